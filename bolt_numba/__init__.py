@@ -1,0 +1,1 @@
+"""bolt-numba: neural-network inference in Python at machine speed."""

@@ -1,0 +1,43 @@
+"""Every exception that bolt-numba raises on purpose; a message names what was found and what was wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class BoltError(Exception):
+    """Base of all errors that a user of bolt-numba may want to catch."""
+
+
+class InvalidModelError(BoltError, ValueError):
+    """The file or graph breaks its own format: truncated, corrupt, inconsistent or hostile."""
+
+
+class ShapeError(BoltError, ValueError):
+    """Shapes do not fit an operator, or an input does not have the declared shape."""
+
+
+class DTypeError(BoltError, TypeError):
+    """A dtype is not one that an operator, an input or a kernel accepts."""
+
+
+class DeviceError(BoltError, RuntimeError):
+    """The device asked for does not exist here or failed."""
+
+
+class UnsupportedOpError(BoltError, NotImplementedError):
+    """Operators that have no meaning here; lists all of them at once.
+
+    Attributes
+    ----------
+    items: one line per unsupported node, for example ``"MyOp (domain acme, opset 1) at node 'n3'"``.
+    """
+
+    def __init__(self, source: str, items: Sequence[str]) -> None:
+        self.source = source
+        self.items = tuple(items)
+        lines = "".join(f"\n  {item}" for item in self.items)
+        super().__init__(f"{source}: {len(self.items)} unsupported:{lines}")
+
+    def __reduce__(self) -> tuple[type, tuple[str, tuple[str, ...]]]:
+        return type(self), (self.source, self.items)

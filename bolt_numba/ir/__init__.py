@@ -1,0 +1,1 @@
+"""The typed graph: data, builder, verifier, interpreter, file."""

@@ -1,0 +1,115 @@
+"""The only way to make nodes: types are inferred, never given; small known integers are carried along.
+
+Used by converters and rewrites.  It never optimises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from bolt_numba.errors import BoltError, ShapeError
+from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ops.registry import Op, result_tuple
+from bolt_numba.types import Array, TensorType, type_of
+
+Operand: TypeAlias = "Value | Array | int | float | bool | None"
+MAX_KNOWN = 1024
+"""Elements up to which a value is computed during inference (shapes, axes, scales; never weights)."""
+
+
+def infer_types(op: Op, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+    """Output types of ``op``, with the values of small outputs whose inputs are all known.
+
+    Raises ShapeError or DTypeError as `Op.infer` does; any other failure of `infer` becomes a ShapeError.
+    """
+    try:
+        types = result_tuple(op.infer(*inputs))
+    except BoltError:
+        raise
+    except Exception as error:
+        got = ", ".join("-" if t is None else str(t) for t in inputs)
+        raise ShapeError(f"{op.name}: cannot infer the result of {op} for ({got}): {error}") from error
+    if op.has_side_state or not inputs or any(t.value is not None for t in types):
+        return types
+    return _with_values(op, inputs, types)
+
+
+def _with_values(
+    op: Op, inputs: Sequence[TensorType | None], types: tuple[TensorType, ...]
+) -> tuple[TensorType, ...]:
+    if any(not t.is_static or t.size > MAX_KNOWN for t in types):
+        return types
+    args: list[Array | None] = []
+    symbolic = False
+    for t in inputs:
+        if t is None:
+            args.append(None)
+            continue
+        if t.value is None or t.value.size > 64 * MAX_KNOWN:
+            return types
+        known = t.known
+        symbolic |= known is None
+        args.append(t.value if known is None else known)
+    if symbolic and not op.on_symbols:
+        return types
+    try:
+        values = result_tuple(op.reference(*args))
+    except Exception:  # a value that cannot be computed here is simply not known; the run will report the error
+        return types
+    if symbolic:
+        return tuple(t.with_value(_tidy(v)) if np.shape(v) == t.shape else t for t, v in zip(types, values, strict=True))
+    return tuple(
+        t.with_value(v) if np.shape(v) == t.shape and v.dtype == t.dtype else t
+        for t, v in zip(types, values, strict=True)
+    )
+
+
+def _tidy(value: Any) -> Array:
+    made = np.empty(np.shape(value), dtype=object)
+    made[...] = value
+    return made
+
+
+class Builder:
+    """Adds nodes to ``graph`` (or to the list ``into``); call it with an operator and its operands.
+
+    ``b(Relu(), x)`` returns the output value, a tuple of values when the operator has several outputs.  NumPy arrays
+    and Python scalars among the operands become constants (a scalar takes the dtype of the first array operand).
+    """
+
+    def __init__(self, graph: Graph, into: list[Node] | None = None, prefix: str = "") -> None:
+        self.graph = graph
+        self.nodes = graph.nodes if into is None else into
+        self.prefix = prefix
+
+    def const(self, array: Any, name: str = "const") -> Value:
+        data = np.asarray(array)
+        return Value(self.graph.unique_name(name), type_of(data), const=data)
+
+    def node(self, op: Op, *operands: Operand, name: str = "") -> Node:
+        """Add a node and return it; operands as for a call."""
+        like = next((x.type.dtype for x in operands if isinstance(x, Value)), None)
+        values = [self._value(x, like) for x in operands]
+        while values and values[-1] is None:
+            values.pop()
+        types = infer_types(op, [None if v is None else v.type for v in values])
+        label = self.graph.unique_name(name or f"{self.prefix}{op.name}")
+        node = Node(op, values, types, label)
+        for out in node.outputs[1:]:
+            out.name = self.graph.unique_name(out.name)
+        self.nodes.append(node)
+        return node
+
+    def __call__(self, op: Op, *operands: Operand, name: str = "") -> Any:
+        node = self.node(op, *operands, name=name)
+        return node.outputs[0] if len(node.outputs) == 1 else tuple(node.outputs)
+
+    def _value(self, x: Operand, like: Any) -> Value | None:
+        if x is None or isinstance(x, Value):
+            return x
+        if isinstance(x, (bool, int, float)):
+            return self.const(np.array(x, dtype=like))
+        return self.const(x)

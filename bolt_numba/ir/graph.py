@@ -1,0 +1,246 @@
+"""The graph: typed values in single static assignment form, nodes whose operator is a frozen dataclass.
+
+It is plain data with use lists; it infers nothing (`ir.build` does) and optimises nothing (`passes` does).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from bolt_numba.ops.registry import Op
+from bolt_numba.types import Array, TensorType
+
+
+class Value:
+    """One tensor: a graph input, a constant, or the output of a node.
+
+    ``uses`` holds every node that reads it, once per operand; being a graph output is not a use.
+    """
+
+    __slots__ = ("const", "index", "name", "node", "type", "uses")
+
+    def __init__(
+        self,
+        name: str,
+        type: TensorType,  # noqa: A002 - the field's own word
+        *,
+        node: Node | None = None,
+        index: int = 0,
+        const: Array | None = None,
+    ) -> None:
+        self.name, self.type, self.node, self.index, self.const = name, type, node, index, const
+        self.uses: list[Node] = []
+
+    @property
+    def is_const(self) -> bool:
+        return self.const is not None
+
+    def __repr__(self) -> str:
+        return f"%{self.name}: {self.type}"
+
+
+class Node:
+    """One operation; its operands are changed only through `set_input`, so that use lists stay right."""
+
+    __slots__ = ("_inputs", "name", "op", "outputs")
+
+    def __init__(self, op: Op, inputs: Sequence[Value | None], types: Sequence[TensorType], name: str) -> None:
+        self.op, self.name = op, name
+        self._inputs: list[Value | None] = list(inputs)
+        for value in self._inputs:
+            if value is not None:
+                value.uses.append(self)
+        self.outputs = [Value(name if i == 0 else f"{name}:{i}", t, node=self, index=i) for i, t in enumerate(types)]
+
+    @property
+    def inputs(self) -> tuple[Value | None, ...]:
+        return tuple(self._inputs)
+
+    @property
+    def output(self) -> Value:
+        """The first output, the only one of most operators."""
+        return self.outputs[0]
+
+    def set_input(self, index: int, value: Value | None) -> None:
+        old = self._inputs[index]
+        if old is not None:
+            old.uses.remove(self)
+        self._inputs[index] = value
+        if value is not None:
+            value.uses.append(self)
+
+    def detach(self) -> None:
+        """Give up all operands; the node must be dropped from its graph by the caller."""
+        for i in range(len(self._inputs)):
+            self.set_input(i, None)
+
+    def __repr__(self) -> str:
+        args = ", ".join("-" if v is None else f"%{v.name}" for v in self._inputs)
+        outs = ", ".join(map(repr, self.outputs))
+        return f"{outs} = {self.op}({args})"
+
+
+class Graph:
+    """Inputs, nodes in topological order, outputs.
+
+    Constants are values with ``const`` and no node; they live in the operands that read them.  Subgraphs of control
+    flow are attributes of their operator; what they capture are explicit operands, in the order of the subgraph's
+    inputs, so a graph never refers to a value outside itself.
+    """
+
+    def __init__(self, name: str = "graph") -> None:
+        self.name = name
+        self.inputs: list[Value] = []
+        self.outputs: list[Value] = []
+        self.output_names: list[str] = []
+        self.nodes: list[Node] = []
+        self.metadata: dict[str, str] = {}
+        self._names: set[str] = set()
+        self._serial = itertools.count()
+
+    def unique_name(self, hint: str) -> str:
+        """A name no other value of this graph has: ``hint`` itself when it is free."""
+        name = hint
+        while name in self._names or not name:
+            name = f"{hint}.{next(self._serial)}"
+        self._names.add(name)
+        return name
+
+    def add_input(self, name: str, type: TensorType) -> Value:  # noqa: A002
+        value = Value(self.unique_name(name), type)
+        self.inputs.append(value)
+        return value
+
+    def add_output(self, value: Value, name: str | None = None) -> None:
+        """Declare an output; one value may be an output under several names."""
+        self.outputs.append(value)
+        self.output_names.append(name or value.name)
+
+    def constants(self) -> list[Value]:
+        """Every constant read by a node or returned, once, in order of first use."""
+        seen: dict[int, Value] = {}
+        for value in self._reads():
+            if value.is_const:
+                seen.setdefault(id(value), value)
+        return list(seen.values())
+
+    def _reads(self) -> Iterator[Value]:
+        for node in self.nodes:
+            for value in node.inputs:
+                if value is not None:
+                    yield value
+        yield from self.outputs
+
+    def values(self) -> Iterator[Value]:
+        """Inputs, constants and node outputs, each once."""
+        yield from self.inputs
+        yield from self.constants()
+        for node in self.nodes:
+            yield from node.outputs
+
+    def replace_uses(self, old: Value, new: Value) -> None:
+        """Make every reader of ``old``, and the graph outputs, read ``new``."""
+        for node in list(dict.fromkeys(old.uses)):
+            for i, value in enumerate(node.inputs):
+                if value is old:
+                    node.set_input(i, new)
+        self.outputs = [new if v is old else v for v in self.outputs]
+
+    def is_output(self, value: Value) -> bool:
+        return any(v is value for v in self.outputs)
+
+    def sole_use(self, value: Value) -> Node | None:
+        """The only reader of a value that is no graph output; else None."""
+        if len(value.uses) != 1 or self.is_output(value):
+            return None
+        return value.uses[0]
+
+    def drop_dead(self) -> int:
+        """Remove nodes whose outputs nobody reads; returns how many."""
+        outputs = {id(v) for v in self.outputs}
+        kept: list[Node] = []
+        dropped = 0
+        for node in reversed(self.nodes):
+            if any(v.uses or id(v) in outputs for v in node.outputs):
+                kept.append(node)
+            else:
+                node.detach()
+                dropped += 1
+        self.nodes = kept[::-1]
+        return dropped
+
+    def clone(self) -> Graph:
+        """An independent copy; constants' arrays are shared."""
+        return self.rebuilt(lambda value: value.type)
+
+    def rebuilt(self, type_of_value: Callable[[Value], TensorType]) -> Graph:
+        made = Graph(self.name)
+        made.metadata = dict(self.metadata)
+        made._names = set(self._names)
+        made._serial = itertools.count(next(self._serial) + 1)
+        twin: dict[int, Value] = {}
+
+        def copy_of(value: Value | None) -> Value | None:
+            if value is None:
+                return None
+            if id(value) not in twin:
+                twin[id(value)] = Value(value.name, type_of_value(value), const=value.const)
+            return twin[id(value)]
+
+        for value in self.inputs:
+            made.inputs.append(copy_of(value))  # type: ignore[arg-type]
+        for node in self.nodes:
+            copied = Node(node.op, [copy_of(v) for v in node.inputs], [type_of_value(v) for v in node.outputs], node.name)
+            for old, new in zip(node.outputs, copied.outputs, strict=True):
+                new.name = old.name
+                twin[id(old)] = new
+            made.nodes.append(copied)
+        made.outputs = [copy_of(v) for v in self.outputs]  # type: ignore[misc]
+        made.output_names = list(self.output_names)
+        return made
+
+    def subgraphs(self) -> Iterator[tuple[Node, Graph]]:
+        """Subgraphs of control flow, one level down."""
+        for node in self.nodes:
+            for attribute in vars(node.op).values():
+                if isinstance(attribute, Graph):
+                    yield node, attribute
+
+    def __repr__(self) -> str:
+        return f"Graph({self.name!r}, {len(self.nodes)} nodes)"
+
+
+def toposort(nodes: Iterable[Node]) -> list[Node]:
+    """Nodes in an order where operands come first, otherwise as given; raises ValueError for a cycle."""
+    given = list(nodes)
+    member = {id(n) for n in given}
+    waiting = {
+        id(n): sum(1 for v in n.inputs if v is not None and v.node is not None and id(v.node) in member) for n in given
+    }
+    readers: dict[int, list[Node]] = {}
+    for n in given:
+        for v in n.inputs:
+            if v is not None and v.node is not None and id(v.node) in member:
+                readers.setdefault(id(v.node), []).append(n)
+    order = {id(n): i for i, n in enumerate(given)}
+    ready = [(order[id(n)], n) for n in given if not waiting[id(n)]]
+    heapq.heapify(ready)
+    done: list[Node] = []
+    while ready:
+        _, n = heapq.heappop(ready)
+        done.append(n)
+        for reader in readers.get(id(n), ()):
+            waiting[id(reader)] -= 1
+            if not waiting[id(reader)]:
+                heapq.heappush(ready, (order[id(reader)], reader))
+    if len(done) != len(given):
+        raise ValueError("the graph has a cycle")
+    return done
+
+
+def graph_attributes(op: Any) -> dict[str, Graph]:
+    """The subgraph attributes of an operator."""
+    return {k: v for k, v in vars(op).items() if isinstance(v, Graph)}

@@ -1,0 +1,1 @@
+"""Operators: what each one means."""

@@ -1,0 +1,92 @@
+"""The operator registry: an operator is a frozen dataclass of its attributes with `infer` and `reference`.
+
+Nothing here knows of kernels, converters or passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from bolt_numba.errors import DTypeError, ShapeError
+from bolt_numba.types import AnyDType, Array, Sym, TensorType, dtype_name
+
+
+class Op:
+    """Base of all operators.  Subclasses are made by `op` and are frozen, hashable dataclasses of attributes.
+
+    Inputs, outputs and attributes are those of the newest ONNX opset where ONNX has the operator; an omitted
+    optional input is None.
+    """
+
+    name: ClassVar[str]
+    is_view: ClassVar[bool] = False
+    """Output holds the first input's elements in the same order: planned as an alias, costs nothing."""
+    on_symbols: ClassVar[bool] = False
+    """The reference also works on object arrays that hold `Sym` dimensions (shape arithmetic)."""
+    has_side_state: ClassVar[bool] = False
+    """Random or stateful: never folded, never merged with an equal node."""
+
+    def infer(self, *inputs: Any) -> TensorType | tuple[TensorType, ...]:
+        """Types of the outputs; validates.  ``inputs[i].known`` is the content where it is known."""
+        raise NotImplementedError(self.name)
+
+    def reference(self, *inputs: Any) -> Any:
+        """Naive NumPy meaning: the oracle of tests, the constant folder, the fallback.  Never writes its inputs."""
+        raise NotImplementedError(self.name)
+
+    def fail(self, what: str, got: object, wanted: object) -> ShapeError:
+        """A ShapeError in the house form."""
+        return ShapeError(f"{self.name}: {what}: got {got}, wanted {wanted}")
+
+
+OPS: dict[str, type[Op]] = {}
+
+T = TypeVar("T", bound=type)
+
+
+def op(name: str) -> Callable[[T], T]:
+    """Turn a class into a frozen dataclass operator and register it under ``name``."""
+
+    def register(cls: T) -> T:
+        made: Any = dataclass(frozen=True)(cls)
+        made.name = name
+        if name in OPS:
+            raise ValueError(f"operator {name} is registered twice")
+        OPS[name] = made
+        return made  # type: ignore[no-any-return]
+
+    return register
+
+
+def want_dtype(owner: Op, what: str, got: AnyDType, *wanted: AnyDType) -> None:
+    """Raise DTypeError unless ``got`` is one of ``wanted``."""
+    if got not in wanted:
+        names = ", ".join(map(dtype_name, wanted))
+        raise DTypeError(f"{owner.name}: dtype of {what}: got {dtype_name(got)}, wanted {names}")
+
+
+def normalise_axis(owner: Op, axis: int, rank: int) -> int:
+    """Axis in 0…rank-1; raises ShapeError."""
+    if not -rank <= axis < max(rank, 1):
+        raise owner.fail("axis", axis, f"{-rank} to {rank - 1}")
+    return axis + rank if axis < 0 else axis
+
+
+_fresh = 0
+
+
+def fresh_dim(hint: str = "d") -> Sym:
+    """A new symbol, for a dimension that only the run will tell."""
+    global _fresh
+    _fresh += 1
+    return Sym(f"{hint}_{_fresh}")
+
+
+def result_tuple(result: Any) -> tuple[Any, ...]:
+    """`infer` and `reference` may return one thing or several; always several here."""
+    return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+
+__all__ = ["OPS", "Array", "Op", "fresh_dim", "normalise_axis", "op", "result_tuple", "want_dtype"]

@@ -1,0 +1,223 @@
+"""Types of values: dtype, symbolic dimensions, quantisation parameters; all frozen.  No arrays are computed here.
+
+A dtype is a plain ``np.dtype`` (``ml_dtypes`` adds bfloat16, float8 and 4-bit integers; strings are ``object``).
+A dimension is an ``int`` or a `Sym`.  Letters used for sizes everywhere: ``n`` batch, ``c`` in-channels,
+``k`` out-channels, ``h w`` input, ``oh ow`` output, ``r s`` filter, ``g`` groups; products ``M N K``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[Any]
+AnyDType: TypeAlias = np.dtype[Any]
+
+F32, F64, F16 = np.dtype("f4"), np.dtype("f8"), np.dtype("f2")
+BF16 = np.dtype(ml_dtypes.bfloat16)
+I8, I16, I32, I64 = np.dtype("i1"), np.dtype("i2"), np.dtype("i4"), np.dtype("i8")
+U8, U16, U32, U64 = np.dtype("u1"), np.dtype("u2"), np.dtype("u4"), np.dtype("u8")
+BOOL, STRING = np.dtype("?"), np.dtype("O")
+
+_SHORT = {F32: "f32", F64: "f64", F16: "f16", BF16: "bf16", BOOL: "bool", STRING: "string"} | {
+    np.dtype(f"{k}{b}"): f"{k}{8 * b}" for k in "iu" for b in (1, 2, 4, 8)
+}
+
+
+def dtype_name(dtype: AnyDType) -> str:
+    """Short name: ``f32``, ``i64``, ``bool``…; numpy's name for the rest."""
+    return _SHORT.get(dtype) or dtype.name
+
+
+def dtype_from_name(name: str) -> AnyDType:
+    """Inverse of `dtype_name`; raises KeyError for an unknown name."""
+    for dtype, short in _SHORT.items():
+        if short == name:
+            return dtype
+    scalar = getattr(ml_dtypes, name, None)
+    if scalar is None:
+        raise KeyError(name)
+    return np.dtype(scalar)
+
+
+class Sym:
+    """A dimension not known yet: a linear sum of named atoms, kept in canonical form.
+
+    ``Sym("batch") * 2 + 1`` prints as ``2*batch + 1``.  Sums and products with integers stay exact; any other
+    expression (a product of symbols, a floor division) becomes a new atom named by its text.  Equality is
+    equality of canonical forms, so ``==`` never claims that two different expressions are equal.
+    """
+
+    __slots__ = ("const", "terms")
+
+    def __init__(self, name: str = "", *, terms: Iterable[tuple[str, int]] | None = None, const: int = 0) -> None:
+        self.terms = tuple(sorted(terms)) if terms is not None else ((name, 1),)
+        self.const = const
+
+    @staticmethod
+    def _make(terms: dict[str, int], const: int) -> Sym | int:
+        kept = [(k, v) for k, v in terms.items() if v]
+        return Sym(terms=kept, const=const) if kept else const
+
+    def __add__(self, other: Dim) -> Dim:
+        if isinstance(other, Sym):
+            total = dict(self.terms)
+            for k, v in other.terms:
+                total[k] = total.get(k, 0) + v
+            return self._make(total, self.const + other.const)
+        return Sym(terms=self.terms, const=self.const + int(other))
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Dim:
+        return self * -1
+
+    def __sub__(self, other: Dim) -> Dim:
+        return self + (other * -1)
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return (self * -1) + other
+
+    def __mul__(self, other: Dim) -> Dim:
+        if isinstance(other, Sym):
+            a, b = sorted((str(self), str(other)))
+            return Sym(f"({a})*({b})")
+        return self._make({k: v * int(other) for k, v in self.terms}, self.const * int(other))
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        if isinstance(other, Sym):
+            return 1 if other == self else Sym(f"({self})//({other})")
+        other = int(other)
+        if other == 1:
+            return self
+        if self.const % other == 0 and all(v % other == 0 for _, v in self.terms):
+            return self._make({k: v // other for k, v in self.terms}, self.const // other)
+        return Sym(f"({self})//{other}")
+
+    def __rfloordiv__(self, other: Dim) -> Dim:
+        return Sym(f"{other}//({self})")
+
+    def __mod__(self, other: Dim) -> Dim:
+        if not isinstance(other, Sym) and self.const % int(other) == 0 and all(v % int(other) == 0 for _, v in self.terms):
+            return 0
+        return Sym(f"({self})%({other})")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sym) and self.terms == other.terms and self.const == other.const
+
+    def __hash__(self) -> int:
+        return hash((self.terms, self.const))
+
+    def __str__(self) -> str:
+        parts = [k if v == 1 else f"{v}*{k}" for k, v in self.terms]
+        return " + ".join(parts + ([str(self.const)] if self.const else []))
+
+    def __repr__(self) -> str:
+        return f"Sym({str(self)!r})"
+
+
+Dim: TypeAlias = int | Sym
+Shape: TypeAlias = tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QuantParams:
+    """real = scale * (stored - zero_point); arrays of length 1 (per tensor) or of the axis' length (per channel)."""
+
+    scale: tuple[float, ...]
+    zero_point: tuple[int, ...] = (0,)
+    axis: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorType:
+    """What is known of a value before it is computed.
+
+    shape: None when even the rank is unknown.  value: the content when it is known: an array of ``dtype``, or an
+    ``object`` array of int and `Sym` for small integer tensors that hold dimensions.  Equality ignores ``value``.
+    """
+
+    dtype: AnyDType
+    shape: Shape | None
+    quant: QuantParams | None = None
+    value: Array | None = field(default=None, repr=False)
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions; raises ValueError when unknown."""
+        if self.shape is None:
+            raise ValueError("rank is unknown")
+        return len(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        return self.shape is not None and not any(isinstance(d, Sym) for d in self.shape)
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The shape when all of it is known; raises ValueError otherwise."""
+        if self.shape is None or not self.is_static:
+            raise ValueError(f"shape is not static: {self}")
+        return self.shape  # type: ignore[return-value]
+
+    @property
+    def size(self) -> int:
+        """Number of elements of a static type."""
+        return math.prod(self.dims)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a static type, stored densely."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def known(self) -> Array | None:
+        """The value when it is known completely (no symbols), as an array of ``dtype``."""
+        if self.value is None or self.value.dtype == self.dtype:
+            return self.value
+        if any(isinstance(v, Sym) for v in self.value.flat):
+            return None
+        return self.value.astype(self.dtype)
+
+    def with_shape(self, shape: Sequence[Dim] | None) -> TensorType:
+        return TensorType(self.dtype, None if shape is None else tuple(shape), self.quant)
+
+    def with_dtype(self, dtype: AnyDType) -> TensorType:
+        return TensorType(dtype, self.shape)
+
+    def with_value(self, value: Array | None) -> TensorType:
+        return replace(self, value=value)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TensorType):
+            return NotImplemented
+        return (self.dtype, self.shape, self.quant) == (other.dtype, other.shape, other.quant)
+
+    def __hash__(self) -> int:
+        return hash((self.dtype, self.shape, self.quant))
+
+    def __str__(self) -> str:
+        dims = "?" if self.shape is None else ", ".join(map(str, self.shape))
+        return f"{dtype_name(self.dtype)}[{dims}]"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """An input or output of a session: name, dtype, shape (a str for a symbolic dimension)."""
+
+    name: str
+    dtype: AnyDType
+    shape: tuple[int | str, ...] | None
+
+
+def type_of(array: Array) -> TensorType:
+    """Type of a constant array, with its value."""
+    return TensorType(array.dtype, array.shape, value=array)

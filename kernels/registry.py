@@ -1,0 +1,159 @@
+"""Which kernel runs which operator, and what a planned kernel call (a `Step`) looks like.  No numba here.
+
+A kernel module registers *makers*: plan-time functions that choose an algorithm, prepack constant weights and return
+the `Step`s that compute one node.  Everything a step needs is in its arguments; running it allocates nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from bolt_numba.ops.registry import Op
+from bolt_numba.types import Array, TensorType
+
+Types: TypeAlias = Sequence[TensorType | None]
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    """Address of the node's input ``index`` plus ``offset`` bytes."""
+
+    index: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """Address of the node's output ``index`` plus ``offset`` bytes."""
+
+    index: int = 0
+    offset: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Scratch:
+    """Address of ``nbytes`` of workspace, 64-byte aligned, alive from the node's first step to its last.
+
+    The same object given to two steps of one node is the same memory.  Content is undefined at the start.
+    """
+
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pitch:
+    """Elements from one row of an operand to the next, where a row is the last axis.
+
+    A step that passes ``Pitch(Out(0))`` promises to work when the rows of that operand are further apart than they are
+    long (the planner then lets it write into a slice of a concatenation); an operand without a Pitch is dense.
+    """
+
+    of: In | Out
+
+
+Argument: TypeAlias = "In | Out | Scratch | Pitch | Array | int | float | None"
+
+
+class Program(Protocol):
+    """A compiled function ``void f(params*, tid, nthreads)`` with a documented argument record."""
+
+    name: str
+    params: Any
+
+    @property
+    def address(self) -> int: ...
+
+
+@dataclass(slots=True)
+class Step:
+    """One call of one kernel.
+
+    args: a value for each field of ``kernel.params``; an array is passed by address and kept alive; None is address 0.
+    parallel: whether all threads call it (each with its tid) or only one with ``nthreads == 1``.  Steps of under about
+    20 us of work should not be parallel: a barrier costs more than it brings.
+    """
+
+    kernel: Program
+    args: dict[str, Argument]
+    parallel: bool = True
+
+
+class Context(Protocol):
+    """What a maker may ask of the planner."""
+
+    threads: int
+
+    def packed(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:
+        """``pack(array)``, computed once for this array and key and shared by all plans of the session."""
+        ...
+
+
+Maker: TypeAlias = Callable[[Any, Types, Sequence[TensorType], Context], "list[Step]"]
+Accepts: TypeAlias = Callable[[Any, Types], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One registered maker.  The highest rank that accepts wins; without any, the reference runs."""
+
+    op: type[Op]
+    device: str
+    precision: str
+    make: Maker
+    accepts: Accepts
+    rank: int
+    name: str
+    inplace: tuple[int, ...] = ()
+    """Inputs whose memory the output may take over (same size, read before or as it is written)."""
+
+
+KERNELS: dict[tuple[type[Op], str], list[Entry]] = {}
+_loaded: set[str] = set()
+
+
+def always(op: Any, ins: Types) -> bool:
+    return True
+
+
+def kernel(
+    *ops: type[Op],
+    device: str = "cpu",
+    precision: str = "f32",
+    rank: int = 0,
+    accepts: Accepts = always,
+    inplace: tuple[int, ...] = (),
+) -> Callable[[Maker], Maker]:
+    """Register a maker for one or several operators."""
+
+    def register(make: Maker) -> Maker:
+        for op in ops:
+            entry = Entry(op, device, precision, make, accepts, rank, make.__name__, inplace)
+            rows = KERNELS.setdefault((op, device), [])
+            rows.append(entry)
+            rows.sort(key=lambda e: -e.rank)
+        return make
+
+    return register
+
+
+def load(device: str) -> None:
+    """Import every module of ``kernels/<device>``: registering is all that they do."""
+    if device in _loaded:
+        return
+    package = importlib.import_module(f"bolt_numba.kernels.{device}")
+    for info in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{info.name}")
+    _loaded.add(device)
+
+
+def select(op: Op, ins: Types, device: str = "cpu") -> Entry | None:
+    """The best maker that accepts, or None (the reference will run)."""
+    load(device)
+    for entry in KERNELS.get((type(op), device), ()):
+        if entry.accepts(op, ins):
+            return entry
+    return None
