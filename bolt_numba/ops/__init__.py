@@ -1,1 +1,12 @@
 """Operators: what each one means."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+
+def load_all() -> None:
+    """Import every module of this package: registering its operators in `registry.OPS` is all that each does."""
+    for info in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{info.name}")

@@ -1,0 +1,52 @@
+"""Shape rules shared by operators: broadcasting and products, with symbolic dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bolt_numba.ops.registry import Op
+from bolt_numba.types import Dim, Shape, Sym, TensorType
+
+
+def broadcast_dim(owner: Op, a: Dim, b: Dim) -> Dim:
+    """One dimension of a broadcast result; raises ShapeError.
+
+    A symbol against another dimension that is not 1 takes that dimension: were they different at run time, the
+    operator would fail there.
+    """
+    if a == b or (isinstance(b, int) and b == 1):
+        return a
+    if isinstance(a, int) and a == 1:
+        return b
+    if isinstance(a, Sym):
+        return b if isinstance(b, int) else a
+    if isinstance(b, Sym):
+        return a
+    raise owner.fail("shapes to broadcast", f"{a} against {b}", "equal dimensions or 1")
+
+
+def broadcast_shapes(owner: Op, *shapes: Shape | None) -> Shape | None:
+    """Shape of numpy broadcasting, None when the rank of any operand is unknown; raises ShapeError."""
+    out: Shape = ()
+    for shape in shapes:
+        if shape is None:
+            return None
+        rank = max(len(out), len(shape))
+        a, b = (1,) * (rank - len(out)) + out, (1,) * (rank - len(shape)) + shape
+        out = tuple(broadcast_dim(owner, x, y) for x, y in zip(a, b, strict=True))
+    return out
+
+
+def product(dims: Iterable[Dim]) -> Dim:
+    """Product of dimensions, exact as far as `Sym` allows."""
+    total: Dim = 1
+    for d in dims:
+        total = total * d
+    return total
+
+
+def shape_of(owner: Op, what: str, t: TensorType, *ranks: int) -> Shape | None:
+    """Shape of an operand whose rank must be one of ``ranks`` (any when none is given); raises ShapeError."""
+    if t.shape is not None and ranks and len(t.shape) not in ranks:
+        raise owner.fail(f"rank of {what}", f"{len(t.shape)} ({t})", " or ".join(map(str, ranks)))
+    return t.shape
