@@ -1,0 +1,279 @@
+"""Runs one kernel between guard pages, for every number of threads, and checks that it keeps the kernel rules.
+
+A kernel that reads or writes outside its buffers dies with SIGSEGV (pytest's faulthandler names the test).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.ir.build import infer_types
+from bolt_numba.kernels.registry import Argument, Entry, In, Out, Pitch, Scratch, Step, select
+from bolt_numba.ops.registry import Op
+from bolt_numba.types import Array, TensorType
+
+PAGE = mmap.PAGESIZE
+CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+PITCH_GAP = 5
+"""Elements between the rows of a pitched output."""
+
+
+def guarded(nbytes: int, right: bool, fill: int, align: int = 1) -> Array:
+    """``nbytes`` of memory that touch an unreadable page: the one after them, or (``right=False``) the one before."""
+    pages = max(1, -(-(nbytes + align - 1) // PAGE))
+    memory = mmap.mmap(-1, (pages + 2) * PAGE)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    libc = ctypes.CDLL(None, use_errno=True)
+    for page in (base, base + (pages + 1) * PAGE):
+        if libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(PAGE), 0):
+            raise OSError(ctypes.get_errno(), "mprotect")
+    start = ((pages + 1) * PAGE - nbytes) // align * align if right else PAGE
+    made = np.frombuffer(memory, np.uint8, nbytes, start)
+    made[:] = fill
+    return made
+
+
+@dataclass
+class Planned:
+    """A maker's answer for concrete types, ready to be run on arrays of these types."""
+
+    op: Op
+    entry: Entry
+    ins: list[TensorType | None]
+    outs: list[TensorType]
+    steps: list[Step]
+
+
+@dataclass
+class PlainContext:
+    """The planner's part in a test: packs on the spot."""
+
+    threads: int = 2
+    _packed: dict[Hashable, Array] = field(default_factory=dict)
+
+    def packed(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:
+        at = (id(array), key)
+        if at not in self._packed:
+            self._packed[at] = pack(array)
+        return self._packed[at]
+
+
+def default_constants(inputs: Sequence[Array | None]) -> list[bool]:
+    """What a model usually holds: the first operand is data, the others are constants."""
+    return [i > 0 for i in range(len(inputs))]
+
+
+def types_of(inputs: Sequence[Array | None], constant: Sequence[bool] | None = None) -> list[TensorType | None]:
+    """Concrete types; the operands marked as constant also carry their value."""
+    flags = default_constants(inputs) if constant is None else constant
+    return [
+        None if a is None else TensorType(a.dtype, a.shape, value=a if flag else None)
+        for a, flag in zip(inputs, flags, strict=True)
+    ]
+
+
+def plan(
+    op: Op | Entry,
+    inputs: Sequence[Array | None],
+    constant: Sequence[bool] | None = None,
+    *,
+    instance: Op | None = None,
+) -> Planned | None:
+    """Steps of the selected kernel (or of a given Entry, for operator ``instance``); None when no kernel accepts."""
+    ins = types_of(inputs, constant)
+    if isinstance(op, Entry):
+        if instance is None:
+            raise ValueError("an Entry needs the operator as `instance`")
+        entry, node = (op if op.accepts(instance, ins) else None), instance
+    else:
+        entry, node = select(op, ins), op
+    if entry is None:
+        return None
+    outs = [t.with_value(None) for t in infer_types(node, ins)]
+    return Planned(node, entry, ins, outs, entry.make(node, ins, outs, PlainContext()))
+
+
+@dataclass
+class Memory:
+    """Guarded operands of one run; ``pitch`` maps outputs to elements between rows."""
+
+    ins: list[Array | None]
+    outs: list[Array]
+    pitch: dict[int, int]
+    right: bool
+    fill: int
+    scratch: dict[int, Array] = field(default_factory=dict)
+
+    def resolve(self, planned: Planned, arg: Argument) -> int | float:
+        match arg:
+            case None:
+                return 0
+            case In(index, offset):
+                array = self.ins[index]
+                return 0 if array is None else array.ctypes.data + offset
+            case Out(index, offset):
+                return self.outs[index].ctypes.data + offset
+            case Scratch():
+                if id(arg) not in self.scratch:
+                    self.scratch[id(arg)] = guarded(arg.nbytes, self.right, self.fill, 64)
+                return self.scratch[id(arg)].ctypes.data
+            case Pitch(Out(index)) if index in self.pitch:
+                return self.pitch[index]
+            case Pitch(of):
+                kind = (planned.ins if isinstance(of, In) else planned.outs)[of.index]
+                assert kind is not None
+                return kind.dims[-1] if kind.dims else 1
+            case np.ndarray():
+                return arg.ctypes.data
+            case _:
+                return arg
+
+
+def pitched_outputs(planned: Planned) -> list[int]:
+    """Outputs that every step which writes them can write with any pitch."""
+    found = []
+    for i, kind in enumerate(planned.outs):
+        writers = [s for s in planned.steps if any(isinstance(a, Out) and a.index == i for a in s.args.values())]
+        offers = [any(isinstance(a, Pitch) and a.of == Out(i) for a in s.args.values()) for s in writers]
+        if writers and all(offers) and kind.dims and kind.size:
+            found.append(i)
+    return found
+
+
+def execute(planned: Planned, memory: Memory, nthreads: int, reverse: bool = False) -> None:
+    """Run the steps on one Python thread: kernels split by output tiles, so the tids may run one after the other."""
+    for step in planned.steps:
+        params = np.zeros(1, step.kernel.params)
+        for name in step.kernel.params.names:
+            params[name] = memory.resolve(planned, step.args[name])
+        count = nthreads if step.parallel else 1
+        call = CALL(step.kernel.address)
+        for tid in reversed(range(count)) if reverse else range(count):
+            call(params.ctypes.data, tid, count)
+
+
+def _place(planned: Planned, inputs: Sequence[Array | None], right: bool, fill: int, gap: bool) -> Memory:
+    ins: list[Array | None] = []
+    for a in inputs:
+        if a is None:
+            ins.append(None)
+            continue
+        place = guarded(a.nbytes, right, 0)
+        place[:] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
+        ins.append(place)
+    pitch = {i: planned.outs[i].dims[-1] + PITCH_GAP for i in pitched_outputs(planned)} if gap else {}
+    outs = []
+    for i, t in enumerate(planned.outs):
+        size = t.size if i not in pitch else (t.size // t.dims[-1] - 1) * pitch[i] + t.dims[-1]
+        outs.append(guarded(size * t.dtype.itemsize, right, fill))
+    return Memory(ins, outs, pitch, right, fill)
+
+
+def _read(planned: Planned, memory: Memory) -> list[Array]:
+    results = []
+    for i, t in enumerate(planned.outs):
+        flat = memory.outs[i].view(t.dtype)
+        if i in memory.pitch:
+            pitch, row = memory.pitch[i], t.dims[-1]
+            rows = np.lib.stride_tricks.as_strided(
+                flat, (t.size // row, row), (pitch * t.dtype.itemsize, t.dtype.itemsize), writeable=False
+            )
+            for r in range(t.size // row - 1):
+                between = flat[r * pitch + row : (r + 1) * pitch].view(np.uint8)
+                assert (between == memory.fill).all(), f"{planned.entry.name}: writes between the rows of output {i}"
+            flat = rows.reshape(-1)
+        results.append(flat.copy().reshape(t.dims))
+    return results
+
+
+def _runs(planned: Planned, threads: Sequence[int]) -> Iterator[tuple[int, bool, int, bool]]:
+    """(threads, right-aligned, fill byte, pitched): fills are NaN in every float type, or a valid large integer."""
+    for i, nthreads in enumerate(threads):
+        yield nthreads, i % 2 == 0, (0xFF, 0xAB)[i % 2], False
+    if len(threads) == 1:
+        yield threads[0], False, 0xAB, False
+    if pitched_outputs(planned):
+        yield threads[-1], True, 0xAB, True
+
+
+def _same_bits(a: Array, b: Array) -> bool:
+    return a.tobytes() == b.tobytes()
+
+
+def run_planned(planned: Planned, inputs: Sequence[Array | None], threads: Sequence[int] = (1, 2)) -> list[Array]:
+    """Outputs of a planned kernel, after every check that `run_kernel` promises."""
+    first: list[Array] = []
+    name = planned.entry.name
+    for nthreads, right, fill, gap in _runs(planned, threads):
+        memory = _place(planned, inputs, right, fill, gap)
+        execute(planned, memory, nthreads, reverse=not right)
+        for i, (place, a) in enumerate(zip(memory.ins, inputs, strict=True)):
+            if place is not None and a is not None:
+                assert place.tobytes() == a.tobytes(), f"{name}: input {i} was written"
+        results = _read(planned, memory)
+        first = first or results
+        for i, (a, b) in enumerate(zip(first, results, strict=True)):
+            how = f"{nthreads} threads, {'right' if right else 'left'} guard, {'pitched' if gap else 'dense'}"
+            assert _same_bits(a, b), f"{name}: output {i} differs for {how}"
+    for index in planned.entry.inplace:
+        _check_inplace(planned, inputs, index, first)
+    return first
+
+
+def _check_inplace(planned: Planned, inputs: Sequence[Array | None], index: int, wanted: list[Array]) -> None:
+    given = planned.ins[index] if index < len(planned.ins) else None
+    if given is None or given.nbytes != planned.outs[0].nbytes:
+        return
+    memory = _place(planned, inputs, True, 0xFF, False)
+    shared = memory.ins[index]
+    assert shared is not None
+    memory.outs[0] = shared
+    execute(planned, memory, 2)
+    assert _same_bits(_read(planned, memory)[0], wanted[0]), f"{planned.entry.name}: wrong in place of input {index}"
+
+
+def run_kernel(
+    op: Op | Entry,
+    inputs: Sequence[Array | None],
+    threads: Sequence[int] = (1, 2),
+    *,
+    constant: Sequence[bool] | None = None,
+    instance: Op | None = None,
+) -> list[Array]:
+    """Outputs of the kernel selected for ``op`` (or of a given Entry, for ``instance``).
+
+    Checks: nothing outside the buffers is touched, inputs stay as they are, every number of threads, both alignments,
+    a pitched output and in-place operation (where offered) give the same bits.
+
+    inputs: dense arrays, None for an omitted optional one.
+    constant: which inputs the maker may see at plan time (default: all but the first).
+    """
+    planned = plan(op, inputs, constant, instance=instance)
+    if planned is None:
+        raise LookupError(f"no kernel accepts {op} for {[str(t) for t in types_of(inputs, constant)]}")
+    return run_planned(planned, inputs, threads)
+
+
+def timed(planned: Planned, inputs: Sequence[Array | None], repeat: int = 20) -> float:
+    """Best time of a run on one thread, in seconds (about 0.3 us a step of it is the call)."""
+    memory = _place(planned, inputs, False, 0, False)
+    calls: list[tuple[Any, int, Array]] = []
+    for step in planned.steps:
+        params = np.zeros(1, step.kernel.params)
+        for name in step.kernel.params.names:
+            params[name] = memory.resolve(planned, step.args[name])
+        calls.append((CALL(step.kernel.address), params.ctypes.data, params))
+    best = float("inf")
+    for _ in range(repeat):
+        begin = time.perf_counter()
+        for call, address, _ in calls:
+            call(address, 0, 1)
+        best = min(best, time.perf_counter() - begin)
+    return best
