@@ -25,7 +25,7 @@ I8, I16, I32, I64 = np.dtype("i1"), np.dtype("i2"), np.dtype("i4"), np.dtype("i8
 U8, U16, U32, U64 = np.dtype("u1"), np.dtype("u2"), np.dtype("u4"), np.dtype("u8")
 BOOL, STRING = np.dtype("?"), np.dtype("O")
 
-_SHORT = {F32: "f32", F64: "f64", F16: "f16", BF16: "bf16", BOOL: "bool", STRING: "string"} | {
+_SHORT: dict[AnyDType, str] = {F32: "f32", F64: "f64", F16: "f16", BF16: "bf16", BOOL: "bool", STRING: "string"} | {
     np.dtype(f"{k}{b}"): f"{k}{8 * b}" for k in "iu" for b in (1, 2, 4, 8)
 }
 
@@ -40,8 +40,8 @@ def dtype_from_name(name: str) -> AnyDType:
     for dtype, short in _SHORT.items():
         if short == name:
             return dtype
-    scalar = getattr(ml_dtypes, name, None)
-    if scalar is None:
+    scalar: Any = getattr(ml_dtypes, name, None)
+    if not isinstance(scalar, type) or np.dtype(scalar).name != name:
         raise KeyError(name)
     return np.dtype(scalar)
 
@@ -106,7 +106,7 @@ class Sym:
         return Sym(f"{other}//({self})")
 
     def __mod__(self, other: Dim) -> Dim:
-        if not isinstance(other, Sym) and self.const % int(other) == 0 and all(v % int(other) == 0 for _, v in self.terms):
+        if not isinstance(other, Sym) and all(v % int(other) == 0 for v in (self.const, *(v for _, v in self.terms))):
             return 0
         return Sym(f"({self})%({other})")
 

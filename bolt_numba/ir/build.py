@@ -60,7 +60,9 @@ def _with_values(
     except Exception:  # a value that cannot be computed here is simply not known; the run will report the error
         return types
     if symbolic:
-        return tuple(t.with_value(_tidy(v)) if np.shape(v) == t.shape else t for t, v in zip(types, values, strict=True))
+        return tuple(
+            t.with_value(_tidy(v)) if np.shape(v) == t.shape else t for t, v in zip(types, values, strict=True)
+        )
     return tuple(
         t.with_value(v) if np.shape(v) == t.shape and v.dtype == t.dtype else t
         for t, v in zip(types, values, strict=True)

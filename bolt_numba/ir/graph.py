@@ -25,7 +25,7 @@ class Value:
     def __init__(
         self,
         name: str,
-        type: TensorType,  # noqa: A002 - the field's own word
+        type: TensorType,
         *,
         node: Node | None = None,
         index: int = 0,
@@ -109,7 +109,7 @@ class Graph:
         self._names.add(name)
         return name
 
-    def add_input(self, name: str, type: TensorType) -> Value:  # noqa: A002
+    def add_input(self, name: str, type: TensorType) -> Value:
         value = Value(self.unique_name(name), type)
         self.inputs.append(value)
         return value
@@ -193,7 +193,8 @@ class Graph:
         for value in self.inputs:
             made.inputs.append(copy_of(value))  # type: ignore[arg-type]
         for node in self.nodes:
-            copied = Node(node.op, [copy_of(v) for v in node.inputs], [type_of_value(v) for v in node.outputs], node.name)
+            types = [type_of_value(v) for v in node.outputs]
+            copied = Node(node.op, [copy_of(v) for v in node.inputs], types, node.name)
             for old, new in zip(node.outputs, copied.outputs, strict=True):
                 new.name = old.name
                 twin[id(old)] = new

@@ -1,0 +1,133 @@
+"""Run a graph by the references of its operators: the meaning of a graph, and the oracle of every other way to run it.
+
+It is no runtime: it plans nothing, is as slow as NumPy and checks every result against the inferred type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.errors import BoltError, DTypeError, InvalidModelError, ShapeError
+from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ops.registry import result_tuple
+from bolt_numba.types import Array, Dim, Sym, TensorType, dtype_name
+
+
+def interpret(graph: Graph, feeds: Mapping[str, Any], want: Sequence[str] | None = None) -> dict[str, Array]:
+    """Arrays of the wanted tensors, by name.
+
+    feeds: an array for every graph input, by name.  want: output names, or names of any other values; all outputs
+    when None.  Raises ShapeError or DTypeError where a feed or a result does not have its type, and BoltError where
+    a reference cannot compute what it was given.
+    """
+    names = list(graph.output_names) if want is None else list(want)
+    targets = _targets(graph, names)
+    arrays: dict[int, Array] = {}
+    sizes = Sizes()
+    for value in graph.inputs:
+        if value.name not in feeds:
+            raise ShapeError(f"{graph.name}: inputs: got {sorted(feeds)}, wanted '{value.name}' too")
+        arrays[id(value)] = array = np.asarray(feeds[value.name])
+        sizes.check(f"{graph.name}: input '{value.name}'", array, value.type)
+    unknown = set(feeds) - {v.name for v in graph.inputs}
+    if unknown:
+        raise ShapeError(f"{graph.name}: inputs: got {sorted(unknown)} too, wanted {[v.name for v in graph.inputs]}")
+    readers = _readers(graph, targets)
+    with np.errstate(all="ignore"):
+        for node in graph.nodes:
+            _run(node, arrays, sizes)
+            for operand in (*node.inputs, *node.outputs):
+                _release(operand, node, readers, arrays)
+    return {name: _read(value, arrays) for name, value in zip(names, targets, strict=True)}
+
+
+class Sizes:
+    """What the symbols of a run stand for, learnt from the inputs and checked on every result."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, int | None] = {}
+
+    def check(self, what: str, array: Array, wanted: TensorType) -> None:
+        """Raise unless ``array`` has the dtype and shape of ``wanted``; symbols seen for the first time are learnt."""
+        if array.dtype != wanted.dtype:
+            raise DTypeError(f"{what}: dtype: got {dtype_name(array.dtype)}, wanted {dtype_name(wanted.dtype)}")
+        if wanted.shape is None:
+            return
+        fits = len(array.shape) == len(wanted.shape) and all(map(self._fits, array.shape, wanted.shape))
+        if not fits:
+            raise ShapeError(f"{what}: shape: got {array.shape}, wanted {wanted}")
+
+    def _fits(self, size: int, dim: Dim) -> bool:
+        if not isinstance(dim, Sym):
+            return size == dim
+        if dim.const == 0 and len(dim.terms) == 1 and dim.terms[0][1] == 1:
+            self._known.setdefault(dim.terms[0][0], size)
+        sizes = [self._known.get(atom) for atom, _ in dim.terms]
+        if any(s is None for s in sizes):
+            return True
+        return size == dim.const + sum(f * s for (_, f), s in zip(dim.terms, sizes, strict=True) if s is not None)
+
+
+def _targets(graph: Graph, names: Sequence[str]) -> list[Value]:
+    by_name = {v.name: v for v in graph.values()} | dict(zip(graph.output_names, graph.outputs, strict=True))
+    missing = [n for n in names if n not in by_name]
+    if missing:
+        raise InvalidModelError(f"{graph.name}: tensors to return: got {missing}, wanted names of values of the graph")
+    return [by_name[n] for n in names]
+
+
+def _readers(graph: Graph, targets: Sequence[Value]) -> dict[int, int]:
+    """How many operands are still to read each value; a target is never released."""
+    left: dict[int, int] = {}
+    for node in graph.nodes:
+        for value in node.inputs:
+            if value is not None:
+                left[id(value)] = left.get(id(value), 0) + 1
+    for value in targets:
+        left[id(value)] = left.get(id(value), 0) + 1
+    return left
+
+
+def _release(value: Value | None, node: Node, readers: dict[int, int], arrays: dict[int, Array]) -> None:
+    if value is None:
+        return
+    if value.node is not node:
+        readers[id(value)] -= 1
+    if not readers.get(id(value)):
+        arrays.pop(id(value), None)
+
+
+def _read(value: Value, arrays: Mapping[int, Array]) -> Array:
+    return value.const if value.const is not None else arrays[id(value)]
+
+
+def _run(node: Node, arrays: dict[int, Array], sizes: Sizes) -> None:
+    args = [None if v is None else _read(v, arrays) for v in node.inputs]
+    try:
+        results = _results(node, args)
+    except BoltError:
+        raise
+    except Exception as error:
+        raise BoltError(f"{node.op.name}: node '{node.name}' cannot be computed: {error}") from error
+    if len(results) < len(node.outputs):
+        raise ShapeError(
+            f"{node.op.name}: results of node '{node.name}': got {len(results)}, wanted {len(node.outputs)}"
+        )
+    for value, result in zip(node.outputs, results, strict=False):
+        array = np.asarray(result)
+        sizes.check(f"{node.op.name}: result '{value.name}'", array, value.type)
+        arrays[id(value)] = array
+
+
+def _results(node: Node, args: Sequence[Array | None]) -> tuple[Any, ...]:
+    branches = (getattr(node.op, "then_branch", None), getattr(node.op, "else_branch", None))
+    if not isinstance(branches[0], Graph) or not isinstance(branches[1], Graph):
+        return result_tuple(node.op.reference(*args))
+    cond, captures = args[0], args[1:]
+    assert cond is not None, "If has a condition"
+    branch = branches[0] if cond.item() else branches[1]
+    made = interpret(branch, {v.name: a for v, a in zip(branch.inputs, captures, strict=True)})
+    return tuple(made[name] for name in branch.output_names)
