@@ -1,0 +1,455 @@
+"""Pointwise operators as rows: name, formula, reference; plus `Chain`, several of them fused.  No kernels here.
+
+The formula is a Python expression over ``x, y, z`` (the operands), the row's attributes and the functions of
+`bolt_numba.codegen.formula`; generators turn it into vector code, fused chains and GEMM epilogues.  The reference is
+written independently of it, in NumPy, and computes in a wider type than it returns where that matters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeAlias
+
+import ml_dtypes
+import numpy as np
+
+from bolt_numba.errors import DTypeError
+from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.shapes import broadcast_shapes
+from bolt_numba.types import (
+    BF16,
+    BOOL,
+    F16,
+    F32,
+    F64,
+    I8,
+    I16,
+    I32,
+    I64,
+    STRING,
+    U8,
+    U16,
+    U32,
+    U64,
+    AnyDType,
+    Array,
+    Sym,
+    TensorType,
+    dtype_name,
+)
+
+FLOATS = (F32, F64, F16, BF16)
+UNSIGNED = (U8, U16, U32, U64)
+INTS = (I8, I16, I32, I64, *UNSIGNED)
+NUMERIC = FLOATS + INTS
+SIGNED = (*FLOATS, I8, I16, I32, I64)
+
+Formula: TypeAlias = "str | Callable[[Any], str]"
+Reference: TypeAlias = Callable[..., Any]
+
+
+class Pointwise(Op):
+    """An operator whose result at an index depends on its operands at that index only (numpy broadcasting).
+
+    Class attributes are the columns of its row: ``formula`` and ``arity``; ``dtypes`` its operands may have;
+    ``result``, ``"same"`` as the operands or ``"bool"``; ``domain``, where float operands are tested; ``ulp``, the
+    error allowed to an f32 kernel; ``wide``, whether the reference computes one float type wider.
+    """
+
+    pointwise: ClassVar[bool] = True
+    formula: ClassVar[Formula]
+    arity: ClassVar[int]
+    dtypes: ClassVar[tuple[AnyDType, ...]]
+    result: ClassVar[str]
+    domain: ClassVar[tuple[float, float]]
+    ulp: ClassVar[float]
+    wide: ClassVar[bool]
+    compute: ClassVar[Reference]
+
+    @property
+    def text(self) -> str:
+        """The formula of this instance."""
+        formula = type(self).__dict__["formula"]
+        return formula if isinstance(formula, str) else str(formula(self))
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        if len(inputs) != self.arity or None in inputs:
+            raise self.fail("number of operands", sum(t is not None for t in inputs), self.arity)
+        return TensorType(
+            self.result_dtype(*(t.dtype for t in inputs)), broadcast_shapes(self, *(t.shape for t in inputs))
+        )
+
+    def result_dtype(self, *dtypes: AnyDType) -> AnyDType:
+        """Dtype of the result; raises DTypeError."""
+        want_dtype(self, "operand 0", dtypes[0], *self.dtypes)
+        for i, other in enumerate(dtypes[1:], 1):
+            want_dtype(self, f"operand {i}", other, dtypes[0])
+        return BOOL if self.result == "bool" else dtypes[0]
+
+    def reference(self, *inputs: Array) -> Array:
+        arrays = [np.asarray(a) for a in inputs]
+        compute = type(self).__dict__["compute"].__func__
+        with np.errstate(all="ignore"):
+            if any(a.dtype == STRING for a in arrays):
+                return np.asarray(compute(self, *arrays))
+            dtype = self.result_dtype(*(a.dtype for a in arrays))
+            widened = [a.astype(_compute_dtype(a.dtype, self.wide), copy=False) for a in arrays]
+            return np.asarray(compute(self, *widened)).astype(dtype, copy=False)
+
+
+def _compute_dtype(dtype: AnyDType, wide: bool) -> AnyDType:
+    if dtype in (F16, BF16):
+        return F32
+    return F64 if wide and dtype == F32 else dtype
+
+
+def pointwise(
+    name: str,
+    formula: Formula,
+    reference: Reference,
+    *,
+    arity: int = 1,
+    dtypes: tuple[AnyDType, ...] = FLOATS,
+    result: str = "same",
+    domain: tuple[float, float] = (-8.0, 8.0),
+    ulp: float = 0.0,
+    on_symbols: bool = False,
+    base: type[Pointwise] = Pointwise,
+    doc: str = "",
+    **attributes: Any,
+) -> type[Any]:
+    """Make and register a pointwise operator.
+
+    reference: gets the operands, and the operator first when the row has attributes.  attributes: name = default, in
+    the order of the constructor; a type instead of a value makes the attribute mandatory.
+    """
+    takes_op = bool(attributes)
+    columns: dict[str, Any] = {
+        "__doc__": f"{doc or name}: y = {formula if isinstance(formula, str) else 'by attribute'}.",
+        "__module__": __name__,
+        "formula": formula if isinstance(formula, str) else staticmethod(formula),
+        "arity": arity,
+        "dtypes": dtypes,
+        "result": result,
+        "domain": domain,
+        "ulp": ulp,
+        "wide": ulp > 0,
+        "on_symbols": on_symbols,
+        "compute": staticmethod(reference if takes_op else lambda _, *xs: reference(*xs)),
+    }
+    columns["__annotations__"] = {k: v if isinstance(v, type) else Any for k, v in attributes.items()}
+    columns |= {k: v for k, v in attributes.items() if not isinstance(v, type)}
+    return op(name)(type(name, (base,), columns))
+
+
+def _erf(x: Array) -> Array:
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x.astype(F64)), F64)
+
+
+def _sigmoid(x: Array) -> Array:
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + e), np.where(np.isnan(x), x, e / (1 + e)))
+
+
+def _softplus(x: Array) -> Array:
+    return np.logaddexp(x, np.zeros((), x.dtype))
+
+
+def _clip(o: Any, x: Array) -> Any:
+    made = x if o.lo is None else np.maximum(x, x.dtype.type(o.lo))
+    return made if o.hi is None else np.minimum(made, x.dtype.type(o.hi))
+
+
+def _gelu(o: Any, x: Array) -> Any:
+    if o.approximate == "none":
+        return 0.5 * x * (1 + _erf(x * math.sqrt(0.5)))
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def _scalar(f: Callable[[Any, Any], Any]) -> Callable[[Array, Array], Array]:
+    made = np.frompyfunc(f, 2, 1)
+    return lambda x, y: made(x, y)
+
+
+def _divide_dims(a: Any, b: Any) -> Any:
+    if isinstance(a, Sym) or isinstance(b, Sym):
+        return a // b  # dimensions are not negative: flooring is truncation
+    q = abs(a) // abs(b)
+    return q if (a < 0) == (b < 0) else -q
+
+
+def _div(x: Array, y: Array) -> Array:
+    """Division; integers truncate toward zero and x / 0 is 0 (undefined in ONNX)."""
+    if STRING in (x.dtype, y.dtype):
+        return _scalar(_divide_dims)(x, y)
+    if x.dtype.kind not in "iu":
+        return np.divide(x, y)
+    q = np.floor_divide(x, y)
+    return np.where((np.remainder(x, y) != 0) & ((x < 0) != (y < 0)), q + 1, q)
+
+
+def _pow(x: Array, y: Array) -> Array:
+    if x.dtype.kind in "iu" and (y.dtype.kind == "f" or np.any(y < 0)):
+        return np.trunc(np.power(x.astype(F64), y.astype(F64)))
+    return np.power(x, y)
+
+
+def _mod(o: Any, x: Array, y: Array) -> Array:
+    return np.fmod(x, y) if o.fmod else np.mod(x, y)
+
+
+def _shift(o: Any, x: Array, y: Array) -> Array:
+    return np.left_shift(x, y) if o.direction == "LEFT" else np.right_shift(x, y)
+
+
+def _equal_dims(a: Any, b: Any) -> bool:
+    """Equality as far as it is certain: a dimension is never negative; raises ValueError when it depends on the run."""
+    if not (isinstance(a, Sym) or isinstance(b, Sym)) or a == b:
+        return bool(a == b)
+    number = b if isinstance(a, Sym) else a
+    if not isinstance(number, Sym) and number < 0:
+        return False
+    raise ValueError(f"{a} = {b} is decided at run time")
+
+
+def _equal(x: Array, y: Array) -> Array:
+    if STRING in (x.dtype, y.dtype):
+        return _scalar(_equal_dims)(x, y).astype(BOOL)
+    return np.equal(x, y)
+
+
+def _isinf(o: Any, x: Array) -> Array:
+    return (np.isposinf(x) & bool(o.detect_positive)) | (np.isneginf(x) & bool(o.detect_negative))
+
+
+def _isinf_text(o: Any) -> str:
+    parts = [t for t, on in (("x == inf", o.detect_positive), ("x == -inf", o.detect_negative)) if on]
+    return " or ".join(f"({t})" for t in parts) or "x != x and x == x"
+
+
+class _Mixed(Pointwise):
+    """Base of rows whose operands differ in dtype."""
+
+    def reference(self, *inputs: Array) -> Array:
+        arrays = [np.asarray(a) for a in inputs]
+        compute = type(self).__dict__["compute"].__func__
+        with np.errstate(all="ignore"):
+            return np.asarray(compute(self, *arrays))
+
+
+class _Power(_Mixed):
+    """Pow: the exponent may have another numeric dtype than the base, whose dtype the result takes."""
+
+    def result_dtype(self, *dtypes: AnyDType) -> AnyDType:
+        want_dtype(self, "operand 0", dtypes[0], *self.dtypes)
+        want_dtype(self, "operand 1", dtypes[1], *self.dtypes)
+        return dtypes[0]
+
+    def reference(self, *inputs: Array) -> Array:
+        x, y = (np.asarray(a) for a in inputs)
+        base = x.astype(_compute_dtype(x.dtype, True), copy=False)
+        exponent = y.astype(_compute_dtype(y.dtype, True), copy=False)
+        with np.errstate(all="ignore"):
+            return np.asarray(_pow(base, exponent)).astype(x.dtype)
+
+
+class _Select(_Mixed):
+    """Where: the first operand is bool, the others share any dtype."""
+
+    def result_dtype(self, *dtypes: AnyDType) -> AnyDType:
+        want_dtype(self, "condition", dtypes[0], BOOL)
+        want_dtype(self, "operand 2", dtypes[2], dtypes[1])
+        return dtypes[1]
+
+
+class _Convert(_Mixed):
+    """Cast: any number to any other."""
+
+    to: AnyDType
+
+    def result_dtype(self, *dtypes: AnyDType) -> AnyDType:
+        for what, dtype in (("operand 0", dtypes[0]), ("the result", self.to)):
+            if dtype.kind in "OSU":
+                raise DTypeError(f"Cast: dtype of {what}: got {dtype_name(dtype)}, wanted a number")
+        return self.to
+
+
+def _cast(o: Any, x: Array) -> Array:
+    """ONNX Cast: floats truncate to integers, saturate to float8, round to nearest even otherwise."""
+    to = np.dtype(o.to)
+    if x.dtype == STRING:  # shape arithmetic: integers and symbols
+        if to.kind not in "iu":
+            raise ValueError(f"a symbol has no value as {dtype_name(to)}")
+        return x
+    if x.dtype == to:
+        return x.copy()
+    if to == BOOL:
+        return np.asarray(x != 0)
+    if to.name.startswith("float8") or to.name.startswith("float4"):
+        top = float(ml_dtypes.finfo(to).max)  # type: ignore[no-untyped-call]
+        return np.clip(x.astype(F32), -top, top).astype(to)
+    if to.name in ("int4", "uint4", "int2", "uint2") or (x.dtype.name in ("int4", "uint4", "int2", "uint2")):
+        return x.astype(I8 if to.kind != "f" or to.name == "bfloat16" else F32).astype(to)
+    return x.astype(to)
+
+
+_SQRT_HALF = math.sqrt(0.5)
+_WITH_BOOL = (*NUMERIC, BOOL)
+
+# Unary, exact.
+Abs = pointwise("Abs", "abs(x)", np.abs, dtypes=NUMERIC)
+Neg = pointwise("Neg", "-x", np.negative, dtypes=SIGNED, on_symbols=True)
+Reciprocal = pointwise("Reciprocal", "1 / x", lambda x: 1 / x)
+Sqrt = pointwise("Sqrt", "sqrt(x)", np.sqrt, domain=(0, 100))
+Floor = pointwise("Floor", "floor(x)", np.floor)
+Ceil = pointwise("Ceil", "ceil(x)", np.ceil)
+Round = pointwise("Round", "round(x)", np.rint, doc="Round, halves to even")
+Sign = pointwise("Sign", "where(x > 0, 1, where(x < 0, -1, x))", np.sign, dtypes=NUMERIC)
+Relu = pointwise("Relu", "max(x, 0)", lambda x: np.maximum(x, 0), dtypes=SIGNED)
+LeakyRelu = pointwise(
+    "LeakyRelu", "where(x >= 0, x, alpha * x)", lambda o, x: np.where(x >= 0, x, o.alpha * x), alpha=0.01
+)
+ThresholdedRelu = pointwise(
+    "ThresholdedRelu", "where(x > alpha, x, 0)", lambda o, x: np.where(x > o.alpha, x, 0), alpha=1.0
+)
+Clip = pointwise("Clip", "min(max(x, lo), hi)", _clip, dtypes=NUMERIC, lo=None, hi=None)
+Shrink = pointwise(
+    "Shrink",
+    "where(x < -lambd, x + bias, where(x > lambd, x - bias, 0))",
+    lambda o, x: np.where(x < -o.lambd, x + o.bias, np.where(x > o.lambd, x - o.bias, 0)),
+    bias=0.0,
+    lambd=0.5,
+)
+Softsign = pointwise("Softsign", "x / (1 + abs(x))", lambda x: x / (1 + np.abs(x)), ulp=2)
+HardSigmoid = pointwise(
+    "HardSigmoid",
+    "max(0, min(1, alpha * x + beta))",
+    lambda o, x: np.clip(o.alpha * x + o.beta, 0, 1),
+    ulp=2,
+    alpha=0.2,
+    beta=0.5,
+)
+HardSwish = pointwise(
+    "HardSwish", "x * max(0, min(1, x * (1 / 6) + 0.5))", lambda x: x * np.clip(x / 6 + 0.5, 0, 1), ulp=4
+)
+
+# Unary, transcendental.
+Exp = pointwise("Exp", "exp(x)", np.exp, domain=(-20, 20), ulp=2)
+Log = pointwise("Log", "log(x)", np.log, domain=(1e-6, 100), ulp=2)
+Erf = pointwise("Erf", "erf(x)", _erf, domain=(-5, 5), ulp=3)
+Sigmoid = pointwise("Sigmoid", "sigmoid(x)", _sigmoid, domain=(-20, 20), ulp=3)
+Tanh = pointwise("Tanh", "tanh(x)", np.tanh, ulp=3)
+Softplus = pointwise("Softplus", "softplus(x)", _softplus, domain=(-20, 20), ulp=4)
+Elu = pointwise(
+    "Elu", "where(x < 0, alpha * expm1(x), x)", lambda o, x: np.where(x < 0, o.alpha * np.expm1(x), x), ulp=4, alpha=1.0
+)
+Celu = pointwise(
+    "Celu",
+    "where(x < 0, alpha * expm1(x / alpha), x)",
+    lambda o, x: np.maximum(x, 0) + np.minimum(0, o.alpha * np.expm1(x / o.alpha)),
+    ulp=6,
+    alpha=1.0,
+)
+Selu = pointwise(
+    "Selu",
+    "gamma * where(x < 0, alpha * expm1(x), x)",
+    lambda o, x: o.gamma * np.where(x < 0, o.alpha * np.expm1(x), x),
+    ulp=6,
+    alpha=1.67326319217681884765625,
+    gamma=1.05070102214813232421875,
+)
+Mish = pointwise("Mish", "mish(x)", lambda x: x * np.tanh(_softplus(x)), domain=(-20, 20), ulp=6)
+Swish = pointwise("Swish", "x * sigmoid(alpha * x)", lambda o, x: x * _sigmoid(o.alpha * x), ulp=5, alpha=1.0)
+Gelu = pointwise(
+    "Gelu",
+    lambda o: "gelu(x)" if o.approximate == "none" else "gelu_tanh(x)",
+    _gelu,
+    domain=(-6, 6),
+    ulp=64,
+    approximate="none",
+)
+Sin = pointwise("Sin", "sin(x)", np.sin, domain=(-100, 100), ulp=4)
+Cos = pointwise("Cos", "cos(x)", np.cos, domain=(-100, 100), ulp=4)
+Tan = pointwise("Tan", "tan(x)", np.tan, domain=(-1.5, 1.5), ulp=4)
+Asin = pointwise("Asin", "asin(x)", np.arcsin, domain=(-1, 1), ulp=4)
+Acos = pointwise("Acos", "acos(x)", np.arccos, domain=(-1, 1), ulp=4)
+Atan = pointwise("Atan", "atan(x)", np.arctan, ulp=4)
+Sinh = pointwise("Sinh", "sinh(x)", np.sinh, ulp=4)
+Cosh = pointwise("Cosh", "cosh(x)", np.cosh, ulp=4)
+Asinh = pointwise("Asinh", "asinh(x)", np.arcsinh, ulp=4)
+Acosh = pointwise("Acosh", "acosh(x)", np.arccosh, domain=(1, 100), ulp=4)
+Atanh = pointwise("Atanh", "atanh(x)", np.arctanh, domain=(-1, 1), ulp=4)
+
+# Predicates, bits, conversion.
+Not = pointwise("Not", "not x", np.logical_not, dtypes=(BOOL,))
+BitwiseNot = pointwise("BitwiseNot", "~x", np.invert, dtypes=INTS)
+IsNaN = pointwise("IsNaN", "x != x", np.isnan, result="bool")
+IsInf = pointwise("IsInf", _isinf_text, _isinf, result="bool", detect_negative=True, detect_positive=True)
+Cast = pointwise("Cast", "cast(x)", _cast, dtypes=_WITH_BOOL, on_symbols=True, base=_Convert, to=np.dtype)
+
+# Binary.
+Add = pointwise("Add", "x + y", np.add, arity=2, dtypes=NUMERIC, on_symbols=True)
+Sub = pointwise("Sub", "x - y", np.subtract, arity=2, dtypes=NUMERIC, on_symbols=True)
+Mul = pointwise("Mul", "x * y", np.multiply, arity=2, dtypes=NUMERIC, on_symbols=True)
+Div = pointwise("Div", "x / y", _div, arity=2, dtypes=NUMERIC, on_symbols=True)
+Pow = pointwise("Pow", "pow(x, y)", _pow, arity=2, dtypes=NUMERIC, domain=(0.1, 8), ulp=4, base=_Power)
+Mod = pointwise("Mod", lambda o: "fmod(x, y)" if o.fmod else "x % y", _mod, arity=2, dtypes=NUMERIC, fmod=False)
+PRelu = pointwise("PRelu", "where(x >= 0, x, x * y)", lambda x, y: np.where(x >= 0, x, x * y), arity=2, dtypes=NUMERIC)
+Max = pointwise("Max", "max(x, y)", np.maximum, arity=2, dtypes=NUMERIC)
+Min = pointwise("Min", "min(x, y)", np.minimum, arity=2, dtypes=NUMERIC)
+Equal = pointwise("Equal", "x == y", _equal, arity=2, dtypes=(*_WITH_BOOL, STRING), result="bool", on_symbols=True)
+Less = pointwise("Less", "x < y", np.less, arity=2, dtypes=NUMERIC, result="bool")
+LessOrEqual = pointwise("LessOrEqual", "x <= y", np.less_equal, arity=2, dtypes=NUMERIC, result="bool")
+Greater = pointwise("Greater", "x > y", np.greater, arity=2, dtypes=NUMERIC, result="bool")
+GreaterOrEqual = pointwise("GreaterOrEqual", "x >= y", np.greater_equal, arity=2, dtypes=NUMERIC, result="bool")
+And = pointwise("And", "x & y", np.logical_and, arity=2, dtypes=(BOOL,))
+Or = pointwise("Or", "x | y", np.logical_or, arity=2, dtypes=(BOOL,))
+Xor = pointwise("Xor", "x ^ y", np.logical_xor, arity=2, dtypes=(BOOL,))
+BitwiseAnd = pointwise("BitwiseAnd", "x & y", np.bitwise_and, arity=2, dtypes=INTS)
+BitwiseOr = pointwise("BitwiseOr", "x | y", np.bitwise_or, arity=2, dtypes=INTS)
+BitwiseXor = pointwise("BitwiseXor", "x ^ y", np.bitwise_xor, arity=2, dtypes=INTS)
+BitShift = pointwise(
+    "BitShift",
+    lambda o: "x << y" if o.direction == "LEFT" else "x >> y",
+    _shift,
+    arity=2,
+    dtypes=UNSIGNED,
+    direction="LEFT",
+)
+Where = pointwise("Where", "where(x, y, z)", np.where, arity=3, dtypes=(BOOL,), on_symbols=True, base=_Select)
+
+ChainStep: TypeAlias = tuple[Pointwise, tuple[int, ...]]
+
+
+@op("Chain")
+class Chain(Op):
+    """Several pointwise operators run as one loop: intermediate values stay in registers.
+
+    steps: (operator, operand indices) in single assignment form: index i < number of inputs is input i, the others
+    are earlier steps, counted on from there.  results: the indices returned.  Internal: made by fusion only.
+    """
+
+    steps: tuple[ChainStep, ...]
+    results: tuple[int, ...]
+
+    def infer(self, *inputs: TensorType) -> TensorType | tuple[TensorType, ...]:
+        types = self.infer_all(*inputs)
+        made = tuple(types[i].with_value(None) for i in self.results)
+        return made if len(made) > 1 else made[0]
+
+    def infer_all(self, *inputs: TensorType) -> list[TensorType]:
+        """Types of the inputs, then of every step."""
+        types = list(inputs)
+        for step, operands in self.steps:
+            if any(not 0 <= i < len(types) for i in operands):
+                raise self.fail(f"operands of step {step.name}", operands, f"indices under {len(types)}")
+            types.append(step.infer(*(types[i] for i in operands)))
+        return types
+
+    def reference(self, *inputs: Array) -> Any:
+        values = list(inputs)
+        for step, operands in self.steps:
+            values.append(step.reference(*(values[i] for i in operands)))
+        made = tuple(values[i] for i in self.results)
+        return made if len(made) > 1 else made[0]
