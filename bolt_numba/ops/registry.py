@@ -25,6 +25,8 @@ class Op:
     """Output holds the first input's elements in the same order: planned as an alias, costs nothing."""
     on_symbols: ClassVar[bool] = False
     """The reference also works on object arrays that hold `Sym` dimensions (shape arithmetic)."""
+    value_inputs: ClassVar[tuple[int, ...]] = ()
+    """Operands whose content decides shapes or branches (shape, axes, pads, cond…): planned per value, not only per shape."""
     has_side_state: ClassVar[bool] = False
     """Random or stateful: never folded, never merged with an equal node."""
 
@@ -84,9 +86,15 @@ def fresh_dim(hint: str = "d") -> Sym:
     return Sym(f"{hint}_{_fresh}")
 
 
+def reserve_dims(number: int) -> None:
+    """Keep `fresh_dim` from making symbols numbered up to ``number``: a stored graph uses them."""
+    global _fresh
+    _fresh = max(_fresh, number)
+
+
 def result_tuple(result: Any) -> tuple[Any, ...]:
     """`infer` and `reference` may return one thing or several; always several here."""
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
-__all__ = ["OPS", "Array", "Op", "fresh_dim", "normalise_axis", "op", "result_tuple", "want_dtype"]
+__all__ = ["OPS", "Array", "Op", "fresh_dim", "normalise_axis", "op", "reserve_dims", "result_tuple", "want_dtype"]

@@ -1,0 +1,260 @@
+"""Graphs from JSON values that nobody vouches for: the reading half of `ir.store`.
+
+Everything is checked before it is used; whatever is wrong is an InvalidModelError that says where.  Types of node
+outputs are inferred again and compared with the stored ones, so a file cannot claim a shape that its operators
+do not give.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import types
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba import ops
+from bolt_numba.errors import BoltError, InvalidModelError
+from bolt_numba.ir.build import infer_types
+from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ir.spec import agree, verify
+from bolt_numba.ops import registry
+from bolt_numba.types import AnyDType, Array, Dim, QuantParams, Sym, TensorType, dtype_from_name, type_of
+
+_FRESH = re.compile(r"_(\d{1,9})\b")
+
+
+def read_graph(found: Any, tensors: Sequence[Array]) -> Graph:
+    """The graph of a document whose table of tensors has been read."""
+    ops.load_all()
+    graph = _Reader(tensors).graph("graph", found)
+    verify(graph)
+    return graph
+
+
+def _fail(where: str, got: object, wanted: str) -> InvalidModelError:
+    text = repr(got)
+    return InvalidModelError(f"{where}: got {text if len(text) <= 80 else text[:77] + '...'}, wanted {wanted}")
+
+
+def _get(where: str, found: Any, key: str, kind: type | tuple[type, ...]) -> Any:
+    """``found[key]``, which must be of ``kind`` exactly (a bool is no int)."""
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    value = found.get(key) if isinstance(found, dict) else None
+    if type(value) not in kinds:
+        raise _fail(f"{where}: {key}", value, " or ".join(k.__name__ for k in kinds))
+    return value
+
+
+class _Reader:
+    """Reads graphs, nested ones too, over one table of tensors."""
+
+    def __init__(self, tensors: Sequence[Array]) -> None:
+        self.tensors = tensors
+
+    def graph(self, where: str, found: Any) -> Graph:
+        graph = Graph(_get(where, found, "name", str))
+        for key, text in _get(where, found, "metadata", dict).items():
+            graph.metadata[key] = text if isinstance(text, str) else str(text)
+        values: list[Value] = []
+        for i, row in enumerate(_get(where, found, "inputs", list)):
+            here = f"{where}: input {i}"
+            values.append(graph.add_input(self._name(graph, here, row), self._type(here, row)))
+        for i, row in enumerate(_get(where, found, "constants", list)):
+            here = f"{where}: constant {i}"
+            array = self._tensor(here, _get(here, row, "tensor", int))
+            name = graph.unique_name(self._name(graph, here, row))
+            values.append(Value(name, type_of(array), const=array))
+        for i, row in enumerate(_get(where, found, "nodes", list)):
+            values += self._node(graph, f"{where}: node {i}", row, values).outputs
+        for i, row in enumerate(_get(where, found, "outputs", list)):
+            if not isinstance(row, list) or len(row) != 2 or not isinstance(row[1], str):
+                raise _fail(f"{where}: output {i}", row, "a value and a name")
+            value = self._operand(f"{where}: output {i}", row[0], values)
+            if value is None:
+                raise _fail(f"{where}: output {i}", row, "a value")
+            graph.add_output(value, row[1])
+        return graph
+
+    def _name(self, graph: Graph, where: str, row: Any) -> str:
+        name: str = _get(where, row, "name", str)
+        if not name or name in graph._names:
+            raise _fail(f"{where}: name", name, "one that no other value has")
+        return name
+
+    def _tensor(self, where: str, index: int) -> Array:
+        if not 0 <= index < len(self.tensors):
+            raise _fail(f"{where}: tensor", index, f"under {len(self.tensors)}")
+        return self.tensors[index]
+
+    def _operand(self, where: str, index: Any, values: Sequence[Value]) -> Value | None:
+        if index is None:
+            return None
+        if type(index) is not int or not 0 <= index < len(values):
+            raise _fail(f"{where}: operand", index, f"a value defined before, under {len(values)}")
+        return values[index]
+
+    def _node(self, graph: Graph, where: str, row: Any, values: Sequence[Value]) -> Node:
+        label: str = _get(where, row, "name", str)
+        where = f"{where} '{label}'"
+        op = self._op(where, row)
+        operands = [self._operand(where, i, values) for i in _get(where, row, "inputs", list)]
+        try:
+            inferred = infer_types(op, [None if v is None else v.type for v in operands])
+        except BoltError as error:
+            raise InvalidModelError(f"{where}: {error}") from error
+        outputs = _get(where, row, "outputs", list)
+        if len(outputs) != len(inferred) or not outputs:
+            raise _fail(f"{where}: number of outputs", len(outputs), str(len(inferred)))
+        for i, (out, got) in enumerate(zip(outputs, inferred, strict=True)):
+            stored = self._type(f"{where}: output {i}", out)
+            if not agree(stored, got, set()):
+                raise _fail(f"{where}: type of output {i}", str(stored), str(got))
+        kinds = [
+            dataclasses.replace(got, quant=self._quant(where, out.get("quant")))
+            for out, got in zip(outputs, inferred, strict=True)
+        ]
+        node = Node(op, operands, kinds, label)
+        for i, (value, out) in enumerate(zip(node.outputs, outputs, strict=True)):
+            value.name = graph.unique_name(self._name(graph, f"{where}: output {i}", out))
+        graph.nodes.append(node)
+        return node
+
+    def _op(self, where: str, row: Any) -> registry.Op:
+        name = _get(where, row, "op", str)
+        cls = registry.OPS.get(name)
+        if cls is None:
+            raise _fail(f"{where}: operator", name, "a registered one")
+        given = _get(where, row, "attributes", dict)
+        fields = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        if not given.keys() <= fields:
+            raise _fail(f"{where}: attributes of {name}", sorted(given.keys() - fields), f"some of {sorted(fields)}")
+        maker: Any = cls
+        hints = _hints(maker)
+        attributes = {}
+        for key, found in given.items():
+            attributes[key] = value = self._attribute(f"{where}: {name}.{key}", found)
+            if not _conforms(value, hints[key]):
+                raise _fail(f"{where}: {name}.{key}", value, str(hints[key]))
+        try:
+            return cls(**attributes)
+        except BoltError:
+            raise
+        except Exception as error:
+            raise InvalidModelError(f"{where}: {name} cannot be made of {sorted(attributes)}: {error}") from error
+
+    def _attribute(self, where: str, found: Any) -> Any:
+        if found is None or isinstance(found, (bool, int, float, str)):
+            return found
+        if isinstance(found, list):
+            return tuple(self._attribute(where, v) for v in found)
+        match found:
+            case {"float": "nan" | "inf" | "-inf" as text}:
+                return float(text)
+            case {"op": _}:
+                return self._op(where, found)
+            case {"graph": inner}:
+                return self.graph(where, inner)
+            case {"dtype": _}:
+                return _dtype(where, found)
+            case {"scalar": int(index)}:
+                array = self._tensor(where, index)
+                if array.size == 1:
+                    return array.reshape(-1)[0]
+        raise _fail(where, found, "an attribute")
+
+    def _type(self, where: str, row: Any) -> TensorType:
+        shape = row.get("shape") if isinstance(row, dict) else ()
+        dtype = _dtype(where, row)
+        if shape is None:
+            return TensorType(dtype, None, self._quant(where, row.get("quant")))
+        if not isinstance(shape, list) or len(shape) > 64:
+            raise _fail(f"{where}: shape", shape, "at most 64 dimensions")
+        return TensorType(dtype, tuple(_dim(where, d) for d in shape), self._quant(where, row.get("quant")))
+
+    def _quant(self, where: str, found: Any) -> QuantParams | None:
+        if found is None:
+            return None
+        scale, zero = _get(where, found, "scale", list), _get(where, found, "zero_point", list)
+        axis = _get(where, found, "axis", (int, type(None)))
+        if not all(type(s) in (int, float) for s in scale) or not all(type(z) is int for z in zero):
+            raise _fail(f"{where}: quantisation", found, "numbers")
+        return QuantParams(tuple(map(float, scale)), tuple(zero), axis)
+
+
+def _dtype(where: str, row: Any) -> AnyDType:
+    name = _get(where, row, "dtype", str)
+    try:
+        return dtype_from_name(name)
+    except KeyError as error:
+        raise _fail(f"{where}: dtype", name, "a known one") from error
+
+
+def _dim(where: str, found: Any) -> Dim:
+    match found:
+        case bool():
+            pass
+        case int() if 0 <= found < 2**63:
+            return found
+        case str() if found:
+            return _sym(((found, 1),), 0)
+        case {"terms": [_, *_] as terms, "const": int(const)}:
+            rows = [(t[0], t[1]) for t in terms if isinstance(t, list) and len(t) == 2]
+            good = all(isinstance(name, str) and type(factor) is int and factor for name, factor in rows)
+            if good and len({name for name, _ in rows}) == len(terms):
+                return _sym(tuple(rows), const)
+    raise _fail(f"{where}: dimension", found, "a size or a symbol")
+
+
+def _sym(terms: tuple[tuple[str, int], ...], const: int) -> Sym:
+    """A stored symbol; symbols made up by inference from now on are none of those in the file."""
+    for name, _ in terms:
+        for number in _FRESH.findall(name):
+            registry.reserve_dims(int(number))
+    return Sym(terms=terms, const=const)
+
+
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    """Annotations of the attributes; one that cannot be resolved at run time is Any."""
+    scope = vars(__import__(cls.__module__, fromlist=["_"])) | {"Graph": Graph}
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):
+        try:
+            found[field.name] = typing.get_type_hints(_only(field.name, field.type), globalns=scope)[field.name]
+        except (NameError, TypeError):
+            found[field.name] = Any
+    return found
+
+
+def _only(name: str, annotation: Any) -> type:
+    return type("Only", (), {"__annotations__": {name: annotation}})
+
+
+def _conforms(value: Any, hint: Any) -> bool:
+    """Whether an attribute has its annotated type; an int may stand for a float."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any or isinstance(hint, (str, typing.TypeVar)):
+        return True
+    if origin in (typing.Union, types.UnionType):
+        return any(_conforms(value, h) for h in args)
+    if origin is typing.Literal:
+        return any(type(value) is type(a) and value == a for a in args)
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        if len(args) == 2 and args[1] is Ellipsis:
+            return all(_conforms(v, args[0]) for v in value)
+        return len(value) == len(args) and all(map(_conforms, value, args))
+    if hint is None or hint is type(None):
+        return value is None
+    if hint is float:
+        return type(value) in (int, float) or isinstance(value, np.floating)
+    if hint in (int, bool, str):
+        return type(value) is hint
+    kind = origin or hint
+    return not isinstance(kind, type) or isinstance(value, kind)

@@ -1,0 +1,223 @@
+"""The ``.bolt`` model file: one file, weights memory-mapped, no pickle.  It stores graphs, not plans or kernels.
+
+Layout, little-endian, version 1:
+
+======  ====================================================================================================
+offset  content
+======  ====================================================================================================
+0       header, 64 bytes: magic, version, crc32 of the header, offset and size of the graph, offset and size
+        of the data, 16 bytes of blake2b of the graph
+64      graph: JSON in UTF-8 (`ir.encode`), with a table of tensors: dtype, shape, offset, bytes, crc32
+...     data: tensors, each at a multiple of 64 bytes
+======  ====================================================================================================
+
+The graph is checked against its digest and the spec, weights against their crc32 when the file is loaded
+(``check_weights=False`` leaves their pages untouched).  Whatever is wrong with a file is an InvalidModelError.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import struct
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+import numpy as np
+
+from bolt_numba.errors import BoltError, InvalidModelError
+from bolt_numba.ir.decode import read_graph
+from bolt_numba.ir.encode import TensorTable, graph_json
+from bolt_numba.ir.graph import Graph
+from bolt_numba.types import STRING, Array, dtype_from_name
+
+MAGIC = b"\x89BOLT\r\n\x1a"
+VERSION = 1
+ALIGN = 64
+_HEADER = struct.Struct("<8sIIQQQQ16s")
+
+Document: TypeAlias = dict[str, Any]
+UPGRADES: dict[int, Callable[[Document], Document]] = {}
+"""``UPGRADES[v]`` turns the document of version v into one of version v + 1; a file of any version that leads to
+`VERSION` is read.  Version 1 is the first, so there is no step yet."""
+
+
+def is_bolt(start: bytes) -> bool:
+    """Whether a file that begins with these bytes claims to be a ``.bolt`` file."""
+    return start[: len(MAGIC)] == MAGIC
+
+
+def save(graph: Graph, path: str | os.PathLike[str]) -> None:
+    """Write ``graph`` to a file that appears complete or not at all (temporary file, then rename)."""
+    target = Path(path)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise BoltError(f"{target}: cannot be written: {error.strerror}") from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for chunk in _chunks(graph):
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(temporary).chmod(0o666 & ~umask)
+        Path(temporary).replace(target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def to_bytes(graph: Graph) -> bytes:
+    """The content that `save` would write."""
+    return b"".join(bytes(chunk) for chunk in _chunks(graph))
+
+
+def load_bolt(source: str | os.PathLike[str] | bytes | IO[bytes], *, check_weights: bool = True) -> Graph:
+    """Read a graph from a path (its weights stay mapped to the file and are read-only), bytes or a file object."""
+    name, data = _content(source)
+    try:
+        return _parse(data, check_weights)
+    except InvalidModelError as error:
+        raise InvalidModelError(f"{name}: {error}") from error
+    except BoltError as error:
+        raise InvalidModelError(f"{name}: holds an operator that its own inputs do not fit: {error}") from error
+    except (RecursionError, MemoryError, OverflowError) as error:
+        raise InvalidModelError(f"{name}: is hostile or damaged: {type(error).__name__}") from error
+
+
+def _chunks(graph: Graph) -> Iterator[bytes | memoryview]:
+    table = TensorTable(ALIGN)
+    document = {"producer": "bolt-numba", "graph": graph_json(graph, table), "tensors": table.rows}
+    text = json.dumps(document, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    start = _aligned(_HEADER.size + len(text))
+    sizes = (_HEADER.size, len(text), start, table.nbytes)
+    digest = hashlib.blake2b(text, digest_size=16).digest()
+    bare = _HEADER.pack(MAGIC, VERSION, 0, *sizes, digest)
+    yield _HEADER.pack(MAGIC, VERSION, zlib.crc32(bare), *sizes, digest)
+    yield text
+    yield bytes(start - _HEADER.size - len(text))
+    at = 0
+    for offset, array in table.arrays:
+        yield bytes(offset - at)
+        yield array.data
+        at = offset + array.nbytes
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // ALIGN) * ALIGN
+
+
+def _content(source: str | os.PathLike[str] | bytes | IO[bytes]) -> tuple[str, Array]:
+    """Name for messages, and all bytes, 64-byte aligned."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return "model", _copied(source)
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        try:
+            with path.open("rb") as file:
+                if not os.fstat(file.fileno()).st_size:
+                    return str(path), np.empty(0, np.uint8)
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise InvalidModelError(f"{path}: cannot be read: {error.strerror}") from error
+        return str(path), np.frombuffer(mapped, np.uint8)
+    return str(getattr(source, "name", "model")), _copied(source.read())
+
+
+def _copied(data: bytes | bytearray | memoryview) -> Array:
+    room = np.empty(len(data) + ALIGN, np.uint8)
+    start = -room.ctypes.data % ALIGN
+    made = room[start : start + len(data)]
+    made[:] = np.frombuffer(data, np.uint8)
+    made.flags.writeable = False
+    return made
+
+
+def _parse(data: Array, check_weights: bool) -> Graph:
+    version, text, weights = _sections(data)
+    document = _document(version, text)
+    tensors = [_tensor(i, row, weights, check_weights) for i, row in enumerate(_list(document, "tensors"))]
+    return read_graph(document.get("graph"), tensors)
+
+
+def _sections(data: Array) -> tuple[int, bytes, Array]:
+    """Version, graph text and data section of a file whose header is right."""
+    if len(data) < _HEADER.size or not is_bolt(data[:8].tobytes()):
+        raise InvalidModelError(f"header: got {len(data)} bytes that do not begin as a .bolt file, wanted {MAGIC!r}")
+    fields = _HEADER.unpack(data[: _HEADER.size].tobytes())
+    magic, version, crc, text_at, text_size, data_at, data_size, digest = fields
+    known = sorted({VERSION, *UPGRADES})
+    if version not in known:
+        raise InvalidModelError(f"version: got {version}, wanted one of {known}: written by a newer bolt-numba?")
+    if zlib.crc32(_HEADER.pack(magic, version, 0, *fields[3:])) != crc:
+        raise InvalidModelError("header: checksum is wrong: the file is damaged")
+    if text_at != _HEADER.size or text_at + text_size > data_at or data_at % ALIGN or data_at + data_size != len(data):
+        raise InvalidModelError(f"header: sections do not fit: got {fields[3:7]} in a file of {len(data)} bytes")
+    text = data[text_at : text_at + text_size].tobytes()
+    if hashlib.blake2b(text, digest_size=16).digest() != digest:
+        raise InvalidModelError("graph: checksum is wrong: the file is damaged")
+    return version, text, data[data_at:]
+
+
+def _document(version: int, text: bytes) -> Document:
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise InvalidModelError(f"graph: is no JSON: {error}") from error
+    for step in range(version, VERSION):
+        document = UPGRADES[step](document)
+    if not isinstance(document, dict):
+        raise InvalidModelError(f"graph: got a {type(document).__name__}, wanted an object")
+    return document
+
+
+def _list(document: Document, key: str) -> list[Any]:
+    found = document.get(key)
+    if not isinstance(found, list):
+        raise InvalidModelError(f"graph: {key}: got a {type(found).__name__}, wanted a list")
+    return found
+
+
+def _tensor(index: int, row: Any, data: Array, check: bool) -> Array:
+    what = f"tensor {index}"
+    shape = row.get("shape") if isinstance(row, dict) else None
+    if not isinstance(shape, list) or len(shape) > 64 or any(type(d) is not int or d < 0 for d in shape):
+        raise InvalidModelError(f"{what}: shape: got {shape}, wanted sizes")
+    if "strings" in row:
+        return _strings(what, row["strings"], shape)
+    try:
+        dtype = dtype_from_name(row.get("dtype"))
+    except (KeyError, TypeError) as error:
+        raise InvalidModelError(f"{what}: dtype: got {row.get('dtype')!r}, wanted a known one") from error
+    at, size, crc = (row.get(key) for key in ("offset", "bytes", "crc32"))
+    count = 1
+    for d in shape:
+        count *= d
+    fits = type(at) is int and type(size) is int and at >= 0 and at % ALIGN == 0 and at + size <= len(data)
+    if not fits or count * dtype.itemsize != size or dtype == STRING:
+        raise InvalidModelError(f"{what}: got offset {at} and {size} bytes for {row.get('dtype')}{shape}")
+    raw = data[at : at + size]
+    if check and zlib.crc32(raw.data) != crc:
+        raise InvalidModelError(f"{what}: checksum is wrong: the file is damaged")
+    try:
+        return raw.view(dtype).reshape(shape) if size else np.empty(shape, dtype)
+    except ValueError as error:
+        raise InvalidModelError(f"{what}: shape: got {shape}: {error}") from error
+
+
+def _strings(what: str, texts: Any, shape: list[int]) -> Array:
+    if not isinstance(texts, list) or not all(isinstance(t, str) for t in texts) or len(texts) != np.prod(shape):
+        raise InvalidModelError(f"{what}: strings: wanted one text for each element of {shape}")
+    made = np.empty(len(texts), STRING)
+    made[:] = texts
+    return made.reshape(shape)
+
+
+__all__ = ["UPGRADES", "VERSION", "is_bolt", "load_bolt", "save", "to_bytes"]
