@@ -1,0 +1,49 @@
+"""Dtype rules shared by operators: which dtype computes, and checks of operands' dtypes."""
+
+from __future__ import annotations
+
+from bolt_numba.errors import DTypeError
+from bolt_numba.ops.registry import Op
+from bolt_numba.types import (
+    BF16,
+    F16,
+    F32,
+    F64,
+    I8,
+    I16,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    AnyDType,
+    Array,
+    TensorType,
+    dtype_name,
+)
+
+FLOATS = (F32, F64, F16, BF16)
+INTS = (I8, I16, I32, I64, U8, U16, U32, U64)
+INDICES = (I64, I32)
+NUMBERS = FLOATS + INTS
+
+
+def accumulator(dtype: AnyDType) -> AnyDType:
+    """Dtype in which references compute: f32 for the narrower floats, else ``dtype`` itself."""
+    return F32 if dtype.kind not in "fiub" or dtype == F16 else dtype
+
+
+def widened(x: Array) -> Array:
+    """``x`` in the dtype that computes; ``x`` itself when that is its own."""
+    return x.astype(accumulator(x.dtype), copy=False)
+
+
+def same_dtype(owner: Op, *operands: TensorType | None) -> AnyDType:
+    """The dtype that all present operands share; raises DTypeError."""
+    found = [t.dtype for t in operands if t is not None]
+    for other in found[1:]:
+        if other != found[0]:
+            got = " and ".join(map(dtype_name, (found[0], other)))
+            raise DTypeError(f"{owner.name}: dtypes of operands: got {got}, wanted the same")
+    return found[0]

@@ -1,0 +1,135 @@
+"""Matrix products; no integer quantised ones (see `quantize`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.ops.dtypes import NUMBERS, same_dtype, widened
+from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.shapes import broadcast_dim, broadcast_shapes, shape_of
+from bolt_numba.types import Array, Dim, Shape, Sym, TensorType
+
+
+def matmul_shape(owner: Op, a: Shape | None, b: Shape | None) -> Shape | None:
+    """Shape of ``numpy.matmul``; raises ShapeError."""
+    if a is None or b is None:
+        return None
+    if not a or not b:
+        raise owner.fail("rank of operands", f"{len(a)} and {len(b)}", "at least 1")
+    k, other = a[-1], b[-2] if len(b) > 1 else b[0]
+    if k != other and not isinstance(k, Sym) and not isinstance(other, Sym):
+        raise owner.fail("inner dimensions", f"{k} and {other}", "equal")
+    rows: Shape = (a[-2],) if len(a) > 1 else ()
+    columns: Shape = (b[-1],) if len(b) > 1 else ()
+    batch = broadcast_shapes(owner, a[:-2], b[:-2])
+    return None if batch is None else batch + rows + columns
+
+
+def finish(y: Array, residual: Array | None, activation: Op | None) -> Array:
+    """The fused tail of a product: add, then activate."""
+    if residual is not None:
+        y = y + residual.astype(y.dtype, copy=False)
+    return y if activation is None else activation.reference(y)
+
+
+def _swapped(shape: Shape | None, swap: bool) -> Shape | None:
+    return (*shape[:-2], shape[-1], shape[-2]) if swap and shape is not None and len(shape) > 1 else shape
+
+
+@op("MatMul")
+class MatMul(Op):
+    """y = activation(alpha * a @ b + bias + residual), products as in ``numpy.matmul``.
+
+    a: [..., M, K], [..., K, M] when trans_a · b: [..., K, N], [..., N, K] when trans_b · bias: [N] · residual: like y
+    -> y: [..., M, N] of a's dtype, any number.  Operands of rank 1 are never transposed.  f16 and bf16 sum in f32.
+    Source: ONNX MatMul-13 and Gemm-13.
+    """
+
+    trans_a: bool = False
+    trans_b: bool = False
+    alpha: float = 1.0
+    activation: Op | None = None
+    residual: bool = False
+
+    def infer(
+        self, a: TensorType, b: TensorType, bias: TensorType | None = None, residual: TensorType | None = None
+    ) -> TensorType:
+        dtype = same_dtype(self, a, b, bias, residual)
+        want_dtype(self, "a", dtype, *NUMBERS)
+        shape = matmul_shape(self, _swapped(a.shape, self.trans_a), _swapped(b.shape, self.trans_b))
+        if bias is not None:
+            dims = shape_of(self, "bias", bias, 1)
+            if shape and dims and broadcast_dim(self, shape[-1], dims[0]) != shape[-1]:
+                raise self.fail("length of bias", dims[0], shape[-1])
+        if self.residual != (residual is not None):
+            raise self.fail("residual operand", residual, "one exactly when the attribute residual is set")
+        if residual is not None and shape is not None:
+            broadcast_shapes(self, shape, residual.shape)
+        return TensorType(dtype, shape)
+
+    def reference(self, a: Array, b: Array, bias: Array | None = None, residual: Array | None = None) -> Array:
+        left, right = widened(a), widened(b)
+        if self.trans_a and a.ndim > 1:
+            left = left.swapaxes(-1, -2)
+        if self.trans_b and b.ndim > 1:
+            right = right.swapaxes(-1, -2)
+        y = np.asarray(np.matmul(left, right))
+        if self.alpha != 1.0:
+            y = (y * y.dtype.type(self.alpha)).astype(left.dtype, copy=False)
+        if bias is not None:
+            y = y + bias.astype(y.dtype, copy=False)
+        return np.asarray(finish(y, residual, self.activation)).astype(a.dtype, copy=False)
+
+
+def einsum_terms(owner: Op, equation: str, count: int) -> tuple[list[str], str]:
+    """Operand subscripts and the output's, the implicit output written out; raises ShapeError."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(terms) != count:
+        raise owner.fail("number of operands", count, f"{len(terms)} for {equation!r}")
+    if not arrow:
+        letters = sorted(c for c in set(left) if c.isalpha() and left.count(c) == 1)
+        right = ("..." if "..." in left else "") + "".join(letters)
+    unknown = [c for c in right if c.isalpha() and c not in left]
+    if unknown:
+        raise owner.fail("output subscripts", right, f"letters of {left}")
+    return terms, right
+
+
+@op("Einsum")
+class Einsum(Op):
+    """Sum of products over named axes, as ``numpy.einsum``.
+
+    xs: any number of operands, of the same number dtype -> y: the axes after ``->``.  Source: ONNX Einsum-12.
+    """
+
+    equation: str
+
+    def infer(self, *xs: TensorType) -> TensorType:
+        dtype = same_dtype(self, *xs)
+        want_dtype(self, "operands", dtype, *NUMBERS)
+        terms, out = einsum_terms(self, self.equation, len(xs))
+        size: dict[str, Dim] = {}
+        ellipsis: Shape = ()
+        for term, x in zip(terms, xs, strict=True):
+            if x.shape is None:
+                return TensorType(dtype, None)
+            head, dots, tail = term.partition("...")
+            extra = len(x.shape) - len(head) - len(tail)
+            if extra < 0 or (extra and not dots):
+                raise self.fail("rank of an operand", x, f"{term!r} of {self.equation!r}")
+            middle = broadcast_shapes(self, ellipsis, x.shape[len(head) : len(head) + extra])
+            ellipsis = () if middle is None else middle
+            dims = x.shape[: len(head)] + x.shape[len(head) + extra :]
+            for letter, d in zip(head + tail, dims, strict=True):
+                size[letter] = broadcast_dim(self, size.get(letter, 1), d)
+        head, dots, tail = out.partition("...")
+        shape = tuple(size[c] for c in head) + (ellipsis if dots else ()) + tuple(size[c] for c in tail)
+        return TensorType(dtype, shape)
+
+    def reference(self, *xs: Array) -> Array:
+        arrays: list[Any] = [widened(x) for x in xs]
+        y = np.einsum(self.equation.replace(" ", ""), *arrays, optimize=len(xs) > 1)
+        return np.array(y, dtype=xs[0].dtype)

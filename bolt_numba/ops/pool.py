@@ -1,0 +1,143 @@
+"""Pooling over windows; global pooling is a reduction over the spatial axes (see `reduce`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bolt_numba.ops.dtypes import FLOATS, INTS, widened
+from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.spatial import Windows, as_layout, channels_first, join_shape, split_shape
+from bolt_numba.types import I64, AnyDType, Array, Shape, TensorType
+
+
+def lowest(dtype: AnyDType) -> float | int:
+    """The value below all others: -inf, or the least integer."""
+    return -np.inf if dtype.kind not in "iu" else int(np.iinfo(dtype).min)
+
+
+@dataclass(frozen=True)
+class Pool(Op):
+    """Attributes and shapes common to all pools; empty tuples mean 1 (strides, dilations) and 0 (pads)."""
+
+    kernel_shape: tuple[int, ...]
+    strides: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    auto_pad: str = "NOTSET"
+    ceil_mode: bool = False
+    layout: str = "NCHW"
+
+    @property
+    def windows(self) -> Windows:
+        return Windows.of(
+            self, self.kernel_shape, self.strides, self.dilations, self.pads, self.auto_pad, self.ceil_mode
+        )
+
+    def output_shape(self, x: TensorType) -> Shape | None:
+        """Shape of the result, None when the rank is unknown; raises ShapeError."""
+        parts = split_shape(self, x, self.layout, len(self.kernel_shape) + 2)
+        if parts is None:
+            return None
+        n, c, sizes = parts
+        return join_shape(n, c, self.windows.output_dims(self, sizes), self.layout)
+
+    def placed(self, x: Array) -> tuple[Windows, list[int]]:
+        """Windows with explicit pads and the number of positions, for ``x`` [n, c, spatial...]."""
+        windows = self.windows.resolved(x.shape[2:])
+        return windows, windows.static_dims(self, x.shape[2:])
+
+
+@op("MaxPool")
+class MaxPool(Pool):
+    """y = the greatest element of each window; with indices=True also where it was.
+
+    x: [n, c, h, w] or [n, h, w, c], float or integer -> y: [n, c, oh, ow] in x's layout and dtype; indices: i64 like y,
+    into the flattened [n, c, h, w] (also when the layout is NHWC; the first of equals; storage_order=1: h runs fastest
+    within a channel).  Source: ONNX MaxPool-22.
+    """
+
+    storage_order: int = 0
+    indices: bool = False
+
+    def infer(self, x: TensorType) -> TensorType | tuple[TensorType, ...]:
+        want_dtype(self, "x", x.dtype, *FLOATS, *INTS)
+        shape = self.output_shape(x)
+        y = TensorType(x.dtype, shape)
+        return (y, TensorType(I64, shape)) if self.indices else y
+
+    def reference(self, x: Array) -> Array | tuple[Array, Array]:
+        data = channels_first(widened(x), self.layout)
+        windows, outs = self.placed(data)
+        low = lowest(data.dtype)
+        best = np.full((*data.shape[:2], *outs), low, dtype=data.dtype)
+        if not self.indices:
+            for seen in windows.taps(windows.padded(data, low, outs), outs):
+                np.maximum(best, seen, out=best)
+            return as_layout(best, self.layout).astype(x.dtype, copy=False)
+        order = "C" if self.storage_order == 0 else "F"
+        within = np.arange(int(np.prod(data.shape[2:]))).reshape(data.shape[2:], order=order)  # type: ignore[call-overload]
+        channels = np.arange(data.shape[0] * data.shape[1]).reshape(*data.shape[:2], *(1,) * len(outs))
+        places = windows.padded(within[None, None], -1, outs)
+        where = np.full((*data.shape[:2], *outs), -1, dtype=I64)
+        pairs = zip(windows.taps(windows.padded(data, low, outs), outs), windows.taps(places, outs), strict=True)
+        for seen, place in pairs:
+            better = (place >= 0) & ((seen > best) | (where < 0))
+            best = np.where(better, seen, best)
+            where = np.where(better, place, where)
+        where = np.where(where < 0, 0, where) + channels * within.size
+        return as_layout(best, self.layout).astype(x.dtype, copy=False), as_layout(where, self.layout)
+
+
+@op("AveragePool")
+class AveragePool(Pool):
+    """y = mean of each window, over the elements inside the input (and its pads with count_include_pad).
+
+    x: [n, c, h, w] or [n, h, w, c], float -> y: [n, c, oh, ow] in x's layout and dtype.  What ceil mode adds beyond the
+    pads never counts.  Source: ONNX AveragePool-22.
+    """
+
+    count_include_pad: bool = False
+
+    def infer(self, x: TensorType) -> TensorType:
+        want_dtype(self, "x", x.dtype, *FLOATS)
+        return TensorType(x.dtype, self.output_shape(x))
+
+    def reference(self, x: Array) -> Array:
+        data = channels_first(widened(x), self.layout)
+        windows, outs = self.placed(data)
+        total = np.zeros((*data.shape[:2], *outs), dtype=data.dtype)
+        for seen in windows.taps(windows.padded(data, 0, outs), outs):
+            total += seen
+        inside = np.ones((1, 1, *data.shape[2:]), dtype=data.dtype)
+        if self.count_include_pad:
+            rank = len(outs)
+            pads = [(windows.pads[i], windows.pads[rank + i]) for i in range(rank)]
+            inside = np.pad(inside, [(0, 0), (0, 0), *pads], constant_values=1)
+            windows = replace(windows, pads=(0,) * (2 * rank))
+        inside = windows.padded(inside, 0, outs)
+        count = sum(seen for seen in windows.taps(inside, outs))
+        return as_layout(total / np.maximum(count, 1), self.layout).astype(x.dtype, copy=False)
+
+
+@op("LpPool")
+class LpPool(Pool):
+    """y = (sum of |x| ** p over each window) ** (1 / p); pads count as zero.
+
+    x: [n, c, h, w] or [n, h, w, c], float -> y: [n, c, oh, ow] in x's layout and dtype.  Source: ONNX LpPool-22.
+    """
+
+    p: int = 2
+
+    def infer(self, x: TensorType) -> TensorType:
+        want_dtype(self, "x", x.dtype, *FLOATS)
+        return TensorType(x.dtype, self.output_shape(x))
+
+    def reference(self, x: Array) -> Array:
+        data = channels_first(widened(x), self.layout)
+        windows, outs = self.placed(data)
+        total = np.zeros((*data.shape[:2], *outs), dtype=data.dtype)
+        for seen in windows.taps(windows.padded(np.abs(data) ** self.p, 0, outs), outs):
+            total += seen
+        return as_layout(total ** (1 / self.p), self.layout).astype(x.dtype, copy=False)

@@ -1,0 +1,178 @@
+"""Windows that slide over the spatial axes: paddings, output sizes, taps, and the two layouts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bolt_numba.ops.registry import Op, fresh_dim
+from bolt_numba.types import Array, Dim, Shape, TensorType
+
+LAYOUTS = ("NCHW", "NHWC")
+AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+
+
+def channel_axis(layout: str) -> int:
+    """Axis of the channels: 1, or -1 for channels last."""
+    return 1 if layout == "NCHW" else -1
+
+
+def channels_first(x: Array, layout: str) -> Array:
+    """View of ``x`` as [n, c, spatial...]."""
+    return x if layout == "NCHW" else np.moveaxis(x, -1, 1)
+
+
+def as_layout(x: Array, layout: str) -> Array:
+    """Dense array in ``layout`` from one that is [n, c, spatial...]."""
+    return np.ascontiguousarray(x if layout == "NCHW" else np.moveaxis(x, 1, -1))
+
+
+def split_shape(owner: Op, x: TensorType, layout: str, rank: int | None = None) -> tuple[Dim, Dim, Shape] | None:
+    """Batch, channels and spatial sizes of ``x``; None when its rank is unknown; raises ShapeError."""
+    if layout not in LAYOUTS:
+        raise owner.fail("layout", layout, " or ".join(LAYOUTS))
+    if x.shape is None:
+        return None
+    if rank is not None and len(x.shape) != rank:
+        raise owner.fail("rank of x", f"{len(x.shape)} ({x})", rank)
+    if len(x.shape) < 2:
+        raise owner.fail("rank of x", len(x.shape), "at least 2")
+    if layout == "NCHW":
+        return x.shape[0], x.shape[1], x.shape[2:]
+    return x.shape[0], x.shape[-1], x.shape[1:-1]
+
+
+def join_shape(n: Dim, c: Dim, spatial: Sequence[Dim], layout: str) -> Shape:
+    """Inverse of `split_shape`."""
+    return (n, c, *spatial) if layout == "NCHW" else (n, *spatial, c)
+
+
+def per_axis(owner: Op, what: str, given: Sequence[int], count: int, default: int = 1, low: int = 1) -> tuple[int, ...]:
+    """``count`` numbers, the default when none is given; raises ShapeError."""
+    values = tuple(given) or (default,) * count
+    if len(values) != count:
+        raise owner.fail(f"length of {what}", len(values), count)
+    if min(values, default=low) < low:
+        raise owner.fail(what, values, f"at least {low}")
+    return values
+
+
+def resolve_pads(
+    auto_pad: str,
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[int],
+) -> tuple[int, ...]:
+    """Explicit pads, begins then ends, for static sizes; strides, dilations and pads may be empty for their defaults.
+
+    Source: ONNX Conv-22, attribute auto_pad.  SAME_UPPER puts the odd element at the end, SAME_LOWER at the begin.
+    """
+    rank = len(sizes)
+    if auto_pad == "NOTSET":
+        return tuple(pads) or (0,) * (2 * rank)
+    if auto_pad == "VALID":
+        return (0,) * (2 * rank)
+    s, d = tuple(strides) or (1,) * rank, tuple(dilations) or (1,) * rank
+    totals = [max((-(-sizes[i] // s[i]) - 1) * s[i] + (kernel[i] - 1) * d[i] + 1 - sizes[i], 0) for i in range(rank)]
+    small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
+    return tuple(small + large) if auto_pad == "SAME_UPPER" else tuple(large + small)
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Positions of a kernel on spatial axes; one entry per axis, two in pads (begins, then ends).
+
+    ceil: a last window may begin inside the input or its begin padding and end outside.
+    """
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+    auto_pad: str = "NOTSET"
+    ceil: bool = False
+
+    @staticmethod
+    def of(
+        owner: Op,
+        kernel: Sequence[int],
+        strides: Sequence[int],
+        dilations: Sequence[int],
+        pads: Sequence[int],
+        auto_pad: str,
+        ceil: bool = False,
+    ) -> Windows:
+        """Windows from attributes, where empty tuples mean 1, 1 and 0; raises ShapeError."""
+        if auto_pad not in AUTO_PADS:
+            raise owner.fail("auto_pad", auto_pad, " or ".join(AUTO_PADS))
+        rank = len(kernel)
+        return Windows(
+            per_axis(owner, "kernel", kernel, rank),
+            per_axis(owner, "strides", strides, rank),
+            per_axis(owner, "dilations", dilations, rank),
+            per_axis(owner, "pads", pads, 2 * rank, 0, 0),
+            auto_pad,
+            ceil and auto_pad == "NOTSET",
+        )
+
+    @property
+    def spans(self) -> tuple[int, ...]:
+        """Input elements from the first to the last of a dilated kernel."""
+        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
+
+    def resolved(self, sizes: Sequence[int]) -> Windows:
+        """The same windows with explicit pads."""
+        pads = resolve_pads(self.auto_pad, sizes, self.kernel, self.strides, self.dilations, self.pads)
+        return replace(self, pads=pads, auto_pad="NOTSET")
+
+    def output_dims(self, owner: Op, sizes: Sequence[Dim]) -> Shape:
+        """Number of positions along each axis; raises ShapeError when the kernel does not fit.
+
+        Source: ONNX Conv-22, MaxPool-22 and AveragePool-22.
+        """
+        if len(sizes) != len(self.kernel):
+            raise owner.fail("spatial axes of x", len(sizes), f"{len(self.kernel)}, as the kernel has")
+        return tuple(self._output_dim(owner, i, size) for i, size in enumerate(sizes))
+
+    def static_dims(self, owner: Op, sizes: Sequence[int]) -> list[int]:
+        """`output_dims` of static sizes."""
+        return [d for d in self.output_dims(owner, sizes) if isinstance(d, int)]
+
+    def _output_dim(self, owner: Op, i: int, size: Dim) -> Dim:
+        stride, span = self.strides[i], self.spans[i]
+        if self.auto_pad.startswith("SAME"):
+            return (size + stride - 1) // stride
+        pad, pad_end = (0, 0) if self.auto_pad == "VALID" else (self.pads[i], self.pads[len(self.kernel) + i])
+        room = size + (pad + pad_end - span)
+        if isinstance(size, int) and isinstance(room, int):
+            if room < 0 and not (self.ceil and room + stride > 0):
+                raise owner.fail("padded size of x", room + span, f"at least {span}, what the kernel spans")
+            count = -(-room // stride) + 1
+            late = (count - 1) * stride >= size + pad
+            return (count - late) if self.ceil else room // stride + 1
+        if not self.ceil or stride == 1:
+            return room // stride + 1
+        return (room + stride - 1) // stride + 1 if stride + pad_end <= span else fresh_dim("windows")
+
+    def padded(self, x: Array, value: float | int, outs: Sequence[int]) -> Array:
+        """``x`` [n, c, spatial...] surrounded by ``value`` so far that the last window lies inside."""
+        rank = len(self.kernel)
+        widths = [(0, 0), (0, 0)]
+        for i, size in enumerate(x.shape[2:]):
+            reach = (outs[i] - 1) * self.strides[i] + self.spans[i] - size - self.pads[i]
+            widths.append((self.pads[i], max(reach, self.pads[rank + i])))
+        return np.pad(x, widths, constant_values=value) if any(map(any, widths)) else x
+
+    def taps(self, x: Array, outs: Sequence[int]) -> Iterator[Array]:
+        """For each kernel position in row-major order, the view [n, c, outs...] of the padded ``x`` that it meets."""
+        for tap in itertools.product(*map(range, self.kernel)):
+            begins = [t * d for t, d in zip(tap, self.dilations, strict=True)]
+            index = [
+                slice(b, b + (o - 1) * s + 1 if o else b, s) for b, o, s in zip(begins, outs, self.strides, strict=True)
+            ]
+            yield x[(slice(None), slice(None), *index)]
