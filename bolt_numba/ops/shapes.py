@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bolt_numba.ops.registry import Op
+from bolt_numba.ops.registry import Op, fresh_dim
 from bolt_numba.types import Dim, Shape, Sym, TensorType
 
 
@@ -50,3 +50,27 @@ def shape_of(owner: Op, what: str, t: TensorType, *ranks: int) -> Shape | None:
     if t.shape is not None and ranks and len(t.shape) not in ranks:
         raise owner.fail(f"rank of {what}", f"{len(t.shape)} ({t})", " or ".join(map(str, ranks)))
     return t.shape
+
+
+def known_ints(t: TensorType) -> list[int] | None:
+    """Content of an integer operand when all of it is known."""
+    return None if t.known is None else [int(v) for v in t.known.flat]
+
+
+def known_dims(t: TensorType) -> list[Dim] | None:
+    """Content of an integer operand when it is known up to symbols."""
+    if t.value is None:
+        return None
+    return [v if isinstance(v, Sym) else int(v) for v in t.value.flat]
+
+
+def known_length(t: TensorType) -> int | None:
+    """Number of elements of an operand of rank 1 (or 0) when it is known."""
+    if t.value is not None:
+        return int(t.value.size)
+    return t.size if t.is_static else None
+
+
+def unknown_shape(count: int | None, hint: str = "d") -> Shape | None:
+    """A shape of ``count`` fresh symbols; None when even the rank is unknown."""
+    return None if count is None else tuple(fresh_dim(hint) for _ in range(count))

@@ -1,0 +1,337 @@
+"""Reductions along axes, softmax and its kin, running sums, the k greatest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, widened
+from bolt_numba.ops.pool import lowest
+from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
+from bolt_numba.ops.shapes import known_dims, known_ints, known_length, unknown_shape
+from bolt_numba.types import BOOL, I64, AnyDType, Array, Shape, TensorType
+
+
+def _highest(dtype: AnyDType) -> float | int:
+    return np.inf if dtype.kind not in "iu" else int(np.iinfo(dtype).max)
+
+
+@dataclass(frozen=True)
+class Reduction(Op):
+    """Shape rules of reductions: x [...] number, axes [m] i64 -> y of x's dtype.
+
+    No axes (or none in ``axes``) means all, or none with noop_with_empty_axes (the operator's elementwise part still
+    applies).  A reduced axis stays as 1 with keepdims.
+    """
+
+    keepdims: bool = True
+    noop_with_empty_axes: bool = False
+    accepted: ClassVar[tuple[AnyDType, ...]] = NUMBERS
+    value_inputs = (1,)
+
+    def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:
+        want_dtype(self, "x", x.dtype, *self.accepted)
+        if axes is not None:
+            want_dtype(self, "axes", axes.dtype, *INDICES)
+        return TensorType(x.dtype, self._shape(x, axes))
+
+    def _shape(self, x: TensorType, axes: TensorType | None) -> Shape | None:
+        if x.shape is None:
+            return None
+        rank = len(x.shape)
+        given = [] if axes is None else known_ints(axes)
+        if given is not None:
+            gone = self.reduced(given, rank)
+            kept = [(1 if i in gone else d) for i, d in enumerate(x.shape) if self.keepdims or i not in gone]
+            return tuple(kept)
+        count = None if axes is None else known_length(axes)
+        return unknown_shape(rank if self.keepdims else None if count is None else rank - count)
+
+    def reduced(self, axes: list[int], rank: int) -> tuple[int, ...]:
+        """Axes to reduce, in 0…rank-1, for the content of the operand ``axes``; raises ShapeError."""
+        if not axes and not self.noop_with_empty_axes:
+            return tuple(range(rank))
+        found = tuple(sorted(normalise_axis(self, a, rank) for a in axes))
+        if len(set(found)) != len(found):
+            raise self.fail("axes", axes, "each axis once")
+        return found
+
+    def reference(self, x: Array, axes: Array | None = None) -> Array:
+        gone = self.reduced([] if axes is None else [int(a) for a in axes.flat], x.ndim)
+        data = x if x.dtype == object else widened(x)
+        y = self.reduce(data, gone)
+        return np.asarray(y) if x.dtype == object else np.asarray(y).astype(x.dtype, copy=False)
+
+    def reduce(self, x: Array, axes: tuple[int, ...]) -> Any:
+        """The reduction itself, in x's dtype or a wider one."""
+        raise NotImplementedError(self.name)
+
+
+@op("ReduceSum")
+class ReduceSum(Reduction):
+    """y = sum of x along axes (see `Reduction`); 0 for no element.  Source: ONNX ReduceSum-13."""
+
+    on_symbols = True
+
+    def reduce(self, x: Array, axes: tuple[int, ...]) -> Any:
+        return np.sum(x, axis=axes, keepdims=self.keepdims, dtype=x.dtype)
+
+
+@op("ReduceMean")
+class ReduceMean(Reduction):
+    """y = mean of x along axes (see `Reduction`), cut to an integer for integers.  Source: ONNX ReduceMean-18."""
+
+    def reduce(self, x: Array, axes: tuple[int, ...]) -> Any:
+        if x.dtype.kind == "f":
+            return np.mean(x, axis=axes, keepdims=self.keepdims, dtype=x.dtype)
+        total = np.sum(x, axis=axes, keepdims=self.keepdims)
+        return np.trunc(total / max(int(np.prod([x.shape[a] for a in axes])), 1))
+
+
+@op("ReduceProd")
+class ReduceProd(Reduction):
+    """y = product of x along axes (see `Reduction`); 1 for no element.  Source: ONNX ReduceProd-18."""
+
+    on_symbols = True
+
+    def reduce(self, x: Array, axes: tuple[int, ...]) -> Any:
+        return np.prod(x, axis=axes, keepdims=self.keepdims, dtype=x.dtype)
+
+
+@op("ReduceMax")
+class ReduceMax(Reduction):
+    """y = greatest of x along axes (see `Reduction`); -inf or least integer for none.  Source: ONNX ReduceMax-20."""
+
+    accepted = (*NUMBERS, BOOL)
+
+    def reduce(self, x: Array, axes: tuple[int, ...]) -> Any:
+        initial = False if x.dtype == BOOL else lowest(x.dtype)
+        return np.max(x, axis=axes, keepdims=self.keepdims, initial=initial)
+
+
+@op("ReduceMin")
+class ReduceMin(Reduction):
+    """y = least of x along axes (see `Reduction`); inf or the greatest integer for none.  Source: ONNX ReduceMin-20."""
+
+    accepted = (*NUMBERS, BOOL)
+
+    def reduce(self, x: Array, axes: tuple[int, ...]) -> Any:
+        initial = True if x.dtype == BOOL else _highest(x.dtype)
+        return np.min(x, axis=axes, keepdims=self.keepdims, initial=initial)
+
+
+@op("ReduceL1")
+class ReduceL1(Reduction):
+    """y = sum of |x| along axes (see `Reduction`).  Source: ONNX ReduceL1-18."""
+
+    def reduce(self, x: Array, axes: tuple[int, ...]) -> Any:
+        return np.sum(np.abs(x), axis=axes, keepdims=self.keepdims, dtype=x.dtype)
+
+
+@op("ReduceL2")
+class ReduceL2(Reduction):
+    """y = square root of the sum of x * x along axes (see `Reduction`).  Source: ONNX ReduceL2-18."""
+
+    def reduce(self, x: Array, axes: tuple[int, ...]) -> Any:
+        return np.sqrt(np.sum(x * x, axis=axes, keepdims=self.keepdims, dtype=x.dtype))
+
+
+@op("ReduceLogSum")
+class ReduceLogSum(Reduction):
+    """y = log of the sum of x along axes (see `Reduction`).  Source: ONNX ReduceLogSum-18."""
+
+    def reduce(self, x: Array, axes: tuple[int, ...]) -> Any:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.log(np.sum(x, axis=axes, keepdims=self.keepdims, dtype=x.dtype))
+
+
+@op("ReduceLogSumExp")
+class ReduceLogSumExp(Reduction):
+    """y = log of the sum of exp(x) along axes (see `Reduction`), without overflow.  Source: ONNX ReduceLogSumExp-18."""
+
+    def reduce(self, x: Array, axes: tuple[int, ...]) -> Any:
+        data = x if x.dtype.kind == "f" else x.astype("f8")
+        top = np.max(data, axis=axes, keepdims=True, initial=-np.inf)
+        top = np.where(np.isfinite(top), top, 0).astype(data.dtype)
+        with np.errstate(divide="ignore"):
+            y = np.log(np.sum(np.exp(data - top), axis=axes, keepdims=True)) + top
+        return y if self.keepdims else y.squeeze(axes)
+
+
+@op("ReduceSumSquare")
+class ReduceSumSquare(Reduction):
+    """y = sum of x * x along axes (see `Reduction`).  Source: ONNX ReduceSumSquare-18."""
+
+    def reduce(self, x: Array, axes: tuple[int, ...]) -> Any:
+        return np.sum(x * x, axis=axes, keepdims=self.keepdims, dtype=x.dtype)
+
+
+@dataclass(frozen=True)
+class _Arg(Op):
+    axis: int = 0
+    keepdims: bool = True
+    select_last_index: bool = False
+    find: ClassVar[Callable[..., Any]]
+
+    def infer(self, x: TensorType) -> TensorType:
+        want_dtype(self, "x", x.dtype, *NUMBERS)
+        if x.shape is None:
+            return TensorType(I64, None)
+        axis = normalise_axis(self, self.axis, len(x.shape))
+        return TensorType(I64, x.shape[:axis] + ((1,) if self.keepdims else ()) + x.shape[axis + 1 :])
+
+    def reference(self, x: Array) -> Array:
+        find = type(self).find
+        if self.select_last_index:
+            y = x.shape[self.axis] - 1 - find(np.flip(x, self.axis), axis=self.axis, keepdims=self.keepdims)
+        else:
+            y = find(x, axis=self.axis, keepdims=self.keepdims)
+        return np.asarray(y, dtype=I64)
+
+
+@op("ArgMax")
+class ArgMax(_Arg):
+    """y = index of the greatest element along an axis, the first of equals or the last.
+
+    x: [...] number -> y: i64.  Source: ONNX ArgMax-13.
+    """
+
+    find = staticmethod(np.argmax)
+
+
+@op("ArgMin")
+class ArgMin(_Arg):
+    """y = index of the least element along an axis, the first of equals or the last.
+
+    x: [...] number -> y: i64.  Source: ONNX ArgMin-13.
+    """
+
+    find = staticmethod(np.argmin)
+
+
+@dataclass(frozen=True)
+class _AlongAxis(Op):
+    axis: int = -1
+
+    def infer(self, x: TensorType) -> TensorType:
+        want_dtype(self, "x", x.dtype, *FLOATS)
+        if x.shape is not None:
+            normalise_axis(self, self.axis, len(x.shape))
+        return TensorType(x.dtype, x.shape)
+
+
+def softmax(x: Array, axis: int) -> Array:
+    """exp(x) / sum(exp(x)) along an axis, without overflow; 0 where a whole line is -inf."""
+    top = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    e = np.exp(x - np.where(np.isneginf(top), 0, top).astype(x.dtype))
+    total = np.sum(e, axis=axis, keepdims=True)
+    return np.asarray(e / np.where(total == 0, 1, total).astype(x.dtype))
+
+
+@op("Softmax")
+class Softmax(_AlongAxis):
+    """y = exp(x) / sum of exp(x) along one axis; 0 where a whole line is -inf.
+
+    x: [...] float -> y: like x.  Source: ONNX Softmax-13.
+    """
+
+    def reference(self, x: Array) -> Array:
+        return softmax(widened(x), self.axis).astype(x.dtype, copy=False)
+
+
+@op("LogSoftmax")
+class LogSoftmax(_AlongAxis):
+    """y = log(softmax(x)) along one axis.
+
+    x: [...] float -> y: like x.  Source: ONNX LogSoftmax-13.
+    """
+
+    def reference(self, x: Array) -> Array:
+        data = widened(x)
+        shifted = data - np.max(data, axis=self.axis, keepdims=True, initial=-np.inf)
+        y = shifted - np.log(np.sum(np.exp(shifted), axis=self.axis, keepdims=True))
+        return np.asarray(y).astype(x.dtype, copy=False)
+
+
+@op("Hardmax")
+class Hardmax(_AlongAxis):
+    """y = 1 at the first greatest element along one axis, else 0.
+
+    x: [...] float -> y: like x.  Source: ONNX Hardmax-13.
+    """
+
+    def reference(self, x: Array) -> Array:
+        y = np.zeros_like(x)
+        if x.size:
+            np.put_along_axis(y, np.argmax(x, axis=self.axis, keepdims=True), 1, axis=self.axis)
+        return y
+
+
+@op("CumSum")
+class CumSum(Op):
+    """y = running sum of x along an axis.
+
+    x: [...] number · axis: scalar i32 or i64 -> y: like x.  exclusive: without the element itself.
+    reverse: from the end.  Source: ONNX CumSum-14.
+    """
+
+    exclusive: bool = False
+    reverse: bool = False
+    value_inputs = (1,)
+
+    def infer(self, x: TensorType, axis: TensorType) -> TensorType:
+        want_dtype(self, "x", x.dtype, *NUMBERS)
+        want_dtype(self, "axis", axis.dtype, *INDICES)
+        known = known_ints(axis)
+        if known is not None and x.shape is not None:
+            normalise_axis(self, known[0], len(x.shape))
+        return TensorType(x.dtype, x.shape)
+
+    def reference(self, x: Array, axis: Array) -> Array:
+        along = normalise_axis(self, int(axis.reshape(-1)[0]), x.ndim)
+        data = np.flip(widened(x), along) if self.reverse else widened(x)
+        y = np.cumsum(data, axis=along, dtype=data.dtype)
+        if self.exclusive:
+            y = np.roll(y, 1, axis=along)
+            y[(slice(None),) * along + (slice(0, 1),)] = 0
+        return np.ascontiguousarray(np.flip(y, along) if self.reverse else y).astype(x.dtype, copy=False)
+
+
+@op("TopK")
+class TopK(Op):
+    """The k greatest (or least) elements along an axis, in order, and their indices; of equals the first comes first.
+
+    x: [...] number · k: [1] i64 -> values: x's dtype, indices: i64, both x's shape with k along the axis.  sorted=False
+    gives the same order.  Source: ONNX TopK-24.
+    """
+
+    axis: int = -1
+    largest: bool = True
+    sorted: bool = True
+    value_inputs = (1,)
+
+    def infer(self, x: TensorType, k: TensorType) -> tuple[TensorType, ...]:
+        want_dtype(self, "x", x.dtype, *NUMBERS)
+        want_dtype(self, "k", k.dtype, I64)
+        if x.shape is None:
+            return TensorType(x.dtype, None), TensorType(I64, None)
+        axis = normalise_axis(self, self.axis, len(x.shape))
+        counts, size = known_dims(k), x.shape[axis]
+        count = fresh_dim("k") if counts is None else counts[0]
+        if isinstance(count, int) and (count < 0 or (isinstance(size, int) and count > size)):
+            raise self.fail("k", count, f"0 to {size}")
+        shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+        return TensorType(x.dtype, shape), TensorType(I64, shape)
+
+    def reference(self, x: Array, k: Array) -> tuple[Array, Array]:
+        axis = normalise_axis(self, self.axis, x.ndim)
+        data = widened(x)
+        if self.largest:  # ascending and stable on the mirrored axis, then mirrored back
+            order = x.shape[axis] - 1 - np.flip(np.argsort(np.flip(data, axis), axis=axis, kind="stable"), axis)
+        else:
+            order = np.argsort(data, axis=axis, kind="stable")
+        first = np.take(order, np.arange(int(k.reshape(-1)[0])), axis=axis)
+        return np.take_along_axis(x, first, axis=axis), first.astype(I64)
