@@ -1,1 +1,55 @@
-"""bolt-numba: neural-network inference in Python at machine speed."""
+"""bolt-numba: neural-network inference in Python at machine speed.
+
+>>> import bolt_numba as bn
+>>> sess = bn.compile("model.onnx", threads=2)
+>>> y = sess(x=array)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "BoltError": "errors", "DTypeError": "errors", "DeviceError": "errors", "InvalidModelError": "errors",
+    "ShapeError": "errors", "UnsupportedOpError": "errors", "TensorSpec": "types", "Graph": "ir.graph",
+    "Outputs": "session", "Session": "session", "compile": "session", "load": "session", "save": "session",
+    "InferenceSession": "compat", "SessionOptions": "compat", "verify": "verify",
+}  # fmt: skip
+"""Where each public name lives; modules load when a name is first used, so that importing the package is cheap."""
+
+__all__ = [
+    "BoltError", "DTypeError", "DeviceError", "Graph", "InferenceSession", "InvalidModelError", "Outputs", "Session",
+    "SessionOptions", "ShapeError", "TensorSpec", "UnsupportedOpError", "__version__", "compile", "load", "save",
+    "verify",
+]  # fmt: skip
+
+if TYPE_CHECKING:
+    from bolt_numba.compat import InferenceSession, SessionOptions
+    from bolt_numba.errors import (
+        BoltError,
+        DeviceError,
+        DTypeError,
+        InvalidModelError,
+        ShapeError,
+        UnsupportedOpError,
+    )
+    from bolt_numba.ir.graph import Graph
+    from bolt_numba.session import Outputs, Session, compile, load, save  # noqa: A004
+    from bolt_numba.types import TensorSpec
+    from bolt_numba.verify import verify
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'bolt_numba' has no attribute {name!r}")
+    # The module `bolt_numba.verify` and the function in it share a name: the function is the public one.
+    value = getattr(importlib.import_module(f"bolt_numba.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

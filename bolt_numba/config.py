@@ -1,0 +1,50 @@
+"""Every environment variable that bolt-numba reads, in one table; nothing else is configured by the environment."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from bolt_numba.errors import BoltError
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """An environment variable: its name, what stands for it when it is not set, what it does."""
+
+    name: str
+    default: str
+    meaning: str
+
+    @property
+    def value(self) -> str:
+        """What the environment says, else ""."""
+        return os.environ.get(self.name, "")
+
+
+CACHE_DIR = Switch("BOLT_NUMBA_CACHE_DIR", "the user's cache folder", "where compiled kernels are kept")
+NUM_THREADS = Switch("BOLT_NUMBA_NUM_THREADS", "the processors of this process", "threads of a session")
+ISA = Switch("BOLT_NUMBA_ISA", "what the processor has", "force lower instructions: avx512, avx2 or generic")
+SWITCHES = (CACHE_DIR, NUM_THREADS, ISA)
+
+
+def default_threads() -> int:
+    """Threads of a session that asks for none: ``BOLT_NUMBA_NUM_THREADS``, else the processors of this process."""
+    wanted = NUM_THREADS.value
+    if not wanted:
+        return processors()
+    if not wanted.isdecimal() or int(wanted) < 1:
+        raise BoltError(f"{NUM_THREADS.name}: got {wanted!r}, wanted a number from 1")
+    return int(wanted)
+
+
+def processors() -> int:
+    """Processors that this process may use: its affinity, and the quota of its control group."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    count = len(affinity(0)) if affinity else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, min(count, -(-int(quota) // int(period))))
+    except (OSError, ValueError):  # no control groups, or no quota ("max")
+        return count

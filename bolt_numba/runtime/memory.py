@@ -1,0 +1,251 @@
+"""Where every buffer lives: views and concatenations share memory, the rest is placed by lifetime.
+
+A lifetime is a range of job indices.  Placement is best fit in order of size (greedy by size): the largest buffers
+get the lowest offsets, every later one goes into the smallest gap that is free during its lifetime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bolt_numba.kernels.registry import In, Out, Pitch, Scratch, Step
+from bolt_numba.ops.shape import Concat
+from bolt_numba.runtime.slots import TEMP, Job, Slot
+
+ALIGN = 64
+
+
+@dataclass(slots=True)
+class Block:
+    """A piece of the arena: ``nbytes`` at ``offset``, used from job ``first`` to job ``last``."""
+
+    nbytes: int
+    first: int
+    last: int
+    offset: int = -1
+    name: str = ""
+
+
+@dataclass(slots=True)
+class MemoryPlan:
+    """The arena: its size, and each block (for `Session.memory` and for the test that none overlap)."""
+
+    nbytes: int
+    blocks: list[Block]
+    naive_nbytes: int
+    """What it would take if no two buffers shared memory."""
+
+
+def place(blocks: Iterable[Block]) -> int:
+    """Give every block an offset so that no two live at once overlap; returns the arena's size in bytes."""
+    placed: list[Block] = []
+    total = 0
+    for block in sorted(blocks, key=lambda b: (-b.nbytes, b.first)):
+        size = -(-block.nbytes // ALIGN) * ALIGN
+        rivals = sorted(
+            (b.offset, b.offset + -(-b.nbytes // ALIGN) * ALIGN)
+            for b in placed
+            if b.first <= block.last and block.first <= b.last
+        )
+        best, best_gap, end = -1, -1, 0
+        for low, high in rivals:
+            gap = low - end
+            if gap >= size and (best < 0 or gap < best_gap):
+                best, best_gap = end, gap
+            end = max(end, high)
+        block.offset = end if best < 0 else best
+        placed.append(block)
+        total = max(total, block.offset + size)
+    return total
+
+
+def plan_memory(jobs: Sequence[Job], outputs: Sequence[Slot]) -> MemoryPlan:
+    """Share what can be shared, then place the rest; writes ``Slot.place`` and ``Job.scratch``."""
+    kept = _kept(outputs)
+    alias_concats(jobs, kept)
+    alias_inplace(jobs, kept)
+    blocks: list[Block] = []
+    owners: dict[int, Block] = {}
+    slots: list[tuple[Slot, Block]] = []
+    for number, job in enumerate(jobs):
+        for slot in [*job.ins, *job.outs]:
+            if slot is None:
+                continue
+            root, _ = slot.root()
+            if root.kind != TEMP or root.result >= 0:
+                continue
+            block = owners.get(id(root))
+            if block is None:
+                block = Block(root.type.nbytes, number, number, name=root.name)
+                owners[id(root)] = block
+                slots.append((root, block))
+                blocks.append(block)
+            block.first, block.last = min(block.first, number), max(block.last, number)
+    pending: list[tuple[Job, int, Block]] = []
+    for number, job in enumerate(jobs):
+        for scratch in _scratches(job):
+            block = Block(scratch.nbytes, number, number, name=f"{job.name} (scratch)")
+            pending.append((job, id(scratch), block))
+            blocks.append(block)
+    total = place(blocks)
+    for root, block in slots:
+        root.place = block.offset
+    for job, key, block in pending:
+        job.scratch[key] = block.offset
+    return MemoryPlan(total, blocks, sum(b.nbytes for b in blocks))
+
+
+def _scratches(job: Job) -> list[Scratch]:
+    found: dict[int, Scratch] = {}
+    for step in job.steps or ():
+        for arg in step.args.values():
+            if isinstance(arg, Scratch):
+                found.setdefault(id(arg), arg)
+    return list(found.values())
+
+
+def _kept(outputs: Sequence[Slot]) -> set[int]:
+    return {id(s) for s in outputs}
+
+
+# --- concatenations without copies -----------------------------------------------------------------------------------
+
+
+def offers_pitch(steps: Sequence[Step], operand: In | Out) -> bool:
+    """Whether every step that touches the operand takes its pitch as an argument."""
+    for step in steps:
+        args = step.args.values()
+        touches = any(isinstance(a, type(operand)) and a.index == operand.index for a in args)
+        if touches and not any(isinstance(a, Pitch) and a.of == type(operand)(operand.index) for a in args):
+            return False
+    return True
+
+
+class _Users:
+    """Who makes and who reads each slot."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.maker: dict[int, tuple[Job, int]] = {}
+        self.readers: dict[int, list[tuple[Job, int]]] = {}
+        self.shared: set[int] = set()
+        for job in jobs:
+            for i, slot in enumerate(job.outs):
+                self.maker[id(slot)] = (job, i)
+            for i, read in enumerate(job.ins):
+                if read is not None:
+                    self.readers.setdefault(id(read), []).append((job, i))
+                    base = read.base
+                    while base is not None:
+                        self.shared.add(id(base))
+                        base = base.base
+
+    def pitched(self, slot: Slot) -> bool:
+        """Whether the maker can write rows apart and every reader can read them so."""
+        job, index = self.maker[id(slot)]
+        if not isinstance(job.op, Concat) and (job.steps is None or not offers_pitch(job.steps, Out(index))):
+            return False
+        return all(
+            isinstance(reader.op, Concat) or (reader.steps is not None and offers_pitch(reader.steps, In(i)))
+            for reader, i in self.readers.get(id(slot), ())
+        )
+
+
+def alias_concats(jobs: Sequence[Job], kept: set[int]) -> None:
+    """Let the makers of a Concat's operands write straight into its result, last Concat first (they nest)."""
+    if not any(isinstance(job.op, Concat) for job in jobs):
+        return
+    users = _Users(jobs)
+    for job in reversed(jobs):
+        if isinstance(job.op, Concat) and job.steps is not None:
+            _alias_concat(job, users, kept)
+
+
+def _alias_concat(job: Job, users: _Users, kept: set[int]) -> None:
+    out = job.outs[0]
+    dims = out.type.dims
+    axis = job.op.axis % len(dims)  # type: ignore[attr-defined]
+    outer = 1
+    for d in dims[:axis]:
+        outer *= d
+    last = axis == len(dims) - 1
+    if outer > 1 and not last:
+        return
+    inner = out.type.dtype.itemsize
+    for d in dims[axis + 1 :]:
+        inner *= d
+    offset = 0
+    copied: list[int] = []
+    names = [id(s) for s in job.ins]
+    for i, slot in enumerate(job.ins):
+        assert slot is not None
+        size = slot.type.dims[axis] * inner
+        free = (
+            slot.kind == TEMP and slot.base is None and slot.result < 0 and id(slot) not in kept
+            and names.count(id(slot)) == 1 and id(slot) in users.maker
+        )  # fmt: skip
+        dense = outer == 1 and out.pitch is None
+        if free and (dense or (last and id(slot) not in users.shared and users.pitched(slot))):
+            slot.base, slot.offset = out, offset
+            slot.pitch = None if dense else out.row
+            users.shared.add(id(out))
+        else:
+            copied.append(i)
+        offset += size
+    if len(copied) < len(job.ins) or out.pitch is not None:
+        job.steps = _copies(job, copied, axis, outer, inner)
+        job.runner = "concat in place" if not copied else "concat (partly in place)"
+
+
+def _copies(job: Job, operands: Sequence[int], axis: int, outer: int, inner: int) -> list[Step]:
+    """Steps that copy only these operands of a Concat into its result."""
+    from bolt_numba.kernels.cpu.executor import copy_rows
+
+    itemsize = job.outs[0].type.dtype.itemsize
+    offset, steps = 0, []
+    for i, slot in enumerate(job.ins):
+        assert slot is not None
+        size = slot.type.dims[axis] * inner
+        if i in operands and size and outer:
+            steps.append(
+                Step(
+                    copy_rows,
+                    {
+                        "x": In(i), "y": Out(0, offset), "rows": outer, "nbytes": size,
+                        "x_pitch": Pitch(In(i)) if outer > 1 else 0, "y_pitch": Pitch(Out(0)) if outer > 1 else 0,
+                        "itemsize": itemsize,
+                    },
+                    parallel=outer * size > 1 << 19,
+                )
+            )  # fmt: skip
+        offset += size
+    return steps
+
+
+def alias_inplace(jobs: Sequence[Job], kept: set[int]) -> None:
+    """Let an output take over the buffer of an operand that nobody reads again."""
+    last_read: dict[int, int] = {}
+    members: dict[int, int] = {}
+    for number, job in enumerate(jobs):
+        for slot in job.ins:
+            if slot is not None:
+                last_read[id(slot.root()[0])] = number
+        for slot in job.outs:
+            root = slot.root()[0]
+            members[id(root)] = members.get(id(root), 0) + 1
+    for number, job in enumerate(jobs):
+        if not job.inplace or job.steps is None or len(job.outs) != 1:
+            continue
+        out = job.outs[0]
+        if out.base is not None or out.result >= 0 or id(out) in kept:
+            continue
+        for i in job.inplace:
+            slot = job.ins[i] if i < len(job.ins) else None
+            if slot is None or slot.pitch is not None:
+                continue
+            root = slot.root()[0]
+            mine = root.kind == TEMP and root.result < 0 and id(root) not in kept and members.get(id(root)) == 1
+            if mine and last_read.get(id(root)) == number and root.type.nbytes == out.type.nbytes:
+                out.base, out.offset = root, 0
+                last_read[id(root)] = max(last_read[id(root)], last_read.get(id(out), number))
+                break

@@ -1,0 +1,305 @@
+"""Graph and concrete input types to a `Plan`: fold what is known, select kernels, place buffers.
+
+A plan covers the nodes whose shapes follow from the inputs' shapes (and from the content of the few small inputs that
+decide shapes or branches).  Where a shape depends on data, the plan ends in a `Cut`: the node runs by its reference, and
+the nodes after it are a new region, planned when the shapes are there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.errors import BoltError, InvalidModelError
+from bolt_numba.ir.build import infer_types
+from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.kernels.registry import In, Out, Step, select
+from bolt_numba.ops.control import If
+from bolt_numba.runtime.memory import MemoryPlan, plan_memory
+from bolt_numba.runtime.program import Program, build_program
+from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
+from bolt_numba.types import Array, TensorType, type_of
+
+SMALL = 64
+"""Elements up to which an input that decides shapes is planned per value."""
+
+
+class Packs:
+    """Prepacked weights, computed once and shared by every plan of a session (`kernels.registry.Context.packed`)."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, Hashable], tuple[Array, Array]] = {}
+
+    def get(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:
+        held = self._made.get((id(array), key))
+        if held is None:
+            # The source is kept beside the result, so that its id stays taken.
+            held = self._made[(id(array), key)] = (array, pack(array))
+        return held[1]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(packed.nbytes for _, packed in self._made.values())
+
+
+class MakerContext:
+    """What kernel makers see of the session (`kernels.registry.Context`)."""
+
+    def __init__(self, threads: int, packs: Packs) -> None:
+        self.threads = threads
+        self.packs = packs
+
+    def packed(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:
+        return self.packs.get(array, key, pack)
+
+
+@dataclass(eq=False, slots=True)
+class Cut:
+    """Where a plan ends because a shape depends on data.
+
+    node: runs by reference (or, an If, by its branch); reads: its operands; rest: what runs afterwards.
+    """
+
+    node: Node
+    reads: list[Slot | None]
+    rest: Region
+
+
+@dataclass(eq=False, slots=True)
+class Plan:
+    """Everything that one set of input shapes needs.
+
+    results: a slot for each wanted value; those of kind TEMP are written into fresh arrays, the others are taken from
+    the inputs or constants.  With a cut, the wanted values are what the cut and the rest need.
+    """
+
+    jobs: list[Job]
+    program: Program
+    memory: MemoryPlan
+    results: list[Slot]
+    cut: Cut | None = None
+
+
+@dataclass(eq=False)
+class Region:
+    """A list of nodes with named boundary values; plans of it are cached by the shapes of its inputs.
+
+    alias: values that stand for others (the operands and results of inlined branches).
+    """
+
+    inputs: list[Value]
+    nodes: list[Node]
+    outputs: list[Value]
+    alias: dict[int, Value] = field(default_factory=dict)
+    known: dict[int, TensorType] = field(default_factory=dict)
+    plans: dict[Hashable, Plan] = field(default_factory=dict)
+    by_value: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.by_value = frozenset(self._deciding_inputs())
+
+    def resolve(self, value: Value) -> Value:
+        while id(value) in self.alias:
+            value = self.alias[id(value)]
+        return value
+
+    def _deciding_inputs(self) -> Iterable[int]:
+        """Positions of inputs whose content reaches a shape or a branch condition."""
+        wanted: set[int] = set()
+        for node in reversed(self.nodes):
+            for i, raw in enumerate(node.inputs):
+                if raw is None:
+                    continue
+                deciding = i in node.op.value_inputs or any(id(v) in wanted for v in node.outputs)
+                # What Shape reads does not matter: only its dimensions do, and those are in the key already.
+                if deciding and node.op.name not in ("Shape", "Size"):
+                    wanted.add(id(self.resolve(raw)))
+            if isinstance(node.op, If):
+                wanted |= _deciding_captures(node, self)
+        for position, value in enumerate(self.inputs):
+            if id(value) in wanted and (value.type.dtype.kind in "iub" or value.type.shape in ((), (1,))):
+                yield position
+
+
+def _deciding_captures(node: Node, region: Region) -> set[int]:
+    found: set[int] = set()
+    for branch in (node.op.then_branch, node.op.else_branch):  # type: ignore[attr-defined]
+        inner = Region(branch.inputs, branch.nodes, branch.outputs)
+        for position in inner.by_value:
+            operand = node.inputs[1 + position]
+            if operand is not None:
+                found.add(id(region.resolve(operand)))
+    return found
+
+
+def region_of(graph: Graph) -> Region:
+    return Region(list(graph.inputs), list(graph.nodes), list(graph.outputs))
+
+
+class Planner:
+    """Plans one region for one set of input types."""
+
+    def __init__(self, region: Region, context: MakerContext) -> None:
+        self.region = region
+        self.context = context
+        self.slots: dict[int, Slot] = {}
+        self.alias = dict(region.alias)
+        self.jobs: list[Job] = []
+        self.cut: Cut | None = None
+
+    def plan(self, types: Sequence[TensorType]) -> Plan:
+        """``types``: static types of the region's inputs, with ``value`` where the content decides shapes."""
+        for index, (value, t) in enumerate(zip(self.region.inputs, types, strict=True)):
+            self.slots[id(value)] = Slot(value.name, t, INPUT, index)
+        for key, t in self.region.known.items():
+            self.slots[key] = Slot("known", t, CONST, const=t.known)
+        queue = deque(self.region.nodes)
+        while queue and self.cut is None:
+            node = queue.popleft()
+            if self._inline(node, queue):
+                continue
+            self._add(node, queue)
+        results = self._results()
+        memory = plan_memory(self.jobs, [s for s in results if s.kind == TEMP])
+        program = build_program(self.jobs, memory, self.context.threads)
+        return Plan(self.jobs, program, memory, results, self.cut)
+
+    # --- operands ----------------------------------------------------------------------------------------------------
+
+    def _resolve(self, value: Value) -> Value:
+        while id(value) in self.alias:
+            value = self.alias[id(value)]
+        return value
+
+    def _slot(self, value: Value | None) -> Slot | None:
+        if value is None:
+            return None
+        value = self._resolve(value)
+        slot = self.slots.get(id(value))
+        if slot is None:
+            if value.const is None:
+                raise InvalidModelError(f"value {value.name!r} is read before it is computed")
+            slot = Slot(value.name, type_of(value.const), CONST, const=value.const)
+            self.slots[id(value)] = slot
+        return slot
+
+    # --- nodes -------------------------------------------------------------------------------------------------------
+
+    def _inline(self, node: Node, queue: deque[Node]) -> bool:
+        """Replace an If whose condition is known by the nodes of its branch."""
+        if not isinstance(node.op, If):
+            return False
+        condition = self._slot(node.inputs[0])
+        assert condition is not None
+        known = condition.type.known
+        if known is None:
+            return False
+        branch = node.op.then_branch if bool(known.reshape(-1)[0]) else node.op.else_branch
+        for inner, outer in zip(branch.inputs, node.inputs[1:], strict=True):
+            if outer is not None:
+                self.alias[id(inner)] = outer
+        for mine, theirs in zip(node.outputs, branch.outputs, strict=True):
+            self.alias[id(mine)] = theirs
+        queue.extendleft(reversed(branch.nodes))
+        return True
+
+    def _add(self, node: Node, queue: deque[Node]) -> None:
+        ins = [self._slot(v) for v in node.inputs]
+        try:
+            types = infer_types(node.op, [None if s is None else s.type for s in ins])
+        except BoltError as error:
+            raise type(error)(f"node {node.name!r}: {error}") from error
+        knowns = [t.known for t in types]
+        if not node.op.has_side_state and all(k is not None for k in knowns):
+            for value, t, known in zip(node.outputs, types, knowns, strict=True):
+                self.slots[id(value)] = Slot(value.name, t, CONST, const=known)
+            return
+        if not all(t.is_static for t in types) or isinstance(node.op, If):
+            self._make_cut(node, ins, queue)
+            return
+        outs = [Slot(v.name, t, TEMP) for v, t in zip(node.outputs, types, strict=True)]
+        for value, slot in zip(node.outputs, outs, strict=True):
+            self.slots[id(value)] = slot
+        first = ins[0] if ins else None
+        if node.op.is_view and first is not None and first.pitch is None:
+            self._view(first, outs[0])
+        elif any(s.type.size for s in outs):
+            self.jobs.append(self._job(node, ins, outs))
+
+    def _view(self, source: Slot, out: Slot) -> None:
+        if source.const is not None:
+            out.kind, out.const = CONST, np.ascontiguousarray(source.const).reshape(out.type.dims)
+            out.type = out.type.with_value(out.const)
+        else:
+            out.base = source
+
+    def _job(self, node: Node, ins: list[Slot | None], outs: list[Slot]) -> Job:
+        job = Job(node.name, node.op, ins, outs)
+        in_types = [None if s is None else s.type for s in ins]
+        entry = select(node.op, in_types)
+        if entry is not None:
+            job.steps = entry.make(node.op, in_types, [s.type for s in outs], self.context)
+            job.runner, job.inplace = entry.name, entry.inplace
+        return job
+
+    def _make_cut(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> None:
+        rest = list(queue)
+        made = {id(self._resolve(v)) for v in node.outputs} | {id(v) for n in rest for v in n.outputs}
+        needed: dict[int, Value] = {}
+        reads = [v for n in rest for v in n.inputs if v is not None]
+        for n in rest:
+            if isinstance(n.op, If):
+                continue
+        known: dict[int, TensorType] = {}
+        for raw in [*reads, *self.region.outputs]:
+            value = self._resolve(raw)
+            if id(value) in made or value.const is not None:
+                continue
+            slot = self._slot(value)
+            assert slot is not None
+            if slot.kind == CONST:
+                known[id(value)] = type_of(slot.const)  # type: ignore[arg-type]
+            else:
+                needed[id(value)] = value
+        inputs = [*needed.values(), *node.outputs]
+        region = Region(inputs, rest, list(self.region.outputs), dict(self.alias), known)
+        self.cut = Cut(node, ins, region)
+        self._boundary = list(needed.values())
+
+    # --- results -----------------------------------------------------------------------------------------------------
+
+    def _results(self) -> list[Slot]:
+        """Slots of the wanted values; each computed one owns its buffer, so that it can be written to a fresh array."""
+        if self.cut is None:
+            wanted = [self._slot(v) for v in self.region.outputs]
+        else:
+            wanted = [*self.cut.reads, *(self._slot(v) for v in self._boundary)]
+        results: list[Slot] = []
+        for slot in wanted:
+            if slot is None:
+                continue
+            root, offset = slot.root()
+            if slot.kind != TEMP:
+                results.append(slot)
+            elif root.kind == TEMP and root.result < 0 and offset == 0 and root.type.nbytes == slot.type.nbytes:
+                root.result = len(results)
+                results.append(slot)
+            else:
+                copy = Slot(slot.name, slot.type, TEMP, result=len(results))
+                self.jobs.append(_copy_job(slot, copy))
+                results.append(copy)
+        return results
+
+
+def _copy_job(source: Slot, target: Slot) -> Job:
+    from bolt_numba.kernels.cpu.executor import copy_rows
+    from bolt_numba.ops.shape import Identity
+
+    nbytes = source.type.nbytes
+    args: dict[str, Any] = {"x": In(0), "y": Out(0), "rows": 1, "nbytes": nbytes, "x_pitch": 0, "y_pitch": 0, "itemsize": 1}
+    step = Step(copy_rows, args, parallel=nbytes > 1 << 19)
+    return Job(f"{source.name} (copy)", Identity(), [source], [target], [step] if nbytes else [], "copy")

@@ -1,0 +1,145 @@
+"""Time per step: native steps by the cycle counter, host steps by the clock; table and Chrome trace."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.runtime.program import Context, pointer
+from bolt_numba.runtime.runner import Prepared, Runner, finish
+from bolt_numba.runtime.threads import run_native
+from bolt_numba.types import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One job: its median time, and what ran it."""
+
+    node: str
+    op: str
+    runner: str
+    output: str
+    seconds: float
+    start: float
+
+
+@dataclass(slots=True)
+class Profile:
+    """Median seconds of each job over ``runs`` runs, in running order; ``total`` is the median of whole runs."""
+
+    rows: list[Row]
+    runs: int
+    total: float
+    threads: int
+
+    def by_op(self) -> dict[str, float]:
+        """Seconds per operator, largest first."""
+        sums: dict[str, float] = {}
+        for row in self.rows:
+            sums[row.op] = sums.get(row.op, 0.0) + row.seconds
+        return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+    def table(self, top: int | None = None) -> str:
+        """Text: slowest first."""
+        rows = sorted(self.rows, key=lambda r: -r.seconds)[:top]
+        whole = sum(r.seconds for r in self.rows) or 1.0
+        lines = [f"{'us':>10}  {'share':>6}  {'operator':<20} {'runner':<24} {'output':<26} node"]
+        lines += [
+            f"{r.seconds * 1e6:10.1f}  {100 * r.seconds / whole:5.1f}%  {r.op:<20} {r.runner:<24} {r.output:<26} {r.node}"
+            for r in rows
+        ]
+        lines.append(f"{self.total * 1e6:10.1f}  total of a run, {len(self.rows)} steps, {self.threads} thread(s)")
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "total_s": self.total,
+            "runs": self.runs,
+            "threads": self.threads,
+            "rows": [{f: getattr(r, f) for f in Row.__slots__} for r in self.rows],
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Chrome trace events (opens in Perfetto or chrome://tracing); times in microseconds."""
+        events = [
+            {
+                "name": r.node, "cat": r.op, "ph": "X", "ts": r.start * 1e6, "dur": r.seconds * 1e6, "pid": 1, "tid": 1,
+                "args": {"runner": r.runner, "output": r.output},
+            }
+            for r in self.rows
+        ]  # fmt: skip
+        Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
+
+
+def profile_runs(runner: Runner, arrays: Sequence[Array], runs: int) -> Profile:
+    """Run ``runs`` times and take the median of each job."""
+    runner.run(arrays)
+    whole: list[float] = []
+    samples: list[list[float]] = []
+    labels: list[tuple[str, str, str, str]] = []
+    for _ in range(runs):
+        begin = time.perf_counter()
+        labels, seconds = _timed_run(runner, arrays)
+        whole.append(time.perf_counter() - begin)
+        samples.append(seconds)
+    length = len(samples[-1])
+    medians = np.median(np.array([s for s in samples if len(s) == length]), axis=0) if length else np.zeros(0)
+    starts = np.concatenate([[0.0], np.cumsum(medians)])
+    rows = [Row(*label, float(s), float(t)) for label, s, t in zip(labels, medians, starts, strict=False)]
+    return Profile(rows, runs, float(np.median(whole)), runner.threads)
+
+
+def _timed_run(runner: Runner, arrays: Sequence[Array]) -> tuple[list[tuple[str, str, str, str]], list[float]]:
+    """One run; (node, operator, runner, output) and seconds of every job, through all cuts."""
+    labels: list[tuple[str, str, str, str]] = []
+    seconds: list[float] = []
+    given = arrays
+    while True:
+        prepared = runner.prepare(given)
+        results, spent = _timed_plan(prepared, given, runner.threads)
+        for job in prepared.plan.jobs:
+            labels.append((job.name, job.op.name, job.runner, ", ".join(str(s.type) for s in job.outs)))
+        seconds.extend(spent)
+        cut = prepared.plan.cut
+        if cut is None:
+            return labels, seconds
+        reads = sum(1 for s in cut.reads if s is not None)
+        start = time.perf_counter()
+        made = runner.run_cut(cut, results[:reads])
+        seconds.append(time.perf_counter() - start)
+        labels.append((cut.node.name, cut.node.op.name, "host", "by data"))
+        assert prepared.rest is not None
+        runner, given = prepared.rest, [*results[reads:], *made]
+
+
+def _timed_plan(prepared: Prepared, arrays: Sequence[Array], threads: int) -> tuple[list[Array], list[float]]:
+    """One run of one plan in a fresh context, timed step by step."""
+    plan = prepared.plan
+    program = plan.program
+    context = Context(program)
+    outputs: list[Any] = [None if e is None else np.empty(*e) for e in prepared.empties]
+    context.bind(
+        [pointer(a) for a in arrays], [0 if o is None else pointer(o) for o in outputs]
+    )
+    seconds = [0.0] * len(plan.jobs)
+    for segment, call in zip(program.segments, context.calls, strict=True):
+        if segment.last > segment.first:
+            call["timed"] = 1
+            start = time.perf_counter()
+            run_native(call.ctypes.data, threads, segment.parallel)
+            spent = time.perf_counter() - start
+            ticks = np.diff(context.ticks[segment.first : segment.last + 1])
+            scale = spent / max(int(ticks.sum()), 1)
+            for step, tick in zip(range(segment.first, segment.last), ticks, strict=True):
+                seconds[program.step_jobs[step]] += float(tick) * scale
+        if segment.host is not None:
+            start = time.perf_counter()
+            context.run_host(segment.host, arrays, outputs)
+            seconds[plan.jobs.index(segment.host.job)] += time.perf_counter() - start
+    return finish(plan, arrays, outputs), seconds

@@ -1,0 +1,263 @@
+"""A planned program as flat memory: kernel addresses, parameter records, and where addresses are patched in.
+
+Native steps between two host steps form one segment, run by one call into the native loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.executor import run_steps
+from bolt_numba.kernels.registry import In, Out, Pitch, Scratch
+from bolt_numba.ops.registry import result_tuple
+from bolt_numba.runtime.memory import MemoryPlan
+from bolt_numba.runtime.slots import CONST, INPUT, Job, Slot
+from bolt_numba.types import Array
+
+PARALLEL, BARRIER = 1, 2
+_RECORD_ALIGN = 64
+
+
+@dataclass(eq=False, slots=True)
+class Host:
+    """A step that Python runs: the operator's reference over views of the buffers."""
+
+    job: Job
+
+
+@dataclass(slots=True)
+class Segment:
+    """Native steps ``first`` to ``last`` (exclusive), then ``host`` if there is one."""
+
+    first: int
+    last: int
+    host: Host | None = None
+    parallel: bool = False
+
+
+@dataclass(eq=False)
+class Program:
+    """The template that every `Context` copies."""
+
+    image: Array
+    kernels: Array
+    record_offsets: Array
+    flags: Array
+    segments: list[Segment]
+    arena_nbytes: int
+    arena_places: Array
+    arena_offsets: Array
+    patches: list[tuple[int, bool, int, int]]
+    """(index of an i64 in the image, is it an output, which array, byte offset)."""
+    keep: list[Any]
+    step_jobs: list[int]
+    """Job of each native step."""
+    step_names: list[str] = field(default_factory=list)
+
+    @property
+    def steps(self) -> int:
+        return len(self.kernels)
+
+
+class _Image:
+    """Fills parameter records one after another."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, Any]] = []
+        self.nbytes = 0
+        self.arena: list[tuple[int, int]] = []
+        self.patches: list[tuple[int, bool, int, int]] = []
+        self.keep: list[Any] = []
+
+    def add(self, job: Job, step: Any) -> int:
+        dtype = step.kernel.params
+        record = np.zeros((), dtype)
+        at = self.nbytes
+        for name in dtype.names:
+            if name not in step.args:
+                raise KeyError(f"{step.kernel.name}: no value for parameter {name!r}")
+            value = self._value(job, step.args[name], at + dtype.fields[name][1])
+            if value:
+                record[name] = value
+        self.records.append((at, record))
+        self.nbytes += -(-dtype.itemsize // _RECORD_ALIGN) * _RECORD_ALIGN
+        return at
+
+    def _value(self, job: Job, arg: Any, where: int) -> Any:
+        if isinstance(arg, (int, float)):
+            return arg
+        if arg is None:
+            return 0
+        if isinstance(arg, In):
+            return self._slot(job.ins[arg.index], arg.offset, where)
+        if isinstance(arg, Out):
+            return self._slot(job.outs[arg.index], arg.offset, where)
+        if isinstance(arg, Pitch):
+            slot = (job.ins if isinstance(arg.of, In) else job.outs)[arg.of.index]
+            assert slot is not None
+            return slot.row
+        if isinstance(arg, Scratch):
+            self.arena.append((where // 8, job.scratch[id(arg)]))
+            return 0
+        if isinstance(arg, np.ndarray):
+            return self._array(arg)
+        return arg
+
+    def _array(self, array: Array) -> int:
+        if not array.flags.c_contiguous or array.ctypes.data % array.itemsize:
+            array = np.array(array, order="C")
+        self.keep.append(array)
+        return array.ctypes.data
+
+    def _slot(self, slot: Slot | None, offset: int, where: int) -> int:
+        if slot is None:
+            return 0
+        root, inner = slot.root()
+        offset += inner
+        if root.kind == CONST:
+            return self._array(root.const) + offset  # type: ignore[arg-type]
+        if root.kind == INPUT:
+            self.patches.append((where // 8, False, root.index, offset))
+        elif root.result >= 0:
+            self.patches.append((where // 8, True, root.result, offset))
+        else:
+            self.arena.append((where // 8, root.place + offset))
+        return 0
+
+
+def build_program(jobs: Sequence[Job], memory: MemoryPlan, threads: int) -> Program:
+    """Lay out the records of all native steps; compiles (or loads) every kernel that is used."""
+    image = _Image()
+    kernels: list[int] = []
+    offsets: list[int] = []
+    parallel: list[bool] = []
+    step_jobs: list[int] = []
+    names: list[str] = []
+    segments = [Segment(0, 0)]
+    for number, job in enumerate(jobs):
+        if job.steps is None:
+            segments[-1].host = Host(job)
+            segments.append(Segment(len(kernels), len(kernels)))
+            continue
+        for step in job.steps:
+            offsets.append(image.add(job, step))
+            kernels.append(step.kernel.address)
+            parallel.append(step.parallel and threads > 1)
+            step_jobs.append(number)
+            names.append(step.kernel.name)
+        segments[-1].last = len(kernels)
+        segments[-1].parallel |= any(parallel[segments[-1].first :])
+    data = np.zeros(max(image.nbytes, 8), np.uint8)
+    for at, record in image.records:
+        data[at : at + record.nbytes] = np.frombuffer(record.tobytes(), np.uint8)
+    arena = np.array(image.arena, np.int64).reshape(-1, 2)
+    return Program(
+        image=data,
+        kernels=np.array(kernels, np.int64),
+        record_offsets=np.array(offsets, np.int64),
+        flags=_flags(parallel, segments),
+        segments=segments,
+        arena_nbytes=memory.nbytes,
+        arena_places=arena[:, 0],
+        arena_offsets=arena[:, 1],
+        patches=image.patches,
+        keep=image.keep,
+        step_jobs=step_jobs,
+        step_names=names,
+    )
+
+
+def _flags(parallel: Sequence[bool], segments: Sequence[Segment]) -> Array:
+    """A barrier is needed after a parallel step, and after a serial one that a parallel one follows."""
+    flags = np.zeros(len(parallel), np.int64)
+    for segment in segments:
+        for s in range(segment.first, segment.last):
+            following = s + 1 < segment.last and parallel[s + 1]
+            flags[s] = (PARALLEL if parallel[s] else 0) | (BARRIER if parallel[s] or following else 0)
+    return flags
+
+
+def aligned_empty(nbytes: int) -> Array:
+    """Uninitialised bytes at a 64-byte boundary."""
+    raw = np.empty(nbytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + nbytes]
+
+
+def run_record(context: Context, first: int, last: int) -> Array:
+    """Arguments of the native loop for the steps ``first`` to ``last`` (exclusive)."""
+    program = context.program
+    record = np.zeros((), run_steps.params)
+    record["kernels"] = program.kernels.ctypes.data + 8 * first
+    record["params"] = context.params.ctypes.data + 8 * first
+    record["flags"] = program.flags.ctypes.data + 8 * first
+    record["ticks"] = context.ticks.ctypes.data + 8 * first
+    record["steps"] = last - first
+    record["own"] = record.ctypes.data
+    return record
+
+
+class Context:
+    """Memory for one run at a time: an arena and a parameter image; weights are shared with all other contexts."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.image = aligned_empty(program.image.nbytes)
+        self.image[:] = program.image
+        self.arena = aligned_empty(program.arena_nbytes)
+        words = self.image.view(np.int64)
+        if len(program.arena_places):
+            words[program.arena_places] = program.arena_offsets + self.arena.ctypes.data
+        self.words = memoryview(words)
+        self.params = program.record_offsets + self.image.ctypes.data
+        self.patches = program.patches
+        self.ticks = np.zeros(program.steps + 1, np.int64)
+        self.calls = [run_record(self, s.first, s.last) for s in program.segments]
+        self.addresses = [c.ctypes.data for c in self.calls]
+
+    def bind(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        """Patch in the addresses of this run's arrays."""
+        words = self.words
+        for at, is_output, which, offset in self.patches:
+            words[at] = (outputs if is_output else inputs)[which] + offset
+
+    def view(self, slot: Slot, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> Array:
+        """The slot's buffer as an array."""
+        root, offset = slot.root()
+        dims = slot.type.dims
+        if root.kind == CONST:
+            array = root.const
+            assert array is not None
+            return array.reshape(dims)
+        if root.kind == INPUT:
+            data: Array = inputs[root.index].reshape(-1).view(np.uint8) if inputs[root.index].size else np.empty(0, np.uint8)
+        elif root.result >= 0:
+            target = outputs[root.result]
+            assert target is not None
+            data = target.reshape(-1).view(np.uint8)
+        else:
+            data = self.arena[root.place :]
+        if slot.pitch is not None:
+            item = slot.type.dtype.itemsize
+            strides = [slot.pitch * item] * len(dims)
+            strides[-1] = item
+            for axis in range(len(dims) - 3, -1, -1):
+                strides[axis] = strides[axis + 1] * dims[axis + 1]
+            return np.ndarray(dims, slot.type.dtype, data.data, offset, strides)
+        return data[offset : offset + slot.type.nbytes].view(slot.type.dtype).reshape(dims)
+
+    def run_host(self, host: Host, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
+        """Run one reference and write its results into their buffers."""
+        job = host.job
+        args = [None if s is None else self.view(s, inputs, outputs) for s in job.ins]
+        for slot, result in zip(job.outs, result_tuple(job.op.reference(*args)), strict=True):
+            self.view(slot, inputs, outputs)[...] = result
+
+
+def pointer(array: Array) -> int:
+    """Address of an array's first element."""
+    return int(array.__array_interface__["data"][0])

@@ -1,0 +1,157 @@
+"""Runs a region: picks or makes the plan for the shapes at hand, runs its program, follows its cut."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ops.control import If
+from bolt_numba.ops.registry import result_tuple
+from bolt_numba.runtime.plan import SMALL, Cut, MakerContext, Packs, Plan, Planner, Region, region_of
+from bolt_numba.runtime.program import Context, pointer
+from bolt_numba.runtime.slots import CONST, INPUT, TEMP
+from bolt_numba.runtime.threads import run_native
+from bolt_numba.types import Array, TensorType
+
+MAX_PLANS = 32
+"""Plans kept per region, the least recently used one goes first."""
+MAX_IDLE_CONTEXTS = 4
+
+
+class Prepared:
+    """A plan with its idle contexts and, after a cut, the runner of what follows."""
+
+    __slots__ = ("empties", "idle", "plan", "rest")
+
+    def __init__(self, plan: Plan, rest: Runner | None) -> None:
+        self.plan, self.rest = plan, rest
+        self.idle: list[Context] = []
+        self.empties = [(s.type.dims, s.type.dtype) if s.kind == TEMP else None for s in plan.results]
+
+
+class Runner:
+    """Runs one region for any shapes.  Safe to call from many threads at once."""
+
+    def __init__(self, region: Region, threads: int, packs: Packs) -> None:
+        self.region, self.threads, self.packs = region, threads, packs
+        self.prepared: OrderedDict[Hashable, Prepared] = OrderedDict()
+        self.lock = threading.Lock()
+        self.branches: dict[int, Runner] = {}
+        self.by_value = sorted(region.by_value)
+
+    def key(self, arrays: Sequence[Array]) -> Hashable:
+        shapes = tuple([a.shape for a in arrays])
+        if not self.by_value:
+            return shapes
+        return shapes, tuple([a.tobytes() if a.size <= SMALL else None for a in (arrays[i] for i in self.by_value)])
+
+    def prepare(self, arrays: Sequence[Array]) -> Prepared:
+        """The plan for these arrays' shapes, made if there is none yet."""
+        key = self.key(arrays)
+        found = self.prepared.get(key)
+        if found is not None:
+            if len(self.prepared) > 1:
+                with self.lock:
+                    if key in self.prepared:
+                        self.prepared.move_to_end(key)
+            return found
+        with self.lock:
+            found = self.prepared.get(key)
+            if found is None:
+                found = self.prepared[key] = self._plan(arrays)
+                while len(self.prepared) > MAX_PLANS:
+                    self.prepared.popitem(last=False)
+        return found
+
+    def _plan(self, arrays: Sequence[Array]) -> Prepared:
+        types = []
+        for index, (array, value) in enumerate(zip(arrays, self.region.inputs, strict=True)):
+            deciding = index in self.region.by_value and array.size <= SMALL
+            types.append(TensorType(value.type.dtype, array.shape, value=array.copy() if deciding else None))
+        plan = Planner(self.region, MakerContext(self.threads, self.packs)).plan(types)
+        rest = Runner(plan.cut.rest, self.threads, self.packs) if plan.cut is not None else None
+        return Prepared(plan, rest)
+
+    def run(self, arrays: Sequence[Array], targets: Sequence[Array | None] | None = None) -> list[Array]:
+        """Outputs for these inputs (C-contiguous, of the declared dtypes).
+
+        targets: for each output the array to write it to, or None for a fresh one.
+        """
+        runner, given = self, arrays
+        while True:
+            prepared = runner.prepare(given)
+            cut = prepared.plan.cut
+            if cut is None:
+                return run_plan(prepared, given, runner.threads, targets)
+            results = run_plan(prepared, given, runner.threads, None)
+            reads = sum(1 for s in cut.reads if s is not None)
+            made = runner.run_cut(cut, results[:reads])
+            assert prepared.rest is not None
+            runner, given = prepared.rest, [*results[reads:], *made]
+
+    def run_cut(self, cut: Cut, results: Sequence[Array]) -> list[Array]:
+        """Run the node that a plan could not contain; ``results`` are its operands that are not omitted."""
+        left = iter(results)
+        args = [None if s is None else next(left) for s in cut.reads]
+        op = cut.node.op
+        if isinstance(op, If):
+            condition = args[0]
+            assert condition is not None
+            branch = op.then_branch if bool(condition.reshape(-1)[0]) else op.else_branch
+            return self._branch(branch).run([a for a in args[1:] if a is not None])
+        outs = result_tuple(op.reference(*args))
+        return [
+            np.ascontiguousarray(o) if o.ndim else np.asarray(o)
+            for o in (np.asarray(x, v.type.dtype) for x, v in zip(outs, cut.node.outputs, strict=True))
+        ]
+
+    def _branch(self, graph: Graph) -> Runner:
+        runner = self.branches.get(id(graph))
+        if runner is None:
+            runner = self.branches.setdefault(id(graph), Runner(region_of(graph), self.threads, self.packs))
+        return runner
+
+
+def run_plan(
+    prepared: Prepared, arrays: Sequence[Array], threads: int, targets: Sequence[Array | None] | None
+) -> list[Array]:
+    """One run of one plan in a context of its own."""
+    plan = prepared.plan
+    outputs: list[Any] = []
+    for index, empty in enumerate(prepared.empties):
+        target = None if targets is None else targets[index]
+        outputs.append(np.empty(*empty) if empty is not None and target is None else target)
+    try:
+        context = prepared.idle.pop()
+    except IndexError:
+        context = Context(plan.program)
+    context.bind(
+        [pointer(a) for a in arrays], [pointer(o) if e is not None else 0 for o, e in zip(outputs, prepared.empties)]
+    )
+    for segment, address in zip(plan.program.segments, context.addresses):
+        if segment.last > segment.first:
+            run_native(address, threads, segment.parallel)
+        if segment.host is not None:
+            context.run_host(segment.host, arrays, outputs)
+    if len(prepared.idle) < MAX_IDLE_CONTEXTS:
+        prepared.idle.append(context)
+    return finish(plan, arrays, outputs)
+
+
+def finish(plan: Plan, arrays: Sequence[Array], outputs: list[Any]) -> list[Array]:
+    """Fill in the results that are inputs or constants themselves; final ones are copied, as they belong to others."""
+    for index, slot in enumerate(plan.results):
+        if slot.kind == TEMP:
+            continue
+        source = arrays[slot.index] if slot.kind == INPUT else slot.const
+        assert source is not None and slot.kind in (INPUT, CONST)
+        if outputs[index] is None:
+            outputs[index] = source if plan.cut is not None else np.array(source).reshape(slot.type.dims)
+        else:
+            outputs[index][...] = source
+    return outputs

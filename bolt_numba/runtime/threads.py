@@ -1,0 +1,100 @@
+"""The team: worker threads that run the same native loop as the caller.
+
+There is one team per thread count in a process.  Its workers spin for a short while after a run, then sleep on a
+semaphore.  One run at a time uses the team; a run that finds it busy runs on its own thread alone, with the same bits.
+A forked child starts with no teams.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.executor import SPINS, run_steps, team_run, team_worker
+
+_CALL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+_LINE = 8
+"""i64 words in a cache line: every shared counter has a line of its own."""
+
+
+class _Team:
+    """``size - 1`` workers.  Memory of the control block outlives them, because they are daemon threads."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.lock = threading.Lock()
+        self.control = np.zeros(_LINE * (8 + 2 * size), np.int64)
+        self.semaphores = np.zeros(_LINE * size, np.int64)
+        self.record = np.zeros((), team_run.params)
+        base = self.control.ctypes.data
+        for word, name in enumerate(("generation", "job", "done", "sync", "asleep")):
+            self.record[name] = base + 8 * _LINE * (2 * word)
+        self.record["semaphores"] = self.semaphores.ctypes.data
+        self.record["spins"] = SPINS
+        libc = ctypes.CDLL(None)
+        for worker in range(1, size):
+            address = self.semaphores.ctypes.data + 64 * worker
+            if libc.sem_init(ctypes.c_void_p(address), 0, 0) != 0:
+                raise OSError("sem_init failed")
+        self.call = _CALL(team_run.address)
+        work = _CALL(team_worker.address)
+        record = self.record_address = self.record.ctypes.data
+        for worker in range(1, size):
+            threading.Thread(target=work, args=(record, worker, size), name=f"bolt-numba-{worker}", daemon=True).start()
+
+
+_teams: dict[int, _Team] = {}
+_lock = threading.Lock()
+_alone: list[ctypes._CFunctionType] = []  # type: ignore[name-defined]
+
+
+def _reset() -> None:
+    global _lock
+    _teams.clear()
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset)
+
+
+def can_team() -> bool:
+    """Whether this platform has the unnamed semaphores that the workers sleep on."""
+    return sys.platform.startswith("linux")
+
+
+def team(size: int) -> _Team:
+    found = _teams.get(size)
+    if found is None:
+        with _lock:
+            found = _teams.get(size)
+            if found is None:
+                found = _teams[size] = _Team(size)
+    return found
+
+
+def run_alone(address: int) -> None:
+    """Run the steps of the record at ``address`` on the calling thread."""
+    if not _alone:
+        _alone.append(_CALL(run_steps.address))
+    _alone[0](address, 0, 1)
+
+
+def run_native(address: int, threads: int, parallel: bool) -> None:
+    """Run the steps of the record at ``address``, with the team when it is free and there is work to share."""
+    if threads == 1 or not parallel:
+        run_alone(address)
+        return
+    crew = team(threads)
+    if not crew.lock.acquire(blocking=False):
+        run_alone(address)
+        return
+    try:
+        crew.record["call"] = address
+        crew.call(crew.record_address, 0, threads)
+    finally:
+        crew.lock.release()

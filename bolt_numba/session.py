@@ -1,0 +1,340 @@
+"""The public way to run a model: `compile` makes a `Session`, calling it gives `Outputs`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+import numpy as np
+
+from bolt_numba.config import default_threads
+from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
+from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.passes.pipeline import run_pipeline
+from bolt_numba.runtime.plan import Packs, region_of
+from bolt_numba.runtime.profile import Profile, profile_runs
+from bolt_numba.runtime.runner import Runner
+from bolt_numba.runtime.threads import can_team
+from bolt_numba.types import AnyDType, Array, Sym, TensorSpec, TensorType, dtype_name
+
+Source: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes] | Graph"
+
+
+class Outputs:
+    """Results of one run: by name, by index, or unpacked in order (``a, b = sess(x)``).
+
+    ``np.asarray(outputs)`` works when there is exactly one.
+    """
+
+    __slots__ = ("_arrays", "_names")
+
+    def __init__(self, names: Sequence[str], arrays: Sequence[Array]) -> None:
+        self._names, self._arrays = names, arrays
+
+    def __getitem__(self, key: str | int) -> Array:
+        if isinstance(key, str):
+            try:
+                return self._arrays[self._names.index(key)]
+            except ValueError:
+                raise KeyError(f"no output {key!r}; there are {', '.join(self._names)}") from None
+        return self._arrays[key]
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def keys(self) -> list[str]:
+        return list(self._names)
+
+    def values(self) -> list[Array]:
+        return list(self._arrays)
+
+    def items(self) -> list[tuple[str, Array]]:
+        return list(zip(self._names, self._arrays, strict=True))
+
+    def __array__(self, dtype: AnyDType | None = None, copy: bool | None = None) -> Array:
+        if len(self._arrays) != 1:
+            raise ValueError(f"{len(self._arrays)} outputs are not one array")
+        return np.asarray(self._arrays[0], dtype)
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{n}: {dtype_name(a.dtype)}{list(a.shape)}" for n, a in self.items())
+        return f"Outputs({rows})"
+
+
+def _spec(name: str, t: TensorType) -> TensorSpec:
+    shape = None if t.shape is None else tuple(str(d) if isinstance(d, Sym) else d for d in t.shape)
+    return TensorSpec(name, t.dtype, shape)
+
+
+class Session:
+    """A compiled model.  May be called from many threads, pickled, and used after a fork.
+
+    Parameters
+    ----------
+    graph: the model as loaded; it is not changed.
+    device: ``"cpu"``.
+    precision: ``"fp32"``.
+    threads: how many threads share the work of one call; None: the processors this process may use
+        (or ``BOLT_NUMBA_NUM_THREADS``).
+    """
+
+    def __init__(
+        self, graph: Graph, *, device: str = "cpu", precision: str = "fp32", threads: int | None = None
+    ) -> None:
+        if device != "cpu":
+            raise DeviceError(f"device: got {device!r}, wanted 'cpu'")
+        if precision != "fp32":
+            raise DeviceError(f"precision: got {precision!r}, wanted 'fp32'")
+        threads = default_threads() if threads is None else threads
+        if threads < 1:
+            raise DeviceError(f"threads: got {threads}, wanted at least 1")
+        self.device, self.precision = device, precision
+        self.threads = threads if can_team() else 1
+        self.graph = graph
+        self.optimised = run_pipeline(graph)
+        self.inputs = [_spec(v.name, v.type) for v in graph.inputs]
+        self.outputs = [_spec(n, v.type) for n, v in zip(graph.output_names, graph.outputs, strict=True)]
+        self._input_names = [s.name for s in self.inputs]
+        self._output_names = [s.name for s in self.outputs]
+        self._packs = Packs()
+        self._runner = Runner(region_of(self.optimised), self.threads, self._packs)
+        self._wider: dict[tuple[str, ...], Session] = {}
+
+    # --- running -----------------------------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Outputs:
+        """Run once.  Inputs by name (keywords or one mapping) or by position."""
+        return Outputs(self._output_names, self._runner.run(self._arrays(self._feeds(args, kwargs))))
+
+    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
+        """As onnxruntime's: outputs in the order of ``names``, or all.  Names may be intermediate values."""
+        if names is None:
+            return self._runner.run(self._arrays(feeds))
+        extra = tuple(sorted({n for n in names if n not in self._output_names}))
+        if not extra:
+            results = dict(zip(self._output_names, self._runner.run(self._arrays(feeds)), strict=True))
+        else:
+            results = dict(self._with_outputs(extra)(feeds).items())
+        return [results[n] for n in names]
+
+    def run_into(self, feeds: Mapping[str, Any], buffers: Mapping[str, Array]) -> None:
+        """Run once and write the outputs named in ``buffers`` into them.
+
+        A buffer must be C-contiguous and writable, with the output's dtype and shape.  It may overlap an input: the
+        result is then computed apart and copied.
+        """
+        arrays = self._arrays(feeds)
+        for name in buffers:
+            if name not in self._output_names:
+                raise ShapeError(f"output: got {name!r}, wanted one of {', '.join(self._output_names)}")
+        prepared = self._runner.prepare(arrays)
+        targets: list[Array | None] = []
+        for index, name in enumerate(self._output_names):
+            buffer = buffers.get(name)
+            direct = buffer is not None and not any(np.may_share_memory(buffer, a) for a in arrays)
+            if buffer is not None and prepared.plan.cut is None:
+                want = prepared.plan.results[index].type
+                self._check_buffer(name, buffer, want.dims, want.dtype)
+            targets.append(buffer if direct and prepared.plan.cut is None else None)
+        results = self._runner.run(arrays, targets)
+        for name, result in zip(self._output_names, results, strict=True):
+            buffer = buffers.get(name)
+            if buffer is not None and buffer is not result:
+                self._check_buffer(name, buffer, result.shape, result.dtype)
+                buffer[...] = result
+
+    @staticmethod
+    def _check_buffer(name: str, buffer: Array, shape: tuple[int, ...], dtype: AnyDType) -> None:
+        if buffer.shape != shape:
+            raise ShapeError(f"buffer for output {name!r}: got shape {buffer.shape}, wanted {shape}")
+        if buffer.dtype != dtype:
+            raise DTypeError(f"buffer for output {name!r}: got {dtype_name(buffer.dtype)}, wanted {dtype_name(dtype)}")
+        if not buffer.flags.c_contiguous or not buffer.flags.writeable:
+            raise ShapeError(f"buffer for output {name!r}: got a strided or read-only array, wanted a contiguous one")
+
+    def _feeds(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not args:
+            return kwargs
+        if len(args) == 1 and isinstance(args[0], Mapping):
+            return {**args[0], **kwargs} if kwargs else args[0]
+        if len(args) > len(self._input_names):
+            raise ShapeError(f"inputs: got {len(args)}, wanted {len(self._input_names)}: {', '.join(self._input_names)}")
+        return {**dict(zip(self._input_names, args)), **kwargs}
+
+    def _arrays(self, feeds: Mapping[str, Any]) -> list[Array]:
+        arrays = []
+        for spec in self.inputs:
+            try:
+                given = feeds[spec.name]
+            except KeyError:
+                missing = [s.name for s in self.inputs if s.name not in feeds]
+                raise ShapeError(f"inputs: got {sorted(feeds)}, missing {missing}") from None
+            arrays.append(_as_input(spec, given))
+        if len(feeds) != len(arrays):
+            unknown = [n for n in feeds if n not in self._input_names]
+            raise ShapeError(f"inputs: unknown {unknown}, wanted {self._input_names}")
+        _check_symbols(self.inputs, arrays)
+        return arrays
+
+    def _with_outputs(self, extra: tuple[str, ...]) -> Session:
+        """A session that also returns these intermediate values (compiled once, kept)."""
+        made = self._wider.get(extra)
+        if made is None:
+            graph = self.graph.clone()
+            values = {v.name: v for v in graph.values()}
+            for name in extra:
+                if name not in values:
+                    raise BoltError(f"no value named {name!r} in graph {graph.name!r}")
+                graph.add_output(values[name])
+            made = Session(graph, device=self.device, precision=self.precision, threads=self.threads)
+            self._wider[extra] = made
+        return made
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    def warmup(self, **shapes: Sequence[int]) -> None:
+        """Plan and compile for these input shapes (a static input may be left out), without running."""
+        arrays = []
+        for spec in self.inputs:
+            dims = shapes.get(spec.name, spec.shape)
+            if dims is None or any(isinstance(d, str) for d in dims):
+                raise ShapeError(f"input {spec.name!r}: shape {spec.shape} is symbolic; give {spec.name}=(...)")
+            arrays.append(np.zeros(tuple(int(d) for d in dims), spec.dtype))
+        self._runner.prepare(arrays)
+
+    def profile(self, *args: Any, runs: int = 20, **kwargs: Any) -> Profile:
+        """Time every step: ``profile(x, runs=50)`` with inputs as for a call."""
+        return profile_runs(self._runner, self._arrays(self._feeds(args, kwargs)), runs)
+
+    def memory(self) -> dict[str, int]:
+        """Bytes: ``weights`` as loaded, ``packed`` copies for the kernels, ``arena`` of the largest plan, ``naive``
+        (that arena without sharing).
+        """
+        plans = [p.plan for p in self._runner.prepared.values()]
+        seen = {id(v.const): v.const for v in self.optimised.constants()}
+        return {
+            "weights": sum(_real_nbytes(a) for a in seen.values() if a is not None),
+            "packed": self._packs.nbytes,
+            "arena": max((p.memory.nbytes for p in plans), default=0),
+            "naive": max((p.memory.naive_nbytes for p in plans), default=0),
+        }
+
+    def report(self) -> list[dict[str, Any]]:
+        """What runs each node of the plans made so far: node, operator, output, runner (kernel or ``reference``)."""
+        rows = []
+        runner: Runner | None = self._runner
+        while runner is not None:
+            following = None
+            for prepared in list(runner.prepared.values())[-1:]:
+                for job in prepared.plan.jobs:
+                    outs = ", ".join(str(s.type) for s in job.outs)
+                    rows.append({"node": job.name, "op": job.op.name, "output": outs, "runner": job.runner})
+                if prepared.plan.cut is not None:
+                    node = prepared.plan.cut.node
+                    rows.append({"node": node.name, "op": node.op.name, "output": "by data", "runner": "host"})
+                following = prepared.rest
+            runner = following
+        return rows
+
+    def value(self, name: str) -> Value | None:
+        """The value of the loaded graph with this name."""
+        return next((v for v in self.graph.values() if v.name == name), None)
+
+    def close(self) -> None:
+        """Drop plans and packed weights; the session may be called again and plans anew."""
+        self._packs = Packs()
+        self._runner = Runner(region_of(self.optimised), self.threads, self._packs)
+        self._wider.clear()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from bolt_numba.ir.store import to_bytes
+
+        return _restore, (to_bytes(self.graph), self.device, self.precision, self.threads)
+
+    def __repr__(self) -> str:
+        return f"Session({self.graph.name!r}, device={self.device!r}, threads={self.threads})"
+
+
+def _real_nbytes(array: Array) -> int:
+    """Bytes behind an array; a broadcast constant holds less than it shows."""
+    return array.itemsize if 0 in array.strides and array.size > 1 else array.nbytes
+
+
+def _restore(data: bytes, device: str, precision: str, threads: int) -> Session:
+    from bolt_numba.ir.store import load_bolt
+
+    return Session(load_bolt(data), device=device, precision=precision, threads=threads)
+
+
+def _as_input(spec: TensorSpec, given: Any) -> Array:
+    """A C-contiguous array of the declared dtype; Python numbers and lists are converted, other dtypes refused."""
+    if type(given) is not np.ndarray:
+        if isinstance(given, np.generic) or hasattr(given, "__array_interface__") or hasattr(given, "__array__"):
+            given = np.asarray(given)
+        elif hasattr(given, "__dlpack__"):
+            given = np.from_dlpack(given)
+        else:
+            given = np.asarray(given, spec.dtype)
+    if given.dtype != spec.dtype:
+        raise DTypeError(f"input {spec.name!r}: got {dtype_name(given.dtype)}, wanted {dtype_name(spec.dtype)}")
+    if not given.flags.c_contiguous:
+        given = np.ascontiguousarray(given).reshape(given.shape)
+    if spec.shape is not None:
+        if len(spec.shape) != given.ndim:
+            raise ShapeError(f"input {spec.name!r}: got shape {given.shape}, wanted {spec.shape}")
+        for want, got in zip(spec.shape, given.shape):
+            if want != got and not isinstance(want, str):
+                raise ShapeError(f"input {spec.name!r}: got shape {given.shape}, wanted {spec.shape}")
+    return given  # type: ignore[no-any-return]
+
+
+def _check_symbols(specs: Sequence[TensorSpec], arrays: Sequence[Array]) -> None:
+    """One symbol, one size."""
+    if len(specs) == 1:
+        return
+    sizes: dict[str, tuple[int, str]] = {}
+    for spec, array in zip(specs, arrays, strict=True):
+        for want, got in zip(spec.shape or (), array.shape):
+            if isinstance(want, str) and sizes.setdefault(want, (got, spec.name))[0] != got:
+                size, first = sizes[want]
+                raise ShapeError(f"dimension {want!r}: got {got} in input {spec.name!r}, but {size} in {first!r}")
+
+
+def load(source: Source, format: str | None = None) -> Graph:  # noqa: A002
+    """Read a model: a path, bytes or a binary file object.  The format is told by content (ONNX, .bolt).
+
+    Raises InvalidModelError for a malformed file and UnsupportedOpError with all that is unsupported in it.
+    """
+    if isinstance(source, Graph):
+        return source
+    from bolt_numba import converters
+
+    return converters.load(source, format)
+
+
+def compile(  # noqa: A001 - the name of the public function
+    model: Source, *, device: str = "cpu", precision: str = "fp32", threads: int | None = None
+) -> Session:
+    """Make a `Session` from a graph or straight from a file."""
+    return Session(load(model), device=device, precision=precision, threads=threads)
+
+
+def save(graph: Graph, path: str | Path) -> None:
+    """Write a graph as one ``.bolt`` file (replaced atomically)."""
+    from bolt_numba.ir import store
+
+    store.save(graph, path)
