@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import re
 import types
 import typing
@@ -220,14 +221,18 @@ def _sym(terms: tuple[tuple[str, int], ...], const: int) -> Sym:
 
 @functools.cache
 def _hints(cls: Any) -> dict[str, Any]:
-    """Annotations of the attributes; one that cannot be resolved at run time is Any."""
-    scope = vars(__import__(cls.__module__, fromlist=["_"])) | {"Graph": Graph}
+    """Annotations of the attributes; one that says nothing is taken from the default, None meaning any number."""
+    scope = vars(importlib.import_module(cls.__module__)) | {"Graph": Graph}
     found: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
         try:
-            found[field.name] = typing.get_type_hints(_only(field.name, field.type), globalns=scope)[field.name]
+            hint = typing.get_type_hints(_only(field.name, field.type), globalns=scope)[field.name]
         except (NameError, TypeError):
-            found[field.name] = Any
+            hint = Any
+        default = field.default
+        if hint is Any and default is not dataclasses.MISSING:
+            hint = int | float | np.number | None if default is None else type(default)
+        found[field.name] = hint
     return found
 
 
