@@ -113,6 +113,7 @@ class Entry:
 
 KERNELS: dict[tuple[type[Op], str], list[Entry]] = {}
 _loaded: set[str] = set()
+_LANGUAGE = {"simd", "tiles"}  # they import Numba; kernels name their words through `lang`
 
 
 def always(op: Any, ins: Types) -> bool:
@@ -146,6 +147,8 @@ def load(device: str) -> None:
         return
     package = importlib.import_module(f"bolt_numba.kernels.{device}")
     for info in pkgutil.iter_modules(package.__path__):
+        if info.name in _LANGUAGE:
+            continue
         importlib.import_module(f"{package.__name__}.{info.name}")
     _loaded.add(device)
 

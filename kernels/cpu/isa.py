@@ -1,0 +1,92 @@
+"""The instruction set that kernels are compiled for: what the host has, or a lower one that the user forces.
+
+Kernels are written once against `Isa`; nothing here compiles anything.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from bolt_numba.errors import DeviceError
+
+
+@dataclass(frozen=True, slots=True)
+class Isa:
+    """What a kernel may ask of the target.
+
+    lanes: f32 lanes of a vector.  registers: vector registers.  rows, vectors: shape of the widest register tile of a
+    matrix product (``rows`` rows of ``vectors`` vectors), chosen so that no register is spilled.
+    cpu, features: what LLVM is told; empty means the plain architecture.
+    """
+
+    name: str
+    lanes: int
+    registers: int
+    rows: int
+    vectors: int
+    has_fma: bool = False
+    has_vnni: bool = False
+    has_bf16: bool = False
+    has_f16: bool = False
+    is_x86: bool = True
+    cpu: str = ""
+    features: str = ""
+
+    @property
+    def panel(self) -> int:
+        """Columns of one tile."""
+        return self.vectors * self.lanes
+
+
+_AVX2 = ("avx2", "fma", "bmi", "bmi2", "f16c", "lzcnt", "movbe", "popcnt")
+_ORDER = ("generic", "avx2", "avx512")
+
+
+def _binding() -> Any:
+    import llvmlite.binding as llvm
+
+    return llvm
+
+
+def _best_x86(features: dict[str, bool]) -> str:
+    if all(features.get(f, False) for f in ("avx512f", "avx512bw", "avx512dq", "avx512vl", *_AVX2)):
+        return "avx512"
+    return "avx2" if all(features.get(f, False) for f in _AVX2) else "generic"
+
+
+def _x86(name: str, llvm: Any, features: dict[str, bool]) -> Isa:
+    if name == "avx512":
+        text = ",".join(("+" if on else "-") + f for f, on in sorted(features.items()))
+        vnni, bf16 = features.get("avx512vnni", False), features.get("avx512bf16", False)
+        return Isa("avx512", 16, 32, 12, 2, True, vnni, bf16, True, True, str(llvm.get_host_cpu_name()), text)
+    if name == "avx2":
+        return Isa("avx2", 8, 16, 6, 2, True, False, False, True, True, "x86-64-v3", "")
+    return Isa("generic", 4, 16, 6, 2, cpu="x86-64", features="")
+
+
+@cache
+def target() -> Isa:
+    """The ISA of this process; ``BOLT_NUMBA_ISA=avx512|avx2|generic`` forces a lower one than the host's.
+
+    Raises
+    ------
+    DeviceError
+        When the forced ISA is unknown or more than the host has.
+    """
+    llvm = _binding()
+    wanted = os.environ.get("BOLT_NUMBA_ISA", "")
+    features = {str(k): bool(v) for k, v in dict(llvm.get_host_cpu_features()).items()}
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        text = ",".join(("+" if on else "-") + f for f, on in sorted(features.items()))
+        if wanted not in ("", "generic"):
+            raise DeviceError(f"BOLT_NUMBA_ISA: instruction set: got {wanted}, wanted generic")
+        return Isa("generic", 4, 32, 8, 2, True, is_x86=False, cpu=str(llvm.get_host_cpu_name()), features=text)
+    best = _best_x86(features)
+    name = wanted or best
+    if name not in _ORDER[: _ORDER.index(best) + 1]:
+        raise DeviceError(f"BOLT_NUMBA_ISA: instruction set: got {name}, wanted one of {_ORDER[: _ORDER.index(best) + 1]}")
+    return _x86(name, llvm, features)

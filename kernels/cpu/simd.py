@@ -1,0 +1,639 @@
+"""SIMD values and raw memory as words of the kernel language: first-class Numba types over LLVM vectors.
+
+Imported only while a kernel compiles; kernel files import these names from `kernels.cpu.lang`.  An address is an
+integer (bytes).  Vectors hold `LANES` elements whatever the element type.
+"""
+
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,untyped-decorator"
+from __future__ import annotations
+
+import operator
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import intrinsic, lower_builtin, models, register_model
+from numba.np.arrayobj import make_array, populate_array
+
+from bolt_numba.kernels.cpu.isa import target
+
+LANES = target().lanes
+I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
+LLVM = {"f32": ir.FloatType(), "i32": I32, "i8": I8, "u8": I8, "i16": I16, "mask": I1}
+SCALAR = {"f32": types.float32, "i32": types.int32, "i8": types.int8, "u8": types.uint8}
+
+
+class Vec(types.Type):
+    """`LANES` elements in one register: ``f32`` or ``i32``; ``mask`` holds booleans."""
+
+    def __init__(self, elem: str) -> None:
+        self.elem = elem
+        super().__init__(name=f"Vec({elem}x{LANES})")
+
+    @property
+    def llvm(self) -> ir.Type:
+        return ir.VectorType(LLVM[self.elem], LANES)
+
+
+@register_model(Vec)
+class VecModel(models.PrimitiveModel):
+    def __init__(self, dmm, fe_type) -> None:
+        super().__init__(dmm, fe_type, fe_type.llvm)
+
+
+F32, INT, MASK = Vec("f32"), Vec("i32"), Vec("mask")
+
+
+def vector(elem: str) -> ir.Type:
+    return ir.VectorType(LLVM[elem], LANES)
+
+
+def at(b, address, ty, offset=0):
+    """Typed pointer to ``address + offset``."""
+    if offset:
+        address = b.add(address, ir.Constant(address.type, offset))
+    return b.inttoptr(address, ty.as_pointer())
+
+
+def load(b, address, ty, align, offset=0):
+    value = b.load(at(b, address, ty, offset))
+    value.align = align
+    return value
+
+
+def store(b, value, address, align, offset=0):
+    b.store(value, at(b, address, value.type, offset)).align = align
+
+
+def splat_value(b, x, lanes=0):
+    """Vector of equal elements."""
+    ty = ir.VectorType(x.type, lanes or LANES)
+    one = b.insert_element(ir.Constant(ty, ir.Undefined), x, I32(0))
+    return b.shuffle_vector(one, ir.Constant(ty, ir.Undefined), ir.Constant(ir.VectorType(I32, ty.count), None))
+
+
+def constant(ty, value):
+    return ir.Constant(ty, [value] * ty.count)
+
+
+def call(b, name, result, args):
+    """Call an LLVM intrinsic or a C function."""
+    fn = cgutils.get_or_insert_function(b.module, ir.FunctionType(result, [a.type for a in args]), name)
+    return b.call(fn, args)
+
+
+def suffix(ty) -> str:
+    elem = ty.element
+    return f"v{ty.count}" + ("f32" if isinstance(elem, ir.FloatType) else f"i{elem.width}")
+
+
+def fma_value(b, x, y, z):
+    """x * y + z, fused where the target has it."""
+    name = "fma" if target().has_fma else "fmuladd"
+    return call(b, f"llvm.{name}.{suffix(x.type)}", x.type, [x, y, z])
+
+
+def tail_mask(b, n):
+    """Lanes below ``n`` (any integer)."""
+    n = b.select(b.icmp_signed(">", n, n.type(LANES)), n.type(LANES), n)
+    lanes = ir.Constant(ir.VectorType(I32, LANES), list(range(LANES)))
+    return b.icmp_signed("<", lanes, splat_value(b, b.trunc(n, I32) if n.type.width > 32 else n))
+
+
+def masked_load(b, address, ty, align, mask, offset=0):
+    pointer = at(b, address, ty, offset)
+    name = f"llvm.masked.load.{suffix(ty)}.p0"
+    return call(b, name, ty, [pointer, I32(align), mask, ir.Constant(ty, None)])
+
+
+def masked_store(b, value, address, align, mask, offset=0):
+    pointer = at(b, address, value.type, offset)
+    call(b, f"llvm.masked.store.{suffix(value.type)}.p0", ir.VoidType(), [value, pointer, I32(align), mask])
+
+
+def word(result, *args):
+    """Make an intrinsic of fixed types from ``build(b, *values)``."""
+
+    def wrap(build):
+        names = ", ".join(f"a{i}" for i in range(len(args)))
+
+        def body(tyctx, *got):
+            def codegen(ctx, b, sig, values):
+                made = build(b, *values)
+                return ctx.get_dummy_value() if result is types.void else made
+
+            return result(*args), codegen
+
+        scope = {"body": body}
+        exec(f"def {build.__name__}(tyctx{', ' if args else ''}{names}):\n    return body(tyctx, {names})", scope)
+        made = scope[build.__name__]
+        made.__module__, made.__doc__ = __name__, build.__doc__
+        return intrinsic(made)
+
+    return wrap
+
+
+# -------------------------------------------------------------------------------------------------------------- memory
+
+ADDR = types.int64
+
+
+def _define_scalar(name, numba_type, llvm_type, size):
+    def loader(b, address):
+        return load(b, address, llvm_type, size)
+
+    def storer(b, address, value):
+        store(b, value, address, size)
+
+    loader.__name__, storer.__name__ = f"load_{name}", f"store_{name}"
+    globals()[f"load_{name}"] = word(numba_type, ADDR)(loader)
+    globals()[f"store_{name}"] = word(types.void, ADDR, numba_type)(storer)
+
+
+for _name, _numba, _llvm, _size in (
+    ("f32", types.float32, ir.FloatType(), 4), ("f64", types.float64, ir.DoubleType(), 8),
+    ("i8", types.int8, I8, 1), ("u8", types.uint8, I8, 1), ("i16", types.int16, I16, 2), ("u16", types.uint16, I16, 2),
+    ("i32", types.int32, I32, 4), ("u32", types.uint32, I32, 4), ("i64", types.int64, I64, 8),
+):  # fmt: skip
+    _define_scalar(_name, _numba, _llvm, _size)
+
+
+@word(F32, ADDR)
+def vload(b, address):
+    """`LANES` f32 at any alignment."""
+    return load(b, address, vector("f32"), 4)
+
+
+@word(INT, ADDR)
+def vload_i32(b, address):
+    return load(b, address, vector("i32"), 4)
+
+
+@word(F32, ADDR, types.int64)
+def vload_n(b, address, n):
+    """The first ``n`` f32; other lanes are 0 and their memory is not touched."""
+    return masked_load(b, address, vector("f32"), 4, tail_mask(b, n))
+
+
+@word(INT, ADDR, types.int64)
+def vload_i32_n(b, address, n):
+    return masked_load(b, address, vector("i32"), 4, tail_mask(b, n))
+
+
+@word(F32, ADDR, MASK)
+def vload_m(b, address, mask):
+    return masked_load(b, address, vector("f32"), 4, mask)
+
+
+@word(INT, ADDR)
+def vload_u8(b, address):
+    """u8 widened to i32."""
+    return b.zext(load(b, address, vector("u8"), 1), vector("i32"))
+
+
+@word(INT, ADDR)
+def vload_i8(b, address):
+    """i8 widened to i32."""
+    return b.sext(load(b, address, vector("i8"), 1), vector("i32"))
+
+
+@word(INT, ADDR, types.int64)
+def vload_u8_n(b, address, n):
+    return b.zext(masked_load(b, address, vector("u8"), 1, tail_mask(b, n)), vector("i32"))
+
+
+@word(INT, ADDR, types.int64)
+def vload_i8_n(b, address, n):
+    return b.sext(masked_load(b, address, vector("i8"), 1, tail_mask(b, n)), vector("i32"))
+
+
+@word(F32, ADDR)
+def vload_bf16(b, address):
+    """bfloat16 widened to f32."""
+    wide = b.zext(load(b, address, vector("i16"), 2), vector("i32"))
+    return b.bitcast(b.shl(wide, constant(vector("i32"), 16)), vector("f32"))
+
+
+@word(types.void, ADDR, F32)
+def vstore_bf16(b, address, v):
+    """f32 rounded to nearest even bfloat16 (NaN stays NaN)."""
+    ty = vector("i32")
+    bits = b.bitcast(v, ty)
+    odd = b.and_(b.lshr(bits, constant(ty, 16)), constant(ty, 1))
+    rounded = b.lshr(b.add(b.add(bits, constant(ty, 0x7FFF)), odd), constant(ty, 16))
+    quiet = b.or_(b.lshr(bits, constant(ty, 16)), constant(ty, 0x40))
+    store(b, b.trunc(b.select(b.fcmp_unordered("uno", v, v), quiet, rounded), vector("i16")), address, 2)
+
+
+@word(F32, ADDR)
+def vload_f16(b, address):
+    """float16 widened to f32; only where ``target().has_f16``."""
+    return b.fpext(load(b, address, ir.VectorType(ir.HalfType(), LANES), 2), vector("f32"))
+
+
+@word(types.void, ADDR, F32)
+def vstore_f16(b, address, v):
+    store(b, b.fptrunc(v, ir.VectorType(ir.HalfType(), LANES)), address, 2)
+
+
+@word(types.void, ADDR, INT)
+def vstore_u8(b, address, v):
+    """The low byte of each i32."""
+    store(b, b.trunc(v, vector("u8")), address, 1)
+
+
+@word(types.void, ADDR, INT, types.int64)
+def vstore_u8_n(b, address, v, n):
+    masked_store(b, b.trunc(v, vector("u8")), address, 1, tail_mask(b, n))
+
+
+@intrinsic
+def vstore(tyctx, address, v):
+    """Store all lanes of an f32 or i32 vector."""
+    return types.void(ADDR, v), lambda ctx, b, sig, a: (store(b, a[1], a[0], 4), ctx.get_dummy_value())[1]
+
+
+@intrinsic
+def vstore_n(tyctx, address, v, n):
+    """Store the first ``n`` lanes; other memory is not touched."""
+
+    def codegen(ctx, b, sig, a):
+        masked_store(b, a[1], a[0], 4, tail_mask(b, a[2]))
+        return ctx.get_dummy_value()
+
+    return types.void(ADDR, v, types.int64), codegen
+
+
+@intrinsic
+def vstore_m(tyctx, address, v, mask):
+    def codegen(ctx, b, sig, a):
+        masked_store(b, a[1], a[0], 4, a[2])
+        return ctx.get_dummy_value()
+
+    return types.void(ADDR, v, MASK), codegen
+
+
+@word(F32, ADDR, INT)
+def vgather(b, address, index):
+    """f32 at ``address + 4 * index`` for each lane."""
+    wide = ir.VectorType(I64, LANES)
+    places = b.add(splat_value(b, address), b.shl(b.sext(index, wide), constant(wide, 2)))
+    pointers = b.inttoptr(places, ir.VectorType(ir.FloatType().as_pointer(), LANES))
+    ones = ir.Constant(vector("mask"), [1] * LANES)
+    name = f"llvm.masked.gather.{suffix(vector('f32'))}.v{LANES}p0"
+    return call(b, name, vector("f32"), [pointers, I32(4), ones, ir.Constant(vector("f32"), None)])
+
+
+@intrinsic
+def view(tyctx, address, shape, dtype):
+    """A C-contiguous array over raw memory: ``view(p.x, (n, m), np.float32)``; shape may be one integer."""
+    dims = tuple(shape) if isinstance(shape, types.BaseTuple) else (shape,)
+    array = types.Array(dtype.dtype, len(dims), "C")
+    want = types.UniTuple(types.int64, len(dims)) if isinstance(shape, types.BaseTuple) else types.int64
+
+    def codegen(ctx, b, sig, args):
+        sizes = cgutils.unpack_tuple(b, args[1], len(dims)) if isinstance(want, types.UniTuple) else [args[1]]
+        item = ctx.get_abi_sizeof(ctx.get_data_type(array.dtype))
+        strides, step = [], I64(item)
+        for size in reversed(sizes):
+            strides.insert(0, step)
+            step = b.mul(step, size)
+        out = make_array(array)(ctx, b)
+        data = b.inttoptr(args[0], ctx.get_data_type(array.dtype).as_pointer())
+        populate_array(out, data=data, shape=sizes, strides=strides, itemsize=I64(item), meminfo=None, parent=None)
+        return out._getvalue()
+
+    return array(types.int64, want, dtype), codegen
+
+
+# ------------------------------------------------------------------------------------------------------------- vectors
+
+
+@intrinsic
+def splat(tyctx, x):
+    """A vector of equal lanes: f32 for a float, i32 for an integer."""
+    elem = "i32" if isinstance(x, types.Integer) else "f32"
+    return Vec(elem)(SCALAR[elem]), lambda ctx, b, sig, a: splat_value(b, a[0])
+
+
+@word(INT)
+def iota(b):
+    """0, 1, … `LANES` - 1."""
+    return ir.Constant(vector("i32"), list(range(LANES)))
+
+
+@word(MASK, types.int64)
+def lanes_below(b, n):
+    return tail_mask(b, n)
+
+
+@word(F32, F32, F32, F32)
+def fma(b, x, y, z):
+    """x * y + z."""
+    return fma_value(b, x, y, z)
+
+
+@intrinsic
+def select(tyctx, mask, x, y):
+    """x where the mask is set, else y."""
+    return x(MASK, x, x), lambda ctx, b, sig, a: b.select(*a)
+
+
+def _binary(name, floats, integers):
+    """A two-operand word on f32 or i32 vectors."""
+
+    def body(tyctx, x, y):
+        build = floats if x.elem == "f32" else integers
+        return x(x, x), lambda ctx, b, sig, a: build(b, *a)
+
+    scope = {"body": body}
+    exec(f"def {name}(tyctx, x, y):\n    return body(tyctx, x, y)", scope)
+    scope[name].__module__ = __name__
+    globals()[name] = intrinsic(scope[name])
+
+
+def _llvm_binary(name):
+    return lambda b, x, y: call(b, f"llvm.{name}.{suffix(x.type)}", x.type, [x, y])
+
+
+_binary("vmax", lambda b, x, y: b.select(b.fcmp_ordered(">", x, y), x, y), _llvm_binary("smax"))
+_binary("vmin", lambda b, x, y: b.select(b.fcmp_ordered("<", x, y), x, y), _llvm_binary("smin"))
+_binary("vmaximum", _llvm_binary("maximum"), _llvm_binary("smax"))
+_binary("vminimum", _llvm_binary("minimum"), _llvm_binary("smin"))
+
+
+def _unary(name, llvm_name):
+    def build(b, x):
+        return call(b, f"llvm.{llvm_name}.{suffix(x.type)}", x.type, [x])
+
+    build.__name__ = name
+    globals()[name] = word(F32, F32)(build)
+
+
+for _name, _intrinsic in (
+    ("vabs", "fabs"), ("vsqrt", "sqrt"), ("vfloor", "floor"), ("vceil", "ceil"), ("vround", "rint"), ("vtrunc", "trunc"),
+):  # fmt: skip
+    _unary(_name, _intrinsic)
+
+
+@word(F32, F32, F32)
+def copysign(b, x, y):
+    return call(b, f"llvm.copysign.{suffix(x.type)}", x.type, [x, y])
+
+
+@word(INT, F32)
+def bits_of(b, x):
+    """f32 lanes as i32 bits."""
+    return b.bitcast(x, vector("i32"))
+
+
+@word(F32, INT)
+def f32_of_bits(b, x):
+    return b.bitcast(x, vector("f32"))
+
+
+@word(F32, INT)
+def to_f32(b, x):
+    return b.sitofp(x, vector("f32"))
+
+
+@word(INT, F32)
+def to_i32(b, x):
+    """Truncates; the caller keeps values inside the range of i32."""
+    return b.fptosi(x, vector("i32"))
+
+
+@word(INT, INT, INT)
+def shift_right_logical(b, x, n):
+    return b.lshr(x, n)
+
+
+@word(types.boolean, MASK)
+def any_lane(b, mask):
+    return b.icmp_unsigned("!=", b.bitcast(mask, ir.IntType(LANES)), ir.IntType(LANES)(0))
+
+
+@word(types.boolean, MASK)
+def all_lanes(b, mask):
+    return b.icmp_unsigned("==", b.bitcast(mask, ir.IntType(LANES)), ir.IntType(LANES)((1 << LANES) - 1))
+
+
+def fold(b, v, combine):
+    """Combine all lanes by a balanced tree; the scalar."""
+    width = v.type.count
+    while width > 1:
+        width //= 2
+        index = ir.Constant(ir.VectorType(I32, LANES), [(i + width) % LANES for i in range(LANES)])
+        v = combine(b, v, b.shuffle_vector(v, v, index))
+    return b.extract_element(v, I32(0))
+
+
+def _reduction(name, floats, integers):
+    def body(tyctx, v):
+        build = floats if v.elem == "f32" else integers
+        return SCALAR[v.elem](v), lambda ctx, b, sig, a: fold(b, a[0], build)
+
+    scope = {"body": body}
+    exec(f"def {name}(tyctx, v):\n    return body(tyctx, v)", scope)
+    scope[name].__module__ = __name__
+    globals()[name] = intrinsic(scope[name])
+
+
+_reduction("reduce_add", lambda b, x, y: b.fadd(x, y), lambda b, x, y: b.add(x, y))
+_reduction("reduce_mul", lambda b, x, y: b.fmul(x, y), lambda b, x, y: b.mul(x, y))
+_reduction("reduce_max", _llvm_binary("maximum"), _llvm_binary("smax"))
+_reduction("reduce_min", _llvm_binary("minimum"), _llvm_binary("smin"))
+
+
+@intrinsic
+def lane(tyctx, v, i):
+    """Lane ``i`` as a scalar."""
+    return SCALAR[v.elem](v, types.int32), lambda ctx, b, sig, a: b.extract_element(a[0], a[1])
+
+
+@intrinsic
+def with_lane(tyctx, v, i, x):
+    """``v`` with lane ``i`` replaced."""
+    made = v(v, types.int32, SCALAR[v.elem])
+    return made, lambda ctx, b, sig, a: b.insert_element(a[0], a[2], a[1])
+
+
+def _shuffle(name, pick):
+    """A word of two vectors whose lanes are ``pick(i)`` of their concatenation."""
+
+    def body(tyctx, x, y):
+        index = ir.Constant(ir.VectorType(I32, LANES), [pick(i) for i in range(LANES)])
+        return x(x, x), lambda ctx, b, sig, a: b.shuffle_vector(a[0], a[1], index)
+
+    scope = {"body": body}
+    exec(f"def {name}(tyctx, x, y):\n    return body(tyctx, x, y)", scope)
+    scope[name].__module__ = __name__
+    globals()[name] = intrinsic(scope[name])
+
+
+_shuffle("interleave_low", lambda i: i // 2 + (i % 2) * LANES)
+_shuffle("interleave_high", lambda i: LANES // 2 + i // 2 + (i % 2) * LANES)
+_shuffle("even_lanes", lambda i: 2 * i)
+_shuffle("odd_lanes", lambda i: 2 * i + 1)
+
+
+# ----------------------------------------------------------------------------------------------------------- operators
+
+
+def _operator(symbol, result_of, floats, integers, masks=None):
+    """Define a binary operator on vectors and between a vector and a number."""
+
+    class Typing(AbstractTemplate):
+        key = symbol
+
+        def generic(self, args, kws):
+            vec = next((a for a in args if isinstance(a, Vec)), None)
+            if vec is None or len(args) != 2 or kws:
+                return None
+            if (floats if vec.elem == "f32" else masks if vec.elem == "mask" else integers) is None:
+                return None
+            if not all(a == vec or (isinstance(a, types.Number) and vec.elem != "mask") for a in args):
+                return None
+            plain = [a if a == vec else SCALAR[vec.elem] for a in args]
+            return signature(result_of(vec), *plain)
+
+    def lower(ctx, b, sig, args):
+        vec = next(a for a in sig.args if isinstance(a, Vec))
+        x, y = (v if t == vec else splat_value(b, v) for t, v in zip(sig.args, args, strict=True))
+        return (floats if vec.elem == "f32" else masks if vec.elem == "mask" else integers)(b, x, y)
+
+    infer_global(symbol)(Typing)
+    for left, right in ((Vec, Vec), (Vec, types.Number), (types.Number, Vec)):
+        lower_builtin(symbol, left, right)(lower)
+
+
+def _same(vec):
+    return vec
+
+
+_operator(operator.add, _same, lambda b, x, y: b.fadd(x, y), lambda b, x, y: b.add(x, y))
+_operator(operator.sub, _same, lambda b, x, y: b.fsub(x, y), lambda b, x, y: b.sub(x, y))
+_operator(operator.mul, _same, lambda b, x, y: b.fmul(x, y), lambda b, x, y: b.mul(x, y))
+_operator(operator.truediv, _same, lambda b, x, y: b.fdiv(x, y), None)
+_operator(operator.and_, _same, None, lambda b, x, y: b.and_(x, y), lambda b, x, y: b.and_(x, y))
+_operator(operator.or_, _same, None, lambda b, x, y: b.or_(x, y), lambda b, x, y: b.or_(x, y))
+_operator(operator.xor, _same, None, lambda b, x, y: b.xor(x, y), lambda b, x, y: b.xor(x, y))
+_operator(operator.lshift, _same, None, lambda b, x, y: b.shl(x, y))
+_operator(operator.rshift, _same, None, lambda b, x, y: b.ashr(x, y))
+
+
+def _comparison(symbol, sign):
+    compare = (lambda b, x, y: b.fcmp_unordered(sign, x, y)) if sign == "!=" else (
+        lambda b, x, y: b.fcmp_ordered(sign, x, y))  # fmt: skip
+    _operator(symbol, lambda vec: MASK, compare, lambda b, x, y: b.icmp_signed(sign, x, y))
+
+
+for _symbol, _sign in ((operator.lt, "<"), (operator.le, "<="), (operator.gt, ">"), (operator.ge, ">="),
+                       (operator.eq, "=="), (operator.ne, "!=")):  # fmt: skip
+    _comparison(_symbol, _sign)
+
+
+def _unary_operator(symbol, kinds):
+    class Typing(AbstractTemplate):
+        key = symbol
+
+        def generic(self, args, kws):
+            if len(args) == 1 and isinstance(args[0], Vec) and args[0].elem in kinds:
+                return signature(args[0], args[0])
+            return None
+
+    infer_global(symbol)(Typing)
+
+    @lower_builtin(symbol, Vec)
+    def lower(ctx, b, sig, args):
+        return kinds[sig.args[0].elem](b, args[0])
+
+
+_unary_operator(operator.neg, {"f32": lambda b, x: b.fneg(x), "i32": lambda b, x: b.neg(x)})
+_unary_operator(operator.invert, {"i32": lambda b, x: b.not_(x), "mask": lambda b, x: b.not_(x)})
+
+
+# ------------------------------------------------------------------------------------------------- threads and control
+
+
+@word(types.void, ADDR)
+def prefetch(b, address):
+    """Ask for the cache line of an address."""
+    pointer = b.inttoptr(address, I8.as_pointer())
+    call(b, "llvm.prefetch.p0", ir.VoidType(), [pointer, I32(0), I32(3), I32(1)])
+
+
+@word(types.void, ADDR, ADDR, types.int64, types.int64)
+def call_kernel(b, address, params, tid, nthreads):
+    """Call machine code of the kernel ABI."""
+    kind = ir.FunctionType(ir.VoidType(), [I64, I64, I64])
+    b.call(b.inttoptr(address, kind.as_pointer()), [params, tid, nthreads])
+
+
+@word(types.int64, ADDR, types.int64)
+def atomic_add(b, address, value):
+    """Add to an i64; the value before."""
+    return b.atomic_rmw("add", at(b, address, I64), value, "acq_rel")
+
+
+@word(types.int64, ADDR)
+def atomic_load(b, address):
+    return b.load_atomic(at(b, address, I64), "acquire", 8)
+
+
+@word(types.void, ADDR, types.int64)
+def atomic_store(b, address, value):
+    b.store_atomic(value, at(b, address, I64), "seq_cst", 8)
+
+
+@word(types.boolean, ADDR, types.int64, types.int64)
+def atomic_compare_exchange(b, address, expected, value):
+    """Store ``value`` if the i64 is ``expected``; whether it was."""
+    return b.extract_value(b.cmpxchg(at(b, address, I64), expected, value, "seq_cst", "seq_cst"), 1)
+
+
+@word(types.void)
+def spin_pause(b):
+    """Tell the core that this is a spin loop."""
+    if target().is_x86:
+        call(b, "llvm.x86.sse2.pause", ir.VoidType(), [])
+
+
+@word(types.uint64)
+def cycles(b):
+    """The time-stamp counter."""
+    return call(b, "llvm.readcyclecounter", I64, [])
+
+
+@word(types.int32, ADDR)
+def sem_wait(b, semaphore):
+    return call(b, "sem_wait", I32, [semaphore])
+
+
+@word(types.int32, ADDR)
+def sem_trywait(b, semaphore):
+    return call(b, "sem_trywait", I32, [semaphore])
+
+
+@word(types.int32, ADDR)
+def sem_post(b, semaphore):
+    return call(b, "sem_post", I32, [semaphore])
+
+
+@word(types.int32)
+def sched_yield(b):
+    return call(b, "sched_yield", I32, [])
+
+
+@word(types.void, ADDR, ADDR, types.int64)
+def copy_bytes(b, to, source, nbytes):
+    """memcpy."""
+    pointers = [b.inttoptr(x, I8.as_pointer()) for x in (to, source)]
+    call(b, "llvm.memcpy.p0.p0.i64", ir.VoidType(), [*pointers, nbytes, I1(0)])
+
+
+@word(types.void, ADDR, types.uint8, types.int64)
+def fill_bytes(b, to, value, nbytes):
+    """memset."""
+    call(b, "llvm.memset.p0.i64", ir.VoidType(), [b.inttoptr(to, I8.as_pointer()), value, nbytes, I1(0)])

@@ -1,0 +1,292 @@
+"""Register tiles as words of the kernel language: ``mr`` rows of ``nv`` f32 vectors that live in registers.
+
+Imported only while a kernel compiles; kernel files import these names from `kernels.cpu.lang`.
+"""
+
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,untyped-decorator"
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, models, register_model
+
+from bolt_numba.kernels.cpu.simd import (
+    ADDR, F32, I64, LANES, fma_value, load, masked_load, masked_store, splat_value, store, tail_mask, vector,
+)  # fmt: skip
+
+BYTES = 4 * LANES
+
+
+class Tile(types.Type):
+    """``mr`` x ``nv`` f32 vectors."""
+
+    def __init__(self, mr: int, nv: int) -> None:
+        self.mr, self.nv = mr, nv
+        super().__init__(name=f"Tile({mr}x{nv})")
+
+    @property
+    def llvm(self) -> ir.Type:
+        return ir.ArrayType(vector("f32"), self.mr * self.nv)
+
+
+class Rows(types.Type):
+    """``mr`` addresses."""
+
+    def __init__(self, mr: int) -> None:
+        self.mr = mr
+        super().__init__(name=f"Rows({mr})")
+
+    @property
+    def llvm(self) -> ir.Type:
+        return ir.ArrayType(I64, self.mr)
+
+
+@register_model(Tile)
+@register_model(Rows)
+class RegistersModel(models.PrimitiveModel):
+    def __init__(self, dmm, fe_type) -> None:
+        super().__init__(dmm, fe_type, fe_type.llvm)
+
+
+def _row(b, address, ld, i):
+    return address if i == 0 else b.add(address, b.mul(ld, I64(i)))
+
+
+def _build(b, tile, make):
+    """A tile whose vector (i, j) is ``make(i, j)``."""
+    out = ir.Constant(tile.llvm, ir.Undefined)
+    for i in range(tile.mr):
+        for j in range(tile.nv):
+            out = b.insert_value(out, make(i, j), i * tile.nv + j)
+    return out
+
+
+def _vec(b, tile, value, i, j):
+    return b.extract_value(value, i * tile.nv + j)
+
+
+def _masks(b, tile, n):
+    """Column masks of a row of ``n`` elements."""
+    return [tail_mask(b, b.sub(n, n.type(LANES * j))) for j in range(tile.nv)]
+
+
+@intrinsic(prefer_literal=True)
+def tile_zeros(tyctx, mr, nv):
+    """All zero; mr, nv are compile-time constants."""
+    t = Tile(mr.literal_value, nv.literal_value)
+    return t(mr, nv), lambda ctx, b, sig, a: ir.Constant(t.llvm, None)
+
+
+@intrinsic(prefer_literal=True)
+def tile_row(tyctx, mr, nv, address):
+    """Every row is the ``nv * LANES`` f32 at one address (a bias)."""
+    t = Tile(mr.literal_value, nv.literal_value)
+
+    def codegen(ctx, b, sig, a):
+        loaded = [load(b, a[2], vector("f32"), 4, BYTES * j) for j in range(t.nv)]
+        return _build(b, t, lambda i, j: loaded[j])
+
+    return t(mr, nv, types.int64), codegen
+
+
+@intrinsic(prefer_literal=True)
+def tile_load(tyctx, mr, nv, address, ld):
+    """Rows ``ld`` bytes apart."""
+    t = Tile(mr.literal_value, nv.literal_value)
+
+    def codegen(ctx, b, sig, a):
+        rows = [_row(b, a[2], a[3], i) for i in range(t.mr)]
+        return _build(b, t, lambda i, j: load(b, rows[i], vector("f32"), 4, BYTES * j))
+
+    return t(mr, nv, types.int64, types.int64), codegen
+
+
+@intrinsic(prefer_literal=True)
+def tile_load_n(tyctx, mr, nv, address, ld, n):
+    """The first ``n`` columns; others are 0 and not touched."""
+    t = Tile(mr.literal_value, nv.literal_value)
+
+    def codegen(ctx, b, sig, a):
+        rows = [_row(b, a[2], a[3], i) for i in range(t.mr)]
+        masks = _masks(b, t, a[4])
+        return _build(b, t, lambda i, j: masked_load(b, rows[i], vector("f32"), 4, masks[j], BYTES * j))
+
+    return t(mr, nv, types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def tile_store(tyctx, acc, address, ld):
+    """Rows ``ld`` bytes apart."""
+
+    def codegen(ctx, b, sig, a):
+        for i in range(acc.mr):
+            row = _row(b, a[1], a[2], i)
+            for j in range(acc.nv):
+                store(b, _vec(b, acc, a[0], i, j), row, 4, BYTES * j)
+        return ctx.get_dummy_value()
+
+    return types.void(acc, ADDR, types.int64), codegen
+
+
+@intrinsic
+def tile_store_n(tyctx, acc, address, ld, n):
+    """The first ``n`` columns of each row; other memory is not touched."""
+
+    def codegen(ctx, b, sig, a):
+        masks = _masks(b, acc, a[3])
+        for i in range(acc.mr):
+            row = _row(b, a[1], a[2], i)
+            for j in range(acc.nv):
+                masked_store(b, _vec(b, acc, a[0], i, j), row, 4, masks[j], BYTES * j)
+        return ctx.get_dummy_value()
+
+    return types.void(acc, ADDR, types.int64, types.int64), codegen
+
+
+def _rank1(b, acc, tile, xs, brow):
+    """tile += outer(xs, the row of B at brow)."""
+    cols = [load(b, brow, vector("f32"), 4, BYTES * j) for j in range(acc.nv)]
+    for i in range(acc.mr):
+        x = splat_value(b, xs(i))
+        for j in range(acc.nv):
+            k = i * acc.nv + j
+            tile = b.insert_value(tile, fma_value(b, x, cols[j], b.extract_value(tile, k)), k)
+    return tile
+
+
+@intrinsic
+def tile_rank1(tyctx, acc, a, lda, brow):
+    """acc += outer(one f32 from each row of A, ``lda`` bytes apart; the row of B at ``brow``)."""
+
+    def codegen(ctx, b, sig, args):
+        tile, a, lda, brow = args
+        return _rank1(b, acc, tile, lambda i: load(b, _row(b, a, lda, i), ir.FloatType(), 4), brow)
+
+    return acc(acc, ADDR, types.int64, ADDR), codegen
+
+
+@intrinsic
+def tile_rank1_rows(tyctx, acc, rows, offset, brow):
+    """acc += outer(the f32 at ``rows[i] + offset``; the row of B at ``brow``)."""
+
+    def codegen(ctx, b, sig, args):
+        tile, rows, offset, brow = args
+
+        def element(i):
+            return load(b, b.add(b.extract_value(rows, i), offset), ir.FloatType(), 4)
+
+        return _rank1(b, acc, tile, element, brow)
+
+    return acc(acc, rows, types.int64, ADDR), codegen
+
+
+@intrinsic(prefer_literal=True)
+def rows_strided(tyctx, mr, address, ld):
+    """Addresses ``address + i * ld``."""
+    t = Rows(mr.literal_value)
+
+    def codegen(ctx, b, sig, a):
+        out = ir.Constant(t.llvm, ir.Undefined)
+        for i in range(t.mr):
+            out = b.insert_value(out, _row(b, a[1], a[2], i), i)
+        return out
+
+    return t(mr, types.int64, types.int64), codegen
+
+
+@intrinsic(prefer_literal=True)
+def rows_load(tyctx, mr, table, step, base):
+    """Addresses ``base +`` the i64 found at ``table + i * step``."""
+    t = Rows(mr.literal_value)
+
+    def codegen(ctx, b, sig, a):
+        out = ir.Constant(t.llvm, ir.Undefined)
+        for i in range(t.mr):
+            out = b.insert_value(out, b.add(load(b, _row(b, a[1], a[2], i), I64, 8), a[3]), i)
+        return out
+
+    return t(mr, types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic(prefer_literal=True)
+def tile_get(tyctx, acc, i, j):
+    """Vector (i, j); compile-time indices."""
+    k = i.literal_value * acc.nv + j.literal_value
+    return F32(acc, i, j), lambda ctx, b, sig, a: b.extract_value(a[0], k)
+
+
+@intrinsic(prefer_literal=True)
+def tile_set(tyctx, acc, i, j, v):
+    """The tile with vector (i, j) replaced; compile-time indices."""
+    k = i.literal_value * acc.nv + j.literal_value
+    return acc(acc, i, j, F32), lambda ctx, b, sig, a: b.insert_value(a[0], a[3], k)
+
+
+@intrinsic
+def tile_add_row(tyctx, acc, address):
+    """Add the ``nv * LANES`` f32 at ``address`` to every row."""
+
+    def codegen(ctx, b, sig, a):
+        cols = [load(b, a[1], vector("f32"), 4, BYTES * j) for j in range(acc.nv)]
+        return _build(b, acc, lambda i, j: b.fadd(_vec(b, acc, a[0], i, j), cols[j]))
+
+    return acc(acc, ADDR), codegen
+
+
+@intrinsic
+def tile_add_row_n(tyctx, acc, address, n):
+    """Add the ``n`` f32 at ``address`` to every row."""
+
+    def codegen(ctx, b, sig, a):
+        masks = _masks(b, acc, a[2])
+        cols = [masked_load(b, a[1], vector("f32"), 4, masks[j], BYTES * j) for j in range(acc.nv)]
+        return _build(b, acc, lambda i, j: b.fadd(_vec(b, acc, a[0], i, j), cols[j]))
+
+    return acc(acc, ADDR, types.int64), codegen
+
+
+@intrinsic
+def tile_add_tile(tyctx, x, y):
+    """Elementwise sum."""
+    return x(x, x), lambda ctx, b, sig, a: _build(b, x, lambda i, j: b.fadd(_vec(b, x, a[0], i, j), _vec(b, x, a[1], i, j)))
+
+
+@intrinsic
+def tile_scale(tyctx, acc, alpha):
+    """Every element times a number."""
+
+    def codegen(ctx, b, sig, a):
+        factor = splat_value(b, a[1])
+        return _build(b, acc, lambda i, j: b.fmul(_vec(b, acc, a[0], i, j), factor))
+
+    return acc(acc, types.float32), codegen
+
+
+@intrinsic
+def tile_clamp(tyctx, acc, lo, hi):
+    """min(max(x, lo), hi); NaN stays NaN."""
+
+    def codegen(ctx, b, sig, a):
+        low, high = splat_value(b, a[1]), splat_value(b, a[2])
+
+        def clamp(i, j):
+            x = _vec(b, acc, a[0], i, j)
+            x = b.select(b.fcmp_ordered(">", low, x), low, x)
+            return b.select(b.fcmp_ordered("<", high, x), high, x)
+
+        return _build(b, acc, clamp)
+
+    return acc(acc, types.float32, types.float32), codegen
+
+
+@intrinsic
+def tile_map(tyctx, acc, function):
+    """Apply an @inline function of one f32 vector to every vector of the tile."""
+    resolved = tyctx.resolve_function_type(function, (F32,), {})
+
+    def codegen(ctx, b, sig, a):
+        fn = ctx.get_function(function, resolved)
+        ctx.add_linking_libs(getattr(fn, "libs", ()))
+        return _build(b, acc, lambda i, j: fn(b, (_vec(b, acc, a[0], i, j),)))
+
+    return acc(acc, function), codegen

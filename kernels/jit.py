@@ -1,0 +1,517 @@
+"""Compiles kernels: the only file besides the SIMD types that calls Numba, and only when machine code is not cached.
+
+A kernel is a Python function ``body(p, tid, nthreads)`` over a record ``p`` of addresses and numbers.  It becomes
+``void f(i64 params, i64 tid, i64 nthreads)``, one self-contained object file that LLVM alone loads, so that a process
+whose kernels are all cached never imports Numba.  The file is named by a digest of everything that the machine code
+depends on: the byte code of the body and of every helper, the constants they see, and the sources of the language.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import sys
+import tempfile
+import threading
+import types
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import platformdirs
+
+from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.types import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Kind of one entry of a parameter record."""
+
+    kind: str
+    dtype: str
+
+
+PTR, I64, I32 = Field("ptr", "i8"), Field("i64", "i8"), Field("i32", "i4")
+F32, F64 = Field("f32", "f4"), Field("f64", "f8")
+
+FASTMATH = frozenset({"contract", "nsz", "arcp"})
+"""Default floating-point freedoms: fused multiply-add and reciprocals; NaN, infinity and order are kept."""
+
+Body = Callable[[Any, Any, Any], None]
+_LANGUAGE = ("jit.py", "cpu/isa.py", "cpu/simd.py", "cpu/tiles.py", "cpu/lang.py")
+_MAGIC = b"BNK2"
+
+_lock = threading.RLock()
+_engine: Any = None
+_listeners: list[Callable[[str, bool], None]] = []
+_sources: dict[str, Native] = {}
+
+
+class Late:
+    """Something that kernel code names before Numba is imported; Numba sees what `resolve` returns."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._object: Any = None
+
+    def resolve(self) -> Any:
+        """The Numba object this stands for, made once."""
+        if self._object is None:
+            self._object = self._make()
+        return self._object
+
+    def _make(self) -> Any:
+        raise NotImplementedError
+
+    def key(self, seen: set[int]) -> Iterator[bytes]:
+        """Bytes that change when the machine code of a user of this would."""
+        yield self.name.encode()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(f"{self.name}: only kernels can call it")
+
+
+class Word(Late):
+    """A word of the kernel language, implemented in `kernels.cpu.simd` or `kernels.cpu.tiles`."""
+
+    def _make(self) -> Any:
+        from bolt_numba.kernels.cpu import simd, tiles
+
+        return getattr(simd, self.name, None) or getattr(tiles, self.name)
+
+
+class Inline(Late):
+    """A helper function that kernels call; it is inlined."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function.__name__)
+        self.function = function
+
+    def _make(self) -> Any:
+        numba = _numba()
+        return numba.njit(
+            _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, nogil=True, error_model="numpy",
+            boundscheck=False, forceinline=True, fastmath=set(FASTMATH),
+        )(self.function)  # fmt: skip
+
+    def key(self, seen: set[int]) -> Iterator[bytes]:
+        yield from _function_key(self.function, seen)
+
+
+def inline(function: Callable[..., Any]) -> Any:
+    """Mark a helper that kernel bodies and other helpers call."""
+    return Inline(function)
+
+
+class Native:
+    """A kernel: compiled, or loaded from the cache, when its address is first asked for.
+
+    Attributes
+    ----------
+    name: for people: profiles, errors, cache listings.
+    params: dtype of the parameter record; an address is an ``i8``.
+    fields: name and kind of each parameter.
+    """
+
+    def __init__(self, body: Body, name: str, fields: dict[str, Field], fastmath: frozenset[str]) -> None:
+        self.body, self.name, self.fields, self.fastmath = body, name, fields, fastmath
+        self.params = np.dtype([(k, f.dtype) for k, f in fields.items()] or [("unused", "i8")], align=True)
+        self._address = 0
+        self._call: Any = None
+
+    def __repr__(self) -> str:
+        return f"Native({self.name})"
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Names the machine code: equal digests, equal code."""
+        state = hashlib.sha256(repr((self.name, self.params, sorted(self.fastmath))).encode())
+        for part in _function_key(self.body, set()):
+            state.update(len(part).to_bytes(4, "little") + part)
+        return state.hexdigest()[:24]
+
+    @property
+    def symbol(self) -> str:
+        return f"bolt_{self.name}_{self.digest}"
+
+    @property
+    def address(self) -> int:
+        """Address of the machine function."""
+        if not self._address:
+            with _lock:
+                if not self._address:
+                    self._address = _load(self)
+        return self._address
+
+    def record(self, **values: Any) -> Array:
+        """A filled parameter record; an array stands for its address, None for 0 (keep the arrays alive)."""
+        record = np.zeros(1, self.params)
+        for name in self.fields:
+            value = values.pop(name)
+            if isinstance(value, np.ndarray):
+                value = value.ctypes.data
+            record[name] = 0 if value is None else value
+        if values:
+            raise TypeError(f"{self.name}: parameters: got {sorted(values)} beyond {sorted(self.fields)}")
+        return record
+
+    def call(self, record: Array, tid: int = 0, nthreads: int = 1) -> None:
+        """Run on this thread with the GIL released."""
+        if self._call is None:
+            self._call = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(self.address)
+        self._call(record.ctypes.data, tid, nthreads)
+
+    def run(self, nthreads: int = 1, **values: Any) -> None:
+        """Fill a record and run every share of the work, one after the other: for tests and tools."""
+        record = self.record(**values)
+        for tid in range(nthreads):
+            self.call(record, tid, nthreads)
+
+
+def native(*, fastmath: frozenset[str] | set[str] | None = None, **fields: Field) -> Callable[[Body], Native]:
+    """Make a kernel of ``body(p, tid, nthreads)``; keywords declare the fields of ``p`` in order."""
+
+    def wrap(body: Body) -> Native:
+        return Native(body, body.__name__, fields, FASTMATH if fastmath is None else frozenset(fastmath))
+
+    return wrap
+
+
+def native_source(
+    text: str,
+    name: str,
+    fields: dict[str, Field],
+    fastmath: frozenset[str] | set[str] | None = None,
+    **scope: Any,
+) -> Native:
+    """Make a kernel of generated source that defines ``name(p, tid, nthreads)``.
+
+    scope: what the text may name: helpers, words of the language, int and float constants.  The same text with the
+    same scope gives the same kernel.
+    """
+    flags = FASTMATH if fastmath is None else frozenset(fastmath)
+    state = hashlib.sha256(repr((text, name, list(fields.items()), sorted(flags))).encode())
+    for key in sorted(scope):
+        state.update(key.encode())
+        for part in _value_key(scope[key], set()):
+            state.update(len(part).to_bytes(4, "little") + part)
+    digest = state.hexdigest()
+    with _lock:
+        if digest not in _sources:
+            body = _define(text, name, digest, dict(scope))
+            _sources[digest] = Native(body, name, dict(fields), flags)
+        return _sources[digest]
+
+
+def inline_source(text: str, name: str, **scope: Any) -> Inline:
+    """Make a helper of generated source that defines function ``name``; see `native_source`."""
+    return Inline(_define(text, name, hashlib.sha256(text.encode()).hexdigest(), dict(scope)))
+
+
+def _define(text: str, name: str, digest: str, scope: dict[str, Any]) -> Any:
+    """Execute generated source; its lines stay visible to error messages."""
+    import linecache
+
+    filename = f"<bolt_numba {name} {digest[:12]}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    scope["__name__"] = "bolt_numba.generated"
+    exec(compile(text, filename, "exec"), scope)
+    return scope[name]
+
+
+# ---------------------------------------------------------------------------------------------------------------- keys
+
+
+def _function_key(function: Any, seen: set[int]) -> Iterator[bytes]:
+    """Everything the code of a Python function depends on: byte code, constants, and what its free names mean."""
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    yield from _code_key(function.__code__)
+    yield repr((function.__defaults__, function.__kwdefaults__)).encode()
+    for cell_name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        yield cell_name.encode()
+        yield from _value_key(cell.cell_contents, seen)
+    scope = function.__globals__
+    for name in _free_names(function.__code__):
+        if name in scope:
+            yield name.encode()
+            yield from _value_key(scope[name], seen)
+
+
+def _code_key(code: types.CodeType) -> Iterator[bytes]:
+    yield code.co_code
+    yield repr((code.co_names, code.co_varnames, code.co_freevars)).encode()
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _code_key(constant)
+        else:
+            yield repr(constant).encode()
+
+
+def _free_names(code: types.CodeType) -> list[str]:
+    """Names of globals and of attributes, in a fixed order."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names.update(_free_names(constant))
+    return sorted(names)
+
+
+def _value_key(value: Any, seen: set[int]) -> Iterator[bytes]:
+    if isinstance(value, Late):
+        yield from value.key(seen)
+    elif isinstance(value, (types.ModuleType, types.BuiltinFunctionType, type)):
+        yield value.__name__.encode()
+    elif isinstance(value, (bool, int, float, str, bytes, tuple, np.generic, np.dtype, type(None))):
+        yield repr(value).encode()
+    elif isinstance(value, np.ndarray):
+        yield repr((value.dtype, value.shape)).encode() + value.tobytes()
+    elif isinstance(value, types.FunctionType):
+        yield from _function_key(value, seen)
+    else:
+        yield repr(type(value)).encode()
+
+
+# --------------------------------------------------------------------------------------------------------------- cache
+
+
+@functools.lru_cache(maxsize=None)
+def _language_digest() -> str:
+    """Digest of the language's own sources and of every version that the machine code depends on."""
+    isa, state = target(), hashlib.sha256()
+    for name in _LANGUAGE:
+        state.update((Path(__file__).parent / name).read_bytes())
+    versions = (sys.version_info[:3], metadata.version("numba"), metadata.version("llvmlite"), np.__version__)
+    state.update(repr((versions, isa.name, isa.cpu, isa.features)).encode())
+    return state.hexdigest()[:16]
+
+
+def cache_root() -> Path:
+    """Folder of all versions of the cache: ``$BOLT_NUMBA_CACHE_DIR`` or the user's cache folder."""
+    given = os.environ.get("BOLT_NUMBA_CACHE_DIR")
+    return Path(given) if given else Path(platformdirs.user_cache_dir("bolt_numba"))
+
+
+def cache_dir() -> Path:
+    """Folder of machine code for this version and this instruction set."""
+    return cache_root() / f"{target().name}-{_language_digest()}"
+
+
+def cache_entries() -> list[tuple[str, int]]:
+    """Name and size in bytes of every cached kernel of `cache_dir`."""
+    folder = cache_dir()
+    files = sorted(folder.glob("*.kernel")) if folder.is_dir() else []
+    return [(file.stem, file.stat().st_size) for file in files]
+
+
+def clear_cache() -> int:
+    """Remove cached kernels of all versions; returns how many files went."""
+    count = 0
+    for file in cache_root().glob("*-*/*.kernel"):
+        with suppress(OSError):
+            file.unlink()
+            count += 1
+    for folder in cache_root().glob("*-*"):
+        with suppress(OSError):
+            folder.rmdir()
+    return count
+
+
+def on_compile(callback: Callable[[str, bool], None]) -> Callable[[], None]:
+    """Call ``callback(kernel name, done)`` before (False) and after (True) every compile; returns a way to stop it."""
+    _listeners.append(callback)
+    return lambda: _listeners.remove(callback)
+
+
+def _path(kernel: Native) -> Path:
+    return cache_dir() / f"{kernel.name}-{kernel.digest}.kernel"
+
+
+def _read(path: Path) -> bytes | None:
+    """Object code of a cache file, or None when there is none or it is damaged."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    head = len(_MAGIC) + 16
+    if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(data[head:]).digest()[:16] != data[len(_MAGIC) : head]:
+        return None
+    return data[head:]
+
+
+def _write(path: Path, code: bytes) -> None:
+    """Write so that a reader sees all or nothing.  A cache that cannot be written is only slower."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(_MAGIC + hashlib.sha256(code).digest()[:16] + code)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+
+def _load(kernel: Native) -> int:
+    code = _read(_path(kernel))
+    if code is None:
+        for listener in tuple(_listeners):
+            listener(kernel.name, False)
+        code = compile_object(kernel)
+        _write(_path(kernel), code)
+        for listener in tuple(_listeners):
+            listener(kernel.name, True)
+    import llvmlite.binding as llvm
+
+    engine = _execution_engine()
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    address = int(engine.get_function_address(kernel.symbol))
+    if not address:
+        raise RuntimeError(f"{kernel.name}: object code: got no symbol {kernel.symbol}")
+    return address
+
+
+def _execution_engine() -> Any:
+    """The one engine that holds all machine code of this process."""
+    global _engine
+    if _engine is None:
+        import llvmlite.binding as llvm
+
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+        _engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    return _engine
+
+
+# ------------------------------------------------------------------------------------------------------------- compile
+
+
+@functools.lru_cache(maxsize=None)
+def _numba() -> Any:
+    """Import Numba, tell it the instruction set, and teach it to resolve `Late` names."""
+    from numba.core import config
+
+    isa = target()
+    config.CPU_NAME, config.CPU_FEATURES = isa.cpu, isa.features
+    import numba
+    from numba.core.registry import cpu_target
+    from numba.extending import typeof_impl
+
+    @typeof_impl.register(Late)
+    def typeof_late(value: Late, context: Any) -> Any:
+        resolved = value.resolve()
+        cpu_target.typing_context.refresh()
+        cpu_target.target_context.refresh()
+        return cpu_target.typing_context.resolve_value_type(resolved)
+
+    return numba
+
+
+def compile_module(kernel: Native) -> Any:
+    """The optimised LLVM module of a kernel; its only visible function is ``kernel.symbol``."""
+    numba = _numba()
+    from numba.core import compiler, types
+    from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.registry import cpu_target
+
+    flags = compiler.Flags()
+    flags.no_cpython_wrapper = flags.no_cfunc_wrapper = flags.no_compile = flags.release_gil = True
+    flags.nrt, flags.boundscheck, flags.error_model = False, False, "numpy"
+    flags.fastmath = set(kernel.fastmath)
+    typing, targets = cpu_target.typing_context, cpu_target.target_context
+    record = numba.from_dtype(kernel.params)
+    with global_compiler_lock:
+        Word("vload").resolve()
+        typing.refresh()
+        targets.refresh()
+        result = compiler.compile_extra(
+            typing, targets, kernel.body, (record, types.intp, types.intp), types.void, flags, {}
+        )
+        library = result.library
+        library.add_ir_module(_entry(result.fndesc, library, targets, kernel.symbol))
+        return _link(library, kernel.symbol)
+
+
+def _entry(fndesc: Any, library: Any, targets: Any, symbol: str) -> Any:
+    """IR of the C function that calls Numba's function and forgets its status."""
+    from llvmlite import ir
+
+    module = library.create_ir_module(symbol)
+    i64 = ir.IntType(64)
+    callee_type = targets.call_conv.get_function_type(fndesc.restype, fndesc.argtypes)
+    callee = ir.Function(module, callee_type, fndesc.llvm_func_name)
+    entry = ir.Function(module, ir.FunctionType(ir.VoidType(), [i64, i64, i64]), symbol)
+    builder = ir.IRBuilder(entry.append_basic_block())
+    params, tid, nthreads = entry.args
+    pointer = builder.inttoptr(params, targets.get_argument_type(fndesc.argtypes[0]))
+    targets.call_conv.call_function(builder, callee, fndesc.restype, fndesc.argtypes, [pointer, tid, nthreads])
+    builder.ret_void()
+    return module
+
+
+def _link(library: Any, symbol: str) -> Any:
+    """Link helpers in, hide everything but the entry, and optimise."""
+    module = library._final_module
+    linked: list[Any] = []
+    for other in library._linking_libraries:
+        if other not in linked:
+            linked.append(other)
+            module.link_in(other._get_module_for_linking(), preserve=True)
+    for function in module.functions:
+        if not function.is_declaration and function.name != symbol:
+            function.linkage = "internal"
+    library._optimize_final_module()
+    module.verify()
+    return module
+
+
+def compile_object(kernel: Native) -> bytes:
+    """Object file of a kernel, compiled now."""
+    module = compile_module(kernel)
+    for variable in module.global_variables:
+        if not variable.is_declaration:
+            variable.linkage = "internal"
+    return bytes(_machine().emit_object(module))
+
+
+def assembly(kernel: Native) -> str:
+    """Assembly text of a kernel, compiled now: for people who tune."""
+    return str(_machine().emit_assembly(compile_module(kernel)))
+
+
+def _machine() -> Any:
+    import llvmlite.binding as llvm
+
+    isa = target()
+    _execution_engine()
+    triple = llvm.Target.from_triple(llvm.get_process_triple())
+    return triple.create_target_machine(
+        cpu=isa.cpu, features=isa.features, opt=3, reloc="pic", codemodel="default", jit=False
+    )
+
+
+def _reset_lock() -> None:
+    """A child of fork has one thread, so nobody else can hold the lock."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_lock)
+
+__all__ = [
+    "F32", "F64", "FASTMATH", "I32", "I64", "PTR", "Field", "Inline", "Late", "Native", "Word", "assembly", "cache_dir",
+    "cache_entries", "cache_root", "clear_cache", "compile_object", "inline", "inline_source", "native",
+    "native_source", "on_compile",
+]  # fmt: skip
