@@ -283,7 +283,7 @@ def _value_key(value: Any, seen: set[int]) -> Iterator[bytes]:
 # --------------------------------------------------------------------------------------------------------------- cache
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _language_digest() -> str:
     """Digest of the language's own sources and of every version that the machine code depends on."""
     isa, state = target(), hashlib.sha256()
@@ -397,7 +397,7 @@ def _execution_engine() -> Any:
 # ------------------------------------------------------------------------------------------------------------- compile
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _numba() -> Any:
     """Import Numba, tell it the instruction set, and teach it to resolve `Late` names."""
     from numba.core import config
@@ -408,7 +408,7 @@ def _numba() -> Any:
     from numba.core.registry import cpu_target
     from numba.extending import typeof_impl
 
-    @typeof_impl.register(Late)
+    @typeof_impl.register(Late)  # type: ignore[untyped-decorator]
     def typeof_late(value: Late, context: Any) -> Any:
         resolved = value.resolve()
         cpu_target.typing_context.refresh()

@@ -87,6 +87,7 @@ def target() -> Isa:
         return Isa("generic", 4, 32, 8, 2, True, is_x86=False, cpu=str(llvm.get_host_cpu_name()), features=text)
     best = _best_x86(features)
     name = wanted or best
-    if name not in _ORDER[: _ORDER.index(best) + 1]:
-        raise DeviceError(f"BOLT_NUMBA_ISA: instruction set: got {name}, wanted one of {_ORDER[: _ORDER.index(best) + 1]}")
+    known = _ORDER[: _ORDER.index(best) + 1]
+    if name not in known:
+        raise DeviceError(f"BOLT_NUMBA_ISA: instruction set: got {name}, wanted one of {known}")
     return _x86(name, llvm, features)

@@ -89,7 +89,7 @@ def suffix(ty) -> str:
 
 
 def fma_value(b, x, y, z):
-    """x * y + z, fused where the target has it."""
+    """X * y + z, fused where the target has it."""
     name = "fma" if target().has_fma else "fmuladd"
     return call(b, f"llvm.{name}.{suffix(x.type)}", x.type, [x, y, z])
 
@@ -288,14 +288,15 @@ def vgather(b, address, index):
 @intrinsic
 def view(tyctx, address, shape, dtype):
     """A C-contiguous array over raw memory: ``view(p.x, (n, m), np.float32)``; shape may be one integer."""
-    dims = tuple(shape) if isinstance(shape, types.BaseTuple) else (shape,)
-    array = types.Array(dtype.dtype, len(dims), "C")
-    want = types.UniTuple(types.int64, len(dims)) if isinstance(shape, types.BaseTuple) else types.int64
+    rank = len(shape) if isinstance(shape, types.BaseTuple) else 1
+    array = types.Array(dtype.dtype, rank, "C")
+    want = types.UniTuple(types.int64, rank) if isinstance(shape, types.BaseTuple) else types.int64
 
     def codegen(ctx, b, sig, args):
-        sizes = cgutils.unpack_tuple(b, args[1], len(dims)) if isinstance(want, types.UniTuple) else [args[1]]
+        sizes = cgutils.unpack_tuple(b, args[1], rank) if isinstance(want, types.UniTuple) else [args[1]]
         item = ctx.get_abi_sizeof(ctx.get_data_type(array.dtype))
-        strides, step = [], I64(item)
+        strides: list[ir.Value] = []
+        step = I64(item)
         for size in reversed(sizes):
             strides.insert(0, step)
             step = b.mul(step, size)
@@ -330,13 +331,13 @@ def lanes_below(b, n):
 
 @word(F32, F32, F32, F32)
 def fma(b, x, y, z):
-    """x * y + z."""
+    """X * y + z."""
     return fma_value(b, x, y, z)
 
 
 @intrinsic
 def select(tyctx, mask, x, y):
-    """x where the mask is set, else y."""
+    """X where the mask is set, else y."""
     return x(MASK, x, x), lambda ctx, b, sig, a: b.select(*a)
 
 
@@ -372,7 +373,8 @@ def _unary(name, llvm_name):
 
 
 for _name, _intrinsic in (
-    ("vabs", "fabs"), ("vsqrt", "sqrt"), ("vfloor", "floor"), ("vceil", "ceil"), ("vround", "rint"), ("vtrunc", "trunc"),
+    ("vabs", "fabs"), ("vsqrt", "sqrt"), ("vfloor", "floor"), ("vceil", "ceil"), ("vround", "rint"),
+    ("vtrunc", "trunc"),
 ):  # fmt: skip
     _unary(_name, _intrinsic)
 
@@ -628,12 +630,12 @@ def sched_yield(b):
 
 @word(types.void, ADDR, ADDR, types.int64)
 def copy_bytes(b, to, source, nbytes):
-    """memcpy."""
+    """Memcpy."""
     pointers = [b.inttoptr(x, I8.as_pointer()) for x in (to, source)]
     call(b, "llvm.memcpy.p0.p0.i64", ir.VoidType(), [*pointers, nbytes, I1(0)])
 
 
 @word(types.void, ADDR, types.uint8, types.int64)
 def fill_bytes(b, to, value, nbytes):
-    """memset."""
+    """Memset."""
     call(b, "llvm.memset.p0.i64", ir.VoidType(), [b.inttoptr(to, I8.as_pointer()), value, nbytes, I1(0)])

@@ -11,7 +11,18 @@ from numba import types
 from numba.extending import intrinsic, models, register_model
 
 from bolt_numba.kernels.cpu.simd import (
-    ADDR, F32, I64, LANES, fma_value, load, masked_load, masked_store, splat_value, store, tail_mask, vector,
+    ADDR,
+    F32,
+    I64,
+    LANES,
+    fma_value,
+    load,
+    masked_load,
+    masked_store,
+    splat_value,
+    store,
+    tail_mask,
+    vector,
 )  # fmt: skip
 
 BYTES = 4 * LANES
@@ -144,7 +155,7 @@ def tile_store_n(tyctx, acc, address, ld, n):
 
 
 def _rank1(b, acc, tile, xs, brow):
-    """tile += outer(xs, the row of B at brow)."""
+    """Tile += outer(xs, the row of B at brow)."""
     cols = [load(b, brow, vector("f32"), 4, BYTES * j) for j in range(acc.nv)]
     for i in range(acc.mr):
         x = splat_value(b, xs(i))
@@ -156,7 +167,7 @@ def _rank1(b, acc, tile, xs, brow):
 
 @intrinsic
 def tile_rank1(tyctx, acc, a, lda, brow):
-    """acc += outer(one f32 from each row of A, ``lda`` bytes apart; the row of B at ``brow``)."""
+    """Acc += outer(one f32 from each row of A, ``lda`` bytes apart; the row of B at ``brow``)."""
 
     def codegen(ctx, b, sig, args):
         tile, a, lda, brow = args
@@ -167,7 +178,7 @@ def tile_rank1(tyctx, acc, a, lda, brow):
 
 @intrinsic
 def tile_rank1_rows(tyctx, acc, rows, offset, brow):
-    """acc += outer(the f32 at ``rows[i] + offset``; the row of B at ``brow``)."""
+    """Acc += outer(the f32 at ``rows[i] + offset``; the row of B at ``brow``)."""
 
     def codegen(ctx, b, sig, args):
         tile, rows, offset, brow = args
@@ -248,7 +259,11 @@ def tile_add_row_n(tyctx, acc, address, n):
 @intrinsic
 def tile_add_tile(tyctx, x, y):
     """Elementwise sum."""
-    return x(x, x), lambda ctx, b, sig, a: _build(b, x, lambda i, j: b.fadd(_vec(b, x, a[0], i, j), _vec(b, x, a[1], i, j)))
+
+    def codegen(ctx, b, sig, a):
+        return _build(b, x, lambda i, j: b.fadd(_vec(b, x, a[0], i, j), _vec(b, x, a[1], i, j)))
+
+    return x(x, x), codegen
 
 
 @intrinsic
