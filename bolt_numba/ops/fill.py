@@ -1,0 +1,100 @@
+"""Arrays made from a shape or a rule: constants, ranges, diagonals, triangles."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bolt_numba.ops.dtypes import INDICES, same_dtype
+from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
+from bolt_numba.ops.shapes import known_dims, known_length, shape_of, unknown_shape
+from bolt_numba.types import F32, F64, I16, I32, I64, AnyDType, Array, TensorType
+
+
+@op("Range")
+class Range(Op):
+    """y = start, start + delta, ... before limit.  Operands: scalars of one number dtype.  Source: ONNX Range-11."""
+
+    value_inputs = (0, 1, 2)
+
+    def infer(self, start: TensorType, limit: TensorType, delta: TensorType) -> TensorType:
+        dtype = same_dtype(self, start, limit, delta)
+        want_dtype(self, "start", dtype, F32, F64, I16, I32, I64)
+        if all(t.known is not None for t in (start, limit, delta)):
+            args = [t.known for t in (start, limit, delta)]
+            return TensorType(dtype, (self._count(*args),))  # type: ignore[arg-type]  # none is None
+        ends = [known_dims(t) for t in (start, limit, delta)] if dtype.kind == "i" else [None]
+        if any(e is None for e in ends):
+            return TensorType(dtype, (fresh_dim("range"),))
+        (first,), (last,), (step,) = ends  # type: ignore[misc]  # none is None
+        if not isinstance(step, int) or step < 1:
+            return TensorType(dtype, (fresh_dim("range"),))
+        return TensorType(dtype, ((last - first + (step - 1)) // step,))
+
+    def _count(self, start: Array, limit: Array, delta: Array) -> int:
+        a, b, d = (v.reshape(-1)[0].item() for v in (start, limit, delta))
+        if d == 0:
+            raise self.fail("delta", d, "not 0")
+        return max(int(np.ceil((b - a) / d)), 0)
+
+    def reference(self, start: Array, limit: Array, delta: Array) -> Array:
+        steps = np.arange(self._count(start, limit, delta)).astype(start.dtype)
+        return np.asarray(start.reshape(-1)[0] + steps * delta.reshape(-1)[0], dtype=start.dtype)
+
+
+@op("ConstantOfShape")
+class ConstantOfShape(Op):
+    """y = an array of one value.  shape: [r] i64 -> y: ``dtype``.  Source: ONNX ConstantOfShape-25."""
+
+    value: float | int | bool = 0.0
+    dtype: AnyDType = F32
+    value_inputs = (0,)
+
+    def infer(self, shape: TensorType) -> TensorType:
+        want_dtype(self, "shape", shape.dtype, *INDICES)
+        dims = known_dims(shape)
+        if dims is not None and any(isinstance(d, int) and d < 0 for d in dims):
+            raise self.fail("shape", dims, "dimensions of at least 0")
+        return TensorType(self.dtype, unknown_shape(known_length(shape)) if dims is None else tuple(dims))
+
+    def reference(self, shape: Array) -> Array:
+        return np.full([int(d) for d in shape], self.value, dtype=self.dtype)
+
+
+@op("Trilu")
+class Trilu(Op):
+    """y = x with zeros below (upper) or above the k-th diagonal of its last two axes.
+
+    x: [..., M, N] any number or bool · k: scalar i64, 0 without it -> y: like x.  Source: ONNX Trilu-14.
+    """
+
+    upper: bool = True
+
+    def infer(self, x: TensorType, k: TensorType | None = None) -> TensorType:
+        if x.shape is not None and len(x.shape) < 2:
+            raise self.fail("rank of x", len(x.shape), "at least 2")
+        if k is not None:
+            want_dtype(self, "k", k.dtype, *INDICES)
+        return TensorType(x.dtype, x.shape)
+
+    def reference(self, x: Array, k: Array | None = None) -> Array:
+        diagonal = 0 if k is None else int(k.reshape(-1)[0])
+        rows, columns = np.arange(x.shape[-2])[:, None], np.arange(x.shape[-1])[None, :]
+        kept = columns - rows >= diagonal if self.upper else columns - rows <= diagonal
+        return np.where(kept, x, np.zeros((), dtype=x.dtype))
+
+
+@op("EyeLike")
+class EyeLike(Op):
+    """y = ones on the k-th diagonal, else zeros.
+
+    x: [M, N] any -> y: like x, of ``dtype`` if given.  Source: ONNX EyeLike-22.
+    """
+
+    dtype: AnyDType | None = None
+    k: int = 0
+
+    def infer(self, x: TensorType) -> TensorType:
+        return TensorType(self.dtype or x.dtype, shape_of(self, "x", x, 2))
+
+    def reference(self, x: Array) -> Array:
+        return np.eye(x.shape[0], x.shape[1], k=self.k).astype(self.dtype or x.dtype)

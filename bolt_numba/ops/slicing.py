@@ -1,0 +1,164 @@
+"""Parts of an array and surroundings of it: Slice and Pad."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.ops.dtypes import INDICES
+from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
+from bolt_numba.ops.shapes import known_dims, known_ints, known_length, shape_of, unknown_shape
+from bolt_numba.types import Array, Dim, Sym, TensorType
+
+FAR = 2**31 - 1
+"""A slice bound of at least this (or of at most minus this) means the end, whatever the length."""
+
+
+def slice_bounds(size: int, start: int, end: int, step: int) -> tuple[int, int]:
+    """First index and number of indices of a slice, clamped to ``size``.  Source: ONNX Slice-13."""
+    first, last = (v + size if v < 0 else v for v in (start, end))
+    if step > 0:
+        first, last = (min(max(v, 0), size) for v in (first, last))
+        return first, max(-(-(last - first) // step), 0)
+    first, last = min(max(first, 0), size - 1), min(max(last, -1), size - 1)
+    return first, max(-(-(first - last) // -step), 0)
+
+
+def _symbolic_length(size: Dim, start: Dim, end: Dim, step: int) -> Dim | None:
+    """Length of a slice of a symbolic axis when a formula gives it, taking the axis to reach over start and end."""
+    if isinstance(start, Sym) or abs(step) != 1:
+        whole = start == 0 and not isinstance(end, Sym) and end >= FAR and step > 0
+        return (size + step - 1) // step if whole else None
+    if step == -1:
+        return size if (start == -1 or start >= FAR) and not isinstance(end, Sym) and end <= -FAR else None
+    if end == size or (isinstance(end, int) and end >= FAR):
+        return size - start if start >= 0 else 1 if start == -1 else None
+    if isinstance(end, Sym) or not isinstance(size, Sym):
+        return None
+    if start >= 0 and end < 0:
+        return size + end - start
+    return 0 if 0 <= end <= start else None
+
+
+@op("Slice")
+class Slice(Op):
+    """y = every step-th element from start to end (not included) along some axes; negative bounds count from the end.
+
+    x: [...] any · starts, ends, axes, steps: [m] i32 or i64; axes 0…m-1 and steps 1 without them; bounds out of range
+    are clamped -> y: x's dtype.  Source: ONNX Slice-13.
+    """
+
+    on_symbols = True
+    value_inputs = (1, 2, 3, 4)
+
+    def infer(
+        self,
+        x: TensorType,
+        starts: TensorType,
+        ends: TensorType,
+        axes: TensorType | None = None,
+        steps: TensorType | None = None,
+    ) -> TensorType:
+        for t in (starts, ends, axes, steps):
+            if t is not None:
+                want_dtype(self, "bounds, axes and steps", t.dtype, *INDICES)
+        if x.shape is None:
+            return TensorType(x.dtype, None)
+        rank = len(x.shape)
+        count = next((n for n in map(known_length, (starts, ends)) if n is not None), None)
+        where = list(range(count or 0)) if axes is None else known_ints(axes)
+        if count is None or where is None:
+            return TensorType(x.dtype, unknown_shape(rank))
+        unknown: list[None] = [None] * count
+        first, last = known_dims(starts) or unknown, known_dims(ends) or unknown
+        by = [1] * count if steps is None else known_ints(steps) or unknown
+        if not len(first) == len(last) == len(where) == len(by):
+            raise self.fail("lengths of starts, ends, axes, steps", [len(v) for v in (first, last, where, by)], "equal")
+        dims = list(x.shape)
+        for a, start, end, step in zip(where, first, last, by, strict=True):
+            axis = normalise_axis(self, a, rank)
+            dims[axis] = self._length(x.shape[axis], start, end, step)
+        return TensorType(x.dtype, tuple(dims))
+
+    def _length(self, size: Dim, start: Dim | None, end: Dim | None, step: int | None) -> Dim:
+        if step == 0:
+            raise self.fail("steps", 0, "not 0")
+        if start is None or end is None or step is None:
+            return fresh_dim("slice")
+        if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
+            return slice_bounds(size, start, end, step)[1]
+        length = _symbolic_length(size, start, end, step)
+        return fresh_dim("slice") if length is None else length
+
+    def reference(
+        self, x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
+    ) -> Array:
+        index: list[Any] = [slice(None)] * x.ndim
+        where = range(starts.size) if axes is None else [int(a) for a in axes]
+        by = [1] * starts.size if steps is None else [int(s) for s in steps]
+        for a, start, end, step in zip(where, starts, ends, by, strict=True):
+            size = x.shape[a]
+            first, count = slice_bounds(size, int(start), int(end), step)
+            stop = first + count * step
+            index[a] = slice(first, None if stop < 0 else stop, step) if count else slice(0, 0)
+        return np.array(x[tuple(index)], order="C")
+
+
+@op("Pad")
+class Pad(Op):
+    """y = x with elements added around it, or cut off where a pad is negative (cut first, then added).
+
+    x: [...] any · pads: [2 m] i64, begins then ends · value: scalar of x's dtype, 0 without it · axes: [m], all without
+    it -> y: x's dtype.  mode: constant, reflect (without the edge), edge, wrap.  Source: ONNX Pad-25.
+    """
+
+    mode: str = "constant"
+    value_inputs = (1, 3)
+
+    def infer(
+        self,
+        x: TensorType,
+        pads: TensorType,
+        value: TensorType | None = None,
+        axes: TensorType | None = None,
+    ) -> TensorType:
+        if self.mode not in ("constant", "reflect", "edge", "wrap"):
+            raise self.fail("mode", self.mode, "constant, reflect, edge or wrap")
+        want_dtype(self, "pads", pads.dtype, *INDICES)
+        if value is not None:
+            want_dtype(self, "value", value.dtype, x.dtype)
+        shape = shape_of(self, "x", x)
+        if shape is None:
+            return TensorType(x.dtype, None)
+        widths = known_dims(pads)
+        where = list(range(len(shape))) if axes is None else known_ints(axes)
+        if widths is None or where is None:
+            return TensorType(x.dtype, unknown_shape(len(shape)))
+        if len(widths) != 2 * len(where):
+            raise self.fail("length of pads", len(widths), 2 * len(where))
+        dims = list(shape)
+        for i, a in enumerate(where):
+            axis = normalise_axis(self, a, len(shape))
+            dims[axis] = shape[axis] + widths[i] + widths[len(where) + i]
+            size = dims[axis]
+            if isinstance(size, int) and size < 0:
+                raise self.fail("pads", widths, f"no more cut off than {shape[axis]} on axis {axis}")
+        return TensorType(x.dtype, tuple(dims))
+
+    def reference(self, x: Array, pads: Array, value: Array | None = None, axes: Array | None = None) -> Array:
+        where: Sequence[int] = range(x.ndim) if axes is None else [int(a) for a in axes]
+        added = [(0, 0)] * x.ndim
+        index: list[Any] = [slice(None)] * x.ndim
+        for i, a in enumerate(where):
+            begin, end = int(pads[i]), int(pads[len(where) + i])
+            added[a] = (max(begin, 0), max(end, 0))
+            index[a] = slice(max(-begin, 0), x.shape[a] - max(-end, 0))
+        kept = x[tuple(index)]
+        if self.mode != "constant":
+            return np.pad(kept, added, mode=self.mode)  # type: ignore[call-overload, no-any-return]
+        fill = x.dtype.type(0) if value is None or x.dtype == object else value.reshape(-1)[0]
+        y = np.full([d + b + e for d, (b, e) in zip(kept.shape, added, strict=True)], fill, dtype=x.dtype)
+        y[tuple(slice(b, b + d) for d, (b, _) in zip(kept.shape, added, strict=True))] = kept
+        return y
