@@ -31,7 +31,7 @@ NUMBERS = FLOATS + INTS
 
 def accumulator(dtype: AnyDType) -> AnyDType:
     """Dtype in which references compute: f32 for the narrower floats, else ``dtype`` itself."""
-    return F32 if dtype.kind not in "fiub" or dtype == F16 else dtype
+    return F32 if dtype in (F16, BF16) else dtype
 
 
 def widened(x: Array) -> Array:

@@ -1,0 +1,361 @@
+"""Indexing: gather, scatter, and selections whose size depends on the data."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.ops.dtypes import INDICES, NUMBERS, same_dtype, widened
+from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
+from bolt_numba.ops.shapes import broadcast_dim, known_dims, shape_of
+from bolt_numba.types import BOOL, F32, I64, Array, Dim, Shape, Sym, TensorType
+
+_REDUCTIONS: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def _place(y: Array, index: Any, updates: Array, reduction: str) -> Array:
+    """``y[index] = updates``, combined by ``reduction``; later updates of one place come after earlier ones."""
+    if reduction == "none":
+        y[index] = updates
+        return y
+    wide = widened(y).copy() if widened(y) is y else widened(y)
+    _REDUCTIONS[reduction].at(wide, index, widened(updates))
+    return wide.astype(y.dtype, copy=False)
+
+
+def _want_reduction(owner: Op, reduction: str) -> None:
+    if reduction != "none" and reduction not in _REDUCTIONS:
+        raise owner.fail("reduction", reduction, "none, " + ", ".join(_REDUCTIONS))
+
+
+@op("Gather")
+class Gather(Op):
+    """y = slices of x along an axis, one for each index; negative indices count from the end.
+
+    x: [a..., d, b...] any · indices: [i...] i32 or i64 -> y: [a..., i..., b...].  Source: ONNX Gather-13.
+    """
+
+    axis: int = 0
+    on_symbols = True
+
+    def infer(self, x: TensorType, indices: TensorType) -> TensorType:
+        want_dtype(self, "indices", indices.dtype, *INDICES)
+        if x.shape is None:
+            return TensorType(x.dtype, None)
+        axis = normalise_axis(self, self.axis, len(x.shape))
+        if indices.shape is None:
+            return TensorType(x.dtype, None)
+        return TensorType(x.dtype, x.shape[:axis] + indices.shape + x.shape[axis + 1 :])
+
+    def reference(self, x: Array, indices: Array) -> Array:
+        return np.asarray(np.take(x, indices.astype(I64, copy=False), axis=self.axis))
+
+
+@op("GatherElements")
+class GatherElements(Op):
+    """y[i][j] = x[indices[i][j]][j] for axis 0, likewise for the others.
+
+    x: [...] any · indices: [...] of x's rank, i32 or i64, not longer than x except along the axis -> y: indices' shape.
+    Source: ONNX GatherElements-13.
+    """
+
+    axis: int = 0
+
+    def infer(self, x: TensorType, indices: TensorType) -> TensorType:
+        want_dtype(self, "indices", indices.dtype, *INDICES)
+        _elementwise_index(self, x, indices)
+        return TensorType(x.dtype, indices.shape)
+
+    def reference(self, x: Array, indices: Array) -> Array:
+        axis = normalise_axis(self, self.axis, x.ndim)
+        return np.take_along_axis(_cropped(x, indices.shape, axis), indices.astype(I64, copy=False), axis)
+
+
+def _elementwise_index(owner: Any, x: TensorType, indices: TensorType) -> None:
+    """Check ranks and sizes of operands of GatherElements and ScatterElements; raises ShapeError."""
+    if x.shape is None:
+        return
+    axis = normalise_axis(owner, owner.axis, len(x.shape))
+    shape = shape_of(owner, "indices", indices, len(x.shape))
+    for i, (d, size) in enumerate(zip(shape or (), x.shape, strict=shape is not None)):
+        if i != axis and isinstance(d, int) and isinstance(size, int) and d > size:
+            raise owner.fail(f"dimension {i} of indices", d, f"at most {size}")
+
+
+def _cropped(x: Array, shape: tuple[int, ...], axis: int) -> Array:
+    return x[tuple(slice(None) if i == axis else slice(0, d) for i, d in enumerate(shape))]
+
+
+@op("GatherND")
+class GatherND(Op):
+    """y = slices of x at index tuples, which are the last axis of indices.
+
+    x: [b..., s...] any · indices: [b..., i..., m] i64 with batch_dims leading axes b -> y: [b..., i..., s[m:]...].
+    Source: ONNX GatherND-13.
+    """
+
+    batch_dims: int = 0
+
+    def infer(self, x: TensorType, indices: TensorType) -> TensorType:
+        want_dtype(self, "indices", indices.dtype, *INDICES)
+        if x.shape is None or indices.shape is None:
+            return TensorType(x.dtype, None)
+        b, depth = self.batch_dims, indices.shape[-1] if indices.shape else 0
+        if not 0 <= b < min(len(x.shape), len(indices.shape)):
+            raise self.fail("batch_dims", b, f"0 to {min(len(x.shape), len(indices.shape)) - 1}")
+        if isinstance(depth, Sym):
+            return TensorType(x.dtype, None)
+        if not 1 <= depth <= len(x.shape) - b:
+            raise self.fail("last dimension of indices", depth, f"1 to {len(x.shape) - b}")
+        return TensorType(x.dtype, indices.shape[:-1] + x.shape[b + depth :])
+
+    def reference(self, x: Array, indices: Array) -> Array:
+        b, depth = self.batch_dims, indices.shape[-1]
+        batch = indices.shape[:b]
+        grid = np.ogrid[tuple(slice(0, d) for d in batch)] if b else []
+        extra = (1,) * (indices.ndim - 1 - b)
+        leading = [np.reshape(g, g.shape + extra) for g in grid]
+        return np.array(x[(*leading, *(indices[..., i] for i in range(depth)))])
+
+
+@op("ScatterElements")
+class ScatterElements(Op):
+    """y = x with y[indices[i][j]][j] = updates[i][j] for axis 0, likewise for the others.
+
+    x: [...] any · indices: of x's rank, i32 or i64 · updates: indices' shape, x's dtype -> y: like x.
+    reduction: none, add, mul, max, min with what is there.  Source: ONNX ScatterElements-18.
+    """
+
+    axis: int = 0
+    reduction: str = "none"
+
+    def infer(self, x: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
+        want_dtype(self, "indices", indices.dtype, *INDICES)
+        _want_reduction(self, self.reduction)
+        same_dtype(self, x, updates)
+        _elementwise_index(self, x, indices)
+        if None not in (indices.shape, updates.shape) and len(indices.shape or ()) != len(updates.shape or ()):
+            raise self.fail("rank of updates", updates, f"that of {indices}")
+        return TensorType(x.dtype, x.shape)
+
+    def reference(self, x: Array, indices: Array, updates: Array) -> Array:
+        axis = normalise_axis(self, self.axis, x.ndim)
+        index: list[Any] = list(np.ogrid[tuple(slice(0, d) for d in indices.shape)])
+        index[axis] = indices
+        return _place(x.copy(), tuple(index), updates, self.reduction)
+
+
+@op("ScatterND")
+class ScatterND(Op):
+    """y = x with slices at index tuples replaced by updates.
+
+    x: [s...] any · indices: [i..., m] i64 · updates: [i..., s[m:]...] of x's dtype -> y: like x.
+    reduction: none, add, mul, max, min with what is there.  Source: ONNX ScatterND-18.
+    """
+
+    reduction: str = "none"
+
+    def infer(self, x: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
+        want_dtype(self, "indices", indices.dtype, *INDICES)
+        _want_reduction(self, self.reduction)
+        same_dtype(self, x, updates)
+        if x.shape is not None and indices.shape is not None:
+            depth = indices.shape[-1] if indices.shape else 0
+            if isinstance(depth, int):
+                if not 1 <= depth <= len(x.shape):
+                    raise self.fail("last dimension of indices", depth, f"1 to {len(x.shape)}")
+                wanted = indices.shape[:-1] + x.shape[depth:]
+                shape = shape_of(self, "updates", updates, len(wanted))
+                for a, b in zip(shape or (), wanted, strict=shape is not None):
+                    if isinstance(a, int) and isinstance(b, int) and a != b:
+                        raise self.fail("shape of updates", updates, wanted)
+        return TensorType(x.dtype, x.shape)
+
+    def reference(self, x: Array, indices: Array, updates: Array) -> Array:
+        index = tuple(indices[..., i] for i in range(indices.shape[-1]))
+        return _place(x.copy(), index, updates, self.reduction)
+
+
+@op("OneHot")
+class OneHot(Op):
+    """y = values[1] at the index along a new axis of length depth, else values[0].
+
+    indices: [i...] number; out of -depth…depth-1: no hot element · depth: scalar or [1] number · values: [2] any
+    -> y: [i..., depth with the axis put in], values' dtype.  Source: ONNX OneHot-11.
+    """
+
+    axis: int = -1
+    value_inputs = (1,)
+
+    def infer(self, indices: TensorType, depth: TensorType, values: TensorType) -> TensorType:
+        want_dtype(self, "indices", indices.dtype, *NUMBERS)
+        want_dtype(self, "depth", depth.dtype, *NUMBERS)
+        broadcast_dim(self, 2, (shape_of(self, "values", values, 1) or (2,))[0])
+        if indices.shape is None:
+            return TensorType(values.dtype, None)
+        axis = normalise_axis(self, self.axis, len(indices.shape) + 1)
+        count = known_dims(depth)
+        size: Dim = fresh_dim("depth") if count is None else count[0]
+        return TensorType(values.dtype, (*indices.shape[:axis], size, *indices.shape[axis:]))
+
+    def reference(self, indices: Array, depth: Array, values: Array) -> Array:
+        size = int(depth.reshape(-1)[0])
+        axis = normalise_axis(self, self.axis, indices.ndim + 1)
+        spot = np.expand_dims(indices.astype(I64), axis)
+        places = np.arange(size).reshape(-1, *(1,) * (indices.ndim - axis))
+        hot = (spot == places) | (spot + size == places)
+        return np.asarray(np.where(hot, values[1], values[0]), dtype=values.dtype)
+
+
+@op("NonZero")
+class NonZero(Op):
+    """y = indices of the elements that are not zero, one column each, in row-major order.
+
+    x: [...] number or bool -> y: [rank of x, count] i64; a scalar counts as rank 1.  Source: ONNX NonZero-13.
+    """
+
+    def infer(self, x: TensorType) -> TensorType:
+        rank: Dim = fresh_dim("rank") if x.shape is None else max(len(x.shape), 1)
+        return TensorType(I64, (rank, fresh_dim("nonzero")))
+
+    def reference(self, x: Array) -> Array:
+        return np.array(np.nonzero(np.atleast_1d(x)), dtype=I64)
+
+
+@op("Compress")
+class Compress(Op):
+    """y = the slices along an axis (None: the elements of flattened x) where the condition holds.
+
+    x: [...] any · condition: [m] bool, what is beyond m is left out -> y: x's dtype.  Source: ONNX Compress-11.
+    """
+
+    axis: int | None = None
+    value_inputs = (1,)
+
+    def infer(self, x: TensorType, condition: TensorType) -> TensorType:
+        want_dtype(self, "condition", condition.dtype, BOOL)
+        shape_of(self, "condition", condition, 1)
+        count: Dim = fresh_dim("kept") if condition.known is None else int(condition.known.sum())
+        if self.axis is None:
+            return TensorType(x.dtype, (count,))
+        if x.shape is None:
+            return TensorType(x.dtype, None)
+        axis = normalise_axis(self, self.axis, len(x.shape))
+        return TensorType(x.dtype, (*x.shape[:axis], count, *x.shape[axis + 1 :]))
+
+    def reference(self, x: Array, condition: Array) -> Array:
+        return np.compress(condition, x, axis=self.axis)
+
+
+@op("Unique")
+class Unique(Op):
+    """The different elements of flattened x, or its different slices along an axis.
+
+    x: [...] any -> y: x's dtype; first: index in x of the first occurrence of each; inverse: index in y of each of x's;
+    counts: occurrences; i64 [m].  Ascending when sorted, else in order of first occurrence.  Source: ONNX Unique-11.
+    """
+
+    axis: int | None = None
+    sorted: bool = True
+
+    def infer(self, x: TensorType) -> tuple[TensorType, ...]:
+        count = fresh_dim("unique")
+        size: Dim = fresh_dim()
+        shape: Shape | None = (count,)
+        if self.axis is not None:
+            shape = None
+            if x.shape is not None:
+                axis = normalise_axis(self, self.axis, len(x.shape))
+                shape, size = (*x.shape[:axis], count, *x.shape[axis + 1 :]), x.shape[axis]
+        elif x.is_static:
+            size = x.size
+        i64 = [TensorType(I64, (d,)) for d in (count, size, count)]
+        return (TensorType(x.dtype, shape), *i64)
+
+    def reference(self, x: Array) -> tuple[Array, ...]:
+        y, first, inverse, counts = np.unique(
+            x, return_index=True, return_inverse=True, return_counts=True, axis=self.axis
+        )
+        inverse = inverse.reshape(-1)
+        if not self.sorted:
+            order = np.argsort(first, kind="stable")
+            rank = np.empty_like(order)
+            rank[order] = np.arange(order.size)
+            y, first, counts = np.take(y, order, axis=self.axis or 0), first[order], counts[order]
+            inverse = rank[inverse]
+        return (y, *(v.astype(I64, copy=False) for v in (first, inverse, counts)))
+
+
+def _corners(boxes: Array, center_point_box: int) -> Array:
+    """Boxes [n, 4] as (y1, x1, y2, x2) with y1 <= y2 and x1 <= x2."""
+    if center_point_box:
+        x, y, w, h = boxes.T
+        return np.stack([y - h / 2, x - w / 2, y + h / 2, x + w / 2], axis=1)
+    low, high = np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])
+    return np.concatenate([low, high], axis=1)
+
+
+def _overlaps(box: Array, others: Array) -> Array:
+    """Intersection over union of one box with others, 0 where the union is empty."""
+    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
+    shared = np.prod(np.maximum(sides, 0), axis=1)
+    union = np.prod(box[2:] - box[:2]) + np.prod(others[:, 2:] - others[:, :2], axis=1) - shared
+    return np.asarray(np.divide(shared, union, out=np.zeros_like(shared), where=union > 0))
+
+
+@op("NonMaxSuppression")
+class NonMaxSuppression(Op):
+    """Boxes kept when in order of score each box removes those that overlap it too much.
+
+    boxes: [n, b, 4] f32, two corners (y, x, y, x) or with center_point_box=1 (x, y, w, h) · scores: [n, c, b] f32 ·
+    max_output_boxes_per_class: i64, 0 without it · iou_threshold: f32, 0 without it; above it a box goes ·
+    score_threshold: f32; only scores above it count -> y: [m, 3] i64 of (image, class, box).
+    Source: ONNX NonMaxSuppression-11.
+    """
+
+    center_point_box: int = 0
+
+    def infer(
+        self,
+        boxes: TensorType,
+        scores: TensorType,
+        max_output_boxes_per_class: TensorType | None = None,
+        iou_threshold: TensorType | None = None,
+        score_threshold: TensorType | None = None,
+    ) -> TensorType:
+        want_dtype(self, "boxes", boxes.dtype, F32)
+        want_dtype(self, "scores", scores.dtype, F32)
+        shape_of(self, "boxes", boxes, 3)
+        shape_of(self, "scores", scores, 3)
+        if max_output_boxes_per_class is not None:
+            want_dtype(self, "max_output_boxes_per_class", max_output_boxes_per_class.dtype, I64)
+        for t in (iou_threshold, score_threshold):
+            if t is not None:
+                want_dtype(self, "thresholds", t.dtype, F32)
+        return TensorType(I64, (fresh_dim("boxes"), 3))
+
+    def reference(
+        self,
+        boxes: Array,
+        scores: Array,
+        max_output_boxes_per_class: Array | None = None,
+        iou_threshold: Array | None = None,
+        score_threshold: Array | None = None,
+    ) -> Array:
+        most = 0 if max_output_boxes_per_class is None else int(max_output_boxes_per_class.reshape(-1)[0])
+        overlap = F32.type(0) if iou_threshold is None else iou_threshold.reshape(-1)[0]
+        rows: list[tuple[int, int, int]] = []
+        corners = [_corners(b, self.center_point_box) for b in boxes]
+        for n, c in itertools.product(range(scores.shape[0]), range(scores.shape[1])):
+            order = np.argsort(-scores[n, c], kind="stable")
+            if score_threshold is not None:
+                order = order[scores[n, c][order] > score_threshold.reshape(-1)[0]]
+            kept = 0
+            while order.size and kept < most:
+                rows.append((n, c, int(order[0])))
+                kept += 1
+                rest = order[1:]
+                order = rest[_overlaps(corners[n][order[0]], corners[n][rest]) <= overlap]
+        return np.array(rows, dtype=I64).reshape(-1, 3)
