@@ -157,7 +157,7 @@ def alias_concats(jobs: Sequence[Job], kept: set[int]) -> None:
         return
     users = _Users(jobs)
     for job in reversed(jobs):
-        if isinstance(job.op, Concat) and job.steps is not None:
+        if isinstance(job.op, Concat):
             _alias_concat(job, users, kept)
 
 

@@ -1,0 +1,240 @@
+"""The project's bars, one command each: ``python -m bench.bars speed|kernels|overhead|start|memory|all``.
+
+Everything is measured side by side with onnxruntime in one run; ratios are peer time / our time (above 1: we are faster).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnxruntime as ort
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import bolt_numba as bn
+from bench.measure import geometric_mean, interleave
+from bench.models import MODELS, Feeds
+from bench.peak import peak_gflops
+
+app = typer.Typer(add_completion=False, help=__doc__, no_args_is_help=True)
+console = Console()
+Threads = Annotated[list[int], typer.Option(help="thread counts")]
+
+
+def ort_session(source: str | bytes, threads: int) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def difference(ours: list[Any], theirs: list[Any]) -> tuple[float, bool]:
+    """Largest absolute difference, and whether all is within rtol 1e-3, atol 1e-4."""
+    worst, close = 0.0, True
+    for a, b in zip(ours, theirs, strict=True):
+        if a.size:
+            worst = max(worst, float(np.max(np.abs(a.astype("f8") - b.astype("f8")))))
+        close &= a.shape == b.shape and bool(np.allclose(a, b, rtol=1e-3, atol=1e-4))
+    return worst, close
+
+
+def compare(path: str | bytes, feeds: Feeds, threads: int, turns: int) -> dict[str, Any]:
+    """Milliseconds of both engines, their ratio, and how far their results are apart."""
+    mine, theirs = bn.compile(path, threads=threads), ort_session(path, threads)
+    worst, close = difference(mine.run(None, feeds), theirs.run(None, feeds))
+    times = interleave({"bolt": lambda: mine.run(None, feeds), "ort": lambda: theirs.run(None, feeds)}, turns=turns)
+    return {
+        "bolt_ms": times["bolt"].median * 1e3,
+        "ort_ms": times["ort"].median * 1e3,
+        "ratio": times["ort"].median / times["bolt"].median,
+        "max_difference": worst,
+        "close": close,
+    }
+
+
+@app.command()
+def speed(
+    threads: Threads = [1, 2],  # noqa: B006 - typer reads it once
+    model: Annotated[list[str] | None, typer.Option(help="only these models")] = None,
+    turns: int = 9,
+    output: Annotated[Path | None, typer.Option(help="write JSON")] = None,
+) -> None:
+    """Latency of the model set against onnxruntime."""
+    rows = []
+    for name in model or list(MODELS):
+        entry = MODELS[name]
+        for count in threads:
+            row = {"model": name, "threads": count, **compare(str(entry.path()), entry.feeds(), count, turns)}
+            rows.append(row)
+            console.print(
+                f"{name:14} {count} thread(s)  bolt {row['bolt_ms']:9.3f} ms  ort {row['ort_ms']:9.3f} ms  "
+                f"ratio {row['ratio']:5.2f}  max diff {row['max_difference']:.1e} {'' if row['close'] else 'NOT CLOSE'}"
+            )
+    for count in threads:
+        counted = [r["ratio"] for r in rows if r["threads"] == count and MODELS[r["model"]].speed]
+        console.print(f"geometric mean, {count} thread(s): {geometric_mean(counted):.3f} over {len(counted)} models")
+    if output is not None:
+        output.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1), encoding="utf-8")
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were taken on."""
+    import llvmlite
+    import numba
+
+    from bolt_numba.kernels.cpu.isa import target
+
+    return {
+        "processor": platform.processor() or platform.machine(), "cores": os.cpu_count(), "isa": target().name,
+        "python": platform.python_version(), "numba": numba.__version__, "llvmlite": llvmlite.__version__,
+        "onnxruntime": ort.__version__, "date": time.strftime("%Y-%m-%d"), "peak_gflops": peak_gflops(),
+    }  # fmt: skip
+
+
+def one_node(op: str, shape: tuple[int, ...], weight: tuple[int, ...], **attributes: Any) -> bytes:
+    """An ONNX model of one operator with a random constant weight."""
+    w = np.random.default_rng(0).standard_normal(weight).astype("f4")
+    node = onnx.helper.make_node(op, ["x", "w"], ["y"], **attributes)
+    graph = onnx.helper.make_graph(
+        [node], op, [onnx.helper.make_tensor_value_info("x", 1, shape)],
+        [onnx.helper.make_tensor_value_info("y", 1, None)], [onnx.numpy_helper.from_array(w, "w")],
+    )  # fmt: skip
+    model: bytes = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9
+    ).SerializeToString()
+    return model
+
+
+@app.command()
+def kernels(turns: int = 15) -> None:
+    """Matrix product 1024^3 and the 3x3 convolution 56x56x64 -> 64, as shares of the measured peak of one core.
+
+    The convolution is timed with its layout changes, as a one-node model; its kernel alone is in the profile.
+    """
+    cases = {
+        "gemm 1024^3": (one_node("MatMul", (1024, 1024), (1024, 1024)), (1024, 1024), 2 * 1024**3),
+        "conv 3x3 56x56x64": (
+            one_node("Conv", (1, 64, 56, 56), (64, 64, 3, 3), pads=[1, 1, 1, 1]), (1, 64, 56, 56), 2 * 56 * 56 * 64 * 64 * 9
+        ),
+    }  # fmt: skip
+    for name, (model, shape, flop) in cases.items():
+        x = {"x": np.random.default_rng(1).standard_normal(shape).astype("f4")}
+        mine, theirs = bn.compile(model, threads=1), ort_session(model, 1)
+        times = interleave({"bolt": lambda: mine.run(None, x), "ort": lambda: theirs.run(None, x)}, turns=turns)  # noqa: B023
+        peak = peak_gflops()
+        alone = max(mine.profile(x, runs=50).rows, key=lambda r: r.seconds)
+        console.print(
+            f"{name:18} peak {peak:6.1f} GFLOP/s; kernel {flop / alone.seconds / 1e9:6.1f} "
+            f"({100 * flop / alone.seconds / 1e9 / peak:.0f} %, {alone.runner}); "
+            f"model: bolt {flop / times['bolt'].best / 1e9:6.1f}, ort {flop / times['ort'].best / 1e9:6.1f}"
+        )
+
+
+@app.command()
+def overhead() -> None:
+    """A model of ten tiny steps, and silero-vad (its speech frames are short)."""
+    nodes = [onnx.helper.make_node("MatMul", [f"v{i}", f"w{i}"], [f"v{i + 1}"]) for i in range(10)]
+    weights = [onnx.numpy_helper.from_array(np.eye(8, dtype="f4") * (i + 1), f"w{i}") for i in range(10)]
+    graph = onnx.helper.make_graph(
+        nodes, "tiny", [onnx.helper.make_tensor_value_info("v0", 1, (1, 8))],
+        [onnx.helper.make_tensor_value_info("v10", 1, (1, 8))], weights,
+    )  # fmt: skip
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+    x = {"v0": np.ones((1, 8), "f4")}
+    for threads in (1, 2):
+        row = compare(model.SerializeToString(), x, threads, turns=9)
+        console.print(
+            f"ten tiny steps, {threads} thread(s): bolt {row['bolt_ms'] * 1e3:6.2f} us, ort {row['ort_ms'] * 1e3:6.2f} us"
+        )
+    entry = MODELS["silero_vad"]
+    for threads in (1, 2):
+        row = compare(str(entry.path()), entry.feeds(), threads, turns=9)
+        console.print(
+            f"silero-vad, {threads} thread(s): bolt {row['bolt_ms'] * 1e3:6.1f} us, ort {row['ort_ms'] * 1e3:6.1f} us, "
+            f"ratio {row['ratio']:.2f}"
+        )
+
+
+_FIRST = """
+import sys, time
+t = time.perf_counter()
+import numpy as np
+feeds = dict(np.load(sys.argv[2]))
+if sys.argv[3] == "bolt":
+    import bolt_numba as bn
+    bn.compile(sys.argv[1], threads=int(sys.argv[4])).run(None, feeds)
+else:
+    import onnxruntime as ort
+    o = ort.SessionOptions(); o.intra_op_num_threads = int(sys.argv[4]); o.log_severity_level = 3
+    ort.InferenceSession(sys.argv[1], o, providers=["CPUExecutionProvider"]).run(None, feeds)
+seconds = time.perf_counter() - t
+import resource
+print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "numba" in sys.modules)
+"""
+
+
+def first_run(name: str, engine: str, threads: int = 1, cache: str | None = None) -> tuple[float, float, bool]:
+    """Seconds from the start of imports to the first result in a new process, peak RSS in MiB, numba imported."""
+    entry = MODELS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "feeds.npz"
+        np.savez(path, **entry.feeds())
+        env = dict(os.environ) | ({"BOLT_NUMBA_CACHE_DIR": cache} if cache else {})
+        command = [sys.executable, "-c", _FIRST, str(entry.path()), str(path), engine, str(threads)]
+        text = subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout
+    seconds, rss, numba = text.split()
+    return float(seconds), float(rss), numba == "True"
+
+
+@app.command()
+def start() -> None:
+    """Import time; open_nsfw from file to first result with a warm and a cold kernel cache."""
+    code = "import time; t=time.perf_counter(); import bolt_numba, sys; print(time.perf_counter()-t, 'numba' in sys.modules)"
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(7)]
+    imports = sorted(float(r.stdout.split()[0]) for r in runs)
+    console.print(f"import bolt_numba: {imports[3]:.3f} s (median of 7), numba imported: {runs[0].stdout.split()[1]}")
+    with tempfile.TemporaryDirectory() as cold:
+        seconds, _, _ = first_run("open_nsfw", "bolt", cache=cold)
+        console.print(f"open_nsfw, cold kernel cache: {seconds:.2f} s")
+        warm = sorted(first_run("open_nsfw", "bolt", cache=cold) for _ in range(5))
+    theirs = sorted(first_run("open_nsfw", "ort") for _ in range(5))
+    console.print(f"open_nsfw, warm: bolt {warm[2][0]:.2f} s (numba imported: {warm[2][2]}), ort {theirs[2][0]:.2f} s")
+
+
+@app.command()
+def memory(model: Annotated[list[str], typer.Option()] = ["resnet50", "open_nsfw", "minilm_128"]) -> None:  # noqa: B006
+    """Peak RSS of a process that loads a model and runs it once, with warm caches."""
+    code = "import resource, numpy; a=resource.getrusage(0).ru_maxrss; import numba; print((resource.getrusage(0).ru_maxrss-a)/1024)"
+    numba = float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    table = Table("model", "bolt MiB", "ort MiB", "importing numba costs MiB", "within ort + numba")
+    for name in model:
+        first_run(name, "bolt")
+        mine, theirs = first_run(name, "bolt")[1], first_run(name, "ort")[1]
+        table.add_row(name, f"{mine:.0f}", f"{theirs:.0f}", f"{numba:.0f}", str(mine <= theirs + numba))
+    console.print(table)
+
+
+@app.command(name="all")
+def everything() -> None:
+    """All of the above."""
+    kernels()
+    overhead()
+    start()
+    memory()
+    speed(threads=[1, 2], model=None, turns=9, output=None)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,95 @@
+"""Buffers that are alive at once never overlap; sharing happens where it may."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.interpret import interpret
+from bolt_numba.ops.pointwise import Add, Exp, Relu
+from bolt_numba.ops.shape import Concat, Reshape
+from bolt_numba.runtime.memory import ALIGN, Block, place
+from bolt_numba.runtime.plan import MakerContext, Packs, Plan, Planner, region_of
+from bolt_numba.runtime.runner import Runner
+from bolt_numba.types import F32, TensorType
+
+blocks = st.lists(
+    st.tuples(st.integers(1, 5000), st.integers(0, 12), st.integers(0, 6)).map(lambda t: Block(t[0], t[1], t[1] + t[2])),
+    max_size=40,
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(blocks)
+def test_live_blocks_do_not_overlap(found: list[Block]) -> None:
+    total = place(found)
+    for i, a in enumerate(found):
+        assert a.offset % ALIGN == 0
+        assert 0 <= a.offset <= total - a.nbytes
+        for b in found[:i]:
+            if a.first <= b.last and b.first <= a.last:
+                assert a.offset + a.nbytes <= b.offset or b.offset + b.nbytes <= a.offset
+
+
+def test_a_chain_of_equal_buffers_needs_two() -> None:
+    found = [Block(1024, i, i + 1) for i in range(20)]
+    assert place(found) == 2 * 1024
+
+
+def plan_of(graph: Graph, *shapes: tuple[int, ...]) -> Plan:
+    return Planner(region_of(graph), MakerContext(1, Packs())).plan([TensorType(F32, s) for s in shapes])
+
+
+def check(graph: Graph, **feeds: np.ndarray) -> None:
+    runner = Runner(region_of(graph), 1, Packs())
+    got = runner.run([feeds[v.name] for v in graph.inputs])
+    want = interpret(graph, feeds)
+    for name, array in zip(graph.output_names, got, strict=True):
+        np.testing.assert_allclose(array, want[name], rtol=1e-6)
+
+
+def test_pointwise_chain_runs_in_place() -> None:
+    g = Graph()
+    b = Builder(g)
+    x = g.add_input("x", TensorType(F32, (64, 64)))
+    y = b(Exp(), x)
+    for _ in range(5):
+        y = b(Relu(), b(Add(), y, np.float32(1)))
+    g.add_output(b(Exp(), y), "y")
+    assert plan_of(g, (64, 64)).memory.nbytes <= 2 * 64 * 64 * 4
+    check(g, x=np.linspace(-1, 1, 64 * 64, dtype=np.float32).reshape(64, 64))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_concat_writes_in_place_when_it_can(axis: int) -> None:
+    g = Graph()
+    b = Builder(g)
+    x = g.add_input("x", TensorType(F32, (3, 5)))
+    left, right = b(Exp(), x), b(Relu(), x)
+    inner = b(Concat(axis), left, right)
+    outer = b(Concat(axis), inner, x, b(Add(), left, np.float32(2)))
+    g.add_output(b(Relu(), outer), "y")
+    g.add_output(left, "left")
+    plan = plan_of(g, (3, 5))
+    if axis == 0:
+        assert any("in place" in job.runner for job in plan.jobs)
+    check(g, x=np.arange(-7, 8, dtype=np.float32).reshape(3, 5))
+
+
+def test_outputs_that_are_inputs_constants_or_views() -> None:
+    g = Graph()
+    b = Builder(g)
+    x = g.add_input("x", TensorType(F32, (2, 6)))
+    y = b(Exp(), x)
+    for value in (x, b(Reshape(), x, np.array([3, 4])), y, b(Reshape(), y, np.array([12])), b.const(np.ones(3, "f4")), y):
+        g.add_output(value, f"out{len(g.outputs)}")
+    feed = np.arange(12, dtype=np.float32).reshape(2, 6)
+    check(g, x=feed)
+    outputs = Runner(region_of(g), 1, Packs()).run([feed])
+    for i, array in enumerate(outputs):
+        assert not np.may_share_memory(array, feed)
+        assert not any(np.may_share_memory(array, other) for other in outputs[:i])
