@@ -14,9 +14,12 @@ from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import STRING, Array, Dim, Sym, TensorType, dtype_name
 
+MAX_FILL = 1 << 31
+"""Bytes that a constant stored as one repeated element may stand for."""
+
 
 class TensorTable:
-    """Constant arrays, each object once, at multiples of ``align`` bytes."""
+    """Constant arrays, each object once, at multiples of ``align`` bytes; of a broadcast one only its element."""
 
     def __init__(self, align: int) -> None:
         self.align = align
@@ -38,13 +41,15 @@ class TensorTable:
         if array.dtype == STRING:
             texts = [t.decode() if isinstance(t, bytes) else str(t) for t in array.ravel().tolist()]
             return {"dtype": "string", "shape": list(array.shape), "strings": texts}
-        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        fill = 1 < array.size and array.nbytes <= MAX_FILL and not any(array.strides)
+        raw = np.ascontiguousarray(array.reshape(-1)[:1] if fill else array).reshape(-1).view(np.uint8)
         offset = -(-self.nbytes // self.align) * self.align
         self.arrays.append((offset, raw))
         self.nbytes = offset + raw.nbytes
         return {
             "dtype": dtype_name(array.dtype),
             "shape": list(array.shape),
+            **({"fill": True} if fill else {}),
             "offset": offset,
             "bytes": raw.nbytes,
             "crc32": zlib.crc32(raw.data),

@@ -32,7 +32,7 @@ import numpy as np
 
 from bolt_numba.errors import BoltError, InvalidModelError
 from bolt_numba.ir.decode import read_graph
-from bolt_numba.ir.encode import TensorTable, graph_json
+from bolt_numba.ir.encode import MAX_FILL, TensorTable, graph_json
 from bolt_numba.ir.graph import Graph
 from bolt_numba.types import STRING, Array, dtype_from_name
 
@@ -200,6 +200,9 @@ def _tensor(index: int, row: Any, data: Array, check: bool) -> Array:
     count = 1
     for d in shape:
         count *= d
+    fill = row.get("fill") is True
+    if fill and count * dtype.itemsize <= MAX_FILL:
+        count = 1
     fits = type(at) is int and type(size) is int and at >= 0 and at % ALIGN == 0 and at + size <= len(data)
     if not fits or count * dtype.itemsize != size or dtype == STRING:
         raise InvalidModelError(f"{what}: got offset {at} and {size} bytes for {row.get('dtype')}{shape}")
@@ -207,6 +210,8 @@ def _tensor(index: int, row: Any, data: Array, check: bool) -> Array:
     if check and zlib.crc32(raw.data) != crc:
         raise InvalidModelError(f"{what}: checksum is wrong: the file is damaged")
     try:
+        if fill:
+            return np.broadcast_to(raw.view(dtype), shape)
         return raw.view(dtype).reshape(shape) if size else np.empty(shape, dtype)
     except ValueError as error:
         raise InvalidModelError(f"{what}: shape: got {shape}: {error}") from error

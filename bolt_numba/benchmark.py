@@ -1,0 +1,244 @@
+"""Measure a model on several engines in one run, interleaved, because machines are noisy: ratios are what counts.
+
+Loading, the first run and peak memory are measured in a fresh process for each engine:
+``python -m bolt_numba.benchmark '{"model": ..., "engine": ...}'`` is such a process.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bolt_numba import peers
+from bolt_numba.errors import BoltError
+from bolt_numba.feeds import random_feeds
+from bolt_numba.peers import BoltEngine, Engine, Feeds
+
+OURS = "bolt-numba"
+BLOCK = 0.02
+"""Seconds that one engine runs before the next one's turn."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """What one engine did.  latencies: seconds of each timed run; the others are None where not measured."""
+
+    engine: str
+    latencies: list[float] = field(default_factory=list)
+    load_s: float | None = None
+    first_run_s: float | None = None
+    peak_rss_bytes: int | None = None
+    error: str = ""
+
+    @property
+    def minimum(self) -> float:
+        return min(self.latencies)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.latencies)
+
+    @property
+    def p90(self) -> float:
+        ordered = sorted(self.latencies)
+        return ordered[min(len(ordered) - 1, round(0.9 * (len(ordered) - 1)))]
+
+    def to_json(self) -> dict[str, Any]:
+        times = {"min_s": self.minimum, "median_s": self.median, "p90_s": self.p90} if self.latencies else {}
+        return {
+            "engine": self.engine,
+            **times,
+            "runs": len(self.latencies),
+            "load_s": self.load_s,
+            "first_run_s": self.first_run_s,
+            "peak_rss_bytes": self.peak_rss_bytes,
+            "error": self.error,
+        }
+
+
+@dataclass(slots=True)
+class BenchReport:
+    """Every engine's figures, ours first."""
+
+    model: str
+    threads: int
+    shapes: dict[str, tuple[int, ...]]
+    engines: list[Measured]
+
+    def ratios(self) -> dict[str, dict[str, float]]:
+        """For each peer, its time over ours: above 1, bolt-numba is the faster one."""
+        ours = self.engines[0]
+        found = {}
+        for other in self.engines[1:]:
+            if ours.latencies and other.latencies:
+                found[other.engine] = {"min": other.minimum / ours.minimum, "median": other.median / ours.median}
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "threads": self.threads,
+            "shapes": {k: list(v) for k, v in self.shapes.items()},
+            "engines": [e.to_json() for e in self.engines],
+            "ratios": self.ratios(),
+        }
+
+
+def bench(
+    model: peers.Model,
+    *,
+    vs: Sequence[str] = (),
+    threads: int = 1,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    feeds: Feeds | None = None,
+    seed: int = 0,
+    seconds: float = 3.0,
+    processes: bool = True,
+    progress: Callable[[str], None] = lambda _: None,
+) -> BenchReport:
+    """Measure ``model`` here and on the engines of ``vs`` (a peer that fails is reported with its error).
+
+    shapes, feeds, seed: as `bolt_numba.feeds.random_feeds`.  seconds: of timed runs, all engines together.
+    processes: also start a process per engine for load time, first run and peak memory (needs a path).
+    """
+    ours = BoltEngine(model, threads)
+    arrays = random_feeds(ours.session.inputs, shapes, seed, feeds)
+    engines: dict[str, Engine] = {OURS: ours}
+    measured = {name: Measured(name) for name in (OURS, *vs)}
+    for name in vs:
+        progress(f"loading into {name}")
+        try:
+            engines[name] = peers.make(name, model, threads)
+        except BoltError as error:
+            measured[name].error = str(error)
+    progress("first runs")
+    for name in list(engines):
+        try:
+            engines[name].run(arrays)
+        except Exception as error:
+            if name == OURS:
+                raise
+            measured[name].error = f"{type(error).__name__}: {error}"
+            del engines[name]
+    progress("timing, interleaved")
+    for name, latencies in interleaved({n: _caller(e, arrays) for n, e in engines.items()}, seconds).items():
+        measured[name].latencies = latencies
+    sizes = {name: array.shape for name, array in arrays.items()}
+    if processes and not isinstance(model, bytes):
+        for name in engines:
+            progress(f"load time and memory of {name}, in its own process")
+            _add_process_figures(measured[name], model, threads, sizes)
+    label = "model" if isinstance(model, bytes) else Path(os.fspath(model)).name
+    return BenchReport(label, threads, sizes, list(measured.values()))
+
+
+def _caller(engine: Engine, feeds: Feeds) -> Callable[[], object]:
+    return lambda: engine.run(feeds)
+
+
+def interleaved(calls: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, list[float]]:
+    """Seconds of each call of each function, taken in turns of about `BLOCK` seconds, at least five turns each.
+
+    Before a turn the processor rests for a moment and one call is not timed, so that neither the idle threads of the
+    function before (which may spin) nor its cache contents are charged to this one.
+    """
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        stop = time.perf_counter() + seconds
+        turns = 0
+        while turns < 5 or time.perf_counter() < stop:
+            for name, call in calls.items():
+                time.sleep(0.002)
+                call()
+                _turn(call, found[name])
+            turns += 1
+    finally:
+        if collecting:
+            gc.enable()
+    return found
+
+
+def _turn(call: Callable[[], object], latencies: list[float]) -> None:
+    end = time.perf_counter() + BLOCK
+    while True:
+        start = time.perf_counter()
+        call()
+        now = time.perf_counter()
+        latencies.append(now - start)
+        if now >= end:
+            return
+
+
+def _add_process_figures(
+    into: Measured, model: str | os.PathLike[str], threads: int, shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    job = {"model": os.fspath(model), "engine": into.engine, "threads": threads, "shapes": shapes}
+    command = [sys.executable, "-m", "bolt_numba.benchmark", json.dumps(job)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        into.error = (done.stderr.strip().splitlines() or ["its process died"])[-1]
+        return
+    figures = json.loads(done.stdout.splitlines()[-1])
+    into.load_s, into.first_run_s = figures["load_s"], figures["first_run_s"]
+    into.peak_rss_bytes = figures["peak_rss_bytes"]
+
+
+def peak_rss() -> int | None:
+    """Largest resident set of this process so far in bytes; None where the system does not tell.
+
+    Source: VmHWM of proc(5), which, unlike ``ru_maxrss``, starts anew at exec.
+    """
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
+    rows = [line.split() for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(rows[0][1]) * 1024 if rows else None
+
+
+def main(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Load and run a model once in this process, and say what it took.
+
+    The inputs are known before, as an application's would be; importing the engine counts as loading.
+    """
+    model, shapes = job["model"], {k: tuple(v) for k, v in job["shapes"].items()}
+    start = time.perf_counter()
+    engine = peers.make(job["engine"], model, job["threads"])
+    load_s = time.perf_counter() - start
+    feeds = random_feeds(_inputs_of(engine), shapes)
+    start = time.perf_counter()
+    engine.run(feeds)
+    return {"load_s": load_s, "first_run_s": time.perf_counter() - start, "peak_rss_bytes": peak_rss()}
+
+
+def _inputs_of(engine: Any) -> list[Any]:
+    """The inputs of any engine as `TensorSpec`, learnt from the engine itself so that no other one is loaded."""
+    import numpy as np
+
+    from bolt_numba.types import TensorSpec
+
+    if isinstance(engine, BoltEngine):
+        return engine.session.inputs
+    if isinstance(engine, peers.OnnxRuntimeEngine):
+        kinds = {"float": "float32", "double": "float64"}
+        rows = [(i.name, i.type[7:-1], i.shape) for i in engine.session.get_inputs()]
+        return [TensorSpec(n, np.dtype(kinds.get(k, k)), tuple(d or "?" for d in s)) for n, k, s in rows]
+    return [
+        TensorSpec(i.any_name, np.dtype(i.element_type.to_dtype()), tuple(map(str, i.partial_shape)))
+        for i in engine.compiled.inputs
+    ]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(main(json.loads(sys.argv[1]))) + "\n")

@@ -1,0 +1,123 @@
+"""Other engines behind one small interface, for `bolt_numba.verification` and `bolt_numba.benchmark`.
+
+They are optional; nothing here runs unless a peer is asked for by name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from bolt_numba.errors import BoltError
+from bolt_numba.types import Array
+
+Model: TypeAlias = "str | os.PathLike[str] | bytes"
+Feeds: TypeAlias = Mapping[str, Array]
+
+
+class Engine(Protocol):
+    """A model ready to run."""
+
+    def run(self, feeds: Feeds) -> Sequence[Array]:
+        """All outputs, in the model's order."""
+        ...
+
+
+class BoltEngine:
+    """bolt-numba itself."""
+
+    def __init__(self, model: Model, threads: int) -> None:
+        from bolt_numba.session import compile as compile_model
+
+        self.session = compile_model(model, threads=threads)
+
+    def run(self, feeds: Feeds) -> Sequence[Array]:
+        return self.session.run(None, feeds)
+
+
+class OnnxRuntimeEngine:
+    """onnxruntime on the processor, with ``threads`` threads inside an operator and one operator at a time."""
+
+    def __init__(self, model: Model, threads: int) -> None:
+        ort = _module("onnxruntime")
+        options = ort.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.log_severity_level = 3
+        source = model if isinstance(model, bytes) else os.fspath(model)
+        self.session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+    def run(self, feeds: Feeds) -> Sequence[Array]:
+        return [np.asarray(a) for a in self.session.run(None, dict(feeds))]
+
+
+class OpenVinoEngine:
+    """OpenVINO on the processor, arithmetic in f32, tuned for latency."""
+
+    def __init__(self, model: Model, threads: int) -> None:
+        core = _module("openvino").Core()
+        source = core.read_model(model if isinstance(model, bytes) else os.fspath(model))
+        hints = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
+        self.compiled = core.compile_model(source, "CPU", hints)
+        self.request = self.compiled.create_infer_request()
+
+    def run(self, feeds: Feeds) -> Sequence[Array]:
+        found = self.request.infer(dict(feeds), share_inputs=True, share_outputs=False)
+        return [np.asarray(found[i]) for i in range(len(self.compiled.outputs))]
+
+
+ENGINES: dict[str, Callable[[Model, int], Engine]] = {
+    "bolt-numba": BoltEngine,
+    "onnxruntime": OnnxRuntimeEngine,
+    "openvino": OpenVinoEngine,
+}
+
+
+def make(name: str, model: Model, threads: int) -> Engine:
+    """The engine called ``name``, with the model loaded.  Raises BoltError when it is unknown, absent or refuses."""
+    if name not in ENGINES:
+        raise BoltError(f"engine: got {name!r}, wanted one of {', '.join(ENGINES)}")
+    try:
+        return ENGINES[name](model, threads)
+    except BoltError:
+        raise
+    except Exception as error:  # whatever a peer raises for a model that it does not take
+        raise BoltError(f"{name}: does not load the model: {_line(error)}") from error
+
+
+def is_installed(name: str) -> bool:
+    """Whether the engine's package can be imported."""
+    return name == "bolt-numba" or importlib.util.find_spec(name) is not None
+
+
+def with_outputs(model: Model, wanted: Callable[[str], bool]) -> tuple[bytes, list[str]]:
+    """An ONNX model that returns all its own outputs, then the results of its nodes whose names are wanted.
+
+    Returns the model and the names of all outputs.
+    """
+    onnx = _module("onnx")
+    proto = onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(os.fspath(Path(model)))
+    names = [o.name for o in proto.graph.output]
+    for node in proto.graph.node:
+        for name in node.output:
+            if name and name not in names and wanted(name):
+                names.append(name)
+                proto.graph.output.append(onnx.ValueInfoProto(name=name))
+    return proto.SerializeToString(), names
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise BoltError(f"{name}: is not installed: pip install 'bolt-numba[peers]'") from error
+
+
+def _line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}"

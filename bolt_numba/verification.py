@@ -1,0 +1,240 @@
+"""Compare a model's results with another engine's, tensor by tensor, and name the first that diverges."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from bolt_numba.errors import BoltError
+from bolt_numba.feeds import random_feeds
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.interpret import interpret
+from bolt_numba.peers import Feeds, Model, make, with_outputs
+from bolt_numba.session import Session, load
+from bolt_numba.types import Array, dtype_name
+
+AT_ONCE = 256
+"""Intermediate tensors held in memory at one time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorCheck:
+    """One tensor compared.  max_abs and max_rel are over all elements, the latter relative to the wanted value.
+
+    kind: ``"output"``, of the session as it is; ``"intermediate"``, of a session that returns it too, which fuses
+    less; ``"bisected"``, of a session that returns only it besides the outputs.
+    """
+
+    name: str
+    kind: str
+    ok: bool
+    dtype: str
+    shape: tuple[int, ...]
+    max_abs: float
+    max_rel: float
+    note: str = ""
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """Every comparison, in the order of computation; ``ok`` when the outputs agree."""
+
+    checks: list[TensorCheck]
+    against: str
+    rtol: float
+    atol: float
+
+    @property
+    def ok(self) -> bool:
+        return all(c.ok for c in self.checks if c.kind == "output")
+
+    @property
+    def max_abs(self) -> float:
+        """Largest absolute difference of an output."""
+        return max((c.max_abs for c in self.checks if c.kind == "output"), default=0.0)
+
+    @property
+    def first_divergent(self) -> str | None:
+        """Name of the first tensor in the order of computation that does not agree."""
+        bad = [c for c in self.checks if not c.ok]
+        return min(bad, key=lambda c: c.kind == "output").name if bad else None
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        count = sum(c.kind == "intermediate" for c in self.checks)
+        head = f"{'agrees' if self.ok else 'DIFFERS'}: {count} intermediates and the outputs, against {self.against}"
+        limits = f"rtol {self.rtol:g}, atol {self.atol:g}"
+        worst = f"largest absolute difference of an output {self.max_abs:.3g} ({limits})"
+        first = "" if self.first_divergent is None else f"\nfirst divergent tensor: {self.first_divergent}"
+        return f"{head}\n{worst}{first}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "against": self.against,
+            "rtol": self.rtol,
+            "atol": self.atol,
+            "max_abs": self.max_abs,
+            "first_divergent": self.first_divergent,
+            "tensors": [{f: getattr(c, f) for f in TensorCheck.__slots__} for c in self.checks],
+        }
+
+
+class Judge(Protocol):
+    """Who knows the right values."""
+
+    def names(self) -> set[str]: ...
+
+    def values(self, names: Sequence[str]) -> dict[str, Array]: ...
+
+
+class _OnnxRuntime:
+    """onnxruntime on the same file; every result of its main graph can be asked for."""
+
+    def __init__(self, model: Model, feeds: Feeds) -> None:
+        self.model, self.feeds = model, feeds
+
+    def names(self) -> set[str]:
+        return set(with_outputs(self.model, lambda _: True)[1])
+
+    def values(self, names: Sequence[str]) -> dict[str, Array]:
+        wanted = set(names)
+        extended, outputs = with_outputs(self.model, wanted.__contains__)
+        found = make("onnxruntime", extended, 0).run(self.feeds)
+        return {n: a for n, a in zip(outputs, found, strict=True) if n in wanted}
+
+
+class _Reference:
+    """The references of the operators of the graph as loaded."""
+
+    def __init__(self, graph: Graph, feeds: Feeds) -> None:
+        self.graph, self.feeds = graph, feeds
+
+    def names(self) -> set[str]:
+        return {v.name for v in self.graph.values()} | set(self.graph.output_names)
+
+    def values(self, names: Sequence[str]) -> dict[str, Array]:
+        return interpret(self.graph, self.feeds, names)
+
+
+def verify(
+    model: Model | Graph,
+    against: str = "onnxruntime",
+    *,
+    feeds: Feeds | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    seed: int = 0,
+    rtol: float = 1e-3,
+    atol: float = 1e-4,
+    threads: int | None = None,
+    intermediates: bool = True,
+) -> VerifyReport:
+    """Run ``model`` here and elsewhere on the same inputs, and compare every tensor that both can name.
+
+    against: ``"onnxruntime"`` (the model must be an ONNX file, or a graph loaded from one) or ``"reference"``, the
+    naive meaning of the operators.  feeds, shapes, seed: as `bolt_numba.feeds.random_feeds`.  Floats agree within
+    ``atol + rtol * |wanted|``, other dtypes exactly.
+    """
+    graph = load(model)
+    session = Session(graph, threads=threads)
+    arrays = random_feeds(session.inputs, shapes, seed, feeds)
+    judge = _judge(against, model, graph, arrays)
+    outputs = [s.name for s in session.outputs]
+    wanted = judge.values(outputs)
+    finals = [
+        compare(name, "output", got, wanted[name], rtol, atol)
+        for name, got in zip(outputs, session.run(None, arrays), strict=True)
+    ]
+    checks: list[TensorCheck] = []
+    if intermediates:
+        comparer = _Comparer(session, judge, arrays, rtol, atol)
+        inner = _inner_names(graph, judge.names() - set(outputs))
+        checks = list(comparer.all_of(inner))
+        if not all(c.ok for c in finals) and all(c.ok for c in checks):
+            checks += comparer.bisect(inner)
+    session.close()
+    return VerifyReport(checks + finals, against, rtol, atol)
+
+
+def compare(name: str, kind: str, got: Array, wanted: Array, rtol: float, atol: float) -> TensorCheck:
+    """One tensor against the wanted one."""
+    facts = (name, kind)
+    what = (dtype_name(got.dtype), got.shape)
+    if got.shape != wanted.shape or got.dtype != wanted.dtype:
+        note = f"got {what[0]}{list(got.shape)}, wanted {dtype_name(wanted.dtype)}{list(wanted.shape)}"
+        return TensorCheck(*facts, False, *what, np.inf, np.inf, note)
+    if got.dtype == object or not got.size:
+        same = bool(np.array_equal(got, wanted))
+        return TensorCheck(*facts, same, *what, 0.0, 0.0, "" if same else "contents differ")
+    a, b = got.astype(np.float64), wanted.astype(np.float64)
+    exact = got.dtype.kind in "iub"
+    with np.errstate(invalid="ignore", over="ignore"):
+        close = a == b if exact else np.isclose(a, b, rtol, atol, equal_nan=True)
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        gap = np.where(same, 0.0, np.abs(a - b))
+        gap = np.where(np.isnan(gap), np.inf, gap)
+        relative = gap / np.maximum(np.abs(b), np.finfo(np.float32).tiny)
+    bad = int(close.size - np.count_nonzero(close))
+    note = f"{bad} of {close.size} elements differ" if bad else ""
+    return TensorCheck(*facts, not bad, *what, float(gap.max()), float(np.nanmax(relative)), note)
+
+
+class _Comparer:
+    """Compares intermediate tensors of one session with one judge's."""
+
+    def __init__(self, session: Session, judge: Judge, feeds: Feeds, rtol: float, atol: float) -> None:
+        self.session, self.judge, self.feeds = session, judge, feeds
+        self.rtol, self.atol = rtol, atol
+
+    def all_of(self, names: Sequence[str]) -> Iterator[TensorCheck]:
+        for start in range(0, len(names), AT_ONCE):
+            yield from self._checks(names[start : start + AT_ONCE], "intermediate")
+
+    def bisect(self, names: Sequence[str]) -> list[TensorCheck]:
+        """Find the first that differs when it alone is returned beside the outputs.
+
+        Assumes that what follows a wrong tensor is wrong.  An empty list when none differs that way.
+        """
+        low, high = 0, len(names)
+        found: list[TensorCheck] = []
+        while low < high:
+            middle = (low + high) // 2
+            check = next(self._checks([names[middle]], "bisected"))
+            if check.ok:
+                low = middle + 1
+            else:
+                high, found = middle, [check]
+        return found
+
+    def _checks(self, names: Sequence[str], kind: str) -> Iterator[TensorCheck]:
+        got = self.session.run(list(names), self.feeds)
+        wanted = self.judge.values(names)
+        for name, array in zip(names, got, strict=True):
+            yield compare(name, kind, array, wanted[name], self.rtol, self.atol)
+
+
+def _inner_names(graph: Graph, known: set[str]) -> list[str]:
+    results = itertools.chain.from_iterable(node.outputs for node in graph.nodes)
+    return [v.name for v in results if v.name in known]
+
+
+def _judge(against: str, model: Model | Graph, graph: Graph, feeds: Feeds) -> Judge:
+    if against == "reference":
+        return _Reference(graph, feeds)
+    if against != "onnxruntime":
+        raise BoltError(f"verify: against: got {against!r}, wanted 'onnxruntime' or 'reference'")
+    if isinstance(model, Graph):
+        source = model.metadata.get("source", "")
+        if not source.endswith(".onnx") or not os.path.exists(source):
+            raise BoltError("verify: model: got a graph without its ONNX file, wanted the file or against='reference'")
+        return _OnnxRuntime(source, feeds)
+    if not isinstance(model, (str, os.PathLike, bytes)):
+        raise BoltError(f"verify: model: got a {type(model).__name__}, wanted a path, bytes or a Graph")
+    return _OnnxRuntime(model, feeds)
