@@ -1,0 +1,385 @@
+"""From ONNX nodes to a `Graph`: scopes of names, subgraphs with explicit captures, functions read in place.
+
+Local functions, and operators of the standard that have a function body and no reader, are read node by node where
+they are called; no proto is ever rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from bolt_numba.converters.onnx.attributes import Attributes, bound, schema_of, values_of, with_defaults
+from bolt_numba.converters.onnx.registry import Reader, find_reader
+from bolt_numba.converters.onnx.structure import (
+    MAX_DEPTH,
+    MAX_EXPANDED,
+    Functions,
+    all_nodes,
+    domain_of,
+    key_of,
+    label,
+    opsets_of,
+    sorted_nodes,
+)
+from bolt_numba.converters.onnx.tensor import array_of, dense_of, proto_of_type, type_of_proto
+from bolt_numba.errors import BoltError, InvalidModelError, UnsupportedOpError
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.ops.shape import Identity
+from bolt_numba.types import type_of
+
+
+class Scope:
+    """Names that nodes may read; `captures` is set for the branch of an If, whose outer values become its inputs.
+
+    attributes: those of the function call around the nodes.  opsets: versions that the nodes are written for.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        opsets: Mapping[str, int],
+        *,
+        outer: Scope | None = None,
+        attributes: Mapping[str, onnx.AttributeProto] | None = None,
+        prefix: str = "",
+        depth: int = 0,
+    ) -> None:
+        self.graph, self.opsets, self.outer, self.prefix, self.depth = graph, opsets, outer, prefix, depth
+        self.attributes = attributes or {}
+        self.values: dict[str, Value | None] = {}
+        self.captured: dict[int, tuple[Value, Value]] = {}
+
+    def find(self, name: str) -> Value | None:
+        """The value of a name; raises KeyError.  What an outer scope defines is captured, a constant is copied."""
+        if name in self.values or self.outer is None:
+            return self.values[name]
+        found = self.outer.find(name)
+        if found is not None:
+            if found.const is not None:
+                found = Value(self.graph.unique_name(name), found.type, const=found.const)
+            else:
+                found = self._capture(found, name)
+        self.values[name] = found
+        return found
+
+    def _capture(self, value: Value, name: str) -> Value:
+        if id(value) not in self.captured:
+            self.captured[id(value)] = (value, Value(self.graph.unique_name(name), value.type))
+        return self.captured[id(value)][1]
+
+
+class NodeBuilder(Builder):
+    """The builder a reader gets: the graph so far, and what the node says besides operands and attributes.
+
+    version: the opset of the node's domain.  outputs: whether each output is named, thus wanted.
+    """
+
+    def __init__(self, owner: GraphReader, scope: Scope, node: onnx.NodeProto, version: int) -> None:
+        first = next((name for name in node.output if name), node.op_type)
+        super().__init__(scope.graph, prefix=f"{scope.prefix}{first}/")
+        self.what = f"{owner.file}: node '{scope.prefix}{label(node)}' ({node.op_type})"
+        self.version = version
+        self.outputs = tuple(bool(name) for name in node.output)
+        self._owner, self._scope = owner, scope
+
+    def wants(self, index: int) -> bool:
+        """Whether output ``index`` is used."""
+        return index < len(self.outputs) and self.outputs[index]
+
+    def unsupported(self, what: str) -> UnsupportedOpError:
+        """The error for a use of an operator that has no meaning here."""
+        return UnsupportedOpError(self.what, [what])
+
+    def invalid(self, what: str, got: object, wanted: object) -> InvalidModelError:
+        """The error for a node that breaks the specification."""
+        return InvalidModelError(f"{what}: got {got}, wanted {wanted}")
+
+    def branches(self, *graphs: onnx.GraphProto) -> tuple[list[Graph], list[Value]]:
+        """Subgraphs of control flow that all take the same captures as inputs, and those captures."""
+        return self._owner.branches(graphs, self._scope)
+
+
+class GraphReader:
+    """Reads the graph of one model; ``file`` names it in messages, ``folder`` is where external data may lie."""
+
+    def __init__(self, file: str, folder: Path | None, functions: Functions) -> None:
+        self.file, self.folder, self.functions = file, folder, functions
+        self._named: dict[int, Value] = {}
+        self._expanded = 0
+
+    def read(self, proto: onnx.GraphProto, opsets: Mapping[str, int], name: str) -> Graph:
+        """The graph of a model.  Initializers win over inputs of the same name."""
+        graph = Graph(name)
+        scope = Scope(graph, opsets)
+        held = {t.name for t in proto.initializer} | {t.values.name for t in proto.sparse_initializer}
+        for info in proto.input:
+            what = f"{self.file}: input '{info.name}'"
+            if info.name in held:
+                continue
+            if info.name in scope.values or not info.name:
+                raise InvalidModelError(f"{what}: got an empty name or one used twice, wanted a name of its own")
+            scope.values[info.name] = graph.add_input(info.name, type_of_proto(info.type, what))
+            self._named[id(scope.values[info.name])] = graph.inputs[-1]
+        self._body(proto, scope)
+        return graph
+
+    def branches(self, protos: Sequence[onnx.GraphProto], outer: Scope) -> tuple[list[Graph], list[Value]]:
+        """See `NodeBuilder.branches`."""
+        scopes = []
+        for proto in protos:
+            if proto.input:
+                raise InvalidModelError(f"{self.file}: branch '{proto.name}': got inputs, wanted none")
+            scope = Scope(
+                Graph(proto.name or "branch"),
+                outer.opsets,
+                outer=outer,
+                attributes=outer.attributes,
+                depth=outer.depth,
+            )
+            self._body(proto, scope)
+            scopes.append(scope)
+        captures = {i: pair[0] for scope in scopes for i, pair in scope.captured.items()}
+        for scope in scopes:
+            for i, value in captures.items():
+                if i not in scope.captured:
+                    scope.captured[i] = (value, Value(scope.graph.unique_name(value.name), value.type))
+                scope.graph.inputs.append(scope.captured[i][1])
+        return [scope.graph for scope in scopes], list(captures.values())
+
+    def _body(self, proto: onnx.GraphProto, scope: Scope) -> None:
+        """Initializers, nodes and outputs."""
+        graph = scope.graph
+        for name in dict.fromkeys(name for node in proto.node for name in node.output):
+            if name:
+                graph.unique_name(name)  # no derived name may take it
+        for tensor in proto.initializer:
+            self._constant(scope, tensor.name, array_of(tensor, self.folder, f"{self.file}: tensor '{tensor.name}'"))
+        for sparse in proto.sparse_initializer:
+            name = sparse.values.name
+            self._constant(scope, name, dense_of(sparse, self.folder, f"{self.file}: tensor '{name}'"))
+        own = {name for name in scope.values if name}
+        self.nodes(sorted_nodes(proto.node, own, self.file), scope)
+        for info in proto.output:
+            value = self._find(scope, info.name, f"{self.file}: output '{info.name}'")
+            if value is None:
+                raise InvalidModelError(f"{self.file}: output '{info.name}': got nothing, wanted a tensor")
+            graph.add_output(value, info.name)
+
+    def _constant(self, scope: Scope, name: str, data: Any) -> None:
+        if not name:
+            raise InvalidModelError(f"{self.file}: initializer: got no name, wanted one")
+        value = Value(scope.graph.unique_name(name), type_of(data), const=data)
+        scope.values[name] = value
+        self._named[id(value)] = value
+
+    def _find(self, scope: Scope, name: str, what: str) -> Value | None:
+        try:
+            return scope.find(name)
+        except KeyError:
+            raise InvalidModelError(f"{what}: tensor '{name}': got no definition, wanted one") from None
+
+    def nodes(self, nodes: Iterable[onnx.NodeProto], scope: Scope) -> None:
+        """Read nodes in order; any failure names the node."""
+        for node in nodes:
+            what = f"{self.file}: node '{scope.prefix}{label(node)}' ({node.op_type})"
+            try:
+                self._node(node, scope, what)
+            except UnsupportedOpError:
+                raise
+            except BoltError as error:
+                if str(error).startswith(self.file):
+                    raise
+                raise type(error)(f"{what}: {error}") from error
+            except Exception as error:  # a reader met something the specification does not allow
+                raise InvalidModelError(f"{what}: cannot be read: {error or type(error).__name__}") from error
+
+    def _node(self, node: onnx.NodeProto, scope: Scope, what: str) -> None:
+        inputs = [self._find(scope, name, what) if name else None for name in node.input]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        attributes = bound(node.attribute, scope.attributes, what)
+        key = key_of(node)
+        if key in self.functions:
+            function = self.functions[key]
+            results = self._call(function, inputs, attributes, node, scope)
+        else:
+            results = self._operator(node, inputs, attributes, scope, what)
+        self._bind(node, results, scope, what)
+
+    def _operator(
+        self, node: onnx.NodeProto, inputs: list[Value | None], attributes: Attributes, scope: Scope, what: str
+    ) -> Sequence[Value | None]:
+        domain = domain_of(node.domain)
+        version = scope.opsets.get(domain, 1)
+        reader = find_reader(domain, node.op_type, version)
+        if reader is not None:
+            values = values_of(
+                attributes, (domain, node.op_type, version), domain == "" and version < 6, self.folder, what
+            )
+            _check(reader, inputs, values, what)
+            inputs += [None] * (reader.needed - len(inputs))
+            made = reader.function(NodeBuilder(self, scope, node, version), *inputs, **values)
+            if made is not NotImplemented:
+                return (made,) if isinstance(made, Value) else made
+        body = function_body(domain, node, version, inputs)
+        if body is None:
+            raise UnsupportedOpError(self.file, [describe(node, scope.opsets)])
+        schema = schema_of(domain, node.op_type, version)
+        return self._call(body, inputs, with_defaults(attributes, schema), node, scope)
+
+    def _call(
+        self,
+        function: onnx.FunctionProto,
+        inputs: Sequence[Value | None],
+        attributes: Attributes,
+        node: onnx.NodeProto,
+        scope: Scope,
+    ) -> Sequence[Value | None]:
+        """Read a function's nodes with its parameters bound to what the call gives."""
+        self._expanded += len(function.node)
+        if self._expanded > MAX_EXPANDED or scope.depth > MAX_DEPTH:
+            raise InvalidModelError(f"{self.file}: function '{function.name}': got too many nested or repeated calls")
+        if len(inputs) > len(function.input) or len(node.output) > len(function.output):
+            raise InvalidModelError(
+                f"{self.file}: call '{label(node)}' of function '{function.name}': got {len(inputs)} inputs and "
+                f"{len(node.output)} outputs, wanted at most {len(function.input)} and {len(function.output)}"
+            )
+        given = {a.name: a for a in function.attribute_proto} | attributes
+        inner = Scope(
+            scope.graph,
+            opsets_of(function.opset_import, f"{self.file}: function '{function.name}'") or scope.opsets,
+            attributes=given,
+            prefix=f"{scope.prefix}{label(node)}/",
+            depth=scope.depth + 1,
+        )
+        for i, name in enumerate(function.input):
+            inner.values[name] = inputs[i] if i < len(inputs) else None
+        self.nodes(sorted_nodes(function.node, set(function.input), self.file), inner)
+        what = f"{self.file}: function '{function.name}'"
+        results = [
+            self._find(inner, name, what) if wanted else None
+            for name, wanted in zip(function.output, node.output, strict=False)
+        ]
+        passed = {id(value) for value in inputs}
+        for value in results:
+            if value is not None and id(value) not in passed:
+                self._named.pop(id(value), None)  # made inside: takes the name that the caller gives
+        return results
+
+    def _bind(
+        self, node: onnx.NodeProto, results: Sequence[Value | None], scope: Scope, what: str
+    ) -> None:
+        """Give results the names of the node's outputs; an operand that is passed on gets a node of its own."""
+        if len(results) < len(node.output) and any(node.output[len(results) :]):
+            raise InvalidModelError(f"{what}: got {len(node.output)} outputs, wanted at most {len(results)}")
+        for name, value in zip(node.output, results, strict=False):
+            if not name:
+                continue
+            if value is None:
+                raise UnsupportedOpError(self.file, [f"{describe(node, scope.opsets)}: output '{name}'"])
+            full = scope.graph.unique_name(scope.prefix + name) if scope.prefix else name
+            if id(value) in self._named or value.node is None:
+                value = self._again(value, scope.graph, full)
+            value.name = full
+            if value.node is not None and value.index == 0:
+                value.node.name = full
+            self._named[id(value)] = value
+            scope.values[name] = value
+
+    def _again(self, value: Value, graph: Graph, name: str) -> Value:
+        if value.const is not None:
+            return Value(name, value.type, const=value.const)
+        made: Value = Builder(graph)(Identity(), value, name=f"{name}/Identity")
+        return made
+
+
+def _check(reader: Reader, inputs: Sequence[Value | None], values: Mapping[str, Any], what: str) -> None:
+    if reader.allowed is not None and len(inputs) > reader.allowed:
+        raise InvalidModelError(f"{what}: number of inputs: got {len(inputs)}, wanted at most {reader.allowed}")
+    for i, name in enumerate(reader.inputs[: reader.needed]):
+        if i >= len(inputs) or inputs[i] is None:
+            raise InvalidModelError(f"{what}: input {i} '{name}': got none, wanted a tensor")
+    unknown = sorted(values.keys() - reader.attributes)
+    if unknown:
+        raise InvalidModelError(
+            f"{what}: attribute '{unknown[0]}': got an unknown name, wanted one of {sorted(reader.attributes)}"
+        )
+    missing = sorted(reader.mandatory - values.keys())
+    if missing:
+        raise InvalidModelError(f"{what}: attribute '{missing[0]}': got none, wanted a value")
+
+
+def function_body(
+    domain: str, node: onnx.NodeProto, version: int, inputs: Sequence[Value | None] | None
+) -> onnx.FunctionProto | None:
+    """What the standard says an operator stands for, None when it is primitive.
+
+    inputs: None to learn only whether there is a body that needs no types.
+    """
+    schema = schema_of(domain, node.op_type, version)
+    if schema is None or schema.deprecated:
+        return None
+    if schema.has_function:
+        versions = [v for v in schema.function_opset_versions if v <= version] or schema.function_opset_versions[:1]
+        raw = schema.get_function_with_opset_version(max(versions))
+    elif schema.has_context_dependent_function and inputs is not None:
+        known = schema.context_dependent_function_opset_versions
+        types = [onnx.TypeProto() if v is None else proto_of_type(v.type) for v in inputs]
+        plain = onnx.NodeProto.FromString(node.SerializeToString())
+        raw = schema.get_context_dependent_function_with_opset_version(
+            max([v for v in known if v <= version] or known[:1]),
+            plain.SerializeToString(),
+            [t.SerializeToString() for t in types],
+        )
+    else:
+        return None
+    body = onnx.FunctionProto.FromString(raw)
+    return body if body.node else None
+
+
+def describe(node: onnx.NodeProto, opsets: Mapping[str, int]) -> str:
+    """One line about a node that has no meaning here."""
+    domain = domain_of(node.domain)
+    return f"{node.op_type} (domain {domain or 'ai.onnx'}, opset {opsets.get(domain, '?')}) at node '{label(node)}'"
+
+
+def unsupported_nodes(nodes: Iterable[onnx.NodeProto], opsets: Mapping[str, int], functions: Functions) -> list[str]:
+    """Descriptions of all nodes, also in subgraphs and functions, that neither a reader nor a body covers."""
+    found: list[str] = []
+    asked: set[tuple[Any, ...]] = set()
+    stack: list[tuple[Iterable[onnx.NodeProto], Mapping[str, int]]] = [(nodes, opsets)]
+    while stack:
+        part, versions = stack.pop()
+        for node in all_nodes(part):
+            key = (*key_of(node), versions.get(domain_of(node.domain)))
+            if key[:3] in functions:
+                if key not in asked:
+                    body = functions[key[:3]]  # type: ignore[index]
+                    stack.append((body.node, opsets_of(body.opset_import, "function") or opsets))
+            elif not _covered(node, versions, stack if key not in asked else None):
+                found.append(describe(node, versions))
+            asked.add(key)
+    return list(dict.fromkeys(found))
+
+
+def _covered(
+    node: onnx.NodeProto,
+    opsets: Mapping[str, int],
+    stack: list[tuple[Iterable[onnx.NodeProto], Mapping[str, int]]] | None,
+) -> bool:
+    domain = domain_of(node.domain)
+    version = opsets.get(domain, 1)
+    if find_reader(domain, node.op_type, version) is not None:
+        return True
+    schema = schema_of(domain, node.op_type, version)
+    if schema is None or schema.deprecated:
+        return False
+    body = function_body(domain, node, version, None)
+    if body is not None and stack is not None:
+        stack.append((body.node, {d: version for d in ("", domain)} | opsets_of(body.opset_import, "function")))
+    return bool(body is not None or schema.has_context_dependent_function)
