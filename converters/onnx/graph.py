@@ -53,13 +53,14 @@ class Scope:
         self.attributes = attributes or {}
         self.values: dict[str, Value | None] = {}
         self.captured: dict[int, tuple[Value, Value]] = {}
+        self.shares_graph = False  # a branch read as part of the graph around it captures nothing
 
     def find(self, name: str) -> Value | None:
         """The value of a name; raises KeyError.  What an outer scope defines is captured, a constant is copied."""
         if name in self.values or self.outer is None:
             return self.values[name]
         found = self.outer.find(name)
-        if found is not None:
+        if found is not None and not self.shares_graph:
             if found.const is not None:
                 found = Value(self.graph.unique_name(name), found.type, const=found.const)
             else:
@@ -99,6 +100,10 @@ class NodeBuilder(Builder):
         """The error for a node that breaks the specification."""
         return InvalidModelError(f"{what}: got {got}, wanted {wanted}")
 
+    def inline(self, graph: onnx.GraphProto) -> list[Value | None]:
+        """Results of a subgraph that is read as part of this graph."""
+        return self._owner.inline(graph, self._scope)
+
     def branches(self, *graphs: onnx.GraphProto) -> tuple[list[Graph], list[Value]]:
         """Subgraphs of control flow that all take the same captures as inputs, and those captures."""
         return self._owner.branches(graphs, self._scope)
@@ -127,6 +132,26 @@ class GraphReader:
             self._named[id(scope.values[info.name])] = graph.inputs[-1]
         self._body(proto, scope)
         return graph
+
+    def inline(self, proto: onnx.GraphProto, outer: Scope) -> list[Value | None]:
+        """Read a branch that is certain to be taken as part of the graph around it; returns its results."""
+        scope = Scope(
+            outer.graph,
+            outer.opsets,
+            outer=outer,
+            attributes=outer.attributes,
+            prefix=f"{outer.prefix}{proto.name or 'branch'}/",
+            depth=outer.depth,
+        )
+        scope.shares_graph = True
+        before = set(self._named)
+        self._constants(proto, scope)
+        self.nodes(sorted_nodes(proto.node, set(scope.values), self.file), scope)
+        results = [self._find(scope, info.name, f"{self.file}: output '{info.name}'") for info in proto.output]
+        for value in results:
+            if value is not None and id(value) not in before:
+                self._named.pop(id(value), None)
+        return results
 
     def branches(self, protos: Sequence[onnx.GraphProto], outer: Scope) -> tuple[list[Graph], list[Value]]:
         """See `NodeBuilder.branches`."""
@@ -157,11 +182,7 @@ class GraphReader:
         for name in dict.fromkeys(name for node in proto.node for name in node.output):
             if name:
                 graph.unique_name(name)  # no derived name may take it
-        for tensor in proto.initializer:
-            self._constant(scope, tensor.name, array_of(tensor, self.folder, f"{self.file}: tensor '{tensor.name}'"))
-        for sparse in proto.sparse_initializer:
-            name = sparse.values.name
-            self._constant(scope, name, dense_of(sparse, self.folder, f"{self.file}: tensor '{name}'"))
+        self._constants(proto, scope)
         own = {name for name in scope.values if name}
         self.nodes(sorted_nodes(proto.node, own, self.file), scope)
         for info in proto.output:
@@ -170,10 +191,17 @@ class GraphReader:
                 raise InvalidModelError(f"{self.file}: output '{info.name}': got nothing, wanted a tensor")
             graph.add_output(value, info.name)
 
+    def _constants(self, proto: onnx.GraphProto, scope: Scope) -> None:
+        for tensor in proto.initializer:
+            self._constant(scope, tensor.name, array_of(tensor, self.folder, f"{self.file}: tensor '{tensor.name}'"))
+        for sparse in proto.sparse_initializer:
+            name = sparse.values.name
+            self._constant(scope, name, dense_of(sparse, self.folder, f"{self.file}: tensor '{name}'"))
+
     def _constant(self, scope: Scope, name: str, data: Any) -> None:
         if not name:
             raise InvalidModelError(f"{self.file}: initializer: got no name, wanted one")
-        value = Value(scope.graph.unique_name(name), type_of(data), const=data)
+        value = Value(scope.graph.unique_name(scope.prefix + name), type_of(data), const=data)
         scope.values[name] = value
         self._named[id(value)] = value
 
@@ -215,7 +243,7 @@ class GraphReader:
         self, node: onnx.NodeProto, inputs: list[Value | None], attributes: Attributes, scope: Scope, what: str
     ) -> Sequence[Value | None]:
         domain = domain_of(node.domain)
-        version = scope.opsets.get(domain, 1)
+        version = version_of(domain, scope.opsets)
         reader = find_reader(domain, node.op_type, version)
         if reader is not None:
             values = values_of(
@@ -226,7 +254,7 @@ class GraphReader:
             made = reader.function(NodeBuilder(self, scope, node, version), *inputs, **values)
             if made is not NotImplemented:
                 return (made,) if isinstance(made, Value) else made
-        body = function_body(domain, node, version, inputs)
+        body = function_body(domain, resolved(node, attributes), version, inputs)
         if body is None:
             raise UnsupportedOpError(self.file, [describe(node, scope.opsets)])
         schema = schema_of(domain, node.op_type, version)
@@ -252,7 +280,7 @@ class GraphReader:
         given = {a.name: a for a in function.attribute_proto} | attributes
         inner = Scope(
             scope.graph,
-            opsets_of(function.opset_import, f"{self.file}: function '{function.name}'") or scope.opsets,
+            {**scope.opsets, **opsets_of(function.opset_import, f"{self.file}: function '{function.name}'")},
             attributes=given,
             prefix=f"{scope.prefix}{label(node)}/",
             depth=scope.depth + 1,
@@ -314,6 +342,15 @@ def _check(reader: Reader, inputs: Sequence[Value | None], values: Mapping[str, 
         raise InvalidModelError(f"{what}: attribute '{missing[0]}': got none, wanted a value")
 
 
+def resolved(node: onnx.NodeProto, attributes: Attributes) -> onnx.NodeProto:
+    """A copy of the node with the attributes it has where it is called; native code knows nothing of the call."""
+    made = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=node.input, output=node.output)
+    for name, attribute in attributes.items():
+        made.attribute.add().CopyFrom(attribute)
+        made.attribute[-1].name = name
+    return made
+
+
 def function_body(
     domain: str, node: onnx.NodeProto, version: int, inputs: Sequence[Value | None] | None
 ) -> onnx.FunctionProto | None:
@@ -330,10 +367,9 @@ def function_body(
     elif schema.has_context_dependent_function and inputs is not None:
         known = schema.context_dependent_function_opset_versions
         types = [onnx.TypeProto() if v is None else proto_of_type(v.type) for v in inputs]
-        plain = onnx.NodeProto.FromString(node.SerializeToString())
         raw = schema.get_context_dependent_function_with_opset_version(
             max([v for v in known if v <= version] or known[:1]),
-            plain.SerializeToString(),
+            node.SerializeToString(),
             [t.SerializeToString() for t in types],
         )
     else:
@@ -348,6 +384,11 @@ def describe(node: onnx.NodeProto, opsets: Mapping[str, int]) -> str:
     return f"{node.op_type} (domain {domain or 'ai.onnx'}, opset {opsets.get(domain, '?')}) at node '{label(node)}'"
 
 
+def version_of(domain: str, opsets: Mapping[str, int]) -> int:
+    """Version of a domain; the newest of the default one where a function of the standard does not name it."""
+    return opsets.get(domain, 1 if domain else onnx.defs.onnx_opset_version())
+
+
 def unsupported_nodes(nodes: Iterable[onnx.NodeProto], opsets: Mapping[str, int], functions: Functions) -> list[str]:
     """Descriptions of all nodes, also in subgraphs and functions, that neither a reader nor a body covers."""
     found: list[str] = []
@@ -360,7 +401,7 @@ def unsupported_nodes(nodes: Iterable[onnx.NodeProto], opsets: Mapping[str, int]
             if key[:3] in functions:
                 if key not in asked:
                     body = functions[key[:3]]  # type: ignore[index]
-                    stack.append((body.node, opsets_of(body.opset_import, "function") or opsets))
+                    stack.append((body.node, {**opsets, **opsets_of(body.opset_import, "function")}))
             elif not _covered(node, versions, stack if key not in asked else None):
                 found.append(describe(node, versions))
             asked.add(key)
@@ -373,7 +414,7 @@ def _covered(
     stack: list[tuple[Iterable[onnx.NodeProto], Mapping[str, int]]] | None,
 ) -> bool:
     domain = domain_of(node.domain)
-    version = opsets.get(domain, 1)
+    version = version_of(domain, opsets)
     if find_reader(domain, node.op_type, version) is not None:
         return True
     schema = schema_of(domain, node.op_type, version)
@@ -381,5 +422,5 @@ def _covered(
         return False
     body = function_body(domain, node, version, None)
     if body is not None and stack is not None:
-        stack.append((body.node, {d: version for d in ("", domain)} | opsets_of(body.opset_import, "function")))
+        stack.append((body.node, {**opsets, **opsets_of(body.opset_import, "function")}))
     return bool(body is not None or schema.has_context_dependent_function)

@@ -295,7 +295,13 @@ def _space_to_depth_crd(b: NodeBuilder, x: Value, blocksize: int) -> Any:
 
 @reader("If")
 def if_(b: NodeBuilder, condition: Value, *, then_branch: onnx.GraphProto, else_branch: onnx.GraphProto) -> Any:
-    """Both branches take all captures, in one order."""
+    """Both branches take all captures, in one order; of a constant condition only the branch taken is read."""
+    known = known_scalar(condition)
+    if known is not None:
+        results = b.inline(then_branch if known else else_branch)
+        if len(results) != len(b.outputs):
+            raise b.invalid("outputs of the branch", len(results), len(b.outputs))
+        return results
     graphs, captures = b.branches(then_branch, else_branch)
     counts = [len(g.outputs) for g in graphs]
     if counts != [len(b.outputs)] * 2:
