@@ -56,13 +56,13 @@ class PlainContext:
     """The planner's part in a test: packs on the spot."""
 
     threads: int = 2
-    _packed: dict[Hashable, Array] = field(default_factory=dict)
+    _packed: dict[Hashable, tuple[Array, Array]] = field(default_factory=dict)
 
     def packed(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:
         at = (id(array), key)
         if at not in self._packed:
-            self._packed[at] = pack(array)
-        return self._packed[at]
+            self._packed[at] = array, pack(array)  # the key is the array's id, so the array must stay
+        return self._packed[at][1]
 
 
 def default_constants(inputs: Sequence[Array | None]) -> list[bool]:
