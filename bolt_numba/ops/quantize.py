@@ -1,0 +1,336 @@
+"""Quantised numbers: real = scale * (stored - zero_point), and products of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from bolt_numba.errors import DTypeError
+from bolt_numba.ops.conv import Convolution, along_channels
+from bolt_numba.ops.dtypes import FLOATS, widened
+from bolt_numba.ops.matmul import matmul_shape
+from bolt_numba.ops.registry import Op, normalise_axis, op, want_dtype
+from bolt_numba.ops.spatial import as_layout
+from bolt_numba.types import F32, F64, I8, I16, I32, U8, U16, AnyDType, Array, Shape, TensorType, dtype_name
+
+_NARROW = ("int4", "uint4", "int2", "uint2", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
+           "float4_e2m1fn")  # fmt: skip
+STORED: tuple[AnyDType, ...] = (I8, U8, I16, U16, *(np.dtype(getattr(ml_dtypes, n)) for n in _NARROW))
+"""What QuantizeLinear can give."""
+BYTES = (U8, I8)
+
+
+def is_integer(dtype: AnyDType) -> bool:
+    """Whether a stored dtype holds integers, also those of fewer than 8 bits."""
+    return dtype.kind in "iu" or "int" in dtype.name
+
+
+def limits(dtype: AnyDType) -> tuple[float, float]:
+    """Least and greatest finite value of a stored dtype."""
+    describe: Any = ml_dtypes.iinfo if is_integer(dtype) else ml_dtypes.finfo
+    info = describe(dtype)
+    return float(info.min), float(info.max)
+
+
+def spread(owner: Op, what: str, v: Array, shape: tuple[int, ...], axis: int, block: int) -> Array:
+    """Scales or zero points shaped to broadcast against ``shape``: one, one per index of the axis, or one per block."""
+    if v.size == 1:
+        return v.reshape(())
+    axis = normalise_axis(owner, axis, len(shape))
+    if v.ndim == 1:
+        if v.size != shape[axis]:
+            raise owner.fail(f"length of {what}", v.size, shape[axis])
+        return v.reshape(-1, *(1,) * (len(shape) - 1 - axis))
+    if v.ndim != len(shape) or not block:
+        raise owner.fail(f"shape of {what}", v.shape, "[], [d] or blocks along the axis")
+    return np.repeat(v, block, axis=axis)[tuple(slice(0, d) for d in shape)]
+
+
+def saturated(x: Array, dtype: AnyDType, saturate: bool = True) -> Array:
+    """Rounded numbers as ``dtype``; those beyond its limits become the limits."""
+    low, high = limits(dtype)
+    if is_integer(dtype):
+        wide = np.clip(x, low, high)
+        return wide.astype(dtype) if dtype.kind in "iu" else wide.astype(I8).astype(dtype)
+    return (np.clip(x, low, high) if saturate else x).astype(dtype)
+
+
+def _check_scale(owner: Op, x: TensorType, scale: TensorType, zero_point: TensorType | None, axis: int) -> None:
+    want_dtype(owner, "scale", scale.dtype, *FLOATS)
+    if scale.shape is not None and x.shape is not None and len(scale.shape) == 1 and scale.shape[0] != 1:
+        a, size = scale.shape[0], x.shape[normalise_axis(owner, axis, len(x.shape))]
+        if isinstance(a, int) and isinstance(size, int) and a != size:
+            raise owner.fail("length of scale", a, f"1 or {size}")
+    known = zero_point is not None and zero_point.shape is not None and scale.shape is not None
+    if known and zero_point is not None and scale.shape != zero_point.shape and not _one(scale, zero_point):
+        raise owner.fail("shape of zero_point", zero_point, f"that of {scale}")
+
+
+def _one(*types: TensorType) -> bool:
+    return all(t.shape in ((), (1,)) for t in types)
+
+
+@op("QuantizeLinear")
+class QuantizeLinear(Op):
+    """y = saturate(round half to even(x / scale) + zero_point); float results are only scaled and cast.
+
+    x: [...] float or i32 · scale: [], [d along axis], or blocked along axis · zero_point: like scale, decides y's dtype
+    (else ``output_dtype``, else u8) -> y: x's shape.  Divides in f32 (f64 for f64).  Source: ONNX QuantizeLinear-25.
+    """
+
+    axis: int = 1
+    block_size: int = 0
+    saturate: bool = True
+    output_dtype: AnyDType | None = None
+
+    def infer(self, x: TensorType, scale: TensorType, zero_point: TensorType | None = None) -> TensorType:
+        want_dtype(self, "x", x.dtype, *FLOATS, I32)
+        _check_scale(self, x, scale, zero_point, self.axis)
+        dtype = self._target(None if zero_point is None else zero_point.dtype)
+        want_dtype(self, "y", dtype, *STORED)
+        return TensorType(dtype, x.shape)
+
+    def _target(self, zero_point: AnyDType | None) -> AnyDType:
+        if zero_point is not None and self.output_dtype not in (None, zero_point):
+            raise DTypeError(f"{self.name}: dtype of zero_point: got {dtype_name(zero_point)}, wanted output_dtype")
+        return zero_point or self.output_dtype or U8
+
+    def reference(self, x: Array, scale: Array, zero_point: Array | None = None) -> Array:
+        dtype = self._target(None if zero_point is None else zero_point.dtype)
+        data = widened(x) if x.dtype.kind != "i" else x.astype(F32)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            y = data / spread(self, "scale", widened(scale), x.shape, self.axis, self.block_size).astype(data.dtype)
+        if not is_integer(dtype):
+            return saturated(y, dtype, self.saturate)
+        y = np.rint(y)
+        if zero_point is not None:
+            y = y + spread(self, "zero_point", zero_point.astype(F32), x.shape, self.axis, self.block_size)
+        return saturated(y, dtype)
+
+
+@op("DequantizeLinear")
+class DequantizeLinear(Op):
+    """y = (x - zero_point) * scale.
+
+    x: [...] integer or narrow float · scale: [], [d along axis], or blocked along axis · zero_point: like scale, x's
+    dtype -> y: x's shape, ``output_dtype`` or scale's dtype.  Source: ONNX DequantizeLinear-25.
+    """
+
+    axis: int = 1
+    block_size: int = 0
+    output_dtype: AnyDType | None = None
+
+    def infer(self, x: TensorType, scale: TensorType, zero_point: TensorType | None = None) -> TensorType:
+        want_dtype(self, "x", x.dtype, *STORED, I32)
+        _check_scale(self, x, scale, zero_point, self.axis)
+        if zero_point is not None:
+            want_dtype(self, "zero_point", zero_point.dtype, x.dtype)
+        return TensorType(self.output_dtype or scale.dtype, x.shape)
+
+    def reference(self, x: Array, scale: Array, zero_point: Array | None = None) -> Array:
+        data = x.astype(F64) if x.dtype == I32 else x.astype(F32)  # a difference of i32 is exact in f64
+        if zero_point is not None:
+            zero = spread(self, "zero_point", zero_point.astype(data.dtype), x.shape, self.axis, self.block_size)
+            data = data - zero
+        factor = spread(self, "scale", widened(scale), x.shape, self.axis, self.block_size)
+        return np.asarray(data.astype(factor.dtype) * factor).astype(self.output_dtype or scale.dtype, copy=False)
+
+
+@op("DynamicQuantizeLinear")
+class DynamicQuantizeLinear(Op):
+    """x quantised to u8 by its own range, 0 included.
+
+    x: [...] f32 -> y: u8 like x, scale: f32 [], zero_point: u8 [].  Source: ONNX DynamicQuantizeLinear-11.
+    """
+
+    def infer(self, x: TensorType) -> tuple[TensorType, ...]:
+        want_dtype(self, "x", x.dtype, F32)
+        return TensorType(U8, x.shape), TensorType(F32, ()), TensorType(U8, ())
+
+    def reference(self, x: Array) -> tuple[Array, Array, Array]:
+        low, high = np.min(x, initial=0), np.max(x, initial=0)
+        scale = np.asarray((high - low) / F32.type(255) if high > low else 1, dtype=F32)
+        zero = saturated(np.rint(-low / scale), U8)
+        return saturated(np.rint(x / scale) + zero.astype(F32), U8), scale, np.asarray(zero)
+
+
+def _centred(x: Array, zero_point: Array | None, axis: int) -> Array:
+    """Operand less its zero point in f64, where sums of byte products stay exact; one zero point, or one per index of the axis."""
+    if zero_point is None:
+        return x.astype(F64)
+    zero = zero_point.astype(F64)
+    if zero.ndim == 1 and zero.size > 1:
+        zero = np.expand_dims(zero, -1) if axis == -2 else zero
+    return x.astype(F64) - (zero.reshape(()) if zero.size == 1 else zero)
+
+
+def _wrapped(x: Array) -> Array:
+    """Exact sums in f64 as i32, modulo 2 ** 32."""
+    return x.astype(np.int64).astype(I32)
+
+
+@op("MatMulInteger")
+class MatMulInteger(Op):
+    """y = (a - a_zero_point) @ (b - b_zero_point) in i32.
+
+    a: [..., M, K] u8 or i8 · b: [..., K, N] u8 or i8 · a_zero_point: [], [M] or [..., M, 1] of a's dtype ·
+    b_zero_point: [], [N] or [..., 1, N] of b's dtype -> y: [..., M, N] i32.  Source: ONNX MatMulInteger-10.
+    """
+
+    def infer(
+        self,
+        a: TensorType,
+        b: TensorType,
+        a_zero_point: TensorType | None = None,
+        b_zero_point: TensorType | None = None,
+    ) -> TensorType:
+        for name, t, zero in (("a", a, a_zero_point), ("b", b, b_zero_point)):
+            want_dtype(self, name, t.dtype, *BYTES)
+            if zero is not None:
+                want_dtype(self, f"{name}_zero_point", zero.dtype, t.dtype)
+        return TensorType(I32, matmul_shape(self, a.shape, b.shape))
+
+    def reference(
+        self, a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None
+    ) -> Array:
+        return _wrapped(np.matmul(_centred(a, a_zero_point, -2), _centred(b, b_zero_point, -1)))
+
+
+@op("ConvInteger")
+class ConvInteger(Convolution):
+    """y = correlation of x - x_zero_point with w - w_zero_point, in i32; pads count as x_zero_point.
+
+    x: [n, c, h, w] or [n, h, w, c] u8 or i8 · w: [k, c/g, r, s] u8 or i8 · x_zero_point: [] of x's dtype ·
+    w_zero_point: [] or [k] of w's dtype -> y: [n, k, oh, ow] i32 in x's layout.  Source: ONNX ConvInteger-10.
+    """
+
+    def infer(
+        self,
+        x: TensorType,
+        w: TensorType,
+        x_zero_point: TensorType | None = None,
+        w_zero_point: TensorType | None = None,
+    ) -> TensorType:
+        for name, t, zero in (("x", x, x_zero_point), ("w", w, w_zero_point)):
+            want_dtype(self, name, t.dtype, *BYTES)
+            if zero is not None:
+                want_dtype(self, f"{name}_zero_point", zero.dtype, t.dtype)
+        return TensorType(I32, self.output_shape(x, w))
+
+    def reference(
+        self, x: Array, w: Array, x_zero_point: Array | None = None, w_zero_point: Array | None = None
+    ) -> Array:
+        return as_layout(_wrapped(_sums(self, x, w, x_zero_point, w_zero_point)), self.layout)
+
+
+def _sums(conv: Convolution, x: Array, w: Array, x_zero: Array | None, w_zero: Array | None) -> Array:
+    """Exact sums of the products of centred bytes, [n, k, outs...] f64."""
+    filters = w.astype(F64)
+    if w_zero is not None:
+        filters -= w_zero.astype(F64).reshape(-1, *(1,) * (w.ndim - 1))
+    return conv.sums(_centred(x, x_zero, -1), filters)
+
+
+def _requantised(y: Array, factor: Array, zero_point: Array) -> Array:
+    """round(y * factor) + zero_point, saturated to the dtype of zero_point; the product is in f32."""
+    return saturated(np.rint(y.astype(F32) * factor.astype(F32)) + zero_point.astype(F32), zero_point.dtype)
+
+
+@op("QLinearConv")
+class QLinearConv(Convolution):
+    """y = quantised convolution of quantised x and w: the i32 sums plus bias, times x_scale * w_scale / y_scale.
+
+    x: [n, c, h, w] or [n, h, w, c] u8 or i8 · w: [k, c/g, r, s] u8 or i8 · x_scale, y_scale: [] f32 · w_scale: [] or
+    [k] f32 · zero points: like their scales · bias: [k] i32 -> y: [n, k, oh, ow], y_zero_point's dtype, in x's layout.
+    Source: ONNX QLinearConv-10.
+    """
+
+    def infer(
+        self,
+        x: TensorType,
+        x_scale: TensorType,
+        x_zero_point: TensorType,
+        w: TensorType,
+        w_scale: TensorType,
+        w_zero_point: TensorType,
+        y_scale: TensorType,
+        y_zero_point: TensorType,
+        bias: TensorType | None = None,
+    ) -> TensorType:
+        for name, t, zero in (("x", x, x_zero_point), ("w", w, w_zero_point)):
+            want_dtype(self, name, t.dtype, *BYTES)
+            want_dtype(self, f"{name}_zero_point", zero.dtype, t.dtype)
+        for scale in (x_scale, w_scale, y_scale):
+            want_dtype(self, "scales", scale.dtype, F32)
+        want_dtype(self, "y_zero_point", y_zero_point.dtype, *BYTES)
+        if bias is not None:
+            want_dtype(self, "bias", bias.dtype, I32)
+        return TensorType(y_zero_point.dtype, self.output_shape(x, w, bias))
+
+    def reference(
+        self,
+        x: Array,
+        x_scale: Array,
+        x_zero_point: Array,
+        w: Array,
+        w_scale: Array,
+        w_zero_point: Array,
+        y_scale: Array,
+        y_zero_point: Array,
+        bias: Array | None = None,
+    ) -> Array:
+        y = _sums(self, x, w, x_zero_point, w_zero_point)
+        if bias is not None:
+            y = y + along_channels(bias.astype(F64), y.ndim)
+        factor = along_channels((x_scale.reshape(()) * w_scale.reshape(-1)) / y_scale.reshape(()), y.ndim)
+        return as_layout(_requantised(y, factor, y_zero_point.reshape(())), self.layout)
+
+
+@op("QLinearMatMul")
+class QLinearMatMul(Op):
+    """y = quantised product of quantised a and b: the i32 sums times a_scale * b_scale / y_scale.
+
+    a: [..., M, K] u8 or i8 · b: [..., K, N] u8 or i8 · scales: f32, [] or (a) [M], [..., M, 1], (b) [N], [..., 1, N] ·
+    zero points: like their scales -> y: [..., M, N] of y_zero_point's dtype.  Source: ONNX QLinearMatMul-21.
+    """
+
+    def infer(
+        self,
+        a: TensorType,
+        a_scale: TensorType,
+        a_zero_point: TensorType,
+        b: TensorType,
+        b_scale: TensorType,
+        b_zero_point: TensorType,
+        y_scale: TensorType,
+        y_zero_point: TensorType,
+    ) -> TensorType:
+        for name, t, zero in (("a", a, a_zero_point), ("b", b, b_zero_point)):
+            want_dtype(self, name, t.dtype, *BYTES)
+            want_dtype(self, f"{name}_zero_point", zero.dtype, t.dtype)
+        for scale in (a_scale, b_scale, y_scale):
+            want_dtype(self, "scales", scale.dtype, *FLOATS)
+        want_dtype(self, "y_zero_point", y_zero_point.dtype, *BYTES)
+        shape: Shape | None = matmul_shape(self, a.shape, b.shape)
+        return TensorType(y_zero_point.dtype, shape)
+
+    def reference(
+        self,
+        a: Array,
+        a_scale: Array,
+        a_zero_point: Array,
+        b: Array,
+        b_scale: Array,
+        b_zero_point: Array,
+        y_scale: Array,
+        y_zero_point: Array,
+    ) -> Array:
+        sums = np.matmul(_centred(a, a_zero_point, -2), _centred(b, b_zero_point, -1))
+        rows, columns, target = widened(a_scale), widened(b_scale), widened(y_scale)
+        rows = rows.reshape(()) if rows.size == 1 else rows[:, None] if rows.ndim == 1 else rows
+        columns = columns.reshape(()) if columns.size == 1 else columns
+        factor = rows * columns / target.reshape(()) if target.size == 1 else rows * columns / target
+        zero = y_zero_point.reshape(()) if y_zero_point.size == 1 else y_zero_point
+        return _requantised(sums, np.asarray(factor), zero)

@@ -1,0 +1,339 @@
+"""Recurrent layers over whole sequences: RNN, GRU, LSTM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
+from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.shapes import broadcast_dim, shape_of
+from bolt_numba.types import I32, Array, Dim, Shape, Sym, TensorType
+
+Function: TypeAlias = Callable[[Array], Array]
+State: TypeAlias = tuple[Array, ...]
+
+DIRECTIONS = ("forward", "reverse", "bidirectional")
+
+
+def _sigmoid(x: Array) -> Array:
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype, copy=False)
+
+
+def _elu(x: Array, alpha: float) -> Array:
+    return np.where(x >= 0, x, x.dtype.type(alpha) * np.expm1(np.minimum(x, 0)))
+
+
+_FUNCTIONS: dict[str, Callable[[Array, float, float], Any]] = {
+    "relu": lambda x, a, b: np.maximum(x, 0),
+    "tanh": lambda x, a, b: np.tanh(x),
+    "sigmoid": lambda x, a, b: _sigmoid(x),
+    "affine": lambda x, a, b: x * x.dtype.type(a) + x.dtype.type(b),
+    "leakyrelu": lambda x, a, b: np.where(x >= 0, x, x * x.dtype.type(a)),
+    "thresholdedrelu": lambda x, a, b: np.where(x > a, x, 0).astype(x.dtype),
+    "scaledtanh": lambda x, a, b: x.dtype.type(a) * np.tanh(x * x.dtype.type(b)),
+    "hardsigmoid": lambda x, a, b: np.clip(x * x.dtype.type(a) + x.dtype.type(b), 0, 1),
+    "elu": lambda x, a, b: _elu(x, a),
+    "softsign": lambda x, a, b: x / (1 + np.abs(x)),
+    "softplus": lambda x, a, b: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
+}
+_ALPHA = {"affine": 1.0, "leakyrelu": 0.01, "thresholdedrelu": 1.0, "scaledtanh": 1.0, "hardsigmoid": 0.2, "elu": 1.0}
+_BETA = {"affine": 0.0, "scaledtanh": 1.0, "hardsigmoid": 0.5}
+
+
+def _bound(name: str, alpha: float, beta: float) -> Function:
+    function = _FUNCTIONS[name]
+    return lambda x: np.asarray(function(x, alpha, beta))
+
+
+@dataclass(frozen=True)
+class Recurrent(Op):
+    """Attributes, shapes and the walk along the sequence that the three layers share.
+
+    x: [t, n, i] · w: [d, gates * h, i] · r: [d, gates * h, h] · b: [d, 2 * gates * h] · sequence_lens: [n] i32 ·
+    initial states: [d, n, h] -> y: [t, d, n, h], last states: [d, n, h].  With layout=1 n comes first: x [n, t, i],
+    y [n, t, d, h], states [n, d, h].  All but sequence_lens of one float dtype.  Beyond its length y is 0.
+    """
+
+    activation_alpha: tuple[float, ...] = ()
+    activation_beta: tuple[float, ...] = ()
+    activations: tuple[str, ...] = ()
+    clip: float | None = None
+    direction: str = "forward"
+    hidden_size: int | None = None
+    layout: int = 0
+    gates: ClassVar[int]
+    states: ClassVar[int]
+    defaults: ClassVar[tuple[str, ...]]
+
+    @property
+    def directions(self) -> int:
+        return 2 if self.direction == "bidirectional" else 1
+
+    def functions(self) -> list[list[Function]]:
+        """Activations of each direction; alphas and betas go in order to those that take one; raises ShapeError."""
+        names = [n.lower() for n in self.activations] or [n.lower() for n in self.defaults] * self.directions
+        each = len(self.defaults)
+        if len(names) != each * self.directions or any(n not in _FUNCTIONS for n in names):
+            raise self.fail("activations", self.activations, f"{each * self.directions} of {', '.join(_FUNCTIONS)}")
+        alphas, betas = iter(self.activation_alpha), iter(self.activation_beta)
+        found = [
+            _bound(n, next(alphas, _ALPHA[n]) if n in _ALPHA else 0.0, next(betas, _BETA[n]) if n in _BETA else 0.0)
+            for n in names
+        ]
+        return [found[i : i + each] for i in range(0, len(found), each)]
+
+    def infer_states(
+        self,
+        x: TensorType,
+        w: TensorType,
+        r: TensorType,
+        b: TensorType | None,
+        sequence_lens: TensorType | None,
+        initial: Sequence[TensorType | None],
+    ) -> tuple[TensorType, ...]:
+        """Types of y and of the last states; raises ShapeError or DTypeError."""
+        dtype = same_dtype(self, x, w, r, b, *initial)
+        want_dtype(self, "x", dtype, *FLOATS)
+        if self.direction not in DIRECTIONS:
+            raise self.fail("direction", self.direction, ", ".join(DIRECTIONS))
+        if self.layout not in (0, 1):
+            raise self.fail("layout", self.layout, "0 or 1")
+        self.functions()
+        if sequence_lens is not None:
+            want_dtype(self, "sequence_lens", sequence_lens.dtype, I32)
+        shape, rows = shape_of(self, "x", x, 3), shape_of(self, "r", r, 3)
+        shape_of(self, "w", w, 3)
+        if shape is None or rows is None:
+            return (TensorType(dtype, None),) * (1 + self.states)
+        hidden = rows[2]
+        self._check(shape, hidden, {"w": w, "r": r})
+        if b is not None:
+            dims = shape_of(self, "b", b, 2)
+            if dims is not None and not isinstance(hidden, Sym):
+                broadcast_dim(self, dims[1], 2 * self.gates * hidden)
+        t, n = (shape[0], shape[1]) if self.layout == 0 else (shape[1], shape[0])
+        d = self.directions
+        y: Shape = (t, d, n, hidden) if self.layout == 0 else (n, t, d, hidden)
+        state: Shape = (d, n, hidden) if self.layout == 0 else (n, d, hidden)
+        return (TensorType(dtype, y), *(TensorType(dtype, state),) * self.states)
+
+    def _check(self, x: Shape, hidden: Dim, weights: dict[str, TensorType]) -> None:
+        if self.hidden_size is not None and isinstance(hidden, int) and hidden != self.hidden_size:
+            raise self.fail("hidden_size", self.hidden_size, f"{hidden}, the last dimension of r")
+        wanted = {
+            "w": (self.directions, hidden * self.gates, x[2]),
+            "r": (self.directions, hidden * self.gates, hidden),
+        }
+        for name, t in weights.items():
+            for a, b in zip(t.shape or (), wanted[name], strict=t.shape is not None):
+                if isinstance(a, int) and isinstance(b, int) and a != b:
+                    raise self.fail(f"shape of {name}", t, wanted[name])
+
+    def run(
+        self,
+        x: Array,
+        w: Array,
+        r: Array,
+        b: Array | None,
+        sequence_lens: Array | None,
+        initial: Sequence[Array | None],
+        peepholes: Array | None = None,
+    ) -> tuple[Array, ...]:
+        """Y and the last states, in x's dtype."""
+        data = widened(x) if self.layout == 0 else widened(x).swapaxes(0, 1)
+        (t, n), hidden = data.shape[:2], r.shape[-1]
+        lengths = np.full(n, t) if sequence_lens is None else sequence_lens.astype(np.int64)
+        y = np.zeros((t, self.directions, n, hidden), dtype=data.dtype)
+        last = [np.zeros((self.directions, n, hidden), dtype=data.dtype) for _ in range(self.states)]
+        bias = np.zeros((self.directions, 2 * self.gates * hidden), dtype=data.dtype) if b is None else widened(b)
+        for d, functions in enumerate(self.functions()):
+            backward = self.direction == "reverse" or d == 1
+            times = np.broadcast_to(np.arange(t)[:, None], (t, n))
+            order = np.where(times < lengths, lengths - 1 - times, times) if backward else times
+            columns = np.broadcast_to(np.arange(n), (t, n))
+            state = tuple(self._initial(s, d, n, hidden, data.dtype) for s in initial)
+            inputs = data[order, columns] @ widened(w[d]).T  # the products that do not wait for the state
+            cell = self.cell(widened(r[d]), bias[d], None if peepholes is None else widened(peepholes[d]), functions)
+            for step in range(t):
+                active = (step < lengths)[:, None]
+                new = cell(inputs[step], state)
+                y[order[step], d, columns[step]] = np.where(active, new[0], 0)
+                state = tuple(np.where(active, a, s) for a, s in zip(new, state, strict=True))
+            for whole, s in zip(last, state, strict=True):
+                whole[d] = s
+        if self.layout == 1:
+            y, last = y.transpose(2, 0, 1, 3), [s.swapaxes(0, 1) for s in last]
+        return tuple(np.ascontiguousarray(v).astype(x.dtype, copy=False) for v in (y, *last))
+
+    def _initial(self, state: Array | None, d: int, n: int, hidden: int, dtype: Any) -> Array:
+        if state is None:
+            return np.zeros((n, hidden), dtype=dtype)
+        return widened(state[d] if self.layout == 0 else state[:, d])
+
+    def clipped(self, x: Array) -> Array:
+        """``x`` limited to -clip…clip."""
+        return x if self.clip is None else np.clip(x, -self.clip, self.clip)
+
+    def cell(
+        self, r: Array, b: Array, peepholes: Array | None, functions: Sequence[Function]
+    ) -> Callable[[Array, State], State]:
+        """Function from a step's input products and the state to the new state, whose first part is y."""
+        raise NotImplementedError(self.name)
+
+
+@op("RNN")
+class RNN(Recurrent):
+    """h = f(x w^T + h r^T + wb + rb).  Operands and results: see `Recurrent`.  Source: ONNX RNN-22."""
+
+    gates = 1
+    states = 1
+    defaults = ("Tanh",)
+
+    def infer(
+        self,
+        x: TensorType,
+        w: TensorType,
+        r: TensorType,
+        b: TensorType | None = None,
+        sequence_lens: TensorType | None = None,
+        initial_h: TensorType | None = None,
+    ) -> tuple[TensorType, ...]:
+        return self.infer_states(x, w, r, b, sequence_lens, [initial_h])
+
+    def reference(
+        self,
+        x: Array,
+        w: Array,
+        r: Array,
+        b: Array | None = None,
+        sequence_lens: Array | None = None,
+        initial_h: Array | None = None,
+    ) -> tuple[Array, ...]:
+        return self.run(x, w, r, b, sequence_lens, [initial_h])
+
+    def cell(
+        self, r: Array, b: Array, peepholes: Array | None, functions: Sequence[Function]
+    ) -> Callable[[Array, State], State]:
+        wb, rb = np.split(b, 2)
+
+        def step(inputs: Array, state: State) -> State:
+            return (functions[0](self.clipped(inputs + state[0] @ r.T + wb + rb)),)
+
+        return step
+
+
+@op("GRU")
+class GRU(Recurrent):
+    """Gates z, r, h: h' = g(x wh^T + (r * h) rh^T + biases), h = (1 - z) * h' + z * h.
+
+    linear_before_reset: h' = g(x wh^T + wbh + r * (h rh^T + rbh)).  Operands and results: see `Recurrent`.
+    Source: ONNX GRU-22.
+    """
+
+    linear_before_reset: bool = False
+    gates = 3
+    states = 1
+    defaults = ("Sigmoid", "Tanh")
+
+    def infer(
+        self,
+        x: TensorType,
+        w: TensorType,
+        r: TensorType,
+        b: TensorType | None = None,
+        sequence_lens: TensorType | None = None,
+        initial_h: TensorType | None = None,
+    ) -> tuple[TensorType, ...]:
+        return self.infer_states(x, w, r, b, sequence_lens, [initial_h])
+
+    def reference(
+        self,
+        x: Array,
+        w: Array,
+        r: Array,
+        b: Array | None = None,
+        sequence_lens: Array | None = None,
+        initial_h: Array | None = None,
+    ) -> tuple[Array, ...]:
+        return self.run(x, w, r, b, sequence_lens, [initial_h])
+
+    def cell(
+        self, r: Array, b: Array, peepholes: Array | None, functions: Sequence[Function]
+    ) -> Callable[[Array, State], State]:
+        f, g = functions
+        rz, rr, rh = np.split(r, 3)
+        wbz, wbr, wbh, rbz, rbr, rbh = np.split(b, 6)
+
+        def step(inputs: Array, state: State) -> State:
+            h = state[0]
+            xz, xr, xh = np.split(inputs, 3, axis=1)
+            update = f(self.clipped(xz + h @ rz.T + wbz + rbz))
+            reset = f(self.clipped(xr + h @ rr.T + wbr + rbr))
+            seen = reset * (h @ rh.T + rbh) if self.linear_before_reset else (reset * h) @ rh.T + rbh
+            fresh = g(self.clipped(xh + seen + wbh))
+            return ((1 - update) * fresh + update * h,)
+
+        return step
+
+
+@op("LSTM")
+class LSTM(Recurrent):
+    """Gates i, o, f, c: c' = f * c + i * g(...), h = o * act(c'); peepholes [d, 3 h] add p * c to i, o and f.
+
+    input_forget: f = 1 - i.  Operands and results: see `Recurrent`; the last states are h and c.  Source: ONNX LSTM-22.
+    """
+
+    input_forget: bool = False
+    gates = 4
+    states = 2
+    defaults = ("Sigmoid", "Tanh", "Tanh")
+
+    def infer(
+        self,
+        x: TensorType,
+        w: TensorType,
+        r: TensorType,
+        b: TensorType | None = None,
+        sequence_lens: TensorType | None = None,
+        initial_h: TensorType | None = None,
+        initial_c: TensorType | None = None,
+        p: TensorType | None = None,
+    ) -> tuple[TensorType, ...]:
+        same_dtype(self, x, p)
+        return self.infer_states(x, w, r, b, sequence_lens, [initial_h, initial_c])
+
+    def reference(
+        self,
+        x: Array,
+        w: Array,
+        r: Array,
+        b: Array | None = None,
+        sequence_lens: Array | None = None,
+        initial_h: Array | None = None,
+        initial_c: Array | None = None,
+        p: Array | None = None,
+    ) -> tuple[Array, ...]:
+        return self.run(x, w, r, b, sequence_lens, [initial_h, initial_c], p)
+
+    def cell(
+        self, r: Array, b: Array, peepholes: Array | None, functions: Sequence[Function]
+    ) -> Callable[[Array, State], State]:
+        f, g, act = functions
+        bias = b[: b.size // 2] + b[b.size // 2 :]
+        pi, po, pf = np.zeros((3, 1), dtype=r.dtype) if peepholes is None else np.split(peepholes, 3)
+
+        def step(inputs: Array, state: State) -> State:
+            h, c = state
+            xi, xo, xf, xc = np.split(inputs + h @ r.T + bias, 4, axis=1)
+            i = f(self.clipped(xi + pi * c))
+            forget = 1 - i if self.input_forget else f(self.clipped(xf + pf * c))
+            new = forget * c + i * g(self.clipped(xc))
+            o = f(self.clipped(xo + po * new))
+            return o * act(self.clipped(new)), new
+
+        return step

@@ -1,0 +1,348 @@
+"""Resampling on regular grids (Resize) and at given points (GridSample)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, widened
+from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
+from bolt_numba.ops.shapes import broadcast_dim, known_dims, shape_of, unknown_shape
+from bolt_numba.ops.spatial import LAYOUTS
+from bolt_numba.types import BOOL, F32, Array, Dim, Shape, Sym, TensorType
+
+COORDINATES = (
+    "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_half_pixel_for_nn",
+    "tf_crop_and_resize",
+)  # fmt: skip
+POLICIES = ("stretch", "not_larger", "not_smaller")
+ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+
+
+@dataclass(frozen=True, slots=True)
+class AxisPlan:
+    """How one axis is resized: input and output size, scale, and the region of interest in 0…1."""
+
+    axis: int
+    size: int
+    out: int
+    scale: float
+    start: float = 0.0
+    end: float = 1.0
+
+
+def cubic(distance: Array, a: float) -> Array:
+    """Keys' cubic convolution kernel.  Source: ONNX Resize-19, Keys 1981."""
+    d = np.abs(distance)
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.asarray(np.where(d <= 1, near, np.where(d < 2, far, 0)), dtype=F32)
+
+
+def _hat(distance: Array) -> Array:
+    return np.asarray(np.maximum(1 - np.abs(distance), 0).astype(F32))
+
+
+@op("Resize")
+class Resize(Op):
+    """y = x resampled along some axes to ``sizes``, or to its size times ``scales``.
+
+    x: [...] number or bool · roi: [2 m] float, begins then ends, for tf_crop_and_resize only · scales: [m] f32 or
+    sizes: [m] i64, one of them, for the m ``axes`` (all when empty) -> y: x's dtype.  Whatever the layout, the axes
+    are counted, and roi, scales and sizes are given, in the order [n, c, spatial...].  Coordinates are f32.
+    Source: ONNX Resize-19.
+    """
+
+    mode: str = "nearest"
+    coordinate_transformation_mode: str = "half_pixel"
+    nearest_mode: str = "round_prefer_floor"
+    cubic_coeff_a: float = -0.75
+    exclude_outside: bool = False
+    antialias: bool = False
+    extrapolation_value: float = 0.0
+    keep_aspect_ratio_policy: str = "stretch"
+    axes: tuple[int, ...] = ()
+    layout: str = "NCHW"
+    value_inputs = (1, 2, 3)
+
+    def _check_attributes(self) -> None:
+        for what, got, wanted in (
+            ("mode", self.mode, ("nearest", "linear", "cubic")),
+            ("coordinate_transformation_mode", self.coordinate_transformation_mode, COORDINATES),
+            ("nearest_mode", self.nearest_mode, ROUNDINGS),
+            ("keep_aspect_ratio_policy", self.keep_aspect_ratio_policy, POLICIES),
+            ("layout", self.layout, LAYOUTS),
+        ):
+            if got not in wanted:
+                raise self.fail(what, got, ", ".join(wanted))
+
+    def infer(
+        self,
+        x: TensorType,
+        roi: TensorType | None = None,
+        scales: TensorType | None = None,
+        sizes: TensorType | None = None,
+    ) -> TensorType:
+        self._check_attributes()
+        want_dtype(self, "x", x.dtype, *NUMBERS, BOOL)
+        if (scales is None) == (sizes is None):
+            raise self.fail("operands", f"scales {scales} and sizes {sizes}", "exactly one of them")
+        if scales is not None:
+            want_dtype(self, "scales", scales.dtype, F32)
+        if sizes is not None:
+            want_dtype(self, "sizes", sizes.dtype, *INDICES)
+        if x.shape is None:
+            return TensorType(x.dtype, None)
+        shape = self._first(x.shape)
+        axes = self.resized_axes(len(shape))
+        given = scales if scales is not None else sizes
+        count = None if given is None or given.shape is None else given.shape[0]
+        if isinstance(count, int) and count != len(axes):
+            raise self.fail("length of scales or sizes", count, len(axes))
+        found = self._scaled(shape, axes, roi, scales) if scales is not None else self._sized(shape, axes, sizes)
+        if found is None:
+            return TensorType(x.dtype, unknown_shape(len(shape)))
+        out = list(shape)
+        for a, d in zip(axes, found, strict=True):
+            out[a] = d
+        return TensorType(x.dtype, self._own(out))
+
+    def _first(self, shape: Shape) -> Shape:
+        return shape if self.layout == "NCHW" else (shape[0], shape[-1], *shape[1:-1])
+
+    def _own(self, shape: Sequence[Dim]) -> Shape:
+        return tuple(shape) if self.layout == "NCHW" else (shape[0], *shape[2:], shape[1])
+
+    def resized_axes(self, rank: int) -> tuple[int, ...]:
+        """Axes that scales and sizes speak of, in 0…rank-1."""
+        return tuple(normalise_axis(self, a, rank) for a in self.axes) or tuple(range(rank))
+
+    def _scaled(
+        self, shape: Shape, axes: Sequence[int], roi: TensorType | None, scales: TensorType
+    ) -> list[Dim] | None:
+        if scales.known is None:
+            return None
+        crop = self.coordinate_transformation_mode == "tf_crop_and_resize"
+        if crop and (roi is None or roi.known is None):
+            return None
+        out: list[Dim] = []
+        for i, (a, scale) in enumerate(zip(axes, scales.known, strict=True)):
+            if not scale > 0:
+                raise self.fail("scales", scales.known.tolist(), "above 0")
+            size = shape[a]
+            if crop and roi is not None and roi.known is not None:
+                scale = scale * F32.type(roi.known[len(axes) + i] - roi.known[i])
+            if isinstance(size, Sym):
+                out.append(self._scaled_symbol(size, float(scale)))
+            else:
+                out.append(int(np.floor(F32.type(size) * F32.type(scale))))
+        return out
+
+    @staticmethod
+    def _scaled_symbol(size: Sym, scale: float) -> Dim:
+        if scale == int(scale):
+            return size * int(scale)
+        inverse = 1 / scale
+        return size // int(inverse) if inverse == int(inverse) else fresh_dim("resized")
+
+    def _sized(self, shape: Shape, axes: Sequence[int], sizes: TensorType | None) -> list[Dim] | None:
+        wanted = None if sizes is None else known_dims(sizes)
+        if wanted is None or self.keep_aspect_ratio_policy == "stretch":
+            return wanted
+        numbers = [d for d in (*wanted, *(shape[a] for a in axes)) if isinstance(d, int)]
+        if len(numbers) < 2 * len(axes):
+            return None
+        return list(self._kept_aspect(numbers[: len(axes)], numbers[len(axes) :])[0])
+
+    def _kept_aspect(self, wanted: Sequence[int], given: Sequence[int]) -> tuple[list[int], list[float]]:
+        """Sizes and scales for ``sizes`` under the policy."""
+        scales = [float(F32.type(w) / F32.type(d)) for w, d in zip(wanted, given, strict=True)]
+        if self.keep_aspect_ratio_policy == "stretch":
+            return list(wanted), scales
+        common = (min if self.keep_aspect_ratio_policy == "not_larger" else max)(scales)
+        return [int(np.floor(common * d + 0.5)) for d in given], [common] * len(scales)
+
+    def plan(
+        self, shape: Sequence[int], roi: Array | None, scales: Array | None, sizes: Array | None
+    ) -> list[AxisPlan]:
+        """One row per resized axis; ``shape`` and ``axis`` in the order [n, c, spatial...]."""
+        axes = self.resized_axes(len(shape))
+        given = [shape[a] for a in axes]
+        m = len(axes)
+        crop = self.coordinate_transformation_mode == "tf_crop_and_resize"
+        ends = [(float(roi[i]), float(roi[m + i])) for i in range(m)] if crop and roi is not None else [(0.0, 1.0)] * m
+        if sizes is not None:
+            outs, factors = self._kept_aspect([int(s) for s in sizes], given)
+        else:
+            assert scales is not None
+            factors = [float(s) for s in scales]
+            parts = [F32.type(s * F32.type(e - b)) for s, (b, e) in zip(scales, ends, strict=True)]
+            outs = [int(np.floor(F32.type(d) * part)) for d, part in zip(given, parts, strict=True)]
+        return [AxisPlan(a, shape[a], outs[i], factors[i], *ends[i]) for i, a in enumerate(axes)]
+
+    def coordinates(self, p: AxisPlan) -> Array:
+        """Where in the input each output position lies, [p.out] f32.  Source: ONNX Resize-19."""
+        x, one, half = np.arange(p.out, dtype=F32), F32.type(1), F32.type(0.5)
+        scale, size, out = F32.type(p.scale), F32.type(p.size), F32.type(p.out)
+        mode = self.coordinate_transformation_mode
+        if mode == "asymmetric":
+            y = x / scale
+        elif mode == "align_corners":
+            y = x * (size - one) / (out - one) if p.out > 1 else x * 0
+        elif mode == "pytorch_half_pixel":
+            y = (x + half) / scale - half if p.out > 1 else x * 0
+        elif mode == "tf_half_pixel_for_nn":
+            y = (x + half) / scale
+        elif mode == "half_pixel_symmetric":
+            adjustment = out / (scale * size)
+            y = size / 2 * (one - adjustment) + (x + half) / scale - half
+        elif mode == "tf_crop_and_resize":
+            start, end = F32.type(p.start), F32.type(p.end)
+            inside = start * (size - one) + x * ((end - start) * (size - one) / max(out - one, one))
+            y = inside if p.out > 1 else half * (start + end) * (size - one) + x * 0
+        else:
+            y = (x + half) / scale - half
+        return y.astype(F32)
+
+    def taps(self, p: AxisPlan) -> tuple[Array, Array]:
+        """Input indices and weights of each output position, both [p.out, taps]; indices lie inside the input."""
+        at = self.coordinates(p)
+        if self.mode == "nearest":
+            rounded = {
+                "round_prefer_floor": lambda: np.ceil(at - F32.type(0.5)),
+                "round_prefer_ceil": lambda: np.floor(at + F32.type(0.5)),
+                "floor": lambda: np.floor(at),
+                "ceil": lambda: np.ceil(at),
+            }[self.nearest_mode]()
+            index = np.clip(rounded, 0, max(p.size - 1, 0)).astype(np.int64)[:, None]
+            return index, np.ones(index.shape, dtype=F32)
+        stretch = min(p.scale, 1.0) if self.antialias else 1.0
+        reach = (1 if self.mode == "linear" else 2) / stretch
+        offsets = np.arange(int(np.floor(-reach)) + 1, int(np.ceil(reach)) + 1)
+        index = np.floor(at).astype(np.int64)[:, None] + offsets
+        distance = (index - at[:, None].astype(np.float64)) * stretch
+        weights = _hat(distance) if self.mode == "linear" else cubic(distance, self.cubic_coeff_a)
+        if self.exclude_outside:
+            weights = np.where((index < 0) | (index >= p.size), F32.type(0), weights)
+        if self.exclude_outside or self.antialias:
+            weights = weights / weights.sum(axis=1, keepdims=True)
+        return np.clip(index, 0, max(p.size - 1, 0)), weights.astype(F32)
+
+    def reference(
+        self, x: Array, roi: Array | None = None, scales: Array | None = None, sizes: Array | None = None
+    ) -> Array:
+        y = np.asarray(x if self.layout == "NCHW" else np.moveaxis(x, -1, 1))
+        rows = self.plan(y.shape, roi, scales, sizes)
+        if self.mode != "nearest":
+            y = widened(y) if x.dtype.kind in "fV" else y.astype(F32)
+        outside: Array | None = None
+        for p in rows:
+            index, weights = self.taps(p)
+            if self.coordinate_transformation_mode == "tf_crop_and_resize":
+                at = self.coordinates(p)
+                beyond = ((at < 0) | (at > p.size - 1)).reshape(-1, *(1,) * (y.ndim - 1 - p.axis))
+                outside = beyond if outside is None else outside | beyond
+            y = _weighted(y, p.axis, index, weights) if self.mode != "nearest" else y.take(index[:, 0], axis=p.axis)
+        if x.dtype.kind in "iu" and self.mode != "nearest":
+            info = np.iinfo(x.dtype)
+            y = np.clip(np.rint(y) if self.antialias else np.trunc(y), info.min, info.max)
+        if outside is not None:
+            y = np.where(outside, np.asarray(self.extrapolation_value, dtype=y.dtype), y)
+        y = y if self.layout == "NCHW" else np.moveaxis(y, 1, -1)
+        return np.ascontiguousarray(y.astype(x.dtype, copy=False))
+
+
+def _weighted(x: Array, axis: int, index: Array, weights: Array) -> Array:
+    rows = np.arange(index.shape[0])
+    heaviest = weights.argmax(axis=1)
+    unmoved = index.shape[0] == x.shape[axis] and np.array_equal(index[rows, heaviest], rows)
+    if unmoved and (weights[rows, heaviest] == 1).all():
+        return x
+    total: Array | None = None
+    for t in range(index.shape[1]):
+        w = weights[:, t].reshape(-1, *(1,) * (x.ndim - 1 - axis)).astype(x.dtype)
+        if w.any():
+            part = x.take(index[:, t], axis=axis) * w
+            total = part if total is None else total + part
+    return x.take(index[:, 0], axis=axis) * 0 if total is None else total
+
+
+@op("GridSample")
+class GridSample(Op):
+    """y = x sampled at points given in -1…1, first coordinate along the last axis.
+
+    x: [n, c, h, w] (or more spatial axes) number · grid: [n, oh, ow, 2] float -> y: [n, c, oh, ow] of x's dtype.
+    mode: linear, nearest (half to even), cubic (a = -0.75); outside: zeros, border, reflection; align_corners: -1 and 1
+    are the centres of the outer elements, not their edges.  Source: ONNX GridSample-22.
+    """
+
+    mode: str = "linear"
+    padding_mode: str = "zeros"
+    align_corners: bool = False
+
+    def infer(self, x: TensorType, grid: TensorType) -> TensorType:
+        for what, got, wanted in (
+            ("mode", self.mode, ("linear", "nearest", "cubic")),
+            ("padding_mode", self.padding_mode, ("zeros", "border", "reflection")),
+        ):
+            if got not in wanted:
+                raise self.fail(what, got, ", ".join(wanted))
+        want_dtype(self, "grid", grid.dtype, *FLOATS)
+        want_dtype(self, "x", x.dtype, *NUMBERS)
+        if x.shape is None:
+            return TensorType(x.dtype, None)
+        shape = shape_of(self, "grid", grid, len(x.shape))
+        if shape is None:
+            return TensorType(x.dtype, (*x.shape[:2], *(fresh_dim() for _ in x.shape[2:])))
+        if broadcast_dim(self, shape[-1], len(x.shape) - 2) != len(x.shape) - 2 or shape[-1] == 1:
+            raise self.fail("last dimension of grid", shape[-1], len(x.shape) - 2)
+        return TensorType(x.dtype, (broadcast_dim(self, x.shape[0], shape[0]), x.shape[1], *shape[1:-1]))
+
+    def _placed(self, at: Array, size: int) -> Array:
+        """Coordinates in elements, brought inside as the padding mode says."""
+        at = (at + 1) / 2 * (size - 1) if self.align_corners else ((at + 1) * size - 1) / 2
+        if self.mode == "nearest":
+            at = np.rint(at)
+        if self.padding_mode == "border":
+            return np.clip(at, 0, size - 1)
+        return self._reflected(at, size) if self.padding_mode == "reflection" else at
+
+    def _reflected(self, at: Array, size: int) -> Array:
+        low, high = (0.0, size - 1.0) if self.align_corners else (-0.5, size - 0.5)
+        if high <= low:
+            return np.zeros_like(at)
+        period = 2 * (high - low)
+        folded = np.mod(at - low, period)
+        mirrored = (low + np.minimum(folded, period - folded)).astype(at.dtype)
+        return np.where((at < low) | (at > high), mirrored, at)
+
+    def _taps(self, at: Array) -> list[tuple[Array, Array]]:
+        if self.mode == "nearest":
+            return [(np.rint(at), np.ones_like(at))]
+        base = np.floor(at)
+        offsets = (0, 1) if self.mode == "linear" else (-1, 0, 1, 2)
+        kernel = _hat if self.mode == "linear" else lambda d: cubic(d, -0.75)
+        return [(base + o, kernel(base + o - at).astype(at.dtype)) for o in offsets]
+
+    def reference(self, x: Array, grid: Array) -> Array:
+        data, points = widened(x) if x.dtype.kind in "fV" else x.astype(F32), widened(grid)
+        sizes = x.shape[2:]
+        rank = len(sizes)
+        by_axis = [self._taps(self._placed(points[..., rank - 1 - i], sizes[i])) for i in range(rank)]
+        batch = np.arange(x.shape[0]).reshape(-1, *(1,) * rank)
+        channels_last = np.moveaxis(data, 1, -1)
+        y = np.zeros((*grid.shape[:-1], x.shape[1]), dtype=data.dtype)
+        for combination in itertools.product(*by_axis):
+            weight = np.ones(grid.shape[:-1], dtype=data.dtype)
+            index = []
+            for (at, w), size in zip(combination, sizes, strict=True):
+                inside = (at >= 0) & (at <= size - 1)
+                if self.padding_mode == "reflection":
+                    at = self._reflected(at, size)
+                index.append(np.clip(at, 0, size - 1).astype(np.int64))
+                weight = weight * (np.where(inside, w, 0) if self.padding_mode == "zeros" else w).astype(data.dtype)
+            y += channels_last[(batch, *index)] * weight[..., None]
+        return np.ascontiguousarray(np.moveaxis(y, -1, 1)).astype(x.dtype, copy=False)
