@@ -157,7 +157,7 @@ class DynamicQuantizeLinear(Op):
 
 
 def _centred(x: Array, zero_point: Array | None, axis: int) -> Array:
-    """Operand less its zero point in f64, where sums of byte products stay exact; one zero point, or one per index of the axis."""
+    """Operand less its zero point (one, or one per index of the axis) in f64, where sums of byte products are exact."""
     if zero_point is None:
         return x.astype(F64)
     zero = zero_point.astype(F64)
