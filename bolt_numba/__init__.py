@@ -16,7 +16,7 @@ _HOME = {
     "BoltError": "errors", "DTypeError": "errors", "DeviceError": "errors", "InvalidModelError": "errors",
     "ShapeError": "errors", "UnsupportedOpError": "errors", "TensorSpec": "types", "Graph": "ir.graph",
     "Outputs": "session", "Session": "session", "compile": "session", "load": "session", "save": "session",
-    "InferenceSession": "compat", "SessionOptions": "compat", "verify": "verify",
+    "InferenceSession": "compat", "SessionOptions": "compat", "verify": "verification",
 }  # fmt: skip
 """Where each public name lives; modules load when a name is first used, so that importing the package is cheap."""
 
@@ -39,13 +39,12 @@ if TYPE_CHECKING:
     from bolt_numba.ir.graph import Graph
     from bolt_numba.session import Outputs, Session, compile, load, save  # noqa: A004
     from bolt_numba.types import TensorSpec
-    from bolt_numba.verify import verify
+    from bolt_numba.verification import verify
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'bolt_numba' has no attribute {name!r}")
-    # The module `bolt_numba.verify` and the function in it share a name: the function is the public one.
     value = getattr(importlib.import_module(f"bolt_numba.{_HOME[name]}"), name)
     globals()[name] = value
     return value

@@ -41,7 +41,7 @@ class TensorTable:
         if array.dtype == STRING:
             texts = [t.decode() if isinstance(t, bytes) else str(t) for t in array.ravel().tolist()]
             return {"dtype": "string", "shape": list(array.shape), "strings": texts}
-        fill = 1 < array.size and array.nbytes <= MAX_FILL and not any(array.strides)
+        fill = array.size > 1 and array.nbytes <= MAX_FILL and not any(array.strides)
         raw = np.ascontiguousarray(array.reshape(-1)[:1] if fill else array).reshape(-1).view(np.uint8)
         offset = -(-self.nbytes // self.align) * self.align
         self.arrays.append((offset, raw))

@@ -1,0 +1,73 @@
+"""The application: its commands, its exit codes (0 done, 1 failed or mismatch, 2 wrong usage) and its error lines."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+import bolt_numba
+from bolt_numba.cli import check, machine, model, speed
+from bolt_numba.cli.console import err
+from bolt_numba.errors import BoltError
+
+app = typer.Typer(
+    name="bolt-numba",
+    help="Neural-network inference in Python at machine speed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("convert")(model.convert)
+app.command("inspect")(model.inspect)
+app.command("run")(check.run)
+app.command("bench")(speed.bench)
+app.command("verify")(check.verify)
+app.command("profile")(speed.profile)
+app.command("viz")(model.viz)
+app.command("ops")(machine.ops)
+app.add_typer(machine.cache, name="cache")
+app.command("doctor")(machine.doctor)
+
+
+@app.callback()
+def common(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
+) -> None:
+    """Neural-network inference in Python at machine speed: ONNX in, Numba kernels, arrays out."""
+    if version:
+        typer.echo(bolt_numba.__version__)
+        raise typer.Exit
+    if not debug:
+        warnings.simplefilter("ignore")
+
+
+def run(args: Sequence[str]) -> int:
+    """Run one command and give its exit code; an error is one line on standard error unless ``--debug`` is given."""
+    debug = "--debug" in args
+    rest = [a for a in args if a != "--debug"]
+    try:
+        app(["--debug", *rest] if debug else rest, prog_name="bolt-numba")
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    except Exception as error:
+        if debug:
+            raise
+        err.print(f"[bold red]error:[/] {_line(error)}")
+        return 1
+    return 0
+
+
+def _line(error: Exception) -> str:
+    text = str(error).replace("[", r"\[")
+    if isinstance(error, (BoltError, OSError)):
+        return text
+    return f"{type(error).__name__}: {text} (this is a fault of bolt-numba; --debug shows where)"

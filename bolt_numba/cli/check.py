@@ -1,0 +1,104 @@
+"""Commands that compute: run, verify."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+import bolt_numba as bn
+from bolt_numba.cli import console
+from bolt_numba.cli.options import Inputs, Json, ModelPath, Seed, Shapes, Threads, read_inputs, read_shapes
+from bolt_numba.feeds import random_feeds
+from bolt_numba.types import Array, dtype_name
+
+
+def run(
+    model: ModelPath,
+    input_: Inputs = [],
+    output_dir: Annotated[
+        Path | None, typer.Option("--output-dir", help="Folder for one .npy file per output, and outputs.npz.")
+    ] = None,
+    shape: Shapes = [],
+    seed: Seed = 0,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Run a model once; inputs that are not given are random."""
+    with console.progress(f"compiling {model.name}") as say:
+        session = bn.compile(model, threads=threads)
+        feeds = random_feeds(session.inputs, read_shapes(shape), seed, read_inputs(input_, session.inputs))
+        say(f"running {model.name}")
+        results = dict(session(feeds).items())
+    files = _save(results, output_dir) if output_dir else {}
+    facts = [{**_facts(name, array), "file": files.get(name)} for name, array in results.items()]
+    if as_json:
+        console.write_json({"inputs": [_facts(n, a) for n, a in feeds.items()], "outputs": facts})
+        return
+    columns = ("output", "dtype", "shape", "min", "mean", "max", "file")
+    console.table("", columns, [[f.get(key, "") for key in ("name", *columns[1:])] for f in facts])
+
+
+def _save(results: dict[str, Array], folder: Path) -> dict[str, str]:
+    """Write each output; its name becomes a file name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {}
+    for i, (name, array) in enumerate(results.items()):
+        clean = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).strip(".") or f"output_{i}"
+        path = folder / f"{clean}.npy"
+        np.save(path, array, allow_pickle=False)
+        files[name] = str(path)
+    np.savez(folder / "outputs.npz", allow_pickle=False, **results)
+    return files
+
+
+def _facts(name: str, array: Array) -> dict[str, object]:
+    found: dict[str, object] = {"name": name, "dtype": dtype_name(array.dtype), "shape": list(array.shape)}
+    if array.size and array.dtype != object:
+        wide = array.astype(np.float64)
+        found |= {"min": f"{wide.min():.6g}", "mean": f"{wide.mean():.6g}", "max": f"{wide.max():.6g}"}
+    return found
+
+
+def verify(
+    model: ModelPath,
+    against: Annotated[str, typer.Option("--against", help="onnxruntime or reference.")] = "onnxruntime",
+    rtol: Annotated[float, typer.Option("--rtol", help="Relative tolerance.")] = 1e-3,
+    atol: Annotated[float, typer.Option("--atol", help="Absolute tolerance.")] = 1e-4,
+    input_: Inputs = [],
+    shape: Shapes = [],
+    seed: Seed = 0,
+    threads: Threads = None,
+    only_outputs: Annotated[bool, typer.Option("--only-outputs", help="Leave intermediate tensors out.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare with another engine tensor by tensor, and name the first that diverges (exit code 1)."""
+    with console.progress(f"comparing {model.name} with {against}"):
+        graph = bn.load(model)
+        declared = [_declared(name, graph) for name in [v.name for v in graph.inputs]] if input_ else []
+        feeds = read_inputs(input_, declared)
+        report = bn.verify(
+            os.fspath(model), against, feeds=feeds, shapes=read_shapes(shape), seed=seed, rtol=rtol, atol=atol,
+            threads=threads, intermediates=not only_outputs,
+        )  # fmt: skip
+    if as_json:
+        console.write_json({"model": str(model), **report.to_json()})
+    else:
+        shown = [c for c in report.checks if not c.ok or c.kind == "output"][:20]
+        rows = [(_verdict(c.ok), c.name, c.kind, f"{c.max_abs:.3g}", f"{c.max_rel:.3g}", c.note) for c in shown]
+        console.table("", ("", "tensor", "kind", "max abs", "max rel", ""), rows, right=("max abs", "max rel"))
+        console.write(str(report))
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def _verdict(ok: bool) -> str:
+    return "ok" if ok else "DIFFERS"
+
+
+def _declared(name: str, graph: bn.Graph) -> bn.TensorSpec:
+    value = next(v for v in graph.inputs if v.name == name)
+    return bn.TensorSpec(name, value.type.dtype, None)

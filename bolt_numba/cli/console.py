@@ -1,0 +1,105 @@
+"""What the commands write: results to standard output, progress and errors to standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+out = Console(soft_wrap=True, highlight=False)
+err = Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+def write(text: str) -> None:
+    """A line of text as it is, without markup."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+def write_json(data: Any) -> None:
+    """For programs: one JSON document, without NaN or infinity (they become null)."""
+    write(json.dumps(_finite(data), indent=2, allow_nan=False, default=str))
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {str(k): _finite(v) for k, v in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(v) for v in data]
+    if isinstance(data, float) and (data != data or data in (float("inf"), float("-inf"))):
+        return None
+    return data
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> None:
+    """A table with every cell as plain text; columns named in ``right`` are aligned right."""
+    made = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(_plain(str(cell)) for cell in row))
+    out.print(made)
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+@contextmanager
+def progress(first: str) -> Iterator[Callable[[str], None]]:
+    """Show what is going on, and every kernel that has to be compiled; gone when finished.
+
+    The value is a function that says what is done now.
+    """
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        TimeElapsedColumn(),
+        console=err,
+        transient=True,
+        disable=not err.is_terminal,
+    )
+    with bar:
+        task = bar.add_task(first, total=None)
+        with _kernel_compiles(lambda text: bar.update(task, description=text)):
+            yield lambda text: bar.update(task, description=text)
+
+
+@contextmanager
+def _kernel_compiles(show: Callable[[str], None]) -> Iterator[None]:
+    """Report kernels while they compile; without a terminal, one line at the first of them and one at the end."""
+    from bolt_numba.kernels import jit
+
+    count = 0
+
+    def heard(name: str, done: bool) -> None:
+        nonlocal count
+        if done:
+            return
+        count += 1
+        show(f"compiling kernel {count}: {name}")
+        if count == 1 and not err.is_terminal:
+            err.print("compiling kernels (once; they are cached) ...")
+
+    stop = jit.on_compile(heard)
+    try:
+        yield
+    finally:
+        stop()
+        if count and not err.is_terminal:
+            err.print(f"compiled {count} kernels")
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Three digits that matter, in ms; "-" when not known."""
+    return "-" if seconds is None else f"{seconds * 1e3:.3g}" if seconds < 0.1 else f"{seconds * 1e3:.0f}"
+
+
+def mebibytes(count: int | None) -> str:
+    return "-" if count is None else f"{count / 2**20:.1f}"

@@ -1,0 +1,199 @@
+"""Commands about the installation: ops, cache, doctor."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import tempfile
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+import bolt_numba as bn
+from bolt_numba import ops as operators
+from bolt_numba.cli import console
+from bolt_numba.cli.options import Json, Shapes, read_shapes
+from bolt_numba.config import SWITCHES, default_threads
+from bolt_numba.kernels import jit, registry
+from bolt_numba.ops.registry import OPS
+
+cache = typer.Typer(help="The cache of compiled kernels.", no_args_is_help=True)
+PACKAGES = ("numpy", "numba", "llvmlite", "onnx", "ml_dtypes", "protobuf")
+PEERS = ("onnxruntime", "openvino")
+
+
+def ops(
+    as_json: Json = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The table of docs/operators.md.")] = False,
+) -> None:
+    """List every operator: which kernels run it, and which foreign operators are read as it."""
+    rows = operator_rows()
+    if as_json:
+        console.write_json(rows)
+    elif markdown:
+        console.write(operators_markdown())
+    else:
+        columns = ("operator", "kernels (cpu)", "meaning")
+        console.table("", columns, [(r["op"], ", ".join(r["kernels"]) or "reference", r["meaning"]) for r in rows])
+
+
+def operator_rows() -> list[dict[str, Any]]:
+    """One row per registered operator."""
+    operators.load_all()
+    registry.load("cpu")
+    rows = []
+    for name, op in sorted(OPS.items()):
+        entries = registry.KERNELS.get((op, "cpu"), [])
+        doc = (op.__doc__ or "").strip().splitlines()
+        meaning = "" if not doc or doc[0].startswith(f"{op.__name__}(") else doc[0]
+        rows.append({"op": name, "kernels": list(dict.fromkeys(e.name for e in entries)), "meaning": meaning})
+    return rows
+
+
+def operators_markdown() -> str:
+    """The page ``docs/operators.md``, made from the registries."""
+    rows = operator_rows()
+    native = sum(bool(r["kernels"]) for r in rows)
+    lines = [
+        "# Operators",
+        "",
+        "Made by `bolt-numba ops --markdown`; do not edit.",
+        "",
+        f"{len(rows)} operators, {native} with native kernels; the others run by their NumPy reference.",
+        "",
+        "| operator | kernels (cpu, f32) | meaning |",
+        "|---|---|---|",
+    ]
+    for row in rows:
+        kernels = ", ".join(f"`{k}`" for k in row["kernels"]) or "reference"
+        lines.append(f"| {row['op']} | {kernels} | {row['meaning'].replace('|', chr(92) + '|')} |")
+    return "\n".join([*lines, ""])
+
+
+@cache.command("path")
+def cache_path() -> None:
+    """Print the folder of the cache for this version and processor."""
+    console.write(str(jit.cache_dir()))
+
+
+@cache.command("list")
+def cache_list(as_json: Json = False) -> None:
+    """List the kernels compiled for this version and processor."""
+    entries = jit.cache_entries()
+    if as_json:
+        console.write_json([{"kernel": name, "bytes": size} for name, size in entries])
+        return
+    console.table("", ("kernel", "bytes"), entries, right=("bytes",))
+    console.write(f"{len(entries)} kernels, {sum(size for _, size in entries):,} bytes, in {jit.cache_dir()}")
+
+
+@cache.command("clear")
+def cache_clear() -> None:
+    """Remove the compiled kernels of all versions."""
+    console.write(f"removed {jit.clear_cache()} kernels from {jit.cache_root()}")
+
+
+@cache.command("warm")
+def cache_warm(
+    models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Models to compile the kernels of.")],
+    shape: Shapes = [],
+) -> None:
+    """Compile ahead of time every kernel that these models need."""
+    compiled: list[str] = []
+    stop = jit.on_compile(lambda name, done: compiled.append(name) if done else None)
+    try:
+        with console.progress("compiling") as say:
+            for model in models:
+                say(f"compiling for {model.name}")
+                session = bn.compile(model)
+                known = {s.name for s in session.inputs}
+                given = {k: v for k, v in read_shapes(shape).items() if k in known}
+                sizes = {s.name: tuple(d if isinstance(d, int) else 1 for d in s.shape or ()) for s in session.inputs}
+                session.warmup(**{**sizes, **given})
+    finally:
+        stop()
+    console.write(f"compiled {len(compiled)} kernels; {len(jit.cache_entries())} in the cache")
+
+
+def doctor(as_json: Json = False) -> None:
+    """Check the installation: versions, processor, threads, cache, and a small model run natively."""
+    checks = {name: _checked(check) for name, check in _CHECKS.items()}
+    if as_json:
+        console.write_json({"ok": all(ok for ok, _ in checks.values()), "checks": checks})
+    else:
+        rows = [("ok" if ok else "FAILED", name, text) for name, (ok, text) in checks.items()]
+        console.table("", ("", "check", "result"), rows)
+        switches = [(s.name, s.value or f"not set: {s.default}", s.meaning) for s in SWITCHES]
+        console.write("")
+        console.table("", ("variable", "value", "meaning"), switches)
+    if not all(ok for ok, _ in checks.values()):
+        raise typer.Exit(1)
+
+
+def _checked(check: Callable[[], str]) -> tuple[bool, str]:
+    try:
+        return True, check()
+    except Exception as error:  # whatever is wrong with the installation is the answer
+        return False, f"{type(error).__name__}: {error}"
+
+
+def _versions() -> str:
+    found = [f"bolt-numba {bn.__version__}", f"Python {platform.python_version()}"]
+    return ", ".join(found + [f"{name} {metadata.version(name)}" for name in PACKAGES])
+
+
+def _peers() -> str:
+    found = [f"{n} {metadata.version(n)}" if importlib.util.find_spec(n) else f"{n} not installed" for n in PEERS]
+    return ", ".join(found)
+
+
+def _instructions() -> str:
+    from bolt_numba.kernels.cpu.isa import target
+
+    isa = target()
+    return f"{isa.name} on {platform.machine()} ({isa.cpu})"
+
+
+def _cache_folder() -> str:
+    folder = jit.cache_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        return f"{folder}, {len(jit.cache_entries())} kernels, writable"
+
+
+def _self_test() -> str:
+    """A matrix product with a Relu, natively, against its reference."""
+    from bolt_numba.ir.build import Builder
+    from bolt_numba.ir.interpret import interpret
+    from bolt_numba.types import F32, TensorType
+
+    operators.load_all()
+    graph = bn.Graph("self-test")
+    rng = np.random.default_rng(0)
+    build = Builder(graph)
+    x = graph.add_input("x", TensorType(F32, (8, 16)))
+    y = build(OPS["MatMul"](), x, rng.integers(-4, 5, (16, 8)).astype(F32))
+    graph.add_output(build(OPS["Relu"](), y), "y")
+    feeds = {"x": rng.integers(-4, 5, (8, 16)).astype(F32)}
+    session = bn.compile(graph)
+    got, wanted = session(feeds)["y"], interpret(graph, feeds)["y"]
+    if not np.array_equal(got, wanted):
+        raise bn.BoltError(f"self-test: largest difference: got {abs(got - wanted).max()}, wanted 0")
+    runners = sorted({str(row["runner"]) for row in session.report()})
+    if "reference" in runners:
+        raise bn.BoltError(f"self-test: runners: got {runners}, wanted native kernels only")
+    return f"exact, by {', '.join(runners)}"
+
+
+_CHECKS: dict[str, Callable[[], str]] = {
+    "versions": _versions,
+    "peers": _peers,
+    "instructions": _instructions,
+    "threads": lambda: str(default_threads()),
+    "kernel cache": _cache_folder,
+    "self-test": _self_test,
+}

@@ -1,0 +1,86 @@
+"""Options that several commands share, and how their texts are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import numpy as np
+import typer
+
+from bolt_numba.errors import BoltError, InvalidModelError
+from bolt_numba.types import Array, TensorSpec
+
+ModelPath: TypeAlias = Annotated[Path, typer.Argument(metavar="MODEL", help="An .onnx or .bolt file.")]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Write JSON for programs.")]
+Threads: TypeAlias = Annotated[int | None, typer.Option("--threads", min=1, help="Threads of one run.")]
+Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Seed of random inputs.")]
+Shapes: TypeAlias = Annotated[
+    list[str], typer.Option("--shape", metavar="NAME=D,D", help="Shape of an input with symbolic dimensions (else 1).")
+]
+Inputs: TypeAlias = Annotated[
+    list[str],
+    typer.Option(
+        "--input",
+        metavar="NAME=FILE",
+        help="x=a.npy, n=3 (a JSON value), or an .npz file with several inputs.",
+    ),
+]
+
+
+def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """``["x=1,3,224,224"]`` as a mapping."""
+    found = {}
+    for text in texts:
+        name, equals, sizes = text.rpartition("=")
+        parts = [p for p in sizes.replace("x", ",").split(",") if p]
+        if not equals or not all(p.isdecimal() for p in parts):
+            raise typer.BadParameter(f"got {text!r}, wanted NAME=1,3,224,224", param_hint="--shape")
+        found[name] = tuple(map(int, parts))
+    return found
+
+
+def read_inputs(texts: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, Array]:
+    """Arrays by input name, of the dtype that the model declares where a JSON value is given."""
+    kinds = {s.name: s for s in specs}
+    found: dict[str, Array] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals and text.endswith(".npz"):
+            found.update(_npz(Path(text)))
+            continue
+        if not equals:
+            raise typer.BadParameter(f"got {text!r}, wanted NAME=FILE", param_hint="--input")
+        if name not in kinds:
+            raise BoltError(f"input: got {name!r}, wanted one of {', '.join(kinds)}")
+        found[name] = _array(value, kinds[name])
+    return found
+
+
+def _npz(path: Path) -> dict[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return dict(archive)
+    except (OSError, ValueError) as error:
+        raise InvalidModelError(f"{path}: is no .npz file: {error}") from error
+
+
+def _array(text: str, spec: TensorSpec) -> Array:
+    if text.endswith(".npy"):
+        try:
+            loaded: Array = np.load(text, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise InvalidModelError(f"{text}: is no .npy file: {error}") from error
+        return loaded
+    if text.endswith(".npz"):
+        archive = _npz(Path(text))
+        if spec.name not in archive and len(archive) != 1:
+            raise BoltError(f"{text}: arrays: got {sorted(archive)}, wanted {spec.name!r} or only one")
+        return archive.get(spec.name, next(iter(archive.values())))
+    try:
+        return np.asarray(json.loads(text), spec.dtype)
+    except (ValueError, TypeError) as error:
+        wanted = "a .npy or .npz file or a JSON value"
+        raise typer.BadParameter(f"got {text!r}, wanted {wanted}", param_hint="--input") from error

@@ -1,0 +1,90 @@
+"""Commands that measure: bench, profile."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import bolt_numba as bn
+from bolt_numba import benchmark
+from bolt_numba.cli import console
+from bolt_numba.cli.options import Inputs, Json, ModelPath, Seed, Shapes, Threads, read_inputs, read_shapes
+from bolt_numba.config import default_threads
+from bolt_numba.feeds import random_feeds
+
+
+def bench(
+    model: ModelPath,
+    vs: Annotated[str, typer.Option("--vs", metavar="ENGINES", help="onnxruntime,openvino: engines to compare.")] = "",
+    threads: Threads = None,
+    shape: Shapes = [],
+    seed: Seed = 0,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Time to measure, all engines together.")] = 3.0,
+    processes: Annotated[
+        bool, typer.Option("--processes/--no-processes", help="Measure load time and memory in fresh processes.")
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """Measure latency, interleaved with other engines in one run; load time and memory in fresh processes."""
+    names = [n for n in vs.split(",") if n]
+    with console.progress(f"compiling {model.name}") as say:
+        report = benchmark.bench(
+            model, vs=names, threads=threads or default_threads(), shapes=read_shapes(shape), seed=seed,
+            seconds=seconds, processes=processes, progress=say,
+        )  # fmt: skip
+    if as_json:
+        console.write_json(report.to_json())
+    else:
+        _show(report)
+    if any(e.error for e in report.engines):
+        raise typer.Exit(1)
+
+
+def _show(report: benchmark.BenchReport) -> None:
+    ratios = report.ratios()
+    rows = []
+    for e in report.engines:
+        times = [console.milliseconds(t) for t in (e.minimum, e.median, e.p90)] if e.latencies else ["-"] * 3
+        ratio = f"{ratios[e.engine]['median']:.2f}" if e.engine in ratios else ""
+        once = [console.milliseconds(e.load_s), console.milliseconds(e.first_run_s)]
+        rows.append([e.engine, *times, ratio, *once, console.mebibytes(e.peak_rss_bytes)])
+    columns = ("engine", "min ms", "median ms", "p90 ms", "x ours", "load ms", "first run ms", "peak MiB")
+    shapes = ", ".join(f"{n} {list(s)}" for n, s in report.shapes.items())
+    console.table(f"{report.model}, {report.threads} thread(s), {shapes}", columns, rows, right=columns[1:])
+    for e in report.engines:
+        if e.error:
+            console.write(f"{e.engine}: {e.error}")
+
+
+def profile(
+    model: ModelPath,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Chrome trace to write (Perfetto).")] = None,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Runs to take the median of.")] = 20,
+    top: Annotated[int, typer.Option("--top", min=1, help="Rows to show.")] = 25,
+    input_: Inputs = [],
+    shape: Shapes = [],
+    seed: Seed = 0,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Time every step: which kernel ran it, how long it took."""
+    with console.progress(f"compiling {model.name}") as say:
+        session = bn.compile(os.fspath(model), threads=threads)
+        feeds = random_feeds(session.inputs, read_shapes(shape), seed, read_inputs(input_, session.inputs))
+        say(f"profiling {model.name}")
+        found = session.profile(feeds, runs=runs)
+    if output is not None:
+        found.save(output)
+    if as_json:
+        console.write_json(found.to_json())
+        return
+    console.write(found.table(top))
+    whole = sum(found.by_op().values()) or 1.0
+    console.write("")
+    rows = [(op, f"{s * 1e6:.1f}", f"{100 * s / whole:.1f} %") for op, s in list(found.by_op().items())[:top]]
+    console.table("", ("operator", "us", "share"), rows, right=("us", "share"))
+    if output is not None:
+        console.write(f"\ntrace: {output}")
