@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from bolt_numba.errors import DTypeError, ShapeError
 from bolt_numba.types import AnyDType, Array, Sym, TensorType, dtype_name
@@ -48,6 +48,7 @@ OPS: dict[str, type[Op]] = {}
 T = TypeVar("T", bound=type)
 
 
+@dataclass_transform(frozen_default=True)
 def op(name: str) -> Callable[[T], T]:
     """Turn a class into a frozen dataclass operator and register it under ``name``."""
 
