@@ -1,0 +1,1 @@
+"""Transposed convolution, channels last: every output phase is a small dense convolution of the input."""

@@ -1,0 +1,1 @@
+"""Depthwise convolution, channels last: one filter per channel, vector lanes over channels."""
