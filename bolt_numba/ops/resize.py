@@ -191,7 +191,9 @@ class Resize(Op):
         if mode == "asymmetric":
             y = x / scale
         elif mode == "align_corners":
-            y = x * (size - one) / (out - one) if p.out > 1 else x * 0
+            exact = scale * size  # the length before it is rounded down, as the standard's own tests have it
+            length = out if abs(exact - out) < 1e-4 * out else exact
+            y = x * (size - one) / (length - one) if p.out > 1 else x * 0
         elif mode == "pytorch_half_pixel":
             y = (x + half) / scale - half if p.out > 1 else x * 0
         elif mode == "tf_half_pixel_for_nn":
