@@ -1,7 +1,7 @@
 """bolt-numba as an ONNX backend, for ``onnx.backend.test`` and whatever else speaks that interface.
 
-``Backend.prepare(model).run(inputs)``; a model with operators that have no meaning here raises UnsupportedOpError, which
-is a NotImplementedError.
+``Backend.prepare(model).run(inputs)``; operators that have no meaning here raise UnsupportedOpError, which is a
+NotImplementedError.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bolt_numba.errors import DeviceError, ShapeError
 from bolt_numba.types import Array
 
 
-class Prepared(BackendRep):  # type: ignore[misc]
+class Prepared(BackendRep):
     """A compiled model; inputs are given by position or by name."""
 
     def __init__(self, session: Any, inputs: Sequence[str]) -> None:
@@ -38,11 +38,10 @@ class Prepared(BackendRep):  # type: ignore[misc]
             if len(given) > len(self._inputs):
                 raise ShapeError(f"run: number of inputs: got {len(given)}, wanted {len(self._inputs)}")
             feeds = dict(zip(self._inputs, given, strict=False))
-        made = self._session.run(None, {name: np.asarray(array) for name, array in feeds.items()})
-        return tuple(made.values()) if isinstance(made, Mapping) else tuple(made)
+        return tuple(self._session.run(None, {name: np.asarray(array) for name, array in feeds.items()}))
 
 
-class Backend(Base):  # type: ignore[misc]
+class Backend(Base):
     """Entry points of ``onnx.backend.base.Backend``."""
 
     @classmethod

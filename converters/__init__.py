@@ -98,7 +98,7 @@ FORMATS: dict[str, Format] = {"bolt": Format(_is_bolt, _read_bolt), "onnx": Form
 """All formats by name; a new one is a new entry.  The first that matches wins."""
 
 
-def load(source: Source, format: str | None = None) -> Graph:  # noqa: A002 - the word users expect
+def load(source: Source, format: str | None = None) -> Graph:
     """Read a model into a graph.
 
     source: a path, the bytes, or a binary file object.  format: a key of `FORMATS`; None finds it out.
@@ -112,7 +112,7 @@ def load(source: Source, format: str | None = None) -> Graph:  # noqa: A002 - th
             raise InvalidModelError(
                 f"{content.name}: format: got a file that starts with {content.head[:8]!r}, wanted {list(FORMATS)}"
             )
-        format = found  # noqa: A001
+        format = found
     if format not in FORMATS:
         raise ValueError(f"format: got {format!r}, wanted one of {list(FORMATS)}")
     return FORMATS[format].read(content)

@@ -4,7 +4,7 @@
 
 Every test runs once, in a worker process that is killed and replaced when it crashes or exceeds its time.  Inside
 the workers other engines, and the reference evaluator of ``onnx``, cannot be imported.  A test that raises
-NotImplementedError counts as *unsupported*, never as passed.  No test framework is involved: pytest collects nothing here.
+NotImplementedError counts as *unsupported*, never as passed.  Pytest collects nothing here.
 """
 
 from __future__ import annotations
@@ -76,9 +76,7 @@ def _loader(test: Any) -> Callable[[], tuple[Any, list[tuple[list[Any], list[Any
         folder = Path(test.model_dir)
         model = onnx.load(folder / "model.onnx")
         sets = sorted(folder.glob("test_data_set_*"))
-        return model, [
-            (_stored(s, "input", model.graph.input), _stored(s, "output", model.graph.output)) for s in sets
-        ]
+        return model, [(_stored(s, "input", model.graph.input), _stored(s, "output", model.graph.output)) for s in sets]
 
     return load
 

@@ -52,9 +52,8 @@ def kind_of(attribute: onnx.AttributeProto) -> int:
     """Type of an attribute; files of IR 1 do not state it."""
     if attribute.type:
         return int(attribute.type)
-    filled = [k for k, field in _FIELDS.items() if k < _A.FLOATS and attribute.HasField(field)]  # type: ignore[arg-type]
-    filled += [k for k, field in _FIELDS.items() if k >= _A.FLOATS and field.endswith("s") and len(getattr(attribute, field))]
-    return int(filled[0]) if filled else int(_A.UNDEFINED)
+    filled = {field.name for field, _ in attribute.ListFields()}
+    return next((int(kind) for kind, field in _FIELDS.items() if field in filled), int(_A.UNDEFINED))
 
 
 def bound(attributes: Iterable[onnx.AttributeProto], outer: Mapping[str, onnx.AttributeProto], what: str) -> Attributes:
@@ -117,10 +116,8 @@ def values_of(
         wanted = types.get(name, kind)
         if kind != wanted:
             known = onnx.AttributeProto.AttributeType.Name
-            got = known(kind) if kind in _FIELDS else str(kind)  # type: ignore[arg-type]
-            raise InvalidModelError(
-                f"{what}: attribute '{name}': got type {got}, wanted {known(wanted)}"  # type: ignore[arg-type]
-            )
+            got = known(kind) if kind in _FIELDS else str(kind)
+            raise InvalidModelError(f"{what}: attribute '{name}': got type {got}, wanted {known(wanted)}")
         made[name] = value_of(attribute, folder, f"{what}: attribute '{name}'")
     return made
 

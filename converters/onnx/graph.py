@@ -224,7 +224,7 @@ class GraphReader:
                     raise
                 raise type(error)(f"{what}: {error}") from error
             except Exception as error:  # a reader met something the specification does not allow
-                raise InvalidModelError(f"{what}: cannot be read: {error or type(error).__name__}") from error
+                raise InvalidModelError(f"{what}: cannot be read: {type(error).__name__}: {error}") from error
 
     def _node(self, node: onnx.NodeProto, scope: Scope, what: str) -> None:
         inputs = [self._find(scope, name, what) if name else None for name in node.input]
@@ -299,9 +299,7 @@ class GraphReader:
                 self._named.pop(id(value), None)  # made inside: takes the name that the caller gives
         return results
 
-    def _bind(
-        self, node: onnx.NodeProto, results: Sequence[Value | None], scope: Scope, what: str
-    ) -> None:
+    def _bind(self, node: onnx.NodeProto, results: Sequence[Value | None], scope: Scope, what: str) -> None:
         """Give results the names of the node's outputs; an operand that is passed on gets a node of its own."""
         if len(results) < len(node.output) and any(node.output[len(results) :]):
             raise InvalidModelError(f"{what}: got {len(node.output)} outputs, wanted at most {len(results)}")
@@ -400,7 +398,7 @@ def unsupported_nodes(nodes: Iterable[onnx.NodeProto], opsets: Mapping[str, int]
             key = (*key_of(node), versions.get(domain_of(node.domain)))
             if key[:3] in functions:
                 if key not in asked:
-                    body = functions[key[:3]]  # type: ignore[index]
+                    body = functions[key[:3]]
                     stack.append((body.node, {**opsets, **opsets_of(body.opset_import, "function")}))
             elif not _covered(node, versions, stack if key not in asked else None):
                 found.append(describe(node, versions))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
 
 from bolt_numba.converters.onnx.graph import GraphReader, unsupported_nodes
 from bolt_numba.converters.onnx.registry import READERS, load_tables
@@ -23,7 +22,7 @@ def read_onnx(data: bytes, folder: Path | None, name: str) -> Graph:
     """
     try:
         model = onnx.ModelProto.FromString(data)
-    except DecodeError as error:
+    except Exception as error:  # protobuf's own kinds of errors
         raise InvalidModelError(f"{name}: got {len(data)} bytes that are no ONNX protobuf, wanted a model") from error
     return read_model(model, folder, name)
 
@@ -39,7 +38,7 @@ def read_model(model: onnx.ModelProto, folder: Path | None = None, name: str = "
     except RecursionError as error:
         raise InvalidModelError(f"{name}: got subgraphs nested too deep, wanted fewer levels") from error
     except Exception as error:  # protobuf messages that contradict their own schema
-        raise InvalidModelError(f"{name}: cannot be read: {error or type(error).__name__}") from error
+        raise InvalidModelError(f"{name}: cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _read(model: onnx.ModelProto, folder: Path | None, name: str) -> Graph:

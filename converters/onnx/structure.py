@@ -113,7 +113,7 @@ def read_names(node: onnx.NodeProto) -> set[str]:
 def sorted_nodes(nodes: Nodes, own: set[str], what: str) -> list[onnx.NodeProto]:
     """Nodes with operands first: as given where that is so already, as the specification wants.
 
-    own: inputs and initializers of the graph.  Raises InvalidModelError for a name with two definitions and for a cycle;
+    own: inputs and initializers of the graph.  Raises InvalidModelError for a name defined twice and for a cycle;
     names that nobody defines are left to the caller, who knows the enclosing graphs.
     """
     maker: dict[str, int] = {}

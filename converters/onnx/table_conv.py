@@ -34,9 +34,9 @@ def check_auto_pad(b: NodeBuilder, auto_pad: str) -> str:
 def check_kernel(b: NodeBuilder, w: Value, kernel_shape: Ints) -> None:
     """Raise InvalidModelError when the attribute contradicts the weight."""
     shape = w.type.shape
-    if kernel_shape and shape is not None and not any(isinstance(d, Sym) for d in shape):
-        if shape[2:] != kernel_shape:
-            raise b.invalid("kernel_shape", kernel_shape, f"{shape[2:]} of the weight")
+    known = shape is not None and not any(isinstance(d, Sym) for d in shape)
+    if kernel_shape and known and shape is not None and shape[2:] != kernel_shape:
+        raise b.invalid("kernel_shape", kernel_shape, f"{shape[2:]} of the weight")
 
 
 @reader("Conv")
@@ -142,9 +142,7 @@ def lp_pool(
 ) -> Any:
     if p != int(p) or p < 1:
         raise b.unsupported(f"p = {p}")
-    made = LpPool(
-        kernel_shape, strides, pads, dilations, check_auto_pad(b, auto_pad), bool(ceil_mode), p=int(p)
-    )
+    made = LpPool(kernel_shape, strides, pads, dilations, check_auto_pad(b, auto_pad), bool(ceil_mode), p=int(p))
     return b(made, x)
 
 

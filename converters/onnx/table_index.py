@@ -72,7 +72,7 @@ def compress(b: NodeBuilder, x: Value, condition: Value, *, axis: int | None = N
 
 
 @reader("Unique")
-def unique(b: NodeBuilder, x: Value, *, axis: int | None = None, sorted: int = 1) -> Any:  # noqa: A002
+def unique(b: NodeBuilder, x: Value, *, axis: int | None = None, sorted: int = 1) -> Any:
     return b(Unique(axis, bool(sorted)), x)
 
 

@@ -93,9 +93,7 @@ def group_normalization_18(
     if num_groups < 1 or channels % num_groups:
         raise b.invalid("num_groups", num_groups, f"a divisor of {channels} channels")
     shape = ints([num_groups, channels // num_groups])
-    spread = [
-        b(Reshape(), b(Expand(), b(Unsqueeze(), v, ints([1])), shape), ints([channels])) for v in (scale, bias)
-    ]
+    spread = [b(Reshape(), b(Expand(), b(Unsqueeze(), v, ints([1])), shape), ints([channels])) for v in (scale, bias)]
     return b(GroupNormalization(num_groups, epsilon), x, *spread)
 
 

@@ -11,7 +11,29 @@ from bolt_numba.converters.onnx.operands import known_scalar, rank_of
 from bolt_numba.converters.onnx.registry import add_reader, reader
 from bolt_numba.converters.onnx.tensor import dtype_of
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops import pointwise as P
+from bolt_numba.ops.pointwise import (
+    Add,
+    BitShift,
+    Cast,
+    Celu,
+    Clip,
+    Div,
+    Elu,
+    Gelu,
+    HardSigmoid,
+    IsInf,
+    LeakyRelu,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    PRelu,
+    Selu,
+    Shrink,
+    Swish,
+    ThresholdedRelu,
+    Where,
+)
 from bolt_numba.ops.registry import OPS
 from bolt_numba.ops.shape import Reshape, Unsqueeze
 from bolt_numba.types import STRING, AnyDType
@@ -73,82 +95,82 @@ for _name in BINARY:
 
 @reader("LeakyRelu")
 def leaky_relu(b: NodeBuilder, x: Value, *, alpha: float = 0.01) -> Any:
-    return b(P.LeakyRelu(alpha), x)
+    return b(LeakyRelu(alpha), x)
 
 
 @reader("Elu")
 def elu(b: NodeBuilder, x: Value, *, alpha: float = 1.0) -> Any:
-    return b(P.Elu(alpha), x)
+    return b(Elu(alpha), x)
 
 
 @reader("Celu")
 def celu(b: NodeBuilder, x: Value, *, alpha: float = 1.0) -> Any:
-    return b(P.Celu(alpha), x)
+    return b(Celu(alpha), x)
 
 
 @reader("Selu", since=6)
 def selu(
     b: NodeBuilder, x: Value, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875
 ) -> Any:
-    return b(P.Selu(alpha, gamma), x)
+    return b(Selu(alpha, gamma), x)
 
 
 @reader("Selu")
 def selu_1(b: NodeBuilder, x: Value, *, alpha: float = 1.6732, gamma: float = 1.0507) -> Any:
-    return b(P.Selu(alpha, gamma), x)
+    return b(Selu(alpha, gamma), x)
 
 
 @reader("ThresholdedRelu")
 def thresholded_relu(b: NodeBuilder, x: Value, *, alpha: float = 1.0) -> Any:
-    return b(P.ThresholdedRelu(alpha), x)
+    return b(ThresholdedRelu(alpha), x)
 
 
 @reader("HardSigmoid")
 def hard_sigmoid(b: NodeBuilder, x: Value, *, alpha: float = 0.2, beta: float = 0.5) -> Any:
-    return b(P.HardSigmoid(alpha, beta), x)
+    return b(HardSigmoid(alpha, beta), x)
 
 
 @reader("Gelu")
 def gelu(b: NodeBuilder, x: Value, *, approximate: str = "none") -> Any:
     if approximate not in ("none", "tanh"):
         raise b.invalid("approximate", approximate, "none or tanh")
-    return b(P.Gelu(approximate), x)
+    return b(Gelu(approximate), x)
 
 
 @reader("Swish")
 def swish(b: NodeBuilder, x: Value, *, alpha: float = 1.0) -> Any:
-    return b(P.Swish(alpha), x)
+    return b(Swish(alpha), x)
 
 
 @reader("SwiGLU")
 def swiglu(b: NodeBuilder, x: Value, y: Value, *, alpha: float = 1.0) -> Any:
-    return b(P.Mul(), b(P.Swish(alpha), x), y)
+    return b(Mul(), b(Swish(alpha), x), y)
 
 
 @reader("Shrink")
 def shrink(b: NodeBuilder, x: Value, *, bias: float = 0.0, lambd: float = 0.5) -> Any:
     if x.type.dtype.kind in "iu":
-        return b(P.Cast(x.type.dtype), b(P.Shrink(bias, lambd), b(P.Cast(np.dtype("f4")), x)))
-    return b(P.Shrink(bias, lambd), x)
+        return b(Cast(x.type.dtype), b(Shrink(bias, lambd), b(Cast(np.dtype("f4")), x)))
+    return b(Shrink(bias, lambd), x)
 
 
 @reader("IsInf")
 def is_inf(b: NodeBuilder, x: Value, *, detect_negative: int = 1, detect_positive: int = 1) -> Any:
-    return b(P.IsInf(bool(detect_negative), bool(detect_positive)), x)
+    return b(IsInf(bool(detect_negative), bool(detect_positive)), x)
 
 
 @reader("Clip", since=11)
 def clip(b: NodeBuilder, x: Value, low: Value | None = None, high: Value | None = None) -> Any:
     bounds = [None if v is None else known_scalar(v) for v in (low, high)]
     if all(v is None or k is not None for v, k in zip((low, high), bounds, strict=True)):
-        return b(P.Clip(*bounds), x)
-    x = x if low is None else b(P.Max(), x, low)
-    return x if high is None else b(P.Min(), x, high)
+        return b(Clip(*bounds), x)
+    x = x if low is None else b(Max(), x, low)
+    return x if high is None else b(Min(), x, high)
 
 
 @reader("Clip")
-def clip_1(b: NodeBuilder, x: Value, *, min: float | None = None, max: float | None = None) -> Any:  # noqa: A002
-    return b(P.Clip(min, max), x)
+def clip_1(b: NodeBuilder, x: Value, *, min: float | None = None, max: float | None = None) -> Any:
+    return b(Clip(min, max), x)
 
 
 @reader("Cast", since=6)
@@ -176,29 +198,29 @@ def convert(b: NodeBuilder, x: Value, to: AnyDType, saturate: int, round_mode: s
         raise b.unsupported("conversion from or to strings")
     if to.name.startswith("float8") and (not saturate or round_mode != "up"):
         raise b.unsupported(f"conversion to {to.name} with saturate {saturate}, round_mode {round_mode}")
-    return b(P.Cast(to), x)
+    return b(Cast(to), x)
 
 
 @reader("Mod")
 def mod(b: NodeBuilder, x: Value, y: Value, *, fmod: int = 0) -> Any:
-    return b(P.Mod(bool(fmod)), x, y)
+    return b(Mod(bool(fmod)), x, y)
 
 
 @reader("BitShift")
 def bit_shift(b: NodeBuilder, x: Value, y: Value, *, direction: str) -> Any:
     if direction not in ("LEFT", "RIGHT"):
         raise b.invalid("direction", direction, "LEFT or RIGHT")
-    return b(P.BitShift(direction), x, y)
+    return b(BitShift(direction), x, y)
 
 
 @reader("Where")
 def where(b: NodeBuilder, condition: Value, x: Value, y: Value) -> Any:
-    return b(P.Where(), condition, x, y)
+    return b(Where(), condition, x, y)
 
 
 @reader("PRelu", since=7)
 def prelu(b: NodeBuilder, x: Value, slope: Value) -> Any:
-    return b(P.PRelu(), x, slope)
+    return b(PRelu(), x, slope)
 
 
 @reader("PRelu")
@@ -207,7 +229,7 @@ def prelu_1(b: NodeBuilder, x: Value, slope: Value) -> Any:
     rank = rank_of(b, x)
     if rank > 2 and slope.type.shape is not None and len(slope.type.shape) == 1 and slope.type.shape[0] != 1:
         slope = b(Reshape(), slope, np.array([-1] + [1] * (rank - 2)))
-    return b(P.PRelu(), x, slope)
+    return b(PRelu(), x, slope)
 
 
 def _fold(b: NodeBuilder, operator: Any, xs: tuple[Value, ...]) -> Value:
@@ -221,19 +243,19 @@ def _fold(b: NodeBuilder, operator: Any, xs: tuple[Value, ...]) -> Value:
 
 @reader("Max")
 def maximum(b: NodeBuilder, *xs: Value) -> Value:
-    return _fold(b, P.Max(), xs)
+    return _fold(b, Max(), xs)
 
 
 @reader("Min")
 def minimum(b: NodeBuilder, *xs: Value) -> Value:
-    return _fold(b, P.Min(), xs)
+    return _fold(b, Min(), xs)
 
 
 @reader("Sum")
 def total(b: NodeBuilder, *xs: Value) -> Value:
-    return _fold(b, P.Add(), xs)
+    return _fold(b, Add(), xs)
 
 
 @reader("Mean")
 def mean(b: NodeBuilder, *xs: Value) -> Any:
-    return b(P.Div(), _fold(b, P.Add(), xs), float(len(xs)))
+    return b(Div(), _fold(b, Add(), xs), float(len(xs)))

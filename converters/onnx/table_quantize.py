@@ -62,9 +62,7 @@ def dynamic_quantize_linear(b: NodeBuilder, x: Value) -> Any:
 
 
 @reader("MatMulInteger")
-def matmul_integer(
-    b: NodeBuilder, x: Value, y: Value, x_zero: Value | None = None, y_zero: Value | None = None
-) -> Any:
+def matmul_integer(b: NodeBuilder, x: Value, y: Value, x_zero: Value | None = None, y_zero: Value | None = None) -> Any:
     return b(MatMulInteger(), x, y, x_zero, y_zero)
 
 

@@ -19,7 +19,7 @@ def common(
     activations: tuple[str, ...],
     clip: float | None,
     direction: str,
-    hidden_size: int,
+    hidden_size: int | None,
     layout: int,
 ) -> dict[str, Any]:
     """Attributes that all recurrent layers share, checked."""
@@ -53,7 +53,7 @@ def lstm(
     activations: tuple[str, ...] = (),
     clip: float | None = None,
     direction: str = "forward",
-    hidden_size: int = 0,
+    hidden_size: int | None = None,
     input_forget: int = 0,
     layout: int = 0,
     output_sequence: int = 0,
@@ -78,7 +78,7 @@ def gru(
     activations: tuple[str, ...] = (),
     clip: float | None = None,
     direction: str = "forward",
-    hidden_size: int = 0,
+    hidden_size: int | None = None,
     layout: int = 0,
     linear_before_reset: int = 0,
     output_sequence: int = 0,
@@ -103,7 +103,7 @@ def rnn(
     activations: tuple[str, ...] = (),
     clip: float | None = None,
     direction: str = "forward",
-    hidden_size: int = 0,
+    hidden_size: int | None = None,
     layout: int = 0,
     output_sequence: int = 0,
 ) -> Any:

@@ -97,9 +97,7 @@ def cum_sum(b: NodeBuilder, x: Value, axis: Value, *, exclusive: int = 0, revers
 
 
 @reader("TopK", since=10)
-def top_k(
-    b: NodeBuilder, x: Value, k: Value, *, axis: int = -1, largest: int = 1, sorted: int = 1  # noqa: A002
-) -> Any:
+def top_k(b: NodeBuilder, x: Value, k: Value, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> Any:
     return b(TopK(axis, bool(largest), bool(sorted)), x, k)
 
 
@@ -122,11 +120,11 @@ def gemm(
     *,
     alpha: float = 1.0,
     beta: float = 1.0,
-    transA: int = 0,  # noqa: N803
-    transB: int = 0,  # noqa: N803
+    transA: int = 0,
+    transB: int = 0,
     broadcast: int = 0,
 ) -> Any:
-    """alpha * a @ b + beta * c; a row vector c becomes the bias of the product.  Before opset 7: ``broadcast``."""
+    """Alpha * a @ b + beta * c; a row vector c becomes the bias of the product.  Before opset 7: ``broadcast``."""
     for operand in (x, y):
         if rank_of(b, operand) != 2:
             raise b.invalid(f"rank of '{operand.name}'", rank_of(b, operand), 2)
@@ -135,10 +133,9 @@ def gemm(
         return b(operator, x, y)
     if beta != 1.0:
         factor = np.array(beta, c.type.dtype)
-        c = b.const((c.const * factor).astype(c.type.dtype), f"{b.prefix}c") if c.const is not None else b(Mul(), c, factor)
-    assert c is not None
-    columns = dim_of(b, y, 0 if transB else 1)
-    if c.type.shape == (columns,):
+        scaled = None if c.const is None else b.const((c.const * factor).astype(c.type.dtype), f"{b.prefix}c")
+        c = scaled or b(Mul(), c, factor)
+    if c is not None and c.type.shape == (dim_of(b, y, 0 if transB else 1),):
         return b(operator, x, y, c)
     return b(Add(), b(operator, x, y), c)
 

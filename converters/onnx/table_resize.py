@@ -21,7 +21,7 @@ def resize(
     sizes: Value | None = None,
     *,
     antialias: int = 0,
-    axes: tuple[int, ...] | None = None,
+    axes: tuple[int, ...] = (),
     coordinate_transformation_mode: str = "half_pixel",
     cubic_coeff_a: float = -0.75,
     exclude_outside: int = 0,
@@ -87,5 +87,6 @@ def grid_sample(
 ) -> Any:
     kind = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
     if kind not in ("linear", "nearest", "cubic") or padding_mode not in ("zeros", "border", "reflection"):
-        raise b.invalid("mode and padding_mode", (mode, padding_mode), "linear, nearest or cubic; zeros, border or reflection")
+        wanted = "linear, nearest or cubic; zeros, border or reflection"
+        raise b.invalid("mode and padding_mode", (mode, padding_mode), wanted)
     return b(GridSample(mode=kind, padding_mode=padding_mode, align_corners=bool(align_corners)), x, grid)

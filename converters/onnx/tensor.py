@@ -142,7 +142,8 @@ def _from_raw(raw: bytes, dtype: AnyDType, dims: tuple[int, ...], what: str) -> 
     if bits < 8:
         return _unpacked(np.frombuffer(raw, np.uint8), bits, dtype, count).reshape(dims)
     if dtype == np.dtype("?"):
-        return (np.frombuffer(raw, np.uint8) != 0).reshape(dims)
+        flags: Array = np.frombuffer(raw, np.uint8) != 0
+        return flags.reshape(dims)
     return np.frombuffer(raw, dtype).reshape(dims)
 
 
@@ -173,7 +174,8 @@ def _from_field(tensor: onnx.TensorProto, dtype: AnyDType, dims: tuple[int, ...]
         return np.array(data, dtype=dtype).reshape(dims)
     if field == "int32_data" and dtype.kind in "iub" and bits == 8:
         return np.array(data, dtype=np.int32).astype(dtype).reshape(dims)
-    return np.asarray(numpy_helper.to_array(tensor)).astype(dtype, copy=False).reshape(dims)
+    other: Array = np.asarray(numpy_helper.to_array(tensor))
+    return other.astype(dtype, copy=False).reshape(dims)
 
 
 def dense_of(sparse: onnx.SparseTensorProto, folder: Path | None, what: str) -> Array:
