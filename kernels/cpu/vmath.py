@@ -422,8 +422,9 @@ def vpow(x, y):
     """``x ** y`` with the special values of C's pow: 2 ulp."""
     a = vabs(x)
     high, low = log2_parts(select(a < math.inf, vmax(a, splat(1e-45)), splat(1.0)))
-    product = y * high
-    made = exp2_parts(product, product_error(y, high, product) + y * low)
+    c = vmin(splat(1e30), vmax(splat(-1e30), y))
+    product = c * high
+    made = exp2_parts(product, product_error(c, high, product) + c * low)
     whole = vround(y) == y
     odd = whole & (vround(y * 0.5) != y * 0.5)
     negative = bits_of(x) < 0

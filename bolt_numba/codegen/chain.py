@@ -1,0 +1,254 @@
+"""Kernel text for chains of pointwise operators: one loop nest, generic in shape, every step in registers.
+
+Two forms.  *Vector*: every value is f32 or bool; the loop works on f32 vectors and masks.  *Scalar*: any plain dtypes;
+the loop works on scalars and LLVM makes vectors of it.  Only text and plan-time geometry are made here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bolt_numba.codegen.formula import Term, UntranslatableError, scalar_text, special_power, vector_text
+from bolt_numba.ops.pointwise import Chain, ChainStep, Pointwise, Pow
+from bolt_numba.types import BOOL, F32, AnyDType, TensorType, dtype_name
+
+BLOCK = 4096
+"""Elements of one work item: long enough to hide its start, short enough to share a small tensor evenly."""
+MAX_OUTER = 6
+"""Loop dimensions around the innermost one that generated text may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Loops over the result: ``outer`` sizes, then ``inner`` elements.
+
+    strides[k]: for operand k, elements from one index to the next of every outer loop.  scalar[k]: operand k stands
+    still in the innermost loop; otherwise it is contiguous there.
+    """
+
+    outer: tuple[int, ...]
+    inner: int
+    strides: tuple[tuple[int, ...], ...]
+    scalar: tuple[bool, ...]
+
+    @property
+    def rows(self) -> int:
+        return math.prod(self.outer)
+
+    @property
+    def blocks(self) -> int:
+        """Work items of one row."""
+        return -(-self.inner // BLOCK)
+
+    @property
+    def size(self) -> int:
+        return self.rows * self.inner
+
+
+def geometry(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Geometry:
+    """The fewest loops over dense operands broadcast to ``shape``; neighbours that all operands cross alike are one."""
+    rank = len(shape)
+    strides = []
+    for dims in operands:
+        padded = (1,) * (rank - len(dims)) + tuple(dims)
+        steps, step = [0] * rank, 1
+        for axis in range(rank - 1, -1, -1):
+            steps[axis] = 0 if padded[axis] == 1 else step
+            step *= padded[axis]
+        strides.append(steps)
+    sizes: list[int] = []
+    columns: list[list[int]] = []  # of each loop, the stride of each operand
+    for axis in range(rank):
+        if shape[axis] == 1:
+            continue
+        column = [s[axis] for s in strides]
+        if sizes and all(last == now * shape[axis] for last, now in zip(columns[-1], column, strict=True)):
+            sizes[-1] *= shape[axis]
+            columns[-1] = column
+        else:
+            sizes.append(shape[axis])
+            columns.append(column)
+    inner = sizes.pop() if sizes else 1
+    innermost = columns.pop() if columns else [0] * len(strides)
+    outer = tuple(tuple(c[k] for c in columns) for k in range(len(strides)))
+    return Geometry(tuple(sizes), inner, outer, tuple(s == 0 for s in innermost))
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Generated text of one kernel and its parameters' kinds (``"ptr"`` or ``"i64"``) in order."""
+
+    name: str
+    text: str
+    fields: dict[str, str]
+
+
+def as_chain(op: Pointwise | Chain) -> Chain:
+    """A single operator as a chain of one step."""
+    if isinstance(op, Chain):
+        return op
+    return Chain(((op, tuple(range(op.arity))),), (op.arity,))
+
+
+def exponents(chain: Chain, ins: Sequence[TensorType]) -> dict[int, float]:
+    """Known exponents of Pow steps, by step, where they need no logarithm."""
+    found = {}
+    for i, (op, operands) in enumerate(chain.steps):
+        if isinstance(op, Pow) and operands[1] < len(ins):
+            known = ins[operands[1]].known
+            if known is not None and known.size == 1 and special_power(float(known.reshape(-1)[0])):
+                found[i] = float(known.reshape(-1)[0])
+    return found
+
+
+def is_vector_form(dtypes: Sequence[AnyDType]) -> bool:
+    """Whether values of these dtypes fit the vector form."""
+    return all(d in (F32, BOOL) for d in dtypes) and F32 in dtypes
+
+
+def body_lines(chain: Chain, ins: Sequence[TensorType]) -> list[str]:
+    """One assignment for each step, to ``v<index>``; raises `UntranslatableError`."""
+    dtypes = [t.dtype for t in chain.infer_all(*ins)]
+    vector = is_vector_form(dtypes)
+    powers = exponents(chain, ins)
+    lines = []
+    for i, (op, operands) in enumerate(chain.steps):
+        terms = [Term(f"v{k}", dtypes[k]) for k in operands]
+        text = vector_text(op, terms, powers.get(i)) if vector else scalar_text(op, terms)
+        lines.append(f"v{len(ins) + i} = {text}")
+    return lines
+
+
+def can_generate(op: Pointwise | Chain, ins: Sequence[TensorType]) -> bool:
+    """Whether there is kernel text for these operand types: fusion asks before it makes a chain."""
+    try:
+        body_lines(as_chain(op), ins)
+    except UntranslatableError:
+        return False
+    return True
+
+
+def chain_kernel(chain: Chain, ins: Sequence[TensorType], nest: Geometry) -> Kernel:
+    """Text of the kernel for these dtypes, this number of outer loops and this inner pattern."""
+    types = chain.infer_all(*ins)
+    writer = _Writer(chain, [t.dtype for t in types], nest, body_lines(chain, ins))
+    return writer.kernel()
+
+
+class _Writer:
+    """Writes one kernel.
+
+    Parameters: ``o<k>`` results, ``a<k>`` operands, ``n`` elements of a row, ``items`` work items in all, ``blocks`` of
+    them in a row, ``d<j>`` sizes of the outer loops but the first, ``s<k>_<j>`` strides of operand k in bytes.
+    """
+
+    def __init__(self, chain: Chain, dtypes: Sequence[AnyDType], nest: Geometry, lines: list[str]) -> None:
+        self.nest, self.lines, self.dtypes = nest, lines, dtypes
+        self.count = len(nest.scalar)
+        self.steps: tuple[ChainStep, ...] = chain.steps
+        self.results = chain.results
+        self.vector = is_vector_form(dtypes)
+
+    def kernel(self) -> Kernel:
+        outer = len(self.nest.outer)
+        fields = {f"o{k}": "ptr" for k in range(len(self.results))}
+        fields |= {f"a{k}": "ptr" for k in range(self.count)}
+        fields |= {"n": "i64", "items": "i64", "blocks": "i64"}
+        fields |= {f"d{j}": "i64" for j in range(1, outer)}
+        fields |= {f"s{k}_{j}": "i64" for k in range(self.count) for j in range(outer)}
+        lines = [f"def {self.name()}(p, tid, nthreads):"]
+        lines += [f"    {f} = p.{f}" for f in fields]
+        lines += ["    first, last = split(items, tid, nthreads)", "    for item in range(first, last):"]
+        body = [*self.place(), *(self.vector_loop() if self.vector else self.scalar_loop())]
+        lines += ["        " + line for line in body]
+        return Kernel(self.name(), "\n".join(lines) + "\n", fields)
+
+    def name(self) -> str:
+        """For people: the operators, the loops, the standing operands."""
+        parts = [op.name.lower() for op, _ in self.steps]
+        label = "_".join(parts if len(parts) <= 4 else [*parts[:3], f"{len(parts) - 3}_more"])
+        pattern = "".join("s" if s else "v" for s in self.nest.scalar)
+        return f"{label}_{dtype_name(self.dtypes[self.count])}_{len(self.nest.outer)}{pattern}"
+
+    def place(self) -> list[str]:
+        """Where a work item begins: ``lo``, ``hi`` within the row; operands moved to the row."""
+        outer = len(self.nest.outer)
+        sizes = [self.dtypes[i].itemsize for i in self.results]
+        if not outer:
+            return [f"lo, hi = item * {BLOCK}, min(item * {BLOCK} + {BLOCK}, n)"]
+        lines = ["row = item // blocks", f"lo = (item - row * blocks) * {BLOCK}", f"hi = min(lo + {BLOCK}, n)"]
+        lines += [f"r{k} = o{k} + row * n * {size}" for k, size in enumerate(sizes)]
+        for j in range(outer - 1, 0, -1):
+            lines += [f"rest = row // d{j}", f"i{j} = row - rest * d{j}", "row = rest"]
+        lines.append("i0 = row")
+        for k in range(self.count):
+            lines.append(f"b{k} = a{k} + " + " + ".join(f"i{j} * s{k}_{j}" for j in range(outer)))
+        return lines
+
+    def _bases(self) -> tuple[str, str]:
+        return ("b", "r") if self.nest.outer else ("a", "o")
+
+    def vector_loop(self) -> list[str]:
+        source, target = self._bases()
+        lines = []
+        for k, still in enumerate(self.nest.scalar):
+            if still and self.dtypes[k] == BOOL:
+                lines.append(f"v{k} = splat(i32(load_u8({source}{k}))) != 0")
+            elif still:
+                lines.append(f"v{k} = splat(load_f32({source}{k}))")
+        full = ["for i in range(lo, hi - LANES + 1, LANES):"]
+        full += ["    " + line for line in self._vector_body(source, target, "", "")]
+        tail = ["left = (hi - lo) % LANES", "if left:", "    i = hi - left"]
+        tail += ["    " + line for line in self._vector_body(source, target, "_n", ", left")]
+        return lines + full + tail
+
+    def _vector_body(self, source: str, target: str, suffix: str, left: str) -> list[str]:
+        lines = []
+        for k, still in enumerate(self.nest.scalar):
+            if still:
+                continue
+            if self.dtypes[k] == BOOL:
+                lines.append(f"v{k} = vload_u8{suffix}({source}{k} + i{left}) != 0")
+            else:
+                lines.append(f"v{k} = vload{suffix}({source}{k} + 4 * i{left})")
+        lines += self.lines
+        for k, i in enumerate(self.results):
+            if self.dtypes[i] == BOOL:
+                lines.append(f"vstore_u8{suffix}({target}{k} + i, select(v{i}, splat(i32(1)), splat(i32(0))){left})")
+            else:
+                lines.append(f"vstore{suffix}({target}{k} + 4 * i, v{i}{left})")
+        return lines
+
+    def scalar_loop(self) -> list[str]:
+        source, target = self._bases()
+        lines = []
+        for k, still in enumerate(self.nest.scalar):
+            name = dtype_name(self.dtypes[k])
+            lines.append(f"x{k} = view({source}{k}, {'1' if still else 'hi'}, {name})")
+            if still:
+                lines.append(f"v{k} = x{k}[0]")
+        for k, i in enumerate(self.results):
+            lines.append(f"y{k} = view({target}{k}, hi, {dtype_name(self.dtypes[i])})")
+        lines.append("for i in range(lo, hi):")
+        lines += [f"    v{k} = x{k}[i]" for k, still in enumerate(self.nest.scalar) if not still]
+        lines += ["    " + line for line in self.lines]
+        lines += [f"    y{k}[i] = v{i}" for k, i in enumerate(self.results)]
+        return lines
+
+
+def unit_cost(chain: Chain) -> float:
+    """Rough time of one element on one thread, in nanoseconds: 0.15 to move it, 0.3 for each elementary function."""
+    return 0.15 + sum(0.3 if op.ulp else 0.02 for op, _ in chain.steps)
+
+
+def operand_strides(nest: Geometry, dtypes: Sequence[AnyDType]) -> dict[str, int]:
+    """Values of the stride parameters, in bytes."""
+    return {
+        f"s{k}_{j}": step * np.dtype(dtypes[k]).itemsize
+        for k, row in enumerate(nest.strides)
+        for j, step in enumerate(row)
+    }

@@ -1,0 +1,165 @@
+"""Pointwise operators and fused chains of them: generated loops (see `codegen.chain`) with their vocabulary."""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import ast
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.codegen.chain import (
+    BLOCK,
+    MAX_OUTER,
+    Geometry,
+    as_chain,
+    can_generate,
+    chain_kernel,
+    geometry,
+    operand_strides,
+    unit_cost,
+)
+from bolt_numba.codegen.formula import activation_text
+from bolt_numba.kernels.cpu import lang, vmath, vtrig
+from bolt_numba.kernels.cpu.lang import I64, LANES, PTR, inline, inline_source, native_source, split
+from bolt_numba.kernels.jit import Inline, Native
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
+from bolt_numba.ops import pointwise as ops
+from bolt_numba.ops.pointwise import Chain, Pointwise
+from bolt_numba.types import TensorType
+
+PARALLEL_NS = 10_000.0
+"""Work of one thread from which a second one pays."""
+
+
+@inline
+def integer_div(x, y):
+    """Quotient rounded toward zero; 0 for y = 0."""
+    if y == 0:
+        return x - x
+    q = x // y
+    return q + 1 if (q < 0) & (q * y != x) else q
+
+
+@inline
+def integer_fmod(x, y):
+    """Remainder with the sign of x; 0 for y = 0."""
+    r = x % y
+    return r - y if (r != 0) & ((x < 0) != (y < 0)) else r
+
+
+_TYPES = {
+    "f32": np.float32, "f64": np.float64, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
+    "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64, "bool": np.bool_,
+}  # fmt: skip
+_CONSTANTS = {"inf": math.inf, "nan": math.nan, "LANES": LANES, "math": math}
+_HELPERS = {"integer_div": integer_div, "integer_fmod": integer_fmod, "split": split}
+
+
+def _meaning(name: str) -> Any:
+    for table in (_TYPES, _CONSTANTS, _HELPERS):
+        if name in table:
+            return table[name]
+    for module in (vmath, vtrig):
+        if isinstance(getattr(module, name, None), Inline):
+            return getattr(module, name)
+    return getattr(lang, name) if name in lang.WORDS else None
+
+
+@functools.lru_cache(maxsize=256)
+def scope_of(text: str) -> dict[str, Any]:
+    """What the names in generated text stand for."""
+    names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    found = {name: _meaning(name) for name in sorted(names)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+@functools.lru_cache(maxsize=256)
+def activation(op: Pointwise) -> Inline:
+    """A helper of one f32 vector that applies a unary operator: for `tile_map` and other epilogues.
+
+    Raises `codegen.formula.UntranslatableError` for an operator that has no vector form.
+    """
+    text = f"def activation(v):\n    return {activation_text(op)}\n"
+    return inline_source(text, "activation", **scope_of(text))
+
+
+def _kernel(chain: Chain, ins: Sequence[TensorType], nest: Geometry) -> Native:
+    made = chain_kernel(chain, ins, nest)
+    fields = {name: PTR if kind == "ptr" else I64 for name, kind in made.fields.items()}
+    return native_source(made.text, made.name, fields, **scope_of(made.text))
+
+
+def _nest(chain: Chain, ins: Types) -> Geometry | None:
+    """Loops of the chain, None when types are unknown or its results differ in shape."""
+    known = [t for t in ins if t is not None and t.is_static]
+    if len(known) != len(ins) or not known:
+        return None
+    types = chain.infer_all(*known)
+    shapes = {types[i].dims for i in chain.results}
+    largest = np.broadcast_shapes(*(t.dims for t in known))
+    if shapes != {largest}:
+        return None
+    nest = geometry(largest, [t.dims for t in known])
+    return nest if len(nest.outer) <= MAX_OUTER else None
+
+
+def _accepts(op: Any, ins: Types) -> bool:
+    if any(t is None for t in ins):
+        return False
+    known = [t for t in ins if t is not None]
+    chain = as_chain(op)
+    if not can_generate(chain, known):
+        return False
+    return _nest(chain, ins) is not None
+
+
+def _accepts_in_place(op: Any, ins: Types) -> bool:
+    """Whether an operand of as many bytes as the first result has as many elements, too."""
+    if not _accepts(op, ins):
+        return False
+    known = [t for t in ins if t is not None]
+    chain = as_chain(op)
+    result = chain.infer_all(*known)[chain.results[0]]
+    return all(t.dtype.itemsize <= result.dtype.itemsize for t in known)
+
+
+def _steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    chain, known = as_chain(op), [t for t in ins if t is not None]
+    nest = _nest(chain, ins)
+    assert nest is not None, "accepts() has tested this"
+    if not nest.size:
+        return []
+    args: dict[str, Argument] = {f"o{k}": Out(k) for k in range(len(chain.results))}
+    args |= {f"a{k}": In(k) for k in range(len(known))}
+    args |= {"n": nest.inner, "items": nest.rows * nest.blocks, "blocks": nest.blocks}
+    args |= {f"d{j}": size for j, size in enumerate(nest.outer) if j}
+    args |= operand_strides(nest, [t.dtype for t in known])
+    work = nest.size * unit_cost(chain)
+    parallel = work > PARALLEL_NS and nest.rows * nest.blocks > 1
+    return [Step(_kernel(chain, known, nest), args, parallel)]
+
+
+_ALL: list[type[Any]] = [
+    row
+    for row in vars(ops).values()
+    if isinstance(row, type) and issubclass(row, Pointwise) and hasattr(row, "formula")
+]
+
+
+@kernel(*_ALL, Chain, accepts=_accepts_in_place, inplace=tuple(range(8)), rank=1)
+def pointwise_in_place(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Generated loop whose result may take over an operand's memory: each index is read before it is written."""
+    return _steps(op, ins, outs, context)
+
+
+@kernel(*_ALL, Chain, accepts=_accepts)
+def pointwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Generated loop with operands wider than the result."""
+    return _steps(op, ins, outs, context)
+
+
+__all__ = ["BLOCK", "activation", "scope_of"]
