@@ -1,0 +1,191 @@
+"""The shape of the code: who may import whom, how long files and functions may be, what is documented."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import bolt_numba
+from bolt_numba import ops
+from bolt_numba.ops.registry import OPS
+
+ROOT = Path(__file__).parent.parent
+FILE_LINES, FUNCTION_LINES, KERNEL_LINES = 500, 50, 80
+SUPPRESSED = re.compile(r"#\s*budget:\s*\S{3,}")
+"""Behind the first line of a function (or on line 1 of a file): why it may be longer."""
+
+SOURCES = sorted(
+    file
+    for top in ("bolt_numba", "converters", "kernels", "tests", "bench", "examples")
+    for file in (ROOT / top).rglob("*.py")
+    if not {"converters", "kernels"} & set(file.relative_to(ROOT).parts[1:-1]) or top == "tests"
+)
+
+FOUNDATION = {"types", "errors", "config"}
+MEANING = FOUNDATION | {"ops", "ir"}
+ALLOWED: dict[str, set[str]] = {
+    "types": set(),
+    "errors": set(),
+    "config": {"errors"},
+    "ops": FOUNDATION | {"ops"},
+    "ir": MEANING,
+    "codegen": MEANING | {"codegen"},
+    "passes": MEANING | {"codegen", "passes"},
+    "kernels": MEANING - {"ir"} | {"codegen", "kernels"},
+    "converters": MEANING | {"converters"},
+    "runtime": MEANING | {"codegen", "passes", "runtime", "kernels"},
+}
+"""Part of the package -> parts it may import; a part that is not listed (session, command line) may import any."""
+LAZY_KERNELS = {"runtime/plan.py", "runtime/program.py", "runtime/memory.py", "runtime/threads.py"}
+"""The files outside ``kernels/`` and the command line that import kernels."""
+
+
+@cache
+def tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
+def name_of(file: Path) -> str:
+    return str(file.relative_to(ROOT))
+
+
+def module_path(file: Path) -> tuple[str, ...]:
+    """Parts of a file's module below ``bolt_numba``."""
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return parts[1:] if parts[0] == "bolt_numba" else parts
+
+
+def for_checkers_only(file: Path) -> set[int]:
+    """Lines below ``if TYPE_CHECKING:``."""
+    found: set[int] = set()
+    for node in ast.walk(tree(file)):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            found.update(range(node.lineno, (node.end_lineno or 0) + 1))
+    return found
+
+
+def imports(file: Path) -> Iterator[tuple[int, str]]:
+    """Every module name that running a file may import, with its line."""
+    skipped = for_checkers_only(file)
+    for node in ast.walk(tree(file)):
+        if getattr(node, "lineno", 0) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            if node.module == "bolt_numba":
+                yield from ((node.lineno, f"bolt_numba.{alias.name}") for alias in node.names)
+            else:
+                yield node.lineno, node.module
+
+
+PACKAGE = [f for f in SOURCES if f.relative_to(ROOT).parts[0] in ("bolt_numba", "converters", "kernels")]
+
+
+@pytest.mark.parametrize("file", PACKAGE, ids=name_of)
+def test_imports_go_in_the_allowed_direction(file: Path) -> None:
+    part = module_path(file)[0]
+    allowed = ALLOWED.get(part)
+    if allowed is None:
+        return
+    for line, name in imports(file):
+        parts = name.split(".")
+        if parts[0] == "bolt_numba" and len(parts) > 1:
+            assert parts[1] in allowed, f"{name_of(file)}:{line}: {part} imports {name}"
+
+
+@pytest.mark.parametrize("file", PACKAGE, ids=name_of)
+def test_only_the_planner_imports_kernels(file: Path) -> None:
+    parts = module_path(file)
+    if parts[0] in ("kernels", "cli") or "/".join(parts) + ".py" in LAZY_KERNELS:
+        return
+    for line, name in imports(file):
+        assert not name.startswith("bolt_numba.kernels"), f"{name_of(file)}:{line} imports {name}"
+
+
+@pytest.mark.parametrize("file", PACKAGE, ids=name_of)
+def test_numba_has_one_door(file: Path) -> None:
+    parts = module_path(file)
+    for line, name in imports(file):
+        if name.split(".")[0] == "numba":
+            assert parts[0] == "kernels", f"{name_of(file)}:{line}: numba is called by kernels/ only"
+            assert parts[-1] in ("jit", "simd", "tiles", "lang"), f"{name_of(file)}:{line} imports numba"
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=name_of)
+def test_files_and_functions_keep_their_budget(file: Path) -> None:
+    lines = file.read_text().splitlines()
+    if lines and not SUPPRESSED.search(lines[0]):
+        assert len(lines) <= FILE_LINES, f"{name_of(file)} has {len(lines)} lines"
+    limit = KERNEL_LINES if module_path(file)[0] == "kernels" else FUNCTION_LINES
+    for node in ast.walk(tree(file)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            if not SUPPRESSED.search(lines[node.lineno - 1]):
+                assert length <= limit, f"{name_of(file)}:{node.lineno}: {node.name} has {length} lines"
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=name_of)
+def test_files_begin_with_what_they_are(file: Path) -> None:
+    if file.stat().st_size:
+        assert ast.get_docstring(tree(file)), f"{name_of(file)} has no docstring"
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=name_of)
+def test_no_unfinished_business(file: Path) -> None:
+    words = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
+    for number, line in enumerate(file.read_text().splitlines(), 1):
+        assert not words.search(line), f"{name_of(file)}:{number}: {line.strip()}"
+
+
+def test_public_names_are_documented() -> None:
+    for name in bolt_numba.__all__:
+        thing = getattr(bolt_numba, name)
+        if name != "__version__":
+            assert (thing.__doc__ or "").strip(), f"bolt_numba.{name} has no docstring"
+    for name in ("Session", "Outputs", "InferenceSession"):
+        cls = getattr(bolt_numba, name)
+        for method in ("run", "run_into", "profile", "memory", "report", "warmup", "__call__"):
+            if method in vars(cls):
+                assert vars(cls)[method].__doc__, f"{name}.{method} has no docstring"
+
+
+def test_every_public_name_exists() -> None:
+    for name in bolt_numba.__all__:
+        assert getattr(bolt_numba, name) is not None
+    assert callable(bolt_numba.verify)
+
+
+def test_operators_have_a_meaning() -> None:
+    ops.load_all()
+    assert len(OPS) > 60
+    for name, op in OPS.items():
+        assert callable(op.infer), name
+        assert callable(op.reference), name
+        assert (op.__doc__ or "").strip(), f"{name} has no docstring"
+
+
+def test_importing_everything_but_kernels_leaves_numba_alone() -> None:
+    modules = [
+        ".".join(["bolt_numba", *(p for p in module_path(f) if p != "__init__")])
+        for f in PACKAGE
+        if module_path(f)[0] not in ("kernels", "__main__")
+    ]
+    code = f"import sys, importlib\nfor m in {modules!r}: importlib.import_module(m)\nassert 'numba' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_import_is_quick() -> None:
+    code = "import time; t = time.perf_counter(); import bolt_numba; print(time.perf_counter() - t)"
+    times = [
+        float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+        for _ in range(5)
+    ]
+    assert min(times) < 0.25
