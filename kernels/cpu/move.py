@@ -6,6 +6,7 @@ They know nothing of operators; `steps` picks one for each move.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -51,6 +52,10 @@ UNITS: dict[int, tuple[Any, Any]] = {
 }
 
 
+DTYPES: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.int32, 8: np.int64}
+"""A dtype of each size whose arrays LLVM turns into vectors."""
+
+
 @inline
 def outer_offsets(table: int, rank: int, index: int) -> tuple[int, int]:
     """Byte offsets (source, destination) of a flat index; table: rows (size, source stride, destination stride)."""
@@ -76,6 +81,8 @@ def copy_run(dst: int, src: int, nbytes: int) -> None:
         vstore(dst + nbytes - BYTES, vload(src + nbytes - BYTES))
     elif nbytes == 8:
         store_i64(dst, load_i64(src))
+    elif nbytes == 4:
+        store_i32(dst, load_i32(src))
     else:
         vstore_n(dst, vload_n(src, nbytes // 4), nbytes // 4)
 
@@ -85,7 +92,7 @@ def copy_block(p: Any, tid: int, nthreads: int) -> None:
     src, dst, nbytes = p.src, p.dst, p.nbytes
     lo, hi = split(ceil_div(nbytes, 64), tid, nthreads)
     lo, hi = 64 * lo, min(64 * hi, nbytes)
-    if hi > lo:
+    if hi > lo and src != dst:
         copy_bytes(dst + lo, src + lo, hi - lo)
 
 
@@ -110,6 +117,7 @@ def copy_rows(p: Any, tid: int, nthreads: int) -> None:
 def copy_elements(unit: int) -> Native:
     """Kernel for elements of 1, 2, 4 or 8 bytes, two inner axes with any strides."""
     load, store = UNITS[unit]
+    dtype = DTYPES[unit]
 
     def body(p: Any, tid: int, nthreads: int) -> None:
         outer, rank, n1, n0 = p.outer, p.rank, p.n1, p.n0
@@ -124,9 +132,9 @@ def copy_elements(unit: int) -> Native:
                 src = p.src + s + j * s1
                 dst = p.dst + d + j * d1
                 if s0 == 0 and d0 == unit:
-                    x = load(src)
+                    x, y = view(src, 1, dtype), view(dst, n0, dtype)
                     for i in range(n0):
-                        store(dst + i * unit, x)
+                        y[i] = x[0]
                 elif d0 == unit:
                     for i in range(n0):
                         store(dst + i * unit, load(src + i * s0))
@@ -200,9 +208,15 @@ def transpose_few(unit: int, few: int, gathers: bool) -> Native:
         f"        todo = min(p.chunk, p.{long} - first)\n"
         "        s, d = outer_offsets(p.outer, p.rank, index)\n"
     ) + "".join(f"    {line}\n" for line in lines + loads + stores)
-    dtype = {1: np.uint8, 2: np.uint16, 4: np.float32, 8: np.float64}[unit]
     return native_source(
-        text, name, _TRANSPOSED, ceil_div=ceil_div, split=split, view=view, outer_offsets=outer_offsets, dtype=dtype
+        text,
+        name,
+        _TRANSPOSED,
+        ceil_div=ceil_div,
+        split=split,
+        view=view,
+        outer_offsets=outer_offsets,
+        dtype=DTYPES[unit],
     )
 
 
@@ -265,8 +279,22 @@ def transpose_f32() -> Native:
 
 
 def steps(moves: Iterable[Move], src: In | Out | Scratch | Array, dst: Out | Scratch) -> list[Step]:
-    """One step per move that moves anything; offsets of the moves are added to the operands' own."""
-    return [_step(m, _shifted(src, m.src_offset), _shifted(dst, m.dst_offset)) for m in moves if m.nbytes]
+    """Steps of the moves that move anything; offsets of the moves are added to the operands' own."""
+    parts = [part for m in moves if m.nbytes for part in _parts(m)]
+    return [_step(m, _shifted(src, m.src_offset), _shifted(dst, m.dst_offset)) for m in parts]
+
+
+def _parts(m: Move) -> list[Move]:
+    """A long move along one axis as a move along two, so that threads can share it, and the rest."""
+    if len(m.axes) != 1 or m.axes[0].size < PARALLEL_ELEMENTS or m.unit not in UNITS:
+        return [m]
+    axis, row = m.axes[0], 4096
+    rows, rest = divmod(axis.size, row)
+    made = [replace(m, axes=(Axis(rows, row * axis.src, row * axis.dst), replace(axis, size=row)))]
+    if rest:
+        src, dst = m.src_offset + rows * row * axis.src, m.dst_offset + rows * row * axis.dst
+        made.append(Move((replace(axis, size=rest),), m.unit, src, dst))
+    return made
 
 
 def _shifted(operand: Any, offset: int) -> Any:

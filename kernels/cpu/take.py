@@ -1,0 +1,119 @@
+"""Irregular but planned movement: each axis of the result has a table of source offsets, known at plan time.
+
+Paddings that mirror or repeat, nearest-neighbour resizing and gathers with constant indices are of this kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.lang import load_i64, split
+from bolt_numba.kernels.cpu.move import PARALLEL_BYTES, PARALLEL_ELEMENTS, UNITS, copy_run, steps
+from bolt_numba.kernels.cpu.strides import dense, move
+from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
+from bolt_numba.kernels.registry import In, Out, Step
+from bolt_numba.types import Array
+
+
+@inline
+def table_offset(tables: int, meta: int, rank: int, index: int) -> int:
+    """Sum of the table entries of a flat index; meta: rows (size, position of the axis' table)."""
+    offset = 0
+    for r in range(rank - 1, -1, -1):
+        size = load_i64(meta + 16 * r)
+        rest = index // size
+        offset += load_i64(tables + 8 * (load_i64(meta + 16 * r + 8) + index - rest * size))
+        index = rest
+    return offset
+
+
+_FIELDS = {"src": PTR, "dst": PTR, "tables": PTR, "meta": PTR, "inner": PTR, "rank": I64, "count": I64, "n": I64}
+
+
+@native(fastmath=None, run=I64, **_FIELDS)
+def take_rows(p: Any, tid: int, nthreads: int) -> None:
+    """``count`` outer indices x ``n`` rows of ``run`` bytes from the offsets at ``inner``."""
+    n, run, inner = p.n, p.run, p.inner
+    lo, hi = split(p.count, tid, nthreads)
+    for at in range(lo, hi):
+        src = p.src + table_offset(p.tables, p.meta, p.rank, at)
+        dst = p.dst + at * n * run
+        for i in range(n):
+            copy_run(dst + i * run, src + load_i64(inner + 8 * i), run)
+
+
+@cache
+def take_elements(unit: int) -> Native:
+    """Kernel like `take_rows` for single elements."""
+    load, store = UNITS[unit]
+
+    def body(p: Any, tid: int, nthreads: int) -> None:
+        n, inner = p.n, p.inner
+        lo, hi = split(p.count, tid, nthreads)
+        for at in range(lo, hi):
+            src = p.src + table_offset(p.tables, p.meta, p.rank, at)
+            dst = p.dst + at * n * unit
+            for i in range(n):
+                store(dst + i * unit, load(src + load_i64(inner + 8 * i)))
+
+    body.__name__ = f"take_elements_{8 * unit}"
+    return native(fastmath=None, **_FIELDS)(body)
+
+
+def _is_regular(table: Array, stride: int) -> bool:
+    return bool((table == np.arange(len(table)) * stride).all())
+
+
+def _collapsed(tables: Sequence[Array], strides: Sequence[int], sizes: Sequence[int]) -> list[Array]:
+    """Tables with neighbouring untouched axes merged and axes of length 1 folded into their neighbour."""
+    made: list[Array] = []
+    whole = False  # the last table made is an untouched axis
+    for table, stride, size in zip(tables, strides, sizes, strict=True):
+        untouched = len(table) == size and _is_regular(table, stride)
+        if made and (len(table) == 1 or len(made[-1]) == 1 or (whole and untouched)):
+            whole = (whole or len(made[-1]) == 1) and (untouched or len(table) == 1)
+            made[-1] = (made[-1][:, None] + table[None, :]).reshape(-1)
+        else:
+            made.append(table)
+            whole = untouched
+    return made
+
+
+def take_steps(shape: Sequence[int], indices: Sequence[Array], unit: int) -> list[Step]:
+    """Steps of ``y[i, j, ...] = x[indices[0][i], indices[1][j], ...]``: dense In(0) of ``shape`` to Out(0)."""
+    out = [len(index) for index in indices]
+    if 0 in out:
+        return []
+    strides = dense(shape, unit)
+    tables = [np.asarray(index, dtype=np.int64) * s for index, s in zip(indices, strides, strict=True)]
+    steps_by = [int(t[1] - t[0]) if len(t) > 1 else 0 for t in tables]
+    if all(_is_regular(t - t[0], d) for t, d in zip(tables, steps_by, strict=True)):
+        return steps([move(out, steps_by, dense(out, unit), unit, int(sum(t[0] for t in tables)))], In(0), Out(0))
+    merged = _collapsed(tables, strides, shape)
+    run = unit
+    while _is_regular(merged[-1], run):
+        run *= len(merged.pop())
+    outer, inner = merged[:-1], merged[-1]
+    meta, start = [], 0
+    for table in outer:
+        meta.append((len(table), start))
+        start += len(table)
+    args: dict[str, Any] = {
+        "src": In(0),
+        "dst": Out(0),
+        "tables": np.concatenate([*outer, np.zeros(1, np.int64)]),
+        "meta": np.array([*meta, (1, 0)], dtype=np.int64),
+        "inner": np.ascontiguousarray(inner),
+        "rank": len(outer),
+        "count": math.prod(len(t) for t in outer),
+        "n": len(inner),
+    }
+    nbytes = math.prod(out) * unit
+    if run in UNITS:
+        return [Step(take_elements(run), args, nbytes >= run * PARALLEL_ELEMENTS)]
+    return [Step(take_rows, args | {"run": run}, nbytes >= PARALLEL_BYTES)]
