@@ -10,7 +10,7 @@ import numpy as np
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.matmul import finish
 from bolt_numba.ops.registry import Op, op, want_dtype
-from bolt_numba.ops.shapes import broadcast_dim, broadcast_shapes, shape_of
+from bolt_numba.ops.shapes import broadcast_shapes, shape_of, want_dim
 from bolt_numba.ops.spatial import Windows, as_layout, channels_first, join_shape, per_axis, split_shape
 from bolt_numba.types import Array, Dim, Shape, Sym, TensorType
 
@@ -22,8 +22,8 @@ def _want_groups(owner: Op, what: str, count: Dim, group: int) -> None:
 
 def _want_bias(owner: Op, bias: TensorType | None, channels: Dim) -> None:
     dims = None if bias is None else shape_of(owner, "bias", bias, 1)
-    if dims is not None and broadcast_dim(owner, channels, dims[0]) != channels:
-        raise owner.fail("length of bias", dims[0], channels)
+    if dims is not None:
+        want_dim(owner, "length of bias", dims[0], channels)
 
 
 def _kernel(owner: Op, w: TensorType) -> tuple[int, ...] | None:
@@ -62,8 +62,7 @@ class Convolution(Op):
         (n, c, sizes), (k, cg) = parts, w.shape[:2]
         _want_groups(self, "number of filters", k, self.group)
         _want_bias(self, bias, k)
-        if isinstance(c, int) and isinstance(cg, int) and c != cg * self.group:
-            raise self.fail("channels of x", c, f"{cg * self.group}: {cg} of w times group {self.group}")
+        want_dim(self, "channels of x", c, cg * self.group)
         return join_shape(n, k, self.windows(kernel).output_dims(self, sizes), self.layout)
 
     def sums(self, x: Array, w: Array) -> Array:
@@ -141,8 +140,7 @@ class ConvTranspose(Op):
             return TensorType(dtype, None)
         (n, c, sizes), (cw, kg) = parts, w.shape[:2]
         _want_groups(self, "channels of x", c, self.group)
-        if broadcast_dim(self, c, cw) != c:
-            raise self.fail("first dimension of w", cw, f"{c}, the channels of x")
+        want_dim(self, "first dimension of w", cw, c)
         _want_bias(self, bias, kg * self.group)
         return TensorType(dtype, join_shape(n, kg * self.group, self.output_dims(sizes, kernel), self.layout))
 

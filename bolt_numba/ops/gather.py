@@ -9,7 +9,7 @@ import numpy as np
 
 from bolt_numba.ops.dtypes import INDICES, NUMBERS, same_dtype, widened
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
-from bolt_numba.ops.shapes import broadcast_dim, known_dims, shape_of
+from bolt_numba.ops.shapes import known_dims, shape_of, want_dim
 from bolt_numba.types import BOOL, F32, I64, Array, Dim, Shape, Sym, TensorType
 
 _REDUCTIONS: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -192,7 +192,7 @@ class OneHot(Op):
     def infer(self, indices: TensorType, depth: TensorType, values: TensorType) -> TensorType:
         want_dtype(self, "indices", indices.dtype, *NUMBERS)
         want_dtype(self, "depth", depth.dtype, *NUMBERS)
-        broadcast_dim(self, 2, (shape_of(self, "values", values, 1) or (2,))[0])
+        want_dim(self, "length of values", (shape_of(self, "values", values, 1) or (2,))[0], 2)
         if indices.shape is None:
             return TensorType(values.dtype, None)
         axis = normalise_axis(self, self.axis, len(indices.shape) + 1)

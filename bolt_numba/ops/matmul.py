@@ -8,8 +8,8 @@ import numpy as np
 
 from bolt_numba.ops.dtypes import NUMBERS, same_dtype, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
-from bolt_numba.ops.shapes import broadcast_dim, broadcast_shapes, shape_of
-from bolt_numba.types import Array, Dim, Shape, Sym, TensorType
+from bolt_numba.ops.shapes import broadcast_dim, broadcast_shapes, shape_of, want_dim
+from bolt_numba.types import Array, Dim, Shape, TensorType
 
 
 def matmul_shape(owner: Op, a: Shape | None, b: Shape | None) -> Shape | None:
@@ -19,8 +19,7 @@ def matmul_shape(owner: Op, a: Shape | None, b: Shape | None) -> Shape | None:
     if not a or not b:
         raise owner.fail("rank of operands", f"{len(a)} and {len(b)}", "at least 1")
     k, other = a[-1], b[-2] if len(b) > 1 else b[0]
-    if k != other and not isinstance(k, Sym) and not isinstance(other, Sym):
-        raise owner.fail("inner dimensions", f"{k} and {other}", "equal")
+    want_dim(owner, "rows of b", other, k)
     rows: Shape = (a[-2],) if len(a) > 1 else ()
     columns: Shape = (b[-1],) if len(b) > 1 else ()
     batch = broadcast_shapes(owner, a[:-2], b[:-2])
@@ -61,8 +60,8 @@ class MatMul(Op):
         shape = matmul_shape(self, _swapped(a.shape, self.trans_a), _swapped(b.shape, self.trans_b))
         if bias is not None:
             dims = shape_of(self, "bias", bias, 1)
-            if shape and dims and broadcast_dim(self, shape[-1], dims[0]) != shape[-1]:
-                raise self.fail("length of bias", dims[0], shape[-1])
+            if shape and dims:
+                want_dim(self, "length of bias", dims[0], shape[-1])
         if self.residual != (residual is not None):
             raise self.fail("residual operand", residual, "one exactly when the attribute residual is set")
         if residual is not None and shape is not None:

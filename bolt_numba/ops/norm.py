@@ -7,7 +7,7 @@ import numpy as np
 from bolt_numba.ops.conv import along_channels
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.registry import Op, normalise_axis, op, want_dtype
-from bolt_numba.ops.shapes import broadcast_dim, broadcast_shapes, shape_of
+from bolt_numba.ops.shapes import broadcast_shapes, shape_of, want_dim
 from bolt_numba.ops.spatial import as_layout, channels_first, split_shape
 from bolt_numba.types import F32, Array, Shape, TensorType
 
@@ -19,8 +19,8 @@ def _per_channel(owner: Op, layout: str, x: TensorType, *operands: TensorType) -
     for t in operands:
         want_dtype(owner, "an operand", t.dtype, *FLOATS)
         dims = shape_of(owner, "an operand", t, 1)
-        if parts is not None and dims is not None and broadcast_dim(owner, parts[1], dims[0]) != parts[1]:
-            raise owner.fail("length of an operand", dims[0], f"{parts[1]}, the channels of x")
+        if parts is not None and dims is not None:
+            want_dim(owner, "length of an operand", dims[0], parts[1])
     return TensorType(x.dtype, x.shape)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
-from bolt_numba.ops.shapes import broadcast_dim, shape_of
-from bolt_numba.types import I32, Array, Dim, Shape, Sym, TensorType
+from bolt_numba.ops.shapes import shape_of, want_dim
+from bolt_numba.types import I32, Array, Dim, Shape, TensorType
 
 Function: TypeAlias = Callable[[Array], Array]
 State: TypeAlias = tuple[Array, ...]
@@ -114,8 +114,8 @@ class Recurrent(Op):
         self._check(shape, hidden, {"w": w, "r": r})
         if b is not None:
             dims = shape_of(self, "b", b, 2)
-            if dims is not None and not isinstance(hidden, Sym):
-                broadcast_dim(self, dims[1], 2 * self.gates * hidden)
+            if dims is not None:
+                want_dim(self, "length of b", dims[1], hidden * (2 * self.gates))
         t, n = (shape[0], shape[1]) if self.layout == 0 else (shape[1], shape[0])
         d = self.directions
         y: Shape = (t, d, n, hidden) if self.layout == 0 else (n, t, d, hidden)
@@ -131,8 +131,7 @@ class Recurrent(Op):
         }
         for name, t in weights.items():
             for a, b in zip(t.shape or (), wanted[name], strict=t.shape is not None):
-                if isinstance(a, int) and isinstance(b, int) and a != b:
-                    raise self.fail(f"shape of {name}", t, wanted[name])
+                want_dim(self, f"a dimension of {name}", a, b)
 
     def run(
         self,

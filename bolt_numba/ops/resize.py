@@ -10,7 +10,7 @@ import numpy as np
 
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, widened
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
-from bolt_numba.ops.shapes import broadcast_dim, known_dims, shape_of, unknown_shape
+from bolt_numba.ops.shapes import known_dims, shape_of, unknown_shape, want_dim
 from bolt_numba.ops.spatial import LAYOUTS
 from bolt_numba.types import BOOL, F32, Array, Dim, Shape, Sym, TensorType
 
@@ -299,9 +299,9 @@ class GridSample(Op):
         shape = shape_of(self, "grid", grid, len(x.shape))
         if shape is None:
             return TensorType(x.dtype, (*x.shape[:2], *(fresh_dim() for _ in x.shape[2:])))
-        if broadcast_dim(self, shape[-1], len(x.shape) - 2) != len(x.shape) - 2 or shape[-1] == 1:
-            raise self.fail("last dimension of grid", shape[-1], len(x.shape) - 2)
-        return TensorType(x.dtype, (broadcast_dim(self, x.shape[0], shape[0]), x.shape[1], *shape[1:-1]))
+        want_dim(self, "last dimension of grid", shape[-1], len(x.shape) - 2)
+        want_dim(self, "batch of grid", shape[0], x.shape[0])
+        return TensorType(x.dtype, (x.shape[0], x.shape[1], *shape[1:-1]))
 
     def _placed(self, at: Array, size: int) -> Array:
         """Coordinates in elements, brought inside as the padding mode says."""

@@ -11,7 +11,6 @@ from bolt_numba.ops.dtypes import INDICES, same_dtype
 from bolt_numba.ops.fill import ConstantOfShape, EyeLike, Range, Trilu
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import (
-    broadcast_dim,
     broadcast_shapes,
     known_dims,
     known_ints,
@@ -19,6 +18,7 @@ from bolt_numba.ops.shapes import (
     product,
     shape_of,
     unknown_shape,
+    want_dim,
 )
 from bolt_numba.ops.slicing import Pad, Slice
 from bolt_numba.types import I64, Array, Dim, Sym, TensorType
@@ -171,9 +171,7 @@ class Squeeze(Op):
             return TensorType(x.dtype, unknown_shape(None if count is None else rank - count))
         gone = _axes(self, given, rank)
         for a in gone:
-            broadcast_dim(self, 1, x.shape[a])
-            if isinstance(x.shape[a], int) and x.shape[a] != 1:
-                raise self.fail(f"axis {a} of {x}", x.shape[a], "length 1")
+            want_dim(self, f"axis {a} of {x}", x.shape[a], 1)
         return TensorType(x.dtype, tuple(d for i, d in enumerate(x.shape) if i not in gone))
 
     def reference(self, x: Array, axes: Array | None = None) -> Array:

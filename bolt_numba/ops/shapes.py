@@ -37,6 +37,12 @@ def broadcast_shapes(owner: Op, *shapes: Shape | None) -> Shape | None:
     return out
 
 
+def want_dim(owner: Op, what: str, got: Dim, wanted: Dim) -> None:
+    """Raise ShapeError unless two dimensions are equal, or may be once symbols are known."""
+    if isinstance(got, int) and isinstance(wanted, int) and got != wanted:
+        raise owner.fail(what, got, wanted)
+
+
 def product(dims: Iterable[Dim]) -> Dim:
     """Product of dimensions, exact as far as `Sym` allows."""
     total: Dim = 1
