@@ -1,6 +1,6 @@
 """The project's bars, one command each: ``python -m bench.bars speed|kernels|overhead|start|memory|all``.
 
-Everything is measured side by side with onnxruntime in one run; ratios are peer time / our time (above 1: we are faster).
+Everything is measured side by side with onnxruntime in one run; ratios are peer time / our time: above 1 we are faster.
 """
 
 from __future__ import annotations
@@ -126,7 +126,9 @@ def kernels(turns: int = 15) -> None:
     cases = {
         "gemm 1024^3": (one_node("MatMul", (1024, 1024), (1024, 1024)), (1024, 1024), 2 * 1024**3),
         "conv 3x3 56x56x64": (
-            one_node("Conv", (1, 64, 56, 56), (64, 64, 3, 3), pads=[1, 1, 1, 1]), (1, 64, 56, 56), 2 * 56 * 56 * 64 * 64 * 9
+            one_node("Conv", (1, 64, 56, 56), (64, 64, 3, 3), pads=[1, 1, 1, 1]),
+            (1, 64, 56, 56),
+            2 * 56 * 56 * 64 * 64 * 9,
         ),
     }  # fmt: skip
     for name, (model, shape, flop) in cases.items():
@@ -156,7 +158,8 @@ def overhead() -> None:
     for threads in (1, 2):
         row = compare(model.SerializeToString(), x, threads, turns=9)
         console.print(
-            f"ten tiny steps, {threads} thread(s): bolt {row['bolt_ms'] * 1e3:6.2f} us, ort {row['ort_ms'] * 1e3:6.2f} us"
+            f"ten tiny steps, {threads} thread(s): bolt {row['bolt_ms'] * 1e3:6.2f} us, "
+            f"ort {row['ort_ms'] * 1e3:6.2f} us"
         )
     entry = MODELS["silero_vad"]
     for threads in (1, 2):
@@ -201,7 +204,10 @@ def first_run(name: str, engine: str, threads: int = 1, cache: str | None = None
 @app.command()
 def start() -> None:
     """Import time; open_nsfw from file to first result with a warm and a cold kernel cache."""
-    code = "import time; t=time.perf_counter(); import bolt_numba, sys; print(time.perf_counter()-t, 'numba' in sys.modules)"
+    code = (
+        "import time; t=time.perf_counter(); import bolt_numba, sys; "
+        "print(time.perf_counter()-t, 'numba' in sys.modules)"
+    )
     runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(7)]
     imports = sorted(float(r.stdout.split()[0]) for r in runs)
     console.print(f"import bolt_numba: {imports[3]:.3f} s (median of 7), numba imported: {runs[0].stdout.split()[1]}")
@@ -216,7 +222,10 @@ def start() -> None:
 @app.command()
 def memory(model: Annotated[list[str], typer.Option()] = ["resnet50", "open_nsfw", "minilm_128"]) -> None:  # noqa: B006
     """Peak RSS of a process that loads a model and runs it once, with warm caches."""
-    code = "import resource, numpy; a=resource.getrusage(0).ru_maxrss; import numba; print((resource.getrusage(0).ru_maxrss-a)/1024)"
+    code = (
+        "import resource, numpy; a=resource.getrusage(0).ru_maxrss; import numba; "
+        "print((resource.getrusage(0).ru_maxrss-a)/1024)"
+    )
     numba = float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
     table = Table("model", "bolt MiB", "ort MiB", "importing numba costs MiB", "within ort + numba")
     for name in model:

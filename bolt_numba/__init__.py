@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         UnsupportedOpError,
     )
     from bolt_numba.ir.graph import Graph
-    from bolt_numba.session import Outputs, Session, compile, load, save  # noqa: A004
+    from bolt_numba.session import Outputs, Session, compile, load, save
     from bolt_numba.types import TensorSpec
     from bolt_numba.verification import verify
 

@@ -74,8 +74,9 @@ class InferenceSession:
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: object = None
     ) -> list[Array]:
-        """Outputs in the order of ``output_names`` (None or empty: all).  ``run_options`` is accepted and unused, as
-        every option of onnxruntime's class concerns its own providers.
+        """Outputs in the order of ``output_names`` (None or empty: all).
+
+        ``run_options`` is accepted and unused: every option of onnxruntime's class concerns its own providers.
         """
         if self._options.enable_profiling:
             self._last_feeds = input_feed

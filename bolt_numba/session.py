@@ -166,8 +166,8 @@ class Session:
         if len(args) == 1 and isinstance(args[0], Mapping):
             return {**args[0], **kwargs} if kwargs else args[0]
         if len(args) > len(self._input_names):
-            raise ShapeError(f"inputs: got {len(args)}, wanted {len(self._input_names)}: {', '.join(self._input_names)}")
-        return {**dict(zip(self._input_names, args)), **kwargs}
+            raise ShapeError(f"inputs: got {len(args)}, wanted {len(self._input_names)}: {self._input_names}")
+        return {**dict(zip(self._input_names, args, strict=False)), **kwargs}
 
     def _arrays(self, feeds: Mapping[str, Any]) -> list[Array]:
         arrays = []
@@ -215,8 +215,10 @@ class Session:
         return profile_runs(self._runner, self._arrays(self._feeds(args, kwargs)), runs)
 
     def memory(self) -> dict[str, int]:
-        """Bytes: ``weights`` as loaded, ``packed`` copies for the kernels, ``arena`` of the largest plan, ``naive``
-        (that arena without sharing).
+        """Bytes by use.
+
+        ``weights`` as loaded, ``packed`` copies for the kernels, ``arena`` of the largest plan, ``naive``: that arena
+        without sharing.
         """
         plans = [p.plan for p in self._runner.prepared.values()]
         seen = {id(v.const): v.const for v in self.optimised.constants()}
@@ -296,7 +298,7 @@ def _as_input(spec: TensorSpec, given: Any) -> Array:
     if spec.shape is not None:
         if len(spec.shape) != given.ndim:
             raise ShapeError(f"input {spec.name!r}: got shape {given.shape}, wanted {spec.shape}")
-        for want, got in zip(spec.shape, given.shape):
+        for want, got in zip(spec.shape, given.shape, strict=True):
             if want != got and not isinstance(want, str):
                 raise ShapeError(f"input {spec.name!r}: got shape {given.shape}, wanted {spec.shape}")
     return given  # type: ignore[no-any-return]
@@ -308,13 +310,13 @@ def _check_symbols(specs: Sequence[TensorSpec], arrays: Sequence[Array]) -> None
         return
     sizes: dict[str, tuple[int, str]] = {}
     for spec, array in zip(specs, arrays, strict=True):
-        for want, got in zip(spec.shape or (), array.shape):
+        for want, got in zip(spec.shape or (), array.shape, strict=False):
             if isinstance(want, str) and sizes.setdefault(want, (got, spec.name))[0] != got:
                 size, first = sizes[want]
                 raise ShapeError(f"dimension {want!r}: got {got} in input {spec.name!r}, but {size} in {first!r}")
 
 
-def load(source: Source, format: str | None = None) -> Graph:  # noqa: A002
+def load(source: Source, format: str | None = None) -> Graph:
     """Read a model: a path, bytes or a binary file object.  The format is told by content (ONNX, .bolt).
 
     Raises InvalidModelError for a malformed file and UnsupportedOpError with all that is unsupported in it.
@@ -326,7 +328,7 @@ def load(source: Source, format: str | None = None) -> Graph:  # noqa: A002
     return converters.load(source, format)
 
 
-def compile(  # noqa: A001 - the name of the public function
+def compile(
     model: Source, *, device: str = "cpu", precision: str = "fp32", threads: int | None = None
 ) -> Session:
     """Make a `Session` from a graph or straight from a file."""

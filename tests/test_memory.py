@@ -18,7 +18,7 @@ from bolt_numba.runtime.runner import Runner
 from bolt_numba.types import F32, TensorType
 
 blocks = st.lists(
-    st.tuples(st.integers(1, 5000), st.integers(0, 12), st.integers(0, 6)).map(lambda t: Block(t[0], t[1], t[1] + t[2])),
+    st.builds(lambda n, a, b: Block(n, a, a + b), st.integers(1, 5000), st.integers(0, 12), st.integers(0, 6)),
     max_size=40,
 )
 
@@ -85,7 +85,8 @@ def test_outputs_that_are_inputs_constants_or_views() -> None:
     b = Builder(g)
     x = g.add_input("x", TensorType(F32, (2, 6)))
     y = b(Exp(), x)
-    for value in (x, b(Reshape(), x, np.array([3, 4])), y, b(Reshape(), y, np.array([12])), b.const(np.ones(3, "f4")), y):
+    views = b(Reshape(), x, np.array([3, 4])), b(Reshape(), y, np.array([12]))
+    for value in (x, views[0], y, views[1], b.const(np.ones(3, "f4")), y):
         g.add_output(value, f"out{len(g.outputs)}")
     feed = np.arange(12, dtype=np.float32).reshape(2, 6)
     check(g, x=feed)

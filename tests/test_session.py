@@ -18,7 +18,7 @@ from bolt_numba.ops.gather import NonZero
 from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Exp, Relu, Tanh
 from bolt_numba.ops.reduce import ReduceSum
-from bolt_numba.ops.shape import Reshape, ShapeOf
+from bolt_numba.ops.shape import Reshape, Shape
 from bolt_numba.ops.slicing import Slice
 from bolt_numba.types import F32, I64, Sym, TensorType
 
@@ -161,9 +161,7 @@ def test_eight_python_threads_at_once(sess: bn.Session, graph: Graph) -> None:
     wrong: list[int] = []
 
     def work(i: int) -> None:
-        for _ in range(100):
-            if not np.array_equal(sess(inputs[i])["y"], expected[i]):
-                wrong.append(i)
+        wrong.extend(i for _ in range(100) if not np.array_equal(sess(inputs[i])["y"], expected[i]))
 
     workers = [threading.Thread(target=work, args=(i,)) for i in range(8)]
     for w in workers:
@@ -206,7 +204,7 @@ def test_shapes_that_depend_on_data() -> None:
     b = Builder(g)
     x = g.add_input("x", TensorType(F32, (Sym("n"),)))
     found = b(NonZero(), x)
-    count = b(Slice(), b(ShapeOf(), found), np.array([1]), np.array([2]))
+    count = b(Slice(), b(Shape(), found), np.array([1]), np.array([2]))
     doubled = b(Add(), b(Reshape(), found, np.array([-1])), b(Reshape(), found, np.array([-1])))
     g.add_output(doubled, "y")
     g.add_output(count, "count")

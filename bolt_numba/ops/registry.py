@@ -26,7 +26,7 @@ class Op:
     on_symbols: ClassVar[bool] = False
     """The reference also works on object arrays that hold `Sym` dimensions (shape arithmetic)."""
     value_inputs: ClassVar[tuple[int, ...]] = ()
-    """Operands whose content decides shapes or branches (shape, axes, pads, cond…): planned per value, not only per shape."""
+    """Operands whose content decides shapes or branches (shape, axes, pads, cond…): planned per value."""
     has_side_state: ClassVar[bool] = False
     """Random or stateful: never folded, never merged with an equal node."""
 

@@ -1,8 +1,8 @@
 """Graph and concrete input types to a `Plan`: fold what is known, select kernels, place buffers.
 
 A plan covers the nodes whose shapes follow from the inputs' shapes (and from the content of the few small inputs that
-decide shapes or branches).  Where a shape depends on data, the plan ends in a `Cut`: the node runs by its reference, and
-the nodes after it are a new region, planned when the shapes are there.
+decide shapes or branches).  Where a shape depends on data, the plan ends in a `Cut`: the node runs by its reference,
+and the nodes after it are a new region, planned when the shapes are there.
 """
 
 from __future__ import annotations
@@ -251,9 +251,6 @@ class Planner:
         made = {id(self._resolve(v)) for v in node.outputs} | {id(v) for n in rest for v in n.outputs}
         needed: dict[int, Value] = {}
         reads = [v for n in rest for v in n.inputs if v is not None]
-        for n in rest:
-            if isinstance(n.op, If):
-                continue
         known: dict[int, TensorType] = {}
         for raw in [*reads, *self.region.outputs]:
             value = self._resolve(raw)
@@ -300,6 +297,7 @@ def _copy_job(source: Slot, target: Slot) -> Job:
     from bolt_numba.ops.shape import Identity
 
     nbytes = source.type.nbytes
-    args: dict[str, Any] = {"x": In(0), "y": Out(0), "rows": 1, "nbytes": nbytes, "x_pitch": 0, "y_pitch": 0, "itemsize": 1}
+    rows = {"rows": 1, "nbytes": nbytes, "x_pitch": 0, "y_pitch": 0, "itemsize": 1}
+    args: dict[str, Any] = {"x": In(0), "y": Out(0), **rows}
     step = Step(copy_rows, args, parallel=nbytes > 1 << 19)
     return Job(f"{source.name} (copy)", Identity(), [source], [target], [step] if nbytes else [], "copy")

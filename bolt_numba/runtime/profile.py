@@ -51,7 +51,8 @@ class Profile:
         whole = sum(r.seconds for r in self.rows) or 1.0
         lines = [f"{'us':>10}  {'share':>6}  {'operator':<20} {'runner':<24} {'output':<26} node"]
         lines += [
-            f"{r.seconds * 1e6:10.1f}  {100 * r.seconds / whole:5.1f}%  {r.op:<20} {r.runner:<24} {r.output:<26} {r.node}"
+            f"{r.seconds * 1e6:10.1f}  {100 * r.seconds / whole:5.1f}%  "
+            f"{r.op:<20} {r.runner:<24} {r.output:<26} {r.node}"
             for r in rows
         ]
         lines.append(f"{self.total * 1e6:10.1f}  total of a run, {len(self.rows)} steps, {self.threads} thread(s)")
@@ -103,8 +104,9 @@ def _timed_run(runner: Runner, arrays: Sequence[Array]) -> tuple[list[tuple[str,
     while True:
         prepared = runner.prepare(given)
         results, spent = _timed_plan(prepared, given, runner.threads)
-        for job in prepared.plan.jobs:
-            labels.append((job.name, job.op.name, job.runner, ", ".join(str(s.type) for s in job.outs)))
+        labels.extend(
+            (job.name, job.op.name, job.runner, ", ".join(str(s.type) for s in job.outs)) for job in prepared.plan.jobs
+        )
         seconds.extend(spent)
         cut = prepared.plan.cut
         if cut is None:

@@ -212,7 +212,7 @@ class Context:
         words = self.image.view(np.int64)
         if len(program.arena_places):
             words[program.arena_places] = program.arena_offsets + self.arena.ctypes.data
-        self.words = memoryview(words)
+        self.words = memoryview(words)  # type: ignore[arg-type]
         self.params = program.record_offsets + self.image.ctypes.data
         self.patches = program.patches
         self.ticks = np.zeros(program.steps + 1, np.int64)
@@ -234,7 +234,7 @@ class Context:
             assert array is not None
             return array.reshape(dims)
         if root.kind == INPUT:
-            data: Array = inputs[root.index].reshape(-1).view(np.uint8) if inputs[root.index].size else np.empty(0, np.uint8)
+            data: Array = inputs[root.index].reshape(-1).view(np.uint8)
         elif root.result >= 0:
             target = outputs[root.result]
             assert target is not None

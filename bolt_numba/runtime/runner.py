@@ -14,7 +14,7 @@ from bolt_numba.ops.control import If
 from bolt_numba.ops.registry import result_tuple
 from bolt_numba.runtime.plan import SMALL, Cut, MakerContext, Packs, Plan, Planner, Region, region_of
 from bolt_numba.runtime.program import Context, pointer
-from bolt_numba.runtime.slots import CONST, INPUT, TEMP
+from bolt_numba.runtime.slots import INPUT, TEMP
 from bolt_numba.runtime.threads import run_native
 from bolt_numba.types import Array, TensorType
 
@@ -131,9 +131,9 @@ def run_plan(
     except IndexError:
         context = Context(plan.program)
     context.bind(
-        [pointer(a) for a in arrays], [pointer(o) if e is not None else 0 for o, e in zip(outputs, prepared.empties)]
+        [pointer(a) for a in arrays], [pointer(o) if e is not None else 0 for o, e in zip(outputs, prepared.empties, strict=True)]
     )
-    for segment, address in zip(plan.program.segments, context.addresses):
+    for segment, address in zip(plan.program.segments, context.addresses, strict=True):
         if segment.last > segment.first:
             run_native(address, threads, segment.parallel)
         if segment.host is not None:
@@ -149,7 +149,7 @@ def finish(plan: Plan, arrays: Sequence[Array], outputs: list[Any]) -> list[Arra
         if slot.kind == TEMP:
             continue
         source = arrays[slot.index] if slot.kind == INPUT else slot.const
-        assert source is not None and slot.kind in (INPUT, CONST)
+        assert source is not None, slot.kind
         if outputs[index] is None:
             outputs[index] = source if plan.cut is not None else np.array(source).reshape(slot.type.dims)
         else:

@@ -49,7 +49,7 @@ class _Team:
 
 _teams: dict[int, _Team] = {}
 _lock = threading.Lock()
-_alone: list[ctypes._CFunctionType] = []  # type: ignore[name-defined]
+_alone: list[ctypes._CFunctionType] = []
 
 
 def _reset() -> None:
