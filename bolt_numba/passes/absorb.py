@@ -1,0 +1,276 @@
+"""Arithmetic with constants around convolutions and products goes into their weights; padding into their pads.
+
+split_batch_norm(BatchNormalization(x))     -> x * a + c                 constant statistics
+affine_into_weights(Conv(x, w) * a + c)     -> Conv(x, w * a, bias)      per channel; also ConvTranspose and MatMul
+affine_before_weights(Conv(x * a + c, w))   -> Conv(x, a * w, bias)      a shift only where there are no pads
+pad_into_window(Conv(Pad(x, 0)))            -> Conv(x, pads)             also AveragePool
+pad_into_max_pool(MaxPool(Pad(x)))          -> MaxPool(x, pads)          pads that cannot win: edge, -inf, 0 after Relu
+
+All but the last two change the order of rounding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ops.conv import Conv, ConvTranspose
+from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.norm import BatchNormalization
+from bolt_numba.ops.pointwise import Add, Clip, Div, HardSigmoid, Mul, Relu, Sigmoid
+from bolt_numba.ops.pool import AveragePool, MaxPool
+from bolt_numba.ops.reduce import Softmax
+from bolt_numba.ops.shape import Pad
+from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
+from bolt_numba.types import F64, Array
+
+AFFINE = (Add, Mul, Div)
+WEIGHTED = (Conv, ConvTranspose, MatMul)
+
+
+@rule(Pat(BatchNormalization, (Pat(name="x"), const("scale"), const("bias"), const("mean"), const("var"))))
+def split_batch_norm(m: Match, b: Builder) -> Result:
+    op: Any = m.root.op
+    x = m["x"].type
+    if x.shape is None:
+        return m.refuse("the rank is not known")
+    scale, bias, mean, var = (np.asarray(m[k].const, F64) for k in ("scale", "bias", "mean", "var"))
+    a = scale / np.sqrt(var + op.epsilon)
+    c = bias - mean * a
+    ones = (1,) * (len(x.shape) - 2) if op.layout == "NCHW" else ()
+    factor, term = (v.reshape(-1, *ones).astype(x.dtype) for v in (a, c))
+    return b(Add(), b(Mul(), m["x"], factor), term)
+
+
+def _weighted_axis(node: Node) -> int:
+    """The axis of the output's channels, negative for a product."""
+    layout = getattr(node.op, "layout", None)
+    rank = len(node.output.type.shape or ())
+    return rank - 1 if layout != "NCHW" else 1
+
+
+def _per_channel(node: Node, axis: int, channels: int) -> Array | None:
+    """The constant operand of an Add, Mul or Div as numbers per channel; None when it varies along another axis."""
+    if not isinstance(node.op, AFFINE) or len(node.inputs) != 2 or node.inputs[0] is None or node.inputs[1] is None:
+        return None
+    x, c = node.inputs[0].type, node.inputs[1].const
+    if c is None or x.shape is None or c.ndim > len(x.shape) or node.output.type.shape != x.shape:
+        return None
+    if c.dtype.kind != "f":
+        return None
+    shape = (1,) * (len(x.shape) - c.ndim) + c.shape
+    if any(d != 1 for i, d in enumerate(shape) if i != axis) or shape[axis] not in (1, channels):
+        return None
+    return np.broadcast_to(c.reshape(-1), (channels,)).astype(F64)
+
+
+def _channels(node: Node) -> int | None:
+    """Output channels of a convolution or product, when they are known."""
+    shape = node.output.type.shape
+    d = None if not shape else shape[_weighted_axis(node)]
+    return d if isinstance(d, int) else None
+
+
+def _affine_chain(graph: Graph, root: Node) -> tuple[Node, list[Node]]:
+    """The node below a chain of Add, Mul and Div by constants that ends in ``root``, and the chain, first step first."""
+    chain = [root]
+    while True:
+        below = chain[-1].inputs[0]
+        node = None if below is None else below.node
+        if below is None or node is None or graph.sole_use(below) is None:
+            return chain[-1], chain[::-1]
+        if not isinstance(node.op, AFFINE) or len(node.inputs) != 2 or node.inputs[1] is None or not node.inputs[1].is_const:
+            return node, chain[::-1]
+        chain.append(node)
+
+
+def _composed(chain: list[Node], axis: int, channels: int) -> tuple[Array, Array] | None:
+    """The chain as x * a + c per channel, in f64; None when a step is not per channel."""
+    a, c = np.ones(channels), np.zeros(channels)
+    for node in chain:
+        v = _per_channel(node, axis, channels)
+        if v is None or (isinstance(node.op, Div) and not np.all(v)):
+            return None
+        if isinstance(node.op, Add):
+            c = c + v
+        else:
+            v = 1 / v if isinstance(node.op, Div) else v
+            a, c = a * v, c * v
+    return a, c
+
+
+def _bare(op: Any) -> bool:
+    return op.activation is None and not getattr(op, "residual", False)
+
+
+@rule(Pat(AFFINE, (Pat(name="x"), const("c"))))
+def affine_into_weights(m: Match, b: Builder) -> Result:
+    base, chain = _affine_chain(m.graph, m.root)
+    if not isinstance(base.op, WEIGHTED):
+        return None
+    channels, axis = _channels(base), _weighted_axis(base)
+    if channels is None or not _bare(base.op):
+        return m.refuse("the channels are not known or the operator is fused already")
+    reader = m.graph.sole_use(m.root.output)
+    if reader is not None and reader.inputs[0] is m.root.output and _per_channel(reader, axis, channels) is not None:
+        return m.refuse("the chain goes on")
+    composed = _composed(chain, axis, channels)
+    if composed is None:
+        return m.refuse("a constant is not per channel")
+    x, w, bias = (*base.inputs, None, None)[:3]
+    a, c = composed
+    if (bias is not None and bias.const is None) or x is None or w is None:
+        return m.refuse("the bias is not constant")
+    if bias is not None and bias.const is not None:
+        c = c + bias.const.astype(F64) * a
+    scaled: Value | Array | None = w if np.all(a == 1) else _scaled_outputs(base, a)
+    if scaled is None:
+        return m.refuse("the weight is not constant")
+    return b(base.op, x, scaled, c.astype(w.type.dtype))
+
+
+def _scaled_outputs(node: Node, a: Array) -> Array | None:
+    """The weight with every output channel multiplied."""
+    op: Any = node.op
+    w = node.inputs[1].const if node.inputs[1] is not None else None
+    if w is None or w.ndim < 2:
+        return None
+    factor = a.astype(w.dtype)
+    if isinstance(op, MatMul):
+        return w * (factor[:, None] if op.trans_b else factor)
+    ones = (1,) * (w.ndim - 2)
+    if isinstance(op, Conv):
+        return w * factor.reshape(-1, 1, *ones)
+    grouped = w.reshape(op.group, -1, *w.shape[1:])
+    return (grouped * factor.reshape(op.group, 1, -1, *ones)).reshape(w.shape)
+
+
+@rule(Pat(WEIGHTED, (Pat(AFFINE, (Pat(), const()), name="x", sole_use=True), const("w"))))
+def affine_before_weights(m: Match, b: Builder) -> Result:
+    node, op, w = m.root, m.root.op, m["w"].const
+    shape = m["x"].type.shape
+    if w is None or shape is None or w.ndim < 2:
+        return None
+    axis = 1 if getattr(op, "layout", "") == "NCHW" else len(shape) - 1
+    channels = shape[axis]
+    if not isinstance(channels, int) or getattr(op, "trans_a", False):
+        return m.refuse("the channels are not known")
+    _, chain = _affine_chain(m.graph, m.node("x"))
+    while chain and _composed(chain, axis, channels) is None:
+        chain = chain[1:]
+    composed = _composed(chain, axis, channels)
+    if not chain or composed is None:
+        return m.refuse("a constant is not per channel")
+    a, c = composed
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if np.any(c) and (isinstance(op, ConvTranspose) or any(getattr(op, "pads", ())) or not _no_auto_pad(op)):
+        return m.refuse("the shift would not reach the pads")
+    if bias is not None and bias.const is None:
+        return m.refuse("the bias is not constant")
+    scaled, moved = _scaled_inputs(op, w, a, c)
+    term: Value | Array | None = bias
+    if np.any(c):
+        term = (moved + (0 if bias is None or bias.const is None else bias.const)).astype(w.dtype)
+    return b(op, chain[0].inputs[0], scaled, term, *node.inputs[3:])
+
+
+def _no_auto_pad(op: Any) -> bool:
+    return getattr(op, "auto_pad", "NOTSET") in ("NOTSET", "VALID")
+
+
+def _scaled_inputs(op: Any, w: Array, a: Array, c: Array) -> tuple[Array, Array]:
+    """The weight with every input channel multiplied by ``a``, and what a constant input ``c`` adds to each output."""
+    if isinstance(op, MatMul):
+        rows = (lambda v: v) if op.trans_b else (lambda v: v[:, None])
+        total = (w.astype(F64) * rows(c)).sum(axis=-1 if op.trans_b else -2)
+        return w * rows(a.astype(w.dtype)), op.alpha * total
+    ones = (1,) * (w.ndim - 2)
+    if isinstance(op, ConvTranspose):
+        return w * a.astype(w.dtype).reshape(-1, 1, *ones), np.zeros(1)
+    per_group = w.reshape(op.group, -1, *w.shape[1:])
+    factor, shift = (v.reshape(op.group, 1, -1, *ones) for v in (a.astype(w.dtype), c))
+    total = (per_group.astype(F64) * shift).sum(axis=tuple(range(2, per_group.ndim))) if np.any(c) else np.zeros(1)
+    return (per_group * factor).reshape(w.shape), total.reshape(-1)
+
+
+def _window_pads(m: Match, rank: int, layout: str) -> tuple[int, ...] | None:
+    """Pads of the Pad bound to ``pad`` on the spatial axes, begins then ends; None when it pads anything else."""
+    node = m.node("pad")
+    pads, axes = (None if v is None else v.type.known for v in (*node.inputs, None, None, None)[1:4:2])
+    has_axes = len(node.inputs) > 3 and node.inputs[3] is not None
+    if pads is None or (has_axes and axes is None):
+        return None
+    total = rank + 2
+    where = list(range(total)) if axes is None else [int(v) % total for v in axes]
+    begins, ends = [0] * total, [0] * total
+    for i, axis in enumerate(where):
+        begins[axis], ends[axis] = int(pads[i]), int(pads[len(where) + i])
+    first = 2 if layout == "NCHW" else 1
+    spatial = range(first, first + rank)
+    outside = [axis for axis in range(total) if axis not in spatial and (begins[axis] or ends[axis])]
+    made = [begins[axis] for axis in spatial] + [ends[axis] for axis in spatial]
+    return None if outside or min(made) < 0 else tuple(made)
+
+
+def _pad_value(node: Node) -> float | None:
+    value = node.inputs[2] if len(node.inputs) > 2 else None
+    return 0.0 if value is None else scalar_of(value)
+
+
+def _with_pads(op: Any, extra: tuple[int, ...]) -> Any:
+    pads = tuple(p + e for p, e in zip(op.pads or (0,) * len(extra), extra, strict=True))
+    return dataclasses.replace(op, pads=pads, auto_pad="NOTSET")
+
+
+@rule(Pat((Conv, AveragePool), (Pat(Pad, (Pat(name="x"),), name="pad", sole_use=True, where=lambda op: op.mode == "constant"),)))
+def pad_into_window(m: Match, b: Builder) -> Result:
+    op: Any = m.root.op
+    rank = len(m["pad"].type.shape or ()) - 2
+    extra = _window_pads(m, rank, op.layout)
+    if extra is None or not _no_auto_pad(op) or _pad_value(m.node("pad")) != 0:
+        return m.refuse("not a padding of the image by zeros")
+    if isinstance(op, AveragePool):
+        if op.ceil_mode or (any(op.pads) and not op.count_include_pad):
+            return m.refuse("the pool counts its own pads differently")
+        return b(dataclasses.replace(_with_pads(op, extra), count_include_pad=True), m["x"])
+    return b(_with_pads(op, extra), m["x"], *m.root.inputs[1:])
+
+
+@rule(Pat(MaxPool, (Pat(Pad, (Pat(name="x"),), name="pad", sole_use=True),)))
+def pad_into_max_pool(m: Match, b: Builder) -> Result:
+    op: Any = m.root.op
+    node = m.node("pad")
+    rank = len(op.kernel_shape)
+    extra = _window_pads(m, rank, op.layout)
+    if extra is None or not _no_auto_pad(op) or len(m.root.outputs) > 1:
+        return m.refuse("not a padding of the image")
+    made = _with_pads(op, extra)
+    narrow = all(p < k for p, k in zip(made.pads, op.kernel_shape * 2, strict=True))
+    if not narrow or any(d != 1 for d in op.dilations) or op.ceil_mode:
+        return m.refuse("a window may lie in the padding")
+    mode, value = node.op.mode, _pad_value(node)  # type: ignore[attr-defined]
+    never = mode == "constant" and value == -math.inf
+    repeats = mode == "edge" and not any(op.pads)
+    below = mode == "constant" and value == 0 and _not_negative(m["x"])
+    return b(made, m["x"]) if never or repeats or below else m.refuse("the padding may be the greatest")
+
+
+def _not_negative(x: Value) -> bool:
+    op: Any = None if x.node is None else x.node.op
+    if isinstance(op, (Relu, Sigmoid, HardSigmoid, Softmax)):
+        return True
+    return isinstance(op, Clip) and op.lo is not None and op.lo >= 0
+
+
+RULES: tuple[Rule, ...] = (
+    split_batch_norm,
+    affine_into_weights,
+    affine_before_weights,
+    pad_into_window,
+    pad_into_max_pool,
+)

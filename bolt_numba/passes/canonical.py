@@ -1,0 +1,392 @@
+"""One spelling per idea for arithmetic: constants on the right, cheap operators for special constants, no identities.
+
+Exact unless said otherwise; ``merge_*_constants`` change the order of rounding.
+
+constant_right(c op x)            -> x op c                 commutative operators
+drop_neutral(x + 0 | x * 1 ...)   -> x
+drop_cast(Cast(x to its dtype))   -> x
+merge_casts(Cast(Cast(x)))        -> Cast(x)                when the first loses nothing
+sub_to_add(x - c)                 -> x + -c
+div_to_mul(x / c)                 -> x * (1 / c)            c a power of two
+pow_to_products(x ** c)           -> x * x | Sqrt | Reciprocal ...
+merge_add_constants((x + a) + b)  -> x + (a + b)            floats: reassociates
+merge_mul_constants((x * a) * b)  -> x * (a * b)            floats: reassociates
+merge_clips(Clip(Clip | Relu))    -> Clip
+drop_double(Neg(Neg(x)))          -> x                      also Not, and idempotent operators
+pin_auto_pad(Conv(auto_pad))      -> Conv(pads)             when the sizes are known
+pin_axes(Reduce(x))               -> Reduce(x, axes)        all axes written out
+drop_reduce(Reduce over nothing)  -> x | Reshape(x)
+prelu_to_leaky(PRelu(x, scalar))  -> LeakyRelu(x)
+lookup_before_scale(Gather(Cast(w) * s)) -> Cast(Gather(w)) * Gather(s)
+drop_where(Where(known, x, y))    -> x | y
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.conv import Conv, ConvTranspose
+from bolt_numba.ops.gather import Gather
+from bolt_numba.ops.pointwise import (
+    Abs,
+    Add,
+    And,
+    BitwiseAnd,
+    BitwiseOr,
+    BitwiseXor,
+    Cast,
+    Ceil,
+    Clip,
+    Div,
+    Equal,
+    Floor,
+    LeakyRelu,
+    Max,
+    Min,
+    Mul,
+    Neg,
+    Not,
+    Or,
+    Pow,
+    PRelu,
+    Reciprocal,
+    Relu,
+    Round,
+    Sign,
+    Sqrt,
+    Sub,
+    Where,
+    Xor,
+)
+from bolt_numba.ops.pool import AveragePool, LpPool, MaxPool
+from bolt_numba.ops.reduce import (
+    ReduceL1,
+    ReduceL2,
+    ReduceLogSum,
+    ReduceLogSumExp,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    ReduceProd,
+    ReduceSum,
+    ReduceSumSquare,
+)
+from bolt_numba.ops.spatial import per_axis, resolve_pads
+from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
+from bolt_numba.passes.views import reshaped
+from bolt_numba.types import F32, F64, Array, TensorType
+
+COMMUTATIVE = (Add, Mul, Max, Min, And, Or, Xor, Equal, BitwiseAnd, BitwiseOr, BitwiseXor)
+REDUCTIONS = (
+    ReduceSum,
+    ReduceMean,
+    ReduceMax,
+    ReduceMin,
+    ReduceProd,
+    ReduceL1,
+    ReduceL2,
+    ReduceLogSum,
+    ReduceLogSumExp,
+    ReduceSumSquare,
+)
+
+
+def all_equal(value: Value | None, wanted: float) -> bool:
+    """Whether a constant holds ``wanted`` everywhere; the first element is looked at first."""
+    array = None if value is None else value.const
+    if array is None or not array.size or array.dtype == object or array.flat[0] != wanted:
+        return False
+    return bool(np.all(array == wanted))
+
+
+@rule(Pat(COMMUTATIVE, (const("c"), Pat(name="x"))))
+def constant_right(m: Match, b: Builder) -> Result:
+    return None if m["x"].is_const else b(m.root.op, m["x"], m["c"])
+
+
+NEUTRAL: dict[type[Any], float] = {Add: 0, Sub: 0, Mul: 1, Div: 1, Pow: 1, Or: 0, And: 1, Xor: 0}
+
+
+@rule(Pat(tuple(NEUTRAL), (Pat(name="x"), const("c"))))
+def drop_neutral(m: Match, b: Builder) -> Result:
+    return m["x"] if all_equal(m["c"], NEUTRAL[type(m.root.op)]) and _keeps_shape(m, m["x"]) else None
+
+
+def _keeps_shape(m: Match, x: Value) -> bool:
+    shape = m.root.output.type.shape
+    return shape is not None and x.type.shape == shape
+
+
+@rule(Pat(Cast, (Pat(name="x"),)))
+def drop_cast(m: Match, b: Builder) -> Result:
+    return m["x"] if m["x"].type.dtype == m.root.output.type.dtype else None
+
+
+@rule(Pat(Cast, (Pat(Cast, (Pat(name="x"),), name="middle"),)))
+def merge_casts(m: Match, b: Builder) -> Result:
+    start, middle = m["x"].type.dtype, m["middle"].type.dtype
+    if start.kind not in "iufb" or middle.kind not in "iuf" or not np.can_cast(start, middle, "safe"):
+        return m.refuse("the first cast may lose something")
+    return b(m.root.op, m["x"])
+
+
+@rule(Pat(Sub, (Pat(name="x"), const("c"))))
+def sub_to_add(m: Match, b: Builder) -> Result:
+    array = m["c"].const
+    if array is None or array.dtype.kind not in "if":
+        return m.refuse("the dtype has no sign")
+    return b(Add(), m["x"], np.negative(array))
+
+
+@rule(Pat(Sub, (const("c"), Pat(name="x"))))
+def zero_sub_to_neg(m: Match, b: Builder) -> Result:
+    signed = m["x"].type.dtype.kind in "if"
+    return b(Neg(), m["x"]) if signed and all_equal(m["c"], 0) else None
+
+
+@rule(Pat(Div, (Pat(name="x"), const("c"))))
+def div_to_mul(m: Match, b: Builder) -> Result:
+    array = m["c"].const
+    if array is None or array.dtype not in (F32, F64) or array.size > 1 << 16:
+        return None
+    mantissa, _ = np.frexp(array)
+    if not np.all(np.abs(mantissa) == 0.5):
+        return m.refuse("the divisor is no power of two")
+    inverse = 1 / array
+    return b(Mul(), m["x"], inverse) if np.all(np.isfinite(inverse)) else None
+
+
+@rule(Pat(Div, (const("one"), Pat(name="x"))))
+def one_div_to_reciprocal(m: Match, b: Builder) -> Result:
+    floats = m["x"].type.dtype.kind == "f"
+    return b(Reciprocal(), m["x"]) if floats and all_equal(m["one"], 1) else None
+
+
+@rule(Pat(Mul, (Pat(name="x"), const("c"))))
+def mul_to_neg(m: Match, b: Builder) -> Result:
+    signed = m["x"].type.dtype.kind in "if"
+    return b(Neg(), m["x"]) if signed and all_equal(m["c"], -1) else None
+
+
+@rule(Pat(Pow, (Pat(name="x"), const("c"))))
+def pow_to_products(m: Match, b: Builder) -> Result:
+    x, c = m["x"], scalar_of(m["c"])
+    if x.type.dtype.kind != "f" or not _keeps_shape(m, x):
+        return None
+    if c == 2:
+        return b(Mul(), x, x)
+    if c == 3:
+        return b(Mul(), b(Mul(), x, x), x)
+    if c == 0.5:
+        return b(Sqrt(), x)
+    if c == -1:
+        return b(Reciprocal(), x)
+    return b(Reciprocal(), b(Sqrt(), x)) if c == -0.5 else None
+
+
+def _merged_constants(m: Match, b: Builder, combine: Any) -> Result:
+    a, c = m["a"].const, m["c"].const
+    if a is None or c is None or a.dtype.kind not in "iuf":
+        return None
+    if not m.sole(m["inner"]):
+        return m.refuse(f"%{m['inner'].name} has another reader")
+    with np.errstate(all="ignore"):
+        return b(m.root.op, m["x"], combine(a, c).astype(a.dtype, copy=False))
+
+
+@rule(Pat(Add, (Pat(Add, (Pat(name="x"), const("a")), name="inner"), const("c"))))
+def merge_add_constants(m: Match, b: Builder) -> Result:
+    return _merged_constants(m, b, np.add)
+
+
+@rule(Pat(Mul, (Pat(Mul, (Pat(name="x"), const("a")), name="inner"), const("c"))))
+def merge_mul_constants(m: Match, b: Builder) -> Result:
+    return _merged_constants(m, b, np.multiply)
+
+
+@rule(Pat(Clip, (Pat(name="x"),)))
+def drop_open_clip(m: Match, b: Builder) -> Result:
+    op: Any = m.root.op
+    if m["x"].type.dtype.kind == "f":
+        return m["x"] if op.lo in (None, -math.inf) and op.hi in (None, math.inf) else None
+    return m["x"] if op.lo is None and op.hi is None else None
+
+
+@rule(Pat(Clip, (Pat((Clip, Relu), (Pat(name="x"),), name="inner"),)))
+def merge_clips(m: Match, b: Builder) -> Result:
+    inner, outer = m.op("inner"), m.root.op
+    lo, hi = (0, None) if isinstance(inner, Relu) else (inner.lo, inner.hi)
+    return b(_clip_of_clip(lo, hi, outer), m["x"])
+
+
+def _clip_of_clip(lo: Any, hi: Any, outer: Any) -> Any:
+    """Bounds of clipping to [lo, hi] first and to the outer bounds then; the upper bound of each wins over its lower."""
+
+    def after(v: Any) -> Any:
+        v = v if outer.lo is None else max(v, outer.lo)
+        return v if outer.hi is None else min(v, outer.hi)
+
+    return Clip(outer.lo if lo is None else after(lo), outer.hi if hi is None else after(hi))
+
+
+@rule(Pat(Relu, (Pat(Clip, (Pat(name="x"),), name="inner"),)))
+def merge_relu_of_clip(m: Match, b: Builder) -> Result:
+    inner = m.op("inner")
+    return b(_clip_of_clip(inner.lo, inner.hi, Clip(0, None)), m["x"])
+
+
+INVOLUTIONS = (Neg, Not)
+IDEMPOTENT = (Relu, Abs, Floor, Ceil, Round, Sign)
+
+
+@rule(Pat(INVOLUTIONS, (Pat(INVOLUTIONS, (Pat(name="x"),), name="inner"),)))
+def drop_double(m: Match, b: Builder) -> Result:
+    return m["x"] if type(m.op("inner")) is type(m.root.op) else None
+
+
+@rule(Pat(IDEMPOTENT, (Pat(IDEMPOTENT, name="inner"),)))
+def drop_repeated(m: Match, b: Builder) -> Result:
+    return m["inner"] if type(m.op("inner")) is type(m.root.op) else None
+
+
+@rule(Pat((Conv, ConvTranspose, MaxPool, AveragePool, LpPool), (Pat(name="x"),), where=lambda op: op.auto_pad != "NOTSET"))
+def pin_auto_pad(m: Match, b: Builder) -> Result:
+    op: Any = m.root.op
+    if isinstance(op, ConvTranspose):
+        return m.refuse("the pads follow from output_shape")
+    kernel = _kernel_of(m)
+    x = m["x"].type
+    if kernel is None or x.shape is None:
+        return m.refuse("the kernel is not known")
+    spatial = x.with_shape(x.shape[2:] if op.layout == "NCHW" else x.shape[1:-1])
+    if op.auto_pad != "VALID" and not spatial.is_static:
+        return m.refuse("the sizes are not known")
+    rank = len(kernel)
+    strides = per_axis(op, "strides", op.strides, rank)
+    dilations = per_axis(op, "dilations", op.dilations, rank)
+    sizes = spatial.dims if spatial.is_static else (0,) * rank
+    pads = resolve_pads(op.auto_pad, sizes, kernel, strides, dilations, ())
+    changes: dict[str, Any] = {"auto_pad": "NOTSET", "pads": pads}
+    if op.auto_pad == "VALID" and getattr(op, "ceil_mode", False):
+        changes["ceil_mode"] = False
+    return b(dataclasses.replace(op, **changes), *m.root.inputs)
+
+
+def _kernel_of(m: Match) -> tuple[int, ...] | None:
+    op: Any = m.root.op
+    if not isinstance(op, Conv):
+        return tuple(op.kernel_shape)
+    w = m.root.inputs[1]
+    return w.type.dims[2:] if w is not None and w.type.is_static else None
+
+
+@rule(Pat(REDUCTIONS, (Pat(name="x"),)))
+def pin_axes(m: Match, b: Builder) -> Result:
+    """All reduced axes as sorted, non-negative constants."""
+    op: Any = m.root.op
+    axes = reduced_axes(op, m.root.inputs)
+    if axes is None:
+        return m.refuse("the axes are not known")
+    given = m.root.inputs[1].const if len(m.root.inputs) > 1 and m.root.inputs[1] is not None else None
+    if not axes or (given is not None and given.tolist() == axes and not op.noop_with_empty_axes):
+        return None
+    return b(dataclasses.replace(op, noop_with_empty_axes=False), m["x"], np.array(axes, np.int64))
+
+
+def reduced_axes(op: Any, inputs: tuple[Value | None, ...]) -> list[int] | None:
+    """The axes that a reduction reduces, sorted; None when they are not known."""
+    x = inputs[0]
+    if x is None or x.type.shape is None:
+        return None
+    rank = len(x.type.shape)
+    if len(inputs) < 2 or inputs[1] is None:
+        return [] if op.noop_with_empty_axes else list(range(rank))
+    known = inputs[1].type.known
+    if known is None:
+        return None
+    if not known.size:
+        return [] if op.noop_with_empty_axes else list(range(rank))
+    return sorted(int(a) % rank for a in known.reshape(-1))
+
+
+@rule(Pat((ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd), (Pat(name="x"),)))
+def drop_reduce(m: Match, b: Builder) -> Result:
+    axes = reduced_axes(m.root.op, m.root.inputs)
+    shape = m["x"].type.shape
+    if axes is None or shape is None or any(shape[a] != 1 for a in axes):
+        return None
+    return reshaped(b, m["x"], m.root.output.type.shape)
+
+
+@rule(Pat(PRelu, (Pat(name="x"), const("slope"))))
+def prelu_to_leaky(m: Match, b: Builder) -> Result:
+    slope = m["slope"].const
+    if slope is None or not slope.size or not _keeps_shape(m, m["x"]) or not all_equal(m["slope"], slope.flat[0]):
+        return m.refuse("the slope is not one number")
+    if m["x"].type.dtype.kind != "f":
+        return None
+    return b(LeakyRelu(float(slope.flat[0])), m["x"])
+
+
+@rule(Pat(Gather, (Pat(Mul, (Pat(Cast, (const("w"),)), const("scale")), name="table"), Pat(name="at")), where=lambda op: op.axis == 0))
+def lookup_before_scale(m: Match, b: Builder) -> Result:
+    """Keeps a quantised embedding table narrow: only the rows that are read become floats."""
+    scale, w = m["scale"].type, m["w"].type
+    if len(scale.dims) != len(w.dims) or scale.dims[0] != w.dims[0]:
+        return m.refuse("the scale is not per row")
+    cast = m.node("table").inputs[0]
+    assert cast is not None and cast.node is not None, "the pattern has matched a Cast"
+    rows = b(cast.node.op, b(m.root.op, m["w"], m["at"]))
+    return b(Mul(), rows, b(m.root.op, m["scale"], m["at"]))
+
+
+@rule(Pat(Gather, (Pat(Cast, (const("w"),), name="table"), Pat(name="at")), where=lambda op: op.axis == 0))
+def lookup_before_cast(m: Match, b: Builder) -> Result:
+    return b(m.op("table"), b(m.root.op, m["w"], m["at"]))
+
+
+@rule(Pat(Where, (const("cond"), Pat(name="x"), Pat(name="y"))))
+def drop_where(m: Match, b: Builder) -> Result:
+    for wanted, name in ((1, "x"), (0, "y")):
+        if all_equal(m["cond"], wanted) and _keeps_shape(m, m[name]):
+            return m[name]
+    return None
+
+
+def splat(like: TensorType, value: float) -> Array:
+    """A scalar constant of the dtype of ``like``."""
+    return np.array(value, like.dtype)
+
+
+RULES: tuple[Rule, ...] = (
+    constant_right,
+    drop_neutral,
+    drop_cast,
+    merge_casts,
+    sub_to_add,
+    zero_sub_to_neg,
+    div_to_mul,
+    one_div_to_reciprocal,
+    mul_to_neg,
+    pow_to_products,
+    merge_add_constants,
+    merge_mul_constants,
+    drop_open_clip,
+    merge_clips,
+    merge_relu_of_clip,
+    drop_double,
+    drop_repeated,
+    pin_auto_pad,
+    pin_axes,
+    drop_reduce,
+    prelu_to_leaky,
+    lookup_before_scale,
+    lookup_before_cast,
+    drop_where,
+)

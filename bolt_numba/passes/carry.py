@@ -1,0 +1,292 @@
+"""How an operator runs on permuted operands: the same values in another order of axes, nothing else.
+
+A `Plan` says which permutation each operand and each result gets and builds the changed node.  `carry` answers for one
+node when the permutation of one operand or one result is given; None means that the node needs its own order of axes.
+A permutation ``p`` of a value v stands for ``Transpose(p)(v)``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Node, Value
+from bolt_numba.ops.norm import LayerNormalization, LpNormalization, RMSNormalization
+from bolt_numba.ops.pointwise import Chain, Pointwise
+from bolt_numba.ops.reduce import ArgMax, ArgMin, CumSum, Hardmax, LogSoftmax, Reduction, Softmax, TopK
+from bolt_numba.ops.registry import Op
+from bolt_numba.ops.shape import Concat, Expand, Identity, Pad, Reshape, Slice, Split, Tile, Transpose
+from bolt_numba.passes.views import axis_groups, shape_operand
+from bolt_numba.types import Shape
+
+Perm: TypeAlias = tuple[int, ...]
+Build: TypeAlias = Callable[[Builder, Sequence[Value | None]], Node]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Permutations of operands (None: as it is) and of results, and the way to build the node on permuted operands."""
+
+    ins: tuple[Perm | None, ...]
+    outs: tuple[Perm | None, ...]
+    build: Build
+
+
+def identity(rank: int) -> Perm:
+    return tuple(range(rank))
+
+
+def compose(p: Perm, q: Perm) -> Perm:
+    """``Transpose(q)(Transpose(p)(x))`` as one permutation."""
+    return tuple(p[j] for j in q)
+
+
+def inverse(p: Perm) -> Perm:
+    return tuple(p.index(i) for i in range(len(p)))
+
+
+def moves_data(p: Perm, shape: Shape) -> bool:
+    """Whether transposing changes the order of elements in memory: axes of length 1 do not count."""
+    kept = [a for a in p if shape[a] != 1]
+    return kept != sorted(kept)
+
+
+def carry(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+    """The plan of ``node`` when its operand (place "in") or result ("out") number ``index`` is permuted by ``p``."""
+    for kinds, rule in TABLE:
+        if isinstance(node.op, kinds):
+            return rule(node, place, index, p)
+    return None
+
+
+def _shape(v: Value | None) -> Shape | None:
+    return None if v is None else v.type.shape
+
+
+def _same(b: Builder, op: Op, operands: Sequence[Value | None]) -> Node:
+    return b.node(op, *operands)
+
+
+def _pointwise(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+    """All operands of full rank are permuted alike; constants of lower rank are lifted first."""
+    rank = len(p)
+    if any(len(_shape(v) or ()) != rank for v in node.outputs):
+        return None
+    ins: list[Perm | None] = []
+    lifted: list[int] = []
+    for i, v in enumerate(node.inputs):
+        shape = _shape(v)
+        if shape is None or v is None:
+            return None
+        if len(shape) == rank:
+            ins.append(p)
+            continue
+        if any(d != 1 for d in shape):
+            if not v.is_const:
+                return None
+            lifted.append(i)
+        ins.append(None)
+
+    def build(b: Builder, operands: Sequence[Value | None]) -> Node:
+        made = list(operands)
+        for i in lifted:
+            v = made[i]
+            assert v is not None and v.const is not None, "lifted operands are constants"
+            full = v.const.reshape((1,) * (rank - v.const.ndim) + v.const.shape).transpose(p)
+            made[i] = b.const(full.reshape(_without_leading_ones(full.shape)), v.name)
+        return _same(b, node.op, made)
+
+    return Plan(tuple(ins), (p,) * len(node.outputs), build)
+
+
+def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    first = next((i for i, d in enumerate(shape) if d != 1), max(len(shape) - 1, 0))
+    return shape[first:]
+
+
+def _whole(node: Node, p: Perm, build: Build) -> Plan | None:
+    """A plan where the first operand and all results share ``p``."""
+    values = [node.inputs[0], *node.outputs]
+    if any(len(_shape(v) or ()) != len(p) for v in values):
+        return None
+    return Plan((p, *(None,) * (len(node.inputs) - 1)), (p,) * len(node.outputs), build)
+
+
+def _along_axis(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+    """Operators with an attribute ``axis`` on which they work."""
+    op: Any = node.op
+    if place == "in" and index != 0:
+        return None
+    made = dataclasses.replace(op, axis=p.index(op.axis % len(p)))
+    return _whole(node, p, lambda b, xs: _same(b, made, xs))
+
+
+def _cumsum(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+    axis = node.inputs[1].type.known if node.inputs[1] is not None else None
+    if (place == "in" and index) or axis is None:
+        return None
+    moved = np.array(p.index(int(axis.reshape(-1)[0]) % len(p)), axis.dtype)
+    return _whole(node, p, lambda b, xs: _same(b, node.op, (xs[0], b.const(moved))))
+
+
+def _concat(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+    op: Any = node.op
+    if any(len(_shape(v) or ()) != len(p) for v in (*node.inputs, *node.outputs)):
+        return None
+    made = Concat(p.index(op.axis % len(p)))
+    return Plan((p,) * len(node.inputs), (p,), lambda b, xs: _same(b, made, xs))
+
+
+def _slice(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+    x, starts, ends, axes, steps = (*node.inputs, None, None)[:5]
+    count = _shape(starts)
+    if (place == "in" and index) or x is None or not count or not isinstance(count[0], int):
+        return None
+    known = np.arange(count[0]) if axes is None else axes.type.known
+    if known is None:
+        return None
+    moved = np.array([p.index(int(a) % len(p)) for a in known], np.int64)
+    dtype = np.dtype(np.int64) if starts is None else starts.type.dtype
+    return _whole(node, p, lambda b, xs: _same(b, node.op, (xs[0], starts, ends, b.const(moved.astype(dtype)), steps)))
+
+
+def _pad(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+    _, pads, value, axes = (*node.inputs, None, None, None)[:4]
+    if (place == "in" and index) or pads is None:
+        return None
+    known = np.arange(len(p)) if axes is None else axes.type.known
+    if known is None:
+        return None
+    moved = np.array([p.index(int(a) % len(p)) for a in known], np.int64)
+    content = pads.type.known
+    if content is not None:
+        full = np.zeros((2, len(p)), np.int64)
+        full[:, moved] = content.reshape(2, -1)
+        return _whole(node, p, lambda b, xs: _same(b, node.op, (xs[0], b.const(full.reshape(-1)), value)))
+    return _whole(node, p, lambda b, xs: _same(b, node.op, (xs[0], pads, value, b.const(moved))))
+
+
+def _per_axis_operand(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+    """Tile and Expand: the second operand has one number per axis."""
+    operand = node.inputs[1]
+    known = None if operand is None else operand.type.known
+    if (place == "in" and index) or known is None or known.size != len(p):
+        return None
+    moved = known.reshape(-1)[list(p)]
+    return _whole(node, p, lambda b, xs: _same(b, node.op, (xs[0], b.const(moved))))
+
+
+def _reduce(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+    op: Any = node.op
+    axes = node.inputs[1].type.known if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    if axes is None or op.noop_with_empty_axes or (place == "in" and index):
+        return None
+    moved = np.array(sorted(p.index(int(a) % len(p)) for a in axes.reshape(-1)), np.int64)
+    return _reduced(node, place, p, moved, lambda b, xs: _same(b, op, (xs[0], b.const(moved))))
+
+
+def _arg(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+    op: Any = node.op
+    moved = p.index(op.axis % len(p)) if op.keepdims or place == "in" else 0
+    made = dataclasses.replace(op, axis=moved)
+    return _reduced(node, place, p, np.array([moved]), lambda b, xs: _same(b, made, xs))
+
+
+def _reduced(node: Node, place: str, p: Perm, moved: Any, build: Build) -> Plan | None:
+    """A plan for an operator that reduces the axes ``moved`` (counted after permuting)."""
+    op: Any = node.op
+    if op.keepdims:
+        return _whole(node, p, build)
+    if place == "out" or len(_shape(node.inputs[0]) or ()) != len(p):
+        return None
+    kept = [a for j, a in enumerate(p) if j not in moved]
+    out = tuple(sorted(kept).index(a) for a in kept)
+    return Plan((p, *(None,) * (len(node.inputs) - 1)), (out,), build)
+
+
+def _reshape(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+    """Runs of axes that are joined or split stay together; the runs may come in another order."""
+    x, y = _shape(node.inputs[0]), _shape(node.outputs[0])
+    if x is None or y is None or (place == "in" and index):
+        return None
+    near, far = (x, y) if place == "in" else (y, x)
+    if len(near) != len(p):
+        return None
+    q = _across(near, far, p)
+    source = node.inputs[0]
+    if q is None or source is None:
+        return None
+    before, after = (p, q) if place == "in" else (q, p)
+    wanted = tuple(y[i] for i in after)
+    operand = shape_operand(source.type.with_shape([x[i] for i in before]), wanted)
+    if operand is None:
+        return None
+    plan_ins = (before, *(None,) * (len(node.inputs) - 1))
+    return Plan(plan_ins, (after,), lambda b, xs: _same(b, Reshape(), (xs[0], b.const(operand))))
+
+
+def _across(near: Shape, far: Shape, p: Perm) -> Perm | None:
+    """The permutation beyond a Reshape: axes of length 1 may go anywhere, runs must stay whole and in order."""
+    real_near = [i for i, d in enumerate(near) if d != 1]
+    real_far = [i for i, d in enumerate(far) if d != 1]
+    groups = axis_groups(tuple(near[i] for i in real_near), tuple(far[i] for i in real_far))
+    if groups is None:
+        return None
+    of_axis = {real_near[i]: g for g, (left, _) in enumerate(groups) for i in left}
+    walk = [a for a in p if near[a] != 1]
+    order: list[int] = []
+    at = 0
+    while at < len(walk):
+        g = of_axis[walk[at]]
+        run = [real_near[i] for i in groups[g][0]]
+        if walk[at : at + len(run)] != run:
+            return None
+        order.append(g)
+        at += len(run)
+    attached = _with_ones(far, real_far)
+    made = [a for g in order for i in groups[g][1] for a in attached[real_far[i]]]
+    return tuple(made) if made else tuple(range(len(far)))
+
+
+def _with_ones(shape: Shape, real: list[int]) -> dict[int, list[int]]:
+    """Each real axis with the axes of length 1 before it; the last real axis also takes those behind it."""
+    made: dict[int, list[int]] = {}
+    start = 0
+    for axis in real:
+        made[axis] = list(range(start, axis + 1))
+        start = axis + 1
+    if real:
+        made[real[-1]] += range(start, len(shape))
+    return made
+
+
+def _trailing_norm(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+    """Norms over the last axes let the axes before them move."""
+    op: Any = node.op
+    rank = len(p)
+    first = op.axis % rank
+    if (place == "in" and index) or p[first:] != tuple(range(first, rank)) or len(node.outputs) > 1:
+        return None
+    return _whole(node, p, lambda b, xs: _same(b, op, xs))
+
+
+TABLE: tuple[tuple[Any, Callable[[Node, str, int, Perm], Plan | None]], ...] = (
+    ((Pointwise, Chain, Identity), _pointwise),
+    ((Softmax, LogSoftmax, Hardmax, LpNormalization, TopK, Split), _along_axis),
+    (CumSum, _cumsum),
+    (Concat, _concat),
+    (Slice, _slice),
+    (Pad, _pad),
+    ((Tile, Expand), _per_axis_operand),
+    (Reduction, _reduce),
+    ((ArgMax, ArgMin), _arg),
+    (Reshape, _reshape),
+    ((LayerNormalization, RMSNormalization), _trailing_norm),
+)
+FIXED = (Transpose,)
+"""Transposes are what is moved; they are never carried through each other."""

@@ -1,0 +1,146 @@
+"""Computes at load time what does not depend on the inputs, and computes equal things once.
+
+fold_known(f(x))            -> constant      the content follows from types alone (Shape of a static value)
+fold_constant(f(constants)) -> constant      by the operator's reference, within a budget of memory
+share_equal(f(x), f(x))     -> one f(x)      equal operators on the same operands
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from bolt_numba.errors import BoltError
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Node, Value, graph_attributes
+from bolt_numba.ops.gather import Gather
+from bolt_numba.ops.pointwise import Cast
+from bolt_numba.ops.registry import result_tuple
+from bolt_numba.ops.shape import ConstantOfShape, Expand
+from bolt_numba.passes.rewrite import Match, Pat, Result, Rule
+from bolt_numba.types import Array
+
+MIB = 1 << 20
+ALWAYS = 64 * MIB
+"""A folded result of at most this many bytes is always worth it; a larger one must not exceed twice its operands."""
+GROWTH = 1024 * MIB
+"""Bytes that all folded results of one model may take together."""
+SMALL_CONSTANT = 1024
+"""Elements up to which constants are compared by content."""
+
+
+def storage_bytes(array: Array) -> int:
+    """Bytes of memory that an array really takes: axes of stride 0 count once."""
+    size = array.itemsize
+    for n, stride in zip(array.shape, array.strides, strict=True):
+        size *= n if stride else min(n, 1)
+    return size
+
+
+class FoldConstant:
+    """Folds nodes whose operands are all constants; owns the memory budget of one pipeline run."""
+
+    def __init__(self, growth: int = GROWTH) -> None:
+        self.left = growth
+
+    def __call__(self, m: Match, b: Builder) -> Result:
+        node = m.root
+        if node.op.has_side_state or graph_attributes(node.op) or not node.inputs:
+            return None
+        if any(v is not None and v.const is None for v in node.inputs):
+            return None
+        arrays = [None if v is None else v.const for v in node.inputs]
+        if _narrow_table(node):
+            return m.refuse("a narrow table is cast after the lookup")
+        lazy = _broadcast(node, arrays)
+        if lazy is not None:
+            return b.const(lazy)
+        wanted = sum(v.type.nbytes for v in node.outputs) if all(v.type.is_static for v in node.outputs) else 0
+        allowed = max(ALWAYS, 2 * sum(storage_bytes(a) for a in arrays if a is not None))
+        if wanted > min(allowed, self.left):
+            return m.refuse(f"result too large: got {wanted} bytes, wanted at most {min(allowed, self.left)}")
+        try:
+            with np.errstate(all="ignore"):
+                results = [np.asarray(r) for r in result_tuple(node.op.reference(*arrays))]
+        except (BoltError, ArithmeticError, ValueError, TypeError, IndexError, NotImplementedError) as error:
+            return m.refuse(f"cannot be computed: {error}")
+        self.left -= sum(storage_bytes(r) for r in results)
+        return tuple(b.const(r) for r in results)
+
+
+def _narrow_table(node: Node) -> bool:
+    """A cast of a table in 8 or 16 bits that is only looked up: cheaper to cast the rows that are read."""
+    table = node.inputs[0]
+    return (
+        isinstance(node.op, Cast)
+        and table is not None
+        and table.type.size > SMALL_CONSTANT
+        and table.type.dtype.itemsize < node.op.to.itemsize
+        and all(isinstance(r.op, Gather) and r.op.axis == 0 and r.inputs[0] is node.output for r in node.output.uses)
+    )
+
+
+def _broadcast(node: Node, arrays: list[Array | None]) -> Array | None:
+    """A view of one element (or of a smaller constant) for operators that only repeat."""
+    first = arrays[0]
+    if isinstance(node.op, ConstantOfShape) and first is not None:
+        return np.broadcast_to(np.array(node.op.value, node.op.dtype), tuple(map(int, first)))
+    if isinstance(node.op, Expand) and first is not None and arrays[1] is not None:
+        wanted = tuple(map(int, arrays[1]))
+        return np.broadcast_to(first, np.broadcast_shapes(first.shape, wanted))
+    return None
+
+
+def _fold_known(m: Match, b: Builder) -> Result:
+    node = m.root
+    if node.op.has_side_state or graph_attributes(node.op):
+        return None
+    known = [v.type.known for v in node.outputs]
+    if any(k is None for k in known):
+        return None
+    return tuple(b.const(k) for k in known)
+
+
+class ShareEqual:
+    """Replaces a node by an earlier one with the same operator and operands (common subexpressions)."""
+
+    def __init__(self) -> None:
+        self.seen: dict[Hashable, Node] = {}
+
+    def begin(self) -> None:
+        """Forget: nodes of the last sweep may have moved behind their equals."""
+        self.seen.clear()
+
+    def __call__(self, m: Match, b: Builder) -> Result:
+        node = m.root
+        if node.op.has_side_state or graph_attributes(node.op):
+            return None
+        key = _key(node)
+        twin = self.seen.get(key)
+        if twin is None or twin is node or _key(twin) != key or len(twin.outputs) != len(node.outputs):
+            self.seen[key] = node
+            return None
+        return tuple(twin.outputs)
+
+
+def _key(node: Node) -> Hashable:
+    return type(node.op), node.op, tuple(None if v is None else _operand_key(v) for v in node.inputs)
+
+
+def _operand_key(value: Value) -> Hashable:
+    array = value.const
+    if array is None:
+        return id(value)
+    if array.size <= SMALL_CONSTANT and array.dtype != object:
+        return array.dtype, array.shape, array.tobytes()
+    return id(array), array.shape, array.strides
+
+
+def fold_rules(growth: int = GROWTH) -> tuple[Rule, ...]:
+    """Fresh folding rules with a budget of ``growth`` bytes: one set for each run of the pipeline."""
+    return (
+        Rule("fold_known", Pat(), _fold_known),
+        Rule("fold_constant", Pat(), FoldConstant(growth)),
+        Rule("share_equal", Pat(), ShareEqual()),
+    )

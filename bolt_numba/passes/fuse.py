@@ -1,0 +1,179 @@
+"""Fewer, larger steps: what follows a product runs on its tile, and pointwise neighbours run as one loop.
+
+fuse_residual(Conv(x) + r)                 -> Conv(x, residual r)        also MatMul; r has the result's shape
+fuse_activation(act(Conv(x)))              -> Conv(x, activation)        also ConvTranspose and MatMul
+fuse_chain(op(op(x), y))                   -> Chain(x, y)                the inner value has one reader and the same shape
+fuse_wide_matmul(x @ a, x @ b)             -> Split(x @ [a b])           off by default: to be measured
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Node, Value
+from bolt_numba.ops.conv import Conv, ConvTranspose
+from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.pointwise import Add, Cast, Chain, Pointwise
+from bolt_numba.ops.shape import Split
+from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
+from bolt_numba.types import BOOL, F32, Array, TensorType
+
+MAX_STEPS = 16
+"""Steps of one chain: beyond, registers spill and compile time grows."""
+MAX_OPERANDS = 8
+
+
+@rule(Pat(Add, (Pat((Conv, MatMul), name="y", sole_use=True), Pat(name="r")), commutative=True))
+def fuse_residual(m: Match, b: Builder) -> Result:
+    node, r = m.node("y"), m["r"]
+    op: Any = node.op
+    if op.activation is not None or op.residual:
+        return m.refuse("the operator is fused already")
+    if r.type != m["y"].type or r.type.shape is None:
+        return m.refuse("the residual has another shape")
+    x, w, bias = (*node.inputs, None)[:3]
+    return b(dataclasses.replace(op, residual=True), x, w, bias, r)
+
+
+@rule(Pat(Pointwise, (Pat((Conv, ConvTranspose, MatMul), name="y", sole_use=True),)))
+def fuse_activation(m: Match, b: Builder) -> Result:
+    act: Any = m.root.op
+    node = m.node("y")
+    op: Any = node.op
+    if act.arity != 1 or isinstance(act, Cast) or m.root.output.type.dtype != m["y"].type.dtype:
+        return None
+    if op.activation is not None:
+        return m.refuse("the operator has an activation already")
+    return b(dataclasses.replace(op, activation=act), *node.inputs)
+
+
+def _in_chain(node: Node | None) -> bool:
+    """Whether a node may be a step of a chain: pointwise over floats and booleans, not shape arithmetic."""
+    if node is None or not isinstance(node.op, (Pointwise, Chain)) or len(node.outputs) != 1:
+        return False
+    types = [v.type for v in (*node.inputs, node.output) if v is not None]
+    return all(t.dtype in (F32, BOOL) for t in types) and node.output.type.known is None
+
+
+def _steps(node: Node) -> int:
+    return len(node.op.steps) if isinstance(node.op, Chain) else 1
+
+
+class FuseChain:
+    """Merges the root with one producer; repeated by the engine until the chain is as long as it can be."""
+
+    def __call__(self, m: Match, b: Builder) -> Result:
+        root = m.root
+        if not _in_chain(root):
+            return None
+        shape = root.output.type.shape
+        for v in root.inputs:
+            if v is None or v.node is None or not _in_chain(v.node):
+                continue
+            if v.type.shape != shape or shape is None:
+                m.refuse(f"%{v.name} has another shape")
+            elif not self._only_reader(m, v):
+                m.refuse(f"%{v.name} has another reader")
+            elif _steps(root) + _steps(v.node) > MAX_STEPS:
+                m.refuse(f"the chain would have more than {MAX_STEPS} steps")
+            else:
+                made = joined(v, root)
+                if made is not None:
+                    return b(made[0], *made[1])
+                m.refuse(f"the chain would read more than {MAX_OPERANDS} operands")
+        return None
+
+    @staticmethod
+    def _only_reader(m: Match, v: Value) -> bool:
+        return all(user is m.root for user in v.uses) and not m.graph.is_output(v)
+
+
+def joined(inner: Value, root: Node) -> tuple[Chain, list[Value]] | None:
+    """One chain for ``root`` and the node that makes ``inner``, and its operands; None when they are too many."""
+    assert inner.node is not None, "the inner value has a node"
+    operands: list[Value] = []
+    for v in (*inner.node.inputs, *root.inputs):
+        if v is not None and v is not inner and not any(v is w for w in operands):
+            operands.append(v)
+    if len(operands) > MAX_OPERANDS:
+        return None
+    at = {id(v): i for i, v in enumerate(operands)}
+    steps: list[tuple[Pointwise, tuple[int, ...]]] = []
+    at[id(inner)] = _append(inner.node, at, len(operands), steps)
+    result = _append(root, at, len(operands), steps)
+    return Chain(tuple(steps), (result,)), operands
+
+
+def _append(node: Node, at: dict[int, int], count: int, steps: list[tuple[Pointwise, tuple[int, ...]]]) -> int:
+    """Add the node's steps; returns the index of its result in the new chain."""
+    indices = [at[id(v)] for v in node.inputs if v is not None]
+    op: Any = node.op
+    if not isinstance(op, Chain):
+        steps.append((op, tuple(indices)))
+        return count + len(steps) - 1
+    for step, args in op.steps:
+        steps.append((step, tuple(indices[i] for i in args)))
+        indices.append(count + len(steps) - 1)
+    return indices[op.results[0]]
+
+
+class FuseWideMatMul:
+    """Products of one value with several constant weights become one product, whose columns are then split."""
+
+    def __init__(self) -> None:
+        self._joined: dict[tuple[int, ...], tuple[Array, Array | None]] = {}
+
+    def __call__(self, m: Match, b: Builder) -> Result:
+        x = m.root.inputs[0]
+        if x is None or not _wide_part(m.root):
+            return None
+        parts = [n for n in dict.fromkeys(x.uses) if n.inputs[0] is x and n.op == m.root.op and _wide_part(n)]
+        if len(parts) < 2 or len({len(n.inputs) for n in parts}) > 1:
+            return m.refuse("no other product of the same value")
+        w, bias = self._weights(parts)
+        wide = b(m.root.op, x, w, bias)
+        lengths = [_const(n, 1).shape[-1] for n in parts]
+        outs = b(Split(-1, len(parts)), wide, np.array(lengths, np.int64))
+        made = outs[parts.index(m.root)]
+        assert isinstance(made, Value), "Split gives values"
+        return made
+
+    def _weights(self, parts: list[Node]) -> tuple[Array, Array | None]:
+        key = tuple(id(n.inputs[i]) for n in parts for i in range(1, len(n.inputs)))
+        if key not in self._joined:
+            w = np.concatenate([_const(n, 1) for n in parts], axis=-1)
+            bias = np.concatenate([_const(n, 2) for n in parts]) if len(parts[0].inputs) > 2 else None
+            self._joined[key] = w, bias
+        return self._joined[key]
+
+
+def _const(node: Node, index: int) -> Array:
+    value = node.inputs[index]
+    assert value is not None and value.const is not None, "checked by _wide_part"
+    return value.const
+
+
+def _wide_part(node: Node) -> bool:
+    op: Any = node.op
+    if not isinstance(op, MatMul) or op.trans_a or op.trans_b or op.residual:
+        return False
+    w: TensorType | None = None if node.inputs[1] is None else node.inputs[1].type
+    constants = all(v is not None and v.is_const for v in node.inputs[1:])
+    return constants and w is not None and len(w.dims) == 2
+
+
+def chain_rules() -> tuple[Rule, ...]:
+    """Rules that join pointwise neighbours; they run after everything else has taken what it can."""
+    return (Rule("fuse_chain", Pat((Pointwise, Chain)), FuseChain()),)
+
+
+def wide_rules() -> tuple[Rule, ...]:
+    """Optional rules, for ``run_pipeline(extra=...)``."""
+    return (Rule("fuse_wide_matmul", Pat(MatMul), FuseWideMatMul()),)
+
+
+RULES: tuple[Rule, ...] = (fuse_residual, fuse_activation)

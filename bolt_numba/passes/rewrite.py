@@ -1,0 +1,444 @@
+"""The rewrite engine: patterns, rules, and one driver that applies rules until none fires.  It knows no operator.
+
+A rule replaces the outputs of its root node by values that it builds; the engine splices the new nodes before the root,
+refuses a result whose type differs, moves names to the replacements, drops what died, and writes every step to a `Trace`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from bolt_numba.errors import BoltError
+from bolt_numba.ir.build import Builder, infer_types
+from bolt_numba.ir.graph import Graph, Node, Value, graph_attributes
+from bolt_numba.ops.registry import Op
+from bolt_numba.types import Dim, Sym, TensorType
+
+Result: TypeAlias = "Value | tuple[Value | None, ...] | None"
+FIRED: Counter[str] = Counter()
+"""How often each rule fired in this process: the coverage check of the tests reads it."""
+SMALL_VALUE = 1024
+"""A newly known value of at most this many elements makes its readers' types worth inferring again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pat:
+    """A pattern for one value and the node that makes it.
+
+    op: the operator's class, several classes, or None for any value.  args: patterns of the first operands (further
+    operands are not looked at); None among them wants the operand absent.  name: binds the value; a name that occurs
+    twice wants the same value (or an equal constant).  sole_use: nobody else reads the value and it is no graph output.
+    where: predicate on the operator, or on the `Value` when ``op`` is None.  commutative: the first two operands may
+    also match swapped.
+    """
+
+    op: type[Op] | tuple[type[Op], ...] | None = None
+    args: tuple[Pat | None, ...] = ()
+    name: str = ""
+    sole_use: bool = False
+    where: Callable[[Any], bool] | None = None
+    commutative: bool = False
+    const: bool = False
+
+    @property
+    def roots(self) -> tuple[type[Op], ...]:
+        """Operator classes that the pattern may be rooted at; empty for any."""
+        if self.op is None:
+            return ()
+        return self.op if isinstance(self.op, tuple) else (self.op,)
+
+
+def const(name: str = "", where: Callable[[Value], bool] | None = None) -> Pat:
+    """A constant."""
+    return Pat(name=name, const=True, where=where)
+
+
+def scalar_of(value: Value | None) -> float | None:
+    """The number in a constant that holds one element; None for anything else."""
+    if value is None or value.const is None or value.const.size != 1 or value.const.dtype.kind not in "fiub":
+        return None
+    return float(value.const.reshape(())[()])
+
+
+def scalar(wanted: float, tolerance: float = 1e-6) -> Pat:
+    """A one-element constant near ``wanted`` (relative tolerance)."""
+
+    def near(value: Value) -> bool:
+        got = scalar_of(value)
+        return got is not None and abs(got - wanted) <= tolerance * max(1.0, abs(wanted))
+
+    return Pat(const=True, where=near)
+
+
+class Match:
+    """What a pattern bound, and the way to say no with a reason."""
+
+    __slots__ = ("bound", "graph", "reason", "root")
+
+    def __init__(self, graph: Graph, root: Node, bound: dict[str, Value]) -> None:
+        self.graph, self.root, self.bound, self.reason = graph, root, bound, ""
+
+    def __getitem__(self, name: str) -> Value:
+        return self.bound[name]
+
+    def get(self, name: str) -> Value | None:
+        return self.bound.get(name)
+
+    def node(self, name: str) -> Node:
+        """The node that makes the value bound to ``name``."""
+        made = self.bound[name].node
+        if made is None:
+            raise KeyError(name)
+        return made
+
+    def op(self, name: str) -> Any:
+        """The operator of `node`; typed Any because the pattern has already told its class."""
+        return self.node(name).op
+
+    def sole(self, value: Value) -> bool:
+        """Whether exactly one operand reads the value and it is no graph output."""
+        return self.graph.sole_use(value) is not None
+
+    def refuse(self, reason: str) -> None:
+        """Say why the rule does not apply; ``return m.refuse("weight is not constant")``."""
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A pattern and the function that builds the replacement; the function returns None for "no".
+
+    A callable object with a method ``begin`` is told when a sweep over a graph begins.
+    """
+
+    name: str
+    pattern: Pat
+    rewrite: Callable[[Match, Builder], Result]
+
+    @property
+    def where(self) -> str:
+        """File and line of the rewriting function."""
+        code = getattr(self.rewrite, "__code__", None)
+        return f"{code.co_filename}:{code.co_firstlineno}" if code else type(self.rewrite).__name__
+
+
+def rule(pattern: Pat, name: str = "") -> Callable[[Callable[[Match, Builder], Result]], Rule]:
+    """Decorator: a rewriting function becomes a `Rule` of its own name."""
+
+    def make(rewrite: Callable[[Match, Builder], Result]) -> Rule:
+        return Rule(name or rewrite.__name__, pattern, rewrite)
+
+    return make
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One rewrite: the rule, where it is defined, the node before, the nodes after, and how long it took."""
+
+    stage: str
+    rule: str
+    where: str
+    before: str
+    after: tuple[str, ...]
+    seconds: float
+
+    def __str__(self) -> str:
+        lines = "".join(f"\n    + {line}" for line in self.after)
+        return f"[{self.stage}] {self.rule} ({self.where}, {1e6 * self.seconds:.0f} us)\n    - {self.before}{lines}"
+
+
+@dataclass
+class Trace:
+    """Everything the pipeline did.  ``until`` (when set) stops all rewriting after that many steps."""
+
+    steps: list[Step] = field(default_factory=list)
+    refusals: dict[tuple[str, str], str] = field(default_factory=dict)
+    stages: list[tuple[str, int, float]] = field(default_factory=list)
+    stage: str = ""
+    until: int | None = None
+
+    def refused(self, rule_name: str, node: Node, reason: str) -> None:
+        """Record the last reason why a rule left a node alone."""
+        self.refusals[(rule_name, node.name)] = reason
+
+    def stepped(self, name: str, where: str, before: str, after: Sequence[Node], seconds: float) -> None:
+        self.steps.append(Step(self.stage, name, where, before, tuple(map(repr, after)), seconds))
+
+    @property
+    def exhausted(self) -> bool:
+        return self.until is not None and len(self.steps) >= self.until
+
+    def counts(self) -> Counter[str]:
+        """How often each rule fired."""
+        return Counter(step.rule for step in self.steps)
+
+    def __str__(self) -> str:
+        stages = [f"{name}: {nodes} nodes, {1e3 * seconds:.1f} ms" for name, nodes, seconds in self.stages]
+        return "\n".join([*map(str, self.steps), *stages])
+
+
+def nested(graph: Graph) -> list[Graph]:
+    """The graph and the graphs of its control flow, at every depth, outermost first."""
+    found = [graph]
+    for g in found:
+        found += [sub for node in g.nodes for sub in graph_attributes(node.op).values()]
+    return found
+
+
+def same_value(a: Value, b: Value) -> bool:
+    """The same value, or constants of equal content."""
+    if a is b:
+        return True
+    if a.const is None or b.const is None or a.const.size > SMALL_VALUE or a.const.dtype != b.const.dtype:
+        return False
+    return bool(np.array_equal(a.const, b.const))
+
+
+def _fits(pat: Pat, value: Value) -> bool:
+    if pat.op is None:
+        if pat.const and value.const is None:
+            return False
+        return pat.where is None or pat.where(value)
+    node = value.node
+    return node is not None and value.index == 0 and isinstance(node.op, pat.op) and (
+        pat.where is None or pat.where(node.op)
+    )
+
+
+def match(pattern: Pat, graph: Graph, root: Node) -> Match | None:
+    """Match a pattern at a node; a match with ``reason`` set fits but for a value that has another reader."""
+    blocked: Match | None = None
+    choices: list[tuple[list[tuple[Pat | None, Value | None]], dict[str, Value], str]] = [
+        ([(pattern, root.outputs[0])], {}, "")
+    ]
+    while choices:
+        goals, bound, reason = choices.pop()
+        fits = True
+        while goals and fits:
+            pat, value = goals.pop()
+            if pat is None or value is None:
+                fits = pat is None and value is None
+                continue
+            fits = _fits(pat, value) and (pat.name not in bound or same_value(bound[pat.name], value))
+            if not fits:
+                continue
+            if pat.name:
+                bound[pat.name] = value
+            if pat.sole_use and graph.sole_use(value) is None:
+                reason = f"%{value.name} has another reader"
+            if pat.args:
+                operands = value.node.inputs if value.node else ()
+                operands += (None,) * (len(pat.args) - len(operands))
+                if pat.commutative:
+                    swapped = (operands[1], operands[0], *operands[2:])
+                    choices.append(([*goals, *zip(pat.args, swapped, strict=False)], dict(bound), reason))
+                goals += zip(pat.args, operands, strict=False)
+        if fits and not reason:
+            return Match(graph, root, bound)
+        if fits and blocked is None:
+            blocked = Match(graph, root, bound)
+            blocked.reason = reason
+    return blocked
+
+
+def _merged_dim(old: Dim, new: Dim) -> Dim | None:
+    """The more precise of two names for one dimension; None when they surely differ."""
+    if old == new:
+        return old
+    if isinstance(old, Sym):
+        return new if not isinstance(new, Sym) else None if isinstance(old - new, int) else old
+    return old if isinstance(new, Sym) else None
+
+
+def merged_type(old: TensorType, new: TensorType) -> TensorType | None:
+    """The more precise of two types of one value; None when they contradict each other."""
+    if old.dtype != new.dtype:
+        return None
+    if old.shape is None or new.shape is None:
+        shape = old.shape if new.shape is None else new.shape
+    else:
+        if len(old.shape) != len(new.shape):
+            return None
+        dims = [_merged_dim(a, b) for a, b in zip(old.shape, new.shape, strict=True)]
+        if any(d is None for d in dims):
+            return None
+        shape = tuple(d for d in dims if d is not None)
+    return replace(new, shape=shape, quant=new.quant or old.quant, value=old.value if new.value is None else new.value)
+
+
+class Rewriter:
+    """Applies one list of rules to a graph and its subgraphs until nothing fires."""
+
+    def __init__(
+        self, rules: Iterable[Rule], *, trace: Trace | None = None, strict: bool = False, limit: int | None = None
+    ) -> None:
+        self.rules = tuple(rules)
+        self.trace, self.strict, self.limit = trace, strict, limit
+        self._by_type: dict[type[Op], tuple[Rule, ...]] = {}
+        self._fired: Counter[str] = Counter()
+        self._stale: set[int] = set()
+
+    def run(self, graph: Graph) -> int:
+        """Rewrite to a fixed point; returns the number of rewrites."""
+        before = self._fired.total()
+        limit = self.limit or 50 * sum(len(g.nodes) for g in nested(graph)) + 1000
+        while True:
+            fired = self._fired.total()
+            for g in nested(graph):
+                self._sweep(g, before + limit)
+            if self._fired.total() == fired or (self.trace is not None and self.trace.exhausted):
+                return fired - before
+
+    def _candidates(self, op: Op) -> tuple[Rule, ...]:
+        kind = type(op)
+        if kind not in self._by_type:
+            self._by_type[kind] = tuple(
+                r for r in self.rules if not r.pattern.roots or issubclass(kind, r.pattern.roots)
+            )
+        return self._by_type[kind]
+
+    def _sweep(self, graph: Graph, limit: int) -> None:
+        """Visit every node once in order; new nodes are visited right after they are made."""
+        graph.drop_dead()
+        for r in self.rules:
+            begin = getattr(r.rewrite, "begin", None)
+            if begin is not None:
+                begin()
+        outputs = {id(v) for v in graph.outputs}
+        todo = graph.nodes[::-1]
+        graph.nodes = kept = []
+        while todo:
+            node = todo.pop()
+            if not any(v.uses or id(v) in outputs for v in node.outputs):
+                node.detach()
+                continue
+            if id(node) in self._stale:
+                self._infer_again(node)
+            made = self._rewritten(graph, node)
+            if made is None:
+                kept.append(node)
+                continue
+            outputs = {id(v) for v in graph.outputs}
+            todo.extend(reversed(made))
+            if self._fired.total() > limit:
+                graph.nodes += todo[::-1]
+                names = ", ".join(f"{name} ({n} times)" for name, n in self._fired.most_common(4))
+                raise BoltError(f"rewrite: rules do not reach a fixed point: got more than {limit} rewrites: {names}")
+        graph.drop_dead()
+        self._stale.clear()
+
+    def _rewritten(self, graph: Graph, node: Node) -> list[Node] | None:
+        """The nodes that replace ``node``, already wired; None when no rule applies."""
+        if self.trace is not None and self.trace.exhausted:
+            return None
+        for r in self._candidates(node.op):
+            start = time.perf_counter()
+            found = match(r.pattern, graph, node)
+            if found is None:
+                continue
+            made: list[Node] = []
+            values = () if found.reason else self._built(r, found, Builder(graph, made))
+            reason = found.reason or (self._accept(node, values) if values else "")
+            if values and not reason:
+                before = repr(node) if self.trace is not None else ""
+                self._splice(graph, node, values, made)
+                self._fired[r.name] += 1
+                FIRED[r.name] += 1
+                if self.trace is not None:
+                    self.trace.stepped(r.name, r.where, before, made, time.perf_counter() - start)
+                return made
+            for unused in reversed(made):
+                unused.detach()
+            if reason and self.trace is not None:
+                self.trace.refused(r.name, node, reason)
+        return None
+
+    def _built(self, r: Rule, found: Match, b: Builder) -> tuple[Value | None, ...]:
+        """What the rule built; () for no.  A rule that builds an impossible node is a refusal unless ``strict``."""
+        try:
+            result = r.rewrite(found, b)
+        except BoltError as error:
+            if self.strict:
+                raise
+            found.reason = f"error: {error}"
+            return ()
+        if result is None:
+            return ()
+        values = result if isinstance(result, tuple) else (result,)
+        return () if all(a is b for a, b in zip(values, found.root.outputs, strict=False)) else values
+
+    def _accept(self, node: Node, values: Sequence[Value | None]) -> str:
+        """Check the replacement's types and sharpen them; returns the reason of a refusal."""
+        if len(values) != len(node.outputs):
+            return f"rule gave {len(values)} values, wanted {len(node.outputs)}"
+        for old, new in zip(node.outputs, values, strict=True):
+            if new is None:
+                continue
+            merged = merged_type(old.type, new.type)
+            if merged is None:
+                reason = f"changes the type of %{old.name}: got {new.type}, wanted {old.type}"
+                if self.strict:
+                    raise BoltError(f"rewrite: {reason}")
+                return reason
+            if merged != new.type or (merged.value is not None and new.type.value is None):
+                new.type = merged
+                self._stale.update(map(id, new.uses))
+        return ""
+
+    def _splice(self, graph: Graph, node: Node, values: Sequence[Value | None], made: Sequence[Node]) -> None:
+        """Make all readers read the replacements, move names, and free what the root alone kept alive."""
+        fresh = {id(n) for n in made}
+        for old, new in zip(node.outputs, values, strict=True):
+            if new is None:
+                continue
+            sharper = new.type != old.type or (
+                new.type.value is not None and old.type.value is None and new.type.value.size <= SMALL_VALUE
+            )
+            if sharper:
+                self._stale.update(map(id, old.uses))
+            if new.const is not None and not new.uses:
+                new.name = old.name
+            graph.replace_uses(old, new)
+            if new.node is not None and id(new.node) in fresh:
+                new.name = old.name
+                if new.index == 0:
+                    new.node.name = node.name
+        dying = [node]
+        while dying:
+            gone = dying.pop()
+            operands = [v for v in gone.inputs if v is not None and v.node is not None]
+            gone.detach()
+            for v in operands:
+                if v.node is not None and not any(o.uses or graph.is_output(o) for o in v.node.outputs):
+                    dying.append(v.node)
+
+    def _infer_again(self, node: Node) -> None:
+        """Sharpen the output types of a node whose operand types became more precise."""
+        try:
+            types = infer_types(node.op, [None if v is None else v.type for v in node.inputs])
+        except BoltError:
+            if self.strict:
+                raise
+            return
+        for value, t in zip(node.outputs, types, strict=True):
+            merged = merged_type(value.type, t)
+            if merged is None:
+                continue
+            if merged != value.type or (merged.value is not None and value.type.value is None):
+                value.type = merged
+                self._stale.update(map(id, value.uses))
+
+
+def rewrite(graph: Graph, rules: Iterable[Rule], *, trace: Trace | None = None, strict: bool = False) -> int:
+    """Apply ``rules`` to ``graph`` and its subgraphs in place, to a fixed point; returns the number of rewrites.
+
+    strict: a rule that raises or that changes a type is an error rather than a refusal (tests).
+    Raises BoltError when the rules do not reach a fixed point; the message names them.
+    """
+    return Rewriter(rules, trace=trace, strict=strict).run(graph)

@@ -1,0 +1,331 @@
+"""Chooses where transposes stand: regions of operators that may run on permuted axes are cut where it is cheapest.
+
+For every transpose, the operators that could run on its other side are collected with the permutation that each would
+get (`carry`).  Which of them do is a minimum cut: an edge costs the elements that a transpose there would move.  A
+choice is taken only when it really moves fewer elements and has no more transposes than before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ops.shape import Transpose
+from bolt_numba.passes.carry import Perm, Plan, carry, compose, identity, inverse, moves_data
+from bolt_numba.passes.mincut import Network
+from bolt_numba.types import Dim, Sym
+
+UNKNOWN_DIM = 32
+"""Stands for one symbol when sizes are compared."""
+OVERHEAD = 256
+"""Elements that the mere existence of a transpose is worth."""
+
+
+@dataclass(slots=True)
+class Port:
+    """An operand (or, with node None, a graph output) that reads ``root`` permuted by ``perm``."""
+
+    root: Value
+    perm: Perm
+    node: Node | None = None
+    index: int = 0
+
+
+@dataclass(slots=True)
+class Wiring:
+    """Who reads what through which permutation; Transposes are seen through."""
+
+    ports: dict[int, list[Port]] = field(default_factory=dict)
+    reads: dict[tuple[int, int], Port] = field(default_factory=dict)
+    roots: dict[int, Value] = field(default_factory=dict)
+
+
+def _size(d: Dim) -> int:
+    if not isinstance(d, Sym):
+        return d
+    return max(1, d.const + sum(f * UNKNOWN_DIM for _, f in d.terms))
+
+
+def cost(value: Value, have: Perm, want: Perm) -> int:
+    """Elements that must move to get from one order of axes to another; constants are free."""
+    shape = value.type.shape
+    if value.is_const or shape is None or have == want:
+        return 0
+    step = tuple(have.index(a) for a in want)
+    if not moves_data(step, tuple(shape[a] for a in have)):
+        return 0
+    total = OVERHEAD
+    elements = 1
+    for d in shape:
+        elements *= _size(d)
+    return total + elements
+
+
+def wiring(graph: Graph) -> Wiring:
+    made = Wiring()
+    source: dict[int, tuple[Value, Perm]] = {}
+
+    def seen(v: Value) -> tuple[Value, Perm]:
+        return source.get(id(v)) or (v, identity(len(v.type.shape or ())))
+
+    def add(port: Port) -> None:
+        made.ports.setdefault(id(port.root), []).append(port)
+        made.roots[id(port.root)] = port.root
+
+    for node in graph.nodes:
+        if isinstance(node.op, Transpose) and node.inputs[0] is not None and node.inputs[0].type.shape is not None:
+            root, p = seen(node.inputs[0])
+            source[id(node.output)] = root, compose(p, node.op.perm)
+            continue
+        for i, v in enumerate(node.inputs):
+            if v is not None and v.type.shape is not None:
+                port = Port(*seen(v), node, i)
+                add(port)
+                made.reads[id(node), i] = port
+    for i, v in enumerate(graph.outputs):
+        if v.type.shape is not None:
+            add(Port(*seen(v), None, i))
+    return made
+
+
+Plans = dict[int, tuple[Node, Plan]]
+
+
+def _stored(value: Value, plans: Plans) -> Perm:
+    """The order in which a value is kept under ``plans``."""
+    rank = len(value.type.shape or ())
+    if value.node is not None and id(value.node) in plans:
+        return plans[id(value.node)][1].outs[value.index] or identity(rank)
+    return identity(rank)
+
+
+def _wanted(port: Port, plans: Plans) -> Perm:
+    """The order in which a port reads its root under ``plans``."""
+    if port.node is None or id(port.node) not in plans:
+        return port.perm
+    q = plans[id(port.node)][1].ins[port.index]
+    return port.perm if q is None else compose(port.perm, q)
+
+
+def total_cost(wires: Wiring, plans: Plans) -> tuple[int, int]:
+    """Elements moved by all transposes, and their number."""
+    moved = count = 0
+    for key, ports in wires.ports.items():
+        root = wires.roots[key]
+        have = _stored(root, plans)
+        for want in {_wanted(port, plans) for port in ports}:
+            c = cost(root, have, want)
+            moved += c
+            count += c > 0
+    return moved, count
+
+
+def _seeds(wires: Wiring) -> list[tuple[Node, str, int, Perm]]:
+    """Nodes on either side of a transpose that moves data, with the permutation that would swallow it."""
+    found = []
+    for ports in wires.ports.values():
+        for port in ports:
+            root = port.root
+            if not cost(root, identity(len(port.perm)), port.perm):
+                continue
+            if port.node is not None:
+                found.append((port.node, "in", port.index, inverse(port.perm)))
+            if root.node is not None:
+                found.append((root.node, "out", root.index, port.perm))
+    return found
+
+
+def _region(wires: Wiring, seed: tuple[Node, str, int, Perm], closed: set[int]) -> Plans:
+    """Operators that hang together around the seed without a transpose between them, with their plans."""
+    plans: Plans = {}
+    todo = deque([seed])
+    while todo:
+        node, place, index, p = todo.popleft()
+        if id(node) in plans or id(node) in closed:
+            continue
+        plan = carry(node, place, index, p)
+        if plan is None:
+            continue
+        plans[id(node)] = node, plan
+        for i, q in enumerate(plan.ins):
+            port = wires.reads.get((id(node), i))
+            if q is None or port is None or port.root.is_const or port.perm != identity(len(port.perm)):
+                continue
+            todo.extend(_around(wires, port.root, q))
+        for v, s in zip(node.outputs, plan.outs, strict=True):
+            if s is not None:
+                todo.extend(_around(wires, v, s))
+    return plans
+
+
+def _around(wires: Wiring, value: Value, p: Perm) -> list[tuple[Node, str, int, Perm]]:
+    made: list[tuple[Node, str, int, Perm]] = []
+    if value.node is not None:
+        made.append((value.node, "out", value.index, p))
+    for port in wires.ports.get(id(value), ()):
+        if port.node is not None and port.perm == identity(len(p)):
+            made.append((port.node, "in", port.index, p))
+    return made
+
+
+def _cut(wires: Wiring, plans: Plans) -> Plans:
+    """The part of the region that is worth permuting."""
+    net = Network()
+    roots = {}
+    for node, plan in plans.values():
+        for i in range(len(plan.ins)):
+            port = wires.reads.get((id(node), i))
+            if port is not None:
+                roots[id(port.root)] = port.root
+        roots.update((id(v), v) for v in node.outputs if id(v) in wires.ports)
+    for root in roots.values():
+        _edges_of(net, root, wires.ports[id(root)], plans)
+    chosen = net.source_side()
+    return {k: v for k, v in plans.items() if k in chosen}
+
+
+def _edges_of(net: Network, root: Value, ports: list[Port], plans: Plans) -> None:
+    """Edges for the transposes of one value: one for each order of axes in which it may be wanted."""
+    alone: Plans = {}
+    plain = identity(len(root.type.shape or ()))
+    maker = id(root.node) if root.node is not None and id(root.node) in plans else None
+    kept = _stored(root, plans)
+    wants: dict[Perm, tuple[set[int], set[int], bool]] = {}
+    for port in ports:
+        inside = port.node is not None and id(port.node) in plans
+        off, on = _wanted(port, alone), _wanted(port, plans)
+        for form, slot in ((off, 1), (on, 0)) if inside else ((off, 2),):
+            pos, neg, _ = wants.setdefault(form, (set(), set(), False))
+            if slot == 2:
+                wants[form] = pos, neg, True
+            elif off != on:
+                (pos if slot == 0 else neg).add(id(port.node))
+            else:
+                wants[form] = pos, neg, True
+    for form, (pos, neg, always) in wants.items():
+        _edges_of_form(net, maker, (cost(root, plain, form), cost(root, kept, form)), pos, neg, always)
+
+
+def _edges_of_form(
+    net: Network, maker: int | None, costs: tuple[int, int], pos: set[int], neg: set[int], always: bool
+) -> None:
+    """Edges for one order of axes: ``costs`` when the maker is not, and is, permuted; source side means permuted."""
+    off, on = costs
+    if maker is None:
+        if not always and off:
+            net.any_sink(net.source, neg, off)
+            net.any_source(pos, net.sink, off)
+        return
+    if on:  # wanted although the maker is permuted
+        if always:
+            net.add(maker, net.sink, on)
+        else:
+            net.any_sink(maker, neg, on)
+    if off:
+        if always:
+            net.add(net.source, maker, off)
+        else:
+            net.any_source(pos, maker, off)
+
+
+def move_transposes(graph: Graph) -> int:
+    """Move transposes to where they are cheapest, and drop those that meet their inverse; returns regions changed."""
+    changed = 0
+    failed: set[tuple[int, str, int, Perm]] = set()
+    while True:
+        wires = wiring(graph)
+        before = total_cost(wires, {})
+        taken: Plans = {}
+        closed: set[int] = set()
+        for seed in _seeds(wires):
+            key = (id(seed[0]), *seed[1:])
+            if id(seed[0]) in closed or key in failed:
+                continue
+            chosen = _cut(wires, _region(wires, seed, closed))
+            after = total_cost(wires, {**taken, **chosen}) if chosen else before
+            if after[0] < before[0] and after[1] <= before[1]:
+                taken.update(chosen)
+                before = after
+                changed += 1
+                _close(wires, chosen, closed)
+            else:
+                failed.add(key)
+        if not taken:
+            return changed
+        _apply(graph, wires, taken)
+
+
+def _close(wires: Wiring, chosen: Plans, closed: set[int]) -> None:
+    """Nodes of a region and their neighbours wait for the next round, where the wiring is new."""
+    closed.update(chosen)
+    for node, _ in chosen.values():
+        for i in range(len(node.inputs)):
+            port = wires.reads.get((id(node), i))
+            if port is not None and port.root.node is not None:
+                closed.add(id(port.root.node))
+        for v in node.outputs:
+            closed.update(id(port.node) for port in wires.ports.get(id(v), ()))
+
+
+class _Rebuild:
+    """Builds the nodes of ``plans`` again and the transposes between them and the rest."""
+
+    def __init__(self, graph: Graph, wires: Wiring, plans: Plans) -> None:
+        self.graph, self.wires, self.plans = graph, wires, plans
+        self.b = Builder(graph, [])
+        self.kept: dict[int, Value] = {}
+        self.made: dict[tuple[int, Perm], Value] = {}
+
+    def read(self, port: Port) -> Value:
+        """The value that a port reads now."""
+        have, want = _stored(port.root, self.plans), _wanted(port, self.plans)
+        root = self.kept.get(id(port.root), port.root)
+        if have == want:
+            return root
+        key = id(port.root), want
+        if key not in self.made:
+            step = tuple(have.index(a) for a in want)
+            self.made[key] = self.b(Transpose(step), root)
+            if want == identity(len(want)):
+                self.made[key].name, port.root.name = port.root.name, self.made[key].name
+        return self.made[key]
+
+    def run(self) -> None:
+        for node in self.graph.nodes:
+            if id(node) in self.plans:
+                self._node(node)
+                continue
+            for i, v in enumerate(node.inputs):
+                port = self.wires.reads.get((id(node), i))
+                if port is not None and v is not None and port.root.node is not None and id(port.root.node) in self.plans:
+                    node.set_input(i, self.read(port))
+            self.b.nodes.append(node)
+        outputs = list(self.graph.outputs)
+        for ports in self.wires.ports.values():
+            for port in ports:
+                if port.node is None and port.root.node is not None and id(port.root.node) in self.plans:
+                    outputs[port.index] = self.read(port)
+        self.graph.outputs = outputs
+        self.graph.nodes = self.b.nodes
+        for node, _ in self.plans.values():
+            node.detach()
+        self.graph.drop_dead()
+
+    def _node(self, node: Node) -> None:
+        plan = self.plans[id(node)][1]
+        operands: list[Value | None] = []
+        for i, v in enumerate(node.inputs):
+            port = self.wires.reads.get((id(node), i))
+            operands.append(v if port is None or v is None else self.read(port))
+        made = plan.build(self.b, operands)
+        made.name = node.name
+        for old, new in zip(node.outputs, made.outputs, strict=True):
+            self.kept[id(old)] = new
+            if new.type.shape == old.type.shape and _stored(old, self.plans) == identity(len(old.type.shape or ())):
+                new.name, old.name = old.name, new.name
+
+
+def _apply(graph: Graph, wires: Wiring, plans: Plans) -> None:
+    _Rebuild(graph, wires, plans).run()
