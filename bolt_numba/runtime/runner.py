@@ -131,7 +131,8 @@ def run_plan(
     except IndexError:
         context = Context(plan.program)
     context.bind(
-        [pointer(a) for a in arrays], [pointer(o) if e is not None else 0 for o, e in zip(outputs, prepared.empties, strict=True)]
+        [pointer(a) for a in arrays],
+        [pointer(o) if e is not None else 0 for o, e in zip(outputs, prepared.empties, strict=True)],
     )
     for segment, address in zip(plan.program.segments, context.addresses, strict=True):
         if segment.last > segment.first:
