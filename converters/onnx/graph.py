@@ -250,7 +250,7 @@ class GraphReader:
                 attributes, (domain, node.op_type, version), domain == "" and version < 6, self.folder, what
             )
             _check(reader, inputs, values, what)
-            inputs += [None] * (reader.needed - len(inputs))
+            inputs += [None] * (reader.passed - len(inputs))
             made = reader.function(NodeBuilder(self, scope, node, version), *inputs, **values)
             if made is not NotImplemented:
                 return (made,) if isinstance(made, Value) else made
@@ -327,9 +327,9 @@ class GraphReader:
 def _check(reader: Reader, inputs: Sequence[Value | None], values: Mapping[str, Any], what: str) -> None:
     if reader.allowed is not None and len(inputs) > reader.allowed:
         raise InvalidModelError(f"{what}: number of inputs: got {len(inputs)}, wanted at most {reader.allowed}")
-    for i, name in enumerate(reader.inputs[: reader.needed]):
+    for i in reader.required:
         if i >= len(inputs) or inputs[i] is None:
-            raise InvalidModelError(f"{what}: input {i} '{name}': got none, wanted a tensor")
+            raise InvalidModelError(f"{what}: input {i} '{reader.inputs[i]}': got none, wanted a tensor")
     unknown = sorted(values.keys() - reader.attributes)
     if unknown:
         raise InvalidModelError(

@@ -20,14 +20,16 @@ Function: TypeAlias = Callable[..., Any]
 class Reader:
     """A reader function and what its signature says.
 
-    needed: inputs without a default.  allowed: how many inputs it takes (None: any number).  A reader that returns
+    required: places of the inputs that may not be omitted (no default, no None in the annotation).  passed: how many
+    inputs have no default.  allowed: how many inputs it takes (None: any number).  A reader that returns
     NotImplemented leaves the node to the operator's function body.
     """
 
     function: Function
     since: int
     inputs: tuple[str, ...]
-    needed: int
+    required: tuple[int, ...]
+    passed: int
     allowed: int | None
     attributes: frozenset[str]
     mandatory: frozenset[str]
@@ -66,6 +68,7 @@ def _described(function: Function, since: int) -> Reader:
         function,
         since,
         tuple(p.name for p in positional),
+        tuple(i for i, p in enumerate(positional) if p.default is p.empty and "None" not in str(p.annotation)),
         sum(p.default is p.empty for p in positional),
         None if variadic else len(positional),
         frozenset(p.name for p in keywords),

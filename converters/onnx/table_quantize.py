@@ -35,10 +35,8 @@ def quantize_linear(
     precision: int = 0,
     saturate: int = 1,
 ) -> Any:
-    if not saturate:
-        raise b.unsupported("saturate 0")
     dtype = dtype_of(output_dtype, "output_dtype") if output_dtype else None
-    return b(QuantizeLinear(axis=axis, block_size=block_size, output_dtype=dtype), x, scale, zero_point)
+    return b(QuantizeLinear(axis, block_size, bool(saturate), dtype), x, scale, zero_point)
 
 
 @reader("DequantizeLinear")
@@ -53,7 +51,7 @@ def dequantize_linear(
     output_dtype: int = 0,
 ) -> Any:
     dtype = dtype_of(output_dtype, "output_dtype") if output_dtype else None
-    return b(DequantizeLinear(axis=axis, block_size=block_size, output_dtype=dtype), x, scale, zero_point)
+    return b(DequantizeLinear(axis, block_size, dtype), x, scale, zero_point)
 
 
 @reader("DynamicQuantizeLinear")

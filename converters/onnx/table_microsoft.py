@@ -1,0 +1,292 @@
+"""Readers of the fused float operators that onnxruntime's optimizer writes (domain com.microsoft)."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.onnx.graph import NodeBuilder
+from bolt_numba.converters.onnx.operands import ints, rank_of, static_dim
+from bolt_numba.converters.onnx.registry import reader
+from bolt_numba.converters.onnx.table_conv import check_auto_pad, check_kernel
+from bolt_numba.converters.onnx.table_reduce import gemm
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.attention import FusedAttention
+from bolt_numba.ops.conv import Conv
+from bolt_numba.ops.gather import Gather
+from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.norm import LayerNormalization, RMSNormalization
+from bolt_numba.ops.pointwise import (
+    Add,
+    Cast,
+    Clip,
+    Gelu,
+    HardSigmoid,
+    LeakyRelu,
+    Mul,
+    Relu,
+    Sigmoid,
+    Sub,
+    Swish,
+    Tanh,
+)
+from bolt_numba.ops.shape import Reshape, Split, Transpose, Unsqueeze
+from bolt_numba.types import BOOL
+
+Ints = tuple[int, ...]
+Floats = tuple[float, ...]
+microsoft = functools.partial(reader, domain="com.microsoft")
+
+
+def activated(b: NodeBuilder, y: Any, activation: str, params: Floats) -> Any:
+    """The activation of a fused operator, by its ONNX name and positional parameters."""
+    alpha = params[0] if params else None
+    match activation:
+        case "":
+            return y
+        case "Relu":
+            return b(Relu(), y)
+        case "Sigmoid":
+            return b(Sigmoid(), y)
+        case "Tanh":
+            return b(Tanh(), y)
+        case "LeakyRelu":
+            return b(LeakyRelu(0.01 if alpha is None else alpha), y)
+        case "Clip" if len(params) == 2:
+            return b(Clip(params[0], params[1]), y)
+        case "HardSigmoid" if len(params) == 2:
+            return b(HardSigmoid(params[0], params[1]), y)
+        case _:
+            raise b.unsupported(f"activation {activation} {list(params)}")
+
+
+@microsoft("FusedConv")
+def fused_conv(
+    b: NodeBuilder,
+    x: Value,
+    w: Value,
+    bias: Value | None = None,
+    residual: Value | None = None,
+    *,
+    activation: str = "",
+    activation_params: Floats = (),
+    auto_pad: str = "NOTSET",
+    dilations: Ints = (),
+    group: int = 1,
+    kernel_shape: Ints = (),
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Any:
+    check_kernel(b, w, kernel_shape)
+    y = b(Conv(strides, pads, dilations, group, check_auto_pad(b, auto_pad)), x, w, bias)
+    y = y if residual is None else b(Add(), y, residual)
+    return activated(b, y, activation, activation_params)
+
+
+@microsoft("FusedMatMul", "TransposeMatMul")
+def fused_matmul(
+    b: NodeBuilder,
+    x: Value,
+    y: Value,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    transBatchA: int = 0,
+    transBatchB: int = 0,
+) -> Any:
+    if transBatchA or transBatchB:
+        raise b.unsupported("transposed batch axes")
+    return b(MatMul(bool(transA), bool(transB), alpha), x, y)
+
+
+@microsoft("FusedGemm")
+def fused_gemm(
+    b: NodeBuilder,
+    x: Value,
+    y: Value,
+    c: Value | None = None,
+    *,
+    activation: str = "",
+    activation_alpha: float | None = None,
+    activation_beta: float | None = None,
+    activation_gamma: float | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Any:
+    params = tuple(p for p in (activation_alpha, activation_beta, activation_gamma) if p is not None)
+    made = gemm(b, x, y, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
+    return activated(b, made, activation, params)
+
+
+@microsoft("Gelu")
+def gelu(b: NodeBuilder, x: Value) -> Any:
+    return b(Gelu(), x)
+
+
+@microsoft("BiasGelu")
+def bias_gelu(b: NodeBuilder, x: Value, bias: Value) -> Any:
+    return b(Gelu(), b(Add(), x, bias))
+
+
+@microsoft("FastGelu")
+def fast_gelu(b: NodeBuilder, x: Value, bias: Value | None = None) -> Any:
+    return b(Gelu("tanh"), x if bias is None else b(Add(), x, bias))
+
+
+@microsoft("QuickGelu")
+def quick_gelu(b: NodeBuilder, x: Value, *, alpha: float = 1.702) -> Any:
+    return b(Swish(alpha), x)
+
+
+@microsoft("SkipLayerNormalization")
+def skip_layer_normalization(
+    b: NodeBuilder,
+    x: Value,
+    skip: Value,
+    gamma: Value,
+    beta: Value | None = None,
+    bias: Value | None = None,
+    *,
+    epsilon: float = 1e-12,
+) -> Any:
+    total = _skip(b, x, skip, bias)
+    stats = b.wants(1) or b.wants(2)
+    made = b(LayerNormalization(-1, epsilon, stats), total, gamma, beta)
+    normal, mean, deviation = made if stats else (made, None, None)
+    return normal, mean, deviation, total
+
+
+@microsoft("SkipSimplifiedLayerNormalization")
+def skip_simplified_layer_normalization(
+    b: NodeBuilder, x: Value, skip: Value, gamma: Value, bias: Value | None = None, *, epsilon: float = 1e-12
+) -> Any:
+    total = _skip(b, x, skip, bias)
+    return b(RMSNormalization(-1, epsilon), total, gamma), None, None, total
+
+
+def _skip(b: NodeBuilder, x: Value, skip: Value, bias: Value | None) -> Any:
+    total = b(Add(), x, skip)
+    return total if bias is None else b(Add(), total, bias)
+
+
+@microsoft("EmbedLayerNormalization")
+def embed_layer_normalization(
+    b: NodeBuilder,
+    input_ids: Value,
+    segment_ids: Value | None,
+    word_embedding: Value,
+    position_embedding: Value,
+    segment_embedding: Value | None,
+    gamma: Value,
+    beta: Value,
+    mask: Value | None = None,
+    position_ids: Value | None = None,
+    *,
+    epsilon: float = 1e-12,
+    mask_index_type: int = 0,
+) -> Any:
+    """Sum of word, position and segment embeddings, normalised.  Positions count from 0 unless they are given."""
+    if b.wants(1):
+        raise b.unsupported("output mask_index")
+    total = b(Gather(0), word_embedding, input_ids)
+    if position_ids is None:
+        rows = static_dim(b, input_ids, 1)
+        total = b(Add(), total, b(Gather(0), position_embedding, ints(range(rows))))
+    else:
+        total = b(Add(), total, b(Gather(0), position_embedding, position_ids))
+    if segment_embedding is not None and segment_ids is not None:
+        total = b(Add(), total, b(Gather(0), segment_embedding, segment_ids))
+    return b(LayerNormalization(-1, epsilon), total, gamma, beta), None, total if b.wants(2) else None
+
+
+@microsoft("Attention")
+def attention(
+    b: NodeBuilder,
+    x: Value,
+    weights: Value,
+    bias: Value | None = None,
+    mask: Value | None = None,
+    past: Value | None = None,
+    attention_bias: Value | None = None,
+    *,
+    num_heads: int,
+    mask_filter_value: float = -10000.0,
+    qkv_hidden_sizes: Ints = (),
+    scale: float = 0.0,
+    unidirectional: int = 0,
+) -> Any:
+    """Projection to q, k, v by one matrix, attention by heads.  No cache of past keys."""
+    if past is not None or b.wants(1):
+        raise b.unsupported("past keys and values")
+    width = static_dim(b, weights, 1)
+    sizes = qkv_hidden_sizes or (width // 3,) * 3
+    if sum(sizes) != width or len(sizes) != 3 or num_heads < 1 or any(s % num_heads for s in sizes):
+        raise b.invalid("qkv_hidden_sizes and num_heads", (sizes, num_heads), f"three sizes with sum {width}")
+    projected = b.node(Split(-1, 3), b(MatMul(), x, weights, bias), ints(sizes)).outputs
+    q, k, v = (_heads(b, p, num_heads) for p in projected)
+    added = _mask(b, mask, mask_filter_value)
+    return _attend(b, (q, k, v), added, attention_bias, scale, bool(unidirectional)), None
+
+
+@microsoft("MultiHeadAttention")
+def multi_head_attention(
+    b: NodeBuilder,
+    query: Value,
+    key: Value,
+    value: Value,
+    bias: Value | None = None,
+    key_padding_mask: Value | None = None,
+    attention_bias: Value | None = None,
+    past_key: Value | None = None,
+    past_value: Value | None = None,
+    *,
+    num_heads: int,
+    mask_filter_value: float = -10000.0,
+    scale: float = 0.0,
+    unidirectional: int = 0,
+) -> Any:
+    """Attention by heads over [n, length, heads * size] operands, or keys and values that are split already."""
+    if past_key is not None or past_value is not None or b.wants(1):
+        raise b.unsupported("past keys and values")
+    operands = [query, key, value]
+    if bias is not None:
+        sizes = [static_dim(b, v, -1) for v in operands]
+        parts = b.node(Split(0, 3), bias, ints(sizes)).outputs
+        operands = [b(Add(), v, part) for v, part in zip(operands, parts, strict=True)]
+    q, k, v = (_heads(b, p, num_heads) if rank_of(b, p) == 3 else p for p in operands)
+    added = _mask(b, key_padding_mask, mask_filter_value)
+    return _attend(b, (q, k, v), added, attention_bias, scale, bool(unidirectional)), None, None
+
+
+def _heads(b: NodeBuilder, x: Value, heads: int) -> Any:
+    """[n, length, heads * size] -> [n, heads, length, size]."""
+    size = static_dim(b, x, -1) // max(heads, 1)
+    return b(Transpose((0, 2, 1, 3)), b(Reshape(), x, ints([0, 0, heads, size])))
+
+
+def _mask(b: NodeBuilder, mask: Value | None, fill: float) -> Any:
+    """What a mask of ones (seen) and zeros over keys adds to the scores, broadcast to [n, heads, queries, keys]."""
+    if mask is None:
+        return None
+    rank = rank_of(b, mask)
+    if rank not in (2, 3):
+        raise b.unsupported(f"a mask of rank {rank}")
+    axes = [1, 2] if rank == 2 else [1]
+    seen = b(Cast(np.dtype("f4")), b(Cast(BOOL), b(Unsqueeze(), mask, ints(axes))))
+    return b(Mul(), b(Sub(), np.ones((), np.float32), seen), fill)
+
+
+def _attend(
+    b: NodeBuilder, qkv: tuple[Any, Any, Any], mask: Any, bias: Value | None, scale: float, causal: bool
+) -> Any:
+    q, _, v = qkv
+    size = static_dim(b, q, -1)
+    added = mask if bias is None else bias if mask is None else b(Add(), mask, bias)
+    y = b(FusedAttention(scale or float(1 / np.sqrt(size)), causal), *qkv, added)
+    heads = static_dim(b, v, 1) * static_dim(b, v, 3)
+    return b(Reshape(), b(Transpose((0, 2, 1, 3)), y), ints([0, 0, heads]))
