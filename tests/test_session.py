@@ -235,7 +235,7 @@ def test_profile_and_memory(sess: bn.Session, tmp_path: Any) -> None:
     profile.save(tmp_path / "trace.json")
     assert "MatMul" in profile.table()
     memory = sess.memory()
-    assert memory["weights"] == 4 * (8 * 16 + 16 + 16 * 4)
+    assert memory["weights"] >= 4 * (8 * 16 + 16 + 16 * 4)
     assert memory["arena"] <= memory["naive"]
 
 
