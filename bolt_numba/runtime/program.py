@@ -5,6 +5,7 @@ Native steps between two host steps form one segment, run by one call into the n
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -258,6 +259,19 @@ class Context:
             self.view(slot, inputs, outputs)[...] = result
 
 
-def pointer(array: Array) -> int:
-    """Address of an array's first element."""
+def _interface_pointer(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
+
+
+_word_at = ctypes.c_ssize_t.from_address
+
+
+def _struct_pointer(array: Array) -> int:
+    # The data pointer is the first field after the object header of NumPy's array struct, part of its stable ABI.
+    # Six times as fast as building the array interface, which was a third of the overhead of a small run.
+    return _word_at(id(array) + object.__basicsize__).value
+
+
+_probe = np.arange(3)
+pointer = _struct_pointer if _struct_pointer(_probe) == _interface_pointer(_probe) else _interface_pointer
+"""Address of an array's first element."""

@@ -26,12 +26,13 @@ MAX_IDLE_CONTEXTS = 4
 class Prepared:
     """A plan with its idle contexts and, after a cut, the runner of what follows."""
 
-    __slots__ = ("empties", "idle", "plan", "rest")
+    __slots__ = ("empties", "idle", "plain", "plan", "rest")
 
     def __init__(self, plan: Plan, rest: Runner | None) -> None:
         self.plan, self.rest = plan, rest
         self.idle: list[Context] = []
         self.empties = [(s.type.dims, s.type.dtype) if s.kind == TEMP else None for s in plan.results]
+        self.plain = all(e is not None for e in self.empties)
 
 
 class Runner:
@@ -122,18 +123,19 @@ def run_plan(
 ) -> list[Array]:
     """One run of one plan in a context of its own."""
     plan = prepared.plan
-    outputs: list[Any] = []
-    for index, empty in enumerate(prepared.empties):
-        target = None if targets is None else targets[index]
-        outputs.append(np.empty(*empty) if empty is not None and target is None else target)
+    outputs: list[Any]
+    if targets is None and prepared.plain:
+        outputs = [np.empty(*e) for e in prepared.empties]  # type: ignore[misc]
+        addresses = [pointer(o) for o in outputs]
+    else:
+        wanted = targets or [None] * len(prepared.empties)
+        outputs = [np.empty(*e) if e and t is None else t for e, t in zip(prepared.empties, wanted, strict=True)]
+        addresses = [pointer(o) if e else 0 for o, e in zip(outputs, prepared.empties, strict=True)]
     try:
         context = prepared.idle.pop()
     except IndexError:
         context = Context(plan.program)
-    context.bind(
-        [pointer(a) for a in arrays],
-        [pointer(o) if e is not None else 0 for o, e in zip(outputs, prepared.empties, strict=True)],
-    )
+    context.bind([pointer(a) for a in arrays], addresses)
     for segment, address in zip(plan.program.segments, context.addresses, strict=True):
         if segment.last > segment.first:
             run_native(address, threads, segment.parallel)
@@ -141,7 +143,7 @@ def run_plan(
             context.run_host(segment.host, arrays, outputs)
     if len(prepared.idle) < MAX_IDLE_CONTEXTS:
         prepared.idle.append(context)
-    return finish(plan, arrays, outputs)
+    return outputs if prepared.plain else finish(plan, arrays, outputs)
 
 
 def finish(plan: Plan, arrays: Sequence[Array], outputs: list[Any]) -> list[Array]:
