@@ -8,6 +8,7 @@ drop_cast(Cast(x to its dtype))   -> x
 merge_casts(Cast(Cast(x)))        -> Cast(x)                when the first loses nothing
 sub_to_add(x - c)                 -> x + -c
 div_to_mul(x / c)                 -> x * (1 / c)            c a power of two
+mul_by_zero(x * 0)                -> 0                      integers
 pow_to_products(x ** c)           -> x * x | Sqrt | Reciprocal ...
 merge_add_constants((x + a) + b)  -> x + (a + b)            floats: reassociates
 merge_mul_constants((x * a) * b)  -> x * (a * b)            floats: reassociates
@@ -241,6 +242,15 @@ def merge_relu_of_clip(m: Match, b: Builder) -> Result:
     return b(_clip_of_clip(inner.lo, inner.hi, Clip(0, None)), m["x"])
 
 
+@rule(Pat(Mul, (Pat(name="x"), const("c"))))
+def mul_by_zero(m: Match, b: Builder) -> Result:
+    """Integers only: 0 times a float may be NaN."""
+    t = m.root.output.type
+    if t.dtype.kind not in "iu" or not t.is_static or not all_equal(m["c"], 0):
+        return None
+    return b.const(np.broadcast_to(np.zeros((), t.dtype), t.dims))
+
+
 INVOLUTIONS = (Neg, Not)
 IDEMPOTENT = (Relu, Abs, Floor, Ceil, Round, Sign)
 
@@ -374,6 +384,7 @@ RULES: tuple[Rule, ...] = (
     div_to_mul,
     one_div_to_reciprocal,
     mul_to_neg,
+    mul_by_zero,
     pow_to_products,
     merge_add_constants,
     merge_mul_constants,

@@ -15,7 +15,7 @@ from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value, graph_attributes
 from bolt_numba.ops.gather import Gather
-from bolt_numba.ops.pointwise import Cast
+from bolt_numba.ops.pointwise import Cast, Mul
 from bolt_numba.ops.registry import result_tuple
 from bolt_numba.ops.shape import ConstantOfShape, Expand
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule
@@ -70,15 +70,26 @@ class FoldConstant:
 
 
 def _narrow_table(node: Node) -> bool:
-    """A cast of a table in 8 or 16 bits that is only looked up: cheaper to cast the rows that are read."""
+    """A cast of a table in 8 or 16 bits that is only looked up: cheaper to cast (and scale) the rows that are read."""
     table = node.inputs[0]
-    return (
-        isinstance(node.op, Cast)
-        and table is not None
-        and table.type.size > SMALL_CONSTANT
-        and table.type.dtype.itemsize < node.op.to.itemsize
-        and all(isinstance(r.op, Gather) and r.op.axis == 0 and r.inputs[0] is node.output for r in node.output.uses)
-    )
+    if not isinstance(node.op, Cast) or table is None or table.type.size <= SMALL_CONSTANT:
+        return False
+    return table.type.dtype.itemsize < node.op.to.itemsize and _only_looked_up(node.output)
+
+
+def _only_looked_up(table: Value) -> bool:
+    """Whether all readers are lookups of rows, directly or behind a factor per row."""
+    for reader in table.uses:
+        if isinstance(reader.op, Mul) and reader.inputs[0] is table:
+            if not all(_is_lookup(r, reader.output) for r in reader.output.uses):
+                return False
+        elif not _is_lookup(reader, table):
+            return False
+    return bool(table.uses)
+
+
+def _is_lookup(node: Node, table: Value) -> bool:
+    return isinstance(node.op, Gather) and node.op.axis == 0 and node.inputs[0] is table
 
 
 def _broadcast(node: Node, arrays: list[Array | None]) -> Array | None:

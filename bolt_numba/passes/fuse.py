@@ -2,6 +2,7 @@
 
 fuse_residual(Conv(x) + r)                 -> Conv(x, residual r)        also MatMul; r has the result's shape
 fuse_activation(act(Conv(x)))              -> Conv(x, activation)        also ConvTranspose and MatMul
+activation_before_move(act(Reshape(Conv))) -> Reshape(act(Conv))         also Transpose, Squeeze, Unsqueeze
 fuse_chain(op(op(x), y))                   -> Chain(x, y)                the inner value has one reader and the same shape
 fuse_wide_matmul(x @ a, x @ b)             -> Split(x @ [a b])           off by default: to be measured
 """
@@ -18,13 +19,14 @@ from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.conv import Conv, ConvTranspose
 from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Cast, Chain, Pointwise
-from bolt_numba.ops.shape import Split
+from bolt_numba.ops.shape import Reshape, Split, Squeeze, Transpose, Unsqueeze
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 from bolt_numba.types import BOOL, F32, Array, TensorType
 
 MAX_STEPS = 16
 """Steps of one chain: beyond, registers spill and compile time grows."""
 MAX_OPERANDS = 8
+MOVES = (Transpose, Reshape, Squeeze, Unsqueeze)
 
 
 @rule(Pat(Add, (Pat((Conv, MatMul), name="y", sole_use=True), Pat(name="r")), commutative=True))
@@ -49,6 +51,16 @@ def fuse_activation(m: Match, b: Builder) -> Result:
     if op.activation is not None:
         return m.refuse("the operator has an activation already")
     return b(dataclasses.replace(op, activation=act), *node.inputs)
+
+
+@rule(Pat(Pointwise, (Pat(MOVES, (Pat((Conv, ConvTranspose, MatMul), name="y", sole_use=True),), name="moved", sole_use=True),)))
+def activation_before_move(m: Match, b: Builder) -> Result:
+    """A view or transpose between a product and its activation stands aside."""
+    act: Any = m.root.op
+    node, op = m.node("moved"), m.op("y")
+    if act.arity != 1 or op.activation is not None:
+        return m.refuse("not one operand, or the operator has an activation already")
+    return b(node.op, b(act, m["y"]), *node.inputs[1:])
 
 
 def _in_chain(node: Node | None) -> bool:
@@ -176,4 +188,4 @@ def wide_rules() -> tuple[Rule, ...]:
     return (Rule("fuse_wide_matmul", Pat(MatMul), FuseWideMatMul()),)
 
 
-RULES: tuple[Rule, ...] = (fuse_residual, fuse_activation)
+RULES: tuple[Rule, ...] = (fuse_residual, fuse_activation, activation_before_move)

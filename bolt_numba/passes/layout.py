@@ -1,7 +1,7 @@
 """Channels last for everything that slides a window or has channels; transposes end where they cost least.
 
 channels_last(Conv[NCHW](x))             -> Transpose(Conv[NHWC](Transpose(x)))   every operator with a layout
-transpose_to_reshape(Transpose(x))       -> Reshape(x)      when only axes of length 1 move
+transpose_to_reshape(Transpose(x))       -> Reshape(x)      when only axes of length 1 move; or Unsqueeze(Squeeze(x))
 
 Between the two, `transposes.move_transposes` carries permutations through what does not care about the order of axes.
 """
@@ -12,9 +12,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from bolt_numba.ir.build import Builder
-from bolt_numba.ir.graph import Graph, Value
-from bolt_numba.ops.shape import Transpose
+from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ops.conv import Conv, ConvTranspose
+from bolt_numba.ops.shape import Squeeze, Transpose, Unsqueeze
 from bolt_numba.passes.carry import inverse, moves_data
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, Trace, nested, rewrite, rule
 from bolt_numba.passes.transposes import move_transposes
@@ -30,15 +33,23 @@ def to_last(rank: int) -> tuple[int, ...]:
     return (0, *range(2, rank), 1)
 
 
+def _rank(node: Node) -> int:
+    """Rank of the image: its own, or that of the filters; 0 when neither is known."""
+    x = node.inputs[0]
+    w = node.inputs[1] if isinstance(node.op, (Conv, ConvTranspose)) else None
+    known = [v.type.shape for v in (x, w) if v is not None and v.type.shape is not None]
+    return len(known[0]) if known else 0
+
+
 @rule(Pat(where=lambda value: value.node is not None and getattr(value.node.op, "layout", "") == "NCHW"))
 def channels_last(m: Match, b: Builder) -> Result:
     op: Any = m.root.op
-    x = m.root.inputs[0]
-    if x is None or x.type.shape is None or len(x.type.shape) not in RANKS:
+    rank = _rank(m.root)
+    if rank not in RANKS:
         return m.refuse("the rank is not 3, 4 or 5")
     if len(m.root.outputs) > 1:
         return m.refuse("the indices count in the layout of the model")
-    perm = to_last(len(x.type.shape))
+    perm = to_last(rank)
     operands: list[Value | None] = [
         b(Transpose(perm), v) if v is not None and i in (0, RESIDUAL if getattr(op, "residual", False) else 0) else v
         for i, v in enumerate(m.root.inputs)
@@ -53,7 +64,11 @@ def transpose_to_reshape(m: Match, b: Builder) -> Result:
     if shape is None or moves_data(op.perm, shape):
         return None
     made = reshaped(b, m["x"], m.root.output.type.shape)
-    return m.refuse("the shape cannot be a constant") if made is None else made
+    if made is not None:
+        return made
+    ones = [i for i, d in enumerate(shape) if d == 1]
+    bare = b(Squeeze(), m["x"], np.array(ones, np.int64))
+    return b(Unsqueeze(), bare, np.array([op.perm.index(i) for i in ones], np.int64))
 
 
 SPATIAL_RULES: tuple[Rule, ...] = (channels_last,)

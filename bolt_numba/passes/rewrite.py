@@ -6,6 +6,7 @@ refuses a result whose type differs, moves names to the replacements, drops what
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -247,13 +248,17 @@ def match(pattern: Pat, graph: Graph, root: Node) -> Match | None:
     return blocked
 
 
+_MADE_UP = re.compile(r"_\d+\b")
+"""What `ops.registry.fresh_dim` puts behind a symbol: such a dimension says nothing."""
+
+
 def _merged_dim(old: Dim, new: Dim) -> Dim | None:
-    """The more precise of two names for one dimension; None when they surely differ."""
-    if old == new:
+    """The more precise of two names for one dimension; None when they differ as far as can be told."""
+    if old == new or (isinstance(new, Sym) and not isinstance(old, Sym)):
         return old
-    if isinstance(old, Sym):
-        return new if not isinstance(new, Sym) else None if isinstance(old - new, int) else old
-    return old if isinstance(new, Sym) else None
+    if not isinstance(old, Sym):
+        return None
+    return new if not isinstance(new, Sym) or _MADE_UP.search(str(old)) else None
 
 
 def merged_type(old: TensorType, new: TensorType) -> TensorType | None:
@@ -270,6 +275,17 @@ def merged_type(old: TensorType, new: TensorType) -> TensorType | None:
             return None
         shape = tuple(d for d in dims if d is not None)
     return replace(new, shape=shape, quant=new.quant or old.quant, value=old.value if new.value is None else new.value)
+
+
+def _contradict(a: TensorType, z: TensorType) -> bool:
+    """Whether two types cannot describe one value, whatever the symbols stand for."""
+    if a.dtype != z.dtype:
+        return True
+    if a.shape is None or z.shape is None:
+        return False
+    if len(a.shape) != len(z.shape):
+        return True
+    return any(not (isinstance(d, Sym) or isinstance(e, Sym)) and d != e for d, e in zip(a.shape, z.shape, strict=True))
 
 
 class Rewriter:
@@ -383,7 +399,7 @@ class Rewriter:
             merged = merged_type(old.type, new.type)
             if merged is None:
                 reason = f"changes the type of %{old.name}: got {new.type}, wanted {old.type}"
-                if self.strict:
+                if self.strict and _contradict(old.type, new.type):
                     raise BoltError(f"rewrite: {reason}")
                 return reason
             if merged != new.type or (merged.value is not None and new.type.value is None):

@@ -21,6 +21,8 @@ UNKNOWN_DIM = 32
 """Stands for one symbol when sizes are compared."""
 OVERHEAD = 256
 """Elements that the mere existence of a transpose is worth."""
+FREE = 1
+"""Cost of a transpose that moves only axes of length 1: a Reshape, but one that keeps its neighbours from fusing."""
 
 
 @dataclass(slots=True)
@@ -55,12 +57,11 @@ def cost(value: Value, have: Perm, want: Perm) -> int:
         return 0
     step = tuple(have.index(a) for a in want)
     if not moves_data(step, tuple(shape[a] for a in have)):
-        return 0
-    total = OVERHEAD
+        return FREE
     elements = 1
     for d in shape:
         elements *= _size(d)
-    return total + elements
+    return OVERHEAD + elements
 
 
 def wiring(graph: Graph) -> Wiring:
@@ -118,12 +119,12 @@ def total_cost(wires: Wiring, plans: Plans) -> tuple[int, int]:
         for want in {_wanted(port, plans) for port in ports}:
             c = cost(root, have, want)
             moved += c
-            count += c > 0
+            count += c > FREE
     return moved, count
 
 
 def _seeds(wires: Wiring) -> list[tuple[Node, str, int, Perm]]:
-    """Nodes on either side of a transpose that moves data, with the permutation that would swallow it."""
+    """Nodes on either side of a transpose, with the permutation that would swallow it."""
     found = []
     for ports in wires.ports.values():
         for port in ports:

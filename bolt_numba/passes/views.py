@@ -8,7 +8,7 @@ merge_transposes(Transpose(Transpose(x)))       -> Transpose(x) | x
 drop_whole(Slice | Split | Concat | Pad)        -> x                         when all of x is kept and nothing is added
 merge_concats(Concat(Concat(a, b), c))          -> Concat(a, b, c)
 drop_expand(op(Expand(x), y))                   -> op(x, y)                  when broadcasting does the same
-transpose_before_merge(Transpose(Reshape(x)))   -> Reshape(Transpose(x))     when the Reshape only joins axes
+transpose_between_views(view(Transpose(view)))  -> Reshape(Transpose(x))     when the first view only joins axes
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bolt_numba.ops.shape import (
     Transpose,
     Unsqueeze,
 )
-from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule
+from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 from bolt_numba.types import Array, Dim, Shape, Sym, TensorType
 
 VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
@@ -239,16 +239,16 @@ def _broadcast(operands: Sequence[Value | None]) -> Shape | None:
     return tuple(dims)
 
 
-@rule(Pat(Transpose, (Pat(Reshape, (Pat(name="x"), const()), name="joined", sole_use=True),)))
-def transpose_before_merge(m: Match, b: Builder) -> Result:
-    x, perm = m["x"], m.root.op.perm  # type: ignore[attr-defined]
-    reader = m.graph.sole_use(m.root.output)
-    if reader is None or not isinstance(reader.op, Reshape):
-        return m.refuse("the result is not reshaped again")
+_JOINED = Pat(VIEWS, (Pat(name="x"),), name="joined")
+
+
+@rule(Pat(VIEWS, (Pat(Transpose, (_JOINED,), name="moved", sole_use=True),)))
+def transpose_between_views(m: Match, b: Builder) -> Result:
+    x, perm = m["x"], m.op("moved").perm
     before, after = x.type.shape, m["joined"].type.shape
     groups = None if before is None or after is None else axis_groups(before, after)
     if groups is None or any(len(right) != 1 for _, right in groups) or len(groups) != len(perm):
-        return m.refuse("the Reshape does more than joining axes")
+        return m.refuse("the first view does more than joining axes")
     moved = b(Transpose(tuple(i for p in perm for i in groups[p][0])), x)
     made = reshaped(b, moved, m.root.output.type.shape)
     return m.refuse("the shape cannot be a constant") if made is None else made
@@ -266,5 +266,5 @@ RULES: tuple[Rule, ...] = (
     drop_empty_concat_operands,
     merge_concats,
     Rule("drop_expand", Pat(POINTWISE_ROOT), DropExpand()),
-    transpose_before_merge,
+    transpose_between_views,
 )
