@@ -18,7 +18,7 @@ from bolt_numba.types import BOOL, F32, AnyDType, TensorType, dtype_name
 
 BLOCK = 4096
 """Elements of one work item: long enough to hide its start, short enough to share a small tensor evenly."""
-MAX_OUTER = 6
+MAX_OUTER = 8
 """Loop dimensions around the innermost one that generated text may have."""
 
 
@@ -224,16 +224,20 @@ class _Writer:
         return lines
 
     def scalar_loop(self) -> list[str]:
+        """Loop from 0 over views that begin at ``lo``: LLVM then sees that no index is negative, and makes vectors."""
         source, target = self._bases()
-        lines = []
+        lines = ["count = hi - lo"]
         for k, still in enumerate(self.nest.scalar):
-            name = dtype_name(self.dtypes[k])
-            lines.append(f"x{k} = view({source}{k}, {'1' if still else 'hi'}, {name})")
+            name, size = dtype_name(self.dtypes[k]), self.dtypes[k].itemsize
+            lines.append(
+                f"x{k} = view({source}{k}{'' if still else f' + {size} * lo'}, {1 if still else 'count'}, {name})"
+            )
             if still:
                 lines.append(f"v{k} = x{k}[0]")
         for k, i in enumerate(self.results):
-            lines.append(f"y{k} = view({target}{k}, hi, {dtype_name(self.dtypes[i])})")
-        lines.append("for i in range(lo, hi):")
+            name, size = dtype_name(self.dtypes[i]), self.dtypes[i].itemsize
+            lines.append(f"y{k} = view({target}{k} + {size} * lo, count, {name})")
+        lines.append("for i in range(count):")
         lines += [f"    v{k} = x{k}[i]" for k, still in enumerate(self.nest.scalar) if not still]
         lines += ["    " + line for line in self.lines]
         lines += [f"    y{k}[i] = v{i}" for k, i in enumerate(self.results)]

@@ -78,7 +78,7 @@ _POWERS = {
 
 def literal(value: float) -> str:
     """Text of a number; ``inf`` and ``nan`` are names in generated code."""
-    if isinstance(value, float) and not math.isfinite(value):
+    if not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     return repr(value)
 

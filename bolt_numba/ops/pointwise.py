@@ -360,7 +360,7 @@ Selu = pointwise(
     gamma=1.05070102214813232421875,
 )
 Mish = pointwise("Mish", "mish(x)", lambda x: x * np.tanh(_softplus(x)), domain=(-20, 20), ulp=6)
-Swish = pointwise("Swish", "x * sigmoid(alpha * x)", lambda o, x: x * _sigmoid(o.alpha * x), ulp=5, alpha=1.0)
+Swish = pointwise("Swish", "x * sigmoid(alpha * x)", lambda o, x: x * _sigmoid(o.alpha * x), ulp=16, alpha=1.0)
 Gelu = pointwise(
     "Gelu",
     lambda o: "gelu(x)" if o.approximate == "none" else "gelu_tanh(x)",

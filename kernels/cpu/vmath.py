@@ -215,7 +215,7 @@ def log1p_positive(x):
 
 @inline
 def vlog1p(x):
-    """log(1 + x): 1.2 ulp; NaN below -1."""
+    """log(1 + x): 1.5 ulp; NaN below -1."""
     u = x + 1.0
     tiny = u < TINY
     m, e = split_log(select(tiny, splat(1.0), u))
