@@ -12,6 +12,7 @@ import numpy as np
 
 from bolt_numba.errors import BoltError, DTypeError, InvalidModelError, ShapeError
 from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.registry import result_tuple
 from bolt_numba.types import Array, Dim, Sym, TensorType, dtype_name
 
@@ -123,11 +124,11 @@ def _run(node: Node, arrays: dict[int, Array], sizes: Sizes) -> None:
 
 
 def _results(node: Node, args: Sequence[Array | None]) -> tuple[Any, ...]:
-    branches = (getattr(node.op, "then_branch", None), getattr(node.op, "else_branch", None))
-    if not isinstance(branches[0], Graph) or not isinstance(branches[1], Graph):
-        return result_tuple(node.op.reference(*args))
-    cond, captures = args[0], args[1:]
-    assert cond is not None, "If has a condition"
-    branch = branches[0] if cond.item() else branches[1]
-    made = interpret(branch, {v.name: a for v, a in zip(branch.inputs, captures, strict=True)})
-    return tuple(made[name] for name in branch.output_names)
+    if isinstance(node.op, ControlFlow):
+        return tuple(node.op.execute(args, _run_graph))
+    return result_tuple(node.op.reference(*args))
+
+
+def _run_graph(graph: Graph, inputs: Sequence[Any]) -> list[Array]:
+    made = interpret(graph, {v.name: a for v, a in zip(graph.inputs, inputs, strict=True)})
+    return [made[name] for name in graph.output_names]

@@ -1,15 +1,52 @@
-"""Control flow.  A branch is a graph that takes all captured values as inputs, so that it refers to nothing outside."""
+"""Control flow.  A body is a graph that takes all captured values as inputs, so that it refers to nothing outside.
+
+An operator says what it does by `ControlFlow.execute`, which runs its graphs through a callback: the interpreter, the
+references and the runtime each bring their own.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import numpy as np
 
 from bolt_numba.errors import DTypeError
 from bolt_numba.ops.registry import Op, fresh_dim, op, result_tuple, want_dtype
-from bolt_numba.types import BOOL, Array, Dim, Shape, TensorType, dtype_name
+from bolt_numba.types import BOOL, I64, Array, Dim, Shape, TensorType, dtype_name
 
 if TYPE_CHECKING:  # operators know nothing of graphs at run time
     from bolt_numba.ir.graph import Graph
+
+Run: TypeAlias = "Callable[[Graph, Sequence[Any]], Sequence[Any]]"
+"""Runs a graph: its inputs in order to its outputs in order."""
+
+
+class ControlFlow(Op):
+    """An operator that runs graphs."""
+
+    is_control: ClassVar[bool] = True
+
+    def execute(self, args: Sequence[Any], run: Run) -> Sequence[Any]:
+        """Outputs for the operands ``args`` (None for an omitted one), running graphs through ``run``."""
+        raise NotImplementedError(self.name)
+
+    def reference(self, *args: Any) -> tuple[Any, ...]:
+        return tuple(self.execute(args, _run_by_references))
+
+
+def _run_by_references(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
+    arrays: dict[int, Any] = {id(v): a for v, a in zip(graph.inputs, inputs, strict=True)}
+
+    def read(value: Any) -> Any:
+        if value is None:
+            return None
+        return value.const if value.const is not None else arrays[id(value)]
+
+    for node in graph.nodes:
+        results = result_tuple(node.op.reference(*map(read, node.inputs)))
+        arrays.update(zip(map(id, node.outputs), results, strict=False))
+    return [read(v) for v in graph.outputs]
 
 
 def _agreed(a: Dim, b: Dim) -> Dim:
@@ -20,15 +57,23 @@ def _joined(owner: Op, a: TensorType, b: TensorType) -> TensorType:
     """What is true of both types; raises DTypeError."""
     if a.dtype != b.dtype:
         got = f"{dtype_name(a.dtype)} and {dtype_name(b.dtype)}"
-        raise DTypeError(f"{owner.name}: dtypes of the branches' results: got {got}, wanted the same")
+        raise DTypeError(f"{owner.name}: dtypes of one result: got {got}, wanted the same")
     shape: Shape | None = None
     if a.shape is not None and b.shape is not None and len(a.shape) == len(b.shape):
         shape = tuple(_agreed(x, y) for x, y in zip(a.shape, b.shape, strict=True))
     return TensorType(a.dtype, shape)
 
 
+def _stacked(arrays: Sequence[Array], like: TensorType, axis: int = 0) -> Array:
+    if arrays:
+        return np.stack(arrays, axis)
+    dims = [d if isinstance(d, int) else 0 for d in like.shape or ()]
+    dims.insert(axis if axis >= 0 else axis + len(dims) + 1, 0)
+    return np.empty(dims, like.dtype)
+
+
 @op("If")
-class If(Op):
+class If(ControlFlow):
     """The results of one of two graphs, chosen by cond.
 
     cond: bool of one element · captures: the inputs of both graphs -> the outputs of either; a dimension or rank on
@@ -54,16 +99,106 @@ class If(Op):
             return tuple(TensorType(t.dtype, t.shape) for t in taken)
         return tuple(_joined(self, a, b) for a, b in zip(first, second, strict=True))
 
-    def reference(self, cond: Array, *captures: Array | None) -> tuple[Array, ...]:
-        branch = self.then_branch if cond.reshape(-1)[0] else self.else_branch
-        arrays: dict[int, Any] = {id(v): a for v, a in zip(branch.inputs, captures, strict=True)}
+    def execute(self, args: Sequence[Any], run: Run) -> Sequence[Any]:
+        return run(self.then_branch if args[0].reshape(-1)[0] else self.else_branch, args[1:])
 
-        def read(value: Any) -> Any:
-            if value is None:
-                return None
-            return value.const if value.const is not None else arrays[id(value)]
 
-        for node in branch.nodes:
-            results = result_tuple(node.op.reference(*map(read, node.inputs)))
-            arrays.update(zip(map(id, node.outputs), results, strict=False))
-        return tuple(read(v) for v in branch.outputs)
+@op("Loop")
+class Loop(ControlFlow):
+    """Runs a graph again and again, at most ``trip_count`` times, while ``cond`` stays true.
+
+    trip_count: i64 of one element or None · cond: bool of one element or None · ``carried`` values that each iteration
+    takes and gives anew (their shapes may change) · captures.  body: (iteration i64, cond, carried…, captures…) ->
+    (cond, carried…, scanned…).  Outputs: the last carried values, and each scanned one stacked along a new first axis.
+    Source: ONNX Loop-25.
+    """
+
+    body: Graph
+    carried: int
+
+    def infer(self, trip_count: Any, cond: Any, *values: TensorType) -> tuple[TensorType, ...]:
+        inner = [v.type for v in self.body.outputs]
+        wanted = len(self.body.inputs) - 2
+        if len(values) != wanted:
+            raise self.fail("operands after trip_count and cond", len(values), wanted)
+        last = [_joined(self, a, b) for a, b in zip(values[: self.carried], inner[1 : 1 + self.carried], strict=True)]
+        scanned = inner[1 + self.carried :]
+        return (*last, *(_scan_type(t, fresh_dim("trips"), 0) for t in scanned))
+
+    def execute(self, args: Sequence[Any], run: Run) -> Sequence[Any]:
+        limit = None if args[0] is None else int(args[0].reshape(-1)[0])
+        keep = args[1] is None or bool(args[1].reshape(-1)[0])
+        carried, captures = list(args[2 : 2 + self.carried]), args[2 + self.carried :]
+        scanned: list[list[Any]] = [[] for _ in self.body.outputs[1 + self.carried :]]
+        trip = 0
+        while keep and (limit is None or trip < limit):
+            outs = run(self.body, [np.array(trip, I64), np.array(keep), *carried, *captures])
+            keep = bool(outs[0].reshape(-1)[0])
+            carried = list(outs[1 : 1 + self.carried])
+            for kept, value in zip(scanned, outs[1 + self.carried :], strict=True):
+                kept.append(value)
+            trip += 1
+        types = [v.type for v in self.body.outputs[1 + self.carried :]]
+        return [*carried, *(_stacked(kept, t) for kept, t in zip(scanned, types, strict=True))]
+
+
+def _scan_type(t: TensorType, length: Dim, axis: int) -> TensorType:
+    if t.shape is None:
+        return TensorType(t.dtype, None)
+    dims = list(t.shape)
+    dims.insert(axis if axis >= 0 else axis + len(dims) + 1, length)
+    return TensorType(t.dtype, tuple(dims))
+
+
+@op("Scan")
+class Scan(ControlFlow):
+    """Runs a graph once for each slice of its scanned inputs, carrying a state.
+
+    Operands: state…, scanned inputs (``scans`` of them), captures…; body: (state…, one slice of each…, captures…) ->
+    (state…, one slice of each result…).  Axes and directions (1: from the end) per scanned input and result.
+    Outputs: the last state, the stacked results.  Source: ONNX Scan-25.
+    """
+
+    body: Graph
+    states: int
+    scans: int
+    input_axes: tuple[int, ...] = ()
+    input_directions: tuple[int, ...] = ()
+    output_axes: tuple[int, ...] = ()
+    output_directions: tuple[int, ...] = ()
+
+    def infer(self, *values: TensorType) -> tuple[TensorType, ...]:
+        if len(values) != len(self.body.inputs):
+            raise self.fail("operands", len(values), len(self.body.inputs))
+        inner = [v.type for v in self.body.outputs]
+        last = [_joined(self, a, b) for a, b in zip(values[: self.states], inner[: self.states], strict=True)]
+        first = values[self.states]
+        length = fresh_dim("trips") if first.shape is None else first.shape[self._axis(self.input_axes, 0)]
+        results = inner[self.states :]
+        axes = [self._axis(self.output_axes, i) for i in range(len(results))]
+        return (*last, *(_scan_type(t, length, axis) for t, axis in zip(results, axes, strict=True)))
+
+    @staticmethod
+    def _axis(given: tuple[int, ...], i: int) -> int:
+        return given[i] if given else 0
+
+    def execute(self, args: Sequence[Any], run: Run) -> Sequence[Any]:
+        state, captures = list(args[: self.states]), args[self.states + self.scans :]
+        scanned = [
+            np.moveaxis(a, self._axis(self.input_axes, i), 0)[:: -1 if self._axis(self.input_directions, i) else 1]
+            for i, a in enumerate(args[self.states : self.states + self.scans])
+        ]
+        lengths = {len(a) for a in scanned}
+        if len(lengths) != 1:
+            raise self.fail("lengths of the scanned inputs", sorted(lengths), "one length")
+        results: list[list[Any]] = [[] for _ in self.body.outputs[self.states :]]
+        for trip in range(lengths.pop()):
+            outs = run(self.body, [*state, *(np.ascontiguousarray(a[trip]) for a in scanned), *captures])
+            state = list(outs[: self.states])
+            for kept, value in zip(results, outs[self.states :], strict=True):
+                kept.append(value)
+        stacked = []
+        for i, (kept, value) in enumerate(zip(results, self.body.outputs[self.states :], strict=True)):
+            ordered = kept[::-1] if self._axis(self.output_directions, i) else kept
+            stacked.append(_stacked(ordered, value.type, self._axis(self.output_axes, i)))
+        return [*state, *stacked]

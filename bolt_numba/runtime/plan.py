@@ -18,7 +18,7 @@ from bolt_numba.errors import BoltError, InvalidModelError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.kernels.registry import In, Out, Step, select
-from bolt_numba.ops.control import If
+from bolt_numba.ops.control import ControlFlow, If
 from bolt_numba.runtime.memory import MemoryPlan, plan_memory
 from bolt_numba.runtime.program import Program, build_program
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
@@ -218,7 +218,7 @@ class Planner:
             for value, t, known in zip(node.outputs, types, knowns, strict=True):
                 self.slots[id(value)] = Slot(value.name, t, CONST, const=known)
             return
-        if not all(t.is_static for t in types) or isinstance(node.op, If):
+        if isinstance(node.op, ControlFlow) or not all(t.is_static for t in types):
             self._make_cut(node, ins, queue)
             return
         outs = [Slot(v.name, t, TEMP) for v, t in zip(node.outputs, types, strict=True)]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.ir.graph import Graph
-from bolt_numba.ops.control import If
+from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.registry import result_tuple
 from bolt_numba.runtime.plan import SMALL, Cut, MakerContext, Packs, Plan, Planner, Region, region_of
 from bolt_numba.runtime.program import Context, pointer
@@ -42,7 +42,7 @@ class Runner:
         self.region, self.threads, self.packs = region, threads, packs
         self.prepared: OrderedDict[Hashable, Prepared] = OrderedDict()
         self.lock = threading.Lock()
-        self.branches: dict[int, Runner] = {}
+        self.bodies: dict[int, Runner] = {}
         self.by_value = sorted(region.by_value)
 
     def key(self, arrays: Sequence[Array]) -> Hashable:
@@ -100,21 +100,19 @@ class Runner:
         left = iter(results)
         args = [None if s is None else next(left) for s in cut.reads]
         op = cut.node.op
-        if isinstance(op, If):
-            condition = args[0]
-            assert condition is not None
-            branch = op.then_branch if bool(condition.reshape(-1)[0]) else op.else_branch
-            return self._branch(branch).run([a for a in args[1:] if a is not None])
-        outs = result_tuple(op.reference(*args))
+        if isinstance(op, ControlFlow):
+            outs = tuple(op.execute(args, lambda graph, inputs: self._inner(graph).run(inputs)))
+        else:
+            outs = result_tuple(op.reference(*args))
         return [
             np.ascontiguousarray(o) if o.ndim else np.asarray(o)
             for o in (np.asarray(x, v.type.dtype) for x, v in zip(outs, cut.node.outputs, strict=True))
         ]
 
-    def _branch(self, graph: Graph) -> Runner:
-        runner = self.branches.get(id(graph))
+    def _inner(self, graph: Graph) -> Runner:
+        runner = self.bodies.get(id(graph))
         if runner is None:
-            runner = self.branches.setdefault(id(graph), Runner(region_of(graph), self.threads, self.packs))
+            runner = self.bodies.setdefault(id(graph), Runner(region_of(graph), self.threads, self.packs))
         return runner
 
 
