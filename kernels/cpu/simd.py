@@ -286,6 +286,12 @@ def vgather(b, address, index):
 
 
 @intrinsic
+def address_of(tyctx, record):
+    """Address of a parameter record."""
+    return types.int64(record), lambda ctx, b, sig, a: b.ptrtoint(a[0], I64)
+
+
+@intrinsic
 def view(tyctx, address, shape, dtype):
     """A C-contiguous array over raw memory: ``view(p.x, (n, m), np.float32)``; shape may be one integer."""
     rank = len(shape) if isinstance(shape, types.BaseTuple) else 1

@@ -1,0 +1,325 @@
+"""The one loop behind matrix products and convolutions: register tiles swept over rows of A and packed panels of B.
+
+C[i, :] = clamp(sum over K of A-row(i) * B + bias + residual).  A row is either strided memory (a matrix, a 1x1
+convolution) or the values that a filter sees at one output pixel; those are read in place where all taps lie inside the
+image and are copied to workspace first where some do not.
+
+Shapes: M rows and N columns per block; a block is one batch, image or group.  B is packed: panels of `PANEL` columns,
+each [K][PANEL]; the last one is half as wide where half is enough.  Sums run over K in order, so results do not depend
+on tiles or threads.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.lang import (
+    BYTES, LANES, call_kernel, ceil_div, load_f32, load_i32, load_i64, rows_load, split, splat, store_f32,
+    store_i64, tile_add_tile, tile_clamp, tile_load, tile_load_n, tile_rank1_rows, tile_row, tile_store, tile_store_n,
+    vload, vload_n, vstore, vstore_n,
+)  # fmt: skip
+from bolt_numba.kernels.jit import F32, I64, PTR, inline, inline_source, native
+from bolt_numba.types import Array
+
+MR = target().rows
+PANEL = 2 * LANES
+"""Columns of a full panel."""
+
+BLOCK_FIELDS = 6
+"""Entries of a block: first row and column of A, byte offsets of B and bias, first row and column of C."""
+
+
+def _variants() -> tuple[int, ...]:
+    """Tile heights that are compiled: few, yet any count of rows is nearly a sum of tall ones."""
+    return (12, 10, 8, 7, 6, 4, 3, 2, 1) if MR == 12 else tuple(r for r in (8, 6, 5, 4, 3, 2, 1) if r <= MR)
+
+
+VARIANTS = _variants()
+
+
+def _plan_rows() -> Array:
+    """steps[r]: height of the tile to take when r rows are left (r < 2 MR), by least total cost.
+
+    A tile of few rows costs more than its share: it is bound by loads and by the latency of the adds.
+    """
+    cost, step = [0.0], [0]
+    for r in range(1, 2 * MR):
+        options = [(cost[r - v] + max(2 * v, 4) + 1.5, -v) for v in VARIANTS if v <= r]
+        best = min(options)
+        cost.append(best[0])
+        step.append(-best[1])
+    return np.array(step, np.int64)
+
+
+STEPS = _plan_rows()
+
+
+def _tile(mr: int, nv: int) -> Any:
+    """The micro-kernel: one tile of C."""
+
+    @inline
+    def tile(rows, run_offsets, runs, length, b, bias, c, ldc, res, ldr, n, lo, hi):
+        acc = tile_row(mr, nv, bias)
+        at = rows_load(mr, rows, 8, 0)
+        for r in range(runs):
+            offset = load_i64(run_offsets + 8 * r)
+            for _q in range(length):
+                acc = tile_rank1_rows(acc, at, offset, b)
+                offset += 4
+                b += BYTES * nv
+        if res != 0:
+            if n >= LANES * nv:
+                acc = tile_add_tile(acc, tile_load(mr, nv, res, ldr))
+            else:
+                acc = tile_add_tile(acc, tile_load_n(mr, nv, res, ldr, n))
+        acc = tile_clamp(acc, lo, hi)
+        if n >= LANES * nv:
+            tile_store(acc, c, ldc)
+        else:
+            tile_store_n(acc, c, ldc, n)
+
+    return tile
+
+
+def _dispatch() -> Any:
+    """``tile_any(mr, wide, ...)``: the micro-kernel of that height, with two vectors or one."""
+    arguments = "rows, run_offsets, runs, length, b, bias, c, ldc, res, ldr, n, lo, hi"
+    lines, scope = [f"def tile_any(mr, {arguments}):"], {"LANES": LANES}
+    for nv, test in ((2, "    if n > LANES:"), (1, "    else:")):
+        lines.append(test)
+        for mr in VARIANTS:
+            scope[f"tile{mr}x{nv}"] = _tile(mr, nv)
+            lines.append(f"        {'if' if mr == VARIANTS[0] else 'elif'} mr == {mr}:")
+            lines.append(f"            tile{mr}x{nv}({arguments})")
+    return inline_source("\n".join(lines) + "\n", "tile_any", **scope)
+
+
+tile_any = _dispatch()
+
+
+@inline
+def copy_row(to, source, n):
+    """Copy n f32."""
+    q = 0
+    while q + LANES <= n:
+        vstore(to + 4 * q, vload(source + 4 * q))
+        q += LANES
+    if q < n:
+        vstore_n(to + 4 * q, vload_n(source + 4 * q, n - q), n - q)
+
+
+@inline
+def zero_row(to, n):
+    q = 0
+    while q + LANES <= n:
+        vstore(to + 4 * q, splat(np.float32(0)))
+        q += LANES
+    if q < n:
+        vstore_n(to + 4 * q, splat(np.float32(0)), n - q)
+
+
+@inline
+def gather_pixel(to, a, lda, table, pixels, taps, depth):
+    """Copy what a filter sees at one pixel: ``depth`` values for each tap, zeros outside the image."""
+    for t in range(taps):
+        row = load_i32(table + 4 * pixels * t)
+        if row >= 0:
+            copy_row(to + 4 * depth * t, a + lda * row, depth)
+        else:
+            zero_row(to + 4 * depth * t, depth)
+
+
+@inline
+def place_rows(p, tid, a, i0, count):
+    """Find the A rows i0…i0+count-1, copying those that are not read in place, and cut them into tiles.
+
+    Writes the thread's workspace: addresses of rows, then heights of tiles (negative for copied ones).
+    """
+    table, edges, lda, m, k, pack, pack_ld = p.table, p.edges, 4 * p.lda, p.m, p.k, p.pack, p.pack_ld
+    rows = p.scratch + p.scratch_step * tid
+    heights = rows + 8 * p.span
+    packed = heights + 8 * p.span
+    i, tiles = 0, 0
+    while i < count:
+        left = count - i
+        mr = MR if left >= 2 * MR else STEPS[left]
+        copied = pack == 1
+        if pack == 2:
+            copied = load_i32(edges + 4 * (i0 + i + mr)) != load_i32(edges + 4 * (i0 + i))
+        store_i64(heights + 8 * tiles, -mr if copied else mr)
+        for r in range(i, i + mr):
+            at = i0 + r
+            if copied:
+                to = packed + pack_ld * r
+                store_i64(rows + 8 * r, to)
+                if table == 0:
+                    copy_row(to, a + lda * at, k)
+                else:
+                    gather_pixel(to, a, lda, table + 4 * at, m, p.taps, p.depth)
+            elif table == 0:
+                store_i64(rows + 8 * r, a + lda * at)
+            else:
+                store_i64(rows + 8 * r, a + lda * load_i32(table + 4 * at))
+        i += mr
+        tiles += 1
+    return tiles
+
+
+@native(
+    a=PTR, lda=I64, b=PTR, bias=PTR, c=PTR, ldc=I64, res=PTR, ldr=I64,
+    blocks=I64, offsets=PTR, m=I64, n=I64, k=I64,
+    table=PTR, edges=PTR, taps=I64, depth=I64, runs=I64, length=I64, run_rows=PTR,
+    pack=I64, scratch=PTR, pack_ld=I64, scratch_step=I64, span=I64, share=I64, lo=F32, hi=F32, act=PTR,
+)  # fmt: skip
+def sweep(p, tid, nthreads):
+    """Fields.
+
+    lda, ldc, ldr: elements between rows.  offsets: i64 [blocks][6], see `BLOCK_FIELDS`.
+    table: i32 [taps][m], input row of each tap at each pixel or -1; 0 when row i of A is simply its i-th row.
+    edges: i32 [m + 1], how many pixels before this one have a tap outside.  taps, depth: K = taps * depth.
+    runs, length, run_rows: the same K as runs of contiguous values, i64 input rows from a pixel's first tap.
+    pack: 0 reads A in place, 1 copies every tile, 2 copies tiles with a tap outside.
+    span: rows that meet a panel of B while it is in cache.  share: what threads divide: 0 rows, 1 panels, 2 blocks.
+    act: machine function ``f(address, columns + (rows << 32), bytes between rows)`` applied to finished tiles, or 0.
+    """
+    ldc, ldr, m, n, k, span, share = 4 * p.ldc, 4 * p.ldr, p.m, p.n, p.k, p.span, p.share
+    offsets, lo, hi, act = p.offsets, p.lo, p.hi, p.act
+    rows = p.scratch + p.scratch_step * tid
+    heights = rows + 8 * span
+    zero = rows + p.scratch_step - 64 - (8 * p.runs + 63) // 64 * 64
+    run_offsets = zero + 64
+    store_i64(zero, 0)
+    for r in range(p.runs):
+        store_i64(run_offsets + 8 * r, 4 * p.lda * load_i64(p.run_rows + 8 * r))
+    block_lo, block_hi = (0, p.blocks) if share != 2 else split(p.blocks, tid, nthreads)
+    i_lo, i_hi = (0, m) if share != 0 else split(m, tid, nthreads)
+    j_lo, j_hi = (0, ceil_div(n, PANEL)) if share != 1 else split(ceil_div(n, PANEL), tid, nthreads)
+    step = ceil_div(ceil_div(i_hi - i_lo, max(ceil_div(i_hi - i_lo, span), 1)), MR) * MR
+    for block in range(block_lo, block_hi):
+        entry = offsets + 8 * BLOCK_FIELDS * block
+        a = p.a + 4 * p.lda * load_i64(entry) + 4 * load_i64(entry + 8)
+        b, bias = p.b + load_i64(entry + 16), p.bias + load_i64(entry + 24)
+        c_row, c_col = load_i64(entry + 32), load_i64(entry + 40)
+        c = p.c + ldc * c_row + 4 * c_col
+        res = 0 if p.res == 0 else p.res + ldr * c_row + 4 * c_col
+        for i0 in range(i_lo, i_hi, max(step, 1)):
+            tiles = place_rows(p, tid, a, i0, min(step, i_hi - i0))
+            for j in range(j_lo, j_hi):
+                col = 4 * PANEL * j
+                i, at = i0, rows
+                for t in range(tiles):
+                    mr = load_i64(heights + 8 * t)
+                    copied = mr < 0
+                    mr = abs(mr)
+                    to = c + ldc * i + col
+                    tile_any(
+                        mr, at, zero if copied else run_offsets, 1 if copied else p.runs, k if copied else p.length,
+                        b + col * k, bias + col, to, ldc, 0 if res == 0 else res + ldr * i + col, ldr, n - PANEL * j,
+                        lo, hi,
+                    )  # fmt: skip
+                    if act != 0:
+                        call_kernel(act, to, min(n - PANEL * j, PANEL) + (mr << 32), ldc)
+                    i += mr
+                    at += 8 * mr
+
+
+def panel_columns(n: int) -> int:
+    """Columns of packed storage for n columns."""
+    full, rest = divmod(n, PANEL)
+    return full * PANEL + (0 if rest == 0 else LANES if rest <= LANES else PANEL)
+
+
+def aligned_zeros(shape: tuple[int, ...]) -> Array:
+    """f32 zeros that begin at a cache line."""
+    count = int(np.prod(shape))
+    store = np.zeros(4 * count + 64, np.uint8)
+    begin = -store.ctypes.data % 64
+    return store[begin : begin + 4 * count].view(np.float32).reshape(shape)
+
+
+def pack_panels(b: Array) -> Array:
+    """[..., K, N] -> [..., K * panel_columns(N)] f32: panel after panel, zeros behind the last column."""
+    *lead, k, n = b.shape
+    full, width = n // PANEL * PANEL, panel_columns(n)
+    out = aligned_zeros((*lead, k * width))
+    head = b[..., :full].reshape(*lead, k, full // PANEL, PANEL)
+    out[..., : k * full] = np.moveaxis(head, -3, -2).reshape(*lead, -1)
+    if width > full:
+        tail = np.zeros((*lead, k, width - full), np.float32)
+        tail[..., : n - full] = b[..., full:]
+        out[..., k * full :] = tail.reshape(*lead, -1)
+    return out
+
+
+@native(b=PTR, to=PTR, blocks=I64, offsets=PTR, k=I64, n=I64, column=I64, k_offsets=PTR, alpha=F32)
+def pack_b(p, tid, nthreads):
+    """Pack B at run time: element (q, j) is at ``b + offsets[block] + k_offsets[q] + column * j`` elements."""
+    source, k, n, column, k_offsets, alpha = p.b, p.k, p.n, p.column, p.k_offsets, p.alpha
+    full = n // PANEL
+    rest = n - full * PANEL
+    tail = 0 if rest == 0 else (LANES if rest <= LANES else PANEL)
+    panels = full + (1 if rest > 0 else 0)
+    size = 4 * k * (full * PANEL + tail)
+    lo, hi = split(p.blocks * panels, tid, nthreads)
+    for unit in range(lo, hi):
+        block, j = unit // panels, unit % panels
+        b = source + 4 * load_i64(p.offsets + 8 * block) + 4 * column * PANEL * j
+        width = PANEL if j < full else tail
+        have = min(n - PANEL * j, width)
+        to = p.to + size * block + 4 * k * PANEL * j
+        for q in range(k):
+            row = b + 4 * load_i64(k_offsets + 8 * q)
+            if column == 1:
+                for v in range(0, width, LANES):
+                    vstore(to + 4 * v, vload_n(row + 4 * v, have - v) * alpha)
+            else:
+                for v in range(width):
+                    store_f32(to + 4 * v, load_f32(row + 4 * column * v) * alpha if v < have else np.float32(0))
+            to += 4 * width
+
+
+B_BYTES, A_BYTES = 448 * 1024, 320 * 1024
+"""What of packed B, or else of A, is kept in a second-level cache beside the rest."""
+
+
+def choose_span(m: int, n: int, k: int) -> int:
+    """Rows swept over each panel: one tile when all of B stays in cache, else as many as stay there themselves."""
+    if 4 * k * n <= B_BYTES:
+        return MR
+    rows = min(A_BYTES // max(4 * k, 1), 16 * MR, m + MR)
+    return max(rows // MR, 1) * MR
+
+
+def pack_stride(k: int) -> int:
+    """Bytes between copied rows: an odd number of cache lines, so that rows do not share a cache set."""
+    lines = -(-4 * k // 64)
+    return 64 * (lines | 1)
+
+
+def scratch_bytes(k: int, span: int, runs: int, copies: bool) -> int:
+    """Workspace of one thread."""
+    used = 16 * span + 64 + -(-8 * runs // 64) * 64 + (span * pack_stride(k) if copies else 0)
+    return -(-used // 64) * 64
+
+
+def choose_share(blocks: int, m: int, n: int, threads: int, b_larger: bool) -> int:
+    """How threads divide the work: the way with the least uneven shares."""
+
+    def load(count: int, unit: int) -> float:
+        whole = -(-count // unit)
+        return -(-whole // threads) * threads / max(whole, 1)
+
+    loads = [load(m, max(MR // 2, 1)), load(n, PANEL), load(blocks, 1) if blocks > 1 else 1e9]
+    loads[1] += -0.02 if b_larger else 0.02
+    loads[2] -= 0.05
+    return int(np.argmin(loads))
+
+
+__all__ = [
+    "BLOCK_FIELDS", "MR", "PANEL", "aligned_zeros", "choose_share", "choose_span", "pack_b", "pack_panels",
+    "pack_stride", "panel_columns", "scratch_bytes", "sweep",
+]  # fmt: skip
