@@ -14,6 +14,7 @@ from bolt_numba.errors import BoltError
 from bolt_numba.feeds import random_feeds
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
+from bolt_numba.ir.store import is_bolt
 from bolt_numba.peers import Feeds, Model, make, with_outputs
 from bolt_numba.session import Session, load
 from bolt_numba.types import Array, dtype_name
@@ -237,4 +238,13 @@ def _judge(against: str, model: Model | Graph, graph: Graph, feeds: Feeds) -> Ju
         return _OnnxRuntime(source, feeds)
     if not isinstance(model, (str, os.PathLike, bytes)):
         raise BoltError(f"verify: model: got a {type(model).__name__}, wanted a path, bytes or a Graph")
+    if is_bolt(_start(model)):
+        raise BoltError("verify: model: got a .bolt file, wanted an ONNX file, or against='reference'")
     return _OnnxRuntime(model, feeds)
+
+
+def _start(model: Model) -> bytes:
+    if isinstance(model, bytes):
+        return model[:8]
+    with open(model, "rb") as file:
+        return file.read(8)

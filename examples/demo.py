@@ -47,7 +47,7 @@ def show(pixels: npt.NDArray[Any], labels: npt.NDArray[Any], p: npt.NDArray[np.f
     for i in indices:
         guess = int(p[i].argmax())
         right = guess == labels[i]
-        title = f"{guess} ({p[i, guess]:.1%})" + ("" if right else f", it is {labels[i]}")
+        title = f"{guess} ({p[i, guess]:.1%})" + ("" if right else f" is {labels[i]}")
         panels.append(Panel(picture(pixels[i, 0]), title=title, border_style="green" if right else "red", width=22))
     console.print(Columns(panels))
 
@@ -69,7 +69,9 @@ def main() -> None:
     console.print(f"from file to the first result: {spent:.2f} s, {len(compiled)} kernels compiled\n")
 
     wrong = [int(i) for i in np.flatnonzero(p.argmax(1) != labels)]
-    show(pixels, labels, p, [*range(10), *wrong])
+    examples = [int(np.flatnonzero(labels == digit)[0]) for digit in range(10)]
+    console.print("one of each digit, then all that it reads wrong:")
+    show(pixels, labels, p, examples + wrong)
     right = 1 - len(wrong) / len(labels)
     console.print(f"\n[bold]accuracy[/]: {right:.2%} of {len(labels)} images never seen in training")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -34,15 +34,23 @@ app.add_typer(machine.cache, name="cache")
 app.command("doctor")(machine.doctor)
 
 
+def show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(bolt_numba.__version__)
+        raise typer.Exit
+
+
+Version: TypeAlias = Annotated[
+    bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=show_version)
+]
+
+
 @app.callback()
 def common(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
+    version: Version = False,
 ) -> None:
     """Neural-network inference in Python at machine speed: ONNX in, Numba kernels, arrays out."""
-    if version:
-        typer.echo(bolt_numba.__version__)
-        raise typer.Exit
     if not debug:
         warnings.simplefilter("ignore")
 
@@ -68,6 +76,8 @@ def run(args: Sequence[str]) -> int:
 
 def _line(error: Exception) -> str:
     text = str(error).replace("[", r"\[")
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
     if isinstance(error, (BoltError, OSError)):
         return text
     return f"{type(error).__name__}: {text} (this is a fault of bolt-numba; --debug shows where)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -39,7 +39,12 @@ def run(
         console.write_json({"inputs": [_facts(n, a) for n, a in feeds.items()], "outputs": facts})
         return
     columns = ("output", "dtype", "shape", "min", "mean", "max", "file")
-    console.table("", columns, [[f.get(key, "") for key in ("name", *columns[1:])] for f in facts])
+    console.table("", columns, [[_cell(f, key) for key in ("name", *columns[1:])] for f in facts])
+
+
+def _cell(facts: dict[str, Any], key: str) -> str:
+    found = facts.get(key)
+    return "" if found is None else console.shape_text(found) if key == "shape" else str(found)
 
 
 def _save(results: dict[str, Array], folder: Path) -> dict[str, str]:
@@ -55,8 +60,8 @@ def _save(results: dict[str, Array], folder: Path) -> dict[str, str]:
     return files
 
 
-def _facts(name: str, array: Array) -> dict[str, object]:
-    found: dict[str, object] = {"name": name, "dtype": dtype_name(array.dtype), "shape": list(array.shape)}
+def _facts(name: str, array: Array) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": name, "dtype": dtype_name(array.dtype), "shape": list(array.shape)}
     if array.size and array.dtype != object:
         wide = array.astype(np.float64)
         found |= {"min": f"{wide.min():.6g}", "mean": f"{wide.mean():.6g}", "max": f"{wide.max():.6g}"}

@@ -37,17 +37,37 @@ def _finite(data: Any) -> Any:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> None:
-    """A table with every cell as plain text; columns named in ``right`` are aligned right."""
+    """A table with every cell as plain text; columns named in ``right`` are aligned right.
+
+    On a terminal long cells are folded to its width; elsewhere every row is one line.
+    """
+    if not out.is_terminal:
+        write(_plain_table(title, columns, [[str(c) for c in row] for row in rows], right))
+        return
     made = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(_plain(str(cell)) for cell in row))
+        made.add_row(*(str(cell).replace("[", r"\[") for cell in row))
     out.print(made)
 
 
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
+def _plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> str:
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        parts = [
+            cell.rjust(width) if name in right else cell.ljust(width)
+            for cell, width, name in zip(cells, widths, columns, strict=True)
+        ]
+        return "  ".join(parts).rstrip()
+
+    return "\n".join([*([title] if title else []), *map(line, [columns, *rows])])
+
+
+def shape_text(shape: Sequence[object] | None) -> str:
+    """``[n, 3]``; "?" for an unknown rank."""
+    return "?" if shape is None else f"[{', '.join(map(str, shape))}]"
 
 
 @contextmanager

@@ -48,9 +48,10 @@ def operator_rows() -> list[dict[str, Any]]:
     rows = []
     for name, op in sorted(OPS.items()):
         entries = registry.KERNELS.get((op, "cpu"), [])
-        doc = (op.__doc__ or "").strip().splitlines()
-        meaning = "" if not doc or doc[0].startswith(f"{op.__name__}(") else doc[0]
-        rows.append({"op": name, "kernels": list(dict.fromkeys(e.name for e in entries)), "meaning": meaning})
+        kernels = list(dict.fromkeys(e.name for e in entries))
+        line = (op.__doc__ or "").strip().partition("\n")[0]
+        meaning = line.partition(".  ")[0].removeprefix(f"{name}: ").removesuffix(".")
+        rows.append({"op": name, "kernels": kernels, "meaning": meaning})
     return rows
 
 

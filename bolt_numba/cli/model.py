@@ -50,7 +50,8 @@ def inspect(
         return
     console.write(f"{model}: {facts['name']}, {facts['nodes']} nodes, {facts['parameters']:,} parameters")
     console.write(f"weights: {console.mebibytes(facts['weight_bytes'])} MiB\n")
-    rows = [(kind[:-1], t["name"], t["dtype"], t["shape"]) for kind in ("inputs", "outputs") for t in facts[kind]]
+    both = [(kind, t) for kind in ("inputs", "outputs") for t in facts[kind]]
+    rows = [(kind[:-1], t["name"], t["dtype"], console.shape_text(t["shape"])) for kind, t in both]
     console.table("", ("", "name", "dtype", "shape"), rows)
     console.write("")
     console.table("", ("operator", "count"), facts["operators"].items(), right=("count",))

@@ -1,0 +1,292 @@
+"""The command line: what each command writes, its exit codes, its error lines."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import bolt_numba as bn
+from bolt_numba.cli import app, machine
+from bolt_numba.ir.store import load_bolt
+
+DIGITS = str(Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx")
+COMMANDS = ("convert", "inspect", "run", "bench", "verify", "profile", "viz", "ops", "cache", "doctor")
+has_onnxruntime = pytest.mark.skipif(not importlib.util.find_spec("onnxruntime"), reason="onnxruntime is not installed")
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Call = Callable[..., Done]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Run the command line in this process."""
+
+    def run(*args: object) -> Done:
+        code = app.run([str(a) for a in args])
+        return Done(code, *capsys.readouterr())
+
+    return run
+
+
+class TestUsage:
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_every_command_has_help(self, call: Call, command: str) -> None:
+        done = call(command, "--help")
+        assert done.code == 0
+        assert "Usage: bolt-numba" in done.out
+        assert len(done.out.splitlines()) > 5
+
+    def test_help_lists_every_command(self, call: Call) -> None:
+        text = call("--help").out
+        assert all(f" {command} " in text for command in COMMANDS)
+
+    @pytest.mark.parametrize(
+        "args",
+        [["nothing"], ["run"], ["run", DIGITS, "--threads", "0"], ["run", DIGITS, "--shape", "x"], ["cache", "x"], []],
+        ids=" ".join,
+    )
+    def test_wrong_usage_is_code_2(self, call: Call, args: list[str]) -> None:
+        assert call(*args).code == 2
+
+    def test_version(self, call: Call) -> None:
+        assert call("--version") == Done(0, bn.__version__ + "\n", "")
+
+    def test_module_and_script_are_the_same(self) -> None:
+        version = [sys.executable, "-m", "bolt_numba", "--version"]
+        done = subprocess.run(version, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == bn.__version__
+        missing = [sys.executable, "-m", "bolt_numba", "inspect", "missing.onnx"]
+        assert subprocess.run(missing, capture_output=True, check=False).returncode == 1
+
+
+class TestErrors:
+    def test_one_line_and_no_traceback(self, call: Call, tmp_path: Path) -> None:
+        (tmp_path / "bad.onnx").write_bytes(b"\x08\x07garbage")
+        for args in (("inspect", tmp_path / "bad.onnx"), ("inspect", tmp_path / "missing.onnx")):
+            done = call(*args)
+            assert done.code == 1
+            assert done.err.startswith("error: ")
+            assert "Traceback" not in done.err
+            assert "fault of bolt-numba" not in done.err
+
+    def test_debug_raises(self, tmp_path: Path) -> None:
+        (tmp_path / "bad.bolt").write_bytes(b"\x89BOLT\r\n\x1a")
+        with pytest.raises(bn.InvalidModelError):
+            app.run(["--debug", "inspect", str(tmp_path / "bad.bolt")])
+
+    @pytest.mark.parametrize(
+        ("args", "text"),
+        [
+            (["--input", "nothing=3"], "got 'nothing', wanted one of image"),
+            (["--shape", "image=1,1,9,9"], r"got shape (1, 1, 9, 9)"),
+            (["--shape", "nothing=1"], "got 'nothing', wanted one of image"),
+            (["--input", "image=missing.npy"], "missing.npy"),
+        ],
+    )
+    def test_wrong_inputs(self, call: Call, args: list[str], text: str) -> None:
+        done = call("run", DIGITS, *args)
+        assert done.code == 1
+        assert text in done.err
+
+
+class TestModel:
+    def test_convert_then_use(self, call: Call, tmp_path: Path) -> None:
+        target = tmp_path / "digits.bolt"
+        done = call("convert", DIGITS, "-o", target, "--json")
+        assert done.code == 0
+        assert done.json["bytes"] == target.stat().st_size
+        assert len(load_bolt(target).nodes) == done.json["nodes"]
+        facts = [call("inspect", model, "--json").json for model in (DIGITS, target)]
+        assert facts[0] == facts[1]
+
+    def test_inspect(self, call: Call) -> None:
+        facts = call("inspect", DIGITS, "--json").json
+        assert facts["inputs"] == [{"name": "image", "dtype": "f32", "shape": ["batch", 1, 8, 8]}]
+        assert facts["operators"]["Conv"] == 2
+        assert facts["parameters"] == 29914
+        text = call("inspect", DIGITS).out
+        assert "[batch, 1, 8, 8]" in text
+        assert "Conv" in text
+        assert "output %probabilities" in call("inspect", DIGITS, "--text").out
+
+    def test_viz_before_and_after(self, call: Call, tmp_path: Path) -> None:
+        before = call("viz", DIGITS).out
+        assert before.startswith("digraph")
+        assert before.count("Relu\\n") == 3
+        after = call("viz", DIGITS, "--after", "--shape", "image=1,1,8,8").out
+        assert "activation=Relu" in after
+        assert "palegreen" in after
+        assert call("viz", DIGITS, "-o", tmp_path / "g.dot").code == 0
+        assert (tmp_path / "g.dot").read_text() == before
+
+
+class TestRun:
+    def test_outputs_are_those_of_a_session(self, call: Call, tmp_path: Path) -> None:
+        x = np.random.default_rng(0).random((5, 1, 8, 8), np.float32)
+        wanted = np.asarray(bn.compile(DIGITS)(image=x))
+        np.save(tmp_path / "x.npy", x)
+        np.savez(tmp_path / "x.npz", image=x)
+        for given in (f"image={tmp_path}/x.npy", f"{tmp_path}/x.npz", f"image={tmp_path}/x.npz"):
+            done = call("run", DIGITS, "--input", given, "--output-dir", tmp_path / "out", "--json")
+            assert done.code == 0
+            assert done.json["outputs"][0]["shape"] == [5, 10]
+            np.testing.assert_array_equal(np.load(done.json["outputs"][0]["file"]), wanted)
+            with np.load(tmp_path / "out" / "outputs.npz") as archive:
+                np.testing.assert_array_equal(archive["probabilities"], wanted)
+
+    def test_random_inputs_follow_the_seed(self, call: Call) -> None:
+        runs = [call("run", DIGITS, "--seed", seed, "--json").json["outputs"] for seed in (1, 1, 2)]
+        assert runs[0] == runs[1]
+        assert runs[0] != runs[2]
+
+    def test_a_value_may_be_json(self, call: Call) -> None:
+        image = json.dumps(np.zeros((1, 1, 8, 8)).tolist())
+        assert "[1, 10]" in call("run", DIGITS, "--input", f"image={image}").out
+
+    def test_pickled_arrays_are_refused(self, call: Call, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", np.array([{}], object), allow_pickle=True)
+        done = call("run", DIGITS, "--input", f"image={tmp_path}/x.npy")
+        assert done.code == 1
+        assert "is no .npy file" in done.err
+
+
+@has_onnxruntime
+class TestVerify:
+    def test_agrees(self, call: Call) -> None:
+        report = call("verify", DIGITS, "--shape", "image=3,1,8,8", "--json").json
+        assert report["ok"]
+        assert report["first_divergent"] is None
+        assert [t["kind"] for t in report["tensors"]].count("intermediate") == 9
+        assert call("verify", DIGITS, "--only-outputs").code == 0
+        assert call("verify", DIGITS, "--against", "reference").code == 0
+
+    def test_names_the_first_that_diverges(self, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+        from bolt_numba.session import Session
+
+        original = Session.run
+
+        def wrong(self: Session, names: Any, feeds: Any) -> list[Any]:
+            results = original(self, names, feeds)
+            late = {"dense", "relu3", "logits", "probabilities"}
+            return [a + 1 if n in late else a for n, a in zip(names or ["probabilities"], results, strict=True)]
+
+        monkeypatch.setattr(Session, "run", wrong)
+        done = call("verify", DIGITS, "--json")
+        assert done.code == 1
+        assert done.json["first_divergent"] == "dense"
+        assert "first divergent tensor: dense" in call("verify", DIGITS).out
+
+    def test_bisects_when_looking_hides_the_fault(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A fault of fusion shows in the outputs but in no tensor as long as all of them are returned."""
+        from bolt_numba.session import Session
+
+        original = Session.run
+        late = {"pool", "flat", "dense", "relu3", "logits"}
+
+        def wrong(self: Session, names: Any, feeds: Any) -> list[Any]:
+            results = original(self, names, feeds)
+            hidden = names is not None and len(names) > 1
+            return [a if hidden or (names and names[0] not in late) else a + 1 for a in results]
+
+        monkeypatch.setattr(Session, "run", wrong)
+        report = bn.verify(DIGITS)
+        assert not report.ok
+        assert report.first_divergent == "pool"
+
+    def test_a_bolt_file_needs_another_judge(self, call: Call, tmp_path: Path) -> None:
+        call("convert", DIGITS, "-o", tmp_path / "a.bolt")
+        assert "wanted an ONNX file" in call("verify", tmp_path / "a.bolt").err
+        assert call("verify", tmp_path / "a.bolt", "--against", "reference").code == 0
+
+
+class TestSpeed:
+    @has_onnxruntime
+    def test_bench(self, call: Call) -> None:
+        args = ("--vs", "onnxruntime", "--threads", 1, "--seconds", 0.2)
+        report = call("bench", DIGITS, *args, "--json").json
+        ours, other = report["engines"]
+        assert (ours["engine"], other["engine"]) == ("bolt-numba", "onnxruntime")
+        for engine in (ours, other):
+            assert 0 < engine["min_s"] <= engine["median_s"] <= engine["p90_s"]
+            assert engine["load_s"] > 0
+            assert engine["first_run_s"] > 0
+            assert engine["peak_rss_bytes"] > 10 << 20
+        assert report["ratios"]["onnxruntime"]["min"] == pytest.approx(other["min_s"] / ours["min_s"])
+        text = call("bench", DIGITS, *args, "--no-processes").out
+        assert "median ms" in text
+
+    def test_an_unknown_peer_is_a_failure(self, call: Call) -> None:
+        done = call("bench", DIGITS, "--vs", "nothing", "--seconds", 0.1, "--no-processes")
+        assert done.code == 1
+        assert "got 'nothing', wanted one of" in done.out
+
+    def test_profile(self, call: Call, tmp_path: Path) -> None:
+        done = call("profile", DIGITS, "--runs", 2, "-o", tmp_path / "t.json", "--json")
+        rows = done.json["rows"]
+        assert {"MatMul", "Conv"} <= {r["op"] for r in rows}
+        trace = json.loads((tmp_path / "t.json").read_text())
+        assert len(trace["traceEvents"]) == len(rows)
+        assert all(e["ph"] == "X" and e["dur"] >= 0 for e in trace["traceEvents"])
+        assert "share" in call("profile", DIGITS, "--runs", 2).out
+
+
+class TestMachine:
+    def test_doctor_is_well(self, call: Call) -> None:
+        done = call("doctor", "--json")
+        assert done.code == 0, done.out
+        assert done.json["ok"]
+        assert "BOLT_NUMBA_CACHE_DIR" in call("doctor").out
+
+    def test_doctor_says_what_is_wrong(self, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("BOLT_NUMBA_NUM_THREADS", "many")
+        done = call("doctor", "--json")
+        assert done.code == 1
+        assert "got 'many'" in done.json["checks"]["threads"][1]
+
+    def test_cache(self, tmp_path: Path) -> None:
+        """In processes of their own: this one's cache folder is fixed once it has been used."""
+        env = {**os.environ, "BOLT_NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+
+        def run(*args: str) -> str:
+            command = [sys.executable, "-m", "bolt_numba", "cache", *args]
+            return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+
+        assert run("path").startswith(str(tmp_path / "cache"))
+        assert json.loads(run("list", "--json")) == []
+        assert "compiled" in run("warm", DIGITS)
+        entries = json.loads(run("list", "--json"))
+        assert entries
+        assert all(e["bytes"] > 0 for e in entries)
+        assert "compiled 0 kernels" in run("warm", DIGITS)
+        assert f"removed {len(entries)} kernels" in run("clear")
+        assert json.loads(run("list", "--json")) == []
+
+    def test_ops(self, call: Call) -> None:
+        rows = {r["op"]: r for r in call("ops", "--json").json}
+        assert rows["Relu"]["kernels"]
+        assert len(rows) > 60
+        assert "| Conv |" in call("ops", "--markdown").out
+        assert "Conv" in call("ops").out
+
+    def test_the_page_of_operators_is_up_to_date(self) -> None:
+        page = Path(__file__).parent.parent / "docs" / "operators.md"
+        assert page.read_text() == machine.operators_markdown(), "make docs writes it anew"
