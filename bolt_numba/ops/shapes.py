@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from bolt_numba.errors import ShapeError
 from bolt_numba.ops.registry import Op, fresh_dim
 from bolt_numba.types import Dim, Shape, Sym, TensorType
 
@@ -77,6 +78,12 @@ def known_length(t: TensorType) -> int | None:
     return t.size if t.is_static else None
 
 
+MAX_RANK = 64
+"""Axes of the largest array that NumPy can hold."""
+
+
 def unknown_shape(count: int | None, hint: str = "d") -> Shape | None:
-    """A shape of ``count`` fresh symbols; None when even the rank is unknown."""
+    """A shape of ``count`` fresh symbols; None when even the rank is unknown; raises ShapeError for a hostile rank."""
+    if count is not None and count > MAX_RANK:
+        raise ShapeError(f"rank: got {count}, wanted at most {MAX_RANK}")
     return None if count is None else tuple(fresh_dim(hint) for _ in range(count))
