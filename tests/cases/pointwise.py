@@ -1,0 +1,99 @@
+"""Cases of pointwise operators: one strategy for all rows, from the columns of the row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from bolt_numba.ops import pointwise as p
+from bolt_numba.ops.registry import OPS
+from bolt_numba.types import BOOL, F32, I8, I32, I64, STRING, U8, AnyDType, Array
+from tests.cases import Case, cases
+from tests.cases.draw import Draw, flags, pick, real, shapes, whole
+
+ATTRIBUTES: dict[type[Any], list[Any]] = {
+    p.LeakyRelu: [p.LeakyRelu(), p.LeakyRelu(0.25)],
+    p.Elu: [p.Elu(), p.Elu(0.5)],
+    p.Celu: [p.Celu(), p.Celu(2.0)],
+    p.Clip: [p.Clip(0, 6), p.Clip(lo=-2), p.Clip(hi=3), p.Clip()],
+    p.Shrink: [p.Shrink(), p.Shrink(1.0, 1.5)],
+    p.Swish: [p.Swish(), p.Swish(1.5)],
+    p.Gelu: [p.Gelu(), p.Gelu("tanh")],
+    p.HardSigmoid: [p.HardSigmoid(), p.HardSigmoid(1 / 6, 0.5)],
+    p.IsInf: [p.IsInf(), p.IsInf(False, True), p.IsInf(True, False)],
+    p.Mod: [p.Mod(), p.Mod(True)],
+    p.BitShift: [p.BitShift("LEFT"), p.BitShift("RIGHT")],
+}
+
+
+def _broadcast(draw: Draw, dims: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape that broadcasts to ``dims``."""
+    kept = tuple(1 if draw(flags) and draw(flags) else d for d in dims)
+    return kept[draw(st.integers(0, len(kept))) :] if draw(flags) else kept
+
+
+def _content(draw: Draw, op: Any, dims: tuple[int, ...], dtype: AnyDType) -> Array:
+    if dtype == BOOL:
+        return whole(draw, dims, 0, 1, dtype)
+    if dtype.kind != "f":
+        return whole(draw, dims, 0 if dtype.kind == "u" else -9, 9, dtype)
+    if not op.ulp:
+        return whole(draw, dims, -9, 9, dtype)
+    return real(draw, dims, *op.domain, dtype=dtype)
+
+
+def row(draw: Draw, op: type[Any]) -> Case:
+    made = pick(draw, *ATTRIBUTES.get(op, [op]))
+    made = made() if isinstance(made, type) else made
+    likely = [d for d in (F32, F32, F32, I64, I32, U8, BOOL) if d in op.dtypes]
+    dtype = pick(draw, *(likely or [d for d in op.dtypes if d != STRING]))
+    dims = shapes(draw, 0, 4)
+    operands = [dims] + [_broadcast(draw, dims) for _ in range(op.arity - 1)]
+    if draw(flags):
+        operands.reverse()
+    inputs = tuple(_content(draw, op, s, dtype) for s in operands)
+    exact = not op.ulp and not (dtype == F32 and op in (p.Div, p.Reciprocal, p.Sqrt, p.LeakyRelu, p.Shrink))
+    return Case(made, inputs, exact)
+
+
+for _row in [c for c in OPS.values() if issubclass(c, p.Pointwise) and c not in (p.Cast, p.Where, p.Pow)]:
+    cases(_row)(row)
+
+
+@cases(p.Cast)
+def cast(draw: Draw, op: type[Any]) -> Case:
+    source, to = pick(draw, F32, I64, I32, U8, I8, BOOL), pick(draw, F32, I64, I32, U8, I8, BOOL)
+    low = 0 if source in (U8, BOOL) or to == U8 else -9
+    return Case(op(to=to), (whole(draw, shapes(draw, 0, 4), low, 1 if source == BOOL else 9, source),))
+
+
+@cases(p.Where)
+def where(draw: Draw, op: type[Any]) -> Case:
+    dims, dtype = shapes(draw, 0, 4), pick(draw, F32, F32, I64, BOOL)
+    high = 1 if dtype == BOOL else 9
+    x, y = (whole(draw, _broadcast(draw, dims), 0, high, dtype) for _ in range(2))
+    return Case(op(), (whole(draw, dims, 0, 1, BOOL), x, y))
+
+
+@cases(p.Pow)
+def power(draw: Draw, op: type[Any]) -> Case:
+    dims = shapes(draw, 0, 4)
+    y = real(draw, _broadcast(draw, dims), -2, 2) if draw(flags) else np.float32(pick(draw, 2.0, 0.5, 3.0, -1.0))
+    return Case(op(), (real(draw, dims, 0.1, 4.0), np.asarray(y)), exact=False)
+
+
+STEPS = [p.Add(), p.Sub(), p.Max(), p.Relu(), p.Neg(), p.Abs(), p.Clip(-3.0, 3.0)]
+
+
+@cases(p.Chain)
+def chain(draw: Draw, op: type[p.Chain]) -> Case:
+    """Chains whose every step keeps the first operand's shape."""
+    dims = shapes(draw, 1, 3)
+    inputs = (whole(draw, dims), whole(draw, _broadcast(draw, dims)))
+    steps: list[p.ChainStep] = [(p.Add(), (0, 1))]
+    for i in range(draw(st.integers(0, 3))):
+        step = pick(draw, *STEPS)
+        steps.append((step, (2 + i, *(draw(st.integers(0, 2 + i)) for _ in range(step.arity - 1)))))
+    return Case(op(tuple(steps), (1 + len(steps),)), inputs)
