@@ -17,7 +17,7 @@ ATTRIBUTES: dict[type[Any], list[Any]] = {
     p.LeakyRelu: [p.LeakyRelu(), p.LeakyRelu(0.25)],
     p.Elu: [p.Elu(), p.Elu(0.5)],
     p.Celu: [p.Celu(), p.Celu(2.0)],
-    p.Clip: [p.Clip(0, 6), p.Clip(lo=-2), p.Clip(hi=3), p.Clip()],
+    p.Clip: [p.Clip(0, 6), p.Clip(lo=2), p.Clip(hi=3), p.Clip()],
     p.Shrink: [p.Shrink(), p.Shrink(1.0, 1.5)],
     p.Swish: [p.Swish(), p.Swish(1.5)],
     p.Gelu: [p.Gelu(), p.Gelu("tanh")],
