@@ -1,1 +1,230 @@
-"""Depthwise convolution, channels last: one filter per channel, vector lanes over channels."""
+"""Depthwise convolution, channels last: one filter per channel, vector lanes over channels.
+
+A register tile is a few output pixels of one row by one vector of channels; inputs and filter values are loaded once for
+all pixels of the tile.  Columns and rows outside the image are left out; nothing is padded or copied.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu import lang
+from bolt_numba.kernels.cpu.conv import accepts_conv
+from bolt_numba.kernels.cpu.epilogue import finish
+from bolt_numba.kernels.cpu.lang import BYTES, LANES, ceil_div, split
+from bolt_numba.kernels.jit import F32, I64, PTR, Native, native_source
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
+from bolt_numba.ops.conv import Conv
+from bolt_numba.types import Array, TensorType
+
+FIELDS = {
+    "x": PTR, "w": PTR, "bias": PTR, "res": PTR, "y": PTR, "xp": I64, "rp": I64, "yp": I64,
+    "images": I64, "h": I64, "wd": I64, "c": I64, "oh": I64, "ow": I64, "rows": I64, "cols": I64,
+    "sh": I64, "sw": I64, "dh": I64, "dw": I64, "top": I64, "left": I64, "chunk": I64,
+    "lo": F32, "hi": F32, "act": PTR,
+}  # fmt: skip
+"""Parameters.  x: [images, h, wd, c], pixels ``xp`` elements apart · w: packed, see `pack_taps` · bias: [blocks * LANES]
+· res, y: [images, oh, ow, c], pixels ``rp`` and ``yp`` apart (res may be 0) · rows, cols: of the filter · top, left:
+begin pads · chunk: channel blocks that are swept together · act: see `epilogue.Finish`."""
+
+SPECIAL = {(3, 1): 4, (3, 2): 4, (5, 1): 4, (5, 2): 4}
+"""Filter columns and stride, undilated, with a kernel of their own: pixels of its tile.  Others share one kernel."""
+
+_HEAD = """
+def {name}(p, tid, nthreads):
+    x_all, w_all, bias, res_all, y_all, lo, hi, act = p.x, p.w, p.bias, p.res, p.y, p.lo, p.hi, p.act
+    xp, rp, yp, h, wd, c, oh, ow = 4 * p.xp, 4 * p.rp, 4 * p.yp, p.h, p.wd, p.c, p.oh, p.ow
+    rows, cols, sh, sw, dh, dw, top, left, chunk = p.rows, p.cols, p.sh, p.sw, p.dh, p.dw, p.top, p.left, p.chunk
+    blocks, lines = ceil_div(c, LANES), p.images * oh
+    row_step, tap_step, w_step = dh * wd * xp, dw * xp, cols * BYTES
+    reach = (PIXELS - 1) * sw + (cols - 1) * dw
+    first, last = split(ceil_div(blocks, chunk) * lines, tid, nthreads)
+    for unit in range(first, last):
+        b_lo = unit // lines * chunk
+        b_hi = min(b_lo + chunk, blocks)
+        line = unit % lines
+        up = line % oh * sh - top
+        r_lo = ceil_div(max(-up, 0), dh)
+        r_hi = max(min(ceil_div(h - up, dh), rows), r_lo)
+        x_line = x_all + ((line // oh) * h + up + r_lo * dh) * wd * xp
+        w_line = w_all + r_lo * w_step
+        j = 0
+        while j < ow:
+            pixels = min(ow, PIXELS)
+            j = min(j, ow - pixels)
+            at = j * sw - left
+            q_lo, q_hi = max(-at, 0), wd - at
+            whole = q_lo == 0 and q_hi > reach and pixels == PIXELS
+            y, res = y_all + (line * ow + j) * yp, res_all + (line * ow + j) * rp
+            for b in range(b_lo, b_hi):
+                skip = {start}
+                n = c - skip
+                wa, xa = w_line + b * rows * w_step, x_line + at * xp + 4 * skip
+                if whole:
+"""
+
+_TAIL = """
+            if act != 0:
+                part = 4 * LANES * b_lo
+                call_kernel(act, y + part, min(c, LANES * b_hi) - LANES * b_lo + (pixels << 32), yp)
+            j += pixels
+"""
+
+
+def _finish(pixels: int, narrow: bool, guarded: bool) -> list[str]:
+    """Add the residual, clamp, store; guarded: only the pixels that the image has."""
+    load, store, n = ("vload_n", "vstore_n", ", n") if narrow else ("vload", "vstore", "")
+    lines = []
+    for i in range(pixels):
+        indent = ""
+        if guarded and i:
+            lines.append(f"if pixels > {i}:")
+            indent = "    "
+        lines.append(f"{indent}if res_all != 0:")
+        lines.append(f"{indent}    acc{i} = acc{i} + {load}(res + {i} * rp + 4 * skip{n})")
+        value = f"vmin(splat(hi), vmax(splat(lo), acc{i}))"
+        lines.append(f"{indent}{store}(y + {i} * yp + 4 * skip, {value}{n})")
+    return lines
+
+
+def _shared_loads(cols: int, stride: int, pixels: int, guarded: bool) -> list[str]:
+    """One row of taps; each input is loaded once for all pixels; guarded: only the columns that the image has."""
+    lines = [f"w{s} = vload(wa + {s} * BYTES)" for s in range(cols)]
+    for column in range((pixels - 1) * stride + cols):
+        indent = ""
+        if guarded:
+            lines.append(f"if {column} >= q_lo and {column} < q_hi:")
+            indent = "    "
+        lines.append(f"{indent}v = vload(xa + {column} * xp)")
+        for i in range(pixels):
+            if 0 <= column - i * stride < cols:
+                lines.append(f"{indent}acc{i} = fma(v, w{column - i * stride}, acc{i})")
+    return lines
+
+
+def _any_taps(pixels: int, narrow: bool, guarded: bool) -> list[str]:
+    """One row of taps of any number, stride and dilation."""
+    load, n = ("vload_n", ", n") if narrow else ("vload", "")
+    lines = ["for s in range(cols):", "    v = vload(wa + s * BYTES)", "    xs = xa + s * tap_step"]
+    for i in range(pixels):
+        indent = "    "
+        if guarded:
+            lines.append(f"    if s * dw + {i} * sw >= q_lo and s * dw + {i} * sw < q_hi:")
+            indent = "        "
+        lines.append(f"{indent}acc{i} = fma({load}(xs + {i} * sw * xp{n}), v, acc{i})")
+    return lines
+
+
+def _tile(cols: int, stride: int, pixels: int, narrow: bool, guarded: bool) -> str:
+    """Text of one register tile."""
+    taps = _shared_loads(cols, stride, pixels, guarded) if cols else _any_taps(pixels, narrow, guarded)
+    lines = [f"acc{i} = vload(bias + b * BYTES)" for i in range(pixels)] + ["for _r in range(r_lo, r_hi):"]
+    lines += ["    " + line for line in [*taps, "xa += row_step", "wa += w_step"]]
+    return "\n".join(" " * 20 + line for line in [*lines, *_finish(pixels, narrow, guarded)])
+
+
+@cache
+def depthwise_kernel(cols: int, stride: int, narrow: bool) -> Native:
+    """The kernel for undilated filters of ``cols`` columns at a stride, or (0, 0) for any; narrow: under LANES channels.
+
+    The last block of channels begins where it ends with the last channel, so that every vector is full.
+    """
+    pixels = SPECIAL.get((cols, stride), 4)
+    name = f"depthwise_{cols}_{stride}" if cols else "depthwise"
+    text = _HEAD.format(name=name, start="0" if narrow else "min(b * LANES, c - LANES)")
+    text += _tile(cols, stride, pixels, narrow, False) + "\n                else:\n"
+    text += _tile(cols, stride, pixels, narrow, True) + _TAIL
+    words = {w: getattr(lang, w) for w in
+             ("vload", "vload_n", "vstore", "vstore_n", "fma", "vmin", "vmax", "splat", "call_kernel")}  # fmt: skip
+    return native_source(
+        text, name, FIELDS, ceil_div=ceil_div, split=split, BYTES=BYTES, LANES=LANES, PIXELS=pixels, **words
+    )
+
+
+def block_starts(c: int) -> list[int]:
+    """First channel of every block of LANES."""
+    return [max(min(b, c - LANES), 0) for b in range(0, c, LANES)]
+
+
+def pack_taps(w: Array) -> Array:
+    """[c, 1, spatial...] to [blocks][taps][LANES], a block per entry of `block_starts`."""
+    c = w.shape[0]
+    by_tap = np.zeros((max(c, LANES), int(np.prod(w.shape[1:]))), np.float32)
+    by_tap[:c] = w.reshape(c, -1)
+    return np.ascontiguousarray(np.stack([by_tap[s : s + LANES].T for s in block_starts(c)]))
+
+
+def pack_bias(c: int) -> Any:
+    """One or c values to [blocks][LANES]."""
+
+    def pack(bias: Array) -> Array:
+        full = np.zeros(max(c, LANES), np.float32)
+        full[:c] = np.broadcast_to(bias.reshape(-1), c)
+        return np.stack([full[s : s + LANES] for s in block_starts(c)])
+
+    return pack
+
+
+@cache
+def no_bias(c: int) -> Array:
+    return np.zeros((len(block_starts(c)), LANES), np.float32)
+
+
+def accepts_depthwise(op: Any, ins: Types) -> bool:
+    """One filter for every channel, on a line or a plane."""
+    if not accepts_conv(op, ins):
+        return False
+    x, w = ins[:2]
+    assert x is not None
+    assert w is not None
+    return len(x.dims) in (3, 4) and op.group == x.dims[-1] == w.dims[0] and op.group > 1
+
+
+CHUNK_BYTES = 96 * 1024
+"""Bytes of input rows under one output row that are swept together."""
+
+
+def choose_chunk(c: int, line: int, rows: int, units: int, threads: int) -> int:
+    """Channel blocks that are swept together: so many that their rows stay in cache and every thread has its share."""
+    blocks = len(block_starts(c))
+    fit = max(CHUNK_BYTES // max(line * rows * BYTES, 1), 4)
+    parts = -(-blocks // fit)
+    if threads > 1 and units < 4 * threads:
+        parts = max(parts, min(blocks, threads))
+    return -(-blocks // parts)
+
+
+@kernel(Conv, accepts=accepts_depthwise, rank=20)
+def depthwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Vectors of channels, tiles of pixels along a row."""
+    x, w, bias, _ = (*ins, None, None)[:4]
+    assert x is not None
+    assert w is not None
+    assert w.known is not None
+    images, *sizes, c = x.dims
+    windows = op.windows(w.dims[2:]).resolved(sizes)
+    ones = (1,) * (2 - len(sizes))
+    (h, wd), (oh, ow) = (*ones, *sizes), (*ones, *outs[0].dims[1:-1])
+    (rows, cols), (sh, sw), (dh, dw) = ((*ones, *t) for t in (windows.kernel, windows.strides, windows.dilations))
+    top, left = (windows.pads[0], windows.pads[1]) if len(sizes) == 2 else (0, windows.pads[0])
+    special = dw == 1 and (cols, sw) in SPECIAL and c >= LANES
+    bias_at = no_bias(c)
+    if bias is not None and bias.known is not None:
+        bias_at = context.packed(bias.known, ("depthwise bias", c), pack_bias(c))
+    parallel = context.threads > 1 and outs[0].size * rows * cols > 2e6
+    args: dict[str, Argument] = {
+        "x": In(0), "w": context.packed(w.known, "depthwise", pack_taps), "bias": bias_at,
+        "res": In(3) if op.residual else None, "y": Out(0),
+        "xp": Pitch(In(0)), "rp": Pitch(In(3)) if op.residual else 0, "yp": Pitch(Out(0)),
+        "images": images, "h": h, "wd": wd, "c": c, "oh": oh, "ow": ow, "rows": rows, "cols": cols,
+        "sh": sh, "sw": sw, "dh": dh, "dw": dw, "top": top, "left": left,
+        "chunk": choose_chunk(c, wd, rows, images * oh, context.threads if parallel else 1),
+        **finish(op.activation).args,
+    }  # fmt: skip
+    program = depthwise_kernel(cols if special else 0, sw if special else 0, c < LANES)
+    return [Step(program, args, parallel)]
