@@ -77,14 +77,14 @@ def _channels(node: Node) -> int | None:
 
 
 def _affine_chain(graph: Graph, root: Node) -> tuple[Node, list[Node]]:
-    """The node below a chain of Add, Mul and Div by constants that ends in ``root``, and the chain, first step first."""
+    """The node below a chain of Add, Mul and Div by constants that ends in ``root``, and the chain in running order."""
     chain = [root]
     while True:
         below = chain[-1].inputs[0]
         node = None if below is None else below.node
         if below is None or node is None or graph.sole_use(below) is None:
             return chain[-1], chain[::-1]
-        if not isinstance(node.op, AFFINE) or len(node.inputs) != 2 or node.inputs[1] is None or not node.inputs[1].is_const:
+        if not isinstance(node.op, AFFINE) or node.inputs[1] is None or not node.inputs[1].is_const:
             return node, chain[::-1]
         chain.append(node)
 
@@ -141,13 +141,16 @@ def _scaled_outputs(node: Node, a: Array) -> Array | None:
     if w is None or w.ndim < 2:
         return None
     factor = a.astype(w.dtype)
-    if isinstance(op, MatMul):
-        return w * (factor[:, None] if op.trans_b else factor)
     ones = (1,) * (w.ndim - 2)
-    if isinstance(op, Conv):
-        return w * factor.reshape(-1, 1, *ones)
-    grouped = w.reshape(op.group, -1, *w.shape[1:])
-    return (grouped * factor.reshape(op.group, 1, -1, *ones)).reshape(w.shape)
+    made: Array
+    if isinstance(op, MatMul):
+        made = w * (factor[:, None] if op.trans_b else factor)
+    elif isinstance(op, Conv):
+        made = w * factor.reshape(-1, 1, *ones)
+    else:
+        grouped = w.reshape(op.group, -1, *w.shape[1:])
+        made = (grouped * factor.reshape(op.group, 1, -1, *ones)).reshape(w.shape)
+    return made
 
 
 @rule(Pat(WEIGHTED, (Pat(AFFINE, (Pat(), const()), name="x", sole_use=True), const("w"))))
@@ -186,9 +189,9 @@ def _no_auto_pad(op: Any) -> bool:
 def _scaled_inputs(op: Any, w: Array, a: Array, c: Array) -> tuple[Array, Array]:
     """The weight with every input channel multiplied by ``a``, and what a constant input ``c`` adds to each output."""
     if isinstance(op, MatMul):
-        rows = (lambda v: v) if op.trans_b else (lambda v: v[:, None])
-        total = (w.astype(F64) * rows(c)).sum(axis=-1 if op.trans_b else -2)
-        return w * rows(a.astype(w.dtype)), op.alpha * total
+        factor, shift = (v if op.trans_b else v[:, None] for v in (a.astype(w.dtype), c))
+        total = (w.astype(F64) * shift).sum(axis=-1 if op.trans_b else -2) if np.any(c) else np.zeros(1)
+        return w * factor, op.alpha * total
     ones = (1,) * (w.ndim - 2)
     if isinstance(op, ConvTranspose):
         return w * a.astype(w.dtype).reshape(-1, 1, *ones), np.zeros(1)
@@ -227,7 +230,10 @@ def _with_pads(op: Any, extra: tuple[int, ...]) -> Any:
     return dataclasses.replace(op, pads=pads, auto_pad="NOTSET")
 
 
-@rule(Pat((Conv, AveragePool), (Pat(Pad, (Pat(name="x"),), name="pad", sole_use=True, where=lambda op: op.mode == "constant"),)))
+_ZERO_PAD = Pat(Pad, (Pat(name="x"),), name="pad", sole_use=True, where=lambda op: op.mode == "constant")
+
+
+@rule(Pat((Conv, AveragePool), (_ZERO_PAD,)))
 def pad_into_window(m: Match, b: Builder) -> Result:
     op: Any = m.root.op
     rank = len(m["pad"].type.shape or ()) - 2

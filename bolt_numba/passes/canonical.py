@@ -81,7 +81,7 @@ from bolt_numba.ops.reduce import (
 from bolt_numba.ops.spatial import per_axis, resolve_pads
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
 from bolt_numba.passes.views import reshaped
-from bolt_numba.types import F32, F64, Array, TensorType
+from bolt_numba.types import F32, F64
 
 COMMUTATIVE = (Add, Mul, Max, Min, And, Or, Xor, Equal, BitwiseAnd, BitwiseOr, BitwiseXor)
 REDUCTIONS = (
@@ -227,7 +227,7 @@ def merge_clips(m: Match, b: Builder) -> Result:
 
 
 def _clip_of_clip(lo: Any, hi: Any, outer: Any) -> Any:
-    """Bounds of clipping to [lo, hi] first and to the outer bounds then; the upper bound of each wins over its lower."""
+    """Bounds of clipping to [lo, hi] and then to the outer bounds; an upper bound wins over its lower one."""
 
     def after(v: Any) -> Any:
         v = v if outer.lo is None else max(v, outer.lo)
@@ -265,7 +265,10 @@ def drop_repeated(m: Match, b: Builder) -> Result:
     return m["inner"] if type(m.op("inner")) is type(m.root.op) else None
 
 
-@rule(Pat((Conv, ConvTranspose, MaxPool, AveragePool, LpPool), (Pat(name="x"),), where=lambda op: op.auto_pad != "NOTSET"))
+WINDOWS = (Conv, ConvTranspose, MaxPool, AveragePool, LpPool)
+
+
+@rule(Pat(WINDOWS, (Pat(name="x"),), where=lambda op: op.auto_pad != "NOTSET"))
 def pin_auto_pad(m: Match, b: Builder) -> Result:
     op: Any = m.root.op
     if isinstance(op, ConvTranspose):
@@ -344,15 +347,16 @@ def prelu_to_leaky(m: Match, b: Builder) -> Result:
     return b(LeakyRelu(float(slope.flat[0])), m["x"])
 
 
-@rule(Pat(Gather, (Pat(Mul, (Pat(Cast, (const("w"),)), const("scale")), name="table"), Pat(name="at")), where=lambda op: op.axis == 0))
+_SCALED_TABLE = Pat(Mul, (Pat(Cast, (const("w"),), name="cast"), const("scale")))
+
+
+@rule(Pat(Gather, (_SCALED_TABLE, Pat(name="at")), where=lambda op: op.axis == 0))
 def lookup_before_scale(m: Match, b: Builder) -> Result:
     """Keeps a quantised embedding table narrow: only the rows that are read become floats."""
     scale, w = m["scale"].type, m["w"].type
     if len(scale.dims) != len(w.dims) or scale.dims[0] != w.dims[0]:
         return m.refuse("the scale is not per row")
-    cast = m.node("table").inputs[0]
-    assert cast is not None and cast.node is not None, "the pattern has matched a Cast"
-    rows = b(cast.node.op, b(m.root.op, m["w"], m["at"]))
+    rows = b(m.op("cast"), b(m.root.op, m["w"], m["at"]))
     return b(Mul(), rows, b(m.root.op, m["scale"], m["at"]))
 
 
@@ -367,11 +371,6 @@ def drop_where(m: Match, b: Builder) -> Result:
         if all_equal(m["cond"], wanted) and _keeps_shape(m, m[name]):
             return m[name]
     return None
-
-
-def splat(like: TensorType, value: float) -> Array:
-    """A scalar constant of the dtype of ``like``."""
-    return np.array(value, like.dtype)
 
 
 RULES: tuple[Rule, ...] = (

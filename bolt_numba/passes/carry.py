@@ -96,7 +96,8 @@ def _pointwise(node: Node, place: str, index: int, p: Perm) -> Plan | None:
         made = list(operands)
         for i in lifted:
             v = made[i]
-            assert v is not None and v.const is not None, "lifted operands are constants"
+            if v is None or v.const is None:
+                continue
             full = v.const.reshape((1,) * (rank - v.const.ndim) + v.const.shape).transpose(p)
             made[i] = b.const(full.reshape(_without_leading_ones(full.shape)), v.name)
         return _same(b, node.op, made)

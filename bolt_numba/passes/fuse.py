@@ -3,7 +3,7 @@
 fuse_residual(Conv(x) + r)                 -> Conv(x, residual r)        also MatMul; r has the result's shape
 fuse_activation(act(Conv(x)))              -> Conv(x, activation)        also ConvTranspose and MatMul
 activation_before_move(act(Reshape(Conv))) -> Reshape(act(Conv))         also Transpose, Squeeze, Unsqueeze
-fuse_chain(op(op(x), y))                   -> Chain(x, y)                the inner value has one reader and the same shape
+fuse_chain(op(op(x), y))                   -> Chain(x, y)                the inner value: one reader, same shape
 fuse_wide_matmul(x @ a, x @ b)             -> Split(x @ [a b])           off by default: to be measured
 """
 
@@ -41,7 +41,10 @@ def fuse_residual(m: Match, b: Builder) -> Result:
     return b(dataclasses.replace(op, residual=True), x, w, bias, r)
 
 
-@rule(Pat(Pointwise, (Pat((Conv, ConvTranspose, MatMul), name="y", sole_use=True),)))
+_PRODUCT = Pat((Conv, ConvTranspose, MatMul), name="y", sole_use=True)
+
+
+@rule(Pat(Pointwise, (_PRODUCT,)))
 def fuse_activation(m: Match, b: Builder) -> Result:
     act: Any = m.root.op
     node = m.node("y")
@@ -53,7 +56,7 @@ def fuse_activation(m: Match, b: Builder) -> Result:
     return b(dataclasses.replace(op, activation=act), *node.inputs)
 
 
-@rule(Pat(Pointwise, (Pat(MOVES, (Pat((Conv, ConvTranspose, MatMul), name="y", sole_use=True),), name="moved", sole_use=True),)))
+@rule(Pat(Pointwise, (Pat(MOVES, (_PRODUCT,), name="moved", sole_use=True),)))
 def activation_before_move(m: Match, b: Builder) -> Result:
     """A view or transpose between a product and its activation stands aside."""
     act: Any = m.root.op
@@ -165,7 +168,8 @@ class FuseWideMatMul:
 
 def _const(node: Node, index: int) -> Array:
     value = node.inputs[index]
-    assert value is not None and value.const is not None, "checked by _wide_part"
+    if value is None or value.const is None:
+        raise KeyError(index)
     return value.const
 
 

@@ -305,7 +305,10 @@ def _rms_norm(m: Match, b: Builder) -> Result:
     return b(RMSNormalization(axes[0] - rank, epsilon), m["x"], np.ones(normalised.dims, x.dtype))
 
 
-@rule(Pat(RMSNormalization, (Pat(Sub, (Pat(name="x"), Pat(ReduceMean, (Pat(name="x"),), name="mean"))), const("scale"))))
+_CENTRED = Pat(Sub, (Pat(name="x"), Pat(ReduceMean, (Pat(name="x"),), name="mean")))
+
+
+@rule(Pat(RMSNormalization, (_CENTRED, const("scale"))))
 def recognise_layer_norm(m: Match, b: Builder) -> Result:
     op: Any = m.root.op
     mean = m.node("mean")

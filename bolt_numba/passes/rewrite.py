@@ -1,7 +1,7 @@
 """The rewrite engine: patterns, rules, and one driver that applies rules until none fires.  It knows no operator.
 
 A rule replaces the outputs of its root node by values that it builds; the engine splices the new nodes before the root,
-refuses a result whose type differs, moves names to the replacements, drops what died, and writes every step to a `Trace`.
+refuses a result whose type differs, moves names to the replacements, drops what died and writes all to a `Trace`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from bolt_numba.ir.graph import Graph, Node, Value, graph_attributes
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import Dim, Sym, TensorType
 
-Result: TypeAlias = "Value | tuple[Value | None, ...] | None"
+Result: TypeAlias = Any
+"""What a rule gives: a `Value`, a tuple of one for each output (None where nobody reads it), or None for "no"."""
 FIRED: Counter[str] = Counter()
 """How often each rule fired in this process: the coverage check of the tests reads it."""
 SMALL_VALUE = 1024
@@ -106,9 +107,10 @@ class Match:
         """Whether exactly one operand reads the value and it is no graph output."""
         return self.graph.sole_use(value) is not None
 
-    def refuse(self, reason: str) -> None:
-        """Say why the rule does not apply; ``return m.refuse("weight is not constant")``."""
+    def refuse(self, reason: str) -> Result:
+        """Say why the rule does not apply: ``return m.refuse("weight is not constant")``."""
         self.reason = reason
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +209,11 @@ def _fits(pat: Pat, value: Value) -> bool:
             return False
         return pat.where is None or pat.where(value)
     node = value.node
-    return node is not None and value.index == 0 and isinstance(node.op, pat.op) and (
-        pat.where is None or pat.where(node.op)
+    return (
+        node is not None
+        and value.index == 0
+        and isinstance(node.op, pat.op)
+        and (pat.where is None or pat.where(node.op))
     )
 
 
@@ -328,7 +333,8 @@ class Rewriter:
                 begin()
         outputs = {id(v) for v in graph.outputs}
         todo = graph.nodes[::-1]
-        graph.nodes = kept = []
+        kept: list[Node] = []
+        graph.nodes = kept
         while todo:
             node = todo.pop()
             if not any(v.uses or id(v) in outputs for v in node.outputs):
@@ -431,8 +437,9 @@ class Rewriter:
             operands = [v for v in gone.inputs if v is not None and v.node is not None]
             gone.detach()
             for v in operands:
-                if v.node is not None and not any(o.uses or graph.is_output(o) for o in v.node.outputs):
-                    dying.append(v.node)
+                below = v.node
+                if below is not None and not any(o.uses or graph.is_output(o) for o in below.outputs):
+                    dying += [below]
 
     def _infer_again(self, node: Node) -> None:
         """Sharpen the output types of a node whose operand types became more precise."""

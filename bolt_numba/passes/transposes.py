@@ -162,13 +162,11 @@ def _region(wires: Wiring, seed: tuple[Node, str, int, Perm], closed: set[int]) 
 
 
 def _around(wires: Wiring, value: Value, p: Perm) -> list[tuple[Node, str, int, Perm]]:
-    made: list[tuple[Node, str, int, Perm]] = []
-    if value.node is not None:
-        made.append((value.node, "out", value.index, p))
-    for port in wires.ports.get(id(value), ()):
-        if port.node is not None and port.perm == identity(len(p)):
-            made.append((port.node, "in", port.index, p))
-    return made
+    """Where the permutation ``p`` of a value goes next: to the node that makes it and to its direct readers."""
+    plain = identity(len(p))
+    direct = [port for port in wires.ports.get(id(value), ()) if port.perm == plain]
+    made: list[tuple[Node, str, int, Perm]] = [(q.node, "in", q.index, p) for q in direct if q.node is not None]
+    return made if value.node is None else [(value.node, "out", value.index, p), *made]
 
 
 def _cut(wires: Wiring, plans: Plans) -> Plans:
@@ -293,6 +291,9 @@ class _Rebuild:
                 self.made[key].name, port.root.name = port.root.name, self.made[key].name
         return self.made[key]
 
+    def _rebuilt(self, root: Value) -> bool:
+        return root.node is not None and id(root.node) in self.plans
+
     def run(self) -> None:
         for node in self.graph.nodes:
             if id(node) in self.plans:
@@ -300,13 +301,13 @@ class _Rebuild:
                 continue
             for i, v in enumerate(node.inputs):
                 port = self.wires.reads.get((id(node), i))
-                if port is not None and v is not None and port.root.node is not None and id(port.root.node) in self.plans:
+                if port is not None and v is not None and self._rebuilt(port.root):
                     node.set_input(i, self.read(port))
             self.b.nodes.append(node)
         outputs = list(self.graph.outputs)
         for ports in self.wires.ports.values():
             for port in ports:
-                if port.node is None and port.root.node is not None and id(port.root.node) in self.plans:
+                if port.node is None and self._rebuilt(port.root):
                     outputs[port.index] = self.read(port)
         self.graph.outputs = outputs
         self.graph.nodes = self.b.nodes
