@@ -30,11 +30,11 @@ from bolt_numba.errors import BoltError, InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.shape import Identity
-from bolt_numba.types import type_of
+from bolt_numba.types import TensorType, type_of
 
 
 class Scope:
-    """Names that nodes may read; `captures` is set for the branch of an If, whose outer values become its inputs.
+    """Names that nodes may read; ``captured`` holds what a subgraph reads from outside, which becomes its inputs.
 
     attributes: those of the function call around the nodes.  opsets: versions that the nodes are written for.
     """
@@ -105,8 +105,13 @@ class NodeBuilder(Builder):
         return self._owner.inline(graph, self._scope)
 
     def branches(self, *graphs: onnx.GraphProto) -> tuple[list[Graph], list[Value]]:
-        """Subgraphs of control flow that all take the same captures as inputs, and those captures."""
-        return self._owner.branches(graphs, self._scope)
+        """Subgraphs without inputs that all take the same captures as inputs, and those captures."""
+        return self._owner.bodies(graphs, self._scope, ())
+
+    def body(self, graph: onnx.GraphProto, inputs: Sequence[TensorType]) -> tuple[Graph, list[Value]]:
+        """A subgraph with inputs of these types, which come before the captures, and the captures."""
+        graphs, captures = self._owner.bodies([graph], self._scope, inputs)
+        return graphs[0], captures
 
 
 class GraphReader:
@@ -153,21 +158,11 @@ class GraphReader:
                 self._named.pop(id(value), None)
         return results
 
-    def branches(self, protos: Sequence[onnx.GraphProto], outer: Scope) -> tuple[list[Graph], list[Value]]:
-        """See `NodeBuilder.branches`."""
-        scopes = []
-        for proto in protos:
-            if proto.input:
-                raise InvalidModelError(f"{self.file}: branch '{proto.name}': got inputs, wanted none")
-            scope = Scope(
-                Graph(proto.name or "branch"),
-                outer.opsets,
-                outer=outer,
-                attributes=outer.attributes,
-                depth=outer.depth,
-            )
-            self._body(proto, scope)
-            scopes.append(scope)
+    def bodies(
+        self, protos: Sequence[onnx.GraphProto], outer: Scope, inputs: Sequence[TensorType]
+    ) -> tuple[list[Graph], list[Value]]:
+        """Subgraphs of control flow as graphs of their own; each takes ``inputs``, then all captures in one order."""
+        scopes = [self._subgraph(proto, outer, inputs) for proto in protos]
         captures = {i: pair[0] for scope in scopes for i, pair in scope.captured.items()}
         for scope in scopes:
             for i, value in captures.items():
@@ -175,6 +170,26 @@ class GraphReader:
                     scope.captured[i] = (value, Value(scope.graph.unique_name(value.name), value.type))
                 scope.graph.inputs.append(scope.captured[i][1])
         return [scope.graph for scope in scopes], list(captures.values())
+
+    def _subgraph(self, proto: onnx.GraphProto, outer: Scope, inputs: Sequence[TensorType]) -> Scope:
+        graph = Graph(proto.name or "body")
+        scope = Scope(graph, outer.opsets, outer=outer, attributes=outer.attributes, depth=outer.depth + 1)
+        if len(proto.input) != len(inputs):
+            raise InvalidModelError(
+                f"{self.file}: inputs of subgraph '{graph.name}': got {len(proto.input)}, wanted {len(inputs)}"
+            )
+        self._count(len(proto.node), scope, graph.name)
+        for info, type_ in zip(proto.input, inputs, strict=True):
+            scope.values[info.name] = value = graph.add_input(info.name, type_)
+            self._named[id(value)] = value
+        self._body(proto, scope)
+        return scope
+
+    def _count(self, nodes: int, scope: Scope, name: str) -> None:
+        """Keep nested and repeated subgraphs and functions within measure."""
+        self._expanded += nodes
+        if self._expanded > MAX_EXPANDED or scope.depth > MAX_DEPTH:
+            raise InvalidModelError(f"{self.file}: '{name}': got too many nested or repeated graphs, wanted fewer")
 
     def _body(self, proto: onnx.GraphProto, scope: Scope) -> None:
         """Initializers, nodes and outputs."""
@@ -269,9 +284,7 @@ class GraphReader:
         scope: Scope,
     ) -> Sequence[Value | None]:
         """Read a function's nodes with its parameters bound to what the call gives."""
-        self._expanded += len(function.node)
-        if self._expanded > MAX_EXPANDED or scope.depth > MAX_DEPTH:
-            raise InvalidModelError(f"{self.file}: function '{function.name}': got too many nested or repeated calls")
+        self._count(len(function.node), scope, function.name)
         if len(inputs) > len(function.input) or len(node.output) > len(function.output):
             raise InvalidModelError(
                 f"{self.file}: call '{label(node)}' of function '{function.name}': got {len(inputs)} inputs and "

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
 
 from bolt_numba.converters.onnx.graph import NodeBuilder
 from bolt_numba.converters.onnx.operands import ints, known_ints, known_scalar, rank_of, static_dim
 from bolt_numba.converters.onnx.registry import reader
 from bolt_numba.converters.onnx.tensor import dtype_of
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.control import If
 from bolt_numba.ops.fill import ConstantOfShape, EyeLike, Range, Trilu
 from bolt_numba.ops.pointwise import Cast
 from bolt_numba.ops.shape import (
@@ -291,19 +289,3 @@ def _space_to_depth_crd(b: NodeBuilder, x: Value, blocksize: int) -> Any:
     blocks = b(Reshape(), x, ints([n, c, oh, blocksize, ow, blocksize]))
     moved = b(Transpose((0, 1, 3, 5, 2, 4)), blocks)
     return b(Reshape(), moved, ints([n, c * blocksize * blocksize, oh, ow]))
-
-
-@reader("If")
-def if_(b: NodeBuilder, condition: Value, *, then_branch: onnx.GraphProto, else_branch: onnx.GraphProto) -> Any:
-    """Both branches take all captures, in one order; of a constant condition only the branch taken is read."""
-    known = known_scalar(condition)
-    if known is not None:
-        results = b.inline(then_branch if known else else_branch)
-        if len(results) != len(b.outputs):
-            raise b.invalid("outputs of the branch", len(results), len(b.outputs))
-        return results
-    graphs, captures = b.branches(then_branch, else_branch)
-    counts = [len(g.outputs) for g in graphs]
-    if counts != [len(b.outputs)] * 2:
-        raise b.invalid("outputs of the branches", counts, f"{len(b.outputs)} each")
-    return b.node(If(*graphs), condition, *captures).outputs
