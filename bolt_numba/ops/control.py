@@ -193,7 +193,7 @@ class Scan(ControlFlow):
             raise self.fail("lengths of the scanned inputs", sorted(lengths), "one length")
         results: list[list[Any]] = [[] for _ in self.body.outputs[self.states :]]
         for trip in range(lengths.pop()):
-            outs = run(self.body, [*state, *(np.ascontiguousarray(a[trip]) for a in scanned), *captures])
+            outs = run(self.body, [*state, *(np.asarray(a[trip], order="C") for a in scanned), *captures])
             state = list(outs[: self.states])
             for kept, value in zip(results, outs[self.states :], strict=True):
                 kept.append(value)
