@@ -95,11 +95,7 @@ class Inline(Late):
         self.function = function
 
     def _make(self) -> Any:
-        numba = _numba()
-        return numba.njit(
-            _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, nogil=True, error_model="numpy",
-            boundscheck=False, forceinline=True, fastmath=set(FASTMATH),
-        )(self.function)  # fmt: skip
+        return _helper_type(self)
 
     def key(self, seen: set[int]) -> Iterator[bytes]:
         yield from _function_key(self.function, seen)
@@ -411,6 +407,8 @@ def _numba() -> Any:
     @typeof_impl.register(Late)  # type: ignore[untyped-decorator]
     def typeof_late(value: Late, context: Any) -> Any:
         resolved = value.resolve()
+        if isinstance(value, Inline):
+            return resolved
         cpu_target.typing_context.refresh()
         cpu_target.target_context.refresh()
         return cpu_target.typing_context.resolve_value_type(resolved)
@@ -418,26 +416,76 @@ def _numba() -> Any:
     return numba
 
 
-def compile_module(kernel: Native) -> Any:
-    """The optimised LLVM module of a kernel; its only visible function is ``kernel.symbol``."""
-    numba = _numba()
-    from numba.core import compiler, types
-    from numba.core.compiler_lock import global_compiler_lock
+def _helper_type(helper: Inline) -> Any:
+    """Numba type of a helper: for each combination of argument types, LLVM code that is only ever linked."""
+    from numba.core import types, utils
     from numba.core.registry import cpu_target
+    from numba.core.typing.templates import AbstractTemplate
+
+    known: dict[Any, Any] = {}
+    names = utils.pysignature(helper.function)
+
+    class Helper(AbstractTemplate):  # type: ignore[misc]
+        key = helper
+
+        def generic(self, args: Any, kws: Any) -> Any:
+            bound = names.bind(*args, **kws)
+            given = tuple(
+                bound.arguments[name] if name in bound.arguments else types.Omitted(parameter.default)
+                for name, parameter in names.parameters.items()
+            )
+            if given not in known:
+                result = _lower(helper.function, given, None, FASTMATH, inlined=True)
+                cpu_target.target_context.insert_user_function(helper, result.fndesc, [result.library])
+                known[given] = result.signature.replace(pysig=names)
+            return known[given]
+
+    Helper.__name__ = helper.name
+    return types.Function(Helper)
+
+
+def _lower(function: Any, arguments: Any, result: Any, fastmath: frozenset[str], inlined: bool = False) -> Any:
+    """Numba's front end: typed, lowered to LLVM, neither optimised nor made executable."""
+    from numba.core import compiler
+    from numba.core.codegen import JITCodeLibrary
+    from numba.core.registry import cpu_target
+
+    class LinkOnly(JITCodeLibrary):  # type: ignore[misc]
+        """Code that is optimised only within its callers."""
+
+        def _optimize_final_module(self) -> None:
+            pass
+
+        def _finalize_final_module(self) -> None:
+            self._finalize_dynamic_globals()
+            self._verify_declare_only_symbols()
+            self._finalized = True
 
     flags = compiler.Flags()
     flags.no_cpython_wrapper = flags.no_cfunc_wrapper = flags.no_compile = flags.release_gil = True
     flags.nrt, flags.boundscheck, flags.error_model = False, False, "numpy"
-    flags.fastmath = set(kernel.fastmath)
-    typing, targets = cpu_target.typing_context, cpu_target.target_context
+    flags.fastmath, flags.forceinline = set(fastmath), inlined
+    targets = cpu_target.target_context
+    library = LinkOnly(targets.codegen(), function.__name__) if inlined else None
+    return compiler.compile_extra(
+        cpu_target.typing_context, targets, function, arguments, result, flags, {}, library=library
+    )
+
+
+def compile_module(kernel: Native) -> Any:
+    """The optimised LLVM module of a kernel; its only visible function is ``kernel.symbol``."""
+    numba = _numba()
+    from numba.core import types
+    from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.registry import cpu_target
+
+    targets = cpu_target.target_context
     record = numba.from_dtype(kernel.params)
     with global_compiler_lock:
         Word("vload").resolve()
-        typing.refresh()
+        cpu_target.typing_context.refresh()
         targets.refresh()
-        result = compiler.compile_extra(
-            typing, targets, kernel.body, (record, types.intp, types.intp), types.void, flags, {}
-        )
+        result = _lower(kernel.body, (record, types.intp, types.intp), types.void, kernel.fastmath)
         library = result.library
         library.add_ir_module(_entry(result.fndesc, library, targets, kernel.symbol))
         return _link(library, kernel.symbol)
