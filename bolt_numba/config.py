@@ -26,7 +26,8 @@ class Switch:
 CACHE_DIR = Switch("BOLT_NUMBA_CACHE_DIR", "the user's cache folder", "where compiled kernels are kept")
 NUM_THREADS = Switch("BOLT_NUMBA_NUM_THREADS", "the processors of this process", "threads of a session")
 ISA = Switch("BOLT_NUMBA_ISA", "what the processor has", "force lower instructions: avx512, avx2 or generic")
-SWITCHES = (CACHE_DIR, NUM_THREADS, ISA)
+CHECK = Switch("BOLT_NUMBA_CHECK", "0", "1: check the graph against the spec after every stage of the passes")
+SWITCHES = (CACHE_DIR, NUM_THREADS, ISA, CHECK)
 
 
 def default_threads() -> int:

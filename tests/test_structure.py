@@ -14,6 +14,7 @@ import pytest
 
 import bolt_numba
 from bolt_numba import ops
+from bolt_numba.config import SWITCHES
 from bolt_numba.ops.registry import OPS
 
 ROOT = Path(__file__).parent.parent
@@ -180,6 +181,13 @@ def test_importing_everything_but_kernels_leaves_numba_alone() -> None:
     ]
     code = f"import sys, importlib\nfor m in {modules!r}: importlib.import_module(m)\nassert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_environment_variable_is_in_the_table_and_in_the_docs() -> None:
+    used = {name for f in PACKAGE for name in re.findall(r"\bBOLT_NUMBA_[A-Z_]+\b", f.read_text())}
+    assert used == {switch.name for switch in SWITCHES}
+    usage = (ROOT / "docs" / "usage.md").read_text()
+    assert all(f"`{name}`" in usage for name in used)
 
 
 def test_import_is_quick() -> None:
