@@ -25,24 +25,24 @@ from bolt_numba.types import Array, TensorType
 FIELDS = {
     "x": PTR, "w": PTR, "bias": PTR, "res": PTR, "y": PTR, "xp": I64, "rp": I64, "yp": I64,
     "images": I64, "h": I64, "wd": I64, "c": I64, "oh": I64, "ow": I64, "rows": I64, "cols": I64,
-    "sh": I64, "sw": I64, "dh": I64, "dw": I64, "top": I64, "left": I64, "chunk": I64,
+    "sh": I64, "sw": I64, "dh": I64, "dw": I64, "top": I64, "left": I64, "taps": PTR, "chunk": I64,
     "lo": F32, "hi": F32, "act": PTR,
 }  # fmt: skip
 """Parameters.  x: [images, h, wd, c], pixels ``xp`` elements apart · w: packed, see `pack_taps` · bias: [blocks * LANES]
 · res, y: [images, oh, ow, c], pixels ``rp`` and ``yp`` apart (res may be 0) · rows, cols: of the filter · top, left:
-begin pads · chunk: channel blocks that are swept together · act: see `epilogue.Finish`."""
+begin pads · taps: i64 [rows * cols][2], pixels and columns from a window's first input to each tap · chunk: channel blocks that are swept together · act: see `epilogue.Finish`."""
 
-SPECIAL = {(3, 1): 4, (3, 2): 4, (5, 1): 4, (5, 2): 4}
+SPECIAL = {(3, 1): 4, (3, 2): 4, (5, 1): 8, (5, 2): 8, (7, 1): 8}
 """Filter columns and stride, undilated, with a kernel of their own: pixels of its tile.  Others share one kernel."""
 
 _HEAD = """
 def {name}(p, tid, nthreads):
     x_all, w_all, bias, res_all, y_all, lo, hi, act = p.x, p.w, p.bias, p.res, p.y, p.lo, p.hi, p.act
     xp, rp, yp, h, wd, c, oh, ow = 4 * p.xp, 4 * p.rp, 4 * p.yp, p.h, p.wd, p.c, p.oh, p.ow
-    rows, cols, sh, sw, dh, dw, top, left, chunk = p.rows, p.cols, p.sh, p.sw, p.dh, p.dw, p.top, p.left, p.chunk
+    rows, cols, sh, sw, dh, top, left, taps, chunk = p.rows, p.cols, p.sh, p.sw, p.dh, p.top, p.left, p.taps, p.chunk
     blocks, lines = ceil_div(c, LANES), p.images * oh
-    row_step, tap_step, w_step = dh * wd * xp, dw * xp, cols * BYTES
-    reach = (PIXELS - 1) * sw + (cols - 1) * dw
+    row_step, w_step, across = dh * wd * xp, cols * BYTES, sw * xp
+    reach = (PIXELS - 1) * sw + (cols - 1) * p.dw
     first, last = split(ceil_div(blocks, chunk) * lines, tid, nthreads)
     for unit in range(first, last):
         b_lo = unit // lines * chunk
@@ -51,7 +51,7 @@ def {name}(p, tid, nthreads):
         up = line % oh * sh - top
         r_lo = ceil_div(max(-up, 0), dh)
         r_hi = max(min(ceil_div(h - up, dh), rows), r_lo)
-        x_line = x_all + ((line // oh) * h + up + r_lo * dh) * wd * xp
+        x_line = x_all + ((line // oh) * h + up{skipped}) * wd * xp
         w_line = w_all + r_lo * w_step
         j = 0
         while j < ow:
@@ -108,23 +108,29 @@ def _shared_loads(cols: int, stride: int, pixels: int, guarded: bool) -> list[st
 
 
 def _any_taps(pixels: int, narrow: bool, guarded: bool) -> list[str]:
-    """One row of taps of any number, stride and dilation."""
+    """One tap of any filter."""
     load, n = ("vload_n", ", n") if narrow else ("vload", "")
-    lines = ["for s in range(cols):", "    v = vload(wa + s * BYTES)", "    xs = xa + s * tap_step"]
+    lines = ["v, xs = vload(wa), xa + load_i64(taps + 16 * t) * xp", "wa += BYTES"]
+    lines += ["q = load_i64(taps + 16 * t + 8)"] * guarded
     for i in range(pixels):
-        indent = "    "
+        indent = ""
         if guarded:
-            lines.append(f"    if s * dw + {i} * sw >= q_lo and s * dw + {i} * sw < q_hi:")
-            indent = "        "
-        lines.append(f"{indent}acc{i} = fma({load}(xs + {i} * sw * xp{n}), v, acc{i})")
+            lines.append(f"if q + {i} * sw >= q_lo and q + {i} * sw < q_hi:")
+            indent = "    "
+        lines.append(f"{indent}acc{i} = fma({load}(xs + {i} * across{n}), v, acc{i})")
     return lines
 
 
 def _tile(cols: int, stride: int, pixels: int, narrow: bool, guarded: bool) -> str:
     """Text of one register tile."""
-    taps = _shared_loads(cols, stride, pixels, guarded) if cols else _any_taps(pixels, narrow, guarded)
-    lines = [f"acc{i} = vload(bias + b * BYTES)" for i in range(pixels)] + ["for _r in range(r_lo, r_hi):"]
-    lines += ["    " + line for line in [*taps, "xa += row_step", "wa += w_step"]]
+    lines = [f"acc{i} = vload(bias + b * BYTES)" for i in range(pixels)]
+    if cols:
+        taps = [*_shared_loads(cols, stride, pixels, guarded), "xa += row_step", "wa += w_step"]
+        lines.append("for _r in range(r_lo, r_hi):")
+    else:
+        taps = _any_taps(pixels, narrow, guarded)
+        lines.append("for t in range(r_lo * cols, r_hi * cols):")
+    lines += ["    " + line for line in taps]
     return "\n".join(" " * 20 + line for line in [*lines, *_finish(pixels, narrow, guarded)])
 
 
@@ -136,11 +142,12 @@ def depthwise_kernel(cols: int, stride: int, narrow: bool) -> Native:
     """
     pixels = SPECIAL.get((cols, stride), 4)
     name = f"depthwise_{cols}_{stride}" if cols else "depthwise"
-    text = _HEAD.format(name=name, start="0" if narrow else "min(b * LANES, c - LANES)")
+    start, skipped = "0" if narrow else "min(b * LANES, c - LANES)", " + r_lo * dh" if cols else ""
+    text = _HEAD.format(name=name, start=start, skipped=skipped)
     text += _tile(cols, stride, pixels, narrow, False) + "\n                else:\n"
     text += _tile(cols, stride, pixels, narrow, True) + _TAIL
     words = {w: getattr(lang, w) for w in
-             ("vload", "vload_n", "vstore", "vstore_n", "fma", "vmin", "vmax", "splat", "call_kernel")}  # fmt: skip
+             ("vload", "vload_n", "vstore", "vstore_n", "fma", "vmin", "vmax", "splat", "load_i64", "call_kernel")}  # fmt: skip
     return native_source(
         text, name, FIELDS, ceil_div=ceil_div, split=split, BYTES=BYTES, LANES=LANES, PIXELS=pixels, **words
     )
@@ -175,6 +182,13 @@ def no_bias(c: int) -> Array:
     return np.zeros((len(block_starts(c)), LANES), np.float32)
 
 
+@cache
+def tap_table(kernel: tuple[int, int], dilations: tuple[int, int], width: int) -> Array:
+    """For every tap: pixels from the window's first input to this one, and columns of these."""
+    r, s = (i.reshape(-1) for i in np.mgrid[: kernel[0], : kernel[1]])
+    return np.stack([r * dilations[0] * width + s * dilations[1], s * dilations[1]], axis=1).astype(np.int64)
+
+
 def accepts_depthwise(op: Any, ins: Types) -> bool:
     """One filter for every channel, on a line or a plane."""
     if not accepts_conv(op, ins):
@@ -192,7 +206,7 @@ CHUNK_BYTES = 96 * 1024
 def choose_chunk(c: int, line: int, rows: int, units: int, threads: int) -> int:
     """Channel blocks that are swept together: so many that their rows stay in cache and every thread has its share."""
     blocks = len(block_starts(c))
-    fit = max(CHUNK_BYTES // max(line * rows * BYTES, 1), 4)
+    fit = min(max(CHUNK_BYTES // max(line * rows * BYTES, 1), 4), 10)
     parts = -(-blocks // fit)
     if threads > 1 and units < 4 * threads:
         parts = max(parts, min(blocks, threads))
@@ -223,6 +237,7 @@ def depthwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context)
         "xp": Pitch(In(0)), "rp": Pitch(In(3)) if op.residual else 0, "yp": Pitch(Out(0)),
         "images": images, "h": h, "wd": wd, "c": c, "oh": oh, "ow": ow, "rows": rows, "cols": cols,
         "sh": sh, "sw": sw, "dh": dh, "dw": dw, "top": top, "left": left,
+        "taps": tap_table((rows, cols), (dh, dw), wd),
         "chunk": choose_chunk(c, wd, rows, images * oh, context.threads if parallel else 1),
         **finish(op.activation).args,
     }  # fmt: skip
