@@ -1,0 +1,224 @@
+"""MaxPool and AveragePool over channels-last f32: vectors run over the channels, windows are cut at the borders.
+
+One kernel for 1 to 3 spatial axes; missing ones have length 1.  Where a window starts and how many of its taps lie
+inside the input comes from small tables per axis, so strides, dilations, pads and ceil mode cost nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.lang import (
+    BYTES,
+    LANES,
+    load_i64,
+    splat,
+    split,
+    vload,
+    vload_n,
+    vmax,
+    vstore,
+    vstore_n,
+)
+from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
+from bolt_numba.ops.pool import AveragePool, MaxPool
+from bolt_numba.types import F32, Array, TensorType
+
+PARALLEL_LOADS = 1 << 18
+"""Input elements read in about 20 us."""
+LOWEST = float("-inf")
+ROW = 24
+"""Bytes of a table row: offset of the first tap inside, taps inside, taps that count for the mean."""
+
+
+@inline
+def start_max(count: int) -> Any:
+    return splat(np.float32(LOWEST))
+
+
+@inline
+def join_max(a: Any, b: Any) -> Any:
+    return vmax(a, b)
+
+
+@inline
+def finish_max(a: Any, count: int) -> Any:
+    return a
+
+
+@inline
+def start_mean(count: int) -> Any:
+    return splat(np.float32(0))
+
+
+@inline
+def join_mean(a: Any, b: Any) -> Any:
+    return a + b
+
+
+@inline
+def finish_mean(a: Any, count: int) -> Any:
+    return a / splat(np.float32(count))
+
+
+def _windows(start: Any, join: Any, finish: Any) -> tuple[Any, Any]:
+    """Helpers that reduce one window: over four vectors of channels, and over up to LANES channels."""
+
+    @inline
+    def wide(x: int, y: int, nd: int, nh: int, nw: int, far: int, down: int, right: int, count: int) -> None:
+        a0, a1, a2, a3 = start(count), start(count), start(count), start(count)
+        for u in range(nd):
+            for v in range(nh):
+                tap = x + u * far + v * down
+                for _ in range(nw):
+                    a0 = join(a0, vload(tap))
+                    a1 = join(a1, vload(tap + BYTES))
+                    a2 = join(a2, vload(tap + 2 * BYTES))
+                    a3 = join(a3, vload(tap + 3 * BYTES))
+                    tap += right
+        vstore(y, finish(a0, count))
+        vstore(y + BYTES, finish(a1, count))
+        vstore(y + 2 * BYTES, finish(a2, count))
+        vstore(y + 3 * BYTES, finish(a3, count))
+
+    @inline
+    def narrow(x: int, y: int, nd: int, nh: int, nw: int, far: int, down: int, right: int, count: int, n: int) -> None:
+        a = start(count)
+        for u in range(nd):
+            for v in range(nh):
+                tap = x + u * far + v * down
+                for _ in range(nw):
+                    a = join(a, vload(tap) if n == LANES else vload_n(tap, n))
+                    tap += right
+        if n == LANES:
+            vstore(y, finish(a, count))
+        else:
+            vstore_n(y, finish(a, count), n)
+
+    return wide, narrow
+
+
+def _pool(name: str, start: Any, join: Any, finish: Any) -> Native:
+    """Kernel of one kind of pool.
+
+    x: [n, d, h, w, c] f32 · y: [positions] rows of c f32, ``pitch`` apart; depths, heights, widths: tables (`ROW`);
+    far, down, right: bytes from tap to tap along d, h and w; image: bytes of x[0].
+    """
+    wide, narrow = _windows(start, join, finish)
+
+    def body(p: Any, tid: int, nthreads: int) -> None:
+        c, far, down, right = p.c, p.far, p.down, p.right
+        at, hi = split(p.rows * p.ow, tid, nthreads)
+        while at < hi:
+            row = at // p.ow
+            first = at - row * p.ow
+            todo = min(p.ow - first, hi - at)
+            plane = row // p.oh
+            image = plane // p.od
+            h = p.heights + ROW * (row - plane * p.oh)
+            d = p.depths + ROW * (plane - image * p.od)
+            base = p.x + image * p.image + load_i64(d) + load_i64(h)
+            nd, nh = load_i64(d + 8), load_i64(h + 8)
+            counted = load_i64(d + 16) * load_i64(h + 16)
+            for i in range(first, first + todo):
+                w = p.widths + ROW * i
+                x, nw = base + load_i64(w), load_i64(w + 8)
+                y = p.y + 4 * p.pitch * (row * p.ow + i)
+                count = max(counted * load_i64(w + 16), 1)
+                done = 0
+                while done + 4 * LANES <= c:
+                    wide(x + 4 * done, y + 4 * done, nd, nh, nw, far, down, right, count)
+                    done += 4 * LANES
+                while done < c:
+                    narrow(x + 4 * done, y + 4 * done, nd, nh, nw, far, down, right, count, min(c - done, LANES))
+                    done += LANES
+            at += todo
+
+    body.__name__ = name
+    pointers = dict.fromkeys(("x", "y", "depths", "heights", "widths"), PTR)
+    sizes = dict.fromkeys(("rows", "od", "oh", "ow", "c", "image", "far", "down", "right", "pitch"), I64)
+    return native(fastmath=None, **pointers, **sizes)(body)
+
+
+max_pool_f32 = _pool("max_pool_f32", start_max, join_max, finish_max)
+average_pool_f32 = _pool("average_pool_f32", start_mean, join_mean, finish_mean)
+
+
+def _table(size: int, out: int, kernel_size: int, stride: int, dilation: int, pads: tuple[int, int], all_count: bool,
+           step: int) -> Array:  # fmt: skip
+    """Rows (`ROW`) of one axis; ``step``: bytes from element to element."""
+    first = np.arange(out, dtype=np.int64) * stride - pads[0]
+    skipped = np.minimum(np.maximum(-(first // dilation), 0), kernel_size)
+    below = np.clip(-((first - size) // dilation), 0, kernel_size)  # taps before the end of the input
+    inside = np.maximum(below - skipped, 0)
+    counted = np.clip(-((first - size - pads[1]) // dilation), 0, kernel_size) if all_count else inside
+    start = np.where(inside > 0, first + skipped * dilation, 0)
+    return np.ascontiguousarray(np.stack([start * step, inside, counted], axis=1))
+
+
+def _accepts(op: Any, ins: Types) -> bool:
+    x = ins[0]
+    if x is None or x.dtype != F32 or op.layout != "NHWC" or len(op.kernel_shape) > 3:
+        return False
+    return not getattr(op, "indices", False)
+
+
+def _step(op: Any, program: Native, x: TensorType, out: TensorType) -> list[Step]:
+    if not out.size:
+        return []
+    n, *sizes, c = x.dims
+    windows = op.windows.resolved(sizes)
+    rank = len(sizes)
+    all_count = getattr(op, "count_include_pad", False)
+    steps = [4 * c * math.prod(sizes[i + 1 :]) for i in range(rank)]
+    tables = [
+        _table(sizes[i], out.dims[1 + i], windows.kernel[i], windows.strides[i], windows.dilations[i],
+               (windows.pads[i], windows.pads[rank + i]), all_count, steps[i])
+        for i in range(rank)
+    ]  # fmt: skip
+    taps = [d * s for d, s in zip(windows.dilations, steps, strict=True)]
+    outs = list(out.dims[1:-1])
+    single = np.array([[0, 1, 1]], dtype=np.int64)
+    if rank == 1:  # rows are what threads share
+        tables, taps, outs = [single, *tables, single], [0, *taps, 0], [1, *outs, 1]
+    while len(tables) < 3:
+        tables, taps, outs = [single, *tables], [0, *taps], [1, *outs]
+    args: dict[str, Argument] = {
+        "x": In(0),
+        "y": Out(0),
+        "depths": tables[0],
+        "heights": tables[1],
+        "widths": tables[2],
+        "rows": n * outs[0] * outs[1],
+        "od": outs[0],
+        "oh": outs[1],
+        "ow": outs[2],
+        "c": c,
+        "image": 4 * c * math.prod(sizes),
+        "far": taps[0],
+        "down": taps[1],
+        "right": taps[2],
+        "pitch": Pitch(Out(0)),
+    }
+    return [Step(program, args, out.size * math.prod(windows.kernel) >= PARALLEL_LOADS)]
+
+
+@kernel(MaxPool, accepts=_accepts)
+def max_pool(op: MaxPool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Channels-last f32, 1 to 3 spatial axes, no indices."""
+    x = ins[0]
+    assert x is not None
+    return _step(op, max_pool_f32, x, outs[0])
+
+
+@kernel(AveragePool, accepts=_accepts)
+def average_pool(op: AveragePool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Channels-last f32, 1 to 3 spatial axes."""
+    x = ins[0]
+    assert x is not None
+    return _step(op, average_pool_f32, x, outs[0])
