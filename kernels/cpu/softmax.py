@@ -1,0 +1,384 @@
+"""Softmax and its logarithm, positions of extremes, running sums and the k greatest, along any one axis."""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.lang import (
+    BYTES,
+    I64,
+    LANES,
+    PTR,
+    inline,
+    lane,
+    lanes_below,
+    load_f32,
+    load_i32,
+    native,
+    reduce_add,
+    reduce_max,
+    select,
+    splat,
+    split,
+    store_f32,
+    store_i32,
+    store_i64,
+    vload,
+    vload_n,
+    vmax,
+    vstore,
+    vstore_n,
+)
+from bolt_numba.kernels.cpu.reduce import around_axis, axis_form, generated
+from bolt_numba.kernels.cpu.vmath import vexp, vlog
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.ops import reduce as ops
+from bolt_numba.ops.registry import normalise_axis
+from bolt_numba.types import F32, I32, TensorType, dtype_name
+from bolt_numba.types import I64 as I64_TYPE
+
+PARALLEL = 1 << 14
+"""Elements from which a second thread pays: each costs an exponential or two comparisons."""
+
+
+@inline
+def row_max(x, n):
+    """Greatest of ``n`` contiguous f32; NaN is passed over, -inf for none."""
+    low = splat(-math.inf)
+    a, b = low, low
+    i = 0
+    while i + 2 * LANES <= n:
+        a, b = vmax(vload(x + 4 * i), a), vmax(vload(x + 4 * i + BYTES), b)
+        i += 2 * LANES
+    while i < n:
+        v = select(lanes_below(n - i), vload_n(x + 4 * i, n - i), low)
+        a = vmax(v, a)
+        i += LANES
+    return reduce_max(vmax(a, b))
+
+
+@inline
+def exp_row(x, y, n, top):
+    """``y = exp(x - top)`` for a row; the sum."""
+    t = splat(top)
+    a = splat(0.0)
+    b = a
+    i = 0
+    while i + 2 * LANES <= n:
+        u, v = vexp(vload(x + 4 * i) - t), vexp(vload(x + 4 * i + BYTES) - t)
+        vstore(y + 4 * i, u)
+        vstore(y + 4 * i + BYTES, v)
+        a, b = a + u, b + v
+        i += 2 * LANES
+    while i < n:
+        u = select(lanes_below(n - i), vexp(vload_n(x + 4 * i, n - i) - t), splat(0.0))
+        vstore_n(y + 4 * i, u, n - i)
+        a = a + u
+        i += LANES
+    return reduce_add(a + b)
+
+
+@inline
+def finite_or_zero(top):
+    """The number to subtract before exp: 0 where a whole line is -inf."""
+    return np.float32(0.0) if top == -math.inf else top
+
+
+@inline
+def scale_row(y, n, factor):
+    f = splat(factor)
+    i = 0
+    while i + LANES <= n:
+        vstore(y + 4 * i, vload(y + 4 * i) * f)
+        i += LANES
+    if i < n:
+        vstore_n(y + 4 * i, vload_n(y + 4 * i, n - i) * f, n - i)
+
+
+@native(x=PTR, y=PTR, rows=I64, n=I64)
+def softmax_rows(p, tid, nthreads):
+    """Last axis: maximum, exponentials and their sum, scaling; a row stays in the first-level cache."""
+    x, y, n = p.x, p.y, p.n
+    first, last = split(p.rows, tid, nthreads)
+    for row in range(first, last):
+        source, target = x + 4 * row * n, y + 4 * row * n
+        total = exp_row(source, target, n, finite_or_zero(row_max(source, n)))
+        scale_row(target, n, np.float32(1.0) / (np.float32(1.0) if total == np.float32(0.0) else total))
+
+
+@native(x=PTR, y=PTR, rows=I64, n=I64)
+def log_softmax_rows(p, tid, nthreads):
+    """Last axis: maximum, sum of exponentials (the second pass writes nothing), difference."""
+    x, y, n = p.x, p.y, p.n
+    first, last = split(p.rows, tid, nthreads)
+    for row in range(first, last):
+        source, target = x + 4 * row * n, y + 4 * row * n
+        top = splat(finite_or_zero(row_max(source, n)))
+        sums = splat(0.0)
+        for i in range(0, n, LANES):
+            v = vexp(vload_n(source + 4 * i, n - i) - top)
+            sums = sums + select(lanes_below(n - i), v, splat(0.0))
+        lost = splat(lane(vlog(splat(reduce_add(sums))), 0))
+        for i in range(0, n, LANES):
+            vstore_n(target + 4 * i, (vload_n(source + 4 * i, n - i) - top) - lost, n - i)
+
+
+@native(x=PTR, y=PTR, outer=I64, n=I64, inner=I64, blocks=I64, logarithm=I64)
+def softmax_columns(p, tid, nthreads):
+    """Any other axis: a vector of neighbouring columns at a time."""
+    x, y, n, inner, blocks, logarithm = p.x, p.y, p.n, p.inner, p.blocks, p.logarithm
+    first, last = split(p.outer * blocks, tid, nthreads)
+    for item in range(first, last):
+        o = item // blocks
+        column = (item - o * blocks) * LANES
+        width = inner - column
+        source, target = x + 4 * (o * n * inner + column), y + 4 * (o * n * inner + column)
+        top = splat(-math.inf)
+        for i in range(n):
+            top = vmax(vload_n(source + 4 * i * inner, width), top)
+        top = select(top == -math.inf, splat(0.0), top)
+        sums = splat(0.0)
+        for i in range(n):
+            e = vexp(vload_n(source + 4 * i * inner, width) - top)
+            if not logarithm:
+                vstore_n(target + 4 * i * inner, e, width)
+            sums = sums + e
+        if logarithm:
+            lost = vlog(sums)
+            for i in range(n):
+                vstore_n(target + 4 * i * inner, (vload_n(source + 4 * i * inner, width) - top) - lost, width)
+        else:
+            factor = 1.0 / select(sums == 0.0, splat(1.0), sums)
+            for i in range(n):
+                vstore_n(target + 4 * i * inner, vload_n(target + 4 * i * inner, width) * factor, width)
+
+
+def _has_form(op: Any, ins: Types) -> bool:
+    return axis_form(op, ins) is not None
+
+
+@kernel(ops.Softmax, ops.LogSoftmax, accepts=_has_form, inplace=(0,))
+def softmax_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Rows for the last axis, columns for the others; each element is written after its last read."""
+    form = axis_form(op, ins)
+    assert form is not None, "accepts() has tested this"
+    outer, n, inner = form
+    logarithm = isinstance(op, ops.LogSoftmax)
+    parallel = outer * n * inner > PARALLEL
+    if inner == 1:
+        made = log_softmax_rows if logarithm else softmax_rows
+        return [Step(made, {"x": In(0), "y": Out(0), "rows": outer, "n": n}, parallel and outer > 1)]
+    blocks = -(-inner // LANES)
+    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "outer": outer, "n": n, "inner": inner, "blocks": blocks}
+    args["logarithm"] = int(logarithm)
+    return [Step(softmax_columns, args, parallel and outer * blocks > 1)]
+
+
+# ---------------------------------------------------------------------------------------------- positions of extremes
+
+
+def _arg_text(name: str, sign: str, last: bool) -> str:
+    """Positions along axis 1 of ``[outer, n, inner]``; ``sign`` says when an element beats the best so far.
+
+    The first (or last) NaN beats everything, as in NumPy.
+    """
+    beats = f"(v {sign}= best) | (v != v)" if last else f"(v {sign} best) | ((v != v) & (best == best))"
+    tie = ">" if last else "<"
+    return f"""
+def {name}(p, tid, nthreads):
+    x, y, n, inner, blocks = p.x, p.y, p.n, p.inner, p.blocks
+    first, last = split(p.outer * blocks, tid, nthreads)
+    for item in range(first, last):
+        o = item // blocks
+        if inner == 1:
+            source = x + 4 * o * n
+            best = splat(load_f32(source))
+            where = splat(i32(0))
+            at = iota()
+            for i in range(0, n, LANES):
+                v = vload_n(source + 4 * i, n - i)
+                wins = ({beats}) & lanes_below(n - i)
+                best, where = select(wins, v, best), select(wins, at, where)
+                at = at + LANES
+            top, place = lane(best, 0), lane(where, 0)
+            for j in range(1, LANES):
+                v, k = lane(best, j), lane(where, j)
+                equal = (v == top) | ((v != v) & (top != top))
+                if (v {sign} top) | ((v != v) & (top == top)) | (equal & (k {tie} place)):
+                    top, place = v, k
+            store_i64(y + 8 * o, i64(place))
+        else:
+            column = (item - o * blocks) * LANES
+            width = min(inner - column, LANES)
+            source = x + 4 * (o * n * inner + column)
+            best = vload_n(source, width)
+            where = splat(i32(0))
+            for i in range(1, n):
+                v = vload_n(source + 4 * i * inner, width)
+                wins = {beats}
+                best, where = select(wins, v, best), select(wins, splat(i32(i)), where)
+            for j in range(width):
+                store_i64(y + 8 * (o * inner + column + j), i64(lane(where, j)))
+"""
+
+
+@kernel(ops.ArgMax, ops.ArgMin, accepts=_has_form)
+def arg_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """A best value and its place in each lane."""
+    form = axis_form(op, ins)
+    assert form is not None, "accepts() has tested this"
+    outer, n, inner = form
+    name = f"{op.name.lower()}_{'last' if op.select_last_index else 'first'}"
+    text = _arg_text(name, ">" if isinstance(op, ops.ArgMax) else "<", op.select_last_index)
+    made = generated(text, name, x=PTR, y=PTR, outer=I64, n=I64, inner=I64, blocks=I64)
+    blocks = 1 if inner == 1 else -(-inner // LANES)
+    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "outer": outer, "n": n, "inner": inner, "blocks": blocks}
+    return [Step(made, args, outer * n * inner > 4 * PARALLEL and outer * blocks > 1)]
+
+
+# --------------------------------------------------------------------------------------------------------- running sums
+
+
+def _cumsum_text(dtype: str) -> str:
+    return f"""
+def cumsum_{dtype}(p, tid, nthreads):
+    n, inner, step, exclusive = p.n, p.inner, p.step, p.exclusive
+    x, y = view(p.x, p.outer * n * inner, {dtype}), view(p.y, p.outer * n * inner, {dtype})
+    first, last = split(p.outer * inner, tid, nthreads)
+    for item in range(first, last):
+        o = item // inner
+        at = o * n * inner + item - o * inner
+        if step < 0:
+            at += (n - 1) * inner
+        total = {dtype}(0)
+        for i in range(n):
+            v = x[at]
+            y[at] = total if exclusive else {dtype}(total + v)
+            total = {dtype}(total + v)
+            at += step
+"""
+
+
+def _cumsum_form(op: Any, ins: Types) -> tuple[int, int, int] | None:
+    x, axis = ins[0], ins[1]
+    if x is None or axis is None or axis.known is None or not x.is_static or not x.dims:
+        return None
+    if x.dtype not in (F32, I32, I64_TYPE):
+        return None
+    return around_axis(x.dims, normalise_axis(op, int(axis.known.reshape(-1)[0]), len(x.dims)))
+
+
+def _can_cumsum(op: Any, ins: Types) -> bool:
+    return _cumsum_form(op, ins) is not None
+
+
+@kernel(ops.CumSum, accepts=_can_cumsum, inplace=(0,))
+def cumsum(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """One line at a time, in order."""
+    form = _cumsum_form(op, ins)
+    assert form is not None, "accepts() has tested this"
+    outer, n, inner = form
+    if not outer * n * inner:
+        return []
+    dtype = dtype_name(outs[0].dtype)
+    fields = {"x": PTR, "y": PTR, "outer": I64, "n": I64, "inner": I64, "step": I64, "exclusive": I64}
+    made = generated(_cumsum_text(dtype), f"cumsum_{dtype}", **fields)
+    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "outer": outer, "n": n, "inner": inner}
+    args |= {"step": -inner if op.reverse else inner, "exclusive": int(op.exclusive)}
+    return [Step(made, args, outer * n * inner > 4 * PARALLEL and outer * inner > 1)]
+
+
+# --------------------------------------------------------------------------------------------------------- k greatest
+
+
+@inline
+def precedes(v, i, w, j, sign):
+    """Whether element i (value v) stands before element j: greater, or of equals the earlier; NaN is the greatest."""
+    if v == w or (v != v and w != w):
+        return i < j
+    if sign > 0:
+        return (v != v) or v > w
+    return (w != w) or v < w
+
+
+@inline
+def sift_down(values, places, k, root, sign):
+    """Restore a heap of ``k`` whose root is the element that would be dropped first."""
+    v, i = load_f32(values + 4 * root), load_i32(places + 4 * root)
+    while True:
+        child = 2 * root + 1
+        if child >= k:
+            break
+        w, j = load_f32(values + 4 * child), load_i32(places + 4 * child)
+        if child + 1 < k:
+            w2, j2 = load_f32(values + 4 * child + 4), load_i32(places + 4 * child + 4)
+            if precedes(w, j, w2, j2, sign):
+                child, w, j = child + 1, w2, j2
+        if precedes(w, j, v, i, sign):
+            break
+        store_f32(values + 4 * root, w)
+        store_i32(places + 4 * root, j)
+        root = child
+    store_f32(values + 4 * root, v)
+    store_i32(places + 4 * root, i)
+
+
+@native(x=PTR, values=PTR, places=PTR, heap=PTR, outer=I64, n=I64, inner=I64, k=I64, sign=I64)
+def topk_f32(p, tid, nthreads):
+    """A heap of the best k of a line, whose root is the worst of them; emptied from the worst up.
+
+    heap: 8 k bytes for each thread.
+    """
+    n, inner, k, sign = p.n, p.inner, p.k, p.sign
+    values = p.heap + 8 * k * tid
+    places = values + 4 * k
+    first, last = split(p.outer * inner, tid, nthreads)
+    for line in range(first, last):
+        o = line // inner
+        source = p.x + 4 * (o * n * inner + line - o * inner)
+        for i in range(k):
+            store_f32(values + 4 * i, load_f32(source + 4 * i * inner))
+            store_i32(places + 4 * i, np.int32(i))
+        for i in range(k // 2 - 1, -1, -1):
+            sift_down(values, places, k, i, sign)
+        for i in range(k, n):
+            v = load_f32(source + 4 * i * inner)
+            if precedes(v, np.int32(i), load_f32(values), load_i32(places), sign):
+                store_f32(values, v)
+                store_i32(places, np.int32(i))
+                sift_down(values, places, k, 0, sign)
+        at = o * k * inner + line - o * inner
+        for i in range(k - 1, -1, -1):
+            store_f32(p.values + 4 * (at + i * inner), load_f32(values))
+            store_i64(p.places + 8 * (at + i * inner), np.int64(load_i32(places)))
+            store_f32(values, load_f32(values + 4 * i))
+            store_i32(places, load_i32(places + 4 * i))
+            sift_down(values, places, i, 0, sign)
+
+
+def _can_topk(op: Any, ins: Types) -> bool:
+    return axis_form(op, ins) is not None and ins[1] is not None and ins[1].known is not None and bool(ins[0].dims)  # type: ignore[union-attr]
+
+
+@kernel(ops.TopK, accepts=_can_topk)
+def topk(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Lines are shared by the threads."""
+    form = axis_form(op, ins)
+    assert form is not None, "accepts() has tested this"
+    outer, n, inner = form
+    k = int(ins[1].known.reshape(-1)[0])  # type: ignore[union-attr]
+    if k == 0:
+        return []
+    args: dict[str, Argument] = {
+        "x": In(0),
+        "values": Out(0),
+        "places": Out(1),
+        "heap": Scratch(8 * k * context.threads),
+    }
+    args |= {"outer": outer, "n": n, "inner": inner, "k": k, "sign": 1 if op.largest else -1}
+    return [Step(topk_f32, args, outer * n * inner > 2 * PARALLEL and outer * inner > 1)]
