@@ -233,13 +233,12 @@ def _reshape(node: Node, place: str, index: int, p: Perm) -> Plan | None:
 
 def _across(near: Shape, far: Shape, p: Perm) -> Perm | None:
     """The permutation beyond a Reshape: axes of length 1 may go anywhere, runs must stay whole and in order."""
-    real_near = [i for i, d in enumerate(near) if d != 1]
-    real_far = [i for i, d in enumerate(far) if d != 1]
+    real_near, real_far = _real(near), _real(far)
     groups = axis_groups(tuple(near[i] for i in real_near), tuple(far[i] for i in real_far))
     if groups is None:
         return None
     of_axis = {real_near[i]: g for g, (left, _) in enumerate(groups) for i in left}
-    walk = [a for a in p if near[a] != 1]
+    walk = [a for a in p if a in of_axis]
     order: list[int] = []
     at = 0
     while at < len(walk):
@@ -252,6 +251,11 @@ def _across(near: Shape, far: Shape, p: Perm) -> Perm | None:
     attached = _with_ones(far, real_far)
     made = [a for g in order for i in groups[g][1] for a in attached[real_far[i]]]
     return tuple(made) if made else tuple(range(len(far)))
+
+
+def _real(shape: Shape) -> list[int]:
+    """Axes that matter to a Reshape: those longer than 1, and the first one, which is the batch."""
+    return [i for i, d in enumerate(shape) if d != 1 or i == 0]
 
 
 def _with_ones(shape: Shape, real: list[int]) -> dict[int, list[int]]:

@@ -10,6 +10,7 @@ fuse_wide_matmul(x @ a, x @ b)             -> Split(x @ [a b])           off by 
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from bolt_numba.types import BOOL, F32, Array, TensorType
 MAX_STEPS = 16
 """Steps of one chain: beyond, registers spill and compile time grows."""
 MAX_OPERANDS = 8
+PRODUCTS = (Conv, ConvTranspose, MatMul)
 MOVES = (Transpose, Reshape, Squeeze, Unsqueeze)
 
 
@@ -41,10 +43,7 @@ def fuse_residual(m: Match, b: Builder) -> Result:
     return b(dataclasses.replace(op, residual=True), x, w, bias, r)
 
 
-_PRODUCT = Pat((Conv, ConvTranspose, MatMul), name="y", sole_use=True)
-
-
-@rule(Pat(Pointwise, (_PRODUCT,)))
+@rule(Pat(Pointwise, (Pat(PRODUCTS, name="y", sole_use=True),)))
 def fuse_activation(m: Match, b: Builder) -> Result:
     act: Any = m.root.op
     node = m.node("y")
@@ -56,14 +55,22 @@ def fuse_activation(m: Match, b: Builder) -> Result:
     return b(dataclasses.replace(op, activation=act), *node.inputs)
 
 
-@rule(Pat(Pointwise, (Pat(MOVES, (_PRODUCT,), name="moved", sole_use=True),)))
+@rule(Pat(Pointwise, (Pat(MOVES, (Pat(name="x"),), name="moved", sole_use=True),)))
 def activation_before_move(m: Match, b: Builder) -> Result:
-    """A view or transpose between a product and its activation stands aside."""
+    """Views and transposes between a product and its activation stand aside, one at a time."""
     act: Any = m.root.op
-    node, op = m.node("moved"), m.op("y")
-    if act.arity != 1 or op.activation is not None:
-        return m.refuse("not one operand, or the operator has an activation already")
-    return b(node.op, b(act, m["y"]), *node.inputs[1:])
+    below = m["x"]
+    while below.node is not None and isinstance(below.node.op, MOVES) and m.sole(below):
+        operand = below.node.inputs[0]
+        if operand is None:
+            return None
+        below = operand
+    op: Any = None if below.node is None else below.node.op
+    if act.arity != 1 or isinstance(act, Cast) or not isinstance(op, PRODUCTS) or not m.sole(below):
+        return m.refuse("no product with this reader alone below")
+    if op.activation is not None:
+        return m.refuse("the operator has an activation already")
+    return b(m.op("moved"), b(act, m["x"]), *m.node("moved").inputs[1:])
 
 
 def _in_chain(node: Node | None) -> bool:
@@ -136,34 +143,52 @@ def _append(node: Node, at: dict[int, int], count: int, steps: list[tuple[Pointw
     return indices[op.results[0]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Wide:
+    """The joined weight and bias of several products, the widths of the parts, and the products themselves."""
+
+    w: Array
+    bias: Array | None
+    lengths: Array
+    parts: tuple[Node, ...]
+
+
 class FuseWideMatMul:
-    """Products of one value with several constant weights become one product, whose columns are then split."""
+    """Products of one value with several constant weights become one product, whose columns are then split.
+
+    Every part builds the same wide product; `fold.ShareEqual` leaves one of them.
+    """
 
     def __init__(self) -> None:
-        self._joined: dict[tuple[int, ...], tuple[Array, Array | None]] = {}
+        self._groups: dict[int, _Wide] = {}
+        self._made: set[int] = set()
 
     def __call__(self, m: Match, b: Builder) -> Result:
-        x = m.root.inputs[0]
-        if x is None or not _wide_part(m.root):
-            return None
-        parts = [n for n in dict.fromkeys(x.uses) if n.inputs[0] is x and n.op == m.root.op and _wide_part(n)]
-        if len(parts) < 2 or len({len(n.inputs) for n in parts}) > 1:
+        group = self._groups.get(id(m.root)) or self._group(m.root)
+        if group is None:
             return m.refuse("no other product of the same value")
-        w, bias = self._weights(parts)
-        wide = b(m.root.op, x, w, bias)
-        lengths = [_const(n, 1).shape[-1] for n in parts]
-        outs = b(Split(-1, len(parts)), wide, np.array(lengths, np.int64))
-        made = outs[parts.index(m.root)]
-        assert isinstance(made, Value), "Split gives values"
-        return made
+        wide = b(m.root.op, m.root.inputs[0], group.w, group.bias)
+        return b(Split(-1, len(group.parts)), wide, group.lengths)[group.parts.index(m.root)]
 
-    def _weights(self, parts: list[Node]) -> tuple[Array, Array | None]:
-        key = tuple(id(n.inputs[i]) for n in parts for i in range(1, len(n.inputs)))
-        if key not in self._joined:
-            w = np.concatenate([_const(n, 1) for n in parts], axis=-1)
-            bias = np.concatenate([_const(n, 2) for n in parts]) if len(parts[0].inputs) > 2 else None
-            self._joined[key] = w, bias
-        return self._joined[key]
+    def _group(self, root: Node) -> _Wide | None:
+        x = root.inputs[0]
+        if x is None or not _wide_part(root) or id(_const(root, 1)) in self._made:
+            return None
+        parts = [
+            n
+            for n in dict.fromkeys(x.uses)
+            if n.op == root.op and n.inputs[0] is x and len(n.inputs) == len(root.inputs) and _wide_part(n)
+        ]
+        parts = [n for n in parts if id(_const(n, 1)) not in self._made]
+        if len(parts) < 2:
+            return None
+        w = np.concatenate([_const(n, 1) for n in parts], axis=-1)
+        bias = np.concatenate([_const(n, 2) for n in parts]) if len(root.inputs) > 2 else None
+        lengths = np.array([_const(n, 1).shape[-1] for n in parts], np.int64)
+        made = _Wide(w, bias, lengths, tuple(parts))
+        self._made.add(id(w))
+        self._groups.update((id(n), made) for n in parts)
+        return made
 
 
 def _const(node: Node, index: int) -> Array:

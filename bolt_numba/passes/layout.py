@@ -9,18 +9,16 @@ Between the two, `transposes.move_transposes` carries permutations through what 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.ir.build import Builder
-from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.conv import Conv, ConvTranspose
 from bolt_numba.ops.shape import Squeeze, Transpose, Unsqueeze
 from bolt_numba.passes.carry import inverse, moves_data
-from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, Trace, nested, rewrite, rule
-from bolt_numba.passes.transposes import move_transposes
+from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 from bolt_numba.passes.views import reshaped
 
 RANKS = (3, 4, 5)
@@ -73,11 +71,3 @@ def transpose_to_reshape(m: Match, b: Builder) -> Result:
 
 SPATIAL_RULES: tuple[Rule, ...] = (channels_last,)
 FINAL_RULES: tuple[Rule, ...] = (transpose_to_reshape,)
-
-
-def layout_stage(graph: Graph, clean: Sequence[Rule], trace: Trace | None = None, strict: bool = False) -> None:
-    """Rewrite spatial operators to channels last, settle the transposes, and turn the free ones into Reshapes."""
-    rewrite(graph, (*SPATIAL_RULES, *clean), trace=trace, strict=strict)
-    for g in nested(graph):
-        move_transposes(g)
-    rewrite(graph, (*FINAL_RULES, *clean), trace=trace, strict=strict)

@@ -17,6 +17,7 @@ from bolt_numba.ir.spec import verify
 from bolt_numba.passes import absorb, canonical, control, fuse, layout, products, recognise, views
 from bolt_numba.passes.fold import fold_rules
 from bolt_numba.passes.rewrite import Rule, Trace, nested, rewrite
+from bolt_numba.passes.transposes import move_transposes
 
 
 @dataclass
@@ -51,11 +52,14 @@ def _keep(graph: Graph, run: Run) -> None:
 
 
 def _layout(graph: Graph, run: Run) -> None:
-    layout.layout_stage(graph, (*run.clean, *absorb.RULES), run.trace, run.strict)
+    run.rewrite(graph, (*layout.SPATIAL_RULES, *run.clean, *absorb.RULES))
+    for g in nested(graph):
+        move_transposes(g)
+    run.rewrite(graph, (*layout.FINAL_RULES, *run.clean, *absorb.RULES))
 
 
 def _fuse(graph: Graph, run: Run) -> None:
-    run.rewrite(graph, (*run.clean, *fuse.RULES, *run.extra))
+    run.rewrite(graph, (*run.clean, *products.LATE_RULES, *fuse.RULES, *run.extra))
     run.rewrite(graph, fuse.chain_rules())
 
 
@@ -74,7 +78,7 @@ def all_rules() -> tuple[Rule, ...]:
     """Every rule of every stage, once."""
     run = Run()
     parts = (run.clean, recognise.RULES, products.RULES, absorb.RULES, layout.SPATIAL_RULES, layout.FINAL_RULES)
-    rules = [r for part in parts for r in part] + [*fuse.RULES, *fuse.chain_rules(), *fuse.wide_rules()]
+    rules = [r for part in parts for r in part] + [*products.LATE_RULES, *fuse.RULES, *fuse.chain_rules(), *fuse.wide_rules()]
     return tuple({r.name: r for r in rules}.values())
 
 

@@ -202,8 +202,9 @@ def _arranged(b: Builder, x: Value, have: str, want: Sequence[str]) -> Value:
     return x if perm == tuple(range(len(perm))) else _made(b(Transpose(perm), x))
 
 
+LATE_RULES: tuple[Rule, ...] = (transpose_into_matmul,)
+"""After the layout is settled: a Transpose may still have met its inverse."""
 RULES: tuple[Rule, ...] = (
-    transpose_into_matmul,
     scale_into_matmul,
     Rule("attention", _attention_pattern(_SCORES), _attention),
     Rule(

@@ -7,6 +7,7 @@ drop_same_shape(Reshape | Expand | Tile ...)    -> x                         whe
 merge_transposes(Transpose(Transpose(x)))       -> Transpose(x) | x
 drop_whole(Slice | Split | Concat | Pad)        -> x                         when all of x is kept and nothing is added
 merge_concats(Concat(Concat(a, b), c))          -> Concat(a, b, c)
+drop_resize(Resize to the same size)            -> x
 drop_expand(op(Expand(x), y))                   -> op(x, y)                  when broadcasting does the same
 transpose_between_views(view(Transpose(view)))  -> Reshape(Transpose(x))     when the first view only joins axes
 """
@@ -22,6 +23,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.pointwise import Pointwise
 from bolt_numba.ops.registry import Op
+from bolt_numba.ops.resize import Resize
 from bolt_numba.ops.shape import (
     Concat,
     Expand,
@@ -205,6 +207,19 @@ def _same_axis(a: Any, z: Any, v: Value) -> bool:
     return bool(rank and a.axis % rank == z.axis % rank)
 
 
+@rule(Pat(Resize, (Pat(name="x"),)))
+def drop_resize(m: Match, b: Builder) -> Result:
+    """The same size, asked for by sizes or by scales of exactly 1."""
+    op: Any = m.root.op
+    _, scales, sizes = (*m.root.inputs[1:], None, None, None)[:3]
+    known = None if scales is None else scales.type.known
+    shape = m.root.output.type.shape
+    if op.coordinate_transformation_mode == "tf_crop_and_resize" or shape is None or shape != m["x"].type.shape:
+        return None
+    exact = sizes is not None or (known is not None and bool(np.all(known == 1)))
+    return m["x"] if exact else m.refuse("the scales are not 1")
+
+
 class DropExpand:
     """An operand of a pointwise operator need not be expanded when the others already have the result's shape."""
 
@@ -263,6 +278,7 @@ RULES: tuple[Rule, ...] = (
     drop_transpose,
     merge_transposes,
     drop_whole,
+    drop_resize,
     drop_empty_concat_operands,
     merge_concats,
     Rule("drop_expand", Pat(POINTWISE_ROOT), DropExpand()),

@@ -1,0 +1,32 @@
+"""Options and fixtures of the whole suite: golden files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bolt_numba.ir.text import diff
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files instead of comparing")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare a text with ``tests/golden/<name>.txt``; the diff is the review."""
+    update = bool(request.config.getoption("--update-golden"))
+
+    def check(name: str, text: str) -> None:
+        file = GOLDEN / f"{name}.txt"
+        if update:
+            file.write_text(text)
+        assert file.exists(), f"no {file.name}: run pytest --update-golden"
+        changes = diff(file.read_text(), text, (f"golden/{name}", "now"))
+        assert not changes, f"\n{changes}"
+
+    return check

@@ -1,0 +1,167 @@
+"""The whole pipeline: golden texts, values, order of rules, real models."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from bolt_numba.converters.onnx.read import read_onnx
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.interpret import interpret
+from bolt_numba.ir.spec import verify
+from bolt_numba.ir.text import to_text
+from bolt_numba.passes.carry import moves_data
+from bolt_numba.passes.fuse import wide_rules
+from bolt_numba.passes.pipeline import STAGES, Run, run_pipeline
+from bolt_numba.passes.rewrite import Rule, Trace, nested, rewrite
+from bolt_numba.types import Array, Sym
+from tests.pipeline_graphs import NETWORKS, graph
+
+LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
+
+
+def feeds(g: Graph) -> dict[str, Array]:
+    """Whole numbers; symbols are 8, the batch 2."""
+    rng = np.random.default_rng(3)
+    sizes = {"n": 2, "batch": 2}
+    made = {}
+    for v in g.inputs:
+        shape = [sizes.get(str(d), 8) if isinstance(d, Sym) else d for d in v.type.shape or ()]
+        made[v.name] = rng.integers(-4, 5, shape).astype(v.type.dtype)
+    return made
+
+
+def operators(g: Graph) -> Counter[str]:
+    return Counter(n.op.name for sub in nested(g) for n in sub.nodes)
+
+
+def real_transposes(g: Graph) -> int:
+    """Transposes that change the order of elements."""
+    return sum(
+        1
+        for sub in nested(g)
+        for n in sub.nodes
+        if n.op.name == "Transpose" and moves_data(n.op.perm, n.inputs[0].type.shape or ())  # type: ignore[attr-defined,union-attr]
+    )
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_golden(name: str, golden: Callable[[str, str], None]) -> None:
+    golden(name, to_text(run_pipeline(graph(name), check=True)))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_values_are_kept_after_every_stage(name: str) -> None:
+    g = graph(name)
+    want = interpret(g, feeds(g))
+    for stage, _ in STAGES:
+        made = run_pipeline(g, until=stage, check=True)
+        got = interpret(made, feeds(g))
+        assert got.keys() == want.keys()
+        for key, array in want.items():
+            np.testing.assert_allclose(got[key], array, rtol=2e-5, atol=2e-5, err_msg=f"{name} after {stage}")
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_order_of_rules_does_not_matter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    want = Counter(n.op for n in run_pipeline(graph(name)).nodes)
+    for seed in range(3):
+        rng = random.Random(seed)
+
+        def shuffled(run: Run, g: Graph, rules: list[Rule], rng: random.Random = rng) -> None:
+            mixed = list(rules)
+            rng.shuffle(mixed)
+            rewrite(g, mixed)
+
+        monkeypatch.setattr(Run, "rewrite", lambda run, g, rules: shuffled(run, g, rules))
+        got = run_pipeline(graph(name))
+        monkeypatch.undo()
+        assert Counter(n.op for n in got.nodes) == want
+
+
+def test_the_graph_given_is_left_alone() -> None:
+    for name in NETWORKS:
+        g = graph(name)
+        before = to_text(g)
+        run_pipeline(g)
+        assert to_text(g) == before
+        verify(g)
+
+
+def test_until_stops_after_a_number_of_rewrites() -> None:
+    whole = Trace()
+    run_pipeline(graph("residual"), trace=whole)
+    assert len(whole.steps) > 10
+    data = feeds(graph("residual"))
+    want = interpret(graph("residual"), data)["out0"]
+    for n in range(0, len(whole.steps), 7):
+        trace = Trace()
+        part = run_pipeline(graph("residual"), trace=trace, until=n, check=True)
+        assert len(trace.steps) == n
+        np.testing.assert_allclose(interpret(part, data)["out0"], want, rtol=2e-5, atol=2e-5)
+
+
+def test_unknown_stage_is_refused() -> None:
+    with pytest.raises(ValueError, match="until: got 'never'"):
+        run_pipeline(graph("residual"), until="never")
+
+
+def test_wide_products_are_optional() -> None:
+    g = graph("transformer")
+    assert operators(run_pipeline(g))["Split"] == 0
+    made = run_pipeline(g, extra=wide_rules(), check=True)
+    assert operators(made)["Split"] == 1
+    np.testing.assert_allclose(interpret(made, feeds(g))["out0"], interpret(g, feeds(g))["out0"], rtol=2e-5, atol=2e-5)
+
+
+# operators before and after, and transposes left that move data
+LIGHT_MODELS = {
+    "bvlc_alexnet": (2, {"Conv": 5, "MatMul": 3}),
+    "densenet121": (1, {"Conv": 121, "Concat": 58}),
+    "inception_v1": (1, {"Conv": 57, "Concat": 9}),
+    "inception_v2": (1, {"Conv": 69, "Concat": 10}),
+    "resnet50": (1, {"Conv": 53, "MatMul": 1}),
+    "shufflenet": (17, {"Conv": 49, "Concat": 3}),
+    "squeezenet": (1, {"Conv": 26, "Concat": 8}),
+    "vgg19": (2, {"Conv": 16, "MatMul": 3}),
+    "zfnet512": (2, {"Conv": 5, "MatMul": 3}),
+}
+
+
+@pytest.mark.parametrize("name", LIGHT_MODELS)
+def test_light_models_come_out_clean(name: str) -> None:
+    file = LIGHT / f"light_{name}.onnx"
+    if not file.exists():
+        pytest.skip("this onnx package has no light models")
+    g = read_onnx(file.read_bytes(), LIGHT, name)
+    made = run_pipeline(g, check=True)
+    transposes, wanted = LIGHT_MODELS[name]
+    found = operators(made)
+    assert real_transposes(made) == transposes
+    assert {k: found[k] for k in wanted} == wanted
+    assert not found.keys() & {"ConstantOfShape", "BatchNormalization", "Unsqueeze", "Identity", "Add", "Relu"} - {
+        "Relu"
+    }
+    assert found["Chain"] <= (62 if name == "densenet121" else 0)
+
+
+def test_resnet_is_fast_to_optimise() -> None:
+    file = LIGHT / "light_resnet50.onnx"
+    if not file.exists():
+        pytest.skip("this onnx package has no light models")
+    g = read_onnx(file.read_bytes(), LIGHT, "resnet50")
+    best = min(_seconds(g) for _ in range(3))
+    assert best < 1.0
+
+
+def _seconds(g: Graph) -> float:
+    start = time.perf_counter()
+    run_pipeline(g)
+    return time.perf_counter() - start
