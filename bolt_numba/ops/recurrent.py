@@ -333,6 +333,6 @@ class LSTM(Recurrent):
             forget = 1 - i if self.input_forget else f(self.clipped(xf + pf * c))
             new = forget * c + i * g(self.clipped(xc))
             o = f(self.clipped(xo + po * new))
-            return o * act(self.clipped(new)), new
+            return o * act(new), new  # the cell itself is not clipped, as in onnxruntime
 
         return step

@@ -27,18 +27,18 @@ def slice_bounds(size: int, start: int, end: int, step: int) -> tuple[int, int]:
 
 
 def _symbolic_length(size: Dim, start: Dim, end: Dim, step: int) -> Dim | None:
-    """Length of a slice of a symbolic axis when a formula gives it, taking the axis to reach over start and end."""
+    """Length of a slice of a symbolic axis when a formula gives it for every length from 1 on."""
     if isinstance(start, Sym) or abs(step) != 1:
         whole = start == 0 and not isinstance(end, Sym) and end >= FAR and step > 0
         return (size + step - 1) // step if whole else None
     if step == -1:
         return size if (start == -1 or start >= FAR) and not isinstance(end, Sym) and end <= -FAR else None
     if end == size or (isinstance(end, int) and end >= FAR):
-        return size - start if start >= 0 else 1 if start == -1 else None
+        return size - start if start in (0, 1) else 1 if start == -1 else None
     if isinstance(end, Sym) or not isinstance(size, Sym):
         return None
-    if start >= 0 and end < 0:
-        return size + end - start
+    if start == 0 and end == -1:
+        return size - 1
     return 0 if 0 <= end <= start else None
 
 

@@ -51,7 +51,7 @@ def _random(draw: Draw) -> np.random.Generator:
 
 def whole(draw: Draw, dims: Sequence[int], low: int = -4, high: int = 4, dtype: AnyDType = F32) -> Array:
     """Integers from ``low`` to ``high`` as ``dtype``."""
-    return _random(draw).integers(low, high, tuple(dims), endpoint=True).astype(dtype)
+    return np.asarray(_random(draw).integers(low, high, tuple(dims), endpoint=True)).astype(dtype)
 
 
 def real(draw: Draw, dims: Sequence[int], low: float = -3.0, high: float = 3.0, dtype: AnyDType = F32) -> Array:

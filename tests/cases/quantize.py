@@ -19,7 +19,7 @@ def _bytes(draw: Draw, dims: tuple[int, ...], dtype: Any) -> Array:
 
 
 def _scale(draw: Draw, dims: tuple[int, ...] = ()) -> Array:
-    return (2.0 ** whole(draw, dims, -5, 1)).astype(F32)
+    return np.asarray(2.0 ** whole(draw, dims, -5, 1), dtype=F32)
 
 
 @cases(q.QuantizeLinear)
@@ -67,10 +67,10 @@ def matmul_integer(draw: Draw, op: type[q.MatMulInteger]) -> Case:
 @cases(q.QLinearMatMul)
 def qlinear_matmul(draw: Draw, op: type[q.QLinearMatMul]) -> Case:
     a, b, left, right = _product(draw)
-    target = _scale(draw) * np.float32(a.shape[-1] * 16)
+    target = np.asarray(_scale(draw) * 2.0 ** np.ceil(np.log2(a.shape[-1] * 16)), dtype=F32)
     scales = (_scale(draw), _scale(draw))
     zeros = [_bytes(draw, (), t) for t in (left, right, left)]
-    return Case(op(), (a, scales[0], zeros[0], b, scales[1], zeros[1], np.exp2(np.rint(np.log2(target))), zeros[2]))
+    return Case(op(), (a, scales[0], zeros[0], b, scales[1], zeros[1], target, zeros[2]))
 
 
 def _convolution(draw: Draw) -> tuple[dict[str, Any], Array, Array, Any, Any]:
@@ -95,7 +95,7 @@ def qlinear_conv(draw: Draw, op: type[q.QLinearConv]) -> Case:
     g, x, w, left, right = _convolution(draw)
     per = pick(draw, (), (w.shape[0],))
     zero_w = np.zeros(per, dtype=right) if right == I8 else _bytes(draw, (), right)
-    target = _scale(draw) * np.float32(2 ** (5 + pick(draw, *range(4))))
+    target = np.asarray(_scale(draw) * 2.0 ** pick(draw, 5, 6, 7, 8), dtype=F32)
     operands = [x, _scale(draw), _bytes(draw, (), left), w, _scale(draw, per), zero_w, target, _bytes(draw, (), left)]
     if draw(flags):
         operands.append(whole(draw, (w.shape[0],), -1000, 1000, I32))

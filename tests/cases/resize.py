@@ -30,7 +30,8 @@ def resize(draw: Draw, op: type[Resize]) -> Case:
     factors = [pick(draw, 0.5, 1.0, 2.0, 2.0, 3.0, 1.5) for _ in range(spatial)]
     outs = [max(int(d * f), 1) for d, f in zip(dims[2:], factors, strict=True)]
     exact = mode == "nearest"
-    if draw(flags) or min(int(d * f) for d, f in zip(dims[2:], factors, strict=True)) < 1:
+    aligned = attributes["coordinate_transformation_mode"] == "align_corners"  # fractional lengths are disputed
+    if aligned or draw(flags) or min(int(d * f) for d, f in zip(dims[2:], factors, strict=True)) < 1:
         if draw(flags):
             attributes["axes"] = tuple(range(2, spatial + 2))
             return Case(op(**attributes), (as_layout(x, layout), None, None, ints(outs)), exact, 1e-4)

@@ -1,0 +1,167 @@
+"""References against outside oracles: onnxruntime, or the reference evaluator of onnx where that lacks the operator."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import onnxruntime  # type: ignore[import-untyped]
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx.reference import ReferenceEvaluator
+
+from bolt_numba.ir.build import infer_types
+from bolt_numba.ops.registry import OPS, Op, result_tuple
+from bolt_numba.types import Array, Sym, TensorType, type_of
+from tests.cases import CASES, Case
+from tests.onnx_node import model_of
+
+ALL = sorted(CASES, key=lambda op: op.name)
+NAMES = [op.name for op in ALL]
+INTERNAL = {"Chain", "If", "Loop", "Scan"}
+"""Operators that ONNX lacks or that hold graphs: other tests run them."""
+FOREIGN = [op for op in ALL if op.name not in INTERNAL]
+run_each = settings(
+    max_examples=20, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+
+
+def evaluate(case: Case) -> list[Array]:
+    """Results of the reference; inputs must stay as they are."""
+    before = [None if a is None else a.copy() for a in case.inputs]
+    results = [np.asarray(r) for r in result_tuple(case.op.reference(*case.inputs))]
+    for a, b in zip(case.inputs, before, strict=True):
+        assert a is None or a.tobytes() == b.tobytes()  # type: ignore[union-attr]
+    return results
+
+
+def types_of(case: Case) -> list[TensorType | None]:
+    return [None if a is None else type_of(a) for a in case.inputs]
+
+
+def by_oracle(case: Case, results: list[Array]) -> list[Array]:
+    """The same operator computed by somebody else."""
+    model = model_of(case.op, case.inputs, results)
+    feeds = {f"x{i}": a for i, a in enumerate(case.inputs) if a is not None}
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        results = session.run(None, feeds)
+    except Exception:  # it lacks the operator, or refuses this dtype, rank or attribute
+        with np.errstate(all="ignore"):
+            results = list(ReferenceEvaluator(model).run(None, feeds))
+    return [np.asarray(r) for r in results]
+
+
+def close(case: Case, got: Array, wanted: Array) -> None:
+    assert got.dtype == wanted.dtype
+    assert got.shape == wanted.shape
+    if case.exact or got.dtype.kind != "f":
+        np.testing.assert_array_equal(got, wanted)
+    else:
+        top = float(np.max(np.abs(wanted[np.isfinite(wanted)]), initial=1e-6))
+        np.testing.assert_allclose(got, wanted, rtol=max(case.rtol, 1e-4), atol=max(1e-5 * top, 1e-6))
+
+
+def has_oracle(case: Case) -> bool:
+    """False for what neither oracle can compute: channels last, LRN of other ranks than 4, zero points per filter."""
+    if case.op.name == "LRN":
+        return case.op.layout == "NCHW" and case.inputs[0].ndim == 4  # type: ignore[attr-defined, union-attr]
+    if case.op.name == "ConvInteger" and len(case.inputs) > 3 and case.inputs[3].ndim:  # type: ignore[union-attr]
+        return False
+    return getattr(case.op, "layout", "NCHW") != "NHWC"
+
+
+@pytest.mark.parametrize("op", FOREIGN, ids=[op.name for op in FOREIGN])
+def test_reference_agrees_with_an_outside_oracle(op: type[Op]) -> None:
+    ran = 0
+
+    @run_each
+    @given(CASES[op]())
+    def check(case: Case) -> None:
+        nonlocal ran
+        if has_oracle(case):
+            results = evaluate(case)
+            for got, wanted in zip(results, by_oracle(case, results), strict=True):
+                close(case, got, wanted)
+            ran += 1
+
+    check()
+    assert ran >= 3
+
+
+@pytest.mark.parametrize("op", ALL, ids=NAMES)
+@run_each
+@given(data=st.data())
+def test_infer_gives_the_type_of_the_result(op: type[Op], data: st.DataObject) -> None:
+    case = data.draw(CASES[op]())
+    inferred = infer_types(case.op, types_of(case))
+    for kind, result in zip(inferred, evaluate(case), strict=True):
+        assert kind.dtype == result.dtype
+        assert kind.shape is not None
+        assert all(a == b for a, b in zip(kind.shape, result.shape, strict=True) if not isinstance(a, Sym)), kind
+        if kind.known is not None:
+            np.testing.assert_array_equal(kind.known, result)
+
+
+@pytest.mark.parametrize("op", ALL, ids=NAMES)
+@run_each
+@given(data=st.data())
+def test_infer_with_symbols_is_true_of_the_result(op: type[Op], data: st.DataObject) -> None:
+    """The data operand's dimensions are symbols and its content unknown; every formula in the result must come true."""
+    case = data.draw(CASES[op]())
+    if op.name in INTERNAL:
+        return
+    types = types_of(case)
+    first = types[0]
+    assert first is not None
+    names = [f"s{i}" for i in range(first.rank)]
+    types[0] = TensorType(first.dtype, tuple(map(Sym, names)))
+    sizes = dict(zip(names, first.dims, strict=True))
+    for kind, result in zip(infer_types(case.op, types), evaluate(case), strict=True):
+        assert kind.dtype == result.dtype
+        if kind.shape is not None:
+            assert len(kind.shape) == result.ndim
+            for dim, size in zip(kind.shape, result.shape, strict=True):
+                assert value_of(dim, sizes) in (None, size), f"{kind} is not {result.shape} for {sizes}"
+
+
+def value_of(dim: Any, sizes: dict[str, int]) -> int | None:
+    """A dimension with sizes put in for its symbols; None when it holds others, which only the run would tell."""
+    if not isinstance(dim, Sym):
+        return int(dim)
+    try:
+        return dim.const + sum(factor * int(eval(atom, {"__builtins__": {}}, sizes)) for atom, factor in dim.terms)
+    except NameError:
+        return None
+
+
+CHANNELS_LAST = [op for op in ALL if getattr(op, "layout", None) == "NCHW"]
+
+
+@pytest.mark.parametrize("op", CHANNELS_LAST, ids=[op.name for op in CHANNELS_LAST])
+@run_each
+@given(data=st.data())
+def test_channels_last_is_the_same_operator_on_moved_axes(op: type[Op], data: st.DataObject) -> None:
+    case = data.draw(CASES[op]())
+    if case.op.layout == "NCHW":  # type: ignore[attr-defined]
+        return
+    twin: Any = dataclasses.replace(case.op, layout="NCHW")  # type: ignore[type-var]
+    inputs = [None if a is None else a for a in case.inputs]
+    spatial = [0, 3] if getattr(case.op, "residual", False) else [0]
+    for i in spatial:
+        a = inputs[i]
+        assert a is not None
+        inputs[i] = np.moveaxis(a, -1, 1)
+    moved = [np.moveaxis(np.asarray(r), 1, -1) for r in result_tuple(twin.reference(*inputs))]
+    for got, wanted in zip(evaluate(case), moved, strict=True):
+        assert got.flags.c_contiguous
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_every_operator_has_cases() -> None:
+    assert {op.name for op in CASES} | {"Loop", "Scan"} == set(OPS)
