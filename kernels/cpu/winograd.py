@@ -1,1 +1,381 @@
-"""Winograd convolution F(4x4, 3x3), channels last: 2.25 to 4 times fewer multiplications than the direct sum."""
+"""Winograd convolution F(m x m, 3x3) for m = 4 and 2, channels last: 4 or 2.25 times fewer multiplications.
+
+Y = A' [sum over c of (G g G') * (B' d B)] A for every tile of m x m outputs and its (m+2) x (m+2) inputs d.  A block of
+tiles is transformed, multiplied and transformed back before the next one, so that all of it stays in the second-level
+cache.  Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015; points 0, 1, -1, 2, -2,
+infinity for m = 4 and 0, 1, -1, infinity for m = 2.
+
+A tile's sum runs over the channels in order, whatever the block it is in: results do not depend on threads.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu import lang
+from bolt_numba.kernels.cpu.conv import accepts_conv
+from bolt_numba.kernels.cpu.epilogue import finish
+from bolt_numba.kernels.cpu.lang import (
+    BYTES, LANES, ceil_div, fma, rows_strided, splat, split, tile_rank1_rows, tile_store, tile_zeros,
+)  # fmt: skip
+from bolt_numba.kernels.cpu.sweep import MR, PANEL, STEPS, VARIANTS, aligned_zeros
+from bolt_numba.kernels.jit import F32, I64, PTR, Native, inline, inline_source, native_source
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.ops.conv import Conv
+from bolt_numba.types import Array, TensorType
+
+FILTER_MATRIX = {
+    4: [[1 / 4, 0, 0], [-1 / 6, -1 / 6, -1 / 6], [-1 / 6, 1 / 6, -1 / 6], [1 / 24, 1 / 12, 1 / 6], [1 / 24, -1 / 12, 1 / 6], [0, 0, 1]],
+    2: [[1, 0, 0], [1 / 2, 1 / 2, 1 / 2], [1 / 2, -1 / 2, 1 / 2], [0, 0, 1]],
+}  # fmt: skip
+"""G of both algorithms."""
+
+FIELDS = {
+    "x": PTR, "u": PTR, "bias": PTR, "res": PTR, "y": PTR, "zeros": PTR, "xp": I64, "rp": I64, "yp": I64,
+    "h": I64, "wd": I64, "c": I64, "oh": I64, "ow": I64, "k": I64, "top": I64, "left": I64,
+    "across": I64, "down": I64, "tiles": I64, "blocks": I64,
+    "work": PTR, "work_step": I64, "v": PTR, "v_step": I64, "v_row": I64, "v_plane": I64, "m_plane": I64,
+    "phase": I64, "shared": I64, "lo": F32, "hi": F32, "act": PTR,
+}  # fmt: skip
+"""Parameters.  x: [images, h, wd, c], pixels ``xp`` elements apart · u: see `pack_filters` · bias: [panels * PANEL] ·
+res, y: [images, oh, ow, k], pixels ``rp`` and ``yp`` apart (res may be 0) · zeros: c elements, read outside the image ·
+top, left: begin pads · across, down: tiles of an image · tiles: of all images, in ``blocks`` even blocks.
+work, v: workspace, ``work_step`` and ``v_step`` bytes to the next thread's · v_row, v_plane: bytes between tiles and
+between the planes of transformed inputs · m_plane: the same of products.
+phase: 1 transforms inputs, 2 multiplies and transforms back, 3 both · shared: 0 if threads divide the blocks, 1 if they
+divide the work of each · act: see `epilogue.Finish`."""
+
+
+@inline
+def before4(d0, d1, d2, d3, d4, d5):
+    """B' d."""
+    s, t = fma(d2, splat(np.float32(-4)), d4), fma(d1, splat(np.float32(-4)), d3)
+    p, q = d4 - d2, d3 - d1
+    first = fma(d0, splat(np.float32(4)), fma(d2, splat(np.float32(-5)), d4))
+    last = fma(d1, splat(np.float32(4)), fma(d3, splat(np.float32(-5)), d5))
+    two = q + q
+    return first, s + t, s - t, p + two, p - two, last
+
+
+@inline
+def after4(m0, m1, m2, m3, m4, m5):
+    """A' m."""
+    s, d, t, e = m1 + m2, m1 - m2, m3 + m4, m3 - m4
+    last = fma(e, splat(np.float32(8)), d + m5)
+    return m0 + s + t, fma(e, splat(np.float32(2)), d), fma(t, splat(np.float32(4)), s), last
+
+
+@inline
+def before2(d0, d1, d2, d3):
+    """B' d."""
+    return d0 - d2, d1 + d2, d2 - d1, d3 - d1
+
+
+@inline
+def after2(m0, m1, m2, m3):
+    """A' m."""
+    return m0 + m1 + m2, m1 - m2 + m3
+
+
+def _product(mr: int) -> Any:
+    """``mr`` rows of transformed inputs times one panel of filters."""
+
+    @inline
+    def product(a, lda, b, depth, to):
+        acc = tile_zeros(mr, 2)
+        rows = rows_strided(mr, a, lda)
+        for q in range(depth):
+            acc = tile_rank1_rows(acc, rows, 4 * q, b)
+            b += 2 * BYTES
+        tile_store(acc, to, 2 * BYTES)
+
+    return product
+
+
+def _products() -> Any:
+    """``products(count, ...)``: all rows, by tiles of the compiled heights."""
+    lines = ["def products(count, a, lda, b, depth, to):", "    i = 0", "    while i < count:", "        left = count - i"]
+    lines.append("        mr = MR if left >= 2 * MR else STEPS[left]")
+    for mr in VARIANTS:
+        lines.append(f"        {'if' if mr == VARIANTS[0] else 'elif'} mr == {mr}:")
+        lines.append(f"            product{mr}(a + i * lda, lda, b, depth, to + i * 2 * BYTES)")
+    lines.append("        i += mr")
+    scope = {f"product{mr}": _product(mr) for mr in VARIANTS}
+    return inline_source("\n".join(lines) + "\n", "products", MR=MR, STEPS=STEPS, BYTES=BYTES, **scope)
+
+
+_BODY = """
+def {name}(p, tid, nthreads):
+    x_all, u, bias, res_all, y_all, zeros, lo, hi, act = p.x, p.u, p.bias, p.res, p.y, p.zeros, p.lo, p.hi, p.act
+    xp, rp, yp, h, wd, c, oh, ow, k = 4 * p.xp, 4 * p.rp, 4 * p.yp, p.h, p.wd, p.c, p.oh, p.ow, p.k
+    across, down, top, left, tiles, blocks = p.across, p.down, p.top, p.left, p.tiles, p.blocks
+    v_row, v_plane, m_plane, phase, shared = p.v_row, p.v_plane, p.m_plane, p.phase, p.shared
+    table = p.work + p.work_step * tid
+    products_at, v_at = table + 8 * PLANES + 64 - 8 * PLANES % 64, p.v + p.v_step * tid
+    panels, vectors = ceil_div(k, PANEL), ceil_div(c, LANES)
+    first, last = (0, blocks) if shared == 1 else split(blocks, tid, nthreads)
+    for block in range(first, last):
+        begin = tiles * block // blocks
+        count = tiles * (block + 1) // blocks - begin
+        if phase & 1:
+            f_lo, f_hi = (0, count * vectors) if shared == 0 else split(count * vectors, tid, nthreads)
+            for i in range(f_lo // vectors, ceil_div(f_hi, vectors)):
+                tile = begin + i
+                image, ty, tx = tile // (down * across), tile // across % down, tile % across
+                for a in range(SIDE):
+                    row = ty * SIZE + a - top
+                    for b in range(SIDE):
+                        col = tx * SIZE + b - left
+                        inside = (row >= 0) & (row < h) & (col >= 0) & (col < wd)
+                        at = x_all + ((image * h + row) * wd + col) * xp
+                        store_i64(table + 8 * (SIDE * a + b), at if inside else zeros)
+                for j in range(max(f_lo - i * vectors, 0), min(f_hi - i * vectors, vectors)):
+                    skip = 4 * min(j * LANES, c - LANES)
+                    v = v_at + i * v_row + skip
+{before}
+        if phase & 2:
+            j_lo, j_hi = (0, panels) if shared == 0 else split(panels, tid, nthreads)
+            for j in range(j_lo, j_hi):
+                filters = u + j * PLANES * c * PANEL * 4
+                for plane in range(PLANES):
+                    products(
+                        count, v_at + plane * v_plane, v_row, filters + plane * c * PANEL * 4, c,
+                        products_at + plane * m_plane,
+                    )
+                for i in range(count):
+                    tile = begin + i
+                    image, row, col = tile // (down * across), tile // across % down * SIZE, tile % across * SIZE
+                    height, width = min(oh - row, SIZE), min(ow - col, SIZE)
+                    pixel = (image * oh + row) * ow + col
+                    for lane0 in range(0, min(k - j * PANEL, PANEL), LANES):
+                        channel = j * PANEL + lane0
+                        m = products_at + i * PANEL * 4 + 4 * lane0
+                        n = k - channel
+                        y, res = y_all + pixel * yp + 4 * channel, res_all + pixel * rp + 4 * channel
+                        add = vload(bias + 4 * channel)
+{after}
+                    if act != 0:
+                        for a in range(height):
+                            at = y_all + (pixel + a * ow) * yp + 4 * j * PANEL
+                            call_kernel(act, at, min(k - j * PANEL, PANEL) + (width << 32), yp)
+"""
+
+
+def _tuple(prefix: str, indices: Sequence[str]) -> str:
+    return ", ".join(prefix + i for i in indices)
+
+
+def _before_text(size: int) -> list[str]:
+    """Load a tile, transform its columns, then its rows, store."""
+    side = range(size + 2)
+    lines = []
+    for b in side:
+        lines += [f"d{a}{b} = vload(load_i64(table + {8 * ((size + 2) * a + b)}) + skip)" for a in side]
+        column = [f"{a}{b}" for a in side]
+        lines.append(f"{_tuple('e', column)} = before({_tuple('d', column)})")
+    for a in side:
+        row = [f"{a}{b}" for b in side]
+        lines.append(f"{_tuple('f', row)} = before({_tuple('e', row)})")
+        for at in row:
+            lines += [f"vstore(v, f{at})", "v += v_plane"]
+    return lines
+
+
+def _after_text(size: int) -> list[str]:
+    """Load products, transform columns, then rows; bias, residual, clamp; store what lies inside the result."""
+    side, lines = range(size + 2), []
+    for b in side:
+        for a in side:
+            lines.append(f"m{a}{b} = vload(m + {(size + 2) * a + b} * m_plane)")
+        results = _tuple("s", [f"{a}{b}" for a in range(size)])
+        lines.append(f"{results} = after({_tuple('m', [f'{a}{b}' for a in side])})")
+    for a in range(size):
+        row = [f"{a}{b}" for b in range(size)]
+        indent = "    " if a else ""
+        if a:
+            lines.append(f"if {a} < height:")
+        lines.append(f"{indent}{_tuple('o', row)} = after({_tuple('s', [f'{a}{b}' for b in side])})")
+        for b in range(size):
+            lines += [indent + line for line in _store_text(a, b)]
+    return lines
+
+
+def _store_text(a: int, b: int) -> list[str]:
+    place = f"({a} * ow + {b})"
+    lines = [
+        f"o = o{a}{b} + add",
+        "if n >= LANES:",
+        "    if res_all != 0:",
+        f"        o = o + vload(res + {place} * rp)",
+        f"    vstore(y + {place} * yp, vmin(splat(hi), vmax(splat(lo), o)))",
+        "else:",
+        "    if res_all != 0:",
+        f"        o = o + vload_n(res + {place} * rp, n)",
+        f"    vstore_n(y + {place} * yp, vmin(splat(hi), vmax(splat(lo), o)), n)",
+    ]
+    return [f"if {b} < width:", *("    " + line for line in lines)] if b else lines
+
+
+@cache
+def winograd_kernel(size: int) -> Native:
+    """The kernel of tiles of ``size`` x ``size`` outputs."""
+    name = f"winograd_{size}"
+    body = _BODY.format(
+        name=name,
+        before="\n".join(" " * 20 + line for line in _before_text(size)),
+        after="\n".join(" " * 24 + line for line in _after_text(size)),
+    )
+    words = {w: getattr(lang, w) for w in
+             ("vload", "vload_n", "vstore", "vstore_n", "vmin", "vmax", "load_i64", "store_i64", "call_kernel")}  # fmt: skip
+    before, after = (before4, after4) if size == 4 else (before2, after2)
+    return native_source(
+        body, name, FIELDS, SIZE=size, SIDE=size + 2, PLANES=(size + 2) ** 2, LANES=LANES, PANEL=PANEL, splat=splat,
+        ceil_div=ceil_div, split=split, products=_products(), before=before, after=after, **words,
+    )  # fmt: skip
+
+
+def pack_filters(size: int) -> Any:
+    """[k, c, 3, 3] to G g G', computed in f64: [panels][planes][c][PANEL]."""
+    g = np.array(FILTER_MATRIX[size], np.float64)
+    both = np.kron(g, g)
+
+    def pack(w: Array) -> Array:
+        k, c = w.shape[:2]
+        panels = -(-k // PANEL)
+        out = aligned_zeros((panels, len(both), c, PANEL))
+        for j in range(panels):
+            part = w[j * PANEL : (j + 1) * PANEL].astype(np.float64)
+            made = both @ part.reshape(-1, 9).T
+            out[j, :, :, : len(part)] = made.reshape(len(both), len(part), c).transpose(0, 2, 1)
+        return out
+
+    return pack
+
+
+def pack_bias(k: int) -> Any:
+    """One or k values to whole panels."""
+
+    def pack(bias: Array) -> Array:
+        out = aligned_zeros((-(-k // PANEL) * PANEL,))
+        out[:k] = bias.reshape(-1)
+        return out
+
+    return pack
+
+
+@cache
+def zero_row(columns: int) -> Array:
+    return aligned_zeros((columns,))
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """How the tiles of a layer are divided; see `FIELDS`.  most: tiles of the largest block."""
+
+    tiles: int
+    blocks: int
+    shared: bool
+    c: int
+
+    @property
+    def most(self) -> int:
+        return -(-self.tiles // self.blocks)
+
+    @property
+    def v_row(self) -> int:
+        """An odd number of cache lines, so that the rows of a tile do not share a cache set."""
+        return 64 * (-(-4 * self.c // 64) | 1)
+
+    @property
+    def v_plane(self) -> int:
+        return 64 * ((self.most * self.v_row // 64) | 1)
+
+    @property
+    def m_plane(self) -> int:
+        return 64 * ((self.most * PANEL * 4 // 64) | 1)
+
+
+BLOCK_BYTES = 640 * 1024
+"""Bytes of transformed inputs and products that stay in the second-level cache beside a panel of filters."""
+
+
+def choose_blocks(size: int, tiles: int, c: int, threads: int) -> Blocking:
+    """Blocks that fit the cache, an equal number for every thread; too few tiles are one block that threads share."""
+    planes = (size + 2) ** 2
+    fit = max(BLOCK_BYTES // (planes * 4 * (c + PANEL)), MR)
+    blocks = -(-tiles // fit)
+    if threads == 1:
+        return Blocking(tiles, blocks, False, c)
+    if tiles < threads * MR:
+        return Blocking(tiles, 1, True, c)
+    return Blocking(tiles, -(-max(blocks, threads) // threads) * threads, False, c)
+
+
+def steps(size: int, op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """The steps of a layer with tiles of a given size."""
+    x, w, bias, _ = (*ins, None, None)[:4]
+    assert x is not None
+    assert w is not None
+    assert w.known is not None
+    (images, h, wd, c), k = x.dims, w.dims[0]
+    oh, ow = outs[0].dims[1:-1]
+    top, left = op.windows((3, 3)).resolved((h, wd)).pads[:2]
+    down, across = -(-oh // size), -(-ow // size)
+    parallel = context.threads > 1 and outs[0].size * c > 300_000
+    threads = context.threads if parallel else 1
+    b = choose_blocks(size, images * down * across, c, threads)
+    planes = (size + 2) ** 2
+    work_step = 8 * planes + 64 + planes * b.m_plane
+    v_step = 0 if b.shared else planes * b.v_plane
+    bias_at = zero_row(-(-k // PANEL) * PANEL)
+    if bias is not None and bias.known is not None:
+        bias_at = context.packed(bias.known, ("winograd bias", k), pack_bias(k))
+    args: dict[str, Argument] = {
+        "x": In(0), "u": context.packed(w.known, ("winograd", size), pack_filters(size)), "bias": bias_at,
+        "res": In(3) if op.residual else None, "y": Out(0), "zeros": zero_row(c),
+        "xp": Pitch(In(0)), "rp": Pitch(In(3)) if op.residual else 0, "yp": Pitch(Out(0)),
+        "h": h, "wd": wd, "c": c, "oh": oh, "ow": ow, "k": k, "top": top, "left": left,
+        "across": across, "down": down, "tiles": b.tiles, "blocks": b.blocks,
+        "work": Scratch(threads * work_step), "work_step": work_step,
+        "v": Scratch(max(threads * v_step, planes * b.v_plane)), "v_step": v_step,
+        "v_row": b.v_row, "v_plane": b.v_plane, "m_plane": b.m_plane,
+        "phase": 3, "shared": int(b.shared), **finish(op.activation).args,
+    }  # fmt: skip
+    program = winograd_kernel(size)
+    if not b.shared:
+        return [Step(program, args, parallel)]
+    return [Step(program, {**args, "phase": phase}, parallel) for phase in (1, 2)]
+
+
+def is_winograd(op: Any, ins: Types) -> bool:
+    """3x3, stride 1, undilated, one group, wide enough."""
+    if not accepts_conv(op, ins):
+        return False
+    x, w = ins[:2]
+    assert x is not None
+    assert w is not None
+    k, c, *kernel_shape = w.dims
+    plain = max(op.strides, default=1) == 1 and max(op.dilations, default=1) == 1 and op.group == 1
+    return plain and kernel_shape == [3, 3] and c >= LANES and k >= LANES
+
+
+def accepts_4(op: Any, ins: Types) -> bool:
+    return is_winograd(op, ins)
+
+
+@kernel(Conv, accepts=accepts_4, rank=11)
+def winograd_4(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Tiles of 4x4 outputs."""
+    return steps(4, op, ins, outs, context)
+
+
+@kernel(Conv, accepts=accepts_4, rank=10)
+def winograd_2(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Tiles of 2x2 outputs."""
+    return steps(2, op, ins, outs, context)
