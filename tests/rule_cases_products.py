@@ -92,6 +92,7 @@ fires("affine_into_weights", "ConvTranspose", x=(1, 4, 3, 3))(
 fires("affine_into_weights", "MatMul", x=(2, 4))(
     lambda b, x: b(o("Add"), b(o("MatMul", trans_b=True), x, whole(5, 4)), whole(5))
 )
+fires("affine_into_weights", "Conv", x=(1, 2, 4, 4))(lambda b, x: b(o("Neg"), _conv(b, x)))
 fires("affine_before_weights", "Conv", x=(1, 4, 4, 4))(
     lambda b, x: _conv(b, b(o("Add"), b(o("Mul"), x, _channels(1, 2, 3, 4)), f32(2)), 6, group=2)
 )

@@ -91,7 +91,7 @@ def masked_late(b: Builder, q: Value, k: Value, v: Value) -> Any:
 IMAGE = {"x": (1, 2, 4, 4)}
 REFUSALS: list[tuple[str, str, Callable[..., Any], dict[str, tuple[Any, ...]]]] = [
     ("fuse_activation", "has another reader", two_readers, IMAGE),
-    ("fuse_activation", "has an activation already", lambda b, x: b(o("Neg"), conv(b, x, activation=Relu())), IMAGE),
+    ("fuse_activation", "has an activation already", lambda b, x: b(o("Abs"), conv(b, x, activation=Relu())), IMAGE),
     ("fuse_residual", "another shape", lambda b, x: b(o("Add"), conv(b, x), whole(3, 1, 1)), IMAGE),
     ("fuse_residual", "fused already", lambda b, x, r: b(o("Add"), conv(b, x, activation=Relu()), r),
      {**IMAGE, "r": (1, 3, 4, 4)}),

@@ -1,7 +1,7 @@
 """Arithmetic with constants around convolutions and products goes into their weights; padding into their pads.
 
 split_batch_norm(BatchNormalization(x))     -> x * a + c                 constant statistics
-affine_into_weights(Conv(x, w) * a + c)     -> Conv(x, w * a, bias)      per channel; also ConvTranspose and MatMul
+affine_into_weights(Conv(x, w) * a + c)     -> Conv(x, w * a, bias)      per channel; also ConvTranspose, MatMul; Neg
 affine_before_weights(Conv(x * a + c, w))   -> Conv(x, a * w, bias)      a shift only where there are no pads
 pad_into_window(Conv(Pad(x, 0)))            -> Conv(x, pads)             also AveragePool
 pad_into_max_pool(MaxPool(Pad(x)))          -> MaxPool(x, pads)          pads that cannot win: edge, -inf, 0 after Relu
@@ -22,14 +22,14 @@ from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.conv import Conv, ConvTranspose
 from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.norm import BatchNormalization
-from bolt_numba.ops.pointwise import Add, Clip, Div, HardSigmoid, Mul, Relu, Sigmoid
+from bolt_numba.ops.pointwise import Add, Clip, Div, HardSigmoid, Mul, Neg, Relu, Sigmoid
 from bolt_numba.ops.pool import AveragePool, MaxPool
 from bolt_numba.ops.reduce import Softmax
 from bolt_numba.ops.shape import Pad
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
 from bolt_numba.types import F64, Array
 
-AFFINE = (Add, Mul, Div)
+AFFINE = (Add, Mul, Div, Neg)
 WEIGHTED = (Conv, ConvTranspose, MatMul)
 
 
@@ -56,10 +56,11 @@ def _weighted_axis(node: Node) -> int:
 
 def _per_channel(node: Node, axis: int, channels: int) -> Array | None:
     """The constant operand of an Add, Mul or Div as numbers per channel; None when it varies along another axis."""
-    if not isinstance(node.op, AFFINE) or len(node.inputs) != 2 or node.inputs[0] is None or node.inputs[1] is None:
+    c = _constant(node)
+    if c is None or node.inputs[0] is None:
         return None
-    x, c = node.inputs[0].type, node.inputs[1].const
-    if c is None or x.shape is None or c.ndim > len(x.shape) or node.output.type.shape != x.shape:
+    x = node.inputs[0].type
+    if x.shape is None or c.ndim > len(x.shape) or node.output.type.shape != x.shape:
         return None
     if c.dtype.kind != "f":
         return None
@@ -67,6 +68,15 @@ def _per_channel(node: Node, axis: int, channels: int) -> Array | None:
     if any(d != 1 for i, d in enumerate(shape) if i != axis) or shape[axis] not in (1, channels):
         return None
     return np.broadcast_to(c.reshape(-1), (channels,)).astype(F64)
+
+
+def _constant(node: Node) -> Array | None:
+    """What a node adds, multiplies by or divides by; None when it does none of these or not by a constant."""
+    if isinstance(node.op, Neg):
+        return np.array(-1, node.output.type.dtype)
+    if not isinstance(node.op, AFFINE) or node.inputs[1] is None:
+        return None
+    return node.inputs[1].const
 
 
 def _channels(node: Node) -> int | None:
@@ -84,7 +94,7 @@ def _affine_chain(graph: Graph, root: Node) -> tuple[Node, list[Node]]:
         node = None if below is None else below.node
         if below is None or node is None or graph.sole_use(below) is None:
             return chain[-1], chain[::-1]
-        if not isinstance(node.op, AFFINE) or node.inputs[1] is None or not node.inputs[1].is_const:
+        if _constant(node) is None:
             return node, chain[::-1]
         chain.append(node)
 
@@ -108,8 +118,10 @@ def _bare(op: Any) -> bool:
     return op.activation is None and not getattr(op, "residual", False)
 
 
-@rule(Pat(AFFINE, (Pat(name="x"), const("c"))))
+@rule(Pat(AFFINE))
 def affine_into_weights(m: Match, b: Builder) -> Result:
+    if _constant(m.root) is None:
+        return None
     base, chain = _affine_chain(m.graph, m.root)
     if not isinstance(base.op, WEIGHTED):
         return None
@@ -153,8 +165,10 @@ def _scaled_outputs(node: Node, a: Array) -> Array | None:
     return made
 
 
-@rule(Pat(WEIGHTED, (Pat(AFFINE, (Pat(), const()), name="x", sole_use=True), const("w"))))
+@rule(Pat(WEIGHTED, (Pat(AFFINE, name="x", sole_use=True), const("w"))))
 def affine_before_weights(m: Match, b: Builder) -> Result:
+    if _constant(m.node("x")) is None:
+        return None
     node, op, w = m.root, m.root.op, m["w"].const
     shape = m["x"].type.shape
     if w is None or shape is None or w.ndim < 2:

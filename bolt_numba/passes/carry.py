@@ -16,13 +16,14 @@ import numpy as np
 
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
+from bolt_numba.ops.gather import Gather
 from bolt_numba.ops.norm import LayerNormalization, LpNormalization, RMSNormalization
 from bolt_numba.ops.pointwise import Chain, Pointwise
 from bolt_numba.ops.reduce import ArgMax, ArgMin, CumSum, Hardmax, LogSoftmax, Reduction, Softmax, TopK
 from bolt_numba.ops.registry import Op
-from bolt_numba.ops.shape import Concat, Expand, Identity, Pad, Reshape, Slice, Split, Tile, Transpose
+from bolt_numba.ops.shape import Concat, Expand, Identity, Pad, Reshape, Shape, Size, Slice, Split, Tile
 from bolt_numba.passes.views import axis_groups, shape_operand
-from bolt_numba.types import Shape
+from bolt_numba.types import Shape as Dims
 
 Perm: TypeAlias = tuple[int, ...]
 Build: TypeAlias = Callable[[Builder, Sequence[Value | None]], Node]
@@ -50,7 +51,7 @@ def inverse(p: Perm) -> Perm:
     return tuple(p.index(i) for i in range(len(p)))
 
 
-def moves_data(p: Perm, shape: Shape) -> bool:
+def moves_data(p: Perm, shape: Dims) -> bool:
     """Whether transposing changes the order of elements in memory: axes of length 1 do not count."""
     kept = [a for a in p if shape[a] != 1]
     return kept != sorted(kept)
@@ -64,7 +65,7 @@ def carry(node: Node, place: str, index: int, p: Perm) -> Plan | None:
     return None
 
 
-def _shape(v: Value | None) -> Shape | None:
+def _shape(v: Value | None) -> Dims | None:
     return None if v is None else v.type.shape
 
 
@@ -231,7 +232,7 @@ def _reshape(node: Node, place: str, index: int, p: Perm) -> Plan | None:
     return Plan(plan_ins, (after,), lambda b, xs: _same(b, Reshape(), (xs[0], b.const(operand))))
 
 
-def _across(near: Shape, far: Shape, p: Perm) -> Perm | None:
+def _across(near: Dims, far: Dims, p: Perm) -> Perm | None:
     """The permutation beyond a Reshape: axes of length 1 may go anywhere, runs must stay whole and in order."""
     real_near, real_far = _real(near), _real(far)
     groups = axis_groups(tuple(near[i] for i in real_near), tuple(far[i] for i in real_far))
@@ -253,12 +254,12 @@ def _across(near: Shape, far: Shape, p: Perm) -> Perm | None:
     return tuple(made) if made else tuple(range(len(far)))
 
 
-def _real(shape: Shape) -> list[int]:
+def _real(shape: Dims) -> list[int]:
     """Axes that matter to a Reshape: those longer than 1, and the first one, which is the batch."""
     return [i for i, d in enumerate(shape) if d != 1 or i == 0]
 
 
-def _with_ones(shape: Shape, real: list[int]) -> dict[int, list[int]]:
+def _with_ones(shape: Dims, real: list[int]) -> dict[int, list[int]]:
     """Each real axis with the axes of length 1 before it; the last real axis also takes those behind it."""
     made: dict[int, list[int]] = {}
     start = 0
@@ -268,6 +269,17 @@ def _with_ones(shape: Shape, real: list[int]) -> dict[int, list[int]]:
     if real:
         made[real[-1]] += range(start, len(shape))
     return made
+
+
+def _shape_of(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+    """The dimensions of the value as it was, picked from those it has now."""
+    op: Any = node.op
+    if place == "out" or len(_shape(node.inputs[0]) or ()) != len(p):
+        return None
+    if isinstance(op, Size):
+        return Plan((p,), (None,), lambda b, xs: _same(b, op, xs))
+    picked = np.array([p.index(a) for a in range(len(p))[op.start : op.end]], np.int64)
+    return Plan((p,), (None,), lambda b, xs: b.node(Gather(0), b(Shape(), xs[0]), b.const(picked)))
 
 
 def _trailing_norm(node: Node, place: str, index: int, p: Perm) -> Plan | None:
@@ -291,7 +303,6 @@ TABLE: tuple[tuple[Any, Callable[[Node, str, int, Perm], Plan | None]], ...] = (
     (Reduction, _reduce),
     ((ArgMax, ArgMin), _arg),
     (Reshape, _reshape),
+    ((Shape, Size), _shape_of),
     ((LayerNormalization, RMSNormalization), _trailing_norm),
 )
-FIXED = (Transpose,)
-"""Transposes are what is moved; they are never carried through each other."""

@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.codegen.chain import can_generate
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.conv import Conv, ConvTranspose
 from bolt_numba.ops.matmul import MatMul
-from bolt_numba.ops.pointwise import Add, Cast, Chain, Pointwise
+from bolt_numba.ops.pointwise import Add, Chain, Pointwise
 from bolt_numba.ops.shape import Reshape, Split, Squeeze, Transpose, Unsqueeze
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 from bolt_numba.types import BOOL, F32, Array, TensorType
@@ -48,8 +49,10 @@ def fuse_activation(m: Match, b: Builder) -> Result:
     act: Any = m.root.op
     node = m.node("y")
     op: Any = node.op
-    if act.arity != 1 or isinstance(act, Cast) or m.root.output.type.dtype != m["y"].type.dtype:
+    if act.arity != 1 or m.root.output.type.dtype != m["y"].type.dtype:
         return None
+    if not can_generate(act, [TensorType(F32, (1,))]):
+        return m.refuse("there is no vector code for the activation")
     if op.activation is not None:
         return m.refuse("the operator has an activation already")
     return b(dataclasses.replace(op, activation=act), *node.inputs)
@@ -66,7 +69,7 @@ def activation_before_move(m: Match, b: Builder) -> Result:
             return None
         below = operand
     op: Any = None if below.node is None else below.node.op
-    if act.arity != 1 or isinstance(act, Cast) or not isinstance(op, PRODUCTS) or not m.sole(below):
+    if act.arity != 1 or not isinstance(op, PRODUCTS) or not m.sole(below):
         return m.refuse("no product with this reader alone below")
     if op.activation is not None:
         return m.refuse("the operator has an activation already")
@@ -103,10 +106,13 @@ class FuseChain:
             elif _steps(root) + _steps(v.node) > MAX_STEPS:
                 m.refuse(f"the chain would have more than {MAX_STEPS} steps")
             else:
-                made = joined(v, root)
-                if made is not None:
-                    return b(made[0], *made[1])
-                m.refuse(f"the chain would read more than {MAX_OPERANDS} operands")
+                chain, operands = joined(v, root)
+                if len(operands) > MAX_OPERANDS:
+                    m.refuse(f"the chain would read more than {MAX_OPERANDS} operands")
+                elif not can_generate(chain, [w.type for w in operands]):
+                    m.refuse("there is no code for the chain")
+                else:
+                    return b(chain, *operands)
         return None
 
     @staticmethod
@@ -114,15 +120,13 @@ class FuseChain:
         return all(user is m.root for user in v.uses) and not m.graph.is_output(v)
 
 
-def joined(inner: Value, root: Node) -> tuple[Chain, list[Value]] | None:
-    """One chain for ``root`` and the node that makes ``inner``, and its operands; None when they are too many."""
+def joined(inner: Value, root: Node) -> tuple[Chain, list[Value]]:
+    """One chain for ``root`` and the node that makes ``inner``, and its operands."""
     assert inner.node is not None, "the inner value has a node"
     operands: list[Value] = []
     for v in (*inner.node.inputs, *root.inputs):
         if v is not None and v is not inner and not any(v is w for w in operands):
             operands.append(v)
-    if len(operands) > MAX_OPERANDS:
-        return None
     at = {id(v): i for i, v in enumerate(operands)}
     steps: list[tuple[Pointwise, tuple[int, ...]]] = []
     at[id(inner)] = _append(inner.node, at, len(operands), steps)

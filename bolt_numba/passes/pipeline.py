@@ -77,9 +77,16 @@ STAGES: tuple[Stage, ...] = (
 def all_rules() -> tuple[Rule, ...]:
     """Every rule of every stage, once."""
     run = Run()
-    parts = (run.clean, recognise.RULES, products.RULES, absorb.RULES, layout.SPATIAL_RULES, layout.FINAL_RULES)
-    rules = [r for part in parts for r in part] + [*products.LATE_RULES, *fuse.RULES, *fuse.chain_rules(), *fuse.wide_rules()]
-    return tuple({r.name: r for r in rules}.values())
+    parts: tuple[Sequence[Rule], ...] = (
+        run.clean,
+        recognise.RULES,
+        products.RULES,
+        absorb.RULES,
+        layout.SPATIAL_RULES,
+        layout.FINAL_RULES,
+    )
+    parts += (products.LATE_RULES, fuse.RULES, fuse.chain_rules(), fuse.wide_rules())
+    return tuple({r.name: r for part in parts for r in part}.values())
 
 
 def run_pipeline(
