@@ -17,7 +17,7 @@ import numpy as np
 from bolt_numba.kernels.cpu.epilogue import can_finish, finish, padded_bias
 from bolt_numba.kernels.cpu.matmul import conflicting, is_parallel, zero_bias
 from bolt_numba.kernels.cpu.sweep import (
-    choose_share, choose_span, pack_panels, pack_stride, panel_columns, scratch_bytes, sweep,
+    COPIED, EDGE, INSIDE, choose_share, choose_span, pack_panels, pack_stride, panel_columns, scratch_bytes, sweep,
 )  # fmt: skip
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.conv import Conv
@@ -116,12 +116,12 @@ def conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> l
     seen = pixel_table(windows, sizes, pixels)
     merged = groups == 1 and windows.dilations[-1] == 1 and kernel_shape[-1] > 1
     run = run_rows(windows, sizes, merged)
-    pack = 0 if seen.inside else 2
+    kind = INSIDE if seen.inside else 2 + (EDGE if cg >= 32 else COPIED)
     if conflicting(4 * c * windows.strides[-1], m) and kg > 64:
-        pack = 1
+        kind = COPIED
     span = choose_span(m, kg, k)
     threads = context.threads if is_parallel(context, 2 * images * m * count * k, w.nbytes) else 1
-    per_thread = scratch_bytes(k, span, len(run), pack > 0)
+    per_thread = scratch_bytes(k, span, max(len(run), taps), kind in (COPIED, 2 + COPIED))
     width = panel_columns(kg)
     bias_at = zero_bias(groups * width)
     if bias is not None and bias.known is not None:
@@ -135,8 +135,8 @@ def conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> l
         "offsets": block_offsets(images, groups, math.prod(sizes), m, cg, kg, k),
         "table": None if is_matrix else seen.table, "edges": seen.edges,
         "taps": taps, "depth": cg, "runs": len(run), "length": k // len(run), "run_rows": run,
-        "pack": pack, "scratch": Scratch(threads * per_thread), "pack_ld": pack_stride(k), "scratch_step": per_thread,
-        "span": span, "share": choose_share(images * groups, m, kg, threads, kg > m), **finish(op.activation).args,
+        "kind": kind, "zeros": zero_bias(cg), "scratch": Scratch(threads * per_thread), "pack_ld": pack_stride(k),
+        "scratch_step": per_thread, "span": span, "share": choose_share(images * groups, m, kg, threads, kg > m), **finish(op.activation).args,
     }  # fmt: skip
     return [Step(sweep, args, threads > 1)]
 

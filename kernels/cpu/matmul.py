@@ -14,8 +14,8 @@ import numpy as np
 from bolt_numba.kernels.cpu.epilogue import can_finish, finish, padded_bias
 from bolt_numba.kernels.cpu.lang import load_f32, split, store_f32
 from bolt_numba.kernels.cpu.sweep import (
-    MR, PANEL, aligned_zeros, choose_share, choose_span, pack_b, pack_panels, pack_stride, panel_columns,
-    scratch_bytes, sweep,
+    COPIED, INSIDE, MR, PANEL, aligned_zeros, choose_share, choose_span, pack_b, pack_panels, pack_stride,
+    panel_columns, scratch_bytes, sweep,
 )  # fmt: skip
 from bolt_numba.kernels.jit import I64, PTR, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
@@ -182,16 +182,16 @@ def matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
         steps.append(Step(transpose_blocks, args, is_parallel(context, 0, 4 * a.nbytes)))
     flat = len(b.dims) == 1
     threads = context.threads if is_parallel(context, 2 * g.blocks * g.m * g.n * g.k, 4 * g.b_blocks * g.k * g.n) else 1
-    pack = int(conflicting(4 * g.k, g.m) and g.n > PANEL)
+    copies = conflicting(4 * g.k, g.m) and g.n > PANEL
     span = choose_span(g.m, g.n, g.k)
-    per_thread = scratch_bytes(g.k, span, 1, bool(pack))
+    per_thread = scratch_bytes(g.k, span, 1, copies)
     main: dict[str, Argument] = {
         "a": source, "lda": lda, "b": panels, "bias": bias_at,
         "c": Out(0), "ldc": 1 if flat else Pitch(Out(0)),
         "res": In(3) if op.residual else None, "ldr": 0 if not op.residual else 1 if flat else Pitch(In(3)),
         "blocks": g.blocks, "offsets": _offsets(g), "m": g.m, "n": g.n, "k": g.k,
         "table": None, "edges": None, "taps": 1, "depth": g.k, "runs": 1, "length": g.k, "run_rows": ORIGIN,
-        "pack": pack, "scratch": Scratch(threads * per_thread), "pack_ld": pack_stride(g.k),
+        "kind": COPIED if copies else INSIDE, "zeros": None, "scratch": Scratch(threads * per_thread), "pack_ld": pack_stride(g.k),
         "scratch_step": per_thread, "span": span,
         "share": choose_share(g.blocks, g.m, g.n, threads, g.n > g.m), **finish(op.activation).args,
     }  # fmt: skip

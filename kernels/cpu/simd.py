@@ -572,6 +572,13 @@ def prefetch(b, address):
     call(b, "llvm.prefetch.p0", ir.VoidType(), [pointer, I32(0), I32(3), I32(1)])
 
 
+@word(types.void, ADDR)
+def prefetch_write(b, address):
+    """Ask for the cache line of an address that will be written."""
+    pointer = b.inttoptr(address, I8.as_pointer())
+    call(b, "llvm.prefetch.p0", ir.VoidType(), [pointer, I32(1), I32(3), I32(1)])
+
+
 @word(types.void, ADDR, ADDR, types.int64, types.int64)
 def call_kernel(b, address, params, tid, nthreads):
     """Call machine code of the kernel ABI."""

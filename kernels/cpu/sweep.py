@@ -18,7 +18,7 @@ import numpy as np
 
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.lang import (
-    BYTES, LANES, call_kernel, ceil_div, load_f32, load_i32, load_i64, rows_load, split, splat, store_f32,
+    BYTES, LANES, call_kernel, ceil_div, load_f32, load_i32, load_i64, prefetch, prefetch_write, rows_load, split, splat, store_f32,
     store_i64, tile_add_tile, tile_clamp, tile_load, tile_load_n, tile_rank1_rows, tile_row, tile_store, tile_store_n,
     vload, vload_n, vstore, vstore_n,
 )  # fmt: skip
@@ -28,6 +28,9 @@ from bolt_numba.types import Array
 MR = target().rows
 PANEL = 2 * LANES
 """Columns of a full panel."""
+
+INSIDE, COPIED, EDGE = 0, 1, 2
+"""Kinds of tiles: A read in place by runs, from a copy, or in place tap by tap with zeros outside."""
 
 BLOCK_FIELDS = 6
 """Entries of a block: first row and column of A, byte offsets of B and bias, first row and column of C."""
@@ -62,15 +65,24 @@ def _tile(mr: int, nv: int) -> Any:
     """The micro-kernel: one tile of C."""
 
     @inline
-    def tile(rows, run_offsets, runs, length, b, bias, c, ldc, res, ldr, n, lo, hi):
+    def tile(rows, run_step, runs, length, b, ahead, step, bias, c, ldc, res, ldr, n, lo, hi):
         acc = tile_row(mr, nv, bias)
-        at = rows_load(mr, rows, 8, 0)
+        for i in range(mr):
+            prefetch_write(c + ldc * i)
+            if nv == 2:
+                prefetch_write(c + ldc * i + BYTES)
+        if res != 0:
+            for i in range(mr):
+                prefetch(res + ldr * i)
+                if nv == 2:
+                    prefetch(res + ldr * i + BYTES)
         for r in range(runs):
-            offset = load_i64(run_offsets + 8 * r)
-            for _q in range(length):
-                acc = tile_rank1_rows(acc, at, offset, b)
-                offset += 4
+            at = rows_load(mr, rows + run_step * r, 8, 0)
+            for q in range(length):
+                acc = tile_rank1_rows(acc, at, 4 * q, b)
                 b += BYTES * nv
+                prefetch(ahead)
+                ahead += step
         if res != 0:
             if n >= LANES * nv:
                 acc = tile_add_tile(acc, tile_load(mr, nv, res, ldr))
@@ -87,7 +99,7 @@ def _tile(mr: int, nv: int) -> Any:
 
 def _dispatch() -> Any:
     """``tile_any(mr, wide, ...)``: the micro-kernel of that height, with two vectors or one."""
-    arguments = "rows, run_offsets, runs, length, b, bias, c, ldc, res, ldr, n, lo, hi"
+    arguments = "rows, run_step, runs, length, b, ahead, step, bias, c, ldc, res, ldr, n, lo, hi"
     lines, scope = [f"def tile_any(mr, {arguments}):"], {"LANES": LANES}
     for nv, test in ((2, "    if n > LANES:"), (1, "    else:")):
         lines.append(test)
@@ -134,46 +146,62 @@ def gather_pixel(to, a, lda, table, pixels, taps, depth):
 
 
 @inline
-def place_rows(p, tid, a, i0, count):
-    """Find the A rows i0…i0+count-1, copying those that are not read in place, and cut them into tiles.
+def place_tile(p, a, first, mr, kind, rows, packed):
+    """Write where the tile's rows of A are, run by run, as addresses; `COPIED` tiles are copied first.
 
-    Writes the thread's workspace: addresses of rows, then heights of tiles (negative for copied ones).
+    first: the tile's first row.  rows: its place in the table of addresses, whose runs are ``8 * span`` bytes apart.
     """
-    table, edges, lda, m, k, pack, pack_ld = p.table, p.edges, 4 * p.lda, p.m, p.k, p.pack, p.pack_ld
-    rows = p.scratch + p.scratch_step * tid
-    heights = rows + 8 * p.span
-    packed = heights + 8 * p.span
-    i, tiles = 0, 0
+    table, lda, m, pack_ld, run_step = p.table, 4 * p.lda, p.m, p.pack_ld, 8 * p.span
+    for r in range(mr):
+        at, row = first + r, rows + 8 * r
+        if table == 0:
+            store_i64(row, a + lda * at)
+            if kind == COPIED:
+                copy_row(packed + pack_ld * r, a + lda * at, p.k)
+        elif kind == INSIDE:
+            pixel = a + lda * load_i32(table + 4 * at)
+            for q in range(p.runs):
+                store_i64(row + run_step * q, pixel + lda * load_i64(p.run_rows + 8 * q))
+        elif kind == EDGE:
+            for t in range(p.taps):
+                pixel = load_i32(table + 4 * (m * t + at))
+                store_i64(row + run_step * t, a + lda * pixel if pixel >= 0 else p.zeros)
+        else:
+            gather_pixel(packed + pack_ld * r, a, lda, table + 4 * at, m, p.taps, p.depth)
+        if kind == COPIED:
+            store_i64(row, packed + pack_ld * r)
+
+
+@inline
+def place_rows(p, tid, a, i0, count):
+    """Cut the A rows i0…i0+count-1 into tiles and place them in the thread's workspace; the number of tiles.
+
+    Workspace: one word a tile (height, and kind above bit 32), addresses of rows by run, copied rows.
+    """
+    edges, span = p.edges, p.span
+    tiles = p.scratch + p.scratch_step * tid
+    rows = tiles + 8 * span
+    packed = rows + 8 * span * max(p.runs, p.taps)
+    i, found = 0, 0
     while i < count:
         left = count - i
         mr = MR if left >= 2 * MR else STEPS[left]
-        copied = pack == 1
-        if pack == 2:
-            copied = load_i32(edges + 4 * (i0 + i + mr)) != load_i32(edges + 4 * (i0 + i))
-        store_i64(heights + 8 * tiles, -mr if copied else mr)
-        for r in range(i, i + mr):
-            at = i0 + r
-            if copied:
-                to = packed + pack_ld * r
-                store_i64(rows + 8 * r, to)
-                if table == 0:
-                    copy_row(to, a + lda * at, k)
-                else:
-                    gather_pixel(to, a, lda, table + 4 * at, m, p.taps, p.depth)
-            elif table == 0:
-                store_i64(rows + 8 * r, a + lda * at)
-            else:
-                store_i64(rows + 8 * r, a + lda * load_i32(table + 4 * at))
+        kind = p.kind
+        if kind > COPIED:
+            outside = load_i32(edges + 4 * (i0 + i + mr)) != load_i32(edges + 4 * (i0 + i))
+            kind = (kind - 2) if outside else INSIDE
+        store_i64(tiles + 8 * found, mr + (kind << 32))
+        place_tile(p, a, i0 + i, mr, kind, rows + 8 * i, packed + p.pack_ld * i)
         i += mr
-        tiles += 1
-    return tiles
+        found += 1
+    return found
 
 
 @native(
     a=PTR, lda=I64, b=PTR, bias=PTR, c=PTR, ldc=I64, res=PTR, ldr=I64,
     blocks=I64, offsets=PTR, m=I64, n=I64, k=I64,
     table=PTR, edges=PTR, taps=I64, depth=I64, runs=I64, length=I64, run_rows=PTR,
-    pack=I64, scratch=PTR, pack_ld=I64, scratch_step=I64, span=I64, share=I64, lo=F32, hi=F32, act=PTR,
+    kind=I64, zeros=PTR, scratch=PTR, pack_ld=I64, scratch_step=I64, span=I64, share=I64, lo=F32, hi=F32, act=PTR,
 )  # fmt: skip
 def sweep(p, tid, nthreads):
     """Fields.
@@ -182,19 +210,15 @@ def sweep(p, tid, nthreads):
     table: i32 [taps][m], input row of each tap at each pixel or -1; 0 when row i of A is simply its i-th row.
     edges: i32 [m + 1], how many pixels before this one have a tap outside.  taps, depth: K = taps * depth.
     runs, length, run_rows: the same K as runs of contiguous values, i64 input rows from a pixel's first tap.
-    pack: 0 reads A in place, 1 copies every tile, 2 copies tiles with a tap outside.
+    kind: how tiles read A: `INSIDE` in place, by runs; `COPIED` from a copy; 2 + `EDGE` or 2 + `COPIED`, in place but so
+    where some tap is outside.  zeros: ``depth`` zeros, what an `EDGE` tile reads outside.
     span: rows that meet a panel of B while it is in cache.  share: what threads divide: 0 rows, 1 panels, 2 blocks.
     act: machine function ``f(address, columns + (rows << 32), bytes between rows)`` applied to finished tiles, or 0.
     """
     ldc, ldr, m, n, k, span, share = 4 * p.ldc, 4 * p.ldr, p.m, p.n, p.k, p.span, p.share
     offsets, lo, hi, act = p.offsets, p.lo, p.hi, p.act
-    rows = p.scratch + p.scratch_step * tid
-    heights = rows + 8 * span
-    zero = rows + p.scratch_step - 64 - (8 * p.runs + 63) // 64 * 64
-    run_offsets = zero + 64
-    store_i64(zero, 0)
-    for r in range(p.runs):
-        store_i64(run_offsets + 8 * r, 4 * p.lda * load_i64(p.run_rows + 8 * r))
+    words = p.scratch + p.scratch_step * tid
+    rows, run_step = words + 8 * span, 8 * span
     block_lo, block_hi = (0, p.blocks) if share != 2 else split(p.blocks, tid, nthreads)
     i_lo, i_hi = (0, m) if share != 0 else split(m, tid, nthreads)
     j_lo, j_hi = (0, ceil_div(n, PANEL)) if share != 1 else split(ceil_div(n, PANEL), tid, nthreads)
@@ -211,20 +235,28 @@ def sweep(p, tid, nthreads):
             for j in range(j_lo, j_hi):
                 col = 4 * PANEL * j
                 i, at = i0, rows
+                # While this panel is swept, the next one is brought closer, a part with every tile.
+                ahead, ahead_step = b + col * k, 0
+                if j + 1 < j_hi:
+                    ahead, ahead_step = ahead + 4 * PANEL * k, 4 * PANEL // tiles
                 for t in range(tiles):
-                    mr = load_i64(heights + 8 * t)
-                    copied = mr < 0
-                    mr = abs(mr)
+                    word = load_i64(words + 8 * t)
+                    mr, kind = word & 0xFFFFFFFF, word >> 32
+                    runs, length = p.runs, p.length
+                    if kind == COPIED:
+                        runs, length = 1, k
+                    elif kind == EDGE:
+                        runs, length = p.taps, p.depth
                     to = c + ldc * i + col
                     tile_any(
-                        mr, at, zero if copied else run_offsets, 1 if copied else p.runs, k if copied else p.length,
-                        b + col * k, bias + col, to, ldc, 0 if res == 0 else res + ldr * i + col, ldr, n - PANEL * j,
-                        lo, hi,
+                        mr, at, run_step, runs, length, b + col * k, ahead, ahead_step, bias + col, to, ldc,
+                        0 if res == 0 else res + ldr * i + col, ldr, n - PANEL * j, lo, hi,
                     )  # fmt: skip
                     if act != 0:
                         call_kernel(act, to, min(n - PANEL * j, PANEL) + (mr << 32), ldc)
                     i += mr
                     at += 8 * mr
+                    ahead += ahead_step * k
 
 
 def panel_columns(n: int) -> int:
@@ -301,8 +333,8 @@ def pack_stride(k: int) -> int:
 
 
 def scratch_bytes(k: int, span: int, runs: int, copies: bool) -> int:
-    """Workspace of one thread."""
-    used = 16 * span + 64 + -(-8 * runs // 64) * 64 + (span * pack_stride(k) if copies else 0)
+    """Workspace of one thread; runs: of the rows' addresses, at least the taps."""
+    used = 8 * span * (1 + runs) + (span * pack_stride(k) if copies else 0)
     return -(-used // 64) * 64
 
 
@@ -320,6 +352,6 @@ def choose_share(blocks: int, m: int, n: int, threads: int, b_larger: bool) -> i
 
 
 __all__ = [
-    "BLOCK_FIELDS", "MR", "PANEL", "aligned_zeros", "choose_share", "choose_span", "pack_b", "pack_panels",
+    "BLOCK_FIELDS", "COPIED", "EDGE", "INSIDE", "MR", "PANEL", "aligned_zeros", "choose_share", "choose_span", "pack_b", "pack_panels",
     "pack_stride", "panel_columns", "scratch_bytes", "sweep",
 ]  # fmt: skip
