@@ -155,7 +155,7 @@ def row_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: 
     return [Step(normalise_rows, args, x.size > PARALLEL and x.size > n)]
 
 
-# ------------------------------------------------------------------------------------ groups of channels, channels first
+# ----------------------------------------------------------------------------------- groups of channels, channels first
 
 
 @native(x=PTR, scale=PTR, bias=PTR, y=PTR, rows=I64, channels=I64, groups=I64, spatial=I64, epsilon=F32)
