@@ -116,12 +116,12 @@ def conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> l
     seen = pixel_table(windows, sizes, pixels)
     merged = groups == 1 and windows.dilations[-1] == 1 and kernel_shape[-1] > 1
     run = run_rows(windows, sizes, merged)
-    kind = INSIDE if seen.inside else 2 + (EDGE if cg >= 32 else COPIED)
+    kind = INSIDE if seen.inside else EDGE
     if conflicting(4 * c * windows.strides[-1], m) and kg > 64:
         kind = COPIED
     span = choose_span(m, kg, k)
     threads = context.threads if is_parallel(context, 2 * images * m * count * k, w.nbytes) else 1
-    per_thread = scratch_bytes(k, span, max(len(run), taps), kind in (COPIED, 2 + COPIED))
+    per_thread = scratch_bytes(k, span, max(len(run), taps), kind == COPIED)
     width = panel_columns(kg)
     bias_at = zero_bias(groups * width)
     if bias is not None and bias.known is not None:

@@ -187,9 +187,8 @@ def place_rows(p, tid, a, i0, count):
         left = count - i
         mr = MR if left >= 2 * MR else STEPS[left]
         kind = p.kind
-        if kind > COPIED:
-            outside = load_i32(edges + 4 * (i0 + i + mr)) != load_i32(edges + 4 * (i0 + i))
-            kind = (kind - 2) if outside else INSIDE
+        if kind == EDGE and load_i32(edges + 4 * (i0 + i + mr)) == load_i32(edges + 4 * (i0 + i)):
+            kind = INSIDE
         store_i64(tiles + 8 * found, mr + (kind << 32))
         place_tile(p, a, i0 + i, mr, kind, rows + 8 * i, packed + p.pack_ld * i)
         i += mr
@@ -210,8 +209,8 @@ def sweep(p, tid, nthreads):
     table: i32 [taps][m], input row of each tap at each pixel or -1; 0 when row i of A is simply its i-th row.
     edges: i32 [m + 1], how many pixels before this one have a tap outside.  taps, depth: K = taps * depth.
     runs, length, run_rows: the same K as runs of contiguous values, i64 input rows from a pixel's first tap.
-    kind: how tiles read A: `INSIDE` in place, by runs; `COPIED` from a copy; 2 + `EDGE` or 2 + `COPIED`, in place but so
-    where some tap is outside.  zeros: ``depth`` zeros, what an `EDGE` tile reads outside.
+    kind: how tiles read A: `INSIDE` in place, by runs; `COPIED` from a copy; `EDGE` in place, by taps where some tap is
+    outside.  zeros: ``depth`` zeros, what a tap outside reads.
     span: rows that meet a panel of B while it is in cache.  share: what threads divide: 0 rows, 1 panels, 2 blocks.
     act: machine function ``f(address, columns + (rows << 32), bytes between rows)`` applied to finished tiles, or 0.
     """
