@@ -22,6 +22,7 @@ from bolt_numba.passes.fuse import wide_rules
 from bolt_numba.passes.pipeline import STAGES, Run, run_pipeline
 from bolt_numba.passes.rewrite import Rule, Trace, nested, rewrite
 from bolt_numba.types import Array, Sym
+from tests import models
 from tests.pipeline_graphs import NETWORKS, graph
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
@@ -48,7 +49,7 @@ def real_transposes(g: Graph) -> int:
         1
         for sub in nested(g)
         for n in sub.nodes
-        if n.op.name == "Transpose" and moves_data(n.op.perm, n.inputs[0].type.shape or ())  # type: ignore[attr-defined,union-attr]
+        if n.op.name == "Transpose" and moves_data(n.op.perm, n.inputs[0].type.shape or (2,) * 9)  # type: ignore[attr-defined,union-attr]
     )
 
 
@@ -165,3 +166,41 @@ def _seconds(g: Graph) -> float:
     start = time.perf_counter()
     run_pipeline(g)
     return time.perf_counter() - start
+
+
+# name -> transposes left that move data, operators at most afterwards, operators that must be there
+REAL_MODELS: dict[str, tuple[int, int, dict[str, int]]] = {
+    "open_nsfw.onnx": (0, 57, {"Conv": 53, "MatMul": 1}),
+    "nmp.onnx": (0, 137, {"Conv": 32}),
+    "minilm.onnx": (24, 133, {"FusedAttention": 6, "LayerNormalization": 13, "MatMul": 36}),
+    "ch_PP-OCRv4_det_infer.onnx": (1, 108, {"Conv": 62, "ConvTranspose": 2}),
+    "ch_PP-OCRv4_rec_infer.onnx": (5, 107, {"Conv": 38, "FusedAttention": 2, "LayerNormalization": 5}),
+    "ch_ppocr_mobile_v2.0_cls_infer.onnx": (1, 77, {"Conv": 53}),
+    "silero_vad.onnx": (4, 110, {"LSTM": 2}),
+    "silero_vad_16k_op15.onnx": (2, 55, {"LSTM": 1}),
+    "silero_vad_16k_sequence.onnx": (0, 17, {"LSTM": 1, "Conv": 6}),
+    "silero_vad_half.onnx": (2, 54, {"LSTM": 1}),
+    "silero_vad_op18_ifless.onnx": (2, 56, {"Conv": 12, "MatMul": 4}),
+    "silero_vad_openvino_16k.onnx": (0, 19, {"LSTM": 1, "Conv": 6}),
+    "bilstm.int8.onnx": (4, 46, {"LSTM": 3, "MatMulInteger": 4}),
+    "rawi.int8.onnx": (3, 22, {"LSTM": 2}),
+    "rawi_ensemble.int8.onnx": (6, 48, {"LSTM": 4}),
+    "rawi_v2.int8.onnx": (3, 22, {"LSTM": 2}),
+    "rawi_v3.int8.onnx": (3, 27, {"LSTM": 2}),
+}
+
+
+@pytest.mark.parametrize("name", REAL_MODELS)
+def test_real_models_come_out_clean(name: str) -> None:
+    file = models.folder() / name
+    if not file.exists():
+        pytest.skip(f"{name} has not been fetched: python -m tests.models")
+    g = read_onnx(file.read_bytes(), None, name)
+    made = run_pipeline(g, check=True)
+    transposes, most, wanted = REAL_MODELS[name]
+    found = operators(made)
+    assert real_transposes(made) <= transposes
+    assert found.total() <= most
+    assert {k: found[k] for k in wanted} == wanted
+    assert [v.name for v in made.inputs] == [v.name for v in g.inputs]
+    assert made.output_names == g.output_names
