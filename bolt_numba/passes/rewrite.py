@@ -217,8 +217,27 @@ def _fits(pat: Pat, value: Value) -> bool:
     )
 
 
+def _surely_not(pattern: Pat, root: Node) -> bool:
+    """A quick no: an operand is made by another operator than the pattern wants.  Most candidates end here."""
+    if not pattern.commutative:
+        for pat, value in zip(pattern.args, root.inputs, strict=False):
+            if pat is None or value is None:
+                continue
+            if pat.const and value.const is None:
+                return True
+            if pat.op is not None and (value.node is None or not isinstance(value.node.op, pat.op)):
+                return True
+    return False
+
+
 def match(pattern: Pat, graph: Graph, root: Node) -> Match | None:
     """Match a pattern at a node; a match with ``reason`` set fits but for a value that has another reader."""
+    if not pattern.args and pattern.where is None:
+        return Match(graph, root, {pattern.name: root.outputs[0]} if pattern.name else {})
+    return None if _surely_not(pattern, root) else _search(pattern, graph, root)
+
+
+def _search(pattern: Pat, graph: Graph, root: Node) -> Match | None:
     blocked: Match | None = None
     choices: list[tuple[list[tuple[Pat | None, Value | None]], dict[str, Value], str]] = [
         ([(pattern, root.outputs[0])], {}, "")

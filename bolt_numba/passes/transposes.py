@@ -8,6 +8,7 @@ choice is taken only when it really moves fewer elements and has no more transpo
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from bolt_numba.ir.build import Builder
@@ -110,11 +111,23 @@ def _wanted(port: Port, plans: Plans) -> Perm:
     return port.perm if q is None else compose(port.perm, q)
 
 
-def total_cost(wires: Wiring, plans: Plans) -> tuple[int, int]:
-    """Elements moved by all transposes, and their number."""
+def _touched(wires: Wiring, plans: Plans) -> dict[int, Value]:
+    """The values that the nodes of ``plans`` read or make."""
+    roots: dict[int, Value] = {}
+    for node, plan in plans.values():
+        for i in range(len(plan.ins)):
+            port = wires.reads.get((id(node), i))
+            if port is not None:
+                roots[id(port.root)] = port.root
+        roots.update((id(v), v) for v in node.outputs if id(v) in wires.ports)
+    return roots
+
+
+def total_cost(wires: Wiring, roots: Iterable[Value], plans: Plans) -> tuple[int, int]:
+    """Elements moved by the transposes of ``roots``, and the number of those that move any."""
     moved = count = 0
-    for key, ports in wires.ports.items():
-        root = wires.roots[key]
+    for root in roots:
+        ports = wires.ports[id(root)]
         have = _stored(root, plans)
         for want in {_wanted(port, plans) for port in ports}:
             c = cost(root, have, want)
@@ -172,14 +185,7 @@ def _around(wires: Wiring, value: Value, p: Perm) -> list[tuple[Node, str, int, 
 def _cut(wires: Wiring, plans: Plans) -> Plans:
     """The part of the region that is worth permuting."""
     net = Network()
-    roots = {}
-    for node, plan in plans.values():
-        for i in range(len(plan.ins)):
-            port = wires.reads.get((id(node), i))
-            if port is not None:
-                roots[id(port.root)] = port.root
-        roots.update((id(v), v) for v in node.outputs if id(v) in wires.ports)
-    for root in roots.values():
+    for root in _touched(wires, plans).values():
         _edges_of(net, root, wires.ports[id(root)], plans)
     chosen = net.source_side()
     return {k: v for k, v in plans.items() if k in chosen}
@@ -235,7 +241,6 @@ def move_transposes(graph: Graph) -> int:
     failed: set[tuple[int, str, int, Perm]] = set()
     while True:
         wires = wiring(graph)
-        before = total_cost(wires, {})
         taken: Plans = {}
         closed: set[int] = set()
         for seed in _seeds(wires):
@@ -243,10 +248,10 @@ def move_transposes(graph: Graph) -> int:
             if id(seed[0]) in closed or key in failed:
                 continue
             chosen = _cut(wires, _region(wires, seed, closed))
-            after = total_cost(wires, {**taken, **chosen}) if chosen else before
+            roots = _touched(wires, chosen).values()
+            before, after = total_cost(wires, roots, {}), total_cost(wires, roots, chosen)
             if after[0] < before[0] and after[1] <= before[1]:
                 taken.update(chosen)
-                before = after
                 changed += 1
                 _close(wires, chosen, closed)
             else:
