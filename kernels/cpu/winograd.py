@@ -301,18 +301,22 @@ class Blocking:
         return 64 * ((self.most * PANEL * 4 // 64) | 1)
 
 
-BLOCK_BYTES = 640 * 1024
+BLOCK_BYTES = 448 * 1024
 """Bytes of transformed inputs and products that stay in the second-level cache beside a panel of filters."""
 
 
-def choose_blocks(size: int, tiles: int, c: int, threads: int) -> Blocking:
-    """Blocks that fit the cache, an equal number for every thread; too few tiles are one block that threads share."""
-    planes = (size + 2) ** 2
-    fit = max(BLOCK_BYTES // (planes * 4 * (c + PANEL)), MR)
+def choose_blocks(size: int, tiles: int, c: int, k: int, threads: int) -> Blocking:
+    """Blocks that fit the cache, an equal number for every thread.
+
+    Threads share one block, each with its part of the filters, where filters are more memory than transformed inputs.
+    """
+    fit = max(BLOCK_BYTES // ((size + 2) ** 2 * 4 * (c + PANEL)), 2 * MR)
     blocks = -(-tiles // fit)
     if threads == 1:
         return Blocking(tiles, blocks, False, c)
-    if tiles < threads * MR:
+    panels = -(-k // PANEL)
+    even = -(-panels // threads) * threads <= 1.15 * panels
+    if tiles < 2 * threads or (k > tiles and even):
         return Blocking(tiles, 1, True, c)
     return Blocking(tiles, -(-max(blocks, threads) // threads) * threads, False, c)
 
@@ -329,7 +333,7 @@ def steps(size: int, op: Any, ins: Types, outs: Sequence[TensorType], context: C
     down, across = -(-oh // size), -(-ow // size)
     parallel = context.threads > 1 and outs[0].size * c > 300_000
     threads = context.threads if parallel else 1
-    b = choose_blocks(size, images * down * across, c, threads)
+    b = choose_blocks(size, images * down * across, c, k, threads)
     planes = (size + 2) ** 2
     work_step = 8 * planes + 64 + planes * b.m_plane
     v_step = 0 if b.shared else planes * b.v_plane
@@ -365,17 +369,52 @@ def is_winograd(op: Any, ins: Types) -> bool:
     return plain and kernel_shape == [3, 3] and c >= LANES and k >= LANES
 
 
-def accepts_4(op: Any, ins: Types) -> bool:
-    return is_winograd(op, ins)
+TRANSFORM_CYCLES = {4: (200, 300), 2: (65, 85)}
+"""Cycles to transform one tile of one vector of inputs, and of products.  Measured on Zen 4."""
+STREAM = 8
+"""Bytes of filters per cycle that come from memory."""
 
 
-@kernel(Conv, accepts=accepts_4, rank=11)
+def cost(size: int, pixels: tuple[int, int, int], c: int, k: int) -> float:
+    """Estimated cycles for [images, oh, ow] results; size 0: the direct sum."""
+    images, oh, ow = pixels
+    if size == 0:
+        return max(1.03 * images * oh * ow * 9 * c * -(-k // LANES), 36 * c * k / STREAM)
+    tiles, panels, planes = images * -(-oh // size) * -(-ow // size), -(-k // PANEL), (size + 2) ** 2
+    products = planes * c * panels * max(2.08 * tiles, 5, PANEL * 4 / STREAM)
+    inputs, results = TRANSFORM_CYCLES[size]
+    return products + tiles * (-(-c // LANES) * inputs + 2 * panels * results)
+
+
+def best_size(op: Any, ins: Types) -> int:
+    """Tile size of least cost; 0 when the direct sum is as fast or no Winograd algorithm applies."""
+    if not is_winograd(op, ins):
+        return 0
+    x, w = ins[:2]
+    assert x is not None
+    assert w is not None
+    k, c = w.dims[:2]
+    images, oh, ow = op.infer(*ins).dims[:3]
+    costs = {size: cost(size, (images, oh, ow), c, k) for size in (4, 2)}
+    size = min(costs, key=lambda s: costs[s])
+    return size if costs[size] < 0.92 * cost(0, (images, oh, ow), c, k) else 0
+
+
+def prefers_4(op: Any, ins: Types) -> bool:
+    return best_size(op, ins) == 4
+
+
+def prefers_2(op: Any, ins: Types) -> bool:
+    return best_size(op, ins) == 2
+
+
+@kernel(Conv, accepts=prefers_4, rank=11)
 def winograd_4(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tiles of 4x4 outputs."""
     return steps(4, op, ins, outs, context)
 
 
-@kernel(Conv, accepts=accepts_4, rank=10)
+@kernel(Conv, accepts=prefers_2, rank=10)
 def winograd_2(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tiles of 2x2 outputs."""
     return steps(2, op, ins, outs, context)
