@@ -210,7 +210,11 @@ def choose_chunk(c: int, line: int, rows: int, units: int, threads: int) -> int:
     parts = -(-blocks // fit)
     if threads > 1 and units < 4 * threads:
         parts = max(parts, min(blocks, threads))
-    return -(-blocks // parts)
+    chunk = -(-blocks // parts)
+    # The last block overlaps the one before it, so the two must be activated together.
+    while c % LANES and chunk < blocks and (blocks - 1) % chunk == 0:
+        chunk += 1
+    return chunk
 
 
 @kernel(Conv, accepts=accepts_depthwise, rank=20)
