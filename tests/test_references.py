@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
+from bolt_numba.errors import DTypeError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ops.registry import OPS, Op, result_tuple
-from bolt_numba.types import Array, Sym, TensorType, type_of
+from bolt_numba.types import BF16, F16, F32, AnyDType, Array, Sym, TensorType, type_of
 from tests.cases import CASES, Case
 from tests.onnx_node import model_of
 
@@ -138,6 +139,28 @@ def value_of(dim: Any, sizes: dict[str, int]) -> int | None:
         return dim.const + sum(factor * int(eval(atom, {"__builtins__": {}}, sizes)) for atom, factor in dim.terms)
     except NameError:
         return None
+
+
+@pytest.mark.parametrize("op", FOREIGN, ids=[op.name for op in FOREIGN])
+@run_each
+@given(data=st.data())
+def test_narrow_floats_are_rounded_results_of_f32(op: type[Op], data: st.DataObject) -> None:
+    dtype: AnyDType = data.draw(st.sampled_from([F16, BF16]))
+    case = data.draw(CASES[op]())
+    narrow = [a.astype(dtype) if a is not None and a.dtype == F32 else a for a in case.inputs]
+    try:
+        inferred = infer_types(case.op, [None if a is None else type_of(a) for a in narrow])
+    except DTypeError:
+        return
+    results = result_tuple(case.op.reference(*narrow))
+    wide = [a.astype(F32) if a is not None and a.dtype == dtype else a for a in narrow]
+    for kind, got, wanted in zip(inferred, results, result_tuple(case.op.reference(*wide)), strict=True):
+        assert np.asarray(got).dtype == kind.dtype
+        if kind.dtype == dtype:
+            with np.errstate(over="ignore"):
+                rounded = np.asarray(wanted).astype(dtype).astype(F32)
+            top = float(np.max(np.abs(rounded[np.isfinite(rounded)]), initial=1e-6))
+            np.testing.assert_allclose(np.asarray(got).astype(F32), rounded, rtol=2e-2, atol=2e-2 * top)
 
 
 CHANNELS_LAST = [op for op in ALL if getattr(op, "layout", None) == "NCHW"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -85,10 +86,12 @@ class ReduceMean(Reduction):
     """y = mean of x along axes (see `Reduction`), cut to an integer for integers.  Source: ONNX ReduceMean-18."""
 
     def reduce(self, x: Array, axes: tuple[int, ...]) -> Any:
-        if x.dtype.kind == "f":
-            return np.mean(x, axis=axes, keepdims=self.keepdims, dtype=x.dtype)
-        total = np.sum(x, axis=axes, keepdims=self.keepdims)
-        return np.trunc(total / max(int(np.prod([x.shape[a] for a in axes])), 1))
+        count = math.prod(x.shape[a] for a in axes)
+        total = np.sum(x, axis=axes, keepdims=self.keepdims, dtype=x.dtype if x.dtype.kind == "f" else None)
+        if x.dtype.kind != "f":
+            return np.trunc(total / max(count, 1))
+        with np.errstate(invalid="ignore"):  # the mean of nothing is NaN
+            return total / x.dtype.type(count)
 
 
 @op("ReduceProd")

@@ -250,7 +250,8 @@ class Resize(Op):
             y = _weighted(y, p.axis, index, weights) if self.mode != "nearest" else y.take(index[:, 0], axis=p.axis)
         if x.dtype.kind in "iu" and self.mode != "nearest":
             info = np.iinfo(x.dtype)
-            y = np.clip(np.rint(y) if self.antialias else np.trunc(y), info.min, info.max)
+            cut = self.mode == "linear" and not self.antialias  # the standard is silent; this is what onnxruntime does
+            y = np.clip(np.trunc(y) if cut else np.rint(y), info.min, info.max)
         if outside is not None:
             y = np.where(outside, np.asarray(self.extrapolation_value, dtype=y.dtype), y)
         y = y if self.layout == "NCHW" else np.moveaxis(y, 1, -1)
