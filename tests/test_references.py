@@ -54,7 +54,8 @@ def by_oracle(case: Case, results: list[Array]) -> list[Array]:
         results = session.run(None, feeds)
     except Exception:  # it lacks the operator, or refuses this dtype, rank or attribute
         with np.errstate(all="ignore"):
-            results = list(ReferenceEvaluator(model).run(None, feeds))
+            evaluator: Any = ReferenceEvaluator(model)
+            results = evaluator.run(None, feeds)
     return [np.asarray(r) for r in results]
 
 

@@ -61,13 +61,16 @@ def shape_of(owner: Op, what: str, t: TensorType, *ranks: int) -> Shape | None:
 
 def known_ints(t: TensorType) -> list[int] | None:
     """Content of an integer operand when all of it is known."""
-    return None if t.known is None else [int(v) for v in t.known.flat]
+    dims = known_dims(t)
+    if dims is None or any(isinstance(d, Sym) for d in dims):
+        return None
+    return [d for d in dims if isinstance(d, int)]
 
 
 def known_dims(t: TensorType) -> list[Dim] | None:
     """Content of an integer operand when it is known up to symbols."""
     if t.value is None:
-        return None
+        return [] if 0 in (t.shape or ()) else None
     return [v if isinstance(v, Sym) else int(v) for v in t.value.flat]
 
 

@@ -41,7 +41,8 @@ def _content(draw: Draw, op: Any, dims: tuple[int, ...], dtype: AnyDType) -> Arr
         return whole(draw, dims, 0 if dtype.kind == "u" else -9, 9, dtype)
     if not op.ulp:
         return whole(draw, dims, -9, 9, dtype)
-    return real(draw, dims, *op.domain, dtype=dtype)
+    low, high = op.domain
+    return real(draw, dims, low, high, dtype)
 
 
 def row(draw: Draw, op: type[Any]) -> Case:
