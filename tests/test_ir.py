@@ -97,9 +97,19 @@ class TestSpec:
     @settings(deadline=None, max_examples=60)
     @given(graph=graphs())
     def test_built_graphs_obey(self, graph: Graph) -> None:
-        for stage in ("import", "canonical", "plan"):
-            verify(graph, stage)
+        verify(graph)
         verify(graph.clone())
+
+    def test_rows_begin_at_their_stage(self) -> None:
+        graph, x, _ = small()
+        build = Builder(graph)
+        image = graph.add_input("image", TensorType(F32, (1, 2, 5, 5)))
+        graph.add_output(build(make("Conv"), image, np.ones((3, 2, 3, 3), F32), name="conv"))
+        build(make("Identity"), x, name="idle")
+        assert violations(graph) == []
+        assert {v.partition(":")[0] for v in violations(graph, "canonical")} == {"nothing dead", "nothing idle"}
+        assert any(v.startswith("channels last: node 'conv'") for v in violations(graph, "layout"))
+        assert not any(v.startswith("channels last") for v in violations(graph, "precision"))
 
     def broken(self, graph: Graph, row: str) -> None:
         assert any(text.startswith(f"{row}:") for text in violations(graph)), violations(graph)

@@ -201,6 +201,26 @@ def _captures(node: Node, name: str, wanted: list[Value], got: tuple[Value | Non
             yield f"capture '{inside.name}' of {name} of node '{node.name}' is {inside.type}, got {outside.type}"
 
 
+def _nothing_dead(graph: Graph) -> Iterator[str]:
+    returned = {id(v) for v in graph.outputs}
+    for node in graph.nodes:
+        if not any(v.uses or id(v) in returned for v in node.outputs):
+            yield f"nobody reads a result of node '{node.name}'"
+
+
+def _nothing_idle(graph: Graph) -> Iterator[str]:
+    for node in graph.nodes:
+        if node.op.name == "Identity":
+            yield f"node '{node.name}' does nothing"
+
+
+def _channels_last(graph: Graph) -> Iterator[str]:
+    for node in graph.nodes:
+        first = node.inputs[0] if node.inputs else None
+        if getattr(node.op, "layout", "") == "NCHW" and first is not None and first.type.shape is not None:
+            yield f"node '{node.name}' still has its channels first: {node.op.name}"
+
+
 STRUCTURE = (
     Row("single assignment", _single_assignment),
     Row("unique names", _unique_names),
@@ -214,4 +234,7 @@ MEANING = (
     Row("dimensions", _dimensions),
     Row("branches", _branches),
     Row("inferred types", _inferred_types),
+    Row("nothing dead", _nothing_dead, since="canonical"),
+    Row("nothing idle", _nothing_idle, since="canonical"),
+    Row("channels last", _channels_last, since="layout"),
 )
