@@ -28,7 +28,8 @@ def inline_if(m: Match, b: Builder) -> Result:
 
 def _inlined(branch: Graph, captures: Sequence[Value | None], b: Builder) -> tuple[Value | None, ...]:
     """Build the nodes of a branch again, reading the captures; types are inferred from what they really are."""
-    twin: dict[int, Value | None] = {id(v): c for v, c in zip(branch.inputs, captures, strict=True)}
+    given = [*captures, *[None] * (len(branch.inputs) - len(captures))]
+    twin: dict[int, Value | None] = {id(v): c for v, c in zip(branch.inputs, given, strict=True)}
 
     def operand(v: Value | None) -> Value | None:
         if v is None:
