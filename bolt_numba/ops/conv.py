@@ -34,6 +34,11 @@ def _kernel(owner: Op, w: TensorType) -> tuple[int, ...] | None:
     return tuple(int(d) for d in w.shape[2:])  # type: ignore[arg-type]  # no Sym is left
 
 
+def _by_tap(w: Array) -> Array:
+    """Filters with the kernel positions (the last axis) in front, dense: NumPy calls BLAS for dense operands only."""
+    return np.ascontiguousarray(np.moveaxis(w, -1, 0))
+
+
 def along_channels(v: Array, rank: int) -> Array:
     """``v`` [c] shaped to broadcast against [n, c, spatial...] of ``rank`` axes."""
     return v.reshape(-1, *(1,) * (rank - 2))
@@ -74,9 +79,9 @@ class Convolution(Op):
         outs = windows.static_dims(self, x.shape[2:])
         g = self.group
         y = np.zeros((n, g, k // g, int(np.prod(outs))), dtype=x.dtype)
-        by_tap = w.reshape(g, k // g, cg, -1)
+        by_tap = _by_tap(w.reshape(g, k // g, cg, -1))
         for i, seen in enumerate(windows.taps(windows.padded(x, 0, outs), outs)):
-            columns, filters = seen.reshape(n, g, c // g, -1), by_tap[..., i]
+            columns, filters = seen.reshape(n, g, c // g, -1), by_tap[i]
             y += filters * columns if cg == 1 else np.matmul(filters, columns)
         return y.reshape(n, k, *outs)
 
@@ -191,9 +196,9 @@ class ConvTranspose(Op):
         room = [max(int(f), o + p) for f, o, p in zip(self.full_dims(sizes, kernel), outs, pads, strict=False)]  # type: ignore[arg-type]
         y = np.zeros((n, g * kg, *room), dtype=data.dtype)
         columns = data.reshape(n, g, c // g, -1)
-        by_tap = widened(w).reshape(g, c // g, kg, -1).swapaxes(1, 2)
+        by_tap = _by_tap(widened(w).reshape(g, c // g, kg, -1).swapaxes(1, 2))
         for i, target in enumerate(windows.taps(y, sizes)):
-            target += np.matmul(by_tap[..., i], columns).reshape(target.shape)
+            target += np.matmul(by_tap[i], columns).reshape(target.shape)
         y = y[(slice(None), slice(None), *(slice(pads[i], pads[i] + outs[i]) for i in range(rank)))]
         if bias is not None:
             y = y + along_channels(widened(bias), y.ndim)
