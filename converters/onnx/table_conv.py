@@ -132,7 +132,7 @@ def lp_pool(
     b: NodeBuilder,
     x: Value,
     *,
-    kernel_shape: Ints,
+    kernel_shape: Ints = (),
     auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
     dilations: Ints = (),
@@ -142,6 +142,8 @@ def lp_pool(
 ) -> Any:
     if p != int(p) or p < 1:
         raise b.unsupported(f"p = {p}")
+    if not kernel_shape:
+        raise b.invalid("kernel_shape", "none", "a size for each spatial axis")
     made = LpPool(kernel_shape, strides, pads, dilations, check_auto_pad(b, auto_pad), bool(ceil_mode), p=int(p))
     return b(made, x)
 

@@ -1,0 +1,75 @@
+"""`load`: sources, formats, and what is said of files that are no models."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import onnx
+import pytest
+
+from bolt_numba.converters import FORMATS, Format, load
+from bolt_numba.errors import InvalidModelError
+from bolt_numba.ir import store
+from bolt_numba.ir.graph import Graph
+
+MODEL = onnx.parser.parse_model(
+    '<ir_version: 8, opset_import: ["": 18], producer_name: "test"> net (float[2] x) => (float[2] y) { y = Relu(x) }'
+)
+DATA: bytes = MODEL.SerializeToString()
+
+
+def test_every_kind_of_source(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(DATA)
+    with path.open("rb") as file:
+        graphs = [load(path), load(str(path)), load(DATA), load(bytearray(DATA)), load(io.BytesIO(DATA)), load(file)]
+    for graph in graphs:
+        assert graph.name == "net"
+        assert [n.op.name for n in graph.nodes] == ["Relu"]
+        assert graph.metadata["format"] == "onnx"
+        assert graph.metadata["opset"] == "ai.onnx 18"
+
+
+def test_suffix_or_content_tells_the_format(tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    path.write_bytes(DATA)
+    assert load(path).name == "net"
+    stored = tmp_path / "other.bin"
+    store.save(load(DATA), stored)
+    assert load(stored).name == "net"
+    assert load(stored.read_bytes()).name == "net"
+
+
+def test_a_format_can_be_named_and_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        FORMATS, "mine", Format(lambda head, path: head == b"mine", lambda content: Graph(content.name))
+    )
+    assert load(b"mine").name == "model"
+    assert load(b"", format="mine").nodes == []
+    with pytest.raises(ValueError, match="format: got 'theirs', wanted one of"):
+        load(DATA, format="theirs")
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"garbage", b"\x08", b"\x08\x07" + b"\xff" * 20, DATA[:-3], DATA[: len(DATA) // 2]]
+)
+def test_garbage_is_refused_by_name(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "broken.onnx"
+    path.write_bytes(data)
+    with pytest.raises(InvalidModelError, match=r"^broken\.onnx: "):
+        load(path)
+
+
+def test_unknown_format_shows_how_the_file_begins(tmp_path: Path) -> None:
+    path = tmp_path / "x.dat"
+    path.write_bytes(b"PK\x03\x04 something")
+    with pytest.raises(InvalidModelError, match=r"x\.dat: format: got a file that starts with b'PK"):
+        load(path)
+
+
+def test_missing_files_and_text_files(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        load(tmp_path / "none.onnx")
+    with pytest.raises(TypeError, match="opened as binary"):
+        load(io.StringIO("text"))  # type: ignore[arg-type]

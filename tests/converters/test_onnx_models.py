@@ -1,0 +1,119 @@
+"""Real models: every file imports quickly and means what onnxruntime computes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from bolt_numba.converters import load
+from bolt_numba.ir.interpret import interpret
+from bolt_numba.types import Array
+from tests.models import MODELS, FetchError, fetch
+
+IMAGES = {
+    "ch_PP-OCRv4_det_infer.onnx": (1, 3, 64, 96),
+    "ch_PP-OCRv4_rec_infer.onnx": (1, 3, 48, 160),
+    "ch_ppocr_mobile_v2.0_cls_infer.onnx": (2, 3, 48, 192),
+    "open_nsfw.onnx": (1, 224, 224, 3),
+    "nmp.onnx": (1, 43844, 1),
+}
+ROUNDED = ("rawi", "bilstm")
+"""Their LSTMs round activations to 8 bits in onnxruntime, and stay floats here."""
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+
+
+def fetched(name: str) -> Path:
+    try:
+        return fetch(name)
+    except FetchError as error:
+        pytest.skip(str(error))
+
+
+def feeds(name: str, path: Path) -> dict[str, Array]:
+    """Inputs of the right kinds and sizes; dynamic sizes are small."""
+    import onnxruntime
+
+    rng = np.random.default_rng(0)
+    made: dict[str, Array] = {}
+    for info in onnxruntime.InferenceSession(path).get_inputs():
+        shape = tuple(d if isinstance(d, int) else 2 for d in info.shape)
+        if name in IMAGES:
+            made[info.name] = rng.standard_normal(IMAGES[name], np.float32)
+        elif name.startswith("silero"):
+            shape = {"input": (3 if "sequence" in name else 1, 576), "state": (2, 1, 128)}.get(info.name, info.shape)
+            made[info.name] = (
+                np.array(16000) if info.name == "sr" else rng.standard_normal(shape, np.float32) * np.float32(0.1)
+            )
+        else:
+            ids = rng.integers(1, 30, (2, 7))
+            made[info.name] = {"attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}.get(
+                info.name, ids
+            )
+        assert len(made[info.name].shape) == len(shape)
+    return made
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", MODELS)
+def test_model_means_what_onnxruntime_computes(name: str) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    path = fetched(name)
+    inputs = feeds(name, path)
+    session = onnxruntime.InferenceSession(path)
+    wanted = dict(zip([o.name for o in session.get_outputs()], session.run(None, inputs), strict=True))
+    got = interpret(load(path), inputs)
+    assert list(got) == list(wanted)
+    for key, array in wanted.items():
+        assert got[key].dtype == array.dtype
+        assert got[key].shape == array.shape
+        tolerance = 5e-2 if name.startswith(ROUNDED) else 2e-5
+        scale = max(float(np.abs(array).max()), 0.01)
+        np.testing.assert_allclose(got[key] / scale, array / scale, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("name", "rate"), [("silero_vad.onnx", 8000), ("silero_vad.onnx", 16000), ("minilm.onnx", 0)])
+def test_intermediate_tensors_have_their_names(name: str, rate: int) -> None:
+    """Tensor by tensor, not only at the end: names are those of the file."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    path = fetched(name)
+    model = onnx.load(path)
+    graph = load(path)
+    names = {v.name for node in graph.nodes for v in node.outputs}
+    own = [n.output[0] for n in model.graph.node if n.op_type in ("MatMul", "If", "Softmax") and n.output[0] in names]
+    assert own, "no tensor of the file is found"
+    del model.graph.output[:]
+    model.graph.output.extend(onnx.ValueInfoProto(name=n) for n in own)
+    inputs = feeds(name, path)
+    if "sr" in inputs:
+        inputs = {**inputs, "sr": np.array(rate), "input": inputs["input"][:, : 576 if rate == 16000 else 288]}
+    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)
+    got = interpret(graph, inputs, own)
+    for key, array in zip(own, wanted, strict=True):
+        np.testing.assert_allclose(got[key], array, rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("path", sorted(LIGHT.glob("*.onnx")), ids=lambda p: p.stem)
+def test_light_models_are_read_quickly(path: Path) -> None:
+    load(path)  # the first one loads the tables
+    start = time.perf_counter()
+    graph = load(path)
+    assert time.perf_counter() - start < 1.0
+    assert all(v.type.is_static for v in graph.values())
+
+
+def test_a_large_file_is_read_quickly(tmp_path: Path) -> None:
+    """100 MB of weights cost what copying them costs."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 11]> g (float[5000] x) => (float[5000] y) { y = MatMul(x, w) }'
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((5000, 5000), np.float32), "w"))
+    path = tmp_path / "big.onnx"
+    path.write_bytes(model.SerializeToString())
+    start = time.perf_counter()
+    graph = load(path)
+    assert time.perf_counter() - start < 1.5
+    assert graph.constants()[0].type.shape == (5000, 5000)

@@ -1,0 +1,63 @@
+"""Readers against the schemas of all opsets: what a schema allows, its reader takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from onnx import defs
+
+from bolt_numba.converters.onnx.registry import READERS, Reader, find_reader, load_tables
+
+if not READERS:
+    load_tables()
+
+ALL = [s for s in defs.get_all_schemas_with_history() if s.domain == "" and not s.deprecated]
+PAIRS = [(s, find_reader("", s.name, s.since_version)) for s in ALL]
+READ = [pytest.param(s, r, id=f"{s.name}-{s.since_version}") for s, r in PAIRS if r is not None]
+MEANINGLESS = {"consumed_inputs"}
+
+
+@pytest.mark.parametrize(("schema", "reader"), READ)
+def test_reader_takes_what_the_schema_allows(schema: Any, reader: Reader) -> None:
+    names = set(schema.attributes) - MEANINGLESS
+    assert names <= reader.attributes, f"attributes {names - reader.attributes} are unknown to the reader"
+    required = {a.name for a in schema.attributes.values() if a.required}
+    assert reader.mandatory <= required, f"attributes {reader.mandatory - required} are optional in the schema"
+    if reader.allowed is not None:
+        variadic = any(i.option == defs.OpSchema.FormalParameterOption.Variadic for i in schema.inputs)
+        assert not variadic
+        assert reader.allowed >= len(schema.inputs)
+        optional = defs.OpSchema.FormalParameterOption.Optional
+        needed = {i for i, p in enumerate(schema.inputs) if p.option != optional}
+        assert set(reader.required) <= needed, "an optional input is required by the reader"
+
+
+def test_most_operators_have_a_reader() -> None:
+    names = {s.name for s in ALL}
+    read = {name for domain, name in READERS if not domain}
+    assert len(names & read) > 140
+
+
+@pytest.mark.parametrize(("schema", "reader"), READ)
+def test_defaults_are_those_of_the_schema(schema: Any, reader: Reader) -> None:
+    import inspect
+
+    parameters = inspect.signature(reader.function).parameters
+    for attribute in schema.attributes.values():
+        kind = {1: "f", 2: "i", 3: "s"}.get(attribute.default_value.type)
+        default = None if attribute.name in MEANINGLESS else parameters[attribute.name].default
+        if kind is None or default is None or default is inspect.Parameter.empty:
+            continue
+        wanted = getattr(attribute.default_value, kind)
+        wanted = wanted.decode() if kind == "s" else wanted
+        if kind == "f":
+            assert default == pytest.approx(wanted, rel=1e-6), attribute.name
+        elif (schema.name, attribute.name) not in ODD_DEFAULTS:
+            assert default == wanted, attribute.name
+
+
+ODD_DEFAULTS = {
+    ("GRU", "direction"),  # opset 1 says "foward"
+    ("GridSample", "mode"),  # opset 16 says "bilinear" for what is now "linear"
+}
