@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -78,9 +79,13 @@ class Convolution(Op):
         windows = self.windows(kernel).resolved(x.shape[2:])
         outs = windows.static_dims(self, x.shape[2:])
         g = self.group
-        y = np.zeros((n, g, k // g, int(np.prod(outs))), dtype=x.dtype)
+        views = windows.taps(windows.padded(x, 0, outs), outs)
+        if g == 1 and c < 16:  # few products per tap: one product over all taps writes the result once
+            seen_by_all = np.stack([v.reshape(n, c, -1) for v in views], axis=2).reshape(n, -1, math.prod(outs))
+            return np.asarray(np.matmul(w.reshape(k, -1), seen_by_all)).reshape(n, k, *outs)
+        y = np.zeros((n, g, k // g, math.prod(outs)), dtype=x.dtype)
         by_tap = _by_tap(w.reshape(g, k // g, cg, -1))
-        for i, seen in enumerate(windows.taps(windows.padded(x, 0, outs), outs)):
+        for i, seen in enumerate(views):
             columns, filters = seen.reshape(n, g, c // g, -1), by_tap[i]
             y += filters * columns if cg == 1 else np.matmul(filters, columns)
         return y.reshape(n, k, *outs)
