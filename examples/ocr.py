@@ -88,12 +88,13 @@ def find_lines(detect: bn.Session, image: Image.Image) -> list[Box]:
 
 def boxes_of(probabilities: Floats, sx: float, sy: float) -> list[Box]:
     """Connected regions over the threshold, each grown by what training shrank text regions by."""
-    mask = probabilities > PIXEL_THRESHOLD
+    likely = probabilities > PIXEL_THRESHOLD
+    mask = likely.copy()
     mask[1:] |= mask[:-1]
     mask[:, 1:] |= mask[:, :-1]
     found = []
     for top, bottom, left, right in regions(mask):
-        score = float(probabilities[top:bottom, left:right][mask[top:bottom, left:right]].mean())
+        score = float(probabilities[top:bottom, left:right][likely[top:bottom, left:right]].mean())
         h, w = bottom - top, right - left
         if score < BOX_THRESHOLD or min(h, w) < MIN_SIDE:
             continue

@@ -16,7 +16,10 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba.cli import app, machine
+from bolt_numba.ir.build import Builder
 from bolt_numba.ir.store import load_bolt
+from bolt_numba.types import F32, TensorType
+from tests.graphs import make
 
 DIGITS = str(Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx")
 COMMANDS = ("convert", "inspect", "run", "bench", "verify", "profile", "viz", "ops", "cache", "doctor")
@@ -264,6 +267,11 @@ class TestMachine:
 
     def test_cache(self, tmp_path: Path) -> None:
         """In processes of their own: this one's cache folder is fixed once it has been used."""
+        graph = bn.Graph("tiny")
+        x = graph.add_input("x", TensorType(F32, (7, 5)))
+        graph.add_output(Builder(graph)(make("Relu"), x), "y")
+        model = str(tmp_path / "tiny.bolt")
+        bn.save(graph, model)
         env = {**os.environ, "BOLT_NUMBA_CACHE_DIR": str(tmp_path / "cache")}
 
         def run(*args: str) -> str:
@@ -272,11 +280,11 @@ class TestMachine:
 
         assert run("path").startswith(str(tmp_path / "cache"))
         assert json.loads(run("list", "--json")) == []
-        assert "compiled" in run("warm", DIGITS)
+        assert "compiled" in run("warm", model)
         entries = json.loads(run("list", "--json"))
         assert entries
         assert all(e["bytes"] > 0 for e in entries)
-        assert "compiled 0 kernels" in run("warm", DIGITS)
+        assert "compiled 0 kernels" in run("warm", model)
         assert f"removed {len(entries)} kernels" in run("clear")
         assert json.loads(run("list", "--json")) == []
 

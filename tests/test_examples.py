@@ -1,0 +1,91 @@
+"""The examples do what they say: the demo runs, the training's gradients are right, text boxes are found."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import bolt_numba as bn
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_demo() -> None:
+    done = subprocess.run([sys.executable, EXAMPLES / "demo.py"], capture_output=True, text=True, check=True)
+    accuracy = re.search(r"accuracy: ([\d.]+)%", done.stdout)
+    assert accuracy is not None
+    assert float(accuracy[1]) > 98
+    assert "latency, one image" in done.stdout
+    assert "profile of one image" in done.stdout
+
+
+def test_digits_are_small_and_read_well() -> None:
+    files = list((EXAMPLES / "digits").iterdir())
+    assert sum(f.stat().st_size for f in files) < 1 << 20
+    data = np.load(EXAMPLES / "digits" / "digits.npz")
+    p = np.asarray(bn.compile(EXAMPLES / "digits" / "digits.onnx")(image=(data["image"] / 16).astype(np.float32)))
+    assert (p.argmax(1) == data["label"]).mean() > 0.99
+
+
+@pytest.mark.parametrize("name", ["w1", "b1", "w2", "b2", "w3", "b3", "w4", "b4"])
+def test_gradients_of_the_training(name: str) -> None:
+    """Against differences of the loss, along the gradient."""
+    train = example("train_digits")
+    rng = np.random.default_rng(0)
+    p = train.initial(rng)
+    x = rng.random((4, 1, 8, 8), np.float32)
+    labels, keep = np.array([3, 1, 4, 1]), np.ones((4, 48), np.float32)
+    gradient = train.gradients(p, train.forward(p, x), labels, keep)[name]
+    assert gradient.shape == p[name].shape
+
+    def loss(step: float) -> float:
+        moved = p | {name: (p[name] + step * gradient).astype(np.float32)}
+        return -float(np.log(train.forward(moved, x)["p"][np.arange(4), labels].astype(np.float64)).mean())
+
+    size = 1e-2 / float(np.sqrt((gradient**2).sum()))
+    slope = (loss(size) - loss(-size)) / (2 * size)
+    assert slope == pytest.approx(float((gradient.astype(np.float64) ** 2).sum()), rel=0.03)
+
+
+def test_regions_of_a_mask() -> None:
+    pytest.importorskip("PIL")
+    regions = example("ocr").regions
+    text = ["##..#", "....#", "#..#.", "##..."]
+    mask = np.array([[c == "#" for c in row] for row in text])
+    assert sorted(regions(mask)) == [(0, 1, 0, 2), (0, 3, 3, 5), (2, 4, 0, 2)]
+    u_shape = np.array([[1, 0, 1], [1, 0, 1], [1, 1, 1]], bool)
+    assert regions(u_shape) == [(0, 3, 0, 3)]
+    assert regions(np.zeros((3, 3), bool)) == []
+
+
+def test_boxes_grow_and_come_in_reading_order() -> None:
+    pytest.importorskip("PIL")
+    ocr = example("ocr")
+    probabilities = np.zeros((64, 128), np.float32)
+    probabilities[40:50, 10:60] = 0.9
+    probabilities[10:20, 70:120] = 0.8
+    probabilities[11:21, 5:55] = 0.7
+    boxes = ocr.reading_order(ocr.boxes_of(probabilities, 2.0, 2.0))
+    assert [round(b.score, 1) for b in boxes] == [0.7, 0.8, 0.9]
+    first = boxes[0]
+    assert first.left < 10
+    assert first.top < 22
+    assert first.right > 110
+    assert first.bottom > 42
