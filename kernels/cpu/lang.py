@@ -30,7 +30,7 @@ WORDS = (
     # tiles
     "tile_zeros", "tile_row", "tile_load", "tile_load_n", "tile_store", "tile_store_n", "tile_rank1",
     "tile_rank1_rows", "rows_strided", "rows_load", "tile_get", "tile_set", "tile_add_row", "tile_add_row_n",
-    "tile_add_tile", "tile_scale", "tile_clamp", "tile_map",
+    "tile_add_tile", "tile_scale", "tile_clamp", "tile_map", "tile_finish", "tile_prefetch",
     # threads
     "call_kernel", "atomic_add", "atomic_load", "atomic_store", "atomic_compare_exchange", "spin_pause", "cycles",
     "sem_wait", "sem_trywait", "sem_post", "sched_yield",

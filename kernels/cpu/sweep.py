@@ -18,9 +18,8 @@ import numpy as np
 
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.lang import (
-    BYTES, LANES, call_kernel, ceil_div, load_f32, load_i32, load_i64, prefetch, prefetch_write, rows_load, split, splat, store_f32,
-    store_i64, tile_add_tile, tile_clamp, tile_load, tile_load_n, tile_rank1_rows, tile_row, tile_store, tile_store_n,
-    vload, vload_n, vstore, vstore_n,
+    BYTES, LANES, call_kernel, ceil_div, load_i32, load_f32, load_i64, prefetch, rows_load, split, splat, store_f32,
+    store_i64, tile_finish, tile_prefetch, tile_rank1_rows, tile_row, vload, vload_n, vstore, vstore_n,
 )  # fmt: skip
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, inline_source, native
 from bolt_numba.types import Array
@@ -63,36 +62,23 @@ STEPS = _plan_rows()
 
 def _tile(mr: int, nv: int) -> Any:
     """The micro-kernel: one tile of C."""
+    thin = mr <= 2
 
     @inline
     def tile(rows, run_step, runs, length, b, ahead, step, bias, c, ldc, res, ldr, n, lo, hi):
         acc = tile_row(mr, nv, bias)
-        for i in range(mr):
-            prefetch_write(c + ldc * i)
-            if nv == 2:
-                prefetch_write(c + ldc * i + BYTES)
-        if res != 0:
-            for i in range(mr):
-                prefetch(res + ldr * i)
-                if nv == 2:
-                    prefetch(res + ldr * i + BYTES)
+        tile_prefetch(acc, c, ldc, 1)
+        tile_prefetch(acc, res, ldr, 0)
         for r in range(runs):
             at = rows_load(mr, rows + run_step * r, 8, 0)
             for q in range(length):
                 acc = tile_rank1_rows(acc, at, 4 * q, b)
-                b += BYTES * nv
                 prefetch(ahead)
+                if thin:
+                    prefetch(ahead + 64)
+                b += BYTES * nv
                 ahead += step
-        if res != 0:
-            if n >= LANES * nv:
-                acc = tile_add_tile(acc, tile_load(mr, nv, res, ldr))
-            else:
-                acc = tile_add_tile(acc, tile_load_n(mr, nv, res, ldr, n))
-        acc = tile_clamp(acc, lo, hi)
-        if n >= LANES * nv:
-            tile_store(acc, c, ldc)
-        else:
-            tile_store_n(acc, c, ldc, n)
+        tile_finish(acc, c, ldc, n, res, ldr, lo, hi)
 
     return tile
 

@@ -6,15 +6,21 @@ Imported only while a kernel compiles; kernel files import these names from `ker
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,untyped-decorator"
 from __future__ import annotations
 
+import math
+
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
 from bolt_numba.kernels.cpu.simd import (
     ADDR,
     F32,
+    I8,
+    I32,
     I64,
     LANES,
+    call,
     fma_value,
     load,
     masked_load,
@@ -125,15 +131,20 @@ def tile_load_n(tyctx, mr, nv, address, ld, n):
     return t(mr, nv, types.int64, types.int64, types.int64), codegen
 
 
+def _store(b, tile, value, address, ld, store_one):
+    """Store every vector by ``store_one(vector, row address, j)``."""
+    for i in range(tile.mr):
+        row = _row(b, address, ld, i)
+        for j in range(tile.nv):
+            store_one(_vec(b, tile, value, i, j), row, j)
+
+
 @intrinsic
 def tile_store(tyctx, acc, address, ld):
     """Rows ``ld`` bytes apart."""
 
     def codegen(ctx, b, sig, a):
-        for i in range(acc.mr):
-            row = _row(b, a[1], a[2], i)
-            for j in range(acc.nv):
-                store(b, _vec(b, acc, a[0], i, j), row, 4, BYTES * j)
+        _store(b, acc, a[0], a[1], a[2], lambda v, row, j: store(b, v, row, 4, BYTES * j))
         return ctx.get_dummy_value()
 
     return types.void(acc, ADDR, types.int64), codegen
@@ -145,10 +156,7 @@ def tile_store_n(tyctx, acc, address, ld, n):
 
     def codegen(ctx, b, sig, a):
         masks = _masks(b, acc, a[3])
-        for i in range(acc.mr):
-            row = _row(b, a[1], a[2], i)
-            for j in range(acc.nv):
-                masked_store(b, _vec(b, acc, a[0], i, j), row, 4, masks[j], BYTES * j)
+        _store(b, acc, a[0], a[1], a[2], lambda v, row, j: masked_store(b, v, row, 4, masks[j], BYTES * j))
         return ctx.get_dummy_value()
 
     return types.void(acc, ADDR, types.int64, types.int64), codegen
@@ -292,6 +300,67 @@ def tile_clamp(tyctx, acc, lo, hi):
         return _build(b, acc, clamp)
 
     return acc(acc, types.float32, types.float32), codegen
+
+
+@intrinsic(prefer_literal=True)
+def tile_prefetch(tyctx, acc, address, ld, write):
+    """Ask for the cache lines of a tile's memory, to read or (write=1, a constant) to write; any address is allowed."""
+
+    def codegen(ctx, b, sig, a):
+        for i in range(acc.mr):
+            row = _row(b, a[1], a[2], i)
+            for j in range(0, acc.nv * BYTES, 64):
+                pointer = b.inttoptr(b.add(row, I64(j)), I8.as_pointer())
+                call(b, "llvm.prefetch.p0", ir.VoidType(), [pointer, I32(write.literal_value), I32(3), I32(1)])
+        return ctx.get_dummy_value()
+
+    return types.void(acc, ADDR, types.int64, write), codegen
+
+
+@intrinsic
+def tile_finish(tyctx, acc, address, ld, n, residual, residual_ld, lo, hi):
+    """Add the tile at ``residual`` unless that is 0, clamp (NaN stays NaN), and store the first ``n`` columns."""
+
+    def codegen(ctx, b, sig, args):
+        value, address, ld, n, residual, residual_ld, lo, hi = args
+        place = cgutils.alloca_once_value(b, value)
+        whole = b.icmp_signed(">=", n, I64(acc.nv * LANES))
+
+        def add(load_one):
+            rows = [_row(b, residual, residual_ld, i) for i in range(acc.mr)]
+            old = b.load(place)
+            b.store(_build(b, acc, lambda i, j: b.fadd(_vec(b, acc, old, i, j), load_one(rows[i], j))), place)
+
+        def clamp(sign, bound):
+            limit, old = splat_value(b, bound), b.load(place)
+
+            def one(i, j):
+                x = _vec(b, acc, old, i, j)
+                return b.select(b.fcmp_ordered(sign, limit, x), limit, x)
+
+            b.store(_build(b, acc, one), place)
+
+        with b.if_then(b.icmp_signed("!=", residual, I64(0))), b.if_else(whole) as (then, otherwise):
+            with then:
+                add(lambda row, j: load(b, row, vector("f32"), 4, BYTES * j))
+            with otherwise:
+                masks = _masks(b, acc, n)
+                add(lambda row, j: masked_load(b, row, vector("f32"), 4, masks[j], BYTES * j))
+        with b.if_then(b.fcmp_ordered(">", lo, lo.type(-math.inf))):
+            clamp(">", lo)
+        with b.if_then(b.fcmp_ordered("<", hi, hi.type(math.inf))):
+            clamp("<", hi)
+        done = b.load(place)
+        with b.if_else(whole) as (then, otherwise):
+            with then:
+                _store(b, acc, done, address, ld, lambda v, row, j: store(b, v, row, 4, BYTES * j))
+            with otherwise:
+                masks = _masks(b, acc, n)
+                _store(b, acc, done, address, ld, lambda v, row, j: masked_store(b, v, row, 4, masks[j], BYTES * j))
+        return ctx.get_dummy_value()
+
+    numbers = (ADDR, types.int64, types.int64, ADDR, types.int64, types.float32, types.float32)
+    return types.void(acc, *numbers), codegen
 
 
 @intrinsic
