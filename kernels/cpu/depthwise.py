@@ -17,6 +17,7 @@ from bolt_numba.kernels.cpu import lang
 from bolt_numba.kernels.cpu.conv import accepts_conv
 from bolt_numba.kernels.cpu.epilogue import finish
 from bolt_numba.kernels.cpu.lang import BYTES, LANES, ceil_div, split
+from bolt_numba.kernels.cpu.sweep import aligned_zeros
 from bolt_numba.kernels.jit import F32, I64, PTR, Native, native_source
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
 from bolt_numba.ops.conv import Conv
@@ -163,7 +164,10 @@ def pack_taps(w: Array) -> Array:
     c = w.shape[0]
     by_tap = np.zeros((max(c, LANES), int(np.prod(w.shape[1:]))), np.float32)
     by_tap[:c] = w.reshape(c, -1)
-    return np.ascontiguousarray(np.stack([by_tap[s : s + LANES].T for s in block_starts(c)]))
+    out = aligned_zeros((len(block_starts(c)), by_tap.shape[1], LANES))
+    for block, s in zip(out, block_starts(c), strict=True):
+        block[:] = by_tap[s : s + LANES].T
+    return out
 
 
 def pack_bias(c: int) -> Any:
@@ -172,14 +176,17 @@ def pack_bias(c: int) -> Any:
     def pack(bias: Array) -> Array:
         full = np.zeros(max(c, LANES), np.float32)
         full[:c] = np.broadcast_to(bias.reshape(-1), c)
-        return np.stack([full[s : s + LANES] for s in block_starts(c)])
+        out = aligned_zeros((len(block_starts(c)), LANES))
+        for block, s in zip(out, block_starts(c), strict=True):
+            block[:] = full[s : s + LANES]
+        return out
 
     return pack
 
 
 @cache
 def no_bias(c: int) -> Array:
-    return np.zeros((len(block_starts(c)), LANES), np.float32)
+    return aligned_zeros((len(block_starts(c)), LANES))
 
 
 @cache
