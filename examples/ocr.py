@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -54,7 +55,8 @@ class Box:
 def fetch(name: str) -> Path:
     """Path of a model, downloaded when it is not in the cache yet; its digest is checked."""
     file, digest = MODELS[name]
-    folder = Path(platformdirs.user_cache_dir("bolt_numba")) / "models"
+    named = os.environ.get("BOLT_NUMBA_MODELS")
+    folder = Path(named) if named else Path(platformdirs.user_cache_dir("bolt_numba")) / "models"
     path = folder / file
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)

@@ -33,6 +33,7 @@ from bolt_numba.errors import BoltError
 from bolt_numba.feeds import random_feeds
 from bolt_numba.ir import store
 from bolt_numba.types import TensorSpec
+from tests import models
 
 SECONDS = 10.0
 MEMORY = 2 << 30
@@ -216,10 +217,7 @@ def default_files(folder: Path) -> list[Path]:
 
 
 def _fetched() -> list[Path]:
-    import platformdirs
-
-    folder = Path(platformdirs.user_cache_dir("bolt_numba")) / "models"
-    return [f for f in sorted(folder.glob("*.onnx")) if f.stat().st_size < 16 << 20]
+    return [f for f in sorted(models.folder().glob("*.onnx")) if f.stat().st_size < 16 << 20]
 
 
 def main() -> int:
