@@ -178,3 +178,13 @@ def control_flow(b: Builder, x: Value) -> Any:
         branches.append(g)
     cond = b(o("Equal"), b(o("Gather", 0), b(o("Shape"), x), np.array(1, I64)), np.array(4, I64))
     return b(o("Add"), b.node(o("If", *branches), cond, x).output, b(o("Identity"), x))
+
+
+@network(x=("n", 4, 6, 6))
+def group_norm_block(b: Builder, x: Value) -> Any:
+    """Group norm as exporters spell it, a gate x * sigmoid(x), a convolution and the way around them."""
+    y = b(o("InstanceNormalization"), b(o("Reshape"), x, i64(0, 2, -1)), f32(1, 1), f32(0, 0))
+    y = b(o("Reshape"), y, b(o("Shape"), x))
+    y = b(o("Add"), b(o("Mul"), y, whole(4, 1, 1, seed=6)), whole(4, 1, 1, seed=7))
+    y = b(o("Mul"), y, b(o("Sigmoid"), y))
+    return b(o("Add"), conv(b, y, 4, 4), x)

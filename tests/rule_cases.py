@@ -239,6 +239,20 @@ fires("norm_scale", "RMSNormalization", 1e-5, x=(2, 8))(
 fires("norm_bias", "LayerNormalization", 1e-5, x=(2, 8))(
     lambda b, x: b(o("Add"), b(o("LayerNormalization"), x, np.ones(8, F32)), whole(8))
 )
+
+
+def _grouped(b: Builder, x: Value) -> Any:
+    y = b(o("InstanceNormalization"), b(o("Reshape"), x, i64(0, 2, -1)), f32(1, 2), f32(0, 1))
+    return b(o("Reshape"), y, i64(2, 4, 3, 3))
+
+
+fires("recognise_group_norm", "GroupNormalization", 1e-5, x=(2, 4, 3, 3))(_grouped)
+fires("channel_norm_scale", "GroupNormalization", 1e-5, x=(2, 4, 3))(
+    lambda b, x: b(o("Mul"), b(o("GroupNormalization", 2), x, whole(4), whole(4)), whole(4, 1))
+)
+fires("channel_norm_bias", "InstanceNormalization", 1e-5, x=(2, 4, 3))(
+    lambda b, x: b(o("Add"), b(o("InstanceNormalization"), x, whole(4), whole(4)), whole(1, 4, 1))
+)
 fires("recognise_global_pool", "ReduceMean", 1e-5, x=("n", 2, 3, 3))(lambda b, x: b(o("AveragePool", (3, 3)), x))
 fires("recognise_global_pool", "ReduceMax", x=("n", 2, 3, 3))(lambda b, x: b(o("MaxPool", (3, 3)), x))
 fires("recognise_l2", "ReduceL2", x=(2, 3))(lambda b, x: b(o("Sqrt"), b(o("ReduceSum"), b(o("Mul"), x, x), i64(1))))

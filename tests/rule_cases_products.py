@@ -127,6 +127,12 @@ fires("channels_last", "Transpose Conv Transpose", x=(1, 2, 9))(
     lambda b, x: b(o("Conv", dilations=(2,)), x, whole(3, 2, 3))
 )
 fires("channels_last", "Transpose MaxPool Transpose", x=("n", 2, "h", 4))(lambda b, x: b(o("MaxPool", (2, 3)), x))
+fires("channels_last", "Transpose BatchNormalization Transpose", x=("n", 2))(
+    lambda b, x: b(o("BatchNormalization"), x, *[whole(2)] * 3, np.ones(2, F32))
+)
+fires("channels_last", "Transpose MaxPool Transpose Transpose", x=(1, 2, 3, 4))(
+    lambda b, x: b(o("MaxPool", (2, 2), indices=True), x)
+)
 fires("transpose_to_reshape", "Reshape", x=("n", 5, 1, 1))(lambda b, x: b(o("Transpose", (0, 2, 3, 1)), x))
 fires("transpose_to_reshape", "Squeeze Unsqueeze", x=("n", "h", "w", 1))(
     lambda b, x: b(o("Transpose", (0, 3, 1, 2)), x)

@@ -21,7 +21,6 @@ from bolt_numba.passes.carry import inverse, moves_data
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 from bolt_numba.passes.views import reshaped
 
-RANKS = (3, 4, 5)
 RESIDUAL = 3
 """Operand of a convolution that has the result's layout."""
 
@@ -43,16 +42,15 @@ def _rank(node: Node) -> int:
 def channels_last(m: Match, b: Builder) -> Result:
     op: Any = m.root.op
     rank = _rank(m.root)
-    if rank not in RANKS:
-        return m.refuse("the rank is not 3, 4 or 5")
-    if len(m.root.outputs) > 1:
-        return m.refuse("the indices count in the layout of the model")
+    if not rank:
+        return m.refuse("the rank is not known")
     perm = to_last(rank)
     operands: list[Value | None] = [
         b(Transpose(perm), v) if v is not None and i in (0, RESIDUAL if getattr(op, "residual", False) else 0) else v
         for i, v in enumerate(m.root.inputs)
     ]
-    return b(Transpose(inverse(perm)), b(dataclasses.replace(op, layout="NHWC"), *operands))
+    made = b.node(dataclasses.replace(op, layout="NHWC"), *operands).outputs
+    return tuple(b(Transpose(inverse(perm)), v) for v in made)
 
 
 @rule(Pat(Transpose, (Pat(name="x"),)))

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from bolt_numba.ir.graph import Graph, graph_attributes
 from bolt_numba.ir.spec import verify
-from bolt_numba.passes import absorb, canonical, control, fuse, layout, products, recognise, views
+from bolt_numba.passes import absorb, canonical, control, fuse, layout, norms, products, recognise, views
 from bolt_numba.passes.fold import fold_rules
 from bolt_numba.passes.rewrite import Rule, Trace, nested, rewrite
 from bolt_numba.passes.transposes import move_transposes
@@ -43,8 +43,8 @@ def _canonical(graph: Graph, run: Run) -> None:
 
 
 def _recognise(graph: Graph, run: Run) -> None:
-    run.rewrite(graph, (*run.clean, *recognise.RULES))
-    run.rewrite(graph, (*run.clean, *recognise.RULES, *products.RULES, *absorb.RULES))
+    run.rewrite(graph, (*run.clean, *norms.RULES, *recognise.RULES))
+    run.rewrite(graph, (*run.clean, *norms.RULES, *recognise.RULES, *products.RULES, *absorb.RULES))
 
 
 def _keep(graph: Graph, run: Run) -> None:
@@ -79,6 +79,7 @@ def all_rules() -> tuple[Rule, ...]:
     run = Run()
     parts: tuple[Sequence[Rule], ...] = (
         run.clean,
+        norms.RULES,
         recognise.RULES,
         products.RULES,
         absorb.RULES,
@@ -123,7 +124,7 @@ def run_pipeline(
         if trace is not None:
             trace.stages.append((name, sum(len(g.nodes) for g in nested(made)), time.perf_counter() - start))
         if checked:
-            verify(made, name)
+            verify(made, "import" if trace is not None and trace.exhausted else name)
         if name == until or (trace is not None and trace.exhausted):
             break
     return made

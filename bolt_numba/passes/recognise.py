@@ -11,10 +11,6 @@ recognise_leaky_relu(Max(x, c x))                 -> LeakyRelu(x)       0 < c < 
 recognise_softplus(log(exp(x) + 1))               -> Softplus(x)
 recognise_softsign(x / (1 + |x|))                 -> Softsign(x)
 recognise_log_softmax(Log(Softmax(x)))            -> LogSoftmax(x)
-recognise_rms_norm(x / sqrt(mean(x x) + e))       -> RMSNormalization(x, 1)
-recognise_layer_norm(RMSNormalization(x - mean))  -> LayerNormalization(x)
-norm_scale(LayerNormalization(x, s) * c)          -> LayerNormalization(x, s * c)
-norm_bias(LayerNormalization(x, s) + c)           -> LayerNormalization(x, s, c)
 recognise_global_pool(pool of the whole image)    -> ReduceMean | ReduceMax
 recognise_l2(sqrt(sum(x x)))                      -> ReduceL2(x)
 drop_nan_guard(Where(IsNaN(Softmax), 0, Softmax)) -> Softmax            ours gives 0 where a line is all -inf
@@ -22,7 +18,6 @@ drop_nan_guard(Where(IsNaN(Softmax), 0, Softmax)) -> Softmax            ours giv
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -30,7 +25,6 @@ import numpy as np
 
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.norm import LayerNormalization, RMSNormalization
 from bolt_numba.ops.pointwise import (
     Abs,
     Add,
@@ -48,7 +42,6 @@ from bolt_numba.ops.pointwise import (
     Min,
     Mish,
     Mul,
-    Reciprocal,
     Relu,
     Sigmoid,
     Softplus,
@@ -61,9 +54,9 @@ from bolt_numba.ops.pointwise import (
 )
 from bolt_numba.ops.pool import AveragePool, MaxPool
 from bolt_numba.ops.reduce import LogSoftmax, ReduceL2, ReduceMax, ReduceMean, ReduceSum, Softmax
-from bolt_numba.passes.canonical import all_equal, reduced_axes
+from bolt_numba.passes.canonical import all_equal
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar, scalar_of
-from bolt_numba.types import Array, TensorType
+from bolt_numba.types import TensorType
 
 PRODUCT = (Mul, Div)
 CLOSE = 1e-4
@@ -286,73 +279,6 @@ def recognise_log_softmax(m: Match, b: Builder) -> Result:
 
 
 _SQUARE = Pat(Mul, (Pat(name="x"), Pat(name="x")))
-_ROOT = Pat(Sqrt, (Pat(Add, (Pat(ReduceMean, (_SQUARE,), name="mean"), const("epsilon"))),))
-_RMS = (Pat(Div, (Pat(name="x"), _ROOT)), Pat(Mul, (Pat(name="x"), Pat(Reciprocal, (_ROOT,))), commutative=True))
-
-
-def _rms_norm(m: Match, b: Builder) -> Result:
-    x, epsilon = m["x"].type, scalar_of(m["epsilon"])
-    mean = m.node("mean")
-    axes = reduced_axes(mean.op, mean.inputs)
-    if epsilon is None or x.shape is None or not mean.op.keepdims:  # type: ignore[attr-defined]
-        return m.refuse("epsilon is no number or the mean drops its axes")
-    rank = len(x.shape)
-    if not axes or axes != list(range(axes[0], rank)):
-        return m.refuse("the axes are not the last ones")
-    normalised = x.with_shape(x.shape[axes[0] :])
-    if not normalised.is_static:
-        return m.refuse("the normalised sizes are not known")
-    return b(RMSNormalization(axes[0] - rank, epsilon), m["x"], np.ones(normalised.dims, x.dtype))
-
-
-_CENTRED = Pat(Sub, (Pat(name="x"), Pat(ReduceMean, (Pat(name="x"),), name="mean")))
-
-
-@rule(Pat(RMSNormalization, (_CENTRED, const("scale"))))
-def recognise_layer_norm(m: Match, b: Builder) -> Result:
-    op: Any = m.root.op
-    mean = m.node("mean")
-    shape = m["x"].type.shape
-    axes = reduced_axes(mean.op, mean.inputs)
-    keepdims = mean.op.keepdims  # type: ignore[attr-defined]
-    if shape is None or axes != list(range(op.axis % len(shape), len(shape))) or not keepdims:
-        return m.refuse("the mean is over other axes than the norm")
-    return b(LayerNormalization(op.axis, op.epsilon), m["x"], m["scale"])
-
-
-def _normalised(m: Match, name: str) -> Array | None:
-    """The constant bound to ``name``, broadcast to the shape of the norm's scale; None when it does not fit."""
-    wanted, got = m["scale"].const, m[name].const
-    if wanted is None or got is None or got.dtype != wanted.dtype:
-        return None
-    extra = got.ndim - wanted.ndim
-    if extra > 0 and got.shape[:extra] != (1,) * extra:
-        return None
-    try:
-        return np.ascontiguousarray(np.broadcast_to(got.reshape(got.shape[max(extra, 0) :]), wanted.shape))
-    except ValueError:
-        return None
-
-
-NORMS = (LayerNormalization, RMSNormalization)
-
-
-@rule(Pat(Mul, (Pat(NORMS, (Pat(name="x"), const("scale")), name="norm", sole_use=True), const("c"))))
-def norm_scale(m: Match, b: Builder) -> Result:
-    norm = m.node("norm")
-    c, scale = _normalised(m, "c"), m["scale"].const
-    if c is None or scale is None or len(norm.inputs) > 2 or getattr(norm.op, "stats", False):
-        return m.refuse("the factor does not fit the scale")
-    return b(norm.op, m["x"], scale * c)
-
-
-@rule(Pat(Add, (Pat(LayerNormalization, (Pat(name="x"), const("scale")), name="norm", sole_use=True), const("c"))))
-def norm_bias(m: Match, b: Builder) -> Result:
-    norm = m.node("norm")
-    c = _normalised(m, "c")
-    if c is None or len(norm.inputs) > 2 or getattr(norm.op, "stats", False):
-        return m.refuse("the term does not fit the bias")
-    return b(norm.op, m["x"], m["scale"], c)
 
 
 @rule(Pat((AveragePool, MaxPool), (Pat(name="x"),)))
@@ -381,15 +307,6 @@ def drop_nan_guard(m: Match, b: Builder) -> Result:
     return m["s"] if all_equal(m["zero"], 0) else None
 
 
-@rule(Pat(LayerNormalization, (Pat(name="x"),), where=lambda op: op.stats))
-def drop_stats(m: Match, b: Builder) -> Result:
-    """Statistics that nobody reads are not computed."""
-    op: Any = m.root.op
-    if any(v.uses or m.graph.is_output(v) for v in m.root.outputs[1:]):
-        return m.refuse("the statistics are read")
-    return b(dataclasses.replace(op, stats=False), *m.root.inputs), None, None
-
-
 RULES: tuple[Rule, ...] = (
     recognise_gelu,
     recognise_swish,
@@ -402,12 +319,7 @@ RULES: tuple[Rule, ...] = (
     recognise_softplus,
     recognise_softsign,
     recognise_log_softmax,
-    *(Rule(f"recognise_rms_norm_{name}", p, _rms_norm) for name, p in zip(("div", "mul"), _RMS, strict=True)),
-    recognise_layer_norm,
-    norm_scale,
-    norm_bias,
     recognise_global_pool,
     recognise_l2,
     drop_nan_guard,
-    drop_stats,
 )

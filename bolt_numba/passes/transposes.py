@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ops.conv import Conv, ConvTranspose
+from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.shape import Transpose
 from bolt_numba.passes.carry import Perm, Plan, carry, compose, identity, inverse, moves_data
 from bolt_numba.passes.mincut import Network
@@ -22,6 +24,9 @@ UNKNOWN_DIM = 32
 """Stands for one symbol when sizes are compared."""
 OVERHEAD = 256
 """Elements that the mere existence of a transpose is worth."""
+PRODUCTS = (Conv, ConvTranspose, MatMul)
+BARRIER = 16
+"""Elements that it is worth not to stand between a product and what could be fused into it."""
 FREE = 1
 """Cost of a transpose that moves only axes of length 1: a Reshape, but one that keeps its neighbours from fusing."""
 
@@ -57,12 +62,13 @@ def cost(value: Value, have: Perm, want: Perm) -> int:
     if value.is_const or shape is None or have == want:
         return 0
     step = tuple(have.index(a) for a in want)
+    total = BARRIER if value.node is not None and isinstance(value.node.op, PRODUCTS) else 0
     if not moves_data(step, tuple(shape[a] for a in have)):
-        return FREE
+        return FREE + total
     elements = 1
     for d in shape:
         elements *= _size(d)
-    return OVERHEAD + elements
+    return OVERHEAD + elements + total
 
 
 def wiring(graph: Graph) -> Wiring:
@@ -132,7 +138,7 @@ def total_cost(wires: Wiring, roots: Iterable[Value], plans: Plans) -> tuple[int
         for want in {_wanted(port, plans) for port in ports}:
             c = cost(root, have, want)
             moved += c
-            count += c > FREE
+            count += c >= OVERHEAD
     return moved, count
 
 
