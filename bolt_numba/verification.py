@@ -183,11 +183,11 @@ def compare(name: str, kind: str, got: Array, wanted: Array, rtol: float, atol: 
     exact = got.dtype.kind in "iub"
     with np.errstate(invalid="ignore", over="ignore"):
         scale = 0.0 if kind == "output" else rtol * float(np.max(np.abs(b), where=np.isfinite(b), initial=0.0))
-        close = a == b if exact else np.isclose(a, b, rtol, atol + scale, equal_nan=True)
+        close = got == wanted if exact else np.isclose(a, b, rtol, atol + scale, equal_nan=True)
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         gap = np.where(same, 0.0, np.abs(a - b))
         gap = np.where(np.isnan(gap), np.inf, gap)
-        relative = gap / np.maximum(np.abs(b), max(atol, np.finfo(np.float32).tiny))
+        relative = gap / np.maximum(np.abs(b), max(atol, 1e-38))
     bad = int(close.size - np.count_nonzero(close))
     note = f"{bad} of {close.size} elements differ" if bad else ""
     return TensorCheck(*facts, not bad, *what, float(gap.max()), float(np.nanmax(relative)), note)

@@ -18,6 +18,7 @@ from bolt_numba import ops as operators
 from bolt_numba.cli import console
 from bolt_numba.cli.options import Json, Shapes, read_shapes
 from bolt_numba.config import SWITCHES, default_threads
+from bolt_numba.converters.onnx.registry import READERS, load_tables
 from bolt_numba.kernels import jit, registry
 from bolt_numba.ops.registry import OPS
 
@@ -30,15 +31,17 @@ def ops(
     as_json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="The table of docs/operators.md.")] = False,
 ) -> None:
-    """List every operator: which kernels run it, and which foreign operators are read as it."""
+    """List every operator with the kernels that run it, and every ONNX operator that is read."""
     rows = operator_rows()
     if as_json:
-        console.write_json(rows)
+        console.write_json({"operators": rows, "onnx": onnx_names()})
     elif markdown:
         console.write(operators_markdown())
     else:
         columns = ("operator", "kernels (cpu)", "meaning")
         console.table("", columns, [(r["op"], ", ".join(r["kernels"]) or "reference", r["meaning"]) for r in rows])
+        for domain, names in onnx_names().items():
+            console.write(f"\n{len(names)} operators of {domain} are read: {', '.join(names)}")
 
 
 def operator_rows() -> list[dict[str, Any]]:
@@ -53,6 +56,15 @@ def operator_rows() -> list[dict[str, Any]]:
         meaning = line.partition(".  ")[0].removeprefix(f"{name}: ").removesuffix(".")
         rows.append({"op": name, "kernels": kernels, "meaning": meaning})
     return rows
+
+
+def onnx_names() -> dict[str, list[str]]:
+    """Operators that have a reader, by domain; those with a function body in the standard are read without one."""
+    load_tables()
+    found: dict[str, list[str]] = {}
+    for domain, name in sorted(READERS):
+        found.setdefault(domain or "ai.onnx", []).append(name)
+    return found
 
 
 def operators_markdown() -> str:
@@ -72,6 +84,10 @@ def operators_markdown() -> str:
     for row in rows:
         kernels = ", ".join(f"`{k}`" for k in row["kernels"]) or "reference"
         lines.append(f"| {row['op']} | {kernels} | {row['meaning'].replace('|', chr(92) + '|')} |")
+    for domain, names in onnx_names().items():
+        lines += ["", f"## Read from ONNX: {domain}", ""]
+        lines += [f"{len(names)} operators, of every opset. Others are read through the function body that their schema has."]
+        lines += ["", ", ".join(f"`{name}`" for name in names) + "."]
     return "\n".join([*lines, ""])
 
 
