@@ -86,7 +86,7 @@ def operators_markdown() -> str:
         lines.append(f"| {row['op']} | {kernels} | {row['meaning'].replace('|', chr(92) + '|')} |")
     for domain, names in onnx_names().items():
         lines += ["", f"## Read from ONNX: {domain}", ""]
-        lines += [f"{len(names)} operators, of every opset. Others are read through the function body that their schema has."]
+        lines += [f"{len(names)} operators, of every opset. Others are read through the function body of their schema."]
         lines += ["", ", ".join(f"`{name}`" for name in names) + "."]
     return "\n".join([*lines, ""])
 

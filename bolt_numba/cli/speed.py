@@ -51,7 +51,7 @@ def _show(report: benchmark.BenchReport) -> None:
         ratio = f"{ratios[e.engine]['median']:.2f}" if e.engine in ratios else ""
         once = [console.milliseconds(e.load_s), console.milliseconds(e.first_run_s)]
         rows.append([e.engine, *times, ratio, *once, console.mebibytes(e.peak_rss_bytes)])
-    columns = ("engine", "min ms", "median ms", "p90 ms", "x ours", "load ms", "first run ms", "peak MiB")
+    columns = ("engine", "min ms", "median ms", "p90 ms", "times ours", "load ms", "first run ms", "peak MiB")
     shapes = ", ".join(f"{n} {list(s)}" for n, s in report.shapes.items())
     console.table(f"{report.model}, {report.threads} thread(s), {shapes}", columns, rows, right=columns[1:])
     for e in report.engines:
