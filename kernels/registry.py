@@ -113,7 +113,7 @@ class Entry:
 
 KERNELS: dict[tuple[type[Op], str], list[Entry]] = {}
 _loaded: set[str] = set()
-_LANGUAGE = {"simd", "tiles"}  # they import Numba; kernels name their words through `lang`
+_LANGUAGE = {"memory", "simd", "tiles"}  # they import Numba; kernels name their words through `lang`
 
 
 def always(op: Any, ins: Types) -> bool:
