@@ -308,9 +308,38 @@ def test_geometry_merges_axes() -> None:
     assert geometry((2, 3, 4), [(2, 3, 4), (2, 3, 4)]).outer == ()
     nest = geometry((2, 3, 4, 5), [(2, 3, 4, 5), (4, 5)])
     assert (nest.outer, nest.inner, nest.strides) == ((6,), 20, ((20,), (0,)))
-    assert geometry((2, 3, 4), [(2, 3, 4), (1,)]).scalar == (False, True)
+    assert geometry((2, 3, 4), [(2, 3, 4), (1,)]).forms == "vs"
     channel = geometry((2, 3, 4, 5), [(2, 3, 4, 5), (3, 1, 1)])
-    assert (channel.outer, channel.inner, channel.scalar) == ((2, 3), 20, (False, True))
+    assert (channel.outer, channel.inner, channel.forms) == ((2, 3), 20, "vs")
+
+
+def test_geometry_lengthens_short_runs() -> None:
+    nest = geometry((100, 40, 3), [(100, 40, 3), (3,), (40, 1)], short=32)
+    assert (nest.outer, nest.inner, nest.forms) == ((100,), 120, "vgg")
+    assert nest.tables[0] is None
+    assert nest.tables[1] is not None
+    assert nest.tables[2] is not None
+    np.testing.assert_array_equal(nest.tables[1][:7], [0, 1, 2, 0, 1, 2, 0])
+    np.testing.assert_array_equal(nest.tables[2][:7], [0, 0, 0, 1, 1, 1, 2])
+    split = geometry((50176, 3), [(50176, 3), (3,)], short=32)
+    assert split.inner * split.outer[0] == 50176 * 3
+    assert 1024 < split.inner <= 4096
+
+
+@pytest.mark.parametrize("dtype", [F32, I32, I64], ids=str)
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((500, 3), (3,)),
+        ((7, 30, 2), (30, 1)),
+        ((7, 30, 2), (7, 30, 1)),
+        ((1009, 3), (3,)),
+        ((9, 4, 5, 3), (9, 1, 5, 1)),
+    ],
+)
+def test_short_runs(dtype: Any, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    check(ops.Sub(), integers(dtype, *a), integers(dtype, *b))
+    check(ops.Greater(), integers(dtype, *b), integers(dtype, *a))
 
 
 def test_every_float_row_has_a_formula_that_generates() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from bolt_numba.codegen.formula import Term, UntranslatableError, scalar_text, special_power, vector_text
 from bolt_numba.ops.pointwise import Chain, ChainStep, Pointwise, Pow
-from bolt_numba.types import BOOL, F32, AnyDType, TensorType, dtype_name
+from bolt_numba.types import BOOL, F32, AnyDType, Array, TensorType, dtype_name
 
 BLOCK = 4096
 """Elements of one work item: long enough to hide its start, short enough to share a small tensor evenly."""
@@ -26,14 +26,15 @@ MAX_OUTER = 8
 class Geometry:
     """Loops over the result: ``outer`` sizes, then ``inner`` elements.
 
-    strides[k]: for operand k, elements from one index to the next of every outer loop.  scalar[k]: operand k stands
-    still in the innermost loop; otherwise it is contiguous there.
+    strides[k]: for operand k, elements from one index to the next of every outer loop.  forms[k]: what operand k does
+    in the innermost loop: ``v`` runs along, ``s`` stands still, ``g`` jumps as tables[k] says (an element each).
     """
 
     outer: tuple[int, ...]
     inner: int
     strides: tuple[tuple[int, ...], ...]
-    scalar: tuple[bool, ...]
+    forms: str
+    tables: tuple[Array | None, ...]
 
     @property
     def rows(self) -> int:
@@ -49,8 +50,11 @@ class Geometry:
         return self.rows * self.inner
 
 
-def geometry(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Geometry:
-    """The fewest loops over dense operands broadcast to ``shape``; neighbours that all operands cross alike are one."""
+def geometry(shape: Sequence[int], operands: Sequence[Sequence[int]], short: int = 0) -> Geometry:
+    """The fewest loops over dense operands broadcast to ``shape``; neighbours that all operands cross alike are one.
+
+    short: an innermost loop of fewer elements is lengthened, at the price of form ``g``.
+    """
     rank = len(shape)
     strides = []
     for dims in operands:
@@ -74,8 +78,31 @@ def geometry(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Geometr
             columns.append(column)
     inner = sizes.pop() if sizes else 1
     innermost = columns.pop() if columns else [0] * len(strides)
+    if sizes and inner < short:
+        return _lengthened(sizes, columns, inner, innermost)
     outer = tuple(tuple(c[k] for c in columns) for k in range(len(strides)))
-    return Geometry(tuple(sizes), inner, outer, tuple(s == 0 for s in innermost))
+    forms = "".join("v" if s else "s" for s in innermost)
+    return Geometry(tuple(sizes), inner, outer, forms, (None,) * len(forms))
+
+
+def _lengthened(sizes: list[int], columns: list[list[int]], inner: int, innermost: list[int]) -> Geometry:
+    """Nest whose innermost loop takes in a part of the next: a run of few elements costs as much as a long one."""
+    size, steps = sizes[-1], columns[-1]
+    part = max((k for k in range(1, min(size, BLOCK // inner) + 1) if size % k == 0), default=1)
+    if part * inner < BLOCK // 64 and size * inner <= 16 * BLOCK:
+        part = size
+    outer_sizes, outer_columns = list(sizes[:-1]), list(columns[:-1])
+    if part < size:
+        outer_sizes.append(size // part)
+        outer_columns.append([s * part for s in steps])
+    forms, tables = "", []
+    for step, unit in zip(steps, innermost, strict=True):
+        jumps = part > 1 and (step, unit) != (0, 0) and (step, unit) != (inner, 1)
+        table = np.arange(part)[:, None] * step + np.arange(inner) * unit
+        tables.append(table.astype(np.int32).reshape(-1) if jumps else None)
+        forms += "g" if jumps else "v" if unit else "s"
+    outer = tuple(tuple(c[k] for c in outer_columns) for k in range(len(steps)))
+    return Geometry(tuple(outer_sizes), part * inner, outer, forms, tuple(tables))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +169,14 @@ def chain_kernel(chain: Chain, ins: Sequence[TensorType], nest: Geometry) -> Ker
 class _Writer:
     """Writes one kernel.
 
-    Parameters: ``o<k>`` results, ``a<k>`` operands, ``n`` elements of a row, ``items`` work items in all, ``blocks`` of
-    them in a row, ``d<j>`` sizes of the outer loops but the first, ``s<k>_<j>`` strides of operand k in bytes.
+    Parameters: ``o<k>`` results, ``a<k>`` operands, ``t<k>`` tables of jumps, ``n`` elements of a row, ``items`` work
+    items in all, ``blocks`` of them in a row, ``d<j>`` sizes of the outer loops but the first, ``s<k>_<j>`` strides of
+    operand k in bytes.
     """
 
     def __init__(self, chain: Chain, dtypes: Sequence[AnyDType], nest: Geometry, lines: list[str]) -> None:
         self.nest, self.lines, self.dtypes = nest, lines, dtypes
-        self.count = len(nest.scalar)
+        self.count = len(nest.forms)
         self.steps: tuple[ChainStep, ...] = chain.steps
         self.results = chain.results
         self.vector = is_vector_form(dtypes)
@@ -157,6 +185,7 @@ class _Writer:
         outer = len(self.nest.outer)
         fields = {f"o{k}": "ptr" for k in range(len(self.results))}
         fields |= {f"a{k}": "ptr" for k in range(self.count)}
+        fields |= {f"t{k}": "ptr" for k, form in enumerate(self.nest.forms) if form == "g"}
         fields |= {"n": "i64", "items": "i64", "blocks": "i64"}
         fields |= {f"d{j}": "i64" for j in range(1, outer)}
         fields |= {f"s{k}_{j}": "i64" for k in range(self.count) for j in range(outer)}
@@ -171,8 +200,7 @@ class _Writer:
         """For people: the operators, the loops, the standing operands."""
         parts = [op.name.lower() for op, _ in self.steps]
         label = "_".join(parts if len(parts) <= 4 else [*parts[:3], f"{len(parts) - 3}_more"])
-        pattern = "".join("s" if s else "v" for s in self.nest.scalar)
-        return f"{label}_{dtype_name(self.dtypes[self.count])}_{len(self.nest.outer)}{pattern}"
+        return f"{label}_{dtype_name(self.dtypes[self.count])}_{len(self.nest.outer)}{self.nest.forms}"
 
     def place(self) -> list[str]:
         """Where a work item begins: ``lo``, ``hi`` within the row; operands moved to the row."""
@@ -195,10 +223,10 @@ class _Writer:
     def vector_loop(self) -> list[str]:
         source, target = self._bases()
         lines = []
-        for k, still in enumerate(self.nest.scalar):
-            if still and self.dtypes[k] == BOOL:
+        for k, form in enumerate(self.nest.forms):
+            if form == "s" and self.dtypes[k] == BOOL:
                 lines.append(f"v{k} = splat(i32(load_u8({source}{k}))) != 0")
-            elif still:
+            elif form == "s":
                 lines.append(f"v{k} = splat(load_f32({source}{k}))")
         full = ["for i in range(lo, hi - LANES + 1, LANES):"]
         full += ["    " + line for line in self._vector_body(source, target, "", "")]
@@ -208,10 +236,12 @@ class _Writer:
 
     def _vector_body(self, source: str, target: str, suffix: str, left: str) -> list[str]:
         lines = []
-        for k, still in enumerate(self.nest.scalar):
-            if still:
+        for k, form in enumerate(self.nest.forms):
+            if form == "s":
                 continue
-            if self.dtypes[k] == BOOL:
+            if form == "g":
+                lines.append(f"v{k} = vgather({source}{k}, vload_i32{suffix}(t{k} + 4 * i{left}))")
+            elif self.dtypes[k] == BOOL:
                 lines.append(f"v{k} = vload_u8{suffix}({source}{k} + i{left}) != 0")
             else:
                 lines.append(f"v{k} = vload{suffix}({source}{k} + 4 * i{left})")
@@ -227,18 +257,19 @@ class _Writer:
         """Loop from 0 over views that begin at ``lo``: LLVM then sees that no index is negative, and makes vectors."""
         source, target = self._bases()
         lines = ["count = hi - lo"]
-        for k, still in enumerate(self.nest.scalar):
+        for k, form in enumerate(self.nest.forms):
             name, size = dtype_name(self.dtypes[k]), self.dtypes[k].itemsize
-            lines.append(
-                f"x{k} = view({source}{k}{'' if still else f' + {size} * lo'}, {1 if still else 'count'}, {name})"
-            )
-            if still:
-                lines.append(f"v{k} = x{k}[0]")
+            if form == "v":
+                lines.append(f"x{k} = view({source}{k} + {size} * lo, count, {name})")
+            else:
+                lines.append(f"x{k} = view({source}{k}, 1, {name})")
+                lines.append(f"v{k} = x{k}[0]" if form == "s" else f"j{k} = view(t{k} + 4 * lo, count, i32)")
         for k, i in enumerate(self.results):
             name, size = dtype_name(self.dtypes[i]), self.dtypes[i].itemsize
             lines.append(f"y{k} = view({target}{k} + {size} * lo, count, {name})")
         lines.append("for i in range(count):")
-        lines += [f"    v{k} = x{k}[i]" for k, still in enumerate(self.nest.scalar) if not still]
+        index = {"v": "i", "g": "j{k}[i]"}
+        lines += [f"    v{k} = x{k}[{index[f].format(k=k)}]" for k, f in enumerate(self.nest.forms) if f != "s"]
         lines += ["    " + line for line in self.lines]
         lines += [f"    y{k}[i] = v{i}" for k, i in enumerate(self.results)]
         return lines

@@ -7,6 +7,7 @@ import ast
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from bolt_numba.codegen.chain import (
     can_generate,
     chain_kernel,
     geometry,
+    is_vector_form,
     operand_strides,
     unit_cost,
 )
@@ -29,8 +31,12 @@ from bolt_numba.kernels.jit import Inline, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.pointwise import Chain, Pointwise
-from bolt_numba.types import TensorType
+from bolt_numba.types import BOOL, Array, TensorType
 
+SHORT = 16
+"""Elements under which the innermost loop is lengthened: a jumping load costs four times a running one."""
+SHORT_FOR_CONSTANTS = 128
+"""The same where constants can be laid out so that nothing jumps."""
 PARALLEL_NS = 10_000.0
 """Work of one thread from which a second one pays."""
 
@@ -103,8 +109,43 @@ def _nest(chain: Chain, ins: Types) -> Geometry | None:
     largest = np.broadcast_shapes(*(t.dims for t in known))
     if shapes != {largest}:
         return None
-    nest = geometry(largest, [t.dims for t in known])
+    nest = _lengthen(chain, largest, known)
     return nest if len(nest.outer) <= MAX_OUTER else None
+
+
+def _lengthen(chain: Chain, shape: tuple[int, ...], ins: Sequence[TensorType]) -> Geometry:
+    """Loops whose innermost is not too short, as far as operands can follow."""
+    dims = [t.dims for t in ins]
+    dtypes = [t.dtype for t in chain.infer_all(*ins)]
+    if is_vector_form(dtypes) and BOOL in dtypes[: len(ins)]:  # there are no jumping loads of bytes
+        return geometry(shape, dims)
+    nest = geometry(shape, dims, SHORT_FOR_CONSTANTS)
+    if all(t is None or _is_spreadable(nest, k, ins[k]) for k, t in enumerate(nest.tables)):
+        return nest
+    return geometry(shape, dims, SHORT)
+
+
+def _is_spreadable(nest: Geometry, k: int, operand: TensorType) -> bool:
+    """Whether operand k is a constant that every row reads alike."""
+    return operand.known is not None and not any(nest.strides[k])
+
+
+def _spread(nest: Geometry, ins: Sequence[TensorType], context: Context) -> tuple[Geometry, dict[int, Array]]:
+    """Lay out constants that would be jumped through, once; the nest then runs along them."""
+    made: dict[int, Array] = {}
+    forms, tables = list(nest.forms), list(nest.tables)
+    for k, table in enumerate(nest.tables):
+        known = ins[k].known
+        if table is None or known is None or not _is_spreadable(nest, k, ins[k]):
+            continue
+        take = functools.partial(_take, table)
+        made[k] = context.packed(known, ("spread", table.tobytes()), take)
+        forms[k], tables[k] = "v", None
+    return replace(nest, forms="".join(forms), tables=tuple(tables)), made
+
+
+def _take(table: Array, array: Array) -> Array:
+    return np.ascontiguousarray(array.reshape(-1)[table])
 
 
 def _accepts(op: Any, ins: Types) -> bool:
@@ -133,8 +174,10 @@ def _steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     assert nest is not None, "accepts() has tested this"
     if not nest.size:
         return []
+    nest, spread = _spread(nest, known, context)
     args: dict[str, Argument] = {f"o{k}": Out(k) for k in range(len(chain.results))}
-    args |= {f"a{k}": In(k) for k in range(len(known))}
+    args |= {f"a{k}": spread.get(k, In(k)) for k in range(len(known))}
+    args |= {f"t{k}": table for k, table in enumerate(nest.tables) if table is not None}
     args |= {"n": nest.inner, "items": nest.rows * nest.blocks, "blocks": nest.blocks}
     args |= {f"d{j}": size for j, size in enumerate(nest.outer) if j}
     args |= operand_strides(nest, [t.dtype for t in known])
