@@ -1,0 +1,133 @@
+"""Every registered kernel against its operator's reference, on the operator's cases, for each instruction set.
+
+A kernel is tested by being registered; one that accepts no drawn case fails, for its test would prove nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.registry import KERNELS, Entry, load
+from bolt_numba.ops.conv import Conv
+from bolt_numba.ops.pool import AveragePool
+from bolt_numba.ops.reduce import ReduceProd
+from bolt_numba.ops.registry import Op, result_tuple
+from bolt_numba.types import Array
+from tests.cases import CASES, Case
+from tests.harness import plan, run_planned
+
+EXAMPLES = int(os.environ.get("BOLT_NUMBA_TEST_EXAMPLES", "25"))
+MORE = 400
+"""Cases drawn at most until a kernel that is chosen rarely has accepted one."""
+NEAR: dict[type[Op], float] = {AveragePool: 1e-6}
+"""Operators whose kernels round even whole numbers: AveragePool multiplies by the reciprocal of the count."""
+
+NEVER = {f"{op}-pointwise_in_place" for op in ("IsNaN", "IsInf")}
+"""Registered with all pointwise operators, but their results are never as wide as their operands."""
+
+
+def winograd(size: int) -> Case:
+    """A convolution large enough to be worth the transforms, whose rounding is relative to its greatest result."""
+    rng = np.random.default_rng(size)
+    x, w = rng.integers(-4, 5, (1, size, size, 64)), rng.integers(-4, 5, (64, 64, 3, 3))
+    op = Conv(pads=(1, 1, 1, 1), layout="NHWC")
+    return Case(op, (x.astype(np.float32), w.astype(np.float32)), exact=False, rtol=1e-5)
+
+
+EXTRA: dict[str, Case] = {
+    "Conv-winograd_4": winograd(24),
+    "Conv-winograd_2": winograd(6),
+    "ReduceProd-reduce_integers": Case(ReduceProd(), (np.arange(1, 11).reshape(2, 5), np.array([1]))),
+}
+"""Cases of kernels that no drawn case is large or rare enough for."""
+
+load("cpu")
+ENTRIES = [e for (_, device), rows in KERNELS.items() if device == "cpu" for e in rows]
+
+
+def name_of(entry: Entry) -> str:
+    return f"{entry.op.__name__}-{entry.name}"
+
+
+def constants(case: Case, all_known: bool) -> list[bool]:
+    """Which operands the maker sees: all but the first, or only those that decide shapes."""
+    return [(i > 0 and all_known) or i in case.op.value_inputs for i in range(len(case.inputs))]
+
+
+def assert_close(got: Array, wanted: Array, case: Case) -> None:
+    """Bit-equal up to the sign of zero where the case is exact, else within its tolerance."""
+    assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
+    rtol = NEAR.get(type(case.op), 0.0) if case.exact else case.rtol
+    if not rtol or got.dtype.kind not in "fV":
+        np.testing.assert_array_equal(got, wanted)
+        return
+    a, b = got.astype(np.float64), wanted.astype(np.float64)
+    scale = np.abs(b[np.isfinite(b)]).max(initial=0.0)
+    np.testing.assert_allclose(a, b, rtol=0, atol=rtol * scale)
+
+
+def check(entry: Entry, case: Case, all_known: bool) -> bool:
+    """Run one case; False when the kernel does not take it."""
+    planned = plan(entry, case.inputs, constants(case, all_known), instance=case.op)
+    if planned is None or not all(t.is_static for t in planned.outs):
+        return False
+    results = run_planned(planned, case.inputs)
+    for got, wanted in zip(results, result_tuple(case.op.reference(*case.inputs)), strict=True):
+        assert_close(got, wanted, case)
+    return True
+
+
+def taken_cases(entry: Entry, examples: int) -> int:
+    """Check up to ``examples`` cases; returns how many the kernel took."""
+    taken = 0
+
+    @settings(
+        deadline=None,
+        database=None,
+        derandomize=True,
+        max_examples=examples,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=CASES[entry.op](), all_known=st.booleans())
+    def run(case: Case, all_known: bool) -> None:
+        nonlocal taken
+        taken += check(entry, case, all_known)
+
+    run()
+    return taken
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=name_of)
+def test_kernel_equals_reference(entry: Entry) -> None:
+    name = name_of(entry)
+    taken = taken_cases(entry, EXAMPLES) + (name in EXTRA and check(entry, EXTRA[name], True))
+    if name in NEVER:
+        assert not taken, f"{name} accepts cases: take it off the list"
+    else:
+        assert taken or taken_cases(entry, MORE), f"{name} accepted no case"
+
+
+@pytest.mark.parametrize("isa", ["avx2", "generic"])
+def test_lower_instruction_sets(isa: str) -> None:
+    order = ["generic", "avx2", "avx512"]
+    if order.index(isa) >= order.index(target().name):
+        pytest.skip(f"{isa} is what the other tests run on, or more than this machine has")
+    tests = f"{Path(__file__).name}::{test_kernel_equals_reference.__name__}"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", tests],
+        cwd=Path(__file__).parent,
+        env={**os.environ, "BOLT_NUMBA_ISA": isa, "BOLT_NUMBA_TEST_EXAMPLES": "6"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
