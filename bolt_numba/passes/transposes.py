@@ -158,16 +158,21 @@ def _seeds(wires: Wiring) -> list[tuple[Node, str, int, Perm]]:
 
 
 def _region(wires: Wiring, seed: tuple[Node, str, int, Perm], closed: set[int]) -> Plans:
-    """Operators that hang together around the seed without a transpose between them, with their plans."""
+    """Operators that hang together around the seed without a transpose between them, with their plans.
+
+    Empty when one of them is closed: it must wait.
+    """
     plans: Plans = {}
     todo = deque([seed])
     while todo:
         node, place, index, p = todo.popleft()
-        if id(node) in plans or id(node) in closed:
+        if id(node) in plans:
             continue
         plan = carry(node, place, index, p)
         if plan is None:
             continue
+        if id(node) in closed:
+            return {}
         plans[id(node)] = node, plan
         for i, q in enumerate(plan.ins):
             port = wires.reads.get((id(node), i))
@@ -242,41 +247,47 @@ def _edges_of_form(
 
 
 def move_transposes(graph: Graph) -> int:
-    """Move transposes to where they are cheapest, and drop those that meet their inverse; returns regions changed."""
+    """Move transposes to where they are cheapest, and drop those that meet their inverse; returns how many rounds."""
     changed = 0
-    failed: set[tuple[int, str, int, Perm]] = set()
+    last: tuple[int, int] | None = None
     while True:
         wires = wiring(graph)
-        taken: Plans = {}
-        closed: set[int] = set()
-        for seed in _seeds(wires):
-            key = (id(seed[0]), *seed[1:])
-            if id(seed[0]) in closed or key in failed:
-                continue
-            chosen = _cut(wires, _region(wires, seed, closed))
-            roots = _touched(wires, chosen).values()
-            before, after = total_cost(wires, roots, {}), total_cost(wires, roots, chosen)
-            if after[0] < before[0] and after[1] <= before[1]:
-                taken.update(chosen)
-                changed += 1
-                _close(wires, chosen, closed)
-            else:
-                failed.add(key)
+        now = total_cost(wires, wires.roots.values(), {})
+        taken = {} if last is not None and now >= last else _round(wires)
+        last = now
         if not taken:
             return changed
-        _apply(graph, wires, taken)
+        changed += 1
+        _Rebuild(graph, wires, taken).run()
+
+
+def _round(wires: Wiring) -> Plans:
+    """Regions worth permuting that share no value with each other."""
+    taken: Plans = {}
+    closed: set[int] = set()
+    failed: set[tuple[int, Perm | None]] = set()
+    for seed in _seeds(wires):
+        region = _region(wires, seed, closed)
+        keys = {(key, plan.ins[0] if plan.ins else None) for key, (_, plan) in region.items()}
+        if keys <= failed:
+            continue
+        failed |= keys
+        chosen = _cut(wires, region)
+        roots = _touched(wires, chosen).values()
+        before, after = total_cost(wires, roots, {}), total_cost(wires, roots, chosen)
+        if after[0] < before[0] and after[1] <= before[1]:
+            taken.update(chosen)
+            _close(wires, chosen, closed)
+    return taken
 
 
 def _close(wires: Wiring, chosen: Plans, closed: set[int]) -> None:
-    """Nodes of a region and their neighbours wait for the next round, where the wiring is new."""
+    """Nodes that share a value with a chosen region wait for the next round: costs of regions must add up."""
     closed.update(chosen)
-    for node, _ in chosen.values():
-        for i in range(len(node.inputs)):
-            port = wires.reads.get((id(node), i))
-            if port is not None and port.root.node is not None:
-                closed.add(id(port.root.node))
-        for v in node.outputs:
-            closed.update(id(port.node) for port in wires.ports.get(id(v), ()))
+    for root in _touched(wires, chosen).values():
+        if root.node is not None:
+            closed.add(id(root.node))
+        closed.update(id(port.node) for port in wires.ports[id(root)])
 
 
 class _Rebuild:
@@ -338,7 +349,3 @@ class _Rebuild:
             self.kept[id(old)] = new
             if new.type.shape == old.type.shape and _stored(old, self.plans) == identity(len(old.type.shape or ())):
                 new.name, old.name = old.name, new.name
-
-
-def _apply(graph: Graph, wires: Wiring, plans: Plans) -> None:
-    _Rebuild(graph, wires, plans).run()
