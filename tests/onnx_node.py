@@ -12,15 +12,19 @@ from onnx import helper, numpy_helper
 
 from bolt_numba.ops.attention import FusedAttention
 from bolt_numba.ops.conv import Conv, ConvTranspose
+from bolt_numba.ops.detection import DeformConv
 from bolt_numba.ops.fill import ConstantOfShape
 from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.recurrent import Recurrent
 from bolt_numba.ops.registry import Op
 from bolt_numba.ops.shape import Split
+from bolt_numba.ops.signal import MelWeightMatrix
 from bolt_numba.types import Array
 
 OPSET = 22
-LATER = {"RMSNormalization": 23, "Attention": 23, "Swish": 24}
+LATER = {
+    "RMSNormalization": 23, "Attention": 23, "Swish": 24, "TensorScatter": 24, "BitCast": 26, "CumProd": 26,
+}  # fmt: skip
 INTERNAL = {"activation", "residual", "indices", "stats"}
 
 Nodes = list[onnx.NodeProto]
@@ -38,7 +42,7 @@ def attributes(op: Op) -> dict[str, Any]:
     found = {f.name: getattr(op, f.name) for f in dataclasses.fields(op)}  # type: ignore[arg-type]
     if not isinstance(op, Recurrent):
         found.pop("layout", None)
-    if found.get("auto_pad") != "NOTSET":
+    if found.get("auto_pad", "NOTSET") != "NOTSET":
         found.pop("pads", None)
     return {k: _attribute(v) for k, v in found.items() if k not in INTERNAL and v is not None and v != ()}
 
@@ -108,12 +112,23 @@ def _filled(op: ConstantOfShape, ins: list[str], outs: list[str]) -> Nodes:
     return [helper.make_node("ConstantOfShape", ins, outs, value=value)]
 
 
+def _mel(op: MelWeightMatrix, ins: list[str], outs: list[str]) -> Nodes:
+    return [helper.make_node("MelWeightMatrix", ins, outs, output_datatype=_attribute(op.dtype))]
+
+
+def _deform(op: DeformConv, ins: list[str], outs: list[str]) -> Nodes:
+    known = {k: v for k, v in attributes(op).items() if k != "auto_pad"}
+    return [helper.make_node("DeformConv", ins, outs, **known)]
+
+
 EMIT: dict[str, Emit] = {
     "Clip": _clip,
     "ConstantOfShape": _filled,
     "Conv": _conv,
     "ConvTranspose": _conv,
+    "DeformConv": _deform,
     "FusedAttention": _attention,
+    "MelWeightMatrix": _mel,
     "Split": _split,
 }
 

@@ -24,6 +24,8 @@ NAMES = [op.name for op in ALL]
 INTERNAL = {"Chain", "If", "Loop", "Scan"}
 """Operators that ONNX lacks or that hold graphs: other tests run them."""
 FOREIGN = [op for op in ALL if op.name not in INTERNAL]
+CRASHES = {"DFT"}
+"""Operators that onnxruntime 1.31 dies of; the reference evaluator judges them."""
 run_each = settings(
     max_examples=20, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
@@ -50,6 +52,8 @@ def by_oracle(case: Case, results: list[Array]) -> list[Array]:
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     try:
+        if case.op.name in CRASHES:
+            raise NotImplementedError(case.op.name)
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         results = session.run(None, feeds)
     except Exception:  # it lacks the operator, or refuses this dtype, rank or attribute

@@ -1,0 +1,143 @@
+"""Sampling at places that the data decide: regions of interest and deformable convolution."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from bolt_numba.ops.conv import Convolution, along_channels
+from bolt_numba.ops.dtypes import FLOATS, INDICES, same_dtype, widened
+from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.shapes import shape_of
+from bolt_numba.types import Array, TensorType
+
+
+@op("RoiAlign")
+class RoiAlign(Op):
+    """y = each region of x, resampled to one size by bilinear samples whose mean (or maximum) is taken.
+
+    x: [n, c, h, w] float · rois: [r, 4] x1 y1 x2 y2 in units of 1 / spatial_scale pixels · batch_indices: [r] i64 ->
+    y: [r, c, output_height, output_width].  sampling_ratio 0: as many samples as the region has pixels.
+    Source: ONNX RoiAlign-22; mode max takes the greatest weighted corner, as onnxruntime does.
+    """
+
+    mode: str = "avg"
+    output_height: int = 1
+    output_width: int = 1
+    sampling_ratio: int = 0
+    spatial_scale: float = 1.0
+    coordinate_transformation_mode: str = "half_pixel"
+
+    def infer(self, x: TensorType, rois: TensorType, batch_indices: TensorType) -> TensorType:
+        dtype = same_dtype(self, x, rois)
+        want_dtype(self, "x", dtype, *FLOATS)
+        want_dtype(self, "batch_indices", batch_indices.dtype, *INDICES)
+        shape, regions = shape_of(self, "x", x, 4), shape_of(self, "rois", rois, 2)
+        if self.mode not in ("avg", "max"):
+            raise self.fail("mode", self.mode, "avg or max")
+        if min(self.output_height, self.output_width) < 1 or self.sampling_ratio < 0:
+            raise self.fail("sizes", (self.output_height, self.output_width, self.sampling_ratio), "at least 1, 1, 0")
+        if shape is None or regions is None:
+            return TensorType(dtype, None)
+        return TensorType(dtype, (regions[0], shape[1], self.output_height, self.output_width))
+
+    def reference(self, x: Array, rois: Array, batch_indices: Array) -> Array:
+        data, regions = widened(x), widened(rois)
+        y = np.zeros((len(rois), x.shape[1], self.output_height, self.output_width), data.dtype)
+        shift = 0.5 if self.coordinate_transformation_mode == "half_pixel" else 0.0
+        for out, region, image in zip(y, regions, batch_indices, strict=True):
+            x1, y1, x2, y2 = region * data.dtype.type(self.spatial_scale) - data.dtype.type(shift)
+            sizes = [y2 - y1, x2 - x1] if shift else [max(y2 - y1, 1.0), max(x2 - x1, 1.0)]
+            rows = self._places(y1, sizes[0], self.output_height)
+            columns = self._places(x1, sizes[1], self.output_width)
+            for i, j in np.ndindex(self.output_height, self.output_width):
+                out[:, i, j] = self._pooled(data[image], rows[i], columns[j])
+        return y.astype(x.dtype, copy=False)
+
+    def _places(self, start: float, size: float, count: int) -> Array:
+        """Coordinates of the samples of each of ``count`` bins."""
+        each = self.sampling_ratio or max(int(np.ceil(size / count)), 1)
+        return np.asarray(start + size / count * (np.arange(count)[:, None] + (np.arange(each) + 0.5) / each))
+
+    def _pooled(self, plane: Array, rows: Array, columns: Array) -> Array:
+        corners = [_corners(plane, v, u) for v, u in itertools.product(rows, columns)]
+        if self.mode == "max":
+            return np.asarray(np.max([np.max(c, axis=0) for c in corners], axis=0))
+        return np.asarray(np.sum([np.sum(c, axis=0) for c in corners], axis=0) / len(corners))
+
+
+def _corners(plane: Array, v: float, u: float) -> Array:
+    """The four neighbours of (v, u) in [c, h, w], weighted; zeros more than one pixel outside: [4, c]."""
+    h, w = plane.shape[1:]
+    if v < -1 or v > h or u < -1 or u > w:
+        return np.zeros((4, len(plane)), plane.dtype)
+    v, u = min(max(v, 0.0), h - 1.0), min(max(u, 0.0), w - 1.0)
+    top, left = int(v), int(u)
+    down, right = min(top + 1, h - 1), min(left + 1, w - 1)
+    b, r = v - top, u - left
+    pairs = ((top, left, (1 - b) * (1 - r)), (top, right, (1 - b) * r), (down, left, b * (1 - r)), (down, right, b * r))
+    return np.array([plane[:, i, j] * weight for i, j, weight in pairs], plane.dtype)
+
+
+@op("DeformConv")
+class DeformConv(Convolution):
+    """y = convolution whose kernel positions are moved by offsets and weighted by a mask.
+
+    x: [n, c, spatial...] float · w: [k, c/g, kernel...] · offset: [n, og * taps * axes, outs...] in pixels ·
+    bias: [k] · mask: [n, og * taps, outs...] -> y: [n, k, outs...].  Samples are linear, and 0 outside of x.
+    Source: ONNX DeformConv-22.
+    """
+
+    offset_group: int = 1
+
+    def infer(
+        self,
+        x: TensorType,
+        w: TensorType,
+        offset: TensorType,
+        bias: TensorType | None = None,
+        mask: TensorType | None = None,
+    ) -> TensorType:
+        dtype = same_dtype(self, x, w, offset, bias, mask)
+        want_dtype(self, "x", dtype, *FLOATS)
+        if self.layout != "NCHW":
+            raise self.fail("layout", self.layout, "NCHW")
+        return TensorType(dtype, self.output_shape(x, w, bias))
+
+    def reference(
+        self, x: Array, w: Array, offset: Array, bias: Array | None = None, mask: Array | None = None
+    ) -> Array:
+        data, kernel = widened(x), w.shape[2:]
+        n, c = data.shape[:2]
+        windows = self.windows(kernel).resolved(data.shape[2:])
+        outs, og, taps, axes = offset.shape[2:], self.offset_group, int(np.prod(kernel)), len(kernel)
+        moved = widened(offset).reshape(n, og, taps, axes, *outs)
+        weight = np.ones((n, og, taps, *outs), data.dtype) if mask is None else widened(mask)
+        weight = weight.reshape(n, og, taps, *outs)
+        grid = np.indices(outs).reshape(axes, *outs)
+        columns = np.zeros((n, og, c // og, taps, *outs), data.dtype)
+        for t, tap in enumerate(np.ndindex(*kernel)):
+            base = [grid[a] * windows.strides[a] - windows.pads[a] + tap[a] * windows.dilations[a] for a in range(axes)]
+            for i, g in np.ndindex(n, og):
+                planes = data[i].reshape(og, c // og, *data.shape[2:])[g]
+                columns[i, g, :, t] = _sampled(planes, np.stack(base) + moved[i, g, t]) * weight[i, g, t]
+        by_group = columns.reshape(n, self.group, -1, int(np.prod(outs)))
+        filters = widened(w).reshape(self.group, w.shape[0] // self.group, -1)
+        y = np.matmul(filters, by_group).reshape(n, w.shape[0], *outs)
+        y = y if bias is None else y + along_channels(widened(bias), y.ndim)
+        return y.astype(x.dtype, copy=False)
+
+
+def _sampled(planes: Array, places: Array) -> Array:
+    """[c, spatial...] at real coordinates [axes, outs...], linearly between elements: [c, outs...]."""
+    sizes = planes.shape[1:]
+    low = np.floor(places).astype(int)
+    total: Array = np.zeros((len(planes), *places.shape[1:]), planes.dtype)
+    for corner in itertools.product((0, 1), repeat=len(sizes)):
+        index = low + np.array(corner).reshape(-1, *(1,) * (low.ndim - 1))
+        share = np.prod(1 - np.abs(places - index), axis=0)
+        inside = np.all([(i >= 0) & (i < s) for i, s in zip(index, sizes, strict=True)], axis=0)
+        clipped = tuple(np.clip(i, 0, s - 1) for i, s in zip(index, sizes, strict=True))
+        total += planes[(slice(None), *clipped)] * (share * inside).astype(planes.dtype)
+    return total

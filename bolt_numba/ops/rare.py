@@ -1,0 +1,183 @@
+"""Operators of the standard that few networks use; their references are all there is."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from bolt_numba.errors import DTypeError
+from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, same_dtype, widened
+from bolt_numba.ops.registry import Op, normalise_axis, op, want_dtype
+from bolt_numba.ops.shapes import known_dims, known_length, shape_of, unknown_shape
+from bolt_numba.ops.spatial import Windows
+from bolt_numba.types import STRING, AnyDType, Array, Dim, Shape, TensorType, dtype_name
+
+
+@op("BitCast")
+class BitCast(Op):
+    """y = x's bits read as another dtype of the same width.  x: [...] any -> y: ``to``.  Source: ONNX BitCast-26."""
+
+    to: AnyDType
+
+    def infer(self, x: TensorType) -> TensorType:
+        if STRING in (x.dtype, self.to) or x.dtype.itemsize != self.to.itemsize:
+            raise DTypeError(
+                f"BitCast: dtype of x: got {dtype_name(x.dtype)}, wanted the width of {dtype_name(self.to)}"
+            )
+        return TensorType(self.to, x.shape)
+
+    def reference(self, x: Array) -> Array:
+        return np.ascontiguousarray(x).reshape(x.shape).view(self.to)
+
+
+@op("CumProd")
+class CumProd(Op):
+    """y = running product of x along an axis.
+
+    x: [...] number · axis: scalar i32 or i64 -> y: like x.  exclusive: without the element itself.
+    reverse: from the end.  Source: ONNX CumProd-26.
+    """
+
+    exclusive: bool = False
+    reverse: bool = False
+    value_inputs = (1,)
+
+    def infer(self, x: TensorType, axis: TensorType) -> TensorType:
+        want_dtype(self, "x", x.dtype, *NUMBERS)
+        want_dtype(self, "axis", axis.dtype, *INDICES)
+        if axis.known is not None and x.shape is not None:
+            normalise_axis(self, int(axis.known.reshape(-1)[0]), len(x.shape))
+        return TensorType(x.dtype, x.shape)
+
+    def reference(self, x: Array, axis: Array) -> Array:
+        along = normalise_axis(self, int(axis.reshape(-1)[0]), x.ndim)
+        data = np.flip(widened(x), along) if self.reverse else widened(x)
+        y = np.cumprod(data, axis=along, dtype=data.dtype)
+        if self.exclusive:
+            y = np.roll(y, 1, axis=along)
+            y[(slice(None),) * along + (slice(0, 1),)] = 1
+        return np.ascontiguousarray(np.flip(y, along) if self.reverse else y).astype(x.dtype, copy=False)
+
+
+@op("Det")
+class Det(Op):
+    """y = determinants of square matrices.  x: [..., M, M] float -> y: [...].  Source: ONNX Det-22."""
+
+    def infer(self, x: TensorType) -> TensorType:
+        want_dtype(self, "x", x.dtype, *FLOATS)
+        if x.shape is None:
+            return TensorType(x.dtype, None)
+        if len(x.shape) < 2 or (
+            isinstance(x.shape[-1], int) and isinstance(x.shape[-2], int) and x.shape[-1] != x.shape[-2]
+        ):
+            raise self.fail("shape of x", x, "square matrices")
+        return TensorType(x.dtype, x.shape[:-2])
+
+    def reference(self, x: Array) -> Array:
+        return np.asarray(np.linalg.det(widened(x))).astype(x.dtype, copy=False)
+
+
+@op("Col2Im")
+class Col2Im(Op):
+    """y = blocks added up to images: the transpose of taking windows.
+
+    x: [n, c * prod(block), positions] number · image_shape, block_shape: [axes] i64 -> y: [n, c, image...].
+    Source: ONNX Col2Im-18.
+    """
+
+    dilations: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    value_inputs = (1, 2)
+
+    def infer(self, x: TensorType, image_shape: TensorType, block_shape: TensorType) -> TensorType:
+        want_dtype(self, "x", x.dtype, *NUMBERS)
+        shape = shape_of(self, "x", x, 3)
+        image: Shape | None = None
+        dims, block = known_dims(image_shape), known_dims(block_shape)
+        image = unknown_shape(known_length(image_shape)) if dims is None else tuple(dims)
+        if shape is None or image is None:
+            return TensorType(x.dtype, None)
+        channels: Dim = unknown_shape(1)[0] if block is None else shape[1] // _product(block)  # type: ignore[index]
+        return TensorType(x.dtype, (shape[0], channels, *image))
+
+    def reference(self, x: Array, image_shape: Array, block_shape: Array) -> Array:
+        image, block = [int(d) for d in image_shape], [int(d) for d in block_shape]
+        rank = len(block)
+        windows = Windows.of(self, block, self.strides, self.dilations, self.pads, "NOTSET")
+        pads = windows.pads
+        outs = windows.static_dims(self, image)
+        room = [image[i] + pads[i] + pads[rank + i] for i in range(rank)]
+        data = widened(x).reshape(x.shape[0], -1, math.prod(block), *outs)
+        y = np.zeros((*data.shape[:2], *room), data.dtype)
+        for i, target in enumerate(windows.taps(y, outs)):
+            target += data[:, :, i]
+        inner = [slice(pads[i], pads[i] + image[i]) for i in range(rank)]
+        return np.ascontiguousarray(y[(slice(None), slice(None), *inner)]).astype(x.dtype, copy=False)
+
+
+def _product(dims: list[Dim]) -> int:
+    return math.prod(d for d in dims if isinstance(d, int)) or 1
+
+
+@op("ReverseSequence")
+class ReverseSequence(Op):
+    """y = x with the first ``sequence_lens[b]`` elements of each batch entry in reverse order along the time axis.
+
+    x: [...] any, rank at least 2 · sequence_lens: [batch] i64.  Source: ONNX ReverseSequence-10.
+    """
+
+    batch_axis: int = 1
+    time_axis: int = 0
+
+    def infer(self, x: TensorType, sequence_lens: TensorType) -> TensorType:
+        want_dtype(self, "sequence_lens", sequence_lens.dtype, *INDICES)
+        shape_of(self, "sequence_lens", sequence_lens, 1)
+        if {self.batch_axis, self.time_axis} != {0, 1}:
+            raise self.fail("batch_axis and time_axis", (self.batch_axis, self.time_axis), "0 and 1")
+        if x.shape is not None and len(x.shape) < 2:
+            raise self.fail("rank of x", len(x.shape), "at least 2")
+        return TensorType(x.dtype, x.shape)
+
+    def reference(self, x: Array, sequence_lens: Array) -> Array:
+        y = x.copy()
+        into, data = (np.moveaxis(a, self.batch_axis, 0) for a in (y, x))
+        for target, source, length in zip(into, data, sequence_lens, strict=True):
+            target[:length] = source[:length][::-1]
+        return y
+
+
+@op("TensorScatter")
+class TensorScatter(Op):
+    """y = a cache with new entries written along its sequence axis.
+
+    past: [n, ..., max length, ...] any · update: the same but for the axis · write_indices: [n] i64, zeros if omitted.
+    mode: ``linear``, or ``circular`` where places wrap around.  Source: ONNX TensorScatter-24.
+    """
+
+    axis: int = -2
+    mode: str = "linear"
+
+    def infer(self, past: TensorType, update: TensorType, write_indices: TensorType | None = None) -> TensorType:
+        same_dtype(self, past, update)
+        if self.mode not in ("linear", "circular"):
+            raise self.fail("mode", self.mode, "linear or circular")
+        if write_indices is not None:
+            want_dtype(self, "write_indices", write_indices.dtype, *INDICES)
+        if past.shape is not None and normalise_axis(self, self.axis, len(past.shape)) == 0:
+            raise self.fail("axis", self.axis, "another than that of the batch")
+        return TensorType(past.dtype, past.shape)
+
+    def reference(self, past: Array, update: Array, write_indices: Array | None = None) -> Array:
+        y = past.copy()
+        axis = normalise_axis(self, self.axis, past.ndim)
+        starts = np.zeros(len(past), int) if write_indices is None else write_indices
+        for target, new, start in zip(y, update, starts, strict=True):
+            places = start + np.arange(new.shape[axis - 1])
+            if self.mode == "circular":
+                places = places % past.shape[axis]
+            elif len(places) and not 0 <= places[0] <= places[-1] < past.shape[axis]:
+                raise self.fail("write_indices", int(start), f"places for {len(places)} of {past.shape[axis]}")
+            np.moveaxis(target, axis - 1, 0)[places] = np.moveaxis(new, axis - 1, 0)
+        return y

@@ -1,0 +1,172 @@
+"""Fourier transforms and mel filters; complex numbers are pairs along a last axis."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bolt_numba.ops.dtypes import FLOATS, INDICES, widened
+from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
+from bolt_numba.ops.shapes import known_dims, shape_of, unknown_shape
+from bolt_numba.types import F32, AnyDType, Array, Dim, Shape, TensorType
+
+
+def as_complex(x: Array) -> Array:
+    """[..., 1 or 2] -> real or complex [...] of the same precision."""
+    data = widened(x)
+    return data[..., 0] if x.shape[-1] == 1 else data[..., 0] + data.dtype.type(1) * 1j * data[..., 1]
+
+
+def as_pairs(z: Array, dtype: AnyDType) -> Array:
+    """Complex [...] -> [..., 2] of a float dtype."""
+    return np.stack([z.real, z.imag], axis=-1).astype(dtype)
+
+
+def _scalar(t: TensorType | None) -> Dim | None:
+    dims = None if t is None else known_dims(t)
+    return dims[0] if dims else None
+
+
+@op("DFT")
+class DFT(Op):
+    """y = discrete Fourier transform along one axis.
+
+    x: [..., 1] real or [..., 2] complex, float · dft_length: scalar i32 or i64, the axis' length if omitted · axis:
+    scalar i64, -2 if omitted -> y: [..., 2] of x's dtype; inverse and onesided: [..., 1].
+    onesided: only the frequencies 0…n/2 are given (inverse: taken).  Source: ONNX DFT-20.
+    """
+
+    inverse: bool = False
+    onesided: bool = False
+    value_inputs = (1, 2)
+
+    def infer(self, x: TensorType, dft_length: TensorType | None = None, axis: TensorType | None = None) -> TensorType:
+        want_dtype(self, "x", x.dtype, *FLOATS)
+        for what, t in (("dft_length", dft_length), ("axis", axis)):
+            if t is not None:
+                want_dtype(self, what, t.dtype, *INDICES)
+        if x.shape is None:
+            return TensorType(x.dtype, None)
+        last = 1 if self.inverse and self.onesided else 2
+        place = -2 if axis is None else _scalar(axis)
+        if not isinstance(place, int):
+            return TensorType(x.dtype, (*(unknown_shape(len(x.shape) - 1) or ()), last))
+        shape = list(x.shape)
+        along = self._along(place, len(shape))
+        length = self._length(shape[along], None if dft_length is None else _scalar(dft_length) or fresh_dim("dft"))
+        shape[along] = length // 2 + 1 if self.onesided and not self.inverse else length
+        return TensorType(x.dtype, (*shape[:-1], last))
+
+    def _along(self, axis: int, rank: int) -> int:
+        along = normalise_axis(self, axis, rank)
+        if along == rank - 1:
+            raise self.fail("axis", axis, "another than the last, which holds real and imaginary parts")
+        return along
+
+    def _length(self, size: Dim, given: Dim | None) -> Dim:
+        if given is not None:
+            return given
+        return 2 * (size - 1) if self.inverse and self.onesided else size
+
+    def reference(self, x: Array, dft_length: Array | None = None, axis: Array | None = None) -> Array:
+        along = self._along(-2 if axis is None else int(axis.reshape(-1)[0]), x.ndim)
+        given = None if dft_length is None else int(dft_length.reshape(-1)[0])
+        n = self._length(x.shape[along], given)
+        assert isinstance(n, int), "no symbol among numbers"
+        z = as_complex(x)
+        if self.inverse and self.onesided:
+            return np.asarray(np.fft.irfft(z, n, axis=along)[..., None]).astype(x.dtype)
+        if self.inverse:
+            return as_pairs(np.fft.ifft(z, n, axis=along), x.dtype)
+        y = np.fft.fft(z, n, axis=along)
+        if self.onesided:
+            y = y.take(np.arange(y.shape[along] // 2 + 1), axis=along)
+        return as_pairs(y, x.dtype)
+
+
+@op("STFT")
+class STFT(Op):
+    """y = Fourier transforms of windows that slide along a signal.
+
+    signal: [n, length, 1 or 2] float · frame_step, frame_length: scalar i32 or i64 · window: [frame_length] ->
+    y: [n, frames, bins, 2], bins = frame_length, or frame_length / 2 + 1 when onesided.  Source: ONNX STFT-17.
+    """
+
+    onesided: bool = True
+    value_inputs = (1, 3)
+
+    def infer(
+        self,
+        signal: TensorType,
+        frame_step: TensorType,
+        window: TensorType | None = None,
+        frame_length: TensorType | None = None,
+    ) -> TensorType:
+        want_dtype(self, "signal", signal.dtype, *FLOATS)
+        shape = shape_of(self, "signal", signal, 3)
+        if shape is None:
+            return TensorType(signal.dtype, None)
+        length: Dim | None = shape[1]
+        if frame_length is not None:
+            length = _scalar(frame_length)
+        elif window is not None:
+            length = window.shape[0] if window.shape else None
+        step = _scalar(frame_step)
+        if isinstance(step, int) and step < 1:
+            raise self.fail("frame_step", step, "at least 1")
+        if length is None:
+            return TensorType(signal.dtype, (shape[0], fresh_dim("frames"), fresh_dim("bins"), 2))
+        frames = fresh_dim("frames") if step is None else (shape[1] - length) // step + 1
+        bins = length // 2 + 1 if self.onesided else length
+        return TensorType(signal.dtype, (shape[0], frames, bins, 2))
+
+    def reference(
+        self, signal: Array, frame_step: Array, window: Array | None = None, frame_length: Array | None = None
+    ) -> Array:
+        step = int(frame_step.reshape(-1)[0])
+        if frame_length is not None:
+            length = int(frame_length.reshape(-1)[0])
+        else:
+            length = signal.shape[1] if window is None else len(window)
+        z = as_complex(signal)
+        weight = np.ones((), signal.dtype) if window is None else widened(window)
+        count = (z.shape[1] - length) // step + 1
+        frames = np.stack([z[:, i * step : i * step + length] * weight for i in range(count)], axis=1)
+        y = np.fft.fft(frames, axis=-1)
+        return as_pairs(y[..., : length // 2 + 1] if self.onesided else y, signal.dtype)
+
+
+@op("MelWeightMatrix")
+class MelWeightMatrix(Op):
+    """y = triangular filters of mel-spaced bands over the bins of a onesided spectrum.
+
+    num_mel_bins, dft_length, sample_rate: scalar i32 or i64 · lower_edge_hertz, upper_edge_hertz: scalar float ->
+    y: [dft_length / 2 + 1, num_mel_bins] of ``dtype``.  Source: ONNX MelWeightMatrix-17; bands are spaced by
+    (upper - lower) / (num_mel_bins + 2) on the mel scale and rounded down to bins.
+    """
+
+    dtype: AnyDType = F32
+    value_inputs = (0, 1, 2)
+
+    def infer(self, num_mel_bins: TensorType, dft_length: TensorType, *edges: TensorType) -> TensorType:
+        if len(edges) != 3:
+            raise self.fail("number of operands", 2 + len(edges), 5)
+        bands, length = _scalar(num_mel_bins), _scalar(dft_length)
+        shape: Shape = (
+            fresh_dim("bins") if length is None else length // 2 + 1,
+            fresh_dim("bands") if bands is None else bands,
+        )
+        return TensorType(self.dtype, shape)
+
+    def reference(self, num_mel_bins: Array, dft_length: Array, sample_rate: Array, low: Array, high: Array) -> Array:
+        bands, length, rate = (int(v.reshape(-1)[0]) for v in (num_mel_bins, dft_length, sample_rate))
+        edges = [2595 * np.log10(1 + float(v.reshape(-1)[0]) / 700) for v in (low, high)]
+        points = edges[0] + np.arange(bands + 2) * (edges[1] - edges[0]) / (bands + 2)
+        hertz = 700 * (10 ** (points / 2595) - 1)
+        places = ((length + 1) * hertz // rate).astype(int)
+        y = np.zeros((length // 2 + 1, bands))
+        for i, (left, centre, right) in enumerate(zip(places[:-2], places[1:-1], places[2:], strict=True)):
+            rising, falling = np.arange(left, centre + 1), np.arange(centre, right)
+            y[rising, i] = (rising - left) / (centre - left) if centre > left else 1.0
+            if right > centre:
+                y[falling, i] = (right - falling) / (right - centre)
+        return y.astype(self.dtype)

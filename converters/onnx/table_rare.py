@@ -1,0 +1,160 @@
+"""Readers of signal processing, regions of interest, and operators that few networks use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.onnx.graph import NodeBuilder
+from bolt_numba.converters.onnx.registry import reader
+from bolt_numba.converters.onnx.table_conv import check_kernel
+from bolt_numba.converters.onnx.tensor import dtype_of
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.detection import DeformConv, RoiAlign
+from bolt_numba.ops.rare import BitCast, Col2Im, CumProd, Det, ReverseSequence, TensorScatter
+from bolt_numba.ops.signal import DFT, STFT, MelWeightMatrix
+
+Ints = tuple[int, ...]
+
+
+@reader("BitCast")
+def bit_cast(b: NodeBuilder, x: Value, *, to: int) -> Any:
+    return b(BitCast(dtype_of(to, "to")), x)
+
+
+@reader("CumProd")
+def cum_prod(b: NodeBuilder, x: Value, axis: Value, *, exclusive: int = 0, reverse: int = 0) -> Any:
+    return b(CumProd(bool(exclusive), bool(reverse)), x, axis)
+
+
+@reader("Det")
+def det(b: NodeBuilder, x: Value) -> Any:
+    return b(Det(), x)
+
+
+@reader("Col2Im")
+def col2im(
+    b: NodeBuilder,
+    x: Value,
+    image_shape: Value,
+    block_shape: Value,
+    *,
+    dilations: Ints = (),
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Any:
+    return b(Col2Im(dilations, pads, strides), x, image_shape, block_shape)
+
+
+@reader("ReverseSequence")
+def reverse_sequence(b: NodeBuilder, x: Value, lengths: Value, *, batch_axis: int = 1, time_axis: int = 0) -> Any:
+    return b(ReverseSequence(batch_axis, time_axis), x, lengths)
+
+
+@reader("TensorScatter")
+def tensor_scatter(
+    b: NodeBuilder, past: Value, update: Value, places: Value | None = None, *, axis: int = -2, mode: str = "linear"
+) -> Any:
+    return b(TensorScatter(axis, mode), past, update, places)
+
+
+@reader("DFT", since=20)
+def dft(
+    b: NodeBuilder,
+    x: Value,
+    length: Value | None = None,
+    axis: Value | None = None,
+    *,
+    inverse: int = 0,
+    onesided: int = 0,
+) -> Any:
+    return b(DFT(bool(inverse), bool(onesided)), x, length, axis)
+
+
+@reader("DFT")
+def dft_17(
+    b: NodeBuilder, x: Value, length: Value | None = None, *, axis: int = 1, inverse: int = 0, onesided: int = 0
+) -> Any:
+    return b(DFT(bool(inverse), bool(onesided)), x, length, np.array(axis))
+
+
+@reader("STFT")
+def stft(
+    b: NodeBuilder,
+    signal: Value,
+    step: Value,
+    window: Value | None = None,
+    length: Value | None = None,
+    *,
+    onesided: int = 1,
+) -> Any:
+    return b(STFT(bool(onesided)), signal, step, window, length)
+
+
+@reader("MelWeightMatrix")
+def mel_weight_matrix(
+    b: NodeBuilder, bins: Value, length: Value, rate: Value, low: Value, high: Value, *, output_datatype: int = 1
+) -> Any:
+    return b(MelWeightMatrix(dtype_of(output_datatype, "output_datatype")), bins, length, rate, low, high)
+
+
+@reader("RoiAlign", since=16)
+def roi_align(
+    b: NodeBuilder,
+    x: Value,
+    rois: Value,
+    batch_indices: Value,
+    *,
+    coordinate_transformation_mode: str = "half_pixel",
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+) -> Any:
+    if coordinate_transformation_mode not in ("half_pixel", "output_half_pixel"):
+        raise b.invalid("coordinate_transformation_mode", coordinate_transformation_mode, "(output_)half_pixel")
+    operator = RoiAlign(
+        mode, output_height, output_width, sampling_ratio, spatial_scale, coordinate_transformation_mode
+    )
+    return b(operator, x, rois, batch_indices)
+
+
+@reader("RoiAlign")
+def roi_align_10(
+    b: NodeBuilder,
+    x: Value,
+    rois: Value,
+    batch_indices: Value,
+    *,
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+) -> Any:
+    """Before opset 16 coordinates are not shifted by half a pixel."""
+    operator = RoiAlign(mode, output_height, output_width, sampling_ratio, spatial_scale, "output_half_pixel")
+    return b(operator, x, rois, batch_indices)
+
+
+@reader("DeformConv")
+def deform_conv(
+    b: NodeBuilder,
+    x: Value,
+    w: Value,
+    offset: Value,
+    bias: Value | None = None,
+    mask: Value | None = None,
+    *,
+    dilations: Ints = (),
+    group: int = 1,
+    kernel_shape: Ints = (),
+    offset_group: int = 1,
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Any:
+    check_kernel(b, w, kernel_shape)
+    operator = DeformConv(strides, pads, dilations, group, offset_group=offset_group)
+    return b(operator, x, w, offset, bias, mask)
