@@ -1,4 +1,4 @@
-"""Compiles kernels: the only file besides the SIMD types that calls Numba, and only when machine code is not cached.
+"""Kernels: how they are declared, found in the cache, loaded, and compiled by `kernels.compiler` when they are not.
 
 A kernel is a Python function ``body(p, tid, nthreads)`` over a record ``p`` of addresses and numbers.  It becomes
 ``void f(i64 params, i64 tid, i64 nthreads)``, one self-contained object file that LLVM alone loads, so that a process
@@ -45,7 +45,7 @@ FASTMATH = frozenset({"contract", "nsz", "arcp"})
 """Default floating-point freedoms: fused multiply-add and reciprocals; NaN, infinity and order are kept."""
 
 Body = Callable[[Any, Any, Any], None]
-_LANGUAGE = ("jit.py", "cpu/isa.py", "cpu/simd.py", "cpu/tiles.py", "cpu/lang.py")
+_LANGUAGE = ("jit.py", "compiler.py", "cpu/isa.py", "cpu/simd.py", "cpu/memory.py", "cpu/tiles.py", "cpu/lang.py")
 _MAGIC = b"BNK2"
 
 _lock = threading.RLock()
@@ -79,12 +79,12 @@ class Late:
 
 
 class Word(Late):
-    """A word of the kernel language, implemented in `kernels.cpu.simd` or `kernels.cpu.tiles`."""
+    """A word of the kernel language, implemented in `kernels.cpu.simd`, `memory` or `tiles`."""
 
     def _make(self) -> Any:
-        from bolt_numba.kernels.cpu import simd, tiles
+        from bolt_numba.kernels.compiler import word
 
-        return getattr(simd, self.name, None) or getattr(tiles, self.name)
+        return word(self.name)
 
 
 class Inline(Late):
@@ -95,7 +95,9 @@ class Inline(Late):
         self.function = function
 
     def _make(self) -> Any:
-        return _helper_type(self)
+        from bolt_numba.kernels.compiler import helper_type
+
+        return helper_type(self)
 
     def key(self, seen: set[int]) -> Iterator[bytes]:
         yield from _function_key(self.function, seen)
@@ -362,6 +364,8 @@ def _load(kernel: Native) -> int:
     if code is None:
         for listener in tuple(_listeners):
             listener(kernel.name, False)
+        from bolt_numba.kernels.compiler import compile_object
+
         code = compile_object(kernel)
         _write(_path(kernel), code)
         for listener in tuple(_listeners):
@@ -390,165 +394,6 @@ def _execution_engine() -> Any:
     return _engine
 
 
-# ------------------------------------------------------------------------------------------------------------- compile
-
-
-@functools.cache
-def _numba() -> Any:
-    """Import Numba, tell it the instruction set, and teach it to resolve `Late` names."""
-    from numba.core import config
-
-    isa = target()
-    config.CPU_NAME, config.CPU_FEATURES = isa.cpu, isa.features
-    import numba
-    from numba.core.registry import cpu_target
-    from numba.extending import typeof_impl
-
-    @typeof_impl.register(Late)  # type: ignore[untyped-decorator]
-    def typeof_late(value: Late, context: Any) -> Any:
-        resolved = value.resolve()
-        if isinstance(value, Inline):
-            return resolved
-        cpu_target.typing_context.refresh()
-        cpu_target.target_context.refresh()
-        return cpu_target.typing_context.resolve_value_type(resolved)
-
-    return numba
-
-
-def _helper_type(helper: Inline) -> Any:
-    """Numba type of a helper: for each combination of argument types, LLVM code that is only ever linked."""
-    from numba.core import types, utils
-    from numba.core.registry import cpu_target
-    from numba.core.typing.templates import AbstractTemplate
-
-    known: dict[Any, Any] = {}
-    names = utils.pysignature(helper.function)
-
-    class Helper(AbstractTemplate):  # type: ignore[misc]
-        key = helper
-
-        def generic(self, args: Any, kws: Any) -> Any:
-            bound = names.bind(*args, **kws)
-            given = tuple(
-                bound.arguments[name] if name in bound.arguments else types.Omitted(parameter.default)
-                for name, parameter in names.parameters.items()
-            )
-            if given not in known:
-                result = _lower(helper.function, given, None, FASTMATH, inlined=True)
-                cpu_target.target_context.insert_user_function(helper, result.fndesc, [result.library])
-                known[given] = result.signature.replace(pysig=names)
-            return known[given]
-
-    Helper.__name__ = helper.name
-    return types.Function(Helper)
-
-
-def _lower(function: Any, arguments: Any, result: Any, fastmath: frozenset[str], inlined: bool = False) -> Any:
-    """Numba's front end: typed, lowered to LLVM, neither optimised nor made executable."""
-    from numba.core import compiler
-    from numba.core.codegen import JITCodeLibrary
-    from numba.core.registry import cpu_target
-
-    class LinkOnly(JITCodeLibrary):  # type: ignore[misc]
-        """Code that is optimised only within its callers."""
-
-        def _optimize_final_module(self) -> None:
-            pass
-
-        def _finalize_final_module(self) -> None:
-            self._finalize_dynamic_globals()
-            self._verify_declare_only_symbols()
-            self._finalized = True
-
-    flags = compiler.Flags()
-    flags.no_cpython_wrapper = flags.no_cfunc_wrapper = flags.no_compile = flags.release_gil = True
-    flags.nrt, flags.boundscheck, flags.error_model = False, False, "numpy"
-    flags.fastmath, flags.forceinline = set(fastmath), inlined
-    targets = cpu_target.target_context
-    library = LinkOnly(targets.codegen(), function.__name__) if inlined else None
-    return compiler.compile_extra(
-        cpu_target.typing_context, targets, function, arguments, result, flags, {}, library=library
-    )
-
-
-def compile_module(kernel: Native) -> Any:
-    """The optimised LLVM module of a kernel; its only visible function is ``kernel.symbol``."""
-    numba = _numba()
-    from numba.core import types
-    from numba.core.compiler_lock import global_compiler_lock
-    from numba.core.registry import cpu_target
-
-    targets = cpu_target.target_context
-    record = numba.from_dtype(kernel.params)
-    with global_compiler_lock:
-        Word("vload").resolve()
-        cpu_target.typing_context.refresh()
-        targets.refresh()
-        result = _lower(kernel.body, (record, types.intp, types.intp), types.void, kernel.fastmath)
-        library = result.library
-        library.add_ir_module(_entry(result.fndesc, library, targets, kernel.symbol))
-        return _link(library, kernel.symbol)
-
-
-def _entry(fndesc: Any, library: Any, targets: Any, symbol: str) -> Any:
-    """IR of the C function that calls Numba's function and forgets its status."""
-    from llvmlite import ir
-
-    module = library.create_ir_module(symbol)
-    i64 = ir.IntType(64)
-    callee_type = targets.call_conv.get_function_type(fndesc.restype, fndesc.argtypes)
-    callee = ir.Function(module, callee_type, fndesc.llvm_func_name)
-    entry = ir.Function(module, ir.FunctionType(ir.VoidType(), [i64, i64, i64]), symbol)
-    builder = ir.IRBuilder(entry.append_basic_block())
-    params, tid, nthreads = entry.args
-    pointer = builder.inttoptr(params, targets.get_argument_type(fndesc.argtypes[0]))
-    targets.call_conv.call_function(builder, callee, fndesc.restype, fndesc.argtypes, [pointer, tid, nthreads])
-    builder.ret_void()
-    return module
-
-
-def _link(library: Any, symbol: str) -> Any:
-    """Link helpers in, hide everything but the entry, and optimise."""
-    module = library._final_module
-    linked: list[Any] = []
-    for other in library._linking_libraries:
-        if other not in linked:
-            linked.append(other)
-            module.link_in(other._get_module_for_linking(), preserve=True)
-    for function in module.functions:
-        if not function.is_declaration and function.name != symbol:
-            function.linkage = "internal"
-    library._optimize_final_module()
-    module.verify()
-    return module
-
-
-def compile_object(kernel: Native) -> bytes:
-    """Object file of a kernel, compiled now."""
-    module = compile_module(kernel)
-    for variable in module.global_variables:
-        if not variable.is_declaration:
-            variable.linkage = "internal"
-    return bytes(_machine().emit_object(module))
-
-
-def assembly(kernel: Native) -> str:
-    """Assembly text of a kernel, compiled now: for people who tune."""
-    return str(_machine().emit_assembly(compile_module(kernel)))
-
-
-def _machine() -> Any:
-    import llvmlite.binding as llvm
-
-    isa = target()
-    _execution_engine()
-    triple = llvm.Target.from_triple(llvm.get_process_triple())
-    return triple.create_target_machine(
-        cpu=isa.cpu, features=isa.features, opt=3, reloc="pic", codemodel="default", jit=False
-    )
-
-
 def _reset_lock() -> None:
     """A child of fork has one thread, so nobody else can hold the lock."""
     global _lock
@@ -559,7 +404,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_lock)
 
 __all__ = [
-    "F32", "F64", "FASTMATH", "I32", "I64", "PTR", "Field", "Inline", "Late", "Native", "Word", "assembly", "cache_dir",
-    "cache_entries", "cache_root", "clear_cache", "compile_object", "inline", "inline_source", "native",
+    "F32", "F64", "FASTMATH", "I32", "I64", "PTR", "Field", "Inline", "Late", "Native", "Word", "cache_dir",
+    "cache_entries", "cache_root", "clear_cache", "inline", "inline_source", "native",
     "native_source", "on_compile",
 ]  # fmt: skip

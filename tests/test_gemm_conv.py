@@ -1,4 +1,4 @@
-"""Matrix products and convolutions against their references, exactly (integer-valued data), on every instruction set."""
+"""Matrix products and convolutions against their references, exactly (integer-valued data), on every ISA."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import bolt_numba.kernels.cpu.conv
-import bolt_numba.kernels.cpu.matmul
+from bolt_numba.kernels.cpu.conv import conv
 from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.matmul import matmul
 from bolt_numba.kernels.cpu.sweep import MR, PANEL, STEPS, VARIANTS
 from bolt_numba.kernels.registry import KERNELS
 from bolt_numba.ops.conv import Conv
@@ -24,7 +24,8 @@ from tests.harness import run_kernel
 RNG = np.random.default_rng(3)
 # These makers, whatever others are better for some shapes.
 ENTRIES = {
-    kind: next(e for e in KERNELS[kind, "cpu"] if e.name == name) for kind, name in ((Conv, "conv"), (MatMul, "matmul"))
+    kind: next(e for e in KERNELS[kind, "cpu"] if e.name == maker.__name__)
+    for kind, maker in ((Conv, conv), (MatMul, matmul))
 }
 
 
@@ -91,13 +92,21 @@ def test_row_steps_add_up() -> None:
 
 
 def conv_case(
-    x: tuple[int, ...], k: int, kernel: tuple[int, ...], group: int = 1, bias: bool = True, threads: Any = (1, 2), **at: Any
+    x: tuple[int, ...],
+    k: int,
+    kernel: tuple[int, ...],
+    group: int = 1,
+    bias: bool = True,
+    threads: Any = (1, 2),
+    **at: Any,
 ) -> None:
     c = x[-1]
     op = Conv(group=group, layout="NHWC", **at)
     inputs: list[Array | None] = [integers(*x), integers(k, c // group, *kernel), integers(k) if bias else None]
     if op.residual:
-        shape = Conv(group=group, layout="NHWC", **(at | {"residual": False, "activation": None})).reference(*inputs).shape
+        shape = (
+            Conv(group=group, layout="NHWC", **(at | {"residual": False, "activation": None})).reference(*inputs).shape
+        )
         inputs.append(integers(*shape))
     check(op, inputs, [False, True, True, False][: len(inputs)], threads)
 
@@ -144,6 +153,17 @@ def test_conv_other_ranks() -> None:
 
 def test_conv_activation_by_function() -> None:
     conv_case((1, 9, 9, 8), 40, (3, 3), pads=PAD1, activation=LeakyRelu(0.25), residual=True)
+
+
+@pytest.mark.parametrize("group", [1, 4])
+def test_conv_filters_that_are_not_constant(group: int) -> None:
+    inputs = [integers(1, 6, 7, 8), integers(40, 8 // group, 3, 2), integers(40)]
+    check(Conv(layout="NHWC", group=group, pads=PAD1), inputs, [False, False, False])
+
+
+def test_conv_batches_of_small_and_large_images() -> None:
+    conv_case((5, 3, 3, 20), 40, (3, 3), pads=PAD1, residual=True)
+    conv_case((2, 33, 34, 4), 20, (3, 3), pads=PAD1)
 
 
 def test_conv_pads_beyond_the_kernel() -> None:

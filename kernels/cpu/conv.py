@@ -14,10 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.epilogue import can_finish, finish, padded_bias
-from bolt_numba.kernels.cpu.matmul import conflicting, is_parallel, zero_bias
+from bolt_numba.kernels.cpu.epilogue import can_finish, finish
+from bolt_numba.kernels.cpu.matmul import conflicting, counting, is_parallel, packed_bias, zero_bias
 from bolt_numba.kernels.cpu.sweep import (
-    COPIED, EDGE, INSIDE, choose_share, choose_span, pack_panels, pack_stride, panel_columns, scratch_bytes, sweep,
+    COPIED,
+    EDGE,
+    INSIDE,
+    choose_share,
+    choose_span,
+    pack_b,
+    pack_panels,
+    pack_stride,
+    panel_columns,
+    scratch_bytes,
+    sweep,
 )  # fmt: skip
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.conv import Conv
@@ -32,6 +42,27 @@ class Taps:
     table: Array
     edges: Array
     inside: bool
+
+
+NOWHERE = Taps(np.zeros((1, 0), np.int32), np.zeros(1, np.int32), True)
+"""Of a matrix: its rows need no table."""
+
+SMALL_IMAGE = 1024
+"""Output pixels under which the images of a batch share the panels of filters."""
+
+
+def along_batch(windows: Windows) -> Windows:
+    """The same windows with the batch as a first spatial axis."""
+    half = len(windows.pads) // 2
+    begins, ends = windows.pads[:half], windows.pads[half:]
+    return Windows(
+        (1, *windows.kernel),
+        (1, *windows.strides),
+        (1, *windows.dilations),
+        (0, *begins, 0, *ends),
+        "NOTSET",
+        windows.ceil,
+    )
 
 
 @lru_cache(maxsize=512)
@@ -85,60 +116,98 @@ def pack_filters(groups: int) -> Any:
     return pack
 
 
-def accepts_conv(op: Any, ins: Types) -> bool:
-    """Channels last, f32, constant filters and bias, a residual of the result's shape."""
+def _accepts(op: Any, ins: Types) -> bool:
+    """Channels last, f32, a residual of the result's shape."""
     if op.layout != "NHWC" or any(t is not None and (t.dtype != F32 or not t.is_static) for t in ins):
         return False
-    x, w, bias, residual = (*ins, None, None)[:4]
-    if x is None or w is None or w.known is None or (bias is not None and bias.known is None):
-        return False
-    if not can_finish(op.activation) or x.size == 0 or w.size == 0:
+    x, w, _, residual = (*ins, None, None)[:4]
+    if x is None or w is None or not can_finish(op.activation) or x.size == 0 or w.size == 0:
         return False
     return residual is None or residual.dims == op.infer(*ins).dims
 
 
-@kernel(Conv, accepts=accepts_conv)
+def accepts_conv(op: Any, ins: Types) -> bool:
+    """What `conv` accepts, with constant filters and bias."""
+    _, w, bias, _ = (*ins, None, None)[:4]
+    return _accepts(op, ins) and w is not None and w.known is not None and (bias is None or bias.known is not None)
+
+
+def _packed_filters(w: TensorType, groups: int, context: Context) -> tuple[Argument, list[Step]]:
+    """Panels of filters and the steps that make them at run time."""
+    if w.known is not None:
+        return context.packed(w.known, ("filters", groups), pack_filters(groups)), []
+    count, cg, *kernel_shape = w.dims
+    kg, taps = count // groups, math.prod(kernel_shape)
+    to = Scratch(4 * groups * taps * cg * panel_columns(kg))
+    by_tap = np.arange(cg * taps, dtype=np.int64).reshape(cg, taps).T.reshape(-1)
+    args: dict[str, Argument] = {
+        "b": In(1), "to": to, "blocks": groups, "offsets": counting(groups, kg * cg * taps), "k": taps * cg, "n": kg,
+        "column": cg * taps, "k_offsets": np.ascontiguousarray(by_tap), "alpha": 1.0,
+    }  # fmt: skip
+    return to, [Step(pack_b, args, is_parallel(context, 0, 4 * w.nbytes))]
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """A convolution as blocks of rows: see `sweep`.
+
+    images: blocks, times groups; a small image is not a block of its own, its batch is one more spatial axis.
+    rows: input pixels of a block; m: output pixels.
+    """
+
+    images: int
+    rows: int
+    m: int
+    taps: Taps
+    run: Array
+    is_matrix: bool
+    merged: bool
+
+
+def geometry(op: Any, x: TensorType, w: TensorType, out: TensorType) -> Geometry:
+    """Where filters look."""
+    (images, *size, _), kernel_shape = x.dims, w.dims[2:]
+    sizes, pixels = tuple(size), tuple(out.dims[1:-1])
+    windows = op.windows(kernel_shape).resolved(sizes)
+    is_matrix = math.prod(kernel_shape) == 1 and max(windows.strides) == 1 and not any(windows.pads)
+    if is_matrix or (images > 1 and math.prod(pixels) < SMALL_IMAGE):
+        windows = along_batch(windows)
+        sizes, pixels, images = (images, *sizes), (images, *pixels), 1
+    merged = op.group == 1 and windows.dilations[-1] == 1 and kernel_shape[-1] > 1
+    run = run_rows(windows, sizes, merged)
+    seen = NOWHERE if is_matrix else pixel_table(windows, sizes, pixels)
+    return Geometry(images, math.prod(sizes), math.prod(pixels), seen, run, is_matrix, merged)
+
+
+@kernel(Conv, accepts=_accepts)
 def conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of filters under tiles of output pixels."""
     x, w, bias, _ = (*ins, None, None)[:4]
     assert x is not None
     assert w is not None
-    assert w.known is not None
-    (images, *size, c), (count, cg, *kernel_shape) = x.dims, w.dims
-    sizes, groups, kg = tuple(size), op.group, count // op.group
-    windows = op.windows(kernel_shape).resolved(sizes)
-    pixels = tuple(outs[0].dims[1:-1])
-    taps, m = math.prod(kernel_shape), math.prod(pixels)
-    k = taps * cg
-    is_matrix = taps == 1 and max(windows.strides) == 1 and not any(windows.pads)
-    if is_matrix:
-        images, m = 1, images * m
-    seen = pixel_table(windows, sizes, pixels)
-    merged = groups == 1 and windows.dilations[-1] == 1 and kernel_shape[-1] > 1
-    run = run_rows(windows, sizes, merged)
-    kind = INSIDE if seen.inside else EDGE
-    if conflicting(4 * c * windows.strides[-1], m) and kg > 64:
+    count, cg = w.dims[:2]
+    groups, kg, taps = op.group, count // op.group, math.prod(w.dims[2:])
+    g, k = geometry(op, x, w, outs[0]), taps * cg
+    filters, steps = _packed_filters(w, groups, context)
+    bias_at, bias_steps = packed_bias(bias, 2, kg, context, groups)
+    kind = INSIDE if g.taps.inside else EDGE
+    if conflicting(4 * x.dims[-1] * (op.strides[-1] if op.strides else 1), g.m) and kg > 64:
         kind = COPIED
-    span = choose_span(m, kg, k)
-    threads = context.threads if is_parallel(context, 2 * images * m * count * k, w.nbytes) else 1
-    per_thread = scratch_bytes(k, span, max(len(run), taps), kind == COPIED)
-    width = panel_columns(kg)
-    bias_at = zero_bias(groups * width)
-    if bias is not None and bias.known is not None:
-        bias_at = context.packed(bias.known, ("bias", groups, kg), padded_bias(count, kg, panel_columns))
+    span = choose_span(g.m, kg, k)
+    threads = context.threads if is_parallel(context, 2 * g.images * g.m * count * k, w.nbytes) else 1
+    per_thread = scratch_bytes(k, span, max(len(g.run), taps), kind == COPIED)
     args: dict[str, Argument] = {
-        "a": In(0), "lda": c if merged else Pitch(In(0)),
-        "b": context.packed(w.known, ("filters", groups), pack_filters(groups)), "bias": bias_at,
+        "a": In(0), "lda": x.dims[-1] if g.merged else Pitch(In(0)), "b": filters, "bias": bias_at,
         "c": Out(0), "ldc": Pitch(Out(0)),
         "res": In(3) if op.residual else None, "ldr": Pitch(In(3)) if op.residual else 0,
-        "blocks": images * groups, "m": m, "n": kg, "k": k,
-        "offsets": block_offsets(images, groups, math.prod(sizes), m, cg, kg, k),
-        "table": None if is_matrix else seen.table, "edges": seen.edges,
-        "taps": taps, "depth": cg, "runs": len(run), "length": k // len(run), "run_rows": run,
+        "blocks": g.images * groups, "offsets": block_offsets(g.images, groups, g.rows, g.m, cg, kg, k),
+        "m": g.m, "n": kg, "k": k, "table": None if g.is_matrix else g.taps.table, "edges": g.taps.edges,
+        "taps": taps, "depth": cg, "runs": len(g.run), "length": k // len(g.run), "run_rows": g.run,
         "kind": kind, "zeros": zero_bias(cg), "scratch": Scratch(threads * per_thread), "pack_ld": pack_stride(k),
-        "scratch_step": per_thread, "span": span, "share": choose_share(images * groups, m, kg, threads, kg > m), **finish(op.activation).args,
+        "scratch_step": per_thread, "span": span,
+        "share": choose_share(g.images * groups, g.m, kg, threads, kg > g.m), **finish(op.activation).args,
     }  # fmt: skip
-    return [Step(sweep, args, threads > 1)]
+    return [*steps, *bias_steps, Step(sweep, args, threads > 1)]
 
 
 __all__ = ["accepts_conv", "block_offsets", "conv", "pack_filters", "pixel_table"]

@@ -52,7 +52,7 @@ def _clamp(activation: Op | None) -> tuple[float, float] | None:
 @lru_cache(maxsize=128)
 def tile_function(activation: Op) -> Native:
     """Machine function that activates a tile in place."""
-    act: Any = vector_function(activation)  # type: ignore[arg-type]
+    act: Any = vector_function(activation)
 
     @native()
     def activate(p, size, ld):
@@ -77,7 +77,7 @@ def can_finish(activation: Op | None) -> bool:
     if activation is None or not getattr(activation, "pointwise", False):
         return False
     try:
-        vector_function(activation)  # type: ignore[arg-type]
+        vector_function(activation)
     except (UntranslatableError, KeyError, TypeError):
         return False
     return True

@@ -20,7 +20,7 @@ class Isa:
 
     lanes: f32 lanes of a vector.  registers: vector registers.  rows, vectors: shape of the widest register tile of a
     matrix product (``rows`` rows of ``vectors`` vectors), chosen so that no register is spilled.
-    cpu, features: what LLVM is told; empty means the plain architecture.
+    cpu, features: what LLVM is told.  is_forced: they are less than the host's.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Isa:
     is_x86: bool = True
     cpu: str = ""
     features: str = ""
+    is_forced: bool = False
 
     @property
     def panel(self) -> int:
@@ -58,14 +59,21 @@ def _best_x86(features: dict[str, bool]) -> str:
     return "avx2" if all(features.get(f, False) for f in _AVX2) else "generic"
 
 
-def _x86(name: str, llvm: Any, features: dict[str, bool]) -> Isa:
+def _x86(name: str, best: str, llvm: Any, features: dict[str, bool]) -> Isa:
+    forced = name != best
+    plain = {"avx512": "x86-64-v4", "avx2": "x86-64-v3", "generic": "x86-64"}[name]
+    cpu = plain if forced else str(llvm.get_host_cpu_name())
+    text = "" if forced else _text(features)
     if name == "avx512":
-        text = ",".join(("+" if on else "-") + f for f, on in sorted(features.items()))
         vnni, bf16 = features.get("avx512vnni", False), features.get("avx512bf16", False)
-        return Isa("avx512", 16, 32, 12, 2, True, vnni, bf16, True, True, str(llvm.get_host_cpu_name()), text)
+        return Isa("avx512", 16, 32, 12, 2, True, vnni, bf16, True, True, cpu, text, forced)
     if name == "avx2":
-        return Isa("avx2", 8, 16, 6, 2, True, False, False, True, True, "x86-64-v3", "")
-    return Isa("generic", 4, 16, 6, 2, cpu="x86-64", features="")
+        return Isa("avx2", 8, 16, 6, 2, True, False, False, True, True, cpu, text, forced)
+    return Isa("generic", 4, 16, 6, 2, cpu=cpu, features=text, is_forced=forced)
+
+
+def _text(features: dict[str, bool]) -> str:
+    return ",".join(("+" if on else "-") + f for f, on in sorted(features.items()))
 
 
 @cache
@@ -81,13 +89,13 @@ def target() -> Isa:
     wanted = os.environ.get("BOLT_NUMBA_ISA", "")
     features = {str(k): bool(v) for k, v in dict(llvm.get_host_cpu_features()).items()}
     if platform.machine().lower() not in ("x86_64", "amd64"):
-        text = ",".join(("+" if on else "-") + f for f, on in sorted(features.items()))
         if wanted not in ("", "generic"):
             raise DeviceError(f"BOLT_NUMBA_ISA: instruction set: got {wanted}, wanted generic")
-        return Isa("generic", 4, 32, 8, 2, True, is_x86=False, cpu=str(llvm.get_host_cpu_name()), features=text)
+        cpu = str(llvm.get_host_cpu_name())
+        return Isa("generic", 4, 32, 8, 2, True, is_x86=False, cpu=cpu, features=_text(features))
     best = _best_x86(features)
     name = wanted or best
     known = _ORDER[: _ORDER.index(best) + 1]
     if name not in known:
         raise DeviceError(f"BOLT_NUMBA_ISA: instruction set: got {name}, wanted one of {known}")
-    return _x86(name, llvm, features)
+    return _x86(name, best, llvm, features)

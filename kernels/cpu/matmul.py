@@ -14,8 +14,19 @@ import numpy as np
 from bolt_numba.kernels.cpu.epilogue import can_finish, finish, padded_bias
 from bolt_numba.kernels.cpu.lang import load_f32, split, store_f32
 from bolt_numba.kernels.cpu.sweep import (
-    COPIED, INSIDE, MR, PANEL, aligned_zeros, choose_share, choose_span, pack_b, pack_panels, pack_stride,
-    panel_columns, scratch_bytes, sweep,
+    COPIED,
+    INSIDE,
+    MR,
+    PANEL,
+    aligned_zeros,
+    choose_share,
+    choose_span,
+    pack_b,
+    pack_panels,
+    pack_stride,
+    panel_columns,
+    scratch_bytes,
+    sweep,
 )  # fmt: skip
 from bolt_numba.kernels.jit import I64, PTR, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
@@ -40,7 +51,7 @@ def transpose_blocks(p, tid, nthreads):
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """A product as blocks of [m, k] x [k, n]; batches of A, B and the result, and which of the first two a block reads."""
+    """A product as blocks of [m, k] x [k, n]; the batches of the result, of A and of B."""
 
     m: int
     n: int
@@ -94,7 +105,7 @@ def _offsets(g: Geometry) -> Array:
 
 
 @lru_cache(maxsize=256)
-def _counting(count: int, step: int) -> Array:
+def counting(count: int, step: int) -> Array:
     return np.arange(count, dtype=np.int64) * step
 
 
@@ -123,23 +134,25 @@ def _packed_b(op: MatMul, g: Geometry, b: TensorType, context: Context) -> tuple
         return context.packed(known, ("panels", op.trans_b, op.alpha), pack), []
     to = Scratch(4 * g.b_blocks * g.k * panel_columns(g.n))
     args: dict[str, Argument] = {
-        "b": In(1), "to": to, "blocks": g.b_blocks, "offsets": _counting(g.b_blocks, g.k * g.n), "k": g.k, "n": g.n,
-        "column": g.k if swap else 1, "k_offsets": _counting(g.k, 1 if swap else g.n), "alpha": op.alpha,
+        "b": In(1), "to": to, "blocks": g.b_blocks, "offsets": counting(g.b_blocks, g.k * g.n), "k": g.k, "n": g.n,
+        "column": g.k if swap else 1, "k_offsets": counting(g.k, 1 if swap else g.n), "alpha": op.alpha,
     }  # fmt: skip
     return to, [Step(pack_b, args, is_parallel(context, 0, b.nbytes * (4 if swap else 1)))]
 
 
-def packed_bias(bias: TensorType | None, index: int, n: int, context: Context) -> tuple[Argument, list[Step]]:
-    """Bias padded to whole panels, zeros for none, and the steps that pad it at run time."""
+def packed_bias(
+    bias: TensorType | None, index: int, n: int, context: Context, groups: int = 1
+) -> tuple[Argument, list[Step]]:
+    """Bias of each group padded to whole panels, zeros for none, and the steps that pad it at run time."""
     width = panel_columns(n)
     if bias is None:
-        return zero_bias(width), []
+        return zero_bias(groups * width), []
     if bias.known is not None:
-        return context.packed(bias.known, ("bias", n), padded_bias(n, n, panel_columns)), []
-    to = Scratch(4 * width)
+        return context.packed(bias.known, ("bias", groups, n), padded_bias(groups * n, n, panel_columns)), []
+    to = Scratch(4 * groups * width)
     args: dict[str, Argument] = {
-        "b": In(index), "to": to, "blocks": 1, "offsets": ORIGIN, "k": 1, "n": n, "column": 1, "k_offsets": ORIGIN,
-        "alpha": 1.0,
+        "b": In(index), "to": to, "blocks": groups, "offsets": counting(groups, n), "k": 1, "n": n, "column": 1,
+        "k_offsets": ORIGIN, "alpha": 1.0,
     }  # fmt: skip
     return to, [Step(pack_b, args, False)]
 
@@ -191,12 +204,12 @@ def matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
         "res": In(3) if op.residual else None, "ldr": 0 if not op.residual else 1 if flat else Pitch(In(3)),
         "blocks": g.blocks, "offsets": _offsets(g), "m": g.m, "n": g.n, "k": g.k,
         "table": None, "edges": None, "taps": 1, "depth": g.k, "runs": 1, "length": g.k, "run_rows": ORIGIN,
-        "kind": COPIED if copies else INSIDE, "zeros": None, "scratch": Scratch(threads * per_thread), "pack_ld": pack_stride(g.k),
-        "scratch_step": per_thread, "span": span,
+        "kind": COPIED if copies else INSIDE, "zeros": None,
+        "scratch": Scratch(threads * per_thread), "pack_ld": pack_stride(g.k), "scratch_step": per_thread, "span": span,
         "share": choose_share(g.blocks, g.m, g.n, threads, g.n > g.m), **finish(op.activation).args,
     }  # fmt: skip
     steps.append(Step(sweep, main, threads > 1))
     return steps
 
 
-__all__ = ["ORIGIN", "conflicting", "is_parallel", "matmul", "packed_bias", "transpose_blocks", "zero_bias"]
+__all__ = ["conflicting", "counting", "is_parallel", "matmul", "packed_bias", "transpose_blocks", "zero_bias"]

@@ -18,8 +18,27 @@ import numpy as np
 
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.lang import (
-    BYTES, LANES, call_kernel, ceil_div, load_i32, load_f32, load_i64, prefetch, rows_load, split, splat, store_f32,
-    store_i64, tile_finish, tile_prefetch, tile_rank1_rows, tile_row, vload, vload_n, vstore, vstore_n,
+    BYTES,
+    LANES,
+    call_kernel,
+    ceil_div,
+    load_f32,
+    load_i32,
+    load_i64,
+    prefetch,
+    rows_load,
+    splat,
+    split,
+    store_f32,
+    store_i64,
+    tile_finish,
+    tile_prefetch,
+    tile_rank1_rows,
+    tile_row,
+    vload,
+    vload_n,
+    vstore,
+    vstore_n,
 )  # fmt: skip
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, inline_source, native
 from bolt_numba.types import Array
@@ -337,6 +356,6 @@ def choose_share(blocks: int, m: int, n: int, threads: int, b_larger: bool) -> i
 
 
 __all__ = [
-    "BLOCK_FIELDS", "COPIED", "EDGE", "INSIDE", "MR", "PANEL", "aligned_zeros", "choose_share", "choose_span", "pack_b", "pack_panels",
-    "pack_stride", "panel_columns", "scratch_bytes", "sweep",
+    "BLOCK_FIELDS", "COPIED", "EDGE", "INSIDE", "MR", "PANEL", "aligned_zeros", "choose_share", "choose_span", "pack_b",
+    "pack_panels", "pack_stride", "panel_columns", "scratch_bytes", "sweep",
 ]  # fmt: skip

@@ -1,0 +1,156 @@
+"""Machine code of kernels by Numba and LLVM: imported only when a kernel is not in the cache."""
+
+# mypy: disable-error-code="attr-defined,no-untyped-call,misc,untyped-decorator"
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.binding as llvm
+import numba
+from llvmlite import ir
+from numba.core import compiler, config, types, utils
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
+from numba.core.typing.templates import AbstractTemplate
+from numba.extending import typeof_impl
+
+from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.jit import FASTMATH, Inline, Late, Native
+
+if target().is_forced:  # before Numba makes its code generator, so that it cannot use more
+    config.CPU_NAME, config.CPU_FEATURES = target().cpu, target().features
+
+from bolt_numba.kernels.cpu import memory, simd, tiles
+
+
+def word(name: str) -> Any:
+    """The intrinsic behind a word of the language."""
+    for module in (simd, memory, tiles):
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AttributeError(f"kernel language: word: got {name}")
+
+
+@typeof_impl.register(Late)
+def typeof_late(value: Late, context: Any) -> Any:
+    """What Numba sees where a kernel names a word or a helper."""
+    resolved = value.resolve()
+    return resolved if isinstance(value, Inline) else cpu_target.typing_context.resolve_value_type(resolved)
+
+
+def helper_type(helper: Inline) -> Any:
+    """Numba type of a helper: for each combination of argument types, LLVM code that is only ever linked."""
+    known: dict[Any, Any] = {}
+    names = utils.pysignature(helper.function)
+
+    class Helper(AbstractTemplate):
+        key = helper
+
+        def generic(self, args: Any, kws: Any) -> Any:
+            bound = names.bind(*args, **kws)
+            given = tuple(
+                bound.arguments[name] if name in bound.arguments else types.Omitted(parameter.default)
+                for name, parameter in names.parameters.items()
+            )
+            if given not in known:
+                result = _lower(helper.function, given, None, FASTMATH, inlined=True)
+                cpu_target.target_context.insert_user_function(helper, result.fndesc, [result.library])
+                known[given] = result.signature.replace(pysig=names)
+            return known[given]
+
+    Helper.__name__ = helper.name
+    return types.Function(Helper)
+
+
+class LinkOnly(JITCodeLibrary):
+    """Code that is optimised only within its callers, and never made executable by itself."""
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._verify_declare_only_symbols()
+        self._finalized = True
+
+
+def _lower(function: Any, arguments: Any, result: Any, fastmath: frozenset[str], inlined: bool = False) -> Any:
+    """Numba's front end: typed, lowered to LLVM, neither optimised nor made executable."""
+    flags = compiler.Flags()
+    flags.no_cpython_wrapper = flags.no_cfunc_wrapper = flags.no_compile = flags.release_gil = True
+    flags.nrt, flags.boundscheck, flags.error_model = False, False, "numpy"
+    flags.fastmath, flags.forceinline = set(fastmath), inlined
+    targets = cpu_target.target_context
+    library = LinkOnly(targets.codegen(), function.__name__) if inlined else None
+    return compiler.compile_extra(
+        cpu_target.typing_context, targets, function, arguments, result, flags, {}, library=library
+    )
+
+
+def compile_module(kernel: Native) -> Any:
+    """The optimised LLVM module of a kernel; its only visible function is ``kernel.symbol``."""
+    targets = cpu_target.target_context
+    record = numba.from_dtype(kernel.params)
+    with global_compiler_lock:
+        cpu_target.typing_context.refresh()
+        targets.refresh()
+        result = _lower(kernel.body, (record, types.intp, types.intp), types.void, kernel.fastmath)
+        library = result.library
+        library.add_ir_module(_entry(result.fndesc, library, targets, kernel.symbol))
+        return _link(library, kernel.symbol)
+
+
+def _entry(fndesc: Any, library: Any, targets: Any, symbol: str) -> Any:
+    """IR of the C function that calls Numba's function and forgets its status."""
+    module = library.create_ir_module(symbol)
+    i64 = ir.IntType(64)
+    callee_type = targets.call_conv.get_function_type(fndesc.restype, fndesc.argtypes)
+    callee = ir.Function(module, callee_type, fndesc.llvm_func_name)
+    entry = ir.Function(module, ir.FunctionType(ir.VoidType(), [i64, i64, i64]), symbol)
+    builder = ir.IRBuilder(entry.append_basic_block())
+    params, tid, nthreads = entry.args
+    pointer = builder.inttoptr(params, targets.get_argument_type(fndesc.argtypes[0]))
+    targets.call_conv.call_function(builder, callee, fndesc.restype, fndesc.argtypes, [pointer, tid, nthreads])
+    builder.ret_void()
+    return module
+
+
+def _link(library: Any, symbol: str) -> Any:
+    """Link helpers in, hide everything but the entry, and optimise."""
+    module = library._final_module
+    linked: list[Any] = []
+    for other in library._linking_libraries:
+        if other not in linked:
+            linked.append(other)
+            module.link_in(other._get_module_for_linking(), preserve=True)
+    for function in module.functions:
+        if not function.is_declaration and function.name != symbol:
+            function.linkage = "internal"
+    library._optimize_final_module()
+    module.verify()
+    for variable in module.global_variables:
+        if not variable.is_declaration:
+            variable.linkage = "internal"
+    return module
+
+
+def _machine() -> Any:
+    """The target, as a position-independent object wants it."""
+    isa = target()
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    triple = llvm.Target.from_triple(llvm.get_process_triple())
+    return triple.create_target_machine(
+        cpu=isa.cpu, features=isa.features, opt=3, reloc="pic", codemodel="default", jit=False
+    )
+
+
+def compile_object(kernel: Native) -> bytes:
+    """Object file of a kernel, compiled now."""
+    return bytes(_machine().emit_object(compile_module(kernel)))
+
+
+def assembly(kernel: Native) -> str:
+    """Assembly text of a kernel, compiled now: for people who tune."""
+    return str(_machine().emit_assembly(compile_module(kernel)))
