@@ -183,8 +183,8 @@ else:
     o = ort.SessionOptions(); o.intra_op_num_threads = int(sys.argv[4]); o.log_severity_level = 3
     ort.InferenceSession(sys.argv[1], o, providers=["CPUExecutionProvider"]).run(None, feeds)
 seconds = time.perf_counter() - t
-import resource
-print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "numba" in sys.modules)
+status = open("/proc/self/status").read()
+print(seconds, int(status.split("VmHWM:")[1].split()[0]) / 1024, "numba" in sys.modules)
 """
 
 
@@ -222,9 +222,10 @@ def start() -> None:
 @app.command()
 def memory(model: Annotated[list[str], typer.Option()] = ["resnet50", "open_nsfw", "minilm_128"]) -> None:  # noqa: B006
     """Peak RSS of a process that loads a model and runs it once, with warm caches."""
+    # VmHWM, because ru_maxrss of a new process begins with what its parent had.
     code = (
-        "import resource, numpy; a=resource.getrusage(0).ru_maxrss; import numba; "
-        "print((resource.getrusage(0).ru_maxrss-a)/1024)"
+        "import numpy; high = lambda: int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]); "
+        "before = high(); import numba; print((high() - before) / 1024)"
     )
     numba = float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
     table = Table("model", "bolt MiB", "ort MiB", "importing numba costs MiB", "within ort + numba")
