@@ -18,8 +18,21 @@ import numpy as np
 
 from bolt_numba.kernels.cpu.epilogue import can_finish, finish
 from bolt_numba.kernels.cpu.lang import (
-    BYTES, LANES, call_kernel, ceil_div, load_f32, load_i64, rows_load, split, store_f32, store_i64, tile_clamp,
-    tile_rank1_rows, tile_row, tile_store, tile_store_n,
+    BYTES,
+    LANES,
+    call_kernel,
+    ceil_div,
+    load_f32,
+    load_i64,
+    rows_load,
+    split,
+    store_f32,
+    store_i64,
+    tile_clamp,
+    tile_rank1_rows,
+    tile_row,
+    tile_store,
+    tile_store_n,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.matmul import zero_bias
 from bolt_numba.kernels.cpu.sweep import MR, PANEL, aligned_zeros, pack_panels, panel_columns
@@ -186,8 +199,8 @@ def pack_phases(rows: Axis, cols: Axis, groups: int, merged: bool, fold: int) ->
         for found in rows.taps:
             for met in cols.taps:
                 if merged:
-                    part = np.stack([by_tap[r].transpose(1, 2, 0, 3) for r, _ in found])
-                    part = part.reshape(len(found), 1, groups, c // groups, -1)
+                    part = by_tap[[r for r, _ in found]].transpose(0, 2, 3, 1, 4)
+                    part = part.reshape(len(found), 1, groups, c // groups, kernel[1] * kg)
                 else:
                     part = by_tap[np.ix_([r for r, _ in found], [s for s, _ in met])]
                 size = part.shape[0] * part.shape[1] * part.shape[3]

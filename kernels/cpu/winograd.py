@@ -22,7 +22,16 @@ from bolt_numba.kernels.cpu import lang
 from bolt_numba.kernels.cpu.conv import accepts_conv
 from bolt_numba.kernels.cpu.epilogue import finish
 from bolt_numba.kernels.cpu.lang import (
-    BYTES, LANES, ceil_div, fma, rows_strided, splat, split, tile_rank1_rows, tile_store, tile_zeros,
+    BYTES,
+    LANES,
+    ceil_div,
+    fma,
+    rows_strided,
+    splat,
+    split,
+    tile_rank1_rows,
+    tile_store,
+    tile_zeros,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.sweep import MR, PANEL, STEPS, VARIANTS, aligned_zeros
 from bolt_numba.kernels.jit import F32, I64, PTR, Native, inline, inline_source, native_source
@@ -31,10 +40,10 @@ from bolt_numba.ops.conv import Conv
 from bolt_numba.types import Array, TensorType
 
 FILTER_MATRIX = {
-    4: [[1 / 4, 0, 0], [-1 / 6, -1 / 6, -1 / 6], [-1 / 6, 1 / 6, -1 / 6], [1 / 24, 1 / 12, 1 / 6], [1 / 24, -1 / 12, 1 / 6], [0, 0, 1]],
-    2: [[1, 0, 0], [1 / 2, 1 / 2, 1 / 2], [1 / 2, -1 / 2, 1 / 2], [0, 0, 1]],
-}  # fmt: skip
-"""G of both algorithms."""
+    4: (24, [[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]]),
+    2: (2, [[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]]),
+}
+"""G of both algorithms: a common denominator, so that transforms round once, and the numerators."""
 
 FIELDS = {
     "x": PTR, "u": PTR, "bias": PTR, "res": PTR, "y": PTR, "zeros": PTR, "xp": I64, "rp": I64, "yp": I64,
@@ -242,7 +251,8 @@ def winograd_kernel(size: int) -> Native:
 
 def pack_filters(size: int) -> Any:
     """[k, c, 3, 3] to G g G', computed in f64: [panels][planes][c][PANEL]."""
-    g = np.array(FILTER_MATRIX[size], np.float64)
+    denominator, numerators = FILTER_MATRIX[size]
+    g = np.array(numerators, np.float64)
     both = np.kron(g, g)
 
     def pack(w: Array) -> Array:
@@ -251,7 +261,7 @@ def pack_filters(size: int) -> Any:
         out = aligned_zeros((panels, len(both), c, PANEL))
         for j in range(panels):
             part = w[j * PANEL : (j + 1) * PANEL].astype(np.float64)
-            made = both @ part.reshape(-1, 9).T
+            made = both @ part.reshape(-1, 9).T / denominator**2
             out[j, :, :, : len(part)] = made.reshape(len(both), len(part), c).transpose(0, 2, 1)
         return out
 
@@ -294,11 +304,11 @@ class Blocking:
 
     @property
     def v_plane(self) -> int:
-        return 64 * ((self.most * self.v_row // 64) | 1)
+        return 64 * (self.most * self.v_row // 64 | 1)
 
     @property
     def m_plane(self) -> int:
-        return 64 * ((self.most * PANEL * 4 // 64) | 1)
+        return 64 * (-(-self.most * PANEL * 4 // 64) | 1)
 
 
 BLOCK_BYTES = 448 * 1024

@@ -1,0 +1,142 @@
+"""Winograd convolution: exact on data whose transforms are exact, close to f64 on other data, the same on any threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bolt_numba.ir.build import infer_types
+from bolt_numba.kernels.cpu import winograd
+from bolt_numba.kernels.cpu.lang import LANES
+from bolt_numba.kernels.cpu.sweep import PANEL
+from bolt_numba.kernels.registry import Context, Entry
+from bolt_numba.ops.conv import Conv
+from bolt_numba.ops.pointwise import Clip, HardSwish, Relu
+from bolt_numba.types import Array
+from tests.harness import PlainContext, Planned, run_kernel, run_planned, types_of
+
+SIZES = (2, 4)
+
+
+def entry(size: int) -> Entry:
+    """The kernel of a tile size, whatever the cost model says."""
+    make = winograd.winograd_4 if size == 4 else winograd.winograd_2
+    return Entry(Conv, "cpu", "f32", make, winograd.is_winograd, 0, f"winograd_{size}")
+
+
+def exact_scale(size: int) -> int:
+    """Filters that are multiples of this have integer transforms: G has the denominators 4, 6 and 24, or 2."""
+    return 576 if size == 4 else 4
+
+
+@st.composite
+def cases(draw: Callable[[Any], Any]) -> tuple[int, Conv, list[Array | None]]:
+    size = draw(st.sampled_from(SIZES))
+    rng = np.random.default_rng(draw(st.integers(0, 2**31)))
+    n, h, wd = draw(st.integers(1, 2)), draw(st.integers(1, 14)), draw(st.integers(1, 14))
+    c, k = draw(st.sampled_from((LANES, LANES + 1))), draw(st.sampled_from((LANES, LANES + 3, PANEL, PANEL + 5)))
+    pads = tuple(draw(st.integers(0, 2)) for _ in range(4))
+    pads = tuple(max(p, 1) if s < 3 else p for p, s in zip(pads, (h, wd, h, wd), strict=True))
+    residual = draw(st.booleans())
+    activation = draw(st.sampled_from((None, Relu(), Clip(-700.0, 1200.0))))
+    op = Conv(pads=pads, layout="NHWC", activation=activation, residual=residual)
+    x = rng.integers(0, 2, (n, h, wd, c)).astype(np.float32)
+    w = (rng.integers(-1, 2, (k, c, 3, 3)) * exact_scale(size)).astype(np.float32)
+    bias = rng.integers(-9, 9, k).astype(np.float32) if draw(st.booleans()) else None
+    inputs: list[Array | None] = [x, w, bias]
+    if residual:
+        outs = op.windows((3, 3)).static_dims(op, (h, wd))
+        inputs.append(rng.integers(-99, 99, (n, *outs, k)).astype(np.float32))
+    return size, op, inputs
+
+
+@settings(max_examples=80, deadline=None)
+@given(cases())
+def test_exact_where_transforms_are(case: tuple[int, Conv, list[Array | None]]) -> None:
+    size, op, inputs = case
+    flags = [i in (1, 2) for i in range(len(inputs))]
+    (got,) = run_kernel(entry(size), inputs, (1, 2), constant=flags, instance=op)
+    np.testing.assert_array_equal(got, op.reference(*inputs))  # type: ignore[arg-type]
+
+
+def activations(rng: np.random.Generator, *shape: int) -> Array:
+    """What a layer behind a Relu sees."""
+    return np.maximum(rng.standard_normal(shape), 0).astype(np.float32)
+
+
+@pytest.mark.parametrize(("size", "limit"), [(2, 3e-6), (4, 4e-5)])
+@pytest.mark.parametrize(("edge", "c", "k"), [(14, 64, 64), (13, 256, 96), (7, 512, 64)])
+def test_error_against_f64(size: int, limit: float, edge: int, c: int, k: int) -> None:
+    rng = np.random.default_rng(c)
+    x = activations(rng, 1, edge, edge, c)
+    w = (rng.standard_normal((k, c, 3, 3)) * np.sqrt(2 / (9 * c))).astype(np.float32)
+    op = Conv(pads=(1, 1, 1, 1), layout="NHWC")
+    (got,) = run_kernel(entry(size), [x, w], (1,), instance=op)
+    wanted = op.reference(x.astype(np.float64), w.astype(np.float64))
+    assert np.abs(got - wanted).max() / np.abs(wanted).max() < limit
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("edge", "c", "k"), [(20, 32, 64), (12, 48, 96), (26, 40, 32)])
+def test_the_same_bits_for_any_number_of_threads(size: int, edge: int, c: int, k: int) -> None:
+    """The plan itself depends on the threads: how many blocks there are, and whether threads share them."""
+    rng = np.random.default_rng(edge)
+    inputs: list[Array | None] = [activations(rng, 1, edge, edge, c), rng.standard_normal((k, c, 3, 3), np.float32)]
+    op, kinds = Conv(pads=(1, 1, 1, 1), layout="NHWC"), types_of(inputs)
+    outs = [t.with_value(None) for t in infer_types(op, kinds)]
+    results = []
+    for threads in (1, 2, 3, 5):
+        context: Context = PlainContext(threads)
+        made = Planned(op, entry(size), kinds, outs, entry(size).make(op, kinds, outs, context))
+        results += run_planned(made, inputs, (threads,))
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0], other)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_threads_that_share_a_block(size: int) -> None:
+    """More filters than tiles: two steps, transforms before products."""
+    rng = np.random.default_rng(1)
+    x, w = rng.integers(0, 2, (1, 10, 10, 32)), rng.integers(-1, 2, (128, 32, 3, 3)) * exact_scale(size)
+    inputs: list[Array | None] = [x.astype(np.float32), w.astype(np.float32)]
+    op, kinds = Conv((1, 1), (1, 1, 1, 1), layout="NHWC"), types_of(inputs)
+    outs = [t.with_value(None) for t in infer_types(op, kinds)]
+    program = winograd.steps(size, op, kinds, outs, PlainContext(2))
+    assert len(program) == 2
+    (got,) = run_planned(Planned(op, entry(size), kinds, outs, program), inputs, (1, 2))
+    np.testing.assert_array_equal(got, op.reference(*inputs))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_other_activations(size: int) -> None:
+    rng = np.random.default_rng(2)
+    x, w = activations(rng, 1, 9, 10, LANES), rng.standard_normal((PANEL + 2, LANES, 3, 3), np.float32)
+    op = Conv(pads=(1, 1, 1, 1), layout="NHWC", activation=HardSwish())
+    (got,) = run_kernel(entry(size), [x, w], instance=op)
+    np.testing.assert_allclose(got, op.reference(x, w), rtol=1e-3, atol=1e-3)
+
+
+def test_infinity_stays_in_its_tile() -> None:
+    """Winograd spreads what is not finite over a tile (inf - inf), never further."""
+    x = np.ones((1, 12, 12, LANES), np.float32)
+    x[0, 1, 1, 0] = np.inf
+    op = Conv(pads=(1, 1, 1, 1), layout="NHWC")
+    w = np.ones((LANES, LANES, 3, 3), np.float32)
+    (got,) = run_kernel(entry(4), [x, w], instance=op)
+    assert not np.isfinite(got[0, :3, :3]).any()
+    assert np.isfinite(got[0, 4:]).all()
+    assert np.isfinite(got[0, :, 4:]).all()
+
+
+def test_the_model_prefers_what_is_measured_faster() -> None:
+    def best(edge: int, c: int, k: int) -> int:
+        costs = {size: winograd.cost(size, (1, edge, edge), c, k) for size in (0, 2, 4)}
+        return min(costs, key=lambda s: costs[s])
+
+    assert best(56, 64, 64) == best(28, 128, 128) == best(14, 256, 256) == 4
+    assert best(1, 256, 256) == 0
