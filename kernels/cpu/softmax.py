@@ -35,7 +35,7 @@ from bolt_numba.kernels.cpu.lang import (
     vstore_n,
 )
 from bolt_numba.kernels.cpu.reduce import around_axis, axis_form, generated
-from bolt_numba.kernels.cpu.vmath import vexp, vlog
+from bolt_numba.kernels.cpu.vmath import exp_negative, vlog
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops import reduce as ops
 from bolt_numba.ops.registry import normalise_axis
@@ -70,13 +70,13 @@ def exp_row(x, y, n, top):
     b = a
     i = 0
     while i + 2 * LANES <= n:
-        u, v = vexp(vload(x + 4 * i) - t), vexp(vload(x + 4 * i + BYTES) - t)
+        u, v = exp_negative(vload(x + 4 * i) - t), exp_negative(vload(x + 4 * i + BYTES) - t)
         vstore(y + 4 * i, u)
         vstore(y + 4 * i + BYTES, v)
         a, b = a + u, b + v
         i += 2 * LANES
     while i < n:
-        u = select(lanes_below(n - i), vexp(vload_n(x + 4 * i, n - i) - t), splat(0.0))
+        u = select(lanes_below(n - i), exp_negative(vload_n(x + 4 * i, n - i) - t), splat(0.0))
         vstore_n(y + 4 * i, u, n - i)
         a = a + u
         i += LANES
@@ -121,7 +121,7 @@ def log_softmax_rows(p, tid, nthreads):
         top = splat(finite_or_zero(row_max(source, n)))
         sums = splat(0.0)
         for i in range(0, n, LANES):
-            v = vexp(vload_n(source + 4 * i, n - i) - top)
+            v = exp_negative(vload_n(source + 4 * i, n - i) - top)
             sums = sums + select(lanes_below(n - i), v, splat(0.0))
         lost = splat(lane(vlog(splat(reduce_add(sums))), 0))
         for i in range(0, n, LANES):
@@ -144,7 +144,7 @@ def softmax_columns(p, tid, nthreads):
         top = select(top == -math.inf, splat(0.0), top)
         sums = splat(0.0)
         for i in range(n):
-            e = vexp(vload_n(source + 4 * i * inner, width) - top)
+            e = exp_negative(vload_n(source + 4 * i * inner, width) - top)
             if not logarithm:
                 vstore_n(target + 4 * i * inner, e, width)
             sums = sums + e

@@ -119,10 +119,23 @@ def exp_poly(r):
 
 
 @inline
+def scale_normal(y, n):
+    """``y * 2**n`` for i32 n, where y and the result are normal and y is not 0."""
+    return f32_of_bits(bits_of(y) + (n << 23))
+
+
+@inline
 def exp_normal(x):
-    """Exponential for -87 <= x <= 88: one ulp, no test for the ends."""
+    """Exponential for -86 <= x <= 88: one ulp, no test for the ends."""
     n, r = reduce_exp(x)
-    return exp_poly(r) * pow2(to_i32(n))
+    return scale_normal(exp_poly(r), to_i32(n))
+
+
+@inline
+def exp_negative(x):
+    """Exponential for x <= 0: one ulp, exactly 0 below -86; for softmax, where nothing smaller counts."""
+    y = exp_normal(vmax(splat(-86.0), x))
+    return select(x < -86.0, splat(0.0), y)
 
 
 @inline
@@ -269,7 +282,7 @@ def vgelu(x):
     n = vround(q)
     r = q - n
     p = poly6(r, 0.6931472, 0.24022648, 0.05550358, 0.009618503, 0.0013391889, 0.0001532921)
-    h = c * fma(p, r, splat(1.0)) * pow2(to_i32(n))
+    h = c * scale_normal(fma(p, r, splat(1.0)), to_i32(n))
     return vmax(splat(0.0), x) - select(a < 7.0, h, splat(0.0))
 
 
