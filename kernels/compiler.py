@@ -154,3 +154,15 @@ def compile_object(kernel: Native) -> bytes:
 def assembly(kernel: Native) -> str:
     """Assembly text of a kernel, compiled now: for people who tune."""
     return str(_machine().emit_assembly(compile_module(kernel)))
+
+
+def cross_assembly(kernel: Native, triple: str, cpu: str) -> str:
+    """Assembly text for another processor, from the code of this process's ISA (the generic one, for sensible text)."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    lines = str(compile_module(kernel)).splitlines()
+    text = "\n".join(x for x in lines if not x.startswith(("target triple", "target datalayout")))
+    machine = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, opt=3, reloc="pic")
+    module = llvm.parse_assembly(f'target triple = "{triple}"\n{text}')
+    module.verify()
+    return str(machine.emit_assembly(module))

@@ -306,6 +306,19 @@ def test_lower_instruction_sets(isa: str) -> None:
     assert done.returncode == 0, done.stdout[-3000:]
 
 
+def test_the_same_kernels_lower_to_other_processors() -> None:
+    program = (
+        "from bolt_numba.kernels.compiler import cross_assembly\n"
+        "from bolt_numba.kernels.cpu.sweep import sweep\n"
+        "print(cross_assembly(sweep, 'aarch64-unknown-linux-gnu', 'neoverse-n1'))\n"
+    )
+    env = os.environ | {"BOLT_NUMBA_ISA": "generic"}
+    command = [sys.executable, "-c", program]
+    text = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=True).stdout
+    assert text.count("fmla") >= 60  # one for each vector of each tile
+    assert "prfm" in text
+
+
 def test_unknown_instruction_set_is_refused() -> None:
     from bolt_numba.errors import DeviceError
 
