@@ -28,6 +28,7 @@ from bolt_numba.kernels.cpu.lang import (
     load_f32,
     load_i64,
     native,
+    reduce_add,
     reduce_max,
     select,
     splat,
@@ -53,6 +54,8 @@ from bolt_numba.types import Array, TensorType
 VECTORS = target().vectors
 PANEL = VECTORS * LANES
 """Columns of a register tile."""
+FEW = 4
+"""Queries up to which packing keys and values does not pay."""
 PARALLEL = 1 << 16
 """Multiplications from which a second thread pays."""
 
@@ -191,6 +194,75 @@ def attention_kernel(mr: int) -> Native:
     return attention
 
 
+@inline
+def dot_keys(q, k, scores, n, d):
+    """``scores[j]``: product of one query with key j, four keys at a time."""
+    j = 0
+    while j < n:
+        some = min(n - j, 4)
+        k0 = k + 4 * j * d
+        k1 = k0 + 4 * d if some > 1 else k0
+        k2 = k0 + 8 * d if some > 2 else k0
+        k3 = k0 + 12 * d if some > 3 else k0
+        a = splat(0.0)
+        b, c, e = a, a, a
+        for i in range(0, d, LANES):
+            left, x = d - i, vload_n(q + 4 * i, d - i)
+            a, b = fma(x, vload_n(k0 + 4 * i, left), a), fma(x, vload_n(k1 + 4 * i, left), b)
+            c, e = fma(x, vload_n(k2 + 4 * i, left), c), fma(x, vload_n(k3 + 4 * i, left), e)
+        store_f32(scores + 4 * j, reduce_add(a))
+        if some > 1:
+            store_f32(scores + 4 * j + 4, reduce_add(b))
+        if some > 2:
+            store_f32(scores + 4 * j + 8, reduce_add(c))
+        if some > 3:
+            store_f32(scores + 4 * j + 12, reduce_add(e))
+        j += 4
+
+
+@inline
+def weigh_values(scores, v, y, n, width, factor):
+    """``y = factor * sum of scores[j] * v[j]``, four vectors of columns at a time."""
+    for column in range(0, width, 4 * LANES):
+        left = width - column
+        at = v + 4 * column
+        a = splat(0.0)
+        b, c, e = a, a, a
+        for j in range(n):
+            x = splat(load_f32(scores + 4 * j))
+            a, b = fma(x, vload_n(at, left), a), fma(x, vload_n(at + 4 * LANES, left - LANES), b)
+            c = fma(x, vload_n(at + 8 * LANES, left - 2 * LANES), c)
+            e = fma(x, vload_n(at + 12 * LANES, left - 3 * LANES), e)
+            at += 4 * width
+        f, to = splat(factor), y + 4 * column
+        vstore_n(to, a * f, left)
+        vstore_n(to + 4 * LANES, b * f, left - LANES)
+        vstore_n(to + 8 * LANES, c * f, left - 2 * LANES)
+        vstore_n(to + 12 * LANES, e * f, left - 3 * LANES)
+
+
+@native(q=PTR, k=PTR, v=PTR, mask=PTR, y=PTR, table=PTR, work=PTR, heads=I64, m=I64, n=I64, d=I64, width=I64,
+        mask_step=I64, causal=I64, scale=F32)  # fmt: skip
+def attention_few(p, tid, nthreads):
+    """A few queries: products with keys and values where they lie, for packing them would cost more.
+
+    A work item is one query.  table: as for `attention_kernel`; work: n f32 a thread.
+    """
+    m, n, d, width = p.m, p.n, p.d, p.width
+    scores = p.work + 4 * n * tid
+    first, last = split(p.heads * m, tid, nthreads)
+    for item in range(first, last):
+        head = item // m
+        row = item - head * m
+        entry = p.table + 32 * head
+        seen = min(n, row + 1) if p.causal else n
+        dot_keys(p.q + load_i64(entry) + 4 * row * d, p.k + load_i64(entry + 8), scores, seen, d)
+        mask = p.mask + load_i64(entry + 24) + row * p.mask_step if p.mask else 0
+        total = exp_row(scores, scores, seen, finite_or_zero(scale_and_mask(scores, mask, seen, p.scale)))
+        inverse = np.float32(1.0) / (np.float32(1.0) if total == np.float32(0.0) else total)
+        weigh_values(scores, p.v + load_i64(entry + 16), p.y + 4 * item * width, seen, width, inverse)
+
+
 @dataclass(frozen=True, slots=True)
 class Workspace:
     """Byte offsets in the memory of one thread."""
@@ -249,24 +321,31 @@ def _chunks(heads: int, m: int, mr: int, threads: int) -> int:
 
 @kernel(FusedAttention, accepts=_accepts)
 def attention_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """Register tiles over packed keys and values, softmax on rows of scores in cache."""
+    """Register tiles over packed keys and values, softmax on scores in cache; products in place for few queries."""
     q, k, v = (t.dims for t in ins[:3] if t is not None)
     mask = ins[3].dims if len(ins) > 3 and ins[3] is not None else None
     m, n, d, width = q[-2], k[-2], q[-1], v[-1]
     lead = outs[0].dims[:-2]
     heads = math.prod(lead)
-    mr = target().rows if m > 4 else 4
-    layout = workspace(mr, n, d, width)
-    chunks = _chunks(heads, m, mr, context.threads)
-    chunk = math.ceil(math.ceil(m / chunks) / mr) * mr
-    chunks = math.ceil(m / chunk)
     masks = (1,) * (2 - len(mask)) + tuple(mask) if mask else (1, 1)
     table = np.stack([head_offsets(lead, x) for x in (q, k, v, masks)], axis=1)
     args: dict[str, Argument] = {"q": In(0), "k": In(1), "v": In(2), "mask": In(3) if mask else None, "y": Out(0)}
-    args |= {"table": np.ascontiguousarray(table, np.int64), "work": Scratch(layout.size * context.threads)}
-    args |= {"work_size": layout.size, "items": heads * chunks, "chunks": chunks, "chunk": chunk}
-    args |= {"m": m, "n": n, "d": d, "width": width, "pitch": layout.pitch, "values_at": layout.values_at}
-    args |= {"rows_at": layout.rows_at, "scores_at": layout.scores_at, "result_at": layout.result_at}
+    args |= {"table": np.ascontiguousarray(table, np.int64), "m": m, "n": n, "d": d, "width": width}
     args |= {"mask_step": 4 * n if masks[-2] > 1 else 0, "causal": int(op.causal), "scale": op.scale}
-    parallel = heads * m * n * (d + width) > PARALLEL and heads * chunks > 1
-    return [Step(attention_kernel(mr), args, parallel)]
+    parallel = heads * m * n * (d + width) > PARALLEL
+    if m <= FEW:
+        args |= {"work": Scratch(4 * n * context.threads), "heads": heads}
+        return [Step(attention_few, args, parallel and heads * m > 1)]
+    args |= _blocks(heads, m, context.threads, workspace(target().rows, n, d, width))
+    return [Step(attention_kernel(target().rows), args, parallel)]
+
+
+def _blocks(heads: int, m: int, threads: int, layout: Workspace) -> dict[str, Argument]:
+    """Parameters of `attention_kernel` that say how work and memory are shared."""
+    chunks, mr = _chunks(heads, m, target().rows, threads), target().rows
+    chunk = math.ceil(math.ceil(m / chunks) / mr) * mr
+    chunks = math.ceil(m / chunk)
+    args: dict[str, Argument] = {"work": Scratch(layout.size * threads), "work_size": layout.size}
+    args |= {"items": heads * chunks, "chunks": chunks, "chunk": chunk, "pitch": layout.pitch}
+    args |= {"values_at": layout.values_at, "rows_at": layout.rows_at}
+    return args | {"scores_at": layout.scores_at, "result_at": layout.result_at}
