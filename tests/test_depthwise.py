@@ -118,7 +118,8 @@ def transposed_cases(draw: Callable[[Any], Any]) -> tuple[ConvTranspose, list[Ar
     extra = tuple(draw(st.integers(0, s - 1)) for s in strides)
     sizes = [draw(st.integers(1, 15)) for _ in axes]
     full = [
-        (z - 1) * s + (k - 1) * d + 1 + e for z, s, k, d, e in zip(sizes, strides, kernel, dilations, extra, strict=True)
+        (z - 1) * s + (k - 1) * d + 1 + e
+        for z, s, k, d, e in zip(sizes, strides, kernel, dilations, extra, strict=True)
     ]
     begins = [draw(st.integers(0, min(3, f - 1))) for f in full]
     ends = [draw(st.integers(0, min(3, f - 1 - b))) for f, b in zip(full, begins, strict=True)]

@@ -1,4 +1,4 @@
-"""Winograd convolution: exact on data whose transforms are exact, close to f64 on other data, the same on any threads."""
+"""Winograd convolution: exact where its transforms are, close to f64 elsewhere, the same on any number of threads."""
 
 from __future__ import annotations
 

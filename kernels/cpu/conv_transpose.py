@@ -1,9 +1,9 @@
 """Transposed convolution, channels last: every phase of the output is a small dense convolution of the input.
 
-Output pixels whose positions leave the same remainders by the strides are a phase: they meet the same taps of the filter,
-at input pixels that are one apart.  So each output element is a sum that is computed once, in registers; nothing is
-scattered or cleared.  Where filters do not overlap (2x2 with stride 2), the phases of a row are one product, and those
-of a few rows, too, if all fit one vector.
+Output pixels whose positions leave the same remainders by the strides are a phase: they meet the same taps of the
+filter, at input pixels that are one apart.  So each output element is a sum that is computed once, in registers;
+nothing is scattered or cleared.  Where filters do not overlap (2x2 with stride 2), the phases of a row are one product,
+and those of a few rows, too, if all fit one vector.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -114,8 +114,8 @@ row_of_tiles = _row_of_tiles()
 
 @native(
     x=PTR, w=PTR, bias=PTR, y=PTR, zeros=PTR, xp=I64, yp=I64, images=I64, h=I64, wd=I64, depth=I64, oh=I64, ow=I64,
-    n=I64, width=I64, groups=I64, down=I64, across=I64, step=I64, fold=I64, phases=PTR, taps=PTR, work=PTR, work_step=I64,
-    lo=F32, hi=F32, act=PTR,
+    n=I64, width=I64, groups=I64, down=I64, across=I64, step=I64, fold=I64, phases=PTR, taps=PTR,
+    work=PTR, work_step=I64, lo=F32, hi=F32, act=PTR,
 )  # fmt: skip
 def transposed_convolution(p, tid, nthreads):
     """Fields.
@@ -123,8 +123,9 @@ def transposed_convolution(p, tid, nthreads):
     x: [images, h, wd, groups * depth], pixels ``xp`` elements apart · w: see `pack_phases` · bias: [groups, width] ·
     y: [images, oh, ow, groups * n], pixels ``yp`` apart · zeros: depth zeros, read outside the image.
     n, width: results of a group at a pixel, and columns of their packed filters · down, across: phases along the axes ·
-    step: output pixels from one of a phase to the next · fold: output rows of one product, where oh counts products · phases: i64 [down][across][5]: byte offset of the filters,
-    row taps, the first of them, column taps, the first of them · taps: i64, input pixels from a phase's index.
+    step: output pixels from one of a phase to the next · fold: output rows of one product (oh counts products) ·
+    phases: i64 [down][across][5]: byte offset of the filters, row taps, the first of them, column taps, the first of
+    them · taps: i64, input pixels from a phase's index.
     """
     x0, w, y0, xp, yp, h, wd, depth = p.x, p.w, p.y, 4 * p.xp, 4 * p.yp, p.h, p.wd, p.depth
     oh, ow, n, width, down, across, step, taps = p.oh, p.ow, p.n, p.width, p.down, p.across, p.step, p.taps
@@ -144,9 +145,9 @@ def transposed_convolution(p, tid, nthreads):
             y = y0 + (line * fold * ow + px) * yp + 4 * group * n
             for j in range(ceil_div(n, PANEL)):
                 row_of_tiles(
-                    ceil_div(ow - px, step), act, fold, n // fold, ow * yp, x, xp, h, wd, out_row // down, 0, depth, row_taps, nr, col_taps, nc,
-                    zeros, table, b + j * PANEL * size, bias + 4 * (group * width + j * PANEL), y + 4 * j * PANEL,
-                    step * yp, n - j * PANEL, lo, hi,
+                    ceil_div(ow - px, step), act, fold, n // fold, ow * yp, x, xp, h, wd, out_row // down, 0, depth,
+                    row_taps, nr, col_taps, nc, zeros, table, b + j * PANEL * size,
+                    bias + 4 * (group * width + j * PANEL), y + 4 * j * PANEL, step * yp, n - j * PANEL, lo, hi,
                 )  # fmt: skip
 
 
@@ -204,7 +205,8 @@ def pack_phases(rows: Axis, cols: Axis, groups: int, merged: bool, fold: int) ->
                 else:
                     part = by_tap[np.ix_([r for r, _ in found], [s for s, _ in met])]
                 size = part.shape[0] * part.shape[1] * part.shape[3]
-                parts.append(pack_panels(part.transpose(2, 0, 1, 3, 4).reshape(groups, size, part.shape[-1])).reshape(-1))
+                by_group = part.transpose(2, 0, 1, 3, 4).reshape(groups, size, part.shape[-1])
+                parts.append(pack_panels(by_group).reshape(-1))
         out = aligned_zeros((sum(p.size for p in parts),))
         np.concatenate(parts, out=out)
         return out
@@ -269,7 +271,8 @@ def transposed(op: Any, ins: Types, outs: Sequence[TensorType], context: Context
         ),
         "xp": Pitch(In(0)), "yp": kg if merged else Pitch(Out(0)),
         "images": images, "h": h, "wd": wd, "depth": c // groups, "oh": oh // fold, "ow": ow, "n": n, "width": width,
-        "groups": groups, "down": len(rows.taps), "across": len(cols.taps), "step": sw, "fold": fold, "phases": phases, "taps": taps,
+        "groups": groups, "down": len(rows.taps), "across": len(cols.taps), "step": sw, "fold": fold,
+        "phases": phases, "taps": taps,
         "work": Scratch(threads * WORK_BYTES), "work_step": WORK_BYTES, **finish(op.activation).args,
     }  # fmt: skip
     return [Step(transposed_convolution, args, parallel)]

@@ -1,7 +1,7 @@
 """Depthwise convolution, channels last: one filter per channel, vector lanes over channels.
 
-A register tile is a few output pixels of one row by one vector of channels; inputs and filter values are loaded once for
-all pixels of the tile.  Columns and rows outside the image are left out; nothing is padded or copied.
+A register tile is a few output pixels of one row by one vector of channels; inputs and filter values are loaded once
+for all pixels of the tile.  Columns and rows outside the image are left out; nothing is padded or copied.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -29,10 +29,11 @@ FIELDS = {
     "sh": I64, "sw": I64, "dh": I64, "dw": I64, "top": I64, "left": I64, "taps": PTR, "chunk": I64,
     "lo": F32, "hi": F32, "act": PTR,
 }  # fmt: skip
-"""Parameters.  x: [images, h, wd, c], pixels ``xp`` elements apart · w: packed, see `pack_taps` · bias: [blocks * LANES]
-· res, y: [images, oh, ow, c], pixels ``rp`` and ``yp`` apart (res may be 0) · rows, cols: of the filter · top, left:
-begin pads · taps: i64 [rows * cols][2], pixels and columns from a window's first input to each tap · chunk: channel blocks that are swept together · act: see `epilogue.Finish`."""
+"""Parameters.  x: [images, h, wd, c], pixels ``xp`` elements apart · w: see `pack_taps` · bias: [blocks * LANES] ·
+res, y: [images, oh, ow, c], pixels ``rp`` and ``yp`` apart (res may be 0) · rows, cols: of the filter · top, left:
+begin pads · taps: see `tap_table` · chunk: channel blocks that are swept together · act: see `epilogue.Finish`."""
 
+WORDS = ("vload", "vload_n", "vstore", "vstore_n", "fma", "vmin", "vmax", "splat", "load_i64", "call_kernel")
 SPECIAL = {(3, 1): 4, (3, 2): 4, (5, 1): 8, (5, 2): 8, (7, 1): 8}
 """Filter columns and stride, undilated, with a kernel of their own: pixels of its tile.  Others share one kernel."""
 
@@ -102,9 +103,8 @@ def _shared_loads(cols: int, stride: int, pixels: int, guarded: bool) -> list[st
             lines.append(f"if {column} >= q_lo and {column} < q_hi:")
             indent = "    "
         lines.append(f"{indent}v = vload(xa + {column} * xp)")
-        for i in range(pixels):
-            if 0 <= column - i * stride < cols:
-                lines.append(f"{indent}acc{i} = fma(v, w{column - i * stride}, acc{i})")
+        taps = [(i, column - i * stride) for i in range(pixels)]
+        lines += [f"{indent}acc{i} = fma(v, w{s}, acc{i})" for i, s in taps if 0 <= s < cols]
     return lines
 
 
@@ -137,9 +137,10 @@ def _tile(cols: int, stride: int, pixels: int, narrow: bool, guarded: bool) -> s
 
 @cache
 def depthwise_kernel(cols: int, stride: int, narrow: bool) -> Native:
-    """The kernel for undilated filters of ``cols`` columns at a stride, or (0, 0) for any; narrow: under LANES channels.
+    """The kernel for undilated filters of ``cols`` columns at a stride, or (0, 0) for any.
 
-    The last block of channels begins where it ends with the last channel, so that every vector is full.
+    narrow: fewer than LANES channels.  Otherwise the last block of channels begins where it ends with the last channel,
+    so that every vector is full.
     """
     pixels = SPECIAL.get((cols, stride), 4)
     name = f"depthwise_{cols}_{stride}" if cols else "depthwise"
@@ -147,8 +148,7 @@ def depthwise_kernel(cols: int, stride: int, narrow: bool) -> Native:
     text = _HEAD.format(name=name, start=start, skipped=skipped)
     text += _tile(cols, stride, pixels, narrow, False) + "\n                else:\n"
     text += _tile(cols, stride, pixels, narrow, True) + _TAIL
-    words = {w: getattr(lang, w) for w in
-             ("vload", "vload_n", "vstore", "vstore_n", "fma", "vmin", "vmax", "splat", "load_i64", "call_kernel")}  # fmt: skip
+    words = {w: getattr(lang, w) for w in WORDS}
     return native_source(
         text, name, FIELDS, ceil_div=ceil_div, split=split, BYTES=BYTES, LANES=LANES, PIXELS=pixels, **words
     )

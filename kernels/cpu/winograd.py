@@ -61,6 +61,9 @@ phase: 1 transforms inputs, 2 multiplies and transforms back, 3 both · shared: 
 divide the work of each · act: see `epilogue.Finish`."""
 
 
+WORDS = ("vload", "vload_n", "vstore", "vstore_n", "vmin", "vmax", "load_i64", "store_i64", "call_kernel")
+
+
 @inline
 def before4(d0, d1, d2, d3, d4, d5):
     """B' d."""
@@ -109,7 +112,8 @@ def _product(mr: int) -> Any:
 
 def _products() -> Any:
     """``products(count, ...)``: all rows, by tiles of the compiled heights."""
-    lines = ["def products(count, a, lda, b, depth, to):", "    i = 0", "    while i < count:", "        left = count - i"]
+    lines = ["def products(count, a, lda, b, depth, to):", "    i = 0", "    while i < count:"]
+    lines += ["        left = count - i"]
     lines.append("        mr = MR if left >= 2 * MR else STEPS[left]")
     for mr in VARIANTS:
         lines.append(f"        {'if' if mr == VARIANTS[0] else 'elif'} mr == {mr}:")
@@ -200,8 +204,7 @@ def _after_text(size: int) -> list[str]:
     """Load products, transform columns, then rows; bias, residual, clamp; store what lies inside the result."""
     side, lines = range(size + 2), []
     for b in side:
-        for a in side:
-            lines.append(f"m{a}{b} = vload(m + {(size + 2) * a + b} * m_plane)")
+        lines += [f"m{a}{b} = vload(m + {(size + 2) * a + b} * m_plane)" for a in side]
         results = _tuple("s", [f"{a}{b}" for a in range(size)])
         lines.append(f"{results} = after({_tuple('m', [f'{a}{b}' for a in side])})")
     for a in range(size):
@@ -240,8 +243,7 @@ def winograd_kernel(size: int) -> Native:
         before="\n".join(" " * 20 + line for line in _before_text(size)),
         after="\n".join(" " * 24 + line for line in _after_text(size)),
     )
-    words = {w: getattr(lang, w) for w in
-             ("vload", "vload_n", "vstore", "vstore_n", "vmin", "vmax", "load_i64", "store_i64", "call_kernel")}  # fmt: skip
+    words = {w: getattr(lang, w) for w in WORDS}
     before, after = (before4, after4) if size == 4 else (before2, after2)
     return native_source(
         body, name, FIELDS, SIZE=size, SIDE=size + 2, PLANES=(size + 2) ** 2, LANES=LANES, PANEL=PANEL, splat=splat,
