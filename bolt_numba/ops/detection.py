@@ -126,7 +126,7 @@ class DeformConv(Convolution):
         filters = widened(w).reshape(self.group, w.shape[0] // self.group, -1)
         y = np.matmul(filters, by_group).reshape(n, w.shape[0], *outs)
         y = y if bias is None else y + along_channels(widened(bias), y.ndim)
-        return y.astype(x.dtype, copy=False)
+        return np.asarray(y).astype(x.dtype, copy=False)
 
 
 def _sampled(planes: Array, places: Array) -> Array:

@@ -397,7 +397,10 @@ def describe(node: onnx.NodeProto, opsets: Mapping[str, int]) -> str:
 
 def version_of(domain: str, opsets: Mapping[str, int]) -> int:
     """Version of a domain; the newest of the default one where a function of the standard does not name it."""
-    return opsets.get(domain, 1 if domain else onnx.defs.onnx_opset_version())
+    version = opsets.get(domain)
+    if version is None:
+        version = 1 if domain else onnx.defs.onnx_opset_version()
+    return version
 
 
 def unsupported_nodes(nodes: Iterable[onnx.NodeProto], opsets: Mapping[str, int], functions: Functions) -> list[str]:

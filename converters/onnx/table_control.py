@@ -11,9 +11,9 @@ from bolt_numba.converters.onnx.graph import NodeBuilder
 from bolt_numba.converters.onnx.operands import dim_of, known_scalar, rank_of
 from bolt_numba.converters.onnx.registry import reader
 from bolt_numba.ir.graph import Graph, Value
-from bolt_numba.ops.control import If, Loop, Scan
+from bolt_numba.ops.control import If, Loop, Scan, joined
 from bolt_numba.ops.registry import fresh_dim
-from bolt_numba.types import BOOL, I64, Shape, TensorType, dtype_name
+from bolt_numba.types import BOOL, I64, NestedType, Shape, TensorType, dtype_name
 
 Ints = tuple[int, ...]
 TRIES = 4
@@ -49,7 +49,7 @@ def loop(
 def _loop_body(b: NodeBuilder, body: onnx.GraphProto, carried: Sequence[Value]) -> tuple[Graph, list[Value]]:
     """The body for what is true of the carried values in every iteration: dimensions that change become symbols."""
     fixed = [TensorType(I64, ()), TensorType(BOOL, ())]
-    types = [TensorType(v.type.dtype, v.type.shape) for v in carried]
+    types = [v.type.with_value(None) for v in carried]
     for _ in range(TRIES):
         graph, captures = b.body(body, [*fixed, *types])
         results = [v.type for v in graph.outputs[1 : 1 + len(types)]]
@@ -59,11 +59,20 @@ def _loop_body(b: NodeBuilder, body: onnx.GraphProto, carried: Sequence[Value]) 
         if stable == types:
             return graph, captures
         types = stable
-    return b.body(body, [*fixed, *(TensorType(t.dtype, None) for t in types)])
+    return b.body(body, [*fixed, *map(_shapeless, types)])
+
+
+def _shapeless(t: TensorType) -> TensorType:
+    if isinstance(t, NestedType):
+        return replace(t, element=_shapeless(t.element))
+    return TensorType(t.dtype, None)
 
 
 def _stable(b: NodeBuilder, taken: TensorType, given: TensorType) -> TensorType:
     """What is true of a carried value before and after an iteration."""
+    if isinstance(taken, NestedType) or isinstance(given, NestedType):
+        both = joined(Loop(Graph(), 0), taken, given)
+        return taken if agree(taken, both, set()) and _is_open(taken) else both
     if taken.dtype != given.dtype:
         raise b.invalid("dtype of a carried value", dtype_name(given.dtype), dtype_name(taken.dtype))
     if taken.shape is None or given.shape is None or len(taken.shape) != len(given.shape):

@@ -11,6 +11,7 @@ from bolt_numba.converters.onnx.operands import known_scalar, rank_of
 from bolt_numba.converters.onnx.registry import add_reader, reader
 from bolt_numba.converters.onnx.tensor import dtype_of
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops.conversion import ROUND_MODES
 from bolt_numba.ops.pointwise import (
     Add,
     BitShift,
@@ -36,7 +37,7 @@ from bolt_numba.ops.pointwise import (
 )
 from bolt_numba.ops.registry import OPS
 from bolt_numba.ops.shape import Reshape, Unsqueeze
-from bolt_numba.types import STRING, AnyDType
+from bolt_numba.types import AnyDType
 
 UNARY = (
     *("Abs", "Neg", "Exp", "Log", "Sqrt", "Reciprocal", "Relu", "Sigmoid", "Tanh", "Softplus", "Softsign", "HardSwish"),
@@ -193,12 +194,12 @@ def cast_like(b: NodeBuilder, x: Value, like: Value, *, saturate: int = 1, round
 
 
 def convert(b: NodeBuilder, x: Value, to: AnyDType, saturate: int, round_mode: str) -> Any:
-    """Cast; strings and float8 without saturation have no meaning here."""
-    if STRING in (to, x.type.dtype):
-        raise b.unsupported("conversion from or to strings")
-    if to.name.startswith("float8") and (not saturate or round_mode != "up"):
-        raise b.unsupported(f"conversion to {to.name} with saturate {saturate}, round_mode {round_mode}")
-    return b(Cast(to), x)
+    """Cast; how to round and saturate matters for floats of 8 bits only."""
+    if round_mode not in ROUND_MODES:
+        raise b.invalid("round_mode", round_mode, " or ".join(ROUND_MODES))
+    if not to.name.startswith("float8"):
+        return b(Cast(to), x)
+    return b(Cast(to, bool(saturate), round_mode), x)
 
 
 @reader("Mod")

@@ -13,7 +13,20 @@ from onnx import numpy_helper
 
 from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.ops.registry import fresh_dim
-from bolt_numba.types import STRING, AnyDType, Array, Dim, Sym, TensorType
+from bolt_numba.types import (
+    STRING,
+    AnyDType,
+    Array,
+    Dim,
+    MapType,
+    NestedType,
+    SequenceType,
+    Sym,
+    TensorType,
+    map_of,
+    optional_of,
+    sequence_of,
+)
 
 _P = onnx.TensorProto
 
@@ -64,7 +77,13 @@ _FIELDS: dict[int, str] = {
 }
 """Where the elements are when they are not in raw_data; int32_data for all others.  Source: onnx.proto."""
 
-_BITS = {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2}
+_BITS: dict[AnyDType, int] = {
+    dtype: bits
+    for name, bits in {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2}.items()
+    for dtype in CODES
+    if dtype.name == name
+}
+"""Widths of what is stored in parts of a byte."""
 MAX_DENSE = 1 << 28
 """Elements of the largest sparse tensor that is made dense."""
 MAPPED = 1 << 20
@@ -83,8 +102,14 @@ def dtype_of(code: int, what: str) -> AnyDType:
 def type_of_proto(proto: onnx.TypeProto, what: str) -> TensorType:
     """Type of a graph input; unnamed and negative dimensions become fresh symbols."""
     kind = proto.WhichOneof("value")
+    if kind == "sequence_type":
+        return sequence_of(type_of_proto(proto.sequence_type.elem_type, what))
+    if kind == "optional_type":
+        return optional_of(type_of_proto(proto.optional_type.elem_type, what))
+    if kind == "map_type":
+        return map_of(dtype_of(proto.map_type.key_type, what), type_of_proto(proto.map_type.value_type, what))
     if kind != "tensor_type":
-        raise UnsupportedOpError(what, [f"a value of kind {kind or 'undefined'}; only tensors are supported"])
+        raise UnsupportedOpError(what, [f"a value of kind {kind or 'undefined'}"])
     tensor = proto.tensor_type
     dtype = dtype_of(tensor.elem_type, what)
     if not tensor.HasField("shape"):
@@ -102,6 +127,15 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
 def proto_of_type(type_: TensorType) -> onnx.TypeProto:
     """The ONNX spelling of a type; composed symbols lose their structure."""
     made = onnx.TypeProto()
+    if isinstance(type_, NestedType):
+        inner = proto_of_type(type_.element)
+        if isinstance(type_, MapType):
+            made.map_type.key_type = CODES[type_.key]
+            made.map_type.value_type.CopyFrom(inner)
+        else:
+            held = made.sequence_type if isinstance(type_, SequenceType) else made.optional_type
+            held.elem_type.CopyFrom(inner)
+        return made
     made.tensor_type.elem_type = CODES[type_.dtype]
     if type_.shape is not None:
         made.tensor_type.shape.SetInParent()
@@ -135,7 +169,7 @@ def _from_raw(raw: bytes, dtype: AnyDType, dims: tuple[int, ...], what: str) -> 
     count = math.prod(dims)
     if dtype == STRING:
         raise InvalidModelError(f"{what}: got strings in raw_data, wanted string_data")
-    bits = _BITS.get(dtype.name, 8 * dtype.itemsize)
+    bits = _BITS.get(dtype, 8 * dtype.itemsize)
     wanted = (count * bits + 7) // 8
     if len(raw) != wanted:
         raise InvalidModelError(f"{what}: data: got {len(raw)} bytes, wanted {wanted} for {dtype.name}{list(dims)}")
@@ -160,7 +194,7 @@ def _unpacked(packed: Array, bits: int, dtype: AnyDType, count: int) -> Array:
 def _from_field(tensor: onnx.TensorProto, dtype: AnyDType, dims: tuple[int, ...], count: int, what: str) -> Array:
     field = _FIELDS.get(tensor.data_type, "int32_data")
     data = getattr(tensor, field)
-    bits = _BITS.get(dtype.name, 8)
+    bits = _BITS.get(dtype, 8)
     wanted = 2 * count if dtype.kind == "c" else (count * bits + 7) // 8 if bits < 8 else count
     if len(data) != wanted:
         raise InvalidModelError(
@@ -203,7 +237,7 @@ def _external(
     entries = {e.key: e.value for e in tensor.external_data}
     path = _external_path(entries.get("location", ""), folder, what)
     count = math.prod(dims)
-    bits = _BITS.get(dtype.name, 8 * dtype.itemsize)
+    bits = _BITS.get(dtype, 8 * dtype.itemsize)
     wanted = (count * bits + 7) // 8
     offset = _number(entries, "offset", 0, what)
     length = _number(entries, "length", wanted, what)
