@@ -30,7 +30,7 @@ from bolt_numba.kernels.cpu.strides import move
 from bolt_numba.kernels.cpu.take import take_steps
 from bolt_numba.kernels.cpu.transpose import has_fixed_size
 from bolt_numba.kernels.jit import I64, PTR, inline, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.resize import AxisPlan, Resize
 from bolt_numba.types import F32, Array, TensorType
 
@@ -63,9 +63,12 @@ def blend_run(x, y, index, weights, taps, n):
         done += LANES
 
 
-@native(fastmath=None, **_FIELDS, inner=I64)
+@native(fastmath=None, **_FIELDS, inner=I64, pitch=I64)
 def blend_rows(p, tid, nthreads):
-    """y[o, i] = sum over t of weights[i, t] * x[o, index[i, t]]: rows of ``inner`` f32; index in bytes, i64."""
+    """y[o, i] = sum over t of weights[i, t] * x[o, index[i, t]]: rows of ``inner`` f32; index in bytes, i64.
+
+    pitch: f32 from row to row of y.
+    """
     lo, hi = split(p.outer * p.out, tid, nthreads)
     out, taps, inner = p.out, p.taps, p.inner
     x, y, index, weights = p.x, p.y, p.index, p.weights
@@ -73,7 +76,7 @@ def blend_rows(p, tid, nthreads):
         o = at // out
         i = at - o * out
         blend_run(
-            x + o * p.size * inner * 4, y + at * inner * 4, index + i * taps * 8, weights + i * taps * 4, taps, inner
+            x + o * p.size * inner * 4, y + at * p.pitch * 4, index + i * taps * 8, weights + i * taps * 4, taps, inner
         )
 
 
@@ -148,7 +151,8 @@ def _pass(shape: Sequence[int], axis: int, index: Array, weights: Array, src: An
     parallel = math.prod(shape) // shape[axis] * out * taps >= PARALLEL_ELEMENTS
     if inner > 1:
         args |= {"index": np.ascontiguousarray(index * (4 * inner)), "weights": np.ascontiguousarray(weights)}
-        return Step(blend_rows, args | {"inner": inner}, parallel)
+        is_row = inner == shape[-1] and isinstance(dst, Out)
+        return Step(blend_rows, args | {"inner": inner, "pitch": Pitch(dst) if is_row else inner}, parallel)
     padded = -(-out // LANES) * LANES - out
     args["index"] = np.ascontiguousarray(np.pad(index.astype(np.int32).T, ((0, 0), (0, padded))))
     args["weights"] = np.ascontiguousarray(np.pad(weights.T, ((0, 0), (0, padded))))

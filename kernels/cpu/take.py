@@ -16,7 +16,7 @@ from bolt_numba.kernels.cpu.lang import load_i64, split
 from bolt_numba.kernels.cpu.move import PARALLEL_BYTES, PARALLEL_ELEMENTS, UNITS, copy_run, steps
 from bolt_numba.kernels.cpu.strides import dense, move
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
-from bolt_numba.kernels.registry import In, Out, Step
+from bolt_numba.kernels.registry import In, Out, Pitch, Step
 from bolt_numba.types import Array
 
 
@@ -35,16 +35,16 @@ def table_offset(tables: int, meta: int, rank: int, index: int) -> int:
 _FIELDS = {"src": PTR, "dst": PTR, "tables": PTR, "meta": PTR, "inner": PTR, "rank": I64, "count": I64, "n": I64}
 
 
-@native(fastmath=None, run=I64, **_FIELDS)
+@native(fastmath=None, run=I64, pitch=I64, unit=I64, **_FIELDS)
 def take_rows(p: Any, tid: int, nthreads: int) -> None:
-    """``count`` outer indices x ``n`` rows of ``run`` bytes from the offsets at ``inner``."""
-    n, run, inner = p.n, p.run, p.inner
+    """``count`` outer indices x ``n`` rows of ``run`` bytes from offsets ``inner`` to rows of ``pitch`` units."""
+    n, run, inner, step = p.n, p.run, p.inner, p.pitch * p.unit
     lo, hi = split(p.count, tid, nthreads)
     for at in range(lo, hi):
         src = p.src + table_offset(p.tables, p.meta, p.rank, at)
-        dst = p.dst + at * n * run
+        dst = p.dst + at * n * step
         for i in range(n):
-            copy_run(dst + i * run, src + load_i64(inner + 8 * i), run)
+            copy_run(dst + i * step, src + load_i64(inner + 8 * i), run)
 
 
 @cache
@@ -116,4 +116,5 @@ def take_steps(shape: Sequence[int], indices: Sequence[Array], unit: int) -> lis
     nbytes = math.prod(out) * unit
     if run in UNITS:
         return [Step(take_elements(run), args, nbytes >= run * PARALLEL_ELEMENTS)]
-    return [Step(take_rows, args | {"run": run}, nbytes >= PARALLEL_BYTES)]
+    args |= {"run": run, "unit": unit, "pitch": Pitch(Out(0)) if run == unit * out[-1] else run // unit}
+    return [Step(take_rows, args, nbytes >= PARALLEL_BYTES)]
