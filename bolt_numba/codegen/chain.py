@@ -6,9 +6,11 @@ the loop works on scalars and LLVM makes vectors of it.  Only text and plan-time
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -121,15 +123,26 @@ def as_chain(op: Pointwise | Chain) -> Chain:
     return Chain(((op, tuple(range(op.arity))),), (op.arity,))
 
 
-def exponents(chain: Chain, ins: Sequence[TensorType]) -> dict[int, float]:
-    """Known exponents of Pow steps, by step, where they need no logarithm."""
-    found = {}
+def value_dtypes(chain: Chain, ins: Sequence[AnyDType]) -> tuple[AnyDType, ...]:
+    """Dtypes of the operands, then of every step; raises DTypeError."""
+    dtypes = list(ins)
+    for op, operands in chain.steps:
+        dtypes.append(op.result_dtype(*(dtypes[i] for i in operands)))
+    return tuple(dtypes)
+
+
+Powers: TypeAlias = "tuple[tuple[int, float], ...]"
+"""Steps that are a Pow whose exponent is known and needs no logarithm, and the exponent."""
+
+
+def known_powers(chain: Chain, ins: Sequence[TensorType]) -> Powers:
+    """Find them by the contents of the operands."""
+    found = []
     for i, (op, operands) in enumerate(chain.steps):
-        if isinstance(op, Pow) and operands[1] < len(ins):
-            known = ins[operands[1]].known
-            if known is not None and known.size == 1 and special_power(float(known.reshape(-1)[0])):
-                found[i] = float(known.reshape(-1)[0])
-    return found
+        known = ins[operands[1]].known if isinstance(op, Pow) and operands[1] < len(ins) else None
+        if known is not None and known.size == 1 and special_power(float(known.reshape(-1)[0])):
+            found.append((i, float(known.reshape(-1)[0])))
+    return tuple(found)
 
 
 def is_vector_form(dtypes: Sequence[AnyDType]) -> bool:
@@ -137,33 +150,34 @@ def is_vector_form(dtypes: Sequence[AnyDType]) -> bool:
     return all(d in (F32, BOOL) for d in dtypes) and F32 in dtypes
 
 
-def body_lines(chain: Chain, ins: Sequence[TensorType]) -> list[str]:
-    """One assignment for each step, to ``v<index>``; raises `UntranslatableError`."""
-    dtypes = [t.dtype for t in chain.infer_all(*ins)]
-    vector = is_vector_form(dtypes)
-    powers = exponents(chain, ins)
+@functools.lru_cache(maxsize=1024)
+def body_lines(chain: Chain, ins: tuple[AnyDType, ...], powers: Powers) -> tuple[str, ...] | None:
+    """One assignment for each step, to ``v<index>``; None where a step has no kernel text."""
+    dtypes = value_dtypes(chain, ins)
+    vector, special = is_vector_form(dtypes), dict(powers)
     lines = []
-    for i, (op, operands) in enumerate(chain.steps):
-        terms = [Term(f"v{k}", dtypes[k]) for k in operands]
-        text = vector_text(op, terms, powers.get(i)) if vector else scalar_text(op, terms)
-        lines.append(f"v{len(ins) + i} = {text}")
-    return lines
+    try:
+        for i, (op, operands) in enumerate(chain.steps):
+            terms = [Term(f"v{k}", dtypes[k]) for k in operands]
+            text = vector_text(op, terms, special.get(i)) if vector else scalar_text(op, terms)
+            lines.append(f"v{len(ins) + i} = {text}")
+    except UntranslatableError:
+        return None
+    return tuple(lines)
 
 
 def can_generate(op: Pointwise | Chain, ins: Sequence[TensorType]) -> bool:
     """Whether there is kernel text for these operand types: fusion asks before it makes a chain."""
-    try:
-        body_lines(as_chain(op), ins)
-    except UntranslatableError:
-        return False
-    return True
+    return body_lines(as_chain(op), tuple(t.dtype for t in ins), ()) is not None
 
 
-def chain_kernel(chain: Chain, ins: Sequence[TensorType], nest: Geometry) -> Kernel:
-    """Text of the kernel for these dtypes, this number of outer loops and this inner pattern."""
-    types = chain.infer_all(*ins)
-    writer = _Writer(chain, [t.dtype for t in types], nest, body_lines(chain, ins))
-    return writer.kernel()
+@functools.lru_cache(maxsize=1024)
+def chain_kernel(chain: Chain, ins: tuple[AnyDType, ...], powers: Powers, outer: int, forms: str) -> Kernel:
+    """Text of the kernel for operands of these dtypes, ``outer`` outer loops and an innermost pattern."""
+    lines = body_lines(chain, ins, powers)
+    if lines is None:
+        raise UntranslatableError(f"{chain} on {ins}")
+    return _Writer(chain, value_dtypes(chain, ins), outer, forms, lines).kernel()
 
 
 class _Writer:
@@ -174,18 +188,20 @@ class _Writer:
     operand k in bytes.
     """
 
-    def __init__(self, chain: Chain, dtypes: Sequence[AnyDType], nest: Geometry, lines: list[str]) -> None:
-        self.nest, self.lines, self.dtypes = nest, lines, dtypes
-        self.count = len(nest.forms)
+    def __init__(
+        self, chain: Chain, dtypes: tuple[AnyDType, ...], outer: int, forms: str, lines: tuple[str, ...]
+    ) -> None:
+        self.outer, self.forms, self.lines, self.dtypes = outer, forms, lines, dtypes
+        self.count = len(forms)
         self.steps: tuple[ChainStep, ...] = chain.steps
         self.results = chain.results
         self.vector = is_vector_form(dtypes)
 
     def kernel(self) -> Kernel:
-        outer = len(self.nest.outer)
+        outer = self.outer
         fields = {f"o{k}": "ptr" for k in range(len(self.results))}
         fields |= {f"a{k}": "ptr" for k in range(self.count)}
-        fields |= {f"t{k}": "ptr" for k, form in enumerate(self.nest.forms) if form == "g"}
+        fields |= {f"t{k}": "ptr" for k, form in enumerate(self.forms) if form == "g"}
         fields |= {"n": "i64", "items": "i64", "blocks": "i64"}
         fields |= {f"d{j}": "i64" for j in range(1, outer)}
         fields |= {f"s{k}_{j}": "i64" for k in range(self.count) for j in range(outer)}
@@ -200,11 +216,11 @@ class _Writer:
         """For people: the operators, the loops, the standing operands."""
         parts = [op.name.lower() for op, _ in self.steps]
         label = "_".join(parts if len(parts) <= 4 else [*parts[:3], f"{len(parts) - 3}_more"])
-        return f"{label}_{dtype_name(self.dtypes[self.count])}_{len(self.nest.outer)}{self.nest.forms}"
+        return f"{label}_{dtype_name(self.dtypes[self.count])}_{self.outer}{self.forms}"
 
     def place(self) -> list[str]:
         """Where a work item begins: ``lo``, ``hi`` within the row; operands moved to the row."""
-        outer = len(self.nest.outer)
+        outer = self.outer
         sizes = [self.dtypes[i].itemsize for i in self.results]
         if not outer:
             return [f"lo, hi = item * {BLOCK}, min(item * {BLOCK} + {BLOCK}, n)"]
@@ -218,12 +234,12 @@ class _Writer:
         return lines
 
     def _bases(self) -> tuple[str, str]:
-        return ("b", "r") if self.nest.outer else ("a", "o")
+        return ("b", "r") if self.outer else ("a", "o")
 
     def vector_loop(self) -> list[str]:
         source, target = self._bases()
         lines = []
-        for k, form in enumerate(self.nest.forms):
+        for k, form in enumerate(self.forms):
             if form == "s" and self.dtypes[k] == BOOL:
                 lines.append(f"v{k} = splat(i32(load_u8({source}{k}))) != 0")
             elif form == "s":
@@ -236,7 +252,7 @@ class _Writer:
 
     def _vector_body(self, source: str, target: str, suffix: str, left: str) -> list[str]:
         lines = []
-        for k, form in enumerate(self.nest.forms):
+        for k, form in enumerate(self.forms):
             if form == "s":
                 continue
             if form == "g":
@@ -257,7 +273,7 @@ class _Writer:
         """Loop from 0 over views that begin at ``lo``: LLVM then sees that no index is negative, and makes vectors."""
         source, target = self._bases()
         lines = ["count = hi - lo"]
-        for k, form in enumerate(self.nest.forms):
+        for k, form in enumerate(self.forms):
             name, size = dtype_name(self.dtypes[k]), self.dtypes[k].itemsize
             if form == "v":
                 lines.append(f"x{k} = view({source}{k} + {size} * lo, count, {name})")
@@ -269,7 +285,7 @@ class _Writer:
             lines.append(f"y{k} = view({target}{k} + {size} * lo, count, {name})")
         lines.append("for i in range(count):")
         index = {"v": "i", "g": "j{k}[i]"}
-        lines += [f"    v{k} = x{k}[{index[f].format(k=k)}]" for k, f in enumerate(self.nest.forms) if f != "s"]
+        lines += [f"    v{k} = x{k}[{index[f].format(k=k)}]" for k, f in enumerate(self.forms) if f != "s"]
         lines += ["    " + line for line in self.lines]
         lines += [f"    y{k}[i] = v{i}" for k, i in enumerate(self.results)]
         return lines

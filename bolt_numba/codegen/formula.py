@@ -204,7 +204,9 @@ class _Scalar(_Translator):
             return self.typed(f"integer_div({x}, {y})")
         if kind in (ast.LShift, ast.RShift):
             bits = 8 * self.dtype.itemsize
-            return self.typed(f"({x} {_SYMBOLS[kind]} {y}) if {y} < {bits} else 0")
+            legal = f"{y} < {bits}" if self.dtype.kind == "u" else f"({y} >= 0) & ({y} < {bits})"
+            beyond = f"(-1 if {x} < 0 else 0)" if kind is ast.RShift and self.dtype.kind == "i" else "0"
+            return self.typed(f"({x} {_SYMBOLS[kind]} {y}) if {legal} else {beyond}")
         if kind is ast.Mod and not integer:
             raise UntranslatableError("remainder of floats")
         if BOOL in (a.dtype, b.dtype):
@@ -287,7 +289,7 @@ def scalar_text(op: Pointwise, operands: Operands) -> str:
     Raises `UntranslatableError`, also for every function that has no exact scalar form here.
     """
     dtypes = [t.dtype for t in operands]
-    if any(d is None or d.kind not in "iubf" or (d.itemsize == 2 and d.kind == "f") for d in dtypes):
+    if any(d is None or d.kind not in "iubf" or (d.itemsize < 4 and d.kind == "f") for d in dtypes):
         raise UntranslatableError(f"{op.name} on {dtypes}")
     if isinstance(op, Cast):
         return _scalar_cast(operands[0], op.to)
@@ -300,7 +302,7 @@ def scalar_text(op: Pointwise, operands: Operands) -> str:
 def _scalar_cast(x: Term, to: AnyDType) -> str:
     if to == BOOL:
         return f"({x.text} != 0)"
-    if to.kind not in "iuf" or (to.kind == "f" and to.itemsize == 2):
+    if to.kind not in "iuf" or (to.kind == "f" and to.itemsize < 4):
         raise UntranslatableError(f"Cast to {dtype_name(to)}")
     return f"{dtype_name(to)}({x.text})"
 

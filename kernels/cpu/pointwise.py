@@ -16,13 +16,16 @@ from bolt_numba.codegen.chain import (
     BLOCK,
     MAX_OUTER,
     Geometry,
+    Powers,
     as_chain,
     can_generate,
     chain_kernel,
     geometry,
     is_vector_form,
+    known_powers,
     operand_strides,
     unit_cost,
+    value_dtypes,
 )
 from bolt_numba.codegen.formula import activation_text
 from bolt_numba.kernels.cpu import lang, vmath, vtrig
@@ -31,7 +34,7 @@ from bolt_numba.kernels.jit import Inline, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.pointwise import Chain, Pointwise
-from bolt_numba.types import BOOL, Array, TensorType
+from bolt_numba.types import BOOL, AnyDType, Array, TensorType
 
 SHORT = 16
 """Elements under which the innermost loop is lengthened: a jumping load costs four times a running one."""
@@ -93,8 +96,9 @@ def activation(op: Pointwise) -> Inline:
     return inline_source(text, "activation", **scope_of(text))
 
 
-def _kernel(chain: Chain, ins: Sequence[TensorType], nest: Geometry) -> Native:
-    made = chain_kernel(chain, ins, nest)
+@functools.lru_cache(maxsize=1024)
+def _kernel(chain: Chain, ins: tuple[AnyDType, ...], powers: Powers, outer: int, forms: str) -> Native:
+    made = chain_kernel(chain, ins, powers, outer, forms)
     fields = {name: PTR if kind == "ptr" else I64 for name, kind in made.fields.items()}
     return native_source(made.text, made.name, fields, **scope_of(made.text))
 
@@ -116,7 +120,7 @@ def _nest(chain: Chain, ins: Types) -> Geometry | None:
 def _lengthen(chain: Chain, shape: tuple[int, ...], ins: Sequence[TensorType]) -> Geometry:
     """Loops whose innermost is not too short, as far as operands can follow."""
     dims = [t.dims for t in ins]
-    dtypes = [t.dtype for t in chain.infer_all(*ins)]
+    dtypes = value_dtypes(chain, [t.dtype for t in ins])
     if is_vector_form(dtypes) and BOOL in dtypes[: len(ins)]:  # there are no jumping loads of bytes
         return geometry(shape, dims)
     nest = geometry(shape, dims, SHORT_FOR_CONSTANTS)
@@ -164,8 +168,8 @@ def _accepts_in_place(op: Any, ins: Types) -> bool:
         return False
     known = [t for t in ins if t is not None]
     chain = as_chain(op)
-    result = chain.infer_all(*known)[chain.results[0]]
-    return all(t.dtype.itemsize <= result.dtype.itemsize for t in known)
+    result = value_dtypes(chain, [t.dtype for t in known])[chain.results[0]]
+    return all(t.dtype.itemsize <= result.itemsize for t in known)
 
 
 def _steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
@@ -180,10 +184,12 @@ def _steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     args |= {f"t{k}": table for k, table in enumerate(nest.tables) if table is not None}
     args |= {"n": nest.inner, "items": nest.rows * nest.blocks, "blocks": nest.blocks}
     args |= {f"d{j}": size for j, size in enumerate(nest.outer) if j}
-    args |= operand_strides(nest, [t.dtype for t in known])
+    dtypes = tuple(t.dtype for t in known)
+    args |= operand_strides(nest, dtypes)
     work = nest.size * unit_cost(chain)
     parallel = work > PARALLEL_NS and nest.rows * nest.blocks > 1
-    return [Step(_kernel(chain, known, nest), args, parallel)]
+    made = _kernel(chain, dtypes, known_powers(chain, known), len(nest.outer), nest.forms)
+    return [Step(made, args, parallel)]
 
 
 _ALL: list[type[Any]] = [
