@@ -38,7 +38,7 @@ class Prepared(BackendRep):
             if len(given) > len(self._inputs):
                 raise ShapeError(f"run: number of inputs: got {len(given)}, wanted {len(self._inputs)}")
             feeds = dict(zip(self._inputs, given, strict=False))
-        return tuple(self._session.run(None, {name: np.asarray(array) for name, array in feeds.items()}))
+        return tuple(self._session.run(None, feeds))
 
 
 class Backend(Base):

@@ -17,7 +17,18 @@ from bolt_numba.runtime.plan import Packs, region_of
 from bolt_numba.runtime.profile import Profile, profile_runs
 from bolt_numba.runtime.runner import Runner
 from bolt_numba.runtime.threads import can_team
-from bolt_numba.types import AnyDType, Array, Sym, TensorSpec, TensorType, dtype_name
+from bolt_numba.types import (
+    STRING,
+    AnyDType,
+    Array,
+    NestedType,
+    OptionalType,
+    SequenceType,
+    Sym,
+    TensorSpec,
+    TensorType,
+    dtype_name,
+)
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes] | Graph"
 
@@ -71,7 +82,7 @@ class Outputs:
 
 def _spec(name: str, t: TensorType) -> TensorSpec:
     shape = None if t.shape is None else tuple(str(d) if isinstance(d, Sym) else d for d in t.shape)
-    return TensorSpec(name, t.dtype, shape)
+    return TensorSpec(name, t.dtype, shape, t if isinstance(t, NestedType) else None)
 
 
 class Session:
@@ -282,8 +293,10 @@ def _restore(data: bytes, device: str, precision: str, threads: int) -> Session:
     return Session(load_bolt(data), device=device, precision=precision, threads=threads)
 
 
-def _as_input(spec: TensorSpec, given: Any) -> Array:
+def _as_input(spec: TensorSpec, given: Any) -> Any:
     """A C-contiguous array of the declared dtype; Python numbers and lists are converted, other dtypes refused."""
+    if spec.nested is not None:
+        return _as_nested(spec.name, spec.nested, given)
     if type(given) is not np.ndarray:
         if isinstance(given, np.generic) or hasattr(given, "__array_interface__") or hasattr(given, "__array__"):
             given = np.asarray(given)
@@ -291,6 +304,8 @@ def _as_input(spec: TensorSpec, given: Any) -> Array:
             given = np.from_dlpack(given)
         else:
             given = np.asarray(given, spec.dtype)
+    if spec.dtype == STRING and given.dtype.kind == "U":
+        given = given.astype(STRING)
     if given.dtype != spec.dtype:
         raise DTypeError(f"input {spec.name!r}: got {dtype_name(given.dtype)}, wanted {dtype_name(spec.dtype)}")
     if not given.flags.c_contiguous:
@@ -301,7 +316,18 @@ def _as_input(spec: TensorSpec, given: Any) -> Array:
         for want, got in zip(spec.shape, given.shape, strict=True):
             if want != got and not isinstance(want, str):
                 raise ShapeError(f"input {spec.name!r}: got shape {given.shape}, wanted {spec.shape}")
-    return given  # type: ignore[no-any-return]
+    return given
+
+
+def _as_nested(name: str, wanted: TensorType, given: Any) -> Any:
+    """A list, None or dictionary by its type, tensors inside as `_as_input` takes them."""
+    if isinstance(wanted, OptionalType):
+        return None if given is None else _as_nested(name, wanted.element, given)
+    if isinstance(wanted, SequenceType):
+        if not isinstance(given, (list, tuple)):
+            raise DTypeError(f"input {name!r}: got a {type(given).__name__}, wanted {wanted}")
+        return [_as_nested(f"{name}[{i}]", wanted.element, v) for i, v in enumerate(given)]
+    return given if isinstance(wanted, NestedType) else _as_input(_spec(name, wanted), given)
 
 
 def _check_symbols(specs: Sequence[TensorSpec], arrays: Sequence[Array]) -> None:
@@ -310,7 +336,7 @@ def _check_symbols(specs: Sequence[TensorSpec], arrays: Sequence[Array]) -> None
         return
     sizes: dict[str, tuple[int, str]] = {}
     for spec, array in zip(specs, arrays, strict=True):
-        for want, got in zip(spec.shape or (), array.shape, strict=False):
+        for want, got in zip(spec.shape or (), array.shape if spec.shape else (), strict=False):
             if isinstance(want, str) and sizes.setdefault(want, (got, spec.name))[0] != got:
                 size, first = sizes[want]
                 raise ShapeError(f"dimension {want!r}: got {got} in input {spec.name!r}, but {size} in {first!r}")

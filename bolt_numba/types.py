@@ -209,13 +209,76 @@ class TensorType:
         return f"{dtype_name(self.dtype)}[{dims}]"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class NestedType(TensorType):
+    """Base of types whose values are no arrays: dtype object and no shape, so that nobody takes them for tensors."""
+
+    element: TensorType = field(default_factory=lambda: TensorType(STRING, None))
+
+    def with_value(self, value: Array | None) -> NestedType:
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.element == other.element
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.element))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SequenceType(NestedType):
+    """A list of values of one type; their shapes may differ.  The value is a Python list."""
+
+    def __str__(self) -> str:
+        return f"seq({self.element})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OptionalType(NestedType):
+    """A value of a type, or None."""
+
+    def __str__(self) -> str:
+        return f"optional({self.element})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MapType(NestedType):
+    """A dictionary from integers or strings (``key``) to elements."""
+
+    key: AnyDType = I64
+
+    def __str__(self) -> str:
+        return f"map({dtype_name(self.key)}, {self.element})"
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """An input or output of a session: name, dtype, shape (a str for a symbolic dimension)."""
+    """An input or output of a session: name, dtype, shape (a str for a symbolic dimension).
+
+    nested: the type of what is no tensor, a sequence for example; the dtype is then ``object`` and the shape None.
+    """
 
     name: str
     dtype: AnyDType
     shape: tuple[int | str, ...] | None
+    nested: NestedType | None = None
+
+
+def sequence_of(element: TensorType) -> SequenceType:
+    return SequenceType(STRING, None, element=element)
+
+
+def optional_of(element: TensorType) -> OptionalType:
+    return OptionalType(STRING, None, element=element)
+
+
+def map_of(key: AnyDType, element: TensorType) -> MapType:
+    return MapType(STRING, None, element=element, key=key)
+
+
+def only_in_python(t: TensorType | None) -> bool:
+    """Whether values of a type are Python objects, which no buffer can hold: strings, sequences, optionals, maps."""
+    return t is not None and t.dtype == STRING
 
 
 def type_of(array: Array) -> TensorType:

@@ -24,9 +24,23 @@ from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ir.spec import agree, verify
 from bolt_numba.ops import registry
-from bolt_numba.types import AnyDType, Array, Dim, QuantParams, Sym, TensorType, dtype_from_name, type_of
+from bolt_numba.types import (
+    AnyDType,
+    Array,
+    Dim,
+    QuantParams,
+    Sym,
+    TensorType,
+    dtype_from_name,
+    map_of,
+    optional_of,
+    sequence_of,
+    type_of,
+)
 
 _FRESH = re.compile(r"_(\d{1,9})\b")
+MAX_NESTING = 8
+"""Levels of sequences and optionals of one type."""
 
 
 def read_graph(found: Any, tensors: Sequence[Array]) -> Graph:
@@ -168,7 +182,9 @@ class _Reader:
                     return array.reshape(-1)[0]
         raise _fail(where, found, "an attribute")
 
-    def _type(self, where: str, row: Any) -> TensorType:
+    def _type(self, where: str, row: Any, depth: int = 0) -> TensorType:
+        if isinstance(row, dict) and "kind" in row:
+            return self._nested(where, row, depth)
         shape = row.get("shape") if isinstance(row, dict) else ()
         dtype = _dtype(where, row)
         if shape is None:
@@ -176,6 +192,19 @@ class _Reader:
         if not isinstance(shape, list) or len(shape) > 64:
             raise _fail(f"{where}: shape", shape, "at most 64 dimensions")
         return TensorType(dtype, tuple(_dim(where, d) for d in shape), self._quant(where, row.get("quant")))
+
+    def _nested(self, where: str, row: Any, depth: int) -> TensorType:
+        if depth > MAX_NESTING:
+            raise _fail(f"{where}: type", depth, f"at most {MAX_NESTING} levels")
+        element = self._type(where, row.get("element"), depth + 1)
+        match _get(where, row, "kind", str):
+            case "sequence":
+                return sequence_of(element)
+            case "optional":
+                return optional_of(element)
+            case "map":
+                return map_of(_dtype(where, {"dtype": row.get("key")}), element)
+        raise _fail(f"{where}: kind", row["kind"], "sequence, optional or map")
 
     def _quant(self, where: str, found: Any) -> QuantParams | None:
         if found is None:

@@ -12,7 +12,7 @@ import numpy as np
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import STRING, Array, Dim, Sym, TensorType, dtype_name
+from bolt_numba.types import STRING, Array, Dim, MapType, NestedType, Sym, TensorType, dtype_name
 
 MAX_FILL = 1 << 31
 """Bytes that a constant stored as one repeated element may stand for."""
@@ -86,6 +86,10 @@ def graph_json(graph: Graph, table: TensorTable) -> dict[str, Any]:
 
 
 def type_json(made: TensorType) -> dict[str, Any]:
+    if isinstance(made, NestedType):
+        kind = type(made).__name__.removesuffix("Type").lower()
+        key = {"key": dtype_name(made.key)} if isinstance(made, MapType) else {}
+        return {"kind": kind, "element": type_json(made.element), **key}
     shape = None if made.shape is None else [_dim_json(d) for d in made.shape]
     found: dict[str, Any] = {"dtype": dtype_name(made.dtype), "shape": shape}
     if made.quant is not None:

@@ -14,7 +14,17 @@ from bolt_numba.errors import BoltError, DTypeError, InvalidModelError, ShapeErr
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.registry import result_tuple
-from bolt_numba.types import Array, Dim, Sym, TensorType, dtype_name
+from bolt_numba.types import (
+    Array,
+    Dim,
+    MapType,
+    NestedType,
+    OptionalType,
+    SequenceType,
+    Sym,
+    TensorType,
+    dtype_name,
+)
 
 
 def interpret(graph: Graph, feeds: Mapping[str, Any], want: Sequence[str] | None = None) -> dict[str, Array]:
@@ -31,7 +41,7 @@ def interpret(graph: Graph, feeds: Mapping[str, Any], want: Sequence[str] | None
     for value in graph.inputs:
         if value.name not in feeds:
             raise ShapeError(f"{graph.name}: inputs: got {sorted(feeds)}, wanted '{value.name}' too")
-        arrays[id(value)] = array = np.asarray(feeds[value.name])
+        arrays[id(value)] = array = as_value(feeds[value.name], value.type)
         sizes.check(f"{graph.name}: input '{value.name}'", array, value.type)
     unknown = set(feeds) - {v.name for v in graph.inputs}
     if unknown:
@@ -45,6 +55,15 @@ def interpret(graph: Graph, feeds: Mapping[str, Any], want: Sequence[str] | None
     return {name: _read(value, arrays) for name, value in zip(names, targets, strict=True)}
 
 
+def as_value(found: Any, wanted: TensorType) -> Any:
+    """What a reference gave as a value of its type: an array, unless it is a list, a dictionary or None by its type."""
+    if isinstance(wanted, OptionalType):
+        return None if found is None else as_value(found, wanted.element)
+    if isinstance(wanted, SequenceType):
+        return [as_value(v, wanted.element) for v in found]
+    return found if isinstance(wanted, NestedType) else np.asarray(found)
+
+
 class Sizes:
     """What the symbols of a run stand for, learnt from the inputs and checked on every result."""
 
@@ -53,6 +72,9 @@ class Sizes:
 
     def check(self, what: str, array: Array, wanted: TensorType) -> None:
         """Raise unless ``array`` has the dtype and shape of ``wanted``; symbols seen for the first time are learnt."""
+        if isinstance(wanted, NestedType):
+            self._check_nested(what, array, wanted)
+            return
         if array.dtype != wanted.dtype:
             raise DTypeError(f"{what}: dtype: got {dtype_name(array.dtype)}, wanted {dtype_name(wanted.dtype)}")
         if wanted.shape is None:
@@ -60,6 +82,17 @@ class Sizes:
         fits = len(array.shape) == len(wanted.shape) and all(map(self._fits, array.shape, wanted.shape))
         if not fits:
             raise ShapeError(f"{what}: shape: got {array.shape}, wanted {wanted}")
+
+    def _check_nested(self, what: str, value: Any, wanted: NestedType) -> None:
+        """Elements of one sequence may differ in what their symbols stand for."""
+        kind = {SequenceType: list, MapType: dict}.get(type(wanted))
+        if kind is not None and not isinstance(value, kind):
+            raise DTypeError(f"{what}: got a {type(value).__name__}, wanted {wanted}")
+        if isinstance(wanted, SequenceType):
+            for i, element in enumerate(value):
+                Sizes().check(f"{what}: element {i}", element, wanted.element)
+        elif isinstance(wanted, OptionalType) and value is not None:
+            Sizes().check(what, value, wanted.element)
 
     def _fits(self, size: int, dim: Dim) -> bool:
         if not isinstance(dim, Sym):
@@ -118,7 +151,7 @@ def _run(node: Node, arrays: dict[int, Array], sizes: Sizes) -> None:
             f"{node.op.name}: results of node '{node.name}': got {len(results)}, wanted {len(node.outputs)}"
         )
     for value, result in zip(node.outputs, results, strict=False):
-        array = np.asarray(result)
+        array = as_value(result, value.type)
         sizes.check(f"{node.op.name}: result '{value.name}'", array, value.type)
         arrays[id(value)] = array
 

@@ -11,7 +11,7 @@ from bolt_numba.errors import BoltError, InvalidModelError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value, graph_attributes
 from bolt_numba.ops.registry import OPS
-from bolt_numba.types import BOOL, Dim, Sym, TensorType
+from bolt_numba.types import BOOL, Dim, NestedType, Sym, TensorType
 
 STAGES = ("import", "canonical", "recognise", "partition", "precision", "layout", "fuse", "plan")
 
@@ -151,7 +151,9 @@ def agree(stored: TensorType, inferred: TensorType, atoms: set[str]) -> bool:
     A dimension known to one side only, or a symbol that inference has just made up (not in ``atoms``), is no
     contradiction.
     """
-    if stored.dtype != inferred.dtype:
+    if isinstance(stored, NestedType) and isinstance(inferred, NestedType):
+        return type(stored) is type(inferred) and agree(stored.element, inferred.element, set())
+    if stored.dtype != inferred.dtype or isinstance(stored, NestedType) != isinstance(inferred, NestedType):
         return False
     if stored.shape is None or inferred.shape is None:
         return True

@@ -13,7 +13,20 @@ import numpy as np
 
 from bolt_numba.errors import DTypeError
 from bolt_numba.ops.registry import Op, fresh_dim, op, result_tuple, want_dtype
-from bolt_numba.types import BOOL, I64, Array, Dim, Shape, TensorType, dtype_name
+from bolt_numba.types import (
+    BOOL,
+    I64,
+    Array,
+    Dim,
+    NestedType,
+    OptionalType,
+    SequenceType,
+    Shape,
+    TensorType,
+    dtype_name,
+    optional_of,
+    sequence_of,
+)
 
 if TYPE_CHECKING:  # operators know nothing of graphs at run time
     from bolt_numba.ir.graph import Graph
@@ -53,15 +66,28 @@ def _agreed(a: Dim, b: Dim) -> Dim:
     return a if a == b else fresh_dim("branch")
 
 
-def _joined(owner: Op, a: TensorType, b: TensorType) -> TensorType:
+def joined(what: str, a: TensorType, b: TensorType) -> TensorType:
     """What is true of both types; raises DTypeError."""
+    if isinstance(a, NestedType) or isinstance(b, NestedType):
+        return _joined_nested(what, a, b)
     if a.dtype != b.dtype:
         got = f"{dtype_name(a.dtype)} and {dtype_name(b.dtype)}"
-        raise DTypeError(f"{owner.name}: dtypes of one result: got {got}, wanted the same")
+        raise DTypeError(f"{what}: dtypes of one result: got {got}, wanted the same")
     shape: Shape | None = None
     if a.shape is not None and b.shape is not None and len(a.shape) == len(b.shape):
         shape = tuple(_agreed(x, y) for x, y in zip(a.shape, b.shape, strict=True))
     return TensorType(a.dtype, shape)
+
+
+def _joined_nested(what: str, a: TensorType, b: TensorType) -> TensorType:
+    if isinstance(a, OptionalType) or isinstance(b, OptionalType):
+        inner = [t.element if isinstance(t, OptionalType) else t for t in (a, b)]
+        return optional_of(joined(what, *inner))
+    if isinstance(a, SequenceType) and isinstance(b, SequenceType):
+        return sequence_of(joined(what, a.element, b.element))
+    if a != b:
+        raise DTypeError(f"{what}: types of one result: got {a} and {b}, wanted the same")
+    return a
 
 
 def _stacked(arrays: Sequence[Array], like: TensorType, axis: int = 0) -> Array:
@@ -96,8 +122,8 @@ class If(ControlFlow):
         first, second = ([v.type for v in branch.outputs] for branch in branches)
         if cond.known is not None:
             taken = first if cond.known.reshape(-1)[0] else second
-            return tuple(TensorType(t.dtype, t.shape) for t in taken)
-        return tuple(_joined(self, a, b) for a, b in zip(first, second, strict=True))
+            return tuple(t.with_value(None) for t in taken)
+        return tuple(joined(self.name, a, b) for a, b in zip(first, second, strict=True))
 
     def execute(self, args: Sequence[Any], run: Run) -> Sequence[Any]:
         return run(self.then_branch if args[0].reshape(-1)[0] else self.else_branch, args[1:])
@@ -121,7 +147,8 @@ class Loop(ControlFlow):
         wanted = len(self.body.inputs) - 2
         if len(values) != wanted:
             raise self.fail("operands after trip_count and cond", len(values), wanted)
-        last = [_joined(self, a, b) for a, b in zip(values[: self.carried], inner[1 : 1 + self.carried], strict=True)]
+        pairs = zip(values[: self.carried], inner[1 : 1 + self.carried], strict=True)
+        last = [joined(self.name, a, b) for a, b in pairs]
         scanned = inner[1 + self.carried :]
         return (*last, *(_scan_type(t, fresh_dim("trips"), 0) for t in scanned))
 
@@ -171,7 +198,7 @@ class Scan(ControlFlow):
         if len(values) != len(self.body.inputs):
             raise self.fail("operands", len(values), len(self.body.inputs))
         inner = [v.type for v in self.body.outputs]
-        last = [_joined(self, a, b) for a, b in zip(values[: self.states], inner[: self.states], strict=True)]
+        last = [joined(self.name, a, b) for a, b in zip(values[: self.states], inner[: self.states], strict=True)]
         first = values[self.states]
         length = fresh_dim("trips") if first.shape is None else first.shape[self._axis(self.input_axes, 0)]
         results = inner[self.states :]

@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
-import ml_dtypes
 import numpy as np
 
 from bolt_numba.errors import DTypeError
+from bolt_numba.ops.conversion import cast
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import broadcast_shapes
 from bolt_numba.types import (
@@ -200,7 +200,12 @@ def _mod(o: Any, x: Array, y: Array) -> Array:
 
 
 def _shift(o: Any, x: Array, y: Array) -> Array:
-    return np.left_shift(x, y) if o.direction == "LEFT" else np.right_shift(x, y)
+    """Arithmetic shift; by less than 0 or by the width and more only the sign is left, and only of a right shift."""
+    beyond = (y < 0) | (y >= 8 * x.dtype.itemsize)
+    safe = np.where(beyond, y.dtype.type(0), y)
+    if o.direction == "LEFT":
+        return np.where(beyond, x.dtype.type(0), np.left_shift(x, safe))
+    return np.where(beyond, -(x < 0).astype(x.dtype), np.right_shift(x, safe))
 
 
 def _equal_dims(a: Any, b: Any) -> bool:
@@ -264,36 +269,24 @@ class _Select(_Mixed):
 
 
 class _Convert(_Mixed):
-    """Cast: any number to any other."""
+    """Cast: any number to any other, and to or from strings."""
 
     to: AnyDType
+    saturate: bool
+    round_mode: str
 
     def result_dtype(self, *dtypes: AnyDType) -> AnyDType:
         for what, dtype in (("operand 0", dtypes[0]), ("the result", self.to)):
-            if dtype.kind in "OSU":
+            if dtype.kind in "SU":
                 raise DTypeError(f"Cast: dtype of {what}: got {dtype_name(dtype)}, wanted a number")
         return self.to
 
 
 def _cast(o: Any, x: Array) -> Array:
-    """ONNX Cast: floats truncate to integers, saturate to float8, round to nearest even otherwise."""
-    to = np.dtype(o.to)
-    if x.dtype == STRING:  # shape arithmetic: integers and symbols
-        if to.kind not in "iu":
-            raise ValueError(f"a symbol has no value as {dtype_name(to)}")
-        return x
-    if x.dtype == to:
-        return x.copy()
-    if to == BOOL:
-        return np.asarray(x != 0)
-    if to.name.startswith("float8") or to.name.startswith("float4"):
-        top = float(ml_dtypes.finfo(to).max)  # type: ignore[no-untyped-call]
-        return np.clip(x.astype(F32), -top, top).astype(to)
-    if to.name in ("int4", "uint4", "int2", "uint2") or (x.dtype.name in ("int4", "uint4", "int2", "uint2")):
-        return x.astype(I8 if to.kind != "f" or to.name == "bfloat16" else F32).astype(to)
-    return x.astype(to)
+    return cast(x, np.dtype(o.to), o.saturate, o.round_mode)
 
 
+_CONVERT: dict[str, Any] = {"to": np.dtype, "saturate": True, "round_mode": "up"}
 _SQRT_HALF = math.sqrt(0.5)
 _WITH_BOOL = (*NUMERIC, BOOL)
 
@@ -386,7 +379,7 @@ Not = pointwise("Not", "not x", np.logical_not, dtypes=(BOOL,))
 BitwiseNot = pointwise("BitwiseNot", "~x", np.invert, dtypes=INTS)
 IsNaN = pointwise("IsNaN", "x != x", np.isnan, result="bool")
 IsInf = pointwise("IsInf", _isinf_text, _isinf, result="bool", detect_negative=True, detect_positive=True)
-Cast = pointwise("Cast", "cast(x)", _cast, dtypes=_WITH_BOOL, on_symbols=True, base=_Convert, to=np.dtype)
+Cast = pointwise("Cast", "cast(x)", _cast, dtypes=_WITH_BOOL, on_symbols=True, base=_Convert, **_CONVERT)
 
 # Binary.
 Add = pointwise("Add", "x + y", np.add, arity=2, dtypes=NUMERIC, on_symbols=True)
@@ -414,7 +407,7 @@ BitShift = pointwise(
     lambda o: "x << y" if o.direction == "LEFT" else "x >> y",
     _shift,
     arity=2,
-    dtypes=UNSIGNED,
+    dtypes=INTS,
     direction="LEFT",
 )
 Where = pointwise("Where", "where(x, y, z)", np.where, arity=3, dtypes=(BOOL,), on_symbols=True, base=_Select)

@@ -94,7 +94,10 @@ def reserve_dims(number: int) -> None:
 
 
 def result_tuple(result: Any) -> tuple[Any, ...]:
-    """`infer` and `reference` may return one thing or several; always several here."""
+    """`infer` and `reference` may return one thing or several; always several here.
+
+    A result that is itself a list comes as a tuple of one.
+    """
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 

@@ -43,16 +43,16 @@ def _objects(dims: Sequence[Dim], shape: Dims) -> Array:
 
 @op("Identity")
 class Identity(Op):
-    """y = x.  Source: ONNX Identity-25 (tensors only)."""
+    """y = x, also a sequence or an optional.  Source: ONNX Identity-25."""
 
     is_view = True
     on_symbols = True
 
     def infer(self, x: TensorType) -> TensorType:
-        return TensorType(x.dtype, x.shape, x.quant, x.value)
+        return x
 
-    def reference(self, x: Array) -> Array:
-        return x.copy()
+    def reference(self, x: Any) -> Any:
+        return x.copy() if isinstance(x, np.ndarray) else (x,)
 
 
 @op("Reshape")

@@ -19,7 +19,7 @@ from bolt_numba.ops.pointwise import Cast, Mul
 from bolt_numba.ops.registry import result_tuple
 from bolt_numba.ops.shape import ConstantOfShape, Expand
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule
-from bolt_numba.types import Array
+from bolt_numba.types import Array, NestedType
 
 MIB = 1 << 20
 ALWAYS = 64 * MIB
@@ -49,6 +49,8 @@ class FoldConstant:
         if node.op.has_side_state or graph_attributes(node.op) or not node.inputs:
             return None
         if any(v is not None and v.const is None for v in node.inputs):
+            return None
+        if any(isinstance(v.type, NestedType) for v in node.outputs):
             return None
         arrays = [None if v is None else v.const for v in node.inputs]
         if _narrow_table(node):

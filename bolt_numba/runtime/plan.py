@@ -22,7 +22,7 @@ from bolt_numba.ops.control import ControlFlow, If
 from bolt_numba.runtime.memory import MemoryPlan, plan_memory
 from bolt_numba.runtime.program import Program, build_program
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
-from bolt_numba.types import Array, TensorType, type_of
+from bolt_numba.types import Array, NestedType, TensorType, only_in_python, type_of
 
 SMALL = 64
 """Elements up to which an input that decides shapes is planned per value."""
@@ -59,7 +59,7 @@ class MakerContext:
 
 @dataclass(eq=False, slots=True)
 class Cut:
-    """Where a plan ends because a shape depends on data.
+    """Where a plan ends because a shape depends on data, or a value is no number.
 
     node: runs by reference (or, an If, by its branch); reads: its operands; rest: what runs afterwards.
     """
@@ -99,6 +99,11 @@ class Region:
     plans: dict[Hashable, Plan] = field(default_factory=dict)
     by_value: frozenset[int] = frozenset()
 
+    @property
+    def is_nested(self) -> bool:
+        """Whether an input may be a list, a dictionary or None."""
+        return any(isinstance(v.type, NestedType) for v in self.inputs)
+
     def __post_init__(self) -> None:
         self.by_value = frozenset(self._deciding_inputs())
 
@@ -121,7 +126,8 @@ class Region:
             if isinstance(node.op, If):
                 wanted |= _deciding_captures(node, self)
         for position, value in enumerate(self.inputs):
-            if id(value) in wanted and (value.type.dtype.kind in "iub" or value.type.shape in ((), (1,))):
+            small = value.type.dtype.kind in "iub" or value.type.shape in ((), (1,))
+            if id(value) in wanted and small and not only_in_python(value.type):
                 yield position
 
 
@@ -218,7 +224,8 @@ class Planner:
             for value, t, known in zip(node.outputs, types, knowns, strict=True):
                 self.slots[id(value)] = Slot(value.name, t, CONST, const=known)
             return
-        if isinstance(node.op, ControlFlow) or not all(t.is_static for t in types):
+        python = any(map(only_in_python, (*types, *(s.type for s in ins if s is not None))))
+        if python or isinstance(node.op, ControlFlow) or not all(t.is_static for t in types):
             self._make_cut(node, ins, queue)
             return
         outs = [Slot(v.name, t, TEMP) for v, t in zip(node.outputs, types, strict=True)]

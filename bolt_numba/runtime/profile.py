@@ -127,7 +127,7 @@ def _timed_plan(prepared: Prepared, arrays: Sequence[Array], threads: int) -> tu
     context = Context(program)
     outputs: list[Any] = [None if e is None else np.empty(*e) for e in prepared.empties]
     context.bind(
-        [pointer(a) for a in arrays], [0 if o is None else pointer(o) for o in outputs]
+        [prepared.address(a) for a in arrays], [0 if o is None else pointer(o) for o in outputs]
     )
     seconds = [0.0] * len(plan.jobs)
     for segment, call in zip(program.segments, context.calls, strict=True):

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.interpret import as_value
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.registry import result_tuple
 from bolt_numba.runtime.plan import SMALL, Cut, MakerContext, Packs, Plan, Planner, Region, region_of
 from bolt_numba.runtime.program import Context, pointer
 from bolt_numba.runtime.slots import INPUT, TEMP
 from bolt_numba.runtime.threads import run_native
-from bolt_numba.types import Array, TensorType
+from bolt_numba.types import Array, NestedType, TensorType, only_in_python
 
 MAX_PLANS = 32
 """Plans kept per region, the least recently used one goes first."""
@@ -26,13 +27,19 @@ MAX_IDLE_CONTEXTS = 4
 class Prepared:
     """A plan with its idle contexts and, after a cut, the runner of what follows."""
 
-    __slots__ = ("empties", "idle", "plain", "plan", "rest")
+    __slots__ = ("address", "empties", "idle", "plain", "plan", "rest")
 
-    def __init__(self, plan: Plan, rest: Runner | None) -> None:
+    def __init__(self, plan: Plan, rest: Runner | None, nested: bool) -> None:
         self.plan, self.rest = plan, rest
+        self.address = _pointer_if_array if nested else pointer
         self.idle: list[Context] = []
         self.empties = [(s.type.dims, s.type.dtype) if s.kind == TEMP else None for s in plan.results]
         self.plain = all(e is not None for e in self.empties)
+
+
+def _pointer_if_array(value: Any) -> int:
+    """No kernel reads what is no array, so any address will do for it."""
+    return pointer(value) if isinstance(value, np.ndarray) else 0
 
 
 class Runner:
@@ -44,9 +51,14 @@ class Runner:
         self.lock = threading.Lock()
         self.bodies: dict[int, Runner] = {}
         self.by_value = sorted(region.by_value)
+        self.nested = region.is_nested
 
-    def key(self, arrays: Sequence[Array]) -> Hashable:
-        shapes = tuple([a.shape for a in arrays])
+    def key(self, arrays: Sequence[Any]) -> Hashable:
+        shapes: Hashable
+        if self.nested:
+            shapes = tuple([a.shape if isinstance(a, np.ndarray) else None for a in arrays])
+        else:
+            shapes = tuple([a.shape for a in arrays])
         if not self.by_value:
             return shapes
         return shapes, tuple([a.tobytes() if a.size <= SMALL else None for a in (arrays[i] for i in self.by_value)])
@@ -70,13 +82,16 @@ class Runner:
         return found
 
     def _plan(self, arrays: Sequence[Array]) -> Prepared:
-        types = []
+        types: list[TensorType] = []
         for index, (array, value) in enumerate(zip(arrays, self.region.inputs, strict=True)):
+            if isinstance(value.type, NestedType):
+                types.append(value.type)
+                continue
             deciding = index in self.region.by_value and array.size <= SMALL
             types.append(TensorType(value.type.dtype, array.shape, value=array.copy() if deciding else None))
         plan = Planner(self.region, MakerContext(self.threads, self.packs)).plan(types)
         rest = Runner(plan.cut.rest, self.threads, self.packs) if plan.cut is not None else None
-        return Prepared(plan, rest)
+        return Prepared(plan, rest, self.nested)
 
     def run(self, arrays: Sequence[Array], targets: Sequence[Array | None] | None = None) -> list[Array]:
         """Outputs for these inputs (C-contiguous, of the declared dtypes).
@@ -104,16 +119,21 @@ class Runner:
             outs = tuple(op.execute(args, lambda graph, inputs: self._inner(graph).run(inputs)))
         else:
             outs = result_tuple(op.reference(*args))
-        return [
-            np.ascontiguousarray(o) if o.ndim else np.asarray(o)
-            for o in (np.asarray(x, v.type.dtype) for x, v in zip(outs, cut.node.outputs, strict=True))
-        ]
+        return [_dense(x, v.type) for x, v in zip(outs, cut.node.outputs, strict=True)]
 
     def _inner(self, graph: Graph) -> Runner:
         runner = self.bodies.get(id(graph))
         if runner is None:
             runner = self.bodies.setdefault(id(graph), Runner(region_of(graph), self.threads, self.packs))
         return runner
+
+
+def _dense(result: Any, wanted: TensorType) -> Any:
+    """A result as what regions take: a contiguous array, or a Python value by its type."""
+    if only_in_python(wanted):
+        return as_value(result, wanted)
+    array = np.asarray(result, wanted.dtype)
+    return np.ascontiguousarray(array) if array.ndim else array
 
 
 def run_plan(
@@ -133,7 +153,8 @@ def run_plan(
         context = prepared.idle.pop()
     except IndexError:
         context = Context(plan.program)
-    context.bind([pointer(a) for a in arrays], addresses)
+    address_of = prepared.address
+    context.bind([address_of(a) for a in arrays], addresses)
     for segment, address in zip(plan.program.segments, context.addresses, strict=True):
         if segment.last > segment.first:
             run_native(address, threads, segment.parallel)
@@ -150,6 +171,9 @@ def finish(plan: Plan, arrays: Sequence[Array], outputs: list[Any]) -> list[Arra
         if slot.kind == TEMP:
             continue
         source = arrays[slot.index] if slot.kind == INPUT else slot.const
+        if isinstance(slot.type, NestedType):
+            outputs[index] = source
+            continue
         assert source is not None, slot.kind
         if outputs[index] is None:
             outputs[index] = source if plan.cut is not None else np.array(source).reshape(slot.type.dims)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import onnx
@@ -71,8 +72,8 @@ def _shapeless(t: TensorType) -> TensorType:
 def _stable(b: NodeBuilder, taken: TensorType, given: TensorType) -> TensorType:
     """What is true of a carried value before and after an iteration."""
     if isinstance(taken, NestedType) or isinstance(given, NestedType):
-        both = joined(Loop(Graph(), 0), taken, given)
-        return taken if agree(taken, both, set()) and _is_open(taken) else both
+        both = joined(Loop.name, taken, given)
+        return taken if both == taken else _shapeless(both)
     if taken.dtype != given.dtype:
         raise b.invalid("dtype of a carried value", dtype_name(given.dtype), dtype_name(taken.dtype))
     if taken.shape is None or given.shape is None or len(taken.shape) != len(given.shape):
