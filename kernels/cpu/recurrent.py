@@ -57,6 +57,19 @@ def products4(a, b, c, d, x, n, w):
 
 
 @inline
+def products4x2(a, b, c, d, e, f, g, h, x, step, n, w):
+    """`products4` for two rows of numbers, ``step`` bytes apart."""
+    for _ in range(n):
+        v, u = splat(load_f32(x)), splat(load_f32(x + step))
+        w0, w1, w2, w3 = vload(w), vload(w + BYTES), vload(w + 2 * BYTES), vload(w + 3 * BYTES)
+        a, b, c, d = fma(v, w0, a), fma(v, w1, b), fma(v, w2, c), fma(v, w3, d)
+        e, f, g, h = fma(u, w0, e), fma(u, w1, f), fma(u, w2, g), fma(u, w3, h)
+        x += 4
+        w += 4 * BYTES
+    return a, b, c, d, e, f, g, h
+
+
+@inline
 def products3(a, b, c, x, n, w):
     for _ in range(n):
         v = splat(load_f32(x))
@@ -124,35 +137,51 @@ states.  begin, end: the steps of this call.
 """
 
 
+@inline
+def lstm_finish(p, t, c, y, state, j, gi, go, gf, gc):
+    """Store the new cell and output of block ``j``."""
+    n = min(p.hidden - j * LANES, LANES)
+    cell = vsigmoid(gf) * vload_n(c + j * BYTES, n) + vsigmoid(gi) * vtanh(gc)
+    out = vsigmoid(go) * vtanh(cell)
+    vstore_n(p.last_c + state + j * BYTES, cell, n)
+    vstore_n(y + j * BYTES, out, n)
+    if t == p.steps - 1:
+        vstore_n(p.last_h + state + j * BYTES, out, n)
+
+
 @native(fastmath=None, **_FIELDS, c0=PTR, last_c=PTR)
 def lstm_walk(p, tid, nthreads):
-    """Gates in the order input, output, forget, cell."""
+    """Gates in the order input, output, forget, cell; two sequences of a batch at a time share the weights."""
     first, last, j0, j1 = share(p, tid, nthreads)
     hidden, inputs, blocks = p.hidden, p.inputs, ceil_div(p.hidden, LANES)
-    for unit in range(first, last):
+    unit = first
+    while unit < last:
         d, b = unit // p.batch, unit % p.batch
+        pair = b + 1 < p.batch and unit + 1 < last
         state = d * p.sd + b * p.sb
         for t in range(p.begin, p.end):
             time, back = moment(p, d, t)
-            y = p.y + time * p.yt + d * p.yd + b * p.yb
-            h = p.h0 + state if t == 0 else y + back * p.yt
+            x, y = p.x + time * p.xt + b * p.xb, p.y + time * p.yt + d * p.yd + b * p.yb
+            h, h_step = (p.h0 + state, p.sb) if t == 0 else (y + back * p.yt, p.yb)
             c = p.c0 + state if t == 0 else p.last_c + state
             start = p.start + d * p.pd + time * p.pt + b * p.pb
             for j in range(j0, j1):
                 at = start + j * 4 * BYTES
+                w, r = p.w + (d * blocks + j) * inputs * 4 * BYTES, p.r + (d * blocks + j) * hidden * 4 * BYTES
                 gi, go, gf, gc = vload(at), vload(at + BYTES), vload(at + 2 * BYTES), vload(at + 3 * BYTES)
-                if p.fused:
-                    w = p.w + (d * blocks + j) * inputs * 4 * BYTES
-                    gi, go, gf, gc = products4(gi, go, gf, gc, p.x + time * p.xt + b * p.xb, inputs, w)
-                r = p.r + (d * blocks + j) * hidden * 4 * BYTES
-                gi, go, gf, gc = products4(gi, go, gf, gc, h, hidden, r)
-                n = min(hidden - j * LANES, LANES)
-                cell = vsigmoid(gf) * vload_n(c + j * BYTES, n) + vsigmoid(gi) * vtanh(gc)
-                out = vsigmoid(go) * vtanh(cell)
-                vstore_n(p.last_c + state + j * BYTES, cell, n)
-                vstore_n(y + j * BYTES, out, n)
-                if t == p.steps - 1:
-                    vstore_n(p.last_h + state + j * BYTES, out, n)
+                if pair:
+                    at += p.pb
+                    hi, ho, hf, hc = vload(at), vload(at + BYTES), vload(at + 2 * BYTES), vload(at + 3 * BYTES)
+                    if p.fused:
+                        gi, go, gf, gc, hi, ho, hf, hc = products4x2(gi, go, gf, gc, hi, ho, hf, hc, x, p.xb, inputs, w)
+                    gi, go, gf, gc, hi, ho, hf, hc = products4x2(gi, go, gf, gc, hi, ho, hf, hc, h, h_step, hidden, r)
+                    lstm_finish(p, t, c + p.sb, y + p.yb, state + p.sb, j, hi, ho, hf, hc)
+                else:
+                    if p.fused:
+                        gi, go, gf, gc = products4(gi, go, gf, gc, x, inputs, w)
+                    gi, go, gf, gc = products4(gi, go, gf, gc, h, hidden, r)
+                lstm_finish(p, t, c, y, state, j, gi, go, gf, gc)
+        unit += 2 if pair else 1
 
 
 @inline
@@ -309,7 +338,9 @@ class Layer:
 def _accepts(op: Any, ins: Types) -> bool:
     x, w, r, b, lengths, *rest = (*ins, *(None,) * 8)[:8]
     given = [t for t in ins if t is not None]
-    if x is None or w is None or r is None or lengths is not None or not all(t.is_static for t in given):
+    if x is None or w is None or r is None or not all(t.is_static for t in given):
+        return False
+    if lengths is not None and (lengths.known is None or (lengths.known != x.dims[op.layout]).any()):
         return False
     if x.dtype != F32 or not x.size or any(t is not None and t.known is None for t in (w, r, b)):
         return False
@@ -380,7 +411,8 @@ def _walk(
         t_rows, b_rows = (layer.n, 1) if op.layout == 0 else (1, layer.t)
         args |= {"pt": t_rows * d * row, "pb": b_rows * d * row}
     weights = layer.h * row
-    if can_share and context.threads > 1 and weights >= SHARED_BYTES and layer.t <= SHARED_STEPS:
+    idle = d * layer.n < context.threads
+    if can_share and idle and weights >= SHARED_BYTES and layer.t <= SHARED_STEPS:
         return made + [Step(program, args | {"shared": 1, "begin": t, "end": t + 1}) for t in range(layer.t)]
     flops = layer.t * layer.n * d * (layer.h + (layer.i if fused else 0)) * layer.h * count
     return [*made, Step(program, args, d * layer.n > 1 and flops >= PARALLEL_FLOPS)]
@@ -394,14 +426,14 @@ def _state(layer: Layer, ins: Types, index: int) -> Argument:
 
 @kernel(LSTM, accepts=_accepts)
 def lstm(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """Default activations; no peepholes, clip, input_forget or sequence lengths; constant weights."""
+    """Default activations; no peepholes, clip or input_forget; whole sequences; constant weights."""
     state = _state(Layer.of(op, ins), ins, 6)
     return _walk(op, lstm_walk, ins, context, {"c0": state, "last_c": Out(2)}, range(4))
 
 
 @kernel(GRU, accepts=_accepts)
 def gru(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """Default activations; no clip or sequence lengths; constant weights."""
+    """Default activations; no clip; whole sequences; constant weights."""
     layer = Layer.of(op, ins)
     blocks = ceil_blocks(layer.h)
     if op.linear_before_reset:
@@ -421,5 +453,5 @@ def _reset_bias(b: Array) -> Array:
 
 @kernel(RNN, accepts=_accepts)
 def rnn(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """tanh; no clip or sequence lengths; constant weights."""
+    """tanh; no clip; whole sequences; constant weights."""
     return _walk(op, rnn_walk, ins, context, {}, range(1))
