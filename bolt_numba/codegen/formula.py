@@ -205,8 +205,11 @@ class _Scalar(_Translator):
         if kind in (ast.LShift, ast.RShift):
             bits = 8 * self.dtype.itemsize
             legal = f"{y} < {bits}" if self.dtype.kind == "u" else f"({y} >= 0) & ({y} < {bits})"
-            beyond = f"(-1 if {x} < 0 else 0)" if kind is ast.RShift and self.dtype.kind == "i" else "0"
-            return self.typed(f"({x} {_SYMBOLS[kind]} {y}) if {legal} else {beyond}")
+            name = dtype_name(self.dtype)  # numbers are typed: u64 and an untyped integer would meet as f64
+            beyond = f"{name}(0)"
+            if kind is ast.RShift and self.dtype.kind == "i":
+                beyond = f"({name}(-1) if {x} < 0 else {beyond})"
+            return self.typed(f"{name}({x} {_SYMBOLS[kind]} {y}) if {legal} else {beyond}")
         if kind is ast.Mod and not integer:
             raise UntranslatableError("remainder of floats")
         if BOOL in (a.dtype, b.dtype):
