@@ -56,7 +56,7 @@ BLOCK_FIELDS = 6
 
 def _variants() -> tuple[int, ...]:
     """Tile heights that are compiled: few, yet any count of rows is nearly a sum of tall ones."""
-    return (12, 10, 8, 7, 6, 4, 3, 2, 1) if MR == 12 else tuple(r for r in (8, 6, 5, 4, 3, 2, 1) if r <= MR)
+    return (12, 8, 6, 4, 3, 2, 1) if MR == 12 else tuple(r for r in (8, 6, 5, 4, 3, 2, 1) if r <= MR)
 
 
 VARIANTS = _variants()
