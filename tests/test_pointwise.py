@@ -201,6 +201,17 @@ def test_integers(dtype: Any) -> None:
         check(op, x)
 
 
+@pytest.mark.parametrize("dtype", [I64, U64], ids=str)
+def test_wide_integers_keep_every_bit(dtype: Any) -> None:
+    top = np.iinfo(dtype).max
+    x, y = np.array([top, top - 1, top // 3, 7], dtype), np.array([2, top - 2, 5, 0], dtype)
+    for op in (ops.Add(), ops.Sub(), ops.Mul(), ops.Div(), ops.Mod(), ops.Mod(fmod=True), ops.Max(), ops.Less()):
+        check(op, x, y)
+    for unary in (ops.Abs(), ops.Sign(), ops.Clip(3, int(top) - 3), ops.Cast(to=I64), ops.Cast(to=U64)):
+        check(unary, x)
+    check(ops.Where(), y > 3, x, y)
+
+
 @pytest.mark.parametrize("dtype", [U8, U16, U32, U64, I8, I64], ids=str)
 def test_bit_shift(dtype: Any) -> None:
     x, y = integers(dtype, 50), integers(dtype, 50)

@@ -201,7 +201,7 @@ class _Scalar(_Translator):
     def operation(self, kind: type, a: Term, b: Term) -> Term:
         x, y, integer = self.number(a), self.number(b), self.dtype.kind in "iu"
         if kind is ast.Div and integer:
-            return self.typed(f"integer_div({x}, {y})")
+            return self.typed(f"{x} // {y}" if self.dtype.kind == "u" else f"integer_div({x}, {y})")
         if kind in (ast.LShift, ast.RShift):
             bits = 8 * self.dtype.itemsize
             legal = f"{y} < {bits}" if self.dtype.kind == "u" else f"({y} >= 0) & ({y} < {bits})"
