@@ -18,20 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cpu import lang
 from bolt_numba.kernels.cpu.conv import accepts_conv
 from bolt_numba.kernels.cpu.epilogue import finish
 from bolt_numba.kernels.cpu.lang import (
-    BYTES,
-    LANES,
-    ceil_div,
-    fma,
-    rows_strided,
-    splat,
-    split,
-    tile_rank1_rows,
-    tile_store,
-    tile_zeros,
+    BYTES, LANES, call_kernel, ceil_div, fma, load_i64, rows_strided, splat, split, store_i64, tile_rank1_rows,
+    tile_store, tile_zeros, vload, vload_n, vmax, vmin, vstore, vstore_n,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.sweep import MR, PANEL, STEPS, VARIANTS, aligned_zeros
 from bolt_numba.kernels.jit import F32, I64, PTR, Native, inline, inline_source, native_source
@@ -59,9 +50,6 @@ work, v: workspace, ``work_step`` and ``v_step`` bytes to the next thread's · v
 between the planes of transformed inputs · m_plane: the same of products.
 phase: 1 transforms inputs, 2 multiplies and transforms back, 3 both · shared: 0 if threads divide the blocks, 1 if they
 divide the work of each · act: see `epilogue.Finish`."""
-
-
-WORDS = ("vload", "vload_n", "vstore", "vstore_n", "vmin", "vmax", "load_i64", "store_i64", "call_kernel")
 
 
 @inline
@@ -93,6 +81,19 @@ def before2(d0, d1, d2, d3):
 def after2(m0, m1, m2, m3):
     """A' m."""
     return m0 + m1 + m2, m1 - m2 + m3
+
+
+@inline
+def put(v, y, res, has_residual, n, lo, hi):
+    """Residual, clamp, store of n channels of one pixel."""
+    if n >= LANES:
+        if has_residual != 0:
+            v = v + vload(res)
+        vstore(y, vmin(splat(hi), vmax(splat(lo), v)))
+    else:
+        if has_residual != 0:
+            v = v + vload_n(res, n)
+        vstore_n(y, vmin(splat(hi), vmax(splat(lo), v)), n)
 
 
 def _product(mr: int) -> Any:
@@ -130,7 +131,8 @@ def {name}(p, tid, nthreads):
     across, down, top, left, tiles, blocks = p.across, p.down, p.top, p.left, p.tiles, p.blocks
     v_row, v_plane, m_plane, phase, shared = p.v_row, p.v_plane, p.m_plane, p.phase, p.shared
     table = p.work + p.work_step * tid
-    products_at, v_at = table + 8 * PLANES + 64 - 8 * PLANES % 64, p.v + p.v_step * tid
+    half = table + PLANES * 8
+    products_at, v_at = half + PLANES * BYTES, p.v + p.v_step * tid
     panels, vectors = ceil_div(k, PANEL), ceil_div(c, LANES)
     first, last = (0, blocks) if shared == 1 else split(blocks, tid, nthreads)
     for block in range(first, last):
@@ -180,58 +182,40 @@ def {name}(p, tid, nthreads):
 """
 
 
-def _tuple(prefix: str, indices: Sequence[str]) -> str:
-    return ", ".join(prefix + i for i in indices)
+def _names(prefix: str, count: int) -> str:
+    return ", ".join(f"{prefix}{i}" for i in range(count))
 
 
 def _before_text(size: int) -> list[str]:
-    """Load a tile, transform its columns, then its rows, store."""
-    side = range(size + 2)
-    lines = []
-    for b in side:
-        lines += [f"d{a}{b} = vload(load_i64(table + {8 * ((size + 2) * a + b)}) + skip)" for a in side]
-        column = [f"{a}{b}" for a in side]
-        lines.append(f"{_tuple('e', column)} = before({_tuple('d', column)})")
-    for a in side:
-        row = [f"{a}{b}" for b in side]
-        lines.append(f"{_tuple('f', row)} = before({_tuple('e', row)})")
-        for at in row:
-            lines += [f"vstore(v, f{at})", "v += v_plane"]
+    """Load and transform the columns of a tile, then transform its rows and store them."""
+    side = size + 2
+    lines = ["for b in range(SIDE):"]
+    lines += [f"    d{a} = vload(load_i64(table + 8 * b + {8 * side * a}) + skip)" for a in range(side)]
+    lines.append(f"    {_names('e', side)} = before({_names('d', side)})")
+    lines += [f"    vstore(half + BYTES * b + {side * a} * BYTES, e{a})" for a in range(side)]
+    lines.append("for a in range(SIDE):")
+    lines += [f"    d{b} = vload(half + SIDE * BYTES * a + {b} * BYTES)" for b in range(side)]
+    lines.append(f"    {_names('e', side)} = before({_names('d', side)})")
+    for b in range(side):
+        lines += [f"    vstore(v, e{b})", "    v += v_plane"]
     return lines
 
 
 def _after_text(size: int) -> list[str]:
-    """Load products, transform columns, then rows; bias, residual, clamp; store what lies inside the result."""
-    side, lines = range(size + 2), []
-    for b in side:
-        lines += [f"m{a}{b} = vload(m + {(size + 2) * a + b} * m_plane)" for a in side]
-        results = _tuple("s", [f"{a}{b}" for a in range(size)])
-        lines.append(f"{results} = after({_tuple('m', [f'{a}{b}' for a in side])})")
-    for a in range(size):
-        row = [f"{a}{b}" for b in range(size)]
-        indent = "    " if a else ""
-        if a:
-            lines.append(f"if {a} < height:")
-        lines.append(f"{indent}{_tuple('o', row)} = after({_tuple('s', [f'{a}{b}' for b in side])})")
-        for b in range(size):
-            lines += [indent + line for line in _store_text(a, b)]
+    """Load products and transform their columns, then their rows; bias, residual, clamp; store what is inside."""
+    side = size + 2
+    lines = ["for b in range(SIDE):"]
+    lines += [f"    d{a} = vload(m + m_plane * b + {side * a} * m_plane)" for a in range(side)]
+    lines.append(f"    {_names('r', size)} = after({_names('d', side)})")
+    lines += [f"    vstore(half + BYTES * b + {side * a} * BYTES, r{a})" for a in range(size)]
+    lines.append("for a in range(height):")
+    lines += [f"    d{b} = vload(half + SIDE * BYTES * a + {b} * BYTES)" for b in range(side)]
+    lines.append(f"    {_names('r', size)} = after({_names('d', side)})")
+    for b in range(size):
+        guard = f"if {b} < width: " if b else ""
+        lines.append(f"    {guard}put(r{b} + add, y + {b} * yp, res + {b} * rp, res_all, n, lo, hi)")
+    lines += ["    y += ow * yp", "    res += ow * rp"]
     return lines
-
-
-def _store_text(a: int, b: int) -> list[str]:
-    place = f"({a} * ow + {b})"
-    lines = [
-        f"o = o{a}{b} + add",
-        "if n >= LANES:",
-        "    if res_all != 0:",
-        f"        o = o + vload(res + {place} * rp)",
-        f"    vstore(y + {place} * yp, vmin(splat(hi), vmax(splat(lo), o)))",
-        "else:",
-        "    if res_all != 0:",
-        f"        o = o + vload_n(res + {place} * rp, n)",
-        f"    vstore_n(y + {place} * yp, vmin(splat(hi), vmax(splat(lo), o)), n)",
-    ]
-    return [f"if {b} < width:", *("    " + line for line in lines)] if b else lines
 
 
 @cache
@@ -243,11 +227,12 @@ def winograd_kernel(size: int) -> Native:
         before="\n".join(" " * 20 + line for line in _before_text(size)),
         after="\n".join(" " * 24 + line for line in _after_text(size)),
     )
-    words = {w: getattr(lang, w) for w in WORDS}
     before, after = (before4, after4) if size == 4 else (before2, after2)
     return native_source(
-        body, name, FIELDS, SIZE=size, SIDE=size + 2, PLANES=(size + 2) ** 2, LANES=LANES, PANEL=PANEL, splat=splat,
-        ceil_div=ceil_div, split=split, products=_products(), before=before, after=after, **words,
+        body, name, FIELDS, SIZE=size, SIDE=size + 2, PLANES=(size + 2) ** 2, LANES=LANES, BYTES=BYTES,
+        PANEL=PANEL, put=put,
+        before=before, after=after, products=_products(), ceil_div=ceil_div, split=split, load_i64=load_i64,
+        store_i64=store_i64, vload=vload, vstore=vstore, call_kernel=call_kernel,
     )  # fmt: skip
 
 
@@ -347,7 +332,7 @@ def steps(size: int, op: Any, ins: Types, outs: Sequence[TensorType], context: C
     threads = context.threads if parallel else 1
     b = choose_blocks(size, images * down * across, c, k, threads)
     planes = (size + 2) ** 2
-    work_step = 8 * planes + 64 + planes * b.m_plane
+    work_step = planes * (8 + BYTES + b.m_plane)
     v_step = 0 if b.shared else planes * b.v_plane
     bias_at = zero_row(-(-k // PANEL) * PANEL)
     if bias is not None and bias.known is not None:
