@@ -1,0 +1,109 @@
+"""Geometry of data movement, and kernels that share small work among threads as they share large work."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from bolt_numba.kernels.cpu import copy, gather, move, pool, quantize, recurrent, resize, take, transpose
+from bolt_numba.kernels.cpu.strides import (
+    Move,
+    broadcast_move,
+    place_move,
+    run_on_arrays,
+    slice_move,
+    tile_move,
+    transpose_move,
+)
+from bolt_numba.kernels.registry import Entry
+from bolt_numba.ops.gather import Gather
+from bolt_numba.ops.shape import Transpose
+from bolt_numba.types import Array
+from tests.harness import plan, run_kernel
+from tests.test_kernels import ENTRIES, name_of, taken_cases
+
+MODULES = (copy, gather, move, pool, quantize, recurrent, resize, take, transpose)
+OWN = [e for e in ENTRIES if e.make.__module__ in {m.__name__ for m in MODULES}]
+X = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
+
+
+def moved(m: Move, x: Array, shape: Sequence[int]) -> Array:
+    out = np.zeros(int(np.prod(shape)) * x.itemsize, np.uint8)
+    run_on_arrays(m, np.ascontiguousarray(x).reshape(-1).view(np.uint8), out)
+    return out.view(x.dtype).reshape(tuple(shape))
+
+
+@pytest.mark.parametrize("perm", list(itertools.permutations(range(4))))
+def test_transpose_moves(perm: tuple[int, ...]) -> None:
+    np.testing.assert_array_equal(
+        moved(transpose_move(X.shape, perm, 4), X, X.transpose(perm).shape), X.transpose(perm)
+    )
+
+
+def test_other_moves() -> None:
+    wide = np.broadcast_to(X[:, :1], (7, 2, 3, 4, 5))
+    np.testing.assert_array_equal(moved(broadcast_move((2, 1, 4, 5), wide.shape, 4), X[:, :1], wide.shape), wide)
+    tiled = np.tile(X, (2, 1, 3, 2))
+    np.testing.assert_array_equal(moved(tile_move(X.shape, (2, 1, 3, 2), 4), X, tiled.shape), tiled)
+    part = X[::-1, 2:0:-2, 1:, ::2]
+    np.testing.assert_array_equal(
+        moved(slice_move(X.shape, (1, 2, 1, 0), (-1, -2, 1, 2), part.shape, 4), X, part.shape), part
+    )
+    placed = moved(place_move((2, 3, 4, 5), 2, 1, 7, 4), X, (2, 3, 7, 5))
+    np.testing.assert_array_equal(placed[:, :, 1:5], X)
+    assert not placed[:, :, 0].any()
+    assert not placed[:, :, 5:].any()
+
+
+@pytest.mark.parametrize(
+    ("shape", "perm", "axes"),
+    [
+        ((1, 3, 224, 224), (0, 2, 3, 1), 2),  # NCHW to NHWC: a matrix
+        ((1, 128, 12, 64), (0, 2, 1, 3), 2),  # heads: rows of 64
+        ((4, 1, 5, 6), (1, 0, 3, 2), 3),
+        ((2, 3, 4, 5), (0, 1, 2, 3), 0),  # one block
+        ((2, 3, 4, 5), (2, 3, 0, 1), 2),
+    ],
+)
+def test_axes_collapse(shape: tuple[int, ...], perm: tuple[int, ...], axes: int) -> None:
+    assert len(transpose_move(shape, perm, 4).axes) == axes
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No work is too small for two threads."""
+    for module in MODULES:
+        for name in vars(module):
+            if name.startswith(("PARALLEL_", "SHARED_BYTES")):
+                monkeypatch.setattr(module, name, 0)
+
+
+@pytest.mark.usefixtures("shared")
+@pytest.mark.parametrize("entry", OWN, ids=name_of)
+def test_threads_share_small_work(entry: Entry) -> None:
+    assert taken_cases(entry, 40), f"{name_of(entry)} accepted no case"
+
+
+@pytest.mark.usefixtures("shared")
+def test_steps_are_shared() -> None:
+    planned = plan(Transpose((1, 0)), [np.zeros((33, 50), np.float32)])
+    assert planned is not None
+    assert all(step.parallel for step in planned.steps)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_gather_stays_inside(axis: int) -> None:
+    wild = np.array([2**62, -(2**63), 7, -8, 1, -1])
+    (got,) = run_kernel(Gather(axis), [np.ones((5, 5), np.float32), wild], constant=[False, False])
+    np.testing.assert_array_equal(got.any(axis=1 - axis), [False, False, False, False, True, True])
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2", "f4", "f8"])
+@pytest.mark.parametrize("shape", [(3, 70), (70, 3), (2, 33), (65, 4), (40, 41), (129, 17), (5, 20), (1100, 19)])
+def test_matrix_transposes(shape: tuple[int, int], dtype: str) -> None:
+    x = np.random.default_rng(1).integers(0, 200, shape).astype(dtype)
+    (got,) = run_kernel(Transpose((1, 0)), [x])
+    np.testing.assert_array_equal(got, x.T)
