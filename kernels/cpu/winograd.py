@@ -21,8 +21,25 @@ import numpy as np
 from bolt_numba.kernels.cpu.conv import accepts_conv
 from bolt_numba.kernels.cpu.epilogue import finish
 from bolt_numba.kernels.cpu.lang import (
-    BYTES, LANES, call_kernel, ceil_div, fma, load_i64, rows_strided, splat, split, store_i64, tile_rank1_rows,
-    tile_store, tile_zeros, vload, vload_n, vmax, vmin, vstore, vstore_n,
+    BYTES,
+    LANES,
+    call_kernel,
+    ceil_div,
+    fma,
+    load_i64,
+    rows_strided,
+    splat,
+    split,
+    store_i64,
+    tile_rank1_rows,
+    tile_store,
+    tile_zeros,
+    vload,
+    vload_n,
+    vmax,
+    vmin,
+    vstore,
+    vstore_n,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.sweep import MR, PANEL, STEPS, VARIANTS, aligned_zeros
 from bolt_numba.kernels.jit import F32, I64, PTR, Native, inline, inline_source, native_source
