@@ -56,7 +56,7 @@ PANEL = VECTORS * LANES
 """Columns of a register tile."""
 FEW = 4
 """Queries up to which packing keys and values does not pay."""
-PARALLEL = 1 << 16
+PARALLEL = 1 << 19
 """Multiplications from which a second thread pays."""
 
 

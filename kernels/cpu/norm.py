@@ -46,7 +46,7 @@ from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import F32 as F32_TYPE
 from bolt_numba.types import TensorType
 
-PARALLEL = 1 << 15
+PARALLEL = 1 << 16
 """Elements from which a second thread pays."""
 
 

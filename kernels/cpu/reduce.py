@@ -27,7 +27,7 @@ FOLD = 64
 """Vectors that one partial result takes in."""
 CHUNK = 16384
 """A quarter of the elements from which a single line is folded in parts."""
-PARALLEL_BYTES = 1 << 18
+PARALLEL_BYTES = 1 << 20
 """Bytes read from which a second thread pays."""
 
 

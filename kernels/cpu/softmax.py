@@ -42,7 +42,7 @@ from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import F32, I32, TensorType, dtype_name
 from bolt_numba.types import I64 as I64_TYPE
 
-PARALLEL = 1 << 14
+PARALLEL = 1 << 15
 """Elements from which a second thread pays: each costs an exponential or two comparisons."""
 
 
@@ -238,7 +238,7 @@ def arg_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -
     made = generated(text, name, x=PTR, y=PTR, outer=I64, n=I64, inner=I64, blocks=I64)
     blocks = 1 if inner == 1 else -(-inner // LANES)
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "outer": outer, "n": n, "inner": inner, "blocks": blocks}
-    return [Step(made, args, outer * n * inner > 4 * PARALLEL and outer * blocks > 1)]
+    return [Step(made, args, outer * n * inner > 2 * PARALLEL and outer * blocks > 1)]
 
 
 # --------------------------------------------------------------------------------------------------------- running sums
@@ -290,7 +290,7 @@ def cumsum(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     made = generated(_cumsum_text(dtype), f"cumsum_{dtype}", **fields)
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "outer": outer, "n": n, "inner": inner}
     args |= {"step": -inner if op.reverse else inner, "exclusive": int(op.exclusive)}
-    return [Step(made, args, outer * n * inner > 4 * PARALLEL and outer * inner > 1)]
+    return [Step(made, args, outer * n * inner > PARALLEL and outer * inner > 1)]
 
 
 # --------------------------------------------------------------------------------------------------------- k greatest
@@ -381,4 +381,4 @@ def topk(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> l
         "heap": Scratch(8 * k * context.threads),
     }
     args |= {"outer": outer, "n": n, "inner": inner, "k": k, "sign": 1 if op.largest else -1}
-    return [Step(topk_f32, args, outer * n * inner > 2 * PARALLEL and outer * inner > 1)]
+    return [Step(topk_f32, args, outer * n * inner > PARALLEL and outer * inner > 1)]
