@@ -263,10 +263,13 @@ def pack_filters(size: int) -> Any:
         k, c = w.shape[:2]
         panels = -(-k // PANEL)
         out = aligned_zeros((panels, len(both), c, PANEL))
+        by_tap = np.ascontiguousarray(w.reshape(k, c, 9).transpose(2, 1, 0))
         for j in range(panels):
-            part = w[j * PANEL : (j + 1) * PANEL].astype(np.float64)
-            made = both @ part.reshape(-1, 9).T / denominator**2
-            out[j, :, :, : len(part)] = made.reshape(len(both), len(part), c).transpose(0, 2, 1)
+            part = by_tap[:, :, j * PANEL : (j + 1) * PANEL].astype(np.float64)
+            # Not a matrix product: the threads of NumPy's would only meet the session's own.
+            made = np.einsum("pt,tck->pck", both, part)
+            made /= denominator**2
+            out[j, :, :, : part.shape[2]] = made
         return out
 
     return pack
