@@ -133,6 +133,21 @@ def test_moving_never_costs_more() -> None:
     assert total_cost(after, after.roots.values(), {}) <= total_cost(before, before.roots.values(), {})
 
 
+def test_regions_that_meet_do_not_undo_each_other() -> None:
+    """Two regions that share a value once took turns for ever."""
+
+    def build(b: Builder, x: Value) -> Any:
+        left = STEPS["last"](b, x, x)
+        right = _split(b, STEPS["conv"](b, STEPS["conv"](b, _split(b, x, x), x), x), x)
+        return b(o("ReduceMean", keepdims=False), b(o("Max"), left, right), i64(2, 3))
+
+    graph = graph_of(build, {"x": (1, 4, 6, 6)})
+    made = run_pipeline(graph, check=True)
+    assert sum(n.op.name == "Transpose" for n in made.nodes) == 1
+    rounds = graph_of(build, {"x": (1, 4, 6, 6)})
+    assert move_transposes(rounds) < len(rounds.nodes)
+
+
 # ---- random networks
 
 
