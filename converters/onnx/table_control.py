@@ -11,6 +11,7 @@ import onnx
 from bolt_numba.converters.onnx.graph import NodeBuilder
 from bolt_numba.converters.onnx.operands import dim_of, known_scalar, rank_of
 from bolt_numba.converters.onnx.registry import reader
+from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.control import If, Loop, Scan, joined
 from bolt_numba.ops.registry import fresh_dim
@@ -123,6 +124,31 @@ def scan(
         scan_output_directions,
     )
     return b.node(operator, *operands, *captures).outputs
+
+
+@reader("Scan")
+def scan_8(
+    b: NodeBuilder,
+    lengths: Value | None,
+    *operands: Value,
+    body: onnx.GraphProto,
+    num_scan_inputs: int,
+    directions: Ints = (),
+) -> Any:
+    """Before opset 9 every operand has a batch axis first: a scan along it whose body scans along axis 1."""
+    states = len(operands) - num_scan_inputs
+    if lengths is not None:
+        raise b.unsupported("sequence_lens")
+    if num_scan_inputs < 1 or states < 0:
+        raise b.invalid("num_scan_inputs", num_scan_inputs, f"1 to {len(operands)}")
+    entries = [TensorType(v.type.dtype, _without(b, v, 0)) for v in operands]
+    steps = [TensorType(t.dtype, (t.shape or ())[1:]) for t in entries[states:]]
+    inner, captures = b.body(body, [*entries[:states], *steps])
+    batch = Graph("batch")
+    inputs = [batch.add_input(f"entry_{i}", t) for i, t in enumerate([*entries, *(c.type for c in captures)])]
+    for value in Builder(batch).node(Scan(inner, states, num_scan_inputs, (), directions), *inputs).outputs:
+        batch.add_output(value)
+    return b.node(Scan(batch, 0, len(operands)), *operands, *captures).outputs
 
 
 def _without(b: NodeBuilder, x: Value, axis: int) -> Shape:

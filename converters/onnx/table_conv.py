@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.converters.onnx.graph import NodeBuilder
-from bolt_numba.converters.onnx.operands import ints, known_ints, rank_of, spatial_axes, static_dim
+from bolt_numba.converters.onnx.operands import ints, rank_of, spatial_axes, static_dim
 from bolt_numba.converters.onnx.registry import reader
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.conv import Conv, ConvTranspose
 from bolt_numba.ops.fill import ConstantOfShape
 from bolt_numba.ops.gather import ScatterElements
-from bolt_numba.ops.pointwise import Abs, Add, Pow
+from bolt_numba.ops.pointwise import Abs, Add, Pow, Sub
 from bolt_numba.ops.pool import AveragePool, LpPool, MaxPool
 from bolt_numba.ops.reduce import ReduceL1, ReduceL2, ReduceMax, ReduceMean, ReduceSum
-from bolt_numba.ops.shape import Reshape
+from bolt_numba.ops.shape import Concat, Reshape
 from bolt_numba.ops.slicing import Pad
 from bolt_numba.types import Sym
 
@@ -172,15 +172,14 @@ def max_unpool(
         (d - 1) * s - pads[i] - pads[rank + i] + k
         for i, (d, s, k) in enumerate(zip(dims[2:], strides, kernel_shape, strict=True))
     ]
-    wanted = list(known_ints(b, output_shape, "output_shape")) if output_shape is not None else inferred
     count = int(np.prod(inferred))
     zeros = b(ConstantOfShape(0.0, x.type.dtype), ints([count]))
     flat = [b(Reshape(), v, ints([-1])) for v in (indices, x)]
     y = b(Reshape(), b(ScatterElements(0), zeros, *flat), ints(inferred))
-    if wanted == inferred:
+    if output_shape is None:
         return y
-    extra = [w - d for w, d in zip(wanted, inferred, strict=True)]
-    return b(Pad("constant"), y, ints([0] * len(dims) + extra))
+    extra = b(Sub(), output_shape, ints(inferred))
+    return b(Pad("constant"), y, b(Concat(0), ints([0] * len(dims)), extra))
 
 
 @reader("GlobalAveragePool")

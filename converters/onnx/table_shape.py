@@ -13,6 +13,7 @@ from bolt_numba.converters.onnx.tensor import dtype_of
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.fill import ConstantOfShape, EyeLike, Range, Trilu
 from bolt_numba.ops.pointwise import Cast
+from bolt_numba.ops.random import Dropout
 from bolt_numba.ops.shape import (
     Concat,
     DepthToSpace,
@@ -47,14 +48,14 @@ def dropout(
     ratio: Value | None = None,
     training_mode: Value | None = None,
     *,
-    seed: int = 0,
+    seed: int | None = None,
 ) -> Any:
     """The identity: in inference, and also in training when the ratio is 0."""
     training = False if training_mode is None else known_scalar(training_mode)
     share = 0.5 if ratio is None else known_scalar(ratio)
-    if training is not False and training != 0 and share != 0:
-        raise b.unsupported("training mode")
-    return x, _ones(b, x) if b.wants(1) else None
+    if training is False or share == 0:
+        return x, _ones(b, x) if b.wants(1) else None
+    return b(Dropout(seed), x, ratio, training_mode)
 
 
 @reader("Dropout")

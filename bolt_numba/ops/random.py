@@ -1,0 +1,125 @@
+"""Random numbers.
+
+An operator with a seed gives the same numbers in every run and on every machine; without one every run differs.  The
+generator is NumPy's PCG64 (Dropout: MT19937, whose numbers the standard's tests hold), so other engines give others.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from bolt_numba.ops.dtypes import FLOATS, INDICES, widened
+from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.shapes import known_dims, known_length, shape_of, unknown_shape
+from bolt_numba.types import BOOL, F32, F64, I32, AnyDType, Array, TensorType
+
+
+def generator(seed: float | None) -> np.random.Generator:
+    """A generator for a seed, which may be any float."""
+    if seed is None:
+        return np.random.default_rng()
+    return np.random.default_rng(struct.unpack("<Q", struct.pack("<d", seed))[0])
+
+
+def _result(dtype: AnyDType, shape: TensorType) -> TensorType:
+    dims = known_dims(shape)
+    return TensorType(dtype, unknown_shape(known_length(shape)) if dims is None else tuple(dims))
+
+
+@op("RandomNormal")
+class RandomNormal(Op):
+    """y = normally distributed numbers.  shape: [rank] i64 -> y: ``dtype``.  Source: ONNX RandomNormal-22."""
+
+    mean: float = 0.0
+    scale: float = 1.0
+    dtype: AnyDType = F32
+    seed: float | None = None
+    value_inputs = (0,)
+    has_side_state = True
+
+    def infer(self, shape: TensorType) -> TensorType:
+        want_dtype(self, "y", self.dtype, *FLOATS)
+        return _result(self.dtype, shape)
+
+    def reference(self, shape: Array) -> Array:
+        return np.asarray(generator(self.seed).normal(self.mean, self.scale, tuple(shape))).astype(self.dtype)
+
+
+@op("RandomUniform")
+class RandomUniform(Op):
+    """y = numbers uniformly distributed in [low, high).
+
+    shape: [rank] i64 -> y: ``dtype``.  Source: ONNX RandomUniform-22.
+    """
+
+    low: float = 0.0
+    high: float = 1.0
+    dtype: AnyDType = F32
+    seed: float | None = None
+    value_inputs = (0,)
+    has_side_state = True
+
+    def infer(self, shape: TensorType) -> TensorType:
+        want_dtype(self, "y", self.dtype, *FLOATS)
+        return _result(self.dtype, shape)
+
+    def reference(self, shape: Array) -> Array:
+        return np.asarray(generator(self.seed).uniform(self.low, self.high, tuple(shape))).astype(self.dtype)
+
+
+@op("Multinomial")
+class Multinomial(Op):
+    """y = classes drawn by their unnormalised log-probabilities.
+
+    x: [n, classes] float -> y: [n, sample_size] i32 or i64.  Source: ONNX Multinomial-22.
+    """
+
+    sample_size: int = 1
+    dtype: AnyDType = I32
+    seed: float | None = None
+    has_side_state = True
+
+    def infer(self, x: TensorType) -> TensorType:
+        want_dtype(self, "x", x.dtype, *FLOATS)
+        want_dtype(self, "y", self.dtype, *INDICES)
+        shape = shape_of(self, "x", x, 2)
+        return TensorType(self.dtype, None if shape is None else (shape[0], self.sample_size))
+
+    def reference(self, x: Array) -> Array:
+        logits = widened(x).astype(F64)
+        weights = np.exp(logits - logits.max(1, keepdims=True, initial=-np.inf))
+        ends = np.cumsum(weights, 1)
+        spots = generator(self.seed).uniform(0, 1, (len(x), self.sample_size)) * ends[:, -1:]
+        made = (spots[:, :, None] >= ends[:, None, :]).sum(2)
+        return np.minimum(made, x.shape[1] - 1).astype(self.dtype)
+
+
+@op("Dropout")
+class Dropout(Op):
+    """y = x / (1 - ratio) where a random mask holds, else 0; x itself unless training.
+
+    x: [...] float · ratio: scalar float, 0.5 if omitted · training: scalar bool, false if omitted -> y: like x,
+    mask: [...] bool, true with probability 1 - ratio.  Source: ONNX Dropout-22; a seeded mask is that of the
+    standard's tests, drawn by MT19937.
+    """
+
+    seed: int | None = None
+    has_side_state = True
+
+    def infer(
+        self, x: TensorType, ratio: TensorType | None = None, training: TensorType | None = None
+    ) -> tuple[TensorType, ...]:
+        want_dtype(self, "x", x.dtype, *FLOATS)
+        if training is not None:
+            want_dtype(self, "training", training.dtype, BOOL)
+        return TensorType(x.dtype, x.shape), TensorType(BOOL, x.shape)
+
+    def reference(self, x: Array, ratio: Array | None = None, training: Array | None = None) -> tuple[Array, Array]:
+        share = 0.5 if ratio is None else float(ratio.reshape(-1)[0])
+        if training is None or not training.reshape(-1)[0] or share == 0:
+            return x.copy(), np.ones(x.shape, BOOL)
+        mask = np.asarray(np.random.RandomState(self.seed).uniform(0, 1, x.shape) >= share)
+        data = widened(x)
+        return (mask * data * data.dtype.type(1 / (1 - share))).astype(x.dtype), mask

@@ -1,0 +1,204 @@
+"""Operators on strings: object arrays of ``str``.  They run in Python only."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
+from bolt_numba.ops.shapes import broadcast_shapes, shape_of
+from bolt_numba.types import BOOL, F32, I32, I64, STRING, Array, Dim, TensorType
+
+CASES = ("NONE", "LOWER", "UPPER")
+_CLASSES = {
+    "alnum": "0-9A-Za-z",
+    "alpha": "A-Za-z",
+    "ascii": r"\x00-\x7F",
+    "blank": r"\t ",
+    "cntrl": r"\x00-\x1F\x7F",
+    "digit": "0-9",
+    "graph": "!-~",
+    "lower": "a-z",
+    "print": " -~",
+    "punct": r"!-/:-@\[-`{-~",
+    "space": r"\t\n\v\f\r ",
+    "upper": "A-Z",
+    "word": "0-9A-Za-z_",
+    "xdigit": "0-9A-Fa-f",
+}
+"""Bracket classes of RE2 that Python's ``re`` lacks.  Source: RE2 syntax."""
+
+
+def texts(values: Any, shape: tuple[int, ...]) -> Array:
+    """An array of strings of a shape."""
+    made = np.empty(len(values), STRING)
+    made[:] = values
+    return made.reshape(shape)
+
+
+@op("StringConcat")
+class StringConcat(Op):
+    """y = x followed by z, with broadcasting.  x, z: [...] string.  Source: ONNX StringConcat-20."""
+
+    def infer(self, x: TensorType, z: TensorType) -> TensorType:
+        want_dtype(self, "x", x.dtype, STRING)
+        want_dtype(self, "z", z.dtype, STRING)
+        return TensorType(STRING, broadcast_shapes(self, x.shape, z.shape))
+
+    def reference(self, x: Array, z: Array) -> Array:
+        a, b = np.broadcast_arrays(x, z)
+        return texts([str(p) + str(q) for p, q in zip(a.flat, b.flat, strict=True)], a.shape)
+
+
+@op("StringSplit")
+class StringSplit(Op):
+    """The parts of each string between delimiters, padded by empty strings, and their numbers.
+
+    x: [...] string -> y: [..., most parts] string, count: [...] i64.  No delimiter: runs of white space, and none at
+    the ends.  At most ``maxsplit`` cuts are made from the left.  Source: ONNX StringSplit-20.
+    """
+
+    delimiter: str = ""
+    maxsplit: int | None = None
+
+    def infer(self, x: TensorType) -> tuple[TensorType, ...]:
+        want_dtype(self, "x", x.dtype, STRING)
+        shape = None if x.shape is None else (*x.shape, fresh_dim("parts"))
+        return TensorType(STRING, shape), TensorType(I64, x.shape)
+
+    def reference(self, x: Array) -> tuple[Array, Array]:
+        cuts = -1 if self.maxsplit is None else self.maxsplit
+        parts = [str(v).split(self.delimiter or None, cuts) for v in x.flat]
+        most = max(map(len, parts), default=0)
+        padded = [p for row in parts for p in (*row, *[""] * (most - len(row)))]
+        return texts(padded, (*x.shape, most)), np.array([len(p) for p in parts], I64).reshape(x.shape)
+
+
+@op("StringNormalizer")
+class StringNormalizer(Op):
+    """Strings without stop words, in lower or upper case; one empty string when nothing is left.
+
+    x: [C] or [1, C] string -> [...] of x's rank.  Case follows Unicode, whatever the locale.
+    Source: ONNX StringNormalizer-10.
+    """
+
+    case_change_action: str = "NONE"
+    is_case_sensitive: bool = False
+    stopwords: tuple[str, ...] = ()
+
+    def infer(self, x: TensorType) -> TensorType:
+        want_dtype(self, "x", x.dtype, STRING)
+        shape = shape_of(self, "x", x, 1, 2)
+        if self.case_change_action not in CASES:
+            raise self.fail("case_change_action", self.case_change_action, " or ".join(CASES))
+        if shape is None:
+            return TensorType(STRING, None)
+        if len(shape) == 2 and isinstance(shape[0], int) and shape[0] != 1:
+            raise self.fail("shape of x", x, "[C] or [1, C]")
+        count: Dim = fresh_dim("kept")
+        return TensorType(STRING, (count,) if len(shape) == 1 else (1, count))
+
+    def reference(self, x: Array) -> Array:
+        fold = str if self.is_case_sensitive else str.lower
+        stop = {fold(w) for w in self.stopwords}
+        change = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}[self.case_change_action]
+        kept = [change(str(v)) for v in x.flat if fold(str(v)) not in stop] or [""]
+        return texts(kept, (len(kept),) if x.ndim == 1 else (1, len(kept)))
+
+
+@op("RegexFullMatch")
+class RegexFullMatch(Op):
+    """Whether the whole string matches a pattern.
+
+    x: [...] string -> [...] bool.  The pattern is RE2's; Python's ``re`` runs it, with ASCII classes.
+    Source: ONNX RegexFullMatch-20.
+    """
+
+    pattern: str
+
+    def infer(self, x: TensorType) -> TensorType:
+        want_dtype(self, "x", x.dtype, STRING)
+        self._compiled()
+        return TensorType(BOOL, x.shape)
+
+    def _compiled(self) -> re.Pattern[str]:
+        text = re.sub(r"\[:(\w+):\]", lambda m: _CLASSES.get(m[1], m[0]), self.pattern).replace(r"\z", r"\Z")
+        try:
+            return re.compile(text, re.ASCII)
+        except re.error as error:
+            raise self.fail("pattern", repr(self.pattern), f"a regular expression ({error})") from error
+
+    def reference(self, x: Array) -> Array:
+        match = self._compiled().fullmatch
+        return np.array([match(str(v)) is not None for v in x.flat], BOOL).reshape(x.shape)
+
+
+@op("TfIdfVectorizer")
+class TfIdfVectorizer(Op):
+    """How often each n-gram of a pool occurs.
+
+    x: [C] or [n, C] string, i32 or i64 -> [outs] or [n, outs] f32, outs = 1 + the greatest of ``ngram_indexes``.
+    pool: items of all 1-grams, 2-grams…; ``ngram_counts``: where each length begins.  Items of an n-gram stand
+    1…max_skip_count+1 places apart.  mode: TF counts, IDF the weights of what occurs, TFIDF counts times weights.
+    Source: ONNX TfIdfVectorizer-9.
+    """
+
+    mode: str
+    min_gram_length: int
+    max_gram_length: int
+    max_skip_count: int
+    ngram_counts: tuple[int, ...]
+    ngram_indexes: tuple[int, ...]
+    pool: tuple[str | int, ...]
+    weights: tuple[float, ...] = ()
+
+    def infer(self, x: TensorType) -> TensorType:
+        want_dtype(self, "x", x.dtype, STRING, I32, I64)
+        shape = shape_of(self, "x", x, 1, 2)
+        if self.mode not in ("TF", "IDF", "TFIDF"):
+            raise self.fail("mode", self.mode, "TF, IDF or TFIDF")
+        if not 1 <= self.min_gram_length <= self.max_gram_length:
+            raise self.fail("gram lengths", (self.min_gram_length, self.max_gram_length), "1 to the greater")
+        self._pool()
+        return TensorType(F32, None if shape is None else (*shape[:-1], self._outs()))
+
+    def _outs(self) -> int:
+        return max(self.ngram_indexes, default=-1) + 1
+
+    def _pool(self) -> dict[tuple[str | int, ...], int]:
+        """n-gram -> its number."""
+        found: dict[tuple[str | int, ...], int] = {}
+        ends = (*self.ngram_counts[1:], len(self.pool))
+        for n, (start, end) in enumerate(zip(self.ngram_counts, ends, strict=True), 1):
+            if not 0 <= start <= end <= len(self.pool) or (end - start) % n:
+                raise self.fail("ngram_counts", self.ngram_counts, f"starts of whole n-grams in {len(self.pool)}")
+            for at in range(start, end, n):
+                found[self.pool[at : at + n]] = len(found)
+        if len(found) > len(self.ngram_indexes) or min(self.ngram_indexes, default=0) < 0:
+            raise self.fail("ngram_indexes", len(self.ngram_indexes), f"a place for each of {len(found)}")
+        return found
+
+    def reference(self, x: Array) -> Array:
+        pool = self._pool()
+        rows = x.reshape(-1, x.shape[-1])
+        y = np.zeros((len(rows), self._outs()), F32)
+        for row, counts in zip(rows.tolist(), y, strict=True):
+            for n in range(self.min_gram_length, self.max_gram_length + 1):
+                for skip in range(self.max_skip_count + 1 if n > 1 else 1):
+                    self._count(row, n, skip + 1, pool, counts)
+        if self.mode != "TF":
+            scale = np.ones(self._outs(), F32)
+            for place, weight in zip(self.ngram_indexes, self.weights, strict=False):
+                scale[place] = weight
+            y = (y > 0) * scale if self.mode == "IDF" else y * scale
+        return y.astype(F32).reshape(*x.shape[:-1], -1) if x.ndim > 1 else y.astype(F32).reshape(-1)
+
+    def _count(
+        self, row: list[Any], n: int, step: int, pool: dict[tuple[str | int, ...], int], counts: Array
+    ) -> None:
+        for start in range(len(row) - (n - 1) * step):
+            number = pool.get(tuple(row[start : start + (n - 1) * step + 1 : step]))
+            if number is not None:
+                counts[self.ngram_indexes[number]] += 1

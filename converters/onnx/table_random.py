@@ -1,0 +1,56 @@
+"""Readers of random operators; Bernoulli is read through its function body."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bolt_numba.converters.onnx.graph import NodeBuilder
+from bolt_numba.converters.onnx.operands import ints
+from bolt_numba.converters.onnx.registry import reader
+from bolt_numba.converters.onnx.tensor import dtype_of
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.random import Multinomial, RandomNormal, RandomUniform
+from bolt_numba.ops.shape import Shape
+
+Ints = tuple[int, ...]
+
+
+@reader("RandomNormal")
+def random_normal(
+    b: NodeBuilder,
+    *,
+    shape: Ints,
+    dtype: int = 1,
+    mean: float = 0.0,
+    scale: float = 1.0,
+    seed: float | None = None,
+) -> Any:
+    return b(RandomNormal(mean, scale, dtype_of(dtype, "dtype"), seed), ints(shape))
+
+
+@reader("RandomUniform")
+def random_uniform(
+    b: NodeBuilder, *, shape: Ints, dtype: int = 1, low: float = 0.0, high: float = 1.0, seed: float | None = None
+) -> Any:
+    return b(RandomUniform(low, high, dtype_of(dtype, "dtype"), seed), ints(shape))
+
+
+@reader("RandomNormalLike")
+def random_normal_like(
+    b: NodeBuilder, x: Value, *, dtype: int = 0, mean: float = 0.0, scale: float = 1.0, seed: float | None = None
+) -> Any:
+    kind = dtype_of(dtype, "dtype") if dtype else x.type.dtype
+    return b(RandomNormal(mean, scale, kind, seed), b(Shape(), x))
+
+
+@reader("RandomUniformLike")
+def random_uniform_like(
+    b: NodeBuilder, x: Value, *, dtype: int = 0, low: float = 0.0, high: float = 1.0, seed: float | None = None
+) -> Any:
+    kind = dtype_of(dtype, "dtype") if dtype else x.type.dtype
+    return b(RandomUniform(low, high, kind, seed), b(Shape(), x))
+
+
+@reader("Multinomial")
+def multinomial(b: NodeBuilder, x: Value, *, dtype: int = 6, sample_size: int = 1, seed: float | None = None) -> Any:
+    return b(Multinomial(sample_size, dtype_of(dtype, "dtype"), seed), x)
