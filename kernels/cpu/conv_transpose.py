@@ -101,10 +101,12 @@ def _row_of_tiles() -> Any:
             head = "if" if mr == HEIGHTS[0] else "elif"
             lines += [f"            {head} left >= {mr}:", f"                mr = {mr}"]
             lines.append(f"                tile{mr}x{nv}({passed})")
-    lines.append("        if act != 0:")
-    lines.append("            call_kernel(act, to, min(n, PANEL) + (mr << 32), ld)")
-    lines.append("        if fold > 1:")
-    lines.append("            unfold(fold, run, mr, to, y + i * ldy, line)")
+    lines += ["        if fold > 1:", "            unfold(fold, run, mr, to, y + i * ldy, line)"]
+    lines += [
+        "            if act != 0:",
+        "                call_kernel(act, y + i * ldy, mr * run + (fold << 32), line)",
+    ]
+    lines += ["        elif act != 0:", "            call_kernel(act, to, min(n, PANEL) + (mr << 32), ld)"]
     lines.append("        i += mr")
     return inline_source("\n".join(lines) + "\n", "row_of_tiles", **scope)
 

@@ -322,18 +322,23 @@ BLOCK_BYTES = 448 * 1024
 """Bytes of transformed inputs and products that stay in the second-level cache beside a panel of filters."""
 
 
+SHARED_BYTES = 16 * 1024 * 1024
+"""Most bytes of transformed inputs of a block that threads share: it need not stay in a core's own cache."""
+
+
 def choose_blocks(size: int, tiles: int, c: int, k: int, threads: int) -> Blocking:
     """Blocks that fit the cache, an equal number for every thread.
 
     Threads share one block, each with its part of the filters, where filters are more memory than transformed inputs.
     """
-    fit = max(BLOCK_BYTES // ((size + 2) ** 2 * 4 * (c + PANEL)), 2 * MR)
+    tile_bytes = (size + 2) ** 2 * 4 * (c + PANEL)
+    fit = max(BLOCK_BYTES // tile_bytes, 2 * MR)
     blocks = -(-tiles // fit)
     if threads == 1:
         return Blocking(tiles, blocks, False, c)
     panels = -(-k // PANEL)
     even = -(-panels // threads) * threads <= 1.15 * panels
-    if tiles < 2 * threads or (k > tiles and even):
+    if tiles < 2 * threads or (k > tiles and even and tiles * tile_bytes <= SHARED_BYTES):
         return Blocking(tiles, 1, True, c)
     return Blocking(tiles, -(-max(blocks, threads) // threads) * threads, False, c)
 
