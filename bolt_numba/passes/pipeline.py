@@ -6,12 +6,12 @@ give `run_pipeline` other ``stages``: ``partition`` and ``precision`` are the pl
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from bolt_numba.config import CHECK
 from bolt_numba.ir.graph import Graph, graph_attributes
 from bolt_numba.ir.spec import verify
 from bolt_numba.passes import absorb, canonical, control, fuse, layout, norms, products, recognise, views
@@ -107,7 +107,7 @@ def run_pipeline(
     for the stage ``fuse``.
     Raises InvalidModelError when a check fails, BoltError when rules do not reach a fixed point.
     """
-    checked = bool(int(os.environ.get("BOLT_NUMBA_CHECK", "0") or 0)) if check is None else check
+    checked = CHECK.value not in ("", "0") if check is None else check
     names = [name for name, _ in stages]
     if isinstance(until, str) and until not in names:
         raise ValueError(f"until: got {until!r}, wanted one of {names}")

@@ -401,10 +401,10 @@ class Rewriter:
         return None
 
     def _built(self, r: Rule, found: Match, b: Builder) -> tuple[Value | None, ...]:
-        """What the rule built; () for no.  A rule that builds an impossible node is a refusal unless ``strict``."""
+        """What the rule built; () for no.  A rule that fails only leaves the node alone, unless ``strict``."""
         try:
             result = r.rewrite(found, b)
-        except BoltError as error:
+        except Exception as error:
             if self.strict:
                 raise
             found.reason = f"error: {error}"
