@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from tests.models import fetch
 
 from bolt_numba.types import Array
+from tests.models import fetch
 
 Feeds = dict[str, Array]
 
