@@ -1,0 +1,182 @@
+"""Models that are good protobuf and lie: fields changed, repeated, swapped, dropped.  Bytes: `tests.fuzz`."""
+
+from __future__ import annotations
+
+import random
+import time
+import tracemalloc
+import warnings
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import onnx
+import pytest
+from google.protobuf.descriptor import FieldDescriptor as Field
+from onnx import TensorProto
+
+from bolt_numba.converters import load
+from bolt_numba.errors import BoltError, InvalidModelError, ShapeError
+
+COUNT, SECONDS = 1500, 10.0
+NUMBERS = (0, 1, -1, 2, -2, 7, 1 << 31, -(1 << 31), (1 << 31) - 1, 1 << 62, (1 << 63) - 1, -(1 << 63), 10**6)
+NAMES = ("x", "", "Conv", "If", "Loop", "Reshape", "axis", "perm", "Split", "a" * 5000)
+TEXTS = (b"", b"\xff" * 8, b"reflect", b"SAME_UPPER", b"ij,jk->ik", b"...i->...")
+LIMITS = {
+    Field.TYPE_INT32: (-(1 << 31), (1 << 31) - 1),
+    Field.TYPE_INT64: (-(1 << 63), (1 << 63) - 1),
+    Field.TYPE_UINT64: (0, (1 << 64) - 1),
+}
+
+
+@cache
+def originals() -> list[bytes]:
+    """Small models of the public suite, one for each operator and more."""
+    from onnx.backend.test.loader import load_model_tests
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        models = [t.model for t in load_model_tests(kind="node") if t.model is not None]
+    return [m.SerializeToString() for m in models if m.ByteSize() < 20_000]
+
+
+def places(message: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Every (message, field) that is set, at any depth."""
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for inner in value if field.is_repeated else [value]:
+                places(inner, found)
+        if field.message_type is None or field.is_repeated:
+            found.append((message, field))
+    return found
+
+
+def another(field: Any, old: Any, rng: random.Random) -> Any:
+    """A value for a scalar field, as far from sense as its type allows."""
+    if field.type == Field.TYPE_ENUM:
+        return rng.choice(list(field.enum_type.values_by_number))
+    if field.type in LIMITS:
+        low, high = LIMITS[field.type]
+        return min(max(rng.choice((*NUMBERS, int(old or 0) + 1, int(old or 0) * 2)), low), high)
+    if field.type in (Field.TYPE_FLOAT, Field.TYPE_DOUBLE):
+        return rng.choice((0.0, -1.0, 1e30, float("nan"), float("inf")))
+    if field.type == Field.TYPE_STRING:
+        return rng.choice(NAMES)
+    data = bytearray(old or b"")
+    if not data or rng.random() < 0.3:
+        return rng.choice(TEXTS)
+    data[rng.randrange(len(data))] = rng.choice((0, 127, 255))
+    return bytes(data)
+
+
+def change(message: Any, field: Any, rng: random.Random) -> None:
+    """Change one field: a scalar gets another value, a list loses, doubles, swaps or changes an entry."""
+    if not field.is_repeated:
+        setattr(message, field.name, another(field, getattr(message, field.name), rng))
+        return
+    entries = getattr(message, field.name)
+    at = rng.randrange(len(entries))
+    kind = rng.random()
+    if kind < 0.3:
+        del entries[at]
+    elif field.message_type is None:
+        entries[at] = another(field, entries[at], rng)
+    elif kind < 0.7:
+        entries.add().CopyFrom(entries[at])
+    else:
+        other = rng.randrange(len(entries))
+        copy = type(entries[at]).FromString(entries[at].SerializeToString())
+        entries[at].CopyFrom(entries[other])
+        entries[other].CopyFrom(copy)
+
+
+def mutant(seed: int) -> bytes:
+    rng = random.Random(seed)
+    model = onnx.ModelProto.FromString(rng.choice(originals()))
+    for _ in range(rng.choice((1, 1, 1, 2, 4))):
+        change(*rng.choice(places(model, [])), rng)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+@pytest.mark.timeout(300)
+def test_lies_are_refused_or_read_and_never_worse() -> None:
+    """Neither another exception than a BoltError, nor a hang, nor memory without measure."""
+    originals()
+    results: Counter[str] = Counter()
+    for seed in range(COUNT):
+        data = mutant(seed)
+        start = time.perf_counter()
+        try:
+            load(data, "onnx")
+            results["read"] += 1
+        except BoltError as error:
+            results["refused" if str(error) else "refused without a word"] += 1
+        except Exception as error:
+            pytest.fail(f"seed {seed}: {type(error).__name__}: {error}")
+        assert time.perf_counter() - start < SECONDS, f"seed {seed} takes too long"
+    assert results["refused without a word"] == 0
+    assert results["read"] > COUNT / 10
+    assert results["refused"] > COUNT / 3
+
+
+def model_of(body: str, inputs: str = "float[6] x", **constants: TensorProto) -> bytes:
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 18]> g ({inputs}) => (float[n] y) {{ {body} }}'
+    )
+    for name, tensor in constants.items():
+        tensor.name = name
+        model.graph.initializer.append(tensor)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def shape(*dims: int) -> TensorProto:
+    return onnx.helper.make_tensor("s", TensorProto.INT64, [len(dims)], dims)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        model_of("y = ConstantOfShape(s)", s=shape(1 << 40, 1 << 20)),
+        model_of("e = Expand(x, s) y = Relu(e)", s=shape(1 << 40, 6)),
+        model_of("e = Tile(x, s) y = Relu(e)", s=shape(1 << 40)),
+        model_of("e = Pad(x, s) y = Relu(e)", s=shape(1 << 40, 1 << 40)),
+        model_of(
+            "y = Range(a, b, d) ",
+            "float a",
+            b=onnx.helper.make_tensor("b", 1, [], [1e30]),
+            d=onnx.helper.make_tensor("d", 1, [], [1.0]),
+        ),
+        model_of("e = Reshape(x, z) y = Relu(e)", f"float[6] x, int64[{1 << 31}] z"),
+        model_of(
+            "e = OneHot(i, k, x) y = Relu(e)",
+            "float[2] x, int64[3] i",
+            k=onnx.helper.make_tensor("k", 7, [1], [1 << 40]),
+        ),
+        model_of("y, z = Split <num_outputs = 2147483647> (x)"),
+    ],
+    ids=["ConstantOfShape", "Expand", "Tile", "Pad", "Range", "rank", "OneHot", "Split"],
+)
+def test_absurd_sizes_allocate_nothing(data: bytes) -> None:
+    load(model_of("y = Relu(x)"))
+    tracemalloc.start()
+    start = time.perf_counter()
+    try:
+        load(data)
+    except (InvalidModelError, ShapeError):
+        pass
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 32 << 20
+    assert time.perf_counter() - start < SECONDS
+
+
+def test_deep_nesting_is_refused_or_read() -> None:
+    text = "y = Relu(x)"
+    for i in range(30):
+        other = "else_branch = e () => (float[6] q) { q = Neg(x) }"
+        text = f"y = If (c) <then_branch = t{i} () => (float[6] y) {{ {text} }}, {other}>"
+    graph = load(model_of(text, "float[6] x, bool c"))
+    assert [n.op.name for n in graph.nodes] == ["If"]
