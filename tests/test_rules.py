@@ -201,6 +201,16 @@ def test_rule_that_changes_the_type_is_refused() -> None:
         rewrite(graph, [wrong], strict=True)
 
 
+def test_rule_that_fails_leaves_the_node_alone() -> None:
+    broken = Rule("broken", Pat(Relu, (Pat(name="x"),)), lambda m, b: m["y"])
+    graph = graph_of(lambda b, x: b(Relu(), x), {"x": (2, 3)})
+    trace = Trace()
+    assert rewrite(graph, [broken], trace=trace) == 0
+    assert trace.refusals["broken", "Relu"].startswith("error")
+    with pytest.raises(KeyError):
+        rewrite(graph, [broken], strict=True)
+
+
 def test_names_move_to_the_replacement() -> None:
     graph = Graph()
     x = graph.add_input("x", graph_of(lambda b, x: x, {"x": (2, 3)}).inputs[0].type)

@@ -16,6 +16,7 @@ import numpy as np
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.conv import Conv, ConvTranspose
+from bolt_numba.ops.detection import DeformConv
 from bolt_numba.ops.shape import Squeeze, Transpose, Unsqueeze
 from bolt_numba.passes.carry import inverse, moves_data
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
@@ -44,6 +45,8 @@ def channels_last(m: Match, b: Builder) -> Result:
     rank = _rank(m.root)
     if not rank:
         return m.refuse("the rank is not known")
+    if isinstance(op, DeformConv):
+        return m.refuse("the operator has no other layout")
     perm = to_last(rank)
     operands: list[Value | None] = [
         b(Transpose(perm), v) if v is not None and i in (0, RESIDUAL if getattr(op, "residual", False) else 0) else v
