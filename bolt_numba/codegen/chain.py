@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from bolt_numba.codegen.formula import Term, UntranslatableError, scalar_text, special_power, vector_text
-from bolt_numba.ops.pointwise import Chain, ChainStep, Pointwise, Pow
+from bolt_numba.ops.pointwise import Chain, ChainStep, Mod, Pointwise, Pow
 from bolt_numba.types import BOOL, F32, AnyDType, Array, TensorType, dtype_name
 
 BLOCK = 4096
@@ -145,16 +145,17 @@ def known_powers(chain: Chain, ins: Sequence[TensorType]) -> Powers:
     return tuple(found)
 
 
-def is_vector_form(dtypes: Sequence[AnyDType]) -> bool:
-    """Whether values of these dtypes fit the vector form."""
-    return all(d in (F32, BOOL) for d in dtypes) and F32 in dtypes
+def is_vector_form(chain: Chain, dtypes: Sequence[AnyDType]) -> bool:
+    """Whether values of these dtypes fit the vector form, and every step has one (a remainder has not)."""
+    fits = all(d in (F32, BOOL) for d in dtypes) and F32 in dtypes
+    return fits and not any(isinstance(op, Mod) for op, _ in chain.steps)
 
 
 @functools.lru_cache(maxsize=1024)
 def body_lines(chain: Chain, ins: tuple[AnyDType, ...], powers: Powers) -> tuple[str, ...] | None:
     """One assignment for each step, to ``v<index>``; None where a step has no kernel text."""
     dtypes = value_dtypes(chain, ins)
-    vector, special = is_vector_form(dtypes), dict(powers)
+    vector, special = is_vector_form(chain, dtypes), dict(powers)
     lines = []
     try:
         for i, (op, operands) in enumerate(chain.steps):
@@ -195,7 +196,7 @@ class _Writer:
         self.count = len(forms)
         self.steps: tuple[ChainStep, ...] = chain.steps
         self.results = chain.results
-        self.vector = is_vector_form(dtypes)
+        self.vector = is_vector_form(chain, dtypes)
 
     def kernel(self) -> Kernel:
         outer = self.outer

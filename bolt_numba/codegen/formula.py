@@ -210,8 +210,6 @@ class _Scalar(_Translator):
             if kind is ast.RShift and self.dtype.kind == "i":
                 beyond = f"({name}(-1) if {x} < 0 else {beyond})"
             return self.typed(f"{name}({x} {_SYMBOLS[kind]} {y}) if {legal} else {beyond}")
-        if kind is ast.Mod and not integer:
-            raise UntranslatableError("remainder of floats")
         if BOOL in (a.dtype, b.dtype):
             return Term(f"({x} {_SYMBOLS[kind]} {y})", BOOL)
         return self.typed(f"{x} {_SYMBOLS[kind]} {y}")
@@ -240,8 +238,9 @@ class _Scalar(_Translator):
             return self.typed(f"{self.number(x)} if {mask.text} else {self.number(y)}")
         if name == "abs":
             return self.typed(f"abs({self.number(args[0])})")
-        if name == "fmod" and self.dtype.kind in "iu":
-            return self.typed(f"integer_fmod({self.number(args[0])}, {self.number(args[1])})")
+        if name == "fmod":
+            function = "integer_fmod" if self.dtype.kind in "iu" else "float_fmod"
+            return self.typed(f"{function}({self.number(args[0])}, {self.number(args[1])})")
         if name == "sqrt" and self.dtype.kind == "f":
             return self.typed(f"math.sqrt({self.number(args[0])})")
         raise UntranslatableError(f"{name} on {dtype_name(self.dtype)}")

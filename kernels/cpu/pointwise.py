@@ -65,7 +65,7 @@ _TYPES = {
     "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64, "bool": np.bool_,
 }  # fmt: skip
 _CONSTANTS = {"inf": math.inf, "nan": math.nan, "LANES": LANES, "math": math}
-_HELPERS = {"integer_div": integer_div, "integer_fmod": integer_fmod, "split": split}
+_HELPERS = {"integer_div": integer_div, "integer_fmod": integer_fmod, "float_fmod": np.fmod, "split": split}
 
 
 def _meaning(name: str) -> Any:
@@ -121,7 +121,7 @@ def _lengthen(chain: Chain, shape: tuple[int, ...], ins: Sequence[TensorType]) -
     """Loops whose innermost is not too short, as far as operands can follow."""
     dims = [t.dims for t in ins]
     dtypes = value_dtypes(chain, [t.dtype for t in ins])
-    if is_vector_form(dtypes) and BOOL in dtypes[: len(ins)]:  # there are no jumping loads of bytes
+    if is_vector_form(chain, dtypes) and BOOL in dtypes[: len(ins)]:  # there are no jumping loads of bytes
         return geometry(shape, dims)
     nest = geometry(shape, dims, SHORT_FOR_CONSTANTS)
     if all(t is None or _is_spreadable(nest, k, ins[k]) for k, t in enumerate(nest.tables)):
