@@ -128,34 +128,72 @@ def log_softmax_rows(p, tid, nthreads):
             vstore_n(target + 4 * i, (vload_n(source + 4 * i, n - i) - top) - lost, n - i)
 
 
+@inline
+def load4(at, left):
+    """Four vectors of neighbouring columns, of which ``left`` exist."""
+    return (
+        vload_n(at, left),
+        vload_n(at + BYTES, left - LANES),
+        vload_n(at + 2 * BYTES, left - 2 * LANES),
+        vload_n(at + 3 * BYTES, left - 3 * LANES),
+    )
+
+
+@inline
+def store4(at, left, a, b, c, d):
+    vstore_n(at, a, left)
+    vstore_n(at + BYTES, b, left - LANES)
+    vstore_n(at + 2 * BYTES, c, left - 2 * LANES)
+    vstore_n(at + 3 * BYTES, d, left - 3 * LANES)
+
+
+@inline
+def base_of(top):
+    """What to subtract before exp, by column: see `finite_or_zero`."""
+    return select(top == -math.inf, splat(0.0), top)
+
+
+@inline
+def factor_of(total):
+    return 1.0 / select(total == 0.0, splat(1.0), total)
+
+
 @native(x=PTR, y=PTR, outer=I64, n=I64, inner=I64, blocks=I64, logarithm=I64)
 def softmax_columns(p, tid, nthreads):
-    """Any other axis: a vector of neighbouring columns at a time."""
+    """Any other axis: four vectors of neighbouring columns at a time."""
     x, y, n, inner, blocks, logarithm = p.x, p.y, p.n, p.inner, p.blocks, p.logarithm
     first, last = split(p.outer * blocks, tid, nthreads)
     for item in range(first, last):
         o = item // blocks
-        column = (item - o * blocks) * LANES
-        width = inner - column
+        column = (item - o * blocks) * 4 * LANES
+        left, step = inner - column, 4 * inner
         source, target = x + 4 * (o * n * inner + column), y + 4 * (o * n * inner + column)
-        top = splat(-math.inf)
+        t0 = splat(-math.inf)
+        t1, t2, t3 = t0, t0, t0
         for i in range(n):
-            top = vmax(vload_n(source + 4 * i * inner, width), top)
-        top = select(top == -math.inf, splat(0.0), top)
-        sums = splat(0.0)
+            a, b, c, d = load4(source + i * step, left)
+            t0, t1, t2, t3 = vmax(a, t0), vmax(b, t1), vmax(c, t2), vmax(d, t3)
+        t0, t1, t2, t3 = base_of(t0), base_of(t1), base_of(t2), base_of(t3)
+        s0 = splat(0.0)
+        s1, s2, s3 = s0, s0, s0
         for i in range(n):
-            e = exp_negative(vload_n(source + 4 * i * inner, width) - top)
+            a, b, c, d = load4(source + i * step, left)
+            a, b = exp_negative(a - t0), exp_negative(b - t1)
+            c, d = exp_negative(c - t2), exp_negative(d - t3)
             if not logarithm:
-                vstore_n(target + 4 * i * inner, e, width)
-            sums = sums + e
+                store4(target + i * step, left, a, b, c, d)
+            s0, s1, s2, s3 = s0 + a, s1 + b, s2 + c, s3 + d
         if logarithm:
-            lost = vlog(sums)
+            s0, s1, s2, s3 = vlog(s0), vlog(s1), vlog(s2), vlog(s3)
             for i in range(n):
-                vstore_n(target + 4 * i * inner, (vload_n(source + 4 * i * inner, width) - top) - lost, width)
+                a, b, c, d = load4(source + i * step, left)
+                a, b, c, d = (a - t0) - s0, (b - t1) - s1, (c - t2) - s2, (d - t3) - s3
+                store4(target + i * step, left, a, b, c, d)
         else:
-            factor = 1.0 / select(sums == 0.0, splat(1.0), sums)
+            s0, s1, s2, s3 = factor_of(s0), factor_of(s1), factor_of(s2), factor_of(s3)
             for i in range(n):
-                vstore_n(target + 4 * i * inner, vload_n(target + 4 * i * inner, width) * factor, width)
+                a, b, c, d = load4(target + i * step, left)
+                store4(target + i * step, left, a * s0, b * s1, c * s2, d * s3)
 
 
 def _has_form(op: Any, ins: Types) -> bool:
@@ -173,7 +211,7 @@ def softmax_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Contex
     if inner == 1:
         made = log_softmax_rows if logarithm else softmax_rows
         return [Step(made, {"x": In(0), "y": Out(0), "rows": outer, "n": n}, parallel and outer > 1)]
-    blocks = -(-inner // LANES)
+    blocks = -(-inner // (4 * LANES))
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "outer": outer, "n": n, "inner": inner, "blocks": blocks}
     args["logarithm"] = int(logarithm)
     return [Step(softmax_columns, args, parallel and outer * blocks > 1)]
