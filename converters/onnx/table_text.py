@@ -36,7 +36,8 @@ def string_normalizer(
 
 
 @reader("RegexFullMatch")
-def regex_full_match(b: NodeBuilder, x: Value, *, pattern: str) -> Any:
+def regex_full_match(b: NodeBuilder, x: Value, *, pattern: str = "") -> Any:
+    """The schema calls the pattern optional and gives no default: the empty one matches the empty string."""
     return b(RegexFullMatch(pattern), x)
 
 

@@ -266,7 +266,7 @@ def test_messages(text: str, error: type[Exception], match: str) -> None:
 
 def test_all_unsupported_operators_are_listed_at_once() -> None:
     text = """g (float[6] x, bool c) => (float[6] y) {
-        a = Multinomial(x)
+        a = Frobnicate(x)
         b = acme.Blob(a)
         y = If (c) <then_branch = t () => (float[6] p) { p = acme.Other(b) },
                     else_branch = e () => (float[6] q) { q = Relu(x) }>
