@@ -22,7 +22,6 @@ import numpy as np
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.pointwise import Pointwise
-from bolt_numba.ops.registry import Op
 from bolt_numba.ops.resize import Resize
 from bolt_numba.ops.shape import (
     Concat,
@@ -269,7 +268,6 @@ def transpose_between_views(m: Match, b: Builder) -> Result:
     return m.refuse("the shape cannot be a constant") if made is None else made
 
 
-POINTWISE_ROOT: type[Op] = Pointwise
 RULES: tuple[Rule, ...] = (
     pin_shape,
     view_to_reshape,
@@ -281,6 +279,6 @@ RULES: tuple[Rule, ...] = (
     drop_resize,
     drop_empty_concat_operands,
     merge_concats,
-    Rule("drop_expand", Pat(POINTWISE_ROOT), DropExpand()),
+    Rule("drop_expand", Pat(Pointwise), DropExpand()),
     transpose_between_views,
 )
