@@ -13,7 +13,8 @@ import pytest
 from bolt_numba.kernels.cpu.conv import conv
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.matmul import matmul
-from bolt_numba.kernels.cpu.sweep import MR, PANEL, STEPS, VARIANTS
+from bolt_numba.kernels.cpu.pack import PANEL
+from bolt_numba.kernels.cpu.sweep import MR, STEPS, VARIANTS
 from bolt_numba.kernels.registry import KERNELS
 from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.matmul import MatMul

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bolt_numba.ir.build import infer_types
 from bolt_numba.kernels.cpu import winograd
 from bolt_numba.kernels.cpu.lang import LANES
-from bolt_numba.kernels.cpu.sweep import PANEL
+from bolt_numba.kernels.cpu.pack import PANEL
 from bolt_numba.kernels.registry import Context, Entry
 from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.pointwise import Clip, HardSwish, Relu

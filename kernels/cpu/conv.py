@@ -15,17 +15,15 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.kernels.cpu.epilogue import can_finish, finish
-from bolt_numba.kernels.cpu.matmul import conflicting, counting, is_parallel, packed_bias, zero_bias
+from bolt_numba.kernels.cpu.matmul import conflicting, is_parallel, packed_bias, zero_bias
+from bolt_numba.kernels.cpu.pack import pack_b, pack_taps, panel_columns, source_rows
 from bolt_numba.kernels.cpu.sweep import (
     COPIED,
     EDGE,
     INSIDE,
     choose_share,
     choose_span,
-    pack_b,
-    pack_panels,
     pack_stride,
-    panel_columns,
     scratch_bytes,
     sweep,
 )  # fmt: skip
@@ -105,17 +103,6 @@ def block_offsets(images: int, groups: int, rows: int, pixels: int, cg: int, kg:
     ).astype(np.int64)
 
 
-def pack_filters(groups: int) -> Any:
-    """[k, c/g, spatial...] to panels of each group: K is taps, then channels."""
-
-    def pack(w: Array) -> Array:
-        k, cg = w.shape[:2]
-        by_tap = w.reshape(groups, k // groups, cg, -1).transpose(0, 3, 2, 1)
-        return pack_panels(np.ascontiguousarray(by_tap).reshape(groups, -1, k // groups))
-
-    return pack
-
-
 def _accepts(op: Any, ins: Types) -> bool:
     """Channels last, f32, a residual of the result's shape."""
     if op.layout != "NHWC" or any(t is not None and (t.dtype != F32 or not t.is_static) for t in ins):
@@ -135,16 +122,15 @@ def accepts_conv(op: Any, ins: Types) -> bool:
 def _packed_filters(w: TensorType, groups: int, context: Context) -> tuple[Argument, list[Step]]:
     """Panels of filters and the steps that make them at run time."""
     if w.known is not None:
-        return context.packed(w.known, ("filters", groups), pack_filters(groups)), []
+        return context.packed(w.known, ("filters", groups), lambda w: pack_taps(w, groups, context.threads)), []
     count, cg, *kernel_shape = w.dims
     kg, taps = count // groups, math.prod(kernel_shape)
     to = Scratch(4 * groups * taps * cg * panel_columns(kg))
-    by_tap = np.arange(cg * taps, dtype=np.int64).reshape(cg, taps).T.reshape(-1)
     args: dict[str, Argument] = {
-        "b": In(1), "to": to, "blocks": groups, "offsets": counting(groups, kg * cg * taps), "k": taps * cg, "n": kg,
-        "column": cg * taps, "k_offsets": np.ascontiguousarray(by_tap), "alpha": 1.0,
+        "b": In(1), "to": to, "blocks": groups, "block": 4 * kg * cg * taps, "rows": source_rows(taps, cg),
+        "k": taps * cg, "n": kg, "row": 4, "column": 4 * cg * taps, "alpha": 1.0,
     }  # fmt: skip
-    return to, [Step(pack_b, args, is_parallel(context, 0, 4 * w.nbytes))]
+    return to, [Step(pack_b, args, is_parallel(context, 0, 2 * w.nbytes))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,4 +196,4 @@ def conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> l
     return [*steps, *bias_steps, Step(sweep, args, threads > 1)]
 
 
-__all__ = ["accepts_conv", "block_offsets", "conv", "pack_filters", "pixel_table"]
+__all__ = ["accepts_conv", "block_offsets", "conv", "pixel_table"]

@@ -35,7 +35,8 @@ from bolt_numba.kernels.cpu.lang import (
     tile_store_n,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.matmul import zero_bias
-from bolt_numba.kernels.cpu.sweep import MR, PANEL, aligned_zeros, pack_panels, panel_columns
+from bolt_numba.kernels.cpu.pack import PANEL, aligned_zeros, pack_panels, panel_columns
+from bolt_numba.kernels.cpu.sweep import MR
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, inline_source, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.conv import ConvTranspose

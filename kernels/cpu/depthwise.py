@@ -17,7 +17,7 @@ from bolt_numba.kernels.cpu import lang
 from bolt_numba.kernels.cpu.conv import accepts_conv
 from bolt_numba.kernels.cpu.epilogue import finish
 from bolt_numba.kernels.cpu.lang import BYTES, LANES, ceil_div, split
-from bolt_numba.kernels.cpu.sweep import aligned_zeros
+from bolt_numba.kernels.cpu.pack import aligned_zeros
 from bolt_numba.kernels.jit import F32, I64, PTR, Native, native_source
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
 from bolt_numba.ops.conv import Conv

@@ -13,18 +13,14 @@ import numpy as np
 
 from bolt_numba.kernels.cpu.epilogue import can_finish, finish, padded_bias
 from bolt_numba.kernels.cpu.lang import load_f32, split, store_f32
+from bolt_numba.kernels.cpu.pack import PANEL, aligned_zeros, pack_b, pack_panels, panel_columns, source_rows
 from bolt_numba.kernels.cpu.sweep import (
     COPIED,
     INSIDE,
     MR,
-    PANEL,
-    aligned_zeros,
     choose_share,
     choose_span,
-    pack_b,
-    pack_panels,
     pack_stride,
-    panel_columns,
     scratch_bytes,
     sweep,
 )  # fmt: skip
@@ -105,11 +101,6 @@ def _offsets(g: Geometry) -> Array:
 
 
 @lru_cache(maxsize=256)
-def counting(count: int, step: int) -> Array:
-    return np.arange(count, dtype=np.int64) * step
-
-
-@lru_cache(maxsize=256)
 def zero_bias(columns: int) -> Array:
     return aligned_zeros((columns,))
 
@@ -129,15 +120,16 @@ def _packed_b(op: MatMul, g: Geometry, b: TensorType, context: Context) -> tuple
 
         def pack(array: Array) -> Array:
             source = array.reshape(-1, 1) if array.ndim == 1 else array.swapaxes(-1, -2) if swap else array
-            return pack_panels(source * np.float32(op.alpha) if op.alpha != 1.0 else source)
+            return pack_panels(source, alpha=op.alpha, threads=context.threads)
 
         return context.packed(known, ("panels", op.trans_b, op.alpha), pack), []
     to = Scratch(4 * g.b_blocks * g.k * panel_columns(g.n))
+    row, column = (1, g.k) if swap else (g.n, 1)
     args: dict[str, Argument] = {
-        "b": In(1), "to": to, "blocks": g.b_blocks, "offsets": counting(g.b_blocks, g.k * g.n), "k": g.k, "n": g.n,
-        "column": g.k if swap else 1, "k_offsets": counting(g.k, 1 if swap else g.n), "alpha": op.alpha,
+        "b": In(1), "to": to, "blocks": g.b_blocks, "block": 4 * g.k * g.n, "rows": source_rows(1, g.k),
+        "k": g.k, "n": g.n, "row": 4 * row, "column": 4 * column, "alpha": op.alpha,
     }  # fmt: skip
-    return to, [Step(pack_b, args, is_parallel(context, 0, b.nbytes * (4 if swap else 1)))]
+    return to, [Step(pack_b, args, is_parallel(context, 0, b.nbytes * (2 if swap else 1)))]
 
 
 def packed_bias(
@@ -151,8 +143,8 @@ def packed_bias(
         return context.packed(bias.known, ("bias", groups, n), padded_bias(groups * n, n, panel_columns)), []
     to = Scratch(4 * groups * width)
     args: dict[str, Argument] = {
-        "b": In(index), "to": to, "blocks": groups, "offsets": counting(groups, n), "k": 1, "n": n, "column": 1,
-        "k_offsets": ORIGIN, "alpha": 1.0,
+        "b": In(index), "to": to, "blocks": groups, "block": 4 * n, "rows": source_rows(1, 1), "k": 1, "n": n,
+        "row": 4, "column": 4, "alpha": 1.0,
     }  # fmt: skip
     return to, [Step(pack_b, args, False)]
 
@@ -212,4 +204,4 @@ def matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     return steps
 
 
-__all__ = ["conflicting", "counting", "is_parallel", "matmul", "packed_bias", "transpose_blocks", "zero_bias"]
+__all__ = ["conflicting", "is_parallel", "matmul", "packed_bias", "transpose_blocks", "zero_bias"]

@@ -22,14 +22,12 @@ from bolt_numba.kernels.cpu.lang import (
     LANES,
     call_kernel,
     ceil_div,
-    load_f32,
     load_i32,
     load_i64,
     prefetch,
     rows_load,
     splat,
     split,
-    store_f32,
     store_i64,
     tile_finish,
     tile_prefetch,
@@ -40,13 +38,11 @@ from bolt_numba.kernels.cpu.lang import (
     vstore,
     vstore_n,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.pack import PANEL, aligned_zeros
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, inline_source, native
 from bolt_numba.types import Array
 
 MR = target().rows
-PANEL = 2 * LANES
-"""Columns of a full panel."""
-
 INSIDE, COPIED, EDGE = 0, 1, 2
 """Kinds of tiles: A read in place by runs, from a copy, or in place tap by tap with zeros outside."""
 
@@ -263,61 +259,6 @@ def sweep(p, tid, nthreads):
                     ahead += ahead_step * k
 
 
-def panel_columns(n: int) -> int:
-    """Columns of packed storage for n columns."""
-    full, rest = divmod(n, PANEL)
-    return full * PANEL + (0 if rest == 0 else LANES if rest <= LANES else PANEL)
-
-
-def aligned_zeros(shape: tuple[int, ...]) -> Array:
-    """f32 zeros that begin at a cache line."""
-    count = int(np.prod(shape))
-    store = np.zeros(4 * count + 64, np.uint8)
-    begin = -store.ctypes.data % 64
-    return store[begin : begin + 4 * count].view(np.float32).reshape(shape)
-
-
-def pack_panels(b: Array) -> Array:
-    """[..., K, N] -> [..., K * panel_columns(N)] f32: panel after panel, zeros behind the last column."""
-    *lead, k, n = b.shape
-    full, width = n // PANEL * PANEL, panel_columns(n)
-    out = aligned_zeros((*lead, k * width))
-    head = b[..., :full].reshape(*lead, k, full // PANEL, PANEL)
-    out[..., : k * full] = np.moveaxis(head, -3, -2).reshape(*lead, -1)
-    if width > full:
-        tail = np.zeros((*lead, k, width - full), np.float32)
-        tail[..., : n - full] = b[..., full:]
-        out[..., k * full :] = tail.reshape(*lead, -1)
-    return out
-
-
-@native(b=PTR, to=PTR, blocks=I64, offsets=PTR, k=I64, n=I64, column=I64, k_offsets=PTR, alpha=F32)
-def pack_b(p, tid, nthreads):
-    """Pack B at run time: element (q, j) is at ``b + offsets[block] + k_offsets[q] + column * j`` elements."""
-    source, k, n, column, k_offsets, alpha = p.b, p.k, p.n, p.column, p.k_offsets, p.alpha
-    full = n // PANEL
-    rest = n - full * PANEL
-    tail = 0 if rest == 0 else (LANES if rest <= LANES else PANEL)
-    panels = full + (1 if rest > 0 else 0)
-    size = 4 * k * (full * PANEL + tail)
-    lo, hi = split(p.blocks * panels, tid, nthreads)
-    for unit in range(lo, hi):
-        block, j = unit // panels, unit % panels
-        b = source + 4 * load_i64(p.offsets + 8 * block) + 4 * column * PANEL * j
-        width = PANEL if j < full else tail
-        have = min(n - PANEL * j, width)
-        to = p.to + size * block + 4 * k * PANEL * j
-        for q in range(k):
-            row = b + 4 * load_i64(k_offsets + 8 * q)
-            if column == 1:
-                for v in range(0, width, LANES):
-                    vstore(to + 4 * v, vload_n(row + 4 * v, have - v) * alpha)
-            else:
-                for v in range(width):
-                    store_f32(to + 4 * v, load_f32(row + 4 * column * v) * alpha if v < have else np.float32(0))
-            to += 4 * width
-
-
 B_BYTES, A_BYTES = 448 * 1024, 320 * 1024
 """What of packed B, or else of A, is kept in a second-level cache beside the rest."""
 
@@ -356,6 +297,15 @@ def choose_share(blocks: int, m: int, n: int, threads: int, b_larger: bool) -> i
 
 
 __all__ = [
-    "BLOCK_FIELDS", "COPIED", "EDGE", "INSIDE", "MR", "PANEL", "aligned_zeros", "choose_share", "choose_span", "pack_b",
-    "pack_panels", "pack_stride", "panel_columns", "scratch_bytes", "sweep",
-]  # fmt: skip
+    "BLOCK_FIELDS",
+    "COPIED",
+    "EDGE",
+    "INSIDE",
+    "MR",
+    "aligned_zeros",
+    "choose_share",
+    "choose_span",
+    "pack_stride",
+    "scratch_bytes",
+    "sweep",
+]

@@ -41,17 +41,12 @@ from bolt_numba.kernels.cpu.lang import (
     vstore,
     vstore_n,
 )  # fmt: skip
-from bolt_numba.kernels.cpu.sweep import MR, PANEL, STEPS, VARIANTS, aligned_zeros
+from bolt_numba.kernels.cpu.pack import PANEL, aligned_zeros, pack_winograd
+from bolt_numba.kernels.cpu.sweep import MR, STEPS, VARIANTS
 from bolt_numba.kernels.jit import F32, I64, PTR, Native, inline, inline_source, native_source
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.conv import Conv
 from bolt_numba.types import Array, TensorType
-
-FILTER_MATRIX = {
-    4: (24, [[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]]),
-    2: (2, [[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]]),
-}
-"""G of both algorithms: a common denominator, so that transforms round once, and the numerators."""
 
 FIELDS = {
     "x": PTR, "u": PTR, "bias": PTR, "res": PTR, "y": PTR, "zeros": PTR, "xp": I64, "rp": I64, "yp": I64,
@@ -60,9 +55,10 @@ FIELDS = {
     "work": PTR, "work_step": I64, "v": PTR, "v_step": I64, "v_row": I64, "v_plane": I64, "m_plane": I64,
     "phase": I64, "shared": I64, "lo": F32, "hi": F32, "act": PTR,
 }  # fmt: skip
-"""Parameters.  x: [images, h, wd, c], pixels ``xp`` elements apart · u: see `pack_filters` · bias: [panels * PANEL] ·
-res, y: [images, oh, ow, k], pixels ``rp`` and ``yp`` apart (res may be 0) · zeros: c elements, read outside the image ·
-top, left: begin pads · across, down: tiles of an image · tiles: of all images, in ``blocks`` even blocks.
+"""Parameters.  x: [images, h, wd, c], pixels ``xp`` elements apart · u: see `pack.winograd_filters` ·
+bias: [panels * PANEL] · res, y: [images, oh, ow, k], pixels ``rp`` and ``yp`` apart (res may be 0) ·
+zeros: c elements, read outside the image · top, left: begin pads · across, down: tiles of an image ·
+tiles: of all images, in ``blocks`` even blocks.
 work, v: workspace, ``work_step`` and ``v_step`` bytes to the next thread's · v_row, v_plane: bytes between tiles and
 between the planes of transformed inputs · m_plane: the same of products.
 phase: 1 transforms inputs, 2 multiplies and transforms back, 3 both · shared: 0 if threads divide the blocks, 1 if they
@@ -253,28 +249,6 @@ def winograd_kernel(size: int) -> Native:
     )  # fmt: skip
 
 
-def pack_filters(size: int) -> Any:
-    """[k, c, 3, 3] to G g G', computed in f64: [panels][planes][c][PANEL]."""
-    denominator, numerators = FILTER_MATRIX[size]
-    g = np.array(numerators, np.float64)
-    both = np.kron(g, g)
-
-    def pack(w: Array) -> Array:
-        k, c = w.shape[:2]
-        panels = -(-k // PANEL)
-        out = aligned_zeros((panels, len(both), c, PANEL))
-        by_tap = np.ascontiguousarray(w.reshape(k, c, 9).transpose(2, 1, 0))
-        for j in range(panels):
-            part = by_tap[:, :, j * PANEL : (j + 1) * PANEL].astype(np.float64)
-            # Not a matrix product: the threads of NumPy's would only meet the session's own.
-            made = np.einsum("pt,tck->pck", both, part)
-            made /= denominator**2
-            out[j, :, :, : part.shape[2]] = made
-        return out
-
-    return pack
-
-
 def pack_bias(k: int) -> Any:
     """One or k values to whole panels."""
 
@@ -359,11 +333,12 @@ def steps(size: int, op: Any, ins: Types, outs: Sequence[TensorType], context: C
     planes = (size + 2) ** 2
     work_step = planes * (8 + BYTES + b.m_plane)
     v_step = 0 if b.shared else planes * b.v_plane
+    filters = context.packed(w.known, ("winograd", size), lambda w: pack_winograd(w, size, context.threads))
     bias_at = zero_row(-(-k // PANEL) * PANEL)
     if bias is not None and bias.known is not None:
         bias_at = context.packed(bias.known, ("winograd bias", k), pack_bias(k))
     args: dict[str, Argument] = {
-        "x": In(0), "u": context.packed(w.known, ("winograd", size), pack_filters(size)), "bias": bias_at,
+        "x": In(0), "u": filters, "bias": bias_at,
         "res": In(3) if op.residual else None, "y": Out(0), "zeros": zero_row(c),
         "xp": Pitch(In(0)), "rp": Pitch(In(3)) if op.residual else 0, "yp": Pitch(Out(0)),
         "h": h, "wd": wd, "c": c, "oh": oh, "ow": ow, "k": k, "top": top, "left": left,

@@ -1,0 +1,279 @@
+"""Packing of weights and of second operands: panels of columns for register tiles, filters for Winograd.
+
+A panel is [K][PANEL], zero-padded; the last one is half as wide where half is enough.  Sources are read where they lie,
+broadcasts (stride 0) too.  Work is shared by panels, and runs at the speed of memory.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu import lang
+from bolt_numba.kernels.cpu.lang import (
+    BYTES,
+    LANES,
+    ceil_div,
+    fma,
+    lanes_below,
+    load_f32,
+    load_i32,
+    select,
+    splat,
+    split,
+    vload,
+    vload_n,
+    vstore,
+)  # fmt: skip
+from bolt_numba.kernels.jit import F32, I64, PTR, Native, inline, inline_source, native, native_source
+from bolt_numba.types import Array
+
+PANEL = 2 * LANES
+"""Columns of a full panel."""
+
+
+def panel_columns(n: int) -> int:
+    """Columns of packed storage for n columns."""
+    full, rest = divmod(n, PANEL)
+    return full * PANEL + (0 if rest == 0 else LANES if rest <= LANES else PANEL)
+
+
+def aligned_empty(shape: Sequence[int]) -> Array:
+    """f32 of any content that begin at a cache line."""
+    nbytes = 4 * int(np.prod(shape))
+    store = np.empty(nbytes + 64, np.uint8)
+    begin = -store.ctypes.data % 64
+    return store[begin : begin + nbytes].view(np.float32).reshape(shape)
+
+
+def aligned_zeros(shape: Sequence[int]) -> Array:
+    """f32 zeros that begin at a cache line."""
+    made = aligned_empty(shape)
+    made.fill(0)
+    return made
+
+
+def _transpose() -> Any:
+    """``transpose(a, ld, n, count, alpha, to, rows, step)``: n vectors of count elements, each element times alpha.
+
+    Elements of index q of the vectors at ``a + i * ld`` go to ``to + step * rows[q]`` (i32), zeros behind the n-th.
+    """
+    lines = ["def transpose(a, ld, n, count, alpha, to, rows, step):"]
+    lines += [f"    v{i} = vload_n(a + {i} * ld, count if n > {i} else 0) * alpha" for i in range(LANES)]
+    half, distance = LANES // 2, 1
+    while distance < LANES:
+        for i in range(half):
+            lines.append(f"    w{2 * i} = interleave_low(v{i}, v{i + half})")
+            lines.append(f"    w{2 * i + 1} = interleave_high(v{i}, v{i + half})")
+        lines += [f"    v{i} = w{i}" for i in range(LANES)]
+        distance *= 2
+    for i in range(LANES):
+        lines += [f"    if count > {i}:", f"        vstore(to + step * load_i32(rows + {4 * i}), v{i})"]
+    words = {name: getattr(lang, name) for name in ("interleave_low", "interleave_high")}
+    scope = {"vload_n": vload_n, "vstore": vstore, "load_i32": load_i32, **words}
+    return inline_source("\n".join(lines) + "\n", "transpose", **scope)
+
+
+transpose = _transpose()
+
+
+@inline
+def read_columns(source, row, column, count, have, width, alpha, to, rows):
+    """Pack ``width`` columns of ``count`` source rows: element (q, j) times alpha at ``to``, row ``rows[q]``, column j.
+
+    Zeros behind column ``have``.  row, column: bytes between elements of the source: column is 4 or 0, or row is 4.
+    """
+    if column == 4:
+        for q in range(count):
+            at = to + 4 * width * load_i32(rows + 4 * q)
+            for v in range(0, width, LANES):
+                vstore(at + 4 * v, vload_n(source + 4 * v, have - v) * alpha)
+            source += row
+    elif column == 0:
+        zero = splat(np.float32(0))
+        for q in range(count):
+            at = to + 4 * width * load_i32(rows + 4 * q)
+            value = splat(load_f32(source + row * q)) * alpha
+            for v in range(0, width, LANES):
+                vstore(at + 4 * v, select(lanes_below(have - v), value, zero))
+    else:
+        for q in range(0, count, LANES):
+            for v in range(0, width, LANES):
+                transpose(
+                    source + column * v + 4 * q, column, have - v, count - q, alpha, to + 4 * v, rows + 4 * q, 4 * width
+                )
+
+
+ROWS_AT_ONCE = 32
+"""Source rows that are read along all columns before the next ones: what one row of B has is read as one stream."""
+
+
+@native(b=PTR, to=PTR, blocks=I64, block=I64, rows=PTR, k=I64, n=I64, row=I64, column=I64, alpha=F32)
+def pack_b(p, tid, nthreads):
+    """Panels of ``blocks`` matrices: element (q, j) is at ``b + block * its number + row * q + column * j`` bytes.
+
+    rows: i32 [k], where source row q goes; alpha: factor.  row, column: see `read_columns`.
+    """
+    k, n, row, column = p.k, p.n, p.row, p.column
+    full = n // PANEL
+    rest = n - full * PANEL
+    tail = 0 if rest == 0 else (LANES if rest <= LANES else PANEL)
+    panels = full + (1 if rest > 0 else 0)
+    size = 4 * k * (full * PANEL + tail)
+    lo, hi = split(p.blocks * panels, tid, nthreads)
+    part = ROWS_AT_ONCE if column == 4 else k
+    for begin in range(0, k, max(part, 1)):
+        for unit in range(lo, hi):
+            block, j = unit // panels, unit % panels
+            source = p.b + p.block * block + column * PANEL * j + row * begin
+            width = PANEL if j < full else tail
+            to = p.to + size * block + 4 * k * PANEL * j
+            have = min(n - PANEL * j, width)
+            read_columns(source, row, column, min(part, k - begin), have, width, p.alpha, to, p.rows + 4 * begin)
+
+
+@lru_cache(maxsize=256)
+def source_rows(taps: int, depth: int) -> Array:
+    """Where row (depth, tap) of filters goes when taps come first: i32."""
+    return np.ascontiguousarray(np.arange(taps * depth, dtype=np.int32).reshape(taps, depth).T).reshape(-1)
+
+
+def run_shares(kernel: Native, threads: int, nbytes: int, **values: Any) -> None:
+    """Run a kernel now, on up to ``threads`` threads when it writes much."""
+    record = kernel.record(**values)
+    threads = min(threads, 1 + nbytes // SHARED_BYTES)
+    others = [threading.Thread(target=kernel.call, args=(record, tid, threads)) for tid in range(1, threads)]
+    for other in others:
+        other.start()
+    kernel.call(record, 0, threads)
+    for other in others:
+        other.join()
+
+
+SHARED_BYTES = 1 << 20
+"""Bytes to pack for each further thread."""
+
+
+def pack_panels(source: Array, rows: Array | None = None, alpha: float = 1.0, threads: int = 1) -> Array:
+    """[..., K, N] of any strides to [..., K * panel_columns(N)] f32: panel after panel, zeros behind the last column.
+
+    rows: see `pack_b`; None for the same order.
+    """
+    *lead, k, n = source.shape
+    blocks = math.prod(lead)
+    out = aligned_empty((*lead, k * panel_columns(n)))
+    if out.size == 0:
+        return out
+    source = source.astype(np.float32, copy=False).reshape(blocks, k, n)
+    block, row, column = (4 if count == 1 else s for count, s in zip(source.shape, source.strides, strict=True))
+    if row != 4 and column not in (0, 4):
+        source = np.ascontiguousarray(source)
+        block, row, column = source.strides
+    order = source_rows(1, k) if rows is None else rows
+    run_shares(
+        pack_b, threads, out.nbytes, b=source, to=out, blocks=blocks, block=block, rows=order, k=k, n=n, row=row,
+        column=column, alpha=alpha,
+    )  # fmt: skip
+    return out
+
+
+def pack_taps(w: Array, groups: int, threads: int = 1) -> Array:
+    """Filters [k, c/g, spatial...] to panels of each group: K is taps, then channels."""
+    k, depth = w.shape[:2]
+    by_group = w.reshape(groups, k // groups, -1).swapaxes(1, 2)
+    return pack_panels(by_group, source_rows(by_group.shape[1] // max(depth, 1), depth), threads=threads)
+
+
+# ------------------------------------------------------------------------------------------------------------- Winograd
+
+
+@inline
+def filter4(g0, g1, g2):
+    """G g times 24."""
+    even, odd = fma(g2, splat(np.float32(4)), g0), g1 + g1
+    s, minus = g0 + g2, splat(np.float32(-4))
+    return g0 * np.float32(6), minus * (s + g1), minus * (s - g1), even + odd, even - odd, g2 * np.float32(24)
+
+
+@inline
+def filter2(g0, g1, g2):
+    """G g times 2."""
+    s = g0 + g2
+    return g0 + g0, s + g1, s - g1, g2 + g2
+
+
+FILTER_SCALE = {4: 24, 2: 2}
+"""What `filter4` and `filter2` multiply by, so that the transform divides once."""
+
+_WINOGRAD = """
+def {name}(p, tid, nthreads):
+    k, c, row, column, rows = p.k, p.c, p.row, p.column, p.rows
+    work = p.work + p.work_step * tid
+    parts = ceil_div(c, LANES)
+    lo, hi = split(ceil_div(k, PANEL) * parts, tid, nthreads)
+    for unit in range(lo, hi):
+        j, begin = unit // parts, unit % parts * LANES
+        count = min(c - begin, LANES)
+        source = p.w + column * PANEL * j + row * 9 * begin
+        read_columns(source, row, column, 9 * count, min(k - PANEL * j, PANEL), PANEL, np.float32(1), work, rows)
+        to = p.to + 4 * PANEL * (PLANES * c * j + begin)
+        plane = 4 * PANEL * c
+        for q in range(2 * count):
+            g, u = work + (q >> 1) * (9 * 2 * BYTES) + (q & 1) * BYTES, to + q * BYTES
+"""
+
+
+@cache
+def winograd_filters(size: int) -> Native:
+    """Transforms filters [k, c, 3, 3] to [panels][planes][c][PANEL], all f32.
+
+    w: element (output, channel and tap) at ``column`` and ``row`` bytes, see `read_columns`; rows: i32 0, 1, ...;
+    work: [9 * LANES][PANEL] of each thread, ``work_step`` bytes apart.
+    """
+    side, name = size + 2, f"winograd_filters_{size}"
+    lines = []
+    for s in range(3):
+        taps = ", ".join(f"vload(g + {(3 * r + s) * 2} * BYTES)" for r in range(3))
+        lines.append(f"{', '.join(f't{a}_{s}' for a in range(side))} = transform({taps})")
+    for a in range(side):
+        lines.append(f"{', '.join(f'e{b}' for b in range(side))} = transform(t{a}_0, t{a}_1, t{a}_2)")
+        for b in range(side):
+            lines += [f"vstore(u, e{b} / splat(np.float32({FILTER_SCALE[size] ** 2})))", "u += plane"]
+    text = _WINOGRAD.format(name=name) + "".join(f"            {line}\n" for line in lines)
+    fields = {
+        "w": PTR, "to": PTR, "rows": PTR, "k": I64, "c": I64, "row": I64, "column": I64, "work": PTR, "work_step": I64
+    }  # fmt: skip
+    return native_source(
+        text, name, fields, {"contract", "nsz"}, np=np, LANES=LANES, BYTES=BYTES, PANEL=PANEL, PLANES=side**2,
+        ceil_div=ceil_div, split=split, read_columns=read_columns, splat=splat, vload=vload, vstore=vstore,
+        transform=filter4 if size == 4 else filter2,
+    )  # fmt: skip
+
+
+def pack_winograd(w: Array, size: int, threads: int = 1) -> Array:
+    """Filters [k, c, 3, 3] as Winograd's algorithm of ``size`` x ``size`` outputs multiplies them."""
+    k, c = w.shape[:2]
+    out = aligned_empty((-(-k // PANEL), (size + 2) ** 2, c, PANEL))
+    source = w.astype(np.float32, copy=False).reshape(k, 9 * c)
+    column, row = (4 if count == 1 else s for count, s in zip(source.shape, source.strides, strict=True))
+    if row != 4 and column not in (0, 4):
+        source = np.ascontiguousarray(source)
+        column, row = source.strides
+    work = aligned_empty((threads, 9 * LANES * PANEL))
+    run_shares(
+        winograd_filters(size), threads, out.nbytes, w=source, to=out, rows=source_rows(1, 9 * LANES), k=k, c=c,
+        row=row, column=column, work=work, work_step=work.strides[0],
+    )  # fmt: skip
+    return out
+
+
+__all__ = [
+    "PANEL", "aligned_empty", "aligned_zeros", "pack_b", "pack_panels", "pack_taps", "pack_winograd", "panel_columns",
+    "run_shares", "source_rows",
+]  # fmt: skip

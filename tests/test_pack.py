@@ -1,0 +1,116 @@
+"""Packed panels and filters: every kind of source, any number of threads, on every instruction set."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bolt_numba.kernels.cpu import pack
+from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.lang import LANES
+from bolt_numba.kernels.cpu.pack import PANEL, pack_panels, pack_taps, pack_winograd, panel_columns
+from bolt_numba.types import Array
+
+RNG = np.random.default_rng(8)
+
+
+def values(*shape: int) -> Array:
+    return RNG.standard_normal(shape).astype("f4")
+
+
+def panels_by_definition(b: Array) -> Array:
+    """[K, N] to panels, column after column."""
+    k, n = b.shape
+    parts = []
+    for j in range(0, n, PANEL):
+        width = panel_columns(min(n - j, PANEL))
+        part = np.zeros((k, width), "f4")
+        part[:, : min(n - j, width)] = b[:, j : j + PANEL]
+        parts.append(part.reshape(-1))
+    return np.concatenate(parts) if parts else np.zeros(0, "f4")
+
+
+def filters_by_definition(w: Array, groups: int) -> Array:
+    k, depth = w.shape[:2]
+    parts = w.reshape(groups, k // groups, depth, -1).transpose(0, 3, 2, 1)
+    return np.stack([panels_by_definition(part.reshape(-1, k // groups)) for part in parts])
+
+
+SIZES = [(1, 1), (100, 37), (37, 100), (LANES, PANEL), (3, 4 * PANEL + LANES), (65, LANES + 1), (5, 0), (0, 5)]
+
+
+@pytest.mark.parametrize("shape", SIZES)
+def test_panels_of_any_strides(shape: tuple[int, int]) -> None:
+    b = values(*shape)
+    one = np.float32(0.75)
+    for source in (b, b.T, b[:, ::2], b[::2], b[::-1], b.T[::-1], np.asfortranarray(b), np.broadcast_to(one, shape)):
+        np.testing.assert_array_equal(pack_panels(source), panels_by_definition(source))
+    for source in (np.broadcast_to(b[:1], shape), np.broadcast_to(b[:, :1], shape)) if b.size else ():
+        np.testing.assert_array_equal(pack_panels(source), panels_by_definition(source))
+
+
+def test_panels_of_batches_and_a_factor() -> None:
+    b = values(2, 3, 21, 35)
+    for source in (b, b.swapaxes(2, 3), b.swapaxes(0, 1), np.broadcast_to(b[:1], b.shape)):
+        wanted = [[panels_by_definition(m * np.float32(-2.5)) for m in row] for row in source]
+        np.testing.assert_array_equal(pack_panels(source, alpha=-2.5), np.array(wanted))
+
+
+@pytest.mark.parametrize(
+    ("groups", "shape"), [(1, (40, 19, 3, 3)), (4, (20, 7, 1, 1)), (2, (96, 17, 5)), (1, (7, 3, 7, 7))]
+)
+def test_filters_by_tap(groups: int, shape: tuple[int, ...]) -> None:
+    w = values(*shape)
+    for source in (w, w.swapaxes(0, 1).copy().swapaxes(0, 1), w[..., ::-1], np.broadcast_to(np.float32(2), shape)):
+        np.testing.assert_array_equal(pack_taps(source, groups), filters_by_definition(source, groups))
+
+
+G = {
+    4: np.array([[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]]) / 24,
+    2: np.array([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]]) / 2,
+}
+
+
+def winograd_by_definition(w: Array, size: int) -> Array:
+    k, c = w.shape[:2]
+    made = np.einsum("ar,kcrs,bs->abck", G[size], w.astype("f8"), G[size]).reshape(-1, c, k)
+    out = np.zeros((-(-k // PANEL), len(made), c, PANEL))
+    for j in range(len(out)):
+        part = made[:, :, j * PANEL : (j + 1) * PANEL]
+        out[j, :, :, : part.shape[2]] = part
+    return out
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(("k", "c"), [(PANEL, LANES), (PANEL + 5, 2 * LANES + 3), (3, 1)])
+def test_winograd_filters(size: int, k: int, c: int) -> None:
+    w = values(k, c, 3, 3)
+    exact = (RNG.integers(-3, 4, w.shape) * 576).astype("f4")
+    np.testing.assert_array_equal(pack_winograd(exact, size), winograd_by_definition(exact, size))
+    for source in (w, w.transpose(1, 0, 2, 3).copy().transpose(1, 0, 2, 3), np.broadcast_to(np.float32(0.3), w.shape)):
+        np.testing.assert_allclose(pack_winograd(source, size), winograd_by_definition(source, size), atol=6e-7)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 7])
+def test_threads_change_nothing(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pack, "SHARED_BYTES", 1)
+    b, w = values(70, 5 * PANEL + 3), values(3 * PANEL, 20, 3, 3)
+    alone: list[Any] = [pack_panels(b), pack_panels(b.T), pack_taps(w, 2), pack_winograd(w, 4)]
+    shared = [pack_panels(b, threads=threads), pack_panels(b.T, threads=threads), pack_taps(w, 2, threads)]
+    for x, y in zip(alone, [*shared, pack_winograd(w, 4, threads)], strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("isa", ["avx2", "generic"])
+def test_lower_instruction_sets(isa: str) -> None:
+    if target().name not in ("avx512", "avx2") or target().name == isa:
+        pytest.skip("already the lowest")
+    env = os.environ | {"BOLT_NUMBA_ISA": isa}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-k", "not lower", __file__]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
