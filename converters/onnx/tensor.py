@@ -77,7 +77,7 @@ _FIELDS: dict[int, str] = {
 }
 """Where the elements are when they are not in raw_data; int32_data for all others.  Source: onnx.proto."""
 
-_BITS: dict[AnyDType, int] = {
+BITS: dict[AnyDType, int] = {
     dtype: bits
     for name, bits in {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2}.items()
     for dtype in CODES
@@ -169,7 +169,7 @@ def _from_raw(raw: bytes, dtype: AnyDType, dims: tuple[int, ...], what: str) -> 
     count = math.prod(dims)
     if dtype == STRING:
         raise InvalidModelError(f"{what}: got strings in raw_data, wanted string_data")
-    bits = _BITS.get(dtype, 8 * dtype.itemsize)
+    bits = BITS.get(dtype, 8 * dtype.itemsize)
     wanted = (count * bits + 7) // 8
     if len(raw) != wanted:
         raise InvalidModelError(f"{what}: data: got {len(raw)} bytes, wanted {wanted} for {dtype.name}{list(dims)}")
@@ -194,7 +194,7 @@ def _unpacked(packed: Array, bits: int, dtype: AnyDType, count: int) -> Array:
 def _from_field(tensor: onnx.TensorProto, dtype: AnyDType, dims: tuple[int, ...], count: int, what: str) -> Array:
     field = _FIELDS.get(tensor.data_type, "int32_data")
     data = getattr(tensor, field)
-    bits = _BITS.get(dtype, 8)
+    bits = BITS.get(dtype, 8)
     wanted = 2 * count if dtype.kind == "c" else (count * bits + 7) // 8 if bits < 8 else count
     if len(data) != wanted:
         raise InvalidModelError(
@@ -237,7 +237,7 @@ def _external(
     entries = {e.key: e.value for e in tensor.external_data}
     path = _external_path(entries.get("location", ""), folder, what)
     count = math.prod(dims)
-    bits = _BITS.get(dtype, 8 * dtype.itemsize)
+    bits = BITS.get(dtype, 8 * dtype.itemsize)
     wanted = (count * bits + 7) // 8
     offset = _number(entries, "offset", 0, what)
     length = _number(entries, "length", wanted, what)

@@ -1,0 +1,125 @@
+"""Graphs as ONNX models: the portable part of the intermediate representation, in the opset that it needs."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import onnx
+from onnx import helper
+
+from bolt_numba.converters.onnx.write_graph import write_graph
+from bolt_numba.converters.onnx.write_opset import OLDEST, ir_version, needed, since, spell_older, too_new, with_bodies
+from bolt_numba.converters.onnx.write_tensor import Weights
+from bolt_numba.errors import BoltError, UnsupportedOpError
+from bolt_numba.ir.graph import Graph
+from bolt_numba.types import TensorType
+
+MAX_PROTO = (1 << 31) - (1 << 24)
+"""Bytes of weights from which a model cannot be one protobuf message."""
+OURS = ("format", "producer", "opset")
+"""Metadata that the reader makes; the written file says it elsewhere."""
+
+
+def to_onnx(graph: Graph, *, opset: int | None = None) -> onnx.ModelProto:
+    """The model of a graph, as it is before the stage ``layout``.
+
+    opset: version of the default domain; None takes the oldest from 18 on that has all nodes as they are.
+    Raises UnsupportedOpError listing all nodes that ONNX (or that opset) has no words for.
+    """
+    return _model(graph, Weights(), opset)
+
+
+def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None = None, external: bool = False) -> None:
+    """Write a graph as an ONNX file that appears complete or not at all; see `to_onnx`.
+
+    external: put large weights into a file ``<name>.data`` beside it, as is done always beyond 2 GiB.
+    """
+    target = Path(path)
+    weights = {id(v.const): v.const.nbytes for v in graph.constants() if v.const is not None}
+    if not external and sum(weights.values()) < MAX_PROTO:
+        data = to_onnx(graph, opset=opset).SerializeToString()
+        with _replaced(target) as file:
+            file.write(data)
+        return
+    beside = target.with_name(f"{target.name}.data")
+    with _replaced(target) as file:
+        with _replaced(beside) as data_file:
+            model = _model(graph, Weights(data_file, beside.name), opset)
+        file.write(model.SerializeToString())
+
+
+@contextmanager
+def _replaced(target: Path) -> Iterator[IO[bytes]]:
+    """A temporary file that takes the place of ``target`` when all went well."""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise BoltError(f"{target}: cannot be written: {error.strerror}") from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(temporary).chmod(0o666 & ~umask)
+        Path(temporary).replace(target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _model(graph: Graph, weights: Weights, opset: int | None) -> onnx.ModelProto:
+    from bolt_numba import __version__
+
+    newest = onnx.defs.onnx_opset_version()
+    if opset is not None and not OLDEST <= opset <= newest:
+        raise BoltError(f"opset: got {opset}, wanted {OLDEST} to {newest}")
+    proto, types = write_graph(graph, weights)
+    opsets = needed(proto, types, 1) if opset is not None else needed(proto, types)
+    made = helper.make_model(proto, opset_imports=[helper.make_opsetid(d, v) for d, v in sorted(opsets.items())])
+    made.producer_name, made.producer_version = "bolt-numba", __version__
+    helper.set_model_props(made, {k: v for k, v in graph.metadata.items() if k not in OURS})
+    if opset is not None:
+        made = _stamped(made, opset, types)
+    made.ir_version = ir_version({o.domain: o.version for o in made.opset_import}, types)
+    return made
+
+
+def _version(model: onnx.ModelProto) -> int:
+    return next(int(o.version) for o in model.opset_import if not o.domain)
+
+
+def _set_version(model: onnx.ModelProto, version: int) -> None:
+    next(o for o in model.opset_import if not o.domain).version = version
+
+
+def _stamped(model: onnx.ModelProto, opset: int, types: dict[str, TensorType]) -> onnx.ModelProto:
+    """The model in a given opset; raises UnsupportedOpError listing what it does not have."""
+    if _version(model) > opset:
+        spell_older(model.graph, opset, types)
+        late = too_new(model.graph.node, opset, types)
+        if late:
+            model = with_bodies(model, sorted({n.op_type for n in late}))
+            spell_older(model.graph, opset, types)
+            late = too_new(model.graph.node, opset, types)
+        if late:
+            lines = [f"{n.op_type} at node '{n.name}' needs opset {since(n, types)}" for n in late]
+            return _converted(model, opset, lines)
+    _set_version(model, opset)
+    return model
+
+
+def _converted(model: onnx.ModelProto, opset: int, late: list[str]) -> onnx.ModelProto:
+    """The last resort: the converter of onnx, which knows some more steps."""
+    try:
+        made = onnx.version_converter.convert_version(model, opset)
+        onnx.checker.check_model(made)
+    except Exception as error:  # it raises RuntimeError, and errors of its own for what it cannot do
+        raise UnsupportedOpError(f"{model.graph.name}: in opset {opset}", list(dict.fromkeys(late))) from error
+    return made

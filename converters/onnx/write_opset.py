@@ -1,0 +1,226 @@
+"""Which opset a written model needs, and how to say it in an older one.
+
+Nodes are written as the newest opset has them.  A schema holds as long as it takes the same operands, attributes and
+types and means the same; the oldest that holds decides.  Below that, rows spell operands as attributes, operators with
+a function body are replaced by it, and onnx.version_converter is asked last.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import onnx
+from onnx import helper, numpy_helper
+
+from bolt_numba.converters.onnx.structure import all_nodes, subgraphs
+from bolt_numba.converters.onnx.tensor import CODES
+from bolt_numba.types import MapType, NestedType, OptionalType, TensorType
+
+FLOOR = 18
+"""The opset of a model whose nodes need no newer one: any engine of recent years reads it."""
+OLDEST = 7
+"""Before it, broadcasting is not numpy's."""
+CHANGED: dict[str, int] = {
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), 13),  # they flattened
+    "GridSample": 20,  # other names of the modes
+    "GroupNormalization": 21,  # a scale per group
+    "DFT": 20,
+    "Resize": 11,
+    "Upsample": 99,
+}
+"""Operators whose meaning changed though their schema may not say so -> the opset from which it is today's."""
+IR_OF_DTYPE = {"float8": 9, "int4": 10, "uint4": 10, "float4": 11, "float8e8m0": 12, "int2": 13, "uint2": 13}
+"""Element types (beginnings of their names) -> the version of the format that has them."""
+
+_Option = onnx.defs.OpSchema.FormalParameterOption
+Types = Mapping[str, TensorType]
+
+
+def type_text(t: TensorType) -> str:
+    """How schemas spell a type: ``tensor(float)``."""
+    if isinstance(t, MapType):
+        return f"map({_dtype_text(t.key)}, {type_text(t.element)})"
+    if isinstance(t, NestedType):
+        return f"{'optional' if isinstance(t, OptionalType) else 'seq'}({type_text(t.element)})"
+    return f"tensor({_dtype_text(t.dtype)})"
+
+
+def _dtype_text(dtype: Any) -> str:
+    return str(onnx.TensorProto.DataType.Name(CODES[dtype])).lower()
+
+
+@functools.cache
+def _histories() -> dict[tuple[str, str], list[Any]]:
+    """All schemas by domain and name, newest first."""
+    found: dict[tuple[str, str], list[Any]] = {}
+    for schema in sorted(onnx.defs.get_all_schemas_with_history(), key=lambda s: -s.since_version):
+        found.setdefault((schema.domain, schema.name), []).append(schema)
+    return found
+
+
+def _formals(schema: Any, names: Sequence[str], what: str) -> Iterator[tuple[str, Any]]:
+    """Names with the formal parameters that they are given for."""
+    formals = getattr(schema, what)
+    for i, name in enumerate(names):
+        yield name, formals[min(i, len(formals) - 1)]
+
+
+def _allowed(schema: Any, formal: Any) -> set[str]:
+    constraint = next((c for c in schema.type_constraints if c.type_param_str == formal.type_str), None)
+    return {formal.type_str} if constraint is None else set(constraint.allowed_type_strs)
+
+
+def _takes(schema: Any, node: onnx.NodeProto, types: Types) -> bool:
+    """Whether numbers, places and types of operands and results are what a schema wants."""
+    if not schema.min_input <= len(node.input) <= schema.max_input:
+        return False
+    if not schema.min_output <= len(node.output) <= schema.max_output:
+        return False
+    for names, what in ((node.input, "inputs"), (node.output, "outputs")):
+        for name, formal in _formals(schema, names, what):
+            if not name:
+                if formal.option != _Option.Optional:
+                    return False
+            elif name in types and type_text(types[name]) not in _allowed(schema, formal):
+                return False
+    return True
+
+
+def _same_attributes(schema: Any, newest: Any, node: onnx.NodeProto) -> bool:
+    given = {a.name: a for a in node.attribute}
+    for name, attribute in given.items():
+        known = schema.attributes.get(name)
+        if known is None or int(known.type) != attribute.type:
+            return False
+    for name, known in schema.attributes.items():
+        if name in given:
+            continue
+        if known.required:
+            return False
+        today = newest.attributes.get(name)
+        if known.default_value.type and (today is None or known.default_value != today.default_value):
+            return False
+    return True
+
+
+def since(node: onnx.NodeProto, types: Types) -> int:
+    """The oldest opset of the node's domain that has it as it is written."""
+    schemas = _histories()[node.domain, node.op_type]
+    newest = schemas[0]
+    found: int = newest.since_version
+    for schema in schemas:
+        same = not schema.deprecated and _same_attributes(schema, newest, node) and _takes(schema, node, types)
+        if not same:
+            break
+        found = schema.since_version
+    if node.op_type == "AveragePool" and any(a.name == "ceil_mode" for a in node.attribute):
+        return max(found, 19)  # before, it counted what lies beyond the pads
+    return max(found, 1 if node.domain else CHANGED.get(node.op_type, 1))
+
+
+def needed(graph: onnx.GraphProto, types: Types, floor: int = FLOOR) -> dict[str, int]:
+    """The opset of each domain that a graph needs, of the default one at least ``floor``."""
+    made = {"": floor}
+    for node in all_nodes(graph.node):
+        made[node.domain] = max(made.get(node.domain, 1), since(node, types))
+    return made
+
+
+def ir_version(opsets: Mapping[str, int], types: Types) -> int:
+    """The oldest version of the format that has these opsets and element types."""
+    imports = [helper.make_opsetid(d, v) for d, v in opsets.items()]
+    found = max(8, int(helper.find_min_ir_version_for(imports, ignore_unknown=True)))
+    for t in types.values():
+        name = "" if isinstance(t, NestedType) else _dtype_text(t.dtype)
+        found = max([found, *(version for start, version in IR_OF_DTYPE.items() if name.startswith(start))])
+    return found
+
+
+# --- older spellings -------------------------------------------------------------------------------------------------
+
+AS_ATTRIBUTE: dict[str, tuple[int, tuple[str, ...]]] = {
+    **dict.fromkeys(("Squeeze", "Unsqueeze", "ReduceSum"), (13, ("axes",))),
+    **dict.fromkeys(
+        ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum"), (18, ("axes",))
+    ),
+    **dict.fromkeys(("ReduceLogSumExp", "ReduceSumSquare"), (18, ("axes",))),
+    "Split": (13, ("split",)),
+    "Slice": (10, ("starts", "ends", "axes")),
+    "Pad": (11, ("pads", "value")),
+    "Clip": (11, ("min", "max")),
+    "TopK": (10, ("k",)),
+    "Dropout": (12, ("ratio",)),
+}
+"""Operators whose operands after the first were attributes of these names before an opset."""
+
+
+def spell_older(graph: onnx.GraphProto, version: int, types: Types) -> None:
+    """Rewrite nodes in place as an older opset has them, where a row says how and the operands are constant."""
+    constants = _constants(graph)
+    for node in all_nodes(graph.node):
+        below, names = AS_ATTRIBUTE.get(node.op_type, (0, ()))
+        if not node.domain and version < below:
+            _as_attributes(node, names, constants)
+        if node.op_type == "Split" and version < 18 and not node.domain:
+            _even_split(node, types)
+        if node.op_type == "Resize" and version < 13:
+            _empty_operands(graph, node)
+
+
+def _constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
+    """Initializers of a graph and its subgraphs; their names are unique."""
+    found = {t.name: t for t in graph.initializer}
+    for node in all_nodes(graph.node):
+        for sub in subgraphs(node):
+            found |= {t.name: t for t in sub.initializer}
+    return found
+
+
+def _as_attributes(node: onnx.NodeProto, names: Sequence[str], constants: Mapping[str, onnx.TensorProto]) -> None:
+    given = list(node.input)[1:]
+    if any(name and name not in constants for name in given) or len(given) > len(names):
+        return
+    for name, key in zip(given, names, strict=False):
+        if name:
+            array = numpy_helper.to_array(constants[name])
+            single = key in ("value", "min", "max", "k", "ratio")
+            node.attribute.append(helper.make_attribute(key, array.reshape(-1)[0].item() if single else array.tolist()))
+    del node.input[1:]
+
+
+def _even_split(node: onnx.NodeProto, types: Types) -> None:
+    """Parts of equal size need no attribute; a smaller last part needs opset 18."""
+    sizes = {t.shape for t in (types.get(name) for name in node.output) if t is not None}
+    if len(sizes) == 1:
+        kept = [a for a in node.attribute if a.name != "num_outputs"]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+
+
+def _empty_operands(graph: onnx.GraphProto, node: onnx.NodeProto) -> None:
+    """Opset 11 and 12 want empty tensors in place of absent ones."""
+    empty = "resize/nothing"
+    for i in (1, 2):
+        if i < len(node.input) and not node.input[i]:
+            node.input[i] = empty
+    if empty in node.input and all(t.name != empty for t in graph.initializer):
+        graph.initializer.append(onnx.TensorProto(name=empty, data_type=onnx.TensorProto.FLOAT, dims=[0], raw_data=b""))
+
+
+def too_new(nodes: Iterable[onnx.NodeProto], version: int, types: Types) -> list[onnx.NodeProto]:
+    """Nodes of the default domain that an opset does not have as they are written."""
+    return [n for n in all_nodes(nodes) if not n.domain and since(n, types) > version]
+
+
+def with_bodies(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """The model with operators of the default domain replaced by their function bodies, where they have one."""
+    try:
+        from onnx import inliner
+
+        return inliner.inline_selected_functions(
+            model, [("", name) for name in names], exclude=False, inline_schema_functions=True
+        )
+    except (ImportError, TypeError, RuntimeError):  # older releases of onnx have no inliner, or not for schemas
+        return model

@@ -1,0 +1,77 @@
+"""The table of writers: operator of the graph -> function that adds the ONNX nodes of one node.
+
+Operators whose name, operands and attributes are ONNX's need no row: `write_graph` writes them from the schema.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import onnx
+
+from bolt_numba.ops.registry import Op
+from bolt_numba.types import Array, TensorType
+
+Function: TypeAlias = Callable[..., Any]
+DOMAINS = ("", "ai.onnx.ml")
+"""Domains whose operators the graph may hold, in the order in which a name is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A tensor of the file: what it is called, and its type.  The name of an omitted operand is empty."""
+
+    name: str
+    type: TensorType
+
+    @property
+    def known(self) -> Array | None:
+        """The content, where it is known."""
+        return self.type.known
+
+
+class NoSpellingError(Exception):
+    """An operator, or a use of it, that ONNX has no words for; the message says why."""
+
+
+WRITERS: dict[type[Op], Function] = {}
+"""Writers by operator: ``(writer, op, *terms) -> Term | tuple[Term, ...]``."""
+
+
+def writer(*kinds: type[Op]) -> Callable[[Function], Function]:
+    """Register a writer for these operators."""
+
+    def register(function: Function) -> Function:
+        for kind in kinds:
+            if kind in WRITERS:
+                raise ValueError(f"operator {kind.name} has two writers")
+            WRITERS[kind] = function
+        return function
+
+    return register
+
+
+def load_writers() -> None:
+    """Import every ``write_table*`` module beside this one; importing it registers its writers."""
+    package = __name__.rpartition(".")[0]
+    for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        if info.name.startswith("write_table"):
+            importlib.import_module(f"{package}.{info.name}")
+
+
+@functools.cache
+def schema_by_name(name: str) -> Any:
+    """The newest schema of an operator, of the default domain first; None when there is none that may be used."""
+    for domain in DOMAINS:
+        try:
+            schema = onnx.defs.get_schema(name, domain)
+        except onnx.defs.SchemaError:
+            continue
+        if not schema.deprecated:
+            return schema
+    return None
