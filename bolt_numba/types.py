@@ -159,7 +159,7 @@ class TensorType:
 
     @property
     def is_static(self) -> bool:
-        return self.shape is not None and not any(isinstance(d, Sym) for d in self.shape)
+        return self.shape is not None and Sym not in map(type, self.shape)
 
     @property
     def dims(self) -> tuple[int, ...]:

@@ -28,6 +28,8 @@ def broadcast_dim(owner: Op, a: Dim, b: Dim) -> Dim:
 
 def broadcast_shapes(owner: Op, *shapes: Shape | None) -> Shape | None:
     """Shape of numpy broadcasting, None when the rank of any operand is unknown; raises ShapeError."""
+    if len(shapes) > 1 and shapes.count(shapes[0]) == len(shapes):
+        return shapes[0]
     out: Shape = ()
     for shape in shapes:
         if shape is None:

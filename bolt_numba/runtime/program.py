@@ -6,6 +6,8 @@ Native steps between two host steps form one segment, run by one call into the n
 from __future__ import annotations
 
 import ctypes
+import functools
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,33 +66,54 @@ class Program:
         return len(self.kernels)
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How a parameter record is packed: field names with byte offsets, and the packer of all of it, padded."""
+
+    places: tuple[tuple[str, int], ...]
+    packer: struct.Struct
+
+
+_NUMBERS = frozenset((int, float))
+_CODES = {"i8": "q", "i4": "i", "f4": "f", "f8": "d"}
+
+
+@functools.lru_cache(maxsize=None)
+def _layout(dtype: Any) -> _Layout:
+    text, end = "=", 0
+    places = []
+    for name in dtype.names:
+        kind, offset = dtype.fields[name][:2]
+        text += f"{offset - end}x{_CODES[kind.str[1:]]}"
+        end = offset + kind.itemsize
+        places.append((name, offset))
+    return _Layout(tuple(places), struct.Struct(f"{text}{-end % _RECORD_ALIGN}x"))
+
+
 class _Image:
     """Fills parameter records one after another."""
 
     def __init__(self) -> None:
-        self.records: list[tuple[int, Any]] = []
+        self.records: list[bytes] = []
         self.nbytes = 0
         self.arena: list[tuple[int, int]] = []
         self.patches: list[tuple[int, bool, int, int]] = []
         self.keep: list[Any] = []
 
     def add(self, job: Job, step: Any) -> int:
-        dtype = step.kernel.params
-        record = np.zeros((), dtype)
-        at = self.nbytes
-        for name in dtype.names:
-            if name not in step.args:
-                raise KeyError(f"{step.kernel.name}: no value for parameter {name!r}")
-            value = self._value(job, step.args[name], at + dtype.fields[name][1])
-            if value:
-                record[name] = value
-        self.records.append((at, record))
-        self.nbytes += -(-dtype.itemsize // _RECORD_ALIGN) * _RECORD_ALIGN
+        layout = _layout(step.kernel.params)
+        at, args, values = self.nbytes, step.args, []
+        for name, offset in layout.places:
+            try:
+                arg = args[name]
+            except KeyError:
+                raise KeyError(f"{step.kernel.name}: no value for parameter {name!r}") from None
+            values.append(arg if type(arg) in _NUMBERS else self._value(job, arg, at + offset))
+        self.records.append(layout.packer.pack(*values))
+        self.nbytes += layout.packer.size
         return at
 
     def _value(self, job: Job, arg: Any, where: int) -> Any:
-        if isinstance(arg, (int, float)):
-            return arg
         if arg is None:
             return 0
         if isinstance(arg, In):
@@ -152,9 +175,7 @@ def build_program(jobs: Sequence[Job], memory: MemoryPlan, threads: int) -> Prog
             names.append(step.kernel.name)
         segments[-1].last = len(kernels)
         segments[-1].parallel |= any(parallel[segments[-1].first :])
-    data = np.zeros(max(image.nbytes, 8), np.uint8)
-    for at, record in image.records:
-        data[at : at + record.nbytes] = np.frombuffer(record.tobytes(), np.uint8)
+    data = np.frombuffer(b"".join(image.records) or bytes(8), np.uint8)
     arena = np.array(image.arena, np.int64).reshape(-1, 2)
     return Program(
         image=data,
