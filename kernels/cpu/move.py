@@ -224,7 +224,8 @@ def _block_source() -> str:
     """Source of the kernel that transposes blocks of LANES x LANES f32 in registers.
 
     One round interleaves row r with row r + LANES / 2, which rotates the bits of the index (row, lane) by one; after
-    log2(LANES) rounds row and lane have changed places.  The last block of an axis j overlaps the one before it.
+    log2(LANES) rounds row and lane have changed places.  The last block of a task overlaps the one before it, so no
+    axis may be shorter than a vector.
     """
     rows = range(LANES)
     old, lines = [f"r{i}" for i in rows], []
@@ -235,36 +236,30 @@ def _block_source() -> str:
             lines += [f"{new[2 * i]} = interleave_low{pair}", f"{new[2 * i + 1]} = interleave_high{pair}"]
         old = new
 
-    def block(loads: str, stores: str) -> str:
-        body = [f"r{i} = {loads.format(i=i)}" for i in rows] + lines
-        body += [stores.format(i=i, v=old[i]) for i in rows]
-        return "".join(" " * 16 + line + "\n" for line in body)
-
+    body = [f"r{i} = vload(src + (j + {i}) * sj)" for i in rows] + lines
+    body += [f"vstore(dst + {i} * di + 4 * j, {old[i]})" for i in rows]
     return (
         "def transpose_f32(p, tid, nthreads):\n"
-        "    ni, nj, di, sj, chunk = p.ni, p.nj, p.di, p.sj, p.chunk\n"
-        "    blocks, chunks = ceil_div(ni, LANES), ceil_div(nj, chunk)\n"
+        "    ni, nj, di, sj = p.ni, p.nj, p.di, p.sj\n"
+        "    blocks, chunks = ni // LANES, max(nj // p.chunk, 1)\n"
         "    lo, hi = split(p.count * blocks * chunks, tid, nthreads)\n"
         "    for at in range(lo, hi):\n"
         "        row = at // chunks\n"
         "        index = row // blocks\n"
         "        i = (row - index * blocks) * LANES\n"
-        "        wide = min(LANES, ni - i)\n"
+        "        end = i + LANES if i + 2 * LANES <= ni else ni\n"
         "        s, d = outer_offsets(p.outer, p.rank, index)\n"
-        "        src = p.src + s + 4 * i\n"
-        "        dst = p.dst + d + di * i\n"
-        "        first = (at - row * chunks) * chunk\n"
-        "        last = min(first + chunk, nj)\n"
-        "        for at_j in range(first, last, LANES):\n"
-        "            j = max(min(at_j, last - LANES), first)\n"
-        "            high = min(LANES, last - j)\n"
-        "            if high == LANES and wide == LANES:\n"
-        + block("vload(src + (j + {i}) * sj)", "vstore(dst + {i} * di + 4 * j, {v})")
-        + "            else:\n"
-        + block(
-            "vload_n(src + (j + {i}) * sj, wide if {i} < high else 0)",
-            "vstore_n(dst + {i} * di + 4 * j, {v}, high if {i} < wide else 0)",
-        )
+        "        first, last = split(nj, at - row * chunks, chunks)\n"
+        "        while i < end:\n"
+        "            i = min(i, end - LANES)\n"
+        "            src = p.src + s + 4 * i\n"
+        "            dst = p.dst + d + di * i\n"
+        "            j = first\n"
+        "            while j < last:\n"
+        "                j = min(j, last - LANES)\n"
+        + "".join(f"                {line}\n" for line in body)
+        + "                j += LANES\n"
+        "            i += LANES\n"
     )
 
 
@@ -272,9 +267,8 @@ def _block_source() -> str:
 def transpose_f32() -> Native:
     """Kernel like `transpose_elements` of four bytes, in registers; a task is LANES indices i."""
     return native_source(
-        _block_source(), "transpose_f32", _TRANSPOSED, LANES=LANES, ceil_div=ceil_div, split=split,
-        vload=vload, vload_n=vload_n, vstore=vstore, vstore_n=vstore_n, interleave_low=interleave_low,
-        interleave_high=interleave_high, outer_offsets=outer_offsets,
+        _block_source(), "transpose_f32", _TRANSPOSED, LANES=LANES, split=split, vload=vload, vstore=vstore,
+        interleave_low=interleave_low, interleave_high=interleave_high, outer_offsets=outer_offsets,
     )  # fmt: skip
 
 
@@ -337,7 +331,7 @@ def _transposing_step(m: Move, i: Axis, j: Axis, ends: dict[str, Any]) -> Step:
         return Step(transpose_few(m.unit, j.size, True), args, parallel)
     if i.size <= 4 and j.src == i.size * m.unit:
         return Step(transpose_few(m.unit, i.size, False), args, parallel)
-    if m.unit == 4 and min(i.size, j.size) >= LANES // 2:
+    if m.unit == 4 and min(i.size, j.size) >= LANES:
         return Step(transpose_f32(), args, parallel)
     return Step(transpose_elements(m.unit), args, m.nbytes >= m.unit * PARALLEL_ELEMENTS)
 

@@ -28,6 +28,7 @@ from bolt_numba.kernels.cpu.lang import (
     vstore_n,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.matmul import matmul
+from bolt_numba.kernels.cpu.pack import aligned_zeros
 from bolt_numba.kernels.cpu.vmath import vsigmoid, vtanh
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
@@ -169,18 +170,20 @@ def lstm_walk(p, tid, nthreads):
                 at = start + j * 4 * BYTES
                 w, r = p.w + (d * blocks + j) * inputs * 4 * BYTES, p.r + (d * blocks + j) * hidden * 4 * BYTES
                 gi, go, gf, gc = vload(at), vload(at + BYTES), vload(at + 2 * BYTES), vload(at + 3 * BYTES)
+                hi, ho, hf, hc = gi, go, gf, gc
                 if pair:
                     at += p.pb
                     hi, ho, hf, hc = vload(at), vload(at + BYTES), vload(at + 2 * BYTES), vload(at + 3 * BYTES)
                     if p.fused:
                         gi, go, gf, gc, hi, ho, hf, hc = products4x2(gi, go, gf, gc, hi, ho, hf, hc, x, p.xb, inputs, w)
                     gi, go, gf, gc, hi, ho, hf, hc = products4x2(gi, go, gf, gc, hi, ho, hf, hc, h, h_step, hidden, r)
-                    lstm_finish(p, t, c + p.sb, y + p.yb, state + p.sb, j, hi, ho, hf, hc)
                 else:
                     if p.fused:
                         gi, go, gf, gc = products4(gi, go, gf, gc, x, inputs, w)
                     gi, go, gf, gc = products4(gi, go, gf, gc, h, hidden, r)
-                lstm_finish(p, t, c, y, state, j, gi, go, gf, gc)
+                for q in range(2 if pair else 1):
+                    lstm_finish(p, t, c + q * p.sb, y + q * p.yb, state + q * p.sb, j, gi, go, gf, gc)
+                    gi, go, gf, gc = hi, ho, hf, hc
         unit += 2 if pair else 1
 
 
@@ -283,7 +286,9 @@ def pack_gates(w: Array, gates: Sequence[int], count: int) -> Array:
     blocks = ceil_blocks(hidden)
     padded = np.zeros((d, len(gates), blocks * LANES, k), np.float32)
     padded[:, :, :hidden] = w.reshape(d, count, hidden, k)[:, list(gates)]
-    return np.ascontiguousarray(padded.reshape(d, len(gates), blocks, LANES, k).transpose(0, 2, 4, 1, 3))
+    packed = aligned_zeros((d, blocks, k, len(gates), LANES))
+    packed[:] = padded.reshape(d, len(gates), blocks, LANES, k).transpose(0, 2, 4, 1, 3)
+    return packed
 
 
 def pack_columns(w: Array, count: int) -> Array:
