@@ -88,6 +88,17 @@ def matmul_bytes(a_signed: bool, b_signed: bool) -> Native:
         finish(p, row + 2, j, width, t2, s2)
         finish(p, row + 3, j, width, t3, s3)
 
+    return one_row, four_rows
+
+
+@cache
+def matmul_bytes(a_signed: bool, b_signed: bool) -> Native:
+    """y = (a - zero_a) @ (b - zero_b), y: [m, n] i32; ``per_column``: whether b has a zero point for each column.
+
+    A task is `ROWS` rows by one vector of columns.
+    """
+    one_row, four_rows = _sums(a_signed, b_signed)
+
     def body(p, tid, nthreads):
         columns = ceil_div(p.n, LANES)
         lo, hi = split(ceil_div(p.m, ROWS) * columns, tid, nthreads)
