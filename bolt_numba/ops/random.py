@@ -93,7 +93,7 @@ class Multinomial(Op):
         ends = np.cumsum(weights, 1)
         spots = generator(self.seed).uniform(0, 1, (len(x), self.sample_size)) * ends[:, -1:]
         made = (spots[:, :, None] >= ends[:, None, :]).sum(2)
-        return np.minimum(made, x.shape[1] - 1).astype(self.dtype)
+        return np.asarray(np.minimum(made, x.shape[1] - 1)).astype(self.dtype)
 
 
 @op("Dropout")

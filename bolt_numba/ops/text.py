@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import broadcast_shapes, shape_of
 from bolt_numba.types import BOOL, F32, I32, I64, STRING, Array, Dim, TensorType
 
-CASES = ("NONE", "LOWER", "UPPER")
+_CHANGES: dict[str, Callable[[str], str]] = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}
 _CLASSES = {
     "alnum": "0-9A-Za-z",
     "alpha": "A-Za-z",
@@ -91,8 +92,8 @@ class StringNormalizer(Op):
     def infer(self, x: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, STRING)
         shape = shape_of(self, "x", x, 1, 2)
-        if self.case_change_action not in CASES:
-            raise self.fail("case_change_action", self.case_change_action, " or ".join(CASES))
+        if self.case_change_action not in _CHANGES:
+            raise self.fail("case_change_action", self.case_change_action, " or ".join(_CHANGES))
         if shape is None:
             return TensorType(STRING, None)
         if len(shape) == 2 and isinstance(shape[0], int) and shape[0] != 1:
@@ -101,9 +102,9 @@ class StringNormalizer(Op):
         return TensorType(STRING, (count,) if len(shape) == 1 else (1, count))
 
     def reference(self, x: Array) -> Array:
-        fold = str if self.is_case_sensitive else str.lower
+        change = _CHANGES[self.case_change_action]
+        fold = _CHANGES["NONE" if self.is_case_sensitive else "LOWER"]
         stop = {fold(w) for w in self.stopwords}
-        change = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}[self.case_change_action]
         kept = [change(str(v)) for v in x.flat if fold(str(v)) not in stop] or [""]
         return texts(kept, (len(kept),) if x.ndim == 1 else (1, len(kept)))
 

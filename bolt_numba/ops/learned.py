@@ -1,0 +1,195 @@
+"""Operators of ai.onnx.ml that pointwise operators and products do not express: categories, maps, coupled votes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.errors import DTypeError
+from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
+from bolt_numba.ops.shapes import shape_of
+from bolt_numba.types import (
+    F32,
+    F64,
+    I64,
+    STRING,
+    AnyDType,
+    Array,
+    MapType,
+    TensorType,
+    dtype_name,
+    map_of,
+    sequence_of,
+)
+
+
+def _comparable(x: Array) -> list[Any]:
+    """Elements as dictionary keys; all NaNs are one."""
+    return [None if v != v else v for v in x.reshape(-1).tolist()]
+
+
+@op("LabelEncoder")
+class LabelEncoder(Op):
+    """y = values[i] where x = keys[i], else the default.
+
+    x: [...] string, integer or float · keys: [k] of x's dtype, NaN equals NaN · values: [k], default: [1] of one dtype
+    -> y: [...].  Of equal keys the first counts.  Source: ONNX ai.onnx.ml LabelEncoder-4.
+    """
+
+    def infer(self, x: TensorType, keys: TensorType, values: TensorType, default: TensorType) -> TensorType:
+        want_dtype(self, "keys", keys.dtype, x.dtype)
+        want_dtype(self, "default", default.dtype, values.dtype)
+        if shape_of(self, "keys", keys, 1) != shape_of(self, "values", values, 1):
+            raise self.fail("lengths of keys and values", f"{keys} and {values}", "the same")
+        return TensorType(values.dtype, x.shape)
+
+    def reference(self, x: Array, keys: Array, values: Array, default: Array) -> Array:
+        places = dict(zip(reversed(_comparable(keys)), range(len(keys) - 1, -1, -1), strict=True))
+        found = np.array([places.get(v, len(keys)) for v in _comparable(x)], I64)
+        return np.asarray(np.concatenate([values, default.reshape(-1)])[found]).reshape(x.shape)
+
+
+@op("OneHotEncoder")
+class OneHotEncoder(Op):
+    """y = 1 at the place of x among the categories along a new last axis, else 0.
+
+    x: [...] of categories' dtype · categories: [k] -> y: [..., k] f32.  zeros: whether what is no category gives zeros;
+    else it is an error.  Source: ONNX ai.onnx.ml OneHotEncoder-1.
+    """
+
+    zeros: bool = True
+
+    def infer(self, x: TensorType, categories: TensorType) -> TensorType:
+        want_dtype(self, "x", x.dtype, categories.dtype)
+        shape = shape_of(self, "categories", categories, 1)
+        if x.shape is None or shape is None:
+            return TensorType(F32, None)
+        return TensorType(F32, (*x.shape, shape[0]))
+
+    def reference(self, x: Array, categories: Array) -> Array:
+        y = np.asarray(x[..., None] == categories).astype(F32)
+        if not self.zeros and x.size and not y.any(-1).all():
+            raise self.fail("x", x[~y.any(-1)][0], f"one of {categories.tolist()[:8]}")
+        return y
+
+
+@op("ZipMap")
+class ZipMap(Op):
+    """A dictionary from label to score for each row.
+
+    scores: [n, labels] or [labels] f32 · labels: [labels] i64 or string -> seq(map(label, f32)).
+    Source: ONNX ai.onnx.ml ZipMap-1.
+    """
+
+    def infer(self, scores: TensorType, labels: TensorType) -> TensorType:
+        want_dtype(self, "scores", scores.dtype, F32, F64)
+        want_dtype(self, "labels", labels.dtype, I64, STRING)
+        shape_of(self, "scores", scores, 1, 2)
+        return sequence_of(map_of(labels.dtype, TensorType(scores.dtype, ())))
+
+    def reference(self, scores: Array, labels: Array) -> Any:
+        names = labels.tolist()
+        rows = scores.reshape(-1, scores.shape[-1])
+        if rows.shape[1] != len(names):
+            raise self.fail("columns of scores", rows.shape[1], len(names))
+        return ([dict(zip(names, row, strict=True)) for row in rows.tolist()],)
+
+
+def _want_map(owner: Op, x: TensorType, *keys: AnyDType) -> MapType:
+    if not isinstance(x, MapType) or x.key not in keys:
+        names = " or ".join(map(dtype_name, keys))
+        raise DTypeError(f"{owner.name}: type of x: got {x}, wanted map({names}, ...)")
+    return x
+
+
+@op("DictVectorizer")
+class DictVectorizer(Op):
+    """y = the values of a dictionary by the order of a vocabulary, 0 (or an empty string) for keys that it lacks.
+
+    x: map(key, value) · vocabulary: [k] of the keys' dtype -> y: [1, k] of ``dtype``, which is the values'.
+    Source: ONNX ai.onnx.ml DictVectorizer-1.
+    """
+
+    dtype: AnyDType = F32
+
+    def infer(self, x: TensorType, vocabulary: TensorType) -> TensorType:
+        want_dtype(self, "values", _want_map(self, x, vocabulary.dtype).element.dtype, self.dtype)
+        shape = shape_of(self, "vocabulary", vocabulary, 1)
+        return TensorType(self.dtype, None if shape is None else (1, shape[0]))
+
+    def reference(self, x: dict[Any, Any], vocabulary: Array) -> Any:
+        other = "" if self.dtype == STRING else 0
+        return np.array([x.get(k, other) for k in vocabulary.tolist()], self.dtype).reshape(1, -1)
+
+
+@op("CastMap")
+class CastMap(Op):
+    """y = the values of a dictionary in the order of its keys, converted.
+
+    x: map(i64, value) -> y: [1, values], or with ``size`` [1, size] where a key is a place and the rest is 0.
+    Source: ONNX ai.onnx.ml CastMap-1.
+    """
+
+    to: AnyDType = F32
+    size: int | None = None
+
+    def infer(self, x: TensorType) -> TensorType:
+        _want_map(self, x, I64)
+        want_dtype(self, "y", self.to, F32, I64, STRING)
+        return TensorType(self.to, (1, fresh_dim("values") if self.size is None else self.size))
+
+    def reference(self, x: dict[int, Any]) -> Array:
+        convert: Any = {F32: float, I64: lambda v: int(float(v)), STRING: str}[self.to]
+        pairs = [(k, convert(x[k])) for k in sorted(x)]
+        if self.size is None:
+            return np.array([v for _, v in pairs], self.to).reshape(1, -1)
+        y = np.array([""] * self.size, STRING) if self.to == STRING else np.zeros(self.size, self.to)
+        for k, v in pairs:
+            if not 0 <= k < self.size:
+                raise self.fail("key", k, f"0 to {self.size - 1}")
+            y[k] = v
+        return y.reshape(1, -1)
+
+
+@op("PairwiseCoupling")
+class PairwiseCoupling(Op):
+    """y = probabilities of all classes that fit best to those of one class against another.
+
+    pairs: [n, k (k - 1) / 2] f32, the probability of i against j for i < j, row by row -> y: [n, k].
+    Source: Wu, Lin and Weng, "Probability estimates for multi-class classification by pairwise coupling", method 2,
+    with libsvm's stopping rule.
+    """
+
+    classes: int
+
+    def infer(self, pairs: TensorType) -> TensorType:
+        want_dtype(self, "pairs", pairs.dtype, F32)
+        shape = shape_of(self, "pairs", pairs, 2)
+        if shape is not None and shape[1] != self.classes * (self.classes - 1) // 2:
+            raise self.fail("pairs", pairs, f"the pairs of {self.classes} classes")
+        return TensorType(F32, None if shape is None else (shape[0], self.classes))
+
+    def reference(self, pairs: Array) -> Array:
+        return np.array([self._row(row) for row in pairs], F32).reshape(len(pairs), self.classes)
+
+    def _row(self, row: Array) -> Array:
+        k = self.classes
+        won = np.zeros((k, k), F32)
+        won[np.triu_indices(k, 1)] = row
+        won.T[np.triu_indices(k, 1)] = 1 - row
+        q = -won.T * won
+        np.fill_diagonal(q, (won * won).sum(0))
+        p = np.full(k, 1 / k, F32)
+        for _ in range(max(100, k)):
+            slope = q @ p
+            level = p @ slope
+            if np.abs(slope - level).max() < 0.005 / k:
+                break
+            for t in range(k):
+                move = (level - slope[t]) / q[t, t]
+                p[t] += move
+                level = (level + move * (move * q[t, t] + 2 * slope[t])) / (1 + move) ** 2
+                slope = (slope + move * q[t]) / (1 + move)
+                p /= 1 + move
+        return p
