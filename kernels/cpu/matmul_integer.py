@@ -37,11 +37,10 @@ def _words(signed: bool) -> tuple[Any, Any, Any]:
     return (load_i8, vload_i8, vload_i8_n) if signed else (load_u8, vload_u8, vload_u8_n)
 
 
-@cache
-def matmul_bytes(a_signed: bool, b_signed: bool) -> Native:
-    """Y = (a - zero_a) @ (b - zero_b), y: [m, n] i32; ``per_column``: whether b has a zero point for each column.
+def _sums(a_signed: bool, b_signed: bool) -> tuple[Any, Any]:
+    """Helpers that sum one row and `ROWS` rows of a against a vector of columns.
 
-    A task is `ROWS` rows by one vector of columns.  The zero point of b is taken off at the end, times the row's sum.
+    The zero point of b is taken off at the end, times the row's sum.
     """
     load_a, _, _ = _words(a_signed)
     load_zero, load_b, load_b_n = _words(b_signed)
@@ -93,7 +92,7 @@ def matmul_bytes(a_signed: bool, b_signed: bool) -> Native:
 
 @cache
 def matmul_bytes(a_signed: bool, b_signed: bool) -> Native:
-    """y = (a - zero_a) @ (b - zero_b), y: [m, n] i32; ``per_column``: whether b has a zero point for each column.
+    """Kernel of (a - zero_a) @ (b - zero_b), [m, n]; ``per_column``: whether b has a zero point for each column.
 
     A task is `ROWS` rows by one vector of columns.
     """
