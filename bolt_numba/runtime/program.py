@@ -78,7 +78,7 @@ _NUMBERS = frozenset((int, float))
 _CODES = {"i8": "q", "i4": "i", "f4": "f", "f8": "d"}
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _layout(dtype: Any) -> _Layout:
     text, end = "=", 0
     places = []
