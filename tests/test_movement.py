@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bolt_numba.kernels.cpu import copy, gather, move, pool, quantize, recurrent, resize, take, transpose
+from bolt_numba.kernels.cpu.lang import splat, vstore_u8_n
 from bolt_numba.kernels.cpu.strides import (
     Move,
     broadcast_move,
@@ -18,6 +19,7 @@ from bolt_numba.kernels.cpu.strides import (
     tile_move,
     transpose_move,
 )
+from bolt_numba.kernels.jit import PTR, native
 from bolt_numba.kernels.registry import Entry
 from bolt_numba.ops.gather import Gather
 from bolt_numba.ops.shape import Transpose
@@ -107,3 +109,15 @@ def test_matrix_transposes(shape: tuple[int, int], dtype: str) -> None:
     x = np.random.default_rng(1).integers(0, 200, shape).astype(dtype)
     (got,) = run_kernel(Transpose((1, 0)), [x])
     np.testing.assert_array_equal(got, x.T)
+
+
+@native(y=PTR)
+def _three_bytes(p, tid, nthreads):  # type: ignore[no-untyped-def]
+    vstore_u8_n(p.y, splat(7), 3)
+
+
+def test_a_tail_of_bytes_of_constant_length_ends_where_it_should() -> None:
+    y = np.zeros(80, np.uint8)
+    _three_bytes.run(y=y[1:])
+    assert y[:8].tolist() == [0, 7, 7, 7, 0, 0, 0, 0]
+    assert not y[8:].any()
