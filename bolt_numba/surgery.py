@@ -10,12 +10,17 @@ What comes out has the operators of the model's own kind only, so that it can be
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import onnx
+
+from bolt_numba.converters import FORMATS, Content, Source, load
+from bolt_numba.converters.onnx.survey import unsupported_in
 from bolt_numba.converters.onnx.write import save_onnx, to_onnx
-from bolt_numba.errors import BoltError, ShapeError
+from bolt_numba.errors import BoltError, ShapeError, UnsupportedOpError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.control import If, Loop, Scan
@@ -25,18 +30,38 @@ from bolt_numba.passes.rewrite import Trace, merged_type
 from bolt_numba.types import Dim, Shape, Sym, TensorType
 
 __all__ = [
-    "extract", "save_onnx", "simplify", "to_onnx", "with_outputs", "with_shapes", "without_unused",
+    "extract", "names", "save_onnx", "simplify", "to_onnx", "unsupported", "with_outputs", "with_shapes",
+    "without_unused",
 ]  # fmt: skip
 
 
-def simplify(graph: Graph, *, trace: Trace | None = None) -> Graph:
+def simplify(graph: Graph, *, growth: int = 0, trace: Trace | None = None) -> Graph:
     """The same computation in fewer nodes.
 
     What is constant is computed as far as the model does not grow, equal nodes are shared, nodes that do nothing or
     that nobody reads are dropped, branches that are certain are inlined, arithmetic with constants goes into weights.
-    More of it is possible when shapes are known; see `with_shapes`.  trace: receives every rewrite.
+    More of it is possible when shapes are known; see `with_shapes`.
+
+    growth: bytes by which computed constants may enlarge the model, for example where weights are stored in 8 bits.
+    trace: receives every rewrite.
     """
-    return run_pipeline(graph, trace=trace, stages=(("canonical", portable),))
+    stage = functools.partial(portable, growth=growth)
+    return run_pipeline(graph, trace=trace, stages=(("canonical", stage),))
+
+
+def unsupported(source: Source) -> list[str]:
+    """A line for everything in a model file that has no meaning here; none when the model can be read.
+
+    Raises InvalidModelError for a malformed file.
+    """
+    content = Content(source)
+    try:
+        load(source if content.path is not None else content.data)
+    except UnsupportedOpError as error:
+        if not FORMATS["onnx"].matches(content.head, content.path):
+            return list(error.items)
+        return unsupported_in(onnx.ModelProto.FromString(content.data), content.folder, content.name)
+    return []
 
 
 def without_unused(graph: Graph) -> Graph:
@@ -48,6 +73,11 @@ def without_unused(graph: Graph) -> Graph:
 
 
 # --- names -----------------------------------------------------------------------------------------------------------
+
+
+def names(graph: Graph) -> set[str]:
+    """Names of all tensors outside subgraphs."""
+    return set(_named(graph))
 
 
 def _named(graph: Graph) -> dict[str, Value]:
@@ -193,8 +223,8 @@ def extract(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> Grap
     Raises BoltError for unknown names, for an input that the outputs do not depend on, and when they depend on inputs
     of the model that are not named.
     """
+    _find(graph, [*inputs, *outputs], "tensor")
     made = with_outputs(graph, outputs)
-    _find(graph, inputs, "input")
     reached = _named(made)
     unused = [name for name in inputs if name not in reached]
     if unused:

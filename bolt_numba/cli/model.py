@@ -10,7 +10,7 @@ import typer
 
 import bolt_numba as bn
 from bolt_numba.cli import console
-from bolt_numba.cli.options import Json, ModelPath, Shapes, read_shapes
+from bolt_numba.cli.options import FixedShapes, Json, ModelPath, Shapes, read_shapes
 from bolt_numba.ir.dot import Mark, to_dot
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.text import to_text
@@ -20,25 +20,87 @@ Output = Annotated[Path | None, typer.Option("-o", "--output", help="The file to
 COLOURS = {"reference": "lightsalmon", "host": "khaki"}
 
 
-def convert(model: ModelPath, output: Output = None, as_json: Json = False) -> None:
-    """Write a model as one .bolt file, whose weights are mapped to memory when it is loaded."""
+def convert(
+    model: ModelPath,
+    output: Output = None,
+    shapes: FixedShapes = [],
+    outputs: Annotated[
+        list[str], typer.Option("--outputs", metavar="A,B", help="Tensors to give out instead of the model's outputs.")
+    ] = [],
+    part: Annotated[
+        str | None,
+        typer.Option(
+            "--extract", metavar="A,B:C,D", help="Only what leads from tensors A, B to C, D; ':C' from all inputs."
+        ),
+    ] = None,
+    simplify: Annotated[bool, typer.Option("--simplify", help="Fewer nodes, the same computation.")] = False,
+    opset: Annotated[int | None, typer.Option("--opset", help="Of an .onnx file; else the oldest from 18 on.")] = None,
+    external: Annotated[bool, typer.Option("--external", help="Weights of an .onnx file in a file beside it.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a model as .bolt (weights mapped when loaded) or .onnx, by the output's suffix; cut and simplify it."""
+    from bolt_numba import surgery  # it imports onnx, which other commands need not wait for
+
     target = output or model.with_suffix(".bolt")
-    with console.progress(f"reading {model.name}"):
+    if target.suffix.lower() not in (".bolt", ".onnx"):
+        raise typer.BadParameter(
+            f"got {target.name!r}, wanted a name that ends in .bolt or .onnx", param_hint="--output"
+        )
+    with console.progress(f"reading {model.name}") as say:
         graph = bn.load(model)
-        bn.save(graph, target)
-    size = target.stat().st_size
+        before = _count(graph)
+        given = read_shapes(shapes)
+        own = {v.name: given.pop(v.name) for v in graph.inputs if v.name in given}
+        graph = surgery.with_shapes(graph, own) if own else graph
+        if part is not None:
+            graph = surgery.extract(graph, *ends_of(surgery.names(graph), part))
+        if outputs:
+            known = surgery.names(graph)
+            graph = surgery.with_outputs(graph, [name for text in outputs for name in names_in(known, text)])
+        if given:
+            graph = surgery.with_shapes(graph, given)
+        if simplify:
+            say(f"simplifying {model.name}")
+            graph = surgery.simplify(surgery.without_unused(graph))
+        say(f"writing {target.name}")
+        if target.suffix.lower() == ".onnx":
+            surgery.save_onnx(graph, target, opset=opset, external=external)
+        else:
+            bn.save(graph, target)
+    size, nodes = target.stat().st_size, _count(graph)
     if as_json:
-        console.write_json({"output": str(target), "bytes": size, "nodes": len(graph.nodes)})
+        console.write_json({"output": str(target), "bytes": size, "nodes": nodes, "nodes_before": before})
     else:
-        console.write(f"{target}: {len(graph.nodes)} nodes, {console.mebibytes(size)} MiB")
+        change = "" if nodes == before else f" (of {before})"
+        console.write(f"{target}: {nodes} nodes{change}, {console.mebibytes(size)} MiB")
+
+
+def names_in(known: set[str], text: str) -> list[str]:
+    """Names separated by commas; one that is known may hold commas itself."""
+    return [text] if text in known else [part for part in text.split(",") if part]
+
+
+def ends_of(known: set[str], text: str) -> tuple[list[str], list[str]]:
+    """``"a,b:c"`` as names before and after the colon; where names hold colons, the one that makes names of both."""
+    colons = [i for i, c in enumerate(text) if c == ":"]
+    if not colons:
+        raise typer.BadParameter(f"got {text!r}, wanted FROM:TO", param_hint="--extract")
+    ways = [(names_in(known, text[:i]), names_in(known, text[i + 1 :])) for i in colons]
+    return next((way for way in ways if known.issuperset(way[0] + way[1])), ways[0])
 
 
 def inspect(
     model: ModelPath,
     as_json: Json = False,
     text: Annotated[bool, typer.Option("--text", help="Write every node.")] = False,
+    unsupported: Annotated[
+        bool, typer.Option("--unsupported", help="Only list what is unsupported; exit code 1 if anything is.")
+    ] = False,
 ) -> None:
     """Show what a model takes, gives and is made of.  Lists all that is unsupported, if anything is."""
+    if unsupported:
+        _list_unsupported(model, as_json)
+        return
     with console.progress(f"reading {model.name}"):
         graph = bn.load(model)
     if text:
@@ -55,6 +117,19 @@ def inspect(
     console.table("", ("", "name", "dtype", "shape"), rows)
     console.write("")
     console.table("", ("operator", "count"), facts["operators"].items(), right=("count",))
+
+
+def _list_unsupported(model: Path, as_json: bool) -> None:
+    from bolt_numba import surgery
+
+    with console.progress(f"reading {model.name}"):
+        items = surgery.unsupported(model)
+    if as_json:
+        console.write_json({"model": str(model), "supported": not items, "unsupported": items})
+    else:
+        console.write("\n".join([f"{model}: {len(items) or 'nothing'} unsupported", *(f"  {item}" for item in items)]))
+    if items:
+        raise typer.Exit(1)
 
 
 def _facts(graph: Graph) -> dict[str, Any]:

@@ -20,6 +20,9 @@ Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Seed of random inp
 Shapes: TypeAlias = Annotated[
     list[str], typer.Option("--shape", metavar="NAME=D,D", help="Shape of an input with symbolic dimensions (else 1).")
 ]
+FixedShapes: TypeAlias = Annotated[
+    list[str], typer.Option("--shapes", "--shape", metavar="NAME=D,D", help="Fix the shape of an input.")
+]
 Inputs: TypeAlias = Annotated[
     list[str],
     typer.Option(

@@ -41,13 +41,24 @@ LONGER = frozenset({"pow_to_products", "split_batch_norm", "lookup_before_scale"
 
 
 class FoldWithinSize(FoldConstant):
-    """Folds constants as long as the model does not grow: weights that are stored in 8 bits stay so."""
+    """Folds constants as long as the model does not grow: weights that are stored in 8 bits stay so.
+
+    growth: bytes that it may grow nevertheless.
+    """
+
+    def __init__(self, growth: int) -> None:
+        super().__init__()
+        self.growth = growth
 
     def __call__(self, m: Match, b: Builder) -> Result:
         made, freed = _made(m.root), sum(_freed(m, v) for v in m.root.inputs if v is not None)
-        if made > max(SMALL, freed):
+        grows = made > max(SMALL, freed)
+        if grows and made - freed > self.growth:
             return m.refuse(f"the model would grow by {made - freed} bytes")
-        return super().__call__(m, b)
+        result = super().__call__(m, b)
+        if grows and result is not None:
+            self.growth -= made - freed
+        return result
 
 
 def _made(node: Node) -> int:
@@ -214,10 +225,10 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def portable(graph: Graph, run: Run) -> None:
-    """The stage: rules that keep to operators of ONNX, to a fixed point."""
+def portable(graph: Graph, run: Run, growth: int = 0) -> None:
+    """The stage: rules that keep to operators of ONNX, to a fixed point; see `FoldWithinSize` for ``growth``."""
     folding = [
-        Rule("fold_within_size", r.pattern, FoldWithinSize()) if isinstance(r.rewrite, FoldConstant) else r
+        Rule("fold_within_size", r.pattern, FoldWithinSize(growth)) if isinstance(r.rewrite, FoldConstant) else r
         for r in fold_rules()
     ]
     rules = (*folding, *control.RULES, *views.RULES, *canonical.RULES, *absorb.RULES, *RULES)
