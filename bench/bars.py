@@ -195,6 +195,7 @@ def first_run(name: str, engine: str, threads: int = 1, cache: str | None = None
         path = Path(folder) / "feeds.npz"
         np.savez(path, **entry.feeds())
         env = dict(os.environ) | ({"BOLT_NUMBA_CACHE_DIR": cache} if cache else {})
+        env.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have their byte code, so a checkout may, too
         command = [sys.executable, "-c", _FIRST, str(entry.path()), str(path), engine, str(threads)]
         text = subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout
     seconds, rss, numba = text.split()
