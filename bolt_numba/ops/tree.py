@@ -18,7 +18,8 @@ _NODE_OPERANDS = ("feature", "child", "leaf", "roots", "starts", "targets")
 class TreeEnsemble(Op):
     """y = what the leaves that a row reaches say together.
 
-    x: [n, features] f32 or f64 -> y: [n, ``n_targets``] of x's dtype.  A target without any leaf gives 0.
+    x: [n, features] f32 or f64 -> y: [n, ``n_targets``] of x's dtype.  A target without any leaf gives 0; base,
+    [n_targets] of x's dtype, is added.
 
     Nodes, [nodes] each: at an inner node, go to ``child`` when x[feature] <= threshold (or is NaN and ``missing``
     holds), else to the node after ``child``.  A leaf has threshold NaN, child = its own place - 1, and its number in
@@ -43,11 +44,14 @@ class TreeEnsemble(Op):
         starts: TensorType,
         targets: TensorType,
         weights: TensorType,
+        base: TensorType | None = None,
     ) -> TensorType:
         want_dtype(self, "x", x.dtype, F32, F64)
         want_dtype(self, "threshold", threshold.dtype, x.dtype)
         want_dtype(self, "weights", weights.dtype, x.dtype)
         want_dtype(self, "missing", missing.dtype, BOOL)
+        if base is not None and (base.dtype, base.shape) != (x.dtype, (self.n_targets,)):
+            raise self.fail("base", base, f"[{self.n_targets}] of x's dtype")
         for what, t in zip(_NODE_OPERANDS, (feature, child, leaf, roots, starts, targets), strict=True):
             want_dtype(self, what, t.dtype, I32)
         for what, t in (("threshold", threshold), ("child", child), ("missing", missing), ("leaf", leaf)):
@@ -70,6 +74,7 @@ class TreeEnsemble(Op):
         starts: Array,
         targets: Array,
         weights: Array,
+        base: Array | None = None,
     ) -> Array:
         at = np.broadcast_to(roots, (len(x), len(roots))).astype(np.int64)
         rows = np.arange(len(x))[:, None]
@@ -85,7 +90,8 @@ class TreeEnsemble(Op):
         row = np.repeat(np.repeat(np.arange(len(x)), len(roots)), counts)
         first = np.repeat(starts[reached].reshape(-1), counts)
         within = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return self._combined(len(x), row, targets[first + within], weights[first + within])
+        y = self._combined(len(x), row, targets[first + within], weights[first + within])
+        return y if base is None else np.asarray(y + base)
 
     def _combined(self, n: int, row: Array, target: Array, weight: Array) -> Array:
         """Entries combined in order, which is that of the trees for each row."""

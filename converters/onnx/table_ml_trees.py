@@ -34,12 +34,12 @@ def _summed(b: NodeBuilder, x: Value, forest: Forest, n_targets: int, aggregate:
     """What all trees say, with averages and base values."""
     if aggregate not in AGGREGATES or n_targets < 1:
         raise b.invalid("aggregate_function and targets", (aggregate, n_targets), f"one of {AGGREGATES} and a number")
-    made = b(TreeEnsemble(n_targets, "SUM" if aggregate == "AVERAGE" else aggregate), x, *forest.arrays())
-    if aggregate == "AVERAGE":
-        made = b(Mul(), made, np.array(1 / len(forest.roots), x.type.dtype))
-    if base is not None and base.size:
-        made = b(Add(), made, base.astype(x.type.dtype))
-    return made
+    dtype = x.type.dtype
+    offset = None if base is None or not base.size else np.broadcast_to(base, n_targets).astype(dtype)
+    if aggregate != "AVERAGE":
+        return b(TreeEnsemble(n_targets, aggregate), x, *forest.arrays(), offset)
+    made = b(Mul(), b(TreeEnsemble(n_targets), x, *forest.arrays()), np.array(1 / len(forest.roots), dtype))
+    return made if offset is None else b(Add(), made, offset)
 
 
 class OldForest:
