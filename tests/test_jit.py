@@ -76,6 +76,7 @@ VECTOR_WORDS = {
     "interleave_high(vload(p.x), vload(p.y))": lambda x, y, i: np.stack([x, y], 1).reshape(-1)[L:],
     "even_lanes(vload(p.x), vload(p.y))": lambda x, y, i: np.concatenate([x, y])[::2],
     "odd_lanes(vload(p.x), vload(p.y))": lambda x, y, i: np.concatenate([x, y])[1::2],
+    "permute(vload(p.x), (vload_i32(p.i) & 1) ^ iota())": lambda x, y, i: x[(i & 1) ^ np.arange(L)],
     "with_lane(vload(p.x), 2, 5.0)": lambda x, y, i: np.where(np.arange(L) == 2, 5, x),
     "to_f32(vload_u8(p.i))": lambda x, y, i: np.frombuffer(i.tobytes(), "u1")[:L],
     "to_f32(vload_i8(p.i))": lambda x, y, i: np.frombuffer(i.tobytes(), "i1")[:L],

@@ -67,20 +67,20 @@ def along_batch(windows: Windows) -> Windows:
 def pixel_table(windows: Windows, sizes: tuple[int, ...], outs: tuple[int, ...]) -> Taps:
     """Input row (pixel number) of every tap of every output pixel, -1 outside."""
     rank = len(sizes)
-    row = np.zeros((1,) * (2 * rank), np.int64)
+    table = np.zeros((1,) * (2 * rank), np.int32)
     valid = np.ones((1,) * (2 * rank), bool)
     for axis in range(rank):
-        tap = np.arange(windows.kernel[axis])[:, None] * windows.dilations[axis]
-        at = tap + np.arange(outs[axis])[None] * windows.strides[axis] - windows.pads[axis]
+        tap = np.arange(windows.kernel[axis], dtype=np.int32)[:, None] * windows.dilations[axis]
+        at = tap + np.arange(outs[axis], dtype=np.int32) * windows.strides[axis] - windows.pads[axis]
         shape = [1] * (2 * rank)
         shape[axis], shape[rank + axis] = at.shape
-        row = row * sizes[axis] + at.reshape(shape)
+        table = table * sizes[axis] + at.reshape(shape)
         valid = valid & ((at >= 0) & (at < sizes[axis])).reshape(shape)
-    taps, pixels = math.prod(windows.kernel), math.prod(outs)
-    table = np.where(valid, row, -1).astype(np.int32).reshape(taps, pixels)
-    outside = (table < 0).any(axis=0)
+    np.putmask(table, ~valid, -1)
+    table, valid = (x.reshape(math.prod(windows.kernel), math.prod(outs)) for x in (table, valid))
+    outside = ~valid.all(axis=0)
     edges = np.concatenate([[0], np.cumsum(outside)]).astype(np.int32)
-    return Taps(np.ascontiguousarray(table), edges, not outside.any())
+    return Taps(table, edges, not outside.any())
 
 
 @lru_cache(maxsize=512)

@@ -5,6 +5,7 @@ function that the kernel calls on each tile while it is in the first-level cache
 """
 
 # mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 import math
@@ -16,7 +17,20 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.codegen.formula import UntranslatableError
-from bolt_numba.kernels.cpu.lang import BYTES, LANES, address_of, native, vload, vload_n, vstore, vstore_n
+from bolt_numba.kernels.cpu.lang import (
+    BYTES,
+    LANES,
+    address_of,
+    inline,
+    native,
+    splat,
+    vload,
+    vload_n,
+    vmax,
+    vmin,
+    vstore,
+    vstore_n,
+)
 from bolt_numba.kernels.cpu.pointwise import activation as vector_function
 from bolt_numba.kernels.jit import Native
 from bolt_numba.ops.registry import Op
@@ -90,6 +104,19 @@ def finish(activation: Op | None) -> Finish:
         return Finish(*bounds, 0)
     assert activation is not None
     return Finish(-math.inf, math.inf, tile_function(activation).address)
+
+
+@inline
+def put(v, y, res, has_residual, n, lo, hi):
+    """Residual, clamp, store of n channels of one pixel."""
+    if n >= LANES:
+        if has_residual != 0:
+            v = v + vload(res)
+        vstore(y, vmin(splat(hi), vmax(splat(lo), v)))
+    else:
+        if has_residual != 0:
+            v = v + vload_n(res, n)
+        vstore_n(y, vmin(splat(hi), vmax(splat(lo), v)), n)
 
 
 def padded_bias(columns: int, width: int, pad: Callable[[int], int]) -> Callable[[Array], Array]:

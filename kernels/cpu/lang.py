@@ -27,7 +27,7 @@ WORDS = (
     "splat", "iota", "lanes_below", "fma", "select", "vmax", "vmin", "vmaximum", "vminimum", "vabs", "vsqrt", "vfloor",
     "vceil", "vround", "vtrunc", "copysign", "bits_of", "f32_of_bits", "to_f32", "to_i32", "shift_right_logical",
     "any_lane", "all_lanes", "reduce_add", "reduce_mul", "reduce_max", "reduce_min", "lane", "with_lane",
-    "interleave_low", "interleave_high", "even_lanes", "odd_lanes",
+    "interleave_low", "interleave_high", "even_lanes", "odd_lanes", "permute",
     # tiles
     "tile_zeros", "tile_row", "tile_load", "tile_load_n", "tile_store", "tile_store_n", "tile_rank1",
     "tile_rank1_rows", "rows_strided", "rows_load", "tile_get", "tile_set", "tile_add_row", "tile_add_row_n",

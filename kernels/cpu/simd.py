@@ -287,6 +287,19 @@ def with_lane(tyctx, v, i, x):
     return made, lambda ctx, b, sig, a: b.insert_element(a[0], a[2], a[1])
 
 
+@word(F32, F32, INT)
+def permute(b, v, index):
+    """Lane i is lane ``index[i]`` of ``v``."""
+    if target().name == "avx512":
+        return call(b, "llvm.x86.avx512.permvar.sf.512", vector("f32"), [v, index])
+    if target().name == "avx2":
+        return call(b, "llvm.x86.avx2.permps", vector("f32"), [v, index])
+    out = ir.Constant(vector("f32"), ir.Undefined)
+    for i in range(LANES):
+        out = b.insert_element(out, b.extract_element(v, b.extract_element(index, I32(i))), I32(i))
+    return out
+
+
 def _shuffle(name, pick):
     """A word of two vectors whose lanes are ``pick(i)`` of their concatenation."""
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.kernels.cpu.conv import accepts_conv
-from bolt_numba.kernels.cpu.epilogue import finish
+from bolt_numba.kernels.cpu.epilogue import finish, put
 from bolt_numba.kernels.cpu.lang import (
     BYTES,
     LANES,
@@ -35,11 +35,7 @@ from bolt_numba.kernels.cpu.lang import (
     tile_store,
     tile_zeros,
     vload,
-    vload_n,
-    vmax,
-    vmin,
     vstore,
-    vstore_n,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.pack import PANEL, aligned_zeros, pack_winograd
 from bolt_numba.kernels.cpu.sweep import MR, STEPS, VARIANTS
@@ -94,19 +90,6 @@ def before2(d0, d1, d2, d3):
 def after2(m0, m1, m2, m3):
     """A' m."""
     return m0 + m1 + m2, m1 - m2 + m3
-
-
-@inline
-def put(v, y, res, has_residual, n, lo, hi):
-    """Residual, clamp, store of n channels of one pixel."""
-    if n >= LANES:
-        if has_residual != 0:
-            v = v + vload(res)
-        vstore(y, vmin(splat(hi), vmax(splat(lo), v)))
-    else:
-        if has_residual != 0:
-            v = v + vload_n(res, n)
-        vstore_n(y, vmin(splat(hi), vmax(splat(lo), v)), n)
 
 
 def _product(mr: int) -> Any:
