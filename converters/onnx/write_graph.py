@@ -199,6 +199,9 @@ class GraphWriter:
         schema = schema_by_name(name or op.name)
         if schema is None:
             raise NoSpellingError
+        count = len([t for t in terms if t.name])
+        if not count <= schema.max_input:
+            raise NoSpellingError(f"{count} operands")
         attributes = {f.name: getattr(op, f.name) for f in dataclasses.fields(op)} | more  # type: ignore[arg-type]
         if attributes.get("auto_pad", "NOTSET") != "NOTSET":
             attributes.pop("pads", None)

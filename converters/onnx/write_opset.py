@@ -7,16 +7,18 @@ a function body are replaced by it, and onnx.version_converter is asked last.
 
 from __future__ import annotations
 
-import functools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
 from bolt_numba.converters.onnx.structure import all_nodes, subgraphs
 from bolt_numba.converters.onnx.tensor import CODES
-from bolt_numba.types import MapType, NestedType, OptionalType, TensorType
+from bolt_numba.converters.onnx.write_registry import schemas_by_name
+from bolt_numba.types import Array, MapType, NestedType, OptionalType, TensorType
 
 FLOOR = 18
 """The opset of a model whose nodes need no newer one: any engine of recent years reads it."""
@@ -31,6 +33,8 @@ CHANGED: dict[str, int] = {
     "Upsample": 99,
 }
 """Operators whose meaning changed though their schema may not say so -> the opset from which it is today's."""
+MAX_LISTED = 1024
+"""Elements of the longest constant that is spelled as an attribute."""
 IR_OF_DTYPE = {"float8": 9, "int4": 10, "uint4": 10, "float4": 11, "float8e8m0": 12, "int2": 13, "uint2": 13}
 """Element types (beginnings of their names) -> the version of the format that has them."""
 
@@ -49,15 +53,6 @@ def type_text(t: TensorType) -> str:
 
 def _dtype_text(dtype: Any) -> str:
     return str(onnx.TensorProto.DataType.Name(CODES[dtype])).lower()
-
-
-@functools.cache
-def _histories() -> dict[tuple[str, str], list[Any]]:
-    """All schemas by domain and name, newest first."""
-    found: dict[tuple[str, str], list[Any]] = {}
-    for schema in sorted(onnx.defs.get_all_schemas_with_history(), key=lambda s: -s.since_version):
-        found.setdefault((schema.domain, schema.name), []).append(schema)
-    return found
 
 
 def _formals(schema: Any, names: Sequence[str], what: str) -> Iterator[tuple[str, Any]]:
@@ -106,13 +101,14 @@ def _same_attributes(schema: Any, newest: Any, node: onnx.NodeProto) -> bool:
 
 
 def since(node: onnx.NodeProto, types: Types) -> int:
-    """The oldest opset of the node's domain that has it as it is written."""
-    schemas = _histories()[node.domain, node.op_type]
+    """The oldest opset of the node's domain that has it as it is written; 0 for what no schema knows."""
+    schemas = schemas_by_name(node.op_type)
+    if not schemas or schemas[0].domain != node.domain:
+        return 0
     newest = schemas[0]
     found: int = newest.since_version
     for schema in schemas:
-        same = not schema.deprecated and _same_attributes(schema, newest, node) and _takes(schema, node, types)
-        if not same:
+        if not (_same_attributes(schema, newest, node) and _takes(schema, node, types)):
             break
         found = schema.since_version
     if node.op_type == "AveragePool" and any(a.name == "ceil_mode" for a in node.attribute):
@@ -158,6 +154,8 @@ AS_ATTRIBUTE: dict[str, tuple[int, tuple[str, ...]]] = {
 
 def spell_older(graph: onnx.GraphProto, version: int, types: Types) -> None:
     """Rewrite nodes in place as an older opset has them, where a row says how and the operands are constant."""
+    if version < 15:
+        _whole_shapes(graph)
     constants = _constants(graph)
     for node in all_nodes(graph.node):
         below, names = AS_ATTRIBUTE.get(node.op_type, (0, ()))
@@ -169,22 +167,49 @@ def spell_older(graph: onnx.GraphProto, version: int, types: Types) -> None:
             _empty_operands(graph, node)
 
 
-def _constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
-    """Initializers of a graph and its subgraphs; their names are unique."""
+def _whole_shapes(graph: onnx.GraphProto) -> None:
+    """Shape with a start or an end as a Slice of the whole shape."""
+    made: list[onnx.NodeProto] = []
+    for node in graph.node:
+        for sub in subgraphs(node):
+            _whole_shapes(sub)
+        ends = {a.name: a.i for a in node.attribute} if node.op_type == "Shape" and not node.domain else {}
+        if ends:
+            whole = f"{node.output[0]}/whole"
+            made.append(helper.make_node("Shape", node.input, [whole], name=whole))
+            bounds = [
+                np.array([ends.get(key, other)]) for key, other in (("start", 0), ("end", np.iinfo(np.int64).max))
+            ]
+            names = [f"{node.output[0]}/{key}" for key in ("start", "end")]
+            graph.initializer.extend(numpy_helper.from_array(b, name) for b, name in zip(bounds, names, strict=True))
+            made.append(helper.make_node("Slice", [whole, *names], node.output, name=node.name))
+        else:
+            made.append(node)
+    kept = onnx.GraphProto()
+    kept.node.extend(made)
+    del graph.node[:]
+    graph.node.extend(kept.node)
+
+
+def _constants(graph: onnx.GraphProto) -> dict[str, Array]:
+    """Content of the constants of a graph and its subgraphs, by their names, which are unique."""
     found = {t.name: t for t in graph.initializer}
     for node in all_nodes(graph.node):
         for sub in subgraphs(node):
             found |= {t.name: t for t in sub.initializer}
-    return found
+        if node.op_type == "Constant" and not node.domain:
+            found |= dict(zip(node.output, (a.t for a in node.attribute if a.name == "value"), strict=False))
+    small = {name: t for name, t in found.items() if math.prod(t.dims) <= MAX_LISTED and not t.external_data}
+    return {name: numpy_helper.to_array(t) for name, t in small.items()}
 
 
-def _as_attributes(node: onnx.NodeProto, names: Sequence[str], constants: Mapping[str, onnx.TensorProto]) -> None:
+def _as_attributes(node: onnx.NodeProto, names: Sequence[str], constants: Mapping[str, Array]) -> None:
     given = list(node.input)[1:]
     if any(name and name not in constants for name in given) or len(given) > len(names):
         return
     for name, key in zip(given, names, strict=False):
         if name:
-            array = numpy_helper.to_array(constants[name])
+            array = constants[name]
             single = key in ("value", "min", "max", "k", "ratio")
             node.attribute.append(helper.make_attribute(key, array.reshape(-1)[0].item() if single else array.tolist()))
     del node.input[1:]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,13 +66,23 @@ def load_writers() -> None:
 
 
 @functools.cache
+def _histories() -> dict[str, list[Any]]:
+    """All schemas of each operator, newest first; those of `DOMAINS` only, of the first that has the name."""
+    found: dict[str, list[Any]] = {}
+    schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.domain in DOMAINS]
+    for schema in sorted(schemas, key=lambda s: (DOMAINS.index(s.domain), -s.since_version)):
+        same = found.setdefault(schema.name, [])
+        if not same or same[0].domain == schema.domain:
+            same.append(schema)
+    return found
+
+
+@functools.cache
+def schemas_by_name(name: str) -> tuple[Any, ...]:
+    """Schemas of an operator, newest first, from the last one on that may be used."""
+    return tuple(itertools.dropwhile(lambda s: s.deprecated, _histories().get(name, ())))
+
+
 def schema_by_name(name: str) -> Any:
-    """The newest schema of an operator, of the default domain first; None when there is none that may be used."""
-    for domain in DOMAINS:
-        try:
-            schema = onnx.defs.get_schema(name, domain)
-        except onnx.defs.SchemaError:
-            continue
-        if not schema.deprecated:
-            return schema
-    return None
+    """The newest schema of an operator that may be used; None when there is none."""
+    return next(iter(schemas_by_name(name)), None)
