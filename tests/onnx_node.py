@@ -19,6 +19,7 @@ from bolt_numba.ops.recurrent import Recurrent
 from bolt_numba.ops.registry import Op
 from bolt_numba.ops.shape import Split
 from bolt_numba.ops.signal import MelWeightMatrix
+from bolt_numba.ops.text import TfIdfVectorizer
 from bolt_numba.types import Array
 
 OPSET = 22
@@ -124,7 +125,15 @@ def _deform(op: DeformConv, ins: list[str], outs: list[str]) -> Nodes:
     return [helper.make_node("DeformConv", ins, outs, **known)]
 
 
+def _tf_idf(op: TfIdfVectorizer, ins: list[str], outs: list[str]) -> Nodes:
+    given = attributes(op)
+    pool = given.pop("pool")
+    given["pool_strings" if isinstance(pool[0], str) else "pool_int64s"] = pool
+    return [helper.make_node(op.name, ins, outs, **given)]
+
+
 EMIT: dict[str, Emit] = {
+    "TfIdfVectorizer": _tf_idf,
     "Clip": _clip,
     "ConstantOfShape": _filled,
     "Conv": _conv,

@@ -59,7 +59,7 @@ def as_value(found: Any, wanted: TensorType) -> Any:
     """What a reference gave as a value of its type: an array, unless it is a list, a dictionary or None by its type."""
     if isinstance(wanted, OptionalType):
         return None if found is None else as_value(found, wanted.element)
-    if isinstance(wanted, SequenceType):
+    if isinstance(wanted, SequenceType) and isinstance(found, (list, tuple)):
         return [as_value(v, wanted.element) for v in found]
     return found if isinstance(wanted, NestedType) else np.asarray(found)
 

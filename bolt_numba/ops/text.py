@@ -71,7 +71,8 @@ class StringSplit(Op):
 
     def reference(self, x: Array) -> tuple[Array, Array]:
         cuts = -1 if self.maxsplit is None else self.maxsplit
-        parts = [str(v).split(self.delimiter or None, cuts) for v in x.flat]
+        words = [str(v) if self.delimiter else str(v).strip() for v in x.flat]
+        parts = [w.split(self.delimiter or None, cuts) for w in words]
         most = max(map(len, parts), default=0)
         padded = [p for row in parts for p in (*row, *[""] * (most - len(row)))]
         return texts(padded, (*x.shape, most)), np.array([len(p) for p in parts], I64).reshape(x.shape)

@@ -268,7 +268,7 @@ def tree_ensemble(op: TreeEnsemble, ins: Types, outs: Sequence[TensorType], cont
     args: dict[str, Argument] = {
         "x": In(0), "y": Out(0), "nodes": nodes, "roots": padded, "n": n, "features": features, "trees": len(roots),
         "room": len(padded), "bits": bits, "chunk": max(CHUNK // (4 * WALKS * max(features, 1)), 1),
-        "outs": op.n_targets, "base": In(10) if len(ins) > 10 else np.zeros(op.n_targets, F32),
+        "outs": op.n_targets, "base": np.zeros(op.n_targets, F32) if len(ins) < 11 or ins[10] is None else In(10),
     }  # fmt: skip
     parallel = n > 1 and n * len(roots) > PARALLEL
     if op.n_targets == 1 and np.diff(starts).max(initial=0) <= 1:

@@ -32,6 +32,16 @@ class Case:
         return f"{self.op}({args})"
 
 
+ELSEWHERE = {
+    "control flow": ("Loop", "Scan"),
+    "tests/test_nested.py": (
+        *("SequenceEmpty", "SequenceConstruct", "SequenceAt", "SequenceInsert", "SequenceErase", "SequenceLength"),
+        *("ConcatFromSequence", "SplitToSequence", "Optional", "OptionalEmpty", "OptionalHasElement"),
+        *("OptionalGetElement", "ZipMap", "DictVectorizer", "CastMap"),
+    ),
+}
+"""Operators without cases, whose operands or results are no arrays, by what tests them instead."""
+
 CASES: dict[type[Op], Callable[[], st.SearchStrategy[Case]]] = {}
 
 F = TypeVar("F", bound=Callable[..., Any])
