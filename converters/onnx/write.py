@@ -13,7 +13,7 @@ import onnx
 from onnx import helper
 
 from bolt_numba.converters.onnx.write_graph import write_graph
-from bolt_numba.converters.onnx.write_opset import OLDEST, ir_version, needed, since, spell_older, too_new, with_bodies
+from bolt_numba.converters.onnx.write_opset import OLDEST, expand, ir_version, needed, since, spell_older, too_new
 from bolt_numba.converters.onnx.write_tensor import Weights
 from bolt_numba.errors import BoltError, UnsupportedOpError
 from bolt_numba.ir.graph import Graph
@@ -21,6 +21,8 @@ from bolt_numba.types import TensorType
 
 MAX_PROTO = (1 << 31) - (1 << 24)
 """Bytes of weights from which a model cannot be one protobuf message."""
+BODIES = 4
+"""Function bodies within function bodies that are looked into for an older opset."""
 OURS = ("format", "producer", "opset")
 """Metadata that the reader makes; the written file says it elsewhere."""
 
@@ -101,18 +103,22 @@ def _set_version(model: onnx.ModelProto, version: int) -> None:
 
 def _stamped(model: onnx.ModelProto, opset: int, types: dict[str, TensorType]) -> onnx.ModelProto:
     """The model in a given opset; raises UnsupportedOpError listing what it does not have."""
-    if _version(model) > opset:
-        spell_older(model.graph, opset, types)
-        late = too_new(model.graph.node, opset, types)
-        if late:
-            model = with_bodies(model, sorted({n.op_type for n in late}))
-            spell_older(model.graph, opset, types)
-            late = too_new(model.graph.node, opset, types)
-        if late:
-            lines = [f"{n.op_type} at node '{n.name}' needs opset {since(n, types)}" for n in late]
-            return _converted(model, opset, lines)
-    _set_version(model, opset)
-    return model
+    if _version(model) <= opset:
+        _set_version(model, opset)
+        return model
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    spell_older(made.graph, opset, types)
+    for _ in range(BODIES):
+        if not expand(made.graph, opset, types):
+            break
+        spell_older(made.graph, opset, types)
+    late = too_new(made.graph.node, opset, types)
+    if late:
+        return _converted(model, opset, [f"{n.op_type} at node '{n.name}' needs opset {since(n, types)}" for n in late])
+    del made.graph.value_info[:]  # the names are not all there any more
+    _set_version(made, opset)
+    return made
 
 
 def _converted(model: onnx.ModelProto, opset: int, late: list[str]) -> onnx.ModelProto:
@@ -120,6 +126,6 @@ def _converted(model: onnx.ModelProto, opset: int, late: list[str]) -> onnx.Mode
     try:
         made = onnx.version_converter.convert_version(model, opset)
         onnx.checker.check_model(made)
-    except Exception as error:  # it raises RuntimeError, and errors of its own for what it cannot do
+    except Exception as error:  # what it raises for what it cannot do is not documented
         raise UnsupportedOpError(f"{model.graph.name}: in opset {opset}", list(dict.fromkeys(late))) from error
     return made

@@ -15,9 +15,12 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from bolt_numba.converters.onnx.attributes import bound, with_defaults
+from bolt_numba.converters.onnx.graph import function_body
 from bolt_numba.converters.onnx.structure import all_nodes, subgraphs
 from bolt_numba.converters.onnx.tensor import CODES
 from bolt_numba.converters.onnx.write_registry import schemas_by_name
+from bolt_numba.ir.graph import Value
 from bolt_numba.types import Array, MapType, NestedType, OptionalType, TensorType
 
 FLOOR = 18
@@ -27,6 +30,7 @@ OLDEST = 7
 CHANGED: dict[str, int] = {
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), 13),  # they flattened
     "GridSample": 20,  # other names of the modes
+    "RoiAlign": 16,  # coordinates were not shifted
     "GroupNormalization": 21,  # a scale per group
     "DFT": 20,
     "Resize": 11,
@@ -111,9 +115,14 @@ def since(node: onnx.NodeProto, types: Types) -> int:
         if not (_same_attributes(schema, newest, node) and _takes(schema, node, types)):
             break
         found = schema.since_version
+    return max(found, _changed(node))
+
+
+def _changed(node: onnx.NodeProto) -> int:
+    """The opset before which a node meant something else."""
     if node.op_type == "AveragePool" and any(a.name == "ceil_mode" for a in node.attribute):
-        return max(found, 19)  # before, it counted what lies beyond the pads
-    return max(found, 1 if node.domain else CHANGED.get(node.op_type, 1))
+        return 19  # before, it counted what lies beyond the pads
+    return 1 if node.domain else CHANGED.get(node.op_type, 1)
 
 
 def needed(graph: onnx.GraphProto, types: Types, floor: int = FLOOR) -> dict[str, int]:
@@ -161,6 +170,8 @@ def spell_older(graph: onnx.GraphProto, version: int, types: Types) -> None:
         below, names = AS_ATTRIBUTE.get(node.op_type, (0, ()))
         if not node.domain and version < below:
             _as_attributes(node, names, constants)
+        if node.op_type == "Reshape" and version < 14 and np.all(constants.get(node.input[1], np.zeros(1))):
+            del node.attribute[:]  # without a 0 in the shape, allowzero says nothing
         if node.op_type == "Split" and version < 18 and not node.domain:
             _even_split(node, types)
         if node.op_type == "Resize" and version < 13:
@@ -205,6 +216,8 @@ def _constants(graph: onnx.GraphProto) -> dict[str, Array]:
 
 def _as_attributes(node: onnx.NodeProto, names: Sequence[str], constants: Mapping[str, Array]) -> None:
     given = list(node.input)[1:]
+    if node.op_type == "Slice" and len(given) == 4 and given[3] in constants and np.all(constants[given[3]] == 1):
+        given.pop()
     if any(name and name not in constants for name in given) or len(given) > len(names):
         return
     for name, key in zip(given, names, strict=False):
@@ -236,16 +249,60 @@ def _empty_operands(graph: onnx.GraphProto, node: onnx.NodeProto) -> None:
 
 def too_new(nodes: Iterable[onnx.NodeProto], version: int, types: Types) -> list[onnx.NodeProto]:
     """Nodes of the default domain that an opset does not have as they are written."""
-    return [n for n in all_nodes(nodes) if not n.domain and since(n, types) > version]
+    return [n for n in all_nodes(nodes) if not n.domain and not _holds_at(n, version, types)]
 
 
-def with_bodies(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
-    """The model with operators of the default domain replaced by their function bodies, where they have one."""
-    try:
-        from onnx import inliner
+def _holds_at(node: onnx.NodeProto, version: int, types: Types) -> bool:
+    """Whether an opset has a node as it is: by today's spelling, or by the older one that a row gave it."""
+    schemas = schemas_by_name(node.op_type)
+    current = next((s for s in schemas if s.since_version <= version), None)
+    if current is None or version < _changed(node):
+        return False
+    newest = schemas[0]
+    if _same_attributes(newest, newest, node) and _takes(newest, node, types):
+        return since(node, types) <= version
+    return _same_attributes(current, current, node) and _takes(current, node, types)
 
-        return inliner.inline_selected_functions(
-            model, [("", name) for name in names], exclude=False, inline_schema_functions=True
-        )
-    except (ImportError, TypeError, RuntimeError):  # older releases of onnx have no inliner, or not for schemas
-        return model
+
+# --- function bodies -------------------------------------------------------------------------------------------------
+
+
+def expand(graph: onnx.GraphProto, version: int, types: Types) -> bool:
+    """Replace nodes that an opset lacks by their function bodies, where they have one; returns whether any had."""
+    made: list[onnx.NodeProto] = []
+    done = False
+    for node in graph.node:
+        for sub in subgraphs(node):
+            done |= expand(sub, version, types)
+        late = not node.domain and not _holds_at(node, version, types)
+        body = _body(node, types) if late else None
+        made += [node] if body is None else body
+        done |= body is not None
+    kept = onnx.GraphProto()
+    kept.node.extend(made)
+    del graph.node[:]
+    graph.node.extend(kept.node)
+    return done
+
+
+def _body(node: onnx.NodeProto, types: Types) -> list[onnx.NodeProto] | None:
+    """The nodes that the standard says a node stands for."""
+    schema = schemas_by_name(node.op_type)[0]
+    values = [Value(name, types[name]) if name in types else None for name in node.input]
+    body = function_body("", node, schema.since_version, values)
+    if body is None:
+        return None
+    given = with_defaults({a.name: a for a in node.attribute}, schema)
+    names = dict(zip(body.input, node.input, strict=False)) | dict(zip(body.output, node.output, strict=False))
+    absent = dict.fromkeys(body.input, "")
+    made = []
+    for inner in body.node:
+        label = f"{node.output[0]}/{inner.output[0]}"
+        copied = onnx.NodeProto(op_type=inner.op_type, domain=inner.domain, name=label)
+        for field, target in ((inner.input, copied.input), (inner.output, copied.output)):
+            target.extend(names.get(n, absent.get(n, n and f"{node.output[0]}/{n}")) for n in field)
+        for key, attribute in bound(inner.attribute, given, node.name).items():
+            copied.attribute.add().CopyFrom(attribute)
+            copied.attribute[-1].name = key
+        made.append(copied)
+    return made
