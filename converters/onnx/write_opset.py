@@ -167,6 +167,7 @@ def spell_older(graph: onnx.GraphProto, version: int, types: Types) -> None:
         _whole_shapes(graph)
     constants = _constants(graph)
     for node in all_nodes(graph.node):
+        _drop_defaults(node, version)
         below, names = AS_ATTRIBUTE.get(node.op_type, (0, ()))
         if not node.domain and version < below:
             _as_attributes(node, names, constants)
@@ -176,6 +177,18 @@ def spell_older(graph: onnx.GraphProto, version: int, types: Types) -> None:
             _even_split(node, types)
         if node.op_type == "Resize" and version < 13:
             _empty_operands(graph, node)
+
+
+def _drop_defaults(node: onnx.NodeProto, version: int) -> None:
+    """Leave out attributes that the opset does not know and that only say what it does anyway."""
+    schemas = schemas_by_name(node.op_type)
+    current = next((s for s in schemas if s.since_version <= version), None)
+    if current is None or node.domain:
+        return
+    for attribute in [a for a in node.attribute if a.name not in current.attributes]:
+        today = schemas[0].attributes.get(attribute.name)
+        if today is not None and today.default_value == attribute:
+            node.attribute.remove(attribute)
 
 
 def _whole_shapes(graph: onnx.GraphProto) -> None:

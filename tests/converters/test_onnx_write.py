@@ -1,0 +1,427 @@
+"""Graphs written back as ONNX: valid models that onnxruntime computes to the same numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+
+from bolt_numba import ops
+from bolt_numba.converters import load
+from bolt_numba.converters.onnx import write_opset
+from bolt_numba.converters.onnx.read import read_model
+from bolt_numba.converters.onnx.structure import all_nodes
+from bolt_numba.converters.onnx.write import save_onnx, to_onnx
+from bolt_numba.converters.onnx.write_graph import BY_OUTPUTS, NEUTRAL
+from bolt_numba.converters.onnx.write_registry import WRITERS, load_writers, schema_by_name
+from bolt_numba.converters.onnx.write_tensor import tensor_of
+from bolt_numba.errors import BoltError, UnsupportedOpError
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.ir.interpret import interpret
+from bolt_numba.ops.registry import OPS
+from bolt_numba.passes.pipeline import STAGES, run_pipeline
+from bolt_numba.types import BF16, BOOL, F32, F64, I8, I64, STRING, Array, Sym, TensorType, dtype_from_name
+from tests.converters.test_onnx_models import ROUNDED, feeds, fetched
+from tests.graphs import feeds_of, graphs, make
+from tests.models import MODELS
+from tests.onnx_score import suite
+from tests.pipeline_graphs import NETWORKS
+from tests.pipeline_graphs import graph as network_of
+from tests.rule_cases import graph_of, i64, o, whole
+
+onnxruntime = pytest.importorskip("onnxruntime")
+ENGINE = 24
+"""The opset up to which onnxruntime is asked."""
+NO_SPELLING = {"PairwiseCoupling"}
+"""Operators that ONNX has no words for."""
+
+
+def run(model: onnx.ModelProto | Path, inputs: Mapping[str, Any]) -> dict[str, Array]:
+    """Outputs of onnxruntime by name."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    source = model if isinstance(model, Path) else model.SerializeToString()
+    session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    return dict(zip([x.name for x in session.get_outputs()], session.run(None, dict(inputs)), strict=True))
+
+
+def agree(got: Mapping[str, Any], wanted: Mapping[str, Any], tolerance: float = 1e-5) -> None:
+    assert list(got) == list(wanted)
+    for name, array in wanted.items():
+        assert got[name].dtype == array.dtype
+        assert got[name].shape == array.shape
+        np.testing.assert_allclose(got[name], array, rtol=tolerance, atol=tolerance)
+
+
+def written(graph: Graph, **options: Any) -> onnx.ModelProto:
+    """The model of a graph, checked."""
+    model = to_onnx(graph, **options)
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def kinds(model: onnx.ModelProto) -> list[str]:
+    return [n.op_type for n in model.graph.node]
+
+
+def check(build: Callable[..., Any], wanted: str, /, tolerance: float = 1e-5, **shapes: Any) -> onnx.ModelProto:
+    """Build a graph, write it, compare its nodes and what onnxruntime makes of it with the references."""
+    graph = graph_of(build, shapes)
+    model = written(graph)
+    assert " ".join(kinds(model)) == wanted
+    data = feeds_of(graph)
+    agree(run(model, data), interpret(graph, data), tolerance)
+    return model
+
+
+# --- real models and the public suite --------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", MODELS)
+def test_models_come_back(name: str, tmp_path: Path) -> None:
+    path = fetched(name)
+    save_onnx(load(path), tmp_path / "again.onnx")
+    inputs = feeds(name, path)
+    wanted, got = run(path, inputs), run(tmp_path / "again.onnx", inputs)
+    assert list(got) == list(wanted)
+    for key, array in wanted.items():
+        scale = max(float(np.abs(array).max()), 0.01)
+        tolerance = 5e-2 if name.startswith(ROUNDED) else 1e-5
+        np.testing.assert_allclose(got[key] / scale, array / scale, rtol=0, atol=tolerance)
+
+
+UNFAIR = ("bernoulli", "single_tree", "ceil_last_window_starts_on_pad", "ceil_output_size_reduce_by_one", "cast_")
+"""Random, of f64 trees, wrongly inferred by onnx, or converted differently by onnxruntime."""
+
+
+@pytest.mark.timeout(300)
+def test_a_sample_of_the_public_suite() -> None:
+    """Every test of one in eight: read, written, checked, run by onnxruntime where it takes such models."""
+    cases = [c for c in suite() if c.category == "node" and not any(part in c.name for part in UNFAIR)]
+    ran = 0
+    for case in cases[::8]:
+        model, data = case.load()
+        made = written(read_model(model))
+        if opset_of(made) > ENGINE:
+            continue
+        try:
+            got = list(run(made, dict(zip([x.name for x in made.graph.input], data[0][0], strict=True))).values())
+        except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented:
+            continue
+        ran += 1
+        for a, wanted in zip(got, data[0][1], strict=True):
+            if isinstance(wanted, np.ndarray) and wanted.dtype.kind in "fiub":
+                np.testing.assert_allclose(a, wanted, rtol=max(case.rtol, 1e-3), atol=1e-5, err_msg=case.name)
+    assert ran > 100
+
+
+@given(graphs())
+def test_any_graph_comes_back(graph: Graph) -> None:
+    data = feeds_of(graph)
+    agree(run(written(graph), data), interpret(graph, data))
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def test_every_operator_has_a_spelling() -> None:
+    ops.load_all()
+    load_writers()
+    for name, kind in OPS.items():
+        schema = schema_by_name(name)
+        fields = {f.name for f in dataclasses.fields(kind)} - set(NEUTRAL) - BY_OUTPUTS  # type: ignore[arg-type]
+        by_name = schema is not None and fields <= set(schema.attributes)
+        assert by_name or kind in WRITERS or name in NO_SPELLING, name
+        assert not (by_name and name in NO_SPELLING), name
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("layout", [False, True], ids=["recognised", "fused"])
+def test_our_own_operators_are_spelled_out(name: str, layout: bool) -> None:
+    """What the passes make before the layout is settled: norms, attention; and epilogues and chains without it."""
+    graph = network_of(name)
+    stages = [
+        s for s in STAGES if s[0] in (("canonical", "recognise", "fuse") if layout else ("canonical", "recognise"))
+    ]
+    made = run_pipeline(graph, stages=stages)
+    data = feeds_of(graph)
+    agree(run(written(made), data), interpret(graph, data), 1e-3)
+
+
+def test_products() -> None:
+    check(lambda b, x: b(o("MatMul"), x, whole(3, 4)), "MatMul", x=(2, 3))
+    check(lambda b, x: b(o("MatMul"), x, whole(3, 4), whole(4)), "Gemm", x=(2, 3))
+    check(lambda b, x: b(o("MatMul", trans_a=True, alpha=0.5), x, whole(2, 4)), "Gemm", x=(2, 3))
+    check(
+        lambda b, x, y: b(o("MatMul", trans_b=True, alpha=2.0), x, y), "Transpose MatMul Mul", x=(2, 3, 4), y=(2, 5, 4)
+    )
+    check(lambda b, x: b(o("MatMul", trans_b=True), x, whole(5, 4), whole(5)), "MatMul Add", x=(2, 3, 4))
+    check(lambda b, x: b(o("MatMul", trans_a=True), x, whole(3, 4)), "MatMul", x=(3,))
+
+
+def test_epilogues() -> None:
+    def product(b: Builder, x: Value, r: Value) -> Any:
+        return b(o("MatMul", activation=o("Clip", -1.0, 4.0), residual=True), x, whole(3, 4), whole(4), r)
+
+    def convolution(b: Builder, x: Value, r: Value) -> Any:
+        return b(o("Conv", activation=o("Relu"), residual=True), x, whole(4, 3, 1, 1), None, r)
+
+    check(product, "Gemm Add Clip", x=(2, 3), r=(2, 4))
+    check(convolution, "Conv Add Relu", x=(1, 3, 2, 2), r=(1, 4, 2, 2))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention(causal: bool) -> None:
+    def build(b: Builder, q: Value, k: Value, v: Value, mask: Value) -> Any:
+        return b(o("FusedAttention", scale=0.5, causal=causal), q, k, v, mask)
+
+    shapes: dict[str, Any] = {"q": (2, "n", 4), "k": (2, 5, 4), "v": (2, 5, 3), "mask": (5,)}
+    causes = "Shape ConstantOfShape Trilu Add " if causal else ""
+    check(build, f"Transpose MatMul Mul Add {causes}Softmax MatMul", tolerance=1e-4, **shapes)
+
+
+def test_bounds() -> None:
+    check(lambda b, x: b(o("Clip", 0.0, 2.0), x), "Clip", x=(4,))
+    check(lambda b, x: b(o("Clip", None, 2), x), "Clip", x=(I64, 4))
+    check(lambda b, x: b(o("Clip", None, None), x), "Identity", x=(4,))
+
+
+def test_what_nobody_reads_is_left_out() -> None:
+    def layer(b: Builder, x: Value) -> Any:
+        return b(o("LSTM", hidden_size=4), x, whole(1, 16, 3), whole(1, 16, 4))[1]
+
+    model = check(layer, "LSTM", tolerance=1e-4, x=(5, 2, 3))
+    assert [bool(name) for name in model.graph.node[0].output] == [False, True]
+
+
+def test_all_that_has_no_spelling_is_listed() -> None:
+    graph = Graph("g")
+    x = graph.add_input("x", TensorType(F32, (1, 4, 4, 3)))
+    p = graph.add_input("p", TensorType(F32, (2, 3)))
+    build = Builder(graph)
+    graph.add_output(build(make("MaxPool", kernel_shape=(2, 2), layout="NHWC"), x, name="pool"))
+    graph.add_output(build(make("PairwiseCoupling", classes=3), p, name="votes"))
+    graph.add_output(build(make("Relu"), p), "y")
+    with pytest.raises(UnsupportedOpError, match="2 unsupported") as caught:
+        to_onnx(graph)
+    assert "MaxPool at node 'pool': layout NHWC" in caught.value.items[0]
+    assert caught.value.items[1] == "PairwiseCoupling at node 'votes'"
+
+
+def test_trees() -> None:
+    """A stump and a leaf alone; weights of two targets, base values, missing values to the left."""
+    threshold = np.array([0.5, np.nan, np.nan, np.nan], F32)
+    operands = [
+        np.array([1, 0, 0, 0], np.int32), threshold, np.array([1, 0, 1, 2], np.int32), np.arange(4) == 0,
+        np.array([-1, 0, 1, 2], np.int32), np.array([0, 3], np.int32), np.array([0, 1, 3, 4], np.int32),
+        np.array([0, 0, 1, 1], np.int32), np.array([1, 2, 4, 8], F32), np.array([16, 32], F32),
+    ]  # fmt: skip
+    graph = Graph("trees")
+    x = graph.add_input("x", TensorType(F32, (Sym("n"), 2)))
+    graph.add_output(Builder(graph)(make("TreeEnsemble", n_targets=2), x, *operands), "y")
+    data = {"x": np.array([[0, 0], [0, 1], [0, np.nan]], F32)}
+    got = run(written(graph), data)
+    agree(got, interpret(graph, data))
+    np.testing.assert_array_equal(got["y"], [[17, 40], [18, 44], [17, 40]])
+
+
+# --- control flow ----------------------------------------------------------------------------------------------------
+
+LOOP = """<ir_version: 8, opset_import: ["": 18]>
+g (float[n] x, int64 trips, float[1] step) => (float[n] last, float[t, n] all, float[1] picked) {
+  big = Constant <value = float[1] {3.0}> ()
+  yes = Constant <value = bool {1}> ()
+  last, all = Loop (trips, yes, x) <
+    body = inner (int64 i, bool go, float[n] carried) => (bool on, float[n] next, float[n] kept) {
+    on = Identity (go)
+    sum = ReduceMax <keepdims = 0> (carried)
+    more = Less (sum, trips_float)
+    next = If (more) <then_branch = a () => (float[n] r) { r = Add (carried, step) },
+                      else_branch = b () => (float[n] r) { r = Sub (carried, big) }>
+    kept = Mul (next, x)
+  }>
+  trips_float = Cast <to = 1> (trips)
+  positive = Greater (trips_float, step)
+  is_positive = Squeeze (positive)
+  picked = If (is_positive) <then_branch = c () => (float[1] r) { r = Identity (step) },
+                             else_branch = d () => (float[1] r) { r = Identity (big) }>
+}"""
+
+SCAN = """<ir_version: 8, opset_import: ["": 18]>
+g (float[2] s, float[3, 4, 2] x, float[2] w) => (float[2] last, float[3, 2, 4] all) {
+  last, all = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_input_directions = [1], scan_output_axes = [2],
+    body = inner (float[2] state, float[3, 2] slice) => (float[2] next, float[3, 2] out) {
+      weighted = Mul (slice, w)
+      out = Add (weighted, state)
+      total = ReduceSum <keepdims = 0> (out)
+      next = Add (state, total)
+  }> (s, x)
+}"""
+
+
+@pytest.mark.parametrize("text", [LOOP, SCAN], ids=["loop", "scan"])
+def test_bodies_read_what_is_around_them(text: str) -> None:
+    model = onnx.parser.parse_model(text)
+    made = written(read_model(model))
+    inputs: dict[str, Array] = {"x": np.arange(5, dtype=F32), "trips": np.array(7), "step": np.array([0.5], F32)}
+    if text is SCAN:
+        inputs = {"s": whole(2), "x": whole(3, 4, 2), "w": whole(2, seed=1)}
+    agree(run(made, inputs), run(model, inputs))
+    names = [name for node in all_nodes(made.graph.node) for name in node.output if name]
+    assert len(names) == len(set(names))
+
+
+# --- names, constants, types -----------------------------------------------------------------------------------------
+
+
+def test_names_stay() -> None:
+    graph = Graph("names")
+    graph.metadata.update(author="somebody", format="onnx")
+    x = graph.add_input("x", TensorType(F32, (Sym("n"), Sym("n") * 2 + 1)))
+    build = Builder(graph)
+    y = build(make("Relu"), x, name="hidden")
+    for name, value in (("first", y), ("second", y), ("x again", x), ("constant", build.const(whole(2)))):
+        graph.add_output(value, name)
+    graph.add_output(build(make("Neg"), y, name="first.1"), "hidden")
+    model = written(graph)
+    assert [x.name for x in model.graph.input] == ["x"]
+    assert [x.name for x in model.graph.output] == graph.output_names
+    assert [d.dim_param for d in model.graph.input[0].type.tensor_type.shape.dim] == ["n", "2*n + 1"]
+    assert {p.key: p.value for p in model.metadata_props} == {"author": "somebody"}
+    data = {"x": whole(2, 5)}
+    agree(run(model, data), interpret(graph, data))
+
+
+def test_an_output_may_not_take_the_name_of_an_input() -> None:
+    graph = Graph("clash")
+    x = graph.add_input("x", TensorType(F32, (2,)))
+    graph.add_output(Builder(graph)(make("Relu"), x), "x")
+    with pytest.raises(BoltError, match="got the name 'x' of an input"):
+        to_onnx(graph)
+
+
+def test_constants_are_stored_once() -> None:
+    def build(b: Builder, x: Value) -> Any:
+        return b(o("Add"), b(o("Add"), x, whole(4, 4)), whole(4, 4)), b(o("Mul"), x, whole(4, 4, seed=1))
+
+    assert len(check(build, "Add Add Mul", x=(4, 4)).graph.initializer) == 2
+    repeated = np.broadcast_to(whole(1, 300, seed=3), (200, 300))
+    model = check(lambda b, x: b(o("Add"), x, repeated), "Expand Add", x=(200, 300))
+    assert len(model.SerializeToString()) < 4000
+
+
+@pytest.mark.parametrize(
+    "name", ["f16", "bf16", "bool", "u8", "i64", "int4", "uint4", "float8_e4m3fn", "float4_e2m1fn"]
+)
+def test_every_dtype_is_stored(name: str) -> None:
+    dtype = dtype_from_name(name)
+    array = np.array([0, 1, 2, 3, 4, 6, 1], np.float32).astype(dtype)
+    back = onnx.numpy_helper.to_array(tensor_of(array))
+    np.testing.assert_array_equal(back.astype(np.float32), array.astype(np.float32))
+    assert tensor_of(np.array(["a", "ö"], STRING)).string_data == [b"a", "ö".encode()]
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def _weighted() -> Graph:
+    return graph_of(lambda b, x: b(o("Add"), b(o("MatMul"), x, whole(64, 64)), whole(64)), {"x": (2, 64)})
+
+
+def test_weights_beside_the_model(tmp_path: Path) -> None:
+    graph = _weighted()
+    save_onnx(graph, tmp_path / "m.onnx", external=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]
+    assert (tmp_path / "m.onnx").stat().st_size < 2000
+    assert (tmp_path / "m.onnx.data").stat().st_size == 64 * 64 * 4
+    data = feeds_of(graph)
+    agree(run(tmp_path / "m.onnx", data), interpret(graph, data))
+    agree(interpret(load(tmp_path / "m.onnx"), data), interpret(graph, data))
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_a_file_appears_complete_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, external: bool) -> None:
+    target = tmp_path / "m.onnx"
+    target.write_bytes(b"old")
+
+    def broken(handle: int) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(OSError, match="the disk is full"):
+        save_onnx(_weighted(), target, external=external)
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+    assert target.read_bytes() == b"old"
+    with pytest.raises(BoltError, match="cannot be written"):
+        save_onnx(_weighted(), tmp_path / "nowhere" / "m.onnx")
+
+
+# --- opsets ----------------------------------------------------------------------------------------------------------
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    return int(next(x.version for x in model.opset_import if not x.domain))
+
+
+@pytest.mark.parametrize(
+    ("operator", "dtype", "wanted"),
+    [("Relu", F32, 18), ("Gelu", F32, 20), ("Swish", F32, 24), ("Sin", BF16, 22), ("Identity", I8, 18)],
+)
+def test_the_opset_is_what_the_nodes_need(operator: str, dtype: Any, wanted: int) -> None:
+    graph = graph_of(lambda b, x: b(o(operator), x), {"x": (dtype, 4)})
+    assert opset_of(written(graph)) == wanted
+
+
+def many(b: Builder, x: Value) -> Any:
+    """Operators whose operands were attributes once."""
+    y = b(o("ReduceMean"), b(o("Unsqueeze"), b(o("Pad", "constant"), x, i64(0, 1, 0, 1)), i64(0)), i64(1))
+    left, right = b(o("Split", axis=2, num_outputs=2), b(o("Slice"), y, i64(0), i64(4), i64(2), i64(1)))
+    z = b(o("Softmax", -1), b(o("Clip", -2.0, None), b(o("Add"), left, right)))
+    return b(o("Squeeze"), z, i64(0, 1)), b(o("Shape", start=1), x), b(o("TopK"), x, i64(1))[0]
+
+
+@pytest.mark.parametrize("opset", [13, 15, 17, 22])
+def test_older_opsets(opset: int) -> None:
+    graph = graph_of(many, {"x": (3, 6)})
+    model = written(graph, opset=opset)
+    assert opset_of(model) == opset
+    data = feeds_of(graph)
+    agree(run(model, data), interpret(graph, data))
+
+
+@pytest.mark.parametrize("name", ["Gelu", "HardSwish", "Mish", "Celu"])
+def test_older_opsets_get_function_bodies(name: str) -> None:
+    def build(b: Builder, x: Value) -> Any:
+        return b(o(name), b(o("LayerNormalization"), x, whole(6), whole(6, seed=1)))
+
+    graph = graph_of(build, {"x": (3, 6)})
+    model = written(graph, opset=13)
+    assert not {name, "LayerNormalization"} & set(kinds(model)) - {"Celu"}
+    data = feeds_of(graph)
+    agree(run(model, data), interpret(graph, data), 1e-4)
+
+
+def test_what_an_opset_lacks_is_listed() -> None:
+    graph = graph_of(lambda b, x: b(o("GridSample"), x, whole(1, 2, 2, 2)), {"x": (1, 1, 4, 4)})
+    with pytest.raises(UnsupportedOpError, match=r"GridSample at node '.*' needs opset 20"):
+        to_onnx(graph, opset=13)
+    for wrong in (6, 1000):
+        with pytest.raises(BoltError, match=f"opset: got {wrong}"):
+            to_onnx(graph, opset=wrong)
+
+
+def test_types_are_spelled_as_schemas_do() -> None:
+    sequence = make("SequenceEmpty").infer()
+    assert write_opset.type_text(sequence) == "seq(tensor(float))"
+    assert write_opset.type_text(TensorType(F64, None)) == "tensor(double)"
+    assert write_opset.type_text(make("OptionalEmpty", dtype=BOOL).infer()) == "optional(tensor(bool))"
