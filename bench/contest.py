@@ -38,7 +38,7 @@ class Options:
     turn_s: float = 0.2
     patience_s: float = 1.0
     settle_s: float = 0.03
-    tries: int = 2
+    tries: int = 3
     load_s: float = 300.0
     pythons: Mapping[str, str] = field(default_factory=dict)
     converted: Path | None = None

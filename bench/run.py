@@ -1,0 +1,208 @@
+"""Time engines side by side on the model set.
+
+    python -m bench.run --models resnet50,mobilenet_v2 --peers bolt,onnxruntime,openvino --threads 1 2 -o results.json
+    python -m bench.run --show results.json --markdown
+
+Ratios are peer / bolt: above 1, bolt is faster.  Results are compared with onnxruntime's, which is always loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.arithmetic import limits, work
+from bench.contest import CORES, Options, Worker, play, start
+from bench.report import as_markdown, as_text
+from bench.workers import PEERS
+from bench.zoo import ZOO
+from bolt_numba.types import Array
+
+REFERENCE = "onnxruntime"
+TOLERANCE = 2e-3
+"""Largest difference from the reference, relative to the reference's largest value, of a result that agrees."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A model of the set."""
+
+    family: str
+    path: Callable[[], Path]
+    feeds: Callable[[], dict[str, Array]]
+
+
+_FAMILIES = {"minilm_128": "transformer", "silero_vad": "recurrent"}
+
+
+def entries() -> dict[str, Entry]:
+    """The zoo, and the files of `bench.models` (with ``_file`` after a name that the zoo has too)."""
+    from bench.models import MODELS
+
+    rows = {name: Entry(m.family, m.path, m.feeds) for name, m in ZOO.items()}
+    for name, model in MODELS.items():
+        other = name in ZOO
+        family = "file" if other else _FAMILIES.get(name, "cnn")
+        rows[f"{name}_file" if other else name] = Entry(family, model.path, model.feeds)
+    return rows
+
+
+def difference(found: Sequence[Array], wanted: Sequence[Array]) -> float:
+    """Largest difference over largest value; infinite where shapes differ (channels-last images are turned)."""
+    worst = 0.0
+    for ours, reference in zip(found, wanted, strict=False):
+        a, b = ours.astype("f8"), reference.astype("f8")
+        if a.ndim == b.ndim == 4 and a.shape != b.shape and a.shape == tuple(b.shape[i] for i in (0, 2, 3, 1)):
+            a = a.transpose(0, 3, 1, 2)
+        if a.size != b.size:
+            return float("inf")
+        if b.size:
+            gap = np.abs(a.reshape(b.shape) - b)
+            gap[np.isnan(a.reshape(b.shape)) & np.isnan(b)] = 0
+            worst = max(worst, float(gap.max()) / max(float(np.nanmax(np.abs(b))), 1e-30))
+    return worst if np.isfinite(worst) else float("inf")
+
+
+def results_of(worker: Worker, folder: Path) -> list[Array] | str:
+    """What one run gives, or the error."""
+    path = folder / f"{worker.peer}.npz"
+    made = worker.ask(do="save", path=str(path))
+    if not made["ok"]:
+        return str(made["error"])
+    with np.load(path) as stored:
+        return [stored[name] for name in stored.files]
+
+
+def judge(rows: dict[str, dict[str, Any]], workers: dict[str, Worker], folder: Path) -> None:
+    """Add ``difference`` and ``agrees`` to the rows."""
+    wanted = results_of(workers[REFERENCE], folder) if REFERENCE in workers else "onnxruntime: does not run"
+    for peer, worker in workers.items():
+        found = wanted if peer == REFERENCE else results_of(worker, folder)
+        if isinstance(found, str):
+            rows[peer]["error"] = found
+        elif isinstance(wanted, str):
+            rows[peer]["agrees"] = None
+        else:
+            gap = difference(found, wanted)
+            rows[peer] |= {"difference": gap if np.isfinite(gap) else None, "agrees": gap <= TOLERANCE}
+
+
+def measure(
+    name: str, entry: Entry, peers: Sequence[str], threads: int, options: Options, say: Callable[[str], object]
+) -> list[dict[str, Any]]:
+    """A row for each peer on one model."""
+    path, feeds = entry.path(), entry.feeds()
+    cost = work(path, feeds)
+    rows: dict[str, dict[str, Any]] = {}
+    workers: dict[str, Worker] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        given = Path(scratch) / "feeds.npz"
+        np.savez(given, **feeds)  # type: ignore[arg-type]
+        try:
+            for peer in peers:
+                worker, figures = start(peer, path, given, threads, options)
+                rows[peer] = {
+                    "model": name,
+                    "family": entry.family,
+                    "threads": threads,
+                    "peer": peer,
+                    **cost,
+                    **figures,
+                }
+                if worker is not None:
+                    workers[peer] = worker
+                else:
+                    say(f"  {peer}: left out: {figures['error']}")
+            judge(rows, workers, Path(scratch))
+            for peer, timing in play(workers, threads, options).items():
+                rows[peer] |= timing
+        finally:
+            for worker in workers.values():
+                worker.close()
+    return list(rows.values())
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were taken on."""
+    from bench.bars import machine as software
+
+    names = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    model = next((line.split(":")[1].strip() for line in names if line.startswith("model name")), "")
+    load = os.getloadavg()[0]
+    return {**software(), "processor": model, "usable_cores": len(CORES), **limits(), "load_at_start": load}
+
+
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="bench.run", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--models", default="resnet50,mobilenet_v2", help="names with commas, or a family, or 'all'")
+    parser.add_argument("--peers", default="bolt,onnxruntime,openvino", help=f"of {', '.join(PEERS)}")
+    parser.add_argument("--threads", nargs="+", type=int, default=[1])
+    parser.add_argument("--turns", type=int, default=5, help="turns of each engine that count")
+    parser.add_argument("--turn-s", type=float, default=0.2)
+    parser.add_argument("--patience-s", type=float, default=1.0, help="longest wait for a quiet moment")
+    parser.add_argument("--python", nargs="*", default=[], metavar="PEER=PATH", help="interpreter of an engine")
+    parser.add_argument("--converted", type=Path, help="folder of models in the formats of ncnn, MNN, LiteRT")
+    parser.add_argument("-o", "--output", type=Path, help="write JSON")
+    parser.add_argument("--show", type=Path, help="print a result file, measure nothing")
+    parser.add_argument("--markdown", action="store_true", help="tables as Markdown")
+    return parser.parse_args(argv)
+
+
+def chosen(text: str) -> list[str]:
+    """Names of models from a list of names and families."""
+    known = entries()
+    found: list[str] = []
+    for word in text.split(","):
+        family = [n for n, e in known.items() if word in ("all", e.family)]
+        if word not in known and not family:
+            raise SystemExit(f"--models: got {word!r}, wanted names or families of: {', '.join(known)}")
+        found += [word] if word in known else family
+    return list(dict.fromkeys(found))
+
+
+def run(args: argparse.Namespace, say: Callable[[str], object]) -> dict[str, Any]:
+    """Measure everything asked for; the output file is rewritten after every model."""
+    peers = args.peers.split(",")
+    unknown = [p for p in peers if p not in PEERS]
+    if unknown:
+        raise SystemExit(f"--peers: got {', '.join(unknown)}, wanted some of {', '.join(PEERS)}")
+    peers = peers if REFERENCE in peers else [*peers, REFERENCE]
+    pythons = dict(p.split("=", 1) for p in args.python)
+    options = Options(
+        turns=args.turns, turn_s=args.turn_s, patience_s=args.patience_s, pythons=pythons,
+        converted=args.converted.resolve() if args.converted else None,
+    )  # fmt: skip
+    result: dict[str, Any] = {"machine": machine(), "rows": []}
+    known = entries()
+    for name in chosen(args.models):
+        for threads in args.threads:
+            say(f"{time.strftime('%H:%M:%S')} {name}, {threads} thread(s)")
+            result["rows"] += measure(name, known[name], peers, threads, options, say)
+            if args.output is not None:
+                args.output.write_text(json.dumps(result, indent=1), encoding="utf-8")
+    return result
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = arguments(argv)
+    if args.show is not None:
+        result = json.loads(args.show.read_text(encoding="utf-8"))
+    else:
+        result = run(args, lambda line: sys.stderr.write(line + "\n"))
+    sys.stdout.write((as_markdown if args.markdown else as_text)(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()
