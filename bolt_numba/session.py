@@ -15,7 +15,7 @@ from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.runtime.plan import Packs, region_of
 from bolt_numba.runtime.profile import Profile, profile_runs
-from bolt_numba.runtime.runner import Runner
+from bolt_numba.runtime.runner import Prepared, Runner
 from bolt_numba.runtime.threads import can_team
 from bolt_numba.types import (
     STRING,
@@ -139,22 +139,23 @@ class Session:
     def run_into(self, feeds: Mapping[str, Any], buffers: Mapping[str, Array]) -> None:
         """Run once and write the outputs named in ``buffers`` into them.
 
-        A buffer must be C-contiguous and writable, with the output's dtype and shape.  It may overlap an input: the
-        result is then computed apart and copied.
+        A buffer must be C-contiguous and writable, with the output's dtype and shape.  It may be an input, as state
+        is that goes in and out: it is written directly where the plan reads the input no later, else (and where it
+        overlaps an input in any other way) the result is computed apart and copied.
         """
         arrays = self._arrays(feeds)
         for name in buffers:
             if name not in self._output_names:
                 raise ShapeError(f"output: got {name!r}, wanted one of {', '.join(self._output_names)}")
         prepared = self._runner.prepare(arrays)
-        targets: list[Array | None] = []
+        targets: list[Array | None] = [None] * len(self._output_names)
         for index, name in enumerate(self._output_names):
             buffer = buffers.get(name)
-            direct = buffer is not None and not any(np.may_share_memory(buffer, a) for a in arrays)
             if buffer is not None and prepared.plan.cut is None:
                 want = prepared.plan.results[index].type
                 self._check_buffer(name, buffer, want.dims, want.dtype)
-            targets.append(buffer if direct and prepared.plan.cut is None else None)
+                if _is_direct(prepared, index, buffer, arrays):
+                    targets[index] = buffer
         results = self._runner.run(arrays, targets)
         for name, result in zip(self._output_names, results, strict=True):
             buffer = buffers.get(name)
@@ -280,6 +281,17 @@ class Session:
 
     def __repr__(self) -> str:
         return f"Session({self.graph.name!r}, device={self.device!r}, threads={self.threads})"
+
+
+def _is_direct(prepared: Prepared, output: int, buffer: Array, arrays: Sequence[Any]) -> bool:
+    """Whether a run may write an output straight into ``buffer``, which may be one of its inputs."""
+    for source, array in enumerate(arrays):
+        if not isinstance(array, np.ndarray) or not np.may_share_memory(buffer, array):
+            continue
+        same = buffer.ctypes.data == array.ctypes.data and buffer.nbytes == array.nbytes
+        if not same or not prepared.can_overwrite(output, source):
+            return False
+    return True
 
 
 def _real_nbytes(array: Array) -> int:

@@ -13,6 +13,7 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import as_value
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.registry import result_tuple
+from bolt_numba.runtime.inplace import can_overwrite
 from bolt_numba.runtime.plan import SMALL, Cut, MakerContext, Packs, Plan, Planner, Region, region_of
 from bolt_numba.runtime.program import Context, pointer
 from bolt_numba.runtime.slots import INPUT, TEMP
@@ -27,7 +28,7 @@ MAX_IDLE_CONTEXTS = 4
 class Prepared:
     """A plan with its idle contexts and, after a cut, the runner of what follows."""
 
-    __slots__ = ("address", "empties", "idle", "plain", "plan", "rest")
+    __slots__ = ("address", "empties", "idle", "overwrites", "plain", "plan", "rest")
 
     def __init__(self, plan: Plan, rest: Runner | None, nested: bool) -> None:
         self.plan, self.rest = plan, rest
@@ -35,6 +36,14 @@ class Prepared:
         self.idle: list[Context] = []
         self.empties = [(s.type.dims, s.type.dtype) if s.kind == TEMP else None for s in plan.results]
         self.plain = all(e is not None for e in self.empties)
+        self.overwrites: dict[tuple[int, int], bool] = {}
+
+    def can_overwrite(self, output: int, source: int) -> bool:
+        """Whether a run may write this output over this input."""
+        found = self.overwrites.get((output, source))
+        if found is None:
+            found = self.overwrites[output, source] = can_overwrite(self.plan, output, source)
+        return found
 
 
 def _pointer_if_array(value: Any) -> int:
