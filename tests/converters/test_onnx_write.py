@@ -123,7 +123,7 @@ def test_a_sample_of_the_public_suite() -> None:
         ran += 1
         for a, wanted in zip(got, data[0][1], strict=True):
             if isinstance(wanted, np.ndarray) and wanted.dtype.kind in "fiub":
-                np.testing.assert_allclose(a, wanted, rtol=max(case.rtol, 1e-3), atol=1e-5, err_msg=case.name)
+                np.testing.assert_allclose(a, wanted, rtol=max(case.rtol, 1e-3), atol=1e-4, err_msg=case.name)
     assert ran > 100
 
 
