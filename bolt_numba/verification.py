@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from bolt_numba.converters.onnx.write import to_onnx
 from bolt_numba.errors import BoltError
 from bolt_numba.feeds import random_feeds
 from bolt_numba.ir.graph import Graph
@@ -237,15 +237,8 @@ def _judge(against: str, model: Model | Graph, graph: Graph, feeds: Feeds) -> Ju
         return _Reference(graph, feeds)
     if against != "onnxruntime":
         raise BoltError(f"verify: against: got {against!r}, wanted 'onnxruntime' or 'reference'")
-    if isinstance(model, Graph):
-        source = model.metadata.get("source", "")
-        if not source.endswith(".onnx") or not os.path.exists(source):
-            raise BoltError("verify: model: got a graph without its ONNX file, wanted the file or against='reference'")
-        return _OnnxRuntime(source, feeds)
-    if not isinstance(model, (str, os.PathLike, bytes)):
-        raise BoltError(f"verify: model: got a {type(model).__name__}, wanted a path, bytes or a Graph")
-    if is_bolt(_start(model)):
-        raise BoltError("verify: model: got a .bolt file, wanted an ONNX file, or against='reference'")
+    if isinstance(model, Graph) or is_bolt(_start(model)):
+        return _OnnxRuntime(to_onnx(graph).SerializeToString(), feeds)
     return _OnnxRuntime(model, feeds)
 
 
