@@ -92,7 +92,8 @@ def _probit(b: NodeBuilder, scores: Value) -> Any:
 def two_scores(b: NodeBuilder, score: Value, labels: Array, name: str, positive: bool) -> tuple[Any, Any]:
     """Label [n] and scores [n, 2] of one score [n, 1] for the second class.
 
-    positive: the score is a probability that decides from a half on; else its sign decides.
+    positive: the score is a probability that decides from a half on; else its sign decides.  As in onnxruntime, of the
+    other transforms none applies.
     """
     column = b(Squeeze(), score, np.array([1]))
     second = b(Cast(I64), b(Greater(), column, 0.5 if positive else 0.0))
@@ -101,6 +102,6 @@ def two_scores(b: NodeBuilder, score: Value, labels: Array, name: str, positive:
     label = b(Gather(0), labels, second)
     if name == "PROBIT":
         return label, _probit(b, score)
-    first = b(Sub(), 1.0, score) if positive else b(Neg(), score)
-    both = b(Concat(1), first, score)
-    return label, both if positive else post_transformed(b, both, name)
+    if name == "LOGISTIC":
+        return label, b(Sigmoid(), b(Concat(1), b(Neg(), score), score))
+    return label, b(Concat(1), b(Sub(), 1.0, score) if positive else b(Neg(), score), score)

@@ -17,7 +17,7 @@ from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Cast, Clip, Exp, Greater, Mul, Neg, Pow, Sigmoid, Sub, Tanh, Where
 from bolt_numba.ops.reduce import ReduceSumSquare
 from bolt_numba.ops.shape import Concat, Reshape
-from bolt_numba.types import F32, I64, Array
+from bolt_numba.types import F32, F64, I64, Array
 
 Ints = tuple[int, ...]
 Floats = tuple[float, ...]
@@ -50,6 +50,11 @@ def _gaussian(b: NodeBuilder, x: Value, vectors: Array, gamma: float) -> Any:
     return b(Exp(), b(Mul(), b(Clip(lo=0.0), b(Add(), dot, own)), -gamma))
 
 
+def _combined(b: NodeBuilder, values: Value, weights: Array, offsets: Array) -> Any:
+    """Products plus offsets, [n, pairs], in f64: dual coefficients may be large and nearly cancel."""
+    return b(Cast(F32), b(MatMul(), b(Cast(F64), values), weights.astype(F64), offsets.astype(F64)))
+
+
 def _vectors(b: NodeBuilder, values: Floats, count: int) -> Array:
     if count < 1 or not values or len(values) % count:
         raise b.invalid("support_vectors", len(values), f"{count} rows")
@@ -75,7 +80,7 @@ def svm_regressor(
     offset = np.array(rho[:1] or (0.0,), F32)
     if n_supports:
         data = _kernel(b, data, _vectors(b, support_vectors, n_supports), kernel_type, kernel_params)
-    y = b(MatMul(), data, weights, offset)
+    y = _combined(b, data, weights, offset)
     if one_class:
         y = b(Where(), b(Greater(), y, 0.0), np.array(1, F32), np.array(-1, F32))
     return post_transformed(b, y, post_transform)
@@ -111,7 +116,7 @@ def svm_classifier(
     if classes != len(labels) or len(rho) != pairs or len(coefficients) != (classes - 1) * total:
         raise b.invalid("classes", (classes, len(rho), len(coefficients)), f"{len(labels)} labels and their pairs")
     weights = _pair_weights(np.array(coefficients, F32).reshape(classes - 1, total), vectors_per_class)
-    scores = b(MatMul(), values, weights, np.array(rho, F32))
+    scores = _combined(b, values, weights, np.array(rho))
     first, second = _votes(classes)
     won = b(Cast(F32), b(Greater(), scores, 0.0))
     chosen = pick_labels(b, b(MatMul(), won, first - second, second.sum(0)), labels)

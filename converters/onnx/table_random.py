@@ -1,4 +1,4 @@
-"""Readers of random operators; Bernoulli is read through its function body."""
+"""Readers of random operators."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from bolt_numba.converters.onnx.operands import ints
 from bolt_numba.converters.onnx.registry import reader
 from bolt_numba.converters.onnx.tensor import dtype_of
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops.pointwise import Cast, Less
 from bolt_numba.ops.random import Multinomial, RandomNormal, RandomUniform
 from bolt_numba.ops.shape import Shape
 
@@ -49,6 +50,14 @@ def random_uniform_like(
 ) -> Any:
     kind = dtype_of(dtype, "dtype") if dtype else x.type.dtype
     return b(RandomUniform(low, high, kind, seed), b(Shape(), x))
+
+
+@reader("Bernoulli")
+def bernoulli(b: NodeBuilder, x: Value, *, dtype: int = 0, seed: float | None = None) -> Any:
+    """1 with probability x.  The standard's function body compares the other way round, against its own text."""
+    kind = dtype_of(dtype, "dtype") if dtype else x.type.dtype
+    drawn = b(RandomUniform(0.0, 1.0, x.type.dtype, seed), b(Shape(), x))
+    return b(Cast(kind), b(Less(), drawn, x))
 
 
 @reader("Multinomial")

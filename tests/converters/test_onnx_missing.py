@@ -1,0 +1,55 @@
+"""The list of public ONNX tests that do not pass (docs/onnx-missing.md) is right: nothing more and nothing less."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from bolt_numba.onnx_backend import Backend
+from tests import onnx_score
+
+PAGE = Path(__file__).parents[2] / "docs" / "onnx-missing.md"
+FAMILIES = "bernoulli|_loop|gradient|dropout|sequence|optional|string|strnorm|tfidf|regex|ai_onnx_ml|image_decoder|ada"
+"""What the listed tests are about, and the operators beyond plain tensors."""
+
+
+def listed() -> set[str]:
+    return set(re.findall(r"^\| `([^`]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(onnx.__version__ < "1.23", reason="the list is that of the suite of onnx 1.23")
+def test_exactly_the_listed_tests_fail(tmp_path: Path) -> None:
+    table = tmp_path / "score.json"
+    assert onnx_score.main(["--include", FAMILIES, "--json", str(table), "--workers", "1"]) == 0
+    rows = json.loads(table.read_text())
+    assert len(rows) > 100
+    missing = {f"{r['category']}/{r['name']}" for r in rows if r["state"] != "passed"}
+    assert missing == listed()
+    assert not {r["name"] for r in rows if r["state"] in ("crash", "timeout")}
+
+
+def test_the_values_of_the_loop_agree() -> None:
+    """What the page says of the test that its own comparison cannot judge."""
+    (case,) = [c for c in onnx_score.suite() if c.name == "test_loop16_seq_none"]
+    model, sets = case.load()
+    for inputs, (wanted,) in sets:
+        (got,) = Backend.prepare(model).run(inputs)
+        assert len(got) == len(wanted) > 1
+        for a, b in zip(got, wanted, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_bernoulli_draws_with_its_probability() -> None:
+    """The tests of random numbers that no other generator can pass, judged by what they stand for."""
+    node = onnx.helper.make_node("Bernoulli", ["p"], ["y"], seed=1.0)
+    p = np.repeat(np.array([0.0, 0.2, 0.7, 1.0], np.float32), 20000)
+    (y,) = Backend.run_node(node, [p])
+    assert set(np.unique(y)) == {0.0, 1.0}
+    np.testing.assert_allclose(y.reshape(4, -1).mean(1), [0, 0.2, 0.7, 1], atol=0.015)
+    np.testing.assert_array_equal(Backend.run_node(node, [p])[0], y)

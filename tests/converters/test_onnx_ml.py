@@ -1,0 +1,282 @@
+"""Operators of ai.onnx.ml, node by node, against onnxruntime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime  # type: ignore[import-untyped]
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+import bolt_numba as bn
+from bolt_numba.converters.onnx.ml import ML
+from bolt_numba.errors import BoltError, InvalidModelError, UnsupportedOpError
+from bolt_numba.types import Array
+
+RNG = np.random.default_rng(11)
+X = RNG.normal(size=(9, 4)).astype(np.float32)
+WHOLE = RNG.integers(-3, 4, (9, 4))
+TEXTS = np.array([["a", "b"], ["c", "x"]], object)
+TRANSFORMS = ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO", "PROBIT")
+
+
+def model(name: str, inputs: list[Array], outputs: int = 1, version: int = 3, **attributes: Any) -> onnx.ModelProto:
+    names = [f"x{i}" for i in range(len(inputs))]
+    results = [f"y{i}" for i in range(outputs)]
+    node = helper.make_node(name, names, results, domain=ML, **attributes)
+    infos = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for n, a in zip(names, inputs, strict=True)
+    ]
+    graph = helper.make_graph([node], "one", infos, [onnx.ValueInfoProto(name=r) for r in results])
+    imports = [helper.make_opsetid(ML, version), helper.make_opsetid("", 18)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=9)
+
+
+def check(name: str, *inputs: Array, outputs: int = 1, version: int = 3, rtol: float = 1e-5, **attributes: Any) -> None:
+    """Our results are onnxruntime's."""
+    data = model(name, list(inputs), outputs, version, **attributes).SerializeToString()
+    theirs = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    wanted = theirs.run(None, {f"x{i}": a for i, a in enumerate(inputs)})
+    for got, want in zip(bn.compile(data, threads=1)(*inputs), wanted, strict=True):
+        if isinstance(want, list):
+            assert got == [pytest.approx(row) for row in want]
+            continue
+        assert got.shape == want.shape
+        if want.dtype.kind == "f":
+            np.testing.assert_allclose(got, want, rtol=rtol, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("x", [X, WHOLE, X.astype(np.float64)], ids=["f32", "i64", "f64"])
+def test_scalers(x: Array) -> None:
+    check("Scaler", x, offset=[0.5, 1, 0, -1], scale=[2.0, 0.5, 1, 3])
+    check("Scaler", x, offset=[0.5], scale=[2.0])
+    for norm in ("L1", "L2"):
+        check("Normalizer", x, norm=norm)
+    check("Normalizer", np.abs(x) + 1, norm="MAX")
+    check("Normalizer", x * 0, norm="L2")
+
+
+def test_imputer_binarizer_features() -> None:
+    x = X.copy()
+    x[2, 1] = x[5, 3] = np.nan
+    check("Imputer", x, imputed_value_floats=[1.0, 2, 3, 4], replaced_value_float=float("nan"))
+    check("Imputer", np.round(x * 2), imputed_value_floats=[7.0], replaced_value_float=0.0)
+    check("Imputer", WHOLE, imputed_value_int64s=[4, 3, 2, 1], replaced_value_int64=-1)
+    check("Binarizer", X, threshold=0.25)
+    check("FeatureVectorizer", X, X[:, :2], inputdimensions=[4, 2])
+    check("ArrayFeatureExtractor", X, np.array([3, 0]))
+    check("ArrayFeatureExtractor", X[0], np.array([[1, 1, 2]]))
+
+
+def test_encoders() -> None:
+    check("OneHotEncoder", TEXTS, cats_strings=["a", "c", "b"])
+    check("OneHotEncoder", WHOLE, cats_int64s=[0, 1, -3, 2])
+    check("OneHotEncoder", WHOLE.astype(np.float32), cats_int64s=[0, 1, -3, 2])
+    check("LabelEncoder", TEXTS, keys_strings=["a", "b", "c"], values_int64s=[5, 6, 7], default_int64=-9)
+    check("LabelEncoder", WHOLE, keys_int64s=[0, 1, 2], values_strings=["x", "y", "z"], default_string="?")
+    check("LabelEncoder", np.round(X), keys_floats=[0.0, 1.0], values_floats=[0.5, 2.5], default_float=9.0)
+    check("CategoryMapper", TEXTS, cats_strings=["a", "b", "c"], cats_int64s=[10, 20, 30])
+    check("CategoryMapper", WHOLE, cats_strings=["a", "b", "c"], cats_int64s=[0, 1, 2], default_string="none")
+    data = model("OneHotEncoder", [TEXTS], cats_strings=["a"], zeros=0).SerializeToString()
+    with pytest.raises(BoltError, match="OneHotEncoder: x"):
+        bn.compile(data)(TEXTS)
+
+
+def test_zip_map() -> None:
+    check("ZipMap", X, classlabels_int64s=[1, 2, 4, 8])
+    check("ZipMap", X, classlabels_strings=["a", "b", "c", "d"])
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_linear_models(transform: str) -> None:
+    x = X / 8 if transform == "PROBIT" else X
+    coefficients, offset = (0.1 * RNG.normal(size=12)).tolist(), [0.4, 0.5, 0.6]
+    labels = {"classlabels_strings": ["r", "g", "b"]}
+    check("LinearRegressor", x, coefficients=coefficients, intercepts=offset, targets=3, post_transform=transform)
+    given = {"coefficients": coefficients, "intercepts": offset, "post_transform": transform}
+    check("LinearClassifier", x, outputs=2, **labels, **given)
+    check("LinearClassifier", x[:1], outputs=2, classlabels_ints=[4, 2, 9], **given)
+
+
+def test_linear_classifier_of_one_row() -> None:
+    for transform in ("LOGISTIC", "SOFTMAX"):
+        given = {"coefficients": [0.5, -1.0, 0.25, 2.0], "intercepts": [0.125], "post_transform": transform}
+        data = model("LinearClassifier", [X], 2, classlabels_ints=[0, 1], **given).SerializeToString()
+        label, scores = bn.compile(data, threads=1)(X)
+        assert scores.shape == (9, 2)
+        np.testing.assert_array_equal(label, scores.argmax(1))
+        np.testing.assert_allclose(scores.sum(1), 1, rtol=1e-5)
+
+
+NODES = {
+    "nodes_treeids": [0, 0, 0, 1, 1, 1], "nodes_nodeids": [0, 1, 2, 0, 1, 2], "nodes_featureids": [0, 0, 0, 2, 0, 0],
+    "nodes_values": [0.25, 0, 0, -0.5, 0, 0], "nodes_truenodeids": [1, 0, 0, 1, 0, 0],
+    "nodes_falsenodeids": [2, 0, 0, 2, 0, 0],
+}  # fmt: skip
+
+
+def modes(mode: str) -> list[str]:
+    return [mode, "LEAF", "LEAF"] * 2
+
+
+@pytest.mark.parametrize("mode", ["BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ"])
+@pytest.mark.parametrize("missing", [0, 1])
+def test_branch_modes(mode: str, missing: int) -> None:
+    x = X.copy()
+    x[0, 0], x[1, 0], x[2, 2], x[3, 0], x[4, 2] = 0.25, np.nan, -0.5, np.inf, -np.inf
+    leaves = {
+        "target_treeids": [0, 0, 0, 0, 1, 1, 1, 1], "target_nodeids": [1, 1, 2, 2, 1, 1, 2, 2],
+        "target_ids": [0, 1] * 4, "target_weights": [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0],
+    }  # fmt: skip
+    for aggregate in ("SUM", "AVERAGE", "MIN", "MAX"):
+        check(
+            "TreeEnsembleRegressor", x, n_targets=2, aggregate_function=aggregate, base_values=[0.5, -1.0],
+            nodes_modes=modes(mode), nodes_missing_value_tracks_true=[missing] * 6, **NODES, **leaves,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS[:4])
+@pytest.mark.parametrize("weights", [[0.125, 0.25, 0.5, 0.0625], [1.0, -2.0, 0.5, -0.25]], ids=["positive", "mixed"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_tree_classifiers(transform: str, weights: list[float], classes: int) -> None:
+    """Of two classes whose leaves speak of one only, and of three."""
+    each = 1 if classes == 2 else 3
+    leaves = {
+        "class_treeids": [0] * 2 * each + [1] * 2 * each, "class_nodeids": ([1] * each + [2] * each) * 2,
+        "class_ids": [*range(each)] * 4, "class_weights": (np.outer(weights, [1, -2, 0.5][:each])).reshape(-1).tolist(),
+    }  # fmt: skip
+    given = {"nodes_modes": modes("BRANCH_LEQ"), "post_transform": transform, **NODES, **leaves}
+    check("TreeEnsembleClassifier", X, outputs=2, classlabels_int64s=[3, 5, 7][:classes], **given)
+    check("TreeEnsembleClassifier", X, outputs=2, classlabels_strings=["u", "v", "w"][:classes], **given)
+
+
+def random_tree(rng: np.random.Generator, depth: int, features: int) -> dict[str, Any]:
+    """TreeEnsemble-5 of one tree; every inner node has two inner nodes or leaves."""
+    nodes: list[list[Any]] = []
+    leaves: list[tuple[int, float]] = []
+    members: list[float] = []
+
+    def grow(level: int) -> tuple[int, bool]:
+        if level == 0 or rng.random() < 0.2 * bool(nodes):
+            leaves.append((int(rng.integers(2)), float(rng.integers(-8, 8))))
+            return len(leaves) - 1, True
+        place = len(nodes)
+        mode = int(rng.integers(7))
+        nodes.append([mode, int(rng.integers(features)), float(rng.integers(-2, 3)), int(rng.integers(2))])
+        if mode == 6:
+            members.extend([*map(float, rng.permutation(5)[:2] - 2), float("nan")])
+        nodes[place] += [*grow(level - 1), *grow(level - 1)]
+        return place, False
+
+    grow(depth)
+    mode_, feature, split, missing, true, true_leaf, false, false_leaf = zip(*nodes, strict=True)
+    count = len(nodes)
+    made = {
+        "nodes_modes": helper.make_tensor("m", TensorProto.UINT8, (count,), mode_), "nodes_featureids": feature,
+        "nodes_splits": helper.make_tensor("s", TensorProto.FLOAT, (count,), split), "tree_roots": [0],
+        "nodes_missing_value_tracks_true": missing, "nodes_truenodeids": true, "nodes_trueleafs": map(int, true_leaf),
+        "nodes_falsenodeids": false, "nodes_falseleafs": map(int, false_leaf), "n_targets": 2,
+        "leaf_targetids": [t for t, _ in leaves],
+        "leaf_weights": helper.make_tensor("w", TensorProto.FLOAT, (len(leaves),), [w for _, w in leaves]),
+    }  # fmt: skip
+    if members:
+        made["membership_values"] = helper.make_tensor("v", TensorProto.FLOAT, (len(members),), members)
+    return {k: list(v) if isinstance(v, (map, tuple)) else v for k, v in made.items()}
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 1 << 16), st.integers(1, 5))
+def test_random_trees(seed: int, depth: int) -> None:
+    """The nodes of every mode, sets and missing values, decoded by a walk over the attributes."""
+    rng = np.random.default_rng(seed)
+    tree = random_tree(rng, depth, 3)
+    x = rng.integers(-3, 4, (40, 3)).astype(np.float32)
+    x[rng.random(x.shape) < 0.1] = np.nan
+    (got,) = bn.compile(model("TreeEnsemble", [x], version=5, **tree).SerializeToString(), threads=1)(x)
+    np.testing.assert_array_equal(got, [walked(tree, row) for row in x])
+
+
+def walked(tree: dict[str, Any], row: Array) -> list[float]:
+    mode_of, split_of, weight_of = (
+        onnx.numpy_helper.to_array(tree[f]) for f in ("nodes_modes", "nodes_splits", "leaf_weights")
+    )
+    sets: list[set[float]] = [set()]
+    if "membership_values" in tree:
+        for value in onnx.numpy_helper.to_array(tree["membership_values"]).tolist():
+            if np.isnan(value):
+                sets.append(set())
+            else:
+                sets[-1].add(value)
+    place, leaf = 0, False
+    while not leaf:
+        value, split = row[tree["nodes_featureids"][place]], split_of[place]
+        mode = int(mode_of[place])
+        held = sets[int((mode_of[:place] == 6).sum())] if mode == 6 else set()
+        tests = (value <= split, value < split, value >= split, value > split, value == split, value != split)
+        true = value in held if mode == 6 else bool(tests[mode])
+        true = true or bool(np.isnan(value) and tree["nodes_missing_value_tracks_true"][place])
+        way = "true" if true else "false"
+        place, leaf = tree[f"nodes_{way}nodeids"][place], bool(tree[f"nodes_{way}leafs"][place])
+    sums = [0.0, 0.0]
+    sums[tree["leaf_targetids"][place]] = float(weight_of[place])
+    return sums
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nodes_truenodeids": [0, 0, 0, 1, 0, 0]}, {"nodes_truenodeids": [9, 0, 0, 1, 0, 0]},
+        {"nodes_modes": ["BRANCH_ODD", *modes("BRANCH_LEQ")[1:]]}, {"nodes_values": [1.0]},
+        {"target_ids": [0, 0, 0, 7]}, {"target_nodeids": [0, 2, 1, 2]}, {"n_targets": 0},
+    ],
+    ids=["cycle", "missing", "mode", "short", "target", "no leaf", "no targets"],
+)  # fmt: skip
+def test_damaged_trees_are_refused(change: dict[str, Any]) -> None:
+    good = {
+        "nodes_modes": modes("BRANCH_LEQ"), "target_treeids": [0, 0, 1, 1], "target_nodeids": [1, 2, 1, 2],
+        "target_ids": [0, 0, 0, 0], "target_weights": [1.0, 2.0, 3.0, 4.0], "n_targets": 1, **NODES,
+    }  # fmt: skip
+    check("TreeEnsembleRegressor", X, **good)
+    with pytest.raises((InvalidModelError, UnsupportedOpError)):
+        bn.load(model("TreeEnsembleRegressor", [X], **{**good, **change}).SerializeToString())
+
+
+VECTORS = RNG.normal(size=(6, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["LINEAR", "POLY", "RBF", "SIGMOID"])
+def test_support_vectors(kind: str) -> None:
+    given = {
+        "kernel_type": kind, "kernel_params": [0.5, 0.25, 3.0], "support_vectors": VECTORS.reshape(-1).tolist(),
+    }  # fmt: skip
+    far = X + 100 if kind == "RBF" else X
+    if kind == "RBF":
+        given["support_vectors"] = (VECTORS + 100).reshape(-1).tolist()
+    weights = RNG.normal(size=12).tolist()
+    for one_class in (0, 1):
+        check(
+            "SVMRegressor", far, coefficients=weights[:6], rho=[0.3], n_supports=6, one_class=one_class, rtol=1e-3,
+            **given,
+        )  # fmt: skip
+    three = {"vectors_per_class": [2, 3, 1], "rho": [0.1, -0.2, 0.3], "classlabels_ints": [5, 6, 7]}
+    check("SVMClassifier", far, outputs=2, coefficients=weights, rtol=1e-3, **three, **given)
+    sigmoids = {"prob_a": [-1.0, -2.0, -0.5], "prob_b": [0.1, 0.0, -0.1]}
+    check("SVMClassifier", far, outputs=2, coefficients=weights, rtol=1e-3, **three, **given, **sigmoids)
+    two = {"vectors_per_class": [2, 4], "rho": [0.1], "classlabels_strings": ["n", "y"]}
+    check("SVMClassifier", far, outputs=2, coefficients=weights[:6], rtol=1e-3, **two, **given)
+
+
+def test_unknown_values_are_named() -> None:
+    for name, attributes in (
+        ("Normalizer", {"norm": "L7"}), ("LinearRegressor", {"coefficients": [1.0] * 4, "post_transform": "ODD"}),
+        ("OneHotEncoder", {}), ("LabelEncoder", {"keys_int64s": [1]}),
+    ):  # fmt: skip
+        with pytest.raises(InvalidModelError, match=name):
+            bn.load(model(name, [X], **attributes).SerializeToString())  # type: ignore[arg-type]

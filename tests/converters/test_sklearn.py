@@ -1,0 +1,215 @@
+"""Estimators of scikit-learn, exported by skl2onnx, against onnxruntime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime  # type: ignore[import-untyped]
+import pytest
+
+import bolt_numba as bn
+from bolt_numba.types import Array
+
+skl2onnx = pytest.importorskip("skl2onnx")
+from sklearn import (  # type: ignore[import-untyped]  # noqa: E402
+    compose,
+    datasets,
+    ensemble,
+    impute,
+    linear_model,
+    naive_bayes,
+    neighbors,
+    neural_network,
+    pipeline,
+    preprocessing,
+    svm,
+    tree,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+Data = tuple[Array, Array]
+
+
+def three_classes() -> Data:
+    x, y = datasets.load_iris(return_X_y=True)
+    return x.astype(np.float32), y
+
+
+def two_classes() -> Data:
+    """Every row but those that the scorers of two classes cannot tell apart after rounding."""
+    x, y = datasets.make_classification(160, 7, n_informative=5, random_state=3)
+    return x.astype(np.float32), y
+
+
+def named_classes() -> Data:
+    x, y = three_classes()
+    return x, np.array(["setosa", "versicolor", "virginica"])[y]
+
+
+def numbers() -> Data:
+    x, y = datasets.make_regression(150, 6, n_informative=4, noise=1.0, random_state=5)
+    return x.astype(np.float32), y / np.abs(y).max()
+
+
+def holes() -> Data:
+    """Numbers some of which are missing."""
+    x, y = numbers()
+    x[np.random.default_rng(0).random(x.shape) < 0.1] = np.nan
+    return x, y
+
+
+def pair_of_numbers() -> Data:
+    x, y = numbers()
+    return x, np.stack([y, 1 - y * y], 1)
+
+
+def categories() -> Data:
+    """Two columns of small whole numbers and two of reals."""
+    rng = np.random.default_rng(2)
+    x = np.concatenate([rng.integers(0, 4, (120, 2)), rng.normal(size=(120, 2))], 1)
+    return x.astype(np.float32), (x[:, 0] + x[:, 2] > 1.5).astype(int)
+
+
+def encoded() -> Any:
+    columns = [("kinds", preprocessing.OneHotEncoder(), [0, 1]), ("sizes", preprocessing.StandardScaler(), [2, 3])]
+    return pipeline.make_pipeline(compose.ColumnTransformer(columns), linear_model.LogisticRegression())
+
+
+FAMILIES: dict[str, list[tuple[Any, Any]]] = {
+    "linear": [
+        (linear_model.LinearRegression(), numbers),
+        (linear_model.Ridge(), pair_of_numbers),
+        (linear_model.Lasso(0.01), numbers),
+    ],
+    "logistic": [
+        (linear_model.LogisticRegression(max_iter=500), two_classes),
+        (linear_model.LogisticRegression(max_iter=500), named_classes),
+        (linear_model.RidgeClassifier(), three_classes),
+    ],
+    "svm": [
+        (svm.SVC(), three_classes),
+        (svm.SVC(kernel="poly", degree=2), two_classes),
+        (svm.SVC(kernel="sigmoid"), named_classes),
+        (svm.SVR(), numbers),
+        (svm.LinearSVC(), three_classes),
+        (svm.SVC(kernel="linear"), two_classes),
+    ],
+    "neighbours": [
+        (neighbors.KNeighborsClassifier(), three_classes),
+        (neighbors.KNeighborsRegressor(), numbers),
+    ],
+    "tree": [
+        (tree.DecisionTreeClassifier(random_state=0), named_classes),
+        (tree.DecisionTreeRegressor(max_depth=6, random_state=0), pair_of_numbers),
+        (tree.ExtraTreeClassifier(random_state=0), two_classes),
+    ],
+    "forest": [
+        (ensemble.RandomForestClassifier(17, random_state=0), three_classes),
+        (ensemble.RandomForestRegressor(9, random_state=0), numbers),
+        (ensemble.ExtraTreesClassifier(8, random_state=0), two_classes),
+        (ensemble.ExtraTreesRegressor(8, random_state=0), pair_of_numbers),
+    ],
+    "boosting": [
+        (ensemble.GradientBoostingClassifier(n_estimators=10), two_classes),
+        (ensemble.GradientBoostingClassifier(n_estimators=10), named_classes),
+        (ensemble.GradientBoostingRegressor(n_estimators=20), numbers),
+        (ensemble.AdaBoostClassifier(n_estimators=5), three_classes),
+    ],
+    "histogram boosting": [
+        (ensemble.HistGradientBoostingClassifier(max_iter=10), two_classes),
+        (ensemble.HistGradientBoostingClassifier(max_iter=10), three_classes),
+        (ensemble.HistGradientBoostingRegressor(max_iter=20), holes),
+    ],
+    "perceptron": [
+        (neural_network.MLPClassifier((16,), max_iter=40, random_state=0), three_classes),
+        (neural_network.MLPRegressor(hidden_layer_sizes=(8, 8), max_iter=40, random_state=0), numbers),
+    ],
+    "naive Bayes": [
+        (naive_bayes.GaussianNB(), three_classes),
+        (naive_bayes.BernoulliNB(binarize=1.5), three_classes),
+        (naive_bayes.MultinomialNB(), named_classes),
+    ],
+    "scaled": [
+        (pipeline.make_pipeline(preprocessing.StandardScaler(), svm.SVC()), three_classes),
+        (pipeline.make_pipeline(preprocessing.MinMaxScaler(), linear_model.LogisticRegression()), two_classes),
+        (pipeline.make_pipeline(preprocessing.Normalizer(), linear_model.LogisticRegression()), three_classes),
+        (pipeline.make_pipeline(impute.SimpleImputer(), linear_model.Ridge()), holes),
+        (pipeline.make_pipeline(preprocessing.PolynomialFeatures(2), linear_model.Ridge()), numbers),
+    ],
+    "encoded": [
+        (encoded(), categories),
+        (
+            pipeline.make_pipeline(
+                preprocessing.KBinsDiscretizer(3, encode="onehot-dense"), linear_model.LogisticRegression()
+            ),
+            three_classes,
+        ),
+    ],
+}
+CASES = [(family, estimator, data) for family, rows in FAMILIES.items() for estimator, data in rows]
+
+
+def _plain(value: Any) -> Any:
+    """Attributes as onnx takes them: skl2onnx gives NumPy's scalars and bools where integers belong."""
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    if isinstance(value, (bool, np.bool_)):
+        return int(value)
+    return value.item() if isinstance(value, np.generic) else value
+
+
+@pytest.fixture
+def exporter(monkeypatch: pytest.MonkeyPatch) -> Any:
+    from skl2onnx.common import _container
+
+    make_node = _container.make_node
+
+    def patched(*args: Any, **attributes: Any) -> Any:
+        return make_node(*args, **{key: _plain(value) for key, value in attributes.items()})
+
+    monkeypatch.setattr(_container, "make_node", patched)
+    return skl2onnx.to_onnx
+
+
+def agree(got: Any, wanted: Any) -> None:
+    if isinstance(wanted, list):  # a dictionary from class to probability for each row
+        assert [list(row) for row in got] == [list(row) for row in wanted]
+        got, wanted = (np.array([list(row.values()) for row in rows]) for rows in (got, wanted))
+    assert np.shape(got) == wanted.shape
+    if wanted.dtype.kind == "f":
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5 * max(1.0, float(np.abs(wanted).max())))
+    else:
+        np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "data"), [row[1:] for row in CASES], ids=[f"{f}-{type(e).__name__}-{d.__name__}" for f, e, d in CASES]
+)
+def test_export_means_what_onnxruntime_computes(exporter: Any, estimator: Any, data: Any) -> None:
+    x, y = data()
+    model = exporter(estimator.fit(x, y), x[:1]).SerializeToString()
+    theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    session = bn.compile(model, threads=1)
+    for rows in (x, x[:1], x[:11]):
+        wanted = theirs.run(None, {theirs.get_inputs()[0].name: rows})
+        for got, want in zip(session(rows), wanted, strict=True):
+            agree(got, want)
+
+
+def test_trees_run_natively(exporter: Any) -> None:
+    for estimator, data in FAMILIES["forest"] + FAMILIES["boosting"][:3] + FAMILIES["histogram boosting"]:
+        x, y = data()
+        session = bn.compile(exporter(estimator.fit(x, y), x[:1]).SerializeToString(), threads=1)
+        session(x)
+        runners = {row["op"]: row["runner"] for row in session.report()}
+        assert runners["TreeEnsemble"] == "tree_ensemble", estimator
+
+
+def test_threads_do_not_change_a_bit(exporter: Any) -> None:
+    x, y = numbers()
+    x = np.tile(x, (10, 1))
+    model = exporter(ensemble.RandomForestRegressor(12, random_state=0).fit(x, np.tile(y, 10)), x[:1])
+    one, two = (bn.compile(model.SerializeToString(), threads=n)(x)[0] for n in (1, 2))
+    np.testing.assert_array_equal(one, two)
