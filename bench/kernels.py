@@ -20,7 +20,21 @@ from bench.peak import peak_gflops
 from bench.report import text
 from bolt_numba.errors import BoltError
 from bolt_numba.kernels.registry import KERNELS, load
-from bolt_numba.ops import attention, conv, gather, matmul, norm, pointwise, pool, recurrent, reduce, resize, shape
+from bolt_numba.ops import (
+    attention,
+    conv,
+    gather,
+    matmul,
+    norm,
+    pointwise,
+    pool,
+    quantize,
+    recurrent,
+    reduce,
+    resize,
+    shape,
+    slicing,
+)
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import Array
 from tests.harness import plan, timed
@@ -111,8 +125,32 @@ def moves() -> Iterator[Case]:
     yield Case("YOLO, up, 20x20x128", up, (normal(1, 20, 20, 128), None, np.array([1, 2, 2, 1], "f4")))
 
 
+def rarer() -> Iterator[Case]:
+    image = normal(1, 56, 56, 128)
+    channels = tuple(normal(128) for _ in range(4))
+    yield Case("56x56x128", norm.BatchNormalization(layout="NHWC"), (image, *channels[:3], np.abs(channels[3])))
+    yield Case("56x56x128", norm.InstanceNormalization(layout="NHWC"), (image, *channels[:2]))
+    yield Case("AlexNet, 55x55x96", norm.LRN(size=5, layout="NHWC"), (normal(1, 55, 55, 96),))
+    yield Case("128x768", norm.LpNormalization(axis=-1, p=2), (normal(128, 768),))
+    yield Case("128x768", reduce.ReduceLogSumExp(), (normal(128, 768), integers(1)))
+    yield Case("segmentation, 256x256x21", reduce.ArgMax(axis=3), (normal(1, 256, 256, 21),))
+    yield Case("128x768", reduce.CumSum(), (normal(128, 768), np.array(1, np.int64)))
+    yield Case("ImageNet classes, 5 best", reduce.TopK(), (normal(8, 1000), integers(5)))
+    yield Case("56x56x128 in halves", shape.Split(axis=3, num_outputs=2), (image,))
+    yield Case("56x56x128, 64 channels", slicing.Slice(), (image, integers(0), integers(64), integers(3)))
+    around = integers(0, 1, 1, 0, 0, 1, 1, 0)
+    yield Case("56x56x128, one around", slicing.Pad(mode="constant"), (image, around))
+    yield Case("1x128 to 12x128x128", shape.Expand(), (normal(1, 128), integers(12, 128, 128)))
+    yield Case("128 to 128x128", shape.Tile(), (normal(1, 128), integers(128, 1)))
+    yield Case("super-resolution, 224x224x9", shape.DepthToSpace(blocksize=3, mode="CRD"), (normal(1, 9, 224, 224),))
+    yield Case("128x768", quantize.DynamicQuantizeLinear(), (normal(128, 768),))
+    a, b = (np.random.default_rng(0).integers(0, 200, dims, np.uint8) for dims in ((128, 768), (768, 768)))
+    zero = np.array(0, np.uint8)
+    yield Case("BERT-base, 128 x 768 x 768", quantize.MatMulInteger(), (a, b, zero, zero), 2.0 * 128 * 768 * 768)
+
+
 def cases() -> list[Case]:
-    return [*convolutions(), *products(), *moves()]
+    return [*convolutions(), *products(), *moves(), *rarer()]
 
 
 def rows(case: Case, peak: float, copy: float) -> Iterator[list[str]]:
