@@ -19,7 +19,7 @@ from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Cast, LeakyRelu, Mul, Sigmoid, Sub
 from bolt_numba.ops.pool import MaxPool
 from bolt_numba.ops.quantize import DequantizeLinear, DynamicQuantizeLinear, MatMulInteger, QuantizeLinear
-from bolt_numba.ops.recurrent import LSTM
+from bolt_numba.ops.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.ops.reduce import ReduceMean, Softmax
 from bolt_numba.ops.shape import Concat, Reshape, Transpose
 from bolt_numba.types import F32
@@ -291,13 +291,13 @@ def dynamic_quantize_lstm(
     hidden_size: int | None = None,
     input_forget: int = 0,
 ) -> Any:
-    """LSTM whose integer weights become floats; onnxruntime also rounds the input of each step to 8 bits.
+    """LSTM whose integer weights become floats; its activations are rounded to 8 bits.
 
     w: [d, i, 4 h] and r: [d, h, 4 h], transposed to what LSTM takes · scales and zero points: [d] or [d, 4 h].
     """
     shared = common(b, activation_alpha, activation_beta, activations, clip, direction, hidden_size, 0)
     weights = [_lstm_weight(b, *parts) for parts in ((w, w_scale, w_zero), (r, r_scale, r_zero))]
-    operator = LSTM(**shared, input_forget=bool(input_forget))
+    operator = DynamicQuantizeLSTM(**shared, input_forget=bool(input_forget))
     return b(operator, x, *weights, bias, sequence_lens, initial_h, initial_c, peepholes)
 
 

@@ -132,6 +132,22 @@ CASES: list[tuple[str, dict[str, Array | None], dict[str, Any]]] = [
     ),
 ]
 
+LAYER: dict[str, Array | None] = {
+    "x": real(3, 2, 6),
+    "w": i8(2, 6, 16),
+    "r": i8(2, 4, 16),
+    "b": real(2, 32),
+    "lens": None,
+    "h0": real(2, 2, 4),
+    "c0": real(2, 2, 4),
+    "p": None,
+    "ws": scalar(0.01).repeat(2),
+    "wz": scalar(0, np.int8).repeat(2),
+    "rs": scalar(0.01).repeat(2),
+    "rz": scalar(0, np.int8).repeat(2),
+}
+CASES += [("DynamicQuantizeLSTM", LAYER, {"hidden_size": 4, "direction": "bidirectional"})]
+
 
 @pytest.mark.parametrize(("op", "inputs", "attributes"), CASES, ids=lambda v: v if isinstance(v, str) else None)
 def test_operator_means_what_onnxruntime_computes(
@@ -163,6 +179,7 @@ def test_what_has_no_meaning_is_said() -> None:
     model = model_of("FusedConv", {"x": IMAGE, "w": FILTER}, 1, {"activation": "Mystery"})
     with pytest.raises(UnsupportedOpError, match="activation Mystery"):
         read_model(model)
-    past = {"x": X, "w": real(12, 36), "b": real(36), "m": None, "p": real(2, 2, 2, 3, 6)}
-    with pytest.raises(UnsupportedOpError, match="past keys and values"):
-        read_model(model_of("Attention", past, 2, {"num_heads": 2}))
+    model = model_of("MatMulNBits", {"x": real(2, 32), "w": u8(5, 2, 8), "s": real(10), "z": None, "g": real(32)}, 1,
+                     {"K": 32, "N": 5, "bits": 4, "block_size": 16})  # fmt: skip
+    with pytest.raises(UnsupportedOpError, match="group_index True"):
+        read_model(model)

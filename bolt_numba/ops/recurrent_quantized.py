@@ -1,0 +1,50 @@
+"""Recurrent layers whose activations are rounded to 8 bits before each product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.ops.recurrent import LSTM, Function, State
+from bolt_numba.ops.registry import op
+from bolt_numba.types import F32, Array
+
+
+def rounded(x: Array, axis: int | None) -> Array:
+    """``x`` at the 256 levels that its range over ``axis`` (None: all of it) with 0 allows, in x's dtype."""
+    low = np.min(x, axis=axis, keepdims=True, initial=0)
+    scale = ((np.max(x, axis=axis, keepdims=True, initial=0) - low) / x.dtype.type(255)).astype(x.dtype)
+    scale = np.where(scale == 0, x.dtype.type(1), scale)
+    zero = np.clip(np.rint(-low / scale), 0, 255)
+    return np.asarray((np.clip(np.rint(x / scale) + zero, 0, 255) - zero) * scale, dtype=x.dtype)
+
+
+@op("DynamicQuantizeLSTM")
+class DynamicQuantizeLSTM(LSTM):
+    """LSTM with dynamically quantised activations and float weights that hold what integer ones mean.
+
+    x is rounded by the range of the whole sequence, h in each step by the range of each sequence of the batch.
+    Operands and results: see `LSTM`.  Source: the operator of this name of onnxruntime (com.microsoft).
+    """
+
+    def reference(
+        self,
+        x: Array,
+        w: Array,
+        r: Array,
+        b: Array | None = None,
+        sequence_lens: Array | None = None,
+        initial_h: Array | None = None,
+        initial_c: Array | None = None,
+        p: Array | None = None,
+    ) -> tuple[Array, ...]:
+        whole = rounded(x.astype(F32, copy=False), None).astype(x.dtype, copy=False)
+        return super().reference(whole, w, r, b, sequence_lens, initial_h, initial_c, p)
+
+    def cell(
+        self, r: Array, b: Array, peepholes: Array | None, functions: Sequence[Function]
+    ) -> Callable[[Array, State], State]:
+        step: Any = super().cell(r, b, peepholes, functions)
+        return lambda inputs, state: step(inputs, (rounded(state[0], 1), *state[1:]))
