@@ -1,0 +1,119 @@
+"""Attention of decoders that keep the keys and values of earlier positions."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+
+from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
+from bolt_numba.ops.reduce import softmax
+from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
+from bolt_numba.ops.shapes import shape_of
+from bolt_numba.types import I32, Array, Dim, TensorType
+
+OptionalArray: TypeAlias = "Array | None"
+
+
+def _by_heads(x: Array, heads: int) -> Array:
+    """[n, length, heads * size] -> [n, heads, length, size]."""
+    return x.reshape(*x.shape[:2], heads, x.shape[2] // heads).swapaxes(1, 2)
+
+
+@op("GroupQueryAttention")
+class GroupQueryAttention(Op):
+    """Causal attention where each of the kv_num_heads keys and values serves several queries, with a cache.
+
+    q: [n, s, num_heads * d] · k, v: [n, s, kv_num_heads * d] · past_k, past_v: [n, kv_num_heads, p, d] ·
+    seqlens_k: [n] or [n, 1] i32, valid keys of each sequence less one · total: i32 [] or [1], the greatest number of
+    valid keys · bias: added to the scores, broadcast from [n or 1, num_heads or 1, s, total] -> y: [n, s, num_heads *
+    d], present_k, present_v: [n, kv_num_heads, max(p, total), d].  New keys go behind the valid past ones of their
+    sequence.  local_window: keys that a query sees, itself included (-1: all); softcap c: c * tanh(scores / c).
+    Source: the operator of this name of onnxruntime (com.microsoft), rotated and unpacked operands.
+    """
+
+    num_heads: int
+    kv_num_heads: int
+    scale: float = 0.0
+    softcap: float = 0.0
+    local_window: int = -1
+    value_inputs = (6,)
+
+    def infer(
+        self,
+        q: TensorType,
+        k: TensorType,
+        v: TensorType,
+        past_k: TensorType | None,
+        past_v: TensorType | None,
+        seqlens_k: TensorType,
+        total: TensorType,
+        bias: TensorType | None = None,
+    ) -> tuple[TensorType, ...]:
+        dtype = same_dtype(self, q, k, v, past_k, past_v, bias)
+        want_dtype(self, "q", dtype, *FLOATS)
+        want_dtype(self, "seqlens_k", seqlens_k.dtype, I32)
+        want_dtype(self, "total", total.dtype, I32)
+        if self.num_heads < 1 or self.kv_num_heads < 1 or self.num_heads % self.kv_num_heads:
+            raise self.fail("num_heads", self.num_heads, f"a multiple of kv_num_heads {self.kv_num_heads}")
+        shape, keys = shape_of(self, "q", q, 3), shape_of(self, "k", k, 3)
+        past = None if past_k is None else shape_of(self, "past_k", past_k, 4)
+        if shape is None or keys is None or (past_k is not None and past is None):
+            return TensorType(dtype, shape), TensorType(dtype, None), TensorType(dtype, None)
+        for what, dim, heads in (("q", shape[2], self.num_heads), ("k", keys[2], self.kv_num_heads)):
+            if isinstance(dim, int) and dim % heads:
+                raise self.fail(f"last dimension of {what}", dim, f"a multiple of {heads}")
+        held: Dim = 0 if past is None else past[2]
+        length: Dim = fresh_dim("present")
+        if total.known is not None and isinstance(held, int):
+            length = max(held, int(total.known.reshape(-1)[0]))
+        present = TensorType(dtype, (keys[0], self.kv_num_heads, length, keys[2] // self.kv_num_heads))
+        return TensorType(dtype, shape), present, present
+
+    def reference(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        past_k: OptionalArray,
+        past_v: OptionalArray,
+        seqlens_k: Array,
+        total: Array,
+        bias: OptionalArray = None,
+    ) -> tuple[Array, Array, Array]:
+        n, s = q.shape[:2]
+        whole = int(total.reshape(-1)[0])
+        valid = seqlens_k.reshape(-1).astype(np.int64) + 1
+        before = np.zeros(n, np.int64) if s == whole else valid - s
+        queries = _by_heads(widened(q), self.num_heads)
+        keys = self._present(_by_heads(k, self.kv_num_heads), past_k, before, whole)
+        values = self._present(_by_heads(v, self.kv_num_heads), past_v, before, whole)
+        y = np.zeros_like(queries)
+        group = self.num_heads // self.kv_num_heads
+        scale = queries.dtype.type(self.scale or 1 / np.sqrt(queries.shape[-1]))
+        for b in range(n):
+            seen = before[b] + s if s == whole else valid[b]
+            own_k, own_v = (np.repeat(widened(x[b, :, :seen]), group, axis=0) for x in (keys, values))
+            scores = np.matmul(queries[b], own_k.swapaxes(-1, -2)) * scale
+            if self.softcap:
+                scores = np.tanh(scores / scores.dtype.type(self.softcap)) * scores.dtype.type(self.softcap)
+            if bias is not None:
+                scores = scores + widened(bias[b if bias.shape[0] > 1 else 0, :, :, :seen])
+            rows, columns = before[b] + np.arange(s)[:, None], np.arange(seen)[None, :]
+            hidden = columns > rows
+            if self.local_window > 0:
+                hidden |= columns <= rows - self.local_window
+            y[b] = np.matmul(softmax(np.where(hidden, scores.dtype.type(-np.inf), scores), -1), own_v)
+        merged = np.ascontiguousarray(y.swapaxes(1, 2)).reshape(q.shape)
+        return merged.astype(q.dtype, copy=False), keys, values
+
+    def _present(self, new: Array, past: OptionalArray, before: Array, whole: int) -> Array:
+        """The cache with new rows behind the valid ones; rows that hold nothing are those of the past, or 0."""
+        n, heads, s, size = new.shape
+        held = 0 if past is None else past.shape[2]
+        present = np.zeros((n, heads, max(held, whole), size), new.dtype)
+        for b, start in enumerate(before):
+            if past is not None and start > 0:
+                present[b, :, :start] = past[b, :, :start]
+            present[b, :, start : start + s] = new[b]
+        return present

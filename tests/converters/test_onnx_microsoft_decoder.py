@@ -1,0 +1,134 @@
+"""Operators of decoders with caches, against onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, ValueInfoProto, helper
+
+import bolt_numba as bn
+from bolt_numba.types import Array
+
+onnxruntime = pytest.importorskip("onnxruntime")
+RNG = np.random.default_rng(5)
+COS, SIN = (f(np.arange(32)[:, None] * 0.3 ** np.arange(4)[None]).astype("f4") for f in (np.cos, np.sin))
+
+
+def real(*shape: int) -> Array:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def lengths(*values: int) -> Array:
+    return np.array(values, np.int32)
+
+
+def node_model(op: str, inputs: Mapping[str, Array | None], outputs: int, attributes: dict[str, Any]) -> ModelProto:
+    """One node whose operands are all inputs."""
+    infos = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for n, a in inputs.items()
+        if a is not None
+    ]
+    results = [f"y{i}" for i in range(outputs)]
+    names = ["" if a is None else n for n, a in inputs.items()]
+    node = helper.make_node(op, names, results, domain="com.microsoft", **attributes)
+    graph = helper.make_graph([node], "g", infos, [ValueInfoProto(name=n) for n in results])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def agrees(op: str, inputs: Mapping[str, Array | None], outputs: int, attributes: dict[str, Any]) -> None:
+    data = node_model(op, inputs, outputs, attributes).SerializeToString()
+    feeds = {n: a for n, a in inputs.items() if a is not None}
+    wanted = onnxruntime.InferenceSession(data).run(None, feeds)
+    for got, want in zip(bn.compile(data, threads=1).run(None, feeds), wanted, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize(
+    ("shape", "positions", "more"),
+    [
+        ((2, 5, 24), np.arange(10).reshape(2, 5) % 7, {}),
+        ((2, 5, 24), np.array([4]), {}),
+        ((2, 3, 5, 8), np.array([4]), {}),
+        ((2, 5, 36), np.array([1]), {"num_heads": 3, "rotary_embedding_dim": 8}),
+    ],
+)
+def test_rotary_embedding(shape: tuple[int, ...], positions: Array, more: dict[str, int], interleaved: int) -> None:
+    inputs = {"x": real(*shape), "at": positions.astype(np.int64), "cos": COS, "sin": SIN}
+    agrees("RotaryEmbedding", inputs, 1, {"interleaved": interleaved, **more})
+
+
+def attention(s: int, past: int, seqlens: Array, total: int, packed: bool = False, rotary: bool = False) -> Any:
+    """Operands of GroupQueryAttention: 4 heads of 16, 2 of them for keys and values."""
+    n = len(seqlens)
+    q = {"q": real(n, s, 128), "k": None, "v": None} if packed else {
+        "q": real(n, s, 64), "k": real(n, s, 32), "v": real(n, s, 32)
+    }  # fmt: skip
+    made: dict[str, Array | None] = {
+        **q, "pk": real(n, 2, past, 16), "pv": real(n, 2, past, 16),
+        "len": seqlens, "total": np.array([total], np.int32)
+    }  # fmt: skip
+    return made | ({"cos": np.tile(COS, 2), "sin": np.tile(SIN, 2)} if rotary else {})
+
+
+HEADS = {"num_heads": 4, "kv_num_heads": 2}
+
+
+@pytest.mark.parametrize("rotary", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("s", "past", "seqlens", "total"),
+    [(5, 0, lengths(4, 4), 5), (1, 6, lengths(6, 6), 7), (1, 6, lengths(6, 3), 7), (1, 16, lengths(6, 3), 7)],
+    ids=["prompt", "decode", "ragged", "preallocated"],
+)
+def test_group_query_attention(s: int, past: int, seqlens: Array, total: int, packed: bool, rotary: bool) -> None:
+    inputs = attention(s, past, seqlens, total, packed, rotary)
+    attributes = HEADS | ({"do_rotary": 1} if rotary else {})
+    data = node_model("GroupQueryAttention", inputs, 3, attributes).SerializeToString()
+    feeds = {n: a for n, a in inputs.items() if a is not None}
+    wanted = onnxruntime.InferenceSession(data).run(None, feeds)
+    got = bn.compile(data, threads=1).run(None, feeds)
+    np.testing.assert_allclose(got[0], wanted[0], rtol=1e-4, atol=1e-5)
+    for mine, theirs in zip(got[1:], wanted[1:], strict=True):
+        assert mine.shape == theirs.shape
+        for b, last in enumerate(seqlens):  # what lies behind the valid keys means nothing
+            np.testing.assert_allclose(mine[b, :, : last + 1], theirs[b, :, : last + 1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("more", [{"local_window_size": 3}, {"softcap": 2.0}, {"scale": 0.2}], ids=str)
+@pytest.mark.parametrize(("s", "past", "total"), [(5, 0, 5), (1, 6, 7)])
+def test_group_query_attention_variants(s: int, past: int, total: int, more: dict[str, Any]) -> None:
+    agrees("GroupQueryAttention", attention(s, past, lengths(total - 1, total - 1), total), 3, HEADS | more)
+
+
+@pytest.mark.parametrize("past", [0, 3])
+@pytest.mark.parametrize("causal", [0, 1])
+def test_multi_head_attention_with_past(past: int, causal: int) -> None:
+    inputs: dict[str, Array | None] = {"q": real(2, 4, 24), "k": real(2, 4, 24), "v": real(2, 4, 24)}
+    inputs |= {"b": real(72), "mask": None, "bias": real(1, 3, 4, 4 + past)}
+    inputs |= {"pk": real(2, 3, past, 8), "pv": real(2, 3, past, 8)} if past else {}
+    agrees("MultiHeadAttention", inputs, 3, {"num_heads": 3, "unidirectional": causal})
+
+
+@pytest.mark.parametrize("past", [0, 3])
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("mask", ["none", "keys", "pairs"])
+def test_attention_with_past(past: int, causal: int, mask: str) -> None:
+    inputs: dict[str, Array | None] = {"x": real(2, 4, 12), "w": real(12, 72), "b": real(72)}
+    shape = {"keys": (2, 4 + past), "pairs": (2, 4, 4 + past)}.get(mask)
+    inputs["mask"] = None if shape is None else (RNG.random(shape) < 0.8).astype(np.int32)
+    if past:
+        inputs["past"] = real(2, 2, 3, past, 8)
+    agrees("Attention", inputs, 2 if past else 1, {"num_heads": 3, "unidirectional": causal})
+
+
+@pytest.mark.parametrize("starts", [False, True])
+def test_attention_with_lengths_of_masks(starts: bool) -> None:
+    ends = lengths(4, 2, 0, 1) if starts else lengths(4, 2)
+    inputs = {"x": real(2, 4, 12), "w": real(12, 72), "b": real(72), "mask": ends}
+    agrees("Attention", inputs, 1, {"num_heads": 3})
