@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     "runtime": MEANING | {"codegen", "passes", "runtime", "kernels"},
 }
 """Part of the package -> parts it may import; a part that is not listed (session, command line) may import any."""
-LAZY_KERNELS = {"runtime/plan.py", "runtime/program.py", "runtime/memory.py", "runtime/threads.py", "runtime/inplace.py"}
+LAZY_KERNELS = {f"runtime/{name}.py" for name in ("plan", "program", "memory", "threads", "inplace")}
 """The files outside ``kernels/`` and the command line that import kernels."""
 
 
