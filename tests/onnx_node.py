@@ -26,6 +26,8 @@ OPSET = 22
 LATER = {
     "RMSNormalization": 23, "Attention": 23, "Swish": 24, "TensorScatter": 24, "BitCast": 26, "CumProd": 26,
 }  # fmt: skip
+EARLIER = {"MaxRoiPool": 21}
+"""Operators that onnxruntime knows in an older opset only."""
 INTERNAL = {"activation", "residual", "indices", "stats"}
 
 Nodes = list[onnx.NodeProto]
@@ -166,5 +168,5 @@ def model_of(op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array]) -
     ]
     results = [helper.make_tensor_value_info(n, kind(a.dtype), None) for n, a in zip(outs, outputs, strict=True)]
     graph = helper.make_graph(nodes, "one", feeds, results)
-    opset = max([OPSET, *(LATER.get(n.op_type, 0) for n in nodes)])
+    opset = EARLIER.get(op.name) or max([OPSET, *(LATER.get(n.op_type, 0) for n in nodes)])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)

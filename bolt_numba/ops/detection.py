@@ -10,7 +10,7 @@ from bolt_numba.ops.conv import Convolution, along_channels
 from bolt_numba.ops.dtypes import FLOATS, INDICES, same_dtype, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import shape_of
-from bolt_numba.types import Array, TensorType
+from bolt_numba.types import F32, Array, TensorType
 
 
 @op("RoiAlign")
@@ -78,6 +78,54 @@ def _corners(plane: Array, v: float, u: float) -> Array:
     b, r = v - top, u - left
     pairs = ((top, left, (1 - b) * (1 - r)), (top, right, (1 - b) * r), (down, left, b * (1 - r)), (down, right, b * r))
     return np.array([plane[:, i, j] * weight for i, j, weight in pairs], plane.dtype)
+
+
+@op("MaxRoiPool")
+class MaxRoiPool(Op):
+    """y = the greatest element in each bin of each region; 0 where a bin has none.
+
+    x: [n, c, h, w] float · rois: [r, 5] image, x1, y1, x2, y2 in units of 1 / spatial_scale pixels, the last pixels
+    included -> y: [r, c, *pooled_shape].  Source: ONNX MaxRoiPool-22.
+    """
+
+    pooled_shape: tuple[int, ...]
+    spatial_scale: float = 1.0
+
+    def infer(self, x: TensorType, rois: TensorType) -> TensorType:
+        dtype = same_dtype(self, x, rois)
+        want_dtype(self, "x", dtype, *FLOATS)
+        shape, regions = shape_of(self, "x", x, 4), shape_of(self, "rois", rois, 2)
+        if len(self.pooled_shape) != 2 or min(self.pooled_shape) < 1:
+            raise self.fail("pooled_shape", self.pooled_shape, "two numbers, at least 1")
+        if shape is None or regions is None:
+            return TensorType(dtype, None)
+        return TensorType(dtype, (regions[0], shape[1], *self.pooled_shape))
+
+    def reference(self, x: Array, rois: Array) -> Array:
+        sizes, scale = x.shape[2:], F32.type(self.spatial_scale)
+        y = np.zeros((len(rois), x.shape[1], *self.pooled_shape), x.dtype)
+        for out, (image, *corners) in zip(y, widened(rois), strict=True):
+            ends = [_half_away(c * scale) for c in corners]
+            bins = [
+                _bins(ends[1 - axis], ends[3 - axis], self.pooled_shape[axis], sizes[axis]) for axis in range(2)
+            ]
+            for i, j in np.ndindex(*self.pooled_shape):
+                part = x[int(image), :, slice(*bins[0][i]), slice(*bins[1][j])]
+                if part.size:
+                    out[:, i, j] = part.max((1, 2))
+        return y
+
+
+def _half_away(value: float) -> int:
+    """Rounded to the nearest integer, halves away from zero."""
+    return int(np.sign(value) * np.floor(np.abs(value) + 0.5))
+
+
+def _bins(first: int, last: int, count: int, size: int) -> list[tuple[int, int]]:
+    """Begin and end of each bin of pixels first…last, inside 0…size."""
+    each = F32.type(max(last - first + 1, 1)) / F32.type(count)
+    edges = [(int(np.floor(k * each)) + first, int(np.ceil((k + 1) * each)) + first) for k in range(count)]
+    return [(min(max(low, 0), size), min(max(high, 0), size)) for low, high in edges]
 
 
 @op("DeformConv")

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
+import ml_dtypes
 import numpy as np
 
 from bolt_numba.errors import DTypeError
@@ -40,6 +41,9 @@ from bolt_numba.types import (
 )
 
 FLOATS = (F32, F64, F16, BF16)
+BYTE_FLOATS = tuple(
+    np.dtype(getattr(ml_dtypes, f"float8_{name}")) for name in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz")
+)
 UNSIGNED = (U8, U16, U32, U64)
 INTS = (I8, I16, I32, I64, *UNSIGNED)
 NUMERIC = FLOATS + INTS
@@ -99,7 +103,7 @@ class Pointwise(Op):
 
 
 def _compute_dtype(dtype: AnyDType, wide: bool) -> AnyDType:
-    if dtype in (F16, BF16):
+    if dtype in (F16, BF16, *BYTE_FLOATS):
         return F32
     return F64 if wide and dtype == F32 else dtype
 
@@ -289,6 +293,7 @@ def _cast(o: Any, x: Array) -> Array:
 _CONVERT: dict[str, Any] = {"to": np.dtype, "saturate": True, "round_mode": "up"}
 _SQRT_HALF = math.sqrt(0.5)
 _WITH_BOOL = (*NUMERIC, BOOL)
+_WITH_BYTES = (*FLOATS, *BYTE_FLOATS)
 
 # Unary, exact.
 Abs = pointwise("Abs", "abs(x)", np.abs, dtypes=NUMERIC)
@@ -377,8 +382,10 @@ Atanh = pointwise("Atanh", "atanh(x)", np.arctanh, domain=(-1, 1), ulp=4)
 # Predicates, bits, conversion.
 Not = pointwise("Not", "not x", np.logical_not, dtypes=(BOOL,))
 BitwiseNot = pointwise("BitwiseNot", "~x", np.invert, dtypes=INTS)
-IsNaN = pointwise("IsNaN", "x != x", np.isnan, result="bool")
-IsInf = pointwise("IsInf", _isinf_text, _isinf, result="bool", detect_negative=True, detect_positive=True)
+IsNaN = pointwise("IsNaN", "x != x", np.isnan, dtypes=_WITH_BYTES, result="bool")
+IsInf = pointwise(
+    "IsInf", _isinf_text, _isinf, dtypes=_WITH_BYTES, result="bool", detect_negative=True, detect_positive=True
+)
 Cast = pointwise("Cast", "cast(x)", _cast, dtypes=_WITH_BOOL, on_symbols=True, base=_Convert, **_CONVERT)
 
 # Binary.

@@ -20,6 +20,8 @@ _NARROW = ("int4", "uint4", "int2", "uint2", "float8_e4m3fn", "float8_e4m3fnuz",
 STORED: tuple[AnyDType, ...] = (I8, U8, I16, U16, *(np.dtype(getattr(ml_dtypes, n)) for n in _NARROW))
 """What QuantizeLinear can give."""
 BYTES = (U8, I8)
+PRODUCTS = (*BYTES, *(d for d in STORED if d.name.startswith("float8")))
+"""What QLinearMatMul takes and gives."""
 
 
 def is_integer(dtype: AnyDType) -> bool:
@@ -57,8 +59,10 @@ def saturated(x: Array, dtype: AnyDType, saturate: bool = True) -> Array:
     return (np.clip(x, low, high) if saturate else x).astype(dtype)
 
 
-def _check_scale(owner: Op, x: TensorType, scale: TensorType, zero_point: TensorType | None, axis: int) -> None:
-    want_dtype(owner, "scale", scale.dtype, *FLOATS)
+def _check_scale(
+    owner: Op, x: TensorType, scale: TensorType, zero_point: TensorType | None, axis: int, *whole: AnyDType
+) -> None:
+    want_dtype(owner, "scale", scale.dtype, *FLOATS, *whole)
     if scale.shape is not None and x.shape is not None and len(scale.shape) == 1 and scale.shape[0] != 1:
         a, size = scale.shape[0], x.shape[normalise_axis(owner, axis, len(x.shape))]
         if isinstance(a, int) and isinstance(size, int) and a != size:
@@ -87,7 +91,7 @@ class QuantizeLinear(Op):
 
     def infer(self, x: TensorType, scale: TensorType, zero_point: TensorType | None = None) -> TensorType:
         want_dtype(self, "x", x.dtype, *FLOATS, I32)
-        _check_scale(self, x, scale, zero_point, self.axis)
+        _check_scale(self, x, scale, zero_point, self.axis, I32)
         dtype = self._target(None if zero_point is None else zero_point.dtype)
         want_dtype(self, "y", dtype, *STORED)
         return TensorType(dtype, x.shape)
@@ -235,6 +239,8 @@ def _sums(conv: Convolution, x: Array, w: Array, x_zero: Array | None, w_zero: A
 
 def _requantised(y: Array, factor: Array, zero_point: Array) -> Array:
     """round(y * factor) + zero_point, saturated to the dtype of zero_point; the product is in f32."""
+    if not is_integer(zero_point.dtype):
+        return saturated(y.astype(F32) * factor.astype(F32), zero_point.dtype)
     return saturated(np.rint(y.astype(F32) * factor.astype(F32)) + zero_point.astype(F32), zero_point.dtype)
 
 
@@ -292,7 +298,7 @@ class QLinearConv(Convolution):
 class QLinearMatMul(Op):
     """y = quantised product of quantised a and b: the i32 sums times a_scale * b_scale / y_scale.
 
-    a: [..., M, K] u8 or i8 · b: [..., K, N] u8 or i8 · scales: f32, [] or (a) [M], [..., M, 1], (b) [N], [..., 1, N] ·
+    a: [..., M, K], b: [..., K, N], of 8 bits · scales: f32, [] or (a) [M], [..., M, 1], (b) [N], [..., 1, N] ·
     zero points: like their scales -> y: [..., M, N] of y_zero_point's dtype.  Source: ONNX QLinearMatMul-21.
     """
 
@@ -308,11 +314,11 @@ class QLinearMatMul(Op):
         y_zero_point: TensorType,
     ) -> TensorType:
         for name, t, zero in (("a", a, a_zero_point), ("b", b, b_zero_point)):
-            want_dtype(self, name, t.dtype, *BYTES)
+            want_dtype(self, name, t.dtype, *PRODUCTS)
             want_dtype(self, f"{name}_zero_point", zero.dtype, t.dtype)
         for scale in (a_scale, b_scale, y_scale):
             want_dtype(self, "scales", scale.dtype, *FLOATS)
-        want_dtype(self, "y_zero_point", y_zero_point.dtype, *BYTES)
+        want_dtype(self, "y_zero_point", y_zero_point.dtype, *PRODUCTS)
         shape: Shape | None = matmul_shape(self, a.shape, b.shape)
         return TensorType(y_zero_point.dtype, shape)
 

@@ -214,10 +214,13 @@ def tree_ensemble(
         nodes[False, i] = Branch(MODES[mode], feature, split, bool(tracks), *ways, members)
     for i, (target, weight) in enumerate(zip(leaf_targetids, leaf_weights.reshape(-1).tolist(), strict=True)):
         nodes[True, i] = Leaf([(target, weight)])
-    forest = Forest(nodes, x.type.dtype)
+    data = as_float(b, x)
+    forest = Forest(nodes, data.type.dtype)
     for root in tree_roots:
         node = nodes.get((False, root))
         alone = isinstance(node, Branch) and node.true == node.false and node.true[0]
         forest.add_tree(node.true if alone and isinstance(node, Branch) else (False, root))
-    made = _summed(b, x, forest, n_targets, AGGREGATES[aggregate_function], None)
-    return post_transformed(b, made, TRANSFORMS[post_transform])
+    made = post_transformed(
+        b, _summed(b, data, forest, n_targets, AGGREGATES[aggregate_function], None), TRANSFORMS[post_transform]
+    )
+    return b(Cast(x.type.dtype), made)

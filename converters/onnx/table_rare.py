@@ -7,13 +7,19 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.converters.onnx.graph import NodeBuilder
+from bolt_numba.converters.onnx.operands import ints, rank_of
 from bolt_numba.converters.onnx.registry import reader
 from bolt_numba.converters.onnx.table_conv import check_kernel
 from bolt_numba.converters.onnx.tensor import dtype_of
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.detection import DeformConv, RoiAlign
+from bolt_numba.ops.detection import DeformConv, MaxRoiPool, RoiAlign
+from bolt_numba.ops.gather import Gather
+from bolt_numba.ops.pointwise import Add, Cast, Div, Max, Sub
 from bolt_numba.ops.rare import BitCast, Col2Im, CumProd, Det, ReverseSequence, TensorScatter
+from bolt_numba.ops.shape import Concat, Shape
 from bolt_numba.ops.signal import DFT, STFT, MelWeightMatrix
+from bolt_numba.ops.slicing import Pad, Slice
+from bolt_numba.types import I64
 
 Ints = tuple[int, ...]
 
@@ -97,6 +103,24 @@ def mel_weight_matrix(
     b: NodeBuilder, bins: Value, length: Value, rate: Value, low: Value, high: Value, *, output_datatype: int = 1
 ) -> Any:
     return b(MelWeightMatrix(dtype_of(output_datatype, "output_datatype")), bins, length, rate, low, high)
+
+
+@reader("MaxRoiPool")
+def max_roi_pool(b: NodeBuilder, x: Value, rois: Value, *, pooled_shape: Ints, spatial_scale: float = 1.0) -> Any:
+    return b(MaxRoiPool(pooled_shape, spatial_scale), x, rois)
+
+
+@reader("CenterCropPad")
+def center_crop_pad(b: NodeBuilder, x: Value, shape: Value, *, axes: Ints | None = None) -> Any:
+    """Cut, or filled with zeros, to sizes along some axes (all by default); an odd one is cut or filled at the end."""
+    along = ints(range(rank_of(b, x)) if axes is None else axes)
+    wanted = b(Cast(I64), shape)
+    now = b(Gather(0), b(Shape(), x), along)
+    start = b(Div(), b(Max(), b(Sub(), now, wanted), 0), 2)
+    cut = b(Slice(), x, start, b(Add(), start, wanted), along)
+    lack = b(Max(), b(Sub(), wanted, now), 0)
+    before = b(Div(), lack, 2)
+    return b(Pad("constant"), cut, b(Concat(0), before, b(Sub(), lack, before)), None, along)
 
 
 @reader("RoiAlign", since=16)

@@ -115,6 +115,15 @@ def roi_align(draw: Draw, op: type[d.RoiAlign]) -> Case:
     return Case(operator, (x, rois, whole(draw, (4,), 0, 1, I64)), exact=False, rtol=1e-4)
 
 
+@cases(d.MaxRoiPool)
+def max_roi_pool(draw: Draw, op: type[d.MaxRoiPool]) -> Case:
+    x = real(draw, (2, 3, 9, 11))
+    begins = whole(draw, (4, 2), -2, 8)
+    corners = np.concatenate([begins, begins + whole(draw, (4, 2), 0, 9)], axis=1)
+    rois = np.concatenate([whole(draw, (4, 1), 0, 1), corners], axis=1)
+    return Case(op((pick(draw, 1, 2, 3), pick(draw, 1, 2)), pick(draw, 1.0, 0.5)), (x, rois))
+
+
 @cases(d.DeformConv)
 def deform_conv(draw: Draw, op: type[d.DeformConv]) -> Case:
     group, og = pick(draw, 1, 2), pick(draw, 1, 2)
