@@ -41,6 +41,8 @@ def model_of(op: str, inputs: Mapping[str, Array | None], outputs: int, attribut
     assert x is not None
     infos = [helper.make_tensor_value_info(first, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)]
     names = ["" if array is None else name for name, array in inputs.items()]
+    if op == "GatherBlockQuantized":
+        names[:2] = names[1::-1]  # its table comes first
     results = [f"y{i}" for i in range(outputs)]
     node = helper.make_node(op, names, results, domain="com.microsoft", **attributes)
     held = [onnx.numpy_helper.from_array(a, n) for n, a in others if a is not None]
@@ -146,6 +148,29 @@ LAYER: dict[str, Array | None] = {
     "rs": scalar(0.01).repeat(2),
     "rz": scalar(0, np.int8).repeat(2),
 }
+BYTES: dict[str, Array | None] = {
+    "x": u8(2, 4, 12),
+    "w": i8(12, 36),
+    "b": real(36),
+    "xs": scalar(0.01),
+    "ws": scalar(0.01),
+    "m": np.array([[1, 1, 1, 0], [1, 1, 0, 0]], np.int32),
+    "xz": scalar(120, np.uint8),
+    "wz": scalar(3, np.int8),
+}
+ROWS = RNG.integers(0, 6, (2, 3))
+CASES += [
+    ("QAttention", BYTES, {"num_heads": 3}),
+    ("QAttention", BYTES, {"num_heads": 3, "unidirectional": 1}),
+    ("GatherBlockQuantized", {"i": ROWS, "w": u8(6, 32), "s": real(6, 2)}, {"bits": 8, "block_size": 16}),
+    ("GatherBlockQuantized", {"i": ROWS, "w": u8(6, 16), "s": real(6, 2), "z": u8(6, 1)}, {"block_size": 16}),
+    (
+        "MatMulNBits",
+        {"x": real(2, 32), "w": u8(5, 2, 16), "s": real(5 * 2), "z": u8(5 * 2)},
+        {"K": 32, "N": 5, "bits": 8, "block_size": 16},
+    ),
+    ("SkipLayerNormalization", {"x": X, "s": real(4, 12), "g": real(12)}, {}),
+]
 CASES += [("DynamicQuantizeLSTM", LAYER, {"hidden_size": 4, "direction": "bidirectional"})]
 
 
