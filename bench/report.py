@@ -86,8 +86,8 @@ def latency(result: Mapping[str, Any]) -> Table:
 
 
 def means(result: Mapping[str, Any]) -> Table:
-    """Geometric means of the ratios in each family, with the number of models."""
-    rows = result["rows"]
+    """Geometric means of the ratios in each family, with the number of models; disturbed measurements do not count."""
+    rows = [r for r in result["rows"] if not r.get("noisy")]
     found = cases(rows)
     peers = list(dict.fromkeys(r["peer"] for r in rows if r["peer"] not in (OURS, "canary")))
     groups: dict[tuple[str, int], list[Mapping[str, Row]]] = {}
@@ -122,7 +122,7 @@ def heading(result: Mapping[str, Any]) -> str:
         f"{m['processor']}, {m['cores']} cores, {m['isa']}, {m['date']}: {m['peak_gflops']:.0f} GFLOP/s a core, "
         f"copy {m['copy_gb_s']:.0f} GB/s (two cores {m['copy_gb_s_2']:.0f}); load average at the start "
         f"{m['load_at_start']:.1f}. {engines}. Medians of turns; *: fewer than two turns were "
-        "undisturbed, the ratio is that of the best calls."
+        "undisturbed; the ratio is then that of the best calls, and the means leave it out."
     )
 
 
