@@ -36,6 +36,7 @@ from bolt_numba.ops.pointwise import (
     Swish,
     Tanh,
 )
+from bolt_numba.ops.reduce import ReduceSum
 from bolt_numba.ops.shape import Concat, Expand, Reshape, Shape, Split, Squeeze, Transpose, Unsqueeze
 from bolt_numba.types import BOOL, I64
 
@@ -195,8 +196,6 @@ def embed_layer_normalization(
     mask_index_type: int = 0,
 ) -> Any:
     """Sum of word, position and segment embeddings, normalised.  Positions count from 0 unless they are given."""
-    if b.wants(1):
-        raise b.unsupported("output mask_index")
     total = b(Gather(0), word_embedding, input_ids)
     if position_ids is None:
         rows = static_dim(b, input_ids, 1)
@@ -205,7 +204,15 @@ def embed_layer_normalization(
         total = b(Add(), total, b(Gather(0), position_embedding, position_ids))
     if segment_embedding is not None and segment_ids is not None:
         total = b(Add(), total, b(Gather(0), segment_embedding, segment_ids))
-    return b(LayerNormalization(-1, epsilon), total, gamma, beta), None, total if b.wants(2) else None
+    return b(LayerNormalization(-1, epsilon), total, gamma, beta), _counts(b, input_ids, mask), total if b.wants(2) else None
+
+
+def _counts(b: NodeBuilder, ids: Value, mask: Value | None) -> Any:
+    """How many positions of each sequence the mask shows; 0 without a mask."""
+    if not b.wants(1):
+        return None
+    counted = b(ReduceSum(keepdims=False), ids if mask is None else mask, ints([1]))
+    return b(Mul(), counted, 0) if mask is None else counted
 
 
 @microsoft("Attention")

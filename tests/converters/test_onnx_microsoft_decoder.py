@@ -132,3 +132,12 @@ def test_attention_with_lengths_of_masks(starts: bool) -> None:
     ends = lengths(4, 2, 0, 1) if starts else lengths(4, 2)
     inputs = {"x": real(2, 4, 12), "w": real(12, 72), "b": real(72), "mask": ends}
     agrees("Attention", inputs, 1, {"num_heads": 3})
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_embed_layer_normalization(masked: bool) -> None:
+    ids = RNG.integers(0, 5, (2, 3)).astype(np.int32)
+    inputs: dict[str, Array | None] = {"ids": ids, "segments": ids % 2, "w": real(5, 4), "p": real(6, 4)}
+    inputs |= {"s": real(2, 4), "g": real(4), "b": real(4)}
+    inputs |= {"m": np.array([[1, 1, 0], [1, 1, 1]], np.int32)} if masked else {}
+    agrees("EmbedLayerNormalization", inputs, 2, {})
