@@ -204,7 +204,11 @@ def embed_layer_normalization(
         total = b(Add(), total, b(Gather(0), position_embedding, position_ids))
     if segment_embedding is not None and segment_ids is not None:
         total = b(Add(), total, b(Gather(0), segment_embedding, segment_ids))
-    return b(LayerNormalization(-1, epsilon), total, gamma, beta), _counts(b, input_ids, mask), total if b.wants(2) else None
+    return (
+        b(LayerNormalization(-1, epsilon), total, gamma, beta),
+        _counts(b, input_ids, mask),
+        total if b.wants(2) else None,
+    )
 
 
 def _counts(b: NodeBuilder, ids: Value, mask: Value | None) -> Any:
