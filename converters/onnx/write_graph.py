@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from bolt_numba.converters.onnx.structure import read_names
 from bolt_numba.converters.onnx.tensor import CODES, proto_of_type
 from bolt_numba.converters.onnx.write_registry import WRITERS, NoSpellingError, Term, load_writers, schema_by_name
 from bolt_numba.converters.onnx.write_tensor import Weights, digest_of, repeated, tensor_of
@@ -43,6 +44,7 @@ class ModelWriter:
         self.weights = weights
         self.types: dict[str, TensorType] = {}
         self.missing: list[str] = []
+        self.loose = False  # whether nodes may be left over that nobody reads
         self._names: set[str] = set()
         self._labels: set[str] = set()
         self._serial: dict[str, itertools.count[int]] = {}
@@ -83,6 +85,7 @@ class GraphWriter:
         self._constants: dict[Any, Term] = {}
         self._same: dict[int, tuple[Array, Term]] = {}
         self.base = ""
+        self.reading: Node
 
     # --- graphs ------------------------------------------------------------------------------------------------------
 
@@ -126,7 +129,7 @@ class GraphWriter:
     # --- nodes -------------------------------------------------------------------------------------------------------
 
     def _node(self, node: Node, held: dict[int, str]) -> None:
-        self.base = node.name or node.op.name
+        self.base, self.reading = node.name or node.op.name, node
         operands = [self._operand(v) for v in node.inputs]
         start = len(self.nodes)
         try:
@@ -215,21 +218,27 @@ class GraphWriter:
         return self.node(name or op.name, terms, types, **kept)
 
     def node(
-        self, name: str, terms: Sequence[Term], types: Sequence[TensorType], **attributes: Any
+        self, name: str, terms: Sequence[Term], types: Sequence[TensorType], domain: Any = "", **attributes: Any
     ) -> tuple[Term, ...]:
         """Add a node of ONNX and return its results, named for now after what is being written."""
         results = tuple(self.model.term(self.model.unique(f"{self.base}/{name}"), t) for t in types)
-        self.emit(name, terms, [t.name for t in results], **attributes)
+        self.emit(name, terms, [t.name for t in results], domain, **attributes)
         return results
 
-    def emit(self, name: str, terms: Sequence[Term], outputs: Sequence[str], **attributes: Any) -> None:
-        """Add a node whose results have these names."""
-        schema = schema_by_name(name)
+    def emit(
+        self, name: str, terms: Sequence[Term], outputs: Sequence[str], domain: str = "", **attributes: Any
+    ) -> None:
+        """Add a node whose results have these names; ``domain``: one that the onnx package has no schemas of."""
+        schema = None if domain else schema_by_name(name)
         inputs = [t.name for t in terms]
         while inputs and not inputs[-1]:
             inputs.pop()
-        made = helper.make_node(name, inputs, outputs, name=self.model.label(f"{self.base}"), domain=schema.domain)
+        label = self.model.label(self.base)
+        made = helper.make_node(name, inputs, outputs, name=label, domain=schema.domain if schema else domain)
         for key, value in sorted(attributes.items()):
+            if schema is None:
+                made.attribute.append(helper.make_attribute(key, value))
+                continue
             kind = int(schema.attributes[key].type)
             given = float(value) if kind == onnx.AttributeProto.FLOAT else value
             made.attribute.append(helper.make_attribute(key, given, attr_type=kind))
@@ -281,12 +290,25 @@ class GraphWriter:
 def _drop_unread(node: onnx.NodeProto, unread: set[str]) -> None:
     """Leave out optional outputs that nobody reads."""
     schema = schema_by_name(node.op_type)
+    if schema is None or schema.domain != node.domain:
+        return
     optional = onnx.defs.OpSchema.FormalParameterOption.Optional
     for i, name in enumerate(node.output):
         if name in unread and i < len(schema.outputs) and schema.outputs[i].option == optional:
             node.output[i] = ""
     while len(node.output) > 1 and not node.output[-1]:
         del node.output[-1]
+
+
+def _drop_loose(top: GraphWriter, wanted: set[str]) -> None:
+    """Leave out nodes and constants of the outermost graph that nothing reads."""
+    kept = []
+    for node in reversed(top.nodes):
+        if wanted & set(node.output):
+            kept.append(node)
+            wanted |= read_names(node)
+    top.nodes = kept[::-1]
+    top.initializers = [t for t in top.initializers if t.name in wanted]
 
 
 def _plain_value(value: Any) -> Any:
@@ -327,6 +349,8 @@ def write_graph(graph: Graph, weights: Weights) -> tuple[onnx.GraphProto, dict[s
     made.output.extend(top.outputs(graph.output_names))
     if model.missing:
         raise UnsupportedOpError(f"{graph.name}: as ONNX", list(dict.fromkeys(model.missing)))
+    if model.loose:
+        _drop_loose(top, set(graph.output_names))
     made.node.extend(top.nodes)
     made.initializer.extend(top.initializers)
     declared = {x.name for x in made.output}

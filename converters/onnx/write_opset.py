@@ -115,14 +115,21 @@ def since(node: onnx.NodeProto, types: Types) -> int:
         if not (_same_attributes(schema, newest, node) and _takes(schema, node, types)):
             break
         found = schema.since_version
-    return max(found, _changed(node))
+    return max(found, _changed(node, types))
 
 
-def _changed(node: onnx.NodeProto) -> int:
+def _changed(node: onnx.NodeProto, types: Types) -> int:
     """The opset before which a node meant something else."""
-    if node.op_type == "AveragePool" and any(a.name == "ceil_mode" for a in node.attribute):
+    given = {a.name for a in node.attribute}
+    if node.op_type == "AveragePool" and "ceil_mode" in given:
         return 19  # before, it counted what lies beyond the pads
+    if node.op_type == "Mod" and "fmod" not in given and not _is_integer(types.get(node.input[0])):
+        return 28  # before, floats wanted fmod
     return 1 if node.domain else CHANGED.get(node.op_type, 1)
+
+
+def _is_integer(t: TensorType | None) -> bool:
+    return t is None or t.dtype.kind in "iu"
 
 
 def needed(graph: onnx.GraphProto, types: Types, floor: int = FLOOR) -> dict[str, int]:
@@ -269,7 +276,7 @@ def _holds_at(node: onnx.NodeProto, version: int, types: Types) -> bool:
     """Whether an opset has a node as it is: by today's spelling, or by the older one that a row gave it."""
     schemas = schemas_by_name(node.op_type)
     current = next((s for s in schemas if s.since_version <= version), None)
-    if current is None or version < _changed(node):
+    if current is None or version < _changed(node, types):
         return False
     newest = schemas[0]
     if _same_attributes(newest, newest, node) and _takes(newest, node, types):

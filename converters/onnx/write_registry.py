@@ -21,6 +21,8 @@ from bolt_numba.types import Array, TensorType
 Function: TypeAlias = Callable[..., Any]
 DOMAINS = ("", "ai.onnx.ml")
 """Domains whose operators the graph may hold, in the order in which a name is looked for."""
+MICROSOFT = "com.microsoft"
+"""The domain of onnxruntime, of which the onnx package has no schemas."""
 
 
 @dataclass(frozen=True, slots=True)
