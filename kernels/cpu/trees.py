@@ -16,7 +16,9 @@ import numpy as np
 
 from bolt_numba.kernels.cpu.lang import (
     I64,
+    LANES,
     PTR,
+    any_lane,
     copy_bytes,
     inline,
     load_f32,
@@ -25,6 +27,7 @@ from bolt_numba.kernels.cpu.lang import (
     native,
     split,
     store_f32,
+    vload_n,
 )
 from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
@@ -41,10 +44,10 @@ PARALLEL = 3000
 
 
 @cache
-def walker(flagged: bool) -> Any:
+def walker(nan: bool) -> Any:
     """Helpers that make eight walks to leaves: of eight rows, and through eight trees.
 
-    flagged: whether NaN ever goes left.
+    nan: whether a value may be NaN, which goes left where a node says so.
     """
 
     @inline
@@ -53,7 +56,7 @@ def walker(flagged: bool) -> Any:
         word = np.int64(load_u32(nodes + 8 * at + 4))
         value = load_f32(x + 4 * (word & ((1 << bits) - 1)))
         left = np.int64(value <= limit)
-        if flagged:
+        if nan:
             left = left | (np.int64(value != value) & (word >> bits))
         return at + (word >> (bits + 1)) - left
 
@@ -65,8 +68,11 @@ def walker(flagged: bool) -> Any:
             b2, b3 = step(nodes, x2, a2, bits), step(nodes, x3, a3, bits)
             b4, b5 = step(nodes, x4, a4, bits), step(nodes, x5, a5, bits)
             b6, b7 = step(nodes, x6, a6, bits), step(nodes, x7, a7, bits)
+            a0, a1 = step(nodes, x0, b0, bits), step(nodes, x1, b1, bits)
+            a2, a3 = step(nodes, x2, b2, bits), step(nodes, x3, b3, bits)
+            a4, a5 = step(nodes, x4, b4, bits), step(nodes, x5, b5, bits)
+            a6, a7 = step(nodes, x6, b6, bits), step(nodes, x7, b7, bits)
             moved = (a0 ^ b0) | (a1 ^ b1) | (a2 ^ b2) | (a3 ^ b3) | (a4 ^ b4) | (a5 ^ b5) | (a6 ^ b6) | (a7 ^ b7)
-            a0, a1, a2, a3, a4, a5, a6, a7 = b0, b1, b2, b3, b4, b5, b6, b7
         return a0, a1, a2, a3, a4, a5, a6, a7
 
     @inline
@@ -91,6 +97,18 @@ def walker(flagged: bool) -> Any:
     return rows, trees
 
 
+@inline
+def holds_nan(x, count):
+    """Whether any of ``count`` f32 is NaN."""
+    i = 0
+    while i < count:
+        v = vload_n(x + 4 * i, count - i)
+        if any_lane(v != v):
+            return True
+        i += LANES
+    return False
+
+
 _FIELDS = dict.fromkeys(("x", "y", "nodes", "weights", "roots", "base"), PTR) | dict.fromkeys(
     ("n", "features", "trees", "room", "bits", "chunk", "outs"), I64
 )
@@ -109,36 +127,34 @@ def add_to(y, weights, leaf):
 
 
 @cache
-def single_target(flagged: bool) -> Native:
-    """Kernel of one target; weights: [nodes] f32, those of leaves; roots: [room] i32, filled up with an empty leaf."""
-    rows, trees = walker(flagged)
+def sums(nan: bool) -> Any:
+    """Helpers of one target: blocks of eight rows from ``first`` to ``end``, and single rows."""
+    rows, trees = walker(nan)
 
-    def body(p, tid, nthreads):
-        y, nodes, weights, roots, bits, ld = p.y, p.nodes, p.weights, p.roots, p.bits, 4 * p.features
-        first, last = split(p.n // WALKS, tid, nthreads)
-        while first < last:
-            end = min(last, first + p.chunk)
-            start_rows(y, p.base, first * WALKS, end * WALKS, 1)
-            for t in range(p.trees):
-                root = np.int64(load_i32(roots + 4 * t))
-                for block in range(first, end):
-                    out = y + 4 * block * WALKS
-                    a, b, c, d, e, f, g, h = rows(nodes, bits, p.x + block * WALKS * ld, ld, root)
-                    add_to(out, weights, a)
-                    add_to(out + 4, weights, b)
-                    add_to(out + 8, weights, c)
-                    add_to(out + 12, weights, d)
-                    add_to(out + 16, weights, e)
-                    add_to(out + 20, weights, f)
-                    add_to(out + 24, weights, g)
-                    add_to(out + 28, weights, h)
-            first = end
-        done = p.n // WALKS * WALKS
-        first, last = split(p.n - done, tid, nthreads)
-        for i in range(done + first, done + last):
+    @inline
+    def blocks(p, first, end):
+        y, nodes, weights, bits, ld = p.y, p.nodes, p.weights, p.bits, 4 * p.features
+        for t in range(p.trees):
+            root = np.int64(load_i32(p.roots + 4 * t))
+            for block in range(first, end):
+                out = y + 4 * block * WALKS
+                a, b, c, d, e, f, g, h = rows(nodes, bits, p.x + block * WALKS * ld, ld, root)
+                add_to(out, weights, a)
+                add_to(out + 4, weights, b)
+                add_to(out + 8, weights, c)
+                add_to(out + 12, weights, d)
+                add_to(out + 16, weights, e)
+                add_to(out + 20, weights, f)
+                add_to(out + 24, weights, g)
+                add_to(out + 28, weights, h)
+
+    @inline
+    def singles(p, first, last):
+        weights, ld = p.weights, 4 * p.features
+        for i in range(first, last):
             total = load_f32(p.base)
             for t in range(0, p.room, WALKS):
-                a, b, c, d, e, f, g, h = trees(nodes, bits, p.x + i * ld, roots + 4 * t)
+                a, b, c, d, e, f, g, h = trees(p.nodes, p.bits, p.x + i * ld, p.roots + 4 * t)
                 low = (load_f32(weights + 4 * a) + load_f32(weights + 4 * b)) + (
                     load_f32(weights + 4 * c) + load_f32(weights + 4 * d)
                 )
@@ -146,10 +162,9 @@ def single_target(flagged: bool) -> Native:
                     load_f32(weights + 4 * g) + load_f32(weights + 4 * h)
                 )
                 total += low + high
-            store_f32(y + 4 * i, total)
+            store_f32(p.y + 4 * i, total)
 
-    body.__name__ = f"tree_sums{'_nan' * flagged}"
-    return native(fastmath=FASTMATH, **_FIELDS)(body)
+    return blocks, singles
 
 
 @inline
@@ -162,9 +177,9 @@ def add_leaf(y, place, leaf_of, starts, targets, weights):
 
 
 @cache
-def many_targets(flagged: bool) -> Native:
-    """Kernel of any number of targets; weights and targets: [entries], starts: [leaves + 1], leaf: [nodes] i32."""
-    rows, trees = walker(flagged)
+def votes(nan: bool) -> Any:
+    """Helpers of many targets, as those of `sums`."""
+    rows, trees = walker(nan)
 
     @inline
     def add_leaves(p, y, step, places):
@@ -180,27 +195,58 @@ def many_targets(flagged: bool) -> Native:
         add_leaf(y + 6 * step, g, leaf, starts, targets, weights)
         add_leaf(y + 7 * step, h, leaf, starts, targets, weights)
 
+    @inline
+    def blocks(p, first, end):
+        nodes, bits, ld, row = p.nodes, p.bits, 4 * p.features, 4 * p.outs
+        for t in range(p.trees):
+            root = np.int64(load_i32(p.roots + 4 * t))
+            for block in range(first, end):
+                places = rows(nodes, bits, p.x + block * WALKS * ld, ld, root)
+                add_leaves(p, p.y + block * WALKS * row, row, places)
+
+    @inline
+    def singles(p, first, last):
+        ld, row = 4 * p.features, 4 * p.outs
+        start_rows(p.y, p.base, first, last, p.outs)
+        for i in range(first, last):
+            for t in range(0, p.room, WALKS):
+                add_leaves(p, p.y + i * row, 0, trees(p.nodes, p.bits, p.x + i * ld, p.roots + 4 * t))
+
+    return blocks, singles
+
+
+@cache
+def ensemble(flagged: bool, single: bool) -> Native:
+    """Kernel of one target (weights: [nodes] f32, those of leaves) or of many.
+
+    flagged: whether NaN ever goes left, so that rows with NaN need walks of their own.  roots: [room] i32, filled up
+    with an empty leaf.  Of many targets, weights and targets: [entries], starts: [leaves + 1], leaf: [nodes] i32.
+    """
+    blocks, singles = (sums if single else votes)(False)
+    blocks_of_nan, singles_of_nan = (sums if single else votes)(flagged)
+
     def body(p, tid, nthreads):
-        nodes, roots, bits, ld, row = p.nodes, p.roots, p.bits, 4 * p.features, 4 * p.outs
+        ld = 4 * p.features
         first, last = split(p.n // WALKS, tid, nthreads)
         while first < last:
             end = min(last, first + p.chunk)
             start_rows(p.y, p.base, first * WALKS, end * WALKS, p.outs)
-            for t in range(p.trees):
-                root = np.int64(load_i32(roots + 4 * t))
-                for block in range(first, end):
-                    places = rows(nodes, bits, p.x + block * WALKS * ld, ld, root)
-                    add_leaves(p, p.y + block * WALKS * row, row, places)
+            if flagged and holds_nan(p.x + first * WALKS * ld, (end - first) * WALKS * p.features):
+                blocks_of_nan(p, first, end)
+            else:
+                blocks(p, first, end)
             first = end
         done = p.n // WALKS * WALKS
         first, last = split(p.n - done, tid, nthreads)
-        start_rows(p.y, p.base, done + first, done + last, p.outs)
-        for i in range(done + first, done + last):
-            for t in range(0, p.room, WALKS):
-                add_leaves(p, p.y + i * row, 0, trees(nodes, bits, p.x + i * ld, roots + 4 * t))
+        first, last = first + done, last + done
+        if flagged and holds_nan(p.x + first * ld, (last - first) * p.features):
+            singles_of_nan(p, first, last)
+        else:
+            singles(p, first, last)
 
-    body.__name__ = f"tree_votes{'_nan' * flagged}"
-    return native(fastmath=FASTMATH, **_FIELDS, **dict.fromkeys(("leaf", "starts", "targets"), PTR))(body)
+    body.__name__ = f"tree_{'sums' if single else 'votes'}{'_nan' * flagged}"
+    fields = _FIELDS if single else _FIELDS | dict.fromkeys(("leaf", "starts", "targets"), PTR)
+    return native(fastmath=FASTMATH, **fields)(body)
 
 
 # --- at plan time ----------------------------------------------------------------------------------------------------
@@ -229,10 +275,20 @@ def words(feature: Array, threshold: Array, child: Array, missing: Array, bits: 
     return nodes
 
 
-def _padded(roots: Array, empty: int) -> Array:
-    made = np.full(-(-len(roots) // WALKS) * WALKS, empty, np.int32)
-    made[: len(roots)] = roots
+def _padded(roots: Array, threshold: Array, child: Array) -> Array:
+    """Roots by the depth of their trees, so that eight walks end together, filled up with the last node, a leaf."""
+    made = np.full(-(-len(roots) // WALKS) * WALKS, len(threshold) - 1, np.int32)
+    made[: len(roots)] = roots[np.argsort(_depths(roots, threshold, child), kind="stable")]
     return made
+
+
+def _depths(roots: Array, threshold: Array, child: Array) -> Array:
+    """Tests on the longest way through each tree."""
+    below = np.zeros(len(threshold), np.int64)
+    inner = ~np.isnan(threshold)
+    for node in np.flatnonzero(inner)[::-1]:  # children come after their parents
+        below[node] = 1 + max(below[child[node]], below[child[node] + 1])
+    return np.asarray(below[roots])
 
 
 def _node_weights(leaf: Array, starts: Array, weights: Array) -> Array:
@@ -264,7 +320,7 @@ def tree_ensemble(op: TreeEnsemble, ins: Types, outs: Sequence[TensorType], cont
     bits = feature_bits(feature, threshold, child) or 1
     flagged = bool(missing.any())
     nodes = context.packed(threshold, "nodes", lambda t: words(feature, t, child, missing, bits))
-    padded = context.packed(roots, "roots", lambda r: _padded(r, len(feature) - 1))
+    padded = context.packed(roots, "roots", lambda r: _padded(r, threshold, child))
     args: dict[str, Argument] = {
         "x": In(0), "y": Out(0), "nodes": nodes, "roots": padded, "n": n, "features": features, "trees": len(roots),
         "room": len(padded), "bits": bits, "chunk": max(CHUNK // (4 * WALKS * max(features, 1)), 1),
@@ -273,6 +329,6 @@ def tree_ensemble(op: TreeEnsemble, ins: Types, outs: Sequence[TensorType], cont
     parallel = n > 1 and n * len(roots) > PARALLEL
     if op.n_targets == 1 and np.diff(starts).max(initial=0) <= 1:
         args["weights"] = context.packed(weights, "by node", lambda w: _node_weights(leaf, starts, w))
-        return [Step(single_target(flagged), args, parallel)]
+        return [Step(ensemble(flagged, True), args, parallel)]
     args |= {"leaf": leaf, "starts": starts, "targets": targets, "weights": weights}
-    return [Step(many_targets(flagged), args, parallel)]
+    return [Step(ensemble(flagged, False), args, parallel)]
