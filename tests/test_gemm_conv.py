@@ -141,6 +141,17 @@ def test_conv_stem() -> None:
     conv_case((1, 8, 8, 1), 5, (5, 5), auto_pad="SAME_LOWER")
 
 
+@pytest.mark.parametrize("c", [1, 3, 7, 15])
+def test_conv_few_channels(c: int) -> None:
+    """Pixels at the edges are copied."""
+    conv_case((2, 9, 14, c), 20, (3, 3), pads=PAD1, residual=True)
+    conv_case((1, 7, 6, c), 20, (5, 9), pads=(2, 4, 2, 4))
+    conv_case((1, 12, 5, c), 20, (3, 2), dilations=(2, 1), strides=(1, 2), pads=(3, 2, 1, 2))
+    conv_case((1, 3, 4, 5, c), 7, (3, 2, 3), pads=(1, 0, 1, 1, 1, 1))
+    conv_case((2, 40, c), 20, (11,), pads=(5, 5))
+    conv_case((1, 3, 4000, c), 8, (3, 3), pads=PAD1, strides=(2, 3))
+
+
 @pytest.mark.parametrize("group", [2, 4, 8])
 def test_conv_groups(group: int) -> None:
     conv_case((2, 7, 8, 16), 24, (3, 3), group=group, pads=PAD1)

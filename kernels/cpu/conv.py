@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.kernels.cpu.epilogue import can_finish, finish
+from bolt_numba.kernels.cpu.lang import LANES
 from bolt_numba.kernels.cpu.matmul import conflicting, is_parallel, packed_bias, zero_bias
 from bolt_numba.kernels.cpu.pack import pack_b, pack_taps, panel_columns, source_rows
 from bolt_numba.kernels.cpu.sweep import (
     COPIED,
     EDGE,
     INSIDE,
+    PATCHED,
     choose_share,
     choose_span,
     pack_stride,
@@ -45,6 +47,8 @@ class Taps:
 NOWHERE = Taps(np.zeros((1, 0), np.int32), np.zeros(1, np.int32), True)
 """Of a matrix: its rows need no table."""
 
+THIN, PATCH_BYTES = 16, 1 << 20
+"""Channels under which pixels at an edge are copied (runs of single taps would be too short), and the room for that."""
 SMALL_IMAGE = 1024
 """Output pixels under which the images of a batch share the panels of filters."""
 
@@ -165,6 +169,20 @@ def geometry(op: Any, x: TensorType, w: TensorType, out: TensorType) -> Geometry
     return Geometry(images, math.prod(sizes), math.prod(pixels), seen, run, is_matrix, merged)
 
 
+def choose_kind(g: Geometry, channels: int, cg: int, kg: int, span: int, stride: int) -> tuple[int, int]:
+    """How `sweep` reads the image (see `INSIDE`), and bytes between copied rows."""
+    length = cg * g.taps.table.shape[0] // len(g.run)
+    if conflicting(4 * channels * stride, g.m) and kg > 64:
+        return COPIED, pack_stride(4 * length * len(g.run))
+    if g.taps.inside:
+        return INSIDE, 0
+    extent = pack_stride(4 * (channels * int(g.run[-1]) + length + LANES))
+    apart = channels * int(np.diff(g.run).min(initial=length)) >= length  # else copied runs would overlap
+    if g.merged and apart and cg < THIN and span * extent <= PATCH_BYTES:
+        return PATCHED, extent
+    return EDGE, 0
+
+
 @kernel(Conv, accepts=_accepts)
 def conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of filters under tiles of output pixels."""
@@ -176,12 +194,10 @@ def conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> l
     g, k = geometry(op, x, w, outs[0]), taps * cg
     filters, steps = _packed_filters(w, groups, context)
     bias_at, bias_steps = packed_bias(bias, 2, kg, context, groups)
-    kind = INSIDE if g.taps.inside else EDGE
-    if conflicting(4 * x.dims[-1] * (op.strides[-1] if op.strides else 1), g.m) and kg > 64:
-        kind = COPIED
     span = choose_span(g.m, kg, k)
+    kind, pack_ld = choose_kind(g, x.dims[-1], cg, kg, span, op.strides[-1] if op.strides else 1)
     threads = context.threads if is_parallel(context, 2 * g.images * g.m * count * k, w.nbytes) else 1
-    per_thread = scratch_bytes(k, span, max(len(g.run), taps), kind == COPIED)
+    per_thread = scratch_bytes(span, len(g.run), taps, pack_ld)
     args: dict[str, Argument] = {
         "a": In(0), "lda": x.dims[-1] if g.merged else Pitch(In(0)), "b": filters, "bias": bias_at,
         "c": Out(0), "ldc": Pitch(Out(0)),
@@ -189,7 +205,7 @@ def conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> l
         "blocks": g.images * groups, "offsets": block_offsets(g.images, groups, g.rows, g.m, cg, kg, k),
         "m": g.m, "n": kg, "k": k, "table": None if g.is_matrix else g.taps.table, "edges": g.taps.edges,
         "taps": taps, "depth": cg, "runs": len(g.run), "length": k // len(g.run), "run_rows": g.run,
-        "kind": kind, "zeros": zero_bias(cg), "scratch": Scratch(threads * per_thread), "pack_ld": pack_stride(k),
+        "kind": kind, "zeros": zero_bias(cg), "scratch": Scratch(threads * per_thread), "pack_ld": pack_ld,
         "scratch_step": per_thread, "span": span,
         "share": choose_share(g.images * groups, g.m, kg, threads, kg > g.m), **finish(op.activation).args,
     }  # fmt: skip

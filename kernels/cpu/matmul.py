@@ -189,7 +189,8 @@ def matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     threads = context.threads if is_parallel(context, 2 * g.blocks * g.m * g.n * g.k, 4 * g.b_blocks * g.k * g.n) else 1
     copies = conflicting(4 * g.k, g.m) and g.n > PANEL
     span = choose_span(g.m, g.n, g.k)
-    per_thread = scratch_bytes(g.k, span, 1, copies)
+    pack_ld = pack_stride(4 * g.k) if copies else 0
+    per_thread = scratch_bytes(span, 1, 1, pack_ld)
     main: dict[str, Argument] = {
         "a": source, "lda": lda, "b": panels, "bias": bias_at,
         "c": Out(0), "ldc": 1 if flat else Pitch(Out(0)),
@@ -197,7 +198,7 @@ def matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
         "blocks": g.blocks, "offsets": _offsets(g), "m": g.m, "n": g.n, "k": g.k,
         "table": None, "edges": None, "taps": 1, "depth": g.k, "runs": 1, "length": g.k, "run_rows": ORIGIN,
         "kind": COPIED if copies else INSIDE, "zeros": None,
-        "scratch": Scratch(threads * per_thread), "pack_ld": pack_stride(g.k), "scratch_step": per_thread, "span": span,
+        "scratch": Scratch(threads * per_thread), "pack_ld": pack_ld, "scratch_step": per_thread, "span": span,
         "share": choose_share(g.blocks, g.m, g.n, threads, g.n > g.m), **finish(op.activation).args,
     }  # fmt: skip
     steps.append(Step(sweep, main, threads > 1))

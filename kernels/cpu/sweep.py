@@ -22,6 +22,7 @@ from bolt_numba.kernels.cpu.lang import (
     LANES,
     call_kernel,
     ceil_div,
+    lanes_below,
     load_i32,
     load_i64,
     prefetch,
@@ -34,6 +35,7 @@ from bolt_numba.kernels.cpu.lang import (
     tile_rank1_rows,
     tile_row,
     vload,
+    vload_m,
     vload_n,
     vstore,
     vstore_n,
@@ -43,8 +45,9 @@ from bolt_numba.kernels.jit import F32, I64, PTR, inline, inline_source, native
 from bolt_numba.types import Array
 
 MR = target().rows
-INSIDE, COPIED, EDGE = 0, 1, 2
-"""Kinds of tiles: A read in place by runs, from a copy, or in place tap by tap with zeros outside."""
+INSIDE, COPIED, EDGE, PATCHED = 0, 1, 2, 3
+"""How tiles read A: in place, by runs; from a copy; in place tap by tap, with zeros outside; or in place but for rows
+with a tap outside, which are copied to where their runs are as far apart as in the image."""
 
 BLOCK_FIELDS = 6
 """Entries of a block: first row and column of A, byte offsets of B and bias, first row and column of C."""
@@ -80,14 +83,15 @@ def _tile(mr: int, nv: int) -> Any:
     thin = mr <= 2
 
     @inline
-    def tile(rows, run_step, runs, length, b, ahead, step, bias, c, ldc, res, ldr, n, lo, hi):
+    def tile(rows, run_step, shift, shift_step, runs, length, b, ahead, step, bias, c, ldc, res, ldr, n, lo, hi):
         acc = tile_row(mr, nv, bias)
         tile_prefetch(acc, c, ldc, 1)
-        tile_prefetch(acc, res, ldr, 0)
+        if res != 0:
+            tile_prefetch(acc, res, ldr, 0)
         for r in range(runs):
-            at = rows_load(mr, rows + run_step * r, 8, 0)
+            at, offset = rows_load(mr, rows + run_step * r, 8, 0), load_i64(shift + shift_step * r)
             for q in range(length):
-                acc = tile_rank1_rows(acc, at, 4 * q, b)
+                acc = tile_rank1_rows(acc, at, offset + 4 * q, b)
                 prefetch(ahead)
                 if thin:
                     prefetch(ahead + 64)
@@ -100,7 +104,7 @@ def _tile(mr: int, nv: int) -> Any:
 
 def _dispatch() -> Any:
     """``tile_any(mr, wide, ...)``: the micro-kernel of that height, with two vectors or one."""
-    arguments = "rows, run_step, runs, length, b, ahead, step, bias, c, ldc, res, ldr, n, lo, hi"
+    arguments = "rows, run_step, shift, shift_step, runs, length, b, ahead, step, bias, c, ldc, res, ldr, n, lo, hi"
     lines, scope = [f"def tile_any(mr, {arguments}):"], {"LANES": LANES}
     for nv, test in ((2, "    if n > LANES:"), (1, "    else:")):
         lines.append(test)
@@ -147,51 +151,92 @@ def gather_pixel(to, a, lda, table, pixels, taps, depth):
 
 
 @inline
-def place_tile(p, a, first, mr, kind, rows, packed):
-    """Write where the tile's rows of A are, run by run, as addresses; `COPIED` tiles are copied first.
+def copy_run(to, a, lda, seen, m, width, depth):
+    """Copy a run of ``width`` taps of ``depth`` values; taps outside, the first or the last ones, are zeros.
 
-    first: the tile's first row.  rows: its place in the table of addresses, whose runs are ``8 * span`` bytes apart.
+    seen: the run's first tap in the table of pixels.  Whole vectors are written.
     """
-    table, lda, m, pack_ld, run_step = p.table, 4 * p.lda, p.m, p.pack_ld, 8 * p.span
+    begin, end, source = 0, 0, a
+    for t in range(width):
+        pixel = load_i32(seen + 4 * m * t)
+        if pixel >= 0:
+            if end == 0:
+                begin, source = t, a + lda * pixel - 4 * depth * t
+            end = t + 1
+    for q in range(0, depth * width, LANES):
+        inside = lanes_below(depth * end - q) & ~lanes_below(depth * begin - q)
+        vstore(to + 4 * q, vload_m(source + 4 * q, inside))
+
+
+@inline
+def place_copies(p, a, first, mr, rows, packed):
+    """Copy the tile's rows of A and write where they are."""
+    table, lda = p.table + 4 * first, 4 * p.lda
     for r in range(mr):
-        at, row = first + r, rows + 8 * r
-        if table == 0:
-            store_i64(row, a + lda * at)
-            if kind == COPIED:
-                copy_row(packed + pack_ld * r, a + lda * at, p.k)
-        elif kind == INSIDE:
-            pixel = a + lda * load_i32(table + 4 * at)
-            for q in range(p.runs):
-                store_i64(row + run_step * q, pixel + lda * load_i64(p.run_rows + 8 * q))
-        elif kind == EDGE:
-            for t in range(p.taps):
-                pixel = load_i32(table + 4 * (m * t + at))
-                store_i64(row + run_step * t, a + lda * pixel if pixel >= 0 else p.zeros)
+        to = packed + p.pack_ld * r
+        store_i64(rows + 8 * r, to)
+        if p.table == 0:
+            copy_row(to, a + lda * (first + r), p.k)
         else:
-            gather_pixel(packed + pack_ld * r, a, lda, table + 4 * at, m, p.taps, p.depth)
-        if kind == COPIED:
-            store_i64(row, packed + pack_ld * r)
+            gather_pixel(to, a, lda, table + 4 * r, p.m, p.taps, p.depth)
+
+
+@inline
+def place_patched(p, a, first, mr, rows, shifts, packed):
+    """Write where the tile's rows of A are, after copying those with a tap outside.  shifts: bytes to each run."""
+    table, edges, lda, width = p.table + 4 * first, p.edges + 4 * first, 4 * p.lda, p.taps // p.runs
+    for r in range(mr):
+        inside, to = load_i32(edges + 4 * r) == load_i32(edges + 4 * r + 4), packed + p.pack_ld * r
+        store_i64(rows + 8 * r, a + lda * load_i32(table + 4 * r) if inside else to)
+        if not inside:
+            for q in range(p.runs):
+                seen = table + 4 * (p.m * width * q + r)
+                copy_run(to + load_i64(shifts + 8 * q), a, lda, seen, p.m, width, p.depth)
+
+
+@inline
+def place_tile(p, a, first, mr, kind, rows, shifts, packed):
+    """Write where the tile's rows of A are, as addresses, and copy those that cannot be read in place.
+
+    first: the tile's first row.  rows: its place in the table of addresses; that of `EDGE` tiles has an entry for each
+    tap, ``8 * span`` bytes apart.
+    """
+    table, lda, m = p.table + 4 * first, 4 * p.lda, p.m
+    if kind == INSIDE and p.table == 0:
+        for r in range(mr):
+            store_i64(rows + 8 * r, a + lda * (first + r))
+    elif kind == INSIDE:
+        for r in range(mr):
+            store_i64(rows + 8 * r, a + lda * load_i32(table + 4 * r))
+    elif kind == EDGE:
+        zeros, run_step = p.zeros, 8 * p.span
+        for r in range(mr):
+            for t in range(p.taps):
+                pixel = load_i32(table + 4 * (m * t + r))
+                store_i64(rows + 8 * r + run_step * t, a + lda * pixel if pixel >= 0 else zeros)
+    elif kind == PATCHED:
+        place_patched(p, a, first, mr, rows, shifts, packed)
+    else:
+        place_copies(p, a, first, mr, rows, packed)
 
 
 @inline
 def place_rows(p, tid, a, i0, count):
-    """Cut the A rows i0…i0+count-1 into tiles and place them in the thread's workspace; the number of tiles.
-
-    Workspace: one word a tile (height, and kind above bit 32), addresses of rows by run, copied rows.
-    """
-    edges, span = p.edges, p.span
+    """Cut the A rows i0…i0+count-1 into tiles and place them in the thread's workspace; the number of tiles."""
+    edges, span, outside = p.edges, p.span, p.kind
     tiles = p.scratch + p.scratch_step * tid
     rows = tiles + 8 * span
-    packed = rows + 8 * span * max(p.runs, p.taps)
+    shifts = rows + 8 * span * p.taps + 8
+    packed = shifts + 8 * p.runs
     i, found = 0, 0
     while i < count:
         left = count - i
         mr = MR if left >= 2 * MR else STEPS[left]
-        kind = p.kind
-        if kind == EDGE and load_i32(edges + 4 * (i0 + i + mr)) == load_i32(edges + 4 * (i0 + i)):
+        kind = outside
+        if outside >= EDGE and load_i32(edges + 4 * (i0 + i + mr)) == load_i32(edges + 4 * (i0 + i)):
             kind = INSIDE
-        store_i64(tiles + 8 * found, mr + (kind << 32))
-        place_tile(p, a, i0 + i, mr, kind, rows + 8 * i, packed + p.pack_ld * i)
+        store_i64(tiles + 8 * found, mr + ((INSIDE if kind == PATCHED else kind) << 32))
+        place_tile(p, a, i0 + i, mr, kind, rows + 8 * i, shifts, packed + p.pack_ld * i)
         i += mr
         found += 1
     return found
@@ -210,15 +255,21 @@ def sweep(p, tid, nthreads):
     table: i32 [taps][m], input row of each tap at each pixel or -1; 0 when row i of A is simply its i-th row.
     edges: i32 [m + 1], how many pixels before this one have a tap outside.  taps, depth: K = taps * depth.
     runs, length, run_rows: the same K as runs of contiguous values, i64 input rows from a pixel's first tap.
-    kind: how tiles read A: `INSIDE` in place, by runs; `COPIED` from a copy; `EDGE` in place, by taps where some tap is
-    outside.  zeros: ``depth`` zeros, what a tap outside reads.
+    kind: how tiles read A: `INSIDE` or `COPIED`; `EDGE` or `PATCHED` are for tiles where some tap is outside, others
+    are `INSIDE` then.  zeros: ``depth`` zeros, what a tap of an `EDGE` tile reads outside.
+    scratch: ``scratch_step`` bytes a thread: a word a tile (height, and kind above bit 32), addresses of rows (`EDGE`:
+    for each tap), 0 and the bytes to each run inside, copied rows, ``pack_ld`` bytes apart; see `scratch_bytes`.
     span: rows that meet a panel of B while it is in cache.  share: what threads divide: 0 rows, 1 panels, 2 blocks.
     act: machine function ``f(address, columns + (rows << 32), bytes between rows)`` applied to finished tiles, or 0.
     """
     ldc, ldr, m, n, k, span, share = 4 * p.ldc, 4 * p.ldr, p.m, p.n, p.k, p.span, p.share
     offsets, lo, hi, act = p.offsets, p.lo, p.hi, p.act
     words = p.scratch + p.scratch_step * tid
-    rows, run_step = words + 8 * span, 8 * span
+    rows = words + 8 * span
+    shifts = rows + 8 * span * p.taps
+    store_i64(shifts, 0)
+    for q in range(p.runs):
+        store_i64(shifts + 8 + 8 * q, 4 * p.lda * load_i64(p.run_rows + 8 * q))
     block_lo, block_hi = (0, p.blocks) if share != 2 else split(p.blocks, tid, nthreads)
     i_lo, i_hi = (0, m) if share != 0 else split(m, tid, nthreads)
     j_lo, j_hi = (0, ceil_div(n, PANEL)) if share != 1 else split(ceil_div(n, PANEL), tid, nthreads)
@@ -242,15 +293,15 @@ def sweep(p, tid, nthreads):
                 for t in range(tiles):
                     word = load_i64(words + 8 * t)
                     mr, kind = word & 0xFFFFFFFF, word >> 32
-                    runs, length = p.runs, p.length
+                    runs, length, run_step, shift, shift_step = p.runs, p.length, 0, shifts + 8, 8
                     if kind == COPIED:
-                        runs, length = 1, k
+                        runs, length, shift = 1, k, shifts
                     elif kind == EDGE:
-                        runs, length = p.taps, p.depth
+                        runs, length, run_step, shift, shift_step = p.taps, p.depth, 8 * span, shifts, 0
                     to = c + ldc * i + col
                     tile_any(
-                        mr, at, run_step, runs, length, b + col * k, ahead, ahead_step, bias + col, to, ldc,
-                        0 if res == 0 else res + ldr * i + col, ldr, n - PANEL * j, lo, hi,
+                        mr, at, run_step, shift, shift_step, runs, length, b + col * k, ahead, ahead_step, bias + col,
+                        to, ldc, 0 if res == 0 else res + ldr * i + col, ldr, n - PANEL * j, lo, hi,
                     )  # fmt: skip
                     if act != 0:
                         call_kernel(act, to, min(n - PANEL * j, PANEL) + (mr << 32), ldc)
@@ -271,15 +322,14 @@ def choose_span(m: int, n: int, k: int) -> int:
     return max(rows // MR, 1) * MR
 
 
-def pack_stride(k: int) -> int:
+def pack_stride(nbytes: int) -> int:
     """Bytes between copied rows: an odd number of cache lines, so that rows do not share a cache set."""
-    lines = -(-4 * k // 64)
-    return 64 * (lines | 1)
+    return 64 * (-(-nbytes // 64) | 1)
 
 
-def scratch_bytes(k: int, span: int, runs: int, copies: bool) -> int:
-    """Workspace of one thread; runs: of the rows' addresses, at least the taps."""
-    used = 8 * span * (1 + runs) + (span * pack_stride(k) if copies else 0)
+def scratch_bytes(span: int, runs: int, taps: int, pack_ld: int) -> int:
+    """Workspace of one thread; pack_ld: bytes between copied rows, 0 if none are copied."""
+    used = 8 * (span * (1 + taps) + 1 + runs) + span * pack_ld + BYTES
     return -(-used // 64) * 64
 
 
@@ -302,6 +352,7 @@ __all__ = [
     "EDGE",
     "INSIDE",
     "MR",
+    "PATCHED",
     "aligned_zeros",
     "choose_share",
     "choose_span",
