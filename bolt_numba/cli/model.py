@@ -49,16 +49,7 @@ def convert(
     with console.progress(f"reading {model.name}") as say:
         graph = bn.load(model)
         before = _count(graph)
-        given = read_shapes(shapes)
-        own = {v.name: given.pop(v.name) for v in graph.inputs if v.name in given}
-        graph = surgery.with_shapes(graph, own) if own else graph
-        if part is not None:
-            graph = surgery.extract(graph, *ends_of(surgery.names(graph), part))
-        if outputs:
-            known = surgery.names(graph)
-            graph = surgery.with_outputs(graph, [name for text in outputs for name in names_in(known, text)])
-        if given:
-            graph = surgery.with_shapes(graph, given)
+        graph = _cut(graph, read_shapes(shapes), part, outputs)
         if simplify:
             say(f"simplifying {model.name}")
             graph = surgery.simplify(surgery.without_unused(graph))
@@ -73,6 +64,22 @@ def convert(
     else:
         change = "" if nodes == before else f" (of {before})"
         console.write(f"{target}: {nodes} nodes{change}, {console.mebibytes(size)} MiB")
+
+
+def _cut(graph: Graph, shapes: dict[str, tuple[int, ...]], part: str | None, outputs: list[str]) -> Graph:
+    """The part that is asked for.  Shapes of the model's inputs are fixed before, those of new inputs after the cut."""
+    from bolt_numba import surgery
+
+    own = {v.name for v in graph.inputs}
+    first = {name: shape for name, shape in shapes.items() if name in own}
+    graph = surgery.with_shapes(graph, first) if first else graph
+    if part is not None:
+        graph = surgery.extract(graph, *ends_of(surgery.names(graph), part))
+    if outputs:
+        known = surgery.names(graph)
+        graph = surgery.with_outputs(graph, [name for text in outputs for name in names_in(known, text)])
+    rest = {name: shape for name, shape in shapes.items() if name not in own}
+    return surgery.with_shapes(graph, rest) if rest else graph
 
 
 def names_in(known: set[str], text: str) -> list[str]:

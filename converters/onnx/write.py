@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 from typing import IO
 
@@ -19,6 +20,7 @@ from bolt_numba.errors import BoltError, UnsupportedOpError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.types import TensorType
 
+PACKAGE = "bolt-numba"
 MAX_PROTO = (1 << 31) - (1 << 24)
 """Bytes of weights from which a model cannot be one protobuf message."""
 BODIES = 4
@@ -77,20 +79,25 @@ def _replaced(target: Path) -> Iterator[IO[bytes]]:
 
 
 def _model(graph: Graph, weights: Weights, opset: int | None) -> onnx.ModelProto:
-    from bolt_numba import __version__
-
     newest = onnx.defs.onnx_opset_version()
     if opset is not None and not OLDEST <= opset <= newest:
         raise BoltError(f"opset: got {opset}, wanted {OLDEST} to {newest}")
     proto, types = write_graph(graph, weights)
     opsets = needed(proto, types, 1) if opset is not None else needed(proto, types)
     made = helper.make_model(proto, opset_imports=[helper.make_opsetid(d, v) for d, v in sorted(opsets.items())])
-    made.producer_name, made.producer_version = "bolt-numba", __version__
+    made.producer_name, made.producer_version = PACKAGE, _own_version()
     helper.set_model_props(made, {k: v for k, v in graph.metadata.items() if k not in OURS})
     if opset is not None:
         made = _stamped(made, opset, types)
     made.ir_version = ir_version({o.domain: o.version for o in made.opset_import}, types)
     return made
+
+
+def _own_version() -> str:
+    try:
+        return metadata.version(PACKAGE)
+    except metadata.PackageNotFoundError:  # run from its sources without being installed
+        return ""
 
 
 def _version(model: onnx.ModelProto) -> int:
