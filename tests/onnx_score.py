@@ -314,11 +314,25 @@ def short_of(results: Sequence[Result], required: Sequence[str]) -> list[str]:
     return [r for r in required if passed[r.partition("=")[0]] < int(r.partition("=")[2])]
 
 
+def listed(page: str) -> set[str]:
+    """Tests that a page lists in the first column of a table, as ``category/name``."""
+    return set(re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE))
+
+
+def unexpected(results: Sequence[Result], expected: set[str]) -> list[str]:
+    """A line for each test that failed and should not, or the other way round."""
+    failed = {f"{r.category}/{r.name}": r.state for r in results if r.state != "passed"}
+    ran = {f"{r.category}/{r.name}" for r in results}
+    lines = [f"unexpected: {name} {failed[name]}" for name in sorted(failed.keys() - expected)]
+    return lines + [f"unexpected: {name} passed" for name in sorted(ran & expected - failed.keys())]
+
+
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--include", help="only tests whose category/name matches this regular expression")
     parser.add_argument("--exclude", help="no test whose category/name matches this regular expression")
     parser.add_argument("--require", action="append", default=[], metavar="CATEGORY=N", help="exit 1 below N passes")
+    parser.add_argument("--expect", type=Path, metavar="PAGE", help="exit 1 unless exactly the tests listed there fail")
     parser.add_argument("--json", type=Path, help="write all results to this file")
     parser.add_argument("--list", action="store_true", help="name every test that did not pass")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds a test may take (60)")
@@ -338,7 +352,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     missed = short_of(results, args.require)
     for requirement in missed:
         sys.stdout.write(f"not met: {requirement}\n")
-    return int(bool(missed))
+    wrong = unexpected(results, listed(args.expect.read_text(encoding="utf-8"))) if args.expect else []
+    sys.stdout.writelines(f"{line}\n" for line in wrong)
+    return int(bool(missed or wrong))
 
 
 if __name__ == "__main__":
