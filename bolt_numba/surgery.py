@@ -161,10 +161,11 @@ def _with_bodies(op: Any, given: Sequence[TensorType | None], old: Node) -> Any:
     before = [None if v is None else v.type for v in old.inputs]
     if isinstance(op, If):
         captures = _each(given[1:])
-        branches = {
-            k: _inferred(g, captures) for k, g in (("then_branch", op.then_branch), ("else_branch", op.else_branch))
-        }
-        return replace(op, **branches)
+        return replace(
+            op,
+            then_branch=_branch(op.then_branch, captures),
+            else_branch=_branch(op.else_branch, captures),
+        )
     if isinstance(op, Loop):
         first = 2 + op.carried
         carried = _carried(op.body.inputs[2:first], before[2:first], given[2:first])
@@ -179,6 +180,14 @@ def _with_bodies(op: Any, given: Sequence[TensorType | None], old: Node) -> Any:
         ]
         return replace(op, body=_inferred(op.body, [*states, *slices, *_each(given[last:])]))
     return op
+
+
+def _branch(graph: Graph, captures: Sequence[TensorType]) -> Graph:
+    """A branch for these captures; as it was where they do not fit, because it is not taken with such shapes."""
+    try:
+        return _inferred(graph, captures)
+    except BoltError:
+        return graph
 
 
 def _each(types: Sequence[TensorType | None]) -> list[TensorType]:

@@ -306,6 +306,19 @@ def test_bodies_are_inferred_again() -> None:
         np.testing.assert_array_equal(interpret(made, data)[name], array)
 
 
+def test_a_branch_that_is_not_taken_may_not_fit() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 18]>
+    g (float[n, 2] x, bool c) => (float[m, 2] y) {
+      axes = Constant <value_ints = [0]> ()
+      y = If (c) <then_branch = a () => (float[n, 2] r) { r = Neg (x) },
+                  else_branch = b () => (float[1, 2] r) { s = Squeeze (x, axes)  r = Unsqueeze (s, axes) }>
+    }""")
+    made = surgery.with_shapes(read_model(model), {"x": (3, 2)})
+    verify(made)
+    x = whole(3, 2)
+    np.testing.assert_array_equal(interpret(made, {"x": x, "c": np.array(True)})["y"], -x)
+
+
 SCAN = """<ir_version: 8, opset_import: ["": 18]>
 g (float[k] s, float[n, k] x) => (float[k] last, float[n, k] all) {
   last, all = Scan <num_scan_inputs = 1,
