@@ -15,7 +15,7 @@ from onnx import helper
 
 from bolt_numba.converters.onnx.write_graph import write_graph
 from bolt_numba.converters.onnx.write_opset import OLDEST, expand, ir_version, needed, since, spell_older, too_new
-from bolt_numba.converters.onnx.write_tensor import Weights
+from bolt_numba.converters.onnx.write_tensor import Weights, repeated
 from bolt_numba.errors import BoltError, UnsupportedOpError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.types import TensorType
@@ -44,8 +44,7 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None =
     external: put large weights into a file ``<name>.data`` beside it, as is done always beyond 2 GiB.
     """
     target = Path(path)
-    weights = {id(v.const): v.const.nbytes for v in graph.constants() if v.const is not None}
-    if not external and sum(weights.values()) < MAX_PROTO:
+    if not external and _weight_bytes(graph) < MAX_PROTO:
         data = to_onnx(graph, opset=opset).SerializeToString()
         with _replaced(target) as file:
             file.write(data)
@@ -55,6 +54,19 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None =
         with _replaced(beside) as data_file:
             model = _model(graph, Weights(data_file, beside.name), opset)
         file.write(model.SerializeToString())
+
+
+def _weight_bytes(graph: Graph) -> int:
+    """Bytes of all constants, as far as they are really stored."""
+    held: dict[int, int] = {}
+    todo = [graph]
+    while todo:
+        part = todo.pop()
+        todo += [sub for _, sub in part.subgraphs()]
+        for array in (v.const for v in part.constants() if v.const is not None):
+            kept = repeated(array)
+            held[id(array)] = (array if kept is None else kept).nbytes
+    return sum(held.values())
 
 
 @contextmanager

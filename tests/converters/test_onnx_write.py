@@ -15,7 +15,7 @@ from hypothesis import given
 
 from bolt_numba import ops
 from bolt_numba.converters import load
-from bolt_numba.converters.onnx import write_opset
+from bolt_numba.converters.onnx import write, write_opset
 from bolt_numba.converters.onnx.read import read_model
 from bolt_numba.converters.onnx.structure import all_nodes
 from bolt_numba.converters.onnx.write import save_onnx, to_onnx
@@ -395,6 +395,27 @@ def test_weights_beside_the_model(tmp_path: Path) -> None:
     data = feeds_of(graph)
     agree(run(tmp_path / "m.onnx", data), interpret(graph, data))
     agree(interpret(load(tmp_path / "m.onnx"), data), interpret(graph, data))
+
+
+def test_what_is_too_large_for_one_message_is_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = Graph("branches")
+    x = graph.add_input("x", TensorType(F32, (2, 64)))
+    branches = []
+    for seed in (0, 1):
+        branch = Graph(f"branch{seed}")
+        inside = branch.add_input("inside", x.type)
+        branch.add_output(Builder(branch)(make("MatMul"), inside, whole(64, 64, seed=seed)))
+        branches.append(branch)
+    cond = graph.add_input("cond", TensorType(BOOL, ()))
+    graph.add_output(Builder(graph)(make("If", then_branch=branches[0], else_branch=branches[1]), cond, x), "y")
+    monkeypatch.setattr(write, "MAX_PROTO", 2 * 64 * 64 * 4)
+    save_onnx(graph, tmp_path / "m.onnx")
+    assert (tmp_path / "m.onnx.data").stat().st_size == 2 * 64 * 64 * 4
+    data = {"x": whole(2, 64), "cond": np.array(False)}
+    agree(run(tmp_path / "m.onnx", data), interpret(graph, data))
+    monkeypatch.setattr(write, "MAX_PROTO", 2 * 64 * 64 * 4 + 1)
+    save_onnx(graph, tmp_path / "n.onnx")
+    assert not (tmp_path / "n.onnx.data").exists()
 
 
 @pytest.mark.parametrize("external", [False, True])
