@@ -6,6 +6,8 @@ dequantize(Cast(c) * s)                         -> DequantizeLinear(c, s)  const
 move_into_dequantized(Transpose(Dequantize(c))) -> Dequantize(c')          also Reshape, where one scale is for all
 drop_zero_state(LSTM(x, ..., zeros))            -> LSTM(x)                 zeros are the default; also GRU, RNN
 batch_norm_into_weights(BatchNormalization(Conv)) -> Conv                  changes the order of rounding
+
+Activations are recognised as `recognise` does, as far as opset 18 has them.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from bolt_numba.ops.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.registry import Op
 from bolt_numba.ops.shape import Expand, Identity, Reshape, Squeeze, Transpose, Unsqueeze
 from bolt_numba.ops.slicing import Slice
-from bolt_numba.passes import absorb, canonical, control, views
+from bolt_numba.passes import absorb, canonical, control, recognise, views
 from bolt_numba.passes.fold import FoldConstant, fold_rules, storage_bytes
 from bolt_numba.passes.pipeline import Run
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
@@ -38,6 +40,22 @@ SMALL = 16 << 10
 """Bytes up to which a folded constant may be larger than what it is made of."""
 LONGER = frozenset({"pow_to_products", "split_batch_norm", "lookup_before_scale"})
 """Rules of other stages that make two nodes of one, for the sake of kernels."""
+RECOGNISED = frozenset(
+    f"recognise_{name}"
+    for name in (
+        "hard_swish",
+        "hard_sigmoid",
+        "mish",
+        "clip",
+        "relu",
+        "leaky_relu",
+        "softplus",
+        "softsign",
+        "log_softmax",
+        "l2",
+    )
+)
+"""What is recognised: operators that ONNX has had since opset 18 or longer."""
 
 
 class FoldWithinSize(FoldConstant):
@@ -231,5 +249,7 @@ def portable(graph: Graph, run: Run, growth: int = 0) -> None:
         Rule("fold_within_size", r.pattern, FoldWithinSize(growth)) if isinstance(r.rewrite, FoldConstant) else r
         for r in fold_rules()
     ]
-    rules = (*folding, *control.RULES, *views.RULES, *canonical.RULES, *absorb.RULES, *RULES)
-    run.rewrite(graph, [r for r in rules if r.name not in LONGER])
+    known = [r for r in recognise.RULES if r.name in RECOGNISED]
+    clean = [r for r in (*folding, *control.RULES, *views.RULES, *canonical.RULES) if r.name not in LONGER]
+    run.rewrite(graph, [*clean, *known])  # before weights take up a factor that belongs to an activation
+    run.rewrite(graph, [*clean, *known, *(r for r in absorb.RULES if r.name not in LONGER), *RULES])
