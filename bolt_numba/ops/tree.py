@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.ops.registry import Op, op, want_dtype
-from bolt_numba.ops.shapes import shape_of
+from bolt_numba.ops.shapes import shape_of, want_dim
 from bolt_numba.types import BOOL, F32, F64, I32, Array, TensorType
 
 AGGREGATES = ("SUM", "MIN", "MAX")
@@ -50,8 +50,9 @@ class TreeEnsemble(Op):
         want_dtype(self, "threshold", threshold.dtype, x.dtype)
         want_dtype(self, "weights", weights.dtype, x.dtype)
         want_dtype(self, "missing", missing.dtype, BOOL)
-        if base is not None and (base.dtype, base.shape) != (x.dtype, (self.n_targets,)):
-            raise self.fail("base", base, f"[{self.n_targets}] of x's dtype")
+        if base is not None:
+            want_dtype(self, "base", base.dtype, x.dtype)
+            want_dim(self, "length of base", (shape_of(self, "base", base, 1) or (self.n_targets,))[0], self.n_targets)
         for what, t in zip(_NODE_OPERANDS, (feature, child, leaf, roots, starts, targets), strict=True):
             want_dtype(self, what, t.dtype, I32)
         for what, t in (("threshold", threshold), ("child", child), ("missing", missing), ("leaf", leaf)):

@@ -194,33 +194,36 @@ def tree_ensemble(
 ) -> Any:
     """A root both of whose branches are the same leaf is that leaf."""
     modes = nodes_modes.reshape(-1).astype(int).tolist()
-    count, missing = len(modes), nodes_missing_value_tracks_true or (0,) * len(modes)
+    missing = nodes_missing_value_tracks_true or (0,) * len(modes)
     branches = (nodes_truenodeids, nodes_trueleafs, nodes_falsenodeids, nodes_falseleafs)
     lists = (nodes_featureids, nodes_splits.reshape(-1).tolist(), missing, *branches)
-    _same_length(b, "the lists of nodes", lists, count)
-    _same_length(b, "the lists of leaves", [leaf_targetids, leaf_weights.reshape(-1)], len(leaf_targetids))
+    weights = leaf_weights.reshape(-1).tolist()
+    _same_length(b, "the lists of nodes", lists, len(modes))
+    _same_length(b, "the lists of leaves", [weights], len(leaf_targetids))
     known = all(0 <= m < len(MODES) for m in modes) and 0 <= post_transform < len(TRANSFORMS)
     if not known or not 0 <= aggregate_function < len(AGGREGATES):
         raise b.invalid("modes or functions", (modes, post_transform, aggregate_function), "numbers of the standard")
     if any(not 0 <= t < n_targets for t in leaf_targetids):
         raise b.invalid("leaf_targetids", max(leaf_targetids), f"0 to {n_targets - 1}")
-    sets = iter(_sets(b, modes, membership_values))
-    nodes: dict[Key, Branch | Leaf] = {}
-    for i, (mode, feature, split, tracks, true, true_leaf, false, false_leaf) in enumerate(
-        zip(modes, *lists, strict=True)
-    ):
-        members = next(sets) if MODES[mode] == "BRANCH_MEMBER" else ()
-        ways = (bool(true_leaf), true), (bool(false_leaf), false)
-        nodes[False, i] = Branch(MODES[mode], feature, split, bool(tracks), *ways, members)
-    for i, (target, weight) in enumerate(zip(leaf_targetids, leaf_weights.reshape(-1).tolist(), strict=True)):
-        nodes[True, i] = Leaf([(target, weight)])
     data = as_float(b, x)
+    nodes = _nodes(modes, lists, _sets(b, modes, membership_values))
+    nodes.update(((True, i), Leaf([entry])) for i, entry in enumerate(zip(leaf_targetids, weights, strict=True)))
     forest = Forest(nodes, data.type.dtype)
     for root in tree_roots:
         node = nodes.get((False, root))
         alone = isinstance(node, Branch) and node.true == node.false and node.true[0]
         forest.add_tree(node.true if alone and isinstance(node, Branch) else (False, root))
-    made = post_transformed(
-        b, _summed(b, data, forest, n_targets, AGGREGATES[aggregate_function], None), TRANSFORMS[post_transform]
-    )
-    return b(Cast(x.type.dtype), made)
+    made = _summed(b, data, forest, n_targets, AGGREGATES[aggregate_function], None)
+    return b(Cast(x.type.dtype), post_transformed(b, made, TRANSFORMS[post_transform]))
+
+
+def _nodes(modes: Sequence[int], lists: Sequence[Any], sets: Sequence[Floats]) -> dict[Key, Branch | Leaf]:
+    """Inner nodes by (False, number); leaves are (True, number)."""
+    left = iter(sets)
+    nodes: dict[Key, Branch | Leaf] = {}
+    rows = zip(modes, *lists, strict=True)
+    for i, (mode, feature, split, tracks, true, true_leaf, false, false_leaf) in enumerate(rows):
+        members = next(left) if MODES[mode] == "BRANCH_MEMBER" else ()
+        ways = (bool(true_leaf), true), (bool(false_leaf), false)
+        nodes[False, i] = Branch(MODES[mode], feature, split, bool(tracks), *ways, members)
+    return nodes
