@@ -11,12 +11,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import itertools
 import os
 import sys
 import tempfile
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -87,12 +88,50 @@ class Word(Late):
         return word(self.name)
 
 
+class Source:
+    """Generated text that defines function ``name``; a process whose kernels are all cached never parses it.
+
+    scope: what the text may name.
+    """
+
+    def __init__(self, text: str, name: str, scope: dict[str, Any]) -> None:
+        self.text, self.name, self.scope = text, name, scope
+
+    def key(self) -> Iterator[bytes]:
+        """Everything the code depends on; more than it needs where it does not use all of its scope."""
+        yield self.text.encode()
+        for name in sorted(self.scope):
+            yield name.encode()
+            yield from _value_key(self.scope[name], set())
+
+    def define(self) -> Any:
+        """Execute the text; its lines stay visible to error messages."""
+        import linecache
+
+        filename = f"<bolt_numba {self.name} {hashlib.sha256(self.text.encode()).hexdigest()[:12]}>"
+        linecache.cache[filename] = (len(self.text), None, self.text.splitlines(keepends=True), filename)
+        scope = {**self.scope, "__name__": "bolt_numba.generated"}
+        exec(compile(self.text, filename, "exec"), scope)
+        return scope[self.name]
+
+
 class Inline(Late):
     """A helper function that kernels call; it is inlined."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function.__name__)
-        self.function = function
+    def __init__(self, given: Callable[..., Any] | Source) -> None:
+        super().__init__(given.name if isinstance(given, Source) else given.__name__)
+        self._given = given
+
+    @functools.cached_property
+    def function(self) -> Callable[..., Any]:
+        """The Python function."""
+        made: Callable[..., Any] = self._given.define() if isinstance(self._given, Source) else self._given
+        return made
+
+    @functools.cached_property
+    def digest(self) -> bytes:
+        """Names the helper's code: most helpers are in many kernels."""
+        return _digest_of(self._given.key() if isinstance(self._given, Source) else _function_key(self._given, set()))
 
     def _make(self) -> Any:
         from bolt_numba.kernels.compiler import helper_type
@@ -100,7 +139,7 @@ class Inline(Late):
         return helper_type(self)
 
     def key(self, seen: set[int]) -> Iterator[bytes]:
-        yield from _function_key(self.function, seen)
+        yield self.digest
 
 
 def inline(function: Callable[..., Any]) -> Any:
@@ -118,8 +157,8 @@ class Native:
     fields: name and kind of each parameter.
     """
 
-    def __init__(self, body: Body, name: str, fields: dict[str, Field], fastmath: frozenset[str]) -> None:
-        self.body, self.name, self.fields, self.fastmath = body, name, fields, fastmath
+    def __init__(self, body: Body | Source, name: str, fields: dict[str, Field], fastmath: frozenset[str]) -> None:
+        self._given, self.name, self.fields, self.fastmath = body, name, fields, fastmath
         self.params = np.dtype([(k, f.dtype) for k, f in fields.items()] or [("unused", "i8")], align=True)
         self._address = 0
         self._call: Any = None
@@ -128,12 +167,17 @@ class Native:
         return f"Native({self.name})"
 
     @functools.cached_property
+    def body(self) -> Body:
+        """The Python function."""
+        body: Body = self._given.define() if isinstance(self._given, Source) else self._given
+        return body
+
+    @functools.cached_property
     def digest(self) -> str:
         """Names the machine code: equal digests, equal code."""
-        state = hashlib.sha256(repr((self.name, self.params, sorted(self.fastmath))).encode())
-        for part in _function_key(self.body, set()):
-            state.update(len(part).to_bytes(4, "little") + part)
-        return state.hexdigest()[:24]
+        head = repr((self.name, self.params, sorted(self.fastmath))).encode()
+        code = self._given.key() if isinstance(self._given, Source) else _function_key(self._given, set())
+        return _digest_of(itertools.chain((head,), code)).hex()[:24]
 
     @property
     def symbol(self) -> str:
@@ -194,37 +238,24 @@ def native_source(
     scope: what the text may name: helpers, words of the language, int and float constants.  The same text with the
     same scope gives the same kernel.
     """
-    flags = FASTMATH if fastmath is None else frozenset(fastmath)
-    state = hashlib.sha256(repr((text, name, list(fields.items()), sorted(flags))).encode())
-    for key in sorted(scope):
-        state.update(key.encode())
-        for part in _value_key(scope[key], set()):
-            state.update(len(part).to_bytes(4, "little") + part)
-    digest = state.hexdigest()
+    made = Native(Source(text, name, scope), name, dict(fields), FASTMATH if fastmath is None else frozenset(fastmath))
     with _lock:
-        if digest not in _sources:
-            body = _define(text, name, digest, dict(scope))
-            _sources[digest] = Native(body, name, dict(fields), flags)
-        return _sources[digest]
+        return _sources.setdefault(made.digest, made)
 
 
 def inline_source(text: str, name: str, **scope: Any) -> Inline:
     """Make a helper of generated source that defines function ``name``; see `native_source`."""
-    return Inline(_define(text, name, hashlib.sha256(text.encode()).hexdigest(), dict(scope)))
-
-
-def _define(text: str, name: str, digest: str, scope: dict[str, Any]) -> Any:
-    """Execute generated source; its lines stay visible to error messages."""
-    import linecache
-
-    filename = f"<bolt_numba {name} {digest[:12]}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    scope["__name__"] = "bolt_numba.generated"
-    exec(compile(text, filename, "exec"), scope)
-    return scope[name]
+    return Inline(Source(text, name, scope))
 
 
 # ---------------------------------------------------------------------------------------------------------------- keys
+
+
+def _digest_of(parts: Iterable[bytes]) -> bytes:
+    state = hashlib.sha256()
+    for part in parts:
+        state.update(len(part).to_bytes(4, "little") + part)
+    return state.digest()
 
 
 def _function_key(function: Any, seen: set[int]) -> Iterator[bytes]:
@@ -404,7 +435,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_lock)
 
 __all__ = [
-    "F32", "F64", "FASTMATH", "I32", "I64", "PTR", "Field", "Inline", "Late", "Native", "Word", "cache_dir",
+    "F32", "F64", "FASTMATH", "I32", "I64", "PTR", "Field", "Inline", "Late", "Native", "Source", "Word", "cache_dir",
     "cache_entries", "cache_root", "clear_cache", "inline", "inline_source", "native",
     "native_source", "on_compile",
 ]  # fmt: skip

@@ -3,9 +3,9 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-import ast
 import functools
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -81,8 +81,7 @@ def _meaning(name: str) -> Any:
 @functools.lru_cache(maxsize=256)
 def scope_of(text: str) -> dict[str, Any]:
     """What the names in generated text stand for."""
-    names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
-    found = {name: _meaning(name) for name in sorted(names)}
+    found = {name: _meaning(name) for name in sorted(set(re.findall(r"[A-Za-z_]\w*", text)))}
     return {name: value for name, value in found.items() if value is not None}
 
 
