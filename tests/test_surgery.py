@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,14 +13,12 @@ from hypothesis import given
 
 import bolt_numba as bn
 from bolt_numba import surgery
-from bolt_numba.cli import app
 from bolt_numba.converters.onnx.read import read_model
 from bolt_numba.errors import BoltError, ShapeError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.spec import verify
-from bolt_numba.ir.store import load_bolt
 from bolt_numba.passes import portable
 from bolt_numba.passes.rewrite import Trace
 from bolt_numba.types import F32, I8, I64, U8, Sym
@@ -444,76 +441,3 @@ def test_invalid_models_stay_errors() -> None:
     )
     with pytest.raises(bn.InvalidModelError):
         surgery.unsupported(broken.SerializeToString())
-
-
-# --- command line ----------------------------------------------------------------------------------------------------
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    def run(*args: object) -> Done:
-        return Done(app.run([str(a) for a in args]), *capsys.readouterr())
-
-    return run
-
-
-Call = Callable[..., Done]
-
-
-def test_convert(call: Call, tmp_path: Path) -> None:
-    target = tmp_path / "d.onnx"
-    done = call("convert", DIGITS, "-o", target, "--simplify", "--shapes", "image=2,1,8,8", "--opset", 15, "--json")
-    assert done.code == 0, done.err
-    assert json.loads(done.out)["nodes_before"] == 10
-    model = onnx.load(target)
-    assert [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim] == [2, 1, 8, 8]
-    assert model.opset_import[0].version == 15
-    x = whole(2, 1, 8, 8)
-    np.testing.assert_allclose(np.asarray(bn.compile(target)(x)), np.asarray(bn.compile(DIGITS)(x)), atol=1e-6)
-
-
-def test_convert_cuts(call: Call, tmp_path: Path) -> None:
-    target = tmp_path / "d.bolt"
-    assert call("convert", DIGITS, "-o", target, "--extract", "relu1:pool,logits").code == 0
-    assert names(load_bolt(target)) == (["relu1"], ["pool", "logits"])
-    assert call("convert", DIGITS, "-o", target, "--extract", ":pool", "--outputs", "pool,relu1").code == 0
-    assert names(load_bolt(target)) == (["image"], ["pool", "relu1"])
-    assert "3 nodes (of 10)" in call("convert", DIGITS, "-o", target, "--extract", "relu1:pool").out
-    done = call("convert", DIGITS, "-o", target, "--extract", "relux:pol")
-    assert done.code == 1
-    assert "got 'relux', wanted 'relu" in done.err
-    assert "got 'pol', wanted 'pool'" in done.err
-
-
-@pytest.mark.parametrize("args", [["--extract", "pool"], ["-o", "d.txt"], ["--shapes", "image"], ["--opset", "x"]])
-def test_wrong_usage(call: Call, tmp_path: Path, args: list[str]) -> None:
-    assert call("convert", DIGITS, "-o", tmp_path / "d.onnx", *args).code == 2
-
-
-def test_names_with_colons_and_commas(call: Call, tmp_path: Path) -> None:
-    graph = graph_of(lambda b, x: b(o("Neg"), b(o("Relu"), x, name="a:0,1"), name="b:0"), {"x": (2,)})
-    bn.save(graph, tmp_path / "g.bolt")
-    target = tmp_path / "h.bolt"
-    assert call("convert", tmp_path / "g.bolt", "-o", target, "--extract", "a:0,1:out0").code == 0
-    assert names(load_bolt(target)) == (["a:0,1"], ["out0"])
-    assert call("convert", tmp_path / "g.bolt", "-o", target, "--outputs", "a:0,1").code == 0
-    assert names(load_bolt(target)) == (["x"], ["a:0,1"])
-
-
-def test_inspect_unsupported(call: Call, tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    onnx.save(onnx.parser.parse_model(MIXED), path)
-    done = call("inspect", path, "--unsupported", "--json")
-    assert done.code == 1
-    facts = json.loads(done.out)
-    assert not facts["supported"]
-    text = call("inspect", path, "--unsupported").out
-    assert all(item in text for item in facts["unsupported"])
-    fine = call("inspect", DIGITS, "--unsupported")
-    assert (fine.code, fine.out) == (0, f"{DIGITS}: nothing unsupported\n")
