@@ -53,7 +53,7 @@ class OnnxRuntimeEngine:
         self.session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
     def run(self, feeds: Feeds) -> Sequence[Array]:
-        return [np.asarray(a) for a in self.session.run(None, dict(feeds))]
+        return [a if isinstance(a, (list, dict)) else np.asarray(a) for a in self.session.run(None, dict(feeds))]
 
 
 class OpenVinoEngine:

@@ -169,8 +169,34 @@ def verify(
     return VerifyReport(checks + finals, against, rtol, atol)
 
 
-def compare(name: str, kind: str, got: Array, wanted: Array, rtol: float, atol: float) -> TensorCheck:
+def _leaves(value: Any) -> Iterator[Array]:
+    """Arrays inside a sequence or map, with the keys of maps."""
+    if isinstance(value, (list, tuple)):
+        for element in value:
+            yield from _leaves(element)
+    elif isinstance(value, dict):
+        yield np.array(list(value), object)
+        yield np.array(list(value.values()))
+    elif value is not None:
+        yield np.asarray(value)
+
+
+def compare_nested(name: str, kind: str, got: Any, wanted: Any, rtol: float, atol: float) -> TensorCheck:
+    """A sequence, map or optional against the wanted one: the worst of what is inside."""
+    pairs = list(_leaves(got)), list(_leaves(wanted))
+    if len(pairs[0]) != len(pairs[1]):
+        note = f"got {len(pairs[0])} tensors, wanted {len(pairs[1])}"
+        return TensorCheck(name, kind, False, "nested", (len(pairs[0]),), np.inf, np.inf, note)
+    checks = [compare(name, kind, np.asarray(a, b.dtype), b, rtol, atol) for a, b in zip(*pairs, strict=True)]
+    bad = [c for c in checks if not c.ok]
+    worst = max((c.max_abs for c in checks), default=0.0), max((c.max_rel for c in checks), default=0.0)
+    return TensorCheck(name, kind, not bad, "nested", (len(checks),), *worst, bad[0].note if bad else "")
+
+
+def compare(name: str, kind: str, got: Any, wanted: Any, rtol: float, atol: float) -> TensorCheck:
     """One tensor against the wanted one."""
+    if not (isinstance(got, np.ndarray) and isinstance(wanted, np.ndarray)):
+        return compare_nested(name, kind, got, wanted, rtol, atol)
     facts = (name, kind)
     what = (dtype_name(got.dtype), got.shape)
     if got.shape != wanted.shape or got.dtype != wanted.dtype:

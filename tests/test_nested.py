@@ -37,6 +37,7 @@ from bolt_numba.ops.sequence import (
     SplitToSequence,
 )
 from bolt_numba.types import F32, I64, STRING, Array, Sym, TensorType, map_of, optional_of, sequence_of
+from bolt_numba.verification import compare
 
 N = TensorType(F32, (Sym("n"), 2))
 FEW = settings(max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
@@ -226,6 +227,21 @@ def test_a_loop_that_carries_a_sequence_of_growing_tensors() -> None:
         ys, joined = session(np.array(trips), np.array([1, 2], np.float32))
         assert [len(y) for y in ys] == [2 * 2**i for i in range(trips + 1)]
         same(joined, np.concatenate(list(ys)))
+
+
+def test_verify_looks_into_sequences() -> None:
+    model = onnx.parser.parse_model(LOOP).SerializeToString()
+    feeds = {"trips": np.array(2), "x": np.array([1, 2], np.float32)}
+    for against in ("onnxruntime", "reference"):
+        report = bn.verify(model, against=against, feeds=feeds, threads=1)
+        assert report.ok, report
+        assert {c.name: c.dtype for c in report.checks if c.kind == "output"} == {"ys": "nested", "all": "f32"}
+    a, b = np.zeros(2, np.float32), np.ones(2, np.float32)
+    assert not compare("s", "output", [a, a], [a, b], 1e-3, 1e-4).ok
+    assert compare("s", "output", [a, a], [a], 1e-3, 1e-4).note == "got 2 tensors, wanted 1"
+    assert compare("m", "output", [{1: 0.5}], [{1: 0.5}], 1e-3, 1e-4).ok
+    assert not compare("m", "output", [{1: 0.5}], [{2: 0.5}], 1e-3, 1e-4).ok
+    assert not compare("o", "output", None, a, 1e-3, 1e-4).ok
 
 
 CHOICE = """<ir_version: 8, opset_import: ["": 17]> g (bool c, float[n] x) => (seq(float[k]) y) {

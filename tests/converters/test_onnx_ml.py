@@ -201,6 +201,8 @@ def test_random_trees(seed: int, depth: int) -> None:
     x[rng.random(x.shape) < 0.1] = np.nan
     (got,) = bn.compile(model("TreeEnsemble", [x], version=5, **tree).SerializeToString(), threads=1)(x)
     np.testing.assert_array_equal(got, [walked(tree, row) for row in x])
+    if "membership_values" not in tree:
+        check("TreeEnsemble", x, version=5, **tree)
 
 
 def walked(tree: dict[str, Any], row: Array) -> list[float]:
