@@ -52,7 +52,7 @@ class OnnxRuntimeEngine:
         source = model if isinstance(model, bytes) else os.fspath(model)
         self.session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
-    def run(self, feeds: Feeds) -> Sequence[Array]:
+    def run(self, feeds: Feeds) -> Sequence[Any]:
         return [a if isinstance(a, (list, dict)) else np.asarray(a) for a in self.session.run(None, dict(feeds))]
 
 
