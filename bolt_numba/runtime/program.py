@@ -21,7 +21,6 @@ from bolt_numba.runtime.memory import MemoryPlan
 from bolt_numba.runtime.slots import CONST, INPUT, Job, Slot
 from bolt_numba.types import Array
 
-PARALLEL, BARRIER = 1, 2
 _RECORD_ALIGN = 64
 
 
@@ -181,7 +180,7 @@ def build_program(jobs: Sequence[Job], memory: MemoryPlan, threads: int) -> Prog
         image=data,
         kernels=np.array(kernels, np.int64),
         record_offsets=np.array(offsets, np.int64),
-        flags=_flags(parallel, segments),
+        flags=np.array(parallel, np.int64),
         segments=segments,
         arena_nbytes=memory.nbytes,
         arena_places=arena[:, 0],
@@ -191,16 +190,6 @@ def build_program(jobs: Sequence[Job], memory: MemoryPlan, threads: int) -> Prog
         step_jobs=step_jobs,
         step_names=names,
     )
-
-
-def _flags(parallel: Sequence[bool], segments: Sequence[Segment]) -> Array:
-    """A barrier is needed after a parallel step, and after a serial one that a parallel one follows."""
-    flags = np.zeros(len(parallel), np.int64)
-    for segment in segments:
-        for s in range(segment.first, segment.last):
-            following = s + 1 < segment.last and parallel[s + 1]
-            flags[s] = (PARALLEL if parallel[s] else 0) | (BARRIER if parallel[s] or following else 0)
-    return flags
 
 
 def aligned_empty(nbytes: int) -> Array:
@@ -219,7 +208,6 @@ def run_record(context: Context, first: int, last: int) -> Array:
     record["flags"] = program.flags.ctypes.data + 8 * first
     record["ticks"] = context.ticks.ctypes.data + 8 * first
     record["steps"] = last - first
-    record["own"] = record.ctypes.data
     return record
 
 

@@ -31,8 +31,9 @@ class _Team:
         self.semaphores = np.zeros(_LINE * size, np.int64)
         self.record = np.zeros((), team_run.params)
         base = self.control.ctypes.data
-        for word, name in enumerate(("generation", "job", "done", "sync", "asleep")):
+        for word, name in enumerate(("claim", "job", "finished", "asleep")):
             self.record[name] = base + 8 * _LINE * (2 * word)
+        self.control[0] = size  # no share is left to take
         self.record["semaphores"] = self.semaphores.ctypes.data
         self.record["spins"] = SPINS
         libc = ctypes.CDLL(None)

@@ -9,6 +9,7 @@ from bolt_numba.kernels.cpu.lang import (
     I64,
     PTR,
     atomic_add,
+    atomic_compare_exchange,
     atomic_load,
     atomic_store,
     call_kernel,
@@ -27,106 +28,110 @@ from bolt_numba.kernels.cpu.lang import (
 
 SPINS = 2000
 """Pauses that a worker waits for the next run before it sleeps: about 50 us on current x86."""
-BARRIER_SPINS = 20000
-"""Pauses at a barrier before the thread offers its processor to others (they may be what it waits for)."""
+WAIT_SPINS = 4000
+"""Pauses that the caller waits for others' shares before it offers its processor (they may need it)."""
 
 
 @inline
-def barrier(sync: int, nthreads: int) -> None:
-    """Wait for all threads.  sync: address of two cache lines, arrivals and generation."""
-    generation = atomic_load(sync + 64)
-    if atomic_add(sync, 1) == nthreads - 1:
-        atomic_store(sync, 0)
-        atomic_store(sync + 64, generation + 1)
-    else:
-        spins = 0
-        while atomic_load(sync + 64) == generation:
-            spins += 1
-            if spins < BARRIER_SPINS:
-                spin_pause()
-            else:
-                sched_yield()
+def offer(claim: int, job: int, finished: int, kernel: int, params: int, nthreads: int) -> None:
+    """Offer one kernel to whoever of the team is awake.
+
+    claim: epoch * 65536 + the next share that nobody has taken.  A share belongs to the thread that counts it up; the
+    caller takes all that others leave, so it never waits for a thread that has not begun (its processor may be busy
+    with something else), and a lost wake-up costs time only.
+    """
+    atomic_store(job, kernel)
+    atomic_store(job + 8, params)
+    atomic_store(finished, 0)
+    # All shares of the epoch before are taken: adding this begins the next epoch at share 0.
+    atomic_add(claim, 65536 - nthreads)
 
 
 @inline
-def run_share(call: int, sync: int, tid: int, nthreads: int) -> None:
-    """Run this thread's share of the steps of the `run_steps` record at ``call``.
-
-    flags: 1 every thread calls the kernel, else only thread 0 as if alone; 2 a barrier follows.
-    """
-    kernels, params, flags = load_i64(call), load_i64(call + 8), load_i64(call + 16)
-    ticks, steps, timed = load_i64(call + 24), load_i64(call + 32), load_i64(call + 40)
-    if timed and tid == 0:
-        store_i64(ticks, cycles())
-    for s in range(steps):
-        flag = load_i64(flags + 8 * s)
-        if flag & 1 and nthreads > 1:
-            call_kernel(load_i64(kernels + 8 * s), load_i64(params + 8 * s), tid, nthreads)
-        elif tid == 0:
-            call_kernel(load_i64(kernels + 8 * s), load_i64(params + 8 * s), 0, 1)
-        if flag & 2 and nthreads > 1:
-            barrier(sync, nthreads)
-        if timed and tid == 0:
-            store_i64(ticks + 8 * (s + 1), cycles())
+def take_shares(claim: int, job: int, finished: int, nthreads: int) -> bool:
+    """Take and run shares while there are any; whether there was one."""
+    found = False
+    ticket = atomic_load(claim)
+    while (ticket & 65535) < nthreads:
+        if atomic_compare_exchange(claim, ticket, ticket + 1):
+            # The epoch cannot end before this share does, so the job is the ticket's.
+            call_kernel(atomic_load(job), atomic_load(job + 8), ticket & 65535, nthreads)
+            atomic_add(finished, 1)
+            found = True
+        ticket = atomic_load(claim)
+    return found
 
 
-@native(kernels=PTR, params=PTR, flags=PTR, ticks=PTR, steps=I64, timed=I64, own=PTR)
-def run_steps(p, tid, nthreads):  # type: ignore[no-untyped-def]
-    """Run a program on the calling thread alone.
-
-    kernels, params, flags: i64 arrays, one entry a step; ticks: steps + 1 cycle counts, written when ``timed``;
-    own: address of this very record.
-    """
-    run_share(p.own, 0, 0, 1)
-
-
-@native(generation=PTR, job=PTR, done=PTR, sync=PTR, asleep=PTR, semaphores=PTR, spins=I64, call=PTR)
-def team_run(p, tid, nthreads):  # type: ignore[no-untyped-def]
-    """Run the `run_steps` record at ``call`` with the workers of the team; returns when all have finished.
-
-    generation, job, done, sync, asleep: addresses of counters, a cache line each (sync: two; asleep: one a worker);
-    semaphores: 64 bytes a worker.
-    """
-    atomic_store(p.job, p.call)
-    atomic_store(p.done, 0)
-    # The locked add is also the fence between publishing the job and looking who sleeps.
-    atomic_add(p.generation, 1)
-    for worker in range(1, nthreads):
-        if atomic_load(p.asleep + 64 * worker) == 1:
-            sem_post(p.semaphores + 64 * worker)
-    run_share(p.call, p.sync, 0, nthreads)
+@inline
+def wait_until(address: int, value: int) -> None:
     spins = 0
-    while atomic_load(p.done) != nthreads - 1:
+    while atomic_load(address) != value:
         spins += 1
-        if spins < BARRIER_SPINS:
+        if spins < WAIT_SPINS:
             spin_pause()
         else:
             sched_yield()
 
 
-@native(generation=PTR, job=PTR, done=PTR, sync=PTR, asleep=PTR, semaphores=PTR, spins=I64, call=PTR)
-def team_worker(p, tid, nthreads):  # type: ignore[no-untyped-def]
-    """Take part in every run of the team, for ever.
+@native(kernels=PTR, params=PTR, flags=PTR, ticks=PTR, steps=I64, timed=I64)
+def run_steps(p, tid, nthreads):  # type: ignore[no-untyped-def]
+    """Run a program on the calling thread alone.
 
-    A wake-up may come late or twice: the generation alone says whether there is work.
+    kernels, params, flags: i64 arrays, one entry a step; ticks: steps + 1 cycle counts, written when ``timed``.
     """
-    seen = 0
+    if p.timed:
+        store_i64(p.ticks, cycles())
+    for s in range(p.steps):
+        call_kernel(load_i64(p.kernels + 8 * s), load_i64(p.params + 8 * s), 0, 1)
+        if p.timed:
+            store_i64(p.ticks + 8 * (s + 1), cycles())
+
+
+@native(claim=PTR, job=PTR, finished=PTR, asleep=PTR, semaphores=PTR, spins=I64, call=PTR)
+def team_run(p, tid, nthreads):  # type: ignore[no-untyped-def]
+    """Run the `run_steps` record at ``call``, sharing the steps whose flag is 1 with the team.
+
+    claim, job, finished, asleep: addresses of counters, a cache line each (asleep: one a worker); semaphores: 64 bytes
+    a worker.
+    """
+    call = p.call
+    kernels, params, flags = load_i64(call), load_i64(call + 8), load_i64(call + 16)
+    ticks, steps, timed = load_i64(call + 24), load_i64(call + 32), load_i64(call + 40)
+    if timed:
+        store_i64(ticks, cycles())
+    for s in range(steps):
+        kernel, arguments = load_i64(kernels + 8 * s), load_i64(params + 8 * s)
+        if load_i64(flags + 8 * s) != 0:
+            offer(p.claim, p.job, p.finished, kernel, arguments, nthreads)
+            for worker in range(1, nthreads):
+                if atomic_load(p.asleep + 64 * worker) == 1:
+                    sem_post(p.semaphores + 64 * worker)
+            take_shares(p.claim, p.job, p.finished, nthreads)
+            wait_until(p.finished, nthreads)
+        else:
+            call_kernel(kernel, arguments, 0, 1)
+        if timed:
+            store_i64(ticks + 8 * (s + 1), cycles())
+
+
+@native(claim=PTR, job=PTR, finished=PTR, asleep=PTR, semaphores=PTR, spins=I64, call=PTR)
+def team_worker(p, tid, nthreads):  # type: ignore[no-untyped-def]
+    """Take shares of whatever the team runs, for ever; sleep when there has been nothing for ``spins`` pauses."""
     asleep = p.asleep + 64 * tid
+    spins = 0
     while True:
-        spins = 0
-        while atomic_load(p.generation) == seen:
+        if take_shares(p.claim, p.job, p.finished, nthreads):
+            spins = 0
+        elif spins < p.spins:
             spins += 1
-            if spins < p.spins:
-                spin_pause()
-            else:
-                # The locked add is the fence between saying "asleep" and looking once more.
-                atomic_add(asleep, 1)
-                if atomic_load(p.generation) == seen:
-                    sem_wait(p.semaphores + 64 * tid)
-                atomic_store(asleep, 0)
-        seen += 1
-        run_share(atomic_load(p.job), p.sync, tid, nthreads)
-        atomic_add(p.done, 1)
+            spin_pause()
+        else:
+            # The locked add is the fence between saying "asleep" and looking once more.
+            atomic_add(asleep, 1)
+            if (atomic_load(p.claim) & 65535) >= nthreads:
+                sem_wait(p.semaphores + 64 * tid)
+            atomic_store(asleep, 0)
+            spins = 0
 
 
 @native(x=PTR, y=PTR, rows=I64, nbytes=I64, x_pitch=I64, y_pitch=I64, itemsize=I64)
