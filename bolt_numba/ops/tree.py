@@ -77,6 +77,9 @@ class TreeEnsemble(Op):
         weights: Array,
         base: Array | None = None,
     ) -> Array:
+        arrays = (feature, threshold, child, missing, leaf, roots, starts, targets, weights)
+        if not is_sound(x.shape[1], arrays, self.n_targets):
+            raise self.fail("nodes", f"{len(feature)} that lead outside", "children, leaves and entries that are there")
         at = np.broadcast_to(roots, (len(x), len(roots))).astype(np.int64)
         rows = np.arange(len(x))[:, None]
         for _ in range(len(feature)):
