@@ -1,4 +1,4 @@
-"""MaxPool and AveragePool over channels-last f32: vectors run over the channels, windows are cut at the borders.
+"""MaxPool, AveragePool and LpPool over channels-last f32: vectors of channels, windows cut at the borders.
 
 One kernel for 1 to 3 spatial axes; missing ones have length 1.  Where a window starts and how many of its taps lie
 inside the input comes from small tables per axis, so strides, dilations, pads and ceil mode cost nothing.
@@ -15,18 +15,21 @@ import numpy as np
 from bolt_numba.kernels.cpu.lang import (
     BYTES,
     LANES,
+    fma,
     load_i64,
     splat,
     split,
+    vabs,
     vload,
     vload_n,
     vmax,
+    vsqrt,
     vstore,
     vstore_n,
 )
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
-from bolt_numba.ops.pool import AveragePool, MaxPool
+from bolt_numba.ops.pool import AveragePool, LpPool, MaxPool
 from bolt_numba.types import F32, Array, TensorType
 
 PARALLEL_LOADS = 1 << 18
@@ -64,6 +67,31 @@ def join_mean(a: Any, b: Any) -> Any:
 @inline
 def finish_mean(a: Any, count: int) -> Any:
     return a / splat(np.float32(count))
+
+
+@inline
+def start_norm(count: int) -> Any:
+    return splat(np.float32(0))
+
+
+@inline
+def join_l1(a: Any, b: Any) -> Any:
+    return a + vabs(b)
+
+
+@inline
+def finish_l1(a: Any, count: int) -> Any:
+    return a
+
+
+@inline
+def join_l2(a: Any, b: Any) -> Any:
+    return fma(b, b, a)
+
+
+@inline
+def finish_l2(a: Any, count: int) -> Any:
+    return vsqrt(a)
 
 
 def _windows(start: Any, join: Any, finish: Any) -> tuple[Any, Any]:
@@ -147,6 +175,11 @@ def _pool(name: str, start: Any, join: Any, finish: Any) -> Native:
 
 max_pool_f32 = _pool("max_pool_f32", start_max, join_max, finish_max)
 average_pool_f32 = _pool("average_pool_f32", start_mean, join_mean, finish_mean)
+LP_POOLS = {
+    1: _pool("l1_pool_f32", start_norm, join_l1, finish_l1),
+    2: _pool("l2_pool_f32", start_norm, join_l2, finish_l2),
+}
+"""Kernels of LpPool by its p."""
 
 
 def _table(size: int, out: int, kernel_size: int, stride: int, dilation: int, pads: tuple[int, int], all_count: bool,
@@ -222,3 +255,11 @@ def average_pool(op: AveragePool, ins: Types, outs: Sequence[TensorType], contex
     x = ins[0]
     assert x is not None
     return _step(op, average_pool_f32, x, outs[0])
+
+
+@kernel(LpPool, accepts=lambda op, ins: op.p in LP_POOLS and _accepts(op, ins))
+def lp_pool(op: LpPool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Channels-last f32, 1 to 3 spatial axes, p of 1 or 2."""
+    x = ins[0]
+    assert x is not None
+    return _step(op, LP_POOLS[op.p], x, outs[0])
