@@ -22,6 +22,7 @@ from bolt_numba.kernels.cpu.sweep import (
     COPIED,
     EDGE,
     INSIDE,
+    MR,
     PATCHED,
     choose_share,
     choose_span,
@@ -178,7 +179,7 @@ def choose_kind(g: Geometry, channels: int, cg: int, kg: int, span: int, stride:
         return INSIDE, 0
     extent = pack_stride(4 * (channels * int(g.run[-1]) + length + LANES))
     apart = channels * int(np.diff(g.run).min(initial=length)) >= length  # else copied runs would overlap
-    if g.merged and apart and cg < THIN and span * extent <= PATCH_BYTES:
+    if g.merged and apart and cg < THIN and (span + MR) * extent <= PATCH_BYTES:
         return PATCHED, extent
     return EDGE, 0
 

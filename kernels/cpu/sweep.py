@@ -199,7 +199,7 @@ def place_tile(p, a, first, mr, kind, rows, shifts, packed):
     """Write where the tile's rows of A are, as addresses, and copy those that cannot be read in place.
 
     first: the tile's first row.  rows: its place in the table of addresses; that of `EDGE` tiles has an entry for each
-    tap, ``8 * span`` bytes apart.
+    tap, ``8 * (span + MR)`` bytes apart.
     """
     table, lda, m = p.table + 4 * first, 4 * p.lda, p.m
     if kind == INSIDE and p.table == 0:
@@ -209,7 +209,7 @@ def place_tile(p, a, first, mr, kind, rows, shifts, packed):
         for r in range(mr):
             store_i64(rows + 8 * r, a + lda * load_i32(table + 4 * r))
     elif kind == EDGE:
-        zeros, run_step = p.zeros, 8 * p.span
+        zeros, run_step = p.zeros, 8 * (p.span + MR)
         for r in range(mr):
             for t in range(p.taps):
                 pixel = load_i32(table + 4 * (m * t + r))
@@ -223,10 +223,10 @@ def place_tile(p, a, first, mr, kind, rows, shifts, packed):
 @inline
 def place_rows(p, tid, a, i0, count):
     """Cut the A rows i0…i0+count-1 into tiles and place them in the thread's workspace; the number of tiles."""
-    edges, span, outside = p.edges, p.span, p.kind
+    edges, room, outside = p.edges, 8 * (p.span + MR), p.kind
     tiles = p.scratch + p.scratch_step * tid
-    rows = tiles + 8 * span
-    shifts = rows + 8 * span * p.taps + 8
+    rows = tiles + room
+    shifts = rows + room * p.taps + 8
     packed = shifts + 8 * p.runs
     i, found = 0, 0
     while i < count:
@@ -259,14 +259,16 @@ def sweep(p, tid, nthreads):
     are `INSIDE` then.  zeros: ``depth`` zeros, what a tap of an `EDGE` tile reads outside.
     scratch: ``scratch_step`` bytes a thread: a word a tile (height, and kind above bit 32), addresses of rows (`EDGE`:
     for each tap), 0 and the bytes to each run inside, copied rows, ``pack_ld`` bytes apart; see `scratch_bytes`.
-    span: rows that meet a panel of B while it is in cache.  share: what threads divide: 0 rows, 1 panels, 2 blocks.
+    span: rows that meet a panel of B while it is in cache, the last time up to ``MR - 1`` more.
+    share: what threads divide: 0 rows, 1 panels, 2 blocks.
     act: machine function ``f(address, columns + (rows << 32), bytes between rows)`` applied to finished tiles, or 0.
     """
     ldc, ldr, m, n, k, span, share = 4 * p.ldc, 4 * p.ldr, p.m, p.n, p.k, p.span, p.share
     offsets, lo, hi, act = p.offsets, p.lo, p.hi, p.act
     words = p.scratch + p.scratch_step * tid
-    rows = words + 8 * span
-    shifts = rows + 8 * span * p.taps
+    room = 8 * (span + MR)
+    rows = words + room
+    shifts = rows + room * p.taps
     store_i64(shifts, 0)
     for q in range(p.runs):
         store_i64(shifts + 8 + 8 * q, 4 * p.lda * load_i64(p.run_rows + 8 * q))
@@ -281,8 +283,10 @@ def sweep(p, tid, nthreads):
         c_row, c_col = load_i64(entry + 32), load_i64(entry + 40)
         c = p.c + ldc * c_row + 4 * c_col
         res = 0 if p.res == 0 else p.res + ldr * c_row + 4 * c_col
-        for i0 in range(i_lo, i_hi, max(step, 1)):
-            tiles = place_rows(p, tid, a, i0, min(step, i_hi - i0))
+        i0 = i_lo
+        while i0 < i_hi:
+            count = step if i_hi - i0 >= step + MR else i_hi - i0
+            tiles = place_rows(p, tid, a, i0, count)
             for j in range(j_lo, j_hi):
                 col = 4 * PANEL * j
                 i, at = i0, rows
@@ -297,7 +301,7 @@ def sweep(p, tid, nthreads):
                     if kind == COPIED:
                         runs, length, shift = 1, k, shifts
                     elif kind == EDGE:
-                        runs, length, run_step, shift, shift_step = p.taps, p.depth, 8 * span, shifts, 0
+                        runs, length, run_step, shift, shift_step = p.taps, p.depth, room, shifts, 0
                     to = c + ldc * i + col
                     tile_any(
                         mr, at, run_step, shift, shift_step, runs, length, b + col * k, ahead, ahead_step, bias + col,
@@ -308,6 +312,7 @@ def sweep(p, tid, nthreads):
                     i += mr
                     at += 8 * mr
                     ahead += ahead_step * k
+            i0 += count
 
 
 B_BYTES, A_BYTES = 448 * 1024, 320 * 1024
@@ -329,7 +334,7 @@ def pack_stride(nbytes: int) -> int:
 
 def scratch_bytes(span: int, runs: int, taps: int, pack_ld: int) -> int:
     """Workspace of one thread; pack_ld: bytes between copied rows, 0 if none are copied."""
-    used = 8 * (span * (1 + taps) + 1 + runs) + span * pack_ld + BYTES
+    used = 8 * ((span + MR) * (1 + taps) + 1 + runs) + (span + MR) * pack_ld + BYTES
     return -(-used // 64) * 64
 
 
