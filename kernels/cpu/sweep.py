@@ -40,7 +40,7 @@ from bolt_numba.kernels.cpu.lang import (
     vstore,
     vstore_n,
 )  # fmt: skip
-from bolt_numba.kernels.cpu.pack import PANEL, aligned_zeros
+from bolt_numba.kernels.cpu.pack import PANEL
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, inline_source, native
 from bolt_numba.types import Array
 
@@ -358,7 +358,6 @@ __all__ = [
     "INSIDE",
     "MR",
     "PATCHED",
-    "aligned_zeros",
     "choose_share",
     "choose_span",
     "pack_stride",
