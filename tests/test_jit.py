@@ -291,7 +291,8 @@ def test_threads_may_ask_for_one_address(empty_cache: Path) -> None:
 def test_the_example_of_the_documentation_runs(tmp_path: Path) -> None:
     text = (Path(__file__).parents[1] / "docs" / "kernels.md").read_text().split("```python\n")[1].split("```")[0]
     file = tmp_path / "example.py"
-    file.write_text(text + "np.testing.assert_array_equal(result, np.where(given > 0, given, given * np.float32(0.1)))\n")
+    check = "np.testing.assert_array_equal(result, np.where(given > 0, given, given * np.float32(0.1)))\n"
+    file.write_text(text + check)
     subprocess.run([sys.executable, str(file)], timeout=120, check=True)
 
 
