@@ -11,7 +11,7 @@ import numpy as np
 
 from bolt_numba.config import default_threads
 from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
-from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.ir.graph import Graph
 from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.runtime.plan import Packs, region_of
 from bolt_numba.runtime.profile import Profile, profile_runs
@@ -257,10 +257,6 @@ class Session:
                 following = prepared.rest
             runner = following
         return rows
-
-    def value(self, name: str) -> Value | None:
-        """The value of the loaded graph with this name."""
-        return next((v for v in self.graph.values() if v.name == name), None)
 
     def close(self) -> None:
         """Drop plans and packed weights; the session may be called again and plans anew."""

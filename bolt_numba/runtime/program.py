@@ -9,7 +9,7 @@ import ctypes
 import functools
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,6 @@ class Program:
     keep: list[Any]
     step_jobs: list[int]
     """Job of each native step."""
-    step_names: list[str] = field(default_factory=list)
 
     @property
     def steps(self) -> int:
@@ -159,7 +158,6 @@ def build_program(jobs: Sequence[Job], memory: MemoryPlan, threads: int) -> Prog
     offsets: list[int] = []
     parallel: list[bool] = []
     step_jobs: list[int] = []
-    names: list[str] = []
     segments = [Segment(0, 0)]
     for number, job in enumerate(jobs):
         if job.steps is None:
@@ -171,7 +169,6 @@ def build_program(jobs: Sequence[Job], memory: MemoryPlan, threads: int) -> Prog
             kernels.append(step.kernel.address)
             parallel.append(step.parallel and threads > 1)
             step_jobs.append(number)
-            names.append(step.kernel.name)
         segments[-1].last = len(kernels)
         segments[-1].parallel |= any(parallel[segments[-1].first :])
     data = np.frombuffer(b"".join(image.records) or bytes(8), np.uint8)
@@ -188,7 +185,6 @@ def build_program(jobs: Sequence[Job], memory: MemoryPlan, threads: int) -> Prog
         patches=image.patches,
         keep=image.keep,
         step_jobs=step_jobs,
-        step_names=names,
     )
 
 
