@@ -13,7 +13,8 @@ from bolt_numba.config import default_threads
 from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.passes.pipeline import run_pipeline
-from bolt_numba.runtime.plan import Packs, region_of
+from bolt_numba.runtime.packs import Packs
+from bolt_numba.runtime.plan import region_of
 from bolt_numba.runtime.profile import Profile, profile_runs
 from bolt_numba.runtime.runner import Prepared, Runner
 from bolt_numba.runtime.threads import can_team

@@ -8,7 +8,7 @@ and the nodes after it are a new region, planned when the shapes are there.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,41 +20,13 @@ from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.kernels.registry import In, Out, Step, select
 from bolt_numba.ops.control import ControlFlow, If
 from bolt_numba.runtime.memory import MemoryPlan, plan_memory
+from bolt_numba.runtime.packs import MakerContext
 from bolt_numba.runtime.program import Program, build_program
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
-from bolt_numba.types import Array, NestedType, TensorType, only_in_python, type_of
+from bolt_numba.types import NestedType, TensorType, only_in_python, type_of
 
 SMALL = 64
 """Elements up to which an input that decides shapes is planned per value."""
-
-
-class Packs:
-    """Prepacked weights, computed once and shared by every plan of a session (`kernels.registry.Context.packed`)."""
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[int, Hashable], tuple[Array, Array]] = {}
-
-    def get(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:
-        held = self._made.get((id(array), key))
-        if held is None:
-            # The source is kept beside the result, so that its id stays taken.
-            held = self._made[(id(array), key)] = (array, pack(array))
-        return held[1]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(packed.nbytes for _, packed in self._made.values())
-
-
-class MakerContext:
-    """What kernel makers see of the session (`kernels.registry.Context`)."""
-
-    def __init__(self, threads: int, packs: Packs) -> None:
-        self.threads = threads
-        self.packs = packs
-
-    def packed(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:
-        return self.packs.get(array, key, pack)
 
 
 @dataclass(eq=False, slots=True)

@@ -14,7 +14,8 @@ from bolt_numba.ir.interpret import as_value
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.registry import result_tuple
 from bolt_numba.runtime.inplace import can_overwrite
-from bolt_numba.runtime.plan import SMALL, Cut, MakerContext, Packs, Plan, Planner, Region, region_of
+from bolt_numba.runtime.packs import MakerContext, Packs
+from bolt_numba.runtime.plan import SMALL, Cut, Plan, Planner, Region, region_of
 from bolt_numba.runtime.program import Context, pointer
 from bolt_numba.runtime.slots import INPUT, TEMP
 from bolt_numba.runtime.threads import run_native
