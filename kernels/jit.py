@@ -53,6 +53,7 @@ _lock = threading.RLock()
 _engine: Any = None
 _listeners: list[Callable[[str, bool], None]] = []
 _sources: dict[str, Native] = {}
+_asked: dict[Any, Native] = {}
 
 
 class Late:
@@ -238,9 +239,20 @@ def native_source(
     scope: what the text may name: helpers, words of the language, int and float constants.  The same text with the
     same scope gives the same kernel.
     """
-    made = Native(Source(text, name, scope), name, dict(fields), FASTMATH if fastmath is None else frozenset(fastmath))
-    with _lock:
-        return _sources.setdefault(made.digest, made)
+    freedoms = FASTMATH if fastmath is None else frozenset(fastmath)
+    # Planning asks for the same kernels again and again; a digest of all that they name takes a fifth of a millisecond.
+    asked = (text, name, tuple(fields.items()), freedoms, tuple((k, type(v), _as_key(v)) for k, v in scope.items()))
+    known = _asked.get(asked)
+    if known is None:
+        made = Native(Source(text, name, scope), name, dict(fields), freedoms)
+        with _lock:
+            known = _asked[asked] = _sources.setdefault(made.digest, made)
+    return known
+
+
+def _as_key(value: Any) -> Any:
+    """Equal only where the compiled constant is: 0.0 is not -0.0."""
+    return repr(value) if isinstance(value, float) else value
 
 
 def inline_source(text: str, name: str, **scope: Any) -> Inline:

@@ -6,11 +6,12 @@ the `Step`s that compute one node.  Everything a step needs is in its arguments;
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import Array, TensorType
@@ -109,6 +110,8 @@ class Entry:
     name: str
     inplace: tuple[int, ...] = ()
     """Inputs whose memory the output may take over (same size, read before or as it is written)."""
+    by_types: bool = False
+    """Steps follow from operator, types and small constants alone; content of large ones enters through `packed`."""
 
 
 KERNELS: dict[tuple[type[Op], str], list[Entry]] = {}
@@ -120,6 +123,25 @@ def always(op: Any, ins: Types) -> bool:
     return True
 
 
+Decision = TypeVar("Decision")
+
+
+def remember_last(decide: Callable[[Any, Types], Decision]) -> Callable[[Any, Types], Decision]:
+    """Keep the last answer about a node: several makers of one operator ask in turn, then one makes its steps."""
+    last: tuple[Any, Types | None, Any] = (None, None, None)
+
+    def remembered(op: Any, ins: Types) -> Decision:
+        nonlocal last
+        seen_op, seen_ins, answer = last
+        if seen_op is op and seen_ins is ins:
+            return answer  # type: ignore[no-any-return]
+        made = decide(op, ins)
+        last = (op, ins, made)  # one assignment, so that threads see a whole one
+        return made
+
+    return functools.wraps(decide)(remembered)
+
+
 def kernel(
     *ops: type[Op],
     device: str = "cpu",
@@ -127,12 +149,13 @@ def kernel(
     rank: int = 0,
     accepts: Accepts = always,
     inplace: tuple[int, ...] = (),
+    by_types: bool = False,
 ) -> Callable[[Maker], Maker]:
-    """Register a maker for one or several operators."""
+    """Register a maker for one or several operators; the keywords are fields of `Entry`."""
 
     def register(make: Maker) -> Maker:
         for op in ops:
-            entry = Entry(op, device, precision, make, accepts, rank, make.__name__, inplace)
+            entry = Entry(op, device, precision, make, accepts, rank, make.__name__, inplace, by_types)
             rows = KERNELS.setdefault((op, device), [])
             rows.append(entry)
             rows.sort(key=lambda e: -e.rank)

@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     "runtime": MEANING | {"codegen", "passes", "runtime", "kernels"},
 }
 """Part of the package -> parts it may import; a part that is not listed (session, command line) may import any."""
-LAZY_KERNELS = {f"runtime/{name}.py" for name in ("plan", "program", "memory", "threads", "inplace")}
+LAZY_KERNELS = {f"runtime/{name}.py" for name in ("plan", "program", "memory", "threads", "inplace", "repeat")}
 """The files outside ``kernels/`` and the command line that import kernels."""
 
 

@@ -34,9 +34,11 @@ def broadcast_shapes(owner: Op, *shapes: Shape | None) -> Shape | None:
     for shape in shapes:
         if shape is None:
             return None
+        if not shape or shape == out:
+            continue
         rank = max(len(out), len(shape))
         a, b = (1,) * (rank - len(out)) + out, (1,) * (rank - len(shape)) + shape
-        out = tuple(broadcast_dim(owner, x, y) for x, y in zip(a, b, strict=True))
+        out = tuple([x if x == y else broadcast_dim(owner, x, y) for x, y in zip(a, b, strict=True)])
     return out
 
 

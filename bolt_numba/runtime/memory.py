@@ -6,6 +6,7 @@ get the lowest offsets, every later one goes into the smallest gap that is free 
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -39,23 +40,22 @@ class MemoryPlan:
 
 def place(blocks: Iterable[Block]) -> int:
     """Give every block an offset so that no two live at once overlap; returns the arena's size in bytes."""
-    placed: list[Block] = []
+    placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last: by offset
     total = 0
     for block in sorted(blocks, key=lambda b: (-b.nbytes, b.first)):
         size = -(-block.nbytes // ALIGN) * ALIGN
-        rivals = sorted(
-            (b.offset, b.offset + -(-b.nbytes // ALIGN) * ALIGN)
-            for b in placed
-            if b.first <= block.last and block.first <= b.last
-        )
+        begin, until = block.first, block.last
         best, best_gap, end = -1, -1, 0
-        for low, high in rivals:
+        for low, high, first, last in placed:
+            if first > until or begin > last:
+                continue
             gap = low - end
             if gap >= size and (best < 0 or gap < best_gap):
                 best, best_gap = end, gap
-            end = max(end, high)
+            if high > end:
+                end = high
         block.offset = end if best < 0 else best
-        placed.append(block)
+        insort(placed, (block.offset, block.offset + size, begin, until))
         total = max(total, block.offset + size)
     return total
 
@@ -97,11 +97,7 @@ def plan_memory(jobs: Sequence[Job], outputs: Sequence[Slot]) -> MemoryPlan:
 
 
 def _scratches(job: Job) -> list[Scratch]:
-    found: dict[int, Scratch] = {}
-    for step in job.steps or ():
-        for arg in step.args.values():
-            if isinstance(arg, Scratch):
-                found.setdefault(id(arg), arg)
+    found = {id(a): a for step in job.steps or () for a in step.args.values() if type(a) is Scratch}
     return list(found.values())
 
 

@@ -19,9 +19,11 @@ from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.kernels.registry import In, Out, Step, select
 from bolt_numba.ops.control import ControlFlow, If
+from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.memory import MemoryPlan, plan_memory
 from bolt_numba.runtime.packs import MakerContext
 from bolt_numba.runtime.program import Program, build_program
+from bolt_numba.runtime.repeat import Precedent, Recorder, likeness, number_operators
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
 from bolt_numba.types import NestedType, TensorType, only_in_python, type_of
 
@@ -70,6 +72,7 @@ class Region:
     known: dict[int, TensorType] = field(default_factory=dict)
     plans: dict[Hashable, Plan] = field(default_factory=dict)
     by_value: frozenset[int] = frozenset()
+    operators: dict[int, int] = field(default_factory=dict)
 
     @property
     def is_nested(self) -> bool:
@@ -78,6 +81,7 @@ class Region:
 
     def __post_init__(self) -> None:
         self.by_value = frozenset(self._deciding_inputs())
+        self.operators = number_operators(self.nodes)
 
     def resolve(self, value: Value) -> Value:
         while id(value) in self.alias:
@@ -127,6 +131,7 @@ class Planner:
         self.slots: dict[int, Slot] = {}
         self.alias = dict(region.alias)
         self.jobs: list[Job] = []
+        self.precedents: dict[Hashable, Precedent] = {}
         self.cut: Cut | None = None
 
     def plan(self, types: Sequence[TensorType]) -> Plan:
@@ -187,27 +192,45 @@ class Planner:
 
     def _add(self, node: Node, queue: deque[Node]) -> None:
         ins = [self._slot(v) for v in node.inputs]
-        try:
-            types = infer_types(node.op, [None if s is None else s.type for s in ins])
-        except BoltError as error:
-            raise type(error)(f"node {node.name!r}: {error}") from error
-        knowns = [t.known for t in types]
-        if not node.op.has_side_state and all(k is not None for k in knowns):
-            for value, t, known in zip(node.outputs, types, knowns, strict=True):
-                self.slots[id(value)] = Slot(value.name, t, CONST, const=known)
-            return
-        python = any(map(only_in_python, (*types, *(s.type for s in ins if s is not None))))
-        if python or isinstance(node.op, ControlFlow) or not all(t.is_static for t in types):
-            self._make_cut(node, ins, queue)
-            return
+        in_types = [None if s is None else s.type for s in ins]
+        number = self.region.operators.get(id(node.op))
+        alike = None if number is None else likeness(number, in_types)
+        precedent = self.precedents.get(alike)
+        if precedent is not None:
+            types = precedent.types
+        else:
+            try:
+                types = infer_types(node.op, in_types)
+            except BoltError as error:
+                raise type(error)(f"node {node.name!r}: {error}") from error
+            if self._is_known(node, types):
+                return
+            python = any(map(only_in_python, (*types, *in_types)))
+            if python or isinstance(node.op, ControlFlow) or not all(t.is_static for t in types):
+                self._make_cut(node, ins, queue)
+                return
         outs = [Slot(v.name, t, TEMP) for v, t in zip(node.outputs, types, strict=True)]
         for value, slot in zip(node.outputs, outs, strict=True):
             self.slots[id(value)] = slot
         first = ins[0] if ins else None
         if node.op.is_view and first is not None and first.pitch is None:
             self._view(first, outs[0])
-        elif any(s.type.size for s in outs):
-            self.jobs.append(self._job(node, ins, outs))
+        elif any(0 not in t.dims for t in types):
+            job = Job(node.name, node.op, ins, outs)
+            if precedent is None:
+                precedent = self._choose(node.op, in_types, types, alike)
+            job.steps = precedent.steps_for(in_types, self.context)
+            job.runner, job.inplace = precedent.runner, precedent.inplace
+            self.jobs.append(job)
+
+    def _is_known(self, node: Node, types: Sequence[TensorType]) -> bool:
+        """Whether the results are constants here; they are then made so."""
+        knowns = [t.known for t in types]
+        if node.op.has_side_state or any(k is None for k in knowns):
+            return False
+        for value, t, known in zip(node.outputs, types, knowns, strict=True):
+            self.slots[id(value)] = Slot(value.name, t, CONST, const=known)
+        return True
 
     def _view(self, source: Slot, out: Slot) -> None:
         if source.const is not None:
@@ -216,14 +239,19 @@ class Planner:
         else:
             out.base = source
 
-    def _job(self, node: Node, ins: list[Slot | None], outs: list[Slot]) -> Job:
-        job = Job(node.name, node.op, ins, outs)
-        in_types = [None if s is None else s.type for s in ins]
-        entry = select(node.op, in_types)
-        if entry is not None:
-            job.steps = entry.make(node.op, in_types, [s.type for s in outs], self.context)
-            job.runner, job.inplace = entry.name, entry.inplace
-        return job
+    def _choose(
+        self, op: Op, ins: list[TensorType | None], outs: tuple[TensorType, ...], alike: Hashable | None
+    ) -> Precedent:
+        """The best kernel's steps; kept for nodes alike where the maker allows it."""
+        entry = select(op, ins)
+        if entry is None:
+            return Precedent(outs, None, "reference", (), {})
+        recorder = Recorder(self.context, ins)
+        steps = entry.make(op, ins, outs, recorder)
+        made = Precedent(outs, steps, entry.name, entry.inplace, {})
+        if entry.by_types and alike is not None and recorder.complete and all(t.value is None for t in outs):
+            self.precedents[alike] = Precedent(outs, steps, entry.name, entry.inplace, recorder.packs)
+        return made
 
     def _make_cut(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> None:
         rest = list(queue)

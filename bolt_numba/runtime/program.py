@@ -24,6 +24,24 @@ from bolt_numba.types import Array
 _RECORD_ALIGN = 64
 
 
+def _interface_pointer(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+_word_at = ctypes.c_ssize_t.from_address
+
+
+def _struct_pointer(array: Array) -> int:
+    # The data pointer is the first field after the object header of NumPy's array struct, part of its stable ABI.
+    # Six times as fast as building the array interface, which was a third of the overhead of a small run.
+    return _word_at(id(array) + object.__basicsize__).value
+
+
+_probe = np.arange(3)
+pointer = _struct_pointer if _struct_pointer(_probe) == _interface_pointer(_probe) else _interface_pointer
+"""Address of an array's first element."""
+
+
 @dataclass(eq=False, slots=True)
 class Host:
     """A step that Python runs: the operator's reference over views of the buffers."""
@@ -112,17 +130,18 @@ class _Image:
         return at
 
     def _value(self, job: Job, arg: Any, where: int) -> Any:
+        kind = type(arg)
         if arg is None:
             return 0
-        if isinstance(arg, In):
+        if kind is In:
             return self._slot(job.ins[arg.index], arg.offset, where)
-        if isinstance(arg, Out):
+        if kind is Out:
             return self._slot(job.outs[arg.index], arg.offset, where)
-        if isinstance(arg, Pitch):
-            slot = (job.ins if isinstance(arg.of, In) else job.outs)[arg.of.index]
+        if kind is Pitch:
+            slot = (job.ins if type(arg.of) is In else job.outs)[arg.of.index]
             assert slot is not None
             return slot.row
-        if isinstance(arg, Scratch):
+        if kind is Scratch:
             self.arena.append((where // 8, job.scratch[id(arg)]))
             return 0
         if isinstance(arg, np.ndarray):
@@ -130,10 +149,10 @@ class _Image:
         return arg
 
     def _array(self, array: Array) -> int:
-        if not array.flags.c_contiguous or array.ctypes.data % array.itemsize:
+        if not array.flags.c_contiguous or pointer(array) % array.itemsize:
             array = np.array(array, order="C")
         self.keep.append(array)
-        return array.ctypes.data
+        return pointer(array)
 
     def _slot(self, slot: Slot | None, offset: int, where: int) -> int:
         if slot is None:
@@ -262,21 +281,3 @@ class Context:
         args = [None if s is None else self.view(s, inputs, outputs) for s in job.ins]
         for slot, result in zip(job.outs, result_tuple(job.op.reference(*args)), strict=True):
             self.view(slot, inputs, outputs)[...] = result
-
-
-def _interface_pointer(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-_word_at = ctypes.c_ssize_t.from_address
-
-
-def _struct_pointer(array: Array) -> int:
-    # The data pointer is the first field after the object header of NumPy's array struct, part of its stable ABI.
-    # Six times as fast as building the array interface, which was a third of the overhead of a small run.
-    return _word_at(id(array) + object.__basicsize__).value
-
-
-_probe = np.arange(3)
-pointer = _struct_pointer if _struct_pointer(_probe) == _interface_pointer(_probe) else _interface_pointer
-"""Address of an array's first element."""

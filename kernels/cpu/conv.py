@@ -30,7 +30,7 @@ from bolt_numba.kernels.cpu.sweep import (
     scratch_bytes,
     sweep,
 )  # fmt: skip
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, remember_last
 from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.spatial import Windows
 from bolt_numba.types import F32, Array, TensorType
@@ -101,6 +101,8 @@ def run_rows(windows: Windows, sizes: tuple[int, ...], merged: bool) -> Array:
 @lru_cache(maxsize=1024)
 def block_offsets(images: int, groups: int, rows: int, pixels: int, cg: int, kg: int, k: int) -> Array:
     """Entries of `sweep`'s blocks: every group of every image."""
+    if images * groups == 1:
+        return np.zeros((1, 6), np.int64)
     image, group = (i.reshape(-1) for i in np.mgrid[:images, :groups])
     width = panel_columns(kg)
     return np.stack(
@@ -108,6 +110,7 @@ def block_offsets(images: int, groups: int, rows: int, pixels: int, cg: int, kg:
     ).astype(np.int64)
 
 
+@remember_last
 def _accepts(op: Any, ins: Types) -> bool:
     """Channels last, f32, a residual of the result's shape."""
     if op.layout != "NHWC" or any(t is not None and (t.dtype != F32 or not t.is_static) for t in ins):
@@ -118,6 +121,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     return residual is None or residual.dims == op.infer(*ins).dims
 
 
+@remember_last
 def accepts_conv(op: Any, ins: Types) -> bool:
     """What `conv` accepts, with constant filters and bias."""
     _, w, bias, _ = (*ins, None, None)[:4]
@@ -184,7 +188,7 @@ def choose_kind(g: Geometry, channels: int, cg: int, kg: int, span: int, stride:
     return EDGE, 0
 
 
-@kernel(Conv, accepts=_accepts)
+@kernel(Conv, accepts=_accepts, by_types=True)
 def conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of filters under tiles of output pixels."""
     x, w, bias, _ = (*ins, None, None)[:4]

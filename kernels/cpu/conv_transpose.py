@@ -239,7 +239,7 @@ def accepts_transposed(op: Any, ins: Types) -> bool:
     return len(x.dims) in (3, 4) and x.size > 0 and w.size > 0 and can_finish(op.activation)
 
 
-@kernel(ConvTranspose, accepts=accepts_transposed)
+@kernel(ConvTranspose, accepts=accepts_transposed, by_types=True)
 def transposed(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of filters under tiles of pixels of one phase."""
     x, w, bias = (*ins, None)[:3]

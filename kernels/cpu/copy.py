@@ -52,7 +52,7 @@ def copy(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> l
     return steps([move((outs[0].nbytes,), (1,), (1,), 1)], In(0), Out(0))
 
 
-@kernel(Concat, accepts=has_fixed_size)
+@kernel(Concat, accepts=has_fixed_size, by_types=True)
 def concat(op: Concat, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """One move per operand."""
     whole = outs[0].dims
@@ -66,7 +66,7 @@ def concat(op: Concat, ins: Types, outs: Sequence[TensorType], context: Context)
     return made
 
 
-@kernel(Split, accepts=has_fixed_size)
+@kernel(Split, accepts=has_fixed_size, by_types=True)
 def split_axis(op: Split, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """One move per part."""
     x = _typed(ins)
@@ -81,7 +81,7 @@ def split_axis(op: Split, ins: Types, outs: Sequence[TensorType], context: Conte
     return made
 
 
-@kernel(Slice, accepts=_knows(1, 2, 3, 4))
+@kernel(Slice, accepts=_knows(1, 2, 3, 4), by_types=True)
 def slice_axes(op: Slice, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """One move; negative steps are negative strides."""
     x = _typed(ins)
@@ -94,13 +94,13 @@ def slice_axes(op: Slice, ins: Types, outs: Sequence[TensorType], context: Conte
     return steps([slice_move(x.dims, first, step, outs[0].dims, x.dtype.itemsize)], In(0), Out(0))
 
 
-@kernel(Expand, accepts=has_fixed_size)
+@kernel(Expand, accepts=has_fixed_size, by_types=True)
 def expand(op: Expand, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     x = _typed(ins)
     return steps([broadcast_move(x.dims, outs[0].dims, x.dtype.itemsize)], In(0), Out(0))
 
 
-@kernel(Tile, accepts=_knows(1))
+@kernel(Tile, accepts=_knows(1), by_types=True)
 def tile(op: Tile, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     x = _typed(ins)
     return steps([tile_move(x.dims, _ints(ins, 1, ()), x.dtype.itemsize)], In(0), Out(0))
@@ -147,7 +147,7 @@ def _pad_widths(op: Pad, ins: Types) -> tuple[list[int], list[int]]:
     return begins, ends
 
 
-@kernel(Pad, accepts=_knows(1, 3))
+@kernel(Pad, accepts=_knows(1, 3), by_types=True)
 def pad(op: Pad, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Constant: a move of what is kept and fills around it; other modes: tables of source indices."""
     x = _typed(ins)
@@ -211,7 +211,7 @@ def _triangular(op: Any, ins: Types) -> bool:
     return has_fixed_size(op, ins) and (len(ins) < 2 or ins[1] is None or ins[1].dtype.itemsize == 8)
 
 
-@kernel(Trilu, accepts=_triangular)
+@kernel(Trilu, accepts=_triangular, by_types=True)
 def trilu(op: Trilu, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     x = _typed(ins)
     if not x.size:

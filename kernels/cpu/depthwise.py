@@ -206,6 +206,7 @@ def accepts_depthwise(op: Any, ins: Types) -> bool:
     return len(x.dims) in (3, 4) and op.group == x.dims[-1] == w.dims[0] and op.group > 1
 
 
+PAR = 4_000_000
 CHUNK_BYTES = 96 * 1024
 """Bytes of input rows under one output row that are swept together."""
 
@@ -224,7 +225,7 @@ def choose_chunk(c: int, line: int, rows: int, units: int, threads: int) -> int:
     return chunk
 
 
-@kernel(Conv, accepts=accepts_depthwise, rank=20)
+@kernel(Conv, accepts=accepts_depthwise, rank=20, by_types=True)
 def depthwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Vectors of channels, tiles of pixels along a row."""
     x, w, bias, _ = (*ins, None, None)[:4]
@@ -241,7 +242,7 @@ def depthwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context)
     bias_at = no_bias(c)
     if bias is not None and bias.known is not None:
         bias_at = context.packed(bias.known, ("depthwise bias", c), pack_bias(c))
-    parallel = context.threads > 1 and outs[0].size * rows * cols > 2e6
+    parallel = context.threads > 1 and 2 * outs[0].size * rows * cols > PAR
     args: dict[str, Argument] = {
         "x": In(0), "w": context.packed(w.known, "depthwise", pack_taps), "bias": bias_at,
         "res": In(3) if op.residual else None, "y": Out(0),

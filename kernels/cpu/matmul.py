@@ -166,7 +166,7 @@ def conflicting(row_bytes: int, rows: int) -> bool:
     return row_bytes % 4096 == 0 and min(rows, MR) >= 8
 
 
-@kernel(MatMul, accepts=_accepts)
+@kernel(MatMul, accepts=_accepts, by_types=True)
 def matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of B (packed once when constant) under row tiles of A."""
     a, b, bias, _ = (*ins, None, None)[:4]

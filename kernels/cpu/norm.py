@@ -140,7 +140,7 @@ def _has_rows(op: Any, ins: Types) -> bool:
     return _row_length(op, ins) is not None
 
 
-@kernel(ops.LayerNormalization, ops.RMSNormalization, accepts=_has_rows, inplace=(0,))
+@kernel(ops.LayerNormalization, ops.RMSNormalization, accepts=_has_rows, inplace=(0,), by_types=True)
 def row_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Three passes over a row that stays in cache."""
     n, x = _row_length(op, ins), ins[0]
@@ -261,7 +261,7 @@ def _has_image(op: Any, ins: Types) -> bool:
     return _image(op, ins) is not None
 
 
-@kernel(ops.InstanceNormalization, ops.GroupNormalization, accepts=_has_image, inplace=(0,))
+@kernel(ops.InstanceNormalization, ops.GroupNormalization, accepts=_has_image, inplace=(0,), by_types=True)
 def group_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Rows of planes for channels first; column sums, their groups, and a row-wise pass for channels last."""
     image = _image(op, ins)
@@ -318,7 +318,7 @@ def affine_planes(p, tid, nthreads):
             vstore_n(y + 4 * i, fma(vload_n(x + 4 * i, spatial - i) - m, f, b), spatial - i)
 
 
-@kernel(ops.BatchNormalization, accepts=_has_image, inplace=(0,))
+@kernel(ops.BatchNormalization, accepts=_has_image, inplace=(0,), by_types=True)
 def batch_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """The factor of each channel, then one pass."""
     image = _image(op, ins)
@@ -387,7 +387,7 @@ def response_pixels(p, tid, nthreads):
             vstore_n(y + 4 * i, vload_n(x + 4 * i, c - i) * decay(fma(alpha, total, bias), beta), c - i)
 
 
-@kernel(ops.LRN, accepts=_has_image)
+@kernel(ops.LRN, accepts=_has_image, by_types=True)
 def local_response_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Sums of squares over neighbouring channels."""
     image = _image(op, ins)
@@ -450,7 +450,7 @@ def _has_axis(op: Any, ins: Types) -> bool:
     return axis_form(op, ins) is not None
 
 
-@kernel(ops.LpNormalization, accepts=_has_axis, inplace=(0,))
+@kernel(ops.LpNormalization, accepts=_has_axis, inplace=(0,), by_types=True)
 def lp_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Two passes, along rows or columns."""
     form = axis_form(op, ins)

@@ -31,7 +31,7 @@ from bolt_numba.codegen.formula import activation_text
 from bolt_numba.kernels.cpu import lang, vmath, vtrig
 from bolt_numba.kernels.cpu.lang import I64, LANES, PTR, inline, inline_source, native_source, split
 from bolt_numba.kernels.jit import Inline, Native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, remember_last
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.pointwise import Chain, Pointwise
 from bolt_numba.types import BOOL, AnyDType, Array, TensorType
@@ -102,8 +102,10 @@ def _kernel(chain: Chain, ins: tuple[AnyDType, ...], powers: Powers, outer: int,
     return native_source(made.text, made.name, fields, **scope_of(made.text))
 
 
-def _nest(chain: Chain, ins: Types) -> Geometry | None:
+@remember_last
+def _nest(op: Pointwise | Chain, ins: Types) -> Geometry | None:
     """Loops of the chain, None when types are unknown or its results differ in shape."""
+    chain = as_chain(op)
     known = [t for t in ins if t is not None and t.is_static]
     if len(known) != len(ins) or not known:
         return None
@@ -151,14 +153,13 @@ def _take(table: Array, array: Array) -> Array:
     return np.ascontiguousarray(array.reshape(-1)[table])
 
 
+@remember_last
 def _accepts(op: Any, ins: Types) -> bool:
     if any(t is None for t in ins):
         return False
     known = [t for t in ins if t is not None]
     chain = as_chain(op)
-    if not can_generate(chain, known):
-        return False
-    return _nest(chain, ins) is not None
+    return can_generate(chain, known) and _nest(op, ins) is not None
 
 
 def _accepts_in_place(op: Any, ins: Types) -> bool:
@@ -173,7 +174,7 @@ def _accepts_in_place(op: Any, ins: Types) -> bool:
 
 def _steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     chain, known = as_chain(op), [t for t in ins if t is not None]
-    nest = _nest(chain, ins)
+    nest = _nest(op, ins)
     assert nest is not None, "accepts() has tested this"
     if not nest.size:
         return []
@@ -198,13 +199,13 @@ _ALL: list[type[Any]] = [
 ]
 
 
-@kernel(*_ALL, Chain, accepts=_accepts_in_place, inplace=tuple(range(8)), rank=1)
+@kernel(*_ALL, Chain, accepts=_accepts_in_place, inplace=tuple(range(8)), rank=1, by_types=True)
 def pointwise_in_place(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Generated loop whose result may take over an operand's memory: each index is read before it is written."""
     return _steps(op, ins, outs, context)
 
 
-@kernel(*_ALL, Chain, accepts=_accepts)
+@kernel(*_ALL, Chain, accepts=_accepts, by_types=True)
 def pointwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Generated loop with operands wider than the result."""
     return _steps(op, ins, outs, context)

@@ -241,7 +241,7 @@ def _step(op: Any, program: Native, x: TensorType, out: TensorType) -> list[Step
     return [Step(program, args, out.size * math.prod(windows.kernel) >= PARALLEL_LOADS)]
 
 
-@kernel(MaxPool, accepts=_accepts)
+@kernel(MaxPool, accepts=_accepts, by_types=True)
 def max_pool(op: MaxPool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Channels-last f32, 1 to 3 spatial axes, no indices."""
     x = ins[0]
@@ -249,7 +249,7 @@ def max_pool(op: MaxPool, ins: Types, outs: Sequence[TensorType], context: Conte
     return _step(op, max_pool_f32, x, outs[0])
 
 
-@kernel(AveragePool, accepts=_accepts)
+@kernel(AveragePool, accepts=_accepts, by_types=True)
 def average_pool(op: AveragePool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Channels-last f32, 1 to 3 spatial axes."""
     x = ins[0]
@@ -257,7 +257,7 @@ def average_pool(op: AveragePool, ins: Types, outs: Sequence[TensorType], contex
     return _step(op, average_pool_f32, x, outs[0])
 
 
-@kernel(LpPool, accepts=lambda op, ins: op.p in LP_POOLS and _accepts(op, ins))
+@kernel(LpPool, accepts=lambda op, ins: op.p in LP_POOLS and _accepts(op, ins), by_types=True)
 def lp_pool(op: LpPool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Channels-last f32, 1 to 3 spatial axes, p of 1 or 2."""
     x = ins[0]

@@ -155,7 +155,7 @@ def _quantizes(op: Any, ins: Types) -> bool:
     return x is not None and x.dtype == F32 and target in (U8, I8) and _has_plain_scale(op, ins)
 
 
-@kernel(QuantizeLinear, accepts=_quantizes)
+@kernel(QuantizeLinear, accepts=_quantizes, by_types=True)
 def quantize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     return _steps(quantize_bytes(outs[0].dtype == I8), op, ins)
 
@@ -165,14 +165,14 @@ def _dequantizes(op: Any, ins: Types) -> bool:
     return x is not None and x.dtype in (U8, I8) and op.output_dtype in (None, F32) and _has_plain_scale(op, ins)
 
 
-@kernel(DequantizeLinear, accepts=_dequantizes)
+@kernel(DequantizeLinear, accepts=_dequantizes, by_types=True)
 def dequantize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     x = ins[0]
     assert x is not None
     return _steps(dequantize_bytes(x.dtype == I8), op, ins)
 
 
-@kernel(DynamicQuantizeLinear)
+@kernel(DynamicQuantizeLinear, by_types=True)
 def dynamic_quantize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Two passes on one thread: the range, then the bytes."""
     x = ins[0]

@@ -251,7 +251,7 @@ def _fold_all(
     return steps
 
 
-@kernel(*FOLDS, accepts=_is_f32)
+@kernel(*FOLDS, accepts=_is_f32, by_types=True)
 def reduce_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Vector folds, a pass for each group of reduced axes."""
     axes, dims = _plain_axes(op, ins), ins[0].dims  # type: ignore[union-attr]
@@ -288,7 +288,7 @@ def log_sum_exp(p, tid, nthreads):
 """
 
 
-@kernel(ops.ReduceLogSumExp, accepts=_one_group)
+@kernel(ops.ReduceLogSumExp, accepts=_one_group, by_types=True)
 def log_sum_exp_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Columns of one reduced group: the maximum, then the sum of what is left of it."""
     axes, dims = _plain_axes(op, ins), ins[0].dims  # type: ignore[union-attr]
@@ -341,7 +341,7 @@ def _is_integer(op: Any, ins: Types) -> bool:
     return x is not None and x.dtype in (I32, I64) and len(passes(x.dims, axes)) == 1
 
 
-@kernel(*_INTEGER, accepts=_is_integer)
+@kernel(*_INTEGER, accepts=_is_integer, by_types=True)
 def reduce_integers(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """One scalar loop for each result."""
     axes, x = _plain_axes(op, ins), ins[0]

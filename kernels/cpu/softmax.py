@@ -200,7 +200,7 @@ def _has_form(op: Any, ins: Types) -> bool:
     return axis_form(op, ins) is not None
 
 
-@kernel(ops.Softmax, ops.LogSoftmax, accepts=_has_form, inplace=(0,))
+@kernel(ops.Softmax, ops.LogSoftmax, accepts=_has_form, inplace=(0,), by_types=True)
 def softmax_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Rows for the last axis, columns for the others; each element is written after its last read."""
     form = axis_form(op, ins)
@@ -265,7 +265,7 @@ def {name}(p, tid, nthreads):
 """
 
 
-@kernel(ops.ArgMax, ops.ArgMin, accepts=_has_form)
+@kernel(ops.ArgMax, ops.ArgMin, accepts=_has_form, by_types=True)
 def arg_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """A best value and its place in each lane."""
     form = axis_form(op, ins)
@@ -315,7 +315,7 @@ def _can_cumsum(op: Any, ins: Types) -> bool:
     return _cumsum_form(op, ins) is not None
 
 
-@kernel(ops.CumSum, accepts=_can_cumsum, inplace=(0,))
+@kernel(ops.CumSum, accepts=_can_cumsum, inplace=(0,), by_types=True)
 def cumsum(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """One line at a time, in order."""
     form = _cumsum_form(op, ins)

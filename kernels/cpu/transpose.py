@@ -22,14 +22,14 @@ def _typed(ins: Types) -> TensorType:
     return x
 
 
-@kernel(Transpose, accepts=has_fixed_size)
+@kernel(Transpose, accepts=has_fixed_size, by_types=True)
 def transpose(op: Transpose, ins: Types, outs: Any, context: Context) -> list[Step]:
     """Any rank and element size."""
     x = _typed(ins)
     return steps([transpose_move(x.dims, op.perm, x.dtype.itemsize)], In(0), Out(0))
 
 
-@kernel(DepthToSpace, accepts=has_fixed_size)
+@kernel(DepthToSpace, accepts=has_fixed_size, by_types=True)
 def depth_to_space(op: DepthToSpace, ins: Types, outs: Any, context: Context) -> list[Step]:
     """A transpose of [n, b, b, c, h, w] (DCR) or [n, c, b, b, h, w] (CRD).  Source: ONNX DepthToSpace-13."""
     x = _typed(ins)
@@ -42,7 +42,7 @@ def depth_to_space(op: DepthToSpace, ins: Types, outs: Any, context: Context) ->
     return steps([transpose_move(box, perm, x.dtype.itemsize)], In(0), Out(0))
 
 
-@kernel(SpaceToDepth, accepts=has_fixed_size)
+@kernel(SpaceToDepth, accepts=has_fixed_size, by_types=True)
 def space_to_depth(op: SpaceToDepth, ins: Types, outs: Any, context: Context) -> list[Step]:
     """A transpose of [n, c, h, b, w, b].  Source: ONNX SpaceToDepth-13."""
     x = _typed(ins)

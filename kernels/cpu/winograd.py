@@ -388,13 +388,13 @@ def prefers_2(op: Any, ins: Types) -> bool:
     return best_size(op, ins) == 2
 
 
-@kernel(Conv, accepts=prefers_4, rank=11)
+@kernel(Conv, accepts=prefers_4, rank=11, by_types=True)
 def winograd_4(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tiles of 4x4 outputs."""
     return steps(4, op, ins, outs, context)
 
 
-@kernel(Conv, accepts=prefers_2, rank=10)
+@kernel(Conv, accepts=prefers_2, rank=10, by_types=True)
 def winograd_2(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tiles of 2x2 outputs."""
     return steps(2, op, ins, outs, context)

@@ -1,0 +1,113 @@
+"""Nodes alike are planned once: the layers of a network repeat, with other weights.
+
+Two nodes are alike when their operators are equal and their operands have equal types, constants in the same places,
+and small constants (axes, shapes, exponents) the same content.  Types and steps of the first then serve the second;
+only what was packed from constants is packed anew.  This holds for makers registered ``by_types``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.ir.graph import Node
+from bolt_numba.kernels.registry import Context, Step
+from bolt_numba.ops.registry import Op
+from bolt_numba.types import Array, TensorType
+
+SMALL = 64
+"""Elements up to which a constant's content is a part of what nodes must have in common."""
+
+
+def number_operators(nodes: Iterable[Node]) -> dict[int, int]:
+    """``id(op)`` to a number that equal operators share; operators that cannot be compared have none."""
+    numbers: dict[int, int] = {}
+    first: dict[Op, tuple[int, str]] = {}
+    for node in nodes:
+        op = node.op
+        if op.has_side_state or id(op) in numbers:
+            continue
+        try:
+            seen = first.get(op)
+        except TypeError:  # an attribute without a hash
+            continue
+        text = "" if seen is None else repr(op)  # equal is not the same: 0.0 and -0.0, 1 and True
+        if seen is None:
+            numbers[id(op)] = len(first)
+            first[op] = len(first), repr(op)
+        elif seen[1] == text:
+            numbers[id(op)] = seen[0]
+    return numbers
+
+
+def likeness(number: int, ins: Sequence[TensorType | None]) -> Hashable | None:
+    """What nodes alike have in common; None where too little is known to say."""
+    parts: list[Hashable] = [number]
+    for t in ins:
+        if t is None:
+            parts.append(None)
+            continue
+        if not t.is_static:
+            return None
+        value = t.value
+        if value is None:
+            parts.append((t.dtype, t.shape))
+        elif value.dtype != t.dtype:
+            return None
+        elif value.size <= SMALL:
+            parts.append((t.dtype, t.shape, value.tobytes()))
+        else:
+            parts.append((t.dtype, t.shape, True))
+        if t.quant is not None:
+            parts.append(t.quant)
+    return tuple(parts)
+
+
+class Recorder:
+    """A makers' context that remembers which arrays were packed from which operand."""
+
+    def __init__(self, context: Context, ins: Sequence[TensorType | None]) -> None:
+        self.context, self.ins, self.threads = context, ins, context.threads
+        self.packs: dict[int, tuple[int, Hashable, Callable[[Array], Array]]] = {}
+        self.complete = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.context, name)
+
+    def packed(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:
+        made = self.context.packed(array, key, pack)
+        for i, t in enumerate(self.ins):
+            if t is not None and t.value is array:
+                self.packs[id(made)] = (i, key, pack)
+                break
+        else:
+            self.complete = False
+        return made
+
+
+@dataclass(eq=False, slots=True)
+class Precedent:
+    """How a node was planned.  steps: None when it runs by its reference."""
+
+    types: tuple[TensorType, ...]
+    steps: list[Step] | None
+    runner: str
+    inplace: tuple[int, ...]
+    packs: dict[int, tuple[int, Hashable, Callable[[Array], Array]]]
+
+    def steps_for(self, ins: Sequence[TensorType | None], context: Context) -> list[Step] | None:
+        """The steps with what is packed from these operands."""
+        if self.steps is None or not self.packs:
+            return self.steps
+        made = []
+        for step in self.steps:
+            args: dict[str, Any] = step.args.copy()
+            for name, arg in step.args.items():
+                if isinstance(arg, np.ndarray) and id(arg) in self.packs:
+                    i, key, pack = self.packs[id(arg)]
+                    args[name] = context.packed(ins[i].value, key, pack)  # type: ignore[union-attr, arg-type]
+            made.append(Step(step.kernel, args, step.parallel))
+        return made
