@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ Source: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes]"
 
 HEAD = 64
 """Bytes from which a format is told."""
+MAPPED = 1 << 20
+"""Bytes from which a file is mapped."""
 
 
 class Content:
@@ -58,6 +61,14 @@ class Content:
         return self._data
 
     @property
+    def view(self) -> bytes | memoryview:
+        """All bytes; those of a large file are mapped, not read."""
+        if self._data is None and self.path is not None and self.path.stat().st_size >= MAPPED:
+            with self.path.open("rb") as file:
+                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return self.data
+
+    @property
     def folder(self) -> Path | None:
         """Where files that belong to the model are looked for."""
         return None if self.path is None else self.path.resolve().parent
@@ -91,7 +102,7 @@ def _is_onnx(head: bytes, path: Path | None) -> bool:
 def _read_onnx(content: Content) -> Graph:
     from bolt_numba.converters.onnx.read import read_onnx
 
-    return read_onnx(content.data, content.folder, content.name)
+    return read_onnx(content.view, content.folder, content.name)
 
 
 FORMATS: dict[str, Format] = {"bolt": Format(_is_bolt, _read_bolt), "onnx": Format(_is_onnx, _read_onnx)}

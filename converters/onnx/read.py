@@ -7,24 +7,28 @@ from pathlib import Path
 import onnx
 
 from bolt_numba.converters.onnx.graph import GraphReader, unsupported_nodes
+from bolt_numba.converters.onnx.payload import without_payloads
 from bolt_numba.converters.onnx.registry import READERS, load_tables
 from bolt_numba.converters.onnx.structure import functions_of, opsets_of
 from bolt_numba.errors import BoltError, InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.graph import Graph
 
 
-def read_onnx(data: bytes, folder: Path | None, name: str) -> Graph:
-    """The graph of an ONNX file.
+def read_onnx(data: bytes | memoryview, folder: Path | None, name: str) -> Graph:
+    """The graph of an ONNX file, whose large weights stay views of ``data``.
 
     folder: where external data may lie; None when there is no file.  name: what messages call the model.
     Raises InvalidModelError for what is no valid model, UnsupportedOpError listing all operators without a meaning
     here, ShapeError or DTypeError for nodes whose operands do not fit.
     """
-    try:
-        model = onnx.ModelProto.FromString(data)
-    except Exception as error:  # protobuf's own kinds of errors
-        raise InvalidModelError(f"{name}: got {len(data)} bytes that are no ONNX protobuf, wanted a model") from error
-    return read_model(model, folder, name)
+    with without_payloads(data) as rest:
+        try:
+            model = onnx.ModelProto.FromString(rest)
+        except Exception as error:  # protobuf's own kinds of errors
+            raise InvalidModelError(
+                f"{name}: got {len(data)} bytes that are no ONNX protobuf, wanted a model"
+            ) from error
+        return read_model(model, folder, name)
 
 
 def read_model(model: onnx.ModelProto, folder: Path | None = None, name: str = "model") -> Graph:

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from bolt_numba.converters.onnx.payload import payload
 from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.ops.registry import fresh_dim
 from bolt_numba.types import (
@@ -161,11 +162,13 @@ def array_of(tensor: onnx.TensorProto, folder: Path | None, what: str) -> Array:
     if tensor.data_location == _P.EXTERNAL:
         return _external(tensor, folder, dtype, dims, what)
     if tensor.HasField("raw_data"):
-        return _from_raw(tensor.raw_data, dtype, dims, what)
+        raw = tensor.raw_data
+        left = payload(raw)
+        return _from_raw(raw if left is None else left, dtype, dims, what)
     return _from_field(tensor, dtype, dims, count, what)
 
 
-def _from_raw(raw: bytes, dtype: AnyDType, dims: tuple[int, ...], what: str) -> Array:
+def _from_raw(raw: bytes | Array, dtype: AnyDType, dims: tuple[int, ...], what: str) -> Array:
     count = math.prod(dims)
     if dtype == STRING:
         raise InvalidModelError(f"{what}: got strings in raw_data, wanted string_data")
