@@ -6,7 +6,6 @@ get the lowest offsets, every later one goes into the smallest gap that is free 
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -40,22 +39,22 @@ class MemoryPlan:
 
 def place(blocks: Iterable[Block]) -> int:
     """Give every block an offset so that no two live at once overlap; returns the arena's size in bytes."""
-    placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last: by offset
+    ordered = sorted(blocks, key=lambda b: (-b.nbytes, b.first))
+    live: list[set[tuple[int, int]]] = [set() for _ in range(max((b.last for b in ordered), default=-1) + 1)]
     total = 0
-    for block in sorted(blocks, key=lambda b: (-b.nbytes, b.first)):
+    for block in ordered:
         size = -(-block.nbytes // ALIGN) * ALIGN
-        begin, until = block.first, block.last
+        jobs = live[block.first : block.last + 1]  # what is placed so far, by the jobs during which it is alive
         best, best_gap, end = -1, -1, 0
-        for low, high, first, last in placed:
-            if first > until or begin > last:
-                continue
+        for low, high in sorted(set().union(*jobs)):
             gap = low - end
             if gap >= size and (best < 0 or gap < best_gap):
                 best, best_gap = end, gap
             if high > end:
                 end = high
         block.offset = end if best < 0 else best
-        insort(placed, (block.offset, block.offset + size, begin, until))
+        for job in jobs:
+            job.add((block.offset, block.offset + size))
         total = max(total, block.offset + size)
     return total
 
