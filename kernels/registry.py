@@ -75,7 +75,7 @@ class Step:
 
     args: a value for each field of ``kernel.params``; an array is passed by address and kept alive; None is address 0.
     parallel: whether all threads call it (each with its tid) or only one with ``nthreads == 1``.  Steps of under about
-    20 us of work should not be parallel: a barrier costs more than it brings.
+    3 us of work should not be parallel: a barrier costs more than it brings.
     """
 
     kernel: Program
@@ -110,6 +110,8 @@ class Entry:
     name: str
     inplace: tuple[int, ...] = ()
     """Inputs whose memory the output may take over (same size, read before or as it is written)."""
+    works: Accepts | None = None
+    """Where the algorithm is correct, when ``accepts`` says where it is expected to be the fastest."""
     by_types: bool = False
     """Steps follow from operator, types and small constants alone; content of large ones enters through `packed`."""
 
@@ -149,13 +151,14 @@ def kernel(
     rank: int = 0,
     accepts: Accepts = always,
     inplace: tuple[int, ...] = (),
+    works: Accepts | None = None,
     by_types: bool = False,
 ) -> Callable[[Maker], Maker]:
     """Register a maker for one or several operators; the keywords are fields of `Entry`."""
 
     def register(make: Maker) -> Maker:
         for op in ops:
-            entry = Entry(op, device, precision, make, accepts, rank, make.__name__, inplace, by_types)
+            entry = Entry(op, device, precision, make, accepts, rank, make.__name__, inplace, works, by_types)
             rows = KERNELS.setdefault((op, device), [])
             rows.append(entry)
             rows.sort(key=lambda e: -e.rank)
@@ -183,3 +186,11 @@ def select(op: Op, ins: Types, device: str = "cpu") -> Entry | None:
         if entry.accepts(op, ins):
             return entry
     return None
+
+
+def candidates(op: Op, ins: Types, device: str = "cpu") -> list[Entry]:
+    """Every maker that can run a node, the one that `select` takes first."""
+    load(device)
+    rows = KERNELS.get((type(op), device), ())
+    preferred = [e for e in rows if e.accepts(op, ins)]
+    return preferred + [e for e in rows if e not in preferred and e.works is not None and e.works(op, ins)]

@@ -1,0 +1,170 @@
+"""Choosing kernels by measurement instead of by cost model, on request (``tune=True``).
+
+Where several algorithms can run a node (a convolution: direct or Winograd of either tile size; any kernel: on one
+thread or on all), each is timed on random operands of the node's types, interleaved, and the fastest is taken.
+Choices are kept beside the compiled kernels, so a machine measures each kind of node once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bolt_numba.kernels.registry import Entry, Types, candidates
+from bolt_numba.ops.registry import Op
+from bolt_numba.runtime.memory import plan_memory
+from bolt_numba.runtime.packs import MakerContext, Packs
+from bolt_numba.runtime.program import build_program
+from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
+from bolt_numba.types import Array, TensorType
+
+ROUNDS = 7
+EVICTED = 8 << 20
+"""Bytes written between runs: in a network, other layers' data passes through the second-level cache meanwhile."""
+WORTH = 0.97
+"""What a measured time must be of the cost model's choice to be preferred to it: less is noise."""
+
+HOPELESS = 2.0
+"""Times the fastest: what takes longer in its first round is not measured again."""
+
+Run = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A kernel by its maker's name, and whether it shares its work among threads."""
+
+    kernel: str
+    parallel: bool
+
+
+
+class Tuner:
+    """Measured choices, from the file and new ones.
+
+    path: a JSON file; what is there and cannot be read counts as empty.
+    """
+
+    def __init__(self, threads: int, path: Path) -> None:
+        self.threads, self.path = threads, path
+        self.measured = 0
+        self._known = _read(path)
+        self._lock = threading.Lock()
+        self._sweep = np.zeros(EVICTED, np.uint8)
+
+    def choose(
+        self, op: Op, ins: Types, outs: Sequence[TensorType], entry: Entry, context: MakerContext
+    ) -> tuple[Entry, MakerContext]:
+        """The fastest kernel for a node and the context to make its steps in; as given where there is only one."""
+        key = f"{self.threads} {op!r} {' '.join(map(_text, ins))}"
+        with self._lock:
+            choice = self._known.get(key)
+        found = candidates(op, ins)
+        if choice is None or all(e.name != choice.kernel for e in found):
+            runs = self._runs(found, op, ins, outs)
+            if len(runs) < 2:
+                return entry, context
+            choice = self._fastest(runs)
+            with self._lock:
+                self._known[key] = choice
+                self.measured += 1
+        chosen = next(e for e in found if e.name == choice.kernel)
+        return chosen, context if choice.parallel else MakerContext(1, context.packs)
+
+    def save(self) -> None:
+        """Write all choices, those that other processes wrote meanwhile too."""
+        if not self.measured:
+            return
+        with self._lock:
+            whole = {**_read(self.path), **self._known}
+            rows = {key: [c.kernel, c.parallel] for key, c in whole.items()}
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            part = self.path.with_suffix(f".{os.getpid()}.part")
+            part.write_text(json.dumps(rows, indent=0), encoding="utf-8")
+            part.replace(self.path)
+            self.measured = 0
+
+    def _runs(
+        self, found: Sequence[Entry], op: Op, ins: Types, outs: Sequence[TensorType]
+    ) -> dict[Choice, Run]:
+        """Something to call for every way to run a node, the cost model's first."""
+        runs: dict[Choice, Run] = {}
+        if len(found) == 1 and self.threads == 1:
+            return runs
+        for entry in found:
+            for threads in dict.fromkeys((self.threads, 1)):
+                context = MakerContext(threads, Packs())  # packs of its own: the losers' go
+                job = Job("tuned", op, [_operand(i, t) for i, t in enumerate(ins)], [])
+                job.outs = [Slot(f"y{i}", t, TEMP, result=i) for i, t in enumerate(outs)]
+                job.steps = entry.make(op, ins, outs, context)
+                shared = any(s.parallel for s in job.steps)
+                if threads == self.threads or Choice(entry.name, True) in runs:
+                    runs[Choice(entry.name, shared and threads > 1)] = _runnable(job, threads)
+        return runs
+
+    def _fastest(self, runs: dict[Choice, Run]) -> Choice:
+        times: dict[Choice, list[float]] = {choice: [] for choice in runs}
+        for run in runs.values():
+            run()
+        first, left = next(iter(runs)), dict(runs)
+        for _ in range(ROUNDS):
+            for choice, run in left.items():
+                self._sweep[::64] += 1
+                begin = time.perf_counter()
+                run()
+                times[choice].append(time.perf_counter() - begin)
+            best = {choice: min(times[choice]) for choice in left}
+            limit = HOPELESS * min(best.values())
+            left = {choice: run for choice, run in left.items() if best[choice] < limit or choice == first}
+        fastest = min(left, key=lambda c: min(times[c]))
+        return fastest if min(times[fastest]) < WORTH * min(times[first]) else first
+
+
+def _read(path: Path) -> dict[str, Choice]:
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        return {str(key): Choice(str(kernel), bool(parallel)) for key, (kernel, parallel) in rows.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _text(t: TensorType | None) -> str:
+    return "-" if t is None else f"{t}{'' if t.value is None else '!'}"
+
+
+def _operand(index: int, t: TensorType | None) -> Slot | None:
+    if t is None:
+        return None
+    return Slot(f"x{index}", t, INPUT if t.value is None else CONST, index, const=t.value)
+
+
+def _runnable(job: Job, threads: int) -> Run:
+    """Run one job over random operands."""
+    from bolt_numba.runtime.plan import Plan
+    from bolt_numba.runtime.runner import Prepared, run_plan
+
+    memory = plan_memory([job], job.outs)
+    prepared = Prepared(Plan([job], build_program([job], memory, threads), memory, job.outs), None, False)
+    feeds = [_random(s) for s in job.ins]
+    targets = [np.zeros(s.type.dims, s.type.dtype) for s in job.outs]
+    return lambda: void(run_plan(prepared, feeds, threads, targets))
+
+
+def void(_: object) -> None:
+    """What a call gives is of no interest."""
+
+
+def _random(slot: Slot | None) -> Array:
+    if slot is None or slot.kind == CONST:
+        return np.zeros(0)
+    rng = np.random.default_rng(0)
+    if slot.type.dtype.kind == "f":
+        return rng.standard_normal(slot.type.dims).astype(slot.type.dtype)
+    return np.zeros(slot.type.dims, slot.type.dtype)
