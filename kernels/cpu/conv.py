@@ -4,18 +4,19 @@ No im2col buffer: a tile reads its rows straight from the image, through a table
 Winograd convolutions are separate kernels.
 """
 
+# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.kernels.cpu.epilogue import can_finish, finish
-from bolt_numba.kernels.cpu.lang import LANES
+from bolt_numba.kernels.cpu.lang import LANES, copy_bytes, fill_bytes, split
 from bolt_numba.kernels.cpu.matmul import conflicting, is_parallel, packed_bias, zero_bias
 from bolt_numba.kernels.cpu.pack import pack_b, pack_taps, panel_columns, source_rows
 from bolt_numba.kernels.cpu.sweep import (
@@ -30,6 +31,7 @@ from bolt_numba.kernels.cpu.sweep import (
     scratch_bytes,
     sweep,
 )  # fmt: skip
+from bolt_numba.kernels.jit import I64, PTR, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, remember_last
 from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.spatial import Windows
@@ -188,6 +190,42 @@ def choose_kind(g: Geometry, channels: int, cg: int, kg: int, span: int, stride:
     return EDGE, 0
 
 
+@native(x=PTR, to=PTR, images=I64, h=I64, rows=I64, top=I64, row=I64, left=I64, width=I64)
+def pad_images(p, tid, nthreads):
+    """Copy images of ``h`` rows of ``row`` bytes into zeros: ``rows`` of ``width`` bytes, ``top``, ``left`` first."""
+    x, to, h, rows, top, row, left, width = p.x, p.to, p.h, p.rows, p.top, p.row, p.left, p.width
+    zero = np.uint8(0)
+    lo, hi = split(p.images * rows, tid, nthreads)
+    for unit in range(lo, hi):
+        at, y = to + width * unit, unit % rows - top
+        if y < 0 or y >= h:
+            fill_bytes(at, zero, width)
+        else:
+            fill_bytes(at, zero, left)
+            copy_bytes(at + left, x + row * (unit // rows * h + y), row)
+            fill_bytes(at + left + row, zero, width - left - row)
+
+
+def has_wide_edges(op: Any, x: TensorType, g: Geometry) -> bool:
+    """Whether it is cheaper to copy the images into zeros than the pixels at their edges: few channels, many edges."""
+    return op.group == 1 and x.dims[-1] < THIN and len(x.dims) in (3, 4) and 5 * int(g.taps.edges[-1]) > g.m
+
+
+def padded(op: Any, x: TensorType, w: TensorType) -> tuple[Any, TensorType, Step]:
+    """The same convolution of images with zeros around them, and the step that makes these."""
+    images, *sizes, c = x.dims
+    pads = op.windows(w.dims[2:]).resolved(sizes).pads
+    rank = len(sizes)
+    around = [begin + size + end for begin, size, end in zip(pads[:rank], sizes, pads[rank:], strict=True)]
+    made = TensorType(x.dtype, (images, *around, c))
+    h, rows, top = (1, 1, 0) if rank == 1 else (sizes[0], around[0], pads[0])
+    args: dict[str, Argument] = {
+        "x": In(0), "to": Scratch(made.nbytes), "images": images, "h": h, "rows": rows, "top": top,
+        "row": 4 * c * sizes[-1], "left": 4 * c * pads[rank - 1], "width": 4 * c * around[-1],
+    }  # fmt: skip
+    return replace(op, pads=(), auto_pad="NOTSET"), made, Step(pad_images, args, False)
+
+
 @kernel(Conv, accepts=_accepts, by_types=True)
 def conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of filters under tiles of output pixels."""
@@ -198,13 +236,19 @@ def conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> l
     groups, kg, taps = op.group, count // op.group, math.prod(w.dims[2:])
     g, k = geometry(op, x, w, outs[0]), taps * cg
     filters, steps = _packed_filters(w, groups, context)
+    source: Argument = In(0)
+    lda: Argument = x.dims[-1] if g.merged else Pitch(In(0))
+    if has_wide_edges(op, x, g):
+        op, x, step = padded(op, x, w)
+        g, source, lda = geometry(op, x, w, outs[0]), step.args["to"], x.dims[-1]
+        steps.append(step)
     bias_at, bias_steps = packed_bias(bias, 2, kg, context, groups)
     span = choose_span(g.m, kg, k)
     kind, pack_ld = choose_kind(g, x.dims[-1], cg, kg, span, op.strides[-1] if op.strides else 1)
     threads = context.threads if is_parallel(context, 2 * g.images * g.m * count * k, w.nbytes) else 1
     per_thread = scratch_bytes(span, len(g.run), taps, pack_ld)
     args: dict[str, Argument] = {
-        "a": In(0), "lda": x.dims[-1] if g.merged else Pitch(In(0)), "b": filters, "bias": bias_at,
+        "a": source, "lda": lda, "b": filters, "bias": bias_at,
         "c": Out(0), "ldc": Pitch(Out(0)),
         "res": In(3) if op.residual else None, "ldr": Pitch(In(3)) if op.residual else 0,
         "blocks": g.images * groups, "offsets": block_offsets(g.images, groups, g.rows, g.m, cg, kg, k),

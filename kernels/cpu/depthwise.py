@@ -206,7 +206,8 @@ def accepts_depthwise(op: Any, ins: Types) -> bool:
     return len(x.dims) in (3, 4) and op.group == x.dims[-1] == w.dims[0] and op.group > 1
 
 
-PAR = 4_000_000
+SERIAL_FLOPS = 200_000
+"""Work under which a second thread costs more than it brings."""
 CHUNK_BYTES = 96 * 1024
 """Bytes of input rows under one output row that are swept together."""
 
@@ -242,7 +243,7 @@ def depthwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context)
     bias_at = no_bias(c)
     if bias is not None and bias.known is not None:
         bias_at = context.packed(bias.known, ("depthwise bias", c), pack_bias(c))
-    parallel = context.threads > 1 and 2 * outs[0].size * rows * cols > PAR
+    parallel = context.threads > 1 and 2 * outs[0].size * rows * cols > SERIAL_FLOPS
     args: dict[str, Argument] = {
         "x": In(0), "w": context.packed(w.known, "depthwise", pack_taps), "bias": bias_at,
         "res": In(3) if op.residual else None, "y": Out(0),

@@ -63,6 +63,13 @@ def take_shares(claim: int, job: int, finished: int, nthreads: int) -> bool:
 
 
 @inline
+def wake(asleep: int, semaphore: int) -> None:
+    """Post the semaphore of a sleeping worker, once: 0 awake, 1 asleep, 2 woken but not yet running."""
+    if atomic_load(asleep) == 1 and atomic_compare_exchange(asleep, 1, 2):
+        sem_post(semaphore)
+
+
+@inline
 def wait_until(address: int, value: int) -> None:
     spins = 0
     while atomic_load(address) != value:
@@ -104,8 +111,7 @@ def team_run(p, tid, nthreads):  # type: ignore[no-untyped-def]
         if load_i64(flags + 8 * s) != 0:
             offer(p.claim, p.job, p.finished, kernel, arguments, nthreads)
             for worker in range(1, nthreads):
-                if atomic_load(p.asleep + 64 * worker) == 1:
-                    sem_post(p.semaphores + 64 * worker)
+                wake(p.asleep + 64 * worker, p.semaphores + 64 * worker)
             take_shares(p.claim, p.job, p.finished, nthreads)
             wait_until(p.finished, nthreads)
         else:

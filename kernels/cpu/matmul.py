@@ -29,8 +29,8 @@ from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scrat
 from bolt_numba.ops.matmul import MatMul
 from bolt_numba.types import F32, Array, TensorType
 
-SERIAL_FLOPS, SERIAL_BYTES = 2_000_000, 300_000
-"""Work under which a second thread costs more than it brings."""
+SERIAL_FLOPS, SERIAL_BYTES = 400_000, 100_000
+"""Work under which a second thread costs more than it brings: 3 us; an awake team begins and ends a step in 0.1."""
 
 
 @native(x=PTR, y=PTR, blocks=I64, rows=I64, columns=I64)
