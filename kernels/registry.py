@@ -179,11 +179,14 @@ def load(device: str) -> None:
     _loaded.add(device)
 
 
-def select(op: Op, ins: Types, device: str = "cpu") -> Entry | None:
-    """The best maker that accepts, or None (the reference will run)."""
+def select(op: Op, ins: Types, device: str = "cpu", precision: str = "fp32") -> Entry | None:
+    """The best maker that accepts, or None (the reference will run).
+
+    precision: of the session; makers of a narrower one are for sessions that ask for it.
+    """
     load(device)
     for entry in KERNELS.get((type(op), device), ()):
-        if entry.accepts(op, ins):
+        if entry.precision in ("f32", precision) and entry.accepts(op, ins):
             return entry
     return None
 

@@ -125,6 +125,45 @@ def test_words_bfloat16_rounds_to_nearest_even() -> None:
     np.testing.assert_array_equal(out[L:], (x * np.float32(1.2345678)).astype(ml_dtypes.bfloat16).astype("f4"))
 
 
+def test_words_bfloat16_pairs() -> None:
+    import ml_dtypes
+
+    def rounded(v: Any) -> Any:
+        return v.astype(ml_dtypes.bfloat16).view("u2")
+
+    third, fifth = "vload(p.x) * 0.333333", "vload(p.y) * -0.2"
+    x, y, _, out = run(f"vstore_bf16_two(p.out, {third}, {fifth})\nvstore(p.out + 4 * L, pair_bf16({third}, {fifth}))")
+    first, second = rounded(x * np.float32(0.333333)), rounded(y * np.float32(-0.2))
+    np.testing.assert_array_equal(out[:L].view("u2"), np.concatenate([first, second]))
+    np.testing.assert_array_equal(out[L:].view("u2"), np.stack([first, second], 1).reshape(-1))
+    x = np.array([np.nan, np.inf, -np.inf, 3.4e38, -0.0, 1.0, 1.00390625, 1.01171875] * L, "f4")[: 2 * L]
+    words("vstore_bf16_two(p.out, vload(p.x), vload(p.x + 4 * L))").run(x=x, y=x, i=x, out=out, n=0)
+    got = out[:L].view(ml_dtypes.bfloat16).astype("f4")
+    np.testing.assert_array_equal(got, x.astype(ml_dtypes.bfloat16).astype("f4"))
+
+
+@pytest.mark.parametrize(("mr", "nv"), [(1, 1), (3, 2)])
+def test_words_bfloat16_products(mr: int, nv: int) -> None:
+    import ml_dtypes
+
+    text = f"""
+def probe(p, tid, nthreads):
+    acc = tile_load({mr}, {nv}, p.c, {4 * nv * L})
+    rows = rows_strided({mr}, p.a, 4 * p.k)
+    for q in range(p.k):
+        acc = tile_dot_rows_bf16(acc, rows, 4 * q, p.b + {4 * nv * L} * q)
+    tile_store(acc, p.c, {4 * nv * L})
+"""
+    scope = {n: getattr(lang, n) for n in ("tile_load", "rows_strided", "tile_dot_rows_bf16", "tile_store")}
+    kernel = native_source(text, "probe", {"a": PTR, "b": PTR, "c": PTR, "k": I64}, **scope)
+    a = RNG.integers(-4, 5, (mr, 10)).astype("f4")
+    b = RNG.integers(-4, 5, (5, nv * L, 2)).astype("f4")
+    c = RNG.integers(-4, 5, (mr, nv * L)).astype("f4")
+    want = c + a @ b.transpose(0, 2, 1).reshape(10, nv * L)
+    kernel.run(a=a.astype(ml_dtypes.bfloat16).view("u2"), b=b.astype(ml_dtypes.bfloat16).view("u2"), c=c, k=5)
+    np.testing.assert_array_equal(c, want)
+
+
 @pytest.mark.parametrize(("mr", "nv", "cols"), [(1, 1, L), (3, 2, 2 * L), (3, 2, L + 1), (2, 2, 1), (4, 1, L - 1)])
 def test_words_tiles(mr: int, nv: int, cols: int) -> None:
     text = f"""

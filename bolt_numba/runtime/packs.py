@@ -10,7 +10,8 @@ from bolt_numba.types import Array
 class Packs:
     """Prepacked weights, computed once and shared by every plan of a session (`kernels.registry.Context.packed`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, precision: str = "fp32") -> None:
+        self.precision = precision
         self._made: dict[tuple[int, Hashable], tuple[Array, Array]] = {}
 
     def get(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:

@@ -243,7 +243,7 @@ class Planner:
         self, op: Op, ins: list[TensorType | None], outs: tuple[TensorType, ...], alike: Hashable | None
     ) -> Precedent:
         """The best kernel's steps; kept for nodes alike where the maker allows it."""
-        entry = select(op, ins)
+        entry = select(op, ins, precision=self.context.packs.precision)
         if entry is None:
             return Precedent(outs, None, "reference", (), {})
         recorder = Recorder(self.context, ins)

@@ -149,7 +149,8 @@ def packed_bias(
     return to, [Step(pack_b, args, False)]
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def accepts_matmul(op: Any, ins: Types) -> bool:
+    """f32 throughout, a bias along the last axis, a residual of the result's shape."""
     if any(t is not None and (t.dtype != F32 or not t.is_static) for t in ins):
         return False
     a, b, bias, residual = (*ins, None, None)[:4]
@@ -166,7 +167,7 @@ def conflicting(row_bytes: int, rows: int) -> bool:
     return row_bytes % 4096 == 0 and min(rows, MR) >= 8
 
 
-@kernel(MatMul, accepts=_accepts, by_types=True)
+@kernel(MatMul, accepts=accepts_matmul, by_types=True)
 def matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of B (packed once when constant) under row tiles of A."""
     a, b, bias, _ = (*ins, None, None)[:4]
@@ -205,4 +206,6 @@ def matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     return steps
 
 
-__all__ = ["conflicting", "is_parallel", "matmul", "packed_bias", "transpose_blocks", "zero_bias"]
+__all__ = [
+    "accepts_matmul", "conflicting", "is_parallel", "matmul", "packed_bias", "transpose_blocks", "zero_bias",
+]  # fmt: skip

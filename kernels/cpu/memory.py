@@ -25,12 +25,14 @@ from bolt_numba.kernels.cpu.simd import (
     INT,
     LANES,
     MASK,
+    BFloat,
     at,
     call,
     constant,
     load,
     masked_load,
     masked_store,
+    rounded_bits,
     splat_value,
     store,
     suffix,
@@ -119,12 +121,21 @@ def vload_bf16(b, address):
 @word(types.void, ADDR, F32)
 def vstore_bf16(b, address, v):
     """f32 rounded to nearest even bfloat16 (NaN stays NaN)."""
+    upper = b.lshr(rounded_bits(b, v), constant(vector("i32"), 16))
+    store(b, b.trunc(upper, vector("i16")), address, 2)
+
+
+@word(types.void, ADDR, F32, F32)
+def vstore_bf16_two(b, address, v, w):
+    """The elements of ``v``, then those of ``w``, rounded as by `vstore_bf16`; denormal ones may become 0."""
+    if target().has_bf16:
+        result = ir.VectorType(BFloat(), 2 * LANES)
+        store(b, call(b, f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * LANES}", result, [w, v]), address, 2)
+        return
     ty = vector("i32")
-    bits = b.bitcast(v, ty)
-    odd = b.and_(b.lshr(bits, constant(ty, 16)), constant(ty, 1))
-    rounded = b.lshr(b.add(b.add(bits, constant(ty, 0x7FFF)), odd), constant(ty, 16))
-    quiet = b.or_(b.lshr(bits, constant(ty, 16)), constant(ty, 0x40))
-    store(b, b.trunc(b.select(b.fcmp_unordered("uno", v, v), quiet, rounded), vector("i16")), address, 2)
+    for i, x in enumerate((v, w)):
+        upper = b.lshr(rounded_bits(b, x), constant(ty, 16))
+        store(b, b.trunc(upper, vector("i16")), b.add(address, I64(2 * LANES * i)), 2)
 
 
 @word(F32, ADDR)

@@ -94,6 +94,43 @@ def fma_value(b, x, y, z):
     return call(b, f"llvm.{name}.{suffix(x.type)}", x.type, [x, y, z])
 
 
+class BFloat(ir.types.Type):
+    """LLVM's bfloat, which llvmlite has no name for."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BFloat)
+
+    def __hash__(self) -> int:
+        return hash(BFloat)
+
+
+def rounded_bits(b, v):
+    """Bits of f32 with the nearest bfloat16 (ties to even; NaN stays NaN) in the upper half of each lane."""
+    ty = ir.VectorType(I32, v.type.count)
+    bits = b.bitcast(v, ty)
+    odd = b.and_(b.lshr(bits, constant(ty, 16)), constant(ty, 1))
+    rounded = b.add(b.add(bits, constant(ty, 0x7FFF)), odd)
+    return b.select(b.fcmp_unordered("uno", v, v), b.or_(bits, constant(ty, 0x400000)), rounded)
+
+
+def dot_bf16_value(b, acc, x, y):
+    """Acc + x.low * y.low + x.high * y.high for vectors of i32 that hold two bfloat16 each."""
+    if target().has_bf16:
+        pairs = ir.VectorType(BFloat(), 2 * LANES)
+        name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * LANES}"
+        return call(b, name, acc.type, [acc, b.bitcast(x, pairs), b.bitcast(y, pairs)])
+
+    def halves(v):
+        low, high = b.shl(v, constant(v.type, 16)), b.and_(v, constant(v.type, 0xFFFF0000))
+        return b.bitcast(low, acc.type), b.bitcast(high, acc.type)
+
+    (x_low, x_high), (y_low, y_high) = halves(x), halves(y)
+    return fma_value(b, x_high, y_high, fma_value(b, x_low, y_low, acc))
+
+
 def tail_mask(b, n):
     """Lanes below ``n`` (any integer)."""
     n = b.select(b.icmp_signed(">", n, n.type(LANES)), n.type(LANES), n)
@@ -230,6 +267,14 @@ def to_f32(b, x):
 def to_i32(b, x):
     """Truncates; the caller keeps values inside the range of i32."""
     return b.fptosi(x, vector("i32"))
+
+
+@word(INT, F32, F32)
+def pair_bf16(b, low, high):
+    """Two bfloat16 in each i32: those nearest to ``low`` in the lower half, to ``high`` in the upper one."""
+    ty = vector("i32")
+    lower = b.lshr(rounded_bits(b, low), constant(ty, 16))
+    return b.or_(lower, b.and_(rounded_bits(b, high), constant(ty, 0xFFFF0000)))
 
 
 @word(INT, INT, INT)

@@ -21,6 +21,7 @@ from bolt_numba.kernels.cpu.simd import (
     I64,
     LANES,
     call,
+    dot_bf16_value,
     fma_value,
     load,
     masked_load,
@@ -195,6 +196,23 @@ def tile_rank1_rows(tyctx, acc, rows, offset, brow):
             return load(b, b.add(b.extract_value(rows, i), offset), ir.FloatType(), 4)
 
         return _rank1(b, acc, tile, element, brow)
+
+    return acc(acc, rows, types.int64, ADDR), codegen
+
+
+@intrinsic
+def tile_dot_rows_bf16(tyctx, acc, rows, offset, brow):
+    """Acc += the pair of bfloat16 at ``rows[i] + offset`` times the ``nv * LANES`` pairs at ``brow``, summed."""
+
+    def codegen(ctx, b, sig, args):
+        tile, rows, offset, brow = args
+        cols = [load(b, brow, vector("i32"), 4, BYTES * j) for j in range(acc.nv)]
+        for i in range(acc.mr):
+            x = splat_value(b, load(b, b.add(b.extract_value(rows, i), offset), I32, 4))
+            for j in range(acc.nv):
+                k = i * acc.nv + j
+                tile = b.insert_value(tile, dot_bf16_value(b, b.extract_value(tile, k), x, cols[j]), k)
+        return tile
 
     return acc(acc, rows, types.int64, ADDR), codegen
 

@@ -1,0 +1,179 @@
+"""Precision bf16: products of bfloat16 against f64 sums of operands rounded alike, sessions, and what verify says."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bolt_numba as bn
+from bolt_numba.errors import DeviceError
+from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.lang import LANES
+from bolt_numba.kernels.cpu.pack import PANEL, panel_columns, source_rows
+from bolt_numba.kernels.cpu.products_bf16 import conv_bf16, matmul_bf16
+from bolt_numba.kernels.cpu.sweep import MR
+from bolt_numba.kernels.cpu.sweep_bf16 import pack_panels_bf16
+from bolt_numba.kernels.registry import KERNELS, always, select
+from bolt_numba.ops.conv import Conv
+from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu
+from bolt_numba.types import F32, Array, TensorType
+from tests.harness import run_kernel
+
+RNG = np.random.default_rng(5)
+# These makers, whatever is cheaper.
+ENTRIES = {
+    kind: replace(next(e for e in KERNELS[kind, "cpu"] if e.name == maker.__name__), accepts=always)
+    for kind, maker in ((Conv, conv_bf16), (MatMul, matmul_bf16))
+}
+
+
+def rounded(x: Array) -> Array:
+    """The nearest bfloat16, as f64."""
+    return x.astype(ml_dtypes.bfloat16).astype(np.float64)
+
+
+def real(*shape: int) -> Array:
+    return RNG.standard_normal(shape, np.float32)
+
+
+def check(op: Any, inputs: list[Array | None]) -> None:
+    """Within what sums in f32 may lose of sums in f64 over the rounded operands."""
+    constant = [False, True, True, False][: len(inputs)]
+    (got,) = run_kernel(ENTRIES[type(op)], inputs, (1, 2), constant=constant, instance=op)
+    a, w, *rest = inputs
+    assert a is not None
+    assert w is not None
+    exact = [None if x is None else x.astype(np.float64) for x in rest]
+    wanted = op.reference(rounded(a), rounded(w), *exact)
+    terms = w.size // max(got.shape[-1], 1)
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-6 * np.sqrt(terms) * max(np.abs(wanted).max(), 1))
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    m=st.integers(1, 3 * MR + 1), n=st.integers(16, 3 * PANEL + 1), k=st.integers(8, 130), batch=st.integers(1, 3),
+    trans_b=st.booleans(), bias=st.booleans(), residual=st.booleans(),
+    activation=st.sampled_from([None, Relu(), Clip(-1.0, 2.0), LeakyRelu(0.5)]),
+)  # fmt: skip
+def test_matmul(m: int, n: int, k: int, batch: int, trans_b: bool, bias: bool, residual: bool, activation: Any) -> None:
+    op = MatMul(trans_b=trans_b, alpha=0.5, activation=activation, residual=residual)
+    inputs = [real(batch, m, k), real(*((n, k) if trans_b else (k, n))), real(n) if bias else None]
+    if residual:
+        inputs.append(real(batch, m, n))
+    check(op, inputs if bias or residual else inputs[:2])
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1000, 512), (49, 300, 700), (200, 96, 33), (30, 520, 1000)])
+def test_matmul_spans(m: int, n: int, k: int) -> None:
+    check(MatMul(), [real(m, k), real(k, n)])
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    size=st.tuples(st.integers(5, 12), st.integers(5, 12)), c=st.integers(1, 40), k=st.integers(16, 70),
+    kernel=st.sampled_from([(1, 1), (3, 3), (2, 3), (5, 1), (1, 7)]), stride=st.integers(1, 2),
+    dilation=st.integers(1, 2), pad=st.integers(0, 3), images=st.integers(1, 2), residual=st.booleans(),
+)  # fmt: skip
+def test_conv(
+    size: tuple[int, int], c: int, k: int, kernel: tuple[int, int], stride: int, dilation: int, pad: int, images: int,
+    residual: bool,
+) -> None:  # fmt: skip
+    if c * kernel[0] * kernel[1] < 8 or any(
+        (n - 1) * dilation >= s + 2 * pad for n, s in zip(kernel, size, strict=True)
+    ):
+        return
+    how = {"strides": (stride, stride), "dilations": (dilation, dilation), "pads": (pad,) * 4, "layout": "NHWC"}
+    inputs = [real(images, *size, c), real(k, c, *kernel), real(k)]
+    if residual:
+        inputs.append(real(*Conv(**how).reference(*inputs).shape))  # type: ignore[arg-type]
+    op: Any = Conv(**how, residual=residual, activation=Relu())  # type: ignore[arg-type]
+    check(op, inputs)  # type: ignore[arg-type]
+
+
+def test_conv_other_ranks_and_groups() -> None:
+    check(Conv(layout="NHWC", pads=(2, 2), strides=(2,)), [real(2, 19, 6), real(40, 6, 5)])
+    check(Conv(layout="NHWC", pads=(1,) * 6), [real(1, 4, 5, 6, 3), real(16, 3, 3, 3, 3), real(16)])
+    check(Conv(layout="NHWC", pads=(1,) * 4, group=2), [real(2, 6, 7, 66), real(80, 33, 3, 3), real(80)])
+    check(Conv(layout="NHWC", pads=(3,) * 4, strides=(2, 2)), [real(1, 30, 31, 3), real(64, 3, 7, 7), real(64)])
+
+
+@pytest.mark.parametrize(("k", "n"), [(1, 1), (2, LANES), (33, PANEL), (64, PANEL + 1), (75, 2 * PANEL + LANES)])
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_panels_hold_pairs(k: int, n: int, swap: bool, depth: int) -> None:
+    k -= k % depth if depth < k else 0
+    depth = depth if k % depth == 0 else 1
+    source = real(2, n, k).swapaxes(1, 2) if swap else real(2, k, n)
+    packed = pack_panels_bf16(source, source_rows(k // depth, depth), 2.0)
+    order = np.arange(k).reshape(depth, k // depth).T.reshape(-1)
+    padded = np.zeros((2, k + k % 2, panel_columns(n)), np.float32)
+    padded[:, :k, :n] = 2 * source[:, order]
+    wanted = []
+    for block in padded.astype(ml_dtypes.bfloat16).view(np.uint16):
+        panels = [block[:, j : j + PANEL] for j in range(0, block.shape[1], PANEL)]
+        pairs = [p.reshape(-1, 2, p.shape[1]).swapaxes(1, 2) for p in panels]
+        wanted.append(np.concatenate([p.reshape(-1) for p in pairs]))
+    np.testing.assert_array_equal(packed.view(np.uint16).reshape(2, -1), wanted)
+
+
+def test_only_sessions_that_ask_for_it_get_it() -> None:
+    ins = [TensorType(F32, (4, 64)), TensorType(F32, (64, 64), value=real(64, 64))]
+    names = [e.name for p in ("fp32", "bf16") if (e := select(MatMul(), ins, precision=p)) is not None]
+    assert names == ["matmul", "matmul_bf16"]
+    with pytest.raises(DeviceError, match=r"precision: got 'int3', wanted one of \('fp32', 'bf16'\)"):
+        bn.Session(network(), precision="int3")
+
+
+def network() -> bn.Graph:
+    """A convolution with stride, one without, and a classifier."""
+    from bolt_numba.ir.build import Builder
+    from bolt_numba.ir.graph import Graph
+    from bolt_numba.ops.reduce import ReduceMean
+    from bolt_numba.ops.shape import Flatten
+
+    rng, graph = np.random.default_rng(0), Graph("network")
+    b = Builder(graph)
+    value = graph.add_input("x", TensorType(F32, (1, 3, 32, 32)))
+    for count, depth, stride in ((32, 3, 2), (64, 32, 1)):
+        w = rng.standard_normal((count, depth, 3, 3), np.float32) * np.float32((2 / (9 * depth)) ** 0.5)
+        value = b(Relu(), b(Conv(strides=(stride, stride), pads=(1, 1, 1, 1)), value, w))
+    value = b(Flatten(), b(ReduceMean(), value, np.array([2, 3])))
+    graph.add_output(b(MatMul(), value, rng.standard_normal((64, 10), np.float32)), "scores")
+    return graph
+
+
+def test_sessions() -> None:
+    x = real(1, 3, 32, 32)
+    graph = network()
+    plain, narrow = bn.compile(graph), bn.compile(graph, precision="bf16", threads=1)
+    wanted, got = plain(x)[0], narrow(x)[0]
+    error = float(np.abs(got - wanted).max() / np.abs(wanted).max())
+    assert 1e-6 < error < 1e-2
+    assert any(r["runner"] == "conv_bf16" for r in narrow.report())
+    assert "bf16" in repr(narrow)
+    again = pickle.loads(pickle.dumps(narrow))
+    assert again.precision == "bf16"
+    np.testing.assert_array_equal(again(x)[0], got)
+    np.testing.assert_array_equal(bn.compile(graph, precision="bf16", threads=2)(x)[0], got)
+
+
+@pytest.mark.parametrize("isa", ["avx2", "generic"])
+def test_lower_instruction_sets(isa: str) -> None:
+    """They widen the halves of a pair instead."""
+    if target().name not in ("avx512", "avx2") or target().name == isa:
+        pytest.skip("already the lowest")
+    env = os.environ | {"BOLT_NUMBA_ISA": isa}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-k", "not lower", __file__]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
