@@ -191,9 +191,9 @@ def select(op: Op, ins: Types, device: str = "cpu", precision: str = "fp32") -> 
     return None
 
 
-def candidates(op: Op, ins: Types, device: str = "cpu") -> list[Entry]:
+def candidates(op: Op, ins: Types, device: str = "cpu", precision: str = "fp32") -> list[Entry]:
     """Every maker that can run a node, the one that `select` takes first."""
     load(device)
-    rows = KERNELS.get((type(op), device), ())
+    rows = [e for e in KERNELS.get((type(op), device), ()) if e.precision in ("f32", precision)]
     preferred = [e for e in rows if e.accepts(op, ins)]
     return preferred + [e for e in rows if e not in preferred and e.works is not None and e.works(op, ins)]

@@ -63,12 +63,14 @@ class Tuner:
         self, op: Op, ins: Types, outs: Sequence[TensorType], entry: Entry, context: MakerContext
     ) -> tuple[Entry, MakerContext]:
         """The fastest kernel for a node and the context to make its steps in; as given where there is only one."""
-        key = f"{self.threads} {op!r} {' '.join(map(_text, ins))}"
+        precision = context.packs.precision
+        how = "" if precision == "fp32" else f" {precision}"
+        key = f"{self.threads}{how} {op!r} {' '.join(map(_text, ins))}"
         with self._lock:
             choice = self._known.get(key)
-        found = candidates(op, ins)
+        found = candidates(op, ins, precision=precision)
         if choice is None or all(e.name != choice.kernel for e in found):
-            runs = self._runs(found, op, ins, outs)
+            runs = self._runs(found, op, ins, outs, precision)
             if len(runs) < 2:
                 return entry, context
             choice = self._fastest(runs)
@@ -92,7 +94,7 @@ class Tuner:
             self.measured = 0
 
     def _runs(
-        self, found: Sequence[Entry], op: Op, ins: Types, outs: Sequence[TensorType]
+        self, found: Sequence[Entry], op: Op, ins: Types, outs: Sequence[TensorType], precision: str
     ) -> dict[Choice, Run]:
         """Something to call for every way to run a node, the cost model's first."""
         runs: dict[Choice, Run] = {}
@@ -100,7 +102,7 @@ class Tuner:
             return runs
         for entry in found:
             for threads in dict.fromkeys((self.threads, 1)):
-                context = MakerContext(threads, Packs())  # packs of its own: the losers' go
+                context = MakerContext(threads, Packs(precision))  # packs of its own: the losers' go
                 job = Job("tuned", op, [_operand(i, t) for i, t in enumerate(ins)], [])
                 job.outs = [Slot(f"y{i}", t, TEMP, result=i) for i, t in enumerate(outs)]
                 job.steps = entry.make(op, ins, outs, context)

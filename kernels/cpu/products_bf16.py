@@ -100,16 +100,21 @@ def is_direct(op: Any, ins: Types) -> bool:
     return cost(size, (images, oh, ow), c, k) > 0.5 * cost(0, (images, oh, ow), c, k)
 
 
-def accepts_filters(op: Any, ins: Types) -> bool:
+def works_filters(op: Any, ins: Types) -> bool:
     """Filters long and many enough."""
     if not accepts_conv(op, ins):
         return False
     w = ins[1]
     assert w is not None
-    return math.prod(w.dims[1:]) >= SHORT and w.dims[0] // op.group >= NARROW and is_direct(op, ins)
+    return math.prod(w.dims[1:]) >= SHORT and w.dims[0] // op.group >= NARROW
 
 
-@kernel(Conv, accepts=accepts_filters, precision="bf16", rank=12, by_types=True)
+def accepts_filters(op: Any, ins: Types) -> bool:
+    """Where no other algorithm is expected to be faster."""
+    return works_filters(op, ins) and is_direct(op, ins)
+
+
+@kernel(Conv, accepts=accepts_filters, works=works_filters, precision="bf16", rank=12, by_types=True)
 def conv_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of filters in bfloat16 under tiles of output pixels."""
     x, w, bias, _ = (*ins, None, None)[:4]
