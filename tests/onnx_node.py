@@ -105,7 +105,17 @@ def _matmul(op: MatMul, ins: list[str], outs: list[str], ranks: Sequence[int]) -
 
 
 def _attention(op: FusedAttention, ins: list[str], outs: list[str]) -> Nodes:
-    return [helper.make_node("Attention", ins, outs, scale=op.scale, is_causal=int(op.causal))]
+    nodes, ins, made = [], list(ins), outs[0]
+    for i, layout in enumerate(op.layouts):
+        if layout == "SHD":
+            nodes.append(helper.make_node("Transpose", [ins[i]], [f"t{i}"], perm=[0, 2, 1, 3]))
+            ins[i] = f"t{i}"
+    if op.y_layout == "SHD":
+        made = "heads_first"
+    nodes.append(helper.make_node("Attention", ins, [made], scale=op.scale, is_causal=int(op.causal)))
+    if op.y_layout == "SHD":
+        nodes.append(helper.make_node("Transpose", [made], outs, perm=[0, 2, 1, 3]))
+    return nodes
 
 
 def _split(op: Split, ins: list[str], outs: list[str]) -> Nodes:

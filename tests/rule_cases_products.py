@@ -47,6 +47,17 @@ def attention_masked(b: Builder, q: Value, k: Value, v: Value, mask: Value) -> A
     return b(o("MatMul"), _weights(b, b(o("Add"), mask, b(o("MatMul", trans_b=True), q, k))), v)
 
 
+@fires("transpose_into_attention", "FusedAttention", 1e-5, q=(2, 4, 3, 8), k=(2, 5, 3, 8), v=(2, 3, 5, 3))
+def heads_inside(b: Builder, q: Value, k: Value, v: Value) -> Any:
+    heads_first = o("Transpose", (0, 2, 1, 3))
+    return b(o("FusedAttention", scale=0.5), b(heads_first, q), b(heads_first, k), v)
+
+
+@fires("transpose_from_attention", "FusedAttention", 1e-5, q=(2, 4, 8), k=(2, 5, 8), v=(2, 5, 3))
+def heads_out_inside(b: Builder, q: Value, k: Value, v: Value) -> Any:
+    return b(o("Transpose", (1, 0, 2)), b(o("FusedAttention", scale=0.5), q, k, v))
+
+
 fires("scale_into_attention_q", "FusedAttention", 1e-5, q=(2, 4, 8), k=(2, 5, 8), v=(2, 5, 3))(
     lambda b, q, k, v: b(o("FusedAttention", scale=0.5), b(o("Div"), q, f32(4)), k, v)
 )

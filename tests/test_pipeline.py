@@ -170,9 +170,9 @@ def _seconds(g: Graph) -> float:
 REAL_MODELS: dict[str, tuple[int, int, dict[str, int]]] = {
     "open_nsfw.onnx": (0, 57, {"Conv": 53, "MatMul": 1}),
     "nmp.onnx": (0, 137, {"Conv": 32}),
-    "minilm.onnx": (24, 133, {"FusedAttention": 6, "LayerNormalization": 13, "MatMul": 36}),
+    "minilm.onnx": (0, 109, {"FusedAttention": 6, "LayerNormalization": 13, "MatMul": 36}),
     "ch_PP-OCRv4_det_infer.onnx": (1, 108, {"Conv": 62, "ConvTranspose": 2}),
-    "ch_PP-OCRv4_rec_infer.onnx": (5, 107, {"Conv": 38, "FusedAttention": 2, "LayerNormalization": 5}),
+    "ch_PP-OCRv4_rec_infer.onnx": (3, 105, {"Conv": 38, "FusedAttention": 2, "LayerNormalization": 5}),
     "ch_ppocr_mobile_v2.0_cls_infer.onnx": (1, 77, {"Conv": 53}),
     "silero_vad.onnx": (4, 110, {"LSTM": 2}),
     "silero_vad_16k_op15.onnx": (2, 55, {"LSTM": 1}),

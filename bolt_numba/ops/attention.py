@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
@@ -11,39 +13,71 @@ from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import broadcast_shapes
 from bolt_numba.types import Array, TensorType
 
+LAYOUTS = ("HSD", "SHD")
+"""Heads, positions, elements of a head: their order in memory, behind the batch axes."""
+
+
+T = TypeVar("T")
+
+
+def swapped(shape: tuple[T, ...]) -> tuple[T, ...]:
+    """A shape, or a permutation, with the axes of heads and positions exchanged."""
+    return (*shape[:-3], shape[-2], shape[-3], shape[-1])
+
 
 @op("FusedAttention")
 class FusedAttention(Op):
     """y = softmax(scale * q @ k^T + mask) @ v over the last axis of the product.
 
     q: [..., M, D] · k: [..., N, D] · v: [..., N, Dv] · mask: added, broadcast to [..., M, N]; all of one float dtype
-    -> y: [..., M, Dv].  causal: query i sees keys 0…i only.  A query that sees nothing gives 0.
+    -> y: [..., M, Dv].  An operand of layout SHD lies as [..., positions, heads, elements] instead, the result too.
+    causal: query i sees keys 0…i only.  A query that sees nothing gives 0.
     Source: ONNX Attention-23, without its heads, caches and caps.
     """
 
     scale: float = 1.0
     causal: bool = False
+    q_layout: str = "HSD"
+    k_layout: str = "HSD"
+    v_layout: str = "HSD"
+    y_layout: str = "HSD"
+
+    @property
+    def layouts(self) -> tuple[str, str, str]:
+        """Of q, k and v."""
+        return self.q_layout, self.k_layout, self.v_layout
 
     def infer(self, q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None = None) -> TensorType:
         dtype = same_dtype(self, q, k, v, mask)
         want_dtype(self, "q", dtype, *FLOATS)
+        for layout in (*self.layouts, self.y_layout):
+            if layout not in LAYOUTS:
+                raise self.fail("layout", layout, "HSD or SHD")
         if q.shape is None or k.shape is None or v.shape is None:
             return TensorType(dtype, None)
-        if min(len(t) for t in (q.shape, k.shape, v.shape)) < 2:
-            raise self.fail("ranks of q, k and v", (len(q.shape), len(k.shape), len(v.shape)), "at least 2")
-        weights = matmul_shape(self, q.shape, (*k.shape[:-2], k.shape[-1], k.shape[-2]))
+        ranks = tuple(len(t) for t in (q.shape, k.shape, v.shape))
+        least = 3 if "SHD" in (*self.layouts, self.y_layout) else 2
+        if min(ranks) < least:
+            raise self.fail("ranks of q, k and v", ranks, f"at least {least}")
+        given = zip((q.shape, k.shape, v.shape), self.layouts, strict=True)
+        queries, keys, values = (swapped(s) if layout == "SHD" else s for s, layout in given)
+        weights = matmul_shape(self, queries, (*keys[:-2], keys[-1], keys[-2]))
         if mask is not None and weights is not None:
             joint = broadcast_shapes(self, weights, mask.shape)
             if joint is not None and len(joint) > len(weights):
                 raise self.fail("rank of mask", mask, f"at most {len(weights)}")
-        return TensorType(dtype, matmul_shape(self, weights, v.shape))
+        shape = matmul_shape(self, weights, values)
+        return TensorType(dtype, swapped(shape) if self.y_layout == "SHD" and shape is not None else shape)
 
     def reference(self, q: Array, k: Array, v: Array, mask: Array | None = None) -> Array:
-        weights = np.matmul(widened(q), widened(k).swapaxes(-1, -2))
+        given = zip((q, k, v), self.layouts, strict=True)
+        queries, keys, values = (widened(x.swapaxes(-3, -2) if layout == "SHD" else x) for x, layout in given)
+        weights = np.matmul(queries, keys.swapaxes(-1, -2))
         weights = weights * weights.dtype.type(self.scale)
         if mask is not None:
             weights = weights + widened(mask)
         if self.causal:
-            rows, columns = np.arange(q.shape[-2])[:, None], np.arange(k.shape[-2])[None, :]
+            rows, columns = np.arange(weights.shape[-2])[:, None], np.arange(weights.shape[-1])[None, :]
             weights = np.where(columns <= rows, weights, weights.dtype.type(-np.inf))
-        return np.asarray(np.matmul(softmax(weights, -1), widened(v)), dtype=q.dtype)
+        y = np.matmul(softmax(weights, -1), values)
+        return np.ascontiguousarray(y.swapaxes(-3, -2) if self.y_layout == "SHD" else y).astype(q.dtype, copy=False)

@@ -4,6 +4,8 @@ transpose_into_matmul(MatMul(T(a), b))            -> MatMul(a, b, trans_a)      
 scale_into_matmul(MatMul(a, b) * c)               -> MatMul(a, b, alpha)         c a number; the product has one reader
 attention(Softmax(q @ kT * c + mask) @ v)         -> FusedAttention(q, k, v, mask)
 scale_into_attention(FusedAttention(q * c, k))    -> FusedAttention(q, k)        same for k
+transpose_into_attention(FusedAttention(T(q), k)) -> FusedAttention(q, k)        T: heads for positions; k, v too
+transpose_from_attention(T(FusedAttention))       -> FusedAttention
 mask_from_where(Softmax(Where(m, s, -big)))       -> Softmax(s + Where(m, 0, -big))
 einsum_to_matmul(Einsum)                          -> MatMul between Transposes
 """
@@ -18,7 +20,7 @@ import numpy as np
 
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.attention import FusedAttention
+from bolt_numba.ops.attention import FusedAttention, swapped
 from bolt_numba.ops.matmul import Einsum, MatMul, einsum_terms
 from bolt_numba.ops.pointwise import Add, Div, Mul, Where
 from bolt_numba.ops.reduce import Softmax
@@ -133,6 +135,37 @@ def _rescaled(m: Match, b: Builder, name: str, operands: Sequence[Value | None])
     return b(dataclasses.replace(op, scale=op.scale * number), *operands)  # type: ignore[attr-defined,type-var]
 
 
+def _other_layout(layout: str) -> str:
+    return "SHD" if layout == "HSD" else "HSD"
+
+
+def _exchanged(value: Value | None) -> Value | None:
+    """``x`` when the value is x with its axes of heads and positions exchanged."""
+    if value is None or value.node is None or not isinstance(value.node.op, Transpose):
+        return None
+    perm = value.node.op.perm
+    return value.node.inputs[0] if len(perm) > 2 and perm == swapped(tuple(range(len(perm)))) else None
+
+
+@rule(Pat(FusedAttention, (Pat(name="q"), Pat(name="k"), Pat(name="v"))))
+def transpose_into_attention(m: Match, b: Builder) -> Result:
+    op: Any = m.root.op
+    found = [_exchanged(m[name]) for name in "qkv"]
+    if not any(found):
+        return None
+    layouts = [_other_layout(a) if x else a for a, x in zip(op.layouts, found, strict=True)]
+    made = dataclasses.replace(op, **dict(zip(("q_layout", "k_layout", "v_layout"), layouts, strict=True)))
+    return b(made, *(x or m[name] for x, name in zip(found, "qkv", strict=True)), *m.root.inputs[3:])
+
+
+@rule(Pat(Transpose, (Pat(FusedAttention, name="a", sole_use=True),)))
+def transpose_from_attention(m: Match, b: Builder) -> Result:
+    perm, op = m.root.op.perm, m.op("a")  # type: ignore[attr-defined]
+    if len(perm) < 3 or perm != swapped(tuple(range(len(perm)))):
+        return m.refuse("it exchanges other axes than those of heads and positions")
+    return b(dataclasses.replace(op, y_layout=_other_layout(op.y_layout)), *m.node("a").inputs)
+
+
 @rule(Pat(Transpose, (Pat((Mul, Div), (Pat(name="x"), const("c")), name="scaled", sole_use=True),)))
 def scale_after_transpose(m: Match, b: Builder) -> Result:
     """A scaled key reaches its Transpose, so that the attention patterns see the factor last."""
@@ -202,7 +235,7 @@ def _arranged(b: Builder, x: Value, have: str, want: Sequence[str]) -> Value:
     return x if perm == tuple(range(len(perm))) else _made(b(Transpose(perm), x))
 
 
-LATE_RULES: tuple[Rule, ...] = (transpose_into_matmul,)
+LATE_RULES: tuple[Rule, ...] = (transpose_into_matmul, transpose_into_attention, transpose_from_attention)
 """After the layout is settled: a Transpose may still have met its inverse."""
 RULES: tuple[Rule, ...] = (
     scale_into_matmul,
@@ -214,6 +247,8 @@ RULES: tuple[Rule, ...] = (
     ),
     scale_into_attention_q,
     scale_into_attention_k,
+    transpose_into_attention,
+    transpose_from_attention,
     scale_after_transpose,
     key_scale_into_matmul,
     query_scale_into_matmul,

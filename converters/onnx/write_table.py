@@ -8,7 +8,7 @@ import numpy as np
 
 from bolt_numba.converters.onnx.tensor import CODES, proto_of_type
 from bolt_numba.converters.onnx.write_registry import NoSpellingError, Term, writer
-from bolt_numba.ops.attention import FusedAttention
+from bolt_numba.ops.attention import FusedAttention, swapped
 from bolt_numba.ops.control import If, Loop, Scan
 from bolt_numba.ops.conv import Conv, ConvTranspose
 from bolt_numba.ops.detection import DeformConv
@@ -82,13 +82,21 @@ def _swapped(w: GraphWriter, x: Term) -> Term:
 
 @writer(FusedAttention)
 def attention(w: GraphWriter, op: Any, q: Term, k: Term, v: Term, mask: Term | None = None) -> Any:
-    """Two products and the softmax between them."""
+    """Two products and the softmax between them, around Transposes where heads lie inside."""
+    given = zip((q, k, v), op.layouts, strict=True)
+    q, k, v = (_heads_exchanged(w, x) if layout == "SHD" else x for x, layout in given)
     scores = w.write(MatMul(trans_b=True, alpha=op.scale), q, k)
     if mask is not None and mask.name:
         scores = w.write(Add(), scores, mask)
     if op.causal:
         scores = w.write(Add(), scores, _causal(w, scores))
-    return w.write(MatMul(), w.write(Softmax(-1), scores), v)
+    y = w.write(MatMul(), w.write(Softmax(-1), scores), v)
+    return _heads_exchanged(w, y) if op.y_layout == "SHD" else y
+
+
+def _heads_exchanged(w: GraphWriter, x: Term) -> Term:
+    made: Term = w.write(Transpose(swapped(tuple(range(len(x.type.shape or ()))))), x)
+    return made
 
 
 def _causal(w: GraphWriter, scores: Term) -> Term:
