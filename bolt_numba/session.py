@@ -257,8 +257,8 @@ class Session:
                     outs = ", ".join(str(s.type) for s in job.outs)
                     rows.append({"node": job.name, "op": job.op.name, "output": outs, "runner": job.runner})
                 if prepared.plan.cut is not None:
-                    node = prepared.plan.cut.node
-                    rows.append({"node": node.name, "op": node.op.name, "output": "by data", "runner": "host"})
+                    node, label = prepared.plan.cut.node, runner.cut_label(prepared.plan.cut)
+                    rows.append({"node": node.name, "op": node.op.name, "output": "by data", "runner": label})
                 following = prepared.rest
             runner = following
         return rows

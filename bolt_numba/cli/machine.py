@@ -20,6 +20,7 @@ from bolt_numba.cli.options import Json, Shapes, read_shapes
 from bolt_numba.config import SWITCHES, default_threads
 from bolt_numba.converters.onnx.registry import READERS, load_tables
 from bolt_numba.kernels import jit, registry
+from bolt_numba.kernels.sized import SIZED
 from bolt_numba.ops.registry import OPS
 
 cache = typer.Typer(help="The cache of compiled kernels.", no_args_is_help=True)
@@ -52,6 +53,8 @@ def operator_rows() -> list[dict[str, Any]]:
     for name, op in sorted(OPS.items()):
         entries = registry.KERNELS.get((op, "cpu"), [])
         kernels = list(dict.fromkeys(e.name for e in entries))
+        by_data = SIZED.get((op, "cpu"))
+        kernels += [] if by_data is None else [by_data.name]
         line = (op.__doc__ or "").strip().partition("\n")[0]
         meaning = line.partition(".  ")[0].removeprefix(f"{name}: ").removesuffix(".")
         rows.append({"op": name, "kernels": kernels, "meaning": meaning})

@@ -18,6 +18,7 @@ from bolt_numba.errors import BoltError, InvalidModelError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.kernels.registry import In, Out, Step, select
+from bolt_numba.kernels.sized import Sized, select_sized
 from bolt_numba.ops.control import ControlFlow, If
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.memory import MemoryPlan, plan_memory
@@ -29,18 +30,25 @@ from bolt_numba.types import NestedType, TensorType, only_in_python, type_of
 
 SMALL = 64
 """Elements up to which an input that decides shapes is planned per value."""
+_MOVES = frozenset(
+    ("Reshape", "Squeeze", "Unsqueeze", "Split", "Expand", "Tile", "Slice", "Pad", "Range", "ConstantOfShape")
+)
+"""Operators by whose NumPy reference memory moves as fast as by a kernel, without a plan for every content."""
 
 
 @dataclass(eq=False, slots=True)
 class Cut:
     """Where a plan ends because a shape depends on data, or a value is no number.
 
-    node: runs by reference (or, an If, by its branch); reads: its operands; rest: what runs afterwards.
+    node: runs by ``compute``; without one ``alone``, planned for the content of the operands that decide its shapes;
+    without either by its reference (or, an If, by its branch).  reads: its operands; rest: what runs afterwards.
     """
 
     node: Node
     reads: list[Slot | None]
     rest: Region
+    compute: Sized | None = None
+    alone: Region | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -271,8 +279,21 @@ class Planner:
                 needed[id(value)] = value
         inputs = [*needed.values(), *node.outputs]
         region = Region(inputs, rest, list(self.region.outputs), dict(self.alias), known)
-        self.cut = Cut(node, ins, region)
+        compute = select_sized(node.op, [None if s is None else s.type for s in ins])
+        self.cut = Cut(node, ins, region, compute, self._alone(node, ins))
         self._boundary = list(needed.values())
+
+    def _alone(self, node: Node, ins: list[Slot | None]) -> Region | None:
+        """The node by itself, if the content of few numbers decides what keeps it out of this plan."""
+        deciding = [ins[i] for i in node.op.value_inputs if i < len(ins)]
+        if not deciding or node.op.name in _MOVES or isinstance(node.op, ControlFlow) or len(self.region.nodes) == 1:
+            return None
+        if any(s is not None and only_in_python(s.type) for s in ins):
+            return None
+        if any(s is not None and s.type.size > SMALL for s in deciding):
+            return None
+        inputs = [self._resolve(v) for v in node.inputs if v is not None]
+        return Region(inputs, [node], list(node.outputs), dict(self.alias))
 
     # --- results -----------------------------------------------------------------------------------------------------
 

@@ -115,7 +115,7 @@ def _timed_run(runner: Runner, arrays: Sequence[Array]) -> tuple[list[tuple[str,
         start = time.perf_counter()
         made = runner.run_cut(cut, results[:reads])
         seconds.append(time.perf_counter() - start)
-        labels.append((cut.node.name, cut.node.op.name, "host", "by data"))
+        labels.append((cut.node.name, cut.node.op.name, runner.cut_label(cut), "by data"))
         assert prepared.rest is not None
         runner, given = prepared.rest, [*results[reads:], *made]
 

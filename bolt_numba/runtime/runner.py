@@ -125,11 +125,32 @@ class Runner:
         left = iter(results)
         args = [None if s is None else next(left) for s in cut.reads]
         op = cut.node.op
-        if isinstance(op, ControlFlow):
+        if cut.compute is not None:
+            outs = cut.compute.compute(op, args, np.empty)
+        elif isinstance(op, ControlFlow):
             outs = tuple(op.execute(args, lambda graph, inputs: self._inner(graph).run(inputs)))
+        elif cut.alone is not None:
+            return self._alone(cut.alone).run(results)
         else:
             outs = result_tuple(op.reference(*args))
         return [_dense(x, v.type) for x, v in zip(outs, cut.node.outputs, strict=True)]
+
+    def cut_label(self, cut: Cut) -> str:
+        """What ran the node of a cut: a kernel, or ``host``."""
+        if cut.compute is not None:
+            return cut.compute.name
+        if cut.alone is not None:
+            plans = [p.plan for p in self._alone(cut.alone).prepared.values()]
+            for job in (job for plan in plans for job in plan.jobs if plan.cut is None):
+                return job.runner
+        return "host"
+
+    def _alone(self, region: Region) -> Runner:
+        """The runner of a cut's node by itself."""
+        runner = self.bodies.get(id(region))
+        if runner is None:
+            runner = self.bodies.setdefault(id(region), Runner(region, self.threads, self.packs))
+        return runner
 
     def _inner(self, graph: Graph) -> Runner:
         runner = self.bodies.get(id(graph))

@@ -1,4 +1,4 @@
-"""Softmax and its logarithm, positions of extremes, running sums and the k greatest, along any one axis."""
+"""Softmax and its logarithm, positions of extremes, running sums, along any one axis."""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
@@ -17,17 +17,12 @@ from bolt_numba.kernels.cpu.lang import (
     inline,
     lane,
     lanes_below,
-    load_f32,
-    load_i32,
     native,
     reduce_add,
     reduce_max,
     select,
     splat,
     split,
-    store_f32,
-    store_i32,
-    store_i64,
     vload,
     vload_n,
     vmax,
@@ -36,7 +31,7 @@ from bolt_numba.kernels.cpu.lang import (
 )
 from bolt_numba.kernels.cpu.reduce import around_axis, axis_form, generated
 from bolt_numba.kernels.cpu.vmath import exp_negative, vlog
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops import reduce as ops
 from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import F32, I32, TensorType, dtype_name
@@ -329,94 +324,3 @@ def cumsum(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "outer": outer, "n": n, "inner": inner}
     args |= {"step": -inner if op.reverse else inner, "exclusive": int(op.exclusive)}
     return [Step(made, args, outer * n * inner > PARALLEL and outer * inner > 1)]
-
-
-# --------------------------------------------------------------------------------------------------------- k greatest
-
-
-@inline
-def precedes(v, i, w, j, sign):
-    """Whether element i (value v) stands before element j: greater, or of equals the earlier; NaN is the greatest."""
-    if v == w or (v != v and w != w):
-        return i < j
-    if sign > 0:
-        return (v != v) or v > w
-    return (w != w) or v < w
-
-
-@inline
-def sift_down(values, places, k, root, sign):
-    """Restore a heap of ``k`` whose root is the element that would be dropped first."""
-    v, i = load_f32(values + 4 * root), load_i32(places + 4 * root)
-    while True:
-        child = 2 * root + 1
-        if child >= k:
-            break
-        w, j = load_f32(values + 4 * child), load_i32(places + 4 * child)
-        if child + 1 < k:
-            w2, j2 = load_f32(values + 4 * child + 4), load_i32(places + 4 * child + 4)
-            if precedes(w, j, w2, j2, sign):
-                child, w, j = child + 1, w2, j2
-        if precedes(w, j, v, i, sign):
-            break
-        store_f32(values + 4 * root, w)
-        store_i32(places + 4 * root, j)
-        root = child
-    store_f32(values + 4 * root, v)
-    store_i32(places + 4 * root, i)
-
-
-@native(x=PTR, values=PTR, places=PTR, heap=PTR, outer=I64, n=I64, inner=I64, k=I64, sign=I64)
-def topk_f32(p, tid, nthreads):
-    """A heap of the best k of a line, whose root is the worst of them; emptied from the worst up.
-
-    heap: 8 k bytes for each thread.
-    """
-    n, inner, k, sign = p.n, p.inner, p.k, p.sign
-    values = p.heap + 8 * k * tid
-    places = values + 4 * k
-    first, last = split(p.outer * inner, tid, nthreads)
-    for line in range(first, last):
-        o = line // inner
-        source = p.x + 4 * (o * n * inner + line - o * inner)
-        for i in range(k):
-            store_f32(values + 4 * i, load_f32(source + 4 * i * inner))
-            store_i32(places + 4 * i, np.int32(i))
-        for i in range(k // 2 - 1, -1, -1):
-            sift_down(values, places, k, i, sign)
-        for i in range(k, n):
-            v = load_f32(source + 4 * i * inner)
-            if precedes(v, np.int32(i), load_f32(values), load_i32(places), sign):
-                store_f32(values, v)
-                store_i32(places, np.int32(i))
-                sift_down(values, places, k, 0, sign)
-        at = o * k * inner + line - o * inner
-        for i in range(k - 1, -1, -1):
-            store_f32(p.values + 4 * (at + i * inner), load_f32(values))
-            store_i64(p.places + 8 * (at + i * inner), np.int64(load_i32(places)))
-            store_f32(values, load_f32(values + 4 * i))
-            store_i32(places, load_i32(places + 4 * i))
-            sift_down(values, places, i, 0, sign)
-
-
-def _can_topk(op: Any, ins: Types) -> bool:
-    return axis_form(op, ins) is not None and ins[1] is not None and ins[1].known is not None and bool(ins[0].dims)  # type: ignore[union-attr]
-
-
-@kernel(ops.TopK, accepts=_can_topk)
-def topk(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """Lines are shared by the threads."""
-    form = axis_form(op, ins)
-    assert form is not None, "accepts() has tested this"
-    outer, n, inner = form
-    k = int(ins[1].known.reshape(-1)[0])  # type: ignore[union-attr]
-    if k == 0:
-        return []
-    args: dict[str, Argument] = {
-        "x": In(0),
-        "values": Out(0),
-        "places": Out(1),
-        "heap": Scratch(8 * k * context.threads),
-    }
-    args |= {"outer": outer, "n": n, "inner": inner, "k": k, "sign": 1 if op.largest else -1}
-    return [Step(topk_f32, args, outer * n * inner > PARALLEL and outer * inner > 1)]

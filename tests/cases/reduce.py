@@ -8,7 +8,7 @@ import numpy as np
 
 from bolt_numba.ops import reduce as r
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import F32, I32, I64
+from bolt_numba.types import F32, F64, I16, I32, I64, U8, U32
 from tests.cases import Case, cases
 from tests.cases.draw import Draw, axis_of, flags, ints, pick, real, shapes, some_axes, whole
 
@@ -65,7 +65,7 @@ def cumsum(draw: Draw, op: type[r.CumSum]) -> Case:
 def topk(draw: Draw, op: type[r.TopK]) -> Case:
     dims = shapes(draw, 1, 3)
     axis = axis_of(draw, len(dims))
-    x = whole(draw, dims, -20, 20, dtype=pick(draw, F32, F32, I64))
+    x = whole(draw, dims, -20, 20, dtype=pick(draw, F32, F32, I64, F64, U8, I16, U32))
     k = pick(draw, 1, dims[axis], min(3, dims[axis]))
     made: Op = op(axis, draw(flags), True)
     return Case(made, (x, ints([k])))

@@ -1,0 +1,148 @@
+"""NonZero and Compress: what a condition selects, in two passes, counting and writing.
+
+The elements are written without a branch, each to the place that the next selected one overwrites; so there is room
+for one more than are selected.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.lang import copy_bytes, load_i64, load_u8, store_i64, view
+from bolt_numba.kernels.cpu.move import DTYPES, UNITS
+from bolt_numba.kernels.cpu.reduce import around_axis
+from bolt_numba.kernels.jit import I64, PTR, Native, native
+from bolt_numba.kernels.registry import Types
+from bolt_numba.kernels.sized import Empty, sized
+from bolt_numba.ops.gather import Compress, NonZero
+from bolt_numba.ops.registry import normalise_axis
+from bolt_numba.types import BF16, F16, F32, F64, Array
+from bolt_numba.types import I64 as INT64
+
+_MASKS = {2: 0x7FFF, 4: 0x7FFFFFFF, 8: 0x7FFFFFFFFFFFFFFF}
+
+
+@cache
+def count_nonzero(unit: int) -> Native:
+    """Kernel that counts elements of which a bit of ``mask`` is set."""
+    dtype = DTYPES[unit]
+
+    def body(p: Any, tid: int, nthreads: int) -> None:
+        n = p.n
+        x, mask = view(p.x, n, dtype), dtype(p.mask)
+        count = 0
+        for i in range(n):
+            count += (x[i] & mask) != 0
+        store_i64(p.count, count)
+
+    body.__name__ = f"count_nonzero_{8 * unit}"
+    return native(x=PTR, count=PTR, n=I64, mask=I64)(body)
+
+
+@cache
+def write_nonzero(unit: int) -> Native:
+    """Kernel that writes the index of each such element of ``[rows, n]``: y [rank, count] i64 and one element more.
+
+    sizes: of the axes before the last, [rank - 1] i64.
+    """
+    load, _ = UNITS[unit]
+
+    def body(p: Any, tid: int, nthreads: int) -> None:
+        n, mask, count, rank = p.n, p.mask, p.count, p.rank
+        last = p.y + 8 * (rank - 1) * count
+        k = 0
+        for row in range(p.rows):
+            source, before = p.x + row * n * unit, k
+            for j in range(n):
+                store_i64(last + 8 * k, j)
+                k += (load(source + j * unit) & mask) != 0
+            if k > before:
+                rest = row
+                for axis in range(rank - 2, -1, -1):
+                    size = load_i64(p.sizes + 8 * axis)
+                    above = rest // size
+                    for i in range(before, k):
+                        store_i64(p.y + 8 * (axis * count + i), rest - above * size)
+                    rest = above
+
+    body.__name__ = f"write_nonzero_{8 * unit}"
+    return native(x=PTR, y=PTR, sizes=PTR, rows=I64, n=I64, mask=I64, count=I64, rank=I64)(body)
+
+
+def _is_plain(op: Any, ins: Types) -> bool:
+    x = ins[0]
+    return x is not None and (x.dtype.kind in "iub" or x.dtype in (F16, BF16, F32, F64)) and x.dtype.itemsize in DTYPES
+
+
+@sized(NonZero, accepts=_is_plain)
+def nonzero(op: NonZero, operands: Sequence[Any], empty: Empty) -> tuple[Array, ...]:
+    """Counted, then written row by row."""
+    x = operands[0]
+    unit, shape = x.dtype.itemsize, x.shape or (1,)
+    mask = -1 if x.dtype.kind in "iub" else _MASKS[unit]  # -0.0 is zero
+    found = empty(1, INT64)
+    counter = count_nonzero(unit)
+    counter.call(counter.record(x=x, count=found, n=x.size, mask=mask))
+    count = int(found[0])
+    y = empty(len(shape) * count + 1, INT64)
+    sizes = np.array(shape[:-1], dtype=np.int64)
+    rows = math.prod(shape[:-1])
+    writer = write_nonzero(unit)
+    writer.call(
+        writer.record(x=x, y=y, sizes=sizes, rows=rows, n=shape[-1], mask=mask, count=count, rank=len(shape))
+    )
+    return (y[: len(shape) * count].reshape(len(shape), count),)
+
+
+@cache
+def compress_elements(unit: int) -> Native:
+    """Kernel that keeps the elements of x [outer, n] whose condition [m] holds: y has room for one more."""
+    load, store = UNITS[unit]
+
+    def body(p: Any, tid: int, nthreads: int) -> None:
+        to = p.y
+        for o in range(p.outer):
+            source = p.x + o * p.n * unit
+            for i in range(p.m):
+                store(to, load(source + i * unit))
+                to += unit * (load_u8(p.kept + i) != 0)
+
+    body.__name__ = f"compress_elements_{8 * unit}"
+    return native(x=PTR, y=PTR, kept=PTR, outer=I64, n=I64, m=I64)(body)
+
+
+@native(x=PTR, y=PTR, kept=PTR, outer=I64, n=I64, m=I64, run=I64)
+def compress_rows(p: Any, tid: int, nthreads: int) -> None:
+    """The same for rows of ``run`` bytes: x [outer, n, run]."""
+    to, run = p.y, p.run
+    for o in range(p.outer):
+        for i in range(p.m):
+            if load_u8(p.kept + i) != 0:
+                copy_bytes(to, p.x + (o * p.n + i) * run, run)
+                to += run
+
+
+@sized(Compress)
+def compress(op: Compress, operands: Sequence[Any], empty: Empty) -> tuple[Array, ...]:
+    """Elements or rows of any dtype."""
+    x, kept = operands
+    axis = 0 if op.axis is None else normalise_axis(op, op.axis, x.ndim)
+    outer, n, inner = (1, x.size, 1) if op.axis is None else around_axis(x.shape, axis)
+    m = min(kept.size, n)
+    found = empty(1, INT64)
+    counter = count_nonzero(1)
+    counter.call(counter.record(x=kept, count=found, n=m, mask=1))
+    count, run = int(found[0]), inner * x.dtype.itemsize
+    shape = (count,) if op.axis is None else (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    y = empty(outer * count * inner + 1, x.dtype)
+    args = {"x": x, "y": y, "kept": kept, "outer": outer, "n": n, "m": m}
+    made = compress_elements(run) if run in UNITS else compress_rows
+    if outer * inner:
+        made.call(made.record(**args) if run in UNITS else made.record(**args, run=run))
+    return (y[: outer * count * inner].reshape(shape),)

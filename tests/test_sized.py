@@ -1,0 +1,97 @@
+"""Kernels whose results' sizes depend on data, against their operators' references, between guard pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import bolt_numba as bn
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.kernels.registry import load
+from bolt_numba.kernels.sized import SIZED, Sized
+from bolt_numba.ops.gather import Gather, NonZero
+from bolt_numba.ops.pointwise import Cast, Greater
+from bolt_numba.ops.reduce import ReduceMax, TopK
+from bolt_numba.ops.registry import result_tuple
+from bolt_numba.ops.shape import Reshape
+from bolt_numba.types import F32, F64, I64, U8, Array, TensorType
+from tests.cases import CASES, Case
+from tests.harness import guarded, run_kernel, types_of
+
+load("cpu")
+ENTRIES = list(SIZED.values())
+
+
+def run_guarded(entry: Sized, case: Case, right: bool) -> tuple[Array, ...]:
+    """Results with every operand, result and workspace next to an unreadable page."""
+
+    def empty(shape: Any, dtype: Any) -> Array:
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        return guarded(size, right, 0xAB).view(dtype).reshape(shape)
+
+    operands = []
+    for a in case.inputs:
+        place = None if a is None else empty(a.shape, a.dtype)
+        if place is not None:
+            place[...] = a
+        operands.append(place)
+    made = tuple(np.array(r) for r in entry.compute(case.op, operands, empty))
+    for a, place in zip(case.inputs, operands, strict=True):
+        assert a is None or place is None or a.tobytes() == place.tobytes(), f"{entry.name}: an operand was written"
+    return made
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.name)
+def test_sized_kernel_equals_reference(entry: Sized) -> None:
+    taken = 0
+
+    @settings(deadline=None, database=None, derandomize=True, max_examples=60, suppress_health_check=list(HealthCheck))
+    @given(case=CASES[entry.op](), right=st.booleans())
+    def run(case: Case, right: bool) -> None:
+        nonlocal taken
+        if not entry.accepts(case.op, types_of(case.inputs)):
+            return
+        taken += 1
+        wanted = result_tuple(case.op.reference(*case.inputs))
+        for got, want in zip(run_guarded(entry, case, right), wanted, strict=True):
+            assert (got.dtype, got.shape) == (want.dtype, want.shape)
+            np.testing.assert_array_equal(got, want)
+
+    run()
+    assert taken > 10
+
+
+def test_a_session_runs_cuts_by_kernels() -> None:
+    graph = Graph("selected")
+    b = Builder(graph)
+    x = graph.add_input("x", TensorType(F32, (4, 30)))
+    scores = b(ReduceMax(keepdims=False), x, np.array([1]))
+    index = b(NonZero(), b(Greater(), scores, np.float32(0)))
+    rows = b(Gather(), x, b(Reshape(), index, np.array([-1])))
+    k = b(Cast(I64), b(ReduceMax(), rows))
+    graph.add_output(b(TopK(), x, b(Reshape(), k, np.array([1])))[0], "y")
+    session = bn.compile(graph, threads=1)
+    given = np.random.default_rng(0).uniform(-9, 9, (4, 30)).astype(np.float32)
+    given[1] = -1
+    wanted = int(given.max())
+    np.testing.assert_array_equal(session(given), -np.sort(-given, axis=1)[:, :wanted])
+    runners = {row["op"]: row["runner"] for row in session.report()}
+    assert (runners["NonZero"], runners["TopK"]) == ("nonzero", "topk")
+
+
+@pytest.mark.parametrize("dtype", [F32, F64, I64, U8])
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("k", [1, 40, 900, 3000])
+def test_first_of_long_lines(dtype: Any, largest: bool, k: int) -> None:
+    """Both algorithms, with equal elements, zeros of both signs and NaN."""
+    x = np.random.default_rng(k).integers(-50 if dtype != U8 else 0, 50, (2, 3000)).astype(dtype)
+    if dtype.kind == "f":
+        x[0, 7], x[0, 9], x[1, 50:60] = np.nan, np.nan, -0.0
+    op = TopK(-1, largest)
+    for got, want in zip(run_kernel(op, (x, np.array([k]))), op.reference(x, np.array([k])), strict=True):
+        np.testing.assert_array_equal(got, want)
