@@ -73,6 +73,7 @@ class BenchReport:
     threads: int
     shapes: dict[str, tuple[int, ...]]
     engines: list[Measured]
+    precision: str = "fp32"
 
     def ratios(self) -> dict[str, dict[str, float]]:
         """For each peer, its time over ours: above 1, bolt-numba is the faster one."""
@@ -87,6 +88,7 @@ class BenchReport:
         return {
             "model": self.model,
             "threads": self.threads,
+            "precision": self.precision,
             "shapes": {k: list(v) for k, v in self.shapes.items()},
             "engines": [e.to_json() for e in self.engines],
             "ratios": self.ratios(),
@@ -103,21 +105,23 @@ def bench(
     seed: int = 0,
     seconds: float = 3.0,
     processes: bool = True,
+    precision: str = "fp32",
     progress: Callable[[str], None] = lambda _: None,
 ) -> BenchReport:
     """Measure ``model`` here and on the engines of ``vs`` (a peer that fails is reported with its error).
 
     shapes, feeds, seed: as `bolt_numba.feeds.random_feeds`.  seconds: of timed runs, all engines together.
-    processes: also start a process per engine for load time, first run and peak memory (needs a path).
+    processes: also start a process per engine for load time, first run and peak memory (needs a path).  precision: of
+    every engine that has it.
     """
-    ours = BoltEngine(model, threads)
+    ours = BoltEngine(model, threads, precision)
     arrays = random_feeds(ours.session.inputs, shapes, seed, feeds)
     engines: dict[str, Engine] = {OURS: ours}
     measured = {name: Measured(name) for name in (OURS, *vs)}
     for name in vs:
         progress(f"loading into {name}")
         try:
-            engines[name] = peers.make(name, model, threads)
+            engines[name] = peers.make(name, model, threads, precision)
         except BoltError as error:
             measured[name].error = str(error)
     progress("first runs")
@@ -136,9 +140,9 @@ def bench(
     if processes and not isinstance(model, bytes):
         for name in engines:
             progress(f"load time and memory of {name}, in its own process")
-            _add_process_figures(measured[name], model, threads, sizes)
+            _add_process_figures(measured[name], model, threads, sizes, precision)
     label = "model" if isinstance(model, bytes) else Path(os.fspath(model)).name
-    return BenchReport(label, threads, sizes, list(measured.values()))
+    return BenchReport(label, threads, sizes, list(measured.values()), precision)
 
 
 def _caller(engine: Engine, feeds: Feeds) -> Callable[[], object]:
@@ -181,9 +185,14 @@ def _turn(call: Callable[[], object], latencies: list[float]) -> None:
 
 
 def _add_process_figures(
-    into: Measured, model: str | os.PathLike[str], threads: int, shapes: Mapping[str, tuple[int, ...]]
+    into: Measured,
+    model: str | os.PathLike[str],
+    threads: int,
+    shapes: Mapping[str, tuple[int, ...]],
+    precision: str,
 ) -> None:
     job = {"model": os.fspath(model), "engine": into.engine, "threads": threads, "shapes": shapes}
+    job["precision"] = precision
     command = [sys.executable, "-m", "bolt_numba.benchmark", json.dumps(job)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -214,7 +223,7 @@ def main(job: Mapping[str, Any]) -> dict[str, Any]:
     """
     model, shapes = job["model"], {k: tuple(v) for k, v in job["shapes"].items()}
     start = time.perf_counter()
-    engine = peers.make(job["engine"], model, job["threads"])
+    engine = peers.make(job["engine"], model, job["threads"], job.get("precision", "fp32"))
     load_s = time.perf_counter() - start
     feeds = random_feeds(_inputs_of(engine), shapes)
     start = time.perf_counter()

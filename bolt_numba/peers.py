@@ -32,19 +32,22 @@ class Engine(Protocol):
 class BoltEngine:
     """bolt-numba itself."""
 
-    def __init__(self, model: Model, threads: int) -> None:
+    def __init__(self, model: Model, threads: int, precision: str = "fp32") -> None:
         from bolt_numba.session import compile as compile_model
 
-        self.session = compile_model(model, threads=threads)
+        self.session = compile_model(model, threads=threads, precision=precision)
 
     def run(self, feeds: Feeds) -> Sequence[Array]:
         return self.session.run(None, feeds)
 
 
 class OnnxRuntimeEngine:
-    """onnxruntime on the processor, with ``threads`` threads inside an operator and one operator at a time."""
+    """onnxruntime on the processor, with ``threads`` threads inside an operator and one operator at a time.
 
-    def __init__(self, model: Model, threads: int) -> None:
+    Its precision is f32 whatever is asked for: it has no products of bfloat16 for this device.
+    """
+
+    def __init__(self, model: Model, threads: int, precision: str = "fp32") -> None:
         ort = _module("onnxruntime")
         options = ort.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
@@ -57,12 +60,13 @@ class OnnxRuntimeEngine:
 
 
 class OpenVinoEngine:
-    """OpenVINO on the processor, arithmetic in f32, tuned for latency."""
+    """OpenVINO on the processor, arithmetic in f32 or bf16 by name, tuned for latency."""
 
-    def __init__(self, model: Model, threads: int) -> None:
+    def __init__(self, model: Model, threads: int, precision: str = "fp32") -> None:
         core = _module("openvino").Core()
         source = core.read_model(model if isinstance(model, bytes) else os.fspath(model))
-        hints = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
+        hints = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads}
+        hints["INFERENCE_PRECISION_HINT"] = "f32" if precision == "fp32" else precision
         self.compiled = core.compile_model(source, "CPU", hints)
         self.request = self.compiled.create_infer_request()
 
@@ -71,19 +75,22 @@ class OpenVinoEngine:
         return [np.asarray(found[i]) for i in range(len(self.compiled.outputs))]
 
 
-ENGINES: dict[str, Callable[[Model, int], Engine]] = {
+ENGINES: dict[str, Callable[[Model, int, str], Engine]] = {
     "bolt-numba": BoltEngine,
     "onnxruntime": OnnxRuntimeEngine,
     "openvino": OpenVinoEngine,
 }
 
 
-def make(name: str, model: Model, threads: int) -> Engine:
-    """The engine called ``name``, with the model loaded.  Raises BoltError when it is unknown, absent or refuses."""
+def make(name: str, model: Model, threads: int, precision: str = "fp32") -> Engine:
+    """The engine called ``name``, with the model loaded.
+
+    precision: asked of engines that have several.  Raises BoltError when it is unknown, absent or refuses.
+    """
     if name not in ENGINES:
         raise BoltError(f"engine: got {name!r}, wanted one of {', '.join(ENGINES)}")
     try:
-        return ENGINES[name](model, threads)
+        return ENGINES[name](model, threads, precision)
     except BoltError:
         raise
     except Exception as error:  # whatever a peer raises for a model that it does not take

@@ -19,6 +19,8 @@ from bolt_numba.peers import Feeds, Model, make, with_outputs
 from bolt_numba.session import Session, load
 from bolt_numba.types import Array, dtype_name
 
+RTOL = {"fp32": 1e-3, "bf16": 5e-2}
+"""Relative tolerance of each precision.  A bfloat16 has 8 bits: each layer may round by 0.4 %."""
 AT_ONCE = 256
 """Intermediate tensors held in memory at one time."""
 
@@ -41,6 +43,8 @@ class TensorCheck:
     max_abs: float
     max_rel: float
     note: str = ""
+    scaled: float = 0.0
+    """max_abs over the largest magnitude wanted: the error of a narrow precision."""
 
 
 @dataclass(slots=True)
@@ -51,6 +55,7 @@ class VerifyReport:
     against: str
     rtol: float
     atol: float
+    precision: str = "fp32"
 
     @property
     def ok(self) -> bool:
@@ -60,6 +65,11 @@ class VerifyReport:
     def max_abs(self) -> float:
         """Largest absolute difference of an output."""
         return max((c.max_abs for c in self.checks if c.kind == "output"), default=0.0)
+
+    @property
+    def error(self) -> float:
+        """Largest difference of an output relative to the largest magnitude in it."""
+        return max((c.scaled for c in self.checks if c.kind == "output"), default=0.0)
 
     @property
     def first_divergent(self) -> str | None:
@@ -77,6 +87,8 @@ class VerifyReport:
         head += f"{sum(outer)} of {len(outer)} outputs, {sum(inner)} of {len(inner)} intermediate tensors"
         limits = f"rtol {self.rtol:g}, atol {self.atol:g}"
         worst = f"largest absolute difference of an output {self.max_abs:.3g} ({limits})"
+        if self.precision != "fp32":
+            worst += f"\nerror of {self.precision}: {100 * self.error:.3g} % of the largest value of an output"
         first = "" if self.first_divergent is None else f"\nfirst divergent tensor: {self.first_divergent}"
         return f"{head}\n{worst}{first}"
 
@@ -86,7 +98,9 @@ class VerifyReport:
             "against": self.against,
             "rtol": self.rtol,
             "atol": self.atol,
+            "precision": self.precision,
             "max_abs": self.max_abs,
+            "error": self.error,
             "first_divergent": self.first_divergent,
             "tensors": [{f: getattr(c, f) for f in TensorCheck.__slots__} for c in self.checks],
         }
@@ -136,26 +150,29 @@ def verify(
     feeds: Feeds | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     seed: int = 0,
-    rtol: float = 1e-3,
+    rtol: float | None = None,
     atol: float = 1e-4,
     threads: int | None = None,
     intermediates: bool = True,
+    precision: str = "fp32",
 ) -> VerifyReport:
     """Run ``model`` here and elsewhere on the same inputs, and compare every tensor that both can name.
 
     against: ``"onnxruntime"`` (the model must be an ONNX file, or a graph loaded from one) or ``"reference"``, the
-    naive meaning of the operators.  feeds, shapes, seed: as `bolt_numba.feeds.random_feeds`.  Floats of outputs agree
-    within ``atol + rtol * |wanted|``; of intermediate tensors, whose small elements are often what is left of large
-    terms, within ``atol + rtol * max |wanted|``.  Other dtypes agree exactly.
+    naive meaning of the operators; both in f32.  feeds, shapes, seed: as `bolt_numba.feeds.random_feeds`.  Floats of
+    outputs agree within ``atol + rtol * |wanted|``; those of a narrower precision, and intermediate tensors, whose
+    small elements are often what is left of large terms, within ``atol + rtol * max |wanted|``.  Other dtypes agree
+    exactly.  rtol: None for what `RTOL` holds for the precision.
     """
     graph = load(model)
-    session = Session(graph, threads=threads)
+    session = Session(graph, threads=threads, precision=precision)
+    rtol = RTOL[precision] if rtol is None else rtol
     arrays = random_feeds(session.inputs, shapes, seed, feeds)
     judge = _judge(against, model, graph, arrays)
     outputs = [s.name for s in session.outputs]
     wanted = judge.values(outputs)
     finals = [
-        compare(name, "output", got, wanted[name], rtol, atol)
+        compare(name, "output", got, wanted[name], rtol, atol, scaled=precision != "fp32")
         for name, got in zip(outputs, session.run(None, arrays), strict=True)
     ]
     checks: list[TensorCheck] = []
@@ -166,7 +183,7 @@ def verify(
         if not all(c.ok for c in finals) and all(c.ok for c in checks):
             checks += comparer.bisect(inner)
     session.close()
-    return VerifyReport(checks + finals, against, rtol, atol)
+    return VerifyReport(checks + finals, against, rtol, atol, precision)
 
 
 def _leaves(value: Any) -> Iterator[Array]:
@@ -181,22 +198,28 @@ def _leaves(value: Any) -> Iterator[Array]:
         yield np.asarray(value)
 
 
-def compare_nested(name: str, kind: str, got: Any, wanted: Any, rtol: float, atol: float) -> TensorCheck:
+def compare_nested(
+    name: str, kind: str, got: Any, wanted: Any, rtol: float, atol: float, scaled: bool = False
+) -> TensorCheck:
     """A sequence, map or optional against the wanted one: the worst of what is inside."""
     pairs = list(_leaves(got)), list(_leaves(wanted))
     if len(pairs[0]) != len(pairs[1]):
         note = f"got {len(pairs[0])} tensors, wanted {len(pairs[1])}"
         return TensorCheck(name, kind, False, "nested", (len(pairs[0]),), np.inf, np.inf, note)
-    checks = [compare(name, kind, np.asarray(a, b.dtype), b, rtol, atol) for a, b in zip(*pairs, strict=True)]
+    both = zip(*pairs, strict=True)
+    checks = [compare(name, kind, np.asarray(a, b.dtype), b, rtol, atol, scaled) for a, b in both]
     bad = [c for c in checks if not c.ok]
     worst = max((c.max_abs for c in checks), default=0.0), max((c.max_rel for c in checks), default=0.0)
-    return TensorCheck(name, kind, not bad, "nested", (len(checks),), *worst, bad[0].note if bad else "")
+    error = max((c.scaled for c in checks), default=0.0)
+    return TensorCheck(name, kind, not bad, "nested", (len(checks),), *worst, bad[0].note if bad else "", error)
 
 
-def compare(name: str, kind: str, got: Any, wanted: Any, rtol: float, atol: float) -> TensorCheck:
-    """One tensor against the wanted one."""
+def compare(
+    name: str, kind: str, got: Any, wanted: Any, rtol: float, atol: float, scaled: bool = False
+) -> TensorCheck:
+    """One tensor against the wanted one.  scaled: rtol is relative to the largest magnitude in an output, too."""
     if not (isinstance(got, np.ndarray) and isinstance(wanted, np.ndarray)):
-        return compare_nested(name, kind, got, wanted, rtol, atol)
+        return compare_nested(name, kind, got, wanted, rtol, atol, scaled)
     facts = (name, kind)
     what = (dtype_name(got.dtype), got.shape)
     if got.shape != wanted.shape or got.dtype != wanted.dtype:
@@ -208,15 +231,17 @@ def compare(name: str, kind: str, got: Any, wanted: Any, rtol: float, atol: floa
     a, b = got.astype(np.float64), wanted.astype(np.float64)
     exact = got.dtype.kind in "iub"
     with np.errstate(invalid="ignore", over="ignore"):
-        scale = 0.0 if kind == "output" else rtol * float(np.max(np.abs(b), where=np.isfinite(b), initial=0.0))
+        largest = float(np.max(np.abs(b), where=np.isfinite(b), initial=0.0))
+        scale = rtol * largest if scaled or kind != "output" else 0.0
         close = got == wanted if exact else np.isclose(a, b, rtol, atol + scale, equal_nan=True)
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         gap = np.where(same, 0.0, np.abs(a - b))
         gap = np.where(np.isnan(gap), np.inf, gap)
         relative = gap / np.maximum(np.abs(b), max(atol, 1e-38))
+    error = float(gap.max()) / max(largest, 1e-38)
     bad = int(close.size - np.count_nonzero(close))
     note = f"{bad} of {close.size} elements differ" if bad else ""
-    return TensorCheck(*facts, not bad, *what, float(gap.max()), float(np.nanmax(relative)), note)
+    return TensorCheck(*facts, not bad, *what, float(gap.max()), float(np.nanmax(relative)), note, error)
 
 
 class _Comparer:

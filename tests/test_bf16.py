@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -14,8 +16,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import bolt_numba as bn
+from bolt_numba.cli.app import app
 from bolt_numba.errors import DeviceError
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.lang import LANES
@@ -166,6 +170,36 @@ def test_sessions() -> None:
     assert again.precision == "bf16"
     np.testing.assert_array_equal(again(x)[0], got)
     np.testing.assert_array_equal(bn.compile(graph, precision="bf16", threads=2)(x)[0], got)
+
+
+def test_verify_reports_the_error() -> None:
+    report = bn.verify(network(), "reference", precision="bf16")
+    assert report.ok
+    assert 1e-5 < report.error < 1e-2
+    assert f"error of bf16: {100 * report.error:.3g} % of the largest value" in str(report)
+    assert not bn.verify(network(), "reference", precision="bf16", rtol=1e-6, atol=1e-7).ok
+    assert bn.verify(network(), "reference").error < 1e-5
+
+
+def test_command_line(tmp_path: Path) -> None:
+    path = str(tmp_path / "network.bolt")
+    bn.save(network(), path)
+
+    def call(*args: str) -> Any:
+        done = CliRunner().invoke(app, [*args, "--json"])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    report = call("verify", path, "--against", "reference", "--precision", "bf16")
+    assert report["precision"] == "bf16"
+    assert 1e-5 < report["error"] < 1e-2
+    means = [call("run", path, "--precision", p)["outputs"][0]["mean"] for p in ("fp32", "bf16")]
+    assert means[0] != means[1]
+    rows = call("profile", path, "--precision", "bf16", "--runs", "1")
+    assert "conv_bf16" in json.dumps(rows)
+    figures = call("bench", path, "--precision", "bf16", "--seconds", "0.1", "--no-processes")
+    assert figures["precision"] == "bf16"
+    assert CliRunner().invoke(app, ["run", path, "--precision", "f8"]).exit_code == 1
 
 
 @pytest.mark.parametrize("isa", ["avx2", "generic"])

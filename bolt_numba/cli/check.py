@@ -11,7 +11,7 @@ import typer
 
 import bolt_numba as bn
 from bolt_numba.cli import console
-from bolt_numba.cli.options import Inputs, Json, ModelPath, Seed, Shapes, Threads, read_inputs, read_shapes
+from bolt_numba.cli.options import Inputs, Json, ModelPath, Precision, Seed, Shapes, Threads, read_inputs, read_shapes
 from bolt_numba.feeds import random_feeds
 from bolt_numba.types import Array, dtype_name
 
@@ -25,11 +25,12 @@ def run(
     shape: Shapes = [],
     seed: Seed = 0,
     threads: Threads = None,
+    precision: Precision = "fp32",
     as_json: Json = False,
 ) -> None:
     """Run a model once; inputs that are not given are random."""
     with console.progress(f"compiling {model.name}") as say:
-        session = bn.compile(model, threads=threads)
+        session = bn.compile(model, threads=threads, precision=precision)
         feeds = random_feeds(session.inputs, read_shapes(shape), seed, read_inputs(input_, session.inputs))
         say(f"running {model.name}")
         results = dict(session(feeds).items())
@@ -71,12 +72,15 @@ def _facts(name: str, array: Array) -> dict[str, Any]:
 def verify(
     model: ModelPath,
     against: Annotated[str, typer.Option("--against", help="onnxruntime or reference.")] = "onnxruntime",
-    rtol: Annotated[float, typer.Option("--rtol", help="Relative tolerance.")] = 1e-3,
+    rtol: Annotated[
+        float | None, typer.Option("--rtol", help="Relative tolerance (1e-3; of bf16: 5e-2 of the largest value).")
+    ] = None,
     atol: Annotated[float, typer.Option("--atol", help="Absolute tolerance.")] = 1e-4,
     input_: Inputs = [],
     shape: Shapes = [],
     seed: Seed = 0,
     threads: Threads = None,
+    precision: Precision = "fp32",
     only_outputs: Annotated[bool, typer.Option("--only-outputs", help="Leave intermediate tensors out.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -87,14 +91,18 @@ def verify(
         feeds = read_inputs(input_, declared)
         report = bn.verify(
             os.fspath(model), against, feeds=feeds, shapes=read_shapes(shape), seed=seed, rtol=rtol, atol=atol,
-            threads=threads, intermediates=not only_outputs,
+            threads=threads, intermediates=not only_outputs, precision=precision,
         )  # fmt: skip
     if as_json:
         console.write_json({"model": str(model), **report.to_json()})
     else:
         shown = [c for c in report.checks if not c.ok or c.kind == "output"][:20]
-        rows = [(_verdict(c.ok), c.name, c.kind, f"{c.max_abs:.3g}", f"{c.max_rel:.3g}", c.note) for c in shown]
-        console.table("", ("", "tensor", "kind", "max abs", "max rel", ""), rows, right=("max abs", "max rel"))
+        rows = [
+            (_verdict(c.ok), c.name, c.kind, f"{c.max_abs:.3g}", f"{c.max_rel:.3g}", f"{c.scaled:.3g}", c.note)
+            for c in shown
+        ]
+        numbers = ("max abs", "max rel", "of largest")
+        console.table("", ("", "tensor", "kind", *numbers, ""), rows, right=numbers)
         console.write(str(report))
     if not report.ok:
         raise typer.Exit(1)

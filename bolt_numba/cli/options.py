@@ -11,11 +11,15 @@ import numpy as np
 import typer
 
 from bolt_numba.errors import BoltError, InvalidModelError
+from bolt_numba.session import PRECISIONS
 from bolt_numba.types import Array, TensorSpec
 
 ModelPath: TypeAlias = Annotated[Path, typer.Argument(metavar="MODEL", help="An .onnx or .bolt file.")]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Write JSON for programs.")]
 Threads: TypeAlias = Annotated[int | None, typer.Option("--threads", min=1, help="Threads of one run.")]
+Precision: TypeAlias = Annotated[
+    str, typer.Option("--precision", metavar="|".join(PRECISIONS), help="Of weights and their products.")
+]
 Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Seed of random inputs.")]
 Shapes: TypeAlias = Annotated[
     list[str], typer.Option("--shape", metavar="NAME=D,D", help="Shape of an input with symbolic dimensions (else 1).")

@@ -11,7 +11,7 @@ import typer
 import bolt_numba as bn
 from bolt_numba import benchmark
 from bolt_numba.cli import console
-from bolt_numba.cli.options import Inputs, Json, ModelPath, Seed, Shapes, Threads, read_inputs, read_shapes
+from bolt_numba.cli.options import Inputs, Json, ModelPath, Precision, Seed, Shapes, Threads, read_inputs, read_shapes
 from bolt_numba.config import default_threads
 from bolt_numba.feeds import random_feeds
 
@@ -20,6 +20,7 @@ def bench(
     model: ModelPath,
     vs: Annotated[str, typer.Option("--vs", metavar="ENGINES", help="onnxruntime,openvino: engines to compare.")] = "",
     threads: Threads = None,
+    precision: Precision = "fp32",
     shape: Shapes = [],
     seed: Seed = 0,
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Time to measure, all engines together.")] = 3.0,
@@ -33,7 +34,7 @@ def bench(
     with console.progress(f"compiling {model.name}") as say:
         report = benchmark.bench(
             model, vs=names, threads=threads or default_threads(), shapes=read_shapes(shape), seed=seed,
-            seconds=seconds, processes=processes, progress=say,
+            seconds=seconds, processes=processes, progress=say, precision=precision,
         )  # fmt: skip
     if as_json:
         console.write_json(report.to_json())
@@ -53,7 +54,8 @@ def _show(report: benchmark.BenchReport) -> None:
         rows.append([e.engine, *times, ratio, *once, console.mebibytes(e.peak_rss_bytes)])
     columns = ("engine", "min ms", "median ms", "p90 ms", "times ours", "load ms", "first run ms", "peak MiB")
     shapes = ", ".join(f"{n} {list(s)}" for n, s in report.shapes.items())
-    console.table(f"{report.model}, {report.threads} thread(s), {shapes}", columns, rows, right=columns[1:])
+    how = "" if report.precision == "fp32" else f", {report.precision} where an engine has it"
+    console.table(f"{report.model}, {report.threads} thread(s), {shapes}{how}", columns, rows, right=columns[1:])
     for e in report.engines:
         if e.error:
             console.write(f"{e.engine}: {e.error}")
@@ -68,11 +70,12 @@ def profile(
     shape: Shapes = [],
     seed: Seed = 0,
     threads: Threads = None,
+    precision: Precision = "fp32",
     as_json: Json = False,
 ) -> None:
     """Time every step: which kernel ran it, how long it took."""
     with console.progress(f"compiling {model.name}") as say:
-        session = bn.compile(os.fspath(model), threads=threads)
+        session = bn.compile(os.fspath(model), threads=threads, precision=precision)
         feeds = random_feeds(session.inputs, read_shapes(shape), seed, read_inputs(input_, session.inputs))
         say(f"profiling {model.name}")
         found = session.profile(feeds, runs=runs)
