@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,6 @@ from typer.testing import CliRunner
 import bolt_numba as bn
 from bolt_numba.cli.app import app
 from bolt_numba.errors import DeviceError
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.lang import LANES
 from bolt_numba.kernels.cpu.pack import PANEL, panel_columns, source_rows
 from bolt_numba.kernels.cpu.products_bf16 import conv_bf16, matmul_bf16
@@ -33,6 +29,7 @@ from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu
 from bolt_numba.types import F32, Array, TensorType
 from tests.harness import run_kernel
+from tests.lower_isa import run_on
 
 RNG = np.random.default_rng(5)
 # These makers, whatever is cheaper.
@@ -205,9 +202,4 @@ def test_command_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("isa", ["avx2", "generic"])
 def test_lower_instruction_sets(isa: str) -> None:
     """They widen the halves of a pair instead."""
-    if target().name not in ("avx512", "avx2") or target().name == isa:
-        pytest.skip("already the lowest")
-    env = os.environ | {"BOLT_NUMBA_ISA": isa}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-k", "not lower", __file__]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout[-3000:]
+    run_on(isa, "-k", "not lower", __file__)

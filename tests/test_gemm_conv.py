@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
 from bolt_numba.kernels.cpu.conv import conv
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.matmul import matmul
 from bolt_numba.kernels.cpu.pack import PANEL
 from bolt_numba.kernels.cpu.sweep import MR, STEPS, VARIANTS
@@ -21,6 +17,7 @@ from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu
 from bolt_numba.types import Array
 from tests.harness import run_kernel
+from tests.lower_isa import run_on
 
 RNG = np.random.default_rng(3)
 # These makers, whatever others are better for some shapes.
@@ -184,9 +181,4 @@ def test_conv_pads_beyond_the_kernel() -> None:
 
 @pytest.mark.parametrize("isa", ["avx2", "generic"])
 def test_lower_instruction_sets(isa: str) -> None:
-    if target().name not in ("avx512", "avx2") or target().name == isa:
-        pytest.skip("already the lowest")
-    env = os.environ | {"BOLT_NUMBA_ISA": isa}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-k", "not lower", __file__]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout[-3000:]
+    run_on(isa, "-k", "not lower", __file__)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bolt_numba.kernels.cpu.grouped import accepts_grouped, choose_chunk, grouped
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.lang import LANES
 from bolt_numba.kernels.registry import Entry, select
 from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu
 from bolt_numba.types import Array
 from tests.harness import run_kernel, types_of
+from tests.lower_isa import run_on
 
 ENTRY = Entry(Conv, "cpu", "f32", grouped, accepts_grouped, 0, "grouped")
 
@@ -109,9 +106,4 @@ def test_chunks_cover_all_blocks() -> None:
 
 @pytest.mark.parametrize("isa", ["avx2", "generic"])
 def test_lower_instruction_sets(isa: str) -> None:
-    if target().name not in ("avx512", "avx2") or target().name == isa:
-        pytest.skip("already the lowest")
-    env = os.environ | {"BOLT_NUMBA_ISA": isa}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-k", "not lower", __file__]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout[-3000:]
+    run_on(isa, "-k", "not lower", __file__)

@@ -17,6 +17,7 @@ from bolt_numba.kernels import jit
 from bolt_numba.kernels.cpu import lang
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.jit import F32, I32, I64, PTR, Native, inline, native, native_source
+from tests.lower_isa import run_on
 
 L = lang.LANES
 RNG = np.random.default_rng(1)
@@ -346,12 +347,7 @@ def test_words_exist() -> None:
 
 @pytest.mark.parametrize("isa", ["avx2", "generic"])
 def test_lower_instruction_sets(isa: str) -> None:
-    if target().name not in ("avx512", "avx2") or target().name == isa:
-        pytest.skip("already the lowest")
-    env = os.environ | {"BOLT_NUMBA_ISA": isa}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-k", "words", __file__]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout[-3000:]
+    run_on(isa, "-k", "words", __file__)
 
 
 def test_the_same_kernels_lower_to_other_processors() -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
 from bolt_numba.kernels.cpu import pack
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.lang import LANES
 from bolt_numba.kernels.cpu.pack import PANEL, pack_panels, pack_taps, pack_winograd, panel_columns
 from bolt_numba.types import Array
+from tests.lower_isa import run_on
 
 RNG = np.random.default_rng(8)
 
@@ -108,9 +105,4 @@ def test_threads_change_nothing(threads: int, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("isa", ["avx2", "generic"])
 def test_lower_instruction_sets(isa: str) -> None:
-    if target().name not in ("avx512", "avx2") or target().name == isa:
-        pytest.skip("already the lowest")
-    env = os.environ | {"BOLT_NUMBA_ISA": isa}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-k", "not lower", __file__]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout[-3000:]
+    run_on(isa, "-k", "not lower", __file__)
