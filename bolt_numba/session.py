@@ -12,9 +12,10 @@ import numpy as np
 from bolt_numba.config import default_threads
 from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
 from bolt_numba.ir.graph import Graph
+from bolt_numba.mapped import check_intact, drop_maps
 from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.runtime.packs import Packs
-from bolt_numba.runtime.plan import region_of
+from bolt_numba.runtime.plan import Region, region_of
 from bolt_numba.runtime.profile import Profile, profile_runs
 from bolt_numba.runtime.runner import Prepared, Runner
 from bolt_numba.runtime.threads import can_team
@@ -115,14 +116,40 @@ class Session:
         self.device, self.precision = device, precision
         self.threads = threads if can_team() else 1
         self.graph = graph
-        self.optimised = run_pipeline(graph)
         self.inputs = [_spec(v.name, v.type) for v in graph.inputs]
         self.outputs = [_spec(n, v.type) for n, v in zip(graph.output_names, graph.outputs, strict=True)]
         self._input_names = [s.name for s in self.inputs]
         self._output_names = [s.name for s in self.outputs]
+        self._seen: Graph | None = None
+        self._start()
+
+    def _start(self) -> None:
         self._packs = Packs(self.precision)
-        self._runner = Runner(region_of(self.optimised), self.threads, self._packs)
+        self._runner = Runner(self._region(), self.threads, self._packs, None if self._seen else self._region)
         self._wider: dict[tuple[str, ...], Session] = {}
+
+    def _region(self) -> Region:
+        """The optimised graph for the runner, which may use it up."""
+        graph = self._seen or run_pipeline(self._source())
+        self._packs.known(graph)
+        drop_maps(self._weights())
+        return region_of(graph)
+
+    def _source(self) -> Graph:
+        """The model as loaded; raises InvalidModelError when the file that holds its weights was written to."""
+        check_intact(self._weights())
+        return self.graph
+
+    def _weights(self) -> list[Array]:
+        """Constants of the model as loaded."""
+        return [v.const for v in self.graph.constants() if v.const is not None]
+
+    @property
+    def optimised(self) -> Graph:
+        """The graph after all passes: for looking at.  A session that was never asked for it gives it up."""
+        if self._seen is None:
+            self._seen = run_pipeline(self._source())
+        return self._seen
 
     # --- running -----------------------------------------------------------------------------------------------------
 
@@ -205,7 +232,7 @@ class Session:
         """A session that also returns these intermediate values (compiled once, kept)."""
         made = self._wider.get(extra)
         if made is None:
-            graph = self.graph.clone()
+            graph = self._source().clone()
             values = {v.name: v for v in graph.values()}
             for name in extra:
                 if name not in values:
@@ -234,13 +261,12 @@ class Session:
     def memory(self) -> dict[str, int]:
         """Bytes by use.
 
-        ``weights`` as loaded, ``packed`` copies for the kernels, ``arena`` of the largest plan, ``naive``: that arena
-        without sharing.
+        ``weights`` of the model, which are given up (or left in the file) where packed copies do, ``packed`` copies for
+        the kernels, ``arena`` of the largest plan, ``naive``: that arena without sharing.
         """
         plans = [p.plan for p in self._runner.prepared.values()]
-        seen = {id(v.const): v.const for v in self.optimised.constants()}
         return {
-            "weights": sum(_real_nbytes(a) for a in seen.values() if a is not None),
+            "weights": sum(map(_real_nbytes, {id(a): a for a in self._weights()}.values())),
             "packed": self._packs.nbytes,
             "arena": max((p.memory.nbytes for p in plans), default=0),
             "naive": max((p.memory.naive_nbytes for p in plans), default=0),
@@ -265,9 +291,7 @@ class Session:
 
     def close(self) -> None:
         """Drop plans and packed weights; the session may be called again and plans anew."""
-        self._packs = Packs(self.precision)
-        self._runner = Runner(region_of(self.optimised), self.threads, self._packs)
-        self._wider.clear()
+        self._start()
 
     def __enter__(self) -> Session:
         return self
@@ -278,7 +302,7 @@ class Session:
     def __reduce__(self) -> tuple[Any, ...]:
         from bolt_numba.ir.store import to_bytes
 
-        return _restore, (to_bytes(self.graph), self.device, self.precision, self.threads)
+        return _restore, (to_bytes(self._source()), self.device, self.precision, self.threads)
 
     def __repr__(self) -> str:
         how = "" if self.precision == "fp32" else f", precision={self.precision!r}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import IO, TypeAlias
 
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.graph import Graph
+from bolt_numba.mapped import map_file
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes]"
 
@@ -64,8 +64,7 @@ class Content:
     def view(self) -> bytes | memoryview:
         """All bytes; those of a large file are mapped, not read."""
         if self._data is None and self.path is not None and self.path.stat().st_size >= MAPPED:
-            with self.path.open("rb") as file:
-                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            return memoryview(map_file(self.path))
         return self.data
 
     @property

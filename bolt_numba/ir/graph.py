@@ -6,7 +6,6 @@ It is plain data with use lists; it infers nothing (`ir.build` does) and optimis
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -99,13 +98,14 @@ class Graph:
         self.nodes: list[Node] = []
         self.metadata: dict[str, str] = {}
         self._names: set[str] = set()
-        self._serial = itertools.count()
+        self._serial = 0
 
     def unique_name(self, hint: str) -> str:
         """A name no other value of this graph has: ``hint`` itself when it is free."""
         name = hint
         while name in self._names or not name:
-            name = f"{hint}.{next(self._serial)}"
+            name = f"{hint}.{self._serial}"
+            self._serial += 1
         self._names.add(name)
         return name
 
@@ -180,7 +180,7 @@ class Graph:
         made = Graph(self.name)
         made.metadata = dict(self.metadata)
         made._names = set(self._names)
-        made._serial = itertools.count(next(self._serial) + 1)
+        made._serial = self._serial + 1
         twin: dict[int, Value] = {}
 
         def copy_of(value: Value | None) -> Value | None:

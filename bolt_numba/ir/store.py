@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 import os
 import struct
 import tempfile
@@ -34,6 +33,7 @@ from bolt_numba.errors import BoltError, InvalidModelError
 from bolt_numba.ir.decode import read_graph
 from bolt_numba.ir.encode import MAX_FILL, TensorTable, graph_json
 from bolt_numba.ir.graph import Graph
+from bolt_numba.mapped import drop_pages, map_file
 from bolt_numba.types import STRING, Array, dtype_from_name
 
 MAGIC = b"\x89BOLT\r\n\x1a"
@@ -121,10 +121,9 @@ def _content(source: str | os.PathLike[str] | bytes | IO[bytes]) -> tuple[str, A
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         try:
-            with path.open("rb") as file:
-                if not os.fstat(file.fileno()).st_size:
-                    return str(path), np.empty(0, np.uint8)
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            if not path.stat().st_size:
+                return str(path), np.empty(0, np.uint8)
+            mapped = map_file(path, is_owned=True)
         except OSError as error:
             raise InvalidModelError(f"{path}: cannot be read: {error.strerror}") from error
         return str(path), np.frombuffer(mapped, np.uint8)
@@ -207,8 +206,10 @@ def _tensor(index: int, row: Any, data: Array, check: bool) -> Array:
     if not fits or count * dtype.itemsize != size or dtype == STRING:
         raise InvalidModelError(f"{what}: got offset {at} and {size} bytes for {row.get('dtype')}{shape}")
     raw = data[at : at + size]
-    if check and zlib.crc32(raw.data) != crc:
-        raise InvalidModelError(f"{what}: checksum is wrong: the file is damaged")
+    if check:
+        if zlib.crc32(raw.data) != crc:
+            raise InvalidModelError(f"{what}: checksum is wrong: the file is damaged")
+        drop_pages(raw)
     try:
         if fill:
             return np.broadcast_to(raw.view(dtype), shape)

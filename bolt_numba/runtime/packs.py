@@ -1,37 +1,109 @@
-"""Weights as kernels want them, packed once for all plans of a session."""
+"""Weights as kernels want them, packed once for all plans of a session, and the weights given up for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import weakref
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING
 
+from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.mapped import drop_pages
+from bolt_numba.ops.control import ControlFlow
 from bolt_numba.types import Array
+
+if TYPE_CHECKING:
+    from bolt_numba.runtime.slots import Job
+    from bolt_numba.runtime.tune import Tuner
+
+LARGE = 1 << 16
+"""Bytes from which a weight is given up once it is packed."""
+_SAMPLES = 64
 
 
 class Packs:
-    """Prepacked weights, computed once and shared by every plan of a session (`kernels.registry.Context.packed`)."""
+    """Prepacked weights, computed once and shared by every plan of a session (`kernels.registry.Context.packed`).
+
+    Constants of a graph that was made `known` are told by their place in it, so that those of the graph that the
+    passes make anew are found again; of others, the source is kept beside the result.
+    """
 
     def __init__(self, precision: str = "fp32") -> None:
         self.precision = precision
-        self._made: dict[tuple[int, Hashable], tuple[Array, Array]] = {}
+        self._made: dict[tuple[Hashable, Hashable], Array] = {}
+        self._places: dict[int, tuple[weakref.ref[Array], int]] = {}
+        self._sources: dict[int, Array] = {}
+
+    def known(self, graph: Graph) -> None:
+        """Tell the constants of the session's optimised graph by their order from now on."""
+        arrays = [v.const for v in graph.constants() if v.const is not None]
+        self._places = {id(array): (weakref.ref(array), place) for place, array in enumerate(arrays)}
 
     def get(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:
-        held = self._made.get((id(array), key))
-        if held is None:
-            # The source is kept beside the result, so that its id stays taken.
-            held = self._made[(id(array), key)] = (array, pack(array))
-        return held[1]
+        """``pack(array)``, from memory if it was made before."""
+        name = self._name(array), key
+        made = self._made.get(name)
+        if made is None:
+            made = self._made[name] = pack(array)
+            drop_pages(array)
+        return made
+
+    def _name(self, array: Array) -> Hashable:
+        reference, place = self._places.get(id(array), (None, 0))
+        if reference is not None and reference() is array:
+            # A few elements, lest the passes should ever give constants of equal shapes in another order.
+            sample = array.reshape(-1)[:: max(1, array.size // _SAMPLES)].tobytes()
+            return place, array.dtype, array.shape, sample
+        self._sources[id(array)] = array
+        return id(array)
 
     @property
     def nbytes(self) -> int:
-        return sum(packed.nbytes for _, packed in self._made.values())
+        return sum(packed.nbytes for packed in self._made.values())
 
 
 class MakerContext:
     """What kernel makers see of the session (`kernels.registry.Context`)."""
 
-    def __init__(self, threads: int, packs: Packs) -> None:
+    def __init__(self, threads: int, packs: Packs, tuner: Tuner | None = None) -> None:
         self.threads = threads
         self.packs = packs
+        self.tuner = tuner
 
     def packed(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:
         return self.packs.get(array, key, pack)
+
+
+class Spending:
+    """Gives up each large constant of a graph as soon as all its readers have steps that do without it.
+
+    The graph is of no use afterwards.  Where control flow reads constants in ways that its nodes do not show,
+    everything is kept.
+    """
+
+    def __init__(self, nodes: Sequence[Node], outputs: Sequence[Value]) -> None:
+        self.is_possible = not any(isinstance(node.op, ControlFlow) for node in nodes)
+        reads = [v for node in nodes for v in node.inputs if v is not None and _is_large(v)]
+        self._left = Counter(map(id, reads if self.is_possible else []))
+        for value in outputs:
+            self._left.pop(id(value), None)
+
+    def planned(self, node: Node, job: Job) -> None:
+        """Called when the node has its steps."""
+        from bolt_numba.kernels.registry import In
+
+        direct = {a.index for step in job.steps or () for a in step.args.values() if isinstance(a, In)}
+        for index, (value, slot) in enumerate(zip(node.inputs, job.ins, strict=True)):
+            if value is None or slot is None or id(value) not in self._left:
+                continue
+            if job.steps is None or index in direct:
+                del self._left[id(value)]
+                continue
+            self._left[id(value)] -= 1
+            if not self._left[id(value)]:
+                value.const = slot.const = None
+                slot.type = slot.type.with_value(None)
+
+
+def _is_large(value: Value) -> bool:
+    return value.const is not None and value.const.nbytes >= LARGE

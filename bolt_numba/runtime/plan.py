@@ -22,7 +22,7 @@ from bolt_numba.kernels.sized import Sized, select_sized
 from bolt_numba.ops.control import ControlFlow, If
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.memory import MemoryPlan, plan_memory
-from bolt_numba.runtime.packs import MakerContext
+from bolt_numba.runtime.packs import MakerContext, Spending
 from bolt_numba.runtime.program import Program, build_program
 from bolt_numba.runtime.repeat import Precedent, Recorder, likeness, number_operators
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
@@ -130,12 +130,20 @@ def region_of(graph: Graph) -> Region:
     return Region(list(graph.inputs), list(graph.nodes), list(graph.outputs))
 
 
+def husk_of(region: Region) -> Region:
+    """The region's boundary alone: enough to run its plans, not to make one."""
+    made = Region([Value(v.name, v.type) for v in region.inputs], [], [])
+    made.by_value, made.plans = region.by_value, region.plans
+    return made
+
+
 class Planner:
     """Plans one region for one set of input types."""
 
-    def __init__(self, region: Region, context: MakerContext) -> None:
+    def __init__(self, region: Region, context: MakerContext, spending: Spending | None = None) -> None:
         self.region = region
         self.context = context
+        self.spending = spending
         self.slots: dict[int, Slot] = {}
         self.alias = dict(region.alias)
         self.jobs: list[Job] = []
@@ -230,6 +238,8 @@ class Planner:
             job.steps = precedent.steps_for(in_types, self.context)
             job.runner, job.inplace = precedent.runner, precedent.inplace
             self.jobs.append(job)
+            if self.spending is not None:
+                self.spending.planned(node, job)
 
     def _is_known(self, node: Node, types: Sequence[TensorType]) -> bool:
         """Whether the results are constants here; they are then made so."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,8 @@ from bolt_numba.ir.interpret import as_value
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.registry import result_tuple
 from bolt_numba.runtime.inplace import can_overwrite
-from bolt_numba.runtime.packs import MakerContext, Packs
-from bolt_numba.runtime.plan import SMALL, Cut, Plan, Planner, Region, region_of
+from bolt_numba.runtime.packs import MakerContext, Packs, Spending
+from bolt_numba.runtime.plan import SMALL, Cut, Plan, Planner, Region, husk_of, region_of
 from bolt_numba.runtime.program import Context, pointer
 from bolt_numba.runtime.slots import INPUT, TEMP
 from bolt_numba.runtime.threads import run_native
@@ -53,10 +53,17 @@ def _pointer_if_array(value: Any) -> int:
 
 
 class Runner:
-    """Runs one region for any shapes.  Safe to call from many threads at once."""
+    """Runs one region for any shapes.  Safe to call from many threads at once.
 
-    def __init__(self, region: Region, threads: int, packs: Packs) -> None:
-        self.region, self.threads, self.packs = region, threads, packs
+    remake: gives the region anew.  With it, the first plan uses up the region, so that no weight stands beside its
+    packed copy; a second plan remakes it, and it stays from then on, as more shapes are likely to come.
+    """
+
+    def __init__(
+        self, region: Region, threads: int, packs: Packs, remake: Callable[[], Region] | None = None
+    ) -> None:
+        self.region, self.threads, self.packs, self.remake = region, threads, packs, remake
+        self.is_spent = False
         self.prepared: OrderedDict[Hashable, Prepared] = OrderedDict()
         self.lock = threading.Lock()
         self.bodies: dict[int, Runner] = {}
@@ -92,6 +99,11 @@ class Runner:
         return found
 
     def _plan(self, arrays: Sequence[Array]) -> Prepared:
+        spending = None
+        if self.is_spent and self.remake is not None:
+            self.region, self.remake, self.is_spent = self.remake(), None, False
+        elif self.remake is not None:
+            spending = Spending(self.region.nodes, self.region.outputs)
         types: list[TensorType] = []
         for index, (array, value) in enumerate(zip(arrays, self.region.inputs, strict=True)):
             if isinstance(value.type, NestedType):
@@ -99,7 +111,10 @@ class Runner:
                 continue
             deciding = index in self.region.by_value and array.size <= SMALL
             types.append(TensorType(value.type.dtype, array.shape, value=array.copy() if deciding else None))
-        plan = Planner(self.region, MakerContext(self.threads, self.packs)).plan(types)
+        self.is_spent = spending is not None and spending.is_possible
+        plan = Planner(self.region, MakerContext(self.threads, self.packs), spending).plan(types)
+        if self.is_spent and plan.cut is None:
+            self.region = husk_of(self.region)
         rest = Runner(plan.cut.rest, self.threads, self.packs) if plan.cut is not None else None
         return Prepared(plan, rest, self.nested)
 

@@ -1,0 +1,86 @@
+"""Model files mapped into memory: their pages are clean, so the system may drop them and read them again."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
+from bolt_numba.errors import InvalidModelError
+from bolt_numba.types import Array
+
+PAGE = mmap.PAGESIZE
+
+
+class FileMap(mmap.mmap):
+    """A whole file, read-only.
+
+    is_owned: whether the file is of our own format, which is only ever replaced, never written in place.
+    """
+
+    path: Path
+    is_owned: bool
+    _stamp: tuple[int, int, int, int]
+
+    def is_intact(self) -> bool:
+        """False when the file was written to since it was mapped; what replaced it under its name does not matter."""
+        try:
+            now = _stamp(os.stat(self.path))
+        except OSError:
+            return True
+        return now[:2] != self._stamp[:2] or now == self._stamp
+
+
+def _stamp(found: os.stat_result) -> tuple[int, int, int, int]:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def map_file(path: Path, *, is_owned: bool = False) -> FileMap:
+    """Map a file that is not empty; raises OSError."""
+    with path.open("rb") as file:
+        made = FileMap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        made.path, made.is_owned = path, is_owned
+        made._stamp = _stamp(os.fstat(file.fileno()))
+    return made
+
+
+def map_of(array: Array) -> FileMap | None:
+    """The map whose memory an array is a view of."""
+    base: Any = array
+    while base is not None and not isinstance(base, FileMap):
+        base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
+    return base
+
+
+def drop_pages(array: Array) -> None:
+    """Let go of the memory behind a view of a map; the next read of it reads the file again."""
+    found = map_of(array)
+    if found is None or not hasattr(found, "madvise"):
+        return
+    low, high = byte_bounds(array)
+    origin = np.frombuffer(found, np.uint8).ctypes.data
+    start = (low - origin) // PAGE * PAGE
+    found.madvise(mmap.MADV_DONTNEED, start, high - origin - start)
+
+
+def _maps(arrays: Sequence[Array]) -> Iterable[FileMap]:
+    return {id(m): m for m in map(map_of, arrays) if m is not None}.values()
+
+
+def drop_maps(arrays: Sequence[Array]) -> None:
+    """Let go of the memory of all files that arrays are views of."""
+    for found in _maps(arrays):
+        if hasattr(found, "madvise"):
+            found.madvise(mmap.MADV_DONTNEED)
+
+
+def check_intact(arrays: Sequence[Array]) -> None:
+    """Raise InvalidModelError when a file that arrays are views of was written to since it was mapped."""
+    for found in _maps(arrays):
+        if not found.is_intact():
+            raise InvalidModelError(f"{found.path}: was written to since it was loaded; wanted the file as it was")

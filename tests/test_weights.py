@@ -1,0 +1,112 @@
+"""Weights are in memory once: given up when they are packed, read again from the file when they are needed again."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import bolt_numba as bn
+from bolt_numba.errors import InvalidModelError
+from bolt_numba.mapped import map_of
+from bolt_numba.types import Array
+
+
+def _file(folder: Path, *, batch: int | str, name: str = "model.onnx", seed: int = 0) -> Path:
+    """Two convolutions with batch normalization (weights made anew by the passes), a product, a table that is read."""
+    rng = np.random.default_rng(seed)
+    weights: dict[str, Array] = {
+        "w1": rng.standard_normal((64, 8, 3, 3)), "w2": rng.standard_normal((64, 64, 5, 5)),
+        "m": rng.standard_normal((64, 512)), "table": rng.standard_normal((512, 1024)),
+        **{f"{p}{i}": 1 + rng.random(64) for p in "gbav" for i in (1, 2)},
+    }  # fmt: skip
+    norm = [("w1", "x", 1), ("w2", "r1", 2)]
+    nodes = []
+    for w, x, i in norm:
+        nodes += [
+            helper.make_node("Conv", [x, w], [f"c{i}"], pads=[int(w == "w1") or 2] * 4, name=f"conv{i}"),
+            helper.make_node("BatchNormalization", [f"c{i}", f"g{i}", f"b{i}", f"a{i}", f"v{i}"], [f"n{i}"]),
+            helper.make_node("Relu", [f"n{i}"], [f"r{i}"]),
+        ]
+    nodes += [
+        helper.make_node("GlobalAveragePool", ["r2"], ["p"]), helper.make_node("Flatten", ["p"], ["f"]),
+        helper.make_node("MatMul", ["f", "m"], ["y"]), helper.make_node("ArgMax", ["y"], ["i"], axis=1, keepdims=0),
+        helper.make_node("Gather", ["table", "i"], ["z"]),
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", 1, (batch, 8, 12, 12))],
+        [helper.make_tensor_value_info(n, 1, None) for n in "yz"],
+        [numpy_helper.from_array(a.astype("f4"), n) for n, a in weights.items()],
+    )  # fmt: skip
+    path = folder / name
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def _x(batch: int) -> dict[str, Array]:
+    return {"x": np.random.default_rng(1).standard_normal((batch, 8, 12, 12), np.float32)}
+
+
+def assert_same(got: list[Array], want: list[Array]) -> None:
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_results_stay_the_same_through_everything_that_needs_the_weights_again(tmp_path: Path) -> None:
+    path = _file(tmp_path, batch="n")
+    session = bn.compile(path, threads=1)
+    one, three = session(_x(1)), session(_x(3))
+    fresh = bn.compile(path, threads=1)
+    assert_same(list(three), list(fresh(_x(3))))
+    assert_same(list(one), list(fresh(_x(1))))
+    assert session.run(["y", "r1"], _x(1))[1].shape == (1, 64, 12, 12)
+    assert_same(list(pickle.loads(pickle.dumps(session))(_x(2))), list(fresh(_x(2))))
+    session.close()
+    assert_same(list(session(_x(1))), list(one))
+    assert bn.verify(path, feeds=_x(1)).ok
+
+
+def test_weights_packed_by_the_first_plan_serve_the_second(tmp_path: Path) -> None:
+    session = bn.compile(_file(tmp_path, batch="n"), threads=1)
+    session(_x(1))
+    packed = session.memory()["packed"]
+    session(_x(1))
+    session(_x(2))
+    assert session.memory()["packed"] == packed
+
+
+def test_the_optimised_graph_can_be_looked_at_after_a_run(tmp_path: Path) -> None:
+    session = bn.compile(_file(tmp_path, batch=1), threads=1)
+    session(_x(1))
+    graph = session.optimised
+    assert all(v.const is not None for v in graph.constants())
+    names = {row["node"] for row in session.report()}
+    assert names <= {n.name for n in graph.nodes}
+    session.close()
+    session(_x(1))
+    assert all(v.const is not None for v in graph.constants()), "a graph that somebody sees is not used up"
+
+
+def test_a_file_that_was_written_to_is_not_read_again(tmp_path: Path) -> None:
+    path = _file(tmp_path, batch="n")
+    session = bn.compile(path, threads=1)
+    weight = next(v.const for v in session.graph.constants() if v.const is not None and v.const.nbytes > 1 << 16)
+    assert map_of(weight) is not None, "the file is large enough to be mapped"
+    before = session(_x(1))
+    path.write_bytes(path.read_bytes())
+    assert_same(list(session(_x(1))), list(before))
+    with pytest.raises(InvalidModelError, match=r"model.onnx: was written to"):
+        session(_x(2))
+
+
+def test_a_file_that_was_replaced_is_of_no_concern(tmp_path: Path) -> None:
+    path = _file(tmp_path, batch="n")
+    session = bn.compile(path, threads=1)
+    want = bn.compile(path, threads=1)(_x(2))
+    session(_x(1))
+    _file(tmp_path, batch="n", name="other.onnx", seed=5).replace(path)
+    assert_same(list(session(_x(2))), list(want))
