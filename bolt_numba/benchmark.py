@@ -106,15 +106,16 @@ def bench(
     seconds: float = 3.0,
     processes: bool = True,
     precision: str = "fp32",
+    tune: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> BenchReport:
     """Measure ``model`` here and on the engines of ``vs`` (a peer that fails is reported with its error).
 
     shapes, feeds, seed: as `bolt_numba.feeds.random_feeds`.  seconds: of timed runs, all engines together.
     processes: also start a process per engine for load time, first run and peak memory (needs a path).  precision: of
-    every engine that has it.
+    every engine that has it.  tune: as `bolt_numba.compile`.
     """
-    ours = BoltEngine(model, threads, precision)
+    ours = BoltEngine(model, threads, precision, tune)
     arrays = random_feeds(ours.session.inputs, shapes, seed, feeds)
     engines: dict[str, Engine] = {OURS: ours}
     measured = {name: Measured(name) for name in (OURS, *vs)}

@@ -32,13 +32,33 @@ class Engine(Protocol):
 class BoltEngine:
     """bolt-numba itself."""
 
-    def __init__(self, model: Model, threads: int, precision: str = "fp32") -> None:
+    def __init__(self, model: Model, threads: int, precision: str = "fp32", tune: bool = False) -> None:
         from bolt_numba.session import compile as compile_model
 
-        self.session = compile_model(model, threads=threads, precision=precision)
+        self.session = compile_model(model, threads=threads, precision=precision, tune=tune)
 
     def run(self, feeds: Feeds) -> Sequence[Array]:
         return self.session.run(None, feeds)
+
+
+_NEWEST_IR = 13
+"""Of the versions of the ONNX file format that onnxruntime reads; the onnx package writes newer ones."""
+
+
+def with_old_ir(model: Model) -> str | bytes:
+    """The model as it is, or its bytes with the version of the format lowered to one that onnxruntime reads.
+
+    The version is the first field of a file (tag 8), one byte long; operators have versions of their own.
+    """
+    if isinstance(model, bytes):
+        head = model[:2]
+    else:
+        with open(model, "rb") as file:
+            head = file.read(2)
+    if len(head) < 2 or head[0] != 8 or not _NEWEST_IR < head[1] < 128:
+        return model if isinstance(model, bytes) else os.fspath(model)
+    content = model if isinstance(model, bytes) else Path(model).read_bytes()
+    return bytes([8, _NEWEST_IR]) + content[2:]
 
 
 class OnnxRuntimeEngine:
@@ -52,7 +72,10 @@ class OnnxRuntimeEngine:
         options = ort.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.log_severity_level = 3
-        source = model if isinstance(model, bytes) else os.fspath(model)
+        source = with_old_ir(model)
+        if isinstance(source, bytes) and not isinstance(model, bytes):
+            key = "session.model_external_initializers_file_folder_path"
+            options.add_session_config_entry(key, os.fspath(Path(model).parent))
         self.session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
     def run(self, feeds: Feeds) -> Sequence[Any]:

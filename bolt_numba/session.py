@@ -101,10 +101,18 @@ class Session:
         and everything else stay f32.
     threads: how many threads share the work of one call; None: the processors this process may use
         (or ``BOLT_NUMBA_NUM_THREADS``).
+    tune: measure the algorithms that can run a node when a plan is made, and take the fastest, instead of following
+        the cost model; what was measured is kept with the compiled kernels.  Another algorithm rounds differently.
     """
 
     def __init__(
-        self, graph: Graph, *, device: str = "cpu", precision: str = "fp32", threads: int | None = None
+        self,
+        graph: Graph,
+        *,
+        device: str = "cpu",
+        precision: str = "fp32",
+        threads: int | None = None,
+        tune: bool = False,
     ) -> None:
         if device != "cpu":
             raise DeviceError(f"device: got {device!r}, wanted 'cpu'")
@@ -115,6 +123,7 @@ class Session:
             raise DeviceError(f"threads: got {threads}, wanted at least 1")
         self.device, self.precision = device, precision
         self.threads = threads if can_team() else 1
+        self.tune = tune
         self.graph = graph
         self.inputs = [_spec(v.name, v.type) for v in graph.inputs]
         self.outputs = [_spec(n, v.type) for n, v in zip(graph.output_names, graph.outputs, strict=True)]
@@ -125,7 +134,12 @@ class Session:
 
     def _start(self) -> None:
         self._packs = Packs(self.precision)
-        self._runner = Runner(self._region(), self.threads, self._packs, None if self._seen else self._region)
+        tuner = None
+        if self.tune:
+            from bolt_numba.runtime.tune import Tuner
+
+            tuner = Tuner(self.threads)
+        self._runner = Runner(self._region(), self.threads, self._packs, None if self._seen else self._region, tuner)
         self._wider: dict[tuple[str, ...], Session] = {}
 
     def _region(self) -> Region:
@@ -238,7 +252,9 @@ class Session:
                 if name not in values:
                     raise BoltError(f"no value named {name!r} in graph {graph.name!r}")
                 graph.add_output(values[name])
-            made = Session(graph, device=self.device, precision=self.precision, threads=self.threads)
+            made = Session(
+                graph, device=self.device, precision=self.precision, threads=self.threads, tune=self.tune
+            )
             self._wider[extra] = made
         return made
 
@@ -302,7 +318,7 @@ class Session:
     def __reduce__(self) -> tuple[Any, ...]:
         from bolt_numba.ir.store import to_bytes
 
-        return _restore, (to_bytes(self._source()), self.device, self.precision, self.threads)
+        return _restore, (to_bytes(self._source()), self.device, self.precision, self.threads, self.tune)
 
     def __repr__(self) -> str:
         how = "" if self.precision == "fp32" else f", precision={self.precision!r}"
@@ -325,10 +341,10 @@ def _real_nbytes(array: Array) -> int:
     return array.itemsize if 0 in array.strides and array.size > 1 else array.nbytes
 
 
-def _restore(data: bytes, device: str, precision: str, threads: int) -> Session:
+def _restore(data: bytes, device: str, precision: str, threads: int, tune: bool) -> Session:
     from bolt_numba.ir.store import load_bolt
 
-    return Session(load_bolt(data), device=device, precision=precision, threads=threads)
+    return Session(load_bolt(data), device=device, precision=precision, threads=threads, tune=tune)
 
 
 def _as_input(spec: TensorSpec, given: Any) -> Any:
@@ -393,10 +409,15 @@ def load(source: Source, format: str | None = None) -> Graph:
 
 
 def compile(
-    model: Source, *, device: str = "cpu", precision: str = "fp32", threads: int | None = None
+    model: Source,
+    *,
+    device: str = "cpu",
+    precision: str = "fp32",
+    threads: int | None = None,
+    tune: bool = False,
 ) -> Session:
     """Make a `Session` from a graph or straight from a file."""
-    return Session(load(model), device=device, precision=precision, threads=threads)
+    return Session(load(model), device=device, precision=precision, threads=threads, tune=tune)
 
 
 def save(graph: Graph, path: str | Path) -> None:

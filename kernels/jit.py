@@ -346,6 +346,10 @@ def cache_dir() -> Path:
     return cache_root() / f"{target().name}-{_language_digest()}"
 
 
+TUNED = "tuned.json"
+"""File in `cache_dir` that holds measured choices."""
+
+
 def cache_entries() -> list[tuple[str, int]]:
     """Name and size in bytes of every cached kernel of `cache_dir`."""
     folder = cache_dir()
@@ -354,9 +358,9 @@ def cache_entries() -> list[tuple[str, int]]:
 
 
 def clear_cache() -> int:
-    """Remove cached kernels of all versions; returns how many files went."""
+    """Remove cached kernels of all versions, and measured choices; returns how many files went."""
     count = 0
-    for file in cache_root().glob("*-*/*.kernel"):
+    for file in itertools.chain(cache_root().glob("*-*/*.kernel"), cache_root().glob(f"*-*/{TUNED}")):
         with suppress(OSError):
             file.unlink()
             count += 1

@@ -226,7 +226,7 @@ class TestVerify:
 class TestSpeed:
     @has_onnxruntime
     def test_bench(self, call: Call) -> None:
-        args = ("--vs", "onnxruntime", "--threads", 1, "--seconds", 0.2)
+        args = ("--vs", "onnxruntime", "--threads", 1, "--seconds", 0.2, "--tune")
         report = call("bench", DIGITS, *args, "--json").json
         ours, other = report["engines"]
         assert (ours["engine"], other["engine"]) == ("bolt-numba", "onnxruntime")

@@ -11,7 +11,18 @@ import typer
 
 import bolt_numba as bn
 from bolt_numba.cli import console
-from bolt_numba.cli.options import Inputs, Json, ModelPath, Precision, Seed, Shapes, Threads, read_inputs, read_shapes
+from bolt_numba.cli.options import (
+    Inputs,
+    Json,
+    ModelPath,
+    Precision,
+    Seed,
+    Shapes,
+    Threads,
+    Tune,
+    read_inputs,
+    read_shapes,
+)
 from bolt_numba.feeds import random_feeds
 from bolt_numba.types import Array, dtype_name
 
@@ -26,11 +37,12 @@ def run(
     seed: Seed = 0,
     threads: Threads = None,
     precision: Precision = "fp32",
+    tune: Tune = False,
     as_json: Json = False,
 ) -> None:
     """Run a model once; inputs that are not given are random."""
     with console.progress(f"compiling {model.name}") as say:
-        session = bn.compile(model, threads=threads, precision=precision)
+        session = bn.compile(model, threads=threads, precision=precision, tune=tune)
         feeds = random_feeds(session.inputs, read_shapes(shape), seed, read_inputs(input_, session.inputs))
         say(f"running {model.name}")
         results = dict(session(feeds).items())

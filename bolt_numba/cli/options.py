@@ -20,6 +20,9 @@ Threads: TypeAlias = Annotated[int | None, typer.Option("--threads", min=1, help
 Precision: TypeAlias = Annotated[
     str, typer.Option("--precision", metavar="|".join(PRECISIONS), help="Of weights and their products.")
 ]
+Tune: TypeAlias = Annotated[
+    bool, typer.Option("--tune", help="Measure which algorithm is fastest where several can run a node (kept).")
+]
 Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Seed of random inputs.")]
 Shapes: TypeAlias = Annotated[
     list[str], typer.Option("--shape", metavar="NAME=D,D", help="Shape of an input with symbolic dimensions (else 1).")

@@ -11,7 +11,18 @@ import typer
 import bolt_numba as bn
 from bolt_numba import benchmark
 from bolt_numba.cli import console
-from bolt_numba.cli.options import Inputs, Json, ModelPath, Precision, Seed, Shapes, Threads, read_inputs, read_shapes
+from bolt_numba.cli.options import (
+    Inputs,
+    Json,
+    ModelPath,
+    Precision,
+    Seed,
+    Shapes,
+    Threads,
+    Tune,
+    read_inputs,
+    read_shapes,
+)
 from bolt_numba.config import default_threads
 from bolt_numba.feeds import random_feeds
 
@@ -21,6 +32,7 @@ def bench(
     vs: Annotated[str, typer.Option("--vs", metavar="ENGINES", help="onnxruntime,openvino: engines to compare.")] = "",
     threads: Threads = None,
     precision: Precision = "fp32",
+    tune: Tune = False,
     shape: Shapes = [],
     seed: Seed = 0,
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Time to measure, all engines together.")] = 3.0,
@@ -34,7 +46,7 @@ def bench(
     with console.progress(f"compiling {model.name}") as say:
         report = benchmark.bench(
             model, vs=names, threads=threads or default_threads(), shapes=read_shapes(shape), seed=seed,
-            seconds=seconds, processes=processes, progress=say, precision=precision,
+            seconds=seconds, processes=processes, progress=say, precision=precision, tune=tune,
         )  # fmt: skip
     if as_json:
         console.write_json(report.to_json())
@@ -71,11 +83,12 @@ def profile(
     seed: Seed = 0,
     threads: Threads = None,
     precision: Precision = "fp32",
+    tune: Tune = False,
     as_json: Json = False,
 ) -> None:
     """Time every step: which kernel ran it, how long it took."""
     with console.progress(f"compiling {model.name}") as say:
-        session = bn.compile(os.fspath(model), threads=threads, precision=precision)
+        session = bn.compile(os.fspath(model), threads=threads, precision=precision, tune=tune)
         feeds = random_feeds(session.inputs, read_shapes(shape), seed, read_inputs(input_, session.inputs))
         say(f"profiling {model.name}")
         found = session.profile(feeds, runs=runs)

@@ -261,11 +261,16 @@ class Planner:
         self, op: Op, ins: list[TensorType | None], outs: tuple[TensorType, ...], alike: Hashable | None
     ) -> Precedent:
         """The best kernel's steps; kept for nodes alike where the maker allows it."""
-        entry = select(op, ins, precision=self.context.packs.precision)
+        entry, context = select(op, ins, precision=self.context.packs.precision), self.context
         if entry is None:
             return Precedent(outs, None, "reference", (), {})
-        recorder = Recorder(self.context, ins)
+        if context.tuner is not None:
+            entry, context = context.tuner.choose(op, ins, outs, entry, context)
+        recorder = Recorder(context, ins)
         steps = entry.make(op, ins, outs, recorder)
+        if context.threads == 1:  # as measured may be best in a session of several, too
+            for step in steps:
+                step.parallel = False
         made = Precedent(outs, steps, entry.name, entry.inplace, {})
         if entry.by_types and alike is not None and recorder.complete and all(t.value is None for t in outs):
             self.precedents[alike] = Precedent(outs, steps, entry.name, entry.inplace, recorder.packs)

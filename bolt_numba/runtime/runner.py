@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from bolt_numba.runtime.program import Context, pointer
 from bolt_numba.runtime.slots import INPUT, TEMP
 from bolt_numba.runtime.threads import run_native
 from bolt_numba.types import Array, NestedType, TensorType, only_in_python
+
+if TYPE_CHECKING:
+    from bolt_numba.runtime.tune import Tuner
 
 MAX_PLANS = 32
 """Plans kept per region, the least recently used one goes first."""
@@ -60,9 +63,14 @@ class Runner:
     """
 
     def __init__(
-        self, region: Region, threads: int, packs: Packs, remake: Callable[[], Region] | None = None
+        self,
+        region: Region,
+        threads: int,
+        packs: Packs,
+        remake: Callable[[], Region] | None = None,
+        tuner: Tuner | None = None,
     ) -> None:
-        self.region, self.threads, self.packs, self.remake = region, threads, packs, remake
+        self.region, self.threads, self.packs, self.remake, self.tuner = region, threads, packs, remake, tuner
         self.is_spent = False
         self.prepared: OrderedDict[Hashable, Prepared] = OrderedDict()
         self.lock = threading.Lock()
@@ -112,10 +120,12 @@ class Runner:
             deciding = index in self.region.by_value and array.size <= SMALL
             types.append(TensorType(value.type.dtype, array.shape, value=array.copy() if deciding else None))
         self.is_spent = spending is not None and spending.is_possible
-        plan = Planner(self.region, MakerContext(self.threads, self.packs), spending).plan(types)
+        plan = Planner(self.region, MakerContext(self.threads, self.packs, self.tuner), spending).plan(types)
+        if self.tuner is not None:
+            self.tuner.save()
         if self.is_spent and plan.cut is None:
             self.region = husk_of(self.region)
-        rest = Runner(plan.cut.rest, self.threads, self.packs) if plan.cut is not None else None
+        rest = self._like(plan.cut.rest) if plan.cut is not None else None
         return Prepared(plan, rest, self.nested)
 
     def run(self, arrays: Sequence[Array], targets: Sequence[Array | None] | None = None) -> list[Array]:
@@ -164,14 +174,18 @@ class Runner:
         """The runner of a cut's node by itself."""
         runner = self.bodies.get(id(region))
         if runner is None:
-            runner = self.bodies.setdefault(id(region), Runner(region, self.threads, self.packs))
+            runner = self.bodies.setdefault(id(region), self._like(region))
         return runner
 
     def _inner(self, graph: Graph) -> Runner:
         runner = self.bodies.get(id(graph))
         if runner is None:
-            runner = self.bodies.setdefault(id(graph), Runner(region_of(graph), self.threads, self.packs))
+            runner = self.bodies.setdefault(id(graph), self._like(region_of(graph)))
         return runner
+
+    def _like(self, region: Region) -> Runner:
+        """A runner of another region of the same session."""
+        return Runner(region, self.threads, self.packs, tuner=self.tuner)
 
 
 def _dense(result: Any, wanted: TensorType) -> Any:

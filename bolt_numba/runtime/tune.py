@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bolt_numba.kernels.jit import TUNED, cache_dir
 from bolt_numba.kernels.registry import Entry, Types, candidates
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.memory import plan_memory
@@ -28,7 +29,7 @@ from bolt_numba.types import Array, TensorType
 ROUNDS = 7
 EVICTED = 8 << 20
 """Bytes written between runs: in a network, other layers' data passes through the second-level cache meanwhile."""
-WORTH = 0.97
+WORTH = 0.95
 """What a measured time must be of the cost model's choice to be preferred to it: less is noise."""
 
 HOPELESS = 2.0
@@ -49,13 +50,13 @@ class Choice:
 class Tuner:
     """Measured choices, from the file and new ones.
 
-    path: a JSON file; what is there and cannot be read counts as empty.
+    path: a JSON file, None for the one beside the compiled kernels; what cannot be read there counts as empty.
     """
 
-    def __init__(self, threads: int, path: Path) -> None:
-        self.threads, self.path = threads, path
+    def __init__(self, threads: int, path: Path | None = None) -> None:
+        self.threads, self.path = threads, path or cache_dir() / TUNED
         self.measured = 0
-        self._known = _read(path)
+        self._known = _read(self.path)
         self._lock = threading.Lock()
         self._sweep = np.zeros(EVICTED, np.uint8)
 
@@ -98,6 +99,7 @@ class Tuner:
     ) -> dict[Choice, Run]:
         """Something to call for every way to run a node, the cost model's first."""
         runs: dict[Choice, Run] = {}
+        seen: set[tuple[object, ...]] = set()
         if len(found) == 1 and self.threads == 1:
             return runs
         for entry in found:
@@ -106,9 +108,11 @@ class Tuner:
                 job = Job("tuned", op, [_operand(i, t) for i, t in enumerate(ins)], [])
                 job.outs = [Slot(f"y{i}", t, TEMP, result=i) for i, t in enumerate(outs)]
                 job.steps = entry.make(op, ins, outs, context)
-                shared = any(s.parallel for s in job.steps)
-                if threads == self.threads or Choice(entry.name, True) in runs:
-                    runs[Choice(entry.name, shared and threads > 1)] = _runnable(job, threads)
+                choice = Choice(entry.name, threads > 1 and any(s.parallel for s in job.steps))
+                alike = (choice.parallel, *(s.kernel for s in job.steps))  # two makers may give the same steps
+                if alike not in seen:
+                    seen.add(alike)
+                    runs[choice] = _runnable(job, threads)
         return runs
 
     def _fastest(self, runs: dict[Choice, Run]) -> Choice:
