@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import numpy as np
 import onnx
 import onnx.helper
-import onnxruntime as ort
+import onnxruntime as ort  # type: ignore[import-untyped,unused-ignore]
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -179,7 +179,7 @@ if sys.argv[3] == "bolt":
     import bolt_numba as bn
     bn.compile(sys.argv[1], threads=int(sys.argv[4])).run(None, feeds)
 else:
-    import onnxruntime as ort
+    import onnxruntime as ort  # type: ignore[import-untyped,unused-ignore]
     o = ort.SessionOptions(); o.intra_op_num_threads = int(sys.argv[4]); o.log_severity_level = 3
     ort.InferenceSession(sys.argv[1], o, providers=["CPUExecutionProvider"]).run(None, feeds)
 seconds = time.perf_counter() - t
@@ -193,7 +193,7 @@ def first_run(name: str, engine: str, threads: int = 1, cache: str | None = None
     entry = MODELS[name]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "feeds.npz"
-        np.savez(path, **entry.feeds())
+        np.savez(path, **entry.feeds())  # type: ignore[arg-type]
         env = dict(os.environ) | ({"BOLT_NUMBA_CACHE_DIR": cache} if cache else {})
         env.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have their byte code, so a checkout may, too
         command = [sys.executable, "-c", _FIRST, str(entry.path()), str(path), engine, str(threads)]

@@ -31,7 +31,8 @@ class Options:
     """turns: wanted of each engine; turn_s: seconds of each; patience_s: longest wait for a quiet moment.
 
     tries: turns at most, as a multiple of ``turns``.  load_s: limit for loading and the first run.
-    pythons: interpreter per engine (default: this one).  converted: folder of models in engines' own formats.
+    pythons: interpreter per engine; ``"*"`` for all others but ours (default: this one).
+    converted: folder of models in engines' own formats.  precision: of every engine but the reference.
     """
 
     turns: int = 5
@@ -42,21 +43,29 @@ class Options:
     load_s: float = 300.0
     pythons: Mapping[str, str] = field(default_factory=dict)
     converted: Path | None = None
+    precision: str = "f32"
+
+    def python(self, peer: str) -> str:
+        """The interpreter that runs an engine."""
+        others = sys.executable if peer in ("bolt", "canary") else self.pythons.get("*", sys.executable)
+        return self.pythons.get(peer, others)
 
 
 class Worker:
     """A process of `bench.workers`."""
 
-    def __init__(self, peer: str, model: Path | None, feeds: Path | None, threads: int, options: Options) -> None:
+    def __init__(
+        self, peer: str, model: Path | None, feeds: Path | None, threads: int, options: Options, precision: str = "f32"
+    ) -> None:
         self.peer, self.threads, self.limit = peer, threads, options.load_s
         job = {
             "peer": peer, "model": str(model or ""), "feeds": str(feeds) if feeds else None, "threads": threads,
-            "cpus": CORES[:threads], "converted": str(options.converted or ""),
+            "cpus": CORES[:threads], "converted": str(options.converted or ""), "precision": precision,
         }  # fmt: skip
         pools = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
         quiet = {"OPENBLAS_THREAD_TIMEOUT": "18"} if peer == "canary" else {}  # its threads would spin on for 0.1 s
         self.process = subprocess.Popen(
-            [options.pythons.get(peer, sys.executable), "-m", "bench.workers", json.dumps(job)],
+            [options.python(peer), "-m", "bench.workers", json.dumps(job)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env={**os.environ, **pools, **quiet}, cwd=Path(__file__).parents[1],
         )  # fmt: skip
@@ -175,18 +184,18 @@ def take_turn(worker: Worker, canary: Canary | None, options: Options) -> Turn |
 
 
 def start(
-    peer: str, model: Path, feeds: Path, threads: int, options: Options
-) -> tuple[Worker | None, dict[str, Any]]:  # fmt: skip
+    peer: str, model: Path, feeds: Path, threads: int, options: Options, precision: str
+) -> tuple[Worker | None, dict[str, Any]]:
     """A loaded worker (None when it fails), and the figures of its start.
 
     A start that compiled kernels is taken as the cold one and repeated.
     """
-    worker = Worker(peer, model, feeds, threads, options)
+    worker = Worker(peer, model, feeds, threads, options, precision)
     row = worker.ask(do="load")
     if row["ok"] and row["compiled"] and peer == "bolt":
         cold = row["import_s"] + row["load_s"] + row["first_s"]
         worker.close()
-        worker = Worker(peer, model, feeds, threads, options)
+        worker = Worker(peer, model, feeds, threads, options, precision)
         row = {**worker.ask(do="load"), "cold_s": cold}
     if not row.pop("ok"):
         worker.close()

@@ -41,18 +41,27 @@ def speech() -> Feeds:
 
 @dataclass(frozen=True)
 class Model:
-    """A file and its inputs; ``speed``: whether it counts in the geometric mean of the foundation's bars."""
+    """A file and its inputs.
+
+    speed: whether it counts in the geometric mean of the foundation's bars.  family: ``real`` where the weights were
+    learnt, ``light`` where only the topology is real.
+    """
 
     path: Callable[[], Path]
     feeds: Callable[[], Feeds]
     speed: bool = True
+    family: str = "real"
+
+
+def light_model(name: str, feeds: Callable[[], Feeds], speed: bool = True) -> Model:
+    return Model(lambda: light(name), feeds, speed, "light")
 
 
 MODELS = {
-    "resnet50": Model(lambda: light("resnet50"), image("gpu_0/data_0", 1, 3, 224, 224)),
-    "squeezenet": Model(lambda: light("squeezenet"), image("data_0", 1, 3, 224, 224)),
-    "vgg19": Model(lambda: light("vgg19"), image("data_0", 1, 3, 224, 224)),
-    "densenet121": Model(lambda: light("densenet121"), image("data_0", 1, 3, 224, 224)),
+    "resnet50": light_model("resnet50", image("gpu_0/data_0", 1, 3, 224, 224)),
+    "squeezenet": light_model("squeezenet", image("data_0", 1, 3, 224, 224)),
+    "vgg19": light_model("vgg19", image("data_0", 1, 3, 224, 224)),
+    "densenet121": light_model("densenet121", image("data_0", 1, 3, 224, 224)),
     "ppocr_det": Model(lambda: fetch("ch_PP-OCRv4_det_infer.onnx"), image("x", 1, 3, 320, 480)),
     "ppocr_rec": Model(lambda: fetch("ch_PP-OCRv4_rec_infer.onnx"), image("x", 1, 3, 48, 320)),
     "minilm_128": Model(lambda: fetch("minilm.onnx"), tokens(128)),
@@ -60,9 +69,9 @@ MODELS = {
     "silero_vad": Model(lambda: fetch("silero_vad.onnx"), speech, speed=False),
     "ppocr_cls": Model(lambda: fetch("ch_ppocr_mobile_v2.0_cls_infer.onnx"), image("x", 1, 3, 48, 192), speed=False),
     "basic_pitch": Model(lambda: fetch("nmp.onnx"), image("serving_default_input_2:0", 1, 43844, 1), speed=False),
-    "alexnet": Model(lambda: light("bvlc_alexnet"), image("data_0", 1, 3, 224, 224), speed=False),
-    "inception_v1": Model(lambda: light("inception_v1"), image("data_0", 1, 3, 224, 224), speed=False),
-    "inception_v2": Model(lambda: light("inception_v2"), image("data_0", 1, 3, 224, 224), speed=False),
-    "shufflenet": Model(lambda: light("shufflenet"), image("gpu_0/data_0", 1, 3, 224, 224), speed=False),
-    "zfnet512": Model(lambda: light("zfnet512"), image("gpu_0/data_0", 1, 3, 224, 224), speed=False),
+    "alexnet": light_model("bvlc_alexnet", image("data_0", 1, 3, 224, 224), speed=False),
+    "inception_v1": light_model("inception_v1", image("data_0", 1, 3, 224, 224), speed=False),
+    "inception_v2": light_model("inception_v2", image("data_0", 1, 3, 224, 224), speed=False),
+    "shufflenet": light_model("shufflenet", image("gpu_0/data_0", 1, 3, 224, 224), speed=False),
+    "zfnet512": light_model("zfnet512", image("gpu_0/data_0", 1, 3, 224, 224), speed=False),
 }

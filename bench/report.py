@@ -8,8 +8,6 @@ from typing import Any
 from bench.measure import geometric_mean
 
 OURS = "bolt"
-HALF = ("openvino_bf16",)
-"""Engines that do not compute in f32: shown, but never the best peer."""
 
 Row = Mapping[str, Any]
 Table = list[list[str]]
@@ -26,7 +24,7 @@ def cases(rows: Iterable[Row]) -> dict[tuple[str, int], dict[str, Row]]:
 
 def best_peer(engines: Mapping[str, Row]) -> str | None:
     """The fastest engine besides ours whose result agrees."""
-    able = [p for p, r in engines.items() if p not in (OURS, "canary", *HALF) and r.get("agrees")]
+    able = [p for p, r in engines.items() if p not in (OURS, "canary") and r.get("agrees")]
     key = "best_ms" if any(engines[p]["noisy"] for p in able) else "median_ms"
     return min(able, key=lambda p: float(engines[p][key]), default=None)
 
@@ -87,7 +85,7 @@ def latency(result: Mapping[str, Any]) -> Table:
 
 def means(result: Mapping[str, Any]) -> Table:
     """Geometric means of the ratios in each family, with the number of models; disturbed measurements do not count."""
-    rows = [r for r in result["rows"] if not r.get("noisy")]
+    rows = [r for r in result["rows"] if r.get("noisy") is False]
     found = cases(rows)
     peers = list(dict.fromkeys(r["peer"] for r in rows if r["peer"] not in (OURS, "canary")))
     groups: dict[tuple[str, int], list[Mapping[str, Row]]] = {}
@@ -106,12 +104,26 @@ def means(result: Mapping[str, Any]) -> Table:
 
 def starts(result: Mapping[str, Any]) -> Table:
     """Import, load, first run, and peak memory of each engine's process."""
-    table = [["model", "threads", "engine", "import s", "load s", "first run s", "cold s", "peak RSS MiB", "error"]]
+    table = [
+        ["model", "threads", "engine", "import s", "load s", "first run s", "cold s", "peak RSS MiB", "difference"]
+    ]
     for row in result["rows"]:
+        if "load_s" not in row:
+            continue
         seconds = [_number(row.get(k), ".3f") for k in ("import_s", "load_s", "first_s", "cold_s")]
         rss = _number(row.get("peak_rss_mib"), ".0f")
-        table.append([row["model"], str(row["threads"]), row["peer"], *seconds, rss, str(row.get("error", ""))])
+        gap = _number(row.get("difference"), ".0e")
+        table.append([row["model"], str(row["threads"]), row["peer"], *seconds, rss, gap])
     return table
+
+
+def absent(result: Mapping[str, Any]) -> Table:
+    """Engines that did not run a model, and what they said."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for row in result["rows"]:
+        if row.get("error"):
+            found.setdefault((row["peer"], row["error"]), set()).add(row["model"])
+    return [["engine", "models", "error"], *([p, ", ".join(sorted(m)), e] for (p, e), m in sorted(found.items()))]
 
 
 def heading(result: Mapping[str, Any]) -> str:
@@ -145,9 +157,12 @@ def _bar(cells: Sequence[str]) -> str:
     return "| " + " | ".join(c.replace("|", "/") for c in cells) + " |"
 
 
+TABLES = (latency, means, starts, absent)
+
+
 def as_text(result: Mapping[str, Any]) -> str:
-    return "\n\n".join([heading(result), *(text(t(result)) for t in (latency, means, starts))])
+    return "\n\n".join([heading(result), *(text(t(result)) for t in TABLES)])
 
 
 def as_markdown(result: Mapping[str, Any]) -> str:
-    return "\n\n".join([heading(result), *(markdown(t(result)) for t in (latency, means, starts))])
+    return "\n\n".join([heading(result), *(markdown(t(result)) for t in TABLES)])

@@ -1,6 +1,7 @@
 """Time engines side by side on the model set.
 
     python -m bench.run --models resnet50,mobilenet_v2 --peers bolt,onnxruntime,openvino --threads 1 2 -o results.json
+    python -m bench.run --models main --peers main --threads 1 2 --python PEERS/bin/python -o results.json
     python -m bench.run --show results.json --markdown
 
 Ratios are peer / bolt: above 1, bolt is faster.  Results are compared with onnxruntime's, which is always loaded.
@@ -9,6 +10,7 @@ Ratios are peer / bolt: above 1, bolt is faster.  Results are compared with onnx
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import sys
@@ -23,14 +25,17 @@ import numpy as np
 
 from bench.arithmetic import limits, work
 from bench.contest import CORES, Options, Worker, play, start
+from bench.convert import converted
+from bench.engines import PEERS
 from bench.report import as_markdown, as_text
-from bench.workers import PEERS
 from bench.zoo import ZOO
 from bolt_numba.types import Array
 
 REFERENCE = "onnxruntime"
-TOLERANCE = 2e-3
+TOLERANCE = {"f32": 2e-3, "bf16": 5e-2}
 """Largest difference from the reference, relative to the reference's largest value, of a result that agrees."""
+RIVALS = ("bolt", "onnxruntime", "openvino", "ncnn", "mnn", "litert")
+"""``--peers main``: the engines that lead somewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +47,35 @@ class Entry:
     feeds: Callable[[], dict[str, Array]]
 
 
-_FAMILIES = {"minilm_128": "transformer", "silero_vad": "recurrent"}
+MAIN = (
+    "resnet50", "mobilenet_v1", "mobilenet_v2", "mobilenet_v3_large", "squeezenet", "vgg19", "densenet121", "unet",
+    "yolo_n", "bert_base_128", "minilm_32", "minilm_128", "vit_b16", "lstm", "gru", "silero_vad", "kws_dscnn", "mlp",
+    "gemm1024",
+)  # fmt: skip
+"""The models of the main table, batch 1."""
 
 
 def entries() -> dict[str, Entry]:
-    """The zoo, and the files of `bench.models` (with ``_file`` after a name that the zoo has too)."""
+    """The zoo, and the files of `bench.models` (with ``_file`` after a name that the zoo has too).
+
+    Families of files: ``real`` (weights that were learnt), ``light`` (networks of the onnx wheel).
+    """
     from bench.models import MODELS
 
     rows = {name: Entry(m.family, m.path, m.feeds) for name, m in ZOO.items()}
     for name, model in MODELS.items():
-        other = name in ZOO
-        family = "file" if other else _FAMILIES.get(name, "cnn")
-        rows[f"{name}_file" if other else name] = Entry(family, model.path, model.feeds)
+        own = f"{name}_file" if name in ZOO else name
+        rows[own] = Entry("recurrent" if name == "silero_vad" else model.family, model.path, model.feeds)
     return rows
 
 
 def difference(found: Sequence[Array], wanted: Sequence[Array]) -> float:
-    """Largest difference over largest value; infinite where shapes differ (channels-last images are turned)."""
+    """Largest difference over largest value; infinite where shapes differ (what is channels-last is turned)."""
     worst = 0.0
     for ours, reference in zip(found, wanted, strict=False):
         a, b = ours.astype("f8"), reference.astype("f8")
-        if a.ndim == b.ndim == 4 and a.shape != b.shape and a.shape == tuple(b.shape[i] for i in (0, 2, 3, 1)):
-            a = a.transpose(0, 3, 1, 2)
+        if a.ndim == b.ndim > 2 and a.shape != b.shape and a.shape == (b.shape[0], *b.shape[2:], b.shape[1]):
+            a = np.moveaxis(a, -1, 1)
         if a.size != b.size:
             return float("inf")
         if b.size:
@@ -94,7 +106,14 @@ def judge(rows: dict[str, dict[str, Any]], workers: dict[str, Worker], folder: P
             rows[peer]["agrees"] = None
         else:
             gap = difference(found, wanted)
-            rows[peer] |= {"difference": gap if np.isfinite(gap) else None, "agrees": gap <= TOLERANCE}
+            agrees = gap <= TOLERANCE[rows[peer]["precision"]]
+            rows[peer] |= {"difference": gap if np.isfinite(gap) else None, "agrees": agrees}
+
+
+@functools.cache
+def _work(name: str) -> dict[str, float | None]:
+    entry = entries()[name]
+    return work(entry.path(), entry.feeds())
 
 
 def measure(
@@ -102,7 +121,7 @@ def measure(
 ) -> list[dict[str, Any]]:
     """A row for each peer on one model."""
     path, feeds = entry.path(), entry.feeds()
-    cost = work(path, feeds)
+    cost = _work(name)
     rows: dict[str, dict[str, Any]] = {}
     workers: dict[str, Worker] = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -110,15 +129,16 @@ def measure(
         np.savez(given, **feeds)  # type: ignore[arg-type]
         try:
             for peer in peers:
-                worker, figures = start(peer, path, given, threads, options)
-                rows[peer] = {
+                precision = "f32" if peer == REFERENCE else options.precision
+                worker, figures = start(peer, path, given, threads, options, precision)
+                known = {
                     "model": name,
                     "family": entry.family,
                     "threads": threads,
                     "peer": peer,
-                    **cost,
-                    **figures,
+                    "precision": precision,
                 }
+                rows[peer] = {**known, **cost, **figures}
                 if worker is not None:
                     workers[peer] = worker
                 else:
@@ -146,14 +166,17 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="bench.run", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--models", default="resnet50,mobilenet_v2", help="names with commas, or a family, or 'all'")
-    parser.add_argument("--peers", default="bolt,onnxruntime,openvino", help=f"of {', '.join(PEERS)}")
+    parser.add_argument(
+        "--models", default="resnet50,mobilenet_v2", help="names with commas, or families, or 'main', or 'all'"
+    )
+    parser.add_argument("--peers", default="bolt,onnxruntime,openvino", help=f"'main', 'all', or of {', '.join(PEERS)}")
+    parser.add_argument("--precision", choices=sorted(TOLERANCE), default="f32", help="of every engine that has it")
     parser.add_argument("--threads", nargs="+", type=int, default=[1])
     parser.add_argument("--turns", type=int, default=5, help="turns of each engine that count")
     parser.add_argument("--turn-s", type=float, default=0.2)
     parser.add_argument("--patience-s", type=float, default=1.0, help="longest wait for a quiet moment")
-    parser.add_argument("--python", nargs="*", default=[], metavar="PEER=PATH", help="interpreter of an engine")
-    parser.add_argument("--converted", type=Path, help="folder of models in the formats of ncnn, MNN, LiteRT")
+    parser.add_argument("--python", nargs="*", default=[], metavar="[PEER=]PATH", help="interpreter of peers")
+    parser.add_argument("--converted", type=Path, help="folder of bench.convert (default: its own)")
     parser.add_argument("-o", "--output", type=Path, help="write JSON")
     parser.add_argument("--show", type=Path, help="print a result file, measure nothing")
     parser.add_argument("--markdown", action="store_true", help="tables as Markdown")
@@ -165,7 +188,7 @@ def chosen(text: str) -> list[str]:
     known = entries()
     found: list[str] = []
     for word in text.split(","):
-        family = [n for n, e in known.items() if word in ("all", e.family)]
+        family = list(MAIN) if word == "main" else [n for n, e in known.items() if word in ("all", e.family)]
         if word not in known and not family:
             raise SystemExit(f"--models: got {word!r}, wanted names or families of: {', '.join(known)}")
         found += [word] if word in known else family
@@ -174,15 +197,16 @@ def chosen(text: str) -> list[str]:
 
 def run(args: argparse.Namespace, say: Callable[[str], object]) -> dict[str, Any]:
     """Measure everything asked for; the output file is rewritten after every model."""
-    peers = args.peers.split(",")
+    named = {"main": RIVALS, "all": [p for p in PEERS if p != "canary"]}
+    peers = [p for word in args.peers.split(",") for p in named.get(word, [word])]
     unknown = [p for p in peers if p not in PEERS]
     if unknown:
         raise SystemExit(f"--peers: got {', '.join(unknown)}, wanted some of {', '.join(PEERS)}")
     peers = peers if REFERENCE in peers else [*peers, REFERENCE]
-    pythons = dict(p.split("=", 1) for p in args.python)
+    pythons = dict(p.split("=", 1) if "=" in p else ("*", p) for p in args.python)
     options = Options(
-        turns=args.turns, turn_s=args.turn_s, patience_s=args.patience_s, pythons=pythons,
-        converted=args.converted.resolve() if args.converted else None,
+        turns=args.turns, turn_s=args.turn_s, patience_s=args.patience_s, pythons=pythons, precision=args.precision,
+        converted=(args.converted or converted()).resolve(),
     )  # fmt: skip
     result: dict[str, Any] = {"machine": machine(), "rows": []}
     known = entries()

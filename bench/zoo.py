@@ -238,6 +238,34 @@ def squeezenet(batch: int) -> onnx.ModelProto:
     return n.model(n.add("Flatten", x))
 
 
+def vgg19(batch: int) -> onnx.ModelProto:
+    """Simonyan and Zisserman 2014, configuration E: five stages of 3x3 layers, three dense layers."""
+    n = Network(15)
+    x = n.input("input", batch, 3, 224, 224)
+    for width, layers in ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4)):
+        for _ in range(layers):
+            x = n.act(n.conv(x, width, 3), "relu")
+        x = n.pool(x, 2, 2)
+    x = n.act(n.gemm(n.add("Flatten", x), 512 * 7 * 7, 4096), "relu")
+    return n.model(n.gemm(n.act(n.gemm(x, 4096, 4096), "relu"), 4096, 1000))
+
+
+def densenet121(batch: int) -> onnx.ModelProto:
+    """Huang et al. 2016, growth 32: every layer reads all results of its block; norms stand before convolutions."""
+    n = Network(16)
+
+    def nac(x: Wire, out: int, k: int) -> Wire:
+        return n.conv(n.act(n.norm(x), "relu"), out, k, bias=False)
+
+    x = n.pool(n.cba(n.input("input", batch, 3, 224, 224), 64, 7, stride=2), 3, 2, 1)
+    for layers in (6, 12, 24, 16):
+        for _ in range(layers):
+            x = n.concat(x, nac(nac(x, 128, 1), 32, 3))
+        if layers != 16:
+            x = n.add("AveragePool", nac(x, x.channels // 2, 1), kernel_shape=[2, 2], strides=[2, 2])
+    return n.model(n.classify(n.act(n.norm(x), "relu")))
+
+
 def unet(batch: int) -> onnx.ModelProto:
     """Ronneberger et al. 2015, padded, width 32, four levels, 256 x 256."""
     n = Network(6)
@@ -393,7 +421,18 @@ def gemm1024(batch: int) -> onnx.ModelProto:
 
 Build = Callable[[int], onnx.ModelProto]
 _CNNS: dict[str, Build] = {
-    f.__name__: f for f in (resnet50, mobilenet_v1, mobilenet_v2, mobilenet_v3_large, squeezenet, unet, yolo_n)
+    f.__name__: f
+    for f in (
+        resnet50,
+        mobilenet_v1,
+        mobilenet_v2,
+        mobilenet_v3_large,
+        squeezenet,
+        vgg19,
+        densenet121,
+        unet,
+        yolo_n,
+    )
 }
 _TRANSFORMERS: dict[str, Build] = {
     **{f"bert_base_{s}": bert(10, 12, 768, 12, s) for s in (32, 128, 512)},

@@ -5,15 +5,19 @@ from __future__ import annotations
 import copy
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
-from bench import arithmetic, compare, report, run
+from bench import arithmetic, compare, convert, report, run, translate, workers
 from bench.contest import Turn, summary
-from bench.zoo import ZOO
+from bench.engines import PEERS
+from bench.zoo import ZOO, bert
+from bolt_numba.peers import OnnxRuntimeEngine, with_old_ir
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the bench reads /proc")
 
@@ -86,6 +90,7 @@ def test_disturbed_turns_do_not_count() -> None:
 def test_difference() -> None:
     a = np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4)
     assert run.difference([a.transpose(0, 2, 3, 1)], [a]) == 0
+    assert run.difference([a[0].transpose(0, 2, 1)], [a[0]]) == 0
     assert run.difference([a + 2.3], [a]) == pytest.approx(0.1)
     assert run.difference([a[:, :1]], [a]) == float("inf")
 
@@ -97,3 +102,40 @@ def test_work_of_known_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert flops["mlp"] == pytest.approx(2 * (64 * 64 + 64 * 10) / 1e9)
     assert flops["kws_dscnn"] is not None
     assert 6e-3 < flops["kws_dscnn"] < 9e-3
+
+
+def test_graphs_are_simplified_for_frameworks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MiniLM has six layers, each with one GELU and one attention; the spotter's norms all follow convolutions."""
+    monkeypatch.setenv("BOLT_NUMBA_MODELS", str(tmp_path))
+    small = bert(11, 2, 48, 4, 8)(1)
+    onnx.save(small, tmp_path / "small.onnx")
+    found = Counter(s.op for s in translate.read(tmp_path / "small.onnx", attention=True).steps)
+    assert (found["Gelu"], found["Attention"], found["Softmax"], found["Erf"]) == (2, 2, 0, 0)
+    spotter = translate.read(ZOO["kws_dscnn"].path(), attention=False)
+    assert "BatchNormalization" not in {s.op for s in spotter.steps}
+
+
+def test_body_of_a_transformer_begins_behind_its_table(tmp_path: Path) -> None:
+    part = convert.body(bert(11, 1, 48, 4, 8)(1))
+    assert [len(i.type.tensor_type.shape.dim) for i in part.graph.input] == [3, 4]
+    assert "Gather" not in {n.op_type for n in part.graph.node}
+    spotter = ZOO["mlp"].build(1)
+    assert convert.body(spotter) is spotter
+
+
+def test_precision_that_an_engine_lacks_is_told() -> None:
+    peer = PEERS["onnxruntime"](Path("x.onnx"), None, 1, {}, "bf16")
+    with pytest.raises(NotImplementedError, match="has no bf16"):
+        workers.load(peer)
+
+
+def test_onnxruntime_gets_files_of_a_version_that_it_reads(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    text = '<ir_version: 14, opset_import: ["": 18]> g (float[2] x) => (float[2] y) { y = Relu (x) }'
+    content = onnx.parser.parse_model(text).SerializeToString()
+    (tmp_path / "new.onnx").write_bytes(content)
+    for source in (content, tmp_path / "new.onnx"):
+        made = OnnxRuntimeEngine(source, 1).run({"x": np.array([-1, 2], "f4")})
+        assert made[0].tolist() == [0, 2]
+    older = onnx.parser.parse_model(text.replace("14", "10")).SerializeToString()
+    assert with_old_ir(older) is older
