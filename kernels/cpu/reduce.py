@@ -21,7 +21,7 @@ from bolt_numba.kernels.jit import PTR, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops import reduce as ops
 from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.types import F32, I32, I64, AnyDType, TensorType, dtype_name
+from bolt_numba.types import F32, TensorType
 
 FOLD = 64
 """Vectors that one partial result takes in."""
@@ -215,7 +215,7 @@ def _share_few(forms: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     return forms
 
 
-def _plain_axes(op: Any, ins: Types) -> tuple[int, ...] | None:
+def reduced_axes(op: Any, ins: Types) -> tuple[int, ...] | None:
     """Reduced axes when they and x's shape are known and there is something to fold."""
     x = ins[0]
     if x is None or not x.is_static or not x.size:
@@ -224,13 +224,11 @@ def _plain_axes(op: Any, ins: Types) -> tuple[int, ...] | None:
     if given is not None and given.known is None:
         return None
     axes = [] if given is None else [int(a) for a in given.known.reshape(-1)]  # type: ignore[union-attr]
-    if not axes and op.noop_with_empty_axes:
-        return None
     return tuple(op.reduced(axes, len(x.shape or ())))
 
 
 def _is_f32(op: Any, ins: Types) -> bool:
-    return _plain_axes(op, ins) is not None and ins[0].dtype == F32  # type: ignore[union-attr]
+    return reduced_axes(op, ins) is not None and ins[0].dtype == F32  # type: ignore[union-attr]
 
 
 def _fold_all(
@@ -254,7 +252,7 @@ def _fold_all(
 @kernel(*FOLDS, accepts=_is_f32, by_types=True)
 def reduce_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Vector folds, a pass for each group of reduced axes."""
-    axes, dims = _plain_axes(op, ins), ins[0].dims  # type: ignore[union-attr]
+    axes, dims = reduced_axes(op, ins), ins[0].dims  # type: ignore[union-attr]
     assert axes is not None, "accepts() has tested this"
     scale = 1.0 / math.prod(dims[a] for a in axes)
     return _fold_all(FOLDS[type(op)], In(0), Out(0), dims, axes, scale)
@@ -263,16 +261,34 @@ def reduce_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context
 # ------------------------------------------------------------------------------------------------- log of sum of exp
 
 
-def _one_group(op: Any, ins: Types) -> bool:
-    axes = _plain_axes(op, ins)
-    return axes is not None and ins[0].dtype == F32 and len(passes(ins[0].dims, axes)) == 1  # type: ignore[union-attr]
-
-
 _LOG_SUM_EXP = """
 def log_sum_exp(p, tid, nthreads):
     x, y, n, inner, blocks = p.x, p.y, p.n, p.inner, p.blocks
     first, last = split(p.outer * blocks, tid, nthreads)
     for item in range(first, last):
+        if inner == 1:
+            at = x + 4 * item * n
+            a = splat(-inf)
+            b = a
+            for i in range(0, n - 2 * LANES + 1, 2 * LANES):
+                a, b = vmaximum(a, vload(at + 4 * i)), vmaximum(b, vload(at + 4 * i + 4 * LANES))
+            for i in range(n - n % (2 * LANES), n, LANES):
+                a = vmaximum(a, select(lanes_below(n - i), vload_n(at + 4 * i, n - i), splat(-inf)))
+            top = reduce_max(vmaximum(a, b))
+            if not (top > -inf and top < inf):
+                store_f32(y + 4 * item, top)
+                continue
+            base = splat(top)
+            a = splat(0.0)
+            b = a
+            for i in range(0, n - 2 * LANES + 1, 2 * LANES):
+                a = a + exp_negative(vload(at + 4 * i) - base)
+                b = b + exp_negative(vload(at + 4 * i + 4 * LANES) - base)
+            for i in range(n - n % (2 * LANES), n, LANES):
+                v = exp_negative(vload_n(at + 4 * i, n - i) - base)
+                a = a + select(lanes_below(n - i), v, splat(0.0))
+            store_f32(y + 4 * item, lane(vlog(splat(reduce_add(a + b))), 0) + top)
+            continue
         o = item // blocks
         column = (item - o * blocks) * LANES
         width = min(inner - column, LANES)
@@ -288,70 +304,23 @@ def log_sum_exp(p, tid, nthreads):
 """
 
 
-@kernel(ops.ReduceLogSumExp, accepts=_one_group, by_types=True)
+@kernel(ops.ReduceLogSumExp, accepts=_is_f32)
 def log_sum_exp_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """Columns of one reduced group: the maximum, then the sum of what is left of it."""
-    axes, dims = _plain_axes(op, ins), ins[0].dims  # type: ignore[union-attr]
+    """The maximum, then the sum of what is left of it; a pass for each group of reduced axes."""
+    axes, dims = reduced_axes(op, ins), ins[0].dims  # type: ignore[union-attr]
     assert axes is not None, "accepts() has tested this"
-    ((outer, n, inner),) = passes(dims, axes)
     fields = {k: v for k, v in _COLUMNS.items() if k != "scale"}
     made = native_source(_LOG_SUM_EXP, "log_sum_exp", fields, **scope_of(_LOG_SUM_EXP))
-    blocks = -(-inner // LANES)
-    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "outer": outer, "n": n, "inner": inner, "blocks": blocks}
-    return [Step(made, args, outer * blocks > 1 and outer * n * inner > 1 << 14)]
-
-
-# ---------------------------------------------------------------------------------------------------------- integers
-
-_INTEGER = {
-    ops.ReduceSum: ("sum", "0", "t + v"),
-    ops.ReduceProd: ("prod", "1", "t * v"),
-    ops.ReduceL1: ("l1", "0", "t + abs(v)"),
-    ops.ReduceSumSquare: ("sum_square", "0", "t + v * v"),
-    ops.ReduceMax: ("max", "x[at]", "v if v > t else t"),
-    ops.ReduceMin: ("min", "x[at]", "v if v < t else t"),
-}
-
-
-def _integer_text(kind: type[Any], dtype: AnyDType) -> tuple[str, str]:
-    name, start, join = _INTEGER[kind]
-    t = dtype_name(dtype)
-    text = f"""
-def {name}_{t}(p, tid, nthreads):
-    n, inner = p.n, p.inner
-    x, y = view(p.x, p.outer * n * inner, {t}), view(p.y, p.outer * inner, {t})
-    first, last = split(p.outer * inner, tid, nthreads)
-    for item in range(first, last):
-        o = item // inner
-        at = o * n * inner + item - o * inner
-        t = {t}({start})
-        for i in range(n):
-            v = x[at + i * inner]
-            t = {t}({join})
-        y[item] = t
-"""
-    return text, f"{name}_{t}"
-
-
-def _is_integer(op: Any, ins: Types) -> bool:
-    axes = _plain_axes(op, ins)
-    if axes is None:
-        return False
-    x = ins[0]
-    return x is not None and x.dtype in (I32, I64) and len(passes(x.dims, axes)) == 1
-
-
-@kernel(*_INTEGER, accepts=_is_integer, by_types=True)
-def reduce_integers(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """One scalar loop for each result."""
-    axes, x = _plain_axes(op, ins), ins[0]
-    assert axes is not None, "accepts() has tested this"
-    assert x is not None, "accepts() has tested this"
-    ((outer, n, inner),) = passes(x.dims, axes)
-    text, name = _integer_text(type(op), x.dtype)
-    fields = {"x": PTR, "y": PTR, "outer": INT, "n": INT, "inner": INT}
-    made = native_source(text, name, fields, **scope_of(text))
-    return [Step(made, {"x": In(0), "y": Out(0), "outer": outer, "n": n, "inner": inner}, outer * n * inner > 1 << 15)]
+    forms = _share_few(passes(dims, axes))
+    steps: list[Step] = []
+    source: Argument = In(0)
+    for i, (outer, n, inner) in enumerate(forms):
+        target: Argument = Out(0) if i == len(forms) - 1 else Scratch(4 * outer * inner)
+        blocks = -(-inner // LANES)
+        args: dict[str, Argument] = {"x": source, "y": target, "outer": outer, "n": n, "inner": inner, "blocks": blocks}
+        steps.append(Step(made, args, outer * blocks > 1 and outer * n * inner > 1 << 14))
+        source = target
+    return steps
 
 
 # ------------------------------------------------------------------------------------------------ forms of other files

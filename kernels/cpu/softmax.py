@@ -1,4 +1,4 @@
-"""Softmax and its logarithm, positions of extremes, running sums, along any one axis."""
+"""Softmax and its logarithm along any one axis."""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
@@ -29,13 +29,11 @@ from bolt_numba.kernels.cpu.lang import (
     vstore,
     vstore_n,
 )
-from bolt_numba.kernels.cpu.reduce import around_axis, axis_form, generated
+from bolt_numba.kernels.cpu.reduce import axis_form
 from bolt_numba.kernels.cpu.vmath import exp_negative, vlog
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops import reduce as ops
-from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.types import F32, I32, TensorType, dtype_name
-from bolt_numba.types import I64 as I64_TYPE
+from bolt_numba.types import TensorType
 
 PARALLEL = 1 << 15
 """Elements from which a second thread pays: each costs an exponential or two comparisons."""
@@ -210,117 +208,3 @@ def softmax_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Contex
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "outer": outer, "n": n, "inner": inner, "blocks": blocks}
     args["logarithm"] = int(logarithm)
     return [Step(softmax_columns, args, parallel and outer * blocks > 1)]
-
-
-# ---------------------------------------------------------------------------------------------- positions of extremes
-
-
-def _arg_text(name: str, sign: str, last: bool) -> str:
-    """Positions along axis 1 of ``[outer, n, inner]``; ``sign`` says when an element beats the best so far.
-
-    The first (or last) NaN beats everything, as in NumPy.
-    """
-    beats = f"(v {sign}= best) | (v != v)" if last else f"(v {sign} best) | ((v != v) & (best == best))"
-    tie = ">" if last else "<"
-    return f"""
-def {name}(p, tid, nthreads):
-    x, y, n, inner, blocks = p.x, p.y, p.n, p.inner, p.blocks
-    first, last = split(p.outer * blocks, tid, nthreads)
-    for item in range(first, last):
-        o = item // blocks
-        if inner == 1:
-            source = x + 4 * o * n
-            best = splat(load_f32(source))
-            where = splat(i32(0))
-            at = iota()
-            for i in range(0, n, LANES):
-                v = vload_n(source + 4 * i, n - i)
-                wins = ({beats}) & lanes_below(n - i)
-                best, where = select(wins, v, best), select(wins, at, where)
-                at = at + LANES
-            top, place = lane(best, 0), lane(where, 0)
-            for j in range(1, LANES):
-                v, k = lane(best, j), lane(where, j)
-                equal = (v == top) | ((v != v) & (top != top))
-                if (v {sign} top) | ((v != v) & (top == top)) | (equal & (k {tie} place)):
-                    top, place = v, k
-            store_i64(y + 8 * o, i64(place))
-        else:
-            column = (item - o * blocks) * LANES
-            width = min(inner - column, LANES)
-            source = x + 4 * (o * n * inner + column)
-            best = vload_n(source, width)
-            where = splat(i32(0))
-            for i in range(1, n):
-                v = vload_n(source + 4 * i * inner, width)
-                wins = {beats}
-                best, where = select(wins, v, best), select(wins, splat(i32(i)), where)
-            for j in range(width):
-                store_i64(y + 8 * (o * inner + column + j), i64(lane(where, j)))
-"""
-
-
-@kernel(ops.ArgMax, ops.ArgMin, accepts=_has_form, by_types=True)
-def arg_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """A best value and its place in each lane."""
-    form = axis_form(op, ins)
-    assert form is not None, "accepts() has tested this"
-    outer, n, inner = form
-    name = f"{op.name.lower()}_{'last' if op.select_last_index else 'first'}"
-    text = _arg_text(name, ">" if isinstance(op, ops.ArgMax) else "<", op.select_last_index)
-    made = generated(text, name, x=PTR, y=PTR, outer=I64, n=I64, inner=I64, blocks=I64)
-    blocks = 1 if inner == 1 else -(-inner // LANES)
-    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "outer": outer, "n": n, "inner": inner, "blocks": blocks}
-    return [Step(made, args, outer * n * inner > 2 * PARALLEL and outer * blocks > 1)]
-
-
-# --------------------------------------------------------------------------------------------------------- running sums
-
-
-def _cumsum_text(dtype: str) -> str:
-    return f"""
-def cumsum_{dtype}(p, tid, nthreads):
-    n, inner, step, exclusive = p.n, p.inner, p.step, p.exclusive
-    x, y = view(p.x, p.outer * n * inner, {dtype}), view(p.y, p.outer * n * inner, {dtype})
-    first, last = split(p.outer * inner, tid, nthreads)
-    for item in range(first, last):
-        o = item // inner
-        at = o * n * inner + item - o * inner
-        if step < 0:
-            at += (n - 1) * inner
-        total = {dtype}(0)
-        for i in range(n):
-            v = x[at]
-            y[at] = total if exclusive else {dtype}(total + v)
-            total = {dtype}(total + v)
-            at += step
-"""
-
-
-def _cumsum_form(op: Any, ins: Types) -> tuple[int, int, int] | None:
-    x, axis = ins[0], ins[1]
-    if x is None or axis is None or axis.known is None or not x.is_static or not x.dims:
-        return None
-    if x.dtype not in (F32, I32, I64_TYPE):
-        return None
-    return around_axis(x.dims, normalise_axis(op, int(axis.known.reshape(-1)[0]), len(x.dims)))
-
-
-def _can_cumsum(op: Any, ins: Types) -> bool:
-    return _cumsum_form(op, ins) is not None
-
-
-@kernel(ops.CumSum, accepts=_can_cumsum, inplace=(0,), by_types=True)
-def cumsum(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """One line at a time, in order."""
-    form = _cumsum_form(op, ins)
-    assert form is not None, "accepts() has tested this"
-    outer, n, inner = form
-    if not outer * n * inner:
-        return []
-    dtype = dtype_name(outs[0].dtype)
-    fields = {"x": PTR, "y": PTR, "outer": I64, "n": I64, "inner": I64, "step": I64, "exclusive": I64}
-    made = generated(_cumsum_text(dtype), f"cumsum_{dtype}", **fields)
-    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "outer": outer, "n": n, "inner": inner}
-    args |= {"step": -inner if op.reverse else inner, "exclusive": int(op.exclusive)}
-    return [Step(made, args, outer * n * inner > PARALLEL and outer * inner > 1)]

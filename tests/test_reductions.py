@@ -1,0 +1,44 @@
+"""Reductions and positions of extremes where the cases of `tests.cases.reduce` are too tame."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bolt_numba.ops import reduce as ops
+from bolt_numba.types import F32, F64
+from tests.harness import run_kernel
+
+
+@pytest.mark.parametrize("op", [ops.ArgMax, ops.ArgMin])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_positions_among_equals_zeros_and_nan(op: Any, last: bool, dtype: Any) -> None:
+    for n in (1, 5, 16, 17, 40, 100):
+        rng = np.random.default_rng(n)
+        x = rng.integers(-3, 3, (50, n)).astype(dtype)
+        x[x == 0] = np.where(rng.random(int((x == 0).sum())) < 0.5, -0.0, 0.0)
+        x[3, n // 2] = x[3, -1] = np.nan
+        x[4], x[5], x[6] = -np.inf, np.inf, np.nan
+        made = op(1, False, last)
+        np.testing.assert_array_equal(run_kernel(made, (x,))[0], made.reference(x))
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 2), (2,), (0, 1, 2)])
+def test_log_sum_exp_of_infinities_and_nan(axes: tuple[int, ...]) -> None:
+    x = np.random.default_rng(1).normal(0, 30, (3, 50, 37)).astype(np.float32)
+    x[0, 1, 2], x[1, 3, 4], x[2, 5], x[:, 6, 7] = np.inf, np.nan, -np.inf, -np.inf
+    op = ops.ReduceLogSumExp()
+    wanted = op.reference(x.astype(np.float64), np.array(axes))
+    np.testing.assert_allclose(run_kernel(op, (x, np.array(axes)))[0], wanted, rtol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f8"])
+@pytest.mark.parametrize("op", [ops.ReduceMean, ops.ReduceSum, ops.ReduceMax, ops.ReduceProd])
+def test_wide_columns_and_two_groups_of_axes(dtype: str, op: Any) -> None:
+    x = np.random.default_rng(2).integers(0, 3, (3, 4, 5, 1030)).astype(dtype)
+    for axes in ((1,), (0, 2), (3,)):
+        wanted = op().reference(x, np.array(axes))
+        np.testing.assert_allclose(run_kernel(op(), (x, np.array(axes)))[0], wanted, rtol=1e-12)
