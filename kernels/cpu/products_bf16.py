@@ -21,7 +21,15 @@ from bolt_numba.kernels.cpu.lang import LANES
 from bolt_numba.kernels.cpu.matmul import ORIGIN, accepts_matmul, geometry, is_parallel, packed_bias
 from bolt_numba.kernels.cpu.pack import source_rows
 from bolt_numba.kernels.cpu.sweep import choose_share
-from bolt_numba.kernels.cpu.sweep_bf16 import choose_span, pack_panels_bf16, row_stride, scratch_bytes, sweep_bf16
+from bolt_numba.kernels.cpu.sweep_bf16 import (
+    SLACK,
+    choose_span,
+    pack_panels_bf16,
+    round_values,
+    row_stride,
+    scratch_bytes,
+    sweep_bf16,
+)  # fmt: skip
 from bolt_numba.kernels.cpu.winograd import best_size, cost
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.conv import Conv
@@ -30,6 +38,8 @@ from bolt_numba.types import Array, TensorType
 
 SHORT, NARROW = 8, LANES
 """Terms of a sum and columns of a result under which copying rows costs more than faster products bring."""
+THIN = 16
+"""Channels under which an image is rounded as a whole first: its runs are shorter than vectors."""
 BLOCK = np.zeros((1, 6), np.int64)
 """The only block of a product, see `sweep.BLOCK_FIELDS`."""
 
@@ -133,6 +143,10 @@ def conv_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context)
         "table": None if g.is_matrix else g.taps.table, "edges": g.taps.edges,
         "taps": taps, "depth": cg, "runs": len(g.run), "length": k // len(g.run), "run_rows": g.run,
     }  # fmt: skip
+    if not g.is_matrix and cg < THIN:
+        image = Scratch(2 * x.size + SLACK)
+        steps.append(Step(round_values, {"x": In(0), "y": image, "n": x.size}, is_parallel(context, 0, x.nbytes)))
+        args |= {"a": image, "lda": x.dims[-1], "narrow": 1}
     return [*steps, sweep_step(op, args, (g.m, kg, k), threads)]
 
 
@@ -145,11 +159,11 @@ def sweep_step(op: Any, args: dict[str, Argument], sizes: tuple[int, int, int], 
     per_thread = scratch_bytes(span, k)
     common: dict[str, Argument] = {
         "a": In(0), "c": Out(0), "ldc": Pitch(Out(0)),
-        "res": In(3) if op.residual else None, "ldr": Pitch(In(3)) if op.residual else 0, "m": m, "n": n, "k": k,
+        "res": In(3) if op.residual else None, "ldr": Pitch(In(3)) if op.residual else 0, "m": m, "n": n, "k": k, "narrow": 0,
         "scratch": Scratch(threads * per_thread), "pack_ld": row_stride(k), "scratch_step": per_thread, "span": span,
         "share": choose_share(blocks, m, n, threads, n > m), **finish(op.activation).args,
     }  # fmt: skip
-    return Step(sweep_bf16, {**args, **common}, threads > 1)
+    return Step(sweep_bf16, {**common, **args}, threads > 1)
 
 
 __all__ = ["accepts_filters", "accepts_weights", "conv_bf16", "matmul_bf16"]

@@ -26,11 +26,13 @@ from bolt_numba.kernels.cpu.lang import (
     rows_strided,
     splat,
     split,
+    store_i16,
     tile_dot_rows_bf16,
     tile_finish,
     tile_prefetch,
     tile_row,
     vload,
+    vload_i32,
     vload_n,
     vstore,
     vstore_bf16_two,
@@ -161,6 +163,16 @@ def round_run(to, source, n):
 
 
 @inline
+def place_run(to, source, n, narrow):
+    """`round_run`, or a copy of n bfloat16 that reads and writes whole vectors."""
+    if narrow == 0:
+        round_run(to, source, n)
+    else:
+        for q in range(0, n, 2 * LANES):
+            vstore(to + 2 * q, vload_i32(source + 2 * q))
+
+
+@inline
 def zero_run(to, n):
     """As `round_run` of zeros."""
     zero = splat(np.float32(0))
@@ -168,35 +180,54 @@ def zero_run(to, n):
         vstore_bf16_two(to + 2 * q, zero, zero)
 
 
+@native(x=PTR, y=PTR, n=I64)
+def round_values(p, tid, nthreads):
+    """y[i] = bfloat16 nearest to x[i]; y has room for `SLACK` bytes more."""
+    lo, hi = split(ceil_div(p.n, 2 * LANES), tid, nthreads)
+    begin, end = 2 * LANES * lo, min(2 * LANES * hi, p.n)
+    round_run(p.y + 2 * begin, p.x + 4 * begin, end - begin)
+
+
+SLACK = 4 * BYTES
+"""Bytes behind bfloat16 that vectors may reach into."""
+
+
 @inline
-def round_row(p, to, a, i):
+def place_row(p, to, a, i):
     """Copy row i of A.  Runs are written in order, so that each covers what the one before wrote too much."""
-    lda, table, edges = 4 * p.lda, p.table + 4 * i, p.edges + 4 * i
+    narrow, end = p.narrow, to + 2 * p.k
+    lda, table, edges = (4 - 2 * narrow) * p.lda, p.table + 4 * i, p.edges + 4 * i
     if p.table == 0:
         round_run(to, a + lda * i, p.k)
     elif load_i32(edges) == load_i32(edges + 4):
         a += lda * load_i32(table)
-        for q in range(p.runs):
-            round_run(to + 2 * p.length * q, a + lda * load_i64(p.run_rows + 8 * q), p.length)
+        length, run = p.length, p.run_rows
+        for _ in range(p.runs):
+            place_run(to, a + lda * load_i64(run), length, narrow)
+            to += 2 * length
+            run += 8
     else:
         for t in range(p.taps):
             pixel = load_i32(table + 4 * p.m * t)
             if pixel >= 0:
-                round_run(to + 2 * p.depth * t, a + lda * pixel, p.depth)
+                place_run(to + 2 * p.depth * t, a + lda * pixel, p.depth, narrow)
             else:
                 zero_run(to + 2 * p.depth * t, p.depth)
+    if narrow != 0:
+        store_i16(end, 0)
 
 
 @native(
     a=PTR, lda=I64, b=PTR, bias=PTR, c=PTR, ldc=I64, res=PTR, ldr=I64,
     blocks=I64, offsets=PTR, m=I64, n=I64, k=I64,
     table=PTR, edges=PTR, taps=I64, depth=I64, runs=I64, length=I64, run_rows=PTR,
-    scratch=PTR, pack_ld=I64, scratch_step=I64, span=I64, share=I64, lo=F32, hi=F32, act=PTR,
+    scratch=PTR, pack_ld=I64, scratch_step=I64, span=I64, share=I64, lo=F32, hi=F32, act=PTR, narrow=I64,
 )  # fmt: skip
 def sweep_bf16(p, tid, nthreads):
     """Fields as `sweep`'s, but for those below.
 
     b: panels of pairs.  scratch: copied rows, ``pack_ld`` bytes apart, ``scratch_step`` bytes a thread.
+    narrow: 1 if A is bfloat16 already, made by `round_values`; its rows are seen through a table then.
     """
     ldc, ldr, m, n, span, share, ld = 4 * p.ldc, 4 * p.ldr, p.m, p.n, p.span, p.share, p.pack_ld
     offsets, lo, hi, act, pairs = p.offsets, p.lo, p.hi, p.act, (p.k + 1) // 2
@@ -207,7 +238,7 @@ def sweep_bf16(p, tid, nthreads):
     step = ceil_div(ceil_div(i_hi - i_lo, max(ceil_div(i_hi - i_lo, span), 1)), MR) * MR
     for block in range(block_lo, block_hi):
         entry = offsets + 8 * BLOCK_FIELDS * block
-        a = p.a + 4 * p.lda * load_i64(entry) + 4 * load_i64(entry + 8)
+        a = p.a + (4 - 2 * p.narrow) * (p.lda * load_i64(entry) + load_i64(entry + 8))
         b, bias = p.b + load_i64(entry + 16), p.bias + load_i64(entry + 24)
         c_row, c_col = load_i64(entry + 32), load_i64(entry + 40)
         c = p.c + ldc * c_row + 4 * c_col
@@ -216,7 +247,7 @@ def sweep_bf16(p, tid, nthreads):
         while i0 < i_hi:
             count = step if i_hi - i0 >= step + MR else i_hi - i0
             for i in range(count):
-                round_row(p, rows + ld * i, a, i0 + i)
+                place_row(p, rows + ld * i, a, i0 + i)
             tiles = ceil_div(count, MR)
             for j in range(j_lo, j_hi):
                 col = 4 * PANEL * j
@@ -259,7 +290,10 @@ def row_stride(k: int) -> int:
 
 def scratch_bytes(span: int, k: int) -> int:
     """Workspace of one thread; a row's last vector may reach past its end."""
-    return -(-((span + MR) * row_stride(k) + 4 * BYTES) // 64) * 64
+    return -(-((span + MR) * row_stride(k) + SLACK) // 64) * 64
 
 
-__all__ = ["choose_span", "pack_pairs", "pack_panels_bf16", "row_stride", "scratch_bytes", "sweep_bf16"]
+__all__ = [
+    "SLACK", "choose_span", "pack_pairs", "pack_panels_bf16", "round_values", "row_stride", "scratch_bytes",
+    "sweep_bf16",
+]  # fmt: skip
