@@ -159,7 +159,8 @@ def sweep_step(op: Any, args: dict[str, Argument], sizes: tuple[int, int, int], 
     per_thread = scratch_bytes(span, k)
     common: dict[str, Argument] = {
         "a": In(0), "c": Out(0), "ldc": Pitch(Out(0)),
-        "res": In(3) if op.residual else None, "ldr": Pitch(In(3)) if op.residual else 0, "m": m, "n": n, "k": k, "narrow": 0,
+        "res": In(3) if op.residual else None, "ldr": Pitch(In(3)) if op.residual else 0, "narrow": 0,
+        "m": m, "n": n, "k": k,
         "scratch": Scratch(threads * per_thread), "pack_ld": row_stride(k), "scratch_step": per_thread, "span": span,
         "share": choose_share(blocks, m, n, threads, n > m), **finish(op.activation).args,
     }  # fmt: skip
