@@ -130,16 +130,13 @@ class Session:
         self._input_names = [s.name for s in self.inputs]
         self._output_names = [s.name for s in self.outputs]
         self._seen: Graph | None = None
-        self._start()
-
-    def _start(self) -> None:
-        self._packs = Packs(self.precision)
+        self._packs = Packs(precision)
         tuner = None
         if self.tune:
             from bolt_numba.runtime.tune import Tuner
 
             tuner = Tuner(self.threads)
-        self._runner = Runner(self._region(), self.threads, self._packs, None if self._seen else self._region, tuner)
+        self._runner = Runner(self._region(), self.threads, self._packs, self._region, tuner)
         self._wider: dict[tuple[str, ...], Session] = {}
 
     def _region(self) -> Region:
@@ -307,7 +304,9 @@ class Session:
 
     def close(self) -> None:
         """Drop plans and packed weights; the session may be called again and plans anew."""
-        self._start()
+        self._packs = Packs(self.precision)
+        self._runner.forget(self._packs, self._region)
+        self._wider.clear()
 
     def __enter__(self) -> Session:
         return self

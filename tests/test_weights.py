@@ -79,6 +79,24 @@ def test_weights_packed_by_the_first_plan_serve_the_second(tmp_path: Path) -> No
     assert session.memory()["packed"] == packed
 
 
+def test_another_shape_needs_no_weights_when_it_wants_them_packed_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _file(tmp_path, batch="n")
+    session, want = bn.compile(path, threads=1), bn.compile(path, threads=1)(_x(2))
+    session(_x(1))
+    monkeypatch.setattr("bolt_numba.session.run_pipeline", lambda graph: pytest.fail("the passes ran again"))
+    assert_same(list(session(_x(2))), list(want))
+
+
+def test_another_shape_reads_weights_again_when_it_wants_them_packed_differently(tmp_path: Path) -> None:
+    path = _file(tmp_path, batch="n")
+    session, want = bn.compile(path, threads=1), bn.compile(path, threads=1)(_x(2))
+    session(_x(1))
+    session._packs._made.clear()
+    assert_same(list(session(_x(2))), list(want))
+
+
 def test_the_optimised_graph_can_be_looked_at_after_a_run(tmp_path: Path) -> None:
     session = bn.compile(_file(tmp_path, batch=1), threads=1)
     session(_x(1))
@@ -99,6 +117,7 @@ def test_a_file_that_was_written_to_is_not_read_again(tmp_path: Path) -> None:
     before = session(_x(1))
     path.write_bytes(path.read_bytes())
     assert_same(list(session(_x(1))), list(before))
+    session.close()
     with pytest.raises(InvalidModelError, match=r"model.onnx: was written to"):
         session(_x(2))
 

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.mapped import drop_pages
 from bolt_numba.ops.control import ControlFlow
@@ -21,6 +23,10 @@ LARGE = 1 << 16
 _SAMPLES = 64
 
 
+class SpentError(Exception):
+    """A new plan wants a weight in another form than the plans before it, and the weight was given up."""
+
+
 class Packs:
     """Prepacked weights, computed once and shared by every plan of a session (`kernels.registry.Context.packed`).
 
@@ -33,6 +39,7 @@ class Packs:
         self._made: dict[tuple[Hashable, Hashable], Array] = {}
         self._places: dict[int, tuple[weakref.ref[Array], int]] = {}
         self._sources: dict[int, Array] = {}
+        self._stand_ins: dict[int, tuple[Array, Hashable]] = {}
 
     def known(self, graph: Graph) -> None:
         """Tell the constants of the session's optimised graph by their order from now on."""
@@ -44,11 +51,21 @@ class Packs:
         name = self._name(array), key
         made = self._made.get(name)
         if made is None:
+            if id(array) in self._stand_ins:
+                raise SpentError
             made = self._made[name] = pack(array)
             drop_pages(array)
         return made
 
+    def stand_in(self, array: Array) -> Array:
+        """What takes no memory and goes for ``array`` wherever only its type and its packed forms are wanted."""
+        made = np.broadcast_to(np.zeros((), array.dtype), array.shape)
+        self._stand_ins[id(made)] = made, self._name(array)
+        return made
+
     def _name(self, array: Array) -> Hashable:
+        if id(array) in self._stand_ins:
+            return self._stand_ins[id(array)][1]
         reference, place = self._places.get(id(array), (None, 0))
         if reference is not None and reference() is array:
             # A few elements, lest the passes should ever give constants of equal shapes in another order.
@@ -77,19 +94,23 @@ class MakerContext:
 class Spending:
     """Gives up each large constant of a graph as soon as all its readers have steps that do without it.
 
-    The graph is of no use afterwards.  Where control flow reads constants in ways that its nodes do not show,
-    everything is kept.
+    A stand-in takes its place, so that other shapes can be planned as long as they want it packed in the same way.
+    Where control flow reads constants in ways that its nodes do not show, everything is kept.
+
+    is_final: whether a maker looked at content, so that the graph is of no use afterwards.
     """
 
-    def __init__(self, nodes: Sequence[Node], outputs: Sequence[Value]) -> None:
+    def __init__(self, nodes: Sequence[Node], outputs: Sequence[Value], packs: Packs) -> None:
+        self.packs = packs
+        self.is_final = False
         self.is_possible = not any(isinstance(node.op, ControlFlow) for node in nodes)
         reads = [v for node in nodes for v in node.inputs if v is not None and _is_large(v)]
         self._left = Counter(map(id, reads if self.is_possible else []))
         for value in outputs:
             self._left.pop(id(value), None)
 
-    def planned(self, node: Node, job: Job) -> None:
-        """Called when the node has its steps."""
+    def planned(self, node: Node, job: Job, by_types: bool) -> None:
+        """Called when the node has its steps, of a maker that is ``by_types`` or not."""
         from bolt_numba.kernels.registry import In
 
         direct = {a.index for step in job.steps or () for a in step.args.values() if isinstance(a, In)}
@@ -100,9 +121,11 @@ class Spending:
                 del self._left[id(value)]
                 continue
             self._left[id(value)] -= 1
+            self.is_final |= not by_types
             if not self._left[id(value)]:
-                value.const = slot.const = None
-                slot.type = slot.type.with_value(None)
+                assert value.const is not None
+                value.const = slot.const = self.packs.stand_in(value.const)
+                slot.type = slot.type.with_value(value.const)
 
 
 def _is_large(value: Value) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from bolt_numba.kernels.registry import In, Out, Step, select
 from bolt_numba.kernels.sized import Sized, select_sized
 from bolt_numba.ops.control import ControlFlow, If
 from bolt_numba.ops.registry import Op
+from bolt_numba.runtime.bounds import Bound, bound_of, bounds_of, fitting
 from bolt_numba.runtime.memory import MemoryPlan, plan_memory
 from bolt_numba.runtime.packs import MakerContext, Spending
 from bolt_numba.runtime.program import Program, build_program
@@ -81,6 +82,7 @@ class Region:
     plans: dict[Hashable, Plan] = field(default_factory=dict)
     by_value: frozenset[int] = frozenset()
     operators: dict[int, int] = field(default_factory=dict)
+    bounds: tuple[Bound, ...] = ()
 
     @property
     def is_nested(self) -> bool:
@@ -89,6 +91,7 @@ class Region:
 
     def __post_init__(self) -> None:
         self.by_value = frozenset(self._deciding_inputs())
+        self.bounds = tuple(bounds_of(self.inputs, self.nodes, self.resolve))
         self.operators = number_operators(self.nodes)
 
     def resolve(self, value: Value) -> Value:
@@ -99,11 +102,13 @@ class Region:
     def _deciding_inputs(self) -> Iterable[int]:
         """Positions of inputs whose content reaches a shape or a branch condition."""
         wanted: set[int] = set()
+        positions = {id(v): i for i, v in enumerate(self.inputs)}
         for node in reversed(self.nodes):
             for i, raw in enumerate(node.inputs):
                 if raw is None:
                     continue
-                deciding = i in node.op.value_inputs or any(id(v) in wanted for v in node.outputs)
+                by_value = i in node.op.value_inputs and bound_of(node, i, positions, self.resolve) is None
+                deciding = by_value or any(id(v) in wanted for v in node.outputs)
                 # What Shape reads does not matter: only its dimensions do, and those are in the key already.
                 if deciding and node.op.name not in ("Shape", "Size"):
                     wanted.add(id(self.resolve(raw)))
@@ -128,13 +133,6 @@ def _deciding_captures(node: Node, region: Region) -> set[int]:
 
 def region_of(graph: Graph) -> Region:
     return Region(list(graph.inputs), list(graph.nodes), list(graph.outputs))
-
-
-def husk_of(region: Region) -> Region:
-    """The region's boundary alone: enough to run its plans, not to make one."""
-    made = Region([Value(v.name, v.type) for v in region.inputs], [], [])
-    made.by_value, made.plans = region.by_value, region.plans
-    return made
 
 
 class Planner:
@@ -216,7 +214,7 @@ class Planner:
             types = precedent.types
         else:
             try:
-                types = infer_types(node.op, in_types)
+                types = infer_types(node.op, fitting(node.op, in_types, ins, self.region.bounds))
             except BoltError as error:
                 raise type(error)(f"node {node.name!r}: {error}") from error
             if self._is_known(node, types):
@@ -239,7 +237,7 @@ class Planner:
             job.runner, job.inplace = precedent.runner, precedent.inplace
             self.jobs.append(job)
             if self.spending is not None:
-                self.spending.planned(node, job)
+                self.spending.planned(node, job, precedent.by_types)
 
     def _is_known(self, node: Node, types: Sequence[TensorType]) -> bool:
         """Whether the results are constants here; they are then made so."""
@@ -263,7 +261,7 @@ class Planner:
         """The best kernel's steps; kept for nodes alike where the maker allows it."""
         entry, context = select(op, ins, precision=self.context.packs.precision), self.context
         if entry is None:
-            return Precedent(outs, None, "reference", (), {})
+            return Precedent(outs, None, "reference")
         if context.tuner is not None:
             entry, context = context.tuner.choose(op, ins, outs, entry, context)
         recorder = Recorder(context, ins)
@@ -271,9 +269,9 @@ class Planner:
         if context.threads == 1:  # as measured may be best in a session of several, too
             for step in steps:
                 step.parallel = False
-        made = Precedent(outs, steps, entry.name, entry.inplace, {})
+        made = Precedent(outs, steps, entry.name, entry.inplace, by_types=entry.by_types)
         if entry.by_types and alike is not None and recorder.complete and all(t.value is None for t in outs):
-            self.precedents[alike] = Precedent(outs, steps, entry.name, entry.inplace, recorder.packs)
+            self.precedents[alike] = replace(made, packs=recorder.packs)
         return made
 
     def _make_cut(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> None:

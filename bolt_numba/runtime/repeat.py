@@ -8,7 +8,7 @@ only what was packed from constants is packed anew.  This holds for makers regis
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -95,8 +95,9 @@ class Precedent:
     types: tuple[TensorType, ...]
     steps: list[Step] | None
     runner: str
-    inplace: tuple[int, ...]
-    packs: dict[int, tuple[int, Hashable, Callable[[Array], Array]]]
+    inplace: tuple[int, ...] = ()
+    packs: dict[int, tuple[int, Hashable, Callable[[Array], Array]]] = field(default_factory=dict)
+    by_types: bool = False
 
     def steps_for(self, ins: Sequence[TensorType | None], context: Context) -> list[Step] | None:
         """The steps with what is packed from these operands."""

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import as_value
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.registry import result_tuple
+from bolt_numba.runtime.bounds import outgrown
 from bolt_numba.runtime.inplace import can_overwrite
-from bolt_numba.runtime.packs import MakerContext, Packs, Spending
-from bolt_numba.runtime.plan import SMALL, Cut, Plan, Planner, Region, husk_of, region_of
+from bolt_numba.runtime.packs import MakerContext, Packs, Spending, SpentError
+from bolt_numba.runtime.plan import SMALL, Cut, Plan, Planner, Region, region_of
 from bolt_numba.runtime.program import Context, pointer
 from bolt_numba.runtime.slots import INPUT, TEMP
 from bolt_numba.runtime.threads import run_native
@@ -71,7 +72,7 @@ class Runner:
         tuner: Tuner | None = None,
     ) -> None:
         self.region, self.threads, self.packs, self.remake, self.tuner = region, threads, packs, remake, tuner
-        self.is_spent = False
+        self.is_spent = self.is_final = False
         self.prepared: OrderedDict[Hashable, Prepared] = OrderedDict()
         self.lock = threading.Lock()
         self.bodies: dict[int, Runner] = {}
@@ -84,6 +85,8 @@ class Runner:
             shapes = tuple([a.shape if isinstance(a, np.ndarray) else None for a in arrays])
         else:
             shapes = tuple([a.shape for a in arrays])
+        if self.region.bounds:
+            shapes = shapes, *outgrown(self.region.bounds, arrays).items()
         if not self.by_value:
             return shapes
         return shapes, tuple([a.tobytes() if a.size <= SMALL else None for a in (arrays[i] for i in self.by_value)])
@@ -107,24 +110,35 @@ class Runner:
         return found
 
     def _plan(self, arrays: Sequence[Array]) -> Prepared:
+        if self.remake is None or not self.is_spent:
+            return self._plan_with(arrays)
+        if not self.is_final:
+            try:
+                return self._plan_with(arrays)
+            except SpentError:  # the weights are needed once more
+                pass
+        self.region, self.remake, self.is_spent = self.remake(), None, False
+        return self._plan_with(arrays)
+
+    def _plan_with(self, arrays: Sequence[Array]) -> Prepared:
+        """A plan from the region as it is; the first one gives its weights up when they can be had again."""
         spending = None
-        if self.is_spent and self.remake is not None:
-            self.region, self.remake, self.is_spent = self.remake(), None, False
-        elif self.remake is not None:
-            spending = Spending(self.region.nodes, self.region.outputs)
+        if self.remake is not None and not self.is_spent:
+            spending = Spending(self.region.nodes, self.region.outputs, self.packs)
+            self.is_spent = self.is_final = spending.is_possible  # final, should planning fail half-way
         types: list[TensorType] = []
+        by_value = {*self.region.by_value, *outgrown(self.region.bounds, arrays)}
         for index, (array, value) in enumerate(zip(arrays, self.region.inputs, strict=True)):
             if isinstance(value.type, NestedType):
                 types.append(value.type)
                 continue
-            deciding = index in self.region.by_value and array.size <= SMALL
+            deciding = index in by_value and array.size <= SMALL
             types.append(TensorType(value.type.dtype, array.shape, value=array.copy() if deciding else None))
-        self.is_spent = spending is not None and spending.is_possible
         plan = Planner(self.region, MakerContext(self.threads, self.packs, self.tuner), spending).plan(types)
         if self.tuner is not None:
             self.tuner.save()
-        if self.is_spent and plan.cut is None:
-            self.region = husk_of(self.region)
+        if spending is not None:
+            self.is_final = spending.is_final
         rest = self._like(plan.cut.rest) if plan.cut is not None else None
         return Prepared(plan, rest, self.nested)
 
@@ -182,6 +196,15 @@ class Runner:
         if runner is None:
             runner = self.bodies.setdefault(id(graph), self._like(region_of(graph)))
         return runner
+
+    def forget(self, packs: Packs, remake: Callable[[], Region]) -> None:
+        """Drop all plans and the graph, which ``remake`` makes anew for the next plan."""
+        with self.lock:
+            self.prepared.clear()
+            self.bodies.clear()
+            self.region = Region([Value(v.name, v.type) for v in self.region.inputs], [], [])
+            self.packs, self.remake = packs, remake
+            self.is_spent = self.is_final = True
 
     def _like(self, region: Region) -> Runner:
         """A runner of another region of the same session."""
