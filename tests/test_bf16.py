@@ -30,6 +30,7 @@ from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu
 from bolt_numba.types import F32, Array, TensorType
 from tests.harness import run_kernel
 from tests.lower_isa import run_on
+from tests.models import FetchError, fetch
 
 RNG = np.random.default_rng(5)
 # These makers, whatever is cheaper.
@@ -197,6 +198,31 @@ def test_command_line(tmp_path: Path) -> None:
     figures = call("bench", path, "--precision", "bf16", "--seconds", "0.1", "--no-processes")
     assert figures["precision"] == "bf16"
     assert CliRunner().invoke(app, ["run", path, "--precision", "f8"]).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "runner"), [("open_nsfw.onnx", 0.03, "conv_bf16"), ("minilm.onnx", 0.01, "matmul_bf16")]
+)
+def test_real_models(name: str, limit: float, runner: str) -> None:
+    """A residual network and a transformer with learnt weights: close to f32, and they say the same."""
+    try:
+        path = str(fetch(name))
+    except FetchError as error:
+        pytest.skip(str(error))
+    plain, narrow = bn.compile(path), bn.compile(path, precision="bf16")
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        if name == "minilm.onnx":
+            ids = rng.integers(1000, 20000, (1, 32))
+            feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+        else:
+            feeds = {"input_1": rng.standard_normal((1, 224, 224, 3), np.float32)}
+        feeds = {s.name: feeds.get(s.name, next(iter(feeds.values()))) for s in plain.inputs}
+        wanted, got = plain(feeds)[0], narrow(feeds)[0]
+        assert np.abs(got - wanted).max() < limit * np.abs(wanted).max()
+        same = got.argmax(-1) == wanted.argmax(-1)
+        assert same.mean() > 0.9
+    assert any(r["runner"] == runner for r in narrow.report())
 
 
 @pytest.mark.parametrize("isa", ["avx2", "generic"])
