@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from bolt_numba.ops.attributes import frozen
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.matmul import finish
 from bolt_numba.ops.registry import Op, op, want_dtype
@@ -45,7 +45,7 @@ def along_channels(v: Array, rank: int) -> Array:
     return v.reshape(-1, *(1,) * (rank - 2))
 
 
-@dataclass(frozen=True)
+@frozen
 class Convolution(Op):
     """Attributes and shapes common to all convolutions."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from bolt_numba.ops.attributes import frozen
 from bolt_numba.ops.dtypes import FLOATS, INTS, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.spatial import Windows, as_layout, channels_first, join_shape, split_shape
@@ -17,7 +18,7 @@ def lowest(dtype: AnyDType) -> float | int:
     return -np.inf if dtype.kind not in "iu" else int(np.iinfo(dtype).min)
 
 
-@dataclass(frozen=True)
+@frozen
 class Pool(Op):
     """Attributes and shapes common to all pools; empty tuples mean 1 (strides, dilations) and 0 (pads)."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from bolt_numba.ops.attributes import frozen
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import shape_of, want_dim
@@ -50,7 +50,7 @@ def _bound(name: str, alpha: float, beta: float) -> Function:
     return lambda x: np.asarray(function(x, alpha, beta))
 
 
-@dataclass(frozen=True)
+@frozen
 class Recurrent(Op):
     """Attributes, shapes and the walk along the sequence that the three layers share.
 

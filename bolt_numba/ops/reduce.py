@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from bolt_numba.ops.attributes import frozen
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, widened
 from bolt_numba.ops.pool import lowest
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
@@ -20,7 +20,7 @@ def _highest(dtype: AnyDType) -> float | int:
     return np.inf if dtype.kind not in "iu" else int(np.iinfo(dtype).max)
 
 
-@dataclass(frozen=True)
+@frozen
 class Reduction(Op):
     """Shape rules of reductions: x [...] number, axes [m] i64 -> y of x's dtype.
 
@@ -172,7 +172,7 @@ class ReduceSumSquare(Reduction):
         return np.sum(x * x, axis=axes, keepdims=self.keepdims, dtype=x.dtype)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Arg(Op):
     axis: int = 0
     keepdims: bool = True
@@ -215,7 +215,7 @@ class ArgMin(_Arg):
     find = staticmethod(np.argmin)
 
 
-@dataclass(frozen=True)
+@frozen
 class _AlongAxis(Op):
     axis: int = -1
 

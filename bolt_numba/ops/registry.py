@@ -6,14 +6,14 @@ Nothing here knows of kernels, converters or passes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from bolt_numba.errors import DTypeError, ShapeError
+from bolt_numba.ops.attributes import Frozen, frozen
 from bolt_numba.types import AnyDType, Array, Sym, TensorType, dtype_name
 
 
-class Op:
+class Op(Frozen):
     """Base of all operators.  Subclasses are made by `op` and are frozen, hashable dataclasses of attributes.
 
     Inputs, outputs and attributes are those of the newest ONNX opset where ONNX has the operator; an omitted
@@ -27,6 +27,8 @@ class Op:
     """The reference also works on object arrays that hold `Sym` dimensions (shape arithmetic)."""
     value_inputs: ClassVar[tuple[int, ...]] = ()
     """Operands whose content decides shapes or branches (shape, axes, pads, cond…): planned per value."""
+    bounds: ClassVar[dict[int, tuple[int, int]]] = {}
+    """Those of them whose content decides only where it is greater than a dimension: (operand, axis)."""
     has_side_state: ClassVar[bool] = False
     """Random or stateful: never folded, never merged with an equal node."""
 
@@ -53,7 +55,7 @@ def op(name: str) -> Callable[[T], T]:
     """Turn a class into a frozen dataclass operator and register it under ``name``."""
 
     def register(cls: T) -> T:
-        made: Any = dataclass(frozen=True)(cls)
+        made: Any = frozen(cls)
         made.name = name
         if name in OPS:
             raise ValueError(f"operator {name} is registered twice")

@@ -6,33 +6,59 @@ parameters are the ONNX attributes with their defaults; nothing else needs to be
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 Function: TypeAlias = Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True)
 class Reader:
-    """A reader function and what its signature says.
+    """A reader function and, when it is first used, what its signature says.
 
     required: places of the inputs that may not be omitted (no default, no None in the annotation).  passed: how many
     inputs have no default.  allowed: how many inputs it takes (None: any number).  A reader that returns
     NotImplemented leaves the node to the operator's function body.
     """
 
-    function: Function
-    since: int
-    inputs: tuple[str, ...]
-    required: tuple[int, ...]
-    passed: int
-    allowed: int | None
-    attributes: frozenset[str]
-    mandatory: frozenset[str]
+    def __init__(self, function: Function, since: int) -> None:
+        self.function, self.since = function, since
+
+    @functools.cached_property
+    def _parameters(self) -> list[inspect.Parameter]:
+        return list(inspect.signature(self.function).parameters.values())[1:]
+
+    @functools.cached_property
+    def _positional(self) -> list[inspect.Parameter]:
+        return [p for p in self._parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+    @functools.cached_property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(p.name for p in self._positional)
+
+    @functools.cached_property
+    def required(self) -> tuple[int, ...]:
+        places = enumerate(self._positional)
+        return tuple(i for i, p in places if p.default is p.empty and "None" not in str(p.annotation))
+
+    @functools.cached_property
+    def passed(self) -> int:
+        return sum(p.default is p.empty for p in self._positional)
+
+    @functools.cached_property
+    def allowed(self) -> int | None:
+        return None if any(p.kind == p.VAR_POSITIONAL for p in self._parameters) else len(self._positional)
+
+    @functools.cached_property
+    def attributes(self) -> frozenset[str]:
+        return frozenset(p.name for p in self._parameters if p.kind == p.KEYWORD_ONLY)
+
+    @functools.cached_property
+    def mandatory(self) -> frozenset[str]:
+        return frozenset(p.name for p in self._parameters if p.kind == p.KEYWORD_ONLY and p.default is p.empty)
 
 
 READERS: dict[tuple[str, str], list[Reader]] = {}
@@ -55,25 +81,8 @@ def add_reader(name: str, function: Function, since: int = 1, domain: str = "") 
     entries = READERS.setdefault((domain, name), [])
     if any(e.since == since for e in entries):
         raise ValueError(f"operator {domain or 'ai.onnx'}::{name} of opset {since} has two readers")
-    entries.append(_described(function, since))
+    entries.append(Reader(function, since))
     entries.sort(key=lambda e: -e.since)
-
-
-def _described(function: Function, since: int) -> Reader:
-    parameters = list(inspect.signature(function).parameters.values())[1:]
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    keywords = [p for p in parameters if p.kind == p.KEYWORD_ONLY]
-    variadic = any(p.kind == p.VAR_POSITIONAL for p in parameters)
-    return Reader(
-        function,
-        since,
-        tuple(p.name for p in positional),
-        tuple(i for i, p in enumerate(positional) if p.default is p.empty and "None" not in str(p.annotation)),
-        sum(p.default is p.empty for p in positional),
-        None if variadic else len(positional),
-        frozenset(p.name for p in keywords),
-        frozenset(p.name for p in keywords if p.default is p.empty),
-    )
 
 
 def find_reader(domain: str, name: str, opset: int) -> Reader | None:
