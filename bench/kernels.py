@@ -1,189 +1,83 @@
 """Every kernel on shapes of real networks, on one core: ``python -m bench.kernels [--only Conv,MatMul]``.
 
-All kernels that accept a case are timed, not only the one that would be chosen.  Work is counted without tricks, so a
-Winograd convolution can pass 100 % of the arithmetic peak; bytes are inputs read and outputs written once, so a case
-that stays in a cache can pass 100 % of the copy bandwidth.
+All kernels that accept a case are timed, not only the one that would be chosen; a kernel that no layer of
+`bench.layers` reaches, on the largest of some test cases of its operator.  Work is counted without tricks and told as a
+part of the f32 peak, so Winograd, Strassen and bf16 can pass 100 %; bytes are inputs read and outputs written once, so
+a case that stays in a cache can pass 100 % of the copy bandwidth.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-
-import numpy as np
 
 from bench.arithmetic import copy_bandwidth
+from bench.layers import Case, largest_test_case, layers
 from bench.peak import peak_gflops
 from bench.report import text
 from bolt_numba.errors import BoltError
-from bolt_numba.kernels.registry import KERNELS, load
-from bolt_numba.ops import (
-    attention,
-    conv,
-    gather,
-    matmul,
-    norm,
-    pointwise,
-    pool,
-    quantize,
-    recurrent,
-    reduce,
-    resize,
-    shape,
-    slicing,
-)
-from bolt_numba.ops.registry import Op
-from bolt_numba.types import Array
-from tests.harness import plan, timed
+from bolt_numba.kernels.registry import KERNELS, Entry, load
+from bolt_numba.ops import gather
+from tests.harness import Planned, plan, timed
+
+HEAD = ["operator", "layer", "kernel", "us", "GFLOP/s", "% of peak", "GB/s", "% of copy"]
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A layer: where it is from, the operator, its inputs, and the operations of its products (0: it has none)."""
-
-    label: str
-    op: Op
-    inputs: tuple[Array | None, ...]
-    flop: float = 0.0
+def planned_on(entry: Entry, case: Case) -> Planned | None:
+    """The kernel on the case, its weights constant; None where it does not accept."""
+    constant = [i > 0 and case.flop > 0 for i in range(len(case.inputs))]
+    constant = [c or (a is not None and a.size <= 64) for c, a in zip(constant, case.inputs, strict=True)]
+    return plan(entry, case.inputs, constant, instance=case.op)
 
 
-def normal(*dims: int) -> Array:
-    return np.random.default_rng(math.prod(dims)).standard_normal(dims, np.float32)
-
-
-def integers(*values: int) -> Array:
-    return np.array(values, np.int64)
-
-
-def convolution(label: str, size: int, ins: int, outs: int, k: int, stride: int = 1, group: int = 1) -> Case:
-    """Channels-last, padded to keep the size."""
-    op = conv.Conv(strides=(stride,) * 2, pads=(k // 2,) * 4, group=group, layout="NHWC")
-    w = normal(outs, ins // group, k, k)
-    side = (size - 1) // stride + 1
-    return Case(label, op, (normal(1, size, size, ins), w, normal(outs)), 2.0 * side**2 * w.size)
-
-
-def product(label: str, m: int, k: int, n: int) -> Case:
-    return Case(label, matmul.MatMul(), (normal(m, k), normal(k, n)), 2.0 * m * k * n)
-
-
-def convolutions() -> Iterator[Case]:
-    yield convolution("ResNet-50, first layer", 224, 3, 64, 7, 2)
-    yield convolution("ResNet-50, 3x3, 56", 56, 64, 64, 3)
-    yield convolution("ResNet-50, 3x3, 28", 28, 128, 128, 3)
-    yield convolution("ResNet-50, 3x3, 14", 14, 256, 256, 3)
-    yield convolution("ResNet-50, 3x3, 7", 7, 512, 512, 3)
-    yield convolution("ResNet-50, 1x1, 56", 56, 64, 256, 1)
-    yield convolution("ResNet-50, 1x1, 7", 7, 512, 2048, 1)
-    yield convolution("ResNet-50, strided 1x1", 56, 256, 512, 1, 2)
-    yield convolution("MobileNet v2, depthwise, 112", 112, 32, 32, 3, 1, 32)
-    yield convolution("MobileNet v2, depthwise, stride 2", 112, 96, 96, 3, 2, 96)
-    yield convolution("MobileNet v3, depthwise 5x5", 14, 672, 672, 5, 1, 672)
-    yield convolution("ShuffleNet, grouped 1x1", 28, 240, 240, 1, 1, 3)
-    up = conv.ConvTranspose(strides=(2, 2), layout="NHWC")
-    yield Case("U-Net, up, 32", up, (normal(1, 32, 32, 256), normal(256, 128, 2, 2), normal(128)), 2.0 * 2**27)
-
-
-def products() -> Iterator[Case]:
-    yield product("GEMM 1024^3", 1024, 1024, 1024)
-    yield product("BERT-base, 128 x 768 x 3072", 128, 768, 3072)
-    yield product("one row, 768 x 3072", 1, 768, 3072)
-    yield product("eight rows, 768 x 3072", 8, 768, 3072)
-    q = normal(1, 12, 128, 64)
-    scores = 2.0 * 2 * 12 * 128 * 128 * 64
-    yield Case("BERT-base, attention, 128", attention.FusedAttention(scale=0.125), (q, q, q), scores)
-    for op, gates in ((recurrent.LSTM, 4), (recurrent.GRU, 3)):
-        given = (normal(100, 1, 256), normal(1, gates * 256, 256), normal(1, gates * 256, 256), normal(1, gates * 512))
-        flop = 2.0 * 100 * gates * 256 * 512
-        yield Case("100 steps, 256 wide", op(hidden_size=256), given, flop)
-
-
-def moves() -> Iterator[Case]:
-    image, tokens = normal(1, 56, 56, 128), normal(128, 768)
-    yield Case("56x56x128", pointwise.Add(), (image, normal(*image.shape)))
-    yield Case("128x3072", pointwise.Gelu(), (normal(128, 3072),))
-    yield Case("56x56x128", pointwise.HardSwish(), (image,))
-    yield Case("128x3072", pointwise.Sigmoid(), (normal(128, 3072),))
-    yield Case("BERT-base, 12x128x128", reduce.Softmax(axis=-1), (normal(12, 128, 128),))
-    yield Case("BERT-base, 128x768", norm.LayerNormalization(axis=-1), (tokens, normal(768), normal(768)))
-    yield Case("ResNet-50, mean over 7x7", reduce.ReduceMean(), (normal(1, 7, 7, 2048), integers(1, 2)))
-    op = pool.MaxPool(kernel_shape=(3, 3), strides=(2, 2), pads=(1,) * 4, layout="NHWC")
-    yield Case("ResNet-50, 112x112x64", op, (normal(1, 112, 112, 64),))
-    average = pool.AveragePool(kernel_shape=(3, 3), strides=(1, 1), pads=(1,) * 4, layout="NHWC")
-    yield Case("Inception, 28x28x192", average, (normal(1, 28, 28, 192),))
-    yield Case("BERT-base, heads", shape.Transpose(perm=(1, 0, 2)), (normal(128, 12, 64),))
-    yield Case("image to channels-last", shape.Transpose(perm=(0, 2, 3, 1)), (normal(1, 128, 56, 56),))
-    yield Case("56x56, 64 + 64", shape.Concat(axis=3), (normal(1, 56, 56, 64), normal(1, 56, 56, 64)))
-    ids = np.random.default_rng(0).integers(0, 30522, (1, 128))
-    yield Case("BERT-base, embedding", gather.Gather(axis=0), (normal(30522, 768), ids))
-    up = resize.Resize(
-        mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor", layout="NHWC"
-    )  # fmt: skip
-    yield Case("YOLO, up, 20x20x128", up, (normal(1, 20, 20, 128), None, np.array([1, 2, 2, 1], "f4")))
-
-
-def rarer() -> Iterator[Case]:
-    image = normal(1, 56, 56, 128)
-    channels = tuple(normal(128) for _ in range(4))
-    yield Case("56x56x128", norm.BatchNormalization(layout="NHWC"), (image, *channels[:3], np.abs(channels[3])))
-    yield Case("56x56x128", norm.InstanceNormalization(layout="NHWC"), (image, *channels[:2]))
-    yield Case("AlexNet, 55x55x96", norm.LRN(size=5, layout="NHWC"), (normal(1, 55, 55, 96),))
-    yield Case("128x768", norm.LpNormalization(axis=-1, p=2), (normal(128, 768),))
-    yield Case("128x768", reduce.ReduceLogSumExp(), (normal(128, 768), integers(1)))
-    yield Case("segmentation, 256x256x21", reduce.ArgMax(axis=3), (normal(1, 256, 256, 21),))
-    yield Case("128x768", reduce.CumSum(), (normal(128, 768), np.array(1, np.int64)))
-    yield Case("ImageNet classes, 5 best", reduce.TopK(), (normal(8, 1000), integers(5)))
-    yield Case("56x56x128 in halves", shape.Split(axis=3, num_outputs=2), (image,))
-    yield Case("56x56x128, 64 channels", slicing.Slice(), (image, integers(0), integers(64), integers(3)))
-    around = integers(0, 1, 1, 0, 0, 1, 1, 0)
-    yield Case("56x56x128, one around", slicing.Pad(mode="constant"), (image, around))
-    yield Case("1x128 to 12x128x128", shape.Expand(), (normal(1, 128), integers(12, 128, 128)))
-    yield Case("128 to 128x128", shape.Tile(), (normal(1, 128), integers(128, 1)))
-    yield Case("super-resolution, 224x224x9", shape.DepthToSpace(blocksize=3, mode="CRD"), (normal(1, 9, 224, 224),))
-    yield Case("128x768", quantize.DynamicQuantizeLinear(), (normal(128, 768),))
-    a, b = (np.random.default_rng(0).integers(0, 200, dims, np.uint8) for dims in ((128, 768), (768, 768)))
-    zero = np.array(0, np.uint8)
-    yield Case("BERT-base, 128 x 768 x 768", quantize.MatMulInteger(), (a, b, zero, zero), 2.0 * 128 * 768 * 768)
-
-
-def cases() -> list[Case]:
-    return [*convolutions(), *products(), *moves(), *rarer()]
+def row(entry: Entry, case: Case, planned: Planned, peak: float, copy: float) -> list[str]:
+    """A line of the table."""
+    seconds = max(timed(planned, case.inputs, repeat=5), 1e-9)
+    seconds = max(timed(planned, case.inputs, repeat=max(5, min(2000, int(0.15 / seconds)))), 1e-9)
+    looked_up = isinstance(case.op, (gather.Gather, gather.GatherND))  # reads as much as it writes, not the whole table
+    moved = sum(a.nbytes for a in case.inputs if a is not None and not looked_up)
+    moved += sum(t.nbytes for t in planned.outs) * (2 if looked_up else 1)
+    return [
+        type(case.op).__name__, case.label, entry.name, f"{seconds * 1e6:.1f}",
+        f"{case.flop / seconds / 1e9:.1f}" if case.flop else "-",
+        f"{100 * case.flop / seconds / 1e9 / peak:.0f}" if case.flop else "-",
+        f"{moved / seconds / 1e9:.1f}", f"{100 * moved / seconds / 1e9 / copy:.0f}",
+    ]  # fmt: skip
 
 
 def rows(case: Case, peak: float, copy: float) -> Iterator[list[str]]:
-    """A line for each kernel that accepts the case; the chosen one first."""
-    load("cpu")
-    for entry in KERNELS.get((type(case.op), "cpu"), ()):
-        constant = [i > 0 and case.flop > 0 for i in range(len(case.inputs))]
-        constant = [c or (a is not None and a.size <= 64) for c, a in zip(constant, case.inputs, strict=True)]
-        planned = plan(entry, case.inputs, constant, instance=case.op)
-        if planned is None:
-            continue
-        seconds = timed(planned, case.inputs, repeat=5)
-        repeat = max(5, min(2000, int(0.15 / seconds)))
-        seconds = timed(planned, case.inputs, repeat=repeat)
-        moved = sum(a.nbytes for a in case.inputs if a is not None and not isinstance(case.op, gather.Gather))
-        moved += sum(t.nbytes for t in planned.outs) * (2 if isinstance(case.op, gather.Gather) else 1)
-        yield [
-            type(case.op).__name__, case.label, entry.name, f"{seconds * 1e6:.1f}",
-            f"{case.flop / seconds / 1e9:.1f}" if case.flop else "-",
-            f"{100 * case.flop / seconds / 1e9 / peak:.0f}" if case.flop else "-",
-            f"{moved / seconds / 1e9:.1f}", f"{100 * moved / seconds / 1e9 / copy:.0f}",
-        ]  # fmt: skip
+    """A line for each kernel that accepts the case; first the one chosen for f32."""
+    entries = KERNELS.get((type(case.op), "cpu"), ())
+    for entry in sorted(entries, key=lambda e: e.precision != "f32"):
+        planned = planned_on(entry, case)
+        if planned is not None:
+            yield row(entry, case, planned, peak, copy)
+
+
+def leftovers(reached: set[str], peak: float, copy: float) -> Iterator[list[str]]:
+    """A line for each kernel that no layer reached; a dash for its time where no test case does either."""
+    entries = {e.name: e for found in KERNELS.values() for e in reversed(found) if e.name not in reached}
+    for name, entry in sorted(entries.items()):
+        case = largest_test_case(entry.op, lambda c, e=entry: planned_on(e, c) is not None)  # type: ignore[misc]
+        planned = None if case is None else planned_on(entry, case)
+        if case is None or planned is None:
+            yield [entry.op.__name__, "no case", name, *"-----"]
+        else:
+            yield row(entry, case, planned, peak, copy)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="bench.kernels", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="bench.kernels", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", help="operators, with commas")
     args = parser.parse_args(argv)
     wanted = set(args.only.split(",")) if args.only else None
     peak, copy = peak_gflops(), copy_bandwidth(1)
-    table = [["operator", "layer", "kernel", "us", "GFLOP/s", "% of peak", "GB/s", "% of copy"]]
-    failed: list[str] = []
-    for case in cases():
+    load("cpu")
+    table, failed = [HEAD], []
+    for case in layers():
         name = type(case.op).__name__
         if wanted is not None and name not in wanted:
             continue
@@ -191,13 +85,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             table += rows(case, peak, copy)
         except BoltError as error:
             failed.append(f"{name}, {case.label}: {error}")
-    sys.stdout.write(f"one core: {peak:.0f} GFLOP/s, copy {copy:.0f} GB/s\n{text(table)}\n")
     if wanted is None:
-        timed_kernels = {(line[0], line[2]) for line in table[1:]}
-        known = {(e.op.__name__, e.name) for entries in KERNELS.values() for e in entries}
-        without = sorted({name for _, name in known} - {name for _, name in timed_kernels})
-        failed.append(f"kernels without a case here: {', '.join(without)}")
-    sys.stdout.write("\n".join(failed) + "\n")
+        table += leftovers({line[2] for line in table}, peak, copy)
+    lines = [f"one core: {peak:.0f} GFLOP/s, copy {copy:.0f} GB/s", text(table), *failed]
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -193,7 +193,8 @@ def save_paddle(path: Path, feeds: Mapping[str, Any], stem: str) -> None:
         def forward(self, first: Any, second: Any = None) -> list[Any]:  # it takes no open list of arguments
             given = [first] if len(made.inputs) == 1 else [first, second]
             weights = {name: getattr(self, f"w{i}") for i, name in enumerate(made.weights)}
-            return untraced(made, table, weights, given)
+            answers: list[Any] = untraced(made, table, weights, given)
+            return answers
 
     kinds = {"f": "float32", "i": "int64"}
     specs = [paddle.static.InputSpec(list(feeds[n].shape), kinds[feeds[n].dtype.kind], n) for n in made.inputs]

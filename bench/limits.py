@@ -1,0 +1,111 @@
+"""What limits each model: ``python -m bench.limits --models main [--threads 1] [--precision bf16]``.
+
+Steps by their profile in three groups: products (bounded by the arithmetic peak), depthwise convolutions (nine to
+twenty-five multiply-adds for each value read), the rest (bounded by the caches' or the memory's bandwidth).  Operations
+are counted without tricks, so Winograd passes 100 %.  Least: the longer of the arithmetic at the peak and, where the
+weights do not fit the caches, reading them once at the copy bandwidth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import bolt_numba as bn
+from bench.arithmetic import copy_bandwidth, operations, work
+from bench.measure import interleave
+from bench.peak import peak_gflops
+from bench.report import markdown, text
+from bench.run import Entry, chosen, entries
+from bolt_numba.runtime.profile import Profile, Row
+
+CACHE_MB = 32.0
+"""Weights up to this size are taken to stay in the last cache between runs."""
+PRODUCTS = ("Conv", "MatMul", "Gemm", "Einsum", "Attention", "LSTM", "GRU", "RNN")
+
+
+def group(row: Row) -> str:
+    """Products, depthwise or rest."""
+    if "depthwise" in row.runner:
+        return "depthwise"
+    return "product" if any(word in row.op for word in PRODUCTS) else "rest"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """GFLOP/s of all used cores, GB/s of a copy."""
+
+    gflops: float
+    copy_gb_s: float
+
+
+def shares(profile: Profile, whole: float) -> dict[str, float]:
+    """Seconds of each group, and of what a run of ``whole`` seconds spends between steps."""
+    found = dict.fromkeys(("product", "depthwise", "rest"), 0.0)
+    for row in profile.rows:
+        found[group(row)] += row.seconds
+    found["between"] = max(0.0, whole - sum(found.values()))
+    return found
+
+
+def largest(rows: Iterable[Row]) -> str:
+    """The operators that cost most outside of products, with their share of the whole."""
+    rows = list(rows)
+    whole = sum(r.seconds for r in rows) or 1.0
+    sums: dict[str, float] = {}
+    for row in rows:
+        if group(row) == "rest":
+            sums[row.op] = sums.get(row.op, 0.0) + row.seconds
+    top = sorted(sums.items(), key=lambda item: -item[1])[:3]
+    return ", ".join(f"{op} {100 * seconds / whole:.0f} %" for op, seconds in top if seconds > 0.005 * whole)
+
+
+def line(name: str, entry: Entry, threads: int, precision: str, machine: Machine, runs: int) -> list[str]:
+    """One model: time, shares, how near each group is to its limit, the least time."""
+    path, feeds = entry.path(), entry.feeds()
+    options = {} if precision == "f32" else {"precision": precision}
+    session = bn.compile(path, threads=threads, **options)  # type: ignore[arg-type]
+    profile = session.profile(feeds, runs=runs)
+    whole = interleave({"": lambda: session.run(None, feeds)}, turns=runs, turn_s=0.05)[""].median
+    spent = shares(profile, whole)
+    counted = operations(path, feeds)
+    cost = work(path, feeds)
+    cells = [name, f"{whole * 1e3:.4g}"]
+    for kind in ("product", "depthwise"):
+        peak = "-"
+        if counted is not None and spent[kind] > 0.005 * whole:
+            peak = f"{100 * counted[kind] / spent[kind] / machine.gflops:.0f}"
+        cells += [f"{100 * spent[kind] / whole:.0f}", peak]
+    cells += [f"{100 * spent['rest'] / whole:.0f}", f"{100 * spent['between'] / whole:.0f}", largest(profile.rows)]
+    reading = float(cost["mb"] or 0.0)
+    bounds = [reading / machine.copy_gb_s if reading > CACHE_MB else 0.0]
+    bounds += [1e3 * float(cost["gflop"]) / machine.gflops] if cost["gflop"] else []
+    return [*cells, f"{max(bounds):.3g}" if any(bounds) else "-"]
+
+
+HEAD = ["model", "ms", "products %", "of peak %", "depthwise %", "of peak %", "rest %", "between %"]
+HEAD += ["most of the rest", "least ms"]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="bench.limits", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", default="main", help="as of bench.run")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--precision", choices=["f32", "bf16"], default="f32")
+    parser.add_argument("--runs", type=int, default=9)
+    parser.add_argument("--markdown", action="store_true")
+    args = parser.parse_args(argv)
+    machine = Machine(peak_gflops() * args.threads, copy_bandwidth(args.threads))
+    known = entries()
+    names = chosen(args.models)
+    table = [HEAD, *(line(n, known[n], args.threads, args.precision, machine, args.runs) for n in names)]
+    form = markdown if args.markdown else text
+    sys.stdout.write(f"{machine.gflops:.0f} GFLOP/s, copy {machine.copy_gb_s:.0f} GB/s\n\n{form(table)}\n")
+
+
+if __name__ == "__main__":
+    main()
