@@ -1,13 +1,30 @@
-"""The arithmetic peak of one core, measured: independent fused multiply-adds on registers, nothing else."""
+"""The arithmetic peak of one core, measured: independent fused multiply-adds on registers, nothing else.
+
+    python -m bench.peak
+
+prints those of f32 and of products of bfloat16.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.lang import LANES, fma, splat, tile_get, tile_set, tile_store, tile_zeros
-from bolt_numba.kernels.jit import I64, PTR, native
+from bolt_numba.kernels.cpu.lang import (
+    LANES,
+    fma,
+    rows_strided,
+    splat,
+    tile_dot_rows_bf16,
+    tile_get,
+    tile_set,
+    tile_store,
+    tile_zeros,
+)  # fmt: skip
+from bolt_numba.kernels.jit import I64, PTR, Native, native
+from bolt_numba.types import Array
 
 _CHAINS = 12
 
@@ -36,13 +53,38 @@ def fma_peak(p, tid, nthreads):  # type: ignore[no-untyped-def]
 def peak_gflops(seconds: float = 0.3) -> float:
     """GFLOP/s of one core: the best of many short runs."""
     out = np.zeros(_CHAINS * LANES, np.float32)
-    record = fma_peak.record(y=out, n=20_000)
-    flop = 20_000 * _CHAINS * LANES * 2
-    fma_peak.call(record)
+    return 20_000 * _CHAINS * LANES * 2 / _shortest(fma_peak, fma_peak.record(y=out, n=20_000), seconds) / 1e9
+
+
+@native(x=PTR, y=PTR, n=I64)
+def dot_peak(p, tid, nthreads):  # type: ignore[no-untyped-def]
+    """``n`` rounds of 24 independent vectors of dot products of pairs of bfloat16, from the first-level cache.
+
+    x: 2 vectors; y: 24 vectors.
+    """
+    t, rows = tile_zeros(12, 2), rows_strided(12, p.x, 0)
+    for _ in range(p.n):
+        t = tile_dot_rows_bf16(t, rows, 0, p.x)
+    tile_store(t, p.y, 8 * LANES)
+
+
+def bf16_peak_gflops(seconds: float = 0.3) -> float:
+    """As `peak_gflops`, for products of bfloat16 summed in f32."""
+    pairs, out = np.zeros(2 * LANES, np.float32), np.zeros(24 * LANES, np.float32)
+    record = dot_peak.record(x=pairs, y=out, n=20_000)
+    return 20_000 * 24 * LANES * 4 / _shortest(dot_peak, record, seconds) / 1e9
+
+
+def _shortest(kernel: Native, record: Array, seconds: float) -> float:
+    kernel.call(record)
     best = float("inf")
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         start = time.perf_counter()
-        fma_peak.call(record)
+        kernel.call(record)
         best = min(best, time.perf_counter() - start)
-    return flop / best / 1e9
+    return best
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"f32 {peak_gflops():.1f} GFLOP/s, bf16 {bf16_peak_gflops():.1f} GFLOP/s\n")
