@@ -144,7 +144,8 @@ class Recurrent(Op):
         peepholes: Array | None = None,
     ) -> tuple[Array, ...]:
         """Y and the last states, in x's dtype."""
-        data = widened(x) if self.layout == 0 else widened(x).swapaxes(0, 1)
+        data = self.seen(widened(x))
+        data = data if self.layout == 0 else data.swapaxes(0, 1)
         (t, n), hidden = data.shape[:2], r.shape[-1]
         lengths = np.full(n, t) if sequence_lens is None else sequence_lens.astype(np.int64)
         y = np.zeros((t, self.directions, n, hidden), dtype=data.dtype)
@@ -169,6 +170,10 @@ class Recurrent(Op):
             y, last = y.transpose(2, 0, 1, 3), [s.swapaxes(0, 1) for s in last]
         return tuple(np.ascontiguousarray(v).astype(x.dtype, copy=False) for v in (y, *last))
 
+    def seen(self, x: Array) -> Array:
+        """What the layer makes of its input before all else."""
+        return x
+
     def _initial(self, state: Array | None, d: int, n: int, hidden: int, dtype: Any) -> Array:
         if state is None:
             return np.zeros((n, hidden), dtype=dtype)
@@ -185,13 +190,11 @@ class Recurrent(Op):
         raise NotImplementedError(self.name)
 
 
-@op("RNN")
-class RNN(Recurrent):
-    """h = f(x w^T + h r^T + wb + rb).  Operands and results: see `Recurrent`.  Source: ONNX RNN-22."""
+@frozen
+class OneState(Recurrent):
+    """A layer whose state is its result."""
 
-    gates = 1
     states = 1
-    defaults = ("Tanh",)
 
     def infer(
         self,
@@ -214,6 +217,14 @@ class RNN(Recurrent):
         initial_h: Array | None = None,
     ) -> tuple[Array, ...]:
         return self.run(x, w, r, b, sequence_lens, [initial_h])
+
+
+@op("RNN")
+class RNN(OneState):
+    """h = f(x w^T + h r^T + wb + rb).  Operands and results: see `Recurrent`.  Source: ONNX RNN-22."""
+
+    gates = 1
+    defaults = ("Tanh",)
 
     def cell(
         self, r: Array, b: Array, peepholes: Array | None, functions: Sequence[Function]
@@ -227,7 +238,7 @@ class RNN(Recurrent):
 
 
 @op("GRU")
-class GRU(Recurrent):
+class GRU(OneState):
     """Gates z, r, h: h' = g(x wh^T + (r * h) rh^T + biases), h = (1 - z) * h' + z * h.
 
     linear_before_reset: h' = g(x wh^T + wbh + r * (h rh^T + rbh)).  Operands and results: see `Recurrent`.
@@ -236,30 +247,7 @@ class GRU(Recurrent):
 
     linear_before_reset: bool = False
     gates = 3
-    states = 1
     defaults = ("Sigmoid", "Tanh")
-
-    def infer(
-        self,
-        x: TensorType,
-        w: TensorType,
-        r: TensorType,
-        b: TensorType | None = None,
-        sequence_lens: TensorType | None = None,
-        initial_h: TensorType | None = None,
-    ) -> tuple[TensorType, ...]:
-        return self.infer_states(x, w, r, b, sequence_lens, [initial_h])
-
-    def reference(
-        self,
-        x: Array,
-        w: Array,
-        r: Array,
-        b: Array | None = None,
-        sequence_lens: Array | None = None,
-        initial_h: Array | None = None,
-    ) -> tuple[Array, ...]:
-        return self.run(x, w, r, b, sequence_lens, [initial_h])
 
     def cell(
         self, r: Array, b: Array, peepholes: Array | None, functions: Sequence[Function]

@@ -29,19 +29,8 @@ class DynamicQuantizeLSTM(LSTM):
     Operands and results: see `LSTM`.  Source: the operator of this name of onnxruntime (com.microsoft).
     """
 
-    def reference(
-        self,
-        x: Array,
-        w: Array,
-        r: Array,
-        b: Array | None = None,
-        sequence_lens: Array | None = None,
-        initial_h: Array | None = None,
-        initial_c: Array | None = None,
-        p: Array | None = None,
-    ) -> tuple[Array, ...]:
-        whole = rounded(x.astype(F32, copy=False), None).astype(x.dtype, copy=False)
-        return super().reference(whole, w, r, b, sequence_lens, initial_h, initial_c, p)
+    def seen(self, x: Array) -> Array:
+        return rounded(x.astype(F32, copy=False), None).astype(x.dtype, copy=False)
 
     def cell(
         self, r: Array, b: Array, peepholes: Array | None, functions: Sequence[Function]
