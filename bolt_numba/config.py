@@ -40,6 +40,16 @@ def default_threads() -> int:
     return int(wanted)
 
 
+def cache_root() -> Path:
+    """Folder of all that is kept between processes: ``$BOLT_NUMBA_CACHE_DIR`` or the user's cache folder."""
+    given = CACHE_DIR.value
+    if given:
+        return Path(given)
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("bolt_numba"))
+
+
 def processors() -> int:
     """Processors that this process may use: its affinity, and the quota of its control group."""
     affinity = getattr(os, "sched_getaffinity", None)

@@ -20,14 +20,15 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import platformdirs
 
+from bolt_numba.config import cache_root
+from bolt_numba.kernels.cpu.host import installed_version
 from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.image import image_of, is_image, load_image
 from bolt_numba.types import Array
 
 
@@ -47,7 +48,7 @@ FASTMATH = frozenset({"contract", "nsz", "arcp"})
 
 Body = Callable[[Any, Any, Any], None]
 _LANGUAGE = ("jit.py", "compiler.py", "cpu/isa.py", "cpu/simd.py", "cpu/memory.py", "cpu/tiles.py", "cpu/lang.py")
-_MAGIC = b"BNK2"
+_MAGIC = b"BNK3"
 
 _lock = threading.RLock()
 _engine: Any = None
@@ -330,15 +331,9 @@ def _language_digest() -> str:
     isa, state = target(), hashlib.sha256()
     for name in _LANGUAGE:
         state.update((Path(__file__).parent / name).read_bytes())
-    versions = (sys.version_info[:3], metadata.version("numba"), metadata.version("llvmlite"), np.__version__)
+    versions = (sys.version_info[:3], installed_version("numba"), installed_version("llvmlite"), np.__version__)
     state.update(repr((versions, isa.name, isa.cpu, isa.features)).encode())
     return state.hexdigest()[:16]
-
-
-def cache_root() -> Path:
-    """Folder of all versions of the cache: ``$BOLT_NUMBA_CACHE_DIR`` or the user's cache folder."""
-    given = os.environ.get("BOLT_NUMBA_CACHE_DIR")
-    return Path(given) if given else Path(platformdirs.user_cache_dir("bolt_numba"))
 
 
 def cache_dir() -> Path:
@@ -381,7 +376,7 @@ def _path(kernel: Native) -> Path:
 
 
 def _read(path: Path) -> bytes | None:
-    """Object code of a cache file, or None when there is none or it is damaged."""
+    """Image or object code of a cache file, or None when there is none or it is damaged."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -413,10 +408,23 @@ def _load(kernel: Native) -> int:
             listener(kernel.name, False)
         from bolt_numba.kernels.compiler import compile_object
 
-        code = compile_object(kernel)
+        made = compile_object(kernel)
+        code = image_of(made, kernel.symbol) or made
         _write(_path(kernel), code)
         for listener in tuple(_listeners):
             listener(kernel.name, True)
+    if is_image(code):
+        try:
+            return load_image(code)
+        except OSError:  # memory may not be made executable here, or not so
+            from bolt_numba.kernels.compiler import compile_object
+
+            code = compile_object(kernel)
+    return _link(kernel, code)
+
+
+def _link(kernel: Native, code: bytes) -> int:
+    """Address of a kernel whose object file LLVM links."""
     import llvmlite.binding as llvm
 
     engine = _execution_engine()

@@ -88,6 +88,7 @@ def frozen(cls: T) -> T:
         if (kind if isinstance(kind, str) else str(get_origin(kind))).startswith(("ClassVar", "typing.ClassVar")):
             continue
         template[name], kinds[name] = vars(cls).get(name, dataclasses.MISSING), kind
-    made.__template__, made.__kinds__, made.__match_args__ = template, kinds, tuple(template)
+    made.__template__, made.__kinds__ = template, kinds
+    made.__match_args__ = tuple(template)  # type: ignore[misc]
     made.__required__ = tuple(n for n, default in template.items() if default is dataclasses.MISSING)
     return cls

@@ -205,7 +205,7 @@ class GraphWriter:
         count = len([t for t in terms if t.name])
         if not count <= schema.max_input:
             raise NoSpellingError(f"{count} operands")
-        attributes = {f.name: getattr(op, f.name) for f in dataclasses.fields(op)} | more  # type: ignore[arg-type]
+        attributes = {f.name: getattr(op, f.name) for f in dataclasses.fields(op)} | more
         if attributes.get("auto_pad", "NOTSET") != "NOTSET":
             attributes.pop("pads", None)
         known = schema.attributes

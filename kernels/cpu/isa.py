@@ -9,9 +9,9 @@ import os
 import platform
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from bolt_numba.errors import DeviceError
+from bolt_numba.kernels.cpu.host import host
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +47,16 @@ _AVX2 = ("avx2", "fma", "bmi", "bmi2", "f16c", "lzcnt", "movbe", "popcnt")
 _ORDER = ("generic", "avx2", "avx512")
 
 
-def _binding() -> Any:
-    import llvmlite.binding as llvm
-
-    return llvm
-
-
 def _best_x86(features: dict[str, bool]) -> str:
     if all(features.get(f, False) for f in ("avx512f", "avx512bw", "avx512dq", "avx512vl", *_AVX2)):
         return "avx512"
     return "avx2" if all(features.get(f, False) for f in _AVX2) else "generic"
 
 
-def _x86(name: str, best: str, llvm: Any, features: dict[str, bool]) -> Isa:
+def _x86(name: str, best: str, host_cpu: str, features: dict[str, bool]) -> Isa:
     forced = name != best
     plain = {"avx512": "x86-64-v4", "avx2": "x86-64-v3", "generic": "x86-64"}[name]
-    cpu = plain if forced else str(llvm.get_host_cpu_name())
+    cpu = plain if forced else host_cpu
     text = "" if forced else _text(features)
     if name == "avx512":
         vnni, bf16 = features.get("avx512vnni", False), features.get("avx512bf16", False)
@@ -85,17 +79,15 @@ def target() -> Isa:
     DeviceError
         When the forced ISA is unknown or more than the host has.
     """
-    llvm = _binding()
     wanted = os.environ.get("BOLT_NUMBA_ISA", "")
-    features = {str(k): bool(v) for k, v in dict(llvm.get_host_cpu_features()).items()}
+    cpu, features = host()
     if platform.machine().lower() not in ("x86_64", "amd64"):
         if wanted not in ("", "generic"):
             raise DeviceError(f"BOLT_NUMBA_ISA: instruction set: got {wanted}, wanted generic")
-        cpu = str(llvm.get_host_cpu_name())
         return Isa("generic", 4, 32, 8, 2, True, is_x86=False, cpu=cpu, features=_text(features))
     best = _best_x86(features)
     name = wanted or best
     known = _ORDER[: _ORDER.index(best) + 1]
     if name not in known:
         raise DeviceError(f"BOLT_NUMBA_ISA: instruction set: got {name}, wanted one of {known}")
-    return _x86(name, best, llvm, features)
+    return _x86(name, best, cpu, features)
