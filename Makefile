@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint onnx-score bench docs hooks clean
+.PHONY: help demo test lint onnx-score bench bench-peers bench-frameworks bench-all docs hooks clean
 
 help: ## Show the targets.
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 22
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
@@ -32,6 +32,26 @@ onnx-score: $(STAMP) ## Run the conformance suite that ships with onnx, other en
 bench: $(STAMP) ## Measure speed, start, memory against onnxruntime.
 	$(BIN)/python -m bench.bars all
 
+PEERS := .peers
+bench-peers: $(STAMP) ## Install other engines (4 GB) and convert the bench's models for them.
+	$(PYTHON) -m venv $(PEERS)/run
+	$(PEERS)/run/bin/pip install --quiet -r bench/requirements-peers.txt
+	$(PEERS)/run/bin/pip install --quiet --no-deps pnnx==20261020
+	$(PYTHON) -m venv $(PEERS)/tflite
+	$(PEERS)/tflite/bin/pip install --quiet -r bench/requirements-tflite.txt
+	$(BIN)/python -m bench.convert --targets ncnn,mnn,tflite --python $(PEERS)/run/bin/python \
+		--tflite-python $(PEERS)/tflite/bin/python
+
+bench-frameworks: bench-peers ## Add torch, JAX, Paddle and tinygrad to the engines.
+	$(PEERS)/run/bin/pip install --quiet -r bench/requirements-frameworks.txt
+	$(BIN)/python -m bench.convert --targets paddle --python $(PEERS)/run/bin/python
+
+bench-all: $(STAMP) ## The main table against the leading engines (about 8 minutes, idle machine), and its pictures.
+	$(BIN)/python -m pip install --quiet -e '.[bench]'
+	$(BIN)/python -m bench.run --models main --peers main --threads 1 2 --turns 3 --turn-s 0.12 \
+		--python $(PEERS)/run/bin/python --markdown -o results.json
+	$(BIN)/python -m bench.plot results.json --folder docs
+
 docs: $(STAMP) ## Write the pages that are made from the code.
 	$(BIN)/bolt-numba ops --markdown > docs/operators.md
 
@@ -39,4 +59,4 @@ hooks: $(STAMP) ## Install the pre-commit hooks (needs pre-commit on the path).
 	pre-commit install
 
 clean: ## Remove the environment and what builds leave behind.
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

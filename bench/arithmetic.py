@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from bench.peak import peak_gflops
+from bench.peak import bf16_peak_gflops, peak_gflops
 from bolt_numba.types import Array
 
 COPY_BYTES = 256 << 20
@@ -22,6 +22,7 @@ def limits() -> dict[str, float]:
     """GFLOP/s of one core, and GB/s read plus written by a copy larger than the caches, with one core and with two."""
     return {
         "peak_gflops": peak_gflops(),
+        "peak_bf16_gflops": bf16_peak_gflops(),
         "copy_gb_s": copy_bandwidth(1),
         "copy_gb_s_2": copy_bandwidth(2),
     }

@@ -107,6 +107,14 @@ def embedded(job: Job) -> Job:
     return Job(path, feeds, job.target, job.python)
 
 
+def pnnx(tools: Path) -> Path:
+    """The program inside the package of this name, whose Python part alone needs torch."""
+    inside = next(iter(tools.parent.glob("lib/python*/site-packages/pnnx/pnnx")), None)
+    if inside is None:
+        raise FileNotFoundError(f"pnnx: not installed beside {tools}")
+    return inside
+
+
 def ncnn(job: Job, scratch: Path) -> list[str]:
     job = embedded(job)
     stem = job.target.name.removesuffix(".ncnn.param")
@@ -116,7 +124,7 @@ def ncnn(job: Job, scratch: Path) -> list[str]:
         "pnnxonnx": scratch / "p.onnx",
     }  # fmt: skip
     shapes = "inputshape=" + ",".join(job.dims("[{dims}]{kind}"))
-    return [str(job.tools / "pnnx"), str(job.model), shapes, "fp16=0", *(f"{k}={v}" for k, v in words.items())]
+    return [str(pnnx(job.tools)), str(job.model), shapes, "fp16=0", *(f"{k}={v}" for k, v in words.items())]
 
 
 def mnn(job: Job, scratch: Path) -> list[str]:

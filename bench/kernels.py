@@ -11,11 +11,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from bench.arithmetic import copy_bandwidth
 from bench.layers import Case, largest_test_case, layers
+from bench.page import fill
 from bench.peak import peak_gflops
-from bench.report import text
+from bench.report import markdown, text
 from bolt_numba.errors import BoltError
 from bolt_numba.kernels.registry import KERNELS, Entry, load
 from bolt_numba.ops import gather
@@ -72,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         prog="bench.kernels", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", help="operators, with commas")
+    parser.add_argument("--page", type=Path, help="write chosen kernels into the part `kernels` of this page")
     args = parser.parse_args(argv)
     wanted = set(args.only.split(",")) if args.only else None
     peak, copy = peak_gflops(), copy_bandwidth(1)
@@ -89,6 +92,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         table += leftovers({line[2] for line in table}, peak, copy)
     lines = [f"one core: {peak:.0f} GFLOP/s, copy {copy:.0f} GB/s", text(table), *failed]
     sys.stdout.write("\n".join(lines) + "\n")
+    if args.page is not None:
+        chosen = list({(line[0], line[1]): line for line in reversed(table[1:])}.values())[::-1]
+        fill(args.page, {"kernels": f"{lines[0]}\n\n{markdown([HEAD, *chosen])}"})
 
 
 if __name__ == "__main__":

@@ -12,11 +12,13 @@ import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import bolt_numba as bn
 from bench.arithmetic import copy_bandwidth, operations, work
 from bench.measure import interleave
-from bench.peak import peak_gflops
+from bench.page import fill
+from bench.peak import bf16_peak_gflops, peak_gflops
 from bench.report import markdown, text
 from bench.run import Entry, chosen, entries
 from bolt_numba.runtime.profile import Profile, Row
@@ -98,13 +100,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--precision", choices=["f32", "bf16"], default="f32")
     parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--page", type=Path, help="write the table into the part `limits` of this page")
     args = parser.parse_args(argv)
-    machine = Machine(peak_gflops() * args.threads, copy_bandwidth(args.threads))
+    peak = peak_gflops if args.precision == "f32" else bf16_peak_gflops
+    machine = Machine(peak() * args.threads, copy_bandwidth(args.threads))
     known = entries()
     names = chosen(args.models)
     table = [HEAD, *(line(n, known[n], args.threads, args.precision, machine, args.runs) for n in names)]
     form = markdown if args.markdown else text
-    sys.stdout.write(f"{machine.gflops:.0f} GFLOP/s, copy {machine.copy_gb_s:.0f} GB/s\n\n{form(table)}\n")
+    head = f"{args.threads} thread(s): {machine.gflops:.0f} GFLOP/s, copy {machine.copy_gb_s:.0f} GB/s"
+    sys.stdout.write(f"{head}\n\n{form(table)}\n")
+    if args.page is not None:
+        fill(args.page, {"limits": f"{head}\n\n{markdown(table)}"})
 
 
 if __name__ == "__main__":

@@ -46,7 +46,8 @@ def share(row: Row, machine: Row) -> float | None:
     """Part of the arithmetic peak that the model's operations, counted without tricks, come to; Winograd can pass 1."""
     if not row.get("gflop"):
         return None
-    return float(row["gflop"] / row["median_ms"] * 1e3 / (machine["peak_gflops"] * row["threads"]))
+    peak = machine["peak_gflops"] if row.get("precision", "f32") == "f32" else machine["peak_bf16_gflops"]
+    return float(row["gflop"] / row["median_ms"] * 1e3 / (peak * row["threads"]))
 
 
 def bandwidth_share(row: Row, machine: Row) -> float:
@@ -158,6 +159,11 @@ def _bar(cells: Sequence[str]) -> str:
 
 
 TABLES = (latency, means, starts, absent)
+
+
+def parts(result: Mapping[str, Any]) -> dict[str, str]:
+    """What a page shows of a result, as Markdown."""
+    return {"machine": heading(result)} | {make.__name__: markdown(make(result)) for make in TABLES}
 
 
 def as_text(result: Mapping[str, Any]) -> str:

@@ -27,7 +27,8 @@ from bench.arithmetic import limits, work
 from bench.contest import CORES, Options, Worker, play, start
 from bench.convert import converted
 from bench.engines import PEERS
-from bench.report import as_markdown, as_text
+from bench.page import fill
+from bench.report import as_markdown, as_text, parts
 from bench.zoo import ZOO
 from bolt_numba.types import Array
 
@@ -180,6 +181,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("-o", "--output", type=Path, help="write JSON")
     parser.add_argument("--show", type=Path, help="print a result file, measure nothing")
     parser.add_argument("--markdown", action="store_true", help="tables as Markdown")
+    parser.add_argument("--page", type=Path, help="write the tables into the generated parts of this page")
     return parser.parse_args(argv)
 
 
@@ -225,6 +227,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         result = json.loads(args.show.read_text(encoding="utf-8"))
     else:
         result = run(args, lambda line: sys.stderr.write(line + "\n"))
+    if args.page is not None:
+        fill(args.page, parts(result))
     sys.stdout.write((as_markdown if args.markdown else as_text)(result) + "\n")
 
 

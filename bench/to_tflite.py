@@ -28,6 +28,7 @@ def convert(model: Path, target: Path, shapes: Sequence[str]) -> None:
         options: dict[str, object] = {}
         if any(word in model.stem for word in TOKENS):
             options["replace_to_pseudo_operators"] = ["erf"]  # TFLite has none, only TensorFlow's
+            options["disable_strict_mode"] = True  # it runs the model anew after every operator, for an hour
         flat = [s.split(":")[0] for s in shapes if len(s.rsplit(":", 1)[1].split(",")) == 3]
         if flat:  # sequences stay as they are; four dimensions are taken for images and become channels-last
             options["keep_shape_absolutely_input_names"] = flat

@@ -13,11 +13,14 @@ import numpy as np
 import onnx
 import pytest
 
-from bench import arithmetic, compare, convert, report, run, translate, workers
+from bench import arithmetic, compare, convert, layers, limits, plot, report, run, translate, workers
 from bench.contest import Turn, summary
 from bench.engines import PEERS
+from bench.page import fill
 from bench.zoo import ZOO, bert
+from bolt_numba.ops.reduce import ReduceSum
 from bolt_numba.peers import OnnxRuntimeEngine, with_old_ir
+from bolt_numba.runtime.profile import Profile, Row
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the bench reads /proc")
 
@@ -139,3 +142,44 @@ def test_onnxruntime_gets_files_of_a_version_that_it_reads(tmp_path: Path) -> No
         assert made[0].tolist() == [0, 2]
     older = onnx.parser.parse_model(text.replace("14", "10")).SerializeToString()
     assert with_old_ir(older) is older
+
+
+def test_parts_of_a_page_are_replaced(result: dict[str, Any], tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "before\n" + "".join(f"<!-- {n}: begin -->\nstale\n<!-- {n}: end -->\n" for n in report.parts(result))
+    )
+    fill(page, report.parts(result))
+    made = page.read_text()
+    assert "stale" not in made
+    assert made.startswith("before\n<!-- machine: begin -->\n")
+    assert "| mlp | 1 |" in made
+    with pytest.raises(ValueError, match="'other'"):
+        fill(page, {"other": ""})
+
+
+def test_the_page_has_every_generated_part(result: dict[str, Any]) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "performance.md").read_text(encoding="utf-8")
+    for name in (*report.parts(result), "limits", "kernels"):
+        assert page.count(f"<!-- {name}: begin -->") == 1
+
+
+def test_pictures(result: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for draw in (plot.bars, plot.roofline):
+        draw(result, tmp_path / "p.png")
+        assert (tmp_path / "p.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_steps_fall_into_groups() -> None:
+    rows = [
+        Row("n", op, runner, "o", 1.0, 0.0) for op, runner in (("Conv", "conv"), ("Conv", "depthwise"), ("Add", "p"))
+    ]
+    assert limits.shares(Profile(rows, 1, 4.0, 1), 4.0) == {"product": 1, "depthwise": 1, "rest": 1, "between": 1}
+    assert limits.largest(rows) == "Add 33 %"
+
+
+def test_kernels_beyond_the_layers_get_a_test_case() -> None:
+    case = layers.largest_test_case(ReduceSum, lambda c: c.inputs[0] is not None and c.inputs[0].ndim == 2)
+    assert case is not None
+    assert isinstance(case.op, ReduceSum)
