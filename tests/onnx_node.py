@@ -17,6 +17,7 @@ from bolt_numba.ops.fill import ConstantOfShape
 from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.recurrent import Recurrent
 from bolt_numba.ops.registry import Op
+from bolt_numba.ops.rotary import RotaryEmbedding
 from bolt_numba.ops.shape import Split
 from bolt_numba.ops.signal import MelWeightMatrix
 from bolt_numba.ops.text import TfIdfVectorizer
@@ -24,7 +25,8 @@ from bolt_numba.types import Array
 
 OPSET = 22
 LATER = {
-    "RMSNormalization": 23, "Attention": 23, "Swish": 24, "TensorScatter": 24, "BitCast": 26, "CumProd": 26,
+    "RMSNormalization": 23, "RotaryEmbedding": 23, "Attention": 23, "Swish": 24, "TensorScatter": 24, "BitCast": 26,
+    "CumProd": 26,
 }  # fmt: skip
 EARLIER = {"MaxRoiPool": 21}
 """Operators that onnxruntime knows in an older opset only."""
@@ -118,6 +120,28 @@ def _attention(op: FusedAttention, ins: list[str], outs: list[str]) -> Nodes:
     return nodes
 
 
+def _rotary(op: RotaryEmbedding, ins: list[str], outs: list[str], inputs: Sequence[Array | None]) -> Nodes:
+    """Tables or positions are spread over the batch, which ONNX wants."""
+    x, cos, *rest = (a for a in inputs if a is not None)
+    n, s = x.shape[0], x.shape[1 if op.layout == "SHD" else 2]
+    nodes, made = [], "turned" if op.layout == "SHD" else outs[0]
+    full = (n, s) if len(rest) > 1 else (n, s, cos.shape[-1])
+    nodes.append(_constant("full", np.array(full, np.int64)))
+    for i in (3,) if len(rest) > 1 else (1, 2):
+        nodes.append(helper.make_node("Expand", [ins[i], "full"], [f"e{i}"]))
+        ins[i] = f"e{i}"
+    if op.layout == "SHD":
+        nodes.append(helper.make_node("Transpose", [ins[0]], ["heads_first"], perm=[0, 2, 1, 3]))
+        ins[0] = "heads_first"
+    turning = 2 * cos.shape[-1] if 2 * cos.shape[-1] < x.shape[-1] else 0
+    given = {"interleaved": int(op.interleaved), "rotary_embedding_dim": turning}
+    given |= {"num_heads": x.shape[2 if op.layout == "SHD" else 1]} if turning else {}
+    nodes.append(helper.make_node("RotaryEmbedding", ins, [made], **given))
+    if op.layout == "SHD":
+        nodes.append(helper.make_node("Transpose", [made], outs, perm=[0, 2, 1, 3]))
+    return nodes
+
+
 def _split(op: Split, ins: list[str], outs: list[str]) -> Nodes:
     number = None if len(ins) > 1 else op.num_outputs
     return [helper.make_node("Split", ins, outs, axis=op.axis, num_outputs=number)]
@@ -168,6 +192,8 @@ def model_of(op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array]) -
     outs = [f"y{i}" for i in range(len(outputs))]
     if isinstance(op, MatMul):
         nodes = _matmul(op, names.copy(), outs, [0 if a is None else a.ndim for a in inputs])
+    elif isinstance(op, RotaryEmbedding):
+        nodes = _rotary(op, names.copy(), outs, inputs)
     else:
         nodes = nodes_of(op, names.copy(), outs)
     kind = helper.np_dtype_to_tensor_dtype

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -26,9 +26,11 @@ class GroupQueryAttention(Op):
 
     q: [n, s, num_heads * d] · k, v: [n, s, kv_num_heads * d] · past_k, past_v: [n, kv_num_heads, p, d] ·
     seqlens_k: [n] or [n, 1] i32, valid keys of each sequence less one · total: i32 [] or [1], the greatest number of
-    valid keys · bias: added to the scores, broadcast from [n or 1, num_heads or 1, s, total] -> y: [n, s, num_heads *
-    d], present_k, present_v: [n, kv_num_heads, max(p, total), d].  New keys go behind the valid past ones of their
-    sequence.  local_window: keys that a query sees, itself included (-1: all); softcap c: c * tanh(scores / c).
+    valid keys · bias: added to the scores, broadcast from [n or 1, num_heads or 1, s, total] · sink: [num_heads], the
+    score of a further key of each head that has no value -> y: [n, s, num_heads * d], present_k, present_v: [n,
+    kv_num_heads, max(p, total), d].  New keys go behind the valid past ones of their sequence, of which there are none
+    where s is total; a past that is the memory of the present is appended to in place.  local_window: keys that a query
+    sees, itself included (-1: all); softcap c: c * tanh(scores / c); smooth: all sinks are 0.
     Source: the operator of this name of onnxruntime (com.microsoft), rotated and unpacked operands.
     """
 
@@ -37,7 +39,9 @@ class GroupQueryAttention(Op):
     scale: float = 0.0
     softcap: float = 0.0
     local_window: int = -1
+    smooth: bool = False
     value_inputs = (6,)
+    bounds: ClassVar[dict[int, tuple[int, int]]] = {6: (3, 2)}
 
     def infer(
         self,
@@ -49,8 +53,9 @@ class GroupQueryAttention(Op):
         seqlens_k: TensorType,
         total: TensorType,
         bias: TensorType | None = None,
+        sink: TensorType | None = None,
     ) -> tuple[TensorType, ...]:
-        dtype = same_dtype(self, q, k, v, past_k, past_v, bias)
+        dtype = same_dtype(self, q, k, v, past_k, past_v, bias, sink)
         want_dtype(self, "q", dtype, *FLOATS)
         want_dtype(self, "seqlens_k", seqlens_k.dtype, I32)
         want_dtype(self, "total", total.dtype, I32)
@@ -63,6 +68,8 @@ class GroupQueryAttention(Op):
         for what, dim, heads in (("q", shape[2], self.num_heads), ("k", keys[2], self.kv_num_heads)):
             if isinstance(dim, int) and dim % heads:
                 raise self.fail(f"last dimension of {what}", dim, f"a multiple of {heads}")
+        if sink is not None and sink.shape is not None and sink.shape != (self.num_heads,):
+            raise self.fail("shape of sink", sink, f"[{self.num_heads}]")
         held: Dim = 0 if past is None else past[2]
         length: Dim = fresh_dim("present")
         if total.known is not None and isinstance(held, int):
@@ -80,6 +87,7 @@ class GroupQueryAttention(Op):
         seqlens_k: Array,
         total: Array,
         bias: OptionalArray = None,
+        sink: OptionalArray = None,
     ) -> tuple[Array, Array, Array]:
         n, s = q.shape[:2]
         whole = int(total.reshape(-1)[0])
@@ -103,9 +111,18 @@ class GroupQueryAttention(Op):
             hidden = columns > rows
             if self.local_window > 0:
                 hidden |= columns <= rows - self.local_window
-            y[b] = np.matmul(softmax(np.where(hidden, scores.dtype.type(-np.inf), scores), -1), own_v)
+            scores = np.where(hidden, scores.dtype.type(-np.inf), scores)
+            y[b] = np.matmul(self._weights(scores, sink), own_v)
         merged = np.ascontiguousarray(y.swapaxes(1, 2)).reshape(q.shape)
         return merged.astype(q.dtype, copy=False), keys, values
+
+    def _weights(self, scores: Array, sink: OptionalArray) -> Array:
+        """Softmax of [num_heads, s, keys], with the sinks among what is summed."""
+        if sink is None and not self.smooth:
+            return np.asarray(softmax(scores, -1))
+        drain = np.zeros(len(scores), scores.dtype) if sink is None else widened(sink).astype(scores.dtype)
+        columns = np.broadcast_to(drain[:, None, None], (*scores.shape[:-1], 1))
+        return np.asarray(softmax(np.concatenate([scores, columns], axis=-1), -1)[..., :-1])
 
     def _present(self, new: Array, past: OptionalArray, before: Array, whole: int) -> Array:
         """The cache with new rows behind the valid ones; rows that hold nothing are those of the past, or 0."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bolt_numba.kernels.registry import In, Out
+from bolt_numba.ops.cache import GroupQueryAttention
 from bolt_numba.ops.recurrent import GRU, LSTM, RNN
 from bolt_numba.runtime.plan import Plan
 from bolt_numba.runtime.slots import INPUT, TEMP, Job, Slot
@@ -74,11 +75,13 @@ def _element_by_element(job: Job, reads: list[int], writes: list[int], result: S
 
 
 def _states(job: Job) -> set[tuple[int, int]]:
-    """(initial state, last state) of the native recurrent walks that may be one buffer.
+    """(initial state, last state) that may be one buffer: of caches and of the native recurrent walks.
 
-    A walk reads the whole initial h in its first step of time and writes the last h in its last; of c it touches
+    A cache is appended to where it lies.  A walk reads the whole initial h in its first step of time and writes the last h in its last; of c it touches
     only the elements it computes.
     """
+    if isinstance(job.op, GroupQueryAttention):
+        return {(3, 1), (4, 2)}
     if not isinstance(job.op, (LSTM, GRU, RNN)) or job.ins[0] is None:
         return set()
     pairs = {(6, 2)} if isinstance(job.op, LSTM) else set()

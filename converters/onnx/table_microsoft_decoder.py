@@ -13,54 +13,23 @@ from bolt_numba.converters.onnx.registry import reader
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.cache import GroupQueryAttention
 from bolt_numba.ops.fill import Range
-from bolt_numba.ops.gather import Gather
 from bolt_numba.ops.pointwise import Add, Cast, Equal, Mul, Sub, Where
-from bolt_numba.ops.shape import Concat, Reshape, Shape, Split, Squeeze, Transpose, Unsqueeze
+from bolt_numba.ops.rotary import RotaryEmbedding
+from bolt_numba.ops.shape import Reshape, Shape, Split, Squeeze, Unsqueeze
+from bolt_numba.ops.slicing import Slice
 from bolt_numba.types import I64
 
 microsoft = functools.partial(reader, domain="com.microsoft")
 
 
-def rotated(
-    b: NodeBuilder, x: Any, positions: Any, cos: Value, sin: Value, interleaved: bool, scale: float = 1.0
-) -> Any:
-    """Heads [n, heads, s, d] turned by the angles of their positions; what the caches do not cover stays.
-
-    positions: [n, s] or [1, s] · cos, sin: [positions, half of the elements that turn].
-    """
-    half, size = static_dim(b, cos, 1), static_dim(b, x, 3)
-    rest = None
-    if 2 * half < size:
-        x, rest = b.node(Split(-1, 2), x, ints([2 * half, size - 2 * half])).outputs
-    c, s = (b(Unsqueeze(), b(Gather(0), table, positions), ints([1])) for table in (cos, sin))
-    if interleaved:
-        heads = static_dim(b, x, 1)
-        pairs = b.node(Split(-1, 2), b(Reshape(), x, ints([0, 0, 0, half, 2])), ints([1, 1])).outputs
-        first, second = (b(Squeeze(), p, ints([-1])) for p in pairs)
-    else:
-        first, second = b.node(Split(-1, 2), x, ints([half, half])).outputs
-    turned = [
-        b(Sub(), b(Mul(), first, c), b(Mul(), second, s)),
-        b(Add(), b(Mul(), first, s), b(Mul(), second, c)),
-    ]
-    if interleaved:
-        y = b(Concat(-1), *(b(Unsqueeze(), t, ints([-1])) for t in turned))
-        y = b(Reshape(), y, ints([0, heads, -1, 2 * half]))
-    else:
-        y = b(Concat(-1), *turned)
-    y = y if scale == 1.0 else b(Mul(), y, scale)
-    return y if rest is None else b(Concat(-1), y, rest)
+def by_heads(b: NodeBuilder, x: Any, heads: int) -> Any:
+    """[n, s, heads * d] -> [n, s, heads, d]."""
+    return b(Reshape(), x, ints([0, 0, heads, static_dim(b, x, 2) // heads]))
 
 
-def split_heads(b: NodeBuilder, x: Any, heads: int) -> Any:
-    """[n, s, heads * d] -> [n, heads, s, d]."""
-    return b(Transpose((0, 2, 1, 3)), b(Reshape(), x, ints([0, 0, heads, static_dim(b, x, 2) // heads])))
-
-
-def merged_heads(b: NodeBuilder, x: Any) -> Any:
-    """[n, heads, s, d] -> [n, s, heads * d]."""
-    width = static_dim(b, x, 1) * static_dim(b, x, 3)
-    return b(Reshape(), b(Transpose((0, 2, 1, 3)), x), ints([0, 0, width]))
+def merged(b: NodeBuilder, x: Any) -> Any:
+    """[n, s, heads, d] -> [n, s, heads * d]."""
+    return b(Reshape(), x, ints([0, 0, static_dim(b, x, 2) * static_dim(b, x, 3)]))
 
 
 def counted(b: NodeBuilder, x: Value, axis: int) -> Any:
@@ -94,8 +63,34 @@ def rotary_embedding(
         counts = b(Unsqueeze(), counted(b, x, 1 if flat else 2), ints([0]))
         positions = b(Add(), counts, position_ids)
     heads = num_heads or (static_dim(b, x, 2) // (2 * static_dim(b, cos_cache, 1)) if flat else 0)
-    y = rotated(b, split_heads(b, x, heads) if flat else x, positions, cos_cache, sin_cache, bool(interleaved), scale)
-    return merged_heads(b, y) if flat else y
+    operator = RotaryEmbedding(bool(interleaved), "SHD" if flat else "HSD")
+    y = b(operator, by_heads(b, x, heads) if flat else x, cos_cache, sin_cache, positions)
+    y = y if scale == 1.0 else b(Mul(), y, scale)
+    return merged(b, y) if flat else y
+
+
+@reader("RotaryEmbedding", since=23)
+def standard_rotary_embedding(
+    b: NodeBuilder,
+    x: Value,
+    cos_cache: Value,
+    sin_cache: Value,
+    position_ids: Value | None = None,
+    *,
+    interleaved: int = 0,
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
+) -> Any:
+    """x: [n, heads, s, d], or [n, s, heads * d] with ``num_heads``."""
+    flat = rank_of(b, x) == 3
+    if flat and num_heads < 1:
+        raise b.invalid("num_heads", num_heads, "at least 1 for three dimensions")
+    tables: list[Any] = [cos_cache, sin_cache]
+    if rotary_embedding_dim:
+        tables = [b(Slice(), t, ints([0]), ints([rotary_embedding_dim // 2]), ints([-1])) for t in tables]
+    operator = RotaryEmbedding(bool(interleaved), "SHD" if flat else "HSD")
+    y = b(operator, by_heads(b, x, num_heads) if flat else x, *tables, position_ids)
+    return merged(b, y) if flat else y
 
 
 @microsoft("GroupQueryAttention")
@@ -128,9 +123,10 @@ def group_query_attention(
     qk_output: int = 0,
 ) -> Any:
     """Rotation, then attention with a cache; query may hold query, key and value side by side."""
-    quantised = (k_quant_type, v_quant_type) != ("NONE", "NONE")
-    if head_sink is not None or smooth_softmax == 1 or qk_output or quantised:
-        raise b.unsupported("head_sink, smooth_softmax, qk_output or a quantised cache")
+    if (k_quant_type, v_quant_type) != ("NONE", "NONE") or kv_cache_bit_width:
+        raise b.unsupported(f"a quantised cache ({k_quant_type}, {v_quant_type}, {kv_cache_bit_width} bits)")
+    if qk_output:
+        raise b.unsupported("qk_output")
     if num_heads < 1 or kv_num_heads < 1:
         raise b.invalid("num_heads and kv_num_heads", (num_heads, kv_num_heads), "at least 1")
     q, k, v = (query, key, value) if key is not None else _unpacked(b, query, num_heads, kv_num_heads)
@@ -140,12 +136,14 @@ def group_query_attention(
         positions = position_ids
         if positions is None:
             positions = _positions(b, q, seqlens_k, total_sequence_length)
-        turn = functools.partial(
-            rotated, b, positions=positions, cos=cos_cache, sin=sin_cache, interleaved=bool(rotary_interleaved)
-        )
-        q, k = (merged_heads(b, turn(split_heads(b, x, n))) for x, n in ((q, num_heads), (k, kv_num_heads)))
-    operator = GroupQueryAttention(num_heads, kv_num_heads, scale, softcap, local_window_size)
-    return b(operator, q, k, v, past_key, past_value, seqlens_k, total_sequence_length, attention_bias)
+        turn = RotaryEmbedding(bool(rotary_interleaved), "SHD")
+        pairs = ((q, num_heads), (k, kv_num_heads))
+        q, k = (merged(b, b(turn, by_heads(b, x, n), cos_cache, sin_cache, positions)) for x, n in pairs)
+    operator = GroupQueryAttention(
+        num_heads, kv_num_heads, scale, softcap, local_window_size, smooth_softmax == 1
+    )
+    operands = (q, k, v, past_key, past_value, seqlens_k, total_sequence_length, attention_bias, head_sink)
+    return b(operator, *operands)
 
 
 def _unpacked(b: NodeBuilder, packed: Value, num_heads: int, kv_num_heads: int) -> Any:

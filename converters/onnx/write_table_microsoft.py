@@ -107,8 +107,9 @@ def dynamic_quantize_lstm(w: GraphWriter, op: Any, *terms: Term) -> Any:
 def group_query_attention(w: GraphWriter, op: Any, *terms: Term) -> Any:
     """The queries and keys are rotated already."""
     attributes = {"num_heads": op.num_heads, "kv_num_heads": op.kv_num_heads}
-    optional = {"scale": op.scale, "softcap": op.softcap, "local_window_size": op.local_window}
-    defaults = {"scale": 0.0, "softcap": 0.0, "local_window_size": -1}
+    optional: dict[str, float] = {"scale": op.scale, "softcap": op.softcap, "local_window_size": op.local_window}
+    optional["smooth_softmax"] = int(op.smooth)
+    defaults = {"scale": 0.0, "softcap": 0.0, "local_window_size": -1, "smooth_softmax": 0}
     attributes |= {name: value for name, value in optional.items() if value != defaults[name]}
     nothing = Term("", terms[0].type)
     operands = [*terms[:7], nothing, nothing, nothing, *terms[7:]]

@@ -26,6 +26,7 @@ from bolt_numba.kernels.cpu.heads import (
     find_top,
     pack_keys,
     pack_values,
+    prefetch_rows,
     scale_rows,
     score_keys,
     write_block,
@@ -161,7 +162,9 @@ def attention_few(p, tid, nthreads):
         seen = min(n, limit + m - 1)
         low = min(max(0, limit - p.window), max(seen, 0))
         for j in range(low, seen, LANES):
+            following = j + 2 * LANES
             for r in range(rows):
+                prefetch_rows(k + following * p.k_step, p.k_step, min(LANES, seen - following), 4 * d, r, rows)
                 at = q + (r // m) * p.q_head + (r % m) * p.q_step
                 found = score_keys(at, k + j * p.k_step, p.k_step, d, seen - j)
                 vstore_n(scores + r * pitch + 4 * j, found * p.scale, seen - j)
@@ -175,8 +178,10 @@ def attention_few(p, tid, nthreads):
             scale_rows(scores + r * pitch + 4 * low, seen - low, inverse)
             fill_bytes(y + head * p.y_head + i * p.y_step, np.uint8(0), 4 * width)
         for j in range(low, seen, KEYS_AT_ONCE):
-            some = min(KEYS_AT_ONCE, seen - j)
+            some, following = min(KEYS_AT_ONCE, seen - j), j + KEYS_AT_ONCE
             for r in range(rows):
+                ahead = min(KEYS_AT_ONCE, seen - following)
+                prefetch_rows(v + following * p.v_step, p.v_step, ahead, 4 * width, r, rows)
                 to = y + (r // m) * p.y_head + (r % m) * p.y_step
                 add_values(scores + r * pitch + 4 * j, v + j * p.v_step, p.v_step, to, some, width)
 

@@ -21,9 +21,11 @@ from bolt_numba.kernels.cpu.lang import (
     lane,
     lanes_below,
     load_f32,
+    prefetch,
     reduce_max,
     select,
     splat,
+    split,
     vload,
     vload_n,
     vmax,
@@ -172,6 +174,18 @@ def _score_keys() -> Any:
 score_keys = _score_keys()
 """``score_keys(q, k, step, d, left)``: products of a query with up to LANES keys ``step`` bytes apart, as a vector."""
 
+@inline
+def prefetch_rows(at, step, n, size, part, parts):
+    """Ask for one of ``parts`` of ``n`` rows of ``size`` bytes; a whole block at once would stop the arithmetic.
+
+    Products with many rows at a time hide from the processor what comes next.
+    """
+    first, last = split(max(n, 0), part, parts)
+    for row in range(first, last):
+        for column in range(0, size, 64):
+            prefetch(at + row * step + column)
+
+
 KEYS_AT_ONCE = 32
 """Keys whose values are read for one query after the other."""
 
@@ -211,5 +225,5 @@ def scale_rows(y, n, factor):
 
 __all__ = [
     "KEYS_AT_ONCE", "PANEL", "VECTORS", "add_values", "copy_queries", "exp_scores", "find_top", "pack_keys",
-    "pack_values", "scale_rows", "score_keys", "write_block",
+    "pack_values", "prefetch_rows", "scale_rows", "score_keys", "write_block",
 ]  # fmt: skip

@@ -1,12 +1,14 @@
-"""Cases of fused attention."""
+"""Cases of fused attention and of what goes with it."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from bolt_numba.ops.attention import FusedAttention, swapped
+from bolt_numba.ops.cache import GroupQueryAttention
+from bolt_numba.ops.rotary import RotaryEmbedding
 from tests.cases import Case, cases
-from tests.cases.draw import Draw, around_tiles, flags, pick, real, whole
+from tests.cases.draw import Draw, around_tiles, flags, maybe, pick, real, whole
 
 
 @cases(FusedAttention)
@@ -24,3 +26,32 @@ def fused_attention(draw: Draw, op: type[FusedAttention]) -> Case:
         mask = np.where(whole(draw, dims, 0, 3) == 0, np.float32(-1e4), np.float32(0))
         operands.append(mask if draw(flags) else real(draw, dims))
     return Case(made, tuple(operands), exact=False, rtol=1e-4)
+
+
+@cases(RotaryEmbedding)
+def rotary_embedding(draw: Draw, op: type[RotaryEmbedding]) -> Case:
+    n, heads, s, half = pick(draw, 1, 2), pick(draw, 1, 3), pick(draw, 1, 2, 5), pick(draw, 1, 4, 15, 16, 40)
+    layout = pick(draw, "HSD", "SHD")
+    dims = (n, heads, s, 2 * half + pick(draw, 0, 0, 3, 20))
+    x = real(draw, swapped(dims) if layout == "SHD" else dims)
+    images = pick(draw, 1, n)
+    if draw(flags):
+        tables = [real(draw, (7, half)) for _ in range(2)]
+        return Case(op(draw(flags), layout), (x, *tables, whole(draw, (images, s), 0, 6).astype(np.int64)), exact=False)
+    return Case(op(draw(flags), layout), (x, *(real(draw, (images, s, half)) for _ in range(2))), exact=False)
+
+
+@cases(GroupQueryAttention)
+def group_query_attention(draw: Draw, op: type[GroupQueryAttention]) -> Case:
+    n, kv_heads, d = pick(draw, 1, 2), pick(draw, 1, 2), pick(draw, 4, 16, 20, 33)
+    heads, s = kv_heads * pick(draw, 1, 2, 3), pick(draw, 1, 1, 2, 5, 13, 40)
+    before = np.zeros(n, np.int64) if draw(flags) else whole(draw, (n,), 0, 50, np.int64)
+    total = s + int(before.max())
+    held = int(before.max()) + pick(draw, 0, 0, 1, 30)
+    past = [real(draw, (n, kv_heads, held, d)) for _ in range(2)] if held or draw(flags) else [None, None]
+    operands = [real(draw, (n, s, width * d)) for width in (heads, kv_heads, kv_heads)]
+    bias = maybe(draw, real(draw, (pick(draw, 1, n), pick(draw, 1, heads), s, total)))
+    sink = maybe(draw, real(draw, (heads,)))
+    made = op(heads, kv_heads, pick(draw, 0.0, 0.3), pick(draw, 0.0, 2.0), pick(draw, -1, 3, 20), draw(flags))
+    numbers = (before + s - 1).astype(np.int32), np.array([total], np.int32)
+    return Case(made, (*operands, *past, *numbers, bias, sink), exact=False, rtol=1e-4)

@@ -10,6 +10,7 @@ import pytest
 from onnx import ModelProto, ValueInfoProto, helper
 
 import bolt_numba as bn
+from bolt_numba.errors import UnsupportedOpError
 from bolt_numba.types import Array
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -104,6 +105,68 @@ def test_group_query_attention(s: int, past: int, seqlens: Array, total: int, pa
 @pytest.mark.parametrize(("s", "past", "total"), [(5, 0, 5), (1, 6, 7)])
 def test_group_query_attention_variants(s: int, past: int, total: int, more: dict[str, Any]) -> None:
     agrees("GroupQueryAttention", attention(s, past, lengths(total - 1, total - 1), total), 3, HEADS | more)
+
+
+@pytest.mark.parametrize("drain", ["head_sink", "smooth_softmax"])
+@pytest.mark.parametrize(("s", "past", "total"), [(5, 0, 5), (1, 6, 7)])
+def test_group_query_attention_with_a_key_that_has_no_value(s: int, past: int, total: int, drain: str) -> None:
+    inputs = attention(s, past, lengths(total - 1, total - 1), total)
+    inputs |= {"cos": None, "sin": None, "at": None, "bias": None, "sink": real(4) if drain == "head_sink" else None}
+    more = {"smooth_softmax": 1} if drain == "smooth_softmax" else {}
+    agrees("GroupQueryAttention", inputs, 3, HEADS | more)
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+@pytest.mark.parametrize("images", [1, 2])
+def test_group_query_attention_with_bias(heads: int, images: int) -> None:
+    inputs = attention(1, 6, lengths(6, 6), 7) | {"cos": None, "sin": None, "at": None}
+    agrees("GroupQueryAttention", inputs | {"bias": real(images, heads, 1, 7)}, 3, HEADS)
+
+
+def test_quantised_cache_is_refused() -> None:
+    inputs = attention(1, 6, lengths(6, 6), 7)
+    model = node_model("GroupQueryAttention", inputs, 3, HEADS | {"k_quant_type": "PER_TENSOR"})
+    with pytest.raises(UnsupportedOpError, match="quantised cache"):
+        bn.load(model.SerializeToString())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_decoding_appends_to_one_cache_with_one_plan(threads: int) -> None:
+    """A prompt, then one element after the other; the same in one pass over everything."""
+    length, room = 12, 16
+    whole = attention(length, 0, lengths(length - 1), length, rotary=True)
+    data = node_model("GroupQueryAttention", whole, 3, HEADS | {"do_rotary": 1}).SerializeToString()
+    (wanted, keys, _) = onnxruntime.InferenceSession(data).run(None, whole)
+    step = attention(1, room, lengths(0), 1, rotary=True)
+    step |= {"pk": np.zeros((1, 2, room, 16), np.float32), "pv": np.zeros((1, 2, room, 16), np.float32)}
+    model = node_model("GroupQueryAttention", step, 3, HEADS | {"do_rotary": 1}).SerializeToString()
+    with bn.compile(model, threads=threads) as sess:
+        y = np.empty((1, 1, 64), np.float32)
+        for i in range(length):
+            new = {name: np.ascontiguousarray(whole[name][:, i : i + 1]) for name in "qkv"}  # type: ignore[index]
+            numbers = {"len": lengths(i), "total": np.array([i + 1], np.int32)}
+            sess.run_into({**step, **new, **numbers}, {"y0": y, "y1": step["pk"], "y2": step["pv"]})
+            np.testing.assert_allclose(y[:, 0], wanted[:, i], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(step["pk"][:, :, :length], keys, rtol=1e-4, atol=1e-5)
+        runner = sess._runner
+        assert len(runner.prepared) == 1
+        assert {row["runner"] for row in sess.report() if row["op"] == "GroupQueryAttention"} == {"attention_cached"}
+        (prepared,) = runner.prepared.values()
+        assert prepared.can_overwrite(1, 3)
+        assert prepared.can_overwrite(2, 4)
+
+
+def test_a_total_that_outgrows_the_past_has_its_own_plan() -> None:
+    inputs = attention(1, 6, lengths(3, 3), 4)
+    data = node_model("GroupQueryAttention", inputs, 3, HEADS).SerializeToString()
+    sess, judge = bn.compile(data, threads=1), onnxruntime.InferenceSession(data)
+    for total in (4, 7, 3):
+        inputs |= {"len": lengths(total - 1, total - 1), "total": np.array([total], np.int32)}
+        feeds = {n: a for n, a in inputs.items() if a is not None}
+        got, wanted = sess.run(None, feeds), judge.run(None, feeds)
+        np.testing.assert_allclose(got[0], wanted[0], rtol=1e-4, atol=1e-5)
+        assert got[1].shape == wanted[1].shape
+    assert len(sess._runner.prepared) == 2
 
 
 @pytest.mark.parametrize("past", [0, 3])

@@ -1,0 +1,54 @@
+"""Rotary position embedding: pairs of elements of a head turned by angles that grow with the position."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bolt_numba.ops.attention import LAYOUTS
+from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
+from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.shapes import shape_of
+from bolt_numba.types import I64, Array, TensorType
+
+
+@op("RotaryEmbedding")
+class RotaryEmbedding(Op):
+    """y = x with the first 2 r elements of each head turned: (a, b) -> (a cos - b sin, a sin + b cos).
+
+    x: [n, heads, s, d], or [n, s, heads, d] for layout SHD · cos, sin: [positions, r] with positions [n or 1, s] i64,
+    or [n or 1, s, r] without them -> y as x.  Pairs are elements i and i + r, or neighbours when interleaved.
+    Source: Su et al. 2021 (RoFormer), 3.4.2; ONNX RotaryEmbedding-23.
+    """
+
+    interleaved: bool = False
+    layout: str = "HSD"
+
+    def infer(
+        self, x: TensorType, cos: TensorType, sin: TensorType, positions: TensorType | None = None
+    ) -> TensorType:
+        want_dtype(self, "x", same_dtype(self, x, cos, sin), *FLOATS)
+        if self.layout not in LAYOUTS:
+            raise self.fail("layout", self.layout, "HSD or SHD")
+        shape = shape_of(self, "x", x, 4)
+        tables = [shape_of(self, name, t, 3 if positions is None else 2) for name, t in (("cos", cos), ("sin", sin))]
+        if positions is not None:
+            want_dtype(self, "positions", positions.dtype, I64)
+            shape_of(self, "positions", positions, 2)
+        for table in tables:
+            if shape is None or table is None or not isinstance(table[-1], int) or not isinstance(shape[-1], int):
+                continue
+            if 2 * table[-1] > shape[-1] or tables[0] is None or table[-1] != tables[0][-1]:
+                raise self.fail("last dimension of cos and sin", table[-1], f"one of at most {shape[-1] // 2}")
+        return TensorType(x.dtype, x.shape)
+
+    def reference(self, x: Array, cos: Array, sin: Array, positions: Array | None = None) -> Array:
+        half = cos.shape[-1]
+        c, s = (widened(t if positions is None else t[positions]) for t in (cos, sin))
+        c, s = (np.expand_dims(t, 1 if self.layout == "HSD" else 2) for t in (c, s))
+        y = np.array(widened(x))
+        first, second = (np.s_[..., : 2 * half : 2], np.s_[..., 1 : 2 * half : 2]) if self.interleaved else (
+            np.s_[..., :half], np.s_[..., half : 2 * half]
+        )  # fmt: skip
+        a, b = y[first].copy(), y[second].copy()
+        y[first], y[second] = a * c - b * s, a * s + b * c
+        return y.astype(x.dtype, copy=False)
