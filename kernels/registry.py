@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import Array, TensorType
+from bolt_numba.types import BF16, F16, Array, TensorType
 
 Types: TypeAlias = Sequence[TensorType | None]
 
@@ -188,6 +188,9 @@ def select(op: Op, ins: Types, device: str = "cpu", precision: str = "fp32") -> 
     for entry in KERNELS.get((type(op), device), ()):
         if entry.precision in ("f32", precision) and entry.accepts(op, ins):
             return entry
+    if any(t is not None and t.dtype in (F16, BF16) for t in ins) or getattr(op, "to", None) in (F16, BF16):
+        widen = importlib.import_module(f"bolt_numba.kernels.{device}.widen")
+        return widen.select_wide(op, ins, precision)  # type: ignore[no-any-return]
     return None
 
 

@@ -299,9 +299,9 @@ def test_random_chains(data: st.DataObject) -> None:
 
 
 def test_refusals() -> None:
-    half = TensorType(F16, (4,))
-    assert select(ops.Add(), [half, half]) is None
-    assert not can_generate(ops.Exp(), [TensorType(F64, (4,))])
+    double = TensorType(F64, (4,))
+    assert not can_generate(ops.Exp(), [double])
+    assert select(ops.Exp(), [double]) is None
     small = Chain(((ops.Add(), (0, 1)), (ops.Relu(), (0,))), (2, 3))  # results of different shape
     assert select(small, [TensorType(F32, (3,)), TensorType(F32, (2, 3))]) is None
     assert select(ops.Relu(), [TensorType(F32, (Sym("n"),))]) is None
