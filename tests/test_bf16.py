@@ -130,9 +130,10 @@ def test_panels_hold_pairs(k: int, n: int, swap: bool, depth: int) -> None:
 
 
 def test_only_sessions_that_ask_for_it_get_it() -> None:
-    ins = [TensorType(F32, (4, 64)), TensorType(F32, (64, 64), value=real(64, 64))]
-    names = [e.name for p in ("fp32", "bf16") if (e := select(MatMul(), ins, precision=p)) is not None]
-    assert names == ["matmul", "matmul_bf16"]
+    for size in (64, 1024):
+        ins = [TensorType(F32, (size, size)), TensorType(F32, (size, size), value=real(size, size))]
+        names = [e.name for p in ("fp32", "bf16") if (e := select(MatMul(), ins, precision=p)) is not None]
+        assert names[0] != names[1] == "matmul_bf16"
     with pytest.raises(DeviceError, match=r"precision: got 'int3', wanted one of \('fp32', 'bf16'\)"):
         bn.Session(network(), precision="int3")
 

@@ -38,6 +38,8 @@ from bolt_numba.types import Array, TensorType
 
 SHORT, NARROW = 8, LANES
 """Terms of a sum and columns of a result under which copying rows costs more than faster products bring."""
+RANK = 12
+"""Above the other makers of dense sums, below those of groups and of depthwise convolutions."""
 THIN = 16
 """Channels under which an image is rounded as a whole first: its runs are shorter than vectors."""
 BLOCK = np.zeros((1, 6), np.int64)
@@ -77,7 +79,7 @@ def accepts_weights(op: Any, ins: Types) -> bool:
     return k >= SHORT and n >= NARROW
 
 
-@kernel(MatMul, accepts=accepts_weights, precision="bf16", rank=1, by_types=True)
+@kernel(MatMul, accepts=accepts_weights, precision="bf16", rank=RANK, by_types=True)
 def matmul_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of weights in bfloat16 under row tiles of A."""
     a, b, bias, _ = (*ins, None, None)[:4]
@@ -124,7 +126,7 @@ def accepts_filters(op: Any, ins: Types) -> bool:
     return works_filters(op, ins) and is_direct(op, ins)
 
 
-@kernel(Conv, accepts=accepts_filters, works=works_filters, precision="bf16", rank=12, by_types=True)
+@kernel(Conv, accepts=accepts_filters, works=works_filters, precision="bf16", rank=RANK, by_types=True)
 def conv_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of filters in bfloat16 under tiles of output pixels."""
     x, w, bias, _ = (*ins, None, None)[:4]
