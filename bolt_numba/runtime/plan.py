@@ -31,6 +31,8 @@ from bolt_numba.types import NestedType, TensorType, only_in_python, type_of
 
 SMALL = 64
 """Elements up to which an input that decides shapes is planned per value."""
+FEW = 8
+"""The same for floats, such as the scales of a Resize: a larger input of floats is data."""
 _MOVES = frozenset(
     ("Reshape", "Squeeze", "Unsqueeze", "Split", "Expand", "Tile", "Slice", "Pad", "Range", "ConstantOfShape")
 )
@@ -115,7 +117,7 @@ class Region:
             if isinstance(node.op, If):
                 wanted |= _deciding_captures(node, self)
         for position, value in enumerate(self.inputs):
-            small = value.type.dtype.kind in "iub" or value.type.shape in ((), (1,))
+            small = value.type.dtype.kind in "iub" or (value.type.is_static and value.type.size <= FEW)
             if id(value) in wanted and small and not only_in_python(value.type):
                 yield position
 

@@ -201,14 +201,14 @@ def _accepts(op: Any, ins: Types) -> bool:
     return not getattr(op, "indices", False)
 
 
-def _step(op: Any, program: Native, x: TensorType, out: TensorType) -> list[Step]:
-    if not out.size:
-        return []
+def window_args(op: Any, x: TensorType, out: TensorType) -> dict[str, Argument]:
+    """Arguments of a kernel of windows: In(0) to Out(0), channels last, any dtype."""
     n, *sizes, c = x.dims
+    unit = x.dtype.itemsize
     windows = op.windows.resolved(sizes)
     rank = len(sizes)
     all_count = getattr(op, "count_include_pad", False)
-    steps = [4 * c * math.prod(sizes[i + 1 :]) for i in range(rank)]
+    steps = [unit * c * math.prod(sizes[i + 1 :]) for i in range(rank)]
     tables = [
         _table(sizes[i], out.dims[1 + i], windows.kernel[i], windows.strides[i], windows.dilations[i],
                (windows.pads[i], windows.pads[rank + i]), all_count, steps[i])
@@ -221,7 +221,7 @@ def _step(op: Any, program: Native, x: TensorType, out: TensorType) -> list[Step
         tables, taps, outs = [single, *tables, single], [0, *taps, 0], [1, *outs, 1]
     while len(tables) < 3:
         tables, taps, outs = [single, *tables], [0, *taps], [1, *outs]
-    args: dict[str, Argument] = {
+    return {
         "x": In(0),
         "y": Out(0),
         "depths": tables[0],
@@ -232,13 +232,18 @@ def _step(op: Any, program: Native, x: TensorType, out: TensorType) -> list[Step
         "oh": outs[1],
         "ow": outs[2],
         "c": c,
-        "image": 4 * c * math.prod(sizes),
+        "image": unit * c * math.prod(sizes),
         "far": taps[0],
         "down": taps[1],
         "right": taps[2],
         "pitch": Pitch(Out(0)),
     }
-    return [Step(program, args, out.size * math.prod(windows.kernel) >= PARALLEL_LOADS)]
+
+
+def _step(op: Any, program: Native, x: TensorType, out: TensorType) -> list[Step]:
+    if not out.size:
+        return []
+    return [Step(program, window_args(op, x, out), out.size * math.prod(op.kernel_shape) >= PARALLEL_LOADS)]
 
 
 @kernel(MaxPool, accepts=_accepts, by_types=True)

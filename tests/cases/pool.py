@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.ops.pool import AveragePool, LpPool, MaxPool, Pool
-from bolt_numba.types import Array
+from bolt_numba.types import I8, U8, Array
 from tests.cases import Case, cases
 from tests.cases.conv import geometry, sizes_for
 from tests.cases.draw import Draw, around_tiles, as_layout, flags, layouts, pick, whole
@@ -35,6 +35,8 @@ def _drawn(draw: Draw) -> tuple[dict[str, Any], Array]:
 def max_pool(draw: Draw, op: type[MaxPool]) -> Case:
     g, x = _drawn(draw)
     indices = pick(draw, False, False, True)
+    if pick(draw, False, False, True):
+        x = (np.abs(x) if draw(flags) else x).astype(pick(draw, U8, I8))
     return Case(op(**g, indices=indices, storage_order=int(indices and draw(flags))), (x,))
 
 
