@@ -77,8 +77,8 @@ def _element_by_element(job: Job, reads: list[int], writes: list[int], result: S
 def _states(job: Job) -> set[tuple[int, int]]:
     """(initial state, last state) that may be one buffer: of caches and of the native recurrent walks.
 
-    A cache is appended to where it lies.  A walk reads the whole initial h in its first step of time and writes the last h in its last; of c it touches
-    only the elements it computes.
+    A cache is appended to where it lies.  A walk reads the whole initial h in its first step of time and writes the
+    last h in its last; of c it touches only the elements it computes.
     """
     if isinstance(job.op, GroupQueryAttention):
         return {(3, 1), (4, 2)}

@@ -102,9 +102,14 @@ def fused_matmul(
     transBatchA: int = 0,
     transBatchB: int = 0,
 ) -> Any:
-    if transBatchA or transBatchB:
-        raise b.unsupported("transposed batch axes")
+    x, y = (_batch_last(b, v) if flag else v for v, flag in ((x, transBatchA), (y, transBatchB)))
     return b(MatMul(bool(transA), bool(transB), alpha), x, y)
+
+
+def _batch_last(b: NodeBuilder, x: Value) -> Any:
+    """[m, batch axes, k] -> [batch axes, m, k]."""
+    rank = rank_of(b, x)
+    return b(Transpose((*range(1, rank - 1), 0, rank - 1)), x)
 
 
 @microsoft("FusedGemm")
@@ -259,21 +264,28 @@ def attention(
 def multi_head_attention(
     b: NodeBuilder,
     query: Value,
-    key: Value,
-    value: Value,
+    key: Value | None = None,
+    value: Value | None = None,
     bias: Value | None = None,
     key_padding_mask: Value | None = None,
     attention_bias: Value | None = None,
     past_key: Value | None = None,
     past_value: Value | None = None,
+    past_sequence_length: Value | None = None,
+    cache_indirection: Value | None = None,
     *,
     num_heads: int,
     mask_filter_value: float = -10000.0,
     scale: float = 0.0,
     unidirectional: int = 0,
 ) -> Any:
-    """Attention by heads over [n, length, heads * size] operands, or keys and values that are split already."""
-    operands = [query, key, value]
+    """Attention by heads over [n, length, heads * size] operands, or keys and values that are split already.
+
+    Packed operands: query [n, length, heads, 3, size] alone, or key [n, length, heads, 2, size] without values.
+    """
+    if past_sequence_length is not None or cache_indirection is not None or b.wants(3):
+        raise b.unsupported("past_sequence_length, cache_indirection or the scores as an output")
+    operands = _unpacked(b, query, key, value)
     if bias is not None:
         sizes = [static_dim(b, v, -1) for v in operands]
         parts = b.node(Split(0, 3), bias, ints(sizes)).outputs
@@ -283,6 +295,19 @@ def multi_head_attention(
         k, v = b(Concat(2), past_key, k), b(Concat(2), past_value, v)
     added = _mask(b, key_padding_mask, mask_filter_value, k)
     return _attend(b, (q, k, v), added, attention_bias, scale, bool(unidirectional)), k, v
+
+
+def _unpacked(b: NodeBuilder, query: Any, key: Any, value: Any) -> list[Any]:
+    """Query, key and value apart, each as it is or [n, length, heads * size]."""
+    if key is not None and value is not None:
+        return [query, key, value]
+    if (value is not None) or rank_of(b, query if key is None else key) != 5:
+        raise b.invalid("value", "none", "one, or packed operands of rank 5")
+    packed, count = (query, 3) if key is None else (key, 2)
+    width = static_dim(b, packed, 2) * static_dim(b, packed, 4)
+    parts = b.node(Split(3, count), packed, ints([1] * count)).outputs
+    flat = [b(Reshape(), part, ints([0, 0, width])) for part in parts]
+    return flat if key is None else [query, *flat]
 
 
 def _heads(b: NodeBuilder, x: Value, heads: int) -> Any:

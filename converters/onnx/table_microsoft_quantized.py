@@ -128,11 +128,11 @@ def qlinear_average_pool(
     pads: Ints = (),
     strides: Ints = (),
 ) -> Any:
-    if channels_last:
-        raise b.unsupported("channels_last")
+    rank = rank_of(b, x)
+    image = real(b, x, x_scale, x_zero)
     y = average_pool(
         b,
-        real(b, x, x_scale, x_zero),
+        b(Transpose((0, rank - 1, *range(1, rank - 1))), image) if channels_last else image,
         kernel_shape=kernel_shape,
         auto_pad=auto_pad,
         ceil_mode=ceil_mode,
@@ -140,6 +140,7 @@ def qlinear_average_pool(
         pads=pads,
         strides=strides,
     )
+    y = b(Transpose((0, *range(2, rank), 1)), y) if channels_last else y
     return stored(b, y, y_scale, y_zero)
 
 

@@ -262,7 +262,7 @@ def _chunks(heads: int, m: int, mr: int, threads: int) -> int:
     return min(-(-m // mr), 2 * threads)
 
 
-@kernel(FusedAttention, accepts=_accepts)
+@kernel(FusedAttention, accepts=_accepts, by_types=True)
 def attention_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Register tiles over packed keys and values, softmax on scores in cache; products in place for few queries."""
     q, k, v = _heads_first(op, ins)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -43,6 +44,8 @@ def model_of(op: str, inputs: Mapping[str, Array | None], outputs: int, attribut
     names = ["" if array is None else name for name, array in inputs.items()]
     if op == "GatherBlockQuantized":
         names[:2] = names[1::-1]  # its table comes first
+    if op == "QLinearConcat":
+        names = names[-2:] + names[:-2]  # the result's scale and zero point come first
     results = [f"y{i}" for i in range(outputs)]
     node = helper.make_node(op, names, results, domain="com.microsoft", **attributes)
     held = [onnx.numpy_helper.from_array(a, n) for n, a in others if a is not None]
@@ -171,6 +174,43 @@ CASES += [
     ),
     ("SkipLayerNormalization", {"x": X, "s": real(4, 12), "g": real(12)}, {}),
 ]
+W = {"w_scale": scalar(0.01), "w_zero": scalar(0, np.int8)}
+W8 = {"w_scale": scalar(0.01), "w_zero": scalar(99, np.uint8)}
+CASES += [
+    ("GridSample", {"x": real(1, 2, 4, 5), "g": np.clip(real(1, 3, 3, 2), -1, 1)}, {"mode": "bilinear"}),
+    ("ExpandDims", {"x": X, "axis": scalar(1, np.int32)}, {}),
+    ("Trilu", {"x": X, "k": scalar(1, np.int64)}, {"upper": 0}),
+    ("Pad", {"x": X, "p": np.array([0, 1, 0, 0, 2, 0]), "v": scalar(3.0)}, {}),
+    ("GatherND", {"x": X, "i": np.array([[0, 1], [1, 3]])}, {}),
+    ("CDist", {"x": real(4, 3), "y": real(5, 3)}, {"metric": "sqeuclidean"}),
+    ("CDist", {"x": real(4, 3), "y": real(5, 3)}, {"metric": "euclidean"}),
+    ("FusedMatMul", {"x": real(4, 2, 12), "w": real(2, 12, 5)}, {"transBatchA": 1}),
+    ("FusedMatMul", {"x": real(2, 4, 12), "w": real(5, 2, 12)}, {"transBatchB": 1, "transB": 1}),
+    ("SkipSimplifiedLayerNormalization", {"x": X, "s": real(2, 4, 12), "g": real(12), "b": real(12)}, {}),
+    ("ScaledSiLU", {"x": X}, {"alpha": 0.5}),
+    ("ScaledSiLU", {"x": X, "s": scalar(0.25)}, {}),
+    ("GatedAdd", {"x": X, "y": real(2, 4, 12), "g": real(2, 4, 1)}, {}),
+    ("GatedRMSNorm", {"x": X, "s": real(12), "g": real(2, 4, 12)}, {}),
+    ("GatedRMSNorm", {"x": X, "s": real(12), "g": real(2, 4, 12)}, {"activation": "sigmoid"}),
+    ("QLinearConcat", {"x": u8(2, 3), **Q, "w": u8(2, 5), **W8, **R}, {"axis": 1}),
+    ("QLinearAveragePool", {"x": u8(1, 6, 6, 2), **Q, **R}, {"kernel_shape": [2, 3], "channels_last": 1}),
+    ("QLinearGlobalAveragePool", {"x": u8(1, 6, 6, 2), **Q, **R}, {"channels_last": 1}),
+    ("QLinearWhere", {"c": RNG.random((2, 3)) < 0.5, "x": u8(2, 3), **Q, "y": u8(3), **R, **Z}, {}),
+    (
+        "QLinearConv",
+        {"x": u8(1, 6, 6, 3), **Q, "w": i8(4, 3, 3, 3), **W, **R, "b": RNG.integers(-999, 999, 4).astype(np.int32)},
+        {"channels_last": 1, "pads": [1, 1, 0, 0]},
+    ),
+    ("QuantizeLinear", {"x": X, "s": scalar(0.02), "z": scalar(-300, np.int16)}, {}),
+    ("QuantizeLinear", {"x": X, "s": scalar(0.02), "z": scalar(300, np.uint16)}, {}),
+    ("DequantizeLinear", {"x": i8(2, 3).astype(np.int16), "s": scalar(0.02), "z": scalar(-300, np.int16)}, {}),
+    (
+        "MatMulNBits",
+        {"x": real(2, 40), "w": u8(5, 3, 8), "s": real(5 * 3), "z": None, "g": None, "b": real(5)},
+        {"K": 40, "N": 5, "bits": 4, "block_size": 16},
+    ),
+    ("MatMulNBits", {"x": real(1, 64), "w": u8(7, 2, 16), "s": real(7 * 2)}, {"K": 64, "N": 7, "block_size": 32}),
+]
 CASES += [("DynamicQuantizeLSTM", LAYER, {"hidden_size": 4, "direction": "bidirectional"})]
 
 
@@ -189,6 +229,21 @@ def test_operator_means_what_onnxruntime_computes(
         np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=2e-4 if "Gelu" not in op else 1e-3)
     else:
         assert np.abs(got.astype(int) - wanted.astype(int)).max() <= 1
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.int4, ml_dtypes.uint4])
+def test_four_bits(dtype: Any) -> None:
+    held = [onnx.numpy_helper.from_array(a, n) for n, a in (("s", scalar(0.3)), ("z", scalar(3, dtype)))]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], domain="com.microsoft"),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], domain="com.microsoft"),
+    ]
+    info = helper.make_tensor_value_info("x", 1, X.shape), onnx.ValueInfoProto(name="y")
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph(nodes, "g", [info[0]], [info[1]], held)
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": X})
+    np.testing.assert_array_equal(interpret(read_model(model), {"x": X})["y"], wanted)
 
 
 def test_sum_of_skip_is_an_output() -> None:
