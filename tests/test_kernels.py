@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from bolt_numba.kernels.registry import KERNELS, Entry, load
 from bolt_numba.ops.conv import Conv
+from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.pool import AveragePool
 from bolt_numba.ops.reduce import ReduceProd
 from bolt_numba.ops.registry import Op, result_tuple
@@ -40,7 +41,16 @@ def winograd(size: int) -> Case:
     return Case(op, (x.astype(np.float32), w.astype(np.float32)), exact=False, rtol=1e-5)
 
 
+def pointwise_conv(op: Op, filters: tuple[int, ...]) -> Case:
+    """A product large enough for sums of tiles to pay: 256 x 192 x 128."""
+    rng = np.random.default_rng(5)
+    x, w = rng.integers(-4, 5, (1, 16, 16, 128)), rng.integers(-4, 5, filters)
+    return Case(op, (x.astype(np.float32), w.astype(np.float32)))
+
+
 EXTRA: dict[str, Case] = {
+    "Conv-conv_strassen": pointwise_conv(Conv(layout="NHWC"), (192, 128, 1, 1)),
+    "MatMul-matmul_strassen": pointwise_conv(MatMul(), (128, 192)),
     "Conv-winograd_4": winograd(24),
     "Conv-winograd_2": winograd(6),
     "ReduceProd-reduce_plain": Case(ReduceProd(), (np.arange(1, 11).reshape(2, 5), np.array([1]))),

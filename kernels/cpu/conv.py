@@ -113,7 +113,7 @@ def block_offsets(images: int, groups: int, rows: int, pixels: int, cg: int, kg:
 
 
 @remember_last
-def _accepts(op: Any, ins: Types) -> bool:
+def accepts_rows(op: Any, ins: Types) -> bool:
     """Channels last, f32, a residual of the result's shape."""
     if op.layout != "NHWC" or any(t is not None and (t.dtype != F32 or not t.is_static) for t in ins):
         return False
@@ -127,10 +127,10 @@ def _accepts(op: Any, ins: Types) -> bool:
 def accepts_conv(op: Any, ins: Types) -> bool:
     """What `conv` accepts, with constant filters and bias."""
     _, w, bias, _ = (*ins, None, None)[:4]
-    return _accepts(op, ins) and w is not None and w.known is not None and (bias is None or bias.known is not None)
+    return accepts_rows(op, ins) and w is not None and w.known is not None and (bias is None or bias.known is not None)
 
 
-def _packed_filters(w: TensorType, groups: int, context: Context) -> tuple[Argument, list[Step]]:
+def packed_filters(w: TensorType, groups: int, context: Context) -> tuple[Argument, list[Step]]:
     """Panels of filters and the steps that make them at run time."""
     if w.known is not None:
         return context.packed(w.known, ("filters", groups), lambda w: pack_taps(w, groups, context.threads)), []
@@ -226,7 +226,7 @@ def padded(op: Any, x: TensorType, w: TensorType) -> tuple[Any, TensorType, Step
     return replace(op, pads=(), auto_pad="NOTSET"), made, Step(pad_images, args, False)
 
 
-@kernel(Conv, accepts=_accepts, by_types=True)
+@kernel(Conv, accepts=accepts_rows, by_types=True)
 def conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of filters under tiles of output pixels."""
     x, w, bias, _ = (*ins, None, None)[:4]
@@ -235,7 +235,7 @@ def conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> l
     count, cg = w.dims[:2]
     groups, kg, taps = op.group, count // op.group, math.prod(w.dims[2:])
     g, k = geometry(op, x, w, outs[0]), taps * cg
-    filters, steps = _packed_filters(w, groups, context)
+    filters, steps = packed_filters(w, groups, context)
     source: Argument = In(0)
     lda: Argument = x.dims[-1] if g.merged else Pitch(In(0))
     if has_wide_edges(op, x, g):
