@@ -139,7 +139,7 @@ def test_only_sessions_that_ask_for_it_get_it() -> None:
 
 
 def network() -> bn.Graph:
-    """A convolution with stride, one without, and a classifier."""
+    """A convolution of few channels, one of more with stride, and a classifier."""
     from bolt_numba.ir.build import Builder
     from bolt_numba.ir.graph import Graph
     from bolt_numba.ops.reduce import ReduceMean
@@ -148,7 +148,7 @@ def network() -> bn.Graph:
     rng, graph = np.random.default_rng(0), Graph("network")
     b = Builder(graph)
     value = graph.add_input("x", TensorType(F32, (1, 3, 32, 32)))
-    for count, depth, stride in ((32, 3, 2), (64, 32, 1)):
+    for count, depth, stride in ((32, 3, 1), (64, 32, 2)):
         w = rng.standard_normal((count, depth, 3, 3), np.float32) * np.float32((2 / (9 * depth)) ** 0.5)
         value = b(Relu(), b(Conv(strides=(stride, stride), pads=(1, 1, 1, 1)), value, w))
     value = b(Flatten(), b(ReduceMean(), value, np.array([2, 3])))

@@ -36,8 +36,9 @@ from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.matmul import MatMul
 from bolt_numba.types import Array, TensorType
 
-SHORT, NARROW = 8, LANES
-"""Terms of a sum and columns of a result under which copying rows costs more than faster products bring."""
+SHORT, SHORT_TAPS, NARROW = 8, 32, LANES
+"""Terms of a sum, the same where taps are gathered, and columns of a result, under which copying rows costs more than
+faster products bring."""
 RANK = 12
 """Above the other makers of dense sums, below those of groups and of depthwise convolutions."""
 THIN = 16
@@ -118,7 +119,8 @@ def works_filters(op: Any, ins: Types) -> bool:
         return False
     w = ins[1]
     assert w is not None
-    return math.prod(w.dims[1:]) >= SHORT and w.dims[0] // op.group >= NARROW
+    taps = math.prod(w.dims[2:])
+    return w.dims[1] * taps >= (SHORT if taps == 1 else SHORT_TAPS) and w.dims[0] // op.group >= NARROW
 
 
 def accepts_filters(op: Any, ins: Types) -> bool:
