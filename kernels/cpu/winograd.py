@@ -277,8 +277,8 @@ class Blocking:
 
 BLOCK_BYTES = 448 * 1024
 """Bytes of transformed inputs and products that stay in the second-level cache beside a panel of filters."""
-
-
+SERIAL_PRODUCTS = 60_000
+"""Input channels times results under which a second thread costs more than it brings."""
 SHARED_BYTES = 16 * 1024 * 1024
 """Most bytes of transformed inputs of a block that threads share: it need not stay in a core's own cache."""
 
@@ -310,7 +310,7 @@ def steps(size: int, op: Any, ins: Types, outs: Sequence[TensorType], context: C
     oh, ow = outs[0].dims[1:-1]
     top, left = op.windows((3, 3)).resolved((h, wd)).pads[:2]
     down, across = -(-oh // size), -(-ow // size)
-    parallel = context.threads > 1 and outs[0].size * c > 300_000
+    parallel = context.threads > 1 and outs[0].size * c > SERIAL_PRODUCTS
     threads = context.threads if parallel else 1
     b = choose_blocks(size, images * down * across, c, k, threads)
     planes = (size + 2) ** 2
@@ -388,13 +388,13 @@ def prefers_2(op: Any, ins: Types) -> bool:
     return best_size(op, ins) == 2
 
 
-@kernel(Conv, accepts=prefers_4, rank=11, by_types=True)
+@kernel(Conv, accepts=prefers_4, works=is_winograd, rank=11, by_types=True)
 def winograd_4(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tiles of 4x4 outputs."""
     return steps(4, op, ins, outs, context)
 
 
-@kernel(Conv, accepts=prefers_2, rank=10, by_types=True)
+@kernel(Conv, accepts=prefers_2, works=is_winograd, rank=10, by_types=True)
 def winograd_2(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tiles of 2x2 outputs."""
     return steps(2, op, ins, outs, context)
