@@ -14,7 +14,7 @@ from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.mapped import check_intact, drop_maps
 from bolt_numba.passes.pipeline import run_pipeline
-from bolt_numba.runtime.packs import Packs
+from bolt_numba.runtime.packs import Packs, machine
 from bolt_numba.runtime.plan import Region, region_of
 from bolt_numba.runtime.profile import Profile, profile_runs
 from bolt_numba.runtime.runner import Prepared, Runner
@@ -141,10 +141,18 @@ class Session:
 
     def _region(self) -> Region:
         """The optimised graph for the runner, which may use it up."""
-        graph = self._seen or run_pipeline(self._source())
+        graph = self._seen or self._optimise()
         self._packs.known(graph)
         drop_maps(self._weights())
         return region_of(graph)
+
+    def _optimise(self) -> Graph:
+        source = self._source()
+        if source.packed is None:
+            return run_pipeline(source)
+        if source.packed.machine == machine():
+            self._packs.stored(source.packed)
+        return source.clone()
 
     def _source(self) -> Graph:
         """The model as loaded; raises InvalidModelError when the file that holds its weights was written to."""
@@ -159,7 +167,7 @@ class Session:
     def optimised(self) -> Graph:
         """The graph after all passes: for looking at.  A session that was never asked for it gives it up."""
         if self._seen is None:
-            self._seen = run_pipeline(self._source())
+            self._seen = self._optimise()
         return self._seen
 
     # --- running -----------------------------------------------------------------------------------------------------
@@ -284,6 +292,10 @@ class Session:
             "arena": max((p.memory.nbytes for p in plans), default=0),
             "naive": max((p.memory.naive_nbytes for p in plans), default=0),
         }
+
+    def packs(self) -> dict[tuple[int, str], Array]:
+        """Weights packed so far, by the place of the constant they were packed from and the key of the packing."""
+        return self._packs.export()
 
     def report(self) -> list[dict[str, Any]]:
         """What runs each node of the plans made so far: node, operator, output, runner (kernel or ``reference``)."""

@@ -14,6 +14,7 @@ from bolt_numba.cli.options import FixedShapes, Json, ModelPath, Shapes, read_sh
 from bolt_numba.ir.dot import Mark, to_dot
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.text import to_text
+from bolt_numba.packing import packed
 from bolt_numba.types import TensorSpec, dtype_name
 
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="The file to write.")]
@@ -35,17 +36,16 @@ def convert(
     ] = None,
     simplify: Annotated[bool, typer.Option("--simplify", help="Fewer nodes, the same computation.")] = False,
     opset: Annotated[int | None, typer.Option("--opset", help="Of an .onnx file; else the oldest from 18 on.")] = None,
+    pack: Annotated[
+        bool, typer.Option("--pack", help="Optimised, with weights as this machine's kernels want them: loads fastest.")
+    ] = False,
     external: Annotated[bool, typer.Option("--external", help="Weights of an .onnx file in a file beside it.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write a model as .bolt (weights mapped when loaded) or .onnx, by the output's suffix; cut and simplify it."""
     from bolt_numba import surgery  # it imports onnx, which other commands need not wait for
 
-    target = output or model.with_suffix(".bolt")
-    if target.suffix.lower() not in (".bolt", ".onnx"):
-        raise typer.BadParameter(
-            f"got {target.name!r}, wanted a name that ends in .bolt or .onnx", param_hint="--output"
-        )
+    target = _checked_target(output or model.with_suffix(".bolt"), pack)
     with console.progress(f"reading {model.name}") as say:
         graph = bn.load(model)
         before = _count(graph)
@@ -53,6 +53,9 @@ def convert(
         if simplify:
             say(f"simplifying {model.name}")
             graph = surgery.simplify(surgery.without_unused(graph))
+        if pack:
+            say(f"packing {model.name}")
+            graph = packed(graph)
         say(f"writing {target.name}")
         if target.suffix.lower() == ".onnx":
             surgery.save_onnx(graph, target, opset=opset, external=external)
@@ -64,6 +67,16 @@ def convert(
     else:
         change = "" if nodes == before else f" (of {before})"
         console.write(f"{target}: {nodes} nodes{change}, {console.mebibytes(size)} MiB")
+
+
+def _checked_target(target: Path, pack: bool) -> Path:
+    """The file to write, whose suffix tells its format."""
+    wanted = (".bolt",) if pack else (".bolt", ".onnx")
+    if target.suffix.lower() not in wanted:
+        hint = "--pack" if pack else "--output"
+        ends = " or ".join(wanted)
+        raise typer.BadParameter(f"got {target.name!r}, wanted a name that ends in {ends}", param_hint=hint)
+    return target
 
 
 def _cut(graph: Graph, shapes: dict[str, tuple[int, ...]], part: str | None, outputs: list[str]) -> Graph:

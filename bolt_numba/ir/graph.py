@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import Array, TensorType
+
+if TYPE_CHECKING:
+    from bolt_numba.ir.packed import PackedWeights
 
 
 class Value:
@@ -88,6 +91,8 @@ class Graph:
     Constants are values with ``const`` and no node; they live in the operands that read them.  Subgraphs of control
     flow are attributes of their operator; what they capture are explicit operands, in the order of the subgraph's
     inputs, so a graph never refers to a value outside itself.
+
+    packed: set when the graph is what the passes leave; holds weights packed for a machine.  Copies do not have it.
     """
 
     def __init__(self, name: str = "graph") -> None:
@@ -97,6 +102,7 @@ class Graph:
         self.output_names: list[str] = []
         self.nodes: list[Node] = []
         self.metadata: dict[str, str] = {}
+        self.packed: PackedWeights | None = None
         self._names: set[str] = set()
         self._serial = 0
 

@@ -11,6 +11,9 @@ offset  content
 ...     data: tensors, each at a multiple of 64 bytes
 ======  ====================================================================================================
 
+A graph that the passes have optimised may have ``packed`` beside it: weights as the kernels of one machine want them
+(`ir.packed`), which are tensors, too.  They serve where they were made and are passed over elsewhere.
+
 The graph is checked against its digest and the spec, weights against their crc32 when the file is loaded
 (``check_weights=False`` leaves their pages untouched).  Whatever is wrong with a file is an InvalidModelError.
 """
@@ -33,6 +36,7 @@ from bolt_numba.errors import BoltError, InvalidModelError
 from bolt_numba.ir.decode import read_graph
 from bolt_numba.ir.encode import MAX_FILL, TensorTable, graph_json
 from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.packed import Places, packed_json, read_packed
 from bolt_numba.mapped import drop_pages, map_file
 from bolt_numba.types import STRING, Array, dtype_from_name
 
@@ -95,6 +99,8 @@ def load_bolt(source: str | os.PathLike[str] | bytes | IO[bytes], *, check_weigh
 def _chunks(graph: Graph) -> Iterator[bytes | memoryview]:
     table = TensorTable(ALIGN)
     document = {"producer": "bolt-numba", "graph": graph_json(graph, table), "tensors": table.rows}
+    if graph.packed is not None:
+        document["packed"] = packed_json(graph.packed, document, table)
     text = json.dumps(document, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
     start = _aligned(_HEADER.size + len(text))
     sizes = (_HEADER.size, len(text), start, table.nbytes)
@@ -142,8 +148,14 @@ def _copied(data: bytes | bytearray | memoryview) -> Array:
 def _parse(data: Array, check_weights: bool) -> Graph:
     version, text, weights = _sections(data)
     document = _document(version, text)
-    tensors = [_tensor(i, row, weights, check_weights) for i, row in enumerate(_list(document, "tensors"))]
-    return read_graph(document.get("graph"), tensors)
+    places = Places.of(document)
+    tensors = [
+        _tensor(i, row, weights, check_weights and i not in places.later)
+        for i, row in enumerate(_list(document, "tensors"))
+    ]
+    graph = read_graph(document.get("graph"), tensors)
+    graph.packed = read_packed(document, places, tensors, check_weights)
+    return graph
 
 
 def _sections(data: Array) -> tuple[int, bytes, Array]:

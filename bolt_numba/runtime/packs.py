@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +18,7 @@ from bolt_numba.ops.control import ControlFlow
 from bolt_numba.types import Array
 
 if TYPE_CHECKING:
+    from bolt_numba.ir.packed import PackedWeights
     from bolt_numba.runtime.slots import Job
     from bolt_numba.runtime.tune import Tuner
 
@@ -40,6 +44,19 @@ class Packs:
         self._places: dict[int, tuple[weakref.ref[Array], int]] = {}
         self._sources: dict[int, Array] = {}
         self._stand_ins: dict[int, tuple[Array, Hashable]] = {}
+        self._stored: PackedWeights | None = None
+
+    def stored(self, packed: PackedWeights) -> None:
+        """Take what the model's file holds packed for this machine."""
+        self._stored = packed
+
+    def export(self) -> dict[tuple[int, str], Array]:
+        """What was packed from constants of the known graph, by place and key, as far as keys can be written."""
+        rows = {}
+        for (name, key), array in self._made.items():
+            if isinstance(name, tuple) and _is_plain(key):
+                rows[name[0], repr(key)] = array
+        return rows
 
     def known(self, graph: Graph) -> None:
         """Tell the constants of the session's optimised graph by their order from now on."""
@@ -47,15 +64,27 @@ class Packs:
         self._places = {id(array): (weakref.ref(array), place) for place, array in enumerate(arrays)}
 
     def get(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:
-        """``pack(array)``, from memory if it was made before."""
+        """``pack(array)``, from memory or the model's file if it was made before."""
         name = self._name(array), key
         made = self._made.get(name)
         if made is None:
+            made = self._from_file(*name)
+        if made is None:
             if id(array) in self._stand_ins:
                 raise SpentError
+            if self._stored is not None and isinstance(name[0], tuple):
+                self._stored.check(name[0][0], array)
             made = self._made[name] = pack(array)
             drop_pages(array)
         return made
+
+    def _from_file(self, name: Hashable, key: Hashable) -> Array | None:
+        if self._stored is None or not isinstance(name, tuple):
+            return None
+        found = self._stored.rows.get((name[0], repr(key)))
+        if found is not None:
+            self._made[name, key] = found
+        return found
 
     def stand_in(self, array: Array) -> Array:
         """What takes no memory and goes for ``array`` wherever only its type and its packed forms are wanted."""
@@ -68,6 +97,8 @@ class Packs:
             return self._stand_ins[id(array)][1]
         reference, place = self._places.get(id(array), (None, 0))
         if reference is not None and reference() is array:
+            if self._stored is not None:  # its constants may never be read, and no passes make them anew
+                return place, array.dtype, array.shape
             # A few elements, lest the passes should ever give constants of equal shapes in another order.
             sample = array.reshape(-1)[:: max(1, array.size // _SAMPLES)].tobytes()
             return place, array.dtype, array.shape, sample
@@ -77,6 +108,17 @@ class Packs:
     @property
     def nbytes(self) -> int:
         return sum(packed.nbytes for packed in self._made.values())
+
+
+@functools.cache
+def machine() -> str:
+    """Names all that the layout of packed weights depends on: instruction set, and the sources of the kernels."""
+    from bolt_numba.kernels.cpu import isa
+
+    state = hashlib.sha256()
+    for file in sorted(Path(isa.__file__).parent.glob("*.py")):
+        state.update(file.name.encode() + file.read_bytes())
+    return f"{isa.target().name}-{state.hexdigest()[:16]}"
 
 
 class MakerContext:
@@ -126,6 +168,13 @@ class Spending:
                 assert value.const is not None
                 value.const = slot.const = self.packs.stand_in(value.const)
                 slot.type = slot.type.with_value(value.const)
+
+
+def _is_plain(key: Hashable) -> bool:
+    """Whether a key is made of what its text tells apart."""
+    if isinstance(key, tuple):
+        return all(map(_is_plain, key))
+    return key is None or type(key) in (str, int, float, bool, bytes)
 
 
 def _is_large(value: Value) -> bool:

@@ -1,0 +1,35 @@
+"""Models made ready for one machine: optimised, with weights as its kernels want them, so that loading is a map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from bolt_numba.config import default_threads
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.packed import PackedWeights
+from bolt_numba.passes.pipeline import run_pipeline
+from bolt_numba.runtime.packs import machine
+from bolt_numba.session import Session
+
+
+def packed(
+    graph: Graph,
+    *,
+    threads: Iterable[int] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    precision: str = "fp32",
+) -> Graph:
+    """The optimised graph with packed weights; `bolt_numba.save` writes both into one file.
+
+    threads: thread counts to prepare for; None: one and the default.  shapes: of inputs, where they are symbolic; a
+    dimension that nothing is known of counts as 1.  Other threads and shapes work, too: what they need is packed when
+    it is needed.
+    """
+    made = run_pipeline(graph)
+    found = made.packed = PackedWeights(machine())
+    for count in sorted(set(threads if threads is not None else (1, default_threads()))):
+        session = Session(made, threads=count, precision=precision)
+        sizes = {s.name: tuple(d if isinstance(d, int) else 1 for d in s.shape or ()) for s in session.inputs}
+        session.warmup(**{**sizes, **(shapes or {})})
+        found.rows.update(session.packs())
+    return made
