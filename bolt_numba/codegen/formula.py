@@ -249,7 +249,7 @@ class _Scalar(_Translator):
 def _names(op: Pointwise, operands: Operands) -> dict[str, Term]:
     names = dict(zip("xyz", operands, strict=False))
     names |= {"inf": Term("inf", None, math.inf), "nan": Term("nan", None, math.nan)}
-    for attribute in fields(op):  # type: ignore[arg-type]
+    for attribute in fields(op):
         value = getattr(op, attribute.name)
         if value is None or isinstance(value, (int, float)):
             names[attribute.name] = Term("None" if value is None else literal(value), None, value)

@@ -145,7 +145,7 @@ class _Reader:
         if cls is None:
             raise _fail(f"{where}: operator", name, "a registered one")
         given = _get(where, row, "attributes", dict)
-        fields = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        fields = {f.name for f in dataclasses.fields(cls)}
         if not given.keys() <= fields:
             raise _fail(f"{where}: attributes of {name}", sorted(given.keys() - fields), f"some of {sorted(fields)}")
         maker: Any = cls

@@ -98,7 +98,7 @@ def type_json(made: TensorType) -> dict[str, Any]:
 
 
 def op_json(op: Op, table: TensorTable) -> dict[str, Any]:
-    fields = dataclasses.fields(op)  # type: ignore[arg-type]
+    fields = dataclasses.fields(op)
     return {"op": op.name, "attributes": {f.name: _attribute(op, getattr(op, f.name), table) for f in fields}}
 
 

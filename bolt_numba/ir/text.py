@@ -37,7 +37,7 @@ def type_text(made: TensorType) -> str:
 def op_text(op: Op) -> str:
     """Name and the attributes that differ from their defaults: ``Conv(strides=(2, 2))``; subgraphs are not shown."""
     parts = []
-    for field in dataclasses.fields(op):  # type: ignore[arg-type]
+    for field in dataclasses.fields(op):
         value = getattr(op, field.name)
         if isinstance(value, Graph) or _is_default(field, value):
             continue
