@@ -25,13 +25,14 @@ WORDS = (
     "prefetch", "prefetch_write",
     # vectors
     "splat", "iota", "lanes_below", "fma", "select", "vmax", "vmin", "vmaximum", "vminimum", "vabs", "vsqrt", "vfloor",
-    "vceil", "vround", "vtrunc", "copysign", "bits_of", "f32_of_bits", "pair_bf16", "to_f32", "to_i32",
+    "vceil", "vround", "vtrunc", "copysign", "bits_of", "f32_of_bits", "pair_bf16", "dot_bytes", "to_f32", "to_i32",
     "shift_right_logical", "any_lane", "all_lanes", "reduce_add", "reduce_mul", "reduce_max", "reduce_min", "lane",
     "with_lane", "interleave_low", "interleave_high", "even_lanes", "odd_lanes", "permute",
     # tiles
     "tile_zeros", "tile_row", "tile_load", "tile_load_n", "tile_store", "tile_store_n", "tile_rank1",
-    "tile_rank1_rows", "tile_dot_rows_bf16", "rows_strided", "rows_load", "tile_get", "tile_set", "tile_add_row",
-    "tile_add_row_n", "tile_add_tile", "tile_scale", "tile_clamp", "tile_map", "tile_finish", "tile_prefetch",
+    "tile_rank1_rows", "tile_dot_rows_bf16", "tile_dot_rows_bytes", "rows_strided", "rows_load", "tile_get", "tile_set",
+    "tile_add_row", "tile_add_row_n", "tile_add_tile", "tile_scale", "tile_clamp", "tile_map", "tile_finish",
+    "tile_prefetch",
     # threads
     "call_kernel", "atomic_add", "atomic_load", "atomic_store", "atomic_compare_exchange", "spin_pause", "cycles",
     "sem_wait", "sem_trywait", "sem_post", "sched_yield",

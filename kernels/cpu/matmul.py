@@ -84,7 +84,7 @@ def geometry(op: MatMul, a: Sequence[int], b: Sequence[int]) -> Geometry:
     return Geometry(m, n, k, batch, tuple(a_batch), tuple(b_batch))
 
 
-def _index(batch: tuple[int, ...], own: tuple[int, ...]) -> Array:
+def block_index(batch: tuple[int, ...], own: tuple[int, ...]) -> Array:
     """Which of an operand's own blocks each block of the result reads."""
     index = np.arange(math.prod(own), dtype=np.int64).reshape(own)
     return np.broadcast_to(index, batch).reshape(-1) if batch else np.zeros(1, np.int64)
@@ -94,8 +94,8 @@ def _index(batch: tuple[int, ...], own: tuple[int, ...]) -> Array:
 def _offsets(g: Geometry) -> Array:
     """Entries of `sweep`'s blocks."""
     out = np.zeros((g.blocks, 6), np.int64)
-    out[:, 0] = _index(g.batch, g.a_batch) * g.m
-    out[:, 2] = _index(g.batch, g.b_batch) * (4 * g.k * panel_columns(g.n))
+    out[:, 0] = block_index(g.batch, g.a_batch) * g.m
+    out[:, 2] = block_index(g.batch, g.b_batch) * (4 * g.k * panel_columns(g.n))
     out[:, 4] = np.arange(g.blocks) * g.m
     return out
 

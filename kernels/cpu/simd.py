@@ -269,6 +269,34 @@ def to_i32(b, x):
     return b.fptosi(x, vector("i32"))
 
 
+def dot_bytes_value(b, acc, x, y):
+    """Acc + the four products of a u8 of x and an i8 of y in each i32, exactly (modulo 2 ** 32)."""
+    ty = vector("i32")
+    if target().has_vnni:
+        return call(b, f"llvm.x86.avx512.vpdpbusd.{32 * LANES}", ty, [acc, x, y])
+    if target().is_x86:  # two products of i16 at a time; vpmaddubsw would saturate
+        pairs = ir.VectorType(I16, 2 * LANES)
+        byte, low = constant(pairs, 8), constant(ty, 0x00FF00FF)
+        name = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}[LANES]
+        halves = b.bitcast(y, pairs)
+        for u, v in (
+            (b.and_(x, low), b.ashr(b.shl(halves, byte), byte)),
+            (b.and_(b.lshr(x, constant(ty, 8)), low), b.ashr(halves, byte)),
+        ):
+            acc = b.add(acc, call(b, f"llvm.x86.{name}", ty, [b.bitcast(u, pairs), v]))
+        return acc
+    for shift in (0, 8, 16, 24):
+        u = b.and_(b.lshr(x, constant(ty, shift)), constant(ty, 255))
+        acc = b.add(acc, b.mul(u, b.ashr(b.shl(y, constant(ty, 24 - shift)), constant(ty, 24))))
+    return acc
+
+
+@word(INT, INT, INT, INT)
+def dot_bytes(b, acc, x, y):
+    """i32 lanes of ``acc`` plus the four products of a u8 of ``x`` and an i8 of ``y``."""
+    return dot_bytes_value(b, acc, x, y)
+
+
 @word(INT, F32, F32)
 def pair_bf16(b, low, high):
     """Two bfloat16 in each i32: those nearest to ``low`` in the lower half, to ``high`` in the upper one."""

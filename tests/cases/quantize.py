@@ -50,14 +50,16 @@ def _product(draw: Draw) -> tuple[Array, Array, Any, Any]:
     m, n, k = draw(around_tiles), draw(around_tiles), draw(around_tiles)
     batch = pick(draw, (), (), (2,))
     left, right = pick(draw, (U8, I8), (U8, U8), (I8, I8))
-    return _bytes(draw, (*batch, m, k), left), _bytes(draw, (k, n), right), left, right
+    shared = pick(draw, (), (), batch)
+    return _bytes(draw, (*batch, m, k), left), _bytes(draw, (*shared, k, n), right), left, right
 
 
 @cases(q.MatMulInteger)
 def matmul_integer(draw: Draw, op: type[q.MatMulInteger]) -> Case:
     a, b, left, right = _product(draw)
-    zero_a = maybe(draw, _bytes(draw, (), left))
-    zero_b = maybe(draw, _bytes(draw, pick(draw, (), (b.shape[1],)), right))
+    columns = b.shape[-1]
+    zero_a = maybe(draw, _bytes(draw, pick(draw, (), (), (*a.shape[:-1], 1)), left))
+    zero_b = maybe(draw, _bytes(draw, pick(draw, (), (columns,), (*b.shape[:-2], 1, columns)), right))
     operands: list[Array | None] = [a, b, zero_a, zero_b]
     while operands[-1] is None:
         operands.pop()
@@ -74,8 +76,10 @@ def qlinear_matmul(draw: Draw, op: type[q.QLinearMatMul]) -> Case:
 
 
 def _convolution(draw: Draw) -> tuple[dict[str, Any], Array, Array, Any, Any]:
-    g, layout = geometry(draw, pick(draw, 2, 2, 2, 1)), draw(layouts)
+    g, layout = geometry(draw, pick(draw, 2, 2, 2, 1, 3)), draw(layouts)
     group, c, k = channels(draw)
+    if pick(draw, False, False, True):  # enough channels for taps that are read in place
+        group, c, k = pick(draw, (1, 20, 33), (2, 34, 6), (40, 40, 40), (1, 67, 5))
     sizes = sizes_for(draw, g, 200)
     kernel = g.pop("kernel")
     left, right = pick(draw, (U8, I8), (U8, U8), (I8, I8))
