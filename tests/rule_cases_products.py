@@ -72,9 +72,17 @@ def where_mask(b: Builder, q: Value, k: Value, keep: Value) -> Any:
     return b(o("Softmax"), b(o("Where"), keep, b(o("MatMul"), q, k), low))
 
 
-fires("einsum_to_matmul", "Transpose Transpose MatMul", a=(2, 3, 4, 5), c=(2, 6, 4, 5))(
-    lambda b, a, c: b(o("Einsum", "bqhd,bkhd->bhqk"), a, c)
-)
+for _equation, _after, _shapes in (
+    ("bqhd,bkhd->bhqk", "Transpose Transpose MatMul", ((2, 3, 4, 5), (2, 6, 4, 5))),
+    ("btd,dhk->bthk", "Reshape MatMul Reshape", (("b", "t", 8), (8, 2, 4))),
+    ("...ij,...jk->...ik", "Transpose Reshape MatMul Reshape Transpose", ((2, 3, 4, 5), (3, 5, 6))),
+    ("iij,j->i", "Transpose Reshape Slice Transpose Reshape MatMul Reshape", ((4, 4, 3), (3,))),
+    ("i,j->ij", "Reshape Reshape Mul", ((3,), (4,))),
+    ("abc,cd->b", "ReduceSum ReduceSum Reshape MatMul Reshape", ((2, 3, 4), (4, 5))),
+):
+    fires("einsum", _after, **dict(zip("xz", _shapes, strict=True)))(
+        lambda b, x, z, e=_equation: b(o("Einsum", e), x, z)
+    )
 
 # ---- weights
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from bolt_numba.config import CHECK
 from bolt_numba.ir.graph import Graph, graph_attributes
 from bolt_numba.ir.spec import verify
-from bolt_numba.passes import absorb, canonical, control, fuse, layout, norms, products, recognise, views
+from bolt_numba.passes import absorb, canonical, control, einsum, fuse, layout, norms, products, recognise, views
 from bolt_numba.passes.fold import fold_rules
 from bolt_numba.passes.rewrite import Rule, Trace, nested, rewrite
 from bolt_numba.passes.transposes import move_transposes
@@ -39,7 +39,7 @@ class Run:
 
 
 def _canonical(graph: Graph, run: Run) -> None:
-    run.rewrite(graph, run.clean)
+    run.rewrite(graph, (*run.clean, *einsum.RULES))
 
 
 def _recognise(graph: Graph, run: Run) -> None:
@@ -79,6 +79,7 @@ def all_rules() -> tuple[Rule, ...]:
     run = Run()
     parts: tuple[Sequence[Rule], ...] = (
         run.clean,
+        einsum.RULES,
         norms.RULES,
         recognise.RULES,
         products.RULES,

@@ -7,7 +7,6 @@ scale_into_attention(FusedAttention(q * c, k))    -> FusedAttention(q, k)       
 transpose_into_attention(FusedAttention(T(q), k)) -> FusedAttention(q, k)        T: heads for positions; k, v too
 transpose_from_attention(T(FusedAttention))       -> FusedAttention
 mask_from_where(Softmax(Where(m, s, -big)))       -> Softmax(s + Where(m, 0, -big))
-einsum_to_matmul(Einsum)                          -> MatMul between Transposes
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy as np
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.attention import FusedAttention, swapped
-from bolt_numba.ops.matmul import Einsum, MatMul, einsum_terms
+from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Div, Mul, Where
 from bolt_numba.ops.reduce import Softmax
 from bolt_numba.ops.shape import Transpose
@@ -208,33 +207,6 @@ def mask_from_where(m: Match, b: Builder) -> Result:
     return b(m.root.op, b(Add(), s, mask))
 
 
-@rule(Pat(Einsum, (Pat(name="a"), Pat(name="b"))))
-def einsum_to_matmul(m: Match, b: Builder) -> Result:
-    op: Any = m.root.op
-    if len(m.root.inputs) != 2:
-        return m.refuse("not two operands")
-    (left, right), out = einsum_terms(op, op.equation, 2)
-    if "." in left + right + out or any(len(set(t)) != len(t) for t in (left, right, out)):
-        return m.refuse("an ellipsis or a diagonal")
-    batch = [c for c in out if c in left and c in right]
-    rows = [c for c in out if c in left and c not in right]
-    columns = [c for c in out if c in right and c not in left]
-    inner = [c for c in left if c in right and c not in out]
-    parts = (len(rows), len(columns), len(inner))
-    if parts != (1, 1, 1) or {*left} != {*batch, *rows, *inner} or {*right} != {*batch, *columns, *inner}:
-        return m.refuse("more than one axis of a kind")
-    if m["a"].type.dtype.kind != "f":
-        return m.refuse("not a product of floats")
-    a = _arranged(b, m["a"], left, [*batch, *rows, *inner])
-    z = _arranged(b, m["b"], right, [*batch, *inner, *columns])
-    return _arranged(b, b(MatMul(), a, z), "".join([*batch, *rows, *columns]), list(out))
-
-
-def _arranged(b: Builder, x: Value, have: str, want: Sequence[str]) -> Value:
-    perm = tuple(have.index(c) for c in want)
-    return x if perm == tuple(range(len(perm))) else _made(b(Transpose(perm), x))
-
-
 LATE_RULES: tuple[Rule, ...] = (transpose_into_matmul, transpose_into_attention, transpose_from_attention)
 """After the layout is settled: a Transpose may still have met its inverse."""
 RULES: tuple[Rule, ...] = (
@@ -253,5 +225,4 @@ RULES: tuple[Rule, ...] = (
     key_scale_into_matmul,
     query_scale_into_matmul,
     mask_from_where,
-    einsum_to_matmul,
 )
