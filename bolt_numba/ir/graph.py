@@ -5,6 +5,7 @@ It is plain data with use lists; it infers nothing (`ir.build` does) and optimis
 
 from __future__ import annotations
 
+import functools
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -212,9 +213,8 @@ class Graph:
     def subgraphs(self) -> Iterator[tuple[Node, Graph]]:
         """Subgraphs of control flow, one level down."""
         for node in self.nodes:
-            for attribute in vars(node.op).values():
-                if isinstance(attribute, Graph):
-                    yield node, attribute
+            for attribute in graph_attributes(node.op).values():
+                yield node, attribute
 
     def __repr__(self) -> str:
         return f"Graph({self.name!r}, {len(self.nodes)} nodes)"
@@ -250,4 +250,14 @@ def toposort(nodes: Iterable[Node]) -> list[Node]:
 
 def graph_attributes(op: Any) -> dict[str, Graph]:
     """The subgraph attributes of an operator."""
+    kind: Any = type(op)
+    if not _may_hold_graphs(kind):
+        return {}
     return {k: v for k, v in vars(op).items() if isinstance(v, Graph)}
+
+
+@functools.cache
+def _may_hold_graphs(cls: type[Op]) -> bool:
+    """Passes ask this of every node again and again."""
+    kinds = getattr(cls, "__kinds__", {"": "Graph"})  # what is no operator is for the spec to refuse
+    return any("Graph" in str(kind) for kind in kinds.values())

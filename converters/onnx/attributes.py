@@ -101,19 +101,25 @@ def _text(raw: bytes, what: str) -> str:
 
 
 def values_of(
-    attributes: Attributes, key: tuple[str, str, int], legacy: bool, folder: Path | None, what: str
+    attributes: Attributes,
+    key: tuple[str, str, int],
+    kinds: Mapping[str, int],
+    legacy: bool,
+    folder: Path | None,
+    what: str,
 ) -> dict[str, Any]:
     """Values of all attributes of a node of operator ``key`` (domain, name, opset).
 
+    kinds: types of attributes, as far as the reader says; the schema knows the others.
     legacy: before opset 6, where ``consumed_inputs`` may stand at any operator and means nothing.
     """
-    types = _schema_types(*key)
     made = {}
     for name, attribute in attributes.items():
         if legacy and name == "consumed_inputs":
             continue
         kind = kind_of(attribute)
-        wanted = types.get(name, kind)
+        # Only what differs from the reader's annotation is held against the schema.
+        wanted = kind if kind == kinds.get(name) else _schema_types(*key).get(name, kind)
         if kind != wanted:
             known = onnx.AttributeProto.AttributeType.Name
             got = known(kind) if kind in _FIELDS else str(kind)

@@ -261,9 +261,8 @@ class GraphReader:
         version = version_of(domain, scope.opsets)
         reader = find_reader(domain, node.op_type, version)
         if reader is not None:
-            values = values_of(
-                attributes, (domain, node.op_type, version), domain == "" and version < 6, self.folder, what
-            )
+            key, legacy = (domain, node.op_type, version), domain == "" and version < 6
+            values = values_of(attributes, key, reader.kinds, legacy, self.folder, what)
             _check(reader, inputs, values, what)
             inputs += [None] * (reader.passed - len(inputs))
             made = reader.function(NodeBuilder(self, scope, node, version), *inputs, **values)

@@ -13,7 +13,17 @@ import pkgutil
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import onnx
+
 Function: TypeAlias = Callable[..., Any]
+
+
+_A = onnx.AttributeProto
+_KINDS: dict[object, int] = {
+    "int": _A.INT, "bool": _A.INT, "float": _A.FLOAT, "str": _A.STRING,
+    "tuple[int, ...]": _A.INTS, "tuple[float, ...]": _A.FLOATS, "tuple[str, ...]": _A.STRINGS,
+}  # fmt: skip
+"""Attribute type of a parameter's annotation."""
 
 
 class Reader:
@@ -55,6 +65,12 @@ class Reader:
     @functools.cached_property
     def attributes(self) -> frozenset[str]:
         return frozenset(p.name for p in self._parameters if p.kind == p.KEYWORD_ONLY)
+
+    @functools.cached_property
+    def kinds(self) -> dict[str, int]:
+        """Attribute types of those parameters whose annotation tells it: asking onnx for a schema makes them all."""
+        parameters = (p for p in self._parameters if p.kind == p.KEYWORD_ONLY)
+        return {p.name: int(_KINDS[p.annotation]) for p in parameters if p.annotation in _KINDS}
 
     @functools.cached_property
     def mandatory(self) -> frozenset[str]:
