@@ -23,16 +23,18 @@ from bolt_numba.kernels.cpu.pack import PANEL, panel_columns, source_rows
 from bolt_numba.kernels.cpu.products_bf16 import conv_bf16, matmul_bf16
 from bolt_numba.kernels.cpu.sweep import MR
 from bolt_numba.kernels.cpu.sweep_bf16 import pack_panels_bf16
-from bolt_numba.kernels.registry import KERNELS, always, select
+from bolt_numba.kernels.registry import KERNELS, always, load, select
 from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu
+from bolt_numba.ops.recurrent import GRU, LSTM
 from bolt_numba.types import F32, Array, TensorType
 from tests.harness import run_kernel
 from tests.lower_isa import run_on
 from tests.models import FetchError, fetch
 
 RNG = np.random.default_rng(5)
+load("cpu")
 # These makers, whatever is cheaper.
 ENTRIES = {
     kind: replace(next(e for e in KERNELS[kind, "cpu"] if e.name == maker.__name__), accepts=always)
@@ -108,6 +110,41 @@ def test_conv_other_ranks_and_groups() -> None:
     check(Conv(layout="NHWC", pads=(1,) * 6), [real(1, 4, 5, 6, 3), real(16, 3, 3, 3, 3), real(16)])
     check(Conv(layout="NHWC", pads=(1,) * 4, group=2), [real(2, 6, 7, 66), real(80, 33, 3, 3), real(80)])
     check(Conv(layout="NHWC", pads=(3,) * 4, strides=(2, 2)), [real(1, 30, 31, 3), real(64, 3, 7, 7), real(64)])
+
+
+def gates(x: Array, h: Array, w: Array, r: Array, b: Array) -> tuple[Array, Array]:
+    """Input and recurrent products of one direction with biases; all but the biases rounded."""
+    w_bias, r_bias = np.split(b[0].astype(np.float64), 2)
+    return rounded(x) @ rounded(w[0]).T + w_bias, rounded(h.astype(np.float32)) @ rounded(r[0]).T + r_bias
+
+
+def sigmoid(x: Array) -> Array:
+    y: Array = 1 / (1 + np.exp(-x))
+    return y
+
+
+@pytest.mark.parametrize(("steps", "batch", "inputs", "hidden"), [(7, 1, 40, 33), (1, 1, 9, 48), (4, 3, 64, 20)])
+@pytest.mark.parametrize("layer", [LSTM, GRU])
+def test_recurrent(layer: Any, steps: int, batch: int, inputs: int, hidden: int) -> None:
+    count = 4 if layer is LSTM else 3
+    op = LSTM(hidden_size=hidden) if layer is LSTM else GRU(hidden_size=hidden, linear_before_reset=1)
+    scale = np.float32(hidden**-0.5)
+    x, b = real(steps, batch, inputs), real(1, 2 * count * hidden)
+    w, r = real(1, count * hidden, inputs) * scale, real(1, count * hidden, hidden) * scale
+    entry = next(e for e in KERNELS[layer, "cpu"] if e.precision == "bf16")
+    got, *_ = run_kernel(entry, [x, w, r, b], (1, 2), constant=[False, True, True, True], instance=op)
+    h, c = np.zeros((batch, hidden)), np.zeros((batch, hidden))
+    for t in range(steps):
+        a, s = gates(x[t], h, w, r, b)
+        if layer is LSTM:
+            i, o, f, g = np.split(a + s, 4, axis=1)
+            c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+            h = sigmoid(o) * np.tanh(c)
+        else:
+            (az, ar, an), (sz, sr, sn) = np.split(a, 3, axis=1), np.split(s, 3, axis=1)
+            z = sigmoid(az + sz)
+            h = (1 - z) * np.tanh(an + sigmoid(ar + sr) * sn) + z * h
+        np.testing.assert_allclose(got[t, 0], h, atol=2e-3)  # a state on the edge may round the other way
 
 
 @pytest.mark.parametrize(("k", "n"), [(1, 1), (2, LANES), (33, PANEL), (64, PANEL + 1), (75, 2 * PANEL + LANES)])

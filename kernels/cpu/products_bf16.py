@@ -91,12 +91,18 @@ def matmul_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Contex
     pack = pack_matrix(op.trans_b, op.alpha, context.threads)
     filters = context.packed(b.known, ("pairs", op.trans_b, op.alpha), pack)
     bias_at, steps = packed_bias(bias, 2, g.n, context)
-    threads = context.threads if is_parallel(context, g.m * g.n * g.k, filters.nbytes) else 1
+    return [*steps, product_step(op, filters, bias_at, (g.m, g.n, g.k), context)]
+
+
+def product_step(op: MatMul, panels: Array, bias: Argument, sizes: tuple[int, int, int], context: Context) -> Step:
+    """The call of `sweep_bf16` for a product of ``sizes`` m, n and k."""
+    m, n, k = sizes
+    threads = context.threads if is_parallel(context, m * n * k, panels.nbytes) else 1
     args: dict[str, Argument] = {
-        "lda": Pitch(In(0)), "b": filters, "bias": bias_at, "blocks": 1, "offsets": BLOCK, "table": None,
-        "edges": None, "taps": 1, "depth": g.k, "runs": 1, "length": g.k, "run_rows": ORIGIN,
+        "lda": Pitch(In(0)), "b": panels, "bias": bias, "blocks": 1, "offsets": BLOCK, "table": None,
+        "edges": None, "taps": 1, "depth": k, "runs": 1, "length": k, "run_rows": ORIGIN,
     }  # fmt: skip
-    return [*steps, sweep_step(op, args, (g.m, g.n, g.k), threads)]
+    return sweep_step(op, args, sizes, threads)
 
 
 def is_direct(op: Any, ins: Types) -> bool:
@@ -171,4 +177,4 @@ def sweep_step(op: Any, args: dict[str, Argument], sizes: tuple[int, int, int], 
     return Step(sweep_bf16, {**common, **args}, threads > 1)
 
 
-__all__ = ["accepts_filters", "accepts_weights", "conv_bf16", "matmul_bf16"]
+__all__ = ["accepts_filters", "accepts_weights", "conv_bf16", "matmul_bf16", "product_step"]

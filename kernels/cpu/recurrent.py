@@ -17,14 +17,16 @@ import numpy as np
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.lang import BYTES, LANES
 from bolt_numba.kernels.cpu.matmul import matmul
-from bolt_numba.kernels.cpu.pack import aligned_zeros
+from bolt_numba.kernels.cpu.pack import aligned_zeros, source_rows
+from bolt_numba.kernels.cpu.products_bf16 import product_step
 from bolt_numba.kernels.cpu.recurrent_cells import FUNCTIONS, NO_AHEAD, Ahead
 from bolt_numba.kernels.cpu.recurrent_walk import clear, round_to_bytes, share_lines, walk
+from bolt_numba.kernels.cpu.sweep_bf16 import SLACK, pack_panels_bf16, round_values
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.recurrent import GRU, LSTM, RNN, Recurrent
 from bolt_numba.ops.recurrent_quantized import DynamicQuantizeLSTM
-from bolt_numba.types import F32, Array, TensorType
+from bolt_numba.types import BF16, F32, Array, TensorType
 
 FUSED_ROWS = 2
 """Rows of x (steps times batch) up to which the walk computes the input products itself."""
@@ -50,6 +52,18 @@ def pack_gates(w: Array, gates: Sequence[int], count: int, vectors: int) -> Arra
     packed = aligned_zeros((d, blocks, k, len(gates), units))
     packed[:] = padded.reshape(d, len(gates), blocks, units, k).transpose(0, 2, 4, 1, 3)
     return packed
+
+
+def pack_pairs(w: Array, gates: Sequence[int], count: int, vectors: int) -> Array:
+    """As `pack_gates`, in pairs of bfloat16: u32 [d, block, ceil(k / 2), gate, vectors * LANES]."""
+    packed = pack_gates(w, gates, count, vectors)
+    d, blocks, k, *columns = packed.shape
+    pairs = np.zeros((d, blocks, -(-k // 2), *columns, 2), BF16)
+    pairs[..., 0] = packed[:, :, ::2]
+    pairs[:, :, : k // 2, ..., 1] = packed[:, :, 1::2]
+    made = aligned_zeros(pairs.shape[:-1]).view(np.uint32)
+    made[:] = pairs.view(np.uint32)[..., 0]
+    return made
 
 
 def pack_columns(w: Array, count: int, vectors: int) -> Array:
@@ -97,9 +111,11 @@ class Layer:
     h: int
     vectors: int
     rows: int
+    pairs: bool
+    """Whether weights are pairs of bfloat16."""
 
     @staticmethod
-    def of(op: Recurrent, kind: str, ins: Types) -> Layer:
+    def of(op: Recurrent, kind: str, ins: Types, pairs: bool = False) -> Layer:
         x, r, lengths = ins[0], ins[2], ins[4] if len(ins) > 4 else None
         assert x is not None
         assert r is not None
@@ -112,7 +128,7 @@ class Layer:
             if -(-wanted // (2 * vectors)) * 2 * vectors > PADDING * wanted:
                 break
             vectors *= 2
-        return Layer(op, kind, ins, t, n, x.dims[2], hidden, vectors, rows)
+        return Layer(op, kind, ins, t, n, x.dims[2], hidden, vectors, rows, pairs)
 
     @property
     def blocks(self) -> int:
@@ -127,7 +143,7 @@ class Layer:
     def ahead(self) -> Ahead:
         """Input products that the walk makes itself: those of one long sequence, where registers allow."""
         ahead = Ahead.of(self.kind, self.vectors)
-        long = self.n == 1 and self.given(4) is None and self.t >= 2 * ahead.steps
+        long = self.n == 1 and self.given(4) is None and self.t >= 2 * ahead.steps and not self.pairs
         return ahead if long and target().registers >= 32 else NO_AHEAD
 
     @property
@@ -182,6 +198,8 @@ def _accepts(op: Any, ins: Types) -> bool:
 def _input_products(layer: Layer, x: Argument, bias: Array, context: Context) -> tuple[Scratch, list[Step]]:
     """Steps of x w^T + bias for all steps, [rows of x, columns of `pack_columns`]."""
     count = layer.op.gates
+    if layer.pairs:
+        return _input_pairs(layer, bias, context)
     matrix = layer.packed(context, 1, ("columns", count), lambda w, v: pack_columns(w, count, v))
     rows, columns = layer.t * layer.n, matrix.shape[1]
     types = [TensorType(F32, (rows, layer.i)), *(TensorType(F32, a.shape, value=a) for a in (matrix, bias))]
@@ -198,6 +216,20 @@ def _input_products(layer: Layer, x: Argument, bias: Array, context: Context) ->
     return to, steps
 
 
+def _input_pairs(layer: Layer, bias: Array, context: Context) -> tuple[Scratch, list[Step]]:
+    """The same of pairs."""
+    count, rows, columns = layer.op.gates, layer.t * layer.n, bias.size
+
+    def pack(w: Array, vectors: int) -> Array:
+        matrix = pack_columns(w, count, vectors)
+        return pack_panels_bf16(matrix[None], source_rows(1, layer.i), threads=context.threads)
+
+    panels = layer.packed(context, 1, ("panels of pairs", count), pack)
+    step, to = product_step(MatMul(), panels, bias, (rows, columns, layer.i), context), Scratch(4 * rows * columns)
+    step.args |= {"lda": layer.i, "c": to, "ldc": columns}
+    return to, [step]
+
+
 def _bias(layer: Layer, context: Context) -> Array:
     count, after = layer.op.gates, layer.kind == "gru_after"
     if layer.given(3) is None:
@@ -206,8 +238,8 @@ def _bias(layer: Layer, context: Context) -> Array:
 
 
 def _weights(layer: Layer, context: Context, index: int, gates: Sequence[int]) -> Array:
-    count = layer.op.gates
-    return layer.packed(context, index, (count, *gates), lambda w, v: pack_gates(w, gates, count, v))
+    count, pack = layer.op.gates, pack_pairs if layer.pairs else pack_gates
+    return layer.packed(context, index, (layer.pairs, count, *gates), lambda w, v: pack(w, gates, count, v))
 
 
 def _steps(layer: Layer, context: Context, extra: dict[str, Argument], rounds: bool = False) -> list[Step]:
@@ -219,20 +251,21 @@ def _steps(layer: Layer, context: Context, extra: dict[str, Argument], rounds: b
         made.append(Step(round_to_bytes, {"x": In(0), "y": x, "n": layer.t * layer.n * layer.i}, False))
     row = layer.blocks * count * layer.vectors * BYTES  # bytes of one direction's gates
     work = -(-layer.rows * (count + 1) * layer.vectors * BYTES // 64) * 64
-    room = 64 + -(-layer.rows * 4 * layer.h // 64) * 64
+    room = 64 + -(-layer.rows * 4 * layer.h // 64) * 64 + SLACK
+    rounding = round_to_bytes if rounds else round_values if layer.pairs else None
     args: dict[str, Argument] = {
         "x": x, "start": bias, "w": None, "pd": row, "pt": 0, "pb": 0, "h0": layer.state(5), "y": Out(0),
         "r": _weights(layer, context, 2, range(2 if layer.kind == "gru" else count)),
         "last_h": Out(1), "hidden": layer.h, "inputs": layer.i, "batch": layer.n, "directions": d, "steps": layer.t,
         "backward": int(op.direction == "reverse"), "lengths": layer.optional(4),
         "work": Scratch(context.threads * work), "work_step": work, "claims": None,
-        "rounding": round_to_bytes.address if rounds else 0, "rounded_step": room,
-        "rounded": Scratch(context.threads * room) if rounds else None,
+        "rounding": 0 if rounding is None else rounding.address, "rounded_step": room,
+        "rounded": None if rounding is None else Scratch(context.threads * room),
         "clip": np.inf if op.clip is None else op.clip, "input_forget": 0,
         **dict.fromkeys(("c0", "last_c", "peepholes", "r_hidden", "reset_bias", "gates", "w_ahead", "bias")),
         **layer.strides(), **extra,
     }  # fmt: skip
-    fused, ahead = layer.t * layer.n <= FUSED_ROWS, layer.ahead
+    fused, ahead = layer.t * layer.n <= FUSED_ROWS and not layer.pairs, layer.ahead
     if fused:
         args["w"] = _weights(layer, context, 1, range(count))
     elif ahead.steps:
@@ -243,7 +276,7 @@ def _steps(layer: Layer, context: Context, extra: dict[str, Argument], rounds: b
         made += steps
         t_rows, b_rows = (layer.n, 1) if op.layout == 0 else (1, layer.t)
         args |= {"pt": t_rows * d * row, "pb": b_rows * d * row}
-    program = walk(layer.kind, layer.vectors, layer.rows, layer.names, ahead)
+    program = walk(layer.kind, layer.vectors, layer.rows, layer.names, ahead, layer.pairs)
     if layer.groups < context.threads and layer.h * row >= SHARED_BYTES:
         lines = 64 * share_lines(layer.blocks)
         args["claims"] = Scratch(lines)
@@ -255,7 +288,17 @@ def _steps(layer: Layer, context: Context, extra: dict[str, Argument], rounds: b
 @kernel(LSTM, DynamicQuantizeLSTM, accepts=_accepts)
 def lstm(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Constant weights; activations of `FUNCTIONS`, the same in both directions."""
-    layer = Layer.of(op, "lstm", ins)
+    return _lstm(Layer.of(op, "lstm", ins), context)
+
+
+@kernel(LSTM, accepts=_accepts, precision="bf16", rank=1)
+def lstm_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """As `lstm`; states are rounded where they meet their weights."""
+    return _lstm(Layer.of(op, "lstm", ins, pairs=True), context)
+
+
+def _lstm(layer: Layer, context: Context) -> list[Step]:
+    op: Any = layer.op
     extra: dict[str, Argument] = {
         "c0": layer.state(6), "last_c": Out(2), "peepholes": layer.optional(7), "input_forget": int(op.input_forget)
     }  # fmt: skip
@@ -266,14 +309,28 @@ def lstm(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> l
 def gru(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Constant weights; activations of `FUNCTIONS`, the same in both directions."""
     if op.linear_before_reset:
-        layer = Layer.of(op, "gru_after", ins)
-        bias = aligned_zeros((op.directions * layer.blocks * layer.vectors * LANES,))
-        if layer.given(3) is not None:
-            bias = layer.packed(context, 3, ("reset bias",), pack_reset_bias)
-        return _steps(layer, context, {"reset_bias": bias})
+        return _gru_after(Layer.of(op, "gru_after", ins), context)
     layer = Layer.of(op, "gru", ins)
     states = layer.groups * layer.rows * layer.blocks * layer.vectors * BYTES
     return _steps(layer, context, {"r_hidden": _weights(layer, context, 2, (2,)), "gates": Scratch(3 * states)})
+
+
+def _gru_after(layer: Layer, context: Context) -> list[Step]:
+    bias = aligned_zeros((layer.op.directions * layer.blocks * layer.vectors * LANES,))
+    if layer.given(3) is not None:
+        bias = layer.packed(context, 3, ("reset bias",), pack_reset_bias)
+    return _steps(layer, context, {"reset_bias": bias})
+
+
+def _accepts_after(op: Any, ins: Types) -> bool:
+    """Only where one product serves all gates."""
+    return bool(op.linear_before_reset) and _accepts(op, ins)
+
+
+@kernel(GRU, accepts=_accepts_after, precision="bf16", rank=1)
+def gru_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """As `gru` with linear_before_reset; states are rounded where they meet their weights."""
+    return _gru_after(Layer.of(op, "gru_after", ins, pairs=True), context)
 
 
 @kernel(RNN, accepts=_accepts)

@@ -17,7 +17,9 @@ from bolt_numba.kernels.cpu.lang import (
     LANES,
     ceil_div,
     copy_bytes,
+    rows_strided,
     splat,
+    tile_dot_rows_bf16,
     tile_load,
     tile_rank1,
     tile_row,
@@ -63,11 +65,23 @@ def bounded(p, v):
     return vmin(splat(p.clip), vmax(splat(-p.clip), v))
 
 
-def products(rows: int, nv: int) -> Any:
+def products(rows: int, nv: int, pairs: bool = False) -> Any:
     """``run(count, to, ldt, start, lds, x, ldx, n, w)``: to = start + x times w, for ``count`` rows of ``nv`` vectors.
 
-    x: ``n`` numbers a row; w: [n][nv] vectors; ldt, lds, ldx: bytes between rows.  count: 1 or ``rows``.
+    x: ``n`` numbers a row; w: [n][nv] vectors; ldt, lds, ldx: bytes between rows.  count: 1 or ``rows``.  pairs: x and
+    the lanes of w are not numbers but pairs of bfloat16.
     """
+
+    def of_pairs(height: int) -> Any:
+        @inline
+        def tile(to, ldt, start, lds, x, ldx, n, w):
+            t, at = tile_load(height, nv, start, lds), rows_strided(height, x, ldx)
+            for q in range(n):
+                t = tile_dot_rows_bf16(t, at, 4 * q, w)
+                w += nv * BYTES
+            tile_store(t, to, ldt)
+
+        return tile
 
     def of(height: int) -> Any:
         @inline
@@ -81,7 +95,7 @@ def products(rows: int, nv: int) -> Any:
 
         return tile
 
-    all_rows, one_row = of(rows), of(1)
+    all_rows, one_row = (of_pairs(rows), of_pairs(1)) if pairs else (of(rows), of(1))
 
     @inline
     def run(count, to, ldt, start, lds, x, ldx, n, w):
@@ -91,6 +105,20 @@ def products(rows: int, nv: int) -> Any:
             one_row(to, ldt, start, lds, x, ldx, n, w)
 
     return run
+
+
+def depth_of(pairs: bool) -> Any:
+    """Rows of packed weights for n numbers."""
+
+    @inline
+    def numbers(n):
+        return n
+
+    @inline
+    def halves(n):
+        return (n + 1) // 2
+
+    return halves if pairs else numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +142,12 @@ class Ahead:
 NO_AHEAD = Ahead(0, 0)
 
 
-def state_products(rows: int, nv: int, ahead: Ahead, stage: int) -> Any:
+def state_products(rows: int, nv: int, ahead: Ahead, stage: int, pairs: bool = False) -> Any:
     """``run(p, d, block, t, count, ...)``: `products`, with a part of what is to be made ahead in step ``t``.
 
     block: its number among those of all directions.
     """
-    alone, height, per = products(rows, nv), ahead.steps, ahead.vectors
+    alone, height, per = products(rows, nv, pairs), ahead.steps, ahead.vectors
 
     @inline
     def plain(p, d, block, t, count, to, ldt, start, lds, h, ldh, n, w):
@@ -158,11 +186,11 @@ def put(p, y, state, at, out, n, is_last):
         vstore_n(p.last_h + state + at, out, n)
 
 
-def lstm_cell(vectors: int, rows: int, functions: tuple[Any, ...], ahead: Ahead) -> Any:
+def lstm_cell(vectors: int, rows: int, functions: tuple[Any, ...], ahead: Ahead, pairs: bool) -> Any:
     """Gates in the order input, output, forget, cell."""
     f, g, act = functions
     run, nv = products(rows, 4 * vectors), 4 * vectors
-    state_run = state_products(rows, nv, ahead, 0)
+    state_run, depth = state_products(rows, nv, ahead, 0, pairs), depth_of(pairs)
 
     @inline
     def finish(p, d, j, gates, c, y, state, is_last):
@@ -191,8 +219,9 @@ def lstm_cell(vectors: int, rows: int, functions: tuple[Any, ...], ahead: Ahead)
         if p.w != 0:
             run(count, work, width, start, start_step, x, p.xb, p.inputs, p.w + block * p.inputs * width)
             start, start_step = work, width
-        r = p.r + block * p.hidden * width
-        state_run(p, d, block, t, count, work, width, start, start_step, h, h_step, p.hidden, r)
+        k = depth(p.hidden)
+        r = p.r + block * k * width
+        state_run(p, d, block, t, count, work, width, start, start_step, h, h_step, k, r)
         c = p.c0 if t == 0 else p.last_c
         for i in range(count):
             offset = state + i * p.sb
@@ -201,10 +230,11 @@ def lstm_cell(vectors: int, rows: int, functions: tuple[Any, ...], ahead: Ahead)
     return cell
 
 
-def rnn_cell(vectors: int, rows: int, functions: tuple[Any, ...], ahead: Ahead) -> Any:
+def rnn_cell(vectors: int, rows: int, functions: tuple[Any, ...], ahead: Ahead, pairs: bool) -> Any:
     """One gate."""
     (f,) = functions
-    run, state_run = products(rows, vectors), state_products(rows, vectors, ahead, 0)
+    run, depth = products(rows, vectors), depth_of(pairs)
+    state_run = state_products(rows, vectors, ahead, 0, pairs)
 
     @inline
     def cell(p, work, d, group, j, t, steps, count, x, h, h_step, start, y, state):
@@ -213,8 +243,9 @@ def rnn_cell(vectors: int, rows: int, functions: tuple[Any, ...], ahead: Ahead) 
         if p.w != 0:
             run(count, work, width, start, start_step, x, p.xb, p.inputs, p.w + block * p.inputs * width)
             start, start_step = work, width
-        r = p.r + block * p.hidden * width
-        state_run(p, d, block, t, count, work, width, start, start_step, h, h_step, p.hidden, r)
+        k = depth(p.hidden)
+        r = p.r + block * k * width
+        state_run(p, d, block, t, count, work, width, start, start_step, h, h_step, k, r)
         for i in range(count):
             for u in range(vectors):
                 unit = (j * vectors + u) * LANES
@@ -226,11 +257,11 @@ def rnn_cell(vectors: int, rows: int, functions: tuple[Any, ...], ahead: Ahead) 
     return cell
 
 
-def gru_after_cell(vectors: int, rows: int, functions: tuple[Any, ...], ahead: Ahead) -> Any:
+def gru_after_cell(vectors: int, rows: int, functions: tuple[Any, ...], ahead: Ahead, pairs: bool) -> Any:
     """GRU with linear_before_reset: gates update, reset, hidden."""
     f, g = functions
     run, part = products(rows, 3 * vectors), vectors * BYTES
-    state_run = state_products(rows, 3 * vectors, ahead, 0)
+    state_run, depth = state_products(rows, 3 * vectors, ahead, 0, pairs), depth_of(pairs)
 
     @inline
     def finish(p, j, gates, h, y, state, is_last):
@@ -255,16 +286,19 @@ def gru_after_cell(vectors: int, rows: int, functions: tuple[Any, ...], ahead: A
             if p.w == 0:
                 copy_bytes(to, source, 2 * part)
             copy_bytes(to + 2 * part, p.reset_bias + block * part, part)
-        r = p.r + block * p.hidden * width
-        state_run(p, d, block, t, count, work, ld, work, ld, h, h_step, p.hidden, r)
+        k = depth(p.hidden)
+        r = p.r + block * k * width
+        state_run(p, d, block, t, count, work, ld, work, ld, h, h_step, k, r)
+        back = 1 if p.backward or d == 1 else -1  # h may be rounded
+        old, old_step = (p.h0 + state, p.sb) if t == 0 else (y + back * p.yt, p.yb)
         for i in range(count):
-            finish(p, j, work + i * ld, h + i * h_step, y + i * p.yb, state + i * p.sb, t == steps - 1)
+            finish(p, j, work + i * ld, old + i * old_step, y + i * p.yb, state + i * p.sb, t == steps - 1)
 
     return cell
 
 
-def gru_cells(vectors: int, rows: int, functions: tuple[Any, ...], ahead: Ahead) -> Any:
-    """GRU whose reset gate acts on the state: first the gates, then the new state.
+def gru_cells(vectors: int, rows: int, functions: tuple[Any, ...], ahead: Ahead, pairs: bool) -> Any:
+    """GRU whose reset gate acts on the state: first the gates, then the new state.  Never of pairs.
 
     ``p.gates`` holds, for each sequence, update gates, states times reset gates, and sums of the hidden gate.
     """

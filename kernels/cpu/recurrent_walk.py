@@ -60,7 +60,8 @@ input products, which a walk with `Ahead` makes from ``w_ahead`` and ``bias``; p
 direction, step to step and sequence to sequence there.  xt, xb; yt, yd, yb; sd, sb: the same for x, y and states.
 lengths: i32 of each sequence, or 0.  work: the gates of one block, of each thread, ``work_step`` bytes apart.  claims:
 `share_lines` cache lines of zeros, or 0 when threads walk alone.  rounding: address of `round_to_bytes` when products
-take the state at 256 levels, else 0; rounded: room for that, and 64 bytes, of each thread.
+take the state at 256 levels, of `round_values` when they take pairs, else 0; rounded: room for that, and 64 bytes, of
+each thread.
 LSTM: c0, last_c, peepholes (gates input, output, forget, each like a state; or 0), input_forget.
 GRU: reset_bias, or r_hidden and gates (3 rows of padded states for each sequence).
 """
@@ -175,9 +176,11 @@ def after_end(p, d, b, steps):
             copy_bytes(p.last_c + state, p.c0 + state, 4 * p.hidden)
 
 
-def _computing(kind: str, vectors: int, rows: int, names: tuple[str, ...], ahead: Ahead) -> tuple[Any, int]:
+def _computing(
+    kind: str, vectors: int, rows: int, names: tuple[str, ...], ahead: Ahead, pairs: bool
+) -> tuple[Any, int]:
     """Helper that computes one block in one stage of a step, and the number of stages."""
-    made = CELLS[kind](vectors, rows, tuple(FUNCTIONS[n] for n in names), ahead)
+    made = CELLS[kind](vectors, rows, tuple(FUNCTIONS[n] for n in names), ahead, pairs)
     prepare0, prepare1 = (state_products(1, 1, ahead, stage) for stage in (0, 1))
     first, second = made if isinstance(made, tuple) else (made, made)
 
@@ -224,9 +227,11 @@ def _stepping(compute: Any, vectors: int, rows: int) -> Any:
 
 
 @cache
-def walk(kind: str, vectors: int, rows: int, names: tuple[str, ...], ahead: Ahead = NO_AHEAD) -> Native:
-    """Kernel of a ``kind`` of layer (a key of `CELLS`) with the given activations."""
-    compute, stages = _computing(kind, vectors, rows, names, ahead)
+def walk(
+    kind: str, vectors: int, rows: int, names: tuple[str, ...], ahead: Ahead = NO_AHEAD, pairs: bool = False
+) -> Native:
+    """Kernel of a ``kind`` of layer (a key of `CELLS`) with the given activations; pairs: see `products`."""
+    compute, stages = _computing(kind, vectors, rows, names, ahead, pairs)
     one_stage, before = _stepping(compute, vectors, rows), ahead.steps
 
     def body(p, tid, nthreads):
@@ -243,5 +248,5 @@ def walk(kind: str, vectors: int, rows: int, names: tuple[str, ...], ahead: Ahea
             if j0 == 0:
                 after_end(p, d, b, steps)
 
-    body.__name__ = f"{kind}_walk_{vectors}x{rows}" + ("_ahead" if before else "")
+    body.__name__ = f"{kind}_walk_{vectors}x{rows}" + ("_ahead" if before else "") + ("_bf16" if pairs else "")
     return native(fastmath=None, **FIELDS)(body)
