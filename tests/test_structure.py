@@ -45,7 +45,7 @@ ALLOWED: dict[str, set[str]] = {
     "runtime": MEANING | {"codegen", "passes", "runtime", "kernels"},
 }
 """Part of the package -> parts it may import; a part that is not listed (session, command line) may import any."""
-LAZY = ("plan", "packs", "program", "memory", "threads", "inplace", "repeat", "tune")
+LAZY = ("bands", "plan", "packs", "program", "memory", "threads", "inplace", "repeat", "tune")
 LAZY_KERNELS = {f"runtime/{name}.py" for name in LAZY}
 """The files outside ``kernels/`` and the command line that import kernels."""
 

@@ -21,6 +21,7 @@ from bolt_numba.kernels.registry import In, Out, Step, select
 from bolt_numba.kernels.sized import Sized, select_sized
 from bolt_numba.ops.control import ControlFlow, If
 from bolt_numba.ops.registry import Op
+from bolt_numba.runtime.bands import in_bands
 from bolt_numba.runtime.bounds import Bound, bound_of, bounds_of, fitting
 from bolt_numba.runtime.memory import MemoryPlan, plan_memory
 from bolt_numba.runtime.packs import MakerContext, Spending
@@ -163,6 +164,7 @@ class Planner:
                 continue
             self._add(node, queue)
         results = self._results()
+        self.jobs = in_bands(self.jobs, results, self.context.threads)
         memory = plan_memory(self.jobs, [s for s in results if s.kind == TEMP])
         program = build_program(self.jobs, memory, self.context.threads)
         return Plan(self.jobs, program, memory, results, self.cut)

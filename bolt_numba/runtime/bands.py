@@ -1,0 +1,50 @@
+"""Which pairs of jobs run a band of rows at a time: a convolution and the depthwise one that alone reads its result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bolt_numba.kernels.registry import Step
+from bolt_numba.ops.conv import Conv
+from bolt_numba.runtime.slots import Job, Slot
+
+LEAST_BYTES = 2 << 20
+"""Bytes between two layers from which bands pay: less stays near enough as it is.  Measured on MobileNets."""
+
+
+def _pair(one: Job, two: Job, readers: dict[int, int], threads: int) -> Step | None:
+    """The joined step of two jobs, if they are a pair."""
+    between = one.outs[0]
+    if len(one.steps or ()) != 1 or len(two.steps or ()) != 1 or two.ins[0] is not between:
+        return None
+    if not isinstance(one.op, Conv) or not isinstance(two.op, Conv) or readers.get(id(between)) != 1:
+        return None
+    assert one.steps is not None
+    assert two.steps is not None
+    if not two.steps[0].kernel.name.startswith("depthwise") or len(between.type.dims) != 4:
+        return None
+    if between.base is not None or between.result >= 0 or between.type.nbytes < LEAST_BYTES:
+        return None
+    from bolt_numba.kernels.cpu.bands import joined
+
+    return joined(one.steps[0], two.steps[0], len(one.ins), between.type.dims[1], threads)
+
+
+def in_bands(jobs: Sequence[Job], results: Sequence[Slot], threads: int) -> list[Job]:
+    """Join every convolution with the depthwise one that alone reads its large result, where both run by kernels."""
+    readers: dict[int, int] = {}
+    for slot in [s for job in jobs for s in job.ins if s is not None] + list(results):
+        root = slot.root()[0]
+        readers[id(root)] = readers.get(id(root), 0) + 1
+    made: list[Job] = []
+    for job in jobs:
+        step = _pair(made[-1], job, readers, threads) if made else None
+        if step is None:
+            made.append(job)
+            continue
+        one = made.pop()
+        name, runner = f"{one.name} + {job.name}", f"{one.runner} + {job.runner}"
+        ins = [*one.ins, *job.ins[1:]]
+        made.append(replace(job, name=name, ins=ins, steps=[step], runner=runner, inplace=(), scratch={}))
+    return made
