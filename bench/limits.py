@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from bench.page import fill
 from bench.peak import bf16_peak_gflops, peak_gflops
 from bench.report import markdown, text
 from bench.run import Entry, chosen, entries
-from bolt_numba.runtime.profile import Profile, Row
+from bolt_numba.runtime.profile import Row
 
 CACHE_MB = 32.0
 """Weights up to this size are taken to stay in the last cache between runs."""
@@ -43,18 +43,22 @@ class Machine:
     copy_gb_s: float
 
 
-def shares(profile: Profile, whole: float) -> dict[str, float]:
+def quickest(profiles: Sequence[Sequence[Row]]) -> list[Row]:
+    """The steps with the shortest time of each: other work on the machine only makes them longer."""
+    return [min(same, key=lambda row: row.seconds) for same in zip(*profiles, strict=True)]
+
+
+def shares(rows: Sequence[Row], whole: float) -> dict[str, float]:
     """Seconds of each group, and of what a run of ``whole`` seconds spends between steps."""
     found = dict.fromkeys(("product", "depthwise", "rest"), 0.0)
-    for row in profile.rows:
+    for row in rows:
         found[group(row)] += row.seconds
     found["between"] = max(0.0, whole - sum(found.values()))
     return found
 
 
-def largest(rows: Iterable[Row]) -> str:
+def largest(rows: Sequence[Row]) -> str:
     """The operators that cost most outside of products, with their share of the whole."""
-    rows = list(rows)
     whole = sum(r.seconds for r in rows) or 1.0
     sums: dict[str, float] = {}
     for row in rows:
@@ -69,9 +73,9 @@ def line(name: str, entry: Entry, threads: int, precision: str, machine: Machine
     path, feeds = entry.path(), entry.feeds()
     options = {} if precision == "f32" else {"precision": precision}
     session = bn.compile(path, threads=threads, **options)  # type: ignore[arg-type]
-    profile = session.profile(feeds, runs=runs)
-    whole = interleave({"": lambda: session.run(None, feeds)}, turns=runs, turn_s=0.05)[""].median
-    spent = shares(profile, whole)
+    rows = quickest([session.profile(feeds, runs=1).rows for _ in range(runs)])
+    whole = interleave({"": lambda: session.run(None, feeds)}, turns=runs, turn_s=0.05)[""].best
+    spent = shares(rows, whole)
     counted = operations(path, feeds)
     cost = work(path, feeds)
     cells = [name, f"{whole * 1e3:.4g}"]
@@ -80,7 +84,7 @@ def line(name: str, entry: Entry, threads: int, precision: str, machine: Machine
         if counted is not None and spent[kind] > 0.005 * whole:
             peak = f"{100 * counted[kind] / spent[kind] / machine.gflops:.0f}"
         cells += [f"{100 * spent[kind] / whole:.0f}", peak]
-    cells += [f"{100 * spent['rest'] / whole:.0f}", f"{100 * spent['between'] / whole:.0f}", largest(profile.rows)]
+    cells += [f"{100 * spent['rest'] / whole:.0f}", f"{100 * spent['between'] / whole:.0f}", largest(rows)]
     reading = float(cost["mb"] or 0.0)
     bounds = [reading / machine.copy_gb_s if reading > CACHE_MB else 0.0]
     bounds += [1e3 * float(cost["gflop"]) / machine.gflops] if cost["gflop"] else []
@@ -98,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--models", default="main", help="as of bench.run")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--precision", choices=["f32", "bf16"], default="f32")
-    parser.add_argument("--runs", type=int, default=9)
+    parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--page", type=Path, help="write the table into the part `limits` of this page")
     args = parser.parse_args(argv)

@@ -1,4 +1,4 @@
-"""Tables of the zoo's operators in torch, JAX and Paddle, for `bench.translate`; nothing here is imported by name."""
+"""The operators of the zoo in torch, JAX, Paddle and TensorFlow, for `bench.translate`; all are imported when used."""
 
 from __future__ import annotations
 
@@ -215,4 +215,38 @@ def paddle_table() -> Made:
         "Gather": lambda table, i, axis: table[:, i] if isinstance(i, int) else F.embedding(i, table),
         "Cast": lambda x, to: x.astype("float32"),
         "Resize": lambda x, roi, scales, *_, **__: F.interpolate(x, scale_factor=scales[2:], mode="nearest"),
+    }
+
+
+def tensorflow_table() -> Made:
+    """Of transformers alone: `bench.to_tflite` has another converter for images."""
+    tf: Any = importlib.import_module("tensorflow")
+
+    def product(x: Any, w: Any) -> Any:
+        if len(w.shape) > 2:
+            return tf.matmul(x, w)
+        y = tf.matmul(tf.reshape(x, [-1, x.shape[-1]]), w)  # what becomes a fully connected layer
+        return tf.reshape(y, [*x.shape[:-1], w.shape[-1]])
+
+    def patches(x: Any, w: Any, b: Any, *, strides: Dims, **_: Any) -> Any:
+        y = tf.nn.conv2d(tf.transpose(x, [0, 2, 3, 1]), tf.transpose(w, [2, 3, 1, 0]), list(strides), "VALID")
+        return tf.transpose(y + b, [0, 3, 1, 2])
+
+    def layer_norm(x: Any, g: Any, b: Any, axis: int, epsilon: float) -> Any:
+        mean = tf.reduce_mean(x, axis, keepdims=True)
+        variance = tf.reduce_mean(tf.math.squared_difference(x, mean), axis, keepdims=True)
+        return (x - mean) * tf.math.rsqrt(variance + epsilon) * g + b
+
+    return common() | {
+        "MatMul": product,
+        "Gemm": lambda x, w, b, transB=0, **_: tf.matmul(x, w, transpose_b=bool(transB)) + b,
+        "Reshape": lambda x, shape, **_: tf.reshape(x, shape),
+        "Gelu": lambda x: tf.nn.gelu(x, approximate=False),
+        "Conv": patches,
+        "Concat": lambda *xs, axis: tf.concat(xs, axis),
+        "Transpose": lambda x, perm: tf.transpose(x, perm),
+        "Softmax": lambda x, axis: tf.nn.softmax(x, axis),
+        "LayerNormalization": layer_norm,
+        "Gather": lambda table, i, axis: tf.gather(table, i, axis=axis),
+        "Cast": lambda x, to: tf.cast(x, tf.float32),
     }

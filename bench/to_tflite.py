@@ -1,6 +1,7 @@
-"""ONNX to TFLite, through onnx2tf and TensorFlow: ``python -m bench.to_tflite MODEL.onnx TARGET.tflite NAME:DIMS ...``.
+"""ONNX to TFLite, through TensorFlow: ``python -m bench.to_tflite MODEL.onnx TARGET.tflite NAME:DIMS ...``.
 
-Runs under the interpreter that has those packages, and imports nothing of this project.
+Images by onnx2tf, transformers by `bench.translate`, because onnx2tf takes hours for them.  Runs under the
+interpreter that has those packages.
 """
 
 from __future__ import annotations
@@ -15,20 +16,21 @@ from pathlib import Path
 
 import numpy as np
 
-TOKENS = ("bert", "minilm", "vit")
+TRANSFORMERS = ("bert_", "minilm_", "vit_")
 SAMPLES = "calibration_image_sample_data_20x128x128x3_float32.npy"
 """Images that onnx2tf would download; any of this shape serve."""
 
 
 def convert(model: Path, target: Path, shapes: Sequence[str]) -> None:
     """Write ``target``; shapes: ``NAME:dims`` of every input."""
+    if any(word in model.stem for word in TRANSFORMERS):
+        sizes = {s.rsplit(":", 1)[0]: list(map(int, s.rsplit(":", 1)[1].split(","))) for s in shapes}
+        target.write_bytes(importlib.import_module("bench.translate").tflite_bytes(model, sizes))
+        return
     with tempfile.TemporaryDirectory() as scratch:
         os.chdir(scratch)
         np.save(SAMPLES, np.random.default_rng(0).random((20, 128, 128, 3), np.float32))
         options: dict[str, object] = {}
-        if any(word in model.stem for word in TOKENS):
-            options["replace_to_pseudo_operators"] = ["erf"]  # TFLite has none, only TensorFlow's
-            options["disable_strict_mode"] = True  # it runs the model anew after every operator, for an hour
         flat = [s.split(":")[0] for s in shapes if len(s.rsplit(":", 1)[1].split(",")) == 3]
         if flat:  # sequences stay as they are; four dimensions are taken for images and become channels-last
             options["keep_shape_absolutely_input_names"] = flat

@@ -177,6 +177,22 @@ def jax_function(path: Path) -> tuple[Callable[..., list[Any]], dict[str, Any], 
     return forward, made.weights, made.inputs
 
 
+def tflite_bytes(path: Path, shapes: Mapping[str, Sequence[int]]) -> bytes:
+    """A TFLite file of the graph."""
+    tf: Any = importlib.import_module("tensorflow")
+    made, table = read(path, attention=False), importlib.import_module("bench.operators").tensorflow_table()
+    weights = {name: tf.constant(array) for name, array in made.weights.items()}
+
+    def forward(*given: Any) -> list[Any]:
+        return evaluate(made, table, weights, given)
+
+    kinds = [tf.float32 if len(shapes[name]) == 4 else tf.int32 for name in made.inputs]
+    specs = [tf.TensorSpec(shapes[name], kind, name) for name, kind in zip(made.inputs, kinds, strict=True)]
+    graph = tf.function(forward, input_signature=specs, autograph=False).get_concrete_function()
+    content: bytes = tf.lite.TFLiteConverter.from_concrete_functions([graph]).convert()
+    return content
+
+
 def save_paddle(path: Path, feeds: Mapping[str, Any], stem: str) -> None:
     """Write STEM.json and STEM.pdiparams."""
     paddle: Any = importlib.import_module("paddle")

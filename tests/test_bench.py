@@ -20,7 +20,7 @@ from bench.page import fill
 from bench.zoo import ZOO, bert
 from bolt_numba.ops.reduce import ReduceSum
 from bolt_numba.peers import OnnxRuntimeEngine, with_old_ir
-from bolt_numba.runtime.profile import Profile, Row
+from bolt_numba.runtime.profile import Row
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the bench reads /proc")
 
@@ -175,7 +175,7 @@ def test_steps_fall_into_groups() -> None:
     rows = [
         Row("n", op, runner, "o", 1.0, 0.0) for op, runner in (("Conv", "conv"), ("Conv", "depthwise"), ("Add", "p"))
     ]
-    assert limits.shares(Profile(rows, 1, 4.0, 1), 4.0) == {"product": 1, "depthwise": 1, "rest": 1, "between": 1}
+    assert limits.shares(rows, 4.0) == {"product": 1, "depthwise": 1, "rest": 1, "between": 1}
     assert limits.largest(rows) == "Add 33 %"
 
 
