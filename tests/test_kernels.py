@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,14 +16,16 @@ from hypothesis import strategies as st
 from bolt_numba.kernels.registry import KERNELS, Entry, load
 from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.pointwise import Cast
 from bolt_numba.ops.pool import AveragePool
 from bolt_numba.ops.reduce import ReduceProd
 from bolt_numba.ops.registry import Op, result_tuple
-from bolt_numba.types import Array
+from bolt_numba.types import F16, F32, Array
 from tests.cases import CASES, Case
 from tests.harness import plan, run_planned
 from tests.lower_isa import run_on
 
+F8 = np.dtype(ml_dtypes.float8_e4m3fn)
 EXAMPLES = int(os.environ.get("BOLT_NUMBA_TEST_EXAMPLES", "25"))
 MORE = 400
 """Cases drawn at most until a kernel that is chosen rarely has accepted one."""
@@ -49,6 +52,8 @@ def pointwise_conv(op: Op, filters: tuple[int, ...]) -> Case:
 
 
 EXTRA: dict[str, Case] = {
+    "Cast-convert": Case(Cast(F16), (np.arange(40, dtype=F32),)),
+    "Cast-lookup": Case(Cast(F8), (np.arange(40, dtype=F32),)),
     "Conv-conv_strassen": pointwise_conv(Conv(layout="NHWC"), (192, 128, 1, 1)),
     "MatMul-matmul_strassen": pointwise_conv(MatMul(), (128, 192)),
     "Conv-winograd_4": winograd(24),
