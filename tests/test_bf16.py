@@ -21,8 +21,8 @@ from bolt_numba.errors import DeviceError
 from bolt_numba.kernels.cpu.lang import LANES
 from bolt_numba.kernels.cpu.pack import PANEL, panel_columns, source_rows
 from bolt_numba.kernels.cpu.products_bf16 import conv_bf16, matmul_bf16
-from bolt_numba.kernels.cpu.sweep import MR
-from bolt_numba.kernels.cpu.sweep_bf16 import pack_panels_bf16
+from bolt_numba.kernels.cpu.sweep import MR, sweep
+from bolt_numba.kernels.cpu.sweep_bf16 import pack_panels_bf16, sweep_bf16
 from bolt_numba.kernels.registry import KERNELS, always, load, select
 from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.matmul import MatMul
@@ -164,6 +164,11 @@ def test_panels_hold_pairs(k: int, n: int, swap: bool, depth: int) -> None:
         pairs = [p.reshape(-1, 2, p.shape[1]).swapaxes(1, 2) for p in panels]
         wanted.append(np.concatenate([p.reshape(-1) for p in pairs]))
     np.testing.assert_array_equal(packed.view(np.uint16).reshape(2, -1), wanted)
+
+
+def test_the_record_is_that_of_sweep() -> None:
+    """What calls the one with another record may call the other."""
+    assert sweep_bf16.params == sweep.params
 
 
 def test_only_sessions_that_ask_for_it_get_it() -> None:

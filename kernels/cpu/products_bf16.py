@@ -22,6 +22,8 @@ from bolt_numba.kernels.cpu.matmul import ORIGIN, accepts_matmul, geometry, is_p
 from bolt_numba.kernels.cpu.pack import source_rows
 from bolt_numba.kernels.cpu.sweep import choose_share
 from bolt_numba.kernels.cpu.sweep_bf16 import (
+    AS_F32,
+    ROUNDED,
     SLACK,
     choose_span,
     pack_panels_bf16,
@@ -156,7 +158,7 @@ def conv_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context)
     if not g.is_matrix and cg < THIN:
         image = Scratch(2 * x.size + SLACK)
         steps.append(Step(round_values, {"x": In(0), "y": image, "n": x.size}, is_parallel(context, 0, x.nbytes)))
-        args |= {"a": image, "lda": x.dims[-1], "narrow": 1}
+        args |= {"a": image, "lda": x.dims[-1], "kind": ROUNDED}
     return [*steps, sweep_step(op, args, (g.m, kg, k), threads)]
 
 
@@ -169,7 +171,7 @@ def sweep_step(op: Any, args: dict[str, Argument], sizes: tuple[int, int, int], 
     per_thread = scratch_bytes(span, k)
     common: dict[str, Argument] = {
         "a": In(0), "c": Out(0), "ldc": Pitch(Out(0)),
-        "res": In(3) if op.residual else None, "ldr": Pitch(In(3)) if op.residual else 0, "narrow": 0,
+        "res": In(3) if op.residual else None, "ldr": Pitch(In(3)) if op.residual else 0, "kind": AS_F32, "zeros": None,
         "m": m, "n": n, "k": k,
         "scratch": Scratch(threads * per_thread), "pack_ld": row_stride(k), "scratch_step": per_thread, "span": span,
         "share": choose_share(blocks, m, n, threads, n > m), **finish(op.activation).args,

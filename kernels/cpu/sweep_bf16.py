@@ -188,6 +188,8 @@ def round_values(p, tid, nthreads):
     round_run(p.y + 2 * begin, p.x + 4 * begin, end - begin)
 
 
+AS_F32, ROUNDED = 0, 1
+"""Kinds of A."""
 SLACK = 4 * BYTES
 """Bytes behind bfloat16 that vectors may reach into."""
 
@@ -195,7 +197,7 @@ SLACK = 4 * BYTES
 @inline
 def place_row(p, to, a, i):
     """Copy row i of A.  Runs are written in order, so that each covers what the one before wrote too much."""
-    narrow, end = p.narrow, to + 2 * p.k
+    narrow, end = p.kind, to + 2 * p.k
     lda, table, edges = (4 - 2 * narrow) * p.lda, p.table + 4 * i, p.edges + 4 * i
     if p.table == 0:
         round_run(to, a + lda * i, p.k)
@@ -221,13 +223,14 @@ def place_row(p, to, a, i):
     a=PTR, lda=I64, b=PTR, bias=PTR, c=PTR, ldc=I64, res=PTR, ldr=I64,
     blocks=I64, offsets=PTR, m=I64, n=I64, k=I64,
     table=PTR, edges=PTR, taps=I64, depth=I64, runs=I64, length=I64, run_rows=PTR,
-    scratch=PTR, pack_ld=I64, scratch_step=I64, span=I64, share=I64, lo=F32, hi=F32, act=PTR, narrow=I64,
+    kind=I64, zeros=PTR, scratch=PTR, pack_ld=I64, scratch_step=I64, span=I64, share=I64, lo=F32, hi=F32, act=PTR,
 )  # fmt: skip
 def sweep_bf16(p, tid, nthreads):
-    """Fields as `sweep`'s, but for those below.
+    """Fields as `sweep`'s, with the same places in the record, but for those below.
 
     b: panels of pairs.  scratch: copied rows, ``pack_ld`` bytes apart, ``scratch_step`` bytes a thread.
-    narrow: 1 if A is bfloat16 already, made by `round_values`; its rows are seen through a table then.
+    kind: `ROUNDED` if A is bfloat16 already, made by `round_values`; its rows are seen through a table then.  zeros:
+    not used.
     """
     ldc, ldr, m, n, span, share, ld = 4 * p.ldc, 4 * p.ldr, p.m, p.n, p.span, p.share, p.pack_ld
     offsets, lo, hi, act, pairs = p.offsets, p.lo, p.hi, p.act, (p.k + 1) // 2
@@ -238,7 +241,7 @@ def sweep_bf16(p, tid, nthreads):
     step = ceil_div(ceil_div(i_hi - i_lo, max(ceil_div(i_hi - i_lo, span), 1)), MR) * MR
     for block in range(block_lo, block_hi):
         entry = offsets + 8 * BLOCK_FIELDS * block
-        a = p.a + (4 - 2 * p.narrow) * (p.lda * load_i64(entry) + load_i64(entry + 8))
+        a = p.a + (4 - 2 * p.kind) * (p.lda * load_i64(entry) + load_i64(entry + 8))
         b, bias = p.b + load_i64(entry + 16), p.bias + load_i64(entry + 24)
         c_row, c_col = load_i64(entry + 32), load_i64(entry + 40)
         c = p.c + ldc * c_row + 4 * c_col
@@ -294,6 +297,6 @@ def scratch_bytes(span: int, k: int) -> int:
 
 
 __all__ = [
-    "SLACK", "choose_span", "pack_pairs", "pack_panels_bf16", "round_values", "row_stride", "scratch_bytes",
-    "sweep_bf16",
+    "AS_F32", "ROUNDED", "SLACK", "choose_span", "pack_pairs", "pack_panels_bf16", "round_values", "row_stride",
+    "scratch_bytes", "sweep_bf16",
 ]  # fmt: skip
