@@ -296,9 +296,20 @@ def scalar_text(op: Pointwise, operands: Operands) -> str:
     if isinstance(op, Cast):
         return _scalar_cast(operands[0], op.to)
     if isinstance(op, Pow):
-        raise UntranslatableError("Pow on scalars")
+        return _scalar_power(*operands)
     own = operands[-1].dtype
     return _Scalar(_names(op, operands), own or F64).run(op.text).text
+
+
+def _scalar_power(x: Term, y: Term) -> str:
+    """In 64 bits: of integers by multiplication, else by the C library."""
+    assert x.dtype is not None, "operands have dtypes"
+    assert y.dtype is not None, "operands have dtypes"
+    if x.dtype == y.dtype == F32:
+        raise UntranslatableError("Pow of f32 is for vectors")
+    if x.dtype.kind in "iu" and y.dtype.kind in "iu":
+        return f"{dtype_name(x.dtype)}(integer_pow(i64({x.text}), i64({y.text})))"
+    return f"{dtype_name(x.dtype)}(math.pow(f64({x.text}), f64({y.text})))"
 
 
 def _scalar_cast(x: Term, to: AnyDType) -> str:

@@ -58,7 +58,7 @@ def _form(source: AnyDType, target: AnyDType) -> tuple[str, str, AnyDType] | Non
 
 
 @lru_cache(maxsize=64)
-def _table(op: Cast, source: AnyDType) -> Array:
+def _table(op: Any, source: AnyDType) -> Array:
     """Results of the operator for every pattern of bits; of 16-bit integers only the first 256."""
     bits = np.arange(1 << (8 * source.itemsize), dtype=f"u{source.itemsize}")
     given = bits.view(source)
@@ -83,7 +83,7 @@ def _accepts(op: Any, ins: Types) -> bool:
 
 
 @kernel(Cast, accepts=_accepts)
-def lookup(op: Cast, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def lookup(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """One table for each pair of dtypes and rounding."""
     x = ins[0]
     assert x is not None

@@ -60,12 +60,30 @@ def integer_fmod(x, y):
     return r - y if (r != 0) & ((x < 0) != (y < 0)) else r
 
 
+@inline
+def integer_pow(x, y):
+    """Power of i64, wrapping around; what is not whole is cut."""
+    if y < 0:
+        odd = y % 2 != 0
+        return 1 if x == 1 or (x == -1 and not odd) else -1 if x == -1 else 0
+    made = 1
+    while y > 0:
+        if y % 2 != 0:
+            made *= x
+        x *= x
+        y //= 2
+    return made
+
+
 _TYPES = {
     "f32": np.float32, "f64": np.float64, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
     "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64, "bool": np.bool_,
 }  # fmt: skip
 _CONSTANTS = {"inf": math.inf, "nan": math.nan, "LANES": LANES, "math": math}
-_HELPERS = {"integer_div": integer_div, "integer_fmod": integer_fmod, "float_fmod": np.fmod, "split": split}
+_HELPERS = {
+    "integer_div": integer_div, "integer_fmod": integer_fmod, "integer_pow": integer_pow, "float_fmod": np.fmod,
+    "split": split,
+}  # fmt: skip
 
 
 def _meaning(name: str) -> Any:

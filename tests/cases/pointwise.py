@@ -81,6 +81,10 @@ def where(draw: Draw, op: type[Any]) -> Case:
 @cases(p.Pow)
 def power(draw: Draw, op: type[Any]) -> Case:
     dims = shapes(draw, 0, 4)
+    if pick(draw, False, False, True):
+        base, exponent = pick(draw, F32, I32, I64, U8), pick(draw, F32, I32, I64, U8)
+        x = whole(draw, dims, 0 if base == U8 else -3, 4, base)
+        return Case(op(), (x, whole(draw, _broadcast(draw, dims), 0, 3, exponent)), exact=False)
     y = real(draw, _broadcast(draw, dims), -2, 2) if draw(flags) else np.float32(pick(draw, 2.0, 0.5, 3.0, -1.0))
     return Case(op(), (real(draw, dims, 0.1, 4.0), np.asarray(y)), exact=False)
 
