@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 import bolt_numba as bn
 from bolt_numba.cli.app import app
 from bolt_numba.errors import DeviceError
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cpu.lang import LANES
 from bolt_numba.kernels.cpu.pack import PANEL, panel_columns, source_rows
 from bolt_numba.kernels.cpu.products_bf16 import conv_bf16, matmul_bf16
@@ -28,6 +30,8 @@ from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu
 from bolt_numba.ops.recurrent import GRU, LSTM
+from bolt_numba.ops.reduce import ReduceMean
+from bolt_numba.ops.shape import Flatten
 from bolt_numba.types import F32, Array, TensorType
 from tests.harness import run_kernel
 from tests.lower_isa import run_on
@@ -171,6 +175,26 @@ def test_the_record_is_that_of_sweep() -> None:
     assert sweep_bf16.params == sweep.params
 
 
+def test_bands_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wide convolution and the depthwise one behind it, joined or not: the same bits."""
+    rng, graph = np.random.default_rng(0), Graph("bands")
+    b = Builder(graph)
+    value = graph.add_input("x", TensorType(F32, (1, 20, 90, 90)))
+    value = b(Clip(0.0, 6.0), b(Conv(), value, rng.standard_normal((96, 20, 1, 1), np.float32)))
+    filters = rng.standard_normal((96, 1, 3, 3), np.float32)
+    graph.add_output(b(Conv(strides=(2, 2), pads=(1, 1, 1, 1), group=96), value, filters), "y")
+    x = real(1, 20, 90, 90)
+    for threads in (1, 2):
+        sessions = []
+        for least in (1 << 20, 1 << 40):
+            monkeypatch.setattr("bolt_numba.runtime.bands.LEAST_BYTES", least)
+            sessions.append(bn.compile(graph, precision="bf16", threads=threads))
+            sessions[-1](x)
+        joined = [any(r["runner"] == "conv_bf16 + depthwise" for r in s.report()) for s in sessions]
+        assert joined == [True, False]
+        np.testing.assert_array_equal(sessions[0](x)[0], sessions[1](x)[0])
+
+
 def test_only_sessions_that_ask_for_it_get_it() -> None:
     for size in (64, 1024):
         ins = [TensorType(F32, (size, size)), TensorType(F32, (size, size), value=real(size, size))]
@@ -182,11 +206,6 @@ def test_only_sessions_that_ask_for_it_get_it() -> None:
 
 def network() -> bn.Graph:
     """A convolution of few channels, one of more with stride, and a classifier."""
-    from bolt_numba.ir.build import Builder
-    from bolt_numba.ir.graph import Graph
-    from bolt_numba.ops.reduce import ReduceMean
-    from bolt_numba.ops.shape import Flatten
-
     rng, graph = np.random.default_rng(0), Graph("network")
     b = Builder(graph)
     value = graph.add_input("x", TensorType(F32, (1, 3, 32, 32)))

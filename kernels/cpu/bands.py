@@ -16,6 +16,7 @@ import numpy as np
 from bolt_numba.kernels.cpu.depthwise import FIELDS as DEPTHWISE
 from bolt_numba.kernels.cpu.lang import address_of, call_kernel, ceil_div, copy_bytes, split, store_i64
 from bolt_numba.kernels.cpu.sweep import sweep
+from bolt_numba.kernels.cpu.sweep_bf16 import sweep_bf16
 from bolt_numba.kernels.jit import I64, PTR, Field, native
 from bolt_numba.kernels.registry import Argument, In, Out, Pitch, Scratch, Step
 
@@ -122,7 +123,7 @@ def _is_between(arg: In | Out, offset: int) -> bool:
 
 
 def joined(one: Step, two: Step, inputs: int, h: int, threads: int) -> Step | None:
-    """One step for a `sweep` over the pixels of images of h rows and the depthwise kernel that reads its result.
+    """One step for a `sweep`, or a `sweep_bf16`, over the pixels of images of h rows and the depthwise kernel behind it.
 
     inputs: operands of the first node; those of the second come behind them, but for the one between.  None where the
     first is another kernel or the image has no rows to divide.
@@ -132,7 +133,7 @@ def joined(one: Step, two: Step, inputs: int, h: int, threads: int) -> Step | No
     width, c, images, reach = b["wd"], b["c"], b["images"], (b["rows"] - 1) * b["dh"]
     row = 4 * width * c
     rows = choose_rows(h, row, reach, threads)
-    if one.kernel is not sweep or a["blocks"] != 1 or rows == 0 or a["m"] != images * h * width:
+    if one.kernel not in (sweep, sweep_bf16) or a["blocks"] != 1 or rows == 0 or a["m"] != images * h * width:
         return None
     parallel = threads > 1 and images * h // rows >= 2 * threads
     count = threads if parallel else 1
