@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from bolt_numba.kernels.cpu.lang import (
     vstore,
     vstore_n,
 )
+from bolt_numba.kernels.cpu.vmath import vpow
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
 from bolt_numba.ops.pool import AveragePool, LpPool, MaxPool
@@ -35,6 +37,8 @@ from bolt_numba.types import F32, Array, TensorType
 PARALLEL_LOADS = 1 << 18
 """Input elements read in about 20 us."""
 LOWEST = float("-inf")
+MAX_POWER = 8
+"""Of LpPool: a kernel is compiled for each, by multiplications."""
 ROW = 24
 """Bytes of a table row: offset of the first tap inside, taps inside, taps that count for the mean."""
 
@@ -175,11 +179,30 @@ def _pool(name: str, start: Any, join: Any, finish: Any) -> Native:
 
 max_pool_f32 = _pool("max_pool_f32", start_max, join_max, finish_max)
 average_pool_f32 = _pool("average_pool_f32", start_mean, join_mean, finish_mean)
-LP_POOLS = {
-    1: _pool("l1_pool_f32", start_norm, join_l1, finish_l1),
-    2: _pool("l2_pool_f32", start_norm, join_l2, finish_l2),
-}
-"""Kernels of LpPool by its p."""
+
+
+@cache
+def lp_pool_f32(power: int) -> Native:
+    """Kernel of LpPool for one p."""
+    if power == 1:
+        return _pool("l1_pool_f32", start_norm, join_l1, finish_l1)
+    if power == 2:
+        return _pool("l2_pool_f32", start_norm, join_l2, finish_l2)
+    root = 1.0 / power
+
+    @inline
+    def join(a: Any, b: Any) -> Any:
+        v = vabs(b)
+        made = v
+        for _ in range(power - 1):
+            made = made * v
+        return a + made
+
+    @inline
+    def finish(a: Any, count: int) -> Any:
+        return vpow(a, splat(np.float32(root)))
+
+    return _pool(f"l{power}_pool_f32", start_norm, join, finish)
 
 
 def _table(size: int, out: int, kernel_size: int, stride: int, dilation: int, pads: tuple[int, int], all_count: bool,
@@ -262,9 +285,9 @@ def average_pool(op: AveragePool, ins: Types, outs: Sequence[TensorType], contex
     return _step(op, average_pool_f32, x, outs[0])
 
 
-@kernel(LpPool, accepts=lambda op, ins: op.p in LP_POOLS and _accepts(op, ins), by_types=True)
+@kernel(LpPool, accepts=lambda op, ins: 1 <= op.p <= MAX_POWER and _accepts(op, ins), by_types=True)
 def lp_pool(op: LpPool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """Channels-last f32, 1 to 3 spatial axes, p of 1 or 2."""
+    """Channels-last f32, 1 to 3 spatial axes."""
     x = ins[0]
     assert x is not None
-    return _step(op, LP_POOLS[op.p], x, outs[0])
+    return _step(op, lp_pool_f32(op.p), x, outs[0])
