@@ -44,12 +44,22 @@ def torch_table(dtype: Any) -> Made:
 
     ordered: dict[int, list[Any]] = {}
 
-    def lstm(x: Any, w: Any, r: Any, b: Any, hidden_size: int) -> Any:
+    def weights(w: Any, r: Any, b: Any, gates: Dims) -> list[Any]:
         if id(w) not in ordered:
-            order = torch.cat([torch.arange(hidden_size) + hidden_size * k for k in (0, 2, 3, 1)])  # iofc to ifco
+            size = r.shape[2]
+            order = torch.cat([torch.arange(size) + size * gate for gate in gates])
             ordered[id(w)] = [w[0][order].contiguous(), r[0][order].contiguous(), *b[0].reshape(2, -1)[:, order]]
-        zeros = x.new_zeros(1, x.shape[1], hidden_size)
-        return torch.lstm(x, (zeros, zeros), ordered[id(w)], True, 1, 0.0, False, False, False)[0].unsqueeze(1)
+        return ordered[id(w)]
+
+    def lstm(x: Any, w: Any, r: Any, b: Any, hidden_size: int) -> Any:
+        zeros, own = x.new_zeros(1, x.shape[1], hidden_size), weights(w, r, b, (0, 2, 3, 1))
+        return torch.lstm(x, (zeros, zeros), own, True, 1, 0.0, False, False, False)[0].unsqueeze(1)
+
+    def gru(x: Any, w: Any, r: Any, b: Any, hidden_size: int, linear_before_reset: int = 0) -> Any:
+        if not linear_before_reset:
+            raise NotImplementedError("GRU: torch has only the cell that resets after the product")
+        zeros, own = x.new_zeros(1, x.shape[1], hidden_size), weights(w, r, b, (1, 0, 2))
+        return torch.gru(x, zeros, own, True, 1, 0.0, False, False, False)[0].unsqueeze(1)
 
     return common() | {
         "Relu": F.relu,
@@ -80,6 +90,7 @@ def torch_table(dtype: Any) -> Made:
             q, k.transpose(-1, -2), v, attn_mask=mask, scale=scale
         ),
         "LSTM": lstm,
+        "GRU": gru,
     }
 
 
@@ -102,10 +113,17 @@ def jax_recurrent(cell: str) -> Callable[..., Any]:
         h = (1 - z) * jnp.tanh(given[:, 2 * size :] + (s * h) @ r[2 * size :].T + rb[2 * size :]) + z * h
         return h, h
 
-    def run(x: Any, w: Any, r: Any, b: Any, hidden_size: int) -> Any:
+    def gru_after(r: Any, rb: Any, h: Any, given: Any) -> Any:
+        old = jnp.split(h @ r.T + rb, 3, -1)
+        new = jnp.split(given, 3, -1)
+        z, s = sigmoid(new[0] + old[0]), sigmoid(new[1] + old[1])
+        h = (1 - z) * jnp.tanh(new[2] + s * old[2]) + z * h
+        return h, h
+
+    def run(x: Any, w: Any, r: Any, b: Any, hidden_size: int, linear_before_reset: int = 0) -> Any:
         wb, rb = jnp.split(b[0], 2)
         zeros = jnp.zeros((x.shape[1], hidden_size), x.dtype)
-        step, first = (lstm, (zeros, zeros)) if cell == "LSTM" else (gru, zeros)
+        step, first = (lstm, (zeros, zeros)) if cell == "LSTM" else (gru_after if linear_before_reset else gru, zeros)
         return jax.lax.scan(lambda c, g: step(r[0], rb, c, g), first, x @ w[0].T + wb)[1][:, None]
 
     return run

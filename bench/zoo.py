@@ -392,16 +392,16 @@ def vit_b16(batch: int) -> onnx.ModelProto:
     return n.model(n.gemm(x, width, 1000))
 
 
-def recurrent(cell: str, seed: int, gates: int, width: int = 256, steps: int = 100) -> Callable[[int], onnx.ModelProto]:
+def recurrent(cell: str, seed: int, gates: int, **attributes: int) -> Callable[[int], onnx.ModelProto]:
     """Two layers of LSTM or GRU over 100 steps, 256 wide."""
 
     def build(batch: int) -> onnx.ModelProto:
-        n = Network(seed)
-        x = n.input("input", steps, batch, width)
+        n, width = Network(seed), 256
+        x = n.input("input", 100, batch, width)
         for _ in range(2):
             w, r = (n.normal(1, gates * width, width, scale=width**-0.5) for _ in range(2))
             b = n.normal(1, 2 * gates * width, scale=0.1)
-            x = n.add("Squeeze", n.add(cell, x, w, r, b, hidden_size=width), n.constant([1], "i8"))
+            x = n.add("Squeeze", n.add(cell, x, w, r, b, hidden_size=width, **attributes), n.constant([1], "i8"))
         return n.model(x)
 
     return build
@@ -440,6 +440,7 @@ _TRANSFORMERS: dict[str, Build] = {
     "vit_b16": vit_b16,
 }
 _RECURRENT: dict[str, Build] = {"lstm": recurrent("LSTM", 12, 4), "gru": recurrent("GRU", 13, 3)}
+_RECURRENT["gru_after"] = recurrent("GRU", 14, 3, linear_before_reset=1)  # the cell of torch and cuDNN
 _TINY: dict[str, Build] = {"kws_dscnn": kws_dscnn, "mlp": mlp}
 
 
