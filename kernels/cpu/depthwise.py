@@ -45,11 +45,15 @@ def {name}(p, tid, nthreads):
     blocks, lines = ceil_div(c, LANES), p.images * oh
     row_step, w_step, across = dh * wd * xp, cols * BYTES, sw * xp
     reach = (PIXELS - 1) * sw + (cols - 1) * p.dw
-    first, last = split(ceil_div(blocks, chunk) * lines, tid, nthreads)
+    # Threads take neighbouring lines where there are enough: mostly those that they computed in the layer before.
+    many = lines >= 4 * nthreads
+    l_lo, l_hi = split(lines, tid, nthreads) if many else (0, lines)
+    units = ceil_div(blocks, chunk) * (l_hi - l_lo)
+    first, last = (0, units) if many else split(units, tid, nthreads)
     for unit in range(first, last):
-        b_lo = unit // lines * chunk
+        b_lo = unit // (l_hi - l_lo) * chunk
         b_hi = min(b_lo + chunk, blocks)
-        line = unit % lines
+        line = l_lo + unit % (l_hi - l_lo)
         up = line % oh * sh - top
         r_lo = ceil_div(max(-up, 0), dh)
         r_hi = max(min(ceil_div(h - up, dh), rows), r_lo)
