@@ -17,9 +17,10 @@ import bolt_numba as bn
 from bolt_numba import ops as operators
 from bolt_numba.cli import console
 from bolt_numba.cli.options import Json, Shapes, read_shapes
-from bolt_numba.config import SWITCHES, default_threads
+from bolt_numba.config import SWITCHES, default_threads, processors
 from bolt_numba.converters.onnx.registry import READERS, load_tables
 from bolt_numba.kernels import jit, registry
+from bolt_numba.kernels.ahead import compiling_in
 from bolt_numba.kernels.sized import SIZED
 from bolt_numba.ops.registry import OPS
 
@@ -121,22 +122,22 @@ def cache_clear() -> None:
 def cache_warm(
     models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Models to compile the kernels of.")],
     shape: Shapes = [],
+    processes: Annotated[
+        int | None, typer.Option(help="How many compile at once; else as many as there are processors.")
+    ] = None,
 ) -> None:
     """Compile ahead of time every kernel that these models need."""
-    compiled: list[str] = []
-    stop = jit.on_compile(lambda name, done: compiled.append(name) if done else None)
-    try:
-        with console.progress("compiling") as say:
-            for model in models:
-                say(f"compiling for {model.name}")
-                session = bn.compile(model)
-                known = {s.name for s in session.inputs}
-                given = {k: v for k, v in read_shapes(shape).items() if k in known}
-                sizes = {s.name: tuple(d if isinstance(d, int) else 1 for d in s.shape or ()) for s in session.inputs}
-                session.warmup(**{**sizes, **given})
-    finally:
-        stop()
-    console.write(f"compiled {len(compiled)} kernels; {len(jit.cache_entries())} in the cache")
+    before = len(jit.cache_entries())
+    with console.progress("compiling") as say, compiling_in(processes or processors()):
+        for model in models:
+            say(f"compiling for {model.name}")
+            session = bn.compile(model)
+            known = {s.name for s in session.inputs}
+            given = {k: v for k, v in read_shapes(shape).items() if k in known}
+            sizes = {s.name: tuple(d if isinstance(d, int) else 1 for d in s.shape or ()) for s in session.inputs}
+            session.warmup(**{**sizes, **given})
+    count = len(jit.cache_entries())
+    console.write(f"compiled {count - before} kernels; {count} in the cache")
 
 
 def doctor(as_json: Json = False) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.kernels.ahead import prepare
 from bolt_numba.kernels.cpu.executor import run_steps
 from bolt_numba.kernels.registry import In, Out, Pitch, Scratch
 from bolt_numba.ops.registry import result_tuple
@@ -178,6 +179,7 @@ def build_program(jobs: Sequence[Job], memory: MemoryPlan, threads: int) -> Prog
     parallel: list[bool] = []
     step_jobs: list[int] = []
     segments = [Segment(0, 0)]
+    prepare(step.kernel for job in jobs for step in job.steps or ())
     for number, job in enumerate(jobs):
         if job.steps is None:
             segments[-1].host = Host(job)
