@@ -97,9 +97,11 @@ def _matmul(op: MatMul, ins: list[str], outs: list[str], ranks: Sequence[int]) -
             nodes.append(helper.make_node("Transpose", [ins[i]], [f"t{i}"], perm=perm))
             ins[i] = f"t{i}"
     nodes.append(helper.make_node("MatMul", ins[:2], ["product"]))
-    nodes.append(_constant("alpha", np.array(op.alpha, np.float32)))
-    nodes.append(helper.make_node("Mul", ["product", "alpha"], ["scaled"]))
-    made = "scaled"
+    made = "product"
+    if op.alpha != 1:
+        nodes.append(_constant("alpha", np.array(op.alpha, np.float32)))
+        nodes.append(helper.make_node("Mul", ["product", "alpha"], ["scaled"]))
+        made = "scaled"
     if len(ins) > 2 and ins[2]:
         nodes.append(helper.make_node("Add", [made, ins[2]], ["biased"]))
         made = "biased"

@@ -13,6 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
+from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.simd import (
     ADDR,
     F32,
@@ -217,6 +218,34 @@ def tile_dot_rows_bf16(tyctx, acc, rows, offset, brow):
         return tile
 
     return acc(acc, rows, types.int64, ADDR), codegen
+
+
+@intrinsic(prefer_literal=True)
+def tile_rank1_rows_as(tyctx, acc, rows, offset, brow, kind):
+    """`tile_rank1_rows` of other elements, whose bits the tile holds; kind: 0 f64, 1 i32, 2 i64, a constant."""
+    element = (ir.DoubleType(), I32, I64)[kind.literal_value]
+    size = 4 if element is I32 else 8
+    ty = ir.VectorType(element, BYTES // size)
+
+    def add_product(b, total, x, y):
+        if element in (I32, I64):
+            return b.add(total, b.mul(x, y))
+        if target().has_fma:
+            return call(b, f"llvm.fma.v{ty.count}f64", ty, [x, y, total])
+        return b.fadd(total, b.fmul(x, y))
+
+    def codegen(ctx, b, sig, args):
+        tile, rows, offset, brow, _ = args
+        cols = [load(b, brow, ty, size, BYTES * j) for j in range(acc.nv)]
+        for i in range(acc.mr):
+            x = splat_value(b, load(b, b.add(b.extract_value(rows, i), offset), element, size), ty.count)
+            for j in range(acc.nv):
+                k = i * acc.nv + j
+                made = add_product(b, b.bitcast(b.extract_value(tile, k), ty), x, cols[j])
+                tile = b.insert_value(tile, b.bitcast(made, vector("f32")), k)
+        return tile
+
+    return acc(acc, rows, types.int64, ADDR, kind), codegen
 
 
 @intrinsic

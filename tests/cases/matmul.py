@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bolt_numba.ops.matmul import Einsum, MatMul
+from bolt_numba.types import Array
 from tests.cases import Case, cases
 from tests.cases.draw import (
     ACTIVATIONS,
@@ -35,6 +36,8 @@ def matmul(draw: Draw, op: type[MatMul]) -> Case:
     a = whole(draw, (*batch[0], *((k, m) if trans_a else (m, k))))
     b = whole(draw, (*batch[1], *((n, k) if trans_b else (k, n))))
     bias = maybe(draw, whole(draw, (n,)))
+    if pick(draw, False, False, False, True):
+        return plain(draw, op(trans_a, trans_b), a, b, bias)
     activation = pick(draw, *(EXACT_ACTIVATIONS if draw(flags) else ACTIVATIONS))
     exact = activation in EXACT_ACTIVATIONS
     made = op(trans_a, trans_b, pick(draw, 1.0, 1.0, 0.5, -2.0), activation, residual)
@@ -44,6 +47,14 @@ def matmul(draw: Draw, op: type[MatMul]) -> Case:
         return Case(made, (a, b) if bias is None else (a, b, bias), exact)
     wide = np.broadcast_shapes(*batch)
     return Case(made, (a, b, bias, whole(draw, (*wide, m, n))), exact)
+
+
+def plain(draw: Draw, op: MatMul, a: Array, b: Array, bias: Array | None) -> Case:
+    """Of another dtype, for integers with sums beyond it."""
+    dtype = np.dtype(pick(draw, "f8", "i4", "u4", "i8", "u8"))
+    factor = 1 if dtype.kind == "f" else 1 << (8 * dtype.itemsize - 4)
+    operands = [(v.astype(np.int64) * f).astype(dtype) for v, f in ((a, factor), (b, 1))]
+    return Case(op, (*operands, *(() if bias is None else (bias.astype(np.int64).astype(dtype),))))
 
 
 @cases(Einsum)
