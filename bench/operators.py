@@ -34,14 +34,9 @@ def ceiled(size: int, kernel: int, stride: int, ceil_mode: int) -> int:
     return -(size - kernel) % stride if ceil_mode else 0
 
 
-def torch_table(dtype: Any) -> Made:
-    """dtype: what Cast to float gives."""
+def torch_recurrent() -> Made:
+    """LSTM and GRU; weights in torch's order of gates are made in the first run."""
     torch: Any = importlib.import_module("torch")
-    F: Any = importlib.import_module("torch.nn.functional")
-
-    def max_pool(x: Any, kernel_shape: Dims, strides: Dims, pads: Dims = (0,) * 4, ceil_mode: int = 0) -> Any:
-        return F.max_pool2d(x, kernel_shape, strides, pads[:2], 1, bool(ceil_mode))
-
     ordered: dict[int, list[Any]] = {}
 
     def weights(w: Any, r: Any, b: Any, gates: Dims) -> list[Any]:
@@ -61,37 +56,50 @@ def torch_table(dtype: Any) -> Made:
         zeros, own = x.new_zeros(1, x.shape[1], hidden_size), weights(w, r, b, (1, 0, 2))
         return torch.gru(x, zeros, own, True, 1, 0.0, False, False, False)[0].unsqueeze(1)
 
-    return common() | {
-        "Relu": F.relu,
-        "Sigmoid": torch.sigmoid,
-        "HardSwish": F.hardswish,
-        "HardSigmoid": lambda x, **_: F.hardsigmoid(x),
-        "Gelu": F.gelu,
-        "Erf": torch.erf,
-        "Clip": lambda x, low, high: F.hardtanh(x, low, high),
-        "Conv": lambda x, w, b=None, *, strides, pads=(0, 0), group=1, **_: F.conv2d(
-            x, w, b, strides, list(pads[:2]), 1, group
-        ),
-        "ConvTranspose": lambda x, w, b=None, *, strides, **_: F.conv_transpose2d(x, w, b, strides),
-        "BatchNormalization": lambda x, g, b, m, v, epsilon=1e-5: F.batch_norm(x, m, v, g, b, False, 0.0, epsilon),
-        "MaxPool": max_pool,
-        "AveragePool": lambda x, kernel_shape, strides: F.avg_pool2d(x, kernel_shape, strides),
-        "GlobalAveragePool": lambda x: x.mean((2, 3), keepdim=True),
-        "Gemm": lambda x, w, b, transB=0, **_: F.linear(x, w if transB else w.T, b),
-        "Concat": lambda *xs, axis: torch.cat([x.expand(xs[-1].shape[0], *x.shape[1:]) for x in xs], axis),
-        "Split": lambda x, sizes, axis: torch.split(x, sizes, axis),
-        "Transpose": lambda x, perm: x.permute(perm),
-        "Softmax": lambda x, axis: torch.softmax(x, axis),
-        "LayerNormalization": lambda x, g, b, axis, epsilon: F.layer_norm(x, g.shape, g, b, epsilon),
-        "Gather": lambda table, i, axis: table.select(axis, i) if isinstance(i, int) else F.embedding(i, table),
-        "Cast": lambda x, to: x.to(dtype),
-        "Resize": lambda x, roi, scales, *_, **__: F.interpolate(x, scale_factor=scales[2:], mode="nearest"),
-        "Attention": lambda q, k, v, mask=None, *, scale: F.scaled_dot_product_attention(
-            q, k.transpose(-1, -2), v, attn_mask=mask, scale=scale
-        ),
-        "LSTM": lstm,
-        "GRU": gru,
-    }
+    return {"LSTM": lstm, "GRU": gru}
+
+
+def torch_table(dtype: Any) -> Made:
+    """dtype: what Cast to float gives."""
+    torch: Any = importlib.import_module("torch")
+    F: Any = importlib.import_module("torch.nn.functional")
+
+    def max_pool(x: Any, kernel_shape: Dims, strides: Dims, pads: Dims = (0,) * 4, ceil_mode: int = 0) -> Any:
+        return F.max_pool2d(x, kernel_shape, strides, pads[:2], 1, bool(ceil_mode))
+
+    return (
+        common()
+        | torch_recurrent()
+        | {
+            "Relu": F.relu,
+            "Sigmoid": torch.sigmoid,
+            "HardSwish": F.hardswish,
+            "HardSigmoid": lambda x, **_: F.hardsigmoid(x),
+            "Gelu": F.gelu,
+            "Erf": torch.erf,
+            "Clip": lambda x, low, high: F.hardtanh(x, low, high),
+            "Conv": lambda x, w, b=None, *, strides, pads=(0, 0), group=1, **_: F.conv2d(
+                x, w, b, strides, list(pads[:2]), 1, group
+            ),
+            "ConvTranspose": lambda x, w, b=None, *, strides, **_: F.conv_transpose2d(x, w, b, strides),
+            "BatchNormalization": lambda x, g, b, m, v, epsilon=1e-5: F.batch_norm(x, m, v, g, b, False, 0.0, epsilon),
+            "MaxPool": max_pool,
+            "AveragePool": lambda x, kernel_shape, strides: F.avg_pool2d(x, kernel_shape, strides),
+            "GlobalAveragePool": lambda x: x.mean((2, 3), keepdim=True),
+            "Gemm": lambda x, w, b, transB=0, **_: F.linear(x, w if transB else w.T, b),
+            "Concat": lambda *xs, axis: torch.cat([x.expand(xs[-1].shape[0], *x.shape[1:]) for x in xs], axis),
+            "Split": lambda x, sizes, axis: torch.split(x, sizes, axis),
+            "Transpose": lambda x, perm: x.permute(perm),
+            "Softmax": lambda x, axis: torch.softmax(x, axis),
+            "LayerNormalization": lambda x, g, b, axis, epsilon: F.layer_norm(x, g.shape, g, b, epsilon),
+            "Gather": lambda table, i, axis: table.select(axis, i) if isinstance(i, int) else F.embedding(i, table),
+            "Cast": lambda x, to: x.to(dtype),
+            "Resize": lambda x, roi, scales, *_, **__: F.interpolate(x, scale_factor=scales[2:], mode="nearest"),
+            "Attention": lambda q, k, v, mask=None, *, scale: F.scaled_dot_product_attention(
+                q, k.transpose(-1, -2), v, attn_mask=mask, scale=scale
+            ),
+        }
+    )
 
 
 def jax_recurrent(cell: str) -> Callable[..., Any]:

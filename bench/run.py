@@ -50,8 +50,8 @@ class Entry:
 
 MAIN = (
     "resnet50", "mobilenet_v1", "mobilenet_v2", "mobilenet_v3_large", "squeezenet", "vgg19", "densenet121", "unet",
-    "yolo_n", "bert_base_128", "minilm_32", "minilm_128", "vit_b16", "lstm", "gru", "gru_after", "silero_vad", "kws_dscnn",
-    "mlp", "gemm1024",
+    "yolo_n", "bert_base_128", "minilm_32", "minilm_128", "vit_b16", "lstm", "gru", "gru_after", "silero_vad",
+    "kws_dscnn", "mlp", "gemm1024",
 )  # fmt: skip
 """The models of the main table, batch 1."""
 
