@@ -131,7 +131,7 @@ def _rescaled(m: Match, b: Builder, name: str, operands: Sequence[Value | None])
     if not c:
         return m.refuse("the factor is no number")
     number = c if isinstance(m.op(name), Mul) else 1 / c
-    return b(dataclasses.replace(op, scale=op.scale * number), *operands)  # type: ignore[attr-defined,type-var]
+    return b(dataclasses.replace(op, scale=op.scale * number), *operands)  # type: ignore[attr-defined]
 
 
 def _other_layout(layout: str) -> str:

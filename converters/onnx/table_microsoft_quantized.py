@@ -16,6 +16,7 @@ from bolt_numba.converters.onnx.table_recurrent import common
 from bolt_numba.converters.onnx.table_reduce import gemm
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.matmul_bits import MatMulNBits
 from bolt_numba.ops.pointwise import Add, Cast, LeakyRelu, Mul, Sigmoid, Sub
 from bolt_numba.ops.pool import MaxPool
 from bolt_numba.ops.quantize import DequantizeLinear, DynamicQuantizeLinear, MatMulInteger, QuantizeLinear
@@ -242,7 +243,7 @@ def matmul_nbits(
     block_size: int,
     accuracy_level: int = 0,
 ) -> Any:
-    """Weights of 4 or 8 bits in blocks along K, each with a scale; they become floats when the model is read.
+    """Weights of 4 or 8 bits in blocks along K, each with a scale; they stay as they are where x is f32.
 
     packed: [N, blocks, block_size * bits / 8] u8, low nibble first · zero_points: packed likewise, half the range
     when absent.
@@ -250,16 +251,19 @@ def matmul_nbits(
     if bits not in (4, 8) or group_index is not None or block_size < 1:
         raise b.unsupported(f"bits {bits}, block_size {block_size}, group_index {group_index is not None}")
     blocks = -(-K // block_size)
-    codes = _codes(known_array(b, packed, "weights"), bits).reshape(N, blocks, block_size)
-    scale = known_array(b, scales, "scales").reshape(N, blocks, 1)
-    zero: Any = np.float32(1 << (bits - 1))
+    codes = np.ascontiguousarray(known_array(b, packed, "weights").reshape(N, blocks, block_size * bits // 8))
+    scale = known_array(b, scales, "scales").reshape(N, blocks).astype(np.float32)
+    zero: Any = None
     if zero_points is not None:
         zero = known_array(b, zero_points, "zero points")
         if zero.dtype == np.uint8:
             zero = _codes(zero.reshape(N, -1), bits)[:, :blocks]
-        zero = zero.reshape(N, blocks, 1).astype(np.float32)
-    weight = ((codes.astype(np.float32) - zero) * scale.astype(np.float32)).reshape(N, -1)[:, :K]
-    return b(MatMul(trans_b=True), x, b.const(np.ascontiguousarray(weight.astype(x.type.dtype))), bias)
+        zero = np.ascontiguousarray(zero.reshape(N, blocks).astype(np.float32))
+    operator = MatMulNBits(bits, block_size)
+    if x.type.dtype == F32:
+        return b(operator, x, b.const(codes), b.const(scale), None if zero is None else b.const(zero), bias)
+    weight = operator.weights(codes, scale, zero, K).astype(x.type.dtype)
+    return b(MatMul(trans_b=True), x, b.const(weight), bias)
 
 
 def _codes(packed: Any, bits: int) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from bolt_numba.converters.onnx.write_registry import MICROSOFT, NoSpellingError, Term, writer
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.cache import GroupQueryAttention
+from bolt_numba.ops.matmul_bits import MatMulNBits
 from bolt_numba.ops.pointwise import Add, Cast, Mul, Sub
 from bolt_numba.ops.quantize import DequantizeLinear
 from bolt_numba.ops.recurrent_quantized import DynamicQuantizeLSTM
@@ -114,6 +115,23 @@ def group_query_attention(w: GraphWriter, op: Any, *terms: Term) -> Any:
     nothing = Term("", terms[0].type)
     operands = [*terms[:7], nothing, nothing, nothing, *terms[7:]]
     return w.node(op.name, operands, [v.type for v in w.reading.outputs], domain=MICROSOFT, **attributes)
+
+
+@writer(MatMulNBits)
+def matmul_bits(w: GraphWriter, op: Any, x: Term, codes: Term, scales: Term, *optional: Term) -> Any:
+    """With zero points as floats."""
+    n = codes.type.dims[0]
+    held = (scales, *optional[:1])
+    flat = [t if not t.name or t.known is None else w.const(t.known.reshape(-1), t.name) for t in held]
+    k = x.type.shape[-1] if x.type.shape else None
+    if not isinstance(k, int):
+        raise NoSpellingError("rows of a length that is not known")
+    attributes = {"K": k, "N": n, "bits": op.bits, "block_size": op.block}
+    operands = [x, codes, *flat]
+    if len(optional) > 1:
+        operands += [Term("", x.type), optional[1]]
+    types = [v.type for v in w.reading.outputs]
+    return w.node(op.name, operands, types, domain=MICROSOFT, **attributes)
 
 
 def _for_directions(array: Array) -> Array:

@@ -12,9 +12,13 @@ import pytest
 from onnx import helper
 
 from bolt_numba.converters.onnx.read import read_model
+from bolt_numba.converters.onnx.write import to_onnx
 from bolt_numba.errors import UnsupportedOpError
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.types import Array
+from bolt_numba.ops.matmul_bits import MatMulNBits
+from bolt_numba.types import Array, Sym, TensorType
 
 onnxruntime = pytest.importorskip("onnxruntime")
 RNG = np.random.default_rng(3)
@@ -263,3 +267,18 @@ def test_what_has_no_meaning_is_said() -> None:
                      {"K": 32, "N": 5, "bits": 4, "block_size": 16})  # fmt: skip
     with pytest.raises(UnsupportedOpError, match="group_index True"):
         read_model(model)
+
+
+@pytest.mark.parametrize("points", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+def test_products_of_few_bits_are_written_back(points: bool, biased: bool) -> None:
+    held: dict[str, Any] = {"w": u8(5, 2, 16), "s": real(5, 2)}
+    held |= {"z": u8(5, 2).astype(np.float32) if points else None, "b": real(5) if biased else None}
+    graph = Graph("bits")
+    x = graph.add_input("x", TensorType(np.dtype(np.float32), (Sym("n"), 40)))
+    graph.add_output(Builder(graph)(MatMulNBits(), x, *held.values()), "y")
+    data = {"x": real(3, 40)}
+    made = to_onnx(graph)
+    assert [n.op_type for n in made.graph.node] == ["MatMulNBits"]
+    (wanted,) = onnxruntime.InferenceSession(made.SerializeToString()).run(None, data)
+    np.testing.assert_allclose(interpret(graph, data)["y"], wanted, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,74 @@
+"""Products with weights of 4 or 8 bits in blocks, which stay as they are stored."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+
+from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
+from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.types import F32, U8, Array, TensorType
+
+OptionalArray: TypeAlias = "Array | None"
+
+
+@op("MatMulNBits")
+class MatMulNBits(Op):
+    """y = x @ w^T + bias, where w [n, k] is (codes - zeros) * scales in blocks along k.
+
+    x: [..., k] · codes: [n, ceil(k / block), block * bits / 8] u8, two codes of 4 bits in a byte, the low ones first ·
+    scales, zeros: [n, ceil(k / block)] f32, the middle of the range without zeros · bias: [n] -> y: [..., n].
+    Source: the operator of this name of onnxruntime (com.microsoft), its zero points unpacked.
+    """
+
+    bits: int = 4
+    block: int = 32
+
+    @property
+    def middle(self) -> float:
+        """The code of 0 where there are no zeros."""
+        return float(1 << (self.bits - 1))
+
+    def infer(
+        self,
+        x: TensorType,
+        codes: TensorType,
+        scales: TensorType,
+        zeros: TensorType | None = None,
+        bias: TensorType | None = None,
+    ) -> TensorType:
+        want_dtype(self, "x", same_dtype(self, x, bias), *FLOATS)
+        want_dtype(self, "codes", codes.dtype, U8)
+        want_dtype(self, "scales", same_dtype(self, scales, zeros), F32)
+        if self.bits not in (4, 8) or self.block < 2 or self.block % 2:
+            raise self.fail("bits and block", (self.bits, self.block), "4 or 8, and an even number")
+        if not codes.is_static or len(codes.dims) != 3 or codes.dims[2] != self.block * self.bits // 8:
+            raise self.fail("shape of codes", codes, f"[n, blocks, {self.block * self.bits // 8}]")
+        n, blocks, _ = codes.dims
+        for name, t in (("scales", scales), ("zeros", zeros)):
+            if t is not None and t.shape != (n, blocks):
+                raise self.fail(f"shape of {name}", t, [n, blocks])
+        if bias is not None and bias.shape not in (None, (n,)):
+            raise self.fail("shape of bias", bias, [n])
+        if x.shape is None:
+            return TensorType(x.dtype, None)
+        k = x.shape[-1] if x.shape else None
+        if k is None or (isinstance(k, int) and -(-k // self.block) != blocks):
+            raise self.fail("last dimension of x", k, f"one of {blocks} blocks of {self.block}")
+        return TensorType(x.dtype, (*x.shape[:-1], n))
+
+    def weights(self, codes: Array, scales: Array, zeros: OptionalArray, k: int) -> Array:
+        """What the codes mean: [n, k] f32."""
+        if self.bits == 4:
+            codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:2], self.block)
+        offsets = np.float32(self.middle) if zeros is None else zeros[..., None]
+        meant = (codes.astype(np.float32) - offsets) * scales[..., None]
+        return np.ascontiguousarray(meant.reshape(len(meant), -1)[:, :k])
+
+    def reference(
+        self, x: Array, codes: Array, scales: Array, zeros: OptionalArray = None, bias: OptionalArray = None
+    ) -> Array:
+        y = np.matmul(widened(x), self.weights(codes, scales, zeros, x.shape[-1]).T)
+        y = y if bias is None else y + widened(bias)
+        return np.asarray(y).astype(x.dtype, copy=False)

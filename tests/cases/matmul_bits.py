@@ -1,0 +1,21 @@
+"""Cases of products with weights of few bits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bolt_numba.ops.matmul_bits import MatMulNBits
+from tests.cases import Case, cases
+from tests.cases.draw import Draw, maybe, pick, real, whole
+
+
+@cases(MatMulNBits)
+def matmul_n_bits(draw: Draw, op: type[MatMulNBits]) -> Case:
+    bits, block = pick(draw, 4, 8), pick(draw, 16, 32, 64)
+    m, n, k = pick(draw, 1, 2, 3, 4, 5, 13, 30), pick(draw, 1, 7, 16, 33, 70), pick(draw, 5, 32, 40, 64, 150)
+    blocks = -(-k // block)
+    codes = whole(draw, (n, blocks, block * bits // 8), 0, 255, np.uint8)
+    zeros = maybe(draw, whole(draw, (n, blocks), 0, (1 << bits) - 1))
+    x = real(draw, pick(draw, (m, k), (1, m, k)))
+    operands = (x, codes, real(draw, (n, blocks)), zeros, maybe(draw, real(draw, (n,))))
+    return Case(op(bits, block), operands, exact=False, rtol=1e-4)
