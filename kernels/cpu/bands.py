@@ -123,7 +123,7 @@ def _is_between(arg: In | Out, offset: int) -> bool:
 
 
 def joined(one: Step, two: Step, inputs: int, h: int, threads: int) -> Step | None:
-    """One step for a `sweep`, or a `sweep_bf16`, over the pixels of images of h rows and the depthwise kernel behind it.
+    """One step for a `sweep` or `sweep_bf16` over the pixels of images of h rows and the depthwise kernel behind it.
 
     inputs: operands of the first node; those of the second come behind them, but for the one between.  None where the
     first is another kernel or the image has no rows to divide.
