@@ -147,7 +147,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     return len(x.dims) in (3, 4, 5)
 
 
-@kernel(GridSample, accepts=_accepts)
+@kernel(GridSample, accepts=_accepts, by_types=True)
 def sample(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """1 to 3 spatial axes, all modes and paddings."""
     x, out = ins[0], outs[0]

@@ -118,7 +118,7 @@ def _has_plain(op: Any, ins: Types) -> bool:
     return x.dtype.kind in "iu" or x.dtype in (BOOL, F64)
 
 
-@kernel(*PLAIN, accepts=_has_plain)
+@kernel(*PLAIN, accepts=_has_plain, by_types=True)
 def reduce_plain(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Any integers, bool (greatest and least), f64."""
     axes, x = reduced_axes(op, ins), ins[0]

@@ -64,7 +64,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     return x.dtype.kind in "iu" or x.dtype in (F32, F64)
 
 
-@kernel(CumSum, CumProd, accepts=_accepts, inplace=(0,))
+@kernel(CumSum, CumProd, accepts=_accepts, inplace=(0,), by_types=True)
 def running(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """One line at a time, in order; beside the last axis blocks of columns, row after row."""
     x, axis = ins[0], ins[1]

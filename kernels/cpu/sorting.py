@@ -302,7 +302,7 @@ def _can_order(op: Any, ins: Types) -> bool:
     return x is not None and k is not None and k.known is not None and x.is_static and bool(x.dims) and x.dtype in KEYS
 
 
-@kernel(TopK, accepts=_can_order)
+@kernel(TopK, accepts=_can_order, by_types=True)
 def topk(op: TopK, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Any dtype, any k; lines are shared by the threads."""
     x = ins[0]
