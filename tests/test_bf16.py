@@ -260,6 +260,13 @@ def test_command_line(tmp_path: Path) -> None:
     figures = call("bench", path, "--precision", "bf16", "--seconds", "0.1", "--no-processes")
     assert figures["precision"] == "bf16"
     assert CliRunner().invoke(app, ["run", path, "--precision", "f8"]).exit_code == 1
+    assert CliRunner().invoke(app, ["convert", path, "--precision", "bf16"]).exit_code == 2
+    ready = str(tmp_path / "ready.bolt")
+    call("convert", path, "--pack", "--precision", "bf16", "-o", ready)
+    x = real(1, 3, 32, 32)
+    for precision in ("fp32", "bf16"):
+        one, two = (bn.compile(p, precision=precision)(x)[0] for p in (path, ready))
+        np.testing.assert_array_equal(one, two)
 
 
 @pytest.mark.parametrize(
