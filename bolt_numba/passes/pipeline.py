@@ -1,7 +1,8 @@
 """The order of passes, on one screen.
 
-A stage is a name and a function that rewrites a graph in place.  To insert a subgraph plug-in or another precision,
-give `run_pipeline` other ``stages``: ``partition`` and ``precision`` are the places where they belong.
+A stage is a name and a function that rewrites a graph in place.  To insert a subgraph plug-in or narrower types, give
+`run_pipeline` other ``stages``: ``partition`` and ``precision`` are the places where they belong.  A session's
+``precision="bf16"`` needs none: it chooses among kernels.
 """
 
 from __future__ import annotations
