@@ -144,6 +144,14 @@ def remember_last(decide: Callable[[Any, Types], Decision]) -> Callable[[Any, Ty
     return functools.wraps(decide)(remembered)
 
 
+@remember_last
+def result_of(op: Op, ins: Types) -> TensorType:
+    """The type of an operator's only result."""
+    made = op.infer(*ins)
+    assert isinstance(made, TensorType)
+    return made
+
+
 def kernel(
     *ops: type[Op],
     device: str = "cpu",

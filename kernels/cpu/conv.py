@@ -32,7 +32,19 @@ from bolt_numba.kernels.cpu.sweep import (
     sweep,
 )  # fmt: skip
 from bolt_numba.kernels.jit import I64, PTR, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, remember_last
+from bolt_numba.kernels.registry import (
+    Argument,
+    Context,
+    In,
+    Out,
+    Pitch,
+    Scratch,
+    Step,
+    Types,
+    kernel,
+    remember_last,
+    result_of,
+)
 from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.spatial import Windows
 from bolt_numba.types import F32, Array, TensorType
@@ -120,7 +132,7 @@ def accepts_rows(op: Any, ins: Types) -> bool:
     x, w, _, residual = (*ins, None, None)[:4]
     if x is None or w is None or not can_finish(op.activation) or x.size == 0 or w.size == 0:
         return False
-    return residual is None or residual.dims == op.infer(*ins).dims
+    return residual is None or residual.dims == result_of(op, ins).dims
 
 
 @remember_last

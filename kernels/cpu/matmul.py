@@ -25,7 +25,7 @@ from bolt_numba.kernels.cpu.sweep import (
     sweep,
 )  # fmt: skip
 from bolt_numba.kernels.jit import I64, PTR, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.matmul import MatMul
 from bolt_numba.types import F32, Array, TensorType
 
@@ -156,7 +156,7 @@ def accepts_matmul(op: Any, ins: Types) -> bool:
     a, b, bias, residual = (*ins, None, None)[:4]
     if a is None or b is None or not can_finish(op.activation):
         return False
-    out = op.infer(*ins)
+    out = result_of(op, ins)
     if bias is not None and bias.known is None and bias.dims != out.dims[-1:]:
         return False
     return residual is None or residual.dims == out.dims

@@ -33,7 +33,7 @@ from bolt_numba.kernels.cpu.sweep_bf16 import (
     sweep_bf16,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.winograd import best_size, cost
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.matmul import MatMul
 from bolt_numba.types import Array, TensorType
@@ -117,7 +117,7 @@ def is_direct(op: Any, ins: Types) -> bool:
     w = ins[1]
     assert w is not None
     k, c = w.dims[:2]
-    images, oh, ow = op.infer(*ins).dims[:3]
+    images, oh, ow = result_of(op, ins).dims[:3]
     return cost(size, (images, oh, ow), c, k) > 0.5 * cost(0, (images, oh, ow), c, k)
 
 

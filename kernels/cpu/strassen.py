@@ -51,7 +51,19 @@ from bolt_numba.kernels.cpu.matmul import geometry as matmul_geometry
 from bolt_numba.kernels.cpu.pack import PANEL, aligned_empty, pack_panels, pack_taps, panel_columns, run_shares
 from bolt_numba.kernels.cpu.sweep import MR, STEPS, copy_row, pack_stride, tile_any
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, remember_last
+from bolt_numba.kernels.registry import (
+    Argument,
+    Context,
+    In,
+    Out,
+    Pitch,
+    Scratch,
+    Step,
+    Types,
+    kernel,
+    remember_last,
+    result_of,
+)
 from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.matmul import MatMul
 from bolt_numba.types import Array, TensorType
@@ -366,7 +378,7 @@ def is_pointwise_conv(op: Any, ins: Types) -> bool:
 
 
 def _sizes(op: Any, ins: Types) -> tuple[int, int, int]:
-    out = op.infer(*ins)
+    out = result_of(op, ins)
     w = ins[1]
     assert w is not None
     return out.size // out.dims[-1], w.dims[0], w.dims[1]

@@ -40,7 +40,19 @@ from bolt_numba.kernels.cpu.lang import (
 from bolt_numba.kernels.cpu.pack import PANEL, aligned_zeros, pack_winograd
 from bolt_numba.kernels.cpu.sweep import MR, STEPS, VARIANTS
 from bolt_numba.kernels.jit import F32, I64, PTR, Native, inline, inline_source, native_source
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import (
+    Argument,
+    Context,
+    In,
+    Out,
+    Pitch,
+    Scratch,
+    Step,
+    Types,
+    kernel,
+    remember_last,
+    result_of,
+)
 from bolt_numba.ops.conv import Conv
 from bolt_numba.types import Array, TensorType
 
@@ -337,6 +349,7 @@ def steps(size: int, op: Any, ins: Types, outs: Sequence[TensorType], context: C
     return [Step(program, {**args, "phase": phase}, parallel) for phase in (1, 2)]
 
 
+@remember_last
 def is_winograd(op: Any, ins: Types) -> bool:
     """3x3, stride 1, undilated, one group, wide enough."""
     if not accepts_conv(op, ins):
@@ -366,6 +379,7 @@ def cost(size: int, pixels: tuple[int, int, int], c: int, k: int) -> float:
     return products + tiles * (-(-c // LANES) * inputs + 2 * panels * results)
 
 
+@remember_last
 def best_size(op: Any, ins: Types) -> int:
     """Tile size of least cost; 0 when the direct sum is as fast or no Winograd algorithm applies."""
     if not is_winograd(op, ins):
@@ -374,7 +388,7 @@ def best_size(op: Any, ins: Types) -> int:
     assert x is not None
     assert w is not None
     k, c = w.dims[:2]
-    images, oh, ow = op.infer(*ins).dims[:3]
+    images, oh, ow = result_of(op, ins).dims[:3]
     costs = {size: cost(size, (images, oh, ow), c, k) for size in (4, 2)}
     size = min(costs, key=lambda s: costs[s])
     return size if costs[size] < 0.92 * cost(0, (images, oh, ow), c, k) else 0
