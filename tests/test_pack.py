@@ -106,3 +106,15 @@ def test_threads_change_nothing(threads: int, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("isa", ["avx2", "generic"])
 def test_lower_instruction_sets(isa: str) -> None:
     run_on(isa, "-k", "not lower", __file__)
+
+
+@pytest.mark.parametrize("nbytes", [0, 4, (1 << 16) - 4, 1 << 16, 3 << 20, (1 << 22) - 64, 1 << 22, 5 << 20])
+def test_memory_for_weights_is_aligned_and_nobody_elses(nbytes: int) -> None:
+    from bolt_numba.kernels.slab import line_aligned
+
+    made = [line_aligned(nbytes) for _ in range(12)]
+    for i, array in enumerate(made):
+        assert array.nbytes == nbytes
+        assert nbytes == 0 or array.ctypes.data % 64 == 0
+        array.fill(i)
+    assert all((array == i).all() for i, array in enumerate(made))

@@ -32,6 +32,7 @@ from bolt_numba.kernels.cpu.lang import (
     vstore,
 )  # fmt: skip
 from bolt_numba.kernels.jit import F32, I64, PTR, Native, inline, inline_source, native, native_source
+from bolt_numba.kernels.slab import line_aligned
 from bolt_numba.types import Array
 
 PANEL = 2 * LANES
@@ -46,10 +47,7 @@ def panel_columns(n: int) -> int:
 
 def aligned_empty(shape: Sequence[int]) -> Array:
     """f32 of any content that begin at a cache line."""
-    nbytes = 4 * int(np.prod(shape))
-    store = np.empty(nbytes + 64, np.uint8)
-    begin = -store.ctypes.data % 64
-    return store[begin : begin + nbytes].view(np.float32).reshape(shape)
+    return line_aligned(4 * math.prod(shape)).view(np.float32).reshape(shape)
 
 
 def aligned_zeros(shape: Sequence[int]) -> Array:
