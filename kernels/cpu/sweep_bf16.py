@@ -37,7 +37,7 @@ from bolt_numba.kernels.cpu.lang import (
     vstore,
     vstore_bf16_two,
 )  # fmt: skip
-from bolt_numba.kernels.cpu.pack import PANEL, panel_columns, read_columns, run_shares
+from bolt_numba.kernels.cpu.pack import PANEL, aligned_empty, panel_columns, read_columns, run_shares
 from bolt_numba.kernels.cpu.sweep import BLOCK_FIELDS, MR, STEPS, VARIANTS, pack_stride
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, inline_source, native
 from bolt_numba.types import Array
@@ -89,10 +89,7 @@ def pack_panels_bf16(source: Array, rows: Array, alpha: float = 1.0, threads: in
     rows: i32 [K], where each source row goes.
     """
     blocks, k, n = source.shape
-    pairs = -(-k // 2)
-    store = np.empty(4 * blocks * pairs * panel_columns(n) + 64, np.uint8)
-    begin = -store.ctypes.data % 64
-    out = store[begin : begin + store.size - 64].view(np.uint32).reshape(blocks, pairs * panel_columns(n))
+    out = aligned_empty((blocks, -(-k // 2) * panel_columns(n))).view(np.uint32)
     if out.size == 0:
         return out
     source = source.astype(np.float32, copy=False)
