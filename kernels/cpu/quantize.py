@@ -26,6 +26,7 @@ from bolt_numba.kernels.cpu.lang import (
     store_u8,
     to_f32,
     to_i32,
+    vload,
     vload_i8_n,
     vload_n,
     vload_u8_n,
@@ -33,9 +34,10 @@ from bolt_numba.kernels.cpu.lang import (
     vmin,
     vround,
     vstore_n,
+    vstore_u8,
     vstore_u8_n,
 )  # fmt: skip
-from bolt_numba.kernels.jit import I64, PTR, Native, native
+from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
 from bolt_numba.ops.registry import normalise_axis
@@ -51,6 +53,16 @@ EXACT = frozenset({"contract", "nsz"})
 _FIELDS = dict.fromkeys(("x", "y", "scale", "zero"), PTR) | dict.fromkeys(("size", "rows", "n", "scales", "along"), I64)
 """``size`` elements in rows of ``n``; row r has scale and zero point r % scales, or its elements each their own
 (``along``)."""
+
+
+@inline
+def store_bytes(to, v, low, high, m):
+    """Store m whole numbers, limited."""
+    bounded = to_i32(vmin(vmax(v, splat(np.float32(low))), splat(np.float32(high))))
+    if m == LANES:
+        vstore_u8(to, bounded)
+    else:
+        vstore_u8_n(to, bounded, m)
 
 
 @cache
@@ -70,8 +82,9 @@ def quantize_bytes(signed: bool) -> Native:
                 if p.along:
                     scale = select(lanes_below(m), vload_n(p.scale + 4 * i, m), splat(np.float32(1)))
                     zero = to_f32(load_row(p.zero + i, m))
-                v = vround(vload_n(p.x + 4 * (start + i), m) / scale) + zero
-                vstore_u8_n(p.y + start + i, to_i32(vmin(vmax(v, splat(low)), splat(high))), m)
+                at = p.x + 4 * (start + i)
+                x = vload(at) if m == LANES else vload_n(at, m)
+                store_bytes(p.y + start + i, vround(x / scale) + zero, low, high, m)
 
     body.__name__ = f"quantize_{'i8' if signed else 'u8'}"
     return native(fastmath=EXACT, **_FIELDS)(body)
@@ -102,16 +115,22 @@ def dequantize_bytes(signed: bool) -> Native:
 def quantize_by_range(p, tid, nthreads):
     """Source: ONNX DynamicQuantizeLinear-11."""
     least, most = splat(np.float32(0)), splat(np.float32(0))
-    for i in range(0, p.size, LANES):
+    other_least, other_most, whole = least, most, p.size // (2 * LANES) * (2 * LANES)
+    for i in range(0, whole, 2 * LANES):
+        v, u = vload(p.x + 4 * i), vload(p.x + 4 * (i + LANES))
+        least, most = vmin(least, v), vmax(most, v)
+        other_least, other_most = vmin(other_least, u), vmax(other_most, u)
+    for i in range(whole, p.size, LANES):
         v = vload_n(p.x + 4 * i, min(p.size - i, LANES))  # the zeros of a tail are in the range anyway
         least, most = vmin(least, v), vmax(most, v)
+    least, most = vmin(least, other_least), vmax(most, other_most)
     low, high = reduce_min(least), reduce_max(most)
     scale = (high - low) / np.float32(255) if high > low else np.float32(1)
     zero = vmin(vmax(vround(splat(-low) / splat(scale)), splat(np.float32(0))), splat(np.float32(255)))
     for i in range(0, p.size, LANES):
         m = min(p.size - i, LANES)
-        v = vround(vload_n(p.x + 4 * i, m) / splat(scale)) + zero
-        vstore_u8_n(p.y + i, to_i32(vmin(vmax(v, splat(np.float32(0))), splat(np.float32(255)))), m)
+        x = vload(p.x + 4 * i) if m == LANES else vload_n(p.x + 4 * i, m)
+        store_bytes(p.y + i, vround(x / splat(scale)) + zero, 0.0, 255.0, m)
     store_f32(p.scale, scale)
     store_u8(p.zero, np.uint8(lane(to_i32(zero), 0)))
 

@@ -98,6 +98,19 @@ def pack_reset_bias(b: Array, vectors: int) -> Array:
 # ------------------------------------------------------------------------------------------------------------- layers
 
 
+MOST_ROWS = 6
+"""Sequences of a tile, at most."""
+
+
+def choose_rows(n: int, most: int) -> int:
+    """Sequences of a tile for a batch of ``n``; what a walk over the weights costs grows with them beyond two."""
+
+    def cost(rows: int) -> int:
+        return n // rows * max(rows, 2) + n % rows * 2
+
+    return min(range(1, min(n, max(most, 1)) + 1), key=lambda rows: (cost(rows), -rows))
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """One node, its sizes (steps, batch, inputs, hidden units) and its tile (see `recurrent_walk`)."""
@@ -121,7 +134,7 @@ class Layer:
         assert r is not None
         t, n = x.dims[:2] if op.layout == 0 else (x.dims[1], x.dims[0])
         hidden, sums = r.dims[2], {"gru": 2}.get(kind, op.gates)
-        rows = 2 if n > 1 and lengths is None else 1
+        rows = choose_rows(n, min((target().registers - 8) // sums, MOST_ROWS)) if lengths is None else 1
         wanted = -(-hidden // LANES)
         vectors = 1
         while rows * sums * vectors < SUMS and rows * sums * 2 * vectors <= target().registers - 4:

@@ -15,7 +15,7 @@ from tests.cases.draw import Draw, flags, maybe, pick, real, small
 
 def recurrent(draw: Draw, op: type[Recurrent]) -> Case:
     direction = pick(draw, "forward", "forward", "reverse", "bidirectional")
-    d, t, n = 2 if direction == "bidirectional" else 1, draw(small), pick(draw, 1, 1, 2, 3)
+    d, t, n = 2 if direction == "bidirectional" else 1, draw(small), pick(draw, 1, 1, 2, 3, 5, 7)
     size, h = pick(draw, 1, 3, 8, 16), pick(draw, 1, 4, 7, 16, 17, 33, 70)
     if pick(draw, False, False, True):  # long enough for input products ahead of the walk
         t, n = pick(draw, 24, 25, 41), 1
