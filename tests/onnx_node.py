@@ -110,6 +110,10 @@ def _matmul(op: MatMul, ins: list[str], outs: list[str], ranks: Sequence[int]) -
 
 def _attention(op: FusedAttention, ins: list[str], outs: list[str]) -> Nodes:
     nodes, ins, made = [], list(ins), outs[0]
+    if op.packed:
+        ins[1:1] = ["k", "v"] if len(ins) == 1 else []
+        nodes.append(helper.make_node("Split", [ins[0]], ["q", "k", "v"], axis=-2, num_outputs=3))
+        ins[:3] = "qkv"
     for i, layout in enumerate(op.layouts):
         if layout == "SHD":
             nodes.append(helper.make_node("Transpose", [ins[i]], [f"t{i}"], perm=[0, 2, 1, 3]))

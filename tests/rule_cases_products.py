@@ -58,6 +58,27 @@ def heads_out_inside(b: Builder, q: Value, k: Value, v: Value) -> Any:
     return b(o("Transpose", (1, 0, 2)), b(o("FusedAttention", scale=0.5), q, k, v))
 
 
+@fires("split_into_attention", "Reshape FusedAttention", 1e-5, x=("n", 4, 48))
+def parts_of_one_product(b: Builder, x: Value) -> Any:
+    parts = b.node(o("Split", axis=2, num_outputs=3), x, i64(16, 16, 16)).outputs
+    q, k, v = (b(o("Reshape"), part, i64(0, 0, 2, 8)) for part in parts)
+    return b(o("FusedAttention", scale=0.5, q_layout="SHD", k_layout="SHD", v_layout="SHD"), q, k, v)
+
+
+@fires("stack_into_attention", "Reshape FusedAttention", 1e-5, x=(2, 4, 3, 2, 8), mask=(4, 4))
+def rows_of_a_stack(b: Builder, x: Value, mask: Value) -> Any:
+    stack = b(o("Transpose", (2, 0, 3, 1, 4)), x)
+    q, k, v = (b(o("Gather"), stack, np.array(i)) for i in range(3))
+    return b(o("FusedAttention", scale=0.5), q, k, v, mask)
+
+
+@fires("stack_into_attention", "Reshape FusedAttention", 1e-5, x=(2, 4, 3, 2, 8))
+def parts_of_a_stack(b: Builder, x: Value) -> Any:
+    parts = b.node(o("Split", axis=0, num_outputs=3), b(o("Transpose", (2, 0, 3, 1, 4)), x)).outputs
+    q, k, v = (b(o("Reshape"), part, i64(2, 2, 4, 8)) for part in parts)
+    return b(o("FusedAttention", scale=0.5), q, k, v)
+
+
 fires("scale_into_attention_q", "FusedAttention", 1e-5, q=(2, 4, 8), k=(2, 5, 8), v=(2, 5, 3))(
     lambda b, q, k, v: b(o("FusedAttention", scale=0.5), b(o("Div"), q, f32(4)), k, v)
 )

@@ -9,7 +9,7 @@ import numpy as np
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.matmul import matmul_shape
 from bolt_numba.ops.reduce import softmax
-from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import broadcast_shapes
 from bolt_numba.types import Array, TensorType
 
@@ -31,7 +31,8 @@ class FusedAttention(Op):
 
     q: [..., M, D] · k: [..., N, D] · v: [..., N, Dv] · mask: added, broadcast to [..., M, N]; all of one float dtype
     -> y: [..., M, Dv].  An operand of layout SHD lies as [..., positions, heads, elements] instead, the result too.
-    causal: query i sees keys 0…i only.  A query that sees nothing gives 0.
+    causal: query i sees keys 0…i only.  A query that sees nothing gives 0.  packed: q is of layout SHD and holds the
+    heads of queries, then those of keys, then those of values; k and v are omitted.
     Source: ONNX Attention-23, without its heads, caches and caps.
     """
 
@@ -41,13 +42,24 @@ class FusedAttention(Op):
     k_layout: str = "HSD"
     v_layout: str = "HSD"
     y_layout: str = "HSD"
+    packed: bool = False
 
     @property
     def layouts(self) -> tuple[str, str, str]:
         """Of q, k and v."""
         return self.q_layout, self.k_layout, self.v_layout
 
-    def infer(self, q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None = None) -> TensorType:
+    def infer(
+        self,
+        q: TensorType,
+        k: TensorType | None = None,
+        v: TensorType | None = None,
+        mask: TensorType | None = None,
+    ) -> TensorType:
+        if self.packed:
+            q, k, v = self._parts(q, k, v)
+        if k is None or v is None:
+            raise self.fail("k and v", "none", "both")
         dtype = same_dtype(self, q, k, v, mask)
         want_dtype(self, "q", dtype, *FLOATS)
         for layout in (*self.layouts, self.y_layout):
@@ -69,7 +81,25 @@ class FusedAttention(Op):
         shape = matmul_shape(self, weights, values)
         return TensorType(dtype, swapped(shape) if self.y_layout == "SHD" and shape is not None else shape)
 
-    def reference(self, q: Array, k: Array, v: Array, mask: Array | None = None) -> Array:
+    def _parts(self, q: TensorType, *rest: TensorType | None) -> tuple[TensorType, TensorType, TensorType]:
+        """Types of the queries, keys and values in one operand."""
+        if any(t is not None for t in rest) or self.layouts != ("SHD",) * 3:
+            raise self.fail("operands and layouts of what is packed", (rest, self.layouts), "one operand, SHD")
+        if q.shape is not None:
+            heads = q.shape[-2] if len(q.shape) > 2 else None
+            if heads is None or (isinstance(heads, int) and heads % 3):
+                raise self.fail("heads of what is packed", heads, "a multiple of 3")
+            third = heads // 3 if isinstance(heads, int) else fresh_dim("heads")
+            q = TensorType(q.dtype, (*q.shape[:-2], third, q.shape[-1]))
+        return q, q, q
+
+    def reference(
+        self, q: Array, k: Array | None = None, v: Array | None = None, mask: Array | None = None
+    ) -> Array:
+        if self.packed:
+            q, k, v = np.split(q, 3, axis=-2)
+        assert k is not None, "infer() has tested this"
+        assert v is not None, "infer() has tested this"
         given = zip((q, k, v), self.layouts, strict=True)
         queries, keys, values = (widened(x.swapaxes(-3, -2) if layout == "SHD" else x) for x, layout in given)
         weights = np.matmul(queries, keys.swapaxes(-1, -2))

@@ -7,8 +7,9 @@ from typing import TypeAlias
 import numpy as np
 
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
-from bolt_numba.ops.registry import Op, op, want_dtype
-from bolt_numba.types import F32, U8, Array, TensorType
+from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
+from bolt_numba.ops.shapes import shape_of
+from bolt_numba.types import F32, U8, Array, Shape, TensorType
 
 OptionalArray: TypeAlias = "Array | None"
 
@@ -43,20 +44,25 @@ class MatMulNBits(Op):
         want_dtype(self, "scales", same_dtype(self, scales, zeros), F32)
         if self.bits not in (4, 8) or self.block < 2 or self.block % 2:
             raise self.fail("bits and block", (self.bits, self.block), "4 or 8, and an even number")
-        if not codes.is_static or len(codes.dims) != 3 or codes.dims[2] != self.block * self.bits // 8:
-            raise self.fail("shape of codes", codes, f"[n, blocks, {self.block * self.bits // 8}]")
-        n, blocks, _ = codes.dims
-        for name, t in (("scales", scales), ("zeros", zeros)):
-            if t is not None and t.shape != (n, blocks):
-                raise self.fail(f"shape of {name}", t, [n, blocks])
-        if bias is not None and bias.shape not in (None, (n,)):
-            raise self.fail("shape of bias", bias, [n])
+        shape, size = shape_of(self, "codes", codes, 3), self.block * self.bits // 8
+        if shape is not None and isinstance(shape[2], int) and shape[2] != size:
+            raise self.fail("shape of codes", codes, f"[n, blocks, {size}]")
+        for name, t, want in (("scales", scales, shape and shape[:2]), ("zeros", zeros, shape and shape[:2])):
+            self._check(name, t, want)
+        self._check("bias", bias, shape and shape[:1])
         if x.shape is None:
             return TensorType(x.dtype, None)
-        k = x.shape[-1] if x.shape else None
-        if k is None or (isinstance(k, int) and -(-k // self.block) != blocks):
+        k, blocks = x.shape[-1] if x.shape else None, None if shape is None else shape[1]
+        if k is None or (isinstance(k, int) and isinstance(blocks, int) and -(-k // self.block) != blocks):
             raise self.fail("last dimension of x", k, f"one of {blocks} blocks of {self.block}")
-        return TensorType(x.dtype, (*x.shape[:-1], n))
+        return TensorType(x.dtype, (*x.shape[:-1], fresh_dim("n") if shape is None else shape[0]))
+
+    def _check(self, what: str, t: TensorType | None, want: Shape | None) -> None:
+        if t is None or t.shape is None or want is None:
+            return
+        static = all(isinstance(d, int) for d in (*t.shape, *want))
+        if len(t.shape) != len(want) or (static and t.shape != want):
+            raise self.fail(f"shape of {what}", t, list(want))
 
     def weights(self, codes: Array, scales: Array, zeros: OptionalArray, k: int) -> Array:
         """What the codes mean: [n, k] f32."""

@@ -24,6 +24,7 @@ from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Div, Mul, Where
 from bolt_numba.ops.reduce import Softmax
 from bolt_numba.ops.shape import Transpose
+from bolt_numba.passes import packed
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
 from bolt_numba.types import TensorType
 
@@ -221,6 +222,7 @@ RULES: tuple[Rule, ...] = (
     scale_into_attention_k,
     transpose_into_attention,
     transpose_from_attention,
+    *packed.RULES,
     scale_after_transpose,
     key_scale_into_matmul,
     query_scale_into_matmul,

@@ -81,9 +81,14 @@ def _swapped(w: GraphWriter, x: Term) -> Term:
 
 
 @writer(FusedAttention)
-def attention(w: GraphWriter, op: Any, q: Term, k: Term, v: Term, mask: Term | None = None) -> Any:
+def attention(
+    w: GraphWriter, op: Any, q: Term, k: Term | None = None, v: Term | None = None, mask: Term | None = None
+) -> Any:
     """Two products and the softmax between them, around Transposes where heads lie inside."""
-    given = zip((q, k, v), op.layouts, strict=True)
+    parts: Any = (q, k, v)
+    if op.packed:
+        parts = w.write(Split(-2, 3), q, w.const(np.array([(q.type.shape or (0, 0))[-2] // 3] * 3, np.int64)))
+    given = zip(parts, op.layouts, strict=True)
     q, k, v = (_heads_exchanged(w, x) if layout == "SHD" else x for x, layout in given)
     scores = w.write(MatMul(trans_b=True, alpha=op.scale), q, k)
     if mask is not None and mask.name:

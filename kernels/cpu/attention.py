@@ -233,9 +233,28 @@ def _position_step(dims: Sequence[int], layout: str) -> int:
     return 4 * dims[-1] * (dims[-2] if layout == "SHD" else 1)
 
 
+def _shapes(op: Any, ins: Types) -> list[tuple[int, ...]]:
+    """Shapes of q, k and v."""
+    shapes = [t.dims for t in ins[:3] if t is not None]
+    return [(*shapes[0][:-2], shapes[0][-2] // 3, shapes[0][-1])] * 3 if op.packed else shapes
+
+
+def _operands(op: Any, ins: Types, lead: Sequence[int]) -> tuple[list[Array], list[int], dict[str, Argument]]:
+    """Where heads begin in q, k and v, bytes between their positions, and their addresses."""
+    if op.packed:
+        assert ins[0] is not None, "accepts() has tested this"
+        dims = ins[0].dims
+        found = head_offsets((*lead[:-1], dims[-2]), dims, "SHD").reshape(*lead[:-1], 3, -1)
+        offsets = [np.ascontiguousarray(found[..., i, :]).reshape(-1) for i in range(3)]
+        return offsets, [_position_step(dims, "SHD")] * 3, {name: In(0) for name in "qkv"}
+    given = list(zip(_shapes(op, ins), op.layouts, strict=True))
+    addresses: dict[str, Argument] = {"q": In(0), "k": In(1), "v": In(2)}
+    return [head_offsets(lead, *x) for x in given], [_position_step(*x) for x in given], addresses
+
+
 def _heads_first(op: Any, ins: Types) -> list[tuple[int, ...]]:
     """Shapes of q, k and v as [..., positions, elements]."""
-    shapes = [t.dims for t in ins[:3] if t is not None]
+    shapes = _shapes(op, ins)
     return [swapped(s) if a == "SHD" else s for s, a in zip(shapes, op.layouts, strict=True)]
 
 
@@ -268,18 +287,17 @@ def attention_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Cont
     q, k, v = _heads_first(op, ins)
     mask = ins[3].dims if len(ins) > 3 and ins[3] is not None else None
     m, n, d, width = q[-2], k[-2], q[-1], v[-1]
-    given = [(t.dims, a) for t, a in zip(ins, op.layouts, strict=False) if t is not None]
     result = outs[0].dims, op.y_layout
     lead = (swapped(outs[0].dims) if op.y_layout == "SHD" else outs[0].dims)[:-2]
     masks = (1,) * (2 - len(mask)) + tuple(mask) if mask else (1, 1)
-    offsets = [head_offsets(lead, *x) for x in (*given, (masks, "HSD"), result)]
+    operands, steps, args = _operands(op, ins, lead)
+    offsets = [*operands, *(head_offsets(lead, *x) for x in ((masks, "HSD"), result))]
     heads = math.prod(lead)
     before = np.full(heads, 0 if op.causal else n)
     table = np.stack([*offsets, np.full(heads, n), before, np.zeros(heads, np.int64)], axis=1)
-    args: dict[str, Argument] = {"q": In(0), "k": In(1), "v": In(2), "mask": In(3) if mask else None, "sink": None}
-    args |= {"y": Out(0), "table": np.ascontiguousarray(table, np.int64), "m": m, "d": d, "width": width}
-    steps = [_position_step(*x) for x in (*given, result)]
-    args |= dict(zip(("q_step", "k_step", "v_step", "y_step"), steps, strict=True))
+    args |= {"mask": In(3) if mask else None, "sink": None, "y": Out(0), "m": m, "d": d, "width": width}
+    args |= {"table": np.ascontiguousarray(table, np.int64)}
+    args |= dict(zip(("q_step", "k_step", "v_step", "y_step"), (*steps, _position_step(*result)), strict=True))
     args |= {"mask_step": 4 * n if masks[-2] > 1 else 0, "window": UNBOUNDED, "scale": op.scale, "cap": 0.0}
     parallel = heads * m * n * (d + width) > PARALLEL
     if m <= FEW:

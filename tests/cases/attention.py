@@ -7,6 +7,7 @@ import numpy as np
 from bolt_numba.ops.attention import FusedAttention, swapped
 from bolt_numba.ops.cache import GroupQueryAttention
 from bolt_numba.ops.rotary import RotaryEmbedding
+from bolt_numba.types import Array
 from tests.cases import Case, cases
 from tests.cases.draw import Draw, around_tiles, flags, maybe, pick, real, whole
 
@@ -17,10 +18,15 @@ def fused_attention(draw: Draw, op: type[FusedAttention]) -> Case:
     batch = pick(draw, (1, 1), (1, 2), (2, 3))
     causal = draw(flags)
     layouts = tuple(pick(draw, "HSD", "SHD") for _ in range(4))
-    made = op(pick(draw, 0.125, float(d) ** -0.5), causal, *layouts)
+    packed = pick(draw, False, False, True)
+    if packed:
+        layouts = ("SHD", "SHD", "SHD", layouts[3])
+    made = op(pick(draw, 0.125, float(d) ** -0.5), causal, *layouts, packed)
     shapes = [(*batch, m, d), (*batch, n, d), (*batch, n, dv)]
     given = zip(shapes, layouts[:3], strict=True)
-    operands = [real(draw, swapped(s) if layout == "SHD" else s) for s, layout in given]
+    operands: list[Array | None] = [real(draw, swapped(s) if layout == "SHD" else s) for s, layout in given]
+    if made.packed:
+        n, operands = m, [real(draw, (batch[0], m, 3 * batch[1], d)), None, None]
     if not causal and draw(flags):
         dims = pick(draw, (m, n), (1, 1, m, n), (batch[0], 1, 1, n), (*batch, m, n))
         mask = np.where(whole(draw, dims, 0, 3) == 0, np.float32(-1e4), np.float32(0))
