@@ -19,6 +19,7 @@ from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.gather import Gather
 from bolt_numba.ops.norm import LayerNormalization, LpNormalization, RMSNormalization
 from bolt_numba.ops.pointwise import Chain, Pointwise
+from bolt_numba.ops.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
 from bolt_numba.ops.reduce import ArgMax, ArgMin, CumSum, Hardmax, LogSoftmax, Reduction, Softmax, TopK
 from bolt_numba.ops.registry import Op
 from bolt_numba.ops.shape import Concat, Expand, Identity, Pad, Reshape, Shape, Size, Slice, Split, Tile
@@ -126,6 +127,19 @@ def _along_axis(node: Node, place: str, index: int, p: Perm) -> Plan | None:
         return None
     made = dataclasses.replace(op, axis=p.index(op.axis % len(p)))
     return _whole(node, p, lambda b, xs: _same(b, made, xs))
+
+
+def _quantised(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+    """One scale for all, or one for each index of an axis; scales of blocks stay where they are."""
+    scale = _shape(node.inputs[1])
+    return None if scale is None or len(scale) > 1 else _along_axis(node, place, index, p)
+
+
+def _by_range(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+    """DynamicQuantizeLinear: its scale and zero point are those of all elements."""
+    if place == "out" and index:
+        return None
+    return Plan((p,), (p, None, None), lambda b, xs: _same(b, node.op, xs))
 
 
 def _cumsum(node: Node, place: str, index: int, p: Perm) -> Plan | None:
@@ -295,6 +309,8 @@ def _trailing_norm(node: Node, place: str, index: int, p: Perm) -> Plan | None:
 TABLE: tuple[tuple[Any, Callable[[Node, str, int, Perm], Plan | None]], ...] = (
     ((Pointwise, Chain, Identity), _pointwise),
     ((Softmax, LogSoftmax, Hardmax, LpNormalization, TopK, Split), _along_axis),
+    ((QuantizeLinear, DequantizeLinear), _quantised),
+    (DynamicQuantizeLinear, _by_range),
     (CumSum, _cumsum),
     (Concat, _concat),
     (Slice, _slice),
