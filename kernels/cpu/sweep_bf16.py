@@ -249,11 +249,16 @@ def sweep_bf16(p, tid, nthreads):
             for i in range(count):
                 place_row(p, rows + ld * i, a, i0 + i)
             tiles = ceil_div(count, MR)
+            # Where B stays in cache, the rows of the next span are brought closer while this one is swept.
+            rows_ahead, rows_step = a + 4 * p.lda * (i0 + count), 0
+            if span == MR and p.table == 0:
+                rows_step = 4 * p.lda * MR // ((j_hi - j_lo) * tiles * pairs)
             for j in range(j_lo, j_hi):
                 col = 4 * PANEL * j
-                # While this panel is swept, the next one is brought closer, a part with every tile.
-                ahead, ahead_step = b + col * pairs, 0
-                if j + 1 < j_hi:
+                # Else the next panel is, a part with every tile.
+                ahead, ahead_step = rows_ahead, rows_step
+                rows_ahead += rows_step * tiles * pairs
+                if rows_step == 0 and j + 1 < j_hi:
                     ahead, ahead_step = ahead + 4 * PANEL * pairs, 4 * PANEL // tiles
                 i = 0
                 while i < count:
