@@ -34,7 +34,6 @@ class Case:
 
 ELSEWHERE = {
     "control flow": ("Loop", "Scan"),
-    "tests/converters/test_onnx_microsoft*.py": ("DynamicQuantizeLSTM",),
     "tests/test_nested.py": (
         *("SequenceEmpty", "SequenceConstruct", "SequenceAt", "SequenceInsert", "SequenceErase", "SequenceLength"),
         *("ConcatFromSequence", "SplitToSequence", "Optional", "OptionalEmpty", "OptionalHasElement"),
