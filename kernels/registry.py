@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import pkgutil
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from bolt_numba.kernels.index import index, write_index
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import BF16, F16, Array, TensorType
 
@@ -118,6 +121,8 @@ class Entry:
 
 KERNELS: dict[tuple[type[Op], str], list[Entry]] = {}
 _loaded: set[str] = set()
+_loaded_for: set[tuple[str, str]] = set()
+_lock = threading.RLock()
 _LANGUAGE = {"memory", "simd", "tiles"}  # they import Numba; kernels name their words through `lang`
 
 
@@ -167,9 +172,8 @@ def kernel(
     def register(make: Maker) -> Maker:
         for op in ops:
             entry = Entry(op, device, precision, make, accepts, rank, make.__name__, inplace, works, by_types)
-            rows = KERNELS.setdefault((op, device), [])
-            rows.append(entry)
-            rows.sort(key=lambda e: -e.rank)
+            # A new list, as another thread may go through the old one.
+            KERNELS[op, device] = sorted([*KERNELS.get((op, device), ()), entry], key=lambda e: -e.rank)
         return make
 
     return register
@@ -187,12 +191,36 @@ def load(device: str) -> None:
     _loaded.add(device)
 
 
+def _load_for(op: Op, device: str) -> None:
+    """Import the modules that have makers of one operator, as far as it is known which they are."""
+    if device in _loaded or (device, op.name) in _loaded_for:
+        return
+    with _lock:
+        known = index(device)
+        if known is None:
+            load(device)
+            write_index(device, {kind.name: [_place(e) for e in rows] for (kind, _), rows in KERNELS.items()})
+            return
+        order = {place: i for i, place in enumerate(known.get(op.name, ()))}
+        for module, _ in order:
+            importlib.import_module(module)
+        # Of makers of equal rank, the first one wins that registers when all modules are imported.
+        rows = KERNELS.get((type(op), device), [])
+        if all(_place(e) in order for e in rows):
+            KERNELS[type(op), device] = sorted(rows, key=lambda e: order[_place(e)])
+        _loaded_for.add((device, op.name))
+
+
+def _place(entry: Entry) -> tuple[str, str]:
+    return entry.make.__module__, entry.make.__qualname__
+
+
 def select(op: Op, ins: Types, device: str = "cpu", precision: str = "fp32") -> Entry | None:
     """The best maker that accepts, or None (the reference will run).
 
     precision: of the session; makers of a narrower one are for sessions that ask for it.
     """
-    load(device)
+    _load_for(op, device)
     for entry in KERNELS.get((type(op), device), ()):
         if entry.precision in ("f32", precision) and entry.accepts(op, ins):
             return entry
@@ -204,7 +232,17 @@ def select(op: Op, ins: Types, device: str = "cpu", precision: str = "fp32") -> 
 
 def candidates(op: Op, ins: Types, device: str = "cpu", precision: str = "fp32") -> list[Entry]:
     """Every maker that can run a node, the one that `select` takes first."""
-    load(device)
+    _load_for(op, device)
     rows = [e for e in KERNELS.get((type(op), device), ()) if e.precision in ("f32", precision)]
     preferred = [e for e in rows if e.accepts(op, ins)]
     return preferred + [e for e in rows if e not in preferred and e.works is not None and e.works(op, ins)]
+
+
+def _reset_lock() -> None:
+    """A child of fork has one thread, so nobody else can hold the lock."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_lock)
