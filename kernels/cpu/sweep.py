@@ -49,6 +49,8 @@ INSIDE, COPIED, EDGE, PATCHED = 0, 1, 2, 3
 """How tiles read A: in place, by runs; from a copy; in place tap by tap, with zeros outside; or in place but for rows
 with a tap outside, which are copied to where their runs are as far apart as in the image."""
 
+THIN, AHEAD = 4, 4096
+"""Rows that are bound by reading B, and bytes from there to what is prefetched."""
 BLOCK_FIELDS = 6
 """Entries of a block: first row and column of A, byte offsets of B and bias, first row and column of C."""
 
@@ -80,7 +82,7 @@ STEPS = _plan_rows()
 
 def _tile(mr: int, nv: int) -> Any:
     """The micro-kernel: one tile of C."""
-    thin = mr <= 2
+    thin = mr <= THIN
 
     @inline
     def tile(rows, run_step, shift, shift_step, runs, length, b, ahead, step, bias, c, ldc, res, ldr, n, lo, hi):
@@ -294,6 +296,9 @@ def sweep(p, tid, nthreads):
                 ahead, ahead_step = b + col * k, 0
                 if j + 1 < j_hi:
                     ahead, ahead_step = ahead + 4 * PANEL * k, 4 * PANEL // tiles
+                if i_hi - i_lo <= THIN:
+                    # Nothing but reading B as one stream.
+                    ahead, ahead_step = b + col * k + AHEAD, 4 * PANEL
                 for t in range(tiles):
                     word = load_i64(words + 8 * t)
                     mr, kind = word & 0xFFFFFFFF, word >> 32
