@@ -41,9 +41,17 @@ def ops(
         console.write(operators_markdown())
     else:
         columns = ("operator", "kernels (cpu)", "meaning")
-        console.table("", columns, [(r["op"], ", ".join(r["kernels"]) or "reference", r["meaning"]) for r in rows])
+        console.table("", columns, [(r["op"], ", ".join(r["kernels"]) or r["otherwise"], r["meaning"]) for r in rows])
         for domain, names in onnx_names().items():
             console.write(f"\n{len(names)} operators of {domain} are read: {', '.join(names)}")
+
+
+_OTHERWISE = {
+    "Einsum": "expanded: MatMul, Mul, ReduceSum",
+    **dict.fromkeys(("Shape", "Size"), "known to the plan"),
+    **dict.fromkeys(("If", "Loop", "Scan"), "bodies run natively"),
+}
+"""What runs operators that have no kernel, unless it is the reference."""
 
 
 def operator_rows() -> list[dict[str, Any]]:
@@ -58,7 +66,8 @@ def operator_rows() -> list[dict[str, Any]]:
         kernels += [] if by_data is None else [by_data.name]
         line = (op.__doc__ or "").strip().partition("\n")[0]
         meaning = line.partition(".  ")[0].removeprefix(f"{name}: ").removesuffix(".")
-        rows.append({"op": name, "kernels": kernels, "meaning": meaning})
+        otherwise = _OTHERWISE.get(name, "reference")
+        rows.append({"op": name, "kernels": kernels, "otherwise": otherwise, "meaning": meaning})
     return rows
 
 
@@ -80,13 +89,13 @@ def operators_markdown() -> str:
         "",
         "Made by `bolt-numba ops --markdown`; do not edit.",
         "",
-        f"{len(rows)} operators, {native} with native kernels; the others run by their NumPy reference.",
+        f"{len(rows)} operators, {native} with native kernels; the others run by their NumPy reference or as it says.",
         "",
         "| operator | kernels (cpu, f32) | meaning |",
         "|---|---|---|",
     ]
     for row in rows:
-        kernels = ", ".join(f"`{k}`" for k in row["kernels"]) or "reference"
+        kernels = ", ".join(f"`{k}`" for k in row["kernels"]) or row["otherwise"]
         lines.append(f"| {row['op']} | {kernels} | {row['meaning'].replace('|', chr(92) + '|')} |")
     for domain, names in onnx_names().items():
         lines += ["", f"## Read from ONNX: {domain}", ""]
