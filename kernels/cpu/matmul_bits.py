@@ -43,8 +43,10 @@ from bolt_numba.ops.matmul_bits import MatMulNBits
 from bolt_numba.types import F32 as F32_TYPE
 from bolt_numba.types import TensorType
 
-FEW = 8 if LANES == 16 else 4
-"""Rows up to which codes are read for each product anew; each takes two registers."""
+TOGETHER = 8 if LANES == 16 else 4
+"""Rows of one pass over the codes; each takes two registers."""
+FEW = TOGETHER * 3 // 2
+"""Rows up to which passes over the codes cost less than panels."""
 CHUNK_BYTES = 1 << 21
 """Packed panels that are made at a time: they should stay in the second-level cache or near it."""
 
@@ -96,7 +98,7 @@ def _few_source(rows: int, bits: int) -> str:
     lines += [
         "        for block in range(blocks):", "            scale = load_f32(scales + 4 * block)",
         "            zero = load_f32(p.zeros + 4 * (n * blocks + block)) if p.zeros else p.middle",
-        "            code, x = codes + block * size, p.x + 4 * p.block * block",
+        "            code, x = codes + block * size, p.x + 4 * (p.row * p.x_row + p.block * block)",
     ]  # fmt: skip
     lines += [f"            a{r} = splat(0.0)" for r in range(rows)]
     lines += ["            i = 0", "            while i + LANES <= size:"]
@@ -106,7 +108,7 @@ def _few_source(rows: int, bits: int) -> str:
     lines += ["            factor, lost = splat(scale), scale * zero"]
     for r in range(rows):
         lines += [f"            t{r} = fma(a{r}, factor, t{r})"]
-        lines += [f"            s{r} += lost * load_f32(p.sums + 4 * ({r} * blocks + block))"]
+        lines += [f"            s{r} += lost * load_f32(p.sums + 4 * ((p.row + {r}) * blocks + block))"]
     for r in range(rows):
         lines += [f"        y = reduce_add(t{r}) - s{r} + (load_f32(p.bias + 4 * n) if p.bias else np.float32(0.0))"]
         lines += [f"        store_f32(p.y + 4 * ({r} * p.n + n), y)"]
@@ -115,14 +117,14 @@ def _few_source(rows: int, bits: int) -> str:
 
 @cache
 def few_rows(rows: int, bits: int) -> Native:
-    """Kernel for ``rows`` rows of x as `arrange` leaves them, ``x_row`` elements apart.
+    """Kernel for ``rows`` rows of x from ``row`` on, as `arrange` leaves them, ``x_row`` elements apart.
 
     codes: [n, blocks, size] bytes; scales, zeros (or 0: ``middle``): f32 [n, blocks]; bias: f32 [n] or 0.
     """
     words = ("fma", "splat", "reduce_add", "vload", "vload_n")
     fields: dict[str, Any] = {
         "x": PTR, "sums": PTR, "codes": PTR, "scales": PTR, "zeros": PTR, "bias": PTR, "y": PTR, "n": I64,
-        "blocks": I64, "block": I64, "size": I64, "x_row": I64, "middle": F32,
+        "blocks": I64, "block": I64, "size": I64, "x_row": I64, "row": I64, "middle": F32,
     }  # fmt: skip
     return native_source(
         _few_source(rows, bits), "product_of_bits", fields, LANES=LANES, split=split, load_f32=load_f32, np=np,
@@ -204,9 +206,14 @@ def matmul_bits(op: Any, ins: Types, outs: Sequence[TensorType], context: Contex
     first: dict[str, Argument] = {"x": In(0), "to": arranged, "sums": sums, "rows": rows, "k": k, "blocks": blocks}
     first |= {"block": op.block, "halves": int(op.bits == 4)}
     main = held | {"x": arranged, "sums": sums, "bias": In(4) if len(ins) > 4 and ins[4] is not None else None}
-    main |= {"y": Out(0), "n": n, "x_row": blocks * op.block}
+    main |= {"n": n, "x_row": blocks * op.block}
     parallel = is_parallel(context, 2 * rows * n * k, codes.nbytes)
-    return [Step(arrange, first, False), Step(few_rows(rows, op.bits), main, parallel)]
+    steps, passes = [Step(arrange, first, False)], -(-rows // TOGETHER)
+    for i in range(passes):
+        row = rows * i // passes
+        some = rows * (i + 1) // passes - row
+        steps.append(Step(few_rows(some, op.bits), main | {"row": row, "y": Out(0, 4 * row * n)}, parallel))
+    return steps
 
 
 def _many(op: Any, ins: Types, held: dict[str, Argument], context: Context) -> list[Step]:
