@@ -9,10 +9,15 @@ import numpy as np
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.reduce import softmax
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
-from bolt_numba.ops.shapes import shape_of
+from bolt_numba.ops.shapes import shape_of, want_dims
 from bolt_numba.types import I32, Array, Dim, TensorType
 
 OptionalArray: TypeAlias = "Array | None"
+
+
+def divided(dim: Dim, parts: int) -> int | None:
+    """The size of one of so many parts; None where it is not known."""
+    return dim // parts if isinstance(dim, int) else None
 
 
 def _by_heads(x: Array, heads: int) -> Array:
@@ -68,8 +73,19 @@ class GroupQueryAttention(Op):
         for what, dim, heads in (("q", shape[2], self.num_heads), ("k", keys[2], self.kv_num_heads)):
             if isinstance(dim, int) and dim % heads:
                 raise self.fail(f"last dimension of {what}", dim, f"a multiple of {heads}")
-        if sink is not None and sink.shape is not None and sink.shape != (self.num_heads,):
-            raise self.fail("shape of sink", sink, f"[{self.num_heads}]")
+        (n, s, width), size = shape, divided(keys[2], self.kv_num_heads)
+        if divided(width, self.num_heads) not in (size, None) and size is not None:
+            raise self.fail("size of heads of q and k", (width, keys[2]), "one")
+        want_dims(self, "k", k, n, s, None)
+        want_dims(self, "v", v, n, s, keys[2])
+        if (past_k is None) != (past_v is None):
+            raise self.fail("past_k and past_v", "one", "both or none")
+        want_dims(self, "past_k", past_k, n, self.kv_num_heads, None, size)
+        want_dims(self, "past_v", past_v, n, self.kv_num_heads, None if past is None else past[2], size)
+        want_dims(self, "seqlens_k", seqlens_k, *((n, 1) if len(seqlens_k.shape or ()) == 2 else (n,)))
+        want_dims(self, "total", total, *((1,) if total.shape else ()))
+        want_dims(self, "bias", bias, (1, n), (1, self.num_heads), s, None)
+        want_dims(self, "sink", sink, self.num_heads)
         held: Dim = 0 if past is None else past[2]
         length: Dim = fresh_dim("present")
         if total.known is not None and isinstance(held, int):

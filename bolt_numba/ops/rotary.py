@@ -7,7 +7,7 @@ import numpy as np
 from bolt_numba.ops.attention import LAYOUTS
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
-from bolt_numba.ops.shapes import shape_of
+from bolt_numba.ops.shapes import shape_of, want_dims
 from bolt_numba.types import I64, Array, TensorType
 
 
@@ -34,6 +34,13 @@ class RotaryEmbedding(Op):
         if positions is not None:
             want_dtype(self, "positions", positions.dtype, I64)
             shape_of(self, "positions", positions, 2)
+        if shape is not None and tables[0] is not None:
+            n, s, half = shape[0], shape[1 if self.layout == "SHD" else 2], tables[0][-1]
+            if positions is None:
+                want_dims(self, "cos", cos, (1, n), s, None)
+            else:
+                want_dims(self, "positions", positions, (1, n), s)
+            want_dims(self, "sin", sin, *tables[0][:-1], half)
         for table in tables:
             if shape is None or table is None or not isinstance(table[-1], int) or not isinstance(shape[-1], int):
                 continue

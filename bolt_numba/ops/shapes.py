@@ -63,6 +63,23 @@ def shape_of(owner: Op, what: str, t: TensorType, *ranks: int) -> Shape | None:
     return t.shape
 
 
+def want_dims(owner: Op, what: str, t: TensorType | None, *wanted: Dim | tuple[Dim, ...] | None) -> None:
+    """Raise ShapeError where a dimension that is known is not the one wanted, or one of those.
+
+    Symbols are not compared, and None allows any size; an omitted operand is right.
+    """
+    if t is None or t.shape is None:
+        return
+    allowed = [w if isinstance(w, tuple) else (w,) for w in wanted]
+    fits = len(t.shape) == len(wanted) and all(
+        not isinstance(d, int) or d in ways or any(not isinstance(w, int) for w in ways)
+        for d, ways in zip(t.shape, allowed, strict=True)
+    )
+    if not fits:
+        shown = ", ".join(" or ".join("any" if w is None else str(w) for w in ways) for ways in allowed)
+        raise owner.fail(f"shape of {what}", t, f"[{shown}]")
+
+
 def known_ints(t: TensorType) -> list[int] | None:
     """Content of an integer operand when all of it is known."""
     dims = known_dims(t)

@@ -10,7 +10,7 @@ import pytest
 from onnx import ModelProto, ValueInfoProto, helper
 
 import bolt_numba as bn
-from bolt_numba.errors import UnsupportedOpError
+from bolt_numba.errors import BoltError, UnsupportedOpError
 from bolt_numba.types import Array
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -121,6 +121,38 @@ def test_group_query_attention_with_a_key_that_has_no_value(s: int, past: int, t
 def test_group_query_attention_with_bias(heads: int, images: int) -> None:
     inputs = attention(1, 6, lengths(6, 6), 7) | {"cos": None, "sin": None, "at": None}
     agrees("GroupQueryAttention", inputs | {"bias": real(images, heads, 1, 7)}, 3, HEADS)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"pk": real(2, 2, 6, 8)}, "shape of past_k"),
+        ({"pk": real(1, 2, 6, 16)}, "shape of past_k"),
+        ({"pv": real(2, 2, 9, 16)}, "shape of past_v"),
+        ({"pv": None}, "past_k and past_v: got one"),
+        ({"v": real(2, 1, 16)}, "shape of v"),
+        ({"len": lengths(6)}, "shape of seqlens_k"),
+        ({"cos": None, "sin": None, "at": None, "bias": real(3, 5, 1, 7)}, "shape of bias"),
+        ({"cos": None, "sin": None, "at": None, "bias": None, "sink": real(3)}, "shape of sink"),
+    ],
+)
+def test_caches_that_do_not_fit_are_refused(changed: dict[str, Array | None], message: str) -> None:
+    model = node_model("GroupQueryAttention", attention(1, 6, lengths(6, 6), 7) | changed, 3, HEADS)
+    with pytest.raises(BoltError, match=message):
+        bn.load(model.SerializeToString())
+
+
+@pytest.mark.parametrize("seqlens", [(600, 6), (-9, 6), (2**31 - 1, -(2**31))])
+def test_lengths_beyond_the_cache_stay_inside_it(seqlens: tuple[int, int]) -> None:
+    """What they mean is not defined; nothing outside the buffers is read or written, and other sequences are right."""
+    inputs = attention(1, 16, lengths(6, 6), 7)
+    sess = bn.compile(node_model("GroupQueryAttention", inputs, 3, HEADS).SerializeToString(), threads=1)
+    feeds = {n: a for n, a in inputs.items() if a is not None}
+    wanted = sess.run(None, feeds)[0]
+    got = sess.run(None, feeds | {"len": lengths(*seqlens)})[0]
+    assert got.shape == wanted.shape
+    if seqlens[1] == 6:
+        np.testing.assert_array_equal(got[1], wanted[1])
 
 
 def test_quantised_cache_is_refused() -> None:
