@@ -55,25 +55,13 @@ def work(path: Path, feeds: Mapping[str, Array]) -> dict[str, float | None]:
     shapes = _shapes(model, feeds)
     results = 4 * sum(math.prod(shapes.get(o.name) or ()) for o in model.graph.output)
     flop = _counted(model, shapes)
-    return {"gflop": None if flop is None else sum(flop.values()), "mb": (fed + weights + results) / 1e6}
+    return {"gflop": None if flop is None else flop / 1e9, "mb": (fed + weights + results) / 1e6}
 
 
-def operations(path: Path, feeds: Mapping[str, Array]) -> dict[str, float] | None:
-    """GFLOP of the ``product``s and of the ``depthwise`` convolutions; None as in `work`."""
-    model = onnx.load(path)
-    return _counted(model, _shapes(model, feeds))
-
-
-def _counted(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...] | None]) -> dict[str, float] | None:
-    sums = {"product": 0.0, "depthwise": 0.0}
-    for node in model.graph.node:
-        cost = _flop(node, shapes)
-        if cost is None:
-            return None
-        one = node.op_type == "Conv" and (shapes.get(node.input[1]) or (0, 0))[1] == 1
-        grouped = any(a.name == "group" and a.i > 1 for a in node.attribute)
-        sums["depthwise" if one and grouped else "product"] += cost / 1e9
-    return sums
+def _counted(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...] | None]) -> float | None:
+    costs = [_flop(node, shapes) for node in model.graph.node]
+    known = [c for c in costs if c is not None]
+    return sum(known) if len(known) == len(costs) else None
 
 
 def _itemsize(kind: int) -> int:

@@ -1,21 +1,22 @@
 """What limits each model: ``python -m bench.limits --models main [--threads 1] [--precision bf16]``.
 
-Steps by their profile in three groups: products (bounded by the arithmetic peak), depthwise convolutions (nine to
-twenty-five multiply-adds for each value read), the rest (bounded by the caches' or the memory's bandwidth).  Operations
-are counted without tricks, so Winograd passes 100 %.  Least: the longer of the arithmetic at the peak and, where the
-weights do not fit the caches, reading them once at the copy bandwidth.
+Steps by their profile in groups: products (bounded by the arithmetic peak), depthwise convolutions (nine to twenty-five
+multiply-adds for each value read), steps that are both, the rest (bounded by the caches' or the memory's bandwidth).
+Operations are counted without tricks, so Winograd passes 100 %.  Least: the longer of the arithmetic at the peak and,
+where the weights do not fit the caches, reading them once at the copy bandwidth.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import bolt_numba as bn
-from bench.arithmetic import copy_bandwidth, operations, work
+from bench.arithmetic import copy_bandwidth, work
 from bench.measure import interleave
 from bench.page import fill
 from bench.peak import bf16_peak_gflops, peak_gflops
@@ -28,10 +29,14 @@ CACHE_MB = 32.0
 PRODUCTS = ("Conv", "MatMul", "Gemm", "Einsum", "Attention", "LSTM", "GRU", "RNN")
 
 
+COUNTED = ("product", "depthwise", "both")
+"""Groups whose operations are counted."""
+
+
 def group(row: Row) -> str:
-    """Products, depthwise or rest."""
+    """Product, depthwise, both in one step, or rest."""
     if "depthwise" in row.runner:
-        return "depthwise"
+        return "both" if "+" in row.runner else "depthwise"
     return "product" if any(word in row.op for word in PRODUCTS) else "rest"
 
 
@@ -50,7 +55,7 @@ def quickest(profiles: Sequence[Sequence[Row]]) -> list[Row]:
 
 def shares(rows: Sequence[Row], whole: float) -> dict[str, float]:
     """Seconds of each group, and of what a run of ``whole`` seconds spends between steps."""
-    found = dict.fromkeys(("product", "depthwise", "rest"), 0.0)
+    found = dict.fromkeys((*COUNTED, "rest"), 0.0)
     for row in rows:
         found[group(row)] += row.seconds
     found["between"] = max(0.0, whole - sum(found.values()))
@@ -73,17 +78,16 @@ def line(name: str, entry: Entry, threads: int, precision: str, machine: Machine
     path, feeds = entry.path(), entry.feeds()
     options = {} if precision == "f32" else {"precision": precision}
     session = bn.compile(path, threads=threads, **options)  # type: ignore[arg-type]
-    rows = quickest([session.profile(feeds, runs=1).rows for _ in range(runs)])
-    whole = interleave({"": lambda: session.run(None, feeds)}, turns=runs, turn_s=0.05)[""].best
+    profiles = [session.profile(feeds, runs=1) for _ in range(runs)]
+    rows = quickest([p.rows for p in profiles])
+    between = min(p.total - sum(row.seconds for row in p.rows) for p in profiles)
+    plain = interleave({"": lambda: session.run(None, feeds)}, turns=3, turn_s=0.05)[""].best
+    whole = min(plain, sum(row.seconds for row in rows) + max(0.0, between))
     spent = shares(rows, whole)
-    counted = operations(path, feeds)
     cost = work(path, feeds)
-    cells = [name, f"{whole * 1e3:.4g}"]
-    for kind in ("product", "depthwise"):
-        peak = "-"
-        if counted is not None and spent[kind] > 0.005 * whole:
-            peak = f"{100 * counted[kind] / spent[kind] / machine.gflops:.0f}"
-        cells += [f"{100 * spent[kind] / whole:.0f}", peak]
+    cells = [name, f"{whole * 1e3:.4g}", *(f"{100 * spent[kind] / whole:.0f}" for kind in COUNTED)]
+    used = sum(spent[kind] for kind in COUNTED)
+    cells.append(f"{100 * float(cost['gflop']) / used / machine.gflops:.0f}" if cost["gflop"] else "-")
     cells += [f"{100 * spent['rest'] / whole:.0f}", f"{100 * spent['between'] / whole:.0f}", largest(rows)]
     reading = float(cost["mb"] or 0.0)
     bounds = [reading / machine.copy_gb_s if reading > CACHE_MB else 0.0]
@@ -91,7 +95,7 @@ def line(name: str, entry: Entry, threads: int, precision: str, machine: Machine
     return [*cells, f"{max(bounds):.3g}" if any(bounds) else "-"]
 
 
-HEAD = ["model", "ms", "products %", "of peak %", "depthwise %", "of peak %", "rest %", "between %"]
+HEAD = ["model", "ms", "products %", "depthwise %", "both %", "of peak %", "rest %", "between %"]
 HEAD += ["most of the rest", "least ms"]
 
 
@@ -112,7 +116,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     names = chosen(args.models)
     table = [HEAD, *(line(n, known[n], args.threads, args.precision, machine, args.runs) for n in names)]
     form = markdown if args.markdown else text
-    head = f"{args.threads} thread(s): {machine.gflops:.0f} GFLOP/s, copy {machine.copy_gb_s:.0f} GB/s"
+    head = f"{args.threads} thread(s): {machine.gflops:.0f} GFLOP/s, copy {machine.copy_gb_s:.0f} GB/s; load average "
+    head += f"{os.getloadavg()[0]:.1f} at the end. Each step at its quickest."
     sys.stdout.write(f"{head}\n\n{form(table)}\n")
     if args.page is not None:
         fill(args.page, {"limits": f"{head}\n\n{markdown(table)}"})

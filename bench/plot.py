@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -78,18 +79,37 @@ def point(row: Row) -> tuple[float, float] | None:
     return 1e3 * row["gflop"] / row["mb"], 1e3 * row["gflop"] / row["median_ms"]
 
 
+def spread(values: Sequence[float], gap: float) -> list[float]:
+    """Places in the order of ``values``, at least ``gap`` apart, each group of near ones around its middle."""
+    order = sorted(range(len(values)), key=lambda i: values[i])
+    groups: list[list[int]] = []
+    middles: list[float] = []
+    for i in order:
+        groups.append([i])
+        middles.append(values[i])
+        while len(groups) > 1 and middles[-1] - middles[-2] < gap * (len(groups[-1]) + len(groups[-2])) / 2:
+            groups[-2:] = [groups[-2] + groups[-1]]
+            middles[-2:] = [sum(values[j] for j in groups[-1]) / len(groups[-1])]
+    places = list(values)
+    for group, middle in zip(groups, middles, strict=True):
+        for rank, i in enumerate(group):
+            places[i] = middle + gap * (rank - (len(group) - 1) / 2)
+    return places
+
+
 def roofline(result: Result, target: Path) -> None:
     """A panel for each number of threads; a line from the best peer to us."""
     machine = result["machine"]
     found = cases(result["rows"])
     threads = sorted({count for _, count in found})
-    plt, figure, axes = canvas(len(threads), 6.2 * len(threads), 5.0)
+    plt, figure, axes = canvas(len(threads), 6.2 * len(threads), 6.0)
     for ax, count in zip(axes, threads, strict=True):
         peak, copy = machine["peak_gflops"] * count, machine["copy_gb_s" if count == 1 else "copy_gb_s_2"]
-        xs = [0.3, peak / copy, 3000]
+        xs = [0.3, peak / copy, 4000]
         ax.plot(xs, [min(peak, x * copy) for x in xs], color=INK, lw=1)
-        ax.annotate(f"{peak:.0f} GFLOP/s", (3000, peak), ha="right", va="bottom", size=8)
+        ax.annotate(f"{peak:.0f} GFLOP/s", (0.32, peak), va="bottom", size=8)
         ax.annotate(f"copy, {copy:.0f} GB/s", (0.32, 0.34 * copy), va="bottom", size=8)
+        named: list[tuple[str, tuple[float, float]]] = []
         for (model, own), engines in found.items():
             ours, best = engines.get(OURS), best_peer(engines)
             here = None if own != count or ours is None else point(ours)
@@ -99,8 +119,12 @@ def roofline(result: Result, target: Path) -> None:
                 ax.plot([here[0], there[0]], [here[1], there[1]], color=FAINT, lw=1.2, zorder=1)
                 ax.plot(*there, "o", color="#9498a0", ms=4, zorder=2)
             ax.plot(*here, "o", color=COLOURS[0], ms=5, zorder=3)
-            ax.annotate(model, here, xytext=(5, 2), textcoords="offset points", size=6.5)
-        ax.set(xscale="log", yscale="log", title=f"{count} thread{'s' * (count > 1)}",
+            named.append((model, here))
+        for (model, here), place in zip(named, spread([math.log10(y) for _, (_, y) in named], 0.05), strict=True):
+            leader = {"arrowstyle": "-", "color": FAINT, "lw": 0.5, "shrinkB": 3}
+            ax.annotate(model, here, xytext=(5000, 10**place), size=7, va="center", arrowprops=leader, zorder=0)
+        ax.axhline(peak, color=INK, lw=0.4, ls=":", xmax=0.4)
+        ax.set(xscale="log", yscale="log", xlim=(0.25, 60000), title=f"{count} thread{'s' * (count > 1)}",
                xlabel="FLOP per byte, everything touched once", ylabel="GFLOP/s")  # fmt: skip
         ax.grid(color=FAINT, lw=0.3)
     dots = [("bolt-numba", COLOURS[0]), ("best peer", "#9498a0")]

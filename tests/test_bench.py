@@ -175,7 +175,7 @@ def test_steps_fall_into_groups() -> None:
     rows = [
         Row("n", op, runner, "o", 1.0, 0.0) for op, runner in (("Conv", "conv"), ("Conv", "depthwise"), ("Add", "p"))
     ]
-    assert limits.shares(rows, 4.0) == {"product": 1, "depthwise": 1, "rest": 1, "between": 1}
+    assert limits.shares(rows, 4.0) == {"product": 1, "depthwise": 1, "both": 0, "rest": 1, "between": 1}
     assert limits.largest(rows) == "Add 33 %"
 
 
@@ -183,3 +183,7 @@ def test_kernels_beyond_the_layers_get_a_test_case() -> None:
     case = layers.largest_test_case(ReduceSum, lambda c: c.inputs[0] is not None and c.inputs[0].ndim == 2)
     assert case is not None
     assert isinstance(case.op, ReduceSum)
+
+
+def test_labels_keep_apart() -> None:
+    assert plot.spread([0.0, 5.0, 0.1], 1.0) == pytest.approx([-0.45, 5.0, 0.55])
