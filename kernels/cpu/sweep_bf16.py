@@ -259,7 +259,7 @@ def sweep_bf16(p, tid, nthreads):
                 ahead, ahead_step = rows_ahead, rows_step
                 rows_ahead += rows_step * tiles * pairs
                 if rows_step == 0 and j + 1 < j_hi:
-                    ahead, ahead_step = ahead + 4 * PANEL * pairs, 4 * PANEL // tiles
+                    ahead, ahead_step = ahead + 4 * PANEL * pairs, ceil_div(4 * PANEL, tiles)
                 i = 0
                 while i < count:
                     left = count - i
