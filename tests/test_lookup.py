@@ -10,7 +10,8 @@ import pytest
 
 from bolt_numba.kernels.registry import select
 from bolt_numba.ops.pointwise import Cast
-from bolt_numba.types import BF16, F16, F32, F64, I8, I32, I64, AnyDType, Array
+from bolt_numba.ops.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.types import BF16, F16, F32, F64, I8, I16, I32, I64, U8, U16, AnyDType, Array
 from tests.harness import run_kernel, types_of
 
 FLOATS = [
@@ -69,3 +70,21 @@ def test_widening(source: Any, target: Any) -> None:
 @pytest.mark.parametrize("source", [F32, F64, I32, I64, F16, I8], ids=lambda d: d.name)
 def test_integers_keep_their_low_bits(source: Any, target: Any) -> None:
     equal(Cast(target), np.linspace(-120, 120, 977).astype(source))
+
+
+@pytest.mark.parametrize("dtype", [U8, I16, U16, *INTEGERS, *FLOATS[:5]], ids=lambda d: d.name)
+@pytest.mark.parametrize(("scale_shape", "axis", "block"), [((), 1, 0), ((6,), 1, 0), ((7,), 2, 0), ((4, 3, 7), 1, 2)])
+def test_quantized(dtype: Any, scale_shape: tuple[int, ...], axis: int, block: int) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.normal(0, 2, (4, 6, 7)).astype(F32)
+    scale = rng.uniform(0.1, 0.9, scale_shape).astype(F32)
+    zero = np.ones(scale_shape, F32).astype(dtype) if dtype not in FLOATS else np.zeros(scale_shape, F32).astype(dtype)
+    for zeros in ((), (zero,)):
+        to = QuantizeLinear(axis, block, True, dtype)
+        given = (x, scale, *zeros)
+        stored = to.reference(*given)
+        got = run_kernel(to, given)[0]
+        np.testing.assert_array_equal(got.astype(F32), stored.astype(F32))
+        back = DequantizeLinear(axis, block)
+        given = (stored, scale, *zeros)
+        np.testing.assert_array_equal(run_kernel(back, given)[0], back.reference(*given))

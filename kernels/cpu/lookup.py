@@ -16,7 +16,7 @@ import numpy as np
 from bolt_numba.kernels.cpu.lang import native_source
 from bolt_numba.kernels.cpu.pointwise import scope_of
 from bolt_numba.kernels.jit import I64, PTR, Native
-from bolt_numba.kernels.registry import Context, In, Out, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.conversion import SUB_BYTE
 from bolt_numba.ops.pointwise import Cast
 from bolt_numba.types import BF16, BOOL, F16, F32, F64, AnyDType, Array, TensorType, dtype_name
@@ -82,17 +82,19 @@ def _accepts(op: Any, ins: Types) -> bool:
     return bool(rare) and _form(x.dtype, op.to) is not None
 
 
+def lookup_step(op: Any, source: AnyDType, target: AnyDType, x: Argument, y: Argument, n: int) -> Step:
+    """The step of a Cast that `_form` knows, of ``n`` elements."""
+    form = _form(source, target)
+    assert form is not None, "the caller has tested this"
+    read, index, numbers = form
+    table = _table(op, numbers)
+    args: dict[str, Argument] = {"x": x, "y": y, "table": table.view(f"u{table.itemsize}"), "n": n}
+    return Step(_kernel(read, index, target.itemsize), args | {"unit": source.itemsize}, n >= PARALLEL)
+
+
 @kernel(Cast, accepts=_accepts)
 def lookup(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """One table for each pair of dtypes and rounding."""
     x = ins[0]
     assert x is not None
-    if not outs[0].size:
-        return []
-    form = _form(x.dtype, outs[0].dtype)
-    assert form is not None, "accepts() has tested this"
-    source, index, numbers = form
-    table = _table(op, numbers)
-    args: dict[str, Any] = {"x": In(0), "y": Out(0), "table": table.view(f"u{table.itemsize}"), "n": outs[0].size}
-    args["unit"] = x.dtype.itemsize
-    return [Step(_kernel(source, index, outs[0].dtype.itemsize), args, outs[0].size >= PARALLEL)]
+    return [lookup_step(op, x.dtype, outs[0].dtype, In(0), Out(0), x.size)] if x.size else []
