@@ -42,6 +42,7 @@ class Packs:
         self.precision = precision
         self._made: dict[tuple[Hashable, Hashable], Array] = {}
         self._places: dict[int, tuple[weakref.ref[Array], int]] = {}
+        self._names: dict[int, Hashable] = {}
         self._sources: dict[int, Array] = {}
         self._stand_ins: dict[int, tuple[Array, Hashable]] = {}
         self._stored: PackedWeights | None = None
@@ -62,6 +63,7 @@ class Packs:
         """Tell the constants of the session's optimised graph by their order from now on."""
         arrays = [v.const for v in graph.constants() if v.const is not None]
         self._places = {id(array): (weakref.ref(array), place) for place, array in enumerate(arrays)}
+        self._names.clear()
 
     def get(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:
         """``pack(array)``, from memory or the model's file if it was made before."""
@@ -99,9 +101,12 @@ class Packs:
         if reference is not None and reference() is array:
             if self._stored is not None:  # its constants may never be read, and no passes make them anew
                 return place, array.dtype, array.shape
-            # A few elements, lest the passes should ever give constants of equal shapes in another order.
-            sample = array.reshape(-1)[:: max(1, array.size // _SAMPLES)].tobytes()
-            return place, array.dtype, array.shape, sample
+            if id(array) not in self._names:
+                # A few elements, lest the passes should ever give constants of equal shapes in another order.
+                sample = array.reshape(-1)[:: max(1, array.size // _SAMPLES)].tobytes()
+                drop_pages(array)
+                self._names[id(array)] = place, array.dtype, array.shape, sample
+            return self._names[id(array)]
         self._sources[id(array)] = array
         return id(array)
 

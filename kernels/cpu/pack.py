@@ -33,6 +33,7 @@ from bolt_numba.kernels.cpu.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.jit import F32, I64, PTR, Native, inline, inline_source, native, native_source
 from bolt_numba.kernels.slab import line_aligned
+from bolt_numba.mapped import drop_pages
 from bolt_numba.types import Array
 
 PANEL = 2 * LANES
@@ -158,6 +159,10 @@ SHARED_BYTES = 1 << 20
 """Bytes to pack for each further thread."""
 
 
+PART = 1 << 25
+"""Bytes that are packed at a time where that makes sense."""
+
+
 def pack_panels(source: Array, rows: Array | None = None, alpha: float = 1.0, threads: int = 1) -> Array:
     """[..., K, N] of any strides to [..., K * panel_columns(N)] f32: panel after panel, zeros behind the last column.
 
@@ -174,10 +179,17 @@ def pack_panels(source: Array, rows: Array | None = None, alpha: float = 1.0, th
         source = np.ascontiguousarray(source)
         block, row, column = source.strides
     order = source_rows(1, k) if rows is None else rows
-    run_shares(
-        pack_b, threads, out.nbytes, b=source, to=out, blocks=blocks, block=block, rows=order, k=k, n=n, row=row,
-        column=column, alpha=alpha,
-    )  # fmt: skip
+    # A large weight whose columns lie apart in its file: what has been packed need not stay in memory.
+    part = max(PART // (4 * k * PANEL), 1) * PANEL if blocks == 1 and row == 4 else n
+    flat = out.reshape(-1)
+    for first in range(0, n, part):
+        some = source[:, :, first : first + part]
+        run_shares(
+            pack_b, threads, some.nbytes, b=some, to=flat[first * k :], blocks=blocks, block=block, rows=order, k=k,
+            n=some.shape[2], row=row, column=column, alpha=alpha,
+        )  # fmt: skip
+        if part < n:
+            drop_pages(some)
     return out
 
 
