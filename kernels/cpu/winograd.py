@@ -289,6 +289,8 @@ class Blocking:
 
 BLOCK_BYTES = 448 * 1024
 """Bytes of transformed inputs and products that stay in the second-level cache beside a panel of filters."""
+FILTER_BYTES = 12 * 1024 * 1024
+"""Bytes of transformed filters from which threads divide them."""
 SERIAL_PRODUCTS = 60_000
 """Input channels times results under which a second thread costs more than it brings."""
 SHARED_BYTES = 16 * 1024 * 1024
@@ -298,7 +300,8 @@ SHARED_BYTES = 16 * 1024 * 1024
 def choose_blocks(size: int, tiles: int, c: int, k: int, threads: int) -> Blocking:
     """Blocks that fit the cache, an equal number for every thread.
 
-    Threads share one block, each with its part of the filters, where filters are more memory than transformed inputs.
+    Threads share one block, each with its part of the filters, where these are so much memory that it costs more if
+    every thread reads them all than if each reads what the others have transformed.
     """
     tile_bytes = (size + 2) ** 2 * 4 * (c + PANEL)
     fit = max(BLOCK_BYTES // tile_bytes, 2 * MR)
@@ -307,7 +310,8 @@ def choose_blocks(size: int, tiles: int, c: int, k: int, threads: int) -> Blocki
         return Blocking(tiles, blocks, False, c)
     panels = -(-k // PANEL)
     even = -(-panels // threads) * threads <= 1.15 * panels
-    if tiles < 2 * threads or (k > tiles and even and tiles * tile_bytes <= SHARED_BYTES):
+    large = k > tiles and 4 * (size + 2) ** 2 * c * k > FILTER_BYTES
+    if tiles < 2 * threads or (large and even and tiles * tile_bytes <= SHARED_BYTES):
         return Blocking(tiles, 1, True, c)
     return Blocking(tiles, -(-max(blocks, threads) // threads) * threads, False, c)
 
