@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -13,10 +13,8 @@ from bolt_numba.config import default_threads
 from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.mapped import check_intact, drop_maps
-from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.runtime.packs import Packs, machine
 from bolt_numba.runtime.plan import Region, region_of
-from bolt_numba.runtime.profile import Profile, profile_runs
 from bolt_numba.runtime.runner import Prepared, Runner
 from bolt_numba.runtime.threads import can_team
 from bolt_numba.types import (
@@ -33,6 +31,9 @@ from bolt_numba.types import (
 )
 
 PRECISIONS = ("fp32", "bf16")
+
+if TYPE_CHECKING:
+    from bolt_numba.runtime.profile import Profile
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes] | Graph"
 
@@ -149,6 +150,8 @@ class Session:
     def _optimise(self) -> Graph:
         source = self._source()
         if source.packed is None:
+            from bolt_numba.passes.pipeline import run_pipeline  # packed files do without
+
             return run_pipeline(source)
         if source.packed.machine == machine():
             self._packs.stored(source.packed)
@@ -277,6 +280,8 @@ class Session:
 
     def profile(self, *args: Any, runs: int = 20, **kwargs: Any) -> Profile:
         """Time every step: ``profile(x, runs=50)`` with inputs as for a call."""
+        from bolt_numba.runtime.profile import profile_runs
+
         return profile_runs(self._runner, self._arrays(self._feeds(args, kwargs)), runs)
 
     def memory(self) -> dict[str, int]:

@@ -69,7 +69,7 @@ def test_nothing_is_packed_and_results_are_the_same(
     source, target = files
     plain = bn.compile(source, threads=threads)
     want, want_five = plain(_x())["y"], plain(_x(5))["y"]
-    monkeypatch.setattr("bolt_numba.session.run_pipeline", _refuse)
+    monkeypatch.setattr("bolt_numba.passes.pipeline.run_pipeline", _refuse)
     session = bn.compile(target, threads=threads)
     got = session(_x())["y"]
     np.testing.assert_array_equal(got, want)
