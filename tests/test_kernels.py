@@ -63,6 +63,8 @@ EXTRA: dict[str, Case] = {
 """Cases of kernels that no drawn case is large or rare enough for."""
 
 load("cpu")
+NOTHING = [op for (op, _), rows in KERNELS.items() if any(e.name == "reduce_nothing" for e in rows)]
+EXTRA |= {f"{op.__name__}-reduce_nothing": Case(op(), (np.ones((3, 0, 2), F32), np.array([1]))) for op in NOTHING}
 ENTRIES = [e for (_, device), rows in KERNELS.items() if device == "cpu" for e in rows]
 
 
