@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,26 @@ def map_of(array: Array) -> FileMap | None:
     while base is not None and not isinstance(base, FileMap):
         base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
     return base
+
+
+_copies: dict[int, tuple[Array, weakref.ref[Array]]] = {}
+
+
+def for_kernels(array: Array) -> Array:
+    """The array, or a copy that all plans share: dense, aligned, and not in a file that others may write to."""
+    found = map_of(array)
+    is_safe = found is None or found.is_owned
+    if is_safe and array.flags.c_contiguous and array.flags.aligned:
+        return array
+    key = id(array)
+    known = _copies[key][1]() if key in _copies else None
+    if known is not None:
+        return known
+    made = np.array(array, order="C")
+    drop_pages(array)
+    # The source is kept as long as the copy, so that its id stays taken.
+    _copies[key] = array, weakref.ref(made, lambda _: _copies.pop(key, None))
+    return made
 
 
 def drop_pages(array: Array) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from bolt_numba.kernels.ahead import prepare
 from bolt_numba.kernels.cpu.executor import run_steps
 from bolt_numba.kernels.registry import In, Out, Pitch, Scratch
+from bolt_numba.mapped import for_kernels
 from bolt_numba.ops.registry import result_tuple
 from bolt_numba.runtime.memory import MemoryPlan
 from bolt_numba.runtime.slots import CONST, INPUT, Job, Slot
@@ -150,8 +151,7 @@ class _Image:
         return arg
 
     def _array(self, array: Array) -> int:
-        if not array.flags.c_contiguous or pointer(array) % array.itemsize:
-            array = np.array(array, order="C")
+        array = for_kernels(array)
         self.keep.append(array)
         return pointer(array)
 
