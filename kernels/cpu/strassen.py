@@ -10,7 +10,9 @@ quarters A11 A12 / A21 A22 of the rows and B11 B12 / B21 B22 of the panels:
 
 The sums T are packed beside the panels; S are made once for a span of rows, which stays in the second-level cache while
 all panels pass.  What is left of rows or columns is multiplied as `sweep` does it.  Rows are paired by their numbers
-alone, so results do not depend on threads.  A row's error is relative to the largest of the 2 MR rows around it.
+alone, so results do not depend on threads.  They do depend on other rows: what is not finite spreads to the rows of its
+pair, and a row's error is relative to the largest of the 2 MR rows around it.  So it is chosen for the pixels of one
+image; products of matrices, whose rows may be somebody else's, take it only when they are tuned.
 Source: Winograd, "On multiplication of 2 x 2 matrices", 1971; as in Higham, "Accuracy and Stability", section 23.1.
 """
 
@@ -283,8 +285,8 @@ SUM_BYTES, B_BYTES = 400 * 1024, 384 * 1024
 """Rows of A with their sums, or else B with its sums, that stay in the second-level cache beside the rest."""
 GAIN = 0.025
 """Least share of the time that must be saved."""
-MOST_BYTES, BYTES_PER_ROW = 4 << 20, 4096
-"""Of filters, and of matrices for each row of A, that may take twice their memory."""
+MOST_BYTES = 4 << 20
+"""Of filters that may take twice their memory."""
 
 
 def choose_span(groups: int, n: int, k: int) -> int:
@@ -385,8 +387,8 @@ def _sizes(op: Any, ins: Types) -> tuple[int, int, int]:
 
 
 def pays(op: Any, ins: Types) -> bool:
-    """Whether a 1x1 convolution is large enough."""
-    if not is_pointwise_conv(op, ins):
+    """Whether a 1x1 convolution of one image is large enough."""
+    if not is_pointwise_conv(op, ins) or ins[0].dims[0] > 1:  # type: ignore[union-attr]
         return False
     m, n, k = _sizes(op, ins)
     return gain(m, n, k) > GAIN and 4 * n * k <= MOST_BYTES
@@ -423,18 +425,7 @@ def is_dense(op: Any, ins: Types) -> bool:
     return can_pair(g.m, g.n, g.k)
 
 
-def is_large(op: Any, ins: Types) -> bool:
-    """Whether a product is worth it."""
-    if not is_dense(op, ins):
-        return False
-    a, b = ins[:2]
-    assert a is not None
-    assert b is not None
-    g = matmul_geometry(op, a.dims, b.dims)
-    return gain(g.m, g.n, g.k) > GAIN and 4 * g.n * g.k <= BYTES_PER_ROW * g.m
-
-
-@kernel(MatMul, accepts=is_large, works=is_dense, rank=5, by_types=True)
+@kernel(MatMul, accepts=lambda op, ins: False, works=is_dense, rank=5, by_types=True)
 def matmul_strassen(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Products with a constant matrix, with an eighth fewer multiplications."""
     a, b, bias, _ = (*ins, None, None)[:4]
