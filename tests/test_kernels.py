@@ -32,8 +32,8 @@ NEAR: dict[type[Op], float] = {AveragePool: 1e-6}
 """Operators whose kernels round even whole numbers: AveragePool multiplies by the reciprocal of the count."""
 
 NEVER = {f"{op}-pointwise_in_place" for op in ("IsNaN", "IsInf")} | {"MatMul-matmul_strassen"}
-"""The first are registered with all pointwise operators, but their results are never as wide as their operands; the last
-is taken by tuning alone."""
+"""The first are registered with all pointwise operators, but their results are never as wide as their operands; the
+last is taken by tuning alone."""
 
 
 def winograd(size: int) -> Case:
