@@ -15,6 +15,7 @@ from typing import Any
 from bolt_numba.kernels.jit import Native, cache_dir
 
 _processes = 1
+_BATCH = 256
 
 
 @contextmanager
@@ -37,25 +38,30 @@ def prepare(kernels: Iterable[Any]) -> None:
         return
     sys.stdout.flush()
     sys.stderr.flush()
-    shares = [missing[i::_processes] for i in range(min(_processes, len(missing)))]
-    children = [_fork(share) for share in shares]
-    for child in children:
-        os.waitpid(child, 0)
+    for start in range(0, len(missing), _BATCH):
+        batch = missing[start : start + _BATCH]
+        queue, end = os.pipe()  # of numbers, each a byte; every child takes the next one when it is done with one
+        os.write(end, bytes(range(len(batch))))
+        os.close(end)
+        children = [_fork(batch, queue) for _ in range(min(_processes, len(batch)))]
+        os.close(queue)
+        for child in children:
+            os.waitpid(child, 0)
 
 
 def _is_cached(kernel: Native) -> bool:
     return (cache_dir() / f"{kernel.name}-{kernel.digest}.kernel").is_file()
 
 
-def _fork(kernels: list[Native]) -> int:
+def _fork(kernels: list[Native], queue: int) -> int:
     """A child that compiles; its id."""
     child = os.fork()
     if child:
         return child
     status = 1
     try:
-        for kernel in kernels:
-            assert kernel.address
+        while number := os.read(queue, 1):
+            assert kernels[number[0]].address
         status = 0
     except BaseException:  # the parent meets it again, where it can be told
         traceback.clear_frames(sys.exc_info()[2])
