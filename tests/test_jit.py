@@ -293,7 +293,7 @@ def test_a_cached_kernel_runs_without_numba(empty_cache: Path) -> None:
 
 
 ALLOWED = {"memcpy", "memset", "memmove", "sem_wait", "sem_trywait", "sem_post", "sched_yield"}
-LIBM = {"floorf", "ceilf", "rintf", "truncf", "floor", "ceil", "rint", "trunc", "fmaf", "fma", "fmodf", "fmod"}
+LIBM = {"floorf", "ceilf", "rintf", "truncf", "floor", "ceil", "rint", "trunc", "fmaf", "fma", "fmodf", "fmod", "pow"}
 
 
 def undefined(code: bytes, folder: Path) -> set[str]:
