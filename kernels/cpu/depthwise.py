@@ -210,7 +210,7 @@ def accepts_depthwise(op: Any, ins: Types) -> bool:
     return len(x.dims) in (3, 4) and op.group == x.dims[-1] == w.dims[0] and op.group > 1
 
 
-SERIAL_FLOPS = 200_000
+SERIAL_FLOPS = 100_000
 """Work under which a second thread costs more than it brings."""
 CHUNK_BYTES = 96 * 1024
 """Bytes of input rows under one output row that are swept together."""
