@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.converters.onnx import table_quantize
 from bolt_numba.converters.onnx.graph import NodeBuilder
 from bolt_numba.converters.onnx.operands import ints, known_array, rank_of, static_dim
 from bolt_numba.converters.onnx.registry import add_reader, reader
-from bolt_numba.converters.onnx.table_conv import check_auto_pad, check_kernel
 from bolt_numba.converters.onnx.table_index import gather_nd
 from bolt_numba.converters.onnx.table_microsoft import multi_head_attention
 from bolt_numba.converters.onnx.table_microsoft_quantized import real, stored
@@ -21,7 +21,6 @@ from bolt_numba.ir.graph import Value
 from bolt_numba.ops.cache import GroupQueryAttention
 from bolt_numba.ops.norm import RMSNormalization
 from bolt_numba.ops.pointwise import Add, Cast, Mul, Sigmoid, Sqrt, Sub, Swish, Where
-from bolt_numba.ops.quantize import QLinearConv
 from bolt_numba.ops.reduce import ReduceSumSquare
 from bolt_numba.ops.shape import Expand, Reshape, Shape, Split, Transpose, Unsqueeze
 from bolt_numba.types import F32, I32
@@ -112,11 +111,12 @@ def qlinear_conv(
     strides: Ints = (),
 ) -> Any:
     """ONNX's, or over images whose channels come last."""
-    check_kernel(b, w, kernel_shape)
     rank = rank_of(b, x)
     image: Any = b(Transpose((0, rank - 1, *range(1, rank - 1))), x) if channels_last else x
-    operator = QLinearConv(strides, pads, dilations, group, check_auto_pad(b, auto_pad))
-    y = b(operator, image, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias)
+    y = table_quantize.qlinear_conv(
+        b, image, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias, auto_pad=auto_pad, dilations=dilations,
+        group=group, kernel_shape=kernel_shape, pads=pads, strides=strides,
+    )  # fmt: skip
     return b(Transpose((0, *range(2, rank), 1)), y) if channels_last else y
 
 

@@ -12,6 +12,7 @@ on tiles or threads.
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ from bolt_numba.kernels.cpu.lang import (
     vstore_n,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.pack import PANEL
-from bolt_numba.kernels.jit import F32, I64, PTR, inline, inline_source, native
+from bolt_numba.kernels.jit import F32, I64, PTR, Inline, inline, inline_source, native
 from bolt_numba.types import Array
 
 MR = target().rows
@@ -104,20 +105,27 @@ def _tile(mr: int, nv: int) -> Any:
     return tile
 
 
-def _dispatch() -> Any:
-    """``tile_any(mr, wide, ...)``: the micro-kernel of that height, with two vectors or one."""
-    arguments = "rows, run_step, shift, shift_step, runs, length, b, ahead, step, bias, c, ldc, res, ldr, n, lo, hi"
-    lines, scope = [f"def tile_any(mr, {arguments}):"], {"LANES": LANES}
+def by_height(name: str, passed: str, tile: Callable[[int, int], Any], variants: Sequence[int] = VARIANTS) -> Inline:
+    """Helper ``name(mr, ...)`` that calls the micro-kernel of that height, with two vectors if ``n`` needs them.
+
+    passed: what the micro-kernels ``tile(mr, vectors)`` take, as in a call; if ``n`` is not in it, it comes after mr.
+    """
+    taken = passed if "n" in passed.split(", ") else f"n, {passed}"
+    lines, scope = [f"def {name}(mr, {taken}):"], {"LANES": LANES}
     for nv, test in ((2, "    if n > LANES:"), (1, "    else:")):
         lines.append(test)
-        for mr in VARIANTS:
-            scope[f"tile{mr}x{nv}"] = _tile(mr, nv)
-            lines.append(f"        {'if' if mr == VARIANTS[0] else 'elif'} mr == {mr}:")
-            lines.append(f"            tile{mr}x{nv}({arguments})")
-    return inline_source("\n".join(lines) + "\n", "tile_any", **scope)
+        for mr in variants:
+            scope[f"tile{mr}x{nv}"] = tile(mr, nv)
+            lines.append(f"        {'if' if mr == variants[0] else 'elif'} mr == {mr}:")
+            lines.append(f"            tile{mr}x{nv}({passed})")
+    return inline_source("\n".join(lines) + "\n", name, **scope)
 
 
-tile_any = _dispatch()
+tile_any = by_height(
+    "tile_any",
+    "rows, run_step, shift, shift_step, runs, length, b, ahead, step, bias, c, ldc, res, ldr, n, lo, hi",
+    _tile,
+)
 
 
 @inline

@@ -38,8 +38,8 @@ from bolt_numba.kernels.cpu.lang import (
     vstore_bf16_two,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.pack import PANEL, aligned_empty, panel_columns, read_columns, run_shares
-from bolt_numba.kernels.cpu.sweep import BLOCK_FIELDS, MR, STEPS, VARIANTS, pack_stride
-from bolt_numba.kernels.jit import F32, I64, PTR, inline, inline_source, native
+from bolt_numba.kernels.cpu.sweep import BLOCK_FIELDS, MR, STEPS, by_height, pack_stride
+from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
 from bolt_numba.types import Array
 
 # ------------------------------------------------------------------------------------------------------------- packing
@@ -132,20 +132,9 @@ def _tile(mr: int, nv: int) -> Any:
     return tile
 
 
-def _dispatch() -> Any:
-    """``tile_any(mr, n, ...)``: the micro-kernel of that height, with two vectors or one."""
-    arguments = "at, ld, pairs, b, ahead, step, bias, c, ldc, res, ldr, n, lo, hi"
-    lines, scope = [f"def tile_any_bf16(mr, {arguments}):"], {"LANES": LANES}
-    for nv, test in ((2, "    if n > LANES:"), (1, "    else:")):
-        lines.append(test)
-        for mr in VARIANTS:
-            scope[f"tile{mr}x{nv}"] = _tile(mr, nv)
-            lines.append(f"        {'if' if mr == VARIANTS[0] else 'elif'} mr == {mr}:")
-            lines.append(f"            tile{mr}x{nv}({arguments})")
-    return inline_source("\n".join(lines) + "\n", "tile_any_bf16", **scope)
-
-
-tile_any_bf16 = _dispatch()
+tile_any_bf16 = by_height(
+    "tile_any_bf16", "at, ld, pairs, b, ahead, step, bias, c, ldc, res, ldr, n, lo, hi", _tile
+)
 
 
 @inline

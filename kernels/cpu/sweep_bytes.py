@@ -58,7 +58,8 @@ from bolt_numba.kernels.cpu.lang import (
     vstore_u8_n,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.pack import PANEL
-from bolt_numba.kernels.jit import F32, I64, PTR, inline, inline_source, native
+from bolt_numba.kernels.cpu.sweep import by_height
+from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
 from bolt_numba.types import Array
 
 EXACT = frozenset({"contract", "nsz"})
@@ -175,20 +176,7 @@ def _tile(mr: int, nv: int) -> Any:
     return tile
 
 
-def _dispatch() -> Any:
-    """``tile_any(mr, wide, ...)``: the micro-kernel of that height, with two vectors or one."""
-    arguments = "rows, run_step, runs, length, flip, b, to"
-    lines, scope = [f"def tile_any(mr, n, {arguments}):"], {"LANES": LANES}
-    for nv, test in ((2, "    if n > LANES:"), (1, "    else:")):
-        lines.append(test)
-        for mr in VARIANTS:
-            scope[f"tile{mr}x{nv}"] = _tile(mr, nv)
-            lines.append(f"        {'if' if mr == VARIANTS[0] else 'elif'} mr == {mr}:")
-            lines.append(f"            tile{mr}x{nv}({arguments})")
-    return inline_source("\n".join(lines) + "\n", "tile_any", **scope)
-
-
-tile_any = _dispatch()
+tile_any_bytes = by_height("tile_any_bytes", "rows, run_step, runs, length, flip, b, to", _tile, VARIANTS)
 
 
 @inline
@@ -323,7 +311,7 @@ def sweep_bytes(p, tid, nthreads):
                 i, width = 0, min(n - j, PANEL)
                 while i < count:
                     mr = height(count - i)
-                    tile_any(mr, width, rows + 8 * i, run_step, runs, p.length, flip, b + 4 * j * fours, tile)
+                    tile_any_bytes(mr, width, rows + 8 * i, run_step, runs, p.length, flip, b + 4 * j * fours, tile)
                     to, seen = c + size * (p.ldc * (i0 + i) + j), totals + 4 * i if p.sums else 0
                     finish(p, tile, mr, first + i0 + i, seen, columns + 4 * j, to, width)
                     i += mr
