@@ -172,6 +172,49 @@ def overhead() -> None:
         )
 
 
+@app.command()
+def shapes() -> None:
+    """Time to plan a new shape: nothing is compiled, read or packed."""
+    for name, axis, step in (("minilm_128", 1, 16), ("ppocr_rec", 3, 32), ("ppocr_det", 3, 32)):
+        entry = MODELS[name]
+        session, feeds, spent = bn.compile(str(entry.path()), threads=1), entry.feeds(), []
+        for turn in range(24):
+            sizes = {k: _with(x.shape, axis, step * (turn + 2)) for k, x in feeds.items()}
+            start = time.perf_counter()
+            session.warmup(**sizes)
+            spent.append(time.perf_counter() - start)
+        nodes = len(session.optimised.nodes)
+        console.print(f"{name}: {nodes} nodes, median {1e3 * sorted(spent[8:])[8]:.1f} ms of 16 new shapes")
+
+
+def _with(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
+    return (*shape[:axis], size, *shape[axis + 1 :])
+
+
+@app.command()
+def trees() -> None:
+    """Tree ensembles of scikit-learn at batch 1 and 1,000."""
+    import skl2onnx
+    from sklearn import ensemble, tree
+
+    x = np.random.default_rng(0).standard_normal((3000, 20), np.float32)
+    labels = (x[:, 0] * x[:, 1] + x[:, 2] > 0).astype(int)
+    for estimator in (
+        tree.DecisionTreeClassifier(max_depth=8),
+        ensemble.RandomForestClassifier(100, max_depth=8),
+        ensemble.GradientBoostingClassifier(n_estimators=100),
+        ensemble.RandomForestRegressor(100, max_depth=8),
+    ):
+        estimator.fit(x, labels)
+        options = {id(estimator): {"zipmap": False}} if hasattr(estimator, "predict_proba") else None
+        model = skl2onnx.to_onnx(estimator, x[:1], options=options).SerializeToString()
+        for threads in (1, 2):
+            for batch in (1, 1000):
+                row = compare(model, {"X": x[:batch]}, threads, turns=5)
+                what = f"{type(estimator).__name__}, {threads} thread(s), batch {batch}"
+                console.print(f"{what}: bolt {row['bolt_ms'] * 1e3:.1f} us, ratio {row['ratio']:.2f}")
+
+
 MORE = 80
 """MiB by which our peak may exceed onnxruntime's."""
 

@@ -42,7 +42,7 @@ def peers_of(result: Result) -> list[str]:
 
 def bars(result: Result, target: Path) -> None:
     """A panel for each number of threads; a bar to the best peer, a dot for each peer."""
-    found = cases(result["rows"])
+    found, low, high = cases(result["rows"]), 0.6, 2.6
     threads = sorted({count for _, count in found})
     models = list(dict.fromkeys(model for model, _ in found))
     colour = dict(zip(peers_of(result), COLOURS * 2, strict=False))
@@ -54,14 +54,15 @@ def bars(result: Result, target: Path) -> None:
             factor = ratio(engines, best)
             if best is None or factor is None:
                 continue
-            ax.barh(y, factor - 1, left=1, height=0.62, color=colour[best], alpha=0.35)
-            ax.annotate(f"{factor:.2f}", (min(factor, 1) - 0.015, y), va="center", ha="right", size=7)
+            ax.barh(y, max(factor, low) - 1, left=1, height=0.62, color=colour[best], alpha=0.35)
+            ax.annotate(f"{factor:.2f}", (max(min(factor, 1), low) - 0.015, y), va="center", ha="right", size=7)
             for peer in engines:
                 value = None if peer == OURS else ratio(engines, peer)
                 if value is not None:
-                    ax.plot(min(value, 2.6), y, ">" if value > 2.6 else "o", color=colour[peer], ms=4.5, clip_on=False)
+                    mark = "<" if value < low else ">" if value > high else "o"
+                    ax.plot(min(max(value, low), high), y, mark, color=colour[peer], ms=4.5, clip_on=False)
         ax.axvline(1, color=INK, lw=0.8)
-        ax.set(xlim=(0.6, 2.6), title=f"{count} thread{'s' * (count > 1)}", xlabel="peer's time / bolt-numba's time")
+        ax.set(xlim=(low, high), title=f"{count} thread{'s' * (count > 1)}", xlabel="peer's time / bolt-numba's time")
         ax.set_yticks(range(len(models)), models)
         ax.tick_params(left=False)
         ax.grid(axis="x", color=FAINT, lw=0.4)
