@@ -15,31 +15,32 @@ import threading
 import numpy as np
 
 from bolt_numba.kernels.cpu.executor import SPINS, run_steps, team_run, team_worker
+from bolt_numba.kernels.cpu.pack import aligned_zeros
 
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-_LINE = 8
-"""i64 words in a cache line: every shared counter has a line of its own."""
+_LINE = 16
+"""f32 words in a cache line: what one thread writes and another reads has a line of its own."""
 
 
 class _Team:
-    """``size - 1`` workers.  Memory of the control block outlives them, because they are daemon threads."""
+    """``size - 1`` workers."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.lock = threading.Lock()
-        self.control = np.zeros(_LINE * (8 + 2 * size), np.int64)
-        self.semaphores = np.zeros(_LINE * size, np.int64)
+        # A cache line for the job, one for each thread, one for each semaphore.
+        self.shared = aligned_zeros((1 + 2 * size, _LINE))
         self.record = np.zeros((), team_run.params)
-        base = self.control.ctypes.data
-        for word, name in enumerate(("claim", "job", "finished", "asleep")):
-            self.record[name] = base + 8 * _LINE * (2 * word)
-        self.control[0] = size  # no share is left to take
-        self.record["semaphores"] = self.semaphores.ctypes.data
+        self.record["job"] = self.shared[0].ctypes.data
+        self.record["lines"] = self.shared[1].ctypes.data
+        self.record["semaphores"] = semaphores = self.shared[1 + size].ctypes.data
         self.record["spins"] = SPINS
+        for kept in (self.shared, self.record):
+            # Workers run until the process ends, which is later than Python frees what it has.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
         libc = ctypes.CDLL(None)
         for worker in range(1, size):
-            address = self.semaphores.ctypes.data + 64 * worker
-            if libc.sem_init(ctypes.c_void_p(address), 0, 0) != 0:
+            if libc.sem_init(ctypes.c_void_p(semaphores + 64 * worker), 0, 0) != 0:
                 raise OSError("sem_init failed")
         self.call = _CALL(team_run.address)
         work = _CALL(team_worker.address)

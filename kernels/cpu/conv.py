@@ -64,6 +64,8 @@ NOWHERE = Taps(np.zeros((1, 0), np.int32), np.zeros(1, np.int32), True)
 
 THIN, PATCH_BYTES = 16, 1 << 20
 """Channels under which pixels at an edge are copied (runs of single taps would be too short), and the room for that."""
+PARALLEL_BYTES = 1 << 17
+"""Bytes of padded images from which a second thread pays."""
 SMALL_IMAGE = 1024
 """Output pixels under which the images of a batch share the panels of filters."""
 
@@ -235,7 +237,7 @@ def padded(op: Any, x: TensorType, w: TensorType) -> tuple[Any, TensorType, Step
         "x": In(0), "to": Scratch(made.nbytes), "images": images, "h": h, "rows": rows, "top": top,
         "row": 4 * c * sizes[-1], "left": 4 * c * pads[rank - 1], "width": 4 * c * around[-1],
     }  # fmt: skip
-    return replace(op, pads=(), auto_pad="NOTSET"), made, Step(pad_images, args, False)
+    return replace(op, pads=(), auto_pad="NOTSET"), made, Step(pad_images, args, made.nbytes > PARALLEL_BYTES)
 
 
 @kernel(Conv, accepts=accepts_rows, by_types=True)
@@ -268,7 +270,7 @@ def conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> l
         "taps": taps, "depth": cg, "runs": len(g.run), "length": k // len(g.run), "run_rows": g.run,
         "kind": kind, "zeros": zero_bias(cg), "scratch": Scratch(threads * per_thread), "pack_ld": pack_ld,
         "scratch_step": per_thread, "span": span,
-        "share": choose_share(g.images * groups, g.m, kg, threads, kg > g.m), **finish(op.activation).args,
+        "share": choose_share(g.images * groups, g.m, kg, k, threads), **finish(op.activation).args,
     }  # fmt: skip
     return [*steps, *bias_steps, Step(sweep, args, threads > 1)]
 

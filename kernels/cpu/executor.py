@@ -32,34 +32,29 @@ WAIT_SPINS = 4000
 """Pauses that the caller waits for others' shares before it offers its processor (they may need it)."""
 
 
-@inline
-def offer(claim: int, job: int, finished: int, kernel: int, params: int, nthreads: int) -> None:
-    """Offer one kernel to whoever of the team is awake.
+# The job of a team: a cache line of the epoch, its kernel and its parameters, written by the caller alone.
+KERNEL, PARAMS = 8, 16
+# A thread's line: the last epoch whose share of this thread was taken, the last whose share was done, whether it sleeps.
+LINE, DONE, ASLEEP = 64, 8, 16
 
-    claim: epoch * 65536 + the next share that nobody has taken.  A share belongs to the thread that counts it up; the
-    caller takes all that others leave, so it never waits for a thread that has not begun (its processor may be busy
-    with something else), and a lost wake-up costs time only.
+
+@inline
+def take_shares(job: int, lines: int, epoch: int, tid: int, nthreads: int) -> None:
+    """Take and run shares of an epoch while any is left: this thread's own first, then those that others left.
+
+    A thread's own share is mostly of what it computed in the step before.  The caller too takes what others leave, so it
+    never waits for a thread that has not begun: its processor may be busy with something else.
     """
-    atomic_store(job, kernel)
-    atomic_store(job + 8, params)
-    atomic_store(finished, 0)
-    # All shares of the epoch before are taken: adding this begins the next epoch at share 0.
-    atomic_add(claim, 65536 - nthreads)
-
-
-@inline
-def take_shares(claim: int, job: int, finished: int, nthreads: int) -> bool:
-    """Take and run shares while there are any; whether there was one."""
-    found = False
-    ticket = atomic_load(claim)
-    while (ticket & 65535) < nthreads:
-        if atomic_compare_exchange(claim, ticket, ticket + 1):
-            # The epoch cannot end before this share does, so the job is the ticket's.
-            call_kernel(atomic_load(job), atomic_load(job + 8), ticket & 65535, nthreads)
-            atomic_add(finished, 1)
-            found = True
-        ticket = atomic_load(claim)
-    return found
+    share = tid
+    for _ in range(nthreads):
+        line = lines + LINE * share
+        if atomic_load(line) == epoch - 1 and atomic_compare_exchange(line, epoch - 1, epoch):
+            # The epoch cannot end before this share does, so the job is the epoch's.
+            call_kernel(atomic_load(job + KERNEL), atomic_load(job + PARAMS), share, nthreads)
+            atomic_store(line + DONE, epoch)
+        share += 1
+        if share == nthreads:
+            share = 0
 
 
 @inline
@@ -94,47 +89,54 @@ def run_steps(p, tid, nthreads):  # type: ignore[no-untyped-def]
             store_i64(p.ticks + 8 * (s + 1), cycles())
 
 
-@native(claim=PTR, job=PTR, finished=PTR, asleep=PTR, semaphores=PTR, spins=I64, call=PTR)
+@native(job=PTR, lines=PTR, semaphores=PTR, spins=I64, call=PTR)
 def team_run(p, tid, nthreads):  # type: ignore[no-untyped-def]
     """Run the `run_steps` record at ``call``, sharing the steps whose flag is 1 with the team.
 
-    claim, job, finished, asleep: addresses of counters, a cache line each (asleep: one a worker); semaphores: 64 bytes
-    a worker.
+    job, lines: see `KERNEL` and `LINE`; semaphores: 64 bytes a worker.
     """
-    call = p.call
+    call, job, lines = p.call, p.job, p.lines
     kernels, params, flags = load_i64(call), load_i64(call + 8), load_i64(call + 16)
     ticks, steps, timed = load_i64(call + 24), load_i64(call + 32), load_i64(call + 40)
+    epoch = atomic_load(job)
     if timed:
         store_i64(ticks, cycles())
     for s in range(steps):
         kernel, arguments = load_i64(kernels + 8 * s), load_i64(params + 8 * s)
         if load_i64(flags + 8 * s) != 0:
-            offer(p.claim, p.job, p.finished, kernel, arguments, nthreads)
+            store_i64(job + KERNEL, kernel)
+            store_i64(job + PARAMS, arguments)
+            epoch += 1
+            # All shares of the epoch before are done; from here on those of this one can be taken.
+            atomic_store(job, epoch)
             for worker in range(1, nthreads):
-                wake(p.asleep + 64 * worker, p.semaphores + 64 * worker)
-            take_shares(p.claim, p.job, p.finished, nthreads)
-            wait_until(p.finished, nthreads)
+                wake(lines + LINE * worker + ASLEEP, p.semaphores + 64 * worker)
+            take_shares(job, lines, epoch, 0, nthreads)
+            for share in range(nthreads):
+                wait_until(lines + LINE * share + DONE, epoch)
         else:
             call_kernel(kernel, arguments, 0, 1)
         if timed:
             store_i64(ticks + 8 * (s + 1), cycles())
 
 
-@native(claim=PTR, job=PTR, finished=PTR, asleep=PTR, semaphores=PTR, spins=I64, call=PTR)
+@native(job=PTR, lines=PTR, semaphores=PTR, spins=I64, call=PTR)
 def team_worker(p, tid, nthreads):  # type: ignore[no-untyped-def]
     """Take shares of whatever the team runs, for ever; sleep when there has been nothing for ``spins`` pauses."""
-    asleep = p.asleep + 64 * tid
-    spins = 0
+    job, asleep = p.job, p.lines + LINE * tid + ASLEEP
+    seen, spins = 0, 0
     while True:
-        if take_shares(p.claim, p.job, p.finished, nthreads):
-            spins = 0
+        epoch = atomic_load(job)
+        if epoch != seen:
+            take_shares(job, p.lines, epoch, tid, nthreads)
+            seen, spins = epoch, 0
         elif spins < p.spins:
             spins += 1
             spin_pause()
         else:
             # The locked add is the fence between saying "asleep" and looking once more.
             atomic_add(asleep, 1)
-            if (atomic_load(p.claim) & 65535) >= nthreads:
+            if atomic_load(job) == seen:
                 sem_wait(p.semaphores + 64 * tid)
             atomic_store(asleep, 0)
             spins = 0

@@ -200,7 +200,7 @@ def matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
         "table": None, "edges": None, "taps": 1, "depth": g.k, "runs": 1, "length": g.k, "run_rows": ORIGIN,
         "kind": COPIED if copies else INSIDE, "zeros": None,
         "scratch": Scratch(threads * per_thread), "pack_ld": pack_ld, "scratch_step": per_thread, "span": span,
-        "share": choose_share(g.blocks, g.m, g.n, threads, g.n > g.m), **finish(op.activation).args,
+        "share": choose_share(g.blocks, g.m, g.n, g.k, threads), **finish(op.activation).args,
     }  # fmt: skip
     steps.append(Step(sweep, main, threads > 1))
     return steps

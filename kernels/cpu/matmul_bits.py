@@ -247,6 +247,6 @@ def _sweep(
         "blocks": 1, "offsets": offsets, "m": m, "n": n, "k": k, "table": None, "edges": None, "taps": 1, "depth": k,
         "runs": 1, "length": k, "run_rows": np.zeros(1, np.int64), "kind": COPIED if copies else INSIDE,
         "zeros": None, "scratch": Scratch(threads * per_thread), "pack_ld": pack_ld, "scratch_step": per_thread,
-        "span": span, "share": choose_share(1, m, n, threads, n > m), **finish(None).args,
+        "span": span, "share": choose_share(1, m, n, k, threads), **finish(None).args,
     }  # fmt: skip
     return Step(sweep, main, threads > 1)

@@ -40,7 +40,7 @@ SHORT = 16
 """Elements under which the innermost loop is lengthened: a jumping load costs four times a running one."""
 SHORT_FOR_CONSTANTS = 128
 """The same where constants can be laid out so that nothing jumps."""
-PARALLEL_NS = 10_000.0
+PARALLEL_NS = 4_000.0
 """Work of one thread from which a second one pays."""
 
 

@@ -204,7 +204,7 @@ def product_steps(
         "length": -(-rows.k // 4) * 4 if rows.copied else rows.depth, "copied": int(rows.copied), "outside": outside,
         "columns": columns.args["to"], **finish_args(ins, at, out),
         "scratch": Scratch(threads * per_thread), "scratch_step": per_thread, "copy_step": copy_step, "span": span,
-        "share": choose_share(blocks, rows.m, panels.n, threads, panels.n > rows.m),
+        "share": choose_share(blocks, rows.m, panels.n, rows.k, threads),
     }  # fmt: skip
     return [columns, Step(sweep_bytes, args, threads > 1)]
 

@@ -51,7 +51,7 @@ from bolt_numba.kernels.cpu.lang import (
 from bolt_numba.kernels.cpu.matmul import accepts_matmul, conflicting, is_parallel, packed_bias
 from bolt_numba.kernels.cpu.matmul import geometry as matmul_geometry
 from bolt_numba.kernels.cpu.pack import PANEL, aligned_empty, pack_panels, pack_taps, panel_columns, run_shares
-from bolt_numba.kernels.cpu.sweep import MR, STEPS, copy_row, pack_stride, tile_any
+from bolt_numba.kernels.cpu.sweep import MR, STEPS, copy_row, longest, pack_stride, rows_or_columns, tile_any
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
 from bolt_numba.kernels.registry import (
     Argument,
@@ -355,7 +355,7 @@ def product(
     m, n, k = sizes
     threads = context.threads if is_parallel(context, 2 * m * n * k, 4 * n * k) else 1
     groups, units = m // PAIR, -(-n // (2 * PANEL))
-    share = int(threads > 1 and -(-units // threads) * threads / units < -(-groups // threads) * threads / groups)
+    share = rows_or_columns(longest(groups, threads), longest(units, threads), sizes)
     span = choose_span(groups if share else -(-groups // threads), n, k)
     ld = pack_stride(2 * k)
     copy_ld = pack_stride(4 * k) if conflicting(row_bytes, m) else 0

@@ -64,8 +64,8 @@ def _variants() -> tuple[int, ...]:
 VARIANTS = _variants()
 
 
-def _plan_rows() -> Array:
-    """steps[r]: height of the tile to take when r rows are left (r < 2 MR), by least total cost.
+def _plan_rows() -> tuple[Array, list[float]]:
+    """steps[r]: height of the tile to take when r rows are left (r < 2 MR), by least total cost; that cost.
 
     A tile of few rows costs more than its share: it is bound by loads and by the latency of the adds.
     """
@@ -75,10 +75,10 @@ def _plan_rows() -> Array:
         best = min(options)
         cost.append(best[0])
         step.append(-best[1])
-    return np.array(step, np.int64)
+    return np.array(step, np.int64), cost
 
 
-STEPS = _plan_rows()
+STEPS, COSTS = _plan_rows()
 
 
 def _tile(mr: int, nv: int) -> Any:
@@ -351,17 +351,41 @@ def scratch_bytes(span: int, runs: int, taps: int, pack_ld: int) -> int:
     return -(-used // 64) * 64
 
 
-def choose_share(blocks: int, m: int, n: int, threads: int, b_larger: bool) -> int:
-    """How threads divide the work: the way with the least uneven shares."""
+def rows_cost(m: int) -> float:
+    """What `STEPS` minimises, for ``m`` rows."""
+    whole = max(m // MR - 1, 0)
+    return whole * COSTS[MR] + COSTS[m - whole * MR]
 
-    def load(count: int, unit: int) -> float:
-        whole = -(-count // unit)
-        return -(-whole // threads) * threads / max(whole, 1)
 
-    loads = [load(m, max(MR // 2, 1)), load(n, PANEL), load(blocks, 1) if blocks > 1 else 1e9]
-    loads[1] += -0.02 if b_larger else 0.02
-    loads[2] -= 0.05
-    return int(np.argmin(loads))
+CROSSING, AGAIN, PANELS = 22.0, 4.0, 128 * 1024
+"""Part of a product's time that it costs to have half of each row of A (or C) come from (go to) another core, times
+the columns (terms) that share it; to have all of B read by every thread, times the rows, where B is more bytes than
+``PANELS``."""
+
+
+def rows_or_columns(rows: float, columns: float, sizes: tuple[int, int, int]) -> int:
+    """0 if threads divide the rows of a product of ``sizes`` m, n and k, 1 if the columns.
+
+    rows, columns: how much longer the longest share takes than an even one.  Other layers mostly divide rows, so what a
+    thread reads then is mostly what it has written.
+    """
+    m, n, k = sizes
+    rows += AGAIN / m if 4 * k * n > PANELS else 0
+    columns += CROSSING / n + CROSSING / (2 * k)
+    return 0 if rows <= columns else 1
+
+
+def longest(count: int, threads: int) -> float:
+    """The longest share of ``count`` units, over an even one."""
+    return -(-count // threads) * threads / max(count, 1)
+
+
+def choose_share(blocks: int, m: int, n: int, k: int, threads: int) -> int:
+    """How threads divide the work: 0 rows, 1 columns, 2 blocks."""
+    if blocks > 1 and longest(blocks, threads) <= 1.05:
+        return 2
+    rows = threads * rows_cost(-(-m // threads)) / rows_cost(m)
+    return rows_or_columns(rows, longest(-(-n // PANEL), threads), (m, n, k))
 
 
 __all__ = [
@@ -373,7 +397,9 @@ __all__ = [
     "PATCHED",
     "choose_share",
     "choose_span",
+    "longest",
     "pack_stride",
+    "rows_or_columns",
     "scratch_bytes",
     "sweep",
 ]
