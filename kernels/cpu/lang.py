@@ -22,7 +22,7 @@ WORDS = (
     "load_i64", "store_i64", "vload", "vload_n", "vload_m", "vload_i32", "vload_i32_n", "vload_u8", "vload_u8_n",
     "vload_i8", "vload_i8_n", "vload_bf16", "vstore_bf16", "vstore_bf16_two", "vload_f16", "vstore_f16", "vstore_u8",
     "vstore_u8_n", "vstore", "vstore_n", "vstore_m", "vgather", "view", "address_of", "copy_bytes", "fill_bytes",
-    "prefetch", "prefetch_write",
+    "prefetch", "prefetch_second", "prefetch_write",
     # vectors
     "splat", "iota", "lanes_below", "fma", "select", "vmax", "vmin", "vmaximum", "vminimum", "vabs", "vsqrt", "vfloor",
     "vceil", "vround", "vtrunc", "copysign", "bits_of", "f32_of_bits", "pair_bf16", "dot_bytes", "to_f32", "to_i32",

@@ -236,6 +236,13 @@ def prefetch(b, address):
 
 
 @word(types.void, ADDR)
+def prefetch_second(b, address):
+    """Ask for the cache line of an address, but not for a place in the first-level cache."""
+    pointer = b.inttoptr(address, I8.as_pointer())
+    call(b, "llvm.prefetch.p0", ir.VoidType(), [pointer, I32(0), I32(2), I32(1)])
+
+
+@word(types.void, ADDR)
 def prefetch_write(b, address):
     """Ask for the cache line of an address that will be written."""
     pointer = b.inttoptr(address, I8.as_pointer())

@@ -27,6 +27,7 @@ from bolt_numba.kernels.cpu.lang import (
     load_i32,
     load_i64,
     prefetch,
+    prefetch_second,
     rows_load,
     splat,
     split,
@@ -95,9 +96,11 @@ def _tile(mr: int, nv: int) -> Any:
             at, offset = rows_load(mr, rows + run_step * r, 8, 0), load_i64(shift + shift_step * r)
             for q in range(length):
                 acc = tile_rank1_rows(acc, at, offset + 4 * q, b)
-                prefetch(ahead)
                 if thin:
-                    prefetch(ahead + 64)
+                    prefetch_second(ahead)
+                    prefetch_second(ahead + 64)
+                else:
+                    prefetch(ahead)
                 b += BYTES * nv
                 ahead += step
         tile_finish(acc, c, ldc, n, res, ldr, lo, hi)
