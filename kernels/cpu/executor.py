@@ -15,12 +15,14 @@ from bolt_numba.kernels.cpu.lang import (
     call_kernel,
     copy_bytes,
     cycles,
+    float_control,
     inline,
     load_i64,
     native,
     sched_yield,
     sem_post,
     sem_wait,
+    set_float_control,
     spin_pause,
     split,
     store_i64,
@@ -30,11 +32,16 @@ SPINS = 2000
 """Pauses that a worker waits for the next run before it sleeps: about 50 us on current x86."""
 WAIT_SPINS = 4000
 """Pauses that the caller waits for others' shares before it offers its processor (they may need it)."""
+FLUSH_TO_ZERO = 1 << 15
+"""Bit of x86's MXCSR: a result too small for a normal number becomes 0; some processors take over 100 cycles for it.
+
+Denormal operands keep their value.
+"""
 
 
 # The job of a team: a cache line of the epoch, its kernel and its parameters, written by the caller alone.
 KERNEL, PARAMS = 8, 16
-# A thread's line: the last epoch whose share of this thread was taken, the last whose share was done, whether it sleeps.
+# A thread's line: the last epoch whose share of this thread was taken, the last whose was done, whether it sleeps.
 LINE, DONE, ASLEEP = 64, 8, 16
 
 
@@ -42,8 +49,8 @@ LINE, DONE, ASLEEP = 64, 8, 16
 def take_shares(job: int, lines: int, epoch: int, tid: int, nthreads: int) -> None:
     """Take and run shares of an epoch while any is left: this thread's own first, then those that others left.
 
-    A thread's own share is mostly of what it computed in the step before.  The caller too takes what others leave, so it
-    never waits for a thread that has not begun: its processor may be busy with something else.
+    A thread's own share is mostly of what it computed in the step before.  The caller too takes what others leave, so
+    it never waits for a thread that has not begun: its processor may be busy with something else.
     """
     share = tid
     for _ in range(nthreads):
@@ -81,12 +88,15 @@ def run_steps(p, tid, nthreads):  # type: ignore[no-untyped-def]
 
     kernels, params, flags: i64 arrays, one entry a step; ticks: steps + 1 cycle counts, written when ``timed``.
     """
+    callers = float_control()
+    set_float_control(callers | FLUSH_TO_ZERO)
     if p.timed:
         store_i64(p.ticks, cycles())
     for s in range(p.steps):
         call_kernel(load_i64(p.kernels + 8 * s), load_i64(p.params + 8 * s), 0, 1)
         if p.timed:
             store_i64(p.ticks + 8 * (s + 1), cycles())
+    set_float_control(callers)
 
 
 @native(job=PTR, lines=PTR, semaphores=PTR, spins=I64, call=PTR)
@@ -99,6 +109,8 @@ def team_run(p, tid, nthreads):  # type: ignore[no-untyped-def]
     kernels, params, flags = load_i64(call), load_i64(call + 8), load_i64(call + 16)
     ticks, steps, timed = load_i64(call + 24), load_i64(call + 32), load_i64(call + 40)
     epoch = atomic_load(job)
+    callers = float_control()
+    set_float_control(callers | FLUSH_TO_ZERO)
     if timed:
         store_i64(ticks, cycles())
     for s in range(steps):
@@ -118,6 +130,7 @@ def team_run(p, tid, nthreads):  # type: ignore[no-untyped-def]
             call_kernel(kernel, arguments, 0, 1)
         if timed:
             store_i64(ticks + 8 * (s + 1), cycles())
+    set_float_control(callers)
 
 
 @native(job=PTR, lines=PTR, semaphores=PTR, spins=I64, call=PTR)
@@ -125,6 +138,7 @@ def team_worker(p, tid, nthreads):  # type: ignore[no-untyped-def]
     """Take shares of whatever the team runs, for ever; sleep when there has been nothing for ``spins`` pauses."""
     job, asleep = p.job, p.lines + LINE * tid + ASLEEP
     seen, spins = 0, 0
+    set_float_control(float_control() | FLUSH_TO_ZERO)  # the thread is ours
     while True:
         epoch = atomic_load(job)
         if epoch != seen:

@@ -35,7 +35,7 @@ WORDS = (
     "tile_finish", "tile_prefetch",
     # threads
     "call_kernel", "atomic_add", "atomic_load", "atomic_store", "atomic_compare_exchange", "spin_pause", "cycles",
-    "sem_wait", "sem_trywait", "sem_post", "sched_yield",
+    "sem_wait", "sem_trywait", "sem_post", "sched_yield", "float_control", "set_float_control",
 )  # fmt: skip
 
 _words = {name: Word(name) for name in WORDS}

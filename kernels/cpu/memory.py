@@ -291,6 +291,23 @@ def cycles(b):
     return call(b, "llvm.readcyclecounter", I64, [])
 
 
+@word(types.int32)
+def float_control(b):
+    """The thread's floating-point control and status word (MXCSR on x86, elsewhere 0)."""
+    if not target().is_x86:
+        return I32(0)
+    place = cgutils.alloca_once(b, I32)
+    call(b, "llvm.x86.sse.stmxcsr", ir.VoidType(), [b.bitcast(place, I8.as_pointer())])
+    return b.load(place)
+
+
+@word(types.void, types.int32)
+def set_float_control(b, value):
+    if target().is_x86:
+        place = cgutils.alloca_once_value(b, value)
+        call(b, "llvm.x86.sse.ldmxcsr", ir.VoidType(), [b.bitcast(place, I8.as_pointer())])
+
+
 @word(types.int32, ADDR)
 def sem_wait(b, semaphore):
     return call(b, "sem_wait", I32, [semaphore])
