@@ -73,7 +73,7 @@ def test_matmul_broadcast(a: tuple[int, ...], b: tuple[int, ...], constant: bool
 
 
 @pytest.mark.parametrize("activation", [Relu(), Clip(-3.0, 6.0), Clip(None, 5.0), LeakyRelu(0.5)])
-@pytest.mark.parametrize("n", [PANEL + 3, 5])
+@pytest.mark.parametrize("n", [PANEL + 3, 5, PANEL // 2 + 3, 3 * PANEL // 4, PANEL // 4])
 def test_matmul_epilogue(activation: Any, n: int) -> None:
     inputs = [integers(2, 29, 6), integers(6, n), integers(n), integers(2, 29, n)]
     check(MatMul(activation=activation, residual=True), inputs, [False, True, True, False])

@@ -131,11 +131,11 @@ def dot_bf16_value(b, acc, x, y):
     return fma_value(b, x_high, y_high, fma_value(b, x_low, y_low, acc))
 
 
-def tail_mask(b, n):
-    """Lanes below ``n`` (any integer)."""
-    n = b.select(b.icmp_signed(">", n, n.type(LANES)), n.type(LANES), n)
-    lanes = ir.Constant(ir.VectorType(I32, LANES), list(range(LANES)))
-    return b.icmp_signed("<", lanes, splat_value(b, b.trunc(n, I32) if n.type.width > 32 else n))
+def tail_mask(b, n, count=LANES):
+    """Lanes below ``n`` (any integer) of ``count``."""
+    n = b.select(b.icmp_signed(">", n, n.type(count)), n.type(count), n)
+    lanes = ir.Constant(ir.VectorType(I32, count), list(range(count)))
+    return b.icmp_signed("<", lanes, splat_value(b, b.trunc(n, I32) if n.type.width > 32 else n, count))
 
 
 def masked_load(b, address, ty, align, mask, offset=0):

@@ -36,6 +36,7 @@ from bolt_numba.kernels.cpu.lang import (
     tile_prefetch,
     tile_rank1_rows,
     tile_row,
+    tile_row_narrow,
     vload,
     vload_m,
     vload_n,
@@ -82,13 +83,13 @@ def _plan_rows() -> tuple[Array, list[float]]:
 STEPS, COSTS = _plan_rows()
 
 
-def _tile(mr: int, nv: int) -> Any:
-    """The micro-kernel: one tile of C."""
+def _tile(mr: int, nv: int, first: Any = tile_row) -> Any:
+    """The micro-kernel: one tile of C.  first: what begins it, `tile_row` or `tile_row_narrow`."""
     thin = mr <= THIN
 
     @inline
     def tile(rows, run_step, shift, shift_step, runs, length, b, ahead, step, bias, c, ldc, res, ldr, n, lo, hi):
-        acc = tile_row(mr, nv, bias)
+        acc = first(mr, nv, bias)
         tile_prefetch(acc, c, ldc, 1)
         if res != 0:
             tile_prefetch(acc, res, ldr, 0)
@@ -108,19 +109,29 @@ def _tile(mr: int, nv: int) -> Any:
     return tile
 
 
-def by_height(name: str, passed: str, tile: Callable[[int, int], Any], variants: Sequence[int] = VARIANTS) -> Inline:
+def _narrow(mr: int, nv: int) -> Any:
+    """A tile whose last vectors are half as wide: where 512-bit operations are split in two, that halves their cost."""
+    return _tile(mr, nv, tile_row_narrow)
+
+
+def by_height(
+    name: str, passed: str, tile: Callable[[int, int], Any], variants: Sequence[int] = VARIANTS, narrow: Any = None
+) -> Inline:
     """Helper ``name(mr, ...)`` that calls the micro-kernel of that height, with two vectors if ``n`` needs them.
 
     passed: what the micro-kernels ``tile(mr, vectors)`` take, as in a call; if ``n`` is not in it, it comes after mr.
+    narrow: makes those of the most common height whose last vector is half as wide; None: there are none.
     """
     taken = passed if "n" in passed.split(", ") else f"n, {passed}"
     lines, scope = [f"def {name}(mr, {taken}):"], {"LANES": LANES}
     for nv, test in ((2, "    if n > LANES:"), (1, "    else:")):
         lines.append(test)
-        for mr in variants:
-            scope[f"tile{mr}x{nv}"] = tile(mr, nv)
-            lines.append(f"        {'if' if mr == variants[0] else 'elif'} mr == {mr}:")
-            lines.append(f"            tile{mr}x{nv}({passed})")
+        made = {f"mr == {mr}": tile(mr, nv) for mr in variants}
+        if narrow is not None:
+            made = {f"mr == {MR} and n <= {nv} * LANES - LANES // 2": narrow(MR, nv), **made}
+        for i, (which, function) in enumerate(made.items()):
+            scope[f"tile{nv}_{i}"] = function
+            lines += [f"        {'elif' if i else 'if'} {which}:", f"            tile{nv}_{i}({passed})"]
     return inline_source("\n".join(lines) + "\n", name, **scope)
 
 
@@ -128,6 +139,7 @@ tile_any = by_height(
     "tile_any",
     "rows, run_step, shift, shift_step, runs, length, b, ahead, step, bias, c, ldc, res, ldr, n, lo, hi",
     _tile,
+    narrow=_narrow if LANES == 16 else None,
 )
 
 
@@ -374,7 +386,7 @@ def rows_or_columns(rows: float, columns: float, sizes: tuple[int, int, int]) ->
     """
     m, n, k = sizes
     rows += AGAIN / m if 4 * k * n > PANELS else 0
-    columns += CROSSING / n + CROSSING / (2 * k)
+    columns += CROSSING / n + CROSSING / (2 * max(k, 1))
     return 0 if rows <= columns else 1
 
 

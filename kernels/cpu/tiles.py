@@ -39,15 +39,25 @@ BYTES = 4 * LANES
 
 
 class Tile(types.Type):
-    """``mr`` x ``nv`` f32 vectors."""
+    """``mr`` x ``nv`` f32 vectors; the last of each row has ``last`` lanes."""
 
-    def __init__(self, mr: int, nv: int) -> None:
-        self.mr, self.nv = mr, nv
-        super().__init__(name=f"Tile({mr}x{nv})")
+    def __init__(self, mr: int, nv: int, last: int = LANES) -> None:
+        self.mr, self.nv, self.last = mr, nv, last
+        super().__init__(name=f"Tile({mr}x{nv}, {last})")
 
     @property
     def llvm(self) -> ir.Type:
-        return ir.ArrayType(vector("f32"), self.mr * self.nv)
+        if self.last == LANES:
+            return ir.ArrayType(vector("f32"), self.mr * self.nv)
+        return ir.LiteralStructType([self.vector(j) for j in range(self.nv)] * self.mr)
+
+    def vector(self, j: int) -> ir.Type:
+        """The type of the vectors of column j."""
+        return vector("f32") if j + 1 < self.nv else ir.VectorType(ir.FloatType(), self.last)
+
+    @property
+    def columns(self) -> int:
+        return LANES * (self.nv - 1) + self.last
 
 
 class Rows(types.Type):
@@ -88,7 +98,7 @@ def _vec(b, tile, value, i, j):
 
 def _masks(b, tile, n):
     """Column masks of a row of ``n`` elements."""
-    return [tail_mask(b, b.sub(n, n.type(LANES * j))) for j in range(tile.nv)]
+    return [tail_mask(b, b.sub(n, n.type(LANES * j)), tile.vector(j).count) for j in range(tile.nv)]
 
 
 @intrinsic(prefer_literal=True)
@@ -98,16 +108,24 @@ def tile_zeros(tyctx, mr, nv):
     return t(mr, nv), lambda ctx, b, sig, a: ir.Constant(t.llvm, None)
 
 
-@intrinsic(prefer_literal=True)
-def tile_row(tyctx, mr, nv, address):
-    """Every row is the ``nv * LANES`` f32 at one address (a bias)."""
-    t = Tile(mr.literal_value, nv.literal_value)
-
+def _equal_rows(t, mr, nv):
     def codegen(ctx, b, sig, a):
-        loaded = [load(b, a[2], vector("f32"), 4, BYTES * j) for j in range(t.nv)]
+        loaded = [load(b, a[2], t.vector(j), 4, BYTES * j) for j in range(t.nv)]
         return _build(b, t, lambda i, j: loaded[j])
 
     return t(mr, nv, types.int64), codegen
+
+
+@intrinsic(prefer_literal=True)
+def tile_row(tyctx, mr, nv, address):
+    """Every row is the ``nv * LANES`` f32 at one address (a bias)."""
+    return _equal_rows(Tile(mr.literal_value, nv.literal_value), mr, nv)
+
+
+@intrinsic(prefer_literal=True)
+def tile_row_narrow(tyctx, mr, nv, address):
+    """`tile_row` of a tile whose last vectors are half as wide; it works with `tile_rank1_rows` and `tile_finish`."""
+    return _equal_rows(Tile(mr.literal_value, nv.literal_value, LANES // 2), mr, nv)
 
 
 @intrinsic(prefer_literal=True)
@@ -168,11 +186,12 @@ def tile_store_n(tyctx, acc, address, ld, n):
 
 def _rank1(b, acc, tile, xs, brow):
     """Tile += outer(xs, the row of B at brow)."""
-    cols = [load(b, brow, vector("f32"), 4, BYTES * j) for j in range(acc.nv)]
+    cols = [load(b, brow, acc.vector(j), 4, BYTES * j) for j in range(acc.nv)]
     for i in range(acc.mr):
-        x = splat_value(b, xs(i))
+        value = xs(i)
         for j in range(acc.nv):
             k = i * acc.nv + j
+            x = splat_value(b, value, acc.vector(j).count)
             tile = b.insert_value(tile, fma_value(b, x, cols[j], b.extract_value(tile, k)), k)
     return tile
 
@@ -396,7 +415,7 @@ def tile_finish(tyctx, acc, address, ld, n, residual, residual_ld, lo, hi):
     def codegen(ctx, b, sig, args):
         value, address, ld, n, residual, residual_ld, lo, hi = args
         place = cgutils.alloca_once_value(b, value)
-        whole = b.icmp_signed(">=", n, I64(acc.nv * LANES))
+        whole = b.icmp_signed(">=", n, I64(acc.columns))
 
         def add(load_one):
             rows = [_row(b, residual, residual_ld, i) for i in range(acc.mr)]
@@ -404,20 +423,20 @@ def tile_finish(tyctx, acc, address, ld, n, residual, residual_ld, lo, hi):
             b.store(_build(b, acc, lambda i, j: b.fadd(_vec(b, acc, old, i, j), load_one(rows[i], j))), place)
 
         def clamp(sign, bound):
-            limit, old = splat_value(b, bound), b.load(place)
+            limits, old = [splat_value(b, bound, acc.vector(j).count) for j in range(acc.nv)], b.load(place)
 
             def one(i, j):
                 x = _vec(b, acc, old, i, j)
-                return b.select(b.fcmp_ordered(sign, limit, x), limit, x)
+                return b.select(b.fcmp_ordered(sign, limits[j], x), limits[j], x)
 
             b.store(_build(b, acc, one), place)
 
         with b.if_then(b.icmp_signed("!=", residual, I64(0))), b.if_else(whole) as (then, otherwise):
             with then:
-                add(lambda row, j: load(b, row, vector("f32"), 4, BYTES * j))
+                add(lambda row, j: load(b, row, acc.vector(j), 4, BYTES * j))
             with otherwise:
                 masks = _masks(b, acc, n)
-                add(lambda row, j: masked_load(b, row, vector("f32"), 4, masks[j], BYTES * j))
+                add(lambda row, j: masked_load(b, row, acc.vector(j), 4, masks[j], BYTES * j))
         with b.if_then(b.fcmp_ordered(">", lo, lo.type(-math.inf))):
             clamp(">", lo)
         with b.if_then(b.fcmp_ordered("<", hi, hi.type(math.inf))):
