@@ -55,7 +55,8 @@ EXTRA: dict[str, Case] = {
     "Cast-convert": Case(Cast(F16), (np.arange(40, dtype=F32),)),
     "Cast-lookup": Case(Cast(F8), (np.arange(40, dtype=F32),)),
     "Conv-conv_strassen": pointwise_conv(Conv(layout="NHWC"), (192, 128, 1, 1)),
-    "Conv-winograd_4": winograd(24),
+    "Conv-winograd_6": winograd(24),
+    "Conv-winograd_4": winograd(16),
     "Conv-winograd_2": winograd(6),
     "ReduceProd-reduce_plain": Case(ReduceProd(), (np.arange(1, 11).reshape(2, 5), np.array([1]))),
 }

@@ -24,7 +24,7 @@ rng = np.random.default_rng(0)
 
 
 def network(size: int = 12, channels: int = 16) -> Graph:
-    """Two convolutions that three algorithms can compute, and a function."""
+    """Two convolutions that several algorithms can compute, and a function."""
     graph = Graph()
     build = Builder(graph)
     x = graph.add_input("x", TensorType(F32, (1, size, size, channels)))
@@ -59,7 +59,7 @@ def test_the_second_session_measures_nothing(tmp_path: Path, threads: int) -> No
     assert file.read_text() == known
 
 
-@pytest.mark.parametrize("kernel", ["conv", "winograd_2", "winograd_4"])
+@pytest.mark.parametrize("kernel", ["conv", "winograd_2", "winograd_4", "winograd_6"])
 def test_a_choice_is_obeyed(tmp_path: Path, kernel: str) -> None:
     graph = network()
     tuner = Tuner(1, tmp_path / "tuned.json")
@@ -77,7 +77,8 @@ def test_a_kernel_that_is_gone_is_measured_again(tmp_path: Path) -> None:
     rows = json.loads(file.read_text())
     file.write_text(json.dumps({key: ["long gone", True] for key in rows}))
     run(graph, Tuner(1, file))
-    assert {kernel for kernel, _ in json.loads(file.read_text()).values()} <= {"conv", "winograd_2", "winograd_4"}
+    names = {kernel for kernel, _ in json.loads(file.read_text()).values()}
+    assert names <= {"conv", "winograd_2", "winograd_4", "winograd_6"}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', '{"a": ["b"]}', "\x00"])
@@ -99,5 +100,5 @@ def test_only_where_there_is_something_to_choose(tmp_path: Path) -> None:
 def test_candidates_begin_with_the_expected_one() -> None:
     types = [TensorType(F32, (1, 56, 56, 64)), TensorType(F32, (64, 64, 3, 3), value=np.zeros((64, 64, 3, 3), F32))]
     found = [e.name for e in candidates(Conv(layout="NHWC", pads=(1, 1, 1, 1)), types)]
-    assert found[0] == "winograd_4"
-    assert {"winograd_2", "conv"} <= set(found)
+    assert found[0] == "winograd_6"
+    assert {"winograd_4", "winograd_2", "conv"} <= set(found)
