@@ -34,7 +34,7 @@ res, y: [images, oh, ow, c], pixels ``rp`` and ``yp`` apart (res may be 0) · ro
 begin pads · taps: see `tap_table` · chunk: channel blocks that are swept together · act: see `epilogue.Finish`."""
 
 WORDS = ("vload", "vload_n", "vstore", "vstore_n", "fma", "vmin", "vmax", "splat", "load_i64", "call_kernel")
-SPECIAL = {(3, 1): 4, (3, 2): 4, (5, 1): 8, (5, 2): 8, (7, 1): 8}
+SPECIAL = {(3, 1): 7, (3, 2): 4, (5, 1): 8, (5, 2): 8, (7, 1): 8}
 """Filter columns and stride, undilated, with a kernel of their own: pixels of its tile.  Others share one kernel."""
 
 _HEAD = """
