@@ -119,7 +119,7 @@ def moves() -> Iterator[Case]:
     up = resize.Resize(
         mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor", layout="NHWC"
     )  # fmt: skip
-    yield Case("YOLO, up, 20x20x128", up, (normal(1, 20, 20, 128), None, np.array([1, 2, 2, 1], "f4")))
+    yield Case("YOLO, up, 20x20x128", up, (normal(1, 20, 20, 128), None, np.array([1, 1, 2, 2], "f4")))
 
 
 def rarer() -> Iterator[Case]:

@@ -1,11 +1,14 @@
-"""Resize: nearest by tables of offsets for any dtype; linear and cubic of f32 as one weighted pass per axis."""
+"""Resize: nearest by tables of offsets for any dtype; linear and cubic of f32 as one weighted pass per axis.
+
+The last two passes run together, a line at a time, so that what is between them stays in cache.
+"""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,6 +19,7 @@ from bolt_numba.kernels.cpu.lang import (
     fma,
     load_f32,
     load_i64,
+    permute,
     splat,
     split,
     vgather,
@@ -27,7 +31,7 @@ from bolt_numba.kernels.cpu.lang import (
 )
 from bolt_numba.kernels.cpu.move import steps as move_steps
 from bolt_numba.kernels.cpu.strides import move
-from bolt_numba.kernels.cpu.take import take_steps
+from bolt_numba.kernels.cpu.take import take_steps, windows
 from bolt_numba.kernels.cpu.transpose import has_fixed_size
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
@@ -38,6 +42,9 @@ PARALLEL_ELEMENTS = 1 << 16
 """Products of one thread in about 20 us."""
 
 _FIELDS = dict.fromkeys(("x", "y", "index", "weights"), PTR) | dict.fromkeys(("outer", "size", "out", "taps"), I64)
+
+Pass: TypeAlias = tuple[int, Array, Array]
+"""Axis, index [out, taps], weights [out, taps]."""
 
 
 @inline
@@ -61,6 +68,48 @@ def blend_run(x, y, index, weights, taps, n):
             a = fma(splat(load_f32(weights + 4 * t)), v, a)
         vstore_n(y + 4 * done, a, left)
         done += LANES
+
+
+@inline
+def blend_pair(x, y, index, weights, n):
+    """`blend_run` of two taps."""
+    one, two = x + load_i64(index), x + load_i64(index + 8)
+    v, w, zero = splat(load_f32(weights)), splat(load_f32(weights + 4)), splat(np.float32(0))
+    if n < LANES:
+        vstore_n(y, fma(w, vload_n(two, n), fma(v, vload_n(one, n), zero)), n)
+        return
+    for at in range(0, 4 * n - BYTES, BYTES):
+        vstore(y + at, fma(w, vload(two + at), fma(v, vload(one + at), zero)))
+    at = 4 * n - BYTES
+    vstore(y + at, fma(w, vload(two + at), fma(v, vload(one + at), zero)))
+
+
+@inline
+def blend_columns(x, y, index, weights, out, step, n):
+    """`blend_pair` of ``out`` pixels, a vector of channels at a time; step: bytes between pixels of y."""
+    zero = splat(np.float32(0))
+    for k in range(ceil_div(n, LANES)):
+        at = 4 * min(k * LANES, n - LANES)
+        for j in range(out):
+            one, two = vload(x + at + load_i64(index + 16 * j)), vload(x + at + load_i64(index + 16 * j + 8))
+            v, w = splat(load_f32(weights + 8 * j)), splat(load_f32(weights + 8 * j + 4))
+            vstore(y + at + j * step, fma(w, two, fma(v, one, zero)))
+
+
+@inline
+def blend_lanes(x, y, first, order, weights, taps, n):
+    """A line of ``n`` elements as `windows` of x; tables tap by tap."""
+    blocks = ceil_div(n, LANES)
+    zero = splat(np.float32(0))
+    more, further = 8 * blocks, BYTES * blocks
+    for k in range(blocks):
+        at, lanes = first + 8 * k, BYTES * k
+        a = fma(vload(weights + lanes), permute(vload(x + load_i64(at)), vload_i32(order + lanes)), zero)
+        for _ in range(1, taps):
+            at += more
+            lanes += further
+            a = fma(vload(weights + lanes), permute(vload(x + load_i64(at)), vload_i32(order + lanes)), a)
+        vstore(y + 4 * min(k * LANES, n - LANES), a)
 
 
 @native(fastmath=None, **_FIELDS, inner=I64, pitch=I64)
@@ -94,6 +143,48 @@ def blend_elements(p, tid, nthreads):
                 at = (t * blocks + block) * BYTES
                 a = fma(vload(p.weights + at), vgather(x, vload_i32(p.index + at)), a)
             vstore_n(y + block * BYTES, a, out - block * LANES)
+
+
+@native(
+    fastmath=None, **_FIELDS, **dict.fromkeys(("lines", "line_weights", "room", "first", "order", "lane_weights"), PTR),
+    **dict.fromkeys(("line_taps", "tall", "high", "inner", "pitch"), I64),
+)  # fmt: skip
+def blend_lines(p, tid, nthreads):
+    """`blend_rows` of ``outer`` x ``high`` lines of ``size`` pixels, each a blend of lines of x before.
+
+    lines, line_weights: index and weights [high, line_taps] of that; line_taps 0: lines are taken as they are.
+    tall: lines of x for each outer.  room: size * inner f32 for each thread.  first, order, lane_weights: `windows` of
+    the whole result and the weights of their elements, tap by tap, for a dense result; 0: none.
+    """
+    high, out, taps, inner, line_taps = p.high, p.out, p.taps, p.inner, p.line_taps
+    index, weights, first, order, lane_weights = p.index, p.weights, p.first, p.order, p.lane_weights
+    width, whole, pitch = p.size * inner, out * inner, p.pitch
+    lo, hi = split(p.outer * high, tid, nthreads)
+    for at in range(lo, hi):
+        o = at // high
+        i = at - o * high
+        x, y = p.x + (at if line_taps == 0 else o * p.tall) * width * 4, p.y + at * out * pitch * 4
+        if line_taps:
+            t = p.room + tid * width * 4
+            lines, line_weights = p.lines + i * line_taps * 8, p.line_weights + i * line_taps * 4
+            if line_taps == 2:
+                blend_pair(x, t, lines, line_weights, width)
+            else:
+                blend_run(x, t, lines, line_weights, line_taps, width)
+            x = t
+        if first and pitch == inner:
+            if taps == 2:
+                blend_lanes(x, y, first, order, lane_weights, 2, whole)
+            else:
+                blend_lanes(x, y, first, order, lane_weights, taps, whole)
+        elif taps == 2 and inner >= LANES and inner <= 2 * LANES:
+            blend_columns(x, y, index, weights, out, pitch * 4, inner)
+        elif taps == 2:
+            for j in range(out):
+                blend_pair(x, y + j * pitch * 4, index + j * 16, weights + j * 8, inner)
+        else:
+            for j in range(out):
+                blend_run(x, y + j * pitch * 4, index + j * taps * 8, weights + j * taps * 4, taps, inner)
 
 
 def _own_axis(op: Resize, axis: int, rank: int) -> int:
@@ -159,6 +250,50 @@ def _pass(shape: Sequence[int], axis: int, index: Array, weights: Array, src: An
     return Step(blend_elements, args, parallel)
 
 
+def _lanes(index: Array, weights: Array, inner: int) -> dict[str, Argument]:
+    """Tables of `blend_lines` by lanes, where pixels are shorter than a vector and neighbours are near."""
+    found = [windows((t[:, None] * inner + np.arange(inner)).reshape(-1)) for t in index.T] if inner < LANES else [None]
+    made = [w for w in found if w is not None]
+    if len(made) < len(found):
+        return dict.fromkeys(("first", "order", "lane_weights"))
+    whole = index.shape[0] * inner
+    places = np.minimum(np.arange(0, whole, LANES), whole - LANES)[:, None] + np.arange(LANES)
+    spread = [np.repeat(w, inner)[places] for w in weights.T]
+    first, order = ([w[i] for w in made] for i in (0, 1))
+    return {"first": np.concatenate(first), "order": np.concatenate(order), "lane_weights": np.concatenate(spread)}
+
+
+def _lines(shape: Sequence[int], passes: Sequence[Pass], src: Any, dst: Any, threads: int) -> Step:
+    """The last axis of pixels blended, and the one before it where there is a pass of it."""
+    axis, index, weights = passes[-1]
+    inner, (out, taps) = math.prod(shape[axis + 1 :]), index.shape
+    width = shape[axis] * inner
+    args: dict[str, Argument] = {"x": src, "y": dst, "size": shape[axis], "out": out, "taps": taps, "inner": inner}
+    args |= {"index": np.ascontiguousarray(index * (4 * inner)), "weights": np.ascontiguousarray(weights)}
+    args |= {**_lanes(index, weights, inner), "pitch": Pitch(dst) if inner == shape[-1] else inner}
+    if len(passes) == 1:
+        args |= {"lines": None, "line_weights": None, "room": None, "line_taps": 0, "tall": 0}
+        outer, high, work = math.prod(shape[:axis]), 1, taps * out * inner
+    else:
+        _, lines, line_weights = passes[0]
+        outer, (high, line_taps) = math.prod(shape[: axis - 1]), lines.shape
+        args |= {"lines": np.ascontiguousarray(lines * (4 * width)), "line_weights": np.ascontiguousarray(line_weights)}
+        args |= {"room": Scratch(4 * width * threads), "line_taps": line_taps, "tall": shape[axis - 1]}
+        work = high * (taps * out * inner + line_taps * width)
+    return Step(blend_lines, args | {"outer": outer, "high": high}, outer * work >= PARALLEL_ELEMENTS)
+
+
+def _together(shape: Sequence[int], passes: Sequence[Pass]) -> int:
+    """How many of the last passes run by `blend_lines`."""
+    axis, index, weights = passes[-1]
+    inner = math.prod(shape[axis + 1 :])
+    if axis < len(shape) - 2 or inner not in (1, shape[-1]):
+        return 0
+    if inner == 1 and _lanes(index, weights, 1)["first"] is None:
+        return 0
+    return 2 if len(passes) > 1 and passes[-2][0] == axis - 1 else 1
+
+
 @kernel(Resize, accepts=_accepts)
 def resize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Any rank, layout and coordinate mode; linear and cubic f32 only; nothing extrapolated."""
@@ -172,7 +307,7 @@ def resize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
         for p in plans:
             tables[_own_axis(op, p.axis, len(shape))] = op.taps(p)[0][:, 0]
         return take_steps(shape, tables, x.dtype.itemsize)
-    passes = []
+    passes: list[Pass] = []
     for p in plans:
         index, weights = _useful(*op.taps(p))
         if not _is_untouched(index, weights, p.size):
@@ -181,9 +316,12 @@ def resize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
         return move_steps([move((x.nbytes,), (1,), (1,), 1)], In(0), Out(0))
     made: list[Step] = []
     src: Any = In(0)
-    for i, (axis, index, weights) in enumerate(passes):
+    alone = len(passes) - _together(shape, passes)
+    for i, (axis, index, weights) in enumerate(passes[:alone]):
         after = [index.shape[0] if a == axis else n for a, n in enumerate(shape)]
         dst = Out(0) if i == len(passes) - 1 else Scratch(4 * math.prod(after))
         made.append(_pass(shape, axis, index, weights, src, dst))
         src, shape = dst, after
+    if alone < len(passes):
+        made.append(_lines(shape, passes[alone:], src, Out(0), context.threads))
     return made

@@ -12,12 +12,25 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.lang import load_i64, split
+from bolt_numba.kernels.cpu.lang import (
+    BYTES,
+    LANES,
+    ceil_div,
+    load_i64,
+    permute,
+    split,
+    vload,
+    vload_i32,
+    vstore,
+)
 from bolt_numba.kernels.cpu.move import PARALLEL_BYTES, PARALLEL_ELEMENTS, UNITS, copy_run, steps
 from bolt_numba.kernels.cpu.strides import dense, move
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import In, Out, Pitch, Step
 from bolt_numba.types import Array
+
+NARROW = 2 * BYTES
+"""Bytes of rows from which they are copied one by one, not as permuted vectors of many."""
 
 
 @inline
@@ -35,16 +48,54 @@ def table_offset(tables: int, meta: int, rank: int, index: int) -> int:
 _FIELDS = {"src": PTR, "dst": PTR, "tables": PTR, "meta": PTR, "inner": PTR, "rank": I64, "count": I64, "n": I64}
 
 
-@native(fastmath=None, run=I64, pitch=I64, unit=I64, **_FIELDS)
+def windows(places: Array) -> tuple[Array, Array] | None:
+    """A row of elements of 4 bytes as permuted vectors of its source: (byte offset, permutation) of each vector.
+
+    places: element of the source row for each element.  The last vector overlaps the one before.  None where the row is
+    shorter than a vector, or a vector comes from further apart.
+    """
+    size = int(places.max()) + 1
+    if len(places) < LANES or size - int(places.min()) < LANES:
+        return None
+    starts = np.minimum(np.arange(0, len(places), LANES), len(places) - LANES)
+    wanted = places[starts[:, None] + np.arange(LANES)]
+    first = np.minimum(wanted.min(axis=1), size - LANES)
+    order = wanted - first[:, None]
+    return None if order.max() >= LANES else (4 * first, order.astype(np.int32))
+
+
+@native(fastmath=None, run=I64, pitch=I64, unit=I64, first=PTR, order=PTR, **_FIELDS)
 def take_rows(p: Any, tid: int, nthreads: int) -> None:
-    """``count`` outer indices x ``n`` rows of ``run`` bytes from offsets ``inner`` to rows of ``pitch`` units."""
-    n, run, inner, step = p.n, p.run, p.inner, p.pitch * p.unit
+    """``count`` outer indices x ``n`` rows of ``run`` bytes from offsets ``inner`` to rows of ``pitch`` units.
+
+    first, order: the same as `windows` of all ``n`` rows, for a dense result; 0: none.
+    """
+    n, run, inner, step, first, order = p.n, p.run, p.inner, p.pitch * p.unit, p.first, p.order
+    whole = n * run
+    repeats = step == run and whole >= BYTES and whole % 4 == 0 and (order or (run % BYTES and run < 4 * BYTES))
     lo, hi = split(p.count, tid, nthreads)
+    before = 0
     for at in range(lo, hi):
         src = p.src + table_offset(p.tables, p.meta, p.rank, at)
         dst = p.dst + at * n * step
-        for i in range(n):
-            copy_run(dst + i * step, src + load_i64(inner + 8 * i), run)
+        if repeats and src == before:
+            for j in range(0, whole - BYTES, BYTES):
+                vstore(dst + j, vload(dst - whole + j))
+            vstore(dst + whole - BYTES, vload(dst - BYTES))
+        elif order and step == run:
+            for k in range(ceil_div(whole, BYTES)):
+                v = permute(vload(src + load_i64(first + 8 * k)), vload_i32(order + BYTES * k))
+                vstore(dst + min(k * BYTES, whole - BYTES), v)
+        elif run % 4 == 0 and run >= BYTES and run <= 16 * BYTES:
+            for i in range(n):
+                x, y = src + load_i64(inner + 8 * i), dst + i * step
+                for j in range(0, run - BYTES, BYTES):
+                    vstore(y + j, vload(x + j))
+                vstore(y + run - BYTES, vload(x + run - BYTES))
+        else:
+            for i in range(n):
+                copy_run(dst + i * step, src + load_i64(inner + 8 * i), run)
+        before = src
 
 
 @cache
@@ -114,7 +165,9 @@ def take_steps(shape: Sequence[int], indices: Sequence[Array], unit: int) -> lis
         "n": len(inner),
     }
     nbytes = math.prod(out) * unit
-    if run in UNITS:
+    spread = windows((inner[:, None] // 4 + np.arange(run // 4)).reshape(-1)) if run % 4 == 0 and run < NARROW else None
+    if run in UNITS and spread is None:
         return [Step(take_elements(run), args, nbytes >= run * PARALLEL_ELEMENTS)]
     args |= {"run": run, "unit": unit, "pitch": Pitch(Out(0)) if run == unit * out[-1] else run // unit}
+    args["first"], args["order"] = spread or (None, None)
     return [Step(take_rows, args, nbytes >= PARALLEL_BYTES)]

@@ -1,0 +1,105 @@
+"""Resize by channels and factors: pixels copied or blended one by one, or a row as permuted vectors."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bolt_numba.kernels.cpu.lang import LANES
+from bolt_numba.kernels.cpu.take import windows
+from bolt_numba.ops.resize import Resize
+from bolt_numba.types import F32, F64, I32, U8
+from tests.harness import run_kernel
+from tests.lower_isa import run_on
+
+CHANNELS = st.sampled_from([1, 2, 3, 5, 8, 12, 15, 16, 17, 21, 31, 32, 33, 64, 255, 300])
+FACTORS = st.sampled_from([2.0, 2.0, 2.0, 3.0, 4.0, 1.5, 1.0, 0.5, 0.25])
+EXAMPLES = 40
+
+
+def image(channels: int, size: tuple[int, int], layout: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    dims = (2, *size, channels) if layout == "NHWC" else (2, channels, *size)
+    return np.random.default_rng(math.prod(dims)).integers(-100, 100, dims).astype(np.float32)
+
+
+def outputs(size: tuple[int, int], factors: tuple[float, float]) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    kept = [f if int(n * f) else 1.0 for n, f in zip(size, factors, strict=True)]
+    return np.array([1, 1, *kept], np.float32)
+
+
+@settings(deadline=None, database=None, derandomize=True, max_examples=EXAMPLES)
+@given(
+    CHANNELS,
+    st.tuples(st.integers(1, 9), st.integers(1, 23)),
+    st.tuples(FACTORS, FACTORS),
+    st.sampled_from(["NHWC", "NCHW"]),
+    st.sampled_from([F32, F32, I32, U8, F64]),
+)
+def test_nearest(channels, size, factors, layout, dtype) -> None:  # type: ignore[no-untyped-def]
+    op = Resize(
+        mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor", layout=layout
+    )  # fmt: skip
+    x = image(channels, size, layout).astype(dtype)
+    inputs = (x, None, outputs(size, factors))
+    np.testing.assert_array_equal(run_kernel(op, inputs)[0], op.reference(*inputs))
+
+
+@settings(deadline=None, database=None, derandomize=True, max_examples=EXAMPLES)
+@given(
+    CHANNELS,
+    st.tuples(st.integers(1, 9), st.integers(1, 23)),
+    st.tuples(FACTORS, FACTORS),
+    st.sampled_from(["NHWC", "NCHW"]),
+    st.sampled_from(["linear", "linear", "cubic"]),
+    st.sampled_from(["half_pixel", "asymmetric", "align_corners"]),
+    st.booleans(),
+)
+def test_blends(channels, size, factors, layout, mode, coordinates, antialias) -> None:  # type: ignore[no-untyped-def]
+    op = Resize(mode=mode, coordinate_transformation_mode=coordinates, antialias=antialias, layout=layout)
+    inputs = (image(channels, size, layout), None, outputs(size, factors))
+    wanted = op.reference(*inputs)
+    np.testing.assert_allclose(run_kernel(op, inputs)[0], wanted, rtol=0, atol=2e-4)
+
+
+def test_one_axis_and_three() -> None:
+    x = np.random.default_rng(3).integers(-100, 100, (1, 3, 4, 9, 20)).astype(np.float32)
+    for scales in (
+        [1, 1, 1, 1, 2],
+        [1, 1, 1, 2, 1],
+        [1, 1, 2, 1, 1],
+        [1, 1, 2, 2, 2],
+        [1, 1, 2, 1, 2],
+        [1, 2, 1, 1, 2],
+    ):
+        for layout in ("NCHW", "NHWC"):
+            given_x = x if layout == "NCHW" else np.ascontiguousarray(np.moveaxis(x, 1, -1))
+            for mode in ("linear", "nearest"):
+                op = Resize(mode=mode, coordinate_transformation_mode="half_pixel", layout=layout)
+                inputs = (given_x, None, np.array(scales, np.float32))
+                got = run_kernel(op, inputs)[0]
+                np.testing.assert_allclose(got, op.reference(*inputs), rtol=0, atol=2e-4)
+
+
+def test_windows() -> None:
+    n = 3 * LANES + 5
+    for places in (np.arange(n), np.arange(n)[::-1], np.arange(2 * n) // 2, np.maximum(np.arange(n) - 3, 0)):
+        made = windows(places)
+        assert made is not None
+        first, order = made
+        source = np.arange(places.max() + 1)
+        rows = np.stack([source[f // 4 : f // 4 + LANES][o] for f, o in zip(first, order, strict=True)])
+        starts = np.minimum(np.arange(0, len(places), LANES), len(places) - LANES)
+        np.testing.assert_array_equal(rows, places[starts[:, None] + np.arange(LANES)])
+    assert windows(np.arange(LANES - 1)) is None
+    assert windows(np.zeros(n, np.int64)) is None
+    assert windows(np.arange(n) * 2) is None
+
+
+@pytest.mark.parametrize("isa", ["avx2", "generic"])
+def test_lower_instruction_sets(isa: str) -> None:
+    here = __file__
+    run_on(isa, *(f"{here}::{t.__name__}" for t in (test_nearest, test_blends, test_windows)))
