@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -352,17 +353,40 @@ def test_lower_instruction_sets(isa: str) -> None:
     run_on(isa, "-k", "words", __file__)
 
 
-def test_the_same_kernels_lower_to_other_processors() -> None:
+def innermost_loops(assembly: str) -> Iterator[list[str]]:
+    """Lines from each label to the jump back to it, where no other loop is between."""
+    lines = assembly.splitlines()
+    labels = {line[:-1]: i for i, line in enumerate(lines) if line.startswith(".L") and line.endswith(":")}
+    branches = [i for i, line in enumerate(lines) if re.match(r"\s+(b|cb|tb)", line)]
+    jumps = [(labels.get(lines[i].split()[-1], i + 1), i) for i in branches]
+    loops = [(first, last) for first, last in jumps if first <= last]
+    for loop in loops:
+        if not any(loop[0] <= first and last <= loop[1] and (first, last) != loop for first, last in loops):
+            yield lines[loop[0] : loop[1] + 1]
+
+
+def test_loops_lower_to_vectors_on_aarch64() -> None:
     program = (
         "from bolt_numba.kernels.compiler import cross_assembly\n"
-        "from bolt_numba.kernels.cpu.sweep import sweep\n"
-        "print(cross_assembly(sweep, 'aarch64-unknown-linux-gnu', 'neoverse-n1'))\n"
+        "from bolt_numba.kernels.cpu import attention, depthwise, norm, sweep, winograd\n"
+        "kernels = sweep.sweep, depthwise.depthwise_kernel(3, 1, False), winograd.winograd_kernel(4), "
+        "attention.attention_kernel(8), norm.normalise_rows\n"
+        "for kernel in kernels:\n"
+        "    print(cross_assembly(kernel, 'aarch64-unknown-linux-gnu', 'neoverse-n1'), end='=====')\n"
     )
     env = os.environ | {"BOLT_NUMBA_ISA": "generic"}
     command = [sys.executable, "-c", program]
-    text = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=True).stdout
-    assert text.count("fmla") >= 60  # one for each vector of each tile
-    assert "prfm" in text
+    found = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=True).stdout
+    texts = found.split("=====")[:-1]
+    assert len(texts) == 5
+    assert texts[0].count("fmla") >= 60  # one for each vector of each tile
+    assert "prfm" in texts[0]
+    for text in texts:
+        loops = list(innermost_loops(text))
+        assert any("fmla\tv" in line for loop in loops for line in loop)
+        arithmetic = re.compile(r"\s+f(n?mul|n?madd|n?msub|add|sub|div|max|min)\w*\s+[sd]\d")
+        scalar = [line for loop in loops for line in loop if arithmetic.match(line)]
+        assert scalar == []
 
 
 def test_unknown_instruction_set_is_refused() -> None:
