@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from bolt_numba.ir.build import infer_types
 from bolt_numba.kernels.cpu import winograd
 from bolt_numba.kernels.cpu.lang import LANES
 from bolt_numba.kernels.cpu.pack import PANEL
+from bolt_numba.kernels.cpu.winograd_transforms import pack_filters
 from bolt_numba.kernels.registry import Context, Entry
 from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.pointwise import Clip, HardSwish, Relu
@@ -42,7 +44,7 @@ def assert_close(size: int, got: Array, wanted: Array, inputs: list[Array | None
         x, w = inputs[:2]
         assert x is not None
         assert w is not None
-        scale = np.abs(x).max() * np.abs(w).max() * 9 * x.shape[-1]
+        scale = np.abs(x).max() * np.abs(w).max() * math.prod(w.shape[1:])
         np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5 * scale + 1e-30)
 
 
@@ -50,24 +52,25 @@ def assert_close(size: int, got: Array, wanted: Array, inputs: list[Array | None
 def cases(draw: Callable[[Any], Any]) -> tuple[int, Conv, list[Array | None]]:
     size = draw(st.sampled_from(SIZES))
     rng = np.random.default_rng(draw(st.integers(0, 2**31)))
-    n, h, wd = draw(st.integers(1, 2)), draw(st.integers(1, 14)), draw(st.integers(1, 14))
+    taps = draw(st.sampled_from(((3, 3), (3, 3), (3,), (1, 3), (3, 1))))
+    n, spatial = draw(st.integers(1, 2)), tuple(draw(st.integers(1, 14)) for _ in taps)
     c, k = draw(st.sampled_from((LANES, LANES + 1))), draw(st.sampled_from((LANES, LANES + 3, PANEL, PANEL + 5)))
-    pads = tuple(draw(st.integers(0, 2)) for _ in range(4))
-    pads = tuple(max(p, 1) if s < 3 else p for p, s in zip(pads, (h, wd, h, wd), strict=True))
+    pads = tuple(draw(st.integers(0, 2)) for _ in (*taps, *taps))
+    pads = tuple(max(p, 1) if s < 3 else p for p, s in zip(pads, (*spatial, *spatial), strict=True))
     residual = draw(st.booleans())
     activation = draw(st.sampled_from((None, Relu(), Clip(-700.0, 1200.0))))
     op = Conv(pads=pads, layout="NHWC", activation=activation, residual=residual)
-    x = rng.integers(0, 2, (n, h, wd, c)).astype(np.float32)
-    w = (rng.integers(-1, 2, (k, c, 3, 3)) * exact_scale(size)).astype(np.float32)
+    x = rng.integers(0, 2, (n, *spatial, c)).astype(np.float32)
+    w = (rng.integers(-1, 2, (k, c, *taps)) * exact_scale(size)).astype(np.float32)
     bias = rng.integers(-9, 9, k).astype(np.float32) if draw(st.booleans()) else None
     inputs: list[Array | None] = [x, w, bias]
     if residual:
-        outs = op.windows((3, 3)).static_dims(op, (h, wd))
+        outs = op.windows(taps).static_dims(op, spatial)
         inputs.append(rng.integers(-99, 99, (n, *outs, k)).astype(np.float32))
     return size, op, inputs
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(cases())
 def test_exact_where_transforms_are(case: tuple[int, Conv, list[Array | None]]) -> None:
     size, op, inputs = case
@@ -146,28 +149,61 @@ def test_infinity_stays_in_its_tile() -> None:
     assert np.isfinite(got[0, :, 4:]).all()
 
 
+@pytest.mark.parametrize("taps", [(3, 3), (3,), (1, 3)])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("k", "c"), [(PANEL, LANES), (PANEL + 5, 2 * LANES + 3), (LANES, LANES)])
-def test_filters_of_the_largest_tiles(k: int, c: int) -> None:
+def test_filters(k: int, c: int, size: int, taps: tuple[int, ...]) -> None:
     """By Cook and Toom: values at the points, over the product of the differences to the others, signed as B' is."""
     rng = np.random.default_rng(c)
-    w = rng.standard_normal((k, c, 3, 3)).astype(np.float32)
-    points = np.array([0, 1, -1, 2, -2, 0.5, -0.5])
+    w = rng.standard_normal((k, c, *taps)).astype(np.float32)
+    points = np.array([0, 1, -1, 2, -2, 0.5, -0.5])[: size + 1]
     apart = [abs(np.prod([a - b for b in points if a != b])) for a in points]
     g = np.array([*(a ** np.arange(3) / d for a, d in zip(points, apart, strict=True)), [0, 0, 1]])
-    g[1:3] *= -1
-    wanted = np.einsum("ar,kcrs,bs->abck", g, w, g).reshape(64, c, k)
-    got = winograd.pack_filters(w, 6, 2).transpose(1, 2, 0, 3).reshape(64, c, -1)
+    g[1:3] *= -1 if size > 2 else 1
+    square = w.reshape(k, c, -1, 3).astype(np.float64)
+    across = np.einsum("kcrs,bs->rbck", square, g)
+    wanted = (np.tensordot(g, across, 1) if taps == (3, 3) else across).reshape(-1, c, k)
+    made = pack_filters(w, size, 2)
+    got = made.transpose(1, 2, 0, 3).reshape(*wanted.shape[:2], -1)
     np.testing.assert_allclose(got[:, :, :k], wanted, atol=2e-6)
     np.testing.assert_array_equal(got[:, :, k:], 0)
 
 
+@pytest.mark.parametrize(("size", "limit"), [(2, 2e-6), (4, 1e-5), (6, 1e-5)])
+@pytest.mark.parametrize(("length", "c", "k"), [(100, 64, 64), (37, 512, 40)])
+def test_error_of_lines_against_f64(size: int, limit: float, length: int, c: int, k: int) -> None:
+    rng = np.random.default_rng(c)
+    x = activations(rng, 1, length, c)
+    w = (rng.standard_normal((k, c, 3)) * np.sqrt(2 / (3 * c))).astype(np.float32)
+    op = Conv(pads=(1, 1), layout="NHWC")
+    (got,) = run_kernel(entry(size), [x, w], (1,), instance=op)
+    wanted = op.reference(x.astype(np.float64), w.astype(np.float64))
+    assert np.abs(got - wanted).max() / np.abs(wanted).max() < limit
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_lines_have_the_same_bits_for_any_number_of_threads(size: int) -> None:
+    rng = np.random.default_rng(size)
+    inputs: list[Array | None] = [activations(rng, 1, 101, 48), rng.standard_normal((70, 48, 3), np.float32)]
+    op, kinds = Conv(pads=(1, 1), layout="NHWC", activation=HardSwish()), types_of(inputs)
+    outs = [t.with_value(None) for t in infer_types(op, kinds)]
+    results = []
+    for threads in (1, 2, 3):
+        made = Planned(op, entry(size), kinds, outs, winograd.steps(size, op, kinds, outs, PlainContext(threads)))
+        results += run_planned(made, inputs, (threads,))
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0], other)
+    np.testing.assert_allclose(results[0], op.reference(*inputs), rtol=1e-3, atol=2e-3)  # type: ignore[arg-type]
+
+
 def test_the_model_prefers_what_is_measured_faster() -> None:
-    def best(edge: int, c: int, k: int) -> int:
-        op = Conv(pads=(1, 1, 1, 1), layout="NHWC")
-        w = np.broadcast_to(np.float32(1), (k, c, 3, 3))
-        return winograd.best_size(op, types_of([np.broadcast_to(np.float32(0), (1, edge, edge, c)), w]))
+    def best(edge: int, c: int, k: int, taps: tuple[int, ...] = (3, 3)) -> int:
+        op, spatial = Conv(pads=(1,) * (2 * len(taps)), layout="NHWC"), (edge,) * len(taps)
+        w = np.broadcast_to(np.float32(1), (k, c, *taps))
+        return winograd.best_size(op, types_of([np.broadcast_to(np.float32(0), (1, *spatial, c)), w]))
 
     assert best(224, 64, 64) == best(112, 128, 128) == best(56, 256, 256) == best(30, 256, 256) == 6
     assert best(14, 256, 256) == best(20, 128, 128) == best(32, 128, 256) == best(28, 512, 512) == 4
     assert LANES < 16 or best(7, 512, 512) == 2
-    assert best(1, 256, 256) == 0
+    assert best(1, 256, 256) == best(1, 256, 256, (3,)) == 0
+    assert best(100, 64, 64, (3,)) == best(1000, 512, 512, (3,)) == best(56, 64, 64, (1, 3)) == 6

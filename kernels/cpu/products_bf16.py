@@ -32,8 +32,8 @@ from bolt_numba.kernels.cpu.sweep_bf16 import (
     scratch_bytes,
     sweep_bf16,
 )  # fmt: skip
-from bolt_numba.kernels.cpu.winograd import best_size, cost
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, result_of
+from bolt_numba.kernels.cpu.winograd import best_size, costs
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.matmul import MatMul
 from bolt_numba.types import Array, TensorType
@@ -112,13 +112,7 @@ def is_direct(op: Any, ins: Types) -> bool:
     size = best_size(op, ins)
     if size == 0:
         return True
-    if not target().has_bf16:
-        return False
-    w = ins[1]
-    assert w is not None
-    k, c = w.dims[:2]
-    images, oh, ow = result_of(op, ins).dims[:3]
-    return cost(size, (images, oh, ow), c, k) > 0.5 * cost(0, (images, oh, ow), c, k)
+    return target().has_bf16 and costs(op, ins)[size] > 0.5 * costs(op, ins)[0]
 
 
 def works_filters(op: Any, ins: Types) -> bool:
