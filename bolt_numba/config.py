@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from bolt_numba.errors import BoltError
+from bolt_numba.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Switch:
     """An environment variable: its name, what stands for it when it is not set, what it does."""
 

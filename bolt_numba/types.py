@@ -16,6 +16,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from bolt_numba.records import record
+
 Array: TypeAlias = npt.NDArray[Any]
 AnyDType: TypeAlias = np.dtype[Any]
 
@@ -128,7 +130,7 @@ Dim: TypeAlias = int | Sym
 Shape: TypeAlias = tuple[Dim, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class QuantParams:
     """real = scale * (stored - zero_point); arrays of length 1 (per tensor) or of the axis' length (per channel)."""
 
@@ -264,7 +266,7 @@ class MapType(NestedType):
         return f"map({dtype_name(self.key)}, {self.element})"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class TensorSpec:
     """An input or output of a session: name, dtype, shape (a str for a symbolic dimension).
 

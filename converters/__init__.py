@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeAlias
 
 from bolt_numba.errors import InvalidModelError
+from bolt_numba.ir import MAGIC
 from bolt_numba.ir.graph import Graph
 from bolt_numba.mapped import map_file
+from bolt_numba.records import record
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes]"
 
@@ -73,7 +74,7 @@ class Content:
         return None if self.path is None else self.path.resolve().parent
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Format:
     """How to tell a format, from first bytes and path, and how to read it."""
 
@@ -82,9 +83,7 @@ class Format:
 
 
 def _is_bolt(head: bytes, path: Path | None) -> bool:
-    from bolt_numba.ir.store import is_bolt
-
-    return is_bolt(head) or (path is not None and path.suffix.lower() == ".bolt")
+    return head.startswith(MAGIC) or (path is not None and path.suffix.lower() == ".bolt")
 
 
 def _read_bolt(content: Content) -> Graph:

@@ -10,29 +10,28 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import itertools
 import os
 import sys
-import tempfile
 import threading
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.config import cache_root
+from bolt_numba.digest import sha256
 from bolt_numba.kernels.cpu.host import installed_version
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.image import image_of, is_image, load_image
+from bolt_numba.records import record
 from bolt_numba.types import Array
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Field:
     """Kind of one entry of a parameter record."""
 
@@ -110,7 +109,7 @@ class Source:
         """Execute the text; its lines stay visible to error messages."""
         import linecache
 
-        filename = f"<bolt_numba {self.name} {hashlib.sha256(self.text.encode()).hexdigest()[:12]}>"
+        filename = f"<bolt_numba {self.name} {sha256(self.text.encode()).hexdigest()[:12]}>"
         linecache.cache[filename] = (len(self.text), None, self.text.splitlines(keepends=True), filename)
         scope = {**self.scope, "__name__": "bolt_numba.generated"}
         exec(compile(self.text, filename, "exec"), scope)
@@ -265,7 +264,7 @@ def inline_source(text: str, name: str, **scope: Any) -> Inline:
 
 
 def _digest_of(parts: Iterable[bytes]) -> bytes:
-    state = hashlib.sha256()
+    state = sha256()
     for part in parts:
         state.update(len(part).to_bytes(4, "little") + part)
     return state.digest()
@@ -328,7 +327,7 @@ def _value_key(value: Any, seen: set[int]) -> Iterator[bytes]:
 @functools.cache
 def _language_digest() -> str:
     """Digest of the language's own sources and of every version that the machine code depends on."""
-    isa, state = target(), hashlib.sha256()
+    isa, state = target(), sha256()
     for name in _LANGUAGE:
         state.update((Path(__file__).parent / name).read_bytes())
     versions = (sys.version_info[:3], installed_version("numba"), installed_version("llvmlite"), np.__version__)
@@ -382,19 +381,21 @@ def _read(path: Path) -> bytes | None:
     except OSError:
         return None
     head = len(_MAGIC) + 16
-    if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(data[head:]).digest()[:16] != data[len(_MAGIC) : head]:
+    if data[: len(_MAGIC)] != _MAGIC or sha256(data[head:]).digest()[:16] != data[len(_MAGIC) : head]:
         return None
     return data[head:]
 
 
 def _write(path: Path, code: bytes) -> None:
     """Write so that a reader sees all or nothing.  A cache that cannot be written is only slower."""
+    import tempfile  # a warm process has no use for it
+
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(_MAGIC + hashlib.sha256(code).digest()[:16] + code)
+                file.write(_MAGIC + sha256(code).digest()[:16] + code)
             os.replace(temporary, path)
         except BaseException:
             os.unlink(temporary)

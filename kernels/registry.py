@@ -12,17 +12,17 @@ import os
 import pkgutil
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from bolt_numba.kernels.index import index, write_index
 from bolt_numba.ops.registry import Op
+from bolt_numba.records import record
 from bolt_numba.types import BF16, F16, Array, TensorType
 
 Types: TypeAlias = Sequence[TensorType | None]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class In:
     """Address of the node's input ``index`` plus ``offset`` bytes."""
 
@@ -30,7 +30,7 @@ class In:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Out:
     """Address of the node's output ``index`` plus ``offset`` bytes."""
 
@@ -38,7 +38,7 @@ class Out:
     offset: int = 0
 
 
-@dataclass(eq=False, slots=True)
+@record(eq=False)
 class Scratch:
     """Address of ``nbytes`` of workspace, 64-byte aligned, alive from the node's first step to its last.
 
@@ -48,7 +48,7 @@ class Scratch:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Pitch:
     """Elements from one row of an operand to the next, where a row is the last axis.
 
@@ -72,7 +72,7 @@ class Program(Protocol):
     def address(self) -> int: ...
 
 
-@dataclass(slots=True)
+@record()
 class Step:
     """One call of one kernel.
 
@@ -100,7 +100,7 @@ Maker: TypeAlias = Callable[[Any, Types, Sequence[TensorType], Context], "list[S
 Accepts: TypeAlias = Callable[[Any, Types], bool]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Entry:
     """One registered maker.  The highest rank that accepts wins; without any, the reference runs."""
 

@@ -7,11 +7,11 @@ kernel on buffers of the greatest size the result can have, and returns the part
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from bolt_numba.kernels.registry import Accepts, Types, always, load
 from bolt_numba.ops.registry import Op
+from bolt_numba.records import record
 from bolt_numba.types import Array
 
 Empty: TypeAlias = Callable[..., Array]
@@ -19,7 +19,7 @@ Empty: TypeAlias = Callable[..., Array]
 Compute: TypeAlias = Callable[[Any, Sequence[Any], Empty], tuple[Array, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Sized:
     """One registered function ``compute(op, operands, empty) -> results``; omitted operands are None."""
 

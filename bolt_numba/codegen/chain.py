@@ -9,13 +9,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
 from bolt_numba.codegen.formula import Term, UntranslatableError, scalar_text, special_power, vector_text
 from bolt_numba.ops.pointwise import Chain, ChainStep, Mod, Pointwise, Pow
+from bolt_numba.records import record
 from bolt_numba.types import BOOL, F32, AnyDType, Array, TensorType, dtype_name
 
 BLOCK = 4096
@@ -24,7 +24,7 @@ MAX_OUTER = 8
 """Loop dimensions around the innermost one that generated text may have."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Geometry:
     """Loops over the result: ``outer`` sizes, then ``inner`` elements.
 
@@ -107,7 +107,7 @@ def _lengthened(sizes: list[int], columns: list[list[int]], inner: int, innermos
     return Geometry(tuple(outer_sizes), part * inner, outer, forms, tuple(tables))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Kernel:
     """Generated text of one kernel and its parameters' kinds (``"ptr"`` or ``"i64"``) in order."""
 

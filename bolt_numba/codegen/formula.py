@@ -9,10 +9,11 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, TypeAlias
 
 from bolt_numba.ops.pointwise import Cast, Pointwise, Pow
+from bolt_numba.records import record
 from bolt_numba.types import BOOL, F32, F64, AnyDType, dtype_name
 
 
@@ -20,7 +21,7 @@ class UntranslatableError(NotImplementedError):
     """The formula has no kernel text for these dtypes; the reference has to run."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Term:
     """A piece of kernel text and its dtype: None for a number that is still known here."""
 

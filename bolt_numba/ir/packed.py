@@ -13,7 +13,7 @@ import os
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,14 @@ import numpy as np
 from bolt_numba.config import cache_root
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.mapped import drop_pages
+from bolt_numba.records import record
 from bolt_numba.types import Array
 
 _BLOCK = 1 << 18
 """Words that are summed at a time; they stay in the second-level cache."""
 
 
-@dataclass
+@record()
 class PackedWeights:
     """machine: what packed them, instruction set and version of the kernels.
 
@@ -67,7 +68,7 @@ def packed_json(packed: PackedWeights, document: Any, table: Any) -> dict[str, A
     return {**made, "seal": _seal(_sizes(made, document))}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Places:
     """Where a document that nobody vouches for has packed weights.
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from bolt_numba.errors import BoltError, InvalidModelError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value, graph_attributes
 from bolt_numba.ops.registry import OPS
+from bolt_numba.records import record
 from bolt_numba.types import BOOL, Dim, NestedType, Sym, TensorType
 
 STAGES = ("import", "canonical", "recognise", "partition", "precision", "layout", "fuse", "plan")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Row:
     """One line of the spec: ``check`` yields a message for every violation, at stages ``since`` to ``until``."""
 

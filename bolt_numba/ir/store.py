@@ -33,6 +33,7 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 
 from bolt_numba.errors import BoltError, InvalidModelError
+from bolt_numba.ir import MAGIC
 from bolt_numba.ir.decode import read_graph
 from bolt_numba.ir.encode import MAX_FILL, TensorTable, graph_json
 from bolt_numba.ir.graph import Graph
@@ -40,7 +41,6 @@ from bolt_numba.ir.packed import Places, packed_json, read_packed
 from bolt_numba.mapped import drop_pages, map_file
 from bolt_numba.types import STRING, Array, dtype_from_name
 
-MAGIC = b"\x89BOLT\r\n\x1a"
 VERSION = 1
 ALIGN = 64
 _HEADER = struct.Struct("<8sIIQQQQ16s")
@@ -53,7 +53,7 @@ UPGRADES: dict[int, Callable[[Document], Document]] = {}
 
 def is_bolt(start: bytes) -> bool:
     """Whether a file that begins with these bytes claims to be a ``.bolt`` file."""
-    return start[: len(MAGIC)] == MAGIC
+    return start.startswith(MAGIC)
 
 
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:
@@ -238,4 +238,4 @@ def _strings(what: str, texts: Any, shape: list[int]) -> Array:
     return made.reshape(shape)
 
 
-__all__ = ["UPGRADES", "VERSION", "is_bolt", "load_bolt", "save", "to_bytes"]
+__all__ = ["MAGIC", "UPGRADES", "VERSION", "is_bolt", "load_bolt", "save", "to_bytes"]

@@ -10,6 +10,8 @@ import dataclasses
 import functools
 from typing import Any, ClassVar, TypeVar, dataclass_transform, get_origin
 
+from bolt_numba.records import dataclass_field
+
 T = TypeVar("T", bound=type)
 
 
@@ -22,13 +24,7 @@ class _Fields:
 
 @functools.cache
 def _fields_of(owner: Any) -> dict[str, Any]:
-    rows = [
-        (name, owner.__kinds__[name], *([] if default is dataclasses.MISSING else [default]))
-        for name, default in owner.__template__.items()
-    ]
-    twin = dataclasses.make_dataclass(owner.__name__, rows, kw_only=True)
-    found: dict[str, Any] = twin.__dataclass_fields__  # type: ignore[attr-defined]
-    return found
+    return {name: dataclass_field(name, owner.__kinds__[name], row) for name, row in owner.__template__.items()}
 
 
 class Frozen:

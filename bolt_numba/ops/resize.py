@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, widened
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import known_dims, shape_of, unknown_shape, want_dim
 from bolt_numba.ops.spatial import LAYOUTS
+from bolt_numba.records import record
 from bolt_numba.types import BOOL, F32, Array, Dim, Shape, Sym, TensorType
 
 COORDINATES = (
@@ -22,7 +22,7 @@ POLICIES = ("stretch", "not_larger", "not_smaller")
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class AxisPlan:
     """How one axis is resized: input and output size, scale, and the region of interest in 0…1."""
 

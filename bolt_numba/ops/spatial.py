@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from bolt_numba.ops.registry import Op, fresh_dim
+from bolt_numba.records import record
 from bolt_numba.types import Array, Dim, Shape, TensorType
 
 LAYOUTS = ("NCHW", "NHWC")
@@ -83,7 +84,7 @@ def resolve_pads(
     return tuple(small + large) if auto_pad == "SAME_UPPER" else tuple(large + small)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Windows:
     """Positions of a kernel on spatial axes; one entry per axis, two in pads (begins, then ends).
 

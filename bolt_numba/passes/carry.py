@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,13 +23,14 @@ from bolt_numba.ops.reduce import ArgMax, ArgMin, CumSum, Hardmax, LogSoftmax, R
 from bolt_numba.ops.registry import Op
 from bolt_numba.ops.shape import Concat, Expand, Identity, Pad, Reshape, Shape, Size, Slice, Split, Tile
 from bolt_numba.passes.views import axis_groups, shape_operand
+from bolt_numba.records import record
 from bolt_numba.types import Shape as Dims
 
 Perm: TypeAlias = tuple[int, ...]
 Build: TypeAlias = Callable[[Builder, Sequence[Value | None]], Node]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Plan:
     """Permutations of operands (None: as it is) and of results, and the way to build the node on permuted operands."""
 

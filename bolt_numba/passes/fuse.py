@@ -10,7 +10,6 @@ fuse_wide_matmul(x @ a, x @ b)             -> Split(x @ [a b])           off by 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Chain, Pointwise
 from bolt_numba.ops.shape import Reshape, Split, Squeeze, Transpose, Unsqueeze
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
+from bolt_numba.records import record
 from bolt_numba.types import BOOL, F32, Array, TensorType
 
 MAX_STEPS = 16
@@ -147,7 +147,7 @@ def _append(node: Node, at: dict[int, int], count: int, steps: list[tuple[Pointw
     return indices[op.results[0]]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class _Wide:
     """The joined weight and bias of several products, the widths of the parts, and the products themselves."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeAlias
 
 from bolt_numba.config import CHECK
@@ -19,9 +19,10 @@ from bolt_numba.passes import absorb, canonical, control, einsum, fuse, layout, 
 from bolt_numba.passes.fold import fold_rules
 from bolt_numba.passes.rewrite import Rule, Trace, nested, rewrite
 from bolt_numba.passes.transposes import move_transposes
+from bolt_numba.records import record
 
 
-@dataclass
+@record()
 class Run:
     """What the stages of one pipeline run share: the folding budget, the trace, optional rules."""
 

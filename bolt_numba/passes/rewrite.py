@@ -10,7 +10,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,6 +19,7 @@ from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import Builder, infer_types
 from bolt_numba.ir.graph import Graph, Node, Value, graph_attributes
 from bolt_numba.ops.registry import Op
+from bolt_numba.records import record
 from bolt_numba.types import Dim, Sym, TensorType
 
 Result: TypeAlias = Any
@@ -29,7 +30,7 @@ SMALL_VALUE = 1024
 """A newly known value of at most this many elements makes its readers' types worth inferring again."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Pat:
     """A pattern for one value and the node that makes it.
 
@@ -113,7 +114,7 @@ class Match:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Rule:
     """A pattern and the function that builds the replacement; the function returns None for "no".
 
@@ -140,7 +141,7 @@ def rule(pattern: Pat, name: str = "") -> Callable[[Callable[[Match, Builder], R
     return make
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Step:
     """One rewrite: the rule, where it is defined, the node before, the nodes after, and how long it took."""
 
@@ -156,7 +157,7 @@ class Step:
         return f"[{self.stage}] {self.rule} ({self.where}, {1e6 * self.seconds:.0f} us)\n    - {self.before}{lines}"
 
 
-@dataclass
+@record()
 class Trace:
     """Everything the pipeline did.  ``until`` (when set) stops all rewriting after that many steps."""
 

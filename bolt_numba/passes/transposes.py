@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
@@ -18,6 +18,7 @@ from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.shape import Transpose
 from bolt_numba.passes.carry import Perm, Plan, carry, compose, identity, inverse, moves_data
 from bolt_numba.passes.mincut import Network
+from bolt_numba.records import record
 from bolt_numba.types import Dim, Sym
 
 UNKNOWN_DIM = 32
@@ -31,7 +32,7 @@ FREE = 1
 """Cost of a transpose that moves only axes of length 1: a Reshape, but one that keeps its neighbours from fusing."""
 
 
-@dataclass(slots=True)
+@record()
 class Port:
     """An operand (or, with node None, a graph output) that reads ``root`` permuted by ``perm``."""
 
@@ -41,7 +42,7 @@ class Port:
     index: int = 0
 
 
-@dataclass(slots=True)
+@record()
 class Wiring:
     """Who reads what through which permutation; Transposes are seen through."""
 

@@ -7,18 +7,18 @@ numbers that fit; only a greater one is planned by its value.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.registry import Op
+from bolt_numba.records import record
 from bolt_numba.runtime.slots import INPUT, Slot
 from bolt_numba.types import TensorType
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Bound:
     """Positions of inputs of a region: the number decides where it is greater than the buffer's axis is long."""
 

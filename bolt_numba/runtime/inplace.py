@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from bolt_numba.kernels.registry import In, Out
-from bolt_numba.ops.cache import GroupQueryAttention
-from bolt_numba.ops.recurrent import GRU, LSTM, RNN
 from bolt_numba.runtime.plan import Plan
 from bolt_numba.runtime.slots import INPUT, TEMP, Job, Slot
 
@@ -80,9 +79,10 @@ def _states(job: Job) -> set[tuple[int, int]]:
     A cache is appended to where it lies.  A walk reads the whole initial h in its first step of time and writes the
     last h in its last; of c it touches only the elements it computes.
     """
-    if isinstance(job.op, GroupQueryAttention):
+    op: Any = job.op
+    if op.name == "GroupQueryAttention":
         return {(3, 1), (4, 2)}
-    if not isinstance(job.op, (LSTM, GRU, RNN)) or job.ins[0] is None:
+    if op.name not in ("LSTM", "GRU", "RNN") or job.ins[0] is None:
         return set()
-    pairs = {(6, 2)} if isinstance(job.op, LSTM) else set()
-    return pairs | {(5, 1)} if job.ins[0].type.dims[job.op.layout] > 1 else pairs
+    pairs = {(6, 2)} if op.name == "LSTM" else set()
+    return pairs | {(5, 1)} if job.ins[0].type.dims[op.layout] > 1 else pairs

@@ -7,16 +7,16 @@ get the lowest offsets, every later one goes into the smallest gap that is free 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from bolt_numba.kernels.registry import In, Out, Pitch, Scratch, Step
 from bolt_numba.ops.shape import Concat
+from bolt_numba.records import record
 from bolt_numba.runtime.slots import TEMP, Job, Slot
 
 ALIGN = 64
 
 
-@dataclass(slots=True)
+@record()
 class Block:
     """A piece of the arena: ``nbytes`` at ``offset``, used from job ``first`` to job ``last``."""
 
@@ -27,7 +27,7 @@ class Block:
     name: str = ""
 
 
-@dataclass(slots=True)
+@record()
 class MemoryPlan:
     """The arena: its size, and each block (for `Session.memory` and for the test that none overlap)."""
 

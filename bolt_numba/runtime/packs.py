@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bolt_numba.digest import sha256
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.mapped import drop_pages
 from bolt_numba.ops.control import ControlFlow
@@ -120,7 +120,7 @@ def machine() -> str:
     """Names all that the layout of packed weights depends on: instruction set, and the sources of the kernels."""
     from bolt_numba.kernels.cpu import isa
 
-    state = hashlib.sha256()
+    state = sha256()
     for file in sorted(Path(isa.__file__).parent.glob("*.py")):
         state.update(file.name.encode() + file.read_bytes())
     return f"{isa.target().name}-{state.hexdigest()[:16]}"

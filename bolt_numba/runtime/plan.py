@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from bolt_numba.kernels.registry import In, Out, Step, select
 from bolt_numba.kernels.sized import Sized, select_sized
 from bolt_numba.ops.control import ControlFlow, If
 from bolt_numba.ops.registry import Op
+from bolt_numba.records import record
 from bolt_numba.runtime.bands import in_bands
 from bolt_numba.runtime.bounds import Bound, bound_of, bounds_of, fitting
 from bolt_numba.runtime.memory import MemoryPlan, plan_memory
@@ -40,7 +41,7 @@ _MOVES = frozenset(
 """Operators by whose NumPy reference memory moves as fast as by a kernel, without a plan for every content."""
 
 
-@dataclass(eq=False, slots=True)
+@record(eq=False)
 class Cut:
     """Where a plan ends because a shape depends on data, or a value is no number.
 
@@ -55,7 +56,7 @@ class Cut:
     alone: Region | None = None
 
 
-@dataclass(eq=False, slots=True)
+@record(eq=False)
 class Plan:
     """Everything that one set of input shapes needs.
 
@@ -70,7 +71,7 @@ class Plan:
     cut: Cut | None = None
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class Region:
     """A list of nodes with named boundary values; plans of it are cached by the shapes of its inputs.
 

@@ -9,7 +9,6 @@ import ctypes
 import functools
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from bolt_numba.kernels.cpu.executor import run_steps
 from bolt_numba.kernels.registry import In, Out, Pitch, Scratch
 from bolt_numba.mapped import for_kernels
 from bolt_numba.ops.registry import result_tuple
+from bolt_numba.records import record
 from bolt_numba.runtime.memory import MemoryPlan
 from bolt_numba.runtime.slots import CONST, INPUT, Job, Slot
 from bolt_numba.types import Array
@@ -44,14 +44,14 @@ pointer = _struct_pointer if _struct_pointer(_probe) == _interface_pointer(_prob
 """Address of an array's first element."""
 
 
-@dataclass(eq=False, slots=True)
+@record(eq=False)
 class Host:
     """A step that Python runs: the operator's reference over views of the buffers."""
 
     job: Job
 
 
-@dataclass(slots=True)
+@record()
 class Segment:
     """Native steps ``first`` to ``last`` (exclusive), then ``host`` if there is one."""
 
@@ -61,7 +61,7 @@ class Segment:
     parallel: bool = False
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class Program:
     """The template that every `Context` copies."""
 
@@ -84,7 +84,7 @@ class Program:
         return len(self.kernels)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class _Layout:
     """How a parameter record is packed: field names with byte offsets, and the packer of all of it, padded."""
 

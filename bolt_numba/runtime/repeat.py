@@ -8,7 +8,7 @@ only what was packed from constants is packed anew.  This holds for makers regis
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from bolt_numba.ir.graph import Node
 from bolt_numba.kernels.registry import Context, Step
 from bolt_numba.ops.registry import Op
+from bolt_numba.records import record
 from bolt_numba.types import Array, TensorType
 
 SMALL = 64
@@ -88,7 +89,7 @@ class Recorder:
         return made
 
 
-@dataclass(eq=False, slots=True)
+@record(eq=False)
 class Precedent:
     """How a node was planned.  steps: None when it runs by its reference."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from bolt_numba.ops.registry import Op
+from bolt_numba.records import record
 from bolt_numba.types import Array, TensorType
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 INPUT, CONST, TEMP = "input", "const", "temp"
 
 
-@dataclass(eq=False, slots=True)
+@record(eq=False)
 class Slot:
     """A value with a concrete type, and where it lives.
 
@@ -51,7 +52,7 @@ class Slot:
         return dims[-1] if dims else 1
 
 
-@dataclass(eq=False, slots=True)
+@record(eq=False)
 class Job:
     """One node to run: native steps, or the operator's reference when ``steps`` is None."""
 

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import onnx
-from onnx import defs
-
+from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.tensor import array_of, dense_of
 from bolt_numba.errors import InvalidModelError
 
@@ -36,10 +34,19 @@ _FIELDS = {
 @functools.cache
 def schema_of(domain: str, name: str, opset: int) -> Any:
     """The `OpSchema` of an operator, None when onnx has none."""
+    from onnx import defs  # most models need none
+
     try:
         return defs.get_schema(name, opset, domain)
     except defs.SchemaError:
         return None
+
+
+def newest_opset() -> int:
+    """Version of the default domain that onnx knows."""
+    from onnx import defs
+
+    return int(defs.onnx_opset_version())
 
 
 @functools.cache

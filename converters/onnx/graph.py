@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import onnx
-
-from bolt_numba.converters.onnx.attributes import Attributes, bound, schema_of, values_of, with_defaults
+from bolt_numba.converters.onnx.attributes import Attributes, bound, newest_opset, schema_of, values_of, with_defaults
+from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.registry import Reader, find_reader
 from bolt_numba.converters.onnx.structure import (
     MAX_DEPTH,
@@ -398,7 +397,7 @@ def version_of(domain: str, opsets: Mapping[str, int]) -> int:
     """Version of a domain; the newest of the default one where a function of the standard does not name it."""
     version = opsets.get(domain)
     if version is None:
-        version = 1 if domain else onnx.defs.onnx_opset_version()
+        version = 1 if domain else newest_opset()
     return version
 
 

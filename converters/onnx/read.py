@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import onnx
-
 from bolt_numba.converters.onnx.graph import GraphReader, unsupported_nodes
 from bolt_numba.converters.onnx.payload import without_payloads
-from bolt_numba.converters.onnx.registry import READERS, load_tables
+from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.structure import functions_of, opsets_of
 from bolt_numba.errors import BoltError, InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.graph import Graph
@@ -33,8 +31,6 @@ def read_onnx(data: bytes | memoryview, folder: Path | None, name: str) -> Graph
 
 def read_model(model: onnx.ModelProto, folder: Path | None = None, name: str = "model") -> Graph:
     """The graph of a parsed model; see `read_onnx`."""
-    if not READERS:
-        load_tables()
     try:
         return _read(model, folder, name)
     except BoltError:

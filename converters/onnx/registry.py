@@ -10,10 +10,13 @@ import functools
 import importlib
 import inspect
 import pkgutil
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias
 
-import onnx
+from bolt_numba.converters.onnx.proto import onnx
+from bolt_numba.remembered import remember, remembered
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -22,8 +25,10 @@ _A = onnx.AttributeProto
 _KINDS: dict[object, int] = {
     "int": _A.INT, "bool": _A.INT, "float": _A.FLOAT, "str": _A.STRING,
     "tuple[int, ...]": _A.INTS, "tuple[float, ...]": _A.FLOATS, "tuple[str, ...]": _A.STRINGS,
+    "Ints": _A.INTS, "Floats": _A.FLOATS, "Texts": _A.STRINGS,
+    "Array": _A.TENSOR, "onnx.GraphProto": _A.GRAPH, "onnx.TypeProto": _A.TYPE_PROTO,
 }  # fmt: skip
-"""Attribute type of a parameter's annotation."""
+"""Attribute type of a parameter's annotation, without what says that it may be missing."""
 
 
 class Reader:
@@ -52,7 +57,7 @@ class Reader:
     @functools.cached_property
     def required(self) -> tuple[int, ...]:
         places = enumerate(self._positional)
-        return tuple(i for i, p in places if p.default is p.empty and "None" not in str(p.annotation))
+        return tuple(i for i, p in places if p.default is p.empty and "None" not in p.annotation)
 
     @functools.cached_property
     def passed(self) -> int:
@@ -70,7 +75,8 @@ class Reader:
     def kinds(self) -> dict[str, int]:
         """Attribute types of those parameters whose annotation tells it: asking onnx for a schema makes them all."""
         parameters = (p for p in self._parameters if p.kind == p.KEYWORD_ONLY)
-        return {p.name: int(_KINDS[p.annotation]) for p in parameters if p.annotation in _KINDS}
+        kinds = {p.name: str(p.annotation).removesuffix(" | None") for p in parameters}
+        return {name: int(_KINDS[kind]) for name, kind in kinds.items() if kind in _KINDS}
 
     @functools.cached_property
     def mandatory(self) -> frozenset[str]:
@@ -103,15 +109,61 @@ def add_reader(name: str, function: Function, since: int = 1, domain: str = "") 
 
 def find_reader(domain: str, name: str, opset: int) -> Reader | None:
     """The newest reader that an operator of this opset may use."""
+    if (domain, name) not in _asked:
+        with _lock:
+            _load_for(domain, name)
     for entry in READERS.get((domain, name), ()):
         if entry.since <= opset:
             return entry
     return None
 
 
+_PACKAGE = __name__.rpartition(".")[0]
+_PREFIX = f"{_PACKAGE}.table_"
+_KIND = "readers"
+_asked: set[tuple[str, str]] = set()
+_lock = threading.RLock()
+_are_loaded = False
+
+
+def _load_for(domain: str, name: str) -> None:
+    """Import the modules that have readers of one operator; all where it is not known which they are."""
+    known = _index() or {}
+    modules = known.get(f"{domain} {name}")
+    if modules is None:
+        load_tables()
+    else:
+        for module in modules:
+            importlib.import_module(module)
+    _asked.add((domain, name))
+
+
+@functools.cache
+def _index() -> dict[str, list[str]] | None:
+    """Modules by operator, as they were when all were imported; None where that is not known of the sources."""
+    found = remembered(_KIND, Path(__file__).parent)
+    try:
+        made = {str(key): [str(m) for m in modules] for key, modules in found.items()}
+    except (AttributeError, TypeError):
+        return None
+    return made if all(m.startswith(_PREFIX) for modules in made.values() for m in modules) else None
+
+
 def load_tables() -> None:
     """Import every ``table_*`` module beside this one; importing it registers its readers."""
-    package = __name__.rpartition(".")[0]
-    for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
-        if info.name.startswith("table_"):
-            importlib.import_module(f"{package}.{info.name}")
+    global _are_loaded
+    with _lock:
+        if _are_loaded:
+            return
+        fresh, modules = not READERS, dict[str, list[str]]()
+        for info in sorted(pkgutil.iter_modules([str(Path(__file__).parent)]), key=lambda m: m.name):
+            if info.name.startswith("table_"):
+                before = {key: len(entries) for key, entries in READERS.items()}
+                module = f"{_PACKAGE}.{info.name}"
+                importlib.import_module(module)
+                for (domain, name), entries in READERS.items():
+                    if len(entries) > before.get((domain, name), 0):
+                        modules.setdefault(f"{domain} {name}", []).append(module)
+        _are_loaded = True
+        if fresh:  # else some modules had been imported before
+            remember(_KIND, Path(__file__).parent, modules)

@@ -9,8 +9,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-import onnx
-
+from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.errors import InvalidModelError
 
 Nodes: TypeAlias = Sequence[onnx.NodeProto]

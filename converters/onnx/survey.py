@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 
 from bolt_numba.converters.onnx.graph import GraphReader, Scope, describe, unsupported_nodes
-from bolt_numba.converters.onnx.registry import READERS, load_tables
+from bolt_numba.converters.onnx.registry import load_tables
 from bolt_numba.converters.onnx.structure import functions_of, opsets_of
 from bolt_numba.converters.onnx.tensor import type_of_proto
 from bolt_numba.errors import BoltError, InvalidModelError, UnsupportedOpError
@@ -21,8 +21,7 @@ def unsupported_in(model: onnx.ModelProto, folder: Path | None = None, name: str
 
     Raises InvalidModelError for what is no valid model.
     """
-    if not READERS:
-        load_tables()
+    load_tables()
     opsets = opsets_of(model.opset_import, name) or {"": 1}
     functions = functions_of(model, name)
     found = unsupported_nodes(model.graph.node, opsets, functions)

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import onnx
-
 from bolt_numba.converters.onnx.graph import NodeBuilder
 from bolt_numba.converters.onnx.operands import dim_of, known_scalar, rank_of
+from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.registry import reader
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value

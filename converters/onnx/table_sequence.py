@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
 
 from bolt_numba.converters.onnx.graph import NodeBuilder
+from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.registry import reader
 from bolt_numba.converters.onnx.tensor import dtype_of, type_of_proto
 from bolt_numba.ir.graph import Value

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
-import onnx
-from onnx import numpy_helper
 
 from bolt_numba.converters.onnx.payload import payload
+from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.ops.registry import fresh_dim
 from bolt_numba.types import (
@@ -211,6 +210,8 @@ def _from_field(tensor: onnx.TensorProto, dtype: AnyDType, dims: tuple[int, ...]
         return np.array(data, dtype=dtype).reshape(dims)
     if field == "int32_data" and dtype.kind in "iub" and bits == 8:
         return np.array(data, dtype=np.int32).astype(dtype).reshape(dims)
+    from onnx import numpy_helper  # narrow types only
+
     other: Array = np.asarray(numpy_helper.to_array(tensor))
     return other.astype(dtype, copy=False).reshape(dims)
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from bolt_numba.errors import InvalidModelError
+from bolt_numba.records import record
 from bolt_numba.types import AnyDType, Array
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
@@ -23,7 +24,7 @@ LEAF = "LEAF"
 Key: TypeAlias = "tuple[Any, ...]"
 
 
-@dataclass(slots=True)
+@record()
 class Branch:
     """An inner node of the source: where its branches lead, by keys of other nodes.  members: of a set."""
 
@@ -36,7 +37,7 @@ class Branch:
     members: tuple[float, ...] = ()
 
 
-@dataclass(slots=True)
+@record()
 class Leaf:
     """What a leaf says: pairs of target and weight."""
 

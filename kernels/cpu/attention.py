@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -49,6 +48,7 @@ from bolt_numba.kernels.cpu.lang import (
 from bolt_numba.kernels.jit import F32, I64, PTR, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.attention import FusedAttention, swapped
+from bolt_numba.records import record
 from bolt_numba.types import F32 as F32_TYPE
 from bolt_numba.types import Array, TensorType
 
@@ -186,7 +186,7 @@ def attention_few(p, tid, nthreads):
                 add_values(scores + r * pitch + 4 * j, v + j * p.v_step, p.v_step, to, some, width)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Workspace:
     """Byte offsets in the memory of one thread."""
 

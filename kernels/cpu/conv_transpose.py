@@ -10,7 +10,6 @@ and those of a few rows, too, if all fit one vector.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -40,6 +39,7 @@ from bolt_numba.kernels.cpu.sweep import MR
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, inline_source, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.conv import ConvTranspose
+from bolt_numba.records import record
 from bolt_numba.types import F32 as FLOAT32
 from bolt_numba.types import Array, TensorType
 
@@ -154,7 +154,7 @@ def transposed_convolution(p, tid, nthreads):
                 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Axis:
     """One spatial axis of a layer: taps[phase] pairs a filter index with its input offset."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -34,10 +33,11 @@ from bolt_numba.kernels.cpu.lang import (
 from bolt_numba.kernels.cpu.pointwise import activation as vector_function
 from bolt_numba.kernels.jit import Native
 from bolt_numba.ops.registry import Op
+from bolt_numba.records import record
 from bolt_numba.types import Array
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Finish:
     """lo, hi: clamp; act: address of ``f(tile, columns + (rows << 32), bytes between rows)``, or 0."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.util
 import json
 import os
@@ -11,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bolt_numba.config import cache_root
+from bolt_numba.digest import sha256
 
 Host = tuple[str, dict[str, bool]]
 _CPUINFO = Path("/proc/cpuinfo")
@@ -53,7 +53,7 @@ def _key() -> str:
     except OSError:
         return ""
     lines = [x for x in text.splitlines() if x.startswith(_TELLING)]
-    state = hashlib.sha256(b"\n".join(lines) + installed_version("llvmlite").encode())
+    state = sha256(b"\n".join(lines) + installed_version("llvmlite").encode())
     return state.hexdigest()[:16] if any(x.startswith((b"flags", b"Features")) for x in lines) else ""
 
 

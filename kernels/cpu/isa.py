@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
 from functools import cache
 
 from bolt_numba.errors import DeviceError
 from bolt_numba.kernels.cpu.host import host
+from bolt_numba.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Isa:
     """What a kernel may ask of the target.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,13 +21,14 @@ from bolt_numba.kernels.cpu.sweep_bytes import (
     sweep_bytes,
 )  # fmt: skip
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types
+from bolt_numba.records import record
 from bolt_numba.types import F32, I8, U8, Array, TensorType
 
 BYTE_TYPES = (U8, I8)
 NO_ZERO = np.zeros(1, np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Operands:
     """Positions of a node's inputs; None for what its operator does not have."""
 
@@ -68,7 +68,7 @@ def are_plain(ins: Types, at: Operands) -> bool:
     return all(t.size == 1 and t.dtype in (F32, *BYTE_TYPES) for t in ends)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Panels:
     """B as `pack_bytes` makes it: ``blocks`` matrices of ``n`` columns and runs * length rows."""
 
@@ -111,7 +111,7 @@ class Panels:
         return context.packed(b.known, ("bytes", key, self), pack)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Rows:
     """Rows of A and of the result, see `sweep_bytes`.
 

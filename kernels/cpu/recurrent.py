@@ -9,7 +9,6 @@ the walk.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scrat
 from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.recurrent import GRU, LSTM, RNN, Recurrent
 from bolt_numba.ops.recurrent_quantized import DynamicQuantizeLSTM
+from bolt_numba.records import record
 from bolt_numba.types import BF16, F32, Array, TensorType
 
 FUSED_ROWS = 2
@@ -111,7 +111,7 @@ def choose_rows(n: int, most: int) -> int:
     return min(range(1, min(n, max(most, 1)) + 1), key=lambda rows: (cost(rows), -rows))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Layer:
     """One node, its sizes (steps, batch, inputs, hidden units) and its tile (see `recurrent_walk`)."""
 

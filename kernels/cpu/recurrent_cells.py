@@ -7,7 +7,6 @@ weight that is read serves several sums, and there are enough of them to hide th
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,6 +33,7 @@ from bolt_numba.kernels.cpu.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.vmath import vsigmoid, vtanh
 from bolt_numba.kernels.jit import inline
+from bolt_numba.records import record
 
 AHEAD_STEPS = 12
 """Steps of `Ahead`: measured."""
@@ -121,7 +121,7 @@ def depth_of(pairs: bool) -> Any:
     return halves if pairs else numbers
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Ahead:
     """Input products made while the state's products wait for their weights to come from the second-level cache.
 

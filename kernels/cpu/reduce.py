@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from bolt_numba.kernels.cpu.lang import LANES, native_source
@@ -21,6 +20,7 @@ from bolt_numba.kernels.jit import PTR, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops import reduce as ops
 from bolt_numba.ops.registry import normalise_axis
+from bolt_numba.records import record
 from bolt_numba.types import F32, TensorType
 
 FOLD = 64
@@ -31,7 +31,7 @@ PARALLEL_BYTES = 1 << 20
 """Bytes read from which a second thread pays."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Fold:
     """``load(v)`` of each element is combined by ``join``, starting from ``start``; ``finish(v)`` is the result."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from bolt_numba.kernels.jit import I64 as INT
 from bolt_numba.kernels.jit import PTR, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops import reduce as ops
+from bolt_numba.records import record
 from bolt_numba.types import BOOL, F64, I64, U8, U64, AnyDType, TensorType, dtype_name
 
 BLOCK = 512
@@ -30,7 +30,7 @@ PARALLEL = 1 << 15
 """Elements from which a second thread pays."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Plain:
     """``load(v)`` of each element is combined by ``join``; ``finish(s)`` is the result; start None: the first one."""
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from bolt_numba.records import record
 from bolt_numba.types import Array
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Axis:
     """One axis of a move: how many indices, and the bytes from one to the next on both sides."""
 
@@ -24,7 +24,7 @@ class Axis:
     dst: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Move:
     """A box of elements of ``unit`` bytes; axes from the outermost in."""
 

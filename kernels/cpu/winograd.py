@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -54,6 +53,7 @@ from bolt_numba.kernels.registry import (
     result_of,
 )
 from bolt_numba.ops.conv import Conv
+from bolt_numba.records import record
 from bolt_numba.types import Array, TensorType
 
 FIELDS = {
@@ -193,7 +193,7 @@ def zero_row(columns: int) -> Array:
     return aligned_zeros((columns,))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Blocking:
     """How the tiles of a layer are divided; see `FIELDS`.  most: tiles of the largest block."""
 

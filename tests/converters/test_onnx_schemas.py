@@ -9,8 +9,7 @@ from onnx import defs
 
 from bolt_numba.converters.onnx.registry import READERS, Reader, find_reader, load_tables
 
-if not READERS:
-    load_tables()
+load_tables()
 
 ALL = [s for s in defs.get_all_schemas_with_history() if s.domain == "" and not s.deprecated]
 PAIRS = [(s, find_reader("", s.name, s.since_version)) for s in ALL]

@@ -1,0 +1,39 @@
+"""What the modules of a folder hold, remembered between processes, so that those nobody needs are not imported."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from bolt_numba.config import cache_root
+from bolt_numba.digest import sha256
+
+
+def remembered(kind: str, folder: Path) -> Any:
+    """What `remember` wrote for the folder as it is; None where there is nothing, or nothing that can be read."""
+    with suppress(OSError, ValueError):
+        return json.loads(_path(kind, folder).read_bytes())
+    return None
+
+
+def remember(kind: str, folder: Path, content: Any) -> None:
+    """Keep ``content`` for later processes; where that cannot be written, they import all modules."""
+    path = _path(kind, folder)
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        partial.write_text(json.dumps(content))
+        partial.replace(path)
+
+
+def _path(kind: str, folder: Path) -> Path:
+    """Named by the sources of the folder as they are: names, sizes and times."""
+    state = sha256()
+    with os.scandir(folder) as entries:
+        for entry in sorted((e for e in entries if e.name.endswith(".py")), key=lambda e: e.name):
+            found = entry.stat()
+            state.update(f"{entry.name} {found.st_size} {found.st_mtime_ns}\n".encode())
+    return cache_root() / kind / f"{folder.name}-{state.hexdigest()[:16]}.json"
