@@ -20,10 +20,40 @@ from bolt_numba.types import F32, F64, AnyDType, TensorType, dtype_name
 
 PARALLEL = 1 << 16
 """Elements from which a second thread pays."""
-SHORT = LANES
-"""Lines of f32 up to this are taken together, one in each lane."""
+FEW = 4
+"""Elements of lines of f32 up to which they are gathered, one line in each lane; longer ones are transposed."""
+SHORT = 3 * LANES
+"""Elements of lines of f32 up to which `LANES` of them are taken together, one in each lane."""
 BLOCK = 512
 """Columns that scalar loops take together."""
+
+
+def _transposed_text() -> str:
+    """Lines that compare the next `LANES` elements of as many lines: rows become columns by interleaving halves."""
+    rows = [f"r{j} = vload_n(source + 4 * (min({j}, rows - 1) * n + i), n - i)" for j in range(LANES)]
+    names, half, turn = [f"r{j}" for j in range(LANES)], LANES // 2, 0
+    while 2**turn < LANES:
+        made = [f"{'abcd'[turn]}{j}" for j in range(LANES)]
+        for j in range(half):
+            rows.append(f"{made[2 * j]} = interleave_low({names[j]}, {names[j + half]})")
+            rows.append(f"{made[2 * j + 1]} = interleave_high({names[j]}, {names[j + half]})")
+        names, turn = made, turn + 1
+    rows += ["if i == 0:", f"    best = {names[0]}"]
+    for j, name in enumerate(names):
+        rows += [f"if n > i + {j}:", f"    v = {name}", "    wins = BEATS"]
+        rows.append(f"    best, where = select(wins, v, best), select(wins, splat(i32(i + {j})), where)")
+    return "\n".join(" " * 16 + row for row in rows)
+
+
+_STORE = """
+            if width == LANES:
+                none = splat(i32(0))
+                vstore(to, interleave_low(where, none))
+                vstore(to + 4 * LANES, interleave_high(where, none))
+            else:
+                for j in range(width):
+                    store_i64(to + 8 * j, i64(lane(where, j)))"""
+"""Places as i64, two i32 each."""
 
 
 def _vector_text(name: str, sign: str, last: bool) -> str:
@@ -44,17 +74,27 @@ def {name}(p, tid, nthreads):
     for item in range(first, last):
         o = item // blocks
         if short:
-            rows = min(LANES, short - o * LANES)
+            width = min(LANES, short - o * LANES)
+            rows = width
             source = x + 4 * o * LANES * n
-            at = vmin(iota(), splat(i32(rows - 1))) * i32(n)
-            best = vgather(source, at)
+            to = y + 8 * o * LANES
             where = splat(i32(0))
-            for i in range(1, n):
-                v = vgather(source + 4 * i, at)
+            best = splat(0.0)
+            if n == 2 and width == LANES:
+                u, w = vload(source), vload(source + 4 * LANES)
+                best, v = even_lanes(u, w), odd_lanes(u, w)
                 wins = {beats}
-                best, where = select(wins, v, best), select(wins, splat(i32(i)), where)
-            for j in range(rows):
-                store_i64(y + 8 * (o * LANES + j), i64(lane(where, j)))
+                where = select(wins, splat(i32(1)), where)
+            elif n <= {FEW}:
+                at = vmin(iota(), splat(i32(rows - 1))) * i32(n)
+                best = vgather(source, at)
+                for i in range(1, n):
+                    v = vgather(source + 4 * i, at)
+                    wins = {beats}
+                    best, where = select(wins, v, best), select(wins, splat(i32(i)), where)
+            else:
+              for i in range(0, n, LANES):
+{_transposed_text().replace("BEATS", beats)}{_STORE}
         elif inner == 1:
             source = x + 4 * o * n
             best = splat(load_f32(source))
@@ -84,8 +124,7 @@ def {name}(p, tid, nthreads):
                 v = vload_n(source + 4 * i * inner, width)
                 wins = {beats}
                 best, where = select(wins, v, best), select(wins, splat(i32(i)), where)
-            for j in range(width):
-                store_i64(y + 8 * (o * inner + column + j), i64(lane(where, j)))
+            to = y + 8 * (o * inner + column){_STORE}
 """
 
 

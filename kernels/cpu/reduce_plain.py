@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,16 +22,17 @@ from bolt_numba.kernels.jit import I64 as INT
 from bolt_numba.kernels.jit import PTR, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops import reduce as ops
-from bolt_numba.records import record
 from bolt_numba.types import BOOL, F64, I64, U8, U64, AnyDType, TensorType, dtype_name
 
 BLOCK = 512
 """Columns that are folded together."""
+LINES = 128
+"""Partial results of a row where the order does not matter, but LLVM does not know it."""
 PARALLEL = 1 << 15
 """Elements from which a second thread pays."""
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Plain:
     """``load(v)`` of each element is combined by ``join``; ``finish(s)`` is the result; start None: the first one."""
 
@@ -55,6 +57,33 @@ PLAIN: dict[type[Any], Plain] = {
 }
 
 
+def _lanes_text(join: str) -> str:
+    """Fold the whole parts of `LINES` elements of a row in as many partial results; ``done`` elements are then in s."""
+    step = join.format(s="s", v="v")
+    return f"""
+            done = 0
+            if n >= {LINES}:
+                parts = view(p.room + {8 * BLOCK} * tid, {LINES}, f64)
+                for j in range({LINES}):
+                    parts[j] = x[j]
+                done = n - n % {LINES}
+                for i in range({LINES}, done, {LINES}):
+                    part = view(p.x + 8 * (item * n + i), {LINES}, f64)
+                    for j in range({LINES}):
+                        v, s = part[j], parts[j]
+                        parts[j] = {step}
+                half = {LINES // 2}
+                while half > 2:
+                    for j in range(half):
+                        v, s = parts[j + half], parts[j]
+                        parts[j] = {step}
+                    half //= 2
+                s = parts[0]
+                for j in range(1, 4):
+                    v = parts[j]
+                    s = {step}"""
+
+
 def _text(fold: Plain, name: str, source: str, total: str, result: str) -> str:
     """Text for elements of dtype ``source``, partial results of ``total``, results of ``result``."""
     v = f"{total}({fold.load.format(v='x[j]')})"
@@ -62,6 +91,9 @@ def _text(fold: Plain, name: str, source: str, total: str, result: str) -> str:
     if total == "f64" and fold.start is None:  # NaN stays
         join = join.replace(" else", " or {v} != {v} else")
     first = f"{total}({fold.start})" if fold.start is not None else None
+    lines = ""
+    if total == source == "f64" and fold.start is None:
+        lines = _lanes_text(join)
     size = {"f64": 8, "i64": 8, "u64": 8, "i32": 4, "u32": 4, "i16": 2, "u16": 2}
     unit, out = size.get(source, 1), size.get(result, 1)
     return f"""
@@ -71,8 +103,8 @@ def {name}(p, tid, nthreads):
     for item in range(lo, hi):
         if inner == 1:
             x, j = view(p.x + {unit} * item * n, n, {source}), 0
-            s = {first or v}
-            for j in range(n):
+            s = {first or v}{lines}
+            for j in range({"done" if lines else "0"}, n):
                 v = {v}
                 s = {total}({join.format(s="s", v="v")})
             y = view(p.y + {out} * item, 1, {result})
@@ -162,5 +194,3 @@ def reduce_nothing(op: Any, ins: Types, outs: Sequence[TensorType], context: Con
         return []
     value = np.ascontiguousarray(op.reference(np.empty((0,), x.dtype), np.array([0]))).reshape(-1)
     return move_steps([broadcast_move((), outs[0].dims, x.dtype.itemsize)], value, Out(0))
-
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bolt_numba.kernels.cpu.reduce import around_axis, generated
@@ -11,50 +12,97 @@ from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Ste
 from bolt_numba.ops.rare import CumProd
 from bolt_numba.ops.reduce import CumSum
 from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.types import F32, F64, TensorType, dtype_name
+from bolt_numba.types import F32, F64, AnyDType, TensorType, dtype_name
 
 PARALLEL = 1 << 15
 """Elements from which a second thread pays."""
 BLOCK = 512
 """Columns that run together."""
+ROWS = 4
+"""Lines of floats that run together: within a line each result waits for the one before."""
 
 
-def _text(name: str, dtype: str, unit: int, start: int, sign: str) -> str:
-    """``[outer, n, inner]`` along axis 1, from the end where ``reverse``; room: 8 `BLOCK` bytes for each thread."""
-    return f"""
-def {name}(p, tid, nthreads):
-    n, inner, blocks, reverse, exclusive = p.n, p.inner, p.blocks, p.reverse, p.exclusive
-    first, last = split(p.outer * blocks, tid, nthreads)
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What is compiled for one operator, dtype and direction."""
+
+    dtype: AnyDType
+    sums: bool
+    reverse: bool
+    exclusive: bool
+
+    @property
+    def name(self) -> str:
+        parts = ("cumsum" if self.sums else "cumprod", dtype_name(self.dtype))
+        return "_".join((*parts, *("reverse",) * self.reverse, *("exclusive",) * self.exclusive))
+
+    @property
+    def total(self) -> str:
+        """Dtype of what is carried along a line: to cut it down at each element would cost as much as adding."""
+        return {"i": "i64", "u": "u64"}.get(self.dtype.kind, dtype_name(self.dtype))
+
+    @property
+    def start(self) -> int:
+        return int(not self.sums)
+
+    @property
+    def sign(self) -> str:
+        return "+" if self.sums else "*"
+
+    @property
+    def place(self) -> str:
+        return "n - 1 - i" if self.reverse else "i"
+
+    def lines_text(self, rows: int) -> str:
+        """Lines ``o`` to ``o + rows``, an element of each in turn."""
+        t = dtype_name(self.dtype)
+        lines = []
+        for j in range(rows):
+            lines += [f"{v}{j} = view(p.{v} + {self.dtype.itemsize} * (o + {j}) * n, n, {t})" for v in "xy"]
+            lines.append(f"t{j} = {self.total}({self.start})")
+        lines += ["for i in range(n):", f"    at = {self.place}"]
+        for j in range(rows):
+            step = [f"    v{j} = x{j}[at]", f"    y{j}[at] = {t}(t{j})"]
+            step.insert(1 + self.exclusive, f"    t{j} = {self.total}(t{j} {self.sign} v{j})")
+            lines += step
+        return "\n".join(" " * 12 + line for line in lines)
+
+    def text(self) -> str:
+        """``[outer, n, inner]`` along axis 1; room: 8 `BLOCK` bytes for each thread.
+
+        grouped: items of `ROWS` lines each, where inner is 1; the lines that are left, or blocks of columns, follow.
+        """
+        t, unit = dtype_name(self.dtype), self.dtype.itemsize
+        return f"""
+def {self.name}(p, tid, nthreads):
+    n, inner, blocks, grouped = p.n, p.inner, p.blocks, p.grouped
+    first, last = split(grouped + (p.outer - {ROWS} * grouped) * blocks, tid, nthreads)
     for item in range(first, last):
-        o = item // blocks
+        if item < grouped:
+            o = item * {ROWS}
+{self.lines_text(ROWS if self.dtype.kind == "f" else 1)}
+            continue
+        o = (item + {ROWS - 1} * grouped) // blocks
+        if inner == 1:
+{self.lines_text(1)}
+            continue
         column = (item - o * blocks) * {BLOCK}
         width = min(inner - column, {BLOCK})
-        if inner == 1:
-            x, y = view(p.x + {unit} * o * n, n, {dtype}), view(p.y + {unit} * o * n, n, {dtype})
-            total = {dtype}({start})
-            for i in range(n):
-                at = n - 1 - i if reverse else i
-                before = total
-                total = {dtype}(total {sign} x[at])
-                y[at] = before if exclusive else total
-            continue
-        totals = view(p.room + {8 * BLOCK} * tid, width, {dtype})
+        totals = view(p.room + {8 * BLOCK} * tid, width, {t})
         for j in range(width):
-            totals[j] = {dtype}({start})
+            totals[j] = {t}({self.start})
         for i in range(n):
-            row = o * n + (n - 1 - i if reverse else i)
-            x = view(p.x + {unit} * (row * inner + column), width, {dtype})
-            y = view(p.y + {unit} * (row * inner + column), width, {dtype})
+            row = o * n + {self.place}
+            x = view(p.x + {unit} * (row * inner + column), width, {t})
+            y = view(p.y + {unit} * (row * inner + column), width, {t})
             for j in range(width):
                 before = totals[j]
-                totals[j] = {dtype}(before {sign} x[j])
-                y[j] = before if exclusive else totals[j]
+                totals[j] = {t}(before {self.sign} x[j])
+                y[j] = {"before" if self.exclusive else "totals[j]"}
 """
 
 
-_FIELDS = dict.fromkeys(("x", "y", "room"), PTR) | dict.fromkeys(
-    ("outer", "n", "inner", "blocks", "reverse", "exclusive"), I64
-)
+_FIELDS = dict.fromkeys(("x", "y", "room"), PTR) | dict.fromkeys(("outer", "n", "inner", "blocks", "grouped"), I64)
 
 
 def _accepts(op: Any, ins: Types) -> bool:
@@ -66,7 +114,7 @@ def _accepts(op: Any, ins: Types) -> bool:
 
 @kernel(CumSum, CumProd, accepts=_accepts, inplace=(0,), by_types=True)
 def running(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """One line at a time, in order; beside the last axis blocks of columns, row after row."""
+    """Lines in order, some floats' side by side; beside the last axis blocks of columns, row after row."""
     x, axis = ins[0], ins[1]
     assert x is not None, "accepts() has tested this"
     assert axis is not None, "accepts() has tested this"
@@ -74,11 +122,9 @@ def running(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -
     if not x.size:
         return []
     outer, n, inner = around_axis(x.dims, normalise_axis(op, int(axis.known.reshape(-1)[0]), len(x.dims)))
-    dtype = dtype_name(x.dtype)
-    name, start, sign = (f"cumsum_{dtype}", 0, "+") if isinstance(op, CumSum) else (f"cumprod_{dtype}", 1, "*")
-    made = generated(_text(name, dtype, x.dtype.itemsize, start, sign), name, **_FIELDS)
-    blocks = -(-inner // BLOCK)
+    scan = Scan(x.dtype, isinstance(op, CumSum), bool(op.reverse), bool(op.exclusive))
+    made = generated(scan.text(), scan.name, **_FIELDS)
+    blocks, grouped = -(-inner // BLOCK), outer // ROWS if inner == 1 and x.dtype.kind == "f" else 0
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "room": Scratch(8 * BLOCK * context.threads)}
-    args |= {"outer": outer, "n": n, "inner": inner, "blocks": blocks}
-    args |= {"reverse": int(op.reverse), "exclusive": int(op.exclusive)}
+    args |= {"outer": outer, "n": n, "inner": inner, "blocks": blocks, "grouped": grouped}
     return [Step(made, args, outer * n * inner > PARALLEL and outer * blocks > 1)]
