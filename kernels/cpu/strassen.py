@@ -51,7 +51,16 @@ from bolt_numba.kernels.cpu.lang import (
 from bolt_numba.kernels.cpu.matmul import accepts_matmul, conflicting, is_parallel, packed_bias
 from bolt_numba.kernels.cpu.matmul import geometry as matmul_geometry
 from bolt_numba.kernels.cpu.pack import PANEL, aligned_empty, pack_panels, pack_taps, panel_columns, run_shares
-from bolt_numba.kernels.cpu.sweep import MR, STEPS, copy_row, longest, pack_stride, rows_or_columns, tile_any
+from bolt_numba.kernels.cpu.sweep import (
+    MR,
+    TILE_ARGUMENTS,
+    by_height,
+    copy_row,
+    longest,
+    pack_stride,
+    plain_tile,
+    rows_or_columns,
+)
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
 from bolt_numba.kernels.registry import (
     Argument,
@@ -196,15 +205,20 @@ def multiply(rows, sums, ld, half, b, t, work, bias, c, ldc, res, ldr, n, lo, hi
     put_tile(acc, bias + far, c + far, ldc, res1, ldr, n, lo, hi, act)
 
 
+FEW = 4
+few_heights = by_height("few_heights", TILE_ARGUMENTS, plain_tile, (MR, FEW, 1))
+"""`sweep.tile_any` for what is left of pairs: fewer heights, which compile in a third of the time."""
+
+
 @inline
 def plain(rows, zero, count, k, b, bias, c, ldc, res, ldr, n, lo, hi, act):
     """``count`` rows times one panel of n columns, as `sweep` does it."""
     i = 0
     while i < count:
         left = count - i
-        mr = MR if left >= 2 * MR else STEPS[left]
+        mr = MR if left >= MR else (FEW if left >= FEW else 1)
         to = c + ldc * i
-        tile_any(
+        few_heights(
             mr, rows + 8 * i, 0, zero, 8, 1, k, b, b, 0, bias, to, ldc, 0 if res == 0 else res + ldr * i, ldr, n, lo, hi
         )
         if act != 0:

@@ -83,7 +83,7 @@ def _plan_rows() -> tuple[Array, list[float]]:
 STEPS, COSTS = _plan_rows()
 
 
-def _tile(mr: int, nv: int, first: Any = tile_row) -> Any:
+def plain_tile(mr: int, nv: int, first: Any = tile_row) -> Any:
     """The micro-kernel: one tile of C.  first: what begins it, `tile_row` or `tile_row_narrow`."""
     thin = mr <= THIN
 
@@ -111,7 +111,7 @@ def _tile(mr: int, nv: int, first: Any = tile_row) -> Any:
 
 def _narrow(mr: int, nv: int) -> Any:
     """A tile whose last vectors are half as wide: where 512-bit operations are split in two, that halves their cost."""
-    return _tile(mr, nv, tile_row_narrow)
+    return plain_tile(mr, nv, tile_row_narrow)
 
 
 def by_height(
@@ -135,12 +135,8 @@ def by_height(
     return inline_source("\n".join(lines) + "\n", name, **scope)
 
 
-tile_any = by_height(
-    "tile_any",
-    "rows, run_step, shift, shift_step, runs, length, b, ahead, step, bias, c, ldc, res, ldr, n, lo, hi",
-    _tile,
-    narrow=_narrow if LANES == 16 else None,
-)
+TILE_ARGUMENTS = "rows, run_step, shift, shift_step, runs, length, b, ahead, step, bias, c, ldc, res, ldr, n, lo, hi"
+tile_any = by_height("tile_any", TILE_ARGUMENTS, plain_tile, narrow=_narrow if LANES == 16 else None)
 
 
 @inline
