@@ -21,7 +21,7 @@ from bolt_numba.kernels.cpu.strides import (
 )
 from bolt_numba.kernels.jit import PTR, native
 from bolt_numba.kernels.registry import Entry
-from bolt_numba.ops.gather import Gather
+from bolt_numba.ops.gather import Gather, GatherElements, ScatterElements
 from bolt_numba.ops.shape import Transpose
 from bolt_numba.types import Array
 from tests.harness import plan, run_kernel
@@ -101,6 +101,24 @@ def test_gather_stays_inside(axis: int) -> None:
     wild = np.array([2**62, -(2**63), 7, -8, 1, -1])
     (got,) = run_kernel(Gather(axis), [np.ones((5, 5), np.float32), wild], constant=[False, False])
     np.testing.assert_array_equal(got.any(axis=1 - axis), [False, False, False, False, True, True])
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2", "f4", "f8"])
+@pytest.mark.parametrize("index_type", ["i4", "i8"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_elements_stay_inside(axis: int, index_type: str, dtype: str) -> None:
+    x = np.random.default_rng(axis).integers(1, 100, (4, 5, 6)).astype(dtype)
+    n = x.shape[axis]
+    line = np.array([0, -n, 2**31 - 1, n, -n - 1, -(2**31), n - 1, -1], index_type)
+    dims = [1 if i == axis else size for i, size in enumerate(x.shape)]
+    index = np.tile(line.reshape([-1 if i == axis else 1 for i in range(3)]), dims)
+    (got,) = run_kernel(GatherElements(axis), [x, index], constant=[False, False])
+    inside = (index >= -n) & (index < n)
+    wanted = np.where(inside, np.take_along_axis(x, np.where(inside, index, 0).astype(np.int64), axis), 0)
+    np.testing.assert_array_equal(got, wanted)
+    (scattered,) = run_kernel(ScatterElements(axis), [np.zeros_like(x), index, wanted], constant=[False] * 3)
+    kept = np.isin(np.arange(n), [0, n - 1]).reshape([-1 if i == axis else 1 for i in range(3)])
+    np.testing.assert_array_equal(scattered, np.where(kept, x, 0))
 
 
 @pytest.mark.parametrize("dtype", ["u1", "i2", "f4", "f8"])

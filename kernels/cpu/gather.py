@@ -64,32 +64,39 @@ def gather_rows(p: Any, tid: int, nthreads: int) -> None:
 
 
 @cache
-def along_axis(unit: int, scatters: bool) -> Native:
+def along_axis(unit: int, scatters: bool, wide: bool, last: bool) -> Native:
     """Kernel of GatherElements, and of ScatterElements without a reduction.
 
     data: array that is indexed; dense: the gathered result or the updates, in the order of ``index``.  outer: table of
     `outer_offsets`: the strides of data, 0 for the indexed axis; s0: that of the last axis; sa: of the indexed axis.
+    last: the last axis is the indexed one; wide: indices are i64; the kernel has no tests for either in its loop.
     """
     load, store = UNITS[unit]
 
+    step = 8 if wide else 4
+
     def body(p: Any, tid: int, nthreads: int) -> None:
-        n, wide, s0, sa, size, index = p.n, p.wide, p.s0, p.sa, p.size, p.index
+        n, sa, size = p.n, p.sa, p.size
         lo, hi = split(p.count, tid, nthreads)
         for at in range(lo, hi):
             offset, _ = outer_offsets(p.outer, p.rank, at)
             data = p.data + offset
             dense = p.dense + at * n * unit
+            index = p.index + at * n * step
             for i in range(n):
-                place = wrapped(load_index(index, at * n + i, wide), size)
+                given = load_i64(index + 8 * i) if wide else load_i32(index + 4 * i)
+                place = given + size if given < 0 else given
+                inside = place >= 0 and place < size
+                there = data + place * unit if last else data + i * unit + place * sa
                 if scatters:
-                    if place >= 0:
-                        store(data + i * s0 + place * sa, load(dense + i * unit))
-                elif place >= 0:
-                    store(dense + i * unit, load(data + i * s0 + place * sa))
+                    if inside:
+                        store(there, load(dense + i * unit))
+                elif inside:
+                    store(dense + i * unit, load(there))
                 else:
                     fill_bytes(dense + i * unit, np.uint8(0), unit)
 
-    body.__name__ = f"{'scatter' if scatters else 'gather'}_elements_{8 * unit}"
+    body.__name__ = f"{'scatter' if scatters else 'gather'}_elements_{8 * unit}_{8 * step}{'_last' * last}"
     return native(fastmath=None, **_ALONG)(body)
 
 
@@ -260,6 +267,10 @@ def _along(x: TensorType, index: TensorType, axis: int) -> dict[str, Argument]:
     }
 
 
+def _elements(x: TensorType, index: TensorType, axis: int, scatters: bool) -> Native:
+    return along_axis(x.dtype.itemsize, scatters, index.dtype.itemsize == 8, axis == len(x.dims) - 1)
+
+
 def _has_unit(op: Any, ins: Types) -> bool:
     x = ins[0]
     return x is not None and has_fixed_size(op, ins) and x.dtype.itemsize in UNITS and x.shape != ()
@@ -270,9 +281,11 @@ def gather_elements(op: GatherElements, ins: Types, outs: Sequence[TensorType], 
     x, index = _typed(ins, 0), _typed(ins, 1)
     if not index.size:
         return []
-    args = _along(x, index, normalise_axis(op, op.axis, len(x.dims)))
+    axis = normalise_axis(op, op.axis, len(x.dims))
+    args = _along(x, index, axis)
     args |= {"data": In(0), "dense": Out(0), "index": In(1)}
-    return [Step(along_axis(x.dtype.itemsize, False), args, index.size >= PARALLEL_ELEMENTS)]
+    made = _elements(x, index, axis, False)
+    return [Step(made, args, index.size >= PARALLEL_ELEMENTS)]
 
 
 def _scatters(op: Any, ins: Types) -> bool:
@@ -290,10 +303,11 @@ def scatter_elements(op: ScatterElements, ins: Types, outs: Sequence[TensorType]
     x, index = _typed(ins, 0), _typed(ins, 1)
     if not index.size:
         return _copied(x)
-    args = _along(x, index, normalise_axis(op, op.axis, len(x.dims)))
+    axis = normalise_axis(op, op.axis, len(x.dims))
+    args = _along(x, index, axis)
     args |= {"data": Out(0), "dense": In(2), "index": In(1)}
     if op.reduction == "none":
-        return [*_copied(x), Step(along_axis(x.dtype.itemsize, True), args, False)]
+        return [*_copied(x), Step(_elements(x, index, axis, True), args, False)]
     args["kind"] = _KINDS[op.reduction]
     return [*_copied(x), Step(reduce_along_axis(_REDUCED[x.dtype]), args, False)]
 
