@@ -143,6 +143,7 @@ fires("div_to_mul", "Mul", x=(2, 3))(lambda b, x: b(o("Div"), x, f32(2, -4, 0.5)
 fires("one_div_to_reciprocal", "Reciprocal", x=(2, 3))(lambda b, x: b(o("Div"), f32(1), x))
 fires("mul_to_neg", "Neg", x=(2, 3))(lambda b, x: b(o("Mul"), x, f32(-1)))
 fires("mul_by_zero", "Add", x=(I64, 2, 3))(lambda b, x: b(o("Add"), x, b(o("Mul"), x, i64(0))))
+fires("pow_by_floats", "Pow", 1e-6, x=(2, 3))(lambda b, x: b(o("Pow"), x, i64(4, -3, 0)))
 for _power, _after in ((2, "Mul"), (3, "Mul Mul"), (0.5, "Sqrt"), (-1, "Reciprocal"), (-0.5, "Sqrt Reciprocal")):
     fires("pow_to_products", _after, 1e-6, x=(2, 3))(lambda b, x, p=_power: b(o("Pow"), x, f32(p)))
 fires("merge_add_constants", "Add", x=(2, 3))(lambda b, x: b(o("Add"), b(o("Add"), x, f32(1, 2, 3)), f32(5)))

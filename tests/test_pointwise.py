@@ -19,7 +19,24 @@ from bolt_numba.kernels.registry import select
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.pointwise import FLOATS, INTS, Chain, Pointwise
 from bolt_numba.ops.registry import OPS
-from bolt_numba.types import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, U16, U32, U64, Array, Sym, TensorType
+from bolt_numba.types import (
+    BF16,
+    BOOL,
+    F16,
+    F32,
+    F64,
+    I8,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    AnyDType,
+    Array,
+    Sym,
+    TensorType,
+)
 from tests.harness import plan, run_kernel, run_planned
 
 RNG = np.random.default_rng(7)
@@ -253,6 +270,16 @@ def test_logic_and_select() -> None:
 @pytest.mark.parametrize("exponent", [-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 0.3, 2.5])
 def test_constant_powers(exponent: float) -> None:
     check(ops.Pow(), reals(100, low=0.01), np.array(exponent, np.float32))
+
+
+@pytest.mark.parametrize("dtype", [I8, I64, U8])
+def test_integer_powers(dtype: AnyDType) -> None:
+    exponents = np.array([0, 1, 2, 3, 7, 24, 100] + ([-1, -2, -3, -9, -100] if dtype.kind == "i" else []), dtype)
+    bases = np.array([0.0, -0.0, 1.0, -1.0, 0.3, -0.7, 1.9, -25.0, 1e-30, -1e30, np.inf, -np.inf, np.nan], F32)
+    check(ops.Pow(), bases[:, None], exponents)
+    if dtype == I64:
+        check(ops.Pow(), bases[:, None], np.array([2**40, 2**40 + 1, -(2**63), -(2**40) - 1], dtype))
+        check(ops.Pow(), reals(100, low=0.999), np.array(1 << 20))
 
 
 def test_doubles() -> None:

@@ -303,13 +303,15 @@ def scalar_text(op: Pointwise, operands: Operands) -> str:
 
 
 def _scalar_power(x: Term, y: Term) -> str:
-    """In 64 bits: of integers by multiplication, else by the C library."""
+    """In 64 bits: of integers, and of f32 to integers, by multiplication; else by the C library."""
     assert x.dtype is not None, "operands have dtypes"
     assert y.dtype is not None, "operands have dtypes"
     if x.dtype == y.dtype == F32:
         raise UntranslatableError("Pow of f32 is for vectors")
     if x.dtype.kind in "iu" and y.dtype.kind in "iu":
         return f"{dtype_name(x.dtype)}(integer_pow(i64({x.text}), i64({y.text})))"
+    if x.dtype == F32 and y.dtype.kind in "iu":  # the error of products in f64 is lost when it is rounded
+        return f"f32(whole_pow(f64({x.text}), i64({y.text})))"
     return f"{dtype_name(x.dtype)}(math.pow(f64({x.text}), f64({y.text})))"
 
 

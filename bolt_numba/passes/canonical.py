@@ -9,6 +9,7 @@ merge_casts(Cast(Cast(x)))        -> Cast(x)                when the first loses
 sub_to_add(x - c)                 -> x + -c
 div_to_mul(x / c)                 -> x * (1 / c)            c a power of two
 mul_by_zero(x * 0)                -> 0                      integers
+pow_by_floats(x ** integers)      -> x ** floats            where f32 holds them
 pow_to_products(x ** c)           -> x * x | Sqrt | Reciprocal ...
 merge_add_constants((x + a) + b)  -> x + (a + b)            floats: reassociates
 merge_mul_constants((x * a) * b)  -> x * (a * b)            floats: reassociates
@@ -173,6 +174,15 @@ def one_div_to_reciprocal(m: Match, b: Builder) -> Result:
 def mul_to_neg(m: Match, b: Builder) -> Result:
     signed = m["x"].type.dtype.kind in "if"
     return b(Neg(), m["x"]) if signed and all_equal(m["c"], -1) else None
+
+
+@rule(Pat(Pow, (Pat(name="x"), const("c"))))
+def pow_by_floats(m: Match, b: Builder) -> Result:
+    """Operands of one dtype run in vectors."""
+    c = m["c"].const
+    if c is None or c.dtype.kind not in "iu" or m["x"].type.dtype != F32 or np.any(np.abs(c.astype(F64)) > 1 << 24):
+        return None
+    return b(Pow(), m["x"], c.astype(F32))
 
 
 @rule(Pat(Pow, (Pat(name="x"), const("c"))))
@@ -384,6 +394,7 @@ RULES: tuple[Rule, ...] = (
     one_div_to_reciprocal,
     mul_to_neg,
     mul_by_zero,
+    pow_by_floats,
     pow_to_products,
     merge_add_constants,
     merge_mul_constants,

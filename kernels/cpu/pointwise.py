@@ -75,13 +75,29 @@ def integer_pow(x, y):
     return made
 
 
+@inline
+def whole_pow(x, y):
+    """Power of an f64 to an i64."""
+    left = (
+        y if y >= 0 else -(y + 2 if y == -y else y)
+    )  # the least i64 has no negative; what is so large counts by parity
+    made = 1.0
+    while left > 0:
+        if left & 1:
+            made *= x
+        x *= x
+        left >>= 1
+    return made if y >= 0 else 1.0 / made
+
+
 _TYPES = {
     "f32": np.float32, "f64": np.float64, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
     "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64, "bool": np.bool_,
 }  # fmt: skip
 _CONSTANTS = {"inf": math.inf, "nan": math.nan, "LANES": LANES, "math": math}
 _HELPERS = {
-    "integer_div": integer_div, "integer_fmod": integer_fmod, "integer_pow": integer_pow, "float_fmod": np.fmod,
+    "integer_div": integer_div, "integer_fmod": integer_fmod, "integer_pow": integer_pow, "whole_pow": whole_pow,
+    "float_fmod": np.fmod,
     "split": split,
 }  # fmt: skip
 
