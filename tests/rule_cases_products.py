@@ -122,6 +122,18 @@ def batch_norm(b: Builder, x: Value) -> Any:
     return b(o("BatchNormalization"), x, f32(1, 2, 3), f32(4, 5, 6), f32(1, -1, 2), f32(4, 1, 9))
 
 
+def _batch_norm(b: Builder, x: Any) -> Any:
+    return b(o("BatchNormalization"), x, f32(1, 2, 4), f32(4, 5, 6), f32(1, -1, 2), f32(3, 1, 8))
+
+
+fires("batch_norm_into_weights", "Conv", 1e-5, x=(1, 2, 4, 4))(lambda b, x: _batch_norm(b, _conv(b, x)))
+fires("batch_norm_into_weights", "Conv", 1e-5, x=(1, 3, 4, 4))(
+    lambda b, x: _batch_norm(b, _conv(b, x, group=3, bias=False))
+)
+fires("batch_norm_into_weights", "ConvTranspose", 1e-5, x=(1, 4, 3, 3))(
+    lambda b, x: _batch_norm(b, b(o("ConvTranspose"), x, whole(4, 3, 2, 2)))
+)
+fires("batch_norm_into_weights", "MatMul", 1e-5, x=(2, 4))(lambda b, x: _batch_norm(b, b(o("MatMul"), x, whole(4, 3))))
 fires("affine_into_weights", "Conv", x=(1, 2, 4, 4))(
     lambda b, x: b(o("Add"), b(o("Mul"), _conv(b, x), _channels(1, 2, 3)), _channels(3, 2, 1))
 )

@@ -97,10 +97,10 @@ def test_the_graph_given_is_left_alone() -> None:
 def test_until_stops_after_a_number_of_rewrites() -> None:
     whole = Trace()
     run_pipeline(graph("residual"), trace=whole)
-    assert len(whole.steps) > 10
+    assert len(whole.steps) > 6
     data = feeds(graph("residual"))
     want = interpret(graph("residual"), data)["out0"]
-    for n in range(0, len(whole.steps), 7):
+    for n in range(0, len(whole.steps), 2):
         trace = Trace()
         part = run_pipeline(graph("residual"), trace=trace, until=n, check=True)
         assert len(trace.steps) == n

@@ -101,6 +101,8 @@ REFUSALS: list[tuple[str, str, Callable[..., Any], dict[str, tuple[Any, ...]]]] 
     ("affine_into_weights", "not per channel", lambda b, x: b(o("Mul"), conv(b, x), whole(4)), IMAGE),
     ("affine_into_weights", "the chain goes on",
      lambda b, x: b(o("Add"), b(o("Mul"), conv(b, x), f32(2)), f32(1)), IMAGE),
+    ("batch_norm_into_weights", "along another axis",
+     lambda b, x: b(o("BatchNormalization", layout="NHWC"), conv(b, x), *(f32(1, 2, 3, 4),) * 4), IMAGE),
     ("affine_before_weights", "would not reach the pads",
      lambda b, x: conv(b, b(o("Add"), x, f32(1)), pads=(1, 1, 1, 1)), IMAGE),
     ("pad_into_window", "not a padding of the image",

@@ -1,5 +1,6 @@
 """Arithmetic with constants around convolutions and products goes into their weights; padding into their pads.
 
+batch_norm_into_weights(BatchNormalization(Conv(x, w))) -> Conv(x, w * a, bias)   as by the next two, at once
 split_batch_norm(BatchNormalization(x))     -> x * a + c                 constant statistics
 affine_into_weights(Conv(x, w) * a + c)     -> Conv(x, w * a, bias)      per channel; also ConvTranspose, MatMul; Neg
 affine_before_weights(Conv(x * a + c, w))   -> Conv(x, a * w, bias)      a shift only where there are no pads
@@ -33,17 +34,39 @@ AFFINE = (Add, Mul, Div, Neg)
 WEIGHTED = (Conv, ConvTranspose, MatMul)
 
 
-@rule(Pat(BatchNormalization, (Pat(name="x"), const("scale"), const("bias"), const("mean"), const("var"))))
+_STATISTICS = (const("scale"), const("bias"), const("mean"), const("var"))
+
+
+@rule(Pat(BatchNormalization, (Pat(WEIGHTED, name="x", sole_use=True), *_STATISTICS)))
+def batch_norm_into_weights(m: Match, b: Builder) -> Result:
+    base = m.node("x")
+    op: Any = m.root.op
+    channels, axis = _channels(base), _weighted_axis(base)
+    shape = base.output.type.shape
+    if channels is None or shape is None or not _bare(base.op):
+        return m.refuse("the channels are not known or the operator is fused already")
+    if axis != (1 if op.layout == "NCHW" else len(shape) - 1):
+        return m.refuse("the channels lie along another axis")
+    a, c = (v.astype(F64) for v in _scale_and_shift(m, op))
+    return _with_affine(m, b, base, a, c)
+
+
+def _scale_and_shift(m: Match, op: Any) -> tuple[Array, Array]:
+    """Factor and term of each channel in the dtype of x."""
+    scale, bias, mean, var = (np.asarray(m[k].const, F64) for k in ("scale", "bias", "mean", "var"))
+    a = scale / np.sqrt(var + op.epsilon)
+    dtype = m["x"].type.dtype
+    return a.astype(dtype), (bias - mean * a).astype(dtype)
+
+
+@rule(Pat(BatchNormalization, (Pat(name="x"), *_STATISTICS)))
 def split_batch_norm(m: Match, b: Builder) -> Result:
     op: Any = m.root.op
     x = m["x"].type
     if x.shape is None:
         return m.refuse("the rank is not known")
-    scale, bias, mean, var = (np.asarray(m[k].const, F64) for k in ("scale", "bias", "mean", "var"))
-    a = scale / np.sqrt(var + op.epsilon)
-    c = bias - mean * a
     ones = (1,) * (len(x.shape) - 2) if op.layout == "NCHW" else ()
-    factor, term = (v.reshape(-1, *ones).astype(x.dtype) for v in (a, c))
+    factor, term = (v.reshape(-1, *ones) for v in _scale_and_shift(m, op))
     return b(Add(), b(Mul(), m["x"], factor), term)
 
 
@@ -134,8 +157,12 @@ def affine_into_weights(m: Match, b: Builder) -> Result:
     composed = _composed(chain, axis, channels)
     if composed is None:
         return m.refuse("a constant is not per channel")
+    return _with_affine(m, b, base, *composed)
+
+
+def _with_affine(m: Match, b: Builder, base: Node, a: Array, c: Array) -> Result:
+    """The convolution or product with ``a`` in its weight and ``c`` in its bias."""
     x, w, bias = (*base.inputs, None, None)[:3]
-    a, c = composed
     if (bias is not None and bias.const is None) or x is None or w is None:
         return m.refuse("the bias is not constant")
     if bias is not None and bias.const is not None:
@@ -289,6 +316,7 @@ def _not_negative(x: Value) -> bool:
 
 
 RULES: tuple[Rule, ...] = (
+    batch_norm_into_weights,
     split_batch_norm,
     affine_into_weights,
     affine_before_weights,

@@ -30,6 +30,8 @@ class Run:
     strict: bool = False
     extra: Sequence[Rule] = ()
     folding: tuple[Rule, ...] = field(default_factory=fold_rules)
+    settled: tuple[Rule, ...] = ()
+    """Rules of which none applies to the graph as it is."""
 
     @property
     def clean(self) -> tuple[Rule, ...]:
@@ -37,7 +39,8 @@ class Run:
         return (*self.folding, *control.RULES, *views.RULES, *canonical.RULES)
 
     def rewrite(self, graph: Graph, rules: Sequence[Rule]) -> None:
-        rewrite(graph, rules, trace=self.trace, strict=self.strict)
+        fired = rewrite(graph, rules, trace=self.trace, strict=self.strict, settled=self.settled)
+        self.settled = tuple(rules) if fired else (*self.settled, *rules)
 
 
 def _canonical(graph: Graph, run: Run) -> None:
@@ -57,6 +60,7 @@ def _layout(graph: Graph, run: Run) -> None:
     run.rewrite(graph, (*layout.SPATIAL_RULES, *run.clean, *absorb.RULES))
     for g in nested(graph):
         move_transposes(g)
+    run.settled = ()
     run.rewrite(graph, (*layout.FINAL_RULES, *run.clean, *absorb.RULES))
 
 
@@ -74,6 +78,10 @@ STAGES: tuple[Stage, ...] = (
     ("layout", _layout),  # channels last, transposes where they are cheapest
     ("fuse", _fuse),  # epilogues, chains
 )
+
+
+_OWN = frozenset(stage for _, stage in STAGES)
+"""Stages that change a graph by `Run.rewrite`, or say so."""
 
 
 def all_rules() -> tuple[Rule, ...]:
@@ -124,6 +132,8 @@ def run_pipeline(
         if trace is not None:
             trace.stage = name
         stage(made, run)
+        if stage not in _OWN:
+            run.settled = ()
         if trace is not None:
             trace.stages.append((name, sum(len(g.nodes) for g in nested(made)), time.perf_counter() - start))
         if checked:

@@ -5,7 +5,6 @@ merge_slices(Slice(Slice(x)))                   -> Slice(x)                other
 dequantize(Cast(c) * s)                         -> DequantizeLinear(c, s)  constants in 8 bits; also Cast(c) + z
 move_into_dequantized(Transpose(Dequantize(c))) -> Dequantize(c')          also Reshape, where one scale is for all
 drop_zero_state(LSTM(x, ..., zeros))            -> LSTM(x)                 zeros are the default; also GRU, RNN
-batch_norm_into_weights(BatchNormalization(Conv)) -> Conv                  changes the order of rounding
 
 Activations are recognised as `recognise` does, as far as opset 18 has them.
 """
@@ -23,7 +22,6 @@ from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.fill import ConstantOfShape
 from bolt_numba.ops.gather import Gather
 from bolt_numba.ops.matmul import Einsum, MatMul
-from bolt_numba.ops.norm import BatchNormalization
 from bolt_numba.ops.pointwise import Add, Cast, Mul
 from bolt_numba.ops.quantize import DequantizeLinear
 from bolt_numba.ops.recurrent import GRU, LSTM, RNN
@@ -224,22 +222,12 @@ def drop_zero_state(m: Match, b: Builder) -> Result:
     return tuple(b.node(m.root.op, *operands).outputs)
 
 
-_WEIGHTED = Pat(absorb.WEIGHTED, (Pat(), const()), name="x", sole_use=True)
-
-
-@rule(Pat(BatchNormalization, (_WEIGHTED, const("scale"), const("bias"), const("mean"), const("var"))))
-def batch_norm_into_weights(m: Match, b: Builder) -> Result:
-    """Only where weights take it up at once; elsewhere one node is better than two."""
-    return absorb.split_batch_norm.rewrite(m, b)
-
-
 RULES: tuple[Rule, ...] = (
     merge_slices,
     dequantize,
     dequantize_shifted,
     move_into_dequantized,
     drop_zero_state,
-    batch_norm_into_weights,
 )
 
 

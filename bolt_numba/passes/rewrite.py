@@ -314,14 +314,25 @@ def _contradict(a: TensorType, z: TensorType) -> bool:
 
 
 class Rewriter:
-    """Applies one list of rules to a graph and its subgraphs until nothing fires."""
+    """Applies one list of rules to a graph and its subgraphs until nothing fires.
+
+    settled: rules of which none applies to the graph as it is; they are asked from the first rewrite on.
+    """
 
     def __init__(
-        self, rules: Iterable[Rule], *, trace: Trace | None = None, strict: bool = False, limit: int | None = None
+        self,
+        rules: Iterable[Rule],
+        *,
+        trace: Trace | None = None,
+        strict: bool = False,
+        limit: int | None = None,
+        settled: Iterable[Rule] = (),
     ) -> None:
         self.rules = tuple(rules)
         self.trace, self.strict, self.limit = trace, strict, limit
+        self._settled = frozenset(map(id, settled))
         self._by_type: dict[type[Op], tuple[Rule, ...]] = {}
+        self._at_first: dict[type[Op], tuple[Rule, ...]] = {}
         self._fired: Counter[str] = Counter()
         self._stale: set[int] = set()
 
@@ -338,11 +349,14 @@ class Rewriter:
 
     def _candidates(self, op: Op) -> tuple[Rule, ...]:
         kind = type(op)
-        if kind not in self._by_type:
-            self._by_type[kind] = tuple(
-                r for r in self.rules if not r.pattern.roots or issubclass(kind, r.pattern.roots)
-            )
-        return self._by_type[kind]
+        known = self._by_type if self._fired or not self._settled else self._at_first
+        found = known.get(kind)
+        if found is None:
+            found = tuple(r for r in self.rules if not r.pattern.roots or issubclass(kind, r.pattern.roots))
+            if known is self._at_first:
+                found = tuple(r for r in found if id(r) not in self._settled)
+            known[kind] = found
+        return found
 
     def _sweep(self, graph: Graph, limit: int) -> None:
         """Visit every node once in order; new nodes are visited right after they are made."""
@@ -478,10 +492,18 @@ class Rewriter:
                 self._stale.update(map(id, value.uses))
 
 
-def rewrite(graph: Graph, rules: Iterable[Rule], *, trace: Trace | None = None, strict: bool = False) -> int:
+def rewrite(
+    graph: Graph,
+    rules: Iterable[Rule],
+    *,
+    trace: Trace | None = None,
+    strict: bool = False,
+    settled: Iterable[Rule] = (),
+) -> int:
     """Apply ``rules`` to ``graph`` and its subgraphs in place, to a fixed point; returns the number of rewrites.
 
     strict: a rule that raises or that changes a type is an error rather than a refusal (tests).
+    settled: rules that were applied to a fixed point before, with no change to the graph since.
     Raises BoltError when the rules do not reach a fixed point; the message names them.
     """
-    return Rewriter(rules, trace=trace, strict=strict).run(graph)
+    return Rewriter(rules, trace=trace, strict=strict, settled=settled).run(graph)
