@@ -121,6 +121,20 @@ def test_elements_stay_inside(axis: int, index_type: str, dtype: str) -> None:
     np.testing.assert_array_equal(scattered, np.where(kept, x, 0))
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "i8"])
+@pytest.mark.parametrize("reduction", ["add", "mul", "max", "min"])
+def test_reductions_of_scattered_elements(reduction: str, dtype: str) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.integers(-9, 9, (4, 5, 6)).astype(dtype)
+    for axis in range(3):
+        for index_type in ("i4", "i8"):
+            dims = [7 if i == axis else n - 1 for i, n in enumerate(x.shape)]
+            index = rng.integers(-x.shape[axis], x.shape[axis], dims).astype(index_type)
+            inputs = [x, index, rng.integers(-3, 3, dims).astype(dtype)]
+            op = ScatterElements(axis, reduction)
+            np.testing.assert_array_equal(run_kernel(op, inputs, constant=[False] * 3)[0], op.reference(*inputs))
+
+
 @pytest.mark.parametrize("dtype", ["u1", "i2", "f4", "f8"])
 @pytest.mark.parametrize("shape", [(3, 70), (70, 3), (2, 33), (65, 4), (40, 41), (129, 17), (5, 20), (1100, 19)])
 def test_matrix_transposes(shape: tuple[int, int], dtype: str) -> None:

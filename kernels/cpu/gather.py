@@ -12,7 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.lang import fill_bytes, load_f32, load_i32, load_i64, split, view
+from bolt_numba.kernels.cpu.lang import (
+    fill_bytes,
+    load_f32,
+    load_f64,
+    load_i32,
+    load_i64,
+    split,
+    store_f32,
+    store_f64,
+    store_i32,
+    store_i64,
+    view,
+)
 from bolt_numba.kernels.cpu.move import PARALLEL_BYTES, PARALLEL_ELEMENTS, UNITS, copy_run, outer_offsets, steps
 from bolt_numba.kernels.cpu.strides import broadcast_move, dense, move
 from bolt_numba.kernels.cpu.take import take_steps
@@ -28,6 +40,11 @@ MAX_TABLE = 1 << 16
 """Constant indices up to which a Gather is planned as a table."""
 _REDUCED = {F32: np.float32, F64: np.float64, I32: np.int32, INT64: np.int64}
 _KINDS = {"none": 0, "add": 1, "mul": 2, "max": 3, "min": 4}
+_NAMES = list(_KINDS)
+_SCALARS: dict[Any, tuple[Any, Any]] = {
+    np.float32: (load_f32, store_f32), np.float64: (load_f64, store_f64), np.int32: (load_i32, store_i32),
+    np.int64: (load_i64, store_i64),
+}  # fmt: skip
 
 
 @inline
@@ -120,23 +137,27 @@ def combined(kind: int, old: Any, new: Any) -> Any:
 
 
 @cache
-def reduce_along_axis(dtype: Any) -> Native:
-    """Kernel of ScatterElements with a reduction; fields as in `along_axis`."""
-    unit = np.dtype(dtype).itemsize
+def reduce_along_axis(dtype: Any, kind: int, wide: bool) -> Native:
+    """Kernel of ScatterElements with a reduction of `_KINDS`; fields as in `along_axis`."""
+    unit, step = np.dtype(dtype).itemsize, 8 if wide else 4
+    load, store = _SCALARS[dtype]
 
     def body(p: Any, tid: int, nthreads: int) -> None:
-        n, kind = p.n, p.kind
+        n, s0, sa, size = p.n, p.s0, p.sa, p.size
         for at in range(p.count):
             offset, _ = outer_offsets(p.outer, p.rank, at)
-            dense = view(p.dense + at * n * unit, n, dtype)
+            data = p.data + offset
+            dense = p.dense + at * n * unit
+            index = p.index + at * n * step
             for i in range(n):
-                place = wrapped(load_index(p.index, at * n + i, p.wide), p.size)
-                if place >= 0:
-                    y = view(p.data + offset + i * p.s0 + place * p.sa, 1, dtype)
-                    y[0] = combined(kind, y[0], dense[i])
+                given = load_i64(index + 8 * i) if wide else load_i32(index + 4 * i)
+                place = given + size if given < 0 else given
+                if place >= 0 and place < size:
+                    there = data + i * s0 + place * sa
+                    store(there, dtype(combined(kind, load(there), load(dense + i * unit))))
 
-    body.__name__ = f"scatter_reduce_{np.dtype(dtype).name}"
-    return native(fastmath=None, **_ALONG, kind=I64)(body)
+    body.__name__ = f"scatter_{_NAMES[kind]}_{np.dtype(dtype).name}_{8 * step}"
+    return native(fastmath=None, **_ALONG)(body)
 
 
 @inline
@@ -308,8 +329,8 @@ def scatter_elements(op: ScatterElements, ins: Types, outs: Sequence[TensorType]
     args |= {"data": Out(0), "dense": In(2), "index": In(1)}
     if op.reduction == "none":
         return [*_copied(x), Step(_elements(x, index, axis, True), args, False)]
-    args["kind"] = _KINDS[op.reduction]
-    return [*_copied(x), Step(reduce_along_axis(_REDUCED[x.dtype]), args, False)]
+    made = reduce_along_axis(_REDUCED[x.dtype], _KINDS[op.reduction], index.dtype.itemsize == 8)
+    return [*_copied(x), Step(made, args, False)]
 
 
 def _tuples(x: TensorType, index: TensorType, batch_dims: int) -> dict[str, Argument]:
