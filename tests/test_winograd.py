@@ -202,8 +202,10 @@ def test_the_model_prefers_what_is_measured_faster() -> None:
         w = np.broadcast_to(np.float32(1), (k, c, *taps))
         return winograd.best_size(op, types_of([np.broadcast_to(np.float32(0), (1, *spatial, c)), w]))
 
-    assert best(224, 64, 64) == best(112, 128, 128) == best(56, 256, 256) == best(30, 256, 256) == 6
+    assert best(30, 256, 256) == 6
     assert best(14, 256, 256) == best(20, 128, 128) == best(32, 128, 256) == best(28, 512, 512) == 4
-    assert LANES < 16 or best(7, 512, 512) == 2
     assert best(1, 256, 256) == best(1, 256, 256, (3,)) == 0
-    assert best(100, 64, 64, (3,)) == best(1000, 512, 512, (3,)) == best(56, 64, 64, (1, 3)) == 6
+    if LANES == 16:
+        assert best(224, 64, 64) == best(112, 128, 128) == best(56, 256, 256) == 6
+        assert best(100, 64, 64, (3,)) == best(1000, 512, 512, (3,)) == best(56, 64, 64, (1, 3)) == 6
+        assert best(7, 512, 512) == 2

@@ -220,6 +220,8 @@ class Blocking:
         return 64 * (-(-self.most * PANEL * 4 // 64) | 1)
 
 
+LEAST_TILES = 24
+"""Tiles that share a panel of filters, although they may not fit: filters come from further away."""
 BLOCK_BYTES = 448 * 1024
 """Bytes of transformed inputs and products that stay in the second-level cache beside a panel of filters."""
 FILTER_BYTES = 12 * 1024 * 1024
@@ -237,7 +239,7 @@ def choose_blocks(planes: int, tiles: int, c: int, k: int, threads: int) -> Bloc
     every thread reads them all than if each reads what the others have transformed.
     """
     tile_bytes = planes * 4 * (c + PANEL)
-    fit = max(BLOCK_BYTES // tile_bytes, 2 * MR)
+    fit = max(BLOCK_BYTES // tile_bytes, LEAST_TILES)
     blocks = -(-tiles // fit)
     if threads == 1:
         return Blocking(tiles, blocks, False, c)
@@ -315,8 +317,9 @@ STREAM = 8
 """Bytes of filters per cycle that come from memory."""
 MOST_FILTERS = 20 * 1024 * 1024
 """Bytes of filters over which tiles of 6 are left to tuning: a few per cent of the time for 1.8 times the memory."""
-WORTH = 0.97
-"""Part of the cost of smaller tiles from which larger ones, whose results are less exact, are taken."""
+WORTH = 0.97 if LANES == 16 else 0.86
+"""Part of the cost of smaller tiles from which tiles of 6, whose results are less exact, are taken.  With 16 registers
+they take an eighth longer than estimated."""
 
 
 def cost(size: int, taps: Sequence[int], pixels: tuple[int, int, int], c: int, k: int) -> float:
