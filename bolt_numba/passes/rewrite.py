@@ -319,17 +319,9 @@ class Rewriter:
     settled: rules of which none applies to the graph as it is; they are asked from the first rewrite on.
     """
 
-    def __init__(
-        self,
-        rules: Iterable[Rule],
-        *,
-        trace: Trace | None = None,
-        strict: bool = False,
-        limit: int | None = None,
-        settled: Iterable[Rule] = (),
-    ) -> None:
+    def __init__(self, rules: Iterable[Rule], trace: Trace | None, strict: bool, settled: Sequence[Rule]) -> None:
         self.rules = tuple(rules)
-        self.trace, self.strict, self.limit = trace, strict, limit
+        self.trace, self.strict = trace, strict
         self._settled = frozenset(map(id, settled))
         self._by_type: dict[type[Op], tuple[Rule, ...]] = {}
         self._at_first: dict[type[Op], tuple[Rule, ...]] = {}
@@ -339,7 +331,7 @@ class Rewriter:
     def run(self, graph: Graph) -> int:
         """Rewrite to a fixed point; returns the number of rewrites."""
         before = self._fired.total()
-        limit = self.limit or 50 * sum(len(g.nodes) for g in nested(graph)) + 1000
+        limit = 50 * sum(len(g.nodes) for g in nested(graph)) + 1000
         while True:
             fired = self._fired.total()
             for g in nested(graph):
@@ -493,12 +485,7 @@ class Rewriter:
 
 
 def rewrite(
-    graph: Graph,
-    rules: Iterable[Rule],
-    *,
-    trace: Trace | None = None,
-    strict: bool = False,
-    settled: Iterable[Rule] = (),
+    graph: Graph, rules: Iterable[Rule], trace: Trace | None = None, strict: bool = False, settled: Sequence[Rule] = ()
 ) -> int:
     """Apply ``rules`` to ``graph`` and its subgraphs in place, to a fixed point; returns the number of rewrites.
 
@@ -506,4 +493,4 @@ def rewrite(
     settled: rules that were applied to a fixed point before, with no change to the graph since.
     Raises BoltError when the rules do not reach a fixed point; the message names them.
     """
-    return Rewriter(rules, trace=trace, strict=strict, settled=settled).run(graph)
+    return Rewriter(rules, trace, strict, settled).run(graph)
