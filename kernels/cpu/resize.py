@@ -86,14 +86,26 @@ def blend_pair(x, y, index, weights, n):
 
 @inline
 def blend_columns(x, y, index, weights, out, step, n):
-    """`blend_pair` of ``out`` pixels, a vector of channels at a time; step: bytes between pixels of y."""
+    """`blend_pair` of ``out`` pixels, up to four vectors of channels at a time; step: bytes between pixels of y."""
     zero = splat(np.float32(0))
-    for k in range(ceil_div(n, LANES)):
-        at = 4 * min(k * LANES, n - LANES)
+    done = 0
+    while done + 4 * LANES <= n:
+        for j in range(out):
+            one, two = x + 4 * done + load_i64(index + 16 * j), x + 4 * done + load_i64(index + 16 * j + 8)
+            v, w = splat(load_f32(weights + 8 * j)), splat(load_f32(weights + 8 * j + 4))
+            to = y + 4 * done + j * step
+            vstore(to, fma(w, vload(two), fma(v, vload(one), zero)))
+            vstore(to + BYTES, fma(w, vload(two + BYTES), fma(v, vload(one + BYTES), zero)))
+            vstore(to + 2 * BYTES, fma(w, vload(two + 2 * BYTES), fma(v, vload(one + 2 * BYTES), zero)))
+            vstore(to + 3 * BYTES, fma(w, vload(two + 3 * BYTES), fma(v, vload(one + 3 * BYTES), zero)))
+        done += 4 * LANES
+    while done < n:
+        at = 4 * min(done, n - LANES)
         for j in range(out):
             one, two = vload(x + at + load_i64(index + 16 * j)), vload(x + at + load_i64(index + 16 * j + 8))
             v, w = splat(load_f32(weights + 8 * j)), splat(load_f32(weights + 8 * j + 4))
             vstore(y + at + j * step, fma(w, two, fma(v, one, zero)))
+        done += LANES
 
 
 @inline
@@ -177,7 +189,7 @@ def blend_lines(p, tid, nthreads):
                 blend_lanes(x, y, first, order, lane_weights, 2, whole)
             else:
                 blend_lanes(x, y, first, order, lane_weights, taps, whole)
-        elif taps == 2 and inner >= LANES and inner <= 2 * LANES:
+        elif taps == 2 and inner >= LANES and inner <= 16 * LANES:
             blend_columns(x, y, index, weights, out, pitch * 4, inner)
         elif taps == 2:
             for j in range(out):
