@@ -62,7 +62,8 @@ def _vector_text(name: str, sign: str, last: bool) -> str:
     The first (or last) NaN beats everything, as in NumPy.  short: 0, or how many short lines there are in blocks of
     `LANES`, of which ``outer`` are made.
     """
-    beats = f"(v {sign}= best) | (v != v)" if last else f"(v {sign} best) | ((v != v) & (best == best))"
+    unless = {">": "<=", "<": ">="}[sign]
+    beats = f"(v {sign}= best) | (v != v)" if last else f"~(v {unless} best) & (best == best)"
     nan = 2147483647 if sign == ">" else -2147483648
     extreme = "reduce_max" if sign == ">" else "reduce_min"
     place = "reduce_max(select(hit, where, splat(i32(-1))))" if last else (
