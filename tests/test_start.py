@@ -75,7 +75,7 @@ def test_a_second_process_imports_what_the_model_needs(model: Path, tmp_path: Pa
     few, late, again = _start(model, tmp_path)
     assert again == kinds
     assert late == []
-    assert few < 8, "what was damaged was written anew"
+    assert few <= 3, "what was damaged was written anew"
 
 
 def test_messages_are_those_of_onnx() -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 import pkgutil
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -35,12 +37,12 @@ class Reader:
     """A reader function and, when it is first used, what its signature says.
 
     required: places of the inputs that may not be omitted (no default, no None in the annotation).  passed: how many
-    inputs have no default.  allowed: how many inputs it takes (None: any number).  A reader that returns
-    NotImplemented leaves the node to the operator's function body.
+    inputs have no default.  allowed: how many inputs it takes (None: any number).  table: the module that registers it.
+    A reader that returns NotImplemented leaves the node to the operator's function body.
     """
 
     def __init__(self, function: Function, since: int) -> None:
-        self.function, self.since = function, since
+        self.function, self.since, self.table = function, since, _table()
 
     @functools.cached_property
     def _parameters(self) -> list[inspect.Parameter]:
@@ -83,6 +85,19 @@ class Reader:
         return frozenset(p.name for p in self._parameters if p.kind == p.KEYWORD_ONLY and p.default is p.empty)
 
 
+_PACKAGE = __name__.rpartition(".")[0]
+_PREFIX = f"{_PACKAGE}.table_"
+
+
+def _table() -> str:
+    """The module of tables whose code is being run; "" when it is other code that registers."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and not frame.f_globals["__name__"].startswith(_PREFIX):
+        frame = frame.f_back
+    name: str = frame.f_globals["__name__"]
+    return name if name.startswith(_PREFIX) else ""
+
+
 READERS: dict[tuple[str, str], list[Reader]] = {}
 """Readers of an operator by (domain, name), newest first; the default domain is ''."""
 
@@ -118,8 +133,6 @@ def find_reader(domain: str, name: str, opset: int) -> Reader | None:
     return None
 
 
-_PACKAGE = __name__.rpartition(".")[0]
-_PREFIX = f"{_PACKAGE}.table_"
 _KIND = "readers"
 _asked: set[tuple[str, str]] = set()
 _lock = threading.RLock()
@@ -155,15 +168,20 @@ def load_tables() -> None:
     with _lock:
         if _are_loaded:
             return
-        fresh, modules = not READERS, dict[str, list[str]]()
-        for info in sorted(pkgutil.iter_modules([str(Path(__file__).parent)]), key=lambda m: m.name):
+        for info in pkgutil.iter_modules([str(Path(__file__).parent)]):
             if info.name.startswith("table_"):
-                before = {key: len(entries) for key, entries in READERS.items()}
-                module = f"{_PACKAGE}.{info.name}"
-                importlib.import_module(module)
-                for (domain, name), entries in READERS.items():
-                    if len(entries) > before.get((domain, name), 0):
-                        modules.setdefault(f"{domain} {name}", []).append(module)
+                importlib.import_module(f"{_PACKAGE}.{info.name}")
         _are_loaded = True
-        if fresh:  # else some modules had been imported before
+        modules = {f"{d} {n}": sorted({e.table for e in entries} - {""}) for (d, n), entries in READERS.items()}
+        if modules != _index():
             remember(_KIND, Path(__file__).parent, modules)
+
+
+def _reset_lock() -> None:
+    """A child of fork has one thread, so nobody else can hold the lock."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_lock)
