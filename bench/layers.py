@@ -120,6 +120,8 @@ def moves() -> Iterator[Case]:
         mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor", layout="NHWC"
     )  # fmt: skip
     yield Case("YOLO, up, 20x20x128", up, (normal(1, 20, 20, 128), None, np.array([1, 1, 2, 2], "f4")))
+    up = resize.Resize(mode="linear", layout="NHWC")
+    yield Case("bilinear, up, 40x40x64", up, (normal(1, 40, 40, 64), None, np.array([1, 1, 2, 2], "f4")))
 
 
 def rarer() -> Iterator[Case]:
