@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -64,6 +63,8 @@ def _fork(kernels: list[Native], queue: int) -> int:
             assert kernels[number[0]].address
         status = 0
     except BaseException:  # the parent meets it again, where it can be told
+        import traceback
+
         traceback.clear_frames(sys.exc_info()[2])
     finally:
         os._exit(status)

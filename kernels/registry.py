@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-import pkgutil
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -183,6 +182,8 @@ def load(device: str) -> None:
     """Import every module of ``kernels/<device>``: registering is all that they do."""
     if device in _loaded:
         return
+    import pkgutil
+
     package = importlib.import_module(f"bolt_numba.kernels.{device}")
     for info in pkgutil.iter_modules(package.__path__):
         if info.name in _LANGUAGE:

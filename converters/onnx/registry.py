@@ -10,7 +10,6 @@ import functools
 import importlib
 import inspect
 import os
-import pkgutil
 import sys
 import threading
 from collections.abc import Callable
@@ -164,6 +163,8 @@ def _index() -> dict[str, list[str]] | None:
 
 def load_tables() -> None:
     """Import every ``table_*`` module beside this one; importing it registers its readers."""
+    import pkgutil
+
     global _are_loaded
     with _lock:
         if _are_loaded:
