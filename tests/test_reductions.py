@@ -56,10 +56,19 @@ def test_extremes_keep_nan_wherever_it_is(op: Any, dtype: Any) -> None:
         np.testing.assert_array_equal(run_kernel(op(), (x, np.array(1)))[0], op().reference(x, np.array(1)))
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8", "i1", "u1", "i4", "u4", "i8", "u8"])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "u1", "i4", "u8"])
 @pytest.mark.parametrize("op", [ops.CumSum, CumProd])
 def test_running_lines_are_summed_in_order(dtype: str, op: Any) -> None:
-    for shape, axis in (((11, 37), 1), ((3, 8, 21), 2), ((1, 50), 1), ((37, 5), 0), ((2, 9, 600), 1)):
+    for shape, axis in (
+        ((11, 37), 1),
+        ((3, 8, 21), 2),
+        ((1, 50), 1),
+        ((37, 5), 0),
+        ((3, 20, 8), 1),
+        ((20, 9), 0),
+        ((9, 3), 0),
+        ((2, 9, 600), 1),
+    ):
         low = 1 if dtype[0] == "f" else 0
         x = (np.random.default_rng(5).random(shape) + low).astype(dtype) if low else (
             np.random.default_rng(5).integers(0, 100, shape).astype(dtype))  # fmt: skip

@@ -19,7 +19,9 @@ PARALLEL = 1 << 15
 BLOCK = 512
 """Columns that run together."""
 ROWS = 4
-"""Lines of floats that run together: within a line each result waits for the one before."""
+"""Lines that run together: within a line of floats each result waits for the one before."""
+FEW = 9
+"""Columns under which `ROWS` of them run as lines do, in registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +55,19 @@ class Scan:
     def place(self) -> str:
         return "n - 1 - i" if self.reverse else "i"
 
-    def lines_text(self, rows: int) -> str:
-        """Lines ``o`` to ``o + rows``, an element of each in turn."""
+    def lines_text(self, lines: int, first: str, step: str = "1", indent: int = 12) -> str:
+        """As many lines, an element of each in turn; ``first``: where line {j} begins; step: to its next element."""
         t = dtype_name(self.dtype)
-        lines = []
-        for j in range(rows):
-            lines += [f"{v}{j} = view(p.{v} + {self.dtype.itemsize} * (o + {j}) * n, n, {t})" for v in "xy"]
-            lines.append(f"t{j} = {self.total}({self.start})")
-        lines += ["for i in range(n):", f"    at = {self.place}"]
-        for j in range(rows):
-            step = [f"    v{j} = x{j}[at]", f"    y{j}[at] = {t}(t{j})"]
-            step.insert(1 + self.exclusive, f"    t{j} = {self.total}(t{j} {self.sign} v{j})")
-            lines += step
-        return "\n".join(" " * 12 + line for line in lines)
+        made = []
+        for j in range(lines):
+            made += [f"{v}{j} = view(p.{v} + {self.dtype.itemsize} * ({first.format(j=j)}), n, {t})" for v in "xy"]
+            made.append(f"t{j} = {self.total}({self.start})")
+        made += ["for i in range(n):", f"    at = ({self.place}) * {step}"]
+        for j in range(lines):
+            body = [f"    v{j} = x{j}[at]", f"    y{j}[at] = {t}(t{j})"]
+            body.insert(1 + self.exclusive, f"    t{j} = {self.total}(t{j} {self.sign} v{j})")
+            made += body
+        return "\n".join(" " * indent + line for line in made)
 
     def text(self) -> str:
         """``[outer, n, inner]`` along axis 1; room: 8 `BLOCK` bytes for each thread.
@@ -80,11 +82,18 @@ def {self.name}(p, tid, nthreads):
     for item in range(first, last):
         if item < grouped:
             o = item * {ROWS}
-{self.lines_text(ROWS if self.dtype.kind == "f" else 1)}
+{self.lines_text(ROWS if self.dtype.kind == "f" else 1, "(o + {j}) * n")}
             continue
         o = (item + {ROWS - 1} * grouped) // blocks
         if inner == 1:
-{self.lines_text(1)}
+{self.lines_text(1, "o * n")}
+            continue
+        if inner < {FEW}:
+            base = o * n * inner
+            for c in range(0, inner - {ROWS - 1}, {ROWS}):
+{self.lines_text(ROWS, "base + c + {j}", "inner", 16)}
+            for c in range(inner - inner % {ROWS}, inner):
+{self.lines_text(1, "base + c", "inner", 16)}
             continue
         column = (item - o * blocks) * {BLOCK}
         width = min(inner - column, {BLOCK})
