@@ -91,6 +91,11 @@ def sides(sizes: tuple[int, int]) -> tuple[int, int]:
     return (high + 2 if high > 1 else 1), (wide + 2 if wide > 1 else 1)
 
 
+_COLUMNS = 448
+"""Columns of a product of 64 planes and 9 taps that NumPy's library does not share among threads of its own, which
+wait for processors that others use."""
+
+
 def pack_filters(w: Array, size: int, threads: int = 1) -> Array:
     """Filters [k, c, taps] or [k, c, 3, 3] as the kernels multiply them: [panels][planes][c][PANEL]."""
     if w.shape[2:] == (3, 3) and size < 6:
@@ -102,10 +107,15 @@ def pack_filters(w: Array, size: int, threads: int = 1) -> Array:
         scale, whole = scale**2, np.kron(whole, whole)
     panels = -(-k // PANEL)
     out = aligned_empty((panels, len(whole), c, PANEL))
+    room = np.empty(len(whole) * c * PANEL, np.float32)
     for j in range(panels):  # each a product of planes and taps
-        part = pack_taps(w[j * PANEL : (j + 1) * PANEL], 1, threads).reshape(whole.shape[1], c, -1)
-        out[j, :, :, part.shape[2] :] = 0
-        out[j, :, :, : part.shape[2]] = np.tensordot(whole, part, 1) / np.float32(scale)
+        part = pack_taps(w[j * PANEL : (j + 1) * PANEL], 1, threads).reshape(whole.shape[1], -1)
+        width = part.shape[1] // c
+        at_once = width * max(d for d in range(1, c + 1) if c % d == 0 and (d == 1 or d * width <= _COLUMNS))
+        made = room[: len(whole) * c * width].reshape(len(whole), -1, at_once)
+        np.matmul(whole, part.reshape(len(part), -1, at_once).swapaxes(0, 1), out=made.swapaxes(0, 1))
+        np.divide(made.reshape(-1, c, width), np.float32(scale), out=out[j, :, :, :width])
+        out[j, :, :, width:] = 0
     return out
 
 
