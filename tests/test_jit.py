@@ -369,7 +369,7 @@ def test_loops_lower_to_vectors_on_aarch64() -> None:
     program = (
         "from bolt_numba.kernels.compiler import cross_assembly\n"
         "from bolt_numba.kernels.cpu import attention, depthwise, norm, sweep, winograd\n"
-        "kernels = sweep.sweep, depthwise.depthwise_kernel(3, 1, False), winograd.winograd_kernel(4), "
+        "kernels = sweep.sweep, depthwise.depthwise_kernel(3, 1, False), winograd.winograd_kernel((4, 4)), "
         "attention.attention_kernel(8), norm.normalise_rows\n"
         "for kernel in kernels:\n"
         "    print(cross_assembly(kernel, 'aarch64-unknown-linux-gnu', 'neoverse-n1'), end='=====')\n"
