@@ -1,6 +1,6 @@
 """Choosing kernels by measurement instead of by cost model, on request (``tune=True``).
 
-Where several algorithms can run a node (a convolution: direct or Winograd of either tile size; any kernel: on one
+Where several algorithms can run a node (a convolution: direct or Winograd of any tile size; any kernel: on one
 thread or on all), each is timed on random operands of the node's types, interleaved, and the fastest is taken.
 Choices are kept beside the compiled kernels, so a machine measures each kind of node once.
 """
