@@ -141,6 +141,47 @@ TILE_ARGUMENTS = "rows, run_step, shift, shift_step, runs, length, b, ahead, ste
 tile_any = by_height("tile_any", TILE_ARGUMENTS, plain_tile, narrow=_narrow if LANES == 16 else None)
 
 
+def _pair(mr: int) -> Any:
+    """A tile of a few rows and two panels, ``second`` bytes apart: the adds of one hide the latency of the other's."""
+
+    @inline
+    def tile(rows, k, b, second, bias, c, ldc, res, ldr, lo, hi):
+        one, two, at = tile_row(mr, 2, bias), tile_row(mr, 2, bias + 4 * PANEL), rows_load(mr, rows, 8, 0)
+        for q in range(k):
+            one = tile_rank1_rows(one, at, 4 * q, b)
+            two = tile_rank1_rows(two, at, 4 * q, b + second)
+            prefetch_second(b + AHEAD)
+            prefetch_second(b + second + AHEAD)
+            b += 4 * PANEL
+        tile_finish(one, c, ldc, PANEL, res, ldr, lo, hi)
+        tile_finish(two, c + 4 * PANEL, ldc, PANEL, 0 if res == 0 else res + 4 * PANEL, ldr, lo, hi)
+
+    return tile
+
+
+PAIRED = 2 if LANES < 16 else 0
+"""Rows up to which two panels are swept at once: in the time of an add caches give more than 64 bytes of B, not more
+than 128."""
+_pair1, _pair2 = _pair(1), _pair(2)
+
+
+@inline
+def few_rows(p, rows, count, j, j_hi, b, bias, c, res):
+    """Sweep whole panels from j on in pairs under one tile of ``count`` rows; the first panel that is left."""
+    ldc, ldr, k, act = 4 * p.ldc, 4 * p.ldr, p.k, p.act
+    while j + 1 < j_hi and p.n >= PANEL * (j + 2):
+        col = 4 * PANEL * j
+        more = 0 if res == 0 else res + col
+        if count == 1:
+            _pair1(rows, k, b + col * k, 4 * PANEL * k, bias + col, c + col, ldc, more, ldr, p.lo, p.hi)
+        else:
+            _pair2(rows, k, b + col * k, 4 * PANEL * k, bias + col, c + col, ldc, more, ldr, p.lo, p.hi)
+        if act != 0:
+            call_kernel(act, c + col, 2 * PANEL + (count << 32), ldc)
+        j += 2
+    return j
+
+
 @inline
 def copy_row(to, source, n):
     """Copy n f32."""
@@ -310,7 +351,10 @@ def sweep(p, tid, nthreads):
         while i0 < i_hi:
             count = step if i_hi - i0 >= step + MR else i_hi - i0
             tiles = place_rows(p, tid, a, i0, count)
-            for j in range(j_lo, j_hi):
+            j_next = j_lo
+            if tiles == 1 and count <= PAIRED and p.taps == 1:
+                j_next = few_rows(p, rows, count, j_lo, j_hi, b, bias, c + ldc * i0, 0 if res == 0 else res + ldr * i0)
+            for j in range(j_next, j_hi):
                 col = 4 * PANEL * j
                 i, at = i0, rows
                 # While this panel is swept, the next one is brought closer, a part with every tile.
