@@ -414,7 +414,7 @@ def rows_cost(m: int) -> float:
     return whole * COSTS[MR] + COSTS[m - whole * MR]
 
 
-CROSSING, AGAIN, PANELS = 22.0, 4.0, 128 * 1024
+CROSSING, AGAIN, PANELS = 22.0, 12.0, 128 * 1024
 """Part of a product's time that it costs to have half of each row of A (or C) come from (go to) another core, times
 the columns (terms) that share it; to have all of B read by every thread, times the rows, where B is more bytes than
 ``PANELS``."""
