@@ -303,6 +303,7 @@ def float_control(b):
 
 @word(types.void, types.int32)
 def set_float_control(b, value):
+    """Set that word; on other processors nothing."""
     if target().is_x86:
         place = cgutils.alloca_once_value(b, value)
         call(b, "llvm.x86.sse.ldmxcsr", ir.VoidType(), [b.bitcast(place, I8.as_pointer())])

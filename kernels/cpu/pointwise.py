@@ -78,9 +78,8 @@ def integer_pow(x, y):
 @inline
 def whole_pow(x, y):
     """Power of an f64 to an i64."""
-    left = (
-        y if y >= 0 else -(y + 2 if y == -y else y)
-    )  # the least i64 has no negative; what is so large counts by parity
+    # The least i64 has no negative; a power so large depends on parity alone.
+    left = y if y >= 0 else -(y + 2 if y == -y else y)
     made = 1.0
     while left > 0:
         if left & 1:

@@ -420,15 +420,15 @@ the columns (terms) that share it; to have all of B read by every thread, times 
 ``PANELS``."""
 
 
-def rows_or_columns(rows: float, columns: float, sizes: tuple[int, int, int], crossing: float = CROSSING) -> int:
+def rows_or_columns(rows: float, columns: float, sizes: tuple[int, int, int]) -> int:
     """0 if threads divide the rows of a product of ``sizes`` m, n and k, 1 if the columns.
 
-    rows, columns: how much longer the longest share takes than an even one; crossing: as `CROSSING`.  Other layers
-    mostly divide rows, so what a thread reads then is mostly what it has written.
+    rows, columns: how much longer the longest share takes than an even one.  Other layers mostly divide rows, so what a
+    thread reads then is mostly what it has written.
     """
     m, n, k = sizes
     rows += AGAIN / m if 4 * k * n > PANELS else 0
-    columns += crossing / n + crossing / (2 * max(k, 1))
+    columns += CROSSING / n + CROSSING / (2 * max(k, 1))
     return 0 if rows <= columns else 1
 
 
@@ -437,12 +437,12 @@ def longest(count: int, threads: int) -> float:
     return -(-count // threads) * threads / max(count, 1)
 
 
-def choose_share(blocks: int, m: int, n: int, k: int, threads: int, crossing: float = CROSSING) -> int:
+def choose_share(blocks: int, m: int, n: int, k: int, threads: int) -> int:
     """How threads divide the work: 0 rows, 1 columns, 2 blocks."""
     if blocks > 1 and longest(blocks, threads) <= 1.05:
         return 2
     rows = threads * rows_cost(-(-m // threads)) / rows_cost(m)
-    return rows_or_columns(rows, longest(-(-n // PANEL), threads), (m, n, k), crossing)
+    return rows_or_columns(rows, longest(-(-n // PANEL), threads), (m, n, k))
 
 
 __all__ = [
