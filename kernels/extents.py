@@ -94,16 +94,18 @@ def check_steps(op: Op, steps: Sequence[Step], ins: Types, outs: Sequence[Tensor
         kernel: Declared = step.kernel
         if kernel.extents is None:
             continue
+        args, pointers = step.args, kernel.pointers
         for name, reach in reaches(kernel, numbers_of(step, ins, outs)).items():
-            offset, there, what = _place(step.args[name], ins, outs)
-            if not _fits(reach, offset, there, kernel.pointers[name]):
-                raise _misfit(op.name, kernel, name, reach, offset, there, what)
+            arg = args[name]
+            offset, there = _place(arg, ins, outs)
+            if not _fits(reach, offset, there, pointers[name]):
+                raise _misfit(op.name, kernel, name, reach, offset, there, _called(arg))
 
 
 def numbers_of(step: Step, ins: Types, outs: Sequence[TensorType]) -> dict[str, Any]:
     """The step's arguments, with dense rows for each Pitch."""
     args: dict[str, Any] = step.args
-    if any(type(arg) is Pitch for arg in args.values()):
+    if Pitch in map(type, args.values()):
         return {name: _row(arg.of, ins, outs) if type(arg) is Pitch else arg for name, arg in args.items()}
     return args
 
@@ -113,28 +115,35 @@ def _row(of: In | Out, ins: Types, outs: Sequence[TensorType]) -> int:
     return kind.dims[-1] if kind is not None and kind.dims else 1
 
 
-def _place(arg: Any, ins: Types, outs: Sequence[TensorType]) -> tuple[int, int | None, str]:
-    """Offset, size (None: omitted) and name of what an argument stands for."""
+def _place(arg: Any, ins: Types, outs: Sequence[TensorType]) -> tuple[int, int | None]:
+    """Offset and size of what an argument stands for; the size is None where there is nothing."""
     kind = type(arg)
     if kind is In:
         given = ins[arg.index] if arg.index < len(ins) else None
-        return arg.offset, None if given is None else given.nbytes, f"operand {arg.index}"
+        return arg.offset, None if given is None else given.nbytes
     if kind is Out:
-        return arg.offset, outs[arg.index].nbytes, f"result {arg.index}"
-    if kind is Scratch:
-        return 0, arg.nbytes, "workspace"
-    if isinstance(arg, np.ndarray):
-        return 0, arg.nbytes, "table"
-    return 0, 0 if arg else None, "address of unknown size" if arg else "operand"
+        return arg.offset, outs[arg.index].nbytes
+    if kind is Scratch or isinstance(arg, np.ndarray):
+        return 0, arg.nbytes
+    return 0, 0 if arg else None  # behind an address that is a number may be anything
+
+
+def _called(arg: Any) -> str:
+    """What an argument is, for people."""
+    if isinstance(arg, (In, Out)):
+        return f"{'operand' if isinstance(arg, In) else 'result'} {arg.index}"
+    if isinstance(arg, Scratch):
+        return "workspace"
+    return "table" if isinstance(arg, np.ndarray) else "address of unknown size" if arg else "operand"
 
 
 def _fits(reach: Reach, offset: int, there: int | None, optional: bool) -> bool:
-    first, end = ends(reach)
+    first, end = reach if type(reach) is tuple else (0, reach)
     if first == end:
         return True
     if there is None:
         return optional
-    return first + offset >= 0 and first < end and end + offset <= there
+    return first + offset >= 0 and first < end and end + offset <= there  # type: ignore[operator]
 
 
 def _misfit(

@@ -140,18 +140,17 @@ def _kernel(chain: Chain, ins: tuple[AnyDType, ...], powers: Powers, outer: int,
 
 def _reach(sizes: Sequence[int], results: Sequence[int], outer: int, forms: str, a: Any) -> dict[str, Reach]:
     """Extents of a generated loop: itemsizes of values and results, loops, and forms as in `Geometry`."""
-    given = vars(a)
+    given, n = vars(a), a.n
     rows = a.items // max(a.blocks, 1)
-    found: dict[str, Reach] = {f"o{k}": rows * a.n * size for k, size in enumerate(results)}
+    found: dict[str, Reach] = {f"o{k}": rows * n * size for k, size in enumerate(results)}
     loops = [given[f"d{j}"] for j in range(1, outer)]
     loops = [rows // max(math.prod(loops), 1), *loops] if outer else []
     for k, form in enumerate(forms):
-        jumps = a.n if form == "v" else 1
+        run = n * sizes[k] if form == "v" else sizes[k]
         if form == "g":
-            found[f"t{k}"] = 4 * a.n
-            jumps += int(given[f"t{k}"].max())
-        strides = [given[f"s{k}_{j}"] for j in range(outer)]
-        found[f"a{k}"] = box(jumps * sizes[k], *zip(loops, strides, strict=True))
+            found[f"t{k}"] = 4 * n
+            run += int(given[f"t{k}"].max()) * sizes[k]
+        found[f"a{k}"] = box(run, *[(size, given[f"s{k}_{j}"]) for j, size in enumerate(loops)]) if loops else run
     return found
 
 
