@@ -6,6 +6,9 @@ That no kernel reaches further than it says is tested with the kernels, by `test
 from __future__ import annotations
 
 import ast
+import signal
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +36,7 @@ from bolt_numba.types import F32, TensorType
 from bolt_numba.types import I64 as INT64
 from tests.harness import PlainContext
 
-CPU = Path(registry.__file__).parent / "cpu"
+ROOT, CPU = Path(__file__).parents[1], Path(registry.__file__).parent / "cpu"
 LOOP = {"executor.py": 3}
 """Kernels that no step calls: the native loop and its team."""
 UNDECLARED: dict[str, int] = {
@@ -189,6 +192,23 @@ def test_a_tuner_runs_nothing_that_does_not_fit() -> None:
         Tuner(2).choose(op, ins, outs, entry, MakerContext(2, Packs()))
 
 
+
+
+@pytest.mark.parametrize("less", ["x", "y"])
+def test_a_kernel_that_reaches_further_than_it_says_is_found(less: str) -> None:
+    code = (
+        "import numpy as np\n"
+        "from bolt_numba.kernels.cpu.softmax import softmax_rows\n"
+        "from bolt_numba.ops.reduce import Softmax\n"
+        "from tests.harness import run_kernel\n"
+        "run_kernel(Softmax(), [np.zeros((2, 5), np.float32)])\n"
+        "said = softmax_rows.extents\n"
+        f"softmax_rows.extents = lambda a: said(a) | {{{less!r}: 36}}\n"
+        "print('sound', flush=True)\n"
+        "run_kernel(Softmax(), [np.zeros((2, 5), np.float32)])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (-signal.SIGSEGV, "sound\n"), done.stderr
 
 
 def test_packed_operands_of_nodes_alike_are_compared() -> None:
