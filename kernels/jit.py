@@ -26,6 +26,7 @@ from bolt_numba.config import cache_root
 from bolt_numba.digest import sha256
 from bolt_numba.kernels.cpu.host import installed_version
 from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.extents import Extents, check_arrays
 from bolt_numba.kernels.image import image_of, is_image, load_image
 from bolt_numba.records import record
 from bolt_numba.types import Array
@@ -33,14 +34,18 @@ from bolt_numba.types import Array
 
 @record(frozen=True)
 class Field:
-    """Kind of one entry of a parameter record."""
+    """Kind of one entry of a parameter record.  optional: an address that may be 0."""
 
     kind: str
     dtype: str
+    optional: bool = False
 
 
 PTR, I64, I32 = Field("ptr", "i8"), Field("i64", "i8"), Field("i32", "i4")
 F32, F64 = Field("f32", "f4"), Field("f64", "f8")
+PTR_OR_0 = Field("ptr", "i8", optional=True)
+CODE = Field("code", "i8")
+"""Address of a machine function, or 0."""
 
 FASTMATH = frozenset({"contract", "nsz", "arcp"})
 """Default floating-point freedoms: fused multiply-add and reciprocals; NaN, infinity and order are kept."""
@@ -156,10 +161,20 @@ class Native:
     name: for people: profiles, errors, cache listings.
     params: dtype of the parameter record; an address is an ``i8``.
     fields: name and kind of each parameter.
+    extents: how far it reaches from each address, see `kernels.extents`.  pointers: the addresses among the fields, and
+    whether they may be 0.
     """
 
-    def __init__(self, body: Body | Source, name: str, fields: dict[str, Field], fastmath: frozenset[str]) -> None:
-        self._given, self.name, self.fields, self.fastmath = body, name, fields, fastmath
+    def __init__(
+        self,
+        body: Body | Source,
+        name: str,
+        fields: dict[str, Field],
+        fastmath: frozenset[str],
+        extents: Extents | None = None,
+    ) -> None:
+        self._given, self.name, self.fields, self.fastmath, self.extents = body, name, fields, fastmath, extents
+        self.pointers = {name: field.optional for name, field in fields.items() if field.kind == "ptr"}
         self.params = np.dtype([(k, f.dtype) for k, f in fields.items()] or [("unused", "i8")], align=True)
         self._address = 0
         self._call: Any = None
@@ -194,7 +209,12 @@ class Native:
         return self._address
 
     def record(self, **values: Any) -> Array:
-        """A filled parameter record; an array stands for its address, None for 0 (keep the arrays alive)."""
+        """A filled parameter record; an array stands for its address, None for 0 (keep the arrays alive).
+
+        Arrays that end before the kernel's reach are refused.
+        """
+        if self.extents is not None:
+            check_arrays(self, values)
         record = np.zeros(1, self.params)
         for name in self.fields:
             value = values.pop(name)
@@ -218,11 +238,16 @@ class Native:
             self.call(record, tid, nthreads)
 
 
-def native(*, fastmath: frozenset[str] | set[str] | None = None, **fields: Field) -> Callable[[Body], Native]:
-    """Make a kernel of ``body(p, tid, nthreads)``; keywords declare the fields of ``p`` in order."""
+def native(
+    *, fastmath: frozenset[str] | set[str] | None = None, extents: Any = None, **fields: Field
+) -> Callable[[Body], Native]:
+    """Make a kernel of ``body(p, tid, nthreads)``; keywords declare the fields of ``p`` in order.
+
+    extents: how far it reaches from each address, see `kernels.extents`.
+    """
 
     def wrap(body: Body) -> Native:
-        return Native(body, body.__name__, fields, FASTMATH if fastmath is None else frozenset(fastmath))
+        return Native(body, body.__name__, fields, FASTMATH if fastmath is None else frozenset(fastmath), extents)
 
     return wrap
 
@@ -232,10 +257,12 @@ def native_source(
     name: str,
     fields: dict[str, Field],
     fastmath: frozenset[str] | set[str] | None = None,
+    extents: Extents | None = None,
     **scope: Any,
 ) -> Native:
     """Make a kernel of generated source that defines ``name(p, tid, nthreads)``.
 
+    extents: how far it reaches from each address, see `kernels.extents`; it follows from the text.
     scope: what the text may name: helpers, words of the language, int and float constants.  The same text with the
     same scope gives the same kernel.
     """
@@ -244,7 +271,7 @@ def native_source(
     asked = (text, name, tuple(fields.items()), freedoms, tuple((k, type(v), _as_key(v)) for k, v in scope.items()))
     known = _asked.get(asked)
     if known is None:
-        made = Native(Source(text, name, scope), name, dict(fields), freedoms)
+        made = Native(Source(text, name, scope), name, dict(fields), freedoms, extents)
         with _lock:
             known = _asked[asked] = _sources.setdefault(made.digest, made)
     return known
@@ -460,7 +487,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_lock)
 
 __all__ = [
-    "F32", "F64", "FASTMATH", "I32", "I64", "PTR", "Field", "Inline", "Late", "Native", "Source", "Word", "cache_dir",
-    "cache_entries", "cache_root", "clear_cache", "inline", "inline_source", "native",
+    "CODE", "F32", "F64", "FASTMATH", "I32", "I64", "PTR", "PTR_OR_0", "Field", "Inline", "Late", "Native", "Source",
+    "Word", "cache_dir", "cache_entries", "cache_root", "clear_cache", "inline", "inline_source", "native",
     "native_source", "on_compile",
 ]  # fmt: skip

@@ -62,10 +62,16 @@ Argument: TypeAlias = "In | Out | Scratch | Pitch | Array | int | float | None"
 
 
 class Program(Protocol):
-    """A compiled function ``void f(params*, tid, nthreads)`` with a documented argument record."""
+    """A compiled function ``void f(params*, tid, nthreads)`` with a documented argument record.
+
+    extents: how far it reaches from its addresses (see `kernels.extents`).  pointers: its fields that are addresses
+    of operands, and whether they may be 0.
+    """
 
     name: str
     params: Any
+    extents: Any
+    pointers: dict[str, bool]
 
     @property
     def address(self) -> int: ...

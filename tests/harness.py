@@ -15,12 +15,15 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.ir.build import infer_types
+from bolt_numba.kernels.extents import ends, made_steps, reaches
 from bolt_numba.kernels.registry import Argument, Entry, In, Out, Pitch, Scratch, Step, select
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import Array, TensorType
 
 PAGE = mmap.PAGESIZE
 CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+NOWHERE = 1 << 46
+"""An address that no memory has, for what a kernel says it does not touch."""
 PITCH_GAP = 5
 """Elements between the rows of a pitched output."""
 
@@ -97,7 +100,7 @@ def plan(
     if entry is None:
         return None
     outs = [t.with_value(None) for t in infer_types(node, ins)]
-    return Planned(node, entry, ins, outs, entry.make(node, ins, outs, PlainContext()))
+    return Planned(node, entry, ins, outs, made_steps(entry, node, ins, outs, PlainContext()))
 
 
 @dataclass
@@ -109,7 +112,10 @@ class Memory:
     pitch: dict[int, int]
     right: bool
     fill: int
+    as_declared: bool = False
+    """Whether kernels see copies of just the bytes that they declare."""
     scratch: dict[int, Array] = field(default_factory=dict)
+    kept: list[Array] = field(default_factory=list)
 
     def resolve(self, planned: Planned, arg: Argument) -> int | float:
         match arg:
@@ -151,12 +157,43 @@ def execute(planned: Planned, memory: Memory, nthreads: int, reverse: bool = Fal
     """Run the steps on one Python thread: kernels split by output tiles, so the tids may run one after the other."""
     for step in planned.steps:
         params = np.zeros(1, step.kernel.params)
-        for name in step.kernel.params.names:
-            params[name] = memory.resolve(planned, step.args[name])
+        values = {name: memory.resolve(planned, step.args[name]) for name in step.kernel.params.names}
+        pieces = _pieces(step, memory, values) if memory.as_declared and step.kernel.extents is not None else []
+        for name in values:
+            params[name] = values[name]
         count = nthreads if step.parallel else 1
         call = CALL(step.kernel.address)
         for tid in reversed(range(count)) if reverse else range(count):
             call(params.ctypes.data, tid, count)
+        for first, piece in pieces:
+            ctypes.memmove(first, piece.ctypes.data, piece.nbytes)
+
+
+def _pieces(step: Step, memory: Memory, values: dict[str, Any]) -> list[tuple[int, Array]]:
+    """Move each address in ``values`` to a copy of just the bytes that the kernel declares, beside a guard page.
+
+    Fields that name the same result or workspace share a copy; returns these with the addresses they came from.
+    """
+    wanted: dict[Hashable, tuple[int, int, list[str]]] = {}
+    tables = {name: arg for name, arg in step.args.items() if isinstance(arg, np.ndarray)}
+    for name, reach in reaches(step.kernel, values | tables).items():
+        arg, at, (first, end) = step.args[name], values[name], ends(reach)
+        key = ("result", arg.index) if isinstance(arg, Out) else id(arg) if isinstance(arg, Scratch) else name
+        if first == end or not at:
+            values[name] = NOWHERE if at else 0
+        else:
+            low, high, names = wanted.get(key, (at + first, at + end, []))
+            wanted[key] = min(low, at + first), max(high, at + end), [*names, name]
+    written = []
+    for key, (low, high, names) in wanted.items():
+        piece = guarded(high - low, memory.right, memory.fill, 64 if isinstance(key, int) else 1)
+        ctypes.memmove(piece.ctypes.data, low, piece.nbytes)
+        for name in names:
+            values[name] += piece.ctypes.data - low
+        if not isinstance(key, str):
+            written.append((low, piece))
+        memory.kept.append(piece)
+    return written
 
 
 def _place(planned: Planned, inputs: Sequence[Array | None], right: bool, fill: int, gap: bool) -> Memory:
@@ -193,14 +230,20 @@ def _read(planned: Planned, memory: Memory) -> list[Array]:
     return results
 
 
-def _runs(planned: Planned, threads: Sequence[int]) -> Iterator[tuple[int, bool, int, bool]]:
-    """(threads, right-aligned, fill byte, pitched): fills are NaN in every float type, or a valid large integer."""
+def _runs(planned: Planned, threads: Sequence[int]) -> Iterator[tuple[int, bool, int, bool, bool]]:
+    """(threads, right-aligned, fill byte, pitched, as declared).
+
+    Fills are NaN in every float type, or a valid large integer.
+    """
     for i, nthreads in enumerate(threads):
-        yield nthreads, i % 2 == 0, (0xFF, 0xAB)[i % 2], False
+        yield nthreads, i % 2 == 0, (0xFF, 0xAB)[i % 2], False, False
     if len(threads) == 1:
-        yield threads[0], False, 0xAB, False
-    if pitched_outputs(planned):
-        yield threads[-1], True, 0xAB, True
+        yield threads[0], False, 0xAB, False, False
+    pitched = bool(pitched_outputs(planned))
+    if pitched:
+        yield threads[-1], True, 0xAB, True, False
+    yield threads[-1], True, 0xFF, pitched, True
+    yield threads[0], False, 0xAB, False, True
 
 
 def _same_bits(a: Array, b: Array) -> bool:
@@ -211,8 +254,9 @@ def run_planned(planned: Planned, inputs: Sequence[Array | None], threads: Seque
     """Outputs of a planned kernel, after every check that `run_kernel` promises."""
     first: list[Array] = []
     name = planned.entry.name
-    for nthreads, right, fill, gap in _runs(planned, threads):
+    for nthreads, right, fill, gap, declared in _runs(planned, threads):
         memory = _place(planned, inputs, right, fill, gap)
+        memory.as_declared = declared
         execute(planned, memory, nthreads, reverse=not right)
         for i, (place, a) in enumerate(zip(memory.ins, inputs, strict=True)):
             if place is not None and a is not None:
@@ -221,6 +265,7 @@ def run_planned(planned: Planned, inputs: Sequence[Array | None], threads: Seque
         first = first or results
         for i, (a, b) in enumerate(zip(first, results, strict=True)):
             how = f"{nthreads} threads, {'right' if right else 'left'} guard, {'pitched' if gap else 'dense'}"
+            how += ", bytes as declared" * declared
             assert _same_bits(a, b), f"{name}: output {i} differs for {how}"
     for index in planned.entry.inplace:
         _check_inplace(planned, inputs, index, first)

@@ -16,6 +16,7 @@ from bolt_numba.kernels.cpu import winograd
 from bolt_numba.kernels.cpu.lang import LANES
 from bolt_numba.kernels.cpu.pack import PANEL
 from bolt_numba.kernels.cpu.winograd_transforms import pack_filters
+from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.registry import Context, Entry
 from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.pointwise import Clip, HardSwish, Relu
@@ -107,7 +108,7 @@ def test_the_same_bits_for_any_number_of_threads(size: int, edge: int, c: int, k
     results = []
     for threads in (1, 2, 3, 5):
         context: Context = PlainContext(threads)
-        made = Planned(op, entry(size), kinds, outs, entry(size).make(op, kinds, outs, context))
+        made = Planned(op, entry(size), kinds, outs, made_steps(entry(size), op, kinds, outs, context))
         results += run_planned(made, inputs, (threads,))
     for other in results[1:]:
         np.testing.assert_array_equal(results[0], other)

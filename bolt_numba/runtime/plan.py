@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.errors import BoltError, InvalidModelError
+from bolt_numba.errors import BoltError, InvalidModelError, ShapeError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.registry import In, Out, Step, select
 from bolt_numba.kernels.sized import Sized, select_sized
 from bolt_numba.ops.control import ControlFlow, If
@@ -236,9 +237,11 @@ class Planner:
             self._view(first, outs[0])
         elif any(0 not in t.dims for t in types):
             job = Job(node.name, node.op, ins, outs)
-            if precedent is None:
-                precedent = self._choose(node.op, in_types, types, alike)
-            job.steps = precedent.steps_for(in_types, self.context)
+            try:
+                precedent = precedent or self._choose(node.op, in_types, types, alike)
+                job.steps = precedent.steps_for(in_types, self.context)
+            except ShapeError as error:
+                raise ShapeError(f"node {node.name!r}: {error}") from error
             job.runner, job.inplace = precedent.runner, precedent.inplace
             self.jobs.append(job)
             if self.spending is not None:
@@ -270,7 +273,7 @@ class Planner:
         if context.tuner is not None:
             entry, context = context.tuner.choose(op, ins, outs, entry, context)
         recorder = Recorder(context, ins)
-        steps = entry.make(op, ins, outs, recorder)
+        steps = made_steps(entry, op, ins, outs, recorder)
         if context.threads == 1:  # as measured may be best in a session of several, too
             for step in steps:
                 step.parallel = False

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.errors import ShapeError
 from bolt_numba.ir.graph import Node
 from bolt_numba.kernels.registry import Context, Step
 from bolt_numba.ops.registry import Op
@@ -110,6 +111,10 @@ class Precedent:
             for name, arg in step.args.items():
                 if isinstance(arg, np.ndarray) and id(arg) in self.packs:
                     i, key, pack = self.packs[id(arg)]
-                    args[name] = context.packed(ins[i].value, key, pack)  # type: ignore[union-attr, arg-type]
+                    packed = context.packed(ins[i].value, key, pack)  # type: ignore[union-attr, arg-type]
+                    if packed.nbytes < arg.nbytes:
+                        what = f"{step.kernel.name}: packed operand {i}"
+                        raise ShapeError(f"{what}: got {packed.nbytes} bytes, wanted {arg.nbytes}")
+                    args[name] = packed
             made.append(Step(step.kernel, args, step.parallel))
         return made

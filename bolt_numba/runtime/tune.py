@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.jit import TUNED, cache_dir
 from bolt_numba.kernels.registry import Entry, Types, candidates
 from bolt_numba.ops.registry import Op
@@ -107,7 +108,7 @@ class Tuner:
                 context = MakerContext(threads, Packs(precision))  # packs of its own: the losers' go
                 job = Job("tuned", op, [_operand(i, t) for i, t in enumerate(ins)], [])
                 job.outs = [Slot(f"y{i}", t, TEMP, result=i) for i, t in enumerate(outs)]
-                job.steps = entry.make(op, ins, outs, context)
+                job.steps = made_steps(entry, op, ins, outs, context)
                 choice = Choice(entry.name, threads > 1 and any(s.parallel for s in job.steps))
                 alike = (choice.parallel, *(s.kernel for s in job.steps))  # two makers may give the same steps
                 if alike not in seen:

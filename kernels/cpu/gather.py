@@ -25,10 +25,19 @@ from bolt_numba.kernels.cpu.lang import (
     store_i64,
     view,
 )
-from bolt_numba.kernels.cpu.move import PARALLEL_BYTES, PARALLEL_ELEMENTS, UNITS, copy_run, outer_offsets, steps
+from bolt_numba.kernels.cpu.move import (
+    PARALLEL_BYTES,
+    PARALLEL_ELEMENTS,
+    UNITS,
+    axes_of,
+    copy_run,
+    outer_offsets,
+    steps,
+)
 from bolt_numba.kernels.cpu.strides import broadcast_move, dense, move
 from bolt_numba.kernels.cpu.take import take_steps
 from bolt_numba.kernels.cpu.transpose import has_fixed_size
+from bolt_numba.kernels.extents import Extents, Reach, box
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.gather import Gather, GatherElements, GatherND, OneHot, ScatterElements, ScatterND
@@ -53,6 +62,11 @@ def load_index(address: int, i: int, wide: int) -> Any:
     return load_i64(address + 8 * i) if wide else load_i32(address + 4 * i)
 
 
+def index_bytes(count: int, wide: int) -> int:
+    """Extent of ``count`` indices that `load_index` reads."""
+    return count * (8 if wide else 4)
+
+
 @inline
 def wrapped(index: int, size: int) -> int:
     """Index counted from the begin; negative when out of range."""
@@ -60,7 +74,15 @@ def wrapped(index: int, size: int) -> int:
     return at if at < size else -1
 
 
-@native(src=PTR, index=PTR, dst=PTR, wide=I64, outer=I64, count=I64, size=I64, run=I64)
+def _rows(a: Any) -> dict[str, Reach]:
+    return {
+        "src": a.outer * a.size * a.run,
+        "index": index_bytes(a.count, a.wide),
+        "dst": a.outer * a.count * a.run,
+    }
+
+
+@native(src=PTR, index=PTR, dst=PTR, wide=I64, outer=I64, count=I64, size=I64, run=I64, extents=_rows)
 def gather_rows(p: Any, tid: int, nthreads: int) -> None:
     """dst[o, i] = src[o, index[i]]: rows of ``run`` bytes, ``size`` of them for each o in src."""
     lo, hi = split(p.outer * p.count, tid, nthreads)
@@ -114,7 +136,22 @@ def along_axis(unit: int, scatters: bool, wide: bool, last: bool) -> Native:
                     fill_bytes(dense + i * unit, np.uint8(0), unit)
 
     body.__name__ = f"{'scatter' if scatters else 'gather'}_elements_{8 * unit}_{8 * step}{'_last' * last}"
-    return native(fastmath=None, **_ALONG)(body)
+    return native(fastmath=None, extents=_elements_of(unit), **_ALONG)(body)
+
+
+def _elements_of(unit: int) -> Extents:
+    """Extents of the kernels over elements of ``unit`` bytes along an axis."""
+
+    def reach(a: Any) -> dict[str, Reach]:
+        count = a.count * a.n
+        return {
+            "data": box(unit, *axes_of(a.outer, a.rank, 1), (a.n, a.s0), (a.size, a.sa)) if count else 0,
+            "dense": count * unit,
+            "index": index_bytes(count, a.wide),
+            "outer": 24 * a.rank,
+        }
+
+    return reach
 
 
 _ALONG = dict.fromkeys(("data", "dense", "index", "outer"), PTR) | dict.fromkeys(
@@ -157,7 +194,7 @@ def reduce_along_axis(dtype: Any, kind: int, wide: bool) -> Native:
                     store(there, dtype(combined(kind, load(there), load(dense + i * unit))))
 
     body.__name__ = f"scatter_{_NAMES[kind]}_{np.dtype(dtype).name}_{8 * step}"
-    return native(fastmath=None, **_ALONG)(body)
+    return native(fastmath=None, extents=_elements_of(unit), **_ALONG)(body)
 
 
 @inline
@@ -172,12 +209,22 @@ def tuple_offset(index: int, table: int, depth: int, wide: int) -> int:
     return offset
 
 
+def _tuple_rows(a: Any) -> dict[str, Reach]:
+    batches = -(-a.count // a.per_batch)
+    return {
+        "data": box(a.run, (batches, a.batch), *a.table[: a.depth].tolist()),
+        "dense": a.count * a.run,
+        "index": index_bytes(a.count * a.depth, a.wide),
+        "table": 16 * a.depth,
+    }
+
+
 _TUPLES = dict.fromkeys(("data", "dense", "index", "table"), PTR) | dict.fromkeys(
     ("depth", "wide", "count", "per_batch", "batch", "run"), I64
 )
 
 
-@native(fastmath=None, **_TUPLES)
+@native(fastmath=None, extents=_tuple_rows, **_TUPLES)
 def gather_tuples(p: Any, tid: int, nthreads: int) -> None:
     """Rows of ``run`` bytes of data at index tuples; every ``per_batch`` tuples data moves on by ``batch`` bytes."""
     lo, hi = split(p.count, tid, nthreads)
@@ -190,7 +237,7 @@ def gather_tuples(p: Any, tid: int, nthreads: int) -> None:
             fill_bytes(p.dense + at * p.run, np.uint8(0), p.run)
 
 
-@native(fastmath=None, **_TUPLES)
+@native(fastmath=None, extents=_tuple_rows, **_TUPLES)
 def scatter_tuples(p: Any, tid: int, nthreads: int) -> None:
     """Inverse of `gather_tuples` without batches; the last of several updates of one row stays."""
     step = p.depth * (8 if p.wide else 4)
@@ -216,10 +263,15 @@ def reduce_tuples(dtype: Any) -> Native:
                     y[i] = combined(p.kind, y[i], x[i])
 
     body.__name__ = f"scatter_tuples_reduce_{np.dtype(dtype).name}"
-    return native(fastmath=None, **_TUPLES, kind=I64)(body)
+    return native(fastmath=None, extents=_tuple_rows, **_TUPLES, kind=I64)(body)
 
 
-@native(index=PTR, hot=PTR, dst=PTR, kind=I64, outer=I64, inner=I64, depth=I64, unit=I64)
+def _hot(a: Any) -> dict[str, Reach]:
+    count = a.outer * a.inner
+    return {"index": index_bytes(count, a.kind == 1), "hot": a.unit, "dst": count * a.depth * a.unit}
+
+
+@native(index=PTR, hot=PTR, dst=PTR, kind=I64, outer=I64, inner=I64, depth=I64, unit=I64, extents=_hot)
 def set_hot(p: Any, tid: int, nthreads: int) -> None:
     """dst[o, index[o, i], i] = hot; kind of the indices: 0 i32, 1 i64, 2 f32."""
     for at in range(p.outer * p.inner):

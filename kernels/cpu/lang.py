@@ -8,7 +8,20 @@ from __future__ import annotations
 from typing import Any
 
 from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.jit import F32, F64, I32, I64, PTR, Word, inline, inline_source, native, native_source
+from bolt_numba.kernels.jit import (
+    CODE,
+    F32,
+    F64,
+    I32,
+    I64,
+    PTR,
+    PTR_OR_0,
+    Word,
+    inline,
+    inline_source,
+    native,
+    native_source,
+)
 
 LANES = target().lanes
 """f32 lanes of a vector."""
@@ -60,6 +73,6 @@ def ceil_div(a: int, b: int) -> int:
 
 
 __all__ = [
-    "BYTES", "F32", "F64", "I32", "I64", "LANES", "PTR", "WORDS", "ceil_div", "inline", "inline_source", "native",
-    "native_source", "split",
+    "BYTES", "CODE", "F32", "F64", "I32", "I64", "LANES", "PTR", "PTR_OR_0", "WORDS", "ceil_div", "inline",
+    "inline_source", "native", "native_source", "split",
 ]  # fmt: skip

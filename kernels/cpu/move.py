@@ -70,6 +70,11 @@ def outer_offsets(table: int, rank: int, index: int) -> tuple[int, int]:
     return src, dst
 
 
+def axes_of(table: Array, rank: int, side: int) -> list[tuple[int, int]]:
+    """Sizes and strides of the table of `outer_offsets`, for extents; side: 1 source, 2 destination."""
+    return [(row[0], row[side]) for row in table[:rank].tolist()]
+
+
 @inline
 def copy_run(dst: int, src: int, nbytes: int) -> None:
     """Copy; short runs of whole f32 without a call."""

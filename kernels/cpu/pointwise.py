@@ -30,6 +30,7 @@ from bolt_numba.codegen.chain import (
 from bolt_numba.codegen.formula import activation_text
 from bolt_numba.kernels.cpu import lang, vmath, vtrig
 from bolt_numba.kernels.cpu.lang import I64, LANES, PTR, inline, inline_source, native_source, split
+from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import Inline, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, remember_last
 from bolt_numba.ops import pointwise as ops
@@ -132,7 +133,25 @@ def activation(op: Pointwise) -> Inline:
 def _kernel(chain: Chain, ins: tuple[AnyDType, ...], powers: Powers, outer: int, forms: str) -> Native:
     made = chain_kernel(chain, ins, powers, outer, forms)
     fields = {name: PTR if kind == "ptr" else I64 for name, kind in made.fields.items()}
-    return native_source(made.text, made.name, fields, **scope_of(made.text))
+    sizes = [t.itemsize for t in value_dtypes(chain, ins)]
+    extents = functools.partial(_reach, sizes, [sizes[i] for i in chain.results], outer, forms)
+    return native_source(made.text, made.name, fields, extents=extents, **scope_of(made.text))
+
+
+def _reach(sizes: Sequence[int], results: Sequence[int], outer: int, forms: str, a: Any) -> dict[str, Reach]:
+    """Extents of a generated loop: itemsizes of values and results, loops, and forms as in `Geometry`."""
+    given, n = vars(a), a.n
+    rows = a.items // max(a.blocks, 1)
+    found: dict[str, Reach] = {f"o{k}": rows * n * size for k, size in enumerate(results)}
+    loops = [given[f"d{j}"] for j in range(1, outer)]
+    loops = [rows // max(math.prod(loops), 1), *loops] if outer else []
+    for k, form in enumerate(forms):
+        run = n * sizes[k] if form == "v" else sizes[k]
+        if form == "g":
+            found[f"t{k}"] = 4 * n
+            run += int(given[f"t{k}"].max()) * sizes[k]
+        found[f"a{k}"] = box(run, *[(size, given[f"s{k}_{j}"]) for j, size in enumerate(loops)]) if loops else run
+    return found
 
 
 @remember_last

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.gather import load_index
+from bolt_numba.kernels.cpu.gather import index_bytes, load_index
 from bolt_numba.kernels.cpu.lang import split
 from bolt_numba.kernels.cpu.move import PARALLEL_BYTES, copy_run, steps
 from bolt_numba.kernels.cpu.strides import move
 from bolt_numba.kernels.cpu.take import take_steps
 from bolt_numba.kernels.cpu.transpose import has_fixed_size
-from bolt_numba.kernels.jit import I64, PTR, native
+from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.gather import Compress
 from bolt_numba.ops.rare import BitCast, ReverseSequence, TensorScatter
@@ -23,7 +24,15 @@ from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import TensorType
 
 
-@native(x=PTR, y=PTR, lengths=PTR, wide=I64, times=I64, batches=I64, time_step=I64, batch_step=I64, run=I64)
+def _reversed(a: Any) -> dict[str, Reach]:
+    rows = box(a.run, (a.times, a.time_step), (a.batches, a.batch_step))
+    return {"x": rows, "y": rows, "lengths": index_bytes(a.batches, a.wide)}
+
+
+@native(
+    x=PTR, y=PTR, lengths=PTR, wide=I64, times=I64, batches=I64, time_step=I64, batch_step=I64, run=I64,
+    extents=_reversed,
+)  # fmt: skip
 def reverse_rows(p, tid, nthreads):
     """Rows of ``run`` bytes at t * time_step + b * batch_step; the first lengths[b] of each b in reverse order."""
     lo, hi = split(p.times * p.batches, tid, nthreads)
@@ -51,9 +60,19 @@ def reverse_sequence(op: Any, ins: Types, outs: Sequence[TensorType], context: C
     return [Step(reverse_rows, args, x.nbytes >= PARALLEL_BYTES)]
 
 
+def _scattered(a: Any) -> dict[str, Reach]:
+    lines = a.batches * a.middle
+    return {
+        "new": lines * a.count * a.run,
+        "y": lines * a.size * a.run,
+        "starts": index_bytes(a.batches, a.wide) if lines else 0,
+    }
+
+
 @native(
-    new=PTR, y=PTR, starts=PTR, wide=I64, batches=I64, middle=I64, count=I64, size=I64, run=I64, circular=I64
-)
+    new=PTR, y=PTR, starts=PTR_OR_0, wide=I64, batches=I64, middle=I64, count=I64, size=I64, run=I64, circular=I64,
+    extents=_scattered,
+)  # fmt: skip
 def scatter_rows(p, tid, nthreads):
     """Y [batches, middle, size, run] gets new [batches, middle, count, run] from starts[b] on; starts 0: none given."""
     lo, hi = split(p.batches * p.middle, tid, nthreads)

@@ -93,7 +93,11 @@ def scale_row(y, n, factor):
         vstore_n(y + 4 * i, vload_n(y + 4 * i, n - i) * f, n - i)
 
 
-@native(x=PTR, y=PTR, rows=I64, n=I64)
+def _reach(a: Any) -> dict[str, int]:
+    return dict.fromkeys(("x", "y"), 4 * a.rows * a.n)
+
+
+@native(x=PTR, y=PTR, rows=I64, n=I64, extents=_reach)
 def softmax_rows(p, tid, nthreads):
     """Last axis: maximum, exponentials and their sum, scaling; a row stays in the first-level cache."""
     x, y, n = p.x, p.y, p.n
@@ -104,7 +108,7 @@ def softmax_rows(p, tid, nthreads):
         scale_row(target, n, np.float32(1.0) / (np.float32(1.0) if total == np.float32(0.0) else total))
 
 
-@native(x=PTR, y=PTR, rows=I64, n=I64)
+@native(x=PTR, y=PTR, rows=I64, n=I64, extents=_reach)
 def log_softmax_rows(p, tid, nthreads):
     """Last axis: maximum, sum of exponentials (the second pass writes nothing), difference."""
     x, y, n = p.x, p.y, p.n
@@ -151,7 +155,10 @@ def factor_of(total):
     return 1.0 / select(total == 0.0, splat(1.0), total)
 
 
-@native(x=PTR, y=PTR, outer=I64, n=I64, inner=I64, blocks=I64, logarithm=I64)
+@native(
+    x=PTR, y=PTR, outer=I64, n=I64, inner=I64, blocks=I64, logarithm=I64,
+    extents=lambda a: dict.fromkeys(("x", "y"), 4 * a.outer * a.n * a.inner),
+)  # fmt: skip
 def softmax_columns(p, tid, nthreads):
     """Any other axis: four vectors of neighbouring columns at a time."""
     x, y, n, inner, blocks, logarithm = p.x, p.y, p.n, p.inner, p.blocks, p.logarithm

@@ -1,0 +1,162 @@
+"""How far kernels reach from the addresses they are given, and the gate that refuses operands that end before.
+
+A kernel declares ``extents``: a function of a step's arguments that gives, for each address among its fields, the bytes
+that any share of the work may touch, counted from there.  It looks at sizes that the maker took from the operands that
+define the work, so an operand that does not fit them is refused before native code runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from bolt_numba.errors import ShapeError
+from bolt_numba.kernels.registry import Context, Entry, In, Out, Pitch, Scratch, Step, Types
+from bolt_numba.ops.registry import Op
+from bolt_numba.types import Array, TensorType
+
+Reach: TypeAlias = "int | tuple[int, int]"
+"""Bytes from an address on, or (first, end) where they begin elsewhere: ``first`` is negative for those before it."""
+Extents: TypeAlias = Callable[[Any], Mapping[str, Reach]]
+"""``extents(a)``: a reach for every address field; ``a.name`` is the step's argument, a `Pitch` as its number."""
+
+
+class Declared(Protocol):
+    """A kernel as the gate sees it."""
+
+    name: str
+    extents: Extents | None
+    pointers: dict[str, bool]
+    """Fields that are addresses of operands, and whether they may be 0."""
+
+
+# ------------------------------------------------------------------------------------------------- words for extents
+
+
+def box(run: int, *axes: tuple[int, int]) -> Reach:
+    """What a box of runs of ``run`` bytes touches; axes: (indices, bytes from one to the next, also negative)."""
+    first, end = 0, run
+    for size, stride in axes:
+        if size <= 0:
+            return 0
+        if stride < 0:
+            first += (size - 1) * stride
+        else:
+            end += (size - 1) * stride
+    return (first, end) if run > 0 else 0
+
+
+def offsets(table: Array, run: int) -> Reach:
+    """What runs of ``run`` bytes at all byte offsets of a table touch."""
+    return (int(table.min()), int(table.max()) + run) if table.size and run > 0 else 0
+
+
+def both(one: Reach, two: Reach) -> Reach:
+    """What two reaches touch from one address."""
+    (a, b), (c, d) = ends(one), ends(two)
+    return (c, d) if a == b else (a, b) if c == d else (min(a, c), max(b, d))
+
+
+def ends(reach: Reach) -> tuple[int, int]:
+    """A reach as (first, end)."""
+    return (0, reach) if isinstance(reach, int) else reach
+
+
+# -------------------------------------------------------------------------------------------------------------- gate
+
+
+def reaches(kernel: Declared, values: Mapping[str, Any]) -> Mapping[str, Reach]:
+    """The declared reach of every address; raises ShapeError where the declaration does not name the fields."""
+    assert kernel.extents is not None
+    found = kernel.extents(SimpleNamespace(**values))
+    if found.keys() != kernel.pointers.keys():
+        odd = sorted(found.keys() ^ kernel.pointers.keys())
+        raise ShapeError(f"{kernel.name}: extents: got {odd} in one of both, wanted the addresses among its fields")
+    return found
+
+
+def check_arrays(kernel: Declared, values: Mapping[str, Any]) -> None:
+    """Refuse arrays for a call by hand that end before the kernel's reach; addresses as numbers are the caller's."""
+    for name, reach in reaches(kernel, values).items():
+        value = values[name]
+        if value is None or isinstance(value, np.ndarray):
+            there = None if value is None else value.nbytes
+            if not _fits(reach, 0, there, kernel.pointers[name]):
+                raise _misfit(kernel.name, kernel, name, reach, 0, there, "array")
+
+
+def check_steps(op: Op, steps: Sequence[Step], ins: Types, outs: Sequence[TensorType]) -> None:
+    """Refuse steps whose kernels reach beyond their operands, results, workspace or tables: a ShapeError says which."""
+    for step in steps:
+        kernel: Declared = step.kernel
+        if kernel.extents is None:
+            continue
+        args, pointers = step.args, kernel.pointers
+        for name, reach in reaches(kernel, numbers_of(step, ins, outs)).items():
+            arg = args[name]
+            offset, there = _place(arg, ins, outs)
+            if not _fits(reach, offset, there, pointers[name]):
+                raise _misfit(op.name, kernel, name, reach, offset, there, _called(arg))
+
+
+def numbers_of(step: Step, ins: Types, outs: Sequence[TensorType]) -> dict[str, Any]:
+    """The step's arguments, with dense rows for each Pitch."""
+    args: dict[str, Any] = step.args
+    if Pitch in map(type, args.values()):
+        return {name: _row(arg.of, ins, outs) if type(arg) is Pitch else arg for name, arg in args.items()}
+    return args
+
+
+def _row(of: In | Out, ins: Types, outs: Sequence[TensorType]) -> int:
+    kind = (ins if type(of) is In else outs)[of.index]
+    return kind.dims[-1] if kind is not None and kind.dims else 1
+
+
+def _place(arg: Any, ins: Types, outs: Sequence[TensorType]) -> tuple[int, int | None]:
+    """Offset and size of what an argument stands for; the size is None where there is nothing."""
+    kind = type(arg)
+    if kind is In:
+        given = ins[arg.index] if arg.index < len(ins) else None
+        return arg.offset, None if given is None else given.nbytes
+    if kind is Out:
+        return arg.offset, outs[arg.index].nbytes
+    if kind is Scratch or isinstance(arg, np.ndarray):
+        return 0, arg.nbytes
+    return 0, 0 if arg else None  # behind an address that is a number may be anything
+
+
+def _called(arg: Any) -> str:
+    """What an argument is, for people."""
+    if isinstance(arg, (In, Out)):
+        return f"{'operand' if isinstance(arg, In) else 'result'} {arg.index}"
+    if isinstance(arg, Scratch):
+        return "workspace"
+    return "table" if isinstance(arg, np.ndarray) else "address of unknown size" if arg else "operand"
+
+
+def _fits(reach: Reach, offset: int, there: int | None, optional: bool) -> bool:
+    first, end = reach if type(reach) is tuple else (0, reach)
+    if first == end:
+        return True
+    if there is None:
+        return optional
+    return first + offset >= 0 and first < end and end + offset <= there  # type: ignore[operator]
+
+
+def _misfit(
+    who: str, kernel: Declared, name: str, reach: Reach, offset: int, there: int | None, what: str
+) -> ShapeError:
+    first, end = ends(reach)
+    got = "none" if there is None else f"{there} bytes"
+    wanted = f"bytes {first + offset} to {end + offset}" if first + offset else f"{end + offset} bytes"
+    return ShapeError(f"{who}: {what} ({name!r} of kernel {kernel.name}): got {got}, wanted {wanted}")
+
+
+def made_steps(entry: Entry, op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """The steps of a maker, after the gate."""
+    steps = entry.make(op, ins, outs, context)
+    check_steps(op, steps, ins, outs)
+    return steps

@@ -1,0 +1,220 @@
+"""How far kernels may reach: every kernel says it, and operands that end before are refused before native code runs.
+
+That no kernel reaches further than it says is tested with the kernels, by `tests.harness`.
+"""
+
+from __future__ import annotations
+
+import ast
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bolt_numba as bn
+from bolt_numba.errors import ShapeError
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.kernels import registry
+from bolt_numba.kernels.cpu.sequences import reverse_rows, scatter_rows
+from bolt_numba.kernels.extents import both, box, check_steps, made_steps, offsets
+from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, native
+from bolt_numba.kernels.registry import In, Out, Pitch, Scratch, Step, select
+from bolt_numba.ops.gather import GatherElements, ScatterElements
+from bolt_numba.ops.pointwise import Add
+from bolt_numba.ops.rare import ReverseSequence, TensorScatter
+from bolt_numba.runtime.packs import MakerContext, Packs
+from bolt_numba.runtime.repeat import Precedent
+from bolt_numba.runtime.tune import Tuner
+from bolt_numba.types import F32, TensorType
+from bolt_numba.types import I64 as INT64
+from tests.harness import PlainContext
+
+ROOT, CPU = Path(__file__).parents[1], Path(registry.__file__).parent / "cpu"
+LOOP = {"executor.py": 3}
+"""Kernels that no step calls: the native loop and its team."""
+UNDECLARED: dict[str, int] = {
+    "attention.py": 2, "bands.py": 1, "cache.py": 2, "conv.py": 1, "conv_integer.py": 2, "conv_transpose.py": 1,
+    "copy.py": 1, "depthwise.py": 1, "executor.py": 1, "grid.py": 1, "grouped.py": 1, "lookup.py": 1, "matmul.py": 1,
+    "matmul_bits.py": 3, "matmul_wide.py": 2, "move.py": 6, "norm.py": 11, "pack.py": 2, "pool.py": 1,
+    "pool_plain.py": 1, "quantize.py": 3, "quantize_plain.py": 1, "recurrent_walk.py": 3, "reduce.py": 4,
+    "reduce_plain.py": 1, "regions.py": 1, "resize.py": 3, "rotary.py": 1, "selection.py": 4, "sorting.py": 3,
+    "strassen.py": 2, "suppression.py": 1, "sweep.py": 1, "sweep_bf16.py": 3, "sweep_bytes.py": 3, "take.py": 2,
+    "trees.py": 1, "widen.py": 1, "winograd.py": 1,
+}  # fmt: skip
+"""Kernels of each file that do not say how far they reach yet.  The list may only shrink."""
+
+
+def undeclared(file: Path) -> int:
+    """Calls of `native` and `native_source` that declare fields but no extents."""
+    count = 0
+    for node in ast.walk(ast.parse(file.read_text())):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+            continue
+        names = {k.arg for k in node.keywords}
+        has_fields = node.func.id == "native_source" or (node.func.id == "native" and names - {"fastmath"})
+        count += bool(has_fields and "extents" not in names)
+    return count
+
+
+def test_every_kernel_declares_its_extents() -> None:
+    found = {file.name: n for file in sorted(CPU.glob("*.py")) if (n := undeclared(file))}
+    assert found == Counter(LOOP) + Counter(UNDECLARED)
+
+
+@pytest.mark.parametrize(
+    ("reach", "wanted"),
+    [
+        (box(4), (0, 4)),
+        (box(4, (3, 10), (2, 100)), (0, 124)),
+        (box(4, (3, -10), (2, 100)), (-20, 104)),
+        (box(4, (3, 10), (0, 100)), 0),
+        (box(0, (3, 10)), 0),
+        (offsets(np.array([8, 0, 16]), 4), (0, 20)),
+        (offsets(np.array([8, -4]), 4), (-4, 12)),
+        (offsets(np.zeros(0, np.int64), 4), 0),
+        (both(0, (-4, 8)), (-4, 8)),
+        (both(12, (-4, 8)), (-4, 12)),
+    ],
+)
+def test_words_for_extents(reach: Any, wanted: Any) -> None:
+    assert reach == wanted
+
+
+@native(x=PTR, y=PTR, more=PTR_OR_0, n=I64, extents=lambda a: {"x": (-4, 4 * a.n), "y": 4 * a.n, "more": 8})
+def example(p: Any, tid: int, nthreads: int) -> None:
+    """Never runs."""
+
+
+@native(x=PTR, y=PTR, extents=lambda a: {"x": 4})
+def forgetful(p: Any, tid: int, nthreads: int) -> None:
+    """Never runs."""
+
+
+TEN = TensorType(F32, (2, 5))
+STEP = Step(example, {"x": In(0, 4), "y": Out(), "more": None, "n": 9})
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"n": 10}, r"Add: operand 0 \('x' of kernel example\): got 40 bytes, wanted 44 bytes"),
+        ({"x": In(0)}, "operand 0 .*: got 40 bytes, wanted bytes -4 to 36"),
+        ({"x": In(1, 4)}, "operand 1 .*: got none, wanted 40 bytes"),
+        ({"x": In(2, 4)}, "operand 2 .*: got none, wanted 40 bytes"),
+        ({"x": None}, "operand .*: got none"),
+        ({"x": 4096}, "address of unknown size"),
+        ({"y": Out(0, 8)}, "result 0 .*: got 40 bytes, wanted bytes 8 to 44"),
+        ({"y": Scratch(35)}, "workspace .*: got 35 bytes, wanted 36 bytes"),
+        ({"more": np.zeros(1, np.int32)}, "table .*: got 4 bytes, wanted 8 bytes"),
+        ({"n": -1}, "wanted"),
+        ({"n": Pitch(Out(0))}, ""),
+        ({"more": In(1)}, ""),
+        ({"more": np.zeros(1)}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_gate_compares_every_address(args: dict[str, Any], message: str) -> None:
+    step = replace(STEP, args=STEP.args | args)
+    if not message:
+        check_steps(Add(), [step], [TEN, None], [TEN])
+        return
+    with pytest.raises(ShapeError, match=message):
+        check_steps(Add(), [step], [TEN, None], [TEN])
+
+
+def test_a_declaration_names_every_address() -> None:
+    with pytest.raises(ShapeError, match=r"forgetful: extents: got \['y'\]"):
+        check_steps(Add(), [Step(forgetful, {"x": In(0), "y": Out()})], [TEN], [TEN])
+
+
+def test_calls_by_hand_are_compared_too() -> None:
+    x = np.zeros(24, np.uint8)
+    rows = {"wide": 1, "times": 3, "batches": 2, "time_step": 8, "batch_step": 4, "run": 4}
+    reverse_rows.record(x=x, y=x, lengths=np.zeros(2, np.int64), **rows)
+    with pytest.raises(ShapeError, match=r"array \('lengths' of kernel reverse_rows\): got 8 bytes, wanted 16 bytes"):
+        reverse_rows.record(x=x, y=x, lengths=np.zeros(1, np.int64), **rows)
+    lines = {"wide": 1, "batches": 1, "middle": 1, "count": 1, "size": 6, "run": 4, "circular": 0}
+    scatter_rows.record(new=x, y=x, starts=None, **lines)
+    with pytest.raises(ShapeError, match=r"array \('new' of kernel scatter_rows\): got none, wanted 4 bytes"):
+        scatter_rows.record(new=None, y=x, starts=None, **lines)
+
+
+def kinds(*shapes: tuple[int, ...]) -> list[TensorType]:
+    return [TensorType(F32, shape) for shape in shapes]
+
+
+def indices(*shape: int) -> TensorType:
+    return TensorType(INT64, shape)
+
+
+LIES = {
+    "result shorter than operands": (Add(), kinds((4, 5), (4, 5)), kinds((3, 5)), "result 0"),
+    "updates": (ScatterElements(), [*kinds((4, 5)), indices(3, 5), *kinds((2, 5))], kinds((4, 5)), "operand 2"),
+    "indices beyond an axis": (GatherElements(axis=1), [*kinds((4, 5)), indices(5, 5)], kinds((5, 5)), "operand 0"),
+    "lengths": (ReverseSequence(), [*kinds((4, 5)), indices(4)], kinds((4, 5)), "operand 1"),
+    "new rows": (TensorScatter(axis=1), kinds((2, 6, 4), (1, 3, 4)), kinds((2, 6, 4)), "operand 1"),
+    "starts": (TensorScatter(axis=1), [*kinds((2, 6, 4), (2, 3, 4)), indices(1)], kinds((2, 6, 4)), "operand 2"),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_operands_that_do_not_fit_are_refused(name: str) -> None:
+    op, ins, outs, wrong = LIES[name]
+    honest = select(op, ins)
+    assert honest is not None
+    with pytest.raises(ShapeError, match=f"{op.name}: {wrong} "):
+        made_steps(honest, op, ins, outs, PlainContext())
+
+
+def test_a_session_names_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where `infer` lets an operand pass that is too short, planning refuses it."""
+    monkeypatch.setattr(ReverseSequence, "infer", lambda self, x, lengths: TensorType(x.dtype, x.shape))
+    graph = Graph("lies")
+    x, lengths = graph.add_input("x", TensorType(F32, (4, 5))), graph.add_input("lengths", indices(3))
+    graph.add_output(Builder(graph)(ReverseSequence(), x, lengths, name="turn"), "y")
+    session = bn.compile(graph, threads=1)
+    with pytest.raises(ShapeError, match=r"node 'turn': ReverseSequence: operand 1 .*: got 24 bytes, wanted 40 bytes"):
+        session(np.zeros((4, 5), np.float32), np.ones(3, np.int64))
+
+
+def test_a_tuner_runs_nothing_that_does_not_fit() -> None:
+    op, ins, outs, _ = LIES["lengths"]
+    entry = select(op, ins)
+    assert entry is not None
+    with pytest.raises(ShapeError, match="operand 1"):
+        Tuner(2).choose(op, ins, outs, entry, MakerContext(2, Packs()))
+
+
+
+
+@pytest.mark.parametrize("less", ["x", "y"])
+def test_a_kernel_that_reaches_further_than_it_says_is_found(less: str) -> None:
+    code = (
+        "import numpy as np\n"
+        "from bolt_numba.kernels.cpu.softmax import softmax_rows\n"
+        "from bolt_numba.ops.reduce import Softmax\n"
+        "from tests.harness import run_kernel\n"
+        "run_kernel(Softmax(), [np.zeros((2, 5), np.float32)])\n"
+        "said = softmax_rows.extents\n"
+        f"softmax_rows.extents = lambda a: said(a) | {{{less!r}: 36}}\n"
+        "print('sound', flush=True)\n"
+        "run_kernel(Softmax(), [np.zeros((2, 5), np.float32)])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (-signal.SIGSEGV, "sound\n"), done.stderr
+
+
+def test_packed_operands_of_nodes_alike_are_compared() -> None:
+    """A file may hold packed weights: those of the node that was planned have passed the gate, these have not."""
+    first, known = np.zeros(9, np.float32), np.zeros(3, np.float32)
+    step = Step(example, {"x": first, "y": Out(), "more": None, "n": 9})
+    made = Precedent((TEN,), [step], "example", packs={id(first): (0, "key", np.copy)}, by_types=True)
+    with pytest.raises(ShapeError, match="example: packed operand 0: got 12 bytes, wanted 36"):
+        made.steps_for([TEN.with_value(known)], PlainContext())
