@@ -51,7 +51,11 @@ class Child:
 
     def __init__(self, command: Sequence[str]) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
+            [sys.executable, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
         )
         self.received = b""
         kind, state, detail = self.read(STARTING)
@@ -129,8 +133,11 @@ def at(place: str) -> None:
     answer("at", place, "")
 
 
-def serve(run: Callable[[int], tuple[str, str, str]], first: tuple[str, str] = ("ran", "")) -> None:
-    """The child: answers numbers until there are no more.  ``run``: number to kind, state, detail."""
+def serve(run: Callable[[int], tuple[str, str, str]], first: tuple[str, str]) -> None:
+    """The child: answers numbers until there are no more.
+
+    run: number to kind, state, detail; first: state and detail of what is not damaged.
+    """
     resource.setrlimit(resource.RLIMIT_AS, (3 * MEMORY, 3 * MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     on_compile(lambda _, done: at("run" if done else "compile"))

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 import pickle
+import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,16 @@ from onnx import helper, numpy_helper
 
 import bolt_numba as bn
 from bolt_numba.errors import BoltError
-from tests.attack.child import at
+from tests.attack.child import Result, at, drive
 from tests.attack.operands import agrees, extreme, reshaped
 
+LIFE = 5000
+"""Models that one child runs."""
 LARGEST = 1 << 18
 """Bytes of a model or an input that is worth altering again and again."""
 _INTS = (0, 1, -1, 2, 3, -2, 7, 64, 2**31 - 1, -(2**31), 2**40, 2**63 - 1, -(2**63))
 _FLOATS = (0.0, -1.0, 1e30, -1e30, 0.5, float("nan"), float("inf"), 1e-30)
-_WORDS = (b"", b"none", b"constant", b"linear", b"SAME_UPPER", b"VALID", b"floor", b"reflect", b"tanh", b"add", b"\xff\xfe")
+_WORDS = (b"", b"none", b"constant", b"linear", b"SAME_UPPER", b"VALID", b"floor", b"reflect", b"tanh", b"\xff\xfe")
 _AFTER = (
     "Relu", "Neg", "Abs", "Sigmoid", "Tanh", "Exp", "Sqrt", "Floor", "Transpose", "Flatten", "Softmax", "ReduceSum",
     "ReduceMax", "Identity", "Shape", "Size", "NonZero", "Not", "ArgMax", "Erf", "Gelu", "HardSwish", "LogSoftmax",
@@ -211,7 +214,8 @@ def content(model: onnx.ModelProto, feeds: Feeds, rng: Rng) -> None:
 
 
 CHANGES: tuple[Callable[[onnx.ModelProto, Feeds, Rng], None], ...] = (
-    attribute, attribute, attribute, operator, wiring, declared, symbolic, constant, following, following, opset, content,
+    attribute, attribute, attribute, operator, wiring, declared, symbolic, constant, following, following, opset,
+    content,
 )  # fmt: skip
 
 
@@ -288,7 +292,17 @@ def attack(rows: list[tuple[str, bytes, list[Any]]], seed: int) -> tuple[str, st
     return (kind, "ran", "") if compared(results, wanted, model) else (kind, "wrong", label)
 
 
-def prepare(file: str) -> Callable[[int], tuple[str, str, str]]:
+def prepare(file: str) -> tuple[Callable[[int], tuple[str, str, str]], tuple[str, str]]:
     """What serves numbers, from the models of `collect`."""
     rows = pickle.loads(Path(file).read_bytes())
-    return functools.partial(attack, rows)
+    return functools.partial(attack, rows), ("ran", "")
+
+
+def attack_models(count: int, seed: int) -> Iterator[Result]:
+    """``count`` altered models; a child that has run many is replaced."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "models.pickle"
+        collect(file)
+        for first in range(seed, seed + count, LIFE):
+            seeds = range(first, min(first + LIFE, seed + count))
+            yield from drive("model", ["-m", "tests.attack", "models", "--work", str(file)], seeds)

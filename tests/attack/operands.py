@@ -7,7 +7,7 @@ Whole plans run, between guard pages: inputs, outputs and the arena touch unread
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from bolt_numba.runtime import program
 from bolt_numba.runtime.slots import TEMP
 from bolt_numba.session import Session
 from bolt_numba.types import STRING, Array, Sym, TensorType
+from tests.attack.child import Result, drive
 from tests.cases import CASES, Case
 from tests.harness import guarded
 
@@ -146,11 +147,9 @@ def run_guarded(session: Session, feeds: dict[str, Array], right: bool) -> list[
     arrays = session._arrays({name: placed(a, right) for name, a in feeds.items()})
     plan = runner.prepare(arrays).plan
     targets: list[Array | None] | None = None
-    if plan.cut is None and all(s.kind == TEMP for s in plan.results):
-        targets = [
-            guarded(s.type.nbytes, right, 0xAB).view(s.type.dtype).reshape(s.type.dims) if s.type.dtype != STRING else None
-            for s in plan.results
-        ]
+    kinds = [s.type for s in plan.results]
+    if plan.cut is None and all(s.kind == TEMP and s.type.dtype != STRING for s in plan.results):
+        targets = [guarded(t.nbytes, right, 0xAB).view(t.dtype).reshape(t.dims) for t in kinds]
     return runner.run(arrays, targets)
 
 
@@ -207,8 +206,16 @@ def names() -> list[str]:
     return sorted(op.name for op in CASES if op.name in OPS)
 
 
-def prepare(name: str) -> Any:
+def prepare(name: str) -> tuple[Callable[[int], tuple[str, str, str]], tuple[str, str]]:
     """What serves numbers for one operator, with memory of plans between guard pages."""
     program.aligned_empty = lambda nbytes: guarded(nbytes, True, 0xAB, 64)
     op = next(op for op in CASES if op.name == name)
-    return functools.partial(attack, op)
+    return functools.partial(attack, op), ("ran", "")
+
+
+def attack_operands(count: int, seed: int, only: Sequence[str] = ()) -> Iterator[Result]:
+    """``count`` cases, the same number for every operator."""
+    chosen = [n for n in names() if not only or n in only]
+    each = -(-count // len(chosen))
+    for name in chosen:
+        yield from drive(name, ["-m", "tests.attack", "operands", "--work", name], range(seed, seed + each))
