@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint onnx-score bench bench-peers bench-frameworks bench-all docs hooks clean
+.PHONY: help demo test lint onnx-score bench bench-peers bench-frameworks bench-all attack docs hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -51,6 +51,11 @@ bench-all: $(STAMP) ## The main table against the leading engines (about 8 minut
 	$(BIN)/python -m bench.run --models main --peers main --threads 1 2 --turns 3 --turn-s 0.12 \
 		--python $(PEERS)/run/bin/python --markdown -o results.json
 	$(BIN)/python -m bench.plot results.json --folder docs
+
+attack: $(STAMP) ## Attack the engine at length: operands, altered models, damaged files (hours).
+	$(BIN)/python -m tests.attack operands --count 100000
+	$(BIN)/python -m tests.attack models --count 100000
+	$(BIN)/python -m tests.attack files --count 100000
 
 docs: $(STAMP) ## Write the pages that are made from the code.
 	$(BIN)/bolt-numba ops --markdown > docs/operators.md

@@ -1,4 +1,4 @@
-"""Damaged model files: a BoltError or a correct run.  ``python -m tests.fuzz`` does the same at length."""
+"""Damaged files, altered models, wrong operands: a BoltError or a right run.  ``python -m tests.attack``: at length."""
 
 from __future__ import annotations
 
@@ -8,35 +8,36 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests import fuzz
+from tests.attack import files, models, operands
+from tests.attack.child import Child
 
 COUNT = 100
 
 
 @pytest.mark.timeout(600)
 def test_mutations_end_well(tmp_path: Path) -> None:
-    results = list(fuzz.fuzz(fuzz.default_files(tmp_path)[:6], COUNT, seed=7))
+    results = list(files.attack_files(files.default_files(tmp_path)[:6], COUNT, seed=7))
     assert len(results) == COUNT
     bad = [r for r in results if not r.is_good]
     assert not bad, "\n".join(f"{r.state}: {r.file} seed {r.seed} ({r.kind}): {r.detail}" for r in bad)
     kinds = Counter(r.kind for r in results)
-    assert all(kinds[m.__name__] for m in fuzz.MUTATIONS)
+    assert all(kinds[m.__name__] for m in files.MUTATIONS)
     states = Counter(r.state for r in results)
     assert states["refused"] > COUNT / 4
     assert states["ran"] > 0
 
 
 def test_mutations_are_the_same_every_time_and_never_the_file_itself() -> None:
-    data = fuzz.DIGITS.read_bytes()
+    data = files.DIGITS.read_bytes()
     for seed in range(30):
-        kind, damaged = fuzz.mutation(data, seed)
-        assert (kind, damaged) == fuzz.mutation(data, seed)
+        kind, damaged = files.mutation(data, seed)
+        assert (kind, damaged) == files.mutation(data, seed)
         if kind in ("truncated", "flipped"):
             assert damaged != data
 
 
 def test_a_dead_child_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    child = fuzz.Child(fuzz.DIGITS)
+    child = Child(files.command(files.DIGITS))
     child.process.kill()
     child.process.wait()
     kind, state, detail = child.read(5)
@@ -46,13 +47,30 @@ def test_a_dead_child_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_hang_is_noticed() -> None:
-    child = fuzz.Child(fuzz.DIGITS)
+    child = Child(files.command(files.DIGITS))
     assert child.read(0.05)[1] == "hang"
     child.stop()
 
 
 def test_outcomes() -> None:
-    data = fuzz.DIGITS.read_bytes()
-    assert fuzz.outcome(data) == ("ran", "")
-    assert fuzz.outcome(data[:1000])[0] == "refused"
-    assert fuzz.outcome(np.random.default_rng(0).bytes(1000)) == ("refused", "InvalidModelError")
+    data = files.DIGITS.read_bytes()
+    assert files.outcome(data) == ("ran", "")
+    assert files.outcome(data[:1000])[0] == "refused"
+    assert files.outcome(np.random.default_rng(0).bytes(1000)) == ("refused", "InvalidModelError")
+
+
+@pytest.mark.timeout(900)
+def test_operands_that_do_not_fit_end_well() -> None:
+    results = list(operands.attack_operands(6 * len(operands.names()), seed=11))
+    bad = [r for r in results if not r.is_good]
+    assert not bad, "\n".join(f"{r.state}: {r.target} seed {r.seed} ({r.kind}): {r.detail}" for r in bad)
+    assert {r.state for r in results} >= {"ran", "refused"}
+
+
+@pytest.mark.timeout(900)
+def test_altered_models_end_well() -> None:
+    results = list(models.attack_models(600, seed=11))
+    bad = [r for r in results if not r.is_good]
+    assert not bad, "\n".join(f"{r.state}: seed {r.seed} ({r.kind}): {r.detail}" for r in bad)
+    kinds = Counter(r.kind for r in results)
+    assert all(kinds[change.__name__] for change in models.CHANGES)

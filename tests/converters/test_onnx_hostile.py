@@ -1,4 +1,4 @@
-"""Models that are good protobuf and lie: fields changed, repeated, swapped, dropped.  Bytes: `tests.fuzz`."""
+"""Models that are good protobuf and lie: fields changed, repeated, swapped, dropped.  Bytes: `tests.attack.files`."""
 
 from __future__ import annotations
 

@@ -1,0 +1,221 @@
+"""Operands that do not fit: every operator with each operand in turn of a wrong rank, length, dtype or edge value.
+
+Whole plans run, between guard pages: inputs, outputs and the arena touch unreadable memory.  Cases are those of
+`tests.cases`; a number makes the same change to the same case every time.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, given, settings
+
+import bolt_numba as bn
+from bolt_numba.errors import BoltError
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.interpret import interpret
+from bolt_numba.ops.registry import OPS, Op
+from bolt_numba.runtime import program
+from bolt_numba.runtime.slots import TEMP
+from bolt_numba.session import Session
+from bolt_numba.types import STRING, Array, Sym, TensorType
+from tests.attack.child import Result, drive
+from tests.cases import CASES, Case
+from tests.harness import guarded
+
+DRAWN = 40
+"""Cases drawn for each operator."""
+LOOSE = 1e-3
+"""Relative to the greatest magnitude: more is a wrong result, not rounding."""
+SHAPES = ("as drawn", "rank up", "rank down", "longer", "shorter", "double", "empty", "single", "omitted", "dtype")
+_LARGE = (2**31 - 1, 2**31, -(2**31), 2**61, 2**63 - 1, -(2**63), -1, 0, 1, 255, 2**24 + 1)
+_REAL = (np.nan, np.inf, -np.inf, 3e38, -3e38, -0.0, 1e-40, 0.0, 2.0**31, 2.0**63, -1.0)
+
+
+@functools.cache
+def drawn(op: type[Op]) -> tuple[Case, ...]:
+    """The same cases every time."""
+    found: list[Case] = []
+
+    @settings(
+        deadline=None, database=None, derandomize=True, max_examples=DRAWN, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(case=CASES[op]())
+    def collect(case: Case) -> None:
+        found.append(case)
+
+    collect()
+    return tuple(found)
+
+
+def reshaped(kind: str, a: Array, rng: np.random.Generator) -> Array | None:
+    """The operand with another shape or dtype; its content is repeated or cut."""
+    axis = int(rng.integers(a.ndim)) if a.ndim else 0
+    match kind:
+        case "omitted":
+            return None
+        case "dtype":
+            others = [d for d in (np.float32, np.int64, np.uint8, np.bool_, np.float64, np.int32) if d != a.dtype]
+            return a.astype(others[rng.integers(len(others))]) if a.dtype != STRING else np.zeros(a.shape, np.int64)
+        case "rank up":
+            return a[None] if rng.random() < 0.5 else a[..., None]
+        case "rank down":
+            return a.reshape(-1) if a.ndim != 1 or not a.size else a.reshape(-1)[0]
+    if not a.ndim:
+        return np.repeat(a[None], 3)
+    size = a.shape[axis]
+    length = {"longer": size + 1, "shorter": max(size - 1, 0), "double": 2 * size, "empty": 0, "single": 1}[kind]
+    if not a.size:
+        return np.zeros([length if i == axis else d for i, d in enumerate(a.shape)], a.dtype)
+    return np.take(a, np.arange(length) % size, axis)
+
+
+def extreme(a: Array, rng: np.random.Generator) -> Array:
+    """The operand with one element, or all, of an edge value; bools may hold any byte."""
+    made = a.copy()
+    flat = made.reshape(-1)
+    if not flat.size or a.dtype == STRING:
+        return made
+    where = slice(None) if rng.random() < 0.3 else int(rng.integers(flat.size))
+    if a.dtype == np.bool_:
+        flat.view(np.uint8)[where] = (2, 128, 255)[rng.integers(3)]
+    elif a.dtype.kind in "iu":
+        info = np.iinfo(a.dtype)
+        near = (*(int(d) for d in a.shape), a.size, a.size + 1, *_LARGE)
+        flat[where] = min(max(int(near[rng.integers(len(near))]), int(info.min)), int(info.max))
+    else:
+        with np.errstate(all="ignore"):
+            flat[where] = np.asarray(_REAL[rng.integers(len(_REAL))]).astype(a.dtype)
+    return made
+
+
+def spoilt(case: Case, rng: np.random.Generator) -> tuple[str, list[Array | None]]:
+    """One or two operands changed."""
+    operands = list(case.inputs)
+    kinds = []
+    for _ in range(1 + (rng.random() < 0.2)):
+        present = [i for i, a in enumerate(operands) if a is not None]
+        if not present:
+            break
+        index = present[rng.integers(len(present))]
+        a = operands[index]
+        assert a is not None
+        kind = "extreme" if rng.random() < 0.5 else SHAPES[rng.integers(1, len(SHAPES))]
+        operands[index] = extreme(a, rng) if kind == "extreme" else reshaped(kind, a, rng)
+        kinds.append(kind)
+    return min(kinds, default="as drawn"), operands
+
+
+def graph_of(op: Op, operands: Sequence[Array | None], rng: np.random.Generator) -> tuple[Graph, dict[str, Array]]:
+    """The operator alone; some operands are constants, and the shapes of the others may be symbols.
+
+    Symbols hide from inference what does not fit, until a plan is made.
+    """
+    graph = Graph(op.name)
+    build = Builder(graph)
+    hidden, feeds, given = rng.random() < 0.6, {}, []
+    for i, a in enumerate(operands):
+        if a is None or (i and rng.random() < 0.4):
+            given.append(None if a is None else build.const(a))
+            continue
+        dims = tuple(Sym(f"d{i}_{axis}") if hidden else d for axis, d in enumerate(a.shape))
+        name = f"x{i}"
+        given.append(graph.add_input(name, TensorType(a.dtype, dims)))
+        feeds[name] = a
+    for out in build.node(op, *given).outputs:
+        graph.add_output(out)
+    return graph, feeds
+
+
+def placed(a: Array, right: bool) -> Array:
+    """A copy beside an unreadable page."""
+    if a.dtype == STRING:
+        return a
+    made = guarded(a.nbytes, right, 0).view(a.dtype).reshape(a.shape)
+    made[...] = a
+    return made
+
+
+def run_guarded(session: Session, feeds: dict[str, Array], right: bool) -> list[Array]:
+    """Results of a run whose inputs and outputs are guarded."""
+    runner = session._runner
+    arrays = session._arrays({name: placed(a, right) for name, a in feeds.items()})
+    plan = runner.prepare(arrays).plan
+    targets: list[Array | None] | None = None
+    kinds = [s.type for s in plan.results]
+    if plan.cut is None and all(s.kind == TEMP and s.type.dtype != STRING for s in plan.results):
+        targets = [guarded(t.nbytes, right, 0xAB).view(t.dtype).reshape(t.dims) for t in kinds]
+    return runner.run(arrays, targets)
+
+
+def agrees(got: Any, wanted: Any, exact: bool) -> bool:
+    """Whether a result is what the reference gives, but for rounding."""
+    if not isinstance(got, np.ndarray) or got.dtype.kind not in "fiub":
+        return True
+    wanted = np.asarray(wanted)
+    if got.shape != wanted.shape or got.dtype != wanted.dtype:
+        return False
+    if got.dtype.kind in "iub":
+        # Levels of quantised results and casts of computed reals may differ at a rounding boundary.
+        return not got.size or bool(np.abs(got.astype(np.float64) - wanted.astype(np.float64)).max() <= (not exact))
+    got, wanted = got.astype(np.float64), wanted.astype(np.float64)
+    finite = np.isfinite(wanted)
+    if not (np.isfinite(got) == finite).all():
+        return False
+    scale = float(np.abs(wanted[finite]).max(initial=1e-30))
+    return bool((np.abs(got[finite] - wanted[finite]) <= LOOSE * scale).all())
+
+
+def attack(op: type[Op], seed: int) -> tuple[str, str, str]:
+    """Kind, state and detail of one case."""
+    rng = np.random.default_rng((seed, *op.__name__.encode()))
+    cases = drawn(op)
+    case = cases[rng.integers(len(cases))]
+    kind, operands = spoilt(case, rng)
+    described = f"{case} {['-' if a is None else f'{a.dtype}{list(a.shape)}' for a in operands]}"
+    try:
+        graph, feeds = graph_of(case.op, operands, rng)
+        session = bn.compile(graph, threads=int(rng.integers(1, 3)))
+        with np.errstate(all="ignore"):
+            results = run_guarded(session, feeds, bool(rng.random() < 0.5))
+    except BoltError as error:
+        return kind, "refused", type(error).__name__
+    except Exception as error:
+        return kind, "unclean", f"{type(error).__name__}: {error} {described}"
+    if case.op.has_side_state:
+        return kind, "ran", ""
+    try:
+        wanted = list(interpret(graph, feeds).values())
+    except Exception as error:
+        return kind, "lax", f"the reference refuses: {type(error).__name__}: {error} {described}"
+    reals = any(a is not None and a.dtype.kind not in "iub" for a in operands)
+    if kind != "extreme" or not reals:
+        for got, want in zip(results, wanted, strict=True):
+            if not agrees(got, want, case.exact):
+                return kind, "wrong", described
+    return kind, "ran", ""
+
+
+def names() -> list[str]:
+    """Every operator with cases."""
+    return sorted(op.name for op in CASES if op.name in OPS)
+
+
+def prepare(name: str) -> tuple[Callable[[int], tuple[str, str, str]], tuple[str, str]]:
+    """What serves numbers for one operator, with memory of plans between guard pages."""
+    program.aligned_empty = lambda nbytes: guarded(nbytes, True, 0xAB, 64)
+    op = next(op for op in CASES if op.name == name)
+    return functools.partial(attack, op), ("ran", "")
+
+
+def attack_operands(count: int, seed: int, only: Sequence[str] = ()) -> Iterator[Result]:
+    """``count`` cases, the same number for every operator."""
+    chosen = [n for n in names() if not only or n in only]
+    each = -(-count // len(chosen))
+    for name in chosen:
+        yield from drive(name, ["-m", "tests.attack", "operands", "--work", name], range(seed, seed + each))
