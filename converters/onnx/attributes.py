@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -111,13 +111,15 @@ def values_of(
     attributes: Attributes,
     key: tuple[str, str, int],
     kinds: Mapping[str, int],
+    flags: Collection[str],
     legacy: bool,
     folder: Path | None,
     what: str,
 ) -> dict[str, Any]:
     """Values of all attributes of a node of operator ``key`` (domain, name, opset).
 
-    kinds: types of attributes, as far as the reader says; the schema knows the others.
+    kinds: types of attributes, as far as the reader says; the schema knows the others.  flags: those that are 0 or 1;
+    engines differ in what another number would mean.
     legacy: before opset 6, where ``consumed_inputs`` may stand at any operator and means nothing.
     """
     made = {}
@@ -131,7 +133,11 @@ def values_of(
             known = onnx.AttributeProto.AttributeType.Name
             got = known(kind) if kind in _FIELDS else str(kind)
             raise InvalidModelError(f"{what}: attribute '{name}': got type {got}, wanted {known(wanted)}")
-        made[name] = value_of(attribute, folder, f"{what}: attribute '{name}'")
+        value = made[name] = value_of(attribute, folder, f"{what}: attribute '{name}'")
+        if name in flags:
+            if value not in (0, 1):
+                raise InvalidModelError(f"{what}: attribute '{name}': got {value}, wanted 0 or 1")
+            made[name] = bool(value)
     return made
 
 

@@ -261,7 +261,7 @@ class GraphReader:
         reader = find_reader(domain, node.op_type, version)
         if reader is not None:
             key, legacy = (domain, node.op_type, version), domain == "" and version < 6
-            values = values_of(attributes, key, reader.kinds, legacy, self.folder, what)
+            values = values_of(attributes, key, reader.kinds, reader.flags, legacy, self.folder, what)
             _check(reader, inputs, values, what)
             inputs += [None] * (reader.passed - len(inputs))
             made = reader.function(NodeBuilder(self, scope, node, version), *inputs, **values)

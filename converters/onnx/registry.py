@@ -80,6 +80,11 @@ class Reader:
         return {name: int(_KINDS[kind]) for name, kind in kinds.items() if kind in _KINDS}
 
     @functools.cached_property
+    def flags(self) -> frozenset[str]:
+        """Attributes that are 0 or 1."""
+        return frozenset(p.name for p in self._parameters if p.annotation == "bool")
+
+    @functools.cached_property
     def mandatory(self) -> frozenset[str]:
         return frozenset(p.name for p in self._parameters if p.kind == p.KEYWORD_ONLY and p.default is p.empty)
 

@@ -87,15 +87,15 @@ def average_pool(
     *,
     kernel_shape: Ints,
     auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    count_include_pad: int = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
     dilations: Ints = (),
     pads: Ints = (),
     strides: Ints = (),
 ) -> Any:
     made = AveragePool(
-        kernel_shape, strides, pads, dilations, check_auto_pad(b, auto_pad), bool(ceil_mode),
-        count_include_pad=bool(count_include_pad),
+        kernel_shape, strides, pads, dilations, check_auto_pad(b, auto_pad), ceil_mode,
+        count_include_pad=count_include_pad,
     )  # fmt: skip
     return b(made, x)
 
@@ -114,14 +114,14 @@ def max_pool(
     *,
     kernel_shape: Ints,
     auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
+    ceil_mode: bool = False,
     dilations: Ints = (),
     pads: Ints = (),
     storage_order: int = 0,
     strides: Ints = (),
 ) -> Any:
     made = MaxPool(
-        kernel_shape, strides, pads, dilations, check_auto_pad(b, auto_pad), bool(ceil_mode),
+        kernel_shape, strides, pads, dilations, check_auto_pad(b, auto_pad), ceil_mode,
         storage_order=storage_order, indices=b.wants(1),
     )  # fmt: skip
     return b(made, x)
@@ -134,7 +134,7 @@ def lp_pool(
     *,
     kernel_shape: Ints = (),
     auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
+    ceil_mode: bool = False,
     dilations: Ints = (),
     p: float = 2,
     pads: Ints = (),
@@ -144,7 +144,7 @@ def lp_pool(
         raise b.unsupported(f"p = {p}")
     if not kernel_shape:
         raise b.invalid("kernel_shape", "none", "a size for each spatial axis")
-    made = LpPool(kernel_shape, strides, pads, dilations, check_auto_pad(b, auto_pad), bool(ceil_mode), p=int(p))
+    made = LpPool(kernel_shape, strides, pads, dilations, check_auto_pad(b, auto_pad), ceil_mode, p=int(p))
     return b(made, x)
 
 

@@ -72,8 +72,8 @@ def compress(b: NodeBuilder, x: Value, condition: Value, *, axis: int | None = N
 
 
 @reader("Unique")
-def unique(b: NodeBuilder, x: Value, *, axis: int | None = None, sorted: int = 1) -> Any:
-    return b(Unique(axis, bool(sorted)), x)
+def unique(b: NodeBuilder, x: Value, *, axis: int | None = None, sorted: bool = True) -> Any:
+    return b(Unique(axis, sorted), x)
 
 
 @reader("NonMaxSuppression")

@@ -97,13 +97,13 @@ def fused_matmul(
     y: Value,
     *,
     alpha: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
+    transA: bool = False,
+    transB: bool = False,
     transBatchA: int = 0,
     transBatchB: int = 0,
 ) -> Any:
     x, y = (_batch_last(b, v) if flag else v for v, flag in ((x, transBatchA), (y, transBatchB)))
-    return b(MatMul(bool(transA), bool(transB), alpha), x, y)
+    return b(MatMul(transA, transB, alpha), x, y)
 
 
 def _batch_last(b: NodeBuilder, x: Value) -> Any:
@@ -238,7 +238,7 @@ def attention(
     mask_filter_value: float = -10000.0,
     qkv_hidden_sizes: Ints = (),
     scale: float = 0.0,
-    unidirectional: int = 0,
+    unidirectional: bool = False,
     past_present_share_buffer: int = 0,
     do_rotary: int = 0,
     rotary_embedding_dim: int = 0,
@@ -257,7 +257,7 @@ def attention(
         k, v = (b(Concat(2), b(Squeeze(), p, ints([0])), new) for p, new in zip(held, (k, v), strict=True))
     present = b(Concat(0), *(b(Unsqueeze(), t, ints([0])) for t in (k, v))) if b.wants(1) else None
     added = _mask(b, mask, mask_filter_value, k)
-    return _attend(b, (q, k, v), added, attention_bias, scale, bool(unidirectional)), present
+    return _attend(b, (q, k, v), added, attention_bias, scale, unidirectional), present
 
 
 @microsoft("MultiHeadAttention")
@@ -277,7 +277,7 @@ def multi_head_attention(
     num_heads: int,
     mask_filter_value: float = -10000.0,
     scale: float = 0.0,
-    unidirectional: int = 0,
+    unidirectional: bool = False,
 ) -> Any:
     """Attention by heads over [n, length, heads * size] operands, or keys and values that are split already.
 
@@ -294,7 +294,7 @@ def multi_head_attention(
     if past_key is not None and past_value is not None:
         k, v = b(Concat(2), past_key, k), b(Concat(2), past_value, v)
     added = _mask(b, key_padding_mask, mask_filter_value, k)
-    return _attend(b, (q, k, v), added, attention_bias, scale, bool(unidirectional)), k, v
+    return _attend(b, (q, k, v), added, attention_bias, scale, unidirectional), k, v
 
 
 def _unpacked(b: NodeBuilder, query: Any, key: Any, value: Any) -> list[Any]:

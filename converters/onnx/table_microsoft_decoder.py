@@ -46,7 +46,7 @@ def rotary_embedding(
     cos_cache: Value,
     sin_cache: Value,
     *,
-    interleaved: int = 0,
+    interleaved: bool = False,
     is_packed_batching: int = 0,
     num_heads: int = 0,
     rotary_embedding_dim: int = 0,
@@ -63,7 +63,7 @@ def rotary_embedding(
         counts = b(Unsqueeze(), counted(b, x, 1 if flat else 2), ints([0]))
         positions = b(Add(), counts, position_ids)
     heads = num_heads or (static_dim(b, x, 2) // (2 * static_dim(b, cos_cache, 1)) if flat else 0)
-    operator = RotaryEmbedding(bool(interleaved), "SHD" if flat else "HSD")
+    operator = RotaryEmbedding(interleaved, "SHD" if flat else "HSD")
     y = b(operator, by_heads(b, x, heads) if flat else x, cos_cache, sin_cache, positions)
     y = y if scale == 1.0 else b(Mul(), y, scale)
     return merged(b, y) if flat else y
@@ -77,7 +77,7 @@ def standard_rotary_embedding(
     sin_cache: Value,
     position_ids: Value | None = None,
     *,
-    interleaved: int = 0,
+    interleaved: bool = False,
     num_heads: int = 0,
     rotary_embedding_dim: int = 0,
 ) -> Any:
@@ -88,7 +88,7 @@ def standard_rotary_embedding(
     tables: list[Any] = [cos_cache, sin_cache]
     if rotary_embedding_dim:
         tables = [b(Slice(), t, ints([0]), ints([rotary_embedding_dim // 2]), ints([-1])) for t in tables]
-    operator = RotaryEmbedding(bool(interleaved), "SHD" if flat else "HSD")
+    operator = RotaryEmbedding(interleaved, "SHD" if flat else "HSD")
     y = b(operator, by_heads(b, x, num_heads) if flat else x, *tables, position_ids)
     return merged(b, y) if flat else y
 
@@ -112,7 +112,7 @@ def group_query_attention(
     num_heads: int,
     kv_num_heads: int,
     do_rotary: int = 0,
-    rotary_interleaved: int = 0,
+    rotary_interleaved: bool = False,
     local_window_size: int = -1,
     scale: float = 0.0,
     smooth_softmax: int = 0,
@@ -136,7 +136,7 @@ def group_query_attention(
         positions = position_ids
         if positions is None:
             positions = _positions(b, q, seqlens_k, total_sequence_length)
-        turn = RotaryEmbedding(bool(rotary_interleaved), "SHD")
+        turn = RotaryEmbedding(rotary_interleaved, "SHD")
         pairs = ((q, num_heads), (k, kv_num_heads))
         q, k = (merged(b, b(turn, by_heads(b, x, n), cos_cache, sin_cache, positions)) for x, n in pairs)
     operator = GroupQueryAttention(

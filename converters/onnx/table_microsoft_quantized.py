@@ -167,13 +167,13 @@ def nhwc_max_pool(
     *,
     kernel_shape: Ints,
     auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
+    ceil_mode: bool = False,
     dilations: Ints = (),
     pads: Ints = (),
     strides: Ints = (),
 ) -> Any:
     operator = MaxPool(
-        kernel_shape, strides, pads, dilations, check_auto_pad(b, auto_pad), bool(ceil_mode), layout="NHWC"
+        kernel_shape, strides, pads, dilations, check_auto_pad(b, auto_pad), ceil_mode, layout="NHWC"
     )
     return b(operator, x)
 
@@ -294,7 +294,7 @@ def dynamic_quantize_lstm(
     clip: float | None = None,
     direction: str = "forward",
     hidden_size: int | None = None,
-    input_forget: int = 0,
+    input_forget: bool = False,
 ) -> Any:
     """LSTM whose integer weights become floats; its activations are rounded to 8 bits.
 
@@ -302,7 +302,7 @@ def dynamic_quantize_lstm(
     """
     shared = common(b, activation_alpha, activation_beta, activations, clip, direction, hidden_size, 0)
     weights = [_lstm_weight(b, *parts) for parts in ((w, w_scale, w_zero), (r, r_scale, r_zero))]
-    operator = DynamicQuantizeLSTM(**shared, input_forget=bool(input_forget))
+    operator = DynamicQuantizeLSTM(**shared, input_forget=input_forget)
     return b(operator, x, *weights, bias, sequence_lens, initial_h, initial_c, peepholes)
 
 

@@ -216,11 +216,11 @@ def _mapped(b: NodeBuilder, x: Value, numbers: Array, names: Array, number: int,
 
 @reader("OneHotEncoder", domain=ML)
 def one_hot_encoder(
-    b: NodeBuilder, x: Value, *, cats_int64s: Ints = (), cats_strings: Texts = (), zeros: int = 1
+    b: NodeBuilder, x: Value, *, cats_int64s: Ints = (), cats_strings: Texts = (), zeros: bool = True
 ) -> Any:
     categories = class_labels(b, cats_int64s, cats_strings)
     data = x if x.type.dtype == categories.dtype else b(Cast(categories.dtype), x)
-    return b(OneHotEncoder(bool(zeros)), data, categories)
+    return b(OneHotEncoder(zeros), data, categories)
 
 
 @reader("ZipMap", domain=ML)

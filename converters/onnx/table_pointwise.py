@@ -156,8 +156,8 @@ def shrink(b: NodeBuilder, x: Value, *, bias: float = 0.0, lambd: float = 0.5) -
 
 
 @reader("IsInf")
-def is_inf(b: NodeBuilder, x: Value, *, detect_negative: int = 1, detect_positive: int = 1) -> Any:
-    return b(IsInf(bool(detect_negative), bool(detect_positive)), x)
+def is_inf(b: NodeBuilder, x: Value, *, detect_negative: bool = True, detect_positive: bool = True) -> Any:
+    return b(IsInf(detect_negative, detect_positive), x)
 
 
 @reader("Clip", since=11)
@@ -203,8 +203,8 @@ def convert(b: NodeBuilder, x: Value, to: AnyDType, saturate: int, round_mode: s
 
 
 @reader("Mod")
-def mod(b: NodeBuilder, x: Value, y: Value, *, fmod: int = 0) -> Any:
-    return b(Mod(bool(fmod)), x, y)
+def mod(b: NodeBuilder, x: Value, y: Value, *, fmod: bool = False) -> Any:
+    return b(Mod(fmod), x, y)
 
 
 @reader("BitShift")

@@ -33,10 +33,10 @@ def quantize_linear(
     block_size: int = 0,
     output_dtype: int = 0,
     precision: int = 0,
-    saturate: int = 1,
+    saturate: bool = True,
 ) -> Any:
     dtype = dtype_of(output_dtype, "output_dtype") if output_dtype else None
-    return b(QuantizeLinear(axis, block_size, bool(saturate), dtype), x, scale, zero_point)
+    return b(QuantizeLinear(axis, block_size, saturate, dtype), x, scale, zero_point)
 
 
 @reader("DequantizeLinear")

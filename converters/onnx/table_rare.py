@@ -30,8 +30,8 @@ def bit_cast(b: NodeBuilder, x: Value, *, to: int) -> Any:
 
 
 @reader("CumProd")
-def cum_prod(b: NodeBuilder, x: Value, axis: Value, *, exclusive: int = 0, reverse: int = 0) -> Any:
-    return b(CumProd(bool(exclusive), bool(reverse)), x, axis)
+def cum_prod(b: NodeBuilder, x: Value, axis: Value, *, exclusive: bool = False, reverse: bool = False) -> Any:
+    return b(CumProd(exclusive, reverse), x, axis)
 
 
 @reader("Det")
@@ -72,17 +72,18 @@ def dft(
     length: Value | None = None,
     axis: Value | None = None,
     *,
-    inverse: int = 0,
-    onesided: int = 0,
+    inverse: bool = False,
+    onesided: bool = False,
 ) -> Any:
-    return b(DFT(bool(inverse), bool(onesided)), x, length, axis)
+    return b(DFT(inverse, onesided), x, length, axis)
 
 
 @reader("DFT")
 def dft_17(
-    b: NodeBuilder, x: Value, length: Value | None = None, *, axis: int = 1, inverse: int = 0, onesided: int = 0
+    b: NodeBuilder, x: Value, length: Value | None = None, *, axis: int = 1, inverse: bool = False,
+    onesided: bool = False
 ) -> Any:
-    return b(DFT(bool(inverse), bool(onesided)), x, length, np.array(axis))
+    return b(DFT(inverse, onesided), x, length, np.array(axis))
 
 
 @reader("STFT")
@@ -93,9 +94,9 @@ def stft(
     window: Value | None = None,
     length: Value | None = None,
     *,
-    onesided: int = 1,
+    onesided: bool = True,
 ) -> Any:
-    return b(STFT(bool(onesided)), signal, step, window, length)
+    return b(STFT(onesided), signal, step, window, length)
 
 
 @reader("MelWeightMatrix")

@@ -54,12 +54,12 @@ def lstm(
     clip: float | None = None,
     direction: str = "forward",
     hidden_size: int | None = None,
-    input_forget: int = 0,
+    input_forget: bool = False,
     layout: int = 0,
     output_sequence: int = 0,
 ) -> Any:
     shared = common(b, activation_alpha, activation_beta, activations, clip, direction, hidden_size, layout)
-    operator = LSTM(**shared, input_forget=bool(input_forget))
+    operator = LSTM(**shared, input_forget=input_forget)
     return b(operator, x, w, r, bias, sequence_lens, initial_h, initial_c, peepholes)
 
 
@@ -80,11 +80,11 @@ def gru(
     direction: str = "forward",
     hidden_size: int | None = None,
     layout: int = 0,
-    linear_before_reset: int = 0,
+    linear_before_reset: bool = False,
     output_sequence: int = 0,
 ) -> Any:
     shared = common(b, activation_alpha, activation_beta, activations, clip, direction, hidden_size, layout)
-    operator = GRU(**shared, linear_before_reset=bool(linear_before_reset))
+    operator = GRU(**shared, linear_before_reset=linear_before_reset)
     return b(operator, x, w, r, bias, sequence_lens, initial_h)
 
 

@@ -26,9 +26,10 @@ def _reduction(name: str) -> Any:
     operator: Any = OPS[name]
 
     def read(
-        b: NodeBuilder, x: Value, axes: Value | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+        b: NodeBuilder, x: Value, axes: Value | None = None, *, keepdims: bool = True,
+        noop_with_empty_axes: bool = False
     ) -> Any:
-        return b(operator(bool(keepdims), bool(noop_with_empty_axes)), x, axes)
+        return b(operator(keepdims, noop_with_empty_axes), x, axes)
 
     return read
 
@@ -36,8 +37,8 @@ def _reduction(name: str) -> Any:
 def _old_reduction(name: str) -> Any:
     operator: Any = OPS[name]
 
-    def read(b: NodeBuilder, x: Value, *, axes: tuple[int, ...] = (), keepdims: int = 1) -> Any:
-        return b(operator(bool(keepdims)), x, ints(axes) if axes else None)
+    def read(b: NodeBuilder, x: Value, *, axes: tuple[int, ...] = (), keepdims: bool = True) -> Any:
+        return b(operator(keepdims), x, ints(axes) if axes else None)
 
     return read
 
@@ -48,13 +49,13 @@ for _name in REDUCTIONS:
 
 
 @reader("ArgMax")
-def arg_max(b: NodeBuilder, x: Value, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
-    return b(ArgMax(axis, bool(keepdims), bool(select_last_index)), x)
+def arg_max(b: NodeBuilder, x: Value, *, axis: int = 0, keepdims: bool = True, select_last_index: bool = False) -> Any:
+    return b(ArgMax(axis, keepdims, select_last_index), x)
 
 
 @reader("ArgMin")
-def arg_min(b: NodeBuilder, x: Value, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
-    return b(ArgMin(axis, bool(keepdims), bool(select_last_index)), x)
+def arg_min(b: NodeBuilder, x: Value, *, axis: int = 0, keepdims: bool = True, select_last_index: bool = False) -> Any:
+    return b(ArgMin(axis, keepdims, select_last_index), x)
 
 
 _ALONG_AXIS: dict[str, Any] = {"Softmax": Softmax, "LogSoftmax": LogSoftmax, "Hardmax": Hardmax}
@@ -92,13 +93,13 @@ for _name in _ALONG_AXIS:
 
 
 @reader("CumSum")
-def cum_sum(b: NodeBuilder, x: Value, axis: Value, *, exclusive: int = 0, reverse: int = 0) -> Any:
-    return b(CumSum(bool(exclusive), bool(reverse)), x, axis)
+def cum_sum(b: NodeBuilder, x: Value, axis: Value, *, exclusive: bool = False, reverse: bool = False) -> Any:
+    return b(CumSum(exclusive, reverse), x, axis)
 
 
 @reader("TopK", since=10)
-def top_k(b: NodeBuilder, x: Value, k: Value, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> Any:
-    return b(TopK(axis, bool(largest), bool(sorted)), x, k)
+def top_k(b: NodeBuilder, x: Value, k: Value, *, axis: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    return b(TopK(axis, largest, sorted), x, k)
 
 
 @reader("TopK")
@@ -120,15 +121,15 @@ def gemm(
     *,
     alpha: float = 1.0,
     beta: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
+    transA: bool = False,
+    transB: bool = False,
     broadcast: int = 0,
 ) -> Any:
     """Alpha * a @ b + beta * c; a row vector c becomes the bias of the product.  Before opset 7: ``broadcast``."""
     for operand in (x, y):
         if rank_of(b, operand) != 2:
             raise b.invalid(f"rank of '{operand.name}'", rank_of(b, operand), 2)
-    operator = MatMul(bool(transA), bool(transB), alpha)
+    operator = MatMul(transA, transB, alpha)
     if c is None or beta == 0:
         return b(operator, x, y)
     if beta != 1.0:

@@ -20,11 +20,11 @@ def resize(
     scales: Value | None = None,
     sizes: Value | None = None,
     *,
-    antialias: int = 0,
+    antialias: bool = False,
     axes: tuple[int, ...] = (),
     coordinate_transformation_mode: str = "half_pixel",
     cubic_coeff_a: float = -0.75,
-    exclude_outside: int = 0,
+    exclude_outside: bool = False,
     extrapolation_value: float = 0.0,
     keep_aspect_ratio_policy: str = "stretch",
     mode: str = "nearest",
@@ -36,8 +36,8 @@ def resize(
         coordinate_transformation_mode=coordinate_transformation_mode,
         nearest_mode=nearest_mode,
         cubic_coeff_a=cubic_coeff_a,
-        exclude_outside=bool(exclude_outside),
-        antialias=bool(antialias),
+        exclude_outside=exclude_outside,
+        antialias=antialias,
         extrapolation_value=extrapolation_value,
         keep_aspect_ratio_policy=keep_aspect_ratio_policy,
         axes=axes,
@@ -81,7 +81,7 @@ def grid_sample(
     x: Value,
     grid: Value,
     *,
-    align_corners: int = 0,
+    align_corners: bool = False,
     mode: str = "linear",
     padding_mode: str = "zeros",
 ) -> Any:
@@ -89,4 +89,4 @@ def grid_sample(
     if kind not in ("linear", "nearest", "cubic") or padding_mode not in ("zeros", "border", "reflection"):
         wanted = "linear, nearest or cubic; zeros, border or reflection"
         raise b.invalid("mode and padding_mode", (mode, padding_mode), wanted)
-    return b(GridSample(mode=kind, padding_mode=padding_mode, align_corners=bool(align_corners)), x, grid)
+    return b(GridSample(mode=kind, padding_mode=padding_mode, align_corners=align_corners), x, grid)

@@ -59,13 +59,15 @@ def sequence_length(b: NodeBuilder, sequence: Value) -> Any:
 
 
 @reader("ConcatFromSequence")
-def concat_from_sequence(b: NodeBuilder, sequence: Value, *, axis: int, new_axis: int = 0) -> Any:
-    return b(ConcatFromSequence(axis, bool(new_axis)), sequence)
+def concat_from_sequence(b: NodeBuilder, sequence: Value, *, axis: int, new_axis: bool = False) -> Any:
+    return b(ConcatFromSequence(axis, new_axis), sequence)
 
 
 @reader("SplitToSequence")
-def split_to_sequence(b: NodeBuilder, x: Value, split: Value | None = None, *, axis: int = 0, keepdims: int = 1) -> Any:
-    return b(SplitToSequence(axis, bool(keepdims)), x, split)
+def split_to_sequence(
+    b: NodeBuilder, x: Value, split: Value | None = None, *, axis: int = 0, keepdims: bool = True
+) -> Any:
+    return b(SplitToSequence(axis, keepdims), x, split)
 
 
 @reader("Optional")

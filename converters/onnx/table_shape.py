@@ -107,8 +107,8 @@ def constant_of_shape(b: NodeBuilder, shape: Value, *, value: Array | None = Non
 
 
 @reader("Reshape", since=5)
-def reshape(b: NodeBuilder, x: Value, shape: Value, *, allowzero: int = 0) -> Any:
-    return b(Reshape(bool(allowzero)), x, shape)
+def reshape(b: NodeBuilder, x: Value, shape: Value, *, allowzero: bool = False) -> Any:
+    return b(Reshape(allowzero), x, shape)
 
 
 @reader("Reshape")
@@ -256,8 +256,8 @@ def range_(b: NodeBuilder, start: Value, limit: Value, delta: Value, *, stash_ty
 
 
 @reader("Trilu")
-def trilu(b: NodeBuilder, x: Value, k: Value | None = None, *, upper: int = 1) -> Any:
-    return b(Trilu(bool(upper)), x, k)
+def trilu(b: NodeBuilder, x: Value, k: Value | None = None, *, upper: bool = True) -> Any:
+    return b(Trilu(upper), x, k)
 
 
 @reader("EyeLike")

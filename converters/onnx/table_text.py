@@ -28,11 +28,11 @@ def string_normalizer(
     x: Value,
     *,
     case_change_action: str = "NONE",
-    is_case_sensitive: int = 0,
+    is_case_sensitive: bool = False,
     locale: str = "",
     stopwords: tuple[str, ...] = (),
 ) -> Any:
-    return b(StringNormalizer(case_change_action, bool(is_case_sensitive), stopwords), x)
+    return b(StringNormalizer(case_change_action, is_case_sensitive, stopwords), x)
 
 
 @reader("RegexFullMatch")

@@ -180,3 +180,12 @@ def test_deep_nesting_is_refused_or_read() -> None:
         text = f"y = If (c) <then_branch = t{i} () => (float[6] y) {{ {text} }}, {other}>"
     graph = load(model_of(text, "float[6] x, bool c"))
     assert [n.op.name for n in graph.nodes] == ["If"]
+
+
+def test_flags_are_0_or_1() -> None:
+    node = onnx.helper.make_node("ReduceSum", ["x"], ["y"], keepdims=2)
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3])
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [x], [y]))
+    with pytest.raises(InvalidModelError, match="attribute 'keepdims': got 2, wanted 0 or 1"):
+        load(model.SerializeToString())
