@@ -19,6 +19,7 @@ from bolt_numba.runtime.plan import region_of
 from bolt_numba.runtime.runner import Runner
 from bolt_numba.runtime.tune import Choice, Tuner
 from bolt_numba.types import F32, TensorType
+from tests.near import assert_near
 
 rng = np.random.default_rng(0)
 
@@ -39,7 +40,7 @@ def run(graph: Graph, tuner: Tuner, threads: int = 1) -> np.ndarray:
     feed = rng.integers(-2, 3, graph.inputs[0].type.dims).astype(F32) / 8
     runner = Runner(region_of(graph), threads, Packs(), tuner=tuner)
     (got,) = runner.run([feed])
-    np.testing.assert_allclose(got, interpret(graph, {"x": feed})["y"], rtol=1e-4, atol=1e-5)
+    assert_near(got, interpret(graph, {"x": feed})["y"], 1e-4)
     return got
 
 
