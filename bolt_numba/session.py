@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from bolt_numba.config import default_threads
+from bolt_numba.config import MAX_THREADS, default_threads
 from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.mapped import check_intact, drop_maps
@@ -120,8 +120,8 @@ class Session:
         if precision not in PRECISIONS:
             raise DeviceError(f"precision: got {precision!r}, wanted one of {PRECISIONS}")
         threads = default_threads() if threads is None else threads
-        if threads < 1:
-            raise DeviceError(f"threads: got {threads}, wanted at least 1")
+        if not 1 <= threads <= MAX_THREADS:
+            raise DeviceError(f"threads: got {threads}, wanted 1 to {MAX_THREADS}")
         self.device, self.precision = device, precision
         self.threads = threads if can_team() else 1
         self.tune = tune

@@ -7,6 +7,8 @@ and to their zero points: the meaning is the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 from onnx import numpy_helper
@@ -27,8 +29,19 @@ WEIGHTS = {
 """Operands of each operator that hold weights, each with the operand that is its zero point."""
 
 
-def _unsigned(array: Array) -> Array:
-    return (array.astype(np.int16) + 128).astype(np.uint8)
+def _unsigned(array: Array | None) -> Array:
+    """128 more as u8; a zero point that is left out is 0."""
+    return np.asarray(np.asarray(0 if array is None else array, np.int16) + 128, np.uint8)
+
+
+def unsaturated_operands(op: str, operands: Sequence[Array | None]) -> list[Array | None]:
+    """Operands of one node, with i8 weights as u8; products of i8 with i8 stay, which do not saturate."""
+    made = list(operands)
+    for weight, zero in WEIGHTS.get(op, ()):
+        if made[weight].dtype == np.int8 != made[0].dtype:  # type: ignore[union-attr]
+            made += [None] * (zero + 1 - len(made))
+            made[weight], made[zero] = _unsigned(made[weight]), _unsigned(made[zero])
+    return made
 
 
 def unsaturated(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -41,11 +54,10 @@ def unsaturated(model: onnx.ModelProto) -> onnx.ModelProto:
             tensor = held.get(node.input[weight])
             if tensor is None or tensor.data_type != onnx.TensorProto.INT8:
                 continue
-            given = node.input[zero] if zero < len(node.input) else ""
-            points = numpy_helper.to_array(held[given]) if given else np.zeros((), np.int8)
-            for at, array in ((weight, numpy_helper.to_array(tensor)), (zero, points)):
-                name = f"{node.output[0]}/unsigned{at}"
-                made.graph.initializer.append(numpy_helper.from_array(_unsigned(array), name))
-                node.input.extend([""] * (at + 1 - len(node.input)))
-                node.input[at] = name
+            given = held.get(node.input[zero]) if zero < len(node.input) else None
+            node.input.extend([""] * (zero + 1 - len(node.input)))
+            for at, old in ((weight, tensor), (zero, given)):
+                array = None if old is None else numpy_helper.to_array(old)
+                node.input[at] = f"{node.output[0]}/unsigned{at}"
+                made.graph.initializer.append(numpy_helper.from_array(_unsigned(array), node.input[at]))
     return made

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.forks import renew_after_fork
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import as_value
 from bolt_numba.ops.control import ControlFlow
@@ -75,6 +76,7 @@ class Runner:
         self.is_spent = self.is_final = False
         self.prepared: OrderedDict[Hashable, Prepared] = OrderedDict()
         self.lock = threading.Lock()
+        renew_after_fork(self, "lock", threading.Lock)
         self.bodies: dict[int, Runner] = {}
         self.by_value = sorted(region.by_value)
         self.nested = region.is_nested
