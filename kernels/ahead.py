@@ -7,20 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bolt_numba.forks import renew_after_fork, renew_cached_properties
-from bolt_numba.kernels import jit
 from bolt_numba.kernels.jit import Native, cache_dir
 
 _processes = 1
 _BATCH = 256
-renew_after_fork(jit, "_lock", threading.RLock, awaited=True)
-for _kind in (jit.Inline, Native):
-    renew_cached_properties(_kind)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.border import at_node
 from bolt_numba.forks import renew_after_fork
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import as_value
@@ -163,6 +164,15 @@ class Runner:
 
     def run_cut(self, cut: Cut, results: Sequence[Array]) -> list[Array]:
         """Run the node that a plan could not contain; ``results`` are its operands that are not omitted."""
+        try:
+            with np.errstate(all="ignore"):
+                return self._run_cut(cut, results)
+        except SpentError:
+            raise
+        except Exception as error:
+            raise at_node(error, cut.node.op.name, cut.node.name) from error
+
+    def _run_cut(self, cut: Cut, results: Sequence[Array]) -> list[Array]:
         left = iter(results)
         args = [None if s is None else next(left) for s in cut.reads]
         op = cut.node.op
