@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "BoltError": "errors", "DTypeError": "errors", "DeviceError": "errors", "InvalidModelError": "errors",
+    "BoltError": "errors", "BudgetError": "errors", "DTypeError": "errors", "DeviceError": "errors",
+    "InternalError": "errors", "InvalidModelError": "errors",
     "ShapeError": "errors", "UnsupportedOpError": "errors", "TensorSpec": "types", "Graph": "ir.graph",
     "Outputs": "session", "Session": "session", "compile": "session", "load": "session", "save": "session",
     "InferenceSession": "compat", "SessionOptions": "compat", "verify": "verification",
@@ -21,7 +22,8 @@ _HOME = {
 """Where each public name lives; modules load when a name is first used, so that importing the package is cheap."""
 
 __all__ = [
-    "BoltError", "DTypeError", "DeviceError", "Graph", "InferenceSession", "InvalidModelError", "Outputs", "Session",
+    "BoltError", "BudgetError", "DTypeError", "DeviceError", "Graph", "InferenceSession", "InternalError",
+    "InvalidModelError", "Outputs", "Session",
     "SessionOptions", "ShapeError", "TensorSpec", "UnsupportedOpError", "__version__", "compile", "load", "save",
     "verify",
 ]  # fmt: skip
@@ -30,8 +32,10 @@ if TYPE_CHECKING:
     from bolt_numba.compat import InferenceSession, SessionOptions
     from bolt_numba.errors import (
         BoltError,
+        BudgetError,
         DeviceError,
         DTypeError,
+        InternalError,
         InvalidModelError,
         ShapeError,
         UnsupportedOpError,

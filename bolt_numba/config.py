@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bolt_numba.errors import BoltError
+from bolt_numba.errors import DeviceError
 from bolt_numba.records import record
 
 
@@ -30,13 +30,17 @@ CHECK = Switch("BOLT_NUMBA_CHECK", "0", "1: check the graph against the spec aft
 SWITCHES = (CACHE_DIR, NUM_THREADS, ISA, CHECK)
 
 
+MAX_THREADS = 1024
+"""More threads than any processor has are a mistake, and each takes memory."""
+
+
 def default_threads() -> int:
     """Threads of a session that asks for none: ``BOLT_NUMBA_NUM_THREADS``, else the processors of this process."""
     wanted = NUM_THREADS.value
     if not wanted:
-        return processors()
-    if not wanted.isdecimal() or int(wanted) < 1:
-        raise BoltError(f"{NUM_THREADS.name}: got {wanted!r}, wanted a number from 1")
+        return min(processors(), MAX_THREADS)
+    if not wanted.isdecimal() or len(wanted) > 9 or not 1 <= int(wanted) <= MAX_THREADS:
+        raise DeviceError(f"{NUM_THREADS.name}: got {wanted[:40]!r}, wanted a number from 1 to {MAX_THREADS}")
     return int(wanted)
 
 

@@ -25,6 +25,14 @@ class DeviceError(BoltError, RuntimeError):
     """The device asked for does not exist here or failed."""
 
 
+class BudgetError(BoltError, MemoryError):
+    """A computation would take more memory or work than it may; nothing was allocated for it."""
+
+
+class InternalError(BoltError, RuntimeError):
+    """A fault of bolt-numba, not of the model or the call; ``__cause__`` is the exception that it met."""
+
+
 class UnsupportedOpError(BoltError, NotImplementedError):
     """Operators that have no meaning here; lists all of them at once.
 

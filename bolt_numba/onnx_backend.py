@@ -16,6 +16,7 @@ from onnx.backend.base import Backend as Base
 from onnx.backend.base import BackendRep
 
 import bolt_numba
+from bolt_numba.border import border
 from bolt_numba.converters.onnx.read import read_model
 from bolt_numba.converters.onnx.tensor import DTYPES
 from bolt_numba.errors import DeviceError, ShapeError
@@ -54,6 +55,7 @@ class Backend(Base):
         return device.partition(":")[0] == "CPU"
 
     @classmethod
+    @border("prepare")
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
         """Compile a model; keyword arguments are those of `bolt_numba.compile`."""
         if not cls.supports_device(device):
@@ -66,6 +68,7 @@ class Backend(Base):
         return cls.prepare(model, device, **kwargs).run(inputs)
 
     @classmethod
+    @border("run_node")
     def run_node(
         cls,
         node: onnx.NodeProto,
@@ -77,7 +80,11 @@ class Backend(Base):
         """Run one node; ``opset_version`` among the keyword arguments is the opset it is written for."""
         opset = int(kwargs.pop("opset_version", onnx.defs.onnx_opset_version()))
         names = [name for name in node.input if name]
-        arrays = [np.asarray(inputs[name]) for name in names] if isinstance(inputs, Mapping) else _listed(inputs)
+        if isinstance(inputs, Mapping):
+            inputs = [inputs[name] for name in names if name in inputs]
+        arrays = _listed(inputs)
+        if len(arrays) != len(names):
+            raise ShapeError(f"run_node: inputs: got {len(arrays)}, wanted {names}")
         infos = [_info(name, array) for name, array in zip(names, arrays, strict=True)]
         results = [onnx.ValueInfoProto(name=name) for name in node.output if name]
         graph = helper.make_graph([node], "node", infos, results)

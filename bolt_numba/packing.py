@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from bolt_numba.border import border
 from bolt_numba.config import default_threads
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.packed import PackedWeights
@@ -12,6 +13,7 @@ from bolt_numba.runtime.packs import machine
 from bolt_numba.session import Session
 
 
+@border("pack")
 def packed(
     graph: Graph,
     *,

@@ -9,7 +9,8 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from bolt_numba.config import default_threads
+from bolt_numba.border import border, leave
+from bolt_numba.config import MAX_THREADS, default_threads
 from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.mapped import check_intact, drop_maps
@@ -106,6 +107,7 @@ class Session:
         the cost model; what was measured is kept with the compiled kernels.  Another algorithm rounds differently.
     """
 
+    @border("session")
     def __init__(
         self,
         graph: Graph,
@@ -115,15 +117,14 @@ class Session:
         threads: int | None = None,
         tune: bool = False,
     ) -> None:
+        if not isinstance(graph, Graph):
+            raise DTypeError(f"graph: got a {type(graph).__name__}, wanted a Graph")
         if device != "cpu":
             raise DeviceError(f"device: got {device!r}, wanted 'cpu'")
         if precision not in PRECISIONS:
             raise DeviceError(f"precision: got {precision!r}, wanted one of {PRECISIONS}")
-        threads = default_threads() if threads is None else threads
-        if threads < 1:
-            raise DeviceError(f"threads: got {threads}, wanted at least 1")
         self.device, self.precision = device, precision
-        self.threads = threads if can_team() else 1
+        self.threads = _count_threads(default_threads() if threads is None else threads)
         self.tune = tune
         self.graph = graph
         self.inputs = [_spec(v.name, v.type) for v in graph.inputs]
@@ -167,6 +168,7 @@ class Session:
         return [v.const for v in self.graph.constants() if v.const is not None]
 
     @property
+    @border("optimised")
     def optimised(self) -> Graph:
         """The graph after all passes: for looking at.  A session that was never asked for it gives it up."""
         if self._seen is None:
@@ -177,8 +179,12 @@ class Session:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Outputs:
         """Run once.  Inputs by name (keywords or one mapping) or by position."""
-        return Outputs(self._output_names, self._runner.run(self._arrays(self._feeds(args, kwargs))))
+        try:
+            return Outputs(self._output_names, self._runner.run(self._arrays(self._feeds(args, kwargs))))
+        except Exception as error:
+            leave(error, self.graph.name)
 
+    @border("run")
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
         """As onnxruntime's: outputs in the order of ``names``, or all.  Names may be intermediate values."""
         if names is None:
@@ -190,6 +196,7 @@ class Session:
             results = dict(self._with_outputs(extra)(feeds).items())
         return [results[n] for n in names]
 
+    @border("run_into")
     def run_into(self, feeds: Mapping[str, Any], buffers: Mapping[str, Array]) -> None:
         """Run once and write the outputs named in ``buffers`` into them.
 
@@ -219,6 +226,8 @@ class Session:
 
     @staticmethod
     def _check_buffer(name: str, buffer: Array, shape: tuple[int, ...], dtype: AnyDType) -> None:
+        if not isinstance(buffer, np.ndarray):
+            raise DTypeError(f"buffer for output {name!r}: got a {type(buffer).__name__}, wanted an array")
         if buffer.shape != shape:
             raise ShapeError(f"buffer for output {name!r}: got shape {buffer.shape}, wanted {shape}")
         if buffer.dtype != dtype:
@@ -243,6 +252,8 @@ class Session:
             except KeyError:
                 missing = [s.name for s in self.inputs if s.name not in feeds]
                 raise ShapeError(f"inputs: got {sorted(feeds)}, missing {missing}") from None
+            except TypeError:
+                raise DTypeError(f"inputs: got a {type(feeds).__name__}, wanted arrays by name") from None
             arrays.append(_as_input(spec, given))
         if len(feeds) != len(arrays):
             unknown = [n for n in feeds if n not in self._input_names]
@@ -268,6 +279,7 @@ class Session:
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
+    @border("warmup")
     def warmup(self, **shapes: Sequence[int]) -> None:
         """Plan and compile for these input shapes (a static input may be left out), without running."""
         arrays = []
@@ -275,13 +287,18 @@ class Session:
             dims = shapes.get(spec.name, spec.shape)
             if dims is None or any(isinstance(d, str) for d in dims):
                 raise ShapeError(f"input {spec.name!r}: shape {spec.shape} is symbolic; give {spec.name}=(...)")
+            if not all(isinstance(d, (int, np.integer)) and d >= 0 for d in dims):
+                raise ShapeError(f"input {spec.name!r}: shape: got {dims}, wanted sizes")
             arrays.append(np.zeros(tuple(int(d) for d in dims), spec.dtype))
         self._runner.prepare(arrays)
 
+    @border("profile")
     def profile(self, *args: Any, runs: int = 20, **kwargs: Any) -> Profile:
         """Time every step: ``profile(x, runs=50)`` with inputs as for a call."""
         from bolt_numba.runtime.profile import profile_runs
 
+        if runs < 1:
+            raise BoltError(f"profile: runs: got {runs}, wanted at least 1")
         return profile_runs(self._runner, self._arrays(self._feeds(args, kwargs)), runs)
 
     def memory(self) -> dict[str, int]:
@@ -341,6 +358,12 @@ class Session:
         return f"Session({self.graph.name!r}, device={self.device!r}, threads={self.threads}{how})"
 
 
+def _count_threads(threads: Any) -> int:
+    if not isinstance(threads, (int, np.integer)) or not 1 <= threads <= MAX_THREADS:
+        raise DeviceError(f"threads: got {threads!r}, wanted 1 to {MAX_THREADS}")
+    return int(threads) if can_team() else 1
+
+
 def _is_direct(prepared: Prepared, output: int, buffer: Array, arrays: Sequence[Any]) -> bool:
     """Whether a run may write an output straight into ``buffer``, which may be one of its inputs."""
     for source, array in enumerate(arrays):
@@ -368,12 +391,7 @@ def _as_input(spec: TensorSpec, given: Any) -> Any:
     if spec.nested is not None:
         return _as_nested(spec.name, spec.nested, given)
     if type(given) is not np.ndarray:
-        if isinstance(given, np.generic) or hasattr(given, "__array_interface__") or hasattr(given, "__array__"):
-            given = np.asarray(given)
-        elif hasattr(given, "__dlpack__"):
-            given = np.from_dlpack(given)
-        else:
-            given = np.asarray(given, spec.dtype)
+        given = _as_array(spec, given)
     if spec.dtype == STRING and given.dtype.kind == "U":
         given = given.astype(STRING)
     if given.dtype != spec.dtype:
@@ -387,6 +405,20 @@ def _as_input(spec: TensorSpec, given: Any) -> Any:
             if want != got and not isinstance(want, str):
                 raise ShapeError(f"input {spec.name!r}: got shape {given.shape}, wanted {spec.shape}")
     return given
+
+
+def _as_array(spec: TensorSpec, given: Any) -> Array:
+    try:
+        if isinstance(given, np.generic) or hasattr(given, "__array_interface__") or hasattr(given, "__array__"):
+            return np.asarray(given)
+        if hasattr(given, "__dlpack__"):
+            return np.from_dlpack(given)
+        return np.asarray(given, spec.dtype)
+    except MemoryError:
+        raise
+    except Exception as error:  # of any kind: foreign objects convert themselves
+        kind = type(given).__name__
+        raise DTypeError(f"input {spec.name!r}: got a {kind}, wanted {dtype_name(spec.dtype)}: {error}") from error
 
 
 def _as_nested(name: str, wanted: TensorType, given: Any) -> Any:
@@ -436,6 +468,7 @@ def compile(
     return Session(load(model), device=device, precision=precision, threads=threads, tune=tune)
 
 
+@border("save", OSError)
 def save(graph: Graph, path: str | Path) -> None:
     """Write a graph as one ``.bolt`` file (replaced atomically)."""
     from bolt_numba.ir import store

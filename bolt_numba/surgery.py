@@ -17,6 +17,7 @@ from typing import Any
 
 import onnx
 
+from bolt_numba.border import border
 from bolt_numba.converters import FORMATS, Content, Source, load
 from bolt_numba.converters.onnx.survey import unsupported_in
 from bolt_numba.converters.onnx.write import save_onnx, to_onnx
@@ -35,6 +36,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+@border("simplify")
 def simplify(graph: Graph, *, growth: int = 0, trace: Trace | None = None) -> Graph:
     """The same computation in fewer nodes.
 
@@ -64,6 +66,7 @@ def unsupported(source: Source) -> list[str]:
     return []
 
 
+@border("without_unused")
 def without_unused(graph: Graph) -> Graph:
     """Without nodes and inputs that no output depends on."""
     made = deep_clone(graph)
@@ -101,6 +104,7 @@ def _find(graph: Graph, names: Iterable[str], what: str) -> list[Value]:
 # --- shapes ----------------------------------------------------------------------------------------------------------
 
 
+@border("with_shapes")
 def with_shapes(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> Graph:
     """With the shapes of some inputs fixed, and all types inferred again.
 
@@ -217,6 +221,7 @@ def _carried(
 # --- parts -----------------------------------------------------------------------------------------------------------
 
 
+@border("with_outputs")
 def with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
     """With these tensors as outputs, in this order; nodes that only other outputs need are dropped."""
     made = deep_clone(graph)
@@ -226,6 +231,7 @@ def with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
     return made
 
 
+@border("extract")
 def extract(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
     """The part between named tensors.  No inputs: from the beginning, with the inputs that the part needs.
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from bolt_numba.border import border
 from bolt_numba.converters.onnx.write import to_onnx
 from bolt_numba.errors import BoltError
 from bolt_numba.feeds import random_feeds
@@ -143,6 +144,7 @@ class _Reference:
         return interpret(self.graph, self.feeds, names)
 
 
+@border("verify", OSError)
 def verify(
     model: Model | Graph,
     against: str = "onnxruntime",

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TypeAlias
 
-from bolt_numba.errors import InvalidModelError
+from bolt_numba.border import border
+from bolt_numba.errors import DTypeError, InvalidModelError
 from bolt_numba.ir import MAGIC
 from bolt_numba.ir.graph import Graph
 from bolt_numba.mapped import map_file
@@ -32,8 +33,10 @@ class Content:
             self._data = bytes(source)
         elif isinstance(source, (str, os.PathLike)):
             self.path = Path(source)
-        else:
+        elif hasattr(source, "read"):
             self._read(source)
+        else:
+            raise DTypeError(f"source: got a {type(source).__name__}, wanted a path, bytes or a binary file")
         if self.path is not None:
             self.name = self.path.name
         self.head = self._head()
@@ -41,7 +44,7 @@ class Content:
     def _read(self, file: IO[bytes]) -> None:
         data = file.read()
         if not isinstance(data, bytes):
-            raise TypeError(f"source: got a file that reads {type(data).__name__}, wanted one opened as binary")
+            raise DTypeError(f"source: got a file that reads {type(data).__name__}, wanted one opened as binary")
         self._data = data
         name = getattr(file, "name", None)
         if isinstance(name, str) and Path(name).is_file():
@@ -107,6 +110,7 @@ FORMATS: dict[str, Format] = {"bolt": Format(_is_bolt, _read_bolt), "onnx": Form
 """All formats by name; a new one is a new entry.  The first that matches wins."""
 
 
+@border("load", OSError)
 def load(source: Source, format: str | None = None) -> Graph:
     """Read a model into a graph.
 
@@ -123,5 +127,5 @@ def load(source: Source, format: str | None = None) -> Graph:
             )
         format = found
     if format not in FORMATS:
-        raise ValueError(f"format: got {format!r}, wanted one of {list(FORMATS)}")
+        raise InvalidModelError(f"format: got {format!r}, wanted one of {list(FORMATS)}")
     return FORMATS[format].read(content)

@@ -24,6 +24,7 @@ import numpy as np
 
 from bolt_numba.config import cache_root
 from bolt_numba.digest import sha256
+from bolt_numba.forks import renew_after_fork, renew_cached_properties
 from bolt_numba.kernels.cpu.host import installed_version
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.extents import Extents, check_arrays
@@ -477,14 +478,9 @@ def _execution_engine() -> Any:
     return _engine
 
 
-def _reset_lock() -> None:
-    """A child of fork has one thread, so nobody else can hold the lock."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_lock)
+renew_after_fork(sys.modules[__name__], "_lock", threading.RLock, awaited=True)
+for _kind in (Inline, Native):
+    renew_cached_properties(_kind)
 
 __all__ = [
     "CODE", "F32", "F64", "FASTMATH", "I32", "I64", "PTR", "PTR_OR_0", "Field", "Inline", "Late", "Native", "Source",

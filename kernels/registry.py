@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
+import sys
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from bolt_numba.forks import renew_after_fork
 from bolt_numba.kernels.index import index, write_index
 from bolt_numba.ops.registry import Op
 from bolt_numba.records import record
@@ -128,6 +129,7 @@ KERNELS: dict[tuple[type[Op], str], list[Entry]] = {}
 _loaded: set[str] = set()
 _loaded_for: set[tuple[str, str]] = set()
 _lock = threading.RLock()
+renew_after_fork(sys.modules[__name__], "_lock", threading.RLock, awaited=True)
 _LANGUAGE = {"memory", "simd", "tiles"}  # they import Numba; kernels name their words through `lang`
 
 
@@ -243,13 +245,3 @@ def candidates(op: Op, ins: Types, device: str = "cpu", precision: str = "fp32")
     rows = [e for e in KERNELS.get((type(op), device), ()) if e.precision in ("f32", precision)]
     preferred = [e for e in rows if e.accepts(op, ins)]
     return preferred + [e for e in rows if e not in preferred and e.works is not None and e.works(op, ins)]
-
-
-def _reset_lock() -> None:
-    """A child of fork has one thread, so nobody else can hold the lock."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_lock)

@@ -7,12 +7,13 @@ table of pages more often.  Arrays of 4 MiB and more are put on large pages by N
 from __future__ import annotations
 
 import mmap
-import os
+import sys
 import threading
 from contextlib import suppress
 
 import numpy as np
 
+from bolt_numba.forks import renew_after_fork
 from bolt_numba.types import Array
 
 LEAST, MOST = 1 << 16, 1 << 22
@@ -21,6 +22,7 @@ SLAB = 1 << 25
 LINE = 64
 
 _lock = threading.Lock()
+renew_after_fork(sys.modules[__name__], "_lock", threading.Lock)
 _rest = np.empty(0, np.uint8)
 
 
@@ -43,13 +45,3 @@ def _fresh() -> Array:
     with suppress(OSError):  # a system without large pages still has memory
         room.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(room, np.uint8)
-
-
-def _reset_lock() -> None:
-    """A child of fork has one thread, so nobody else can hold the lock."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_lock)

@@ -16,6 +16,7 @@ from bolt_numba.ops.conv import Conv, ConvTranspose
 from bolt_numba.ops.pointwise import Clip, HardSwish, Relu
 from bolt_numba.types import Array
 from tests.harness import plan, run_kernel
+from tests.near import assert_near
 
 CHANNELS = sorted({2, 3, LANES - 1, LANES, LANES + 1, 2 * LANES, 3 * LANES - 2, 70})
 ACTIVATIONS = (None, Relu(), Clip(-5.0, 9.0), Clip(None, 3.0))
@@ -80,7 +81,7 @@ def test_other_activations_see_every_result_once() -> None:
     x, w = rng.standard_normal((1, 9, 11, c), np.float32), rng.standard_normal((c, 1, 3, 3), np.float32)
     op = Conv(pads=(1, 1, 1, 1), group=c, layout="NHWC", activation=HardSwish())
     (got,) = run_kernel(op, [x, w])
-    np.testing.assert_allclose(got, op.reference(x, w), rtol=1e-5, atol=1e-6)
+    assert_near(got, op.reference(x, w), 1e-6)
 
 
 def test_not_a_number_and_infinity_pass_through() -> None:

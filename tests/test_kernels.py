@@ -23,6 +23,7 @@ from bolt_numba.types import F16, F32, Array
 from tests.cases import CASES, Case
 from tests.harness import plan, run_planned
 from tests.lower_isa import run_on
+from tests.near import assert_near
 
 F8 = np.dtype(ml_dtypes.float8_e4m3fn)
 EXAMPLES = int(os.environ.get("BOLT_NUMBA_TEST_EXAMPLES", "25"))
@@ -84,9 +85,7 @@ def assert_close(got: Array, wanted: Array, case: Case, least: float = 0.0) -> N
     if not rtol or got.dtype.kind not in "fV":
         np.testing.assert_array_equal(got, wanted)
         return
-    a, b = got.astype(np.float64), wanted.astype(np.float64)
-    scale = np.abs(b[np.isfinite(b)]).max(initial=0.0)
-    np.testing.assert_allclose(a, b, rtol=0, atol=rtol * scale)
+    assert_near(got, wanted, rtol)
 
 
 def check(entry: Entry, case: Case, all_known: bool) -> bool:

@@ -21,6 +21,7 @@ from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.passes.transposes import move_transposes, total_cost, wiring
 from bolt_numba.types import F32, I64, Array, Sym, TensorType
 from tests.graphs import graphs
+from tests.near import assert_near
 from tests.rule_cases import f32, graph_of, i64, o, whole
 
 
@@ -239,8 +240,7 @@ def _check(graph: Graph, data: dict[str, Array]) -> None:
     got = interpret(made, data)
     assert got.keys() == want.keys()
     for name, array in want.items():
-        scale = max(1.0, float(np.max(np.abs(array), initial=0)))
-        np.testing.assert_allclose(got[name], array, rtol=1e-4, atol=1e-4 * scale, err_msg=name)
+        assert_near(got[name], array, 1e-4, name, floor=1)
 
 
 @settings(max_examples=150, deadline=None)

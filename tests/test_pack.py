@@ -12,6 +12,7 @@ from bolt_numba.kernels.cpu.lang import LANES
 from bolt_numba.kernels.cpu.pack import PANEL, pack_panels, pack_taps, pack_winograd, panel_columns
 from bolt_numba.types import Array
 from tests.lower_isa import run_on
+from tests.near import assert_near
 
 RNG = np.random.default_rng(8)
 
@@ -90,7 +91,7 @@ def test_winograd_filters(size: int, k: int, c: int) -> None:
     exact = (RNG.integers(-3, 4, w.shape) * 576).astype("f4")
     np.testing.assert_array_equal(pack_winograd(exact, size), winograd_by_definition(exact, size))
     for source in (w, w.transpose(1, 0, 2, 3).copy().transpose(1, 0, 2, 3), np.broadcast_to(np.float32(0.3), w.shape)):
-        np.testing.assert_allclose(pack_winograd(source, size), winograd_by_definition(source, size), atol=6e-7)
+        assert_near(pack_winograd(source, size), winograd_by_definition(source, size), 3e-7)
 
 
 @pytest.mark.parametrize("threads", [2, 3, 7])

@@ -20,6 +20,7 @@ from bolt_numba.runtime.plan import Planner, region_of
 from bolt_numba.runtime.repeat import number_operators
 from bolt_numba.runtime.runner import Runner
 from bolt_numba.types import F32, Array, TensorType
+from tests.near import assert_near
 
 rng = np.random.default_rng(0)
 
@@ -45,10 +46,10 @@ def precedents(graph: Graph) -> int:
     return len(planner.precedents)
 
 
-def check(graph: Graph) -> None:
+def check(graph: Graph, tolerance: float = 0.0) -> None:
     feeds = {v.name: weights(*v.type.dims) for v in graph.inputs}
     (got,) = Runner(region_of(graph), 1, Packs()).run(list(feeds.values()))
-    np.testing.assert_array_equal(got, interpret(graph, feeds)["y"])
+    assert_near(got, interpret(graph, feeds)["y"], tolerance)
 
 
 @pytest.mark.parametrize("width", [8, 80])
@@ -62,7 +63,7 @@ def test_convolutions_with_other_filters() -> None:
     graph = layers(
         Conv(layout="NHWC", pads=(1, 1, 1, 1)), [[weights(16, 16, 3, 3), weights(16)] for _ in range(2)], 1, 9, 9, 16
     )
-    check(graph)
+    check(graph, 2e-5)  # Winograd where the processor likes it
 
 
 def test_small_constants_count() -> None:

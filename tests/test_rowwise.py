@@ -17,6 +17,7 @@ from bolt_numba.ops.attention import FusedAttention
 from bolt_numba.types import F32, F64, Array, TensorType
 from tests.cases import CASES
 from tests.harness import PlainContext, plan, run_kernel, run_planned
+from tests.near import assert_near
 
 RNG = np.random.default_rng(11)
 KINDS: list[Any] = [
@@ -36,12 +37,6 @@ def only(op: Any, *inputs: Array | None) -> Array:
     """The one output of the kernel, after every check of the harness."""
     (y,) = run_kernel(op, list(inputs))
     return y
-
-
-def assert_near(got: Array, wanted: Array, rtol: float = 1e-5) -> None:
-    """Within ``rtol`` of the greatest magnitude."""
-    scale = float(np.max(np.abs(wanted), initial=0.0))
-    np.testing.assert_allclose(got, wanted, rtol=rtol, atol=rtol * scale)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda c: c.name)

@@ -18,6 +18,7 @@ from bolt_numba.passes.pipeline import all_rules
 from bolt_numba.passes.rewrite import Pat, Rule, Trace, rewrite
 from bolt_numba.types import BOOL, F32, I64, Array, Sym
 from tests import rule_cases_products  # noqa: F401 - registers its cases
+from tests.near import assert_near
 from tests.rule_cases import CASES, Case, f32, graph_of, i64, o, whole
 
 RULES = {r.name: r for r in all_rules()}
@@ -43,7 +44,7 @@ def same(case: Case, before: Graph, after: Graph) -> None:
     for name, array in want.items():
         assert got[name].dtype == array.dtype
         if case.tolerance:
-            np.testing.assert_allclose(got[name], array, rtol=case.tolerance, atol=case.tolerance)
+            assert_near(got[name], array, case.tolerance, name, floor=1)
         else:
             np.testing.assert_array_equal(got[name], array)
 

@@ -29,14 +29,16 @@ SOURCES = sorted(
     if not {"converters", "kernels"} & set(file.relative_to(ROOT).parts[1:-1]) or top == "tests"
 )
 
-FOUNDATION = {"types", "errors", "config", "mapped", "records", "digest", "remembered"}
+FOUNDATION = {"types", "errors", "config", "border", "forks", "mapped", "records", "digest", "remembered"}
 MEANING = FOUNDATION | {"ops", "ir"}
 ALLOWED: dict[str, set[str]] = {
     "records": set(),
     "digest": set(),
+    "forks": set(),
     "remembered": {"config", "digest"},
     "types": {"records"},
     "errors": set(),
+    "border": {"errors"},
     "config": {"errors", "records"},
     "mapped": {"errors", "types"},
     "ops": FOUNDATION | {"ops"},

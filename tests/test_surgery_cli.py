@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import onnx
 import pytest
 
 import bolt_numba as bn
 from bolt_numba.cli import app
 from bolt_numba.ir.store import load_bolt
+from tests.near import assert_near
 from tests.rule_cases import graph_of, o, whole
 from tests.test_surgery import DIGITS, MIXED, names
 
@@ -44,7 +44,7 @@ def test_convert(call: Call, tmp_path: Path) -> None:
     assert [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim] == [2, 1, 8, 8]
     assert model.opset_import[0].version == 15
     x = whole(2, 1, 8, 8)
-    np.testing.assert_allclose(np.asarray(bn.compile(target)(x)), np.asarray(bn.compile(DIGITS)(x)), atol=1e-6)
+    assert_near(bn.compile(target)(x), bn.compile(DIGITS)(x), 1e-6)
 
 
 def test_convert_cuts(call: Call, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.types import F32, AnyDType, Array
 from tests.cases import CASES, Case
 from tests.harness import run_kernel, types_of
+from tests.near import assert_near
 
 load("cpu")
 OPERATORS = sorted({op for (op, _), rows in KERNELS.items() if rows and op in CASES}, key=lambda op: op.__name__)
@@ -76,9 +77,7 @@ def taken_cases(op: type[Op], half: AnyDType) -> int:
             if got.dtype.kind in "iub":
                 np.testing.assert_array_equal(got, want)
                 continue
-            a, b = got.astype(np.float64), want.astype(np.float64)
-            scale = np.abs(b[np.isfinite(b)]).max(initial=0.0)
-            np.testing.assert_allclose(a, b, rtol=0, atol=scale * (0.01 if half != HALVES[0] else 0.002))
+            assert_near(got, want, 0.01 if half != HALVES[0] else 0.002)
 
     run()
     return taken

@@ -22,6 +22,7 @@ from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.pointwise import Clip, HardSwish, Relu
 from bolt_numba.types import Array
 from tests.harness import PlainContext, Planned, run_kernel, run_planned, types_of
+from tests.near import assert_near
 
 SIZES = (2, 4, 6)
 MAKERS = {2: winograd.winograd_2, 4: winograd.winograd_4, 6: winograd.winograd_6}
@@ -135,7 +136,7 @@ def test_other_activations(size: int) -> None:
     x, w = activations(rng, 1, 9, 10, LANES), rng.standard_normal((PANEL + 2, LANES, 3, 3), np.float32)
     op = Conv(pads=(1, 1, 1, 1), layout="NHWC", activation=HardSwish())
     (got,) = run_kernel(entry(size), [x, w], instance=op)
-    np.testing.assert_allclose(got, op.reference(x, w), rtol=1e-3, atol=1e-3)
+    assert_near(got, op.reference(x, w), 2e-4)
 
 
 def test_infinity_stays_in_its_tile() -> None:
@@ -166,7 +167,7 @@ def test_filters(k: int, c: int, size: int, taps: tuple[int, ...]) -> None:
     wanted = (np.tensordot(g, across, 1) if taps == (3, 3) else across).reshape(-1, c, k)
     made = pack_filters(w, size, 2)
     got = made.transpose(1, 2, 0, 3).reshape(*wanted.shape[:2], -1)
-    np.testing.assert_allclose(got[:, :, :k], wanted, atol=2e-6)
+    assert_near(got[:, :, :k], wanted, 1e-6)
     np.testing.assert_array_equal(got[:, :, k:], 0)
 
 
@@ -194,7 +195,7 @@ def test_lines_have_the_same_bits_for_any_number_of_threads(size: int) -> None:
         results += run_planned(made, inputs, (threads,))
     for other in results[1:]:
         np.testing.assert_array_equal(results[0], other)
-    np.testing.assert_allclose(results[0], op.reference(*inputs), rtol=1e-3, atol=2e-3)  # type: ignore[arg-type]
+    assert_near(results[0], op.reference(*inputs), 2e-4)  # type: ignore[arg-type]
 
 
 def test_the_model_prefers_what_is_measured_faster() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.errors import BoltError, DTypeError, InvalidModelError, ShapeError
+from bolt_numba.border import at_node
+from bolt_numba.errors import DTypeError, InvalidModelError, ShapeError
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.registry import result_tuple
@@ -142,10 +143,8 @@ def _run(node: Node, arrays: dict[int, Array], sizes: Sizes) -> None:
     args = [None if v is None else _read(v, arrays) for v in node.inputs]
     try:
         results = _results(node, args)
-    except BoltError:
-        raise
     except Exception as error:
-        raise BoltError(f"{node.op.name}: node '{node.name}' cannot be computed: {error}") from error
+        raise at_node(error, node.op.name, node.name) from error
     if len(results) < len(node.outputs):
         raise ShapeError(
             f"{node.op.name}: results of node '{node.name}': got {len(results)}, wanted {len(node.outputs)}"

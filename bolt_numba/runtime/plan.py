@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.errors import BoltError, InvalidModelError, ShapeError
+from bolt_numba.border import at_node
+from bolt_numba.errors import InvalidModelError, ShapeError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.kernels.extents import made_steps
@@ -26,7 +27,7 @@ from bolt_numba.records import record
 from bolt_numba.runtime.bands import in_bands
 from bolt_numba.runtime.bounds import Bound, bound_of, bounds_of, fitting
 from bolt_numba.runtime.memory import MemoryPlan, plan_memory
-from bolt_numba.runtime.packs import MakerContext, Spending
+from bolt_numba.runtime.packs import MakerContext, Spending, SpentError
 from bolt_numba.runtime.program import Program, build_program
 from bolt_numba.runtime.repeat import Precedent, Recorder, likeness, number_operators
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
@@ -162,9 +163,13 @@ class Planner:
         queue = deque(self.region.nodes)
         while queue and self.cut is None:
             node = queue.popleft()
-            if self._inline(node, queue):
-                continue
-            self._add(node, queue)
+            try:
+                if not self._inline(node, queue):
+                    self._add(node, queue)
+            except SpentError:
+                raise
+            except Exception as error:
+                raise at_node(error, node.op.name, node.name) from error
         results = self._results()
         self.jobs = in_bands(self.jobs, results, self.context.threads)
         memory = plan_memory(self.jobs, [s for s in results if s.kind == TEMP])
@@ -219,10 +224,7 @@ class Planner:
         if precedent is not None:
             types = precedent.types
         else:
-            try:
-                types = infer_types(node.op, fitting(node.op, in_types, ins, self.region.bounds))
-            except BoltError as error:
-                raise type(error)(f"node {node.name!r}: {error}") from error
+            types = infer_types(node.op, fitting(node.op, in_types, ins, self.region.bounds))
             if self._is_known(node, types):
                 return
             python = any(map(only_in_python, (*types, *in_types)))

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.border import at_node
+from bolt_numba.forks import renew_after_fork
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import as_value
 from bolt_numba.ops.control import ControlFlow
@@ -75,6 +77,7 @@ class Runner:
         self.is_spent = self.is_final = False
         self.prepared: OrderedDict[Hashable, Prepared] = OrderedDict()
         self.lock = threading.Lock()
+        renew_after_fork(self, "lock", threading.Lock)
         self.bodies: dict[int, Runner] = {}
         self.by_value = sorted(region.by_value)
         self.nested = region.is_nested
@@ -161,6 +164,15 @@ class Runner:
 
     def run_cut(self, cut: Cut, results: Sequence[Array]) -> list[Array]:
         """Run the node that a plan could not contain; ``results`` are its operands that are not omitted."""
+        try:
+            with np.errstate(all="ignore"):
+                return self._run_cut(cut, results)
+        except SpentError:
+            raise
+        except Exception as error:
+            raise at_node(error, cut.node.op.name, cut.node.name) from error
+
+    def _run_cut(self, cut: Cut, results: Sequence[Array]) -> list[Array]:
         left = iter(results)
         args = [None if s is None else next(left) for s in cut.reads]
         op = cut.node.op

@@ -14,6 +14,7 @@ import threading
 
 import numpy as np
 
+from bolt_numba.forks import renew_after_fork
 from bolt_numba.kernels.cpu.executor import SPINS, run_steps, team_run, team_worker
 from bolt_numba.kernels.cpu.pack import aligned_zeros
 
@@ -23,11 +24,12 @@ _LINE = 16
 
 
 class _Team:
-    """``size - 1`` workers."""
+    """``size`` shares of work, the caller's one, and a worker for each other as far as the system gives threads.
+
+    What a missing worker would do the others do, as shares are taken by whoever comes.
+    """
 
     def __init__(self, size: int) -> None:
-        self.size = size
-        self.lock = threading.Lock()
         # A cache line for the job, one for each thread, one for each semaphore.
         self.shared = aligned_zeros((1 + 2 * size, _LINE))
         self.record = np.zeros((), team_run.params)
@@ -45,23 +47,23 @@ class _Team:
         self.call = _CALL(team_run.address)
         work = _CALL(team_worker.address)
         record = self.record_address = self.record.ctypes.data
+        self.workers = 0
         for worker in range(1, size):
-            threading.Thread(target=work, args=(record, worker, size), name=f"bolt-numba-{worker}", daemon=True).start()
+            name = f"bolt-numba-{worker}"
+            try:
+                threading.Thread(target=work, args=(record, worker, size), name=name, daemon=True).start()
+            except RuntimeError:  # "can't start new thread"
+                break
+            self.workers += 1
 
 
 _teams: dict[int, _Team] = {}
 _lock = threading.Lock()
 _alone: list[ctypes._CFunctionType] = []
 
-
-def _reset() -> None:
-    global _lock
-    _teams.clear()
-    _lock = threading.Lock()
-
-
+renew_after_fork(sys.modules[__name__], "_lock", threading.Lock)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset)
+    os.register_at_fork(after_in_child=_teams.clear)
 
 
 def can_team() -> bool:
@@ -92,11 +94,4 @@ def run_native(address: int, threads: int, parallel: bool) -> None:
         run_alone(address)
         return
     crew = team(threads)
-    if not crew.lock.acquire(blocking=False):
-        run_alone(address)
-        return
-    try:
-        crew.record["call"] = address
-        crew.call(crew.record_address, 0, threads)
-    finally:
-        crew.lock.release()
+    crew.call(crew.record_address, address, threads)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bolt_numba.forks import renew_after_fork
 from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.jit import TUNED, cache_dir
 from bolt_numba.kernels.registry import Entry, Types, candidates
@@ -59,6 +60,7 @@ class Tuner:
         self.measured = 0
         self._known = _read(self.path)
         self._lock = threading.Lock()
+        renew_after_fork(self, "_lock", threading.Lock)
         self._sweep = np.zeros(EVICTED, np.uint8)
 
     def choose(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from bolt_numba.converters.onnx.proto import onnx
+from bolt_numba.forks import renew_after_fork, renew_cached_properties
 from bolt_numba.remembered import remember, remembered
 
 Function: TypeAlias = Callable[..., Any]
@@ -89,6 +89,9 @@ class Reader:
         return frozenset(p.name for p in self._parameters if p.kind == p.KEYWORD_ONLY and p.default is p.empty)
 
 
+renew_cached_properties(Reader)
+
+
 _PACKAGE = __name__.rpartition(".")[0]
 _PREFIX = f"{_PACKAGE}.table_"
 
@@ -140,6 +143,7 @@ def find_reader(domain: str, name: str, opset: int) -> Reader | None:
 _KIND = "readers"
 _asked: set[tuple[str, str]] = set()
 _lock = threading.RLock()
+renew_after_fork(sys.modules[__name__], "_lock", threading.RLock, awaited=True)
 _are_loaded = False
 
 
@@ -181,13 +185,3 @@ def load_tables() -> None:
         modules = {f"{d} {n}": sorted({e.table for e in entries} - {""}) for (d, n), entries in READERS.items()}
         if modules != _index():
             remember(_KIND, Path(__file__).parent, modules)
-
-
-def _reset_lock() -> None:
-    """A child of fork has one thread, so nobody else can hold the lock."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_lock)

@@ -13,6 +13,7 @@ from typing import IO
 import onnx
 from onnx import helper
 
+from bolt_numba.border import border
 from bolt_numba.converters.onnx.write_graph import write_graph
 from bolt_numba.converters.onnx.write_opset import OLDEST, expand, ir_version, needed, since, spell_older, too_new
 from bolt_numba.converters.onnx.write_tensor import Weights, repeated
@@ -29,6 +30,7 @@ OURS = ("format", "producer", "opset")
 """Metadata that the reader makes; the written file says it elsewhere."""
 
 
+@border("to_onnx")
 def to_onnx(graph: Graph, *, opset: int | None = None) -> onnx.ModelProto:
     """The model of a graph, as it is before the stage ``layout``.
 
@@ -38,6 +40,7 @@ def to_onnx(graph: Graph, *, opset: int | None = None) -> onnx.ModelProto:
     return _model(graph, Weights(), opset)
 
 
+@border("save_onnx", OSError)
 def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None = None, external: bool = False) -> None:
     """Write a graph as an ONNX file that appears complete or not at all; see `to_onnx`.
 

@@ -39,8 +39,9 @@ Denormal operands keep their value.
 """
 
 
-# The job of a team: a cache line of the epoch, its kernel and its parameters, written by the caller alone.
-KERNEL, PARAMS = 8, 16
+# The job of a team: a cache line of the epoch, its kernel and its parameters, written by the caller alone; and whether
+# there is one.
+KERNEL, PARAMS, TAKEN = 8, 16, 24
 # A thread's line: the last epoch whose share of this thread was taken, the last whose was done, whether it sleeps.
 LINE, DONE, ASLEEP = 64, 8, 16
 
@@ -99,15 +100,17 @@ def run_steps(p, tid, nthreads):  # type: ignore[no-untyped-def]
     set_float_control(callers)
 
 
-@native(job=PTR, lines=PTR, semaphores=PTR, spins=I64, call=PTR)
+@native(job=PTR, lines=PTR, semaphores=PTR, spins=I64)
 def team_run(p, tid, nthreads):  # type: ignore[no-untyped-def]
-    """Run the `run_steps` record at ``call``, sharing the steps whose flag is 1 with the team.
+    """Run the `run_steps` record at address ``tid``, sharing the steps whose flag is 1 with the team if it is free.
 
-    job, lines: see `KERNEL` and `LINE`; semaphores: 64 bytes a worker.
+    job, lines: see `KERNEL` and `LINE`; semaphores: 64 bytes a worker.  The team is taken and given back in here, where
+    no exception of Python's (an interrupt) can come in between.
     """
-    call, job, lines = p.call, p.job, p.lines
+    call, job, lines = tid, p.job, p.lines
     kernels, params, flags = load_i64(call), load_i64(call + 8), load_i64(call + 16)
     ticks, steps, timed = load_i64(call + 24), load_i64(call + 32), load_i64(call + 40)
+    is_ours = atomic_load(job + TAKEN) == 0 and atomic_compare_exchange(job + TAKEN, 0, 1)
     epoch = atomic_load(job)
     callers = float_control()
     set_float_control(callers | FLUSH_TO_ZERO)
@@ -115,7 +118,7 @@ def team_run(p, tid, nthreads):  # type: ignore[no-untyped-def]
         store_i64(ticks, cycles())
     for s in range(steps):
         kernel, arguments = load_i64(kernels + 8 * s), load_i64(params + 8 * s)
-        if load_i64(flags + 8 * s) != 0:
+        if is_ours and load_i64(flags + 8 * s) != 0:
             store_i64(job + KERNEL, kernel)
             store_i64(job + PARAMS, arguments)
             epoch += 1
@@ -130,10 +133,12 @@ def team_run(p, tid, nthreads):  # type: ignore[no-untyped-def]
             call_kernel(kernel, arguments, 0, 1)
         if timed:
             store_i64(ticks + 8 * (s + 1), cycles())
+    if is_ours:
+        atomic_store(job + TAKEN, 0)
     set_float_control(callers)
 
 
-@native(job=PTR, lines=PTR, semaphores=PTR, spins=I64, call=PTR)
+@native(job=PTR, lines=PTR, semaphores=PTR, spins=I64)
 def team_worker(p, tid, nthreads):  # type: ignore[no-untyped-def]
     """Take shares of whatever the team runs, for ever; sleep when there has been nothing for ``spins`` pauses."""
     job, asleep = p.job, p.lines + LINE * tid + ASLEEP

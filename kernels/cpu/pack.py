@@ -144,13 +144,25 @@ def source_rows(taps: int, depth: int) -> Array:
 
 
 def run_shares(kernel: Native, threads: int, nbytes: int, **values: Any) -> None:
-    """Run a kernel now, on up to ``threads`` threads when it writes much."""
+    """Run a kernel now, on up to ``threads`` threads when it writes much; on fewer when the system gives no more."""
     record = kernel.record(**values)
     threads = min(threads, 1 + nbytes // SHARED_BYTES)
-    others = [threading.Thread(target=kernel.call, args=(record, tid, threads)) for tid in range(1, threads)]
-    for other in others:
-        other.start()
-    kernel.call(record, 0, threads)
+
+    def share(tid: int, arrays: Any = values) -> None:
+        """Holds the arrays, as an interrupt may end the caller while others still write to them."""
+        kernel.call(record, tid, threads)
+
+    others, mine = [], [0]
+    for tid in range(1, threads):
+        other = threading.Thread(target=share, args=(tid,))
+        try:
+            other.start()
+        except RuntimeError:
+            mine.append(tid)
+        else:
+            others.append(other)
+    for tid in mine:
+        share(tid)
     for other in others:
         other.join()
 

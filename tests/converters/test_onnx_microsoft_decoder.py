@@ -12,6 +12,7 @@ from onnx import ModelProto, ValueInfoProto, helper
 import bolt_numba as bn
 from bolt_numba.errors import BoltError, UnsupportedOpError
 from bolt_numba.types import Array
+from tests.near import assert_near
 
 onnxruntime = pytest.importorskip("onnxruntime")
 RNG = np.random.default_rng(5)
@@ -46,7 +47,7 @@ def agrees(op: str, inputs: Mapping[str, Array | None], outputs: int, attributes
     feeds = {n: a for n, a in inputs.items() if a is not None}
     wanted = onnxruntime.InferenceSession(data).run(None, feeds)
     for got, want in zip(bn.compile(data, threads=1).run(None, feeds), wanted, strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+        assert_near(got, want, 1e-5)
 
 
 @pytest.mark.parametrize("interleaved", [0, 1])
@@ -94,11 +95,11 @@ def test_group_query_attention(s: int, past: int, seqlens: Array, total: int, pa
     feeds = {n: a for n, a in inputs.items() if a is not None}
     wanted = onnxruntime.InferenceSession(data).run(None, feeds)
     got = bn.compile(data, threads=1).run(None, feeds)
-    np.testing.assert_allclose(got[0], wanted[0], rtol=1e-4, atol=1e-5)
+    assert_near(got[0], wanted[0], 1e-5)
     for mine, theirs in zip(got[1:], wanted[1:], strict=True):
         assert mine.shape == theirs.shape
         for b, last in enumerate(seqlens):  # what lies behind the valid keys means nothing
-            np.testing.assert_allclose(mine[b, :, : last + 1], theirs[b, :, : last + 1], rtol=1e-4, atol=1e-5)
+            assert_near(mine[b, :, : last + 1], theirs[b, :, : last + 1], 1e-5)
 
 
 @pytest.mark.parametrize("more", [{"local_window_size": 3}, {"softcap": 2.0}, {"scale": 0.2}], ids=str)
@@ -178,8 +179,8 @@ def test_decoding_appends_to_one_cache_with_one_plan(threads: int) -> None:
             new = {name: np.ascontiguousarray(whole[name][:, i : i + 1]) for name in "qkv"}  # type: ignore[index]
             numbers = {"len": lengths(i), "total": np.array([i + 1], np.int32)}
             sess.run_into({**step, **new, **numbers}, {"y0": y, "y1": step["pk"], "y2": step["pv"]})
-            np.testing.assert_allclose(y[:, 0], wanted[:, i], rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(step["pk"][:, :, :length], keys, rtol=1e-4, atol=1e-5)
+            assert_near(y[:, 0], wanted[:, i], 1e-5)
+        assert_near(step["pk"][:, :, :length], keys, 1e-5)
         runner = sess._runner
         assert len(runner.prepared) == 1
         assert {row["runner"] for row in sess.report() if row["op"] == "GroupQueryAttention"} == {"attention_cached"}
@@ -196,7 +197,7 @@ def test_a_total_that_outgrows_the_past_has_its_own_plan() -> None:
         inputs |= {"len": lengths(total - 1, total - 1), "total": np.array([total], np.int32)}
         feeds = {n: a for n, a in inputs.items() if a is not None}
         got, wanted = sess.run(None, feeds), judge.run(None, feeds)
-        np.testing.assert_allclose(got[0], wanted[0], rtol=1e-4, atol=1e-5)
+        assert_near(got[0], wanted[0], 1e-5)
         assert got[1].shape == wanted[1].shape
     assert len(sess._runner.prepared) == 2
 
@@ -228,7 +229,7 @@ def test_packed_multi_head_attention(biased: bool) -> None:
         for operands in forms:
             data = node_model("MultiHeadAttention", operands | bias, 1, {"num_heads": 3}).SerializeToString()
             feeds = {n: a for n, a in (operands | bias).items() if a is not None}
-            np.testing.assert_allclose(bn.compile(data, threads=1).run(None, feeds)[0], wanted, rtol=1e-4, atol=1e-5)
+            assert_near(bn.compile(data, threads=1).run(None, feeds)[0], wanted, 1e-5)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -245,9 +246,9 @@ def test_decoder_masked_attention_over_a_shared_buffer(masked: bool, biased: boo
     for past in (4,) if masked else (4, 8, 0):
         feeds["past"] = lengths(past)
         wanted, got = judge.run(None, feeds), sess.run(None, feeds)
-        np.testing.assert_allclose(got[0], wanted[0], rtol=1e-4, atol=1e-5)
+        assert_near(got[0], wanted[0], 1e-5)
         for mine, theirs in zip(got[1:], wanted[1:], strict=True):
-            np.testing.assert_allclose(mine[:, :, : past + 1], theirs[:, :, : past + 1], rtol=1e-4, atol=1e-5)
+            assert_near(mine[:, :, : past + 1], theirs[:, :, : past + 1], 1e-5)
     assert len(sess._runner.prepared) == 1
 
 

@@ -16,6 +16,8 @@ from bolt_numba.converters.onnx.read import read_model
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.types import Array
 from tests.models import MODELS, FetchError, fetch
+from tests.near import assert_near
+from tests.unsaturated import unsaturated
 
 IMAGES = {
     "ch_PP-OCRv4_det_infer.onnx": (1, 3, 64, 96),
@@ -67,7 +69,7 @@ def test_model_means_what_onnxruntime_computes(name: str) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     path = fetched(name)
     inputs = feeds(name, path)
-    session = onnxruntime.InferenceSession(path)
+    session = onnxruntime.InferenceSession(unsaturated(onnx.load(path)).SerializeToString())
     wanted = dict(zip([o.name for o in session.get_outputs()], session.run(None, inputs), strict=True))
     got = interpret(load(path), inputs)
     assert list(got) == list(wanted)
@@ -75,8 +77,7 @@ def test_model_means_what_onnxruntime_computes(name: str) -> None:
         assert got[key].dtype == array.dtype
         assert got[key].shape == array.shape
         tolerance = 5e-2 if name.startswith(ROUNDED) else 1e-4
-        scale = max(float(np.abs(array).max()), 0.01)
-        np.testing.assert_allclose(got[key] / scale, array / scale, rtol=0, atol=tolerance)
+        assert_near(got[key], array, tolerance, key, floor=0.01)
 
 
 def _alone(node: onnx.NodeProto, model: onnx.ModelProto, known: dict[str, Array]) -> onnx.ModelProto:
@@ -103,7 +104,7 @@ def test_rounding_layers_agree_one_by_one(name: str) -> None:
     )
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(wider.SerializeToString(), options)
+    session = onnxruntime.InferenceSession(unsaturated(wider).SerializeToString(), options)
     known |= dict(zip([o.name for o in session.get_outputs()], session.run(None, known), strict=True))
     checked = 0
     for node in model.graph.node:
@@ -113,8 +114,7 @@ def test_rounding_layers_agree_one_by_one(name: str) -> None:
         inputs = {i.name: known[i.name] for i in one.graph.input}
         for got in (interpret(read_model(one), inputs), dict(bn.compile(one.SerializeToString())(inputs).items())):
             for key, array in got.items():
-                tolerance = 1e-5 if array.dtype.kind == "f" else 0
-                np.testing.assert_allclose(array, known[key], rtol=0, atol=tolerance, err_msg=key)
+                assert_near(array, known[key], 1e-5 if array.dtype.kind == "f" else 0, key, floor=1)
                 checked += 1
     assert checked > 6
 
@@ -137,15 +137,15 @@ def test_intermediate_tensors_have_their_names(name: str, rate: int) -> None:
     wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)
     got = interpret(graph, inputs, own)
     for key, array in zip(own, wanted, strict=True):
-        np.testing.assert_allclose(got[key], array, rtol=1e-4, atol=2e-4)
+        assert_near(got[key], array, 1e-4, key)
 
 
 @pytest.mark.parametrize("path", sorted(LIGHT.glob("*.onnx")), ids=lambda p: p.stem)
 def test_light_models_are_read_quickly(path: Path) -> None:
     load(path)  # the first one loads the tables
-    start = time.perf_counter()
+    start = time.process_time()
     graph = load(path)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
     assert all(v.type.is_static for v in graph.values())
 
 
@@ -157,7 +157,7 @@ def test_a_large_file_is_read_quickly(tmp_path: Path) -> None:
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((5000, 5000), np.float32), "w"))
     path = tmp_path / "big.onnx"
     path.write_bytes(model.SerializeToString())
-    start = time.perf_counter()
+    start = time.process_time()
     graph = load(path)
-    assert time.perf_counter() - start < 1.5
+    assert time.process_time() - start < 1.5
     assert graph.constants()[0].type.shape == (5000, 5000)

@@ -13,6 +13,7 @@ from onnx import helper
 from bolt_numba.converters.onnx.read import read_model
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.types import Array
+from tests.near import assert_near
 
 RNG = np.random.default_rng(0)
 
@@ -133,7 +134,7 @@ def test_old_form(
         expected = converted(op, opset, inputs, attributes)
     (got,) = run(op, opset, inputs, **attributes)
     assert got.dtype == expected.dtype
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    assert_near(got, expected, 1e-5)
 
 
 def test_split_by_attribute_and_evenly() -> None:
@@ -160,13 +161,13 @@ def test_batch_normalization(opset: int) -> None:
     (got,) = run("BatchNormalization", opset, [X, scale, bias, mean, var], **attributes)
     c = (slice(None), None, None)
     wanted = (X - mean[c]) / np.sqrt(var[c] + 1e-5) * scale[c] + bias[c]
-    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+    assert_near(got, wanted, 1e-5)
 
 
 def test_batch_normalization_of_every_element() -> None:
     scale, bias, mean, var = real(3, 4, 5), real(3, 4, 5), real(3, 4, 5), np.abs(real(3, 4, 5))
     (got,) = run("BatchNormalization", 8, [X, scale, bias, mean, var], spatial=0)
-    np.testing.assert_allclose(got, (X - mean) / np.sqrt(var + 1e-5) * scale + bias, rtol=1e-4, atol=1e-5)
+    assert_near(got, (X - mean) / np.sqrt(var + 1e-5) * scale + bias, 1e-5)
 
 
 def test_group_normalization_by_group() -> None:
@@ -175,7 +176,7 @@ def test_group_normalization_by_group() -> None:
     groups = x.reshape(2, 2, -1)
     normal = (groups - groups.mean(2, keepdims=True)) / np.sqrt(groups.var(2, keepdims=True) + 1e-5)
     wanted = normal * scale[:, None] + bias[:, None]
-    np.testing.assert_allclose(got, wanted.reshape(x.shape), rtol=1e-4, atol=1e-5)
+    assert_near(got, wanted.reshape(x.shape), 1e-5)
 
 
 def constant_inputs(text: str, **constants: Array) -> onnx.ModelProto:
@@ -206,7 +207,7 @@ def test_resize_10(op: str, mode: str) -> None:
         wanted = X[:, :, rows.astype(int)][..., columns.astype(int)]
     else:
         wanted = lerp(lerp(X, rows, 2), columns, 3)
-    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+    assert_near(got, wanted, 1e-5)
 
 
 def lerp(x: Array, places: Array, axis: int) -> Array:

@@ -14,6 +14,7 @@ import bolt_numba as bn
 from bolt_numba.converters.onnx.payload import payload, without_payloads
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.interpret import interpret
+from tests.near import assert_near
 
 
 def _model() -> onnx.ModelProto:
@@ -57,8 +58,8 @@ def test_result_is_that_of_onnx(cond: bool, tmp_path: Path) -> None:
     file.write_bytes(model.SerializeToString())
     feeds = {"x": np.eye(20, dtype="f4"), "cond": np.array(cond)}
     (want,) = onnx.reference.ReferenceEvaluator(model).run(None, feeds)
-    np.testing.assert_allclose(interpret(bn.load(file), feeds)["z"], want, rtol=1e-6)
-    np.testing.assert_allclose(bn.compile(file)(feeds)["z"], want, rtol=1e-5)
+    assert_near(interpret(bn.load(file), feeds)["z"], want, 1e-6)
+    assert_near(bn.compile(file)(feeds)["z"], want, 1e-5)
 
 
 def test_large_files_are_mapped(tmp_path: Path) -> None:

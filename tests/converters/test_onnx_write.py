@@ -34,6 +34,7 @@ from tests.converters.test_onnx_microsoft_decoder import HEADS, attention, node_
 from tests.converters.test_onnx_models import ROUNDED, feeds, fetched
 from tests.graphs import feeds_of, graphs, make
 from tests.models import MODELS
+from tests.near import assert_near
 from tests.onnx_score import suite
 from tests.pipeline_graphs import NETWORKS
 from tests.pipeline_graphs import graph as network_of
@@ -61,7 +62,7 @@ def agree(got: Mapping[str, Any], wanted: Mapping[str, Any], tolerance: float = 
     for name, array in wanted.items():
         assert got[name].dtype == array.dtype
         assert got[name].shape == array.shape
-        np.testing.assert_allclose(got[name], array, rtol=tolerance, atol=tolerance)
+        assert_near(got[name], array, tolerance, name, floor=1)
 
 
 def written(graph: Graph, **options: Any) -> onnx.ModelProto:
@@ -97,9 +98,7 @@ def test_models_come_back(name: str, tmp_path: Path) -> None:
     wanted, got = run(path, inputs), run(tmp_path / "again.onnx", inputs)
     assert list(got) == list(wanted)
     for key, array in wanted.items():
-        scale = max(float(np.abs(array).max()), 0.01)
-        tolerance = 5e-2 if name.startswith(ROUNDED) else 1e-4
-        np.testing.assert_allclose(got[key] / scale, array / scale, rtol=0, atol=tolerance)
+        assert_near(got[key], array, 5e-2 if name.startswith(ROUNDED) else 1e-4, key, floor=0.01)
 
 
 UNFAIR = ("bernoulli", "single_tree", "ceil_last_window_starts_on_pad", "ceil_output_size_reduce_by_one", "cast_")

@@ -10,6 +10,7 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba.types import Array
+from tests.near import assert_near
 
 skl2onnx = pytest.importorskip("skl2onnx")
 from sklearn import (  # type: ignore[import-untyped]  # noqa: E402
@@ -179,7 +180,7 @@ def agree(got: Any, wanted: Any) -> None:
         got, wanted = (np.array([list(row.values()) for row in rows]) for rows in (got, wanted))
     assert np.shape(got) == wanted.shape
     if wanted.dtype.kind == "f":
-        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5 * max(1.0, float(np.abs(wanted).max())))
+        assert_near(got, wanted, 1e-5, floor=1)
     else:
         np.testing.assert_array_equal(got, wanted)
 

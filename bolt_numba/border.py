@@ -1,0 +1,72 @@
+"""What leaves the package is a `BoltError`: every other exception gets a kind, the node it came from, and its cause.
+
+Not so: KeyboardInterrupt and its like, TypeErrors of calls that Python itself refuses, OSErrors of files that the
+caller names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import NoReturn, ParamSpec, TypeVar
+
+from bolt_numba.errors import BoltError, BudgetError, InternalError, InvalidModelError, ShapeError, UnsupportedOpError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+BY_OPERANDS = (ValueError, LookupError, ArithmeticError)
+"""What NumPy raises in an operator whose operands do not fit it."""
+
+
+def as_bolt_error(error: Exception, what: str) -> BoltError:
+    """The error itself, or the BoltError that says ``what`` met it."""
+    if isinstance(error, BoltError):
+        return error
+    said = str(error) or "no reason given"
+    if isinstance(error, MemoryError):
+        return BudgetError(f"{what}: out of memory: {said}")
+    if isinstance(error, RecursionError):
+        return InvalidModelError(f"{what}: got what is nested too deep, wanted fewer levels")
+    return InternalError(f"{what}: {type(error).__name__}: {said} (this is a fault of bolt-numba)")
+
+
+def at_node(error: Exception, op: str, name: str) -> BoltError:
+    """An error of one node, as a BoltError that names it."""
+    if isinstance(error, UnsupportedOpError):
+        return error
+    if isinstance(error, BoltError):
+        return type(error)(f"node {name!r}: {error}")
+    what = f"node {name!r}: {op}"
+    if isinstance(error, BY_OPERANDS):
+        return ShapeError(f"{what}: cannot be computed: {type(error).__name__}: {error}")
+    return as_bolt_error(error, what)
+
+
+def leave(error: Exception, what: str, *passing: type[Exception]) -> NoReturn:
+    """Raise an error that leaves the package; those of the kinds in ``passing`` as they are."""
+    if isinstance(error, (BoltError, *passing)):
+        raise error
+    raise as_bolt_error(error, what) from error
+
+
+def border(what: str, *passing: type[Exception]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a public function so that only BoltErrors, and the kinds in ``passing``, leave it.
+
+    A call costs 0.1 us more; what must be faster calls `leave` itself.
+    """
+
+    def wrap(function: Callable[P, T]) -> Callable[P, T]:
+        @wraps(function)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                trace = error.__traceback__
+                if isinstance(error, TypeError) and trace is not None and trace.tb_next is None:
+                    raise  # the arguments are not those of the function
+                leave(error, what, *passing)
+
+        return guarded
+
+    return wrap

@@ -1,0 +1,236 @@
+"""What leaves the package: BoltErrors that name the node and the cause, whatever goes wrong inside."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import bolt_numba as bn
+from bolt_numba import onnx_backend, surgery
+from bolt_numba.border import as_bolt_error, at_node
+from bolt_numba.converters.onnx.registry import READERS
+from bolt_numba.converters.onnx.write import save_onnx, to_onnx
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.interpret import interpret
+from bolt_numba.kernels.registry import KERNELS, Entry, always
+from bolt_numba.kernels.sized import SIZED, Sized
+from bolt_numba.ops.gather import NonZero
+from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.pointwise import Relu
+from bolt_numba.packing import packed
+from bolt_numba.passes import pipeline
+from bolt_numba.passes.fold import FoldConstant
+from bolt_numba.types import F32, TensorType
+
+KINDS = (
+    ValueError, TypeError, IndexError, KeyError, OverflowError, ZeroDivisionError, AttributeError, AssertionError,
+    MemoryError, RecursionError, RuntimeError, NotImplementedError, OSError, StopIteration, UnicodeError,
+)  # fmt: skip
+BAD = [kind("what went wrong") for kind in KINDS]
+X = np.ones((3, 4), np.float32)
+
+
+def fail(error: Exception) -> Callable[..., Any]:
+    def raising(*_: Any, **__: Any) -> Any:
+        raise copy.copy(error)
+
+    return raising
+
+
+def network() -> Graph:
+    graph = Graph("net")
+    build = Builder(graph)
+    x = graph.add_input("x", TensorType(F32, (3, 4)))
+    graph.add_output(build(MatMul(), build(Relu(), x), np.eye(4, dtype=F32), name="product"), "y")
+    return graph
+
+
+def by_data() -> Graph:
+    graph = Graph("data")
+    graph.add_output(Builder(graph)(NonZero(), graph.add_input("x", TensorType(F32, (3, 4))), name="chosen"), "y")
+    return graph
+
+
+def check(call: Callable[[], Any], error: Exception, node: str) -> None:
+    """The call raises a BoltError that names the node, caused by ``error``."""
+    with pytest.raises(bn.BoltError, match=f"node '{node}'") as caught:
+        call()
+    cause: BaseException | None = caught.value
+    while cause is not None and type(cause) is not type(error):
+        cause = cause.__cause__
+    assert cause is not None, f"the cause of {caught.value!r} is lost"
+
+
+errors = pytest.mark.parametrize("error", BAD, ids=lambda e: type(e).__name__)
+
+
+@errors
+def test_infer(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    sess = bn.compile(network())
+    monkeypatch.setattr(MatMul, "infer", fail(error))
+    check(lambda: sess(X), error, "product")
+    with pytest.raises(bn.BoltError):
+        network()
+
+
+@errors
+def test_maker(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Entry(MatMul, "cpu", "f32", fail(error), always, 99, "broken")
+    bn.compile(network())(X)  # what registers kernels has done so
+    monkeypatch.setitem(KERNELS, (MatMul, "cpu"), [broken])
+    check(lambda: bn.compile(network())(X), error, "product")
+
+
+@errors
+def test_reference_in_a_plan(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    bn.compile(network())(X)
+    monkeypatch.setitem(KERNELS, (MatMul, "cpu"), [])
+    monkeypatch.setattr(MatMul, "reference", fail(error))
+    check(lambda: bn.compile(network())(X), error, "product")
+    check(lambda: bn.compile(network()).profile(X), error, "product")
+    check(lambda: interpret(network(), {"x": X}), error, "product")
+
+
+@errors
+@pytest.mark.parametrize("by_kernel", [True, False])
+def test_cut(error: Exception, by_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    bn.compile(by_data())(X)
+    broken = Sized(NonZero, "cpu", fail(error), always, "broken")
+    monkeypatch.setitem(SIZED, (NonZero, "cpu"), broken)
+    if not by_kernel:
+        monkeypatch.delitem(SIZED, (NonZero, "cpu"))
+        monkeypatch.setattr(NonZero, "reference", fail(error))
+    check(lambda: bn.compile(by_data())(X), error, "chosen")
+
+
+@errors
+def test_reader(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = to_onnx(network())
+    bn.load(model.SerializeToString())
+    for reader in READERS["", "Relu"]:
+        monkeypatch.setattr(reader, "function", fail(error))
+    (name,) = (n.name for n in model.graph.node if n.op_type == "Relu")
+    for call in (bn.load, bn.compile, bn.InferenceSession):
+        check(lambda call=call: call(model.SerializeToString()), error, name)  # type: ignore[misc]
+    check(lambda: onnx_backend.prepare(model), error, name)
+
+
+@errors
+def test_passes(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a node: the passes as a whole."""
+    sess = bn.compile(network())
+    monkeypatch.setattr(pipeline, "run_pipeline", fail(error))
+    for call in (lambda: bn.compile(network()), lambda: sess.optimised):
+        with pytest.raises(bn.BoltError) as caught:
+            call()
+        assert type(caught.value.__cause__) is type(error)
+
+
+def test_a_rule_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FoldConstant, "__call__", fail(AssertionError("rule")))
+    np.testing.assert_array_equal(bn.compile(network())(X)["y"], X)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (MemoryError(), bn.BudgetError),
+        (RecursionError(), bn.InvalidModelError),
+        (IndexError("i"), bn.ShapeError),
+        (OverflowError("i"), bn.ShapeError),
+        (AttributeError("i"), bn.InternalError),
+        (bn.DTypeError("i"), bn.DTypeError),
+        (bn.UnsupportedOpError("m", ["op"]), bn.UnsupportedOpError),
+    ],
+)
+def test_kinds(error: Exception, kind: type[Exception]) -> None:
+    assert type(at_node(error, "Op", "n")) is kind
+    assert type(as_bolt_error(error, "run")) is (bn.InternalError if kind is bn.ShapeError else kind)
+
+
+class Odd:
+    """Converts itself badly."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise ArithmeticError("odd")
+
+
+def session() -> bn.Session:
+    return bn.compile(network())
+
+
+CALLS: dict[str, Callable[[], Any]] = {
+    "load a number": lambda: bn.load(5),  # type: ignore[arg-type]
+    "load no path": lambda: bn.load("a\0b"),
+    "load a format": lambda: bn.load(b"", format="stone"),
+    "load text": lambda: bn.load(b"no model"),
+    "compile nothing": lambda: bn.compile(None),  # type: ignore[arg-type]
+    "session of text": lambda: bn.Session("model"),  # type: ignore[arg-type]
+    "threads as text": lambda: bn.compile(network(), threads="2"),  # type: ignore[arg-type]
+    "threads and a half": lambda: bn.compile(network(), threads=2.5),  # type: ignore[arg-type]
+    "device": lambda: bn.compile(network(), device=7),  # type: ignore[arg-type]
+    "a string for floats": lambda: session()("text"),
+    "ragged": lambda: session()([[1], [1, 2]]),
+    "an object": lambda: session()(object()),
+    "an odd object": lambda: session()(Odd()),
+    "too large an integer": lambda: session()([[2**5000] * 4] * 3),
+    "no mapping": lambda: session().run(None, 5),  # type: ignore[arg-type]
+    "a list for a mapping": lambda: session().run(None, [X]),  # type: ignore[arg-type]
+    "an unknown output": lambda: session().run(["z"], {"x": X}),
+    "a buffer": lambda: session().run_into({"x": X}, {"y": [1, 2]}),  # type: ignore[dict-item]
+    "negative sizes": lambda: session().warmup(x=(-3, 4)),
+    "sizes in halves": lambda: session().warmup(x=(3, 4.5)),  # type: ignore[list-item]
+    "no runs": lambda: session().profile(X, runs=0),
+    "save a number": lambda: bn.save(5, "n.bolt"),  # type: ignore[arg-type]
+    "an opset": lambda: to_onnx(network(), opset=3),
+    "an output of another graph": lambda: surgery.with_outputs(network(), ["z"]),
+    "inputs that are missing": lambda: onnx_backend.run_node(helper.make_node("Relu", ["x"], ["y"]), {}),
+    "too few inputs": lambda: onnx_backend.run_node(helper.make_node("Add", ["x", "y"], ["z"]), [X]),
+    "a node that does not fit": lambda: onnx_backend.run_node(helper.make_node("MatMul", ["x", "x"], ["z"]), [X]),
+    "a model without a graph": lambda: onnx_backend.prepare(onnx.ModelProto()),
+    "pack": lambda: packed(network(), threads=["many"]),  # type: ignore[list-item]
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_wrong_values_are_bolt_errors(name: str) -> None:
+    with pytest.raises(bn.BoltError):
+        CALLS[name]()
+
+
+def test_wrong_calls_are_type_errors(tmp_path: Path) -> None:
+    calls: list[Callable[[], Any]] = [
+        lambda: bn.compile(network(), thread=2),  # type: ignore[call-arg]
+        lambda: bn.Session(),  # type: ignore[call-arg]
+        lambda: bn.load(),  # type: ignore[call-arg]
+        lambda: session().run(None),  # type: ignore[call-arg]
+        lambda: save_onnx(network(), tmp_path / "m.onnx", version=3),  # type: ignore[call-arg]
+    ]
+    for call in calls:
+        with pytest.raises(TypeError) as caught:
+            call()
+        assert not isinstance(caught.value, bn.BoltError)
+
+
+def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        bn.load(tmp_path / "none.onnx")
+
+
+def test_an_interrupt_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    sess = session()
+
+    def stop(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(MatMul, "infer", stop)
+    with pytest.raises(KeyboardInterrupt):
+        sess(X)
