@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from bolt_numba.ops.conv import along_channels
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.registry import Op, normalise_axis, op, want_dtype
-from bolt_numba.ops.shapes import broadcast_shapes, shape_of, want_dim
+from bolt_numba.ops.shapes import want_dims, want_within
 from bolt_numba.ops.spatial import as_layout, channels_first, split_shape
 from bolt_numba.types import F32, Array, Shape, TensorType
 
@@ -18,9 +20,7 @@ def _per_channel(owner: Op, layout: str, x: TensorType, *operands: TensorType) -
     parts = split_shape(owner, x, layout)
     for t in operands:
         want_dtype(owner, "an operand", t.dtype, *FLOATS)
-        dims = shape_of(owner, "an operand", t, 1)
-        if parts is not None and dims is not None:
-            want_dim(owner, "length of an operand", dims[0], parts[1])
+        want_dims(owner, "an operand", t, None if parts is None else parts[1])
     return TensorType(x.dtype, x.shape)
 
 
@@ -100,7 +100,7 @@ class GroupNormalization(Op):
 
     def reference(self, x: Array, scale: Array, bias: Array) -> Array:
         data = channels_first(widened(x), self.layout)
-        grouped = data.reshape(data.shape[0], self.num_groups, -1)
+        grouped = data.reshape(data.shape[0], self.num_groups, math.prod(data.shape[1:]) // self.num_groups)
         y = _standardised(grouped, (2,), self.epsilon).reshape(data.shape)
         return as_layout(_affine(y, scale, bias), self.layout).astype(x.dtype, copy=False)
 
@@ -111,10 +111,7 @@ def _trailing(owner: Op, axis: int, x: TensorType, *operands: TensorType | None)
         return None
     first = normalise_axis(owner, axis, len(x.shape))
     for t in operands:
-        if t is not None:
-            joint = broadcast_shapes(owner, x.shape, t.shape)
-            if joint is not None and len(joint) != len(x.shape):
-                raise owner.fail("rank of an operand", t, f"at most that of {x}")
+        want_within(owner, "an operand", t, x.shape)
     return first
 
 
