@@ -39,10 +39,10 @@ class Range(Op):
             raise self.fail("delta", d, "not 0")
         if isinstance(d, int):
             return max(int(-((a - b) // d)), 0)
-        count = (b - a) / d
+        count = float((b - a) / d)
         if not math.isfinite(count):
             raise self.fail("start, limit and delta", (a, b, d), "a finite number of steps")
-        return max(int(math.ceil(count)), 0)
+        return max(math.ceil(count), 0)
 
     def reference(self, start: Array, limit: Array, delta: Array) -> Array:
         steps = np.arange(self._count(start, limit, delta)).astype(start.dtype)
