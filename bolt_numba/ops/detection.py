@@ -47,7 +47,8 @@ class RoiAlign(Op):
             return TensorType(dtype, None)
         want_dims(self, "rois", rois, None, 4)
         want_dims(self, "batch_indices", batch_indices, regions[0])
-        want_elements(self, "x", *shape[2:])
+        if isinstance(regions[0], int) and regions[0]:
+            want_elements(self, "x", shape[0], *shape[2:])
         return TensorType(dtype, (regions[0], shape[1], self.output_height, self.output_width))
 
     def reference(self, x: Array, rois: Array, batch_indices: Array) -> Array:
@@ -108,6 +109,8 @@ class MaxRoiPool(Op):
         want_dims(self, "rois", rois, None, 5)
         if shape is None or regions is None:
             return TensorType(dtype, None)
+        if isinstance(regions[0], int) and regions[0]:
+            want_elements(self, "x", shape[0])
         return TensorType(dtype, (regions[0], shape[1], *self.pooled_shape))
 
     def reference(self, x: Array, rois: Array) -> Array:

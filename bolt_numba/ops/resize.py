@@ -379,7 +379,7 @@ class GridSample(Op):
                 inside = (at >= 0) & (at <= size - 1)
                 if self.padding_mode == "reflection":
                     at = self._reflected(at, size)
-                index.append(np.clip(at, 0, size - 1).astype(np.int64))
+                index.append(np.clip(np.where(np.isnan(at), 0, at), 0, size - 1).astype(np.int64))
                 weight = weight * (np.where(inside, w, 0) if self.padding_mode == "zeros" else w).astype(data.dtype)
             y += channels_last[(batch, *index)] * weight[..., None]
         return np.ascontiguousarray(np.moveaxis(y, -1, 1)).astype(x.dtype, copy=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -61,8 +63,8 @@ class DFT(Op):
         if not isinstance(place, int):
             return TensorType(x.dtype, (*(unknown_shape(len(x.shape) - 1) or ()), last))
         shape = list(x.shape)
-        along = self._along(place, len(shape))
-        length = self._length(shape[along], None if dft_length is None else _scalar(dft_length) or fresh_dim("dft"))
+        along, given = self._along(place, len(shape)), None if dft_length is None else _scalar(dft_length)
+        length = fresh_dim("dft") if dft_length is not None and given is None else self._length(shape[along], given)
         self._want_length(shape[along], length)
         shape[along] = length // 2 + 1 if self.onesided and not self.inverse else length
         return TensorType(x.dtype, (*shape[:-1], last))
@@ -195,7 +197,7 @@ class MelWeightMatrix(Op):
         want_one(self, **numbers, **edges)
         known = [t.known for t in (*numbers.values(), *edges.values())]
         if all(v is not None for v in known):
-            self._places(*known)  # type: ignore[arg-type]  # none is None
+            self._numbers(*known)  # type: ignore[arg-type]  # none is None
         bands, length = _scalar(num_mel_bins), _scalar(dft_length)
         shape: Shape = (
             fresh_dim("bins") if length is None else length // 2 + 1,
@@ -203,10 +205,13 @@ class MelWeightMatrix(Op):
         )
         return TensorType(self.dtype, shape)
 
-    def _places(
+    def _numbers(
         self, num_mel_bins: Array, dft_length: Array, sample_rate: Array, low: Array, high: Array
-    ) -> tuple[int, int, Array]:
-        """Number of bands, length of the transform, and the bins where triangles begin, have their top and end."""
+    ) -> tuple[int, int, Callable[[Any], Any]]:
+        """Number of bands, length of the transform, and the bin of a point on the mel scale, of which bands + 2 count.
+
+        Raises ShapeError for what leaves the spectrum.
+        """
         bands, length, rate = (int(v.reshape(-1)[0]) for v in (num_mel_bins, dft_length, sample_rate))
         if bands < 0 or length < 0 or rate < 1:
             raise self.fail("num_mel_bins, dft_length and sample_rate", (bands, length, rate), "at least 0, 0 and 1")
@@ -214,14 +219,18 @@ class MelWeightMatrix(Op):
         if not all(0 <= e < math.inf for e in ends):
             raise self.fail("edges", ends, "finite frequencies of at least 0")
         edges = [2595 * np.log10(1 + e / 700) for e in ends]
-        points = edges[0] + np.arange(bands + 2) * (edges[1] - edges[0]) / (bands + 2)
-        places = ((length + 1) * (700 * (10 ** (points / 2595) - 1)) // rate).astype(int)
-        if bands and max(places[0], places[-2], places[-1] - 1) > length // 2:
+
+        def place(i: Any) -> Any:
+            hertz = 700 * (10 ** ((edges[0] + i * (edges[1] - edges[0]) / (bands + 2)) / 2595) - 1)
+            return (length + 1) * hertz // rate
+
+        if bands and max(place(0), place(bands), place(bands + 1) - 1) > length // 2:
             raise self.fail("edges", ends, f"frequencies of the {length // 2 + 1} bins at a rate of {rate}")
-        return bands, length, places
+        return bands, length, place
 
     def reference(self, num_mel_bins: Array, dft_length: Array, sample_rate: Array, low: Array, high: Array) -> Array:
-        bands, length, places = self._places(num_mel_bins, dft_length, sample_rate, low, high)
+        bands, length, place = self._numbers(num_mel_bins, dft_length, sample_rate, low, high)
+        places = place(np.arange(bands + 2)).astype(int)
         y = np.zeros((length // 2 + 1, bands))
         for i, (left, centre, right) in enumerate(zip(places[:-2], places[1:-1], places[2:], strict=True)):
             rising, falling = np.arange(left, centre + 1), np.arange(centre, right)
