@@ -13,6 +13,7 @@ import numpy as np
 from bolt_numba.errors import BoltError, ShapeError
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.registry import Op, result_tuple
+from bolt_numba.ops.shapes import want_possible
 from bolt_numba.types import Array, TensorType, type_of
 
 Operand: TypeAlias = "Value | Array | int | float | bool | None"
@@ -23,8 +24,13 @@ MAX_KNOWN = 1024
 def infer_types(op: Op, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
     """Output types of ``op``, with the values of small outputs whose inputs are all known.
 
-    Raises ShapeError or DTypeError as `Op.infer` does; any other failure of `infer` becomes a ShapeError.
+    Raises ShapeError or DTypeError as `Op.infer` does, for an omitted operand that the operator needs, and for results
+    that cannot be; any other failure of `infer` becomes a ShapeError.
     """
+    for t in inputs:
+        if t is None:
+            _want_operands(op, inputs)
+            break
     try:
         types = result_tuple(op.infer(*inputs))
     except BoltError:
@@ -32,9 +38,20 @@ def infer_types(op: Op, inputs: Sequence[TensorType | None]) -> tuple[TensorType
     except Exception as error:
         got = ", ".join("-" if t is None else str(t) for t in inputs)
         raise ShapeError(f"{op.name}: cannot infer the result of {op} for ({got}): {error}") from error
+    for made in types:
+        want_possible(op, made)
     if op.has_side_state or not inputs or any(t.value is not None for t in types):
         return types
     return _with_values(op, inputs, types)
+
+
+def _want_operands(op: Op, inputs: Sequence[TensorType | None]) -> None:
+    """Raise ShapeError for an omitted operand whose annotation in `Op.infer` does not allow None."""
+    kinds = [(name, kind) for name, kind in op.infer.__annotations__.items() if name != "return"]
+    for i, t in enumerate(inputs):
+        name, kind = kinds[min(i, len(kinds) - 1)] if kinds else ("", "")
+        if t is None and kind == "TensorType":
+            raise op.fail(f"operand {i} ({name})", "none", "one")
 
 
 def _with_values(

@@ -10,7 +10,7 @@ from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.matmul import matmul_shape
 from bolt_numba.ops.reduce import softmax
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
-from bolt_numba.ops.shapes import broadcast_shapes
+from bolt_numba.ops.shapes import want_within
 from bolt_numba.types import Array, TensorType
 
 LAYOUTS = ("HSD", "SHD")
@@ -74,10 +74,7 @@ class FusedAttention(Op):
         given = zip((q.shape, k.shape, v.shape), self.layouts, strict=True)
         queries, keys, values = (swapped(s) if layout == "SHD" else s for s, layout in given)
         weights = matmul_shape(self, queries, (*keys[:-2], keys[-1], keys[-2]))
-        if mask is not None and weights is not None:
-            joint = broadcast_shapes(self, weights, mask.shape)
-            if joint is not None and len(joint) > len(weights):
-                raise self.fail("rank of mask", mask, f"at most {len(weights)}")
+        want_within(self, "mask", mask, weights)
         shape = matmul_shape(self, weights, values)
         return TensorType(dtype, swapped(shape) if self.y_layout == "SHD" and shape is not None else shape)
 

@@ -9,7 +9,7 @@ import numpy as np
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.reduce import softmax
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
-from bolt_numba.ops.shapes import shape_of, want_dims
+from bolt_numba.ops.shapes import shape_of, want_dims, want_one
 from bolt_numba.types import I32, Array, Dim, TensorType
 
 OptionalArray: TypeAlias = "Array | None"
@@ -83,15 +83,29 @@ class GroupQueryAttention(Op):
         want_dims(self, "past_k", past_k, n, self.kv_num_heads, None, size)
         want_dims(self, "past_v", past_v, n, self.kv_num_heads, None if past is None else past[2], size)
         want_dims(self, "seqlens_k", seqlens_k, *((n, 1) if len(seqlens_k.shape or ()) == 2 else (n,)))
-        want_dims(self, "total", total, *((1,) if total.shape else ()))
-        want_dims(self, "bias", bias, (1, n), (1, self.num_heads), s, None)
+        want_one(self, total=total)
         want_dims(self, "sink", sink, self.num_heads)
-        held: Dim = 0 if past is None else past[2]
-        length: Dim = fresh_dim("present")
-        if total.known is not None and isinstance(held, int):
-            length = max(held, int(total.known.reshape(-1)[0]))
+        length = self._length(n, s, 0 if past is None else past[2], total, bias)
         present = TensorType(dtype, (keys[0], self.kv_num_heads, length, keys[2] // self.kv_num_heads))
         return TensorType(dtype, shape), present, present
+
+    def _length(self, n: Dim, s: Dim, held: Dim, total: TensorType, bias: TensorType | None) -> Dim:
+        """Positions of the present, for a past of ``held``; raises ShapeError for a total or a bias that does not fit.
+
+        A total that is not greater than the past may stand at its bound, so the bias is not held against it.
+        """
+        length: Dim = fresh_dim("present")
+        scores: Dim | None = None
+        if total.known is not None and isinstance(held, int):
+            whole = int(total.known.reshape(-1)[0])
+            if isinstance(s, int) and whole < s:
+                raise self.fail("total", whole, f"at least the {s} new keys")
+            length, scores = max(held, whole), whole if whole > held else None
+        want_dims(self, "bias", bias, (1, n), (1, self.num_heads), s, scores)
+        columns = bias.shape[3] if bias is not None and bias.shape is not None else s
+        if isinstance(s, int) and isinstance(columns, int) and columns < s:
+            raise self.fail("shape of bias", bias, f"at least {s} keys")
+        return length
 
     def reference(
         self,
@@ -122,6 +136,8 @@ class GroupQueryAttention(Op):
             if self.softcap:
                 scores = np.tanh(scores / scores.dtype.type(self.softcap)) * scores.dtype.type(self.softcap)
             if bias is not None:
+                if bias.shape[3] < seen:
+                    raise self.fail("last dimension of bias", bias.shape[3], f"at least the {seen} valid keys")
                 scores = scores + widened(bias[b if bias.shape[0] > 1 else 0, :, :, :seen])
             rows, columns = before[b] + np.arange(s)[:, None], np.arange(seen)[None, :]
             hidden = columns > rows

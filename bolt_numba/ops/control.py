@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 
 from bolt_numba.errors import DTypeError
-from bolt_numba.ops.registry import Op, fresh_dim, op, result_tuple, want_dtype
+from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, result_tuple, want_dtype
+from bolt_numba.ops.shapes import want_dim, want_dims, want_one
 from bolt_numba.types import (
     BOOL,
     I64,
@@ -22,6 +23,7 @@ from bolt_numba.types import (
     OptionalType,
     SequenceType,
     Shape,
+    Sym,
     TensorType,
     dtype_name,
     optional_of,
@@ -90,6 +92,19 @@ def _joined_nested(what: str, a: TensorType, b: TensorType) -> TensorType:
     return a
 
 
+def _want_captures(owner: Op, body: Graph, first: int, given: Sequence[TensorType | None]) -> None:
+    """Raise unless the operands ``given`` may be the inputs of a body from its input ``first`` on."""
+    wanted = [v.type for v in body.inputs[first:]]
+    if len(wanted) != len(given):
+        raise owner.fail("number of captures", len(given), len(wanted))
+    for i, (t, inner) in enumerate(zip(given, wanted, strict=True)):
+        if t is None or isinstance(inner, NestedType):
+            continue
+        want_dtype(owner, f"capture {i}", t.dtype, inner.dtype)
+        if inner.shape is not None:
+            want_dims(owner, f"capture {i}", t, *(d if isinstance(d, int) else None for d in inner.shape))
+
+
 def _stacked(arrays: Sequence[Array], like: TensorType, axis: int = 0) -> Array:
     if arrays:
         return np.stack(arrays, axis)
@@ -112,10 +127,10 @@ class If(ControlFlow):
 
     def infer(self, cond: TensorType, *captures: TensorType | None) -> tuple[TensorType, ...]:
         want_dtype(self, "cond", cond.dtype, BOOL)
+        want_one(self, cond=cond)
         branches = (self.then_branch, self.else_branch)
         for branch in branches:
-            if len(branch.inputs) != len(captures):
-                raise self.fail("number of captures", len(captures), len(branch.inputs))
+            _want_captures(self, branch, 0, captures)
         count = len(self.then_branch.outputs)
         if len(self.else_branch.outputs) != count:
             raise self.fail("outputs of else_branch", len(self.else_branch.outputs), count)
@@ -142,11 +157,20 @@ class Loop(ControlFlow):
     body: Graph
     carried: int
 
-    def infer(self, trip_count: Any, cond: Any, *values: TensorType) -> tuple[TensorType, ...]:
+    def infer(
+        self, trip_count: TensorType | None, cond: TensorType | None, *values: TensorType
+    ) -> tuple[TensorType, ...]:
         inner = [v.type for v in self.body.outputs]
+        for what, t, dtype in (("trip_count", trip_count, I64), ("cond", cond, BOOL)):
+            if t is not None:
+                want_dtype(self, what, t.dtype, dtype)
+        want_one(self, trip_count=trip_count, cond=cond)
         wanted = len(self.body.inputs) - 2
         if len(values) != wanted:
             raise self.fail("operands after trip_count and cond", len(values), wanted)
+        if not 0 <= self.carried <= min(len(values), len(inner) - 1):
+            raise self.fail("carried", self.carried, f"0 to {min(len(values), len(inner) - 1)}")
+        _want_captures(self, self.body, 2 + self.carried, values[self.carried :])
         pairs = zip(values[: self.carried], inner[1 : 1 + self.carried], strict=True)
         last = [joined(self.name, a, b) for a, b in pairs]
         scanned = inner[1 + self.carried :]
@@ -197,17 +221,35 @@ class Scan(ControlFlow):
     def infer(self, *values: TensorType) -> tuple[TensorType, ...]:
         if len(values) != len(self.body.inputs):
             raise self.fail("operands", len(values), len(self.body.inputs))
-        inner = [v.type for v in self.body.outputs]
+        inner, ends = [v.type for v in self.body.outputs], self.states + self.scans
+        if self.scans < 1 or not 0 <= self.states <= min(len(values) - self.scans, len(inner)):
+            raise self.fail("states and scans", (self.states, self.scans), f"operands among {len(values)}")
+        _want_captures(self, self.body, ends, values[ends:])
         last = [joined(self.name, a, b) for a, b in zip(values[: self.states], inner[: self.states], strict=True)]
-        first = values[self.states]
-        length = fresh_dim("trips") if first.shape is None else first.shape[self._axis(self.input_axes, 0)]
+        length = self._trips(values[self.states : ends])
         results = inner[self.states :]
         axes = [self._axis(self.output_axes, i) for i in range(len(results))]
         return (*last, *(_scan_type(t, length, axis) for t, axis in zip(results, axes, strict=True)))
 
+    def _trips(self, scanned: Sequence[TensorType]) -> Dim:
+        """The common length of the scanned inputs; their slices must be what the body takes."""
+        length: Dim | None = None
+        for i, t in enumerate(scanned):
+            if t.shape is None:
+                continue
+            axis = normalise_axis(self, self._axis(self.input_axes, i), len(t.shape))
+            inner = self.body.inputs[self.states + i].type
+            want_dtype(self, f"scanned input {i}", t.dtype, inner.dtype)
+            if inner.shape is not None and len(inner.shape) != len(t.shape) - 1:
+                raise self.fail(f"rank of scanned input {i}", t, f"{len(inner.shape) + 1}")
+            if length is not None:
+                want_dim(self, f"length of scanned input {i}", t.shape[axis], length)
+            length = t.shape[axis] if length is None or isinstance(length, Sym) else length
+        return fresh_dim("trips") if length is None else length
+
     @staticmethod
     def _axis(given: tuple[int, ...], i: int) -> int:
-        return given[i] if given else 0
+        return given[i] if i < len(given) else 0
 
     def execute(self, args: Sequence[Any], run: Run) -> Sequence[Any]:
         state, captures = list(args[: self.states]), args[self.states + self.scans :]

@@ -11,7 +11,7 @@ from bolt_numba.ops.attributes import frozen
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.matmul import finish
 from bolt_numba.ops.registry import Op, op, want_dtype
-from bolt_numba.ops.shapes import broadcast_shapes, shape_of, want_dim
+from bolt_numba.ops.shapes import want_dim, want_dims
 from bolt_numba.ops.spatial import Windows, as_layout, channels_first, join_shape, per_axis, split_shape
 from bolt_numba.types import Array, Dim, Shape, Sym, TensorType
 
@@ -19,12 +19,6 @@ from bolt_numba.types import Array, Dim, Shape, Sym, TensorType
 def _want_groups(owner: Op, what: str, count: Dim, group: int) -> None:
     if group < 1 or (isinstance(count, int) and count % group):
         raise owner.fail(what, count, f"a multiple of group {group}")
-
-
-def _want_bias(owner: Op, bias: TensorType | None, channels: Dim) -> None:
-    dims = None if bias is None else shape_of(owner, "bias", bias, 1)
-    if dims is not None:
-        want_dim(owner, "length of bias", dims[0], channels)
 
 
 def _kernel(owner: Op, w: TensorType) -> tuple[int, ...] | None:
@@ -67,7 +61,7 @@ class Convolution(Op):
             return None
         (n, c, sizes), (k, cg) = parts, w.shape[:2]
         _want_groups(self, "number of filters", k, self.group)
-        _want_bias(self, bias, k)
+        want_dims(self, "bias", bias, k)
         want_dim(self, "channels of x", c, cg * self.group)
         return join_shape(n, k, self.windows(kernel).output_dims(self, sizes), self.layout)
 
@@ -77,16 +71,18 @@ class Convolution(Op):
         n, c = x.shape[:2]
         k, cg, *kernel = w.shape
         windows = self.windows(kernel).resolved(x.shape[2:])
-        outs = windows.static_dims(self, x.shape[2:])
+        outs = self.windows(kernel).static_dims(self, x.shape[2:])
         g = self.group
         views = windows.taps(windows.padded(x, 0, outs), outs)
         if g == 1 and c < 16:  # few products per tap: one product over all taps writes the result once
-            seen_by_all = np.stack([v.reshape(n, c, -1) for v in views], axis=2).reshape(n, -1, math.prod(outs))
-            return np.asarray(np.matmul(w.reshape(k, -1), seen_by_all)).reshape(n, k, *outs)
+            seen_by_all = np.stack([v.reshape(n, c, math.prod(outs)) for v in views], axis=2)
+            products = math.prod(w.shape[1:])
+            seen_by_all = seen_by_all.reshape(n, products, math.prod(outs))
+            return np.asarray(np.matmul(w.reshape(k, products), seen_by_all)).reshape(n, k, *outs)
         y = np.zeros((n, g, k // g, math.prod(outs)), dtype=x.dtype)
-        by_tap = _by_tap(w.reshape(g, k // g, cg, -1))
+        by_tap = _by_tap(w.reshape(g, k // g, cg, math.prod(kernel)))
         for i, seen in enumerate(views):
-            columns, filters = seen.reshape(n, g, c // g, -1), by_tap[i]
+            columns, filters = seen.reshape(n, g, c // g, math.prod(outs)), by_tap[i]
             y += filters * columns if cg == 1 else np.matmul(filters, columns)
         return y.reshape(n, k, *outs)
 
@@ -111,8 +107,8 @@ class Conv(Convolution):
         shape = self.output_shape(x, w, bias)
         if self.residual != (residual is not None):
             raise self.fail("residual operand", residual, "one exactly when the attribute residual is set")
-        if residual is not None:
-            broadcast_shapes(self, shape, residual.shape)
+        if shape is not None:
+            want_dims(self, "residual", residual, *shape)
         return TensorType(dtype, shape)
 
     def reference(self, x: Array, w: Array, bias: Array | None = None, residual: Array | None = None) -> Array:
@@ -151,7 +147,7 @@ class ConvTranspose(Op):
         (n, c, sizes), (cw, kg) = parts, w.shape[:2]
         _want_groups(self, "channels of x", c, self.group)
         want_dim(self, "first dimension of w", cw, c)
-        _want_bias(self, bias, kg * self.group)
+        want_dims(self, "bias", bias, kg * self.group)
         return TensorType(dtype, join_shape(n, kg * self.group, self.output_dims(sizes, kernel), self.layout))
 
     def windows(self, kernel: Sequence[int]) -> Windows:
@@ -200,8 +196,8 @@ class ConvTranspose(Op):
         outs = [int(d) for d in self.output_dims(sizes, kernel)]  # type: ignore[arg-type]  # static sizes
         room = [max(int(f), o + p) for f, o, p in zip(self.full_dims(sizes, kernel), outs, pads, strict=False)]  # type: ignore[arg-type]
         y = np.zeros((n, g * kg, *room), dtype=data.dtype)
-        columns = data.reshape(n, g, c // g, -1)
-        by_tap = _by_tap(widened(w).reshape(g, c // g, kg, -1).swapaxes(1, 2))
+        columns = data.reshape(n, g, c // g, math.prod(sizes))
+        by_tap = _by_tap(widened(w).reshape(g, c // g, kg, math.prod(kernel)).swapaxes(1, 2))
         for i, target in enumerate(windows.taps(y, sizes)):
             target += np.matmul(by_tap[i], columns).reshape(target.shape)
         y = y[(slice(None), slice(None), *(slice(pads[i], pads[i] + outs[i]) for i in range(rank)))]

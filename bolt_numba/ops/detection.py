@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 
 from bolt_numba.ops.conv import Convolution, along_channels
 from bolt_numba.ops.dtypes import FLOATS, INDICES, same_dtype, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
-from bolt_numba.ops.shapes import shape_of
+from bolt_numba.ops.shapes import product, shape_of, want_dims, want_elements
 from bolt_numba.types import F32, Array, TensorType
 
 
@@ -38,8 +39,16 @@ class RoiAlign(Op):
             raise self.fail("mode", self.mode, "avg or max")
         if min(self.output_height, self.output_width) < 1 or self.sampling_ratio < 0:
             raise self.fail("sizes", (self.output_height, self.output_width, self.sampling_ratio), "at least 1, 1, 0")
+        if self.coordinate_transformation_mode not in ("half_pixel", "output_half_pixel"):
+            raise self.fail(
+                "coordinate_transformation_mode", self.coordinate_transformation_mode, "half_pixel or output_half_pixel"
+            )
         if shape is None or regions is None:
             return TensorType(dtype, None)
+        want_dims(self, "rois", rois, None, 4)
+        want_dims(self, "batch_indices", batch_indices, regions[0])
+        if isinstance(regions[0], int) and regions[0]:
+            want_elements(self, "x", shape[0], *shape[2:])
         return TensorType(dtype, (regions[0], shape[1], self.output_height, self.output_width))
 
     def reference(self, x: Array, rois: Array, batch_indices: Array) -> Array:
@@ -97,8 +106,11 @@ class MaxRoiPool(Op):
         shape, regions = shape_of(self, "x", x, 4), shape_of(self, "rois", rois, 2)
         if len(self.pooled_shape) != 2 or min(self.pooled_shape) < 1:
             raise self.fail("pooled_shape", self.pooled_shape, "two numbers, at least 1")
+        want_dims(self, "rois", rois, None, 5)
         if shape is None or regions is None:
             return TensorType(dtype, None)
+        if isinstance(regions[0], int) and regions[0]:
+            want_elements(self, "x", shape[0])
         return TensorType(dtype, (regions[0], shape[1], *self.pooled_shape))
 
     def reference(self, x: Array, rois: Array) -> Array:
@@ -151,7 +163,15 @@ class DeformConv(Convolution):
         want_dtype(self, "x", dtype, *FLOATS)
         if self.layout != "NCHW":
             raise self.fail("layout", self.layout, "NCHW")
-        return TensorType(dtype, self.output_shape(x, w, bias))
+        shape = self.output_shape(x, w, bias)
+        if shape is not None and x.shape is not None and w.shape is not None:
+            c, og = x.shape[1], self.offset_group
+            if og < 1 or (isinstance(c, int) and c % og):
+                raise self.fail("offset_group", og, f"a divisor of {c}, the channels of x")
+            taps = product(w.shape[2:]) * og
+            want_dims(self, "offset", offset, shape[0], taps * (len(shape) - 2), *shape[2:])
+            want_dims(self, "mask", mask, shape[0], taps, *shape[2:])
+        return TensorType(dtype, shape)
 
     def reference(
         self, x: Array, w: Array, offset: Array, bias: Array | None = None, mask: Array | None = None
@@ -170,8 +190,9 @@ class DeformConv(Convolution):
             for i, g in np.ndindex(n, og):
                 planes = data[i].reshape(og, c // og, *data.shape[2:])[g]
                 columns[i, g, :, t] = _sampled(planes, np.stack(base) + moved[i, g, t]) * weight[i, g, t]
-        by_group = columns.reshape(n, self.group, -1, int(np.prod(outs)))
-        filters = widened(w).reshape(self.group, w.shape[0] // self.group, -1)
+        products = math.prod(w.shape[1:])
+        by_group = columns.reshape(n, self.group, products, math.prod(outs))
+        filters = widened(w).reshape(self.group, w.shape[0] // self.group, products)
         y = np.matmul(filters, by_group).reshape(n, w.shape[0], *outs)
         y = y if bias is None else y + along_channels(widened(bias), y.ndim)
         return np.asarray(y).astype(x.dtype, copy=False)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from bolt_numba.ops.dtypes import INDICES, same_dtype
+from bolt_numba.ops.dtypes import INDICES, NUMBERS, same_dtype
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
-from bolt_numba.ops.shapes import known_dims, known_length, shape_of, unknown_shape
-from bolt_numba.types import F32, F64, I16, I32, I64, AnyDType, Array, TensorType
+from bolt_numba.ops.shapes import known_dims, known_length, shape_of, unknown_shape, want_dims, want_one
+from bolt_numba.types import BOOL, F32, F64, I16, I32, I64, AnyDType, Array, TensorType
 
 
 @op("Range")
@@ -19,6 +21,7 @@ class Range(Op):
     def infer(self, start: TensorType, limit: TensorType, delta: TensorType) -> TensorType:
         dtype = same_dtype(self, start, limit, delta)
         want_dtype(self, "start", dtype, F32, F64, I16, I32, I64)
+        want_one(self, start=start, limit=limit, delta=delta)
         if all(t.known is not None for t in (start, limit, delta)):
             args = [t.known for t in (start, limit, delta)]
             return TensorType(dtype, (self._count(*args),))  # type: ignore[arg-type]  # none is None
@@ -34,7 +37,12 @@ class Range(Op):
         a, b, d = (v.reshape(-1)[0].item() for v in (start, limit, delta))
         if d == 0:
             raise self.fail("delta", d, "not 0")
-        return max(int(np.ceil((b - a) / d)), 0)
+        if isinstance(d, int):
+            return max(int(-((a - b) // d)), 0)
+        count = float((b - a) / d)
+        if not math.isfinite(count):
+            raise self.fail("start, limit and delta", (a, b, d), "a finite number of steps")
+        return max(math.ceil(count), 0)
 
     def reference(self, start: Array, limit: Array, delta: Array) -> Array:
         steps = np.arange(self._count(start, limit, delta)).astype(start.dtype)
@@ -51,6 +59,7 @@ class ConstantOfShape(Op):
 
     def infer(self, shape: TensorType) -> TensorType:
         want_dtype(self, "shape", shape.dtype, *INDICES)
+        want_dims(self, "shape", shape, None)
         dims = known_dims(shape)
         if dims is not None and any(isinstance(d, int) and d < 0 for d in dims):
             raise self.fail("shape", dims, "dimensions of at least 0")
@@ -74,6 +83,7 @@ class Trilu(Op):
             raise self.fail("rank of x", len(x.shape), "at least 2")
         if k is not None:
             want_dtype(self, "k", k.dtype, *INDICES)
+        want_one(self, k=k)
         return TensorType(x.dtype, x.shape)
 
     def reference(self, x: Array, k: Array | None = None) -> Array:
@@ -94,6 +104,7 @@ class EyeLike(Op):
     k: int = 0
 
     def infer(self, x: TensorType) -> TensorType:
+        want_dtype(self, "y", self.dtype or x.dtype, *NUMBERS, BOOL)
         return TensorType(self.dtype or x.dtype, shape_of(self, "x", x, 2))
 
     def reference(self, x: Array) -> Array:

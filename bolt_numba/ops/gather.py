@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.errors import DTypeError
 from bolt_numba.ops.dtypes import INDICES, NUMBERS, same_dtype, widened
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
-from bolt_numba.ops.shapes import known_dims, shape_of, want_dim
-from bolt_numba.types import BOOL, F32, I64, Array, Dim, Shape, Sym, TensorType
+from bolt_numba.ops.shapes import known_dims, product, shape_of, want_dims, want_one
+from bolt_numba.types import BOOL, F32, I64, STRING, Array, Dim, Shape, Sym, TensorType
 
 _REDUCTIONS: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
@@ -47,10 +48,11 @@ class Gather(Op):
         axis = normalise_axis(self, self.axis, len(x.shape))
         if indices.shape is None:
             return TensorType(x.dtype, None)
+        _want_places(self, indices.shape, x.shape[axis])
         return TensorType(x.dtype, x.shape[:axis] + indices.shape + x.shape[axis + 1 :])
 
     def reference(self, x: Array, indices: Array) -> Array:
-        return np.asarray(np.take(x, indices.astype(I64, copy=False), axis=self.axis))
+        return np.asarray(np.take(x, indices.astype(I64, copy=False), axis=self.axis), x.dtype)
 
 
 @op("GatherElements")
@@ -82,6 +84,14 @@ def _elementwise_index(owner: Any, x: TensorType, indices: TensorType) -> None:
     for i, (d, size) in enumerate(zip(shape or (), x.shape, strict=shape is not None)):
         if i != axis and isinstance(d, int) and isinstance(size, int) and d > size:
             raise owner.fail(f"dimension {i} of indices", d, f"at most {size}")
+    if shape is not None:
+        _want_places(owner, shape, x.shape[axis])
+
+
+def _want_places(owner: Op, indices: Shape, *sizes: Dim) -> None:
+    """Raise ShapeError for indices into axes of which one has no elements."""
+    if 0 in sizes and all(isinstance(d, int) and d for d in indices):
+        raise owner.fail("shape of indices", list(indices), "none, as x has no elements along the axis")
 
 
 def _cropped(x: Array, shape: tuple[int, ...], axis: int) -> Array:
@@ -109,6 +119,8 @@ class GatherND(Op):
             return TensorType(x.dtype, None)
         if not 1 <= depth <= len(x.shape) - b:
             raise self.fail("last dimension of indices", depth, f"1 to {len(x.shape) - b}")
+        want_dims(self, "indices", indices, *x.shape[:b], *(None,) * (len(indices.shape) - b))
+        _want_places(self, indices.shape, *x.shape[b : b + depth])
         return TensorType(x.dtype, indices.shape[:-1] + x.shape[b + depth :])
 
     def reference(self, x: Array, indices: Array) -> Array:
@@ -136,8 +148,8 @@ class ScatterElements(Op):
         _want_reduction(self, self.reduction)
         same_dtype(self, x, updates)
         _elementwise_index(self, x, indices)
-        if None not in (indices.shape, updates.shape) and len(indices.shape or ()) != len(updates.shape or ()):
-            raise self.fail("rank of updates", updates, f"that of {indices}")
+        if indices.shape is not None:
+            want_dims(self, "updates", updates, *indices.shape)
         return TensorType(x.dtype, x.shape)
 
     def reference(self, x: Array, indices: Array, updates: Array) -> Array:
@@ -166,11 +178,8 @@ class ScatterND(Op):
             if isinstance(depth, int):
                 if not 1 <= depth <= len(x.shape):
                     raise self.fail("last dimension of indices", depth, f"1 to {len(x.shape)}")
-                wanted = indices.shape[:-1] + x.shape[depth:]
-                shape = shape_of(self, "updates", updates, len(wanted))
-                for a, b in zip(shape or (), wanted, strict=shape is not None):
-                    if isinstance(a, int) and isinstance(b, int) and a != b:
-                        raise self.fail("shape of updates", updates, wanted)
+                want_dims(self, "updates", updates, *indices.shape[:-1], *x.shape[depth:])
+                _want_places(self, indices.shape, *x.shape[:depth])
         return TensorType(x.dtype, x.shape)
 
     def reference(self, x: Array, indices: Array, updates: Array) -> Array:
@@ -192,12 +201,15 @@ class OneHot(Op):
     def infer(self, indices: TensorType, depth: TensorType, values: TensorType) -> TensorType:
         want_dtype(self, "indices", indices.dtype, *NUMBERS)
         want_dtype(self, "depth", depth.dtype, *NUMBERS)
-        want_dim(self, "length of values", (shape_of(self, "values", values, 1) or (2,))[0], 2)
+        want_one(self, depth=depth)
+        want_dims(self, "values", values, 2)
         if indices.shape is None:
             return TensorType(values.dtype, None)
         axis = normalise_axis(self, self.axis, len(indices.shape) + 1)
         count = known_dims(depth)
         size: Dim = fresh_dim("depth") if count is None else count[0]
+        if isinstance(size, int) and size < 0:
+            raise self.fail("depth", size, "at least 0")
         return TensorType(values.dtype, (*indices.shape[:axis], size, *indices.shape[axis:]))
 
     def reference(self, indices: Array, depth: Array, values: Array) -> Array:
@@ -228,7 +240,8 @@ class NonZero(Op):
 class Compress(Op):
     """y = the slices along an axis (None: the elements of flattened x) where the condition holds.
 
-    x: [...] any · condition: [m] bool, what is beyond m is left out -> y: x's dtype.  Source: ONNX Compress-11.
+    x: [...] any · condition: [m] bool, what is beyond m is left out; a longer one is cut off -> y: x's dtype.
+    Source: ONNX Compress-11, onnxruntime.
     """
 
     axis: int | None = None
@@ -237,16 +250,22 @@ class Compress(Op):
     def infer(self, x: TensorType, condition: TensorType) -> TensorType:
         want_dtype(self, "condition", condition.dtype, BOOL)
         shape_of(self, "condition", condition, 1)
-        count: Dim = fresh_dim("kept") if condition.known is None else int(condition.known.sum())
         if self.axis is None:
-            return TensorType(x.dtype, (count,))
+            return TensorType(x.dtype, (self._count(condition, None if x.shape is None else product(x.shape)),))
         if x.shape is None:
             return TensorType(x.dtype, None)
         axis = normalise_axis(self, self.axis, len(x.shape))
-        return TensorType(x.dtype, (*x.shape[:axis], count, *x.shape[axis + 1 :]))
+        return TensorType(x.dtype, (*x.shape[:axis], self._count(condition, x.shape[axis]), *x.shape[axis + 1 :]))
+
+    @staticmethod
+    def _count(condition: TensorType, size: Dim | None) -> Dim:
+        known = condition.known
+        if known is None or (not isinstance(size, int) and known.any()):
+            return fresh_dim("kept")
+        return int(known[:size].sum()) if isinstance(size, int) else 0
 
     def reference(self, x: Array, condition: Array) -> Array:
-        return np.compress(condition, x, axis=self.axis)
+        return np.compress(condition[: x.size if self.axis is None else x.shape[self.axis]], x, axis=self.axis)
 
 
 @op("Unique")
@@ -266,6 +285,8 @@ class Unique(Op):
         shape: Shape | None = (count,)
         if self.axis is not None:
             shape = None
+            if x.dtype == STRING:
+                raise DTypeError(f"{self.name}: dtype of x: got string, wanted another with an axis")
             if x.shape is not None:
                 axis = normalise_axis(self, self.axis, len(x.shape))
                 shape, size = (*x.shape[:axis], count, *x.shape[axis + 1 :]), x.shape[axis]
@@ -327,8 +348,14 @@ class NonMaxSuppression(Op):
     ) -> TensorType:
         want_dtype(self, "boxes", boxes.dtype, F32)
         want_dtype(self, "scores", scores.dtype, F32)
-        shape_of(self, "boxes", boxes, 3)
-        shape_of(self, "scores", scores, 3)
+        shape = shape_of(self, "scores", scores, 3)
+        want_dims(self, "boxes", boxes, *((None, None) if shape is None else (shape[0], shape[2])), 4)
+        want_one(
+            self,
+            max_output_boxes_per_class=max_output_boxes_per_class,
+            iou_threshold=iou_threshold,
+            score_threshold=score_threshold,
+        )
         if max_output_boxes_per_class is not None:
             want_dtype(self, "max_output_boxes_per_class", max_output_boxes_per_class.dtype, I64)
         for t in (iou_threshold, score_threshold):

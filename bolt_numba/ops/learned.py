@@ -8,7 +8,7 @@ import numpy as np
 
 from bolt_numba.errors import DTypeError
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
-from bolt_numba.ops.shapes import shape_of
+from bolt_numba.ops.shapes import shape_of, want_dims, want_one
 from bolt_numba.types import (
     F32,
     F64,
@@ -40,8 +40,9 @@ class LabelEncoder(Op):
     def infer(self, x: TensorType, keys: TensorType, values: TensorType, default: TensorType) -> TensorType:
         want_dtype(self, "keys", keys.dtype, x.dtype)
         want_dtype(self, "default", default.dtype, values.dtype)
-        if shape_of(self, "keys", keys, 1) != shape_of(self, "values", values, 1):
-            raise self.fail("lengths of keys and values", f"{keys} and {values}", "the same")
+        want_dims(self, "keys", keys, None)
+        want_dims(self, "values", values, None if keys.shape is None else keys.shape[0])
+        want_one(self, default=default)
         return TensorType(values.dtype, x.shape)
 
     def reference(self, x: Array, keys: Array, values: Array, default: Array) -> Array:
@@ -85,7 +86,8 @@ class ZipMap(Op):
     def infer(self, scores: TensorType, labels: TensorType) -> TensorType:
         want_dtype(self, "scores", scores.dtype, F32, F64)
         want_dtype(self, "labels", labels.dtype, I64, STRING)
-        shape_of(self, "scores", scores, 1, 2)
+        shape = shape_of(self, "scores", scores, 1, 2)
+        want_dims(self, "labels", labels, None if shape is None else shape[-1])
         return sequence_of(map_of(labels.dtype, TensorType(scores.dtype, ())))
 
     def reference(self, scores: Array, labels: Array) -> Any:
@@ -137,6 +139,8 @@ class CastMap(Op):
     def infer(self, x: TensorType) -> TensorType:
         _want_map(self, x, I64)
         want_dtype(self, "y", self.to, F32, I64, STRING)
+        if self.size is not None and self.size < 0:
+            raise self.fail("size", self.size, "at least 0")
         return TensorType(self.to, (1, fresh_dim("values") if self.size is None else self.size))
 
     def reference(self, x: dict[int, Any]) -> Array:
@@ -166,8 +170,7 @@ class PairwiseCoupling(Op):
     def infer(self, pairs: TensorType) -> TensorType:
         want_dtype(self, "pairs", pairs.dtype, F32)
         shape = shape_of(self, "pairs", pairs, 2)
-        if shape is not None and shape[1] != self.classes * (self.classes - 1) // 2:
-            raise self.fail("pairs", pairs, f"the pairs of {self.classes} classes")
+        want_dims(self, "pairs", pairs, None, self.classes * (self.classes - 1) // 2)
         return TensorType(F32, None if shape is None else (shape[0], self.classes))
 
     def reference(self, pairs: Array) -> Array:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.ops.dtypes import NUMBERS, same_dtype, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
-from bolt_numba.ops.shapes import broadcast_dim, broadcast_shapes, shape_of, want_dim
+from bolt_numba.ops.shapes import broadcast_dim, broadcast_shapes, want_dim, want_dims
 from bolt_numba.types import Array, Dim, Shape, TensorType
 
 
@@ -58,14 +59,12 @@ class MatMul(Op):
         dtype = same_dtype(self, a, b, bias, residual)
         want_dtype(self, "a", dtype, *NUMBERS)
         shape = matmul_shape(self, _swapped(a.shape, self.trans_a), _swapped(b.shape, self.trans_b))
-        if bias is not None:
-            dims = shape_of(self, "bias", bias, 1)
-            if shape and dims:
-                want_dim(self, "length of bias", dims[0], shape[-1])
+        if shape is not None:
+            want_dims(self, "bias", bias, *shape[-1:])
         if self.residual != (residual is not None):
             raise self.fail("residual operand", residual, "one exactly when the attribute residual is set")
-        if residual is not None and shape is not None:
-            broadcast_shapes(self, shape, residual.shape)
+        if shape is not None:
+            want_dims(self, "residual", residual, *shape)
         return TensorType(dtype, shape)
 
     def reference(self, a: Array, b: Array, bias: Array | None = None, residual: Array | None = None) -> Array:
@@ -82,6 +81,9 @@ class MatMul(Op):
         return np.asarray(finish(y, residual, self.activation)).astype(a.dtype, copy=False)
 
 
+_TERM = re.compile(r"[a-zA-Z]*(\.\.\.)?[a-zA-Z]*")
+
+
 def einsum_terms(owner: Op, equation: str, count: int) -> tuple[list[str], str]:
     """Operand subscripts and the output's, the implicit output written out; raises ShapeError."""
     left, arrow, right = equation.replace(" ", "").partition("->")
@@ -94,6 +96,10 @@ def einsum_terms(owner: Op, equation: str, count: int) -> tuple[list[str], str]:
     unknown = [c for c in right if c.isalpha() and c not in left]
     if unknown:
         raise owner.fail("output subscripts", right, f"letters of {left}")
+    if len(set(right) - {"."}) != len(right.replace(".", "")):
+        raise owner.fail("output subscripts", right, "each letter once")
+    if not all(map(_TERM.fullmatch, (*terms, right))) or ("..." in left) != ("..." in right):
+        raise owner.fail("equation", repr(equation), "letters, and an ellipsis on both sides or on none")
     return terms, right
 
 
@@ -122,7 +128,9 @@ class Einsum(Op):
             middle = broadcast_shapes(self, ellipsis, x.shape[len(head) : len(head) + extra])
             ellipsis = () if middle is None else middle
             dims = x.shape[: len(head)] + x.shape[len(head) + extra :]
+            own: dict[str, Dim] = {}
             for letter, d in zip(head + tail, dims, strict=True):
+                want_dim(self, f"dimension {letter} of an operand", d, own.setdefault(letter, d))
                 size[letter] = broadcast_dim(self, size.get(letter, 1), d)
         head, dots, tail = out.partition("...")
         shape = tuple(size[c] for c in head) + (ellipsis if dots else ()) + tuple(size[c] for c in tail)

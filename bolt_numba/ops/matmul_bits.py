@@ -8,8 +8,8 @@ import numpy as np
 
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
-from bolt_numba.ops.shapes import shape_of
-from bolt_numba.types import F32, U8, Array, Shape, TensorType
+from bolt_numba.ops.shapes import want_dims
+from bolt_numba.types import F32, U8, Array, TensorType
 
 OptionalArray: TypeAlias = "Array | None"
 
@@ -44,12 +44,12 @@ class MatMulNBits(Op):
         want_dtype(self, "scales", same_dtype(self, scales, zeros), F32)
         if self.bits not in (4, 8) or self.block < 2 or self.block % 2:
             raise self.fail("bits and block", (self.bits, self.block), "4 or 8, and an even number")
-        shape, size = shape_of(self, "codes", codes, 3), self.block * self.bits // 8
-        if shape is not None and isinstance(shape[2], int) and shape[2] != size:
-            raise self.fail("shape of codes", codes, f"[n, blocks, {size}]")
-        for name, t, want in (("scales", scales, shape and shape[:2]), ("zeros", zeros, shape and shape[:2])):
-            self._check(name, t, want)
-        self._check("bias", bias, shape and shape[:1])
+        shape = codes.shape
+        want_dims(self, "codes", codes, None, None, self.block * self.bits // 8)
+        if shape is not None:
+            want_dims(self, "scales", scales, *shape[:2])
+            want_dims(self, "zeros", zeros, *shape[:2])
+            want_dims(self, "bias", bias, shape[0])
         if x.shape is None:
             return TensorType(x.dtype, None)
         k, blocks = x.shape[-1] if x.shape else None, None if shape is None else shape[1]
@@ -57,20 +57,13 @@ class MatMulNBits(Op):
             raise self.fail("last dimension of x", k, f"one of {blocks} blocks of {self.block}")
         return TensorType(x.dtype, (*x.shape[:-1], fresh_dim("n") if shape is None else shape[0]))
 
-    def _check(self, what: str, t: TensorType | None, want: Shape | None) -> None:
-        if t is None or t.shape is None or want is None:
-            return
-        static = all(isinstance(d, int) for d in (*t.shape, *want))
-        if len(t.shape) != len(want) or (static and t.shape != want):
-            raise self.fail(f"shape of {what}", t, list(want))
-
     def weights(self, codes: Array, scales: Array, zeros: OptionalArray, k: int) -> Array:
         """What the codes mean: [n, k] f32."""
         if self.bits == 4:
             codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:2], self.block)
         offsets = np.float32(self.middle) if zeros is None else zeros[..., None]
         meant = (codes.astype(np.float32) - offsets) * scales[..., None]
-        return np.ascontiguousarray(meant.reshape(len(meant), -1)[:, :k])
+        return np.ascontiguousarray(meant.reshape(len(meant), meant.shape[1] * self.block)[:, :k])
 
     def reference(
         self, x: Array, codes: Array, scales: Array, zeros: OptionalArray = None, bias: OptionalArray = None

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from bolt_numba.ops.conv import along_channels
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.registry import Op, normalise_axis, op, want_dtype
-from bolt_numba.ops.shapes import broadcast_shapes, shape_of, want_dim
+from bolt_numba.ops.shapes import want_dims, want_within
 from bolt_numba.ops.spatial import as_layout, channels_first, split_shape
 from bolt_numba.types import F32, Array, Shape, TensorType
 
 
-def _per_channel(owner: Op, layout: str, x: TensorType, *operands: TensorType) -> TensorType:
+def _per_channel(owner: Op, layout: str, x: TensorType, **operands: TensorType) -> TensorType:
     """Type of x after checking that every operand has one number per channel; raises ShapeError."""
     want_dtype(owner, "x", x.dtype, *FLOATS)
     parts = split_shape(owner, x, layout)
-    for t in operands:
-        want_dtype(owner, "an operand", t.dtype, *FLOATS)
-        dims = shape_of(owner, "an operand", t, 1)
-        if parts is not None and dims is not None:
-            want_dim(owner, "length of an operand", dims[0], parts[1])
+    for what, t in operands.items():
+        want_dtype(owner, what, t.dtype, *FLOATS)
+        want_dims(owner, what, t, None if parts is None else parts[1])
     return TensorType(x.dtype, x.shape)
 
 
@@ -49,7 +49,7 @@ class BatchNormalization(Op):
     def infer(
         self, x: TensorType, scale: TensorType, bias: TensorType, mean: TensorType, var: TensorType
     ) -> TensorType:
-        return _per_channel(self, self.layout, x, scale, bias, mean, var)
+        return _per_channel(self, self.layout, x, scale=scale, bias=bias, mean=mean, var=var)
 
     def reference(self, x: Array, scale: Array, bias: Array, mean: Array, var: Array) -> Array:
         data = channels_first(widened(x), self.layout)
@@ -71,7 +71,7 @@ class InstanceNormalization(Op):
 
     def infer(self, x: TensorType, scale: TensorType, bias: TensorType) -> TensorType:
         same_dtype(self, x, scale, bias)
-        return _per_channel(self, self.layout, x, scale, bias)
+        return _per_channel(self, self.layout, x, scale=scale, bias=bias)
 
     def reference(self, x: Array, scale: Array, bias: Array) -> Array:
         data = channels_first(widened(x), self.layout)
@@ -96,25 +96,22 @@ class GroupNormalization(Op):
         parts = split_shape(self, x, self.layout)
         if self.num_groups < 1 or (parts and isinstance(parts[1], int) and parts[1] % self.num_groups):
             raise self.fail("channels of x", parts and parts[1], f"a multiple of num_groups {self.num_groups}")
-        return _per_channel(self, self.layout, x, scale, bias)
+        return _per_channel(self, self.layout, x, scale=scale, bias=bias)
 
     def reference(self, x: Array, scale: Array, bias: Array) -> Array:
         data = channels_first(widened(x), self.layout)
-        grouped = data.reshape(data.shape[0], self.num_groups, -1)
+        grouped = data.reshape(data.shape[0], self.num_groups, math.prod(data.shape[1:]) // self.num_groups)
         y = _standardised(grouped, (2,), self.epsilon).reshape(data.shape)
         return as_layout(_affine(y, scale, bias), self.layout).astype(x.dtype, copy=False)
 
 
-def _trailing(owner: Op, axis: int, x: TensorType, *operands: TensorType | None) -> int | None:
+def _trailing(owner: Op, axis: int, x: TensorType, **operands: TensorType | None) -> int | None:
     """First normalised axis, after checking that the operands broadcast to the axes from there; raises ShapeError."""
     if x.shape is None:
         return None
     first = normalise_axis(owner, axis, len(x.shape))
-    for t in operands:
-        if t is not None:
-            joint = broadcast_shapes(owner, x.shape, t.shape)
-            if joint is not None and len(joint) != len(x.shape):
-                raise owner.fail("rank of an operand", t, f"at most that of {x}")
+    for what, t in operands.items():
+        want_within(owner, what, t, x.shape)
     return first
 
 
@@ -134,7 +131,7 @@ class LayerNormalization(Op):
         self, x: TensorType, scale: TensorType, bias: TensorType | None = None
     ) -> TensorType | tuple[TensorType, ...]:
         want_dtype(self, "x", same_dtype(self, x, scale, bias), *FLOATS)
-        first = _trailing(self, self.axis, x, scale, bias)
+        first = _trailing(self, self.axis, x, scale=scale, bias=bias)
         y = TensorType(x.dtype, x.shape)
         if not self.stats:
             return y
@@ -169,7 +166,7 @@ class RMSNormalization(Op):
     def infer(self, x: TensorType, scale: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, *FLOATS)
         want_dtype(self, "scale", scale.dtype, *FLOATS)
-        _trailing(self, self.axis, x, scale)
+        _trailing(self, self.axis, x, scale=scale)
         return TensorType(scale.dtype, x.shape)
 
     def reference(self, x: Array, scale: Array) -> Array:

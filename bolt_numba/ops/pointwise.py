@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from bolt_numba.errors import DTypeError
-from bolt_numba.ops.conversion import cast
+from bolt_numba.ops.conversion import ROUND_MODES, cast
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import broadcast_shapes
 from bolt_numba.types import (
@@ -280,6 +280,8 @@ class _Convert(_Mixed):
     round_mode: str
 
     def result_dtype(self, *dtypes: AnyDType) -> AnyDType:
+        if self.round_mode not in ROUND_MODES:
+            raise self.fail("round_mode", self.round_mode, ", ".join(ROUND_MODES))
         for what, dtype in (("operand 0", dtypes[0]), ("the result", self.to)):
             if dtype.kind in "SU":
                 raise DTypeError(f"Cast: dtype of {what}: got {dtype_name(dtype)}, wanted a number")
@@ -445,6 +447,8 @@ class Chain(Op):
             if any(not 0 <= i < len(types) for i in operands):
                 raise self.fail(f"operands of step {step.name}", operands, f"indices under {len(types)}")
             types.append(step.infer(*(types[i] for i in operands)))
+        if not self.results or not all(0 <= i < len(types) for i in self.results):
+            raise self.fail("results", self.results, f"indices under {len(types)}")
         return types
 
     def reference(self, *inputs: Array) -> Any:

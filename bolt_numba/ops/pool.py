@@ -46,8 +46,8 @@ class Pool(Op):
 
     def placed(self, x: Array) -> tuple[Windows, list[int]]:
         """Windows with explicit pads and the number of positions, for ``x`` [n, c, spatial...]."""
-        windows = self.windows.resolved(x.shape[2:])
-        return windows, windows.static_dims(self, x.shape[2:])
+        windows = self.windows
+        return windows.resolved(x.shape[2:]), windows.static_dims(self, x.shape[2:])
 
 
 @op("MaxPool")
@@ -64,6 +64,8 @@ class MaxPool(Pool):
 
     def infer(self, x: TensorType) -> TensorType | tuple[TensorType, ...]:
         want_dtype(self, "x", x.dtype, *FLOATS, *INTS)
+        if self.storage_order not in (0, 1):
+            raise self.fail("storage_order", self.storage_order, "0 or 1")
         shape = self.output_shape(x)
         y = TensorType(x.dtype, shape)
         return (y, TensorType(I64, shape)) if self.indices else y
@@ -133,6 +135,8 @@ class LpPool(Pool):
 
     def infer(self, x: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, *FLOATS)
+        if self.p < 1:
+            raise self.fail("p", self.p, "at least 1")
         return TensorType(x.dtype, self.output_shape(x))
 
     def reference(self, x: Array) -> Array:

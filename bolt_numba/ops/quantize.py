@@ -12,8 +12,9 @@ from bolt_numba.ops.conv import Convolution, along_channels
 from bolt_numba.ops.dtypes import FLOATS, widened
 from bolt_numba.ops.matmul import matmul_shape
 from bolt_numba.ops.registry import Op, normalise_axis, op, want_dtype
+from bolt_numba.ops.shapes import want_dims, want_one, want_within
 from bolt_numba.ops.spatial import as_layout
-from bolt_numba.types import F32, F64, I8, I16, I32, U8, U16, AnyDType, Array, Shape, TensorType, dtype_name
+from bolt_numba.types import F32, F64, I8, I16, I32, U8, U16, AnyDType, Array, TensorType, dtype_name
 
 _NARROW = ("int4", "uint4", "int2", "uint2", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
            "float4_e2m1fn")  # fmt: skip
@@ -60,20 +61,27 @@ def saturated(x: Array, dtype: AnyDType, saturate: bool = True) -> Array:
 
 
 def _check_scale(
-    owner: Op, x: TensorType, scale: TensorType, zero_point: TensorType | None, axis: int, *whole: AnyDType
+    owner: Op, x: TensorType, scale: TensorType, zero_point: TensorType | None, axis: int, block: int, *whole: AnyDType
 ) -> None:
+    """Raise unless scale and zero point are one number, one per index of the axis, or one per block along it."""
     want_dtype(owner, "scale", scale.dtype, *FLOATS, *whole)
-    if scale.shape is not None and x.shape is not None and len(scale.shape) == 1 and scale.shape[0] != 1:
-        a, size = scale.shape[0], x.shape[normalise_axis(owner, axis, len(x.shape))]
-        if isinstance(a, int) and isinstance(size, int) and a != size:
-            raise owner.fail("length of scale", a, f"1 or {size}")
-    known = zero_point is not None and zero_point.shape is not None and scale.shape is not None
-    if known and zero_point is not None and scale.shape != zero_point.shape and not _one(scale, zero_point):
-        raise owner.fail("shape of zero_point", zero_point, f"that of {scale}")
-
-
-def _one(*types: TensorType) -> bool:
-    return all(t.shape in ((), (1,)) for t in types)
+    if block < 0:
+        raise owner.fail("block_size", block, "at least 0")
+    if scale.shape is None or all(d == 1 for d in scale.shape):
+        if scale.shape is not None:
+            want_one(owner, zero_point=zero_point)
+        return
+    want_dims(owner, "zero_point", zero_point, *scale.shape)
+    if x.shape is None:
+        return
+    axis = normalise_axis(owner, axis, len(x.shape))
+    if len(scale.shape) == 1:
+        want_dims(owner, "scale", scale, (1, x.shape[axis]))
+    elif not block:
+        raise owner.fail("shape of scale", scale, f"[], [{x.shape[axis]}], or blocks with a block_size")
+    else:
+        blocks = (x.shape[axis] + (block - 1)) // block
+        want_dims(owner, "scale", scale, *x.shape[:axis], blocks, *x.shape[axis + 1 :])
 
 
 @op("QuantizeLinear")
@@ -91,7 +99,7 @@ class QuantizeLinear(Op):
 
     def infer(self, x: TensorType, scale: TensorType, zero_point: TensorType | None = None) -> TensorType:
         want_dtype(self, "x", x.dtype, *FLOATS, I32)
-        _check_scale(self, x, scale, zero_point, self.axis, I32)
+        _check_scale(self, x, scale, zero_point, self.axis, self.block_size, I32)
         dtype = self._target(None if zero_point is None else zero_point.dtype)
         want_dtype(self, "y", dtype, *STORED)
         return TensorType(dtype, x.shape)
@@ -128,9 +136,10 @@ class DequantizeLinear(Op):
 
     def infer(self, x: TensorType, scale: TensorType, zero_point: TensorType | None = None) -> TensorType:
         want_dtype(self, "x", x.dtype, *STORED, I32)
-        _check_scale(self, x, scale, zero_point, self.axis)
+        _check_scale(self, x, scale, zero_point, self.axis, self.block_size)
         if zero_point is not None:
             want_dtype(self, "zero_point", zero_point.dtype, x.dtype)
+        want_dtype(self, "y", self.output_dtype or scale.dtype, *FLOATS)
         return TensorType(self.output_dtype or scale.dtype, x.shape)
 
     def reference(self, x: Array, scale: Array, zero_point: Array | None = None) -> Array:
@@ -170,6 +179,18 @@ def _centred(x: Array, zero_point: Array | None, axis: int) -> Array:
     return x.astype(F64) - (zero.reshape(()) if zero.size == 1 else zero)
 
 
+def _want_along(owner: Op, x: TensorType, axis: int, **operands: TensorType | None) -> None:
+    """Raise ShapeError unless operands are one number or one per row (axis -2) or column (-1) of the matrices ``x``."""
+    for what, t in operands.items():
+        if t is None or t.shape is None or x.shape is None or all(d == 1 for d in t.shape):
+            continue
+        along, other = x.shape[axis] if len(x.shape) > 1 else 1, -1 if axis == -2 else -2
+        if len(t.shape) == 1:
+            want_dims(owner, what, t, (1, along))
+        else:
+            want_within(owner, what, t, (*x.shape[:-2], along, 1) if other == -1 else (*x.shape[:-2], 1, along))
+
+
 def _wrapped(x: Array) -> Array:
     """Exact sums in f64 as i32, modulo 2 ** 32."""
     return x.astype(np.int64).astype(I32)
@@ -194,12 +215,21 @@ class MatMulInteger(Op):
             want_dtype(self, name, t.dtype, *BYTES)
             if zero is not None:
                 want_dtype(self, f"{name}_zero_point", zero.dtype, t.dtype)
+        _want_along(self, a, -2, a_zero_point=a_zero_point)
+        _want_along(self, b, -1, b_zero_point=b_zero_point)
         return TensorType(I32, matmul_shape(self, a.shape, b.shape))
 
     def reference(
         self, a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None
     ) -> Array:
         return _wrapped(np.matmul(_centred(a, a_zero_point, -2), _centred(b, b_zero_point, -1)))
+
+
+def _want_per_filter(owner: Op, w: TensorType, **operands: TensorType | None) -> None:
+    """Raise ShapeError unless operands are one number or one per filter of ``w``."""
+    for what, t in operands.items():
+        if t is not None and t.shape is not None and not all(d == 1 for d in t.shape):
+            want_dims(owner, what, t, None if w.shape is None else w.shape[0])
 
 
 @op("ConvInteger")
@@ -221,6 +251,8 @@ class ConvInteger(Convolution):
             want_dtype(self, name, t.dtype, *BYTES)
             if zero is not None:
                 want_dtype(self, f"{name}_zero_point", zero.dtype, t.dtype)
+        want_one(self, x_zero_point=x_zero_point)
+        _want_per_filter(self, w, w_zero_point=w_zero_point)
         return TensorType(I32, self.output_shape(x, w))
 
     def reference(
@@ -273,6 +305,8 @@ class QLinearConv(Convolution):
         want_dtype(self, "y_zero_point", y_zero_point.dtype, *BYTES)
         if bias is not None:
             want_dtype(self, "bias", bias.dtype, I32)
+        want_one(self, x_scale=x_scale, x_zero_point=x_zero_point, y_scale=y_scale, y_zero_point=y_zero_point)
+        _want_per_filter(self, w, w_scale=w_scale, w_zero_point=w_zero_point)
         return TensorType(y_zero_point.dtype, self.output_shape(x, w, bias))
 
     def reference(
@@ -292,6 +326,11 @@ class QLinearConv(Convolution):
             y = y + along_channels(bias.astype(F64), y.ndim)
         factor = along_channels((x_scale.reshape(()) * w_scale.reshape(-1)) / y_scale.reshape(()), y.ndim)
         return as_layout(_requantised(y, factor, y_zero_point.reshape(())), self.layout)
+
+
+def _by_row(v: Array) -> Array:
+    """One number, or one per row, shaped to broadcast against matrices."""
+    return v.reshape(()) if v.size == 1 else v[:, None] if v.ndim == 1 else v
 
 
 @op("QLinearMatMul")
@@ -319,8 +358,11 @@ class QLinearMatMul(Op):
         for scale in (a_scale, b_scale, y_scale):
             want_dtype(self, "scales", scale.dtype, *FLOATS)
         want_dtype(self, "y_zero_point", y_zero_point.dtype, *PRODUCTS)
-        shape: Shape | None = matmul_shape(self, a.shape, b.shape)
-        return TensorType(y_zero_point.dtype, shape)
+        _want_along(self, a, -2, a_scale=a_scale, a_zero_point=a_zero_point)
+        _want_along(self, b, -1, b_scale=b_scale, b_zero_point=b_zero_point)
+        y = TensorType(y_zero_point.dtype, matmul_shape(self, a.shape, b.shape))
+        _want_along(self, y, -2, y_scale=y_scale, y_zero_point=y_zero_point)
+        return y
 
     def reference(
         self,
@@ -334,9 +376,7 @@ class QLinearMatMul(Op):
         y_zero_point: Array,
     ) -> Array:
         sums = np.matmul(_centred(a, a_zero_point, -2), _centred(b, b_zero_point, -1))
-        rows, columns, target = widened(a_scale), widened(b_scale), widened(y_scale)
-        rows = rows.reshape(()) if rows.size == 1 else rows[:, None] if rows.ndim == 1 else rows
+        rows, target, zero = (_by_row(v) for v in (widened(a_scale), widened(y_scale), y_zero_point))
+        columns = widened(b_scale)
         columns = columns.reshape(()) if columns.size == 1 else columns
-        factor = rows * columns / target.reshape(()) if target.size == 1 else rows * columns / target
-        zero = y_zero_point.reshape(()) if y_zero_point.size == 1 else y_zero_point
-        return _requantised(sums, np.asarray(factor), zero)
+        return _requantised(sums, np.asarray(rows * columns / target), zero)

@@ -12,7 +12,15 @@ import numpy as np
 
 from bolt_numba.ops.dtypes import FLOATS, INDICES, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
-from bolt_numba.ops.shapes import known_dims, known_length, shape_of, unknown_shape
+from bolt_numba.ops.shapes import (
+    known_dims,
+    known_length,
+    shape_of,
+    unknown_shape,
+    want_dims,
+    want_elements,
+    want_one,
+)
 from bolt_numba.types import BOOL, F32, F64, I32, AnyDType, Array, TensorType
 
 
@@ -23,7 +31,10 @@ def generator(seed: float | None) -> np.random.Generator:
     return np.random.default_rng(struct.unpack("<Q", struct.pack("<d", seed))[0])
 
 
-def _result(dtype: AnyDType, shape: TensorType) -> TensorType:
+def _result(owner: Op, dtype: AnyDType, shape: TensorType) -> TensorType:
+    want_dtype(owner, "y", dtype, *FLOATS)
+    want_dtype(owner, "shape", shape.dtype, *INDICES)
+    want_dims(owner, "shape", shape, None)
     dims = known_dims(shape)
     return TensorType(dtype, unknown_shape(known_length(shape)) if dims is None else tuple(dims))
 
@@ -40,8 +51,7 @@ class RandomNormal(Op):
     has_side_state = True
 
     def infer(self, shape: TensorType) -> TensorType:
-        want_dtype(self, "y", self.dtype, *FLOATS)
-        return _result(self.dtype, shape)
+        return _result(self, self.dtype, shape)
 
     def reference(self, shape: Array) -> Array:
         return np.asarray(generator(self.seed).normal(self.mean, self.scale, tuple(shape))).astype(self.dtype)
@@ -62,8 +72,7 @@ class RandomUniform(Op):
     has_side_state = True
 
     def infer(self, shape: TensorType) -> TensorType:
-        want_dtype(self, "y", self.dtype, *FLOATS)
-        return _result(self.dtype, shape)
+        return _result(self, self.dtype, shape)
 
     def reference(self, shape: Array) -> Array:
         return np.asarray(generator(self.seed).uniform(self.low, self.high, tuple(shape))).astype(self.dtype)
@@ -85,6 +94,10 @@ class Multinomial(Op):
         want_dtype(self, "x", x.dtype, *FLOATS)
         want_dtype(self, "y", self.dtype, *INDICES)
         shape = shape_of(self, "x", x, 2)
+        if self.sample_size < 1:
+            raise self.fail("sample_size", self.sample_size, "at least 1")
+        if shape is not None:
+            want_elements(self, "classes of x", shape[1])
         return TensorType(self.dtype, None if shape is None else (shape[0], self.sample_size))
 
     def reference(self, x: Array) -> Array:
@@ -112,14 +125,19 @@ class Dropout(Op):
         self, x: TensorType, ratio: TensorType | None = None, training: TensorType | None = None
     ) -> tuple[TensorType, ...]:
         want_dtype(self, "x", x.dtype, *FLOATS)
+        if ratio is not None:
+            want_dtype(self, "ratio", ratio.dtype, *FLOATS)
         if training is not None:
             want_dtype(self, "training", training.dtype, BOOL)
+        want_one(self, ratio=ratio, training=training)
         return TensorType(x.dtype, x.shape), TensorType(BOOL, x.shape)
 
     def reference(self, x: Array, ratio: Array | None = None, training: Array | None = None) -> tuple[Array, Array]:
         share = 0.5 if ratio is None else float(ratio.reshape(-1)[0])
         if training is None or not training.reshape(-1)[0] or share == 0:
             return x.copy(), np.ones(x.shape, BOOL)
+        if not 0 < share < 1:
+            raise self.fail("ratio", share, "0 to less than 1")
         mask = np.asarray(np.random.RandomState(self.seed).uniform(0, 1, x.shape) >= share)
         data = widened(x)
         return (mask * data * data.dtype.type(1 / (1 - share))).astype(x.dtype), mask

@@ -8,10 +8,20 @@ import numpy as np
 
 from bolt_numba.errors import DTypeError
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, same_dtype, widened
-from bolt_numba.ops.registry import Op, normalise_axis, op, want_dtype
-from bolt_numba.ops.shapes import known_dims, known_length, shape_of, unknown_shape
+from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
+from bolt_numba.ops.shapes import (
+    known_dims,
+    known_ints,
+    known_length,
+    product,
+    shape_of,
+    unknown_shape,
+    want_dim,
+    want_dims,
+    want_one,
+)
 from bolt_numba.ops.spatial import Windows
-from bolt_numba.types import STRING, AnyDType, Array, Dim, Shape, TensorType, dtype_name
+from bolt_numba.types import STRING, AnyDType, Array, TensorType, dtype_name
 
 
 @op("BitCast")
@@ -46,6 +56,7 @@ class CumProd(Op):
     def infer(self, x: TensorType, axis: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, *NUMBERS)
         want_dtype(self, "axis", axis.dtype, *INDICES)
+        want_one(self, axis=axis)
         if axis.known is not None and x.shape is not None:
             normalise_axis(self, int(axis.known.reshape(-1)[0]), len(x.shape))
         return TensorType(x.dtype, x.shape)
@@ -93,32 +104,40 @@ class Col2Im(Op):
 
     def infer(self, x: TensorType, image_shape: TensorType, block_shape: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, *NUMBERS)
+        for what, t in (("image_shape", image_shape), ("block_shape", block_shape)):
+            want_dtype(self, what, t.dtype, *INDICES)
+            want_dims(self, what, t, None)
         shape = shape_of(self, "x", x, 3)
-        image: Shape | None = None
-        dims, block = known_dims(image_shape), known_dims(block_shape)
+        dims, block = known_dims(image_shape), known_ints(block_shape)
         image = unknown_shape(known_length(image_shape)) if dims is None else tuple(dims)
         if shape is None or image is None:
             return TensorType(x.dtype, None)
-        channels: Dim = unknown_shape(1)[0] if block is None else shape[1] // _product(block)  # type: ignore[index]
-        return TensorType(x.dtype, (shape[0], channels, *image))
+        if block is None:
+            return TensorType(x.dtype, (shape[0], fresh_dim("channels"), *image))
+        windows = self._windows(block)
+        positions, taps = product(windows.output_dims(self, image)), math.prod(block)
+        want_dim(self, "last dimension of x", shape[2], positions)
+        if isinstance(shape[1], int) and shape[1] % taps:
+            raise self.fail("channels of x", shape[1], f"a multiple of {taps}")
+        return TensorType(x.dtype, (shape[0], shape[1] // taps, *image))
+
+    def _windows(self, block: list[int]) -> Windows:
+        return Windows.of(self, block, self.strides, self.dilations, self.pads, "NOTSET")
 
     def reference(self, x: Array, image_shape: Array, block_shape: Array) -> Array:
         image, block = [int(d) for d in image_shape], [int(d) for d in block_shape]
         rank = len(block)
-        windows = Windows.of(self, block, self.strides, self.dilations, self.pads, "NOTSET")
+        windows = self._windows(block)
         pads = windows.pads
         outs = windows.static_dims(self, image)
         room = [image[i] + pads[i] + pads[rank + i] for i in range(rank)]
-        data = widened(x).reshape(x.shape[0], -1, math.prod(block), *outs)
+        taps = math.prod(block)
+        data = widened(x).reshape(x.shape[0], x.shape[1] // taps, taps, *outs)
         y = np.zeros((*data.shape[:2], *room), data.dtype)
         for i, target in enumerate(windows.taps(y, outs)):
             target += data[:, :, i]
         inner = [slice(pads[i], pads[i] + image[i]) for i in range(rank)]
         return np.ascontiguousarray(y[(slice(None), slice(None), *inner)]).astype(x.dtype, copy=False)
-
-
-def _product(dims: list[Dim]) -> int:
-    return math.prod(d for d in dims if isinstance(d, int)) or 1
 
 
 @op("ReverseSequence")
@@ -133,11 +152,11 @@ class ReverseSequence(Op):
 
     def infer(self, x: TensorType, sequence_lens: TensorType) -> TensorType:
         want_dtype(self, "sequence_lens", sequence_lens.dtype, *INDICES)
-        shape_of(self, "sequence_lens", sequence_lens, 1)
         if {self.batch_axis, self.time_axis} != {0, 1}:
             raise self.fail("batch_axis and time_axis", (self.batch_axis, self.time_axis), "0 and 1")
         if x.shape is not None and len(x.shape) < 2:
             raise self.fail("rank of x", len(x.shape), "at least 2")
+        want_dims(self, "sequence_lens", sequence_lens, None if x.shape is None else x.shape[self.batch_axis])
         return TensorType(x.dtype, x.shape)
 
     def reference(self, x: Array, sequence_lens: Array) -> Array:
@@ -165,8 +184,15 @@ class TensorScatter(Op):
             raise self.fail("mode", self.mode, "linear or circular")
         if write_indices is not None:
             want_dtype(self, "write_indices", write_indices.dtype, *INDICES)
-        if past.shape is not None and normalise_axis(self, self.axis, len(past.shape)) == 0:
-            raise self.fail("axis", self.axis, "another than that of the batch")
+        if past.shape is not None:
+            axis = normalise_axis(self, self.axis, len(past.shape))
+            if axis == 0:
+                raise self.fail("axis", self.axis, "another than that of the batch")
+            want_dims(self, "update", update, *past.shape[:axis], None, *past.shape[axis + 1 :])
+            want_dims(self, "write_indices", write_indices, past.shape[0])
+            room, length = past.shape[axis], None if update.shape is None else update.shape[axis]
+            if isinstance(room, int) and isinstance(length, int) and length > room:
+                raise self.fail(f"dimension {axis} of update", length, f"at most {room}")
         return TensorType(past.dtype, past.shape)
 
     def reference(self, past: Array, update: Array, write_indices: Array | None = None) -> Array:

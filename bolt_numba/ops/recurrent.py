@@ -10,8 +10,8 @@ import numpy as np
 from bolt_numba.ops.attributes import frozen
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
-from bolt_numba.ops.shapes import shape_of, want_dim
-from bolt_numba.types import I32, Array, Dim, Shape, TensorType
+from bolt_numba.ops.shapes import shape_of, want_dims
+from bolt_numba.types import I32, Array, Shape, TensorType
 
 Function: TypeAlias = Callable[[Array], Array]
 State: TypeAlias = tuple[Array, ...]
@@ -95,9 +95,10 @@ class Recurrent(Op):
         b: TensorType | None,
         sequence_lens: TensorType | None,
         initial: Sequence[TensorType | None],
+        peepholes: TensorType | None = None,
     ) -> tuple[TensorType, ...]:
         """Types of y and of the last states; raises ShapeError or DTypeError."""
-        dtype = same_dtype(self, x, w, r, b, *initial)
+        dtype = same_dtype(self, x, w, r, b, *initial, peepholes)
         want_dtype(self, "x", dtype, *FLOATS)
         if self.direction not in DIRECTIONS:
             raise self.fail("direction", self.direction, ", ".join(DIRECTIONS))
@@ -107,31 +108,22 @@ class Recurrent(Op):
         if sequence_lens is not None:
             want_dtype(self, "sequence_lens", sequence_lens.dtype, I32)
         shape, rows = shape_of(self, "x", x, 3), shape_of(self, "r", r, 3)
-        shape_of(self, "w", w, 3)
         if shape is None or rows is None:
             return (TensorType(dtype, None),) * (1 + self.states)
-        hidden = rows[2]
-        self._check(shape, hidden, {"w": w, "r": r})
-        if b is not None:
-            dims = shape_of(self, "b", b, 2)
-            if dims is not None:
-                want_dim(self, "length of b", dims[1], hidden * (2 * self.gates))
-        t, n = (shape[0], shape[1]) if self.layout == 0 else (shape[1], shape[0])
-        d = self.directions
-        y: Shape = (t, d, n, hidden) if self.layout == 0 else (n, t, d, hidden)
-        state: Shape = (d, n, hidden) if self.layout == 0 else (n, d, hidden)
-        return (TensorType(dtype, y), *(TensorType(dtype, state),) * self.states)
-
-    def _check(self, x: Shape, hidden: Dim, weights: dict[str, TensorType]) -> None:
+        hidden, d, gates = rows[2], self.directions, self.gates * rows[2]
         if self.hidden_size is not None and isinstance(hidden, int) and hidden != self.hidden_size:
             raise self.fail("hidden_size", self.hidden_size, f"{hidden}, the last dimension of r")
-        wanted = {
-            "w": (self.directions, hidden * self.gates, x[2]),
-            "r": (self.directions, hidden * self.gates, hidden),
-        }
-        for name, t in weights.items():
-            for a, b in zip(t.shape or (), wanted[name], strict=t.shape is not None):
-                want_dim(self, f"a dimension of {name}", a, b)
+        t, n = (shape[0], shape[1]) if self.layout == 0 else (shape[1], shape[0])
+        y: Shape = (t, d, n, hidden) if self.layout == 0 else (n, t, d, hidden)
+        state: Shape = (d, n, hidden) if self.layout == 0 else (n, d, hidden)
+        want_dims(self, "w", w, d, gates, shape[2])
+        want_dims(self, "r", r, d, gates, hidden)
+        want_dims(self, "b", b, d, 2 * gates)
+        want_dims(self, "sequence_lens", sequence_lens, n)
+        for what, given in zip(("initial_h", "initial_c"), initial, strict=False):
+            want_dims(self, what, given, *state)
+        want_dims(self, "p", peepholes, d, 3 * hidden)
+        return (TensorType(dtype, y), *(TensorType(dtype, state),) * self.states)
 
     def run(
         self,
@@ -291,8 +283,7 @@ class LSTM(Recurrent):
         initial_c: TensorType | None = None,
         p: TensorType | None = None,
     ) -> tuple[TensorType, ...]:
-        same_dtype(self, x, p)
-        return self.infer_states(x, w, r, b, sequence_lens, [initial_h, initial_c])
+        return self.infer_states(x, w, r, b, sequence_lens, [initial_h, initial_c], p)
 
     def reference(
         self,

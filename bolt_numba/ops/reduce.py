@@ -12,7 +12,7 @@ from bolt_numba.ops.attributes import frozen
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, widened
 from bolt_numba.ops.pool import lowest
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
-from bolt_numba.ops.shapes import known_dims, known_ints, known_length, unknown_shape
+from bolt_numba.ops.shapes import distinct_axes, known_dims, known_ints, known_length, shape_of, unknown_shape, want_one
 from bolt_numba.types import BOOL, I64, AnyDType, Array, Shape, TensorType
 
 
@@ -37,6 +37,7 @@ class Reduction(Op):
         want_dtype(self, "x", x.dtype, *self.accepted)
         if axes is not None:
             want_dtype(self, "axes", axes.dtype, *INDICES)
+            shape_of(self, "axes", axes, 0, 1)
         return TensorType(x.dtype, self._shape(x, axes))
 
     def _shape(self, x: TensorType, axes: TensorType | None) -> Shape | None:
@@ -49,16 +50,17 @@ class Reduction(Op):
             kept = [(1 if i in gone else d) for i, d in enumerate(x.shape) if self.keepdims or i not in gone]
             return tuple(kept)
         count = None if axes is None else known_length(axes)
-        return unknown_shape(rank if self.keepdims else None if count is None else rank - count)
+        if count is not None and count > rank > 0:
+            raise self.fail("length of axes", count, f"at most {rank}")
+        return unknown_shape(rank if self.keepdims else None if count is None else max(rank - count, 0))
 
     def reduced(self, axes: list[int], rank: int) -> tuple[int, ...]:
         """Axes to reduce, in 0…rank-1, for the content of the operand ``axes``; raises ShapeError."""
         if not axes and not self.noop_with_empty_axes:
             return tuple(range(rank))
-        found = tuple(sorted(normalise_axis(self, a, rank) for a in axes))
-        if len(set(found)) != len(found):
-            raise self.fail("axes", axes, "each axis once")
-        return found
+        if rank == 0 and set(axes) <= {0, -1}:
+            return ()  # a scalar counts as one element along an axis, as in onnxruntime
+        return tuple(sorted(distinct_axes(self, axes, rank)))
 
     def reference(self, x: Array, axes: Array | None = None) -> Array:
         gone = self.reduced([] if axes is None else [int(a) for a in axes.flat], x.ndim)
@@ -184,10 +186,15 @@ class _Arg(Op):
         if x.shape is None:
             return TensorType(I64, None)
         axis = normalise_axis(self, self.axis, len(x.shape))
+        if x.shape[axis] == 0 and all(isinstance(d, int) and d for i, d in enumerate(x.shape) if i != axis):
+            raise self.fail(f"dimension {axis} of x", 0, "at least 1")
         return TensorType(I64, x.shape[:axis] + ((1,) if self.keepdims else ()) + x.shape[axis + 1 :])
 
     def reference(self, x: Array) -> Array:
-        find = type(self).find
+        find, axis = type(self).find, normalise_axis(self, self.axis, x.ndim)
+        left = x.shape[:axis] + ((1,) if self.keepdims else ()) + x.shape[axis + 1 :]
+        if 0 in left:
+            return np.zeros(left, I64)
         if self.select_last_index:
             y = x.shape[self.axis] - 1 - find(np.flip(x, self.axis), axis=self.axis, keepdims=self.keepdims)
         else:
@@ -288,6 +295,7 @@ class CumSum(Op):
     def infer(self, x: TensorType, axis: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, *NUMBERS)
         want_dtype(self, "axis", axis.dtype, *INDICES)
+        want_one(self, axis=axis)
         known = known_ints(axis)
         if known is not None and x.shape is not None:
             normalise_axis(self, known[0], len(x.shape))
@@ -319,6 +327,7 @@ class TopK(Op):
     def infer(self, x: TensorType, k: TensorType) -> tuple[TensorType, ...]:
         want_dtype(self, "x", x.dtype, *NUMBERS)
         want_dtype(self, "k", k.dtype, I64)
+        want_one(self, k=k)
         if x.shape is None:
             return TensorType(x.dtype, None), TensorType(I64, None)
         axis = normalise_axis(self, self.axis, len(x.shape))

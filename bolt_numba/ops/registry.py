@@ -5,10 +5,13 @@ Nothing here knows of kernels, converters or passes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-from bolt_numba.errors import DTypeError, ShapeError
+import numpy as np
+
+from bolt_numba.errors import BoltError, DTypeError, ShapeError
 from bolt_numba.ops.attributes import Frozen, frozen
 from bolt_numba.types import AnyDType, Array, Sym, TensorType, dtype_name
 
@@ -57,12 +60,29 @@ def op(name: str) -> Callable[[T], T]:
     def register(cls: T) -> T:
         made: Any = frozen(cls)
         made.name = name
+        made.reference = _named(made.reference)
         if name in OPS:
             raise ValueError(f"operator {name} is registered twice")
         OPS[name] = made
         return made  # type: ignore[no-any-return]
 
     return register
+
+
+def _named(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """A reference whose every failure is a BoltError: Python's and NumPy's own become ShapeErrors that name it."""
+
+    @functools.wraps(reference)
+    def run(self: Op, *inputs: Any) -> Any:
+        try:
+            return reference(self, *inputs)
+        except (BoltError, MemoryError):
+            raise
+        except Exception as error:
+            got = ", ".join(f"{a.dtype}{list(a.shape)}" if isinstance(a, np.ndarray) else str(type(a)) for a in inputs)
+            raise ShapeError(f"{self.name}: cannot compute the result of {self} for ({got}): {error}") from error
+
+    return run
 
 
 def want_dtype(owner: Op, what: str, got: AnyDType, *wanted: AnyDType) -> None:
@@ -74,7 +94,7 @@ def want_dtype(owner: Op, what: str, got: AnyDType, *wanted: AnyDType) -> None:
 
 def normalise_axis(owner: Op, axis: int, rank: int) -> int:
     """Axis in 0…rank-1; raises ShapeError."""
-    if not -rank <= axis < max(rank, 1):
+    if not -rank <= axis < rank:
         raise owner.fail("axis", axis, f"{-rank} to {rank - 1}")
     return axis + rank if axis < 0 else axis
 

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, widened
-from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
-from bolt_numba.ops.shapes import known_dims, shape_of, unknown_shape, want_dim
+from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
+from bolt_numba.ops.shapes import (
+    MAX_ELEMENTS,
+    distinct_axes,
+    known_dims,
+    shape_of,
+    unknown_shape,
+    want_dim,
+    want_dims,
+    want_elements,
+)
 from bolt_numba.ops.spatial import LAYOUTS
 from bolt_numba.records import record
 from bolt_numba.types import BOOL, F32, Array, Dim, Shape, Sym, TensorType
@@ -90,25 +100,37 @@ class Resize(Op):
         want_dtype(self, "x", x.dtype, *NUMBERS, BOOL)
         if (scales is None) == (sizes is None):
             raise self.fail("operands", f"scales {scales} and sizes {sizes}", "exactly one of them")
-        if scales is not None:
-            want_dtype(self, "scales", scales.dtype, F32)
-        if sizes is not None:
-            want_dtype(self, "sizes", sizes.dtype, *INDICES)
         if x.shape is None:
             return TensorType(x.dtype, None)
+        if self.layout != "NCHW" and len(x.shape) < 3:
+            raise self.fail("rank of x", x, f"at least 3 for layout {self.layout}")
         shape = self._first(x.shape)
         axes = self.resized_axes(len(shape))
-        given = scales if scales is not None else sizes
-        count = None if given is None or given.shape is None else given.shape[0]
-        if isinstance(count, int) and count != len(axes):
-            raise self.fail("length of scales or sizes", count, len(axes))
+        self._check_operands(len(axes), roi, scales, sizes)
         found = self._scaled(shape, axes, roi, scales) if scales is not None else self._sized(shape, axes, sizes)
         if found is None:
             return TensorType(x.dtype, unknown_shape(len(shape)))
         out = list(shape)
         for a, d in zip(axes, found, strict=True):
+            if shape[a] == 0 and isinstance(d, int) and d > 0:
+                raise self.fail(f"dimension {a} of x", 0, f"at least 1, to make {d}")
             out[a] = d
         return TensorType(x.dtype, self._own(out))
+
+    def _check_operands(
+        self, count: int, roi: TensorType | None, scales: TensorType | None, sizes: TensorType | None
+    ) -> None:
+        if scales is not None:
+            want_dtype(self, "scales", scales.dtype, F32)
+        if sizes is not None:
+            want_dtype(self, "sizes", sizes.dtype, *INDICES)
+        want_dims(self, "scales", scales, count)
+        want_dims(self, "sizes", sizes, count)
+        if self.coordinate_transformation_mode == "tf_crop_and_resize":  # else it is not read, whatever it is
+            if roi is None:
+                raise self.fail("roi", "none", f"[{2 * count}]")
+            want_dtype(self, "roi", roi.dtype, *FLOATS)
+            want_dims(self, "roi", roi, 2 * count)
 
     def _first(self, shape: Shape) -> Shape:
         return shape if self.layout == "NCHW" else (shape[0], shape[-1], *shape[1:-1])
@@ -118,7 +140,7 @@ class Resize(Op):
 
     def resized_axes(self, rank: int) -> tuple[int, ...]:
         """Axes that scales and sizes speak of, in 0…rank-1."""
-        return tuple(normalise_axis(self, a, rank) for a in self.axes) or tuple(range(rank))
+        return distinct_axes(self, self.axes or range(rank), rank)
 
     def _scaled(
         self, shape: Shape, axes: Sequence[int], roi: TensorType | None, scales: TensorType
@@ -138,15 +160,23 @@ class Resize(Op):
             if isinstance(size, Sym):
                 out.append(self._scaled_symbol(size, float(scale)))
             else:
-                out.append(int(np.floor(F32.type(size) * F32.type(scale))))
+                out.append(self._floored(size, scale))
         return out
+
+    def _floored(self, size: int, scale: Any) -> int:
+        """Size times scale, rounded down."""
+        with np.errstate(over="ignore"):
+            made = F32.type(size) * F32.type(scale)
+        if not 0 <= made < MAX_ELEMENTS:
+            raise self.fail("size times scale", f"{size} * {scale}", "a possible size")
+        return int(made)
 
     @staticmethod
     def _scaled_symbol(size: Sym, scale: float) -> Dim:
-        if scale == int(scale):
+        if scale.is_integer():
             return size * int(scale)
-        inverse = 1 / scale
-        return size // int(inverse) if inverse == int(inverse) else fresh_dim("resized")
+        inverse = 1 / scale if abs(scale) > 1e-9 else 0.5
+        return size // int(inverse) if inverse.is_integer() else fresh_dim("resized")
 
     def _sized(self, shape: Shape, axes: Sequence[int], sizes: TensorType | None) -> list[Dim] | None:
         wanted = None if sizes is None else known_dims(sizes)
@@ -155,6 +185,7 @@ class Resize(Op):
         numbers = [d for d in (*wanted, *(shape[a] for a in axes)) if isinstance(d, int)]
         if len(numbers) < 2 * len(axes):
             return None
+        want_elements(self, "x", *numbers[len(axes) :])
         return list(self._kept_aspect(numbers[: len(axes)], numbers[len(axes) :])[0])
 
     def _kept_aspect(self, wanted: Sequence[int], given: Sequence[int]) -> tuple[list[int], list[float]]:
@@ -180,7 +211,7 @@ class Resize(Op):
             assert scales is not None
             factors = [float(s) for s in scales]
             parts = [F32.type(s * F32.type(e - b)) for s, (b, e) in zip(scales, ends, strict=True)]
-            outs = [int(np.floor(F32.type(d) * part)) for d, part in zip(given, parts, strict=True)]
+            outs = [self._floored(d, part) for d, part in zip(given, parts, strict=True)]
         return [AxisPlan(a, shape[a], outs[i], factors[i], *ends[i]) for i, a in enumerate(axes)]
 
     def coordinates(self, p: AxisPlan) -> Array:
@@ -297,11 +328,14 @@ class GridSample(Op):
         want_dtype(self, "x", x.dtype, *NUMBERS)
         if x.shape is None:
             return TensorType(x.dtype, None)
+        if len(x.shape) < 3:
+            raise self.fail("rank of x", x, "at least 3")
         shape = shape_of(self, "grid", grid, len(x.shape))
         if shape is None:
             return TensorType(x.dtype, (*x.shape[:2], *(fresh_dim() for _ in x.shape[2:])))
         want_dim(self, "last dimension of grid", shape[-1], len(x.shape) - 2)
         want_dim(self, "batch of grid", shape[0], x.shape[0])
+        want_elements(self, "x", *x.shape[2:])
         return TensorType(x.dtype, (x.shape[0], x.shape[1], *shape[1:-1]))
 
     def _placed(self, at: Array, size: int) -> Array:
@@ -345,7 +379,7 @@ class GridSample(Op):
                 inside = (at >= 0) & (at <= size - 1)
                 if self.padding_mode == "reflection":
                     at = self._reflected(at, size)
-                index.append(np.clip(at, 0, size - 1).astype(np.int64))
+                index.append(np.clip(np.where(np.isnan(at), 0, at), 0, size - 1).astype(np.int64))
                 weight = weight * (np.where(inside, w, 0) if self.padding_mode == "zeros" else w).astype(data.dtype)
             y += channels_last[(batch, *index)] * weight[..., None]
         return np.ascontiguousarray(np.moveaxis(y, -1, 1)).astype(x.dtype, copy=False)

@@ -10,7 +10,7 @@ from bolt_numba.errors import DTypeError
 from bolt_numba.ops.control import joined
 from bolt_numba.ops.dtypes import INDICES
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
-from bolt_numba.ops.shapes import known_ints, shape_of
+from bolt_numba.ops.shapes import known_ints, shape_of, want_one
 from bolt_numba.types import (
     BOOL,
     F32,
@@ -83,6 +83,7 @@ class SequenceAt(Op):
 
     def infer(self, sequence: TensorType, position: TensorType) -> TensorType:
         want_dtype(self, "position", position.dtype, *INDICES)
+        want_one(self, position=position)
         return element_of(self, sequence)
 
     def reference(self, sequence: list[Any], position: Array) -> Any:
@@ -99,6 +100,7 @@ class SequenceInsert(Op):
     def infer(self, sequence: TensorType, element: TensorType, position: TensorType | None = None) -> TensorType:
         if position is not None:
             want_dtype(self, "position", position.dtype, *INDICES)
+        want_one(self, position=position)
         element_of(self, sequence)
         return sequence_of(joined(self.name, sequence.element, element.with_value(None)))  # type: ignore[attr-defined]
 
@@ -121,6 +123,7 @@ class SequenceErase(Op):
     def infer(self, sequence: TensorType, position: TensorType | None = None) -> TensorType:
         if position is not None:
             want_dtype(self, "position", position.dtype, *INDICES)
+        want_one(self, position=position)
         element_of(self, sequence)
         return sequence
 

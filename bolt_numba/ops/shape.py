@@ -12,6 +12,7 @@ from bolt_numba.ops.fill import ConstantOfShape, EyeLike, Range, Trilu
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import (
     broadcast_shapes,
+    distinct_axes,
     known_dims,
     known_ints,
     known_length,
@@ -19,6 +20,7 @@ from bolt_numba.ops.shapes import (
     shape_of,
     unknown_shape,
     want_dim,
+    want_dims,
 )
 from bolt_numba.ops.slicing import Pad, Slice
 from bolt_numba.types import I64, Array, Dim, Sym, TensorType
@@ -142,13 +144,6 @@ class Flatten(Op):
         return x.reshape(rows, columns).copy()
 
 
-def _axes(owner: Op, axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    found = tuple(normalise_axis(owner, a, rank) for a in axes)
-    if len(set(found)) != len(found):
-        raise owner.fail("axes", tuple(axes), "each axis once")
-    return found
-
-
 @op("Squeeze")
 class Squeeze(Op):
     """y = x without some axes of length 1: those of ``axes`` ([m] i64), or all.  Source: ONNX Squeeze-25."""
@@ -165,11 +160,14 @@ class Squeeze(Op):
             symbolic = any(isinstance(d, Sym) for d in x.shape)
             return TensorType(x.dtype, None if symbolic else tuple(d for d in x.shape if d != 1))
         want_dtype(self, "axes", axes.dtype, *INDICES)
+        shape_of(self, "axes", axes, 0, 1)
         given = known_ints(axes)
         if given is None:
             count = known_length(axes)
+            if count is not None and count > rank:
+                raise self.fail("length of axes", count, f"at most {rank}")
             return TensorType(x.dtype, unknown_shape(None if count is None else rank - count))
-        gone = _axes(self, given, rank)
+        gone = distinct_axes(self, given, rank)
         for a in gone:
             want_dim(self, f"axis {a} of {x}", x.shape[a], 1)
         return TensorType(x.dtype, tuple(d for i, d in enumerate(x.shape) if i not in gone))
@@ -188,12 +186,13 @@ class Unsqueeze(Op):
 
     def infer(self, x: TensorType, axes: TensorType) -> TensorType:
         want_dtype(self, "axes", axes.dtype, *INDICES)
+        shape_of(self, "axes", axes, 0, 1)
         if x.shape is None:
             return TensorType(x.dtype, None)
         given, count = known_ints(axes), known_length(axes)
         if given is None:
             return TensorType(x.dtype, unknown_shape(None if count is None else len(x.shape) + count))
-        new = _axes(self, given, len(x.shape) + len(given))
+        new = distinct_axes(self, given, len(x.shape) + len(given))
         left = iter(x.shape)
         return TensorType(x.dtype, tuple(1 if i in new else next(left) for i in range(len(x.shape) + len(new))))
 
@@ -272,6 +271,9 @@ class Split(Op):
     value_inputs = (1,)
 
     def infer(self, x: TensorType, split: TensorType | None = None) -> tuple[TensorType, ...]:
+        if self.num_outputs < 1:
+            raise self.fail("num_outputs", self.num_outputs, "at least 1")
+        want_dims(self, "split", split, self.num_outputs)
         if x.shape is None:
             return (TensorType(x.dtype, None),) * self.num_outputs
         axis = normalise_axis(self, self.axis, len(x.shape))
@@ -284,8 +286,6 @@ class Split(Op):
             lengths = known_dims(split)
         if lengths is None:
             lengths = [fresh_dim() for _ in range(self.num_outputs)]
-        elif len(lengths) != self.num_outputs:
-            raise self.fail("length of split", len(lengths), self.num_outputs)
         else:
             self._check_lengths(lengths, size)
         return tuple(TensorType(x.dtype, (*x.shape[:axis], d, *x.shape[axis + 1 :])) for d in lengths)
@@ -322,6 +322,7 @@ class Expand(Op):
 
     def infer(self, x: TensorType, shape: TensorType) -> TensorType:
         want_dtype(self, "shape", shape.dtype, *INDICES)
+        want_dims(self, "shape", shape, None)
         wanted = known_dims(shape)
         if wanted is not None:
             return TensorType(x.dtype, broadcast_shapes(self, x.shape, tuple(wanted)))
@@ -342,11 +343,13 @@ class Tile(Op):
 
     def infer(self, x: TensorType, repeats: TensorType) -> TensorType:
         want_dtype(self, "repeats", repeats.dtype, *INDICES)
+        want_dims(self, "repeats", repeats, None if x.shape is None else len(x.shape))
         counts, length = known_dims(repeats), known_length(repeats)
-        if x.shape is None or length is None:
+        if x.shape is None:
             return TensorType(x.dtype, unknown_shape(length))
-        if length != len(x.shape):
-            raise self.fail("length of repeats", length, f"{len(x.shape)}, the rank of x")
+        length = len(x.shape)
+        if counts is not None and any(isinstance(d, int) and d < 0 for d in counts):
+            raise self.fail("repeats", counts, "at least 0")
         if counts is None:
             return TensorType(x.dtype, unknown_shape(length))
         return TensorType(x.dtype, tuple(d * r for d, r in zip(x.shape, counts, strict=True)))

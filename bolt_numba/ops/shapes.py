@@ -1,11 +1,12 @@
-"""Shape rules shared by operators: broadcasting and products, with symbolic dimensions."""
+"""Shape rules shared by operators: broadcasting, products, what operands must be; dimensions may be symbolic."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 
 from bolt_numba.errors import ShapeError
-from bolt_numba.ops.registry import Op, fresh_dim
+from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis
 from bolt_numba.types import Dim, Shape, Sym, TensorType
 
 
@@ -68,7 +69,7 @@ def want_dims(owner: Op, what: str, t: TensorType | None, *wanted: Dim | tuple[D
 
     Symbols are not compared, and None allows any size; an omitted operand is right.
     """
-    if t is None or t.shape is None:
+    if t is None or t.shape is None or t.shape == wanted:
         return
     allowed = [w if isinstance(w, tuple) else (w,) for w in wanted]
     fits = len(t.shape) == len(wanted) and all(
@@ -78,6 +79,37 @@ def want_dims(owner: Op, what: str, t: TensorType | None, *wanted: Dim | tuple[D
     if not fits:
         shown = ", ".join(" or ".join("any" if w is None else str(w) for w in ways) for ways in allowed)
         raise owner.fail(f"shape of {what}", t, f"[{shown}]")
+
+
+def distinct_axes(owner: Op, axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Axes in 0…rank-1; raises ShapeError for one that is not there or comes twice."""
+    found = tuple(normalise_axis(owner, a, rank) for a in axes)
+    if len(set(found)) != len(found):
+        raise owner.fail("axes", tuple(axes), "each axis once")
+    return found
+
+
+def want_one(owner: Op, **operands: TensorType | None) -> None:
+    """Raise ShapeError for a named operand that has not exactly one element; an omitted one is right."""
+    for what, t in operands.items():
+        if t is not None and t.shape and any(isinstance(d, int) and d != 1 for d in t.shape):
+            raise owner.fail(f"shape of {what}", t, "one element")
+
+
+def want_within(owner: Op, what: str, t: TensorType | None, shape: Shape | None) -> None:
+    """Raise ShapeError unless an operand broadcasts to ``shape`` as that is; an omitted one is right."""
+    if t is None or t.shape is None or shape is None or t.shape == shape:
+        return
+    pairs = zip(reversed(t.shape), reversed(shape), strict=False)
+    wider = any(isinstance(d, int) and d != 1 and isinstance(s, int) and d != s for d, s in pairs)
+    if wider or len(t.shape) > len(shape):
+        raise owner.fail(f"shape of {what}", t, f"one that broadcasts to [{', '.join(map(str, shape))}]")
+
+
+def want_elements(owner: Op, what: str, *dims: Dim) -> None:
+    """Raise ShapeError when one of the dimensions of an operand that must hold something is 0."""
+    if 0 in dims:
+        raise owner.fail(f"dimensions of {what}", dims, "at least 1")
 
 
 def known_ints(t: TensorType) -> list[int] | None:
@@ -104,6 +136,23 @@ def known_length(t: TensorType) -> int | None:
 
 MAX_RANK = 64
 """Axes of the largest array that NumPy can hold."""
+MAX_ELEMENTS = 1 << 58
+"""Elements up to which a tensor is possible at all: offsets in bytes stay under 2**63."""
+
+
+def want_possible(owner: Op, t: TensorType) -> None:
+    """Raise ShapeError for a result that no memory could hold: negative or huge dimensions, too many axes.
+
+    Axes of length 0 count as 1, as in NumPy.
+    """
+    shape = t.shape
+    if not shape or (
+        t.is_static and min(t.dims) > 0 and math.prod(t.dims) <= MAX_ELEMENTS and len(shape) <= MAX_RANK
+    ):
+        return
+    dims = [d for d in shape if not isinstance(d, Sym)]
+    if min(dims, default=0) < 0 or math.prod(d or 1 for d in dims) > MAX_ELEMENTS or len(shape) > MAX_RANK:
+        raise owner.fail("result", t, f"at most {MAX_RANK} axes, none negative, and {MAX_ELEMENTS} elements")
 
 
 def unknown_shape(count: int | None, hint: str = "d") -> Shape | None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from bolt_numba.ops.dtypes import FLOATS, INDICES, widened
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
-from bolt_numba.ops.shapes import known_dims, shape_of, unknown_shape
+from bolt_numba.ops.shapes import known_dims, shape_of, unknown_shape, want_dims, want_elements, want_one
 from bolt_numba.types import F32, AnyDType, Array, Dim, Shape, TensorType
 
 
@@ -19,6 +23,12 @@ def as_complex(x: Array) -> Array:
 def as_pairs(z: Array, dtype: AnyDType) -> Array:
     """Complex [...] -> [..., 2] of a float dtype."""
     return np.stack([z.real, z.imag], axis=-1).astype(dtype)
+
+
+def _want_pairs(owner: Op, what: str, t: TensorType) -> None:
+    """Raise ShapeError unless the last axis holds real parts, or real and imaginary ones, and there is another."""
+    if t.shape is not None and (len(t.shape) < 2 or (isinstance(t.shape[-1], int) and t.shape[-1] not in (1, 2))):
+        raise owner.fail(f"shape of {what}", t, "[..., 1] or [..., 2], of rank at least 2")
 
 
 def _scalar(t: TensorType | None) -> Dim | None:
@@ -44,15 +54,18 @@ class DFT(Op):
         for what, t in (("dft_length", dft_length), ("axis", axis)):
             if t is not None:
                 want_dtype(self, what, t.dtype, *INDICES)
+        want_one(self, dft_length=dft_length, axis=axis)
         if x.shape is None:
             return TensorType(x.dtype, None)
+        _want_pairs(self, "x", x)
         last = 1 if self.inverse and self.onesided else 2
         place = -2 if axis is None else _scalar(axis)
         if not isinstance(place, int):
             return TensorType(x.dtype, (*(unknown_shape(len(x.shape) - 1) or ()), last))
         shape = list(x.shape)
-        along = self._along(place, len(shape))
-        length = self._length(shape[along], None if dft_length is None else _scalar(dft_length) or fresh_dim("dft"))
+        along, given = self._along(place, len(shape)), None if dft_length is None else _scalar(dft_length)
+        length = fresh_dim("dft") if dft_length is not None and given is None else self._length(shape[along], given)
+        self._want_length(shape[along], length)
         shape[along] = length // 2 + 1 if self.onesided and not self.inverse else length
         return TensorType(x.dtype, (*shape[:-1], last))
 
@@ -67,11 +80,17 @@ class DFT(Op):
             return given
         return 2 * (size - 1) if self.inverse and self.onesided else size
 
+    def _want_length(self, size: Dim, length: Dim) -> None:
+        if isinstance(length, int) and length < 1:
+            raise self.fail("length of the transform", length, "at least 1")
+        want_elements(self, "x", size)
+
     def reference(self, x: Array, dft_length: Array | None = None, axis: Array | None = None) -> Array:
         along = self._along(-2 if axis is None else int(axis.reshape(-1)[0]), x.ndim)
         given = None if dft_length is None else int(dft_length.reshape(-1)[0])
         n = self._length(x.shape[along], given)
         assert isinstance(n, int), "no symbol among numbers"
+        self._want_length(x.shape[along], n)
         z = as_complex(x)
         if self.inverse and self.onesided:
             return np.asarray(np.fft.irfft(z, n, axis=along)[..., None]).astype(x.dtype)
@@ -102,22 +121,36 @@ class STFT(Op):
         frame_length: TensorType | None = None,
     ) -> TensorType:
         want_dtype(self, "signal", signal.dtype, *FLOATS)
+        for what, t in (("frame_step", frame_step), ("frame_length", frame_length)):
+            if t is not None:
+                want_dtype(self, what, t.dtype, *INDICES)
+        want_one(self, frame_step=frame_step, frame_length=frame_length)
+        if window is not None:
+            want_dtype(self, "window", window.dtype, *FLOATS)
+            want_dims(self, "window", window, None)
         shape = shape_of(self, "signal", signal, 3)
         if shape is None:
             return TensorType(signal.dtype, None)
+        _want_pairs(self, "signal", signal)
         length: Dim | None = shape[1]
         if frame_length is not None:
             length = _scalar(frame_length)
         elif window is not None:
             length = window.shape[0] if window.shape else None
         step = _scalar(frame_step)
-        if isinstance(step, int) and step < 1:
-            raise self.fail("frame_step", step, "at least 1")
+        self._want_frames(shape[1], step, length)
+        want_dims(self, "window", window, length)
         if length is None:
             return TensorType(signal.dtype, (shape[0], fresh_dim("frames"), fresh_dim("bins"), 2))
         frames = fresh_dim("frames") if step is None else (shape[1] - length) // step + 1
         bins = length // 2 + 1 if self.onesided else length
         return TensorType(signal.dtype, (shape[0], frames, bins, 2))
+
+    def _want_frames(self, size: Dim, step: Dim | None, length: Dim | None) -> None:
+        if isinstance(step, int) and step < 1:
+            raise self.fail("frame_step", step, "at least 1")
+        if isinstance(length, int) and (length < 1 or (isinstance(size, int) and length > size)):
+            raise self.fail("length of a frame", length, f"1 to {size}")
 
     def reference(
         self, signal: Array, frame_step: Array, window: Array | None = None, frame_length: Array | None = None
@@ -127,6 +160,7 @@ class STFT(Op):
             length = int(frame_length.reshape(-1)[0])
         else:
             length = signal.shape[1] if window is None else len(window)
+        self._want_frames(signal.shape[1], step, length)
         z = as_complex(signal)
         weight = np.ones((), signal.dtype) if window is None else widened(window)
         count = (z.shape[1] - length) // step + 1
@@ -147,9 +181,23 @@ class MelWeightMatrix(Op):
     dtype: AnyDType = F32
     value_inputs = (0, 1, 2)
 
-    def infer(self, num_mel_bins: TensorType, dft_length: TensorType, *edges: TensorType) -> TensorType:
-        if len(edges) != 3:
-            raise self.fail("number of operands", 2 + len(edges), 5)
+    def infer(
+        self,
+        num_mel_bins: TensorType,
+        dft_length: TensorType,
+        sample_rate: TensorType,
+        lower_edge_hertz: TensorType,
+        upper_edge_hertz: TensorType,
+    ) -> TensorType:
+        numbers = {"num_mel_bins": num_mel_bins, "dft_length": dft_length, "sample_rate": sample_rate}
+        edges = {"lower_edge_hertz": lower_edge_hertz, "upper_edge_hertz": upper_edge_hertz}
+        for kinds, operands in ((INDICES, numbers), (FLOATS, edges)):
+            for what, t in operands.items():
+                want_dtype(self, what, t.dtype, *kinds)
+        want_one(self, **numbers, **edges)
+        known = [t.known for t in (*numbers.values(), *edges.values())]
+        if all(v is not None for v in known):
+            self._numbers(*known)  # type: ignore[arg-type]  # none is None
         bands, length = _scalar(num_mel_bins), _scalar(dft_length)
         shape: Shape = (
             fresh_dim("bins") if length is None else length // 2 + 1,
@@ -157,12 +205,32 @@ class MelWeightMatrix(Op):
         )
         return TensorType(self.dtype, shape)
 
-    def reference(self, num_mel_bins: Array, dft_length: Array, sample_rate: Array, low: Array, high: Array) -> Array:
+    def _numbers(
+        self, num_mel_bins: Array, dft_length: Array, sample_rate: Array, low: Array, high: Array
+    ) -> tuple[int, int, Callable[[Any], Any]]:
+        """Number of bands, length of the transform, and the bin of a point on the mel scale, of which bands + 2 count.
+
+        Raises ShapeError for what leaves the spectrum.
+        """
         bands, length, rate = (int(v.reshape(-1)[0]) for v in (num_mel_bins, dft_length, sample_rate))
-        edges = [2595 * np.log10(1 + float(v.reshape(-1)[0]) / 700) for v in (low, high)]
-        points = edges[0] + np.arange(bands + 2) * (edges[1] - edges[0]) / (bands + 2)
-        hertz = 700 * (10 ** (points / 2595) - 1)
-        places = ((length + 1) * hertz // rate).astype(int)
+        if bands < 0 or length < 0 or rate < 1:
+            raise self.fail("num_mel_bins, dft_length and sample_rate", (bands, length, rate), "at least 0, 0 and 1")
+        ends = [float(v.reshape(-1)[0]) for v in (low, high)]
+        if not all(0 <= e < math.inf for e in ends):
+            raise self.fail("edges", ends, "finite frequencies of at least 0")
+        edges = [2595 * np.log10(1 + e / 700) for e in ends]
+
+        def place(i: Any) -> Any:
+            hertz = 700 * (10 ** ((edges[0] + i * (edges[1] - edges[0]) / (bands + 2)) / 2595) - 1)
+            return (length + 1) * hertz // rate
+
+        if bands and max(place(0), place(bands), place(bands + 1) - 1) > length // 2:
+            raise self.fail("edges", ends, f"frequencies of the {length // 2 + 1} bins at a rate of {rate}")
+        return bands, length, place
+
+    def reference(self, num_mel_bins: Array, dft_length: Array, sample_rate: Array, low: Array, high: Array) -> Array:
+        bands, length, place = self._numbers(num_mel_bins, dft_length, sample_rate, low, high)
+        places = place(np.arange(bands + 2)).astype(int)
         y = np.zeros((length // 2 + 1, bands))
         for i, (left, centre, right) in enumerate(zip(places[:-2], places[1:-1], places[2:], strict=True)):
             rising, falling = np.arange(left, centre + 1), np.arange(centre, right)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.ops.dtypes import INDICES
-from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
-from bolt_numba.ops.shapes import known_dims, known_ints, known_length, shape_of, unknown_shape
-from bolt_numba.types import Array, Dim, Sym, TensorType
+from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
+from bolt_numba.ops.shapes import (
+    distinct_axes,
+    known_dims,
+    known_ints,
+    known_length,
+    unknown_shape,
+    want_dims,
+    want_one,
+)
+from bolt_numba.types import STRING, Array, Dim, Sym, TensorType
 
 FAR = 2**31 - 1
 """A slice bound of at least this (or of at most minus this) means the end, whatever the length."""
@@ -61,24 +68,25 @@ class Slice(Op):
         axes: TensorType | None = None,
         steps: TensorType | None = None,
     ) -> TensorType:
-        for t in (starts, ends, axes, steps):
+        want_dims(self, "starts", starts, None)
+        for what, t in (("starts", starts), ("ends", ends), ("axes", axes), ("steps", steps)):
             if t is not None:
-                want_dtype(self, "bounds, axes and steps", t.dtype, *INDICES)
+                want_dtype(self, what, t.dtype, *INDICES)
+                want_dims(self, what, t, None if starts.shape is None else starts.shape[0])
         if x.shape is None:
             return TensorType(x.dtype, None)
         rank = len(x.shape)
         count = next((n for n in map(known_length, (starts, ends)) if n is not None), None)
+        if count is not None and count > rank:
+            raise self.fail("length of starts", count, f"at most {rank}")
         where = list(range(count or 0)) if axes is None else known_ints(axes)
         if count is None or where is None:
             return TensorType(x.dtype, unknown_shape(rank))
         unknown: list[None] = [None] * count
         first, last = known_dims(starts) or unknown, known_dims(ends) or unknown
         by = [1] * count if steps is None else known_ints(steps) or unknown
-        if not len(first) == len(last) == len(where) == len(by):
-            raise self.fail("lengths of starts, ends, axes, steps", [len(v) for v in (first, last, where, by)], "equal")
         dims = list(x.shape)
-        for a, start, end, step in zip(where, first, last, by, strict=True):
-            axis = normalise_axis(self, a, rank)
+        for axis, start, end, step in zip(distinct_axes(self, where, rank), first, last, by, strict=True):
             dims[axis] = self._length(x.shape[axis], start, end, step)
         return TensorType(x.dtype, tuple(dims))
 
@@ -96,10 +104,11 @@ class Slice(Op):
         self, x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
     ) -> Array:
         index: list[Any] = [slice(None)] * x.ndim
-        where = range(starts.size) if axes is None else [int(a) for a in axes]
+        where = distinct_axes(self, range(starts.size) if axes is None else [int(a) for a in axes], x.ndim)
         by = [1] * starts.size if steps is None else [int(s) for s in steps]
         for a, start, end, step in zip(where, starts, ends, by, strict=True):
             size = x.shape[a]
+            self._length(size, None, None, step)
             first, count = slice_bounds(size, int(start), int(end), step)
             stop = first + count * step
             index[a] = slice(first, None if stop < 0 else stop, step) if count else slice(0, 0)
@@ -129,36 +138,49 @@ class Pad(Op):
         want_dtype(self, "pads", pads.dtype, *INDICES)
         if value is not None:
             want_dtype(self, "value", value.dtype, x.dtype)
-        shape = shape_of(self, "x", x)
+        want_one(self, value=value)
+        if axes is not None:
+            want_dtype(self, "axes", axes.dtype, *INDICES)
+            want_dims(self, "axes", axes, None)
+        shape = x.shape
         if shape is None:
             return TensorType(x.dtype, None)
+        count = len(shape) if axes is None else known_length(axes)
+        want_dims(self, "pads", pads, None if count is None else 2 * count)
         widths = known_dims(pads)
         where = list(range(len(shape))) if axes is None else known_ints(axes)
         if widths is None or where is None:
             return TensorType(x.dtype, unknown_shape(len(shape)))
-        if len(widths) != 2 * len(where):
-            raise self.fail("length of pads", len(widths), 2 * len(where))
         dims = list(shape)
-        for i, a in enumerate(where):
-            axis = normalise_axis(self, a, len(shape))
-            dims[axis] = shape[axis] + widths[i] + widths[len(where) + i]
-            size = dims[axis]
-            if isinstance(size, int) and size < 0:
-                raise self.fail("pads", widths, f"no more cut off than {shape[axis]} on axis {axis}")
+        for i, axis in enumerate(distinct_axes(self, where, len(shape))):
+            dims[axis] = self._padded(shape[axis], widths[i], widths[len(where) + i])
         return TensorType(x.dtype, tuple(dims))
 
+    def _padded(self, size: Dim, begin: Dim, end: Dim) -> Dim:
+        """The length of an axis of x with its pads."""
+        total = size + begin + end
+        if isinstance(size, int) and isinstance(begin, int) and isinstance(end, int):
+            kept = size + min(begin, 0) + min(end, 0)
+            if kept < 0:
+                raise self.fail("pads", (begin, end), f"no more cut off than {size}")
+            if kept == 0 and self.mode != "constant" and max(begin, end) > 0:
+                raise self.fail("pads", (begin, end), f"none around no elements in mode {self.mode}")
+        return total
+
     def reference(self, x: Array, pads: Array, value: Array | None = None, axes: Array | None = None) -> Array:
-        where: Sequence[int] = range(x.ndim) if axes is None else [int(a) for a in axes]
+        where = distinct_axes(self, range(x.ndim) if axes is None else [int(a) for a in axes], x.ndim)
         added = [(0, 0)] * x.ndim
         index: list[Any] = [slice(None)] * x.ndim
         for i, a in enumerate(where):
             begin, end = int(pads[i]), int(pads[len(where) + i])
+            self._padded(x.shape[a], begin, end)
             added[a] = (max(begin, 0), max(end, 0))
             index[a] = slice(max(-begin, 0), x.shape[a] - max(-end, 0))
         kept = x[tuple(index)]
         if self.mode != "constant":
             return np.pad(kept, added, mode=self.mode)  # type: ignore[call-overload, no-any-return]
-        fill = x.dtype.type(0) if value is None or x.dtype == object else value.reshape(-1)[0]
+        nothing = "" if x.dtype == STRING else x.dtype.type(0)
+        fill = nothing if value is None else value.reshape(-1)[0]
         y = np.full([d + b + e for d, (b, e) in zip(kept.shape, added, strict=True)], fill, dtype=x.dtype)
         y[tuple(slice(b, b + d) for d, (b, _) in zip(kept.shape, added, strict=True))] = kept
         return y

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -184,7 +185,7 @@ class TfIdfVectorizer(Op):
 
     def reference(self, x: Array) -> Array:
         pool = self._pool()
-        rows = x.reshape(-1, x.shape[-1])
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         y = np.zeros((len(rows), self._outs()), F32)
         for row, counts in zip(rows.tolist(), y, strict=True):
             for n in range(self.min_gram_length, self.max_gram_length + 1):
@@ -195,7 +196,7 @@ class TfIdfVectorizer(Op):
             for place, weight in zip(self.ngram_indexes, self.weights, strict=False):
                 scale[place] = weight
             y = (y > 0) * scale if self.mode == "IDF" else y * scale
-        return y.astype(F32).reshape(*x.shape[:-1], -1) if x.ndim > 1 else y.astype(F32).reshape(-1)
+        return y.astype(F32).reshape(*x.shape[:-1], self._outs())
 
     def _count(
         self, row: list[Any], n: int, step: int, pool: dict[tuple[str | int, ...], int], counts: Array

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.ops.registry import Op, op, want_dtype
-from bolt_numba.ops.shapes import shape_of, want_dim
+from bolt_numba.ops.shapes import shape_of, want_dims
 from bolt_numba.types import BOOL, F32, F64, I32, Array, TensorType
 
 AGGREGATES = ("SUM", "MIN", "MAX")
@@ -50,14 +50,18 @@ class TreeEnsemble(Op):
         want_dtype(self, "threshold", threshold.dtype, x.dtype)
         want_dtype(self, "weights", weights.dtype, x.dtype)
         want_dtype(self, "missing", missing.dtype, BOOL)
+        if self.n_targets < 1:
+            raise self.fail("n_targets", self.n_targets, "at least 1")
         if base is not None:
             want_dtype(self, "base", base.dtype, x.dtype)
-            want_dim(self, "length of base", (shape_of(self, "base", base, 1) or (self.n_targets,))[0], self.n_targets)
+        want_dims(self, "base", base, self.n_targets)
         for what, t in zip(_NODE_OPERANDS, (feature, child, leaf, roots, starts, targets), strict=True):
             want_dtype(self, what, t.dtype, I32)
+        for what, t in (("feature", feature), ("roots", roots), ("starts", starts), ("targets", targets)):
+            want_dims(self, what, t, None)
         for what, t in (("threshold", threshold), ("child", child), ("missing", missing), ("leaf", leaf)):
-            if shape_of(self, what, t, 1) != feature.shape:
-                raise self.fail(f"shape of {what}", t, f"that of feature, {feature}")
+            want_dims(self, what, t, None if feature.shape is None else feature.shape[0])
+        want_dims(self, "weights", weights, None if targets.shape is None else targets.shape[0])
         if self.aggregate not in AGGREGATES:
             raise self.fail("aggregate", self.aggregate, " or ".join(AGGREGATES))
         shape = shape_of(self, "x", x, 2)
