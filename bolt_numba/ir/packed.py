@@ -12,7 +12,6 @@ import json
 import os
 import zlib
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import field
 from typing import Any
 
@@ -22,8 +21,11 @@ from bolt_numba.config import cache_root
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.mapped import drop_pages
 from bolt_numba.records import record
+from bolt_numba.trusted import read_trusted, write_private
 from bolt_numba.types import Array
 
+SEAL_KEY = "seal.key"
+_SECRET = 32
 _BLOCK = 1 << 18
 """Words that are summed at a time; they stay in the second-level cache."""
 
@@ -130,14 +132,12 @@ def _seal(content: Any) -> str:
 
 
 def _secret() -> bytes:
-    path = cache_root() / "seal.key"
-    for _ in range(2):
-        with suppress(OSError):
-            found = path.read_bytes()
-            return found if len(found) == 32 else b""
-        with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "wb") as file:
-                file.write(os.urandom(32))
-    return b""
+    """What nobody but this user knows; b"" where it cannot be kept.  One that others may know is made anew."""
+    path = cache_root() / SEAL_KEY
+    for may_replace in (False, True):
+        found = read_trusted(path, secret=True)
+        if found is not None and len(found) == _SECRET:
+            return found
+        write_private(path, os.urandom(_SECRET), is_first=not may_replace)
+    found = read_trusted(path, secret=True)
+    return found if found is not None and len(found) == _SECRET else b""
