@@ -13,7 +13,7 @@ import numpy as np
 
 from bolt_numba.digest import sha256
 from bolt_numba.ir.graph import Graph, Node, Value
-from bolt_numba.mapped import drop_pages
+from bolt_numba.mapped import LARGE, drop_pages
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.types import Array
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from bolt_numba.runtime.slots import Job
     from bolt_numba.runtime.tune import Tuner
 
-LARGE = 1 << 16
-"""Bytes from which a weight is given up once it is packed."""
 _SAMPLES = 64
 
 
@@ -183,4 +181,5 @@ def _is_plain(key: Hashable) -> bool:
 
 
 def _is_large(value: Value) -> bool:
+    """Whether it is given up once it is packed."""
     return value.const is not None and value.const.nbytes >= LARGE
