@@ -63,12 +63,12 @@ def map_file(path: Path) -> FileMap:
     return made
 
 
-def map_of(array: Array) -> FileMap | None:
+def map_of(array: Any) -> FileMap | None:
     """The map whose memory an array is a view of."""
-    base: Any = array
+    base = array
     while base is not None and not isinstance(base, FileMap):
         base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
-    return base
+    return base  # type: ignore[no-any-return]
 
 
 _copies: dict[int, tuple[Array, weakref.ref[Array]]] = {}

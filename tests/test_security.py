@@ -259,7 +259,7 @@ def test_all_that_is_kept_is_private(cache: Path, monkeypatch: pytest.MonkeyPatc
         tuner = tune.Tuner(1)
         tuner.measured, tuner._known = 1, {"k": tune.Choice("kernel", True)}
         tuner.save()
-        assert len(stored._secret()) == 32
+        assert len(stored.secret()) == 32
     finally:
         os.umask(before)
     assert remembered("kind", Path(__file__).parent) == {"a": 1}
@@ -334,13 +334,13 @@ def test_what_steers_is_of_the_right_types(cache: Path, monkeypatch: pytest.Monk
 def test_a_cache_that_root_shared_serves_a_user(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOLT_NUMBA_CACHE_DIR", str(public / "cache"))
     assert times(fresh(3)) == 21
-    assert len(stored._secret()) == 32
+    assert len(stored.secret()) == 32
     file = jit._path(fresh(3))
 
     def work() -> list[Any]:
         code = jit._read(file)
         is_written = trusted.write_private(file.with_name("new"), b"x")
-        return [None if code is None else len(code), is_written, stored._secret().hex()]
+        return [None if code is None else len(code), is_written, stored.secret().hex()]
 
     assert as_user(VICTIM, work) == [None, False, ""], "it is private"
     assert run(["cache", "share"]) == 0
@@ -358,21 +358,21 @@ def test_a_cache_that_root_shared_serves_a_user(public: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("content", [b"", b"short", b"x" * 33])
 def test_a_damaged_key_is_made_anew(cache: Path, content: bytes) -> None:
-    first = stored._secret()
-    assert first == stored._secret()
+    first = stored.secret()
+    assert first == stored.secret()
     (cache / "seal.key").write_bytes(content)
-    second = stored._secret()
+    second = stored.secret()
     assert len(second) == 32
     assert second not in (first, content)
-    assert stored._secret() == second
+    assert stored.secret() == second
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o620, 0o604])
 def test_a_key_that_others_may_know_is_made_anew(cache: Path, mode: int) -> None:
-    first = stored._secret()
+    first = stored.secret()
     (cache / "seal.key").chmod(mode)
     with pytest.warns(trusted.UntrustedCacheWarning):
-        second = stored._secret()
+        second = stored.secret()
     assert len(second) == 32
     assert second != first
     assert stat.S_IMODE((cache / "seal.key").stat().st_mode) == 0o600
@@ -380,10 +380,10 @@ def test_a_key_that_others_may_know_is_made_anew(cache: Path, mode: int) -> None
 
 @as_root
 def test_a_key_of_another_user_is_made_anew(cache: Path) -> None:
-    first = stored._secret()
+    first = stored.secret()
     os.chown(cache / "seal.key", ATTACKER, GROUP)
     with pytest.warns(trusted.UntrustedCacheWarning):
-        assert stored._secret() not in (first, b"")
+        assert stored.secret() not in (first, b"")
 
 
 def test_all_who_make_the_key_at_once_get_the_same(cache: Path) -> None:
@@ -394,7 +394,7 @@ def test_all_who_make_the_key_at_once_get_the_same(cache: Path) -> None:
             children.append(os.fork())
             if not children[-1]:
                 with suppress(BaseException):
-                    os.write(end, stored._secret())
+                    os.write(end, stored.secret())
                 os._exit(0)
         os.close(end)
         for child in children:
@@ -410,5 +410,5 @@ def test_without_a_place_for_the_key_nothing_is_sealed(cache: Path) -> None:
     cache.mkdir()
     cache.chmod(0o777)
     with pytest.warns(trusted.UntrustedCacheWarning):
-        assert stored._secret() == b""
+        assert stored.secret() == b""
     assert bn.load  # the package works without

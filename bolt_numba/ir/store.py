@@ -37,7 +37,7 @@ from bolt_numba.ir import MAGIC
 from bolt_numba.ir.decode import read_graph
 from bolt_numba.ir.encode import MAX_FILL, TensorTable, graph_json
 from bolt_numba.ir.graph import Graph
-from bolt_numba.ir.packed import Places, packed_json, read_packed
+from bolt_numba.ir.packed import Places, packed_json, read_packed, sealed
 from bolt_numba.mapped import aligned_copy, check_intact, drop_pages, map_file, unmapped
 from bolt_numba.types import STRING, Array, dtype_from_name
 
@@ -97,12 +97,14 @@ def load_bolt(source: str | os.PathLike[str] | bytes | IO[bytes], *, check_weigh
 
 
 def _chunks(graph: Graph) -> Iterator[bytes | memoryview]:
-    check_intact([v.const for v in graph.constants()])
+    check_intact([*(v.const for v in graph.constants()), *(graph.packed.rows.values() if graph.packed else ())])
     table = TensorTable(ALIGN)
     document = {"producer": "bolt-numba", "graph": graph_json(graph, table), "tensors": table.rows}
     if graph.packed is not None:
-        document["packed"] = packed_json(graph.packed, document, table)
+        document["packed"] = packed_json(graph.packed, table)
     text = json.dumps(document, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    if graph.packed is not None:
+        text = sealed(text)
     start = _aligned(_HEADER.size + len(text))
     sizes = (_HEADER.size, len(text), start, table.nbytes)
     digest = hashlib.blake2b(text, digest_size=16).digest()
@@ -140,13 +142,13 @@ def _content(source: str | os.PathLike[str] | bytes | IO[bytes]) -> tuple[str, A
 def _parse(data: Array, check_weights: bool) -> Graph:
     version, text, weights = _sections(data)
     document = _document(version, text)
-    places = Places.of(document)
+    places = Places.of(document, text)
     tensors = [
         _tensor(i, row, weights, check_weights and i not in places.later)
         for i, row in enumerate(_list(document, "tensors"))
     ]
     graph = read_graph(document.get("graph"), tensors)
-    graph.packed = read_packed(document, places, tensors, check_weights)
+    graph.packed = read_packed(places, tensors)
     return graph
 
 
