@@ -68,7 +68,7 @@ def map_of(array: Any) -> FileMap | None:
     base = array
     while base is not None and not isinstance(base, FileMap):
         base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
-    return base  # type: ignore[no-any-return]
+    return base
 
 
 _copies: dict[int, tuple[Array, weakref.ref[Array]]] = {}

@@ -92,8 +92,8 @@ def load_bolt(source: str | os.PathLike[str] | bytes | IO[bytes], *, check_weigh
         raise InvalidModelError(f"{name}: {error}") from error
     except BoltError as error:
         raise InvalidModelError(f"{name}: holds an operator that its own inputs do not fit: {error}") from error
-    except (RecursionError, MemoryError, OverflowError) as error:
-        raise InvalidModelError(f"{name}: is hostile or damaged: {type(error).__name__}") from error
+    except Exception as error:  # whatever else a file brings about, it is the file that is wrong
+        raise InvalidModelError(f"{name}: is hostile or damaged: {type(error).__name__}: {error}") from error
 
 
 def _chunks(graph: Graph) -> Iterator[bytes | memoryview]:
