@@ -254,7 +254,7 @@ def test_packed_weights_of_another_graph_are_not_used(files: tuple[Path, Path], 
     np.testing.assert_array_equal(bn.compile(graph, threads=1)(_x())["y"], want)
 
 
-@pytest.mark.parametrize("what", ["smaller", "key", "machine", "constant"])
+@pytest.mark.parametrize("what", ["smaller", "key", "machine", "constant", "texts"])
 def test_a_forged_row_is_not_used(files: tuple[Path, Path], what: str) -> None:
     def change(document: dict[str, object]) -> None:
         rows, tensors = document["packed"]["rows"], document["tensors"]  # type: ignore[index]
@@ -263,14 +263,19 @@ def test_a_forged_row_is_not_used(files: tuple[Path, Path], what: str) -> None:
             tensors[largest[2]].update(shape=[16], bytes=64)
         elif what == "key":
             largest[1] = "'another'"
+        elif what == "texts":
+            tensors[largest[2]].update(dtype="string", shape=[1], strings=["an object"])
         elif what == "machine":
             document["packed"]["machine"] += "x"  # type: ignore[index]
         else:
             largest[0] = (largest[0] + 1) % len(document["graph"]["constants"])  # type: ignore[index]
 
-    graph = load_bolt(_with_document(files[1].read_bytes(), change))
+    data = _with_document(files[1].read_bytes(), change)
+    graph = load_bolt(data)
+    unchecked = load_bolt(data, check_weights=False).packed
     assert graph.packed is not None
-    assert not graph.packed.rows
+    assert unchecked is not None
+    assert graph.packed.rows == unchecked.rows == {}
     assert graph.packed.machine == ""
     assert packs.machine()
     bn.compile(graph, threads=1)(_x())
