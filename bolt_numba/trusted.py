@@ -105,17 +105,19 @@ def make_folder(path: Path) -> None:
 
 
 def share(folder: Path, private: frozenset[str]) -> int:
-    """Let all users read a folder and what is in it, but for files of these names; how many files they may read."""
-    make_folder(folder)
+    """Let all users read a folder and what is in it, but for files of these names; how many files they may read.
+
+    Raises OSError where others may write, who could put a link to another file in the place of one.
+    """
     count = 0
-    for found in (folder, *folder.rglob("*")):
-        if found.is_symlink():
-            continue
-        if found.is_dir():
-            found.chmod(SHARED_FOLDER)
-        elif found.is_file() and found.name not in private:
-            found.chmod(SHARED)
-            count += 1
+    for place, _, names in os.walk(folder):
+        make_folder(Path(place))
+        os.chmod(place, SHARED_FOLDER)
+        for name in set(names) - private:
+            path = os.path.join(place, name)
+            if stat.S_ISREG(os.lstat(path).st_mode):
+                os.chmod(path, SHARED)
+                count += 1
     return count
 
 

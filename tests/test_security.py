@@ -345,6 +345,12 @@ def test_a_cache_that_root_shared_serves_a_user(public: Path, monkeypatch: pytes
     assert run(["cache", "share"]) == 0
     assert as_user(VICTIM, work) == [file.stat().st_size - 20, False, ""]
     assert stat.S_IMODE((public / "cache" / "seal.key").stat().st_mode) == 0o600
+    file.parent.chmod(0o777)
+    (file.parent / "link.kernel").symlink_to(public / "cache" / "seal.key")
+    assert run(["cache", "share"]) == 1
+    file.parent.chmod(0o755)
+    assert run(["cache", "share"]) == 0
+    assert stat.S_IMODE((public / "cache" / "seal.key").stat().st_mode) == 0o600
     os.chown(public / "cache", ATTACKER, GROUP)
     trusted._sound.clear()  # a process looks once at the way to a folder
     with pytest.warns(trusted.UntrustedCacheWarning):

@@ -156,7 +156,10 @@ def cache_warm(
 def cache_share() -> None:
     """Let all users of this machine read the cache as it is now; what is compiled later is private again."""
     root = _usable_cache()
-    count = share(root, frozenset({SEAL_KEY}))
+    try:
+        count = share(root, frozenset({SEAL_KEY}))
+    except OSError as error:
+        raise bn.BoltError(f"{root}: cannot be shared: {error.strerror or error}") from error
     console.write(f"{count} files of {root} may be read by all users; they set {CACHE_DIR.name}={root}")
 
 

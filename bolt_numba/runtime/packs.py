@@ -155,6 +155,8 @@ def _mark(array: Array | None, key: bytes) -> str:
 def check_sources(packed: PackedWeights, graph: Graph, places: Iterable[int] | None = None) -> None:
     """Raise InvalidModelError when a constant is not as it was when others were packed; places: which, None: all."""
     arrays, key = [v.const for v in graph.constants()], _secret()
+    if packed.sources and len(packed.sources) != len(arrays):
+        raise InvalidModelError(f"packed weights: got {len(arrays)} constants, wanted the {len(packed.sources)} sealed")
     for place in range(len(packed.sources)) if places is None else places:
         _check_source(packed, place, arrays[place], key)
 
