@@ -56,6 +56,7 @@ attack: $(STAMP) ## Attack the engine at length: operands, altered models, damag
 	$(BIN)/python -m tests.attack operands --count 100000
 	$(BIN)/python -m tests.attack models --count 100000
 	$(BIN)/python -m tests.attack files --count 100000
+	$(BIN)/python -m tests.attack documents --count 100000
 
 docs: $(STAMP) ## Write the pages that are made from the code.
 	$(BIN)/bolt-numba ops --markdown > docs/operators.md

@@ -1,4 +1,8 @@
-"""Model files mapped into memory: their pages are clean, so the system may drop them and read them again."""
+"""Model files mapped into memory: their pages are clean, so the system may drop them and read them again.
+
+Who may write to a file can change what a map shows, and reading beyond the end of one that was cut short ends the
+process.  So a map is only read while a model is loaded and planned, after a look at the file; what runs read is copied.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +20,20 @@ from bolt_numba.errors import InvalidModelError
 from bolt_numba.types import Array
 
 PAGE = mmap.PAGESIZE
+LINE = 64
+LARGE = 1 << 16
+"""Bytes from which an array stays in a map: smaller ones would save nothing."""
+
+
+Stamp = tuple[int, int, int, int]
+"""Device, inode, size and time of the last write."""
 
 
 class FileMap(mmap.mmap):
-    """A whole file, read-only.
-
-    is_owned: whether the file is of our own format, which is only ever replaced, never written in place.
-    """
+    """A whole file, read-only."""
 
     path: Path
-    is_owned: bool
-    _stamp: tuple[int, int, int, int]
+    _stamp: Stamp
 
     def is_intact(self) -> bool:
         """False when the file was written to since it was mapped; what replaced it under its name does not matter."""
@@ -37,22 +44,28 @@ class FileMap(mmap.mmap):
         return now[:2] != self._stamp[:2] or now == self._stamp
 
 
-def _stamp(found: os.stat_result) -> tuple[int, int, int, int]:
+def _stamp(found: os.stat_result) -> Stamp:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def map_file(path: Path, *, is_owned: bool = False) -> FileMap:
-    """Map a file that is not empty; raises OSError."""
+_maps_in_use: weakref.WeakValueDictionary[Stamp, FileMap] = weakref.WeakValueDictionary()
+
+
+def map_file(path: Path) -> FileMap:
+    """The map of a file as it is, which is not empty; raises OSError."""
     with path.open("rb") as file:
-        made = FileMap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        made.path, made.is_owned = path, is_owned
-        made._stamp = _stamp(os.fstat(file.fileno()))
+        stamp = _stamp(os.fstat(file.fileno()))
+        made = _maps_in_use.get(stamp)
+        if made is None or made.path != path:
+            made = FileMap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            made.path, made._stamp = path, stamp
+            _maps_in_use[stamp] = made
     return made
 
 
-def map_of(array: Array) -> FileMap | None:
+def map_of(array: Any) -> FileMap | None:
     """The map whose memory an array is a view of."""
-    base: Any = array
+    base = array
     while base is not None and not isinstance(base, FileMap):
         base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
     return base
@@ -61,11 +74,29 @@ def map_of(array: Array) -> FileMap | None:
 _copies: dict[int, tuple[Array, weakref.ref[Array]]] = {}
 
 
+def unmapped(view: Array) -> Array:
+    """Bytes of a file as an array of their own if they are few; many as they are."""
+    return view if view.nbytes >= LARGE or map_of(view) is None else aligned_copy(view)
+
+
+def aligned_copy(data: bytes | bytearray | memoryview | Array) -> Array:
+    """Bytes that begin at a cache line and are read-only."""
+    room = np.empty(len(data) + LINE, np.uint8)
+    start = -room.ctypes.data % LINE
+    made = room[start : start + len(data)]
+    made[:] = np.frombuffer(data, np.uint8)
+    made.flags.writeable = False
+    return made
+
+
+def for_runs(array: Any) -> Any:
+    """A value as runs may read it: an array in a file is replaced by the copy that `for_kernels` makes."""
+    return array if map_of(array) is None else for_kernels(array)
+
+
 def for_kernels(array: Array) -> Array:
-    """The array, or a copy that all plans share: dense, aligned, and not in a file that others may write to."""
-    found = map_of(array)
-    is_safe = found is None or found.is_owned
-    if is_safe and array.flags.c_contiguous and array.flags.aligned:
+    """The array, or a copy that all plans share: dense, aligned, and not in a file."""
+    if map_of(array) is None and array.flags.c_contiguous and array.flags.aligned:
         return array
     key = id(array)
     known = _copies[key][1]() if key in _copies else None
@@ -100,8 +131,8 @@ def drop_maps(arrays: Sequence[Array]) -> None:
             found.madvise(mmap.MADV_DONTNEED)
 
 
-def check_intact(arrays: Sequence[Array]) -> None:
+def check_intact(arrays: Iterable[Array | None]) -> None:
     """Raise InvalidModelError when a file that arrays are views of was written to since it was mapped."""
-    for found in _maps(arrays):
+    for found in _maps([a for a in arrays if a is not None and a.nbytes >= LARGE]):
         if not found.is_intact():
             raise InvalidModelError(f"{found.path}: was written to since it was loaded; wanted the file as it was")

@@ -9,7 +9,7 @@ from bolt_numba.config import default_threads
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.packed import PackedWeights
 from bolt_numba.passes.pipeline import run_pipeline
-from bolt_numba.runtime.packs import machine
+from bolt_numba.runtime.packs import machine, marks_of, source_marks
 from bolt_numba.session import Session
 
 
@@ -28,10 +28,11 @@ def packed(
     it is needed.
     """
     made = run_pipeline(graph)
-    found = made.packed = PackedWeights(machine())
+    found = made.packed = PackedWeights(machine(), sources=source_marks(made))
     for count in sorted(set(threads if threads is not None else (1, default_threads()))):
         session = Session(made, threads=count, precision=precision)
         sizes = {s.name: tuple(d if isinstance(d, int) else 1 for d in s.shape or ()) for s in session.inputs}
         session.warmup(**{**sizes, **(shapes or {})})
         found.rows.update(session.packs())
+        found.marks = marks_of(found.rows)
     return made

@@ -10,23 +10,20 @@ from typing import Any
 
 from bolt_numba.config import cache_root
 from bolt_numba.digest import sha256
+from bolt_numba.trusted import read_trusted, write_private
 
 
 def remembered(kind: str, folder: Path) -> Any:
     """What `remember` wrote for the folder as it is; None where there is nothing, or nothing that can be read."""
-    with suppress(OSError, ValueError):
-        return json.loads(_path(kind, folder).read_bytes())
+    with suppress(OSError, ValueError, RecursionError):
+        return json.loads(read_trusted(_path(kind, folder)) or b"null")
     return None
 
 
 def remember(kind: str, folder: Path, content: Any) -> None:
     """Keep ``content`` for later processes; where that cannot be written, they import all modules."""
-    path = _path(kind, folder)
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        partial.write_text(json.dumps(content))
-        partial.replace(path)
+        write_private(_path(kind, folder), json.dumps(content).encode())
 
 
 def _path(kind: str, folder: Path) -> Path:

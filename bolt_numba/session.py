@@ -14,7 +14,7 @@ from bolt_numba.config import MAX_THREADS, default_threads
 from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.mapped import check_intact, drop_maps
-from bolt_numba.runtime.packs import Packs, machine
+from bolt_numba.runtime.packs import Packs, check_sources, machine
 from bolt_numba.runtime.plan import Region, region_of
 from bolt_numba.runtime.runner import Prepared, Runner
 from bolt_numba.runtime.threads import can_team
@@ -155,7 +155,9 @@ class Session:
 
             return run_pipeline(source)
         if source.packed.machine == machine():
-            self._packs.stored(source.packed)
+            self._packs.stored(source.packed, source)
+        else:
+            check_sources(source.packed, source)
         return source.clone()
 
     def _source(self) -> Graph:
@@ -449,6 +451,14 @@ def load(source: Source, format: str | None = None) -> Graph:
 
     Raises InvalidModelError for a malformed file and UnsupportedOpError with all that is unsupported in it.
     """
+    graph = _read(source, format)
+    if graph.packed is not None and graph is not source:
+        check_sources(graph.packed, graph)
+    return graph
+
+
+def _read(source: Source, format: str | None = None) -> Graph:
+    """As `load`, but that constants which are packed in the file are not looked at."""
     if isinstance(source, Graph):
         return source
     from bolt_numba import converters
@@ -465,7 +475,7 @@ def compile(
     tune: bool = False,
 ) -> Session:
     """Make a `Session` from a graph or straight from a file."""
-    return Session(load(model), device=device, precision=precision, threads=threads, tune=tune)
+    return Session(_read(model), device=device, precision=precision, threads=threads, tune=tune)
 
 
 @border("save", OSError)

@@ -19,10 +19,11 @@ def index(device: str) -> dict[str, list[Place]] | None:
     """Makers by operator, the first to ask first; None where they are not known for the sources as they are."""
     found = remembered(_KIND, Path(__file__).parent / device)
     try:
-        made = {str(op): [(str(module), str(name)) for module, name in places] for op, places in found.items()}
+        made = {op: [(module, name) for module, name in places] for op, places in found.items()}
+        good = all(m.startswith(_PREFIX) and isinstance(n, str) for places in made.values() for m, n in places)
     except (ValueError, AttributeError, TypeError):
         return None
-    return made if all(module.startswith(_PREFIX) for places in made.values() for module, _ in places) else None
+    return made if good else None
 
 
 def write_index(device: str, makers: Mapping[str, Sequence[Place]]) -> None:

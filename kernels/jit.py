@@ -30,6 +30,7 @@ from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.extents import Extents, check_arrays
 from bolt_numba.kernels.image import image_of, is_image, load_image
 from bolt_numba.records import record
+from bolt_numba.trusted import read_trusted, write_private
 from bolt_numba.types import Array
 
 
@@ -53,7 +54,7 @@ FASTMATH = frozenset({"contract", "nsz", "arcp"})
 
 Body = Callable[[Any, Any, Any], None]
 _LANGUAGE = ("jit.py", "compiler.py", "cpu/isa.py", "cpu/simd.py", "cpu/memory.py", "cpu/tiles.py", "cpu/lang.py")
-_MAGIC = b"BNK3"
+_MAGIC = b"BNK4"
 
 _lock = threading.RLock()
 _engine: Any = None
@@ -403,31 +404,22 @@ def _path(kernel: Native) -> Path:
 
 
 def _read(path: Path) -> bytes | None:
-    """Image or object code of a cache file, or None when there is none or it is damaged."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
+    """Image or object code of a cache file; None when there is none, it is damaged, or others could have written it."""
+    data = read_trusted(path)
     head = len(_MAGIC) + 16
-    if data[: len(_MAGIC)] != _MAGIC or sha256(data[head:]).digest()[:16] != data[len(_MAGIC) : head]:
+    if data is None or data[: len(_MAGIC)] != _MAGIC or _checksum(path, data[head:]) != data[len(_MAGIC) : head]:
         return None
     return data[head:]
 
 
+def _checksum(path: Path, code: bytes) -> bytes:
+    """Of what a file holds and what it is called: another kernel, or the same for other processors, is no match."""
+    return sha256(f"{path.parent.name}/{path.name}\n".encode() + code).digest()[:16]
+
+
 def _write(path: Path, code: bytes) -> None:
     """Write so that a reader sees all or nothing.  A cache that cannot be written is only slower."""
-    import tempfile  # a warm process has no use for it
-
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(_MAGIC + sha256(code).digest()[:16] + code)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+    write_private(path, _MAGIC + _checksum(path, code) + code)
 
 
 def _load(kernel: Native) -> int:

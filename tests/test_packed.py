@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import struct
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,6 +18,8 @@ from bolt_numba.cli.app import run
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir import packed as stored
 from bolt_numba.ir.store import load_bolt, to_bytes
+from bolt_numba.kernels.cpu import fingerprint as fingerprints
+from bolt_numba.kernels.cpu.fingerprint import fingerprint, fingerprinted_copy
 from bolt_numba.mapped import map_of
 from bolt_numba.packing import packed
 from bolt_numba.runtime import packs
@@ -71,26 +75,43 @@ def test_nothing_is_packed_and_results_are_the_same(
     want, want_five = plain(_x())["y"], plain(_x(5))["y"]
     monkeypatch.setattr("bolt_numba.passes.pipeline.run_pipeline", _refuse)
     session = bn.compile(target, threads=threads)
+    taken = _taken_from_file(monkeypatch)
     got = session(_x())["y"]
     np.testing.assert_array_equal(got, want)
-    large = [a for a in session._packs._made.values() if a.nbytes > 1 << 12]
-    assert len(large) >= 2
-    assert all(map_of(a) is not None for a in large)
+    assert sum(a.nbytes > 1 << 12 for a in session._packs._made.values()) >= 2
+    assert all(map_of(a) is None for a in session._packs._made.values()), "runs read no file"
     np.testing.assert_array_equal(session(_x(5))["y"], want_five)
+    assert taken == [True] * len(taken)
+    assert len(taken) >= 2
+
+
+def _taken_from_file(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each packed weight that is asked for anew comes from the file."""
+    taken: list[bool] = []
+    plain = packs.Packs._from_file
+
+    def watched(self: packs.Packs, *args: Any) -> Array | None:
+        found = plain(self, *args)
+        taken.append(found is not None)
+        return found
+
+    monkeypatch.setattr(packs.Packs, "_from_file", watched)
+    return taken
 
 
 def test_elsewhere_it_is_packed_anew(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = files
     want = bn.compile(source, threads=1)(_x())["y"]
-    for name, value in (("machine", lambda: "other"), ("_secret", lambda: b"s" * 32), ("_secret", lambda: b"")):
+    for name, value in (("machine", lambda: "other"), ("secret", lambda: b"s" * 32), ("secret", lambda: b"")):
         with monkeypatch.context() as patch:
             if name == "machine":
                 patch.setattr("bolt_numba.session.machine", value)
             else:
                 patch.setattr(stored, name, value)
-            session = bn.compile(target, threads=1)
+            session, taken = bn.compile(target, threads=1), _taken_from_file(patch)
             np.testing.assert_array_equal(session(_x())["y"], want)
-            assert not any(map_of(a) is not None for a in session._packs._made.values())
+            assert taken
+            assert not any(taken)
 
 
 def test_a_packed_file_does_all_that_others_do(files: tuple[Path, Path]) -> None:
@@ -112,7 +133,6 @@ def _sections(data: bytes) -> tuple[int, int]:
 def _with_document(data: bytes, change: object) -> bytes:
     """The file with another document, whose own checksums are right."""
     import hashlib
-    import zlib
 
     size, start = _sections(data)
     document = json.loads(data[64 : 64 + size])
@@ -132,24 +152,109 @@ def test_a_damaged_packed_weight_is_refused(files: tuple[Path, Path]) -> None:
     row = max(graph.packed.rows.values(), key=lambda a: a.nbytes)
     at = bytes(data).index(row.tobytes())
     data[at + row.nbytes // 2] ^= 1
-    with pytest.raises(InvalidModelError, match="checksum is wrong"):
-        bn.load(bytes(data))
+    with pytest.raises(InvalidModelError, match=r"packed weight of constant .: its seal is wrong"):
+        bn.compile(bytes(data), threads=1)(_x())
 
 
-def test_a_damaged_original_is_refused_when_it_is_needed(files: tuple[Path, Path]) -> None:
+def test_a_changed_original_is_refused_when_it_is_looked_at(files: tuple[Path, Path]) -> None:
     data = bytearray(files[1].read_bytes())
     graph = bn.load(files[1])
     weight = max((v.const for v in graph.constants() if v.const is not None), key=lambda a: a.nbytes)
     data[bytes(data).index(weight.tobytes())] ^= 1
-    damaged = bn.load(bytes(data))
-    assert damaged.packed is not None
-    bn.compile(damaged, threads=1)(_x())
-    damaged.packed.rows.clear()
-    with pytest.raises(InvalidModelError, match="checksum is wrong"):
-        bn.compile(damaged, threads=1)(_x())
+    bn.compile(bytes(data), threads=1)(_x())
+    with pytest.raises(InvalidModelError, match=r"constant .: its seal is wrong"):
+        bn.load(bytes(data))
+    changed = load_bolt(bytes(data))
+    assert changed.packed is not None
+    changed.packed.rows.clear()
+    with pytest.raises(InvalidModelError, match=r"constant .: its seal is wrong"):
+        bn.compile(changed, threads=1)(_x())
 
 
-@pytest.mark.parametrize("what", ["smaller", "key", "machine", "constant"])
+def _with_same_crc(new: bytes, old: bytes) -> bytes:
+    """``new`` with its last 32 bits changed such that its crc32 is that of ``old``: what anybody can do."""
+    empty = zlib.crc32(bytes(len(new)))
+    left = zlib.crc32(new) ^ zlib.crc32(old)
+    basis: list[tuple[int, int]] = []
+    for bit in range(32):
+        vector = zlib.crc32(bytes(len(new) - 4) + (1 << bit).to_bytes(4, "little")) ^ empty
+        mask = 1 << bit
+        for v, m in basis:
+            if vector ^ v < vector:
+                vector, mask = vector ^ v, mask ^ m
+        basis = sorted([*basis, (vector, mask)], reverse=True)
+    change = 0
+    for v, m in basis:
+        if left ^ v < left:
+            left, change = left ^ v, change ^ m
+    return new[:-4] + (int.from_bytes(new[-4:], "little") ^ change).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize("what", ["packed", "read as it is"])
+def test_a_file_does_not_show_one_model_and_run_another(tmp_path: Path, what: str) -> None:
+    """A constant with the same crc32 and another content: one that others are packed from, and one that is not."""
+    rng = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(rng.standard_normal((32, 64)).astype("f4"), "w"),
+        numpy_helper.from_array(rng.standard_normal((9, 64)).astype("f4"), "table"),
+    ]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+        helper.make_node("ArgMax", ["x"], ["at"], axis=1, keepdims=0),
+        helper.make_node("Gather", ["table", "at"], ["z"]),
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "g", [value("x", 1, (1, 32))], [value("y", 1, None), value("z", 1, None)], weights
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = tmp_path / "m.bolt"
+    bn.save(packed(bn.load(model.SerializeToString()), threads=[1]), path)
+    found = numpy_helper.to_array(weights[0 if what == "packed" else 1])
+    old = found.tobytes()
+    new = _with_same_crc((found + 1).tobytes(), old)
+    assert zlib.crc32(new) == zlib.crc32(old)
+    data = path.read_bytes()
+    assert data.count(old) == 1
+    changed = data.replace(old, new)
+    with pytest.raises(InvalidModelError, match="its seal is wrong"):
+        bn.load(changed)
+    x = {"x": np.ones((1, 32), np.float32)}
+    try:
+        got = bn.compile(changed, threads=1).run(None, x)
+    except InvalidModelError:
+        assert what != "packed"
+        return
+    for a, b in zip(got, bn.compile(data, threads=1).run(None, x), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("kind", ["weight", "graph", "name", "other tensors"])
+def test_packed_weights_of_another_graph_are_not_used(files: tuple[Path, Path], kind: str) -> None:
+    def change(document: Any) -> None:
+        if kind == "weight":
+            document["tensors"][0]["crc32"] ^= 1
+        elif kind == "graph":
+            document["graph"]["nodes"][-1]["name"] += "x"
+        elif kind == "name":
+            document["graph"]["name"] += "x"
+        else:
+            first, second = document["packed"]["rows"][:2]
+            first[2], second[2] = second[2], first[2]
+
+    data = _with_document(files[1].read_bytes(), change)
+    if kind == "weight":
+        with pytest.raises(InvalidModelError, match="checksum"):
+            load_bolt(data)
+        return
+    graph = load_bolt(data)
+    assert graph.packed is not None
+    assert not graph.packed.rows
+    want = bn.compile(files[0], threads=1)(_x())["y"]
+    np.testing.assert_array_equal(bn.compile(graph, threads=1)(_x())["y"], want)
+
+
+@pytest.mark.parametrize("what", ["smaller", "key", "machine", "constant", "texts"])
 def test_a_forged_row_is_not_used(files: tuple[Path, Path], what: str) -> None:
     def change(document: dict[str, object]) -> None:
         rows, tensors = document["packed"]["rows"], document["tensors"]  # type: ignore[index]
@@ -158,14 +263,19 @@ def test_a_forged_row_is_not_used(files: tuple[Path, Path], what: str) -> None:
             tensors[largest[2]].update(shape=[16], bytes=64)
         elif what == "key":
             largest[1] = "'another'"
+        elif what == "texts":
+            tensors[largest[2]].update(dtype="string", shape=[1], strings=["an object"])
         elif what == "machine":
             document["packed"]["machine"] += "x"  # type: ignore[index]
         else:
             largest[0] = (largest[0] + 1) % len(document["graph"]["constants"])  # type: ignore[index]
 
-    graph = load_bolt(_with_document(files[1].read_bytes(), change))
+    data = _with_document(files[1].read_bytes(), change)
+    graph = load_bolt(data)
+    unchecked = load_bolt(data, check_weights=False).packed
     assert graph.packed is not None
-    assert not graph.packed.rows
+    assert unchecked is not None
+    assert graph.packed.rows == unchecked.rows == {}
     assert graph.packed.machine == ""
     assert packs.machine()
     bn.compile(graph, threads=1)(_x())
@@ -179,19 +289,54 @@ def test_a_malformed_section_is_refused(files: tuple[Path, Path], found: object)
         load_bolt(_with_document(files[1].read_bytes(), lambda d: d.update(packed=found)))
 
 
-@pytest.mark.parametrize("size", [0, 1, 7, 8, 4096, (1 << 21) + 24, (1 << 21) + 4099])
-def test_checksums_see_every_change(size: int) -> None:
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 4095, 4096, 4104, (1 << 19) + 24, (1 << 19) + 4099])
+def test_fingerprints_see_every_change(size: int) -> None:
     data = np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8)
-    want = stored.checksum(data)
-    assert stored.checksum(data.copy()) == want
+    key = b"k" * 32
+    want = fingerprint(data, key)
+    made, mark = fingerprinted_copy(data, key)
+    assert mark == want == fingerprint(np.frombuffer(b"x" + data.tobytes(), np.uint8)[1:], key)
+    np.testing.assert_array_equal(made, data)
+    assert fingerprint(data, b"l" * 32) != want
+    assert fingerprint(np.append(data, np.uint8(0)), key) != want
     for place in {0, size // 3, size // 2, size - 1} if size else ():
-        changed = data.copy()
-        changed[place] ^= 16
-        assert stored.checksum(changed) != want
-    if size > 4096:
+        for bit in (1, 128):
+            changed = data.copy()
+            changed[place] ^= bit
+            assert fingerprint(changed, key) != want
+    if size > 8192:
         swapped = data.copy()
-        swapped[:2048], swapped[2048:4096] = data[2048:4096].copy(), data[:2048].copy()
-        assert stored.checksum(swapped) != want
+        swapped[:4096], swapped[4096:8192] = data[4096:8192].copy(), data[:4096].copy()
+        assert fingerprint(swapped, key) != want
+
+
+def test_fingerprints_of_repeated_elements_do_not_expand_them() -> None:
+    key, wide = b"k" * 32, np.broadcast_to(np.float32(3), (1 << 40,))
+    assert fingerprint(wide, key) == fingerprint(np.array([3], np.float32), key)
+    small = np.broadcast_to(np.array([[3.0]], np.float32), (5, 7))
+    made, mark = fingerprinted_copy(small, key)
+    assert mark == fingerprint(small, key)
+    np.testing.assert_array_equal(made, small)
+    assert made.flags.c_contiguous
+
+
+def test_fingerprints_are_as_defined() -> None:
+    """By Python's integers."""
+    from hashlib import blake2b
+
+    key, data = b"k" * 32, np.random.default_rng(1).integers(0, 256, 2 * 4096 + 5, dtype=np.uint8)
+    words = data[: 2 * 4096].view(np.uint64).tolist()
+    keys = fingerprints._key(key).tolist()
+    assert len(keys) >= 513
+    low, sums = (1 << 32) - 1, []
+    for block in (words[:512], words[512:]):
+        for shift in (0, 1):
+            pairs = zip(block, keys[shift:], strict=False)
+            total = sum((((v & low) + k) & low) * (((v >> 32) + (k >> 32)) & low) for v, k in pairs)
+            sums.append(total % (1 << 64))
+    state = blake2b(len(data).to_bytes(8, "little") + data[-5:].tobytes(), digest_size=16, key=key, person=b"weights")
+    state.update(np.array(sums, np.uint64).tobytes())
+    assert fingerprint(data, key) == state.hexdigest()
 
 
 def test_command(files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

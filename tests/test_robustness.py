@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.attack import files, models, operands
+from tests.attack import documents, files, models, operands
 from tests.attack.child import Child
 
 COUNT = 100
@@ -74,3 +74,13 @@ def test_altered_models_end_well() -> None:
     assert not bad, "\n".join(f"{r.state}: seed {r.seed} ({r.kind}): {r.detail}" for r in bad)
     kinds = Counter(r.kind for r in results)
     assert all(kinds[change.__name__] for change in models.CHANGES)
+
+
+@pytest.mark.timeout(900)
+def test_changed_documents_end_well(tmp_path: Path) -> None:
+    results = list(documents.attack_documents(tmp_path, 400, seed=11))
+    bad = [r for r in results if not r.is_good]
+    assert not bad, "\n".join(f"{r.state}: seed {r.seed}: {r.detail}" for r in bad)
+    states = Counter(r.state for r in results)
+    assert states["refused"] > 200
+    assert states["loaded"] > 10

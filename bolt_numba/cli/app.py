@@ -13,6 +13,7 @@ import bolt_numba
 from bolt_numba.cli import check, machine, model, speed
 from bolt_numba.cli.console import err
 from bolt_numba.errors import BoltError
+from bolt_numba.trusted import UntrustedCacheWarning
 
 app = typer.Typer(
     name="bolt-numba",
@@ -53,6 +54,7 @@ def common(
     """Neural-network inference in Python at machine speed: ONNX in, Numba kernels, arrays out."""
     if not debug:
         warnings.simplefilter("ignore")
+        warnings.simplefilter("default", UntrustedCacheWarning)
 
 
 def run(args: Sequence[str]) -> int:

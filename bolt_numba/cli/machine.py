@@ -17,12 +17,14 @@ import bolt_numba as bn
 from bolt_numba import ops as operators
 from bolt_numba.cli import console
 from bolt_numba.cli.options import Json, Shapes, read_shapes
-from bolt_numba.config import SWITCHES, default_threads, processors
+from bolt_numba.config import CACHE_DIR, SWITCHES, default_threads, processors
 from bolt_numba.converters.onnx.registry import READERS, load_tables
+from bolt_numba.ir.packed import SEAL_KEY
 from bolt_numba.kernels import jit, registry
 from bolt_numba.kernels.ahead import compiling_in
 from bolt_numba.kernels.sized import SIZED
 from bolt_numba.ops.registry import OPS
+from bolt_numba.trusted import make_folder, share
 
 cache = typer.Typer(help="The cache of compiled kernels.", no_args_is_help=True)
 PACKAGES = ("numpy", "numba", "llvmlite", "onnx", "ml_dtypes", "protobuf")
@@ -136,6 +138,7 @@ def cache_warm(
     ] = None,
 ) -> None:
     """Compile ahead of time every kernel that these models need."""
+    _usable_cache()
     before = len(jit.cache_entries())
     with console.progress("compiling") as say, compiling_in(processes or processors()):
         for model in models:
@@ -147,6 +150,26 @@ def cache_warm(
             session.warmup(**{**sizes, **given})
     count = len(jit.cache_entries())
     console.write(f"compiled {count - before} kernels; {count} in the cache")
+
+
+@cache.command("share")
+def cache_share() -> None:
+    """Let all users of this machine read the cache as it is now; what is compiled later is private again."""
+    root = _usable_cache()
+    try:
+        count = share(root, frozenset({SEAL_KEY}))
+    except OSError as error:
+        raise bn.BoltError(f"{root}: cannot be shared: {error.strerror or error}") from error
+    console.write(f"{count} files of {root} may be read by all users; they set {CACHE_DIR.name}={root}")
+
+
+def _usable_cache() -> Path:
+    """The folder of the cache; raises BoltError where nothing can be kept in it."""
+    try:
+        make_folder(jit.cache_dir())
+    except OSError as error:
+        raise bn.BoltError(f"{jit.cache_dir()}: cannot be used as cache: {error.strerror or error}") from error
+    return jit.cache_root()
 
 
 def doctor(as_json: Json = False) -> None:
@@ -190,7 +213,7 @@ def _instructions() -> str:
 
 def _cache_folder() -> str:
     folder = jit.cache_dir()
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with tempfile.TemporaryFile(dir=folder):
         return f"{folder}, {len(jit.cache_entries())} kernels, writable"
 

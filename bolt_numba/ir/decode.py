@@ -122,6 +122,8 @@ class _Reader:
             inferred = infer_types(op, [None if v is None else v.type for v in operands])
         except BoltError as error:
             raise InvalidModelError(f"{where}: {error}") from error
+        except Exception as error:  # attributes that only this operator knows to be absurd
+            raise InvalidModelError(f"{where}: {op.name}: {type(error).__name__}: {error}") from error
         outputs = _get(where, row, "outputs", list)
         if len(outputs) != len(inferred) or not outputs:
             raise _fail(f"{where}: number of outputs", len(outputs), str(len(inferred)))

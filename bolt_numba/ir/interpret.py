@@ -13,6 +13,7 @@ import numpy as np
 from bolt_numba.border import at_node
 from bolt_numba.errors import DTypeError, InvalidModelError, ShapeError
 from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.mapped import check_intact
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.registry import result_tuple
 from bolt_numba.types import (
@@ -35,6 +36,7 @@ def interpret(graph: Graph, feeds: Mapping[str, Any], want: Sequence[str] | None
     when None.  Raises ShapeError or DTypeError where a feed or a result does not have its type, and BoltError where
     a reference cannot compute what it was given.
     """
+    check_intact([v.const for v in graph.constants()])
     names = list(graph.output_names) if want is None else list(want)
     targets = _targets(graph, names)
     arrays: dict[int, Array] = {}

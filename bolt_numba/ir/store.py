@@ -37,8 +37,8 @@ from bolt_numba.ir import MAGIC
 from bolt_numba.ir.decode import read_graph
 from bolt_numba.ir.encode import MAX_FILL, TensorTable, graph_json
 from bolt_numba.ir.graph import Graph
-from bolt_numba.ir.packed import Places, packed_json, read_packed
-from bolt_numba.mapped import drop_pages, map_file
+from bolt_numba.ir.packed import Places, packed_json, read_packed, sealed
+from bolt_numba.mapped import aligned_copy, check_intact, drop_pages, map_file, unmapped
 from bolt_numba.types import STRING, Array, dtype_from_name
 
 VERSION = 1
@@ -92,16 +92,19 @@ def load_bolt(source: str | os.PathLike[str] | bytes | IO[bytes], *, check_weigh
         raise InvalidModelError(f"{name}: {error}") from error
     except BoltError as error:
         raise InvalidModelError(f"{name}: holds an operator that its own inputs do not fit: {error}") from error
-    except (RecursionError, MemoryError, OverflowError) as error:
-        raise InvalidModelError(f"{name}: is hostile or damaged: {type(error).__name__}") from error
+    except Exception as error:  # whatever else a file brings about, it is the file that is wrong
+        raise InvalidModelError(f"{name}: is hostile or damaged: {type(error).__name__}: {error}") from error
 
 
 def _chunks(graph: Graph) -> Iterator[bytes | memoryview]:
+    check_intact([*(v.const for v in graph.constants()), *(graph.packed.rows.values() if graph.packed else ())])
     table = TensorTable(ALIGN)
     document = {"producer": "bolt-numba", "graph": graph_json(graph, table), "tensors": table.rows}
     if graph.packed is not None:
-        document["packed"] = packed_json(graph.packed, document, table)
+        document["packed"] = packed_json(graph.packed, table)
     text = json.dumps(document, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    if graph.packed is not None:
+        text = sealed(text)
     start = _aligned(_HEADER.size + len(text))
     sizes = (_HEADER.size, len(text), start, table.nbytes)
     digest = hashlib.blake2b(text, digest_size=16).digest()
@@ -123,38 +126,29 @@ def _aligned(offset: int) -> int:
 def _content(source: str | os.PathLike[str] | bytes | IO[bytes]) -> tuple[str, Array]:
     """Name for messages, and all bytes, 64-byte aligned."""
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return "model", _copied(source)
+        return "model", aligned_copy(source)
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         try:
             if not path.stat().st_size:
                 return str(path), np.empty(0, np.uint8)
-            mapped = map_file(path, is_owned=True)
+            mapped = map_file(path)
         except OSError as error:
             raise InvalidModelError(f"{path}: cannot be read: {error.strerror}") from error
         return str(path), np.frombuffer(mapped, np.uint8)
-    return str(getattr(source, "name", "model")), _copied(source.read())
-
-
-def _copied(data: bytes | bytearray | memoryview) -> Array:
-    room = np.empty(len(data) + ALIGN, np.uint8)
-    start = -room.ctypes.data % ALIGN
-    made = room[start : start + len(data)]
-    made[:] = np.frombuffer(data, np.uint8)
-    made.flags.writeable = False
-    return made
+    return str(getattr(source, "name", "model")), aligned_copy(source.read())
 
 
 def _parse(data: Array, check_weights: bool) -> Graph:
     version, text, weights = _sections(data)
     document = _document(version, text)
-    places = Places.of(document)
+    places = Places.of(document, text)
     tensors = [
         _tensor(i, row, weights, check_weights and i not in places.later)
         for i, row in enumerate(_list(document, "tensors"))
     ]
     graph = read_graph(document.get("graph"), tensors)
-    graph.packed = read_packed(document, places, tensors, check_weights)
+    graph.packed = read_packed(places, tensors)
     return graph
 
 
@@ -222,6 +216,7 @@ def _tensor(index: int, row: Any, data: Array, check: bool) -> Array:
         if zlib.crc32(raw.data) != crc:
             raise InvalidModelError(f"{what}: checksum is wrong: the file is damaged")
         drop_pages(raw)
+    raw = unmapped(raw)
     try:
         if fill:
             return np.broadcast_to(raw.view(dtype), shape)

@@ -5,25 +5,24 @@ from __future__ import annotations
 import functools
 import weakref
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bolt_numba.digest import sha256
+from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.graph import Graph, Node, Value
-from bolt_numba.mapped import drop_pages
+from bolt_numba.mapped import LARGE, drop_pages, map_of
 from bolt_numba.ops.control import ControlFlow
-from bolt_numba.types import Array
+from bolt_numba.types import STRING, Array
 
 if TYPE_CHECKING:
     from bolt_numba.ir.packed import PackedWeights
     from bolt_numba.runtime.slots import Job
     from bolt_numba.runtime.tune import Tuner
 
-LARGE = 1 << 16
-"""Bytes from which a weight is given up once it is packed."""
 _SAMPLES = 64
 
 
@@ -47,8 +46,13 @@ class Packs:
         self._stand_ins: dict[int, tuple[Array, Hashable]] = {}
         self._stored: PackedWeights | None = None
 
-    def stored(self, packed: PackedWeights) -> None:
-        """Take what the model's file holds packed for this machine."""
+    def stored(self, packed: PackedWeights, graph: Graph) -> None:
+        """Take what the model's file holds packed for this machine of the constants of a graph.
+
+        Raises InvalidModelError when a constant that is read as it is was changed since.
+        """
+        places = {place for place, _ in packed.rows}
+        check_sources(packed, graph, [i for i in range(len(packed.sources)) if i not in places])
         self._stored = packed
 
     def export(self) -> dict[tuple[int, str], Array]:
@@ -75,7 +79,7 @@ class Packs:
             if id(array) in self._stand_ins:
                 raise SpentError
             if self._stored is not None and isinstance(name[0], tuple):
-                self._stored.check(name[0][0], array)
+                _check_source(self._stored, name[0][0], array, _secret())
             made = self._made[name] = pack(array)
             drop_pages(array)
         return made
@@ -84,9 +88,17 @@ class Packs:
         if self._stored is None or not isinstance(name, tuple):
             return None
         found = self._stored.rows.get((name[0], repr(key)))
-        if found is not None:
-            self._made[name, key] = found
-        return found
+        wanted = self._stored.marks.get((name[0], repr(key)))
+        if found is None or wanted is None:
+            return None
+        from bolt_numba.kernels.cpu.fingerprint import fingerprinted_copy
+
+        made, mark = fingerprinted_copy(found, _secret())
+        drop_pages(found)
+        if mark != wanted:
+            raise InvalidModelError(f"{_file(found)}packed weight of constant {name[0]}: its seal is wrong: {_CHANGED}")
+        self._made[name, key] = made
+        return made
 
     def stand_in(self, array: Array) -> Array:
         """What takes no memory and goes for ``array`` wherever only its type and its packed forms are wanted."""
@@ -113,6 +125,55 @@ class Packs:
     @property
     def nbytes(self) -> int:
         return sum(packed.nbytes for packed in self._made.values())
+
+
+def _secret() -> bytes:
+    from bolt_numba.ir.packed import secret  # imports `hashlib`, which few sessions need
+
+    return secret()
+
+
+def marks_of(rows: Mapping[tuple[int, str], Array]) -> dict[tuple[int, str], str]:
+    """Fingerprints of packed weights; none where no secret can be kept."""
+    key = _secret()
+    return {where: _mark(array, key) for where, array in rows.items()} if key else {}
+
+
+def source_marks(graph: Graph) -> list[str]:
+    """Fingerprints of a graph's constants; none where no secret can be kept."""
+    key = _secret()
+    return [_mark(v.const, key) for v in graph.constants()] if key else []
+
+
+def _mark(array: Array | None, key: bytes) -> str:
+    """Fingerprint of an array; "" of texts, which are part of the graph that is sealed."""
+    from bolt_numba.kernels.cpu.fingerprint import fingerprint
+
+    return "" if array is None or array.dtype == STRING else fingerprint(array, key)
+
+
+def check_sources(packed: PackedWeights, graph: Graph, places: Iterable[int] | None = None) -> None:
+    """Raise InvalidModelError when a constant is not as it was when others were packed; places: which, None: all."""
+    arrays, key = [v.const for v in graph.constants()], _secret()
+    if packed.sources and len(packed.sources) != len(arrays):
+        raise InvalidModelError(f"packed weights: got {len(arrays)} constants, wanted the {len(packed.sources)} sealed")
+    for place in range(len(packed.sources)) if places is None else places:
+        _check_source(packed, place, arrays[place], key)
+
+
+_CHANGED = "the file was changed since it was packed"
+
+
+def _file(array: Array | None) -> str:
+    found = map_of(array)
+    return "" if found is None else f"{found.path}: "
+
+
+def _check_source(packed: PackedWeights, place: int, array: Array | None, key: bytes) -> None:
+    if packed.sources and (not key or _mark(array, key) != packed.sources[place]):
+        raise InvalidModelError(f"{_file(array)}constant {place}: its seal is wrong: {_CHANGED}")
+    if array is not None:
+        drop_pages(array)
 
 
 @functools.cache
@@ -183,4 +244,5 @@ def _is_plain(key: Hashable) -> bool:
 
 
 def _is_large(value: Value) -> bool:
+    """Whether it is given up once it is packed."""
     return value.const is not None and value.const.nbytes >= LARGE

@@ -21,6 +21,7 @@ from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.registry import In, Out, Step, select
 from bolt_numba.kernels.sized import Sized, select_sized
+from bolt_numba.mapped import for_runs
 from bolt_numba.ops.control import ControlFlow, If
 from bolt_numba.ops.registry import Op
 from bolt_numba.records import record
@@ -172,6 +173,7 @@ class Planner:
                 raise at_node(error, node.op.name, node.name) from error
         results = self._results()
         self.jobs = in_bands(self.jobs, results, self.context.threads)
+        _own([*results, *(s for job in self.jobs if job.steps is None for s in job.ins)])
         memory = plan_memory(self.jobs, [s for s in results if s.kind == TEMP])
         program = build_program(self.jobs, memory, self.context.threads)
         return Plan(self.jobs, program, memory, results, self.cut)
@@ -341,6 +343,14 @@ class Planner:
                 self.jobs.append(_copy_job(slot, copy))
                 results.append(copy)
         return results
+
+
+def _own(slots: Iterable[Slot | None]) -> None:
+    """Take out of files what Python reads in every run; `build_program` does so for kernels."""
+    for slot in slots:
+        root = None if slot is None else slot.root()[0]
+        if root is not None and root.kind == CONST:
+            root.const = for_runs(root.const)
 
 
 def _copy_job(source: Slot, target: Slot) -> Job:

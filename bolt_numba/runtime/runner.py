@@ -13,6 +13,7 @@ from bolt_numba.border import at_node
 from bolt_numba.forks import renew_after_fork
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import as_value
+from bolt_numba.mapped import check_intact
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.registry import result_tuple
 from bolt_numba.runtime.bounds import outgrown
@@ -125,6 +126,8 @@ class Runner:
 
     def _plan_with(self, arrays: Sequence[Array]) -> Prepared:
         """A plan from the region as it is; the first one gives its weights up when they can be had again."""
+        reads = [*self.region.outputs, *(v for node in self.region.nodes for v in node.inputs)]
+        check_intact(v.const for v in reads if v is not None)
         spending = None
         if self.remake is not None and not self.is_spent:
             spending = Spending(self.region.nodes, self.region.outputs, self.packs)

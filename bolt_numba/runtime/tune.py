@@ -8,7 +8,6 @@ Choices are kept beside the compiled kernels, so a machine measures each kind of
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ from bolt_numba.runtime.memory import plan_memory
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.program import build_program
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
+from bolt_numba.trusted import read_trusted, write_private
 from bolt_numba.types import Array, TensorType
 
 ROUNDS = 7
@@ -91,10 +91,7 @@ class Tuner:
         with self._lock:
             whole = {**_read(self.path), **self._known}
             rows = {key: [c.kernel, c.parallel] for key, c in whole.items()}
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            part = self.path.with_suffix(f".{os.getpid()}.part")
-            part.write_text(json.dumps(rows, indent=0), encoding="utf-8")
-            part.replace(self.path)
+            write_private(self.path, json.dumps(rows, indent=0).encode())
             self.measured = 0
 
     def _runs(
@@ -138,10 +135,15 @@ class Tuner:
 
 def _read(path: Path) -> dict[str, Choice]:
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-        return {str(key): Choice(str(kernel), bool(parallel)) for key, (kernel, parallel) in rows.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+        rows = json.loads(read_trusted(path) or b"{}").items()
+    except (ValueError, AttributeError, RecursionError):
         return {}
+    made = {}
+    for key, row in rows:
+        match row:
+            case [str(kernel), bool(parallel)]:
+                made[key] = Choice(kernel, parallel)
+    return made
 
 
 def _text(t: TensorType | None) -> str:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from bolt_numba.mapped import unmapped
 from bolt_numba.types import Array
 
 LEAST = 1024
@@ -56,12 +57,12 @@ def without_payloads(data: bytes | memoryview) -> Iterator[bytes | memoryview]:
 
 
 def payload(raw: bytes) -> Array | None:
-    """The bytes that a ticket stands for, as a read-only view of the file; None for what is no ticket."""
+    """The bytes that a ticket stands for, read-only, many as a view of the file; None for what is no ticket."""
     file = _files.get(raw[:16]) if len(raw) == _TICKET.size else None
     if file is None:
         return None
     _, start, size = _TICKET.unpack(raw)
-    return file[start : start + size]
+    return unmapped(file[start : start + size])
 
 
 def _walk(data: memoryview, at: int, end: int, kind: str, secret: bytes, depth: int) -> Iterator[bytes | memoryview]:

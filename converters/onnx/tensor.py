@@ -12,6 +12,7 @@ import numpy as np
 from bolt_numba.converters.onnx.payload import payload
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.errors import InvalidModelError, UnsupportedOpError
+from bolt_numba.mapped import map_file
 from bolt_numba.ops.registry import fresh_dim
 from bolt_numba.types import (
     STRING,
@@ -245,14 +246,16 @@ def _external(
     wanted = (count * bits + 7) // 8
     offset = _number(entries, "offset", 0, what)
     length = _number(entries, "length", wanted, what)
-    size = path.stat().st_size
+    is_mapped = wanted >= MAPPED and bits >= 8 and dtype.kind != "b"
+    data = map_file(path) if is_mapped and path.stat().st_size else b""
+    size = len(data) or path.stat().st_size
     if length != wanted or offset + length > size:
         raise InvalidModelError(
             f"{what}: external data {path.name}: got {length} bytes from {offset} of {size}, "
             f"wanted {wanted} for {dtype.name}{list(dims)}"
         )
-    if wanted >= MAPPED and bits >= 8 and dtype.kind != "b":
-        return np.memmap(path, dtype, mode="r", offset=offset, shape=dims)
+    if is_mapped:
+        return np.frombuffer(data, dtype, count, offset).reshape(dims)
     with path.open("rb") as file:
         file.seek(offset)
         return _from_raw(file.read(length), dtype, dims, what)

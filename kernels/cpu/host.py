@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bolt_numba.config import cache_root
 from bolt_numba.digest import sha256
+from bolt_numba.trusted import read_trusted, write_private
 
 Host = tuple[str, dict[str, bool]]
 _CPUINFO = Path("/proc/cpuinfo")
@@ -26,16 +27,13 @@ def host() -> Host:
     key = _key()
     path = cache_root() / "hosts" / f"{key}.json"
     if key:
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            found = json.loads(path.read_bytes())
-            return str(found["cpu"]), {str(k): bool(v) for k, v in found["features"].items()}
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
+            match json.loads(read_trusted(path) or b"null"):
+                case {"cpu": str(cpu), "features": dict(features)} if all(type(v) is bool for v in features.values()):
+                    return cpu, features
     made = _ask()
     if key:
-        with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_name(f".{path.name}.{os.getpid()}")
-            partial.write_text(json.dumps({"cpu": made[0], "features": made[1]}))
-            partial.replace(path)
+        write_private(path, json.dumps({"cpu": made[0], "features": made[1]}).encode())
     return made
 
 

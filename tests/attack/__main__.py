@@ -3,10 +3,12 @@
     python -m tests.attack operands [--count 100000] [--seed 0] [NAME ...]
     python -m tests.attack models   [--count 100000] [--seed 0]
     python -m tests.attack files    [--count 100000] [--seed 0] [FILE ...]
+    python -m tests.attack documents [--count 100000] [--seed 0]
 
 ``operands`` spoils the operands of every operator; ``models`` alters the structure of models and compares what runs
-with onnxruntime's; ``files`` damages bytes.  A case is good when it is refused by a BoltError or runs right: no signal,
-nothing over 10 s or 2 GiB, no other exception.  A number makes a case again: ``--seed N --count 1``.
+with onnxruntime's; ``files`` damages bytes; ``documents`` changes what .bolt files say.  A case is good when it is
+refused by a BoltError or runs right: no signal, nothing over 10 s or 2 GiB, no other exception.  A number makes a case
+again: ``--seed N --count 1``.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.attack import files, models, operands
+from tests.attack import documents, files, models, operands
 from tests.attack.child import serve, summary
 
-KINDS = {"operands": operands, "models": models, "files": files}
+KINDS = {"operands": operands, "models": models, "files": files, "documents": documents}
 
 
 def main() -> int:
@@ -38,6 +40,8 @@ def main() -> int:
             results = operands.attack_operands(options.count, options.seed, options.only)
         elif options.what == "models":
             results = models.attack_models(options.count, options.seed)
+        elif options.what == "documents":
+            results = documents.attack_documents(Path(folder), options.count, options.seed)
         else:
             chosen = [Path(name) for name in options.only] or files.default_files(Path(folder))
             results = files.attack_files(chosen, options.count, options.seed)

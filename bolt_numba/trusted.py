@@ -1,0 +1,243 @@
+"""Files that run in this process or steer it: read only where nobody but this user and root could have written them.
+
+A cached kernel is code, and what is kept beside it decides which code runs.  So the way to a file is walked folder by
+folder, as OpenSSH does: every folder and link on it must belong to this user or to root, and no folder may let others
+write.  One above the last may, where its sticky bit keeps others from renaming what is not theirs, as in ``/tmp``.
+The file is opened through its folder, links are not followed, and owner and mode of what was opened decide.  What
+fails is passed over, with one warning for each folder.
+
+The group bits of a mode bound what an access control list grants, so a list that lets others write is seen, too.
+Systems without such owners (Windows) leave the guard to the rights of the user's own folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
+SHARED, SHARED_FOLDER = 0o644, 0o755
+MAX_LINKS = 40
+_HAS_OWNERS = hasattr(os, "geteuid") and os.open in os.supports_dir_fd
+
+
+def _flags(*names: str) -> int:
+    made = 0
+    for name in names:
+        made |= getattr(os, name, 0)
+    return made
+
+
+_FOLDER = _flags("O_PATH" if hasattr(os, "O_PATH") else "O_RDONLY", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC")
+_OLD = _flags("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC")
+"""Opening a pipe returns at once."""
+_NEW = _flags("O_WRONLY", "O_CREAT", "O_EXCL", "O_NOFOLLOW", "O_CLOEXEC")
+
+_sound: dict[str, tuple[str, int, int]] = {}
+"""Folders whose way was found sound: by absolute path, where that leads, device and inode."""
+_warned: set[str] = set()
+
+
+class UntrustedCacheWarning(UserWarning):
+    """Something kept was passed over, because others could have written it."""
+
+
+class UntrustedError(OSError):
+    """Others could have written what was found."""
+
+
+def read_trusted(path: Path, *, secret: bool = False) -> bytes | None:
+    """Content of a file that nobody else could have written; None where there is none.
+
+    secret: nor read.
+    """
+    if not _HAS_OWNERS:
+        with suppress(OSError):
+            return path.read_bytes()
+        return None
+    try:
+        folder = _open_folder(str(path.parent), create=False)
+        try:
+            return _content(folder, path.name, secret)
+        finally:
+            os.close(folder)
+    except UntrustedError as error:
+        _warn(path.parent, error)
+    except OSError:
+        pass
+    return None
+
+
+def write_private(path: Path, data: bytes, *, is_first: bool = False) -> bool:
+    """Write so that a reader sees all or nothing, for this user alone; whether that was possible.
+
+    is_first: what is there stays.
+    """
+    part = f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
+    try:
+        if not _HAS_OWNERS:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.with_name(part).write_bytes(data)
+            path.with_name(part).replace(path)
+            return True
+        folder = _open_folder(str(path.parent), create=True)
+        try:
+            _put(folder, part, path.name, data, is_first)
+        finally:
+            os.close(folder)
+    except UntrustedError as error:
+        _warn(path.parent, error)
+        return False
+    except OSError:
+        return False
+    return True
+
+
+def make_folder(path: Path) -> None:
+    """Make a private folder unless there is one; raises OSError, which says why, where it could not be used."""
+    if _HAS_OWNERS:
+        os.close(_open_folder(str(path), create=True))
+    else:
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def share(folder: Path, private: frozenset[str]) -> int:
+    """Let all users read a folder and what is in it, but for files of these names; how many files they may read.
+
+    Raises OSError where others may write, who could put a link to another file in the place of one.
+    """
+    count = 0
+    for place, _, names in os.walk(folder):
+        make_folder(Path(place))
+        os.chmod(place, SHARED_FOLDER)
+        for name in set(names) - private:
+            path = os.path.join(place, name)
+            if stat.S_ISREG(os.lstat(path).st_mode):
+                os.chmod(path, SHARED)
+                count += 1
+    return count
+
+
+def _content(folder: int, name: str, secret: bool) -> bytes:
+    try:
+        file = os.open(name, _OLD, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UntrustedError(f"{name}: is a link") from error
+        raise
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode):
+            raise UntrustedError(f"{name}: is no regular file")
+        _check(name, found)
+        if secret and (found.st_uid != os.geteuid() or found.st_mode & 0o077):
+            raise UntrustedError(f"{name}: {_owner_and_mode(found)}, wanted this user alone to read it")
+        return os.read(file, found.st_size)
+    finally:
+        os.close(file)
+
+
+def _put(folder: int, part: str, name: str, data: bytes, is_first: bool) -> None:
+    file = os.open(part, _NEW, PRIVATE, dir_fd=folder)
+    try:
+        with open(file, "wb") as opened:
+            os.fchmod(file, PRIVATE)
+            opened.write(data)
+        if is_first:
+            os.link(part, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        else:
+            os.rename(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(part, dir_fd=folder)
+
+
+def _open_folder(path: str, create: bool) -> int:
+    """A descriptor of a sound folder; raises UntrustedError or another OSError."""
+    path = os.path.abspath(path)
+    known = _sound.get(path)
+    if known is not None:
+        with suppress(OSError):
+            folder, found = _opened(known[0])
+            if (found.st_dev, found.st_ino) == known[1:]:
+                return folder
+            os.close(folder)
+    place = _walked(path, create)
+    folder, found = _opened(place)
+    _sound[path] = place, found.st_dev, found.st_ino
+    return folder
+
+
+def _opened(place: str) -> tuple[int, os.stat_result]:
+    folder = os.open(place, _FOLDER)
+    try:
+        found = os.fstat(folder)
+        _check(place, found)
+    except OSError:
+        os.close(folder)
+        raise
+    return folder, found
+
+
+def _walked(path: str, create: bool) -> str:
+    """Where a path leads when its links are followed; every folder above that is sound.
+
+    From the root on, nobody else can change what has been looked at, so nothing changes between looking and use.
+    """
+    at, rest, links = os.path.sep, _names(path), 0
+    while rest:
+        name = rest.pop()
+        if name == "..":
+            at = os.path.dirname(at)
+            continue
+        _check(at, os.lstat(at), is_above=True)
+        here = os.path.join(at, name)
+        try:
+            found = os.lstat(here)
+        except FileNotFoundError:
+            if not create:
+                raise
+            with suppress(FileExistsError):
+                os.mkdir(here, PRIVATE_FOLDER)
+            found = os.lstat(here)
+        if not stat.S_ISLNK(found.st_mode):
+            at = here
+            continue
+        _check(here, found, is_above=True)
+        links += 1
+        if links > MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        target = os.readlink(here)
+        at = os.path.sep if os.path.isabs(target) else at
+        rest += _names(target)
+    return at
+
+
+def _names(path: str) -> list[str]:
+    """Components, the first one last."""
+    return [name for name in reversed(path.split(os.path.sep)) if name not in ("", ".")]
+
+
+def _check(name: str, found: os.stat_result, is_above: bool = False) -> None:
+    """Raise UntrustedError where others could have written; is_above: a folder or a link on the way."""
+    mode = found.st_mode
+    is_kept = is_above and (stat.S_ISLNK(mode) or mode & stat.S_ISVTX)
+    if found.st_uid not in (0, os.geteuid()) or (mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_kept):
+        raise UntrustedError(f"{name}: {_owner_and_mode(found)}, wanted this user's or root's, writable by nobody else")
+
+
+def _owner_and_mode(found: os.stat_result) -> str:
+    return f"got owner {found.st_uid} and mode {stat.S_IMODE(found.st_mode):04o}"
+
+
+def _warn(folder: Path, error: UntrustedError) -> None:
+    if str(folder) in _warned:
+        return
+    _warned.add(str(folder))
+    import warnings
+
+    text = f"{folder}: what is kept here is not used: {error}; remove it or take the rights from others (chmod go-w)"
+    warnings.warn(text, UntrustedCacheWarning, stacklevel=3)
