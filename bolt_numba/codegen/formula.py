@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from bolt_numba.ops.pointwise import Cast, Pointwise, Pow
 from bolt_numba.records import record
-from bolt_numba.types import BOOL, F32, F64, AnyDType, dtype_name
+from bolt_numba.types import BOOL, F32, F64, I64, U32, U64, AnyDType, dtype_name
 
 
 class UntranslatableError(NotImplementedError):
@@ -312,7 +312,8 @@ def _scalar_power(x: Term, y: Term) -> str:
         return f"{dtype_name(x.dtype)}(integer_pow(i64({x.text}), i64({y.text})))"
     if x.dtype == F32 and y.dtype.kind in "iu":  # the error of products in f64 is lost when it is rounded
         return f"f32(whole_pow(f64({x.text}), i64({y.text})))"
-    return f"{dtype_name(x.dtype)}(math.pow(f64({x.text}), f64({y.text})))"
+    made = f"math.pow(f64({x.text}), f64({y.text}))"
+    return whole_text(made, x.dtype) if x.dtype.kind in "iu" else f"{dtype_name(x.dtype)}({made})"
 
 
 def _scalar_cast(x: Term, to: AnyDType) -> str:
@@ -320,7 +321,16 @@ def _scalar_cast(x: Term, to: AnyDType) -> str:
         return f"({x.text} != 0)"
     if to.kind not in "iuf" or (to.kind == "f" and to.itemsize < 4):
         raise UntranslatableError(f"Cast to {dtype_name(to)}")
+    if x.dtype is not None and x.dtype.kind == "f" and to.kind in "iu":
+        return whole_text(x.text, to)
     return f"{dtype_name(to)}({x.text})"
+
+
+def whole_text(x: str, to: AnyDType) -> str:
+    """Text of the float scalar ``x`` as an integer, by the rule of `ops.conversion`."""
+    if to == U64:
+        return f"whole_u64({x})"
+    return f"{dtype_name(to)}({'whole_i64' if to in (U32, I64) else 'whole_i32'}({x}))"
 
 
 def activation_text(op: Pointwise, operand: str = "v") -> str:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bolt_numba.ops.attributes import frozen
+from bolt_numba.ops.conversion import cast
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, widened
 from bolt_numba.ops.pool import lowest
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
@@ -64,7 +65,7 @@ class Reduction(Op):
         gone = self.reduced([] if axes is None else [int(a) for a in axes.flat], x.ndim)
         data = x if x.dtype == object else widened(x)
         y = self.reduce(data, gone)
-        return np.asarray(y) if x.dtype == object else np.asarray(y).astype(x.dtype, copy=False)
+        return np.asarray(y) if x.dtype == object else cast(np.asarray(y), x.dtype)
 
     def reduce(self, x: Array, axes: tuple[int, ...]) -> Any:
         """The reduction itself, in x's dtype or a wider one."""

@@ -46,6 +46,26 @@ PARALLEL_NS = 4_000.0
 
 
 @inline
+def whole_i32(x):
+    """A float cut to an i32; the least one for NaN and what does not fit."""
+    return np.int32(x) if abs(x) < np.float32(2.0**31) else np.int32(-0x80000000)
+
+
+@inline
+def whole_i64(x):
+    """A float cut to an i64; the least one for NaN and what does not fit."""
+    return np.int64(x) if abs(x) < np.float32(2.0**63) else np.int64(-0x8000000000000000)
+
+
+@inline
+def whole_u64(x):
+    """A float cut to a u64, by way of i64 on either side of 2**63."""
+    high = x >= np.float32(2.0**63)
+    made = np.uint64(whole_i64(x - np.float32(2.0**63) if high else x))
+    return made ^ np.uint64(0x8000000000000000) if high else made
+
+
+@inline
 def integer_div(x, y):
     """Quotient rounded toward zero; 0 for y = 0."""
     if y == 0:
@@ -97,7 +117,7 @@ _TYPES = {
 _CONSTANTS = {"inf": math.inf, "nan": math.nan, "LANES": LANES, "math": math}
 _HELPERS = {
     "integer_div": integer_div, "integer_fmod": integer_fmod, "integer_pow": integer_pow, "whole_pow": whole_pow,
-    "float_fmod": np.fmod,
+    "float_fmod": np.fmod, "whole_i32": whole_i32, "whole_i64": whole_i64, "whole_u64": whole_u64,
     "split": split,
 }  # fmt: skip
 
