@@ -427,6 +427,9 @@ def _write(path: Path, code: bytes) -> None:
         except BaseException:
             os.unlink(temporary)
             raise
+    from bolt_numba.kernels.prune import written
+
+    written(path.parent, len(code))
 
 
 def _load(kernel: Native) -> int:
