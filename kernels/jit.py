@@ -47,8 +47,8 @@ PTR_OR_0 = Field("ptr", "i8", optional=True)
 CODE = Field("code", "i8")
 """Address of a machine function, or 0."""
 
-FASTMATH = frozenset({"contract", "nsz", "arcp"})
-"""Default floating-point freedoms: fused multiply-add and reciprocals; NaN, infinity and order are kept."""
+FASTMATH = frozenset({"contract", "arcp"})
+"""Default floating-point freedoms: fused multiply-add and reciprocals; NaN, infinity, signs and order are kept."""
 
 Body = Callable[[Any, Any, Any], None]
 _LANGUAGE = ("jit.py", "compiler.py", "cpu/isa.py", "cpu/simd.py", "cpu/memory.py", "cpu/tiles.py", "cpu/lang.py")

@@ -75,7 +75,8 @@ def same_bits(got: Array, wanted: Array) -> None:
     unit = f"u{got.dtype.itemsize}"
     number = ~(np.isnan(got) & np.isnan(wanted)) if got.dtype.kind in "fV" else np.ones(got.shape, bool)
     bad = np.flatnonzero((got.view(unit) != wanted.view(unit)) & number)
-    assert not bad.size, f"{bad.size} of {got.size}, first at {bad[0]}: got {got.flat[bad[0]]}, wanted {wanted.flat[bad[0]]}"
+    shown = [(got.flat[i], wanted.flat[i]) for i in bad[:3]]
+    assert not bad.size, f"{bad.size} of {got.size}, first at {bad[0]}: got, wanted: {shown}"
 
 
 def check(op: Any, x: Array) -> bool:

@@ -94,8 +94,8 @@ def _text(fold: Plain, name: str, source: str, total: str, result: str) -> str:
     """Text for elements of dtype ``source``, partial results of ``total``, results of ``result``."""
     v = f"{total}({fold.load.format(v='x[j]')})"
     join = fold.join
-    if total == "f64" and fold.start is None:  # NaN stays
-        join = join.replace(" else", " or {v} != {v} else")
+    if total == "f64" and fold.start is None:
+        join = f"float_{fold.name}({{s}}, {{v}})"
     first = f"{total}({fold.start})" if fold.start is not None else None
     lines = ""
     if total == source == "f64" and fold.start is None:
