@@ -24,10 +24,11 @@ class Switch:
 
 
 CACHE_DIR = Switch("BOLT_NUMBA_CACHE_DIR", "the user's cache folder", "where compiled kernels are kept")
+CACHE_MIB = Switch("BOLT_NUMBA_CACHE_MIB", "1024", "limit of all compiled kernels together, in MiB; 0: none")
 NUM_THREADS = Switch("BOLT_NUMBA_NUM_THREADS", "the processors of this process", "threads of a session")
 ISA = Switch("BOLT_NUMBA_ISA", "what the processor has", "force lower instructions: avx512, avx2 or generic")
 CHECK = Switch("BOLT_NUMBA_CHECK", "0", "1: check the graph against the spec after every stage of the passes")
-SWITCHES = (CACHE_DIR, NUM_THREADS, ISA, CHECK)
+SWITCHES = (CACHE_DIR, CACHE_MIB, NUM_THREADS, ISA, CHECK)
 
 
 MAX_THREADS = 1024
@@ -42,6 +43,14 @@ def default_threads() -> int:
     if not wanted.isdecimal() or len(wanted) > 9 or not 1 <= int(wanted) <= MAX_THREADS:
         raise DeviceError(f"{NUM_THREADS.name}: got {wanted[:40]!r}, wanted a number from 1 to {MAX_THREADS}")
     return int(wanted)
+
+
+def cache_limit() -> int:
+    """Bytes that compiled kernels may take together, 0 for any number; raises BoltError."""
+    wanted = CACHE_MIB.value or CACHE_MIB.default
+    if not wanted.isdecimal():
+        raise BoltError(f"{CACHE_MIB.name}: got {wanted!r}, wanted a number from 0")
+    return int(wanted) << 20
 
 
 def cache_root() -> Path:

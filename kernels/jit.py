@@ -49,8 +49,8 @@ PTR_OR_0 = Field("ptr", "i8", optional=True)
 CODE = Field("code", "i8")
 """Address of a machine function, or 0."""
 
-FASTMATH = frozenset({"contract", "nsz", "arcp"})
-"""Default floating-point freedoms: fused multiply-add and reciprocals; NaN, infinity and order are kept."""
+FASTMATH = frozenset({"contract", "arcp"})
+"""Default floating-point freedoms: fused multiply-add and reciprocals; NaN, infinity, signs and order are kept."""
 
 Body = Callable[[Any, Any, Any], None]
 _LANGUAGE = ("jit.py", "compiler.py", "cpu/isa.py", "cpu/simd.py", "cpu/memory.py", "cpu/tiles.py", "cpu/lang.py")
@@ -420,6 +420,9 @@ def _checksum(path: Path, code: bytes) -> bytes:
 def _write(path: Path, code: bytes) -> None:
     """Write so that a reader sees all or nothing.  A cache that cannot be written is only slower."""
     write_private(path, _MAGIC + _checksum(path, code) + code)
+    from bolt_numba.kernels.prune import written
+
+    written(path.parent, len(code))
 
 
 def _load(kernel: Native) -> int:

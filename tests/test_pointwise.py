@@ -347,6 +347,30 @@ def test_equal_kernels_are_shared() -> None:
     assert activation(ops.Clip(0.0, 6.0)) is activation(ops.Clip(0.0, 6.0))
 
 
+def test_attributes_are_parameters() -> None:
+    """Values of attributes do not make kernels: they share one, but for a factor of 1, which is not multiplied by."""
+    x = reals(3, 40)
+    groups: list[list[Any]] = [
+        [ops.LeakyRelu(a) for a in (0.01, 0.1, 0.2, 0.25, 0.3, -1.0)],
+        [ops.Clip(0.0, 6.0), ops.Clip(-1, 1), ops.Clip(-np.inf, 2.5)], [ops.Clip(hi=6.0), ops.Clip(hi=1)],
+        [ops.Elu(2.0), ops.Elu(0.5)], [ops.Selu(), ops.Selu(1.5, 2.0)], [ops.Celu(0.5), ops.Celu(2.0)],
+        [ops.HardSigmoid(), ops.HardSigmoid(1 / 6, 0.5)], [ops.ThresholdedRelu(2.0), ops.ThresholdedRelu(0.5)],
+        [ops.Swish(0.5), ops.Swish(1.7)], [ops.Shrink(), ops.Shrink(1.0, 1.5)],
+    ]  # fmt: skip
+    for group in groups:
+        kernels = set()
+        for op in group:
+            planned = plan(op, [x])
+            assert planned is not None
+            np.testing.assert_allclose(run_planned(planned, [x])[0], op.reference(x), rtol=1e-6, atol=1e-6)
+            kernels.add(planned.steps[0].kernel.digest)
+        assert len(kernels) == 1, group
+    chains = [Chain(((ops.LeakyRelu(a), (0,)), (ops.Clip(-a, a), (1,))), (2,)) for a in (0.5, 0.25)]
+    assert len({plan(c, [x]).steps[0].kernel.digest for c in chains}) == 1  # type: ignore[union-attr]
+    for bounds in ((3, 5), (0, 2**64 - 2)):
+        check(ops.Clip(*bounds), np.array([0, 4, 2**64 - 1], U64))
+
+
 def test_in_place_only_where_sizes_agree() -> None:
     wide, narrow = TensorType(F64, (1, 16)), TensorType(F64, (8, 16))
     entry = select(ops.Less(), [wide, narrow])

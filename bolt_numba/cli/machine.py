@@ -17,11 +17,12 @@ import bolt_numba as bn
 from bolt_numba import ops as operators
 from bolt_numba.cli import console
 from bolt_numba.cli.options import Json, Shapes, read_shapes
-from bolt_numba.config import CACHE_DIR, SWITCHES, default_threads, processors
+from bolt_numba.config import CACHE_DIR, CACHE_MIB, SWITCHES, cache_limit, default_threads, processors
 from bolt_numba.converters.onnx.registry import READERS, load_tables
 from bolt_numba.ir.packed import SEAL_KEY
 from bolt_numba.kernels import jit, registry
 from bolt_numba.kernels.ahead import compiling_in
+from bolt_numba.kernels.prune import cache_bytes
 from bolt_numba.kernels.sized import SIZED
 from bolt_numba.ops.registry import OPS
 from bolt_numba.trusted import make_folder, share
@@ -121,6 +122,8 @@ def cache_list(as_json: Json = False) -> None:
         return
     console.table("", ("kernel", "bytes"), entries, right=("bytes",))
     console.write(f"{len(entries)} kernels, {sum(size for _, size in entries):,} bytes, in {jit.cache_dir()}")
+    limit = f"at most {cache_limit():,}" if cache_limit() else "any number"
+    console.write(f"{cache_bytes():,} bytes of all versions and processors; {limit} ({CACHE_MIB.name})")
 
 
 @cache.command("clear")

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from bolt_numba.codegen.formula import Term, UntranslatableError, scalar_text, special_power, vector_text
+from bolt_numba.codegen.formula import Term, UntranslatableError, parameters, scalar_text, special_power, vector_text
 from bolt_numba.ops.pointwise import Chain, ChainStep, Mod, Pointwise, Pow
 from bolt_numba.records import record
 from bolt_numba.types import BOOL, F32, AnyDType, Array, TensorType, dtype_name
@@ -109,7 +109,7 @@ def _lengthened(sizes: list[int], columns: list[list[int]], inner: int, innermos
 
 @record(frozen=True)
 class Kernel:
-    """Generated text of one kernel and its parameters' kinds (``"ptr"`` or ``"i64"``) in order."""
+    """Generated text of one kernel and its parameters' kinds (``"ptr"``, ``"i64"``, ``"f32"``, ``"f64"``) in order."""
 
     name: str
     text: str
@@ -160,11 +160,29 @@ def body_lines(chain: Chain, ins: tuple[AnyDType, ...], powers: Powers) -> tuple
     try:
         for i, (op, operands) in enumerate(chain.steps):
             terms = [Term(f"v{k}", dtypes[k]) for k in operands]
-            text = vector_text(op, terms, special.get(i)) if vector else scalar_text(op, terms)
+            text = vector_text(op, terms, special.get(i), f"k{i}_") if vector else scalar_text(op, terms, f"k{i}_")
             lines.append(f"v{len(ins) + i} = {text}")
     except UntranslatableError:
         return None
     return tuple(lines)
+
+
+def numbers(chain: Chain, dtypes: Sequence[AnyDType]) -> dict[str, tuple[AnyDType, float | int]]:
+    """Attributes of the steps that are parameters of the kernel: name, dtype and value; raises `UntranslatableError`.
+
+    dtypes: see `value_dtypes`.
+    """
+    found: dict[str, tuple[AnyDType, float | int]] = {}
+    for i, (op, operands) in enumerate(chain.steps):
+        own = dtypes[operands[-1]]
+        found |= {f"k{i}_{name}": (own, value) for name, value in parameters(op, own).items()}
+    return found
+
+
+def number_args(chain: Chain, ins: Sequence[AnyDType]) -> dict[str, float | int]:
+    """Arguments for `numbers`; integers of 64 bits without a sign as those with one that have the same bits."""
+    found = numbers(chain, value_dtypes(chain, ins))
+    return {k: v - 2**64 if isinstance(v, int) and v >= 2**63 else v for k, (_, v) in found.items()}
 
 
 def can_generate(op: Pointwise | Chain, ins: Sequence[TensorType]) -> bool:
@@ -186,7 +204,7 @@ class _Writer:
 
     Parameters: ``o<k>`` results, ``a<k>`` operands, ``t<k>`` tables of jumps, ``n`` elements of a row, ``items`` work
     items in all, ``blocks`` of them in a row, ``d<j>`` sizes of the outer loops but the first, ``s<k>_<j>`` strides of
-    operand k in bytes.
+    operand k in bytes, ``k<i>_<name>`` attributes of step i.
     """
 
     def __init__(
@@ -197,6 +215,7 @@ class _Writer:
         self.steps: tuple[ChainStep, ...] = chain.steps
         self.results = chain.results
         self.vector = is_vector_form(chain, dtypes)
+        self.numbers = {name: dtype for name, (dtype, _) in numbers(chain, dtypes).items()}
 
     def kernel(self) -> Kernel:
         outer = self.outer
@@ -208,6 +227,9 @@ class _Writer:
         fields |= {f"s{k}_{j}": "i64" for k in range(self.count) for j in range(outer)}
         lines = [f"def {self.name()}(p, tid, nthreads):"]
         lines += [f"    {f} = p.{f}" for f in fields]
+        for name, dtype in self.numbers.items():
+            fields[name] = dtype_name(dtype) if dtype.kind == "f" else "i64"
+            lines.append(f"    {name} = {'splat' if self.vector else dtype_name(dtype)}(p.{name})")
         lines += ["    first, last = split(items, tid, nthreads)", "    for item in range(first, last):"]
         body = [*self.place(), *(self.vector_loop() if self.vector else self.scalar_loop())]
         lines += ["        " + line for line in body]

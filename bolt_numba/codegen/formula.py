@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from bolt_numba.ops.pointwise import Cast, Pointwise, Pow
 from bolt_numba.records import record
-from bolt_numba.types import BOOL, F32, F64, AnyDType, dtype_name
+from bolt_numba.types import BOOL, F32, F64, I32, I64, U32, U64, AnyDType, dtype_name
 
 
 class UntranslatableError(NotImplementedError):
@@ -23,11 +23,17 @@ class UntranslatableError(NotImplementedError):
 
 @record(frozen=True)
 class Term:
-    """A piece of kernel text and its dtype: None for a number that is still known here."""
+    """A piece of kernel text and its dtype: None for a number that is still known here; bound: a number at run time."""
 
     text: str
     dtype: AnyDType | None
     number: float | int | None = None
+    bound: bool = False
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is the same for every element."""
+        return self.dtype is None or self.bound
 
 
 Operands: TypeAlias = Sequence[Term]
@@ -67,14 +73,14 @@ _VECTOR_FUNCTIONS = {
 _POWERS = {
     -2.0: "1 / (x * x)",
     -1.0: "1 / x",
-    -0.5: "1 / sqrt(x)",
-    0.5: "sqrt(x)",
+    -0.5: "1 / sqrt(where(x == -inf, inf, x) + 0)",
+    0.5: "sqrt(where(x == -inf, inf, x) + 0)",
     1.0: "x",
     2.0: "x * x",
     3.0: "x * x * x",
     4.0: "(x * x) * (x * x)",
 }
-"""Exponents that need no logarithm."""
+"""Exponents that need no logarithm; the square roots of -0 and -inf are not what their powers are."""
 
 
 def literal(value: float) -> str:
@@ -128,7 +134,8 @@ class _Translator:
     def call(self, name: str, args: list[Term]) -> Term:
         if name in ("max", "min"):
             kept = [a for a in args if a.text != "None"]  # an open end of a Clip
-            return kept[0] if len(kept) == 1 else self.extreme(name, *kept)
+            lost = [a for a in kept if a.number is not None and a.number != a.number]
+            return lost[0] if lost else kept[0] if len(kept) == 1 else self.extreme(name, *kept)
         return self.function(name, args)
 
     def operation(self, kind: type, a: Term, b: Term) -> Term:
@@ -167,8 +174,8 @@ class _Vector(_Translator):
         return Term(f"({a.text} {_SYMBOLS[kind]} {b.text})", BOOL)
 
     def extreme(self, name: str, a: Term, b: Term) -> Term:
-        if a.dtype is None or b.dtype is None:  # a number first: the second operand's NaN is kept
-            number, vector = (a, b) if a.dtype is None else (b, a)
+        if a.is_number or b.is_number:  # a number first: the second operand's NaN is kept
+            number, vector = (a, b) if a.is_number else (b, a)
             return Term(f"v{name}({self.vector(number)}, {vector.text})", F32)
         return Term(f"v{name}imum({a.text}, {b.text})", F32)
 
@@ -224,12 +231,13 @@ class _Scalar(_Translator):
         return Term(f"({self.number(a)} {_SYMBOLS[kind]} {self.number(b)})", BOOL)
 
     def extreme(self, name: str, a: Term, b: Term) -> Term:
-        if a.dtype is None:  # the first operand's NaN is kept
-            a, b = b, a
-        x, y, sign = self.number(a), self.number(b), ">" if name == "max" else "<"
+        if a.is_number or b.is_number:  # only what is beyond it changes, so NaN stays
+            number, x = (a, b) if a.is_number else (b, a)
+            bound, sign = self.number(number), "<" if name == "max" else ">"
+            return self.typed(f"({bound} if {x.text} {sign} {bound} else {x.text})")
         if self.dtype.kind == "f":
-            return self.typed(f"({x} if ({x} {sign} {y}) | ({x} != {x}) else {y})")
-        return self.typed(f"({x} if {x} {sign} {y} else {y})")
+            return self.typed(f"float_{name}({a.text}, {b.text})")
+        return self.typed(f"({a.text} if {a.text} {'>' if name == 'max' else '<'} {b.text} else {b.text})")
 
     def function(self, name: str, args: list[Term]) -> Term:
         if name == "where":
@@ -247,12 +255,30 @@ class _Scalar(_Translator):
         raise UntranslatableError(f"{name} on {dtype_name(self.dtype)}")
 
 
-def _names(op: Pointwise, operands: Operands) -> dict[str, Term]:
+def parameters(op: Pointwise, dtype: AnyDType) -> dict[str, float | int]:
+    """The attributes that a kernel gets when it runs, as numbers of ``dtype``; raises `UntranslatableError`.
+
+    NaN is none of them, it changes the formula; nor is a factor of 1, the usual one, which costs nothing if known.
+    """
+    values = {f.name: getattr(op, f.name) for f in fields(op)}
+    found = {k: v for k, v in values.items() if isinstance(v, (int, float)) and not isinstance(v, bool) and v == v}
+    found = {k: v for k, v in found.items() if (k, v) != ("alpha", 1)}
+    try:
+        return {k: float(v) if dtype.kind == "f" else int(v) for k, v in found.items()}
+    except OverflowError:
+        raise UntranslatableError(f"{op} on {dtype}") from None
+
+
+def _names(op: Pointwise, operands: Operands, dtype: AnyDType, prefix: str | None) -> dict[str, Term]:
+    """What the names of a formula stand for; parameters are names that begin with ``prefix``, or numbers if None."""
     names = dict(zip("xyz", operands, strict=False))
     names |= {"inf": Term("inf", None, math.inf), "nan": Term("nan", None, math.nan)}
+    given = {} if prefix is None else parameters(op, dtype)
     for attribute in fields(op):
         value = getattr(op, attribute.name)
-        if value is None or isinstance(value, (int, float)):
+        if attribute.name in given:
+            names[attribute.name] = Term(f"{prefix}{attribute.name}", dtype, None, True)
+        elif value is None or isinstance(value, (int, float)):
             names[attribute.name] = Term("None" if value is None else literal(value), None, value)
     return names
 
@@ -262,10 +288,13 @@ def special_power(exponent: float) -> str | None:
     return _POWERS.get(float(exponent))
 
 
-def vector_text(op: Pointwise, operands: Operands, exponent: float | None = None) -> str:
+def vector_text(
+    op: Pointwise, operands: Operands, exponent: float | None = None, prefix: str | None = None
+) -> str:
     """Text of ``op`` on vectors: operands are f32 vectors or, for dtype bool, masks; so is the result.
 
-    exponent: of a Pow, where it is known.  Raises `UntranslatableError`.
+    exponent: of a Pow, where it is known.  prefix: of the names of vectors that hold `parameters`; None: the text has
+    their values.  Raises `UntranslatableError`.
     """
     dtypes = [t.dtype for t in operands]
     if any(d not in (F32, BOOL) for d in dtypes):
@@ -273,7 +302,7 @@ def vector_text(op: Pointwise, operands: Operands, exponent: float | None = None
     if isinstance(op, Cast):
         return _vector_cast(operands[0], op.to)
     special = special_power(exponent) if isinstance(op, Pow) and exponent is not None else None
-    return _Vector(_names(op, operands)).run(special or op.text).text
+    return _Vector.vector(_Vector(_names(op, operands, F32, prefix)).run(special or op.text))
 
 
 def _vector_cast(x: Term, to: AnyDType) -> str:
@@ -286,10 +315,11 @@ def _vector_cast(x: Term, to: AnyDType) -> str:
     raise UntranslatableError(f"Cast to {dtype_name(to)} on vectors")
 
 
-def scalar_text(op: Pointwise, operands: Operands) -> str:
+def scalar_text(op: Pointwise, operands: Operands, prefix: str) -> str:
     """Text of ``op`` on scalars of integer, bool or float dtype; the result has the operator's dtype.
 
-    Raises `UntranslatableError`, also for every function that has no exact scalar form here.
+    prefix: of the names of scalars, of the last operand's dtype, that hold `parameters`.  Raises
+    `UntranslatableError`, also for every function that has no exact scalar form here.
     """
     dtypes = [t.dtype for t in operands]
     if any(d is None or d.kind not in "iubf" or (d.itemsize < 4 and d.kind == "f") for d in dtypes):
@@ -298,8 +328,9 @@ def scalar_text(op: Pointwise, operands: Operands) -> str:
         return _scalar_cast(operands[0], op.to)
     if isinstance(op, Pow):
         return _scalar_power(*operands)
-    own = operands[-1].dtype
-    return _Scalar(_names(op, operands), own or F64).run(op.text).text
+    own = operands[-1].dtype or F64
+    scalar = _Scalar(_names(op, operands, own, prefix), own)
+    return scalar.number(scalar.run(op.text))
 
 
 def _scalar_power(x: Term, y: Term) -> str:
@@ -309,10 +340,13 @@ def _scalar_power(x: Term, y: Term) -> str:
     if x.dtype == y.dtype == F32:
         raise UntranslatableError("Pow of f32 is for vectors")
     if x.dtype.kind in "iu" and y.dtype.kind in "iu":
-        return f"{dtype_name(x.dtype)}(integer_pow(i64({x.text}), i64({y.text})))"
+        power, sign = "reduced_power" if y.dtype == U64 else "i64", "" if x.dtype.kind == "i" else "un"
+        return f"{dtype_name(x.dtype)}({sign}signed_pow(i64({x.text}), {power}({y.text})))"
+    power = f"bounded_power({y.text})" if y.dtype in (I64, U64) else y.text
     if x.dtype == F32 and y.dtype.kind in "iu":  # the error of products in f64 is lost when it is rounded
-        return f"f32(whole_pow(f64({x.text}), i64({y.text})))"
-    return f"{dtype_name(x.dtype)}(math.pow(f64({x.text}), f64({y.text})))"
+        return f"f32(whole_pow(f64({x.text}), i64({power})))"
+    made = f"math.pow(f64({x.text}), f64({power}))"
+    return whole_text(made, x.dtype) if x.dtype.kind in "iu" else f"{dtype_name(x.dtype)}({made})"
 
 
 def _scalar_cast(x: Term, to: AnyDType) -> str:
@@ -320,7 +354,17 @@ def _scalar_cast(x: Term, to: AnyDType) -> str:
         return f"({x.text} != 0)"
     if to.kind not in "iuf" or (to.kind == "f" and to.itemsize < 4):
         raise UntranslatableError(f"Cast to {dtype_name(to)}")
+    if x.dtype is not None and x.dtype.kind == "f" and to.kind in "iu":
+        return whole_text(x.text, to)
     return f"{dtype_name(to)}({x.text})"
+
+
+def whole_text(x: str, to: AnyDType) -> str:
+    """Text of the float scalar ``x`` as an integer, by the rule of `ops.conversion`."""
+    if to == U64:
+        return f"whole_u64({x})"
+    cut = "whole_i64" if to in (U32, I64) else "whole_i32" if to == I32 else "whole_low"
+    return f"{dtype_name(to)}({cut}({x}))"
 
 
 def activation_text(op: Pointwise, operand: str = "v") -> str:

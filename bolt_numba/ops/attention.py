@@ -8,7 +8,7 @@ import numpy as np
 
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.matmul import matmul_shape
-from bolt_numba.ops.reduce import softmax
+from bolt_numba.ops.reduce import masked_softmax
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import want_within
 from bolt_numba.types import Array, TensorType
@@ -106,5 +106,5 @@ class FusedAttention(Op):
         if self.causal:
             rows, columns = np.arange(weights.shape[-2])[:, None], np.arange(weights.shape[-1])[None, :]
             weights = np.where(columns <= rows, weights, weights.dtype.type(-np.inf))
-        y = np.matmul(softmax(weights, -1), values)
+        y = np.matmul(masked_softmax(weights, -1), values)
         return np.ascontiguousarray(y.swapaxes(-3, -2) if self.y_layout == "SHD" else y).astype(q.dtype, copy=False)

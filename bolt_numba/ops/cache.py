@@ -7,7 +7,7 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
-from bolt_numba.ops.reduce import softmax
+from bolt_numba.ops.reduce import masked_softmax
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import shape_of, want_dims, want_one
 from bolt_numba.types import I32, Array, Dim, TensorType
@@ -151,10 +151,10 @@ class GroupQueryAttention(Op):
     def _weights(self, scores: Array, sink: OptionalArray) -> Array:
         """Softmax of [num_heads, s, keys], with the sinks among what is summed."""
         if sink is None and not self.smooth:
-            return np.asarray(softmax(scores, -1))
+            return np.asarray(masked_softmax(scores, -1))
         drain = np.zeros(len(scores), scores.dtype) if sink is None else widened(sink).astype(scores.dtype)
         columns = np.broadcast_to(drain[:, None, None], (*scores.shape[:-1], 1))
-        return np.asarray(softmax(np.concatenate([scores, columns], axis=-1), -1)[..., :-1])
+        return np.asarray(masked_softmax(np.concatenate([scores, columns], axis=-1), -1)[..., :-1])
 
     def _present(self, new: Array, past: OptionalArray, before: Array, whole: int) -> Array:
         """The cache with new rows behind the valid ones; rows that hold nothing are those of the past, or 0."""

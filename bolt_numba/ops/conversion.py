@@ -1,4 +1,9 @@
-"""Conversion between dtypes as ONNX Cast defines it: narrow floats saturate, texts are read and written."""
+"""Conversion between dtypes as ONNX Cast defines it: narrow floats saturate, texts are read and written.
+
+The standard leaves open what a float beyond the integer's range becomes.  Here, on every processor, it is what x86
+gives: numbers are cut to whole ones of 32 bits, for u32, i64 and u64 of 64 bits; what does not fit there, NaN included,
+is the least number; the low bits of that are the result.  u64 takes numbers from 2**63 less 2**63, and adds it again.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from bolt_numba.types import BOOL, F32, F64, I8, I64, STRING, AnyDType, Array, dtype_name
+from bolt_numba.types import BF16, BOOL, F16, F32, F64, I8, I32, I64, STRING, U32, U64, AnyDType, Array, dtype_name
 
 SUB_BYTE = ("int4", "uint4", "int2", "uint2")
 ROUND_MODES = ("up", "down", "nearest")
@@ -36,9 +41,24 @@ def cast(x: Array, to: AnyDType, saturate: bool = True, round_mode: str = "up") 
         return (np.clip(wide, -top, top) if saturate else wide).astype(to)
     if x.dtype.name in SUB_BYTE:
         return x.astype(I8).astype(to)
-    if to.name in SUB_BYTE:
-        return _low_bits(x, to)
-    return x.astype(to)
+    if x.dtype.kind not in "iub" and (to.kind in "iu" or to.name in SUB_BYTE):
+        x = whole(x, to)
+    if x.dtype == F64 and to in (F16, BF16):  # rounded twice, as in onnxruntime
+        x = x.astype(F32)
+    return _low_bits(x, to) if to.name in SUB_BYTE else x.astype(to)
+
+
+def whole(x: Array, to: AnyDType) -> Array:
+    """Floats cut to integers of at least the bits of ``to``, by the rule at the top of this file."""
+    wide = x if x.dtype == F64 else x.astype(F32, copy=False)
+    span = I64 if to in (U32, I64, U64) else I32
+    limit, least = wide.dtype.type(2.0 ** (8 * span.itemsize - 1)), np.iinfo(span).min
+    high = (wide >= limit) & (to == U64)
+    with np.errstate(over="ignore"):
+        moved = np.where(high, wide - limit, wide) if to == U64 else wide
+    fits = np.abs(moved) < limit
+    made = np.where(fits, np.where(fits, moved, 0).astype(span), span.type(least))
+    return np.where(high, made ^ least, made) if to == U64 else made
 
 
 def _low_bits(x: Array, to: AnyDType) -> Array:

@@ -160,9 +160,30 @@ def _softplus(x: Array) -> Array:
     return np.logaddexp(x, np.zeros((), x.dtype))
 
 
+def _maximum(x: Array, y: Array) -> Array:
+    """The greater; NaN where one is, and of zeros that of positive sign (`maximum` of IEEE 754-2019)."""
+    made = np.maximum(x, y)
+    return np.where((x == 0) & (y == 0), x + y, made) if made.dtype.kind not in "iu" else made
+
+
+def _minimum(x: Array, y: Array) -> Array:
+    return -_maximum(-x, -y) if x.dtype.kind not in "iu" else np.minimum(x, y)
+
+
+def _at_least(x: Array, bound: float) -> Array:
+    """What is less than the bound becomes the bound: NaN and a zero of either sign stay; a bound of NaN leaves NaN."""
+    low = x.dtype.type(bound)
+    return np.where((x < low) | (low != low), low, x)
+
+
+def _at_most(x: Array, bound: float) -> Array:
+    high = x.dtype.type(bound)
+    return np.where((x > high) | (high != high), high, x)
+
+
 def _clip(o: Any, x: Array) -> Any:
-    made = x if o.lo is None else np.maximum(x, x.dtype.type(o.lo))
-    return made if o.hi is None else np.minimum(made, x.dtype.type(o.hi))
+    made = x if o.lo is None else _at_least(x, o.lo)
+    return made if o.hi is None else _at_most(made, o.hi)
 
 
 def _gelu(o: Any, x: Array) -> Any:
@@ -193,10 +214,28 @@ def _div(x: Array, y: Array) -> Array:
     return np.where((np.remainder(x, y) != 0) & ((x < 0) != (y < 0)), q + 1, q)
 
 
+_LARGE = 2**53 - 2
+
+
 def _pow(x: Array, y: Array) -> Array:
-    if x.dtype.kind in "iu" and (y.dtype.kind == "f" or np.any(y < 0)):
-        return np.trunc(np.power(x.astype(F64), y.astype(F64)))
-    return np.power(x, y)
+    if x.dtype.kind in "iu":
+        return _integer_pow(x, y) if y.dtype.kind in "iu" else np.power(x.astype(F64), y.astype(F64))
+    if y.dtype in (I64, U64):  # larger ones would lose whether they are odd, and nothing else depends on them
+        odd = (y & y.dtype.type(1)).astype(I64)
+        y = np.where(y > _LARGE, _LARGE + odd, np.where(y < -_LARGE, -_LARGE - odd, y.astype(I64)))
+    # Of a scalar 0.5 NumPy takes the square root, which differs at -inf.
+    return np.asarray(np.power(*np.broadcast_arrays(x, y)))
+
+
+def _integer_pow(x: Array, y: Array) -> Array:
+    """Power modulo 2**bits; 1 / x ** -y, cut, for a negative y, where 1 / 0 is 0 as in `Div`."""
+    base, left = (a.copy() for a in np.broadcast_arrays(x.astype(U64), np.where(y < 0, 0, y).astype(U64)))
+    made = np.ones_like(base)
+    while left.any():
+        made = np.where(left & U64.type(1), made * base, made)
+        base, left = base * base, left >> U64.type(1)
+    inverse = np.where(x == 1, 1, np.where((x == -1) & (y % 2 == 0), 1, np.where(x == -1, -1, 0)))
+    return np.where(y < 0, inverse.astype(x.dtype), made.astype(x.dtype))
 
 
 def _mod(o: Any, x: Array, y: Array) -> Array:
@@ -260,7 +299,7 @@ class _Power(_Mixed):
         base = x.astype(_compute_dtype(x.dtype, True), copy=False)
         exponent = y.astype(_compute_dtype(y.dtype, True), copy=False)
         with np.errstate(all="ignore"):
-            return np.asarray(_pow(base, exponent)).astype(x.dtype)
+            return cast(np.asarray(_pow(base, exponent)), x.dtype)
 
 
 class _Select(_Mixed):
@@ -305,8 +344,8 @@ Sqrt = pointwise("Sqrt", "sqrt(x)", np.sqrt, domain=(0, 100))
 Floor = pointwise("Floor", "floor(x)", np.floor)
 Ceil = pointwise("Ceil", "ceil(x)", np.ceil)
 Round = pointwise("Round", "round(x)", np.rint, doc="Round, halves to even")
-Sign = pointwise("Sign", "where(x > 0, 1, where(x < 0, -1, x))", np.sign, dtypes=NUMERIC)
-Relu = pointwise("Relu", "max(x, 0)", lambda x: np.maximum(x, 0), dtypes=SIGNED)
+Sign = pointwise("Sign", "where(x > 0, 1, where(x < 0, -1, x + 0))", np.sign, dtypes=NUMERIC, doc="Sign, -0 gives 0")
+Relu = pointwise("Relu", "max(x, 0)", lambda x: _at_least(x, 0), dtypes=SIGNED)
 LeakyRelu = pointwise(
     "LeakyRelu", "where(x >= 0, x, alpha * x)", lambda o, x: np.where(x >= 0, x, o.alpha * x), alpha=0.01
 )
@@ -346,8 +385,8 @@ Elu = pointwise(
 )
 Celu = pointwise(
     "Celu",
-    "where(x < 0, alpha * expm1(x / alpha), x)",
-    lambda o, x: np.maximum(x, 0) + np.minimum(0, o.alpha * np.expm1(x / o.alpha)),
+    "where(x < 0, alpha * expm1(x * (1 / alpha)), x)",
+    lambda o, x: np.where(x < 0, o.alpha * np.expm1(x / o.alpha), x),
     ulp=6,
     alpha=1.0,
 )
@@ -398,8 +437,8 @@ Div = pointwise("Div", "x / y", _div, arity=2, dtypes=NUMERIC, on_symbols=True)
 Pow = pointwise("Pow", "pow(x, y)", _pow, arity=2, dtypes=NUMERIC, domain=(0.1, 8), ulp=4, base=_Power)
 Mod = pointwise("Mod", lambda o: "fmod(x, y)" if o.fmod else "x % y", _mod, arity=2, dtypes=NUMERIC, fmod=False)
 PRelu = pointwise("PRelu", "where(x >= 0, x, x * y)", lambda x, y: np.where(x >= 0, x, x * y), arity=2, dtypes=NUMERIC)
-Max = pointwise("Max", "max(x, y)", np.maximum, arity=2, dtypes=NUMERIC)
-Min = pointwise("Min", "min(x, y)", np.minimum, arity=2, dtypes=NUMERIC)
+Max = pointwise("Max", "max(x, y)", _maximum, arity=2, dtypes=NUMERIC)
+Min = pointwise("Min", "min(x, y)", _minimum, arity=2, dtypes=NUMERIC)
 Equal = pointwise("Equal", "x == y", _equal, arity=2, dtypes=(*_WITH_BOOL, STRING), result="bool", on_symbols=True)
 Less = pointwise("Less", "x < y", np.less, arity=2, dtypes=NUMERIC, result="bool")
 LessOrEqual = pointwise("LessOrEqual", "x <= y", np.less_equal, arity=2, dtypes=NUMERIC, result="bool")

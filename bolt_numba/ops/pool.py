@@ -56,7 +56,7 @@ class MaxPool(Pool):
 
     x: [n, c, h, w] or [n, h, w, c], float or integer -> y: [n, c, oh, ow] in x's layout and dtype; indices: i64 like y,
     into the flattened [n, c, h, w] (also when the layout is NHWC; the first of equals; storage_order=1: h runs fastest
-    within a channel).  Source: ONNX MaxPool-22.
+    within a channel).  NaN counts as the greatest.  Source: ONNX MaxPool-22.
     """
 
     storage_order: int = 0
@@ -77,7 +77,7 @@ class MaxPool(Pool):
         best = np.full((*data.shape[:2], *outs), low, dtype=data.dtype)
         if not self.indices:
             for seen in windows.taps(windows.padded(data, low, outs), outs):
-                np.maximum(best, seen, out=best)
+                best = np.where((seen > best) | (seen != seen), seen, best)
             return as_layout(best, self.layout).astype(x.dtype, copy=False)
         order = "C" if self.storage_order == 0 else "F"
         within = np.arange(int(np.prod(data.shape[2:]))).reshape(data.shape[2:], order=order)  # type: ignore[call-overload]
@@ -86,7 +86,7 @@ class MaxPool(Pool):
         where = np.full((*data.shape[:2], *outs), -1, dtype=I64)
         pairs = zip(windows.taps(windows.padded(data, low, outs), outs), windows.taps(places, outs), strict=True)
         for seen, place in pairs:
-            better = (place >= 0) & ((seen > best) | (where < 0))
+            better = (place >= 0) & ((seen > best) | (where < 0) | ((seen != seen) & (best == best)))
             best = np.where(better, seen, best)
             where = np.where(better, place, where)
         where = np.where(where < 0, 0, where) + channels * within.size

@@ -52,10 +52,10 @@ def spread(owner: Op, what: str, v: Array, shape: tuple[int, ...], axis: int, bl
 
 
 def saturated(x: Array, dtype: AnyDType, saturate: bool = True) -> Array:
-    """Rounded numbers as ``dtype``; those beyond its limits become the limits."""
+    """Rounded numbers as ``dtype``; those beyond its limits become the limits, of integers NaN the lower one."""
     low, high = limits(dtype)
     if is_integer(dtype):
-        wide = np.clip(x, low, high)
+        wide = np.where(np.isnan(x), low, np.clip(x, low, high))
         return wide.astype(dtype) if dtype.kind in "iu" else wide.astype(I8).astype(dtype)
     return (np.clip(x, low, high) if saturate else x).astype(dtype)
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bolt_numba.ops.attributes import frozen
+from bolt_numba.ops.conversion import cast
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, widened
 from bolt_numba.ops.pool import lowest
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
@@ -66,7 +67,7 @@ class Reduction(Op):
         gone = self.reduced([] if axes is None else [int(a) for a in axes.flat], x.ndim)
         data = x if x.dtype == object else widened(x)
         y = self.reduce(data, gone)
-        return np.asarray(y) if x.dtype == object else np.asarray(y).astype(x.dtype, copy=False)
+        return np.asarray(y) if x.dtype == object else cast(np.asarray(y), x.dtype)
 
     def reduce(self, x: Array, axes: tuple[int, ...]) -> Any:
         """The reduction itself, in x's dtype or a wider one."""
@@ -106,6 +107,14 @@ class ReduceProd(Reduction):
         return np.prod(x, axis=axes, keepdims=self.keepdims, dtype=x.dtype)
 
 
+def _with_zeros(made: Array, find: Callable[..., Any], x: Array, axes: tuple[int, ...], keep: bool, none: int) -> Any:
+    """An extreme whose zeros have the sign of the extreme zero, +0 counting as more than -0; NumPy takes either."""
+    if x.dtype.kind != "f":
+        return made
+    sign = find(np.where(x == 0, np.copysign(1, x), none), axis=axes, keepdims=keep, initial=none)
+    return np.where(made == 0, np.copysign(x.dtype.type(0), sign), made)
+
+
 @op("ReduceMax")
 class ReduceMax(Reduction):
     """y = greatest of x along axes (see `Reduction`); -inf or least integer for none.  Source: ONNX ReduceMax-20."""
@@ -114,7 +123,8 @@ class ReduceMax(Reduction):
 
     def reduce(self, x: Array, axes: tuple[int, ...]) -> Any:
         initial = False if x.dtype == BOOL else lowest(x.dtype)
-        return np.max(x, axis=axes, keepdims=self.keepdims, initial=initial)
+        made = np.max(x, axis=axes, keepdims=self.keepdims, initial=initial)
+        return _with_zeros(made, np.max, x, axes, self.keepdims, -1)
 
 
 @op("ReduceMin")
@@ -125,7 +135,8 @@ class ReduceMin(Reduction):
 
     def reduce(self, x: Array, axes: tuple[int, ...]) -> Any:
         initial = True if x.dtype == BOOL else _highest(x.dtype)
-        return np.min(x, axis=axes, keepdims=self.keepdims, initial=initial)
+        made = np.min(x, axis=axes, keepdims=self.keepdims, initial=initial)
+        return _with_zeros(made, np.min, x, axes, self.keepdims, 1)
 
 
 @op("ReduceL1")
@@ -233,8 +244,8 @@ class _AlongAxis(Op):
         return TensorType(x.dtype, x.shape)
 
 
-def softmax(x: Array, axis: int) -> Array:
-    """exp(x) / sum(exp(x)) along an axis, without overflow; 0 where a whole line is -inf."""
+def masked_softmax(x: Array, axis: int) -> Array:
+    """exp(x) / sum(exp(x)) along an axis, without overflow; 0 where all is -inf, as ONNX Attention-24 wants."""
     top = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
     e = np.exp(x - np.where(np.isneginf(top), 0, top).astype(x.dtype))
     total = np.sum(e, axis=axis, keepdims=True)
@@ -243,13 +254,15 @@ def softmax(x: Array, axis: int) -> Array:
 
 @op("Softmax")
 class Softmax(_AlongAxis):
-    """y = exp(x) / sum of exp(x) along one axis; 0 where a whole line is -inf.
+    """y = exp(x) / sum of exp(x) along one axis; NaN where a whole line is -inf, or one element inf or NaN.
 
     x: [...] float -> y: like x.  Source: ONNX Softmax-13.
     """
 
     def reference(self, x: Array) -> Array:
-        return softmax(widened(x), self.axis).astype(x.dtype, copy=False)
+        data = widened(x)
+        e = np.exp(data - np.max(data, axis=self.axis, keepdims=True, initial=-np.inf))
+        return np.asarray(e / np.sum(e, axis=self.axis, keepdims=True)).astype(x.dtype, copy=False)
 
 
 @op("LogSoftmax")
@@ -304,7 +317,7 @@ class CumSum(Op):
     def reference(self, x: Array, axis: Array) -> Array:
         along = normalise_axis(self, int(axis.reshape(-1)[0]), x.ndim)
         data = np.flip(widened(x), along) if self.reverse else widened(x)
-        y = np.cumsum(data, axis=along, dtype=data.dtype)
+        y = np.cumsum(data, axis=along, dtype=data.dtype) + data.dtype.type(0)  # as all sums, it begins with +0
         if self.exclusive:
             y = np.roll(y, 1, axis=along)
             y[(slice(None),) * along + (slice(0, 1),)] = 0

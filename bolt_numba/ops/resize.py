@@ -310,7 +310,8 @@ class GridSample(Op):
 
     x: [n, c, h, w] (or more spatial axes) number · grid: [n, oh, ow, 2] float -> y: [n, c, oh, ow] of x's dtype.
     mode: linear, nearest (half to even), cubic (a = -0.75); outside: zeros, border, reflection; align_corners: -1 and 1
-    are the centres of the outer elements, not their edges.  Source: ONNX GridSample-22.
+    are the centres of the outer elements, not their edges.  What has weight 0 adds nothing, NaN neither.  Source: ONNX
+    GridSample-22.
     """
 
     mode: str = "linear"
@@ -379,7 +380,7 @@ class GridSample(Op):
                 inside = (at >= 0) & (at <= size - 1)
                 if self.padding_mode == "reflection":
                     at = self._reflected(at, size)
-                index.append(np.clip(np.where(np.isnan(at), 0, at), 0, size - 1).astype(np.int64))
+                index.append(np.where(np.isnan(at), 0, np.clip(at, 0, size - 1)).astype(np.int64))
                 weight = weight * (np.where(inside, w, 0) if self.padding_mode == "zeros" else w).astype(data.dtype)
-            y += channels_last[(batch, *index)] * weight[..., None]
+            y += np.where(weight[..., None] == 0, 0, channels_last[(batch, *index)] * weight[..., None])
         return np.ascontiguousarray(np.moveaxis(y, -1, 1)).astype(x.dtype, copy=False)

@@ -237,7 +237,9 @@ def merge_clips(m: Match, b: Builder) -> Result:
 
 
 def _clip_of_clip(lo: Any, hi: Any, outer: Any) -> Any:
-    """Bounds of clipping to [lo, hi] and then to the outer bounds; an upper bound wins over its lower one."""
+    """Bounds of clipping to [lo, hi] and then to the outer bounds; the upper one wins over the lower, NaN always."""
+    if any(v != v for v in (lo, hi, outer.lo, outer.hi)):
+        return Clip(math.nan, None)
 
     def after(v: Any) -> Any:
         v = v if outer.lo is None else max(v, outer.lo)

@@ -59,6 +59,8 @@ def _clamp(activation: Op | None) -> tuple[float, float] | None:
         return 0.0, math.inf
     if activation.name == "Clip":
         lo, hi = activation.lo, activation.hi  # type: ignore[attr-defined]
+        if lo != lo or hi != hi:  # a bound of NaN leaves nothing but NaN
+            return None
         return -math.inf if lo is None else float(lo), math.inf if hi is None else float(hi)
     return None
 

@@ -16,6 +16,7 @@ from bolt_numba.kernels.cpu.lang import (
     load_f32,
     load_i32,
     load_i64,
+    select,
     splat,
     split,
     store_f32,
@@ -136,7 +137,8 @@ def grid_sample(p, tid, nthreads):
             source = p.x + 4 * (image * p.channels + c) * p.plane
             total = splat(np.float32(0))
             for t in range(all_taps):
-                total = fma(vload(weights + BYTES * t), vgather(source, vload_i32(index + BYTES * t)), total)
+                w, seen = vload(weights + BYTES * t), vgather(source, vload_i32(index + BYTES * t))
+                total = fma(w, select(w == 0.0, w, seen), total)
             vstore_n(p.y + 4 * ((image * p.channels + c) * points + first), total, count)
 
 

@@ -51,7 +51,8 @@ def _form(source: AnyDType, target: AnyDType) -> tuple[str, str, AnyDType] | Non
     if source.itemsize == 2:
         return "u16", "i64({x})", source
     if target.name in SUB_BYTE and source.kind in "iuf":
-        return dtype_name(source), "i64({x}) & 255", np.dtype(np.int16)
+        number = "whole_low({x})" if source.kind == "f" else "{x}"
+        return dtype_name(source), f"i64({number}) & 255", np.dtype(np.int16)
     if source == F32:
         return "i32", "(({x} >> 16) & 65535) | (({x} & 65535) != 0)", BF16
     return None

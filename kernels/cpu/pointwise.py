@@ -23,13 +23,14 @@ from bolt_numba.codegen.chain import (
     geometry,
     is_vector_form,
     known_powers,
+    number_args,
     operand_strides,
     unit_cost,
     value_dtypes,
 )
 from bolt_numba.codegen.formula import activation_text
 from bolt_numba.kernels.cpu import lang, vmath, vtrig
-from bolt_numba.kernels.cpu.lang import I64, LANES, PTR, inline, inline_source, native_source, split
+from bolt_numba.kernels.cpu.lang import F32, F64, I64, LANES, PTR, inline, inline_source, native_source, split
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import Inline, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, remember_last
@@ -46,10 +47,50 @@ PARALLEL_NS = 4_000.0
 
 
 @inline
+def whole_i32(x):
+    """A float cut to an i32; the least one for NaN and what does not fit."""
+    return np.int32(x) if abs(x) < np.float32(2.0**31) else np.int32(-0x80000000)
+
+
+@inline
+def whole_low(x):
+    """A float cut to an i32 of which only the low half counts, so that 0 may stand for the least one."""
+    return np.int32(x if abs(x) < np.float32(2.0**31) else np.float32(0))
+
+
+@inline
+def whole_i64(x):
+    """A float cut to an i64; the least one for NaN and what does not fit."""
+    return np.int64(x) if abs(x) < np.float32(2.0**63) else np.int64(-0x8000000000000000)
+
+
+@inline
+def whole_u64(x):
+    """A float cut to a u64, by way of i64 on either side of 2**63."""
+    high = x >= np.float32(2.0**63)
+    made = np.uint64(whole_i64(x - np.float32(2.0**63) if high else x))
+    return made ^ np.uint64(0x8000000000000000) if high else made
+
+
+@inline
+def float_max(x, y):
+    """The greater; NaN where one is, and of zeros the positive one."""
+    return x if (x > y) | (x != x) | ((x == y) & (math.copysign(1.0, y) < 0.0)) else y
+
+
+@inline
+def float_min(x, y):
+    """The lesser; NaN where one is, and of zeros the negative one."""
+    return x if (x < y) | (x != x) | ((x == y) & (math.copysign(1.0, x) < 0.0)) else y
+
+
+@inline
 def integer_div(x, y):
-    """Quotient rounded toward zero; 0 for y = 0."""
+    """Quotient rounded toward zero; 0 for y = 0; the least number over -1 is itself."""
     if y == 0:
         return x - x
+    if y == -1:
+        return -x
     q = x // y
     return q + 1 if (q < 0) & (q * y != x) else q
 
@@ -62,7 +103,28 @@ def integer_fmod(x, y):
 
 
 @inline
-def integer_pow(x, y):
+def reduced_power(y):
+    """An i64 that gives the same power of every i64 as this u64: powers of odd numbers repeat after 2**62."""
+    low = np.uint64(0x3FFFFFFFFFFFFFFF)
+    return np.int64((y & low) | np.uint64(0x4000000000000000)) if y > low else np.int64(y)
+
+
+@inline
+def bounded_power(y):
+    """An i64 that gives the same power of every float as this one, and that f64 holds."""
+    large = np.int64(9007199254740990)
+    odd = np.int64(y & 1)
+    return large + odd if y > large else -large - odd if y < -large else np.int64(y)
+
+
+@inline
+def unsigned_pow(x, y):
+    """Power of a u64 that is held as an i64."""
+    return signed_pow(x, y) if y >= 0 else 1 if x == 1 else 0
+
+
+@inline
+def signed_pow(x, y):
     """Power of i64, wrapping around; what is not whole is cut."""
     if y < 0:
         odd = y % 2 != 0
@@ -96,8 +158,10 @@ _TYPES = {
 }  # fmt: skip
 _CONSTANTS = {"inf": math.inf, "nan": math.nan, "LANES": LANES, "math": math}
 _HELPERS = {
-    "integer_div": integer_div, "integer_fmod": integer_fmod, "integer_pow": integer_pow, "whole_pow": whole_pow,
-    "float_fmod": np.fmod,
+    "integer_div": integer_div, "integer_fmod": integer_fmod, "signed_pow": signed_pow, "unsigned_pow": unsigned_pow,
+    "whole_pow": whole_pow, "reduced_power": reduced_power, "bounded_power": bounded_power,
+    "float_fmod": np.fmod, "float_max": float_max, "float_min": float_min,
+    "whole_i32": whole_i32, "whole_low": whole_low, "whole_i64": whole_i64, "whole_u64": whole_u64,
     "split": split,
 }  # fmt: skip
 
@@ -129,13 +193,18 @@ def activation(op: Pointwise) -> Inline:
     return inline_source(text, "activation", **scope_of(text))
 
 
+_KINDS = {"ptr": PTR, "i64": I64, "f32": F32, "f64": F64}
+_FREEDOMS = frozenset({"contract"})
+"""No reciprocals: the fast one of a square root makes NaN of 0 and of infinity."""
+
+
 @functools.lru_cache(maxsize=1024)
 def _kernel(chain: Chain, ins: tuple[AnyDType, ...], powers: Powers, outer: int, forms: str) -> Native:
     made = chain_kernel(chain, ins, powers, outer, forms)
-    fields = {name: PTR if kind == "ptr" else I64 for name, kind in made.fields.items()}
+    fields = {name: _KINDS[kind] for name, kind in made.fields.items()}
     sizes = [t.itemsize for t in value_dtypes(chain, ins)]
     extents = functools.partial(_reach, sizes, [sizes[i] for i in chain.results], outer, forms)
-    return native_source(made.text, made.name, fields, extents=extents, **scope_of(made.text))
+    return native_source(made.text, made.name, fields, _FREEDOMS, extents=extents, **scope_of(made.text))
 
 
 def _reach(sizes: Sequence[int], results: Sequence[int], outer: int, forms: str, a: Any) -> dict[str, Reach]:
@@ -238,6 +307,7 @@ def _steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     args |= {f"d{j}": size for j, size in enumerate(nest.outer) if j}
     dtypes = tuple(t.dtype for t in known)
     args |= operand_strides(nest, dtypes)
+    args |= number_args(chain, dtypes)
     work = nest.size * unit_cost(chain)
     parallel = work > PARALLEL_NS and nest.rows * nest.blocks > 1
     made = _kernel(chain, dtypes, known_powers(chain, known), len(nest.outer), nest.forms)

@@ -18,6 +18,7 @@ from bolt_numba.kernels.cpu.lang import (
     LANES,
     fma,
     load_i64,
+    select,
     splat,
     split,
     vabs,
@@ -50,7 +51,8 @@ def start_max(count: int) -> Any:
 
 @inline
 def join_max(a: Any, b: Any) -> Any:
-    return vmax(a, b)
+    """The greater, the first of equals; NaN stays: `vmax` keeps its second operand's."""
+    return select(b == b, vmax(b, a), b)
 
 
 @inline

@@ -34,10 +34,10 @@ def start_row(y, where, c, low, indices):
 
 @inline
 def join_row(x, y, where, c, place, indices):
-    """One tap of all channels; the first of equals is kept, NaN is passed over."""
+    """One tap of all channels; the first of equals is kept, and the first NaN."""
     for k in range(c):
         if indices:
-            better = x[k] > y[k] or where[k] < 0
+            better = x[k] > y[k] or where[k] < 0 or (x[k] != x[k] and y[k] == y[k])
             y[k] = x[k] if better else y[k]
             where[k] = place if better else where[k]
         else:

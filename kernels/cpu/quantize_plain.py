@@ -125,7 +125,7 @@ def quantize_any(op: Any, ins: Types, outs: Sequence[TensorType], context: Conte
     formula = "{x} / s"
     if whole:
         low, high = limits(target)
-        formula = f"min(max(np_rint({{x}} / s) + z, f32({float(low)})), f32({float(high)}))"
+        formula = f"min(max(f32({float(low)}), np_rint({{x}} / s) + z), f32({float(high)}))"  # NaN gives low
     made = target if target in PLAIN else F32
     last: Argument = Out(0) if target in PLAIN else Scratch(4 * x.size)
     args: dict[str, Argument] = {"x": In(0), "y": last, "scale": In(1), "zero": In(2), **places}

@@ -62,7 +62,7 @@ FOLDS: dict[type[Any], Fold] = {
     ops.ReduceSumSquare: Fold("sum_square", 0.0, _SUM, "{v} * {v}"),
     ops.ReduceLogSum: Fold("log_sum", 0.0, _SUM, finish="vlog({v})"),
     ops.ReduceProd: Fold("prod", 1.0, "{a} * {b}", across="reduce_mul"),
-    ops.ReduceMax: Fold("max", -math.inf, "vmaximum({a}, {b})", across="reduce_max"),
+    ops.ReduceMax: Fold("max", math.inf, "vminimum({a}, {b})", "-{v}", "-{v}", across="reduce_min"),
     ops.ReduceMin: Fold("min", math.inf, "vminimum({a}, {b})", across="reduce_min"),
 }
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.codegen.formula import whole_text
 from bolt_numba.kernels.cpu.lang import native_source
 from bolt_numba.kernels.cpu.move import steps as move_steps
 from bolt_numba.kernels.cpu.pointwise import scope_of
@@ -22,7 +23,7 @@ from bolt_numba.kernels.jit import I64 as INT
 from bolt_numba.kernels.jit import PTR, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops import reduce as ops
-from bolt_numba.types import BOOL, F64, I64, U8, U64, AnyDType, TensorType, dtype_name
+from bolt_numba.types import BOOL, F64, I64, U8, U64, AnyDType, TensorType, dtype_from_name, dtype_name
 
 BLOCK = 512
 """Columns that are folded together."""
@@ -43,6 +44,11 @@ class Plain:
     finish: str = "{s}"
     wide: bool = False
     """Whether integers are summed in 64 bits."""
+
+    def finished(self, s: str, result: str) -> str:
+        """The result of a sum; the two finishes of integers give floats."""
+        made = self.finish.format(s=s)
+        return f"{result}({made})" if made == s or result == "f64" else whole_text(made, dtype_from_name(result))
 
 
 PLAIN: dict[type[Any], Plain] = {
@@ -88,8 +94,8 @@ def _text(fold: Plain, name: str, source: str, total: str, result: str) -> str:
     """Text for elements of dtype ``source``, partial results of ``total``, results of ``result``."""
     v = f"{total}({fold.load.format(v='x[j]')})"
     join = fold.join
-    if total == "f64" and fold.start is None:  # NaN stays
-        join = join.replace(" else", " or {v} != {v} else")
+    if total == "f64" and fold.start is None:
+        join = f"float_{fold.name}({{s}}, {{v}})"
     first = f"{total}({fold.start})" if fold.start is not None else None
     lines = ""
     if total == source == "f64" and fold.start is None:
@@ -108,7 +114,7 @@ def {name}(p, tid, nthreads):
                 v = {v}
                 s = {total}({join.format(s="s", v="v")})
             y = view(p.y + {out} * item, 1, {result})
-            y[0] = {result}({fold.finish.format(s="s")})
+            y[0] = {fold.finished("s", result)}
             continue
         o = item // blocks
         column = (item - o * blocks) * {BLOCK}
@@ -124,7 +130,7 @@ def {name}(p, tid, nthreads):
                 sums[j] = {total}({join.format(s="s", v="v")})
         y = view(p.y + {out} * (o * inner + column), width, {result})
         for j in range(width):
-            y[j] = {result}({fold.finish.format(s="sums[j]")})
+            y[j] = {fold.finished("sums[j]", result)}
 """
 
 

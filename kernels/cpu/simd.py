@@ -221,10 +221,19 @@ def _llvm_binary(name):
     return lambda b, x, y: call(b, f"llvm.{name}.{suffix(x.type)}", x.type, [x, y])
 
 
+def minimum_value(b, x, y):
+    """The lesser; NaN where one is, and of zeros the negative one: what x86's two minima disagree on, they share."""
+    if not target().is_x86:
+        return _llvm_binary("minimum")(b, x, y)
+    ty = ir.VectorType(I32, x.type.count)
+    first, second = (b.select(b.fcmp_ordered("<", u, v), u, v) for u, v in ((x, y), (y, x)))
+    return b.bitcast(b.or_(b.bitcast(first, ty), b.bitcast(second, ty)), x.type)
+
+
 _binary("vmax", lambda b, x, y: b.select(b.fcmp_ordered(">", x, y), x, y), _llvm_binary("smax"))
 _binary("vmin", lambda b, x, y: b.select(b.fcmp_ordered("<", x, y), x, y), _llvm_binary("smin"))
 _binary("vmaximum", _llvm_binary("maximum"), _llvm_binary("smax"))
-_binary("vminimum", _llvm_binary("minimum"), _llvm_binary("smin"))
+_binary("vminimum", minimum_value, _llvm_binary("smin"))
 
 
 def _unary(name, llvm_name):
@@ -265,8 +274,14 @@ def to_f32(b, x):
 
 @word(INT, F32)
 def to_i32(b, x):
-    """Truncates; the caller keeps values inside the range of i32."""
-    return b.fptosi(x, vector("i32"))
+    """Truncates; what is beyond the range of i32, or NaN, becomes some number (LLVM's own cast leaves it undefined)."""
+    ty = vector("i32")
+    if not target().is_x86:
+        return call(b, f"llvm.fptosi.sat.{suffix(ty)}.{suffix(x.type)}", ty, [x])
+    if LANES == 16:
+        full = [ir.Constant(ty, None), I16(-1), I32(4)]  # no mask, no other rounding
+        return call(b, "llvm.x86.avx512.mask.cvttps2dq.512", ty, [x, *full])
+    return call(b, {8: "llvm.x86.avx.cvtt.ps2dq.256", 4: "llvm.x86.sse2.cvttps2dq"}[LANES], ty, [x])
 
 
 def dot_bytes_value(b, acc, x, y):

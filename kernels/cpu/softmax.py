@@ -104,8 +104,7 @@ def softmax_rows(p, tid, nthreads):
     first, last = split(p.rows, tid, nthreads)
     for row in range(first, last):
         source, target = x + 4 * row * n, y + 4 * row * n
-        total = exp_row(source, target, n, finite_or_zero(row_max(source, n)))
-        scale_row(target, n, np.float32(1.0) / (np.float32(1.0) if total == np.float32(0.0) else total))
+        scale_row(target, n, np.float32(1.0) / exp_row(source, target, n, row_max(source, n)))
 
 
 @native(x=PTR, y=PTR, rows=I64, n=I64, extents=_reach)
@@ -115,7 +114,7 @@ def log_softmax_rows(p, tid, nthreads):
     first, last = split(p.rows, tid, nthreads)
     for row in range(first, last):
         source, target = x + 4 * row * n, y + 4 * row * n
-        top = splat(finite_or_zero(row_max(source, n)))
+        top = splat(row_max(source, n))
         sums = splat(0.0)
         for i in range(0, n, LANES):
             v = exp_negative(vload_n(source + 4 * i, n - i) - top)
@@ -144,17 +143,6 @@ def store4(at, left, a, b, c, d):
     vstore_n(at + 3 * BYTES, d, left - 3 * LANES)
 
 
-@inline
-def base_of(top):
-    """What to subtract before exp, by column: see `finite_or_zero`."""
-    return select(top == -math.inf, splat(0.0), top)
-
-
-@inline
-def factor_of(total):
-    return 1.0 / select(total == 0.0, splat(1.0), total)
-
-
 @native(
     x=PTR, y=PTR, outer=I64, n=I64, inner=I64, blocks=I64, logarithm=I64,
     extents=lambda a: dict.fromkeys(("x", "y"), 4 * a.outer * a.n * a.inner),
@@ -173,7 +161,6 @@ def softmax_columns(p, tid, nthreads):
         for i in range(n):
             a, b, c, d = load4(source + i * step, left)
             t0, t1, t2, t3 = vmax(a, t0), vmax(b, t1), vmax(c, t2), vmax(d, t3)
-        t0, t1, t2, t3 = base_of(t0), base_of(t1), base_of(t2), base_of(t3)
         s0 = splat(0.0)
         s1, s2, s3 = s0, s0, s0
         for i in range(n):
@@ -190,7 +177,7 @@ def softmax_columns(p, tid, nthreads):
                 a, b, c, d = (a - t0) - s0, (b - t1) - s1, (c - t2) - s2, (d - t3) - s3
                 store4(target + i * step, left, a, b, c, d)
         else:
-            s0, s1, s2, s3 = factor_of(s0), factor_of(s1), factor_of(s2), factor_of(s3)
+            s0, s1, s2, s3 = 1.0 / s0, 1.0 / s1, 1.0 / s2, 1.0 / s3
             for i in range(n):
                 a, b, c, d = load4(target + i * step, left)
                 store4(target + i * step, left, a * s0, b * s1, c * s2, d * s3)

@@ -178,7 +178,7 @@ def vtanh(x):
     p = poly6(z, -0.3333333, 0.13333221, -0.05394818, 0.021706894, -0.0081900135, 0.002152684)
     e = exp_normal(vmin(splat(20.0), a + a))
     large = 1.0 - 2.0 / (e + 1.0)
-    return select(x == x, select(a < 0.625, fma(p * z, x, x), copysign(large, x)), x)
+    return select(x == x, copysign(select(a < 0.625, fma(p * z, x, x), large), x), x)
 
 
 @inline
@@ -268,11 +268,12 @@ def verf(x):
 
 @inline
 def vgelu(x):
-    """Gelu, x * Phi(x), the exact form: 2.5 ulp for x >= -1, then growing with |x| to 120 ulp at -7; 0 below.
+    """Gelu, x * Phi(x), the exact form: 2.5 ulp for x >= -1, then growing with |x| to 120 ulp at -7; -0 below.
 
-    As max(x, 0) - a Phi(-a) for a = |x|, with log2 of Phi(-a) fitted on 0…7: no cancellation on either side.
+    As max(x, 0) - a Phi(-a) for a = |x|, with log2 of Phi(-a) fitted on 0…7: no cancellation on either side.  At -inf
+    it is NaN, as the formula is; inf is spared that by the greatest number.
     """
-    a = vabs(x)
+    a = vabs(vmin(splat(3.4028235e38), x))
     c = vmin(splat(7.0), a)
     q = poly9(
         c, -0.052510943, 0.0070378366, -6.114329e-05, -0.00025901385, 7.42139e-05, -1.1627368e-05, 1.1107168e-06,
@@ -282,8 +283,8 @@ def vgelu(x):
     n = vround(q)
     r = q - n
     p = poly6(r, 0.6931472, 0.24022648, 0.05550358, 0.009618503, 0.0013391889, 0.0001532921)
-    h = c * scale_normal(fma(p, r, splat(1.0)), to_i32(n))
-    return vmax(splat(0.0), x) - select(a < 7.0, h, splat(0.0))
+    tail = scale_normal(fma(p, r, splat(1.0)), to_i32(n))
+    return vmax(splat(-0.0), x) - a * select(a < 7.0, tail, splat(0.0))
 
 
 @inline
@@ -317,7 +318,7 @@ def vasinh(x):
     huge = a > 1e9  # a * a may overflow; asinh(a) = log(2 a) there
     b = select(huge, a, a + a * a / (1.0 + vsqrt(fma(a, a, splat(1.0)))))
     y = log1p_positive(b) + select(huge, splat(0.6931472), splat(0.0))
-    return select(a < 0.5, fma(p * z, x, x), flip_sign(y, x))
+    return copysign(select(a < 0.5, fma(p * z, x, x), y), x)
 
 
 @inline

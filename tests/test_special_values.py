@@ -1,0 +1,247 @@
+"""NaN, infinities, signed zeros and the ends of the integers: every kernel gives what the reference gives.
+
+Results that a kernel computes exactly agree bit by bit (NaN has any payload); of the others every zero, infinity and
+NaN does, sign included, and numbers agree within the error that the row allows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bolt_numba.ops import pointwise as ops
+from bolt_numba.ops import reduce as reductions
+from bolt_numba.ops.conv import Conv
+from bolt_numba.ops.pointwise import Chain, Pointwise
+from bolt_numba.ops.pool import MaxPool
+from bolt_numba.ops.registry import OPS, Op, result_tuple
+from bolt_numba.ops.resize import GridSample
+from bolt_numba.types import BOOL, F16, F32, F64, I8, I32, I64, U8, U32, U64, AnyDType, Array
+from tests.harness import plan, run_planned
+from tests.lower_isa import run_on
+
+INF, NAN = np.inf, np.nan
+FLOATS = [0.0, -0.0, INF, -INF, NAN, 1e-30, -1e-30, 3e38, -3e38, 1.0, -1.0, 0.5, -0.5, 1.5, -2.5, 2.0, -5.0, 90, -90]
+ROWS: list[Any] = [c for c in OPS.values() if issubclass(c, Pointwise) and c is not ops.Cast]
+ATTRIBUTES: dict[type[Any], list[Any]] = {
+    ops.Clip: [ops.Clip(), ops.Clip(-1, 2), ops.Clip(lo=0), ops.Clip(hi=1), ops.Clip(2, 1), ops.Clip(0, 0)],
+    ops.LeakyRelu: [ops.LeakyRelu(0.25), ops.LeakyRelu(0.0)],
+    ops.Gelu: [ops.Gelu(), ops.Gelu("tanh")],
+    ops.Swish: [ops.Swish(), ops.Swish(1.7)],
+    ops.Celu: [ops.Celu(), ops.Celu(2.0)],
+    ops.Elu: [ops.Elu(), ops.Elu(0.5)],
+    ops.Shrink: [ops.Shrink(), ops.Shrink(1.0, 1.5)],
+    ops.HardSigmoid: [ops.HardSigmoid(), ops.HardSigmoid(1 / 6, 0.5)],
+    ops.IsInf: [ops.IsInf(), ops.IsInf(False, True), ops.IsInf(True, False)],
+    ops.Mod: [ops.Mod(), ops.Mod(True)],
+    ops.BitShift: [ops.BitShift("LEFT"), ops.BitShift("RIGHT")],
+}
+INSTANCES = [o for row in ROWS for o in ATTRIBUTES.get(row, [row()])]
+
+
+CANCEL = (ops.HardSigmoid, ops.HardSwish, reductions.LogSoftmax)
+"""Operators that lose what is small beside 1."""
+
+
+def special(dtype: AnyDType) -> Array:
+    if dtype == BOOL:
+        return np.array([True, False])
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        bits = 8 * dtype.itemsize
+        made = {0, 1, 2, 3, 7, bits - 1, bits, info.max, info.max - 1, info.min, info.max // 2}
+        return np.array(sorted(made | ({-1, -2, -7, info.min + 1} if dtype.kind == "i" else set())), dtype)
+    return np.array(FLOATS).astype(dtype)
+
+
+def same(got: Array, wanted: Array, ulps: float = 0.0, floor: float = 1e-30) -> None:
+    assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
+    if got.dtype.kind != "f":
+        np.testing.assert_array_equal(got, wanted)
+        return
+    a, b = got.reshape(-1), wanted.reshape(-1)
+    with np.errstate(all="ignore"):
+        unit = np.spacing(np.maximum(np.abs(b), np.asarray(floor, b.dtype)))
+        close = (np.abs(a - b) <= ulps * unit) & (b != 0) & (np.signbit(a) == np.signbit(b)) if ulps else False
+    equal = ((a == b) & (np.signbit(a) == np.signbit(b))) | (np.isnan(a) & np.isnan(b))
+    bad = np.flatnonzero(~(equal | close))
+    assert not bad.size, f"{bad.size} of {a.size}, first at {bad[0]}: got {a[bad[0]]}, wanted {b[bad[0]]}"
+
+
+def run(op: Op, *inputs: Array, ulps: float = 0.0, constant: Any = None, needed: bool = True) -> bool:
+    """Kernel against reference; False when there is no kernel."""
+    with np.errstate(all="ignore"):
+        wanted = result_tuple(op.reference(*inputs))
+    planned = plan(op, list(inputs), constant)
+    if planned is None:
+        assert not needed, f"no kernel accepts {op}"
+        return False
+    for step in planned.steps if isinstance(op, Pointwise | Chain) else ():
+        step.parallel = True
+    for a, b in zip(run_planned(planned, list(inputs)), wanted, strict=True):
+        try:
+            same(a, b, ulps, 1.0 if isinstance(op, CANCEL) else 1e-30)
+        except AssertionError as error:
+            at = np.flatnonzero(~((a == b) & (np.signbit(a) == np.signbit(b)) | ((a != a) & (b != b))).reshape(-1))
+            shown = [x.reshape(-1)[at[:9]] if x.shape == b.shape else x for x in inputs]
+            pairs = f"{a.reshape(-1)[at[:9]]} != {b.reshape(-1)[at[:9]]}"
+            raise AssertionError(f"{op}: {error} for {shown}: {pairs}") from None
+    return True
+
+
+def columns(arity: int, dtypes: tuple[AnyDType, ...]) -> list[Array]:
+    """All combinations of special values, one operand each, ending so that the last ones are in a tail."""
+    grid = np.array(list(itertools.product(*(range(special(d).size) for d in dtypes))))
+    order = np.concatenate([np.arange(len(grid)), np.random.default_rng(0).permutation(len(grid))])
+    order = order[: len(order) - (len(order) - 3) % 16]  # three elements beyond whole vectors
+    return [special(d)[grid[order, k]] for k, d in enumerate(dtypes[:arity])]
+
+
+@pytest.mark.parametrize("op", INSTANCES, ids=str)
+def test_pointwise(op: Any) -> None:
+    """All dtypes that have a kernel; f32 has one."""
+    for dtype in op.dtypes:
+        if dtype.kind not in "iufb" or dtype == F16:
+            continue
+        if dtype.kind in "u" and isinstance(op, ops.Clip) and (op.lo or 0) < 0:
+            continue
+        kinds = (BOOL, F32, F32) if isinstance(op, ops.Where) else (dtype,) * op.arity
+        run(op, *columns(op.arity, kinds), ulps=(op.ulp + 1) * (op.ulp > 0), needed=dtype == F32)
+
+
+@pytest.mark.parametrize("base", [F32, F64, I8, I32, I64, U8, U64], ids=str)
+def test_power_of_mixed_dtypes(base: Any) -> None:
+    for exponent in (F32, F64, I8, I32, I64, U32, U64):
+        run(ops.Pow(), *columns(2, (base, exponent)), ulps=4.0 if base.kind == "f" else 0.0, needed=False)
+
+
+@pytest.mark.parametrize("exponent", [-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0, 4.0, NAN, INF, -INF])
+def test_constant_power(exponent: float) -> None:
+    run(ops.Pow(), columns(1, (F32,))[0], np.array(exponent, F32), ulps=4)
+
+
+def test_chain_of_several() -> None:
+    steps = ((ops.Relu(), (0,)), (ops.Max(), (1, 0)), (ops.Clip(-1.0, 2.0), (2,)), (ops.Sign(), (3,)))
+    run(Chain(steps, (1, 2, 3, 4)), np.tile(special(F32), 5))
+
+
+def lines(dtype: AnyDType, n: int) -> Array:
+    """[lines, n]: ordinary numbers with special ones at both ends, in the middle, alone and everywhere."""
+    rng = np.random.default_rng(n)
+    if dtype.kind in "iu":
+        return rng.choice(special(dtype), (40, n))
+    made = rng.integers(-3, 4, (80, n)).astype(dtype)
+    pool = special(dtype)
+    for row, value in zip(made[:57], np.tile(pool, 3), strict=True):
+        row[rng.integers(0, n)] = value
+    made[57:60] = rng.choice(np.array([0.0, -0.0]), (3, n))
+    made[60:70] = rng.choice(pool, (10, n))
+    made[70], made[71], made[72], made[73], made[74] = -INF, INF, NAN, -0.0, 0.0
+    return made
+
+
+SIZES = [1, 2, 3, 7, 16, 33, 100, 300]
+EXTREMES = [reductions.ReduceMax, reductions.ReduceMin]
+PLACES = [
+    *(made for kind in (reductions.ArgMax, reductions.ArgMin) for made in (kind(-1), kind(-1, select_last_index=True))),
+    reductions.Hardmax(-1),
+]
+SUMS = [
+    (reductions.ReduceSum, 0), (reductions.ReduceMean, 4), (reductions.ReduceL1, 0), (reductions.ReduceL2, 4),
+    (reductions.ReduceSumSquare, 4), (reductions.ReduceLogSum, 8), (reductions.ReduceLogSumExp, 16),
+]  # fmt: skip
+
+
+def both_ways(op: Any, x: Array, *rest: Array, **kwargs: Any) -> None:
+    """Along rows, and along columns."""
+    run(op(-1), x, *rest, **kwargs)
+    run(op(0), np.ascontiguousarray(x.T), *rest, **kwargs)
+
+
+@pytest.mark.parametrize("dtype", [F32, F64, I8, I64, U64], ids=str)
+@pytest.mark.parametrize("op", EXTREMES, ids=lambda c: c.name)
+def test_extremes(op: Any, dtype: Any) -> None:
+    for n in SIZES:
+        x = lines(dtype, n)
+        run(op(), x, np.array([1]))
+        run(op(), np.ascontiguousarray(x.T), np.array([0]))
+
+
+@pytest.mark.parametrize("dtype", [F32, F64, I8, I64, U64], ids=str)
+@pytest.mark.parametrize("op", PLACES, ids=str)
+def test_places_of_extremes(op: Any, dtype: Any) -> None:
+    if isinstance(op, reductions.Hardmax) and dtype.kind != "f":
+        return
+    for n in SIZES:
+        x = lines(dtype, n)
+        run(op, x)
+        run(type(op)(0, *((True, op.select_last_index) if hasattr(op, "select_last_index") else ())), x.T.copy())
+
+
+@pytest.mark.parametrize("dtype", [F32, F64, I8, I64, U64], ids=str)
+def test_topk(dtype: Any) -> None:
+    for n, largest in itertools.product(SIZES, (True, False)):
+        for k in {1, n // 20, n // 2, n}:
+            run(reductions.TopK(-1, largest), lines(dtype, n), np.array([k]))
+
+
+@pytest.mark.parametrize(("op", "ulps"), SUMS, ids=lambda c: getattr(c, "name", ""))
+def test_sums(op: Any, ulps: float) -> None:
+    for n in SIZES:
+        x = lines(F32, n)
+        run(op(), x, np.array([1]), ulps=ulps)
+        run(op(), np.ascontiguousarray(x.T), np.array([0]), ulps=ulps)
+
+
+@pytest.mark.parametrize("op", [reductions.Softmax, reductions.LogSoftmax], ids=lambda c: c.name)
+def test_softmax(op: Any) -> None:
+    for n in SIZES:
+        both_ways(op, lines(F32, n), ulps=32)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_running_sums(exclusive: bool, reverse: bool) -> None:
+    for n in SIZES:
+        run(reductions.CumSum(exclusive, reverse), lines(F32, n), np.array(1), needed=False)
+
+
+@pytest.mark.parametrize("dtype", [F32, F64, I8, I64], ids=str)
+@pytest.mark.parametrize("indices", [False, True])
+def test_max_pool(indices: bool, dtype: Any) -> None:
+    for channels in (1, 5, 8, 33):
+        x = np.random.default_rng(channels).choice(special(dtype), (2, 6, 7, channels))
+        op = MaxPool((3, 2), (2, 1), (1, 0, 1, 1), layout="NHWC", indices=indices)
+        run(op, x, needed=dtype != F64 or indices)
+
+
+@pytest.mark.parametrize("activation", [ops.Relu(), ops.Clip(-1, 2), ops.LeakyRelu(0.25), ops.Gelu()], ids=str)
+def test_epilogue(activation: Any) -> None:
+    """Every special value goes through a product as it is, then through the activation."""
+    x = special(F32)
+    for channels in (1, 9, 40):
+        w = np.zeros((channels, 1, 1, 1), F32)
+        w += 1
+        op = Conv(layout="NHWC", activation=activation)
+        run(op, x.reshape(1, 1, -1, 1), w, ulps=activation.ulp + 1)
+
+
+def test_grid_sample_beyond_the_border() -> None:
+    """Zeros outside are zeros, whatever stands at the border."""
+    x = np.array([[NAN, 1, NAN], [2, 3, INF], [-INF, 4, NAN]], F32).reshape(1, 1, 3, 3)
+    points = np.array([-1.5, -1.0, -0.6, 0.0, 0.4, 1.0, 1.4, 3.0, NAN, INF, -INF], F32)
+    grid = np.stack(np.meshgrid(points, points), -1)[None]
+    for mode, padding, align in itertools.product(
+        ("linear", "nearest", "cubic"), ("zeros", "border", "reflection"), (False, True)
+    ):
+        run(GridSample(mode, padding, align), x, grid, ulps=64)
+    far = GridSample("linear", "zeros").reference(x, np.full((1, 1, 1, 2), -9, F32))
+    np.testing.assert_array_equal(far, 0)
+
+
+@pytest.mark.parametrize("isa", ["avx2", "generic"])
+def test_lower_instruction_sets(isa: str) -> None:
+    run_on(isa, __file__, "-k", "not lower_instruction_sets")
