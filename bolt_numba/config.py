@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bolt_numba.errors import DeviceError
+from bolt_numba.errors import BoltError, DeviceError
 from bolt_numba.records import record
 
 
