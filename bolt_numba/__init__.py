@@ -13,23 +13,24 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "BoltError": "errors", "DTypeError": "errors", "DeviceError": "errors", "InvalidModelError": "errors",
-    "ShapeError": "errors", "UnsupportedOpError": "errors", "TensorSpec": "types", "Graph": "ir.graph",
-    "Outputs": "session", "Session": "session", "compile": "session", "load": "session", "save": "session",
-    "InferenceSession": "compat", "SessionOptions": "compat", "verify": "verification",
+    "BoltError": "errors", "BudgetError": "errors", "DTypeError": "errors", "DeviceError": "errors",
+    "InvalidModelError": "errors", "ShapeError": "errors", "UnsupportedOpError": "errors", "TensorSpec": "types",
+    "Graph": "ir.graph", "Outputs": "session", "Session": "session", "compile": "session", "load": "session",
+    "save": "session", "InferenceSession": "compat", "SessionOptions": "compat", "verify": "verification",
 }  # fmt: skip
 """Where each public name lives; modules load when a name is first used, so that importing the package is cheap."""
 
 __all__ = [
-    "BoltError", "DTypeError", "DeviceError", "Graph", "InferenceSession", "InvalidModelError", "Outputs", "Session",
-    "SessionOptions", "ShapeError", "TensorSpec", "UnsupportedOpError", "__version__", "compile", "load", "save",
-    "verify",
+    "BoltError", "BudgetError", "DTypeError", "DeviceError", "Graph", "InferenceSession", "InvalidModelError",
+    "Outputs", "Session", "SessionOptions", "ShapeError", "TensorSpec", "UnsupportedOpError", "__version__", "compile",
+    "load", "save", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from bolt_numba.compat import InferenceSession, SessionOptions
     from bolt_numba.errors import (
         BoltError,
+        BudgetError,
         DeviceError,
         DTypeError,
         InvalidModelError,

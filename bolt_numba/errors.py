@@ -25,6 +25,10 @@ class DeviceError(BoltError, RuntimeError):
     """The device asked for does not exist here or failed."""
 
 
+class BudgetError(BoltError, MemoryError):
+    """A computation would take more memory or work than it may; nothing was allocated for it."""
+
+
 class UnsupportedOpError(BoltError, NotImplementedError):
     """Operators that have no meaning here; lists all of them at once.
 

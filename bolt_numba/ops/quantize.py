@@ -10,7 +10,7 @@ import numpy as np
 from bolt_numba.errors import DTypeError
 from bolt_numba.ops.conv import Convolution, along_channels
 from bolt_numba.ops.dtypes import FLOATS, widened
-from bolt_numba.ops.matmul import matmul_shape
+from bolt_numba.ops.matmul import matmul_shape, multiplied
 from bolt_numba.ops.registry import Op, normalise_axis, op, want_dtype
 from bolt_numba.ops.spatial import as_layout
 from bolt_numba.types import F32, F64, I8, I16, I32, U8, U16, AnyDType, Array, Shape, TensorType, dtype_name
@@ -199,7 +199,7 @@ class MatMulInteger(Op):
     def reference(
         self, a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None
     ) -> Array:
-        return _wrapped(np.matmul(_centred(a, a_zero_point, -2), _centred(b, b_zero_point, -1)))
+        return _wrapped(multiplied(self, _centred(a, a_zero_point, -2), _centred(b, b_zero_point, -1)))
 
 
 @op("ConvInteger")
@@ -333,7 +333,7 @@ class QLinearMatMul(Op):
         y_scale: Array,
         y_zero_point: Array,
     ) -> Array:
-        sums = np.matmul(_centred(a, a_zero_point, -2), _centred(b, b_zero_point, -1))
+        sums = multiplied(self, _centred(a, a_zero_point, -2), _centred(b, b_zero_point, -1))
         rows, columns, target = widened(a_scale), widened(b_scale), widened(y_scale)
         rows = rows.reshape(()) if rows.size == 1 else rows[:, None] if rows.ndim == 1 else rows
         columns = columns.reshape(()) if columns.size == 1 else columns

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.budget import ask
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import broadcast_shapes, shape_of
 from bolt_numba.types import BOOL, F32, I32, I64, STRING, Array, Dim, TensorType
@@ -39,6 +40,15 @@ def texts(values: Any, shape: tuple[int, ...]) -> Array:
     return made.reshape(shape)
 
 
+STRING_BYTES = 64
+"""Memory of a string beside its characters."""
+
+
+def _characters(x: Array, count: int) -> int:
+    """Bytes of the characters when the elements are repeated ``count`` times in all; up to four each."""
+    return 4 * sum(len(str(v)) for v in x.flat) * (count // max(x.size, 1))
+
+
 @op("StringConcat")
 class StringConcat(Op):
     """y = x followed by z, with broadcasting.  x, z: [...] string.  Source: ONNX StringConcat-20."""
@@ -50,6 +60,7 @@ class StringConcat(Op):
 
     def reference(self, x: Array, z: Array) -> Array:
         a, b = np.broadcast_arrays(x, z)
+        ask(a.size * STRING_BYTES + _characters(x, a.size) + _characters(z, a.size), f"{self.name}: strings")
         return texts([str(p) + str(q) for p, q in zip(a.flat, b.flat, strict=True)], a.shape)
 
 
@@ -74,6 +85,7 @@ class StringSplit(Op):
         words = [str(v) if self.delimiter else str(v).strip() for v in x.flat]
         parts = [w.split(self.delimiter or None, cuts) for w in words]
         most = max(map(len, parts), default=0)
+        ask(16 * len(parts) * most, f"{self.name}: {most} parts of each string")
         padded = [p for row in parts for p in (*row, *[""] * (most - len(row)))]
         return texts(padded, (*x.shape, most)), np.array([len(p) for p in parts], I64).reshape(x.shape)
 
@@ -188,7 +200,7 @@ class TfIdfVectorizer(Op):
         y = np.zeros((len(rows), self._outs()), F32)
         for row, counts in zip(rows.tolist(), y, strict=True):
             for n in range(self.min_gram_length, self.max_gram_length + 1):
-                for skip in range(self.max_skip_count + 1 if n > 1 else 1):
+                for skip in range(min(self.max_skip_count, len(row)) + 1 if n > 1 else 1):
                     self._count(row, n, skip + 1, pool, counts)
         if self.mode != "TF":
             scale = np.ones(self._outs(), F32)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.budget import ask, unasked
 from bolt_numba.errors import BoltError, InvalidModelError, ShapeError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
@@ -152,6 +153,7 @@ class Planner:
         self.jobs: list[Job] = []
         self.precedents: dict[Hashable, Precedent] = {}
         self.cut: Cut | None = None
+        self.unasked = unasked()
 
     def plan(self, types: Sequence[TensorType]) -> Plan:
         """``types``: static types of the region's inputs, with ``value`` where the content decides shapes."""
@@ -168,6 +170,8 @@ class Planner:
         results = self._results()
         self.jobs = in_bands(self.jobs, results, self.context.threads)
         memory = plan_memory(self.jobs, [s for s in results if s.kind == TEMP])
+        given = [s.type.nbytes for s in results if s.kind == TEMP and s.result >= 0]
+        ask(memory.nbytes + sum(given), f"plan of {len(self.jobs)} steps: intermediate values and results")
         program = build_program(self.jobs, memory, self.context.threads)
         return Plan(self.jobs, program, memory, results, self.cut)
 
@@ -221,6 +225,7 @@ class Planner:
         else:
             try:
                 types = infer_types(node.op, fitting(node.op, in_types, ins, self.region.bounds))
+                self._ask_for(node.op, types)
             except BoltError as error:
                 raise type(error)(f"node {node.name!r}: {error}") from error
             if self._is_known(node, types):
@@ -246,6 +251,12 @@ class Planner:
             self.jobs.append(job)
             if self.spending is not None:
                 self.spending.planned(node, job, precedent.by_types)
+
+    def _ask_for(self, op: Op, types: Sequence[TensorType]) -> None:
+        """Refuse what does not fit before its kernel is planned, so that the error can name the node."""
+        nbytes = sum(t.nbytes for t in types if t.is_static)
+        if nbytes > self.unasked:
+            ask(nbytes, f"{op.name}: result {', '.join(map(str, types))}")
 
     def _is_known(self, node: Node, types: Sequence[TensorType]) -> bool:
         """Whether the results are constants here; they are then made so."""

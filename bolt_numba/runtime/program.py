@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.budget import refused
 from bolt_numba.kernels.ahead import prepare
 from bolt_numba.kernels.cpu.executor import run_steps
 from bolt_numba.kernels.registry import In, Out, Pitch, Scratch
@@ -281,5 +282,9 @@ class Context:
         """Run one reference and write its results into their buffers."""
         job = host.job
         args = [None if s is None else self.view(s, inputs, outputs) for s in job.ins]
-        for slot, result in zip(job.outs, result_tuple(job.op.reference(*args)), strict=True):
+        try:
+            results = result_tuple(job.op.reference(*args))
+        except MemoryError as error:
+            raise refused(error, f"node {job.name!r}") from error
+        for slot, result in zip(job.outs, results, strict=True):
             self.view(slot, inputs, outputs)[...] = result

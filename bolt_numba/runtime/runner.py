@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -9,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.budget import ask, refused
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import as_value
 from bolt_numba.ops.control import ControlFlow
-from bolt_numba.ops.registry import result_tuple
+from bolt_numba.ops.evaluate import evaluate
 from bolt_numba.runtime.bounds import outgrown
 from bolt_numba.runtime.inplace import can_overwrite
 from bolt_numba.runtime.packs import MakerContext, Packs, Spending, SpentError
@@ -155,7 +157,10 @@ class Runner:
                 return run_plan(prepared, given, runner.threads, targets)
             results = run_plan(prepared, given, runner.threads, None)
             reads = sum(1 for s in cut.reads if s is not None)
-            made = runner.run_cut(cut, results[:reads])
+            try:
+                made = runner.run_cut(cut, results[:reads])
+            except MemoryError as error:
+                raise refused(error, f"node {cut.node.name!r}") from error
             assert prepared.rest is not None
             runner, given = prepared.rest, [*results[reads:], *made]
 
@@ -165,13 +170,13 @@ class Runner:
         args = [None if s is None else next(left) for s in cut.reads]
         op = cut.node.op
         if cut.compute is not None:
-            outs = cut.compute.compute(op, args, np.empty)
+            outs = cut.compute.compute(op, args, _empty)
         elif isinstance(op, ControlFlow):
             outs = tuple(op.execute(args, lambda graph, inputs: self._inner(graph).run(inputs)))
         elif cut.alone is not None:
             return self._alone(cut.alone).run(results)
         else:
-            outs = result_tuple(op.reference(*args))
+            outs = evaluate(op, args)
         return [_dense(x, v.type) for x, v in zip(outs, cut.node.outputs, strict=True)]
 
     def cut_label(self, cut: Cut) -> str:
@@ -209,6 +214,12 @@ class Runner:
     def _like(self, region: Region) -> Runner:
         """A runner of another region of the same session."""
         return Runner(region, self.threads, self.packs, tuner=self.tuner)
+
+
+def _empty(shape: Any, dtype: Any) -> Array:
+    """Memory for what data sizes, once it is granted."""
+    ask(math.prod(np.atleast_1d(shape).tolist()) * np.dtype(dtype).itemsize, "result by data")
+    return np.empty(shape, dtype)
 
 
 def _dense(result: Any, wanted: TensorType) -> Any:
