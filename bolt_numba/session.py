@@ -13,7 +13,7 @@ import numpy as np
 
 from bolt_numba.budget import Budget, ask, refused, within
 from bolt_numba.config import default_threads
-from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
+from bolt_numba.errors import BoltError, BudgetError, DeviceError, DTypeError, ShapeError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.mapped import check_intact, drop_maps
 from bolt_numba.runtime.packs import Packs, machine
@@ -196,6 +196,8 @@ class Session:
                 return self._runner.run(arrays, targets)
         try:
             return self._runner.run(arrays, targets)
+        except BudgetError:
+            raise
         except MemoryError as error:
             raise refused(error, self.graph.name) from error
 
@@ -205,6 +207,8 @@ class Session:
         with within(self._budget) if self._budget is not None else nullcontext():
             try:
                 yield
+            except BudgetError:
+                raise
             except MemoryError as error:
                 raise refused(error, self.graph.name) from error
 
@@ -464,6 +468,8 @@ def load(source: Source, format: str | None = None) -> Graph:
 
     try:
         return converters.load(source, format)
+    except BudgetError:
+        raise
     except MemoryError as error:
         raise refused(error, "model") from error
 

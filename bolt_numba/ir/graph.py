@@ -17,6 +17,41 @@ if TYPE_CHECKING:
     from bolt_numba.ir.packed import PackedWeights
 
 
+class Uses:
+    """Nodes that read a value, in the order in which they began to, once per operand; all in constant time."""
+
+    __slots__ = ("_times", "_total")
+
+    def __init__(self) -> None:
+        self._times: dict[Node, int] = {}
+        self._total = 0
+
+    def append(self, node: Node) -> None:
+        self._times[node] = self._times.get(node, 0) + 1
+        self._total += 1
+
+    def remove(self, node: Node) -> None:
+        """Take one operand of ``node`` away; raises KeyError when there is none."""
+        times = self._times[node]
+        if times == 1:
+            del self._times[node]
+        else:
+            self._times[node] = times - 1
+        self._total -= 1
+
+    def __len__(self) -> int:
+        return self._total
+
+    def __iter__(self) -> Iterator[Node]:
+        for node, times in self._times.items():
+            for _ in range(times):
+                yield node
+
+    def nodes(self) -> list[Node]:
+        """Each node once."""
+        return list(self._times)
+
+
 class Value:
     """One tensor: a graph input, a constant, or the output of a node.
 
@@ -35,7 +70,7 @@ class Value:
         const: Array | None = None,
     ) -> None:
         self.name, self.type, self.node, self.index, self.const = name, type, node, index, const
-        self.uses: list[Node] = []
+        self.uses = Uses()
 
     @property
     def is_const(self) -> bool:
@@ -150,20 +185,21 @@ class Graph:
 
     def replace_uses(self, old: Value, new: Value) -> None:
         """Make every reader of ``old``, and the graph outputs, read ``new``."""
-        for node in list(dict.fromkeys(old.uses)):
+        for node in old.uses.nodes():
             for i, value in enumerate(node.inputs):
                 if value is old:
                     node.set_input(i, new)
-        self.outputs = [new if v is old else v for v in self.outputs]
+        if self.is_output(old):
+            self.outputs = [new if v is old else v for v in self.outputs]
 
     def is_output(self, value: Value) -> bool:
-        return any(v is value for v in self.outputs)
+        return value in self.outputs
 
     def sole_use(self, value: Value) -> Node | None:
         """The only reader of a value that is no graph output; else None."""
         if len(value.uses) != 1 or self.is_output(value):
             return None
-        return value.uses[0]
+        return next(iter(value.uses))
 
     def drop_dead(self) -> int:
         """Remove nodes whose outputs nobody reads; returns how many."""

@@ -357,7 +357,8 @@ class Rewriter:
             begin = getattr(r.rewrite, "begin", None)
             if begin is not None:
                 begin()
-        outputs = {id(v) for v in graph.outputs}
+        returned = graph.outputs
+        outputs = {id(v) for v in returned}
         todo = graph.nodes[::-1]
         kept: list[Node] = []
         graph.nodes = kept
@@ -372,7 +373,9 @@ class Rewriter:
             if made is None:
                 kept.append(node)
                 continue
-            outputs = {id(v) for v in graph.outputs}
+            if graph.outputs is not returned:
+                returned = graph.outputs
+                outputs = {id(v) for v in returned}
             todo.extend(reversed(made))
             if self._fired.total() > limit:
                 graph.nodes += todo[::-1]

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.budget import ask, unasked
+from bolt_numba.budget import ask, refused, unasked
 from bolt_numba.errors import BoltError, InvalidModelError, ShapeError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.kernels.extents import made_steps
-from bolt_numba.kernels.registry import In, Out, Step, select
+from bolt_numba.kernels.registry import In, Out, Scratch, Step, select
 from bolt_numba.kernels.sized import Sized, select_sized
 from bolt_numba.ops.control import ControlFlow, If
 from bolt_numba.ops.registry import Op
@@ -247,6 +247,8 @@ class Planner:
                 job.steps = precedent.steps_for(in_types, self.context)
             except ShapeError as error:
                 raise ShapeError(f"node {node.name!r}: {error}") from error
+            except MemoryError as error:
+                raise refused(error, f"node {node.name!r}") from error
             job.runner, job.inplace = precedent.runner, precedent.inplace
             self.jobs.append(job)
             if self.spending is not None:
@@ -285,6 +287,9 @@ class Planner:
             entry, context = context.tuner.choose(op, ins, outs, entry, context)
         recorder = Recorder(context, ins)
         steps = made_steps(entry, op, ins, outs, recorder)
+        scratch = sum(a.nbytes for step in steps for a in step.args.values() if type(a) is Scratch)
+        if scratch > self.unasked:
+            ask(scratch, f"{op.name}: workspace of {entry.name}")
         if context.threads == 1:  # as measured may be best in a session of several, too
             for step in steps:
                 step.parallel = False
