@@ -20,13 +20,18 @@ def peak() -> int:
     return int(rows["VmHWM"].split()[0]) << 10
 
 
+def say(row: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(row) + "\n")
+    sys.stdout.flush()
+
+
 def main(names: list[str]) -> None:
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, used + ROOM))
     for name in names or CASES:
         made, feeds = CASES[name][0]()
         data = made.SerializeToString()
-        print(json.dumps({"name": name}), flush=True)
+        say({"name": name})
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak
         before, start, said = peak(), time.perf_counter(), ""
         try:
@@ -36,7 +41,7 @@ def main(names: list[str]) -> None:
             ended, said = type(error).__name__, str(error)
         seconds = time.perf_counter() - start
         row = {"name": name, "ended": ended, "said": said, "seconds": seconds, "bytes": peak() - before}
-        print(json.dumps(row), flush=True)
+        say(row)
 
 
 if __name__ == "__main__":

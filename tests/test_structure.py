@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "records": set(),
     "digest": set(),
     "remembered": {"config", "digest"},
-    "types": {"records"},
+    "types": {"digest", "records"},
     "errors": set(),
     "config": {"errors", "records"},
     "budget": {"config", "errors"},

@@ -65,12 +65,18 @@ def _with_values(
         return types
     if symbolic:
         return tuple(
-            t.with_value(_tidy(v)) if np.shape(v) == t.shape else t for t, v in zip(types, values, strict=True)
+            t.with_value(_tidy(v)) if np.shape(v) == t.shape and _is_small(v) else t
+            for t, v in zip(types, values, strict=True)
         )
     return tuple(
         t.with_value(v) if np.shape(v) == t.shape and v.dtype == t.dtype else t
         for t, v in zip(types, values, strict=True)
     )
+
+
+def _is_small(value: Any) -> bool:
+    """Whether integers beside symbols fit into 64 bits: those of Python have no end."""
+    return all(not isinstance(v, int) or -(1 << 63) <= v < 1 << 64 for v in np.asarray(value, object).flat)
 
 
 def _tidy(value: Any) -> Array:

@@ -42,6 +42,9 @@ class Uses:
     def __len__(self) -> int:
         return self._total
 
+    def __bool__(self) -> bool:
+        return self._total > 0
+
     def __iter__(self) -> Iterator[Node]:
         for node, times in self._times.items():
             for _ in range(times):
@@ -207,7 +210,8 @@ class Graph:
         kept: list[Node] = []
         dropped = 0
         for node in reversed(self.nodes):
-            if any(v.uses or id(v) in outputs for v in node.outputs):
+            first = node.outputs[0]
+            if first.uses or id(first) in outputs or any(v.uses or id(v) in outputs for v in node.outputs):
                 kept.append(node)
             else:
                 node.detach()
@@ -287,13 +291,13 @@ def toposort(nodes: Iterable[Node]) -> list[Node]:
 def graph_attributes(op: Any) -> dict[str, Graph]:
     """The subgraph attributes of an operator."""
     kind: Any = type(op)
-    if not _may_hold_graphs(kind):
+    if not may_hold_graphs(kind):
         return {}
     return {k: v for k, v in vars(op).items() if isinstance(v, Graph)}
 
 
 @functools.cache
-def _may_hold_graphs(cls: type[Op]) -> bool:
-    """Passes ask this of every node again and again."""
+def may_hold_graphs(cls: type[Op]) -> bool:
+    """Whether a kind of operator has subgraphs: passes ask this of every node again and again."""
     kinds = getattr(cls, "__kinds__", {"": "Graph"})  # what is no operator is for the spec to refuse
     return any("Graph" in str(kind) for kind in kinds.values())
