@@ -5,7 +5,6 @@ It is plain data with use lists; it infers nothing (`ir.build` does) and optimis
 
 from __future__ import annotations
 
-import functools
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -296,8 +295,17 @@ def graph_attributes(op: Any) -> dict[str, Graph]:
     return {k: v for k, v in vars(op).items() if isinstance(v, Graph)}
 
 
-@functools.cache
 def may_hold_graphs(cls: type[Op]) -> bool:
     """Whether a kind of operator has subgraphs: passes ask this of every node again and again."""
+    found = _HOLDS.get(cls)
+    if found is None:
+        found = _HOLDS[cls] = _holds_graphs(cls)
+    return found
+
+
+_HOLDS: dict[type[Op], bool] = {}
+
+
+def _holds_graphs(cls: type[Op]) -> bool:
     kinds = getattr(cls, "__kinds__", {"": "Graph"})  # what is no operator is for the spec to refuse
     return any("Graph" in str(kind) for kind in kinds.values())

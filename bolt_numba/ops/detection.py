@@ -13,7 +13,6 @@ from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import shape_of
 from bolt_numba.types import F32, Array, TensorType
 
-
 MAX_SAMPLES = 1 << 20
 """Samples along one side of a bin that a region of any size gets at most."""
 MAX_RATIO = 1 << 6

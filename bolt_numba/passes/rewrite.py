@@ -191,8 +191,7 @@ def nested(graph: Graph) -> list[Graph]:
     """The graph and the graphs of its control flow, at every depth, outermost first."""
     found = [graph]
     for g in found:
-        kinds: set[type[Any]] = {type(node.op) for node in g.nodes}
-        holding = {kind for kind in kinds if may_hold_graphs(kind)}
+        holding = {kind for kind in {type(node.op) for node in g.nodes} if may_hold_graphs(kind)}
         if holding:
             holders = (node.op for node in g.nodes if type(node.op) in holding)
             found += [sub for op in holders for sub in graph_attributes(op).values()]

@@ -151,7 +151,8 @@ def roi_align(p, tid, nthreads):
                     i, j = place // ow, place % ow
                     r, nr = near(y1 + bin_h * np.float32(i), high_step, rows, p.h)
                     c, nc = near(x1 + bin_w * np.float32(j), wide_step, columns, p.w)
-                    r, c, taken = r + min(row, max(nr - 1, 0)), c + min(column, max(nc - 1, 0)), row < nr and column < nc
+                    taken = row < nr and column < nc
+                    r, c = r + min(row, max(nr - 1, 0)), c + min(column, max(nc - 1, 0))
                     v = y1 + bin_h * (np.float32(i) + (np.float32(r) + _HALF) / np.float32(rows))
                     u = x1 + bin_w * (np.float32(j) + (np.float32(c) + _HALF) / np.float32(columns))
                     v = v if taken or (greatest and nr * nc) else np.float32(-2)
