@@ -1,4 +1,4 @@
-"""Runs the models of `budget_cases` one after another and writes a line for each: how it ended, seconds of processor time, bytes."""
+"""Runs the models of `budget_cases` and writes a line for each: how it ended, seconds of processor time, bytes."""
 
 from __future__ import annotations
 
