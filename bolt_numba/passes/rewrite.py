@@ -191,10 +191,8 @@ def nested(graph: Graph) -> list[Graph]:
     """The graph and the graphs of its control flow, at every depth, outermost first."""
     found = [graph]
     for g in found:
-        holding = {kind for kind in {type(node.op) for node in g.nodes} if may_hold_graphs(kind)}
-        if holding:
-            holders = (node.op for node in g.nodes if type(node.op) in holding)
-            found += [sub for op in holders for sub in graph_attributes(op).values()]
+        if any(map(may_hold_graphs, {type(node.op) for node in g.nodes})):
+            found += [sub for node in g.nodes for sub in graph_attributes(node.op).values()]
     return found
 
 
@@ -361,15 +359,13 @@ class Rewriter:
             begin = getattr(r.rewrite, "begin", None)
             if begin is not None:
                 begin()
-        returned = graph.outputs
-        outputs = {id(v) for v in returned}
+        outputs = {id(v) for v in (returned := graph.outputs)}
         todo = graph.nodes[::-1]
         kept: list[Node] = []
         graph.nodes = kept
         while todo:
             node = todo.pop()
-            first = node.outputs[0]
-            if not (first.uses or id(first) in outputs or any(v.uses or id(v) in outputs for v in node.outputs)):
+            if not node.outputs[0].uses and not any(v.uses or id(v) in outputs for v in node.outputs):
                 node.detach()
                 continue
             if id(node) in self._stale:
@@ -379,8 +375,7 @@ class Rewriter:
                 kept.append(node)
                 continue
             if graph.outputs is not returned:
-                returned = graph.outputs
-                outputs = {id(v) for v in returned}
+                outputs = {id(v) for v in (returned := graph.outputs)}
             todo.extend(reversed(made))
             if self._fired.total() > limit:
                 graph.nodes += todo[::-1]
@@ -394,8 +389,7 @@ class Rewriter:
         """The nodes that replace ``node``, already wired; None when no rule applies."""
         if self.trace is not None and self.trace.exhausted:
             return None
-        made: list[Node] = []
-        builder = Builder(graph, made)
+        builder = Builder(graph, made := [])
         for r in self._candidates(node.op):
             start = 0.0 if self.trace is None else time.perf_counter()
             found = match(r.pattern, graph, node)
