@@ -359,7 +359,7 @@ class Rewriter:
             begin = getattr(r.rewrite, "begin", None)
             if begin is not None:
                 begin()
-        outputs = {id(v) for v in (returned := graph.outputs)}
+        outputs = set(map(id, returned := graph.outputs))
         todo = graph.nodes[::-1]
         kept: list[Node] = []
         graph.nodes = kept
@@ -375,7 +375,7 @@ class Rewriter:
                 kept.append(node)
                 continue
             if graph.outputs is not returned:
-                outputs = {id(v) for v in (returned := graph.outputs)}
+                outputs = set(map(id, returned := graph.outputs))
             todo.extend(reversed(made))
             if self._fired.total() > limit:
                 graph.nodes += todo[::-1]
@@ -389,11 +389,11 @@ class Rewriter:
         """The nodes that replace ``node``, already wired; None when no rule applies."""
         if self.trace is not None and self.trace.exhausted:
             return None
-        builder = Builder(graph, made := [])
+        made: list[Node] = []
+        builder = Builder(graph, made)
         for r in self._candidates(node.op):
             start = 0.0 if self.trace is None else time.perf_counter()
-            found = match(r.pattern, graph, node)
-            if found is None:
+            if (found := match(r.pattern, graph, node)) is None:
                 continue
             values = () if found.reason else self._built(r, found, builder)
             reason = found.reason or (self._accept(node, values) if values else "")
