@@ -14,18 +14,17 @@ __version__ = "0.1.0"
 
 _HOME = {
     "BoltError": "errors", "BudgetError": "errors", "DTypeError": "errors", "DeviceError": "errors",
-    "InternalError": "errors", "InvalidModelError": "errors",
-    "ShapeError": "errors", "UnsupportedOpError": "errors", "TensorSpec": "types", "Graph": "ir.graph",
-    "Outputs": "session", "Session": "session", "compile": "session", "load": "session", "save": "session",
-    "InferenceSession": "compat", "SessionOptions": "compat", "verify": "verification",
+    "InternalError": "errors", "InvalidModelError": "errors", "ShapeError": "errors", "UnsupportedOpError": "errors",
+    "TensorSpec": "types", "Graph": "ir.graph", "Outputs": "session", "Session": "session", "compile": "session",
+    "load": "session", "save": "session", "InferenceSession": "compat", "SessionOptions": "compat",
+    "verify": "verification",
 }  # fmt: skip
 """Where each public name lives; modules load when a name is first used, so that importing the package is cheap."""
 
 __all__ = [
     "BoltError", "BudgetError", "DTypeError", "DeviceError", "Graph", "InferenceSession", "InternalError",
-    "InvalidModelError", "Outputs", "Session",
-    "SessionOptions", "ShapeError", "TensorSpec", "UnsupportedOpError", "__version__", "compile", "load", "save",
-    "verify",
+    "InvalidModelError", "Outputs", "Session", "SessionOptions", "ShapeError", "TensorSpec", "UnsupportedOpError",
+    "__version__", "compile", "load", "save", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ def as_bolt_error(error: Exception, what: str) -> BoltError:
         return error
     said = str(error) or "no reason given"
     if isinstance(error, MemoryError):
-        return BudgetError(f"{what}: out of memory: {said}")
+        return BudgetError(f"{what}: memory: the system gave no more: {said}")
     if isinstance(error, RecursionError):
         return InvalidModelError(f"{what}: got what is nested too deep, wanted fewer levels")
     return InternalError(f"{what}: {type(error).__name__}: {said} (this is a fault of bolt-numba)")

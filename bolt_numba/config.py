@@ -28,7 +28,8 @@ CACHE_MIB = Switch("BOLT_NUMBA_CACHE_MIB", "1024", "limit of all compiled kernel
 NUM_THREADS = Switch("BOLT_NUMBA_NUM_THREADS", "the processors of this process", "threads of a session")
 ISA = Switch("BOLT_NUMBA_ISA", "what the processor has", "force lower instructions: avx512, avx2 or generic")
 CHECK = Switch("BOLT_NUMBA_CHECK", "0", "1: check the graph against the spec after every stage of the passes")
-SWITCHES = (CACHE_DIR, CACHE_MIB, NUM_THREADS, ISA, CHECK)
+MEMORY = Switch("BOLT_NUMBA_MEMORY", "half of what is free", "memory of one plan or one result, as 2G or 500M")
+SWITCHES = (CACHE_DIR, CACHE_MIB, NUM_THREADS, ISA, CHECK, MEMORY)
 
 
 MAX_THREADS = 1024
@@ -51,6 +52,20 @@ def cache_limit() -> int:
     if not wanted.isdecimal():
         raise BoltError(f"{CACHE_MIB.name}: got {wanted!r}, wanted a number from 0")
     return int(wanted) << 20
+
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def memory_limit() -> int | None:
+    """Bytes of ``BOLT_NUMBA_MEMORY``, None where it is not set."""
+    wanted = MEMORY.value
+    if not wanted:
+        return None
+    number, unit = (wanted[:-1], wanted[-1].upper()) if wanted[-1].isalpha() else (wanted, "")
+    if not number.isdecimal() or unit not in _UNITS or not int(number):
+        raise BoltError(f"{MEMORY.name}: got {wanted!r}, wanted a number of bytes, or one with K, M, G or T")
+    return int(number) * _UNITS[unit]
 
 
 def cache_root() -> Path:

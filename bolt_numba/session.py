@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from bolt_numba.border import border, leave
+from bolt_numba.budget import Budget, ask, within
 from bolt_numba.config import MAX_THREADS, default_threads
 from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
 from bolt_numba.ir.graph import Graph
@@ -105,6 +108,8 @@ class Session:
         (or ``BOLT_NUMBA_NUM_THREADS``).
     tune: measure the algorithms that can run a node when a plan is made, and take the fastest, instead of following
         the cost model; what was measured is kept with the compiled kernels.  Another algorithm rounds differently.
+    memory_limit: bytes that the buffers of one plan, or one result whose size data decide, may take; None: a share of
+        what is free (or ``BOLT_NUMBA_MEMORY``).  More is refused by a BudgetError before it is allocated.
     """
 
     @border("session")
@@ -116,6 +121,7 @@ class Session:
         precision: str = "fp32",
         threads: int | None = None,
         tune: bool = False,
+        memory_limit: int | None = None,
     ) -> None:
         if not isinstance(graph, Graph):
             raise DTypeError(f"graph: got a {type(graph).__name__}, wanted a Graph")
@@ -124,6 +130,10 @@ class Session:
         if precision not in PRECISIONS:
             raise DeviceError(f"precision: got {precision!r}, wanted one of {PRECISIONS}")
         self.device, self.precision = device, precision
+        if memory_limit is not None and memory_limit < 1:
+            raise BoltError(f"memory_limit: got {memory_limit}, wanted a number of bytes from 1")
+        self.memory_limit = memory_limit
+        self._budget = None if memory_limit is None else Budget(memory=memory_limit)
         self.threads = _count_threads(default_threads() if threads is None else threads)
         self.tune = tune
         self.graph = graph
@@ -138,7 +148,8 @@ class Session:
             from bolt_numba.runtime.tune import Tuner
 
             tuner = Tuner(self.threads)
-        self._runner = Runner(self._region(), self.threads, self._packs, self._region, tuner)
+        with self._granted():
+            self._runner = Runner(self._region(), self.threads, self._packs, self._region, tuner)
         self._wider: dict[tuple[str, ...], Session] = {}
 
     def _region(self) -> Region:
@@ -182,18 +193,28 @@ class Session:
     def __call__(self, *args: Any, **kwargs: Any) -> Outputs:
         """Run once.  Inputs by name (keywords or one mapping) or by position."""
         try:
-            return Outputs(self._output_names, self._runner.run(self._arrays(self._feeds(args, kwargs))))
+            return Outputs(self._output_names, self._run(self._arrays(self._feeds(args, kwargs))))
         except Exception as error:
             leave(error, self.graph.name)
+
+    def _run(self, arrays: list[Array], targets: Sequence[Array | None] | None = None) -> list[Array]:
+        if self._budget is None:
+            return self._runner.run(arrays, targets)
+        with within(self._budget):
+            return self._runner.run(arrays, targets)
+
+    def _granted(self) -> AbstractContextManager[object]:
+        """Hold what is done to the session's limit of memory."""
+        return nullcontext() if self._budget is None else within(self._budget)
 
     @border("run")
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
         """As onnxruntime's: outputs in the order of ``names``, or all.  Names may be intermediate values."""
         if names is None:
-            return self._runner.run(self._arrays(feeds))
+            return self._run(self._arrays(feeds))
         extra = tuple(sorted({n for n in names if n not in self._output_names}))
         if not extra:
-            results = dict(zip(self._output_names, self._runner.run(self._arrays(feeds)), strict=True))
+            results = dict(zip(self._output_names, self._run(self._arrays(feeds)), strict=True))
         else:
             results = dict(self._with_outputs(extra)(feeds).items())
         return [results[n] for n in names]
@@ -210,7 +231,8 @@ class Session:
         for name in buffers:
             if name not in self._output_names:
                 raise ShapeError(f"output: got {name!r}, wanted one of {', '.join(self._output_names)}")
-        prepared = self._runner.prepare(arrays)
+        with self._granted():
+            prepared = self._runner.prepare(arrays)
         targets: list[Array | None] = [None] * len(self._output_names)
         for index, name in enumerate(self._output_names):
             buffer = buffers.get(name)
@@ -219,7 +241,7 @@ class Session:
                 self._check_buffer(name, buffer, want.dims, want.dtype)
                 if _is_direct(prepared, index, buffer, arrays):
                     targets[index] = buffer
-        results = self._runner.run(arrays, targets)
+        results = self._run(arrays, targets)
         for name, result in zip(self._output_names, results, strict=True):
             buffer = buffers.get(name)
             if buffer is not None and buffer is not result:
@@ -273,9 +295,7 @@ class Session:
                 if name not in values:
                     raise BoltError(f"no value named {name!r} in graph {graph.name!r}")
                 graph.add_output(values[name])
-            made = Session(
-                graph, device=self.device, precision=self.precision, threads=self.threads, tune=self.tune
-            )
+            made = Session(graph, threads=self.threads, **self._options())
             self._wider[extra] = made
         return made
 
@@ -291,8 +311,9 @@ class Session:
                 raise ShapeError(f"input {spec.name!r}: shape {spec.shape} is symbolic; give {spec.name}=(...)")
             if not all(isinstance(d, (int, np.integer)) and d >= 0 for d in dims):
                 raise ShapeError(f"input {spec.name!r}: shape: got {dims}, wanted sizes")
-            arrays.append(np.zeros(tuple(int(d) for d in dims), spec.dtype))
-        self._runner.prepare(arrays)
+            arrays.append(_zeros(spec, dims))
+        with self._granted():
+            self._runner.prepare(arrays)
 
     @border("profile")
     def profile(self, *args: Any, runs: int = 20, **kwargs: Any) -> Profile:
@@ -301,7 +322,8 @@ class Session:
 
         if runs < 1:
             raise BoltError(f"profile: runs: got {runs}, wanted at least 1")
-        return profile_runs(self._runner, self._arrays(self._feeds(args, kwargs)), runs)
+        with self._granted():
+            return profile_runs(self._runner, self._arrays(self._feeds(args, kwargs)), runs)
 
     def memory(self) -> dict[str, int]:
         """Bytes by use.
@@ -353,7 +375,12 @@ class Session:
     def __reduce__(self) -> tuple[Any, ...]:
         from bolt_numba.ir.store import to_bytes
 
-        return _restore, (to_bytes(self._source()), self.device, self.precision, self.threads, self.tune)
+        return _restore, (to_bytes(self._source()), self.threads, self._options())
+
+    def _options(self) -> dict[str, Any]:
+        """What the session was made with, but for its threads."""
+        names = ("device", "precision", "tune", "memory_limit")
+        return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
         how = "" if self.precision == "fp32" else f", precision={self.precision!r}"
@@ -364,6 +391,12 @@ def _count_threads(threads: Any) -> int:
     if not isinstance(threads, (int, np.integer)) or not 1 <= threads <= MAX_THREADS:
         raise DeviceError(f"threads: got {threads!r}, wanted 1 to {MAX_THREADS}")
     return int(threads) if can_team() else 1
+
+
+def _zeros(spec: TensorSpec, dims: Sequence[int | str]) -> Array:
+    sizes = tuple(map(int, dims))
+    ask(math.prod(sizes) * spec.dtype.itemsize, f"input {spec.name!r}")
+    return np.zeros(sizes, spec.dtype)
 
 
 def _is_direct(prepared: Prepared, output: int, buffer: Array, arrays: Sequence[Any]) -> bool:
@@ -382,10 +415,10 @@ def _real_nbytes(array: Array) -> int:
     return array.itemsize if 0 in array.strides and array.size > 1 else array.nbytes
 
 
-def _restore(data: bytes, device: str, precision: str, threads: int, tune: bool) -> Session:
+def _restore(data: bytes, threads: int, options: dict[str, Any]) -> Session:
     from bolt_numba.ir.store import load_bolt
 
-    return Session(load_bolt(data), device=device, precision=precision, threads=threads, tune=tune)
+    return Session(load_bolt(data), threads=threads, **options)
 
 
 def _as_input(spec: TensorSpec, given: Any) -> Any:
@@ -473,9 +506,14 @@ def compile(
     precision: str = "fp32",
     threads: int | None = None,
     tune: bool = False,
+    memory_limit: int | None = None,
 ) -> Session:
     """Make a `Session` from a graph or straight from a file."""
-    return Session(_read(model), device=device, precision=precision, threads=threads, tune=tune)
+    with nullcontext() if memory_limit is None else within(Budget(memory=memory_limit)):
+        graph = _read(model)
+    return Session(
+        graph, device=device, precision=precision, threads=threads, tune=tune, memory_limit=memory_limit
+    )
 
 
 @border("save", OSError)

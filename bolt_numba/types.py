@@ -48,12 +48,28 @@ def dtype_from_name(name: str) -> AnyDType:
     return np.dtype(scalar)
 
 
+MAX_TERMS = 32
+"""Atoms of one `Sym`; a sum of more becomes an atom itself."""
+MAX_TEXT = 256
+"""Characters of an atom's name; a longer one is named by its digest, so that a product of products stays small."""
+_WORD = 1 << 64
+
+
+def _atom(text: str) -> str:
+    if len(text) <= MAX_TEXT:
+        return text
+    from bolt_numba.digest import sha256  # few models need it
+
+    return f"long_x{sha256(text.encode()).hexdigest()[:32]}"
+
+
 class Sym:
     """A dimension not known yet: a linear sum of named atoms, kept in canonical form.
 
     ``Sym("batch") * 2 + 1`` prints as ``2*batch + 1``.  Sums and products with integers stay exact; any other
-    expression (a product of symbols, a floor division) becomes a new atom named by its text.  Equality is
-    equality of canonical forms, so ``==`` never claims that two different expressions are equal.
+    expression (a product of symbols, a floor division) becomes a new atom named by its text, or by the text's digest
+    where that is long.  Equality is equality of canonical forms, so ``==`` never claims that two different expressions
+    are equal.
     """
 
     __slots__ = ("const", "terms")
@@ -65,7 +81,12 @@ class Sym:
     @staticmethod
     def _make(terms: dict[str, int], const: int) -> Sym | int:
         kept = [(k, v) for k, v in terms.items() if v]
-        return Sym(terms=kept, const=const) if kept else const
+        if not kept:
+            return const
+        made = Sym(terms=kept, const=const)
+        if len(kept) > MAX_TERMS or abs(const) > _WORD or any(abs(v) > _WORD for _, v in kept):
+            return Sym(_atom(f"({made})"))
+        return made
 
     def __add__(self, other: Dim) -> Dim:
         if isinstance(other, Sym):
@@ -89,28 +110,28 @@ class Sym:
     def __mul__(self, other: Dim) -> Dim:
         if isinstance(other, Sym):
             a, b = sorted((str(self), str(other)))
-            return Sym(f"({a})*({b})")
+            return Sym(_atom(f"({a})*({b})"))
         return self._make({k: v * int(other) for k, v in self.terms}, self.const * int(other))
 
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Dim) -> Dim:
         if isinstance(other, Sym):
-            return 1 if other == self else Sym(f"({self})//({other})")
+            return 1 if other == self else Sym(_atom(f"({self})//({other})"))
         other = int(other)
         if other == 1:
             return self
         if self.const % other == 0 and all(v % other == 0 for _, v in self.terms):
             return self._make({k: v // other for k, v in self.terms}, self.const // other)
-        return Sym(f"({self})//{other}")
+        return Sym(_atom(f"({self})//{other}"))
 
     def __rfloordiv__(self, other: Dim) -> Dim:
-        return Sym(f"{other}//({self})")
+        return Sym(_atom(f"{other}//({self})"))
 
     def __mod__(self, other: Dim) -> Dim:
         if not isinstance(other, Sym) and all(v % int(other) == 0 for v in (self.const, *(v for _, v in self.terms))):
             return 0
-        return Sym(f"({self})%({other})")
+        return Sym(_atom(f"({self})%({other})"))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sym) and self.terms == other.terms and self.const == other.const

@@ -272,6 +272,6 @@ class TestGraph:
         graph, x, product = small()
         graph.replace_uses(graph.outputs[0], product)
         assert graph.drop_dead() == 2
-        assert product.uses == []
+        assert not product.uses
         assert len(x.uses) == 1
         verify(graph)

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.budget import Budget, within
 from bolt_numba.errors import BoltError, ShapeError
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.registry import Op, result_tuple
@@ -19,6 +20,8 @@ from bolt_numba.types import Array, TensorType, type_of
 Operand: TypeAlias = "Value | Array | int | float | bool | None"
 MAX_KNOWN = 1024
 """Elements up to which a value is computed during inference (shapes, axes, scales; never weights)."""
+MAX_WORK = 1 << 20
+"""Elementary operations that one such value may take: a small result can hide an endless loop or a large product."""
 
 
 def infer_types(op: Op, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
@@ -73,17 +76,24 @@ def _with_values(
     if symbolic and not op.on_symbols:
         return types
     try:
-        values = result_tuple(op.reference(*args))
+        with within(Budget(MAX_WORK)):
+            values = result_tuple(op.reference(*args))
     except Exception:  # a value that cannot be computed here is simply not known; the run will report the error
         return types
     if symbolic:
         return tuple(
-            t.with_value(_tidy(v)) if np.shape(v) == t.shape else t for t, v in zip(types, values, strict=True)
+            t.with_value(_tidy(v)) if np.shape(v) == t.shape and _is_small(v) else t
+            for t, v in zip(types, values, strict=True)
         )
     return tuple(
         t.with_value(v) if np.shape(v) == t.shape and v.dtype == t.dtype else t
         for t, v in zip(types, values, strict=True)
     )
+
+
+def _is_small(value: Any) -> bool:
+    """Whether integers beside symbols fit into 64 bits: those of Python have no end."""
+    return all(not isinstance(v, int) or -(1 << 63) <= v < 1 << 64 for v in np.asarray(value, object).flat)
 
 
 def _tidy(value: Any) -> Array:

@@ -5,7 +5,6 @@ It is plain data with use lists; it infers nothing (`ir.build` does) and optimis
 
 from __future__ import annotations
 
-import functools
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,44 @@ from bolt_numba.types import Array, TensorType
 
 if TYPE_CHECKING:
     from bolt_numba.ir.packed import PackedWeights
+
+
+class Uses:
+    """Nodes that read a value, in the order in which they began to, once per operand; all in constant time."""
+
+    __slots__ = ("_times", "_total")
+
+    def __init__(self) -> None:
+        self._times: dict[Node, int] = {}
+        self._total = 0
+
+    def append(self, node: Node) -> None:
+        self._times[node] = self._times.get(node, 0) + 1
+        self._total += 1
+
+    def remove(self, node: Node) -> None:
+        """Take one operand of ``node`` away; raises KeyError when there is none."""
+        times = self._times[node]
+        if times == 1:
+            del self._times[node]
+        else:
+            self._times[node] = times - 1
+        self._total -= 1
+
+    def __len__(self) -> int:
+        return self._total
+
+    def __bool__(self) -> bool:
+        return self._total > 0
+
+    def __iter__(self) -> Iterator[Node]:
+        for node, times in self._times.items():
+            for _ in range(times):
+                yield node
+
+    def nodes(self) -> list[Node]:
+        """Each node once."""
+        return list(self._times)
 
 
 class Value:
@@ -35,7 +72,7 @@ class Value:
         const: Array | None = None,
     ) -> None:
         self.name, self.type, self.node, self.index, self.const = name, type, node, index, const
-        self.uses: list[Node] = []
+        self.uses = Uses()
 
     @property
     def is_const(self) -> bool:
@@ -150,20 +187,21 @@ class Graph:
 
     def replace_uses(self, old: Value, new: Value) -> None:
         """Make every reader of ``old``, and the graph outputs, read ``new``."""
-        for node in list(dict.fromkeys(old.uses)):
+        for node in old.uses.nodes():
             for i, value in enumerate(node.inputs):
                 if value is old:
                     node.set_input(i, new)
-        self.outputs = [new if v is old else v for v in self.outputs]
+        if self.is_output(old):
+            self.outputs = [new if v is old else v for v in self.outputs]
 
     def is_output(self, value: Value) -> bool:
-        return any(v is value for v in self.outputs)
+        return value in self.outputs
 
     def sole_use(self, value: Value) -> Node | None:
         """The only reader of a value that is no graph output; else None."""
         if len(value.uses) != 1 or self.is_output(value):
             return None
-        return value.uses[0]
+        return next(iter(value.uses))
 
     def drop_dead(self) -> int:
         """Remove nodes whose outputs nobody reads; returns how many."""
@@ -171,7 +209,8 @@ class Graph:
         kept: list[Node] = []
         dropped = 0
         for node in reversed(self.nodes):
-            if any(v.uses or id(v) in outputs for v in node.outputs):
+            first = node.outputs[0]
+            if first.uses or id(first) in outputs or any(v.uses or id(v) in outputs for v in node.outputs):
                 kept.append(node)
             else:
                 node.detach()
@@ -251,13 +290,22 @@ def toposort(nodes: Iterable[Node]) -> list[Node]:
 def graph_attributes(op: Any) -> dict[str, Graph]:
     """The subgraph attributes of an operator."""
     kind: Any = type(op)
-    if not _may_hold_graphs(kind):
+    if not may_hold_graphs(kind):
         return {}
     return {k: v for k, v in vars(op).items() if isinstance(v, Graph)}
 
 
-@functools.cache
-def _may_hold_graphs(cls: type[Op]) -> bool:
-    """Passes ask this of every node again and again."""
+def may_hold_graphs(cls: type[Op]) -> bool:
+    """Whether a kind of operator has subgraphs: passes ask this of every node again and again."""
+    found = _HOLDS.get(cls)
+    if found is None:
+        found = _HOLDS[cls] = _holds_graphs(cls)
+    return found
+
+
+_HOLDS: dict[type[Op], bool] = {}
+
+
+def _holds_graphs(cls: type[Op]) -> bool:
     kinds = getattr(cls, "__kinds__", {"": "Graph"})  # what is no operator is for the spec to refuse
     return any("Graph" in str(kind) for kind in kinds.values())

@@ -15,7 +15,7 @@ from bolt_numba.errors import DTypeError, InvalidModelError, ShapeError
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.mapped import check_intact
 from bolt_numba.ops.control import ControlFlow
-from bolt_numba.ops.registry import result_tuple
+from bolt_numba.ops.evaluate import evaluate
 from bolt_numba.types import (
     Array,
     Dim,
@@ -160,7 +160,7 @@ def _run(node: Node, arrays: dict[int, Array], sizes: Sizes) -> None:
 def _results(node: Node, args: Sequence[Array | None]) -> tuple[Any, ...]:
     if isinstance(node.op, ControlFlow):
         return tuple(node.op.execute(args, _run_graph))
-    return result_tuple(node.op.reference(*args))
+    return evaluate(node.op, args)
 
 
 def _run_graph(graph: Graph, inputs: Sequence[Any]) -> list[Array]:

@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
-from bolt_numba.ops.matmul import matmul_shape
+from bolt_numba.ops.matmul import matmul_shape, multiplied
 from bolt_numba.ops.reduce import masked_softmax
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import want_within
@@ -99,12 +99,12 @@ class FusedAttention(Op):
         assert v is not None, "infer() has tested this"
         given = zip((q, k, v), self.layouts, strict=True)
         queries, keys, values = (widened(x.swapaxes(-3, -2) if layout == "SHD" else x) for x, layout in given)
-        weights = np.matmul(queries, keys.swapaxes(-1, -2))
+        weights = multiplied(self, queries, keys.swapaxes(-1, -2))
         weights = weights * weights.dtype.type(self.scale)
         if mask is not None:
             weights = weights + widened(mask)
         if self.causal:
             rows, columns = np.arange(weights.shape[-2])[:, None], np.arange(weights.shape[-1])[None, :]
             weights = np.where(columns <= rows, weights, weights.dtype.type(-np.inf))
-        y = np.matmul(masked_softmax(weights, -1), values)
+        y = multiplied(self, masked_softmax(weights, -1), values)
         return np.ascontiguousarray(y.swapaxes(-3, -2) if self.y_layout == "SHD" else y).astype(q.dtype, copy=False)

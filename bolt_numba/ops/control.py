@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from bolt_numba.budget import CALL, ask, spend, unasked
 from bolt_numba.errors import DTypeError
-from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, result_tuple, want_dtype
+from bolt_numba.ops.evaluate import evaluate
+from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import want_dim, want_dims, want_one
 from bolt_numba.types import (
     BOOL,
@@ -59,7 +61,7 @@ def _run_by_references(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
         return value.const if value.const is not None else arrays[id(value)]
 
     for node in graph.nodes:
-        results = result_tuple(node.op.reference(*map(read, node.inputs)))
+        results = evaluate(node.op, [read(v) for v in node.inputs])
         arrays.update(zip(map(id, node.outputs), results, strict=False))
     return [read(v) for v in graph.outputs]
 
@@ -111,6 +113,24 @@ def _stacked(arrays: Sequence[Array], like: TensorType, axis: int = 0) -> Array:
     dims = [d if isinstance(d, int) else 0 for d in like.shape or ()]
     dims.insert(axis if axis >= 0 else axis + len(dims) + 1, 0)
     return np.empty(dims, like.dtype)
+
+
+class Growth:
+    """What the iterations of a loop leave behind, asked for again whenever it has doubled."""
+
+    def __init__(self, what: str) -> None:
+        self.what, self.nbytes, self.granted = what, 0, unasked()
+
+    def add(self, results: Sequence[Any]) -> None:
+        """Count the results of an iteration, which are kept and in the end stacked."""
+        self.nbytes += sum(2 * r.nbytes + OBJECT for r in results if isinstance(r, np.ndarray))
+        if self.nbytes > self.granted:
+            ask(self.nbytes, f"{self.what}: results of its iterations")
+            self.granted = 2 * self.nbytes
+
+
+OBJECT = 128
+"""Bytes of an array beside its elements."""
 
 
 @op("If")
@@ -182,12 +202,15 @@ class Loop(ControlFlow):
         carried, captures = list(args[2 : 2 + self.carried]), args[2 + self.carried :]
         scanned: list[list[Any]] = [[] for _ in self.body.outputs[1 + self.carried :]]
         trip = 0
+        room = Growth(self.name)
         while keep and (limit is None or trip < limit):
+            spend(CALL, self.name)
             outs = run(self.body, [np.array(trip, I64), np.array(keep), *carried, *captures])
             keep = bool(outs[0].reshape(-1)[0])
             carried = list(outs[1 : 1 + self.carried])
             for kept, value in zip(scanned, outs[1 + self.carried :], strict=True):
                 kept.append(value)
+            room.add(outs[1 + self.carried :])
             trip += 1
         types = [v.type for v in self.body.outputs[1 + self.carried :]]
         return [*carried, *(_stacked(kept, t) for kept, t in zip(scanned, types, strict=True))]
@@ -261,11 +284,14 @@ class Scan(ControlFlow):
         if len(lengths) != 1:
             raise self.fail("lengths of the scanned inputs", sorted(lengths), "one length")
         results: list[list[Any]] = [[] for _ in self.body.outputs[self.states :]]
+        room = Growth(self.name)
         for trip in range(lengths.pop()):
+            spend(CALL, self.name)
             outs = run(self.body, [*state, *(np.asarray(a[trip], order="C") for a in scanned), *captures])
             state = list(outs[: self.states])
             for kept, value in zip(results, outs[self.states :], strict=True):
                 kept.append(value)
+            room.add(outs[self.states :])
         stacked = []
         for i, (kept, value) in enumerate(zip(results, self.body.outputs[self.states :], strict=True)):
             ordered = kept[::-1] if self._axis(self.output_directions, i) else kept

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bolt_numba.budget import BLAS, ask, spend
 from bolt_numba.ops.attributes import frozen
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.matmul import finish
@@ -73,6 +74,7 @@ class Convolution(Op):
         windows = self.windows(kernel).resolved(x.shape[2:])
         outs = self.windows(kernel).static_dims(self, x.shape[2:])
         g = self.group
+        spend(math.prod(w.shape) * n * math.prod(outs) // BLAS, self.name)
         views = windows.taps(windows.padded(x, 0, outs), outs)
         if g == 1 and c < 16:  # few products per tap: one product over all taps writes the result once
             seen_by_all = np.stack([v.reshape(n, c, math.prod(outs)) for v in views], axis=2)
@@ -195,6 +197,8 @@ class ConvTranspose(Op):
         pads = self.resolved_pads(sizes, kernel)
         outs = [int(d) for d in self.output_dims(sizes, kernel)]  # type: ignore[arg-type]  # static sizes
         room = [max(int(f), o + p) for f, o, p in zip(self.full_dims(sizes, kernel), outs, pads, strict=False)]  # type: ignore[arg-type]
+        ask(math.prod((n, g * kg, *room)) * data.dtype.itemsize, f"{self.name}: result before pads are cut off")
+        spend(w.size * n * math.prod(sizes) // BLAS, self.name)
         y = np.zeros((n, g * kg, *room), dtype=data.dtype)
         columns = data.reshape(n, g, c // g, math.prod(sizes))
         by_tap = _by_tap(widened(w).reshape(g, c // g, kg, math.prod(kernel)).swapaxes(1, 2))

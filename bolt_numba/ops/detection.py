@@ -7,11 +7,16 @@ import math
 
 import numpy as np
 
+from bolt_numba.budget import CALL, ask, spend
 from bolt_numba.ops.conv import Convolution, along_channels
 from bolt_numba.ops.dtypes import FLOATS, INDICES, same_dtype, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import product, shape_of, want_dims, want_elements
 from bolt_numba.types import F32, Array, TensorType
+
+MAX_SAMPLES = 1 << 20
+"""Samples along one side of a bin that a region of any size gets at most."""
+MAX_RATIO = 1 << 6
 
 
 @op("RoiAlign")
@@ -19,7 +24,8 @@ class RoiAlign(Op):
     """y = each region of x, resampled to one size by bilinear samples whose mean (or maximum) is taken.
 
     x: [n, c, h, w] float · rois: [r, 4] x1 y1 x2 y2 in units of 1 / spatial_scale pixels · batch_indices: [r] i64 ->
-    y: [r, c, output_height, output_width].  sampling_ratio 0: as many samples as the region has pixels.
+    y: [r, c, output_height, output_width].  sampling_ratio 0: as many samples as the region has pixels
+    (at most `MAX_SAMPLES` along one side of a bin; those outside of the image are zero and take no time).
     Source: ONNX RoiAlign-22; mode max takes the greatest weighted corner, as onnxruntime does.
     """
 
@@ -37,8 +43,9 @@ class RoiAlign(Op):
         shape, regions = shape_of(self, "x", x, 4), shape_of(self, "rois", rois, 2)
         if self.mode not in ("avg", "max"):
             raise self.fail("mode", self.mode, "avg or max")
-        if min(self.output_height, self.output_width) < 1 or self.sampling_ratio < 0:
-            raise self.fail("sizes", (self.output_height, self.output_width, self.sampling_ratio), "at least 1, 1, 0")
+        if min(self.output_height, self.output_width) < 1 or not 0 <= self.sampling_ratio <= MAX_RATIO:
+            sizes = (self.output_height, self.output_width, self.sampling_ratio)
+            raise self.fail("sizes", sizes, f"at least 1, 1, 0, and a sampling_ratio of at most {MAX_RATIO}")
         if self.coordinate_transformation_mode not in ("half_pixel", "output_half_pixel"):
             raise self.fail(
                 "coordinate_transformation_mode", self.coordinate_transformation_mode, "half_pixel or output_half_pixel"
@@ -58,22 +65,33 @@ class RoiAlign(Op):
         for out, region, image in zip(y, regions, batch_indices, strict=True):
             x1, y1, x2, y2 = region * data.dtype.type(self.spatial_scale) - data.dtype.type(shift)
             sizes = [y2 - y1, x2 - x1] if shift else [max(y2 - y1, 1.0), max(x2 - x1, 1.0)]
-            rows = self._places(y1, sizes[0], self.output_height)
-            columns = self._places(x1, sizes[1], self.output_width)
+            places = self._places(y1, sizes[0], self.output_height), self._places(x1, sizes[1], self.output_width)
+            rows, columns = (_inside(p, size) for p, size in zip(places, x.shape[2:], strict=True))
+            samples = places[0].shape[1] * places[1].shape[1]
             for i, j in np.ndindex(self.output_height, self.output_width):
-                out[:, i, j] = self._pooled(data[image], rows[i], columns[j])
+                out[:, i, j] = self._pooled(data[image], rows[i], columns[j], samples)
         return y.astype(x.dtype, copy=False)
 
     def _places(self, start: float, size: float, count: int) -> Array:
         """Coordinates of the samples of each of ``count`` bins."""
-        each = self.sampling_ratio or max(int(np.ceil(size / count)), 1)
-        return np.asarray(start + size / count * (np.arange(count)[:, None] + (np.arange(each) + 0.5) / each))
+        each = self.sampling_ratio or int(np.clip(np.ceil(size / count), 1, MAX_SAMPLES) if size > 0 else 1)
+        ask(32 * count * each, f"{self.name}: places of {each} samples")
+        with np.errstate(invalid="ignore"):  # an infinite region has no samples inside
+            return np.asarray(start + size / count * (np.arange(count)[:, None] + (np.arange(each) + 0.5) / each))
 
-    def _pooled(self, plane: Array, rows: Array, columns: Array) -> Array:
+    def _pooled(self, plane: Array, rows: Array, columns: Array, samples: int) -> Array:
+        spend(len(rows) * len(columns) * (CALL + plane.size), self.name)
         corners = [_corners(plane, v, u) for v, u in itertools.product(rows, columns)]
+        if len(corners) < samples:  # those that are not listed lie outside and count as zero
+            corners.append(np.zeros((4, len(plane)), plane.dtype))
         if self.mode == "max":
             return np.asarray(np.max([np.max(c, axis=0) for c in corners], axis=0))
-        return np.asarray(np.sum([np.sum(c, axis=0) for c in corners], axis=0) / len(corners))
+        return np.asarray(np.sum([np.sum(c, axis=0) for c in corners], axis=0) / samples)
+
+
+def _inside(places: Array, size: int) -> list[Array]:
+    """The samples of each bin that are less than a pixel outside of 0…size; others are zero, however many there are."""
+    return [row[(row >= -1) & (row <= size)] for row in places]
 
 
 def _corners(plane: Array, v: float, u: float) -> Array:

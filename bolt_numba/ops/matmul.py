@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 import numpy as np
 
+from bolt_numba.budget import BLAS, ask, spend
 from bolt_numba.ops.dtypes import NUMBERS, same_dtype, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import broadcast_dim, broadcast_shapes, want_dim, want_dims
@@ -25,6 +27,16 @@ def matmul_shape(owner: Op, a: Shape | None, b: Shape | None) -> Shape | None:
     columns: Shape = (b[-1],) if len(b) > 1 else ()
     batch = broadcast_shapes(owner, a[:-2], b[:-2])
     return None if batch is None else batch + rows + columns
+
+
+def multiplied(owner: Op, a: Array, b: Array) -> Array:
+    """``numpy.matmul``, once memory and work are granted."""
+    shape = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    rows, columns = a.shape[-2] if a.ndim > 1 else 1, b.shape[-1] if b.ndim > 1 else 1
+    size = math.prod(shape) * rows * columns
+    ask(size * a.itemsize, f"{owner.name}: product")
+    spend(size * (1 + a.shape[-1] // (BLAS if a.dtype.kind == "f" else 1)), owner.name)
+    return np.asarray(np.matmul(a, b))
 
 
 def finish(y: Array, residual: Array | None, activation: Op | None) -> Array:
@@ -73,7 +85,7 @@ class MatMul(Op):
             left = left.swapaxes(-1, -2)
         if self.trans_b and b.ndim > 1:
             right = right.swapaxes(-1, -2)
-        y = np.asarray(np.matmul(left, right))
+        y = multiplied(self, left, right)
         if self.alpha != 1.0:
             y = (y * y.dtype.type(self.alpha)).astype(left.dtype, copy=False)
         if bias is not None:
@@ -136,7 +148,29 @@ class Einsum(Op):
         shape = tuple(size[c] for c in head) + (ellipsis if dots else ()) + tuple(size[c] for c in tail)
         return TensorType(dtype, shape)
 
+    def _ask_for(self, equation: str, arrays: list[Array], path: Any) -> None:
+        """Every step of the path makes an array over the letters that are still wanted."""
+        terms, out = einsum_terms(self, equation, len(arrays))
+        size = {"": 1}
+        for term, x in zip(terms, arrays, strict=True):
+            head, _, tail = term.partition("...")
+            middle = math.prod(x.shape[len(head) : x.ndim - len(tail)])
+            dims = (*x.shape[: len(head)], *x.shape[x.ndim - len(tail) :])
+            for letter, d in (*zip(head + tail, dims, strict=True), (".", middle)):
+                size[letter] = max(size.get(letter, 1), d)
+        left = [set(term) for term in terms]
+        for step in path[1:] if path else [tuple(range(len(left)))]:
+            parts = [left.pop(i) for i in sorted(step, reverse=True)]
+            seen = set[str]().union(*parts)
+            kept = seen & set[str]().union(set(out), *left)
+            left.append(kept)
+            ask(math.prod(size[c] for c in kept) * arrays[0].itemsize, f"{self.name}: {equation!r}")
+            spend(math.prod(size[c] for c in seen), self.name)
+
     def reference(self, *xs: Array) -> Array:
         arrays: list[Any] = [widened(x) for x in xs]
-        y = np.einsum(self.equation.replace(" ", ""), *arrays, optimize=len(xs) > 1)
+        equation = self.equation.replace(" ", "")
+        path, _ = np.einsum_path(equation, *arrays) if len(xs) > 1 else (False, "")
+        self._ask_for(equation, arrays, path)
+        y = np.einsum(equation, *arrays, optimize=path)
         return np.array(y, dtype=xs[0].dtype)

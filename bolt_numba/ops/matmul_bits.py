@@ -7,6 +7,7 @@ from typing import TypeAlias
 import numpy as np
 
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
+from bolt_numba.ops.matmul import multiplied
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import want_dims
 from bolt_numba.types import F32, U8, Array, TensorType
@@ -68,6 +69,6 @@ class MatMulNBits(Op):
     def reference(
         self, x: Array, codes: Array, scales: Array, zeros: OptionalArray = None, bias: OptionalArray = None
     ) -> Array:
-        y = np.matmul(widened(x), self.weights(codes, scales, zeros, x.shape[-1]).T)
+        y = multiplied(self, widened(x), self.weights(codes, scales, zeros, x.shape[-1]).T)
         y = y if bias is None else y + widened(bias)
         return np.asarray(y).astype(x.dtype, copy=False)

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from bolt_numba.budget import CALL, ask, spend
 from bolt_numba.ops.conv import along_channels
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.registry import Op, normalise_axis, op, want_dtype
@@ -201,6 +202,9 @@ class LRN(Op):
         data = channels_first(widened(x), self.layout)
         before = (self.size - 1) // 2
         widths = [(0, 0), (before, self.size - 1 - before)] + [(0, 0)] * (data.ndim - 2)
+        room = (data.shape[1] + self.size - 1) * data.size // max(data.shape[1], 1)
+        ask(room * data.itemsize, f"{self.name}: squares of {self.size} channels")
+        spend(self.size * (CALL + data.size), self.name)
         squares = np.pad(data * data, widths)
         total = np.zeros_like(data)
         for i in range(self.size):

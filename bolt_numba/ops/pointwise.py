@@ -78,17 +78,21 @@ class Pointwise(Op):
         return formula if isinstance(formula, str) else str(formula(self))
 
     def infer(self, *inputs: TensorType) -> TensorType:
-        if len(inputs) != self.arity or None in inputs:
+        if len(inputs) != self.arity or any(t is None for t in inputs):
             raise self.fail("number of operands", sum(t is not None for t in inputs), self.arity)
+        if len(inputs) == 1:
+            return TensorType(self.result_dtype(inputs[0].dtype), inputs[0].shape)
         return TensorType(
-            self.result_dtype(*(t.dtype for t in inputs)), broadcast_shapes(self, *(t.shape for t in inputs))
+            self.result_dtype(*[t.dtype for t in inputs]), broadcast_shapes(self, *[t.shape for t in inputs])
         )
 
     def result_dtype(self, *dtypes: AnyDType) -> AnyDType:
         """Dtype of the result; raises DTypeError."""
-        want_dtype(self, "operand 0", dtypes[0], *self.dtypes)
+        if dtypes[0] not in self.dtypes:
+            want_dtype(self, "operand 0", dtypes[0], *self.dtypes)
         for i, other in enumerate(dtypes[1:], 1):
-            want_dtype(self, f"operand {i}", other, dtypes[0])
+            if other is not dtypes[0]:
+                want_dtype(self, f"operand {i}", other, dtypes[0])
         return BOOL if self.result == "bool" else dtypes[0]
 
     def reference(self, *inputs: Array) -> Array:
@@ -483,9 +487,9 @@ class Chain(Op):
         """Types of the inputs, then of every step."""
         types = list(inputs)
         for step, operands in self.steps:
-            if any(not 0 <= i < len(types) for i in operands):
+            if min(operands) < 0 or max(operands) >= len(types):
                 raise self.fail(f"operands of step {step.name}", operands, f"indices under {len(types)}")
-            types.append(step.infer(*(types[i] for i in operands)))
+            types.append(step.infer(*[types[i] for i in operands]))
         if not self.results or not all(0 <= i < len(types) for i in self.results):
             raise self.fail("results", self.results, f"indices under {len(types)}")
         return types

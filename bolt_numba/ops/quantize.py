@@ -10,7 +10,7 @@ import numpy as np
 from bolt_numba.errors import DTypeError
 from bolt_numba.ops.conv import Convolution, along_channels
 from bolt_numba.ops.dtypes import FLOATS, widened
-from bolt_numba.ops.matmul import matmul_shape
+from bolt_numba.ops.matmul import matmul_shape, multiplied
 from bolt_numba.ops.registry import Op, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import want_dims, want_one, want_within
 from bolt_numba.ops.spatial import as_layout
@@ -222,7 +222,7 @@ class MatMulInteger(Op):
     def reference(
         self, a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None
     ) -> Array:
-        return _wrapped(np.matmul(_centred(a, a_zero_point, -2), _centred(b, b_zero_point, -1)))
+        return _wrapped(multiplied(self, _centred(a, a_zero_point, -2), _centred(b, b_zero_point, -1)))
 
 
 def _want_per_filter(owner: Op, w: TensorType, **operands: TensorType | None) -> None:
@@ -375,7 +375,7 @@ class QLinearMatMul(Op):
         y_scale: Array,
         y_zero_point: Array,
     ) -> Array:
-        sums = np.matmul(_centred(a, a_zero_point, -2), _centred(b, b_zero_point, -1))
+        sums = multiplied(self, _centred(a, a_zero_point, -2), _centred(b, b_zero_point, -1))
         rows, target, zero = (_by_row(v) for v in (widened(a_scale), widened(y_scale), y_zero_point))
         columns = widened(b_scale)
         columns = columns.reshape(()) if columns.size == 1 else columns

@@ -10,6 +10,7 @@ import struct
 
 import numpy as np
 
+from bolt_numba.budget import ask
 from bolt_numba.ops.dtypes import FLOATS, INDICES, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import (
@@ -104,6 +105,7 @@ class Multinomial(Op):
         logits = widened(x).astype(F64)
         weights = np.exp(logits - logits.max(1, keepdims=True, initial=-np.inf))
         ends = np.cumsum(weights, 1)
+        ask(len(x) * self.sample_size * (16 + x.shape[1]), f"{self.name}: draws of {self.sample_size} samples")
         spots = generator(self.seed).uniform(0, 1, (len(x), self.sample_size)) * ends[:, -1:]
         made = (spots[:, :, None] >= ends[:, None, :]).sum(2)
         return np.asarray(np.minimum(made, x.shape[1] - 1)).astype(self.dtype)

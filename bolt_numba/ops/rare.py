@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from bolt_numba.budget import ask
 from bolt_numba.errors import DTypeError
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, same_dtype, widened
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
@@ -133,6 +134,7 @@ class Col2Im(Op):
         room = [image[i] + pads[i] + pads[rank + i] for i in range(rank)]
         taps = math.prod(block)
         data = widened(x).reshape(x.shape[0], x.shape[1] // taps, taps, *outs)
+        ask(math.prod((*data.shape[:2], *room)) * data.itemsize, f"{self.name}: image with its pads")
         y = np.zeros((*data.shape[:2], *room), data.dtype)
         for i, target in enumerate(windows.taps(y, outs)):
             target += data[:, :, i]

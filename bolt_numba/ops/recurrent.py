@@ -7,6 +7,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from bolt_numba.budget import BLAS, CALL, spend
 from bolt_numba.ops.attributes import frozen
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
@@ -143,6 +144,7 @@ class Recurrent(Op):
         y = np.zeros((t, self.directions, n, hidden), dtype=data.dtype)
         last = [np.zeros((self.directions, n, hidden), dtype=data.dtype) for _ in range(self.states)]
         bias = np.zeros((self.directions, 2 * self.gates * hidden), dtype=data.dtype) if b is None else widened(b)
+        spend(self.directions * t * (8 * CALL + w[0].size * n // BLAS + r[0].size * n // BLAS), self.name)
         for d, functions in enumerate(self.functions()):
             backward = self.direction == "reverse" or d == 1
             times = np.broadcast_to(np.arange(t)[:, None], (t, n))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.budget import ask, spend
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, widened
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import (
@@ -254,7 +255,9 @@ class Resize(Op):
             return index, np.ones(index.shape, dtype=F32)
         stretch = min(p.scale, 1.0) if self.antialias else 1.0
         reach = (1 if self.mode == "linear" else 2) / stretch
-        offsets = np.arange(int(np.floor(-reach)) + 1, int(np.ceil(reach)) + 1)
+        low, high = int(np.floor(-reach)) + 1, int(np.ceil(reach)) + 1
+        ask(40 * p.out * (high - low), f"{self.name}: weights of {high - low} taps at {p.out} places")
+        offsets = np.arange(low, high)
         index = np.floor(at).astype(np.int64)[:, None] + offsets
         distance = (index - at[:, None].astype(np.float64)) * stretch
         weights = _hat(distance) if self.mode == "linear" else cubic(distance, self.cubic_coeff_a)
@@ -263,6 +266,12 @@ class Resize(Op):
         if self.exclude_outside or self.antialias:
             weights = weights / weights.sum(axis=1, keepdims=True)
         return np.clip(index, 0, max(p.size - 1, 0)), weights.astype(F32)
+
+    def _ask_for(self, y: Array, p: AxisPlan, index: Array) -> None:
+        """Memory and work of one axis; the result of an axis may be larger than that of all."""
+        size = y.size // max(p.size, 1) * p.out
+        ask(3 * size * y.itemsize, f"{self.name}: axis {p.axis} at {p.out} elements")
+        spend(size * index.shape[1], self.name)
 
     def reference(
         self, x: Array, roi: Array | None = None, scales: Array | None = None, sizes: Array | None = None
@@ -278,6 +287,7 @@ class Resize(Op):
                 at = self.coordinates(p)
                 beyond = ((at < 0) | (at > p.size - 1)).reshape(-1, *(1,) * (y.ndim - 1 - p.axis))
                 outside = beyond if outside is None else outside | beyond
+            self._ask_for(y, p, index)
             y = _weighted(y, p.axis, index, weights) if self.mode != "nearest" else y.take(index[:, 0], axis=p.axis)
         if x.dtype.kind in "iu" and self.mode != "nearest":
             info = np.iinfo(x.dtype)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.budget import ask
 from bolt_numba.ops.dtypes import FLOATS, INDICES, widened
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import known_dims, shape_of, unknown_shape, want_dims, want_elements, want_one
@@ -164,6 +165,7 @@ class STFT(Op):
         z = as_complex(signal)
         weight = np.ones((), signal.dtype) if window is None else widened(window)
         count = (z.shape[1] - length) // step + 1
+        ask(16 * z.shape[0] * count * length, f"{self.name}: {count} frames of {length}")
         frames = np.stack([z[:, i * step : i * step + length] * weight for i in range(count)], axis=1)
         y = np.fft.fft(frames, axis=-1)
         return as_pairs(y[..., : length // 2 + 1] if self.onesided else y, signal.dtype)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from bolt_numba.budget import CALL, ask, spend
 from bolt_numba.ops.registry import Op, fresh_dim
 from bolt_numba.records import record
 from bolt_numba.types import Array, Dim, Shape, TensorType
@@ -167,10 +169,15 @@ class Windows:
         for i, size in enumerate(x.shape[2:]):
             reach = (outs[i] - 1) * self.strides[i] + self.spans[i] - size - self.pads[i]
             widths.append((self.pads[i], max(reach, self.pads[rank + i])))
-        return np.pad(x, widths, constant_values=value) if any(map(any, widths)) else x
+        if not any(map(any, widths)):
+            return x
+        room = math.prod(d + sum(w) for d, w in zip(x.shape, widths, strict=True))
+        ask(room * x.itemsize, f"windows of {self.kernel}: padded operand")
+        return np.pad(x, widths, constant_values=value)
 
     def taps(self, x: Array, outs: Sequence[int]) -> Iterator[Array]:
         """For each kernel position in row-major order, the view [n, c, outs...] of the padded ``x`` that it meets."""
+        spend(math.prod(self.kernel) * (CALL + math.prod((*x.shape[:2], *outs))), f"windows of {self.kernel}")
         for tap in itertools.product(*map(range, self.kernel)):
             begins = [t * d for t, d in zip(tap, self.dilations, strict=True)]
             index = [

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from bolt_numba.budget import ask
+from bolt_numba.errors import UnsupportedOpError
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import broadcast_shapes, shape_of
 from bolt_numba.types import BOOL, F32, I32, I64, STRING, Array, Dim, TensorType
 
 _CHANGES: dict[str, Callable[[str], str]] = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}
-_CLASSES = {
-    "alnum": "0-9A-Za-z",
-    "alpha": "A-Za-z",
-    "ascii": r"\x00-\x7F",
-    "blank": r"\t ",
-    "cntrl": r"\x00-\x1F\x7F",
-    "digit": "0-9",
-    "graph": "!-~",
-    "lower": "a-z",
-    "print": " -~",
-    "punct": r"!-/:-@\[-`{-~",
-    "space": r"\t\n\v\f\r ",
-    "upper": "A-Z",
-    "word": "0-9A-Za-z_",
-    "xdigit": "0-9A-Fa-f",
-}
-"""Bracket classes of RE2 that Python's ``re`` lacks.  Source: RE2 syntax."""
+def engine() -> Any:
+    """The module of RE2, whose time is linear in the text; raises UnsupportedOpError when it is not installed."""
+    try:
+        import re2
+    except ImportError as error:
+        raise UnsupportedOpError("RegexFullMatch", ["matching without RE2: pip install google-re2"]) from error
+    return re2
 
 
 def texts(values: Any, shape: tuple[int, ...]) -> Array:
@@ -38,6 +29,15 @@ def texts(values: Any, shape: tuple[int, ...]) -> Array:
     made = np.empty(len(values), STRING)
     made[:] = values
     return made.reshape(shape)
+
+
+STRING_BYTES = 64
+"""Memory of a string beside its characters."""
+
+
+def _characters(x: Array, count: int) -> int:
+    """Bytes of the characters when the elements are repeated ``count`` times in all; up to four each."""
+    return 4 * sum(len(str(v)) for v in x.flat) * (count // max(x.size, 1))
 
 
 @op("StringConcat")
@@ -51,6 +51,7 @@ class StringConcat(Op):
 
     def reference(self, x: Array, z: Array) -> Array:
         a, b = np.broadcast_arrays(x, z)
+        ask(a.size * STRING_BYTES + _characters(x, a.size) + _characters(z, a.size), f"{self.name}: strings")
         return texts([str(p) + str(q) for p, q in zip(a.flat, b.flat, strict=True)], a.shape)
 
 
@@ -75,6 +76,7 @@ class StringSplit(Op):
         words = [str(v) if self.delimiter else str(v).strip() for v in x.flat]
         parts = [w.split(self.delimiter or None, cuts) for w in words]
         most = max(map(len, parts), default=0)
+        ask(16 * len(parts) * most, f"{self.name}: {most} parts of each string")
         padded = [p for row in parts for p in (*row, *[""] * (most - len(row)))]
         return texts(padded, (*x.shape, most)), np.array([len(p) for p in parts], I64).reshape(x.shape)
 
@@ -115,8 +117,7 @@ class StringNormalizer(Op):
 class RegexFullMatch(Op):
     """Whether the whole string matches a pattern.
 
-    x: [...] string -> [...] bool.  The pattern is RE2's; Python's ``re`` runs it, with ASCII classes.
-    Source: ONNX RegexFullMatch-20.
+    x: [...] string -> [...] bool.  The pattern is RE2's, which runs it.  Source: ONNX RegexFullMatch-20.
     """
 
     pattern: str
@@ -126,11 +127,13 @@ class RegexFullMatch(Op):
         self._compiled()
         return TensorType(BOOL, x.shape)
 
-    def _compiled(self) -> re.Pattern[str]:
-        text = re.sub(r"\[:(\w+):\]", lambda m: _CLASSES.get(m[1], m[0]), self.pattern).replace(r"\z", r"\Z")
+    def _compiled(self) -> Any:
+        re2 = engine()
+        options = re2.Options()
+        options.log_errors = False
         try:
-            return re.compile(text, re.ASCII)
-        except re.error as error:
+            return re2.compile(self.pattern, options)
+        except re2.error as error:
             raise self.fail("pattern", repr(self.pattern), f"a regular expression ({error})") from error
 
     def reference(self, x: Array) -> Array:
@@ -188,8 +191,8 @@ class TfIdfVectorizer(Op):
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         y = np.zeros((len(rows), self._outs()), F32)
         for row, counts in zip(rows.tolist(), y, strict=True):
-            for n in range(self.min_gram_length, self.max_gram_length + 1):
-                for skip in range(self.max_skip_count + 1 if n > 1 else 1):
+            for n in range(self.min_gram_length, min(self.max_gram_length, len(row)) + 1):
+                for skip in range(min(self.max_skip_count, len(row)) + 1 if n > 1 else 1):
                     self._count(row, n, skip + 1, pool, counts)
         if self.mode != "TF":
             scale = np.ones(self._outs(), F32)

@@ -7,10 +7,12 @@ share_equal(f(x), f(x))     -> one f(x)      equal operators on the same operand
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import time
+from collections.abc import Hashable, Iterable
 
 import numpy as np
 
+from bolt_numba.budget import Budget, spend, within
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value, graph_attributes
@@ -19,11 +21,17 @@ from bolt_numba.ops.pointwise import Cast, Mul
 from bolt_numba.ops.registry import result_tuple
 from bolt_numba.ops.shape import ConstantOfShape, Expand
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule
-from bolt_numba.types import Array, NestedType
+from bolt_numba.types import STRING, Array, NestedType
 
 MIB = 1 << 20
 ALWAYS = 64 * MIB
 """A folded result of at most this many bytes is always worth it; a larger one must not exceed twice its operands."""
+WORK = 1 << 28
+"""Elementary operations that the folding of one model may take, beside `WORK_EACH` for every element it reads."""
+WORK_EACH = 1 << 8
+SECONDS = 5.0
+"""What folding may last, beside `SECONDS_EACH` for every byte it reads: the end of work that nobody foresaw."""
+SECONDS_EACH = 1 / (32 * MIB)
 GROWTH = 1024 * MIB
 """Bytes that all folded results of one model may take together."""
 SMALL_CONSTANT = 1024
@@ -41,8 +49,10 @@ def storage_bytes(array: Array) -> int:
 class FoldConstant:
     """Folds nodes whose operands are all constants; owns the memory budget of one pipeline run."""
 
-    def __init__(self, growth: int = GROWTH) -> None:
-        self.left = growth
+    def __init__(self, growth: int = GROWTH, work: int = WORK, seconds: float = SECONDS) -> None:
+        self.left, self.seconds = growth, seconds
+        self.work = Budget(work)
+        self.seen: set[int] = set()
 
     def __call__(self, m: Match, b: Builder) -> Result:
         node = m.root
@@ -57,18 +67,47 @@ class FoldConstant:
             return m.refuse("a narrow table is cast after the lookup")
         lazy = _broadcast(node, arrays)
         if lazy is not None:
+            self.seen.add(id(lazy))
             return b.const(lazy)
         wanted = sum(v.type.nbytes for v in node.outputs) if all(v.type.is_static for v in node.outputs) else 0
         allowed = max(ALWAYS, 2 * sum(storage_bytes(a) for a in arrays if a is not None))
         if wanted > min(allowed, self.left):
             return m.refuse(f"result too large: got {wanted} bytes, wanted at most {min(allowed, self.left)}")
+        if self.seconds <= 0:
+            return m.refuse("folding has lasted as long as it may")
+        self._allow(node.inputs)
+        start = time.perf_counter()
         try:
-            with np.errstate(all="ignore"):
+            with within(self.work), np.errstate(all="ignore"):
+                spend(_elements(node), node.op.name)
                 results = [np.asarray(r) for r in result_tuple(node.op.reference(*arrays))]
         except (BoltError, ArithmeticError, ValueError, TypeError, IndexError, NotImplementedError) as error:
             return m.refuse(f"cannot be computed: {error}")
+        finally:
+            self.seconds -= time.perf_counter() - start
         self.left -= sum(storage_bytes(r) for r in results)
+        self.seen.update(map(id, results))
         return tuple(b.const(r) for r in results)
+
+
+    def _allow(self, operands: Iterable[Value | None]) -> None:
+        """A large model may take more: each constant that was not folded itself adds to what is left, once."""
+        for value in operands:
+            if value is not None and value.const is not None and id(value.const) not in self.seen:
+                self.seen.add(id(value.const))
+                nbytes = storage_bytes(value.const)
+                self.work.work = (self.work.work or 0) + WORK_EACH * nbytes // value.const.itemsize
+                self.seconds += SECONDS_EACH * nbytes
+
+
+def _elements(node: Node) -> int:
+    """What the reference visits at the least; an object takes Python as long as many numbers take NumPy."""
+    operands = sum(v.const.size * _weight(v) for v in node.inputs if v is not None and v.const is not None)
+    return operands + sum(v.type.size * _weight(v) for v in node.outputs if v.type.is_static)
+
+
+def _weight(value: Value) -> int:
+    return 64 if value.type.dtype == STRING else 1
 
 
 def _narrow_table(node: Node) -> bool:

@@ -80,8 +80,10 @@ def _in_chain(node: Node | None) -> bool:
     """Whether a node may be a step of a chain: pointwise over floats and booleans, not shape arithmetic."""
     if node is None or not isinstance(node.op, (Pointwise, Chain)) or len(node.outputs) != 1:
         return False
-    types = [v.type for v in (*node.inputs, node.output) if v is not None]
-    return all(t.dtype in (F32, BOOL) for t in types) and node.output.type.known is None
+    for v in (*node.inputs, node.output):
+        if v is not None and v.type.dtype is not F32 and v.type.dtype not in (F32, BOOL):
+            return False
+    return node.output.type.value is None or node.output.type.known is None
 
 
 def _steps(node: Node) -> int:

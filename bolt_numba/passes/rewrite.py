@@ -17,7 +17,7 @@ import numpy as np
 
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import Builder, infer_types
-from bolt_numba.ir.graph import Graph, Node, Value, graph_attributes
+from bolt_numba.ir.graph import Graph, Node, Value, graph_attributes, may_hold_graphs
 from bolt_numba.ops.registry import Op
 from bolt_numba.records import record
 from bolt_numba.types import Dim, Sym, TensorType
@@ -191,7 +191,8 @@ def nested(graph: Graph) -> list[Graph]:
     """The graph and the graphs of its control flow, at every depth, outermost first."""
     found = [graph]
     for g in found:
-        found += [sub for node in g.nodes for sub in graph_attributes(node.op).values()]
+        if any(map(may_hold_graphs, {type(node.op) for node in g.nodes})):
+            found += [sub for node in g.nodes for sub in graph_attributes(node.op).values()]
     return found
 
 
@@ -353,17 +354,18 @@ class Rewriter:
     def _sweep(self, graph: Graph, limit: int) -> None:
         """Visit every node once in order; new nodes are visited right after they are made."""
         graph.drop_dead()
+        fired = self._fired.total()
         for r in self.rules:
             begin = getattr(r.rewrite, "begin", None)
             if begin is not None:
                 begin()
-        outputs = {id(v) for v in graph.outputs}
+        outputs = set(map(id, returned := graph.outputs))
         todo = graph.nodes[::-1]
         kept: list[Node] = []
         graph.nodes = kept
         while todo:
             node = todo.pop()
-            if not any(v.uses or id(v) in outputs for v in node.outputs):
+            if not node.outputs[0].uses and not any(v.uses or id(v) in outputs for v in node.outputs):
                 node.detach()
                 continue
             if id(node) in self._stale:
@@ -372,26 +374,28 @@ class Rewriter:
             if made is None:
                 kept.append(node)
                 continue
-            outputs = {id(v) for v in graph.outputs}
+            if graph.outputs is not returned:
+                outputs = set(map(id, returned := graph.outputs))
             todo.extend(reversed(made))
             if self._fired.total() > limit:
                 graph.nodes += todo[::-1]
                 names = ", ".join(f"{name} ({n} times)" for name, n in self._fired.most_common(4))
                 raise BoltError(f"rewrite: rules do not reach a fixed point: got more than {limit} rewrites: {names}")
-        graph.drop_dead()
+        if self._fired.total() > fired:
+            graph.drop_dead()
         self._stale.clear()
 
     def _rewritten(self, graph: Graph, node: Node) -> list[Node] | None:
         """The nodes that replace ``node``, already wired; None when no rule applies."""
         if self.trace is not None and self.trace.exhausted:
             return None
+        made: list[Node] = []
+        builder = Builder(graph, made)
         for r in self._candidates(node.op):
-            start = time.perf_counter()
-            found = match(r.pattern, graph, node)
-            if found is None:
+            start = 0.0 if self.trace is None else time.perf_counter()
+            if (found := match(r.pattern, graph, node)) is None:
                 continue
-            made: list[Node] = []
-            values = () if found.reason else self._built(r, found, Builder(graph, made))
+            values = () if found.reason else self._built(r, found, builder)
             reason = found.reason or (self._accept(node, values) if values else "")
             if values and not reason:
                 before = repr(node) if self.trace is not None else ""
@@ -401,8 +405,8 @@ class Rewriter:
                 if self.trace is not None:
                     self.trace.stepped(r.name, r.where, before, made, time.perf_counter() - start)
                 return made
-            for unused in reversed(made):
-                unused.detach()
+            while made:
+                made.pop().detach()
             if reason and self.trace is not None:
                 self.trace.refused(r.name, node, reason)
         return None

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.border import at_node
-from bolt_numba.errors import InvalidModelError, ShapeError
+from bolt_numba.budget import ask, unasked
+from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.kernels.extents import made_steps
-from bolt_numba.kernels.registry import In, Out, Step, select
+from bolt_numba.kernels.registry import In, Out, Scratch, Step, select
 from bolt_numba.kernels.sized import Sized, select_sized
 from bolt_numba.mapped import for_runs
 from bolt_numba.ops.control import ControlFlow, If
@@ -154,6 +155,7 @@ class Planner:
         self.jobs: list[Job] = []
         self.precedents: dict[Hashable, Precedent] = {}
         self.cut: Cut | None = None
+        self.unasked = unasked()
 
     def plan(self, types: Sequence[TensorType]) -> Plan:
         """``types``: static types of the region's inputs, with ``value`` where the content decides shapes."""
@@ -175,6 +177,8 @@ class Planner:
         self.jobs = in_bands(self.jobs, results, self.context.threads)
         _own([*results, *(s for job in self.jobs if job.steps is None for s in job.ins)])
         memory = plan_memory(self.jobs, [s for s in results if s.kind == TEMP])
+        given = [s.type.nbytes for s in results if s.kind == TEMP and s.result >= 0]
+        ask(memory.nbytes + sum(given), f"plan of {len(self.jobs)} steps: intermediate values and results")
         program = build_program(self.jobs, memory, self.context.threads)
         return Plan(self.jobs, program, memory, results, self.cut)
 
@@ -227,6 +231,7 @@ class Planner:
             types = precedent.types
         else:
             types = infer_types(node.op, fitting(node.op, in_types, ins, self.region.bounds))
+            self._ask_for(node.op, types)
             if self._is_known(node, types):
                 return
             python = any(map(only_in_python, (*types, *in_types)))
@@ -241,15 +246,18 @@ class Planner:
             self._view(first, outs[0])
         elif any(0 not in t.dims for t in types):
             job = Job(node.name, node.op, ins, outs)
-            try:
-                precedent = precedent or self._choose(node.op, in_types, types, alike)
-                job.steps = precedent.steps_for(in_types, self.context)
-            except ShapeError as error:
-                raise ShapeError(f"node {node.name!r}: {error}") from error
+            precedent = precedent or self._choose(node.op, in_types, types, alike)
+            job.steps = precedent.steps_for(in_types, self.context)
             job.runner, job.inplace = precedent.runner, precedent.inplace
             self.jobs.append(job)
             if self.spending is not None:
                 self.spending.planned(node, job, precedent.by_types)
+
+    def _ask_for(self, op: Op, types: Sequence[TensorType]) -> None:
+        """Refuse what does not fit before its kernel is planned, so that the error can name the node."""
+        nbytes = sum(t.nbytes for t in types if t.is_static)
+        if nbytes > self.unasked:
+            ask(nbytes, f"{op.name}: result {', '.join(map(str, types))}")
 
     def _is_known(self, node: Node, types: Sequence[TensorType]) -> bool:
         """Whether the results are constants here; they are then made so."""
@@ -278,6 +286,9 @@ class Planner:
             entry, context = context.tuner.choose(op, ins, outs, entry, context)
         recorder = Recorder(context, ins)
         steps = made_steps(entry, op, ins, outs, recorder)
+        scratch = sum(a.nbytes for step in steps for a in step.args.values() if type(a) is Scratch)
+        if scratch > self.unasked:
+            ask(scratch, f"{op.name}: workspace of {entry.name}")
         if context.threads == 1:  # as measured may be best in a session of several, too
             for step in steps:
                 step.parallel = False

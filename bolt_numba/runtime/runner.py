@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bolt_numba.border import at_node
+from bolt_numba.budget import ask
 from bolt_numba.forks import renew_after_fork
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import as_value
 from bolt_numba.mapped import check_intact
 from bolt_numba.ops.control import ControlFlow
-from bolt_numba.ops.registry import result_tuple
+from bolt_numba.ops.evaluate import evaluate
 from bolt_numba.runtime.bounds import outgrown
 from bolt_numba.runtime.inplace import can_overwrite
 from bolt_numba.runtime.packs import MakerContext, Packs, Spending, SpentError
@@ -180,14 +182,13 @@ class Runner:
         args = [None if s is None else next(left) for s in cut.reads]
         op = cut.node.op
         if cut.compute is not None:
-            outs = cut.compute.compute(op, args, np.empty)
+            outs = cut.compute.compute(op, args, _empty)
         elif isinstance(op, ControlFlow):
             outs = tuple(op.execute(args, lambda graph, inputs: self._inner(graph).run(inputs)))
         elif cut.alone is not None:
             return self._alone(cut.alone).run(results)
         else:
-            with np.errstate(all="ignore"):
-                outs = result_tuple(op.reference(*args))
+            outs = evaluate(op, args)
         return [_dense(x, v.type) for x, v in zip(outs, cut.node.outputs, strict=True)]
 
     def cut_label(self, cut: Cut) -> str:
@@ -225,6 +226,12 @@ class Runner:
     def _like(self, region: Region) -> Runner:
         """A runner of another region of the same session."""
         return Runner(region, self.threads, self.packs, tuner=self.tuner)
+
+
+def _empty(shape: Any, dtype: Any) -> Array:
+    """Memory for what data sizes, once it is granted."""
+    ask(math.prod(np.atleast_1d(shape).tolist()) * np.dtype(dtype).itemsize, "result by data")
+    return np.empty(shape, dtype)
 
 
 def _dense(result: Any, wanted: TensorType) -> Any:

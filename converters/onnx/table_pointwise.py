@@ -17,6 +17,7 @@ from bolt_numba.ops.pointwise import (
     BitShift,
     Cast,
     Celu,
+    Chain,
     Clip,
     Div,
     Elu,
@@ -37,7 +38,7 @@ from bolt_numba.ops.pointwise import (
 )
 from bolt_numba.ops.registry import OPS
 from bolt_numba.ops.shape import Reshape, Unsqueeze
-from bolt_numba.types import AnyDType
+from bolt_numba.types import F32, AnyDType
 
 UNARY = (
     *("Abs", "Neg", "Exp", "Log", "Sqrt", "Reciprocal", "Relu", "Sigmoid", "Tanh", "Softplus", "Softsign", "HardSwish"),
@@ -233,12 +234,26 @@ def prelu_1(b: NodeBuilder, x: Value, slope: Value) -> Any:
     return b(PRelu(), x, slope)
 
 
+FEW = 32
+"""Operands up to which each is a node of its own; of more, `JOINED` are joined at a time, as fusion would."""
+JOINED = 8
+
+
+def _chain(operator: Any) -> Chain:
+    """((x0 + x1) + x2) + ... of `JOINED` operands."""
+    later = tuple((operator, (JOINED + i - 2, i)) for i in range(2, JOINED))
+    return Chain(((operator, (0, 1)), *later), (2 * JOINED - 2,))
+
+
 def _fold(b: NodeBuilder, operator: Any, xs: tuple[Value, ...]) -> Value:
     if not xs:
         raise b.invalid("number of operands", 0, "at least 1")
-    made = xs[0]
-    for x in xs[1:]:
-        made = b(operator, made, x)
+    made, left = xs[0], list(xs[:0:-1])
+    while left:
+        if len(left) > FEW and made.type.dtype == F32:
+            made = b(_chain(operator), made, *[left.pop() for _ in range(JOINED - 1)])
+        else:
+            made = b(operator, made, left.pop())
     return made
 
 

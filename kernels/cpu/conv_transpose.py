@@ -9,6 +9,7 @@ and those of a few rows, too, if all fit one vector.
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -229,6 +230,10 @@ def pack_bias(groups: int, kg: int, repeat: int) -> Any:
     return pack
 
 
+PHASES = 1 << 12
+"""Products of strides up to which planning lists what every phase meets."""
+
+
 def accepts_transposed(op: Any, ins: Types) -> bool:
     """Channels last, f32, constant filters and bias, on a line or a plane."""
     if op.layout != "NHWC" or any(t is not None and (t.dtype != FLOAT32 or not t.is_static) for t in ins):
@@ -236,7 +241,9 @@ def accepts_transposed(op: Any, ins: Types) -> bool:
     x, w, bias = (*ins, None)[:3]
     if x is None or w is None or w.known is None or (bias is not None and bias.known is None):
         return False
-    return len(x.dims) in (3, 4) and x.size > 0 and w.size > 0 and can_finish(op.activation)
+    strides = op.windows(w.dims[2:]).strides
+    few = math.prod(strides) <= PHASES and math.prod((*strides, *w.dims[2:])) <= PHASES * PHASES
+    return few and len(x.dims) in (3, 4) and x.size > 0 and w.size > 0 and can_finish(op.activation)
 
 
 @kernel(ConvTranspose, accepts=accepts_transposed, by_types=True)

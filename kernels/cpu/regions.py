@@ -27,13 +27,15 @@ from bolt_numba.kernels.cpu.lang import (
 )
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops.detection import RoiAlign
+from bolt_numba.ops.detection import MAX_SAMPLES, RoiAlign
 from bolt_numba.types import F32 as F32_TYPE
 from bolt_numba.types import TensorType
 
 SAMPLES = 64
 """Samples of a bin whose taps are kept at a time."""
-ROOM = 2 * 4 * SAMPLES * BYTES
+ROOM = 2 * 4 * SAMPLES * BYTES + BYTES
+FEW = 64
+"""Samples along one side of a bin up to which all are taken."""
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 
 
@@ -42,7 +44,26 @@ def samples_of(size, count, ratio):
     """Samples along one side of a bin."""
     if ratio > 0:
         return ratio
-    return max(math.ceil(size / np.float32(count)), 1)
+    each = size / np.float32(count)
+    if not each > _ONE:  # NaN, too
+        return 1
+    return math.ceil(each) if each < np.float32(MAX_SAMPLES) else MAX_SAMPLES
+
+
+@inline
+def near(start, each, count, size):
+    """First and number of the ``count`` samples ``each`` apart that are less than a pixel outside of 0…size.
+
+    A few more for rounding; all where they are few.  A region far larger than the image takes no longer than one of its
+    size.
+    """
+    if count <= FEW:
+        return 0, count
+    low, high = (-_ONE - start) / each - np.float32(3), (np.float32(size) - start) / each + np.float32(3)
+    if not low < high:  # NaN, too
+        return 0, 0
+    first = int(min(max(low, _ZERO), np.float32(count)))
+    return first, int(min(max(high, _ZERO), np.float32(count))) - first
 
 
 @inline
@@ -86,13 +107,15 @@ def blend(x, index, weights, taps, total, greatest):
 def roi_align(p, tid, nthreads):
     """Fill y [regions, channels, oh, ow], a vector of bins of all channels at a time.
 
-    An image that is not there gives zeros.  room: `ROOM` bytes for each thread, for the taps of `SAMPLES` samples.
+    An image that is not there gives zeros.  room: `ROOM` bytes for each thread, for the taps of `SAMPLES` samples and
+    what the maxima begin with: zero where samples were left out, which are outside and zero.
     """
     oh, ow, greatest = p.oh, p.ow, p.greatest
     bins, plane = oh * ow, 4 * p.h * p.w
     blocks = (bins + LANES - 1) // LANES
     index = p.room + ROOM * tid
-    weights = index + ROOM // 2
+    weights = index + 4 * SAMPLES * BYTES
+    starts = weights + 4 * SAMPLES * BYTES
     shift = _HALF if p.half_pixel else _ZERO
     lo, hi = split(p.regions * blocks, tid, nthreads)
     for item in range(lo, hi):
@@ -108,22 +131,36 @@ def roi_align(p, tid, nthreads):
             wide, high = max(wide, _ONE), max(high, _ONE)
         rows, columns = samples_of(high, oh, p.ratio), samples_of(wide, ow, p.ratio)
         bin_h, bin_w = high / np.float32(oh), wide / np.float32(ow)
-        samples = rows * columns
-        scale = splat(share if greatest else share / np.float32(samples))
+        scale = splat(share if greatest else share / np.float32(rows * columns))
+        high_step, wide_step = bin_h / np.float32(rows), bin_w / np.float32(columns)
+        down, across = 0, 0
+        for lane in range(LANES):
+            place = first + min(lane, left - 1)
+            nr = near(y1 + bin_h * np.float32(place // ow), high_step, rows, p.h)[1]
+            nc = near(x1 + bin_w * np.float32(place % ow), wide_step, columns, p.w)[1]
+            down, across = max(down, nr), max(across, nc)
+            store_f32(starts + 4 * lane, np.float32(-math.inf) if greatest and nr * nc == rows * columns else _ZERO)
+        down, across = max(down, 1), max(across, 1)
+        samples = down * across
         for done in range(0, samples, SAMPLES):
             taps = 4 * min(SAMPLES, samples - done)
             for t in range(0, taps, 4):
-                row, column = (done + t // 4) // columns, (done + t // 4) % columns
+                row, column = (done + t // 4) // across, (done + t // 4) % across
                 for lane in range(LANES):
                     place = first + min(lane, left - 1)
                     i, j = place // ow, place % ow
-                    v = y1 + bin_h * (np.float32(i) + (np.float32(row) + _HALF) / np.float32(rows))
-                    u = x1 + bin_w * (np.float32(j) + (np.float32(column) + _HALF) / np.float32(columns))
+                    r, nr = near(y1 + bin_h * np.float32(i), high_step, rows, p.h)
+                    c, nc = near(x1 + bin_w * np.float32(j), wide_step, columns, p.w)
+                    taken = row < nr and column < nc
+                    r, c = r + min(row, max(nr - 1, 0)), c + min(column, max(nc - 1, 0))
+                    v = y1 + bin_h * (np.float32(i) + (np.float32(r) + _HALF) / np.float32(rows))
+                    u = x1 + bin_w * (np.float32(j) + (np.float32(c) + _HALF) / np.float32(columns))
+                    v = v if taken or (greatest and nr * nc) else np.float32(-2)
                     corner_taps(v, u, p.h, p.w, lane, index + BYTES * t, weights + BYTES * t)
             for c in range(p.channels):
                 to = p.y + 4 * ((region * p.channels + c) * bins + first)
-                start = splat(np.float32(-math.inf)) if greatest else splat(_ZERO)
-                total = blend(x + c * plane, index, weights, taps, vload_n(to, left) if done else start, greatest)
+                total = vload_n(to, left) if done else vload(starts)
+                total = blend(x + c * plane, index, weights, taps, total, greatest)
                 vstore_n(to, total * scale if done + SAMPLES >= samples else total, left)
 
 

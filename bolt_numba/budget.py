@@ -1,0 +1,136 @@
+"""What a computation may take: memory is asked for here before it is allocated, and work before it is done.
+
+What data or attributes can make large asks by `ask` and `spend`: plans, results of references, and references for what
+they need besides.  Nobody hands a budget on: the one in force belongs to the thread (`within`).
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar, Token
+from pathlib import Path
+
+from bolt_numba.config import MEMORY, memory_limit
+from bolt_numba.errors import BudgetError
+
+MIB = 1 << 20
+SMALL = 16 * MIB
+"""Bytes that are granted without looking at what is free, unless a limit is given."""
+SHARE = 0.5
+"""The part of what is free that one plan or one result may take where no limit is given."""
+CALL = 1000
+"""Operations on elements that take as long as one call of NumPy."""
+BLAS = 16
+"""Multiplications of a matrix product that take as long as one operation on an element."""
+UNBOUNDED = 1 << 62
+
+
+class Budget:
+    """Limits in force: ``work`` left (None: any), ``memory`` in bytes (None: as outside of it)."""
+
+    __slots__ = ("memory", "work")
+
+    def __init__(self, work: int | None = None, memory: int | None = None) -> None:
+        self.work, self.memory = work, memory
+
+
+_IN_FORCE: ContextVar[Budget] = ContextVar("bolt_numba_budget", default=Budget())  # noqa: B039  # never written to
+
+
+class within:  # noqa: N801  # a context manager, half as dear as one made of a generator
+    """Put a budget in force: ``with within(budget): ...``."""
+
+    __slots__ = ("budget", "token")
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+
+    def __enter__(self) -> Budget:
+        around = _IN_FORCE.get()
+        if self.budget.memory is None:
+            self.budget.memory = around.memory
+        self.token: Token[Budget] = _IN_FORCE.set(self.budget)
+        return self.budget
+
+    def __exit__(self, *exc: object) -> None:
+        _IN_FORCE.reset(self.token)
+
+
+def unasked() -> int:
+    """Bytes for which `ask` says yes at once."""
+    return _limit() or SMALL
+
+
+def _limit() -> int | None:
+    given = _IN_FORCE.get().memory
+    return memory_limit() if given is None else given
+
+
+def ask(nbytes: int, what: str) -> None:
+    """Raise BudgetError, which names ``what``, unless so much memory may be allocated."""
+    limit = _limit()
+    if nbytes <= (limit or SMALL):
+        return
+    allowed = int(free_memory() * SHARE) if limit is None else limit
+    if nbytes > allowed:
+        raise BudgetError(
+            f"{what}: memory: got {shown(nbytes)}, wanted at most {shown(allowed)} "
+            f"(raise it by memory_limit= or {MEMORY.name})"
+        )
+
+
+def spend(operations: int, what: str) -> None:
+    """Take elementary operations from the work that is left; raises BudgetError when there is not enough."""
+    budget = _IN_FORCE.get()
+    if budget.work is None:
+        return
+    if operations > budget.work:
+        raise BudgetError(f"{what}: work: got {operations} operations, wanted at most {budget.work}")
+    budget.work -= operations
+
+
+def shown(nbytes: int) -> str:
+    """A number of bytes for people."""
+    return f"{nbytes} bytes" if nbytes < MIB else f"{nbytes / MIB:.0f} MiB"
+
+
+def free_memory() -> int:
+    """Bytes that this process may still take: the machine's, its control group's, its address space's."""
+    return max(0, min(_machine(), _control_group(), _address_space()))
+
+
+def _machine() -> int:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) << 10
+    except OSError:  # no such table on this system
+        pass
+    return UNBOUNDED
+
+
+def _control_group() -> int:
+    """What is left to the control group; its cached files can be dropped, so that they count as free."""
+    root = Path("/sys/fs/cgroup")
+    try:
+        limit = int((root / "memory.max").read_text())
+        used = int((root / "memory.current").read_text())
+        rows = (root / "memory.stat").read_text().splitlines()
+        cached = next(int(row.split()[1]) for row in rows if row.startswith("inactive_file "))
+    except (OSError, ValueError, StopIteration):  # no control groups, or no limit ("max")
+        return UNBOUNDED
+    return limit - used + cached
+
+
+def _address_space() -> int:
+    try:
+        import resource
+    except ImportError:  # not on this system
+        return UNBOUNDED
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return UNBOUNDED
+    try:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except OSError:
+        used = 0
+    return limit - used
