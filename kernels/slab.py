@@ -41,7 +41,8 @@ def line_aligned(nbytes: int) -> Array:
 
 
 def _fresh() -> Array:
-    room = mmap.mmap(-1, SLAB)
+    # Shared memory, which is what `mmap` gives unless told otherwise, is not put on large pages by most systems.
+    room = mmap.mmap(-1, SLAB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a system without large pages still has memory
         room.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(room, np.uint8)

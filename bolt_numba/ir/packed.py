@@ -93,9 +93,11 @@ class Places:
         try:
             rows = [(int(place), str(key), int(index), str(mark)) for place, key, index, mark in packed["rows"]]
             constants = [int(row["tensor"]) for row in document["graph"]["constants"]]
-            sources = [str(mark) for mark in packed["sources"]]
+            sources = [str(mark) for mark in packed.get("sources", ())]  # files of old have none
             machine = str(packed["machine"])
             made_from = {constants[place] for place, _, _, _ in rows if place >= 0}
+            if not all(0 <= index < len(document["tensors"]) for _, _, index, _ in rows):
+                raise IndexError("tensor")
         except (TypeError, KeyError, IndexError, ValueError, OverflowError) as error:
             raise InvalidModelError(f"graph: packed: got {type(error).__name__} {error}, wanted rows") from error
         later = frozenset(index for _, _, index, _ in rows)
