@@ -15,6 +15,7 @@ from bolt_numba.border import border, leave
 from bolt_numba.budget import Budget, ask, within
 from bolt_numba.config import MAX_THREADS, default_threads
 from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
+from bolt_numba.inputs import as_input, check_symbols, spec_of
 from bolt_numba.ir.graph import Graph
 from bolt_numba.mapped import check_intact, drop_maps
 from bolt_numba.runtime.packs import Packs, check_sources, machine
@@ -22,15 +23,9 @@ from bolt_numba.runtime.plan import Region, region_of
 from bolt_numba.runtime.runner import Prepared, Runner
 from bolt_numba.runtime.threads import can_team
 from bolt_numba.types import (
-    STRING,
     AnyDType,
     Array,
-    NestedType,
-    OptionalType,
-    SequenceType,
-    Sym,
     TensorSpec,
-    TensorType,
     dtype_name,
 )
 
@@ -89,11 +84,6 @@ class Outputs:
         return f"Outputs({rows})"
 
 
-def _spec(name: str, t: TensorType) -> TensorSpec:
-    shape = None if t.shape is None else tuple(str(d) if isinstance(d, Sym) else d for d in t.shape)
-    return TensorSpec(name, t.dtype, shape, t if isinstance(t, NestedType) else None)
-
-
 class Session:
     """A compiled model.  May be called from many threads, pickled, and used after a fork.
 
@@ -137,8 +127,8 @@ class Session:
         self.threads = _count_threads(default_threads() if threads is None else threads)
         self.tune = tune
         self.graph = graph
-        self.inputs = [_spec(v.name, v.type) for v in graph.inputs]
-        self.outputs = [_spec(n, v.type) for n, v in zip(graph.output_names, graph.outputs, strict=True)]
+        self.inputs = [spec_of(v.name, v.type) for v in graph.inputs]
+        self.outputs = [spec_of(n, v.type) for n, v in zip(graph.output_names, graph.outputs, strict=True)]
         self._input_names = [s.name for s in self.inputs]
         self._output_names = [s.name for s in self.outputs]
         self._seen: Graph | None = None
@@ -278,11 +268,11 @@ class Session:
                 raise ShapeError(f"inputs: got {sorted(feeds)}, missing {missing}") from None
             except TypeError:
                 raise DTypeError(f"inputs: got a {type(feeds).__name__}, wanted arrays by name") from None
-            arrays.append(_as_input(spec, given))
+            arrays.append(as_input(spec, given))
         if len(feeds) != len(arrays):
             unknown = [n for n in feeds if n not in self._input_names]
             raise ShapeError(f"inputs: unknown {unknown}, wanted {self._input_names}")
-        _check_symbols(self.inputs, arrays)
+        check_symbols(self.inputs, arrays)
         return arrays
 
     def _with_outputs(self, extra: tuple[str, ...]) -> Session:
@@ -419,64 +409,6 @@ def _restore(data: bytes, threads: int, options: dict[str, Any]) -> Session:
     from bolt_numba.ir.store import load_bolt
 
     return Session(load_bolt(data), threads=threads, **options)
-
-
-def _as_input(spec: TensorSpec, given: Any) -> Any:
-    """A C-contiguous array of the declared dtype; Python numbers and lists are converted, other dtypes refused."""
-    if spec.nested is not None:
-        return _as_nested(spec.name, spec.nested, given)
-    if type(given) is not np.ndarray:
-        given = _as_array(spec, given)
-    if spec.dtype == STRING and given.dtype.kind == "U":
-        given = given.astype(STRING)
-    if given.dtype != spec.dtype:
-        raise DTypeError(f"input {spec.name!r}: got {dtype_name(given.dtype)}, wanted {dtype_name(spec.dtype)}")
-    if not given.flags.c_contiguous:
-        given = np.ascontiguousarray(given).reshape(given.shape)
-    if spec.shape is not None:
-        if len(spec.shape) != given.ndim:
-            raise ShapeError(f"input {spec.name!r}: got shape {given.shape}, wanted {spec.shape}")
-        for want, got in zip(spec.shape, given.shape, strict=True):
-            if want != got and not isinstance(want, str):
-                raise ShapeError(f"input {spec.name!r}: got shape {given.shape}, wanted {spec.shape}")
-    return given
-
-
-def _as_array(spec: TensorSpec, given: Any) -> Array:
-    try:
-        if isinstance(given, np.generic) or hasattr(given, "__array_interface__") or hasattr(given, "__array__"):
-            return np.asarray(given)
-        if hasattr(given, "__dlpack__"):
-            return np.from_dlpack(given)
-        return np.asarray(given, spec.dtype)
-    except MemoryError:
-        raise
-    except Exception as error:  # of any kind: foreign objects convert themselves
-        kind = type(given).__name__
-        raise DTypeError(f"input {spec.name!r}: got a {kind}, wanted {dtype_name(spec.dtype)}: {error}") from error
-
-
-def _as_nested(name: str, wanted: TensorType, given: Any) -> Any:
-    """A list, None or dictionary by its type, tensors inside as `_as_input` takes them."""
-    if isinstance(wanted, OptionalType):
-        return None if given is None else _as_nested(name, wanted.element, given)
-    if isinstance(wanted, SequenceType):
-        if not isinstance(given, (list, tuple)):
-            raise DTypeError(f"input {name!r}: got a {type(given).__name__}, wanted {wanted}")
-        return [_as_nested(f"{name}[{i}]", wanted.element, v) for i, v in enumerate(given)]
-    return given if isinstance(wanted, NestedType) else _as_input(_spec(name, wanted), given)
-
-
-def _check_symbols(specs: Sequence[TensorSpec], arrays: Sequence[Array]) -> None:
-    """One symbol, one size."""
-    if len(specs) == 1:
-        return
-    sizes: dict[str, tuple[int, str]] = {}
-    for spec, array in zip(specs, arrays, strict=True):
-        for want, got in zip(spec.shape or (), array.shape if spec.shape else (), strict=False):
-            if isinstance(want, str) and sizes.setdefault(want, (got, spec.name))[0] != got:
-                size, first = sizes[want]
-                raise ShapeError(f"dimension {want!r}: got {got} in input {spec.name!r}, but {size} in {first!r}")
 
 
 def load(source: Source, format: str | None = None) -> Graph:

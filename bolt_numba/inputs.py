@@ -1,0 +1,84 @@
+"""What a caller feeds a session, held against what the model declares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.errors import DTypeError, ShapeError
+from bolt_numba.types import (
+    STRING,
+    Array,
+    NestedType,
+    OptionalType,
+    SequenceType,
+    Sym,
+    TensorSpec,
+    TensorType,
+    dtype_name,
+)
+
+
+def spec_of(name: str, t: TensorType) -> TensorSpec:
+    shape = None if t.shape is None else tuple(str(d) if isinstance(d, Sym) else d for d in t.shape)
+    return TensorSpec(name, t.dtype, shape, t if isinstance(t, NestedType) else None)
+
+
+def as_input(spec: TensorSpec, given: Any) -> Any:
+    """A C-contiguous array of the declared dtype; Python numbers and lists are converted, other dtypes refused."""
+    if spec.nested is not None:
+        return _as_nested(spec.name, spec.nested, given)
+    if type(given) is not np.ndarray:
+        given = _as_array(spec, given)
+    if spec.dtype == STRING and given.dtype.kind == "U":
+        given = given.astype(STRING)
+    if given.dtype != spec.dtype:
+        raise DTypeError(f"input {spec.name!r}: got {dtype_name(given.dtype)}, wanted {dtype_name(spec.dtype)}")
+    if not given.flags.c_contiguous:
+        given = np.ascontiguousarray(given).reshape(given.shape)
+    if spec.shape is not None:
+        if len(spec.shape) != given.ndim:
+            raise ShapeError(f"input {spec.name!r}: got shape {given.shape}, wanted {spec.shape}")
+        for want, got in zip(spec.shape, given.shape, strict=True):
+            if want != got and not isinstance(want, str):
+                raise ShapeError(f"input {spec.name!r}: got shape {given.shape}, wanted {spec.shape}")
+    return given
+
+
+def _as_array(spec: TensorSpec, given: Any) -> Array:
+    try:
+        if isinstance(given, np.generic) or hasattr(given, "__array_interface__") or hasattr(given, "__array__"):
+            return np.asarray(given)
+        if hasattr(given, "__dlpack__"):
+            return np.from_dlpack(given)
+        return np.asarray(given, spec.dtype)
+    except MemoryError:
+        raise
+    except Exception as error:  # of any kind: foreign objects convert themselves
+        kind = type(given).__name__
+        raise DTypeError(f"input {spec.name!r}: got a {kind}, wanted {dtype_name(spec.dtype)}: {error}") from error
+
+
+def _as_nested(name: str, wanted: TensorType, given: Any) -> Any:
+    """A list, None or dictionary by its type, tensors inside as `as_input` takes them."""
+    if isinstance(wanted, OptionalType):
+        return None if given is None else _as_nested(name, wanted.element, given)
+    if isinstance(wanted, SequenceType):
+        if not isinstance(given, (list, tuple)):
+            raise DTypeError(f"input {name!r}: got a {type(given).__name__}, wanted {wanted}")
+        return [_as_nested(f"{name}[{i}]", wanted.element, v) for i, v in enumerate(given)]
+    return given if isinstance(wanted, NestedType) else as_input(spec_of(name, wanted), given)
+
+
+def check_symbols(specs: Sequence[TensorSpec], arrays: Sequence[Array]) -> None:
+    """One symbol, one size."""
+    if len(specs) == 1:
+        return
+    sizes: dict[str, tuple[int, str]] = {}
+    for spec, array in zip(specs, arrays, strict=True):
+        for want, got in zip(spec.shape or (), array.shape if spec.shape else (), strict=False):
+            if isinstance(want, str) and sizes.setdefault(want, (got, spec.name))[0] != got:
+                size, first = sizes[want]
+                raise ShapeError(f"dimension {want!r}: got {got} in input {spec.name!r}, but {size} in {first!r}")
