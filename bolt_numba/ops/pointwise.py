@@ -227,8 +227,8 @@ def _pow(x: Array, y: Array) -> Array:
     if y.dtype in (I64, U64):  # larger ones would lose whether they are odd, and nothing else depends on them
         odd = (y & y.dtype.type(1)).astype(I64)
         y = np.where(y > _LARGE, _LARGE + odd, np.where(y < -_LARGE, -_LARGE - odd, y.astype(I64)))
-    # Of a scalar 0.5 NumPy takes the square root, which differs at -inf.
-    return np.asarray(np.power(*np.broadcast_arrays(x, y)))
+    made = np.power(x, y)  # of a scalar 0.5 NumPy takes the square root, which differs at -0 and -inf
+    return np.where((y == 0.5) & ((x == 0) | np.isinf(x)), np.abs(x), made).astype(made.dtype, copy=False)
 
 
 def _integer_pow(x: Array, y: Array) -> Array:
