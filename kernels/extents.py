@@ -21,7 +21,10 @@ from bolt_numba.types import Array, TensorType
 Reach: TypeAlias = "int | tuple[int, int]"
 """Bytes from an address on, or (first, end) where they begin elsewhere: ``first`` is negative for those before it."""
 Extents: TypeAlias = Callable[[Any], Mapping[str, Reach]]
-"""``extents(a)``: a reach for every address field; ``a.name`` is the step's argument, a `Pitch` as its number."""
+"""``extents(a)``: a reach for every address field; ``a.name`` is the step's argument, a `Pitch` as its number.
+
+``a.threads``: how many share the step, for workspace that each has a part of.
+"""
 
 
 class Declared(Protocol):
@@ -68,10 +71,10 @@ def ends(reach: Reach) -> tuple[int, int]:
 # -------------------------------------------------------------------------------------------------------------- gate
 
 
-def reaches(kernel: Declared, values: Mapping[str, Any]) -> Mapping[str, Reach]:
+def reaches(kernel: Declared, values: Mapping[str, Any], threads: int) -> Mapping[str, Reach]:
     """The declared reach of every address; raises ShapeError where the declaration does not name the fields."""
     assert kernel.extents is not None
-    found = kernel.extents(SimpleNamespace(**values))
+    found = kernel.extents(SimpleNamespace(**values, threads=threads))
     if found.keys() != kernel.pointers.keys():
         odd = sorted(found.keys() ^ kernel.pointers.keys())
         raise ShapeError(f"{kernel.name}: extents: got {odd} in one of both, wanted the addresses among its fields")
@@ -79,8 +82,8 @@ def reaches(kernel: Declared, values: Mapping[str, Any]) -> Mapping[str, Reach]:
 
 
 def check_arrays(kernel: Declared, values: Mapping[str, Any]) -> None:
-    """Refuse arrays for a call by hand that end before the kernel's reach; addresses as numbers are the caller's."""
-    for name, reach in reaches(kernel, values).items():
+    """Refuse arrays for a call by hand that end before one thread's reach; addresses as numbers are the caller's."""
+    for name, reach in reaches(kernel, values, 1).items():
         value = values[name]
         if value is None or isinstance(value, np.ndarray):
             there = None if value is None else value.nbytes
@@ -88,14 +91,14 @@ def check_arrays(kernel: Declared, values: Mapping[str, Any]) -> None:
                 raise _misfit(kernel.name, kernel, name, reach, 0, there, "array")
 
 
-def check_steps(op: Op, steps: Sequence[Step], ins: Types, outs: Sequence[TensorType]) -> None:
+def check_steps(op: Op, steps: Sequence[Step], ins: Types, outs: Sequence[TensorType], threads: int = 1) -> None:
     """Refuse steps whose kernels reach beyond their operands, results, workspace or tables: a ShapeError says which."""
     for step in steps:
         kernel: Declared = step.kernel
         if kernel.extents is None:
             continue
         args, pointers = step.args, kernel.pointers
-        for name, reach in reaches(kernel, numbers_of(step, ins, outs)).items():
+        for name, reach in reaches(kernel, numbers_of(step, ins, outs), threads if step.parallel else 1).items():
             arg = args[name]
             offset, there = _place(arg, ins, outs)
             if not _fits(reach, offset, there, pointers[name]):
@@ -158,5 +161,5 @@ def _misfit(
 def made_steps(entry: Entry, op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """The steps of a maker, after the gate."""
     steps = entry.make(op, ins, outs, context)
-    check_steps(op, steps, ins, outs)
+    check_steps(op, steps, ins, outs, context.threads)
     return steps
