@@ -20,6 +20,8 @@ from bolt_numba.types import Array, TensorType
 
 Reach: TypeAlias = "int | tuple[int, int]"
 """Bytes from an address on, or (first, end) where they begin elsewhere: ``first`` is negative for those before it."""
+KEPT = (0, -1)
+"""Reach of what a table leads to that an earlier step of the node writes from data: that step keeps to what is there."""
 Extents: TypeAlias = Callable[[Any], Mapping[str, Reach]]
 """``extents(a)``: a reach for every address field; ``a.name`` is the step's argument, a `Pitch` as its number.
 
@@ -68,6 +70,14 @@ def ends(reach: Reach) -> tuple[int, int]:
     return (0, reach) if isinstance(reach, int) else reach
 
 
+def span(array: Array) -> tuple[int, int]:
+    """Bytes before an array's address, and all bytes that it lies on: strides may leave gaps, or be negative."""
+    if array.flags.c_contiguous:
+        return 0, array.nbytes
+    first, end = ends(box(array.itemsize, *zip(array.shape, array.strides, strict=True)))
+    return -first, end - first
+
+
 # -------------------------------------------------------------------------------------------------------------- gate
 
 
@@ -86,9 +96,9 @@ def check_arrays(kernel: Declared, values: Mapping[str, Any]) -> None:
     for name, reach in reaches(kernel, values, 1).items():
         value = values[name]
         if value is None or isinstance(value, np.ndarray):
-            there = None if value is None else value.nbytes
-            if not _fits(reach, 0, there, kernel.pointers[name]):
-                raise _misfit(kernel.name, kernel, name, reach, 0, there, "array")
+            before, there = (0, None) if value is None else span(value)
+            if not _fits(reach, before, there, kernel.pointers[name]):
+                raise _misfit(kernel.name, kernel, name, reach, before, there, "array")
 
 
 def check_steps(op: Op, steps: Sequence[Step], ins: Types, outs: Sequence[TensorType], threads: int = 1) -> None:
@@ -126,8 +136,10 @@ def _place(arg: Any, ins: Types, outs: Sequence[TensorType]) -> tuple[int, int |
         return arg.offset, None if given is None else given.nbytes
     if kind is Out:
         return arg.offset, outs[arg.index].nbytes
-    if kind is Scratch or isinstance(arg, np.ndarray):
+    if kind is Scratch:
         return 0, arg.nbytes
+    if isinstance(arg, np.ndarray):
+        return span(arg)
     return 0, 0 if arg else None  # behind an address that is a number may be anything
 
 
@@ -146,6 +158,8 @@ def _fits(reach: Reach, offset: int, there: int | None, optional: bool) -> bool:
         return True
     if there is None:
         return optional
+    if reach is KEPT:
+        return there > 0
     return first + offset >= 0 and first < end and end + offset <= there  # type: ignore[operator]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.ir.build import infer_types
-from bolt_numba.kernels.extents import ends, made_steps, reaches
+from bolt_numba.kernels.extents import KEPT, ends, made_steps, reaches
 from bolt_numba.kernels.registry import Argument, Entry, In, Out, Pitch, Scratch, Step, select
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import Array, TensorType
@@ -180,6 +180,8 @@ def _pieces(step: Step, memory: Memory, values: dict[str, Any], threads: int) ->
     for name, reach in reaches(step.kernel, values | as_given, threads).items():
         arg, at, (first, end) = step.args[name], values[name], ends(reach)
         key = ("result", arg.index) if isinstance(arg, Out) else id(arg) if isinstance(arg, Scratch) else name
+        if reach is KEPT:
+            continue
         if first == end or not at:
             values[name] = NOWHERE if at else 0
         else:
