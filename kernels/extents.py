@@ -21,7 +21,7 @@ from bolt_numba.types import Array, TensorType
 Reach: TypeAlias = "int | tuple[int, int]"
 """Bytes from an address on, or (first, end) where they begin elsewhere: ``first`` is negative for those before it."""
 KEPT = (0, -1)
-"""Reach of what a table leads to that an earlier step of the node writes from data: that step keeps to what is there."""
+"""Reach of what a table leads to that an earlier step of the node makes from data: that step keeps to what is there."""
 Extents: TypeAlias = Callable[[Any], Mapping[str, Reach]]
 """``extents(a)``: a reach for every address field; ``a.name`` is the step's argument, a `Pitch` as its number.
 

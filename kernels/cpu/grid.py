@@ -110,8 +110,8 @@ def _sampled(a: Any) -> dict[str, Reach]:
 
 
 @native(
-    fastmath=set(), extents=_sampled, x=PTR, grid=PTR, y=PTR, sizes=PTR, room=PTR, images=I64, channels=I64, points=I64, plane=I64,
-    rank=I64, taps=I64, all_taps=I64, padding=I64, align=I64,
+    fastmath=set(), extents=_sampled, x=PTR, grid=PTR, y=PTR, sizes=PTR, room=PTR, images=I64, channels=I64,
+    points=I64, plane=I64, rank=I64, taps=I64, all_taps=I64, padding=I64, align=I64,
 )  # fmt: skip
 def grid_sample(p, tid, nthreads):
     """Sample x [images, channels, plane] at grid [images, points, rank] into y [images, channels, points].

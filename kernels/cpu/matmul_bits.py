@@ -147,7 +147,8 @@ def few_rows(rows: int, bits: int) -> Native:
     }  # fmt: skip
     return native_source(
         _few_source(rows, bits), "product_of_bits", fields, extents=partial(_multiplied, rows, bits), LANES=LANES,
-        split=split, load_f32=load_f32, np=np, store_f32=store_f32, to_f32=to_f32, vload_u8=vload_u8, vload_u8_n=vload_u8_n,
+        split=split, load_f32=load_f32, np=np, store_f32=store_f32, to_f32=to_f32, vload_u8=vload_u8,
+        vload_u8_n=vload_u8_n,
         **{name: getattr(lang, name) for name in words},
     )  # fmt: skip
 

@@ -173,9 +173,8 @@ def _planes(a: Any) -> dict[str, Reach]:
     return _whole(a.rows * a.channels * a.spatial, scale=channels, bias=channels)
 
 
-@native(
-    x=PTR, scale=PTR, bias=PTR, y=PTR, rows=I64, channels=I64, groups=I64, spatial=I64, epsilon=F32, extents=_planes
-)  # fmt: skip
+@native(x=PTR, scale=PTR, bias=PTR, y=PTR, rows=I64, channels=I64, groups=I64, spatial=I64, epsilon=F32,
+        extents=_planes)  # fmt: skip
 def normalise_planes(p, tid, nthreads):
     """Groups of an NCHW tensor: a row is the ``channels`` planes of one group; scale and bias by channel."""
     channels, spatial, groups, epsilon = p.channels, p.spatial, p.groups, p.epsilon
@@ -198,10 +197,8 @@ def normalise_planes(p, tid, nthreads):
 # ------------------------------------------------------------------------------------ groups of channels, channels last
 
 
-@native(
-    x=PTR, mean=PTR, sums=PTR, n=I64, spatial=I64, c=I64, blocks=I64,
-    extents=lambda a: {"x": 4 * a.n * a.spatial * a.c, "mean": 4 * a.n * a.c, "sums": 4 * a.n * a.c},
-)  # fmt: skip
+@native(x=PTR, mean=PTR, sums=PTR, n=I64, spatial=I64, c=I64, blocks=I64,
+        extents=lambda a: {"x": 4 * a.n * a.spatial * a.c, "mean": 4 * a.n * a.c, "sums": 4 * a.n * a.c})  # fmt: skip
 def square_columns(p, tid, nthreads):
     """``sums[n, c]``: sum over the pixels of ``(x - mean[n, c])**2`` for ``x [n, spatial, c]``."""
     spatial, c, blocks = p.spatial, p.c, p.blocks
@@ -221,10 +218,8 @@ def square_columns(p, tid, nthreads):
         vstore_n(p.sums + 4 * (image * c + column), total, left)
 
 
-@native(
-    sums=PTR, out=PTR, scale=PTR_OR_0, n=I64, c=I64, groups=I64, count=F32, epsilon=F32,
-    extents=lambda a: {"sums": 4 * a.n * a.c, "out": 4 * a.n * a.c, "scale": 4 * a.c},
-)  # fmt: skip
+@native(sums=PTR, out=PTR, scale=PTR_OR_0, n=I64, c=I64, groups=I64, count=F32, epsilon=F32,
+        extents=lambda a: {"sums": 4 * a.n * a.c, "out": 4 * a.n * a.c, "scale": 4 * a.c})  # fmt: skip
 def spread_groups(p, tid, nthreads):
     """Sums by channel to one number for each group, written to all its channels.
 
@@ -251,9 +246,7 @@ def _pixels(a: Any) -> dict[str, Reach]:
     return {**_whole(a.rows * a.c, bias=a.c), "mean": given, "factor": given}
 
 
-@native(
-    x=PTR, mean=PTR, factor=PTR, bias=PTR, y=PTR, rows=I64, c=I64, spatial=I64, step=I64, extents=_pixels
-)  # fmt: skip
+@native(x=PTR, mean=PTR, factor=PTR, bias=PTR, y=PTR, rows=I64, c=I64, spatial=I64, step=I64, extents=_pixels)
 def affine_pixels(p, tid, nthreads):
     """Y = (x - mean) * factor + bias for rows of ``c`` channels.
 
@@ -323,10 +316,8 @@ def group_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context
 # ------------------------------------------------------------------------------------------------- given statistics
 
 
-@native(
-    scale=PTR, var=PTR, factor=PTR, c=I64, epsilon=F32,
-    extents=lambda a: dict.fromkeys(("scale", "var", "factor"), 4 * a.c),
-)  # fmt: skip
+@native(scale=PTR, var=PTR, factor=PTR, c=I64, epsilon=F32,
+        extents=lambda a: dict.fromkeys(("scale", "var", "factor"), 4 * a.c))  # fmt: skip
 def factors_of_variance(p, tid, nthreads):
     """``factor = scale / sqrt(var + epsilon)``."""
     for i in range(0, p.c, LANES):
@@ -446,10 +437,8 @@ def local_response_normalisation(op: Any, ins: Types, outs: Sequence[TensorType]
     return [Step(response_pixels, args, parallel and n * spatial > 1)]
 
 
-@native(
-    x=PTR, y=PTR, outer=I64, n=I64, inner=I64, blocks=I64, squared=I64,
-    extents=lambda a: _whole(a.outer * a.n * a.inner),
-)  # fmt: skip
+@native(x=PTR, y=PTR, outer=I64, n=I64, inner=I64, blocks=I64, squared=I64,
+        extents=lambda a: _whole(a.outer * a.n * a.inner))  # fmt: skip
 def lp_columns(p, tid, nthreads):
     """Divide by the norm over axis 1 of ``[outer, n, inner]``; 0 where it is 0."""
     n, inner, blocks, squared = p.n, p.inner, p.blocks, p.squared

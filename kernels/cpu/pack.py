@@ -291,7 +291,8 @@ def winograd_filters(size: int) -> Native:
         "w": PTR, "to": PTR, "rows": PTR, "k": I64, "c": I64, "row": I64, "column": I64, "work": PTR, "work_step": I64
     }  # fmt: skip
     return native_source(
-        text, name, fields, {"contract", "nsz"}, extents=partial(_filtered, side**2), np=np, LANES=LANES, BYTES=BYTES, PANEL=PANEL, PLANES=side**2,
+        text, name, fields, {"contract", "nsz"}, extents=partial(_filtered, side**2), np=np,
+        LANES=LANES, BYTES=BYTES, PANEL=PANEL, PLANES=side**2,
         ceil_div=ceil_div, split=split, read_columns=read_columns, splat=splat, vload=vload, vstore=vstore,
         transform=filter4 if size == 4 else filter2,
     )  # fmt: skip

@@ -112,8 +112,8 @@ def _aligned(a: Any) -> dict[str, Reach]:
 
 
 @native(
-    fastmath=set(), extents=_aligned, x=PTR, rois=PTR, images=PTR, y=PTR, room=PTR, wide=I64, regions=I64, count=I64, channels=I64,
-    h=I64, w=I64, oh=I64, ow=I64, ratio=I64, scale=F32, half_pixel=I64, greatest=I64,
+    fastmath=set(), extents=_aligned, x=PTR, rois=PTR, images=PTR, y=PTR, room=PTR, wide=I64, regions=I64,
+    count=I64, channels=I64, h=I64, w=I64, oh=I64, ow=I64, ratio=I64, scale=F32, half_pixel=I64, greatest=I64,
 )  # fmt: skip
 def roi_align(p, tid, nthreads):
     """Fill y [regions, channels, oh, ow], a vector of bins of all channels at a time.

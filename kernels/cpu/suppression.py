@@ -97,8 +97,8 @@ def _suppressed(a: Any) -> dict[str, Reach]:
 
 
 @native(
-    fastmath=set(), extents=_suppressed, boxes=PTR, scores=PTR, y=PTR, found=PTR, corners=PTR, kept=PTR, items=PTR, images=I64, classes=I64,
-    count=I64, most=I64, limit=F32, threshold=F32, limited=I64, center=I64,
+    fastmath=set(), extents=_suppressed, boxes=PTR, scores=PTR, y=PTR, found=PTR, corners=PTR, kept=PTR, items=PTR,
+    images=I64, classes=I64, count=I64, most=I64, limit=F32, threshold=F32, limited=I64, center=I64,
 )  # fmt: skip
 def suppress(p, tid, nthreads):
     """y: rows (image, class, box) i64, found[0] of them.
