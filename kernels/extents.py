@@ -83,7 +83,8 @@ def span(array: Array) -> tuple[int, int]:
 
 def reaches(kernel: Declared, values: Mapping[str, Any], threads: int) -> Mapping[str, Reach]:
     """The declared reach of every address; raises ShapeError where the declaration does not name the fields."""
-    assert kernel.extents is not None
+    if kernel.extents is None:
+        raise ShapeError(f"{kernel.name}: extents: got none, wanted how far it reaches from each address")
     found = kernel.extents(SimpleNamespace(**values, threads=threads))
     if found.keys() != kernel.pointers.keys():
         odd = sorted(found.keys() ^ kernel.pointers.keys())
@@ -105,8 +106,6 @@ def check_steps(op: Op, steps: Sequence[Step], ins: Types, outs: Sequence[Tensor
     """Refuse steps whose kernels reach beyond their operands, results, workspace or tables: a ShapeError says which."""
     for step in steps:
         kernel: Declared = step.kernel
-        if kernel.extents is None:
-            continue
         args, pointers = step.args, kernel.pointers
         for name, reach in reaches(kernel, numbers_of(step, ins, outs), threads if step.parallel else 1).items():
             arg = args[name]

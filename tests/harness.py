@@ -159,8 +159,7 @@ def execute(planned: Planned, memory: Memory, nthreads: int, reverse: bool = Fal
         params = np.zeros(1, step.kernel.params)
         values = {name: memory.resolve(planned, step.args[name]) for name in step.kernel.params.names}
         count = nthreads if step.parallel else 1
-        declared = memory.as_declared and step.kernel.extents is not None
-        pieces = _pieces(step, memory, values, count) if declared else []
+        pieces = _pieces(step, memory, values, count) if memory.as_declared else []
         for name in values:
             params[name] = values[name]
         call = CALL(step.kernel.address)
