@@ -84,19 +84,15 @@ def _heads_reach(a: Any, heads: int, group: int, q_head: int, y_head: int, mask_
     if not isinstance(a.table, np.ndarray):  # as `cache_table` makes it: heads lie side by side
         rows, sink = 4 * heads * group * a.m, 4 * (a.q_step // (4 * a.d))
         return {"q": rows * a.d, "y": rows * a.width, **dict.fromkeys("kv", KEPT), "mask": KEPT, "sink": sink} | table
-    q, k, v, mask, y, keys, _, sinks = a.table.reshape(-1, ROW)[:heads].T
-    seen, more = keys > 0, group - 1
-
-    def last(at: Array, step: int, size: int) -> int:
-        return int((at + (keys - 1) * step)[seen].max(initial=-size)) + size
-
+    q, k, v, mask, y, keys, _, sinks = a.table.reshape(-1, ROW)[:heads].max(axis=0).tolist()
+    more = group - 1
     return {
-        "q": int(q.max()) + (a.m - 1) * a.q_step + more * q_head + 4 * a.d,
-        "k": last(k, a.k_step, 4 * a.d),
-        "v": last(v, a.v_step, 4 * a.width),
-        "mask": last(mask, 4, 4) + (a.m - 1) * a.mask_step + more * mask_head,
-        "y": int(y.max()) + (a.m - 1) * a.y_step + more * y_head + 4 * a.width,
-        "sink": int(sinks.max()) + 4 * group,
+        "q": q + (a.m - 1) * a.q_step + more * q_head + 4 * a.d,
+        "k": k + (keys - 1) * a.k_step + 4 * a.d if keys > 0 else 0,
+        "v": v + (keys - 1) * a.v_step + 4 * a.width if keys > 0 else 0,
+        "mask": mask + (a.m - 1) * a.mask_step + more * mask_head + 4 * keys if keys > 0 else 0,
+        "y": y + (a.m - 1) * a.y_step + more * y_head + 4 * a.width,
+        "sink": sinks + 4 * group,
         **table,
     }
 

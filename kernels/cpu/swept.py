@@ -24,58 +24,49 @@ def greatest(offsets: Array, blocks: int, step: int, row: int, column: int) -> i
     return int((step * offsets[:blocks, row] + offsets[:blocks, column]).max())
 
 
-def _results(a: Any) -> dict[str, Reach]:
-    """Bias, C and residual."""
-    bias = greatest(a.offsets, a.blocks, 0, 3, 3) + 4 * panel_columns(a.n)
-    c, res = (4 * (greatest(a.offsets, a.blocks, ld, 4, 5) + ld * (a.m - 1) + a.n) for ld in (a.ldc, a.ldr))
-    return {"bias": bias, "c": c, "res": res}
-
-
-def _tables(a: Any, edges: bool, zeros: bool) -> dict[str, Reach]:
-    return {
-        "offsets": 8 * BLOCK_FIELDS * a.blocks,
-        "table": 4 * a.taps * a.m,
-        "edges": 4 * (a.m + 1) if edges else 0,
-        "run_rows": 8 * a.runs,
-        "zeros": 4 * a.depth if zeros else 0,
-    }
+def _rows_of(a: Any, b: int, edges: bool, zeros: bool, scratch: int) -> dict[str, Reach]:
+    """What both sweeps of f32 results touch but for A; b: bytes of the panels of a block."""
+    columns = 4 * panel_columns(a.n)
+    made: dict[str, Reach] = {
+        "bias": columns, "b": b, "c": 0, "res": 0, "offsets": 8 * BLOCK_FIELDS * a.blocks,
+        "table": 4 * a.taps * a.m, "edges": 4 * (a.m + 1) if edges else 0, "run_rows": 8 * a.runs,
+        "zeros": 4 * a.depth if zeros else 0, "scratch": (a.threads - 1) * a.scratch_step + scratch,
+    }  # fmt: skip
+    if a.blocks != 1:
+        made |= {"b": b + int(a.offsets[:, 2].max(initial=0)), "bias": columns + int(a.offsets[:, 3].max(initial=0))}
+        first, residual = (greatest(a.offsets, a.blocks, ld, 4, 5) if a.blocks else 0 for ld in (a.ldc, a.ldr))
+    else:
+        _, _, b_at, bias_at, row, column = a.offsets[0].tolist()
+        made |= {"b": b + b_at, "bias": columns + bias_at}
+        first, residual = a.ldc * row + column, a.ldr * row + column
+    if not (a.blocks and a.m and a.n):
+        return {**made, "a": 0, "b": 0, "bias": 0}
+    made["c"] = 4 * (first + a.ldc * (a.m - 1) + a.n)
+    if a.res is not None:
+        made["res"] = 4 * (residual + a.ldr * (a.m - 1) + a.n)
+    return made
 
 
 def sweep_reach(a: Any) -> dict[str, Reach]:
     """Extents of `sweep`."""
-    room, placed = 8 * (a.span + MR), 8 * (1 + a.runs)
-    scratch = (a.threads - 1) * a.scratch_step + room * (1 + a.taps) + placed + (a.span + MR) * a.pack_ld
-    tables = _tables(a, a.table is not None and a.kind >= EDGE, a.kind == EDGE)
-    if not (a.blocks and a.m and a.n):
-        return {**dict.fromkeys(("a", "b", "bias", "c", "res"), 0), **tables, "scratch": scratch}
-    if a.table is None:
-        row = 4 * (a.lda * (a.m - 1 + (int(a.run_rows.max()) if a.runs > 1 else 0)) + a.length)
-    else:
-        row = 4 * (a.lda * int(a.table.max()) + a.depth)
-    return {
-        "a": 4 * greatest(a.offsets, a.blocks, a.lda, 0, 1) + row if a.k else 0,
-        "b": greatest(a.offsets, a.blocks, 0, 2, 2) + 4 * a.k * panel_columns(a.n),
-        **_results(a),
-        **tables,
-        "scratch": scratch,
-    }
+    scratch = 8 * (a.span + MR) * (1 + a.taps) + 8 * (1 + a.runs) + (a.span + MR) * a.pack_ld
+    edges = a.table is not None and a.kind >= EDGE
+    made = _rows_of(a, 4 * a.k * panel_columns(a.n), edges, a.kind == EDGE, scratch)
+    if "a" not in made:
+        last = a.m - 1 + (int(a.run_rows.max()) if a.runs > 1 else 0) if a.table is None else int(a.table.max())
+        run = a.length if a.table is None else a.depth
+        made["a"] = 4 * (greatest(a.offsets, a.blocks, a.lda, 0, 1) + a.lda * last + run) if a.k else 0
+    return made
 
 
 def sweep_bf16_reach(a: Any) -> dict[str, Reach]:
     """Extents of `sweep_bf16`: rows of A that are bfloat16 already are read in whole vectors."""
-    unit = 2 if a.kind else 4
-    scratch = (a.threads - 1) * a.scratch_step + (a.span + MR) * a.pack_ld + BYTES
-    tables = _tables(a, a.table is not None, False)
-    if not (a.blocks and a.m and a.n):
-        return {**dict.fromkeys(("a", "b", "bias", "c", "res"), 0), **tables, "scratch": scratch}
-    row = a.lda * (a.m - 1) + a.k if a.table is None else a.lda * int(a.table.max()) + a.depth
-    return {
-        "a": unit * (greatest(a.offsets, a.blocks, a.lda, 0, 1) + row) + (BYTES if a.kind else 0),
-        "b": greatest(a.offsets, a.blocks, 0, 2, 2) + 4 * ((a.k + 1) // 2) * panel_columns(a.n),
-        **_results(a),
-        **tables,
-        "scratch": scratch,
-    }
+    unit, scratch = 2 if a.kind else 4, (a.span + MR) * a.pack_ld + BYTES
+    made = _rows_of(a, 4 * ((a.k + 1) // 2) * panel_columns(a.n), a.table is not None, False, scratch)
+    if "a" not in made:
+        row = a.lda * (a.m - 1) + a.k if a.table is None else a.lda * int(a.table.max()) + a.depth
+        made["a"] = unit * (greatest(a.offsets, a.blocks, a.lda, 0, 1) + row) + (BYTES if a.kind else 0)
+    return made
 
 
 __all__ = ["greatest", "sweep_bf16_reach", "sweep_reach"]
