@@ -8,7 +8,6 @@ define the work, so an operand that does not fit them is refused before native c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -20,8 +19,13 @@ from bolt_numba.types import Array, TensorType
 
 Reach: TypeAlias = "int | tuple[int, int]"
 """Bytes from an address on, or (first, end) where they begin elsewhere: ``first`` is negative for those before it."""
+KEPT = (0, -1)
+"""Reach of what a table leads to that an earlier step of the node makes from data: that step keeps to what is there."""
 Extents: TypeAlias = Callable[[Any], Mapping[str, Reach]]
-"""``extents(a)``: a reach for every address field; ``a.name`` is the step's argument, a `Pitch` as its number."""
+"""``extents(a)``: a reach for every address field; ``a.name`` is the step's argument, a `Pitch` as its number.
+
+``a.threads``: how many share the step, for workspace that each has a part of.
+"""
 
 
 class Declared(Protocol):
@@ -65,13 +69,32 @@ def ends(reach: Reach) -> tuple[int, int]:
     return (0, reach) if isinstance(reach, int) else reach
 
 
+def span(array: Array) -> tuple[int, int]:
+    """Bytes before an array's address, and all bytes that it lies on: strides may leave gaps, or be negative."""
+    if array.flags.c_contiguous:
+        return 0, array.nbytes
+    first, end = ends(box(array.itemsize, *zip(array.shape, array.strides, strict=True)))
+    return -first, end - first
+
+
 # -------------------------------------------------------------------------------------------------------------- gate
 
 
-def reaches(kernel: Declared, values: Mapping[str, Any]) -> Mapping[str, Reach]:
-    """The declared reach of every address; raises ShapeError where the declaration does not name the fields."""
-    assert kernel.extents is not None
-    found = kernel.extents(SimpleNamespace(**values))
+class Numbers:
+    """Arguments as attributes."""
+
+
+def reaches(kernel: Declared, values: dict[str, Any], threads: int) -> Mapping[str, Reach]:
+    """The declared reach of every address; raises ShapeError where the declaration does not name the fields.
+
+    values: get one more, ``threads``.
+    """
+    if kernel.extents is None:
+        raise ShapeError(f"{kernel.name}: extents: got none, wanted how far it reaches from each address")
+    values["threads"] = threads
+    numbers = Numbers()
+    numbers.__dict__ = values
+    found = kernel.extents(numbers)
     if found.keys() != kernel.pointers.keys():
         odd = sorted(found.keys() ^ kernel.pointers.keys())
         raise ShapeError(f"{kernel.name}: extents: got {odd} in one of both, wanted the addresses among its fields")
@@ -79,53 +102,52 @@ def reaches(kernel: Declared, values: Mapping[str, Any]) -> Mapping[str, Reach]:
 
 
 def check_arrays(kernel: Declared, values: Mapping[str, Any]) -> None:
-    """Refuse arrays for a call by hand that end before the kernel's reach; addresses as numbers are the caller's."""
-    for name, reach in reaches(kernel, values).items():
+    """Refuse arrays for a call by hand that end before one thread's reach; addresses as numbers are the caller's."""
+    for name, reach in reaches(kernel, dict(values), 1).items():
         value = values[name]
         if value is None or isinstance(value, np.ndarray):
-            there = None if value is None else value.nbytes
-            if not _fits(reach, 0, there, kernel.pointers[name]):
-                raise _misfit(kernel.name, kernel, name, reach, 0, there, "array")
+            before, there = (0, None) if value is None else span(value)
+            if not _fits(reach, before, there, kernel.pointers[name]):
+                raise _misfit(kernel.name, kernel, name, reach, before, there, "array")
 
 
-def check_steps(op: Op, steps: Sequence[Step], ins: Types, outs: Sequence[TensorType]) -> None:
-    """Refuse steps whose kernels reach beyond their operands, results, workspace or tables: a ShapeError says which."""
+def check_steps(op: Op, steps: Sequence[Step], ins: Types, outs: Sequence[TensorType], threads: int = 1) -> None:
+    """Refuse steps whose kernels reach beyond their operands, results, workspace or tables: a ShapeError says which.
+
+    Every new shape is planned anew, so this is written for speed.
+    """
+    given, made = [None if t is None else t.nbytes for t in ins], [t.nbytes for t in outs]
     for step in steps:
-        kernel: Declared = step.kernel
-        if kernel.extents is None:
-            continue
-        args, pointers = step.args, kernel.pointers
-        for name, reach in reaches(kernel, numbers_of(step, ins, outs)).items():
+        kernel, args = step.kernel, step.args
+        for name, reach in reaches(kernel, numbers_of(step, ins, outs), threads if step.parallel else 1).items():
+            if reach == 0:
+                continue
             arg = args[name]
-            offset, there = _place(arg, ins, outs)
-            if not _fits(reach, offset, there, pointers[name]):
+            kind, offset = type(arg), 0
+            there: int | None
+            if kind is In:
+                offset, there = arg.offset, given[arg.index] if arg.index < len(given) else None
+            elif kind is Out:
+                offset, there = arg.offset, made[arg.index]
+            elif kind is Scratch:
+                there = arg.nbytes
+            elif isinstance(arg, np.ndarray):
+                offset, there = span(arg)
+            else:
+                there = 0 if arg else None  # behind an address that is a number may be anything
+            if not _fits(reach, offset, there, kernel.pointers[name]):
                 raise _misfit(op.name, kernel, name, reach, offset, there, _called(arg))
 
 
 def numbers_of(step: Step, ins: Types, outs: Sequence[TensorType]) -> dict[str, Any]:
-    """The step's arguments, with dense rows for each Pitch."""
-    args: dict[str, Any] = step.args
+    """A copy of the step's arguments, with dense rows for each Pitch."""
+    args: dict[str, Any] = step.args.copy()
     if Pitch in map(type, args.values()):
-        return {name: _row(arg.of, ins, outs) if type(arg) is Pitch else arg for name, arg in args.items()}
+        for name, arg in step.args.items():
+            if type(arg) is Pitch:
+                kind = (ins if type(arg.of) is In else outs)[arg.of.index]
+                args[name] = kind.dims[-1] if kind is not None and kind.dims else 1
     return args
-
-
-def _row(of: In | Out, ins: Types, outs: Sequence[TensorType]) -> int:
-    kind = (ins if type(of) is In else outs)[of.index]
-    return kind.dims[-1] if kind is not None and kind.dims else 1
-
-
-def _place(arg: Any, ins: Types, outs: Sequence[TensorType]) -> tuple[int, int | None]:
-    """Offset and size of what an argument stands for; the size is None where there is nothing."""
-    kind = type(arg)
-    if kind is In:
-        given = ins[arg.index] if arg.index < len(ins) else None
-        return arg.offset, None if given is None else given.nbytes
-    if kind is Out:
-        return arg.offset, outs[arg.index].nbytes
-    if kind is Scratch or isinstance(arg, np.ndarray):
-        return 0, arg.nbytes
-    return 0, 0 if arg else None  # behind an address that is a number may be anything
 
 
 def _called(arg: Any) -> str:
@@ -138,11 +160,15 @@ def _called(arg: Any) -> str:
 
 
 def _fits(reach: Reach, offset: int, there: int | None, optional: bool) -> bool:
+    if type(reach) is int and there is not None:
+        return offset >= 0 and (0 < reach <= there - offset or reach == 0)
     first, end = reach if type(reach) is tuple else (0, reach)
     if first == end:
         return True
     if there is None:
         return optional
+    if reach is KEPT:
+        return there > 0
     return first + offset >= 0 and first < end and end + offset <= there  # type: ignore[operator]
 
 
@@ -158,5 +184,5 @@ def _misfit(
 def made_steps(entry: Entry, op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """The steps of a maker, after the gate."""
     steps = entry.make(op, ins, outs, context)
-    check_steps(op, steps, ins, outs)
+    check_steps(op, steps, ins, outs, context.threads)
     return steps

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.ir.build import infer_types
-from bolt_numba.kernels.extents import ends, made_steps, reaches
+from bolt_numba.kernels.extents import KEPT, ends, made_steps, reaches
 from bolt_numba.kernels.registry import Argument, Entry, In, Out, Pitch, Scratch, Step, select
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import Array, TensorType
@@ -158,10 +158,10 @@ def execute(planned: Planned, memory: Memory, nthreads: int, reverse: bool = Fal
     for step in planned.steps:
         params = np.zeros(1, step.kernel.params)
         values = {name: memory.resolve(planned, step.args[name]) for name in step.kernel.params.names}
-        pieces = _pieces(step, memory, values) if memory.as_declared and step.kernel.extents is not None else []
+        count = nthreads if step.parallel else 1
+        pieces = _pieces(step, memory, values, count) if memory.as_declared else []
         for name in values:
             params[name] = values[name]
-        count = nthreads if step.parallel else 1
         call = CALL(step.kernel.address)
         for tid in reversed(range(count)) if reverse else range(count):
             call(params.ctypes.data, tid, count)
@@ -169,16 +169,18 @@ def execute(planned: Planned, memory: Memory, nthreads: int, reverse: bool = Fal
             ctypes.memmove(first, piece.ctypes.data, piece.nbytes)
 
 
-def _pieces(step: Step, memory: Memory, values: dict[str, Any]) -> list[tuple[int, Array]]:
+def _pieces(step: Step, memory: Memory, values: dict[str, Any], threads: int) -> list[tuple[int, Array]]:
     """Move each address in ``values`` to a copy of just the bytes that the kernel declares, beside a guard page.
 
     Fields that name the same result or workspace share a copy; returns these with the addresses they came from.
     """
     wanted: dict[Hashable, tuple[int, int, list[str]]] = {}
-    tables = {name: arg for name, arg in step.args.items() if isinstance(arg, np.ndarray)}
-    for name, reach in reaches(step.kernel, values | tables).items():
+    as_given = {name: arg for name, arg in step.args.items() if arg is None or isinstance(arg, np.ndarray)}
+    for name, reach in reaches(step.kernel, values | as_given, threads).items():
         arg, at, (first, end) = step.args[name], values[name], ends(reach)
         key = ("result", arg.index) if isinstance(arg, Out) else id(arg) if isinstance(arg, Scratch) else name
+        if reach is KEPT:
+            continue
         if first == end or not at:
             values[name] = NOWHERE if at else 0
         else:

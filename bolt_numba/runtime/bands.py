@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from bolt_numba.kernels.extents import check_steps
 from bolt_numba.kernels.registry import Step
 from bolt_numba.ops.conv import Conv
 from bolt_numba.runtime.slots import Job, Slot
@@ -46,5 +47,6 @@ def in_bands(jobs: Sequence[Job], results: Sequence[Slot], threads: int) -> list
         one = made.pop()
         name, runner = f"{one.name} + {job.name}", f"{one.runner} + {job.runner}"
         ins = [*one.ins, *job.ins[1:]]
+        check_steps(job.op, [step], [None if s is None else s.type for s in ins], [s.type for s in job.outs], threads)
         made.append(replace(job, name=name, ins=ins, steps=[step], runner=runner, inplace=(), scratch={}))
     return made

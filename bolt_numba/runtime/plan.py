@@ -19,7 +19,7 @@ from bolt_numba.budget import ask, unasked
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
-from bolt_numba.kernels.extents import made_steps
+from bolt_numba.kernels.extents import check_steps, made_steps
 from bolt_numba.kernels.registry import In, Out, Scratch, Step, select
 from bolt_numba.kernels.sized import Sized, select_sized
 from bolt_numba.mapped import for_runs
@@ -371,5 +371,6 @@ def _copy_job(source: Slot, target: Slot) -> Job:
     nbytes = source.type.nbytes
     rows = {"rows": 1, "nbytes": nbytes, "x_pitch": 0, "y_pitch": 0, "itemsize": 1}
     args: dict[str, Any] = {"x": In(0), "y": Out(0), **rows}
-    step = Step(copy_rows, args, parallel=nbytes > 1 << 19)
-    return Job(f"{source.name} (copy)", Identity(), [source], [target], [step] if nbytes else [], "copy")
+    step, op = Step(copy_rows, args, parallel=nbytes > 1 << 19), Identity()
+    check_steps(op, [step], [source.type], [target.type])
+    return Job(f"{source.name} (copy)", op, [source], [target], [step] if nbytes else [], "copy")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from bolt_numba.kernels.cpu.lang import I64, LANES, PTR
 from bolt_numba.kernels.cpu.move import steps as move_steps
 from bolt_numba.kernels.cpu.reduce import around_axis, generated
 from bolt_numba.kernels.cpu.strides import broadcast_move
+from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops import reduce as ops
 from bolt_numba.ops.registry import normalise_axis
@@ -171,6 +173,11 @@ def {name}(p, tid, nthreads):
 _FIELDS = dict.fromkeys(("x", "y", "room"), PTR) | dict.fromkeys(("outer", "n", "inner", "blocks", "short"), I64)
 
 
+def _reach(unit: int, has_room: bool, a: Any) -> dict[str, Reach]:
+    lines = (a.short or a.outer) * a.inner
+    return {"x": unit * lines * a.n, "y": 8 * lines, "room": 8 * BLOCK * a.threads if has_room else 0}
+
+
 def _form(op: Any, ins: Types) -> tuple[int, int, int] | None:
     """``[outer, n, inner]`` around the axis of an operand that is not empty."""
     x = ins[0]
@@ -189,7 +196,8 @@ def _step(x: TensorType, form: tuple[int, int, int], sign: str, last: bool, y: A
     short = outer if vectors and inner == 1 and n <= SHORT else 0
     outer = -(-outer // LANES) if short else outer
     args |= {"outer": outer, "n": n, "inner": inner, "blocks": blocks, "short": short}
-    return Step(generated(text, name, **_FIELDS), args, x.size > PARALLEL and outer * blocks > 1)
+    extents = partial(_reach, x.dtype.itemsize, not vectors)
+    return Step(generated(text, name, extents, **_FIELDS), args, x.size > PARALLEL and outer * blocks > 1)
 
 
 def _has_form(op: Any, ins: Types) -> bool:

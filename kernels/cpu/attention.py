@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,8 @@ from bolt_numba.kernels.cpu.lang import (
     tile_zeros,
     vstore_n,
 )  # fmt: skip
-from bolt_numba.kernels.jit import F32, I64, PTR, Native
+from bolt_numba.kernels.extents import KEPT, Reach
+from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.attention import FusedAttention, swapped
 from bolt_numba.records import record
@@ -63,9 +64,9 @@ UNBOUNDED = 1 << 40
 """The window of queries that see any number of keys."""
 
 SHARED: dict[str, Any] = {
-    "q": PTR, "k": PTR, "v": PTR, "mask": PTR, "sink": PTR, "y": PTR, "table": PTR, "work": PTR, "items": I64, "m": I64,
-    "d": I64, "width": I64, "q_step": I64, "k_step": I64, "v_step": I64, "y_step": I64, "mask_step": I64, "window": I64,
-    "scale": F32, "cap": F32,
+    "q": PTR, "k": PTR, "v": PTR, "mask": PTR_OR_0, "sink": PTR_OR_0, "y": PTR, "table": PTR, "work": PTR,
+    "items": I64, "m": I64, "d": I64, "width": I64, "q_step": I64, "k_step": I64, "v_step": I64, "y_step": I64,
+    "mask_step": I64, "window": I64, "scale": F32, "cap": F32,
 }  # fmt: skip
 """Steps are bytes from one position to the next.  window: keys that a query sees, the last ones; cap, sink: see
 `find_top`."""
@@ -73,6 +74,38 @@ FIELDS: dict[str, Any] = {
     **SHARED, "order": PTR, "work_size": I64, "chunks": I64, "chunk": I64, "pitch": I64, "values_at": I64,
     "rows_at": I64, "scores_at": I64, "result_at": I64,
 }  # fmt: skip
+
+
+def _heads_reach(a: Any, heads: int, group: int, q_head: int, y_head: int, mask_head: int) -> dict[str, Reach]:
+    """Extents of what both kernels read and write, for ``heads`` rows of the table, each of ``group`` heads."""
+    table: dict[str, Reach] = {"table": 8 * ROW * heads}
+    if not heads * a.m:
+        return dict.fromkeys(("q", "k", "v", "mask", "y", "sink"), 0) | table
+    if not isinstance(a.table, np.ndarray):  # as `cache_table` makes it: heads lie side by side
+        rows, sink = 4 * heads * group * a.m, 4 * (a.q_step // (4 * a.d))
+        return {"q": rows * a.d, "y": rows * a.width, **dict.fromkeys("kv", KEPT), "mask": KEPT, "sink": sink} | table
+    q, k, v, mask, y, keys, _, sinks = a.table.reshape(-1, ROW)[:heads].max(axis=0).tolist()
+    more = group - 1
+    return {
+        "q": q + (a.m - 1) * a.q_step + more * q_head + 4 * a.d,
+        "k": k + (keys - 1) * a.k_step + 4 * a.d if keys > 0 else 0,
+        "v": v + (keys - 1) * a.v_step + 4 * a.width if keys > 0 else 0,
+        "mask": mask + (a.m - 1) * a.mask_step + more * mask_head + 4 * keys if keys > 0 else 0,
+        "y": y + (a.m - 1) * a.y_step + more * y_head + 4 * a.width,
+        "sink": sinks + 4 * group,
+        **table,
+    }
+
+
+def _blocks_reach(mr: int, a: Any) -> dict[str, Reach]:
+    used = a.result_at + 4 * mr * (-(-a.width // PANEL) * PANEL + 1)
+    work = (a.threads - 1) * a.work_size + used
+    return {**_heads_reach(a, a.items // a.chunks, 1, 0, 0, 0), "work": work, "order": 4 * a.d}
+
+
+def _few_reach(a: Any) -> dict[str, Reach]:
+    work = a.threads * a.pitch * a.group * a.m
+    return {**_heads_reach(a, a.items, a.group, a.q_head, a.y_head, a.mask_head), "work": work}
 
 
 @cache
@@ -83,7 +116,7 @@ def attention_kernel(mr: int) -> Native:
     scores (rows ``pitch`` bytes apart) and the result block at the offsets given.  order: i32 0, 1, …, d - 1.
     """
 
-    @native(**FIELDS)
+    @native(extents=partial(_blocks_reach, mr), **FIELDS)
     def attention(p, tid, nthreads):
         m, d, width, pitch = p.m, p.d, p.width, p.pitch
         keys = p.work + p.work_size * tid
@@ -142,7 +175,7 @@ def attention_kernel(mr: int) -> Native:
     return attention
 
 
-@native(**SHARED, group=I64, q_head=I64, y_head=I64, mask_head=I64, pitch=I64)
+@native(extents=_few_reach, **SHARED, group=I64, q_head=I64, y_head=I64, mask_head=I64, pitch=I64)
 def attention_few(p, tid, nthreads):
     """A few queries: products with keys and values where they lie, for packing them would cost more.
 

@@ -9,25 +9,27 @@ that the next band needs again are kept.  Every number is computed as without ba
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.kernels.cpu.depthwise import FIELDS as DEPTHWISE
+from bolt_numba.kernels.cpu.depthwise import depthwise_reach
 from bolt_numba.kernels.cpu.lang import address_of, call_kernel, ceil_div, copy_bytes, split, store_i64
 from bolt_numba.kernels.cpu.sweep import sweep
 from bolt_numba.kernels.cpu.sweep_bf16 import sweep_bf16
-from bolt_numba.kernels.jit import I64, PTR, Field, native
+from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.jit import CODE, I64, PTR, Field, Native, native
 from bolt_numba.kernels.registry import Argument, In, Out, Pitch, Scratch, Step
 
-_KINDS = {"i8": I64, "f4": Field("f32", "f4")}
 _RECORD: Any = sweep.params
-_SWEEP = {name: _KINDS[_RECORD.fields[name][0].str[1:]] for name in _RECORD.names}
 FIRST, SECOND = "first_", "second_"
 FIELDS: dict[str, Any] = {
-    **{FIRST + name: kind for name, kind in _SWEEP.items()},
+    **{FIRST + name: kind for name, kind in sweep.fields.items()},
     **{SECOND + name: kind for name, kind in DEPTHWISE.items()},
-    "first": PTR, "second": PTR, "work": PTR, "work_step": I64, "images": I64, "bands": I64, "rows": I64, "row": I64,
+    "first": CODE, "second": CODE, "work": PTR, "work_step": I64, "images": I64, "bands": I64, "rows": I64, "row": I64,
     "reach": I64, "outs": I64,
 }  # fmt: skip
 """Parameters: the records of `sweep` and of a depthwise kernel, and
@@ -54,7 +56,20 @@ X_AT, Y_AT, RES_AT, H_AT, TOP_AT, OH_AT, IMAGES_AT = (
 )
 
 
-@native(**FIELDS)
+def _reach(first: Native, a: Any) -> dict[str, Reach]:
+    """Extents of `bands` in front of which stands this kernel: those of both but for what is between."""
+    assert first.extents is not None
+    one, two = (
+        SimpleNamespace(**{k.removeprefix(part): v for k, v in vars(a).items() if k.startswith(part)}, threads=1)
+        for part in (FIRST, SECOND)
+    )
+    reach = {FIRST + name: value for name, value in {**first.extents(one), "c": 0, "scratch": 0}.items()}
+    reach |= {SECOND + name: value for name, value in {**depthwise_reach(True, two), "x": 0}.items()}
+    used = RECORDS + one.scratch_step + (a.rows + a.reach) * a.row
+    return {**reach, "work": (a.threads - 1) * a.work_step + used}
+
+
+@native(extents=partial(_reach, sweep), **FIELDS)
 def bands(p, tid, nthreads):
     rows, row, n, reach = p.rows, p.row, p.bands, p.reach
     sh, top, line, res_line = p.second_sh, p.second_top, 4 * p.second_yp * p.second_ow, 4 * p.second_rp * p.second_ow
@@ -94,6 +109,9 @@ def bands(p, tid, nthreads):
                     store_i64(second + RES_AT, p.second_res + (image * p.outs + o_lo) * res_line)
                 call_kernel(p.second, second, 0, 1)
 
+
+bands_bf16 = native(extents=partial(_reach, sweep_bf16), **FIELDS)(bands.body)
+"""`bands` behind `sweep_bf16`: the same machine code."""
 
 BAND_BYTES = 448 * 1024
 """Bytes of rows between the layers that are kept at once."""
@@ -146,4 +164,4 @@ def joined(one: Step, two: Step, inputs: int, h: int, threads: int) -> Step | No
         "work": Scratch(count * work_step), "work_step": work_step, "images": images, "bands": h // rows, "rows": rows,
         "row": row, "reach": reach, "outs": b["oh"],
     }  # fmt: skip
-    return Step(bands, args, parallel)
+    return Step(bands if one.kernel is sweep else bands_bf16, args, parallel)

@@ -25,7 +25,8 @@ from bolt_numba.kernels.cpu.attention import (
     few,
 )
 from bolt_numba.kernels.cpu.lang import copy_bytes, fill_bytes, load_i32, load_i64, native, split, store_i64
-from bolt_numba.kernels.jit import I64, PTR
+from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.cache import GroupQueryAttention
 from bolt_numba.types import F32, TensorType
@@ -34,8 +35,12 @@ PARALLEL_BYTES = 1 << 18
 """Bytes of a cache from which a second thread pays."""
 
 
+def _listed(a: Any) -> dict[str, Reach]:
+    return {"valid": 4 * a.n, "total": 4, "table": 8 * ROW * a.n * a.units}
+
+
 @native(valid=PTR, total=PTR, table=PTR, n=I64, s=I64, units=I64, share=I64, room=I64, most=I64, q_unit=I64, q_step=I64,
-        kv_head=I64, kv_heads=I64, mask_unit=I64, mask_batch=I64, sink_unit=I64)  # fmt: skip
+        kv_head=I64, kv_heads=I64, mask_unit=I64, mask_batch=I64, sink_unit=I64, extents=_listed)  # fmt: skip
 def cache_table(p, tid, nthreads):
     """The table of heads (i64 [n * units][`ROW`]) for ``units`` rows of each sequence; see `attention_kernel`.
 
@@ -64,8 +69,16 @@ def cache_table(p, tid, nthreads):
             store_i64(at + 56, unit * p.sink_unit)
 
 
-@native(k=PTR, v=PTR, past_k=PTR, past_v=PTR, present_k=PTR, present_v=PTR, table=PTR, n=I64, heads=I64, units=I64,
-        s=I64, d=I64, held=I64, room=I64)  # fmt: skip
+def _appended(a: Any) -> dict[str, Reach]:
+    head = 4 * a.n * a.heads * a.d
+    rows = {"": a.s, "past_": a.held, "present_": a.room}
+    return {f"{of}{name}": head * count for of, count in rows.items() for name in "kv"} | {
+        "table": 8 * ROW * a.n * a.units
+    }
+
+
+@native(k=PTR, v=PTR, past_k=PTR_OR_0, past_v=PTR_OR_0, present_k=PTR, present_v=PTR, table=PTR, n=I64, heads=I64,
+        units=I64, s=I64, d=I64, held=I64, room=I64, extents=_appended)  # fmt: skip
 def append(p, tid, nthreads):
     """``present [n, heads, room, d]``: the valid rows of ``past [n, heads, held, d]``, s new ones, zeros.
 

@@ -204,7 +204,10 @@ def choose_kind(g: Geometry, channels: int, cg: int, kg: int, span: int, stride:
     return EDGE, 0
 
 
-@native(x=PTR, to=PTR, images=I64, h=I64, rows=I64, top=I64, row=I64, left=I64, width=I64)
+@native(
+    x=PTR, to=PTR, images=I64, h=I64, rows=I64, top=I64, row=I64, left=I64, width=I64,
+    extents=lambda a: {"x": a.images * a.h * a.row, "to": a.images * a.rows * a.width},
+)  # fmt: skip
 def pad_images(p, tid, nthreads):
     """Copy images of ``h`` rows of ``row`` bytes into zeros: ``rows`` of ``width`` bytes, ``top``, ``left`` first."""
     x, to, h, rows, top, row, left, width = p.x, p.to, p.h, p.rows, p.top, p.row, p.left, p.width

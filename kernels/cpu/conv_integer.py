@@ -16,6 +16,7 @@ import numpy as np
 
 from bolt_numba.kernels.cpu.conv import Geometry, geometry
 from bolt_numba.kernels.cpu.lang import (
+    BYTES,
     LANES,
     copy_bytes,
     fill_bytes,
@@ -45,8 +46,9 @@ from bolt_numba.kernels.cpu.products_bytes import (
     panels_of,
     product_steps,
 )
-from bolt_numba.kernels.cpu.sweep_bytes import EXACT, finish
-from bolt_numba.kernels.jit import F32, I64, PTR, native
+from bolt_numba.kernels.cpu.sweep_bytes import COLUMN_ROWS, EXACT, finish, finish_reach
+from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.quantize import ConvInteger, QLinearConv
 from bolt_numba.types import U8, Array, TensorType
@@ -79,7 +81,10 @@ def _accepts(op: Any, ins: Types) -> bool:
 # ---------------------------------------------------------------------------------------------------- general and dense
 
 
-@native(x=PTR, to=PTR, zero=PTR, images=I64, h=I64, rows=I64, top=I64, row=I64, left=I64, width=I64)
+@native(
+    x=PTR, to=PTR, zero=PTR, images=I64, h=I64, rows=I64, top=I64, row=I64, left=I64, width=I64,
+    extents=lambda a: {"x": a.images * a.h * a.row, "to": a.images * a.rows * a.width, "zero": 1},
+)  # fmt: skip
 def surround(p, tid, nthreads):
     """Copy images of ``h`` rows of ``row`` bytes into zero points: ``rows`` of ``width``, ``top``, ``left`` first."""
     zero = load_u8(p.zero)
@@ -149,10 +154,24 @@ def conv_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context
 # ----------------------------------------------------------------------------------------------------------- depthwise
 
 
+def _seen(a: Any) -> dict[str, Reach]:
+    vectors, size = -(-a.n // LANES), 4 if a.zero_y is None else 1
+    pixels = (a.images - 1) * a.rows + int(a.table.max(initial=-1)) + 1
+    return {
+        "a": pixels * a.n,
+        "b": a.taps * vectors * LANES,
+        "c": size * (a.ldc * (a.images * a.m - 1) + a.n) if a.images * a.m else 0,
+        "table": 4 * a.taps * a.m,
+        "columns": COLUMN_ROWS * vectors * BYTES,
+        "scratch": (a.threads - 1) * a.scratch_step + BYTES,
+        **finish_reach(a),
+    }
+
+
 @native(
     fastmath=EXACT, a=PTR, b=PTR, c=PTR, ldc=I64, images=I64, rows=I64, m=I64, n=I64, table=PTR, taps=I64, columns=PTR,
-    sums=I64, flip=PTR, flip_a=I64, zero_a=PTR, zeros_a=I64, zero_y=PTR, low=F32, high=F32, scratch=PTR,
-    scratch_step=I64,
+    sums=I64, flip=PTR, flip_a=I64, zero_a=PTR, zeros_a=I64, zero_y=PTR_OR_0, low=F32, high=F32, scratch=PTR,
+    scratch_step=I64, extents=_seen,
 )  # fmt: skip
 def depthwise_bytes(p, tid, nthreads):
     """One filter for each of ``n`` channels.

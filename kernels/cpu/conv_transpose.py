@@ -37,7 +37,8 @@ from bolt_numba.kernels.cpu.lang import (
 from bolt_numba.kernels.cpu.matmul import zero_bias
 from bolt_numba.kernels.cpu.pack import PANEL, aligned_zeros, pack_panels, panel_columns
 from bolt_numba.kernels.cpu.sweep import MR
-from bolt_numba.kernels.jit import F32, I64, PTR, inline, inline_source, native
+from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.jit import CODE, F32, I64, PTR, inline, inline_source, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.conv import ConvTranspose
 from bolt_numba.records import record
@@ -116,10 +117,28 @@ def _row_of_tiles() -> Any:
 row_of_tiles = _row_of_tiles()
 
 
+def _transposed_reach(a: Any) -> dict[str, Reach]:
+    phases = a.phases[: a.down * a.across]
+    at, nr, row_taps, nc, col_taps = phases.T
+    size = 4 * a.groups * a.depth * a.width
+    last = max(px + (-(-(a.ow - px) // a.step) - 1) * a.step for px in range(min(a.across, a.ow)))
+    row = (a.images * a.oh - 1) * a.fold * a.ow + (a.fold - 1) * a.ow
+    return {
+        "x": 4 * ((a.images * a.h * a.wd - 1) * a.xp + a.groups * a.depth),
+        "w": int((at + size * nr * nc).max()),
+        "bias": 4 * a.groups * a.width,
+        "y": 4 * ((row + last) * a.yp + (a.groups - 1) * a.n + a.n // a.fold),
+        "zeros": 4 * a.depth,
+        "phases": 8 * PHASE_FIELDS * len(phases),
+        "taps": 8 * int(max((row_taps + nr).max(), (col_taps + nc).max())),
+        "work": (a.threads - 1) * a.work_step + 8 * MR + (4 * MR * PANEL if a.fold > 1 else 0),
+    }
+
+
 @native(
     x=PTR, w=PTR, bias=PTR, y=PTR, zeros=PTR, xp=I64, yp=I64, images=I64, h=I64, wd=I64, depth=I64, oh=I64, ow=I64,
     n=I64, width=I64, groups=I64, down=I64, across=I64, step=I64, fold=I64, phases=PTR, taps=PTR,
-    work=PTR, work_step=I64, lo=F32, hi=F32, act=PTR,
+    work=PTR, work_step=I64, lo=F32, hi=F32, act=CODE, extents=_transposed_reach,
 )  # fmt: skip
 def transposed_convolution(p, tid, nthreads):
     """Fields.

@@ -190,7 +190,10 @@ def _offset(index: Sequence[int], strides: Sequence[int]) -> int:
 # --------------------------------------------------------------------------------------------------------------- trilu
 
 
-@native(x=PTR, y=PTR, k=PTR, rows=I64, height=I64, row_bytes=I64, unit=I64, upper=I64)
+@native(
+    x=PTR, y=PTR, k=PTR, rows=I64, height=I64, row_bytes=I64, unit=I64, upper=I64,
+    extents=lambda a: {"x": a.rows * a.row_bytes, "y": a.rows * a.row_bytes, "k": 8},
+)  # fmt: skip
 def triangle(p: Any, tid: int, nthreads: int) -> None:
     """Rows with a zeroed part; ``k`` holds the diagonal."""
     lo, hi = split(p.rows, tid, nthreads)

@@ -8,7 +8,7 @@ for all pixels of the tile.  Columns and rows outside the image are left out; no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,16 +18,17 @@ from bolt_numba.kernels.cpu.conv import accepts_conv
 from bolt_numba.kernels.cpu.epilogue import finish
 from bolt_numba.kernels.cpu.lang import BYTES, LANES, ceil_div, split
 from bolt_numba.kernels.cpu.pack import aligned_zeros
-from bolt_numba.kernels.jit import F32, I64, PTR, Native, native_source
+from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, Native, native_source
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
 from bolt_numba.ops.conv import Conv
 from bolt_numba.types import Array, TensorType
 
 FIELDS = {
-    "x": PTR, "w": PTR, "bias": PTR, "res": PTR, "y": PTR, "xp": I64, "rp": I64, "yp": I64,
+    "x": PTR, "w": PTR, "bias": PTR, "res": PTR_OR_0, "y": PTR, "xp": I64, "rp": I64, "yp": I64,
     "images": I64, "h": I64, "wd": I64, "c": I64, "oh": I64, "ow": I64, "rows": I64, "cols": I64,
     "sh": I64, "sw": I64, "dh": I64, "dw": I64, "top": I64, "left": I64, "taps": PTR, "chunk": I64,
-    "lo": F32, "hi": F32, "act": PTR,
+    "lo": F32, "hi": F32, "act": CODE,
 }  # fmt: skip
 """Parameters.  x: [images, h, wd, c], pixels ``xp`` elements apart · w: see `pack_taps` · bias: [blocks * LANES] ·
 res, y: [images, oh, ow, c], pixels ``rp`` and ``yp`` apart (res may be 0) · rows, cols: of the filter · top, left:
@@ -139,6 +140,19 @@ def _tile(cols: int, stride: int, pixels: int, narrow: bool, guarded: bool) -> s
     return "\n".join(" " * 20 + line for line in [*lines, *_finish(pixels, narrow, guarded)])
 
 
+def depthwise_reach(any_taps: bool, a: Any) -> dict[str, Reach]:
+    """Extents of the kernels of `FIELDS`; any_taps: the one that reads the table of taps."""
+    vectors, pixels = BYTES * -(-a.c // LANES), a.images * a.oh * a.ow
+    return {
+        "x": 4 * ((a.images * a.h * a.wd - 1) * a.xp + a.c) if pixels else 0,
+        "w": vectors * a.rows * a.cols,
+        "bias": vectors,
+        "res": 4 * ((pixels - 1) * a.rp + a.c) if pixels else 0,
+        "y": 4 * ((pixels - 1) * a.yp + a.c) if pixels else 0,
+        "taps": 16 * a.rows * a.cols if any_taps else 0,
+    }
+
+
 @cache
 def depthwise_kernel(cols: int, stride: int, narrow: bool) -> Native:
     """The kernel for undilated filters of ``cols`` columns at a stride, or (0, 0) for any.
@@ -154,8 +168,9 @@ def depthwise_kernel(cols: int, stride: int, narrow: bool) -> Native:
     text += _tile(cols, stride, pixels, narrow, True) + _TAIL
     words = {w: getattr(lang, w) for w in WORDS}
     return native_source(
-        text, name, FIELDS, ceil_div=ceil_div, split=split, BYTES=BYTES, LANES=LANES, PIXELS=pixels, **words
-    )
+        text, name, FIELDS, extents=partial(depthwise_reach, cols == 0), ceil_div=ceil_div, split=split, BYTES=BYTES,
+        LANES=LANES, PIXELS=pixels, **words,
+    )  # fmt: skip
 
 
 def block_starts(c: int) -> list[int]:

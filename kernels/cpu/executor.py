@@ -27,6 +27,7 @@ from bolt_numba.kernels.cpu.lang import (
     split,
     store_i64,
 )
+from bolt_numba.kernels.extents import box
 
 SPINS = 2000
 """Pauses that a worker waits for the next run before it sleeps: about 50 us on current x86."""
@@ -161,7 +162,12 @@ def team_worker(p, tid, nthreads):  # type: ignore[no-untyped-def]
             spins = 0
 
 
-@native(x=PTR, y=PTR, rows=I64, nbytes=I64, x_pitch=I64, y_pitch=I64, itemsize=I64)
+@native(
+    x=PTR, y=PTR, rows=I64, nbytes=I64, x_pitch=I64, y_pitch=I64, itemsize=I64,
+    extents=lambda a: {
+        "x": box(a.nbytes, (a.rows, a.x_pitch * a.itemsize)), "y": box(a.nbytes, (a.rows, a.y_pitch * a.itemsize))
+    },
+)  # fmt: skip
 def copy_rows(p, tid, nthreads):  # type: ignore[no-untyped-def]
     """Copy ``rows`` rows of ``nbytes`` bytes; pitches in elements of ``itemsize`` bytes, unused for one row."""
     if p.rows == 1:

@@ -26,6 +26,7 @@ from bolt_numba.kernels.cpu.lang import (
     vload_i32,
     vstore_n,
 )
+from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.resize import GridSample
@@ -97,9 +98,20 @@ def axis_taps(given, size, align, taps, padding, index, weights):
         store_f32(weights + 4 * t, w)
 
 
+def _sampled(a: Any) -> dict[str, Reach]:
+    planes, points = a.images * a.channels, a.images * a.points
+    return {
+        "x": 4 * ((planes - 1) * a.plane + int(a.sizes[: a.rank].prod())) if planes * a.points else 0,
+        "grid": 4 * a.rank * points,
+        "y": 4 * planes * a.points,
+        "sizes": 8 * a.rank,
+        "room": (2 * BYTES * a.all_taps + 128) * a.threads,
+    }
+
+
 @native(
-    fastmath=set(), x=PTR, grid=PTR, y=PTR, sizes=PTR, room=PTR, images=I64, channels=I64, points=I64, plane=I64,
-    rank=I64, taps=I64, all_taps=I64, padding=I64, align=I64,
+    fastmath=set(), extents=_sampled, x=PTR, grid=PTR, y=PTR, sizes=PTR, room=PTR, images=I64, channels=I64,
+    points=I64, plane=I64, rank=I64, taps=I64, all_taps=I64, padding=I64, align=I64,
 )  # fmt: skip
 def grid_sample(p, tid, nthreads):
     """Sample x [images, channels, plane] at grid [images, points, rank] into y [images, channels, points].

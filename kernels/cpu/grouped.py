@@ -20,16 +20,17 @@ from bolt_numba.kernels.cpu.epilogue import finish, put
 from bolt_numba.kernels.cpu.lang import BYTES, LANES, ceil_div, split
 from bolt_numba.kernels.cpu.matmul import zero_bias
 from bolt_numba.kernels.cpu.pack import aligned_zeros
-from bolt_numba.kernels.jit import F32, I64, PTR, Native, native_source
+from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, Native, native_source
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
 from bolt_numba.ops.conv import Conv
 from bolt_numba.types import Array, TensorType
 
 FIELDS = {
-    "x": PTR, "w": PTR, "bias": PTR, "res": PTR, "y": PTR, "xp": I64, "rp": I64, "yp": I64,
+    "x": PTR, "w": PTR, "bias": PTR, "res": PTR_OR_0, "y": PTR, "xp": I64, "rp": I64, "yp": I64,
     "images": I64, "h": I64, "wd": I64, "c": I64, "oh": I64, "ow": I64, "k": I64, "rows": I64, "cols": I64,
     "sh": I64, "sw": I64, "dh": I64, "dw": I64, "top": I64, "left": I64,
-    "depth": I64, "step_in": I64, "step_out": I64, "index": PTR, "chunk": I64, "lo": F32, "hi": F32, "act": PTR,
+    "depth": I64, "step_in": I64, "step_out": I64, "index": PTR, "chunk": I64, "lo": F32, "hi": F32, "act": CODE,
 }  # fmt: skip
 """Parameters.  x: [images, h, wd, c], pixels ``xp`` elements apart · w: see `pack_groups` · bias: [blocks][LANES] ·
 res, y: [images, oh, ow, k], pixels ``rp`` and ``yp`` apart (res may be 0) · rows, cols: of the filter · top, left:
@@ -131,6 +132,18 @@ def _tile(cols: int, stride: int, guarded: bool) -> str:
     return "\n".join(" " * 20 + line for line in lines)
 
 
+def _grouped_reach(a: Any) -> dict[str, Reach]:
+    vectors, pixels = BYTES * -(-a.k // a.step_out), a.images * a.oh * a.ow
+    return {
+        "x": 4 * ((a.images * a.h * a.wd - 1) * a.xp + a.c) if pixels else 0,
+        "w": vectors * a.rows * a.cols * a.depth,
+        "bias": vectors,
+        "res": 4 * ((pixels - 1) * a.rp + a.k) if pixels else 0,
+        "y": 4 * ((pixels - 1) * a.yp + a.k) if pixels else 0,
+        "index": vectors * a.depth,
+    }
+
+
 @cache
 def grouped_kernel(cols: int, stride: int) -> Native:
     """The kernel for undilated filters of ``cols`` columns at a stride, or (0, 0) for any."""
@@ -139,8 +152,9 @@ def grouped_kernel(cols: int, stride: int) -> Native:
     text += _tile(cols, stride, True) + _TAIL
     words = {w: getattr(lang, w) for w in WORDS}
     return native_source(
-        text, name, FIELDS, ceil_div=ceil_div, split=split, BYTES=BYTES, LANES=LANES, PIXELS=PIXELS, put=put, **words
-    )
+        text, name, FIELDS, extents=_grouped_reach, ceil_div=ceil_div, split=split, BYTES=BYTES, LANES=LANES,
+        PIXELS=PIXELS, put=put, **words,
+    )  # fmt: skip
 
 
 def groups_per_block(cg: int, kg: int) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 
 from bolt_numba.kernels.cpu.lang import native_source
 from bolt_numba.kernels.cpu.pointwise import scope_of
+from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.conversion import SUB_BYTE
@@ -72,7 +73,13 @@ def _kernel(source: str, index: str, unit: int) -> Native:
     kind = "low_byte" if "255" in index else "odd" if "65535" in index else "bits"
     name = f"lookup_{source}_{kind}_{8 * unit}"
     text = _text(name, source, index, unit)
-    return native_source(text, name, {"x": PTR, "y": PTR, "table": PTR, "n": I64, "unit": I64}, **scope_of(text))
+    fields = {"x": PTR, "y": PTR, "table": PTR, "n": I64, "unit": I64}
+    places = 256 if source == "u8" or kind == "low_byte" else 65536
+
+    def reach(a: Any) -> dict[str, Reach]:
+        return {"x": a.unit * a.n, "y": unit * a.n, "table": unit * places}
+
+    return native_source(text, name, fields, extents=reach, **scope_of(text))
 
 
 def _accepts(op: Any, ins: Types) -> bool:

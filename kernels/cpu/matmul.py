@@ -33,7 +33,10 @@ SERIAL_FLOPS, SERIAL_BYTES = 400_000, 100_000
 """Work under which a second thread costs more than it brings: 3 us; an awake team begins and ends a step in 0.1."""
 
 
-@native(x=PTR, y=PTR, blocks=I64, rows=I64, columns=I64)
+@native(
+    x=PTR, y=PTR, blocks=I64, rows=I64, columns=I64,
+    extents=lambda a: dict.fromkeys(("x", "y"), 4 * a.blocks * a.rows * a.columns),
+)  # fmt: skip
 def transpose_blocks(p, tid, nthreads):
     """y[block, j, i] = x[block, i, j] for x: [blocks, rows, columns]."""
     x, y, rows, columns = p.x, p.y, p.rows, p.columns

@@ -8,7 +8,7 @@ panels for some columns at a time, in workspace that they share, and the sweep o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -35,9 +35,10 @@ from bolt_numba.kernels.cpu.lang import (
     vstore_n,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.matmul import conflicting, is_parallel, packed_bias
-from bolt_numba.kernels.cpu.pack import PANEL, transpose
+from bolt_numba.kernels.cpu.pack import PANEL, panel_columns, transpose
 from bolt_numba.kernels.cpu.sweep import COPIED, INSIDE, choose_share, choose_span, pack_stride, scratch_bytes, sweep
-from bolt_numba.kernels.jit import F32, I64, PTR, Native, inline
+from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, Native, inline
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.matmul_bits import MatMulNBits
 from bolt_numba.types import F32 as F32_TYPE
@@ -51,7 +52,12 @@ CHUNK_BYTES = 1 << 21
 """Packed panels that are made at a time: they should stay in the second-level cache or near it."""
 
 
-@native(x=PTR, to=PTR, sums=PTR, rows=I64, k=I64, blocks=I64, block=I64, halves=I64)
+def _arranged(a: Any) -> dict[str, Reach]:
+    count = 4 * a.rows * a.blocks
+    return {"x": 4 * a.rows * a.k, "to": count * a.block, "sums": count}
+
+
+@native(x=PTR, to=PTR, sums=PTR, rows=I64, k=I64, blocks=I64, block=I64, halves=I64, extents=_arranged)
 def arrange(p, tid, nthreads):
     """Rows of x in blocks, zeros behind k, and the sum of each block.
 
@@ -115,6 +121,19 @@ def _few_source(rows: int, bits: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _multiplied(rows: int, bits: int, a: Any) -> dict[str, Reach]:
+    last, scales = a.row + rows, 4 * a.n * a.blocks
+    return {
+        "x": 4 * ((last - 1) * a.x_row + (a.blocks - 1) * a.block + a.size * 8 // bits),
+        "sums": 4 * last * a.blocks,
+        "codes": a.n * a.blocks * a.size,
+        "scales": scales,
+        "zeros": scales,
+        "bias": 4 * a.n,
+        "y": 4 * rows * a.n,
+    }
+
+
 @cache
 def few_rows(rows: int, bits: int) -> Native:
     """Kernel for ``rows`` rows of x from ``row`` on, as `arrange` leaves them, ``x_row`` elements apart.
@@ -123,12 +142,13 @@ def few_rows(rows: int, bits: int) -> Native:
     """
     words = ("fma", "splat", "reduce_add", "vload", "vload_n")
     fields: dict[str, Any] = {
-        "x": PTR, "sums": PTR, "codes": PTR, "scales": PTR, "zeros": PTR, "bias": PTR, "y": PTR, "n": I64,
+        "x": PTR, "sums": PTR, "codes": PTR, "scales": PTR, "zeros": PTR_OR_0, "bias": PTR_OR_0, "y": PTR, "n": I64,
         "blocks": I64, "block": I64, "size": I64, "x_row": I64, "row": I64, "middle": F32,
     }  # fmt: skip
     return native_source(
-        _few_source(rows, bits), "product_of_bits", fields, LANES=LANES, split=split, load_f32=load_f32, np=np,
-        store_f32=store_f32, to_f32=to_f32, vload_u8=vload_u8, vload_u8_n=vload_u8_n,
+        _few_source(rows, bits), "product_of_bits", fields, extents=partial(_multiplied, rows, bits), LANES=LANES,
+        split=split, load_f32=load_f32, np=np, store_f32=store_f32, to_f32=to_f32, vload_u8=vload_u8,
+        vload_u8_n=vload_u8_n,
         **{name: getattr(lang, name) for name in words},
     )  # fmt: skip
 
@@ -156,8 +176,20 @@ def decode_block(code, to, size, bits, scale, zero):
         i += LANES
 
 
-@native(codes=PTR, scales=PTR, zeros=PTR, to=PTR, work=PTR, order=PTR, start=I64, n=I64, k=I64, blocks=I64, block=I64,
-        size=I64, bits=I64, middle=F32)  # fmt: skip
+def _unpacked(a: Any) -> dict[str, Reach]:
+    blocks = (a.start + a.n) * a.blocks
+    return {
+        "codes": blocks * a.size,
+        "scales": 4 * blocks,
+        "zeros": 4 * blocks,
+        "to": 4 * a.k * panel_columns(a.n),
+        "work": 4 * LANES * a.block * a.threads,
+        "order": 4 * LANES,
+    }
+
+
+@native(codes=PTR, scales=PTR, zeros=PTR_OR_0, to=PTR, work=PTR, order=PTR, start=I64, n=I64, k=I64, blocks=I64,
+        block=I64, size=I64, bits=I64, middle=F32, extents=_unpacked)  # fmt: skip
 def panels_of_bits(p, tid, nthreads):
     """Packed panels (see `pack`) of rows ``start`` to ``start + n`` of the weights; work: LANES blocks a thread."""
     k, block = p.k, p.block

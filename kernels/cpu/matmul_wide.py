@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ from bolt_numba.kernels.cpu.pack import aligned_empty, aligned_zeros, run_shares
 from bolt_numba.kernels.cpu.strides import transpose_move
 from bolt_numba.kernels.cpu.sweep import pack_stride
 from bolt_numba.kernels.cpu.sweep_bytes import HEIGHT, VARIANTS, height
+from bolt_numba.kernels.cpu.swept import greatest
+from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.matmul import MatMul
@@ -64,7 +66,11 @@ ROWS_AT_ONCE = 32
 """Rows of B that are read along all columns before the next ones."""
 
 
-@native(b=PTR, to=PTR, blocks=I64, k=I64, row=I64)
+def _packed_reach(a: Any) -> dict[str, Reach]:
+    return {"b": a.row * a.blocks * a.k, "to": WIDTH * a.blocks * -(-a.row // WIDTH) * a.k}
+
+
+@native(b=PTR, to=PTR, blocks=I64, k=I64, row=I64, extents=_packed_reach)
 def pack_wide(p, tid, nthreads):
     """Panels [blocks][panel][k][`WIDTH` bytes] of dense matrices with rows of ``row`` bytes, zero-padded."""
     panels = ceil_div(p.row, WIDTH)
@@ -77,6 +83,20 @@ def pack_wide(p, tid, nthreads):
                 to = p.to + WIDTH * (unit * p.k + q)
                 copy_bytes(to, p.b + p.row * (block * p.k + q) + WIDTH * j, nbytes)
                 fill_bytes(to + nbytes, np.uint8(0), WIDTH - nbytes)
+
+
+def _multiplied(size: int, a: Any) -> dict[str, Reach]:
+    """Extents of `multiply` for elements of ``size`` bytes."""
+    rows, panels = a.m - 1, -(-a.n * size // WIDTH)
+    first, b, c = (greatest(a.offsets, a.blocks, 0, i, i) for i in range(3))
+    return {
+        "a": first + a.lda * rows + size * a.k,
+        "b": b + WIDTH * a.k * panels,
+        "c": size * (a.ldc * (c + rows) + a.n),
+        "bias": WIDTH * panels,
+        "offsets": 24 * a.blocks,
+        "scratch": (a.threads - 1) * a.scratch_step + (WIDTH + a.copied) * HEIGHT,
+    }
 
 
 @cache
@@ -115,7 +135,7 @@ def multiply(kind: int, size: int) -> Native:
     body.__name__ = f"matmul_{'f64' if kind == 0 else f'i{8 * size}'}"
     pointers = dict.fromkeys(("a", "b", "c", "bias", "offsets", "scratch"), PTR)
     numbers = dict.fromkeys(("lda", "ldc", "blocks", "m", "n", "k", "share", "copied", "scratch_step"), I64)
-    return native(fastmath=None, **pointers, **numbers)(body)
+    return native(fastmath=None, extents=partial(_multiplied, size), **pointers, **numbers)(body)
 
 
 def _accepts(op: Any, ins: Types) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ from bolt_numba.kernels.cpu.lang import (
     vstore_n,
 )
 from bolt_numba.kernels.cpu.strides import Axis, Move
+from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native, native_source
 from bolt_numba.kernels.registry import In, Out, Scratch, Step
 from bolt_numba.types import Array
@@ -75,6 +76,13 @@ def axes_of(table: Array, rank: int, side: int) -> list[tuple[int, int]]:
     return [(row[0], row[side]) for row in table[:rank].tolist()]
 
 
+def _moved(run: int, a: Any, *inner: tuple[int, int, int]) -> dict[str, Reach]:
+    """Extents of runs of ``run`` bytes along the axes of the table ``outer`` and inner ones of the same form."""
+    rows = [*a.outer[: a.rank].tolist(), *inner]
+    src, dst = box(run, *((n, s) for n, s, _ in rows)), box(run, *((n, d) for n, _, d in rows))
+    return {"src": src, "dst": dst, "outer": 24 * a.rank}
+
+
 @inline
 def copy_run(dst: int, src: int, nbytes: int) -> None:
     """Copy; short runs of whole f32 without a call."""
@@ -92,7 +100,7 @@ def copy_run(dst: int, src: int, nbytes: int) -> None:
         vstore_n(dst, vload_n(src, nbytes // 4), nbytes // 4)
 
 
-@native(src=PTR, dst=PTR, nbytes=I64)
+@native(src=PTR, dst=PTR, nbytes=I64, extents=lambda a: {"src": a.nbytes, "dst": a.nbytes})
 def copy_block(p: Any, tid: int, nthreads: int) -> None:
     src, dst, nbytes = p.src, p.dst, p.nbytes
     lo, hi = split(ceil_div(nbytes, 64), tid, nthreads)
@@ -101,7 +109,10 @@ def copy_block(p: Any, tid: int, nthreads: int) -> None:
         copy_bytes(dst + lo, src + lo, hi - lo)
 
 
-@native(src=PTR, dst=PTR, outer=PTR, rank=I64, count=I64, n=I64, src_step=I64, dst_step=I64, run=I64)
+@native(
+    src=PTR, dst=PTR, outer=PTR, rank=I64, count=I64, n=I64, src_step=I64, dst_step=I64, run=I64,
+    extents=lambda a: _moved(a.run, a, (a.n, a.src_step, a.dst_step)),
+)  # fmt: skip
 def copy_rows(p: Any, tid: int, nthreads: int) -> None:
     """``count`` outer indices (`outer_offsets`) x ``n`` rows of ``run`` bytes."""
     outer, rank, n, run, src_step, dst_step = p.outer, p.rank, p.n, p.run, p.src_step, p.dst_step
@@ -150,7 +161,8 @@ def copy_elements(unit: int) -> Native:
 
     body.__name__ = f"copy_elements_{8 * unit}"
     return native(
-        src=PTR, dst=PTR, outer=PTR, rank=I64, count=I64, n1=I64, s1=I64, d1=I64, n0=I64, s0=I64, d0=I64
+        src=PTR, dst=PTR, outer=PTR, rank=I64, count=I64, n1=I64, s1=I64, d1=I64, n0=I64, s0=I64, d0=I64,
+        extents=lambda a: _moved(unit, a, (a.n1, a.s1, a.d1), (a.n0, a.s0, a.d0)),
     )(body)  # fmt: skip
 
 
@@ -181,7 +193,11 @@ def transpose_elements(unit: int) -> Native:
                         store(dst + i * di + j * unit, load(src + j * sj + i * unit))
 
     body.__name__ = f"transpose_elements_{8 * unit}"
-    return native(fastmath=None, **_TRANSPOSED)(body)
+    return native(fastmath=None, extents=partial(_crossed_over, unit), **_TRANSPOSED)(body)
+
+
+def _crossed_over(unit: int, a: Any) -> dict[str, Reach]:
+    return _moved(unit, a, (a.ni, unit, a.di), (a.nj, a.sj, unit))
 
 
 _TRANSPOSED = dict.fromkeys(("src", "dst", "outer"), PTR) | dict.fromkeys(
@@ -217,6 +233,7 @@ def transpose_few(unit: int, few: int, gathers: bool) -> Native:
         text,
         name,
         _TRANSPOSED,
+        extents=partial(_crossed_over, unit),
         ceil_div=ceil_div,
         split=split,
         view=view,
@@ -272,8 +289,9 @@ def _block_source() -> str:
 def transpose_f32() -> Native:
     """Kernel like `transpose_elements` of four bytes, in registers; a task is LANES indices i."""
     return native_source(
-        _block_source(), "transpose_f32", _TRANSPOSED, LANES=LANES, split=split, vload=vload, vstore=vstore,
-        interleave_low=interleave_low, interleave_high=interleave_high, outer_offsets=outer_offsets,
+        _block_source(), "transpose_f32", _TRANSPOSED, extents=partial(_crossed_over, 4), LANES=LANES, split=split,
+        vload=vload, vstore=vstore, interleave_low=interleave_low, interleave_high=interleave_high,
+        outer_offsets=outer_offsets,
     )  # fmt: skip
 
 

@@ -39,6 +39,8 @@ from bolt_numba.kernels.cpu.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.reduce import FOLDS, axis_form, fold_step
 from bolt_numba.kernels.cpu.vmath import vpow
+from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.jit import PTR_OR_0
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops import norm as ops
 from bolt_numba.ops.reduce import ReduceSum
@@ -96,7 +98,15 @@ def inverse_root(x):
 # ------------------------------------------------------------------------------------ layer and RMS normalisation
 
 
-@native(x=PTR, scale=PTR, bias=PTR, y=PTR, mean=PTR, inverse=PTR, rows=I64, n=I64, epsilon=F32, centred=I64)
+def _whole(count: int, **others: int) -> dict[str, Reach]:
+    """Extents of x and y of ``count`` elements and of others of theirs, all f32."""
+    return {name: 4 * n for name, n in {"x": count, "y": count, **others}.items()}
+
+
+@native(
+    x=PTR, scale=PTR, bias=PTR_OR_0, y=PTR, mean=PTR_OR_0, inverse=PTR_OR_0, rows=I64, n=I64, epsilon=F32, centred=I64,
+    extents=lambda a: _whole(a.rows * a.n, scale=a.n, bias=a.n, mean=a.rows, inverse=a.rows),
+)  # fmt: skip
 def normalise_rows(p, tid, nthreads):
     """Y = (x - mean) / sqrt(variance + epsilon) * scale + bias along rows of ``n``.
 
@@ -158,7 +168,13 @@ def row_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: 
 # ----------------------------------------------------------------------------------- groups of channels, channels first
 
 
-@native(x=PTR, scale=PTR, bias=PTR, y=PTR, rows=I64, channels=I64, groups=I64, spatial=I64, epsilon=F32)
+def _planes(a: Any) -> dict[str, Reach]:
+    channels = min(a.rows, a.groups) * a.channels
+    return _whole(a.rows * a.channels * a.spatial, scale=channels, bias=channels)
+
+
+@native(x=PTR, scale=PTR, bias=PTR, y=PTR, rows=I64, channels=I64, groups=I64, spatial=I64, epsilon=F32,
+        extents=_planes)  # fmt: skip
 def normalise_planes(p, tid, nthreads):
     """Groups of an NCHW tensor: a row is the ``channels`` planes of one group; scale and bias by channel."""
     channels, spatial, groups, epsilon = p.channels, p.spatial, p.groups, p.epsilon
@@ -181,7 +197,8 @@ def normalise_planes(p, tid, nthreads):
 # ------------------------------------------------------------------------------------ groups of channels, channels last
 
 
-@native(x=PTR, mean=PTR, sums=PTR, n=I64, spatial=I64, c=I64, blocks=I64)
+@native(x=PTR, mean=PTR, sums=PTR, n=I64, spatial=I64, c=I64, blocks=I64,
+        extents=lambda a: {"x": 4 * a.n * a.spatial * a.c, "mean": 4 * a.n * a.c, "sums": 4 * a.n * a.c})  # fmt: skip
 def square_columns(p, tid, nthreads):
     """``sums[n, c]``: sum over the pixels of ``(x - mean[n, c])**2`` for ``x [n, spatial, c]``."""
     spatial, c, blocks = p.spatial, p.c, p.blocks
@@ -201,7 +218,8 @@ def square_columns(p, tid, nthreads):
         vstore_n(p.sums + 4 * (image * c + column), total, left)
 
 
-@native(sums=PTR, out=PTR, scale=PTR, n=I64, c=I64, groups=I64, count=F32, epsilon=F32)
+@native(sums=PTR, out=PTR, scale=PTR_OR_0, n=I64, c=I64, groups=I64, count=F32, epsilon=F32,
+        extents=lambda a: {"sums": 4 * a.n * a.c, "out": 4 * a.n * a.c, "scale": 4 * a.c})  # fmt: skip
 def spread_groups(p, tid, nthreads):
     """Sums by channel to one number for each group, written to all its channels.
 
@@ -223,7 +241,12 @@ def spread_groups(p, tid, nthreads):
                 store_f32(p.out + at + 4 * i, value)
 
 
-@native(x=PTR, mean=PTR, factor=PTR, bias=PTR, y=PTR, rows=I64, c=I64, spatial=I64, step=I64)
+def _pixels(a: Any) -> dict[str, Reach]:
+    given = box(4 * a.c, (-(-a.rows // a.spatial), 4 * a.step))
+    return {**_whole(a.rows * a.c, bias=a.c), "mean": given, "factor": given}
+
+
+@native(x=PTR, mean=PTR, factor=PTR, bias=PTR, y=PTR, rows=I64, c=I64, spatial=I64, step=I64, extents=_pixels)
 def affine_pixels(p, tid, nthreads):
     """Y = (x - mean) * factor + bias for rows of ``c`` channels.
 
@@ -293,7 +316,8 @@ def group_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context
 # ------------------------------------------------------------------------------------------------- given statistics
 
 
-@native(scale=PTR, var=PTR, factor=PTR, c=I64, epsilon=F32)
+@native(scale=PTR, var=PTR, factor=PTR, c=I64, epsilon=F32,
+        extents=lambda a: dict.fromkeys(("scale", "var", "factor"), 4 * a.c))  # fmt: skip
 def factors_of_variance(p, tid, nthreads):
     """``factor = scale / sqrt(var + epsilon)``."""
     for i in range(0, p.c, LANES):
@@ -302,7 +326,10 @@ def factors_of_variance(p, tid, nthreads):
         vstore_n(p.factor + 4 * i, vload_n(p.scale + 4 * i, left) / spread, left)
 
 
-@native(x=PTR, mean=PTR, factor=PTR, bias=PTR, y=PTR, rows=I64, c=I64, spatial=I64)
+@native(
+    x=PTR, mean=PTR, factor=PTR, bias=PTR, y=PTR, rows=I64, c=I64, spatial=I64,
+    extents=lambda a: _whole(a.rows * a.spatial, **dict.fromkeys(("mean", "factor", "bias"), min(a.rows, a.c))),
+)  # fmt: skip
 def affine_planes(p, tid, nthreads):
     """Y = (x - mean) * factor + bias for planes of ``spatial`` elements; the operands by channel."""
     c, spatial = p.c, p.spatial
@@ -347,7 +374,10 @@ def decay(v, beta):
     return vpow(v, splat(-beta))
 
 
-@native(x=PTR, y=PTR, outer=I64, c=I64, inner=I64, before=I64, after=I64, alpha=F32, beta=F32, bias=F32)
+@native(
+    x=PTR, y=PTR, outer=I64, c=I64, inner=I64, before=I64, after=I64, alpha=F32, beta=F32, bias=F32,
+    extents=lambda a: _whole(a.outer * a.c * a.inner),
+)  # fmt: skip
 def response_columns(p, tid, nthreads):
     """LRN over axis 1 of ``[outer, c, inner]``, a vector of neighbouring columns at a time."""
     c, inner = p.c, p.inner
@@ -366,7 +396,10 @@ def response_columns(p, tid, nthreads):
             vstore_n(p.y + 4 * (row * inner + i), v * decay(fma(alpha, total, bias), beta), inner - i)
 
 
-@native(x=PTR, y=PTR, padded=PTR, rows=I64, c=I64, size=I64, before=I64, alpha=F32, beta=F32, bias=F32)
+@native(
+    x=PTR, y=PTR, padded=PTR, rows=I64, c=I64, size=I64, before=I64, alpha=F32, beta=F32, bias=F32,
+    extents=lambda a: _whole(a.rows * a.c, padded=(a.c + a.size) * a.threads),
+)  # fmt: skip
 def response_pixels(p, tid, nthreads):
     """LRN along rows of ``c`` channels; each thread has a row of squares with zeros around it (c + size elements)."""
     c, size = p.c, p.size
@@ -404,7 +437,8 @@ def local_response_normalisation(op: Any, ins: Types, outs: Sequence[TensorType]
     return [Step(response_pixels, args, parallel and n * spatial > 1)]
 
 
-@native(x=PTR, y=PTR, outer=I64, n=I64, inner=I64, blocks=I64, squared=I64)
+@native(x=PTR, y=PTR, outer=I64, n=I64, inner=I64, blocks=I64, squared=I64,
+        extents=lambda a: _whole(a.outer * a.n * a.inner))  # fmt: skip
 def lp_columns(p, tid, nthreads):
     """Divide by the norm over axis 1 of ``[outer, n, inner]``; 0 where it is 0."""
     n, inner, blocks, squared = p.n, p.inner, p.blocks, p.squared
@@ -426,7 +460,7 @@ def lp_columns(p, tid, nthreads):
             vstore_n(p.y + at + 4 * i * inner, select(empty, splat(0.0), v), width)
 
 
-@native(x=PTR, y=PTR, rows=I64, n=I64, squared=I64)
+@native(x=PTR, y=PTR, rows=I64, n=I64, squared=I64, extents=lambda a: _whole(a.rows * a.n))
 def lp_rows(p, tid, nthreads):
     """Divide rows by their norm; 0 where it is 0."""
     n = p.n

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from bolt_numba.kernels.cpu.lang import (
     vload_n,
     vstore,
 )  # fmt: skip
+from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import F32, I64, PTR, Native, inline, inline_source, native, native_source
 from bolt_numba.kernels.slab import line_aligned
 from bolt_numba.mapped import drop_pages
@@ -113,7 +114,16 @@ ROWS_AT_ONCE = 32
 """Source rows that are read along all columns before the next ones: what one row of B has is read as one stream."""
 
 
-@native(b=PTR, to=PTR, blocks=I64, block=I64, rows=PTR, k=I64, n=I64, row=I64, column=I64, alpha=F32)
+def _packed(a: Any) -> dict[str, Reach]:
+    size = 4 * a.k * panel_columns(a.n) * a.blocks
+    beyond = max(int(a.rows[: a.k].max(initial=0)) + 1 - a.k, 0)  # rows that are not there
+    source = box(4, (a.blocks, a.block), (a.k, a.row), (a.n, a.column))
+    return {"b": source, "to": size + 4 * PANEL * beyond if size else 0, "rows": 4 * a.k}
+
+
+@native(
+    b=PTR, to=PTR, blocks=I64, block=I64, rows=PTR, k=I64, n=I64, row=I64, column=I64, alpha=F32, extents=_packed
+)  # fmt: skip
 def pack_b(p, tid, nthreads):
     """Panels of ``blocks`` matrices: element (q, j) is at ``b + block * its number + row * q + column * j`` bytes.
 
@@ -251,6 +261,15 @@ def {name}(p, tid, nthreads):
 """
 
 
+def _filtered(planes: int, a: Any) -> dict[str, Reach]:
+    return {
+        "w": box(4, (a.k, a.column), (9 * a.c, a.row)),
+        "to": 4 * planes * a.c * -(-a.k // PANEL) * PANEL,
+        "rows": 4 * 9 * min(a.c, LANES),
+        "work": (a.threads - 1) * a.work_step + 4 * 9 * LANES * PANEL,
+    }
+
+
 @cache
 def winograd_filters(size: int) -> Native:
     """Transforms filters [k, c, 3, 3] to [panels][planes][c][PANEL], all f32.
@@ -272,7 +291,8 @@ def winograd_filters(size: int) -> Native:
         "w": PTR, "to": PTR, "rows": PTR, "k": I64, "c": I64, "row": I64, "column": I64, "work": PTR, "work_step": I64
     }  # fmt: skip
     return native_source(
-        text, name, fields, {"contract", "nsz"}, np=np, LANES=LANES, BYTES=BYTES, PANEL=PANEL, PLANES=side**2,
+        text, name, fields, {"contract", "nsz"}, extents=partial(_filtered, side**2), np=np,
+        LANES=LANES, BYTES=BYTES, PANEL=PANEL, PLANES=side**2,
         ceil_div=ceil_div, split=split, read_columns=read_columns, splat=splat, vload=vload, vstore=vstore,
         transform=filter4 if size == 4 else filter2,
     )  # fmt: skip

@@ -30,6 +30,7 @@ from bolt_numba.kernels.cpu.lang import (
     vstore_n,
 )
 from bolt_numba.kernels.cpu.vmath import vpow
+from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
 from bolt_numba.ops.pool import AveragePool, LpPool, MaxPool
@@ -137,6 +138,26 @@ def _windows(start: Any, join: Any, finish: Any) -> tuple[Any, Any]:
     return wide, narrow
 
 
+def _axis_reach(table: Array, count: int, tap: int) -> tuple[int, int, bool]:
+    """First and last byte offset of the taps along an axis, and whether there are any."""
+    start, taps = table[:count, 0], table[:count, 1]
+    return int(start.min()), int((start + (taps - 1) * tap).max()), bool(taps.any())
+
+
+def windows_reach(a: Any, unit: int) -> dict[str, Reach]:
+    """Extents of kernels with the arguments of `window_args`, for elements of ``unit`` bytes."""
+    tables: dict[str, Reach] = {"depths": ROW * a.od, "heights": ROW * a.oh, "widths": ROW * a.ow}
+    if not a.rows * a.ow:
+        return {"x": 0, "y": 0, **tables}
+    d, h = _axis_reach(a.depths, a.od, a.far), _axis_reach(a.heights, a.oh, a.down)
+    axes = (d, h, _axis_reach(a.widths, a.ow, a.right))
+    images = -(-a.rows // (a.od * a.oh))
+    last = (images - 1) * a.image + sum(end for _, end, _ in axes) + unit * a.c
+    touched = all(some for _, _, some in axes)
+    y = unit * ((a.rows * a.ow - 1) * a.pitch + a.c)
+    return {"x": (sum(first for first, _, _ in axes), last) if touched else 0, "y": y, **tables}
+
+
 def _pool(name: str, start: Any, join: Any, finish: Any) -> Native:
     """Kernel of one kind of pool.
 
@@ -176,7 +197,7 @@ def _pool(name: str, start: Any, join: Any, finish: Any) -> Native:
     body.__name__ = name
     pointers = dict.fromkeys(("x", "y", "depths", "heights", "widths"), PTR)
     sizes = dict.fromkeys(("rows", "od", "oh", "ow", "c", "image", "far", "down", "right", "pitch"), I64)
-    return native(fastmath=None, **pointers, **sizes)(body)
+    return native(fastmath=None, extents=lambda a: windows_reach(a, 4), **pointers, **sizes)(body)
 
 
 max_pool_f32 = _pool("max_pool_f32", start_max, join_max, finish_max)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.kernels.cpu.lang import load_i64, split, view
-from bolt_numba.kernels.cpu.pool import PARALLEL_LOADS, ROW, window_args
+from bolt_numba.kernels.cpu.pool import PARALLEL_LOADS, ROW, window_args, windows_reach
+from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, Out, Step, Types, kernel
 from bolt_numba.ops.pool import MaxPool, lowest
@@ -54,6 +55,9 @@ def max_pool_plain(dtype: AnyDType, indices: bool) -> Native:
     unit, scalar = dtype.itemsize, dtype.type
     low = lowest(dtype)
 
+    def reach(a: Any) -> dict[str, Reach]:
+        return {**windows_reach(a, unit), "places": 8 * a.c * a.rows * a.ow if indices else 0}
+
     def body(p: Any, tid: int, nthreads: int) -> None:
         c = p.c
         lo, hi = split(p.rows * p.ow, tid, nthreads)
@@ -79,7 +83,8 @@ def max_pool_plain(dtype: AnyDType, indices: bool) -> Native:
                     where[k] = max(where[k], 0) + (image * c + k) * p.plane
 
     body.__name__ = f"max_pool_{dtype.name}{'_places' if indices else ''}"
-    return native(fastmath=set(), **dict.fromkeys(_POINTERS, PTR), **dict.fromkeys(_SIZES, I64))(body)
+    fields = dict.fromkeys(_POINTERS, PTR) | dict.fromkeys(_SIZES, I64)
+    return native(fastmath=set(), extents=reach, **fields)(body)
 
 
 def _accepts(op: Any, ins: Types) -> bool:

@@ -37,6 +37,7 @@ from bolt_numba.kernels.cpu.lang import (
     vstore_u8,
     vstore_u8_n,
 )  # fmt: skip
+from bolt_numba.kernels.extents import Extents, Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
@@ -53,6 +54,16 @@ EXACT = frozenset({"contract", "nsz"})
 _FIELDS = dict.fromkeys(("x", "y", "scale", "zero"), PTR) | dict.fromkeys(("size", "rows", "n", "scales", "along"), I64)
 """``size`` elements in rows of ``n``; row r has scale and zero point r % scales, or its elements each their own
 (``along``)."""
+
+
+def _converted(x: int, y: int) -> Extents:
+    """Extents of kernels from elements of ``x`` bytes to elements of ``y`` bytes."""
+
+    def reach(a: Any) -> dict[str, Reach]:
+        scales = a.n if a.along else min(a.scales, a.rows)
+        return {"x": x * a.size, "y": y * a.size, "scale": 4 * scales, "zero": scales}
+
+    return reach
 
 
 @inline
@@ -87,7 +98,7 @@ def quantize_bytes(signed: bool) -> Native:
                 store_bytes(p.y + start + i, vround(x / scale) + zero, low, high, m)
 
     body.__name__ = f"quantize_{'i8' if signed else 'u8'}"
-    return native(fastmath=EXACT, **_FIELDS)(body)
+    return native(fastmath=EXACT, extents=_converted(4, 1), **_FIELDS)(body)
 
 
 @cache
@@ -108,10 +119,13 @@ def dequantize_bytes(signed: bool) -> Native:
                 vstore_n(p.y + 4 * (start + i), (to_f32(load_row(p.x + start + i, m)) - zero) * scale, m)
 
     body.__name__ = f"dequantize_{'i8' if signed else 'u8'}"
-    return native(fastmath=EXACT, **_FIELDS)(body)
+    return native(fastmath=EXACT, extents=_converted(1, 4), **_FIELDS)(body)
 
 
-@native(fastmath=EXACT, x=PTR, y=PTR, scale=PTR, zero=PTR, size=I64)
+@native(
+    fastmath=EXACT, x=PTR, y=PTR, scale=PTR, zero=PTR, size=I64,
+    extents=lambda a: {"x": 4 * a.size, "y": a.size, "scale": 4, "zero": 1},
+)  # fmt: skip
 def quantize_by_range(p, tid, nthreads):
     """Source: ONNX DynamicQuantizeLinear-11."""
     least, most = splat(np.float32(0)), splat(np.float32(0))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from bolt_numba.kernels.cpu.lang import native_source
 from bolt_numba.kernels.cpu.lookup import lookup_step
 from bolt_numba.kernels.cpu.pointwise import scope_of
+from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.conversion import SUB_BYTE
@@ -30,10 +31,19 @@ _FIELDS = dict.fromkeys(("x", "y", "scale", "zero"), PTR) | dict.fromkeys(
     ("rows", "n", "inner", "block", "outer_step", "block_step", "inner_step", "scales"), I64
 )
 
+_SIZES = {"i8": 1, "u8": 1, "i16": 2, "u16": 2, "f32": 4}
+
+
+def _reach(source: int, zero: int, target: int, a: Any) -> dict[str, Reach]:
+    """Extents for elements, zero points and results of these bytes."""
+    count = a.rows * a.inner
+    last = (-(-a.rows // a.n) - 1) * a.outer_step + (a.n - 1) // a.block * a.block_step + (a.inner - 1) * a.inner_step
+    scales = last + 1 if count else 0
+    return {"x": source * count, "y": target * count, "scale": 4 * scales, "zero": zero * scales}
+
 
 def _text(name: str, source: str, zero: str, target: str, formula: str) -> str:
     """Rows of ``inner`` elements, n to each outer index; the scale of an element is at a sum of steps."""
-    size = {"i8": 1, "u8": 1, "i16": 2, "u16": 2, "f32": 4}
     return f"""
 def {name}(p, tid, nthreads):
     lo, hi = split(p.rows, tid, nthreads)
@@ -42,8 +52,8 @@ def {name}(p, tid, nthreads):
     for row in range(lo, hi):
         outer = row // p.n
         at = outer * p.outer_step + (row - outer * p.n) // p.block * p.block_step
-        x = view(p.x + {size[source]} * row * inner, inner, {source})
-        y = view(p.y + {size[target]} * row * inner, inner, {target})
+        x = view(p.x + {_SIZES[source]} * row * inner, inner, {source})
+        y = view(p.y + {_SIZES[target]} * row * inner, inner, {target})
         for j in range(inner):
             s, z = scale[at + j * step], f32(zero[at + j * step])
             y[j] = {target}({formula.format(x="f32(x[j])")})
@@ -54,7 +64,8 @@ def {name}(p, tid, nthreads):
 def _kernel(source: str, zero: str, target: str, formula: str, label: str) -> Native:
     name = f"{label}_{source}_{target}"
     text = _text(name, source, zero, target, formula)
-    return native_source(text, name, _FIELDS, frozenset(), np_rint=np.rint, **scope_of(text))
+    extents = partial(_reach, _SIZES[source], _SIZES[zero], _SIZES[target])
+    return native_source(text, name, _FIELDS, frozenset(), extents=extents, np_rint=np.rint, **scope_of(text))
 
 
 def _places(op: Any, x: TensorType, scale: TensorType) -> dict[str, Argument]:

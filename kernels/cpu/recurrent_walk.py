@@ -38,8 +38,9 @@ from bolt_numba.kernels.cpu.lang import (
     vround,
     vstore_n,
 )  # fmt: skip
-from bolt_numba.kernels.cpu.recurrent_cells import CELLS, FUNCTIONS, NO_AHEAD, Ahead, state_products
-from bolt_numba.kernels.jit import F32, I64, PTR, Native, inline, native
+from bolt_numba.kernels.cpu.recurrent_cells import CELLS, FUNCTIONS, GATES, NO_AHEAD, Ahead, state_products
+from bolt_numba.kernels.extents import Extents, Reach, box
+from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, Native, inline, native
 
 EXACT = frozenset({"contract", "nsz"})
 """No reciprocals: x / scale decides which way a half is rounded."""
@@ -49,7 +50,7 @@ SPINS = 4000
 FIELDS = dict.fromkeys(
     ("x", "start", "w", "r", "h0", "y", "last_h", "lengths", "work", "claims", "rounding", "rounded", "c0", "last_c",
      "peepholes", "r_hidden", "reset_bias", "gates", "w_ahead", "bias"), PTR
-) | dict.fromkeys(
+) | dict.fromkeys(("w", "lengths", "claims", "rounded", "peepholes"), PTR_OR_0) | {"rounding": CODE} | dict.fromkeys(
     ("hidden", "inputs", "batch", "directions", "steps", "backward", "input_forget", "xt", "xb", "yt", "yd", "yb",
      "sd", "sb", "pd", "pt", "pb", "work_step", "rounded_step"), I64
 ) | {"clip": F32}  # fmt: skip
@@ -124,7 +125,7 @@ def levels(v):
     return vmin(vmax(v, splat(np.float32(0))), splat(np.float32(255)))
 
 
-@native(fastmath=EXACT, x=PTR, y=PTR, n=I64)
+@native(fastmath=EXACT, x=PTR, y=PTR, n=I64, extents=lambda a: {"x": 4 * a.n, "y": 4 * a.n})
 def round_to_bytes(p, tid, nthreads):
     """The n numbers at x, at the 256 levels that their range and 0 allow.  Source: ONNX DynamicQuantizeLinear-11."""
     least, most = splat(np.float32(0)), splat(np.float32(0))
@@ -151,7 +152,7 @@ def round_states(p, h, h_step, count, to):
     return made
 
 
-@native(to=PTR, nbytes=I64)
+@native(to=PTR, nbytes=I64, extents=lambda a: {"to": a.nbytes})
 def clear(p, tid, nthreads):
     fill_bytes(p.to, np.uint8(0), p.nbytes)
 
@@ -226,6 +227,44 @@ def _stepping(compute: Any, vectors: int, rows: int) -> Any:
     return one_stage
 
 
+def _walked(kind: str, vectors: int, rows: int, ahead: Ahead, pairs: bool) -> Extents:
+    """Extents of `walk`."""
+    part, gates = vectors * BYTES, GATES[kind]
+    state_gates, kept = {"gru": 2}.get(kind, gates), {"gru_after": 4}.get(kind, gates)
+
+    def reach(a: Any) -> dict[str, Reach]:
+        blocks = -(-a.hidden // (vectors * LANES))
+        h4, every = 4 * a.hidden, a.directions * blocks * part
+        state = box(h4, (a.directions, a.sd), (a.batch, a.sb))
+        cells = state if kind == "lstm" else 0
+        rounded = -(-a.hidden // (2 * LANES)) * BYTES if pairs else h4
+        depth = -(-a.hidden // 2) if pairs else a.hidden
+        groups = a.directions * -(-a.batch // rows)
+        return {
+            "x": box(4 * a.inputs, (a.steps, a.xt), (a.batch, a.xb)) if ahead.steps or a.w is not None else 0,
+            "start": box(blocks * gates * part, (a.directions, a.pd), (a.steps, a.pt), (a.batch, a.pb)),
+            "w": every * gates * a.inputs,
+            "r": every * state_gates * depth,
+            "h0": state,
+            "y": box(h4, (a.steps, a.yt), (a.directions, a.yd), (a.batch, a.yb)),
+            "last_h": state,
+            "lengths": 4 * a.batch,
+            "work": (a.threads - 1) * a.work_step + rows * kept * part,
+            "claims": 64 * share_lines(blocks),
+            "rounded": (a.threads - 1) * a.rounded_step + 64 + (rows - 1) * h4 + rounded,
+            "c0": cells,
+            "last_c": cells,
+            "peepholes": 12 * a.directions * a.hidden if kind == "lstm" else 0,
+            "r_hidden": every * a.hidden if kind == "gru" else 0,
+            "reset_bias": every if kind == "gru_after" else 0,
+            "gates": groups * rows * 3 * blocks * part if kind == "gru" else 0,
+            "w_ahead": every * gates * a.inputs if ahead.steps else 0,
+            "bias": every * gates if ahead.steps else 0,
+        }
+
+    return reach
+
+
 @cache
 def walk(
     kind: str, vectors: int, rows: int, names: tuple[str, ...], ahead: Ahead = NO_AHEAD, pairs: bool = False
@@ -249,4 +288,4 @@ def walk(
                 after_end(p, d, b, steps)
 
     body.__name__ = f"{kind}_walk_{vectors}x{rows}" + ("_ahead" if before else "") + ("_bf16" if pairs else "")
-    return native(fastmath=None, **FIELDS)(body)
+    return native(fastmath=None, extents=_walked(kind, vectors, rows, ahead, pairs), **FIELDS)(body)

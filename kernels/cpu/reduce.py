@@ -14,6 +14,7 @@ from typing import Any
 
 from bolt_numba.kernels.cpu.lang import LANES, native_source
 from bolt_numba.kernels.cpu.pointwise import scope_of
+from bolt_numba.kernels.extents import Extents, Reach, box
 from bolt_numba.kernels.jit import F32 as FLOAT
 from bolt_numba.kernels.jit import I64 as INT
 from bolt_numba.kernels.jit import PTR, Native
@@ -164,6 +165,14 @@ _ROWS = {"x": PTR, "y": PTR, "rows": INT, "n": INT, "gap": INT, "scale": FLOAT}
 _COLUMNS = {"x": PTR, "y": PTR, "outer": INT, "n": INT, "inner": INT, "blocks": INT, "scale": FLOAT}
 
 
+def _rows_reach(a: Any) -> dict[str, Reach]:
+    return {"x": box(4 * a.n, (a.rows, 4 * a.gap)), "y": 4 * a.rows}
+
+
+def _columns_reach(a: Any) -> dict[str, Reach]:
+    return {"x": 4 * a.outer * a.n * a.inner, "y": 4 * a.outer * a.inner}
+
+
 def fold_step(fold: Fold, x: Argument, y: Argument, form: tuple[int, int, int], scale: float = 1.0) -> Step:
     """Fold axis 1 of ``x [outer, n, inner]``; ``scale`` is for folds whose finish names it."""
     outer, n, inner = form
@@ -171,11 +180,13 @@ def fold_step(fold: Fold, x: Argument, y: Argument, form: tuple[int, int, int], 
     if inner == 1:
         text, name = _rows_text(fold), f"{fold.name}_rows"
         args: dict[str, Argument] = {"x": x, "y": y, "rows": outer, "n": n, "gap": n, "scale": scale}
-        return Step(native_source(text, name, _ROWS, **scope_of(text)), args, parallel and outer > 1)
+        made = native_source(text, name, _ROWS, extents=_rows_reach, **scope_of(text))
+        return Step(made, args, parallel and outer > 1)
     blocks = -(-inner // (4 * LANES))
     text, name = _columns_text(fold), f"{fold.name}_columns"
     args = {"x": x, "y": y, "outer": outer, "n": n, "inner": inner, "blocks": blocks, "scale": scale}
-    return Step(native_source(text, name, _COLUMNS, **scope_of(text)), args, parallel and outer * blocks > 1)
+    made = native_source(text, name, _COLUMNS, extents=_columns_reach, **scope_of(text))
+    return Step(made, args, parallel and outer * blocks > 1)
 
 
 def groups(dims: Sequence[int], axes: Sequence[int]) -> list[tuple[int, bool]]:
@@ -310,7 +321,7 @@ def log_sum_exp_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Co
     axes, dims = reduced_axes(op, ins), ins[0].dims  # type: ignore[union-attr]
     assert axes is not None, "accepts() has tested this"
     fields = {k: v for k, v in _COLUMNS.items() if k != "scale"}
-    made = native_source(_LOG_SUM_EXP, "log_sum_exp", fields, **scope_of(_LOG_SUM_EXP))
+    made = native_source(_LOG_SUM_EXP, "log_sum_exp", fields, extents=_columns_reach, **scope_of(_LOG_SUM_EXP))
     forms = _share_few(passes(dims, axes))
     steps: list[Step] = []
     source: Argument = In(0)
@@ -341,6 +352,6 @@ def axis_form(op: Any, ins: Types) -> tuple[int, int, int] | None:
     return around_axis(x.dims, normalise_axis(op, op.axis, len(x.dims)))
 
 
-def generated(text: str, name: str, **fields: Any) -> Native:
+def generated(text: str, name: str, extents: Extents, **fields: Any) -> Native:
     """Kernel of fixed text."""
-    return native_source(text, name, fields, **scope_of(text))
+    return native_source(text, name, fields, extents=extents, **scope_of(text))

@@ -18,6 +18,7 @@ from bolt_numba.kernels.cpu.move import steps as move_steps
 from bolt_numba.kernels.cpu.pointwise import scope_of
 from bolt_numba.kernels.cpu.reduce import FOLDS, passes, reduced_axes
 from bolt_numba.kernels.cpu.strides import broadcast_move
+from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import F64 as DOUBLE
 from bolt_numba.kernels.jit import I64 as INT
 from bolt_numba.kernels.jit import PTR, Native
@@ -138,13 +139,19 @@ _FIELDS = {"x": PTR, "y": PTR, "room": PTR, "outer": INT, "n": INT, "inner": INT
 _FREE = frozenset({"contract", "nsz", "arcp", "reassoc"})
 
 
+def _reach(unit: int, out: int, a: Any) -> dict[str, Reach]:
+    lines = a.outer * a.inner
+    return {"x": unit * lines * a.n, "y": out * lines, "room": 8 * BLOCK * a.threads}
+
+
 @functools.cache
 def _fold(fold: Plain, source: AnyDType, total: AnyDType, result: AnyDType) -> Native:
     names = [dtype_name(d) for d in (source, total, result)]
     name = "_".join(dict.fromkeys((fold.name, *names)))
     text = _text(fold, name, *names)
     free = _FREE if total == F64 and fold.start is not None else None
-    return native_source(text, name, _FIELDS, free, **scope_of(text))
+    extents = functools.partial(_reach, source.itemsize, result.itemsize)
+    return native_source(text, name, _FIELDS, free, extents=extents, **scope_of(text))
 
 
 def _has_plain(op: Any, ins: Types) -> bool:

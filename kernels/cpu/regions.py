@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.gather import load_index, wrapped
+from bolt_numba.kernels.cpu.gather import index_bytes, load_index, wrapped
 from bolt_numba.kernels.cpu.lang import (
     BYTES,
     LANES,
@@ -25,6 +25,7 @@ from bolt_numba.kernels.cpu.lang import (
     vmax,
     vstore_n,
 )
+from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.detection import MAX_SAMPLES, RoiAlign
@@ -100,9 +101,19 @@ def blend(x, index, weights, taps, total, greatest):
     return total
 
 
+def _aligned(a: Any) -> dict[str, Reach]:
+    return {
+        "x": 4 * max(a.count, 1) * a.channels * a.h * a.w,
+        "rois": 16 * a.regions,
+        "images": index_bytes(a.regions, a.wide),
+        "y": 4 * a.regions * a.channels * a.oh * a.ow,
+        "room": ROOM * a.threads,
+    }
+
+
 @native(
-    fastmath=set(), x=PTR, rois=PTR, images=PTR, y=PTR, room=PTR, wide=I64, regions=I64, count=I64, channels=I64,
-    h=I64, w=I64, oh=I64, ow=I64, ratio=I64, scale=F32, half_pixel=I64, greatest=I64,
+    fastmath=set(), extents=_aligned, x=PTR, rois=PTR, images=PTR, y=PTR, room=PTR, wide=I64, regions=I64,
+    count=I64, channels=I64, h=I64, w=I64, oh=I64, ow=I64, ratio=I64, scale=F32, half_pixel=I64, greatest=I64,
 )  # fmt: skip
 def roi_align(p, tid, nthreads):
     """Fill y [regions, channels, oh, ow], a vector of bins of all channels at a time.

@@ -33,7 +33,8 @@ from bolt_numba.kernels.cpu.move import steps as move_steps
 from bolt_numba.kernels.cpu.strides import move
 from bolt_numba.kernels.cpu.take import take_steps, windows
 from bolt_numba.kernels.cpu.transpose import has_fixed_size
-from bolt_numba.kernels.jit import I64, PTR, inline, native
+from bolt_numba.kernels.extents import Reach, both, ends, offsets
+from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.resize import AxisPlan, Resize
 from bolt_numba.types import F32, Array, TensorType
@@ -124,7 +125,18 @@ def blend_lanes(x, y, first, order, weights, taps, n):
         vstore(y + 4 * min(k * LANES, n - LANES), a)
 
 
-@native(fastmath=None, **_FIELDS, inner=I64, pitch=I64)
+def _blended_rows(a: Any) -> dict[str, Reach]:
+    first, end = ends(offsets(a.index, 4 * a.inner))
+    rows, taps = a.outer * a.out, a.out * a.taps
+    return {
+        "x": (first, end + 4 * (a.outer - 1) * a.size * a.inner) if rows else 0,
+        "y": 4 * ((rows - 1) * a.pitch + a.inner) if rows else 0,
+        "index": 8 * taps,
+        "weights": 4 * taps,
+    }
+
+
+@native(fastmath=None, extents=_blended_rows, **_FIELDS, inner=I64, pitch=I64)
 def blend_rows(p, tid, nthreads):
     """y[o, i] = sum over t of weights[i, t] * x[o, index[i, t]]: rows of ``inner`` f32; index in bytes, i64.
 
@@ -141,7 +153,14 @@ def blend_rows(p, tid, nthreads):
         )
 
 
-@native(fastmath=None, **_FIELDS)
+def _blended_elements(a: Any) -> dict[str, Reach]:
+    taps = BYTES * a.taps * -(-a.out // LANES)
+    first, end = ends(offsets(a.index, 1))
+    x = (4 * first, 4 * ((a.outer - 1) * a.size + end)) if a.outer else 0
+    return {"x": x, "y": 4 * a.outer * a.out, "index": taps, "weights": taps}
+
+
+@native(fastmath=None, extents=_blended_elements, **_FIELDS)
 def blend_elements(p, tid, nthreads):
     """`blend_rows` of single elements; index (elements, i32) and weights: [tap, out rounded up to LANES]."""
     out, taps = p.out, p.taps
@@ -157,8 +176,33 @@ def blend_elements(p, tid, nthreads):
             vstore_n(y + block * BYTES, a, out - block * LANES)
 
 
+def _blended_lines(a: Any) -> dict[str, Reach]:
+    width, taps, lanes = 4 * a.size * a.inner, a.out * a.taps, a.taps * -(-a.out * a.inner // LANES)
+    rows = a.outer * a.high
+    near = offsets(a.index, 4 * a.inner)
+    if a.first is not None:
+        near = both(near, offsets(a.first, BYTES))
+    (low, end), before = ends(near), (rows - 1) * width
+    if a.line_taps:
+        before = (a.outer - 1) * a.tall * width
+        low, end = ends(offsets(a.lines, width))
+    return {
+        "x": (low, end + before) if rows else 0,
+        "y": 4 * ((rows * a.out - 1) * a.pitch + a.inner) if rows else 0,
+        "index": 8 * taps,
+        "weights": 4 * taps,
+        "lines": 8 * a.high * a.line_taps,
+        "line_weights": 4 * a.high * a.line_taps,
+        "room": (a.threads - 1) * width + max(ends(near)[1], width) if a.line_taps else 0,
+        "first": 8 * lanes,
+        "order": BYTES * lanes,
+        "lane_weights": BYTES * lanes,
+    }
+
+
 @native(
-    fastmath=None, **_FIELDS, **dict.fromkeys(("lines", "line_weights", "room", "first", "order", "lane_weights"), PTR),
+    fastmath=None, extents=_blended_lines, **_FIELDS, **dict.fromkeys(("lines", "line_weights", "room"), PTR),
+    **dict.fromkeys(("first", "order", "lane_weights"), PTR_OR_0),
     **dict.fromkeys(("line_taps", "tall", "high", "inner", "pitch"), I64),
 )  # fmt: skip
 def blend_lines(p, tid, nthreads):

@@ -23,7 +23,8 @@ from bolt_numba.kernels.cpu.lang import (
     vstore,
     vstore_n,
 )  # fmt: skip
-from bolt_numba.kernels.jit import I64, PTR, inline
+from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, inline
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.rotary import RotaryEmbedding
 from bolt_numba.types import F32, TensorType
@@ -63,8 +64,14 @@ def turn_neighbours(x, y, cos, sin, half):
         i += 1
 
 
-@native(x=PTR, y=PTR, cos=PTR, sin=PTR, positions=PTR, n=I64, outer=I64, inner=I64, d=I64, half=I64, is_outer=I64,
-        neighbours=I64, rows=I64, image=I64)  # fmt: skip
+def _turned(a: Any) -> dict[str, Reach]:
+    places = (a.n - 1) * a.image + (a.outer if a.is_outer else a.inner)
+    count, table = 4 * a.n * a.outer * a.inner * a.d, 4 * a.rows * a.half
+    return {"x": count, "y": count, "cos": table, "sin": table, "positions": 8 * places if count else 0}
+
+
+@native(x=PTR, y=PTR, cos=PTR, sin=PTR, positions=PTR_OR_0, n=I64, outer=I64, inner=I64, d=I64, half=I64, is_outer=I64,
+        neighbours=I64, rows=I64, image=I64, extents=_turned)  # fmt: skip
 def rotate(p, tid, nthreads):
     """Heads ``x [n, outer, inner, d]``; the position is the outer index if ``is_outer``, else the inner one.
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from bolt_numba.kernels.cpu.reduce import around_axis, generated
+from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.rare import CumProd
@@ -114,6 +116,11 @@ def {self.name}(p, tid, nthreads):
 _FIELDS = dict.fromkeys(("x", "y", "room"), PTR) | dict.fromkeys(("outer", "n", "inner", "blocks", "grouped"), I64)
 
 
+def _reach(unit: int, a: Any) -> dict[str, Reach]:
+    count = unit * a.outer * a.n * a.inner
+    return {"x": count, "y": count, "room": 8 * BLOCK * a.threads}
+
+
 def _accepts(op: Any, ins: Types) -> bool:
     x, axis = ins[0], ins[1]
     if x is None or axis is None or axis.known is None or not x.is_static or not x.dims:
@@ -132,7 +139,7 @@ def running(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -
         return []
     outer, n, inner = around_axis(x.dims, normalise_axis(op, int(axis.known.reshape(-1)[0]), len(x.dims)))
     scan = Scan(x.dtype, isinstance(op, CumSum), bool(op.reverse), bool(op.exclusive))
-    made = generated(scan.text(), scan.name, **_FIELDS)
+    made = generated(scan.text(), scan.name, partial(_reach, x.dtype.itemsize), **_FIELDS)
     blocks, grouped = -(-inner // BLOCK), outer // ROWS if inner == 1 and x.dtype.kind == "f" else 0
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "room": Scratch(8 * BLOCK * context.threads)}
     args |= {"outer": outer, "n": n, "inner": inner, "blocks": blocks, "grouped": grouped}

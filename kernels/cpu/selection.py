@@ -17,6 +17,7 @@ import numpy as np
 from bolt_numba.kernels.cpu.lang import copy_bytes, load_i64, load_u8, store_i64, view
 from bolt_numba.kernels.cpu.move import DTYPES, UNITS
 from bolt_numba.kernels.cpu.reduce import around_axis
+from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import I64, PTR, Native, native
 from bolt_numba.kernels.registry import Types
 from bolt_numba.kernels.sized import Empty, sized
@@ -42,7 +43,9 @@ def count_nonzero(unit: int) -> Native:
         store_i64(p.count, count)
 
     body.__name__ = f"count_nonzero_{8 * unit}"
-    return native(x=PTR, count=PTR, n=I64, mask=I64)(body)
+    return native(
+        x=PTR, count=PTR, n=I64, mask=I64, extents=lambda a: {"x": unit * a.n, "count": 8}
+    )(body)  # fmt: skip
 
 
 @cache
@@ -72,7 +75,10 @@ def write_nonzero(unit: int) -> Native:
                     rest = above
 
     body.__name__ = f"write_nonzero_{8 * unit}"
-    return native(x=PTR, y=PTR, sizes=PTR, rows=I64, n=I64, mask=I64, count=I64, rank=I64)(body)
+    return native(
+        x=PTR, y=PTR, sizes=PTR, rows=I64, n=I64, mask=I64, count=I64, rank=I64,
+        extents=lambda a: {"x": unit * a.rows * a.n, "y": 8 * (a.rank * a.count + 1), "sizes": 8 * (a.rank - 1)},
+    )(body)  # fmt: skip
 
 
 def _is_plain(op: Any, ins: Types) -> bool:
@@ -100,6 +106,12 @@ def nonzero(op: NonZero, operands: Sequence[Any], empty: Empty) -> tuple[Array, 
     return (y[: len(shape) * count].reshape(len(shape), count),)
 
 
+def _compressed(a: Any, run: int, more: int) -> dict[str, Reach]:
+    """Extents for rows of ``run`` bytes of which those with a condition are written, and ``more`` bytes."""
+    count = a.outer * int(np.count_nonzero(a.kept.reshape(-1)[: a.m]))
+    return {"x": box(run * a.m, (a.outer, a.n * run)), "y": count * run + more, "kept": a.m}
+
+
 @cache
 def compress_elements(unit: int) -> Native:
     """Kernel that keeps the elements of x [outer, n] whose condition [m] holds: y has room for one more."""
@@ -114,10 +126,14 @@ def compress_elements(unit: int) -> Native:
                 to += unit * (load_u8(p.kept + i) != 0)
 
     body.__name__ = f"compress_elements_{8 * unit}"
-    return native(x=PTR, y=PTR, kept=PTR, outer=I64, n=I64, m=I64)(body)
+    return native(
+        x=PTR, y=PTR, kept=PTR, outer=I64, n=I64, m=I64, extents=lambda a: _compressed(a, unit, unit)
+    )(body)  # fmt: skip
 
 
-@native(x=PTR, y=PTR, kept=PTR, outer=I64, n=I64, m=I64, run=I64)
+@native(
+    x=PTR, y=PTR, kept=PTR, outer=I64, n=I64, m=I64, run=I64, extents=lambda a: _compressed(a, a.run, 0)
+)  # fmt: skip
 def compress_rows(p: Any, tid: int, nthreads: int) -> None:
     """The same for rows of ``run`` bytes: x [outer, n, run]."""
     to, run = p.y, p.run

@@ -35,6 +35,7 @@ from bolt_numba.kernels.cpu.lang import (
 )
 from bolt_numba.kernels.cpu.move import UNITS
 from bolt_numba.kernels.cpu.reduce import around_axis
+from bolt_numba.kernels.extents import Extents, Reach
 from bolt_numba.kernels.jit import I64, PTR, Inline, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.kernels.sized import Empty, sized
@@ -203,6 +204,21 @@ def none_better(source, left, limit, largest):
     return not any_lane(better & lanes_below(left))
 
 
+def _ordered(unit: int, whole: bool) -> Extents:
+    """Extents of the kernels of TopK; whole: lines are sorted."""
+
+    def reach(a: Any) -> dict[str, Reach]:
+        lines = a.outer * a.inner
+        return {
+            "x": unit * ((a.outer - 1) * a.n + max(a.n, a.k)) * a.inner if a.outer else 0,
+            "values": unit * lines * a.k,
+            "places": 8 * lines * a.k,
+            "room": (16 * a.n + COUNTERS if whole else 16 * a.k) * a.threads,
+        }
+
+    return reach
+
+
 @cache
 def topk_heap(dtype: AnyDType) -> Native:
     """Kernel that keeps the first k of each line of ``[outer, n, inner]`` in a heap, emptied from the last one up.
@@ -253,7 +269,7 @@ def topk_heap(dtype: AnyDType) -> Native:
                 sift_down(keys, places, i, 0)
 
     body.__name__ = f"topk_heap_{dtype.name}"
-    return native(fastmath=set(), **_TOPK)(body)
+    return native(fastmath=set(), extents=_ordered(unit, False), **_TOPK)(body)
 
 
 _TOPK = dict.fromkeys(("x", "values", "places", "room"), PTR) | dict.fromkeys(
@@ -294,7 +310,7 @@ def topk_sorted(dtype: AnyDType) -> Native:
                 store_i64(p.places + 8 * (at + i * inner), place)
 
     body.__name__ = f"topk_sorted_{dtype.name}"
-    return native(fastmath=set(), **_TOPK)(body)
+    return native(fastmath=set(), extents=_ordered(unit, True), **_TOPK)(body)
 
 
 def _can_order(op: Any, ins: Types) -> bool:
@@ -322,6 +338,11 @@ def topk(op: TopK, ins: Types, outs: Sequence[TensorType], context: Context) -> 
 
 
 # ------------------------------------------------------------------------------------------------- different elements
+
+
+def _grouped(unit: int, a: Any) -> dict[str, Reach]:
+    lists = dict.fromkeys(("first", "inverse", "counts"), 8 * a.n)
+    return {"x": unit * a.outer * a.n * a.inner, "count": 8, "room": 16 * a.n + COUNTERS, **lists}
 
 
 @cache
@@ -373,7 +394,8 @@ def unique_kernel(dtype: AnyDType) -> Native:
 
     body.__name__ = f"unique_{dtype.name}"
     pointers = dict.fromkeys(("x", "first", "inverse", "counts", "count", "room"), PTR)
-    return native(fastmath=set(), **pointers, **dict.fromkeys(("outer", "n", "inner", "sorted"), I64))(body)
+    sizes = dict.fromkeys(("outer", "n", "inner", "sorted"), I64)
+    return native(fastmath=set(), extents=lambda a: _grouped(unit, a), **pointers, **sizes)(body)
 
 
 @inline

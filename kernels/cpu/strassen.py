@@ -61,7 +61,8 @@ from bolt_numba.kernels.cpu.sweep import (
     plain_tile,
     rows_or_columns,
 )
-from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
+from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, inline, native
 from bolt_numba.kernels.registry import (
     Argument,
     Context,
@@ -122,7 +123,10 @@ def add_rows(rows, half, to, ld):
             add_columns(top, bottom, half, to + ld * r, MR * ld, 4 * q, half - q)
 
 
-@native(b=PTR, sums=I64, pairs=I64, half=I64)
+@native(
+    b=PTR, sums=I64, pairs=I64, half=I64,
+    extents=lambda a: {"b": a.sums + 8 * BYTES * a.half * a.pairs if a.pairs * a.half else 0},
+)  # fmt: skip
 def sum_panels(p, tid, nthreads):
     """T2, T3, T4, T1, [half][PANEL] each, of every pair of panels at b; they begin ``sums`` bytes behind it."""
     half = p.half
@@ -240,9 +244,23 @@ def place(p, first, count, rows, copies):
         store_i64(rows + 8 * r, at)
 
 
+def _reach(a: Any) -> dict[str, Reach]:
+    last = a.m - 1 if a.table is None else int(a.table.max())
+    return {
+        "a": 4 * (a.lda * last + a.k),
+        "table": 4 * a.m,
+        "b": max(a.sums + 8 * PANEL * a.k * count_pairs(a.n), 4 * a.k * panel_columns(a.n)),
+        "bias": 4 * panel_columns(a.n),
+        "c": 4 * (a.ldc * (a.m - 1) + a.n),
+        "res": 4 * (a.ldr * (a.m - 1) + a.n),
+        "scratch": (a.threads - 1) * a.scratch_step + workspace(a.span, a.ld, a.copy_ld),
+    }
+
+
 @native(
-    a=PTR, lda=I64, table=PTR, b=PTR, sums=I64, bias=PTR, c=PTR, ldc=I64, res=PTR, ldr=I64, m=I64, n=I64, k=I64, ld=I64,
-    copy_ld=I64, scratch=PTR, scratch_step=I64, span=I64, share=I64, lo=F32, hi=F32, act=PTR,
+    a=PTR, lda=I64, table=PTR_OR_0, b=PTR, sums=I64, bias=PTR, c=PTR, ldc=I64, res=PTR_OR_0, ldr=I64, m=I64, n=I64,
+    k=I64, ld=I64, copy_ld=I64, scratch=PTR, scratch_step=I64, span=I64, share=I64, lo=F32, hi=F32, act=CODE,
+    extents=_reach,
 )  # fmt: skip
 def strassen(p, tid, nthreads):
     """C = A B.  Fields.

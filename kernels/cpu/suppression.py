@@ -22,6 +22,7 @@ from bolt_numba.kernels.cpu.lang import (
     vmin,
 )
 from bolt_numba.kernels.cpu.sorting import COUNTERS, GREATEST, key_f32, sort_keys
+from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
 from bolt_numba.kernels.sized import Empty, sized
 from bolt_numba.ops.gather import NonMaxSuppression
@@ -82,9 +83,22 @@ def overlaps_any(kept, room, n, corners, count, place, limit):
     return False
 
 
+def _suppressed(a: Any) -> dict[str, Reach]:
+    lists = a.images * a.classes
+    return {
+        "boxes": 16 * a.images * a.count,
+        "scores": 4 * lists * a.count,
+        "y": 24 * lists * a.most,
+        "found": 8,
+        "corners": 20 * a.count,
+        "kept": 20 * a.most,
+        "items": 16 * a.count + COUNTERS,
+    }
+
+
 @native(
-    fastmath=set(), boxes=PTR, scores=PTR, y=PTR, found=PTR, corners=PTR, kept=PTR, items=PTR, images=I64, classes=I64,
-    count=I64, most=I64, limit=F32, threshold=F32, limited=I64, center=I64,
+    fastmath=set(), extents=_suppressed, boxes=PTR, scores=PTR, y=PTR, found=PTR, corners=PTR, kept=PTR, items=PTR,
+    images=I64, classes=I64, count=I64, most=I64, limit=F32, threshold=F32, limited=I64, center=I64,
 )  # fmt: skip
 def suppress(p, tid, nthreads):
     """y: rows (image, class, box) i64, found[0] of them.

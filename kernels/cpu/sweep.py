@@ -44,7 +44,8 @@ from bolt_numba.kernels.cpu.lang import (
     vstore_n,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.pack import PANEL
-from bolt_numba.kernels.jit import F32, I64, PTR, Inline, inline, inline_source, native
+from bolt_numba.kernels.cpu.swept import sweep_reach
+from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, Inline, inline, inline_source, native
 from bolt_numba.types import Array
 
 MR = target().rows
@@ -307,10 +308,11 @@ def place_rows(p, tid, a, i0, count):
 
 
 @native(
-    a=PTR, lda=I64, b=PTR, bias=PTR, c=PTR, ldc=I64, res=PTR, ldr=I64,
+    a=PTR, lda=I64, b=PTR, bias=PTR, c=PTR, ldc=I64, res=PTR_OR_0, ldr=I64,
     blocks=I64, offsets=PTR, m=I64, n=I64, k=I64,
-    table=PTR, edges=PTR, taps=I64, depth=I64, runs=I64, length=I64, run_rows=PTR,
-    kind=I64, zeros=PTR, scratch=PTR, pack_ld=I64, scratch_step=I64, span=I64, share=I64, lo=F32, hi=F32, act=PTR,
+    table=PTR_OR_0, edges=PTR, taps=I64, depth=I64, runs=I64, length=I64, run_rows=PTR,
+    kind=I64, zeros=PTR, scratch=PTR, pack_ld=I64, scratch_step=I64, span=I64, share=I64, lo=F32, hi=F32, act=CODE,
+    extents=sweep_reach,
 )  # fmt: skip
 def sweep(p, tid, nthreads):
     """Fields.

@@ -39,15 +39,28 @@ from bolt_numba.kernels.cpu.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.pack import PANEL, aligned_empty, panel_columns, read_columns, run_shares
 from bolt_numba.kernels.cpu.sweep import BLOCK_FIELDS, MR, STEPS, by_height, pack_stride
-from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
+from bolt_numba.kernels.cpu.swept import sweep_bf16_reach
+from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, inline, native
 from bolt_numba.types import Array
 
 # ------------------------------------------------------------------------------------------------------------- packing
 
 
+def _packed(a: Any) -> dict[str, Reach]:
+    part = min(a.part, a.k)
+    depth = 1 + int(a.rows[:part].max(initial=-1))
+    return {
+        "b": box(4, (a.blocks, a.block), (a.k, a.row), (a.n, a.column)),
+        "to": 4 * a.blocks * ((a.k + 1) // 2) * panel_columns(a.n),
+        "rows": 4 * part,
+        "work": (a.threads - 1) * a.work_step + 4 * PANEL * max(depth, part),
+    }
+
+
 @native(
     b=PTR, to=PTR, blocks=I64, block=I64, rows=PTR, k=I64, n=I64, row=I64, column=I64, alpha=F32, part=I64, work=PTR,
-    work_step=I64,
+    work_step=I64, extents=_packed,
 )  # fmt: skip
 def pack_pairs(p, tid, nthreads):
     """As `pack.pack_b`, to panels of pairs.
@@ -166,7 +179,7 @@ def zero_run(to, n):
         vstore_bf16_two(to + 2 * q, zero, zero)
 
 
-@native(x=PTR, y=PTR, n=I64)
+@native(x=PTR, y=PTR, n=I64, extents=lambda a: {"x": 4 * a.n, "y": BYTES * -(-a.n // (2 * LANES))})
 def round_values(p, tid, nthreads):
     """y[i] = bfloat16 nearest to x[i]; y has room for `SLACK` bytes more."""
     lo, hi = split(ceil_div(p.n, 2 * LANES), tid, nthreads)
@@ -206,10 +219,11 @@ def place_row(p, to, a, i):
 
 
 @native(
-    a=PTR, lda=I64, b=PTR, bias=PTR, c=PTR, ldc=I64, res=PTR, ldr=I64,
+    a=PTR, lda=I64, b=PTR, bias=PTR, c=PTR, ldc=I64, res=PTR_OR_0, ldr=I64,
     blocks=I64, offsets=PTR, m=I64, n=I64, k=I64,
-    table=PTR, edges=PTR, taps=I64, depth=I64, runs=I64, length=I64, run_rows=PTR,
-    kind=I64, zeros=PTR, scratch=PTR, pack_ld=I64, scratch_step=I64, span=I64, share=I64, lo=F32, hi=F32, act=PTR,
+    table=PTR_OR_0, edges=PTR, taps=I64, depth=I64, runs=I64, length=I64, run_rows=PTR,
+    kind=I64, zeros=PTR, scratch=PTR, pack_ld=I64, scratch_step=I64, span=I64, share=I64, lo=F32, hi=F32, act=CODE,
+    extents=sweep_bf16_reach,
 )  # fmt: skip
 def sweep_bf16(p, tid, nthreads):
     """Fields as `sweep`'s, with the same places in the record, but for those below.

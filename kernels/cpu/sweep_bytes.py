@@ -59,7 +59,9 @@ from bolt_numba.kernels.cpu.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.pack import PANEL
 from bolt_numba.kernels.cpu.sweep import by_height
-from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
+from bolt_numba.kernels.cpu.swept import greatest
+from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, inline, native
 from bolt_numba.types import Array
 
 EXACT = frozenset({"contract", "nsz"})
@@ -81,7 +83,17 @@ def flips(flip: bool) -> Array:
 # ------------------------------------------------------------------------------------------------------------- packing
 
 
-@native(b=PTR, to=PTR, flip=PTR, blocks=I64, block=I64, row=I64, runs=I64, length=I64, n=I64)
+def _vectors(n: int) -> int:
+    """Bytes of n i32 in whole vectors."""
+    return -(-n // LANES) * BYTES
+
+
+def _packed(a: Any) -> dict[str, Reach]:
+    to = a.blocks * _vectors(a.n) * (1 + a.runs * -(-a.length // 4))
+    return {"b": box(a.n, (a.blocks, a.block), (a.runs * a.length, a.row)), "to": to, "flip": BYTES}
+
+
+@native(b=PTR, to=PTR, flip=PTR, blocks=I64, block=I64, row=I64, runs=I64, length=I64, n=I64, extents=_packed)
 def pack_bytes(p, tid, nthreads):
     """Sums of columns, i32 [blocks][columns of whole vectors], and panels of ``blocks`` matrices.
 
@@ -121,9 +133,22 @@ COLUMN_ROWS = 4
 """Rows of `prepare_columns` results: addend, zero point of B, factor (f32), sum of (b' - zb)."""
 
 
+def _prepared(a: Any) -> dict[str, Reach]:
+    def each(given: int) -> int:
+        """Columns that ``given`` zero points or scales are read for."""
+        return 1 if given == 1 else a.n if given <= a.n else a.blocks * a.n
+
+    sums, one = a.blocks * _vectors(a.n), 4 if a.scale_b is not None else 0
+    return {
+        "sums": sums, "to": COLUMN_ROWS * sums, "zero_a": 1, "zero_b": each(a.zeros_b), "bias": 4 * a.blocks * a.n,
+        "scale_a": one, "scale_b": one * each(a.scales_b), "scale_y": one, "outside": a.length,
+    }  # fmt: skip
+
+
 @native(
     fastmath=EXACT, sums=PTR, to=PTR, blocks=I64, n=I64, k=I64, zero_a=PTR, flip_a=I64, zero_b=PTR, zeros_b=I64,
-    flip_b=I64, bias=PTR, scale_a=PTR, scale_b=PTR, scales_b=I64, scale_y=PTR, rows=I64, outside=PTR, length=I64,
+    flip_b=I64, bias=PTR_OR_0, scale_a=PTR, scale_b=PTR_OR_0, scales_b=I64, scale_y=PTR, rows=I64, outside=PTR_OR_0,
+    length=I64, extents=_prepared,
 )  # fmt: skip
 def prepare_columns(p, tid, nthreads):
     """Numbers of each column of each block of B: i32 or f32 [blocks][`COLUMN_ROWS`][columns of whole vectors].
@@ -270,11 +295,35 @@ def row_sum(p, rows, flip):
     return reduce_add(total)
 
 
+def finish_reach(a: Any) -> dict[str, Reach]:
+    """Extents of what `finish` and its users read."""
+    return {"flip": BYTES, "zero_a": a.zeros_a, "zero_y": 1}
+
+
+def _swept(a: Any) -> dict[str, Reach]:
+    runs, size, some = (1 if a.copied else a.taps), (4 if a.zero_y is None else 1), a.blocks * a.m * a.n > 0
+    fours, last = runs * -(-a.length // 4), a.m - 1 if a.table is None else int(a.table.max(initial=-1))
+    c = greatest(a.offsets, a.blocks, a.ldc, 4, 3) + a.ldc * (a.m - 1) + a.n if some else 0
+    b, columns = (greatest(a.offsets, a.blocks, 0, i, i) if some else 0 for i in (1, 2))
+    used = HEIGHT * 2 * BYTES + (a.span + HEIGHT) * (4 + 8 * runs + a.copy_step)
+    return {
+        "a": greatest(a.offsets, a.blocks, 0, 0, 0) + a.lda * last + a.depth if some else 0,
+        "b": b + _vectors(a.n) * fours,
+        "c": size * c,
+        "offsets": 8 * BLOCK_FIELDS * a.blocks,
+        "table": 4 * a.taps * a.m,
+        "outside": a.depth,
+        "columns": columns + COLUMN_ROWS * _vectors(a.n),
+        "scratch": (a.threads - 1) * a.scratch_step + used,
+        **finish_reach(a),
+    }
+
+
 @native(
-    fastmath=EXACT, a=PTR, lda=I64, b=PTR, c=PTR, ldc=I64, blocks=I64, offsets=PTR, m=I64, n=I64, table=PTR, taps=I64,
-    depth=I64, length=I64, copied=I64, outside=PTR, columns=PTR, sums=I64, flip=PTR, flip_a=I64, zero_a=PTR,
-    zeros_a=I64, zero_y=PTR, low=F32, high=F32, scratch=PTR, scratch_step=I64, copy_step=I64,
-    span=I64, share=I64,
+    fastmath=EXACT, a=PTR, lda=I64, b=PTR, c=PTR, ldc=I64, blocks=I64, offsets=PTR, m=I64, n=I64, table=PTR_OR_0,
+    taps=I64, depth=I64, length=I64, copied=I64, outside=PTR_OR_0, columns=PTR, sums=I64, flip=PTR, flip_a=I64,
+    zero_a=PTR, zeros_a=I64, zero_y=PTR_OR_0, low=F32, high=F32, scratch=PTR, scratch_step=I64, copy_step=I64,
+    span=I64, share=I64, extents=_swept,
 )  # fmt: skip
 def sweep_bytes(p, tid, nthreads):
     """Fields.

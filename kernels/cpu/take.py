@@ -25,7 +25,8 @@ from bolt_numba.kernels.cpu.lang import (
 )
 from bolt_numba.kernels.cpu.move import PARALLEL_BYTES, PARALLEL_ELEMENTS, UNITS, copy_run, steps
 from bolt_numba.kernels.cpu.strides import dense, move
-from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
+from bolt_numba.kernels.extents import Reach, ends, offsets
+from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, Native, inline, native
 from bolt_numba.kernels.registry import In, Out, Pitch, Step
 from bolt_numba.types import Array
 
@@ -43,6 +44,25 @@ def table_offset(tables: int, meta: int, rank: int, index: int) -> int:
         offset += load_i64(tables + 8 * (load_i64(meta + 16 * r + 8) + index - rest * size))
         index = rest
     return offset
+
+
+def _taken(a: Any, run: int, step: int) -> dict[str, Reach]:
+    """Extents of rows of ``run`` bytes that go ``step`` bytes apart to the result."""
+    parts = [ends(offsets(a.inner[: a.n], run))]
+    parts += [ends(offsets(a.tables[at : at + size], 1)) for size, at in a.meta[: a.rank].tolist()]
+    rows = a.count * a.n
+    return {
+        "src": (sum(first for first, _ in parts), sum(end for _, end in parts) - a.rank) if rows else 0,
+        "dst": (rows - 1) * step + run if rows else 0,
+        "tables": 8 * max((size + at for size, at in a.meta[: a.rank].tolist()), default=0),
+        "meta": 16 * a.rank,
+        "inner": 8 * a.n,
+    }
+
+
+def _taken_rows(a: Any) -> dict[str, Reach]:
+    vectors = -(-a.n * a.run // BYTES)
+    return {**_taken(a, a.run, a.pitch * a.unit), "first": 8 * vectors, "order": BYTES * vectors}
 
 
 _FIELDS = {"src": PTR, "dst": PTR, "tables": PTR, "meta": PTR, "inner": PTR, "rank": I64, "count": I64, "n": I64}
@@ -64,7 +84,9 @@ def windows(places: Array) -> tuple[Array, Array] | None:
     return None if order.max() >= LANES else (4 * first, order.astype(np.int32))
 
 
-@native(fastmath=None, run=I64, pitch=I64, unit=I64, first=PTR, order=PTR, **_FIELDS)
+@native(
+    fastmath=None, extents=_taken_rows, run=I64, pitch=I64, unit=I64, first=PTR_OR_0, order=PTR_OR_0, **_FIELDS
+)  # fmt: skip
 def take_rows(p: Any, tid: int, nthreads: int) -> None:
     """``count`` outer indices x ``n`` rows of ``run`` bytes from offsets ``inner`` to rows of ``pitch`` units.
 
@@ -113,7 +135,7 @@ def take_elements(unit: int) -> Native:
                 store(dst + i * unit, load(src + load_i64(inner + 8 * i)))
 
     body.__name__ = f"take_elements_{8 * unit}"
-    return native(fastmath=None, **_FIELDS)(body)
+    return native(fastmath=None, extents=lambda a: _taken(a, unit, unit), **_FIELDS)(body)
 
 
 def _is_regular(table: Array, stride: int) -> bool:

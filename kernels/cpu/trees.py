@@ -9,7 +9,7 @@ together; of the few left over, each goes through eight trees at once.  Vector g
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from bolt_numba.kernels.cpu.lang import (
     store_f32,
     vload_n,
 )
+from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.tree import TreeEnsemble, is_sound
@@ -215,6 +216,28 @@ def votes(nan: bool) -> Any:
     return blocks, singles
 
 
+def _walked(single: bool, a: Any) -> dict[str, Reach]:
+    """Extents of `ensemble`: nodes, leaves and targets are what those before lead to."""
+    word = a.nodes.view(np.uint32)[:, 1].astype(np.int64)
+    child = np.arange(len(word)) + (word >> (a.bits + 1))
+    places = 1 + max(int(child.max(initial=0)), int(a.roots.max(initial=0)))
+    feature = 1 + int((word & ((1 << a.bits) - 1)).max(initial=0))
+    reach: dict[str, Reach] = {
+        "x": 4 * ((a.n - 1) * a.features + max(feature, a.features)) if a.n else 0,
+        "y": 4 * a.n * a.outs,
+        "nodes": 8 * places,
+        "roots": 4 * max(a.room, a.trees),
+        "base": 4 * a.outs,
+    }
+    if single:
+        return {**reach, "weights": 4 * places}
+    leaves = 1 + int(a.leaf.max(initial=0))
+    entries = int(a.starts.max(initial=0))
+    outs = 1 + int(a.targets.max(initial=0))
+    reach["y"] = 4 * ((a.n - 1) * a.outs + max(outs, a.outs)) if a.n else 0
+    return {**reach, "leaf": 4 * places, "starts": 4 * (leaves + 1), "targets": 4 * entries, "weights": 4 * entries}
+
+
 @cache
 def ensemble(flagged: bool, single: bool) -> Native:
     """Kernel of one target (weights: [nodes] f32, those of leaves) or of many.
@@ -246,7 +269,7 @@ def ensemble(flagged: bool, single: bool) -> Native:
 
     body.__name__ = f"tree_{'sums' if single else 'votes'}{'_nan' * flagged}"
     fields = _FIELDS if single else _FIELDS | dict.fromkeys(("leaf", "starts", "targets"), PTR)
-    return native(fastmath=FASTMATH, **fields)(body)
+    return native(fastmath=FASTMATH, extents=partial(_walked, single), **fields)(body)
 
 
 # --- at plan time ----------------------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def converter(source: AnyDType, target: AnyDType) -> Native:
             convert(p.x + unit * at, p.y + to * at, min(CHUNK, p.n - at))
 
     body.__name__ = f"convert_{dtype_name(source)}_{dtype_name(target)}"
-    return native(x=PTR, y=PTR, n=I64)(body)
+    return native(x=PTR, y=PTR, n=I64, extents=lambda a: {"x": unit * a.n, "y": to * a.n})(body)
 
 
 def convert_step(source: AnyDType, target: AnyDType, x: Argument, y: Argument, n: int) -> Step:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from bolt_numba.kernels.cpu.conv import accepts_conv
@@ -39,7 +39,8 @@ from bolt_numba.kernels.cpu.lang import (
 from bolt_numba.kernels.cpu.pack import PANEL, aligned_zeros
 from bolt_numba.kernels.cpu.sweep import MR, STEPS, VARIANTS
 from bolt_numba.kernels.cpu.winograd_transforms import TRANSFORMS, after_text, before_text, pack_filters, sides
-from bolt_numba.kernels.jit import F32, I64, PTR, Native, inline, inline_source, native_source
+from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, Native, inline, inline_source, native_source
 from bolt_numba.kernels.registry import (
     Argument,
     Context,
@@ -58,11 +59,11 @@ from bolt_numba.records import record
 from bolt_numba.types import Array, TensorType
 
 FIELDS = {
-    "x": PTR, "u": PTR, "bias": PTR, "res": PTR, "y": PTR, "zeros": PTR, "xp": I64, "rp": I64, "yp": I64,
+    "x": PTR, "u": PTR, "bias": PTR, "res": PTR_OR_0, "y": PTR, "zeros": PTR, "xp": I64, "rp": I64, "yp": I64,
     "h": I64, "wd": I64, "c": I64, "oh": I64, "ow": I64, "k": I64, "top": I64, "left": I64,
     "across": I64, "down": I64, "tiles": I64, "blocks": I64,
     "work": PTR, "work_step": I64, "v": PTR, "v_step": I64, "v_row": I64, "v_plane": I64, "m_plane": I64,
-    "phase": I64, "shared": I64, "lo": F32, "hi": F32, "act": PTR,
+    "phase": I64, "shared": I64, "lo": F32, "hi": F32, "act": CODE,
 }  # fmt: skip
 """Parameters.  x: [images, h, wd, c], pixels ``xp`` elements apart · u: see `pack.winograd_filters` ·
 bias: [panels * PANEL] · res, y: [images, oh, ow, k], pixels ``rp`` and ``yp`` apart (res may be 0) ·
@@ -168,6 +169,21 @@ def {name}(p, tid, nthreads):
 """
 
 
+def _reach(planes: int, a: Any) -> dict[str, Reach]:
+    images, most = a.tiles // (a.down * a.across), -(-a.tiles // a.blocks)
+    last, panels = images * a.oh * a.ow - 1, -(-a.k // PANEL)
+    return {
+        "x": 4 * ((images * a.h * a.wd - 1) * a.xp + a.c),
+        "u": 4 * PANEL * planes * a.c * panels,
+        "bias": BYTES * -(-a.k // LANES),
+        "res": 4 * (last * a.rp + a.k),
+        "y": 4 * (last * a.yp + a.k),
+        "zeros": 4 * a.c,
+        "work": (a.threads - 1) * a.work_step + planes * (8 + BYTES) + (planes - 1) * a.m_plane + 4 * most * PANEL,
+        "v": (a.threads - 1) * a.v_step + (planes - 1) * a.v_plane + (most - 1) * a.v_row + 4 * a.c,
+    }
+
+
 @cache
 def winograd_kernel(sizes: tuple[int, int]) -> Native:
     """The kernel of tiles of ``sizes`` outputs."""
@@ -179,7 +195,8 @@ def winograd_kernel(sizes: tuple[int, int]) -> Native:
     )
     before, after = TRANSFORMS[max(sizes)]
     return native_source(
-        body, name, FIELDS, ROWS=sizes[0], COLUMNS=sizes[1], HIGH=high, WIDE=wide, PLANES=high * wide, LANES=LANES,
+        body, name, FIELDS, extents=partial(_reach, high * wide),
+        ROWS=sizes[0], COLUMNS=sizes[1], HIGH=high, WIDE=wide, PLANES=high * wide, LANES=LANES,
         BYTES=BYTES, PANEL=PANEL, put=put,
         before=before, after=after, products=_products(), ceil_div=ceil_div, split=split, load_i64=load_i64,
         store_i64=store_i64, vload=vload, vstore=vstore, call_kernel=call_kernel,
