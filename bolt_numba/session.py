@@ -17,6 +17,7 @@ from bolt_numba.config import MAX_THREADS, default_threads
 from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.mapped import check_intact, drop_maps
+from bolt_numba.ops.dtypes import plain_bools
 from bolt_numba.runtime.packs import Packs, check_sources, machine
 from bolt_numba.runtime.plan import Region, region_of
 from bolt_numba.runtime.runner import Prepared, Runner
@@ -439,7 +440,7 @@ def _as_input(spec: TensorSpec, given: Any) -> Any:
         for want, got in zip(spec.shape, given.shape, strict=True):
             if want != got and not isinstance(want, str):
                 raise ShapeError(f"input {spec.name!r}: got shape {given.shape}, wanted {spec.shape}")
-    return given
+    return plain_bools(given) if given.dtype.kind == "b" else given
 
 
 def _as_array(spec: TensorSpec, given: Any) -> Array:
