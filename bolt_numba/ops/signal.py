@@ -185,7 +185,7 @@ class MelWeightMatrix(Op):
 
     dtype: AnyDType = F32
     value_inputs = (0, 1, 2)
-    data_bounds = bounded(num_mel_bins=PLANNED, dft_length=PLANNED, edges=VALUES)
+    data_bounds = bounded(num_mel_bins=PLANNED, dft_length=PLANNED, sample_rate=PLANNED)
 
     def infer(
         self,
