@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.budget import ask
-from bolt_numba.ops.content import PLANNED, VALUES, bounded
+from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import FLOATS, INDICES, widened
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import known_dims, shape_of, unknown_shape, want_dims, want_elements, want_one
