@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "BoltError": "errors", "BudgetError": "errors", "DTypeError": "errors", "DeviceError": "errors",
-    "InternalError": "errors", "InvalidModelError": "errors", "ShapeError": "errors", "UnsupportedOpError": "errors",
+    "BoltError": "errors", "BudgetError": "errors", "DTypeError": "errors", "DataError": "errors",
+    "DeviceError": "errors", "InternalError": "errors", "InvalidModelError": "errors", "ShapeError": "errors",
+    "UnsupportedOpError": "errors",
     "TensorSpec": "types", "Graph": "ir.graph", "Outputs": "session", "Session": "session", "compile": "session",
     "load": "session", "save": "session", "InferenceSession": "compat", "SessionOptions": "compat",
     "verify": "verification",
@@ -22,9 +23,9 @@ _HOME = {
 """Where each public name lives; modules load when a name is first used, so that importing the package is cheap."""
 
 __all__ = [
-    "BoltError", "BudgetError", "DTypeError", "DeviceError", "Graph", "InferenceSession", "InternalError",
-    "InvalidModelError", "Outputs", "Session", "SessionOptions", "ShapeError", "TensorSpec", "UnsupportedOpError",
-    "__version__", "compile", "load", "save", "verify",
+    "BoltError", "BudgetError", "DTypeError", "DataError", "DeviceError", "Graph", "InferenceSession",
+    "InternalError", "InvalidModelError", "Outputs", "Session", "SessionOptions", "ShapeError", "TensorSpec",
+    "UnsupportedOpError", "__version__", "compile", "load", "save", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from bolt_numba.errors import (
         BoltError,
         BudgetError,
+        DataError,
         DeviceError,
         DTypeError,
         InternalError,

@@ -17,6 +17,10 @@ class ShapeError(BoltError, ValueError):
     """Shapes do not fit an operator, or an input does not have the declared shape."""
 
 
+class DataError(BoltError, ValueError):
+    """The content of an operand asks for what is not there: an index out of range, a length beyond its axis."""
+
+
 class DTypeError(BoltError, TypeError):
     """A dtype is not one that an operator, an input or a kernel accepts."""
 

@@ -49,6 +49,16 @@ class Scratch:
 
 
 @record(frozen=True)
+class Fault:
+    """Address of the record of what a step refuses in the content of the node's input ``operand``.
+
+    See `kernels.cpu.faults`.  A run that wrote one raises a DataError before anything reads its results.
+    """
+
+    operand: int
+
+
+@record(frozen=True)
 class Pitch:
     """Elements from one row of an operand to the next, where a row is the last axis.
 
@@ -59,7 +69,7 @@ class Pitch:
     of: In | Out
 
 
-Argument: TypeAlias = "In | Out | Scratch | Pitch | Array | int | float | None"
+Argument: TypeAlias = "In | Out | Scratch | Pitch | Fault | Array | int | float | None"
 
 
 class Program(Protocol):

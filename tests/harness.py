@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.ir.build import infer_types
+from bolt_numba.kernels.cpu.faults import COUNTER, fault_record
 from bolt_numba.kernels.extents import KEPT, ends, made_steps, reaches
-from bolt_numba.kernels.registry import Argument, Entry, In, Out, Pitch, Scratch, Step, select
+from bolt_numba.kernels.registry import Argument, Entry, Fault, In, Out, Pitch, Scratch, Step, select
+from bolt_numba.ops.content import refusal
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import Array, TensorType
 
@@ -115,6 +117,7 @@ class Memory:
     as_declared: bool = False
     """Whether kernels see copies of just the bytes that they declare."""
     scratch: dict[int, Array] = field(default_factory=dict)
+    faults: dict[int, Array] = field(default_factory=dict)
     kept: list[Array] = field(default_factory=list)
 
     def resolve(self, planned: Planned, arg: Argument) -> int | float:
@@ -130,6 +133,8 @@ class Memory:
                 if id(arg) not in self.scratch:
                     self.scratch[id(arg)] = guarded(arg.nbytes, self.right, self.fill, 64)
                 return self.scratch[id(arg)].ctypes.data
+            case Fault(operand):
+                return self.faults.setdefault(operand, fault_record()).ctypes.data
             case Pitch(Out(index)) if index in self.pitch:
                 return self.pitch[index]
             case Pitch(of):
@@ -167,6 +172,12 @@ def execute(planned: Planned, memory: Memory, nthreads: int, reverse: bool = Fal
             call(params.ctypes.data, tid, count)
         for first, piece in pieces:
             ctypes.memmove(first, piece.ctypes.data, piece.nbytes)
+    for operand, found in memory.faults.items():
+        if found[0]:
+            t = planned.ins[operand]
+            assert t is not None
+            place = np.unravel_index(found[1], t.dims) if t.dims else ()
+            raise refusal(planned.op, operand, place, *found[2:COUNTER])
 
 
 def _pieces(step: Step, memory: Memory, values: dict[str, Any], threads: int) -> list[tuple[int, Array]]:

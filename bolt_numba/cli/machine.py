@@ -28,6 +28,26 @@ from bolt_numba.ops.registry import OPS
 from bolt_numba.trusted import make_folder, share
 
 cache = typer.Typer(help="The cache of compiled kernels.", no_args_is_help=True)
+SAFETY = (
+    "# What the content of an operand may do",
+    "",
+    "Made by `bolt-numba ops --safety`; do not edit.",
+    "",
+    "Models and inputs are hostile until proven otherwise: a kernel must stay inside its buffers whatever its",
+    "operands hold, also when another thread writes them during the run. A number that is an address, count or",
+    "length is read once, tested, and only then used. Out of range means a `DataError` that names node, operator,",
+    "operand, place, value and bounds; references, folding and kernels say the same. The native loop tests",
+    "nothing more: a step that refuses counts it in one word, at which the runner looks once a run",
+    "(`kernels/cpu/faults.py`).",
+    "",
+    "Bools are bytes. Those that come from outside, from files or from other bits are made 0 or 1 where they enter.",
+    "Shapes and sizes are another matter: plans are made for them, and kernels get no operand of another size.",
+    "",
+    "| operator | operand | what its content decides, and where that is bounded |",
+    "|---|---|---|",
+)
+"""How the page docs/data-safety.md begins."""
+FREE = "{} operators only compute with what operands hold, move it, or look at it in Python:"
 PACKAGES = ("numpy", "numba", "llvmlite", "onnx", "ml_dtypes", "protobuf")
 PEERS = ("onnxruntime", "openvino")
 
@@ -35,6 +55,7 @@ PEERS = ("onnxruntime", "openvino")
 def ops(
     as_json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="The table of docs/operators.md.")] = False,
+    safety: Annotated[bool, typer.Option("--safety", help="The page docs/data-safety.md.")] = False,
 ) -> None:
     """List every operator with the kernels that run it, and every ONNX operator that is read."""
     rows = operator_rows()
@@ -42,6 +63,8 @@ def ops(
         console.write_json({"operators": rows, "onnx": onnx_names()})
     elif markdown:
         console.write(operators_markdown())
+    elif safety:
+        console.write(safety_markdown())
     else:
         columns = ("operator", "kernels (cpu)", "meaning")
         console.table("", columns, [(r["op"], ", ".join(r["kernels"]) or r["otherwise"], r["meaning"]) for r in rows])
@@ -105,6 +128,15 @@ def operators_markdown() -> str:
         lines += [f"{len(names)} operators, of every opset. Others are read through the function body of their schema."]
         lines += ["", ", ".join(f"`{name}`" for name in names) + "."]
     return "\n".join([*lines, ""])
+
+
+def safety_markdown() -> str:
+    """The page ``docs/data-safety.md``, made from the operators' `data_bounds`."""
+    operators.load_all()
+    bounds = {name: op.data_bounds for name, op in sorted(OPS.items())}
+    rows = [f"| {name} | `{operand}` | {text} |" for name, found in bounds.items() for operand, text in found.items()]
+    free = [name for name, found in bounds.items() if not found]
+    return "\n".join([*SAFETY, *rows, "", "## The others", "", FREE.format(len(free)), "", ", ".join(free) + ".", ""])
 
 
 @cache.command("path")

@@ -13,6 +13,7 @@ import numpy as np
 from bolt_numba.budget import Budget, within
 from bolt_numba.errors import BoltError, ShapeError
 from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ops.dtypes import plain_bools
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.ops.shapes import want_possible
 from bolt_numba.types import Array, TensorType, type_of
@@ -115,7 +116,7 @@ class Builder:
         self.prefix = prefix
 
     def const(self, array: Any, name: str = "const") -> Value:
-        data = np.asarray(array)
+        data = plain_bools(np.asarray(array))
         return Value(self.graph.unique_name(name), type_of(data), const=data)
 
     def node(self, op: Op, *operands: Operand, name: str = "") -> Node:

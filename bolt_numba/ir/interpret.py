@@ -15,6 +15,7 @@ from bolt_numba.errors import DTypeError, InvalidModelError, ShapeError
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.mapped import check_intact
 from bolt_numba.ops.control import ControlFlow
+from bolt_numba.ops.dtypes import plain_bools
 from bolt_numba.ops.evaluate import evaluate
 from bolt_numba.types import (
     Array,
@@ -64,7 +65,7 @@ def as_value(found: Any, wanted: TensorType) -> Any:
         return None if found is None else as_value(found, wanted.element)
     if isinstance(wanted, SequenceType) and isinstance(found, (list, tuple)):
         return [as_value(v, wanted.element) for v in found]
-    return found if isinstance(wanted, NestedType) else np.asarray(found)
+    return found if isinstance(wanted, NestedType) else plain_bools(np.asarray(found))
 
 
 class Sizes:

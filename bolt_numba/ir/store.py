@@ -39,6 +39,7 @@ from bolt_numba.ir.encode import MAX_FILL, TensorTable, graph_json
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.packed import Places, packed_json, read_packed, sealed
 from bolt_numba.mapped import aligned_copy, check_intact, drop_pages, map_file, unmapped
+from bolt_numba.ops.dtypes import plain_bools
 from bolt_numba.types import STRING, Array, dtype_from_name
 
 VERSION = 1
@@ -219,8 +220,8 @@ def _tensor(index: int, row: Any, data: Array, check: bool) -> Array:
     raw = unmapped(raw)
     try:
         if fill:
-            return np.broadcast_to(raw.view(dtype), shape)
-        return raw.view(dtype).reshape(shape) if size else np.empty(shape, dtype)
+            return np.broadcast_to(plain_bools(raw.view(dtype)), shape)
+        return plain_bools(raw.view(dtype)).reshape(shape) if size else np.empty(shape, dtype)
     except ValueError as error:
         raise InvalidModelError(f"{what}: shape: got {shape}: {error}") from error
 

@@ -6,6 +6,7 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 
+from bolt_numba.ops.content import bounded, want_between
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.reduce import masked_softmax
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
@@ -46,6 +47,13 @@ class GroupQueryAttention(Op):
     local_window: int = -1
     smooth: bool = False
     value_inputs = (6,)
+    data_bounds = bounded(
+        seqlens_k=(
+            "which rows of the cache are read and written; tested against the cache and the bias when the "
+            "table of heads is made, else refused"
+        ),
+        total="the length of the cache, planned by value where it exceeds the past",
+    )
     bounds: ClassVar[dict[int, tuple[int, int]]] = {6: (3, 2)}
 
     def infer(
@@ -121,6 +129,10 @@ class GroupQueryAttention(Op):
     ) -> tuple[Array, Array, Array]:
         n, s = q.shape[:2]
         whole = int(total.reshape(-1)[0])
+        if s != whole:
+            room = max(whole, 0 if past_k is None else past_k.shape[2])
+            most = room if bias is None else min(room, bias.shape[3])
+            want_between(self, "seqlens_k", seqlens_k, s - 1, most - 1)
         valid = seqlens_k.reshape(-1).astype(np.int64) + 1
         before = np.zeros(n, np.int64) if s == whole else valid - s
         queries = _by_heads(widened(q), self.num_heads)

@@ -13,6 +13,7 @@ import numpy as np
 
 from bolt_numba.budget import CALL, ask, spend, unasked
 from bolt_numba.errors import DTypeError
+from bolt_numba.ops.content import bounded
 from bolt_numba.ops.evaluate import evaluate
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import want_dim, want_dims, want_one
@@ -144,6 +145,7 @@ class If(ControlFlow):
     then_branch: Graph
     else_branch: Graph
     value_inputs = (0,)
+    data_bounds = bounded(cond="which branch runs; read in Python")
 
     def infer(self, cond: TensorType, *captures: TensorType | None) -> tuple[TensorType, ...]:
         want_dtype(self, "cond", cond.dtype, BOOL)
@@ -176,6 +178,10 @@ class Loop(ControlFlow):
 
     body: Graph
     carried: int
+    data_bounds = bounded(
+        trip_count="how often the body runs; read in Python",
+        cond="whether the body runs; read in Python",
+    )
 
     def infer(
         self, trip_count: TensorType | None, cond: TensorType | None, *values: TensorType

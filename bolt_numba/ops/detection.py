@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from bolt_numba.budget import CALL, ask, spend
+from bolt_numba.ops.content import bounded, want_between
 from bolt_numba.ops.conv import Convolution, along_channels
 from bolt_numba.ops.dtypes import FLOATS, INDICES, same_dtype, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
@@ -35,6 +36,10 @@ class RoiAlign(Op):
     sampling_ratio: int = 0
     spatial_scale: float = 1.0
     coordinate_transformation_mode: str = "half_pixel"
+    data_bounds = bounded(
+        rois="where samples lie; coordinates are brought inside the image before they become offsets",
+        batch_indices="which image is read; tested on a copy that the kernel reads, else refused",
+    )
 
     def infer(self, x: TensorType, rois: TensorType, batch_indices: TensorType) -> TensorType:
         dtype = same_dtype(self, x, rois)
@@ -59,6 +64,7 @@ class RoiAlign(Op):
         return TensorType(dtype, (regions[0], shape[1], self.output_height, self.output_width))
 
     def reference(self, x: Array, rois: Array, batch_indices: Array) -> Array:
+        want_between(self, "batch_indices", batch_indices, 0, len(x) - 1)
         data, regions = widened(x), widened(rois)
         y = np.zeros((len(rois), x.shape[1], self.output_height, self.output_width), data.dtype)
         shift = 0.5 if self.coordinate_transformation_mode == "half_pixel" else 0.0
@@ -97,7 +103,7 @@ def _inside(places: Array, size: int) -> list[Array]:
 def _corners(plane: Array, v: float, u: float) -> Array:
     """The four neighbours of (v, u) in [c, h, w], weighted; zeros more than one pixel outside: [4, c]."""
     h, w = plane.shape[1:]
-    if v < -1 or v > h or u < -1 or u > w:
+    if not (-1 <= v <= h and -1 <= u <= w):  # NaN is outside
         return np.zeros((4, len(plane)), plane.dtype)
     v, u = min(max(v, 0.0), h - 1.0), min(max(u, 0.0), w - 1.0)
     top, left = int(v), int(u)
@@ -105,6 +111,10 @@ def _corners(plane: Array, v: float, u: float) -> Array:
     b, r = v - top, u - left
     pairs = ((top, left, (1 - b) * (1 - r)), (top, right, (1 - b) * r), (down, left, b * (1 - r)), (down, right, b * r))
     return np.array([plane[:, i, j] * weight for i, j, weight in pairs], plane.dtype)
+
+
+FAR = 1 << 24
+"""The greatest coordinate of a region that f32 tells from its neighbours."""
 
 
 @op("MaxRoiPool")
@@ -117,6 +127,9 @@ class MaxRoiPool(Op):
 
     pooled_shape: tuple[int, ...]
     spatial_scale: float = 1.0
+    data_bounds = bounded(
+        rois="which image and pixels are read; the image is tested, else refused, corners are clipped",
+    )
 
     def infer(self, x: TensorType, rois: TensorType) -> TensorType:
         dtype = same_dtype(self, x, rois)
@@ -132,6 +145,8 @@ class MaxRoiPool(Op):
         return TensorType(dtype, (regions[0], shape[1], *self.pooled_shape))
 
     def reference(self, x: Array, rois: Array) -> Array:
+        limits = np.array([len(x) - 1, *(FAR,) * 4])
+        want_between(self, "rois", widened(rois), np.where(np.arange(5) == 0, 0, -limits), limits)
         sizes, scale = x.shape[2:], F32.type(self.spatial_scale)
         y = np.zeros((len(rois), x.shape[1], *self.pooled_shape), x.dtype)
         for out, (image, *corners) in zip(y, widened(rois), strict=True):
@@ -168,6 +183,7 @@ class DeformConv(Convolution):
     """
 
     offset_group: int = 1
+    data_bounds = bounded(offset="where samples lie; coordinates are clipped to the image")
 
     def infer(
         self,

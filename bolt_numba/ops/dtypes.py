@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from bolt_numba.errors import DTypeError
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import (
     BF16,
+    BOOL,
     F16,
     F32,
     F64,
@@ -47,3 +52,14 @@ def same_dtype(owner: Op, *operands: TensorType | None) -> AnyDType:
             got = " and ".join(map(dtype_name, (found[0], other)))
             raise DTypeError(f"{owner.name}: dtypes of operands: got {got}, wanted the same")
     return found[0]
+
+
+def plain_bools(array: Any) -> Any:
+    """An array whose bools are 0 or 1: itself, or a copy where a byte is greater; anything else as it is.
+
+    Memory from outside and other bits read as bools may hold any byte, and NumPy and kernels count on 0 and 1.
+    """
+    if getattr(array, "dtype", None) != BOOL or not array.size:
+        return array
+    held = array.view(np.uint8)
+    return np.asarray(held != 0) if held.max() > 1 else array

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import INDICES, NUMBERS, same_dtype
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import known_dims, known_length, shape_of, unknown_shape, want_dims, want_one
@@ -17,6 +18,7 @@ class Range(Op):
     """y = start, start + delta, ... before limit.  Operands: scalars of one number dtype.  Source: ONNX Range-11."""
 
     value_inputs = (0, 1, 2)
+    data_bounds = bounded(start=PLANNED, limit=PLANNED, delta=PLANNED)
 
     def infer(self, start: TensorType, limit: TensorType, delta: TensorType) -> TensorType:
         dtype = same_dtype(self, start, limit, delta)
@@ -56,6 +58,7 @@ class ConstantOfShape(Op):
     value: float | int | bool = 0.0
     dtype: AnyDType = F32
     value_inputs = (0,)
+    data_bounds = bounded(shape=PLANNED)
 
     def infer(self, shape: TensorType) -> TensorType:
         want_dtype(self, "shape", shape.dtype, *INDICES)
@@ -77,6 +80,7 @@ class Trilu(Op):
     """
 
     upper: bool = True
+    data_bounds = bounded(k="how much of a row is cleared; held to the corners of the matrix")
 
     def infer(self, x: TensorType, k: TensorType | None = None) -> TensorType:
         if x.shape is not None and len(x.shape) < 2:

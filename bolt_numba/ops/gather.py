@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.errors import DTypeError
+from bolt_numba.ops.content import PLANNED, bounded, want_between, want_index
 from bolt_numba.ops.dtypes import INDICES, NUMBERS, same_dtype, widened
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import known_dims, product, shape_of, want_dims, want_one
@@ -40,6 +41,9 @@ class Gather(Op):
 
     axis: int = 0
     on_symbols = True
+    data_bounds = bounded(
+        indices="which slices are read; each index is tested against the axis before it is used, else refused",
+    )
 
     def infer(self, x: TensorType, indices: TensorType) -> TensorType:
         want_dtype(self, "indices", indices.dtype, *INDICES)
@@ -52,6 +56,7 @@ class Gather(Op):
         return TensorType(x.dtype, x.shape[:axis] + indices.shape + x.shape[axis + 1 :])
 
     def reference(self, x: Array, indices: Array) -> Array:
+        want_index(self, "indices", indices, x.shape[self.axis])
         return np.asarray(np.take(x, indices.astype(I64, copy=False), axis=self.axis), x.dtype)
 
 
@@ -64,6 +69,9 @@ class GatherElements(Op):
     """
 
     axis: int = 0
+    data_bounds = bounded(
+        indices="which elements are read; each index is tested against the axis before it is used, else refused",
+    )
 
     def infer(self, x: TensorType, indices: TensorType) -> TensorType:
         want_dtype(self, "indices", indices.dtype, *INDICES)
@@ -72,6 +80,7 @@ class GatherElements(Op):
 
     def reference(self, x: Array, indices: Array) -> Array:
         axis = normalise_axis(self, self.axis, x.ndim)
+        want_index(self, "indices", indices, x.shape[axis])
         return np.take_along_axis(_cropped(x, indices.shape, axis), indices.astype(I64, copy=False), axis)
 
 
@@ -94,6 +103,12 @@ def _want_places(owner: Op, indices: Shape, *sizes: Dim) -> None:
         raise owner.fail("shape of indices", list(indices), "none, as x has no elements along the axis")
 
 
+def _want_tuples(owner: Op, indices: Array, sizes: tuple[int, ...]) -> None:
+    """Raise a DataError for the first index of a tuple that is outside of its axis."""
+    limits = np.array(sizes, I64)
+    want_between(owner, "indices", indices, -limits, limits - 1)
+
+
 def _cropped(x: Array, shape: tuple[int, ...], axis: int) -> Array:
     return x[tuple(slice(None) if i == axis else slice(0, d) for i, d in enumerate(shape))]
 
@@ -107,6 +122,9 @@ class GatherND(Op):
     """
 
     batch_dims: int = 0
+    data_bounds = bounded(
+        indices="which slices are read; each number is tested against its axis before it is used, else refused",
+    )
 
     def infer(self, x: TensorType, indices: TensorType) -> TensorType:
         want_dtype(self, "indices", indices.dtype, *INDICES)
@@ -125,6 +143,7 @@ class GatherND(Op):
 
     def reference(self, x: Array, indices: Array) -> Array:
         b, depth = self.batch_dims, indices.shape[-1]
+        _want_tuples(self, indices, x.shape[b : b + depth])
         batch = indices.shape[:b]
         grid = np.ogrid[tuple(slice(0, d) for d in batch)] if b else []
         extra = (1,) * (indices.ndim - 1 - b)
@@ -142,6 +161,9 @@ class ScatterElements(Op):
 
     axis: int = 0
     reduction: str = "none"
+    data_bounds = bounded(
+        indices="which elements are written; each index is tested against the axis before it is used, else refused",
+    )
 
     def infer(self, x: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
         want_dtype(self, "indices", indices.dtype, *INDICES)
@@ -154,6 +176,7 @@ class ScatterElements(Op):
 
     def reference(self, x: Array, indices: Array, updates: Array) -> Array:
         axis = normalise_axis(self, self.axis, x.ndim)
+        want_index(self, "indices", indices, x.shape[axis])
         index: list[Any] = list(np.ogrid[tuple(slice(0, d) for d in indices.shape)])
         index[axis] = indices
         return _place(x.copy(), tuple(index), updates, self.reduction)
@@ -168,6 +191,9 @@ class ScatterND(Op):
     """
 
     reduction: str = "none"
+    data_bounds = bounded(
+        indices="which slices are written; each number is tested against its axis before it is used, else refused",
+    )
 
     def infer(self, x: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
         want_dtype(self, "indices", indices.dtype, *INDICES)
@@ -183,6 +209,7 @@ class ScatterND(Op):
         return TensorType(x.dtype, x.shape)
 
     def reference(self, x: Array, indices: Array, updates: Array) -> Array:
+        _want_tuples(self, indices, x.shape[: indices.shape[-1]])
         index = tuple(indices[..., i] for i in range(indices.shape[-1]))
         return _place(x.copy(), index, updates, self.reduction)
 
@@ -197,6 +224,10 @@ class OneHot(Op):
 
     axis: int = -1
     value_inputs = (1,)
+    data_bounds = bounded(
+        indices="which element gets the hot value; an index beyond the depth gives none",
+        depth=PLANNED,
+    )
 
     def infer(self, indices: TensorType, depth: TensorType, values: TensorType) -> TensorType:
         want_dtype(self, "indices", indices.dtype, *NUMBERS)
@@ -228,6 +259,10 @@ class NonZero(Op):
     x: [...] number or bool -> y: [rank of x, count] i64; a scalar counts as rank 1.  Source: ONNX NonZero-13.
     """
 
+    data_bounds = bounded(
+        x="how many columns are written; they are counted first, and the writer stops where more turn up",
+    )
+
     def infer(self, x: TensorType) -> TensorType:
         rank: Dim = fresh_dim("rank") if x.shape is None else max(len(x.shape), 1)
         return TensorType(I64, (rank, fresh_dim("nonzero")))
@@ -246,6 +281,9 @@ class Compress(Op):
 
     axis: int | None = None
     value_inputs = (1,)
+    data_bounds = bounded(
+        condition="how many slices are written; they are counted first, and the writer stops where more turn up",
+    )
 
     def infer(self, x: TensorType, condition: TensorType) -> TensorType:
         want_dtype(self, "condition", condition.dtype, BOOL)
@@ -278,6 +316,7 @@ class Unique(Op):
 
     axis: int | None = None
     sorted: bool = True
+    data_bounds = bounded(x="how many results are written; there is room for all different")
 
     def infer(self, x: TensorType) -> tuple[TensorType, ...]:
         count = fresh_dim("unique")
@@ -337,6 +376,11 @@ class NonMaxSuppression(Op):
     """
 
     center_point_box: int = 0
+    data_bounds = bounded(
+        max_output_boxes_per_class=(
+            "how many boxes are written; held to 0 and the number of boxes, for which there is room"
+        ),
+    )
 
     def infer(
         self,

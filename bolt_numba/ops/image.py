@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.errors import UnsupportedOpError
+from bolt_numba.ops.content import bounded
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import shape_of
 from bolt_numba.types import U8, Array, TensorType
@@ -33,6 +34,7 @@ class ImageDecoder(Op):
     """
 
     pixel_format: str = "RGB"
+    data_bounds = bounded(x="bytes of a file, read by a decoder outside of the kernels")
 
     def infer(self, x: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, U8)

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from bolt_numba.ops.content import VALUES, bounded
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.matmul import multiplied
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
@@ -26,6 +27,7 @@ class MatMulNBits(Op):
 
     bits: int = 4
     block: int = 32
+    data_bounds = bounded(codes=VALUES)
 
     @property
     def middle(self) -> float:

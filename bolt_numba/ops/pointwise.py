@@ -454,8 +454,8 @@ Xor = pointwise("Xor", "x ^ y", np.logical_xor, arity=2, dtypes=(BOOL,))
 BitwiseAnd = pointwise("BitwiseAnd", "x & y", np.bitwise_and, arity=2, dtypes=INTS)
 BitwiseOr = pointwise("BitwiseOr", "x | y", np.bitwise_or, arity=2, dtypes=INTS)
 BitwiseXor = pointwise("BitwiseXor", "x ^ y", np.bitwise_xor, arity=2, dtypes=INTS)
-_SHIFT = {True: "x << y", False: "x >> y"}
-BitShift = pointwise("BitShift", lambda o: _SHIFT[o.direction == "LEFT"], _shift, arity=2, dtypes=INTS, direction="LEFT")
+_LEFT = {True: "x << y", False: "x >> y"}
+BitShift = pointwise("BitShift", lambda o: _LEFT[o.direction == "LEFT"], _shift, arity=2, dtypes=INTS, direction="LEFT")
 Where = pointwise("Where", "where(x, y, z)", np.where, arity=3, dtypes=(BOOL,), on_symbols=True, base=_Select)
 
 ChainStep: TypeAlias = tuple[Pointwise, tuple[int, ...]]

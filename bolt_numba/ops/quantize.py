@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from bolt_numba.errors import DTypeError
+from bolt_numba.ops.content import VALUES, bounded
 from bolt_numba.ops.conv import Convolution, along_channels
 from bolt_numba.ops.dtypes import FLOATS, widened
 from bolt_numba.ops.matmul import matmul_shape, multiplied
@@ -96,6 +97,7 @@ class QuantizeLinear(Op):
     block_size: int = 0
     saturate: bool = True
     output_dtype: AnyDType | None = None
+    data_bounds = bounded(zero_point=VALUES)
 
     def infer(self, x: TensorType, scale: TensorType, zero_point: TensorType | None = None) -> TensorType:
         want_dtype(self, "x", x.dtype, *FLOATS, I32)
@@ -133,6 +135,7 @@ class DequantizeLinear(Op):
     axis: int = 1
     block_size: int = 0
     output_dtype: AnyDType | None = None
+    data_bounds = bounded(x=VALUES, zero_point=VALUES)
 
     def infer(self, x: TensorType, scale: TensorType, zero_point: TensorType | None = None) -> TensorType:
         want_dtype(self, "x", x.dtype, *STORED, I32)
@@ -204,6 +207,8 @@ class MatMulInteger(Op):
     b_zero_point: [], [N] or [..., 1, N] of b's dtype -> y: [..., M, N] i32.  Source: ONNX MatMulInteger-10.
     """
 
+    data_bounds = bounded(a=VALUES, b=VALUES, a_zero_point=VALUES, b_zero_point=VALUES)
+
     def infer(
         self,
         a: TensorType,
@@ -239,6 +244,8 @@ class ConvInteger(Convolution):
     x: [n, c, h, w] or [n, h, w, c] u8 or i8 · w: [k, c/g, r, s] u8 or i8 · x_zero_point: [] of x's dtype ·
     w_zero_point: [] or [k] of w's dtype -> y: [n, k, oh, ow] i32 in x's layout.  Source: ONNX ConvInteger-10.
     """
+
+    data_bounds = bounded(x=VALUES, w=VALUES, x_zero_point=VALUES, w_zero_point=VALUES)
 
     def infer(
         self,
@@ -284,6 +291,15 @@ class QLinearConv(Convolution):
     [k] f32 · zero points: like their scales · bias: [k] i32 -> y: [n, k, oh, ow], y_zero_point's dtype, in x's layout.
     Source: ONNX QLinearConv-10.
     """
+
+    data_bounds = bounded(
+        x=VALUES,
+        x_zero_point=VALUES,
+        w=VALUES,
+        w_zero_point=VALUES,
+        y_zero_point=VALUES,
+        bias=VALUES,
+    )
 
     def infer(
         self,
@@ -340,6 +356,8 @@ class QLinearMatMul(Op):
     a: [..., M, K], b: [..., K, N], of 8 bits · scales: f32, [] or (a) [M], [..., M, 1], (b) [N], [..., 1, N] ·
     zero points: like their scales -> y: [..., M, N] of y_zero_point's dtype.  Source: ONNX QLinearMatMul-21.
     """
+
+    data_bounds = bounded(a=VALUES, a_zero_point=VALUES, b=VALUES, b_zero_point=VALUES, y_zero_point=VALUES)
 
     def infer(
         self,

@@ -11,6 +11,7 @@ import struct
 import numpy as np
 
 from bolt_numba.budget import ask
+from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import FLOATS, INDICES, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import (
@@ -49,6 +50,7 @@ class RandomNormal(Op):
     dtype: AnyDType = F32
     seed: float | None = None
     value_inputs = (0,)
+    data_bounds = bounded(shape=PLANNED)
     has_side_state = True
 
     def infer(self, shape: TensorType) -> TensorType:
@@ -70,6 +72,7 @@ class RandomUniform(Op):
     dtype: AnyDType = F32
     seed: float | None = None
     value_inputs = (0,)
+    data_bounds = bounded(shape=PLANNED)
     has_side_state = True
 
     def infer(self, shape: TensorType) -> TensorType:
@@ -122,6 +125,7 @@ class Dropout(Op):
 
     seed: int | None = None
     has_side_state = True
+    data_bounds = bounded(training="whether anything is dropped; read in Python")
 
     def infer(
         self, x: TensorType, ratio: TensorType | None = None, training: TensorType | None = None

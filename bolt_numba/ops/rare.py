@@ -8,7 +8,8 @@ import numpy as np
 
 from bolt_numba.budget import ask
 from bolt_numba.errors import DTypeError
-from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, same_dtype, widened
+from bolt_numba.ops.content import PLANNED, bounded, want_between
+from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, plain_bools, same_dtype, widened
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import (
     known_dims,
@@ -27,9 +28,13 @@ from bolt_numba.types import STRING, AnyDType, Array, TensorType, dtype_name
 
 @op("BitCast")
 class BitCast(Op):
-    """y = x's bits read as another dtype of the same width.  x: [...] any -> y: ``to``.  Source: ONNX BitCast-26."""
+    """y = x's bits read as another dtype of the same width.  x: [...] any -> y: ``to``.  Source: ONNX BitCast-26.
+
+    Bits that are no bool, 2 to 255, are true.
+    """
 
     to: AnyDType
+    data_bounds = bounded(x="values; as bools, all but 0 are true")
 
     def infer(self, x: TensorType) -> TensorType:
         if STRING in (x.dtype, self.to) or x.dtype.itemsize != self.to.itemsize:
@@ -39,7 +44,7 @@ class BitCast(Op):
         return TensorType(self.to, x.shape)
 
     def reference(self, x: Array) -> Array:
-        return np.ascontiguousarray(x).reshape(x.shape).view(self.to)
+        return np.asarray(plain_bools(np.ascontiguousarray(x).reshape(x.shape).view(self.to)))
 
 
 @op("CumProd")
@@ -53,6 +58,7 @@ class CumProd(Op):
     exclusive: bool = False
     reverse: bool = False
     value_inputs = (1,)
+    data_bounds = bounded(axis=PLANNED)
 
     def infer(self, x: TensorType, axis: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, *NUMBERS)
@@ -102,6 +108,7 @@ class Col2Im(Op):
     pads: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
     value_inputs = (1, 2)
+    data_bounds = bounded(image_shape=PLANNED, block_shape=PLANNED)
 
     def infer(self, x: TensorType, image_shape: TensorType, block_shape: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, *NUMBERS)
@@ -151,6 +158,11 @@ class ReverseSequence(Op):
 
     batch_axis: int = 1
     time_axis: int = 0
+    data_bounds = bounded(
+        sequence_lens=(
+            "which steps are read; tested against the time axis on a copy that the kernel reads, else refused"
+        ),
+    )
 
     def infer(self, x: TensorType, sequence_lens: TensorType) -> TensorType:
         want_dtype(self, "sequence_lens", sequence_lens.dtype, *INDICES)
@@ -162,6 +174,7 @@ class ReverseSequence(Op):
         return TensorType(x.dtype, x.shape)
 
     def reference(self, x: Array, sequence_lens: Array) -> Array:
+        want_between(self, "sequence_lens", sequence_lens, 0, x.shape[self.time_axis])
         y = x.copy()
         into, data = (np.moveaxis(a, self.batch_axis, 0) for a in (y, x))
         for target, source, length in zip(into, data, sequence_lens, strict=True):
@@ -179,6 +192,12 @@ class TensorScatter(Op):
 
     axis: int = -2
     mode: str = "linear"
+    data_bounds = bounded(
+        write_indices=(
+            "which rows are written; tested against the axis on a copy that the kernel reads, else refused; "
+            "circular: taken modulo the axis"
+        ),
+    )
 
     def infer(self, past: TensorType, update: TensorType, write_indices: TensorType | None = None) -> TensorType:
         same_dtype(self, past, update)
@@ -201,11 +220,11 @@ class TensorScatter(Op):
         y = past.copy()
         axis = normalise_axis(self, self.axis, past.ndim)
         starts = np.zeros(len(past), int) if write_indices is None else write_indices
+        if self.mode == "linear" and update.size:
+            want_between(self, "write_indices", starts, 0, past.shape[axis] - update.shape[axis])
         for target, new, start in zip(y, update, starts, strict=True):
             places = start + np.arange(new.shape[axis - 1])
             if self.mode == "circular":
                 places = places % past.shape[axis]
-            elif len(places) and not 0 <= places[0] <= places[-1] < past.shape[axis]:
-                raise self.fail("write_indices", int(start), f"places for {len(places)} of {past.shape[axis]}")
             np.moveaxis(target, axis - 1, 0)[places] = np.moveaxis(new, axis - 1, 0)
         return y

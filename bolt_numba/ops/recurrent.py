@@ -9,6 +9,7 @@ import numpy as np
 
 from bolt_numba.budget import BLAS, CALL, spend
 from bolt_numba.ops.attributes import frozen
+from bolt_numba.ops.content import bounded, want_between
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import shape_of, want_dims
@@ -70,6 +71,12 @@ class Recurrent(Op):
     gates: ClassVar[int]
     states: ClassVar[int]
     defaults: ClassVar[tuple[str, ...]]
+    data_bounds = bounded(
+        sequence_lens=(
+            "how many steps are walked; tested against the time axis on a copy that all threads read, else "
+            "refused"
+        ),
+    )
 
     @property
     def directions(self) -> int:
@@ -141,6 +148,7 @@ class Recurrent(Op):
         data = data if self.layout == 0 else data.swapaxes(0, 1)
         (t, n), hidden = data.shape[:2], r.shape[-1]
         lengths = np.full(n, t) if sequence_lens is None else sequence_lens.astype(np.int64)
+        want_between(self, "sequence_lens", lengths, 0, t)
         y = np.zeros((t, self.directions, n, hidden), dtype=data.dtype)
         last = [np.zeros((self.directions, n, hidden), dtype=data.dtype) for _ in range(self.states)]
         bias = np.zeros((self.directions, 2 * self.gates * hidden), dtype=data.dtype) if b is None else widened(b)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bolt_numba.ops.attributes import frozen
+from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.conversion import cast
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, widened
 from bolt_numba.ops.pool import lowest
@@ -33,6 +34,7 @@ class Reduction(Op):
     noop_with_empty_axes: bool = False
     accepted: ClassVar[tuple[AnyDType, ...]] = NUMBERS
     value_inputs = (1,)
+    data_bounds = bounded(axes=PLANNED)
 
     def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:
         want_dtype(self, "x", x.dtype, *self.accepted)
@@ -304,6 +306,7 @@ class CumSum(Op):
     exclusive: bool = False
     reverse: bool = False
     value_inputs = (1,)
+    data_bounds = bounded(axis=PLANNED)
 
     def infer(self, x: TensorType, axis: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, *NUMBERS)
@@ -336,6 +339,7 @@ class TopK(Op):
     largest: bool = True
     sorted: bool = True
     value_inputs = (1,)
+    data_bounds = bounded(k="how many elements are kept; known when planning, and refused outside of the axis")
 
     def infer(self, x: TensorType, k: TensorType) -> tuple[TensorType, ...]:
         want_dtype(self, "x", x.dtype, *NUMBERS)

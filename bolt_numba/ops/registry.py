@@ -32,6 +32,12 @@ class Op(Frozen):
     """Operands whose content decides shapes or branches (shape, axes, pads, cond…): planned per value."""
     bounds: ClassVar[dict[int, tuple[int, int]]] = {}
     """Those of them whose content decides only where it is greater than a dimension: (operand, axis)."""
+    data_bounds: ClassVar[dict[str, str]] = {}
+    """By operand: what its content may make a kernel read or write, and where that is bounded.
+
+    For operands that are integers or bools by nature and those of `value_inputs`; what is only computed with needs none
+    where floats may stand in its place.
+    """
     has_side_state: ClassVar[bool] = False
     """Random or stateful: never folded, never merged with an equal node."""
 

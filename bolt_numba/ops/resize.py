@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.budget import ask, spend
+from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, widened
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import (
@@ -78,6 +79,7 @@ class Resize(Op):
     axes: tuple[int, ...] = ()
     layout: str = "NCHW"
     value_inputs = (1, 2, 3)
+    data_bounds = bounded(roi=PLANNED, scales=PLANNED, sizes=PLANNED)
 
     def _check_attributes(self) -> None:
         for what, got, wanted in (
@@ -327,6 +329,9 @@ class GridSample(Op):
     mode: str = "linear"
     padding_mode: str = "zeros"
     align_corners: bool = False
+    data_bounds = bounded(
+        grid="where samples lie; coordinates are brought inside the image before they become offsets, NaN becomes 0",
+    )
 
     def infer(self, x: TensorType, grid: TensorType) -> TensorType:
         for what, got, wanted in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bolt_numba.ops.attention import LAYOUTS
+from bolt_numba.ops.content import bounded, want_between
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import shape_of, want_dims
@@ -22,6 +23,7 @@ class RotaryEmbedding(Op):
 
     interleaved: bool = False
     layout: str = "HSD"
+    data_bounds = bounded(positions="which rows of the tables are read; each is tested before it is used, else refused")
 
     def infer(
         self, x: TensorType, cos: TensorType, sin: TensorType, positions: TensorType | None = None
@@ -50,6 +52,8 @@ class RotaryEmbedding(Op):
 
     def reference(self, x: Array, cos: Array, sin: Array, positions: Array | None = None) -> Array:
         half = cos.shape[-1]
+        if positions is not None:
+            want_between(self, "positions", positions, 0, len(cos) - 1)
         c, s = (widened(t if positions is None else t[positions]) for t in (cos, sin))
         c, s = (np.expand_dims(t, 1 if self.layout == "HSD" else 2) for t in (c, s))
         y = np.array(widened(x))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.errors import DTypeError
+from bolt_numba.ops.content import bounded, refusal
 from bolt_numba.ops.control import joined
 from bolt_numba.ops.dtypes import INDICES
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
@@ -41,7 +42,7 @@ def _place(owner: Op, position: Array, count: int) -> int:
     """Index 0…count-1 for one of -count…count-1."""
     index = int(position.reshape(-1)[0])
     if not -count <= index < count:
-        raise owner.fail("position", index, f"{-count} to {count - 1}")
+        raise refusal(owner, "position", (), index, -count, count - 1)
     return index % count
 
 
@@ -81,6 +82,8 @@ class SequenceAt(Op):
     sequence: seq(any) · position: scalar i32 or i64 -> any.  Source: ONNX SequenceAt-11.
     """
 
+    data_bounds = bounded(position="which element is taken; tested, else refused")
+
     def infer(self, sequence: TensorType, position: TensorType) -> TensorType:
         want_dtype(self, "position", position.dtype, *INDICES)
         want_one(self, position=position)
@@ -97,6 +100,8 @@ class SequenceInsert(Op):
     sequence: seq(any) · element: any · position: scalar i32 or i64, -n to n.  Source: ONNX SequenceInsert-11.
     """
 
+    data_bounds = bounded(position="where the element goes; tested, else refused")
+
     def infer(self, sequence: TensorType, element: TensorType, position: TensorType | None = None) -> TensorType:
         if position is not None:
             want_dtype(self, "position", position.dtype, *INDICES)
@@ -108,7 +113,7 @@ class SequenceInsert(Op):
         count = len(sequence)
         place = count if position is None else int(position.reshape(-1)[0])
         if not -count <= place <= count:
-            raise self.fail("position", place, f"{-count} to {count}")
+            raise refusal(self, "position", (), place, -count, count)
         place = place + count if place < 0 else place
         return ([*sequence[:place], element, *sequence[place:]],)
 
@@ -119,6 +124,8 @@ class SequenceErase(Op):
 
     sequence: seq(any) · position: scalar i32 or i64.  Source: ONNX SequenceErase-11.
     """
+
+    data_bounds = bounded(position="which element goes; tested, else refused")
 
     def infer(self, sequence: TensorType, position: TensorType | None = None) -> TensorType:
         if position is not None:
@@ -182,6 +189,7 @@ class SplitToSequence(Op):
 
     axis: int = 0
     keepdims: bool = True
+    data_bounds = bounded(split="where the parts begin; tested, else refused")
 
     def infer(self, x: TensorType, split: TensorType | None = None) -> TensorType:
         if split is not None:

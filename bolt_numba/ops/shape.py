@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import INDICES, same_dtype
 from bolt_numba.ops.fill import ConstantOfShape, EyeLike, Range, Trilu
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
@@ -69,6 +70,7 @@ class Reshape(Op):
     is_view = True
     on_symbols = True
     value_inputs = (1,)
+    data_bounds = bounded(shape=PLANNED)
 
     def infer(self, x: TensorType, shape: TensorType) -> TensorType:
         want_dtype(self, "shape", shape.dtype, *INDICES)
@@ -151,6 +153,7 @@ class Squeeze(Op):
     is_view = True
     on_symbols = True
     value_inputs = (1,)
+    data_bounds = bounded(axes=PLANNED)
 
     def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:
         if x.shape is None:
@@ -183,6 +186,7 @@ class Unsqueeze(Op):
     is_view = True
     on_symbols = True
     value_inputs = (1,)
+    data_bounds = bounded(axes=PLANNED)
 
     def infer(self, x: TensorType, axes: TensorType) -> TensorType:
         want_dtype(self, "axes", axes.dtype, *INDICES)
@@ -269,6 +273,7 @@ class Split(Op):
     axis: int = 0
     num_outputs: int = 1
     value_inputs = (1,)
+    data_bounds = bounded(split=PLANNED)
 
     def infer(self, x: TensorType, split: TensorType | None = None) -> tuple[TensorType, ...]:
         if self.num_outputs < 1:
@@ -318,6 +323,7 @@ class Expand(Op):
     """y = x broadcast against a shape, in both directions.  x: [...] any · shape: [r] i64.  Source: ONNX Expand-13."""
 
     value_inputs = (1,)
+    data_bounds = bounded(shape=PLANNED)
     on_symbols = True
 
     def infer(self, x: TensorType, shape: TensorType) -> TensorType:
@@ -340,6 +346,7 @@ class Tile(Op):
     """y = x repeated along each axis.  x: [...] any · repeats: [rank of x] i64.  Source: ONNX Tile-13."""
 
     value_inputs = (1,)
+    data_bounds = bounded(repeats=PLANNED)
 
     def infer(self, x: TensorType, repeats: TensorType) -> TensorType:
         want_dtype(self, "repeats", repeats.dtype, *INDICES)

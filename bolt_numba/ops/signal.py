@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.budget import ask
+from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import FLOATS, INDICES, widened
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import known_dims, shape_of, unknown_shape, want_dims, want_elements, want_one
@@ -49,6 +50,7 @@ class DFT(Op):
     inverse: bool = False
     onesided: bool = False
     value_inputs = (1, 2)
+    data_bounds = bounded(dft_length=PLANNED, axis=PLANNED)
 
     def infer(self, x: TensorType, dft_length: TensorType | None = None, axis: TensorType | None = None) -> TensorType:
         want_dtype(self, "x", x.dtype, *FLOATS)
@@ -113,6 +115,7 @@ class STFT(Op):
 
     onesided: bool = True
     value_inputs = (1, 3)
+    data_bounds = bounded(frame_step=PLANNED, frame_length=PLANNED)
 
     def infer(
         self,
@@ -182,6 +185,7 @@ class MelWeightMatrix(Op):
 
     dtype: AnyDType = F32
     value_inputs = (0, 1, 2)
+    data_bounds = bounded(num_mel_bins=PLANNED, dft_length=PLANNED, sample_rate=PLANNED)
 
     def infer(
         self,

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import INDICES
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import (
@@ -59,6 +60,7 @@ class Slice(Op):
 
     on_symbols = True
     value_inputs = (1, 2, 3, 4)
+    data_bounds = bounded(starts=PLANNED, ends=PLANNED, axes=PLANNED, steps=PLANNED)
 
     def infer(
         self,
@@ -125,6 +127,7 @@ class Pad(Op):
 
     mode: str = "constant"
     value_inputs = (1, 3)
+    data_bounds = bounded(pads=PLANNED, axes=PLANNED)
 
     def infer(
         self,

@@ -10,6 +10,7 @@ import numpy as np
 
 from bolt_numba.budget import ask
 from bolt_numba.errors import UnsupportedOpError
+from bolt_numba.ops.content import bounded
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import broadcast_shapes, shape_of
 from bolt_numba.types import BOOL, F32, I32, I64, STRING, Array, Dim, TensorType
@@ -159,6 +160,7 @@ class TfIdfVectorizer(Op):
     ngram_indexes: tuple[int, ...]
     pool: tuple[str | int, ...]
     weights: tuple[float, ...] = ()
+    data_bounds = bounded(x="looked up among n-grams, in Python")
 
     def infer(self, x: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, STRING, I32, I64)

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.ops.content import VALUES, bounded
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import shape_of, want_dims
 from bolt_numba.types import BOOL, F32, F64, I32, Array, TensorType
 
 AGGREGATES = ("SUM", "MIN", "MAX")
+FOLLOWED = "where a walk goes; `is_sound` tests all when planning, else it is refused"
 _NODE_OPERANDS = ("feature", "child", "leaf", "roots", "starts", "targets")
 
 
@@ -31,6 +33,15 @@ class TreeEnsemble(Op):
 
     n_targets: int = 1
     aggregate: str = "SUM"
+    data_bounds = bounded(
+        feature=FOLLOWED,
+        child=FOLLOWED,
+        leaf=FOLLOWED,
+        roots=FOLLOWED,
+        starts=FOLLOWED,
+        targets=FOLLOWED,
+        missing=VALUES,
+    )
 
     def infer(
         self,
@@ -122,6 +133,7 @@ def is_sound(n_features: int, arrays: tuple[Array, ...], n_targets: int) -> bool
         and (child[~inner] == places[~inner] - 1).all()
         and _within(feature, n_features)
         and _within(leaf[~inner], len(starts) - 1)
+        and (leaf[inner] == -1).all()
         and _within(roots, len(feature))
         and _within(targets, n_targets)
         and starts[0] == 0

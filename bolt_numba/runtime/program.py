@@ -9,15 +9,18 @@ import ctypes
 import functools
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from bolt_numba.border import at_node
+from bolt_numba.errors import DataError
 from bolt_numba.kernels.ahead import prepare
 from bolt_numba.kernels.cpu.executor import run_steps
-from bolt_numba.kernels.registry import In, Out, Pitch, Scratch
+from bolt_numba.kernels.cpu.faults import COUNTER, FAULT
+from bolt_numba.kernels.registry import Fault, In, Out, Pitch, Scratch
 from bolt_numba.mapped import for_kernels
+from bolt_numba.ops.content import refusal
 from bolt_numba.ops.registry import result_tuple
 from bolt_numba.records import record
 from bolt_numba.runtime.memory import MemoryPlan
@@ -25,6 +28,7 @@ from bolt_numba.runtime.slots import CONST, INPUT, Job, Slot
 from bolt_numba.types import Array
 
 _RECORD_ALIGN = 64
+T = TypeVar("T")
 
 
 def _interface_pointer(array: Array) -> int:
@@ -79,6 +83,12 @@ class Program:
     keep: list[Any]
     step_jobs: list[int]
     """Job of each native step."""
+    faults: list[tuple[Job, int]]
+    """Job and operand of each record of a fault; see `kernels.cpu.faults`."""
+    faults_at: int
+    """Where they begin in the image: an i64 that counts faults, then, from `FAULT` words on, the records."""
+    own_places: Array
+    own_offsets: Array
 
     @property
     def steps(self) -> int:
@@ -118,6 +128,7 @@ class _Image:
         self.arena: list[tuple[int, int]] = []
         self.patches: list[tuple[int, bool, int, int]] = []
         self.keep: list[Any] = []
+        self.faults: dict[tuple[int, int], tuple[Job, int, list[int]]] = {}
 
     def add(self, job: Job, step: Any) -> int:
         layout = _layout(step.kernel.params)
@@ -147,9 +158,23 @@ class _Image:
         if kind is Scratch:
             self.arena.append((where // 8, job.scratch[id(arg)]))
             return 0
+        if kind is Fault:
+            self.faults.setdefault((id(job), arg.operand), (job, arg.operand, []))[2].append(where // 8)
+            return 0
         if isinstance(arg, np.ndarray):
             return self._array(arg)
         return arg
+
+    def add_faults(self) -> tuple[int, list[tuple[int, int]]]:
+        """Room for the records of faults; where it begins, and (i64 in the image, what it is the address of)."""
+        start, own = self.nbytes, []
+        for number, (_, _, places) in enumerate(self.faults.values()):
+            at = start + 8 * FAULT * (number + 1)
+            own += [(place, at) for place in places]
+            own.append((at // 8 + COUNTER, start))
+        if self.faults:
+            self.records.append(bytes(8 * FAULT * (len(self.faults) + 1)))
+        return start // 8, own
 
     def _array(self, array: Array) -> int:
         array = for_kernels(array)
@@ -193,6 +218,8 @@ def build_program(jobs: Sequence[Job], memory: MemoryPlan, threads: int) -> Prog
             step_jobs.append(number)
         segments[-1].last = len(kernels)
         segments[-1].parallel |= any(parallel[segments[-1].first :])
+    faults_at, own_places = image.add_faults()
+    own = np.array(own_places, np.int64).reshape(-1, 2)
     data = np.frombuffer(b"".join(image.records) or bytes(8), np.uint8)
     arena = np.array(image.arena, np.int64).reshape(-1, 2)
     return Program(
@@ -207,6 +234,10 @@ def build_program(jobs: Sequence[Job], memory: MemoryPlan, threads: int) -> Prog
         patches=image.patches,
         keep=image.keep,
         step_jobs=step_jobs,
+        faults=[(job, operand) for job, operand, _ in image.faults.values()],
+        faults_at=faults_at,
+        own_places=own[:, 0],
+        own_offsets=own[:, 1],
     )
 
 
@@ -229,6 +260,15 @@ def run_record(context: Context, first: int, last: int) -> Array:
     return record
 
 
+def fault_of(job: Job, operand: int, found: Sequence[int]) -> DataError:
+    """The error of one record: (position, value, low, high)."""
+    slot = job.ins[operand]
+    assert slot is not None, "a kernel checks what is there"
+    position, value, low, high = found
+    place = np.unravel_index(position, slot.type.dims) if slot.type.dims else ()
+    return DataError(f"node {job.name!r}: {refusal(job.op, operand, place, value, low, high)}")
+
+
 class Context:
     """Memory for one run at a time: an arena and a parameter image; weights are shared with all other contexts."""
 
@@ -240,6 +280,8 @@ class Context:
         words = self.image.view(np.int64)
         if len(program.arena_places):
             words[program.arena_places] = program.arena_offsets + self.arena.ctypes.data
+        if len(program.own_places):
+            words[program.own_places] = program.own_offsets + self.image.ctypes.data
         self.words = memoryview(words)  # type: ignore[arg-type]
         self.params = program.record_offsets + self.image.ctypes.data
         self.patches = program.patches
@@ -252,6 +294,19 @@ class Context:
         words = self.words
         for at, is_output, which, offset in self.patches:
             words[at] = (outputs if is_output else inputs)[which] + offset
+
+    def raise_fault(self) -> None:
+        """Raise the first fault that a native step reported, and forget all."""
+        words, at = self.words, self.program.faults_at
+        words[at] = 0
+        first: DataError | None = None
+        for number, (job, operand) in enumerate(self.program.faults):
+            record = at + FAULT * (number + 1)
+            reported, words[record] = words[record], 0
+            if reported and first is None:
+                first = fault_of(job, operand, words[record + 1 : record + COUNTER].tolist())
+        if first is not None:
+            raise first
 
     def view(self, slot: Slot, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> Array:
         """The slot's buffer as an array."""

@@ -48,6 +48,11 @@ class Prepared:
         self.plain = all(e is not None for e in self.empties)
         self.overwrites: dict[tuple[int, int], bool] = {}
 
+    def give_back(self, context: Context) -> None:
+        """Keep the context of a run that is over for the next one."""
+        if len(self.idle) < MAX_IDLE_CONTEXTS:
+            self.idle.append(context)
+
     def can_overwrite(self, output: int, source: int) -> bool:
         """Whether a run may write this output over this input."""
         found = self.overwrites.get((output, source))
@@ -261,13 +266,16 @@ def run_plan(
         context = Context(plan.program)
     address_of = prepared.address
     context.bind([address_of(a) for a in arrays], addresses)
+    faults, faults_at = plan.program.faults, plan.program.faults_at
     for segment, address in zip(plan.program.segments, context.addresses, strict=True):
         if segment.last > segment.first:
             run_native(address, threads, segment.parallel)
+            if faults and context.words[faults_at]:
+                prepared.give_back(context)
+                context.raise_fault()
         if segment.host is not None:
             context.run_host(segment.host, arrays, outputs)
-    if len(prepared.idle) < MAX_IDLE_CONTEXTS:
-        prepared.idle.append(context)
+    prepared.give_back(context)
     return outputs if prepared.plain else finish(plan, arrays, outputs)
 
 

@@ -173,6 +173,10 @@ def {name}(p, tid, nthreads):
 _FIELDS = dict.fromkeys(("x", "y", "room"), PTR) | dict.fromkeys(("outer", "n", "inner", "blocks", "short"), I64)
 
 
+WIDEST = (1 << 31) - 1
+"""Elements of an axis up to which lanes hold positions."""
+
+
 def _reach(unit: int, has_room: bool, a: Any) -> dict[str, Reach]:
     lines = (a.short or a.outer) * a.inner
     return {"x": unit * lines * a.n, "y": 8 * lines, "room": 8 * BLOCK * a.threads if has_room else 0}
@@ -183,7 +187,8 @@ def _form(op: Any, ins: Types) -> tuple[int, int, int] | None:
     x = ins[0]
     if x is None or not x.is_static or not x.size or not (x.dtype.kind in "iu" or x.dtype in (F32, F64)):
         return None
-    return around_axis(x.dims, normalise_axis(op, op.axis, len(x.dims))) if x.dims else (1, 1, 1)
+    form = around_axis(x.dims, normalise_axis(op, op.axis, len(x.dims))) if x.dims else (1, 1, 1)
+    return form if form[1] <= WIDEST else None
 
 
 def _step(x: TensorType, form: tuple[int, int, int], sign: str, last: bool, y: Argument, threads: int) -> Step:

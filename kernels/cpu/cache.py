@@ -24,10 +24,11 @@ from bolt_numba.kernels.cpu.attention import (
     blocks,
     few,
 )
+from bolt_numba.kernels.cpu.faults import FAULT_AT, report
 from bolt_numba.kernels.cpu.lang import copy_bytes, fill_bytes, load_i32, load_i64, native, split, store_i64
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.cache import GroupQueryAttention
 from bolt_numba.types import F32, TensorType
 
@@ -39,20 +40,24 @@ def _listed(a: Any) -> dict[str, Reach]:
     return {"valid": 4 * a.n, "total": 4, "table": 8 * ROW * a.n * a.units}
 
 
-@native(valid=PTR, total=PTR, table=PTR, n=I64, s=I64, units=I64, share=I64, room=I64, most=I64, q_unit=I64, q_step=I64,
-        kv_head=I64, kv_heads=I64, mask_unit=I64, mask_batch=I64, sink_unit=I64, extents=_listed)  # fmt: skip
+@native(valid=PTR, total=PTR, table=PTR, fault=FAULT_AT, n=I64, s=I64, units=I64, share=I64, room=I64, most=I64,
+        q_unit=I64, q_step=I64, kv_head=I64, kv_heads=I64, mask_unit=I64, mask_batch=I64, sink_unit=I64,
+        extents=_listed)  # fmt: skip
 def cache_table(p, tid, nthreads):
     """The table of heads (i64 [n * units][`ROW`]) for ``units`` rows of each sequence; see `attention_kernel`.
 
     valid: i32 [n], keys less one · total: i32.  share: rows that read one head of keys.  room: positions of the cache;
-    most: keys that masks cover.  Numbers that do not fit are held to what is in memory.
+    most: keys that masks cover.
     """
-    s, units = p.s, p.units
+    s, units, total, top = p.s, p.units, load_i32(p.total), min(p.room, p.most) - 1
     for b in range(p.n):
-        keys, before = load_i32(p.valid + 4 * b) + 1, 0
-        if s == load_i32(p.total):
+        given, before = load_i32(p.valid + 4 * b) + 0, 0  # an i64, as a sum
+        keys = given + 1
+        if s == total:
             keys = s
         else:
+            if given < s - 1 or given > top:
+                report(p.fault, b, given, s - 1, top)
             before = max(0, min(keys - s, p.room - s))
         keys = max(0, min(keys, p.room, p.most))
         for unit in range(units):
@@ -150,7 +155,8 @@ def attention_cached(op: Any, ins: Types, outs: Sequence[TensorType], context: C
     head = {"units": units, "share": group // together, "room": room, "most": strides["most"], "kv_heads": kv_heads}
     head |= {"q_unit": 4 * d * together, "q_step": 4 * width, "kv_head": 4 * d * room, "sink_unit": 4 * together}
     head |= {"mask_unit": strides["mask"] * together, "mask_batch": strides["mask_batch"], "n": n, "s": s}
-    first = Step(cache_table, {"valid": In(5), "total": In(6), "table": table, **head}, parallel=False)
+    lengths: dict[str, Argument] = {"valid": In(5), "total": In(6), "table": table, "fault": Fault(5)}
+    first = Step(cache_table, lengths | head, parallel=False)
     rows: dict[str, Argument] = {"k": In(1), "v": In(2), "present_k": Out(1), "present_v": Out(2), "table": table}
     rows |= {"past_k": None if past is None else In(3), "past_v": None if past is None else In(4), "n": n, "s": s}
     rows |= {"heads": kv_heads, "units": units, "d": d, "held": 0 if past is None else past.dims[2], "room": room}

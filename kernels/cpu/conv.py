@@ -66,6 +66,8 @@ THIN, PATCH_BYTES = 16, 1 << 20
 """Channels under which pixels at an edge are copied (runs of single taps would be too short), and the room for that."""
 PARALLEL_BYTES = 1 << 17
 """Bytes of padded images from which a second thread pays."""
+MOST_PIXELS = (1 << 31) - 1
+"""Pixels up to which `pixel_table` can number them."""
 SMALL_IMAGE = 1024
 """Output pixels under which the images of a batch share the panels of filters."""
 
@@ -133,6 +135,8 @@ def accepts_rows(op: Any, ins: Types) -> bool:
         return False
     x, w, _, residual = (*ins, None, None)[:4]
     if x is None or w is None or not can_finish(op.activation) or x.size == 0 or w.size == 0:
+        return False
+    if math.prod(x.dims[:-1]) > MOST_PIXELS:
         return False
     return residual is None or residual.dims == result_of(op, ins).dims
 

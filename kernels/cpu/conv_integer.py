@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.conv import Geometry, geometry
+from bolt_numba.kernels.cpu.conv import MOST_PIXELS, Geometry, geometry
 from bolt_numba.kernels.cpu.lang import (
     BYTES,
     LANES,
@@ -73,7 +73,7 @@ def _accepts(op: Any, ins: Types) -> bool:
         return False
     x, w = _sides(ins, at)
     zero = given(ins, at.zero_a)
-    if not x.size or w.known is None or (zero is not None and zero.size != 1):
+    if not x.size or w.known is None or (zero is not None and zero.size != 1) or math.prod(x.dims[:-1]) > MOST_PIXELS:
         return False
     return all(t is None or t.size in (1, w.dims[0]) for t in (given(ins, at.zero_b), given(ins, at.scale_b)))
 

@@ -195,9 +195,10 @@ def _offset(index: Sequence[int], strides: Sequence[int]) -> int:
     extents=lambda a: {"x": a.rows * a.row_bytes, "y": a.rows * a.row_bytes, "k": 8},
 )  # fmt: skip
 def triangle(p: Any, tid: int, nthreads: int) -> None:
-    """Rows with a zeroed part; ``k`` holds the diagonal."""
+    """Rows with a zeroed part; ``k`` holds the diagonal, of which those beyond the corners are like the corners'."""
     lo, hi = split(p.rows, tid, nthreads)
-    k, height, unit, nbytes, upper = load_i64(p.k), p.height, p.unit, p.row_bytes, p.upper
+    height, unit, nbytes, upper = p.height, p.unit, p.row_bytes, p.upper
+    k = min(max(load_i64(p.k), -height), nbytes // unit)
     for at in range(lo, hi):
         x, y = p.x + at * nbytes, p.y + at * nbytes
         column = at % height + k + (0 if upper else 1)  # where the zeros end (upper) or begin (lower)

@@ -26,6 +26,7 @@ from bolt_numba.kernels.cpu.lang import (
     vload_i32,
     vstore_n,
 )
+from bolt_numba.kernels.cpu.regions import EXACT, WIDEST
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
@@ -158,7 +159,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     x, grid = ins[0], ins[1]
     if x is None or grid is None or not x.is_static or not x.size or (x.dtype, grid.dtype) != (F32, F32):
         return False
-    return len(x.dims) in (3, 4, 5)
+    return len(x.dims) in (3, 4, 5) and math.prod(x.dims[2:]) <= WIDEST and max(x.dims[2:]) <= EXACT
 
 
 @kernel(GridSample, accepts=_accepts, by_types=True)

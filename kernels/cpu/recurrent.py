@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.kernels.cpu.faults import held
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.lang import BYTES, LANES
 from bolt_numba.kernels.cpu.matmul import matmul
@@ -262,6 +263,10 @@ def _steps(layer: Layer, context: Context, extra: dict[str, Argument], rounds: b
     if rounds:
         x = Scratch(4 * layer.t * layer.n * layer.i)
         made.append(Step(round_to_bytes, {"x": In(0), "y": x, "n": layer.t * layer.n * layer.i}, False))
+    lengths: Argument = None
+    if layer.given(4) is not None:
+        lengths, checks = held(op, layer.ins, 4, "sequence_lens", layer.n, 0, layer.t)
+        made += checks
     row = layer.blocks * count * layer.vectors * BYTES  # bytes of one direction's gates
     work = -(-layer.rows * (count + 1) * layer.vectors * BYTES // 64) * 64
     room = 64 + -(-layer.rows * 4 * layer.h // 64) * 64 + SLACK
@@ -270,7 +275,7 @@ def _steps(layer: Layer, context: Context, extra: dict[str, Argument], rounds: b
         "x": x, "start": bias, "w": None, "pd": row, "pt": 0, "pb": 0, "h0": layer.state(5), "y": Out(0),
         "r": _weights(layer, context, 2, range(2 if layer.kind == "gru" else count)),
         "last_h": Out(1), "hidden": layer.h, "inputs": layer.i, "batch": layer.n, "directions": d, "steps": layer.t,
-        "backward": int(op.direction == "reverse"), "lengths": layer.optional(4),
+        "backward": int(op.direction == "reverse"), "lengths": lengths,
         "work": Scratch(context.threads * work), "work_step": work, "claims": None,
         "rounding": 0 if rounding is None else rounding.address, "rounded_step": room,
         "rounded": None if rounding is None else Scratch(context.threads * room),

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.gather import index_bytes, load_index, wrapped
+from bolt_numba.kernels.cpu.faults import held
+from bolt_numba.kernels.cpu.gather import index_bytes, load_index
 from bolt_numba.kernels.cpu.lang import (
     BYTES,
     LANES,
@@ -37,6 +38,10 @@ SAMPLES = 64
 ROOM = 2 * 4 * SAMPLES * BYTES + BYTES
 FEW = 64
 """Samples along one side of a bin up to which all are taken."""
+EXACT = 1 << 24
+"""Elements of an axis up to which f32 tells coordinates of neighbours apart."""
+WIDEST = (1 << 31) - 1
+"""Elements of a plane up to which the lanes of a gather reach."""
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 
 
@@ -118,8 +123,8 @@ def _aligned(a: Any) -> dict[str, Reach]:
 def roi_align(p, tid, nthreads):
     """Fill y [regions, channels, oh, ow], a vector of bins of all channels at a time.
 
-    An image that is not there gives zeros.  room: `ROOM` bytes for each thread, for the taps of `SAMPLES` samples and
-    what the maxima begin with: zero where samples were left out, which are outside and zero.
+    images: 0 to ``count - 1`` of each region.  room: `ROOM` bytes for each thread, for the taps of `SAMPLES` samples
+    and what the maxima begin with: zero where samples were left out, which are outside and zero.
     """
     oh, ow, greatest = p.oh, p.ow, p.greatest
     bins, plane = oh * ow, 4 * p.h * p.w
@@ -133,8 +138,7 @@ def roi_align(p, tid, nthreads):
         region = item // blocks
         first = (item - region * blocks) * LANES
         left = min(LANES, bins - first)
-        image = wrapped(load_index(p.images, region, p.wide), p.count)
-        x, share = p.x + max(image, 0) * p.channels * plane, _ONE if image >= 0 else _ZERO
+        x = p.x + load_index(p.images, region, p.wide) * p.channels * plane
         corner = p.rois + 16 * region
         x1, y1 = load_f32(corner) * p.scale - shift, load_f32(corner + 4) * p.scale - shift
         wide, high = load_f32(corner + 8) * p.scale - shift - x1, load_f32(corner + 12) * p.scale - shift - y1
@@ -142,7 +146,7 @@ def roi_align(p, tid, nthreads):
             wide, high = max(wide, _ONE), max(high, _ONE)
         rows, columns = samples_of(high, oh, p.ratio), samples_of(wide, ow, p.ratio)
         bin_h, bin_w = high / np.float32(oh), wide / np.float32(ow)
-        scale = splat(share if greatest else share / np.float32(rows * columns))
+        scale = splat(_ONE if greatest else _ONE / np.float32(rows * columns))
         high_step, wide_step = bin_h / np.float32(rows), bin_w / np.float32(columns)
         down, across = 0, 0
         for lane in range(LANES):
@@ -177,7 +181,9 @@ def roi_align(p, tid, nthreads):
 
 def _is_f32(op: Any, ins: Types) -> bool:
     x, rois = ins[0], ins[1]
-    return x is not None and rois is not None and x.is_static and x.dtype == rois.dtype == F32_TYPE and x.size > 0
+    if x is None or rois is None or not x.is_static or not x.size or not x.dtype == rois.dtype == F32_TYPE:
+        return False
+    return math.prod(x.dims[2:]) <= WIDEST and max(x.dims[2:]) <= EXACT
 
 
 @kernel(RoiAlign, accepts=_is_f32, by_types=True)
@@ -189,9 +195,10 @@ def regions(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -
     if not outs[0].size:
         return []
     count, channels, h, w = x.dims
-    args: dict[str, Argument] = {"x": In(0), "rois": In(1), "images": In(2), "y": Out(0), "channels": channels}
+    numbers, checks = held(op, ins, 2, "batch_indices", outs[0].dims[0], 0, count - 1)
+    args: dict[str, Argument] = {"x": In(0), "rois": In(1), "images": numbers, "y": Out(0), "channels": channels}
     args["room"] = Scratch(ROOM * context.threads)
     args |= {"wide": int(images.dtype.itemsize == 8), "regions": outs[0].dims[0], "count": count, "h": h, "w": w}
     args |= {"oh": op.output_height, "ow": op.output_width, "ratio": op.sampling_ratio, "scale": op.spatial_scale}
     args |= {"half_pixel": int(op.coordinate_transformation_mode == "half_pixel"), "greatest": int(op.mode == "max")}
-    return [Step(roi_align, args, outs[0].size > 1 << 10)]
+    return [*checks, Step(roi_align, args, outs[0].size > 1 << 10)]

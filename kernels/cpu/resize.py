@@ -30,6 +30,7 @@ from bolt_numba.kernels.cpu.lang import (
     vstore_n,
 )
 from bolt_numba.kernels.cpu.move import steps as move_steps
+from bolt_numba.kernels.cpu.regions import WIDEST
 from bolt_numba.kernels.cpu.strides import move
 from bolt_numba.kernels.cpu.take import take_steps, windows
 from bolt_numba.kernels.cpu.transpose import has_fixed_size
@@ -272,7 +273,7 @@ def _is_inside(op: Resize, plans: Sequence[AxisPlan]) -> bool:
 
 def _accepts(op: Any, ins: Types) -> bool:
     x = ins[0]
-    if x is None or not x.is_static or not x.size or not has_fixed_size(op, ins):
+    if x is None or not x.is_static or not x.size or not has_fixed_size(op, ins) or max(x.dims, default=0) > WIDEST:
         return False
     if any(t is not None and t.known is None for t in ins[1:]):
         return False

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bolt_numba.kernels.cpu.faults import FAULT_AT, report
 from bolt_numba.kernels.cpu.lang import (
     BYTES,
     LANES,
@@ -25,7 +26,7 @@ from bolt_numba.kernels.cpu.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, inline
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Step, Types, kernel
 from bolt_numba.ops.rotary import RotaryEmbedding
 from bolt_numba.types import F32, TensorType
 
@@ -70,12 +71,12 @@ def _turned(a: Any) -> dict[str, Reach]:
     return {"x": count, "y": count, "cos": table, "sin": table, "positions": 8 * places if count else 0}
 
 
-@native(x=PTR, y=PTR, cos=PTR, sin=PTR, positions=PTR_OR_0, n=I64, outer=I64, inner=I64, d=I64, half=I64, is_outer=I64,
-        neighbours=I64, rows=I64, image=I64, extents=_turned)  # fmt: skip
+@native(x=PTR, y=PTR, cos=PTR, sin=PTR, positions=PTR_OR_0, fault=FAULT_AT, n=I64, outer=I64, inner=I64, d=I64,
+        half=I64, is_outer=I64, neighbours=I64, rows=I64, image=I64, extents=_turned)  # fmt: skip
 def rotate(p, tid, nthreads):
     """Heads ``x [n, outer, inner, d]``; the position is the outer index if ``is_outer``, else the inner one.
 
-    positions: i64 rows of the tables, held to 0…rows - 1, or 0: the row is the position.  image: positions (or rows)
+    positions: i64 rows of the tables, 0…rows - 1, or 0: the row is the position.  image: positions (or rows)
     from one of the n to the next, 0 where all share them.
     """
     d, half = p.d, p.half
@@ -85,8 +86,11 @@ def rotate(p, tid, nthreads):
         at = (item // p.inner) % p.outer if p.is_outer else item % p.inner
         row = image * p.image + at
         if p.positions:
-            row = load_i64(p.positions + 8 * row)
-        row = max(0, min(row, p.rows - 1))
+            given = load_i64(p.positions + 8 * row)
+            if given < 0 or given >= p.rows:
+                report(p.fault, row, given, 0, p.rows - 1)
+                return
+            row = given
         x, y = p.x + 4 * item * d, p.y + 4 * item * d
         cos, sin = p.cos + 4 * row * half, p.sin + 4 * row * half
         if p.neighbours:
@@ -114,6 +118,7 @@ def rotary_embedding(op: Any, ins: Types, outs: Sequence[TensorType], context: C
     is_outer = op.layout == "SHD"
     shared = (cos if positions is None else positions).dims[0] == 1
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "cos": In(1), "sin": In(2)}
+    args |= {"fault": None if positions is None else Fault(3)}
     args |= {"positions": None if positions is None else In(3), "n": n, "outer": outer, "inner": inner, "d": d}
     args |= {"half": cos.dims[-1], "is_outer": int(is_outer), "neighbours": int(op.interleaved)}
     args |= {"rows": cos.size // max(cos.dims[-1], 1), "image": 0 if shared else outer if is_outer else inner}

@@ -1,7 +1,8 @@
 """NonZero and Compress: what a condition selects, in two passes, counting and writing.
 
-The elements are written without a branch, each to the place that the next selected one overwrites; so there is room
-for one more than are selected.
+The elements are written without a branch, each to the place that the next selected one overwrites.  Another thread may
+write the operand between the passes, so there is room for `BLOCK` more than were counted, and after as many elements
+the writers see whether they are beyond the end.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.errors import DataError
 from bolt_numba.kernels.cpu.lang import copy_bytes, load_i64, load_u8, store_i64, view
 from bolt_numba.kernels.cpu.move import DTYPES, UNITS
 from bolt_numba.kernels.cpu.reduce import around_axis
@@ -22,10 +24,11 @@ from bolt_numba.kernels.jit import I64, PTR, Native, native
 from bolt_numba.kernels.registry import Types
 from bolt_numba.kernels.sized import Empty, sized
 from bolt_numba.ops.gather import Compress, NonZero
-from bolt_numba.ops.registry import normalise_axis
+from bolt_numba.ops.registry import Op, normalise_axis
 from bolt_numba.types import BF16, F16, F32, F64, Array
 from bolt_numba.types import I64 as INT64
 
+BLOCK = 1024
 _MASKS = {2: 0x7FFF, 4: 0x7FFFFFFF, 8: 0x7FFFFFFFFFFFFFFF}
 
 
@@ -50,9 +53,9 @@ def count_nonzero(unit: int) -> Native:
 
 @cache
 def write_nonzero(unit: int) -> Native:
-    """Kernel that writes the index of each such element of ``[rows, n]``: y [rank, count] i64 and one element more.
+    """Kernel that writes the index of each such element of ``[rows, n]``: y [rank, count] i64 and `BLOCK` more.
 
-    sizes: of the axes before the last, [rank - 1] i64.
+    sizes: of the axes before the last, [rank - 1] i64; found: [1] i64, how many were seen before there were too many.
     """
     load, _ = UNITS[unit]
 
@@ -62,9 +65,13 @@ def write_nonzero(unit: int) -> Native:
         k = 0
         for row in range(p.rows):
             source, before = p.x + row * n * unit, k
-            for j in range(n):
-                store_i64(last + 8 * k, j)
-                k += (load(source + j * unit) & mask) != 0
+            for block in range(0, n, BLOCK):
+                for j in range(block, min(block + BLOCK, n)):
+                    store_i64(last + 8 * k, j)
+                    k += (load(source + j * unit) & mask) != 0
+                if k > count:
+                    store_i64(p.found, k)
+                    return
             if k > before:
                 rest = row
                 for axis in range(rank - 2, -1, -1):
@@ -73,11 +80,14 @@ def write_nonzero(unit: int) -> Native:
                     for i in range(before, k):
                         store_i64(p.y + 8 * (axis * count + i), rest - above * size)
                     rest = above
+        store_i64(p.found, k)
 
     body.__name__ = f"write_nonzero_{8 * unit}"
     return native(
-        x=PTR, y=PTR, sizes=PTR, rows=I64, n=I64, mask=I64, count=I64, rank=I64,
-        extents=lambda a: {"x": unit * a.rows * a.n, "y": 8 * (a.rank * a.count + 1), "sizes": 8 * (a.rank - 1)},
+        x=PTR, y=PTR, sizes=PTR, found=PTR, rows=I64, n=I64, mask=I64, count=I64, rank=I64,
+        extents=lambda a: {
+            "x": unit * a.rows * a.n, "y": 8 * (a.rank * a.count + BLOCK), "sizes": 8 * (a.rank - 1), "found": 8,
+        },
     )(body)  # fmt: skip
 
 
@@ -96,52 +106,73 @@ def nonzero(op: NonZero, operands: Sequence[Any], empty: Empty) -> tuple[Array, 
     counter = count_nonzero(unit)
     counter.call(counter.record(x=x, count=found, n=x.size, mask=mask))
     count = int(found[0])
-    y = empty(len(shape) * count + 1, INT64)
+    y = empty(len(shape) * count + BLOCK, INT64)
     sizes = np.array(shape[:-1], dtype=np.int64)
     rows = math.prod(shape[:-1])
     writer = write_nonzero(unit)
     writer.call(
-        writer.record(x=x, y=y, sizes=sizes, rows=rows, n=shape[-1], mask=mask, count=count, rank=len(shape))
+        writer.record(
+            x=x, y=y, sizes=sizes, found=found, rows=rows, n=shape[-1], mask=mask, count=count, rank=len(shape)
+        )
     )
+    _want_same(op, "x", count, int(found[0]))
     return (y[: len(shape) * count].reshape(len(shape), count),)
 
 
 def _compressed(a: Any, run: int, more: int) -> dict[str, Reach]:
-    """Extents for rows of ``run`` bytes of which those with a condition are written, and ``more`` bytes."""
-    count = a.outer * int(np.count_nonzero(a.kept.reshape(-1)[: a.m]))
-    return {"x": box(run * a.m, (a.outer, a.n * run)), "y": count * run + more, "kept": a.m}
+    """Extents for elements or rows of ``run`` bytes, of which ``room`` and ``more`` may be written."""
+    return {"x": box(run * a.m, (a.outer, a.n * run)), "y": run * (a.room + more), "kept": a.m, "found": 8}
+
+
+def _want_same(owner: Op, operand: str, counted: int, written: int) -> None:
+    """Raise a DataError where the operand was written to between the two passes."""
+    if counted != written:
+        raise DataError(f"{owner.name}: {operand}: got {written} selected elements where {counted} were counted, "
+                        "wanted no writes by others during a run")  # fmt: skip
 
 
 @cache
 def compress_elements(unit: int) -> Native:
-    """Kernel that keeps the elements of x [outer, n] whose condition [m] holds: y has room for one more."""
+    """Kernel that keeps the elements of x [outer, n] whose condition [m] holds: y [room] has room for `BLOCK` more.
+
+    found: [1] i64, how many were kept before there were too many.
+    """
     load, store = UNITS[unit]
 
     def body(p: Any, tid: int, nthreads: int) -> None:
-        to = p.y
+        to, end, kept = p.y, p.y + p.room * unit, p.kept
         for o in range(p.outer):
             source = p.x + o * p.n * unit
-            for i in range(p.m):
-                store(to, load(source + i * unit))
-                to += unit * (load_u8(p.kept + i) != 0)
+            for block in range(0, p.m, BLOCK):
+                for i in range(block, min(block + BLOCK, p.m)):
+                    store(to, load(source + i * unit))
+                    to += unit * (load_u8(kept + i) != 0)
+                if to > end:
+                    store_i64(p.found, (to - p.y) // unit)
+                    return
+        store_i64(p.found, (to - p.y) // unit)
 
     body.__name__ = f"compress_elements_{8 * unit}"
     return native(
-        x=PTR, y=PTR, kept=PTR, outer=I64, n=I64, m=I64, extents=lambda a: _compressed(a, unit, unit)
+        x=PTR, y=PTR, kept=PTR, found=PTR, outer=I64, n=I64, m=I64, room=I64,
+        extents=lambda a: _compressed(a, unit, BLOCK),
     )(body)  # fmt: skip
 
 
 @native(
-    x=PTR, y=PTR, kept=PTR, outer=I64, n=I64, m=I64, run=I64, extents=lambda a: _compressed(a, a.run, 0)
+    x=PTR, y=PTR, kept=PTR, found=PTR, outer=I64, n=I64, m=I64, room=I64, run=I64,
+    extents=lambda a: _compressed(a, a.run, 0),
 )  # fmt: skip
 def compress_rows(p: Any, tid: int, nthreads: int) -> None:
     """The same for rows of ``run`` bytes: x [outer, n, run]."""
-    to, run = p.y, p.run
+    k, run = 0, p.run
     for o in range(p.outer):
         for i in range(p.m):
             if load_u8(p.kept + i) != 0:
-                copy_bytes(to, p.x + (o * p.n + i) * run, run)
-                to += run
+                if k < p.room:
+                    copy_bytes(p.y + k * run, p.x + (o * p.n + i) * run, run)
+                k += 1
+    store_i64(p.found, k)
 
 
 @sized(Compress)
@@ -153,12 +184,13 @@ def compress(op: Compress, operands: Sequence[Any], empty: Empty) -> tuple[Array
     m = min(kept.size, n)
     found = empty(1, INT64)
     counter = count_nonzero(1)
-    counter.call(counter.record(x=kept, count=found, n=m, mask=1))
+    counter.call(counter.record(x=kept, count=found, n=m, mask=-1))
     count, run = int(found[0]), inner * x.dtype.itemsize
     shape = (count,) if op.axis is None else (*x.shape[:axis], count, *x.shape[axis + 1 :])
-    y = empty(outer * count * inner + 1, x.dtype)
-    args = {"x": x, "y": y, "kept": kept, "outer": outer, "n": n, "m": m}
+    y = empty(outer * count * inner + BLOCK, x.dtype)
+    args = {"x": x, "y": y, "kept": kept, "found": found, "outer": outer, "n": n, "m": m, "room": outer * count}
     made = compress_elements(run) if run in UNITS else compress_rows
     if outer * inner:
         made.call(made.record(**args) if run in UNITS else made.record(**args, run=run))
+        _want_same(op, "condition", outer * count, int(found[0]))
     return (y[: outer * count * inner].reshape(shape),)

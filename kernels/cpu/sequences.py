@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.kernels.cpu.faults import held
 from bolt_numba.kernels.cpu.gather import index_bytes, load_index
 from bolt_numba.kernels.cpu.lang import split
 from bolt_numba.kernels.cpu.move import PARALLEL_BYTES, copy_run, steps
@@ -21,7 +22,7 @@ from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types,
 from bolt_numba.ops.gather import Compress
 from bolt_numba.ops.rare import BitCast, ReverseSequence, TensorScatter
 from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.types import TensorType
+from bolt_numba.types import BOOL, TensorType
 
 
 def _reversed(a: Any) -> dict[str, Reach]:
@@ -34,12 +35,15 @@ def _reversed(a: Any) -> dict[str, Reach]:
     extents=_reversed,
 )  # fmt: skip
 def reverse_rows(p, tid, nthreads):
-    """Rows of ``run`` bytes at t * time_step + b * batch_step; the first lengths[b] of each b in reverse order."""
+    """Rows of ``run`` bytes at t * time_step + b * batch_step; the first lengths[b] of each b in reverse order.
+
+    lengths: 0 to ``times``.
+    """
     lo, hi = split(p.times * p.batches, tid, nthreads)
     for at in range(lo, hi):
         b = at // p.times
         t = at - b * p.times
-        length = min(load_index(p.lengths, b, p.wide), p.times)
+        length = load_index(p.lengths, b, p.wide)
         source = length - 1 - t if t < length else t
         base = b * p.batch_step
         copy_run(p.y + base + t * p.time_step, p.x + base + source * p.time_step, p.run)
@@ -54,10 +58,11 @@ def reverse_sequence(op: Any, ins: Types, outs: Sequence[TensorType], context: C
         return []
     run = x.dtype.itemsize * math.prod(x.dims[2:])
     row = {0: run * x.dims[1], 1: run}
-    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "lengths": In(1), "wide": int(lengths.dtype.itemsize == 8)}
+    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "wide": int(lengths.dtype.itemsize == 8)}
+    args["lengths"], checks = held(op, ins, 1, "sequence_lens", x.dims[op.batch_axis], 0, x.dims[op.time_axis])
     args |= {"times": x.dims[op.time_axis], "batches": x.dims[op.batch_axis], "run": run}
     args |= {"time_step": row[op.time_axis], "batch_step": row[op.batch_axis]}
-    return [Step(reverse_rows, args, x.nbytes >= PARALLEL_BYTES)]
+    return [*checks, Step(reverse_rows, args, x.nbytes >= PARALLEL_BYTES)]
 
 
 def _scattered(a: Any) -> dict[str, Reach]:
@@ -94,15 +99,27 @@ def tensor_scatter(op: Any, ins: Types, outs: Sequence[TensorType], context: Con
     assert new is not None
     axis = normalise_axis(op, op.axis, len(past.dims))
     starts = ins[2] if len(ins) > 2 else None
-    args: dict[str, Argument] = {"new": In(1), "y": Out(0), "starts": In(2) if starts is not None else None}
+    args: dict[str, Argument] = {"new": In(1), "y": Out(0), "starts": None}
+    checks: list[Step] = []
+    if starts is not None and new.size:
+        args["starts"] = In(2)
+        if op.mode == "linear":
+            args["starts"], checks = held(
+                op, ins, 2, "write_indices", past.dims[0], 0, past.dims[axis] - new.dims[axis]
+            )
     args |= {"wide": int(starts is not None and starts.dtype.itemsize == 8), "batches": past.dims[0]}
     args |= {"middle": math.prod(past.dims[1:axis]), "count": new.dims[axis], "size": past.dims[axis]}
     args |= {"run": past.dtype.itemsize * math.prod(past.dims[axis + 1 :]), "circular": int(op.mode == "circular")}
     copied = steps([move((past.nbytes,), (1,), (1,), 1)], In(0), Out(0)) if past.size else []
-    return [*copied, Step(scatter_rows, args, new.nbytes >= PARALLEL_BYTES)] if new.size else copied
+    return [*checks, *copied, Step(scatter_rows, args, new.nbytes >= PARALLEL_BYTES)] if new.size else copied
 
 
-@kernel(BitCast, accepts=has_fixed_size, inplace=(0,))
+def _keeps_bits(op: Any, ins: Types) -> bool:
+    """Not to bool, which has bits that are none."""
+    return has_fixed_size(op, ins) and op.to != BOOL
+
+
+@kernel(BitCast, accepts=_keeps_bits, inplace=(0,))
 def bit_cast(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """A copy, or nothing where the result takes over the operand's memory."""
     nbytes = outs[0].nbytes

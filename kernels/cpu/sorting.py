@@ -315,7 +315,9 @@ def topk_sorted(dtype: AnyDType) -> Native:
 
 def _can_order(op: Any, ins: Types) -> bool:
     x, k = ins[0], ins[1]
-    return x is not None and k is not None and k.known is not None and x.is_static and bool(x.dims) and x.dtype in KEYS
+    if x is None or k is None or k.known is None or not x.is_static or not x.dims or x.dtype not in KEYS:
+        return False
+    return bool(x.dims[op.axis] <= GREATEST)
 
 
 @kernel(TopK, accepts=_can_order, by_types=True)

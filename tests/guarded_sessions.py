@@ -1,0 +1,95 @@
+"""Sessions whose every buffer touches an unreadable page: operands, results, and each value and workspace of the arena.
+
+`install` changes the process for good, so it is for child processes: a kernel that leaves its buffers ends the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ops.registry import Op
+from bolt_numba.runtime import memory, program, runner
+from bolt_numba.session import Session
+from bolt_numba.types import Array, type_of
+from tests.harness import PAGE, guarded
+
+FILL = 0xAB
+
+
+def copy_of(array: Array, right: bool = True) -> Array:
+    """The array in guarded memory."""
+    made = guarded(array.nbytes, right, FILL).view(array.dtype).reshape(array.shape)
+    made[...] = array
+    return made
+
+
+def one_node(op: Op, inputs: Sequence[Array | None], constant: Sequence[bool], threads: int = 2) -> Session:
+    """A session of one node; operands that are not constant are its inputs x0, x1, …"""
+    graph = Graph("one")
+    b = Builder(graph)
+    operands = [
+        a if a is None or fixed else graph.add_input(f"x{i}", type_of(a).with_value(None))
+        for i, (a, fixed) in enumerate(zip(inputs, constant, strict=True))
+    ]
+    for i, value in enumerate(b.node(op, *operands, name="it").outputs):
+        graph.add_output(value, f"y{i}")
+    return Session(graph, threads=threads)
+
+
+def run_guarded(op: Op, inputs: Sequence[Array | None], constant: Sequence[bool], right: bool = True) -> list[Array]:
+    """The results of a session of one node, whose operands are guarded, too."""
+    session = one_node(op, [a if a is None or a.dtype == object else copy_of(a, right) for a in inputs], constant)
+    feeds = {
+        f"x{i}": a if a.dtype == object else copy_of(a, right)
+        for i, (a, fixed) in enumerate(zip(inputs, constant, strict=True))
+        if a is not None and not fixed
+    }
+    return session.run(None, feeds)
+
+
+def install() -> None:
+    """Guard every buffer of every session made from now on."""
+    guards: list[int] = []
+
+    def place(blocks: Iterable[memory.Block]) -> int:
+        """Each block ends (but for its alignment) where an unreadable page begins."""
+        guards.clear()
+        at = 0
+        for block in blocks:
+            pages = max(1, -(-block.nbytes // PAGE))
+            guards.append(at)
+            block.offset = at + PAGE * (1 + pages) - -(-block.nbytes // memory.ALIGN) * memory.ALIGN
+            at += PAGE * (1 + pages)
+        guards.append(at)
+        return at + PAGE
+
+    def arena(nbytes: int) -> Array:
+        if not guards or nbytes != guards[-1] + PAGE:
+            return guarded(nbytes, True, FILL, 64)[:nbytes]
+        pages = mmap.mmap(-1, nbytes)
+        made = np.frombuffer(pages, np.uint8)
+        made[:] = FILL
+        libc = ctypes.CDLL(None, use_errno=True)
+        for at in guards:
+            if libc.mprotect(ctypes.c_void_p(made.ctypes.data + at), ctypes.c_size_t(PAGE), 0):
+                raise OSError(ctypes.get_errno(), "mprotect")
+        return made
+
+    def empty(shape: Any, dtype: Any = float) -> Array:
+        dims = shape if isinstance(shape, tuple) else (int(shape),)
+        if np.dtype(dtype) == object or min(dims, default=0) < 0:
+            return np.empty(shape, dtype)
+        size = int(np.prod(dims, dtype=np.int64)) * np.dtype(dtype).itemsize
+        return guarded(size, True, FILL).view(dtype).reshape(dims)
+
+    memory.place = place
+    program.aligned_empty = arena
+    runner.np = SimpleNamespace(**{**vars(np), "empty": empty})  # type: ignore[assignment]
