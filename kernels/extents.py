@@ -122,7 +122,7 @@ def check_steps(op: Op, steps: Sequence[Step], ins: Types, outs: Sequence[Tensor
         for name, reach in reaches(kernel, numbers_of(step, ins, outs), threads if step.parallel else 1).items():
             if reach == 0:
                 continue
-            arg = args[name]
+            arg: Any = args[name]
             kind, offset = type(arg), 0
             there: int | None
             if kind is In:

@@ -15,6 +15,7 @@ import numpy as np
 
 from bolt_numba.kernels.cpu.lang import I64, PTR, native_source
 from bolt_numba.kernels.cpu.pointwise import scope_of
+from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.slab import line_aligned
 from bolt_numba.types import Array
 
@@ -38,10 +39,19 @@ def fingerprint_blocks(p, tid, nthreads):
 """
 
 
+def _reach(a: Any) -> dict[str, Reach]:
+    return {
+        "x": BLOCK * a.blocks,
+        "y": box(BLOCK, (a.blocks, a.step)),
+        "key": 8 * (WORDS + 1),
+        "sums": 16 * a.blocks,
+    }
+
+
 @functools.cache
 def _kernel() -> Any:
     fields = {"x": PTR, "y": PTR, "key": PTR, "sums": PTR, "blocks": I64, "step": I64}
-    return native_source(_TEXT, "fingerprint_blocks", fields, **scope_of(_TEXT))
+    return native_source(_TEXT, "fingerprint_blocks", fields, extents=_reach, **scope_of(_TEXT))
 
 
 @functools.lru_cache(maxsize=4)
