@@ -40,7 +40,12 @@ def fingerprint_blocks(p, tid, nthreads):
 
 
 def _reach(a: Any) -> dict[str, Reach]:
-    return {"x": BLOCK * a.blocks, "y": box(BLOCK, (a.blocks, a.step)), "key": 8 * (WORDS + 1), "sums": 16 * a.blocks}
+    return {
+        "x": BLOCK * a.blocks,
+        "y": box(BLOCK, (a.blocks, a.step)),
+        "key": 8 * (WORDS + 1),
+        "sums": 16 * a.blocks,
+    }
 
 
 @functools.cache
