@@ -123,7 +123,7 @@ IMAGE, FILTERS = np.ones((1, 2, 4, 4), F32), np.ones((2, 2, 3, 3), F32)
     ids=["Conv", "ConvTranspose", "MatMul"],
 )
 def test_activations_keep_shape_and_dtype(op: Any, operands: tuple[Array, ...], activation: Op) -> None:
-    with pytest.raises(BoltError, match="activation|dtype of operand 0"):
+    with pytest.raises(BoltError, match=r"activation|dtype of operand 0"):
         infer_types(dataclasses.replace(op, activation=activation), [type_of(a) for a in operands])
 
 
