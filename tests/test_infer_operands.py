@@ -58,7 +58,9 @@ DTYPES = (F32, F64, F16, I64, I32, U8, BOOL, STRING)
 ZEROED: dict[str, int] = {
     **dict.fromkeys(("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "MaxRoiPool"), 1),
     **dict.fromkeys(("RNN", "GRU", "LSTM", "DynamicQuantizeLSTM"), 4),
-    "RoiAlign": 2, "GroupQueryAttention": 5,
+    "ReverseSequence": 1,
+    "RoiAlign": 2,
+    "GroupQueryAttention": 5,
 }
 """Operands that hold places or lengths, which only the run judges: zeros fit whatever the other operands are."""
 
@@ -278,7 +280,8 @@ WRONG: list[tuple[type[BoltError], Op, tuple[Array | None, ...], str]] = [
     (DTypeError, LOOP, (GO, GO, f(2), f(2)), "dtype of trip_count"),
     (ShapeError, LOOP, (n(1), GO, f(2), f(3)), "shape of capture 0"),
     (ShapeError, SCAN, (f(2), f(2)), "rank of scanned input 0: got .*, wanted 2"),
-    (ShapeError, conv.ConvTranspose((HUGE, 1)), (IMAGE, f(2, 1, 3, 3)), "result: got"),
+    (ShapeError, conv.ConvTranspose((HUGE, 1)), (IMAGE, f(2, 1, 3, 3)), "strides: got"),
+    (ShapeError, conv.ConvTranspose((2**31 - 1,) * 2), (IMAGE, f(2, 1, 3, 3)), "result: got"),
     (ShapeError, shape.Expand(), (f(1), n(HUGE)), "result: got"),
     (ShapeError, shape.Expand(), (f(1), n(1 << 40, 1 << 40)), "result: got"),
     (ShapeError, shape.Expand(), (f(1), n(-1)), "result: got"),

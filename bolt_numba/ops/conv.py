@@ -10,7 +10,7 @@ import numpy as np
 from bolt_numba.budget import BLAS, ask, spend
 from bolt_numba.ops.attributes import frozen
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
-from bolt_numba.ops.matmul import finish
+from bolt_numba.ops.matmul import finish, want_activation
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import want_dim, want_dims
 from bolt_numba.ops.spatial import Windows, as_layout, channels_first, join_shape, per_axis, split_shape
@@ -106,6 +106,7 @@ class Conv(Convolution):
     ) -> TensorType:
         dtype = same_dtype(self, x, w, bias, residual)
         want_dtype(self, "x", dtype, *FLOATS)
+        want_activation(self, self.activation, dtype)
         shape = self.output_shape(x, w, bias)
         if self.residual != (residual is not None):
             raise self.fail("residual operand", residual, "one exactly when the attribute residual is set")
@@ -142,6 +143,7 @@ class ConvTranspose(Op):
     def infer(self, x: TensorType, w: TensorType, bias: TensorType | None = None) -> TensorType:
         dtype = same_dtype(self, x, w, bias)
         want_dtype(self, "x", dtype, *FLOATS)
+        want_activation(self, self.activation, dtype)
         kernel = _kernel(self, w)
         parts = split_shape(self, x, self.layout, None if w.shape is None else len(w.shape))
         if kernel is None or parts is None or w.shape is None:
@@ -167,13 +169,13 @@ class ConvTranspose(Op):
     def output_dims(self, sizes: Sequence[Dim], kernel: Sequence[int]) -> Shape:
         """Spatial sizes of y."""
         rank = len(kernel)
-        windows = self.windows(kernel)
+        windows, full = self.windows(kernel), self.full_dims(sizes, kernel)
         if self.output_shape:
             return per_axis(self, "output_shape", self.output_shape, rank)
         if self.auto_pad.startswith("SAME"):
             return tuple(size * s for size, s in zip(sizes, windows.strides, strict=True))
         cut = windows.pads if self.auto_pad == "NOTSET" else (0,) * (2 * rank)
-        outs = tuple(d - cut[i] - cut[rank + i] for i, d in enumerate(self.full_dims(sizes, kernel)))
+        outs = tuple(d - cut[i] - cut[rank + i] for i, d in enumerate(full))
         if any(isinstance(d, int) and d < 0 for d in outs):
             raise self.fail("pads", self.pads, "less than the output")
         return outs

@@ -135,6 +135,8 @@ class MaxRoiPool(Op):
         dtype = same_dtype(self, x, rois)
         want_dtype(self, "x", dtype, *FLOATS)
         shape, regions = shape_of(self, "x", x, 4), shape_of(self, "rois", rois, 2)
+        if not math.isfinite(self.spatial_scale):
+            raise self.fail("spatial_scale", self.spatial_scale, "a finite number")
         if len(self.pooled_shape) != 2 or min(self.pooled_shape) < 1:
             raise self.fail("pooled_shape", self.pooled_shape, "two numbers, at least 1")
         want_dims(self, "rois", rois, None, 5)

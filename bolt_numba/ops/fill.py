@@ -10,7 +10,7 @@ from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import INDICES, NUMBERS, same_dtype
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import known_dims, known_length, shape_of, unknown_shape, want_dims, want_one
-from bolt_numba.types import BOOL, F32, F64, I16, I32, I64, AnyDType, Array, TensorType
+from bolt_numba.types import BOOL, F32, F64, I16, I32, I64, AnyDType, Array, TensorType, dtype_name
 
 
 @op("Range")
@@ -66,6 +66,8 @@ class ConstantOfShape(Op):
         dims = known_dims(shape)
         if dims is not None and any(isinstance(d, int) and d < 0 for d in dims):
             raise self.fail("shape", dims, "dimensions of at least 0")
+        if self.dtype.kind in "iu" and not np.iinfo(self.dtype).min <= self.value <= np.iinfo(self.dtype).max:
+            raise self.fail("value", self.value, f"one that {dtype_name(self.dtype)} holds")
         return TensorType(self.dtype, unknown_shape(known_length(shape)) if dims is None else tuple(dims))
 
     def reference(self, shape: Array) -> Array:

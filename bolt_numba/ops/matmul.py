@@ -12,7 +12,7 @@ from bolt_numba.budget import BLAS, ask, spend
 from bolt_numba.ops.dtypes import NUMBERS, same_dtype, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import broadcast_dim, broadcast_shapes, want_dim, want_dims
-from bolt_numba.types import Array, Dim, Shape, TensorType
+from bolt_numba.types import AnyDType, Array, Dim, Shape, TensorType, dtype_name
 
 
 def matmul_shape(owner: Op, a: Shape | None, b: Shape | None) -> Shape | None:
@@ -46,6 +46,15 @@ def finish(y: Array, residual: Array | None, activation: Op | None) -> Array:
     return y if activation is None else activation.reference(y)
 
 
+def want_activation(owner: Op, activation: Op | None, dtype: AnyDType) -> None:
+    """Raise ShapeError unless an activation is pointwise, of one operand, and keeps the dtype."""
+    if activation is None:
+        return
+    known: Any = activation
+    if not getattr(known, "pointwise", False) or known.arity != 1 or known.result_dtype(dtype) != dtype:
+        raise owner.fail("activation", activation, f"a pointwise operator from {dtype_name(dtype)} to the same")
+
+
 def _swapped(shape: Shape | None, swap: bool) -> Shape | None:
     return (*shape[:-2], shape[-1], shape[-2]) if swap and shape is not None and len(shape) > 1 else shape
 
@@ -70,6 +79,7 @@ class MatMul(Op):
     ) -> TensorType:
         dtype = same_dtype(self, a, b, bias, residual)
         want_dtype(self, "a", dtype, *NUMBERS)
+        want_activation(self, self.activation, dtype)
         shape = matmul_shape(self, _swapped(a.shape, self.trans_a), _swapped(b.shape, self.trans_b))
         if shape is not None:
             want_dims(self, "bias", bias, *shape[-1:])

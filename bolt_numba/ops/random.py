@@ -6,6 +6,7 @@ generator is NumPy's PCG64 (Dropout: MT19937, whose numbers the standard's tests
 
 from __future__ import annotations
 
+import math
 import struct
 
 import numpy as np
@@ -54,6 +55,8 @@ class RandomNormal(Op):
     has_side_state = True
 
     def infer(self, shape: TensorType) -> TensorType:
+        if not self.scale >= 0:
+            raise self.fail("scale", self.scale, "at least 0")
         return _result(self, self.dtype, shape)
 
     def reference(self, shape: Array) -> Array:
@@ -76,6 +79,8 @@ class RandomUniform(Op):
     has_side_state = True
 
     def infer(self, shape: TensorType) -> TensorType:
+        if not 0 <= self.high - self.low < math.inf:
+            raise self.fail("low and high", (self.low, self.high), "a finite range")
         return _result(self, self.dtype, shape)
 
     def reference(self, shape: Array) -> Array:
@@ -144,6 +149,7 @@ class Dropout(Op):
             return x.copy(), np.ones(x.shape, BOOL)
         if not 0 < share < 1:
             raise self.fail("ratio", share, "0 to less than 1")
-        mask = np.asarray(np.random.RandomState(self.seed).uniform(0, 1, x.shape) >= share)
+        numbers = np.random.RandomState(None if self.seed is None else self.seed % (1 << 32))
+        mask = np.asarray(numbers.uniform(0, 1, x.shape) >= share)
         data = widened(x)
         return (mask * data * data.dtype.type(1 / (1 - share))).astype(x.dtype), mask

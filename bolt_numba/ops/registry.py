@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 
-from bolt_numba.errors import BoltError, DTypeError, ShapeError
+from bolt_numba.errors import BoltError, BudgetError, DTypeError, ShapeError
 from bolt_numba.ops.attributes import Frozen, frozen
 from bolt_numba.types import AnyDType, Array, Sym, TensorType, dtype_name
 
@@ -76,17 +76,18 @@ def op(name: str) -> Callable[[T], T]:
 
 
 def _named(reference: Callable[..., Any]) -> Callable[..., Any]:
-    """A reference whose every failure is a BoltError: Python's and NumPy's own become ShapeErrors that name it."""
+    """A reference whose every failure is a BoltError: Python's and NumPy's own become errors that name it."""
 
     @functools.wraps(reference)
     def run(self: Op, *inputs: Any) -> Any:
         try:
             return reference(self, *inputs)
-        except (BoltError, MemoryError):
+        except BoltError:
             raise
         except Exception as error:
             got = ", ".join(f"{a.dtype}{list(a.shape)}" if isinstance(a, np.ndarray) else str(type(a)) for a in inputs)
-            raise ShapeError(f"{self.name}: cannot compute the result of {self} for ({got}): {error}") from error
+            kind = BudgetError if isinstance(error, MemoryError) else ShapeError
+            raise kind(f"{self.name}: cannot compute the result of {self} for ({got}): {error}") from error
 
     return run
 

@@ -15,6 +15,8 @@ from bolt_numba.records import record
 from bolt_numba.types import Array, Dim, Shape, TensorType
 
 LAYOUTS = ("NCHW", "NHWC")
+FAR = (1 << 31) - 1
+"""The greatest kernel, stride, dilation or pad, and the longest span: beyond it no product with a size is safe."""
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
@@ -58,8 +60,8 @@ def per_axis(owner: Op, what: str, given: Sequence[int], count: int, default: in
     values = tuple(given) or (default,) * count
     if len(values) != count:
         raise owner.fail(f"length of {what}", len(values), count)
-    if min(values, default=low) < low:
-        raise owner.fail(what, values, f"at least {low}")
+    if min(values, default=low) < low or max(values, default=low) > FAR:
+        raise owner.fail(what, values, f"{low} to {FAR}")
     return values
 
 
@@ -114,7 +116,7 @@ class Windows:
         if auto_pad not in AUTO_PADS:
             raise owner.fail("auto_pad", auto_pad, " or ".join(AUTO_PADS))
         rank = len(kernel)
-        return Windows(
+        made = Windows(
             per_axis(owner, "kernel", kernel, rank),
             per_axis(owner, "strides", strides, rank),
             per_axis(owner, "dilations", dilations, rank),
@@ -122,6 +124,9 @@ class Windows:
             auto_pad,
             ceil and auto_pad == "NOTSET",
         )
+        if max(made.spans, default=0) > FAR:
+            raise owner.fail("span of the dilated kernel", made.spans, f"at most {FAR}")
+        return made
 
     @property
     def spans(self) -> tuple[int, ...]:
