@@ -7,6 +7,7 @@ define the work, so an operand that does not fit them is refused before native c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -116,7 +117,8 @@ def check_steps(op: Op, steps: Sequence[Step], ins: Types, outs: Sequence[Tensor
 
     Every new shape is planned anew, so this is written for speed.
     """
-    given, made = [None if t is None else t.nbytes for t in ins], [t.nbytes for t in outs]
+    given: dict[int, int | None] = {}
+    made: dict[int, int] = {}
     for step in steps:
         kernel, args = step.kernel, step.args
         for name, reach in reaches(kernel, numbers_of(step, ins, outs), threads if step.parallel else 1).items():
@@ -126,17 +128,31 @@ def check_steps(op: Op, steps: Sequence[Step], ins: Types, outs: Sequence[Tensor
             kind, offset = type(arg), 0
             there: int | None
             if kind is In:
-                offset, there = arg.offset, given[arg.index] if arg.index < len(given) else None
+                offset, index = arg.offset, arg.index
+                if index not in given:
+                    t = ins[index] if index < len(ins) else None
+                    given[index] = None if t is None else _nbytes(t)
+                there = given[index]
             elif kind is Out:
-                offset, there = arg.offset, made[arg.index]
+                offset, index = arg.offset, arg.index
+                if index not in made:
+                    made[index] = _nbytes(outs[index])
+                there = made[index]
             elif kind is Scratch:
                 there = arg.nbytes
             elif isinstance(arg, np.ndarray):
                 offset, there = span(arg)
             else:
                 there = 0 if arg else None  # behind an address that is a number may be anything
+            if type(reach) is int and there is not None and 0 < reach <= there - offset and offset >= 0:
+                continue
             if not _fits(reach, offset, there, kernel.pointers[name]):
                 raise _misfit(op.name, kernel, name, reach, offset, there, _called(arg))
+
+
+def _nbytes(t: TensorType) -> int:
+    """`TensorType.nbytes` of a concrete type, in half the time."""
+    return math.prod(t.shape) * t.dtype.itemsize  # type: ignore[arg-type]
 
 
 def numbers_of(step: Step, ins: Types, outs: Sequence[TensorType]) -> dict[str, Any]:
@@ -160,8 +176,6 @@ def _called(arg: Any) -> str:
 
 
 def _fits(reach: Reach, offset: int, there: int | None, optional: bool) -> bool:
-    if type(reach) is int and there is not None:
-        return offset >= 0 and (0 < reach <= there - offset or reach == 0)
     first, end = reach if type(reach) is tuple else (0, reach)
     if first == end:
         return True

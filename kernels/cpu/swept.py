@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import ReferenceType, ref
 
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.lang import BYTES
@@ -14,6 +15,21 @@ MR = target().rows
 EDGE = 2
 """The first kind of A, see `sweep`, for which tiles look for taps outside."""
 BLOCK_FIELDS = 6
+
+
+_last: dict[int, tuple[ReferenceType[Array], int]] = {}
+
+
+def last_row(table: Array) -> int:
+    """The greatest row in a table of taps; layers share tables, which are large and which nobody changes."""
+    known = _last.get(id(table))
+    if known is not None and known[0]() is table:
+        return known[1]
+    if len(_last) > 512:
+        _last.clear()
+    found = int(table.max())
+    _last[id(table)] = ref(table), found
+    return found
 
 
 def greatest(offsets: Array, blocks: int, step: int, row: int, column: int) -> int:
@@ -53,7 +69,7 @@ def sweep_reach(a: Any) -> dict[str, Reach]:
     edges = a.table is not None and a.kind >= EDGE
     made = _rows_of(a, 4 * a.k * panel_columns(a.n), edges, a.kind == EDGE, scratch)
     if "a" not in made:
-        last = a.m - 1 + (int(a.run_rows.max()) if a.runs > 1 else 0) if a.table is None else int(a.table.max())
+        last = a.m - 1 + (int(a.run_rows.max()) if a.runs > 1 else 0) if a.table is None else last_row(a.table)
         run = a.length if a.table is None else a.depth
         made["a"] = 4 * (greatest(a.offsets, a.blocks, a.lda, 0, 1) + a.lda * last + run) if a.k else 0
     return made
@@ -64,9 +80,9 @@ def sweep_bf16_reach(a: Any) -> dict[str, Reach]:
     unit, scratch = 2 if a.kind else 4, (a.span + MR) * a.pack_ld + BYTES
     made = _rows_of(a, 4 * ((a.k + 1) // 2) * panel_columns(a.n), a.table is not None, False, scratch)
     if "a" not in made:
-        row = a.lda * (a.m - 1) + a.k if a.table is None else a.lda * int(a.table.max()) + a.depth
+        row = a.lda * (a.m - 1) + a.k if a.table is None else a.lda * last_row(a.table) + a.depth
         made["a"] = unit * (greatest(a.offsets, a.blocks, a.lda, 0, 1) + row) + (BYTES if a.kind else 0)
     return made
 
 
-__all__ = ["greatest", "sweep_bf16_reach", "sweep_reach"]
+__all__ = ["greatest", "last_row", "sweep_bf16_reach", "sweep_reach"]
