@@ -1,6 +1,6 @@
 """Operands that do not fit: every operator with each operand in turn of a wrong rank, length, dtype or edge value.
 
-Whole plans run, between guard pages: inputs, outputs and the arena touch unreadable memory.  Cases are those of
+Whole plans run, between guard pages (`tests.guarded_sessions`).  Cases are those of
 `tests.cases`; a number makes the same change to the same case every time.
 """
 
@@ -19,13 +19,10 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.registry import OPS, Op
-from bolt_numba.runtime import program
-from bolt_numba.runtime.slots import TEMP
-from bolt_numba.session import Session
 from bolt_numba.types import STRING, Array, Sym, TensorType
 from tests.attack.child import Result, drive
 from tests.cases import CASES, Case
-from tests.harness import guarded
+from tests.guarded_sessions import copy_of, install
 
 DRAWN = 40
 """Cases drawn for each operator."""
@@ -132,27 +129,6 @@ def graph_of(op: Op, operands: Sequence[Array | None], rng: np.random.Generator)
     return graph, feeds
 
 
-def placed(a: Array, right: bool) -> Array:
-    """A copy beside an unreadable page."""
-    if a.dtype == STRING:
-        return a
-    made = guarded(a.nbytes, right, 0).view(a.dtype).reshape(a.shape)
-    made[...] = a
-    return made
-
-
-def run_guarded(session: Session, feeds: dict[str, Array], right: bool) -> list[Array]:
-    """Results of a run whose inputs and outputs are guarded."""
-    runner = session._runner
-    arrays = session._arrays({name: placed(a, right) for name, a in feeds.items()})
-    plan = runner.prepare(arrays).plan
-    targets: list[Array | None] | None = None
-    kinds = [s.type for s in plan.results]
-    if plan.cut is None and all(s.kind == TEMP and s.type.dtype != STRING for s in plan.results):
-        targets = [guarded(t.nbytes, right, 0xAB).view(t.dtype).reshape(t.dims) for t in kinds]
-    return runner.run(arrays, targets)
-
-
 def agrees(got: Any, wanted: Any, exact: bool) -> bool:
     """Whether a result is what the reference gives, but for rounding."""
     if not isinstance(got, np.ndarray) or got.dtype.kind not in "fiub":
@@ -177,12 +153,14 @@ def attack(op: type[Op], seed: int) -> tuple[str, str, str]:
     cases = drawn(op)
     case = cases[rng.integers(len(cases))]
     kind, operands = spoilt(case, rng)
+    right = bool(rng.random() < 0.5)
     described = f"{case} {['-' if a is None else f'{a.dtype}{list(a.shape)}' for a in operands]}"
     try:
         graph, feeds = graph_of(case.op, operands, rng)
         session = bn.compile(graph, threads=int(rng.integers(1, 3)))
         with np.errstate(all="ignore"):
-            results = run_guarded(session, feeds, bool(rng.random() < 0.5))
+            placed = {name: a if a.dtype == STRING else copy_of(a, right) for name, a in feeds.items()}
+            results = session.run(None, placed)
     except BoltError as error:
         return kind, "refused", type(error).__name__
     except Exception as error:
@@ -208,7 +186,7 @@ def names() -> list[str]:
 
 def prepare(name: str) -> tuple[Callable[[int], tuple[str, str, str]], tuple[str, str]]:
     """What serves numbers for one operator, with memory of plans between guard pages."""
-    program.aligned_empty = lambda nbytes: guarded(nbytes, True, 0xAB, 64)
+    install()
     op = next(op for op in CASES if op.name == name)
     return functools.partial(attack, op), ("ran", "")
 
