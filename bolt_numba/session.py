@@ -18,6 +18,7 @@ from bolt_numba.runtime.plan import Region, region_of
 from bolt_numba.runtime.runner import Prepared, Runner
 from bolt_numba.runtime.threads import can_team
 from bolt_numba.types import (
+    NUMERICS,
     STRING,
     AnyDType,
     Array,
@@ -100,6 +101,8 @@ class Session:
     precision: ``"fp32"``, or ``"bf16"``: constant weights of products and convolutions are held as bfloat16 and
         multiplied as such (twice as fast where the processor has AVX-512 BF16, elsewhere they are widened); sums
         and everything else stay f32.
+    numerics: how far algorithms may be from a direct sum: ``"strict"``, ``"default"`` or ``"fast"``; what each
+        guarantees is in docs/numerics.md.
     threads: how many threads share the work of one call; None: the processors this process may use
         (or ``BOLT_NUMBA_NUM_THREADS``).
     tune: measure the algorithms that can run a node when a plan is made, and take the fastest, instead of following
@@ -112,6 +115,7 @@ class Session:
         *,
         device: str = "cpu",
         precision: str = "fp32",
+        numerics: str = "default",
         threads: int | None = None,
         tune: bool = False,
     ) -> None:
@@ -119,10 +123,12 @@ class Session:
             raise DeviceError(f"device: got {device!r}, wanted 'cpu'")
         if precision not in PRECISIONS:
             raise DeviceError(f"precision: got {precision!r}, wanted one of {PRECISIONS}")
+        if numerics not in NUMERICS:
+            raise DeviceError(f"numerics: got {numerics!r}, wanted one of {NUMERICS}")
         threads = default_threads() if threads is None else threads
         if threads < 1:
             raise DeviceError(f"threads: got {threads}, wanted at least 1")
-        self.device, self.precision = device, precision
+        self.device, self.precision, self.numerics = device, precision, numerics
         self.threads = threads if can_team() else 1
         self.tune = tune
         self.graph = graph
@@ -131,7 +137,7 @@ class Session:
         self._input_names = [s.name for s in self.inputs]
         self._output_names = [s.name for s in self.outputs]
         self._seen: Graph | None = None
-        self._packs = Packs(precision)
+        self._packs = Packs(precision, numerics)
         tuner = None
         if self.tune:
             from bolt_numba.runtime.tune import Tuner
@@ -261,8 +267,9 @@ class Session:
                     raise BoltError(f"no value named {name!r} in graph {graph.name!r}")
                 graph.add_output(values[name])
             made = Session(
-                graph, device=self.device, precision=self.precision, threads=self.threads, tune=self.tune
-            )
+                graph, device=self.device, precision=self.precision, numerics=self.numerics, threads=self.threads,
+                tune=self.tune,
+            )  # fmt: skip
             self._wider[extra] = made
         return made
 
@@ -321,7 +328,7 @@ class Session:
 
     def close(self) -> None:
         """Drop plans and packed weights; the session may be called again and plans anew."""
-        self._packs = Packs(self.precision)
+        self._packs = Packs(self.precision, self.numerics)
         self._runner.forget(self._packs, self._region)
         self._wider.clear()
 
@@ -334,10 +341,11 @@ class Session:
     def __reduce__(self) -> tuple[Any, ...]:
         from bolt_numba.ir.store import to_bytes
 
-        return _restore, (to_bytes(self._source()), self.device, self.precision, self.threads, self.tune)
+        return _restore, (to_bytes(self._source()), self.device, self.precision, self.numerics, self.threads, self.tune)
 
     def __repr__(self) -> str:
         how = "" if self.precision == "fp32" else f", precision={self.precision!r}"
+        how += "" if self.numerics == "default" else f", numerics={self.numerics!r}"
         return f"Session({self.graph.name!r}, device={self.device!r}, threads={self.threads}{how})"
 
 
@@ -357,10 +365,11 @@ def _real_nbytes(array: Array) -> int:
     return array.itemsize if 0 in array.strides and array.size > 1 else array.nbytes
 
 
-def _restore(data: bytes, device: str, precision: str, threads: int, tune: bool) -> Session:
+def _restore(data: bytes, device: str, precision: str, numerics: str, threads: int, tune: bool) -> Session:
     from bolt_numba.ir.store import load_bolt
 
-    return Session(load_bolt(data), device=device, precision=precision, threads=threads, tune=tune)
+    graph = load_bolt(data)
+    return Session(graph, device=device, precision=precision, numerics=numerics, threads=threads, tune=tune)
 
 
 def _as_input(spec: TensorSpec, given: Any) -> Any:
@@ -429,11 +438,12 @@ def compile(
     *,
     device: str = "cpu",
     precision: str = "fp32",
+    numerics: str = "default",
     threads: int | None = None,
     tune: bool = False,
 ) -> Session:
     """Make a `Session` from a graph or straight from a file."""
-    return Session(load(model), device=device, precision=precision, threads=threads, tune=tune)
+    return Session(load(model), device=device, precision=precision, numerics=numerics, threads=threads, tune=tune)
 
 
 def save(graph: Graph, path: str | Path) -> None:

@@ -264,7 +264,7 @@ class Planner:
         self, op: Op, ins: list[TensorType | None], outs: tuple[TensorType, ...], alike: Hashable | None
     ) -> Precedent:
         """The best kernel's steps; kept for nodes alike where the maker allows it."""
-        entry, context = select(op, ins, precision=self.context.packs.precision), self.context
+        entry, context = select(op, ins, self.context), self.context
         if entry is None:
             return Precedent(outs, None, "reference")
         if context.tuner is not None:

@@ -381,19 +381,19 @@ def prefers_2(op: Any, ins: Types) -> bool:
     return best_size(op, ins) == 2
 
 
-@kernel(Conv, accepts=prefers_6, works=is_winograd, rank=11, by_types=True)
+@kernel(Conv, accepts=prefers_6, works=is_winograd, rank=11, by_types=True, numerics="default")
 def winograd_6(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tiles of 6 outputs along each axis."""
     return steps(6, op, ins, outs, context)
 
 
-@kernel(Conv, accepts=prefers_4, works=is_winograd, rank=10, by_types=True)
+@kernel(Conv, accepts=prefers_4, works=is_winograd, rank=10, by_types=True, numerics="default")
 def winograd_4(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tiles of 4 outputs along each axis."""
     return steps(4, op, ins, outs, context)
 
 
-@kernel(Conv, accepts=prefers_2, works=is_winograd, rank=9, by_types=True)
+@kernel(Conv, accepts=prefers_2, works=is_winograd, rank=9, by_types=True, numerics="default")
 def winograd_2(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tiles of 2 outputs along each axis."""
     return steps(2, op, ins, outs, context)
