@@ -98,6 +98,10 @@ class Context(Protocol):
 
 Maker: TypeAlias = Callable[[Any, Types, Sequence[TensorType], Context], "list[Step]"]
 Accepts: TypeAlias = Callable[[Any, Types], bool]
+Error: TypeAlias = Callable[[Any, Types, Context], float]
+
+LIMIT = 2e-5
+"""Bound of a kernel's error over the largest value, from which sessions of ``numerics="default"`` do without it."""
 
 
 @record(frozen=True)
@@ -118,7 +122,9 @@ class Entry:
     by_types: bool = False
     """Steps follow from operator, types and small constants alone; content of large ones enters through `packed`."""
     numerics: str = "strict"
-    """The least exact of `NUMERICS` that a session must ask for."""
+    """The strictest of `NUMERICS` whose sessions may have it."""
+    error: Error | None = None
+    """Bound of its error for these operands, over the largest value; None: that of a direct sum, element by element."""
 
 
 KERNELS: dict[tuple[type[Op], str], list[Entry]] = {}
@@ -169,12 +175,16 @@ def kernel(
     works: Accepts | None = None,
     by_types: bool = False,
     numerics: str = "strict",
+    error: Error | None = None,
 ) -> Callable[[Maker], Maker]:
     """Register a maker for one or several operators; the keywords are fields of `Entry`."""
 
     def register(make: Maker) -> Maker:
         for op in ops:
-            entry = Entry(op, device, precision, make, accepts, rank, make.__name__, inplace, works, by_types, numerics)
+            name = make.__name__
+            entry = Entry(
+                op, device, precision, make, accepts, rank, name, inplace, works, by_types, numerics, error
+            )
             # A new list, as another thread may go through the old one.
             KERNELS[op, device] = sorted([*KERNELS.get((op, device), ()), entry], key=lambda e: -e.rank)
         return make
@@ -239,7 +249,7 @@ def select(op: Op, ins: Types, context: Context = PLAIN, device: str = "cpu") ->
     """The best maker that the session's context allows and that accepts, or None (the reference will run)."""
     _load_for(op, device)
     for entry in KERNELS.get((type(op), device), ()):
-        if _is_allowed(entry, context) and entry.accepts(op, ins):
+        if _is_allowed(entry, context) and entry.accepts(op, ins) and is_exact(entry, op, ins, context):
             return entry
     if any(t is not None and t.dtype in (F16, BF16) for t in ins) or getattr(op, "to", None) in (F16, BF16):
         widen = importlib.import_module(f"bolt_numba.kernels.{device}.widen")
@@ -248,8 +258,13 @@ def select(op: Op, ins: Types, context: Context = PLAIN, device: str = "cpu") ->
 
 
 def _is_allowed(entry: Entry, context: Context) -> bool:
-    exact = NUMERICS.index(entry.numerics) <= NUMERICS.index(context.numerics)
-    return exact and entry.precision in ("f32", context.precision)
+    level = NUMERICS.index(entry.numerics) <= NUMERICS.index(context.numerics)
+    return level and entry.precision in ("f32", context.precision)
+
+
+def is_exact(entry: Entry, op: Op, ins: Types, context: Context) -> bool:
+    """Whether the bound of a maker's error, which may follow from weights, is within the session's limit."""
+    return entry.error is None or context.numerics == "fast" or entry.error(op, ins, context) <= LIMIT
 
 
 def candidates(op: Op, ins: Types, context: Context = PLAIN, device: str = "cpu") -> list[Entry]:
@@ -257,7 +272,8 @@ def candidates(op: Op, ins: Types, context: Context = PLAIN, device: str = "cpu"
     _load_for(op, device)
     rows = [e for e in KERNELS.get((type(op), device), ()) if _is_allowed(e, context)]
     preferred = [e for e in rows if e.accepts(op, ins)]
-    return preferred + [e for e in rows if e not in preferred and e.works is not None and e.works(op, ins)]
+    found = preferred + [e for e in rows if e not in preferred and e.works is not None and e.works(op, ins)]
+    return [e for e in found if is_exact(e, op, ins, context)]
 
 
 def _reset_lock() -> None:

@@ -215,13 +215,14 @@ class Planner:
         number = self.region.operators.get(id(node.op))
         alike = None if number is None else likeness(number, in_types)
         precedent = self.precedents.get(alike)
-        if precedent is not None:
+        if precedent is not None and precedent.holds(node.op, in_types, self.context):
             types = precedent.types
         else:
             try:
                 types = infer_types(node.op, fitting(node.op, in_types, ins, self.region.bounds))
             except BoltError as error:
                 raise type(error)(f"node {node.name!r}: {error}") from error
+            precedent = None
             if self._is_known(node, types):
                 return
             python = any(map(only_in_python, (*types, *in_types)))
@@ -274,7 +275,7 @@ class Planner:
         if context.threads == 1:  # as measured may be best in a session of several, too
             for step in steps:
                 step.parallel = False
-        made = Precedent(outs, steps, entry.name, entry.inplace, by_types=entry.by_types)
+        made = Precedent(outs, steps, entry.name, entry.inplace, by_types=entry.by_types, entry=entry)
         if entry.by_types and alike is not None and recorder.complete and all(t.value is None for t in outs):
             self.precedents[alike] = replace(made, packs=recorder.packs)
         return made
