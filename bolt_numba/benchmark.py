@@ -74,6 +74,7 @@ class BenchReport:
     shapes: dict[str, tuple[int, ...]]
     engines: list[Measured]
     precision: str = "fp32"
+    numerics: str = "default"
 
     def ratios(self) -> dict[str, dict[str, float]]:
         """For each peer, its time over ours: above 1, bolt-numba is the faster one."""
@@ -89,6 +90,7 @@ class BenchReport:
             "model": self.model,
             "threads": self.threads,
             "precision": self.precision,
+            "numerics": self.numerics,
             "shapes": {k: list(v) for k, v in self.shapes.items()},
             "engines": [e.to_json() for e in self.engines],
             "ratios": self.ratios(),
@@ -106,6 +108,7 @@ def bench(
     seconds: float = 3.0,
     processes: bool = True,
     precision: str = "fp32",
+    numerics: str = "default",
     tune: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> BenchReport:
@@ -113,9 +116,9 @@ def bench(
 
     shapes, feeds, seed: as `bolt_numba.feeds.random_feeds`.  seconds: of timed runs, all engines together.
     processes: also start a process per engine for load time, first run and peak memory (needs a path).  precision: of
-    every engine that has it.  tune: as `bolt_numba.compile`.
+    every engine that has it.  numerics, tune: as `bolt_numba.compile`.
     """
-    ours = BoltEngine(model, threads, precision, tune)
+    ours = BoltEngine(model, threads, precision, numerics, tune)
     arrays = random_feeds(ours.session.inputs, shapes, seed, feeds)
     engines: dict[str, Engine] = {OURS: ours}
     measured = {name: Measured(name) for name in (OURS, *vs)}
@@ -141,9 +144,9 @@ def bench(
     if processes and not isinstance(model, bytes):
         for name in engines:
             progress(f"load time and memory of {name}, in its own process")
-            _add_process_figures(measured[name], model, threads, sizes, precision)
+            _add_process_figures(measured[name], model, threads, sizes, precision, numerics)
     label = "model" if isinstance(model, bytes) else Path(os.fspath(model)).name
-    return BenchReport(label, threads, sizes, list(measured.values()), precision)
+    return BenchReport(label, threads, sizes, list(measured.values()), precision, numerics)
 
 
 def _caller(engine: Engine, feeds: Feeds) -> Callable[[], object]:
@@ -191,9 +194,10 @@ def _add_process_figures(
     threads: int,
     shapes: Mapping[str, tuple[int, ...]],
     precision: str,
+    numerics: str,
 ) -> None:
     job = {"model": os.fspath(model), "engine": into.engine, "threads": threads, "shapes": shapes}
-    job["precision"] = precision
+    job |= {"precision": precision, "numerics": numerics}
     command = [sys.executable, "-m", "bolt_numba.benchmark", json.dumps(job)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -224,7 +228,11 @@ def main(job: Mapping[str, Any]) -> dict[str, Any]:
     """
     model, shapes = job["model"], {k: tuple(v) for k, v in job["shapes"].items()}
     start = time.perf_counter()
-    engine = peers.make(job["engine"], model, job["threads"], job.get("precision", "fp32"))
+    how = job["threads"], job.get("precision", "fp32")
+    if job["engine"] == OURS:
+        engine: Engine = BoltEngine(model, *how, job.get("numerics", "default"))
+    else:
+        engine = peers.make(job["engine"], model, *how)
     load_s = time.perf_counter() - start
     feeds = random_feeds(_inputs_of(engine), shapes)
     start = time.perf_counter()

@@ -27,6 +27,8 @@ class SessionOptions:
     enable_profiling: bool = False
     """Profile one run per shape; `InferenceSession.end_profiling` writes it."""
     profile_file_prefix: str = "bolt_numba_profile"
+    numerics: str = "default"
+    """As of `Session`; onnxruntime has no such choice."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ class InferenceSession:
         if not set(names) & set(_PROVIDERS):
             raise DeviceError(f"providers: got {names}, wanted one of {list(_PROVIDERS)}")
         self._options = sess_options or SessionOptions()
-        self._session = Session(load(path_or_bytes), threads=self._options.intra_op_num_threads or None)
+        threads = self._options.intra_op_num_threads or None
+        self._session = Session(load(path_or_bytes), numerics=self._options.numerics, threads=threads)
         self._last_feeds: Mapping[str, Any] | None = None
 
     def run(

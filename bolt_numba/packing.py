@@ -20,17 +20,18 @@ def packed(
     threads: Iterable[int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     precision: str = "fp32",
+    numerics: str = "default",
 ) -> Graph:
     """The optimised graph with packed weights; `bolt_numba.save` writes both into one file.
 
     threads: thread counts to prepare for; None: one and the default.  shapes: of inputs, where they are symbolic; a
-    dimension that nothing is known of counts as 1.  Other threads and shapes work, too: what they need is packed when
-    it is needed.
+    dimension that nothing is known of counts as 1.  precision, numerics: of the sessions to
+    prepare for.  Others, and other threads and shapes, work, too: what they need is packed when it is needed.
     """
     made = run_pipeline(graph)
     found = made.packed = PackedWeights(machine(), sources=source_marks(made))
     for count in sorted(set(threads if threads is not None else (1, default_threads()))):
-        session = Session(made, threads=count, precision=precision)
+        session = Session(made, threads=count, precision=precision, numerics=numerics)
         sizes = {s.name: tuple(d if isinstance(d, int) else 1 for d in s.shape or ()) for s in session.inputs}
         session.warmup(**{**sizes, **(shapes or {})})
         found.rows.update(session.packs())

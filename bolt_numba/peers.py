@@ -32,10 +32,12 @@ class Engine(Protocol):
 class BoltEngine:
     """bolt-numba itself."""
 
-    def __init__(self, model: Model, threads: int, precision: str = "fp32", tune: bool = False) -> None:
+    def __init__(
+        self, model: Model, threads: int, precision: str = "fp32", numerics: str = "default", tune: bool = False
+    ) -> None:
         from bolt_numba.session import compile as compile_model
 
-        self.session = compile_model(model, threads=threads, precision=precision, tune=tune)
+        self.session = compile_model(model, threads=threads, precision=precision, numerics=numerics, tune=tune)
 
     def run(self, feeds: Feeds) -> Sequence[Array]:
         return self.session.run(None, feeds)

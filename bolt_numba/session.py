@@ -23,6 +23,7 @@ from bolt_numba.runtime.plan import Region, region_of
 from bolt_numba.runtime.runner import Prepared, Runner
 from bolt_numba.runtime.threads import can_team
 from bolt_numba.types import (
+    NUMERICS,
     AnyDType,
     Array,
     TensorSpec,
@@ -94,6 +95,8 @@ class Session:
     precision: ``"fp32"``, or ``"bf16"``: constant weights of products and convolutions are held as bfloat16 and
         multiplied as such (twice as fast where the processor has AVX-512 BF16, elsewhere they are widened); sums
         and everything else stay f32.
+    numerics: how far algorithms may be from a direct sum: ``"strict"``, ``"default"`` or ``"fast"``; what each
+        guarantees is in docs/numerics.md.
     threads: how many threads share the work of one call; None: the processors this process may use
         (or ``BOLT_NUMBA_NUM_THREADS``).
     tune: measure the algorithms that can run a node when a plan is made, and take the fastest, instead of following
@@ -109,6 +112,7 @@ class Session:
         *,
         device: str = "cpu",
         precision: str = "fp32",
+        numerics: str = "default",
         threads: int | None = None,
         tune: bool = False,
         memory_limit: int | None = None,
@@ -119,7 +123,9 @@ class Session:
             raise DeviceError(f"device: got {device!r}, wanted 'cpu'")
         if precision not in PRECISIONS:
             raise DeviceError(f"precision: got {precision!r}, wanted one of {PRECISIONS}")
-        self.device, self.precision = device, precision
+        if numerics not in NUMERICS:
+            raise DeviceError(f"numerics: got {numerics!r}, wanted one of {NUMERICS}")
+        self.device, self.precision, self.numerics = device, precision, numerics
         if memory_limit is not None and memory_limit < 1:
             raise BoltError(f"memory_limit: got {memory_limit}, wanted a number of bytes from 1")
         self.memory_limit = memory_limit
@@ -132,7 +138,7 @@ class Session:
         self._input_names = [s.name for s in self.inputs]
         self._output_names = [s.name for s in self.outputs]
         self._seen: Graph | None = None
-        self._packs = Packs(precision)
+        self._packs = Packs(precision, numerics)
         tuner = None
         if self.tune:
             from bolt_numba.runtime.tune import Tuner
@@ -352,7 +358,7 @@ class Session:
 
     def close(self) -> None:
         """Drop plans and packed weights; the session may be called again and plans anew."""
-        self._packs = Packs(self.precision)
+        self._packs = Packs(self.precision, self.numerics)
         self._runner.forget(self._packs, self._region)
         self._wider.clear()
 
@@ -369,11 +375,12 @@ class Session:
 
     def _options(self) -> dict[str, Any]:
         """What the session was made with, but for its threads."""
-        names = ("device", "precision", "tune", "memory_limit")
+        names = ("device", "precision", "numerics", "tune", "memory_limit")
         return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
         how = "" if self.precision == "fp32" else f", precision={self.precision!r}"
+        how += "" if self.numerics == "default" else f", numerics={self.numerics!r}"
         return f"Session({self.graph.name!r}, device={self.device!r}, threads={self.threads}{how})"
 
 
@@ -436,6 +443,7 @@ def compile(
     *,
     device: str = "cpu",
     precision: str = "fp32",
+    numerics: str = "default",
     threads: int | None = None,
     tune: bool = False,
     memory_limit: int | None = None,
@@ -444,8 +452,9 @@ def compile(
     with nullcontext() if memory_limit is None else within(Budget(memory=memory_limit)):
         graph = _read(model)
     return Session(
-        graph, device=device, precision=precision, threads=threads, tune=tune, memory_limit=memory_limit
-    )
+        graph, device=device, precision=precision, numerics=numerics, threads=threads, tune=tune,
+        memory_limit=memory_limit,
+    )  # fmt: skip
 
 
 @border("save", OSError)

@@ -27,6 +27,9 @@ I8, I16, I32, I64 = np.dtype("i1"), np.dtype("i2"), np.dtype("i4"), np.dtype("i8
 U8, U16, U32, U64 = np.dtype("u1"), np.dtype("u2"), np.dtype("u4"), np.dtype("u8")
 BOOL, STRING = np.dtype("?"), np.dtype("O")
 
+NUMERICS = ("strict", "default", "fast")
+"""What a session lets kernels lose of the exactness of a direct sum, the least first; see docs/numerics.md."""
+
 _SHORT: dict[AnyDType, str] = {F32: "f32", F64: "f64", F16: "f16", BF16: "bf16", BOOL: "bool", STRING: "string"} | {
     np.dtype(f"{k}{b}"): f"{k}{8 * b}" for k in "iu" for b in (1, 2, 4, 8)
 }

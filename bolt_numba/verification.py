@@ -157,6 +157,7 @@ def verify(
     threads: int | None = None,
     intermediates: bool = True,
     precision: str = "fp32",
+    numerics: str = "default",
 ) -> VerifyReport:
     """Run ``model`` here and elsewhere on the same inputs, and compare every tensor that both can name.
 
@@ -167,7 +168,7 @@ def verify(
     exactly.  rtol: None for what `RTOL` holds for the precision.
     """
     graph = load(model)
-    session = Session(graph, threads=threads, precision=precision)
+    session = Session(graph, threads=threads, precision=precision, numerics=numerics)
     rtol = RTOL[precision] if rtol is None else rtol
     arrays = random_feeds(session.inputs, shapes, seed, feeds)
     judge = _judge(against, model, graph, arrays)

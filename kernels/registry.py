@@ -17,10 +17,9 @@ from bolt_numba.forks import renew_after_fork
 from bolt_numba.kernels.index import index, write_index
 from bolt_numba.ops.registry import Op
 from bolt_numba.records import record
-from bolt_numba.types import BF16, F16, Array, TensorType
+from bolt_numba.types import BF16, F16, NUMERICS, Array, TensorType
 
 Types: TypeAlias = Sequence[TensorType | None]
-
 
 @record(frozen=True)
 class In:
@@ -103,9 +102,11 @@ class Step:
 
 
 class Context(Protocol):
-    """What a maker may ask of the planner."""
+    """What a maker may ask of the planner.  precision, numerics: of the session."""
 
     threads: int
+    precision: str
+    numerics: str
 
     def packed(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:
         """``pack(array)``, computed once for this array and key and shared by all plans of the session."""
@@ -114,6 +115,10 @@ class Context(Protocol):
 
 Maker: TypeAlias = Callable[[Any, Types, Sequence[TensorType], Context], "list[Step]"]
 Accepts: TypeAlias = Callable[[Any, Types], bool]
+Error: TypeAlias = Callable[[Any, Types, Context], float]
+
+LIMIT = 2e-5
+"""Bound of a kernel's error over the largest value, from which sessions of ``numerics="default"`` do without it."""
 
 
 @record(frozen=True)
@@ -133,6 +138,10 @@ class Entry:
     """Where the algorithm is correct, when ``accepts`` says where it is expected to be the fastest."""
     by_types: bool = False
     """Steps follow from operator, types and small constants alone; content of large ones enters through `packed`."""
+    numerics: str = "strict"
+    """The strictest of `NUMERICS` whose sessions may have it."""
+    error: Error | None = None
+    """Bound of its error for these operands, over the largest value; None: that of a direct sum, element by element."""
 
 
 KERNELS: dict[tuple[type[Op], str], list[Entry]] = {}
@@ -183,12 +192,17 @@ def kernel(
     inplace: tuple[int, ...] = (),
     works: Accepts | None = None,
     by_types: bool = False,
+    numerics: str = "strict",
+    error: Error | None = None,
 ) -> Callable[[Maker], Maker]:
     """Register a maker for one or several operators; the keywords are fields of `Entry`."""
 
     def register(make: Maker) -> Maker:
         for op in ops:
-            entry = Entry(op, device, precision, make, accepts, rank, make.__name__, inplace, works, by_types)
+            name = make.__name__
+            entry = Entry(
+                op, device, precision, make, accepts, rank, name, inplace, works, by_types, numerics, error
+            )
             # A new list, as another thread may go through the old one.
             KERNELS[op, device] = sorted([*KERNELS.get((op, device), ()), entry], key=lambda e: -e.rank)
         return make
@@ -234,24 +248,47 @@ def _place(entry: Entry) -> tuple[str, str]:
     return entry.make.__module__, entry.make.__qualname__
 
 
-def select(op: Op, ins: Types, device: str = "cpu", precision: str = "fp32") -> Entry | None:
-    """The best maker that accepts, or None (the reference will run).
+@record()
+class Plain:
+    """A `Context` for who only asks what would run a node: it keeps nothing."""
 
-    precision: of the session; makers of a narrower one are for sessions that ask for it.
-    """
+    threads: int = 1
+    precision: str = "fp32"
+    numerics: str = "default"
+
+    def packed(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:
+        return pack(array)
+
+
+PLAIN = Plain()
+
+
+def select(op: Op, ins: Types, context: Context = PLAIN, device: str = "cpu") -> Entry | None:
+    """The best maker that the session's context allows and that accepts, or None (the reference will run)."""
     _load_for(op, device)
     for entry in KERNELS.get((type(op), device), ()):
-        if entry.precision in ("f32", precision) and entry.accepts(op, ins):
+        if _is_allowed(entry, context) and entry.accepts(op, ins) and is_exact(entry, op, ins, context):
             return entry
     if any(t is not None and t.dtype in (F16, BF16) for t in ins) or getattr(op, "to", None) in (F16, BF16):
         widen = importlib.import_module(f"bolt_numba.kernels.{device}.widen")
-        return widen.select_wide(op, ins, precision)  # type: ignore[no-any-return]
+        return widen.select_wide(op, ins, context)  # type: ignore[no-any-return]
     return None
 
 
-def candidates(op: Op, ins: Types, device: str = "cpu", precision: str = "fp32") -> list[Entry]:
+def _is_allowed(entry: Entry, context: Context) -> bool:
+    level = NUMERICS.index(entry.numerics) <= NUMERICS.index(context.numerics)
+    return level and entry.precision in ("f32", context.precision)
+
+
+def is_exact(entry: Entry, op: Op, ins: Types, context: Context) -> bool:
+    """Whether the bound of a maker's error, which may follow from weights, is within the session's limit."""
+    return entry.error is None or context.numerics == "fast" or entry.error(op, ins, context) <= LIMIT
+
+
+def candidates(op: Op, ins: Types, context: Context = PLAIN, device: str = "cpu") -> list[Entry]:
     """Every maker that can run a node, the one that `select` takes first."""
     _load_for(op, device)
-    rows = [e for e in KERNELS.get((type(op), device), ()) if e.precision in ("f32", precision)]
+    rows = [e for e in KERNELS.get((type(op), device), ()) if _is_allowed(e, context)]
     preferred = [e for e in rows if e.accepts(op, ins)]
-    return preferred + [e for e in rows if e not in preferred and e.works is not None and e.works(op, ins)]
+    found = preferred + [e for e in rows if e not in preferred and e.works is not None and e.works(op, ins)]
+    return [e for e in found if is_exact(e, op, ins, context)]

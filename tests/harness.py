@@ -61,6 +61,8 @@ class PlainContext:
     """The planner's part in a test: packs on the spot."""
 
     threads: int = 2
+    precision: str = "fp32"
+    numerics: str = "default"
     _packed: dict[Hashable, tuple[Array, Array]] = field(default_factory=dict)
 
     def packed(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:

@@ -15,7 +15,7 @@ from bolt_numba.kernels.cpu import strassen
 from bolt_numba.kernels.cpu.lang import LANES
 from bolt_numba.kernels.cpu.pack import PANEL
 from bolt_numba.kernels.cpu.strassen import PAIR
-from bolt_numba.kernels.registry import Entry, select
+from bolt_numba.kernels.registry import Entry, Plain, select
 from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.pointwise import Clip, HardSwish, Relu
@@ -129,12 +129,13 @@ def test_what_is_not_finite_stays_in_its_rows() -> None:
 
 
 def test_what_is_small_or_of_several_owners_is_left_alone() -> None:
-    def chosen(op: Op, *shapes: tuple[int, ...]) -> bool:
-        entry = select(op, types_of([np.zeros(s, np.float32) for s in shapes]))
+    def chosen(op: Op, *shapes: tuple[int, ...], numerics: str = "fast") -> bool:
+        entry = select(op, types_of([np.zeros(s, np.float32) for s in shapes]), Plain(numerics=numerics))
         return entry is not None and "strassen" in entry.name
 
     conv = Conv(layout="NHWC")
     assert chosen(conv, (1, 28, 28, 256), (512, 256, 1, 1))
+    assert not chosen(conv, (1, 28, 28, 256), (512, 256, 1, 1), numerics="default"), "it is asked for"
     assert not chosen(conv, (1, 112, 112, 16), (96, 16, 1, 1))
     assert not chosen(conv, (1, 28, 28, 256), (512, 256, 3, 3))
     assert not chosen(conv, (8, 28, 28, 256), (512, 256, 1, 1)), "images must not touch each other"

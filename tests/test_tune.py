@@ -11,7 +11,7 @@ import pytest
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.kernels.registry import candidates, select
+from bolt_numba.kernels.registry import Plain, candidates, select
 from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.pointwise import Exp
 from bolt_numba.runtime.packs import Packs
@@ -38,7 +38,7 @@ def network(size: int = 12, channels: int = 16) -> Graph:
 
 def run(graph: Graph, tuner: Tuner, threads: int = 1) -> np.ndarray:
     feed = rng.integers(-2, 3, graph.inputs[0].type.dims).astype(F32) / 8
-    runner = Runner(region_of(graph), threads, Packs(), tuner=tuner)
+    runner = Runner(region_of(graph), threads, Packs(numerics="fast"), tuner=tuner)
     (got,) = runner.run([feed])
     assert_near(got, interpret(graph, {"x": feed})["y"], 1e-4)
     return got
@@ -66,7 +66,7 @@ def test_a_choice_is_obeyed(tmp_path: Path, kernel: str) -> None:
     tuner = Tuner(1, tmp_path / "tuned.json")
     run(graph, tuner)
     tuner._known = {key: Choice(kernel, False) for key in tuner._known}
-    runner = Runner(region_of(graph), 1, Packs(), tuner=tuner)
+    runner = Runner(region_of(graph), 1, Packs(numerics="fast"), tuner=tuner)
     prepared = runner.prepare([np.zeros(graph.inputs[0].type.dims, F32)])
     assert [job.runner for job in prepared.plan.jobs if isinstance(job.op, Conv)] == [kernel, kernel]
     run(graph, tuner)
@@ -100,8 +100,8 @@ def test_only_where_there_is_something_to_choose(tmp_path: Path) -> None:
 
 def test_candidates_begin_with_the_expected_one() -> None:
     types = [TensorType(F32, (1, 56, 56, 64)), TensorType(F32, (64, 64, 3, 3), value=np.zeros((64, 64, 3, 3), F32))]
-    op = Conv(layout="NHWC", pads=(1, 1, 1, 1))
-    expected, found = select(op, types), [e.name for e in candidates(op, types)]
+    op, fast = Conv(layout="NHWC", pads=(1, 1, 1, 1)), Plain(numerics="fast")
+    expected, found = select(op, types, fast), [e.name for e in candidates(op, types, fast)]
     assert expected is not None
     assert found[0] == expected.name
     assert {"winograd_6", "winograd_4", "winograd_2", "conv"} <= set(found)

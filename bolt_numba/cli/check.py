@@ -15,6 +15,7 @@ from bolt_numba.cli.options import (
     Inputs,
     Json,
     ModelPath,
+    Numerics,
     Precision,
     Seed,
     Shapes,
@@ -37,12 +38,13 @@ def run(
     seed: Seed = 0,
     threads: Threads = None,
     precision: Precision = "fp32",
+    numerics: Numerics = "default",
     tune: Tune = False,
     as_json: Json = False,
 ) -> None:
     """Run a model once; inputs that are not given are random."""
     with console.progress(f"compiling {model.name}") as say:
-        session = bn.compile(model, threads=threads, precision=precision, tune=tune)
+        session = bn.compile(model, threads=threads, precision=precision, numerics=numerics, tune=tune)
         feeds = random_feeds(session.inputs, read_shapes(shape), seed, read_inputs(input_, session.inputs))
         say(f"running {model.name}")
         results = dict(session(feeds).items())
@@ -93,6 +95,7 @@ def verify(
     seed: Seed = 0,
     threads: Threads = None,
     precision: Precision = "fp32",
+    numerics: Numerics = "default",
     only_outputs: Annotated[bool, typer.Option("--only-outputs", help="Leave intermediate tensors out.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -104,6 +107,7 @@ def verify(
         report = bn.verify(
             os.fspath(model), against, feeds=feeds, shapes=read_shapes(shape), seed=seed, rtol=rtol, atol=atol,
             threads=threads, intermediates=not only_outputs, precision=precision,
+            numerics=numerics,
         )  # fmt: skip
     if as_json:
         console.write_json({"model": str(model), **report.to_json()})

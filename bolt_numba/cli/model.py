@@ -10,7 +10,7 @@ import typer
 
 import bolt_numba as bn
 from bolt_numba.cli import console
-from bolt_numba.cli.options import FixedShapes, Json, ModelPath, Precision, Shapes, read_shapes
+from bolt_numba.cli.options import FixedShapes, Json, ModelPath, Numerics, Precision, Shapes, read_shapes
 from bolt_numba.ir.dot import Mark, to_dot
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.text import to_text
@@ -40,13 +40,14 @@ def convert(
         bool, typer.Option("--pack", help="Optimised, with weights as this machine's kernels want them: loads fastest.")
     ] = False,
     precision: Precision = "fp32",
+    numerics: Numerics = "default",
     external: Annotated[bool, typer.Option("--external", help="Weights of an .onnx file in a file beside it.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write a model as .bolt (weights mapped when loaded) or .onnx, by the output's suffix; cut and simplify it."""
     from bolt_numba import surgery  # it imports onnx, which other commands need not wait for
 
-    target = _checked_target(output or model.with_suffix(".bolt"), pack, precision)
+    target = _checked_target(output or model.with_suffix(".bolt"), pack, precision, numerics)
     with console.progress(f"reading {model.name}") as say:
         graph = bn.load(model)
         before = _count(graph)
@@ -56,7 +57,7 @@ def convert(
             graph = surgery.simplify(surgery.without_unused(graph))
         if pack:
             say(f"packing {model.name}")
-            graph = packed(graph, precision=precision)
+            graph = packed(graph, precision=precision, numerics=numerics)
         say(f"writing {target.name}")
         if target.suffix.lower() == ".onnx":
             surgery.save_onnx(graph, target, opset=opset, external=external)
@@ -70,10 +71,12 @@ def convert(
         console.write(f"{target}: {nodes} nodes{change}, {console.mebibytes(size)} MiB")
 
 
-def _checked_target(target: Path, pack: bool, precision: str) -> Path:
+def _checked_target(target: Path, pack: bool, precision: str, numerics: str) -> Path:
     """The file to write, whose suffix tells its format."""
     if precision != "fp32" and not pack:
         raise typer.BadParameter(f"got {precision}, which needs --pack", param_hint="--precision")
+    if numerics != "default" and not pack:
+        raise typer.BadParameter(f"got {numerics}, which needs --pack", param_hint="--numerics")
     wanted = (".bolt",) if pack else (".bolt", ".onnx")
     if target.suffix.lower() not in wanted:
         hint = "--pack" if pack else "--output"

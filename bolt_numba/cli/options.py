@@ -12,13 +12,16 @@ import typer
 
 from bolt_numba.errors import BoltError, InvalidModelError
 from bolt_numba.session import PRECISIONS
-from bolt_numba.types import Array, TensorSpec
+from bolt_numba.types import NUMERICS, Array, TensorSpec
 
 ModelPath: TypeAlias = Annotated[Path, typer.Argument(metavar="MODEL", help="An .onnx or .bolt file.")]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Write JSON for programs.")]
 Threads: TypeAlias = Annotated[int | None, typer.Option("--threads", min=1, help="Threads of one run.")]
 Precision: TypeAlias = Annotated[
     str, typer.Option("--precision", metavar="|".join(PRECISIONS), help="Of weights and their products.")
+]
+Numerics: TypeAlias = Annotated[
+    str, typer.Option("--numerics", metavar="|".join(NUMERICS), help="How exact algorithms are: docs/numerics.md.")
 ]
 Tune: TypeAlias = Annotated[
     bool, typer.Option("--tune", help="Measure which algorithm is fastest where several can run a node (kept).")

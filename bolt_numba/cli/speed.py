@@ -15,6 +15,7 @@ from bolt_numba.cli.options import (
     Inputs,
     Json,
     ModelPath,
+    Numerics,
     Precision,
     Seed,
     Shapes,
@@ -32,6 +33,7 @@ def bench(
     vs: Annotated[str, typer.Option("--vs", metavar="ENGINES", help="onnxruntime,openvino: engines to compare.")] = "",
     threads: Threads = None,
     precision: Precision = "fp32",
+    numerics: Numerics = "default",
     tune: Tune = False,
     shape: Shapes = [],
     seed: Seed = 0,
@@ -46,7 +48,8 @@ def bench(
     with console.progress(f"compiling {model.name}") as say:
         report = benchmark.bench(
             model, vs=names, threads=threads or default_threads(), shapes=read_shapes(shape), seed=seed,
-            seconds=seconds, processes=processes, progress=say, precision=precision, tune=tune,
+            seconds=seconds, processes=processes, progress=say, precision=precision, numerics=numerics,
+            tune=tune,
         )  # fmt: skip
     if as_json:
         console.write_json(report.to_json())
@@ -67,6 +70,7 @@ def _show(report: benchmark.BenchReport) -> None:
     columns = ("engine", "min ms", "median ms", "p90 ms", "times ours", "load ms", "first run ms", "peak MiB")
     shapes = ", ".join(f"{n} {list(s)}" for n, s in report.shapes.items())
     how = "" if report.precision == "fp32" else f", {report.precision} where an engine has it"
+    how += "" if report.numerics == "default" else f", ours {report.numerics}"
     console.table(f"{report.model}, {report.threads} thread(s), {shapes}{how}", columns, rows, right=columns[1:])
     for e in report.engines:
         if e.error:
@@ -83,12 +87,13 @@ def profile(
     seed: Seed = 0,
     threads: Threads = None,
     precision: Precision = "fp32",
+    numerics: Numerics = "default",
     tune: Tune = False,
     as_json: Json = False,
 ) -> None:
     """Time every step: which kernel ran it, how long it took."""
     with console.progress(f"compiling {model.name}") as say:
-        session = bn.compile(os.fspath(model), threads=threads, precision=precision, tune=tune)
+        session = bn.compile(os.fspath(model), threads=threads, precision=precision, numerics=numerics, tune=tune)
         feeds = random_feeds(session.inputs, read_shapes(shape), seed, read_inputs(input_, session.inputs))
         say(f"profiling {model.name}")
         found = session.profile(feeds, runs=runs)

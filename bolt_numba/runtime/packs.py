@@ -37,8 +37,8 @@ class Packs:
     passes make anew are found again; of others, the source is kept beside the result.
     """
 
-    def __init__(self, precision: str = "fp32") -> None:
-        self.precision = precision
+    def __init__(self, precision: str = "fp32", numerics: str = "default") -> None:
+        self.precision, self.numerics = precision, numerics
         self._made: dict[tuple[Hashable, Hashable], Array] = {}
         self._places: dict[int, tuple[weakref.ref[Array], int]] = {}
         self._names: dict[int, Hashable] = {}
@@ -192,6 +192,7 @@ class MakerContext:
 
     def __init__(self, threads: int, packs: Packs, tuner: Tuner | None = None) -> None:
         self.threads = threads
+        self.precision, self.numerics = packs.precision, packs.numerics
         self.packs = packs
         self.tuner = tuner
 

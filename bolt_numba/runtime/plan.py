@@ -227,11 +227,12 @@ class Planner:
         number = self.region.operators.get(id(node.op))
         alike = None if number is None else likeness(number, in_types)
         precedent = self.precedents.get(alike)
-        if precedent is not None:
+        if precedent is not None and precedent.holds(node.op, in_types, self.context):
             types = precedent.types
         else:
             types = infer_types(node.op, fitting(node.op, in_types, ins, self.region.bounds))
             self._ask_for(node.op, types)
+            precedent = None
             if self._is_known(node, types):
                 return
             python = any(map(only_in_python, (*types, *in_types)))
@@ -279,7 +280,7 @@ class Planner:
         self, op: Op, ins: list[TensorType | None], outs: tuple[TensorType, ...], alike: Hashable | None
     ) -> Precedent:
         """The best kernel's steps; kept for nodes alike where the maker allows it."""
-        entry, context = select(op, ins, precision=self.context.packs.precision), self.context
+        entry, context = select(op, ins, self.context), self.context
         if entry is None:
             return Precedent(outs, None, "reference")
         if context.tuner is not None:
@@ -292,7 +293,7 @@ class Planner:
         if context.threads == 1:  # as measured may be best in a session of several, too
             for step in steps:
                 step.parallel = False
-        made = Precedent(outs, steps, entry.name, entry.inplace, by_types=entry.by_types)
+        made = Precedent(outs, steps, entry.name, entry.inplace, by_types=entry.by_types, entry=entry)
         if entry.by_types and alike is not None and recorder.complete and all(t.value is None for t in outs):
             self.precedents[alike] = replace(made, packs=recorder.packs)
         return made

@@ -15,7 +15,7 @@ import numpy as np
 
 from bolt_numba.errors import ShapeError
 from bolt_numba.ir.graph import Node
-from bolt_numba.kernels.registry import Context, Step
+from bolt_numba.kernels.registry import Context, Entry, Step, is_exact
 from bolt_numba.ops.registry import Op
 from bolt_numba.records import record
 from bolt_numba.types import Array, TensorType
@@ -100,6 +100,11 @@ class Precedent:
     inplace: tuple[int, ...] = ()
     packs: dict[int, tuple[int, Hashable, Callable[[Array], Array]]] = field(default_factory=dict)
     by_types: bool = False
+    entry: Entry | None = None
+
+    def holds(self, op: Op, ins: Sequence[TensorType | None], context: Context) -> bool:
+        """Whether the kernel is exact enough for these operands, too."""
+        return self.entry is None or is_exact(self.entry, op, ins, context)
 
     def steps_for(self, ins: Sequence[TensorType | None], context: Context) -> list[Step] | None:
         """The steps with what is packed from these operands."""

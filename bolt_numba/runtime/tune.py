@@ -48,7 +48,6 @@ class Choice:
     parallel: bool
 
 
-
 class Tuner:
     """Measured choices, from the file and new ones.
 
@@ -67,14 +66,14 @@ class Tuner:
         self, op: Op, ins: Types, outs: Sequence[TensorType], entry: Entry, context: MakerContext
     ) -> tuple[Entry, MakerContext]:
         """The fastest kernel for a node and the context to make its steps in; as given where there is only one."""
-        precision = context.packs.precision
-        how = "" if precision == "fp32" else f" {precision}"
-        key = f"{self.threads}{how} {op!r} {' '.join(map(_text, ins))}"
+        found = candidates(op, ins, context)
+        how = "" if context.precision == "fp32" else f" {context.precision}"
+        names = ",".join(e.name for e in found)  # they depend on the session's numerics
+        key = f"{self.threads}{how} {op!r} {' '.join(map(_text, ins))} {names}"
         with self._lock:
             choice = self._known.get(key)
-        found = candidates(op, ins, precision=precision)
         if choice is None or all(e.name != choice.kernel for e in found):
-            runs = self._runs(found, op, ins, outs, precision)
+            runs = self._runs(found, op, ins, outs, context)
             if len(runs) < 2:
                 return entry, context
             choice = self._fastest(runs)
@@ -95,7 +94,7 @@ class Tuner:
             self.measured = 0
 
     def _runs(
-        self, found: Sequence[Entry], op: Op, ins: Types, outs: Sequence[TensorType], precision: str
+        self, found: Sequence[Entry], op: Op, ins: Types, outs: Sequence[TensorType], session: MakerContext
     ) -> dict[Choice, Run]:
         """Something to call for every way to run a node, the cost model's first."""
         runs: dict[Choice, Run] = {}
@@ -104,7 +103,8 @@ class Tuner:
             return runs
         for entry in found:
             for threads in dict.fromkeys((self.threads, 1)):
-                context = MakerContext(threads, Packs(precision))  # packs of its own: the losers' go
+                packs = Packs(session.precision, session.numerics)  # of its own: the losers' go
+                context = MakerContext(threads, packs)
                 job = Job("tuned", op, [_operand(i, t) for i, t in enumerate(ins)], [])
                 job.outs = [Slot(f"y{i}", t, TEMP, result=i) for i, t in enumerate(outs)]
                 job.steps = made_steps(entry, op, ins, outs, context)

@@ -39,6 +39,9 @@ from bolt_numba.types import Array
 
 PANEL = 2 * LANES
 """Columns of a full panel."""
+TERMS = 256
+"""Terms of a sum that are added in order; then a new sum begins, which is added to those before.  The error of long
+sums grows with the root of half this number plus that of the sums, not with the root of half their length."""
 
 
 def panel_columns(n: int) -> int:
@@ -225,23 +228,31 @@ def pack_taps(w: Array, groups: int, threads: int = 1) -> Array:
 # ------------------------------------------------------------------------------------------------------------- Winograd
 
 
+LOW, HIGH = 11 / 16, 23 / 16
+"""Points of tiles of 4 besides 0 and infinity, with either sign; see `winograd_transforms`."""
+
+
 @inline
 def filter4(g0, g1, g2):
-    """G g times 24."""
-    even, odd = fma(g2, splat(np.float32(4)), g0), g1 + g1
-    s, minus = g0 + g2, splat(np.float32(-4))
-    return g0 * np.float32(6), minus * (s + g1), minus * (s - g1), even + odd, even - odd, g2 * np.float32(24)
+    """G g times `FILTER_SCALE`."""
+    s, p = fma(g2, splat(np.float32(LOW * LOW)), g0), fma(g2, splat(np.float32(HIGH * HIGH)), g0)
+    low, high = splat(np.float32(LOW)), splat(np.float32(HIGH))
+    return g0, fma(g1, low, s), s - g1 * low, fma(g1, high, p), p - g1 * high, g2
 
 
 @inline
 def filter2(g0, g1, g2):
-    """G g times 2."""
+    """G g times `FILTER_SCALE`."""
     s = g0 + g2
     return g0 + g0, s + g1, s - g1, g2 + g2
 
 
-FILTER_SCALE = {4: 24, 2: 2}
-"""What `filter4` and `filter2` multiply by, so that the transform divides once."""
+_APART = 2 * (LOW**2 - HIGH**2)
+FILTER_SCALE = {
+    4: ((LOW * HIGH) ** 2, *(LOW**2 * _APART,) * 2, *(-(HIGH**2) * _APART,) * 2, 1.0),
+    2: (2.0,) * 4,
+}
+"""What `filter4` and `filter2` multiply the rows of G by, so that the transform divides once."""
 
 _WINOGRAD = """
 def {name}(p, tid, nthreads):
@@ -285,7 +296,8 @@ def winograd_filters(size: int) -> Native:
     for a in range(side):
         lines.append(f"{', '.join(f'e{b}' for b in range(side))} = transform(t{a}_0, t{a}_1, t{a}_2)")
         for b in range(side):
-            lines += [f"vstore(u, e{b} / splat(np.float32({FILTER_SCALE[size] ** 2})))", "u += plane"]
+            scale = FILTER_SCALE[size][a] * FILTER_SCALE[size][b]
+            lines += [f"vstore(u, e{b} / splat(np.float32({scale!r})))", "u += plane"]
     text = _WINOGRAD.format(name=name) + "".join(f"            {line}\n" for line in lines)
     fields = {
         "w": PTR, "to": PTR, "rows": PTR, "k": I64, "c": I64, "row": I64, "column": I64, "work": PTR, "work_step": I64

@@ -11,8 +11,10 @@ quarters A11 A12 / A21 A22 of the rows and B11 B12 / B21 B22 of the panels:
 The sums T are packed beside the panels; S are made once for a span of rows, which stays in the second-level cache while
 all panels pass.  What is left of rows or columns is multiplied as `sweep` does it.  Rows are paired by their numbers
 alone, so results do not depend on threads.  They do depend on other rows: what is not finite spreads to the rows of its
-pair, and a row's error is relative to the largest of the 2 MR rows around it.  So it is chosen for the pixels of one
-image; products of matrices, whose rows may be somebody else's, take it only when they are tuned.
+pair, and a row's error is relative to the largest of the 2 MR rows around it, and to the largest channel times the
+largest weight, whatever channel that belongs to: where channels differ by 1e4, nothing is left.  So only sessions of
+``numerics="fast"`` take it, for the pixels of one image; products of matrices, whose rows may be somebody else's, only
+when they are tuned.
 Source: Winograd, "On multiplication of 2 x 2 matrices", 1971; as in Higham, "Accuracy and Stability", section 23.1.
 """
 
@@ -428,7 +430,7 @@ def pays(op: Any, ins: Types) -> bool:
     return m >= LEAST_ROWS and gain(m, n, k) > GAIN and 4 * n * k <= MOST_BYTES
 
 
-@kernel(Conv, accepts=pays, works=is_pointwise_conv, rank=5, by_types=True)
+@kernel(Conv, accepts=pays, works=is_pointwise_conv, rank=5, by_types=True, numerics="fast")
 def conv_strassen(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """1x1 convolutions with an eighth fewer multiplications."""
     x, w, bias, _ = (*ins, None, None)[:4]
@@ -459,7 +461,7 @@ def is_dense(op: Any, ins: Types) -> bool:
     return can_pair(g.m, g.n, g.k)
 
 
-@kernel(MatMul, accepts=lambda op, ins: False, works=is_dense, rank=5, by_types=True)
+@kernel(MatMul, accepts=lambda op, ins: False, works=is_dense, rank=5, by_types=True, numerics="fast")
 def matmul_strassen(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Products with a constant matrix, with an eighth fewer multiplications."""
     a, b, bias, _ = (*ins, None, None)[:4]

@@ -139,7 +139,7 @@ def _to_f32(array: Array) -> Array:
     return np.ascontiguousarray(array.astype(F32))
 
 
-def select_wide(op: Op, ins: Types, precision: str) -> Entry | None:
+def select_wide(op: Op, ins: Types, context: Context) -> Entry | None:
     """The kernel of f32 that runs a node with operands or results of f16 or bf16, with conversions around it."""
     if any(t is not None and not t.is_static for t in ins):
         return None
@@ -151,14 +151,14 @@ def select_wide(op: Op, ins: Types, precision: str) -> Entry | None:
         return None
     if [(F32 if t.dtype in HALVES else t.dtype, t.shape) for t in outs] != [(t.dtype, t.shape) for t in wide_outs]:
         return None
-    entry = select(made, wide, precision=precision)
+    entry = select(made, wide, context)
     if entry is None:
         return None
 
     def make(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
         return _Around(_wide_op(op), ins, outs, context).steps(entry)
 
-    return Entry(type(op), entry.device, entry.precision, make, entry.accepts, entry.rank, f"{entry.name} (f32)")
+    return replace(entry, op=type(op), make=make, name=f"{entry.name} (f32)", inplace=(), works=None, by_types=False)
 
 
 class _Around:

@@ -4,10 +4,11 @@ Y = A' [sum over c of (G g G') * (B' d B)] A for every tile of m x m outputs and
 three taps along one axis (1-D, 1x3, 3x1) have tiles of m outputs, and 2.25, 2 or 1.5 times fewer.  A block of tiles is
 transformed, multiplied and transformed back before the next one, so that all of it stays in the second-level cache.
 
-Greatest error against f64 over the greatest value of a layer, for all such layers of VGG-19, U-Net and ResNet-50 on
-their activations: 4e-7 by direct sums in f32, 7e-7 for m = 2, 7e-6 for m = 4, 1e-5 for m = 6.
+Results round more than direct sums do, in proportion to the largest value of their tile: `winograd_error` bounds by how
+much, and docs/numerics.md says which sessions take which tiles.
 
-A tile's sum runs over the channels in order, whatever the block it is in: results do not depend on threads.
+A tile's sum runs over the channels in order, in blocks of `TERMS`, whatever the block of tiles it is in: results do not
+depend on threads.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -18,32 +19,51 @@ from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any
 
+import numpy as np
+
 from bolt_numba.kernels.cpu.conv import accepts_conv
 from bolt_numba.kernels.cpu.epilogue import finish, put
 from bolt_numba.kernels.cpu.lang import (
     BYTES,
     LANES,
+    address_of,
+    all_lanes,
     call_kernel,
     ceil_div,
+    fma,
     load_i64,
     prefetch_second,
     rows_strided,
+    splat,
     split,
     store_i64,
+    tile_add_tile,
+    tile_load,
     tile_rank1_rows,
     tile_store,
     tile_zeros,
     vload,
     vstore,
 )  # fmt: skip
-from bolt_numba.kernels.cpu.pack import PANEL, aligned_zeros
+from bolt_numba.kernels.cpu.pack import PANEL, TERMS, aligned_zeros
 from bolt_numba.kernels.cpu.sweep import MR, STEPS, VARIANTS
-from bolt_numba.kernels.cpu.winograd_transforms import TRANSFORMS, after_text, before_text, pack_filters, sides
-from bolt_numba.kernels.extents import Reach
-from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, Native, inline, inline_source, native_source
+from bolt_numba.kernels.cpu.winograd_error import error_of, greatest_error
+from bolt_numba.kernels.cpu.winograd_repair import winograd_repair
+from bolt_numba.kernels.cpu.winograd_transforms import (
+    FIELDS,
+    TRANSFORMS,
+    after_text,
+    before_text,
+    pack_filters,
+    reach,
+    sides,
+)
+from bolt_numba.kernels.jit import Native, inline, inline_source, native_source
 from bolt_numba.kernels.registry import (
+    LIMIT,
     Argument,
     Context,
+    Error,
     In,
     Out,
     Pitch,
@@ -58,36 +78,23 @@ from bolt_numba.ops.conv import Conv
 from bolt_numba.records import record
 from bolt_numba.types import Array, TensorType
 
-FIELDS = {
-    "x": PTR, "u": PTR, "bias": PTR, "res": PTR_OR_0, "y": PTR, "zeros": PTR, "xp": I64, "rp": I64, "yp": I64,
-    "h": I64, "wd": I64, "c": I64, "oh": I64, "ow": I64, "k": I64, "top": I64, "left": I64,
-    "across": I64, "down": I64, "tiles": I64, "blocks": I64,
-    "work": PTR, "work_step": I64, "v": PTR, "v_step": I64, "v_row": I64, "v_plane": I64, "m_plane": I64,
-    "phase": I64, "shared": I64, "lo": F32, "hi": F32, "act": CODE,
-}  # fmt: skip
-"""Parameters.  x: [images, h, wd, c], pixels ``xp`` elements apart · u: see `pack.winograd_filters` ·
-bias: [panels * PANEL] · res, y: [images, oh, ow, k], pixels ``rp`` and ``yp`` apart (res may be 0) ·
-zeros: c elements, read outside the image · top, left: begin pads · across, down: tiles of an image ·
-tiles: of all images, in ``blocks`` even blocks.
-work, v: workspace, ``work_step`` and ``v_step`` bytes to the next thread's · v_row, v_plane: bytes between tiles and
-between the planes of transformed inputs · m_plane: the same of products.
-phase: 1 transforms inputs, 2 multiplies and transforms back, 3 both · shared: 0 if threads divide the blocks, 1 if they
-divide the work of each · act: see `epilogue.Finish`."""
-
 
 def _product(mr: int) -> Any:
     """``mr`` rows of transformed inputs times one panel of filters."""
 
     @inline
     def product(a, lda, b, depth, to, ahead, step):
-        acc = tile_zeros(mr, 2)
         rows = rows_strided(mr, a, lda)
-        for q in range(depth):
-            acc = tile_rank1_rows(acc, rows, 4 * q, b)
-            prefetch_second(ahead)
-            ahead += step
-            b += 2 * BYTES
-        tile_store(acc, to, 2 * BYTES)
+        for first in range(0, depth, TERMS):
+            acc = tile_zeros(mr, 2)
+            for q in range(first, min(first + TERMS, depth)):
+                acc = tile_rank1_rows(acc, rows, 4 * q, b)
+                prefetch_second(ahead)
+                ahead += step
+                b += 2 * BYTES
+            if first > 0:
+                acc = tile_add_tile(acc, tile_load(mr, 2, to, 2 * BYTES))
+            tile_store(acc, to, 2 * BYTES)
 
     return product
 
@@ -120,7 +127,7 @@ def {name}(p, tid, nthreads):
     table = p.work + p.work_step * tid
     half = table + PLANES * 8
     products_at, v_at = half + PLANES * BYTES, p.v + p.v_step * tid
-    panels, vectors = ceil_div(k, PANEL), ceil_div(c, LANES)
+    panels, vectors, zero = ceil_div(k, PANEL), ceil_div(c, LANES), splat(np.float32(0))
     first, last = (0, blocks) if shared == 1 else split(blocks, tid, nthreads)
     for block in range(first, last):
         begin = tiles * block // blocks
@@ -154,7 +161,7 @@ def {name}(p, tid, nthreads):
                     tile = begin + i
                     image, row, col = tile // (down * across), tile // across % down * ROWS, tile % across * COLUMNS
                     height, width = min(oh - row, ROWS), min(ow - col, COLUMNS)
-                    pixel = (image * oh + row) * ow + col
+                    pixel, odd = (image * oh + row) * ow + col, zero
                     for lane0 in range(0, min(k - j * PANEL, PANEL), LANES):
                         channel = j * PANEL + lane0
                         m = products_at + i * PANEL * 4 + 4 * lane0
@@ -162,26 +169,13 @@ def {name}(p, tid, nthreads):
                         y, res = y_all + pixel * yp + 4 * channel, res_all + pixel * rp + 4 * channel
                         add = vload(bias + 4 * channel)
 {after}
+                    if not all_lanes(odd == odd):
+                        call_kernel(p.repair, address_of(p), tile, j)
                     if act != 0:
                         for a in range(height):
                             at = y_all + (pixel + a * ow) * yp + 4 * j * PANEL
                             call_kernel(act, at, min(k - j * PANEL, PANEL) + (width << 32), yp)
 """
-
-
-def _reach(planes: int, a: Any) -> dict[str, Reach]:
-    images, most = a.tiles // (a.down * a.across), -(-a.tiles // a.blocks)
-    last, panels = images * a.oh * a.ow - 1, -(-a.k // PANEL)
-    return {
-        "x": 4 * ((images * a.h * a.wd - 1) * a.xp + a.c),
-        "u": 4 * PANEL * planes * a.c * panels,
-        "bias": BYTES * -(-a.k // LANES),
-        "res": 4 * (last * a.rp + a.k),
-        "y": 4 * (last * a.yp + a.k),
-        "zeros": 4 * a.c,
-        "work": (a.threads - 1) * a.work_step + planes * (8 + BYTES) + (planes - 1) * a.m_plane + 4 * most * PANEL,
-        "v": (a.threads - 1) * a.v_step + (planes - 1) * a.v_plane + (most - 1) * a.v_row + 4 * a.c,
-    }
 
 
 @cache
@@ -195,11 +189,12 @@ def winograd_kernel(sizes: tuple[int, int]) -> Native:
     )
     before, after = TRANSFORMS[max(sizes)]
     return native_source(
-        body, name, FIELDS, extents=partial(_reach, high * wide),
+        body, name, FIELDS, extents=partial(reach, high * wide),
         ROWS=sizes[0], COLUMNS=sizes[1], HIGH=high, WIDE=wide, PLANES=high * wide, LANES=LANES,
         BYTES=BYTES, PANEL=PANEL, put=put,
         before=before, after=after, products=_products(), ceil_div=ceil_div, split=split, load_i64=load_i64,
-        store_i64=store_i64, vload=vload, vstore=vstore, call_kernel=call_kernel,
+        store_i64=store_i64, vload=vload, vstore=vstore, call_kernel=call_kernel, address_of=address_of,
+        all_lanes=all_lanes, fma=fma, np=np, splat=splat,
     )  # fmt: skip
 
 
@@ -221,7 +216,7 @@ def zero_row(columns: int) -> Array:
 
 @record(frozen=True)
 class Blocking:
-    """How the tiles of a layer are divided; see `FIELDS`.  most: tiles of the largest block."""
+    """How the tiles of a layer are divided; see `winograd_transforms.FIELDS`.  most: tiles of the largest block."""
 
     tiles: int
     blocks: int
@@ -313,7 +308,7 @@ def steps(size: int, op: Any, ins: Types, outs: Sequence[TensorType], context: C
         "work": Scratch(threads * work_step), "work_step": work_step,
         "v": Scratch(max(threads * v_step, planes * b.v_plane)), "v_step": v_step,
         "v_row": b.v_row, "v_plane": b.v_plane, "m_plane": b.m_plane,
-        "phase": 3, "shared": int(b.shared), **finish(op.activation).args,
+        "phase": 3, "shared": int(b.shared), "repair": winograd_repair(sizes).address, **finish(op.activation).args,
     }  # fmt: skip
     program = winograd_kernel(sizes)
     if not b.shared:
@@ -375,15 +370,20 @@ def costs(op: Any, ins: Types) -> dict[int, float]:
 
 
 @remember_last
+def sizes_by_cost(op: Any, ins: Types) -> tuple[int, ...]:
+    """Tile sizes that are faster than the direct sum, the fastest first; larger ones than the next must be worth it."""
+    if not is_winograd(op, ins):
+        return ()
+    estimates = costs(op, ins)
+    found = [4, 2] if estimates[4] < estimates[2] else [2, 4]
+    if estimates.get(6, math.inf) < WORTH * estimates[found[0]]:
+        found.insert(0, 6)
+    return tuple(size for size in found if estimates[size] < 0.92 * estimates[0])
+
+
 def best_size(op: Any, ins: Types) -> int:
     """Tile size of least cost; 0 when the direct sum is as fast or no Winograd algorithm applies."""
-    if not is_winograd(op, ins):
-        return 0
-    estimates = costs(op, ins)
-    best = 4 if estimates[4] < estimates[2] else 2
-    if estimates.get(6, math.inf) < WORTH * estimates[best]:
-        best = 6
-    return best if estimates[best] < 0.92 * estimates[0] else 0
+    return (*sizes_by_cost(op, ins), 0)[0]
 
 
 def prefers_6(op: Any, ins: Types) -> bool:
@@ -391,26 +391,42 @@ def prefers_6(op: Any, ins: Types) -> bool:
 
 
 def prefers_4(op: Any, ins: Types) -> bool:
-    return best_size(op, ins) == 4
+    """Whether tiles of 4 are the best but for those of 6, which may not be exact enough."""
+    return [size for size in sizes_by_cost(op, ins) if size < 6][:1] == [4]
 
 
 def prefers_2(op: Any, ins: Types) -> bool:
     return best_size(op, ins) == 2
 
 
-@kernel(Conv, accepts=prefers_6, works=is_winograd, rank=11, by_types=True)
+def error(size: int) -> Error:
+    """The bound of `winograd_error` for a layer's filters."""
+
+    def of(op: Any, ins: Types, context: Context) -> float:
+        w = ins[1]
+        assert w is not None
+        assert w.known is not None
+        least = greatest_error(size, w.dims)
+        if least <= LIMIT:
+            return least
+        return float(context.packed(w.known, ("winograd error", size), lambda w: error_of(w, size))[0])
+
+    return of
+
+
+@kernel(Conv, accepts=prefers_6, works=is_winograd, rank=11, by_types=True, numerics="default", error=error(6))
 def winograd_6(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tiles of 6 outputs along each axis."""
     return steps(6, op, ins, outs, context)
 
 
-@kernel(Conv, accepts=prefers_4, works=is_winograd, rank=10, by_types=True)
+@kernel(Conv, accepts=prefers_4, works=is_winograd, rank=10, by_types=True, numerics="default", error=error(4))
 def winograd_4(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tiles of 4 outputs along each axis."""
     return steps(4, op, ins, outs, context)
 
 
-@kernel(Conv, accepts=prefers_2, works=is_winograd, rank=9, by_types=True)
+@kernel(Conv, accepts=prefers_2, works=is_winograd, rank=9, by_types=True, numerics="default", error=error(2))
 def winograd_2(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tiles of 2 outputs along each axis."""
     return steps(2, op, ins, outs, context)

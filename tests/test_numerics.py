@@ -1,0 +1,114 @@
+"""What `numerics` guarantees, on operands whose scales are far apart: measured against f64, beside onnxruntime."""
+
+from __future__ import annotations
+
+import pickle
+import re
+
+import numpy as np
+import pytest
+
+import bolt_numba as bn
+from bolt_numba.errors import DeviceError
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.kernels.registry import KERNELS, Plain, candidates, load, select
+from bolt_numba.ops.conv import Conv
+from bolt_numba.ops.matmul import MatMul
+from bolt_numba.packing import packed
+from bolt_numba.types import F32, NUMERICS, Array, TensorType
+from tests.harness import types_of
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def layers(rng: np.random.Generator) -> Graph:
+    """A 1x1 and a 3x3 convolution, each large enough for the algorithm that saves multiplications."""
+    graph = Graph("layers")
+    build = Builder(graph)
+    x = graph.add_input("x", TensorType(F32, (1, 128, 24, 24)))
+    for taps, pads in ((1, 0), (3, 1)):
+        w = rng.standard_normal((128, 128, taps, taps)).astype(F32) / np.float32(11 * taps)
+        x = build(Conv(pads=(pads,) * 4), x, w)
+    graph.add_output(x, "y")
+    return graph
+
+
+def runners(session: bn.Session) -> list[str]:
+    session.warmup()
+    return [re.sub(r"_\d$", "", row["runner"]) for row in session.report() if row["op"] == "Conv"]
+
+
+WANTED = {
+    "strict": ["conv", "conv"],
+    "default": ["conv", "winograd"],
+    "fast": ["conv_strassen", "winograd"],
+}
+
+
+@pytest.mark.parametrize("numerics", NUMERICS)
+def test_sessions_take_what_their_level_allows(numerics: str, rng: np.random.Generator) -> None:
+    graph = layers(rng)
+    session = bn.compile(graph, numerics=numerics, threads=1)
+    assert runners(session) == WANTED[numerics]
+    again = pickle.loads(pickle.dumps(session))
+    assert again.numerics == numerics
+    assert runners(again) == WANTED[numerics]
+    assert ("numerics" in repr(again)) == (numerics != "default")
+    assert runners(session._with_outputs((graph.nodes[0].outputs[0].name,))) == WANTED[numerics]
+
+
+def test_default_is_the_default_and_others_are_refused(rng: np.random.Generator) -> None:
+    graph = layers(rng)
+    assert bn.compile(graph).numerics == "default"
+    with pytest.raises(DeviceError, match=r"numerics: got 'exact', wanted one of \('strict', 'default', 'fast'\)"):
+        bn.compile(graph, numerics="exact")
+
+
+@pytest.mark.parametrize("made_for", NUMERICS)
+@pytest.mark.parametrize("numerics", NUMERICS)
+def test_packed_files_serve_every_level(made_for: str, numerics: str, rng: np.random.Generator) -> None:
+    graph = layers(rng)
+    x = rng.standard_normal((1, 128, 24, 24), F32)
+    wanted = bn.compile(graph, numerics=numerics, threads=1)(x)[0]
+    session = bn.compile(packed(graph, threads=[1], numerics=made_for), numerics=numerics, threads=1)
+    np.testing.assert_array_equal(session(x)[0], wanted)
+    assert runners(session) == WANTED[numerics]
+
+
+def test_onnxruntimes_names_take_the_level_too(rng: np.random.Generator) -> None:
+    session = bn.InferenceSession(layers(rng), bn.SessionOptions(numerics="strict"))
+    assert session._session.numerics == "strict"
+
+
+@pytest.mark.parametrize("numerics", NUMERICS)
+def test_tuning_chooses_among_what_the_level_allows(numerics: str, rng: np.random.Generator) -> None:
+    def names(op: Conv | MatMul, *shapes: tuple[int, ...]) -> set[str]:
+        arrays: list[Array | None] = [rng.standard_normal(s, F32) for s in shapes]
+        return {e.name for e in candidates(op, types_of(arrays), Plain(numerics=numerics))}
+
+    conv, square = Conv(layout="NHWC"), Conv(layout="NHWC", pads=(1, 1, 1, 1))
+    winograd = {"winograd_2", "winograd_4", "winograd_6"}
+    winograd -= {"strict": winograd, "default": {"winograd_6"}, "fast": set()}[numerics]
+    strassen = numerics == "fast"
+    assert names(square, (1, 24, 24, 64), (64, 64, 3, 3)) == {"conv"} | winograd
+    assert names(conv, (1, 24, 24, 128), (192, 128, 1, 1)) == {"conv"} | ({"conv_strassen"} if strassen else set())
+    assert names(MatMul(), (256, 256), (256, 256)) == {"matmul"} | ({"matmul_strassen"} if strassen else set())
+
+
+def test_a_level_allows_what_stricter_ones_do() -> None:
+    """Every operator that has a kernel has a strict one: no level ends at a reference."""
+    load("cpu")
+    assert all(any(e.numerics == "strict" for e in rows) for rows in KERNELS.values() if rows)
+
+
+def test_narrow_operands_keep_to_the_level(rng: np.random.Generator) -> None:
+    x, w = rng.standard_normal((1, 24, 24, 64)).astype("f2"), rng.standard_normal((64, 64, 3, 3)).astype("f2")
+    op = Conv(layout="NHWC", pads=(1, 1, 1, 1))
+    for numerics, wanted in (("strict", "conv (f32)"), ("default", "winograd_")):
+        entry = select(op, types_of([x, w]), Plain(numerics=numerics))
+        assert entry is not None
+        assert entry.name.startswith(wanted)
