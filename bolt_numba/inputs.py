@@ -10,6 +10,7 @@ import numpy as np
 from bolt_numba.errors import DTypeError, ShapeError
 from bolt_numba.ops.dtypes import plain_bools
 from bolt_numba.types import (
+    BOOL,
     STRING,
     Array,
     NestedType,
@@ -45,7 +46,7 @@ def as_input(spec: TensorSpec, given: Any) -> Any:
         for want, got in zip(spec.shape, given.shape, strict=True):
             if want != got and not isinstance(want, str):
                 raise ShapeError(f"input {spec.name!r}: got shape {given.shape}, wanted {spec.shape}")
-    return plain_bools(given) if given.dtype.kind == "b" else given
+    return plain_bools(given) if spec.dtype is BOOL else given
 
 
 def _as_array(spec: TensorSpec, given: Any) -> Array:

@@ -295,18 +295,16 @@ class Context:
         for at, is_output, which, offset in self.patches:
             words[at] = (outputs if is_output else inputs)[which] + offset
 
-    def raise_fault(self) -> None:
-        """Raise the first fault that a native step reported, and forget all."""
-        words, at = self.words, self.program.faults_at
+    def take_fault(self) -> DataError:
+        """The first fault that native steps reported; all are forgotten."""
+        words, at, found = self.words, self.program.faults_at, []
         words[at] = 0
-        first: DataError | None = None
         for number, (job, operand) in enumerate(self.program.faults):
             record = at + FAULT * (number + 1)
-            reported, words[record] = words[record], 0
-            if reported and first is None:
-                first = fault_of(job, operand, words[record + 1 : record + COUNTER].tolist())
-        if first is not None:
-            raise first
+            if words[record]:
+                words[record] = 0
+                found.append(fault_of(job, operand, words[record + 1 : record + COUNTER].tolist()))
+        return found[0]
 
     def view(self, slot: Slot, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> Array:
         """The slot's buffer as an array."""

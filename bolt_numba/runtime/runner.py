@@ -38,20 +38,16 @@ MAX_IDLE_CONTEXTS = 4
 class Prepared:
     """A plan with its idle contexts and, after a cut, the runner of what follows."""
 
-    __slots__ = ("address", "empties", "idle", "overwrites", "plain", "plan", "rest")
+    __slots__ = ("address", "counter", "empties", "idle", "overwrites", "plain", "plan", "rest")
 
     def __init__(self, plan: Plan, rest: Runner | None, nested: bool) -> None:
         self.plan, self.rest = plan, rest
         self.address = _pointer_if_array if nested else pointer
         self.idle: list[Context] = []
+        self.counter = plan.program.faults_at if plan.program.faults else 0  # records of steps come before it
         self.empties = [(s.type.dims, s.type.dtype) if s.kind == TEMP else None for s in plan.results]
         self.plain = all(e is not None for e in self.empties)
         self.overwrites: dict[tuple[int, int], bool] = {}
-
-    def give_back(self, context: Context) -> None:
-        """Keep the context of a run that is over for the next one."""
-        if len(self.idle) < MAX_IDLE_CONTEXTS:
-            self.idle.append(context)
 
     def can_overwrite(self, output: int, source: int) -> bool:
         """Whether a run may write this output over this input."""
@@ -266,16 +262,18 @@ def run_plan(
         context = Context(plan.program)
     address_of = prepared.address
     context.bind([address_of(a) for a in arrays], addresses)
-    faults, faults_at = plan.program.faults, plan.program.faults_at
+    counter = prepared.counter
     for segment, address in zip(plan.program.segments, context.addresses, strict=True):
         if segment.last > segment.first:
             run_native(address, threads, segment.parallel)
-            if faults and context.words[faults_at]:
-                prepared.give_back(context)
-                context.raise_fault()
+            if counter and context.words[counter]:
+                fault = context.take_fault()
+                prepared.idle.append(context)
+                raise fault
         if segment.host is not None:
             context.run_host(segment.host, arrays, outputs)
-    prepared.give_back(context)
+    if len(prepared.idle) < MAX_IDLE_CONTEXTS:
+        prepared.idle.append(context)
     return outputs if prepared.plain else finish(plan, arrays, outputs)
 
 
