@@ -18,7 +18,7 @@ import numpy as np
 from bolt_numba.kernels.cpu.epilogue import can_finish, finish
 from bolt_numba.kernels.cpu.lang import LANES, copy_bytes, fill_bytes, split
 from bolt_numba.kernels.cpu.matmul import conflicting, is_parallel, packed_bias, zero_bias
-from bolt_numba.kernels.cpu.pack import pack_b, pack_taps, panel_columns, source_rows
+from bolt_numba.kernels.cpu.pack import choose_terms, pack_b, pack_taps, panel_columns, source_rows
 from bolt_numba.kernels.cpu.sweep import (
     COPIED,
     EDGE,
@@ -277,7 +277,8 @@ def conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> l
         "taps": taps, "depth": cg, "runs": len(g.run), "length": k // len(g.run), "run_rows": g.run,
         "kind": kind, "zeros": zero_bias(cg), "scratch": Scratch(threads * per_thread), "pack_ld": pack_ld,
         "scratch_step": per_thread, "span": span,
-        "share": choose_share(g.images * groups, g.m, kg, k, threads), **finish(op.activation).args,
+        "share": choose_share(g.images * groups, g.m, kg, k, threads), "terms": choose_terms(context),
+        **finish(op.activation).args,
     }  # fmt: skip
     return [*steps, *bias_steps, Step(sweep, args, threads > 1)]
 

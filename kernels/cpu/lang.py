@@ -42,10 +42,10 @@ WORDS = (
     "shift_right_logical", "any_lane", "all_lanes", "reduce_add", "reduce_mul", "reduce_max", "reduce_min", "lane",
     "with_lane", "interleave_low", "interleave_high", "even_lanes", "odd_lanes", "permute",
     # tiles
-    "tile_zeros", "tile_row", "tile_row_narrow", "tile_load", "tile_load_n", "tile_store", "tile_store_n", "tile_rank1",
-    "tile_rank1_rows", "tile_rank1_rows_as", "tile_dot_rows_bf16", "tile_dot_rows_bytes", "rows_strided", "rows_load",
-    "tile_get", "tile_set", "tile_add_row", "tile_add_row_n", "tile_add_tile", "tile_scale", "tile_clamp", "tile_map",
-    "tile_finish", "tile_prefetch",
+    "tile_zeros", "tile_cleared", "tile_row", "tile_row_narrow", "tile_load", "tile_load_n", "tile_store",
+    "tile_store_n", "tile_rank1", "tile_rank1_rows", "tile_rank1_rows_as", "tile_dot_rows_bf16", "tile_dot_rows_bytes",
+    "rows_strided", "rows_load", "tile_get", "tile_set", "tile_add_row", "tile_add_row_n", "tile_add_tile",
+    "tile_add_stored", "tile_scale", "tile_clamp", "tile_map", "tile_finish", "tile_prefetch",
     # threads
     "call_kernel", "atomic_add", "atomic_load", "atomic_store", "atomic_compare_exchange", "spin_pause", "cycles",
     "sem_wait", "sem_trywait", "sem_post", "sched_yield", "float_control", "set_float_control",

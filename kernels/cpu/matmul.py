@@ -13,7 +13,15 @@ import numpy as np
 
 from bolt_numba.kernels.cpu.epilogue import can_finish, finish, padded_bias
 from bolt_numba.kernels.cpu.lang import load_f32, split, store_f32
-from bolt_numba.kernels.cpu.pack import PANEL, aligned_zeros, pack_b, pack_panels, panel_columns, source_rows
+from bolt_numba.kernels.cpu.pack import (
+    PANEL,
+    aligned_zeros,
+    choose_terms,
+    pack_b,
+    pack_panels,
+    panel_columns,
+    source_rows,
+)  # fmt: skip
 from bolt_numba.kernels.cpu.sweep import (
     COPIED,
     INSIDE,
@@ -203,7 +211,8 @@ def matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
         "table": None, "edges": None, "taps": 1, "depth": g.k, "runs": 1, "length": g.k, "run_rows": ORIGIN,
         "kind": COPIED if copies else INSIDE, "zeros": None,
         "scratch": Scratch(threads * per_thread), "pack_ld": pack_ld, "scratch_step": per_thread, "span": span,
-        "share": choose_share(g.blocks, g.m, g.n, g.k, threads), **finish(op.activation).args,
+        "share": choose_share(g.blocks, g.m, g.n, g.k, threads), "terms": choose_terms(context),
+        **finish(op.activation).args,
     }  # fmt: skip
     steps.append(Step(sweep, main, threads > 1))
     return steps

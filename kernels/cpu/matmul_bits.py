@@ -35,7 +35,7 @@ from bolt_numba.kernels.cpu.lang import (
     vstore_n,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.matmul import conflicting, is_parallel, packed_bias
-from bolt_numba.kernels.cpu.pack import PANEL, panel_columns, transpose
+from bolt_numba.kernels.cpu.pack import PANEL, choose_terms, panel_columns, transpose
 from bolt_numba.kernels.cpu.sweep import COPIED, INSIDE, choose_share, choose_span, pack_stride, scratch_bytes, sweep
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, Native, inline
@@ -279,6 +279,6 @@ def _sweep(
         "blocks": 1, "offsets": offsets, "m": m, "n": n, "k": k, "table": None, "edges": None, "taps": 1, "depth": k,
         "runs": 1, "length": k, "run_rows": np.zeros(1, np.int64), "kind": COPIED if copies else INSIDE,
         "zeros": None, "scratch": Scratch(threads * per_thread), "pack_ld": pack_ld, "scratch_step": per_thread,
-        "span": span, "share": choose_share(1, m, n, k, threads), **finish(None).args,
+        "span": span, "share": choose_share(1, m, n, k, threads), "terms": choose_terms(context), **finish(None).args,
     }  # fmt: skip
     return Step(sweep, main, threads > 1)

@@ -19,7 +19,7 @@ from bolt_numba.kernels.cpu.epilogue import finish
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.lang import LANES
 from bolt_numba.kernels.cpu.matmul import ORIGIN, accepts_matmul, geometry, is_parallel, packed_bias
-from bolt_numba.kernels.cpu.pack import source_rows
+from bolt_numba.kernels.cpu.pack import TERMS, source_rows
 from bolt_numba.kernels.cpu.sweep import choose_share
 from bolt_numba.kernels.cpu.sweep_bf16 import (
     AS_F32,
@@ -168,7 +168,7 @@ def sweep_step(op: Any, args: dict[str, Argument], sizes: tuple[int, int, int], 
         "res": In(3) if op.residual else None, "ldr": Pitch(In(3)) if op.residual else 0, "kind": AS_F32, "zeros": None,
         "m": m, "n": n, "k": k,
         "scratch": Scratch(threads * per_thread), "pack_ld": row_stride(k), "scratch_step": per_thread, "span": span,
-        "share": choose_share(blocks, m, n, k, threads), **finish(op.activation).args,
+        "share": choose_share(blocks, m, n, k, threads), "terms": 4 * TERMS, **finish(op.activation).args,
     }  # fmt: skip
     return Step(sweep_bf16, {**common, **args}, threads > 1)
 

@@ -55,6 +55,7 @@ from bolt_numba.kernels.cpu.matmul import geometry as matmul_geometry
 from bolt_numba.kernels.cpu.pack import PANEL, aligned_empty, pack_panels, pack_taps, panel_columns, run_shares
 from bolt_numba.kernels.cpu.sweep import (
     MR,
+    TILE,
     TILE_ARGUMENTS,
     by_height,
     copy_row,
@@ -84,8 +85,6 @@ from bolt_numba.types import Array, TensorType
 
 PAIR = 2 * MR
 """Rows that are multiplied together."""
-TILE = MR * 2 * BYTES
-"""Bytes of a register tile."""
 
 
 @inline
@@ -217,7 +216,7 @@ few_heights = by_height("few_heights", TILE_ARGUMENTS, plain_tile, (MR, FEW, 1))
 
 
 @inline
-def plain(rows, zero, count, k, b, bias, c, ldc, res, ldr, n, lo, hi, act):
+def plain(rows, zero, count, k, b, sums, bias, c, ldc, res, ldr, n, lo, hi, act):
     """``count`` rows times one panel of n columns, as `sweep` does it."""
     i = 0
     while i < count:
@@ -225,8 +224,9 @@ def plain(rows, zero, count, k, b, bias, c, ldc, res, ldr, n, lo, hi, act):
         mr = MR if left >= MR else (FEW if left >= FEW else 1)
         to = c + ldc * i
         few_heights(
-            mr, rows + 8 * i, 0, zero, 8, 1, k, b, b, 0, bias, to, ldc, 0 if res == 0 else res + ldr * i, ldr, n, lo, hi
-        )
+            mr, rows + 8 * i, 0, zero, 8, 1, k, b, b, 0, sums, k, bias, to, ldc, 0 if res == 0 else res + ldr * i, ldr,
+            n, lo, hi,
+        )  # fmt: skip
         if act != 0:
             call_kernel(act, to, min(n, PANEL) + (mr << 32), ldc)
         i += mr
@@ -309,8 +309,8 @@ def strassen(p, tid, nthreads):
             for v in range(ceil_div(min(width, 2 * PANEL), PANEL) if rest > 0 else 0):
                 at, over = c + ldc * down + 4 * PANEL * v, 0 if res == 0 else res + ldr * down + 4 * PANEL * v
                 plain(
-                    rows + 8 * down, zero, rest, k, b + 4 * PANEL * k * v, bias + 4 * PANEL * v, at, ldc, over, ldr,
-                    width - PANEL * v, lo, hi, act,
+                    rows + 8 * down, zero, rest, k, b + 4 * PANEL * k * v, work, bias + 4 * PANEL * v, at, ldc, over,
+                    ldr, width - PANEL * v, lo, hi, act,
                 )  # fmt: skip
         g += count
 

@@ -5,8 +5,8 @@ convolution) or the values that a filter sees at one output pixel; those are rea
 image and are copied to workspace first where some do not.
 
 Shapes: M rows and N columns per block; a block is one batch, image or group.  B is packed: panels of `PANEL` columns,
-each [K][PANEL]; the last one is half as wide where half is enough.  Sums run over K in order, so results do not depend
-on tiles or threads.
+each [K][PANEL]; the last one is half as wide where half is enough.  Sums run over K in order and are put aside after
+every `choose_terms`, so results do not depend on tiles or threads.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -32,11 +32,14 @@ from bolt_numba.kernels.cpu.lang import (
     splat,
     split,
     store_i64,
+    tile_add_stored,
+    tile_cleared,
     tile_finish,
     tile_prefetch,
     tile_rank1_rows,
     tile_row,
     tile_row_narrow,
+    tile_store,
     vload,
     vload_m,
     vload_n,
@@ -86,27 +89,50 @@ def _plan_rows() -> tuple[Array, list[float]]:
 STEPS, COSTS = _plan_rows()
 
 
+ROW, TILE = 4 * PANEL, 4 * MR * PANEL
+"""Bytes of a row of a tile and of a tile in workspace."""
+
+
+@inline
+def put_aside(acc, sums, before):
+    """Add a tile to the one at ``sums``, if there was one ``before``; zeros to go on with."""
+    if before != 0:
+        acc = tile_add_stored(acc, sums, ROW)
+    tile_store(acc, sums, ROW)
+    return tile_cleared(acc)
+
+
 def plain_tile(mr: int, nv: int, first: Any = tile_row) -> Any:
-    """The micro-kernel: one tile of C.  first: what begins it, `tile_row` or `tile_row_narrow`."""
+    """The micro-kernel: one tile of C.  first: what begins it, `tile_row` or `tile_row_narrow`.  sums: workspace."""
     thin = mr <= THIN
 
     @inline
-    def tile(rows, run_step, shift, shift_step, runs, length, b, ahead, step, bias, c, ldc, res, ldr, n, lo, hi):
-        acc = first(mr, nv, bias)
+    def tile(rows, reach, shift, apart, runs, length, b, ahead, step, sums, terms, bias, c, ldc, res, ldr, n, lo, hi):
+        acc, left, before = first(mr, nv, bias), terms, 0
         tile_prefetch(acc, c, ldc, 1)
         if res != 0:
             tile_prefetch(acc, res, ldr, 0)
         for r in range(runs):
-            at, offset = rows_load(mr, rows + run_step * r, 8, 0), load_i64(shift + shift_step * r)
-            for q in range(length):
-                acc = tile_rank1_rows(acc, at, offset + 4 * q, b)
-                if thin:
-                    prefetch_second(ahead)
-                    prefetch_second(ahead + 64)
-                else:
-                    prefetch(ahead)
-                b += BYTES * nv
-                ahead += step
+            at, offset, rest = rows_load(mr, rows + reach * r, 8, 0), load_i64(shift + apart * r), length
+            while rest > 0:
+                if left == 0:
+                    acc = put_aside(acc, sums, before)
+                    left, before = terms, 1
+                count = min(left, rest)
+                left -= count
+                rest -= count
+                for q in range(count):
+                    acc = tile_rank1_rows(acc, at, offset + 4 * q, b)
+                    if thin:
+                        prefetch_second(ahead)
+                        prefetch_second(ahead + 64)
+                    else:
+                        prefetch(ahead)
+                    b += BYTES * nv
+                    ahead += step
+                offset += 4 * count
+        if before != 0:
+            acc = tile_add_stored(acc, sums, ROW)
         tile_finish(acc, c, ldc, n, res, ldr, lo, hi)
 
     return tile
@@ -138,7 +164,9 @@ def by_height(
     return inline_source("\n".join(lines) + "\n", name, **scope)
 
 
-TILE_ARGUMENTS = "rows, run_step, shift, shift_step, runs, length, b, ahead, step, bias, c, ldc, res, ldr, n, lo, hi"
+TILE_ARGUMENTS = (
+    "rows, reach, shift, apart, runs, length, b, ahead, step, sums, terms, bias, c, ldc, res, ldr, n, lo, hi"
+)
 tile_any = by_height("tile_any", TILE_ARGUMENTS, plain_tile, narrow=_narrow if LANES == 16 else None)
 
 
@@ -146,14 +174,19 @@ def _pair(mr: int) -> Any:
     """A tile of a few rows and two panels, ``second`` bytes apart: the adds of one hide the latency of the other's."""
 
     @inline
-    def tile(rows, k, b, second, bias, c, ldc, res, ldr, lo, hi):
+    def tile(rows, k, b, second, sums, terms, bias, c, ldc, res, ldr, lo, hi):
         one, two, at = tile_row(mr, 2, bias), tile_row(mr, 2, bias + 4 * PANEL), rows_load(mr, rows, 8, 0)
-        for q in range(k):
-            one = tile_rank1_rows(one, at, 4 * q, b)
-            two = tile_rank1_rows(two, at, 4 * q, b + second)
-            prefetch_second(b + AHEAD)
-            prefetch_second(b + second + AHEAD)
-            b += 4 * PANEL
+        for first in range(0, k, terms):
+            if first > 0:
+                one, two = put_aside(one, sums, first - terms), put_aside(two, sums + ROW * mr, first - terms)
+            for q in range(min(terms, k - first)):
+                one = tile_rank1_rows(one, at, 4 * first + 4 * q, b)
+                two = tile_rank1_rows(two, at, 4 * first + 4 * q, b + second)
+                prefetch_second(b + AHEAD)
+                prefetch_second(b + second + AHEAD)
+                b += 4 * PANEL
+        if k > terms:
+            one, two = tile_add_stored(one, sums, ROW), tile_add_stored(two, sums + ROW * mr, ROW)
         tile_finish(one, c, ldc, PANEL, res, ldr, lo, hi)
         tile_finish(two, c + 4 * PANEL, ldc, PANEL, 0 if res == 0 else res + 4 * PANEL, ldr, lo, hi)
 
@@ -167,16 +200,16 @@ _pair1, _pair2 = _pair(1), _pair(2)
 
 
 @inline
-def few_rows(p, rows, count, j, j_hi, b, bias, c, res):
+def few_rows(p, rows, count, j, j_hi, b, sums, bias, c, res):
     """Sweep whole panels from j on in pairs under one tile of ``count`` rows; the first panel that is left."""
     ldc, ldr, k, act = 4 * p.ldc, 4 * p.ldr, p.k, p.act
     while j + 1 < j_hi and p.n >= PANEL * (j + 2):
         col = 4 * PANEL * j
         more = 0 if res == 0 else res + col
         if count == 1:
-            _pair1(rows, k, b + col * k, 4 * PANEL * k, bias + col, c + col, ldc, more, ldr, p.lo, p.hi)
+            _pair1(rows, k, b + col * k, 4 * PANEL * k, sums, p.terms, bias + col, c + col, ldc, more, ldr, p.lo, p.hi)
         else:
-            _pair2(rows, k, b + col * k, 4 * PANEL * k, bias + col, c + col, ldc, more, ldr, p.lo, p.hi)
+            _pair2(rows, k, b + col * k, 4 * PANEL * k, sums, p.terms, bias + col, c + col, ldc, more, ldr, p.lo, p.hi)
         if act != 0:
             call_kernel(act, c + col, 2 * PANEL + (count << 32), ldc)
         j += 2
@@ -312,7 +345,7 @@ def place_rows(p, tid, a, i0, count):
     blocks=I64, offsets=PTR, m=I64, n=I64, k=I64,
     table=PTR_OR_0, edges=PTR, taps=I64, depth=I64, runs=I64, length=I64, run_rows=PTR,
     kind=I64, zeros=PTR, scratch=PTR, pack_ld=I64, scratch_step=I64, span=I64, share=I64, lo=F32, hi=F32, act=CODE,
-    extents=sweep_reach,
+    terms=I64, extents=sweep_reach,
 )  # fmt: skip
 def sweep(p, tid, nthreads):
     """Fields.
@@ -324,14 +357,16 @@ def sweep(p, tid, nthreads):
     kind: how tiles read A: `INSIDE` or `COPIED`; `EDGE` or `PATCHED` are for tiles where some tap is outside, others
     are `INSIDE` then.  zeros: ``depth`` zeros, what a tap of an `EDGE` tile reads outside.
     scratch: ``scratch_step`` bytes a thread: a word a tile (height, and kind above bit 32), addresses of rows (`EDGE`:
-    for each tap), 0 and the bytes to each run inside, copied rows, ``pack_ld`` bytes apart; see `scratch_bytes`.
+    for each tap), 0 and the bytes to each run inside, copied rows ``pack_ld`` bytes apart, a tile; see `scratch_bytes`.
     span: rows that meet a panel of B while it is in cache, the last time up to ``MR - 1`` more.
     share: what threads divide: 0 rows, 1 panels, 2 blocks.
     act: machine function ``f(address, columns + (rows << 32), bytes between rows)`` applied to finished tiles, or 0.
+    terms: of K that are added in order, see `choose_terms`.
     """
     ldc, ldr, m, n, k, span, share = 4 * p.ldc, 4 * p.ldr, p.m, p.n, p.k, p.span, p.share
     offsets, lo, hi, act = p.offsets, p.lo, p.hi, p.act
     words = p.scratch + p.scratch_step * tid
+    sums, terms = words + p.scratch_step - TILE, p.terms
     room = 8 * (span + MR)
     rows = words + room
     shifts = rows + room * p.taps
@@ -355,7 +390,8 @@ def sweep(p, tid, nthreads):
             tiles = place_rows(p, tid, a, i0, count)
             j_next = j_lo
             if tiles == 1 and count <= PAIRED and p.taps == 1:
-                j_next = few_rows(p, rows, count, j_lo, j_hi, b, bias, c + ldc * i0, 0 if res == 0 else res + ldr * i0)
+                over = 0 if res == 0 else res + ldr * i0
+                j_next = few_rows(p, rows, count, j_lo, j_hi, b, sums, bias, c + ldc * i0, over)
             for j in range(j_next, j_hi):
                 col = 4 * PANEL * j
                 i, at = i0, rows
@@ -376,8 +412,8 @@ def sweep(p, tid, nthreads):
                         runs, length, run_step, shift, shift_step = p.taps, p.depth, room, shifts, 0
                     to = c + ldc * i + col
                     tile_any(
-                        mr, at, run_step, shift, shift_step, runs, length, b + col * k, ahead, ahead_step, bias + col,
-                        to, ldc, 0 if res == 0 else res + ldr * i + col, ldr, n - PANEL * j, lo, hi,
+                        mr, at, run_step, shift, shift_step, runs, length, b + col * k, ahead, ahead_step, sums, terms,
+                        bias + col, to, ldc, 0 if res == 0 else res + ldr * i + col, ldr, n - PANEL * j, lo, hi,
                     )  # fmt: skip
                     if act != 0:
                         call_kernel(act, to, min(n - PANEL * j, PANEL) + (mr << 32), ldc)
@@ -407,7 +443,7 @@ def pack_stride(nbytes: int) -> int:
 def scratch_bytes(span: int, runs: int, taps: int, pack_ld: int) -> int:
     """Workspace of one thread; pack_ld: bytes between copied rows, 0 if none are copied."""
     used = 8 * ((span + MR) * (1 + taps) + 1 + runs) + (span + MR) * pack_ld + BYTES
-    return -(-used // 64) * 64
+    return -(-used // 64) * 64 + TILE
 
 
 def rows_cost(m: int) -> float:
@@ -454,6 +490,7 @@ __all__ = [
     "INSIDE",
     "MR",
     "PATCHED",
+    "TILE",
     "choose_share",
     "choose_span",
     "longest",

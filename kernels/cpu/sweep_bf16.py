@@ -27,6 +27,7 @@ from bolt_numba.kernels.cpu.lang import (
     splat,
     split,
     store_i16,
+    tile_add_stored,
     tile_dot_rows_bf16,
     tile_finish,
     tile_prefetch,
@@ -38,7 +39,7 @@ from bolt_numba.kernels.cpu.lang import (
     vstore_bf16_two,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.pack import PANEL, aligned_empty, panel_columns, read_columns, run_shares
-from bolt_numba.kernels.cpu.sweep import BLOCK_FIELDS, MR, STEPS, by_height, pack_stride
+from bolt_numba.kernels.cpu.sweep import BLOCK_FIELDS, MR, ROW, STEPS, TILE, by_height, pack_stride, put_aside
 from bolt_numba.kernels.cpu.swept import sweep_bf16_reach
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, inline, native
@@ -127,26 +128,35 @@ def _tile(mr: int, nv: int) -> Any:
     thin = mr <= 2
 
     @inline
-    def tile(at, ld, pairs, b, ahead, step, bias, c, ldc, res, ldr, n, lo, hi):
+    def tile(at, ld, pairs, b, ahead, step, sums, part, bias, c, ldc, res, ldr, n, lo, hi):
         acc = tile_row(mr, nv, bias)
         tile_prefetch(acc, c, ldc, 1)
         if res != 0:
             tile_prefetch(acc, res, ldr, 0)
         rows = rows_strided(mr, at, ld)
-        for q in range(pairs):
-            acc = tile_dot_rows_bf16(acc, rows, 4 * q, b)
-            prefetch(ahead)
-            if thin:
-                prefetch(ahead + 64)
-            b += BYTES * nv
-            ahead += step
+        offset, rest = 0, pairs
+        while rest > 0:
+            count = min(part, rest)
+            for q in range(count):
+                acc = tile_dot_rows_bf16(acc, rows, offset + 4 * q, b)
+                prefetch(ahead)
+                if thin:
+                    prefetch(ahead + 64)
+                b += BYTES * nv
+                ahead += step
+            rest -= count
+            if rest > 0:
+                acc = put_aside(acc, sums, offset)
+            offset += 4 * count
+        if pairs > part:
+            acc = tile_add_stored(acc, sums, ROW)
         tile_finish(acc, c, ldc, n, res, ldr, lo, hi)
 
     return tile
 
 
 tile_any_bf16 = by_height(
-    "tile_any_bf16", "at, ld, pairs, b, ahead, step, bias, c, ldc, res, ldr, n, lo, hi", _tile
+    "tile_any_bf16", "at, ld, pairs, b, ahead, step, sums, part, bias, c, ldc, res, ldr, n, lo, hi", _tile
 )
 
 
@@ -223,18 +233,19 @@ def place_row(p, to, a, i):
     blocks=I64, offsets=PTR, m=I64, n=I64, k=I64,
     table=PTR_OR_0, edges=PTR, taps=I64, depth=I64, runs=I64, length=I64, run_rows=PTR,
     kind=I64, zeros=PTR, scratch=PTR, pack_ld=I64, scratch_step=I64, span=I64, share=I64, lo=F32, hi=F32, act=CODE,
-    extents=sweep_bf16_reach,
+    terms=I64, extents=sweep_bf16_reach,
 )  # fmt: skip
 def sweep_bf16(p, tid, nthreads):
     """Fields as `sweep`'s, with the same places in the record, but for those below.
 
-    b: panels of pairs.  scratch: copied rows, ``pack_ld`` bytes apart, ``scratch_step`` bytes a thread.
+    b: panels of pairs.  scratch: copied rows, ``pack_ld`` bytes apart, and a tile, ``scratch_step`` bytes a thread.
     kind: `ROUNDED` if A is bfloat16 already, made by `round_values`; its rows are seen through a table then.  zeros:
     not used.
     """
     ldc, ldr, m, n, span, share, ld = 4 * p.ldc, 4 * p.ldr, p.m, p.n, p.span, p.share, p.pack_ld
     offsets, lo, hi, act, pairs = p.offsets, p.lo, p.hi, p.act, (p.k + 1) // 2
     rows = p.scratch + p.scratch_step * tid
+    sums, part = rows + p.scratch_step - TILE, p.terms // 2
     block_lo, block_hi = (0, p.blocks) if share != 2 else split(p.blocks, tid, nthreads)
     i_lo, i_hi = (0, m) if share != 0 else split(m, tid, nthreads)
     j_lo, j_hi = (0, ceil_div(n, PANEL)) if share != 1 else split(ceil_div(n, PANEL), tid, nthreads)
@@ -269,8 +280,8 @@ def sweep_bf16(p, tid, nthreads):
                     mr = MR if left >= 2 * MR else STEPS[left]
                     to = c + ldc * (i0 + i) + col
                     tile_any_bf16(
-                        mr, rows + ld * i, ld, pairs, b + col * pairs, ahead, ahead_step, bias + col, to, ldc,
-                        0 if res == 0 else res + ldr * (i0 + i) + col, ldr, n - PANEL * j, lo, hi,
+                        mr, rows + ld * i, ld, pairs, b + col * pairs, ahead, ahead_step, sums, part, bias + col, to,
+                        ldc, 0 if res == 0 else res + ldr * (i0 + i) + col, ldr, n - PANEL * j, lo, hi,
                     )  # fmt: skip
                     if act != 0:
                         call_kernel(act, to, min(n - PANEL * j, PANEL) + (mr << 32), ldc)
@@ -298,7 +309,7 @@ def row_stride(k: int) -> int:
 
 def scratch_bytes(span: int, k: int) -> int:
     """Workspace of one thread; a row's last vector may reach past its end."""
-    return -(-((span + MR) * row_stride(k) + SLACK) // 64) * 64
+    return -(-((span + MR) * row_stride(k) + SLACK) // 64) * 64 + TILE
 
 
 __all__ = [

@@ -108,6 +108,12 @@ def tile_zeros(tyctx, mr, nv):
     return t(mr, nv), lambda ctx, b, sig, a: ir.Constant(t.llvm, None)
 
 
+@intrinsic
+def tile_cleared(tyctx, acc):
+    """All zero, of the shape of a tile."""
+    return acc(acc), lambda ctx, b, sig, a: ir.Constant(acc.llvm, None)
+
+
 def _equal_rows(t, mr, nv):
     def codegen(ctx, b, sig, a):
         loaded = [load(b, a[2], t.vector(j), 4, BYTES * j) for j in range(t.nv)]
@@ -363,6 +369,21 @@ def tile_add_tile(tyctx, x, y):
         return _build(b, x, lambda i, j: b.fadd(_vec(b, x, a[0], i, j), _vec(b, x, a[1], i, j)))
 
     return x(x, x), codegen
+
+
+@intrinsic
+def tile_add_stored(tyctx, acc, address, ld):
+    """Add a tile of this shape from where `tile_store` wrote it."""
+
+    def codegen(ctx, b, sig, a):
+        rows = [_row(b, a[1], a[2], i) for i in range(acc.mr)]
+
+        def one(i, j):
+            return b.fadd(_vec(b, acc, a[0], i, j), load(b, rows[i], acc.vector(j), 4, BYTES * j))
+
+        return _build(b, acc, one)
+
+    return acc(acc, ADDR, types.int64), codegen
 
 
 @intrinsic

@@ -87,8 +87,8 @@ def _product(mr: int) -> Any:
         rows = rows_strided(mr, a, lda)
         for first in range(0, depth, TERMS):
             acc = tile_zeros(mr, 2)
-            for q in range(first, min(first + TERMS, depth)):
-                acc = tile_rank1_rows(acc, rows, 4 * q, b)
+            for q in range(min(TERMS, depth - first)):
+                acc = tile_rank1_rows(acc, rows, 4 * first + 4 * q, b)
                 prefetch_second(ahead)
                 ahead += step
                 b += 2 * BYTES
