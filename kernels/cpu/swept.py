@@ -46,7 +46,8 @@ def _rows_of(a: Any, b: int, edges: bool, zeros: bool, scratch: int) -> dict[str
     made: dict[str, Reach] = {
         "bias": columns, "b": b, "c": 0, "res": 0, "offsets": 8 * BLOCK_FIELDS * a.blocks,
         "table": 4 * a.taps * a.m, "edges": 4 * (a.m + 1) if edges else 0, "run_rows": 8 * a.runs,
-        "zeros": 4 * a.depth if zeros else 0, "scratch": (a.threads - 1) * a.scratch_step + (a.scratch_step if a.k > a.terms else scratch),
+        "zeros": 4 * a.depth if zeros else 0,
+        "scratch": (a.threads - 1) * a.scratch_step + (a.scratch_step if a.k > a.terms else scratch),
     }  # fmt: skip
     if a.blocks != 1:
         made |= {"b": b + int(a.offsets[:, 2].max(initial=0)), "bias": columns + int(a.offsets[:, 3].max(initial=0))}
