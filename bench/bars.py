@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,14 +54,18 @@ def difference(ours: list[Any], theirs: list[Any]) -> tuple[float, bool]:
 
 
 def compare(path: str | bytes, feeds: Feeds, threads: int, turns: int) -> dict[str, Any]:
-    """Milliseconds of both engines, their ratio, and how far their results are apart."""
+    """Milliseconds of both engines, their ratios, and how far their results are apart."""
     mine, theirs = bn.compile(path, threads=threads), ort_session(path, threads)
+    strict = bn.compile(path, threads=threads, numerics="strict")
     worst, close = difference(mine.run(None, feeds), theirs.run(None, feeds))
-    times = interleave({"bolt": lambda: mine.run(None, feeds), "ort": lambda: theirs.run(None, feeds)}, turns=turns)
+    engines = {"bolt": mine, "strict": strict, "ort": theirs}
+    times = interleave({name: partial(e.run, None, feeds) for name, e in engines.items()}, turns=turns)
     return {
         "bolt_ms": times["bolt"].median * 1e3,
+        "strict_ms": times["strict"].median * 1e3,
         "ort_ms": times["ort"].median * 1e3,
         "ratio": times["ort"].median / times["bolt"].median,
+        "strict_ratio": times["ort"].median / times["strict"].median,
         "max_difference": worst,
         "close": close,
     }
@@ -82,7 +87,8 @@ def speed(
             rows.append(row)
             console.print(
                 f"{name:14} {count} thread(s)  bolt {row['bolt_ms']:9.3f} ms  ort {row['ort_ms']:9.3f} ms  "
-                f"ratio {row['ratio']:5.2f}  max diff {row['max_difference']:.1e} {'' if row['close'] else 'NOT CLOSE'}"
+                f"ratio {row['ratio']:5.2f}  strict {row['strict_ratio']:5.2f}  "
+                f"max diff {row['max_difference']:.1e} {'' if row['close'] else 'NOT CLOSE'}"
             )
     for count in threads:
         counted = [r["ratio"] for r in rows if r["threads"] == count and MODELS[r["model"]].speed]

@@ -47,7 +47,7 @@ class Options:
 
     def python(self, peer: str) -> str:
         """The interpreter that runs an engine."""
-        others = sys.executable if peer in ("bolt", "canary") else self.pythons.get("*", sys.executable)
+        others = sys.executable if peer in ("bolt", "bolt_strict", "canary") else self.pythons.get("*", sys.executable)
         return self.pythons.get(peer, others)
 
 

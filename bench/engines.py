@@ -6,7 +6,7 @@ import importlib
 import inspect
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bench.peer import Peer
 
@@ -14,6 +14,7 @@ from bench.peer import Peer
 class Bolt(Peer):
     distribution = "bolt-numba"
     precisions = ("f32", "bf16")
+    options: ClassVar[dict[str, Any]] = {}
 
     def imports(self) -> None:
         import bolt_numba
@@ -21,13 +22,20 @@ class Bolt(Peer):
         self.package = bolt_numba
 
     def load(self) -> None:
-        options: dict[str, Any] = {} if self.precision == "f32" else {"precision": self.precision}
-        if options and "precision" not in inspect.signature(self.package.compile).parameters:
-            raise NotImplementedError("compile has no precision")
+        options = self.options if self.precision == "f32" else {**self.options, "precision": self.precision}
+        missing = options.keys() - inspect.signature(self.package.compile).parameters.keys()
+        if missing:
+            raise NotImplementedError(f"compile has no {', '.join(missing)}")
         self.session = self.package.compile(self.model, threads=self.threads, **options)
 
     def run(self) -> Any:
         return self.session.run(None, self.feeds)
+
+
+class BoltStrict(Bolt):
+    """Direct sums only: what the bound of the error of each element costs."""
+
+    options: ClassVar[dict[str, Any]] = {"numerics": "strict"}
 
 
 class OnnxRuntime(Peer):
@@ -366,6 +374,7 @@ class Canary(Peer):
 
 PEERS: dict[str, type[Peer]] = {
     "bolt": Bolt,
+    "bolt_strict": BoltStrict,
     "onnxruntime": OnnxRuntime,
     "openvino": OpenVino,
     "ncnn": Ncnn,

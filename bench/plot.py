@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.report import OURS, Row, best_peer, cases, ratio
+from bench.report import NO_PEERS, OURS, Row, best_peer, cases, ratio
 
 COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0", "#e377c2")
 INK, FAINT = "#222222", "#cccccc"
@@ -36,7 +36,7 @@ def canvas(columns: int, width: float, height: float) -> tuple[Any, Any, Any]:
 
 def peers_of(result: Result) -> list[str]:
     return list(
-        dict.fromkeys(r["peer"] for r in result["rows"] if r["peer"] not in (OURS, "canary") and "median_ms" in r)
+        dict.fromkeys(r["peer"] for r in result["rows"] if r["peer"] not in NO_PEERS and "median_ms" in r)
     )
 
 

@@ -8,6 +8,8 @@ from typing import Any
 from bench.measure import geometric_mean
 
 OURS = "bolt"
+NO_PEERS = (OURS, "bolt_strict", "canary")
+"""Not counted among those that we are compared with."""
 
 Row = Mapping[str, Any]
 Table = list[list[str]]
@@ -24,7 +26,7 @@ def cases(rows: Iterable[Row]) -> dict[tuple[str, int], dict[str, Row]]:
 
 def best_peer(engines: Mapping[str, Row]) -> str | None:
     """The fastest engine besides ours whose result agrees."""
-    able = [p for p, r in engines.items() if p not in (OURS, "canary") and r.get("agrees")]
+    able = [p for p, r in engines.items() if p not in NO_PEERS and r.get("agrees")]
     key = "best_ms" if any(engines[p]["noisy"] for p in able) else "median_ms"
     return min(able, key=lambda p: float(engines[p][key]), default=None)
 
@@ -88,7 +90,7 @@ def means(result: Mapping[str, Any]) -> Table:
     """Geometric means of the ratios in each family, with the number of models; disturbed measurements do not count."""
     rows = [r for r in result["rows"] if r.get("noisy") is False]
     found = cases(rows)
-    peers = list(dict.fromkeys(r["peer"] for r in rows if r["peer"] not in (OURS, "canary")))
+    peers = list(dict.fromkeys(r["peer"] for r in rows if r["peer"] not in NO_PEERS))
     groups: dict[tuple[str, int], list[Mapping[str, Row]]] = {}
     for (_, threads), engines in found.items():
         groups.setdefault((next(iter(engines.values()))["family"], threads), []).append(engines)

@@ -35,7 +35,7 @@ from bolt_numba.types import Array
 REFERENCE = "onnxruntime"
 TOLERANCE = {"f32": 2e-3, "bf16": 5e-2}
 """Largest difference from the reference, relative to the reference's largest value, of a result that agrees."""
-RIVALS = ("bolt", "onnxruntime", "openvino", "ncnn", "mnn", "litert")
+RIVALS = ("bolt", "bolt_strict", "onnxruntime", "openvino", "ncnn", "mnn", "litert")
 """``--peers main``: the engines that lead somewhere."""
 
 
