@@ -87,8 +87,6 @@ def _plan_rows() -> tuple[Array, list[float]]:
 
 
 STEPS, COSTS = _plan_rows()
-
-
 ROW, TILE = 4 * PANEL, 4 * MR * PANEL
 """Bytes of a row of a tile and of a tile in workspace."""
 
