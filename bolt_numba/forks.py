@@ -16,7 +16,16 @@ WAIT_S = 10.0
 
 _known: weakref.WeakKeyDictionary[Any, tuple[str, Callable[[], Any]]] = weakref.WeakKeyDictionary()
 _awaited: list[tuple[Any, str]] = []
-_held: list[Any] = []
+
+
+class _Held(threading.local):
+    """Locks that a fork has taken, by thread: two may fork at once."""
+
+    def __init__(self) -> None:
+        self.locks: list[Any] = []
+
+
+_held = _Held()
 
 
 def renew_after_fork(owner: Any, name: str, make: Callable[[], Any], *, awaited: bool = False) -> None:
@@ -41,18 +50,18 @@ def _before() -> None:
     deadline = time.monotonic() + WAIT_S
     for owner, name in _awaited:
         lock = getattr(owner, name)
-        _held.append(lock)  # first: an interrupt may come when it is taken
+        _held.locks.append(lock)  # first: an interrupt may come when it is taken
         lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
 
 
 def _in_parent() -> None:
-    while _held:
+    while _held.locks:
         with suppress(RuntimeError):  # not taken in time
-            _held.pop().release()
+            _held.locks.pop().release()
 
 
 def _in_child() -> None:
-    _held.clear()
+    _held.locks.clear()
     for owner, (name, make) in list(_known.items()):
         setattr(owner, name, make())
 

@@ -99,7 +99,8 @@ def for_kernels(array: Array) -> Array:
     if map_of(array) is None and array.flags.c_contiguous and array.flags.aligned:
         return array
     key = id(array)
-    known = _copies[key][1]() if key in _copies else None
+    found = _copies.get(key)  # one look: the last copy may go in another thread
+    known = None if found is None else found[1]()
     if known is not None:
         return known
     made = np.array(array, order="C")

@@ -126,8 +126,8 @@ class Session:
         if numerics not in NUMERICS:
             raise DeviceError(f"numerics: got {numerics!r}, wanted one of {NUMERICS}")
         self.device, self.precision, self.numerics = device, precision, numerics
-        if memory_limit is not None and memory_limit < 1:
-            raise BoltError(f"memory_limit: got {memory_limit}, wanted a number of bytes from 1")
+        if memory_limit is not None and (not isinstance(memory_limit, (int, np.integer)) or memory_limit < 1):
+            raise BoltError(f"memory_limit: got {memory_limit!r}, wanted a number of bytes from 1")
         self.memory_limit = memory_limit
         self._budget = None if memory_limit is None else Budget(memory=memory_limit)
         self.threads = _count_threads(default_threads() if threads is None else threads)

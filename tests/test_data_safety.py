@@ -157,6 +157,19 @@ def test_images_of_regions_are_those_that_there_are(image: int) -> None:
     refused_alike(RoiAlign(), [np.ones((2, 3, 5, 5), np.float32), rois, np.array([0, image])], said, [(), (2,)])
 
 
+def test_a_node_alike_with_other_constant_indices_is_held_to_them_too() -> None:
+    graph, count = Graph("alike"), 100  # more than are a part of what nodes have in common
+    b = Builder(graph)
+    x = graph.add_input("x", TensorType(F32, (2, 3, 5, 5)))
+    rois = graph.add_input("rois", TensorType(F32, (count, 4)))
+    for name, image in (("good", 1), ("bad", 2)):
+        images = np.zeros(count, np.int64)
+        images[7] = image
+        graph.add_output(b.node(RoiAlign(), x, rois, images, name=name).output)
+    with pytest.raises(DataError, match=r"node 'bad': RoiAlign: batch_indices\[7\]: got 2, wanted 0 to 1"):
+        bn.Session(graph, threads=1)(np.ones((2, 3, 5, 5), np.float32), np.ones((count, 4), np.float32))
+
+
 @pytest.mark.parametrize(("place", "value"), [((0, 0), 2.0), ((1, 0), -1.0), ((1, 0), np.nan), ((0, 3), np.inf)])
 def test_regions_to_pool_are_finite_and_of_images_that_there_are(place: tuple[int, int], value: float) -> None:
     rois = np.array([[0, 0, 0, 3, 3], [1, 1, 1, 4, 4]], np.float32)

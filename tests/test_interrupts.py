@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba import forks as locks
 from bolt_numba.converters.onnx.write import to_onnx
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
@@ -101,6 +102,22 @@ def forks() -> None:
 @pytest.mark.timeout(300)
 def test_forks_while_threads_plan() -> None:
     child(forks)
+
+
+def test_two_threads_fork_at_once() -> None:
+    def fork() -> None:
+        locks._before()
+        locks._in_parent()
+
+    other = threading.Thread(target=fork)
+    locks._before()
+    other.start()
+    time.sleep(0.05)  # it waits for the first lock
+    locks._in_parent()
+    other.join()
+    for owner, name in locks._awaited:
+        assert getattr(owner, name).acquire(timeout=1), name
+        getattr(owner, name).release()
 
 
 # -------------------------------------------------------------------------------------------------------- interrupts

@@ -268,7 +268,8 @@ def run_plan(
             run_native(address, threads, segment.parallel)
             if counter and context.words[counter]:
                 fault = context.take_fault()
-                prepared.idle.append(context)
+                if len(prepared.idle) < MAX_IDLE_CONTEXTS:
+                    prepared.idle.append(context)
                 raise fault
         if segment.host is not None:
             context.run_host(segment.host, arrays, outputs)

@@ -68,13 +68,14 @@ def hold(p, tid, nthreads):
 def held(op: Op, ins: Types, operand: int, name: str, count: int, low: int, high: int) -> tuple[Argument, list[Step]]:
     """The first ``count`` numbers of an operand of i32 or i64, each in low…high, and the step that sees to it.
 
-    A constant is tested here; raises DataError.  What threads share is read from the operand once.
+    What is known is tested here, too, for an early DataError.  The step tests it all the same: a node alike takes over
+    the steps with other content, and content that the plan was made for is still memory of the caller's.
+    What threads share is read from the operand once.
     """
     t = ins[operand]
     assert t is not None, "the caller has tested this"
     if t.known is not None:
         want_between(op, name, t.known, low, high)
-        return In(operand), []
     to, wide = Scratch(count * t.dtype.itemsize), int(t.dtype.itemsize == 8)
     args: dict[str, Any] = {"x": In(operand), "y": to, "fault": Fault(operand), "n": count, "wide": wide}
     return to, [Step(hold, args | {"low": low, "high": high}, False)]

@@ -67,7 +67,8 @@ def turn_neighbours(x, y, cos, sin, half):
 
 def _turned(a: Any) -> dict[str, Reach]:
     places = (a.n - 1) * a.image + (a.outer if a.is_outer else a.inner)
-    count, table = 4 * a.n * a.outer * a.inner * a.d, 4 * a.rows * a.half
+    count = 4 * a.n * a.outer * a.inner * a.d
+    table = 4 * a.half * (places if a.positions is None else a.rows) if count else 0
     return {"x": count, "y": count, "cos": table, "sin": table, "positions": 8 * places if count else 0}
 
 
