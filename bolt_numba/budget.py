@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from contextvars import ContextVar, Token
 from pathlib import Path
+from typing import Any
 
 from bolt_numba.config import MEMORY, memory_limit
-from bolt_numba.errors import BudgetError
+from bolt_numba.errors import BoltError, BudgetError
 
 MIB = 1 << 20
 SMALL = 16 * MIB
@@ -29,7 +30,11 @@ class Budget:
 
     __slots__ = ("memory", "work")
 
-    def __init__(self, work: int | None = None, memory: int | None = None) -> None:
+    memory: int | None
+
+    def __init__(self, work: int | None = None, memory: Any = None) -> None:
+        if memory is not None and (not isinstance(memory, int) or memory < 1):
+            raise BoltError(f"memory_limit: got {memory!r}, wanted a number of bytes from 1")
         self.work, self.memory = work, memory
 
 

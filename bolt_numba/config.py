@@ -49,8 +49,8 @@ def default_threads() -> int:
 def cache_limit() -> int:
     """Bytes that compiled kernels may take together, 0 for any number; raises BoltError."""
     wanted = CACHE_MIB.value or CACHE_MIB.default
-    if not wanted.isdecimal():
-        raise BoltError(f"{CACHE_MIB.name}: got {wanted!r}, wanted a number from 0")
+    if not wanted.isdecimal() or len(wanted) > 12:
+        raise BoltError(f"{CACHE_MIB.name}: got {wanted[:40]!r}, wanted a number from 0")
     return int(wanted) << 20
 
 
@@ -63,8 +63,8 @@ def memory_limit() -> int | None:
     if not wanted:
         return None
     number, unit = (wanted[:-1], wanted[-1].upper()) if wanted[-1].isalpha() else (wanted, "")
-    if not number.isdecimal() or unit not in _UNITS or not int(number):
-        raise BoltError(f"{MEMORY.name}: got {wanted!r}, wanted a number of bytes, or one with K, M, G or T")
+    if not number.isdecimal() or len(number) > 18 or unit not in _UNITS or not int(number):
+        raise BoltError(f"{MEMORY.name}: got {wanted[:40]!r}, wanted a number of bytes, or one with K, M, G or T")
     return int(number) * _UNITS[unit]
 
 

@@ -126,8 +126,6 @@ class Session:
         if numerics not in NUMERICS:
             raise DeviceError(f"numerics: got {numerics!r}, wanted one of {NUMERICS}")
         self.device, self.precision, self.numerics = device, precision, numerics
-        if memory_limit is not None and (not isinstance(memory_limit, (int, np.integer)) or memory_limit < 1):
-            raise BoltError(f"memory_limit: got {memory_limit!r}, wanted a number of bytes from 1")
         self.memory_limit = memory_limit
         self._budget = None if memory_limit is None else Budget(memory=memory_limit)
         self.threads = _count_threads(default_threads() if threads is None else threads)
@@ -418,6 +416,7 @@ def _restore(data: bytes, threads: int, options: dict[str, Any]) -> Session:
     return Session(load_bolt(data), threads=threads, **options)
 
 
+@border("load", OSError)
 def load(source: Source, format: str | None = None) -> Graph:
     """Read a model: a path, bytes or a binary file object.  The format is told by content (ONNX, .bolt).
 
@@ -438,6 +437,7 @@ def _read(source: Source, format: str | None = None) -> Graph:
     return converters.load(source, format)
 
 
+@border("compile", OSError)
 def compile(
     model: Source,
     *,

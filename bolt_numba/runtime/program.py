@@ -265,7 +265,8 @@ def fault_of(job: Job, operand: int, found: Sequence[int]) -> DataError:
     slot = job.ins[operand]
     assert slot is not None, "a kernel checks what is there"
     position, value, low, high = found
-    place = np.unravel_index(position, slot.type.dims) if slot.type.dims else ()
+    dims = slot.type.dims
+    place = np.unravel_index(position, dims) if 0 <= position < slot.type.size and dims else ()
     return DataError(f"node {job.name!r}: {refusal(job.op, operand, place, value, low, high)}")
 
 
