@@ -180,7 +180,7 @@ def agree(got: Any, wanted: Any) -> None:
         got, wanted = (np.array([list(row.values()) for row in rows]) for rows in (got, wanted))
     assert np.shape(got) == wanted.shape
     if wanted.dtype.kind == "f":
-        assert_near(got, wanted, 1e-5, floor=1)
+        assert_near(got, wanted, 2e-5, floor=1)
     else:
         np.testing.assert_array_equal(got, wanted)
 
