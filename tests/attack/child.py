@@ -27,6 +27,8 @@ STARTING = 120.0
 """Seconds that a fresh child may take until it is ready."""
 COMPILING = 240.0
 """Seconds that one kernel may take to compile on a busy machine."""
+LIFE = 20_000
+"""Cases that one child runs."""
 GOOD = ("ran", "refused", "loaded", "peer")
 """States of a case that ended well; ``peer``: another engine died or hung on it."""
 

@@ -21,11 +21,9 @@ from onnx import helper, numpy_helper
 
 import bolt_numba as bn
 from bolt_numba.errors import BoltError
-from tests.attack.child import Result, at, drive
+from tests.attack.child import LIFE, Result, at, drive
 from tests.attack.operands import agrees, extreme, reshaped
 
-LIFE = 5000
-"""Models that one child runs."""
 LARGEST = 1 << 18
 """Bytes of a model or an input that is worth altering again and again."""
 _INTS = (0, 1, -1, 2, 3, -2, 7, 64, 2**31 - 1, -(2**31), 2**40, 2**63 - 1, -(2**63))

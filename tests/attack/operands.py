@@ -19,8 +19,8 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.registry import OPS, Op
-from bolt_numba.types import STRING, Array, Sym, TensorType
-from tests.attack.child import Result, drive
+from bolt_numba.types import STRING, Array, Sym, TensorType, type_of
+from tests.attack.child import LIFE, Result, drive
 from tests.cases import CASES, Case
 from tests.guarded_sessions import copy_of, install
 
@@ -129,6 +129,16 @@ def graph_of(op: Op, operands: Sequence[Array | None], rng: np.random.Generator)
     return graph, feeds
 
 
+def meant(op: Op, operands: Sequence[Array | None]) -> list[Any]:
+    """What the references give, with all that is known of the operands."""
+    graph = Graph(op.name)
+    feeds = {f"x{i}": a for i, a in enumerate(operands) if a is not None}
+    given = [None if a is None else graph.add_input(f"x{i}", type_of(a)) for i, a in enumerate(operands)]
+    for out in Builder(graph).node(op, *given).outputs:
+        graph.add_output(out)
+    return list(interpret(graph, feeds).values())
+
+
 def agrees(got: Any, wanted: Any, exact: bool) -> bool:
     """Whether a result is what the reference gives, but for rounding."""
     if not isinstance(got, np.ndarray) or got.dtype.kind not in "fiub":
@@ -154,7 +164,7 @@ def attack(op: type[Op], seed: int) -> tuple[str, str, str]:
     case = cases[rng.integers(len(cases))]
     kind, operands = spoilt(case, rng)
     right = bool(rng.random() < 0.5)
-    described = f"{case} {['-' if a is None else f'{a.dtype}{list(a.shape)}' for a in operands]}"
+    described = f"{op.name}: {case} {['-' if a is None else f'{a.dtype}{list(a.shape)}' for a in operands]}"
     try:
         graph, feeds = graph_of(case.op, operands, rng)
         session = bn.compile(graph, threads=int(rng.integers(1, 3)))
@@ -168,7 +178,7 @@ def attack(op: type[Op], seed: int) -> tuple[str, str, str]:
     if case.op.has_side_state:
         return kind, "ran", ""
     try:
-        wanted = list(interpret(graph, feeds).values())
+        wanted = meant(case.op, operands)
     except Exception as error:
         return kind, "lax", f"the reference refuses: {type(error).__name__}: {error} {described}"
     reals = any(a is not None and a.dtype.kind not in "iub" for a in operands)
@@ -184,16 +194,21 @@ def names() -> list[str]:
     return sorted(op.name for op in CASES if op.name in OPS)
 
 
-def prepare(name: str) -> tuple[Callable[[int], tuple[str, str, str]], tuple[str, str]]:
-    """What serves numbers for one operator, with memory of plans between guard pages."""
+def attack_one_of(ops: Sequence[type[Op]], seed: int) -> tuple[str, str, str]:
+    """A case of each operator in turn."""
+    return attack(ops[seed % len(ops)], seed // len(ops))
+
+
+def prepare(chosen: str) -> tuple[Callable[[int], tuple[str, str, str]], tuple[str, str]]:
+    """What serves numbers for operators, given by name, with memory of plans between guard pages."""
     install()
-    op = next(op for op in CASES if op.name == name)
-    return functools.partial(attack, op), ("ran", "")
+    by_name = {op.name: op for op in CASES}
+    return functools.partial(attack_one_of, [by_name[name] for name in chosen.split(",")]), ("ran", "")
 
 
 def attack_operands(count: int, seed: int, only: Sequence[str] = ()) -> Iterator[Result]:
-    """``count`` cases, the same number for every operator."""
+    """``count`` cases, the same number for every operator; a child that has run many is replaced."""
     chosen = [n for n in names() if not only or n in only]
-    each = -(-count // len(chosen))
-    for name in chosen:
-        yield from drive(name, ["-m", "tests.attack", "operands", "--work", name], range(seed, seed + each))
+    for first in range(seed, seed + count, LIFE):
+        seeds = range(first, min(first + LIFE, seed + count))
+        yield from drive("operands", ["-m", "tests.attack", "operands", "--work", ",".join(chosen)], seeds)
