@@ -367,6 +367,8 @@ def innermost_loops(assembly: str) -> Iterator[list[str]]:
 
 def test_loops_lower_to_vectors_on_aarch64() -> None:
     program = (
+        "from bolt_numba.kernels.cpu.isa import target\n"
+        "object.__setattr__(target(), 'is_x86', False)\n"  # else words are those of x86
         "from bolt_numba.kernels.compiler import cross_assembly\n"
         "from bolt_numba.kernels.cpu import attention, depthwise, norm, sweep, winograd\n"
         "kernels = sweep.sweep, depthwise.depthwise_kernel(3, 1, False), winograd.winograd_kernel((4, 4)), "
