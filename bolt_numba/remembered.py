@@ -1,9 +1,10 @@
-"""What the modules of a folder hold, remembered between processes, so that those nobody needs are not imported."""
+"""What the modules below a folder hold, remembered between processes, so that those nobody needs are not imported."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,17 @@ def remember(kind: str, folder: Path, content: Any) -> None:
 
 
 def _path(kind: str, folder: Path) -> Path:
-    """Named by the sources of the folder as they are: names, sizes and times."""
-    state = sha256()
-    with os.scandir(folder) as entries:
-        for entry in sorted((e for e in entries if e.name.endswith(".py")), key=lambda e: e.name):
-            found = entry.stat()
-            state.update(f"{entry.name} {found.st_size} {found.st_mtime_ns}\n".encode())
+    """Named by the sources below the folder as they are: names, sizes and times."""
+    state = sha256("\n".join(sorted(_sources(folder, ""))).encode())
     return cache_root() / kind / f"{folder.name}-{state.hexdigest()[:16]}.json"
+
+
+def _sources(folder: Path | str, below: str) -> Iterator[str]:
+    """A line for each module in a folder and in those that it holds."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".py"):
+                found = entry.stat()
+                yield f"{below}{entry.name} {found.st_size} {found.st_mtime_ns}"
+            elif entry.name != "__pycache__" and entry.is_dir():
+                yield from _sources(entry.path, f"{below}{entry.name}/")

@@ -19,8 +19,8 @@ import onnx
 
 from bolt_numba.border import border
 from bolt_numba.converters import FORMATS, Content, Source, load
-from bolt_numba.converters.onnx.survey import unsupported_in
-from bolt_numba.converters.onnx.write import save_onnx, to_onnx
+from bolt_numba.converters.onnx.reading.survey import unsupported_in
+from bolt_numba.converters.onnx.writing.write import save_onnx, to_onnx
 from bolt_numba.errors import BoltError, ShapeError, UnsupportedOpError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from bolt_numba.border import border
-from bolt_numba.converters.onnx.write import to_onnx
+from bolt_numba.converters.onnx.writing.write import to_onnx
 from bolt_numba.errors import BoltError
 from bolt_numba.feeds import random_feeds
 from bolt_numba.ir.graph import Graph

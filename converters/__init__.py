@@ -101,7 +101,7 @@ def _is_onnx(head: bytes, path: Path | None) -> bool:
 
 
 def _read_onnx(content: Content) -> Graph:
-    from bolt_numba.converters.onnx.read import read_onnx
+    from bolt_numba.converters.onnx.reading.read import read_onnx
 
     return read_onnx(content.view, content.folder, content.name)
 

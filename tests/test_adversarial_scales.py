@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 
 import bolt_numba as bn
-from bolt_numba.converters.onnx.write import to_onnx
+from bolt_numba.converters.onnx.writing.write import to_onnx
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.conv import Conv

@@ -15,8 +15,8 @@ from onnx import helper
 import bolt_numba as bn
 from bolt_numba import onnx_backend, surgery
 from bolt_numba.border import as_bolt_error, at_node
-from bolt_numba.converters.onnx.registry import READERS
-from bolt_numba.converters.onnx.write import save_onnx, to_onnx
+from bolt_numba.converters.onnx.reading.registry import READERS
+from bolt_numba.converters.onnx.writing.write import save_onnx, to_onnx
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from bolt_numba.converters.onnx.read import read_onnx
+from bolt_numba.converters.onnx.reading.read import read_onnx
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.spec import verify

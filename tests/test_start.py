@@ -18,7 +18,7 @@ import pytest
 from onnx import TensorProto, defs, helper
 
 from bolt_numba.converters.onnx.proto import onnx as messages
-from bolt_numba.converters.onnx.registry import READERS, find_reader, load_tables
+from bolt_numba.converters.onnx.reading.registry import READERS, find_reader, load_readers
 from bolt_numba.records import record
 
 _LOAD = """
@@ -26,10 +26,10 @@ import json, sys
 import bolt_numba as bn
 sess = bn.compile(sys.argv[1], threads=1)
 kinds = sorted(type(n.op).__name__ for n in sess.graph.nodes)
-from bolt_numba.converters.onnx import registry
-loaded = [m for m in sys.modules if m.startswith("bolt_numba.converters.onnx.table_")]
+from bolt_numba.converters.onnx.reading import registry
+loaded = [m for m in sys.modules if m.startswith(tuple(f"{p}." for p in registry.ONNX.packages))]
 found = {n: [e.since for e in registry.READERS[("", n)]] for n in ("Conv", "Relu", "MaxPool")}
-registry.load_tables()
+registry.load_readers()
 full = {n: [e.since for e in registry.READERS[("", n)]] for n in ("Conv", "Relu", "MaxPool")}
 assert found == full, (found, full)
 late = ("onnx", "numba", "llvmlite", "hashlib", "tempfile", "google.protobuf.json_format")
@@ -92,7 +92,7 @@ TOLD_OTHERWISE = {("Constant", "sparse_value"), ("LpPool", "p"), ("GlobalLpPool"
 
 
 def test_annotations_tell_the_types_of_attributes() -> None:
-    load_tables()
+    load_readers()
     told = 0
     for schema in defs.get_all_schemas_with_history():
         reader = find_reader(schema.domain, schema.name, schema.since_version)

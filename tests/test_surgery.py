@@ -13,7 +13,7 @@ from hypothesis import given
 
 import bolt_numba as bn
 from bolt_numba import surgery
-from bolt_numba.converters.onnx.read import read_model
+from bolt_numba.converters.onnx.reading.read import read_model
 from bolt_numba.errors import BoltError, ShapeError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value

@@ -18,7 +18,7 @@ from bolt_numba import ops as operators
 from bolt_numba.cli import console
 from bolt_numba.cli.options import Json, Shapes, read_shapes
 from bolt_numba.config import CACHE_DIR, CACHE_MIB, SWITCHES, cache_limit, default_threads, processors
-from bolt_numba.converters.onnx.registry import READERS, load_tables
+from bolt_numba.converters.onnx.reading.registry import READERS, load_readers
 from bolt_numba.ir.packed import SEAL_KEY
 from bolt_numba.kernels import jit, registry
 from bolt_numba.kernels.ahead import compiling_in
@@ -99,7 +99,7 @@ def operator_rows() -> list[dict[str, Any]]:
 
 def onnx_names() -> dict[str, list[str]]:
     """Operators that have a reader, by domain; those with a function body in the standard are read without one."""
-    load_tables()
+    load_readers()
     found: dict[str, list[str]] = {}
     for domain, name in sorted(READERS):
         found.setdefault(domain or "ai.onnx", []).append(name)

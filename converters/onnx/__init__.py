@@ -1,1 +1,1 @@
-"""ONNX files to graphs."""
+"""ONNX files to graphs, and back."""

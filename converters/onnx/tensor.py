@@ -9,8 +9,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from bolt_numba.converters.onnx.payload import payload
 from bolt_numba.converters.onnx.proto import onnx
+from bolt_numba.converters.onnx.reading.payload import payload
 from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.mapped import map_file
 from bolt_numba.ops.registry import fresh_dim

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from bolt_numba.converters.onnx.trees import MODES, Branch, Forest, Key, Leaf
+from bolt_numba.converters.onnx.reading.ml.forest import MODES, Branch, Forest, Key, Leaf
 from bolt_numba.ops import learned as m
 from bolt_numba.ops import random as r
 from bolt_numba.ops.tree import TreeEnsemble

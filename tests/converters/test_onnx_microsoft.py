@@ -11,8 +11,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from bolt_numba.converters.onnx.read import read_model
-from bolt_numba.converters.onnx.write import to_onnx
+from bolt_numba.converters.onnx.reading.read import read_model
+from bolt_numba.converters.onnx.writing.write import to_onnx
 from bolt_numba.errors import UnsupportedOpError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 import bolt_numba as bn
-from bolt_numba.converters.onnx.ml import ML
+from bolt_numba.converters.onnx.reading.ml.scores import ML
 from bolt_numba.errors import BoltError, InvalidModelError, UnsupportedOpError
 from bolt_numba.types import Array
 from tests.near import assert_near

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from bolt_numba.converters.onnx.read import read_model
+from bolt_numba.converters.onnx.reading.read import read_model
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.types import Array
 from tests.near import assert_near

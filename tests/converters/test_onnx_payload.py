@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import bolt_numba as bn
-from bolt_numba.converters.onnx.payload import payload, without_payloads
+from bolt_numba.converters.onnx.reading.payload import payload, without_payloads
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.interpret import interpret
 from tests.near import assert_near

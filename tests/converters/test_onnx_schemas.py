@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from onnx import defs
 
-from bolt_numba.converters.onnx.registry import READERS, Reader, find_reader, load_tables
+from bolt_numba.converters.onnx.reading.registry import READERS, find_reader, load_readers
+from bolt_numba.converters.readers import Reader
 
-load_tables()
+load_readers()
 
 ALL = [s for s in defs.get_all_schemas_with_history() if s.domain == "" and not s.deprecated]
 PAIRS = [(s, find_reader("", s.name, s.since_version)) for s in ALL]

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from bolt_numba.converters.onnx.read import read_model
+from bolt_numba.converters.onnx.reading.read import read_model
 from bolt_numba.errors import DTypeError, InvalidModelError, ShapeError, UnsupportedOpError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret

@@ -15,13 +15,14 @@ from hypothesis import given
 
 from bolt_numba import ops
 from bolt_numba.converters import load
-from bolt_numba.converters.onnx import write, write_opset
-from bolt_numba.converters.onnx.read import read_model
+from bolt_numba.converters.onnx.reading.read import read_model
 from bolt_numba.converters.onnx.structure import all_nodes
-from bolt_numba.converters.onnx.write import save_onnx, to_onnx
-from bolt_numba.converters.onnx.write_graph import BY_OUTPUTS, NEUTRAL
-from bolt_numba.converters.onnx.write_registry import WRITERS, load_writers, schema_by_name
-from bolt_numba.converters.onnx.write_tensor import tensor_of
+from bolt_numba.converters.onnx.writing import opset as write_opset
+from bolt_numba.converters.onnx.writing import write
+from bolt_numba.converters.onnx.writing.graph import BY_OUTPUTS, NEUTRAL
+from bolt_numba.converters.onnx.writing.registry import WRITERS, load_writers, schema_by_name
+from bolt_numba.converters.onnx.writing.tensor import tensor_of
+from bolt_numba.converters.onnx.writing.write import save_onnx, to_onnx
 from bolt_numba.errors import BoltError, UnsupportedOpError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value

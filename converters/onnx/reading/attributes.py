@@ -1,0 +1,141 @@
+"""Attributes of an ONNX node as Python values, checked against the operator's schema."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from bolt_numba.converters.onnx.proto import onnx
+from bolt_numba.converters.onnx.tensor import array_of, dense_of
+from bolt_numba.errors import InvalidModelError
+
+_A = onnx.AttributeProto
+Attributes: TypeAlias = dict[str, onnx.AttributeProto]
+
+_FIELDS = {
+    _A.FLOAT: "f",
+    _A.INT: "i",
+    _A.STRING: "s",
+    _A.TENSOR: "t",
+    _A.GRAPH: "g",
+    _A.SPARSE_TENSOR: "sparse_tensor",
+    _A.TYPE_PROTO: "tp",
+    _A.FLOATS: "floats",
+    _A.INTS: "ints",
+    _A.STRINGS: "strings",
+    _A.TENSORS: "tensors",
+    _A.GRAPHS: "graphs",
+}
+"""Where the value of an attribute of each type is.  Source: onnx.proto, AttributeProto."""
+
+
+@functools.cache
+def schema_of(domain: str, name: str, opset: int) -> Any:
+    """The `OpSchema` of an operator, None when onnx has none."""
+    from onnx import defs  # most models need none
+
+    try:
+        return defs.get_schema(name, opset, domain)
+    except defs.SchemaError:
+        return None
+
+
+def newest_opset() -> int:
+    """Version of the default domain that onnx knows."""
+    from onnx import defs
+
+    return int(defs.onnx_opset_version())
+
+
+@functools.cache
+def _schema_types(domain: str, name: str, opset: int) -> dict[str, int]:
+    schema = schema_of(domain, name, opset)
+    return {} if schema is None else {a.name: int(a.type.value) for a in schema.attributes.values()}
+
+
+def kind_of(attribute: onnx.AttributeProto) -> int:
+    """Type of an attribute; files of IR 1 do not state it."""
+    if attribute.type:
+        return int(attribute.type)
+    filled = {field.name for field, _ in attribute.ListFields()}
+    return next((int(kind) for kind, field in _FIELDS.items() if field in filled), int(_A.UNDEFINED))
+
+
+def bound(attributes: Iterable[onnx.AttributeProto], outer: Mapping[str, onnx.AttributeProto], what: str) -> Attributes:
+    """Attributes of a node by name; references to those of the enclosing function are replaced or dropped."""
+    made: Attributes = {}
+    for attribute in attributes:
+        if attribute.name in made:
+            raise InvalidModelError(f"{what}: attribute '{attribute.name}': got it twice, wanted it once")
+        if attribute.ref_attr_name:
+            if attribute.ref_attr_name in outer:
+                made[attribute.name] = outer[attribute.ref_attr_name]
+        else:
+            made[attribute.name] = attribute
+    return made
+
+
+def value_of(attribute: onnx.AttributeProto, folder: Path | None, what: str) -> Any:
+    """Python value: int, float, str, array, tuple of these, or the GraphProto or TypeProto as it is."""
+    kind = kind_of(attribute)
+    if kind not in _FIELDS:
+        raise InvalidModelError(f"{what}: got type {kind}, wanted an AttributeProto.AttributeType")
+    value = getattr(attribute, _FIELDS[kind])  # type: ignore[index]
+    match kind:
+        case _A.STRING:
+            return _text(value, what)
+        case _A.STRINGS:
+            return tuple(_text(s, what) for s in value)
+        case _A.TENSOR:
+            return array_of(value, folder, what)
+        case _A.SPARSE_TENSOR:
+            return dense_of(value, folder, what)
+        case _A.TENSORS:
+            return tuple(array_of(t, folder, what) for t in value)
+        case _A.FLOATS | _A.INTS | _A.GRAPHS:
+            return tuple(value)
+        case _:
+            return value
+
+
+def _text(raw: bytes, what: str) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidModelError(f"{what}: got bytes that are no UTF-8, wanted text") from error
+
+
+def values_of(
+    attributes: Attributes,
+    key: tuple[str, str, int],
+    kinds: Mapping[str, int],
+    legacy: bool,
+    folder: Path | None,
+    what: str,
+) -> dict[str, Any]:
+    """Values of all attributes of a node of operator ``key`` (domain, name, opset).
+
+    kinds: types of attributes, as far as the reader says; the schema knows the others.
+    legacy: before opset 6, where ``consumed_inputs`` may stand at any operator and means nothing.
+    """
+    made = {}
+    for name, attribute in attributes.items():
+        if legacy and name == "consumed_inputs":
+            continue
+        kind = kind_of(attribute)
+        # Only what differs from the reader's annotation is held against the schema.
+        wanted = kind if kind == kinds.get(name) else _schema_types(*key).get(name, kind)
+        if kind != wanted:
+            known = onnx.AttributeProto.AttributeType.Name
+            got = known(kind) if kind in _FIELDS else str(kind)
+            raise InvalidModelError(f"{what}: attribute '{name}': got type {got}, wanted {known(wanted)}")
+        made[name] = value_of(attribute, folder, f"{what}: attribute '{name}'")
+    return made
+
+
+def with_defaults(attributes: Attributes, schema: Any) -> Attributes:
+    """Attributes for the body of a schema's function: those of the node over the schema's defaults."""
+    defaults = {a.name: a.default_value for a in schema.attributes.values() if a.default_value.type}
+    return {**defaults, **attributes}

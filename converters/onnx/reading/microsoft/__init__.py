@@ -1,0 +1,1 @@
+"""Readers of onnxruntime's operators (domain com.microsoft)."""

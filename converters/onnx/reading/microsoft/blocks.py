@@ -1,0 +1,99 @@
+"""Readers of onnxruntime's attention over bytes and lookup in tables of few bits (domain com.microsoft)."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.onnx.reading.graph import NodeBuilder
+from bolt_numba.converters.onnx.reading.microsoft.fused import attention
+from bolt_numba.converters.onnx.reading.microsoft.quantized import real
+from bolt_numba.converters.onnx.reading.operands import known_array, rank_of
+from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.gather import Gather
+from bolt_numba.ops.quantize import DequantizeLinear
+
+microsoft = functools.partial(reader, domain="com.microsoft")
+
+
+@microsoft("QAttention")
+def qattention(
+    b: NodeBuilder,
+    x: Value,
+    weights: Value,
+    bias: Value,
+    x_scale: Value,
+    w_scale: Value,
+    mask: Value | None = None,
+    x_zero: Value | None = None,
+    w_zero: Value | None = None,
+    past: Value | None = None,
+    *,
+    num_heads: int,
+    mask_filter_value: float = -10000.0,
+    scale: float = 0.0,
+    unidirectional: int = 0,
+    do_rotary: int = 0,
+    past_present_share_buffer: int = 0,
+) -> Any:
+    """Attention of what x and the projection mean; w_scale: [] or one for each column."""
+    projection = b(DequantizeLinear(axis=1), weights, w_scale, w_zero)
+    return attention(
+        b,
+        real(b, x, x_scale, x_zero),
+        projection,
+        bias,
+        mask,
+        past,
+        num_heads=num_heads,
+        mask_filter_value=mask_filter_value,
+        scale=scale,
+        unidirectional=unidirectional,
+        do_rotary=do_rotary,
+        past_present_share_buffer=past_present_share_buffer,
+    )
+
+
+@microsoft("GatherBlockQuantized")
+def gather_block_quantized(
+    b: NodeBuilder,
+    data: Value,
+    indices: Value,
+    scales: Value,
+    zero_points: Value | None = None,
+    *,
+    bits: int = 4,
+    block_size: int = 128,
+    gather_axis: int = 0,
+    quantize_axis: int = 1,
+) -> Any:
+    """Rows of a constant table that becomes floats when the model is read.
+
+    data: int4 or uint4, or u8 that holds two codes in a byte (low first) for 4 bits, one for 8, along the last axis.
+    """
+    table, scale = known_array(b, data, "data"), known_array(b, scales, "scales")
+    zero = None if zero_points is None else known_array(b, zero_points, "zero_points")
+    if bits not in (4, 8) or block_size < 1:
+        raise b.unsupported(f"bits {bits}, block_size {block_size}")
+    middle = 0
+    if table.dtype == np.uint8:
+        middle = 1 << (bits - 1)
+        if bits == 4:
+            table, zero = _nibbles(table), None if zero is None else _nibbles(zero)
+    axis = quantize_axis + rank_of(b, data) if quantize_axis < 0 else quantize_axis
+    size = table.shape[axis]
+    spread = [_spread(v, block_size, axis, size) for v in (scale, zero) if v is not None]
+    zeros: Any = spread[1].astype(np.float32) if zero is not None else np.float32(middle)
+    meaning = (table.astype(np.float32) - zeros) * spread[0].astype(np.float32)
+    return b(Gather(gather_axis), b.const(np.ascontiguousarray(meaning.astype(scale.dtype))), indices)
+
+
+def _nibbles(packed: Any) -> Any:
+    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)
+
+
+def _spread(v: Any, block: int, axis: int, size: int) -> Any:
+    return np.take(np.repeat(v, block, axis=axis), np.arange(size), axis=axis)

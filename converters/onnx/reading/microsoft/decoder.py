@@ -1,0 +1,162 @@
+"""Readers of onnxruntime's operators of decoders with a cache of keys and values (domain com.microsoft)."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.onnx.reading.graph import NodeBuilder
+from bolt_numba.converters.onnx.reading.operands import ints, rank_of, static_dim
+from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.cache import GroupQueryAttention
+from bolt_numba.ops.fill import Range
+from bolt_numba.ops.pointwise import Add, Cast, Equal, Mul, Sub, Where
+from bolt_numba.ops.rotary import RotaryEmbedding
+from bolt_numba.ops.shape import Reshape, Shape, Split, Squeeze, Unsqueeze
+from bolt_numba.ops.slicing import Slice
+from bolt_numba.types import I64
+
+microsoft = functools.partial(reader, domain="com.microsoft")
+
+
+def by_heads(b: NodeBuilder, x: Any, heads: int) -> Any:
+    """[n, s, heads * d] -> [n, s, heads, d]."""
+    return b(Reshape(), x, ints([0, 0, heads, static_dim(b, x, 2) // heads]))
+
+
+def merged(b: NodeBuilder, x: Any) -> Any:
+    """[n, s, heads, d] -> [n, s, heads * d]."""
+    return b(Reshape(), x, ints([0, 0, static_dim(b, x, 2) * static_dim(b, x, 3)]))
+
+
+def counted(b: NodeBuilder, x: Value, axis: int) -> Any:
+    """Positions 0, 1, … along an axis."""
+    length = b(Squeeze(), b(Shape(axis, axis + 1), x), ints([0]))
+    return b(Range(), np.array(0), length, np.array(1))
+
+
+@microsoft("RotaryEmbedding")
+def rotary_embedding(
+    b: NodeBuilder,
+    x: Value,
+    position_ids: Value,
+    cos_cache: Value,
+    sin_cache: Value,
+    *,
+    interleaved: bool = False,
+    is_packed_batching: int = 0,
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
+    scale: float = 1.0,
+) -> Any:
+    """position_ids: [n, s], or [1]: the position of the first element of every sequence."""
+    if is_packed_batching:
+        raise b.unsupported("is_packed_batching")
+    flat = rank_of(b, x) == 3
+    if rotary_embedding_dim and 2 * static_dim(b, cos_cache, 1) != rotary_embedding_dim:
+        raise b.invalid("rotary_embedding_dim", rotary_embedding_dim, f"{2 * static_dim(b, cos_cache, 1)}")
+    positions: Any = position_ids
+    if rank_of(b, position_ids) == 1:
+        counts = b(Unsqueeze(), counted(b, x, 1 if flat else 2), ints([0]))
+        positions = b(Add(), counts, position_ids)
+    heads = num_heads or (static_dim(b, x, 2) // (2 * static_dim(b, cos_cache, 1)) if flat else 0)
+    operator = RotaryEmbedding(interleaved, "SHD" if flat else "HSD")
+    y = b(operator, by_heads(b, x, heads) if flat else x, cos_cache, sin_cache, positions)
+    y = y if scale == 1.0 else b(Mul(), y, scale)
+    return merged(b, y) if flat else y
+
+
+@reader("RotaryEmbedding", since=23)
+def standard_rotary_embedding(
+    b: NodeBuilder,
+    x: Value,
+    cos_cache: Value,
+    sin_cache: Value,
+    position_ids: Value | None = None,
+    *,
+    interleaved: bool = False,
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
+) -> Any:
+    """x: [n, heads, s, d], or [n, s, heads * d] with ``num_heads``."""
+    flat = rank_of(b, x) == 3
+    if flat and num_heads < 1:
+        raise b.invalid("num_heads", num_heads, "at least 1 for three dimensions")
+    tables: list[Any] = [cos_cache, sin_cache]
+    if rotary_embedding_dim:
+        tables = [b(Slice(), t, ints([0]), ints([rotary_embedding_dim // 2]), ints([-1])) for t in tables]
+    operator = RotaryEmbedding(interleaved, "SHD" if flat else "HSD")
+    y = b(operator, by_heads(b, x, num_heads) if flat else x, *tables, position_ids)
+    return merged(b, y) if flat else y
+
+
+@microsoft("GroupQueryAttention")
+def group_query_attention(
+    b: NodeBuilder,
+    query: Value,
+    key: Value | None,
+    value: Value | None,
+    past_key: Value | None,
+    past_value: Value | None,
+    seqlens_k: Value,
+    total_sequence_length: Value,
+    cos_cache: Value | None = None,
+    sin_cache: Value | None = None,
+    position_ids: Value | None = None,
+    attention_bias: Value | None = None,
+    head_sink: Value | None = None,
+    *,
+    num_heads: int,
+    kv_num_heads: int,
+    do_rotary: int = 0,
+    rotary_interleaved: bool = False,
+    local_window_size: int = -1,
+    scale: float = 0.0,
+    smooth_softmax: int = 0,
+    softcap: float = 0.0,
+    k_quant_type: str = "NONE",
+    v_quant_type: str = "NONE",
+    kv_cache_bit_width: int = 0,
+    qk_output: int = 0,
+) -> Any:
+    """Rotation, then attention with a cache; query may hold query, key and value side by side."""
+    if (k_quant_type, v_quant_type) != ("NONE", "NONE") or kv_cache_bit_width:
+        raise b.unsupported(f"a quantised cache ({k_quant_type}, {v_quant_type}, {kv_cache_bit_width} bits)")
+    if qk_output:
+        raise b.unsupported("qk_output")
+    if num_heads < 1 or kv_num_heads < 1:
+        raise b.invalid("num_heads and kv_num_heads", (num_heads, kv_num_heads), "at least 1")
+    q, k, v = (query, key, value) if key is not None else _unpacked(b, query, num_heads, kv_num_heads)
+    if do_rotary:
+        if cos_cache is None or sin_cache is None:
+            raise b.invalid("cos_cache and sin_cache", "none", "both with do_rotary")
+        positions = position_ids
+        if positions is None:
+            positions = _positions(b, q, seqlens_k, total_sequence_length)
+        turn = RotaryEmbedding(rotary_interleaved, "SHD")
+        pairs = ((q, num_heads), (k, kv_num_heads))
+        q, k = (merged(b, b(turn, by_heads(b, x, n), cos_cache, sin_cache, positions)) for x, n in pairs)
+    operator = GroupQueryAttention(
+        num_heads, kv_num_heads, scale, softcap, local_window_size, smooth_softmax == 1
+    )
+    operands = (q, k, v, past_key, past_value, seqlens_k, total_sequence_length, attention_bias, head_sink)
+    return b(operator, *operands)
+
+
+def _unpacked(b: NodeBuilder, packed: Value, num_heads: int, kv_num_heads: int) -> Any:
+    """Query, key and value that lie side by side."""
+    size = static_dim(b, packed, 2) // (num_heads + 2 * kv_num_heads)
+    return b.node(Split(-1, 3), packed, ints([num_heads * size, *(kv_num_heads * size,) * 2])).outputs
+
+
+def _positions(b: NodeBuilder, q: Value, seqlens_k: Value, total: Value) -> Any:
+    """Positions of the new elements: from 0 in a prompt, where all is new, else up to the last valid one."""
+    rows = counted(b, q, 1)
+    length = b(Shape(1, 2), q)
+    last = b(Reshape(), b(Cast(I64), seqlens_k), ints([-1, 1]))
+    start = b(Add(), b(Sub(), last, length), ints([1]))
+    prompt = b(Equal(), b(Reshape(), b(Cast(I64), total), ints([1])), length)
+    return b(Add(), b(Where(), prompt, ints([0]), start), b(Unsqueeze(), rows, ints([0])))

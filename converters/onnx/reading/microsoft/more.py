@@ -1,0 +1,170 @@
+"""Readers of onnxruntime's spellings of ONNX operators and of small compounds (domain com.microsoft)."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.onnx.reading.graph import NodeBuilder
+from bolt_numba.converters.onnx.reading.microsoft.fused import multi_head_attention
+from bolt_numba.converters.onnx.reading.microsoft.quantized import real, stored
+from bolt_numba.converters.onnx.reading.operands import ints, known_array, rank_of, static_dim
+from bolt_numba.converters.onnx.reading.registry import add_reader, reader
+from bolt_numba.converters.onnx.reading.tables import quantize
+from bolt_numba.converters.onnx.reading.tables.index import gather_nd
+from bolt_numba.converters.onnx.reading.tables.norm import simplified_layer_normalization
+from bolt_numba.converters.onnx.reading.tables.resize import grid_sample
+from bolt_numba.converters.onnx.reading.tables.shape import pad, range_, trilu
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.cache import GroupQueryAttention
+from bolt_numba.ops.norm import RMSNormalization
+from bolt_numba.ops.pointwise import Add, Cast, Mul, Sigmoid, Sqrt, Sub, Swish, Where
+from bolt_numba.ops.reduce import ReduceSumSquare
+from bolt_numba.ops.shape import Expand, Reshape, Shape, Split, Transpose, Unsqueeze
+from bolt_numba.types import F32, I32
+
+Ints = tuple[int, ...]
+microsoft = functools.partial(reader, domain="com.microsoft")
+
+for _name, _reader in (
+    ("GatherND", gather_nd), ("Range", range_), ("Trilu", trilu), ("Pad", pad),
+    ("GridSample", grid_sample),
+    ("SimplifiedLayerNormalization", simplified_layer_normalization),
+):  # fmt: skip
+    add_reader(_name, _reader, domain="com.microsoft")
+
+
+@microsoft("ExpandDims")
+def expand_dims(b: NodeBuilder, x: Value, axis: Value) -> Any:
+    return b(Unsqueeze(), x, ints(known_array(b, axis, "axis").reshape(-1)))
+
+
+@microsoft("CDist")
+def distances(b: NodeBuilder, x: Value, y: Value, *, metric: str = "sqeuclidean") -> Any:
+    """Between all rows of x [m, k] and of y [n, k]: [m, n]."""
+    if metric not in ("sqeuclidean", "euclidean"):
+        raise b.unsupported(f"metric {metric}")
+    differences = b(Sub(), b(Unsqueeze(), x, ints([1])), b(Unsqueeze(), y, ints([0])))
+    squares = b(ReduceSumSquare(keepdims=False), differences, ints([2]))
+    return squares if metric == "sqeuclidean" else b(Sqrt(), squares)
+
+
+@microsoft("ScaledSiLU")
+def scaled_silu(b: NodeBuilder, x: Value, scale: Value | None = None, *, alpha: float = 1.0) -> Any:
+    return b(Swish(), b(Mul(), x, alpha if scale is None else scale))
+
+
+@microsoft("GatedAdd")
+def gated_add(b: NodeBuilder, x: Value, y: Value, gate: Value) -> Any:
+    return b(Add(), x, b(Mul(), y, gate))
+
+
+@microsoft("GatedRMSNorm")
+def gated_rms_norm(
+    b: NodeBuilder, x: Value, scale: Value, gate: Value, *, epsilon: float = 1e-5, activation: str = "silu"
+) -> Any:
+    """RMS normalisation times an activation of the gate."""
+    if activation not in ("silu", "swish", "sigmoid"):
+        raise b.unsupported(f"activation {activation}")
+    opened = b(Sigmoid() if activation == "sigmoid" else Swish(), gate)
+    return b(Mul(), b(RMSNormalization(-1, epsilon), x, scale), opened)
+
+
+@microsoft("QLinearWhere")
+def qlinear_where(
+    b: NodeBuilder,
+    condition: Value,
+    x: Value,
+    x_scale: Value,
+    x_zero: Value | None,
+    y: Value,
+    y_scale: Value,
+    y_zero: Value | None,
+    z_scale: Value,
+    z_zero: Value | None = None,
+) -> Any:
+    chosen = b(Where(), condition, real(b, x, x_scale, x_zero), real(b, y, y_scale, y_zero))
+    return stored(b, chosen, z_scale, z_zero)
+
+
+@microsoft("QLinearConv")
+def qlinear_conv(
+    b: NodeBuilder,
+    x: Value,
+    x_scale: Value,
+    x_zero: Value,
+    w: Value,
+    w_scale: Value,
+    w_zero: Value,
+    y_scale: Value,
+    y_zero: Value,
+    bias: Value | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    channels_last: int = 0,
+    dilations: Ints = (),
+    group: int = 1,
+    kernel_shape: Ints = (),
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Any:
+    """ONNX's, or over images whose channels come last."""
+    rank = rank_of(b, x)
+    image: Any = b(Transpose((0, rank - 1, *range(1, rank - 1))), x) if channels_last else x
+    y = quantize.qlinear_conv(
+        b, image, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias, auto_pad=auto_pad, dilations=dilations,
+        group=group, kernel_shape=kernel_shape, pads=pads, strides=strides,
+    )  # fmt: skip
+    return b(Transpose((0, *range(2, rank), 1)), y) if channels_last else y
+
+
+@microsoft("DecoderMaskedMultiHeadAttention")
+def decoder_masked_multi_head_attention(
+    b: NodeBuilder,
+    query: Value,
+    key: Value | None = None,
+    value: Value | None = None,
+    mask_index: Value | None = None,
+    attention_bias: Value | None = None,
+    past_key: Value | None = None,
+    past_value: Value | None = None,
+    past_sequence_length: Value | None = None,
+    beam_width: Value | None = None,
+    cache_indirection: Value | None = None,
+    bias: Value | None = None,
+    *,
+    num_heads: int,
+    mask_filter_value: float = -10000.0,
+    scale: float = 0.0,
+    past_present_share_buffer: int = 0,
+    output_qk: int = 0,
+) -> Any:
+    """One new element of each sequence, which sees the past and itself.
+
+    past_present_share_buffer: the past has room for the new element, and ``past_sequence_length`` valid keys.
+    """
+    if cache_indirection is not None or output_qk:
+        raise b.unsupported("cache_indirection or output_qk")
+    if not past_present_share_buffer or past_key is None or past_sequence_length is None:
+        return multi_head_attention(
+            b, query, key, value, bias, mask_index, attention_bias, past_key, past_value,
+            num_heads=num_heads, mask_filter_value=mask_filter_value, scale=scale,
+        )  # fmt: skip
+    operands: list[Any] = [query, key, value]
+    if bias is not None:
+        parts = b.node(Split(0, 3), bias, ints([static_dim(b, query, -1)] * 3)).outputs
+        operands = [b(Add(), v, part) for v, part in zip(operands, parts, strict=True)]
+    length = b(Reshape(), past_sequence_length, ints([1]))
+    valid = b(Expand(), length, b(Shape(0, 1), query))
+    added = attention_bias
+    if mask_index is not None:
+        hidden = b(Sub(), np.ones((), np.float32), b(Cast(F32), b(Unsqueeze(), mask_index, ints([1, 2]))))
+        masked = b(Mul(), hidden, mask_filter_value)
+        added = masked if added is None else b(Add(), masked, added)
+    total = b(Cast(I32), b(Shape(2, 3), past_key))  # the present is as long as the past, whatever is valid
+    operator = GroupQueryAttention(num_heads, num_heads, scale)
+    return b(operator, *operands, past_key, past_value, valid, total, added)
+
+

@@ -1,0 +1,314 @@
+"""Readers of onnxruntime's quantised operators (domain com.microsoft): integers around the float operator they mean."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.onnx.reading.graph import NodeBuilder
+from bolt_numba.converters.onnx.reading.operands import ints, known_array, rank_of, spatial_axes, static_dim
+from bolt_numba.converters.onnx.reading.registry import add_reader, reader
+from bolt_numba.converters.onnx.reading.tables.conv import average_pool, check_auto_pad
+from bolt_numba.converters.onnx.reading.tables.quantize import dequantize_linear, quantize_linear
+from bolt_numba.converters.onnx.reading.tables.recurrent import common
+from bolt_numba.converters.onnx.reading.tables.reduce import gemm
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.matmul_bits import MatMulNBits
+from bolt_numba.ops.pointwise import Add, Cast, LeakyRelu, Mul, Sigmoid, Sub
+from bolt_numba.ops.pool import MaxPool
+from bolt_numba.ops.quantize import DequantizeLinear, DynamicQuantizeLinear, MatMulInteger, QuantizeLinear
+from bolt_numba.ops.recurrent_quantized import DynamicQuantizeLSTM
+from bolt_numba.ops.reduce import ReduceMean, Softmax
+from bolt_numba.ops.shape import Concat, Reshape, Transpose
+from bolt_numba.types import F32
+
+Ints = tuple[int, ...]
+Floats = tuple[float, ...]
+microsoft = functools.partial(reader, domain="com.microsoft")
+
+add_reader("QuantizeLinear", quantize_linear, domain="com.microsoft")
+add_reader("DequantizeLinear", dequantize_linear, domain="com.microsoft")
+
+
+def real(b: NodeBuilder, x: Value, scale: Value, zero: Value | None) -> Any:
+    """Float values of a quantised operand."""
+    return b(DequantizeLinear(), x, scale, zero)
+
+
+def stored(b: NodeBuilder, y: Value, scale: Value, zero: Value | None) -> Any:
+    """Quantised form of a float result."""
+    return b(QuantizeLinear(), y, scale, zero)
+
+
+def _binary(operator: Any) -> Any:
+    def read(
+        b: NodeBuilder,
+        x: Value,
+        x_scale: Value,
+        x_zero: Value | None,
+        y: Value,
+        y_scale: Value,
+        y_zero: Value | None,
+        z_scale: Value,
+        z_zero: Value | None = None,
+    ) -> Any:
+        made = b(operator(), real(b, x, x_scale, x_zero), real(b, y, y_scale, y_zero))
+        return stored(b, made, z_scale, z_zero)
+
+    return read
+
+
+add_reader("QLinearAdd", _binary(Add), domain="com.microsoft")
+add_reader("QLinearMul", _binary(Mul), domain="com.microsoft")
+
+
+@microsoft("QLinearSigmoid")
+def qlinear_sigmoid(
+    b: NodeBuilder, x: Value, x_scale: Value, x_zero: Value | None, y_scale: Value, y_zero: Value | None = None
+) -> Any:
+    return stored(b, b(Sigmoid(), real(b, x, x_scale, x_zero)), y_scale, y_zero)
+
+
+@microsoft("QLinearLeakyRelu")
+def qlinear_leaky_relu(
+    b: NodeBuilder,
+    x: Value,
+    x_scale: Value,
+    x_zero: Value | None,
+    y_scale: Value,
+    y_zero: Value | None = None,
+    *,
+    alpha: float = 0.01,
+) -> Any:
+    return stored(b, b(LeakyRelu(alpha), real(b, x, x_scale, x_zero)), y_scale, y_zero)
+
+
+@microsoft("QLinearSoftmax")
+def qlinear_softmax(
+    b: NodeBuilder,
+    x: Value,
+    x_scale: Value,
+    x_zero: Value | None,
+    y_scale: Value,
+    y_zero: Value | None = None,
+    *,
+    axis: int = -1,
+    opset: int = 13,
+) -> Any:
+    last = axis in (-1, rank_of(b, x) - 1)
+    if opset < 13 and not last:
+        raise b.unsupported("softmax over several axes")
+    return stored(b, b(Softmax(axis), real(b, x, x_scale, x_zero)), y_scale, y_zero)
+
+
+@microsoft("QLinearConcat")
+def qlinear_concat(b: NodeBuilder, y_scale: Value, y_zero: Value, *operands: Value, axis: int) -> Any:
+    if len(operands) % 3:
+        raise b.invalid("number of operands", len(operands), "a multiple of 3")
+    parts = [real(b, *operands[i : i + 3]) for i in range(0, len(operands), 3)]
+    return stored(b, b(Concat(axis), *parts), y_scale, y_zero)
+
+
+@microsoft("QLinearAveragePool")
+def qlinear_average_pool(
+    b: NodeBuilder,
+    x: Value,
+    x_scale: Value,
+    x_zero: Value | None,
+    y_scale: Value,
+    y_zero: Value | None = None,
+    *,
+    kernel_shape: Ints,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    channels_last: int = 0,
+    count_include_pad: int = 0,
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Any:
+    rank = rank_of(b, x)
+    image = real(b, x, x_scale, x_zero)
+    y = average_pool(
+        b,
+        b(Transpose((0, rank - 1, *range(1, rank - 1))), image) if channels_last else image,
+        kernel_shape=kernel_shape,
+        auto_pad=auto_pad,
+        ceil_mode=ceil_mode,
+        count_include_pad=count_include_pad,
+        pads=pads,
+        strides=strides,
+    )
+    y = b(Transpose((0, *range(2, rank), 1)), y) if channels_last else y
+    return stored(b, y, y_scale, y_zero)
+
+
+@microsoft("QLinearGlobalAveragePool")
+def qlinear_global_average_pool(
+    b: NodeBuilder,
+    x: Value,
+    x_scale: Value,
+    x_zero: Value | None,
+    y_scale: Value,
+    y_zero: Value | None = None,
+    *,
+    channels_last: int = 0,
+) -> Any:
+    axes = spatial_axes(b, x) - (1 if channels_last else 0)
+    return stored(b, b(ReduceMean(), real(b, x, x_scale, x_zero), axes), y_scale, y_zero)
+
+
+@microsoft("NhwcMaxPool")
+def nhwc_max_pool(
+    b: NodeBuilder,
+    x: Value,
+    *,
+    kernel_shape: Ints,
+    auto_pad: str = "NOTSET",
+    ceil_mode: bool = False,
+    dilations: Ints = (),
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Any:
+    operator = MaxPool(
+        kernel_shape, strides, pads, dilations, check_auto_pad(b, auto_pad), ceil_mode, layout="NHWC"
+    )
+    return b(operator, x)
+
+
+@microsoft("QGemm")
+def qgemm(
+    b: NodeBuilder,
+    x: Value,
+    x_scale: Value,
+    x_zero: Value,
+    y: Value,
+    y_scale: Value,
+    y_zero: Value,
+    c: Value | None = None,
+    z_scale: Value | None = None,
+    z_zero: Value | None = None,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Any:
+    """The bias is i32 in units of alpha * x_scale * y_scale."""
+    if c is not None:
+        c = b(Mul(), b(Cast(F32), c), b(Mul(), b(Mul(), x_scale, y_scale), alpha))
+    weight = b(DequantizeLinear(axis=0 if transB else 1), y, y_scale, y_zero)
+    made = gemm(b, real(b, x, x_scale, x_zero), weight, c, alpha=alpha, transA=transA, transB=transB)
+    return made if z_scale is None else stored(b, made, z_scale, z_zero)
+
+
+@microsoft("MatMulIntegerToFloat")
+def matmul_integer_to_float(
+    b: NodeBuilder,
+    x: Value,
+    y: Value,
+    x_scale: Value,
+    y_scale: Value,
+    x_zero: Value | None = None,
+    y_zero: Value | None = None,
+    bias: Value | None = None,
+) -> Any:
+    product = b(Cast(F32), b(MatMulInteger(), x, y, x_zero, y_zero))
+    made = b(Mul(), product, b(Mul(), x_scale, y_scale))
+    return made if bias is None else b(Add(), made, bias)
+
+
+@microsoft("DynamicQuantizeMatMul")
+def dynamic_quantize_matmul(
+    b: NodeBuilder, x: Value, y: Value, y_scale: Value, y_zero: Value | None = None, bias: Value | None = None
+) -> Any:
+    quantised, x_scale, x_zero = b(DynamicQuantizeLinear(), x)
+    return matmul_integer_to_float(b, quantised, y, x_scale, y_scale, x_zero, y_zero, bias)
+
+
+@microsoft("MatMulNBits")
+def matmul_nbits(
+    b: NodeBuilder,
+    x: Value,
+    packed: Value,
+    scales: Value,
+    zero_points: Value | None = None,
+    group_index: Value | None = None,
+    bias: Value | None = None,
+    *,
+    K: int,
+    N: int,
+    bits: int = 4,
+    block_size: int,
+    accuracy_level: int = 0,
+) -> Any:
+    """Weights of 4 or 8 bits in blocks along K, each with a scale; they stay as they are where x is f32.
+
+    packed: [N, blocks, block_size * bits / 8] u8, low nibble first · zero_points: packed likewise, half the range
+    when absent.
+    """
+    if bits not in (4, 8) or group_index is not None or block_size < 1:
+        raise b.unsupported(f"bits {bits}, block_size {block_size}, group_index {group_index is not None}")
+    blocks = -(-K // block_size)
+    codes = np.ascontiguousarray(known_array(b, packed, "weights").reshape(N, blocks, block_size * bits // 8))
+    scale = known_array(b, scales, "scales").reshape(N, blocks).astype(np.float32)
+    zero: Any = None
+    if zero_points is not None:
+        zero = known_array(b, zero_points, "zero points")
+        if zero.dtype == np.uint8:
+            zero = _codes(zero.reshape(N, -1), bits)[:, :blocks]
+        zero = np.ascontiguousarray(zero.reshape(N, blocks).astype(np.float32))
+    operator = MatMulNBits(bits, block_size)
+    if x.type.dtype == F32:
+        return b(operator, x, b.const(codes), b.const(scale), None if zero is None else b.const(zero), bias)
+    weight = operator.weights(codes, scale, zero, K).astype(x.type.dtype)
+    return b(MatMul(trans_b=True), x, b.const(weight), bias)
+
+
+def _codes(packed: Any, bits: int) -> Any:
+    if bits == 8:
+        return packed
+    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)
+
+
+@microsoft("DynamicQuantizeLSTM")
+def dynamic_quantize_lstm(
+    b: NodeBuilder,
+    x: Value,
+    w: Value,
+    r: Value,
+    bias: Value | None,
+    sequence_lens: Value | None,
+    initial_h: Value | None,
+    initial_c: Value | None,
+    peepholes: Value | None,
+    w_scale: Value,
+    w_zero: Value,
+    r_scale: Value,
+    r_zero: Value,
+    *,
+    activation_alpha: Floats = (),
+    activation_beta: Floats = (),
+    activations: tuple[str, ...] = (),
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    input_forget: bool = False,
+) -> Any:
+    """LSTM whose integer weights become floats; its activations are rounded to 8 bits.
+
+    w: [d, i, 4 h] and r: [d, h, 4 h], transposed to what LSTM takes · scales and zero points: [d] or [d, 4 h].
+    """
+    shared = common(b, activation_alpha, activation_beta, activations, clip, direction, hidden_size, 0)
+    weights = [_lstm_weight(b, *parts) for parts in ((w, w_scale, w_zero), (r, r_scale, r_zero))]
+    operator = DynamicQuantizeLSTM(**shared, input_forget=input_forget)
+    return b(operator, x, *weights, bias, sequence_lens, initial_h, initial_c, peepholes)
+
+
+def _lstm_weight(b: NodeBuilder, w: Value, scale: Value, zero: Value) -> Any:
+    directions = static_dim(b, w, 0)
+    shape = ints([directions, 1, -1])
+    scale, zero = b(Reshape(), scale, shape), b(Cast(F32), b(Reshape(), zero, shape))
+    weight = b(Mul(), b(Sub(), b(Cast(F32), w), zero), scale)
+    return b(Transpose((0, 2, 1)), weight)

@@ -1,0 +1,1 @@
+"""Readers of classical learning (domain ai.onnx.ml)."""

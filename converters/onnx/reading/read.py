@@ -1,0 +1,61 @@
+"""ONNX bytes to a `Graph`: parse, check what must hold, list what is unsupported, read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bolt_numba.converters.onnx.proto import onnx
+from bolt_numba.converters.onnx.reading.graph import GraphReader, unsupported_nodes
+from bolt_numba.converters.onnx.reading.payload import without_payloads
+from bolt_numba.converters.onnx.structure import functions_of, opsets_of
+from bolt_numba.errors import BoltError, InvalidModelError, UnsupportedOpError
+from bolt_numba.ir.graph import Graph
+
+
+def read_onnx(data: bytes | memoryview, folder: Path | None, name: str) -> Graph:
+    """The graph of an ONNX file, whose large weights stay views of ``data``.
+
+    folder: where external data may lie; None when there is no file.  name: what messages call the model.
+    Raises InvalidModelError for what is no valid model, UnsupportedOpError listing all operators without a meaning
+    here, ShapeError or DTypeError for nodes whose operands do not fit.
+    """
+    with without_payloads(data) as rest:
+        try:
+            model = onnx.ModelProto.FromString(rest)
+        except Exception as error:  # protobuf's own kinds of errors
+            raise InvalidModelError(
+                f"{name}: got {len(data)} bytes that are no ONNX protobuf, wanted a model"
+            ) from error
+        return read_model(model, folder, name)
+
+
+def read_model(model: onnx.ModelProto, folder: Path | None = None, name: str = "model") -> Graph:
+    """The graph of a parsed model; see `read_onnx`."""
+    try:
+        return _read(model, folder, name)
+    except BoltError:
+        raise
+    except RecursionError as error:
+        raise InvalidModelError(f"{name}: got subgraphs nested too deep, wanted fewer levels") from error
+    except Exception as error:  # protobuf messages that contradict their own schema
+        raise InvalidModelError(f"{name}: cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _read(model: onnx.ModelProto, folder: Path | None, name: str) -> Graph:
+    if not model.HasField("graph"):
+        raise InvalidModelError(f"{name}: got no graph, wanted an ONNX model")
+    opsets = opsets_of(model.opset_import, name)
+    if not opsets:
+        if model.ir_version >= 3:
+            raise InvalidModelError(f"{name}: opset_import: got none, wanted the version of each domain")
+        opsets = {"": 1}
+    functions = functions_of(model, name)
+    missing = unsupported_nodes(model.graph.node, opsets, functions)
+    if missing:
+        raise UnsupportedOpError(name, missing)
+    graph = GraphReader(name, folder, functions).read(model.graph, opsets, model.graph.name or name)
+    graph.metadata.update({p.key: p.value for p in model.metadata_props})
+    graph.metadata["format"] = "onnx"
+    graph.metadata["producer"] = f"{model.producer_name} {model.producer_version}".strip()
+    graph.metadata["opset"] = ", ".join(f"{d or 'ai.onnx'} {v}" for d, v in sorted(opsets.items()))
+    return graph

@@ -1,0 +1,205 @@
+"""Readers of convolutions and pools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.onnx.reading.graph import NodeBuilder
+from bolt_numba.converters.onnx.reading.operands import ints, rank_of, spatial_axes, static_dim
+from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.conv import Conv, ConvTranspose
+from bolt_numba.ops.fill import ConstantOfShape
+from bolt_numba.ops.gather import ScatterElements
+from bolt_numba.ops.pointwise import Abs, Add, Pow, Sub
+from bolt_numba.ops.pool import AveragePool, LpPool, MaxPool
+from bolt_numba.ops.reduce import ReduceL1, ReduceL2, ReduceMax, ReduceMean, ReduceSum
+from bolt_numba.ops.shape import Concat, Reshape
+from bolt_numba.ops.slicing import Pad
+from bolt_numba.types import Sym
+
+Ints = tuple[int, ...]
+_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+
+
+def check_auto_pad(b: NodeBuilder, auto_pad: str) -> str:
+    """The attribute itself; raises InvalidModelError when it is none of the four words."""
+    if auto_pad not in _PADS:
+        raise b.invalid("auto_pad", repr(auto_pad), f"one of {_PADS}")
+    return auto_pad
+
+
+def check_kernel(b: NodeBuilder, w: Value, kernel_shape: Ints) -> None:
+    """Raise InvalidModelError when the attribute contradicts the weight."""
+    shape = w.type.shape
+    known = shape is not None and not any(isinstance(d, Sym) for d in shape)
+    if kernel_shape and known and shape is not None and shape[2:] != kernel_shape:
+        raise b.invalid("kernel_shape", kernel_shape, f"{shape[2:]} of the weight")
+
+
+@reader("Conv")
+def conv(
+    b: NodeBuilder,
+    x: Value,
+    w: Value,
+    bias: Value | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Ints = (),
+    group: int = 1,
+    kernel_shape: Ints = (),
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Any:
+    check_kernel(b, w, kernel_shape)
+    return b(Conv(strides, pads, dilations, group, check_auto_pad(b, auto_pad)), x, w, bias)
+
+
+@reader("ConvTranspose")
+def conv_transpose(
+    b: NodeBuilder,
+    x: Value,
+    w: Value,
+    bias: Value | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Ints = (),
+    group: int = 1,
+    kernel_shape: Ints = (),
+    output_padding: Ints = (),
+    output_shape: Ints = (),
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Any:
+    check_kernel(b, w, kernel_shape)
+    rank = rank_of(b, x) - 2
+    sizes = output_shape[-rank:] if rank > 0 else ()  # some exporters write batch and channels too
+    made = ConvTranspose(strides, pads, dilations, group, output_padding, sizes, check_auto_pad(b, auto_pad))
+    return b(made, x, w, bias)
+
+
+@reader("AveragePool", since=7)
+def average_pool(
+    b: NodeBuilder,
+    x: Value,
+    *,
+    kernel_shape: Ints,
+    auto_pad: str = "NOTSET",
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+    dilations: Ints = (),
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Any:
+    made = AveragePool(
+        kernel_shape, strides, pads, dilations, check_auto_pad(b, auto_pad), ceil_mode,
+        count_include_pad=count_include_pad,
+    )  # fmt: skip
+    return b(made, x)
+
+
+@reader("AveragePool")
+def average_pool_1(
+    b: NodeBuilder, x: Value, *, kernel_shape: Ints, auto_pad: str = "NOTSET", pads: Ints = (), strides: Ints = ()
+) -> Any:
+    return b(AveragePool(kernel_shape, strides, pads, auto_pad=check_auto_pad(b, auto_pad)), x)
+
+
+@reader("MaxPool")
+def max_pool(
+    b: NodeBuilder,
+    x: Value,
+    *,
+    kernel_shape: Ints,
+    auto_pad: str = "NOTSET",
+    ceil_mode: bool = False,
+    dilations: Ints = (),
+    pads: Ints = (),
+    storage_order: int = 0,
+    strides: Ints = (),
+) -> Any:
+    made = MaxPool(
+        kernel_shape, strides, pads, dilations, check_auto_pad(b, auto_pad), ceil_mode,
+        storage_order=storage_order, indices=b.wants(1),
+    )  # fmt: skip
+    return b(made, x)
+
+
+@reader("LpPool")
+def lp_pool(
+    b: NodeBuilder,
+    x: Value,
+    *,
+    kernel_shape: Ints = (),
+    auto_pad: str = "NOTSET",
+    ceil_mode: bool = False,
+    dilations: Ints = (),
+    p: float = 2,
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Any:
+    if p != int(p) or p < 1:
+        raise b.unsupported(f"p = {p}")
+    if not kernel_shape:
+        raise b.invalid("kernel_shape", "none", "a size for each spatial axis")
+    made = LpPool(kernel_shape, strides, pads, dilations, check_auto_pad(b, auto_pad), ceil_mode, p=int(p))
+    return b(made, x)
+
+
+@reader("MaxUnpool")
+def max_unpool(
+    b: NodeBuilder,
+    x: Value,
+    indices: Value,
+    output_shape: Value | None = None,
+    *,
+    kernel_shape: Ints,
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Any:
+    """Zeros with x scattered to the places that MaxPool noted, places within the flattened tensor that was pooled.
+
+    With ``output_shape`` the places still refer to the size that follows from the attributes.
+    """
+    rank = len(kernel_shape)
+    strides, pads = strides or (1,) * rank, pads or (0,) * (2 * rank)
+    dims = [static_dim(b, x, i) for i in range(rank_of(b, x))]
+    if len(dims) != rank + 2 or len(strides) != rank or len(pads) != 2 * rank:
+        raise b.invalid("kernel_shape, strides and pads", (kernel_shape, strides, pads), f"rank {len(dims) - 2}")
+    inferred = dims[:2] + [
+        (d - 1) * s - pads[i] - pads[rank + i] + k
+        for i, (d, s, k) in enumerate(zip(dims[2:], strides, kernel_shape, strict=True))
+    ]
+    count = int(np.prod(inferred))
+    zeros = b(ConstantOfShape(0.0, x.type.dtype), ints([count]))
+    flat = [b(Reshape(), v, ints([-1])) for v in (indices, x)]
+    y = b(Reshape(), b(ScatterElements(0), zeros, *flat), ints(inferred))
+    if output_shape is None:
+        return y
+    extra = b(Sub(), output_shape, ints(inferred))
+    return b(Pad("constant"), y, b(Concat(0), ints([0] * len(dims)), extra))
+
+
+@reader("GlobalAveragePool")
+def global_average_pool(b: NodeBuilder, x: Value) -> Any:
+    return _global(b, ReduceMean(), x)
+
+
+@reader("GlobalMaxPool")
+def global_max_pool(b: NodeBuilder, x: Value) -> Any:
+    return _global(b, ReduceMax(), x)
+
+
+@reader("GlobalLpPool")
+def global_lp_pool(b: NodeBuilder, x: Value, *, p: float = 2) -> Any:
+    if p in (1, 2):
+        return _global(b, ReduceL1() if p == 1 else ReduceL2(), x)
+    total = _global(b, ReduceSum(), b(Pow(), b(Abs(), x), float(p)))
+    return b(Pow(), total, 1.0 / p)
+
+
+def _global(b: NodeBuilder, operator: Any, x: Value) -> Any:
+    axes = spatial_axes(b, x)
+    return b(operator, x, axes) if len(axes) else b(Add(), x, 0.0)

@@ -1,0 +1,18 @@
+"""Reader of encoded images."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+from bolt_numba.converters.onnx.reading.graph import NodeBuilder
+from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.image import ImageDecoder
+
+
+@reader("ImageDecoder")
+def image_decoder(b: NodeBuilder, stream: Value, *, pixel_format: str = "RGB") -> Any:
+    if importlib.util.find_spec("PIL") is None:
+        raise b.unsupported("decoding without Pillow: pip install pillow")
+    return b(ImageDecoder(pixel_format), stream)

@@ -1,0 +1,144 @@
+"""Readers of normalisations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bolt_numba.converters.onnx.reading.graph import NodeBuilder
+from bolt_numba.converters.onnx.reading.operands import ints, rank_of, static_dim
+from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.norm import (
+    LRN,
+    BatchNormalization,
+    GroupNormalization,
+    InstanceNormalization,
+    LayerNormalization,
+    LpNormalization,
+    RMSNormalization,
+)
+from bolt_numba.ops.pointwise import Add, Cast, Div, Mul, Sqrt, Sub
+from bolt_numba.ops.reduce import ReduceMean
+from bolt_numba.ops.shape import Expand, Reshape, Unsqueeze
+
+
+@reader("BatchNormalization", since=9)
+def batch_normalization(
+    b: NodeBuilder,
+    x: Value,
+    scale: Value,
+    bias: Value,
+    mean: Value,
+    var: Value,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    training_mode: int = 0,
+) -> Any:
+    """Inference; training mode takes the statistics from the batch (biased variance) and returns the running ones."""
+    if not training_mode:
+        return b(BatchNormalization(epsilon), x, scale, bias, mean, var)
+    axes = ints([0, *range(2, rank_of(b, x))])
+    batch_mean = b(ReduceMean(keepdims=True), x, axes)
+    centred = b(Sub(), x, batch_mean)
+    batch_var = b(ReduceMean(keepdims=False), b(Mul(), centred, centred), axes)
+    batch_mean = b(ReduceMean(keepdims=False), x, axes)
+    y = b(BatchNormalization(epsilon), x, scale, bias, batch_mean, batch_var)
+    running = [
+        b(Add(), b(Mul(), old, momentum), b(Mul(), b(Cast(old.type.dtype), new), 1.0 - momentum))
+        for old, new in ((mean, batch_mean), (var, batch_var))
+    ]
+    return y, running[0], running[1]
+
+
+@reader("BatchNormalization")
+def batch_normalization_1(
+    b: NodeBuilder,
+    x: Value,
+    scale: Value,
+    bias: Value,
+    mean: Value,
+    var: Value,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    spatial: int = 1,
+    is_test: int = 0,
+) -> Any:
+    """Before opset 9; spatial = 0 has statistics for every element instead of every channel."""
+    if spatial:
+        return b(BatchNormalization(epsilon), x, scale, bias, mean, var)
+    normal = b(Div(), b(Sub(), x, mean), b(Sqrt(), b(Add(), var, epsilon)))
+    return b(Add(), b(Mul(), normal, scale), bias)
+
+
+@reader("InstanceNormalization")
+def instance_normalization(b: NodeBuilder, x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5) -> Any:
+    return b(InstanceNormalization(epsilon), x, scale, bias)
+
+
+@reader("GroupNormalization", since=21)
+def group_normalization(
+    b: NodeBuilder, x: Value, scale: Value, bias: Value, *, num_groups: int, epsilon: float = 1e-5, stash_type: int = 1
+) -> Any:
+    return b(GroupNormalization(num_groups, epsilon), x, scale, bias)
+
+
+@reader("GroupNormalization")
+def group_normalization_18(
+    b: NodeBuilder, x: Value, scale: Value, bias: Value, *, num_groups: int, epsilon: float = 1e-5
+) -> Any:
+    """Opset 18 to 20 has one scale and bias for a group, not for a channel."""
+    channels = static_dim(b, x, 1)
+    if num_groups < 1 or channels % num_groups:
+        raise b.invalid("num_groups", num_groups, f"a divisor of {channels} channels")
+    shape = ints([num_groups, channels // num_groups])
+    spread = [b(Reshape(), b(Expand(), b(Unsqueeze(), v, ints([1])), shape), ints([channels])) for v in (scale, bias)]
+    return b(GroupNormalization(num_groups, epsilon), x, *spread)
+
+
+@reader("LayerNormalization")
+def layer_normalization(
+    b: NodeBuilder,
+    x: Value,
+    scale: Value,
+    bias: Value | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> Any:
+    return b(LayerNormalization(axis, epsilon, b.wants(1) or b.wants(2)), x, scale, bias)
+
+
+@reader("RMSNormalization")
+def rms_normalization(
+    b: NodeBuilder, x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> Any:
+    return b(RMSNormalization(axis, epsilon), x, scale)
+
+
+@reader("SimplifiedLayerNormalization")
+def simplified_layer_normalization(
+    b: NodeBuilder, x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> Any:
+    """Written by onnxruntime's optimizer into the default domain."""
+    return b(RMSNormalization(axis, epsilon), x, scale)
+
+
+@reader("LRN")
+def lrn(b: NodeBuilder, x: Value, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Any:
+    return b(LRN(size, alpha, beta, bias), x)
+
+
+@reader("LpNormalization")
+def lp_normalization(b: NodeBuilder, x: Value, *, axis: int = -1, p: int = 2) -> Any:
+    return b(LpNormalization(axis, p), x)
+
+
+@reader("MeanVarianceNormalization")
+def mean_variance_normalization(b: NodeBuilder, x: Value, *, axes: tuple[int, ...] = (0, 2, 3)) -> Any:
+    """(x - mean) / (standard deviation + 1e-9).  Source: ONNX MeanVarianceNormalization-13, its function body."""
+    mean = b(ReduceMean(), x, ints(axes))
+    variance = b(Sub(), b(ReduceMean(), b(Mul(), x, x), ints(axes)), b(Mul(), mean, mean))
+    return b(Div(), b(Sub(), x, mean), b(Add(), b(Sqrt(), variance), 1e-9))

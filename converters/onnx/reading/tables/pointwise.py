@@ -1,0 +1,277 @@
+"""Readers of pointwise operators; those without attributes map by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.onnx.reading.graph import NodeBuilder
+from bolt_numba.converters.onnx.reading.operands import known_scalar, rank_of
+from bolt_numba.converters.onnx.reading.registry import add_reader, reader
+from bolt_numba.converters.onnx.tensor import dtype_of
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.conversion import ROUND_MODES
+from bolt_numba.ops.pointwise import (
+    Add,
+    BitShift,
+    Cast,
+    Celu,
+    Chain,
+    Clip,
+    Div,
+    Elu,
+    Gelu,
+    HardSigmoid,
+    IsInf,
+    LeakyRelu,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    PRelu,
+    Selu,
+    Shrink,
+    Swish,
+    ThresholdedRelu,
+    Where,
+)
+from bolt_numba.ops.registry import OPS
+from bolt_numba.ops.shape import Reshape, Unsqueeze
+from bolt_numba.types import F32, AnyDType
+
+UNARY = (
+    *("Abs", "Neg", "Exp", "Log", "Sqrt", "Reciprocal", "Relu", "Sigmoid", "Tanh", "Softplus", "Softsign", "HardSwish"),
+    *("Mish", "Erf", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
+    *("Floor", "Ceil", "Round", "Sign", "Not", "IsNaN", "BitwiseNot"),
+)
+BINARY = (
+    *("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater"),
+    *("LessOrEqual", "GreaterOrEqual", "BitwiseAnd", "BitwiseOr", "BitwiseXor"),
+)
+
+
+def _unary(name: str) -> Any:
+    operator = OPS[name]
+
+    def read(b: NodeBuilder, x: Value) -> Value:
+        made: Value = b(operator(), x)
+        return made
+
+    return read
+
+
+def _binary(name: str) -> Any:
+    operator = OPS[name]
+
+    def read(b: NodeBuilder, x: Value, y: Value) -> Value:
+        made: Value = b(operator(), x, y)
+        return made
+
+    return read
+
+
+def _old_binary(name: str) -> Any:
+    """Before opset 7 y is aligned with the axes of x that begin at ``axis``, and only where broadcast is set."""
+    operator = OPS[name]
+
+    def read(b: NodeBuilder, x: Value, y: Value, *, axis: int | None = None, broadcast: int = 0) -> Value:
+        if broadcast and axis is not None:
+            rank, inner = rank_of(b, x), rank_of(b, y)
+            start = axis + rank if axis < 0 else axis
+            trailing = rank - start - inner
+            if trailing > 0:
+                y = b(Unsqueeze(), y, np.arange(inner, inner + trailing))
+        made: Value = b(operator(), x, y)
+        return made
+
+    return read
+
+
+for _name in UNARY:
+    add_reader(_name, _unary(_name))
+for _name in BINARY:
+    add_reader(_name, _binary(_name), since=7)
+    add_reader(_name, _old_binary(_name))
+
+
+@reader("LeakyRelu")
+def leaky_relu(b: NodeBuilder, x: Value, *, alpha: float = 0.01) -> Any:
+    return b(LeakyRelu(alpha), x)
+
+
+@reader("Elu")
+def elu(b: NodeBuilder, x: Value, *, alpha: float = 1.0) -> Any:
+    return b(Elu(alpha), x)
+
+
+@reader("Celu")
+def celu(b: NodeBuilder, x: Value, *, alpha: float = 1.0) -> Any:
+    return b(Celu(alpha), x)
+
+
+@reader("Selu", since=6)
+def selu(
+    b: NodeBuilder, x: Value, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875
+) -> Any:
+    return b(Selu(alpha, gamma), x)
+
+
+@reader("Selu")
+def selu_1(b: NodeBuilder, x: Value, *, alpha: float = 1.6732, gamma: float = 1.0507) -> Any:
+    return b(Selu(alpha, gamma), x)
+
+
+@reader("ThresholdedRelu")
+def thresholded_relu(b: NodeBuilder, x: Value, *, alpha: float = 1.0) -> Any:
+    return b(ThresholdedRelu(alpha), x)
+
+
+@reader("HardSigmoid")
+def hard_sigmoid(b: NodeBuilder, x: Value, *, alpha: float = 0.2, beta: float = 0.5) -> Any:
+    return b(HardSigmoid(alpha, beta), x)
+
+
+@reader("Gelu")
+def gelu(b: NodeBuilder, x: Value, *, approximate: str = "none") -> Any:
+    if approximate not in ("none", "tanh"):
+        raise b.invalid("approximate", approximate, "none or tanh")
+    return b(Gelu(approximate), x)
+
+
+@reader("Swish")
+def swish(b: NodeBuilder, x: Value, *, alpha: float = 1.0) -> Any:
+    return b(Swish(alpha), x)
+
+
+@reader("SwiGLU")
+def swiglu(b: NodeBuilder, x: Value, y: Value, *, alpha: float = 1.0) -> Any:
+    return b(Mul(), b(Swish(alpha), x), y)
+
+
+@reader("Shrink")
+def shrink(b: NodeBuilder, x: Value, *, bias: float = 0.0, lambd: float = 0.5) -> Any:
+    if x.type.dtype.kind in "iu":
+        return b(Cast(x.type.dtype), b(Shrink(bias, lambd), b(Cast(np.dtype("f4")), x)))
+    return b(Shrink(bias, lambd), x)
+
+
+@reader("IsInf")
+def is_inf(b: NodeBuilder, x: Value, *, detect_negative: bool = True, detect_positive: bool = True) -> Any:
+    return b(IsInf(detect_negative, detect_positive), x)
+
+
+@reader("Clip", since=11)
+def clip(b: NodeBuilder, x: Value, low: Value | None = None, high: Value | None = None) -> Any:
+    bounds = [None if v is None else known_scalar(v) for v in (low, high)]
+    if all(v is None or k is not None for v, k in zip((low, high), bounds, strict=True)):
+        return b(Clip(*bounds), x)
+    x = x if low is None else b(Max(), x, low)
+    return x if high is None else b(Min(), x, high)
+
+
+@reader("Clip")
+def clip_1(b: NodeBuilder, x: Value, *, min: float | None = None, max: float | None = None) -> Any:
+    return b(Clip(min, max), x)
+
+
+@reader("Cast", since=6)
+def cast(b: NodeBuilder, x: Value, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
+    return convert(b, x, dtype_of(to, "to"), saturate, round_mode)
+
+
+@reader("Cast")
+def cast_1(b: NodeBuilder, x: Value, *, to: str) -> Any:
+    codes = {"FLOAT": 1, "UINT8": 2, "INT8": 3, "UINT16": 4, "INT16": 5, "INT32": 6, "INT64": 7, "BOOL": 9}
+    codes |= {"FLOAT16": 10, "DOUBLE": 11, "UINT32": 12, "UINT64": 13}
+    if to not in codes:
+        raise b.invalid("to", to, f"one of {sorted(codes)}")
+    return convert(b, x, dtype_of(codes[to], "to"), 1, "up")
+
+
+@reader("CastLike")
+def cast_like(b: NodeBuilder, x: Value, like: Value, *, saturate: int = 1, round_mode: str = "up") -> Any:
+    return convert(b, x, like.type.dtype, saturate, round_mode)
+
+
+def convert(b: NodeBuilder, x: Value, to: AnyDType, saturate: int, round_mode: str) -> Any:
+    """Cast; how to round and saturate matters for floats of 8 bits only."""
+    if round_mode not in ROUND_MODES:
+        raise b.invalid("round_mode", round_mode, " or ".join(ROUND_MODES))
+    if not to.name.startswith("float8"):
+        return b(Cast(to), x)
+    return b(Cast(to, bool(saturate), round_mode), x)
+
+
+@reader("Mod")
+def mod(b: NodeBuilder, x: Value, y: Value, *, fmod: bool = False) -> Any:
+    return b(Mod(fmod), x, y)
+
+
+@reader("BitShift")
+def bit_shift(b: NodeBuilder, x: Value, y: Value, *, direction: str) -> Any:
+    if direction not in ("LEFT", "RIGHT"):
+        raise b.invalid("direction", direction, "LEFT or RIGHT")
+    return b(BitShift(direction), x, y)
+
+
+@reader("Where")
+def where(b: NodeBuilder, condition: Value, x: Value, y: Value) -> Any:
+    return b(Where(), condition, x, y)
+
+
+@reader("PRelu", since=7)
+def prelu(b: NodeBuilder, x: Value, slope: Value) -> Any:
+    return b(PRelu(), x, slope)
+
+
+@reader("PRelu")
+def prelu_1(b: NodeBuilder, x: Value, slope: Value) -> Any:
+    """Before opset 7 a slope of more than one element belongs to axis 1."""
+    rank = rank_of(b, x)
+    if rank > 2 and slope.type.shape is not None and len(slope.type.shape) == 1 and slope.type.shape[0] != 1:
+        slope = b(Reshape(), slope, np.array([-1] + [1] * (rank - 2)))
+    return b(PRelu(), x, slope)
+
+
+FEW = 32
+"""Operands up to which each is a node of its own; of more, `JOINED` are joined at a time, as fusion would."""
+JOINED = 8
+
+
+def _chain(operator: Any) -> Chain:
+    """((x0 + x1) + x2) + ... of `JOINED` operands."""
+    later = tuple((operator, (JOINED + i - 2, i)) for i in range(2, JOINED))
+    return Chain(((operator, (0, 1)), *later), (2 * JOINED - 2,))
+
+
+def _fold(b: NodeBuilder, operator: Any, xs: tuple[Value, ...]) -> Value:
+    if not xs:
+        raise b.invalid("number of operands", 0, "at least 1")
+    made, left = xs[0], list(xs[:0:-1])
+    while left:
+        if len(left) > FEW and made.type.dtype == F32:
+            made = b(_chain(operator), made, *[left.pop() for _ in range(JOINED - 1)])
+        else:
+            made = b(operator, made, left.pop())
+    return made
+
+
+@reader("Max")
+def maximum(b: NodeBuilder, *xs: Value) -> Value:
+    return _fold(b, Max(), xs)
+
+
+@reader("Min")
+def minimum(b: NodeBuilder, *xs: Value) -> Value:
+    return _fold(b, Min(), xs)
+
+
+@reader("Sum")
+def total(b: NodeBuilder, *xs: Value) -> Value:
+    return _fold(b, Add(), xs)
+
+
+@reader("Mean")
+def mean(b: NodeBuilder, *xs: Value) -> Any:
+    return b(Div(), _fold(b, Add(), xs), float(len(xs)))

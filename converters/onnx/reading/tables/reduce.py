@@ -1,0 +1,146 @@
+"""Readers of products, reductions and operators along an axis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.onnx.reading.graph import NodeBuilder
+from bolt_numba.converters.onnx.reading.operands import dim_of, ints, rank_of
+from bolt_numba.converters.onnx.reading.registry import add_reader, reader
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.matmul import Einsum, MatMul
+from bolt_numba.ops.pointwise import Add, Mul
+from bolt_numba.ops.reduce import ArgMax, ArgMin, CumSum, Hardmax, LogSoftmax, Softmax, TopK
+from bolt_numba.ops.registry import OPS
+from bolt_numba.ops.shape import Flatten, Reshape, Shape
+
+REDUCTIONS = (
+    *("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2"),
+    *("ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"),
+)
+
+
+def _reduction(name: str) -> Any:
+    operator: Any = OPS[name]
+
+    def read(
+        b: NodeBuilder, x: Value, axes: Value | None = None, *, keepdims: bool = True,
+        noop_with_empty_axes: bool = False
+    ) -> Any:
+        return b(operator(keepdims, noop_with_empty_axes), x, axes)
+
+    return read
+
+
+def _old_reduction(name: str) -> Any:
+    operator: Any = OPS[name]
+
+    def read(b: NodeBuilder, x: Value, *, axes: tuple[int, ...] = (), keepdims: bool = True) -> Any:
+        return b(operator(keepdims), x, ints(axes) if axes else None)
+
+    return read
+
+
+for _name in REDUCTIONS:
+    add_reader(_name, _reduction(_name), since=13 if _name == "ReduceSum" else 18)
+    add_reader(_name, _old_reduction(_name))
+
+
+@reader("ArgMax")
+def arg_max(b: NodeBuilder, x: Value, *, axis: int = 0, keepdims: bool = True, select_last_index: bool = False) -> Any:
+    return b(ArgMax(axis, keepdims, select_last_index), x)
+
+
+@reader("ArgMin")
+def arg_min(b: NodeBuilder, x: Value, *, axis: int = 0, keepdims: bool = True, select_last_index: bool = False) -> Any:
+    return b(ArgMin(axis, keepdims, select_last_index), x)
+
+
+_ALONG_AXIS: dict[str, Any] = {"Softmax": Softmax, "LogSoftmax": LogSoftmax, "Hardmax": Hardmax}
+
+
+def _along_axis(name: str) -> Any:
+    operator = _ALONG_AXIS[name]
+
+    def read(b: NodeBuilder, x: Value, *, axis: int = -1) -> Any:
+        return b(operator(axis), x)
+
+    return read
+
+
+def _flattened(name: str) -> Any:
+    """Before opset 13 all axes from ``axis`` on are one."""
+    operator = _ALONG_AXIS[name]
+
+    def read(b: NodeBuilder, x: Value, *, axis: int = 1) -> Any:
+        rank = rank_of(b, x)
+        first = axis + rank if axis < 0 else axis
+        if not 0 <= first <= rank:
+            raise b.invalid("axis", axis, f"{-rank} to {rank}")
+        if all(dim_of(b, x, i) == 1 for i in range(first + 1, rank)) and first < rank:
+            return b(operator(first), x)
+        flat = b(operator(1), b(Flatten(first), x))
+        return b(Reshape(allowzero=True), flat, b(Shape(), x))
+
+    return read
+
+
+for _name in _ALONG_AXIS:
+    add_reader(_name, _along_axis(_name), since=13)
+    add_reader(_name, _flattened(_name))
+
+
+@reader("CumSum")
+def cum_sum(b: NodeBuilder, x: Value, axis: Value, *, exclusive: bool = False, reverse: bool = False) -> Any:
+    return b(CumSum(exclusive, reverse), x, axis)
+
+
+@reader("TopK", since=10)
+def top_k(b: NodeBuilder, x: Value, k: Value, *, axis: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    return b(TopK(axis, largest, sorted), x, k)
+
+
+@reader("TopK")
+def top_k_1(b: NodeBuilder, x: Value, *, k: int, axis: int = -1) -> Any:
+    return b(TopK(axis), x, ints([k]))
+
+
+@reader("MatMul")
+def matmul(b: NodeBuilder, x: Value, y: Value) -> Any:
+    return b(MatMul(), x, y)
+
+
+@reader("Gemm")
+def gemm(
+    b: NodeBuilder,
+    x: Value,
+    y: Value,
+    c: Value | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: bool = False,
+    transB: bool = False,
+    broadcast: int = 0,
+) -> Any:
+    """Alpha * a @ b + beta * c; a row vector c becomes the bias of the product.  Before opset 7: ``broadcast``."""
+    for operand in (x, y):
+        if rank_of(b, operand) != 2:
+            raise b.invalid(f"rank of '{operand.name}'", rank_of(b, operand), 2)
+    operator = MatMul(transA, transB, alpha)
+    if c is None or beta == 0:
+        return b(operator, x, y)
+    if beta != 1.0:
+        factor = np.array(beta, c.type.dtype)
+        scaled = None if c.const is None else b.const((c.const * factor).astype(c.type.dtype), f"{b.prefix}c")
+        c = scaled or b(Mul(), c, factor)
+    if c is not None and c.type.shape == (dim_of(b, y, 0 if transB else 1),):
+        return b(operator, x, y, c)
+    return b(Add(), b(operator, x, y), c)
+
+
+@reader("Einsum")
+def einsum(b: NodeBuilder, *xs: Value, equation: str) -> Any:
+    return b(Einsum(equation), *xs)

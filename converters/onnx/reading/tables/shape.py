@@ -1,0 +1,292 @@
+"""Readers of operators that move, cut or make data without arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.onnx.reading.graph import NodeBuilder
+from bolt_numba.converters.onnx.reading.operands import ints, known_ints, known_scalar, rank_of, static_dim
+from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.converters.onnx.tensor import dtype_of
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.fill import ConstantOfShape, EyeLike, Range, Trilu
+from bolt_numba.ops.pointwise import Cast
+from bolt_numba.ops.random import Dropout
+from bolt_numba.ops.shape import (
+    Concat,
+    DepthToSpace,
+    Expand,
+    Flatten,
+    Identity,
+    Reshape,
+    Shape,
+    Size,
+    SpaceToDepth,
+    Split,
+    Squeeze,
+    Tile,
+    Transpose,
+    Unsqueeze,
+)
+from bolt_numba.ops.slicing import Pad, Slice
+from bolt_numba.types import BOOL, F16, F32, Array
+
+Ints = tuple[int, ...]
+
+
+@reader("Identity")
+def identity(b: NodeBuilder, x: Value) -> Any:
+    return b(Identity(), x)
+
+
+@reader("Dropout", since=12)
+def dropout(
+    b: NodeBuilder,
+    x: Value,
+    ratio: Value | None = None,
+    training_mode: Value | None = None,
+    *,
+    seed: int | None = None,
+) -> Any:
+    """The identity: in inference, and also in training when the ratio is 0."""
+    training = False if training_mode is None else known_scalar(training_mode)
+    share = 0.5 if ratio is None else known_scalar(ratio)
+    if training is False or share == 0:
+        return x, _ones(b, x) if b.wants(1) else None
+    return b(Dropout(seed), x, ratio, training_mode)
+
+
+@reader("Dropout")
+def dropout_1(b: NodeBuilder, x: Value, *, ratio: float = 0.5, is_test: int = 0) -> Any:
+    return x, _ones(b, x) if b.wants(1) else None
+
+
+def _ones(b: NodeBuilder, x: Value) -> Any:
+    dtype = BOOL if b.version >= 10 else x.type.dtype
+    return b(ConstantOfShape(True if dtype == BOOL else 1.0, dtype), b(Shape(), x))
+
+
+@reader("Constant")
+def constant(
+    b: NodeBuilder,
+    *,
+    value: Array | None = None,
+    sparse_value: Array | None = None,
+    value_float: float | None = None,
+    value_floats: tuple[float, ...] | None = None,
+    value_int: int | None = None,
+    value_ints: Ints | None = None,
+    value_string: str | None = None,
+    value_strings: tuple[str, ...] | None = None,
+) -> Any:
+    typed = (
+        (value, None),
+        (sparse_value, None),
+        (value_float, np.float32),
+        (value_floats, np.float32),
+        (value_int, np.int64),
+        (value_ints, np.int64),
+        (value_string, object),
+        (value_strings, object),
+    )
+    given = [(v, dtype) for v, dtype in typed if v is not None]
+    if len(given) != 1:
+        raise b.invalid("values of a constant", len(given), 1)
+    data, dtype = given[0]
+    return b.const(np.asarray(data, dtype=dtype), f"{b.prefix}value")
+
+
+@reader("ConstantOfShape")
+def constant_of_shape(b: NodeBuilder, shape: Value, *, value: Array | None = None) -> Any:
+    fill = np.zeros(1, np.float32) if value is None else value
+    if fill.size != 1:
+        raise b.invalid("elements of value", fill.size, 1)
+    return b(ConstantOfShape(fill.reshape(-1)[0].item(), fill.dtype), shape)
+
+
+@reader("Reshape", since=5)
+def reshape(b: NodeBuilder, x: Value, shape: Value, *, allowzero: bool = False) -> Any:
+    return b(Reshape(allowzero), x, shape)
+
+
+@reader("Reshape")
+def reshape_1(b: NodeBuilder, x: Value, *, shape: Ints = ()) -> Any:
+    return b(Reshape(), x, ints(shape))
+
+
+@reader("Flatten")
+def flatten(b: NodeBuilder, x: Value, *, axis: int = 1) -> Any:
+    return b(Flatten(axis), x)
+
+
+@reader("Squeeze", since=13)
+def squeeze(b: NodeBuilder, x: Value, axes: Value | None = None) -> Any:
+    return b(Squeeze(), x, axes)
+
+
+@reader("Squeeze")
+def squeeze_1(b: NodeBuilder, x: Value, *, axes: Ints = ()) -> Any:
+    return b(Squeeze(), x, ints(axes) if axes else None)
+
+
+@reader("Unsqueeze", since=13)
+def unsqueeze(b: NodeBuilder, x: Value, axes: Value) -> Any:
+    return b(Unsqueeze(), x, axes)
+
+
+@reader("Unsqueeze")
+def unsqueeze_1(b: NodeBuilder, x: Value, *, axes: Ints) -> Any:
+    return b(Unsqueeze(), x, ints(axes))
+
+
+@reader("Transpose")
+def transpose(b: NodeBuilder, x: Value, *, perm: Ints | None = None) -> Any:
+    return b(Transpose(tuple(range(rank_of(b, x)))[::-1] if perm is None else perm), x)
+
+
+@reader("Concat", since=4)
+def concat(b: NodeBuilder, *xs: Value, axis: int) -> Any:
+    return b(Concat(axis), *xs)
+
+
+@reader("Concat")
+def concat_1(b: NodeBuilder, *xs: Value, axis: int = 1) -> Any:
+    return b(Concat(axis), *xs)
+
+
+@reader("Split", since=13)
+def split(b: NodeBuilder, x: Value, split: Value | None = None, *, axis: int = 0, num_outputs: int = 0) -> Any:
+    count = len(b.outputs)
+    if num_outputs and num_outputs != count:
+        raise b.invalid("num_outputs", num_outputs, f"{count}, the number of outputs")
+    return _parts(b, x, split, axis)
+
+
+@reader("Split", since=2)
+def split_2(b: NodeBuilder, x: Value, *, axis: int = 0, split: Ints = ()) -> Any:
+    return _parts(b, x, ints(split) if split else None, axis)
+
+
+@reader("Split")
+def split_1(b: NodeBuilder, x: Value, sizes: Value | None = None, *, axis: int = 0, split: Ints = ()) -> Any:
+    return _parts(b, x, ints(split) if split else sizes, axis)
+
+
+def _parts(b: NodeBuilder, x: Value, sizes: Any, axis: int) -> Any:
+    return b.node(Split(axis, len(b.outputs)), x, sizes).outputs
+
+
+@reader("Slice", since=10)
+def slice_(
+    b: NodeBuilder, x: Value, starts: Value, ends: Value, axes: Value | None = None, steps: Value | None = None
+) -> Any:
+    return b(Slice(), x, starts, ends, axes, steps)
+
+
+@reader("Slice")
+def slice_1(b: NodeBuilder, x: Value, *, starts: Ints, ends: Ints, axes: Ints | None = None) -> Any:
+    return b(Slice(), x, ints(starts), ints(ends), None if axes is None else ints(axes))
+
+
+@reader("Expand")
+def expand(b: NodeBuilder, x: Value, shape: Value) -> Any:
+    return b(Expand(), x, shape)
+
+
+@reader("Tile", since=6)
+def tile(b: NodeBuilder, x: Value, repeats: Value) -> Any:
+    return b(Tile(), x, repeats)
+
+
+@reader("Tile")
+def tile_1(b: NodeBuilder, x: Value, tiles: Value, axis: Value) -> Any:
+    repeats = [1] * rank_of(b, x)
+    repeats[known_ints(b, axis, "axis")[0]] = known_ints(b, tiles, "tiles")[0]
+    return b(Tile(), x, ints(repeats))
+
+
+@reader("Pad", since=11)
+def pad(
+    b: NodeBuilder,
+    x: Value,
+    pads: Value,
+    value: Value | None = None,
+    axes: Value | None = None,
+    *,
+    mode: str = "constant",
+) -> Any:
+    return b(Pad(_pad_mode(b, mode)), x, pads, value, axes)
+
+
+@reader("Pad", since=2)
+def pad_2(b: NodeBuilder, x: Value, *, pads: Ints, mode: str = "constant", value: float = 0.0) -> Any:
+    return b(Pad(_pad_mode(b, mode)), x, ints(pads), value if mode == "constant" else None)
+
+
+@reader("Pad")
+def pad_1(b: NodeBuilder, x: Value, *, paddings: Ints, mode: str = "constant", value: float = 0.0) -> Any:
+    return pad_2(b, x, pads=paddings, mode=mode, value=value)
+
+
+def _pad_mode(b: NodeBuilder, mode: str) -> str:
+    if mode not in ("constant", "reflect", "edge", "wrap"):
+        raise b.invalid("mode", mode, "constant, reflect, edge or wrap")
+    return mode
+
+
+@reader("Shape")
+def shape(b: NodeBuilder, x: Value, *, start: int = 0, end: int | None = None) -> Any:
+    return b(Shape(start, end), x)
+
+
+@reader("Size")
+def size(b: NodeBuilder, x: Value) -> Any:
+    return b(Size(), x)
+
+
+@reader("Range")
+def range_(b: NodeBuilder, start: Value, limit: Value, delta: Value, *, stash_type: int = 1) -> Any:
+    dtype = start.type.dtype
+    if dtype == F16 or dtype.name == "bfloat16":  # computed in f32, rounded at the end
+        wide = [b(Cast(F32), v) for v in (start, limit, delta)]
+        return b(Cast(dtype), b(Range(), *wide))
+    return b(Range(), start, limit, delta)
+
+
+@reader("Trilu")
+def trilu(b: NodeBuilder, x: Value, k: Value | None = None, *, upper: bool = True) -> Any:
+    return b(Trilu(upper), x, k)
+
+
+@reader("EyeLike")
+def eye_like(b: NodeBuilder, x: Value, *, dtype: int | None = None, k: int = 0) -> Any:
+    return b(EyeLike(None if dtype is None else dtype_of(dtype, "dtype"), k), x)
+
+
+@reader("DepthToSpace")
+def depth_to_space(b: NodeBuilder, x: Value, *, blocksize: int, mode: str = "DCR") -> Any:
+    if mode not in ("DCR", "CRD"):
+        raise b.invalid("mode", mode, "DCR or CRD")
+    return b(DepthToSpace(blocksize, mode), x)
+
+
+@reader("SpaceToDepth")
+def space_to_depth(b: NodeBuilder, x: Value, *, blocksize: int, mode: str = "DCR") -> Any:
+    if mode == "CRD":
+        return _space_to_depth_crd(b, x, blocksize)
+    if mode != "DCR":
+        raise b.invalid("mode", mode, "DCR or CRD")
+    return b(SpaceToDepth(blocksize), x)
+
+
+def _space_to_depth_crd(b: NodeBuilder, x: Value, blocksize: int) -> Any:
+    """Channel, row, column: the inverse of DepthToSpace in that mode."""
+    n, c, h, w = (static_dim(b, x, i) for i in range(4))
+    if blocksize < 1 or h % blocksize or w % blocksize:
+        raise b.invalid("blocksize", blocksize, f"a divisor of {h} and {w}")
+    oh, ow = h // blocksize, w // blocksize
+    blocks = b(Reshape(), x, ints([n, c, oh, blocksize, ow, blocksize]))
+    moved = b(Transpose((0, 1, 3, 5, 2, 4)), blocks)
+    return b(Reshape(), moved, ints([n, c * blocksize * blocksize, oh, ow]))

@@ -1,0 +1,1 @@
+"""Writers of operators that ONNX spells otherwise."""

@@ -1,0 +1,188 @@
+"""Writers of operators whose name, operands or attributes are not those of ONNX."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bolt_numba.converters.onnx.tensor import CODES, proto_of_type
+from bolt_numba.converters.onnx.writing.registry import NoSpellingError, Term, writer
+from bolt_numba.ops.attention import FusedAttention, swapped
+from bolt_numba.ops.control import If, Loop, Scan
+from bolt_numba.ops.conv import Conv, ConvTranspose
+from bolt_numba.ops.detection import DeformConv
+from bolt_numba.ops.fill import ConstantOfShape, Range, Trilu
+from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.pointwise import Add, Chain, Clip, Mul
+from bolt_numba.ops.quantize import ConvInteger, QLinearConv
+from bolt_numba.ops.reduce import Softmax
+from bolt_numba.ops.registry import Op
+from bolt_numba.ops.sequence import OptionalEmpty
+from bolt_numba.ops.shape import Reshape, Shape, Split, Transpose
+from bolt_numba.ops.signal import MelWeightMatrix
+from bolt_numba.types import BOOL, F32, I64, Sym, TensorType
+
+if TYPE_CHECKING:
+    from bolt_numba.converters.onnx.writing.graph import GraphWriter
+
+MASKED = -1e30
+"""What keeps a query from a key; -inf would make NaN of a line of them."""
+
+
+@writer(Clip)
+def clip(w: GraphWriter, op: Any, x: Term) -> Any:
+    """The bounds become operands; open on both sides it is the identity."""
+    bounds = [None if b is None else w.const(np.array(b, x.type.dtype)) for b in (op.lo, op.hi)]
+    if bounds == [None, None]:
+        return w.node("Identity", [x], [x.type])
+    terms = [Term("", x.type) if b is None else b for b in bounds]
+    return w.node("Clip", [x, *terms], [x.type])
+
+
+@writer(Chain)
+def chain(w: GraphWriter, op: Any, *terms: Term) -> Any:
+    values = list(terms)
+    for step, operands in op.steps:
+        values.append(w.write(step, *(values[i] for i in operands)))
+    return tuple(values[i] for i in op.results)
+
+
+@writer(MatMul)
+def matmul(w: GraphWriter, op: Any, a: Term, b: Term, bias: Term | None = None) -> Any:
+    """Gemm where both operands are matrices; elsewhere its flags are nodes of their own."""
+    bias = bias if bias is not None and bias.name else None
+    plain = not (op.trans_a or op.trans_b) and op.alpha == 1
+    shapes = a.type.shape, b.type.shape
+    if all(s is not None and len(s) == 2 for s in shapes) and not (plain and bias is None):
+        rows, columns = (s[i] for s, i in zip(shapes, (op.trans_a, not op.trans_b), strict=True) if s is not None)
+        flags = {"transA": int(op.trans_a), "transB": int(op.trans_b), "alpha": op.alpha}
+        given = {k: v for k, v in flags.items() if v != (1 if k == "alpha" else 0)}
+        terms = [a, b] if bias is None else [a, b, bias]
+        return w.node("Gemm", terms, [TensorType(a.type.dtype, (rows, columns))], **given)
+    a, b = (_swapped(w, t) if flag else t for t, flag in ((a, op.trans_a), (b, op.trans_b)))
+    (made,) = w.node("MatMul", [a, b], [MatMul().infer(a.type, b.type)])
+    if op.alpha != 1:
+        made = w.write(Mul(), made, w.const(np.array(op.alpha, a.type.dtype)))
+    return made if bias is None else w.write(Add(), made, bias)
+
+
+def _swapped(w: GraphWriter, x: Term) -> Term:
+    """The last two axes swapped; a vector stays."""
+    if x.type.shape is None:
+        raise NoSpellingError(f"the transpose of '{x.name}', whose rank is not known")
+    rank = len(x.type.shape)
+    if rank < 2:
+        return x
+    if x.known is not None:
+        return w.const(np.ascontiguousarray(np.swapaxes(x.known, -1, -2)), f"{x.name}/transposed")
+    made: Term = w.write(Transpose((*range(rank - 2), rank - 1, rank - 2)), x)
+    return made
+
+
+@writer(FusedAttention)
+def attention(
+    w: GraphWriter, op: Any, q: Term, k: Term | None = None, v: Term | None = None, mask: Term | None = None
+) -> Any:
+    """Two products and the softmax between them, around Transposes where heads lie inside."""
+    parts: Any = (q, k, v)
+    if op.packed:
+        parts = w.write(Split(-2, 3), q, w.const(np.array([(q.type.shape or (0, 0))[-2] // 3] * 3, np.int64)))
+    given = zip(parts, op.layouts, strict=True)
+    q, k, v = (_heads_exchanged(w, x) if layout == "SHD" else x for x, layout in given)
+    scores = w.write(MatMul(trans_b=True, alpha=op.scale), q, k)
+    if mask is not None and mask.name:
+        scores = w.write(Add(), scores, mask)
+    if op.causal:
+        scores = w.write(Add(), scores, _causal(w, scores))
+    y = w.write(MatMul(), w.write(Softmax(-1), scores), v)
+    return _heads_exchanged(w, y) if op.y_layout == "SHD" else y
+
+
+def _heads_exchanged(w: GraphWriter, x: Term) -> Term:
+    made: Term = w.write(Transpose(swapped(tuple(range(len(x.type.shape or ()))))), x)
+    return made
+
+
+def _causal(w: GraphWriter, scores: Term) -> Term:
+    """0 where the key is not after the query, else a number that no score outweighs."""
+    dtype = scores.type.dtype
+    low = max(MASKED, float(np.finfo(dtype).min) / 2) if dtype.kind == "f" else MASKED
+    full = w.write(ConstantOfShape(low, dtype), w.write(Shape(start=-2), scores))
+    made: Term = w.write(Trilu(upper=True), full, w.const(np.array(1, I64)))
+    return made
+
+
+@writer(ConstantOfShape)
+def constant_of_shape(w: GraphWriter, op: Any, shape: Term) -> Any:
+    value = w.tensor(np.array([op.value], op.dtype))
+    return w.node("ConstantOfShape", [shape], [op.infer(shape.type)], value=value)
+
+
+@writer(Range)
+def range_(w: GraphWriter, op: Any, *terms: Term) -> Any:
+    """The bounds as scalars: ours may also be vectors of one element."""
+    scalars = [t if t.type.shape in ((), None) else w.write(Reshape(), t, w.const(np.zeros(0, I64))) for t in terms]
+    return w.node("Range", scalars, [op.infer(*(t.type for t in terms))])
+
+
+@writer(MelWeightMatrix)
+def mel_weight_matrix(w: GraphWriter, op: Any, *terms: Term) -> Any:
+    code = {} if op.dtype == F32 else {"output_datatype": CODES[op.dtype]}
+    return w.node("MelWeightMatrix", terms, [op.infer(*(t.type for t in terms))], **code)
+
+
+@writer(OptionalEmpty)
+def optional_empty(w: GraphWriter, op: Any) -> Any:
+    made = op.infer()
+    return w.node("Optional", [], [made], type=proto_of_type(made.element))
+
+
+@writer(Split)
+def split(w: GraphWriter, op: Any, x: Term, sizes: Term | None = None) -> Any:
+    """The number of parts is told by the sizes or by the attribute, not by both."""
+    given = sizes is not None and sizes.name
+    types = op.infer(x.type, sizes.type if given and sizes is not None else None)
+    types = types if isinstance(types, tuple) else (types,)
+    terms = [x, sizes] if given and sizes is not None else [x]
+    return w.plain(op, terms, types, num_outputs=None if given else op.num_outputs)
+
+
+FILTERS = {Conv: 1, ConvTranspose: 1, DeformConv: 1, ConvInteger: 1, QLinearConv: 3}
+"""Operators with filters -> the operand that holds them."""
+
+
+@writer(*FILTERS)
+def convolution(w: GraphWriter, op: Op, *terms: Term) -> Any:
+    """The size of the filters is an attribute too, which other tools rely on."""
+    shape = terms[FILTERS[type(op)]].type.shape
+    static = shape is not None and not any(isinstance(d, Sym) for d in shape)
+    kernel = shape[2:] if static and shape is not None else None
+    made = op.infer(*(t.type if t.name else None for t in terms))
+    assert isinstance(made, TensorType)
+    return w.plain(op, terms, [made], kernel_shape=kernel)
+
+
+@writer(If)
+def if_(w: GraphWriter, op: Any, cond: Term, *captures: Term) -> Any:
+    branches = {key: w.subgraph(getattr(op, key), captures, ()) for key in ("then_branch", "else_branch")}
+    return w.node("If", [cond], op.infer(cond.type, *(t.type for t in captures)), **branches)
+
+
+@writer(Loop)
+def loop(w: GraphWriter, op: Any, *terms: Term) -> Any:
+    own = [TensorType(I64, ()), TensorType(BOOL, ()), *(v.type for v in op.body.inputs[2 : 2 + op.carried])]
+    operands, captures = terms[: 2 + op.carried], terms[2 + op.carried :]
+    body = w.subgraph(op.body, captures, own)
+    types = op.infer(*(t.type if t.name else None for t in terms))
+    return w.node("Loop", operands, types, body=body)
+
+
+@writer(Scan)
+def scan(w: GraphWriter, op: Any, *terms: Term) -> Any:
+    count = op.states + op.scans
+    body = w.subgraph(op.body, terms[count:], [v.type for v in op.body.inputs[:count]])
+    names = ("input_axes", "input_directions", "output_axes", "output_directions")
+    more = {f"scan_{n}": getattr(op, n) for n in names if any(getattr(op, n))}
+    types = op.infer(*(t.type for t in terms))
+    return w.node("Scan", terms[:count], types, body=body, num_scan_inputs=op.scans, **more)
