@@ -11,6 +11,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -191,6 +192,59 @@ def shapes() -> None:
             spent.append(time.perf_counter() - start)
         nodes = len(session.optimised.nodes)
         console.print(f"{name}: {nodes} nodes, median {1e3 * sorted(spent[8:])[8]:.1f} ms of 16 new shapes")
+
+
+@app.command()
+def planning() -> None:
+    """Latency of a known shape while another thread of the session plans new ones without a pause."""
+    for name, axis, step in (("minilm_128", 1, 2), ("ppocr_rec", 3, 8), ("ppocr_det", 3, 32)):
+        entry = MODELS[name]
+        session, feeds = bn.compile(str(entry.path()), threads=1), entry.feeds()
+        session.run(None, feeds)
+        shapes = [{k: _with(x.shape, axis, step * (3 + n)) for k, x in feeds.items()} for n in range(60)]
+        planner = _Planner(session, shapes)
+        alone: list[float] = []
+        beside: list[float] = []
+        for _ in range(3):
+            alone += _latencies(session, feeds)
+            with planner:
+                beside += _latencies(session, feeds)
+        usual = float(np.median(alone))
+        middle, worst = float(np.median(beside)) / usual, float(np.percentile(beside, 95)) / usual
+        beside_it = f"beside {planner.plans} plans {middle:.2f} of that (95 of 100: {worst:.2f})"
+        console.print(f"{name}: {1e3 * usual:.2f} ms alone; {beside_it}")
+
+
+def _latencies(session: bn.Session, feeds: Feeds, runs: int = 60) -> list[float]:
+    spent = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        session.run(None, feeds)
+        spent.append(time.perf_counter() - start)
+    return spent
+
+
+class _Planner:
+    """Plans shapes in a thread of its own, one after the other: more of them than are kept, so that each is new."""
+
+    def __init__(self, session: bn.Session, shapes: list[dict[str, tuple[int, ...]]]) -> None:
+        self.session, self.shapes, self.plans = session, shapes, 0
+
+    def __enter__(self) -> None:
+        self.begun, self.stop = threading.Event(), threading.Event()
+        self.thread = threading.Thread(target=self._work)
+        self.thread.start()
+        self.begun.wait()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop.set()
+        self.thread.join()
+
+    def _work(self) -> None:
+        while not self.stop.is_set():
+            self.session.warmup(**self.shapes[self.plans % len(self.shapes)])
+            self.plans += 1
+            self.begun.set()
 
 
 def _with(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:

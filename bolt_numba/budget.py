@@ -72,15 +72,24 @@ def _limit() -> int | None:
 
 def ask(nbytes: int, what: str) -> None:
     """Raise BudgetError, which names ``what``, unless so much memory may be allocated."""
-    limit = _limit()
-    if nbytes <= (limit or SMALL):
+    if nbytes <= unasked():
         return
-    allowed = int(free_memory() * SHARE) if limit is None else limit
+    allowed = _allowed()
     if nbytes > allowed:
         raise BudgetError(
             f"{what}: memory: got {shown(nbytes)}, wanted at most {shown(allowed)} "
             f"(raise it by memory_limit= or {MEMORY.name})"
         )
+
+
+def is_granted(nbytes: int) -> bool:
+    """Whether `ask` would say yes."""
+    return nbytes <= unasked() or nbytes <= _allowed()
+
+
+def _allowed() -> int:
+    limit = _limit()
+    return int(free_memory() * SHARE) if limit is None else limit
 
 
 def spend(operations: int, what: str) -> None:

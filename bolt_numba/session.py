@@ -20,7 +20,7 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.mapped import check_intact, drop_maps
 from bolt_numba.runtime.packs import Packs, check_sources, machine
 from bolt_numba.runtime.plan import Region, region_of
-from bolt_numba.runtime.runner import Prepared, Runner
+from bolt_numba.runtime.runner import MAX_PLANS, Prepared, Runner
 from bolt_numba.runtime.threads import can_team
 from bolt_numba.types import (
     NUMERICS,
@@ -31,6 +31,8 @@ from bolt_numba.types import (
 )
 
 PRECISIONS = ("fp32", "bf16")
+MAX_WIDER = 4
+"""Sets of intermediate values asked for by `Session.run` whose sessions are kept."""
 
 if TYPE_CHECKING:
     from bolt_numba.runtime.profile import Profile
@@ -103,6 +105,7 @@ class Session:
         the cost model; what was measured is kept with the compiled kernels.  Another algorithm rounds differently.
     memory_limit: bytes that the buffers of one plan, or one result whose size data decide, may take; None: a share of
         what is free (or ``BOLT_NUMBA_MEMORY``).  More is refused by a BudgetError before it is allocated.
+    max_plans: plans kept, one for each set of input shapes; all of them together keep to the same limit of memory.
     """
 
     @border("session")
@@ -116,6 +119,7 @@ class Session:
         threads: int | None = None,
         tune: bool = False,
         memory_limit: int | None = None,
+        max_plans: int = MAX_PLANS,
     ) -> None:
         if not isinstance(graph, Graph):
             raise DTypeError(f"graph: got a {type(graph).__name__}, wanted a Graph")
@@ -126,7 +130,7 @@ class Session:
         if numerics not in NUMERICS:
             raise DeviceError(f"numerics: got {numerics!r}, wanted one of {NUMERICS}")
         self.device, self.precision, self.numerics = device, precision, numerics
-        self.memory_limit = memory_limit
+        self.memory_limit, self.max_plans = memory_limit, _count_plans(max_plans)
         self._budget = None if memory_limit is None else Budget(memory=memory_limit)
         self.threads = _count_threads(default_threads() if threads is None else threads)
         self.tune = tune
@@ -143,7 +147,9 @@ class Session:
 
             tuner = Tuner(self.threads)
         with self._granted():
-            self._runner = Runner(self._region(), self.threads, self._packs, self._region, tuner)
+            self._runner = Runner(
+                self._region(), self.threads, self._packs, self._region, tuner, self.max_plans
+            )
         self._wider: dict[tuple[str, ...], Session] = {}
 
     def _region(self) -> Region:
@@ -281,7 +287,7 @@ class Session:
 
     def _with_outputs(self, extra: tuple[str, ...]) -> Session:
         """A session that also returns these intermediate values (compiled once, kept)."""
-        made = self._wider.get(extra)
+        made = self._wider.pop(extra, None)
         if made is None:
             graph = self._source().clone()
             values = {v.name: v for v in graph.values()}
@@ -290,7 +296,9 @@ class Session:
                     raise BoltError(f"no value named {name!r} in graph {graph.name!r}")
                 graph.add_output(values[name])
             made = Session(graph, threads=self.threads, **self._options())
-            self._wider[extra] = made
+        self._wider[extra] = made  # the one used last stands last
+        for old in list(self._wider)[:-MAX_WIDER]:
+            self._wider.pop(old, None)
         return made
 
     # --- looking -----------------------------------------------------------------------------------------------------
@@ -373,7 +381,7 @@ class Session:
 
     def _options(self) -> dict[str, Any]:
         """What the session was made with, but for its threads."""
-        names = ("device", "precision", "numerics", "tune", "memory_limit")
+        names = ("device", "precision", "numerics", "tune", "memory_limit", "max_plans")
         return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
@@ -386,6 +394,12 @@ def _count_threads(threads: Any) -> int:
     if not isinstance(threads, (int, np.integer)) or not 1 <= threads <= MAX_THREADS:
         raise DeviceError(f"threads: got {threads!r}, wanted 1 to {MAX_THREADS}")
     return int(threads) if can_team() else 1
+
+
+def _count_plans(plans: Any) -> int:
+    if not isinstance(plans, (int, np.integer)) or plans < 1:
+        raise DeviceError(f"max_plans: got {plans!r}, wanted a number from 1")
+    return int(plans)
 
 
 def _zeros(spec: TensorSpec, dims: Sequence[int | str]) -> Array:
@@ -447,13 +461,14 @@ def compile(
     threads: int | None = None,
     tune: bool = False,
     memory_limit: int | None = None,
+    max_plans: int = MAX_PLANS,
 ) -> Session:
     """Make a `Session` from a graph or straight from a file."""
     with nullcontext() if memory_limit is None else within(Budget(memory=memory_limit)):
         graph = _read(model)
     return Session(
         graph, device=device, precision=precision, numerics=numerics, threads=threads, tune=tune,
-        memory_limit=memory_limit,
+        memory_limit=memory_limit, max_plans=max_plans,
     )  # fmt: skip
 
 

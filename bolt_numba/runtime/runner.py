@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bolt_numba.border import at_node
-from bolt_numba.budget import ask
+from bolt_numba.budget import ask, is_granted
 from bolt_numba.forks import renew_after_fork
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import as_value
@@ -25,20 +25,23 @@ from bolt_numba.runtime.plan import SMALL, Cut, Plan, Planner, Region, region_of
 from bolt_numba.runtime.program import Context, pointer
 from bolt_numba.runtime.slots import INPUT, TEMP
 from bolt_numba.runtime.threads import run_native
+from bolt_numba.runtime.turns import short_turns
 from bolt_numba.types import Array, NestedType, TensorType, only_in_python
 
 if TYPE_CHECKING:
     from bolt_numba.runtime.tune import Tuner
 
 MAX_PLANS = 32
-"""Plans kept per region, the least recently used one goes first."""
+"""Plans kept per region unless a session says otherwise."""
 MAX_IDLE_CONTEXTS = 4
+_clock = itertools.count()
+"""Tells which plan was used last."""
 
 
 class Prepared:
     """A plan with its idle contexts and, after a cut, the runner of what follows."""
 
-    __slots__ = ("address", "counter", "empties", "idle", "overwrites", "plain", "plan", "rest")
+    __slots__ = ("address", "counter", "empties", "idle", "overwrites", "plain", "plan", "rest", "used")
 
     def __init__(self, plan: Plan, rest: Runner | None, nested: bool) -> None:
         self.plan, self.rest = plan, rest
@@ -48,6 +51,13 @@ class Prepared:
         self.empties = [(s.type.dims, s.type.dtype) if s.kind == TEMP else None for s in plan.results]
         self.plain = all(e is not None for e in self.empties)
         self.overwrites: dict[tuple[int, int], bool] = {}
+        self.used = next(_clock)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that goes with the plan: its contexts, and one more for a run."""
+        program = self.plan.program
+        return (1 + len(self.idle)) * (program.arena_nbytes + program.image.nbytes)
 
     def can_overwrite(self, output: int, source: int) -> bool:
         """Whether a run may write this output over this input."""
@@ -65,8 +75,11 @@ def _pointer_if_array(value: Any) -> int:
 class Runner:
     """Runs one region for any shapes.  Safe to call from many threads at once.
 
+    A known shape waits for nobody.  New ones are planned one after the other, each once.
+
     remake: gives the region anew.  With it, the first plan uses up the region, so that no weight stands beside its
     packed copy; a second plan remakes it, and it stays from then on, as more shapes are likely to come.
+    max_plans: plans kept; the least recently used goes first, also when all take more memory than one may.
     """
 
     def __init__(
@@ -76,10 +89,12 @@ class Runner:
         packs: Packs,
         remake: Callable[[], Region] | None = None,
         tuner: Tuner | None = None,
+        max_plans: int = MAX_PLANS,
     ) -> None:
         self.region, self.threads, self.packs, self.remake, self.tuner = region, threads, packs, remake, tuner
+        self.max_plans = max_plans
         self.is_spent = self.is_final = False
-        self.prepared: OrderedDict[Hashable, Prepared] = OrderedDict()
+        self.prepared: dict[Hashable, Prepared] = {}
         self.lock = threading.Lock()
         renew_after_fork(self, "lock", threading.Lock)
         self.bodies: dict[int, Runner] = {}
@@ -102,19 +117,26 @@ class Runner:
         """The plan for these arrays' shapes, made if there is none yet."""
         key = self.key(arrays)
         found = self.prepared.get(key)
-        if found is not None:
-            if len(self.prepared) > 1:
-                with self.lock:
-                    if key in self.prepared:
-                        self.prepared.move_to_end(key)
-            return found
-        with self.lock:
-            found = self.prepared.get(key)
-            if found is None:
-                found = self.prepared[key] = self._plan(arrays)
-                while len(self.prepared) > MAX_PLANS:
-                    self.prepared.popitem(last=False)
+        if found is None:
+            with self.lock, short_turns():
+                found = self.prepared.get(key)
+                if found is None:
+                    found = self._plan(arrays)
+                    self._keep(key, found)
+        elif len(self.prepared) > 1:
+            found.used = next(_clock)
         return found
+
+    def _keep(self, key: Hashable, made: Prepared) -> None:
+        """Add a plan, and drop those that were used least recently where all are too many or too large."""
+        others = sorted(self.prepared.items(), key=lambda row: row[1].used)
+        self.prepared[key] = made
+        nbytes = sum(p.nbytes for p in self.prepared.values())
+        for number, (old, prepared) in enumerate(others):
+            if len(others) - number < self.max_plans and is_granted(nbytes):
+                return
+            del self.prepared[old]
+            nbytes -= prepared.nbytes
 
     def _plan(self, arrays: Sequence[Array]) -> Prepared:
         if self.remake is None or not self.is_spent:
@@ -226,7 +248,7 @@ class Runner:
 
     def _like(self, region: Region) -> Runner:
         """A runner of another region of the same session."""
-        return Runner(region, self.threads, self.packs, tuner=self.tuner)
+        return Runner(region, self.threads, self.packs, tuner=self.tuner, max_plans=self.max_plans)
 
 
 def _empty(shape: Any, dtype: Any) -> Array:

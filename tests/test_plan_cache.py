@@ -1,0 +1,143 @@
+"""Plans by shape: known ones wait for nobody, new ones are made once, few are kept."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bolt_numba as bn
+from bolt_numba.errors import DeviceError
+from bolt_numba.runtime.runner import Prepared, Runner
+from bolt_numba.runtime.turns import TURN_S, short_turns
+from tests.test_session import two_layers
+
+WAIT_S = 60.0
+
+
+def rows(count: int) -> Any:
+    return np.ones((count, 8), np.float32)
+
+
+def in_threads(*calls: Callable[[], Any]) -> list[threading.Thread]:
+    made = [threading.Thread(target=call, daemon=True) for call in calls]
+    for thread in made:
+        thread.start()
+    return made
+
+
+class Held:
+    """Planning that waits until it is let go on, and counts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.free, self.count = threading.Event(), threading.Event(), 0
+        plan = Runner._plan
+
+        def held(runner: Runner, arrays: Sequence[Any]) -> Prepared:
+            self.count += 1
+            self.begun.set()
+            assert self.free.wait(WAIT_S)
+            return plan(runner, arrays)
+
+        monkeypatch.setattr(Runner, "_plan", held)
+
+
+def test_a_known_shape_does_not_wait_for_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = bn.compile(two_layers(), threads=1)
+    wanted = session(rows(2))
+    held = Held(monkeypatch)
+    (planning,) = in_threads(lambda: session(rows(3)))
+    assert held.begun.wait(WAIT_S)
+    assert np.array_equal(session(rows(2))["y"], wanted["y"])  # would wait for ever
+    assert planning.is_alive()
+    held.free.set()
+    planning.join(WAIT_S)
+    assert not planning.is_alive()
+
+
+def test_threads_that_want_one_new_shape_plan_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, held, results = bn.compile(two_layers(), threads=1), Held(monkeypatch), list[Any]()
+    waiting = in_threads(*[lambda: results.append(session(rows(5))["y"])] * 4)
+    assert held.begun.wait(WAIT_S)
+    held.free.set()
+    for thread in waiting:
+        thread.join(WAIT_S)
+    assert held.count == 1
+    assert len(results) == 4
+    assert all(np.array_equal(r, results[0]) for r in results)
+
+
+def test_a_plan_that_fails_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = bn.compile(two_layers(), threads=1)
+    before = sys.getswitchinterval()
+
+    def fail(runner: Runner, arrays: Sequence[Any]) -> Prepared:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Runner, "_plan", fail)
+        with pytest.raises(KeyboardInterrupt):
+            session(rows(2))
+    assert sys.getswitchinterval() == before
+    assert session(rows(2))["y"].shape == (2, 4)
+
+
+def test_the_plan_used_least_recently_goes_first() -> None:
+    session = bn.compile(two_layers(), threads=1, max_plans=3)
+    for count in (1, 2, 3, 1, 4):
+        session(rows(count))
+    kept = session._runner.prepared.values()
+    assert sorted(p.plan.results[0].type.dims[0] for p in kept) == [1, 3, 4]
+
+
+def test_plans_share_the_limit_of_memory() -> None:
+    session = bn.compile(two_layers(), threads=1, memory_limit=3_000_000)
+    for count in (8_000, 9_000, 10_000, 11_000):
+        session(rows(count))
+    kept = list(session._runner.prepared.values())
+    assert 1 <= len(kept) < 4
+    assert sum(p.nbytes for p in kept) <= 3_000_000
+    assert kept[-1].plan.results[0].type.dims[0] == 11_000
+
+
+def test_max_plans_is_kept_and_checked() -> None:
+    session = bn.compile(two_layers(), max_plans=2)
+    assert session._options()["max_plans"] == 2
+    for wrong in (0, -1, 1.5, "many"):
+        with pytest.raises(DeviceError, match="max_plans: got"):
+            bn.compile(two_layers(), max_plans=wrong)  # type: ignore[arg-type]
+
+
+def test_sessions_for_intermediate_values_are_few() -> None:
+    session = bn.compile(two_layers(), threads=1)
+    names = [v.name for v in session.graph.values() if v.name not in ("x", "y", "total")]
+    sets = [names[:n] for n in range(1, len(names) + 1)] + [[n] for n in names[1:]]
+    for wanted in sets:
+        session.run(wanted, {"x": rows(2)})
+    assert len(sets) > 4
+    assert len(session._wider) == 4
+
+
+def test_turns_are_short_while_anybody_wants_it() -> None:
+    before = sys.getswitchinterval()
+    with short_turns():
+        with short_turns():
+            assert sys.getswitchinterval() == pytest.approx(TURN_S)
+        assert sys.getswitchinterval() == pytest.approx(TURN_S)
+    assert sys.getswitchinterval() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_child_forked_meanwhile_has_turns_of_the_usual_length() -> None:
+    before = sys.getswitchinterval()
+    with short_turns():
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if sys.getswitchinterval() == before else 1)
+        _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
