@@ -10,14 +10,10 @@ from collections.abc import Callable
 from functools import wraps
 from typing import NoReturn, ParamSpec, TypeVar
 
-from bolt_numba.errors import BoltError, BudgetError, InternalError, InvalidModelError, ShapeError, UnsupportedOpError
+from bolt_numba.errors import BoltError, BudgetError, InternalError, InvalidModelError, UnsupportedOpError
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-BY_OPERANDS = (ValueError, LookupError, ArithmeticError)
-"""What NumPy raises in an operator whose operands do not fit it."""
-
 
 def as_bolt_error(error: Exception, what: str) -> BoltError:
     """The error itself, or the BoltError that says ``what`` met it."""
@@ -32,15 +28,16 @@ def as_bolt_error(error: Exception, what: str) -> BoltError:
 
 
 def at_node(error: Exception, op: str, name: str) -> BoltError:
-    """An error of one node, as a BoltError that names it."""
+    """An error of one node, as a BoltError that names it.
+
+    What `infer` or a reference raises because of the model or the data comes as a BoltError (`ir.build.infer_types`,
+    `ops.registry.op`); all else is a fault of ours.
+    """
     if isinstance(error, UnsupportedOpError):
         return error
     if isinstance(error, BoltError):
         return type(error)(f"node {name!r}: {error}")
-    what = f"node {name!r}: {op}"
-    if isinstance(error, BY_OPERANDS):
-        return ShapeError(f"{what}: cannot be computed: {type(error).__name__}: {error}")
-    return as_bolt_error(error, what)
+    return as_bolt_error(error, f"node {name!r}: {op}")
 
 
 def leave(error: Exception, what: str, *passing: type[Exception]) -> NoReturn:

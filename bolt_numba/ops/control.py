@@ -108,9 +108,21 @@ def _want_captures(owner: Op, body: Graph, first: int, given: Sequence[TensorTyp
             want_dims(owner, f"capture {i}", t, *(d if isinstance(d, int) else None for d in inner.shape))
 
 
-def _stacked(arrays: Sequence[Array], like: TensorType, axis: int = 0) -> Array:
+def _first(owner: Op, what: str, array: Array) -> Any:
+    """What an operand of one element holds; raises ShapeError for an empty one."""
+    if not array.size:
+        raise owner.fail(f"shape of {what}", list(array.shape), "one element")
+    return array.reshape(-1)[0]
+
+
+def _stacked(owner: Op, arrays: Sequence[Array], like: TensorType, axis: int = 0) -> Array:
+    """Results of all iterations along a new axis; raises ShapeError where they differ in shape."""
     if arrays:
-        return np.stack(arrays, axis)
+        try:
+            return np.stack(arrays, axis)
+        except ValueError as error:
+            shapes = sorted({np.shape(a) for a in arrays})
+            raise owner.fail(f"results to stack along axis {axis}", shapes, "one shape with such an axis") from error
     dims = [d if isinstance(d, int) else 0 for d in like.shape or ()]
     dims.insert(axis if axis >= 0 else axis + len(dims) + 1, 0)
     return np.empty(dims, like.dtype)
@@ -163,7 +175,7 @@ class If(ControlFlow):
         return tuple(joined(self.name, a, b) for a, b in zip(first, second, strict=True))
 
     def execute(self, args: Sequence[Any], run: Run) -> Sequence[Any]:
-        return run(self.then_branch if args[0].reshape(-1)[0] else self.else_branch, args[1:])
+        return run(self.then_branch if _first(self, "cond", args[0]) else self.else_branch, args[1:])
 
 
 @op("Loop")
@@ -203,8 +215,8 @@ class Loop(ControlFlow):
         return (*last, *(_scan_type(t, fresh_dim("trips"), 0) for t in scanned))
 
     def execute(self, args: Sequence[Any], run: Run) -> Sequence[Any]:
-        limit = None if args[0] is None else int(args[0].reshape(-1)[0])
-        keep = args[1] is None or bool(args[1].reshape(-1)[0])
+        limit = None if args[0] is None else int(_first(self, "trip_count", args[0]))
+        keep = args[1] is None or bool(_first(self, "cond", args[1]))
         carried, captures = list(args[2 : 2 + self.carried]), args[2 + self.carried :]
         scanned: list[list[Any]] = [[] for _ in self.body.outputs[1 + self.carried :]]
         trip = 0
@@ -212,14 +224,14 @@ class Loop(ControlFlow):
         while keep and (limit is None or trip < limit):
             spend(CALL, self.name)
             outs = run(self.body, [np.array(trip, I64), np.array(keep), *carried, *captures])
-            keep = bool(outs[0].reshape(-1)[0])
+            keep = bool(_first(self, "the body's cond", outs[0]))
             carried = list(outs[1 : 1 + self.carried])
             for kept, value in zip(scanned, outs[1 + self.carried :], strict=True):
                 kept.append(value)
             room.add(outs[1 + self.carried :])
             trip += 1
         types = [v.type for v in self.body.outputs[1 + self.carried :]]
-        return [*carried, *(_stacked(kept, t) for kept, t in zip(scanned, types, strict=True))]
+        return [*carried, *(_stacked(self, kept, t) for kept, t in zip(scanned, types, strict=True))]
 
 
 def _scan_type(t: TensorType, length: Dim, axis: int) -> TensorType:
@@ -283,7 +295,9 @@ class Scan(ControlFlow):
     def execute(self, args: Sequence[Any], run: Run) -> Sequence[Any]:
         state, captures = list(args[: self.states]), args[self.states + self.scans :]
         scanned = [
-            np.moveaxis(a, self._axis(self.input_axes, i), 0)[:: -1 if self._axis(self.input_directions, i) else 1]
+            np.moveaxis(a, normalise_axis(self, self._axis(self.input_axes, i), a.ndim), 0)[
+                :: -1 if self._axis(self.input_directions, i) else 1
+            ]
             for i, a in enumerate(args[self.states : self.states + self.scans])
         ]
         lengths = {len(a) for a in scanned}
@@ -301,5 +315,5 @@ class Scan(ControlFlow):
         stacked = []
         for i, (kept, value) in enumerate(zip(results, self.body.outputs[self.states :], strict=True)):
             ordered = kept[::-1] if self._axis(self.output_directions, i) else kept
-            stacked.append(_stacked(ordered, value.type, self._axis(self.output_axes, i)))
+            stacked.append(_stacked(self, ordered, value.type, self._axis(self.output_axes, i)))
         return [*state, *stacked]
