@@ -122,17 +122,41 @@ def _machine() -> int:
     return UNBOUNDED
 
 
-def _control_group() -> int:
-    """What is left to the control group; its cached files can be dropped, so that they count as free."""
-    root = Path("/sys/fs/cgroup")
+def _control_group(own: Path = Path("/proc/self/cgroup"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """What is left to the process's control group and to those around it, of either version: the least.
+
+    A container may see its own group at the root, and the whole path beside; what is not there has no say.
+    """
+    left = UNBOUNDED
     try:
-        limit = int((root / "memory.max").read_text())
-        used = int((root / "memory.current").read_text())
-        rows = (root / "memory.stat").read_text().splitlines()
-        cached = next(int(row.split()[1]) for row in rows if row.startswith("inactive_file "))
-    except (OSError, ValueError, StopIteration):  # no control groups, or no limit ("max")
+        lines = own.read_text().splitlines()
+    except OSError:  # no control groups on this system
+        return left
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        version, root = (_VERSION_1, groups / "memory") if controllers else (_VERSION_2, groups)
+        parts = [part for part in path.split("/") if part and ".." not in path]
+        for depth in range(len(parts) + 1):
+            left = min(left, _left_to(root.joinpath(*parts[:depth]), *version))
+    return left
+
+
+_VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ")
+_VERSION_2 = ("memory.max", "memory.current", "inactive_file ")
+"""Files of a control group that hold its limit and its use, and the row of ``memory.stat`` of what it caches."""
+
+
+def _left_to(group: Path, limit: str, use: str, cached: str) -> int:
+    """What is left to one control group; its cached files can be dropped, so that they count as free."""
+    try:
+        allowed = int((group / limit).read_text())
+        used = int((group / use).read_text())
+        rows = (group / "memory.stat").read_text().splitlines()
+        return allowed - used + sum(int(row.split()[1]) for row in rows if row.startswith(cached))
+    except (OSError, ValueError):  # no such group, or no limit ("max")
         return UNBOUNDED
-    return limit - used + cached
 
 
 def _address_space() -> int:

@@ -104,6 +104,46 @@ def test_budgets() -> None:
         ask(1 << 60, "this")
 
 
+def group(folder: Path, version: int, limit: object, used: int = 0, cached: int = 0) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    for name, held in zip(names, (limit, used), strict=True):
+        (folder / name).write_text(f"{held}\n")
+    row = "total_inactive_file" if version == 1 else "inactive_file"
+    (folder / "memory.stat").write_text(f"anon 5\n{row} {cached}\nfile 7\n")
+
+
+def test_the_control_group_of_the_process_decides(tmp_path: Path) -> None:
+    """Of its own group and of those around it, the one that leaves the least."""
+    own, groups = tmp_path / "own", tmp_path / "groups"
+    assert budget._control_group(own, groups) == budget.UNBOUNDED
+    own.write_text("0::/a/b/c\n")
+    assert budget._control_group(own, groups) == budget.UNBOUNDED
+    group(groups / "a/b/c", 2, "max", 10)
+    assert budget._control_group(own, groups) == budget.UNBOUNDED
+    group(groups / "a/b", 2, 5000, 3000, 500)
+    assert budget._control_group(own, groups) == 2500
+    group(groups / "a", 2, 9000, 7000)
+    assert budget._control_group(own, groups) == 2000
+    group(groups, 2, 1900, 0)
+    assert budget._control_group(own, groups) == 1900
+    own.write_text("0::/elsewhere\n")  # a container that sees the path outside of it
+    assert budget._control_group(own, groups) == 1900
+    own.write_text("0::/../b\n")
+    assert budget._control_group(own, groups) == 1900
+
+
+def test_control_groups_of_the_first_version(tmp_path: Path) -> None:
+    own, groups = tmp_path / "own", tmp_path / "groups"
+    own.write_text("9:name=systemd:/x\n4:cpu,memory:/a/b\n0::/\n")
+    group(groups / "memory/x", 1, 1)
+    group(groups / "memory", 1, (1 << 63) - 4096, 100)
+    assert budget._control_group(own, groups) == budget.UNBOUNDED
+    group(groups / "memory/a/b", 1, 5000, 3000, 500)
+    group(groups / "memory/a", 1, 4000, 1000)
+    assert budget._control_group(own, groups) == 2500
+
+
 @pytest.mark.parametrize(("text", "nbytes"), [("5", 5), ("3k", 3072), ("2M", 2 << 20), ("1G", 1 << 30), ("", None)])
 def test_the_switch_knows_units(monkeypatch: pytest.MonkeyPatch, text: str, nbytes: int | None) -> None:
     monkeypatch.setenv("BOLT_NUMBA_MEMORY", text)
