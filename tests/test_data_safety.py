@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 
 import bolt_numba as bn
 from bolt_numba.cli import machine
-from bolt_numba.errors import BoltError, DataError
+from bolt_numba.errors import BoltError, DataError, ShapeError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.registry import Fault, select
@@ -39,6 +39,7 @@ from bolt_numba.ops.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.ops.resize import GridSample
 from bolt_numba.ops.rotary import RotaryEmbedding
+from bolt_numba.ops.tree import TreeEnsemble
 from bolt_numba.types import BOOL, F32, I64, U8, Array, TensorType, type_of
 from tests.cases import CASES, Case
 from tests.harness import plan, types_of
@@ -194,6 +195,57 @@ def test_a_cache_is_not_filled_beyond_its_end(s: int, valid: int) -> None:
     inputs = [q, q[..., :4], q[..., :4], past, past, np.array([7, valid], np.int32), np.array([8], np.int32)]
     said = rf"seqlens_k\[1\]: got {valid}, wanted {s - 1} to 7"
     refused_alike(GroupQueryAttention(2, 1), inputs, said, [(), (6,)])
+
+
+@pytest.mark.parametrize("s", [2, 6])
+def test_a_bias_has_a_column_for_each_valid_key(s: int) -> None:
+    """The cache has room for 8 positions, the bias is for 7 keys, and the second sequence has 8."""
+    q, past = np.ones((2, s, 8), np.float32), np.ones((2, 1, 8, 4), np.float32)
+    inputs = [q, q[..., :4], q[..., :4], past, past, np.array([6, 7], np.int32), np.array([7], np.int32)]
+    inputs.append(np.zeros((1, 1, s, 7), np.float32))
+    refused_alike(GroupQueryAttention(2, 1), inputs, rf"seqlens_k\[1\]: got 7, wanted {s - 1} to 6", [(), (6,)])
+
+
+def stump(rows: int, nan_left: bool) -> list[Array | None]:
+    """A tree of one test whose leaves give 3 and 5, then a leaf that gives nothing; rows of NaN."""
+    ints = [np.array(a, np.int32) for a in ([0] * 4, [1, 0, 1, 2], [-1, 0, 1, 2], [0], [0, 1, 2, 2], [0, 0])]
+    feature, child, leaf, roots, starts, targets = ints
+    nan, missing = np.nan, np.array([nan_left, False, False, False])
+    threshold, weights = np.array([0, nan, nan, nan], np.float32), np.array([3, 5], np.float32)
+    x = np.full((rows, 1), nan, np.float32)
+    return [x, feature, threshold, child, missing, leaf, roots, starts, targets, weights]
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize("count", [3, 4])
+@pytest.mark.parametrize("nan_left", [False, True])
+def test_trees_end_in_any_leaf(nan_left: bool, count: int, rows: int) -> None:
+    """Kernels fill up the trees by the last leaf, so one that gives something is left to the reference."""
+    inputs = [a[:count] if i in (1, 2, 3, 4, 5) and a is not None else a for i, a in enumerate(stump(rows, nan_left))]
+    want = np.full((rows, 1), 3 if nan_left else 5, np.float32)
+    np.testing.assert_array_equal(TreeEnsemble().reference(*inputs), want)
+    np.testing.assert_array_equal(run(TreeEnsemble(), inputs, range(1, 10))[0], want)
+    assert (select(TreeEnsemble(), types_of(inputs, [False] + [True] * 9)) is not None) == (count == 4)
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+def test_no_walk_goes_on_from_a_leaf(place: int, rows: int) -> None:
+    """NaN at a leaf that is said to track missing values would lead to the node before, and from the first outside."""
+    inputs = stump(rows, True)
+    _, _, threshold, child, missing, leaf, *_ = inputs
+    assert threshold is not None
+    assert child is not None
+    assert missing is not None
+    assert leaf is not None
+    constant = range(1, 10)
+    missing[place] = True
+    if place == 0:  # a tree that is one leaf
+        threshold[0], child[0], leaf[0] = np.nan, -1, 0
+    with pytest.raises(ShapeError, match="TreeEnsemble: nodes"):
+        TreeEnsemble().reference(*inputs)
+    with pytest.raises(ShapeError, match="TreeEnsemble: nodes"):
+        run(TreeEnsemble(), inputs, constant)
 
 
 @pytest.mark.parametrize("k", [-7, -3, 0, 2, 9, *ENDS, 2**61 + 2, -(2**61)])

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.ops.content import VALUES, bounded
+from bolt_numba.ops.content import bounded
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import shape_of, want_dims
 from bolt_numba.types import BOOL, F32, F64, I32, Array, TensorType
@@ -24,9 +24,9 @@ class TreeEnsemble(Op):
     [n_targets] of x's dtype, is added.
 
     Nodes, [nodes] each: at an inner node, go to ``child`` when x[feature] <= threshold (or is NaN and ``missing``
-    holds), else to the node after ``child``.  A leaf has threshold NaN, child = its own place - 1, and its number in
-    ``leaf``, which is -1 at inner nodes.  roots: [trees].  Leaf i adds (SUM; or takes the extreme) ``weights`` to
-    ``targets``, both [entries], from entry starts[i] to starts[i + 1].
+    holds), else to the node after ``child``.  A leaf has threshold NaN, child = its own place - 1, no ``missing``, and
+    its number in ``leaf``, which is -1 at inner nodes.  roots: [trees].  Leaf i adds (SUM; or takes the extreme)
+    ``weights`` to ``targets``, both [entries], from entry starts[i] to starts[i + 1].
     feature, child, leaf, roots, starts, targets: i32 · missing: bool · threshold, weights: x's dtype.
     Source: ONNX ai.onnx.ml TreeEnsemble-5, whose other tests are rewritten by the converter.
     """
@@ -40,7 +40,7 @@ class TreeEnsemble(Op):
         roots=FOLLOWED,
         starts=FOLLOWED,
         targets=FOLLOWED,
-        missing=VALUES,
+        missing=FOLLOWED,
     )
 
     def infer(
@@ -123,7 +123,7 @@ class TreeEnsemble(Op):
 
 def is_sound(n_features: int, arrays: tuple[Array, ...], n_targets: int) -> bool:
     """Whether the operands after x lead nowhere outside of themselves, so that native code may follow them."""
-    feature, threshold, child, _, leaf, roots, starts, targets, weights = arrays
+    feature, threshold, child, missing, leaf, roots, starts, targets, weights = arrays
     places = np.arange(len(feature))
     inner = ~np.isnan(threshold)
     forward = (child[inner] > places[inner]) & (child[inner] < len(feature) - 1)
@@ -131,6 +131,7 @@ def is_sound(n_features: int, arrays: tuple[Array, ...], n_targets: int) -> bool
         len(feature)
         and forward.all()
         and (child[~inner] == places[~inner] - 1).all()
+        and not missing[~inner].any()  # NaN would walk on from there
         and _within(feature, n_features)
         and _within(leaf[~inner], len(starts) - 1)
         and (leaf[inner] == -1).all()

@@ -299,7 +299,7 @@ def words(feature: Array, threshold: Array, child: Array, missing: Array, bits: 
 
 
 def _padded(roots: Array, threshold: Array, child: Array) -> Array:
-    """Roots by the depth of their trees, so that eight walks end together, filled up with the last node, a leaf."""
+    """Roots by the depth of their trees, so that eight walks end together; the last node, an empty leaf, fills up."""
     made = np.full(-(-len(roots) // WALKS) * WALKS, len(threshold) - 1, np.int32)
     made[: len(roots)] = roots[np.argsort(_depths(roots, threshold, child), kind="stable")]
     return made
@@ -330,7 +330,10 @@ def _accepts(op: TreeEnsemble, ins: Types) -> bool:
     arrays, x = _known(ins), ins[0]
     if op.aggregate != "SUM" or x is None or x.dtype != F32 or arrays is None:
         return False
-    return is_sound(x.dims[1], arrays, op.n_targets) and feature_bits(*arrays[:3]) is not None
+    if not is_sound(x.dims[1], arrays, op.n_targets) or feature_bits(*arrays[:3]) is None:
+        return False
+    leaf, starts = arrays[4], arrays[6]
+    return bool(starts[leaf[-1]] == starts[leaf[-1] + 1])  # the trees are filled up by the last leaf
 
 
 @kernel(TreeEnsemble, accepts=_accepts)
