@@ -171,6 +171,29 @@ def test_a_changed_original_is_refused_when_it_is_looked_at(files: tuple[Path, P
         bn.compile(changed, threads=1)(_x())
 
 
+def test_what_is_packed_anew_is_what_was_looked_at(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is read once: who changes it between a look and a second read would change the model."""
+    graph = bn.load(files[1])
+    assert graph.packed is not None
+    graph.packed.rows.clear()
+    seen: list[Array] = []
+    plain = packs.MakerContext.packed
+
+    def watched(self: packs.MakerContext, array: Array, key: Any, pack: Any) -> Array:
+        def noted(source: Array) -> Array:
+            seen.append(source)
+            return np.asarray(pack(source))
+
+        return plain(self, array, key, noted)
+
+    monkeypatch.setattr(packs.MakerContext, "packed", watched)
+    want = bn.compile(files[0], threads=1)(_x())["y"]
+    seen.clear()
+    np.testing.assert_array_equal(bn.compile(graph, threads=1)(_x())["y"], want)
+    assert max(a.nbytes for a in seen) > packs.LARGE
+    assert all(map_of(a) is None for a in seen)
+
+
 def _with_same_crc(new: bytes, old: bytes) -> bytes:
     """``new`` with its last 32 bits changed such that its crc32 is that of ``old``: what anybody can do."""
     empty = zlib.crc32(bytes(len(new)))

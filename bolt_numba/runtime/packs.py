@@ -78,9 +78,10 @@ class Packs:
         if made is None:
             if id(array) in self._stand_ins:
                 raise SpentError
+            source = array
             if self._stored is not None and isinstance(name[0], tuple):
-                _check_source(self._stored, name[0][0], array, _secret())
-            made = self._made[name] = pack(array)
+                source = _sealed(self._stored, name[0][0], array)
+            made = self._made[name] = pack(source)
             drop_pages(array)
         return made
 
@@ -158,7 +159,10 @@ def check_sources(packed: PackedWeights, graph: Graph, places: Iterable[int] | N
     if packed.sources and len(packed.sources) != len(arrays):
         raise InvalidModelError(f"packed weights: got {len(arrays)} constants, wanted the {len(packed.sources)} sealed")
     for place in range(len(packed.sources)) if places is None else places:
-        _check_source(packed, place, arrays[place], key)
+        array = arrays[place]
+        _want_mark(packed, place, array, _mark(array, key) if key else None)
+        if array is not None:
+            drop_pages(array)
 
 
 _CHANGED = "the file was changed since it was packed"
@@ -169,11 +173,25 @@ def _file(array: Array | None) -> str:
     return "" if found is None else f"{found.path}: "
 
 
-def _check_source(packed: PackedWeights, place: int, array: Array | None, key: bytes) -> None:
-    if packed.sources and (not key or _mark(array, key) != packed.sources[place]):
+def _sealed(packed: PackedWeights, place: int, array: Array) -> Array:
+    """A constant as it was when others were packed: a copy, as the file is read once, whoever may write meanwhile.
+
+    Raises InvalidModelError when it was changed.
+    """
+    if not packed.sources or array.dtype == STRING:
+        return array
+    from bolt_numba.kernels.cpu.fingerprint import fingerprinted_copy
+
+    key = _secret()
+    made, mark = fingerprinted_copy(array, key) if key else (array, None)
+    _want_mark(packed, place, array, mark)
+    return made
+
+
+def _want_mark(packed: PackedWeights, place: int, array: Array | None, mark: str | None) -> None:
+    """Raise InvalidModelError unless the fingerprint of a constant is the one sealed; None: there is no secret."""
+    if mark != packed.sources[place]:
         raise InvalidModelError(f"{_file(array)}constant {place}: its seal is wrong: {_CHANGED}")
-    if array is not None:
-        drop_pages(array)
 
 
 @functools.cache
