@@ -13,10 +13,10 @@ from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.spec import verify
 from bolt_numba.ops.pointwise import Add, Clip, Neg, Relu
-from bolt_numba.passes.fold import fold_rules
+from bolt_numba.passes.fold import FoldConstant, fold_rules
 from bolt_numba.passes.pipeline import all_rules
 from bolt_numba.passes.rewrite import Pat, Rule, Trace, rewrite
-from bolt_numba.types import BOOL, F32, I64, Array, Sym
+from bolt_numba.types import BOOL, F32, I64, Array, Sym, TensorType
 from tests import rule_cases_products  # noqa: F401 - registers its cases
 from tests.near import assert_near
 from tests.rule_cases import CASES, Case, f32, graph_of, i64, o, whole
@@ -156,6 +156,22 @@ def test_folding_keeps_to_its_budget() -> None:
     rewrite(graph, fold_rules(growth=1 << 20), trace=trace)
     assert [n.op.name for n in graph.nodes] == ["Tile", "Add"]
     assert any("too large" in why for why in trace.refusals.values())
+
+
+def test_the_budget_of_folding_knows_arrays_by_themselves() -> None:
+    """A constant that lies where a collected one was adds to the budget as any other."""
+    fold, adds = FoldConstant(), []
+    left = fold.work.work
+    for _ in range(50):
+        value = Value("c", TensorType(F32, (1000,)), const=np.ones(1000, F32))
+        fold._allow([value, value])
+        assert fold.work.work is not None
+        assert left is not None
+        adds.append(fold.work.work - left)
+        left = fold.work.work
+        del value
+    assert adds == [adds[0]] * 50
+    assert adds[0] > 0
 
 
 def test_constants_of_shape_take_no_memory() -> None:

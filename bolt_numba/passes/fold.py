@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Iterable
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -52,7 +53,7 @@ class FoldConstant:
     def __init__(self, growth: int = GROWTH, work: int = WORK, seconds: float = SECONDS) -> None:
         self.left, self.seconds = growth, seconds
         self.work = Budget(work)
-        self.seen: set[int] = set()
+        self.seen: WeakValueDictionary[int, Array] = WeakValueDictionary()
 
     def __call__(self, m: Match, b: Builder) -> Result:
         node = m.root
@@ -67,8 +68,7 @@ class FoldConstant:
             return m.refuse("a narrow table is cast after the lookup")
         lazy = _broadcast(node, arrays)
         if lazy is not None:
-            self.seen.add(id(lazy))
-            return b.const(lazy)
+            return self._made(b, lazy)
         wanted = sum(v.type.nbytes for v in node.outputs) if all(v.type.is_static for v in node.outputs) else 0
         allowed = max(ALWAYS, 2 * sum(storage_bytes(a) for a in arrays if a is not None))
         if wanted > min(allowed, self.left):
@@ -86,17 +86,23 @@ class FoldConstant:
         finally:
             self.seconds -= time.perf_counter() - start
         self.left -= sum(storage_bytes(r) for r in results)
-        self.seen.update(map(id, results))
-        return tuple(b.const(r) for r in results)
+        return tuple(self._made(b, r) for r in results)
 
+    def _made(self, b: Builder, array: Array) -> Value:
+        """A result as a constant that adds nothing to what is left."""
+        value = b.const(array)
+        if value.const is not None:
+            self.seen[id(value.const)] = value.const
+        return value
 
     def _allow(self, operands: Iterable[Value | None]) -> None:
         """A large model may take more: each constant that was not folded itself adds to what is left, once."""
         for value in operands:
-            if value is not None and value.const is not None and id(value.const) not in self.seen:
-                self.seen.add(id(value.const))
-                nbytes = storage_bytes(value.const)
-                self.work.work = (self.work.work or 0) + WORK_EACH * nbytes // value.const.itemsize
+            array = None if value is None else value.const
+            if array is not None and self.seen.get(id(array)) is not array:
+                self.seen[id(array)] = array
+                nbytes = storage_bytes(array)
+                self.work.work = (self.work.work or 0) + WORK_EACH * nbytes // array.itemsize
                 self.seconds += SECONDS_EACH * nbytes
 
 
