@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.ir.build import infer_types
-from bolt_numba.kernels.cpu.faults import COUNTER, fault_record
+from bolt_numba.kernels.cpu.faults import COUNTER, FAULT
 from bolt_numba.kernels.extents import KEPT, ends, made_steps, reaches
 from bolt_numba.kernels.registry import Argument, Entry, Fault, In, Out, Pitch, Scratch, Step, select
 from bolt_numba.ops.content import refusal
@@ -136,7 +136,7 @@ class Memory:
                     self.scratch[id(arg)] = guarded(arg.nbytes, self.right, self.fill, 64)
                 return self.scratch[id(arg)].ctypes.data
             case Fault(operand):
-                return self.faults.setdefault(operand, fault_record()).ctypes.data
+                return self.faults.setdefault(operand, _fault_record()).ctypes.data
             case Pitch(Out(index)) if index in self.pitch:
                 return self.pitch[index]
             case Pitch(of):
@@ -147,6 +147,13 @@ class Memory:
                 return arg.ctypes.data
             case _:
                 return arg
+
+
+def _fault_record() -> Array:
+    """A record of its own, whose last word is the counter."""
+    made = np.zeros(FAULT, np.int64)
+    made[COUNTER] = made.ctypes.data + 8 * (FAULT - 1)
+    return made
 
 
 def pitched_outputs(planned: Planned) -> list[int]:

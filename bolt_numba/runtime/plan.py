@@ -103,9 +103,7 @@ class Region:
         self.operators = number_operators(self.nodes)
 
     def resolve(self, value: Value) -> Value:
-        while id(value) in self.alias:
-            value = self.alias[id(value)]
-        return value
+        return resolved(value, self.alias)
 
     def _deciding_inputs(self) -> Iterable[int]:
         """Positions of inputs whose content reaches a shape or a branch condition."""
@@ -137,6 +135,13 @@ def _deciding_captures(node: Node, region: Region) -> set[int]:
             if operand is not None:
                 found.add(id(region.resolve(operand)))
     return found
+
+
+def resolved(value: Value, alias: dict[int, Value]) -> Value:
+    """What a value stands for."""
+    while id(value) in alias:
+        value = alias[id(value)]
+    return value
 
 
 def region_of(graph: Graph) -> Region:
@@ -184,15 +189,10 @@ class Planner:
 
     # --- operands ----------------------------------------------------------------------------------------------------
 
-    def _resolve(self, value: Value) -> Value:
-        while id(value) in self.alias:
-            value = self.alias[id(value)]
-        return value
-
     def _slot(self, value: Value | None) -> Slot | None:
         if value is None:
             return None
-        value = self._resolve(value)
+        value = resolved(value, self.alias)
         slot = self.slots.get(id(value))
         if slot is None:
             if value.const is None:
@@ -300,12 +300,12 @@ class Planner:
 
     def _make_cut(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> None:
         rest = list(queue)
-        made = {id(self._resolve(v)) for v in node.outputs} | {id(v) for n in rest for v in n.outputs}
+        made = {id(resolved(v, self.alias)) for v in node.outputs} | {id(v) for n in rest for v in n.outputs}
         needed: dict[int, Value] = {}
         reads = [v for n in rest for v in n.inputs if v is not None]
         known: dict[int, TensorType] = {}
         for raw in [*reads, *self.region.outputs]:
-            value = self._resolve(raw)
+            value = resolved(raw, self.alias)
             if id(value) in made or value.const is not None:
                 continue
             slot = self._slot(value)
@@ -329,7 +329,7 @@ class Planner:
             return None
         if any(s is not None and s.type.size > SMALL for s in deciding):
             return None
-        inputs = [self._resolve(v) for v in node.inputs if v is not None]
+        inputs = [resolved(v, self.alias) for v in node.inputs if v is not None]
         return Region(inputs, [node], list(node.outputs), dict(self.alias))
 
     # --- results -----------------------------------------------------------------------------------------------------

@@ -77,7 +77,9 @@ class Program:
     segments: list[Segment]
     arena_nbytes: int
     arena_places: Array
+    """Which i64 of the image are addresses within the arena, and"""
     arena_offsets: Array
+    """how many bytes from its beginning each of them is."""
     patches: list[tuple[int, bool, int, int]]
     """(index of an i64 in the image, is it an output, which array, byte offset)."""
     keep: list[Any]
@@ -88,7 +90,9 @@ class Program:
     faults_at: int
     """Where they begin in the image: an i64 that counts faults, then, from `FAULT` words on, the records."""
     own_places: Array
+    """Which i64 of the image are addresses within the image itself (of faults), and"""
     own_offsets: Array
+    """how many bytes from its beginning each of them is."""
 
     @property
     def steps(self) -> int:

@@ -11,7 +11,7 @@ from bolt_numba.kernels.cpu.lang import copy_bytes, fill_bytes, load_i64, split
 from bolt_numba.kernels.cpu.move import PARALLEL_BYTES, steps
 from bolt_numba.kernels.cpu.strides import broadcast_move, dense, move, place_move, slice_move, tile_move
 from bolt_numba.kernels.cpu.take import take_steps
-from bolt_numba.kernels.cpu.transpose import has_fixed_size
+from bolt_numba.kernels.cpu.transpose import has_fixed_size, typed
 from bolt_numba.kernels.jit import I64, PTR, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.fill import ConstantOfShape, EyeLike, Range, Trilu
@@ -19,12 +19,6 @@ from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.ops.shape import Concat, Expand, Flatten, Identity, Reshape, Split, Squeeze, Tile, Unsqueeze
 from bolt_numba.ops.slicing import Pad, Slice, slice_bounds
 from bolt_numba.types import STRING, Array, TensorType
-
-
-def _typed(ins: Types, index: int = 0) -> TensorType:
-    found = ins[index]
-    assert found is not None
-    return found
 
 
 def _ints(ins: Types, index: int, default: Sequence[int]) -> list[int]:
@@ -69,7 +63,7 @@ def concat(op: Concat, ins: Types, outs: Sequence[TensorType], context: Context)
 @kernel(Split, accepts=has_fixed_size, by_types=True)
 def split_axis(op: Split, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """One move per part."""
-    x = _typed(ins)
+    x = typed(ins)
     axis = normalise_axis(op, op.axis, len(x.dims))
     made: list[Step] = []
     at = 0
@@ -84,7 +78,7 @@ def split_axis(op: Split, ins: Types, outs: Sequence[TensorType], context: Conte
 @kernel(Slice, accepts=_knows(1, 2, 3, 4), by_types=True)
 def slice_axes(op: Slice, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """One move; negative steps are negative strides."""
-    x = _typed(ins)
+    x = typed(ins)
     starts, ends = _ints(ins, 1, ()), _ints(ins, 2, ())
     axes, by = _ints(ins, 3, range(len(starts))), _ints(ins, 4, [1] * len(starts))
     first, step = [0] * len(x.dims), [1] * len(x.dims)
@@ -96,13 +90,13 @@ def slice_axes(op: Slice, ins: Types, outs: Sequence[TensorType], context: Conte
 
 @kernel(Expand, accepts=has_fixed_size, by_types=True)
 def expand(op: Expand, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    x = _typed(ins)
+    x = typed(ins)
     return steps([broadcast_move(x.dims, outs[0].dims, x.dtype.itemsize)], In(0), Out(0))
 
 
 @kernel(Tile, accepts=_knows(1), by_types=True)
 def tile(op: Tile, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    x = _typed(ins)
+    x = typed(ins)
     return steps([tile_move(x.dims, _ints(ins, 1, ()), x.dtype.itemsize)], In(0), Out(0))
 
 
@@ -125,7 +119,7 @@ def arange(op: Range, ins: Types, outs: Sequence[TensorType], context: Context) 
 @kernel(EyeLike, accepts=has_fixed_size)
 def eye_like(op: EyeLike, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """A copy of the matrix, computed when planning."""
-    x = _typed(ins)
+    x = typed(ins)
     return _stored(op.reference(np.broadcast_to(np.zeros((), x.dtype), x.dims)))
 
 
@@ -138,7 +132,7 @@ def _stored(array: Array) -> list[Step]:
 
 def _pad_widths(op: Pad, ins: Types) -> tuple[list[int], list[int]]:
     """Elements added at the begin and at the end of every axis of x; negative ones are cut off."""
-    rank = len(_typed(ins).dims)
+    rank = len(typed(ins).dims)
     pads, axes = _ints(ins, 1, ()), _ints(ins, 3, range(rank))
     begins, ends = [0] * rank, [0] * rank
     for i, a in enumerate(axes):
@@ -150,7 +144,7 @@ def _pad_widths(op: Pad, ins: Types) -> tuple[list[int], list[int]]:
 @kernel(Pad, accepts=_knows(1, 3), by_types=True)
 def pad(op: Pad, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Constant: a move of what is kept and fills around it; other modes: tables of source indices."""
-    x = _typed(ins)
+    x = typed(ins)
     begins, ends = _pad_widths(op, ins)
     if op.mode == "constant":
         return _pad_constant(x, begins, outs[0], In(2) if len(ins) > 2 and ins[2] is not None else None)
@@ -217,7 +211,7 @@ def _triangular(op: Any, ins: Types) -> bool:
 
 @kernel(Trilu, accepts=_triangular, by_types=True)
 def trilu(op: Trilu, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    x = _typed(ins)
+    x = typed(ins)
     if not x.size:
         return []
     height, width = x.dims[-2:]

@@ -27,7 +27,6 @@ from bolt_numba.kernels.jit import I64, PTR, Field, native
 from bolt_numba.kernels.registry import Argument, Fault, In, Scratch, Step, Types
 from bolt_numba.ops.content import want_between
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import Array
 
 FAULT = 8
 """Words (i64) of a record, a cache line: whether it is taken, position, value, low, high, address of the counter."""
@@ -79,10 +78,3 @@ def held(op: Op, ins: Types, operand: int, name: str, count: int, low: int, high
     to, wide = Scratch(count * t.dtype.itemsize), int(t.dtype.itemsize == 8)
     args: dict[str, Any] = {"x": In(operand), "y": to, "fault": Fault(operand), "n": count, "wide": wide}
     return to, [Step(hold, args | {"low": low, "high": high}, False)]
-
-
-def fault_record() -> Array:
-    """A record of its own for kernels that Python calls: the counter is the last word."""
-    made = np.zeros(FAULT, np.int64)
-    made[COUNTER] = made.ctypes.data + 8 * (FAULT - 1)
-    return made

@@ -37,7 +37,7 @@ from bolt_numba.kernels.cpu.move import (
 )
 from bolt_numba.kernels.cpu.strides import broadcast_move, dense, move
 from bolt_numba.kernels.cpu.take import take_steps
-from bolt_numba.kernels.cpu.transpose import has_fixed_size
+from bolt_numba.kernels.cpu.transpose import has_fixed_size, typed
 from bolt_numba.kernels.extents import Extents, Reach, box
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Step, Types, kernel
@@ -305,12 +305,6 @@ def set_hot(p: Any, tid: int, nthreads: int) -> None:
 # -------------------------------------------------------------------------------------------------------------- makers
 
 
-def _typed(ins: Types, index: int) -> TensorType:
-    found = ins[index]
-    assert found is not None
-    return found
-
-
 def _is_wide(t: TensorType) -> int:
     return int(t.dtype.itemsize == 8)
 
@@ -318,7 +312,7 @@ def _is_wide(t: TensorType) -> int:
 @kernel(Gather, accepts=has_fixed_size)
 def gather(op: Gather, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Constant indices: a table; others: rows along the axis."""
-    x, index = _typed(ins, 0), _typed(ins, 1)
+    x, index = typed(ins, 0), typed(ins, 1)
     axis = normalise_axis(op, op.axis, len(x.dims))
     unit = x.dtype.itemsize
     if not outs[0].size:
@@ -373,7 +367,7 @@ def _has_unit(op: Any, ins: Types) -> bool:
 
 @kernel(GatherElements, accepts=_has_unit)
 def gather_elements(op: GatherElements, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    x, index = _typed(ins, 0), _typed(ins, 1)
+    x, index = typed(ins, 0), typed(ins, 1)
     if not index.size:
         return []
     axis = normalise_axis(op, op.axis, len(x.dims))
@@ -395,7 +389,7 @@ def _copied(x: TensorType) -> list[Step]:
 @kernel(ScatterElements, accepts=_scatters, inplace=(0,))
 def scatter_elements(op: ScatterElements, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """A copy of x, then the updates in order."""
-    x, index = _typed(ins, 0), _typed(ins, 1)
+    x, index = typed(ins, 0), typed(ins, 1)
     if not index.size:
         return _copied(x)
     axis = normalise_axis(op, op.axis, len(x.dims))
@@ -429,7 +423,7 @@ def _tuples(x: TensorType, index: TensorType, batch_dims: int) -> dict[str, Argu
 
 @kernel(GatherND, accepts=has_fixed_size)
 def gather_nd(op: GatherND, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    x, index = _typed(ins, 0), _typed(ins, 1)
+    x, index = typed(ins, 0), typed(ins, 1)
     if not outs[0].size:
         return []
     args = _tuples(x, index, op.batch_dims) | {"data": In(0), "dense": Out(0)}
@@ -439,8 +433,8 @@ def gather_nd(op: GatherND, ins: Types, outs: Sequence[TensorType], context: Con
 @kernel(ScatterND, accepts=_scatters, inplace=(0,))
 def scatter_nd(op: ScatterND, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """A copy of x, then the updates in order."""
-    x, index = _typed(ins, 0), _typed(ins, 1)
-    if not _typed(ins, 2).size:
+    x, index = typed(ins, 0), typed(ins, 1)
+    if not typed(ins, 2).size:
         return _copied(x)
     args = _tuples(x, index, 0) | {"data": Out(0), "dense": In(2)}
     if op.reduction == "none":
@@ -459,7 +453,7 @@ def _one_hot(op: Any, ins: Types) -> bool:
 @kernel(OneHot, accepts=_one_hot)
 def one_hot(op: OneHot, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """A fill with the off value, then the hot elements."""
-    index, values, out = _typed(ins, 0), _typed(ins, 2), outs[0]
+    index, values, out = typed(ins, 0), typed(ins, 2), outs[0]
     if not out.size:
         return []
     axis = normalise_axis(op, op.axis, len(out.dims))

@@ -16,23 +16,24 @@ def has_fixed_size(op: Any, ins: Types) -> bool:
     return ins[0] is not None and ins[0].dtype != STRING
 
 
-def _typed(ins: Types) -> TensorType:
-    x = ins[0]
-    assert x is not None
-    return x
+def typed(ins: Types, index: int = 0) -> TensorType:
+    """The type of an operand that cannot be omitted."""
+    found = ins[index]
+    assert found is not None
+    return found
 
 
 @kernel(Transpose, accepts=has_fixed_size, by_types=True)
 def transpose(op: Transpose, ins: Types, outs: Any, context: Context) -> list[Step]:
     """Any rank and element size."""
-    x = _typed(ins)
+    x = typed(ins)
     return steps([transpose_move(x.dims, op.perm, x.dtype.itemsize)], In(0), Out(0))
 
 
 @kernel(DepthToSpace, accepts=has_fixed_size, by_types=True)
 def depth_to_space(op: DepthToSpace, ins: Types, outs: Any, context: Context) -> list[Step]:
     """A transpose of [n, b, b, c, h, w] (DCR) or [n, c, b, b, h, w] (CRD).  Source: ONNX DepthToSpace-13."""
-    x = _typed(ins)
+    x = typed(ins)
     n, c, h, w = x.dims
     b = op.blocksize
     if op.mode == "DCR":
@@ -45,7 +46,7 @@ def depth_to_space(op: DepthToSpace, ins: Types, outs: Any, context: Context) ->
 @kernel(SpaceToDepth, accepts=has_fixed_size, by_types=True)
 def space_to_depth(op: SpaceToDepth, ins: Types, outs: Any, context: Context) -> list[Step]:
     """A transpose of [n, c, h, b, w, b].  Source: ONNX SpaceToDepth-13."""
-    x = _typed(ins)
+    x = typed(ins)
     n, c, h, w = x.dims
     b = op.blocksize
     return steps([transpose_move((n, c, h // b, b, w // b, b), (0, 3, 5, 1, 2, 4), x.dtype.itemsize)], In(0), Out(0))
