@@ -95,7 +95,8 @@ def compile_module(kernel: Native) -> Any:
     with global_compiler_lock:
         cpu_target.typing_context.refresh()
         targets.refresh()
-        result = _lower(kernel.body, (record, types.intp, types.intp), types.void, kernel.fastmath)
+        numbers = [types.intp] * (len(utils.pysignature(kernel.body).parameters) - 1)
+        result = _lower(kernel.body, (record, *numbers), types.void, kernel.fastmath)
         library = result.library
         library.add_ir_module(_entry(result.fndesc, library, targets, kernel.symbol))
         return _link(library, kernel.symbol)
@@ -107,11 +108,11 @@ def _entry(fndesc: Any, library: Any, targets: Any, symbol: str) -> Any:
     i64 = ir.IntType(64)
     callee_type = targets.call_conv.get_function_type(fndesc.restype, fndesc.argtypes)
     callee = ir.Function(module, callee_type, fndesc.llvm_func_name)
-    entry = ir.Function(module, ir.FunctionType(ir.VoidType(), [i64, i64, i64]), symbol)
+    entry = ir.Function(module, ir.FunctionType(ir.VoidType(), [i64] * len(fndesc.argtypes)), symbol)
     builder = ir.IRBuilder(entry.append_basic_block())
-    params, tid, nthreads = entry.args
+    params, *numbers = entry.args
     pointer = builder.inttoptr(params, targets.get_argument_type(fndesc.argtypes[0]))
-    targets.call_conv.call_function(builder, callee, fndesc.restype, fndesc.argtypes, [pointer, tid, nthreads])
+    targets.call_conv.call_function(builder, callee, fndesc.restype, fndesc.argtypes, [pointer, *numbers])
     builder.ret_void()
     return module
 

@@ -46,12 +46,12 @@ PTR, I64, I32 = Field("ptr", "i8"), Field("i64", "i8"), Field("i32", "i4")
 F32, F64 = Field("f32", "f4"), Field("f64", "f8")
 PTR_OR_0 = Field("ptr", "i8", optional=True)
 CODE = Field("code", "i8")
-"""Address of a machine function, or 0."""
+"""Address of a machine function, or of a record that begins with one; or 0."""
 
 FASTMATH = frozenset({"contract", "arcp"})
 """Default floating-point freedoms: fused multiply-add and reciprocals; NaN, infinity, signs and order are kept."""
 
-Body = Callable[[Any, Any, Any], None]
+Body = Callable[..., None]
 _LANGUAGE = ("jit.py", "compiler.py", "cpu/isa.py", "cpu/simd.py", "cpu/memory.py", "cpu/tiles.py", "cpu/lang.py")
 _MAGIC = b"BNK4"
 

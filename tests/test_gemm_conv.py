@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bolt_numba.kernels.cpu.conv import conv
+from bolt_numba.kernels.cpu.epilogue import tile_function
 from bolt_numba.kernels.cpu.matmul import matmul
 from bolt_numba.kernels.cpu.pack import PANEL
 from bolt_numba.kernels.cpu.sweep import MR, STEPS, VARIANTS
@@ -162,6 +163,18 @@ def test_conv_other_ranks() -> None:
 
 def test_conv_activation_by_function() -> None:
     conv_case((1, 9, 9, 8), 40, (3, 3), pads=PAD1, activation=LeakyRelu(0.25), residual=True)
+
+
+def test_values_of_activations_make_no_kernels() -> None:
+    activations = [LeakyRelu(alpha) for alpha in (0.25, 3.0, -2.0, 0.0, -0.0)]
+    assert len({tile_function(activation).digest for activation in activations}) == 1
+    x, w = integers(1, 5, 5, 8), integers(PANEL + 3, 8, 1, 1)
+    for activation in activations:
+        op = Conv(layout="NHWC", activation=activation)
+        (got,) = run_kernel(ENTRIES[Conv], [x, w], instance=op)
+        wanted = op.reference(x, w)
+        np.testing.assert_array_equal(got, wanted)
+        np.testing.assert_array_equal(np.signbit(got), np.signbit(wanted))
 
 
 @pytest.mark.parametrize("group", [1, 4])

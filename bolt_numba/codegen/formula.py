@@ -6,6 +6,7 @@ It only makes text; what the names in it stand for is the device's business (`ke
 from __future__ import annotations
 
 import ast
+import functools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -367,8 +368,12 @@ def whole_text(x: str, to: AnyDType) -> str:
     return f"{dtype_name(to)}({cut}({x}))"
 
 
-def activation_text(op: Pointwise, operand: str = "v") -> str:
-    """Text of a unary operator over one f32 vector, for epilogues of other kernels; raises `UntranslatableError`."""
+@functools.lru_cache(maxsize=256)
+def activation_text(op: Pointwise) -> str:
+    """Text of a unary operator over the f32 vector ``v``, for epilogues of other kernels; raises `UntranslatableError`.
+
+    The names of vectors that hold `parameters` begin with ``k_``.
+    """
     if op.arity != 1:
         raise UntranslatableError(f"{op.name} is not unary")
-    return vector_text(op, [Term(operand, F32)])
+    return vector_text(op, [Term("v", F32)], prefix="k_")

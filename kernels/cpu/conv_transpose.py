@@ -20,7 +20,7 @@ from bolt_numba.kernels.cpu.epilogue import can_finish, finish
 from bolt_numba.kernels.cpu.lang import (
     BYTES,
     LANES,
-    call_kernel,
+    call_activation,
     ceil_div,
     load_f32,
     load_i64,
@@ -96,7 +96,8 @@ def _row_of_tiles() -> Any:
     lines = [f"def row_of_tiles(count, act, fold, run, line, {names}):", "    i = col0", "    while i < count:"]
     lines += ["        left = count - i", "        to, ld = y + i * ldy, ldy"]
     lines += ["        if fold > 1:", "            to, ld = table + 8 * MR, 4 * PANEL"]
-    scope: dict[str, Any] = {"LANES": LANES, "PANEL": PANEL, "MR": MR, "call_kernel": call_kernel, "unfold": unfold}
+    scope: dict[str, Any] = {"LANES": LANES, "PANEL": PANEL, "MR": MR, "unfold": unfold}
+    scope["call_activation"] = call_activation
     for nv, test in ((2, "if n > LANES"), (1, "else")):
         lines.append(f"        {test}:")
         for mr in HEIGHTS:
@@ -107,9 +108,9 @@ def _row_of_tiles() -> Any:
     lines += ["        if fold > 1:", "            unfold(fold, run, mr, to, y + i * ldy, line)"]
     lines += [
         "            if act != 0:",
-        "                call_kernel(act, y + i * ldy, mr * run + (fold << 32), line)",
+        "                call_activation(act, y + i * ldy, mr * run + (fold << 32), line)",
     ]
-    lines += ["        elif act != 0:", "            call_kernel(act, to, min(n, PANEL) + (mr << 32), ld)"]
+    lines += ["        elif act != 0:", "            call_activation(act, to, min(n, PANEL) + (mr << 32), ld)"]
     lines.append("        i += mr")
     return inline_source("\n".join(lines) + "\n", "row_of_tiles", **scope)
 

@@ -34,7 +34,7 @@ FIELDS = {
 res, y: [images, oh, ow, c], pixels ``rp`` and ``yp`` apart (res may be 0) · rows, cols: of the filter · top, left:
 begin pads · taps: see `tap_table` · chunk: channel blocks that are swept together · act: see `epilogue.Finish`."""
 
-WORDS = ("vload", "vload_n", "vstore", "vstore_n", "fma", "vmin", "vmax", "splat", "load_i64", "call_kernel")
+WORDS = ("vload", "vload_n", "vstore", "vstore_n", "fma", "vmin", "vmax", "splat", "load_i64", "call_activation")
 SPECIAL = {(3, 1): 7, (3, 2): 4, (5, 1): 8, (5, 2): 8, (7, 1): 8}
 """Filter columns and stride, undilated, with a kernel of their own: pixels of its tile.  Others share one kernel."""
 
@@ -78,7 +78,7 @@ def {name}(p, tid, nthreads):
 _TAIL = """
             if act != 0:
                 part = 4 * LANES * b_lo
-                call_kernel(act, y + part, min(c, LANES * b_hi) - LANES * b_lo + (pixels << 32), yp)
+                call_activation(act, y + part, min(c, LANES * b_hi) - LANES * b_lo + (pixels << 32), yp)
             j += pixels
 """
 

@@ -2,9 +2,9 @@
 
 Bias, residual and clamp (none, Relu, Clip) are parameters of every kernel.  Any other activation is a small machine
 function that the kernel calls on each tile while it is in the first-level cache, so that no kernel is compiled twice.
+Its attributes are numbers in a record, so values do not make functions.
 """
 
-# mypy: disable-error-code="no-untyped-def"
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.codegen.formula import UntranslatableError
+from bolt_numba.codegen.formula import UntranslatableError, activation_text, parameters
 from bolt_numba.kernels.cpu.lang import (
-    BYTES,
+    CODE,
+    F32,
     LANES,
-    address_of,
     inline,
-    native,
+    native_source,
     splat,
     vload,
     vload_n,
@@ -30,7 +30,7 @@ from bolt_numba.kernels.cpu.lang import (
     vstore,
     vstore_n,
 )
-from bolt_numba.kernels.cpu.pointwise import activation as vector_function
+from bolt_numba.kernels.cpu.pointwise import scope_of
 from bolt_numba.kernels.jit import Native
 from bolt_numba.ops.registry import Op
 from bolt_numba.records import record
@@ -39,7 +39,7 @@ from bolt_numba.types import Array
 
 @record(frozen=True)
 class Finish:
-    """lo, hi: clamp; act: address of ``f(tile, columns + (rows << 32), bytes between rows)``, or 0."""
+    """lo, hi: clamp; act: 0, or for ``call_activation(act, tile, columns + (rows << 32), bytes between rows)``."""
 
     lo: float
     hi: float
@@ -65,25 +65,40 @@ def _clamp(activation: Op | None) -> tuple[float, float] | None:
     return None
 
 
+_BODY = """\
+def activate(p, tile, size, pitch):
+    n, rows = size & 0xFFFFFFFF, size >> 32
+{numbers}
+    for r in range(rows):
+        at, q = tile + r * pitch, 0
+        while q + LANES <= n:
+            v = vload(at)
+            vstore(at, {text})
+            at += 4 * LANES
+            q += LANES
+        if q < n:
+            v = vload_n(at, n - q)
+            vstore_n(at, {text}, n - q)
+"""
+
+_records: dict[bytes, Array] = {}
+"""Records by their content: plans know their addresses, so none is ever given up."""
+
+
 @lru_cache(maxsize=128)
-def tile_function(activation: Op) -> Native:
-    """Machine function that activates a tile in place."""
-    act: Any = vector_function(activation)
+def tile_function(activation: Any) -> Native:
+    """Machine function that activates a tile in place; what `codegen.formula.parameters` names is in its record."""
+    text, names = activation_text(activation), [f"k_{name}" for name in parameters(activation, np.dtype(np.float32))]
+    body = _BODY.format(text=text, numbers="\n".join(f"    {name} = splat(p.{name})" for name in names))
+    return native_source(body, "activate", {"function": CODE} | dict.fromkeys(names, F32), **scope_of(body))
 
-    @native()
-    def activate(p, size, ld):
-        base, n, rows = address_of(p), size & 0xFFFFFFFF, size >> 32
-        for r in range(rows):
-            at = base + r * ld
-            q = 0
-            while q + LANES <= n:
-                vstore(at, act(vload(at)))
-                at += BYTES
-                q += LANES
-            if q < n:
-                vstore_n(at, act(vload_n(at, n - q)), n - q)
 
-    return activate
+def _record(activation: Any) -> Array:
+    """What `call_activation` is given: the address of the function, then its numbers."""
+    function = tile_function(activation)
+    numbers = {f"k_{name}": value for name, value in parameters(activation, np.dtype(np.float32)).items()}
+    made = function.record(function=function.address, **numbers)
+    return _records.setdefault(made.tobytes(), made)
 
 
 def can_finish(activation: Op | None) -> bool:
@@ -93,19 +108,19 @@ def can_finish(activation: Op | None) -> bool:
     if activation is None or not getattr(activation, "pointwise", False):
         return False
     try:
-        vector_function(activation)
+        activation_text(activation)
     except (UntranslatableError, KeyError, TypeError):
         return False
     return True
 
 
 def finish(activation: Op | None) -> Finish:
-    """How a kernel applies this activation; compiles its function where it has one."""
+    """How a kernel applies this activation; compiles its function where it needs one."""
     bounds = _clamp(activation)
     if bounds is not None:
         return Finish(*bounds, 0)
     assert activation is not None
-    return Finish(-math.inf, math.inf, tile_function(activation).address)
+    return Finish(-math.inf, math.inf, _record(activation).ctypes.data)
 
 
 @inline

@@ -37,7 +37,7 @@ res, y: [images, oh, ow, k], pixels ``rp`` and ``yp`` apart (res may be 0) · ro
 begin pads · depth: channels of a group · step_in, step_out: channels of a block of groups · index: see `lane_table` ·
 chunk: blocks that are swept together · act: see `epilogue.Finish`."""
 
-WORDS = ("vload", "vload_i32", "fma", "permute", "call_kernel")
+WORDS = ("vload", "vload_i32", "fma", "permute", "call_activation")
 PIXELS = 7
 """Pixels of a tile: images are 7 * 2^n wide more often than not."""
 SPECIAL = ((1, 1), (3, 1), (3, 2))
@@ -80,7 +80,7 @@ def {name}(p, tid, nthreads):
 _TAIL = """
             if act != 0:
                 part = y_all + (line * ow + j) * yp + 4 * step_out * b_lo
-                call_kernel(act, part, min(k, step_out * b_hi) - step_out * b_lo + (pixels << 32), yp)
+                call_activation(act, part, min(k, step_out * b_hi) - step_out * b_lo + (pixels << 32), yp)
             j += pixels
 """
 

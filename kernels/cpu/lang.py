@@ -47,8 +47,8 @@ WORDS = (
     "rows_strided", "rows_load", "tile_get", "tile_set", "tile_add_row", "tile_add_row_n", "tile_add_tile",
     "tile_add_stored", "tile_scale", "tile_clamp", "tile_map", "tile_finish", "tile_prefetch",
     # threads
-    "call_kernel", "atomic_add", "atomic_load", "atomic_store", "atomic_compare_exchange", "spin_pause", "cycles",
-    "sem_wait", "sem_trywait", "sem_post", "sched_yield", "float_control", "set_float_control",
+    "call_kernel", "call_activation", "atomic_add", "atomic_load", "atomic_store", "atomic_compare_exchange",
+    "spin_pause", "cycles", "sem_wait", "sem_trywait", "sem_post", "sched_yield", "float_control", "set_float_control",
 )  # fmt: skip
 
 _words = {name: Word(name) for name in WORDS}

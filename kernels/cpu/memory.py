@@ -256,6 +256,13 @@ def call_kernel(b, address, params, tid, nthreads):
     b.call(b.inttoptr(address, kind.as_pointer()), [params, tid, nthreads])
 
 
+@word(types.void, ADDR, ADDR, types.int64, types.int64)
+def call_activation(b, act, tile, size, pitch):
+    """Call the function that a record of `kernels.cpu.epilogue` names, on a tile."""
+    kind = ir.FunctionType(ir.VoidType(), [I64, I64, I64, I64])
+    b.call(b.inttoptr(b.load(at(b, act, I64)), kind.as_pointer()), [act, tile, size, pitch])
+
+
 @word(types.int64, ADDR, types.int64)
 def atomic_add(b, address, value):
     """Add to an i64; the value before."""

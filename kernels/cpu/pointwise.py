@@ -28,9 +28,8 @@ from bolt_numba.codegen.chain import (
     unit_cost,
     value_dtypes,
 )
-from bolt_numba.codegen.formula import activation_text
 from bolt_numba.kernels.cpu import lang, vmath, vtrig
-from bolt_numba.kernels.cpu.lang import F32, F64, I64, LANES, PTR, inline, inline_source, native_source, split
+from bolt_numba.kernels.cpu.lang import F32, F64, I64, LANES, PTR, inline, native_source, split
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import Inline, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, remember_last
@@ -183,16 +182,6 @@ def scope_of(text: str) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-@functools.lru_cache(maxsize=256)
-def activation(op: Pointwise) -> Inline:
-    """A helper of one f32 vector that applies a unary operator: for `tile_map` and other epilogues.
-
-    Raises `codegen.formula.UntranslatableError` for an operator that has no vector form.
-    """
-    text = f"def activation(v):\n    return {activation_text(op)}\n"
-    return inline_source(text, "activation", **scope_of(text))
-
-
 _KINDS = {"ptr": PTR, "i64": I64, "f32": F32, "f64": F64}
 _FREEDOMS = frozenset({"contract"})
 """No reciprocals: the fast one of a square root makes NaN of 0 and of infinity."""
@@ -333,4 +322,4 @@ def pointwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context)
     return _steps(op, ins, outs, context)
 
 
-__all__ = ["BLOCK", "activation", "scope_of"]
+__all__ = ["BLOCK", "scope_of"]

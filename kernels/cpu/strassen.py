@@ -29,7 +29,7 @@ from bolt_numba.kernels.cpu.epilogue import finish
 from bolt_numba.kernels.cpu.lang import (
     BYTES,
     LANES,
-    call_kernel,
+    call_activation,
     ceil_div,
     load_i32,
     load_i64,
@@ -157,7 +157,7 @@ def put_tile(acc, bias, c, ldc, res, ldr, n, lo, hi, act):
     """Bias, residual, clamp, store, activation of one finished tile."""
     tile_finish(tile_add_row(acc, bias), c, ldc, n, res, ldr, lo, hi)
     if act != 0:
-        call_kernel(act, c, min(n, PANEL) + (MR << 32), ldc)
+        call_activation(act, c, min(n, PANEL) + (MR << 32), ldc)
 
 
 @inline
@@ -228,7 +228,7 @@ def plain(rows, zero, count, k, b, sums, bias, c, ldc, res, ldr, n, lo, hi, act)
             n, lo, hi,
         )  # fmt: skip
         if act != 0:
-            call_kernel(act, to, min(n, PANEL) + (mr << 32), ldc)
+            call_activation(act, to, min(n, PANEL) + (mr << 32), ldc)
         i += mr
 
 

@@ -21,7 +21,7 @@ from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.lang import (
     BYTES,
     LANES,
-    call_kernel,
+    call_activation,
     ceil_div,
     lanes_below,
     load_i32,
@@ -209,7 +209,7 @@ def few_rows(p, rows, count, j, j_hi, b, sums, bias, c, res):
         else:
             _pair2(rows, k, b + col * k, 4 * PANEL * k, sums, p.terms, bias + col, c + col, ldc, more, ldr, p.lo, p.hi)
         if act != 0:
-            call_kernel(act, c + col, 2 * PANEL + (count << 32), ldc)
+            call_activation(act, c + col, 2 * PANEL + (count << 32), ldc)
         j += 2
     return j
 
@@ -358,7 +358,7 @@ def sweep(p, tid, nthreads):
     for each tap), 0 and the bytes to each run inside, copied rows ``pack_ld`` bytes apart, a tile; see `scratch_bytes`.
     span: rows that meet a panel of B while it is in cache, the last time up to ``MR - 1`` more.
     share: what threads divide: 0 rows, 1 panels, 2 blocks.
-    act: machine function ``f(address, columns + (rows << 32), bytes between rows)`` applied to finished tiles, or 0.
+    act: see `epilogue.Finish`.
     terms: of K that are added in order, see `choose_terms`.
     """
     ldc, ldr, m, n, k, span, share = 4 * p.ldc, 4 * p.ldr, p.m, p.n, p.k, p.span, p.share
@@ -414,7 +414,7 @@ def sweep(p, tid, nthreads):
                         bias + col, to, ldc, 0 if res == 0 else res + ldr * i + col, ldr, n - PANEL * j, lo, hi,
                     )  # fmt: skip
                     if act != 0:
-                        call_kernel(act, to, min(n - PANEL * j, PANEL) + (mr << 32), ldc)
+                        call_activation(act, to, min(n - PANEL * j, PANEL) + (mr << 32), ldc)
                     i += mr
                     at += 8 * mr
                     ahead += ahead_step * k

@@ -17,7 +17,7 @@ import numpy as np
 from bolt_numba.kernels.cpu.lang import (
     BYTES,
     LANES,
-    call_kernel,
+    call_activation,
     ceil_div,
     load_i32,
     load_i64,
@@ -284,7 +284,7 @@ def sweep_bf16(p, tid, nthreads):
                         ldc, 0 if res == 0 else res + ldr * (i0 + i) + col, ldr, n - PANEL * j, lo, hi,
                     )  # fmt: skip
                     if act != 0:
-                        call_kernel(act, to, min(n - PANEL * j, PANEL) + (mr << 32), ldc)
+                        call_activation(act, to, min(n - PANEL * j, PANEL) + (mr << 32), ldc)
                     i += mr
                     ahead += ahead_step * pairs
             i0 += count

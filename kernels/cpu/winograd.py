@@ -28,6 +28,7 @@ from bolt_numba.kernels.cpu.lang import (
     LANES,
     address_of,
     all_lanes,
+    call_activation,
     call_kernel,
     ceil_div,
     fma,
@@ -174,7 +175,7 @@ def {name}(p, tid, nthreads):
                     if act != 0:
                         for a in range(height):
                             at = y_all + (pixel + a * ow) * yp + 4 * j * PANEL
-                            call_kernel(act, at, min(k - j * PANEL, PANEL) + (width << 32), yp)
+                            call_activation(act, at, min(k - j * PANEL, PANEL) + (width << 32), yp)
 """
 
 
@@ -194,7 +195,7 @@ def winograd_kernel(sizes: tuple[int, int]) -> Native:
         BYTES=BYTES, PANEL=PANEL, put=put,
         before=before, after=after, products=_products(), ceil_div=ceil_div, split=split, load_i64=load_i64,
         store_i64=store_i64, vload=vload, vstore=vstore, call_kernel=call_kernel, address_of=address_of,
-        all_lanes=all_lanes, fma=fma, np=np, splat=splat,
+        call_activation=call_activation, all_lanes=all_lanes, fma=fma, np=np, splat=splat,
     )  # fmt: skip
 
 
