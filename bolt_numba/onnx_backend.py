@@ -18,7 +18,7 @@ from onnx.backend.base import BackendRep
 import bolt_numba
 from bolt_numba.border import border
 from bolt_numba.converters.onnx.reading.read import read_model
-from bolt_numba.converters.onnx.tensor import DTYPES
+from bolt_numba.converters.onnx.types import DTYPES
 from bolt_numba.errors import DeviceError, ShapeError
 from bolt_numba.types import Array
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, TypeAlias
 
 from bolt_numba.border import border
+from bolt_numba.converters.bounded import reading
 from bolt_numba.errors import DTypeError, InvalidModelError
 from bolt_numba.ir import MAGIC
 from bolt_numba.ir.graph import Graph
@@ -128,4 +129,5 @@ def load(source: Source, format: str | None = None) -> Graph:
         format = found
     if format not in FORMATS:
         raise InvalidModelError(f"format: got {format!r}, wanted one of {list(FORMATS)}")
-    return FORMATS[format].read(content)
+    with reading(content.name, OSError):
+        return FORMATS[format].read(content)

@@ -9,17 +9,13 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+from bolt_numba.converters.bounded import MAX_DEPTH, MAX_EXPANDED
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.errors import InvalidModelError
 
 Nodes: TypeAlias = Sequence[onnx.NodeProto]
 FunctionKey: TypeAlias = tuple[str, str, str]
 Functions: TypeAlias = Mapping[FunctionKey, onnx.FunctionProto]
-
-MAX_EXPANDED = 200_000
-"""Nodes that calls of functions may add to a model."""
-MAX_DEPTH = 60
-"""Functions that may call each other in a chain."""
 
 
 def domain_of(name: str) -> str:

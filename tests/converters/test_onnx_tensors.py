@@ -11,7 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from bolt_numba.converters import load
-from bolt_numba.converters.onnx.tensor import DTYPES, array_of, dense_of
+from bolt_numba.converters.onnx.reading.tensor import array_of, dense_of
+from bolt_numba.converters.onnx.types import DTYPES
 from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.mapped import map_of
 from bolt_numba.types import STRING, Array
@@ -69,7 +70,7 @@ def test_strings() -> None:
         (TensorProto(data_type=1, dims=[-1], raw_data=b""), "wanted none negative"),
         (TensorProto(data_type=0, dims=[1], raw_data=b"1234"), "element type: got 0"),
         (TensorProto(data_type=77, dims=[1], raw_data=b"1234"), "element type: got 77"),
-        (TensorProto(data_type=8, dims=[1], raw_data=b"abc"), "strings in raw_data"),
+        (TensorProto(data_type=8, dims=[1], raw_data=b"abc"), "strings as bytes"),
         (TensorProto(data_type=21, dims=[3], raw_data=b"1"), "got 1 bytes, wanted 2"),
         (TensorProto(data_type=1, dims=[1], data_location=1), "wanted a model that is read from a file"),
     ],

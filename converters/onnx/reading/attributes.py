@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from bolt_numba.converters.bounded import text_of
 from bolt_numba.converters.onnx.proto import onnx
-from bolt_numba.converters.onnx.tensor import array_of, dense_of
+from bolt_numba.converters.onnx.reading.tensor import array_of, dense_of
 from bolt_numba.errors import InvalidModelError
 
 _A = onnx.AttributeProto
@@ -85,9 +86,9 @@ def value_of(attribute: onnx.AttributeProto, folder: Path | None, what: str) -> 
     value = getattr(attribute, _FIELDS[kind])  # type: ignore[index]
     match kind:
         case _A.STRING:
-            return _text(value, what)
+            return text_of(value, what)
         case _A.STRINGS:
-            return tuple(_text(s, what) for s in value)
+            return tuple(text_of(s, what) for s in value)
         case _A.TENSOR:
             return array_of(value, folder, what)
         case _A.SPARSE_TENSOR:
@@ -98,13 +99,6 @@ def value_of(attribute: onnx.AttributeProto, folder: Path | None, what: str) -> 
             return tuple(value)
         case _:
             return value
-
-
-def _text(raw: bytes, what: str) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidModelError(f"{what}: got bytes that are no UTF-8, wanted text") from error
 
 
 def values_of(

@@ -10,6 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bolt_numba.converters import nodes
+from bolt_numba.converters.bounded import Measure
+from bolt_numba.converters.nodes import ForeignNode, NodeReader
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.attributes import (
     Attributes,
@@ -20,9 +23,8 @@ from bolt_numba.converters.onnx.reading.attributes import (
     with_defaults,
 )
 from bolt_numba.converters.onnx.reading.registry import find_reader
+from bolt_numba.converters.onnx.reading.tensor import array_of, dense_of
 from bolt_numba.converters.onnx.structure import (
-    MAX_DEPTH,
-    MAX_EXPANDED,
     Functions,
     all_nodes,
     domain_of,
@@ -31,80 +33,33 @@ from bolt_numba.converters.onnx.structure import (
     opsets_of,
     sorted_nodes,
 )
-from bolt_numba.converters.onnx.tensor import array_of, dense_of, proto_of_type, type_of_proto
-from bolt_numba.errors import BoltError, InvalidModelError, UnsupportedOpError
-from bolt_numba.ir.build import Builder
+from bolt_numba.converters.onnx.types import proto_of_type, type_of_proto
+from bolt_numba.converters.scope import Scope, take_captures
+from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.graph import Graph, Value
-from bolt_numba.ops.shape import Identity
-from bolt_numba.types import TensorType, type_of
+from bolt_numba.types import TensorType
 
 
-class Scope:
-    """Names that nodes may read; ``captured`` holds what a subgraph reads from outside, which becomes its inputs.
-
-    attributes: those of the function call around the nodes.  opsets: versions that the nodes are written for.
-    """
+class FunctionScope(Scope):
+    """A scope of ONNX.  opsets: versions its nodes are written for.  attributes: of the function call around them."""
 
     def __init__(
         self,
         graph: Graph,
         opsets: Mapping[str, int],
-        *,
-        outer: Scope | None = None,
         attributes: Mapping[str, onnx.AttributeProto] | None = None,
-        prefix: str = "",
-        depth: int = 0,
+        **around: Any,
     ) -> None:
-        self.graph, self.opsets, self.outer, self.prefix, self.depth = graph, opsets, outer, prefix, depth
-        self.attributes = attributes or {}
-        self.values: dict[str, Value | None] = {}
-        self.captured: dict[int, tuple[Value, Value]] = {}
-        self.shares_graph = False  # a branch read as part of the graph around it captures nothing
-
-    def find(self, name: str) -> Value | None:
-        """The value of a name; raises KeyError.  What an outer scope defines is captured, a constant is copied."""
-        if name in self.values or self.outer is None:
-            return self.values[name]
-        found = self.outer.find(name)
-        if found is not None and not self.shares_graph:
-            if found.const is not None:
-                found = Value(self.graph.unique_name(name), found.type, const=found.const)
-            else:
-                found = self._capture(found, name)
-        self.values[name] = found
-        return found
-
-    def _capture(self, value: Value, name: str) -> Value:
-        if id(value) not in self.captured:
-            self.captured[id(value)] = (value, Value(self.graph.unique_name(name), value.type))
-        return self.captured[id(value)][1]
+        super().__init__(graph, **around)
+        self.opsets, self.attributes = opsets, attributes or {}
 
 
-class NodeBuilder(Builder):
-    """The builder a reader gets: the graph so far, and what the node says besides operands and attributes.
+class NodeBuilder(nodes.NodeBuilder):
+    """The builder a reader gets, which also reads subgraphs of its node.  version: the opset of the node's domain."""
 
-    version: the opset of the node's domain.  outputs: whether each output is named, thus wanted.
-    """
-
-    def __init__(self, owner: GraphReader, scope: Scope, node: onnx.NodeProto, version: int) -> None:
-        first = next((name for name in node.output if name), node.op_type)
-        super().__init__(scope.graph, prefix=f"{scope.prefix}{first}/")
-        self.what = f"{owner.file}: node '{scope.prefix}{label(node)}' ({node.op_type})"
-        self.version = version
-        self.outputs = tuple(bool(name) for name in node.output)
+    def __init__(self, owner: GraphReader, scope: FunctionScope, node: ForeignNode, what: str, version: int) -> None:
+        super().__init__(scope.graph, node, what, version=version, prefix=scope.prefix)
         self._owner, self._scope = owner, scope
-
-    def wants(self, index: int) -> bool:
-        """Whether output ``index`` is used."""
-        return index < len(self.outputs) and self.outputs[index]
-
-    def unsupported(self, what: str) -> UnsupportedOpError:
-        """The error for a use of an operator that has no meaning here."""
-        return UnsupportedOpError(self.what, [what])
-
-    def invalid(self, what: str, got: object, wanted: object) -> InvalidModelError:
-        """The error for a node that breaks the specification."""
-        return InvalidModelError(f"{what}: got {got}, wanted {wanted}")
 
     def inline(self, graph: onnx.GraphProto) -> list[Value | None]:
         """Results of a subgraph that is read as part of this graph."""
@@ -120,18 +75,18 @@ class NodeBuilder(Builder):
         return graphs[0], captures
 
 
-class GraphReader:
-    """Reads the graph of one model; ``file`` names it in messages, ``folder`` is where external data may lie."""
+class GraphReader(NodeReader[FunctionScope]):
+    """Reads the graph of one model; ``folder`` is where external data may lie."""
 
     def __init__(self, file: str, folder: Path | None, functions: Functions) -> None:
-        self.file, self.folder, self.functions = file, folder, functions
-        self._named: dict[int, Value] = {}
-        self._expanded = 0
+        super().__init__(file)
+        self.folder, self.functions = folder, functions
+        self._measure = Measure(file)
 
     def read(self, proto: onnx.GraphProto, opsets: Mapping[str, int], name: str) -> Graph:
         """The graph of a model.  Initializers win over inputs of the same name."""
         graph = Graph(name)
-        scope = Scope(graph, opsets)
+        scope = FunctionScope(graph, opsets)
         held = {t.name for t in proto.initializer} | {t.values.name for t in proto.sparse_initializer}
         for info in proto.input:
             what = f"{self.file}: input '{info.name}'"
@@ -139,143 +94,102 @@ class GraphReader:
                 continue
             if info.name in scope.values or not info.name:
                 raise InvalidModelError(f"{what}: got an empty name or one used twice, wanted a name of its own")
-            scope.values[info.name] = graph.add_input(info.name, type_of_proto(info.type, what))
-            self._named[id(scope.values[info.name])] = graph.inputs[-1]
+            self.add_input(scope, info.name, type_of_proto(info.type, what))
         self._body(proto, scope)
         return graph
 
-    def inline(self, proto: onnx.GraphProto, outer: Scope) -> list[Value | None]:
+    def inline(self, proto: onnx.GraphProto, outer: FunctionScope) -> list[Value | None]:
         """Read a branch that is certain to be taken as part of the graph around it; returns its results."""
-        scope = Scope(
+        scope = FunctionScope(
             outer.graph,
             outer.opsets,
+            outer.attributes,
             outer=outer,
-            attributes=outer.attributes,
             prefix=f"{outer.prefix}{proto.name or 'branch'}/",
             depth=outer.depth,
+            shares_graph=True,
         )
-        scope.shares_graph = True
-        before = set(self._named)
+        before = set(self.named)
         self._constants(proto, scope)
-        self.nodes(sorted_nodes(proto.node, set(scope.values), self.file), scope)
-        results = [self._find(scope, info.name, f"{self.file}: output '{info.name}'") for info in proto.output]
+        self._nodes(sorted_nodes(proto.node, set(scope.values), self.file), scope)
+        results = [self.find(scope, info.name, f"{self.file}: output '{info.name}'") for info in proto.output]
         for value in results:
             if value is not None and id(value) not in before:
-                self._named.pop(id(value), None)
+                self.named.pop(id(value), None)
         return results
 
     def bodies(
-        self, protos: Sequence[onnx.GraphProto], outer: Scope, inputs: Sequence[TensorType]
+        self, protos: Sequence[onnx.GraphProto], outer: FunctionScope, inputs: Sequence[TensorType]
     ) -> tuple[list[Graph], list[Value]]:
         """Subgraphs of control flow as graphs of their own; each takes ``inputs``, then all captures in one order."""
         scopes = [self._subgraph(proto, outer, inputs) for proto in protos]
-        captures = {i: pair[0] for scope in scopes for i, pair in scope.captured.items()}
-        for scope in scopes:
-            for i, value in captures.items():
-                if i not in scope.captured:
-                    scope.captured[i] = (value, Value(scope.graph.unique_name(value.name), value.type))
-                scope.graph.inputs.append(scope.captured[i][1])
-        return [scope.graph for scope in scopes], list(captures.values())
+        captures = take_captures(scopes)
+        return [scope.graph for scope in scopes], captures
 
-    def _subgraph(self, proto: onnx.GraphProto, outer: Scope, inputs: Sequence[TensorType]) -> Scope:
+    def _subgraph(self, proto: onnx.GraphProto, outer: FunctionScope, inputs: Sequence[TensorType]) -> FunctionScope:
         graph = Graph(proto.name or "body")
-        scope = Scope(graph, outer.opsets, outer=outer, attributes=outer.attributes, depth=outer.depth + 1)
+        scope = FunctionScope(graph, outer.opsets, outer.attributes, outer=outer, depth=outer.depth + 1)
         if len(proto.input) != len(inputs):
             raise InvalidModelError(
                 f"{self.file}: inputs of subgraph '{graph.name}': got {len(proto.input)}, wanted {len(inputs)}"
             )
-        self._count(len(proto.node), scope, graph.name)
+        self._measure.add(len(proto.node), scope.depth, graph.name)
         for info, type_ in zip(proto.input, inputs, strict=True):
-            scope.values[info.name] = value = graph.add_input(info.name, type_)
-            self._named[id(value)] = value
+            self.add_input(scope, info.name, type_)
         self._body(proto, scope)
         return scope
 
-    def _count(self, nodes: int, scope: Scope, name: str) -> None:
-        """Keep nested and repeated subgraphs and functions within measure."""
-        self._expanded += nodes
-        if self._expanded > MAX_EXPANDED or scope.depth > MAX_DEPTH:
-            raise InvalidModelError(f"{self.file}: '{name}': got too many nested or repeated graphs, wanted fewer")
-
-    def _body(self, proto: onnx.GraphProto, scope: Scope) -> None:
+    def _body(self, proto: onnx.GraphProto, scope: FunctionScope) -> None:
         """Initializers, nodes and outputs."""
-        graph = scope.graph
-        for name in dict.fromkeys(name for node in proto.node for name in node.output):
-            if name:
-                graph.unique_name(name)  # no derived name may take it
+        scope.reserve(name for node in proto.node for name in node.output)
         self._constants(proto, scope)
         own = {name for name in scope.values if name}
-        self.nodes(sorted_nodes(proto.node, own, self.file), scope)
-        for info in proto.output:
-            value = self._find(scope, info.name, f"{self.file}: output '{info.name}'")
-            if value is None:
-                raise InvalidModelError(f"{self.file}: output '{info.name}': got nothing, wanted a tensor")
-            graph.add_output(value, info.name)
+        self._nodes(sorted_nodes(proto.node, own, self.file), scope)
+        self.add_outputs(scope, [info.name for info in proto.output])
 
-    def _constants(self, proto: onnx.GraphProto, scope: Scope) -> None:
+    def _constants(self, proto: onnx.GraphProto, scope: FunctionScope) -> None:
         for tensor in proto.initializer:
             self._constant(scope, tensor.name, array_of(tensor, self.folder, f"{self.file}: tensor '{tensor.name}'"))
         for sparse in proto.sparse_initializer:
             name = sparse.values.name
             self._constant(scope, name, dense_of(sparse, self.folder, f"{self.file}: tensor '{name}'"))
 
-    def _constant(self, scope: Scope, name: str, data: Any) -> None:
+    def _constant(self, scope: FunctionScope, name: str, data: Any) -> None:
         if not name:
             raise InvalidModelError(f"{self.file}: initializer: got no name, wanted one")
-        value = Value(scope.graph.unique_name(scope.prefix + name), type_of(data), const=data)
-        scope.values[name] = value
-        self._named[id(value)] = value
+        self.add_constant(scope, name, data)
 
-    def _find(self, scope: Scope, name: str, what: str) -> Value | None:
-        try:
-            return scope.find(name)
-        except KeyError:
-            raise InvalidModelError(f"{what}: tensor '{name}': got no definition, wanted one") from None
+    def _nodes(self, nodes: Iterable[onnx.NodeProto], scope: FunctionScope) -> None:
+        self.read_nodes((ForeignNode(label(n), n.op_type, n.input, n.output, n) for n in nodes), scope)
 
-    def nodes(self, nodes: Iterable[onnx.NodeProto], scope: Scope) -> None:
-        """Read nodes in order; any failure names the node."""
-        for node in nodes:
-            what = f"{self.file}: node '{scope.prefix}{label(node)}' ({node.op_type})"
-            try:
-                self._node(node, scope, what)
-            except UnsupportedOpError:
-                raise
-            except BoltError as error:
-                if str(error).startswith(self.file):
-                    raise
-                raise type(error)(f"{what}: {error}") from error
-            except Exception as error:  # a reader met something the specification does not allow
-                raise InvalidModelError(f"{what}: cannot be read: {type(error).__name__}: {error}") from error
+    def describe(self, node: ForeignNode, scope: FunctionScope) -> str:
+        return describe(node.raw, scope.opsets)
 
-    def _node(self, node: onnx.NodeProto, scope: Scope, what: str) -> None:
-        inputs = [self._find(scope, name, what) if name else None for name in node.input]
-        while inputs and inputs[-1] is None:
-            inputs.pop()
-        attributes = bound(node.attribute, scope.attributes, what)
-        key = key_of(node)
-        if key in self.functions:
-            function = self.functions[key]
-            results = self._call(function, inputs, attributes, node, scope)
-        else:
-            results = self._operator(node, inputs, attributes, scope, what)
-        self._bind(node, results, scope, what)
+    def results(
+        self, node: ForeignNode, inputs: list[Value | None], scope: FunctionScope, what: str
+    ) -> Sequence[Value | None]:
+        attributes = bound(node.raw.attribute, scope.attributes, what)
+        function = self.functions.get(key_of(node.raw))
+        if function is not None:
+            return self._call(function, inputs, attributes, node, scope)
+        return self._operator(node, inputs, attributes, scope, what)
 
     def _operator(
-        self, node: onnx.NodeProto, inputs: list[Value | None], attributes: Attributes, scope: Scope, what: str
+        self, node: ForeignNode, inputs: list[Value | None], attributes: Attributes, scope: FunctionScope, what: str
     ) -> Sequence[Value | None]:
-        domain = domain_of(node.domain)
+        domain = domain_of(node.raw.domain)
         version = version_of(domain, scope.opsets)
-        reader = find_reader(domain, node.op_type, version)
+        reader = find_reader(domain, node.op, version)
         if reader is not None:
-            key, legacy = (domain, node.op_type, version), domain == "" and version < 6
+            key, legacy = (domain, node.op, version), domain == "" and version < 6
             values = values_of(attributes, key, reader.kinds, legacy, self.folder, what)
-            made = reader.read(NodeBuilder(self, scope, node, version), inputs, values, what)
+            made = reader.read(NodeBuilder(self, scope, node, what, version), inputs, values, what)
             if made is not NotImplemented:
                 return (made,) if isinstance(made, Value) else made
-        body = function_body(domain, resolved(node, attributes), version, inputs)
+        body = function_body(domain, resolved(node.raw, attributes), version, inputs)
         if body is None:
-            raise UnsupportedOpError(self.file, [describe(node, scope.opsets)])
-        schema = schema_of(domain, node.op_type, version)
+            raise UnsupportedOpError(self.file, [self.describe(node, scope)])
+        schema = schema_of(domain, node.op, version)
         return self._call(body, inputs, with_defaults(attributes, schema), node, scope)
 
     def _call(
@@ -283,61 +197,37 @@ class GraphReader:
         function: onnx.FunctionProto,
         inputs: Sequence[Value | None],
         attributes: Attributes,
-        node: onnx.NodeProto,
-        scope: Scope,
+        node: ForeignNode,
+        scope: FunctionScope,
     ) -> Sequence[Value | None]:
         """Read a function's nodes with its parameters bound to what the call gives."""
-        self._count(len(function.node), scope, function.name)
-        if len(inputs) > len(function.input) or len(node.output) > len(function.output):
+        self._measure.add(len(function.node), scope.depth, function.name)
+        if len(inputs) > len(function.input) or len(node.outputs) > len(function.output):
             raise InvalidModelError(
-                f"{self.file}: call '{label(node)}' of function '{function.name}': got {len(inputs)} inputs and "
-                f"{len(node.output)} outputs, wanted at most {len(function.input)} and {len(function.output)}"
+                f"{self.file}: call '{node.label}' of function '{function.name}': got {len(inputs)} inputs and "
+                f"{len(node.outputs)} outputs, wanted at most {len(function.input)} and {len(function.output)}"
             )
         given = {a.name: a for a in function.attribute_proto} | attributes
-        inner = Scope(
+        inner = FunctionScope(
             scope.graph,
             {**scope.opsets, **opsets_of(function.opset_import, f"{self.file}: function '{function.name}'")},
-            attributes=given,
-            prefix=f"{scope.prefix}{label(node)}/",
+            given,
+            prefix=f"{scope.prefix}{node.label}/",
             depth=scope.depth + 1,
         )
         for i, name in enumerate(function.input):
             inner.values[name] = inputs[i] if i < len(inputs) else None
-        self.nodes(sorted_nodes(function.node, set(function.input), self.file), inner)
+        self._nodes(sorted_nodes(function.node, set(function.input), self.file), inner)
         what = f"{self.file}: function '{function.name}'"
         results = [
-            self._find(inner, name, what) if wanted else None
-            for name, wanted in zip(function.output, node.output, strict=False)
+            self.find(inner, name, what) if wanted else None
+            for name, wanted in zip(function.output, node.outputs, strict=False)
         ]
         passed = {id(value) for value in inputs}
         for value in results:
             if value is not None and id(value) not in passed:
-                self._named.pop(id(value), None)  # made inside: takes the name that the caller gives
+                self.named.pop(id(value), None)  # made inside: takes the name that the caller gives
         return results
-
-    def _bind(self, node: onnx.NodeProto, results: Sequence[Value | None], scope: Scope, what: str) -> None:
-        """Give results the names of the node's outputs; an operand that is passed on gets a node of its own."""
-        if len(results) < len(node.output) and any(node.output[len(results) :]):
-            raise InvalidModelError(f"{what}: got {len(node.output)} outputs, wanted at most {len(results)}")
-        for name, value in zip(node.output, results, strict=False):
-            if not name:
-                continue
-            if value is None:
-                raise UnsupportedOpError(self.file, [f"{describe(node, scope.opsets)}: output '{name}'"])
-            full = scope.graph.unique_name(scope.prefix + name) if scope.prefix else name
-            if id(value) in self._named or value.node is None:
-                value = self._again(value, scope.graph, full)
-            value.name = full
-            if value.node is not None and value.index == 0:
-                value.node.name = full
-            self._named[id(value)] = value
-            scope.values[name] = value
-
-    def _again(self, value: Value, graph: Graph, name: str) -> Value:
-        if value.const is not None:
-            return Value(name, value.type, const=value.const)
-        made: Value = Builder(graph)(Identity(), value, name=f"{name}/Identity")
-        return made
 
 
 def resolved(node: onnx.NodeProto, attributes: Attributes) -> onnx.NodeProto:

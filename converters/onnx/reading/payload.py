@@ -3,7 +3,7 @@
 A protobuf parser copies every ``raw_data``, and reading it back copies it again.  Here the wire format is walked as
 far as tensors lie, each large ``raw_data`` is replaced by a short ticket, and a reader that meets a ticket gets a view
 of the file.  What cannot be walked is left to the parser, which knows what is wrong with it.
-Source: onnx.proto for field numbers; protobuf's encoding guide for the wire format.
+Source: onnx.proto for field numbers.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from bolt_numba.converters.wire import BYTES, IrregularError, as_varint, fields
 from bolt_numba.mapped import unmapped
 from bolt_numba.types import Array
 
@@ -36,17 +37,13 @@ _files: dict[bytes, Array] = {}
 """Files being read, by the secret that their tickets begin with: no file can know the one it will get."""
 
 
-class _IrregularError(Exception):
-    """The bytes are not the fields of a message, as far as this module knows them."""
-
-
 @contextmanager
 def without_payloads(data: bytes | memoryview) -> Iterator[bytes | memoryview]:
     """The model's bytes with tickets in the place of large payloads; `payload` knows them until the block ends."""
     secret = os.urandom(16)
     try:
         pieces = list(_walk(memoryview(data), 0, len(data), "model", secret, 0))
-    except _IrregularError:
+    except IrregularError:
         yield data if isinstance(data, bytes) else bytes(data)
         return
     _files[secret] = np.frombuffer(data, np.uint8)
@@ -68,56 +65,18 @@ def payload(raw: bytes) -> Array | None:
 def _walk(data: memoryview, at: int, end: int, kind: str, secret: bytes, depth: int) -> Iterator[bytes | memoryview]:
     """The fields from ``at`` to ``end`` of one message, those that lead to payloads written anew."""
     if depth > MAX_DEPTH:
-        raise _IrregularError
+        raise IrregularError
     inner, kept = _INNER[kind], at
-    while at < end:
-        tag, body = _varint(data, at, end)
-        size = 0
-        match tag & 7:
-            case 0:
-                _, body = _varint(data, body, end)
-            case 1:
-                size = 8
-            case 2:
-                size, body = _varint(data, body, end)
-            case 5:
-                size = 4
-            case _:
-                raise _IrregularError
-        if body + size > end:
-            raise _IrregularError
-        found = inner.get(tag >> 3) if size >= LEAST and tag & 7 == 2 else None
-        if found is not None:
-            yield data[kept:at]
-            made = [_TICKET.pack(secret, body, size)]
-            if found != _RAW:
-                made = [bytes(p) for p in _walk(data, body, body + size, found, secret, depth + 1)]
-            yield _as_varint(tag)
-            yield _as_varint(sum(map(len, made)))
-            yield from made
-            kept = body + size
-        at = body + size
+    for number, coding, start, body, size in fields(data, at, end):
+        found = inner.get(number) if size >= LEAST and coding == BYTES else None
+        if found is None:
+            continue
+        yield data[kept:start]
+        made = [_TICKET.pack(secret, body, size)]
+        if found != _RAW:
+            made = [bytes(p) for p in _walk(data, body, body + size, found, secret, depth + 1)]
+        yield as_varint(number << 3 | BYTES)
+        yield as_varint(sum(map(len, made)))
+        yield from made
+        kept = body + size
     yield data[kept:end]
-
-
-def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
-    """The number at ``at`` and where it ends."""
-    value = 0
-    for shift in range(0, 70, 7):
-        if at >= end:
-            break
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-    raise _IrregularError
-
-
-def _as_varint(value: int) -> bytes:
-    made = bytearray()
-    while value > 127:
-        made.append(value & 127 | 128)
-        value >>= 7
-    made.append(value)
-    return bytes(made)

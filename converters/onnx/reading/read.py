@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bolt_numba.converters.bounded import reading
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.graph import GraphReader, unsupported_nodes
 from bolt_numba.converters.onnx.reading.payload import without_payloads
 from bolt_numba.converters.onnx.structure import functions_of, opsets_of
-from bolt_numba.errors import BoltError, InvalidModelError, UnsupportedOpError
+from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.graph import Graph
 
 
@@ -31,14 +32,8 @@ def read_onnx(data: bytes | memoryview, folder: Path | None, name: str) -> Graph
 
 def read_model(model: onnx.ModelProto, folder: Path | None = None, name: str = "model") -> Graph:
     """The graph of a parsed model; see `read_onnx`."""
-    try:
+    with reading(name):
         return _read(model, folder, name)
-    except BoltError:
-        raise
-    except RecursionError as error:
-        raise InvalidModelError(f"{name}: got subgraphs nested too deep, wanted fewer levels") from error
-    except Exception as error:  # protobuf messages that contradict their own schema
-        raise InvalidModelError(f"{name}: cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _read(model: onnx.ModelProto, folder: Path | None, name: str) -> Graph:

@@ -15,7 +15,7 @@ import onnx
 from onnx import helper
 
 from bolt_numba.converters.onnx.structure import read_names
-from bolt_numba.converters.onnx.tensor import CODES, proto_of_type
+from bolt_numba.converters.onnx.types import CODES, proto_of_type
 from bolt_numba.converters.onnx.writing.registry import WRITERS, NoSpellingError, Term, load_writers, schema_by_name
 from bolt_numba.converters.onnx.writing.tensor import Weights, digest_of, repeated, tensor_of
 from bolt_numba.errors import BoltError, UnsupportedOpError

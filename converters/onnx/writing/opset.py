@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 from bolt_numba.converters.onnx.reading.attributes import bound, with_defaults
 from bolt_numba.converters.onnx.reading.graph import function_body
 from bolt_numba.converters.onnx.structure import all_nodes, subgraphs
-from bolt_numba.converters.onnx.tensor import CODES
+from bolt_numba.converters.onnx.types import CODES
 from bolt_numba.converters.onnx.writing.registry import schemas_by_name
 from bolt_numba.ir.graph import Value
 from bolt_numba.types import Array, MapType, NestedType, OptionalType, TensorType

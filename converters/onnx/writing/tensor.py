@@ -8,7 +8,8 @@ from typing import IO, Any
 import numpy as np
 import onnx
 
-from bolt_numba.converters.onnx.tensor import BITS, CODES
+from bolt_numba.converters.bounded import BITS
+from bolt_numba.converters.onnx.types import CODES
 from bolt_numba.types import STRING, Array
 
 EXTERNAL = 1024

@@ -10,8 +10,8 @@ import numpy as np
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.microsoft.fused import attention
 from bolt_numba.converters.onnx.reading.microsoft.quantized import real
-from bolt_numba.converters.onnx.reading.operands import known_array, rank_of
 from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.converters.operands import known_array, rank_of
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.gather import Gather
 from bolt_numba.ops.quantize import DequantizeLinear

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.operands import ints, rank_of, static_dim
 from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.converters.operands import ints, rank_of, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.cache import GroupQueryAttention
 from bolt_numba.ops.fill import Range

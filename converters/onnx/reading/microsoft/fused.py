@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.operands import dim_of, ints, rank_of, static_dim
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.onnx.reading.tables.conv import check_auto_pad, check_kernel
 from bolt_numba.converters.onnx.reading.tables.reduce import gemm
+from bolt_numba.converters.operands import dim_of, ints, rank_of, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.attention import FusedAttention
 from bolt_numba.ops.conv import Conv

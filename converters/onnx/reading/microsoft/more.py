@@ -10,13 +10,13 @@ import numpy as np
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.microsoft.fused import multi_head_attention
 from bolt_numba.converters.onnx.reading.microsoft.quantized import real, stored
-from bolt_numba.converters.onnx.reading.operands import ints, known_array, rank_of, static_dim
 from bolt_numba.converters.onnx.reading.registry import add_reader, reader
 from bolt_numba.converters.onnx.reading.tables import quantize
 from bolt_numba.converters.onnx.reading.tables.index import gather_nd
 from bolt_numba.converters.onnx.reading.tables.norm import simplified_layer_normalization
 from bolt_numba.converters.onnx.reading.tables.resize import grid_sample
 from bolt_numba.converters.onnx.reading.tables.shape import pad, range_, trilu
+from bolt_numba.converters.operands import ints, known_array, rank_of, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.cache import GroupQueryAttention
 from bolt_numba.ops.norm import RMSNormalization

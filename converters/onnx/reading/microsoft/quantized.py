@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.operands import ints, known_array, rank_of, spatial_axes, static_dim
 from bolt_numba.converters.onnx.reading.registry import add_reader, reader
 from bolt_numba.converters.onnx.reading.tables.conv import average_pool, check_auto_pad
 from bolt_numba.converters.onnx.reading.tables.quantize import dequantize_linear, quantize_linear
 from bolt_numba.converters.onnx.reading.tables.recurrent import common
 from bolt_numba.converters.onnx.reading.tables.reduce import gemm
+from bolt_numba.converters.operands import ints, known_array, rank_of, spatial_axes, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.matmul_bits import MatMulNBits

@@ -8,8 +8,8 @@ import numpy as np
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.ml.scores import ML, as_float, class_labels, pick_labels, post_transformed
-from bolt_numba.converters.onnx.reading.operands import ints, rank_of, static_dim
 from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.converters.operands import ints, rank_of, static_dim
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.gather import Gather

@@ -8,8 +8,8 @@ from typing import Any
 
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.operands import dim_of, known_scalar, rank_of
 from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.converters.operands import dim_of, known_scalar, rank_of
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.control import If, Loop, Scan, joined

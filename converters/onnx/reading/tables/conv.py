@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.operands import ints, rank_of, spatial_axes, static_dim
 from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.converters.operands import ints, rank_of, spatial_axes, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.conv import Conv, ConvTranspose
 from bolt_numba.ops.fill import ConstantOfShape

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.operands import ints, rank_of, static_dim
 from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.converters.operands import ints, rank_of, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.norm import (
     LRN,

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.operands import known_scalar, rank_of
 from bolt_numba.converters.onnx.reading.registry import add_reader, reader
-from bolt_numba.converters.onnx.tensor import dtype_of
+from bolt_numba.converters.onnx.types import dtype_of
+from bolt_numba.converters.operands import known_scalar, rank_of
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.conversion import ROUND_MODES
 from bolt_numba.ops.pointwise import (

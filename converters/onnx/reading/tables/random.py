@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.operands import ints
 from bolt_numba.converters.onnx.reading.registry import reader
-from bolt_numba.converters.onnx.tensor import dtype_of
+from bolt_numba.converters.onnx.types import dtype_of
+from bolt_numba.converters.operands import ints
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.pointwise import Cast, Less
 from bolt_numba.ops.random import Multinomial, RandomNormal, RandomUniform

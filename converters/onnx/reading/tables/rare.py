@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.operands import ints, rank_of
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.onnx.reading.tables.conv import check_kernel
-from bolt_numba.converters.onnx.tensor import dtype_of
+from bolt_numba.converters.onnx.types import dtype_of
+from bolt_numba.converters.operands import ints, rank_of
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.detection import DeformConv, MaxRoiPool, RoiAlign
 from bolt_numba.ops.gather import Gather

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.operands import dim_of, ints, rank_of
 from bolt_numba.converters.onnx.reading.registry import add_reader, reader
+from bolt_numba.converters.operands import dim_of, ints, rank_of
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.matmul import Einsum, MatMul
 from bolt_numba.ops.pointwise import Add, Mul

@@ -9,7 +9,7 @@ import numpy as np
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
-from bolt_numba.converters.onnx.tensor import dtype_of, type_of_proto
+from bolt_numba.converters.onnx.types import dtype_of, type_of_proto
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.sequence import (
     ConcatFromSequence,

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.operands import ints, known_ints, known_scalar, rank_of, static_dim
 from bolt_numba.converters.onnx.reading.registry import reader
-from bolt_numba.converters.onnx.tensor import dtype_of
+from bolt_numba.converters.onnx.types import dtype_of
+from bolt_numba.converters.operands import ints, known_ints, known_scalar, rank_of, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.fill import ConstantOfShape, EyeLike, Range, Trilu
 from bolt_numba.ops.pointwise import Cast

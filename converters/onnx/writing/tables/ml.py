@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bolt_numba.converters.onnx.tensor import CODES
+from bolt_numba.converters.onnx.types import CODES
 from bolt_numba.converters.onnx.writing.registry import NoSpellingError, Term, writer
 from bolt_numba.ops.fill import ConstantOfShape
 from bolt_numba.ops.learned import CastMap, DictVectorizer, LabelEncoder, OneHotEncoder, ZipMap

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bolt_numba.converters.onnx.tensor import CODES, proto_of_type
+from bolt_numba.converters.onnx.types import CODES, proto_of_type
 from bolt_numba.converters.onnx.writing.registry import NoSpellingError, Term, writer
 from bolt_numba.ops.attention import FusedAttention, swapped
 from bolt_numba.ops.control import If, Loop, Scan

@@ -11,7 +11,7 @@ from bolt_numba.ir.graph import Value
 from bolt_numba.types import Array, Dim, Sym
 
 if TYPE_CHECKING:
-    from bolt_numba.converters.onnx.reading.graph import NodeBuilder
+    from bolt_numba.converters.nodes import NodeBuilder
 
 
 def rank_of(b: NodeBuilder, x: Value) -> int:

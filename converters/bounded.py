@@ -1,0 +1,151 @@
+"""Reading what nobody vouches for: nothing is allocated or opened before its size and place were checked."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from bolt_numba.border import as_bolt_error
+from bolt_numba.errors import BoltError, InvalidModelError
+from bolt_numba.mapped import map_file
+from bolt_numba.types import STRING, AnyDType, Array
+
+MAX_EXPANDED = 200_000
+"""Nodes that calls of functions and repeated subgraphs may add to a model."""
+MAX_DEPTH = 60
+"""Functions that may call each other, and subgraphs that may hold each other, in a chain."""
+MAPPED = 1 << 20
+"""Bytes from which an array in a file is mapped instead of read."""
+
+BITS: dict[AnyDType, int] = {
+    np.dtype(getattr(ml_dtypes, name)): bits
+    for name, bits in {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2}.items()
+    if hasattr(ml_dtypes, name)  # older releases lack some of them
+}
+"""Widths of what is stored in parts of a byte."""
+
+
+@contextmanager
+def reading(name: str, *passing: type[Exception]) -> Iterator[None]:
+    """Have what Python raises over the file ``name`` become a BoltError; the kinds in ``passing`` stay as they are."""
+    try:
+        yield
+    except Exception as error:  # whatever else a file brings about, it is the file that is wrong
+        if isinstance(error, (BoltError, *passing)):
+            raise
+        if isinstance(error, (MemoryError, RecursionError)):
+            raise as_bolt_error(error, name) from error
+        raise InvalidModelError(f"{name}: cannot be read: {type(error).__name__}: {error}") from error
+
+
+class Measure:
+    """Keeps what a file makes of few bytes, nested and repeated subgraphs and functions, within measure."""
+
+    def __init__(self, file: str) -> None:
+        self.file, self.nodes = file, 0
+
+    def add(self, nodes: int, depth: int, name: str) -> None:
+        """Count the nodes of the graph ``name``; raises InvalidModelError when they become too many or too deep."""
+        self.nodes += nodes
+        if self.nodes > MAX_EXPANDED or depth > MAX_DEPTH:
+            raise InvalidModelError(f"{self.file}: '{name}': got too many nested or repeated graphs, wanted fewer")
+
+
+def count_of(dims: Sequence[int], what: str) -> int:
+    """Elements of a tensor; raises InvalidModelError for a negative dimension."""
+    if any(d < 0 for d in dims):
+        raise InvalidModelError(f"{what}: dims: got {tuple(dims)}, wanted none negative")
+    return math.prod(dims)
+
+
+def nbytes_of(dtype: AnyDType, dims: Sequence[int]) -> int:
+    """Bytes that a file has for a dense tensor."""
+    return (math.prod(dims) * BITS.get(dtype, 8 * dtype.itemsize) + 7) // 8
+
+
+def text_of(raw: bytes, what: str) -> str:
+    """UTF-8 as a text."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidModelError(f"{what}: got bytes that are no UTF-8, wanted text") from error
+
+
+def decimal(text: str, what: str) -> int:
+    """A number that is written in digits."""
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise InvalidModelError(f"{what}: got {text[:40]!r}, wanted a number")
+    return int(text)
+
+
+def array_of_bytes(raw: bytes | Array, dtype: AnyDType, dims: Sequence[int], what: str) -> Array:
+    """A dense little-endian tensor of any dtype but strings; elements of less than a byte begin in the lowest bits."""
+    if dtype == STRING:
+        raise InvalidModelError(f"{what}: got strings as bytes, wanted texts")
+    wanted = nbytes_of(dtype, dims)
+    if len(raw) != wanted:
+        raise InvalidModelError(f"{what}: data: got {len(raw)} bytes, wanted {wanted} for {dtype.name}{list(dims)}")
+    if dtype in BITS:
+        return _unpacked(np.frombuffer(raw, np.uint8), dtype, math.prod(dims)).reshape(dims)
+    if dtype == np.dtype("?"):
+        flags: Array = np.frombuffer(raw, np.uint8) != 0
+        return flags.reshape(dims)
+    return np.frombuffer(raw, dtype).reshape(dims)
+
+
+def _unpacked(packed: Array, dtype: AnyDType, count: int) -> Array:
+    bits = BITS[dtype]
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    codes = ((packed[:, None] >> shifts) & ((1 << bits) - 1)).reshape(-1)[:count]
+    if dtype.name.startswith("int"):
+        half = 1 << (bits - 1)
+        return ((codes.astype(np.int8) ^ half) - half).astype(dtype)
+    return codes.astype(dtype) if dtype.name.startswith("uint") else codes.view(dtype)
+
+
+def array_in_file(
+    path: Path, offset: int, length: int | None, dtype: AnyDType, dims: Sequence[int], what: str
+) -> Array:
+    """A dense tensor in another file, as `array_of_bytes`; a large one is mapped.
+
+    offset, length: in bytes, as the model states them; None: as many as the tensor has.
+    """
+    wanted = nbytes_of(dtype, dims)
+    length = wanted if length is None else length
+    is_mapped = wanted >= MAPPED and dtype not in BITS and dtype.kind != "b"
+    data = map_file(path) if is_mapped and path.stat().st_size else b""
+    size = len(data) or path.stat().st_size
+    if length != wanted or offset + length > size:
+        raise InvalidModelError(
+            f"{what} {path.name}: got {length} bytes from {offset} of {size}, "
+            f"wanted {wanted} for {dtype.name}{list(dims)}"
+        )
+    if is_mapped:
+        return np.frombuffer(data, dtype, math.prod(dims), offset).reshape(dims)
+    with path.open("rb") as file:
+        file.seek(offset)
+        return array_of_bytes(file.read(length), dtype, dims, what)
+
+
+def file_below(folder: Path | None, location: str, what: str) -> Path:
+    """A file that a model names, which must lie below its folder also when links are followed.
+
+    folder: None for a model that was not read from a file.
+    """
+    if folder is None:
+        raise InvalidModelError(f"{what}: got {location!r}, wanted a model that is read from a file")
+    if not location or "\0" in location or os.path.isabs(location) or ".." in Path(location).parts:
+        raise InvalidModelError(f"{what}: got {location!r}, wanted a path inside the model's folder")
+    root = folder.resolve()
+    path = (root / location).resolve()
+    if not path.is_relative_to(root):
+        raise InvalidModelError(f"{what}: got {location!r}, which leaves the model's folder")
+    if not path.is_file():
+        raise InvalidModelError(f"{what}: got {location!r}, wanted an existing file")
+    return path

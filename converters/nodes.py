@@ -1,0 +1,145 @@
+"""Reading nodes in order: operands from a scope, results bound to the names of the file, failures with their node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, TypeVar
+
+from bolt_numba.converters.scope import Scope
+from bolt_numba.errors import BoltError, InvalidModelError, UnsupportedOpError
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.ops.shape import Identity
+from bolt_numba.records import record
+from bolt_numba.types import Array, TensorType, type_of
+
+S = TypeVar("S", bound=Scope)
+
+
+@record(frozen=True)
+class ForeignNode:
+    """A node as its file has it.
+
+    label: what messages call it.  op: its operator.  inputs, outputs: names, "" for what is omitted.  raw: the node in
+    the format's own form.
+    """
+
+    label: str
+    op: str
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    raw: Any
+
+
+class NodeBuilder(Builder):
+    """The builder a reader gets: the graph so far, and what the node says besides operands and attributes.
+
+    what: the node, for messages.  version: of its operator.  outputs: whether each output is named, thus wanted.
+    """
+
+    def __init__(self, graph: Graph, node: ForeignNode, what: str, *, version: int = 1, prefix: str = "") -> None:
+        first = next((name for name in node.outputs if name), node.op)
+        super().__init__(graph, prefix=f"{prefix}{first}/")
+        self.what, self.version = what, version
+        self.outputs = tuple(bool(name) for name in node.outputs)
+
+    def wants(self, index: int) -> bool:
+        """Whether output ``index`` is used."""
+        return index < len(self.outputs) and self.outputs[index]
+
+    def unsupported(self, what: str) -> UnsupportedOpError:
+        """The error for a use of an operator that has no meaning here."""
+        return UnsupportedOpError(self.what, [what])
+
+    def invalid(self, what: str, got: object, wanted: object) -> InvalidModelError:
+        """The error for a node that breaks the specification."""
+        return InvalidModelError(f"{what}: got {got}, wanted {wanted}")
+
+
+class NodeReader(Generic[S]):
+    """Reads the nodes of one model; ``file`` names it in messages.  A format says what the `results` of a node are.
+
+    named: values that have a name of the file, by id.
+    """
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.named: dict[int, Value] = {}
+
+    def results(self, node: ForeignNode, inputs: list[Value | None], scope: S, what: str) -> Sequence[Value | None]:
+        """Add a node's operators to the graph; returns its results.  For the format to say."""
+        raise NotImplementedError
+
+    def describe(self, node: ForeignNode, scope: S) -> str:
+        """One line about a node that has no meaning here."""
+        return f"{node.op} at node '{node.label}'"
+
+    def find(self, scope: S, name: str, what: str) -> Value | None:
+        """The value of a name; InvalidModelError where there is none."""
+        try:
+            return scope.find(name)
+        except KeyError:
+            raise InvalidModelError(f"{what}: tensor '{name}': got no definition, wanted one") from None
+
+    def add_input(self, scope: S, name: str, type: TensorType) -> None:
+        """Declare an input of the scope's graph."""
+        value = scope.graph.add_input(name, type)
+        scope.values[name] = self.named[id(value)] = value
+
+    def add_constant(self, scope: S, name: str, data: Array) -> None:
+        """Bind a name to an array of the file."""
+        value = Value(scope.graph.unique_name(scope.prefix + name), type_of(data), const=data)
+        scope.values[name] = self.named[id(value)] = value
+
+    def add_outputs(self, scope: S, names: Iterable[str]) -> None:
+        """Declare the outputs of the scope's graph."""
+        for name in names:
+            value = self.find(scope, name, f"{self.file}: output '{name}'")
+            if value is None:
+                raise InvalidModelError(f"{self.file}: output '{name}': got nothing, wanted a tensor")
+            scope.graph.add_output(value, name)
+
+    def read_nodes(self, nodes: Iterable[ForeignNode], scope: S) -> None:
+        """Read nodes in order; any failure names the node."""
+        for node in nodes:
+            what = f"{self.file}: node '{scope.prefix}{node.label}' ({node.op})"
+            try:
+                self.read_node(node, scope, what)
+            except UnsupportedOpError:
+                raise
+            except BoltError as error:
+                if str(error).startswith(self.file):
+                    raise
+                raise type(error)(f"{what}: {error}") from error
+            except Exception as error:  # a reader met something the specification does not allow
+                raise InvalidModelError(f"{what}: cannot be read: {type(error).__name__}: {error}") from error
+
+    def read_node(self, node: ForeignNode, scope: S, what: str) -> None:
+        """Read one node: its operands, its results, their names."""
+        inputs = [self.find(scope, name, what) if name else None for name in node.inputs]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        self._bind(node, self.results(node, inputs, scope, what), scope, what)
+
+    def _bind(self, node: ForeignNode, results: Sequence[Value | None], scope: S, what: str) -> None:
+        """Give results the names of the node's outputs; an operand that is passed on gets a node of its own."""
+        if len(results) < len(node.outputs) and any(node.outputs[len(results) :]):
+            raise InvalidModelError(f"{what}: got {len(node.outputs)} outputs, wanted at most {len(results)}")
+        for name, value in zip(node.outputs, results, strict=False):
+            if not name:
+                continue
+            if value is None:
+                raise UnsupportedOpError(self.file, [f"{self.describe(node, scope)}: output '{name}'"])
+            full = scope.name_for(name)
+            if id(value) in self.named or value.node is None:
+                value = self._again(value, scope.graph, full)
+            value.name = full
+            if value.node is not None and value.index == 0:
+                value.node.name = full
+            scope.values[name] = self.named[id(value)] = value
+
+    def _again(self, value: Value, graph: Graph, name: str) -> Value:
+        if value.const is not None:
+            return Value(name, value.type, const=value.const)
+        made: Value = Builder(graph)(Identity(), value, name=f"{name}/Identity")
+        return made
