@@ -28,7 +28,7 @@ def packed(
     dimension that nothing is known of counts as 1.  precision, numerics: of the sessions to
     prepare for.  Others, and other threads and shapes, work, too: what they need is packed when it is needed.
     """
-    made = run_pipeline(graph)
+    made = run_pipeline(graph, numerics="strict")  # what serves every level
     found = made.packed = PackedWeights(machine(), sources=source_marks(made))
     for count in sorted(set(threads if threads is not None else (1, default_threads()))):
         session = Session(made, threads=count, precision=precision, numerics=numerics)

@@ -164,7 +164,7 @@ class Session:
         if source.packed is None:
             from bolt_numba.passes.pipeline import run_pipeline  # packed files do without
 
-            return run_pipeline(source)
+            return run_pipeline(source, numerics=self.numerics)
         if source.packed.machine == machine():
             self._packs.stored(source.packed, source)
         else:

@@ -259,12 +259,6 @@ fires("recognise_global_pool", "ReduceMax", x=("n", 2, 3, 3))(lambda b, x: b(o("
 fires("recognise_l2", "ReduceL2", x=(2, 3))(lambda b, x: b(o("Sqrt"), b(o("ReduceSum"), b(o("Mul"), x, x), i64(1))))
 
 
-@fires("drop_nan_guard", "Softmax", x=(2, 3))
-def nan_guard(b: Builder, x: Value) -> Any:
-    s = b(o("Softmax"), x)
-    return b(o("Where"), b(o("IsNaN"), s), f32(0).reshape(()), s)
-
-
 @fires("drop_stats", "LayerNormalization", x=(2, 8))
 def stats(b: Builder, x: Value) -> Any:
     return b(o("LayerNormalization", stats=True), x, np.ones(8, F32))[0]

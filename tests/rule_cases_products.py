@@ -47,6 +47,13 @@ def attention_masked(b: Builder, q: Value, k: Value, v: Value, mask: Value) -> A
     return b(o("MatMul"), _weights(b, b(o("Add"), mask, b(o("MatMul", trans_b=True), q, k))), v)
 
 
+@fires("attention_guarded", "Where FusedAttention", 1e-5, q=(2, 4, 8), k=(2, 5, 8), v=(2, 5, 3), keep=(BOOL, 4, 5))
+def attention_guarded(b: Builder, q: Value, k: Value, v: Value, keep: Value) -> Any:
+    mask = b(o("Where"), keep, f32(0), f32(-np.inf))
+    weights = _weights(b, b(o("Add"), b(o("MatMul", trans_b=True), q, k), mask))
+    return b(o("MatMul"), b(o("Where"), b(o("IsNaN"), weights), f32(0), weights), v)
+
+
 @fires("transpose_into_attention", "FusedAttention", 1e-5, q=(2, 4, 3, 8), k=(2, 5, 3, 8), v=(2, 3, 5, 3))
 def heads_inside(b: Builder, q: Value, k: Value, v: Value) -> Any:
     heads_first = o("Transpose", (0, 2, 1, 3))
@@ -122,6 +129,11 @@ def batch_norm(b: Builder, x: Value) -> Any:
     return b(o("BatchNormalization"), x, f32(1, 2, 3), f32(4, 5, 6), f32(1, -1, 2), f32(4, 1, 9))
 
 
+@fires("split_batch_norm", "Add Mul Add", 1e-5, x=(2, 3, 4, 4))
+def batch_norm_far_from_zero(b: Builder, x: Value) -> Any:
+    return b(o("BatchNormalization"), x, f32(1, 2, 3), f32(4, 5, 6), f32(1, -1000, 2), f32(4, 1, 9))
+
+
 def _batch_norm(b: Builder, x: Any) -> Any:
     return b(o("BatchNormalization"), x, f32(1, 2, 4), f32(4, 5, 6), f32(1, -1, 2), f32(3, 1, 8))
 
@@ -146,7 +158,16 @@ fires("affine_into_weights", "MatMul", x=(2, 4))(
 )
 fires("affine_into_weights", "Conv", x=(1, 2, 4, 4))(lambda b, x: b(o("Neg"), _conv(b, x)))
 fires("affine_before_weights", "Conv", x=(1, 4, 4, 4))(
+    lambda b, x: _conv(b, b(o("Mul"), x, _channels(1, 2, 3, 4)), 6, group=2)
+)
+fires("affine_before_weights", "Add Conv", x=(1, 4, 4, 4))(
+    lambda b, x: _conv(b, b(o("Mul"), b(o("Add"), x, f32(2)), _channels(1, 2, 3, 4)), 6)
+)
+fires("shift_before_weights", "Conv", x=(1, 4, 4, 4))(
     lambda b, x: _conv(b, b(o("Add"), b(o("Mul"), x, _channels(1, 2, 3, 4)), f32(2)), 6, group=2)
+)
+fires("shift_before_weights", "MatMul", x=(2, 4))(
+    lambda b, x: b(o("MatMul"), b(o("Add"), b(o("Mul"), x, f32(1, 2, 3, 4)), f32(1)), whole(4, 5), whole(5))
 )
 fires("affine_before_weights", "Conv", x=(1, 2, 4, 4))(
     lambda b, x: _conv(b, b(o("Mul"), x, _channels(1, 2)), kernel=3, pads=(1, 1, 1, 1), bias=False)
@@ -155,7 +176,7 @@ fires("affine_before_weights", "ConvTranspose", x=(1, 4, 3, 3))(
     lambda b, x: b(o("ConvTranspose", group=2), b(o("Mul"), x, _channels(1, 2, 3, 4)), whole(4, 3, 2, 2))
 )
 fires("affine_before_weights", "MatMul", x=(2, 4))(
-    lambda b, x: b(o("MatMul"), b(o("Add"), b(o("Mul"), x, f32(1, 2, 3, 4)), f32(1)), whole(4, 5), whole(5))
+    lambda b, x: b(o("MatMul"), b(o("Mul"), x, f32(1, 2, 3, 4)), whole(4, 5), whole(5))
 )
 fires("pad_into_window", "Conv", x=(1, 2, 4, 4))(
     lambda b, x: _conv(b, b(o("Pad"), x, i64(0, 0, 1, 0, 0, 0, 2, 1)), kernel=3, pads=(1, 1, 1, 1))

@@ -1,13 +1,16 @@
 """Arithmetic with constants around convolutions and products goes into their weights; padding into their pads.
 
 batch_norm_into_weights(BatchNormalization(Conv(x, w))) -> Conv(x, w * a, bias)   as by the next two, at once
-split_batch_norm(BatchNormalization(x))     -> x * a + c                 constant statistics
+split_batch_norm(BatchNormalization(x))     -> x * a + c                 constant statistics; (x - mean) * a + bias
+                                               where the mean is many deviations from 0
 affine_into_weights(Conv(x, w) * a + c)     -> Conv(x, w * a, bias)      per channel; also ConvTranspose, MatMul; Neg
-affine_before_weights(Conv(x * a + c, w))   -> Conv(x, a * w, bias)      a shift only where there are no pads
+affine_before_weights(Conv(x * a, w))       -> Conv(x, a * w)            per channel
+shift_before_weights(Conv(x * a + c, w))    -> Conv(x, a * w, bias)      not strict; no pads, c at most 16 times a
 pad_into_window(Conv(Pad(x, 0)))            -> Conv(x, pads)             also AveragePool
 pad_into_max_pool(MaxPool(Pad(x)))          -> MaxPool(x, pads)          pads that cannot win: edge, -inf, 0 after Relu
 
-All but the last two change the order of rounding.
+All but the last two change the order of rounding.  The bound of a direct sum still holds, since weights lose nothing
+(`passes.constants`).  `LAX_RULES` do not keep to it: x may cancel a shift better than its products do.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from bolt_numba.ops.pointwise import Add, Clip, Div, HardSigmoid, Mul, Neg, Relu
 from bolt_numba.ops.pool import AveragePool, MaxPool
 from bolt_numba.ops.reduce import Softmax
 from bolt_numba.ops.shape import Pad
+from bolt_numba.passes.constants import cancels, fits, scaled_weight
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
 from bolt_numba.types import F64, Array
 
@@ -47,16 +51,19 @@ def batch_norm_into_weights(m: Match, b: Builder) -> Result:
         return m.refuse("the channels are not known or the operator is fused already")
     if axis != (1 if op.layout == "NCHW" else len(shape) - 1):
         return m.refuse("the channels lie along another axis")
-    a, c = (v.astype(F64) for v in _scale_and_shift(m, op))
-    return _with_affine(m, b, base, a, c)
+    mean, a, bias = _statistics(m, op)
+    return _with_affine(m, b, base, a, bias - mean * a)
 
 
-def _scale_and_shift(m: Match, op: Any) -> tuple[Array, Array]:
-    """Factor and term of each channel in the dtype of x."""
+def _statistics(m: Match, op: Any) -> tuple[Array, Array, Array]:
+    """Mean, factor and bias of each channel in f64."""
     scale, bias, mean, var = (np.asarray(m[k].const, F64) for k in ("scale", "bias", "mean", "var"))
-    a = scale / np.sqrt(var + op.epsilon)
-    dtype = m["x"].type.dtype
-    return a.astype(dtype), (bias - mean * a).astype(dtype)
+    with np.errstate(all="ignore"):
+        return mean, scale / np.sqrt(var + op.epsilon), bias
+
+
+FAR = 2.0**8
+"""Deviations from 0 up to which the mean is multiplied with the factor: as many units of rounding are lost."""
 
 
 @rule(Pat(BatchNormalization, (Pat(name="x"), *_STATISTICS)))
@@ -66,8 +73,15 @@ def split_batch_norm(m: Match, b: Builder) -> Result:
     if x.shape is None:
         return m.refuse("the rank is not known")
     ones = (1,) * (len(x.shape) - 2) if op.layout == "NCHW" else ()
-    factor, term = (v.reshape(-1, *ones) for v in _scale_and_shift(m, op))
-    return b(Add(), b(Mul(), m["x"], factor), term)
+    mean, a, bias = _statistics(m, op)
+    deviation = np.sqrt(np.asarray(m["var"].const, F64) + op.epsilon)
+    far = not np.all(np.abs(mean) <= FAR * deviation)
+    terms = (-mean, a, bias) if far else (a, bias - mean * a)
+    if not all(fits(v, x.dtype) for v in terms):
+        return m.refuse("the numbers of a channel do not fit")
+    first, *rest = (v.astype(x.dtype).reshape(-1, *ones) for v in terms)
+    y = b(Add() if far else Mul(), m["x"], first)
+    return b(Add(), b(Mul(), y, rest[0]) if far else y, rest[-1])
 
 
 def _weighted_axis(node: Node) -> int:
@@ -123,14 +137,16 @@ def _affine_chain(graph: Graph, root: Node) -> tuple[Node, list[Node]]:
 
 
 def _composed(chain: list[Node], axis: int, channels: int) -> tuple[Array, Array] | None:
-    """The chain as x * a + c per channel, in f64; None when a step is not per channel."""
+    """The chain as x * a + c per channel, in f64; None when a step is not per channel or takes back a large term."""
     a, c = np.ones(channels), np.zeros(channels)
     for node in chain:
         v = _per_channel(node, axis, channels)
         if v is None or (isinstance(node.op, Div) and not np.all(v)):
             return None
         if isinstance(node.op, Add):
-            c = c + v
+            before, c = c, c + v
+            if cancels(before, c) or cancels(v, c):
+                return None
         else:
             v = 1 / v if isinstance(node.op, Div) else v
             a, c = a * v, c * v
@@ -156,7 +172,7 @@ def affine_into_weights(m: Match, b: Builder) -> Result:
         return m.refuse("the chain goes on")
     composed = _composed(chain, axis, channels)
     if composed is None:
-        return m.refuse("a constant is not per channel")
+        return m.refuse("a constant is not per channel, or takes back another")
     return _with_affine(m, b, base, *composed)
 
 
@@ -166,38 +182,53 @@ def _with_affine(m: Match, b: Builder, base: Node, a: Array, c: Array) -> Result
     if (bias is not None and bias.const is None) or x is None or w is None:
         return m.refuse("the bias is not constant")
     if bias is not None and bias.const is not None:
-        c = c + bias.const.astype(F64) * a
+        moved = bias.const.astype(F64) * a
+        before, c = c, c + moved
+        if cancels(before, c) or cancels(moved, c):
+            return m.refuse("the bias takes back a large term")
     scaled: Value | Array | None = w if np.all(a == 1) else _scaled_outputs(base, a)
-    if scaled is None:
-        return m.refuse("the weight is not constant")
+    if scaled is None or not fits(c, w.type.dtype):
+        return m.refuse("the weight is not constant or loses something")
     return b(base.op, x, scaled, c.astype(w.type.dtype))
 
 
 def _scaled_outputs(node: Node, a: Array) -> Array | None:
-    """The weight with every output channel multiplied."""
+    """The weight with every output channel multiplied; None when that is not possible without loss."""
     op: Any = node.op
     w = node.inputs[1].const if node.inputs[1] is not None else None
     if w is None or w.ndim < 2:
         return None
-    factor = a.astype(w.dtype)
     ones = (1,) * (w.ndim - 2)
-    made: Array
     if isinstance(op, MatMul):
-        made = w * (factor[:, None] if op.trans_b else factor)
-    elif isinstance(op, Conv):
-        made = np.array(w)  # weights in a file are not aligned, which makes a product in one go three times as slow
-        made *= factor.reshape(-1, 1, *ones)
-    else:
-        grouped = w.reshape(op.group, -1, *w.shape[1:])
-        made = (grouped * factor.reshape(op.group, 1, -1, *ones)).reshape(w.shape)
-    return made
+        return scaled_weight(w, a[:, None] if op.trans_b else a)
+    if isinstance(op, Conv):
+        return scaled_weight(w, a.reshape(-1, 1, *ones))
+    made = scaled_weight(w.reshape(op.group, -1, *w.shape[1:]), a.reshape(op.group, 1, -1, *ones))
+    return None if made is None else made.reshape(w.shape)
 
 
-@rule(Pat(WEIGHTED, (Pat(AFFINE, name="x", sole_use=True), const("w"))))
+_AFFINE_BEFORE = Pat(WEIGHTED, (Pat(AFFINE, name="x", sole_use=True), const("w")))
+
+
+@rule(_AFFINE_BEFORE)
 def affine_before_weights(m: Match, b: Builder) -> Result:
+    return _before_weights(m, b, shifts=False)
+
+
+MOST_SHIFT = 16
+"""Of x: so many units of rounding of 1 are the most that x * a + c near 0 loses."""
+
+
+@rule(_AFFINE_BEFORE)
+def shift_before_weights(m: Match, b: Builder) -> Result:
+    return _before_weights(m, b, shifts=True)
+
+
+def _before_weights(m: Match, b: Builder, *, shifts: bool) -> Result:
+    """The longest part of the chain before a product that ends there, moved into its weight and bias."""
     if _constant(m.node("x")) is None:
         return None
-    node, op, w = m.root, m.root.op, m["w"].const
+    op, w = m.root.op, m["w"].const
     shape = m["x"].type.shape
     if w is None or shape is None or w.ndim < 2:
         return None
@@ -206,41 +237,54 @@ def affine_before_weights(m: Match, b: Builder) -> Result:
     if not isinstance(channels, int) or getattr(op, "trans_a", False):
         return m.refuse("the channels are not known")
     _, chain = _affine_chain(m.graph, m.node("x"))
-    while chain and _composed(chain, axis, channels) is None:
+    while chain and not _can_move(_composed(chain, axis, channels), shifts):
         chain = chain[1:]
     composed = _composed(chain, axis, channels)
     if not chain or composed is None:
-        return m.refuse("a constant is not per channel")
+        return m.refuse("the last step is no factor per channel")
     a, c = composed
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
-    if np.any(c) and (isinstance(op, ConvTranspose) or any(getattr(op, "pads", ())) or not _no_auto_pad(op)):
-        return m.refuse("the shift would not reach the pads")
-    if bias is not None and bias.const is None:
-        return m.refuse("the bias is not constant")
-    scaled, moved = _scaled_inputs(op, w, a, c)
-    term: Value | Array | None = bias
+    scaled, bias = _scaled_inputs(op, w, a), m.root.inputs[2] if len(m.root.inputs) > 2 else None
+    if scaled is None:
+        return m.refuse("the weight loses something")
     if np.any(c):
-        term = (moved + (0 if bias is None or bias.const is None else bias.const)).astype(w.dtype)
-    return b(op, chain[0].inputs[0], scaled, term, *node.inputs[3:])
+        if isinstance(op, ConvTranspose) or any(getattr(op, "pads", ())) or not _no_auto_pad(op):
+            return m.refuse("the shift would not reach the pads")
+        if bias is not None and bias.const is None:
+            return m.refuse("the bias is not constant")
+        term = _shifted_outputs(op, w, c) + (0 if bias is None or bias.const is None else bias.const)
+        return b(op, chain[0].inputs[0], scaled, term.astype(w.dtype), *m.root.inputs[3:])
+    return b(op, chain[0].inputs[0], scaled, *m.root.inputs[2:])
+
+
+def _can_move(composed: tuple[Array, Array] | None, shifts: bool) -> bool:
+    if composed is None:
+        return False
+    a, c = composed
+    return bool(np.all(np.abs(c) <= MOST_SHIFT * np.abs(a))) if shifts else not np.any(c)
+
+
+def _shifted_outputs(op: Any, w: Array, c: Array) -> Array:
+    """What a constant input ``c`` adds to each output, in f64."""
+    if isinstance(op, MatMul):
+        return np.asarray(op.alpha * (w.astype(F64) * (c if op.trans_b else c[:, None])).sum(-1 if op.trans_b else -2))
+    per_group = w.reshape(op.group, -1, *w.shape[1:]).astype(F64)
+    shift = c.reshape(op.group, 1, -1, *(1,) * (w.ndim - 2))
+    return np.asarray((per_group * shift).sum(axis=tuple(range(2, per_group.ndim))).reshape(-1))
 
 
 def _no_auto_pad(op: Any) -> bool:
     return getattr(op, "auto_pad", "NOTSET") in ("NOTSET", "VALID")
 
 
-def _scaled_inputs(op: Any, w: Array, a: Array, c: Array) -> tuple[Array, Array]:
-    """The weight with every input channel multiplied by ``a``, and what a constant input ``c`` adds to each output."""
+def _scaled_inputs(op: Any, w: Array, a: Array) -> Array | None:
+    """The weight with every input channel multiplied by ``a``; None when that loses something."""
     if isinstance(op, MatMul):
-        factor, shift = (v if op.trans_b else v[:, None] for v in (a.astype(w.dtype), c))
-        total = (w.astype(F64) * shift).sum(axis=-1 if op.trans_b else -2) if np.any(c) else np.zeros(1)
-        return w * factor, op.alpha * total
+        return scaled_weight(w, a if op.trans_b else a[:, None])
     ones = (1,) * (w.ndim - 2)
     if isinstance(op, ConvTranspose):
-        return w * a.astype(w.dtype).reshape(-1, 1, *ones), np.zeros(1)
-    per_group = w.reshape(op.group, -1, *w.shape[1:])
-    factor, shift = (v.reshape(op.group, 1, -1, *ones) for v in (a.astype(w.dtype), c))
-    total = (per_group.astype(F64) * shift).sum(axis=tuple(range(2, per_group.ndim))) if np.any(c) else np.zeros(1)
-    return (per_group * factor).reshape(w.shape), total.reshape(-1)
+        return scaled_weight(w, a.reshape(-1, 1, *ones))
+    made = scaled_weight(w.reshape(op.group, -1, *w.shape[1:]), a.reshape(op.group, 1, -1, *ones))
+    return None if made is None else made.reshape(w.shape)
 
 
 def _window_pads(m: Match, rank: int, layout: str) -> tuple[int, ...] | None:
@@ -323,3 +367,5 @@ RULES: tuple[Rule, ...] = (
     pad_into_window,
     pad_into_max_pool,
 )
+LAX_RULES: tuple[Rule, ...] = (shift_before_weights,)
+"""Of every level but ``strict``."""

@@ -1,6 +1,6 @@
 """One spelling per idea for arithmetic: constants on the right, cheap operators for special constants, no identities.
 
-Exact unless said otherwise; ``merge_*_constants`` change the order of rounding.
+Exact unless said otherwise; `passes.constants` says which constants are merged.
 
 constant_right(c op x)            -> x op c                 commutative operators
 drop_neutral(x + 0 | x * 1 ...)   -> x
@@ -11,8 +11,8 @@ div_to_mul(x / c)                 -> x * (1 / c)            c a power of two
 mul_by_zero(x * 0)                -> 0                      integers
 pow_by_floats(x ** integers)      -> x ** floats            where f32 holds them
 pow_to_products(x ** c)           -> x * x | Sqrt | Reciprocal ...
-merge_add_constants((x + a) + b)  -> x + (a + b)            floats: reassociates
-merge_mul_constants((x * a) * b)  -> x * (a * b)            floats: reassociates
+merge_add_constants((x + a) + b)  -> x + (a + b)            one rounding less
+merge_mul_constants((x * a) * b)  -> x * (a * b)            changes the order of rounding
 merge_clips(Clip(Clip | Relu))    -> Clip
 drop_double(Neg(Neg(x)))          -> x                      also Not, and idempotent operators
 pin_auto_pad(Conv(auto_pad))      -> Conv(pads)             when the sizes are known
@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -80,9 +81,10 @@ from bolt_numba.ops.reduce import (
     ReduceSumSquare,
 )
 from bolt_numba.ops.spatial import per_axis, resolve_pads
+from bolt_numba.passes.constants import joined_product, joined_sum
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
 from bolt_numba.passes.views import reshaped
-from bolt_numba.types import F32, F64
+from bolt_numba.types import F32, F64, Array
 
 COMMUTATIVE = (Add, Mul, Max, Min, And, Or, Xor, Equal, BitwiseAnd, BitwiseOr, BitwiseXor)
 REDUCTIONS = (
@@ -201,24 +203,24 @@ def pow_to_products(m: Match, b: Builder) -> Result:
     return b(Reciprocal(), b(Sqrt(), x)) if c == -0.5 else None
 
 
-def _merged_constants(m: Match, b: Builder, combine: Any) -> Result:
+def _merged_constants(m: Match, b: Builder, join: Callable[[Array, Array], Array | None]) -> Result:
     a, c = m["a"].const, m["c"].const
     if a is None or c is None or a.dtype.kind not in "iuf":
         return None
     if not m.sole(m["inner"]):
         return m.refuse(f"%{m['inner'].name} has another reader")
-    with np.errstate(all="ignore"):
-        return b(m.root.op, m["x"], combine(a, c).astype(a.dtype, copy=False))
+    made = join(a, c)
+    return m.refuse("the constants lose something") if made is None else b(m.root.op, m["x"], made)
 
 
 @rule(Pat(Add, (Pat(Add, (Pat(name="x"), const("a")), name="inner"), const("c"))))
 def merge_add_constants(m: Match, b: Builder) -> Result:
-    return _merged_constants(m, b, np.add)
+    return _merged_constants(m, b, joined_sum)
 
 
 @rule(Pat(Mul, (Pat(Mul, (Pat(name="x"), const("a")), name="inner"), const("c"))))
 def merge_mul_constants(m: Match, b: Builder) -> Result:
-    return _merged_constants(m, b, np.multiply)
+    return _merged_constants(m, b, joined_product)
 
 
 @rule(Pat(Clip, (Pat(name="x"),)))

@@ -23,6 +23,7 @@ from bolt_numba.ops.pointwise import Add, Div, Mul, Reciprocal, Sqrt, Sub
 from bolt_numba.ops.reduce import ReduceMean
 from bolt_numba.ops.shape import Reshape
 from bolt_numba.passes.canonical import reduced_axes
+from bolt_numba.passes.constants import joined_sum, scaled_weight
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
 from bolt_numba.types import Array
 
@@ -84,7 +85,8 @@ def norm_scale(m: Match, b: Builder) -> Result:
     c, scale = _normalised(m, "c"), m["scale"].const
     if c is None or scale is None or len(norm.inputs) > 2 or getattr(norm.op, "stats", False):
         return m.refuse("the factor does not fit the scale")
-    return b(norm.op, m["x"], scale * c)
+    made = scaled_weight(scale, c)
+    return m.refuse("the numbers lose something") if made is None else b(norm.op, m["x"], made)
 
 
 @rule(Pat(Add, (Pat(LayerNormalization, (Pat(name="x"), const("scale")), name="norm", sole_use=True), const("c"))))
@@ -138,7 +140,8 @@ def channel_norm_scale(m: Match, b: Builder) -> Result:
     c, scale, bias = _for_channels(m), m["scale"].const, m["bias"].const
     if c is None or scale is None or bias is None:
         return m.refuse("the factor is not per channel")
-    return b(m.op("norm"), m["x"], scale * c, bias * c)
+    made = [scaled_weight(v, c) for v in (scale, bias)]
+    return m.refuse("the numbers lose something") if any(v is None for v in made) else b(m.op("norm"), m["x"], *made)
 
 
 @rule(Pat(Add, (_CHANNEL_NORM, const("c"))))
@@ -146,7 +149,8 @@ def channel_norm_bias(m: Match, b: Builder) -> Result:
     c, bias = _for_channels(m), m["bias"].const
     if c is None or bias is None:
         return m.refuse("the term is not per channel")
-    return b(m.op("norm"), m["x"], m["scale"], bias + c)
+    made = joined_sum(bias, c)
+    return m.refuse("the numbers lose something") if made is None else b(m.op("norm"), m["x"], m["scale"], made)
 
 
 @rule(Pat(LayerNormalization, (Pat(name="x"),), where=lambda op: op.stats))

@@ -30,6 +30,7 @@ class Run:
     strict: bool = False
     extra: Sequence[Rule] = ()
     folding: tuple[Rule, ...] = field(default_factory=fold_rules)
+    numerics: str = "default"
     settled: tuple[Rule, ...] = ()
     """Rules of which none applies to the graph as it is."""
 
@@ -37,6 +38,11 @@ class Run:
     def clean(self) -> tuple[Rule, ...]:
         """Rules that every stage may rely on: nothing they remove comes back."""
         return (*self.folding, *control.RULES, *views.RULES, *canonical.RULES)
+
+    @property
+    def absorb(self) -> tuple[Rule, ...]:
+        """Rules that move constants into weights, as the level allows."""
+        return absorb.RULES if self.numerics == "strict" else (*absorb.RULES, *absorb.LAX_RULES)
 
     def rewrite(self, graph: Graph, rules: Sequence[Rule]) -> None:
         fired = rewrite(graph, rules, trace=self.trace, strict=self.strict, settled=self.settled)
@@ -49,7 +55,7 @@ def _canonical(graph: Graph, run: Run) -> None:
 
 def _recognise(graph: Graph, run: Run) -> None:
     run.rewrite(graph, (*run.clean, *norms.RULES, *recognise.RULES))
-    run.rewrite(graph, (*run.clean, *norms.RULES, *recognise.RULES, *products.RULES, *absorb.RULES))
+    run.rewrite(graph, (*run.clean, *norms.RULES, *recognise.RULES, *products.RULES, *run.absorb))
 
 
 def _keep(graph: Graph, run: Run) -> None:
@@ -57,11 +63,11 @@ def _keep(graph: Graph, run: Run) -> None:
 
 
 def _layout(graph: Graph, run: Run) -> None:
-    run.rewrite(graph, (*layout.SPATIAL_RULES, *run.clean, *absorb.RULES))
+    run.rewrite(graph, (*layout.SPATIAL_RULES, *run.clean, *run.absorb))
     for g in nested(graph):
         move_transposes(g)
     run.settled = ()
-    run.rewrite(graph, (*layout.FINAL_RULES, *run.clean, *absorb.RULES))
+    run.rewrite(graph, (*layout.FINAL_RULES, *run.clean, *run.absorb))
 
 
 def _fuse(graph: Graph, run: Run) -> None:
@@ -93,7 +99,7 @@ def all_rules() -> tuple[Rule, ...]:
         norms.RULES,
         recognise.RULES,
         products.RULES,
-        absorb.RULES,
+        run.absorb,
         layout.SPATIAL_RULES,
         layout.FINAL_RULES,
     )
@@ -109,13 +115,14 @@ def run_pipeline(
     check: bool | None = None,
     stages: Sequence[Stage] = STAGES,
     extra: Sequence[Rule] = (),
+    numerics: str = "default",
 ) -> Graph:
     """An optimised copy of ``graph``.
 
     trace: receives every rewrite and the time of every stage.  until: the name of the last stage to run, or the number
     of rewrites after which to stop (to find a bad one by bisection).  check: verify the graph after every stage and
     treat a rule's failure as an error; None asks the environment variable BOLT_NUMBA_CHECK.  extra: optional rules
-    for the stage ``fuse``.
+    for the stage ``fuse``.  numerics: of the sessions to come; ``"strict"`` does without `absorb.LAX_RULES`.
     Raises InvalidModelError when a check fails, BoltError when rules do not reach a fixed point.
     """
     checked = CHECK.value not in ("", "0") if check is None else check
@@ -125,7 +132,7 @@ def run_pipeline(
     if isinstance(until, int):
         trace = trace or Trace()
         trace.until = until
-    run = Run(trace, checked, extra)
+    run = Run(trace, checked, extra, numerics=numerics)
     made = deep_clone(graph)
     for name, stage in stages:
         start = time.perf_counter()

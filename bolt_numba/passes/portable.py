@@ -28,7 +28,7 @@ from bolt_numba.ops.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.registry import Op
 from bolt_numba.ops.shape import Expand, Identity, Reshape, Squeeze, Transpose, Unsqueeze
 from bolt_numba.ops.slicing import Slice
-from bolt_numba.passes import absorb, canonical, control, recognise, views
+from bolt_numba.passes import canonical, control, recognise, views
 from bolt_numba.passes.fold import FoldConstant, fold_rules, storage_bytes
 from bolt_numba.passes.pipeline import Run
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
@@ -240,4 +240,4 @@ def portable(graph: Graph, run: Run, growth: int = 0) -> None:
     known = [r for r in recognise.RULES if r.name in RECOGNISED]
     clean = [r for r in (*folding, *control.RULES, *views.RULES, *canonical.RULES) if r.name not in LONGER]
     run.rewrite(graph, [*clean, *known])  # before weights take up a factor that belongs to an activation
-    run.rewrite(graph, [*clean, *known, *(r for r in absorb.RULES if r.name not in LONGER), *RULES])
+    run.rewrite(graph, [*clean, *known, *(r for r in run.absorb if r.name not in LONGER), *RULES])

@@ -2,7 +2,7 @@
 
 transpose_into_matmul(MatMul(T(a), b))            -> MatMul(a, b, trans_a)       T swaps the last two axes
 scale_into_matmul(MatMul(a, b) * c)               -> MatMul(a, b, alpha)         c a number; the product has one reader
-attention(Softmax(q @ kT * c + mask) @ v)         -> FusedAttention(q, k, v, mask)
+attention(Softmax(q @ kT * c + mask) @ v)         -> FusedAttention(q, k, v, mask)     also with NaN made 0 after it
 scale_into_attention(FusedAttention(q * c, k))    -> FusedAttention(q, k)        same for k
 transpose_into_attention(FusedAttention(T(q), k)) -> FusedAttention(q, k)        T: heads for positions; k, v too
 transpose_from_attention(T(FusedAttention))       -> FusedAttention
@@ -21,15 +21,16 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.attention import FusedAttention, swapped
 from bolt_numba.ops.matmul import MatMul
-from bolt_numba.ops.pointwise import Add, Div, Mul, Where
+from bolt_numba.ops.pointwise import Add, Div, IsNaN, Mul, Where
 from bolt_numba.ops.reduce import Softmax
 from bolt_numba.ops.shape import Transpose
 from bolt_numba.passes import packed
-from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
+from bolt_numba.passes.constants import is_mild
+from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar, scalar_of
 from bolt_numba.types import TensorType
 
-MASKED = -1e9
-"""Scores at or below this are what exporters use for "do not look there"."""
+MASKED = -1e30
+"""Scores at or below this stay what they are when an ordinary score is added, and mean "do not look there"."""
 
 
 def swap_last(rank: int) -> tuple[int, ...]:
@@ -58,8 +59,8 @@ def transpose_into_matmul(m: Match, b: Builder) -> Result:
 @rule(Pat((Mul, Div), (Pat(MatMul, (Pat(name="a"), Pat(name="b")), name="mm", sole_use=True), const("c"))))
 def scale_into_matmul(m: Match, b: Builder) -> Result:
     c, op = scalar_of(m["c"]), m.op("mm")
-    if c is None or c == 0 or len(m.node("mm").inputs) > 2 or op.activation is not None:
-        return m.refuse("the factor is no number or the product is not bare")
+    if c is None or not is_mild(c, m["mm"].type.dtype) or len(m.node("mm").inputs) > 2 or op.activation is not None:
+        return m.refuse("the factor is no number, or far from 1, or the product is not bare")
     number = c if isinstance(m.root.op, Mul) else 1 / c
     if m["a"].is_const or m["b"].is_const:
         return m.refuse("the factor goes into the weight")
@@ -69,8 +70,11 @@ def scale_into_matmul(m: Match, b: Builder) -> Result:
 _SCORES = Pat(MatMul, (Pat(name="q"), Pat(name="k")), name="scores", sole_use=True)
 
 
-def _attention_pattern(inner: Pat) -> Pat:
-    softmax = Pat(Softmax, (inner,), name="weights", sole_use=True)
+def _attention_pattern(inner: Pat, guarded: bool = False) -> Pat:
+    """guarded: a line of NaN, where a query may look at no key, is replaced by 0, which is what attention gives."""
+    softmax = Pat(Softmax, (inner,), name="weights", sole_use=not guarded)
+    if guarded:
+        softmax = Pat(Where, (Pat(IsNaN, (softmax,)), scalar(0.0), Pat(name="weights")), sole_use=True)
     return Pat(MatMul, (softmax, Pat(name="v")))
 
 
@@ -129,8 +133,8 @@ def scale_into_attention_k(m: Match, b: Builder) -> Result:
 
 def _rescaled(m: Match, b: Builder, name: str, operands: Sequence[Value | None]) -> Result:
     c, op = scalar_of(m["c"]), m.root.op
-    if not c:
-        return m.refuse("the factor is no number")
+    if c is None or not is_mild(c, m[name].type.dtype):
+        return m.refuse("the factor is no number or far from 1")
     number = c if isinstance(m.op(name), Mul) else 1 / c
     return b(dataclasses.replace(op, scale=op.scale * number), *operands)  # type: ignore[attr-defined]
 
@@ -189,8 +193,8 @@ def query_scale_into_matmul(m: Match, b: Builder) -> Result:
 
 def _operand_scale(m: Match, b: Builder, operands: Sequence[Value], op: Any, name: str) -> Result:
     c = scalar_of(m["c"])
-    if not c or m.root.output.type.dtype.kind != "f":
-        return m.refuse("the factor is no number")
+    if c is None or m.root.output.type.dtype.kind != "f" or not is_mild(c, m.root.output.type.dtype):
+        return m.refuse("the factor is no number or far from 1")
     number = c if isinstance(m.op(name), Mul) else 1 / c
     return b(dataclasses.replace(op, alpha=op.alpha * number), *operands, *m.root.inputs[2:])
 
@@ -210,14 +214,14 @@ def mask_from_where(m: Match, b: Builder) -> Result:
 
 LATE_RULES: tuple[Rule, ...] = (transpose_into_matmul, transpose_into_attention, transpose_from_attention)
 """After the layout is settled: a Transpose may still have met its inverse."""
+_MASKED_SCORES = Pat(Add, (_SCORES, Pat(name="mask")), commutative=True, sole_use=True)
+
+
 RULES: tuple[Rule, ...] = (
     scale_into_matmul,
     Rule("attention", _attention_pattern(_SCORES), _attention),
-    Rule(
-        "attention_masked",
-        _attention_pattern(Pat(Add, (_SCORES, Pat(name="mask")), commutative=True, sole_use=True)),
-        _attention,
-    ),
+    Rule("attention_masked", _attention_pattern(_MASKED_SCORES), _attention),
+    Rule("attention_guarded", _attention_pattern(_MASKED_SCORES, guarded=True), _attention),
     scale_into_attention_q,
     scale_into_attention_k,
     transpose_into_attention,

@@ -13,12 +13,12 @@ recognise_softsign(x / (1 + |x|))                 -> Softsign(x)
 recognise_log_softmax(Log(Softmax(x)))            -> LogSoftmax(x)
 recognise_global_pool(pool of the whole image)    -> ReduceMean | ReduceMax
 recognise_l2(sqrt(sum(x x)))                      -> ReduceL2(x)
-drop_nan_guard(Where(IsNaN(Softmax), 0, Softmax)) -> Softmax            ours gives 0 where a line is all -inf
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,6 @@ from bolt_numba.ops.pointwise import (
     Gelu,
     HardSigmoid,
     HardSwish,
-    IsNaN,
     LeakyRelu,
     Log,
     Max,
@@ -50,17 +49,17 @@ from bolt_numba.ops.pointwise import (
     Sub,
     Swish,
     Tanh,
-    Where,
 )
 from bolt_numba.ops.pool import AveragePool, MaxPool
 from bolt_numba.ops.reduce import LogSoftmax, ReduceL2, ReduceMax, ReduceMean, ReduceSum, Softmax
 from bolt_numba.passes.canonical import all_equal
+from bolt_numba.passes.constants import is_mild
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar, scalar_of
-from bolt_numba.types import TensorType
+from bolt_numba.types import F32, TensorType
 
 PRODUCT = (Mul, Div)
-CLOSE = 1e-4
-"""Relative tolerance for constants that exporters round, such as 0.7071 or 0.044715."""
+CLOSE = 1e-6
+"""Relative tolerance for constants that exporters round, such as 0.7071068 or 0.044715: a few roundings of f32."""
 
 
 def near(a: float, b: float, tolerance: float = CLOSE) -> bool:
@@ -97,7 +96,10 @@ def factors(m: Match) -> tuple[list[Value], float] | None:
 
 
 def polynomial(value: Value, x: Value, depth: int = 8) -> dict[int, float] | None:
-    """Coefficients by power of an expression of Add, Sub, Mul, Div and numbers over ``x``; None for anything else."""
+    """Coefficients by power of an expression of Add, Sub, Mul, Div and numbers over ``x``; None for anything else.
+
+    Where terms take each other back or a factor is far from 1, the expression rounds on purpose or overflows: None.
+    """
     if value is x:
         return {1: 1.0}
     c = scalar_of(value)
@@ -109,15 +111,22 @@ def polynomial(value: Value, x: Value, depth: int = 8) -> dict[int, float] | Non
     a, z = (None if v is None else polynomial(v, x, depth - 1) for v in node.inputs)
     if a is None or z is None:
         return None
-    if isinstance(node.op, (Add, Sub)):
-        sign = 1.0 if isinstance(node.op, Add) else -1.0
-        return {p: a.get(p, 0.0) + sign * z.get(p, 0.0) for p in a.keys() | z.keys()}
     if isinstance(node.op, Div):
-        return {p: v / z[0] for p, v in a.items()} if z.keys() == {0} and z[0] else None
+        mild = z.keys() == {0} and bool(is_mild(z[0], F32))
+        return {p: v / z[0] for p, v in a.items()} if mild else None
+    if isinstance(node.op, Mul):
+        return _collected((p + q, v * w) for p, v in a.items() for q, w in z.items())
+    sign = 1.0 if isinstance(node.op, Add) else -1.0
+    return _collected((*a.items(), *((p, sign * v) for p, v in z.items())))
+
+
+def _collected(terms: Iterable[tuple[int, float]]) -> dict[int, float] | None:
     made: dict[int, float] = {}
-    for p, v in a.items():
-        for q, w in z.items():
-            made[p + q] = made.get(p + q, 0.0) + v * w
+    for power, v in terms:
+        before = made.get(power, 0.0)
+        if before * v < 0 or (v and not is_mild(v, F32)):
+            return None
+        made[power] = before + v
     return made
 
 
@@ -198,15 +207,15 @@ def recognise_mish(m: Match, b: Builder) -> Result:
 
 
 def _line(value: Value) -> tuple[Value, float, float] | None:
-    """``value`` as a * x + b; x is what is left when scalar Add and Mul are stripped."""
+    """``value`` as a * x + b; x is what is left when scalar Mul and one Add are stripped."""
     a, c = 1.0, 0.0
     for _ in range(4):
         node = value.node
         number = None if node is None or len(node.inputs) != 2 else scalar_of(node.inputs[1])
         if node is None or number is None or node.inputs[0] is None:
             break
-        if isinstance(node.op, Add):
-            c += a * number
+        if isinstance(node.op, Add) and not c:
+            c = a * number
         elif isinstance(node.op, Mul):
             a *= number
         elif isinstance(node.op, Div) and number:
@@ -302,11 +311,6 @@ def recognise_l2(m: Match, b: Builder) -> Result:
     return b(made, m["x"], *m.node("sum").inputs[1:])
 
 
-@rule(Pat(Where, (Pat(IsNaN, (Pat(Softmax, name="s"),)), const("zero"), Pat(name="s"))))
-def drop_nan_guard(m: Match, b: Builder) -> Result:
-    return m["s"] if all_equal(m["zero"], 0) else None
-
-
 RULES: tuple[Rule, ...] = (
     recognise_gelu,
     recognise_swish,
@@ -321,5 +325,4 @@ RULES: tuple[Rule, ...] = (
     recognise_log_softmax,
     recognise_global_pool,
     recognise_l2,
-    drop_nan_guard,
 )
