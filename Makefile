@@ -19,8 +19,8 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## Read handwritten digits: pictures, accuracy, latency, profile.
 	$(BIN)/python examples/demo.py
 
-test: lint ## Lint, check types, run all tests.
-	$(BIN)/python -m pytest -q
+test: lint ## Lint, check types, run all tests, in as many processes as there are processors.
+	$(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist worksteal
 
 lint: $(STAMP) ## Lint and check types.
 	$(BIN)/ruff check .

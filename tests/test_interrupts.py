@@ -30,7 +30,7 @@ from bolt_numba.types import F32, Array, Sym, TensorType
 from tests.near import assert_near
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs fork, signals and the team")
-STUCK_S = 20
+STUCK_S = 240
 FORKS, PLANNERS = 200, 2
 INTERRUPTS = 600
 AGAIN_S = 0.5
@@ -56,7 +56,7 @@ def child(task: Callable[[], None], **environment: str) -> None:
     code = f"from tests.test_interrupts import {task.__name__}; {task.__name__}()"
     env = {**os.environ, **environment}
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1500, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
 
@@ -100,7 +100,7 @@ def forks() -> None:
     assert not failed, f"children {failed} of {FORKS} are stuck or wrong"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1600)
 def test_forks_while_threads_plan() -> None:
     child(forks)
 
@@ -117,7 +117,7 @@ def test_two_threads_fork_at_once() -> None:
     locks._in_parent()
     other.join()
     for owner, name in locks._awaited:
-        assert getattr(owner, name).acquire(timeout=1), name
+        assert getattr(owner, name).acquire(timeout=60), name
         getattr(owner, name).release()
 
 
@@ -195,13 +195,13 @@ def cold_interrupts() -> None:
     assert_near(bn.compile(data, threads=2)(feed(3))["y"], interpret(graph, {"x": feed(3)})["y"], 1e-5)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1600)
 @pytest.mark.parametrize("task", [team_interrupts, plan_interrupts])
 def test_interrupts_leave_nothing_behind(task: Callable[[], None]) -> None:
     child(task)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1600)
 @pytest.mark.parametrize("seed", range(4))
 def test_interrupts_of_the_first_use(seed: int) -> None:
     child(cold_interrupts, SEED=str(seed))

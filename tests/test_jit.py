@@ -289,7 +289,7 @@ def test_a_cached_kernel_runs_without_numba(empty_cache: Path) -> None:
         "sys.stdout.write(str('numba' in sys.modules))\n"
     )
     for expected in ("True", "False"):
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=1200, check=True)
         assert done.stdout == expected
 
 
@@ -336,7 +336,7 @@ def test_the_example_of_the_documentation_runs(tmp_path: Path) -> None:
     file = tmp_path / "example.py"
     check = "np.testing.assert_array_equal(result, np.where(given > 0, given, given * np.float32(0.1)))\n"
     file.write_text(text + check)
-    subprocess.run([sys.executable, str(file)], timeout=120, check=True)
+    subprocess.run([sys.executable, str(file)], timeout=1200, check=True)
 
 
 def test_words_exist() -> None:
@@ -378,7 +378,7 @@ def test_loops_lower_to_vectors_on_aarch64() -> None:
     )
     env = os.environ | {"BOLT_NUMBA_ISA": "generic"}
     command = [sys.executable, "-c", program]
-    found = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=True).stdout
+    found = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1200, check=True).stdout
     texts = found.split("=====")[:-1]
     assert len(texts) == 5
     assert texts[0].count("fmla") >= 60  # one for each vector of each tile

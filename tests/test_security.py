@@ -302,7 +302,7 @@ def test_a_kernel_in_the_place_of_another_is_compiled_anew(cache: Path) -> None:
     assert jit._read(other / three.name) is None, "the same for another processor"
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(600)
 def test_a_pipe_in_the_place_of_a_kernel_does_not_hang(cache: Path) -> None:
     assert times(fresh(3)) == 21
     file = jit._path(fresh(3))

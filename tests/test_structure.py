@@ -212,7 +212,7 @@ def test_every_environment_variable_is_in_the_table_and_in_the_docs() -> None:
 
 
 def test_import_is_quick() -> None:
-    code = "import time; t = time.perf_counter(); import bolt_numba; print(time.perf_counter() - t)"
+    code = "import time; t = time.process_time(); import bolt_numba; print(time.process_time() - t)"
     times = [
         float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
         for _ in range(5)

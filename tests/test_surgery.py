@@ -77,7 +77,7 @@ def count(graph: Graph) -> int:
     return len(graph.nodes) + sum(count(sub) for _, sub in graph.subgraphs())
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", NODES)
 def test_models_keep_their_meaning_and_few_nodes(name: str, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")

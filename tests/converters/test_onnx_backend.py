@@ -55,7 +55,7 @@ def test_devices_and_errors() -> None:
         Backend.run_node(blob, [X])
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_score_of_a_part_of_the_suite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Old PyTorch exports of opset 6, which need readers for old forms."""
     table = tmp_path / "score.json"

@@ -19,6 +19,7 @@ from bolt_numba.converters import load
 from bolt_numba.errors import BoltError, InvalidModelError, ShapeError
 
 COUNT, SECONDS = 1500, 10.0
+"""Seconds of processor time, as machines are busy."""
 NUMBERS = (0, 1, -1, 2, -2, 7, 1 << 31, -(1 << 31), (1 << 31) - 1, 1 << 62, (1 << 63) - 1, -(1 << 63), 10**6)
 NAMES = ("x", "", "Conv", "If", "Loop", "Reshape", "axis", "perm", "Split", "a" * 5000)
 TEXTS = (b"", b"\xff" * 8, b"reflect", b"SAME_UPPER", b"ij,jk->ik", b"...i->...")
@@ -99,14 +100,14 @@ def mutant(seed: int) -> bytes:
     return data
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
 def test_lies_are_refused_or_read_and_never_worse() -> None:
     """Neither another exception than a BoltError, nor a hang, nor memory without measure."""
     originals()
     results: Counter[str] = Counter()
     for seed in range(COUNT):
         data = mutant(seed)
-        start = time.perf_counter()
+        start = time.process_time()
         try:
             load(data, "onnx")
             results["read"] += 1
@@ -114,7 +115,7 @@ def test_lies_are_refused_or_read_and_never_worse() -> None:
             results["refused" if str(error) else "refused without a word"] += 1
         except Exception as error:
             pytest.fail(f"seed {seed}: {type(error).__name__}: {error}")
-        assert time.perf_counter() - start < SECONDS, f"seed {seed} takes too long"
+        assert time.process_time() - start < SECONDS, f"seed {seed} takes too long"
     assert results["refused without a word"] == 0
     assert results["read"] > COUNT / 10
     assert results["refused"] > COUNT / 3
@@ -161,7 +162,7 @@ def shape(*dims: int) -> TensorProto:
 def test_absurd_sizes_allocate_nothing(data: bytes) -> None:
     load(model_of("y = Relu(x)"))
     tracemalloc.start()
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         load(data)
     except (InvalidModelError, ShapeError):
@@ -170,7 +171,7 @@ def test_absurd_sizes_allocate_nothing(data: bytes) -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert peak < 32 << 20
-    assert time.perf_counter() - start < SECONDS
+    assert time.process_time() - start < SECONDS
 
 
 def test_deep_nesting_is_refused_or_read() -> None:

@@ -16,7 +16,7 @@ FAMILIES = "bernoulli|_loop|gradient|dropout|sequence|optional|string|strnorm|tf
 """What the listed tests are about, and the operators beyond plain tensors."""
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(onnx.__version__ < "1.23", reason="the list is that of the suite of onnx 1.23")
 def test_exactly_the_listed_tests_fail(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--include", FAMILIES, "--expect", str(PAGE), "--list", "--workers", "1"]
