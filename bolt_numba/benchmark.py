@@ -22,6 +22,7 @@ from bolt_numba import peers
 from bolt_numba.errors import BoltError
 from bolt_numba.feeds import random_feeds
 from bolt_numba.peers import BoltEngine, Engine, Feeds
+from bolt_numba.types import precision_of
 
 OURS = "bolt-numba"
 BLOCK = 0.02
@@ -73,7 +74,7 @@ class BenchReport:
     threads: int
     shapes: dict[str, tuple[int, ...]]
     engines: list[Measured]
-    precision: str = "fp32"
+    precision: str = "f32"
     numerics: str = "default"
 
     def ratios(self) -> dict[str, dict[str, float]]:
@@ -107,7 +108,7 @@ def bench(
     seed: int = 0,
     seconds: float = 3.0,
     processes: bool = True,
-    precision: str = "fp32",
+    precision: str = "f32",
     numerics: str = "default",
     tune: bool = False,
     progress: Callable[[str], None] = lambda _: None,
@@ -118,6 +119,7 @@ def bench(
     processes: also start a process per engine for load time, first run and peak memory (needs a path).  precision: of
     every engine that has it.  numerics, tune: as `bolt_numba.compile`.
     """
+    precision = precision_of(precision)
     ours = BoltEngine(model, threads, precision, numerics, tune)
     arrays = random_feeds(ours.session.inputs, shapes, seed, feeds)
     engines: dict[str, Engine] = {OURS: ours}
@@ -228,7 +230,7 @@ def main(job: Mapping[str, Any]) -> dict[str, Any]:
     """
     model, shapes = job["model"], {k: tuple(v) for k, v in job["shapes"].items()}
     start = time.perf_counter()
-    how = job["threads"], job.get("precision", "fp32")
+    how = job["threads"], job.get("precision", "f32")
     if job["engine"] == OURS:
         engine: Engine = BoltEngine(model, *how, job.get("numerics", "default"))
     else:

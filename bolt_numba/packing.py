@@ -19,7 +19,7 @@ def packed(
     *,
     threads: Iterable[int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    precision: str = "fp32",
+    precision: str = "f32",
     numerics: str = "default",
 ) -> Graph:
     """The optimised graph with packed weights; `bolt_numba.save` writes both into one file.

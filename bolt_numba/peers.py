@@ -33,7 +33,7 @@ class BoltEngine:
     """bolt-numba itself."""
 
     def __init__(
-        self, model: Model, threads: int, precision: str = "fp32", numerics: str = "default", tune: bool = False
+        self, model: Model, threads: int, precision: str = "f32", numerics: str = "default", tune: bool = False
     ) -> None:
         from bolt_numba.session import compile as compile_model
 
@@ -69,7 +69,7 @@ class OnnxRuntimeEngine:
     Its precision is f32 whatever is asked for: it has no products of bfloat16 for this device.
     """
 
-    def __init__(self, model: Model, threads: int, precision: str = "fp32") -> None:
+    def __init__(self, model: Model, threads: int, precision: str = "f32") -> None:
         ort = _module("onnxruntime")
         options = ort.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
@@ -87,11 +87,11 @@ class OnnxRuntimeEngine:
 class OpenVinoEngine:
     """OpenVINO on the processor, arithmetic in f32 or bf16 by name, tuned for latency."""
 
-    def __init__(self, model: Model, threads: int, precision: str = "fp32") -> None:
+    def __init__(self, model: Model, threads: int, precision: str = "f32") -> None:
         core = _module("openvino").Core()
         source = core.read_model(model if isinstance(model, bytes) else os.fspath(model))
         hints = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads}
-        hints["INFERENCE_PRECISION_HINT"] = "f32" if precision == "fp32" else precision
+        hints["INFERENCE_PRECISION_HINT"] = precision
         self.compiled = core.compile_model(source, "CPU", hints)
         self.request = self.compiled.create_infer_request()
 
@@ -107,7 +107,7 @@ ENGINES: dict[str, Callable[[Model, int, str], Engine]] = {
 }
 
 
-def make(name: str, model: Model, threads: int, precision: str = "fp32") -> Engine:
+def make(name: str, model: Model, threads: int, precision: str = "f32") -> Engine:
     """The engine called ``name``, with the model loaded.
 
     precision: asked of engines that have several.  Raises BoltError when it is unknown, absent or refuses.

@@ -24,17 +24,19 @@ from bolt_numba.runtime.runner import MAX_PLANS, Prepared, Runner
 from bolt_numba.runtime.threads import can_team
 from bolt_numba.types import (
     NUMERICS,
+    PRECISIONS,
     AnyDType,
     Array,
     TensorSpec,
     dtype_name,
+    precision_of,
 )
 
-PRECISIONS = ("fp32", "bf16")
 MAX_WIDER = 4
 """Sets of intermediate values asked for by `Session.run` whose sessions are kept."""
 
 if TYPE_CHECKING:
+    from bolt_numba.passes.pipeline import Stage
     from bolt_numba.runtime.profile import Profile
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes] | Graph"
@@ -94,7 +96,7 @@ class Session:
     ----------
     graph: the model as loaded; it is not changed.
     device: ``"cpu"``.
-    precision: ``"fp32"``, or ``"bf16"``: constant weights of products and convolutions are held as bfloat16 and
+    precision: ``"f32"``, or ``"bf16"``: constant weights of products and convolutions are held as bfloat16 and
         multiplied as such (twice as fast where the processor has AVX-512 BF16, elsewhere they are widened); sums
         and everything else stay f32.
     numerics: how far algorithms may be from a direct sum: ``"strict"``, ``"default"`` or ``"fast"``; what each
@@ -106,6 +108,8 @@ class Session:
     memory_limit: bytes that the buffers of one plan, or one result whose size data decide, may take; None: a share of
         what is free (or ``BOLT_NUMBA_MEMORY``).  More is refused by a BudgetError before it is allocated.
     max_plans: plans kept, one for each set of input shapes; all of them together keep to the same limit of memory.
+    stages: what the passes do, with rules and passes of one's own (`passes.pipeline.with_rules`, `with_stage`);
+        None: the usual ones.  A packed file is optimised already and takes none.
     """
 
     @border("session")
@@ -114,23 +118,28 @@ class Session:
         graph: Graph,
         *,
         device: str = "cpu",
-        precision: str = "fp32",
+        precision: str = "f32",
         numerics: str = "default",
         threads: int | None = None,
         tune: bool = False,
         memory_limit: int | None = None,
         max_plans: int = MAX_PLANS,
+        stages: Sequence[Stage] | None = None,
     ) -> None:
         if not isinstance(graph, Graph):
             raise DTypeError(f"graph: got a {type(graph).__name__}, wanted a Graph")
         if device != "cpu":
             raise DeviceError(f"device: got {device!r}, wanted 'cpu'")
+        precision = precision_of(precision)
         if precision not in PRECISIONS:
             raise DeviceError(f"precision: got {precision!r}, wanted one of {PRECISIONS}")
         if numerics not in NUMERICS:
             raise DeviceError(f"numerics: got {numerics!r}, wanted one of {NUMERICS}")
         self.device, self.precision, self.numerics = device, precision, numerics
         self.memory_limit, self.max_plans = memory_limit, _count_plans(max_plans)
+        if stages is not None and graph.packed is not None:
+            raise DeviceError(f"stages: graph {graph.name!r}: got a packed graph, wanted one that is not optimised yet")
+        self.stages = None if stages is None else tuple(stages)
         self._budget = None if memory_limit is None else Budget(memory=memory_limit)
         self.threads = _count_threads(default_threads() if threads is None else threads)
         self.tune = tune
@@ -164,7 +173,7 @@ class Session:
         if source.packed is None:
             from bolt_numba.passes.pipeline import run_pipeline  # packed files do without
 
-            return run_pipeline(source, numerics=self.numerics)
+            return run_pipeline(source, numerics=self.numerics, stages=self.stages)
         if source.packed.machine == machine():
             self._packs.stored(source.packed, source)
         else:
@@ -377,15 +386,18 @@ class Session:
     def __reduce__(self) -> tuple[Any, ...]:
         from bolt_numba.ir.store import to_bytes
 
+        if self.stages is not None:
+            raise BoltError(f"pickle: session of {self.graph.name!r}: got stages of its own, which are functions")
+
         return _restore, (to_bytes(self._source()), self.threads, self._options())
 
     def _options(self) -> dict[str, Any]:
         """What the session was made with, but for its threads."""
-        names = ("device", "precision", "numerics", "tune", "memory_limit", "max_plans")
+        names = ("device", "precision", "numerics", "tune", "memory_limit", "max_plans", "stages")
         return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
-        how = "" if self.precision == "fp32" else f", precision={self.precision!r}"
+        how = "" if self.precision == "f32" else f", precision={self.precision!r}"
         how += "" if self.numerics == "default" else f", numerics={self.numerics!r}"
         return f"Session({self.graph.name!r}, device={self.device!r}, threads={self.threads}{how})"
 
@@ -456,19 +468,20 @@ def compile(
     model: Source,
     *,
     device: str = "cpu",
-    precision: str = "fp32",
+    precision: str = "f32",
     numerics: str = "default",
     threads: int | None = None,
     tune: bool = False,
     memory_limit: int | None = None,
     max_plans: int = MAX_PLANS,
+    stages: Sequence[Stage] | None = None,
 ) -> Session:
     """Make a `Session` from a graph or straight from a file."""
     with nullcontext() if memory_limit is None else within(Budget(memory=memory_limit)):
         graph = _read(model)
     return Session(
         graph, device=device, precision=precision, numerics=numerics, threads=threads, tune=tune,
-        memory_limit=memory_limit, max_plans=max_plans,
+        memory_limit=memory_limit, max_plans=max_plans, stages=stages,
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from bolt_numba.errors import BoltError, ShapeError, UnsupportedOpError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.control import If, Loop, Scan
-from bolt_numba.passes.pipeline import deep_clone, run_pipeline
+from bolt_numba.passes.pipeline import Stage, deep_clone, run_pipeline
 from bolt_numba.passes.portable import portable
 from bolt_numba.passes.rewrite import Trace, merged_type
 from bolt_numba.types import Dim, Shape, Sym, TensorType
@@ -48,7 +48,7 @@ def simplify(graph: Graph, *, growth: int = 0, trace: Trace | None = None) -> Gr
     trace: receives every rewrite.
     """
     stage = functools.partial(portable, growth=growth)
-    return run_pipeline(graph, trace=trace, stages=(("canonical", stage),))
+    return run_pipeline(graph, trace=trace, stages=(Stage("canonical", (stage,)),))
 
 
 def unsupported(source: Source) -> list[str]:

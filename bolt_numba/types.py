@@ -30,6 +30,16 @@ BOOL, STRING = np.dtype("?"), np.dtype("O")
 NUMERICS = ("strict", "default", "fast")
 """What a session lets kernels lose of the exactness of a direct sum, the least first; see docs/numerics.md."""
 
+PRECISIONS = ("f32", "bf16")
+"""Of weights and their products, as sessions may be asked for."""
+_SPELLINGS = {"fp32": "f32"}
+
+
+def precision_of(name: str) -> str:
+    """The one spelling of a precision: "f32" for "fp32", too.  Another name is left as it is."""
+    return _SPELLINGS.get(name, name)
+
+
 _SHORT: dict[AnyDType, str] = {F32: "f32", F64: "f64", F16: "f16", BF16: "bf16", BOOL: "bool", STRING: "string"} | {
     np.dtype(f"{k}{b}"): f"{k}{8 * b}" for k in "iu" for b in (1, 2, 4, 8)
 }
@@ -154,15 +164,6 @@ Dim: TypeAlias = int | Sym
 Shape: TypeAlias = tuple[Dim, ...]
 
 
-@record(frozen=True)
-class QuantParams:
-    """real = scale * (stored - zero_point); arrays of length 1 (per tensor) or of the axis' length (per channel)."""
-
-    scale: tuple[float, ...]
-    zero_point: tuple[int, ...] = (0,)
-    axis: int | None = None
-
-
 @dataclass(frozen=True, slots=True, eq=False, init=False)
 class TensorType:
     """What is known of a value before it is computed.
@@ -174,17 +175,13 @@ class TensorType:
 
     dtype: AnyDType
     shape: Shape | None
-    quant: QuantParams | None = None
     value: Array | None = field(default=None, repr=False)
     is_static: bool = field(init=False, repr=False, default=False)
 
-    def __init__(
-        self, dtype: AnyDType, shape: Shape | None, quant: QuantParams | None = None, value: Array | None = None
-    ) -> None:
+    def __init__(self, dtype: AnyDType, shape: Shape | None, value: Array | None = None) -> None:
         # Planning makes several types for each node: this is twice as fast as the __init__ of a frozen dataclass.
         _set_dtype(self, dtype)
         _set_shape(self, shape)
-        _set_quant(self, quant)
         _set_value(self, value)
         _set_static(self, shape is not None and Sym not in map(type, shape))
 
@@ -222,29 +219,29 @@ class TensorType:
         return self.value.astype(self.dtype)
 
     def with_shape(self, shape: Sequence[Dim] | None) -> TensorType:
-        return TensorType(self.dtype, None if shape is None else tuple(shape), self.quant)
+        return TensorType(self.dtype, None if shape is None else tuple(shape))
 
     def with_dtype(self, dtype: AnyDType) -> TensorType:
         return TensorType(dtype, self.shape)
 
     def with_value(self, value: Array | None) -> TensorType:
-        return TensorType(self.dtype, self.shape, self.quant, value)
+        return TensorType(self.dtype, self.shape, value)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TensorType):
             return NotImplemented
-        return (self.dtype, self.shape, self.quant) == (other.dtype, other.shape, other.quant)
+        return (self.dtype, self.shape) == (other.dtype, other.shape)
 
     def __hash__(self) -> int:
-        return hash((self.dtype, self.shape, self.quant))
+        return hash((self.dtype, self.shape))
 
     def __str__(self) -> str:
         dims = "?" if self.shape is None else ", ".join(map(str, self.shape))
         return f"{dtype_name(self.dtype)}[{dims}]"
 
 
-_set_dtype, _set_shape, _set_quant, _set_value, _set_static = (
-    TensorType.__dict__[name].__set__ for name in ("dtype", "shape", "quant", "value", "is_static")
+_set_dtype, _set_shape, _set_value, _set_static = (
+    TensorType.__dict__[name].__set__ for name in ("dtype", "shape", "value", "is_static")
 )
 
 

@@ -20,7 +20,7 @@ from bolt_numba.peers import Feeds, Model, make, with_outputs
 from bolt_numba.session import Session, load
 from bolt_numba.types import Array, dtype_name
 
-RTOL = {"fp32": 1e-3, "bf16": 5e-2}
+RTOL = {"f32": 1e-3, "bf16": 5e-2}
 """Relative tolerance of each precision.  A bfloat16 has 8 bits: each layer may round by 0.4 %."""
 AT_ONCE = 256
 """Intermediate tensors held in memory at one time."""
@@ -56,7 +56,7 @@ class VerifyReport:
     against: str
     rtol: float
     atol: float
-    precision: str = "fp32"
+    precision: str = "f32"
 
     @property
     def ok(self) -> bool:
@@ -88,7 +88,7 @@ class VerifyReport:
         head += f"{sum(outer)} of {len(outer)} outputs, {sum(inner)} of {len(inner)} intermediate tensors"
         limits = f"rtol {self.rtol:g}, atol {self.atol:g}"
         worst = f"largest absolute difference of an output {self.max_abs:.3g} ({limits})"
-        if self.precision != "fp32":
+        if self.precision != "f32":
             worst += f"\nerror of {self.precision}: {100 * self.error:.3g} % of the largest value of an output"
         first = "" if self.first_divergent is None else f"\nfirst divergent tensor: {self.first_divergent}"
         return f"{head}\n{worst}{first}"
@@ -156,7 +156,7 @@ def verify(
     atol: float = 1e-4,
     threads: int | None = None,
     intermediates: bool = True,
-    precision: str = "fp32",
+    precision: str = "f32",
     numerics: str = "default",
 ) -> VerifyReport:
     """Run ``model`` here and elsewhere on the same inputs, and compare every tensor that both can name.
@@ -169,13 +169,14 @@ def verify(
     """
     graph = load(model)
     session = Session(graph, threads=threads, precision=precision, numerics=numerics)
+    precision = session.precision
     rtol = RTOL[precision] if rtol is None else rtol
     arrays = random_feeds(session.inputs, shapes, seed, feeds)
     judge = _judge(against, model, graph, arrays)
     outputs = [s.name for s in session.outputs]
     wanted = judge.values(outputs)
     finals = [
-        compare(name, "output", got, wanted[name], rtol, atol, scaled=precision != "fp32")
+        compare(name, "output", got, wanted[name], rtol, atol, scaled=precision != "f32")
         for name, got in zip(outputs, session.run(None, arrays), strict=True)
     ]
     checks: list[TensorCheck] = []

@@ -253,7 +253,7 @@ class Plain:
     """A `Context` for who only asks what would run a node: it keeps nothing."""
 
     threads: int = 1
-    precision: str = "fp32"
+    precision: str = "f32"
     numerics: str = "default"
 
     def packed(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:

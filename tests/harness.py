@@ -61,7 +61,7 @@ class PlainContext:
     """The planner's part in a test: packs on the spot."""
 
     threads: int = 2
-    precision: str = "fp32"
+    precision: str = "f32"
     numerics: str = "default"
     _packed: dict[Hashable, tuple[Array, Array]] = field(default_factory=dict)
 

@@ -223,8 +223,3 @@ fires("fuse_chain", "Chain", x=(2, 3), y=(1, 3))(
     lambda b, x, y: b(o("Relu"), b(o("Mul"), b(o("Add"), x, y), b(o("Sub"), x, y)))
 )
 fires("fuse_chain", "Chain", x=(2, 3))(lambda b, x: b(o("Where"), b(o("Greater"), x, f32(0)), x, b(o("Neg"), x)))
-
-
-@fires("fuse_wide_matmul", "MatMul Split Add", x=(2, 4))
-def wide_matmul(b: Builder, x: Value) -> Any:
-    return b(o("Add"), b(o("MatMul"), x, whole(4, 3)), b(o("MatMul"), x, whole(4, 3, seed=3)))

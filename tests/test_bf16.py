@@ -199,7 +199,7 @@ def test_bands_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_sessions_that_ask_for_it_get_it() -> None:
     for size in (64, 1024):
         ins = [TensorType(F32, (size, size)), TensorType(F32, (size, size), value=real(size, size))]
-        names = [e.name for p in ("fp32", "bf16") if (e := select(MatMul(), ins, Plain(precision=p))) is not None]
+        names = [e.name for p in ("f32", "bf16") if (e := select(MatMul(), ins, Plain(precision=p))) is not None]
         assert names[0] != names[1] == "matmul_bf16"
     with pytest.raises(DeviceError, match=r"precision: got 'int3', wanted one of \('fp32', 'bf16'\)"):
         bn.Session(network(), precision="int3")
@@ -254,7 +254,7 @@ def test_command_line(tmp_path: Path) -> None:
     report = call("verify", path, "--against", "reference", "--precision", "bf16")
     assert report["precision"] == "bf16"
     assert 1e-5 < report["error"] < 1e-2
-    means = [call("run", path, "--precision", p)["outputs"][0]["mean"] for p in ("fp32", "bf16")]
+    means = [call("run", path, "--precision", p)["outputs"][0]["mean"] for p in ("f32", "bf16")]
     assert means[0] != means[1]
     rows = call("profile", path, "--precision", "bf16", "--runs", "1")
     assert "conv_bf16" in json.dumps(rows)
@@ -265,7 +265,7 @@ def test_command_line(tmp_path: Path) -> None:
     ready = str(tmp_path / "ready.bolt")
     call("convert", path, "--pack", "--precision", "bf16", "-o", ready)
     x = real(1, 3, 32, 32)
-    for precision in ("fp32", "bf16"):
+    for precision in ("f32", "bf16"):
         one, two = (bn.compile(p, precision=precision)(x)[0] for p in (path, ready))
         np.testing.assert_array_equal(one, two)
 

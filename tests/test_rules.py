@@ -22,7 +22,7 @@ from tests.near import assert_near
 from tests.rule_cases import CASES, Case, f32, graph_of, i64, o, whole
 
 RULES = {r.name: r for r in all_rules()}
-HELPERS = {"fuse_wide_matmul": "share_equal", "mul_by_zero": "", "inline_if": ""}
+HELPERS = {"mul_by_zero": "", "inline_if": ""}
 """Rules that only make sense beside another one."""
 
 

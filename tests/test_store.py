@@ -26,7 +26,7 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.store import load_bolt, save, to_bytes
 from bolt_numba.ir.text import to_text
-from bolt_numba.types import BF16, BOOL, F16, F32, STRING, U8, QuantParams, Sym, TensorType
+from bolt_numba.types import BF16, BOOL, F16, F32, STRING, U8, Sym, TensorType
 from tests.graphs import choice, feeds_of, graphs, integers, make
 
 HEADER = struct.Struct("<8sIIQQQQ16s")
@@ -113,13 +113,12 @@ class TestRoundTrip:
         graph.add_output(build(make("MatMul"), build(make("MatMul"), x, weights), weights), "y")
         assert weights.nbytes < len(to_bytes(graph)) < 1.5 * weights.nbytes
 
-    def test_symbols_and_quantisation(self) -> None:
+    def test_symbols(self) -> None:
         graph = Graph()
         n = Sym("batch")
         shape = (n, n * 2 + 1, (n + 3) // 2, 5)
-        quant = QuantParams((0.5, 0.25), (0, 3), 1)
-        graph.add_output(graph.add_input("x", TensorType(U8, shape, quant)), "y")
-        assert load_bolt(to_bytes(graph)).inputs[0].type == TensorType(U8, shape, quant)
+        graph.add_output(graph.add_input("x", TensorType(U8, shape)), "y")
+        assert load_bolt(to_bytes(graph)).inputs[0].type == TensorType(U8, shape)
 
     def test_stored_symbols_are_never_made_up_again(self) -> None:
         graph = Graph()

@@ -39,7 +39,7 @@ def convert(
     pack: Annotated[
         bool, typer.Option("--pack", help="Optimised, with weights as this machine's kernels want them: loads fastest.")
     ] = False,
-    precision: Precision = "fp32",
+    precision: Precision = "f32",
     numerics: Numerics = "default",
     external: Annotated[bool, typer.Option("--external", help="Weights of an .onnx file in a file beside it.")] = False,
     as_json: Json = False,
@@ -73,7 +73,7 @@ def convert(
 
 def _checked_target(target: Path, pack: bool, precision: str, numerics: str) -> Path:
     """The file to write, whose suffix tells its format."""
-    if precision != "fp32" and not pack:
+    if precision != "f32" and not pack:
         raise typer.BadParameter(f"got {precision}, which needs --pack", param_hint="--precision")
     if numerics != "default" and not pack:
         raise typer.BadParameter(f"got {numerics}, which needs --pack", param_hint="--numerics")

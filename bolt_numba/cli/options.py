@@ -11,14 +11,16 @@ import numpy as np
 import typer
 
 from bolt_numba.errors import BoltError, InvalidModelError
-from bolt_numba.session import PRECISIONS
-from bolt_numba.types import NUMERICS, Array, TensorSpec
+from bolt_numba.types import NUMERICS, PRECISIONS, Array, TensorSpec, precision_of
 
 ModelPath: TypeAlias = Annotated[Path, typer.Argument(metavar="MODEL", help="An .onnx or .bolt file.")]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Write JSON for programs.")]
 Threads: TypeAlias = Annotated[int | None, typer.Option("--threads", min=1, help="Threads of one run.")]
 Precision: TypeAlias = Annotated[
-    str, typer.Option("--precision", metavar="|".join(PRECISIONS), help="Of weights and their products.")
+    str,
+    typer.Option(
+        "--precision", metavar="|".join(PRECISIONS), help="Of weights and their products.", callback=precision_of
+    ),
 ]
 Numerics: TypeAlias = Annotated[
     str, typer.Option("--numerics", metavar="|".join(NUMERICS), help="How exact algorithms are: docs/numerics.md.")

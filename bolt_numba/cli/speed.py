@@ -32,7 +32,7 @@ def bench(
     model: ModelPath,
     vs: Annotated[str, typer.Option("--vs", metavar="ENGINES", help="onnxruntime,openvino: engines to compare.")] = "",
     threads: Threads = None,
-    precision: Precision = "fp32",
+    precision: Precision = "f32",
     numerics: Numerics = "default",
     tune: Tune = False,
     shape: Shapes = [],
@@ -69,7 +69,7 @@ def _show(report: benchmark.BenchReport) -> None:
         rows.append([e.engine, *times, ratio, *once, console.mebibytes(e.peak_rss_bytes)])
     columns = ("engine", "min ms", "median ms", "p90 ms", "times ours", "load ms", "first run ms", "peak MiB")
     shapes = ", ".join(f"{n} {list(s)}" for n, s in report.shapes.items())
-    how = "" if report.precision == "fp32" else f", {report.precision} where an engine has it"
+    how = "" if report.precision == "f32" else f", {report.precision} where an engine has it"
     how += "" if report.numerics == "default" else f", ours {report.numerics}"
     console.table(f"{report.model}, {report.threads} thread(s), {shapes}{how}", columns, rows, right=columns[1:])
     for e in report.engines:
@@ -86,7 +86,7 @@ def profile(
     shape: Shapes = [],
     seed: Seed = 0,
     threads: Threads = None,
-    precision: Precision = "fp32",
+    precision: Precision = "f32",
     numerics: Numerics = "default",
     tune: Tune = False,
     as_json: Json = False,

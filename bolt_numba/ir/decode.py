@@ -28,7 +28,6 @@ from bolt_numba.types import (
     AnyDType,
     Array,
     Dim,
-    QuantParams,
     Sym,
     TensorType,
     dtype_from_name,
@@ -131,11 +130,7 @@ class _Reader:
             stored = self._type(f"{where}: output {i}", out)
             if not agree(stored, got, set()):
                 raise _fail(f"{where}: type of output {i}", str(stored), str(got))
-        kinds = [
-            dataclasses.replace(got, quant=self._quant(where, out.get("quant")))
-            for out, got in zip(outputs, inferred, strict=True)
-        ]
-        node = Node(op, operands, kinds, label)
+        node = Node(op, operands, list(inferred), label)
         for i, (value, out) in enumerate(zip(node.outputs, outputs, strict=True)):
             value.name = graph.unique_name(self._name(graph, f"{where}: output {i}", out))
         graph.nodes.append(node)
@@ -190,10 +185,10 @@ class _Reader:
         shape = row.get("shape") if isinstance(row, dict) else ()
         dtype = _dtype(where, row)
         if shape is None:
-            return TensorType(dtype, None, self._quant(where, row.get("quant")))
+            return TensorType(dtype, None)
         if not isinstance(shape, list) or len(shape) > 64:
             raise _fail(f"{where}: shape", shape, "at most 64 dimensions")
-        return TensorType(dtype, tuple(_dim(where, d) for d in shape), self._quant(where, row.get("quant")))
+        return TensorType(dtype, tuple(_dim(where, d) for d in shape))
 
     def _nested(self, where: str, row: Any, depth: int) -> TensorType:
         if depth > MAX_NESTING:
@@ -207,15 +202,6 @@ class _Reader:
             case "map":
                 return map_of(_dtype(where, {"dtype": row.get("key")}), element)
         raise _fail(f"{where}: kind", row["kind"], "sequence, optional or map")
-
-    def _quant(self, where: str, found: Any) -> QuantParams | None:
-        if found is None:
-            return None
-        scale, zero = _get(where, found, "scale", list), _get(where, found, "zero_point", list)
-        axis = _get(where, found, "axis", (int, type(None)))
-        if not all(type(s) in (int, float) for s in scale) or not all(type(z) is int for z in zero):
-            raise _fail(f"{where}: quantisation", found, "numbers")
-        return QuantParams(tuple(map(float, scale)), tuple(zero), axis)
 
 
 def _dtype(where: str, row: Any) -> AnyDType:

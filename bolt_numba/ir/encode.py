@@ -91,10 +91,7 @@ def type_json(made: TensorType) -> dict[str, Any]:
         key = {"key": dtype_name(made.key)} if isinstance(made, MapType) else {}
         return {"kind": kind, "element": type_json(made.element), **key}
     shape = None if made.shape is None else [_dim_json(d) for d in made.shape]
-    found: dict[str, Any] = {"dtype": dtype_name(made.dtype), "shape": shape}
-    if made.quant is not None:
-        found["quant"] = dataclasses.asdict(made.quant)
-    return found
+    return {"dtype": dtype_name(made.dtype), "shape": shape}
 
 
 def op_json(op: Op, table: TensorTable) -> dict[str, Any]:

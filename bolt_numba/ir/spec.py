@@ -13,7 +13,7 @@ from bolt_numba.ops.registry import OPS
 from bolt_numba.records import record
 from bolt_numba.types import BOOL, Dim, NestedType, Sym, TensorType
 
-STAGES = ("import", "canonical", "recognise", "partition", "precision", "layout", "fuse", "plan")
+STAGES = ("import", "canonical", "recognise", "quantise", "partition", "precision", "layout", "fuse", "plan")
 
 
 @record(frozen=True)

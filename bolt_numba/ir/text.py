@@ -12,7 +12,7 @@ import numpy as np
 
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import Array, QuantParams, TensorType, dtype_name
+from bolt_numba.types import Array, dtype_name
 
 SMALL = 8
 """Elements up to which a constant is shown by its values instead of by a digest."""
@@ -27,11 +27,6 @@ def diff(before: str, after: str, names: tuple[str, str] = ("before", "after")) 
     """Unified diff of two dumps; empty when they are equal."""
     lines = difflib.unified_diff(before.splitlines(True), after.splitlines(True), *names, n=2)
     return "".join(lines)
-
-
-def type_text(made: TensorType) -> str:
-    """``f32[n, 3]``, with ``~q`` behind a quantised type."""
-    return f"{made}{_quant_text(made.quant)}"
 
 
 def op_text(op: Op) -> str:
@@ -80,21 +75,13 @@ def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
     return type(default) is type(value) and bool(default == value)
 
 
-def _quant_text(quant: QuantParams | None) -> str:
-    if quant is None:
-        return ""
-    axis = "" if quant.axis is None else f" axis {quant.axis}"
-    scale = ", ".join(f"{s:g}" for s in quant.scale[:4]) + (", ..." if len(quant.scale) > 4 else "")
-    return f" ~q({scale}{axis})"
-
-
 def _lines(graph: Graph, indent: str) -> Iterator[str]:
     yield f"{indent}graph {graph.name}"
     for key, text in sorted(graph.metadata.items()):
         shown = text if len(text) <= 60 else f"{text[:60]!r}... ({len(text)} characters)"
         yield f"{indent}  metadata {key} = {shown!r}"
     for value in graph.inputs:
-        yield f"{indent}  input %{value.name}: {type_text(value.type)}"
+        yield f"{indent}  input %{value.name}: {value.type!s}"
     for node in graph.nodes:
         yield f"{indent}  {_node_text(node)}"
         for name, attribute in sorted(vars(node.op).items()):
@@ -107,7 +94,7 @@ def _lines(graph: Graph, indent: str) -> Iterator[str]:
 
 
 def _node_text(node: Node) -> str:
-    outputs = ", ".join(f"%{v.name}: {type_text(v.type)}" for v in node.outputs)
+    outputs = ", ".join(f"%{v.name}: {v.type!s}" for v in node.outputs)
     return f"{outputs} = {op_text(node.op)}({', '.join(map(_operand_text, node.inputs))})"
 
 

@@ -136,6 +136,7 @@ class DequantizeLinear(Op):
     block_size: int = 0
     output_dtype: AnyDType | None = None
     data_bounds = bounded(x=VALUES, zero_point=VALUES)
+    widens_integers = True
 
     def infer(self, x: TensorType, scale: TensorType, zero_point: TensorType | None = None) -> TensorType:
         want_dtype(self, "x", x.dtype, *STORED, I32)

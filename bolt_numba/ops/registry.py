@@ -38,6 +38,8 @@ class Op(Frozen):
     For operands that are integers or bools by nature and those of `value_inputs`; what is only computed with needs none
     where floats may stand in its place.
     """
+    widens_integers: ClassVar[bool] = False
+    """Turns integers into the floats they stand for: a constant is left in its integers until stage ``quantise``."""
     has_side_state: ClassVar[bool] = False
     """Random or stateful: never folded, never merged with an equal node."""
 

@@ -35,6 +35,7 @@ SECONDS = 5.0
 SECONDS_EACH = 1 / (32 * MIB)
 GROWTH = 1024 * MIB
 """Bytes that all folded results of one model may take together."""
+_LEFT = "an integer constant stays one until the stage that may compute with integers"
 SMALL_CONSTANT = 1024
 """Elements up to which constants are compared by content."""
 
@@ -48,12 +49,16 @@ def storage_bytes(array: Array) -> int:
 
 
 class FoldConstant:
-    """Folds nodes whose operands are all constants; owns the memory budget of one pipeline run."""
+    """Folds nodes whose operands are all constants; owns the memory budget of one pipeline run.
+
+    integers_stay: what turns integer constants into floats is left alone, as a later stage may compute with integers.
+    """
 
     def __init__(self, growth: int = GROWTH, work: int = WORK, seconds: float = SECONDS) -> None:
         self.left, self.seconds = growth, seconds
         self.work = Budget(work)
         self.seen: WeakValueDictionary[int, Array] = WeakValueDictionary()
+        self.integers_stay, self.left_alone = True, 0
 
     def __call__(self, m: Match, b: Builder) -> Result:
         node = m.root
@@ -64,6 +69,8 @@ class FoldConstant:
         if any(isinstance(v.type, NestedType) for v in node.outputs):
             return None
         arrays = [None if v is None else v.const for v in node.inputs]
+        if self._is_left(node):
+            return m.refuse(_LEFT)
         if _narrow_table(node):
             return m.refuse("a narrow table is cast after the lookup")
         lazy = _broadcast(node, arrays)
@@ -94,6 +101,23 @@ class FoldConstant:
         if value.const is not None:
             self.seen[id(value.const)] = value.const
         return value
+
+    def known(self, m: Match, b: Builder) -> Result:
+        """Folds nodes whose results follow from types alone."""
+        node = m.root
+        if node.op.has_side_state or graph_attributes(node.op):
+            return None
+        known = [v.type.known for v in node.outputs]
+        if any(k is None for k in known):
+            return None
+        return m.refuse(_LEFT) if self._is_left(node) else tuple(b.const(k) for k in known)
+
+    def _is_left(self, node: Node) -> bool:
+        """Whether a constant stays in its integers for now; counts them."""
+        if not self.integers_stay or not node.op.widens_integers:
+            return False
+        self.left_alone += 1
+        return True
 
     def _allow(self, operands: Iterable[Value | None]) -> None:
         """A large model may take more: each constant that was not folded itself adds to what is left, once."""
@@ -150,16 +174,6 @@ def _broadcast(node: Node, arrays: list[Array | None]) -> Array | None:
     return None
 
 
-def _fold_known(m: Match, b: Builder) -> Result:
-    node = m.root
-    if node.op.has_side_state or graph_attributes(node.op):
-        return None
-    known = [v.type.known for v in node.outputs]
-    if any(k is None for k in known):
-        return None
-    return tuple(b.const(k) for k in known)
-
-
 class ShareEqual:
     """Replaces a node by an earlier one with the same operator and operands (common subexpressions)."""
 
@@ -195,10 +209,19 @@ def _operand_key(value: Value) -> Hashable:
     return id(array), array.shape, array.strides
 
 
+def let_integers_fold(rules: Iterable[Rule]) -> bool:
+    """Have the folding rules fold what they left alone as integers; returns whether there was any."""
+    found = [r.rewrite for r in rules if isinstance(r.rewrite, FoldConstant)]
+    for folding in found:
+        folding.integers_stay = False
+    return any(folding.left_alone for folding in found)
+
+
 def fold_rules(growth: int = GROWTH) -> tuple[Rule, ...]:
     """Fresh folding rules with a budget of ``growth`` bytes: one set for each run of the pipeline."""
+    folding = FoldConstant(growth)
     return (
-        Rule("fold_known", Pat(), _fold_known),
-        Rule("fold_constant", Pat(), FoldConstant(growth)),
+        Rule("fold_known", Pat(), folding.known),
+        Rule("fold_constant", Pat(), folding),
         Rule("share_equal", Pat(), ShareEqual()),
     )

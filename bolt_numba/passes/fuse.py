@@ -4,7 +4,6 @@ fuse_residual(Conv(x) + r)                 -> Conv(x, residual r)        also Ma
 fuse_activation(act(Conv(x)))              -> Conv(x, activation)        also ConvTranspose and MatMul
 activation_before_move(act(Reshape(Conv))) -> Reshape(act(Conv))         also Transpose, Squeeze, Unsqueeze
 fuse_chain(op(op(x), y))                   -> Chain(x, y)                the inner value: one reader, same shape
-fuse_wide_matmul(x @ a, x @ b)             -> Split(x @ [a b])           off by default: to be measured
 """
 
 from __future__ import annotations
@@ -12,18 +11,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import numpy as np
-
 from bolt_numba.codegen.chain import can_generate
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.conv import Conv, ConvTranspose
 from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Chain, Pointwise
-from bolt_numba.ops.shape import Reshape, Split, Squeeze, Transpose, Unsqueeze
+from bolt_numba.ops.shape import Reshape, Squeeze, Transpose, Unsqueeze
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
-from bolt_numba.records import record
-from bolt_numba.types import BOOL, F32, Array, TensorType
+from bolt_numba.types import BOOL, F32, TensorType
 
 MAX_STEPS = 16
 """Steps of one chain: beyond, registers spill and compile time grows."""
@@ -149,78 +145,10 @@ def _append(node: Node, at: dict[int, int], count: int, steps: list[tuple[Pointw
     return indices[op.results[0]]
 
 
-@record(frozen=True)
-class _Wide:
-    """The joined weight and bias of several products, the widths of the parts, and the products themselves."""
-
-    w: Array
-    bias: Array | None
-    lengths: Array
-    parts: tuple[Node, ...]
-
-
-class FuseWideMatMul:
-    """Products of one value with several constant weights become one product, whose columns are then split.
-
-    Every part builds the same wide product; `fold.ShareEqual` leaves one of them.
-    """
-
-    def __init__(self) -> None:
-        self._groups: dict[int, _Wide] = {}
-        self._made: set[int] = set()
-
-    def __call__(self, m: Match, b: Builder) -> Result:
-        group = self._groups.get(id(m.root)) or self._group(m.root)
-        if group is None:
-            return m.refuse("no other product of the same value")
-        wide = b(m.root.op, m.root.inputs[0], group.w, group.bias)
-        return b(Split(-1, len(group.parts)), wide, group.lengths)[group.parts.index(m.root)]
-
-    def _group(self, root: Node) -> _Wide | None:
-        x = root.inputs[0]
-        if x is None or not _wide_part(root) or id(_const(root, 1)) in self._made:
-            return None
-        parts = [
-            n
-            for n in dict.fromkeys(x.uses)
-            if n.op == root.op and n.inputs[0] is x and len(n.inputs) == len(root.inputs) and _wide_part(n)
-        ]
-        parts = [n for n in parts if id(_const(n, 1)) not in self._made]
-        if len(parts) < 2:
-            return None
-        w = np.concatenate([_const(n, 1) for n in parts], axis=-1)
-        bias = np.concatenate([_const(n, 2) for n in parts]) if len(root.inputs) > 2 else None
-        lengths = np.array([_const(n, 1).shape[-1] for n in parts], np.int64)
-        made = _Wide(w, bias, lengths, tuple(parts))
-        self._made.add(id(w))
-        self._groups.update((id(n), made) for n in parts)
-        return made
-
-
-def _const(node: Node, index: int) -> Array:
-    value = node.inputs[index]
-    if value is None or value.const is None:
-        raise KeyError(index)
-    return value.const
-
-
-def _wide_part(node: Node) -> bool:
-    op: Any = node.op
-    if not isinstance(op, MatMul) or op.trans_a or op.trans_b or op.residual:
-        return False
-    w: TensorType | None = None if node.inputs[1] is None else node.inputs[1].type
-    constants = all(v is not None and v.is_const for v in node.inputs[1:])
-    return constants and w is not None and len(w.dims) == 2
-
 
 def chain_rules() -> tuple[Rule, ...]:
     """Rules that join pointwise neighbours; they run after everything else has taken what it can."""
     return (Rule("fuse_chain", Pat((Pointwise, Chain)), FuseChain()),)
-
-
-def wide_rules() -> tuple[Rule, ...]:
-    """Optional rules, for ``run_pipeline(extra=...)``."""
-    return (Rule("fuse_wide_matmul", Pat(MatMul), FuseWideMatMul()),)
 
 
 RULES: tuple[Rule, ...] = (fuse_residual, fuse_activation, activation_before_move)

@@ -1,110 +1,182 @@
-"""The order of passes, on one screen.
+"""The order of passes, on one screen, and how to add to it.
 
-A stage is a name and a function that rewrites a graph in place.  To insert a subgraph plug-in or narrower types, give
-`run_pipeline` other ``stages``: ``partition`` and ``precision`` are the places where they belong.  A session's
-``precision="bf16"`` needs none: it chooses among kernels.
+A `Stage` is a name and its parts, in order: sets of rules, each applied until none fires, and functions that rewrite a
+graph in place.  `bolt_numba.compile` takes ``stages=`` made by `with_rules` and `with_stage`, so that a rule, a pass or
+a plug-in of one's own takes part.  A session's ``precision="bf16"`` needs no stage: it chooses among kernels.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
 from typing import Any, TypeAlias
 
 from bolt_numba.config import CHECK
+from bolt_numba.errors import BoltError
 from bolt_numba.ir.graph import Graph, graph_attributes
+from bolt_numba.ir.spec import STAGES as SPEC_STAGES
 from bolt_numba.ir.spec import verify
 from bolt_numba.passes import absorb, canonical, control, einsum, fuse, layout, norms, products, recognise, views
-from bolt_numba.passes.fold import fold_rules
+from bolt_numba.passes.fold import fold_rules, let_integers_fold
 from bolt_numba.passes.rewrite import Rule, Trace, nested, rewrite
 from bolt_numba.passes.transposes import move_transposes
 from bolt_numba.records import record
 
+Chosen: TypeAlias = "Callable[[Run], Sequence[Rule]]"
+"""Rules that each run of the pipeline has made for it: they keep a state, or depend on the session's numerics."""
+RuleSet: TypeAlias = "tuple[Rule | Chosen, ...]"
+
 
 @record()
 class Run:
-    """What the stages of one pipeline run share: the folding budget, the trace, optional rules."""
+    """What the stages of one run of the pipeline share.  numerics: of the session to come."""
 
     trace: Trace | None = None
     strict: bool = False
-    extra: Sequence[Rule] = ()
-    folding: tuple[Rule, ...] = field(default_factory=fold_rules)
     numerics: str = "default"
     settled: tuple[Rule, ...] = ()
     """Rules of which none applies to the graph as it is."""
+    chosen: dict[Chosen, tuple[Rule, ...]] = field(default_factory=dict)
 
-    @property
-    def clean(self) -> tuple[Rule, ...]:
-        """Rules that every stage may rely on: nothing they remove comes back."""
-        return (*self.folding, *control.RULES, *views.RULES, *canonical.RULES)
-
-    @property
-    def absorb(self) -> tuple[Rule, ...]:
-        """Rules that move constants into weights, as the level allows."""
-        return absorb.RULES if self.numerics == "strict" else (*absorb.RULES, *absorb.LAX_RULES)
+    def rules(self, rules: RuleSet) -> list[Rule]:
+        """All rules of a set, as this run has them."""
+        made: list[Rule] = []
+        for each in rules:
+            if isinstance(each, Rule):
+                made.append(each)
+                continue
+            if each not in self.chosen:
+                self.chosen[each] = tuple(each(self))
+            made += self.chosen[each]
+        return made
 
     def rewrite(self, graph: Graph, rules: Sequence[Rule]) -> None:
         fired = rewrite(graph, rules, trace=self.trace, strict=self.strict, settled=self.settled)
         self.settled = tuple(rules) if fired else (*self.settled, *rules)
 
 
-def _canonical(graph: Graph, run: Run) -> None:
-    run.rewrite(graph, (*run.clean, *einsum.RULES))
+Pass: TypeAlias = "Callable[[Graph, Run], bool | None]"
+"""Rewrites a graph in place; False says that rules which did not apply before do not apply now."""
 
 
-def _recognise(graph: Graph, run: Run) -> None:
-    run.rewrite(graph, (*run.clean, *norms.RULES, *recognise.RULES))
-    run.rewrite(graph, (*run.clean, *norms.RULES, *recognise.RULES, *products.RULES, *run.absorb))
+@record(frozen=True)
+class Stage:
+    """A named part of the pipeline.  parts: sets of rules, and functions of a graph and the `Run` that rewrite it."""
+
+    name: str
+    parts: tuple[RuleSet | Pass, ...] = ()
+
+    def __call__(self, graph: Graph, run: Run) -> None:
+        for part in self.parts:
+            if isinstance(part, tuple):
+                run.rewrite(graph, run.rules(part))
+            elif part(graph, run) is not False:
+                run.settled = ()
 
 
-def _keep(graph: Graph, run: Run) -> None:
-    """Everything runs on this device, in the precision of the model."""
-
-
-def _layout(graph: Graph, run: Run) -> None:
-    run.rewrite(graph, (*layout.SPATIAL_RULES, *run.clean, *run.absorb))
+def _place_transposes(graph: Graph, run: Run) -> None:
     for g in nested(graph):
         move_transposes(g)
-    run.settled = ()
-    run.rewrite(graph, (*layout.FINAL_RULES, *run.clean, *run.absorb))
 
 
-def _fuse(graph: Graph, run: Run) -> None:
-    run.rewrite(graph, (*run.clean, *products.LATE_RULES, *fuse.RULES, *run.extra))
-    run.rewrite(graph, fuse.chain_rules())
+def folding(run: Run) -> tuple[Rule, ...]:
+    """Rules that fold, with a budget for the run."""
+    return fold_rules()
 
 
-Stage: TypeAlias = tuple[str, Callable[[Graph, Run], None]]
+def absorbing(run: Run) -> tuple[Rule, ...]:
+    """Rules that move constants into weights, as the level allows."""
+    return absorb.RULES if run.numerics == "strict" else (*absorb.RULES, *absorb.LAX_RULES)
+
+
+def _chains(run: Run) -> tuple[Rule, ...]:
+    return fuse.chain_rules()
+
+
+CLEAN: RuleSet = (folding, *control.RULES, *views.RULES, *canonical.RULES)
+"""Rules that every stage may rely on: nothing they remove comes back."""
+_KNOWN: RuleSet = (*CLEAN, *norms.RULES, *recognise.RULES)
+_ABSORBED: RuleSet = (*_KNOWN, *products.RULES, absorbing)
+
+
+def _fold_integers(graph: Graph, run: Run) -> bool:
+    """Integer constants that nothing wanted as integers become floats, and what they hid is recognised."""
+    if let_integers_fold(run.rules((folding,))):
+        run.settled = ()
+        run.rewrite(graph, run.rules(_ABSORBED))
+    return False
+
+
 STAGES: tuple[Stage, ...] = (
-    ("canonical", _canonical),  # fold, drop, one spelling per idea
-    ("recognise", _recognise),  # gelu, norms, attention; constants into weights
-    ("partition", _keep),  # subgraphs for plug-ins
-    ("precision", _keep),  # narrower types
-    ("layout", _layout),  # channels last, transposes where they are cheapest
-    ("fuse", _fuse),  # epilogues, chains
+    # fold, drop, one spelling per idea
+    Stage("canonical", ((*CLEAN, *einsum.RULES),)),
+    # gelu, norms, attention; constants into weights
+    Stage("recognise", (_KNOWN, _ABSORBED)),
+    # conversions between integers and floats; what stays of them is folded
+    Stage("quantise", (_fold_integers,)),
+    # subgraphs for plug-ins
+    Stage("partition"),
+    # narrower types
+    Stage("precision"),
+    # channels last, transposes where they are cheapest
+    Stage(
+        "layout",
+        (
+            (*layout.SPATIAL_RULES, *CLEAN, absorbing),
+            _place_transposes,
+            (*layout.FINAL_RULES, *CLEAN, absorbing),
+        ),
+    ),
+    # epilogues, chains
+    Stage("fuse", ((*CLEAN, *products.LATE_RULES, *fuse.RULES), (_chains,))),
 )
 
 
-_OWN = frozenset(stage for _, stage in STAGES)
-"""Stages that change a graph by `Run.rewrite`, or say so."""
+def with_rules(stage: str, *rules: Rule, stages: Sequence[Stage] = STAGES) -> tuple[Stage, ...]:
+    """``stages`` with rules that run beside those of one stage, in its last set.
+
+    >>> bn.compile("model.onnx", stages=with_rules("recognise", my_rule))
+    """
+    changed = stages[_position(stage, stages)]
+    sets = [i for i, part in enumerate(changed.parts) if isinstance(part, tuple)]
+    parts: list[RuleSet | Pass] = list(changed.parts)
+    if sets:
+        last: Any = parts[sets[-1]]
+        parts[sets[-1]] = (*last, *rules)
+    else:
+        parts.append(tuple(rules))
+    made = replace(changed, parts=tuple(parts))
+    return tuple(made if each is changed else each for each in stages)
 
 
-def all_rules() -> tuple[Rule, ...]:
+def with_stage(
+    stage: Stage, *, before: str = "", after: str = "", stages: Sequence[Stage] = STAGES
+) -> tuple[Stage, ...]:
+    """``stages`` with one more, before or after another; at the end when neither is given.
+
+    >>> bn.compile("model.onnx", stages=with_stage(Stage("mine", (my_pass,)), after="partition"))
+    """
+    if before and after:
+        raise BoltError(f"stage {stage.name!r}: got before={before!r} and after={after!r}, wanted one of them")
+    if any(s.name == stage.name for s in stages):
+        raise BoltError(f"stage {stage.name!r}: there is one of that name, wanted another name")
+    at = _position(before, stages) if before else _position(after, stages) + 1 if after else len(stages)
+    return (*stages[:at], stage, *stages[at:])
+
+
+def _position(name: str, stages: Sequence[Stage]) -> int:
+    names = [stage.name for stage in stages]
+    if name not in names:
+        raise BoltError(f"stage: got {name!r}, wanted one of {names}")
+    return names.index(name)
+
+
+def all_rules(stages: Sequence[Stage] = STAGES) -> tuple[Rule, ...]:
     """Every rule of every stage, once."""
     run = Run()
-    parts: tuple[Sequence[Rule], ...] = (
-        run.clean,
-        einsum.RULES,
-        norms.RULES,
-        recognise.RULES,
-        products.RULES,
-        run.absorb,
-        layout.SPATIAL_RULES,
-        layout.FINAL_RULES,
-    )
-    parts += (products.LATE_RULES, fuse.RULES, fuse.chain_rules(), fuse.wide_rules())
-    return tuple({r.name: r for part in parts for r in part}.values())
+    sets: Iterator[Any] = (part for stage in stages for part in stage.parts if isinstance(part, tuple))
+    return tuple({r.name: r for part in sets for r in run.rules(part)}.values())
 
 
 def run_pipeline(
@@ -113,39 +185,38 @@ def run_pipeline(
     trace: Trace | None = None,
     until: str | int | None = None,
     check: bool | None = None,
-    stages: Sequence[Stage] = STAGES,
-    extra: Sequence[Rule] = (),
+    stages: Sequence[Stage] | None = None,
     numerics: str = "default",
 ) -> Graph:
     """An optimised copy of ``graph``.
 
     trace: receives every rewrite and the time of every stage.  until: the name of the last stage to run, or the number
     of rewrites after which to stop (to find a bad one by bisection).  check: verify the graph after every stage and
-    treat a rule's failure as an error; None asks the environment variable BOLT_NUMBA_CHECK.  extra: optional rules
-    for the stage ``fuse``.  numerics: of the sessions to come; ``"strict"`` does without `absorb.LAX_RULES`.
+    treat a rule's failure as an error; None asks the environment variable BOLT_NUMBA_CHECK.  stages: None: `STAGES`.
+    numerics: of the sessions to come; ``"strict"`` does without `absorb.LAX_RULES`.
     Raises InvalidModelError when a check fails, BoltError when rules do not reach a fixed point.
     """
     checked = CHECK.value not in ("", "0") if check is None else check
-    names = [name for name, _ in stages]
-    if isinstance(until, str) and until not in names:
-        raise ValueError(f"until: got {until!r}, wanted one of {names}")
+    stages = STAGES if stages is None else stages
+    if isinstance(until, str):
+        _position(until, stages)
     if isinstance(until, int):
         trace = trace or Trace()
         trace.until = until
-    run = Run(trace, checked, extra, numerics=numerics)
+    run, spec = Run(trace, checked, numerics), SPEC_STAGES[0]
     made = deep_clone(graph)
-    for name, stage in stages:
+    for stage in stages:
         start = time.perf_counter()
         if trace is not None:
-            trace.stage = name
+            trace.stage = stage.name
         stage(made, run)
-        if stage not in _OWN:
-            run.settled = ()
         if trace is not None:
-            trace.stages.append((name, sum(len(g.nodes) for g in nested(made)), time.perf_counter() - start))
+            trace.stages.append((stage.name, sum(len(g.nodes) for g in nested(made)), time.perf_counter() - start))
+        if stage.name in SPEC_STAGES:  # one of a user's keeps what held before it
+            spec = stage.name
         if checked:
-            verify(made, "import" if trace is not None and trace.exhausted else name)
-        if name == until or (trace is not None and trace.exhausted):
+            verify(made, "import" if trace is not None and trace.exhausted else spec)
+        if stage.name == until or (trace is not None and trace.exhausted):
             break
     return made
 

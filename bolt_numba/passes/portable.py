@@ -29,8 +29,8 @@ from bolt_numba.ops.registry import Op
 from bolt_numba.ops.shape import Expand, Identity, Reshape, Squeeze, Transpose, Unsqueeze
 from bolt_numba.ops.slicing import Slice
 from bolt_numba.passes import canonical, control, recognise, views
-from bolt_numba.passes.fold import FoldConstant, fold_rules, storage_bytes
-from bolt_numba.passes.pipeline import Run
+from bolt_numba.passes.fold import FoldConstant, fold_rules, let_integers_fold, storage_bytes
+from bolt_numba.passes.pipeline import Run, absorbing
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
 from bolt_numba.types import F32, I8, U8, Array
 
@@ -64,7 +64,7 @@ class FoldWithinSize(FoldConstant):
 
     def __init__(self, growth: int) -> None:
         super().__init__()
-        self.growth = growth
+        self.growth, self.integers_stay = growth, False
 
     def __call__(self, m: Match, b: Builder) -> Result:
         made, freed = _made(m.root), sum(_freed(m, v) for v in m.root.inputs if v is not None)
@@ -233,11 +233,13 @@ RULES: tuple[Rule, ...] = (
 
 def portable(graph: Graph, run: Run, growth: int = 0) -> None:
     """The stage: rules that keep to operators of ONNX, to a fixed point; see `FoldWithinSize` for ``growth``."""
+    usual = fold_rules()
+    let_integers_fold(usual)
     folding = [
         Rule("fold_within_size", r.pattern, FoldWithinSize(growth)) if isinstance(r.rewrite, FoldConstant) else r
-        for r in fold_rules()
+        for r in usual
     ]
     known = [r for r in recognise.RULES if r.name in RECOGNISED]
     clean = [r for r in (*folding, *control.RULES, *views.RULES, *canonical.RULES) if r.name not in LONGER]
     run.rewrite(graph, [*clean, *known])  # before weights take up a factor that belongs to an activation
-    run.rewrite(graph, [*clean, *known, *(r for r in run.absorb if r.name not in LONGER), *RULES])
+    run.rewrite(graph, [*clean, *known, *(r for r in absorbing(run) if r.name not in LONGER), *RULES])

@@ -300,7 +300,7 @@ def merged_type(old: TensorType, new: TensorType) -> TensorType | None:
         if any(d is None for d in dims):
             return None
         shape = tuple(d for d in dims if d is not None)
-    return replace(new, shape=shape, quant=new.quant or old.quant, value=old.value if new.value is None else new.value)
+    return replace(new, shape=shape, value=old.value if new.value is None else new.value)
 
 
 def _contradict(a: TensorType, z: TensorType) -> bool:

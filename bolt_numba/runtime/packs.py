@@ -37,7 +37,7 @@ class Packs:
     passes make anew are found again; of others, the source is kept beside the result.
     """
 
-    def __init__(self, precision: str = "fp32", numerics: str = "default") -> None:
+    def __init__(self, precision: str = "f32", numerics: str = "default") -> None:
         self.precision, self.numerics = precision, numerics
         self._made: dict[tuple[Hashable, Hashable], Array] = {}
         self._places: dict[int, tuple[weakref.ref[Array], int]] = {}

@@ -63,8 +63,6 @@ def likeness(number: int, ins: Sequence[TensorType | None]) -> Hashable | None:
             parts.append((t.dtype, t.shape, value.tobytes()))
         else:
             parts.append((t.dtype, t.shape, True))
-        if t.quant is not None:
-            parts.append(t.quant)
     return tuple(parts)
 
 

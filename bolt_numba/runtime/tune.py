@@ -37,7 +37,7 @@ WORTH = 0.95
 HOPELESS = 2.0
 """Times the fastest: what takes longer in its first round is not measured again."""
 
-Run = Callable[[], None]
+Run = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Tuner:
     ) -> tuple[Entry, MakerContext]:
         """The fastest kernel for a node and the context to make its steps in; as given where there is only one."""
         found = candidates(op, ins, context)
-        how = "" if context.precision == "fp32" else f" {context.precision}"
+        how = "" if context.precision == "f32" else f" {context.precision}"
         names = ",".join(e.name for e in found)  # they depend on the session's numerics
         key = f"{self.threads}{how} {op!r} {' '.join(map(_text, ins))} {names}"
         with self._lock:
@@ -165,11 +165,7 @@ def _runnable(job: Job, threads: int) -> Run:
     prepared = Prepared(Plan([job], build_program([job], memory, threads), memory, job.outs), None, False)
     feeds = [_random(s) for s in job.ins]
     targets = [np.zeros(s.type.dims, s.type.dtype) for s in job.outs]
-    return lambda: void(run_plan(prepared, feeds, threads, targets))
-
-
-def void(_: object) -> None:
-    """What a call gives is of no interest."""
+    return lambda: run_plan(prepared, feeds, threads, targets)
 
 
 def _random(slot: Slot | None) -> Array:

@@ -160,7 +160,7 @@ def test_our_own_operators_are_spelled_out(name: str, layout: bool) -> None:
     """What the passes make before the layout is settled: norms, attention; and epilogues and chains without it."""
     graph = network_of(name)
     stages = [
-        s for s in STAGES if s[0] in (("canonical", "recognise", "fuse") if layout else ("canonical", "recognise"))
+        s for s in STAGES if s.name in (("canonical", "recognise", "fuse") if layout else ("canonical", "recognise"))
     ]
     made = run_pipeline(graph, stages=stages)
     data = feeds_of(graph)

@@ -1,0 +1,179 @@
+"""Stages: rules and passes of one's own take part; every rule that is written belongs to a stage."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import pkgutil
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bolt_numba as bn
+from bolt_numba import passes
+from bolt_numba.errors import BoltError, DeviceError
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.pointwise import Abs, Add, Neg, Relu
+from bolt_numba.ops.quantize import DequantizeLinear
+from bolt_numba.packing import packed
+from bolt_numba.passes.pipeline import STAGES, Run, Stage, all_rules, run_pipeline, with_rules, with_stage
+from bolt_numba.passes.portable import RULES as PORTABLE
+from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, Trace, rewrite, rule
+from bolt_numba.types import F32, TensorType
+
+
+@rule(Pat(Relu, (Pat(Abs, name="inner"),)))
+def relu_of_abs(m: Match, b: Builder) -> Result:
+    return m["inner"]
+
+
+@rule(Pat(Abs, (Pat(name="x"),)))
+def abs_is_relu(m: Match, b: Builder) -> Result:
+    """Wrong on purpose, so that results show whether it ran."""
+    return b(Relu(), m["x"])
+
+
+def negate_results(graph: Graph, run: Run) -> None:
+    b = Builder(graph)
+    graph.outputs = [b(Neg(), value) for value in graph.outputs]
+
+
+def graph_of_abs() -> Graph:
+    g = Graph("abs")
+    b = Builder(g)
+    x = g.add_input("x", TensorType(F32, (4,)))
+    g.add_output(b(Abs(), b(Abs(), x)), "y")
+    return g
+
+
+X = np.array([-2, -1, 0, 3], np.float32)
+
+
+@pytest.mark.parametrize("stage", [s.name for s in STAGES])
+def test_a_rule_of_ones_own_runs_in_any_stage(stage: str) -> None:
+    session = bn.compile(graph_of_abs(), stages=with_rules(stage, abs_is_relu))
+    assert session(X)["y"].tolist() == [0, 0, 0, 3]
+    assert bn.compile(graph_of_abs())(X)["y"].tolist() == [2, 1, 0, 3]
+
+
+def test_a_rule_of_ones_own_sees_what_the_stage_made() -> None:
+    """It runs beside the stage's rules, to one fixed point."""
+    g = Graph("twice")
+    b = Builder(g)
+    g.add_output(b(Relu(), b(Neg(), b(Neg(), b(Abs(), g.add_input("x", TensorType(F32, (4,))))))), "y")
+    trace = Trace()
+    made = run_pipeline(g, trace=trace, stages=with_rules("canonical", relu_of_abs), check=True)
+    assert trace.counts()["relu_of_abs"] == 1
+    assert [n.op.name for n in made.nodes] == ["Abs"]
+
+
+def test_a_pass_of_ones_own_stands_where_it_is_put() -> None:
+    mine = Stage("mine", (negate_results,))
+    for stages in (with_stage(mine), with_stage(mine, after="partition"), with_stage(mine, before="canonical")):
+        session = bn.compile(graph_of_abs(), stages=stages)
+        assert session(X)["y"].tolist() == [-2, -1, 0, -3]
+        session.close()
+        assert session(X)["y"].tolist() == [-2, -1, 0, -3]  # the passes ran again
+    order = [s.name for s in with_stage(mine, after="partition")]
+    assert order[order.index("partition") + 1] == "mine"
+    run_pipeline(graph_of_abs(), stages=with_stage(mine, after="fuse"), check=True)
+
+
+def test_sessions_for_intermediate_values_have_the_stages() -> None:
+    session = bn.compile(graph_of_abs(), stages=with_rules("fuse", abs_is_relu))
+    inner = session.graph.nodes[0].output.name
+    assert session.run([inner], {"x": X})[0].tolist() == [0, 0, 0, 3]
+
+
+def test_a_session_with_stages_is_not_pickled() -> None:
+    with pytest.raises(BoltError, match="pickle: session of 'abs': got stages of its own"):
+        pickle.dumps(bn.compile(graph_of_abs(), stages=STAGES))
+
+
+def test_wrong_stages_are_refused() -> None:
+    mine = Stage("mine")
+    for stages, text in (
+        (lambda: with_rules("fusing", relu_of_abs), "stage: got 'fusing', wanted one of"),
+        (lambda: with_stage(mine, after="nowhere"), "stage: got 'nowhere', wanted one of"),
+        (lambda: with_stage(mine, before="fuse", after="fuse"), "wanted one of them"),
+        (lambda: with_stage(Stage("fuse")), "there is one of that name"),
+    ):
+        with pytest.raises(BoltError, match=text):
+            stages()
+    with pytest.raises(DeviceError, match="stages: graph 'abs': got a packed graph"):
+        bn.compile(packed(graph_of_abs(), threads=(1,)), stages=STAGES)
+
+
+def test_every_rule_that_is_written_belongs_to_a_stage() -> None:
+    """A rule that no stage has would do nothing, and nobody would notice."""
+    written: dict[str, str] = {}
+    for info in pkgutil.iter_modules(passes.__path__):
+        module = importlib.import_module(f"{passes.__name__}.{info.name}")
+        for value in vars(module).values():
+            for each in value if isinstance(value, (tuple, list)) else (value,):
+                if isinstance(each, Rule):
+                    written[each.name] = info.name
+    known = {r.name for r in (*all_rules(), *PORTABLE)}
+    unknown = {name: f"bolt_numba/passes/{file}.py" for name, file in written.items() if name not in known}
+    assert not unknown, f"rules that no stage has: add them to RULES of their file, and that to a stage: {unknown}"
+    assert len(written) > 80
+
+
+# ------------------------------------------------------------------------------------------------ integer constants
+
+
+def dequantised_product() -> tuple[Graph, Any]:
+    rng = np.random.default_rng(0)
+    w = rng.integers(-128, 128, (8, 16), np.int8)
+    g = Graph("weights in bytes")
+    b = Builder(g)
+    x = g.add_input("x", TensorType(F32, (2, 8)))
+    scales = rng.uniform(0.01, 0.1, 16).astype(np.float32)
+    weight = b(DequantizeLinear(axis=1), w, scales, np.zeros(16, np.int8))
+    g.add_output(b(Add(), b(MatMul(), x, weight), rng.standard_normal(16).astype(np.float32)), "y")
+    return g, w.astype(np.float32) * scales
+
+
+def test_integer_constants_stay_until_the_stage_that_may_use_them() -> None:
+    g, weight = dequantised_product()
+    for stage in ("canonical", "recognise"):
+        made = run_pipeline(g, until=stage, check=True)
+        (node,) = [n for n in made.nodes if isinstance(n.op, DequantizeLinear)]
+        assert node.inputs[0] is not None
+        assert node.inputs[0].type.dtype == np.int8
+    made = run_pipeline(g, check=True)
+    assert [n.op.name for n in made.nodes] == ["MatMul"]  # the bias went into the product all the same
+    kept = made.nodes[0].inputs[1]
+    assert kept is not None
+    assert kept.const is not None
+    np.testing.assert_array_equal(kept.const, weight)
+
+
+def test_a_rule_of_ones_own_may_take_the_integers() -> None:
+    seen = []
+
+    @rule(Pat(MatMul, (Pat(name="x"), Pat(DequantizeLinear, name="w"))))
+    def see(m: Match, b: Builder) -> Result:
+        seen.append(m.node("w").inputs[0])
+        return m.refuse("only looking")
+
+    quantise = Stage("mine", ((see,),))
+    run_pipeline(dequantised_product()[0], stages=with_stage(quantise, before="quantise"))
+    assert [v.type.dtype for v in seen] == [np.int8]
+
+
+def test_without_integer_constants_nothing_is_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def counted(graph: Graph, rules: Any, **more: Any) -> int:
+        calls.append(len(graph.nodes))
+        return rewrite(graph, rules, **more)
+
+    monkeypatch.setattr("bolt_numba.passes.pipeline.rewrite", counted)
+    run_pipeline(graph_of_abs())
+    plain = len(calls)
+    run_pipeline(dequantised_product()[0])
+    assert len(calls) == 2 * plain + 1
