@@ -119,8 +119,7 @@ def bench(
     processes: also start a process per engine for load time, first run and peak memory (needs a path).  precision: of
     every engine that has it.  numerics, tune: as `bolt_numba.compile`.
     """
-    precision = precision_of(precision)
-    ours = BoltEngine(model, threads, precision, numerics, tune)
+    ours = BoltEngine(model, threads, precision := precision_of(precision), numerics, tune)
     arrays = random_feeds(ours.session.inputs, shapes, seed, feeds)
     engines: dict[str, Engine] = {OURS: ours}
     measured = {name: Measured(name) for name in (OURS, *vs)}

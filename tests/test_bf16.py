@@ -201,8 +201,9 @@ def test_only_sessions_that_ask_for_it_get_it() -> None:
         ins = [TensorType(F32, (size, size)), TensorType(F32, (size, size), value=real(size, size))]
         names = [e.name for p in ("f32", "bf16") if (e := select(MatMul(), ins, Plain(precision=p))) is not None]
         assert names[0] != names[1] == "matmul_bf16"
-    with pytest.raises(DeviceError, match=r"precision: got 'int3', wanted one of \('fp32', 'bf16'\)"):
+    with pytest.raises(DeviceError, match=r"precision: got 'int3', wanted one of \('f32', 'bf16'\)"):
         bn.Session(network(), precision="int3")
+    assert bn.Session(network(), precision="fp32").precision == "f32"
 
 
 def network() -> bn.Graph:
