@@ -3,7 +3,7 @@
 # mypy: disable-error-code="attr-defined,no-untyped-call,misc,untyped-decorator"
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import llvmlite.binding as llvm
 import numba
@@ -16,12 +16,15 @@ from numba.core.typing.templates import AbstractTemplate
 from numba.extending import typeof_impl
 
 from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.jit import FASTMATH, Inline, Late, Native
+from bolt_numba.kernels.declare import FASTMATH, Inline, Late
 
 if target().is_forced:  # before Numba makes its code generator, so that it cannot use more
     config.CPU_NAME, config.CPU_FEATURES = target().cpu, target().features
 
 from bolt_numba.kernels.cpu import memory, simd, tiles
+
+if TYPE_CHECKING:
+    from bolt_numba.kernels.jit import Native
 
 
 def word(name: str) -> Any:
@@ -35,8 +38,10 @@ def word(name: str) -> Any:
 @typeof_impl.register(Late)
 def typeof_late(value: Late, context: Any) -> Any:
     """What Numba sees where a kernel names a word or a helper."""
-    resolved = value.resolve()
-    return resolved if isinstance(value, Inline) else cpu_target.typing_context.resolve_value_type(resolved)
+    if value.resolved is None:
+        value.resolved = helper_type(value) if isinstance(value, Inline) else word(value.name)
+    known = value.resolved
+    return known if isinstance(value, Inline) else cpu_target.typing_context.resolve_value_type(known)
 
 
 def helper_type(helper: Inline) -> Any:

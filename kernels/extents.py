@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from bolt_numba.errors import ShapeError
-from bolt_numba.kernels.registry import Context, Entry, In, Out, Pitch, Scratch, Step, Types
+from bolt_numba.kernels.registry import Context, Entry, In, Kernel, Out, Pitch, Scratch, Step, Types
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import Array, TensorType
 
@@ -27,15 +27,6 @@ Extents: TypeAlias = Callable[[Any], Mapping[str, Reach]]
 
 ``a.threads``: how many share the step, for workspace that each has a part of.
 """
-
-
-class Declared(Protocol):
-    """A kernel as the gate sees it."""
-
-    name: str
-    extents: Extents | None
-    pointers: dict[str, bool]
-    """Fields that are addresses of operands, and whether they may be 0."""
 
 
 # ------------------------------------------------------------------------------------------------- words for extents
@@ -85,7 +76,7 @@ class Numbers:
     """Arguments as attributes."""
 
 
-def reaches(kernel: Declared, values: dict[str, Any], threads: int) -> Mapping[str, Reach]:
+def reaches(kernel: Kernel, values: dict[str, Any], threads: int) -> Mapping[str, Reach]:
     """The declared reach of every address; raises ShapeError where the declaration does not name the fields.
 
     values: get one more, ``threads``.
@@ -95,14 +86,14 @@ def reaches(kernel: Declared, values: dict[str, Any], threads: int) -> Mapping[s
     values["threads"] = threads
     numbers = Numbers()
     numbers.__dict__ = values
-    found = kernel.extents(numbers)
+    found: Mapping[str, Reach] = kernel.extents(numbers)
     if found.keys() != kernel.pointers.keys():
         odd = sorted(found.keys() ^ kernel.pointers.keys())
         raise ShapeError(f"{kernel.name}: extents: got {odd} in one of both, wanted the addresses among its fields")
     return found
 
 
-def check_arrays(kernel: Declared, values: Mapping[str, Any]) -> None:
+def check_arrays(kernel: Kernel, values: Mapping[str, Any]) -> None:
     """Refuse arrays for a call by hand that end before one thread's reach; addresses as numbers are the caller's."""
     for name, reach in reaches(kernel, dict(values), 1).items():
         value = values[name]
@@ -143,7 +134,7 @@ def check_steps(op: Op, steps: Sequence[Step], ins: Types, outs: Sequence[Tensor
             elif isinstance(arg, np.ndarray):
                 offset, there = span(arg)
             else:
-                there = 0 if arg else None  # behind an address that is a number may be anything
+                there = None
             if type(reach) is int and there is not None and 0 < reach <= there - offset and offset >= 0:
                 continue
             if not _fits(reach, offset, there, kernel.pointers[name]):
@@ -157,7 +148,7 @@ def _nbytes(t: TensorType) -> int:
 
 def numbers_of(step: Step, ins: Types, outs: Sequence[TensorType]) -> dict[str, Any]:
     """A copy of the step's arguments, with dense rows for each Pitch."""
-    args: dict[str, Any] = step.args.copy()
+    args: dict[str, Any] = dict(step.args)
     if Pitch in map(type, args.values()):
         for name, arg in step.args.items():
             if type(arg) is Pitch:
@@ -172,7 +163,7 @@ def _called(arg: Any) -> str:
         return f"{'operand' if isinstance(arg, In) else 'result'} {arg.index}"
     if isinstance(arg, Scratch):
         return "workspace"
-    return "table" if isinstance(arg, np.ndarray) else "address of unknown size" if arg else "operand"
+    return "table" if isinstance(arg, np.ndarray) else "operand"
 
 
 def _fits(reach: Reach, offset: int, there: int | None, optional: bool) -> bool:
@@ -187,7 +178,7 @@ def _fits(reach: Reach, offset: int, there: int | None, optional: bool) -> bool:
 
 
 def _misfit(
-    who: str, kernel: Declared, name: str, reach: Reach, offset: int, there: int | None, what: str
+    who: str, kernel: Kernel, name: str, reach: Reach, offset: int, there: int | None, what: str
 ) -> ShapeError:
     first, end = ends(reach)
     got = "none" if there is None else f"{there} bytes"

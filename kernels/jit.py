@@ -13,8 +13,7 @@ import functools
 import itertools
 import sys
 import threading
-import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,33 +25,35 @@ from bolt_numba.digest import sha256
 from bolt_numba.forks import renew_after_fork, renew_cached_properties
 from bolt_numba.kernels.cpu.host import installed_version
 from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.declare import (
+    CODE,
+    F32,
+    F64,
+    FASTMATH,
+    I32,
+    I64,
+    PTR,
+    PTR_OR_0,
+    Body,
+    Field,
+    Inline,
+    Late,
+    Source,
+    Word,
+    digest_of,
+    function_key,
+    inline,
+    inline_source,
+)
 from bolt_numba.kernels.extents import Extents, check_arrays
 from bolt_numba.kernels.image import image_of, is_image, load_image
-from bolt_numba.records import record
+from bolt_numba.kernels.registry import MEMORY, Fault, Record
 from bolt_numba.trusted import read_trusted, write_private
 from bolt_numba.types import Array
 
-
-@record(frozen=True)
-class Field:
-    """Kind of one entry of a parameter record.  optional: an address that may be 0."""
-
-    kind: str
-    dtype: str
-    optional: bool = False
-
-
-PTR, I64, I32 = Field("ptr", "i8"), Field("i64", "i8"), Field("i32", "i4")
-F32, F64 = Field("f32", "f4"), Field("f64", "f8")
-PTR_OR_0 = Field("ptr", "i8", optional=True)
-CODE = Field("code", "i8")
-"""Address of a machine function, or of a record that begins with one; or 0."""
-
-FASTMATH = frozenset({"contract", "arcp"})
-"""Default floating-point freedoms: fused multiply-add and reciprocals; NaN, infinity, signs and order are kept."""
-
-Body = Callable[..., None]
-_LANGUAGE = ("jit.py", "compiler.py", "cpu/isa.py", "cpu/simd.py", "cpu/memory.py", "cpu/tiles.py", "cpu/lang.py")
+_LANGUAGE = (
+    "jit.py", "declare.py", "compiler.py", "cpu/isa.py", "cpu/simd.py", "cpu/memory.py", "cpu/tiles.py", "cpu/lang.py"
+)  # fmt: skip
 _MAGIC = b"BNK4"
 
 _lock = threading.RLock()
@@ -60,98 +61,6 @@ _engine: Any = None
 _listeners: list[Callable[[str, bool], None]] = []
 _sources: dict[str, Native] = {}
 _asked: dict[Any, Native] = {}
-
-
-class Late:
-    """Something that kernel code names before Numba is imported; Numba sees what `resolve` returns."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._object: Any = None
-
-    def resolve(self) -> Any:
-        """The Numba object this stands for, made once."""
-        if self._object is None:
-            self._object = self._make()
-        return self._object
-
-    def _make(self) -> Any:
-        raise NotImplementedError
-
-    def key(self, seen: set[int]) -> Iterator[bytes]:
-        """Bytes that change when the machine code of a user of this would."""
-        yield self.name.encode()
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError(f"{self.name}: only kernels can call it")
-
-
-class Word(Late):
-    """A word of the kernel language, implemented in `kernels.cpu.simd`, `memory` or `tiles`."""
-
-    def _make(self) -> Any:
-        from bolt_numba.kernels.compiler import word
-
-        return word(self.name)
-
-
-class Source:
-    """Generated text that defines function ``name``; a process whose kernels are all cached never parses it.
-
-    scope: what the text may name.
-    """
-
-    def __init__(self, text: str, name: str, scope: dict[str, Any]) -> None:
-        self.text, self.name, self.scope = text, name, scope
-
-    def key(self) -> Iterator[bytes]:
-        """Everything the code depends on; more than it needs where it does not use all of its scope."""
-        yield self.text.encode()
-        for name in sorted(self.scope):
-            yield name.encode()
-            yield from _value_key(self.scope[name], set())
-
-    def define(self) -> Any:
-        """Execute the text; its lines stay visible to error messages."""
-        import linecache
-
-        filename = f"<bolt_numba {self.name} {sha256(self.text.encode()).hexdigest()[:12]}>"
-        linecache.cache[filename] = (len(self.text), None, self.text.splitlines(keepends=True), filename)
-        scope = {**self.scope, "__name__": "bolt_numba.generated"}
-        exec(compile(self.text, filename, "exec"), scope)
-        return scope[self.name]
-
-
-class Inline(Late):
-    """A helper function that kernels call; it is inlined."""
-
-    def __init__(self, given: Callable[..., Any] | Source) -> None:
-        super().__init__(given.name if isinstance(given, Source) else given.__name__)
-        self._given = given
-
-    @functools.cached_property
-    def function(self) -> Callable[..., Any]:
-        """The Python function."""
-        made: Callable[..., Any] = self._given.define() if isinstance(self._given, Source) else self._given
-        return made
-
-    @functools.cached_property
-    def digest(self) -> bytes:
-        """Names the helper's code: most helpers are in many kernels."""
-        return _digest_of(self._given.key() if isinstance(self._given, Source) else _function_key(self._given, set()))
-
-    def _make(self) -> Any:
-        from bolt_numba.kernels.compiler import helper_type
-
-        return helper_type(self)
-
-    def key(self, seen: set[int]) -> Iterator[bytes]:
-        yield self.digest
-
-
-def inline(function: Callable[..., Any]) -> Any:
-    """Mark a helper that kernel bodies and other helpers call."""
-    return Inline(function)
 
 
 class Native:
@@ -162,8 +71,7 @@ class Native:
     name: for people: profiles, errors, cache listings.
     params: dtype of the parameter record; an address is an ``i8``.
     fields: name and kind of each parameter.
-    extents: how far it reaches from each address, see `kernels.extents`.  pointers: the addresses among the fields, and
-    whether they may be 0.
+    names, extents, pointers, references: see `kernels.registry.Kernel`.
     """
 
     def __init__(
@@ -176,6 +84,8 @@ class Native:
     ) -> None:
         self._given, self.name, self.fields, self.fastmath, self.extents = body, name, fields, fastmath, extents
         self.pointers = {name: field.optional for name, field in fields.items() if field.kind == "ptr"}
+        self.names = frozenset(fields)
+        self.references = {name: _KINDS[field.kind] for name, field in fields.items() if field.kind in _KINDS}
         self.params = np.dtype([(k, f.dtype) for k, f in fields.items()] or [("unused", "i8")], align=True)
         self._address = 0
         self._call: Any = None
@@ -193,8 +103,8 @@ class Native:
     def digest(self) -> str:
         """Names the machine code: equal digests, equal code."""
         head = repr((self.name, self.params, sorted(self.fastmath))).encode()
-        code = self._given.key() if isinstance(self._given, Source) else _function_key(self._given, set())
-        return _digest_of(itertools.chain((head,), code)).hex()[:24]
+        code = self._given.key() if isinstance(self._given, Source) else function_key(self._given, set())
+        return digest_of(itertools.chain((head,), code)).hex()[:24]
 
     @property
     def symbol(self) -> str:
@@ -210,7 +120,7 @@ class Native:
         return self._address
 
     def record(self, **values: Any) -> Array:
-        """A filled parameter record; an array stands for its address, None for 0 (keep the arrays alive).
+        """A filled parameter record; an array or a kernel stands for its address, None for 0 (keep the arrays alive).
 
         Arrays that end before the kernel's reach are refused.
         """
@@ -221,6 +131,8 @@ class Native:
             value = values.pop(name)
             if isinstance(value, np.ndarray):
                 value = value.ctypes.data
+            elif isinstance(value, Native):
+                value = value.address
             record[name] = 0 if value is None else value
         if values:
             raise TypeError(f"{self.name}: parameters: got {sorted(values)} beyond {sorted(self.fields)}")
@@ -281,72 +193,6 @@ def native_source(
 def _as_key(value: Any) -> Any:
     """Equal only where the compiled constant is: 0.0 is not -0.0."""
     return repr(value) if isinstance(value, float) else value
-
-
-def inline_source(text: str, name: str, **scope: Any) -> Inline:
-    """Make a helper of generated source that defines function ``name``; see `native_source`."""
-    return Inline(Source(text, name, scope))
-
-
-# ---------------------------------------------------------------------------------------------------------------- keys
-
-
-def _digest_of(parts: Iterable[bytes]) -> bytes:
-    state = sha256()
-    for part in parts:
-        state.update(len(part).to_bytes(4, "little") + part)
-    return state.digest()
-
-
-def _function_key(function: Any, seen: set[int]) -> Iterator[bytes]:
-    """Everything the code of a Python function depends on: byte code, constants, and what its free names mean."""
-    if id(function) in seen:
-        return
-    seen.add(id(function))
-    yield from _code_key(function.__code__)
-    yield repr((function.__defaults__, function.__kwdefaults__)).encode()
-    for cell_name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        yield cell_name.encode()
-        yield from _value_key(cell.cell_contents, seen)
-    scope = function.__globals__
-    for name in _free_names(function.__code__):
-        if name in scope:
-            yield name.encode()
-            yield from _value_key(scope[name], seen)
-
-
-def _code_key(code: types.CodeType) -> Iterator[bytes]:
-    yield code.co_code
-    yield repr((code.co_names, code.co_varnames, code.co_freevars)).encode()
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _code_key(constant)
-        else:
-            yield repr(constant).encode()
-
-
-def _free_names(code: types.CodeType) -> list[str]:
-    """Names of globals and of attributes, in a fixed order."""
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names.update(_free_names(constant))
-    return sorted(names)
-
-
-def _value_key(value: Any, seen: set[int]) -> Iterator[bytes]:
-    if isinstance(value, Late):
-        yield from value.key(seen)
-    elif isinstance(value, (types.ModuleType, types.BuiltinFunctionType, type)):
-        yield value.__name__.encode()
-    elif isinstance(value, (bool, int, float, str, bytes, tuple, np.generic, np.dtype, type(None))):
-        yield repr(value).encode()
-    elif isinstance(value, np.ndarray):
-        yield repr((value.dtype, value.shape)).encode() + value.tobytes()
-    elif isinstance(value, types.FunctionType):
-        yield from _function_key(value, seen)
-    else:
-        yield repr(type(value)).encode()
 
 
 # --------------------------------------------------------------------------------------------------------------- cache
@@ -473,8 +319,9 @@ def _execution_engine() -> Any:
 
 
 renew_after_fork(sys.modules[__name__], "_lock", threading.RLock, awaited=True)
-for _kind in (Inline, Native):
-    renew_cached_properties(_kind)
+renew_cached_properties(Native)
+_KINDS: dict[str, frozenset[type]] = {"ptr": MEMORY, "code": frozenset((Native, Record)), "fault": frozenset((Fault,))}
+"""Fields that are addresses, and what steps give for them."""
 
 __all__ = [
     "CODE", "F32", "F64", "FASTMATH", "I32", "I64", "PTR", "PTR_OR_0", "Field", "Inline", "Late", "Native", "Source",

@@ -10,9 +10,12 @@ import functools
 import importlib
 import sys
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+import numpy as np
+
+from bolt_numba.errors import InternalError
 from bolt_numba.forks import renew_after_fork
 from bolt_numba.kernels.index import index, write_index
 from bolt_numba.ops.registry import Op
@@ -68,37 +71,81 @@ class Pitch:
     of: In | Out
 
 
-Argument: TypeAlias = "In | Out | Scratch | Pitch | Fault | Array | int | float | None"
+class Kernel(Protocol):
+    """What computes: a function with a documented argument record; what else it has is between it and its device.
 
-
-class Program(Protocol):
-    """A compiled function ``void f(params*, tid, nthreads)`` with a documented argument record.
-
-    extents: how far it reaches from its addresses (see `kernels.extents`).  pointers: its fields that are addresses
-    of operands, and whether they may be 0.
+    names: its fields.  extents: how far it reaches from its addresses (see `kernels.extents`).  pointers: its fields
+    that are addresses of operands, and whether they may be 0.  references: its fields that are addresses of anything,
+    and what may stand there besides 0 and None.
     """
 
     name: str
-    params: Any
+    names: frozenset[str]
     extents: Any
     pointers: dict[str, bool]
+    references: dict[str, frozenset[type]]
 
-    @property
-    def address(self) -> int: ...
+
+@record(eq=False)
+class Record:
+    """Address of a parameter record of another kernel, which the step's kernel hands on.
+
+    args: as those of a `Step`; In, Out and workspace are those of the step.
+    """
+
+    kernel: Kernel
+    args: Mapping[str, Argument]
+
+    def __post_init__(self) -> None:
+        _check(self.kernel, self.args)
+
+
+Argument: TypeAlias = "In | Out | Scratch | Pitch | Fault | Kernel | Record | Array | int | float | None"
+MEMORY: frozenset[type] = frozenset((In, Out, Scratch, np.ndarray))
+"""Arguments that are addresses of data."""
 
 
 @record()
 class Step:
     """One call of one kernel.
 
-    args: a value for each field of ``kernel.params``; an array is passed by address and kept alive; None is address 0.
-    parallel: whether all threads call it (each with its tid) or only one with ``nthreads == 1``.  Steps of under about
-    3 us of work should not be parallel: a barrier costs more than it brings.
+    args: a value for each field of the kernel; an array or a kernel is passed by address and kept alive; None is
+    address 0.  They are not changed afterwards.  parallel: whether all threads call it (each with its tid) or only one
+    with ``nthreads == 1``.  Steps of under about 3 us of work should not be parallel: a barrier costs more than it
+    brings.  in_bands: whether its device may know how to run it a band of rows at a time behind another step.
+
+    Raises InternalError for arguments that are not the kernel's fields, and for numbers where an address belongs.
     """
 
-    kernel: Program
-    args: dict[str, Argument]
+    kernel: Kernel
+    args: Mapping[str, Argument]
     parallel: bool = True
+    in_bands: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self.kernel, self.args)
+
+
+def _check(kernel: Kernel, args: Mapping[str, Argument]) -> None:
+    if args.keys() != kernel.names:
+        raise _misnamed(kernel, args)
+    for name, kinds in kernel.references.items():
+        arg = args[name]
+        if type(arg) not in kinds and arg is not None and not (type(arg) is int and arg == 0):
+            raise _misplaced(kernel, name, arg, kinds)
+
+
+def _misnamed(kernel: Kernel, args: Mapping[str, Argument]) -> InternalError:
+    odd = [f"no {n!r}" for n in sorted(kernel.names - args.keys())]
+    odd += [f"an unknown {n!r}" for n in sorted(args.keys() - kernel.names)]
+    wanted = ", ".join(sorted(kernel.names)) or "none"
+    return InternalError(f"{kernel.name}: arguments of a step: got {' and '.join(odd)}, wanted its fields {wanted}")
+
+
+def _misplaced(kernel: Kernel, name: str, arg: Argument, kinds: frozenset[type]) -> InternalError:
+    wanted = ", ".join(sorted(kind.__name__ for kind in kinds))
+    what = f"argument {name!r} of a step, an address"
+    return InternalError(f"{kernel.name}: {what}: got {arg!r} ({type(arg).__name__}), wanted {wanted}, 0 or None")
 
 
 class Context(Protocol):

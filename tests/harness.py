@@ -17,7 +17,8 @@ import numpy as np
 from bolt_numba.ir.build import infer_types
 from bolt_numba.kernels.cpu.faults import COUNTER, FAULT
 from bolt_numba.kernels.extents import KEPT, ends, made_steps, reaches
-from bolt_numba.kernels.registry import Argument, Entry, Fault, In, Out, Pitch, Scratch, Step, select
+from bolt_numba.kernels.jit import Native
+from bolt_numba.kernels.registry import Argument, Entry, Fault, In, Out, Pitch, Record, Scratch, Step, select
 from bolt_numba.ops.content import refusal
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import Array, TensorType
@@ -145,6 +146,12 @@ class Memory:
                 return kind.dims[-1] if kind.dims else 1
             case np.ndarray():
                 return arg.ctypes.data
+            case Native():
+                return arg.address
+            case Record(kernel, args):
+                made = kernel.record(**{name: self.resolve(planned, value) for name, value in args.items()})  # type: ignore[attr-defined]
+                self.kept.append(made)
+                return made.ctypes.data
             case _:
                 return arg
 

@@ -1,4 +1,4 @@
-"""A planned program as flat memory: kernel addresses, parameter records, and where addresses are patched in.
+"""A planned program as flat memory: parameter records, and all places where addresses go, with what they are of.
 
 Native steps between two host steps form one segment, run by one call into the native loop.
 """
@@ -18,7 +18,8 @@ from bolt_numba.errors import DataError
 from bolt_numba.kernels.ahead import prepare
 from bolt_numba.kernels.cpu.executor import run_steps
 from bolt_numba.kernels.cpu.faults import COUNTER, FAULT
-from bolt_numba.kernels.registry import Fault, In, Out, Pitch, Scratch
+from bolt_numba.kernels.jit import Native
+from bolt_numba.kernels.registry import Fault, In, Out, Pitch, Record, Scratch
 from bolt_numba.mapped import for_kernels
 from bolt_numba.ops.content import refusal
 from bolt_numba.ops.registry import result_tuple
@@ -66,11 +67,32 @@ class Segment:
     parallel: bool = False
 
 
+@record(frozen=True)
+class Links:
+    """What a program refers to outside itself, and where: all that has to be known to link it, here or elsewhere.
+
+    kernels, arrays: what it refers to.  steps: kernel of each step.  in_kernels, in_arrays: rows of i64
+    (index of an i64 in the image, which kernel or array, byte offset).  constants: of the arrays, those of the graph.
+    """
+
+    kernels: list[Any]
+    arrays: list[Array]
+    steps: Array
+    in_kernels: Array
+    in_arrays: Array
+    constants: frozenset[int]
+
+
 @record(eq=False)
 class Program:
-    """The template that every `Context` copies."""
+    """The template that every `Context` copies.
+
+    image: with the addresses that ``links`` names in this process; those of the arena, of the image itself and of the
+    arrays of a run are 0 in it.
+    """
 
     image: Array
+    links: Links
     kernels: Array
     record_offsets: Array
     flags: Array
@@ -82,7 +104,6 @@ class Program:
     """how many bytes from its beginning each of them is."""
     patches: list[tuple[int, bool, int, int]]
     """(index of an i64 in the image, is it an output, which array, byte offset)."""
-    keep: list[Any]
     step_jobs: list[int]
     """Job of each native step."""
     faults: list[tuple[Job, int]]
@@ -90,7 +111,7 @@ class Program:
     faults_at: int
     """Where they begin in the image: an i64 that counts faults, then, from `FAULT` words on, the records."""
     own_places: Array
-    """Which i64 of the image are addresses within the image itself (of faults), and"""
+    """Which i64 of the image are addresses within the image itself (of faults, of records that are handed on), and"""
     own_offsets: Array
     """how many bytes from its beginning each of them is."""
 
@@ -131,17 +152,20 @@ class _Image:
         self.nbytes = 0
         self.arena: list[tuple[int, int]] = []
         self.patches: list[tuple[int, bool, int, int]] = []
-        self.keep: list[Any] = []
+        self.kernels: dict[int, tuple[int, Any]] = {}
+        self.arrays: list[Array] = []
+        self.constants: list[int] = []
+        self.in_kernels: list[tuple[int, int, int]] = []
+        self.in_arrays: list[tuple[int, int, int]] = []
+        self.records_of: dict[tuple[int, int], tuple[Record, Job, list[int]]] = {}
         self.faults: dict[tuple[int, int], tuple[Job, int, list[int]]] = {}
 
     def add(self, job: Job, step: Any) -> int:
+        """Append the record of a step, or of a kernel that one calls; where it begins."""
         layout = _layout(step.kernel.params)
         at, args, values = self.nbytes, step.args, []
         for name, offset in layout.places:
-            try:
-                arg = args[name]
-            except KeyError:
-                raise KeyError(f"{step.kernel.name}: no value for parameter {name!r}") from None
+            arg = args[name]
             values.append(arg if type(arg) in _NUMBERS else self._value(job, arg, at + offset))
         self.records.append(layout.packer.pack(*values))
         self.nbytes += layout.packer.size
@@ -166,12 +190,33 @@ class _Image:
             self.faults.setdefault((id(job), arg.operand), (job, arg.operand, []))[2].append(where // 8)
             return 0
         if isinstance(arg, np.ndarray):
-            return self._array(arg)
+            self._array(arg, 0, where)
+            return 0
+        if kind is Native:
+            self.in_kernels.append((where // 8, self.kernel(arg), 0))
+            return 0
+        if kind is Record:
+            self.records_of.setdefault((id(job), id(arg)), (arg, job, []))[2].append(where // 8)
+            return 0
         return arg
+
+    def kernel(self, kernel: Any) -> int:
+        """Number of a kernel that the program calls."""
+        return self.kernels.setdefault(id(kernel), (len(self.kernels), kernel))[0]
+
+    def links(self, steps: Sequence[int]) -> Links:
+        """All that the program refers to."""
+        kernels = [kernel for _, kernel in self.kernels.values()]
+        one, two = (np.array(found, np.int64).reshape(-1, 3) for found in (self.in_kernels, self.in_arrays))
+        return Links(kernels, self.arrays, np.array(steps, np.int64), one, two, frozenset(self.constants))
 
     def add_faults(self) -> tuple[int, list[tuple[int, int]]]:
         """Room for the records of faults; where it begins, and (i64 in the image, what it is the address of)."""
-        start, own = self.nbytes, []
+        own = []
+        for made, job, places in self.records_of.values():
+            at = self.add(job, made)
+            own += [(place, at) for place in places]
+        start = self.nbytes
         for number, (_, _, places) in enumerate(self.faults.values()):
             at = start + 8 * FAULT * (number + 1)
             own += [(place, at) for place in places]
@@ -180,10 +225,9 @@ class _Image:
             self.records.append(bytes(8 * FAULT * (len(self.faults) + 1)))
         return start // 8, own
 
-    def _array(self, array: Array) -> int:
-        array = for_kernels(array)
-        self.keep.append(array)
-        return pointer(array)
+    def _array(self, array: Array, offset: int, where: int) -> None:
+        self.in_arrays.append((where // 8, len(self.arrays), offset))
+        self.arrays.append(for_kernels(array))
 
     def _slot(self, slot: Slot | None, offset: int, where: int) -> int:
         if slot is None:
@@ -191,8 +235,9 @@ class _Image:
         root, inner = slot.root()
         offset += inner
         if root.kind == CONST:
-            return self._array(root.const) + offset  # type: ignore[arg-type]
-        if root.kind == INPUT:
+            self.constants.append(len(self.arrays))
+            self._array(root.const, offset, where)  # type: ignore[arg-type]
+        elif root.kind == INPUT:
             self.patches.append((where // 8, False, root.index, offset))
         elif root.result >= 0:
             self.patches.append((where // 8, True, root.result, offset))
@@ -204,31 +249,32 @@ class _Image:
 def build_program(jobs: Sequence[Job], memory: MemoryPlan, threads: int) -> Program:
     """Lay out the records of all native steps; compiles (or loads) every kernel that is used."""
     image = _Image()
-    kernels: list[int] = []
+    steps: list[int] = []
     offsets: list[int] = []
     parallel: list[bool] = []
     step_jobs: list[int] = []
     segments = [Segment(0, 0)]
-    prepare(step.kernel for job in jobs for step in job.steps or ())
     for number, job in enumerate(jobs):
         if job.steps is None:
             segments[-1].host = Host(job)
-            segments.append(Segment(len(kernels), len(kernels)))
+            segments.append(Segment(len(steps), len(steps)))
             continue
         for step in job.steps:
             offsets.append(image.add(job, step))
-            kernels.append(step.kernel.address)
+            steps.append(image.kernel(step.kernel))
             parallel.append(step.parallel and threads > 1)
             step_jobs.append(number)
-        segments[-1].last = len(kernels)
+        segments[-1].last = len(steps)
         segments[-1].parallel |= any(parallel[segments[-1].first :])
     faults_at, own_places = image.add_faults()
     own = np.array(own_places, np.int64).reshape(-1, 2)
-    data = np.frombuffer(b"".join(image.records) or bytes(8), np.uint8)
+    links = image.links(steps)
+    data, kernels = linked(b"".join(image.records) or bytes(8), links)
     arena = np.array(image.arena, np.int64).reshape(-1, 2)
     return Program(
         image=data,
-        kernels=np.array(kernels, np.int64),
+        links=links,
+        kernels=kernels,
         record_offsets=np.array(offsets, np.int64),
         flags=np.array(parallel, np.int64),
         segments=segments,
@@ -236,13 +282,26 @@ def build_program(jobs: Sequence[Job], memory: MemoryPlan, threads: int) -> Prog
         arena_places=arena[:, 0],
         arena_offsets=arena[:, 1],
         patches=image.patches,
-        keep=image.keep,
         step_jobs=step_jobs,
         faults=[(job, operand) for job, operand, _ in image.faults.values()],
         faults_at=faults_at,
         own_places=own[:, 0],
         own_offsets=own[:, 1],
     )
+
+
+def linked(records: bytes, links: Links) -> tuple[Array, Array]:
+    """An image with the addresses of what it refers to in this process, and the address of each step's kernel.
+
+    Kernels are compiled, or loaded, here.
+    """
+    prepare(links.kernels)
+    kernels = np.array([kernel.address for kernel in links.kernels], np.int64)
+    arrays = np.array([pointer(array) for array in links.arrays], np.int64)
+    image = np.frombuffer(bytearray(records), np.int64)
+    for addresses, (places, which, offsets) in ((kernels, links.in_kernels.T), (arrays, links.in_arrays.T)):
+        image[places] = addresses[which] + offsets
+    return image.view(np.uint8), kernels[links.steps]
 
 
 def aligned_empty(nbytes: int) -> Array:

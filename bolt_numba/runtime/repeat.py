@@ -110,7 +110,7 @@ class Precedent:
             return self.steps
         made = []
         for step in self.steps:
-            args: dict[str, Any] = step.args.copy()
+            args: dict[str, Any] = dict(step.args)
             for name, arg in step.args.items():
                 if isinstance(arg, np.ndarray) and id(arg) in self.packs:
                     i, key, pack = self.packs[id(arg)]
@@ -119,5 +119,5 @@ class Precedent:
                         what = f"{step.kernel.name}: packed operand {i}"
                         raise ShapeError(f"{what}: got {packed.nbytes} bytes, wanted {arg.nbytes}")
                     args[name] = packed
-            made.append(Step(step.kernel, args, step.parallel))
+            made.append(Step(step.kernel, args, step.parallel, step.in_bands))
         return made

@@ -8,6 +8,7 @@ that the next band needs again are kept.  Every number is computed as without ba
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -146,8 +147,8 @@ def joined(one: Step, two: Step, inputs: int, h: int, threads: int) -> Step | No
     inputs: operands of the first node; those of the second come behind them, but for the one between.  None where the
     first is another kernel or the image has no rows to divide.
     """
-    a: dict[str, Any] = one.args
-    b: dict[str, Any] = two.args
+    a: Mapping[str, Any] = one.args
+    b: Mapping[str, Any] = two.args
     width, c, images, reach = b["wd"], b["c"], b["images"], (b["rows"] - 1) * b["dh"]
     row = 4 * width * c
     rows = choose_rows(h, row, reach, threads)
@@ -160,7 +161,7 @@ def joined(one: Step, two: Step, inputs: int, h: int, threads: int) -> Step | No
     args: dict[str, Argument] = {FIRST + name: _moved(arg, 0, c) for name, arg in a.items()}
     args |= {SECOND + name: _moved(arg, inputs - 1, c) for name, arg in b.items()}
     args |= {
-        FIRST + "scratch": 0, "first": one.kernel.address, "second": two.kernel.address,
+        FIRST + "scratch": 0, "first": one.kernel, "second": two.kernel,
         "work": Scratch(count * work_step), "work_step": work_step, "images": images, "bands": h // rows, "rows": rows,
         "row": row, "reach": reach, "outs": b["oh"],
     }  # fmt: skip

@@ -32,6 +32,7 @@ from bolt_numba.kernels.cpu.lang import (
 )
 from bolt_numba.kernels.cpu.pointwise import scope_of
 from bolt_numba.kernels.jit import Native
+from bolt_numba.kernels.registry import Record
 from bolt_numba.ops.registry import Op
 from bolt_numba.records import record
 from bolt_numba.types import Array
@@ -39,11 +40,11 @@ from bolt_numba.types import Array
 
 @record(frozen=True)
 class Finish:
-    """lo, hi: clamp; act: 0, or for ``call_activation(act, tile, columns + (rows << 32), bytes between rows)``."""
+    """lo, hi: clamp; act: None, or for ``call_activation(act, tile, columns + (rows << 32), bytes between rows)``."""
 
     lo: float
     hi: float
-    act: int
+    act: Record | None
 
     @property
     def args(self) -> dict[str, Any]:
@@ -81,10 +82,6 @@ def activate(p, tile, size, pitch):
             vstore_n(at, {text}, n - q)
 """
 
-_records: dict[bytes, Array] = {}
-"""Records by their content: plans know their addresses, so none is ever given up."""
-
-
 @lru_cache(maxsize=128)
 def tile_function(activation: Any) -> Native:
     """Machine function that activates a tile in place; what `codegen.formula.parameters` names is in its record."""
@@ -93,12 +90,11 @@ def tile_function(activation: Any) -> Native:
     return native_source(body, "activate", {"function": CODE} | dict.fromkeys(names, F32), **scope_of(body))
 
 
-def _record(activation: Any) -> Array:
+def _record(activation: Any) -> Record:
     """What `call_activation` is given: the address of the function, then its numbers."""
     function = tile_function(activation)
     numbers = {f"k_{name}": value for name, value in parameters(activation, np.dtype(np.float32)).items()}
-    made = function.record(function=function.address, **numbers)
-    return _records.setdefault(made.tobytes(), made)
+    return Record(function, {"function": function, **numbers})
 
 
 def can_finish(activation: Op | None) -> bool:
@@ -115,12 +111,12 @@ def can_finish(activation: Op | None) -> bool:
 
 
 def finish(activation: Op | None) -> Finish:
-    """How a kernel applies this activation; compiles its function where it needs one."""
+    """How a kernel applies this activation."""
     bounds = _clamp(activation)
     if bounds is not None:
-        return Finish(*bounds, 0)
+        return Finish(*bounds, None)
     assert activation is not None
-    return Finish(-math.inf, math.inf, _record(activation).ctypes.data)
+    return Finish(-math.inf, math.inf, _record(activation))
 
 
 @inline

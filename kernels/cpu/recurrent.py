@@ -9,6 +9,7 @@ the walk.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -218,16 +219,14 @@ def _input_products(layer: Layer, x: Argument, bias: Array, context: Context) ->
     rows, columns = layer.t * layer.n, matrix.shape[1]
     types = [TensorType(F32, (rows, layer.i)), *(TensorType(F32, a.shape, value=a) for a in (matrix, bias))]
     to = Scratch(4 * rows * columns)
+
+    def led(arg: Argument) -> Argument:
+        if isinstance(arg, Pitch):
+            return layer.i if isinstance(arg.of, In) else columns
+        return to if isinstance(arg, Out) else x if isinstance(arg, In) else arg
+
     steps = matmul(MatMul(), types, [TensorType(F32, (rows, columns))], context)
-    for step in steps:
-        for name, arg in step.args.items():
-            if isinstance(arg, Out):
-                step.args[name] = to
-            elif isinstance(arg, Pitch):
-                step.args[name] = layer.i if isinstance(arg.of, In) else columns
-            elif isinstance(arg, In):
-                step.args[name] = x
-    return to, steps
+    return to, [replace(step, args={name: led(arg) for name, arg in step.args.items()}) for step in steps]
 
 
 def _input_pairs(layer: Layer, bias: Array, context: Context) -> tuple[Scratch, list[Step]]:
@@ -240,8 +239,7 @@ def _input_pairs(layer: Layer, bias: Array, context: Context) -> tuple[Scratch, 
 
     panels = layer.packed(context, 1, ("panels of pairs", count), pack)
     step, to = product_step(MatMul(), panels, bias, (rows, columns, layer.i), context), Scratch(4 * rows * columns)
-    step.args |= {"lda": layer.i, "c": to, "ldc": columns}
-    return to, [step]
+    return to, [replace(step, args={**step.args, "lda": layer.i, "c": to, "ldc": columns})]
 
 
 def _bias(layer: Layer, context: Context) -> Array:
@@ -277,7 +275,7 @@ def _steps(layer: Layer, context: Context, extra: dict[str, Argument], rounds: b
         "last_h": Out(1), "hidden": layer.h, "inputs": layer.i, "batch": layer.n, "directions": d, "steps": layer.t,
         "backward": int(op.direction == "reverse"), "lengths": lengths,
         "work": Scratch(context.threads * work), "work_step": work, "claims": None,
-        "rounding": 0 if rounding is None else rounding.address, "rounded_step": room,
+        "rounding": rounding, "rounded_step": room,
         "rounded": None if rounding is None else Scratch(context.threads * room),
         "clip": np.inf if op.clip is None else op.clip, "input_forget": 0,
         **dict.fromkeys(("c0", "last_c", "peepholes", "r_hidden", "reset_bias", "gates", "w_ahead", "bias")),

@@ -177,9 +177,10 @@ class _Around:
                 made = made.with_value(self.context.packed(t.known, "f32", _to_f32))
             wide.append(made)
         outs = [TensorType(F32, t.shape) if t.dtype in HALVES else t for t in self.outs]
-        middle = entry.make(self.op, wide, outs, self.context)
-        for step in middle:
-            step.args = {name: self._led(a, wide, outs) for name, a in step.args.items()}
+        middle = [
+            replace(step, args={name: self._led(a, wide, outs) for name, a in step.args.items()})
+            for step in entry.make(self.op, wide, outs, self.context)
+        ]
         return [*(s for _, s in self.before.values()), *middle, *(s for _, s in self.after.values())]
 
     def _led(self, arg: Argument, wide: Sequence[TensorType | None], outs: Sequence[TensorType]) -> Argument:

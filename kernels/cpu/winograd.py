@@ -309,7 +309,7 @@ def steps(size: int, op: Any, ins: Types, outs: Sequence[TensorType], context: C
         "work": Scratch(threads * work_step), "work_step": work_step,
         "v": Scratch(max(threads * v_step, planes * b.v_plane)), "v_step": v_step,
         "v_row": b.v_row, "v_plane": b.v_plane, "m_plane": b.m_plane,
-        "phase": 3, "shared": int(b.shared), "repair": winograd_repair(sizes).address, **finish(op.activation).args,
+        "phase": 3, "shared": int(b.shared), "repair": winograd_repair(sizes), **finish(op.activation).args,
     }  # fmt: skip
     program = winograd_kernel(sizes)
     if not b.shared:

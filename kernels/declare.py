@@ -1,0 +1,183 @@
+"""What kernel code is made of before anything is compiled: fields, words, helpers, generated text, and their digests.
+
+Numba and LLVM meet these in `kernels.compiler`; `kernels.jit` makes kernels of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.digest import sha256
+from bolt_numba.forks import renew_cached_properties
+from bolt_numba.records import record
+
+
+@record(frozen=True)
+class Field:
+    """Kind of one entry of a parameter record.  optional: an address that may be 0."""
+
+    kind: str
+    dtype: str
+    optional: bool = False
+
+
+PTR, I64, I32 = Field("ptr", "i8"), Field("i64", "i8"), Field("i32", "i4")
+F32, F64 = Field("f32", "f4"), Field("f64", "f8")
+PTR_OR_0 = Field("ptr", "i8", optional=True)
+CODE = Field("code", "i8")
+"""Address of a machine function, or of a record that begins with one; or 0."""
+
+FASTMATH = frozenset({"contract", "arcp"})
+"""Default floating-point freedoms: fused multiply-add and reciprocals; NaN, infinity, signs and order are kept."""
+
+Body = Callable[..., None]
+
+
+class Late:
+    """Something that kernel code names before Numba is imported; `kernels.compiler` says what Numba sees.
+
+    resolved: what it sees, once it was asked for.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.resolved: Any = None
+
+    def key(self, seen: set[int]) -> Iterator[bytes]:
+        """Bytes that change when the machine code of a user of this would."""
+        yield self.name.encode()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(f"{self.name}: only kernels can call it")
+
+
+class Word(Late):
+    """A word of the kernel language, implemented in `kernels.cpu.simd`, `memory` or `tiles`."""
+
+
+class Source:
+    """Generated text that defines function ``name``; a process whose kernels are all cached never parses it.
+
+    scope: what the text may name.
+    """
+
+    def __init__(self, text: str, name: str, scope: dict[str, Any]) -> None:
+        self.text, self.name, self.scope = text, name, scope
+
+    def key(self) -> Iterator[bytes]:
+        """Everything the code depends on; more than it needs where it does not use all of its scope."""
+        yield self.text.encode()
+        for name in sorted(self.scope):
+            yield name.encode()
+            yield from value_key(self.scope[name], set())
+
+    def define(self) -> Any:
+        """Execute the text; its lines stay visible to error messages."""
+        import linecache
+
+        filename = f"<bolt_numba {self.name} {sha256(self.text.encode()).hexdigest()[:12]}>"
+        linecache.cache[filename] = (len(self.text), None, self.text.splitlines(keepends=True), filename)
+        scope = {**self.scope, "__name__": "bolt_numba.generated"}
+        exec(compile(self.text, filename, "exec"), scope)
+        return scope[self.name]
+
+
+class Inline(Late):
+    """A helper function that kernels call; it is inlined."""
+
+    def __init__(self, given: Callable[..., Any] | Source) -> None:
+        super().__init__(given.name if isinstance(given, Source) else given.__name__)
+        self._given = given
+
+    @functools.cached_property
+    def function(self) -> Callable[..., Any]:
+        """The Python function."""
+        made: Callable[..., Any] = self._given.define() if isinstance(self._given, Source) else self._given
+        return made
+
+    @functools.cached_property
+    def digest(self) -> bytes:
+        """Names the helper's code: most helpers are in many kernels."""
+        return digest_of(self._given.key() if isinstance(self._given, Source) else function_key(self._given, set()))
+
+    def key(self, seen: set[int]) -> Iterator[bytes]:
+        yield self.digest
+
+
+def inline(function: Callable[..., Any]) -> Any:
+    """Mark a helper that kernel bodies and other helpers call."""
+    return Inline(function)
+
+
+def inline_source(text: str, name: str, **scope: Any) -> Inline:
+    """Make a helper of generated source that defines function ``name``; see `native_source`."""
+    return Inline(Source(text, name, scope))
+
+
+# ---------------------------------------------------------------------------------------------------------------- keys
+
+
+def digest_of(parts: Iterable[bytes]) -> bytes:
+    state = sha256()
+    for part in parts:
+        state.update(len(part).to_bytes(4, "little") + part)
+    return state.digest()
+
+
+def function_key(function: Any, seen: set[int]) -> Iterator[bytes]:
+    """Everything the code of a Python function depends on: byte code, constants, and what its free names mean."""
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    yield from _code_key(function.__code__)
+    yield repr((function.__defaults__, function.__kwdefaults__)).encode()
+    for cell_name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        yield cell_name.encode()
+        yield from value_key(cell.cell_contents, seen)
+    scope = function.__globals__
+    for name in _free_names(function.__code__):
+        if name in scope:
+            yield name.encode()
+            yield from value_key(scope[name], seen)
+
+
+def _code_key(code: types.CodeType) -> Iterator[bytes]:
+    yield code.co_code
+    yield repr((code.co_names, code.co_varnames, code.co_freevars)).encode()
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _code_key(constant)
+        else:
+            yield repr(constant).encode()
+
+
+def _free_names(code: types.CodeType) -> list[str]:
+    """Names of globals and of attributes, in a fixed order."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names.update(_free_names(constant))
+    return sorted(names)
+
+
+def value_key(value: Any, seen: set[int]) -> Iterator[bytes]:
+    if isinstance(value, Late):
+        yield from value.key(seen)
+    elif isinstance(value, (types.ModuleType, types.BuiltinFunctionType, type)):
+        yield value.__name__.encode()
+    elif isinstance(value, (bool, int, float, str, bytes, tuple, np.generic, np.dtype, type(None))):
+        yield repr(value).encode()
+    elif isinstance(value, np.ndarray):
+        yield repr((value.dtype, value.shape)).encode() + value.tobytes()
+    elif isinstance(value, types.FunctionType):
+        yield from function_key(value, seen)
+    else:
+        yield repr(type(value)).encode()
+
+
+renew_cached_properties(Inline)
