@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -19,7 +21,7 @@ def test_mutations_end_well(tmp_path: Path) -> None:
     results = list(files.attack_files(files.default_files(tmp_path)[:6], COUNT, seed=7))
     assert len(results) == COUNT
     bad = [r for r in results if not r.is_good]
-    assert not bad, "\n".join(f"{r.state}: {r.file} seed {r.seed} ({r.kind}): {r.detail}" for r in bad)
+    assert not bad, "\n".join(f"{r.state}: {r.target} seed {r.seed} ({r.kind}): {r.detail}" for r in bad)
     kinds = Counter(r.kind for r in results)
     assert all(kinds[m.__name__] for m in files.MUTATIONS)
     states = Counter(r.state for r in results)
@@ -46,9 +48,18 @@ def test_a_dead_child_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "-9" in detail
 
 
-def test_a_hang_is_noticed() -> None:
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_hang_is_noticed(busy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it computes without end or waits; a child that the machine gives no time is no hang."""
     child = Child(files.command(files.DIGITS))
-    assert child.read(0.05)[1] == "hang"
+    if busy:
+        monkeypatch.setattr(child, "_used", itertools.count().__next__)
+        assert child.read(0.05)[1] == "hang"
+    else:
+        monkeypatch.setattr("tests.attack.child.STUCK", 0.5)
+        start = time.monotonic()
+        assert child.read(0.05)[1] == "hang"
+        assert time.monotonic() - start >= 0.5
     child.stop()
 
 

@@ -1,8 +1,8 @@
 """Cases run one after the other in a child process, which is replaced when it dies, hangs or eats memory.
 
 The child reads numbers, one a line, and answers each with a line of JSON: kind, state, detail.  A line ``["at", place,
-""]`` before the answer says what it is doing: while a kernel compiles it may take longer, and what happens inside
-another engine is not our fault.
+""]`` before the answer says what it is doing: while a kernel compiles or references judge it may take longer, and what
+happens inside another engine is not our fault.
 """
 
 from __future__ import annotations
@@ -13,24 +13,38 @@ import resource
 import select
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bolt_numba.benchmark import peak_rss
+from bolt_numba.errors import BoltError, InternalError
 from bolt_numba.kernels.jit import on_compile
 
 SECONDS = 10.0
+"""What a case may take of the processor."""
+STUCK = 120.0
+"""What it may take by the clock, on a machine that others keep busy."""
 MEMORY = 2 << 30
 STARTING = 120.0
 """Seconds that a fresh child may take until it is ready."""
-COMPILING = 240.0
-"""Seconds that one kernel may take to compile on a busy machine."""
+PATIENT = 240.0
+"""Seconds that a kernel may take to compile, and references to judge, on a busy machine."""
 LIFE = 20_000
 """Cases that one child runs."""
 GOOD = ("ran", "refused", "loaded", "peer")
 """States of a case that ended well; ``peer``: another engine died or hung on it."""
+
+
+def refusal(error: Exception) -> tuple[str, str]:
+    """State and detail of what was raised: a refusal, or a fault of ours, in a BoltError's clothes or not."""
+    if isinstance(error, InternalError):
+        return "fault", str(error)
+    if isinstance(error, BoltError):
+        return "refused", type(error).__name__
+    return "unclean", f"{type(error).__name__}: {error}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +83,7 @@ class Child:
         """The next answer, or what happened instead of one."""
         place = ""
         while True:
-            line = self._line(COMPILING if place == "compile" else seconds)
+            line = self._line(PATIENT if place in ("compile", "judge") else seconds)
             if line is None:
                 return ("?", "peer", "hang") if place == "peer" else ("?", "hang", f"over {seconds:g} s")
             if not line:
@@ -83,16 +97,28 @@ class Child:
     def _line(self, seconds: float) -> bytes | None:
         """The next line, b"" when there are no more, None when none comes in time."""
         assert self.process.stdout is not None
+        start, used = time.monotonic(), self._used()
         while b"\n" not in self.received:
-            ready, _, _ = select.select([self.process.stdout], [], [], seconds)
+            ready, _, _ = select.select([self.process.stdout], [], [], min(seconds, 1.0))
             if not ready:
-                return None
+                waited = time.monotonic() - start
+                if waited >= seconds and (self._used() - used >= seconds or waited >= STUCK):
+                    return None
+                continue
             more = os.read(self.process.stdout.fileno(), 1 << 16)
             if not more:
                 return b""
             self.received += more
         line, _, self.received = self.received.partition(b"\n")
         return line
+
+    def _used(self) -> float:
+        """Seconds that the child has had of the processor."""
+        try:
+            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it is no more
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def ask(self, seed: int) -> tuple[str, str, str]:
         assert self.process.stdin is not None
@@ -130,8 +156,14 @@ def answer(*parts: str) -> None:
     sys.stdout.flush()
 
 
+_peak: list[int] = []
+"""Bytes that the engine took at most for the case, once others take memory."""
+
+
 def at(place: str) -> None:
-    """Tell the parent what comes next."""
+    """Tell the parent what comes next: run, compile, judge or peer."""
+    if place in ("judge", "peer"):
+        _peak.append(peak_rss() or 0)
     answer("at", place, "")
 
 
@@ -146,9 +178,11 @@ def serve(run: Callable[[int], tuple[str, str, str]], first: tuple[str, str]) ->
     answer("start", *first)
     for line in sys.stdin:
         Path("/proc/self/clear_refs").write_text("5")  # peak memory starts anew; see proc(5)
+        _peak.clear()
         kind, state, detail = run(int(line))
-        if (peak_rss() or 0) > MEMORY:
-            state, detail = "memory", f"{(peak_rss() or 0) >> 20} MiB"
+        peak = _peak[0] if _peak else peak_rss() or 0
+        if peak > MEMORY:
+            state, detail = "memory", f"{peak >> 20} MiB"
         answer(kind, state, detail)
 
 

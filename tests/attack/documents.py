@@ -25,7 +25,7 @@ from bolt_numba.ir.store import load_bolt, to_bytes
 from bolt_numba.packing import packed
 from bolt_numba.types import TensorType
 from tests.attack import files
-from tests.attack.child import Result, drive
+from tests.attack.child import Result, drive, refusal
 from tests.test_store import with_document
 
 RUN = 10
@@ -120,10 +120,8 @@ def outcome(data: bytes, number: int) -> tuple[str, str]:
         return files.outcome(data)
     try:
         load_bolt(io.BytesIO(data), check_weights=number % 4 > 0)
-    except BoltError as error:
-        return "refused", type(error).__name__
     except Exception as error:
-        return "unclean", f"{type(error).__name__}: {error}"
+        return refusal(error)
     return "loaded", ""
 
 

@@ -17,12 +17,11 @@ from pathlib import Path
 import numpy as np
 
 import bolt_numba as bn
-from bolt_numba.errors import BoltError
 from bolt_numba.feeds import random_feeds
 from bolt_numba.ir import store
 from bolt_numba.types import TensorSpec
 from tests import models
-from tests.attack.child import Result, drive
+from tests.attack.child import Result, drive, refusal
 
 MAX_INPUT = 1 << 22
 """Elements of all inputs up to which a model that loads is also run."""
@@ -79,16 +78,14 @@ def mutation(data: bytes, seed: int) -> tuple[str, bytes]:
 
 
 def outcome(data: bytes) -> tuple[str, str]:
-    """What loading and running does: one of the good states, or ``"unclean"``, and what was raised."""
+    """What loading and running does: a state, and what was raised."""
     try:
         session = bn.compile(io.BytesIO(data), threads=1)
         if not all(_is_small(spec) for spec in session.inputs):
             return "loaded", "too large to run"
         session(random_feeds(session.inputs))
-    except BoltError as error:
-        return "refused", type(error).__name__
     except Exception as error:
-        return "unclean", f"{type(error).__name__}: {error}"
+        return refusal(error)
     return "ran", ""
 
 
