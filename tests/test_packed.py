@@ -252,6 +252,32 @@ def test_a_file_does_not_show_one_model_and_run_another(tmp_path: Path, what: st
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("reader", ["Gather", "Identity"])
+def test_a_constant_that_is_packed_and_read_as_it_is_is_looked_at(tmp_path: Path, reader: str) -> None:
+    """As a table of words that is the classifier, too: only the classifier's packed form was compared with the seal."""
+    table = np.random.default_rng(0).standard_normal((512, 64)).astype("f4")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+        helper.make_node(reader, ["w", "i"] if reader == "Gather" else ["w"], ["z"]),
+    ]
+    value = helper.make_tensor_value_info
+    ins = [value("x", 1, (3, 512)), value("i", 7, (2,))]
+    outs = [value("y", 1, None), value("z", 1, None)]
+    graph = helper.make_graph(nodes, "g", ins, outs, [numpy_helper.from_array(table, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = tmp_path / "m.bolt"
+    bn.save(packed(bn.load(model.SerializeToString()), threads=[1]), path)
+    old = table.tobytes()
+    data = path.read_bytes()
+    assert data.count(old) == 1
+    feeds = {"x": np.ones((3, 512), np.float32), "i": np.array([1, 2])}
+    bn.compile(data, threads=1).run(None, feeds)
+    changed = data.replace(old, _with_same_crc((table + 1).tobytes(), old))
+    for threads in (1, 2):
+        with pytest.raises(InvalidModelError, match="constant 0: its seal is wrong"):
+            bn.compile(changed, threads=threads).run(None, feeds)
+
+
 @pytest.mark.parametrize("kind", ["weight", "graph", "name", "other tensors", "as before seals of contents"])
 def test_packed_weights_of_another_graph_are_not_used(files: tuple[Path, Path], kind: str) -> None:
     def change(document: Any) -> None:

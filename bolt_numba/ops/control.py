@@ -109,8 +109,8 @@ def _want_captures(owner: Op, body: Graph, first: int, given: Sequence[TensorTyp
 
 
 def _first(owner: Op, what: str, array: Array) -> Any:
-    """What an operand of one element holds; raises ShapeError for an empty one."""
-    if not array.size:
+    """What an operand of one element holds; raises ShapeError for others."""
+    if array.size != 1:
         raise owner.fail(f"shape of {what}", list(array.shape), "one element")
     return array.reshape(-1)[0]
 

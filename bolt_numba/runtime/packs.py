@@ -45,15 +45,26 @@ class Packs:
         self._sources: dict[int, Array] = {}
         self._stand_ins: dict[int, tuple[Array, Hashable]] = {}
         self._stored: PackedWeights | None = None
+        self.unseen: set[int] = set()
+        """Constants of a packed file that nobody has looked at yet: something is packed of them."""
 
     def stored(self, packed: PackedWeights, graph: Graph) -> None:
         """Take what the model's file holds packed for this machine of the constants of a graph.
 
-        Raises InvalidModelError when a constant that is read as it is was changed since.
+        Raises InvalidModelError when a constant of which nothing is packed was changed since.
         """
-        places = {place for place, _ in packed.rows}
-        check_sources(packed, graph, [i for i in range(len(packed.sources)) if i not in places])
+        self.unseen = {place for place, _ in packed.rows}
+        check_sources(packed, graph, [i for i in range(len(packed.sources)) if i not in self.unseen])
         self._stored = packed
+
+    def vouch(self, array: Array) -> None:
+        """A constant is read as it is: raises InvalidModelError when it was changed since others were packed of it."""
+        if self._stored is None:
+            return
+        reference, place = self._places.get(id(array), (None, 0))
+        if reference is not None and reference() is array and place in self.unseen:
+            _sealed(self._stored, place, array)
+            self.unseen.discard(place)
 
     def export(self) -> dict[tuple[int, str], Array]:
         """What was packed from constants of the known graph, by place and key, as far as keys can be written."""
@@ -218,6 +229,15 @@ class MakerContext:
         return self.packs.get(array, key, pack)
 
 
+def read_as_they_are(job: Job) -> set[int]:
+    """Operands of a job of which it reads more than what is packed."""
+    if job.steps is None:
+        return set(range(len(job.ins)))
+    from bolt_numba.kernels.registry import In
+
+    return {a.index for step in job.steps for a in step.args.values() if isinstance(a, In)}
+
+
 class Spending:
     """Gives up each large constant of a graph as soon as all its readers have steps that do without it.
 
@@ -238,13 +258,11 @@ class Spending:
 
     def planned(self, node: Node, job: Job, by_types: bool) -> None:
         """Called when the node has its steps, of a maker that is ``by_types`` or not."""
-        from bolt_numba.kernels.registry import In
-
-        direct = {a.index for step in job.steps or () for a in step.args.values() if isinstance(a, In)}
+        direct = read_as_they_are(job)
         for index, (value, slot) in enumerate(zip(node.inputs, job.ins, strict=True)):
             if value is None or slot is None or id(value) not in self._left:
                 continue
-            if job.steps is None or index in direct:
+            if index in direct:
                 del self._left[id(value)]
                 continue
             self._left[id(value)] -= 1

@@ -29,7 +29,7 @@ from bolt_numba.records import record
 from bolt_numba.runtime.bands import in_bands
 from bolt_numba.runtime.bounds import Bound, bound_of, bounds_of, fitting
 from bolt_numba.runtime.memory import MemoryPlan, plan_memory
-from bolt_numba.runtime.packs import MakerContext, Spending, SpentError
+from bolt_numba.runtime.packs import MakerContext, Spending, SpentError, read_as_they_are
 from bolt_numba.runtime.program import Program, build_program
 from bolt_numba.runtime.repeat import Precedent, Recorder, likeness, number_operators
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
@@ -212,6 +212,8 @@ class Planner:
         known = condition.type.known
         if known is None:
             return False
+        slots = [self._slot(v) for v in node.inputs]
+        infer_types(node.op, [None if s is None else s.type for s in slots])  # holds the operands against each other
         branch = node.op.then_branch if bool(known.reshape(-1)[0]) else node.op.else_branch
         for inner, outer in zip(branch.inputs, node.inputs[1:], strict=True):
             if outer is not None:
@@ -234,6 +236,7 @@ class Planner:
             self._ask_for(node.op, types)
             precedent = None
             if self._is_known(node, types):
+                self._vouch(ins)
                 return
             python = any(map(only_in_python, (*types, *in_types)))
             if python or isinstance(node.op, ControlFlow) or not all(t.is_static for t in types):
@@ -250,9 +253,17 @@ class Planner:
             precedent = precedent or self._choose(node.op, in_types, types, alike)
             job.steps = precedent.steps_for(in_types, self.context)
             job.runner, job.inplace = precedent.runner, precedent.inplace
+            if self.context.packs.unseen:
+                self._vouch([ins[i] for i in read_as_they_are(job)])
             self.jobs.append(job)
             if self.spending is not None:
                 self.spending.planned(node, job, precedent.by_types)
+
+    def _vouch(self, slots: Iterable[Slot | None]) -> None:
+        """What is about to be read in a packed file, beside what is packed of it, is as it was when it was packed."""
+        for slot in slots if self.context.packs.unseen else ():
+            if slot is not None and slot.const is not None:
+                self.context.packs.vouch(slot.const)
 
     def _ask_for(self, op: Op, types: Sequence[TensorType]) -> None:
         """Refuse what does not fit before its kernel is planned, so that the error can name the node."""
@@ -271,6 +282,7 @@ class Planner:
 
     def _view(self, source: Slot, out: Slot) -> None:
         if source.const is not None:
+            self._vouch([source])
             out.kind, out.const = CONST, np.ascontiguousarray(source.const).reshape(out.type.dims)
             out.type = out.type.with_value(out.const)
         else:
@@ -299,6 +311,7 @@ class Planner:
         return made
 
     def _make_cut(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> None:
+        self._vouch(ins)
         rest = list(queue)
         made = {id(resolved(v, self.alias)) for v in node.outputs} | {id(v) for n in rest for v in n.outputs}
         needed: dict[int, Value] = {}
@@ -346,6 +359,7 @@ class Planner:
                 continue
             root, offset = slot.root()
             if slot.kind != TEMP:
+                self._vouch([slot])
                 results.append(slot)
             elif root.kind == TEMP and root.result < 0 and offset == 0 and root.type.nbytes == slot.type.nbytes:
                 root.result = len(results)
