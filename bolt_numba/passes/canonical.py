@@ -119,10 +119,16 @@ NEUTRAL: dict[type[Any], float] = {Add: 0, Sub: 0, Mul: 1, Div: 1, Pow: 1, Or: 0
 
 @rule(Pat(tuple(NEUTRAL), (Pat(name="x"), const("c"))))
 def drop_neutral(m: Match, b: Builder) -> Result:
-    return m["x"] if all_equal(m["c"], NEUTRAL[type(m.root.op)]) and _keeps_shape(m, m["x"]) else None
+    return m["x"] if all_equal(m["c"], NEUTRAL[type(m.root.op)]) and keeps_shape(m, m["x"]) else None
 
 
-def _keeps_shape(m: Match, x: Value) -> bool:
+def keeps_shape(m: Match, x: Value, other: Value | None = None) -> bool:
+    """Whether the root is as large as ``x`` for certain: no ``other`` operand widens it.
+
+    A symbol against a number may be 1 at run time, so that equal types of the replacement do not suffice.
+    """
+    if other is not None and other.type.shape == ():
+        return True
     shape = m.root.output.type.shape
     return shape is not None and x.type.shape == shape
 
@@ -151,7 +157,7 @@ def sub_to_add(m: Match, b: Builder) -> Result:
 @rule(Pat(Sub, (const("c"), Pat(name="x"))))
 def zero_sub_to_neg(m: Match, b: Builder) -> Result:
     signed = m["x"].type.dtype.kind in "if"
-    return b(Neg(), m["x"]) if signed and all_equal(m["c"], 0) else None
+    return b(Neg(), m["x"]) if signed and all_equal(m["c"], 0) and keeps_shape(m, m["x"], m["c"]) else None
 
 
 @rule(Pat(Div, (Pat(name="x"), const("c"))))
@@ -169,13 +175,13 @@ def div_to_mul(m: Match, b: Builder) -> Result:
 @rule(Pat(Div, (const("one"), Pat(name="x"))))
 def one_div_to_reciprocal(m: Match, b: Builder) -> Result:
     floats = m["x"].type.dtype.kind == "f"
-    return b(Reciprocal(), m["x"]) if floats and all_equal(m["one"], 1) else None
+    return b(Reciprocal(), m["x"]) if floats and all_equal(m["one"], 1) and keeps_shape(m, m["x"], m["one"]) else None
 
 
 @rule(Pat(Mul, (Pat(name="x"), const("c"))))
 def mul_to_neg(m: Match, b: Builder) -> Result:
     signed = m["x"].type.dtype.kind in "if"
-    return b(Neg(), m["x"]) if signed and all_equal(m["c"], -1) else None
+    return b(Neg(), m["x"]) if signed and all_equal(m["c"], -1) and keeps_shape(m, m["x"], m["c"]) else None
 
 
 @rule(Pat(Pow, (Pat(name="x"), const("c"))))
@@ -190,7 +196,7 @@ def pow_by_floats(m: Match, b: Builder) -> Result:
 @rule(Pat(Pow, (Pat(name="x"), const("c"))))
 def pow_to_products(m: Match, b: Builder) -> Result:
     x, c = m["x"], scalar_of(m["c"])
-    if x.type.dtype.kind != "f" or not _keeps_shape(m, x):
+    if x.type.dtype.kind != "f" or not keeps_shape(m, x):
         return None
     if c == 2:
         return b(Mul(), x, x)
@@ -260,7 +266,7 @@ def merge_relu_of_clip(m: Match, b: Builder) -> Result:
 def mul_by_zero(m: Match, b: Builder) -> Result:
     """Integers only: 0 times a float may be NaN."""
     t = m.root.output.type
-    if t.dtype.kind not in "iu" or not t.is_static or not all_equal(m["c"], 0):
+    if t.dtype.kind not in "iu" or not t.is_static or not m["x"].type.is_static or not all_equal(m["c"], 0):
         return None
     return b.const(np.broadcast_to(np.zeros((), t.dtype), t.dims))
 
@@ -354,7 +360,7 @@ def drop_reduce(m: Match, b: Builder) -> Result:
 @rule(Pat(PRelu, (Pat(name="x"), const("slope"))))
 def prelu_to_leaky(m: Match, b: Builder) -> Result:
     slope = m["slope"].const
-    if slope is None or not slope.size or not _keeps_shape(m, m["x"]) or not all_equal(m["slope"], slope.flat[0]):
+    if slope is None or not slope.size or not keeps_shape(m, m["x"]) or not all_equal(m["slope"], slope.flat[0]):
         return m.refuse("the slope is not one number")
     if m["x"].type.dtype.kind != "f":
         return None
@@ -382,7 +388,7 @@ def lookup_before_cast(m: Match, b: Builder) -> Result:
 @rule(Pat(Where, (const("cond"), Pat(name="x"), Pat(name="y"))))
 def drop_where(m: Match, b: Builder) -> Result:
     for wanted, name in ((1, "x"), (0, "y")):
-        if all_equal(m["cond"], wanted) and _keeps_shape(m, m[name]):
+        if all_equal(m["cond"], wanted) and keeps_shape(m, m[name]):
             return m[name]
     return None
 

@@ -52,7 +52,7 @@ from bolt_numba.ops.pointwise import (
 )
 from bolt_numba.ops.pool import AveragePool, MaxPool
 from bolt_numba.ops.reduce import LogSoftmax, ReduceL2, ReduceMax, ReduceMean, ReduceSum, Softmax
-from bolt_numba.passes.canonical import all_equal
+from bolt_numba.passes.canonical import all_equal, keeps_shape
 from bolt_numba.passes.constants import is_mild
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar, scalar_of
 from bolt_numba.types import F32, TensorType
@@ -252,6 +252,8 @@ def recognise_clip(m: Match, b: Builder) -> Result:
     bound = m["c"].const
     if bound is None or not bound.size or bound.dtype.kind not in "iuf" or not all_equal(m["c"], bound.flat[0]):
         return m.refuse("the bound is not one number")
+    if not keeps_shape(m, m["x"], m["c"]):
+        return m.refuse("the bound may widen the result")
     number = bound.flat[0].item()
     return b(Clip(number, None) if isinstance(m.root.op, Max) else Clip(None, number), m["x"])
 

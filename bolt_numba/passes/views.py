@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.ir.build import Builder
-from bolt_numba.ir.graph import Value
+from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.pointwise import Pointwise
 from bolt_numba.ops.resize import Resize
 from bolt_numba.ops.shape import (
@@ -58,6 +58,11 @@ def shape_operand(x: TensorType, wanted: Shape | None) -> Array | None:
         else:
             numbers.append(0 if i < len(have) and have[i] == d else -1)
     return np.array(numbers, np.int64) if numbers.count(-1) <= 1 else None
+
+
+def is_free(*nodes: Node) -> bool:
+    """Whether a shape follows from data: the operand must stay, as it may ask for what is not possible."""
+    return any(v is not None and v.type.value is None for node in nodes for v in node.inputs[1:])
 
 
 def reshaped(b: Builder, x: Value, wanted: Shape | None) -> Value | None:
@@ -109,7 +114,7 @@ def _smaller(p: Dim, q: Dim) -> bool:
 
 @rule(Pat(Reshape, (Pat(name="x"), Pat(name="shape"))))
 def pin_shape(m: Match, b: Builder) -> Result:
-    operand = shape_operand(m["x"].type, m.root.output.type.shape)
+    operand = None if is_free(m.root) else shape_operand(m["x"].type, m.root.output.type.shape)
     if operand is None:
         return m.refuse("the shape cannot be a constant")
     old = m["shape"].const
@@ -120,13 +125,13 @@ def pin_shape(m: Match, b: Builder) -> Result:
 
 @rule(Pat((Flatten, Squeeze, Unsqueeze), (Pat(name="x"),)))
 def view_to_reshape(m: Match, b: Builder) -> Result:
-    made = reshaped(b, m["x"], m.root.output.type.shape)
+    made = None if is_free(m.root) else reshaped(b, m["x"], m.root.output.type.shape)
     return m.refuse("the shape cannot be a constant") if made is None else made
 
 
-@rule(Pat(VIEWS, (Pat(VIEWS, (Pat(name="x"),)),)))
+@rule(Pat(VIEWS, (Pat(VIEWS, (Pat(name="x"),), name="inner"),)))
 def merge_reshapes(m: Match, b: Builder) -> Result:
-    made = reshaped(b, m["x"], m.root.output.type.shape)
+    made = None if is_free(m.root, m.node("inner")) else reshaped(b, m["x"], m.root.output.type.shape)
     return m.refuse("the shape cannot be a constant") if made is None else made
 
 

@@ -1,0 +1,89 @@
+"""What symbolic shapes hide from the passes: models of open shapes give at each size what the references give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bolt_numba as bn
+from bolt_numba.errors import BoltError, DataError, ShapeError
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.interpret import interpret
+from bolt_numba.ops import pointwise as ops
+from bolt_numba.ops.shape import Reshape, Squeeze, Unsqueeze
+from bolt_numba.types import BOOL, F32, I64, Array, Sym, TensorType
+from tests.graphs import choice
+
+SIGNED = (ops.Add, ops.Sub, ops.Mul, ops.Div, ops.Pow, ops.Min, ops.Max, ops.PRelu, ops.Equal, ops.Less)
+
+
+def wanted_of(graph: Graph, feeds: dict[str, Array]) -> Array | None:
+    """What the references give; None where they refuse."""
+    try:
+        return next(iter(interpret(graph, feeds).values()))
+    except BoltError:
+        return None
+
+
+def held(graph: Graph, feeds: dict[str, Array]) -> None:
+    """The session gives what the references give, and refuses what they refuse."""
+    wanted = wanted_of(graph, feeds)
+    session = bn.compile(graph, threads=1)
+    if wanted is None:
+        with pytest.raises((ShapeError, DataError)):
+            session.run(None, feeds)
+    else:
+        (got,) = session.run(None, feeds)
+        np.testing.assert_array_equal(got, wanted, strict=True)
+
+
+@pytest.mark.parametrize("dtype", [F32, I64], ids=str)
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("op", SIGNED, ids=lambda op: op.__name__)
+def test_a_constant_of_one_number_widens_a_symbol_that_is_1(op: Any, first: bool, dtype: Any) -> None:
+    """x of [n] with a constant of [2]: the result is [2], also where n is 1."""
+    if op is ops.PRelu and (first or dtype != F32):
+        pytest.skip("only the slope is a constant")
+    for number in (-1, 0, 1, 2):
+        graph = Graph("wide")
+        x, c = graph.add_input("x", TensorType(dtype, (Sym("n"),))), np.full(2, number, dtype)
+        graph.add_output(Builder(graph)(op(), *((c, x) if first else (x, c))), "y")
+        for n in (1, 2, 3):
+            held(graph, {"x": np.arange(1, n + 1, dtype=dtype)})
+
+
+@pytest.mark.parametrize("content", [[6], [-1], [0], [7], [-2], [2, 3], [2, -1], [-1, -1], [4, -1]], ids=str)
+def test_shapes_from_data_are_held_to(content: list[int]) -> None:
+    graph = Graph("reshape")
+    x = graph.add_input("x", TensorType(F32, (Sym("n"), 3)))
+    shape = graph.add_input("shape", TensorType(I64, (len(content),)))
+    graph.add_output(Builder(graph)(Reshape(), x, shape), "y")
+    held(graph, {"x": np.arange(6, dtype=F32).reshape(2, 3), "shape": np.array(content)})
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1, -2, 2, -3, 2**31, -(2**63)])
+@pytest.mark.parametrize("op", [Squeeze, Unsqueeze])
+def test_axes_from_data_are_held_to(op: Any, axis: int) -> None:
+    graph = Graph("axes")
+    x = graph.add_input("x", TensorType(F32, (1,)))
+    axes = graph.add_input("axes", TensorType(I64, (1,)))
+    graph.add_output(Builder(graph)(op(), x, axes), "y")
+    held(graph, {"x": np.ones(1, F32), "axes": np.array([axis])})
+
+
+@pytest.mark.parametrize("conditions", [0, 1, 2])
+@pytest.mark.parametrize("size", [2, 3])
+def test_branches_are_held_to_what_they_declare(conditions: int, size: int) -> None:
+    graph = Graph("branches")
+    b = Builder(graph)
+    made = choice(b, graph.add_input("x", TensorType(F32, (2,))), True).node
+    assert made is not None
+    other = Graph("open")
+    cond = other.add_input("cond", TensorType(BOOL, (Sym("k"),)))
+    x = other.add_input("x", TensorType(F32, (Sym("n"),)))
+    captures = [x if v is not None and v.type.dtype == F32 else v for v in made.inputs[1:]]
+    other.add_output(Builder(other).node(made.op, cond, *captures).outputs[0], "y")
+    held(other, {"cond": np.ones(conditions, bool), "x": np.arange(size, dtype=F32)})
