@@ -17,6 +17,7 @@ from bolt_numba.ops import reduce as reductions
 from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.pointwise import Chain, Pointwise
 from bolt_numba.ops.pool import MaxPool
+from bolt_numba.ops.quantize import DynamicQuantizeLinear
 from bolt_numba.ops.registry import OPS, Op, result_tuple
 from bolt_numba.ops.resize import GridSample
 from bolt_numba.types import BOOL, F16, F32, F64, I8, I32, I64, U8, U32, U64, AnyDType, Array
@@ -240,6 +241,15 @@ def test_grid_sample_beyond_the_border() -> None:
         run(GridSample(mode, padding, align), x, grid, ulps=64)
     far = GridSample("linear", "zeros").reference(x, np.full((1, 1, 1, 2), -9, F32))
     np.testing.assert_array_equal(far, 0)
+
+
+@pytest.mark.parametrize("n", [3, 40, 200])
+def test_a_range_with_a_nan_is_none(n: int) -> None:
+    """Wherever it stands: other numbers that are looked at after it do not hide it."""
+    for place in range(n):
+        x = np.arange(n, dtype=F32)
+        x[place] = NAN
+        run(DynamicQuantizeLinear(), x)
 
 
 @pytest.mark.parametrize("isa", ["avx2", "generic"])

@@ -31,7 +31,9 @@ from bolt_numba.kernels.cpu.lang import (
     vload_n,
     vload_u8_n,
     vmax,
+    vmaximum,
     vmin,
+    vminimum,
     vround,
     vstore_n,
     vstore_u8,
@@ -132,12 +134,12 @@ def quantize_by_range(p, tid, nthreads):
     other_least, other_most, whole = least, most, p.size // (2 * LANES) * (2 * LANES)
     for i in range(0, whole, 2 * LANES):
         v, u = vload(p.x + 4 * i), vload(p.x + 4 * (i + LANES))
-        least, most = vmin(least, v), vmax(most, v)
-        other_least, other_most = vmin(other_least, u), vmax(other_most, u)
+        least, most = vminimum(least, v), vmaximum(most, v)
+        other_least, other_most = vminimum(other_least, u), vmaximum(other_most, u)
     for i in range(whole, p.size, LANES):
         v = vload_n(p.x + 4 * i, min(p.size - i, LANES))  # the zeros of a tail are in the range anyway
-        least, most = vmin(least, v), vmax(most, v)
-    least, most = vmin(least, other_least), vmax(most, other_most)
+        least, most = vminimum(least, v), vmaximum(most, v)
+    least, most = vminimum(least, other_least), vmaximum(most, other_most)
     low, high = reduce_min(least), reduce_max(most)
     scale = (high - low) / np.float32(255) if high > low else np.float32(1)
     zero = vmin(vmax(vround(splat(-low) / splat(scale)), splat(np.float32(0))), splat(np.float32(255)))

@@ -34,7 +34,9 @@ from bolt_numba.kernels.cpu.lang import (
     store_i64,
     vload_n,
     vmax,
+    vmaximum,
     vmin,
+    vminimum,
     vround,
     vstore_n,
 )  # fmt: skip
@@ -131,7 +133,7 @@ def round_to_bytes(p, tid, nthreads):
     least, most = splat(np.float32(0)), splat(np.float32(0))
     for i in range(0, p.n, LANES):
         v = vload_n(p.x + 4 * i, p.n - i)  # the zeros of a tail are in the range anyway
-        least, most = vmin(least, v), vmax(most, v)
+        least, most = vminimum(least, v), vmaximum(most, v)
     low, high = reduce_min(least), reduce_max(most)
     scale = (high - low) / np.float32(255) if high > low else np.float32(1)
     zero = levels(vround(splat(-low) / splat(scale)))
