@@ -107,17 +107,21 @@ def make_folder(path: Path) -> None:
 def share(folder: Path, private: frozenset[str]) -> int:
     """Let all users read a folder and what is in it, but for files of these names; how many files they may read.
 
-    Raises OSError where others may write, who could put a link to another file in the place of one.
+    Raises OSError where others may write, who could put a link to another file in the place of one, or could have
+    written a file: it would be trusted from now on.  What was not written to its end stays private.
     """
     count = 0
     for place, _, names in os.walk(folder):
         make_folder(Path(place))
         os.chmod(place, SHARED_FOLDER)
-        for name in set(names) - private:
+        for name in sorted(set(names) - private):
             path = os.path.join(place, name)
-            if stat.S_ISREG(os.lstat(path).st_mode):
-                os.chmod(path, SHARED)
-                count += 1
+            found = os.lstat(path)
+            if not stat.S_ISREG(found.st_mode) or name.startswith("."):
+                continue
+            _check(path, found)
+            os.chmod(path, SHARED)
+            count += 1
     return count
 
 

@@ -349,7 +349,15 @@ def test_a_cache_that_root_shared_serves_a_user(public: Path, monkeypatch: pytes
     (file.parent / "link.kernel").symlink_to(public / "cache" / "seal.key")
     assert run(["cache", "share"]) == 1
     file.parent.chmod(0o755)
+    part = public / "cache" / ".seal.key.1.0.tmp"
+    part.write_bytes(b"k" * 32)
+    part.chmod(0o600)
     assert run(["cache", "share"]) == 0
+    assert stat.S_IMODE(part.stat().st_mode) == 0o600, "a key that was being written"
+    file.chmod(0o666)
+    assert run(["cache", "share"]) == 1, "others could have written it"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o666
+    file.chmod(0o644)
     assert stat.S_IMODE((public / "cache" / "seal.key").stat().st_mode) == 0o600
     os.chown(public / "cache", ATTACKER, GROUP)
     trusted._sound.clear()  # a process looks once at the way to a folder
