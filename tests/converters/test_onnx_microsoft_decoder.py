@@ -65,6 +65,18 @@ def test_rotary_embedding(shape: tuple[int, ...], positions: Array, more: dict[s
     agrees("RotaryEmbedding", inputs, 1, {"interleaved": interleaved, **more})
 
 
+@pytest.mark.parametrize("dim", [5, -2])
+def test_a_part_of_a_head_to_turn_is_even(dim: int) -> None:
+    """The standard's operator: half of 5 was taken for 2."""
+    shapes = {"x": (2, 3, 4, 8), "cos": (2, 4, 2), "sin": (2, 4, 2)}
+    infos = [helper.make_tensor_value_info(name, 1, shape) for name, shape in shapes.items()]
+    node = helper.make_node("RotaryEmbedding", list(shapes), ["y"], rotary_embedding_dim=dim)
+    graph = helper.make_graph([node], "g", infos, [ValueInfoProto(name="y")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+    with pytest.raises(BoltError, match=f"rotary_embedding_dim: got {dim}, wanted an even number"):
+        bn.load(model.SerializeToString())
+
+
 def attention(s: int, past: int, seqlens: Array, total: int, packed: bool = False, rotary: bool = False) -> Any:
     """Operands of GroupQueryAttention: 4 heads of 16, 2 of them for keys and values."""
     n = len(seqlens)

@@ -86,6 +86,8 @@ def standard_rotary_embedding(
     if flat and num_heads < 1:
         raise b.invalid("num_heads", num_heads, "at least 1 for three dimensions")
     tables: list[Any] = [cos_cache, sin_cache]
+    if rotary_embedding_dim < 0 or rotary_embedding_dim % 2:
+        raise b.invalid("rotary_embedding_dim", rotary_embedding_dim, "an even number")
     if rotary_embedding_dim:
         tables = [b(Slice(), t, ints([0]), ints([rotary_embedding_dim // 2]), ints([-1])) for t in tables]
     operator = RotaryEmbedding(interleaved, "SHD" if flat else "HSD")
