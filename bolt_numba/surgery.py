@@ -22,12 +22,12 @@ from bolt_numba.converters import FORMATS, Content, Source, load
 from bolt_numba.converters.onnx.reading.survey import unsupported_in
 from bolt_numba.converters.onnx.writing.write import save_onnx, to_onnx
 from bolt_numba.errors import BoltError, ShapeError, UnsupportedOpError
-from bolt_numba.ir.build import infer_types
+from bolt_numba.ir.build import infer_types, merged_type
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.control import If, Loop, Scan
 from bolt_numba.passes.pipeline import Stage, deep_clone, run_pipeline
 from bolt_numba.passes.portable import portable
-from bolt_numba.passes.rewrite import Trace, merged_type
+from bolt_numba.passes.trace import Trace
 from bolt_numba.types import Dim, Shape, Sym, TensorType
 
 __all__ = [

@@ -21,7 +21,8 @@ from bolt_numba.ir.text import to_text
 from bolt_numba.ops.shape import Transpose
 from bolt_numba.passes.carry import moves_data
 from bolt_numba.passes.pipeline import STAGES, Run, run_pipeline
-from bolt_numba.passes.rewrite import Rule, Trace, nested, rewrite
+from bolt_numba.passes.rewrite import Rule, nested, rewrite
+from bolt_numba.passes.trace import Trace
 from bolt_numba.types import Array, Sym
 from tests import models
 from tests.near import assert_near

@@ -15,7 +15,8 @@ from bolt_numba.ir.spec import verify
 from bolt_numba.ops.pointwise import Add, Clip, Neg, Relu
 from bolt_numba.passes.fold import FoldConstant, fold_rules
 from bolt_numba.passes.pipeline import all_rules
-from bolt_numba.passes.rewrite import Pat, Rule, Trace, rewrite
+from bolt_numba.passes.rewrite import Pat, Rule, rewrite
+from bolt_numba.passes.trace import Trace
 from bolt_numba.types import BOOL, F32, I64, Array, Sym, TensorType
 from tests import rule_cases_products  # noqa: F401 - registers its cases
 from tests.near import assert_near

@@ -21,7 +21,8 @@ from bolt_numba.ops.quantize import DequantizeLinear
 from bolt_numba.packing import packed
 from bolt_numba.passes.pipeline import STAGES, Run, Stage, all_rules, run_pipeline, with_rules, with_stage
 from bolt_numba.passes.portable import RULES as PORTABLE
-from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, Trace, rewrite, rule
+from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rewrite, rule
+from bolt_numba.passes.trace import Trace
 from bolt_numba.types import F32, TensorType
 
 

@@ -5,7 +5,9 @@ Used by converters and rewrites.  It never optimises.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,7 +18,7 @@ from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.dtypes import plain_bools
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.ops.shapes import want_possible
-from bolt_numba.types import Array, TensorType, type_of
+from bolt_numba.types import Array, Dim, Sym, TensorType, type_of
 
 Operand: TypeAlias = "Value | Array | int | float | bool | None"
 MAX_KNOWN = 1024
@@ -42,11 +44,11 @@ def infer_types(op: Op, inputs: Sequence[TensorType | None]) -> tuple[TensorType
     except Exception as error:
         got = ", ".join("-" if t is None else str(t) for t in inputs)
         raise ShapeError(f"{op.name}: cannot infer the result of {op} for ({got}): {error}") from error
+    is_open = not op.has_side_state and len(inputs) > 0
     for made in types:
         want_possible(op, made)
-    if op.has_side_state or not inputs or any(t.value is not None for t in types):
-        return types
-    return _with_values(op, inputs, types)
+        is_open &= made.value is None
+    return _with_values(op, inputs, types) if is_open else types
 
 
 def _want_operands(op: Op, inputs: Sequence[TensorType | None]) -> None:
@@ -61,16 +63,18 @@ def _want_operands(op: Op, inputs: Sequence[TensorType | None]) -> None:
 def _with_values(
     op: Op, inputs: Sequence[TensorType | None], types: tuple[TensorType, ...]
 ) -> tuple[TensorType, ...]:
-    if any(not t.is_static or t.size > MAX_KNOWN for t in types):
-        return types
+    for t in inputs:
+        if t is not None and (t.value is None or t.value.size > 64 * MAX_KNOWN):
+            return types
+    for t in types:
+        if not t.is_static or t.size > MAX_KNOWN:
+            return types
     args: list[Array | None] = []
     symbolic = False
     for t in inputs:
         if t is None:
             args.append(None)
             continue
-        if t.value is None or t.value.size > 64 * MAX_KNOWN:
-            return types
         known = t.known
         symbolic |= known is None
         args.append(t.value if known is None else known)
@@ -101,6 +105,37 @@ def _tidy(value: Any) -> Array:
     made = np.empty(np.shape(value), dtype=object)
     made[...] = value
     return made
+
+
+_MADE_UP = re.compile(r"_\d+\b")
+"""What `ops.registry.fresh_dim` puts behind a symbol: such a dimension says nothing."""
+
+
+def _merged_dim(old: Dim, new: Dim) -> Dim | None:
+    """The more precise of two names for one dimension; None when they differ as far as can be told."""
+    if old == new or (isinstance(new, Sym) and not isinstance(old, Sym)):
+        return old
+    if not isinstance(old, Sym):
+        return None
+    return new if not isinstance(new, Sym) or _MADE_UP.search(str(old)) else None
+
+
+def merged_type(old: TensorType, new: TensorType) -> TensorType | None:
+    """The more precise of two types of one value, ``new`` itself where that is it; None when they contradict."""
+    if old.dtype != new.dtype:
+        return None
+    if old.shape == new.shape and (old.value is None or new.value is not None):
+        return new
+    if old.shape is None or new.shape is None:
+        shape = old.shape if new.shape is None else new.shape
+    else:
+        if len(old.shape) != len(new.shape):
+            return None
+        dims = [_merged_dim(a, b) for a, b in zip(old.shape, new.shape, strict=True)]
+        if any(d is None for d in dims):
+            return None
+        shape = tuple(d for d in dims if d is not None)
+    return replace(new, shape=shape, value=old.value if new.value is None else new.value)
 
 
 class Builder:

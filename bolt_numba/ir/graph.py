@@ -17,41 +17,40 @@ if TYPE_CHECKING:
 
 
 class Uses:
-    """Nodes that read a value, in the order in which they began to, once per operand; all in constant time."""
+    """Nodes that read a value, in the order in which they began to, once per operand; all in constant time.
 
-    __slots__ = ("_times", "_total")
+    times: the nodes, and how many of each one's operands; total: of all.  Both are for reading, where a call is dear.
+    """
+
+    __slots__ = ("times", "total")
 
     def __init__(self) -> None:
-        self._times: dict[Node, int] = {}
-        self._total = 0
+        self.times: dict[Node, int] = {}
+        self.total = 0
 
     def append(self, node: Node) -> None:
-        self._times[node] = self._times.get(node, 0) + 1
-        self._total += 1
+        self.times[node] = self.times.get(node, 0) + 1
+        self.total += 1
 
     def remove(self, node: Node) -> None:
         """Take one operand of ``node`` away; raises KeyError when there is none."""
-        times = self._times[node]
+        times = self.times[node]
         if times == 1:
-            del self._times[node]
+            del self.times[node]
         else:
-            self._times[node] = times - 1
-        self._total -= 1
+            self.times[node] = times - 1
+        self.total -= 1
 
     def __len__(self) -> int:
-        return self._total
+        return self.total
 
     def __bool__(self) -> bool:
-        return self._total > 0
+        return self.total > 0
 
     def __iter__(self) -> Iterator[Node]:
-        for node, times in self._times.items():
+        for node, times in self.times.items():
             for _ in range(times):
                 yield node
-
-    def nodes(self) -> list[Node]:
-        """Each node once."""
-        return list(self._times)
 
 
 class Value:
@@ -83,21 +82,24 @@ class Value:
 
 
 class Node:
-    """One operation; its operands are changed only through `set_input`, so that use lists stay right."""
+    """One operation; its operands are changed only through `set_input`, so that use lists stay right.
 
-    __slots__ = ("_inputs", "name", "op", "outputs")
+    operands: what `inputs` gives, for reading where a call is dear.
+    """
+
+    __slots__ = ("name", "op", "operands", "outputs")
 
     def __init__(self, op: Op, inputs: Sequence[Value | None], types: Sequence[TensorType], name: str) -> None:
         self.op, self.name = op, name
-        self._inputs: list[Value | None] = list(inputs)
-        for value in self._inputs:
+        self.operands: list[Value | None] = list(inputs)
+        for value in self.operands:
             if value is not None:
                 value.uses.append(self)
         self.outputs = [Value(name if i == 0 else f"{name}:{i}", t, node=self, index=i) for i, t in enumerate(types)]
 
     @property
     def inputs(self) -> tuple[Value | None, ...]:
-        return tuple(self._inputs)
+        return tuple(self.operands)
 
     @property
     def output(self) -> Value:
@@ -105,20 +107,29 @@ class Node:
         return self.outputs[0]
 
     def set_input(self, index: int, value: Value | None) -> None:
-        old = self._inputs[index]
+        old = self.operands[index]
         if old is not None:
             old.uses.remove(self)
-        self._inputs[index] = value
+        self.operands[index] = value
         if value is not None:
             value.uses.append(self)
 
+    def replace_input(self, old: Value, new: Value, times: int) -> None:
+        """Read ``new`` in all places where ``old`` is read, which are so many."""
+        at = -1
+        for _ in range(times):
+            at = self.operands.index(old, at + 1)
+            self.set_input(at, new)
+
     def detach(self) -> None:
         """Give up all operands; the node must be dropped from its graph by the caller."""
-        for i in range(len(self._inputs)):
-            self.set_input(i, None)
+        for value in self.operands:
+            if value is not None:
+                value.uses.remove(self)
+        self.operands = [None] * len(self.operands)
 
     def __repr__(self) -> str:
-        args = ", ".join("-" if v is None else f"%{v.name}" for v in self._inputs)
+        args = ", ".join("-" if v is None else f"%{v.name}" for v in self.operands)
         outs = ", ".join(map(repr, self.outputs))
         return f"{outs} = {self.op}({args})"
 
@@ -167,7 +178,7 @@ class Graph:
         """Every constant read by a node or returned, once, in order of first use."""
         seen: dict[int, Value] = {}
         for value in self._reads():
-            if value.is_const:
+            if value.const is not None:
                 seen.setdefault(id(value), value)
         return list(seen.values())
 
@@ -187,10 +198,8 @@ class Graph:
 
     def replace_uses(self, old: Value, new: Value) -> None:
         """Make every reader of ``old``, and the graph outputs, read ``new``."""
-        for node in old.uses.nodes():
-            for i, value in enumerate(node.inputs):
-                if value is old:
-                    node.set_input(i, new)
+        for node, times in list(old.uses.times.items()):
+            node.replace_input(old, new, times)
         if self.is_output(old):
             self.outputs = [new if v is old else v for v in self.outputs]
 
@@ -199,18 +208,17 @@ class Graph:
 
     def sole_use(self, value: Value) -> Node | None:
         """The only reader of a value that is no graph output; else None."""
-        if len(value.uses) != 1 or self.is_output(value):
+        if value.uses.total != 1 or self.is_output(value):
             return None
-        return next(iter(value.uses))
+        return next(iter(value.uses.times))
 
     def drop_dead(self) -> int:
         """Remove nodes whose outputs nobody reads; returns how many."""
-        outputs = {id(v) for v in self.outputs}
+        outputs = set(map(id, self.outputs))
         kept: list[Node] = []
         dropped = 0
         for node in reversed(self.nodes):
-            first = node.outputs[0]
-            if first.uses or id(first) in outputs or any(v.uses or id(v) in outputs for v in node.outputs):
+            if node.outputs[0].uses.times or any(v.uses.times or id(v) in outputs for v in node.outputs):
                 kept.append(node)
             else:
                 node.detach()
@@ -290,9 +298,17 @@ def toposort(nodes: Iterable[Node]) -> list[Node]:
 def graph_attributes(op: Any) -> dict[str, Graph]:
     """The subgraph attributes of an operator."""
     kind: Any = type(op)
-    if not may_hold_graphs(kind):
+    if _HOLDS.get(kind) is False or not may_hold_graphs(kind):
         return {}
     return {k: v for k, v in vars(op).items() if isinstance(v, Graph)}
+
+
+def subgraphs_of(nodes: Iterable[Node]) -> list[Graph]:
+    """The subgraphs of all nodes' operators, one level down: passes ask for them again and again."""
+    kinds = {type(node.op) for node in nodes}
+    if not [kind for kind in kinds if _HOLDS.get(kind) is not False and may_hold_graphs(kind)]:
+        return []
+    return [sub for node in nodes for sub in graph_attributes(node.op).values()]
 
 
 def may_hold_graphs(cls: type[Op]) -> bool:

@@ -64,8 +64,6 @@ class FoldConstant:
         node = m.root
         if node.op.has_side_state or graph_attributes(node.op) or not node.inputs:
             return None
-        if any(v is not None and v.const is None for v in node.inputs):
-            return None
         if any(isinstance(v.type, NestedType) for v in node.outputs):
             return None
         arrays = [None if v is None else v.const for v in node.inputs]
@@ -186,24 +184,22 @@ class ShareEqual:
 
     def __call__(self, m: Match, b: Builder) -> Result:
         node = m.root
-        if node.op.has_side_state or graph_attributes(node.op):
+        if node.op.has_side_state:
             return None
         key = _key(node)
         twin = self.seen.get(key)
-        if twin is None or twin is node or _key(twin) != key or len(twin.outputs) != len(node.outputs):
+        if twin is None or twin is node or len(twin.outputs) != len(node.outputs) or _key(twin) != key:
             self.seen[key] = node
             return None
-        return tuple(twin.outputs)
+        return None if graph_attributes(node.op) else tuple(twin.outputs)
 
 
 def _key(node: Node) -> Hashable:
-    return type(node.op), node.op, tuple(None if v is None else _operand_key(v) for v in node.inputs)
+    operands = [None if v is None else id(v) if v.const is None else _constant_key(v.const) for v in node.operands]
+    return type(node.op), node.op, tuple(operands)
 
 
-def _operand_key(value: Value) -> Hashable:
-    array = value.const
-    if array is None:
-        return id(value)
+def _constant_key(array: Array) -> Hashable:
     if array.size <= SMALL_CONSTANT and array.dtype != object:
         return array.dtype, array.shape, array.tobytes()
     return id(array), array.shape, array.strides
@@ -221,7 +217,7 @@ def fold_rules(growth: int = GROWTH) -> tuple[Rule, ...]:
     """Fresh folding rules with a budget of ``growth`` bytes: one set for each run of the pipeline."""
     folding = FoldConstant(growth)
     return (
-        Rule("fold_known", Pat(), folding.known),
-        Rule("fold_constant", Pat(), folding),
+        Rule("fold_known", Pat(known=True), folding.known),
+        Rule("fold_constant", Pat(all_const=True), folding),
         Rule("share_equal", Pat(), ShareEqual()),
     )

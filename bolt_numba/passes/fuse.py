@@ -9,9 +9,10 @@ fuse_chain(op(op(x), y))                   -> Chain(x, y)                the inn
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
-from bolt_numba.codegen.chain import can_generate
+from bolt_numba.codegen.chain import can_generate, is_vector_form, value_dtypes
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.conv import Conv, ConvTranspose
@@ -87,10 +88,27 @@ def _steps(node: Node) -> int:
 
 
 class FuseChain:
-    """Merges the root with one producer; repeated by the engine until the chain is as long as it can be."""
+    """Merges the root with one producer; repeated by the engine until the chain is as long as it can be.
+
+    A run of nodes that would so be merged one after the other is merged at its last node, at once.
+    """
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the runs of the last sweep.  waiting: nodes before the last of a run; runs: by the last node."""
+        self.waiting: set[int] = set()
+        self.runs: dict[int, list[Node]] = {}
 
     def __call__(self, m: Match, b: Builder) -> Result:
         root = m.root
+        if id(root) in self.waiting:
+            return None
+        run = self.runs.pop(id(root), None)
+        if run is not None:
+            chain, operands = joined(run)
+            return b(chain, *operands)
         if not _in_chain(root):
             return None
         shape = root.output.type.shape
@@ -104,32 +122,61 @@ class FuseChain:
             elif _steps(root) + _steps(v.node) > MAX_STEPS:
                 m.refuse(f"the chain would have more than {MAX_STEPS} steps")
             else:
-                chain, operands = joined(v, root)
+                chain, operands = joined([v.node, root])
                 if len(operands) > MAX_OPERANDS:
                     m.refuse(f"the chain would read more than {MAX_OPERANDS} operands")
                 elif not can_generate(chain, [w.type for w in operands]):
                     m.refuse("there is no code for the chain")
                 else:
                     return b(chain, *operands)
+        self._begin_run(m)
         return None
+
+    def _begin_run(self, m: Match) -> None:
+        """Find the nodes that would take the root in, one after the other, whatever else is merged before."""
+        run, steps, operands = [m.root], _steps(m.root), set(map(id, m.root.inputs))
+        while (node := self._next(m, run[-1])) is not None:
+            steps += _steps(node)
+            operands |= {id(v) for v in node.inputs if v is not None and v.node is not run[-1]}
+            if steps > MAX_STEPS or len(operands) > MAX_OPERANDS:
+                break
+            run.append(node)
+        if len(run) > 2:
+            chain, values = joined(run)
+            types = [v.type for v in values]
+            # In vector form any part of a chain has code where the whole has.
+            if is_vector_form(chain, value_dtypes(chain, [t.dtype for t in types])) and can_generate(chain, types):
+                self.waiting.update(map(id, run[:-1]))
+                self.runs[id(run[-1])] = run
+
+    @staticmethod
+    def _next(m: Match, node: Node) -> Node | None:
+        """The only reader of a node, if it may be in its chain and reads nothing else that may be."""
+        reader = m.graph.sole_use(node.output)
+        if reader is None or not _in_chain(reader) or node.output.type.dtype is not F32:
+            return None
+        shape = reader.output.type.shape
+        if shape is None or node.output.type.shape != shape:
+            return None
+        for v in reader.inputs:
+            if v is not None and v.node is not None and v.node is not node and _in_chain(v.node):
+                return None
+        return reader
 
     @staticmethod
     def _only_reader(m: Match, v: Value) -> bool:
-        return all(user is m.root for user in v.uses) and not m.graph.is_output(v)
+        return all(user is m.root for user in v.uses.times) and not m.graph.is_output(v)
 
 
-def joined(inner: Value, root: Node) -> tuple[Chain, list[Value]]:
-    """One chain for ``root`` and the node that makes ``inner``, and its operands."""
-    assert inner.node is not None, "the inner value has a node"
-    operands: list[Value] = []
-    for v in (*inner.node.inputs, *root.inputs):
-        if v is not None and v is not inner and not any(v is w for w in operands):
-            operands.append(v)
+def joined(nodes: Sequence[Node]) -> tuple[Chain, list[Value]]:
+    """One chain for nodes of which each is the only reader of the one before, and its operands."""
+    inner = {id(node.output) for node in nodes[:-1]}
+    operands = list({id(v): v for node in nodes for v in node.inputs if v is not None and id(v) not in inner}.values())
     at = {id(v): i for i, v in enumerate(operands)}
     steps: list[tuple[Pointwise, tuple[int, ...]]] = []
-    at[id(inner)] = _append(inner.node, at, len(operands), steps)
-    result = _append(root, at, len(operands), steps)
-    return Chain(tuple(steps), (result,)), operands
+    for node in nodes:
+        at[id(node.output)] = _append(node, at, len(operands), steps)
+    return Chain(tuple(steps), (at[id(nodes[-1].output)],)), operands
 
 
 def _append(node: Node, at: dict[int, int], count: int, steps: list[tuple[Pointwise, tuple[int, ...]]]) -> int:

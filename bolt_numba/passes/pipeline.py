@@ -19,7 +19,8 @@ from bolt_numba.ir.spec import STAGES as SPEC_STAGES
 from bolt_numba.ir.spec import verify
 from bolt_numba.passes import absorb, canonical, control, einsum, fuse, layout, norms, products, recognise, views
 from bolt_numba.passes.fold import fold_rules, let_integers_fold
-from bolt_numba.passes.rewrite import Rule, Trace, nested, rewrite
+from bolt_numba.passes.rewrite import Rule, nested, rewrite
+from bolt_numba.passes.trace import Trace
 from bolt_numba.passes.transposes import move_transposes
 from bolt_numba.records import record
 
@@ -75,9 +76,8 @@ class Stage:
                 run.settled = ()
 
 
-def _place_transposes(graph: Graph, run: Run) -> None:
-    for g in nested(graph):
-        move_transposes(g)
+def _place_transposes(graph: Graph, run: Run) -> bool:
+    return sum(map(move_transposes, nested(graph))) > 0
 
 
 def folding(run: Run) -> tuple[Rule, ...]:

@@ -6,21 +6,20 @@ refuses a result whose type differs, moves names to the replacements, drops what
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from bolt_numba.errors import BoltError
-from bolt_numba.ir.build import Builder, infer_types
-from bolt_numba.ir.graph import Graph, Node, Value, graph_attributes, may_hold_graphs
+from bolt_numba.ir.build import Builder, infer_types, merged_type
+from bolt_numba.ir.graph import Graph, Node, Value, subgraphs_of
 from bolt_numba.ops.registry import Op
+from bolt_numba.passes.trace import Trace
 from bolt_numba.records import record
-from bolt_numba.types import Dim, Sym, TensorType
+from bolt_numba.types import Sym, TensorType
 
 Result: TypeAlias = Any
 """What a rule gives: a `Value`, a tuple of one for each output (None where nobody reads it), or None for "no"."""
@@ -38,7 +37,8 @@ class Pat:
     operands are not looked at); None among them wants the operand absent.  name: binds the value; a name that occurs
     twice wants the same value (or an equal constant).  sole_use: nobody else reads the value and it is no graph output.
     where: predicate on the operator, or on the `Value` when ``op`` is None.  commutative: the first two operands may
-    also match swapped.
+    also match swapped.  const: the value is a constant; known: its type tells its content.  all_const: no operand of
+    the node is anything but a constant.
     """
 
     op: type[Op] | tuple[type[Op], ...] | None = None
@@ -48,13 +48,8 @@ class Pat:
     where: Callable[[Any], bool] | None = None
     commutative: bool = False
     const: bool = False
-
-    @property
-    def roots(self) -> tuple[type[Op], ...]:
-        """Operator classes that the pattern may be rooted at; empty for any."""
-        if self.op is None:
-            return ()
-        return self.op if isinstance(self.op, tuple) else (self.op,)
+    known: bool = False
+    all_const: bool = False
 
 
 def const(name: str = "", where: Callable[[Value], bool] | None = None) -> Pat:
@@ -141,58 +136,11 @@ def rule(pattern: Pat, name: str = "") -> Callable[[Callable[[Match, Builder], R
     return make
 
 
-@record(frozen=True)
-class Step:
-    """One rewrite: the rule, where it is defined, the node before, the nodes after, and how long it took."""
-
-    stage: str
-    rule: str
-    where: str
-    before: str
-    after: tuple[str, ...]
-    seconds: float
-
-    def __str__(self) -> str:
-        lines = "".join(f"\n    + {line}" for line in self.after)
-        return f"[{self.stage}] {self.rule} ({self.where}, {1e6 * self.seconds:.0f} us)\n    - {self.before}{lines}"
-
-
-@record()
-class Trace:
-    """Everything the pipeline did.  ``until`` (when set) stops all rewriting after that many steps."""
-
-    steps: list[Step] = field(default_factory=list)
-    refusals: dict[tuple[str, str], str] = field(default_factory=dict)
-    stages: list[tuple[str, int, float]] = field(default_factory=list)
-    stage: str = ""
-    until: int | None = None
-
-    def refused(self, rule_name: str, node: Node, reason: str) -> None:
-        """Record the last reason why a rule left a node alone."""
-        self.refusals[(rule_name, node.name)] = reason
-
-    def stepped(self, name: str, where: str, before: str, after: Sequence[Node], seconds: float) -> None:
-        self.steps.append(Step(self.stage, name, where, before, tuple(map(repr, after)), seconds))
-
-    @property
-    def exhausted(self) -> bool:
-        return self.until is not None and len(self.steps) >= self.until
-
-    def counts(self) -> Counter[str]:
-        """How often each rule fired."""
-        return Counter(step.rule for step in self.steps)
-
-    def __str__(self) -> str:
-        stages = [f"{name}: {nodes} nodes, {1e3 * seconds:.1f} ms" for name, nodes, seconds in self.stages]
-        return "\n".join([*map(str, self.steps), *stages])
-
-
 def nested(graph: Graph) -> list[Graph]:
     """The graph and the graphs of its control flow, at every depth, outermost first."""
     found = [graph]
     for g in found:
-        if any(map(may_hold_graphs, {type(node.op) for node in g.nodes})):
-            found += [sub for node in g.nodes for sub in graph_attributes(node.op).values()]
+        found += subgraphs_of(g.nodes)
     return found
 
 
@@ -206,40 +154,46 @@ def same_value(a: Value, b: Value) -> bool:
 
 
 def _fits(pat: Pat, value: Value) -> bool:
-    if pat.op is None:
-        if pat.const and value.const is None:
-            return False
-        return pat.where is None or pat.where(value)
     node = value.node
-    return (
-        node is not None
-        and value.index == 0
-        and isinstance(node.op, pat.op)
-        and (pat.where is None or pat.where(node.op))
-    )
+    if pat.op is None:
+        if (pat.const and value.const is None) or (pat.where is not None and not pat.where(value)):
+            return False
+    elif (
+        node is None
+        or value.index != 0
+        or not isinstance(node.op, pat.op)
+        or (pat.where is not None and not pat.where(node.op))
+    ):
+        return False
+    return (not pat.known or value.type.value is not None) and (not pat.all_const or node is None or _all_const(node))
 
 
-def _surely_not(pattern: Pat, root: Node) -> bool:
-    """A quick no: an operand is made by another operator than the pattern wants.  Most candidates end here."""
-    if not pattern.commutative:
-        for pat, value in zip(pattern.args, root.inputs, strict=False):
-            if pat is None or value is None:
-                continue
-            if pat.const and value.const is None:
-                return True
-            if pat.op is not None and (value.node is None or not isinstance(value.node.op, pat.op)):
-                return True
-    return False
+def _all_const(node: Node) -> bool:
+    return not any(v is not None and v.const is None for v in node.inputs)
+
+
+Maker: TypeAlias = "type[Op] | bool | None"
+"""What an operand is: made by a kind of operator, a constant (True) or an input (False), omitted."""
+
+
+def _may_fit(pat: Pat | None, maker: Maker) -> bool:
+    """Whether a pattern may match an operand made so."""
+    if pat is None or maker is None:
+        return pat is None and maker is None
+    if pat.op is None:
+        return maker is True or not pat.const
+    return isinstance(maker, type) and issubclass(maker, pat.op)
+
+
+def _may_match(pattern: Pat, makers: Sequence[Maker]) -> bool:
+    """Whether a pattern may match a node with operands made so: most candidates end here."""
+    if False not in map(_may_fit, pattern.args, makers):
+        return True
+    return pattern.commutative and False not in map(_may_fit, pattern.args, (*makers[:2][::-1], *makers[2:]))
 
 
 def match(pattern: Pat, graph: Graph, root: Node) -> Match | None:
     """Match a pattern at a node; a match with ``reason`` set fits but for a value that has another reader."""
-    if not pattern.args and pattern.where is None:
-        return Match(graph, root, {pattern.name: root.outputs[0]} if pattern.name else {})
-    return None if _surely_not(pattern, root) else _search(pattern, graph, root)
-
-
-def _search(pattern: Pat, graph: Graph, root: Node) -> Match | None:
     blocked: Match | None = None
     choices: list[tuple[list[tuple[Pat | None, Value | None]], dict[str, Value], str]] = [
         ([(pattern, root.outputs[0])], {}, "")
@@ -274,35 +228,6 @@ def _search(pattern: Pat, graph: Graph, root: Node) -> Match | None:
     return blocked
 
 
-_MADE_UP = re.compile(r"_\d+\b")
-"""What `ops.registry.fresh_dim` puts behind a symbol: such a dimension says nothing."""
-
-
-def _merged_dim(old: Dim, new: Dim) -> Dim | None:
-    """The more precise of two names for one dimension; None when they differ as far as can be told."""
-    if old == new or (isinstance(new, Sym) and not isinstance(old, Sym)):
-        return old
-    if not isinstance(old, Sym):
-        return None
-    return new if not isinstance(new, Sym) or _MADE_UP.search(str(old)) else None
-
-
-def merged_type(old: TensorType, new: TensorType) -> TensorType | None:
-    """The more precise of two types of one value; None when they contradict each other."""
-    if old.dtype != new.dtype:
-        return None
-    if old.shape is None or new.shape is None:
-        shape = old.shape if new.shape is None else new.shape
-    else:
-        if len(old.shape) != len(new.shape):
-            return None
-        dims = [_merged_dim(a, b) for a, b in zip(old.shape, new.shape, strict=True)]
-        if any(d is None for d in dims):
-            return None
-        shape = tuple(d for d in dims if d is not None)
-    return replace(new, shape=shape, value=old.value if new.value is None else new.value)
-
-
 def _contradict(a: TensorType, z: TensorType) -> bool:
     """Whether two types cannot describe one value, whatever the symbols stand for."""
     if a.dtype != z.dtype:
@@ -312,6 +237,48 @@ def _contradict(a: TensorType, z: TensorType) -> bool:
     if len(a.shape) != len(z.shape):
         return True
     return any(not (isinstance(d, Sym) or isinstance(e, Sym)) and d != e for d, e in zip(a.shape, z.shape, strict=True))
+
+
+class _Rooted:
+    """The rules that may be rooted at one kind of operator, and which of them may match nodes with operands made so.
+
+    depth: how many operands their patterns look at.  known: the rules, and whether they match whatever else holds, by
+    the makers of operands, whether all operands are constants, and whether the content of the result is known.
+    """
+
+    __slots__ = ("depth", "known", "rules")
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.rules = rules
+        self.depth = max([len(r.pattern.args) for r in rules], default=0)
+        self.known: dict[tuple[Maker, ...], list[tuple[Rule, bool]]] = {}
+
+    def rules_for(self, node: Node) -> list[tuple[Rule, bool]]:
+        """Rules that may match the node."""
+        all_const, depth = True, self.depth
+        makers: list[Maker] = []
+        for v in node.operands:
+            if v is None:
+                maker: Maker = None
+            elif v.node is None:
+                maker = v.const is not None
+                all_const &= maker
+            else:
+                maker, all_const = type(v.node.op), False
+            if len(makers) < depth:
+                makers.append(maker)
+            elif not all_const:
+                break
+        is_known = node.outputs[0].type.value is not None
+        key = *makers, all_const, is_known
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = []
+            for r in self.rules:
+                pat = r.pattern
+                if (is_known or not pat.known) and (all_const or not pat.all_const) and _may_match(pat, makers):
+                    found.append((r, not pat.args and pat.where is None))
+        return found
 
 
 class Rewriter:
@@ -324,37 +291,36 @@ class Rewriter:
         self.rules = tuple(rules)
         self.trace, self.strict = trace, strict
         self._settled = frozenset(map(id, settled))
-        self._by_type: dict[type[Op], tuple[Rule, ...]] = {}
-        self._at_first: dict[type[Op], tuple[Rule, ...]] = {}
+        self._by_type: dict[type[Op], _Rooted] = {}
+        self._at_first: dict[type[Op], _Rooted] = {}
         self._fired: Counter[str] = Counter()
+        self._count = 0
         self._stale: set[int] = set()
 
     def run(self, graph: Graph) -> int:
         """Rewrite to a fixed point; returns the number of rewrites."""
-        before = self._fired.total()
         limit = 50 * sum(len(g.nodes) for g in nested(graph)) + 1000
         while True:
-            fired = self._fired.total()
+            fired = self._count
             for g in nested(graph):
-                self._sweep(g, before + limit)
-            if self._fired.total() == fired or (self.trace is not None and self.trace.exhausted):
-                return fired - before
+                self._sweep(g, limit)
+            if self._count == fired or (self.trace is not None and self.trace.exhausted):
+                return fired
 
-    def _candidates(self, op: Op) -> tuple[Rule, ...]:
-        kind = type(op)
-        known = self._by_type if self._fired or not self._settled else self._at_first
+    def _rooted(self, kind: type[Op]) -> _Rooted:
+        known = self._by_type if self._count or not self._settled else self._at_first
         found = known.get(kind)
         if found is None:
-            found = tuple(r for r in self.rules if not r.pattern.roots or issubclass(kind, r.pattern.roots))
+            rules = [r for r in self.rules if r.pattern.op is None or issubclass(kind, r.pattern.op)]
             if known is self._at_first:
-                found = tuple(r for r in found if id(r) not in self._settled)
-            known[kind] = found
+                rules = [r for r in rules if id(r) not in self._settled]
+            found = known[kind] = _Rooted(rules)
         return found
 
     def _sweep(self, graph: Graph, limit: int) -> None:
         """Visit every node once in order; new nodes are visited right after they are made."""
         graph.drop_dead()
-        fired = self._fired.total()
+        fired = self._count
         for r in self.rules:
             begin = getattr(r.rewrite, "begin", None)
             if begin is not None:
@@ -363,47 +329,55 @@ class Rewriter:
         todo = graph.nodes[::-1]
         kept: list[Node] = []
         graph.nodes = kept
+        builder = Builder(graph, [])
         while todo:
             node = todo.pop()
-            if not node.outputs[0].uses and not any(v.uses or id(v) in outputs for v in node.outputs):
+            first = node.outputs[0]
+            if not first.uses.times and not any(v.uses.times or id(v) in outputs for v in node.outputs):
                 node.detach()
                 continue
             if id(node) in self._stale:
                 self._infer_again(node)
-            made = self._rewritten(graph, node)
+            rooted = self._rooted(type(node.op))
+            made = self._rewritten(builder, node, rooted.rules_for(node)) if rooted.rules else None
             if made is None:
                 kept.append(node)
                 continue
             if graph.outputs is not returned:
                 outputs = set(map(id, returned := graph.outputs))
             todo.extend(reversed(made))
-            if self._fired.total() > limit:
+            if self._count > limit:
                 graph.nodes += todo[::-1]
                 names = ", ".join(f"{name} ({n} times)" for name, n in self._fired.most_common(4))
                 raise BoltError(f"rewrite: rules do not reach a fixed point: got more than {limit} rewrites: {names}")
-        if self._fired.total() > fired:
+        if self._count > fired:
             graph.drop_dead()
         self._stale.clear()
 
-    def _rewritten(self, graph: Graph, node: Node) -> list[Node] | None:
-        """The nodes that replace ``node``, already wired; None when no rule applies."""
-        if self.trace is not None and self.trace.exhausted:
+    def _rewritten(self, builder: Builder, node: Node, rules: Sequence[tuple[Rule, bool]]) -> list[Node] | None:
+        """The nodes that replace ``node``, already wired; None when no rule applies.  builder: has no nodes."""
+        if not rules or (self.trace is not None and self.trace.exhausted):
             return None
-        made: list[Node] = []
-        builder = Builder(graph, made)
-        for r in self._candidates(node.op):
+        graph, made = builder.graph, builder.nodes
+        for r, plain in rules:
             start = 0.0 if self.trace is None else time.perf_counter()
-            if (found := match(r.pattern, graph, node)) is None:
+            if plain:
+                found: Match | None = Match(graph, node, {r.pattern.name: node.outputs[0]} if r.pattern.name else {})
+            else:
+                found = match(r.pattern, graph, node)
+            if found is None:
                 continue
             values = () if found.reason else self._built(r, found, builder)
             reason = found.reason or (self._accept(node, values) if values else "")
             if values and not reason:
                 before = repr(node) if self.trace is not None else ""
                 self._splice(graph, node, values, made)
+                self._count += 1
                 self._fired[r.name] += 1
                 FIRED[r.name] += 1
                 if self.trace is not None:
                     self.trace.stepped(r.name, r.where, before, made, time.perf_counter() - start)
+                builder.nodes = []
                 return made
             while made:
                 made.pop().detach()

@@ -60,7 +60,7 @@ def _size(d: Dim) -> int:
 def cost(value: Value, have: Perm, want: Perm) -> int:
     """Elements that must move to get from one order of axes to another; constants are free."""
     shape = value.type.shape
-    if value.is_const or shape is None or have == want:
+    if value.const is not None or shape is None or have == want:
         return 0
     step = tuple(have.index(a) for a in want)
     total = BARRIER if value.node is not None and isinstance(value.node.op, PRODUCTS) else 0
@@ -177,7 +177,7 @@ def _region(wires: Wiring, seed: tuple[Node, str, int, Perm], closed: set[int]) 
         plans[id(node)] = node, plan
         for i, q in enumerate(plan.ins):
             port = wires.reads.get((id(node), i))
-            if q is None or port is None or port.root.is_const or port.perm != identity(len(port.perm)):
+            if q is None or port is None or port.root.const is not None or port.perm != identity(len(port.perm)):
                 continue
             todo.extend(_around(wires, port.root, q))
         for v, s in zip(node.outputs, plan.outs, strict=True):
@@ -251,6 +251,8 @@ def move_transposes(graph: Graph) -> int:
     """Move transposes to where they are cheapest, and drop those that meet their inverse; returns how many rounds."""
     changed = 0
     last: tuple[int, int] | None = None
+    if Transpose not in {type(node.op) for node in graph.nodes}:
+        return 0
     while True:
         wires = wiring(graph)
         now = total_cost(wires, wires.roots.values(), {})

@@ -6,6 +6,7 @@ get the lowest offsets, every later one goes into the smallest gap that is free 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from bolt_numba.kernels.registry import In, Out, Pitch, Scratch, Step
@@ -171,13 +172,13 @@ def _alias_concat(job: Job, users: _Users, kept: set[int]) -> None:
         inner *= d
     offset = 0
     copied: list[int] = []
-    names = [id(s) for s in job.ins]
+    times = Counter(map(id, job.ins))
     for i, slot in enumerate(job.ins):
         assert slot is not None
         size = slot.type.dims[axis] * inner
         free = (
             slot.kind == TEMP and slot.base is None and slot.result < 0 and id(slot) not in kept
-            and names.count(id(slot)) == 1 and id(slot) in users.maker
+            and times[id(slot)] == 1 and id(slot) in users.maker
         )  # fmt: skip
         dense = outer == 1 and out.pitch is None
         if free and (dense or (last and id(slot) not in users.shared and users.pitched(slot))):

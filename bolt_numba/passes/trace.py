@@ -1,0 +1,56 @@
+"""What rewriting did: every rewrite, the refusals, and the time of every stage."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import field
+
+from bolt_numba.ir.graph import Node
+from bolt_numba.records import record
+
+
+@record(frozen=True)
+class Step:
+    """One rewrite: the rule, where it is defined, the node before, the nodes after, and how long it took."""
+
+    stage: str
+    rule: str
+    where: str
+    before: str
+    after: tuple[str, ...]
+    seconds: float
+
+    def __str__(self) -> str:
+        lines = "".join(f"\n    + {line}" for line in self.after)
+        return f"[{self.stage}] {self.rule} ({self.where}, {1e6 * self.seconds:.0f} us)\n    - {self.before}{lines}"
+
+
+@record()
+class Trace:
+    """Everything the pipeline did.  ``until`` (when set) stops all rewriting after that many steps."""
+
+    steps: list[Step] = field(default_factory=list)
+    refusals: dict[tuple[str, str], str] = field(default_factory=dict)
+    stages: list[tuple[str, int, float]] = field(default_factory=list)
+    stage: str = ""
+    until: int | None = None
+
+    def refused(self, rule_name: str, node: Node, reason: str) -> None:
+        """Record the last reason why a rule left a node alone."""
+        self.refusals[(rule_name, node.name)] = reason
+
+    def stepped(self, name: str, where: str, before: str, after: Sequence[Node], seconds: float) -> None:
+        self.steps.append(Step(self.stage, name, where, before, tuple(map(repr, after)), seconds))
+
+    @property
+    def exhausted(self) -> bool:
+        return self.until is not None and len(self.steps) >= self.until
+
+    def counts(self) -> Counter[str]:
+        """How often each rule fired."""
+        return Counter(step.rule for step in self.steps)
+
+    def __str__(self) -> str:
+        stages = [f"{name}: {nodes} nodes, {1e3 * seconds:.1f} ms" for name, nodes, seconds in self.stages]
+        return "\n".join([*map(str, self.steps), *stages])
