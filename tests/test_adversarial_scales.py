@@ -58,10 +58,10 @@ def scaled(kind: str, x: Array, w: Array, groups: int, rng: np.random.Generator)
     return x, w
 
 
-def run_both(op: Any, x: Array, w: Array, numerics: str) -> tuple[Array, Array]:
+def run_both(op: Any, x: Array, w: Array, numerics: str, *bias: Array) -> tuple[Array, Array]:
     """Our result and onnxruntime's."""
     graph = Graph("one")
-    graph.add_output(Builder(graph)(op, graph.add_input("x", TensorType(F32, x.shape)), w), "y")
+    graph.add_output(Builder(graph)(op, graph.add_input("x", TensorType(F32, x.shape)), w, *bias), "y")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 2
     model = to_onnx(graph).SerializeToString()
@@ -94,6 +94,26 @@ def test_convolutions(name: str, kind: str, numerics: str) -> None:
     op, x_shape, w_shape = CONVS[name]
     x, w = rng.standard_normal(x_shape, F32), rng.standard_normal(w_shape, F32)
     check(op, *scaled(kind, x, w, op.group, rng), numerics)
+
+
+BIASED: dict[str, tuple[Any, tuple[int, ...], tuple[int, ...]]] = {**CONVS, "product": (MatMul(), (37, 300), (300, 70))}
+
+
+@pytest.mark.parametrize("sums", ["small", "taken back"])
+@pytest.mark.parametrize("name", BIASED)
+def test_large_biases_round_once(name: str, sums: str) -> None:
+    """A bias far larger than what is added to it, and one that the sum takes back, which leaves what the sum lost."""
+    rng = np.random.default_rng(len(name))
+    op, x_shape, w_shape = BIASED[name]
+    x, w = rng.random(x_shape, F32), rng.random(w_shape, F32)
+    plain, channel = op.reference(x, w), (0, slice(None), *[0] * (len(x_shape) - 2))
+    bias = -plain[channel] if sums == "taken back" else np.full_like(plain[channel], 1e5)
+    bias = bias if name != "product" else -plain[0] if sums == "taken back" else np.full_like(plain[0], 1e5)
+    ours, theirs = run_both(op, x, w, "strict", bias)
+    exact = op.reference(x.astype("f8"), w.astype("f8"), bias.astype("f8"))
+    unit = op.reference(x.astype("f8"), w.astype("f8"), np.abs(bias).astype("f8"))
+    least = FLOOR / 2
+    assert (np.abs(ours - exact) / unit).max() <= STRICT * max((np.abs(theirs - exact) / unit).max(), least / 4)
 
 
 @pytest.mark.parametrize("numerics", ["strict", "default"])

@@ -26,7 +26,8 @@ class RoiAlign(Op):
 
     x: [n, c, h, w] float · rois: [r, 4] x1 y1 x2 y2 in units of 1 / spatial_scale pixels · batch_indices: [r] i64 ->
     y: [r, c, output_height, output_width].  sampling_ratio 0: as many samples as the region has pixels
-    (at most `MAX_SAMPLES` along one side of a bin; those outside of the image are zero and take no time).
+    (at most `MAX_SAMPLES` along one side of a bin; those outside of the image are zero and take no time), none and so 0
+    for a region that ends where it begins or before.
     Source: ONNX RoiAlign-22; mode max takes the greatest weighted corner, as onnxruntime does.
     """
 
@@ -80,12 +81,15 @@ class RoiAlign(Op):
 
     def _places(self, start: float, size: float, count: int) -> Array:
         """Coordinates of the samples of each of ``count`` bins."""
-        each = self.sampling_ratio or int(np.clip(np.ceil(size / count), 1, MAX_SAMPLES) if size > 0 else 1)
+        each = self.sampling_ratio or int(np.clip(np.ceil(size / count), 1, MAX_SAMPLES) if size > 0 else 0)
         ask(32 * count * each, f"{self.name}: places of {each} samples")
         with np.errstate(invalid="ignore"):  # an infinite region has no samples inside
-            return np.asarray(start + size / count * (np.arange(count)[:, None] + (np.arange(each) + 0.5) / each))
+            bins = np.arange(count)[:, None] + (np.arange(each) + 0.5) / max(each, 1)
+            return np.asarray(start + size / count * bins)
 
     def _pooled(self, plane: Array, rows: Array, columns: Array, samples: int) -> Array:
+        if not samples:
+            return np.zeros(len(plane), plane.dtype)
         spend(len(rows) * len(columns) * (CALL + plane.size), self.name)
         corners = [_corners(plane, v, u) for v, u in itertools.product(rows, columns)]
         if len(corners) < samples:  # those that are not listed lie outside and count as zero

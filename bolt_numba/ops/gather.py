@@ -311,7 +311,8 @@ class Unique(Op):
     """The different elements of flattened x, or its different slices along an axis.
 
     x: [...] any -> y: x's dtype; first: index in x of the first occurrence of each; inverse: index in y of each of x's;
-    counts: occurrences; i64 [m].  Ascending when sorted, else in order of first occurrence.  Source: ONNX Unique-11.
+    counts: occurrences; i64 [m].  Ascending when sorted, else in order of first occurrence.  NaN is one
+    element, but slices with a NaN are all different, as in NumPy.  Source: ONNX Unique-11.
     """
 
     axis: int | None = None

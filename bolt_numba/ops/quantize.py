@@ -284,6 +284,17 @@ def _requantised(y: Array, factor: Array, zero_point: Array) -> Array:
     return saturated(np.rint(y.astype(F32) * factor.astype(F32)) + zero_point.astype(F32), zero_point.dtype)
 
 
+SMALL, RAISED = 2.0**-60, 2.0**50
+"""Products of scales below are taken of scales that are multiplied before."""
+
+
+def scale_ratio(a: Array, b: Array, y: Array) -> Array:
+    """``a * b / y`` without a number on the way that is too small for a normal one: powers of two round nothing."""
+    with np.errstate(all="ignore"):
+        up = np.where(np.abs(a * b) < SMALL, RAISED, 1).astype(a.dtype)
+        return np.asarray((a * up) * (b * up) / (y * up * up))
+
+
 @op("QLinearConv")
 class QLinearConv(Convolution):
     """y = quantised convolution of quantised x and w: the i32 sums plus bias, times x_scale * w_scale / y_scale.
@@ -341,7 +352,7 @@ class QLinearConv(Convolution):
         y = _sums(self, x, w, x_zero_point, w_zero_point)
         if bias is not None:
             y = y + along_channels(bias.astype(F64), y.ndim)
-        factor = along_channels((x_scale.reshape(()) * w_scale.reshape(-1)) / y_scale.reshape(()), y.ndim)
+        factor = along_channels(scale_ratio(x_scale.reshape(()), w_scale.reshape(-1), y_scale.reshape(())), y.ndim)
         return as_layout(_requantised(y, factor, y_zero_point.reshape(())), self.layout)
 
 
@@ -398,4 +409,4 @@ class QLinearMatMul(Op):
         rows, target, zero = (_by_row(v) for v in (widened(a_scale), widened(y_scale), y_zero_point))
         columns = widened(b_scale)
         columns = columns.reshape(()) if columns.size == 1 else columns
-        return _requantised(sums, np.asarray(rows * columns / target), zero)
+        return _requantised(sums, scale_ratio(rows, columns, target), zero)

@@ -13,12 +13,16 @@ from bolt_numba.types import F32, Array
 
 
 def rounded(x: Array, axis: int | None) -> Array:
-    """``x`` at the 256 levels that its range over ``axis`` (None: all of it) with 0 allows, in x's dtype."""
-    low = np.min(x, axis=axis, keepdims=True, initial=0)
-    scale = ((np.max(x, axis=axis, keepdims=True, initial=0) - low) / x.dtype.type(255)).astype(x.dtype)
-    scale = np.where(scale == 0, x.dtype.type(1), scale)
-    zero = np.clip(np.rint(-low / scale), 0, 255)
-    return np.asarray((np.clip(np.rint(x / scale) + zero, 0, 255) - zero) * scale, dtype=x.dtype)
+    """``x`` at the 256 levels that its range over ``axis`` (None: all of it) with 0 allows, in x's dtype.
+
+    A range with a NaN is none: steps of 1 from 0, and NaN is 0, as for DynamicQuantizeLinear.
+    """
+    low, high = (f(x, axis=axis, keepdims=True, initial=0) for f in (np.min, np.max))
+    scale = np.where(high > low, (high - low) / x.dtype.type(255), 1).astype(x.dtype)
+    zero, level = np.clip(np.rint(-low / scale), 0, 255), np.rint(x / scale)
+    zero = np.where(np.isnan(zero), 0, zero)
+    level = np.where(np.isnan(level), 0, level + zero)
+    return np.asarray((np.clip(level, 0, 255) - zero) * scale, dtype=x.dtype)
 
 
 @op("DynamicQuantizeLSTM")

@@ -24,7 +24,7 @@ from bolt_numba.ops.shapes import (
 )
 from bolt_numba.ops.spatial import LAYOUTS
 from bolt_numba.records import record
-from bolt_numba.types import BOOL, F32, Array, Dim, Shape, Sym, TensorType
+from bolt_numba.types import BOOL, F32, F64, Array, Dim, Shape, Sym, TensorType
 
 COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_half_pixel_for_nn",
@@ -316,14 +316,18 @@ def _weighted(x: Array, axis: int, index: Array, weights: Array) -> Array:
     return x.take(index[:, 0], axis=axis) * 0 if total is None else total
 
 
+FAR = 2.0**24
+"""Of a point in -1…1: the digits of f32 do not tell where between two borders a point beyond lies."""
+
+
 @op("GridSample")
 class GridSample(Op):
     """y = x sampled at points given in -1…1, first coordinate along the last axis.
 
     x: [n, c, h, w] (or more spatial axes) number · grid: [n, oh, ow, 2] float -> y: [n, c, oh, ow] of x's dtype.
     mode: linear, nearest (half to even), cubic (a = -0.75); outside: zeros, border, reflection; align_corners: -1 and 1
-    are the centres of the outer elements, not their edges.  What has weight 0 adds nothing, NaN neither.  Source: ONNX
-    GridSample-22.
+    are the centres of the outer elements, not their edges.  What has weight 0 adds nothing, NaN neither.  Reflection
+    takes a point beyond `FAR`, and one that is not finite, for element 0.  Source: ONNX GridSample-22.
     """
 
     mode: str = "linear"
@@ -356,19 +360,23 @@ class GridSample(Op):
 
     def _placed(self, at: Array, size: int) -> Array:
         """Coordinates in elements, brought inside as the padding mode says."""
+        if self.padding_mode == "reflection":
+            near = np.abs(at) <= FAR
+            inside = self._reflected(self._in_elements(np.where(near, at, 0).astype(F64), size), size)
+            return np.where(near, inside, 0).astype(at.dtype)
+        at = self._in_elements(at, size)
+        return np.clip(at, 0, size - 1) if self.padding_mode == "border" else at
+
+    def _in_elements(self, at: Array, size: int) -> Array:
         at = (at + 1) / 2 * (size - 1) if self.align_corners else ((at + 1) * size - 1) / 2
-        if self.mode == "nearest":
-            at = np.rint(at)
-        if self.padding_mode == "border":
-            return np.clip(at, 0, size - 1)
-        return self._reflected(at, size) if self.padding_mode == "reflection" else at
+        return np.rint(at) if self.mode == "nearest" else at
 
     def _reflected(self, at: Array, size: int) -> Array:
         low, high = (0.0, size - 1.0) if self.align_corners else (-0.5, size - 0.5)
         if high <= low:
             return np.zeros_like(at)
         period = 2 * (high - low)
-        folded = np.mod(at - low, period)
+        folded = np.mod(at.astype(F64) - low, period)
         mirrored = (low + np.minimum(folded, period - folded)).astype(at.dtype)
         return np.where((at < low) | (at > high), mirrored, at)
 

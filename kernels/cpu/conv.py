@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.epilogue import can_finish, finish
+from bolt_numba.kernels.cpu.epilogue import bias_last, can_finish, finish
 from bolt_numba.kernels.cpu.lang import LANES, copy_bytes, fill_bytes, split
 from bolt_numba.kernels.cpu.matmul import conflicting, is_parallel, packed_bias, zero_bias
 from bolt_numba.kernels.cpu.pack import choose_terms, pack_b, pack_taps, panel_columns, source_rows
@@ -263,7 +263,8 @@ def conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> l
         op, x, step = padded(op, x, w)
         g, source, lda = geometry(op, x, w, outs[0]), step.args["to"], x.dims[-1]
         steps.append(step)
-    bias_at, bias_steps = packed_bias(bias, 2, kg, context, groups)
+    last = bias_last(op, bias, groups * kg, context)
+    bias_at, bias_steps = packed_bias(None if last else bias, 2, kg, context, groups)
     span = choose_span(g.m, kg, k)
     kind, pack_ld = choose_kind(g, x.dims[-1], cg, kg, span, op.strides[-1] if op.strides else 1)
     threads = context.threads if is_parallel(context, 2 * g.images * g.m * count * k, w.nbytes) else 1
@@ -271,7 +272,7 @@ def conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> l
     args: dict[str, Argument] = {
         "a": source, "lda": lda, "b": filters, "bias": bias_at,
         "c": Out(0), "ldc": Pitch(Out(0)),
-        "res": In(3) if op.residual else None, "ldr": Pitch(In(3)) if op.residual else 0,
+        "res": In(2) if last else In(3) if op.residual else None, "ldr": Pitch(In(3)) if op.residual else 0,
         "blocks": g.images * groups, "offsets": block_offsets(g.images, groups, g.rows, g.m, cg, kg, k),
         "m": g.m, "n": kg, "k": k, "table": None if g.is_matrix else g.taps.table, "edges": g.taps.edges,
         "taps": taps, "depth": cg, "runs": len(g.run), "length": k // len(g.run), "run_rows": g.run,

@@ -15,7 +15,7 @@ import numpy as np
 
 from bolt_numba.kernels.cpu import lang
 from bolt_numba.kernels.cpu.conv import accepts_conv
-from bolt_numba.kernels.cpu.epilogue import finish
+from bolt_numba.kernels.cpu.epilogue import bias_last, finish
 from bolt_numba.kernels.cpu.lang import BYTES, LANES, ceil_div, split
 from bolt_numba.kernels.cpu.pack import aligned_zeros
 from bolt_numba.kernels.extents import Reach
@@ -259,13 +259,13 @@ def depthwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context)
     (rows, cols), (sh, sw), (dh, dw) = ((*ones, *t) for t in (windows.kernel, windows.strides, windows.dilations))
     top, left = (windows.pads[0], windows.pads[1]) if len(sizes) == 2 else (0, windows.pads[0])
     special = dw == 1 and (cols, sw) in SPECIAL and c >= LANES
-    bias_at = no_bias(c)
-    if bias is not None and bias.known is not None:
+    bias_at, last = no_bias(c), bias_last(op, bias, c, context)
+    if bias is not None and bias.known is not None and not last:
         bias_at = context.packed(bias.known, ("depthwise bias", c), pack_bias(c))
     parallel = context.threads > 1 and 2 * outs[0].size * rows * cols > SERIAL_FLOPS
     args: dict[str, Argument] = {
         "x": In(0), "w": context.packed(w.known, "depthwise", pack_taps), "bias": bias_at,
-        "res": In(3) if op.residual else None, "y": Out(0),
+        "res": In(2) if last else In(3) if op.residual else None, "y": Out(0),
         "xp": Pitch(In(0)), "rp": Pitch(In(3)) if op.residual else 0, "yp": Pitch(Out(0)),
         "images": images, "h": h, "wd": wd, "c": c, "oh": oh, "ow": ow, "rows": rows, "cols": cols,
         "sh": sh, "sw": sw, "dh": dh, "dw": dw, "top": top, "left": left,

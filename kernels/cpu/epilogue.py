@@ -32,10 +32,10 @@ from bolt_numba.kernels.cpu.lang import (
 )
 from bolt_numba.kernels.cpu.pointwise import scope_of
 from bolt_numba.kernels.jit import Native
-from bolt_numba.kernels.registry import Record
+from bolt_numba.kernels.registry import Context, Record
 from bolt_numba.ops.registry import Op
 from bolt_numba.records import record
-from bolt_numba.types import Array
+from bolt_numba.types import Array, TensorType
 
 
 @record(frozen=True)
@@ -130,6 +130,11 @@ def put(v, y, res, has_residual, n, lo, hi):
         if has_residual != 0:
             v = v + vload_n(res, n)
         vstore_n(y, vmin(splat(hi), vmax(splat(lo), v)), n)
+
+
+def bias_last(op: Any, bias: TensorType | None, columns: int, context: Context) -> bool:
+    """Whether the bias takes the place of a residual of no rows, so that it rounds a sum once and not at every step."""
+    return context.numerics == "strict" and bias is not None and bias.size == columns and not op.residual
 
 
 def padded_bias(columns: int, width: int, pad: Callable[[int], int]) -> Callable[[Array], Array]:

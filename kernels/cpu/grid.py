@@ -30,7 +30,7 @@ from bolt_numba.kernels.cpu.regions import EXACT, WIDEST
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops.resize import GridSample
+from bolt_numba.ops.resize import FAR, GridSample
 from bolt_numba.types import F32, TensorType
 
 PARALLEL = 1 << 14
@@ -38,33 +38,44 @@ PARALLEL = 1 << 14
 MODES = {"nearest": 1, "linear": 2, "cubic": 4}
 """Taps along one axis."""
 PADDINGS = {"zeros": 0, "border": 1, "reflection": 2}
-_HALF, _ONE, _TWO = np.float32(0.5), np.float32(1), np.float32(2)
+_ONE, _TWO = np.float32(1), np.float32(2)
 
 
 @inline
 def reflected(at, size, align):
-    """A coordinate mirrored at the borders until it is inside."""
-    low = np.float32(0) if align else -_HALF
-    high = np.float32(size) - _ONE if align else np.float32(size) - _HALF
+    """A coordinate mirrored at the borders until it is inside, in f64."""
+    low = 0.0 if align else -0.5
+    high = np.float64(size) - 1.0 - low
     if high <= low:
         return np.float32(0)
     if at >= low and at <= high:
-        return at
-    period = _TWO * (high - low)
-    folded = (at - low) - np.floor((at - low) / period) * period
-    return low + min(folded, period - folded)
+        return np.float32(at)
+    period = 2.0 * (high - low)
+    wide = at - low
+    folded = min(max(wide - np.floor(wide / period) * period, 0.0), period)
+    return np.float32(low + min(folded, period - folded))
+
+
+@inline
+def mirrored(given, size, align, taps):
+    """A point in elements, reflected; 0 for one that is further outside than its digits tell, or no number."""
+    if not abs(given) <= np.float32(FAR):
+        return np.float32(0)
+    point, count = np.float64(given), np.float64(size)
+    at = (point + 1.0) / 2.0 * (count - 1.0) if align else ((point + 1.0) * count - 1.0) / 2.0
+    return reflected(np.rint(at) if taps == 1 else at, size, align)
 
 
 @inline
 def placed(given, size, align, taps, padding):
     """A point of -1…1 in elements, brought inside as the padding says."""
+    if padding == 2:
+        return mirrored(given, size, align, taps)
     count = np.float32(size)
     at = (given + _ONE) / _TWO * (count - _ONE) if align else ((given + _ONE) * count - _ONE) / _TWO
     if taps == 1:
         at = np.float32(np.rint(at))
-    if padding == 1:
-        return min(max(at, np.float32(0)), count - _ONE)
-    return reflected(at, size, align) if padding == 2 else at
+    return min(max(at, np.float32(0)), count - _ONE) if padding == 1 else at
 
 
 @inline
@@ -93,7 +104,7 @@ def axis_taps(given, size, align, taps, padding, index, weights):
         if padding == 0 and not (tap >= np.float32(0) and tap <= top):
             w = np.float32(0)
         if padding == 2:
-            tap = reflected(tap, size, align)
+            tap = reflected(np.float64(tap), size, align)
         inside = min(max(tap, np.float32(0)), top)
         store_i32(index + 4 * t, np.int32(inside) if inside == inside else np.int32(0))
         store_f32(weights + 4 * t, w)

@@ -16,7 +16,7 @@ import numpy as np
 
 from bolt_numba.kernels.cpu import lang
 from bolt_numba.kernels.cpu.conv import accepts_conv
-from bolt_numba.kernels.cpu.epilogue import finish, put
+from bolt_numba.kernels.cpu.epilogue import bias_last, finish, put
 from bolt_numba.kernels.cpu.lang import BYTES, LANES, ceil_div, split
 from bolt_numba.kernels.cpu.matmul import zero_bias
 from bolt_numba.kernels.cpu.pack import aligned_zeros
@@ -242,13 +242,13 @@ def grouped(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -
     top, left = (windows.pads[0], windows.pads[1]) if len(sizes) == 2 else (0, windows.pads[0])
     step = groups_per_block(cg, kg) * kg
     blocks = -(-k // step)
-    bias_at = zero_bias(blocks * LANES)
-    if bias is not None and bias.known is not None:
+    bias_at, last = zero_bias(blocks * LANES), bias_last(op, bias, k, context)
+    if bias is not None and bias.known is not None and not last:
         bias_at = context.packed(bias.known, ("grouped bias", k, step), pack_bias(k, step))
     parallel = context.threads > 1 and outs[0].size * rows * cols * cg > 2e6
     args: dict[str, Argument] = {
         "x": In(0), "w": context.packed(w.known, ("grouped", op.group), pack_groups(cg, kg)), "bias": bias_at,
-        "res": In(3) if op.residual else None, "y": Out(0),
+        "res": In(2) if last else In(3) if op.residual else None, "y": Out(0),
         "xp": Pitch(In(0)), "rp": Pitch(In(3)) if op.residual else 0, "yp": Pitch(Out(0)),
         "images": images, "h": h, "wd": wd, "c": c, "oh": oh, "ow": ow, "k": k, "rows": rows, "cols": cols,
         "sh": sh, "sw": sw, "dh": dh, "dw": dw, "top": top, "left": left,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.epilogue import can_finish, finish, padded_bias
+from bolt_numba.kernels.cpu.epilogue import bias_last, can_finish, finish, padded_bias
 from bolt_numba.kernels.cpu.lang import load_f32, split, store_f32
 from bolt_numba.kernels.cpu.pack import (
     PANEL,
@@ -186,7 +186,8 @@ def matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     assert b is not None
     g = geometry(op, a.dims, b.dims)
     panels, steps = _packed_b(op, g, b, context)
-    bias_at, bias_steps = packed_bias(bias, 2, g.n, context)
+    last = bias_last(op, bias, g.n, context)
+    bias_at, bias_steps = packed_bias(None if last else bias, 2, g.n, context)
     steps += bias_steps
     source: Argument = In(0)
     lda: Argument = Pitch(In(0))
@@ -206,7 +207,8 @@ def matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     main: dict[str, Argument] = {
         "a": source, "lda": lda, "b": panels, "bias": bias_at,
         "c": Out(0), "ldc": 1 if flat else Pitch(Out(0)),
-        "res": In(3) if op.residual else None, "ldr": 0 if not op.residual else 1 if flat else Pitch(In(3)),
+        "res": In(2) if last else In(3) if op.residual else None,
+        "ldr": 0 if not op.residual else 1 if flat else Pitch(In(3)),
         "blocks": g.blocks, "offsets": _offsets(g), "m": g.m, "n": g.n, "k": g.k,
         "table": None, "edges": None, "taps": 1, "depth": g.k, "runs": 1, "length": g.k, "run_rows": ORIGIN,
         "kind": COPIED if copies else INSIDE, "zeros": None,

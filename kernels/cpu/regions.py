@@ -47,12 +47,12 @@ _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 
 @inline
 def samples_of(size, count, ratio):
-    """Samples along one side of a bin."""
+    """Samples along one side of a bin; none of a region that ends where it begins."""
     if ratio > 0:
         return ratio
     each = size / np.float32(count)
-    if not each > _ONE:  # NaN, too
-        return 1
+    if not each > _ONE:
+        return 1 if size > _ZERO else 0  # 0 for NaN, too
     return math.ceil(each) if each < np.float32(MAX_SAMPLES) else MAX_SAMPLES
 
 
@@ -145,6 +145,10 @@ def roi_align(p, tid, nthreads):
         if not p.half_pixel:
             wide, high = max(wide, _ONE), max(high, _ONE)
         rows, columns = samples_of(high, oh, p.ratio), samples_of(wide, ow, p.ratio)
+        if rows * columns == 0:
+            for c in range(p.channels):
+                vstore_n(p.y + 4 * ((region * p.channels + c) * bins + first), splat(_ZERO), left)
+            continue
         bin_h, bin_w = high / np.float32(oh), wide / np.float32(ow)
         scale = splat(_ONE if greatest else _ONE / np.float32(rows * columns))
         high_step, wide_step = bin_h / np.float32(rows), bin_w / np.float32(columns)

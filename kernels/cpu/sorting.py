@@ -352,11 +352,12 @@ def unique_kernel(dtype: AnyDType) -> Native:
     """Kernel that groups the equal ones of n slices of ``[outer, n, inner]``.
 
     first, counts: [n] i64, of which count[0] are filled; inverse: [n] i64.  In order of value, or of first occurrence.
-    room: 16 n + `COUNTERS` bytes.
+    room: 16 n + `COUNTERS` bytes.  apart: whether a NaN is unlike any other.
     """
     key, bits = KEYS[dtype]
     unit, wide = dtype.itemsize, int(bits == 64)
     halves, each = (2, 32) if wide else (1, bits)
+    nan = 0x7FFFFFFFFFFFFFFF if wide else GREATEST
 
     def body(p: Any, tid: int, nthreads: int) -> None:
         x, n, inner, slices = p.x, p.n, p.inner, p.outer * p.inner
@@ -381,7 +382,8 @@ def unique_kernel(dtype: AnyDType) -> Native:
             while same and element < slices:
                 o = element // inner
                 source = x + unit * (o * n * inner + element - o * inner)
-                same = key(source + unit * place * inner) == key(source + unit * before * inner)
+                found_key = key(source + unit * place * inner)
+                same = found_key == key(source + unit * before * inner) and not (p.apart and found_key == nan)
                 element += 1
             if not same:
                 store_i64(p.first + 8 * groups, place)
@@ -396,7 +398,7 @@ def unique_kernel(dtype: AnyDType) -> Native:
 
     body.__name__ = f"unique_{dtype.name}"
     pointers = dict.fromkeys(("x", "first", "inverse", "counts", "count", "room"), PTR)
-    sizes = dict.fromkeys(("outer", "n", "inner", "sorted"), I64)
+    sizes = dict.fromkeys(("outer", "n", "inner", "sorted", "apart"), I64)
     return native(fastmath=set(), extents=lambda a: _grouped(unit, a), **pointers, **sizes)(body)
 
 
@@ -432,7 +434,7 @@ def unique(op: Unique, operands: Sequence[Any], empty: Empty) -> tuple[Array, ..
     made = unique_kernel(type_of(x).dtype)
     record = made.record(
         x=x, first=first, inverse=inverse, counts=counts, count=count, room=room, outer=outer, n=n, inner=inner,
-        sorted=int(op.sorted),
+        sorted=int(op.sorted), apart=int(op.axis is not None and x.dtype.kind == "f"),
     )  # fmt: skip
     made.call(record)
     kept = int(count[0])

@@ -44,6 +44,7 @@ from bolt_numba.kernels.cpu.lang import (
     tile_zeros,
     to_f32,
     to_i32,
+    vabs,
     vload,
     vload_i32,
     vload_i32_n,
@@ -62,6 +63,7 @@ from bolt_numba.kernels.cpu.sweep import by_height
 from bolt_numba.kernels.cpu.swept import greatest
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, inline, native
+from bolt_numba.ops.quantize import RAISED, SMALL
 from bolt_numba.types import Array
 
 EXACT = frozenset({"contract", "nsz"})
@@ -145,6 +147,13 @@ def _prepared(a: Any) -> dict[str, Reach]:
     }  # fmt: skip
 
 
+@inline
+def ratio(a, b, y):
+    """``a * b / y`` where ``a * b`` alone may be too small for a normal number; see `ops.quantize.scale_ratio`."""
+    up = select(vabs(a * b) < splat(np.float32(SMALL)), splat(np.float32(RAISED)), splat(np.float32(1)))
+    return (a * up) * (b * up) / (y * up * up)
+
+
 @native(
     fastmath=EXACT, sums=PTR, to=PTR, blocks=I64, n=I64, k=I64, zero_a=PTR, flip_a=I64, zero_b=PTR, zeros_b=I64,
     flip_b=I64, bias=PTR_OR_0, scale_a=PTR, scale_b=PTR_OR_0, scales_b=I64, scale_y=PTR, rows=I64, outside=PTR_OR_0,
@@ -175,7 +184,7 @@ def prepare_columns(p, tid, nthreads):
         if p.scale_b != 0:
             place = block * n + j if p.scales_b > n else j
             scale = splat(load_f32(p.scale_b)) if p.scales_b == 1 else vload_n(p.scale_b + 4 * place, left)
-            vstore(to + 2 * width, splat(load_f32(p.scale_a)) * scale / splat(load_f32(p.scale_y)))
+            vstore(to + 2 * width, ratio(splat(load_f32(p.scale_a)), scale, splat(load_f32(p.scale_y))))
 
 
 # ------------------------------------------------------------------------------------------------------------ the tile

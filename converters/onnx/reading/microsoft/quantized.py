@@ -17,13 +17,13 @@ from bolt_numba.converters.operands import ints, known_array, rank_of, spatial_a
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.matmul_bits import MatMulNBits
-from bolt_numba.ops.pointwise import Add, Cast, LeakyRelu, Mul, Sigmoid, Sub
+from bolt_numba.ops.pointwise import Add, Cast, Div, LeakyRelu, Mul, Sigmoid, Sub
 from bolt_numba.ops.pool import MaxPool
 from bolt_numba.ops.quantize import DequantizeLinear, DynamicQuantizeLinear, MatMulInteger, QuantizeLinear
 from bolt_numba.ops.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.ops.reduce import ReduceMean, Softmax
 from bolt_numba.ops.shape import Concat, Reshape, Transpose
-from bolt_numba.types import F32
+from bolt_numba.types import F32, F64
 
 Ints = tuple[int, ...]
 Floats = tuple[float, ...]
@@ -62,7 +62,27 @@ def _binary(operator: Any) -> Any:
 
 
 add_reader("QLinearAdd", _binary(Add), domain="com.microsoft")
-add_reader("QLinearMul", _binary(Mul), domain="com.microsoft")
+
+
+@microsoft("QLinearMul")
+def qlinear_mul(
+    b: NodeBuilder,
+    x: Value,
+    x_scale: Value,
+    x_zero: Value | None,
+    y: Value,
+    y_scale: Value,
+    y_zero: Value | None,
+    z_scale: Value,
+    z_zero: Value | None = None,
+) -> Any:
+    """Whole numbers are multiplied, which is exact, and the scales apart, in f64: their product may be tiny."""
+    one = b.const(np.ones((), F32))
+    product = b(Mul(), real(b, x, one, x_zero), real(b, y, one, y_zero))
+    scales = [b(Cast(F64), scale) for scale in (x_scale, y_scale, z_scale)]
+    ratio = b(Cast(F32), b(Div(), b(Mul(), *scales[:2]), scales[2]))
+    return stored(b, b(Mul(), product, ratio), one, z_zero)
+
 
 
 @microsoft("QLinearSigmoid")

@@ -1,0 +1,175 @@
+"""Edges where kernels, references and onnxruntime once gave different results: one rule each, held to everywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import bolt_numba as bn
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.interpret import interpret
+from bolt_numba.ops.detection import RoiAlign
+from bolt_numba.ops.gather import Unique
+from bolt_numba.ops.quantize import QLinearConv, QLinearMatMul, scale_ratio
+from bolt_numba.ops.recurrent_quantized import DynamicQuantizeLSTM
+from bolt_numba.ops.registry import result_tuple
+from bolt_numba.ops.resize import GridSample
+from bolt_numba.types import F32, Array, Sym, TensorType
+
+INF, NAN = np.inf, np.nan
+RNG = np.random.default_rng(3)
+
+
+def run(op: Any, *operands: Array | None) -> tuple[Array, ...]:
+    """A session's results, which are the reference's."""
+    graph = Graph("one")
+    build = Builder(graph)
+    names = [None if a is None else f"x{i}" for i, a in enumerate(operands)]
+    given = [(n, a) for n, a in zip(names, operands, strict=True) if n is not None and a is not None]
+    values = {n: graph.add_input(n, TensorType(a.dtype, a.shape)) for n, a in given}
+    made: Any = build(op, *(None if n is None else values[n] for n in names))
+    for i, value in enumerate(made if isinstance(made, tuple) else (made,)):
+        graph.add_output(value, f"y{i}")
+    got = bn.compile(graph, threads=1)(**dict(given))
+    with np.errstate(all="ignore"):
+        wanted = result_tuple(op.reference(*operands))
+    for a, w in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(a, w, rtol=2e-5, atol=1e-6)
+    return tuple(got)
+
+
+# ---- scales whose product is too small for a normal number
+
+
+def scale(number: float) -> Array:
+    return np.array(number, F32)
+
+
+SCALES = [(1e-20, 1e-20, 1e-40), (1e-25, 1e-25, 1e-38), (1e-40, 1.0, 1e-40), (1e-30, 1e10, 1e-20), (0.5, 0.25, 0.5)]
+
+
+@pytest.mark.parametrize(("a", "b", "y"), SCALES)
+def test_ratio_of_tiny_scales(a: float, b: float, y: float) -> None:
+    wanted = float(F32.type(a)) * float(F32.type(b)) / float(F32.type(y))
+    assert scale_ratio(scale(a), scale(b), scale(y)) == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.parametrize(("a", "b", "y"), [s for s in SCALES if 0.1 < s[0] * s[1] / s[2] < 10])
+def test_quantised_products_of_tiny_scales(a: float, b: float, y: float) -> None:
+    zero, left, right = np.array(3, np.uint8), *(RNG.integers(0, 20, s).astype(np.uint8) for s in ((4, 6), (6, 5)))
+    (got,) = run(QLinearMatMul(), left, scale(a), zero, right, scale(b), zero, scale(y), zero)
+    assert len(np.unique(got)) > 1
+    image, filters = left.reshape(1, 4, 2, 3), right[:4].reshape(5, 4, 1, 1)
+    (got,) = run(QLinearConv(), image, scale(a), zero, filters, scale(b), zero, scale(y), zero)
+    assert len(np.unique(got)) > 1
+
+
+def from_onnx(nodes: list[Any], inputs: dict[str, Array], dims: Any = None) -> tuple[Any, bytes]:
+    """A model of the nodes with one output y: as read, and its bytes."""
+    kinds = {n: helper.np_dtype_to_tensor_dtype(a.dtype) for n, a in inputs.items()}
+    ins = [helper.make_tensor_value_info(n, kinds[n], a.shape) for n, a in inputs.items()]
+    out = helper.make_tensor_value_info("y", TensorProto.UINT8 if dims is None else TensorProto.FLOAT, dims)
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(helper.make_graph(nodes, "g", ins, [out]), opset_imports=opsets, ir_version=9)
+    return bn.load(model.SerializeToString()), model.SerializeToString()
+
+
+@pytest.mark.parametrize(("a", "b", "y"), [(1e-20, 1e-20, 1e-38), (1e-30, 1e-5, 3e-35), (0.1, 0.2, 0.3)])
+def test_quantised_factors_of_tiny_scales(a: float, b: float, y: float) -> None:
+    inputs = {"a": RNG.integers(0, 9, (3, 40)).astype(np.uint8), "b": RNG.integers(0, 9, (3, 40)).astype(np.uint8)}
+    inputs |= {"as": scale(a), "bs": scale(b), "ys": scale(y), "zero": np.array(2, np.uint8)}
+    names = ["a", "as", "zero", "b", "bs", "zero", "ys", "zero"]
+    graph, content = from_onnx([helper.make_node("QLinearMul", names, ["y"], domain="com.microsoft")], inputs)
+    got = bn.compile(graph, threads=1)(**inputs)[0]
+    np.testing.assert_array_equal(got, interpret(graph, inputs)["y"])
+    centred = (inputs["a"].astype(int) - 2) * (inputs["b"].astype(int) - 2)
+    exact = centred * (float(scale(a)) * float(scale(b)) / float(scale(y))) + 2
+    assert np.abs(got - np.clip(exact, 0, 255)).max() <= 0.51
+    if a * b > 1e-37:
+        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        np.testing.assert_array_equal(got, session.run(None, inputs)[0])
+
+
+# ---- regions that end before they begin
+
+
+BOXES = [[3, 3, 1, 1], [2, 2, 2, 2], [3, 1, 1, 3], [1, 3, 3, 1], [3, 3, -20, -20], [0, 0, NAN, 1]]
+
+
+@pytest.mark.parametrize("box", BOXES)
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "output_half_pixel"])
+def test_inverted_regions(mode: str, coordinates: str, box: list[float]) -> None:
+    x = np.arange(50, dtype=F32).reshape(1, 2, 5, 5) + 1
+    op = RoiAlign(mode, 2, 3, 0, 1.0, coordinates)
+    (got,) = run(op, x, np.array([box, [0, 0, 4, 4]], F32), np.zeros(2, np.int64))
+    assert coordinates != "half_pixel" or not got[0].any()
+    assert got[1].any()
+
+
+# ---- NaN
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("order", [True, False])
+def test_slices_with_nan_are_all_different(dtype: str, order: bool) -> None:
+    x = np.array([[1, NAN], [0, 2], [1, NAN], [0, 2], [NAN, 0], [1, 3]], dtype)
+    y, first, inverse, counts = run(Unique(0, order), x)
+    assert (y.shape, counts.tolist().count(2)) == ((5, 2), 1)
+    assert sorted(first) == [0, 1, 2, 4, 5]
+    assert inverse[0] != inverse[2]
+    run(Unique(1, order), np.ascontiguousarray(x.T))
+    assert len(run(Unique(None, order), x)[0]) == 5
+
+
+@pytest.mark.parametrize("place", [(0, 0, 0), (2, 1, 7), (1, 0, 3)])
+@pytest.mark.parametrize("hidden", [8, 20])
+def test_nan_in_a_dynamically_quantised_lstm(hidden: int, place: tuple[int, ...]) -> None:
+    x = RNG.standard_normal((3, 2, 9)).astype(F32)
+    x[place] = NAN
+    w, r = (RNG.standard_normal((1, 4 * hidden, k)).astype(F32) / 4 for k in (9, hidden))
+    outputs = run(DynamicQuantizeLSTM(hidden_size=hidden), x, w, r)
+    assert all(np.isfinite(y).all() for y in outputs)
+
+
+# ---- points far outside
+
+
+FAR = [1e7, 1.5e7, 1e15, -1e15, 3e38, -3e38, INF, -INF, NAN, 5.3, -7.7, 123456.789, 2.0**40, 0.2]
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+@pytest.mark.parametrize("size", [4, 7, 1])
+@pytest.mark.parametrize("align", [False, True])
+def test_reflected_points_stay_inside(align: bool, size: int, mode: str) -> None:
+    x = RNG.uniform(1, 2, (1, 2, 3, size)).astype(F32)
+    grid = np.zeros((1, 2, len(FAR), 2), F32)
+    grid[0, 0, :, 0] = grid[0, 1, :, 1] = FAR
+    (got,) = run(GridSample(mode, "reflection", align), x, grid)
+    spread = 1 if mode == "cubic" else 1e-5
+    assert x.min() - spread <= got.min() <= got.max() <= x.max() + spread
+
+
+# ---- loops of no iterations
+
+
+@pytest.mark.parametrize("trips", [0, 2])
+@pytest.mark.parametrize("dims", [[None, "n"], [None, 3], None])
+def test_loop_of_no_iterations_has_results_of_its_type(dims: Any, trips: int) -> None:
+    f, b, i = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["keep"], ["go"]), helper.make_node("Relu", ["x"], ["row"])], "body",
+        [helper.make_tensor_value_info("i", i, []), helper.make_tensor_value_info("keep", b, [])],
+        [helper.make_tensor_value_info("go", b, []), helper.make_tensor_value_info("row", f, dims and dims[1:])],
+    )  # fmt: skip
+    node = helper.make_node("Loop", ["trips", ""], ["y"], body=body)
+    inputs = {"trips": np.array(trips), "x": np.ones(3, F32)}
+    graph, _ = from_onnx([node], inputs, [None, "n"])
+    assert not isinstance(graph.inputs[1].type.shape[0], Sym)
+    for got in (bn.compile(graph, threads=1)(**inputs)[0], interpret(graph, inputs)["y"]):
+        assert got.shape == (trips, 3)
