@@ -92,17 +92,19 @@ def gather_rows(p: Any, tid: int, nthreads: int) -> None:
     src, dst = p.src, p.dst
     o = lo // count
     i = lo - o * count
+    wrong = -1
     for at in range(lo, hi):
-        given = load_index(index, i, wide)
-        row = wrapped(given, size)
-        if row < 0:
-            report(p.fault, i, given, -size, size - 1)
-            return
-        copy_run(dst + at * run, src + (o * size + row) * run, run)
+        row = wrapped(load_index(index, i, wide), size)
+        if row >= 0:
+            copy_run(dst + at * run, src + (o * size + row) * run, run)
+        else:
+            wrong = i
         i += 1
         if i == count:
             i = 0
             o += 1
+    if wrong >= 0:
+        report(p.fault, wrong, load_index(index, wrong, wide), -size, size - 1)
 
 
 @cache
@@ -213,17 +215,24 @@ def reduce_along_axis(dtype: Any, kind: int, wide: bool) -> Native:
 
 
 @inline
-def tuple_offset(index: int, at: int, table: int, depth: int, wide: int, fault: int) -> int:
-    """Byte offset of index tuple ``at``; table: rows (size, stride); negative when any index is out of range."""
+def tuple_offset(index: int, table: int, depth: int, wide: int) -> int:
+    """Byte offset of an index tuple; table: rows (size, stride); -1 - j when index j is the first out of range."""
     offset = 0
     for j in range(depth):
-        given, size = load_index(index, at * depth + j, wide), load_i64(table + 16 * j)
-        place = wrapped(given, size)
+        place = wrapped(load_index(index, j, wide), load_i64(table + 16 * j))
         if place < 0:
-            report(fault, at * depth + j, given, -size, size - 1)
-            return -1
+            return -1 - j
         offset += place * load_i64(table + 16 * j + 8)
     return offset
+
+
+@inline
+def report_tuple(p: Any, at: int, offset: int) -> None:
+    """Report what `tuple_offset` gave for tuple ``at``, if that is negative."""
+    if offset < 0:
+        j = -1 - offset
+        place, size = at * p.depth + j, load_i64(p.table + 16 * j)
+        report(p.fault, place, load_index(p.index, place, p.wide), -size, size - 1)
 
 
 def _tuple_rows(a: Any) -> dict[str, Reach]:
@@ -244,22 +253,28 @@ _TUPLES = dict.fromkeys(("data", "dense", "index", "table"), PTR) | {"fault": FA
 @native(fastmath=None, extents=_tuple_rows, **_TUPLES)
 def gather_tuples(p: Any, tid: int, nthreads: int) -> None:
     """Rows of ``run`` bytes of data at index tuples; every ``per_batch`` tuples data moves on by ``batch`` bytes."""
-    lo, hi = split(p.count, tid, nthreads)
-    for at in range(lo, hi):
-        offset = tuple_offset(p.index, at, p.table, p.depth, p.wide, p.fault)
+    at, hi = split(p.count, tid, nthreads)
+    step, offset = p.depth * (8 if p.wide else 4), 0
+    while at < hi:
+        offset = tuple_offset(p.index + at * step, p.table, p.depth, p.wide)
         if offset < 0:
-            return
+            break
         copy_run(p.dense + at * p.run, p.data + at // p.per_batch * p.batch + offset, p.run)
+        at += 1
+    report_tuple(p, at, offset)
 
 
 @native(fastmath=None, extents=_tuple_rows, **_TUPLES)
 def scatter_tuples(p: Any, tid: int, nthreads: int) -> None:
     """Inverse of `gather_tuples` without batches; the last of several updates of one row stays."""
-    for at in range(p.count):
-        offset = tuple_offset(p.index, at, p.table, p.depth, p.wide, p.fault)
+    step, at, offset = p.depth * (8 if p.wide else 4), 0, 0
+    while at < p.count:
+        offset = tuple_offset(p.index + at * step, p.table, p.depth, p.wide)
         if offset < 0:
-            return
+            break
         copy_run(p.data + offset, p.dense + at * p.run, p.run)
+        at += 1
+    report_tuple(p, at, offset)
 
 
 @cache
@@ -269,13 +284,16 @@ def reduce_tuples(dtype: Any) -> Native:
 
     def body(p: Any, tid: int, nthreads: int) -> None:
         n = p.run // unit
-        for at in range(p.count):
-            offset = tuple_offset(p.index, at, p.table, p.depth, p.wide, p.fault)
+        step, at, offset = p.depth * (8 if p.wide else 4), 0, 0
+        while at < p.count:
+            offset = tuple_offset(p.index + at * step, p.table, p.depth, p.wide)
             if offset < 0:
-                return
+                break
             y, x = view(p.data + offset, n, dtype), view(p.dense + at * p.run, n, dtype)
             for i in range(n):
                 y[i] = combined(p.kind, y[i], x[i])
+            at += 1
+        report_tuple(p, at, offset)
 
     body.__name__ = f"scatter_tuples_reduce_{np.dtype(dtype).name}"
     return native(fastmath=None, extents=_tuple_rows, **_TUPLES, kind=I64)(body)

@@ -101,21 +101,37 @@ def finish_l2(a: Any, count: int) -> Any:
     return vsqrt(a)
 
 
+@inline
+def load(tap: int, n: int) -> Any:
+    return vload(tap) if n == LANES else vload_n(tap, n)
+
+
 def _windows(start: Any, join: Any, finish: Any) -> tuple[Any, Any]:
-    """Helpers that reduce one window: over four vectors of channels, and over up to LANES channels."""
+    """Helpers that reduce one window: over four vectors of channels, and over up to LANES channels.
+
+    Three taps of a row are joined at a time: most windows have three, and loops that LLVM unrolls go one by one there.
+    """
 
     @inline
     def wide(x: int, y: int, nd: int, nh: int, nw: int, far: int, down: int, right: int, count: int) -> None:
         a0, a1, a2, a3 = start(count), start(count), start(count), start(count)
         for u in range(nd):
             for v in range(nh):
-                tap = x + u * far + v * down
-                for _ in range(nw):
+                tap, left = x + u * far + v * down, nw
+                while left >= 3:
+                    one, two = tap + right, tap + 2 * right
+                    a0 = join(join(join(a0, vload(tap)), vload(one)), vload(two))
+                    a1 = join(join(join(a1, vload(tap + BYTES)), vload(one + BYTES)), vload(two + BYTES))
+                    tap, one, two = tap + 2 * BYTES, one + 2 * BYTES, two + 2 * BYTES
+                    a2 = join(join(join(a2, vload(tap)), vload(one)), vload(two))
+                    a3 = join(join(join(a3, vload(tap + BYTES)), vload(one + BYTES)), vload(two + BYTES))
+                    tap, left = two - 2 * BYTES + right, left - 3
+                while left > 0:
                     a0 = join(a0, vload(tap))
                     a1 = join(a1, vload(tap + BYTES))
                     a2 = join(a2, vload(tap + 2 * BYTES))
                     a3 = join(a3, vload(tap + 3 * BYTES))
-                    tap += right
+                    tap, left = tap + right, left - 1
         vstore(y, finish(a0, count))
         vstore(y + BYTES, finish(a1, count))
         vstore(y + 2 * BYTES, finish(a2, count))
@@ -126,10 +142,13 @@ def _windows(start: Any, join: Any, finish: Any) -> tuple[Any, Any]:
         a = start(count)
         for u in range(nd):
             for v in range(nh):
-                tap = x + u * far + v * down
-                for _ in range(nw):
-                    a = join(a, vload(tap) if n == LANES else vload_n(tap, n))
-                    tap += right
+                tap, left = x + u * far + v * down, nw
+                while left >= 3:
+                    a = join(join(join(a, load(tap, n)), load(tap + right, n)), load(tap + 2 * right, n))
+                    tap, left = tap + 3 * right, left - 3
+                while left > 0:
+                    a = join(a, load(tap, n))
+                    tap, left = tap + right, left - 1
         if n == LANES:
             vstore(y, finish(a, count))
         else:
