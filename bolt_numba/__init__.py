@@ -17,6 +17,7 @@ _HOME = {
     "DeviceError": "errors", "InternalError": "errors", "InvalidModelError": "errors", "ShapeError": "errors",
     "UnsupportedOpError": "errors",
     "TensorSpec": "types", "Graph": "ir.graph", "Outputs": "session", "Session": "session", "compile": "session",
+    "Model": "ir.model", "load_model": "session",
     "load": "session", "save": "session", "InferenceSession": "compat", "SessionOptions": "compat",
     "verify": "verification",
 }  # fmt: skip
@@ -24,8 +25,8 @@ _HOME = {
 
 __all__ = [
     "BoltError", "BudgetError", "DTypeError", "DataError", "DeviceError", "Graph", "InferenceSession",
-    "InternalError", "InvalidModelError", "Outputs", "Session", "SessionOptions", "ShapeError", "TensorSpec",
-    "UnsupportedOpError", "__version__", "compile", "load", "save", "verify",
+    "InternalError", "InvalidModelError", "Model", "Outputs", "Session", "SessionOptions", "ShapeError", "TensorSpec",
+    "UnsupportedOpError", "__version__", "compile", "load", "load_model", "save", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
         UnsupportedOpError,
     )
     from bolt_numba.ir.graph import Graph
-    from bolt_numba.session import Outputs, Session, compile, load, save
+    from bolt_numba.ir.model import Model
+    from bolt_numba.session import Outputs, Session, compile, load, load_model, save
     from bolt_numba.types import TensorSpec
     from bolt_numba.verification import verify
 

@@ -17,6 +17,7 @@ from bolt_numba.config import MAX_THREADS, default_threads
 from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
 from bolt_numba.inputs import as_input, check_symbols, spec_of
 from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.model import MAIN, Model
 from bolt_numba.mapped import check_intact, drop_maps
 from bolt_numba.runtime.packs import Packs, check_sources, machine
 from bolt_numba.runtime.plan import Region, region_of
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from bolt_numba.passes.pipeline import Stage
     from bolt_numba.runtime.profile import Profile
 
-Source: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes] | Graph"
+File: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes]"
+Source: TypeAlias = "File | Graph | Model"
 
 
 class Outputs:
@@ -110,6 +112,7 @@ class Session:
     max_plans: plans kept, one for each set of input shapes; all of them together keep to the same limit of memory.
     stages: what the passes do, with rules and passes of one's own (`passes.pipeline.with_rules`, `with_stage`);
         None: the usual ones.  A packed file is optimised already and takes none.
+    signatures: names of all graphs of the model that ``graph`` is from.
     """
 
     @border("session")
@@ -125,6 +128,7 @@ class Session:
         memory_limit: int | None = None,
         max_plans: int = MAX_PLANS,
         stages: Sequence[Stage] | None = None,
+        signatures: Sequence[str] = (MAIN,),
     ) -> None:
         if not isinstance(graph, Graph):
             raise DTypeError(f"graph: got a {type(graph).__name__}, wanted a Graph")
@@ -140,6 +144,7 @@ class Session:
         if stages is not None and graph.packed is not None:
             raise DeviceError(f"stages: graph {graph.name!r}: got a packed graph, wanted one that is not optimised yet")
         self.stages = None if stages is None else tuple(stages)
+        self.signatures = tuple(signatures)
         self._budget = None if memory_limit is None else Budget(memory=memory_limit)
         self.threads = _count_threads(default_threads() if threads is None else threads)
         self.tune = tune
@@ -393,7 +398,7 @@ class Session:
 
     def _options(self) -> dict[str, Any]:
         """What the session was made with, but for its threads."""
-        names = ("device", "precision", "numerics", "tune", "memory_limit", "max_plans", "stages")
+        names = ("device", "precision", "numerics", "tune", "memory_limit", "max_plans", "stages", "signatures")
         return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
@@ -443,30 +448,51 @@ def _restore(data: bytes, threads: int, options: dict[str, Any]) -> Session:
 
 
 @border("load", OSError)
-def load(source: Source, format: str | None = None) -> Graph:
-    """Read a model: a path, bytes or a binary file object.  The format is told by content (ONNX, .bolt).
+def load(
+    source: Source, format: str | None = None, *, weights: File | None = None, signature: str | None = None
+) -> Graph:
+    """Read one graph of a model; see `load_model`.  signature: its name; None: the first, the only one of most."""
+    graph = _read(source, format, weights).graph(signature)
+    return _checked(graph, source)
 
+
+@border("load", OSError)
+def load_model(source: Source, format: str | None = None, *, weights: File | None = None) -> Model:
+    """Read a model with all its graphs: a path (of a folder, where the format has such), bytes or a binary file object.
+
+    The format is told by content (ONNX, .bolt).  weights: the second file of formats that keep weights apart.
     Raises InvalidModelError for a malformed file and UnsupportedOpError with all that is unsupported in it.
     """
-    graph = _read(source, format)
-    if graph.packed is not None and graph is not source:
+    model = _read(source, format, weights)
+    for graph in model.graphs.values():
+        _checked(graph, source)
+    return model
+
+
+def _checked(graph: Graph, source: Source) -> Graph:
+    """A graph of a file, of whose constants those that are packed in it have been looked at."""
+    if graph.packed is not None and not isinstance(source, (Graph, Model)):
         check_sources(graph.packed, graph)
     return graph
 
 
-def _read(source: Source, format: str | None = None) -> Graph:
-    """As `load`, but that constants which are packed in the file are not looked at."""
-    if isinstance(source, Graph):
-        return source
-    from bolt_numba import converters
+def _read(source: Source, format: str | None = None, weights: File | None = None) -> Model:
+    """As `load_model`, but that constants which are packed in the file are not looked at."""
+    if not isinstance(source, (Graph, Model)):
+        from bolt_numba import converters
 
-    return converters.load(source, format)
+        return converters.load_model(source, format, weights)
+    if weights is not None:
+        raise DTypeError(f"weights: got a file for a {type(source).__name__}, wanted none")
+    return source if isinstance(source, Model) else Model(source)
 
 
 @border("compile", OSError)
 def compile(
     model: Source,
     *,
+    weights: File | None = None,
+    signature: str | None = None,
     device: str = "cpu",
     precision: str = "f32",
     numerics: str = "default",
@@ -476,18 +502,22 @@ def compile(
     max_plans: int = MAX_PLANS,
     stages: Sequence[Stage] | None = None,
 ) -> Session:
-    """Make a `Session` from a graph or straight from a file."""
+    """Make a `Session` from a graph, a model or straight from a file.
+
+    weights: as `load_model`.  signature: which graph of a model; None: the first.  The rest: as `Session`.
+    """
     with nullcontext() if memory_limit is None else within(Budget(memory=memory_limit)):
-        graph = _read(model)
+        found = _read(model, None, weights)
     return Session(
-        graph, device=device, precision=precision, numerics=numerics, threads=threads, tune=tune,
+        found.graph(signature), device=device, precision=precision, numerics=numerics, threads=threads, tune=tune,
         memory_limit=memory_limit, max_plans=max_plans, stages=stages,
+        signatures=found.signatures,
     )  # fmt: skip
 
 
 @border("save", OSError)
-def save(graph: Graph, path: str | Path) -> None:
-    """Write a graph as one ``.bolt`` file (replaced atomically)."""
+def save(model: Graph | Model, path: str | Path) -> None:
+    """Write a graph, or all graphs of a model, as one ``.bolt`` file (replaced atomically)."""
     from bolt_numba.ir import store
 
-    store.save(graph, path)
+    store.save(model, path)

@@ -15,13 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import onnx
-
 from bolt_numba.border import border
-from bolt_numba.converters import FORMATS, Content, Source, load
-from bolt_numba.converters.onnx.reading.survey import unsupported_in
+from bolt_numba.converters import unsupported
 from bolt_numba.converters.onnx.writing.write import save_onnx, to_onnx
-from bolt_numba.errors import BoltError, ShapeError, UnsupportedOpError
+from bolt_numba.errors import BoltError, ShapeError
 from bolt_numba.ir.build import infer_types, merged_type
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.control import If, Loop, Scan
@@ -49,21 +46,6 @@ def simplify(graph: Graph, *, growth: int = 0, trace: Trace | None = None) -> Gr
     """
     stage = functools.partial(portable, growth=growth)
     return run_pipeline(graph, trace=trace, stages=(Stage("canonical", (stage,)),))
-
-
-def unsupported(source: Source) -> list[str]:
-    """A line for everything in a model file that has no meaning here; none when the model can be read.
-
-    Raises InvalidModelError for a malformed file.
-    """
-    content = Content(source)
-    try:
-        load(source if content.path is not None else content.data)
-    except UnsupportedOpError as error:
-        if not FORMATS["onnx"].matches(content.head, content.path):
-            return list(error.items)
-        return unsupported_in(onnx.ModelProto.FromString(content.data), content.folder, content.name)
-    return []
 
 
 @border("without_unused")

@@ -1,4 +1,4 @@
-"""Readers of model files: one folder per format, found by suffix or first bytes."""
+"""Readers of model files: one folder per format, told by content or suffix.  What formats share is beside them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import IO, TypeAlias
 
 from bolt_numba.border import border
 from bolt_numba.converters.bounded import reading
-from bolt_numba.errors import DTypeError, InvalidModelError
+from bolt_numba.errors import DTypeError, InvalidModelError, UnsupportedOpError
 from bolt_numba.ir import MAGIC
 from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.model import Model
 from bolt_numba.mapped import map_file
 from bolt_numba.records import record
 
@@ -19,14 +20,20 @@ Source: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes]"
 
 HEAD = 64
 """Bytes from which a format is told."""
+SHOWN = 8
+"""Files of an unknown folder that a message names."""
 MAPPED = 1 << 20
 """Bytes from which a file is mapped."""
 
 
 class Content:
-    """What a source holds: its first bytes, its path if it has one, a name for messages, all bytes when asked."""
+    """What a source holds: its first bytes, its path if it has one, a name for messages, all bytes when asked.
 
-    def __init__(self, source: Source) -> None:
+    weights: the second file, where the caller names one.  A folder has a path and no bytes.
+    """
+
+    def __init__(self, source: Source, weights: Source | None = None) -> None:
+        self.weights = None if weights is None else Content(weights)
         self.path: Path | None = None
         self.name = "model"
         self._data: bytes | None = None
@@ -40,6 +47,7 @@ class Content:
             raise DTypeError(f"source: got a {type(source).__name__}, wanted a path, bytes or a binary file")
         if self.path is not None:
             self.name = self.path.name
+        self.is_folder = self.path is not None and self.path.is_dir()
         self.head = self._head()
 
     def _read(self, file: IO[bytes]) -> None:
@@ -52,6 +60,8 @@ class Content:
             self.path = Path(name)
 
     def _head(self) -> bytes:
+        if self.is_folder:
+            return b""
         if self._data is not None or self.path is None:
             return self.data[:HEAD]
         with self.path.open("rb") as file:
@@ -75,25 +85,35 @@ class Content:
     @property
     def folder(self) -> Path | None:
         """Where files that belong to the model are looked for."""
-        return None if self.path is None else self.path.resolve().parent
+        if self.path is None:
+            return None
+        return self.path.resolve() if self.is_folder else self.path.resolve().parent
 
 
 @record(frozen=True)
 class Format:
-    """How to tell a format, from first bytes and path, and how to read it."""
+    """How to tell a format, from first bytes and path, and how to read it.
+
+    weights: whether its weights may come in a second file, which the content then has.  folders: whether a model may be
+    a folder; only then ``matches`` is asked of one, with no bytes.  unsupported: a line for everything that has no
+    meaning here, where `read` alone does not list it all.
+    """
 
     matches: Callable[[bytes, Path | None], bool]
-    read: Callable[[Content], Graph]
+    read: Callable[[Content], Graph | Model]
+    weights: bool = False
+    folders: bool = False
+    unsupported: Callable[[Content], list[str]] | None = None
 
 
 def _is_bolt(head: bytes, path: Path | None) -> bool:
     return head.startswith(MAGIC) or (path is not None and path.suffix.lower() == ".bolt")
 
 
-def _read_bolt(content: Content) -> Graph:
-    from bolt_numba.ir.store import load_bolt
+def _read_bolt(content: Content) -> Model:
+    from bolt_numba.ir.store import load_model
 
-    return load_bolt(content.data if content.path is None else content.path)
+    return load_model(content.data if content.path is None else content.path)
 
 
 def _is_onnx(head: bytes, path: Path | None) -> bool:
@@ -107,27 +127,85 @@ def _read_onnx(content: Content) -> Graph:
     return read_onnx(content.view, content.folder, content.name)
 
 
-FORMATS: dict[str, Format] = {"bolt": Format(_is_bolt, _read_bolt), "onnx": Format(_is_onnx, _read_onnx)}
+def _unsupported_onnx(content: Content) -> list[str]:
+    from bolt_numba.converters.onnx.reading.survey import unsupported_onnx
+
+    return unsupported_onnx(content.data, content.folder, content.name)
+
+
+FORMATS: dict[str, Format] = {
+    "bolt": Format(_is_bolt, _read_bolt),
+    "onnx": Format(_is_onnx, _read_onnx, unsupported=_unsupported_onnx),
+}
 """All formats by name; a new one is a new entry.  The first that matches wins."""
 
 
 @border("load", OSError)
-def load(source: Source, format: str | None = None) -> Graph:
-    """Read a model into a graph.
+def load(
+    source: Source, format: str | None = None, weights: Source | None = None, signature: str | None = None
+) -> Graph:
+    """Read one graph of a model; see `load_model`.  signature: its name; None: the first, the only one of most."""
+    return load_model(source, format, weights).graph(signature)
 
-    source: a path, the bytes, or a binary file object.  format: a key of `FORMATS`; None finds it out.
+
+@border("load", OSError)
+def load_model(source: Source, format: str | None = None, weights: Source | None = None) -> Model:
+    """Read a model.
+
+    source: a path, the bytes, or a binary file object; a folder for formats that have such.  format: a key of
+    `FORMATS`; None finds it out.  weights: the second file of formats that keep weights apart.
     Raises InvalidModelError for what is no valid model of the format, UnsupportedOpError listing all operators
-    that have no meaning here, OSError when the file cannot be opened.
+    that have no meaning here, OSError when a file cannot be opened.
     """
-    content = Content(source)
+    content = Content(source, weights)
+    entry = FORMATS[format_of(content, format)]
+    with reading(content.name, OSError):
+        made = entry.read(content)
+    return Model(made) if isinstance(made, Graph) else made
+
+
+@border("unsupported", OSError)
+def unsupported(source: Source, weights: Source | None = None) -> list[str]:
+    """A line for everything in a model that has no meaning here; none when the model can be read.
+
+    Raises InvalidModelError for a malformed file.
+    """
+    content = Content(source, weights)
+    entry = FORMATS[format_of(content)]
+    try:
+        with reading(content.name, OSError):
+            entry.read(content)
+    except UnsupportedOpError as error:
+        return list(error.items) if entry.unsupported is None else entry.unsupported(content)
+    return []
+
+
+def format_of(content: Content, format: str | None = None) -> str:
+    """The key of a model's format, which may be given; raises InvalidModelError where it does not fit the content."""
     if format is None:
-        found = next((key for key, entry in FORMATS.items() if entry.matches(content.head, content.path)), None)
-        if found is None:
-            raise InvalidModelError(
-                f"{content.name}: format: got a file that starts with {content.head[:8]!r}, wanted {list(FORMATS)}"
-            )
-        format = found
+        format = next((key for key, entry in FORMATS.items() if _may_be(entry, content)), None)
+    if format is None:
+        raise InvalidModelError(f"{content.name}: format: got {_found(content)}, wanted {list(FORMATS)}")
     if format not in FORMATS:
         raise InvalidModelError(f"format: got {format!r}, wanted one of {list(FORMATS)}")
-    with reading(content.name, OSError):
-        return FORMATS[format].read(content)
+    if content.is_folder and not FORMATS[format].folders:
+        raise InvalidModelError(f"{content.name}: format: got a folder, wanted a file of {format}")
+    if content.weights is not None and not FORMATS[format].weights:
+        name = content.weights.name
+        raise InvalidModelError(
+            f"{content.name}: weights: got {name}, wanted no second file: those of {format} name what belongs to them"
+        )
+    return format
+
+
+def _may_be(entry: Format, content: Content) -> bool:
+    return (entry.folders or not content.is_folder) and entry.matches(content.head, content.path)
+
+
+def _found(content: Content) -> str:
+    """What a source of no known format is."""
+    if content.path is None or not content.is_folder:
+        return f"a file that starts with {content.head[:8]!r}"
+    names = sorted(entry.name for entry in content.path.iterdir())
+    rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"a folder with {', '.join(names[:SHOWN]) or 'nothing'}{rest}"

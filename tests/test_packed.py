@@ -284,14 +284,14 @@ def test_packed_weights_of_another_graph_are_not_used(files: tuple[Path, Path], 
         if kind == "weight":
             document["tensors"][0]["crc32"] ^= 1
         elif kind == "graph":
-            document["graph"]["nodes"][-1]["name"] += "x"
+            document["graphs"][0]["nodes"][-1]["name"] += "x"
         elif kind == "name":
-            document["graph"]["name"] += "x"
+            document["graphs"][0]["name"] += "x"
         elif kind == "as before seals of contents":
-            del document["packed"]["sources"]
-            document["packed"]["rows"] = [[*row[:3], 7] for row in document["packed"]["rows"]]
+            del document["packed"]["graphs"][0]["sources"]
+            document["packed"]["graphs"][0]["rows"] = [[*row[:3], 7] for row in document["packed"]["graphs"][0]["rows"]]
         else:
-            first, second = document["packed"]["rows"][:2]
+            first, second = document["packed"]["graphs"][0]["rows"][:2]
             first[2], second[2] = second[2], first[2]
 
     data = _with_document(files[1].read_bytes(), change)
@@ -309,7 +309,7 @@ def test_packed_weights_of_another_graph_are_not_used(files: tuple[Path, Path], 
 @pytest.mark.parametrize("what", ["smaller", "key", "machine", "constant", "texts"])
 def test_a_forged_row_is_not_used(files: tuple[Path, Path], what: str) -> None:
     def change(document: dict[str, object]) -> None:
-        rows, tensors = document["packed"]["rows"], document["tensors"]  # type: ignore[index]
+        rows, tensors = document["packed"]["graphs"][0]["rows"], document["tensors"]  # type: ignore[index]
         largest = max(rows, key=lambda r: tensors[r[2]]["bytes"])
         if what == "smaller":
             tensors[largest[2]].update(shape=[16], bytes=64)
@@ -318,9 +318,9 @@ def test_a_forged_row_is_not_used(files: tuple[Path, Path], what: str) -> None:
         elif what == "texts":
             tensors[largest[2]].update(dtype="string", shape=[1], strings=["an object"])
         elif what == "machine":
-            document["packed"]["machine"] += "x"  # type: ignore[index]
+            document["packed"]["graphs"][0]["machine"] += "x"  # type: ignore[index]
         else:
-            largest[0] = (largest[0] + 1) % len(document["graph"]["constants"])  # type: ignore[index]
+            largest[0] = (largest[0] + 1) % len(document["graphs"][0]["constants"])  # type: ignore[index]
 
     data = _with_document(files[1].read_bytes(), change)
     graph = load_bolt(data)
@@ -334,11 +334,12 @@ def test_a_forged_row_is_not_used(files: tuple[Path, Path], what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "found", [[], 3, {"rows": 1}, {"rows": [[0, "k", 10**6, 0]], "machine": "", "seal": "x"}, {"rows": [[0, 1]]}]
+    "found", [[], 3, {"rows": 1}, {"rows": [[0, "k", 10**6, 0]], "machine": ""}, {"rows": [[0, 1]]}]
 )
 def test_a_malformed_section_is_refused(files: tuple[Path, Path], found: object) -> None:
-    with pytest.raises(InvalidModelError, match="packed"):
-        load_bolt(_with_document(files[1].read_bytes(), lambda d: d.update(packed=found)))
+    for whole in (found, {"graphs": [found]}, {"graphs": [None, None]}, {"graphs": None}):
+        with pytest.raises(InvalidModelError, match="packed"):
+            load_bolt(_with_document(files[1].read_bytes(), lambda d, whole=whole: d.update(packed=whole)))
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 4095, 4096, 4104, (1 << 19) + 24, (1 << 19) + 4099])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
@@ -41,7 +42,7 @@ def small() -> Graph:
     return graph
 
 
-def with_document(data: bytes, change: Callable[[dict[str, Any]], Any], version: int = 1) -> bytes:
+def with_document(data: bytes, change: Callable[[dict[str, Any]], Any], version: int = store.VERSION) -> bytes:
     """The file with its JSON changed, and every checksum made right again."""
     fields = HEADER.unpack(data[:64])
     document = json.loads(data[64 : 64 + fields[4]])
@@ -227,35 +228,59 @@ class TestFile:
 
 class TestVersions:
     def test_an_older_version_is_upgraded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A version 2 that calls MatMul's ``alpha`` what version 1 called ``scale``."""
+        """A version 3 that calls MatMul's ``alpha`` what version 2 called ``scale``."""
         graph = small()
 
-        def as_version_1(document: dict[str, Any]) -> None:
-            attributes = document["graph"]["nodes"][0]["attributes"]
+        def as_version_2(document: dict[str, Any]) -> None:
+            attributes = document["graphs"][0]["nodes"][0]["attributes"]
             attributes["scale"] = attributes.pop("alpha")
 
         def upgrade(document: dict[str, Any]) -> dict[str, Any]:
-            attributes = document["graph"]["nodes"][0]["attributes"]
+            attributes = document["graphs"][0]["nodes"][0]["attributes"]
             attributes["alpha"] = attributes.pop("scale")
             return document
 
-        old = with_document(to_bytes(graph), as_version_1)
+        old = with_document(to_bytes(graph), as_version_2)
         with pytest.raises(InvalidModelError, match="scale"):
             load_bolt(old)
-        monkeypatch.setattr(store, "VERSION", 2)
-        monkeypatch.setitem(store.UPGRADES, 1, upgrade)
+        monkeypatch.setattr(store, "VERSION", 3)
+        monkeypatch.setitem(store.UPGRADES, 2, upgrade)
         assert to_text(load_bolt(old)) == to_text(graph)
-        assert to_bytes(graph)[8:12] == struct.pack("<I", 2)
+        assert to_bytes(graph)[8:12] == struct.pack("<I", 3)
         assert to_text(load_bolt(to_bytes(graph))) == to_text(graph)
 
-    @pytest.mark.parametrize("version", [0, 2, 2**32 - 1])
+    @pytest.mark.parametrize("version", [0, 3, 2**32 - 1])
     def test_unknown_versions_are_refused(self, version: int) -> None:
-        with pytest.raises(InvalidModelError, match=rf"version: got {version}, wanted one of \[1\]"):
+        with pytest.raises(InvalidModelError, match=rf"version: got {version}, wanted one of \[1, 2\]"):
             load_bolt(with_document(to_bytes(small()), lambda d: None, version))
+
+    def test_a_file_of_version_1_is_read(self) -> None:
+        """One that was written before models had signatures."""
+        model = store.load_model(zlib.decompress(base64.b85decode(VERSION_1)))
+        assert model.signatures == ("main",)
+        graph = model.graph()
+        assert [n.op.name for n in graph.nodes] == ["MatMul", "Relu"]
+        x = np.array([[1, 2], [3, 4]], np.float32)
+        np.testing.assert_array_equal(interpret(graph, {"x": x})["y"], [[5, 5], [11, 9]])
+
+    @pytest.mark.parametrize("document", [[], {}, {"graph": 3, "tensors": []}, {"packed": 1, "tensors": []}])
+    def test_a_hostile_file_of_version_1_is_refused(self, document: object) -> None:
+        with pytest.raises(InvalidModelError, match="graph"):
+            load_bolt(with_document(to_bytes(small()), lambda _: document, 1))
+
+
+VERSION_1 = (
+    "c-"
+    "oy(%SyvQ6pbzg!KJvo>rwK63fUM0SGEY^t`wOh6C0V%gv=eWmV)R?f51(DK=2>*8~h6YLT}m_8Yv16gt?D%=bV$7hr^TZ+2+R1n&"
+    "UX1+g>+v7VCI@vA@;(R$afF-9(Q^?;kJs#na_;(49b0>eMEpgb-paaaY+<%z?p0$%`R`6Ht64sHtU2)saA+a^%#QGRRe7(LmU5P}"
+    "hV>aa>e!7WkBzA+NGNC}93zI$)4!Wss}(;Jiq16v}84<5ozeQ_({8IQFb0m@bwxj#%cg#R@zDEV(l0Br)UC2v+BDlXF=Nsq5{z6e"
+    "pNpam=-XP+2J%l)~hx<+6q^yL6dHqO`@It{Wl0Tc5IK;#5fcZKIA`CYEXa)ui><AC#@xe!yT10}@jI=f#1mkMP-"
+    "?ILnMcx(^2Nc&^Rs&=r;mVZ&g*69j(8^?YJ-{<m%q=zFDro^BL<0Vej#n*"
+)
 
 
 def node_0(document: dict[str, Any]) -> dict[str, Any]:
-    return document["graph"]["nodes"][0]  # type: ignore[no-any-return]
+    return document["graphs"][0]["nodes"][0]  # type: ignore[no-any-return]
 
 
 HOSTILE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
@@ -273,11 +298,11 @@ HOSTILE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "wrong shape of result": (lambda d: node_0(d)["outputs"][0].update(shape=["n", 41]), "type of output 0"),
     "too many results": (lambda d: node_0(d)["outputs"].append(node_0(d)["outputs"][0]), "number of outputs"),
     "a name used twice": (lambda d: node_0(d)["outputs"][0].update(name="x"), "name"),
-    "negative dimension": (lambda d: d["graph"]["inputs"][0].update(shape=[-1, 3]), "dimension"),
-    "absurd dimension": (lambda d: d["graph"]["inputs"][0].update(shape=[10**30, 3]), "dimension"),
-    "absurd rank": (lambda d: d["graph"]["inputs"][0].update(shape=[1] * 1000), "shape"),
-    "operands that do not fit": (lambda d: d["graph"]["inputs"][0].update(shape=["n", 4]), "MatMul"),
-    "tensor out of range": (lambda d: d["graph"]["constants"][0].update(tensor=1), "tensor"),
+    "negative dimension": (lambda d: d["graphs"][0]["inputs"][0].update(shape=[-1, 3]), "dimension"),
+    "absurd dimension": (lambda d: d["graphs"][0]["inputs"][0].update(shape=[10**30, 3]), "dimension"),
+    "absurd rank": (lambda d: d["graphs"][0]["inputs"][0].update(shape=[1] * 1000), "shape"),
+    "operands that do not fit": (lambda d: d["graphs"][0]["inputs"][0].update(shape=["n", 4]), "MatMul"),
+    "tensor out of range": (lambda d: d["graphs"][0]["constants"][0].update(tensor=1), "tensor"),
     "tensor beyond the data": (lambda d: d["tensors"][0].update(offset=1 << 40), "offset"),
     "tensor larger than its bytes": (lambda d: d["tensors"][0].update(shape=[3, 1 << 40]), "bytes"),
     "tensor off its alignment": (lambda d: d["tensors"][0].update(offset=4), "offset"),
@@ -287,8 +312,8 @@ HOSTILE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         lambda d: d["tensors"][0].update(fill=True, shape=[1 << 60], bytes=4), "bytes"
     ),
     "strings of a wrong number": (lambda d: d["tensors"][0].update(strings=["a"]), "strings"),
-    "output of no value": (lambda d: d["graph"].update(outputs=[[None, "y"]]), "output 0"),
-    "outputs of one name": (lambda d: d["graph"]["outputs"].append([0, "y"]), "output names"),
+    "output of no value": (lambda d: d["graphs"][0].update(outputs=[[None, "y"]]), "output 0"),
+    "outputs of one name": (lambda d: d["graphs"][0]["outputs"].append([0, "y"]), "output names"),
 }  # fmt: skip
 
 

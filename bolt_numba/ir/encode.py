@@ -19,23 +19,24 @@ MAX_FILL = 1 << 31
 
 
 class TensorTable:
-    """Constant arrays, each object once, at multiples of ``align`` bytes; of a broadcast one only its element."""
+    """Constant arrays, each memory once, at multiples of ``align`` bytes; of a broadcast one only its element."""
 
     def __init__(self, align: int) -> None:
         self.align = align
         self.rows: list[dict[str, Any]] = []
         self.arrays: list[tuple[int, Array]] = []
         self.nbytes = 0
-        self._indices: dict[int, int] = {}
+        self._indices: dict[Any, int] = {}
         self._kept: list[Array] = []
 
     def index(self, array: Array) -> int:
         """Row of ``array``, added when it is new."""
-        if id(array) not in self._indices:
-            self._indices[id(array)] = len(self.rows)
-            self._kept.append(array)  # so that its id stays its own
+        key = (array.ctypes.data, array.shape, array.strides, array.dtype) if array.dtype != STRING else id(array)
+        if key not in self._indices:
+            self._indices[key] = len(self.rows)
+            self._kept.append(array)  # so that its memory stays its own
             self.rows.append(self._row(array))
-        return self._indices[id(array)]
+        return self._indices[key]
 
     def _row(self, array: Array) -> dict[str, Any]:
         if array.dtype == STRING:

@@ -44,11 +44,15 @@ class PackedWeights:
     sources: list[str] = field(default_factory=list)
 
 
-def packed_json(packed: PackedWeights, table: Any) -> dict[str, Any]:
-    """What a document says of packed weights, which become tensors of its table; `sealed` completes it."""
+def packed_json(packed: Sequence[PackedWeights | None], table: Any) -> dict[str, Any]:
+    """What a document says of its graphs' packed weights, which become tensors of its table; `sealed` completes it."""
+    return {"graphs": [None if p is None else _graph_json(p, table) for p in packed], "seal": _UNSEALED}
+
+
+def _graph_json(packed: PackedWeights, table: Any) -> dict[str, Any]:
     marks = packed.marks
     rows = [[*where, table.index(array), marks.get(where, "")] for where, array in packed.rows.items()]
-    return {"machine": packed.machine, "rows": rows, "sources": packed.sources, "seal": _UNSEALED}
+    return {"machine": packed.machine, "rows": rows, "sources": packed.sources}
 
 
 def sealed(text: bytes) -> bytes:
@@ -75,37 +79,49 @@ def _seal(text: bytes, key: bytes) -> bytes:
 
 @record(frozen=True)
 class Places:
-    """Where a document that nobody vouches for has packed weights.
+    """Where a document that nobody vouches for has the packed weights of one graph.
 
-    found: what vouches for them, without rows; None where the document has none.  rows: place, key and tensor.
+    found: what vouches for them, without rows; None where the graph has none.  rows: place, key and tensor.
     later: tensors that are not to be checked when they are read: packed ones, and what they were packed from.
+    now: tensors of the graph that are.
     """
 
     found: PackedWeights | None
     rows: list[tuple[int, str, int]]
     later: frozenset[int]
+    now: frozenset[int]
 
     @classmethod
-    def of(cls, document: Any, text: bytes) -> Places:
-        packed = document.get("packed")
+    def of(cls, packed: Any, graph: Any, tensors: int, is_ours: bool) -> Places:
+        constants = [int(row["tensor"]) for row in graph["constants"]]
         if packed is None:
-            return cls(None, [], frozenset())
-        try:
-            rows = [(int(place), str(key), int(index), str(mark)) for place, key, index, mark in packed["rows"]]
-            constants = [int(row["tensor"]) for row in document["graph"]["constants"]]
-            sources = [str(mark) for mark in packed.get("sources", ())]  # files of old have none
-            machine = str(packed["machine"])
-            made_from = {constants[place] for place, _, _, _ in rows if place >= 0}
-            if not all(0 <= index < len(document["tensors"]) for _, _, index, _ in rows):
-                raise IndexError("tensor")
-        except (TypeError, KeyError, IndexError, ValueError, OverflowError) as error:
-            raise InvalidModelError(f"graph: packed: got {type(error).__name__} {error}, wanted rows") from error
+            return cls(None, [], frozenset(), frozenset(constants))
+        rows = [(int(place), str(key), int(index), str(mark)) for place, key, index, mark in packed["rows"]]
+        sources = [str(mark) for mark in packed.get("sources", ())]  # files of old have none
+        machine = str(packed["machine"])
+        made_from = frozenset(constants[place] for place, _, _, _ in rows if place >= 0)
+        if not all(0 <= index < tensors for _, _, index, _ in rows):
+            raise IndexError("tensor")
         later = frozenset(index for _, _, index, _ in rows)
-        if not is_sealed(text) or len(sources) != len(constants):
-            return cls(PackedWeights(""), [], later - set(constants))
+        if not is_ours or len(sources) != len(constants):
+            return cls(PackedWeights(""), [], later, frozenset(constants))
         marks = {(place, key): mark for place, key, _, mark in rows}
         whole = PackedWeights(machine, marks=marks, sources=sources)
-        return cls(whole, [row[:3] for row in rows], later | made_from)
+        return cls(whole, [row[:3] for row in rows], later | made_from, frozenset(constants) - made_from)
+
+
+def places_of(document: Any, text: bytes) -> tuple[list[Places], frozenset[int]]:
+    """`Places` of each graph, and the tensors that are not to be checked for any."""
+    packed = document.get("packed")
+    if packed is None:
+        return [Places(None, [], frozenset(), frozenset())] * len(document["graphs"]), frozenset()
+    try:
+        count, is_ours = len(document["tensors"]), is_sealed(text)
+        both = zip(packed["graphs"], document["graphs"], strict=True)
+        found = [Places.of(part, graph, count, is_ours) for part, graph in both]
+    except (TypeError, KeyError, IndexError, ValueError, OverflowError, AttributeError) as error:
+        raise InvalidModelError(f"graph: packed: got {type(error).__name__} {error}, wanted rows") from error
+    return found, frozenset[int]().union(*(p.later for p in found)) - frozenset[int]().union(*(p.now for p in found))
 
 
 def read_packed(places: Places, tensors: Sequence[Array]) -> PackedWeights | None:

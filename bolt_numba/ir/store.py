@@ -1,20 +1,21 @@
 """The ``.bolt`` model file: one file, weights memory-mapped, no pickle.  It stores graphs, not plans or kernels.
 
-Layout, little-endian, version 1:
+Layout, little-endian, version 2:
 
 ======  ====================================================================================================
 offset  content
 ======  ====================================================================================================
-0       header, 64 bytes: magic, version, crc32 of the header, offset and size of the graph, offset and size
-        of the data, 16 bytes of blake2b of the graph
-64      graph: JSON in UTF-8 (`ir.encode`), with a table of tensors: dtype, shape, offset, bytes, crc32
+0       header, 64 bytes: magic, version, crc32 of the header, offset and size of the text, offset and size
+        of the data, 16 bytes of blake2b of the text
+64      text: JSON in UTF-8 (`ir.encode`): the signatures, a graph for each, and the table of tensors that all graphs
+        share: dtype, shape, offset, bytes, crc32
 ...     data: tensors, each at a multiple of 64 bytes
 ======  ====================================================================================================
 
 A graph that the passes have optimised may have ``packed`` beside it: weights as the kernels of one machine want them
 (`ir.packed`), which are tensors, too.  They serve where they were made and are passed over elsewhere.
 
-The graph is checked against its digest and the spec, weights against their crc32 when the file is loaded
+The text is checked against its digest and the spec, weights against their crc32 when the file is loaded
 (``check_weights=False`` leaves their pages untouched).  Whatever is wrong with a file is an InvalidModelError.
 """
 
@@ -37,19 +38,30 @@ from bolt_numba.ir import MAGIC
 from bolt_numba.ir.decode import read_graph
 from bolt_numba.ir.encode import MAX_FILL, TensorTable, graph_json
 from bolt_numba.ir.graph import Graph
-from bolt_numba.ir.packed import Places, packed_json, read_packed, sealed
+from bolt_numba.ir.model import MAIN, Model
+from bolt_numba.ir.packed import packed_json, places_of, read_packed, sealed
 from bolt_numba.mapped import aligned_copy, check_intact, drop_pages, map_file, unmapped
 from bolt_numba.ops.dtypes import plain_bools
 from bolt_numba.types import STRING, Array, dtype_from_name
 
-VERSION = 1
+VERSION = 2
 ALIGN = 64
 _HEADER = struct.Struct("<8sIIQQQQ16s")
 
 Document: TypeAlias = dict[str, Any]
-UPGRADES: dict[int, Callable[[Document], Document]] = {}
+Source: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes]"
+
+
+def _with_signatures(document: Document) -> Document:
+    """Version 2 has a graph for each signature, and packed weights of each."""
+    made = {k: v for k, v in document.items() if k not in ("graph", "packed")}
+    made |= {"signatures": [MAIN], "graphs": [document.get("graph")]}
+    return made | ({"packed": {"graphs": [document["packed"]]}} if "packed" in document else {})
+
+
+UPGRADES: dict[int, Callable[[Document], Document]] = {1: _with_signatures}
 """``UPGRADES[v]`` turns the document of version v into one of version v + 1; a file of any version that leads to
-`VERSION` is read.  Version 1 is the first, so there is no step yet."""
+`VERSION` is read."""
 
 
 def is_bolt(start: bytes) -> bool:
@@ -57,8 +69,8 @@ def is_bolt(start: bytes) -> bool:
     return start.startswith(MAGIC)
 
 
-def save(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write ``graph`` to a file that appears complete or not at all (temporary file, then rename)."""
+def save(model: Graph | Model, path: str | os.PathLike[str]) -> None:
+    """Write a model, or a graph alone, to a file that appears complete or not at all (temporary file, then rename)."""
     target = Path(path)
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -66,7 +78,7 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
         raise BoltError(f"{target}: cannot be written: {error.strerror}") from error
     try:
         with os.fdopen(handle, "wb") as file:
-            for chunk in _chunks(graph):
+            for chunk in _chunks(model):
                 file.write(chunk)
             file.flush()
             os.fsync(file.fileno())
@@ -79,13 +91,18 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
         raise
 
 
-def to_bytes(graph: Graph) -> bytes:
+def to_bytes(model: Graph | Model) -> bytes:
     """The content that `save` would write."""
-    return b"".join(bytes(chunk) for chunk in _chunks(graph))
+    return b"".join(bytes(chunk) for chunk in _chunks(model))
 
 
-def load_bolt(source: str | os.PathLike[str] | bytes | IO[bytes], *, check_weights: bool = True) -> Graph:
-    """Read a graph from a path (its weights stay mapped to the file and are read-only), bytes or a file object."""
+def load_bolt(source: Source, *, check_weights: bool = True) -> Graph:
+    """The first graph of a file, the only one of most; see `load_model`."""
+    return load_model(source, check_weights=check_weights).graph()
+
+
+def load_model(source: Source, *, check_weights: bool = True) -> Model:
+    """Read a model from a path (its weights stay mapped to the file and are read-only), bytes or a file object."""
     name, data = _content(source)
     try:
         return _parse(data, check_weights)
@@ -97,14 +114,18 @@ def load_bolt(source: str | os.PathLike[str] | bytes | IO[bytes], *, check_weigh
         raise InvalidModelError(f"{name}: is hostile or damaged: {type(error).__name__}: {error}") from error
 
 
-def _chunks(graph: Graph) -> Iterator[bytes | memoryview]:
-    check_intact([*(v.const for v in graph.constants()), *(graph.packed.rows.values() if graph.packed else ())])
-    table = TensorTable(ALIGN)
-    document = {"producer": "bolt-numba", "graph": graph_json(graph, table), "tensors": table.rows}
-    if graph.packed is not None:
-        document["packed"] = packed_json(graph.packed, table)
+def _chunks(model: Graph | Model) -> Iterator[bytes | memoryview]:
+    found = model.graphs if isinstance(model, Model) else {MAIN: model}
+    graphs, table = list(found.values()), TensorTable(ALIGN)
+    for graph in graphs:
+        check_intact([*(v.const for v in graph.constants()), *(graph.packed.rows.values() if graph.packed else ())])
+    document: Document = {"producer": "bolt-numba", "signatures": list(found)}
+    document |= {"graphs": [graph_json(graph, table) for graph in graphs], "tensors": table.rows}
+    is_packed = any(graph.packed is not None for graph in graphs)
+    if is_packed:
+        document["packed"] = packed_json([graph.packed for graph in graphs], table)
     text = json.dumps(document, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
-    if graph.packed is not None:
+    if is_packed:
         text = sealed(text)
     start = _aligned(_HEADER.size + len(text))
     sizes = (_HEADER.size, len(text), start, table.nbytes)
@@ -124,7 +145,7 @@ def _aligned(offset: int) -> int:
     return -(-offset // ALIGN) * ALIGN
 
 
-def _content(source: str | os.PathLike[str] | bytes | IO[bytes]) -> tuple[str, Array]:
+def _content(source: Source) -> tuple[str, Array]:
     """Name for messages, and all bytes, 64-byte aligned."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         return "model", aligned_copy(source)
@@ -140,17 +161,18 @@ def _content(source: str | os.PathLike[str] | bytes | IO[bytes]) -> tuple[str, A
     return str(getattr(source, "name", "model")), aligned_copy(source.read())
 
 
-def _parse(data: Array, check_weights: bool) -> Graph:
+def _parse(data: Array, check_weights: bool) -> Model:
     version, text, weights = _sections(data)
     document = _document(version, text)
-    places = Places.of(document, text)
+    names, graphs = _signatures(document)
+    places, later = places_of(document, text)
     tensors = [
-        _tensor(i, row, weights, check_weights and i not in places.later)
-        for i, row in enumerate(_list(document, "tensors"))
+        _tensor(i, row, weights, check_weights and i not in later) for i, row in enumerate(_list(document, "tensors"))
     ]
-    graph = read_graph(document.get("graph"), tensors)
-    graph.packed = read_packed(places, tensors)
-    return graph
+    made = Model({name: read_graph(found, tensors) for name, found in zip(names, graphs, strict=True)})
+    for graph, place in zip(made.graphs.values(), places, strict=True):
+        graph.packed = read_packed(place, tensors)
+    return made
 
 
 def _sections(data: Array) -> tuple[int, bytes, Array]:
@@ -174,14 +196,23 @@ def _sections(data: Array) -> tuple[int, bytes, Array]:
 
 def _document(version: int, text: bytes) -> Document:
     try:
-        document = json.loads(text)
+        document: Any = json.loads(text)
     except ValueError as error:
         raise InvalidModelError(f"graph: is no JSON: {error}") from error
-    for step in range(version, VERSION):
-        document = UPGRADES[step](document)
     if not isinstance(document, dict):
         raise InvalidModelError(f"graph: got a {type(document).__name__}, wanted an object")
-    return document
+    made: Document = document
+    for step in range(version, VERSION):
+        made = UPGRADES[step](made)
+    return made
+
+
+def _signatures(document: Document) -> tuple[list[str], list[Any]]:
+    """Names of the graphs, and what is said of each."""
+    names, graphs = _list(document, "signatures"), _list(document, "graphs")
+    if not names or not all(isinstance(n, str) for n in names) or not len({*names}) == len(names) == len(graphs):
+        raise InvalidModelError(f"graph: signatures: got {names} for {len(graphs)} graphs, wanted a name for each")
+    return names, graphs
 
 
 def _list(document: Document, key: str) -> list[Any]:
@@ -234,4 +265,4 @@ def _strings(what: str, texts: Any, shape: list[int]) -> Array:
     return made.reshape(shape)
 
 
-__all__ = ["MAGIC", "UPGRADES", "VERSION", "is_bolt", "load_bolt", "save", "to_bytes"]
+__all__ = ["MAGIC", "UPGRADES", "VERSION", "is_bolt", "load_bolt", "load_model", "save", "to_bytes"]

@@ -16,11 +16,12 @@ from bolt_numba.errors import BoltError
 from bolt_numba.types import TensorType
 
 
-def unsupported_in(model: onnx.ModelProto, folder: Path | None = None, name: str = "model") -> list[str]:
-    """A line for each node that has no meaning here, or is used in a way that has none; see `read_model`.
+def unsupported_onnx(data: bytes, folder: Path | None = None, name: str = "model") -> list[str]:
+    """A line for each node that has no meaning here, or is used in a way that has none; see `read_onnx`.
 
     Raises InvalidModelError for what is no valid model.
     """
+    model = onnx.ModelProto.FromString(data)
     load_readers()
     opsets = opsets_of(model.opset_import, name) or {"": 1}
     functions = functions_of(model, name)
