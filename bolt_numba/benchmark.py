@@ -111,15 +111,18 @@ def bench(
     precision: str = "f32",
     numerics: str = "default",
     tune: bool = False,
+    weights: str | os.PathLike[str] | None = None,
+    signature: str | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> BenchReport:
     """Measure ``model`` here and on the engines of ``vs`` (a peer that fails is reported with its error).
 
     shapes, feeds, seed: as `bolt_numba.feeds.random_feeds`.  seconds: of timed runs, all engines together.
     processes: also start a process per engine for load time, first run and peak memory (needs a path).  precision: of
-    every engine that has it.  numerics, tune: as `bolt_numba.compile`.
+    every engine that has it.  numerics, tune, weights, signature: as `bolt_numba.compile`.
     """
-    ours = BoltEngine(model, threads, precision := precision_of(precision), numerics, tune)
+    how = {"numerics": numerics, "weights": None if weights is None else os.fspath(weights), "signature": signature}
+    ours = BoltEngine(model, threads, precision := precision_of(precision), tune=tune, **how)
     arrays = random_feeds(ours.session.inputs, shapes, seed, feeds)
     engines: dict[str, Engine] = {OURS: ours}
     measured = {name: Measured(name) for name in (OURS, *vs)}
@@ -145,7 +148,7 @@ def bench(
     if processes and not isinstance(model, bytes):
         for name in engines:
             progress(f"load time and memory of {name}, in its own process")
-            _add_process_figures(measured[name], model, threads, sizes, precision, numerics)
+            _add_process_figures(measured[name], model, threads, sizes, precision, how)
     label = "model" if isinstance(model, bytes) else Path(os.fspath(model)).name
     return BenchReport(label, threads, sizes, list(measured.values()), precision, numerics)
 
@@ -195,10 +198,11 @@ def _add_process_figures(
     threads: int,
     shapes: Mapping[str, tuple[int, ...]],
     precision: str,
-    numerics: str,
+    how: Mapping[str, str | None],
 ) -> None:
+    """how: what concerns only our own engine."""
     job = {"model": os.fspath(model), "engine": into.engine, "threads": threads, "shapes": shapes}
-    job |= {"precision": precision, "numerics": numerics}
+    job |= {"precision": precision, "ours": how}
     command = [sys.executable, "-m", "bolt_numba.benchmark", json.dumps(job)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -231,7 +235,7 @@ def main(job: Mapping[str, Any]) -> dict[str, Any]:
     start = time.perf_counter()
     how = job["threads"], job.get("precision", "f32")
     if job["engine"] == OURS:
-        engine: Engine = BoltEngine(model, *how, job.get("numerics", "default"))
+        engine: Engine = BoltEngine(model, *how, **job.get("ours", {}))
     else:
         engine = peers.make(job["engine"], model, *how)
     load_s = time.perf_counter() - start

@@ -30,14 +30,12 @@ class Engine(Protocol):
 
 
 class BoltEngine:
-    """bolt-numba itself."""
+    """bolt-numba itself; ``how``: what else `bolt_numba.compile` takes."""
 
-    def __init__(
-        self, model: Model, threads: int, precision: str = "f32", numerics: str = "default", tune: bool = False
-    ) -> None:
+    def __init__(self, model: Model, threads: int, precision: str = "f32", **how: Any) -> None:
         from bolt_numba.session import compile as compile_model
 
-        self.session = compile_model(model, threads=threads, precision=precision, numerics=numerics, tune=tune)
+        self.session = compile_model(model, threads=threads, precision=precision, **how)
 
     def run(self, feeds: Feeds) -> Sequence[Array]:
         return self.session.run(None, feeds)

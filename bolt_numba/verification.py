@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,12 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from bolt_numba.border import border
+from bolt_numba.converters import Content, format_of
 from bolt_numba.converters.onnx.writing.write import to_onnx
 from bolt_numba.errors import BoltError
 from bolt_numba.feeds import random_feeds
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.ir.store import is_bolt
 from bolt_numba.peers import Feeds, Model, make, with_outputs
 from bolt_numba.session import Session, load
 from bolt_numba.types import Array, dtype_name
@@ -158,16 +159,18 @@ def verify(
     intermediates: bool = True,
     precision: str = "f32",
     numerics: str = "default",
+    weights: str | os.PathLike[str] | None = None,
+    signature: str | None = None,
 ) -> VerifyReport:
     """Run ``model`` here and elsewhere on the same inputs, and compare every tensor that both can name.
 
-    against: ``"onnxruntime"`` (the model must be an ONNX file, or a graph loaded from one) or ``"reference"``, the
-    naive meaning of the operators; both in f32.  feeds, shapes, seed: as `bolt_numba.feeds.random_feeds`.  Floats of
+    against: ``"onnxruntime"``, which gets a model of another format as ONNX, or ``"reference"``, the naive meaning of
+    the operators; both in f32.  feeds, shapes, seed: as `bolt_numba.feeds.random_feeds`.  Floats of
     outputs agree within ``atol + rtol * |wanted|``; those of a narrower precision, and intermediate tensors, whose
     small elements are often what is left of large terms, within ``atol + rtol * max |wanted|``.  Other dtypes agree
-    exactly.  rtol: None for what `RTOL` holds for the precision.
+    exactly.  rtol: None for what `RTOL` holds for the precision.  weights, signature: as `bolt_numba.compile`.
     """
-    graph = load(model)
+    graph = load(model, weights=weights, signature=signature)
     session = Session(graph, threads=threads, precision=precision, numerics=numerics)
     precision = session.precision
     rtol = RTOL[precision] if rtol is None else rtol
@@ -292,13 +295,6 @@ def _judge(against: str, model: Model | Graph, graph: Graph, feeds: Feeds) -> Ju
         return _Reference(graph, feeds)
     if against != "onnxruntime":
         raise BoltError(f"verify: against: got {against!r}, wanted 'onnxruntime' or 'reference'")
-    if isinstance(model, Graph) or is_bolt(_start(model)):
+    if isinstance(model, Graph) or format_of(Content(model)) != "onnx":
         return _OnnxRuntime(to_onnx(graph).SerializeToString(), feeds)
     return _OnnxRuntime(model, feeds)
-
-
-def _start(model: Model) -> bytes:
-    if isinstance(model, bytes):
-        return model[:8]
-    with open(model, "rb") as file:
-        return file.read(8)

@@ -24,6 +24,12 @@ from bolt_numba.remembered import remember, remembered
 Function: TypeAlias = Callable[..., Any]
 
 
+def _spelled(parameter: inspect.Parameter) -> str:
+    """A parameter's annotation as its source has it, also where that was evaluated."""
+    found: Any = parameter.annotation
+    return found.__name__ if isinstance(found, type) else str(found)
+
+
 class Reader:
     """A reader function and, when it is first used, what its signature says.
 
@@ -49,7 +55,7 @@ class Reader:
     @functools.cached_property
     def required(self) -> tuple[int, ...]:
         places = enumerate(self._positional)
-        return tuple(i for i, p in places if p.default is p.empty and "None" not in p.annotation)
+        return tuple(i for i, p in places if p.default is p.empty and "None" not in _spelled(p))
 
     @functools.cached_property
     def passed(self) -> int:
@@ -67,13 +73,13 @@ class Reader:
     def kinds(self) -> dict[str, int]:
         """The format's types of those attributes whose annotation tells it."""
         parameters = (p for p in self._parameters if p.kind == p.KEYWORD_ONLY)
-        kinds = {p.name: str(p.annotation).removesuffix(" | None") for p in parameters}
+        kinds = {p.name: _spelled(p).removesuffix(" | None") for p in parameters}
         return {name: self._kinds[kind] for name, kind in kinds.items() if kind in self._kinds}
 
     @functools.cached_property
     def flags(self) -> frozenset[str]:
         """Attributes that are 0 or 1."""
-        return frozenset(p.name for p in self._parameters if p.annotation == "bool")
+        return frozenset(p.name for p in self._parameters if _spelled(p) == "bool")
 
     @functools.cached_property
     def mandatory(self) -> frozenset[str]:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from bolt_numba.converters.nodes import ForeignNode, NodeReader, S
 from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.graph import Value
 from bolt_numba.types import F32, TensorType
+
+M = TypeVar("M")
+
+
+def read_or_list(reader: NodeReader[Any], survey: Survey[Any], read: Callable[[Any], M]) -> M:
+    """What ``read`` makes with a reader; where that is unsupported, the error lists all that a survey of it finds."""
+    try:
+        return read(reader)
+    except UnsupportedOpError:
+        raise UnsupportedOpError(reader.file, survey.lines(lambda: read(survey))) from None
 
 
 class Survey(NodeReader[S]):

@@ -19,8 +19,10 @@ from bolt_numba.cli.options import (
     Precision,
     Seed,
     Shapes,
+    Signature,
     Threads,
     Tune,
+    Weights,
     read_inputs,
     read_shapes,
 )
@@ -40,11 +42,16 @@ def run(
     precision: Precision = "f32",
     numerics: Numerics = "default",
     tune: Tune = False,
+    weights: Weights = None,
+    signature: Signature = None,
     as_json: Json = False,
 ) -> None:
     """Run a model once; inputs that are not given are random."""
     with console.progress(f"compiling {model.name}") as say:
-        session = bn.compile(model, threads=threads, precision=precision, numerics=numerics, tune=tune)
+        session = bn.compile(
+            model, weights=weights, signature=signature, threads=threads, precision=precision, numerics=numerics,
+            tune=tune,
+        )  # fmt: skip
         feeds = random_feeds(session.inputs, read_shapes(shape), seed, read_inputs(input_, session.inputs))
         say(f"running {model.name}")
         results = dict(session(feeds).items())
@@ -97,17 +104,19 @@ def verify(
     precision: Precision = "f32",
     numerics: Numerics = "default",
     only_outputs: Annotated[bool, typer.Option("--only-outputs", help="Leave intermediate tensors out.")] = False,
+    weights: Weights = None,
+    signature: Signature = None,
     as_json: Json = False,
 ) -> None:
     """Compare with another engine tensor by tensor, and name the first that diverges (exit code 1)."""
     with console.progress(f"comparing {model.name} with {against}"):
-        graph = bn.load(model)
+        graph = bn.load(model, weights=weights, signature=signature)
         declared = [_declared(name, graph) for name in [v.name for v in graph.inputs]] if input_ else []
         feeds = read_inputs(input_, declared)
         report = bn.verify(
             os.fspath(model), against, feeds=feeds, shapes=read_shapes(shape), seed=seed, rtol=rtol, atol=atol,
-            threads=threads, intermediates=not only_outputs, precision=precision,
-            numerics=numerics,
+            threads=threads, intermediates=not only_outputs, precision=precision, numerics=numerics,
+            weights=weights, signature=signature,
         )  # fmt: skip
     if as_json:
         console.write_json({"model": str(model), **report.to_json()})

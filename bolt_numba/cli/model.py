@@ -10,7 +10,17 @@ import typer
 
 import bolt_numba as bn
 from bolt_numba.cli import console
-from bolt_numba.cli.options import FixedShapes, Json, ModelPath, Numerics, Precision, Shapes, read_shapes
+from bolt_numba.cli.options import (
+    FixedShapes,
+    Json,
+    ModelPath,
+    Numerics,
+    Precision,
+    Shapes,
+    Signature,
+    Weights,
+    read_shapes,
+)
 from bolt_numba.ir.dot import Mark, to_dot
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.text import to_text
@@ -42,33 +52,52 @@ def convert(
     precision: Precision = "f32",
     numerics: Numerics = "default",
     external: Annotated[bool, typer.Option("--external", help="Weights of an .onnx file in a file beside it.")] = False,
+    weights: Weights = None,
+    signature: Signature = None,
     as_json: Json = False,
 ) -> None:
-    """Write a model as .bolt (weights mapped when loaded) or .onnx, by the output's suffix; cut and simplify it."""
+    """Write a model as .bolt (weights mapped when loaded) or .onnx, by the output's suffix; cut and simplify it.
+
+    Of a model with several signatures a .bolt file has all, unless one is named; an .onnx file, or a part, has one.
+    """
     from bolt_numba import surgery  # it imports onnx, which other commands need not wait for
 
     target = _checked_target(output or model.with_suffix(".bolt"), pack, precision, numerics)
     with console.progress(f"reading {model.name}") as say:
-        graph = bn.load(model)
-        before = _count(graph)
-        graph = _cut(graph, read_shapes(shapes), part, outputs)
-        if simplify:
-            say(f"simplifying {model.name}")
-            graph = surgery.simplify(surgery.without_unused(graph))
-        if pack:
-            say(f"packing {model.name}")
-            graph = packed(graph, precision=precision, numerics=numerics)
+        found = bn.load_model(model, weights=weights)
+        is_onnx = target.suffix.lower() == ".onnx"
+        if signature is not None or is_onnx or part or outputs or shapes:
+            found = _one(found, signature)
+        before = sum(map(_count, found.graphs.values()))
+        for name, graph in found.graphs.items():
+            graph = _cut(graph, read_shapes(shapes), part, outputs)
+            if simplify:
+                say(f"simplifying {model.name}")
+                graph = surgery.simplify(surgery.without_unused(graph))
+            if pack:
+                say(f"packing {model.name}")
+                graph = packed(graph, precision=precision, numerics=numerics)
+            found.graphs[name] = graph
         say(f"writing {target.name}")
-        if target.suffix.lower() == ".onnx":
-            surgery.save_onnx(graph, target, opset=opset, external=external)
+        if is_onnx:
+            surgery.save_onnx(found.graph(), target, opset=opset, external=external)
         else:
-            bn.save(graph, target)
-    size, nodes = target.stat().st_size, _count(graph)
+            bn.save(found, target)
+    size, nodes = target.stat().st_size, sum(map(_count, found.graphs.values()))
     if as_json:
         console.write_json({"output": str(target), "bytes": size, "nodes": nodes, "nodes_before": before})
     else:
         change = "" if nodes == before else f" (of {before})"
         console.write(f"{target}: {nodes} nodes{change}, {console.mebibytes(size)} MiB")
+
+
+def _one(model: bn.Model, signature: str | None) -> bn.Model:
+    """The graph of a signature alone, which must be named where there are several."""
+    names = list(model.signatures)
+    if signature is None and len(names) > 1:
+        raise typer.BadParameter(f"got none, wanted one of {', '.join(names)}", param_hint="--signature")
+    graph = model.graph(signature)
+    return bn.Model({signature or names[0]: graph})
 
 
 def _checked_target(target: Path, pack: bool, precision: str, numerics: str) -> Path:
@@ -122,20 +151,26 @@ def inspect(
     unsupported: Annotated[
         bool, typer.Option("--unsupported", help="Only list what is unsupported; exit code 1 if anything is.")
     ] = False,
+    weights: Weights = None,
+    signature: Signature = None,
 ) -> None:
     """Show what a model takes, gives and is made of.  Lists all that is unsupported, if anything is."""
     if unsupported:
-        _list_unsupported(model, as_json)
+        _list_unsupported(model, weights, as_json)
         return
     with console.progress(f"reading {model.name}"):
-        graph = bn.load(model)
+        found = bn.load_model(model, weights=weights)
+    graph = found.graph(signature)
     if text:
         console.write(to_text(graph))
         return
     facts = _facts(graph)
     if as_json:
-        console.write_json(facts)
+        console.write_json({**facts, "signatures": list(found.signatures)})
         return
+    if len(found.signatures) > 1:
+        shown = signature or found.signatures[0]
+        console.write(f"signatures: {', '.join(found.signatures)}; this is {shown}, --signature shows another")
     console.write(f"{model}: {facts['name']}, {facts['nodes']} nodes, {facts['parameters']:,} parameters")
     console.write(f"weights: {console.mebibytes(facts['weight_bytes'])} MiB\n")
     both = [(kind, t) for kind in ("inputs", "outputs") for t in facts[kind]]
@@ -145,11 +180,11 @@ def inspect(
     console.table("", ("operator", "count"), facts["operators"].items(), right=("count",))
 
 
-def _list_unsupported(model: Path, as_json: bool) -> None:
+def _list_unsupported(model: Path, weights: Path | None, as_json: bool) -> None:
     from bolt_numba import surgery
 
     with console.progress(f"reading {model.name}"):
-        items = surgery.unsupported(model)
+        items = surgery.unsupported(model, weights)
     if as_json:
         console.write_json({"model": str(model), "supported": not items, "unsupported": items})
     else:
@@ -195,11 +230,13 @@ def viz(
     shape: Shapes = [],
     after: Annotated[bool, typer.Option("--after", help="The optimised graph, with what runs each node.")] = False,
     text: Annotated[bool, typer.Option("--text", help="Text instead of Graphviz.")] = False,
+    weights: Weights = None,
+    signature: Signature = None,
 ) -> None:
     """Draw the graph as Graphviz text (dot -Tsvg renders it): as loaded, or after all passes."""
     marks: dict[str, Mark] = {}
     with console.progress(f"reading {model.name}"):
-        graph = bn.load(model)
+        graph = bn.load(model, weights=weights, signature=signature)
         if after:
             session = bn.compile(graph)
             graph = session.optimised

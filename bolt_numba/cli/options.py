@@ -14,6 +14,12 @@ from bolt_numba.errors import BoltError, InvalidModelError
 from bolt_numba.types import NUMERICS, PRECISIONS, Array, TensorSpec, precision_of
 
 ModelPath: TypeAlias = Annotated[Path, typer.Argument(metavar="MODEL", help="An .onnx or .bolt file.")]
+Weights: TypeAlias = Annotated[
+    Path | None, typer.Option("--weights", metavar="FILE", help="The second file of a format that keeps weights apart.")
+]
+Signature: TypeAlias = Annotated[
+    str | None, typer.Option("--signature", metavar="NAME", help="Which graph of a model that has several.")
+]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Write JSON for programs.")]
 Threads: TypeAlias = Annotated[int | None, typer.Option("--threads", min=1, help="Threads of one run.")]
 Precision: TypeAlias = Annotated[

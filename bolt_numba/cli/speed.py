@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -19,8 +18,10 @@ from bolt_numba.cli.options import (
     Precision,
     Seed,
     Shapes,
+    Signature,
     Threads,
     Tune,
+    Weights,
     read_inputs,
     read_shapes,
 )
@@ -41,6 +42,8 @@ def bench(
     processes: Annotated[
         bool, typer.Option("--processes/--no-processes", help="Measure load time and memory in fresh processes.")
     ] = True,
+    weights: Weights = None,
+    signature: Signature = None,
     as_json: Json = False,
 ) -> None:
     """Measure latency, interleaved with other engines in one run; load time and memory in fresh processes."""
@@ -49,7 +52,7 @@ def bench(
         report = benchmark.bench(
             model, vs=names, threads=threads or default_threads(), shapes=read_shapes(shape), seed=seed,
             seconds=seconds, processes=processes, progress=say, precision=precision, numerics=numerics,
-            tune=tune,
+            tune=tune, weights=weights, signature=signature,
         )  # fmt: skip
     if as_json:
         console.write_json(report.to_json())
@@ -89,11 +92,16 @@ def profile(
     precision: Precision = "f32",
     numerics: Numerics = "default",
     tune: Tune = False,
+    weights: Weights = None,
+    signature: Signature = None,
     as_json: Json = False,
 ) -> None:
     """Time every step: which kernel ran it, how long it took."""
     with console.progress(f"compiling {model.name}") as say:
-        session = bn.compile(os.fspath(model), threads=threads, precision=precision, numerics=numerics, tune=tune)
+        session = bn.compile(
+            model, weights=weights, signature=signature, threads=threads, precision=precision, numerics=numerics,
+            tune=tune,
+        )  # fmt: skip
         feeds = random_feeds(session.inputs, read_shapes(shape), seed, read_inputs(input_, session.inputs))
         say(f"profiling {model.name}")
         found = session.profile(feeds, runs=runs)

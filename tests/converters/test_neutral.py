@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba import surgery
+from bolt_numba.cli import app
 from bolt_numba.converters import FORMATS
 from bolt_numba.converters.readers import Readers
 from tests.tiny_format import FORMAT
@@ -26,11 +28,13 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write(folder: Path, *nodes: dict[str, Any], version: int = 2, outputs: tuple[str, ...] = ("y",)) -> Path:
-    """A model of these nodes over an input x [2, 3] and a weight w [3, 4]."""
+    """A model of these nodes over an input x [2, 3] and a weight w [3, 4]; its signature ``small`` has the first."""
     (folder / "weights.bin").write_bytes(b"head" + WEIGHT.tobytes())
-    weights = {"w": {"shape": [3, 4], "at": 4}}
-    inputs = {"x": [2, 3]}
-    made = {"tiny": version, "inputs": inputs, "weights": weights, "nodes": nodes, "outputs": outputs}
+    weights = {"w": [[3, 4], 4]}
+    graphs = {"main": {"nodes": nodes, "outputs": outputs}}
+    if len(nodes) > 1:
+        graphs["small"] = {"nodes": nodes[:1], "outputs": nodes[0]["out"]}
+    made = {"tiny": version, "inputs": {"x": [2, 3]}, "weights": weights, "graphs": graphs}
     path = folder / "model.json"
     path.write_text(json.dumps(made))
     return path
@@ -108,16 +112,100 @@ def test_what_is_wrong_names_file_and_node(node: dict[str, Any], text: str, tmp_
 @pytest.mark.parametrize(
     ("row", "text"),
     [
-        ({"shape": [3, -4], "at": 4}, r"weight 'w': dims: got \(3, -4\), wanted none negative"),
-        ({"shape": [3, 4], "at": 8}, "got 48 bytes from 8 of 52"),
-        ({"shape": [1 << 40, 1 << 40], "at": 0}, "wanted"),
+        ([[3, -4], 4], r"weight 'w': dims: got \(3, -4\), wanted none negative"),
+        ([[3, 4], 8], "weight 'w': data: got 44 bytes, wanted 48"),
+        ([[1 << 40, 1 << 40], 0], "wanted"),
     ],
 )
-def test_weights_are_bounded(row: dict[str, Any], text: str, tmp_path: Path) -> None:
+def test_weights_are_bounded(row: list[Any], text: str, tmp_path: Path) -> None:
     path = write(tmp_path, DENSE)
     path.write_text(json.dumps({**json.loads(path.read_text()), "weights": {"w": row}}))
     with pytest.raises(bn.InvalidModelError, match=text):
         bn.load(path)
+
+
+def test_graphs_share_constants(tmp_path: Path) -> None:
+    model = bn.load_model(write(tmp_path, DENSE, RELU))
+    assert model.signatures == ("main", "small")
+    (first,), (second,) = ([v.const for v in model.graph(name).constants()] for name in model.signatures)
+    assert first is second
+    np.testing.assert_array_equal(
+        bn.compile(model)(x=X)["y"], np.maximum(bn.compile(model, signature="small")(X)[0], 0)
+    )
+
+
+def test_weights_in_a_second_file(tmp_path: Path) -> None:
+    path = write(tmp_path, DENSE)
+    other = tmp_path / "other.bin"
+    other.write_bytes(b"head" + (2 * WEIGHT).tobytes())
+    wanted = 2 * bn.compile(path)(x=X)["y"]
+    for source in (path, path.read_bytes(), tmp_path):
+        for weights in (other, str(other), other.read_bytes(), io.BytesIO(other.read_bytes())):
+            assert len(bn.load(source, weights=weights).nodes) == 1
+        np.testing.assert_array_equal(bn.compile(source, weights=other)(x=X)["y"], wanted)
+    with pytest.raises(
+        bn.InvalidModelError, match=r"model: weights\.bin: got 'weights\.bin', wanted a model that is read from"
+    ):
+        bn.load(path.read_bytes())
+    with pytest.raises(FileNotFoundError):
+        bn.load(path, weights=tmp_path / "none.bin")
+
+
+def test_a_format_without_a_second_file_refuses_one(tmp_path: Path) -> None:
+    digits = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
+    (tmp_path / "w.bin").write_bytes(b"")
+    with pytest.raises(bn.InvalidModelError, match=r"digits\.onnx: weights: got w\.bin, wanted no second file"):
+        bn.load(digits, weights=tmp_path / "w.bin")
+    with pytest.raises(bn.BoltError, match="weights: got a file for a Graph"):
+        bn.compile(bn.load(digits), weights=tmp_path / "w.bin")
+
+
+def test_folders(tmp_path: Path) -> None:
+    path = write(tmp_path, DENSE)
+    np.testing.assert_array_equal(bn.compile(tmp_path)(x=X)["y"], bn.compile(path)(x=X)["y"])
+    for format in ("onnx", "bolt"):
+        with pytest.raises(bn.InvalidModelError, match=f"format: got a folder, wanted a file of {format}"):
+            bn.load(tmp_path, format)
+
+
+@pytest.mark.parametrize("name", ["net", "net.onnx", "net.bolt"])
+def test_a_folder_of_no_format_is_named_with_what_it_holds(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    for call in (bn.load, bn.compile, surgery.unsupported):
+        with pytest.raises(bn.InvalidModelError, match=f"{name}: format: got a folder with nothing, wanted"):
+            call(folder)
+    for i in range(10):
+        (folder / f"part{i}").write_bytes(b"")
+    with pytest.raises(bn.InvalidModelError, match=r"got a folder with part0, part1, .*, part7 and 2 more, wanted"):
+        bn.load(folder)
+
+
+def test_commands_take_weights_and_signatures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def call(*args: object) -> str:
+        assert app.run([str(a) for a in args]) == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    path = write(tmp_path, DENSE, RELU)
+    other = (tmp_path / "weights.bin").rename(tmp_path / "other.bin")
+    which = ("--weights", other, "--signature", "small")
+    assert json.loads(call("inspect", path, *which, "--json"))["signatures"] == ["main", "small"]
+    assert "signatures: main, small; this is small" in call("inspect", path, *which)
+    assert "nothing unsupported" in call("inspect", path, "--unsupported", *which[:2])
+    assert "MatMul" in call("viz", path, "--text", *which)
+    assert json.loads(call("run", path, "--json", *which))["outputs"][0]["shape"] == [2, 4]
+    assert "agrees with reference" in call("verify", path, "--against", "reference", *which)
+    call("profile", path, "--runs", 1, *which)
+    call("bench", path, "--seconds", 0.1, "--no-processes", *which)
+    for names, extra in ((("main", "small"), which[:2]), (("small",), which)):
+        target = tmp_path / "all.bolt"
+        call("convert", path, "-o", target, "--simplify", *extra)
+        assert bn.load_model(target).signatures == names
+    call("convert", path, "-o", tmp_path / "small.onnx", *which)
+    assert bn.load(tmp_path / "small.onnx").output_names == ["y"]
+    assert app.run(["convert", str(path), "-o", str(tmp_path / "a.onnx"), "--weights", str(other)]) == 2
+    assert "wanted one of main, small" in " ".join(capsys.readouterr().err.split())
+    assert app.run(["run", str(path), "--weights", str(other), "--signature", "none"]) == 1
 
 
 def test_one_version_has_one_reader() -> None:
