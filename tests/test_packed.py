@@ -141,8 +141,9 @@ def _with_document(data: bytes, change: object) -> bytes:
     text += b" " * (-(64 + len(text)) % 64)
     fields = (64, len(text), 64 + len(text), len(data) - start, hashlib.blake2b(text, digest_size=16).digest())
     pack = struct.Struct("<8sIIQQQQ16s").pack
-    bare = pack(data[:8], 1, 0, *fields)
-    return pack(data[:8], 1, zlib.crc32(bare), *fields) + text + data[start:]
+    version = int.from_bytes(data[8:12], "little")
+    bare = pack(data[:8], version, 0, *fields)
+    return pack(data[:8], version, zlib.crc32(bare), *fields) + text + data[start:]
 
 
 def test_a_damaged_packed_weight_is_refused(files: tuple[Path, Path]) -> None:
