@@ -133,14 +133,7 @@ def bench(
         except BoltError as error:
             measured[name].error = str(error)
     progress("first runs")
-    for name in list(engines):
-        try:
-            engines[name].run(arrays)
-        except Exception as error:
-            if name == OURS:
-                raise
-            measured[name].error = f"{type(error).__name__}: {error}"
-            del engines[name]
+    _run_each(engines, measured, arrays)
     progress("timing, interleaved")
     for name, latencies in interleaved({n: _caller(e, arrays) for n, e in engines.items()}, seconds).items():
         measured[name].latencies = latencies
@@ -151,6 +144,18 @@ def bench(
             _add_process_figures(measured[name], model, threads, sizes, precision, how)
     label = "model" if isinstance(model, bytes) else Path(os.fspath(model)).name
     return BenchReport(label, threads, sizes, list(measured.values()), precision, numerics)
+
+
+def _run_each(engines: dict[str, Engine], measured: Mapping[str, Measured], feeds: Feeds) -> None:
+    """The first run of each engine; peers that fail are left out."""
+    for name in list(engines):
+        try:
+            engines[name].run(feeds)
+        except Exception as error:
+            if name == OURS:
+                raise
+            measured[name].error = f"{type(error).__name__}: {error}"
+            del engines[name]
 
 
 def _caller(engine: Engine, feeds: Feeds) -> Callable[[], object]:
