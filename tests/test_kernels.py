@@ -131,4 +131,4 @@ def test_kernel_equals_reference(entry: Entry) -> None:
 
 @pytest.mark.parametrize("isa", ["avx2", "generic"])
 def test_lower_instruction_sets(isa: str) -> None:
-    run_on(isa, f"{__file__}::{test_kernel_equals_reference.__name__}", BOLT_NUMBA_TEST_EXAMPLES="6")
+    run_on(isa, f"{__file__}::{test_kernel_equals_reference.__name__}", BOLT_NUMBA_TEST_EXAMPLES="3")

@@ -212,7 +212,7 @@ def test_sizes_around_tile_and_block(n: int) -> None:
 
 @pytest.mark.parametrize("dtype", INTS, ids=str)
 def test_integers(dtype: Any) -> None:
-    x, y = integers(dtype, 7, 33), integers(dtype, 33)
+    x, y = integers(dtype, 7, 33), integers(dtype, 7, 33)
     for name in ("Add", "Sub", "Mul", "Div", "Max", "Min", "Equal", "Less", "BitwiseAnd", "BitwiseOr", "BitwiseXor"):
         check(getattr(ops, name)(), x, y)
     check(ops.Mod(), x, y)

@@ -45,16 +45,26 @@ def _content(draw: Draw, op: Any, dims: tuple[int, ...], dtype: AnyDType) -> Arr
     return real(draw, dims, low, high, dtype)
 
 
+FREE = (p.Add, p.Less, p.And)
+"""Operators that stand for all of their kind in how they broadcast: loops are generated from shapes alone."""
+
+
+def _operands(draw: Draw, op: type[Any], dims: tuple[int, ...], dtype: AnyDType) -> list[tuple[int, ...]]:
+    """Shapes that broadcast to ``dims``; few kinds of loops, as each kind is a kernel of each operator and dtype."""
+    if op.arity > 1 and op in FREE:
+        made = [dims] + [_broadcast(draw, dims) for _ in range(op.arity - 1)]
+        return made[::-1] if draw(flags) else made
+    last = pick(draw, dims, dims, (), dims[-1:]) if dtype == F32 else dims
+    return [dims] * (op.arity - 1) + [last if op.arity > 1 else dims]
+
+
 def row(draw: Draw, op: type[Any]) -> Case:
     made = pick(draw, *ATTRIBUTES.get(op, [op]))
     made = made() if isinstance(made, type) else made
     likely = [d for d in (F32, F32, F32, I64, I32, U8, BOOL) if d in op.dtypes]
     dtype = pick(draw, *(likely or [d for d in op.dtypes if d != STRING]))
     dims = shapes(draw, 0, 4)
-    operands = [dims] + [_broadcast(draw, dims) for _ in range(op.arity - 1)]
-    if draw(flags):
-        operands.reverse()
-    inputs = tuple(_content(draw, op, s, dtype) for s in operands)
+    inputs = tuple(_content(draw, op, s, dtype) for s in _operands(draw, op, dims, dtype))
     exact = not op.ulp and not (dtype == F32 and op in (p.Div, p.Reciprocal, p.Sqrt, p.LeakyRelu, p.Shrink))
     return Case(made, inputs, exact)
 
