@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bolt_numba.border import border
 from bolt_numba.config import default_threads
+from bolt_numba.devices.seals import machine, marks_of, source_marks
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.packed import PackedWeights
 from bolt_numba.passes.pipeline import run_pipeline
-from bolt_numba.runtime.packs import machine, marks_of, source_marks
 from bolt_numba.session import Session
 
 

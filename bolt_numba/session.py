@@ -14,15 +14,17 @@ import numpy as np
 from bolt_numba.border import border, leave
 from bolt_numba.budget import Budget, ask, within
 from bolt_numba.config import MAX_THREADS, default_threads
+from bolt_numba.devices import in_order
+from bolt_numba.devices.seals import check_sources, machine
+from bolt_numba.devices.threads import can_team
 from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
 from bolt_numba.inputs import as_input, check_symbols, spec_of
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import MAIN, Model
 from bolt_numba.mapped import check_intact, drop_maps
-from bolt_numba.runtime.packs import Packs, check_sources, machine
+from bolt_numba.runtime.packs import Packs
 from bolt_numba.runtime.plan import Region, region_of
 from bolt_numba.runtime.runner import MAX_PLANS, Prepared, Runner
-from bolt_numba.runtime.threads import can_team
 from bolt_numba.types import (
     NUMERICS,
     PRECISIONS,
@@ -97,7 +99,8 @@ class Session:
     Parameters
     ----------
     graph: the model as loaded; it is not changed.
-    device: ``"cpu"``.
+    device: ``"cpu"``, or several names in order of preference: each node runs on the first that has a kernel for it,
+        and the CPU takes what is left.  ``"host"`` runs everything by references.
     precision: ``"f32"``, or ``"bf16"``: constant weights of products and convolutions are held as bfloat16 and
         multiplied as such (twice as fast where the processor has AVX-512 BF16, elsewhere they are widened); sums
         and everything else stay f32.
@@ -120,7 +123,7 @@ class Session:
         self,
         graph: Graph,
         *,
-        device: str = "cpu",
+        device: str | Sequence[str] = "cpu",
         precision: str = "f32",
         numerics: str = "default",
         threads: int | None = None,
@@ -132,14 +135,14 @@ class Session:
     ) -> None:
         if not isinstance(graph, Graph):
             raise DTypeError(f"graph: got a {type(graph).__name__}, wanted a Graph")
-        if device != "cpu":
-            raise DeviceError(f"device: got {device!r}, wanted 'cpu'")
+        devices = in_order(device)
         precision = precision_of(precision)
         if precision not in PRECISIONS:
             raise DeviceError(f"precision: got {precision!r}, wanted one of {PRECISIONS}")
         if numerics not in NUMERICS:
             raise DeviceError(f"numerics: got {numerics!r}, wanted one of {NUMERICS}")
-        self.device, self.precision, self.numerics = device, precision, numerics
+        self.device = device if isinstance(device, str) else tuple(device)
+        self.precision, self.numerics = precision, numerics
         self.memory_limit, self.max_plans = memory_limit, _count_plans(max_plans)
         if stages is not None and graph.packed is not None:
             raise DeviceError(f"stages: graph {graph.name!r}: got a packed graph, wanted one that is not optimised yet")
@@ -162,7 +165,7 @@ class Session:
             tuner = Tuner(self.threads)
         with self._granted():
             self._runner = Runner(
-                self._region(), self.threads, self._packs, self._region, tuner, self.max_plans
+                self._region(), self.threads, self._packs, self._region, tuner, self.max_plans, devices
             )
         self._wider: dict[tuple[str, ...], Session] = {}
 
@@ -493,7 +496,7 @@ def compile(
     *,
     weights: File | None = None,
     signature: str | None = None,
-    device: str = "cpu",
+    device: str | Sequence[str] = "cpu",
     precision: str = "f32",
     numerics: str = "default",
     threads: int | None = None,

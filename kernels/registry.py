@@ -163,6 +163,7 @@ class Context(Protocol):
 Maker: TypeAlias = Callable[[Any, Types, Sequence[TensorType], Context], "list[Step]"]
 Accepts: TypeAlias = Callable[[Any, Types], bool]
 Error: TypeAlias = Callable[[Any, Types, Context], float]
+States: TypeAlias = "Callable[[Any, Types], frozenset[tuple[int, int]]]"
 
 LIMIT = 2e-5
 """Bound of a kernel's error over the largest value, from which sessions of ``numerics="default"`` do without it."""
@@ -189,6 +190,9 @@ class Entry:
     """The strictest of `NUMERICS` whose sessions may have it."""
     error: Error | None = None
     """Bound of its error for these operands, over the largest value; None: that of a direct sum, element by element."""
+    states: States | None = None
+    """Pairs of an operand and a result that may be one buffer of the caller's although other results are apart:
+    what is passed in and out again.  No step reads an element there after one has written it."""
 
 
 KERNELS: dict[tuple[type[Op], str], list[Entry]] = {}
@@ -241,6 +245,7 @@ def kernel(
     by_types: bool = False,
     numerics: str = "strict",
     error: Error | None = None,
+    states: States | None = None,
 ) -> Callable[[Maker], Maker]:
     """Register a maker for one or several operators; the keywords are fields of `Entry`."""
 
@@ -248,7 +253,8 @@ def kernel(
         for op in ops:
             name = make.__name__
             entry = Entry(
-                op, device, precision, make, accepts, rank, name, inplace, works, by_types, numerics, error
+                op, device, precision, make, accepts, rank, name, inplace, works, by_types, numerics, error,
+                states,
             )
             # A new list, as another thread may go through the old one.
             KERNELS[op, device] = sorted([*KERNELS.get((op, device), ()), entry], key=lambda e: -e.rank)

@@ -16,7 +16,7 @@ import numpy as np
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.registry import Op
-from bolt_numba.runtime import memory, program, runner
+from bolt_numba.runtime import device, memory, runner
 from bolt_numba.session import Session
 from bolt_numba.types import Array, type_of
 from tests.harness import PAGE, guarded
@@ -91,5 +91,5 @@ def install() -> None:
         return guarded(size, True, FILL).view(dtype).reshape(dims)
 
     memory.place = place
-    program.aligned_empty = arena
+    device.HostMemory.allocate = lambda self, nbytes: arena(nbytes)  # type: ignore[method-assign]
     runner.np = SimpleNamespace(**{**vars(np), "empty": empty})  # type: ignore[assignment]

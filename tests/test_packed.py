@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 
 import bolt_numba as bn
 from bolt_numba.cli.app import run
+from bolt_numba.devices.seals import machine
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir import packed as stored
 from bolt_numba.ir.store import load_bolt, to_bytes
@@ -330,7 +331,7 @@ def test_a_forged_row_is_not_used(files: tuple[Path, Path], what: str) -> None:
     assert unchecked is not None
     assert graph.packed.rows == unchecked.rows == {}
     assert graph.packed.machine == ""
-    assert packs.machine()
+    assert machine()
     bn.compile(graph, threads=1)(_x())
 
 

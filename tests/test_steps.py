@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.devices.program import Program, linked
 from bolt_numba.errors import InternalError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
@@ -22,7 +23,7 @@ from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, HardSwish, Relu
 from bolt_numba.ops.recurrent import LSTM
 from bolt_numba.ops.shape import Flatten
-from bolt_numba.runtime.program import Program, aligned_empty, linked
+from bolt_numba.runtime.device import HOST
 from bolt_numba.types import Array
 from tests.rule_cases import graph_of, whole
 
@@ -109,7 +110,7 @@ def moved(program: Program) -> tuple[Program, list[Array]]:
     """The program, linked anew to copies of its arrays at other places, and the copies."""
     copies = []
     for array in program.links.arrays:
-        copy = aligned_empty(array.nbytes)
+        copy = HOST.allocate(array.nbytes)
         copy[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         copies.append(copy)
     links = replace(program.links, arrays=copies)
@@ -123,7 +124,8 @@ def test_a_program_is_linked_anew_from_its_records_and_links(name: str) -> None:
     session = bn.compile(graph_of(build, {name: (a.dtype, *a.shape) for name, a in feeds.items()}), threads=1)
     wanted = session(**feeds)[0]
     (prepared,) = session._runner.prepared.values()
-    prepared.plan.program, copies = moved(prepared.plan.program)
+    (segment,) = prepared.plan.segments
+    segment.executable, copies = moved(segment.executable)
     prepared.idle.clear()
     assert session(**feeds)[0].tobytes() == wanted.tobytes()
     for copy in copies:
@@ -137,7 +139,7 @@ def test_no_address_is_left_out_of_the_links(name: str) -> None:
     session = bn.compile(graph_of(build, {name: (a.dtype, *a.shape) for name, a in feeds.items()}), threads=1)
     session(**feeds)
     (prepared,) = session._runner.prepared.values()
-    program: Program = prepared.plan.program
+    program: Program = prepared.plan.segments[0].executable
     numbers = bare(program)
     assert not set(numbers.tolist()) & {kernel.address for kernel in program.links.kernels}
     for array in program.links.arrays:

@@ -16,6 +16,7 @@ import pytest
 import bolt_numba
 from bolt_numba import ops
 from bolt_numba.config import SWITCHES
+from bolt_numba.kernels import registry
 from bolt_numba.ops.registry import OPS
 
 ROOT = Path(__file__).parent.parent
@@ -55,12 +56,10 @@ ALLOWED: dict[str, set[str]] = {
     "passes": MEANING | {"codegen", "passes"},
     "kernels": MEANING - {"ir"} | {"codegen", "kernels"},
     "converters": MEANING | {"converters"},
-    "runtime": MEANING | {"codegen", "passes", "runtime", "kernels"},
+    "runtime": MEANING | {"codegen", "passes", "runtime", "kernels", "devices"},
+    "devices": MEANING | {"devices", "runtime", "kernels"},
 }
 """Part of the package -> parts it may import; a part that is not listed (session, command line) may import any."""
-LAZY = ("bands", "plan", "packs", "program", "memory", "threads", "inplace", "repeat", "tune")
-LAZY_KERNELS = {f"runtime/{name}.py" for name in LAZY}
-"""The files outside ``kernels/`` and the command line that import kernels."""
 
 
 @cache
@@ -118,12 +117,54 @@ def test_imports_go_in_the_allowed_direction(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", PACKAGE, ids=name_of)
-def test_only_the_planner_imports_kernels(file: Path) -> None:
-    parts = module_path(file)
-    if parts[0] in ("kernels", "cli") or "/".join(parts) + ".py" in LAZY_KERNELS:
+def test_only_the_planner_and_devices_import_kernels(file: Path) -> None:
+    part = module_path(file)[0]
+    if part in ("kernels", "devices"):
         return
+    barred = "bolt_numba.kernels.cpu" if part in ("runtime", "cli") else "bolt_numba.kernels"
     for line, name in imports(file):
-        assert not name.startswith("bolt_numba.kernels"), f"{name_of(file)}:{line} imports {name}"
+        assert not f"{name}.".startswith(f"{barred}."), f"{name_of(file)}:{line} imports {name}"
+
+
+@pytest.mark.parametrize("file", [f for f in PACKAGE if module_path(f)[0] == "runtime"], ids=name_of)
+def test_the_runtime_knows_no_operator_and_no_kernel_by_name(file: Path) -> None:
+    """What it needs to know is a fact that the operator's class, the maker or the step states."""
+    ops.load_all()
+    registry.load("cpu")
+    known = {entry.name for entries in registry.KERNELS.values() for entry in entries} | OPS.keys()
+    classes = {made.__name__ for made in OPS.values()}
+    texts = {id(node.value) for node in ast.walk(tree(file)) if isinstance(node, ast.Expr)}  # docstrings
+    for node in ast.walk(tree(file)):
+        where = f"{name_of(file)}:{getattr(node, 'lineno', 0)}"
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
+            assert node.value not in known, f"{where} names {node.value!r}"
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bolt_numba.ops"):
+            named = {alias.name for alias in node.names} & classes
+            assert not named, f"{where} imports {sorted(named)}"
+
+
+def test_modules_import_each_other_in_one_direction() -> None:
+    """Also in functions: an import that waits is an import."""
+    modules = {".".join(["bolt_numba", *(p for p in module_path(f) if p != "__init__")]): f for f in PACKAGE}
+    graph = {name: set(imported_modules(file)) & modules.keys() - {name} for name, file in modules.items()}
+    while leaves := {name for name, wanted in graph.items() if not wanted}:
+        graph = {name: wanted - leaves for name, wanted in graph.items() if name not in leaves}
+    while roots := graph.keys() - {name for wanted in graph.values() for name in wanted}:
+        graph = {name: wanted for name, wanted in graph.items() if name not in roots}
+    assert not graph, f"these import each other: {graph}"
+
+
+def imported_modules(file: Path) -> Iterator[str]:
+    """Modules that a file imports: ``from a import b`` is of a.b where that is one, else of a."""
+    skipped = for_checkers_only(file)
+    for node in ast.walk(tree(file)):
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.lineno not in skipped:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                path = ROOT.joinpath(*inner.split("."))
+                yield inner if path.with_suffix(".py").exists() or (path / "__init__.py").exists() else node.module
+        elif isinstance(node, ast.Import) and node.lineno not in skipped:
+            yield from (alias.name for alias in node.names)
 
 
 @pytest.mark.parametrize("file", PACKAGE, ids=name_of)

@@ -13,13 +13,13 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba.config import MAX_THREADS
+from bolt_numba.devices import threads as teams
+from bolt_numba.devices.threads import run_alone, run_native
 from bolt_numba.errors import DeviceError
 from bolt_numba.kernels.cpu.executor import run_steps
 from bolt_numba.kernels.cpu.lang import atomic_add
 from bolt_numba.kernels.cpu.pack import run_shares
 from bolt_numba.kernels.jit import I64, PTR, native
-from bolt_numba.runtime import threads as teams
-from bolt_numba.runtime.threads import run_alone, run_native
 from tests.test_interrupts import feed, network
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the team needs Linux semaphores")
@@ -45,7 +45,7 @@ class Shares:
         )
 
     def run(self) -> None:
-        run_native(self.call.ctypes.data, self.threads, True)
+        run_native(self.call.ctypes.data, self.threads)
 
 
 @pytest.mark.parametrize("threads", [2, 3, 5])
@@ -118,7 +118,7 @@ def test_packing_with_fewer_threads(granted: int, monkeypatch: pytest.MonkeyPatc
 LIMITED = """
 import os, resource
 import bolt_numba as bn
-from bolt_numba.runtime import threads
+from bolt_numba.devices import threads
 from tests.test_interrupts import feed, network
 graph, x = network(300), feed(200, 300)
 wanted = bn.compile(graph, threads=4)(x)["y"]

@@ -19,6 +19,7 @@ from bolt_numba.cli import console
 from bolt_numba.cli.options import Json, Shapes, read_shapes
 from bolt_numba.config import CACHE_DIR, CACHE_MIB, SWITCHES, cache_limit, default_threads, processors
 from bolt_numba.converters.onnx.reading.registry import READERS, load_readers
+from bolt_numba.devices import device
 from bolt_numba.ir.packed import SEAL_KEY
 from bolt_numba.kernels import jit, registry
 from bolt_numba.kernels.ahead import compiling_in
@@ -239,13 +240,6 @@ def _peers() -> str:
     return ", ".join(found)
 
 
-def _instructions() -> str:
-    from bolt_numba.kernels.cpu.isa import target
-
-    isa = target()
-    return f"{isa.name} on {platform.machine()} ({isa.cpu})"
-
-
 def _cache_folder() -> str:
     folder = jit.cache_dir()
     make_folder(folder)
@@ -280,7 +274,7 @@ def _self_test() -> str:
 _CHECKS: dict[str, Callable[[], str]] = {
     "versions": _versions,
     "peers": _peers,
-    "instructions": _instructions,
+    "instructions": lambda: device("cpu").describe(),
     "threads": lambda: str(default_threads()),
     "kernel cache": _cache_folder,
     "self-test": _self_test,

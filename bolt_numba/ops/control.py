@@ -7,7 +7,7 @@ references and the runtime each bring their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -43,7 +43,17 @@ Run: TypeAlias = "Callable[[Graph, Sequence[Any]], Sequence[Any]]"
 class ControlFlow(Op):
     """An operator that runs graphs."""
 
-    is_control: ClassVar[bool] = True
+    @property
+    def branches(self) -> tuple[Graph, ...]:
+        """Graphs of which one takes the place of the node, where operand 0 is known: `chosen`.
+
+        Their inputs are the other operands.
+        """
+        return ()
+
+    def chosen(self, known: Array) -> Graph:
+        """The one of `branches` that runs for this content of operand 0."""
+        raise NotImplementedError(self.name)
 
     def execute(self, args: Sequence[Any], run: Run) -> Sequence[Any]:
         """Outputs for the operands ``args`` (None for an omitted one), running graphs through ``run``."""
@@ -174,8 +184,15 @@ class If(ControlFlow):
             return tuple(t.with_value(None) for t in taken)
         return tuple(joined(self.name, a, b) for a, b in zip(first, second, strict=True))
 
+    @property
+    def branches(self) -> tuple[Graph, ...]:
+        return self.then_branch, self.else_branch
+
+    def chosen(self, known: Array) -> Graph:
+        return self.then_branch if _first(self, "cond", known) else self.else_branch
+
     def execute(self, args: Sequence[Any], run: Run) -> Sequence[Any]:
-        return run(self.then_branch if _first(self, "cond", args[0]) else self.else_branch, args[1:])
+        return run(self.chosen(args[0]), args[1:])
 
 
 @op("Loop")

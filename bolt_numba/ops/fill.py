@@ -18,6 +18,7 @@ class Range(Op):
     """y = start, start + delta, ... before limit.  Operands: scalars of one number dtype.  Source: ONNX Range-11."""
 
     value_inputs = (0, 1, 2)
+    moves_memory = True
     data_bounds = bounded(start=PLANNED, limit=PLANNED, delta=PLANNED)
 
     def infer(self, start: TensorType, limit: TensorType, delta: TensorType) -> TensorType:
@@ -58,6 +59,7 @@ class ConstantOfShape(Op):
     value: float | int | bool = 0.0
     dtype: AnyDType = F32
     value_inputs = (0,)
+    moves_memory = True
     data_bounds = bounded(shape=PLANNED)
 
     def infer(self, shape: TensorType) -> TensorType:

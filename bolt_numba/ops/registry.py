@@ -40,8 +40,17 @@ class Op(Frozen):
     """
     widens_integers: ClassVar[bool] = False
     """Turns integers into the floats they stand for: a constant is left in its integers until stage ``quantise``."""
+    moves_memory: ClassVar[bool] = False
+    """The reference moves memory as fast as a kernel does: not worth a plan for every content of `value_inputs`."""
+    reads_only_shape: ClassVar[bool] = False
+    """The result follows from the operand's dimensions; its content is never read."""
     has_side_state: ClassVar[bool] = False
     """Random or stateful: never folded, never merged with an equal node."""
+
+    @property
+    def joined_axis(self) -> int | None:
+        """The axis along which the result is the operands one after another; None where it is not."""
+        return None
 
     def infer(self, *inputs: Any) -> TensorType | tuple[TensorType, ...]:
         """Types of the outputs; validates.  ``inputs[i].known`` is the content where it is known."""

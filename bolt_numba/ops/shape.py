@@ -70,6 +70,7 @@ class Reshape(Op):
     is_view = True
     on_symbols = True
     value_inputs = (1,)
+    moves_memory = True
     data_bounds = bounded(shape=PLANNED)
 
     def infer(self, x: TensorType, shape: TensorType) -> TensorType:
@@ -153,6 +154,7 @@ class Squeeze(Op):
     is_view = True
     on_symbols = True
     value_inputs = (1,)
+    moves_memory = True
     data_bounds = bounded(axes=PLANNED)
 
     def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:
@@ -186,6 +188,7 @@ class Unsqueeze(Op):
     is_view = True
     on_symbols = True
     value_inputs = (1,)
+    moves_memory = True
     data_bounds = bounded(axes=PLANNED)
 
     def infer(self, x: TensorType, axes: TensorType) -> TensorType:
@@ -234,6 +237,10 @@ class Concat(Op):
     axis: int
     on_symbols = True
 
+    @property
+    def joined_axis(self) -> int:
+        return self.axis
+
     def infer(self, *xs: TensorType) -> TensorType:
         dtype = same_dtype(self, *xs)
         shapes: list[Dims | None] = [t.shape for t in xs]
@@ -273,6 +280,7 @@ class Split(Op):
     axis: int = 0
     num_outputs: int = 1
     value_inputs = (1,)
+    moves_memory = True
     data_bounds = bounded(split=PLANNED)
 
     def infer(self, x: TensorType, split: TensorType | None = None) -> tuple[TensorType, ...]:
@@ -323,6 +331,7 @@ class Expand(Op):
     """y = x broadcast against a shape, in both directions.  x: [...] any · shape: [r] i64.  Source: ONNX Expand-13."""
 
     value_inputs = (1,)
+    moves_memory = True
     data_bounds = bounded(shape=PLANNED)
     on_symbols = True
 
@@ -346,6 +355,7 @@ class Tile(Op):
     """y = x repeated along each axis.  x: [...] any · repeats: [rank of x] i64.  Source: ONNX Tile-13."""
 
     value_inputs = (1,)
+    moves_memory = True
     data_bounds = bounded(repeats=PLANNED)
 
     def infer(self, x: TensorType, repeats: TensorType) -> TensorType:
@@ -377,6 +387,7 @@ class Shape(Op):
 
     start: int = 0
     end: int | None = None
+    reads_only_shape = True
 
     def infer(self, x: TensorType) -> TensorType:
         if x.shape is None:
@@ -391,6 +402,8 @@ class Shape(Op):
 @op("Size")
 class Size(Op):
     """y = number of elements of x, a scalar i64.  Source: ONNX Size-25."""
+
+    reads_only_shape = True
 
     def infer(self, x: TensorType) -> TensorType:
         return TensorType(I64, (), value=None if x.shape is None else _objects([product(x.shape)], ()))

@@ -60,6 +60,7 @@ class Slice(Op):
 
     on_symbols = True
     value_inputs = (1, 2, 3, 4)
+    moves_memory = True
     data_bounds = bounded(starts=PLANNED, ends=PLANNED, axes=PLANNED, steps=PLANNED)
 
     def infer(
@@ -127,6 +128,7 @@ class Pad(Op):
 
     mode: str = "constant"
     value_inputs = (1, 3)
+    moves_memory = True
     data_bounds = bounded(pads=PLANNED, axes=PLANNED)
 
     def infer(

@@ -1,4 +1,4 @@
-"""Which pairs of jobs run a band of rows at a time: a convolution and the depthwise one that alone reads its result."""
+"""Which pairs of jobs run a band of rows at a time: one, and the one that alone reads its large result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from bolt_numba.kernels.extents import check_steps
 from bolt_numba.kernels.registry import Step
-from bolt_numba.ops.conv import Conv
 from bolt_numba.runtime.slots import Job, Slot
 
 LEAST_BYTES = 2 << 20
@@ -16,24 +15,22 @@ LEAST_BYTES = 2 << 20
 
 def _pair(one: Job, two: Job, readers: dict[int, int], threads: int) -> Step | None:
     """The joined step of two jobs, if they are a pair."""
+    if not two.steps or not two.steps[0].in_bands or not one.steps or len(one.steps) > 1 or len(two.steps) > 1:
+        return None
     between = one.outs[0]
-    if len(one.steps or ()) != 1 or len(two.steps or ()) != 1 or two.ins[0] is not between:
-        return None
-    if not isinstance(one.op, Conv) or not isinstance(two.op, Conv) or readers.get(id(between)) != 1:
-        return None
-    assert one.steps is not None
-    assert two.steps is not None
-    if not two.steps[0].kernel.name.startswith("depthwise") or len(between.type.dims) != 4:
+    if two.ins[0] is not between or readers.get(id(between)) != 1 or len(one.outs) > 1:
         return None
     if between.base is not None or between.result >= 0 or between.type.nbytes < LEAST_BYTES:
         return None
-    from bolt_numba.kernels.cpu.bands import joined
-
-    return joined(one.steps[0], two.steps[0], len(one.ins), between.type.dims[1], threads)
+    if one.device is not two.device:
+        return None
+    return one.device.join(one.steps[0], two.steps[0], len(one.ins), between.type, threads)
 
 
 def in_bands(jobs: Sequence[Job], results: Sequence[Slot], threads: int) -> list[Job]:
-    """Join every convolution with the depthwise one that alone reads its large result, where both run by kernels."""
+    """Join steps that can run in bands with those before them, where their device knows one step for both."""
+    if not any(job.steps and job.steps[0].in_bands for job in jobs):
+        return list(jobs)
     readers: dict[int, int] = {}
     for slot in [s for job in jobs for s in job.ins if s is not None] + list(results):
         root = slot.root()[0]

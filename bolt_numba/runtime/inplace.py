@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from bolt_numba.kernels.registry import In, Out
 from bolt_numba.runtime.plan import Plan
@@ -70,19 +69,4 @@ def _element_by_element(job: Job, reads: list[int], writes: list[int], result: S
             return False
     if len(job.outs) == 1:
         return set(reads) <= set(job.inplace)
-    return len(reads) == 1 and (reads[0], writes[0]) in _states(job)
-
-
-def _states(job: Job) -> set[tuple[int, int]]:
-    """(initial state, last state) that may be one buffer: of caches and of the native recurrent walks.
-
-    A cache is appended to where it lies.  A walk reads the whole initial h in its first step of time and writes the
-    last h in its last; of c it touches only the elements it computes.
-    """
-    op: Any = job.op
-    if op.name == "GroupQueryAttention":
-        return {(3, 1), (4, 2)}
-    if op.name not in ("LSTM", "GRU", "RNN") or job.ins[0] is None:
-        return set()
-    pairs = {(6, 2)} if op.name == "LSTM" else set()
-    return pairs | {(5, 1)} if job.ins[0].type.dims[op.layout] > 1 else pairs
+    return len(reads) == 1 and (reads[0], writes[0]) in job.states

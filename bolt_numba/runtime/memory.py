@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from bolt_numba.kernels.registry import In, Out, Pitch, Scratch, Step
-from bolt_numba.ops.shape import Concat
 from bolt_numba.records import record
+from bolt_numba.runtime.device import HOST, Memory
 from bolt_numba.runtime.slots import TEMP, Job, Slot
 
 ALIGN = 64
@@ -19,23 +19,29 @@ ALIGN = 64
 
 @record()
 class Block:
-    """A piece of the arena: ``nbytes`` at ``offset``, used from job ``first`` to job ``last``."""
+    """A piece of an arena: ``nbytes`` at ``offset``, used from job ``first`` to job ``last``."""
 
     nbytes: int
     first: int
     last: int
     offset: int = -1
     name: str = ""
+    memory: Memory = HOST
 
 
 @record()
 class MemoryPlan:
-    """The arena: its size, and each block (for `Session.memory` and for the test that none overlap)."""
+    """The arenas: their size, and each block (for `Session.memory` and for the test that none overlap)."""
 
-    nbytes: int
+    arenas: dict[Memory, int]
     blocks: list[Block]
     naive_nbytes: int
     """What it would take if no two buffers shared memory."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of all arenas."""
+        return sum(self.arenas.values())
 
 
 def place(blocks: Iterable[Block]) -> int:
@@ -77,7 +83,7 @@ def plan_memory(jobs: Sequence[Job], outputs: Sequence[Slot]) -> MemoryPlan:
                 continue
             block = owners.get(id(root))
             if block is None:
-                block = Block(root.type.nbytes, number, number, name=root.name)
+                block = Block(root.type.nbytes, number, number, name=root.name, memory=root.memory)
                 owners[id(root)] = block
                 slots.append((root, block))
                 blocks.append(block)
@@ -85,15 +91,17 @@ def plan_memory(jobs: Sequence[Job], outputs: Sequence[Slot]) -> MemoryPlan:
     pending: list[tuple[Job, int, Block]] = []
     for number, job in enumerate(jobs):
         for scratch in _scratches(job):
-            block = Block(scratch.nbytes, number, number, name=f"{job.name} (scratch)")
+            name, memory = f"{job.name} (scratch)", job.device.memory
+            block = Block(scratch.nbytes, number, number, name=name, memory=memory)
             pending.append((job, id(scratch), block))
             blocks.append(block)
-    total = place(blocks)
+    memories = dict.fromkeys(block.memory for block in blocks)
+    arenas = {memory: place(b for b in blocks if b.memory is memory) for memory in memories}
     for root, block in slots:
         root.place = block.offset
     for job, key, block in pending:
         job.scratch[key] = block.offset
-    return MemoryPlan(total, blocks, sum(b.nbytes for b in blocks))
+    return MemoryPlan(arenas, blocks, sum(b.nbytes for b in blocks))
 
 
 def _scratches(job: Job) -> list[Scratch]:
@@ -139,28 +147,34 @@ class _Users:
     def pitched(self, slot: Slot) -> bool:
         """Whether the maker can write rows apart and every reader can read them so."""
         job, index = self.maker[id(slot)]
-        if not isinstance(job.op, Concat) and (job.steps is None or not offers_pitch(job.steps, Out(index))):
+        if not _is_join(job) and (job.steps is None or not offers_pitch(job.steps, Out(index))):
             return False
         return all(
-            isinstance(reader.op, Concat) or (reader.steps is not None and offers_pitch(reader.steps, In(i)))
+            _is_join(reader) or (reader.steps is not None and offers_pitch(reader.steps, In(i)))
             for reader, i in self.readers.get(id(slot), ())
         )
 
 
+def _is_join(job: Job) -> bool:
+    """Whether a job joins its operands along an axis, on a device that may do so by steps on parts of the result."""
+    return job.op.joined_axis is not None and job.steps is not None and job.device.aliases
+
+
 def alias_concats(jobs: Sequence[Job], kept: set[int]) -> None:
-    """Let the makers of a Concat's operands write straight into its result, last Concat first (they nest)."""
-    if not any(isinstance(job.op, Concat) for job in jobs):
+    """Let the makers of operands that are joined write straight into the result, last join first (they nest)."""
+    if not any(map(_is_join, jobs)):
         return
     users = _Users(jobs)
     for job in reversed(jobs):
-        if isinstance(job.op, Concat):
+        if _is_join(job):
             _alias_concat(job, users, kept)
 
 
 def _alias_concat(job: Job, users: _Users, kept: set[int]) -> None:
     out = job.outs[0]
     dims = out.type.dims
-    axis = job.op.axis % len(dims)  # type: ignore[attr-defined]
+    assert job.op.joined_axis is not None
+    axis = job.op.joined_axis % len(dims)
     outer = 1
     for d in dims[:axis]:
         outer *= d
@@ -194,26 +208,14 @@ def _alias_concat(job: Job, users: _Users, kept: set[int]) -> None:
 
 
 def _copies(job: Job, operands: Sequence[int], axis: int, outer: int, inner: int) -> list[Step]:
-    """Steps that copy only these operands of a Concat into its result."""
-    from bolt_numba.kernels.cpu.executor import copy_rows
-
+    """Steps that copy only these operands of a join into its result."""
     itemsize = job.outs[0].type.dtype.itemsize
     offset, steps = 0, []
     for i, slot in enumerate(job.ins):
         assert slot is not None
         size = slot.type.dims[axis] * inner
         if i in operands and size and outer:
-            steps.append(
-                Step(
-                    copy_rows,
-                    {
-                        "x": In(i), "y": Out(0, offset), "rows": outer, "nbytes": size,
-                        "x_pitch": Pitch(In(i)) if outer > 1 else 0, "y_pitch": Pitch(Out(0)) if outer > 1 else 0,
-                        "itemsize": itemsize,
-                    },
-                    parallel=outer * size > 1 << 19,
-                )
-            )  # fmt: skip
+            steps.append(job.device.copy_step(In(i), Out(0, offset), outer, size, itemsize))
         offset += size
     return steps
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bolt_numba.digest import sha256
-from bolt_numba.errors import InvalidModelError
+from bolt_numba.devices import in_order
+from bolt_numba.devices.seals import check_sources, sealed, sealed_copy
 from bolt_numba.ir.graph import Graph, Node, Value
-from bolt_numba.mapped import LARGE, drop_pages, map_of
+from bolt_numba.kernels.registry import In
+from bolt_numba.mapped import LARGE, drop_pages
 from bolt_numba.ops.control import ControlFlow
-from bolt_numba.types import STRING, Array
+from bolt_numba.types import Array
 
 if TYPE_CHECKING:
     from bolt_numba.ir.packed import PackedWeights
+    from bolt_numba.runtime.device import Device
     from bolt_numba.runtime.slots import Job
     from bolt_numba.runtime.tune import Tuner
 
@@ -63,7 +63,7 @@ class Packs:
             return
         reference, place = self._places.get(id(array), (None, 0))
         if reference is not None and reference() is array and place in self.unseen:
-            _sealed(self._stored, place, array)
+            sealed(self._stored, place, array)
             self.unseen.discard(place)
 
     def export(self) -> dict[tuple[int, str], Array]:
@@ -91,7 +91,7 @@ class Packs:
                 raise SpentError
             source = array
             if self._stored is not None and isinstance(name[0], tuple):
-                source = _sealed(self._stored, name[0][0], array)
+                source = sealed(self._stored, name[0][0], array)
             made = self._made[name] = pack(source)
             drop_pages(array)
         return made
@@ -103,13 +103,7 @@ class Packs:
         wanted = self._stored.marks.get((name[0], repr(key)))
         if found is None or wanted is None:
             return None
-        from bolt_numba.kernels.cpu.fingerprint import fingerprinted_copy
-
-        made, mark = fingerprinted_copy(found, _secret())
-        drop_pages(found)
-        if mark != wanted:
-            raise InvalidModelError(f"{_file(found)}packed weight of constant {name[0]}: its seal is wrong: {_CHANGED}")
-        self._made[name, key] = made
+        made = self._made[name, key] = sealed_copy(found, wanted, f"packed weight of constant {name[0]}")
         return made
 
     def stand_in(self, array: Array) -> Array:
@@ -139,88 +133,17 @@ class Packs:
         return sum(packed.nbytes for packed in self._made.values())
 
 
-def _secret() -> bytes:
-    from bolt_numba.ir.packed import secret  # imports `hashlib`, which few sessions need
-
-    return secret()
-
-
-def marks_of(rows: Mapping[tuple[int, str], Array]) -> dict[tuple[int, str], str]:
-    """Fingerprints of packed weights; none where no secret can be kept."""
-    key = _secret()
-    return {where: _mark(array, key) for where, array in rows.items()} if key else {}
-
-
-def source_marks(graph: Graph) -> list[str]:
-    """Fingerprints of a graph's constants; none where no secret can be kept."""
-    key = _secret()
-    return [_mark(v.const, key) for v in graph.constants()] if key else []
-
-
-def _mark(array: Array | None, key: bytes) -> str:
-    """Fingerprint of an array; "" of texts, which are part of the graph that is sealed."""
-    from bolt_numba.kernels.cpu.fingerprint import fingerprint
-
-    return "" if array is None or array.dtype == STRING else fingerprint(array, key)
-
-
-def check_sources(packed: PackedWeights, graph: Graph, places: Iterable[int] | None = None) -> None:
-    """Raise InvalidModelError when a constant is not as it was when others were packed; places: which, None: all."""
-    arrays, key = [v.const for v in graph.constants()], _secret()
-    if packed.sources and len(packed.sources) != len(arrays):
-        raise InvalidModelError(f"packed weights: got {len(arrays)} constants, wanted the {len(packed.sources)} sealed")
-    for place in range(len(packed.sources)) if places is None else places:
-        array = arrays[place]
-        _want_mark(packed, place, array, _mark(array, key) if key else None)
-        if array is not None:
-            drop_pages(array)
-
-
-_CHANGED = "the file was changed since it was packed"
-
-
-def _file(array: Array | None) -> str:
-    found = map_of(array)
-    return "" if found is None else f"{found.path}: "
-
-
-def _sealed(packed: PackedWeights, place: int, array: Array) -> Array:
-    """A constant as it was when others were packed: a copy, as the file is read once, whoever may write meanwhile.
-
-    Raises InvalidModelError when it was changed.
-    """
-    if not packed.sources or array.dtype == STRING:
-        return array
-    from bolt_numba.kernels.cpu.fingerprint import fingerprinted_copy
-
-    key = _secret()
-    made, mark = fingerprinted_copy(array, key) if key else (array, None)
-    _want_mark(packed, place, array, mark)
-    return made
-
-
-def _want_mark(packed: PackedWeights, place: int, array: Array | None, mark: str | None) -> None:
-    """Raise InvalidModelError unless the fingerprint of a constant is the one sealed; None: there is no secret."""
-    if mark != packed.sources[place]:
-        raise InvalidModelError(f"{_file(array)}constant {place}: its seal is wrong: {_CHANGED}")
-
-
-@functools.cache
-def machine() -> str:
-    """Names all that the layout of packed weights depends on: instruction set, and the sources of the kernels."""
-    from bolt_numba.kernels.cpu import isa
-
-    state = sha256()
-    for file in sorted(Path(isa.__file__).parent.glob("*.py")):
-        state.update(file.name.encode() + file.read_bytes())
-    return f"{isa.target().name}-{state.hexdigest()[:16]}"
-
-
 class MakerContext:
-    """What kernel makers see of the session (`kernels.registry.Context`)."""
+    """What kernel makers see of the session (`kernels.registry.Context`), and what the planner needs besides.
 
-    def __init__(self, threads: int, packs: Packs, tuner: Tuner | None = None) -> None:
+    devices: in order of preference; the last one takes all.
+    """
+
+    def __init__(
+        self, threads: int, packs: Packs, tuner: Tuner | None = None, devices: Sequence[Device] | None = None
+    ) -> None:
         self.threads = threads
+        self.devices = in_order() if devices is None else devices
         self.precision, self.numerics = packs.precision, packs.numerics
         self.packs = packs
         self.tuner = tuner
@@ -233,8 +156,6 @@ def read_as_they_are(job: Job) -> set[int]:
     """Operands of a job of which it reads more than what is packed."""
     if job.steps is None:
         return set(range(len(job.ins)))
-    from bolt_numba.kernels.registry import In
-
     return {a.index for step in job.steps for a in step.args.values() if isinstance(a, In)}
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import field, replace
-from typing import Any
 
 import numpy as np
 
@@ -20,17 +19,18 @@ from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.kernels.extents import check_steps, made_steps
-from bolt_numba.kernels.registry import In, Out, Scratch, Step, select
-from bolt_numba.kernels.sized import Sized, select_sized
+from bolt_numba.kernels.registry import In, Out, Scratch
+from bolt_numba.kernels.sized import Sized
 from bolt_numba.mapped import for_runs
-from bolt_numba.ops.control import ControlFlow, If
+from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.registry import Op
 from bolt_numba.records import record
 from bolt_numba.runtime.bands import in_bands
 from bolt_numba.runtime.bounds import Bound, bound_of, bounds_of, fitting
+from bolt_numba.runtime.copies import Copy, copied
+from bolt_numba.runtime.device import HOST, Memory, Segment, segments_of
 from bolt_numba.runtime.memory import MemoryPlan, plan_memory
 from bolt_numba.runtime.packs import MakerContext, Spending, SpentError, read_as_they_are
-from bolt_numba.runtime.program import Program, build_program
 from bolt_numba.runtime.repeat import Precedent, Recorder, likeness, number_operators
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
 from bolt_numba.types import NestedType, TensorType, only_in_python, type_of
@@ -39,10 +39,6 @@ SMALL = 64
 """Elements up to which an input that decides shapes is planned per value."""
 FEW = 8
 """The same for floats, such as the scales of a Resize: a larger input of floats is data."""
-_MOVES = frozenset(
-    ("Reshape", "Squeeze", "Unsqueeze", "Split", "Expand", "Tile", "Slice", "Pad", "Range", "ConstantOfShape")
-)
-"""Operators by whose NumPy reference memory moves as fast as by a kernel, without a plan for every content."""
 
 
 @record(eq=False)
@@ -69,10 +65,15 @@ class Plan:
     """
 
     jobs: list[Job]
-    program: Program
+    segments: list[Segment]
     memory: MemoryPlan
     results: list[Slot]
     cut: Cut | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of one run at a time."""
+        return self.memory.nbytes + sum(segment.executable.nbytes for segment in self.segments)
 
 
 @record(eq=False)
@@ -116,19 +117,19 @@ class Region:
                 by_value = i in node.op.value_inputs and bound_of(node, i, positions, self.resolve) is None
                 deciding = by_value or any(id(v) in wanted for v in node.outputs)
                 # What Shape reads does not matter: only its dimensions do, and those are in the key already.
-                if deciding and node.op.name not in ("Shape", "Size"):
+                if deciding and not node.op.reads_only_shape:
                     wanted.add(id(self.resolve(raw)))
-            if isinstance(node.op, If):
-                wanted |= _deciding_captures(node, self)
+            if isinstance(node.op, ControlFlow):
+                wanted |= _deciding_captures(node.op, node, self)
         for position, value in enumerate(self.inputs):
             small = value.type.dtype.kind in "iub" or (value.type.is_static and value.type.size <= FEW)
             if id(value) in wanted and small and not only_in_python(value.type):
                 yield position
 
 
-def _deciding_captures(node: Node, region: Region) -> set[int]:
+def _deciding_captures(op: ControlFlow, node: Node, region: Region) -> set[int]:
     found: set[int] = set()
-    for branch in (node.op.then_branch, node.op.else_branch):  # type: ignore[attr-defined]
+    for branch in op.branches:
         inner = Region(branch.inputs, branch.nodes, branch.outputs)
         for position in inner.by_value:
             operand = node.inputs[1 + position]
@@ -153,7 +154,9 @@ class Planner:
 
     def __init__(self, region: Region, context: MakerContext, spending: Spending | None = None) -> None:
         self.region = region
-        self.context = context
+        self.context, self.devices = context, context.devices
+        self.is_mixed = any(device.memory is not HOST for device in self.devices)
+        self.elsewhere: dict[tuple[int, Memory], Slot] = {}
         self.spending = spending
         self.slots: dict[int, Slot] = {}
         self.alias = dict(region.alias)
@@ -184,8 +187,8 @@ class Planner:
         memory = plan_memory(self.jobs, [s for s in results if s.kind == TEMP])
         given = [s.type.nbytes for s in results if s.kind == TEMP and s.result >= 0]
         ask(memory.nbytes + sum(given), f"plan of {len(self.jobs)} steps: intermediate values and results")
-        program = build_program(self.jobs, memory, self.context.threads)
-        return Plan(self.jobs, program, memory, results, self.cut)
+        segments = segments_of(self.jobs, self.context.threads)
+        return Plan(self.jobs, segments, memory, results, self.cut)
 
     # --- operands ----------------------------------------------------------------------------------------------------
 
@@ -204,8 +207,8 @@ class Planner:
     # --- nodes -------------------------------------------------------------------------------------------------------
 
     def _inline(self, node: Node, queue: deque[Node]) -> bool:
-        """Replace an If whose condition is known by the nodes of its branch."""
-        if not isinstance(node.op, If):
+        """Replace a node by those of the branch that is known to be chosen."""
+        if not isinstance(node.op, ControlFlow) or not node.op.branches:
             return False
         condition = self._slot(node.inputs[0])
         assert condition is not None
@@ -214,7 +217,7 @@ class Planner:
             return False
         slots = [self._slot(v) for v in node.inputs]
         infer_types(node.op, [None if s is None else s.type for s in slots])  # holds the operands against each other
-        branch = node.op.then_branch if bool(known.reshape(-1)[0]) else node.op.else_branch
+        branch = node.op.chosen(known)
         for inner, outer in zip(branch.inputs, node.inputs[1:], strict=True):
             if outer is not None:
                 self.alias[id(inner)] = outer
@@ -249,12 +252,14 @@ class Planner:
         if node.op.is_view and first is not None and first.pitch is None:
             self._view(first, outs[0])
         elif any(0 not in t.dims for t in types):
-            job = Job(node.name, node.op, ins, outs)
             precedent = precedent or self._choose(node.op, in_types, types, alike)
+            job = Job(node.name, node.op, precedent.device, ins, outs)
             job.steps = precedent.steps_for(in_types, self.context)
-            job.runner, job.inplace = precedent.runner, precedent.inplace
+            job.runner, job.inplace, job.states = precedent.runner, precedent.inplace, precedent.states
             if self.context.packs.unseen:
                 self._vouch([ins[i] for i in read_as_they_are(job)])
+            if self.is_mixed:
+                self._bring(job)
             self.jobs.append(job)
             if self.spending is not None:
                 self.spending.planned(node, job, precedent.by_types)
@@ -280,23 +285,43 @@ class Planner:
             self.slots[id(value)] = Slot(value.name, t, CONST, const=known)
         return True
 
+    def _bring(self, job: Job) -> None:
+        """Have operands copied to where the job's device reads them; its results are there, too."""
+        memory = job.device.memory
+        job.ins = [s if s is None or s.kind == CONST else self._at(s, memory) for s in job.ins]
+        for out in job.outs:
+            out.memory = memory
+
+    def _at(self, slot: Slot, memory: Memory) -> Slot:
+        """The value of a slot in a memory, copied there once."""
+        if slot.memory is memory:
+            return slot
+        found = self.elsewhere.get((id(slot), memory))
+        if found is None:
+            found = self.elsewhere[id(slot), memory] = copied(slot, memory, self.jobs)
+        return found
+
     def _view(self, source: Slot, out: Slot) -> None:
         if source.const is not None:
             self._vouch([source])
             out.kind, out.const = CONST, np.ascontiguousarray(source.const).reshape(out.type.dims)
             out.type = out.type.with_value(out.const)
         else:
-            out.base = source
+            out.base, out.memory = source, source.memory
 
     def _choose(
         self, op: Op, ins: list[TensorType | None], outs: tuple[TensorType, ...], alike: Hashable | None
     ) -> Precedent:
         """The best kernel's steps; kept for nodes alike where the maker allows it."""
-        entry, context = select(op, ins, self.context), self.context
+        context = self.context
+        for device in self.devices:
+            entry = device.select(op, ins, context)
+            if entry is not None or device.takes_all:
+                break
         if entry is None:
-            return Precedent(outs, None, "reference")
+            return Precedent(outs, device, None, "reference")
         if context.tuner is not None:
-            entry, context = context.tuner.choose(op, ins, outs, entry, context)
+            entry, context = context.tuner.choose(op, ins, outs, device, entry, context)
         recorder = Recorder(context, ins)
         steps = made_steps(entry, op, ins, outs, recorder)
         scratch = sum(a.nbytes for step in steps for a in step.args.values() if type(a) is Scratch)
@@ -305,7 +330,8 @@ class Planner:
         if context.threads == 1:  # as measured may be best in a session of several, too
             for step in steps:
                 step.parallel = False
-        made = Precedent(outs, steps, entry.name, entry.inplace, by_types=entry.by_types, entry=entry)
+        states = frozenset() if entry.states is None else entry.states(op, ins)
+        made = Precedent(outs, device, steps, entry.name, entry.inplace, states, by_types=entry.by_types, entry=entry)
         if entry.by_types and alike is not None and recorder.complete and all(t.value is None for t in outs):
             self.precedents[alike] = replace(made, packs=recorder.packs)
         return made
@@ -329,14 +355,15 @@ class Planner:
                 needed[id(value)] = value
         inputs = [*needed.values(), *node.outputs]
         region = Region(inputs, rest, list(self.region.outputs), dict(self.alias), known)
-        compute = select_sized(node.op, [None if s is None else s.type for s in ins])
+        types = [None if s is None else s.type for s in ins]
+        compute = next(filter(None, (device.sized(node.op, types) for device in self.devices)), None)
         self.cut = Cut(node, ins, region, compute, self._alone(node, ins))
         self._boundary = list(needed.values())
 
     def _alone(self, node: Node, ins: list[Slot | None]) -> Region | None:
         """The node by itself, if the content of few numbers decides what keeps it out of this plan."""
         deciding = [ins[i] for i in node.op.value_inputs if i < len(ins)]
-        if not deciding or node.op.name in _MOVES or isinstance(node.op, ControlFlow) or len(self.region.nodes) == 1:
+        if not deciding or node.op.moves_memory or isinstance(node.op, ControlFlow) or len(self.region.nodes) == 1:
             return None
         if any(s is not None and only_in_python(s.type) for s in ins):
             return None
@@ -357,6 +384,7 @@ class Planner:
         for slot in wanted:
             if slot is None:
                 continue
+            slot = self._at(slot, HOST)
             root, offset = slot.root()
             if slot.kind != TEMP:
                 self._vouch([slot])
@@ -366,9 +394,17 @@ class Planner:
                 results.append(slot)
             else:
                 copy = Slot(slot.name, slot.type, TEMP, result=len(results))
-                self.jobs.append(_copy_job(slot, copy))
+                self.jobs.append(self._copied_job(slot, copy))
                 results.append(copy)
         return results
+
+    def _copied_job(self, source: Slot, target: Slot) -> Job:
+        """The job of a copy within the host's memory."""
+        device = next(d for d in self.devices if d.aliases and d.memory is HOST)
+        nbytes, op = source.type.nbytes, Copy()
+        steps = [device.copy_step(In(0), Out(0), 1, nbytes, 1)] if nbytes else []
+        check_steps(op, steps, [source.type], [target.type])
+        return Job(f"{source.name} (copy)", op, device, [source], [target], steps, f"copy in {HOST.name}")
 
 
 def _own(slots: Iterable[Slot | None]) -> None:
@@ -377,15 +413,3 @@ def _own(slots: Iterable[Slot | None]) -> None:
         root = None if slot is None else slot.root()[0]
         if root is not None and root.kind == CONST:
             root.const = for_runs(root.const)
-
-
-def _copy_job(source: Slot, target: Slot) -> Job:
-    from bolt_numba.kernels.cpu.executor import copy_rows
-    from bolt_numba.ops.shape import Identity
-
-    nbytes = source.type.nbytes
-    rows = {"rows": 1, "nbytes": nbytes, "x_pitch": 0, "y_pitch": 0, "itemsize": 1}
-    args: dict[str, Any] = {"x": In(0), "y": Out(0), **rows}
-    step, op = Step(copy_rows, args, parallel=nbytes > 1 << 19), Identity()
-    check_steps(op, [step], [source.type], [target.type])
-    return Job(f"{source.name} (copy)", op, [source], [target], [step] if nbytes else [], "copy")

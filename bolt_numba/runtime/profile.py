@@ -1,4 +1,4 @@
-"""Time per step: native steps by the cycle counter, host steps by the clock; table and Chrome trace."""
+"""Time per job, as each device measures its own; table and Chrome trace."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.runtime.program import Context, pointer
 from bolt_numba.runtime.runner import Prepared, Runner, finish
-from bolt_numba.runtime.threads import run_native
 from bolt_numba.types import Array
 
 
@@ -103,7 +101,7 @@ def _timed_run(runner: Runner, arrays: Sequence[Array]) -> tuple[list[tuple[str,
     given = arrays
     while True:
         prepared = runner.prepare(given)
-        results, spent = _timed_plan(prepared, given, runner.threads)
+        results, spent = _timed_plan(prepared, given)
         labels.extend(
             (job.name, job.op.name, job.runner, ", ".join(str(s.type) for s in job.outs)) for job in prepared.plan.jobs
         )
@@ -120,28 +118,12 @@ def _timed_run(runner: Runner, arrays: Sequence[Array]) -> tuple[list[tuple[str,
         runner, given = prepared.rest, [*results[reads:], *made]
 
 
-def _timed_plan(prepared: Prepared, arrays: Sequence[Array], threads: int) -> tuple[list[Array], list[float]]:
-    """One run of one plan in a fresh context, timed step by step."""
+def _timed_plan(prepared: Prepared, arrays: Sequence[Array]) -> tuple[list[Array], list[float]]:
+    """One run of one plan in fresh memory; seconds of every job."""
     plan = prepared.plan
-    program = plan.program
-    context = Context(program)
+    arenas = {memory: memory.allocate(nbytes) for memory, nbytes in plan.memory.arenas.items()}
     outputs: list[Any] = [None if e is None else np.empty(*e) for e in prepared.empties]
-    context.bind(
-        [prepared.address(a) for a in arrays], [0 if o is None else pointer(o) for o in outputs]
-    )
-    seconds = [0.0] * len(plan.jobs)
-    for segment, call in zip(program.segments, context.calls, strict=True):
-        if segment.last > segment.first:
-            call["timed"] = 1
-            start = time.perf_counter()
-            run_native(call.ctypes.data, threads, segment.parallel)
-            spent = time.perf_counter() - start
-            ticks = np.diff(context.ticks[segment.first : segment.last + 1])
-            scale = spent / max(int(ticks.sum()), 1)
-            for step, tick in zip(range(segment.first, segment.last), ticks, strict=True):
-                seconds[program.step_jobs[step]] += float(tick) * scale
-        if segment.host is not None:
-            start = time.perf_counter()
-            context.run_host(segment.host, arrays, outputs)
-            seconds[plan.jobs.index(segment.host.job)] += time.perf_counter() - start
+    seconds: list[float] = []
+    for segment in plan.segments:
+        seconds += segment.executable.bind(arenas).timed(arrays, outputs)
     return finish(plan, arrays, outputs), seconds

@@ -18,6 +18,7 @@ from bolt_numba.ir.graph import Node
 from bolt_numba.kernels.registry import Context, Entry, Step, is_exact
 from bolt_numba.ops.registry import Op
 from bolt_numba.records import record
+from bolt_numba.runtime.device import Device
 from bolt_numba.types import Array, TensorType
 
 SMALL = 64
@@ -90,12 +91,14 @@ class Recorder:
 
 @record(eq=False)
 class Precedent:
-    """How a node was planned.  steps: None when it runs by its reference."""
+    """How a node was planned.  steps: None when its device runs it without."""
 
     types: tuple[TensorType, ...]
+    device: Device
     steps: list[Step] | None
     runner: str
     inplace: tuple[int, ...] = ()
+    states: frozenset[tuple[int, int]] = frozenset()
     packs: dict[int, tuple[int, Hashable, Callable[[Array], Array]]] = field(default_factory=dict)
     by_types: bool = False
     entry: Entry | None = None

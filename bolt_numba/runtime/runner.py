@@ -22,13 +22,12 @@ from bolt_numba.runtime.bounds import outgrown
 from bolt_numba.runtime.inplace import can_overwrite
 from bolt_numba.runtime.packs import MakerContext, Packs, Spending, SpentError
 from bolt_numba.runtime.plan import SMALL, Cut, Plan, Planner, Region, region_of
-from bolt_numba.runtime.program import Context, pointer
 from bolt_numba.runtime.slots import INPUT, TEMP
-from bolt_numba.runtime.threads import run_native
 from bolt_numba.runtime.turns import short_turns
 from bolt_numba.types import Array, NestedType, TensorType, only_in_python
 
 if TYPE_CHECKING:
+    from bolt_numba.runtime.device import Device
     from bolt_numba.runtime.tune import Tuner
 
 MAX_PLANS = 32
@@ -38,16 +37,24 @@ _clock = itertools.count()
 """Tells which plan was used last."""
 
 
+class Context:
+    """Memory for one run of a plan at a time: its arenas, and what its segments keep beside them."""
+
+    __slots__ = ("runs",)
+
+    def __init__(self, plan: Plan) -> None:
+        arenas = {memory: memory.allocate(nbytes) for memory, nbytes in plan.memory.arenas.items()}
+        self.runs = [segment.executable.bind(arenas).run for segment in plan.segments]
+
+
 class Prepared:
     """A plan with its idle contexts and, after a cut, the runner of what follows."""
 
-    __slots__ = ("address", "counter", "empties", "idle", "overwrites", "plain", "plan", "rest", "used")
+    __slots__ = ("empties", "idle", "overwrites", "plain", "plan", "rest", "used")
 
-    def __init__(self, plan: Plan, rest: Runner | None, nested: bool) -> None:
+    def __init__(self, plan: Plan, rest: Runner | None = None) -> None:
         self.plan, self.rest = plan, rest
-        self.address = _pointer_if_array if nested else pointer
         self.idle: list[Context] = []
-        self.counter = plan.program.faults_at if plan.program.faults else 0  # records of steps come before it
         self.empties = [(s.type.dims, s.type.dtype) if s.kind == TEMP else None for s in plan.results]
         self.plain = all(e is not None for e in self.empties)
         self.overwrites: dict[tuple[int, int], bool] = {}
@@ -56,8 +63,7 @@ class Prepared:
     @property
     def nbytes(self) -> int:
         """Memory that goes with the plan: its contexts, and one more for a run."""
-        program = self.plan.program
-        return (1 + len(self.idle)) * (program.arena_nbytes + program.image.nbytes)
+        return (1 + len(self.idle)) * self.plan.nbytes
 
     def can_overwrite(self, output: int, source: int) -> bool:
         """Whether a run may write this output over this input."""
@@ -65,11 +71,6 @@ class Prepared:
         if found is None:
             found = self.overwrites[output, source] = can_overwrite(self.plan, output, source)
         return found
-
-
-def _pointer_if_array(value: Any) -> int:
-    """No kernel reads what is no array, so any address will do for it."""
-    return pointer(value) if isinstance(value, np.ndarray) else 0
 
 
 class Runner:
@@ -80,6 +81,7 @@ class Runner:
     remake: gives the region anew.  With it, the first plan uses up the region, so that no weight stands beside its
     packed copy; a second plan remakes it, and it stays from then on, as more shapes are likely to come.
     max_plans: plans kept; the least recently used goes first, also when all take more memory than one may.
+    devices: in order of preference; None: as `bolt_numba.devices.in_order` gives them.
     """
 
     def __init__(
@@ -90,9 +92,10 @@ class Runner:
         remake: Callable[[], Region] | None = None,
         tuner: Tuner | None = None,
         max_plans: int = MAX_PLANS,
+        devices: Sequence[Device] | None = None,
     ) -> None:
         self.region, self.threads, self.packs, self.remake, self.tuner = region, threads, packs, remake, tuner
-        self.max_plans = max_plans
+        self.max_plans, self.devices = max_plans, devices
         self.is_spent = self.is_final = False
         self.prepared: dict[Hashable, Prepared] = {}
         self.lock = threading.Lock()
@@ -165,13 +168,14 @@ class Runner:
                 continue
             deciding = index in by_value and array.size <= SMALL
             types.append(TensorType(value.type.dtype, array.shape, value=array.copy() if deciding else None))
-        plan = Planner(self.region, MakerContext(self.threads, self.packs, self.tuner), spending).plan(types)
+        context = MakerContext(self.threads, self.packs, self.tuner, self.devices)
+        plan = Planner(self.region, context, spending).plan(types)
         if self.tuner is not None:
             self.tuner.save()
         if spending is not None:
             self.is_final = spending.is_final
         rest = self._like(plan.cut.rest) if plan.cut is not None else None
-        return Prepared(plan, rest, self.nested)
+        return Prepared(plan, rest)
 
     def run(self, arrays: Sequence[Array], targets: Sequence[Array | None] | None = None) -> list[Array]:
         """Outputs for these inputs (C-contiguous, of the declared dtypes).
@@ -183,8 +187,8 @@ class Runner:
             prepared = runner.prepare(given)
             cut = prepared.plan.cut
             if cut is None:
-                return run_plan(prepared, given, runner.threads, targets)
-            results = run_plan(prepared, given, runner.threads, None)
+                return run_plan(prepared, given, targets)
+            results = run_plan(prepared, given)
             reads = sum(1 for s in cut.reads if s is not None)
             made = runner.run_cut(cut, results[:reads])
             assert prepared.rest is not None
@@ -248,7 +252,7 @@ class Runner:
 
     def _like(self, region: Region) -> Runner:
         """A runner of another region of the same session."""
-        return Runner(region, self.threads, self.packs, tuner=self.tuner, max_plans=self.max_plans)
+        return Runner(region, self.threads, self.packs, None, self.tuner, self.max_plans, self.devices)
 
 
 def _empty(shape: Any, dtype: Any) -> Array:
@@ -266,38 +270,30 @@ def _dense(result: Any, wanted: TensorType) -> Any:
 
 
 def run_plan(
-    prepared: Prepared, arrays: Sequence[Array], threads: int, targets: Sequence[Array | None] | None
+    prepared: Prepared, arrays: Sequence[Array], targets: Sequence[Array | None] | None = None
 ) -> list[Array]:
-    """One run of one plan in a context of its own."""
-    plan = prepared.plan
+    """One run of one plan, segment by segment, in a context of its own."""
     outputs: list[Any]
     if targets is None and prepared.plain:
         outputs = [np.empty(*e) for e in prepared.empties]  # type: ignore[misc]
-        addresses = [pointer(o) for o in outputs]
     else:
         wanted = targets or [None] * len(prepared.empties)
         outputs = [np.empty(*e) if e and t is None else t for e, t in zip(prepared.empties, wanted, strict=True)]
-        addresses = [pointer(o) if e else 0 for o, e in zip(outputs, prepared.empties, strict=True)]
     try:
         context = prepared.idle.pop()
     except IndexError:
-        context = Context(plan.program)
-    address_of = prepared.address
-    context.bind([address_of(a) for a in arrays], addresses)
-    counter = prepared.counter
-    for segment, address in zip(plan.program.segments, context.addresses, strict=True):
-        if segment.last > segment.first:
-            run_native(address, threads, segment.parallel)
-            if counter and context.words[counter]:
-                fault = context.take_fault()
-                if len(prepared.idle) < MAX_IDLE_CONTEXTS:
-                    prepared.idle.append(context)
-                raise fault
-        if segment.host is not None:
-            context.run_host(segment.host, arrays, outputs)
-    if len(prepared.idle) < MAX_IDLE_CONTEXTS:
-        prepared.idle.append(context)
-    return outputs if prepared.plain else finish(plan, arrays, outputs)
+        context = Context(prepared.plan)
+    try:
+        for run in context.runs:
+            run(arrays, outputs)
+    except BaseException:
+        for segment in prepared.plan.segments:
+            segment.device.synchronise()  # before another run has the context
+        raise
+    finally:
+        if len(prepared.idle) < MAX_IDLE_CONTEXTS:
+            prepared.idle.append(context)
+    return outputs if prepared.plain else finish(prepared.plan, arrays, outputs)
 
 
 def finish(plan: Plan, arrays: Sequence[Array], outputs: list[Any]) -> list[Array]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from bolt_numba.ops.registry import Op
 from bolt_numba.records import record
+from bolt_numba.runtime.device import HOST, Device, Memory
 from bolt_numba.types import Array, TensorType
 
 if TYPE_CHECKING:
@@ -21,7 +25,8 @@ class Slot:
 
     base: the slot whose memory this one shares, ``offset`` bytes further on; None for an own buffer.
     pitch: elements between rows (last axis) when they are not dense.  result: index of the output array that this
-    buffer *is*; such buffers are the caller's memory, not the arena's.
+    buffer *is*; such buffers are the caller's memory, not the arena's.  memory: of the devices that compute and read
+    it; of inputs, constants and results the host's.  place: bytes into the arena of that memory.
     """
 
     name: str
@@ -34,6 +39,7 @@ class Slot:
     pitch: int | None = None
     result: int = -1
     place: int = -1
+    memory: Memory = HOST
 
     def root(self) -> tuple[Slot, int]:
         """The slot that owns the memory, and this slot's byte offset in it."""
@@ -54,14 +60,43 @@ class Slot:
 
 @record(eq=False)
 class Job:
-    """One node to run: native steps, or the operator's reference when ``steps`` is None."""
+    """One node to run: steps of its device, or what that does without (the host: the operator's reference).
+
+    runner: what does it, for people.  inplace: operands that the only result may take the memory of.  states: pairs of
+    an operand and a result that may be one buffer of the caller's.
+    """
 
     name: str
     op: Op
+    device: Device
     ins: list[Slot | None]
     outs: list[Slot]
     steps: list[Step] | None = None
     runner: str = "reference"
     inplace: tuple[int, ...] = ()
+    states: frozenset[tuple[int, int]] = frozenset()
     scratch: dict[int, int] = field(default_factory=dict)
     """id(Scratch) -> arena offset."""
+
+
+def view(slot: Slot, arena: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Array:
+    """The buffer of a slot in the host's memory as an array; arena: the buffer there of one run."""
+    root, offset = slot.root()
+    dims = slot.type.dims
+    if root.kind == CONST:
+        assert root.const is not None
+        return root.const.reshape(dims)
+    if root.kind == INPUT:
+        data: Array = inputs[root.index].reshape(-1).view(np.uint8)
+    elif root.result >= 0:
+        data = outputs[root.result].reshape(-1).view(np.uint8)
+    else:
+        data = arena[root.place :]
+    if slot.pitch is not None:
+        item = slot.type.dtype.itemsize
+        strides = [slot.pitch * item] * len(dims)
+        strides[-1] = item
+        for axis in range(len(dims) - 3, -1, -1):
+            strides[axis] = strides[axis + 1] * dims[axis + 1]
+        return np.ndarray(dims, slot.type.dtype, data.data, offset, strides)
+    return data[offset : offset + slot.type.nbytes].view(slot.type.dtype).reshape(dims)

@@ -19,11 +19,13 @@ import numpy as np
 from bolt_numba.forks import renew_after_fork
 from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.jit import TUNED, cache_dir
-from bolt_numba.kernels.registry import Entry, Types, candidates
+from bolt_numba.kernels.registry import Entry, Types
 from bolt_numba.ops.registry import Op
+from bolt_numba.runtime.device import HOST, Device, segments_of
 from bolt_numba.runtime.memory import plan_memory
 from bolt_numba.runtime.packs import MakerContext, Packs
-from bolt_numba.runtime.program import build_program
+from bolt_numba.runtime.plan import Plan
+from bolt_numba.runtime.runner import Prepared, run_plan
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
 from bolt_numba.trusted import read_trusted, write_private
 from bolt_numba.types import Array, TensorType
@@ -63,17 +65,19 @@ class Tuner:
         self._sweep = np.zeros(EVICTED, np.uint8)
 
     def choose(
-        self, op: Op, ins: Types, outs: Sequence[TensorType], entry: Entry, context: MakerContext
+        self, op: Op, ins: Types, outs: Sequence[TensorType], device: Device, entry: Entry, context: MakerContext
     ) -> tuple[Entry, MakerContext]:
         """The fastest kernel for a node and the context to make its steps in; as given where there is only one."""
-        found = candidates(op, ins, context)
+        if device.memory is not HOST:  # its operands are elsewhere
+            return entry, context
+        found = device.candidates(op, ins, context)
         how = "" if context.precision == "f32" else f" {context.precision}"
         names = ",".join(e.name for e in found)  # they depend on the session's numerics
         key = f"{self.threads}{how} {op!r} {' '.join(map(_text, ins))} {names}"
         with self._lock:
             choice = self._known.get(key)
         if choice is None or all(e.name != choice.kernel for e in found):
-            runs = self._runs(found, op, ins, outs, context)
+            runs = self._runs(device, found, op, ins, outs, context)
             if len(runs) < 2:
                 return entry, context
             choice = self._fastest(runs)
@@ -81,7 +85,7 @@ class Tuner:
                 self._known[key] = choice
                 self.measured += 1
         chosen = next(e for e in found if e.name == choice.kernel)
-        return chosen, context if choice.parallel else MakerContext(1, context.packs)
+        return chosen, context if choice.parallel else MakerContext(1, context.packs, None, context.devices)
 
     def save(self) -> None:
         """Write all choices, those that other processes wrote meanwhile too."""
@@ -94,7 +98,8 @@ class Tuner:
             self.measured = 0
 
     def _runs(
-        self, found: Sequence[Entry], op: Op, ins: Types, outs: Sequence[TensorType], session: MakerContext
+        self, device: Device, found: Sequence[Entry], op: Op, ins: Types, outs: Sequence[TensorType],
+        session: MakerContext,
     ) -> dict[Choice, Run]:
         """Something to call for every way to run a node, the cost model's first."""
         runs: dict[Choice, Run] = {}
@@ -104,8 +109,8 @@ class Tuner:
         for entry in found:
             for threads in dict.fromkeys((self.threads, 1)):
                 packs = Packs(session.precision, session.numerics)  # of its own: the losers' go
-                context = MakerContext(threads, packs)
-                job = Job("tuned", op, [_operand(i, t) for i, t in enumerate(ins)], [])
+                context = MakerContext(threads, packs, None, session.devices)
+                job = Job("tuned", op, device, [_operand(i, t) for i, t in enumerate(ins)], [])
                 job.outs = [Slot(f"y{i}", t, TEMP, result=i) for i, t in enumerate(outs)]
                 job.steps = made_steps(entry, op, ins, outs, context)
                 choice = Choice(entry.name, threads > 1 and any(s.parallel for s in job.steps))
@@ -158,14 +163,11 @@ def _operand(index: int, t: TensorType | None) -> Slot | None:
 
 def _runnable(job: Job, threads: int) -> Run:
     """Run one job over random operands."""
-    from bolt_numba.runtime.plan import Plan
-    from bolt_numba.runtime.runner import Prepared, run_plan
-
     memory = plan_memory([job], job.outs)
-    prepared = Prepared(Plan([job], build_program([job], memory, threads), memory, job.outs), None, False)
+    prepared = Prepared(Plan([job], segments_of([job], threads), memory, job.outs))
     feeds = [_random(s) for s in job.ins]
     targets = [np.zeros(s.type.dims, s.type.dtype) for s in job.outs]
-    return lambda: run_plan(prepared, feeds, threads, targets)
+    return lambda: run_plan(prepared, feeds, targets)
 
 
 def _random(slot: Slot | None) -> Array:

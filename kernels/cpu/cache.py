@@ -140,7 +140,10 @@ def _shares(op: Any, ins: Types, room: int) -> tuple[dict[str, Argument], dict[s
     return args, strides
 
 
-@kernel(GroupQueryAttention, accepts=_accepts, by_types=True)
+@kernel(
+    GroupQueryAttention, accepts=_accepts, by_types=True,
+    states=lambda op, ins: frozenset({(3, 1), (4, 2)}),  # a cache is appended to where it lies
+)  # fmt: skip
 def attention_cached(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Table of heads, append, attention over what is valid: in place for few queries, in blocks for more."""
     q, k, past = ins[0], ins[1], ins[3]

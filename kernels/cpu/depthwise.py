@@ -274,4 +274,4 @@ def depthwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context)
         **finish(op.activation).args,
     }  # fmt: skip
     program = depthwise_kernel(cols if special else 0, sw if special else 0, c < LANES)
-    return [Step(program, args, parallel)]
+    return [Step(program, args, parallel, in_bands=True)]

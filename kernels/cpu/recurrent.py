@@ -301,13 +301,26 @@ def _steps(layer: Layer, context: Context, extra: dict[str, Argument], rounds: b
     return [*made, Step(program, args, layer.groups > 1 and flops >= PARALLEL_FLOPS)]
 
 
-@kernel(LSTM, DynamicQuantizeLSTM, accepts=_accepts)
+def _one_buffer(op: Any, ins: Types) -> frozenset[tuple[int, int]]:
+    """(initial state, last state) that may be one buffer.
+
+    The whole initial h is read in the first step of time and the last h written in the last; of c only the elements
+    that are computed are touched.
+    """
+    x = ins[0]
+    pairs = {(6, 2)} if isinstance(op, LSTM) else set()
+    if x is not None and x.dims[op.layout] > 1 and not isinstance(op, DynamicQuantizeLSTM):
+        pairs.add((5, 1))
+    return frozenset(pairs)
+
+
+@kernel(LSTM, DynamicQuantizeLSTM, accepts=_accepts, states=_one_buffer)
 def lstm(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Constant weights; activations of `FUNCTIONS`, the same in both directions."""
     return _lstm(Layer.of(op, "lstm", ins), context)
 
 
-@kernel(LSTM, accepts=_accepts, precision="bf16", rank=1)
+@kernel(LSTM, accepts=_accepts, precision="bf16", rank=1, states=_one_buffer)
 def lstm_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """As `lstm`; states are rounded where they meet their weights."""
     return _lstm(Layer.of(op, "lstm", ins, pairs=True), context)
@@ -321,7 +334,7 @@ def _lstm(layer: Layer, context: Context) -> list[Step]:
     return _steps(layer, context, extra, isinstance(op, DynamicQuantizeLSTM))
 
 
-@kernel(GRU, accepts=_accepts)
+@kernel(GRU, accepts=_accepts, states=_one_buffer)
 def gru(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Constant weights; activations of `FUNCTIONS`, the same in both directions."""
     if op.linear_before_reset:
@@ -343,13 +356,13 @@ def _accepts_after(op: Any, ins: Types) -> bool:
     return bool(op.linear_before_reset) and _accepts(op, ins)
 
 
-@kernel(GRU, accepts=_accepts_after, precision="bf16", rank=1)
+@kernel(GRU, accepts=_accepts_after, precision="bf16", rank=1, states=_one_buffer)
 def gru_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """As `gru` with linear_before_reset; states are rounded where they meet their weights."""
     return _gru_after(Layer.of(op, "gru_after", ins, pairs=True), context)
 
 
-@kernel(RNN, accepts=_accepts)
+@kernel(RNN, accepts=_accepts, states=_one_buffer)
 def rnn(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Constant weights; activations of `FUNCTIONS`, the same in both directions."""
     return _steps(Layer.of(op, "rnn", ins), context, {})

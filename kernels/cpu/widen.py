@@ -158,7 +158,8 @@ def select_wide(op: Op, ins: Types, context: Context) -> Entry | None:
     def make(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
         return _Around(_wide_op(op), ins, outs, context).steps(entry)
 
-    return replace(entry, op=type(op), make=make, name=f"{entry.name} (f32)", inplace=(), works=None, by_types=False)
+    name = f"{entry.name} (f32)"
+    return replace(entry, op=type(op), make=make, name=name, inplace=(), works=None, by_types=False, states=None)
 
 
 class _Around:

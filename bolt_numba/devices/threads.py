@@ -88,9 +88,9 @@ def run_alone(address: int) -> None:
     _alone[0](address, 0, 1)
 
 
-def run_native(address: int, threads: int, parallel: bool) -> None:
-    """Run the steps of the record at ``address``, with the team when it is free and there is work to share."""
-    if threads == 1 or not parallel:
+def run_native(address: int, threads: int) -> None:
+    """Run the steps of the record at ``address``, with the team of so many threads when it is free."""
+    if threads == 1:
         run_alone(address)
         return
     crew = team(threads)

@@ -1,6 +1,6 @@
-"""A planned program as flat memory: parameter records, and all places where addresses go, with what they are of.
+"""Native steps as flat memory: parameter records, and all places where addresses go, with what they are of.
 
-Native steps between two host steps form one segment, run by one call into the native loop.
+One call into the native loop runs all of it.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
+import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
-from bolt_numba.border import at_node
+from bolt_numba.devices.threads import run_native
 from bolt_numba.errors import DataError
 from bolt_numba.kernels.ahead import prepare
 from bolt_numba.kernels.cpu.executor import run_steps
@@ -22,9 +23,8 @@ from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import Fault, In, Out, Pitch, Record, Scratch
 from bolt_numba.mapped import for_kernels
 from bolt_numba.ops.content import refusal
-from bolt_numba.ops.registry import result_tuple
 from bolt_numba.records import record
-from bolt_numba.runtime.memory import MemoryPlan
+from bolt_numba.runtime.device import HOST, Arenas
 from bolt_numba.runtime.slots import CONST, INPUT, Job, Slot
 from bolt_numba.types import Array
 
@@ -50,23 +50,6 @@ pointer = _struct_pointer if _struct_pointer(_probe) == _interface_pointer(_prob
 """Address of an array's first element."""
 
 
-@record(eq=False)
-class Host:
-    """A step that Python runs: the operator's reference over views of the buffers."""
-
-    job: Job
-
-
-@record()
-class Segment:
-    """Native steps ``first`` to ``last`` (exclusive), then ``host`` if there is one."""
-
-    first: int
-    last: int
-    host: Host | None = None
-    parallel: bool = False
-
-
 @record(frozen=True)
 class Links:
     """What a program refers to outside itself, and where: all that has to be known to link it, here or elsewhere.
@@ -85,7 +68,7 @@ class Links:
 
 @record(eq=False)
 class Program:
-    """The template that every `Context` copies.
+    """The template that every `NativeRun` copies.
 
     image: with the addresses that ``links`` names in this process; those of the arena, of the image itself and of the
     arrays of a run are 0 in it.
@@ -96,16 +79,17 @@ class Program:
     kernels: Array
     record_offsets: Array
     flags: Array
-    segments: list[Segment]
-    arena_nbytes: int
+    threads: int
     arena_places: Array
     """Which i64 of the image are addresses within the arena, and"""
     arena_offsets: Array
     """how many bytes from its beginning each of them is."""
-    patches: list[tuple[int, bool, int, int]]
-    """(index of an i64 in the image, is it an output, which array, byte offset)."""
+    inputs: dict[int, list[tuple[int, int]]]
+    """By number of an input: where in the image (index of an i64) it goes, and byte offset."""
+    outputs: dict[int, list[tuple[int, int]]]
+    jobs: int
     step_jobs: list[int]
-    """Job of each native step."""
+    """Job of each step, by its number among those of the segment."""
     faults: list[tuple[Job, int]]
     """Job and operand of each record of a fault; see `kernels.cpu.faults`."""
     faults_at: int
@@ -118,6 +102,13 @@ class Program:
     @property
     def steps(self) -> int:
         return len(self.kernels)
+
+    @property
+    def nbytes(self) -> int:
+        return self.image.nbytes
+
+    def bind(self, arenas: Arenas) -> NativeRun:
+        return NativeRun(self, arenas.get(HOST))
 
 
 @record(frozen=True)
@@ -151,7 +142,8 @@ class _Image:
         self.records: list[bytes] = []
         self.nbytes = 0
         self.arena: list[tuple[int, int]] = []
-        self.patches: list[tuple[int, bool, int, int]] = []
+        self.inputs: dict[int, list[tuple[int, int]]] = {}
+        self.outputs: dict[int, list[tuple[int, int]]] = {}
         self.kernels: dict[int, tuple[int, Any]] = {}
         self.arrays: list[Array] = []
         self.constants: list[int] = []
@@ -238,34 +230,27 @@ class _Image:
             self.constants.append(len(self.arrays))
             self._array(root.const, offset, where)  # type: ignore[arg-type]
         elif root.kind == INPUT:
-            self.patches.append((where // 8, False, root.index, offset))
+            self.inputs.setdefault(root.index, []).append((where // 8, offset))
         elif root.result >= 0:
-            self.patches.append((where // 8, True, root.result, offset))
+            self.outputs.setdefault(root.result, []).append((where // 8, offset))
         else:
             self.arena.append((where // 8, root.place + offset))
         return 0
 
 
-def build_program(jobs: Sequence[Job], memory: MemoryPlan, threads: int) -> Program:
-    """Lay out the records of all native steps; compiles (or loads) every kernel that is used."""
+def build_program(jobs: Sequence[Job], threads: int) -> Program:
+    """Lay out the records of all steps; compiles (or loads) every kernel that is used."""
     image = _Image()
     steps: list[int] = []
     offsets: list[int] = []
     parallel: list[bool] = []
     step_jobs: list[int] = []
-    segments = [Segment(0, 0)]
     for number, job in enumerate(jobs):
-        if job.steps is None:
-            segments[-1].host = Host(job)
-            segments.append(Segment(len(steps), len(steps)))
-            continue
-        for step in job.steps:
+        for step in job.steps or ():
             offsets.append(image.add(job, step))
             steps.append(image.kernel(step.kernel))
             parallel.append(step.parallel and threads > 1)
             step_jobs.append(number)
-        segments[-1].last = len(steps)
-        segments[-1].parallel |= any(parallel[segments[-1].first :])
     faults_at, own_places = image.add_faults()
     own = np.array(own_places, np.int64).reshape(-1, 2)
     links = image.links(steps)
@@ -277,11 +262,12 @@ def build_program(jobs: Sequence[Job], memory: MemoryPlan, threads: int) -> Prog
         kernels=kernels,
         record_offsets=np.array(offsets, np.int64),
         flags=np.array(parallel, np.int64),
-        segments=segments,
-        arena_nbytes=memory.nbytes,
+        threads=threads if any(parallel) else 1,
         arena_places=arena[:, 0],
         arena_offsets=arena[:, 1],
-        patches=image.patches,
+        inputs=image.inputs,
+        outputs=image.outputs,
+        jobs=len(jobs),
         step_jobs=step_jobs,
         faults=[(job, operand) for job, operand, _ in image.faults.values()],
         faults_at=faults_at,
@@ -304,25 +290,6 @@ def linked(records: bytes, links: Links) -> tuple[Array, Array]:
     return image.view(np.uint8), kernels[links.steps]
 
 
-def aligned_empty(nbytes: int) -> Array:
-    """Uninitialised bytes at a 64-byte boundary."""
-    raw = np.empty(nbytes + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + nbytes]
-
-
-def run_record(context: Context, first: int, last: int) -> Array:
-    """Arguments of the native loop for the steps ``first`` to ``last`` (exclusive)."""
-    program = context.program
-    record = np.zeros((), run_steps.params)
-    record["kernels"] = program.kernels.ctypes.data + 8 * first
-    record["params"] = context.params.ctypes.data + 8 * first
-    record["flags"] = program.flags.ctypes.data + 8 * first
-    record["ticks"] = context.ticks.ctypes.data + 8 * first
-    record["steps"] = last - first
-    return record
-
-
 def fault_of(job: Job, operand: int, found: Sequence[int]) -> DataError:
     """The error of one record: (position, value, low, high)."""
     slot = job.ins[operand]
@@ -333,34 +300,64 @@ def fault_of(job: Job, operand: int, found: Sequence[int]) -> DataError:
     return DataError(f"node {job.name!r}: {refusal(job.op, operand, place, value, low, high)}")
 
 
-class Context:
-    """Memory for one run at a time: an arena and a parameter image; weights are shared with all other contexts."""
+class NativeRun:
+    """A program's own parameter image, for one run at a time; weights are shared with all other runs."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.image = aligned_empty(program.image.nbytes)
+    __slots__ = ("address", "arena", "call", "counter", "image", "inputs", "outputs", "params", "program", "threads",
+                 "ticks", "words")  # fmt: skip
+
+    def __init__(self, program: Program, arena: Array | None) -> None:
+        self.program, self.threads, self.arena = program, program.threads, arena
+        self.image = HOST.allocate(program.image.nbytes)
         self.image[:] = program.image
-        self.arena = aligned_empty(program.arena_nbytes)
         words = self.image.view(np.int64)
         if len(program.arena_places):
-            words[program.arena_places] = program.arena_offsets + self.arena.ctypes.data
+            assert arena is not None, "the memory plan has placed workspace"
+            words[program.arena_places] = program.arena_offsets + arena.ctypes.data
         if len(program.own_places):
             words[program.own_places] = program.own_offsets + self.image.ctypes.data
-        self.words = memoryview(words)  # type: ignore[arg-type]
+        self.words = memoryview(words)
         self.params = program.record_offsets + self.image.ctypes.data
-        self.patches = program.patches
+        self.inputs, self.outputs = list(program.inputs.items()), list(program.outputs.items())
+        self.counter = program.faults_at if program.faults else 0  # records of steps come before it
         self.ticks = np.zeros(program.steps + 1, np.int64)
-        self.calls = [run_record(self, s.first, s.last) for s in program.segments]
-        self.addresses = [c.ctypes.data for c in self.calls]
+        self.call = run_steps.record(
+            kernels=program.kernels, params=self.params, flags=program.flags, ticks=self.ticks, steps=program.steps,
+            timed=0,
+        )  # fmt: skip
+        self.address = self.call.ctypes.data
 
-    def bind(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        """Patch in the addresses of this run's arrays."""
+    def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Patch in the addresses of this run's arrays, and run all steps; raises the first fault that they report."""
         words = self.words
-        for at, is_output, which, offset in self.patches:
-            words[at] = (outputs if is_output else inputs)[which] + offset
+        for which, places in self.inputs:
+            address = pointer(inputs[which])
+            for at, offset in places:
+                words[at] = address + offset
+        for which, places in self.outputs:
+            address = pointer(outputs[which])
+            for at, offset in places:
+                words[at] = address + offset
+        run_native(self.address, self.threads)
+        if self.counter and words[self.counter]:
+            raise self._fault()
 
-    def take_fault(self) -> DataError:
-        """The first fault that native steps reported; all are forgotten."""
+    def timed(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[float]:
+        """The same; the time of the whole is divided by the cycles of each step."""
+        self.call["timed"] = 1
+        start = time.perf_counter()
+        self.run(inputs, outputs)
+        spent = time.perf_counter() - start
+        self.call["timed"] = 0
+        ticks = np.diff(self.ticks)
+        scale = spent / max(int(ticks.sum()), 1)
+        seconds = [0.0] * self.program.jobs
+        for job, tick in zip(self.program.step_jobs, ticks, strict=True):
+            seconds[job] += float(tick) * scale
+        return seconds
+
+    def _fault(self) -> DataError:
+        """The first fault that steps reported; all are forgotten."""
         words, at, found = self.words, self.program.faults_at, []
         words[at] = 0
         for number, (job, operand) in enumerate(self.program.faults):
@@ -369,40 +366,3 @@ class Context:
                 words[record] = 0
                 found.append(fault_of(job, operand, words[record + 1 : record + COUNTER].tolist()))
         return found[0]
-
-    def view(self, slot: Slot, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> Array:
-        """The slot's buffer as an array."""
-        root, offset = slot.root()
-        dims = slot.type.dims
-        if root.kind == CONST:
-            array = root.const
-            assert array is not None
-            return array.reshape(dims)
-        if root.kind == INPUT:
-            data: Array = inputs[root.index].reshape(-1).view(np.uint8)
-        elif root.result >= 0:
-            target = outputs[root.result]
-            assert target is not None
-            data = target.reshape(-1).view(np.uint8)
-        else:
-            data = self.arena[root.place :]
-        if slot.pitch is not None:
-            item = slot.type.dtype.itemsize
-            strides = [slot.pitch * item] * len(dims)
-            strides[-1] = item
-            for axis in range(len(dims) - 3, -1, -1):
-                strides[axis] = strides[axis + 1] * dims[axis + 1]
-            return np.ndarray(dims, slot.type.dtype, data.data, offset, strides)
-        return data[offset : offset + slot.type.nbytes].view(slot.type.dtype).reshape(dims)
-
-    def run_host(self, host: Host, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
-        """Run one reference and write its results into their buffers."""
-        job = host.job
-        args = [None if s is None else self.view(s, inputs, outputs) for s in job.ins]
-        try:
-            with np.errstate(all="ignore"):
-                results = result_tuple(job.op.reference(*args))
-            for slot, result in zip(job.outs, results, strict=True):
-                self.view(slot, inputs, outputs)[...] = result
-        except Exception as error:
-            raise at_node(error, job.op.name, job.name) from error

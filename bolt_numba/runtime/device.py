@@ -1,0 +1,157 @@
+"""What a device owes the runtime, and the memory of the host, in which inputs, results and constants are.
+
+A plan is a list of segments: consecutive jobs of one device, which the device has built into one executable.  The
+runtime knows devices by these classes alone; `bolt_numba.devices` has them by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from bolt_numba.records import record
+from bolt_numba.types import Array, TensorType
+
+if TYPE_CHECKING:
+    from bolt_numba.kernels.registry import Context, Entry, In, Out, Step, Types
+    from bolt_numba.kernels.sized import Sized
+    from bolt_numba.ops.registry import Op
+    from bolt_numba.runtime.slots import Job
+
+
+class Memory(Protocol):
+    """Where values live.  Devices that have one memory share values; into another one they are copied."""
+
+    name: str
+
+    def allocate(self, nbytes: int) -> Any:
+        """A buffer of ``nbytes`` bytes of any content, which begins at a cache line."""
+        ...
+
+    def write(self, buffer: Any, offset: int, array: Array) -> None:
+        """Copy the elements of an array of the host to ``offset`` bytes into a buffer."""
+        ...
+
+    def read(self, buffer: Any, offset: int, array: Array) -> None:
+        """Fill an array of the host from a buffer, once the device has done what it was asked before."""
+        ...
+
+
+class HostMemory:
+    """NumPy arrays."""
+
+    name = "host"
+
+    def allocate(self, nbytes: int) -> Array:
+        raw = np.empty(nbytes + 64, np.uint8)
+        start = -raw.ctypes.data % 64
+        return raw[start : start + nbytes]
+
+    def write(self, buffer: Array, offset: int, array: Array) -> None:
+        buffer[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)[...] = array
+
+    def read(self, buffer: Array, offset: int, array: Array) -> None:
+        array[...] = buffer[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
+
+
+HOST: Memory = HostMemory()
+"""The memory of inputs, results and constants."""
+
+Arenas = Mapping[Memory, Any]
+"""The buffer of one run in each memory; slots say by ``place`` where in it they are."""
+
+
+class Run(Protocol):
+    """The jobs of a segment, ready to run again and again in the same buffers, one run at a time."""
+
+    def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Run all jobs, on what the caller gives and gets (arrays of the host, by the numbers in the slots)."""
+        ...
+
+    def timed(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[float]:
+        """The same; seconds of each job."""
+        ...
+
+
+class Executable(Protocol):
+    """The jobs of a segment as their device runs them; shared by all runs.
+
+    nbytes: memory of one `Run` beside the arenas.
+    """
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def bind(self, arenas: Arenas) -> Run:
+        """Make it ready to run in these buffers."""
+        ...
+
+
+class Device:
+    """A place to run steps; a subclass fills in its duties.
+
+    name: what sessions and makers call it.  memory: where its operands and results must be.  takes_all: whether it
+    runs nodes for which no maker is found, without steps.  aliases: whether its steps may be given parts of buffers,
+    the slices of a concatenation; `copy_step` then fills those that no step writes.
+    """
+
+    name: str
+    memory: Memory = HOST
+    takes_all = False
+    aliases = False
+
+    def select(self, op: Op, ins: Types, context: Context) -> Entry | None:
+        """The best maker of steps for a node, or None."""
+        return None
+
+    def candidates(self, op: Op, ins: Types, context: Context) -> list[Entry]:
+        """All makers that work, the selected one first: what may be chosen by measurement."""
+        entry = self.select(op, ins, context)
+        return [] if entry is None else [entry]
+
+    def sized(self, op: Op, ins: Types) -> Sized | None:
+        """What computes a node on arrays of the host if the size of its result depends on data, or None."""
+        return None
+
+    def join(self, one: Step, two: Step, operands: int, between: TensorType, threads: int) -> Step | None:
+        """One step for two, the second of which alone reads what the first makes (operand 0), or None.
+
+        operands: of the first; in the joined step those of the second follow, without operand 0.
+        """
+        return None
+
+    def copy_step(self, source: In, target: Out, rows: int, nbytes: int, itemsize: int) -> Step:
+        """A step that copies rows of ``nbytes`` bytes, which lie as far apart as the pitches of both operands say."""
+        raise NotImplementedError(self.name)
+
+    def build(self, jobs: Sequence[Job], threads: int) -> Executable:
+        """Make consecutive jobs into something to run, on so many threads of the host."""
+        raise NotImplementedError(self.name)
+
+    def synchronise(self) -> None:
+        """Wait until all that was run is done."""
+
+    def describe(self) -> str:
+        """What it is, for people."""
+        return self.name
+
+
+@record(eq=False)
+class Segment:
+    """Consecutive jobs of a plan that one device runs."""
+
+    device: Device
+    jobs: list[Job]
+    executable: Executable
+
+
+def segments_of(jobs: Sequence[Job], threads: int) -> list[Segment]:
+    """The jobs of a plan by runs of one device, each built."""
+    groups: list[tuple[Device, list[Job]]] = []
+    for job in jobs:
+        if not groups or groups[-1][0] is not job.device:
+            groups.append((job.device, []))
+        groups[-1][1].append(job)
+    return [Segment(device, group, device.build(group, threads)) for device, group in groups]
