@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.ir.build import Builder
-from bolt_numba.ir.graph import Graph
-from bolt_numba.ops.registry import Op
 from bolt_numba.runtime import device, memory, runner
-from bolt_numba.session import Session
-from bolt_numba.types import Array, type_of
+from bolt_numba.types import Array
 from tests.harness import PAGE, guarded
 
 FILL = 0xAB
@@ -29,30 +25,6 @@ def copy_of(array: Array, right: bool = True) -> Array:
     made = guarded(array.nbytes, right, FILL).view(array.dtype).reshape(array.shape)
     made[...] = array
     return made
-
-
-def one_node(op: Op, inputs: Sequence[Array | None], constant: Sequence[bool], threads: int = 2) -> Session:
-    """A session of one node; operands that are not constant are its inputs x0, x1, …"""
-    graph = Graph("one")
-    b = Builder(graph)
-    operands = [
-        a if a is None or fixed else graph.add_input(f"x{i}", type_of(a).with_value(None))
-        for i, (a, fixed) in enumerate(zip(inputs, constant, strict=True))
-    ]
-    for i, value in enumerate(b.node(op, *operands, name="it").outputs):
-        graph.add_output(value, f"y{i}")
-    return Session(graph, threads=threads)
-
-
-def run_guarded(op: Op, inputs: Sequence[Array | None], constant: Sequence[bool], right: bool = True) -> list[Array]:
-    """The results of a session of one node, whose operands are guarded, too."""
-    session = one_node(op, [a if a is None or a.dtype == object else copy_of(a, right) for a in inputs], constant)
-    feeds = {
-        f"x{i}": a if a.dtype == object else copy_of(a, right)
-        for i, (a, fixed) in enumerate(zip(inputs, constant, strict=True))
-        if a is not None and not fixed
-    }
-    return session.run(None, feeds)
 
 
 def install() -> None:

@@ -72,7 +72,7 @@ def test_outcomes() -> None:
 
 @pytest.mark.timeout(900)
 def test_operands_that_do_not_fit_end_well() -> None:
-    results = list(operands.attack_operands(4 * len(operands.names()), seed=11))
+    results = list(operands.attack_operands(6 * len(operands.names()), seed=11))
     bad = [r for r in results if not r.is_good]
     assert not bad, "\n".join(f"{r.state}: {r.target} seed {r.seed} ({r.kind}): {r.detail}" for r in bad)
     assert {r.state for r in results} >= {"ran", "refused"}

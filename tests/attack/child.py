@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bolt_numba import config
 from bolt_numba.benchmark import peak_rss
 from bolt_numba.errors import BoltError, InternalError
 from bolt_numba.kernels.jit import on_compile
@@ -28,6 +29,7 @@ SECONDS = 10.0
 STUCK = 120.0
 """What it may take by the clock, on a machine that others keep busy."""
 MEMORY = 2 << 30
+"""What a case may take at most; the budget of plans and results is half of it."""
 STARTING = 120.0
 """Seconds that a fresh child may take until it is ready."""
 PATIENT = 240.0
@@ -72,6 +74,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             bufsize=0,
+            env={**os.environ, config.MEMORY.name: f"{MEMORY >> 21}M"},
         )
         self.received = b""
         kind, state, detail = self.read(STARTING)
