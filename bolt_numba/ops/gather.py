@@ -393,6 +393,8 @@ class NonMaxSuppression(Op):
     ) -> TensorType:
         want_dtype(self, "boxes", boxes.dtype, F32)
         want_dtype(self, "scores", scores.dtype, F32)
+        if self.center_point_box not in (0, 1):
+            raise self.fail("center_point_box", self.center_point_box, "0 or 1")
         shape = shape_of(self, "scores", scores, 3)
         want_dims(self, "boxes", boxes, *((None, None) if shape is None else (shape[0], shape[2])), 4)
         want_one(

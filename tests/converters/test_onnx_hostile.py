@@ -183,10 +183,21 @@ def test_deep_nesting_is_refused_or_read() -> None:
     assert [n.op.name for n in graph.nodes] == ["If"]
 
 
-def test_flags_are_0_or_1() -> None:
-    node = onnx.helper.make_node("ReduceSum", ["x"], ["y"], keepdims=2)
-    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3])
+@pytest.mark.parametrize(
+    ("op", "operands", "flag"),
+    [
+        ("ReduceSum", 1, "keepdims"),
+        ("BatchNormalization", 5, "training_mode"),
+        ("Cast", 1, "saturate"),
+        ("NonMaxSuppression", 2, "center_point_box"),
+    ],
+)
+def test_flags_are_0_or_1(op: str, operands: int, flag: str) -> None:
+    names = [f"x{i}" for i in range(operands)]
+    shape = {"BatchNormalization": [3], "NonMaxSuppression": [1, 4, 4]}.get(op, [2, 3])
+    node = onnx.helper.make_node(op, names, ["y"], **{flag: 2}, **({"to": 1} if op == "Cast" else {}))
+    xs = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, shape) for n in names]
     y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
-    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [x], [y]))
-    with pytest.raises(InvalidModelError, match="attribute 'keepdims': got 2, wanted 0 or 1"):
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", xs, [y]))
+    with pytest.raises(BoltError, match=rf"{flag}'?: got 2, wanted 0 or 1"):
         load(model.SerializeToString())

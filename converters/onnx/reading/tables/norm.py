@@ -33,7 +33,7 @@ def batch_normalization(
     *,
     epsilon: float = 1e-5,
     momentum: float = 0.9,
-    training_mode: int = 0,
+    training_mode: bool = False,
 ) -> Any:
     """Inference; training mode takes the statistics from the batch (biased variance) and returns the running ones."""
     if not training_mode:
@@ -62,8 +62,8 @@ def batch_normalization_1(
     *,
     epsilon: float = 1e-5,
     momentum: float = 0.9,
-    spatial: int = 1,
-    is_test: int = 0,
+    spatial: bool = True,
+    is_test: bool = False,
 ) -> Any:
     """Before opset 9; spatial = 0 has statistics for every element instead of every channel."""
     if spatial:

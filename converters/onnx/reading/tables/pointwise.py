@@ -176,7 +176,7 @@ def clip_1(b: NodeBuilder, x: Value, *, min: float | None = None, max: float | N
 
 
 @reader("Cast", since=6)
-def cast(b: NodeBuilder, x: Value, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
+def cast(b: NodeBuilder, x: Value, *, to: int, saturate: bool = True, round_mode: str = "up") -> Any:
     return convert(b, x, dtype_of(to, "to"), saturate, round_mode)
 
 
@@ -186,21 +186,21 @@ def cast_1(b: NodeBuilder, x: Value, *, to: str) -> Any:
     codes |= {"FLOAT16": 10, "DOUBLE": 11, "UINT32": 12, "UINT64": 13}
     if to not in codes:
         raise b.invalid("to", to, f"one of {sorted(codes)}")
-    return convert(b, x, dtype_of(codes[to], "to"), 1, "up")
+    return convert(b, x, dtype_of(codes[to], "to"), True, "up")
 
 
 @reader("CastLike")
-def cast_like(b: NodeBuilder, x: Value, like: Value, *, saturate: int = 1, round_mode: str = "up") -> Any:
+def cast_like(b: NodeBuilder, x: Value, like: Value, *, saturate: bool = True, round_mode: str = "up") -> Any:
     return convert(b, x, like.type.dtype, saturate, round_mode)
 
 
-def convert(b: NodeBuilder, x: Value, to: AnyDType, saturate: int, round_mode: str) -> Any:
+def convert(b: NodeBuilder, x: Value, to: AnyDType, saturate: bool, round_mode: str) -> Any:
     """Cast; how to round and saturate matters for floats of 8 bits only."""
     if round_mode not in ROUND_MODES:
         raise b.invalid("round_mode", round_mode, " or ".join(ROUND_MODES))
     if not to.name.startswith("float8"):
         return b(Cast(to), x)
-    return b(Cast(to, bool(saturate), round_mode), x)
+    return b(Cast(to, saturate, round_mode), x)
 
 
 @reader("Mod")

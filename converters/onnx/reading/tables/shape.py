@@ -59,7 +59,7 @@ def dropout(
 
 
 @reader("Dropout")
-def dropout_1(b: NodeBuilder, x: Value, *, ratio: float = 0.5, is_test: int = 0) -> Any:
+def dropout_1(b: NodeBuilder, x: Value, *, ratio: float = 0.5, is_test: bool = False) -> Any:
     return x, _ones(b, x) if b.wants(1) else None
 
 
