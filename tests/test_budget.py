@@ -16,6 +16,7 @@ import pytest
 import bolt_numba as bn
 from bolt_numba import budget
 from bolt_numba.budget import Budget, ask, free_memory, spend, within
+from bolt_numba.ops.random import RandomNormal, RandomUniform
 from bolt_numba.types import Sym
 from tests.budget_cases import CASES, F3, model, node, value
 
@@ -72,6 +73,16 @@ def test_a_session_has_its_own_limit() -> None:
         sess(feeds)
     with pytest.raises(bn.BoltError, match="memory_limit"):
         bn.compile(made.SerializeToString(), memory_limit=0)
+
+
+@pytest.mark.parametrize("kind", [RandomNormal, RandomUniform])
+def test_random_numbers_ask_for_what_they_are_drawn_in(kind: Any) -> None:
+    op = kind(dtype=np.dtype(np.float16))
+    with within(Budget(memory=1000)):
+        op.reference(np.array([125]))
+        said = f"{kind.name}: numbers before they are rounded: memory: got 1008 bytes"
+        with pytest.raises(bn.BudgetError, match=said):
+            op.reference(np.array([2, 63]))
 
 
 def test_the_system_saying_no_is_a_bolt_error(monkeypatch: pytest.MonkeyPatch) -> None:

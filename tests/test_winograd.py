@@ -15,6 +15,7 @@ from bolt_numba.ir.build import infer_types
 from bolt_numba.kernels.cpu import winograd
 from bolt_numba.kernels.cpu.lang import LANES
 from bolt_numba.kernels.cpu.pack import PANEL
+from bolt_numba.kernels.cpu.winograd_error import error_of, roundings
 from bolt_numba.kernels.cpu.winograd_transforms import POINTS, pack_filters
 from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.registry import Context, Entry
@@ -206,6 +207,19 @@ def test_error_of_lines_against_f64(size: int, limit: float, length: int, c: int
     (got,) = run_kernel(entry(size), [x, w], (1,), instance=op)
     wanted = op.reference(x.astype(np.float64), w.astype(np.float64))
     assert np.abs(got - wanted).max() / np.abs(wanted).max() < limit
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("taps", [(3, 3), (3,)])
+def test_bounds_do_not_depend_on_the_scale_of_channels(size: int, taps: tuple[int, ...]) -> None:
+    """Squares of small filters are 0 in f32, and the bound of filters that count nothing was 0."""
+    w = np.random.default_rng(0).standard_normal((4, 6, *taps)).astype(np.float32)
+    scales = np.array([1e-25, 1e-30, 1.0, 1e25, 1e-38, 0]).reshape(1, 6, *[1] * len(taps))
+    wanted = error_of(w[:, :5], size) * roundings(6) / roundings(5)
+    np.testing.assert_allclose(error_of((w * scales).astype(np.float32), size), wanted, rtol=1e-3)
+    assert error_of(np.zeros_like(w), size) == 0
+    w[1, 2, 0] = np.inf
+    assert np.isnan(error_of(w, size))
 
 
 @pytest.mark.parametrize("size", SIZES)

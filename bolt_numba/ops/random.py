@@ -42,6 +42,13 @@ def _result(owner: Op, dtype: AnyDType, shape: TensorType) -> TensorType:
     return TensorType(dtype, unknown_shape(known_length(shape)) if dims is None else tuple(dims))
 
 
+def _room(owner: Op, shape: Array) -> tuple[int, ...]:
+    """The shape, for which there is memory in f64."""
+    dims = tuple(map(int, shape))
+    ask(F64.itemsize * math.prod(dims), f"{owner.name}: numbers before they are rounded")
+    return dims
+
+
 @op("RandomNormal")
 class RandomNormal(Op):
     """y = normally distributed numbers.  shape: [rank] i64 -> y: ``dtype``.  Source: ONNX RandomNormal-22."""
@@ -60,7 +67,7 @@ class RandomNormal(Op):
         return _result(self, self.dtype, shape)
 
     def reference(self, shape: Array) -> Array:
-        return np.asarray(generator(self.seed).normal(self.mean, self.scale, tuple(shape))).astype(self.dtype)
+        return np.asarray(generator(self.seed).normal(self.mean, self.scale, _room(self, shape))).astype(self.dtype)
 
 
 @op("RandomUniform")
@@ -84,7 +91,7 @@ class RandomUniform(Op):
         return _result(self, self.dtype, shape)
 
     def reference(self, shape: Array) -> Array:
-        return np.asarray(generator(self.seed).uniform(self.low, self.high, tuple(shape))).astype(self.dtype)
+        return np.asarray(generator(self.seed).uniform(self.low, self.high, _room(self, shape))).astype(self.dtype)
 
 
 @op("Multinomial")

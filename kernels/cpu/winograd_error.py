@@ -28,6 +28,9 @@ WORST = 0.75
 TRANSFORMED = 10
 """Variance of what the transforms round, in that of a product: measured."""
 
+FAR = 1e-20
+"""A square of a norm under which terms of it may be lost."""
+
 
 @cache
 def sensitivity(size: int) -> Array:
@@ -59,9 +62,24 @@ def error_of(w: Array, size: int) -> Array:
     """[1]: the bound for filters [k, c, taps...]; NaN where a filter is not finite."""
     k, c, *taps = w.shape
     left = sensitivity(size)
-    whole = np.kron(left, left) if taps == [3, 3] else left
-    g = w.reshape(k * c, -1).astype(np.float32, copy=False)
-    rounded = np.square(g @ whole.astype(np.float32)).sum(1, dtype=np.float32).reshape(k, c).max(0)
-    largest = np.square(g).sum(1, dtype=np.float32).reshape(k, c).max(0)
+    whole = (np.kron(left, left) if taps == [3, 3] else left).astype(np.float32)
+    g = w.reshape(k, c, -1).astype(np.float32, copy=False)
+    rounded, largest = _greatest_squares(g, whole)
+    far = (largest < FAR) | (largest > 1 / FAR)
+    if far.any():  # they say little of filters whose squares leave f32
+        part = g[:, far]
+        top = np.abs(part).max((0, 2), keepdims=True)
+        with np.errstate(invalid="ignore"):
+            part = np.divide(part, top, out=np.zeros_like(part), where=top != 0)
+        rounded[far], largest[far] = _greatest_squares(part, whole)
     worst = np.divide(rounded, largest, out=np.zeros(c, np.float32), where=rounded != 0).max()
     return np.array([WORST * UNIT * roundings(c) * math.sqrt(worst)], np.float32)
+
+
+def _greatest_squares(g: Array, whole: Array) -> tuple[Array, Array]:
+    """For each channel of filters [k, c, taps] the greatest ``|g whole|^2`` and ``|g|^2``."""
+    k, c, taps = g.shape
+    flat = g.reshape(k * c, taps)
+    with np.errstate(all="ignore"):
+        rounded, largest = (np.square(a).sum(1, dtype=np.float32).reshape(k, c).max(0) for a in (flat @ whole, flat))
+    return rounded, largest
