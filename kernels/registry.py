@@ -125,6 +125,13 @@ class Step:
     def __post_init__(self) -> None:
         _check(self.kernel, self.args)
 
+    def with_arrays(self, arrays: Mapping[str, Array]) -> Step:
+        """The same step with other arrays in the place of some, which is checked already."""
+        made = object.__new__(Step)
+        made.__dict__.update(self.__dict__)
+        made.args = {**self.args, **arrays}
+        return made
+
 
 def _check(kernel: Kernel, args: Mapping[str, Argument]) -> None:
     if args.keys() != kernel.names:
@@ -226,12 +233,24 @@ def remember_last(decide: Callable[[Any, Types], Decision]) -> Callable[[Any, Ty
     return functools.wraps(decide)(remembered)
 
 
-@remember_last
+_inferred: tuple[Any, Types | None, Any] = (None, None, None)
+
+
 def result_of(op: Op, ins: Types) -> TensorType:
     """The type of an operator's only result."""
-    made = op.infer(*ins)
-    assert isinstance(made, TensorType)
-    return made
+    global _inferred
+    seen_op, seen_ins, made = _inferred
+    if seen_op is not op or seen_ins is not ins:
+        made = op.infer(*ins)
+        assert isinstance(made, TensorType)
+        _inferred = op, ins, made  # one assignment, so that threads see a whole one
+    return made  # type: ignore[no-any-return]
+
+
+def remember_result(op: Op, ins: Types, made: TensorType) -> None:
+    """Let `result_of` know what was inferred from these very operands."""
+    global _inferred
+    _inferred = op, ins, made
 
 
 def kernel(
@@ -277,9 +296,9 @@ def load(device: str) -> None:
     _loaded.add(device)
 
 
-def _load_for(op: Op, device: str) -> None:
+def _load_for(kind: type[Op], name: str, device: str) -> None:
     """Import the modules that have makers of one operator, as far as it is known which they are."""
-    if device in _loaded or (device, op.name) in _loaded_for:
+    if device in _loaded or (device, name) in _loaded_for:
         return
     with _lock:
         known = index(device)
@@ -287,14 +306,14 @@ def _load_for(op: Op, device: str) -> None:
             load(device)
             write_index(device, {kind.name: [_place(e) for e in rows] for (kind, _), rows in KERNELS.items()})
             return
-        order = {place: i for i, place in enumerate(known.get(op.name, ()))}
+        order = {place: i for i, place in enumerate(known.get(name, ()))}
         for module, _ in order:
             importlib.import_module(module)
         # Of makers of equal rank, the first one wins that registers when all modules are imported.
-        rows = KERNELS.get((type(op), device), [])
+        rows = KERNELS.get((kind, device), [])
         if all(_place(e) in order for e in rows):
-            KERNELS[type(op), device] = sorted(rows, key=lambda e: order[_place(e)])
-        _loaded_for.add((device, op.name))
+            KERNELS[kind, device] = sorted(rows, key=lambda e: order[_place(e)])
+        _loaded_for.add((device, name))
 
 
 def _place(entry: Entry) -> tuple[str, str]:
@@ -318,14 +337,30 @@ PLAIN = Plain()
 
 def select(op: Op, ins: Types, context: Context = PLAIN, device: str = "cpu") -> Entry | None:
     """The best maker that the session's context allows and that accepts, or None (the reference will run)."""
-    _load_for(op, device)
-    for entry in KERNELS.get((type(op), device), ()):
-        if _is_allowed(entry, context) and entry.accepts(op, ins) and is_exact(entry, op, ins, context):
+    for entry in _allowed(type(op), op.name, context, device):
+        if entry.accepts(op, ins) and (entry.error is None or is_exact(entry, op, ins, context)):
             return entry
     if any(t is not None and t.dtype in (F16, BF16) for t in ins) or getattr(op, "to", None) in (F16, BF16):
         widen = importlib.import_module(f"bolt_numba.kernels.{device}.widen")
         return widen.select_wide(op, ins, context)  # type: ignore[no-any-return]
     return None
+
+
+_of_contexts: dict[tuple[type[Op], str, str, str], tuple[list[Entry], list[Entry]]] = {}
+"""By operator, device, precision and numerics: all makers, and those allowed."""
+
+
+def _allowed(kind: type[Op], name: str, context: Context, device: str) -> Sequence[Entry]:
+    """Makers of an operator that the session's context allows, the best first."""
+    key = kind, device, context.precision, context.numerics
+    all_rows, allowed = _of_contexts.get(key, (None, ()))
+    rows = KERNELS.get((kind, device))
+    if rows is None or rows is not all_rows:  # makers may have been registered since
+        _load_for(kind, name, device)
+        rows = KERNELS.get((kind, device), [])
+        allowed = [e for e in rows if _is_allowed(e, context)]
+        _of_contexts[key] = rows, allowed
+    return allowed
 
 
 def _is_allowed(entry: Entry, context: Context) -> bool:
@@ -340,8 +375,7 @@ def is_exact(entry: Entry, op: Op, ins: Types, context: Context) -> bool:
 
 def candidates(op: Op, ins: Types, context: Context = PLAIN, device: str = "cpu") -> list[Entry]:
     """Every maker that can run a node, the one that `select` takes first."""
-    _load_for(op, device)
-    rows = [e for e in KERNELS.get((type(op), device), ()) if _is_allowed(e, context)]
+    rows = _allowed(type(op), op.name, context, device)
     preferred = [e for e in rows if e.accepts(op, ins)]
     found = preferred + [e for e in rows if e not in preferred and e.works is not None and e.works(op, ins)]
     return [e for e in found if is_exact(e, op, ins, context)]

@@ -21,13 +21,16 @@ from bolt_numba.errors import ShapeError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels import registry
+from bolt_numba.kernels.cpu.conv import pixel_table
 from bolt_numba.kernels.cpu.sequences import reverse_rows, scatter_rows
+from bolt_numba.kernels.cpu.swept import last_row
 from bolt_numba.kernels.extents import KEPT, both, box, check_steps, made_steps, offsets, span
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, native
 from bolt_numba.kernels.registry import In, Out, Pitch, Scratch, Step, select
 from bolt_numba.ops.gather import GatherElements, ScatterElements
 from bolt_numba.ops.pointwise import Add
 from bolt_numba.ops.rare import ReverseSequence, TensorScatter
+from bolt_numba.ops.spatial import Windows
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.repeat import Precedent
 from bolt_numba.runtime.tune import Tuner
@@ -250,3 +253,16 @@ def test_packed_operands_of_nodes_alike_are_compared() -> None:
     made = Precedent((TEN,), [step], "example", packs={id(first): (0, "key", np.copy)}, by_types=True)
     with pytest.raises(ShapeError, match="example: packed operand 0: got 12 bytes, wanted 36"):
         made.steps_for([TEN.with_value(known)], PlainContext())
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_tables_of_pixels_hand_over_their_greatest_row(rank: int) -> None:
+    rng = np.random.default_rng(rank)
+    for _ in range(200):
+        taps, strides, dilations = (tuple(rng.integers(1, 4, rank).tolist()) for _ in range(3))
+        sizes, pads = tuple(rng.integers(1, 8, rank).tolist()), tuple(rng.integers(0, 5, 2 * rank).tolist())
+        windows = Windows(taps, strides, dilations, pads)
+        rooms = [sizes[i] + pads[i] + pads[rank + i] - windows.spans[i] for i in range(rank)]
+        if min(rooms) >= 0:
+            table = pixel_table(windows, sizes, tuple(r // s + 1 for r, s in zip(rooms, strides, strict=True))).table
+            assert last_row(table) == table.max()

@@ -15,11 +15,12 @@ from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Pow
 from bolt_numba.ops.reduce import ReduceSum
 from bolt_numba.ops.shape import Slice
+from bolt_numba.runtime import plan
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Planner, region_of
 from bolt_numba.runtime.repeat import number_operators
 from bolt_numba.runtime.runner import Runner
-from bolt_numba.types import F32, Array, TensorType
+from bolt_numba.types import F32, Array, Sym, TensorType
 from tests.near import assert_near
 
 rng = np.random.default_rng(0)
@@ -43,7 +44,7 @@ def layers(op: Any, constants: list[list[Array]], *shape: int) -> Graph:
 def precedents(graph: Graph) -> int:
     planner = Planner(region_of(graph), MakerContext(1, Packs()))
     planner.plan([v.type for v in graph.inputs])
-    return len(planner.precedents)
+    return len(planner.region.precedents)
 
 
 def check(graph: Graph, tolerance: float = 0.0) -> None:
@@ -92,3 +93,31 @@ def test_equal_is_not_the_same() -> None:
     assert numbers[id(nodes[0].op)] == numbers[id(nodes[2].op)]
     assert id(nodes[1].op) not in numbers
     assert numbers[id(nodes[3].op)] != numbers[id(nodes[0].op)]
+
+
+def test_another_shape_plans_only_what_it_changes() -> None:
+    graph = Graph()
+    build = Builder(graph)
+    kept = graph.add_input("kept", TensorType(F32, (8, 80)))
+    changed = graph.add_input("changed", TensorType(F32, (Sym("n"), 80)))
+    w = weights(80, 80)
+    graph.add_output(build(MatMul(), kept, w), "y")
+    graph.add_output(build(MatMul(), changed, w), "z")
+    runner = Runner(region_of(graph), 1, Packs())
+    for rows, wanted in ((3, 2), (4, 3), (8, 3), (3, 3)):
+        one, two = weights(8, 80), weights(rows, 80)
+        y, z = runner.run([one, two])
+        np.testing.assert_array_equal(y, one @ w)
+        np.testing.assert_array_equal(z, two @ w)
+        assert len(runner.region.precedents) == wanted
+
+
+def test_ways_to_plan_a_node_do_not_heap_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "MOST_PRECEDENTS", 2)
+    graph = Graph()
+    x = graph.add_input("x", TensorType(F32, (Sym("n"), 80)))
+    graph.add_output(Builder(graph)(MatMul(), x, weights(80, 80)), "y")
+    runner = Runner(region_of(graph), 1, Packs())
+    for rows in range(1, 6):
+        runner.run([weights(rows, 80)])
+        assert len(runner.region.precedents) <= 2

@@ -127,7 +127,7 @@ def value_dtypes(chain: Chain, ins: Sequence[AnyDType]) -> tuple[AnyDType, ...]:
     """Dtypes of the operands, then of every step; raises DTypeError."""
     dtypes = list(ins)
     for op, operands in chain.steps:
-        dtypes.append(op.result_dtype(*(dtypes[i] for i in operands)))
+        dtypes.append(op.result_dtype(*[dtypes[i] for i in operands]))
     return tuple(dtypes)
 
 

@@ -113,9 +113,10 @@ class Program:
 
 @record(frozen=True)
 class _Layout:
-    """How a parameter record is packed: field names with byte offsets, and the packer of all of it, padded."""
+    """How a parameter record is packed: names and byte offsets of the fields, and the packer of all of it, padded."""
 
-    places: tuple[tuple[str, int], ...]
+    names: tuple[str, ...]
+    offsets: tuple[int, ...]
     packer: struct.Struct
 
 
@@ -126,13 +127,13 @@ _CODES = {"i8": "q", "i4": "i", "f4": "f", "f8": "d"}
 @functools.cache
 def _layout(dtype: Any) -> _Layout:
     text, end = "=", 0
-    places = []
+    offsets = []
     for name in dtype.names:
         kind, offset = dtype.fields[name][:2]
         text += f"{offset - end}x{_CODES[kind.str[1:]]}"
         end = offset + kind.itemsize
-        places.append((name, offset))
-    return _Layout(tuple(places), struct.Struct(f"{text}{-end % _RECORD_ALIGN}x"))
+        offsets.append(offset)
+    return _Layout(dtype.names, tuple(offsets), struct.Struct(f"{text}{-end % _RECORD_ALIGN}x"))
 
 
 class _Image:
@@ -140,6 +141,7 @@ class _Image:
 
     def __init__(self) -> None:
         self.records: list[bytes] = []
+        self.layouts: dict[int, _Layout] = {}
         self.nbytes = 0
         self.arena: list[tuple[int, int]] = []
         self.inputs: dict[int, list[tuple[int, int]]] = {}
@@ -154,19 +156,21 @@ class _Image:
 
     def add(self, job: Job, step: Any) -> int:
         """Append the record of a step, or of a kernel that one calls; where it begins."""
-        layout = _layout(step.kernel.params)
-        at, args, values = self.nbytes, step.args, []
-        for name, offset in layout.places:
-            arg = args[name]
-            values.append(arg if type(arg) in _NUMBERS else self._value(job, arg, at + offset))
+        params = step.kernel.params
+        layout = self.layouts.get(id(params))
+        if layout is None:  # `_layout` takes the hash of all fields
+            layout = self.layouts[id(params)] = _layout(params)
+        at, args = self.nbytes, step.args
+        values = [args[name] for name in layout.names]
+        for i, arg in enumerate(values):
+            if type(arg) not in _NUMBERS:
+                values[i] = 0 if arg is None else self._value(job, arg, at + layout.offsets[i])
         self.records.append(layout.packer.pack(*values))
         self.nbytes += layout.packer.size
         return at
 
     def _value(self, job: Job, arg: Any, where: int) -> Any:
         kind = type(arg)
-        if arg is None:
-            return 0
         if kind is In:
             return self._slot(job.ins[arg.index], arg.offset, where)
         if kind is Out:
@@ -224,8 +228,10 @@ class _Image:
     def _slot(self, slot: Slot | None, offset: int, where: int) -> int:
         if slot is None:
             return 0
-        root, inner = slot.root()
-        offset += inner
+        root = slot
+        if slot.base is not None:
+            root, inner = slot.root()
+            offset += inner
         if root.kind == CONST:
             self.constants.append(len(self.arrays))
             self._array(root.const, offset, where)  # type: ignore[arg-type]

@@ -25,9 +25,9 @@ def _want_groups(owner: Op, what: str, count: Dim, group: int) -> None:
 def _kernel(owner: Op, w: TensorType) -> tuple[int, ...] | None:
     if w.shape is None:
         return None
-    if len(w.shape) < 3 or any(isinstance(d, Sym) for d in w.shape[2:]):
+    if len(w.shape) < 3 or Sym in map(type, w.shape[2:]):
         raise owner.fail("w", w, "a rank of at least 3 and a known kernel")
-    return tuple(int(d) for d in w.shape[2:])  # type: ignore[arg-type]  # no Sym is left
+    return tuple(map(int, w.shape[2:]))  # type: ignore[arg-type]  # no Sym is left
 
 
 def _by_tap(w: Array) -> Array:

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -60,7 +61,7 @@ def per_axis(owner: Op, what: str, given: Sequence[int], count: int, default: in
     values = tuple(given) or (default,) * count
     if len(values) != count:
         raise owner.fail(f"length of {what}", len(values), count)
-    if min(values, default=low) < low or max(values, default=low) > FAR:
+    if values and (min(values) < low or max(values) > FAR):
         raise owner.fail(what, values, f"{low} to {FAR}")
     return values
 
@@ -88,6 +89,11 @@ def resolve_pads(
     return tuple(small + large) if auto_pad == "SAME_UPPER" else tuple(large + small)
 
 
+_MADE: dict[Any, Windows] = {}
+MOST_MADE = 1024
+"""Windows kept by their attributes: every new shape asks for those of all its layers several times."""
+
+
 @record(frozen=True)
 class Windows:
     """Positions of a kernel on spatial axes; one entry per axis, two in pads (begins, then ends).
@@ -101,6 +107,11 @@ class Windows:
     pads: tuple[int, ...]
     auto_pad: str = "NOTSET"
     ceil: bool = False
+    spans: tuple[int, ...] = ()
+    """Input elements from the first to the last of a dilated kernel; follows from the others."""
+
+    def __post_init__(self) -> None:
+        self.__dict__["spans"] = tuple([(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)])
 
     @staticmethod
     def of(
@@ -113,6 +124,10 @@ class Windows:
         ceil: bool = False,
     ) -> Windows:
         """Windows from attributes, where empty tuples mean 1, 1 and 0; raises ShapeError."""
+        key = tuple(kernel), tuple(strides), tuple(dilations), tuple(pads), auto_pad, ceil
+        known = _MADE.get(key)
+        if known is not None:
+            return known
         if auto_pad not in AUTO_PADS:
             raise owner.fail("auto_pad", auto_pad, " or ".join(AUTO_PADS))
         rank = len(kernel)
@@ -126,15 +141,15 @@ class Windows:
         )
         if max(made.spans, default=0) > FAR:
             raise owner.fail("span of the dilated kernel", made.spans, f"at most {FAR}")
+        if len(_MADE) >= MOST_MADE:
+            _MADE.clear()
+        _MADE[key] = made
         return made
-
-    @property
-    def spans(self) -> tuple[int, ...]:
-        """Input elements from the first to the last of a dilated kernel."""
-        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
 
     def resolved(self, sizes: Sequence[int]) -> Windows:
         """The same windows with explicit pads."""
+        if self.auto_pad == "NOTSET" and self.pads:
+            return self
         pads = resolve_pads(self.auto_pad, sizes, self.kernel, self.strides, self.dilations, self.pads)
         return replace(self, pads=pads, auto_pad="NOTSET")
 
@@ -145,7 +160,7 @@ class Windows:
         """
         if len(sizes) != len(self.kernel):
             raise owner.fail("spatial axes of x", len(sizes), f"{len(self.kernel)}, as the kernel has")
-        return tuple(self._output_dim(owner, i, size) for i, size in enumerate(sizes))
+        return tuple([self._output_dim(owner, i, size) for i, size in enumerate(sizes)])
 
     def static_dims(self, owner: Op, sizes: Sequence[int]) -> list[int]:
         """`output_dims` of static sizes."""
@@ -153,7 +168,7 @@ class Windows:
 
     def _output_dim(self, owner: Op, i: int, size: Dim) -> Dim:
         stride, span = self.strides[i], self.spans[i]
-        if self.auto_pad.startswith("SAME"):
+        if self.auto_pad != "NOTSET" and self.auto_pad != "VALID":
             return (size + stride - 1) // stride
         pad, pad_end = (0, 0) if self.auto_pad == "VALID" else (self.pads[i], self.pads[len(self.kernel) + i])
         room = size + (pad + pad_end - span)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.kernels.extents import check_steps, made_steps
-from bolt_numba.kernels.registry import In, Out, Scratch
+from bolt_numba.kernels.registry import In, Out, Scratch, remember_result
 from bolt_numba.kernels.sized import Sized
 from bolt_numba.mapped import for_runs
 from bolt_numba.ops.control import ControlFlow
@@ -33,12 +33,14 @@ from bolt_numba.runtime.memory import MemoryPlan, plan_memory
 from bolt_numba.runtime.packs import MakerContext, Spending, SpentError, read_as_they_are
 from bolt_numba.runtime.repeat import Precedent, Recorder, likeness, number_operators
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
-from bolt_numba.types import NestedType, TensorType, only_in_python, type_of
+from bolt_numba.types import STRING, NestedType, TensorType, only_in_python, type_of
 
 SMALL = 64
 """Elements up to which an input that decides shapes is planned per value."""
 FEW = 8
 """The same for floats, such as the scales of a Resize: a larger input of floats is data."""
+MOST_PRECEDENTS = 1024
+"""Ways to plan a node that a region keeps."""
 
 
 @record(eq=False)
@@ -92,6 +94,8 @@ class Region:
     by_value: frozenset[int] = frozenset()
     operators: dict[int, int] = field(default_factory=dict)
     bounds: tuple[Bound, ...] = ()
+    precedents: dict[Hashable, Precedent] = field(default_factory=dict)
+    """How nodes were planned, for nodes alike, of other shapes of the inputs, too: not all depends on these."""
 
     @property
     def is_nested(self) -> bool:
@@ -102,6 +106,11 @@ class Region:
         self.by_value = frozenset(self._deciding_inputs())
         self.bounds = tuple(bounds_of(self.inputs, self.nodes, self.resolve))
         self.operators = number_operators(self.nodes)
+
+    def remember(self, alike: Hashable, made: Precedent) -> None:
+        if len(self.precedents) >= MOST_PRECEDENTS:
+            self.precedents.clear()
+        self.precedents[alike] = made
 
     def resolve(self, value: Value) -> Value:
         return resolved(value, self.alias)
@@ -161,7 +170,6 @@ class Planner:
         self.slots: dict[int, Slot] = {}
         self.alias = dict(region.alias)
         self.jobs: list[Job] = []
-        self.precedents: dict[Hashable, Precedent] = {}
         self.cut: Cut | None = None
         self.unasked = unasked()
 
@@ -227,42 +235,48 @@ class Planner:
         return True
 
     def _add(self, node: Node, queue: deque[Node]) -> None:
-        ins = [self._slot(v) for v in node.inputs]
+        op = node.op
+        ins = [None if v is None else self.slots.get(id(v)) or self._slot(v) for v in node.operands]
         in_types = [None if s is None else s.type for s in ins]
-        number = self.region.operators.get(id(node.op))
+        number = self.region.operators.get(id(op))
         alike = None if number is None else likeness(number, in_types)
-        precedent = self.precedents.get(alike)
-        if precedent is not None and precedent.holds(node.op, in_types, self.context):
+        precedent = self.region.precedents.get(alike)
+        if precedent is not None and precedent.holds(op, in_types, self.context):
             types = precedent.types
         else:
-            types = infer_types(node.op, fitting(node.op, in_types, ins, self.region.bounds))
-            self._ask_for(node.op, types)
+            types = infer_types(op, fitting(op, in_types, ins, self.region.bounds) if op.bounds else in_types)
+            self._ask_for(op, types)
             precedent = None
             if self._is_known(node, types):
                 self._vouch(ins)
                 return
-            python = any(map(only_in_python, (*types, *in_types)))
-            if python or isinstance(node.op, ControlFlow) or not all(t.is_static for t in types):
+            if not _is_numeric(types, in_types) or isinstance(op, ControlFlow):
                 self._make_cut(node, ins, queue)
                 return
         outs = [Slot(v.name, t, TEMP) for v, t in zip(node.outputs, types, strict=True)]
         for value, slot in zip(node.outputs, outs, strict=True):
             self.slots[id(value)] = slot
         first = ins[0] if ins else None
-        if node.op.is_view and first is not None and first.pitch is None:
+        if op.is_view and first is not None and first.pitch is None:
             self._view(first, outs[0])
-        elif any(0 not in t.dims for t in types):
-            precedent = precedent or self._choose(node.op, in_types, types, alike)
-            job = Job(node.name, node.op, precedent.device, ins, outs)
-            job.steps = precedent.steps_for(in_types, self.context)
-            job.runner, job.inplace, job.states = precedent.runner, precedent.inplace, precedent.states
-            if self.context.packs.unseen:
-                self._vouch([ins[i] for i in read_as_they_are(job)])
-            if self.is_mixed:
-                self._bring(job)
-            self.jobs.append(job)
-            if self.spending is not None:
-                self.spending.planned(node, job, precedent.by_types)
+            return
+        for t in types:
+            if 0 not in t.dims:
+                break
+        else:
+            return
+        known = precedent is not None
+        precedent = precedent or self._choose(op, in_types, types, alike)
+        job = Job(node.name, op, precedent.device, ins, outs)
+        job.steps = precedent.steps_for(in_types, self.context) if known else precedent.steps
+        job.runner, job.inplace, job.states = precedent.runner, precedent.inplace, precedent.states
+        if self.context.packs.unseen:
+            self._vouch([ins[i] for i in read_as_they_are(job)])
+        if self.is_mixed:
+            self._bring(job)
+        self.jobs.append(job)
+        if self.spending is not None:
+            self.spending.planned(node, job, precedent.by_types)
 
     def _vouch(self, slots: Iterable[Slot | None]) -> None:
         """What is about to be read in a packed file, beside what is packed of it, is as it was when it was packed."""
@@ -272,12 +286,18 @@ class Planner:
 
     def _ask_for(self, op: Op, types: Sequence[TensorType]) -> None:
         """Refuse what does not fit before its kernel is planned, so that the error can name the node."""
-        nbytes = sum(t.nbytes for t in types if t.is_static)
+        nbytes = 0
+        for t in types:
+            if t.is_static:
+                nbytes += t.nbytes
         if nbytes > self.unasked:
             ask(nbytes, f"{op.name}: result {', '.join(map(str, types))}")
 
     def _is_known(self, node: Node, types: Sequence[TensorType]) -> bool:
         """Whether the results are constants here; they are then made so."""
+        for t in types:
+            if t.value is None:
+                return False
         knowns = [t.known for t in types]
         if node.op.has_side_state or any(k is None for k in knowns):
             return False
@@ -314,6 +334,8 @@ class Planner:
     ) -> Precedent:
         """The best kernel's steps; kept for nodes alike where the maker allows it."""
         context = self.context
+        if len(outs) == 1:
+            remember_result(op, ins, outs[0])
         for device in self.devices:
             entry = device.select(op, ins, context)
             if entry is not None or device.takes_all:
@@ -324,16 +346,17 @@ class Planner:
             entry, context = context.tuner.choose(op, ins, outs, device, entry, context)
         recorder = Recorder(context, ins)
         steps = made_steps(entry, op, ins, outs, recorder)
-        scratch = sum(a.nbytes for step in steps for a in step.args.values() if type(a) is Scratch)
+        scratch = sum([a.nbytes for step in steps for a in step.args.values() if type(a) is Scratch])
         if scratch > self.unasked:
             ask(scratch, f"{op.name}: workspace of {entry.name}")
         if context.threads == 1:  # as measured may be best in a session of several, too
             for step in steps:
                 step.parallel = False
         states = frozenset() if entry.states is None else entry.states(op, ins)
-        made = Precedent(outs, device, steps, entry.name, entry.inplace, states, by_types=entry.by_types, entry=entry)
+        packs, by_types = recorder.packs, entry.by_types
+        made = Precedent(outs, device, steps, entry.name, entry.inplace, states, packs, by_types, entry)
         if entry.by_types and alike is not None and recorder.complete and all(t.value is None for t in outs):
-            self.precedents[alike] = replace(made, packs=recorder.packs)
+            self.region.remember(alike, made)
         return made
 
     def _make_cut(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> None:
@@ -405,6 +428,14 @@ class Planner:
         steps = [device.copy_step(In(0), Out(0), 1, nbytes, 1)] if nbytes else []
         check_steps(op, steps, [source.type], [target.type])
         return Job(f"{source.name} (copy)", op, device, [source], [target], steps, f"copy in {HOST.name}")
+
+
+def _is_numeric(types: Sequence[TensorType], in_types: Sequence[TensorType | None]) -> bool:
+    """Whether a node's results have sizes, and neither they nor its operands are Python's own objects."""
+    for t in types:
+        if not t.is_static or t.dtype == STRING:
+            return False
+    return STRING not in [t.dtype for t in in_types if t is not None]
 
 
 def _own(slots: Iterable[Slot | None]) -> None:

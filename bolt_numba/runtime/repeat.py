@@ -11,8 +11,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import field
 from typing import Any
 
-import numpy as np
-
 from bolt_numba.errors import ShapeError
 from bolt_numba.ir.graph import Node
 from bolt_numba.kernels.registry import Context, Entry, Step, is_exact
@@ -105,7 +103,7 @@ class Precedent:
 
     def holds(self, op: Op, ins: Sequence[TensorType | None], context: Context) -> bool:
         """Whether the kernel is exact enough for these operands, too."""
-        return self.entry is None or is_exact(self.entry, op, ins, context)
+        return self.entry is None or self.entry.error is None or is_exact(self.entry, op, ins, context)
 
     def steps_for(self, ins: Sequence[TensorType | None], context: Context) -> list[Step] | None:
         """The steps with what is packed from these operands."""
@@ -113,14 +111,14 @@ class Precedent:
             return self.steps
         made = []
         for step in self.steps:
-            args: dict[str, Any] = dict(step.args)
+            arrays: dict[str, Array] = {}
             for name, arg in step.args.items():
-                if isinstance(arg, np.ndarray) and id(arg) in self.packs:
+                if id(arg) in self.packs:
                     i, key, pack = self.packs[id(arg)]
                     packed = context.packed(ins[i].value, key, pack)  # type: ignore[union-attr, arg-type]
-                    if packed.nbytes < arg.nbytes:
+                    if packed.nbytes < arg.nbytes:  # type: ignore[union-attr]
                         what = f"{step.kernel.name}: packed operand {i}"
-                        raise ShapeError(f"{what}: got {packed.nbytes} bytes, wanted {arg.nbytes}")
-                    args[name] = packed
-            made.append(Step(step.kernel, args, step.parallel, step.in_bands))
+                        raise ShapeError(f"{what}: got {packed.nbytes} bytes, wanted {arg.nbytes}")  # type: ignore[union-attr]
+                    arrays[name] = packed
+            made.append(step.with_arrays(arrays) if arrays else step)
         return made

@@ -154,8 +154,8 @@ class Runner:
 
     def _plan_with(self, arrays: Sequence[Array]) -> Prepared:
         """A plan from the region as it is; the first one gives its weights up when they can be had again."""
-        reads = [*self.region.outputs, *(v for node in self.region.nodes for v in node.inputs)]
-        check_intact(v.const for v in reads if v is not None)
+        reads = [v for node in self.region.nodes for v in node.operands if v is not None]
+        check_intact([v.const for v in (*self.region.outputs, *reads) if v.const is not None])
         spending = None
         if self.remake is not None and not self.is_spent:
             spending = Spending(self.region.nodes, self.region.outputs, self.packs)

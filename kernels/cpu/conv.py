@@ -31,6 +31,7 @@ from bolt_numba.kernels.cpu.sweep import (
     scratch_bytes,
     sweep,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.swept import hand_over
 from bolt_numba.kernels.jit import I64, PTR, native
 from bolt_numba.kernels.registry import (
     Argument,
@@ -92,18 +93,22 @@ def pixel_table(windows: Windows, sizes: tuple[int, ...], outs: tuple[int, ...])
     rank = len(sizes)
     table = np.zeros((1,) * (2 * rank), np.int32)
     valid = np.ones((1,) * (2 * rank), bool)
+    last = 0
     for axis in range(rank):
         tap = np.arange(windows.kernel[axis], dtype=np.int32)[:, None] * windows.dilations[axis]
         at = tap + np.arange(outs[axis], dtype=np.int32) * windows.strides[axis] - windows.pads[axis]
         shape = [1] * (2 * rank)
         shape[axis], shape[rank + axis] = at.shape
         table = table * sizes[axis] + at.reshape(shape)
-        valid = valid & ((at >= 0) & (at < sizes[axis])).reshape(shape)
+        inside = (at >= 0) & (at < sizes[axis])
+        valid = valid & inside.reshape(shape)
+        last = last * sizes[axis] + int(at.max(where=inside, initial=-1)) if last >= 0 and inside.any() else -1
     np.putmask(table, ~valid, -1)
     table, valid = (x.reshape(math.prod(windows.kernel), math.prod(outs)) for x in (table, valid))
     outside = ~valid.all(axis=0)
     edges = np.concatenate([[0], np.cumsum(outside)]).astype(np.int32)
-    return Taps(table, edges, not outside.any())
+    hand_over(table, last)
+    return Taps(table, edges, not edges[-1])
 
 
 @lru_cache(maxsize=512)

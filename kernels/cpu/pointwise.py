@@ -32,7 +32,7 @@ from bolt_numba.kernels.cpu import lang, vmath, vtrig
 from bolt_numba.kernels.cpu.lang import F32, F64, I64, LANES, PTR, inline, native_source, split
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import Inline, Native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, remember_last
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, remember_last, result_of
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.pointwise import Chain, Pointwise
 from bolt_numba.types import BOOL, AnyDType, Array, TensorType
@@ -213,31 +213,49 @@ def _reach(sizes: Sequence[int], results: Sequence[int], outer: int, forms: str,
 
 
 @remember_last
-def _nest(op: Pointwise | Chain, ins: Types) -> Geometry | None:
-    """Loops of the chain, None when types are unknown or its results differ in shape."""
-    chain = as_chain(op)
+def _seen(op: Pointwise | Chain, ins: Types) -> tuple[Chain, list[TensorType], tuple[AnyDType, ...]] | None:
+    """The chain, its operands, and the dtypes of all values; None when an operand is omitted or unknown."""
     known = [t for t in ins if t is not None and t.is_static]
     if len(known) != len(ins) or not known:
         return None
-    types = chain.infer_all(*known)
-    shapes = {types[i].dims for i in chain.results}
-    largest = np.broadcast_shapes(*(t.dims for t in known))
-    if shapes != {largest}:
+    chain = as_chain(op)
+    return chain, known, value_dtypes(chain, [t.dtype for t in known])
+
+
+@remember_last
+def _nest(op: Pointwise | Chain, ins: Types) -> Geometry | None:
+    """Loops of the chain, None when types are unknown or its results differ in shape."""
+    seen = _seen(op, ins)
+    if seen is None:
         return None
-    nest = _lengthen(chain, largest, known)
+    chain, known, dtypes = seen
+    if len(chain.results) == 1:
+        shapes = {result_of(op, ins).dims}
+    else:
+        types = chain.infer_all(*known)
+        shapes = {types[i].dims for i in chain.results}
+    dims = [t.dims for t in known]
+    if shapes != {np.broadcast_shapes(*set(dims)) if shapes != set(dims) else dims[0]}:
+        return None
+    nest = _lengthen(chain, shapes.pop(), known, dims, dtypes)
     return nest if len(nest.outer) <= MAX_OUTER else None
 
 
-def _lengthen(chain: Chain, shape: tuple[int, ...], ins: Sequence[TensorType]) -> Geometry:
+def _lengthen(
+    chain: Chain,
+    shape: tuple[int, ...],
+    ins: Sequence[TensorType],
+    dims: Sequence[tuple[int, ...]],
+    dtypes: Sequence[AnyDType],
+) -> Geometry:
     """Loops whose innermost is not too short, as far as operands can follow."""
-    dims = [t.dims for t in ins]
-    dtypes = value_dtypes(chain, [t.dtype for t in ins])
     if is_vector_form(chain, dtypes) and BOOL in dtypes[: len(ins)]:  # there are no jumping loads of bytes
         return geometry(shape, dims)
     nest = geometry(shape, dims, SHORT_FOR_CONSTANTS)
-    if all(t is None or _is_spreadable(nest, k, ins[k]) for k, t in enumerate(nest.tables)):
-        return nest
-    return geometry(shape, dims, SHORT)
+    for k, t in enumerate(nest.tables):
+        if t is not None and not _is_spreadable(nest, k, ins[k]):
+            return geometry(shape, dims, SHORT)
+    return nest
 
 
 def _is_spreadable(nest: Geometry, k: int, operand: TensorType) -> bool:
@@ -256,7 +274,7 @@ def _spread(nest: Geometry, ins: Sequence[TensorType], context: Context) -> tupl
         take = functools.partial(_take, table)
         made[k] = context.packed(known, ("spread", table.tobytes()), take)
         forms[k], tables[k] = "v", None
-    return replace(nest, forms="".join(forms), tables=tuple(tables)), made
+    return (replace(nest, forms="".join(forms), tables=tuple(tables)) if made else nest), made
 
 
 def _take(table: Array, array: Array) -> Array:
@@ -265,25 +283,23 @@ def _take(table: Array, array: Array) -> Array:
 
 @remember_last
 def _accepts(op: Any, ins: Types) -> bool:
-    if any(t is None for t in ins):
-        return False
-    known = [t for t in ins if t is not None]
-    chain = as_chain(op)
-    return can_generate(chain, known) and _nest(op, ins) is not None
+    seen = _seen(op, ins)
+    return seen is not None and can_generate(seen[0], seen[1]) and _nest(op, ins) is not None
 
 
 def _accepts_in_place(op: Any, ins: Types) -> bool:
     """Whether an operand of as many bytes as the first result has as many elements, too."""
-    if not _accepts(op, ins):
+    seen = _seen(op, ins)
+    if seen is None or not _accepts(op, ins):
         return False
-    known = [t for t in ins if t is not None]
-    chain = as_chain(op)
-    result = value_dtypes(chain, [t.dtype for t in known])[chain.results[0]]
-    return all(t.dtype.itemsize <= result.itemsize for t in known)
+    chain, known, dtypes = seen
+    return max([t.dtype.itemsize for t in known]) <= dtypes[chain.results[0]].itemsize
 
 
 def _steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    chain, known = as_chain(op), [t for t in ins if t is not None]
+    seen = _seen(op, ins)
+    assert seen is not None, "accepts() has tested this"
+    chain, known, _ = seen
     nest = _nest(op, ins)
     assert nest is not None, "accepts() has tested this"
     if not nest.size:
@@ -294,7 +310,7 @@ def _steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     args |= {f"t{k}": table for k, table in enumerate(nest.tables) if table is not None}
     args |= {"n": nest.inner, "items": nest.rows * nest.blocks, "blocks": nest.blocks}
     args |= {f"d{j}": size for j, size in enumerate(nest.outer) if j}
-    dtypes = tuple(t.dtype for t in known)
+    dtypes = tuple([t.dtype for t in known])
     args |= operand_strides(nest, dtypes)
     args |= number_args(chain, dtypes)
     work = nest.size * unit_cost(chain)

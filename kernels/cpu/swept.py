@@ -27,9 +27,13 @@ def last_row(table: Array) -> int:
         return known[1]
     if len(_last) > 512:
         _last.clear()
-    found = int(table.max())
-    _last[id(table)] = ref(table), found
-    return found
+    return hand_over(table, int(table.max()))
+
+
+def hand_over(table: Array, last: int) -> int:
+    """Let `last_row` know the greatest row of a table from who made it."""
+    _last[id(table)] = ref(table), last
+    return last
 
 
 def greatest(offsets: Array, blocks: int, step: int, row: int, column: int) -> int:
@@ -86,4 +90,4 @@ def sweep_bf16_reach(a: Any) -> dict[str, Reach]:
     return made
 
 
-__all__ = ["greatest", "last_row", "sweep_bf16_reach", "sweep_reach"]
+__all__ = ["greatest", "hand_over", "last_row", "sweep_bf16_reach", "sweep_reach"]
