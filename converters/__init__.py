@@ -46,7 +46,7 @@ class Content:
         else:
             raise DTypeError(f"source: got a {type(source).__name__}, wanted a path, bytes or a binary file")
         if self.path is not None:
-            self.name = self.path.name
+            self.name = self.path.name or str(self.path)
         self.is_folder = self.path is not None and self.path.is_dir()
         self.head = self._head()
 
@@ -185,7 +185,9 @@ def format_of(content: Content, format: str | None = None) -> str:
     if format is None:
         format = next((key for key, entry in FORMATS.items() if _may_be(entry, content)), None)
     if format is None:
-        raise InvalidModelError(f"{content.name}: format: got {_found(content)}, wanted {list(FORMATS)}")
+        known = [key for key, entry in FORMATS.items() if entry.folders or not content.is_folder]
+        wanted = known or f"a file of {list(FORMATS)}"
+        raise InvalidModelError(f"{content.name}: format: got {_found(content)}, wanted {wanted}")
     if format not in FORMATS:
         raise InvalidModelError(f"format: got {format!r}, wanted one of {list(FORMATS)}")
     if content.is_folder and not FORMATS[format].folders:

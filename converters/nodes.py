@@ -10,13 +10,11 @@ from bolt_numba.errors import BoltError, InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.shape import Identity
-from bolt_numba.records import record
 from bolt_numba.types import Array, TensorType, type_of
 
 S = TypeVar("S", bound=Scope)
 
 
-@record(frozen=True)
 class ForeignNode:
     """A node as its file has it.
 
@@ -24,11 +22,10 @@ class ForeignNode:
     the format's own form.
     """
 
-    label: str
-    op: str
-    inputs: Sequence[str]
-    outputs: Sequence[str]
-    raw: Any
+    __slots__ = ("inputs", "label", "op", "outputs", "raw")
+
+    def __init__(self, label: str, op: str, inputs: Sequence[str], outputs: Sequence[str], raw: Any) -> None:
+        self.label, self.op, self.inputs, self.outputs, self.raw = label, op, inputs, outputs, raw
 
 
 class NodeBuilder(Builder):

@@ -169,15 +169,21 @@ def test_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["net", "net.onnx", "net.bolt"])
-def test_a_folder_of_no_format_is_named_with_what_it_holds(name: str, tmp_path: Path) -> None:
+def test_a_folder_of_no_format_is_named_with_what_it_holds(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / name
     folder.mkdir()
+    nothing = rf"{name}: format: got a folder with nothing, wanted \['tiny'\]"
     for call in (bn.load, bn.compile, surgery.unsupported):
-        with pytest.raises(bn.InvalidModelError, match=f"{name}: format: got a folder with nothing, wanted"):
+        with pytest.raises(bn.InvalidModelError, match=nothing):
             call(folder)
     for i in range(10):
         (folder / f"part{i}").write_bytes(b"")
     with pytest.raises(bn.InvalidModelError, match=r"got a folder with part0, part1, .*, part7 and 2 more, wanted"):
+        bn.load(folder)
+    monkeypatch.delitem(FORMATS, "tiny")
+    with pytest.raises(bn.InvalidModelError, match=r"wanted a file of \['bolt', 'onnx'\]"):
         bn.load(folder)
 
 
