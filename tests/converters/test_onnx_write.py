@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from bolt_numba import ops
 from bolt_numba.converters import load
@@ -134,6 +134,7 @@ def test_a_sample_of_the_public_suite() -> None:
     assert ran > 100
 
 
+@settings(deadline=None)
 @given(graphs())
 def test_any_graph_comes_back(graph: Graph) -> None:
     data = feeds_of(graph)
