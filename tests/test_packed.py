@@ -254,6 +254,38 @@ def test_a_file_does_not_show_one_model_and_run_another(tmp_path: Path, what: st
         np.testing.assert_array_equal(a, b)
 
 
+def test_constants_of_bodies_are_sealed(tmp_path: Path) -> None:
+    """They are neither packed nor constants of the graph itself, so nobody compared them."""
+    rng = np.random.default_rng(0)
+    outer, inner = (rng.standard_normal((64, 64)).astype("f4") for _ in range(2))
+    value = helper.make_tensor_value_info
+    nodes = [helper.make_node("MatMul", ["c", "v"], ["d"]), helper.make_node("Identity", ["k"], ["l"])]
+    body = helper.make_graph(
+        nodes, "body", [value("i", 7, ()), value("k", 9, ()), value("c", 1, (3, 64))],
+        [value("l", 9, ()), value("d", 1, (3, 64))], [numpy_helper.from_array(inner, "v")],
+    )  # fmt: skip
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["z"]),
+        helper.make_node("Loop", ["n", "", "z"], ["y"], body=body),
+    ]
+    graph = helper.make_graph(
+        nodes, "g", [value("x", 1, (3, 64)), value("n", 7, ())], [value("y", 1, None)],
+        [numpy_helper.from_array(outer, "w")],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = tmp_path / "m.bolt"
+    bn.save(packed(bn.load(model.SerializeToString()), threads=[1]), path)
+    data, old = path.read_bytes(), inner.tobytes()
+    found = load_bolt(data).packed
+    assert found is not None
+    assert found.rows
+    assert data.count(old) == 1
+    changed = data.replace(old, _with_same_crc((inner + 1).tobytes(), old))
+    for read in (load_bolt, bn.load, bn.compile):
+        with pytest.raises(InvalidModelError, match=r"tensor .: its seal is wrong"):
+            read(changed)
+
+
 @pytest.mark.parametrize("reader", ["Gather", "Identity"])
 def test_a_constant_that_is_packed_and_read_as_it_is_is_looked_at(tmp_path: Path, reader: str) -> None:
     """As a table of words that is the classifier, too: only the classifier's packed form was compared with the seal."""

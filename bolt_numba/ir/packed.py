@@ -4,7 +4,8 @@ A kernel reads a packed weight without looking at its size, or at where the numb
 weights therefore ends with a seal, made with a secret of this user's cache, where the compiled kernels are kept, too.
 It covers the whole graph and a keyed fingerprint of every packed weight and of every constant that the graph reads, so
 that what runs is what the file shows.  Where the seal is not ours, because the file was packed elsewhere or changed,
-the weights are packed anew in memory.  Fingerprints are compared when weights are taken (`runtime.packs`).
+the weights are packed anew in memory.  Fingerprints are compared when weights are taken (`runtime.packs`), those of
+inner tensors (constants of bodies of control flow, arrays that are attributes) when the file is read.
 """
 
 from __future__ import annotations
@@ -44,9 +45,23 @@ class PackedWeights:
     sources: list[str] = field(default_factory=list)
 
 
-def packed_json(packed: Sequence[PackedWeights | None], table: Any) -> dict[str, Any]:
+def packed_json(packed: Sequence[PackedWeights | None], graphs: Any, table: Any) -> dict[str, Any]:
     """What a document says of its graphs' packed weights, which become tensors of its table; `sealed` completes it."""
-    return {"graphs": [None if p is None else _graph_json(p, table) for p in packed], "seal": _UNSEALED}
+    key, constants = secret(), _constants(graphs)
+    stored = [i for i, row in enumerate(table.rows) if "strings" not in row]
+    inner = [[i, inner_mark(a, key)] for i, (_, a) in zip(stored, table.arrays, strict=True) if i not in constants]
+    rows = [None if p is None else _graph_json(p, table) for p in packed]
+    return {"graphs": rows, "inner": inner, "seal": _UNSEALED}
+
+
+def _constants(graphs: Any) -> set[int]:
+    """Tensors that are constants of the graphs themselves."""
+    return {int(row["tensor"]) for graph in graphs for row in graph["constants"]}
+
+
+def inner_mark(data: Any, key: bytes) -> str:
+    """Fingerprint of an inner tensor's bytes; "" where no secret can be kept."""
+    return blake2b(data, digest_size=16, key=key, person=b"inner").hexdigest() if key else ""
 
 
 def _graph_json(packed: PackedWeights, table: Any) -> dict[str, Any]:
@@ -110,18 +125,29 @@ class Places:
         return cls(whole, [row[:3] for row in rows], later | made_from, frozenset(constants) - made_from)
 
 
-def places_of(document: Any, text: bytes) -> tuple[list[Places], frozenset[int]]:
-    """`Places` of each graph, and the tensors that are not to be checked for any."""
+def places_of(document: Any, text: bytes) -> tuple[list[Places], frozenset[int], dict[int, str]]:
+    """`Places` of each graph, the tensors that are not to be checked for any, and fingerprints of inner ones."""
     packed = document.get("packed")
     if packed is None:
-        return [Places(None, [], frozenset(), frozenset())] * len(document["graphs"]), frozenset()
+        return [Places(None, [], frozenset(), frozenset())] * len(document["graphs"]), frozenset(), {}
     try:
-        count, is_ours = len(document["tensors"]), is_sealed(text)
+        count, inner = len(document["tensors"]), _inner(document, packed)
+        is_ours = inner is not None and is_sealed(text)
         both = zip(packed["graphs"], document["graphs"], strict=True)
         found = [Places.of(part, graph, count, is_ours) for part, graph in both]
     except (TypeError, KeyError, IndexError, ValueError, OverflowError, AttributeError) as error:
         raise InvalidModelError(f"graph: packed: got {type(error).__name__} {error}, wanted rows") from error
-    return found, frozenset[int]().union(*(p.later for p in found)) - frozenset[int]().union(*(p.now for p in found))
+    later = frozenset[int]().union(*(p.later for p in found)) - frozenset[int]().union(*(p.now for p in found))
+    return found, later, inner if is_ours and inner is not None else {}
+
+
+def _inner(document: Any, packed: Any) -> dict[int, str] | None:
+    """Fingerprints of inner tensors; None where one has none, as in files of old."""
+    marks = {int(index): str(mark) for index, mark in packed.get("inner", ())}
+    known = _constants(document["graphs"]).union(marks)
+    known.update(int(row[2]) for part in packed["graphs"] if part is not None for row in part["rows"])
+    texts = {i for i, row in enumerate(document["tensors"]) if "strings" in row}
+    return marks if known | texts == set(range(len(document["tensors"]))) else None
 
 
 def read_packed(places: Places, tensors: Sequence[Array]) -> PackedWeights | None:

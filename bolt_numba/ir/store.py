@@ -39,7 +39,7 @@ from bolt_numba.ir.decode import read_graph
 from bolt_numba.ir.encode import MAX_FILL, TensorTable, graph_json
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import MAIN, Model
-from bolt_numba.ir.packed import packed_json, places_of, read_packed, sealed
+from bolt_numba.ir.packed import inner_mark, packed_json, places_of, read_packed, sealed, secret
 from bolt_numba.mapped import aligned_copy, check_intact, drop_pages, map_file, unmapped
 from bolt_numba.ops.dtypes import plain_bools
 from bolt_numba.types import STRING, Array, dtype_from_name
@@ -123,7 +123,7 @@ def _chunks(model: Graph | Model) -> Iterator[bytes | memoryview]:
     document |= {"graphs": [graph_json(graph, table) for graph in graphs], "tensors": table.rows}
     is_packed = any(graph.packed is not None for graph in graphs)
     if is_packed:
-        document["packed"] = packed_json([graph.packed for graph in graphs], table)
+        document["packed"] = packed_json([graph.packed for graph in graphs], document["graphs"], table)
     text = json.dumps(document, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
     if is_packed:
         text = sealed(text)
@@ -165,10 +165,13 @@ def _parse(data: Array, check_weights: bool) -> Model:
     version, text, weights = _sections(data)
     document = _document(version, text)
     names, graphs = _signatures(document)
-    places, later = places_of(document, text)
-    tensors = [
-        _tensor(i, row, weights, check_weights and i not in later) for i, row in enumerate(_list(document, "tensors"))
-    ]
+    places, later, inner = places_of(document, text)
+    rows = _list(document, "tensors")
+    tensors = [_tensor(i, row, weights, check_weights and i not in later) for i, row in enumerate(rows)]
+    key = secret() if inner else b""
+    for i, mark in inner.items():
+        if inner_mark(weights[rows[i]["offset"] :][: rows[i]["bytes"]].data, key) != mark:
+            raise InvalidModelError(f"tensor {i}: its seal is wrong: the file was changed since it was packed")
     made = Model({name: read_graph(found, tensors) for name, found in zip(names, graphs, strict=True)})
     for graph, place in zip(made.graphs.values(), places, strict=True):
         graph.packed = read_packed(place, tensors)
