@@ -33,6 +33,10 @@ class BudgetError(BoltError, MemoryError):
     """A computation would take more memory or work than it may; nothing was allocated for it."""
 
 
+class KernelError(BoltError, RuntimeError):
+    """The code of a kernel cannot be compiled; the message begins with the file and line to edit."""
+
+
 class InternalError(BoltError, RuntimeError):
     """A fault of bolt-numba, not of the model or the call; ``__cause__`` is the exception that it met."""
 

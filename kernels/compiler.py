@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 import llvmlite.binding as llvm
 import numba
 from llvmlite import ir
-from numba.core import compiler, config, types, utils
+from numba.core import compiler, config, errors, types, utils
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.core.typing.templates import AbstractTemplate
 from numba.extending import typeof_impl
 
+from bolt_numba.errors import BoltError, KernelError
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.declare import FASTMATH, Inline, Late
+from bolt_numba.kernels.mistakes import check_names, repeated, told
 
 if target().is_forced:  # before Numba makes its code generator, so that it cannot use more
     config.CPU_NAME, config.CPU_FEATURES = target().cpu, target().features
@@ -45,21 +47,36 @@ def typeof_late(value: Late, context: Any) -> Any:
 
 
 def helper_type(helper: Inline) -> Any:
-    """Numba type of a helper: for each combination of argument types, LLVM code that is only ever linked."""
+    """Numba type of a helper: for each combination of argument types, LLVM code that is only ever linked.
+
+    What Numba refuses it asks for again, twice at each level of helpers; the first answer is kept.
+    """
     known: dict[Any, Any] = {}
+    refused: dict[Any, str] = {}
     names = utils.pysignature(helper.function)
+    who = f"helper '{helper.name}'"
 
     class Helper(AbstractTemplate):
         key = helper
 
         def generic(self, args: Any, kws: Any) -> Any:
-            bound = names.bind(*args, **kws)
+            try:
+                bound = names.bind(*args, **kws)
+            except TypeError as error:
+                raise errors.TypingError(f"call of {who}: {error}") from None
             given = tuple(
                 bound.arguments[name] if name in bound.arguments else types.Omitted(parameter.default)
                 for name, parameter in names.parameters.items()
             )
+            if given in refused:
+                raise errors.TypingError(repeated(refused[given]))
             if given not in known:
-                result = _lower(helper.function, given, None, FASTMATH, inlined=True)
+                check_names(helper.function, who)
+                try:
+                    result = _lower(helper.function, given, None, FASTMATH, inlined=True)
+                except errors.NumbaError as error:
+                    refused[given] = told(error, helper.function, who)
+                    raise errors.TypingError(repeated(refused[given])) from None
                 cpu_target.target_context.insert_user_function(helper, result.fndesc, [result.library])
                 known[given] = result.signature.replace(pysig=names)
             return known[given]
@@ -94,7 +111,22 @@ def _lower(function: Any, arguments: Any, result: Any, fastmath: frozenset[str],
 
 
 def compile_module(kernel: Native) -> Any:
-    """The optimised LLVM module of a kernel; its only visible function is ``kernel.symbol``."""
+    """The optimised LLVM module of a kernel; its only visible function is ``kernel.symbol``.
+
+    Raises KernelError, which names the line, for a body that is no kernel code.
+    """
+    who = f"kernel '{kernel.name}'"
+    check_names(kernel.body, who, kernel.fields)
+    try:
+        return _module(kernel)
+    except (BoltError, MemoryError):
+        raise
+    except Exception as error:
+        text = told(error, kernel.body, who)
+        raise KernelError(text if who in text else f"{text} (called by {who})") from None
+
+
+def _module(kernel: Native) -> Any:
     targets = cpu_target.target_context
     record = numba.from_dtype(kernel.params)
     with global_compiler_lock:

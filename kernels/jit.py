@@ -22,6 +22,7 @@ import numpy as np
 
 from bolt_numba.config import cache_root
 from bolt_numba.digest import sha256
+from bolt_numba.errors import KernelError
 from bolt_numba.forks import renew_after_fork, renew_cached_properties
 from bolt_numba.kernels.cpu.host import installed_version
 from bolt_numba.kernels.cpu.isa import target
@@ -87,7 +88,7 @@ class Native:
         self.names = frozenset(fields)
         self.references = {name: _KINDS[field.kind] for name, field in fields.items() if field.kind in _KINDS}
         self.params = np.dtype([(k, f.dtype) for k, f in fields.items()] or [("unused", "i8")], align=True)
-        self._address = 0
+        self._address, self._refused = 0, ""
         self._call: Any = None
 
     def __repr__(self) -> str:
@@ -116,8 +117,17 @@ class Native:
         if not self._address:
             with _lock:
                 if not self._address:
-                    self._address = _load(self)
+                    self._address = self._loaded()
         return self._address
+
+    def _loaded(self) -> int:
+        """Load it; what cannot be compiled is refused at once from then on."""
+        if not self._refused:
+            try:
+                return _load(self)
+            except KernelError as error:
+                self._refused = str(error)
+        raise KernelError(self._refused)
 
     def record(self, **values: Any) -> Array:
         """A filled parameter record; an array or a kernel stands for its address, None for 0 (keep the arrays alive).
