@@ -27,6 +27,8 @@ FLOOR = 2.0**-23
 
 CONVS: dict[str, tuple[Conv, tuple[int, ...], tuple[int, ...]]] = {
     "1x1": (Conv(), (1, 128, 24, 24), (96, 128, 1, 1)),
+    "1x1 large": (Conv(), (1, 256, 23, 23), (136, 256, 1, 1)),
+    "1x1 long": (Conv(), (1, 2048, 14, 14), (256, 2048, 1, 1)),
     "3x3": (Conv(pads=(1, 1, 1, 1)), (1, 64, 28, 28), (64, 64, 3, 3)),
     "3x3 wide": (Conv(pads=(1, 1, 1, 1)), (1, 256, 14, 14), (64, 256, 3, 3)),
     "5x5": (Conv(pads=(2, 2, 2, 2)), (1, 24, 20, 20), (32, 24, 5, 5)),
@@ -34,7 +36,7 @@ CONVS: dict[str, tuple[Conv, tuple[int, ...], tuple[int, ...]]] = {
     "depthwise": (Conv(pads=(1, 1, 1, 1), group=64), (1, 64, 28, 28), (64, 1, 3, 3)),
     "grouped": (Conv(pads=(1, 1, 1, 1), group=4), (1, 64, 28, 28), (64, 16, 3, 3)),
 }
-SCALES = ("even", "channels 2", "channels 3", "channels 4", "halves", "bright points")
+SCALES = ("even", "channels 2", "channels 3", "channels 4", "filters 4", "halves", "bright points")
 
 
 def scaled(kind: str, x: Array, w: Array, groups: int, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -48,6 +50,8 @@ def scaled(kind: str, x: Array, w: Array, groups: int, rng: np.random.Generator)
             per_group = factors.reshape(groups, -1)
             for g, rows in enumerate(np.split(w, groups)):
                 rows /= per_group[g].reshape(1, -1, *[1] * (w.ndim - 2)).astype(F32)
+        case ["filters", width]:
+            w *= 10.0 ** rng.uniform(-int(width), int(width), (len(w), *[1] * (w.ndim - 1))).astype(F32)
         case ["halves"]:
             half = x.shape[-1] // 2
             x[..., :half] *= 1e4
@@ -132,7 +136,7 @@ def test_products_of_uneven_columns(numerics: str) -> None:
     check(MatMul(), x, (rng.standard_normal((512, 80)) / scales[:, None]).astype(F32), numerics)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
 @pytest.mark.parametrize("numerics", ["strict", "default"])
 @pytest.mark.parametrize("name", CONVS)
 def test_what_is_not_finite_stays_in_its_window(name: str, numerics: str, value: float) -> None:

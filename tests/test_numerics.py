@@ -44,7 +44,7 @@ def runners(session: bn.Session) -> list[str]:
 
 WANTED = {
     "strict": ["conv", "conv"],
-    "default": ["conv", "winograd"],
+    "default": ["conv_strassen", "winograd"],
     "fast": ["conv_strassen", "winograd"],
 }
 
@@ -93,10 +93,11 @@ def test_tuning_chooses_among_what_the_level_allows(numerics: str, rng: np.rando
     conv, square = Conv(layout="NHWC"), Conv(layout="NHWC", pads=(1, 1, 1, 1))
     winograd = {"winograd_2", "winograd_4", "winograd_6"}
     winograd -= {"strict": winograd, "default": {"winograd_6"}, "fast": set()}[numerics]
-    strassen = numerics == "fast"
     assert names(square, (1, 24, 24, 64), (64, 64, 3, 3)) == {"conv"} | winograd
-    assert names(conv, (1, 24, 24, 128), (192, 128, 1, 1)) == {"conv"} | ({"conv_strassen"} if strassen else set())
-    assert names(MatMul(), (256, 256), (256, 256)) == {"matmul"} | ({"matmul_strassen"} if strassen else set())
+    pointwise = {"conv", *(["conv_strassen"] if numerics != "strict" else [])}
+    assert names(conv, (1, 24, 24, 128), (192, 128, 1, 1)) == pointwise
+    wide = {"matmul_strassen"} if numerics == "fast" else set()
+    assert names(MatMul(), (256, 256), (256, 256)) == {"matmul"} | wide
 
 
 def test_a_level_allows_what_stricter_ones_do() -> None:

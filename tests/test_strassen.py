@@ -15,7 +15,7 @@ from bolt_numba.kernels.cpu import strassen
 from bolt_numba.kernels.cpu.lang import LANES
 from bolt_numba.kernels.cpu.pack import PANEL
 from bolt_numba.kernels.cpu.strassen import PAIR
-from bolt_numba.kernels.registry import Entry, Plain, select
+from bolt_numba.kernels.registry import LIMIT, Entry, Plain, select
 from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.pointwise import Clip, HardSwish, Relu
@@ -91,16 +91,101 @@ def test_matrices(case: tuple[MatMul, list[Array | None]]) -> None:
     np.testing.assert_array_equal(got, op.reference(*inputs))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(196, 512, 512), (784, 256, 128), (50, 128, 2048)])
-def test_error_against_f64(m: int, n: int, k: int) -> None:
-    """Within a few times the rounding of a plain sum, for rows of like size; bounded by the largest row of a pair."""
-    rng = np.random.default_rng(m)
-    x = np.maximum(rng.standard_normal((1, 1, m, k)), 0).astype(np.float32)
-    w = (rng.standard_normal((n, k, 1, 1)) * np.sqrt(2 / k)).astype(np.float32)
+def weights(kind: str, n: int, k: int, rng: np.random.Generator) -> Array:
+    """[n, k] f64."""
+    w = rng.standard_normal((n, k))
+    match kind:
+        case "signs":
+            w = np.sign(w)
+        case "few":
+            w *= np.where(rng.random((n, k)) < 0.1, 1, 1e-3)
+        case "of their own":
+            w *= 1e-4
+            w[np.arange(k // 2) % n, np.arange(k // 2)] = 1
+            w[0, k // 2 :] = 1
+        case "filters":
+            w *= 10 ** rng.uniform(-4, 4, (n, 1))
+    return w
+
+
+def images(kind: str, m: int, k: int, rng: np.random.Generator) -> Array:
+    """[m, k] f64."""
+    x = rng.standard_normal((m, k))
+    match kind:
+        case "positive":
+            x = np.abs(x)
+        case "half channels":
+            x[:, : k // 2] *= 1e-4
+        case "other half":
+            x[:, k // 2 :] *= 1e-4
+        case "bright points":
+            x[rng.integers(m, size=3)] *= 1e4
+        case "channels":
+            x *= 10 ** rng.uniform(-3, 3, k)
+    return x
+
+
+@pytest.mark.parametrize("width", [0, 4, 8])
+@pytest.mark.parametrize("picture", ["even", "positive", "half channels", "other half", "bright points", "channels"])
+@pytest.mark.parametrize("kind", ["even", "signs", "few", "of their own", "filters"])
+def test_errors_keep_to_their_bound(kind: str, picture: str, width: int) -> None:
+    """Whatever the sizes of channels are: those of weights by 10^width and back by those of inputs."""
+    m, n, k = 200, 3 * PANEL, 256
+    rng = np.random.default_rng(len(kind) + len(picture) + width)
+    factors = 10.0 ** rng.uniform(-width / 2, width / 2, k)
+    x = (images(picture, m, k, rng) * factors).astype(np.float32).reshape(1, 1, m, k)
+    w = (weights(kind, n, k, rng) / factors).astype(np.float32).reshape(n, k, 1, 1)
     op = Conv(layout="NHWC")
     (got,) = run_kernel(CONV, [x, w], (1,), instance=op)
     wanted = op.reference(x.astype(np.float64), w.astype(np.float64))
-    assert np.abs(got - wanted).max() / np.abs(wanted).max() < 4e-6
+    bound = strassen.error(op, types_of([x, w]), Plain())
+    assert np.abs(got - wanted).max() <= bound * np.abs(wanted).max()
+    assert bound < LIMIT
+
+
+def test_a_row_rounds_by_itself_and_one_other() -> None:
+    """A bright point costs one other point its exactness, and nothing else."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((1, 1, 240, 128), np.float32), rng.standard_normal((2 * PANEL, 128, 1, 1), np.float32)
+    row, other = 2 * PAIR, 2 * PAIR + PAIR // 2
+    x[0, 0, row] *= 1e6
+    op = Conv(layout="NHWC")
+    (got,) = run_kernel(CONV, [x, w], (1,), instance=op)
+    error = np.abs(got - op.reference(x.astype(np.float64), w.astype(np.float64)))[0, 0].max(1)
+    assert error[other] > 1e-2
+    assert np.delete(error, [row, other]).max() < 1e-4
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-30, 1e-44])
+def test_channels_without_weights(value: float) -> None:
+    """Their inputs may be large; results do without them."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((1, 1, 200, 64), np.float32), rng.standard_normal((2 * PANEL, 64, 1, 1), np.float32)
+    for k in (3, 40, 7, 39):  # 7 and 39 are mixed with each other
+        x[..., k] *= 1e6
+        w[:, k] *= np.float32(value)
+    op = Conv(layout="NHWC")
+    (got,) = run_kernel(CONV, [x, w], (1,), instance=op)
+    wanted = op.reference(x.astype(np.float64), w.astype(np.float64))
+    assert np.abs(got - wanted).max() <= strassen.error(op, types_of([x, w]), Plain()) * np.abs(wanted).max()
+
+
+def test_bounds_that_fail() -> None:
+    """Channels that all have one filter of their own; weights that are not known, not finite, or out of range."""
+    rng = np.random.default_rng(0)
+    own = np.eye(1024, dtype=np.float32)
+    x, ordinary = np.ones((1, 16, 16, 1024), np.float32), rng.standard_normal((1024, 1024)).astype(np.float32)
+    spoilt = ordinary.copy()
+    spoilt[5, 7] = np.nan
+
+    def bound(w: Array, known: bool = True) -> float:
+        return strassen.error(Conv(layout="NHWC"), types_of([x, w[:, :, None, None]], [False, known]), Plain())
+
+    assert bound(ordinary) < LIMIT
+    assert bound(own) > LIMIT
+    for w in (spoilt, ordinary * np.float32(1e30), ordinary * np.float32(1e-30), 0 * ordinary):
+        assert not bound(w) <= LIMIT
+    assert not bound(ordinary, known=False) <= LIMIT
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(7 * PAIR + 5, 6 * PANEL, 64), (3 * PAIR, 9 * PANEL + 3, 1024)])
@@ -117,26 +202,40 @@ def test_the_same_bits_for_any_number_of_threads(m: int, n: int, k: int) -> None
         np.testing.assert_array_equal(results[0], other)
 
 
-def test_what_is_not_finite_stays_in_its_rows() -> None:
-    """Sums of rows spread infinities over the pair of tiles that they are in (inf - inf), never further."""
-    x = np.ones((3 * PAIR, 64), np.float32)
-    x[PAIR + 1, 3] = np.inf
-    op = MatMul()
-    (got,) = run_kernel(MATMUL, [x, np.ones((64, 2 * PANEL), np.float32)], instance=op)
-    assert not np.isfinite(got[PAIR + 1]).any()
-    assert np.isfinite(got[:PAIR]).all()
-    assert np.isfinite(got[2 * PAIR :]).all()
+@pytest.mark.parametrize("k", [3, 60])
+@pytest.mark.parametrize("row", [PAIR, 2 * PAIR - 1])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_stays_in_its_row(value: float, row: int, k: int) -> None:
+    rng = np.random.default_rng(0)
+    x, w = whole(rng, 1, 1, 3 * PAIR + 1, 64), whole(rng, 3 * PANEL + 1, 64, 1, 1)
+    bias, residual = whole(rng, len(w)), whole(rng, 1, 1, 3 * PAIR + 1, len(w))
+    x[0, 0, row, k] = value
+    op = Conv(layout="NHWC", activation=HardSwish(), residual=True)
+    (got,) = run_kernel(CONV, [x, w, bias, residual], (1, 2), instance=op)
+    with np.errstate(invalid="ignore"):
+        wanted = op.reference(x, w, bias, residual)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
+    np.testing.assert_allclose(got, wanted, 1e-6)
+
+
+def test_sums_that_overflow_alone_do_no_harm() -> None:
+    """Rows and weights whose sums leave the range of numbers, and whose products do not."""
+    x, w = np.zeros((1, 1, PAIR, 64), np.float32), np.full((2 * PANEL, 64, 1, 1), 0.5, np.float32)
+    x[0, 0, 1, [1, 33]], x[0, 0, 1 + PAIR // 2, [1, 33]] = (3e38, 2e38), (-3e38, 3e38)
+    op = Conv(layout="NHWC")
+    (got,) = run_kernel(CONV, [x, w], (1,), instance=op)
+    np.testing.assert_array_equal(got, op.reference(x, w))
 
 
 def test_what_is_small_or_of_several_owners_is_left_alone() -> None:
-    def chosen(op: Op, *shapes: tuple[int, ...], numerics: str = "fast") -> bool:
-        entry = select(op, types_of([np.zeros(s, np.float32) for s in shapes]), Plain(numerics=numerics))
+    def chosen(op: Op, *shapes: tuple[int, ...], numerics: str = "default") -> bool:
+        entry = select(op, types_of([np.ones(s, np.float32) for s in shapes]), Plain(numerics=numerics))
         return entry is not None and "strassen" in entry.name
 
     conv = Conv(layout="NHWC")
     assert chosen(conv, (1, 28, 28, 256), (512, 256, 1, 1))
-    assert not chosen(conv, (1, 28, 28, 256), (512, 256, 1, 1), numerics="default"), "it is asked for"
+    assert not chosen(conv, (1, 28, 28, 256), (512, 256, 1, 1), numerics="strict"), "it rounds more"
     assert not chosen(conv, (1, 112, 112, 16), (96, 16, 1, 1))
     assert not chosen(conv, (1, 28, 28, 256), (512, 256, 3, 3))
     assert not chosen(conv, (8, 28, 28, 256), (512, 256, 1, 1)), "images must not touch each other"
-    assert not chosen(MatMul(), (1024, 1024), (1024, 1024)), "nor must rows"
+    assert not chosen(MatMul(), (1024, 1024), (1024, 1024), numerics="fast"), "nor must rows"

@@ -10,17 +10,22 @@ quarters A11 A12 / A21 A22 of the rows and B11 B12 / B21 B22 of the panels:
 
 The sums T are packed beside the panels; S are made once for a span of rows, which stays in the second-level cache while
 all panels pass.  What is left of rows or columns is multiplied as `sweep` does it.  Rows are paired by their numbers
-alone, so results do not depend on threads.  They do depend on other rows: what is not finite spreads to the rows of its
-pair, and a row's error is relative to the largest of the 2 MR rows around it, and to the largest channel times the
-largest weight, whatever channel that belongs to: where channels differ by 1e4, nothing is left.  So only sessions of
-``numerics="fast"`` take it, for the pixels of one image; products of matrices, whose rows may be somebody else's, only
-when they are tuned.
-Source: Winograd, "On multiplication of 2 x 2 matrices", 1971; as in Higham, "Accuracy and Stability", section 23.1.
+alone, each with the one MR further on: results do not depend on threads.
+
+Where a sum adds channels q of the first half of K and q' of the second, it adds channel q' times a power of two that
+makes the largest weights of both equal; T take it back.  `strassen_error` bounds what remains.  Pairs of tiles with a
+sum that is not finite, or so large that products might not be, are multiplied as `sweep` does it.
+Sums mix two rows, so a row's error is relative to the larger one: products of matrices, whose rows may be somebody
+else's, take it only with ``numerics="fast"`` and when they are tuned.
+Source: Winograd, "On multiplication of 2 x 2 matrices", 1971; as in Higham, "Accuracy and Stability", section 23.1;
+the powers of two as in Ballard, Benson, Druinsky, Lipshitz and Schwartz, "Improving the numerical stability of fast
+matrix multiplication", 2016.
 """
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,22 +44,21 @@ from bolt_numba.kernels.cpu.lang import (
     split,
     store_i64,
     tile_add_row,
-    tile_add_tile,
+    tile_add_stored,
     tile_finish,
-    tile_load,
     tile_prefetch,
     tile_rank1_rows,
     tile_store,
     tile_zeros,
-    vload,
-    vload_n,
-    vstore,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.matmul import accepts_matmul, conflicting, is_parallel, packed_bias
 from bolt_numba.kernels.cpu.matmul import geometry as matmul_geometry
-from bolt_numba.kernels.cpu.pack import PANEL, aligned_empty, pack_panels, pack_taps, panel_columns, run_shares
+from bolt_numba.kernels.cpu.pack import PANEL, TERMS, pack_panels, pack_taps, panel_columns
+from bolt_numba.kernels.cpu.strassen_error import balance, even_scales, scales_of
+from bolt_numba.kernels.cpu.strassen_sums import add_rows, count_pairs, sum_panels, with_sums
 from bolt_numba.kernels.cpu.sweep import (
     MR,
+    ROW,
     TILE,
     TILE_ARGUMENTS,
     by_height,
@@ -88,62 +92,15 @@ PAIR = 2 * MR
 
 
 @inline
-def advance(acc, rows, offset, b, length, ahead, step):
-    """Add the product of ``length`` columns of the rows and ``length`` rows of a panel."""
+def product(rows, offset, b, length, ahead, step):
+    """``length`` columns of the rows times ``length`` rows of a panel."""
+    acc = tile_zeros(MR, 2)
     for q in range(length):
         acc = tile_rank1_rows(acc, rows, offset + 4 * q, b)
         prefetch(ahead)
         b += 2 * BYTES
         ahead += step
     return acc
-
-
-@inline
-def add_columns(top, bottom, half, to, step, q, n):
-    """S1…S4, ``step`` bytes apart, of n columns from column q of two rows."""
-    right = 4 * half
-    if n >= LANES:
-        a11, a12, a21, a22 = vload(top + q), vload(top + right + q), vload(bottom + q), vload(bottom + right + q)
-    else:
-        a11, a12 = vload_n(top + q, n), vload_n(top + right + q, n)
-        a21, a22 = vload_n(bottom + q, n), vload_n(bottom + right + q, n)
-    s1 = a21 + a22
-    s2 = s1 - a11
-    vstore(to + q, s1)
-    vstore(to + step + q, s2)
-    vstore(to + 2 * step + q, a11 - a21)
-    vstore(to + 3 * step + q, a12 - s2)
-
-
-@inline
-def add_rows(rows, half, to, ld):
-    """S1…S4 of a pair of tiles, MR rows of ``ld`` bytes each; ld leaves room for whole vectors."""
-    for r in range(MR):
-        top, bottom = load_i64(rows + 8 * r), load_i64(rows + 8 * (MR + r))
-        for q in range(0, half, LANES):
-            add_columns(top, bottom, half, to + ld * r, MR * ld, 4 * q, half - q)
-
-
-@native(
-    b=PTR, sums=I64, pairs=I64, half=I64,
-    extents=lambda a: {"b": a.sums + 8 * BYTES * a.half * a.pairs if a.pairs * a.half else 0},
-)  # fmt: skip
-def sum_panels(p, tid, nthreads):
-    """T2, T3, T4, T1, [half][PANEL] each, of every pair of panels at b; they begin ``sums`` bytes behind it."""
-    half = p.half
-    part = 2 * BYTES * half
-    lo, hi = split(p.pairs * 2 * half, tid, nthreads)
-    for unit in range(lo, hi):
-        j, at = unit // (2 * half), unit % (2 * half) * BYTES
-        b = p.b + 4 * part * j + at
-        to = b + p.sums
-        b11, b21, b12, b22 = vload(b), vload(b + part), vload(b + 2 * part), vload(b + 3 * part)
-        t1 = b12 - b11
-        t2 = b22 - t1
-        vstore(to, t2)
-        vstore(to + part, b22 - b12)
-        vstore(to + 2 * part, b21 - t2)
-        vstore(to + 3 * part, t1)
 
 
 @inline
@@ -164,49 +121,45 @@ def put_tile(acc, bias, c, ldc, res, ldr, n, lo, hi, act):
 def multiply(rows, sums, ld, half, b, t, work, bias, c, ldc, res, ldr, n, lo, hi, act, part, step):
     """Two tiles of rows times two panels.
 
-    work: two tiles of workspace.  n: columns of the second panel.  Meanwhile the next pair of panels and their sums are
-    prefetched from byte ``part`` of every half panel, ``step`` bytes with each row.
+    work: two tiles of workspace.  n: columns of the second panel.  ldc, ldr: bytes from a row of a tile to the next.
+    Meanwhile the next pair of panels and their sums are prefetched from byte ``part`` of every half panel, ``step``
+    bytes with each row.
     """
-    size, s, y, far = 2 * BYTES * half, MR * ld, work + TILE, 4 * PANEL
-    below = c + MR * ldc
-    res_below, res1, res_below1 = 0, 0, 0
-    if res != 0:
-        res_below, res1, res_below1 = res + MR * ldr, res + far, res + MR * ldr + far
+    size, s, y, far, below, res_below, res1 = 2 * BYTES * half, MR * ld, work + TILE, 4 * PANEL, c + MR * ldc, 0, 0
     next_b, next_t = b + 4 * size + part, t + 4 * size + part
-    top = rows_load(MR, rows, 8, 0)
-    acc = tile_zeros(MR, 2)
+    if res != 0:
+        res_below, res1 = res + MR * ldr, res + far
+    top, bottom, acc = rows_load(MR, rows, 8, 0), rows_load(MR, rows + 8 * MR, 8, 0), tile_zeros(MR, 2)
     tile_prefetch(acc, c, ldc, 1)
     if res != 0:
         tile_prefetch(acc, res, ldr, 0)
-    acc = advance(acc, top, 0, b, half, next_b, step)
-    tile_store(acc, work, 2 * BYTES)
-    acc = advance(acc, top, 4 * half, b + size, half, next_b + size, step)
+    acc = product(top, 0, b, half, next_b, step)
+    tile_store(acc, work, ROW)
+    acc = tile_add_stored(product(top, 4 * half, b + size, half, next_b + size, step), work, ROW)
     put_tile(acc, bias, c, ldc, res, ldr, PANEL, lo, hi, act)
-    acc = tile_load(MR, 2, work, 2 * BYTES)
     tile_prefetch(acc, below, ldc, 1)
     if res != 0:
         tile_prefetch(acc, res_below, ldr, 0)
-    acc = advance(acc, rows_strided(MR, sums + s, ld), 0, t, half, next_t, step)
-    tile_store(acc, work, 2 * BYTES)
-    acc = advance(acc, rows_strided(MR, sums + 2 * s, ld), 0, t + size, half, next_t + size, step)
-    tile_store(acc, y, 2 * BYTES)
-    bottom = rows_load(MR, rows + 8 * MR, 8, 0)
-    acc = advance(acc, bottom, 4 * half, t + 2 * size, half, next_t + 2 * size, step)
+    acc = tile_add_stored(product(rows_strided(MR, sums + s, ld), 0, t, half, next_t, step), work, ROW)
+    tile_store(acc, work, ROW)
+    acc = product(rows_strided(MR, sums + 2 * s, ld), 0, t + size, half, next_t + size, step)
+    tile_store(tile_add_stored(acc, work, ROW), y, ROW)
+    acc = product(bottom, 4 * half, t + 2 * size, half, next_t + 2 * size, step)
+    acc = tile_add_stored(acc, y, ROW)
     put_tile(acc, bias, below, ldc, res_below, ldr, PANEL, lo, hi, act)
-    acc = tile_zeros(MR, 2)
     tile_prefetch(acc, below + far, ldc, 1)
     if res != 0:
-        tile_prefetch(acc, res_below1, ldr, 0)
-    acc = advance(acc, rows_strided(MR, sums, ld), 0, t + 3 * size, half, next_t + 3 * size, step)
-    other = tile_add_tile(acc, tile_load(MR, 2, work, 2 * BYTES))
-    acc = tile_add_tile(acc, tile_load(MR, 2, y, 2 * BYTES))
-    tile_store(other, work, 2 * BYTES)
-    put_tile(acc, bias + far, below + far, ldc, res_below1, ldr, n, lo, hi, act)
-    acc = tile_load(MR, 2, work, 2 * BYTES)
+        tile_prefetch(acc, res_below + far, ldr, 0)
+    acc = product(rows_strided(MR, sums, ld), 0, t + 3 * size, half, next_t + 3 * size, step)
+    other = tile_add_stored(acc, work, ROW)
+    acc = tile_add_stored(acc, y, ROW)
+    tile_store(other, work, ROW)
+    put_tile(acc, bias + far, below + far, ldc, 0 if res == 0 else res_below + far, ldr, n, lo, hi, act)
     tile_prefetch(acc, c + far, ldc, 1)
     if res != 0:
         tile_prefetch(acc, res1, ldr, 0)
-    acc = advance(acc, rows_strided(MR, sums + 3 * s, ld), 0, b + 3 * size, half, next_b + 3 * size, step)
+    acc = product(rows_strided(MR, sums + 3 * s, ld), 0, b + 3 * size, half, next_b + 3 * size, step)
+    acc = tile_add_stored(acc, work, ROW)
     put_tile(acc, bias + far, c + far, ldc, res1, ldr, n, lo, hi, act)
 
 
@@ -224,8 +177,8 @@ def plain(rows, zero, count, k, b, sums, bias, c, ldc, res, ldr, n, lo, hi, act)
         mr = MR if left >= MR else (FEW if left >= FEW else 1)
         to = c + ldc * i
         few_heights(
-            mr, rows + 8 * i, 0, zero, 8, 1, k, b, b, 0, sums, k, bias, to, ldc, 0 if res == 0 else res + ldr * i, ldr,
-            n, lo, hi,
+            mr, rows + 8 * i, 0, zero, 8, 1, k, b, b, 0, sums, 4 * TERMS, bias, to, ldc,
+            0 if res == 0 else res + ldr * i, ldr, n, lo, hi,
         )  # fmt: skip
         if act != 0:
             call_activation(act, to, min(n, PANEL) + (mr << 32), ldc)
@@ -252,6 +205,7 @@ def _reach(a: Any) -> dict[str, Reach]:
         "a": 4 * (a.lda * last + a.k),
         "table": 4 * a.m,
         "b": max(a.sums + 8 * PANEL * a.k * count_pairs(a.n), 4 * a.k * panel_columns(a.n)),
+        "scales": 4 * (a.k + LANES),
         "bias": 4 * panel_columns(a.n),
         "c": 4 * (a.ldc * (a.m - 1) + a.n),
         "res": 4 * (a.ldr * (a.m - 1) + a.n),
@@ -261,15 +215,15 @@ def _reach(a: Any) -> dict[str, Reach]:
 
 @native(
     a=PTR, lda=I64, table=PTR_OR_0, b=PTR, sums=I64, bias=PTR, c=PTR, ldc=I64, res=PTR_OR_0, ldr=I64, m=I64, n=I64,
-    k=I64, ld=I64, copy_ld=I64, scratch=PTR, scratch_step=I64, span=I64, share=I64, lo=F32, hi=F32, act=CODE,
-    extents=_reach,
+    k=I64, scales=PTR, ld=I64, copy_ld=I64, scratch=PTR, scratch_step=I64, span=I64, share=I64, lo=F32, hi=F32,
+    act=CODE, extents=_reach,
 )  # fmt: skip
 def strassen(p, tid, nthreads):
     """C = A B.  Fields.
 
     lda, ldc, ldr: elements between rows.  table: i32 [m], row of A of each row of C; 0 when it is the same.
-    b, sums: packed panels and their sums, see `sum_panels`.  k: even.  span: pairs of tiles that meet a pair of panels
-    while it is in cache.  ld, copy_ld: bytes between rows of sums, and of copies of A (0: none are made).
+    b, sums, scales: packed panels and their sums, see `sum_panels`.  k: even.  span: pairs of tiles that meet a pair
+    of panels while it is in cache.  ld, copy_ld: bytes between rows of sums, and of copies of A (0: none are made).
     scratch: ``scratch_step`` bytes a thread, see `workspace`.  share: what threads divide: 0 rows, 1 columns.
     """
     n, k, half, ldc, ldr, ld, span = p.n, p.k, p.k // 2, 4 * p.ldc, 4 * p.ldr, p.ld, p.span
@@ -278,7 +232,8 @@ def strassen(p, tid, nthreads):
     store_i64(zero, 0)
     work = zero + 64
     rows = work + 2 * TILE
-    sums = rows + ceil_div(8 * (span + 1) * PAIR, 64) * 64
+    large = rows + 8 * (span + 1) * PAIR
+    sums = rows + ceil_div(8 * (span + 1) * (PAIR + 1), 64) * 64
     copies = sums + 4 * MR * ld * span
     pairs = whole_pairs(n)
     units = pairs + (1 if n > 2 * PANEL * pairs else 0)
@@ -292,26 +247,29 @@ def strassen(p, tid, nthreads):
         place(p, first, PAIR * count + more, rows, copies)
         if j_lo < pairs:
             for i in range(count):
-                add_rows(rows + 8 * PAIR * i, half, sums + 4 * MR * ld * i, ld)
+                store_i64(large + 8 * i, add_rows(rows + 8 * PAIR * i, half, p.scales, sums + 4 * MR * ld * i, ld))
         for j in range(j_lo, j_hi):
-            col, down = 8 * PANEL * j, 0
+            col, down = 8 * PANEL * j, PAIR * count if j < pairs else 0
             b, bias, width = p.b + col * k, p.bias + col, n - 2 * PANEL * j
             c, res = p.c + ldc * first + col, 0 if p.res == 0 else p.res + ldr * first + col
-            if j < pairs:
-                down = PAIR * count
-                for i in range(count):
+            for i in range(count + 1):
+                at, direct = PAIR * i, 0
+                if i == count:
+                    at, direct = down, PAIR * count + more - down
+                elif j < pairs and load_i64(large + 8 * i) != 0:
+                    direct = PAIR
+                elif j < pairs:
                     multiply(
-                        rows + 8 * PAIR * i, sums + 4 * MR * ld * i, ld, half, b, b + p.sums, work, bias,
-                        c + PAIR * ldc * i, ldc, 0 if res == 0 else res + PAIR * ldr * i, ldr, width - PANEL, lo, hi,
-                        act, 64 * half * min(i, 2), 64 if i < 2 and j + 1 < j_hi else 0,
+                        rows + 8 * at, sums + 4 * MR * ld * i, ld, half, b, b + p.sums, work, bias, c + ldc * at,
+                        ldc, 0 if res == 0 else res + ldr * at, ldr, width - PANEL, lo, hi, act,
+                        64 * half * min(i, 2), 64 if i < 2 and j + 1 < j_hi else 0,
                     )  # fmt: skip
-            rest = PAIR * count + more - down
-            for v in range(ceil_div(min(width, 2 * PANEL), PANEL) if rest > 0 else 0):
-                at, over = c + ldc * down + 4 * PANEL * v, 0 if res == 0 else res + ldr * down + 4 * PANEL * v
-                plain(
-                    rows + 8 * down, zero, rest, k, b + 4 * PANEL * k * v, work, bias + 4 * PANEL * v, at, ldc, over,
-                    ldr, width - PANEL * v, lo, hi, act,
-                )  # fmt: skip
+                for v in range(ceil_div(min(width, 2 * PANEL), PANEL) if direct > 0 else 0):
+                    to, over = c + ldc * at + 4 * PANEL * v, 0 if res == 0 else res + ldr * at + 4 * PANEL * v
+                    plain(
+                        rows + 8 * at, zero, direct, k, b + 4 * PANEL * k * v, work, bias + 4 * PANEL * v, to, ldc,
+                        over, ldr, width - PANEL * v, lo, hi, act,
+                    )  # fmt: skip
         g += count
 
 
@@ -333,12 +291,8 @@ def choose_span(groups: int, n: int, k: int) -> int:
 
 def workspace(span: int, ld: int, copy_ld: int) -> int:
     """Bytes of workspace of one thread."""
-    table = -(-8 * (span + 1) * PAIR // 64) * 64
+    table = -(-8 * (span + 1) * (PAIR + 1) // 64) * 64
     return -(-(64 + 2 * TILE + table + 4 * MR * ld * span + (span + 1) * PAIR * copy_ld) // 64) * 64
-
-
-def count_pairs(n: int) -> int:
-    return (n + PANEL - LANES - 1) // (2 * PANEL)
 
 
 def can_pair(m: int, n: int, k: int) -> bool:
@@ -355,35 +309,30 @@ def gain(m: int, n: int, k: int) -> float:
     return saved * min(groups * PAIR / m, 1) * min(pairs * 2 * PANEL / n, 1)
 
 
-def with_sums(panels: Array, n: int, k: int, threads: int) -> Array:
-    """Packed panels with their sums behind them."""
-    pairs = count_pairs(n)
-    out = aligned_empty((panels.size + 2 * pairs * PANEL * k,))
-    out[: panels.size] = panels.reshape(-1)
-    run_shares(sum_panels, threads, out.nbytes, b=out, sums=panels.nbytes, pairs=pairs, half=k // 2)
-    return out
-
-
-def _filters(w: TensorType, context: Context) -> tuple[Argument, list[Step]]:
-    """Filters and sums of filters, and the steps that make them at run time."""
+def _filters(w: TensorType, context: Context) -> tuple[Argument, Array, list[Step]]:
+    """Filters and sums of filters, their scales, and the steps that make them at run time."""
     (n, k), threads = w.dims[:2], context.threads
     if w.known is not None:
 
         def pack(filters: Array) -> Array:
-            return with_sums(pack_taps(filters, 1, threads), n, k, threads)
+            return with_sums(pack_taps(filters, 1, threads), scales_of(filters.reshape(n, k)), n, k, threads)
 
-        return context.packed(w.known, "strassen", pack), []
+        return context.packed(w.known, "strassen", pack), _balance(w.known, context), []
     to, made = packed_filters(w, 1, context)
     assert isinstance(to, Scratch)
-    sums, pairs = to.nbytes, count_pairs(n)
+    sums, pairs, scales = to.nbytes, count_pairs(n), even_scales(k // 2)
     to.nbytes += 8 * pairs * PANEL * k
-    args: dict[str, Argument] = {"b": to, "sums": sums, "pairs": pairs, "half": k // 2}
-    return to, [*made, Step(sum_panels, args, is_parallel(context, 0, 2 * sums))]
+    args: dict[str, Argument] = {"b": to, "sums": sums, "scales": scales, "pairs": pairs, "half": k // 2}
+    return to, scales, [*made, Step(sum_panels, args, is_parallel(context, 0, 2 * sums))]
 
 
-def product(
+def _balance(filters: Array, context: Context) -> Array:
+    return context.packed(filters, "strassen balance", lambda w: balance(w.reshape(w.shape[:2])))
+
+
+def step_of(
     source: Argument, lda: Argument, table: Argument, row_bytes: int, sizes: tuple[int, int, int], b: Argument,
-    bias: Argument, op: Any, context: Context,
+    scales: Array, bias: Argument, op: Any, context: Context,
 ) -> Step:  # fmt: skip
     """The step of a product of ``sizes`` m, n, k; row_bytes: between rows of A as they are read."""
     m, n, k = sizes
@@ -398,7 +347,7 @@ def product(
         "a": source, "lda": lda, "table": table, "b": b, "sums": 4 * k * panel_columns(n), "bias": bias,
         "c": Out(0), "ldc": Pitch(Out(0)),
         "res": In(3) if op.residual else None, "ldr": Pitch(In(3)) if op.residual else 0,
-        "m": m, "n": n, "k": k, "ld": ld, "copy_ld": copy_ld,
+        "m": m, "n": n, "k": k, "scales": scales, "ld": ld, "copy_ld": copy_ld,
         "scratch": Scratch(threads * per_thread), "scratch_step": per_thread, "span": span, "share": share,
         **finish(op.activation).args,
     }  # fmt: skip
@@ -430,7 +379,14 @@ def pays(op: Any, ins: Types) -> bool:
     return m >= LEAST_ROWS and gain(m, n, k) > GAIN and 4 * n * k <= MOST_BYTES
 
 
-@kernel(Conv, accepts=pays, works=is_pointwise_conv, rank=5, by_types=True, numerics="fast")
+def error(op: Any, ins: Types, context: Context) -> float:
+    """The bound of `strassen_error` for a layer's filters."""
+    w = ins[1]
+    assert w is not None
+    return math.inf if w.known is None else float(_balance(w.known, context)[-1])
+
+
+@kernel(Conv, accepts=pays, works=is_pointwise_conv, rank=5, by_types=True, numerics="default", error=error)
 def conv_strassen(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """1x1 convolutions with an eighth fewer multiplications."""
     x, w, bias, _ = (*ins, None, None)[:4]
@@ -440,10 +396,10 @@ def conv_strassen(op: Any, ins: Types, outs: Sequence[TensorType], context: Cont
     windows = along_batch(op.windows(w.dims[2:]).resolved(sizes))
     dense = max(windows.strides) == 1
     table = None if dense else pixel_table(windows, (images, *sizes), outs[0].dims[:-1]).table
-    filters, before = _filters(w, context)
+    filters, scales, before = _filters(w, context)
     bias_at, bias_steps = packed_bias(bias, 2, w.dims[0], context, 1)
     m, row_bytes = outs[0].size // w.dims[0], 4 * c * windows.strides[-1]
-    made = product(In(0), Pitch(In(0)), table, row_bytes, (m, w.dims[0], c), filters, bias_at, op, context)
+    made = step_of(In(0), Pitch(In(0)), table, row_bytes, (m, w.dims[0], c), filters, scales, bias_at, op, context)
     return [*before, *bias_steps, made]
 
 
@@ -472,9 +428,11 @@ def matmul_strassen(op: Any, ins: Types, outs: Sequence[TensorType], context: Co
     swap, alpha, n, k, threads = op.trans_b, op.alpha, g.n, g.k, context.threads
 
     def pack(array: Array) -> Array:
-        return with_sums(pack_panels(array.T if swap else array, alpha=alpha, threads=threads), n, k, threads)
+        panels = pack_panels(array.T if swap else array, alpha=alpha, threads=threads)
+        return with_sums(panels, scales_of(array if swap else array.T), n, k, threads)
 
     panels = context.packed(b.known, ("strassen panels", swap, alpha), pack)
+    scales = context.packed(b.known, ("strassen scales", swap), lambda w: scales_of(w if swap else w.T))
     bias_at, bias_steps = packed_bias(bias, 2, n, context)
-    made = product(In(0), Pitch(In(0)), None, 4 * k, (g.m, n, k), panels, bias_at, op, context)
+    made = step_of(In(0), Pitch(In(0)), None, 4 * k, (g.m, n, k), panels, scales, bias_at, op, context)
     return [*bias_steps, made]
