@@ -186,6 +186,8 @@ def test_bounds_that_fail() -> None:
     for w in (spoilt, ordinary * np.float32(1e30), ordinary * np.float32(1e-30), 0 * ordinary):
         assert not bound(w) <= LIMIT
     assert not bound(ordinary, known=False) <= LIMIT
+    x = np.ones((2, 16, 16, 1024), np.float32)
+    assert not bound(ordinary) <= LIMIT, "rows of two images"
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(7 * PAIR + 5, 6 * PANEL, 64), (3 * PAIR, 9 * PANEL + 3, 1024)])

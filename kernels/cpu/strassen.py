@@ -380,10 +380,11 @@ def pays(op: Any, ins: Types) -> bool:
 
 
 def error(op: Any, ins: Types, context: Context) -> float:
-    """The bound of `strassen_error` for a layer's filters."""
-    w = ins[1]
+    """The bound of `strassen_error` for a layer's filters; none holds for pixels of several images."""
+    x, w = ins[:2]
+    assert x is not None
     assert w is not None
-    return math.inf if w.known is None else float(_balance(w.known, context)[-1])
+    return math.inf if w.known is None or x.dims[0] > 1 else float(_balance(w.known, context)[-1])
 
 
 @kernel(Conv, accepts=pays, works=is_pointwise_conv, rank=5, by_types=True, numerics="default", error=error)
