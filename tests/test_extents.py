@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.devices import device
 from bolt_numba.errors import ShapeError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
@@ -39,8 +40,8 @@ from bolt_numba.types import I64 as INT64
 from tests.harness import PlainContext
 
 ROOT, CPU = Path(__file__).parents[1], Path(registry.__file__).parent / "cpu"
-LOOP = {"executor.py": 3}
-"""Kernels that no step calls: the native loop and its team."""
+LOOP = {"executor.py": 3, "epilogue.py": 1}
+"""Kernels that no step calls: the native loop and its team, activations of finished tiles."""
 
 
 def undeclared(file: Path) -> int:
@@ -226,7 +227,7 @@ def test_a_tuner_runs_nothing_that_does_not_fit() -> None:
     entry = select(op, ins)
     assert entry is not None
     with pytest.raises(ShapeError, match="operand 1"):
-        Tuner(2).choose(op, ins, outs, entry, MakerContext(2, Packs()))
+        Tuner(2).choose(op, ins, outs, device("cpu"), entry, MakerContext(2, Packs()))
 
 
 @pytest.mark.parametrize("less", ["x", "y"])
@@ -250,7 +251,7 @@ def test_packed_operands_of_nodes_alike_are_compared() -> None:
     """A file may hold packed weights: those of the node that was planned have passed the gate, these have not."""
     first, known = np.zeros(9, np.float32), np.zeros(3, np.float32)
     step = Step(example, {"x": first, "y": Out(), "more": None, "n": 9})
-    made = Precedent((TEN,), [step], "example", packs={id(first): (0, "key", np.copy)}, by_types=True)
+    made = Precedent((TEN,), device("cpu"), [step], "example", packs={id(first): (0, "key", np.copy)}, by_types=True)
     with pytest.raises(ShapeError, match="example: packed operand 0: got 12 bytes, wanted 36"):
         made.steps_for([TEN.with_value(known)], PlainContext())
 

@@ -69,21 +69,23 @@ def convert(
         if signature is not None or is_onnx or part or outputs or shapes:
             found = _one(found, signature)
         before = sum(map(_count, found.graphs.values()))
+        if simplify or pack:
+            say(f"{'packing' if pack else 'simplifying'} {model.name}")
         for name, graph in found.graphs.items():
-            graph = _cut(graph, read_shapes(shapes), part, outputs)
-            if simplify:
-                say(f"simplifying {model.name}")
-                graph = surgery.simplify(surgery.without_unused(graph))
-            if pack:
-                say(f"packing {model.name}")
-                graph = packed(graph, precision=precision, numerics=numerics)
-            found.graphs[name] = graph
+            made = _cut(graph, read_shapes(shapes), part, outputs)
+            made = surgery.simplify(surgery.without_unused(made)) if simplify else made
+            found.graphs[name] = packed(made, precision=precision, numerics=numerics) if pack else made
         say(f"writing {target.name}")
         if is_onnx:
             surgery.save_onnx(found.graph(), target, opset=opset, external=external)
         else:
             bn.save(found, target)
-    size, nodes = target.stat().st_size, sum(map(_count, found.graphs.values()))
+    _tell(target, before, sum(map(_count, found.graphs.values())), as_json)
+
+
+def _tell(target: Path, before: int, nodes: int, as_json: bool) -> None:
+    """What was written."""
+    size = target.stat().st_size
     if as_json:
         console.write_json({"output": str(target), "bytes": size, "nodes": nodes, "nodes_before": before})
     else:

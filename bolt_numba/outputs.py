@@ -1,0 +1,56 @@
+"""What a run gives: arrays by name, by index, or unpacked in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from bolt_numba.types import AnyDType, Array, dtype_name
+
+
+class Outputs:
+    """Results of one run: by name, by index, or unpacked in order (``a, b = sess(x)``).
+
+    ``np.asarray(outputs)`` works when there is exactly one.
+    """
+
+    __slots__ = ("_arrays", "_names")
+
+    def __init__(self, names: Sequence[str], arrays: Sequence[Array]) -> None:
+        self._names, self._arrays = names, arrays
+
+    def __getitem__(self, key: str | int) -> Array:
+        if isinstance(key, str):
+            try:
+                return self._arrays[self._names.index(key)]
+            except ValueError:
+                raise KeyError(f"no output {key!r}; there are {', '.join(self._names)}") from None
+        return self._arrays[key]
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def keys(self) -> list[str]:
+        return list(self._names)
+
+    def values(self) -> list[Array]:
+        return list(self._arrays)
+
+    def items(self) -> list[tuple[str, Array]]:
+        return list(zip(self._names, self._arrays, strict=True))
+
+    def __array__(self, dtype: AnyDType | None = None, copy: bool | None = None) -> Array:
+        if len(self._arrays) != 1:
+            raise ValueError(f"{len(self._arrays)} outputs are not one array")
+        return np.asarray(self._arrays[0], dtype)
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{n}: {dtype_name(a.dtype)}{list(a.shape)}" for n, a in self.items())
+        return f"Outputs({rows})"
