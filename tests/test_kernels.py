@@ -23,6 +23,7 @@ from bolt_numba.types import F16, F32, Array
 from tests.cases import CASES, Case
 from tests.harness import plan, run_planned
 from tests.lower_isa import run_on
+from tests.missing import no_cases
 from tests.near import assert_near
 
 F8 = np.dtype(ml_dtypes.float8_e4m3fn)
@@ -101,6 +102,7 @@ def check(entry: Entry, case: Case, all_known: bool) -> bool:
 
 def taken_cases(entry: Entry, examples: int) -> int:
     """Check up to ``examples`` cases; returns how many the kernel took."""
+    assert entry.op in CASES, no_cases(entry.op)
     taken = 0
 
     @settings(
@@ -126,7 +128,10 @@ def test_kernel_equals_reference(entry: Entry) -> None:
     if name in NEVER:
         assert not taken, f"{name} accepts cases: take it off the list"
     else:
-        assert taken or taken_cases(entry, MORE), f"{name} accepted no case"
+        assert taken or taken_cases(entry, MORE), (
+            f"{name}: accepts none of the cases: add one that it takes to tests/cases, or to EXTRA of {__file__}: "
+            f'"{name}": Case({entry.op.__name__}(...), (operand, ...)),'
+        )
 
 
 @pytest.mark.parametrize("isa", ["avx2", "generic"])

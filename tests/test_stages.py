@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import pickle
-import pkgutil
 from typing import Any
 
 import numpy as np
 import pytest
 
 import bolt_numba as bn
-from bolt_numba import passes
 from bolt_numba.errors import BoltError, DeviceError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
@@ -21,9 +18,10 @@ from bolt_numba.ops.quantize import DequantizeLinear
 from bolt_numba.packing import packed
 from bolt_numba.passes.pipeline import STAGES, Run, Stage, all_rules, run_pipeline, with_rules, with_stage
 from bolt_numba.passes.portable import RULES as PORTABLE
-from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rewrite, rule
+from bolt_numba.passes.rewrite import Match, Pat, Result, rewrite, rule
 from bolt_numba.passes.trace import Trace
 from bolt_numba.types import F32, TensorType
+from tests.missing import modules_of_passes, rules_without_stage, told, written_rules
 
 
 @rule(Pat(Relu, (Pat(Abs, name="inner"),)))
@@ -110,17 +108,9 @@ def test_wrong_stages_are_refused() -> None:
 
 def test_every_rule_that_is_written_belongs_to_a_stage() -> None:
     """A rule that no stage has would do nothing, and nobody would notice."""
-    written: dict[str, str] = {}
-    for info in pkgutil.iter_modules(passes.__path__):
-        module = importlib.import_module(f"{passes.__name__}.{info.name}")
-        for value in vars(module).values():
-            for each in value if isinstance(value, (tuple, list)) else (value,):
-                if isinstance(each, Rule):
-                    written[each.name] = info.name
     known = {r.name for r in (*all_rules(), *PORTABLE)}
-    unknown = {name: f"bolt_numba/passes/{file}.py" for name, file in written.items() if name not in known}
-    assert not unknown, f"rules that no stage has: add them to RULES of their file, and that to a stage: {unknown}"
-    assert len(written) > 80
+    told(rules_without_stage(modules_of_passes(), known))
+    assert len(written_rules(modules_of_passes())) > 80
 
 
 # ------------------------------------------------------------------------------------------------ integer constants

@@ -8,13 +8,14 @@ written independently of it, in NumPy, and computes in a wider type than it retu
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
-from bolt_numba.errors import DTypeError
+from bolt_numba.errors import BoltError, DTypeError
 from bolt_numba.ops.conversion import ROUND_MODES, cast
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import broadcast_shapes
@@ -132,6 +133,9 @@ def pointwise(
     reference: gets the operands, and the operator first when the row has attributes.  attributes: name = default, in
     the order of the constructor; a type instead of a value makes the attribute mandatory.
     """
+    if (module := sys._getframe(1).f_globals["__name__"]) != __name__:
+        line = f'{name} = pointwise("{name}", ...)'
+        raise BoltError(f"{name}: row of a pointwise operator: got module {module}, wanted {__file__}: write `{line}`")
     takes_op = bool(attributes)
     columns: dict[str, Any] = {
         "__doc__": f"{doc or name}: y = {formula if isinstance(formula, str) else 'by attribute'}.",

@@ -9,6 +9,7 @@ from onnx import defs
 
 from bolt_numba.converters.onnx.reading.registry import READERS, find_reader, load_readers
 from bolt_numba.converters.readers import Reader
+from tests.missing import readers_of_nothing, told
 
 load_readers()
 
@@ -31,6 +32,14 @@ def test_reader_takes_what_the_schema_allows(schema: Any, reader: Reader) -> Non
         optional = defs.OpSchema.FormalParameterOption.Optional
         needed = {i for i, p in enumerate(schema.inputs) if p.option != optional}
         assert set(reader.required) <= needed, "an optional input is required by the reader"
+
+
+NOT_OF_ONNX = {"SimplifiedLayerNormalization"}
+"""Operators that onnxruntime writes into ONNX's own domain."""
+
+
+def test_every_reader_is_of_an_operator_that_its_domain_has() -> None:
+    told(readers_of_nothing(READERS, NOT_OF_ONNX))
 
 
 def test_most_operators_have_a_reader() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,8 +18,7 @@ from bolt_numba.converters.onnx.reading.read import read_model
 from bolt_numba.converters.onnx.structure import all_nodes
 from bolt_numba.converters.onnx.writing import opset as write_opset
 from bolt_numba.converters.onnx.writing import write
-from bolt_numba.converters.onnx.writing.graph import BY_OUTPUTS, NEUTRAL
-from bolt_numba.converters.onnx.writing.registry import WRITERS, load_writers, schema_by_name
+from bolt_numba.converters.onnx.writing.registry import WRITERS, load_writers
 from bolt_numba.converters.onnx.writing.tensor import tensor_of
 from bolt_numba.converters.onnx.writing.write import save_onnx, to_onnx
 from bolt_numba.errors import BoltError, UnsupportedOpError
@@ -34,6 +32,7 @@ from bolt_numba.types import BF16, BOOL, F32, F64, I8, I64, STRING, U8, Array, S
 from tests.converters.test_onnx_microsoft_decoder import HEADS, attention, node_model
 from tests.converters.test_onnx_models import ROUNDED, feeds, fetched
 from tests.graphs import feeds_of, graphs, make
+from tests.missing import ops_without_spelling, told
 from tests.models import MODELS
 from tests.near import assert_near
 from tests.onnx_score import suite
@@ -147,12 +146,7 @@ def test_any_graph_comes_back(graph: Graph) -> None:
 def test_every_operator_has_a_spelling() -> None:
     ops.load_all()
     load_writers()
-    for name, kind in OPS.items():
-        schema = schema_by_name(name)
-        fields = {f.name for f in dataclasses.fields(kind)} - set(NEUTRAL) - BY_OUTPUTS  # type: ignore[arg-type]
-        by_name = schema is not None and fields <= set(schema.attributes)
-        assert by_name or kind in WRITERS or name in NO_SPELLING, name
-        assert not (by_name and name in NO_SPELLING), name
+    told(ops_without_spelling(OPS, WRITERS, NO_SPELLING))
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -10,6 +10,7 @@ from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_reader, reader
 from bolt_numba.converters.onnx.types import dtype_of
 from bolt_numba.converters.operands import known_scalar, rank_of
+from bolt_numba.errors import BoltError
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.conversion import ROUND_MODES
 from bolt_numba.ops.pointwise import (
@@ -51,8 +52,15 @@ BINARY = (
 )
 
 
+def _row(name: str) -> Any:
+    if name in OPS:
+        return OPS[name]
+    line = f'{name} = pointwise("{name}", ...)'
+    raise BoltError(f"{__file__}: UNARY or BINARY: got '{name}', wanted a row of bolt_numba/ops/pointwise.py: `{line}`")
+
+
 def _unary(name: str) -> Any:
-    operator = OPS[name]
+    operator = _row(name)
 
     def read(b: NodeBuilder, x: Value) -> Value:
         made: Value = b(operator(), x)
@@ -62,7 +70,7 @@ def _unary(name: str) -> Any:
 
 
 def _binary(name: str) -> Any:
-    operator = OPS[name]
+    operator = _row(name)
 
     def read(b: NodeBuilder, x: Value, y: Value) -> Value:
         made: Value = b(operator(), x, y)
@@ -73,7 +81,7 @@ def _binary(name: str) -> Any:
 
 def _old_binary(name: str) -> Any:
     """Before opset 7 y is aligned with the axes of x that begin at ``axis``, and only where broadcast is set."""
-    operator = OPS[name]
+    operator = _row(name)
 
     def read(b: NodeBuilder, x: Value, y: Value, *, axis: int | None = None, broadcast: int = 0) -> Value:
         if broadcast and axis is not None:
