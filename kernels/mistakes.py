@@ -17,7 +17,7 @@ from types import CodeType
 from typing import Any
 
 from bolt_numba.errors import KernelError
-from bolt_numba.kernels.cpu.lang import WORDS
+from bolt_numba.kernels.declare import WORDS
 
 _PLACE = re.compile(r"\bat (\S+) \((\d+)\)")
 _TOLD = re.compile(r"kernel code: (.*)")
