@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.lang import (
+from bolt_numba.kernels.cpu.language.lang import (
     LANES,
     fma,
     rows_strided,

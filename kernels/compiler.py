@@ -23,7 +23,7 @@ from bolt_numba.kernels.mistakes import check_names, repeated, told
 if target().is_forced:  # before Numba makes its code generator, so that it cannot use more
     config.CPU_NAME, config.CPU_FEATURES = target().cpu, target().features
 
-from bolt_numba.kernels.cpu import memory, simd, tiles
+from bolt_numba.kernels.cpu.language import memory, simd, tiles
 
 if TYPE_CHECKING:
     from bolt_numba.kernels.jit import Native

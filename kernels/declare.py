@@ -57,7 +57,7 @@ class Late:
 
 
 class Word(Late):
-    """A word of the kernel language, implemented in `kernels.cpu.simd`, `memory` or `tiles`."""
+    """A word of the kernel language, implemented in `kernels.cpu.language.simd`, `memory` or `tiles`."""
 
 
 WORDS = (
@@ -82,7 +82,7 @@ WORDS = (
     "call_kernel", "call_activation", "atomic_add", "atomic_load", "atomic_store", "atomic_compare_exchange",
     "spin_pause", "cycles", "sem_wait", "sem_trywait", "sem_post", "sched_yield", "float_control", "set_float_control",
 )  # fmt: skip
-"""The words, which kernels import from `kernels.cpu.lang`."""
+"""The words, which kernels import from `kernels.cpu.language.lang`."""
 
 
 class Source:

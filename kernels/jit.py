@@ -53,7 +53,8 @@ from bolt_numba.trusted import read_trusted, write_private
 from bolt_numba.types import Array
 
 _LANGUAGE = (
-    "jit.py", "declare.py", "compiler.py", "cpu/isa.py", "cpu/simd.py", "cpu/memory.py", "cpu/tiles.py", "cpu/lang.py"
+    "jit.py", "declare.py", "compiler.py", "cpu/isa.py", "cpu/language/simd.py", "cpu/language/memory.py",
+    "cpu/language/tiles.py", "cpu/language/lang.py",
 )  # fmt: skip
 _MAGIC = b"BNK4"
 

@@ -56,7 +56,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 def _refuse(code: CodeType, line: int, who: str, what: str, name: str, known: Collection[str], wanted: str) -> None:
     if what == "name" and name in WORDS:
-        wanted += ": it is a word, import it from bolt_numba.kernels.cpu.lang"
+        wanted += ": it is a word, import it from bolt_numba.kernels.cpu.language.lang"
     elif near := get_close_matches(name, sorted(known), 1):
         wanted += f", perhaps '{near[0]}'"
     raise KernelError(f"{place(code.co_filename, line)}: {who}: {what}: got '{name}', wanted {wanted}")

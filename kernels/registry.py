@@ -207,7 +207,7 @@ _loaded: set[str] = set()
 _loaded_for: set[tuple[str, str]] = set()
 _lock = threading.RLock()
 renew_after_fork(sys.modules[__name__], "_lock", threading.RLock, awaited=True)
-_LANGUAGE = {"memory", "simd", "tiles"}  # they import Numba; kernels name their words through `lang`
+_LANGUAGE = ".language."  # it has no makers, and its words import Numba
 
 
 def always(op: Any, ins: Types) -> bool:
@@ -283,16 +283,15 @@ def kernel(
 
 
 def load(device: str) -> None:
-    """Import every module of ``kernels/<device>``: registering is all that they do."""
+    """Import every module below ``kernels/<device>``: registering is all that they do."""
     if device in _loaded:
         return
     import pkgutil
 
     package = importlib.import_module(f"bolt_numba.kernels.{device}")
-    for info in pkgutil.iter_modules(package.__path__):
-        if info.name in _LANGUAGE:
-            continue
-        importlib.import_module(f"{package.__name__}.{info.name}")
+    for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if _LANGUAGE not in info.name:
+            importlib.import_module(info.name)
     _loaded.add(device)
 
 

@@ -17,7 +17,7 @@ from bolt_numba.kernels.jit import I64, PTR, native_source
 
 def kernel(i):
     text = f"def store{i}(p, tid, nthreads):\\n    store_i64(p.y, p.n + {i})\\n"
-    from bolt_numba.kernels.cpu.lang import store_i64
+    from bolt_numba.kernels.cpu.language.lang import store_i64
     return native_source(text, f"store{i}", {"y": PTR, "n": I64}, store_i64=store_i64)
 
 broken = native_source("def broken(p, tid, nthreads):\\n    nothing()\\n", "broken", {"n": I64})

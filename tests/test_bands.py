@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from bolt_numba import compile
 from bolt_numba.ir.build import Builder, infer_types
 from bolt_numba.ir.graph import Graph
-from bolt_numba.kernels.cpu.bands import choose_rows, joined
-from bolt_numba.kernels.cpu.conv import THIN, conv
-from bolt_numba.kernels.cpu.depthwise import depthwise
+from bolt_numba.kernels.cpu.convolution.bands import choose_rows, joined
+from bolt_numba.kernels.cpu.convolution.conv import THIN, conv
+from bolt_numba.kernels.cpu.convolution.depthwise import depthwise
 from bolt_numba.kernels.registry import Entry
 from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.pointwise import Clip, HardSwish, Relu

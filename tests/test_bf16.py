@@ -20,11 +20,11 @@ from bolt_numba.cli.app import app
 from bolt_numba.errors import DeviceError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
-from bolt_numba.kernels.cpu.lang import LANES
-from bolt_numba.kernels.cpu.pack import PANEL, panel_columns, source_rows
-from bolt_numba.kernels.cpu.products_bf16 import conv_bf16, matmul_bf16
-from bolt_numba.kernels.cpu.sweep import MR, sweep
-from bolt_numba.kernels.cpu.sweep_bf16 import pack_panels_bf16, sweep_bf16
+from bolt_numba.kernels.cpu.language.lang import LANES
+from bolt_numba.kernels.cpu.products.pack import PANEL, panel_columns, source_rows
+from bolt_numba.kernels.cpu.products.products_bf16 import conv_bf16, matmul_bf16
+from bolt_numba.kernels.cpu.products.sweep import MR, sweep
+from bolt_numba.kernels.cpu.products.sweep_bf16 import pack_panels_bf16, sweep_bf16
 from bolt_numba.kernels.registry import KERNELS, Plain, always, load, select
 from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.matmul import MatMul

@@ -22,9 +22,9 @@ from bolt_numba.errors import ShapeError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels import registry
-from bolt_numba.kernels.cpu.conv import pixel_table
-from bolt_numba.kernels.cpu.sequences import reverse_rows, scatter_rows
-from bolt_numba.kernels.cpu.swept import last_row
+from bolt_numba.kernels.cpu.convolution.conv import pixel_table
+from bolt_numba.kernels.cpu.movement.sequences import reverse_rows, scatter_rows
+from bolt_numba.kernels.cpu.products.swept import last_row
 from bolt_numba.kernels.extents import KEPT, both, box, check_steps, made_steps, offsets, span
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, native
 from bolt_numba.kernels.registry import In, Out, Pitch, Scratch, Step, select
@@ -57,7 +57,7 @@ def undeclared(file: Path) -> int:
 
 
 def test_every_kernel_declares_its_extents() -> None:
-    found = {file.name: n for file in sorted(CPU.glob("*.py")) if (n := undeclared(file))}
+    found = {file.name: n for file in sorted(CPU.rglob("*.py")) if (n := undeclared(file))}
     assert found == LOOP
 
 
@@ -234,7 +234,7 @@ def test_a_tuner_runs_nothing_that_does_not_fit() -> None:
 def test_a_kernel_that_reaches_further_than_it_says_is_found(less: str) -> None:
     code = (
         "import numpy as np\n"
-        "from bolt_numba.kernels.cpu.softmax import softmax_rows\n"
+        "from bolt_numba.kernels.cpu.reductions.softmax import softmax_rows\n"
         "from bolt_numba.ops.reduce import Softmax\n"
         "from tests.harness import run_kernel\n"
         "run_kernel(Softmax(), [np.zeros((2, 5), np.float32)])\n"

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bolt_numba.kernels.cpu.conv import conv
-from bolt_numba.kernels.cpu.epilogue import tile_function
-from bolt_numba.kernels.cpu.matmul import matmul
-from bolt_numba.kernels.cpu.pack import PANEL
-from bolt_numba.kernels.cpu.sweep import MR, STEPS, VARIANTS
+from bolt_numba.kernels.cpu.convolution.conv import conv
+from bolt_numba.kernels.cpu.products.epilogue import tile_function
+from bolt_numba.kernels.cpu.products.matmul import matmul
+from bolt_numba.kernels.cpu.products.pack import PANEL
+from bolt_numba.kernels.cpu.products.sweep import MR, STEPS, VARIANTS
 from bolt_numba.kernels.registry import KERNELS
 from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.matmul import MatMul

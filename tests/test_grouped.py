@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bolt_numba.kernels.cpu.grouped import accepts_grouped, choose_chunk, grouped
-from bolt_numba.kernels.cpu.lang import LANES
+from bolt_numba.kernels.cpu.convolution.grouped import accepts_grouped, choose_chunk, grouped
+from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.registry import Entry, select
 from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu

@@ -12,7 +12,7 @@ from bolt_numba.kernels import image, jit
 from bolt_numba.kernels.compiler import compile_object
 from bolt_numba.kernels.cpu import host
 from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.cpu.lang import BYTES, LANES, fill_bytes, vfloor, vload, vstore
+from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, fill_bytes, vfloor, vload, vstore
 from bolt_numba.kernels.jit import I64, PTR, Native, native
 
 only_x86 = pytest.mark.skipif(not target().is_x86 or sys.platform != "linux", reason="images are for x86-64 ELF")

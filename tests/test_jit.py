@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from bolt_numba.kernels import image, jit
-from bolt_numba.kernels.cpu import lang
 from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.jit import F32, I32, I64, PTR, Native, inline, native, native_source
 from tests.lower_isa import run_on
 
@@ -281,7 +281,7 @@ def test_a_constant_or_a_helper_changes_the_digest() -> None:
 def test_a_cached_kernel_runs_without_numba(empty_cache: Path) -> None:
     program = (
         "import sys, numpy as np\n"
-        "from bolt_numba.kernels.cpu import lang\n"
+        "from bolt_numba.kernels.cpu.language import lang\n"
         "from bolt_numba.kernels.jit import native_source, PTR\n"
         "k = native_source('def f(p, tid, nthreads):\\n    store_i64(p.x, 5)\\n', 'f', {'x': PTR},"
         " store_i64=lang.store_i64)\n"
@@ -370,7 +370,10 @@ def test_loops_lower_to_vectors_on_aarch64() -> None:
         "from bolt_numba.kernels.cpu.isa import target\n"
         "object.__setattr__(target(), 'is_x86', False)\n"  # else words are those of x86
         "from bolt_numba.kernels.compiler import cross_assembly\n"
-        "from bolt_numba.kernels.cpu import attention, depthwise, norm, sweep, winograd\n"
+        "from bolt_numba.kernels.cpu.attention import attention\n"
+        "from bolt_numba.kernels.cpu.convolution import depthwise, winograd\n"
+        "from bolt_numba.kernels.cpu.products import sweep\n"
+        "from bolt_numba.kernels.cpu.reductions import norm\n"
         "kernels = sweep.sweep, depthwise.depthwise_kernel(3, 1, False), winograd.winograd_kernel((4, 4)), "
         "attention.attention_kernel(8), norm.normalise_rows\n"
         "for kernel in kernels:\n"

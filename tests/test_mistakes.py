@@ -11,7 +11,7 @@ import pytest
 
 from bolt_numba.errors import KernelError
 from bolt_numba.kernels import compiler
-from bolt_numba.kernels.cpu.lang import BYTES, splat, vload, vmax, vstore
+from bolt_numba.kernels.cpu.language.lang import BYTES, splat, vload, vmax, vstore
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native, native_source
 
 HERE = Path(__file__).resolve().relative_to(Path.cwd())

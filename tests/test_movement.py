@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from bolt_numba.errors import DataError
-from bolt_numba.kernels.cpu import copy, gather, move, pool, quantize, recurrent, resize, take, transpose
-from bolt_numba.kernels.cpu.lang import splat, vstore_u8_n
-from bolt_numba.kernels.cpu.strides import (
+from bolt_numba.kernels.cpu.elementwise import quantize
+from bolt_numba.kernels.cpu.language.lang import splat, vstore_u8_n
+from bolt_numba.kernels.cpu.movement import copy, gather, move, take, transpose
+from bolt_numba.kernels.cpu.movement.strides import (
     Move,
     broadcast_move,
     place_move,
@@ -20,6 +21,8 @@ from bolt_numba.kernels.cpu.strides import (
     tile_move,
     transpose_move,
 )
+from bolt_numba.kernels.cpu.recurrent.recurrent import recurrent
+from bolt_numba.kernels.cpu.spatial import pool, resize
 from bolt_numba.kernels.jit import PTR, native
 from bolt_numba.kernels.registry import Entry
 from bolt_numba.ops.gather import Gather, GatherElements, ScatterElements

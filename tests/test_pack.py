@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bolt_numba.kernels.cpu import pack
-from bolt_numba.kernels.cpu.lang import LANES
-from bolt_numba.kernels.cpu.pack import PANEL, pack_panels, pack_taps, pack_winograd, panel_columns
+from bolt_numba.kernels.cpu.language.lang import LANES
+from bolt_numba.kernels.cpu.products import pack
+from bolt_numba.kernels.cpu.products.pack import PANEL, pack_panels, pack_taps, pack_winograd, panel_columns
 from bolt_numba.types import Array
 from tests.lower_isa import run_on
 from tests.near import assert_near

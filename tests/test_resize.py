@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bolt_numba.kernels.cpu.lang import LANES
-from bolt_numba.kernels.cpu.take import windows
+from bolt_numba.kernels.cpu.language.lang import LANES
+from bolt_numba.kernels.cpu.movement.take import windows
 from bolt_numba.ops.resize import Resize
 from bolt_numba.types import F32, F64, I32, U8
 from tests.harness import run_kernel

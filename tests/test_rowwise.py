@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bolt_numba.kernels.cpu.attention import head_offsets, workspace
-from bolt_numba.kernels.cpu.reduce import groups, passes
+from bolt_numba.kernels.cpu.attention.attention import head_offsets, workspace
+from bolt_numba.kernels.cpu.reductions.reduce import groups, passes
 from bolt_numba.kernels.registry import Scratch, select
 from bolt_numba.ops import norm, reduce
 from bolt_numba.ops.attention import FusedAttention

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bolt_numba.ir.build import infer_types
-from bolt_numba.kernels.cpu import strassen
-from bolt_numba.kernels.cpu.lang import LANES
-from bolt_numba.kernels.cpu.pack import PANEL
-from bolt_numba.kernels.cpu.strassen import PAIR
+from bolt_numba.kernels.cpu.language.lang import LANES
+from bolt_numba.kernels.cpu.products import strassen
+from bolt_numba.kernels.cpu.products.pack import PANEL
+from bolt_numba.kernels.cpu.products.strassen import PAIR
 from bolt_numba.kernels.registry import LIMIT, Entry, Plain, select
 from bolt_numba.ops.conv import Conv
 from bolt_numba.ops.matmul import MatMul

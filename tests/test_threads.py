@@ -17,8 +17,8 @@ from bolt_numba.devices import threads as teams
 from bolt_numba.devices.threads import run_alone, run_native
 from bolt_numba.errors import DeviceError
 from bolt_numba.kernels.cpu.executor import run_steps
-from bolt_numba.kernels.cpu.lang import atomic_add
-from bolt_numba.kernels.cpu.pack import run_shares
+from bolt_numba.kernels.cpu.language.lang import atomic_add
+from bolt_numba.kernels.cpu.products.pack import run_shares
 from bolt_numba.kernels.jit import I64, PTR, native
 from tests.test_interrupts import feed, network
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bolt_numba.errors import BoltError
-from bolt_numba.kernels.cpu.widen import HALVES, converter
+from bolt_numba.kernels.cpu.elementwise.widen import HALVES, converter
 from bolt_numba.kernels.registry import KERNELS, load, select
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.types import F32, AnyDType, Array

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bolt_numba.ir.build import infer_types
-from bolt_numba.kernels.cpu import winograd
-from bolt_numba.kernels.cpu.lang import LANES
-from bolt_numba.kernels.cpu.pack import PANEL
-from bolt_numba.kernels.cpu.winograd_error import error_of, roundings
-from bolt_numba.kernels.cpu.winograd_transforms import POINTS, pack_filters
+from bolt_numba.kernels.cpu.convolution import winograd
+from bolt_numba.kernels.cpu.convolution.winograd_error import error_of, roundings
+from bolt_numba.kernels.cpu.convolution.winograd_transforms import POINTS, pack_filters
+from bolt_numba.kernels.cpu.language.lang import LANES
+from bolt_numba.kernels.cpu.products.pack import PANEL
 from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.registry import Context, Entry
 from bolt_numba.ops.conv import Conv

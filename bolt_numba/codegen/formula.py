@@ -1,6 +1,6 @@
 """Translates the formulas of pointwise operators into kernel text: on f32 vectors, or on scalars of any plain dtype.
 
-It only makes text; what the names in it stand for is the device's business (`kernels.cpu.pointwise`).
+It only makes text; what the names in it stand for is the device's business (`kernels.cpu.elementwise.pointwise`).
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Cpu(Device):
     def join(self, one: Step, two: Step, operands: int, between: TensorType, threads: int) -> Step | None:
         if len(between.dims) != 4:
             return None
-        from bolt_numba.kernels.cpu.bands import joined  # only few models have such pairs
+        from bolt_numba.kernels.cpu.convolution.bands import joined  # only few models have such pairs
 
         return joined(one, two, operands, between.dims[1], threads)
 

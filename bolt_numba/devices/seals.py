@@ -103,6 +103,6 @@ def machine() -> str:
     from bolt_numba.kernels.cpu import isa
 
     state = sha256()
-    for file in sorted(Path(isa.__file__).parent.glob("*.py")):
+    for file in sorted(Path(isa.__file__).parent.rglob("*.py")):
         state.update(file.name.encode() + file.read_bytes())
     return f"{isa.target().name}-{state.hexdigest()[:16]}"

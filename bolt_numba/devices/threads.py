@@ -16,7 +16,7 @@ import numpy as np
 
 from bolt_numba.forks import renew_after_fork
 from bolt_numba.kernels.cpu.executor import SPINS, run_steps, team_run, team_worker
-from bolt_numba.kernels.cpu.pack import aligned_zeros
+from bolt_numba.kernels.cpu.products.pack import aligned_zeros
 
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _LINE = 16

@@ -5,7 +5,7 @@ Operator kernels are not here; this file registers none.
 
 from __future__ import annotations
 
-from bolt_numba.kernels.cpu.lang import (
+from bolt_numba.kernels.cpu.language.lang import (
     I64,
     PTR,
     atomic_add,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.lang import (
+from bolt_numba.kernels.cpu.language.lang import (
     atomic_add,
     atomic_compare_exchange,
     inline,

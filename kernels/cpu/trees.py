@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.lang import (
+from bolt_numba.kernels.cpu.language.lang import (
     I64,
     LANES,
     PTR,

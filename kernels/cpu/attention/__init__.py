@@ -1,0 +1,1 @@
+"""Attention, its cache of keys and values, and rotary embeddings."""

@@ -1,0 +1,357 @@
+"""Attention: softmax(scale * Q K^T + mask) V for blocks of queries, whose scores never leave the cache.
+
+A work item is some blocks of queries of one head.  Keys are transposed to panels of `PANEL` columns, as register tiles
+want them, once for an item; so are values that do not lie as the tiles read them.  Each thread has its own workspace.
+Few queries read keys and values where they lie, once for all queries that share them.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.attention.heads import (
+    KEYS_AT_ONCE,
+    PANEL,
+    VECTORS,
+    add_values,
+    copy_queries,
+    exp_scores,
+    find_top,
+    pack_keys,
+    pack_values,
+    prefetch_rows,
+    scale_rows,
+    score_keys,
+    write_block,
+)
+from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.language.lang import (
+    LANES,
+    ceil_div,
+    fill_bytes,
+    load_f32,
+    load_i64,
+    native,
+    split,
+    store_f32,
+    tile_rank1,
+    tile_store,
+    tile_zeros,
+    vstore_n,
+)  # fmt: skip
+from bolt_numba.kernels.extents import KEPT, Reach
+from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, Native
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.ops.attention import FusedAttention, swapped
+from bolt_numba.records import record
+from bolt_numba.types import F32 as F32_TYPE
+from bolt_numba.types import Array, TensorType
+
+FEW = 4
+"""Queries up to which packing keys and values does not pay."""
+PARALLEL = 1 << 19
+"""Multiplications from which a second thread pays."""
+ROW = 8
+"""Numbers in a row of the table of heads: byte offsets in q, k, v, mask and y, keys, keys before the first query (those
+that it sees besides its own), byte offset in sink."""
+UNBOUNDED = 1 << 40
+"""The window of queries that see any number of keys."""
+
+SHARED: dict[str, Any] = {
+    "q": PTR, "k": PTR, "v": PTR, "mask": PTR_OR_0, "sink": PTR_OR_0, "y": PTR, "table": PTR, "work": PTR,
+    "items": I64, "m": I64, "d": I64, "width": I64, "q_step": I64, "k_step": I64, "v_step": I64, "y_step": I64,
+    "mask_step": I64, "window": I64, "scale": F32, "cap": F32,
+}  # fmt: skip
+"""Steps are bytes from one position to the next.  window: keys that a query sees, the last ones; cap, sink: see
+`find_top`."""
+FIELDS: dict[str, Any] = {
+    **SHARED, "order": PTR, "work_size": I64, "chunks": I64, "chunk": I64, "pitch": I64, "values_at": I64,
+    "rows_at": I64, "scores_at": I64, "result_at": I64,
+}  # fmt: skip
+
+
+def _heads_reach(a: Any, heads: int, group: int, q_head: int, y_head: int, mask_head: int) -> dict[str, Reach]:
+    """Extents of what both kernels read and write, for ``heads`` rows of the table, each of ``group`` heads."""
+    table: dict[str, Reach] = {"table": 8 * ROW * heads}
+    if not heads * a.m:
+        return dict.fromkeys(("q", "k", "v", "mask", "y", "sink"), 0) | table
+    if not isinstance(a.table, np.ndarray):  # as `cache_table` makes it: heads lie side by side
+        rows, sink = 4 * heads * group * a.m, 4 * (a.q_step // (4 * a.d))
+        return {"q": rows * a.d, "y": rows * a.width, **dict.fromkeys("kv", KEPT), "mask": KEPT, "sink": sink} | table
+    q, k, v, mask, y, keys, _, sinks = a.table.reshape(-1, ROW)[:heads].max(axis=0).tolist()
+    more = group - 1
+    return {
+        "q": q + (a.m - 1) * a.q_step + more * q_head + 4 * a.d,
+        "k": k + (keys - 1) * a.k_step + 4 * a.d if keys > 0 else 0,
+        "v": v + (keys - 1) * a.v_step + 4 * a.width if keys > 0 else 0,
+        "mask": mask + (a.m - 1) * a.mask_step + more * mask_head + 4 * keys if keys > 0 else 0,
+        "y": y + (a.m - 1) * a.y_step + more * y_head + 4 * a.width,
+        "sink": sinks + 4 * group,
+        **table,
+    }
+
+
+def _blocks_reach(mr: int, a: Any) -> dict[str, Reach]:
+    used = a.result_at + 4 * mr * (-(-a.width // PANEL) * PANEL + 1)
+    work = (a.threads - 1) * a.work_size + used
+    return {**_heads_reach(a, a.items // a.chunks, 1, 0, 0, 0), "work": work, "order": 4 * a.d}
+
+
+def _few_reach(a: Any) -> dict[str, Reach]:
+    work = a.threads * a.pitch * a.group * a.m
+    return {**_heads_reach(a, a.items, a.group, a.q_head, a.y_head, a.mask_head), "work": work}
+
+
+@cache
+def attention_kernel(mr: int) -> Native:
+    """Kernel for blocks of ``mr`` queries.
+
+    table: i64 [heads][`ROW`].  work: ``work_size`` bytes a thread: key panels, then value panels, a block of queries,
+    scores (rows ``pitch`` bytes apart) and the result block at the offsets given.  order: i32 0, 1, …, d - 1.
+    """
+
+    @native(extents=partial(_blocks_reach, mr), **FIELDS)
+    def attention(p, tid, nthreads):
+        m, d, width, pitch = p.m, p.d, p.width, p.pitch
+        keys = p.work + p.work_size * tid
+        values, rows = keys + p.values_at, keys + p.rows_at
+        scores, result = keys + p.scores_at, keys + p.result_at
+        packs_values = width % PANEL != 0 or p.v_step != 4 * width
+        value_step = 4 * PANEL if packs_values else p.v_step
+        result_pitch = 4 * ceil_div(width, PANEL) * PANEL
+        inverses = result + mr * result_pitch
+        packed_k, packed_v = -1, -1
+        first, last = split(p.items, tid, nthreads)
+        for item in range(first, last):
+            head = item // p.chunks
+            entry = p.table + 8 * ROW * head
+            n, before = load_i64(entry + 40), load_i64(entry + 48)
+            k, v = p.k + load_i64(entry + 8), p.v + load_i64(entry + 16)
+            if k != packed_k or v != packed_v:
+                pack_keys(k, p.k_step, keys, n, d, p.scale, p.order)
+                pack_values(v, p.v_step, values, n, width if packs_values else 0)
+                packed_k, packed_v = k, v
+            sink = p.sink + load_i64(entry + 56) if p.sink else 0
+            begin = (item - head * p.chunks) * p.chunk
+            for block in range(begin, min(begin + p.chunk, m), mr):
+                count = min(mr, m - block)
+                q = p.q + load_i64(entry) + block * p.q_step
+                if count < mr or p.q_step != 4 * d:
+                    copy_queries(q, p.q_step, rows, count, mr, d)
+                    q = rows
+                limit = before + block + 1
+                seen = min(n, limit + count - 1)
+                low = max(0, limit - p.window) // PANEL * PANEL
+                for j in range(low // PANEL, ceil_div(seen, PANEL)):
+                    acc = tile_zeros(mr, VECTORS)
+                    panel = keys + 4 * j * d * PANEL
+                    for i in range(d):
+                        acc = tile_rank1(acc, q + 4 * i, 4 * d, panel + 4 * i * PANEL)
+                    tile_store(acc, scores + 4 * j * PANEL, pitch)
+                mask = p.mask + load_i64(entry + 24) + block * p.mask_step if p.mask else 0
+                for i in range(count):
+                    at, start = mask + i * p.mask_step if mask else 0, max(0, limit + i - p.window)
+                    top = find_top(scores + i * pitch, start, min(limit + i, seen), at, p.cap, sink)
+                    store_f32(inverses + 4 * i, top)
+                for i in range(count):
+                    at, start = inverses + 4 * i, max(0, limit + i - p.window)
+                    end, top = min(limit + i, seen), load_f32(at)
+                    store_f32(at, exp_scores(scores + i * pitch, start, end, seen, top, sink))
+                for j in range(ceil_div(width, PANEL)):
+                    acc = tile_zeros(mr, VECTORS)
+                    panel = values + 4 * j * n * PANEL if packs_values else v + 4 * j * PANEL
+                    for i in range(low, seen):
+                        acc = tile_rank1(acc, scores + 4 * i, pitch, panel + i * value_step)
+                    tile_store(acc, result + 4 * j * PANEL, result_pitch)
+                y = p.y + load_i64(entry + 32) + block * p.y_step
+                write_block(result, result_pitch, y, p.y_step, width, count, inverses)
+
+    return attention
+
+
+@native(extents=_few_reach, **SHARED, group=I64, q_head=I64, y_head=I64, mask_head=I64, pitch=I64)
+def attention_few(p, tid, nthreads):
+    """A few queries: products with keys and values where they lie, for packing them would cost more.
+
+    A work item is what reads the same keys: m queries of each of ``group`` heads, whose queries, results and masks lie
+    ``q_head``, ``y_head`` and ``mask_head`` bytes apart, their sinks 4.  table: i64 [items][`ROW`].  work: group * m
+    rows of scores a thread, ``pitch`` bytes each.
+    """
+    m, d, width, pitch = p.m, p.d, p.width, p.pitch
+    rows = p.group * m
+    scores = p.work + pitch * rows * tid
+    first, last = split(p.items, tid, nthreads)
+    for item in range(first, last):
+        entry = p.table + 8 * ROW * item
+        n, limit = load_i64(entry + 40), load_i64(entry + 48) + 1
+        q, k, v = p.q + load_i64(entry), p.k + load_i64(entry + 8), p.v + load_i64(entry + 16)
+        y = p.y + load_i64(entry + 32)
+        seen = min(n, limit + m - 1)
+        low = min(max(0, limit - p.window), max(seen, 0))
+        for j in range(low, seen, LANES):
+            following = j + 2 * LANES
+            for r in range(rows):
+                prefetch_rows(k + following * p.k_step, p.k_step, min(LANES, seen - following), 4 * d, r, rows)
+                at = q + (r // m) * p.q_head + (r % m) * p.q_step
+                found = score_keys(at, k + j * p.k_step, p.k_step, d, seen - j)
+                vstore_n(scores + r * pitch + 4 * j, found * p.scale, seen - j)
+        for r in range(rows):
+            head, i = r // m, r % m
+            mask = p.mask + load_i64(entry + 24) + head * p.mask_head + i * p.mask_step if p.mask else 0
+            sink = p.sink + load_i64(entry + 56) + 4 * head if p.sink else 0
+            start, end = max(0, limit + i - p.window), min(limit + i, seen)
+            top = find_top(scores + r * pitch, start, end, mask, p.cap, sink)
+            inverse = exp_scores(scores + r * pitch, start, end, seen, top, sink)
+            scale_rows(scores + r * pitch + 4 * low, seen - low, inverse)
+            fill_bytes(y + head * p.y_head + i * p.y_step, np.uint8(0), 4 * width)
+        for j in range(low, seen, KEYS_AT_ONCE):
+            some, following = min(KEYS_AT_ONCE, seen - j), j + KEYS_AT_ONCE
+            for r in range(rows):
+                ahead = min(KEYS_AT_ONCE, seen - following)
+                prefetch_rows(v + following * p.v_step, p.v_step, ahead, 4 * width, r, rows)
+                to = y + (r // m) * p.y_head + (r % m) * p.y_step
+                add_values(scores + r * pitch + 4 * j, v + j * p.v_step, p.v_step, to, some, width)
+
+
+@record(frozen=True)
+class Workspace:
+    """Byte offsets in the memory of one thread."""
+
+    values_at: int
+    rows_at: int
+    scores_at: int
+    result_at: int
+    pitch: int
+    size: int
+
+
+def workspace(mr: int, n: int, d: int, width: int, packs_values: bool = True) -> Workspace:
+    """Layout for heads of ``n`` keys of ``d`` and values of ``width``.
+
+    Rows of scores are an odd number of vectors apart, so that a block of them does not fall into one set of the cache.
+    """
+
+    def rounded(nbytes: int) -> int:
+        return -(-nbytes // 64) * 64
+
+    columns, result = -(-n // PANEL) * PANEL, -(-width // PANEL) * PANEL
+    values_at = rounded(4 * columns * d)
+    rows_at = values_at + (rounded(4 * result * n) if packs_values else 0)
+    scores_at = rows_at + rounded(4 * mr * d)
+    pitch = 4 * (columns + LANES)
+    result_at = scores_at + rounded(mr * pitch)
+    size = result_at + rounded(4 * mr * result + 4 * mr)
+    return Workspace(values_at, rows_at, scores_at, result_at, pitch, size + 64)
+
+
+def head_offsets(heads: Sequence[int], dims: Sequence[int], layout: str = "HSD") -> Array:
+    """Byte offset of each head (row-major over ``heads``) in an operand of shape ``dims`` broadcast to them."""
+    rank = len(dims)
+    lead = [*range(rank - 3), rank - 2] if layout == "SHD" else list(range(rank - 2))
+    offsets = np.zeros((), np.int64)
+    for axis in lead:
+        step = 4 * math.prod(dims[axis + 1 :])
+        offsets = offsets[..., None] + np.arange(dims[axis], dtype=np.int64) * step
+    return np.asarray(np.broadcast_to(offsets, tuple(heads)).reshape(-1))
+
+
+def _position_step(dims: Sequence[int], layout: str) -> int:
+    """Bytes from one position of a head to the next."""
+    return 4 * dims[-1] * (dims[-2] if layout == "SHD" else 1)
+
+
+def _shapes(op: Any, ins: Types) -> list[tuple[int, ...]]:
+    """Shapes of q, k and v."""
+    shapes = [t.dims for t in ins[:3] if t is not None]
+    return [(*shapes[0][:-2], shapes[0][-2] // 3, shapes[0][-1])] * 3 if op.packed else shapes
+
+
+def _operands(op: Any, ins: Types, lead: Sequence[int]) -> tuple[list[Array], list[int], dict[str, Argument]]:
+    """Where heads begin in q, k and v, bytes between their positions, and their addresses."""
+    if op.packed:
+        assert ins[0] is not None, "accepts() has tested this"
+        dims = ins[0].dims
+        found = head_offsets((*lead[:-1], dims[-2]), dims, "SHD").reshape(*lead[:-1], 3, -1)
+        offsets = [np.ascontiguousarray(found[..., i, :]).reshape(-1) for i in range(3)]
+        return offsets, [_position_step(dims, "SHD")] * 3, {name: In(0) for name in "qkv"}
+    given = list(zip(_shapes(op, ins), op.layouts, strict=True))
+    addresses: dict[str, Argument] = {"q": In(0), "k": In(1), "v": In(2)}
+    return [head_offsets(lead, *x) for x in given], [_position_step(*x) for x in given], addresses
+
+
+def _heads_first(op: Any, ins: Types) -> list[tuple[int, ...]]:
+    """Shapes of q, k and v as [..., positions, elements]."""
+    shapes = _shapes(op, ins)
+    return [swapped(s) if a == "SHD" else s for s, a in zip(shapes, op.layouts, strict=True)]
+
+
+def _accepts(op: Any, ins: Types) -> bool:
+    if any(t is not None and (not t.is_static or t.dtype != F32_TYPE or not t.size) for t in ins):
+        return False
+    q, k, v = _heads_first(op, ins)
+    mask = ins[3].dims if len(ins) > 3 and ins[3] is not None else None
+    if q[-1] != k[-1] or v[-2] != k[-2]:
+        return False
+    return mask is None or (len(mask) > 1 and mask[-1] == k[-2] and mask[-2] in (1, q[-2])) or mask == (k[-2],)
+
+
+def block_rows(m: int) -> int:
+    """Queries of a block: those of a register tile or two thirds of them, whichever leaves fewer rows empty."""
+    most = target().rows
+    return min((most, most * 2 // 3), key=lambda mr: -(-m // mr) * mr)
+
+
+def _chunks(heads: int, m: int, mr: int, threads: int) -> int:
+    """Parts of a head that are separate work items: only where heads alone do not share evenly."""
+    if heads % threads == 0 or heads >= 4 * threads:
+        return 1
+    return min(-(-m // mr), 2 * threads)
+
+
+@kernel(FusedAttention, accepts=_accepts, by_types=True)
+def attention_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Register tiles over packed keys and values, softmax on scores in cache; products in place for few queries."""
+    q, k, v = _heads_first(op, ins)
+    mask = ins[3].dims if len(ins) > 3 and ins[3] is not None else None
+    m, n, d, width = q[-2], k[-2], q[-1], v[-1]
+    result = outs[0].dims, op.y_layout
+    lead = (swapped(outs[0].dims) if op.y_layout == "SHD" else outs[0].dims)[:-2]
+    masks = (1,) * (2 - len(mask)) + tuple(mask) if mask else (1, 1)
+    operands, steps, args = _operands(op, ins, lead)
+    offsets = [*operands, *(head_offsets(lead, *x) for x in ((masks, "HSD"), result))]
+    heads = math.prod(lead)
+    before = np.full(heads, 0 if op.causal else n)
+    table = np.stack([*offsets, np.full(heads, n), before, np.zeros(heads, np.int64)], axis=1)
+    args |= {"mask": In(3) if mask else None, "sink": None, "y": Out(0), "m": m, "d": d, "width": width}
+    args |= {"table": np.ascontiguousarray(table, np.int64)}
+    args |= dict(zip(("q_step", "k_step", "v_step", "y_step"), (*steps, _position_step(*result)), strict=True))
+    args |= {"mask_step": 4 * n if masks[-2] > 1 else 0, "window": UNBOUNDED, "scale": op.scale, "cap": 0.0}
+    parallel = heads * m * n * (d + width) > PARALLEL
+    if m <= FEW:
+        return [Step(attention_few, args | few(context.threads, heads, 1, m, n), parallel and heads > 1)]
+    return [Step(attention_kernel(block_rows(m)), args | blocks(context.threads, heads, args, n), parallel)]
+
+
+def few(threads: int, items: int, group: int, m: int, n: int) -> dict[str, Argument]:
+    """Parameters of `attention_few` beyond the shared ones, for heads that lie alone."""
+    scores: dict[str, Argument] = {"work": Scratch(4 * n * group * m * threads), "pitch": 4 * n}
+    return scores | {"items": items, "group": group, "q_head": 0, "y_head": 0, "mask_head": 0}
+
+
+def blocks(threads: int, heads: int, args: dict[str, Any], n: int) -> dict[str, Argument]:
+    """Parameters of `attention_kernel` that say how work and memory are shared; ``args``: the shared ones, n: keys."""
+    m, d, width, mr = args["m"], args["d"], args["width"], block_rows(args["m"])
+    layout = workspace(mr, n, d, width, width % PANEL != 0 or args["v_step"] != 4 * width)
+    chunks = _chunks(heads, m, mr, threads)
+    chunk = math.ceil(math.ceil(m / chunks) / mr) * mr
+    chunks = math.ceil(m / chunk)
+    made: dict[str, Argument] = {"work": Scratch(layout.size * threads), "work_size": layout.size}
+    made |= {"items": heads * chunks, "chunks": chunks, "chunk": chunk, "pitch": layout.pitch}
+    made |= {"values_at": layout.values_at, "rows_at": layout.rows_at, "order": np.arange(d, dtype=np.int32)}
+    return made | {"scores_at": layout.scores_at, "result_at": layout.result_at}

@@ -1,0 +1,292 @@
+"""Convolution, channels last, any number of spatial axes: the `sweep` kernel over what filters see at output pixels.
+
+No im2col buffer: a tile reads its rows straight from the image, through a table of input pixels.  Depthwise and
+Winograd convolutions are separate kernels.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.language.lang import LANES, copy_bytes, fill_bytes, split
+from bolt_numba.kernels.cpu.products.epilogue import bias_last, can_finish, finish
+from bolt_numba.kernels.cpu.products.matmul import conflicting, is_parallel, packed_bias, zero_bias
+from bolt_numba.kernels.cpu.products.pack import choose_terms, pack_b, pack_taps, panel_columns, source_rows
+from bolt_numba.kernels.cpu.products.sweep import (
+    COPIED,
+    EDGE,
+    INSIDE,
+    MR,
+    PATCHED,
+    choose_share,
+    choose_span,
+    pack_stride,
+    scratch_bytes,
+    sweep,
+)  # fmt: skip
+from bolt_numba.kernels.cpu.products.swept import hand_over
+from bolt_numba.kernels.jit import I64, PTR, native
+from bolt_numba.kernels.registry import (
+    Argument,
+    Context,
+    In,
+    Out,
+    Pitch,
+    Scratch,
+    Step,
+    Types,
+    kernel,
+    remember_last,
+    result_of,
+)
+from bolt_numba.ops.conv import Conv
+from bolt_numba.ops.spatial import Windows
+from bolt_numba.types import F32, Array, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """Where filters look: see `sweep` for the fields.  inside: no tap of any pixel is outside the image."""
+
+    table: Array
+    edges: Array
+    inside: bool
+
+
+NOWHERE = Taps(np.zeros((1, 0), np.int32), np.zeros(1, np.int32), True)
+"""Of a matrix: its rows need no table."""
+
+THIN, PATCH_BYTES = 16, 1 << 20
+"""Channels under which pixels at an edge are copied (runs of single taps would be too short), and the room for that."""
+PARALLEL_BYTES = 1 << 17
+"""Bytes of padded images from which a second thread pays."""
+MOST_PIXELS = (1 << 31) - 1
+"""Pixels up to which `pixel_table` can number them."""
+SMALL_IMAGE = 1024
+"""Output pixels under which the images of a batch share the panels of filters."""
+
+
+def along_batch(windows: Windows) -> Windows:
+    """The same windows with the batch as a first spatial axis."""
+    half = len(windows.pads) // 2
+    begins, ends = windows.pads[:half], windows.pads[half:]
+    return Windows(
+        (1, *windows.kernel),
+        (1, *windows.strides),
+        (1, *windows.dilations),
+        (0, *begins, 0, *ends),
+        "NOTSET",
+        windows.ceil,
+    )
+
+
+@lru_cache(maxsize=512)
+def pixel_table(windows: Windows, sizes: tuple[int, ...], outs: tuple[int, ...]) -> Taps:
+    """Input row (pixel number) of every tap of every output pixel, -1 outside."""
+    rank = len(sizes)
+    table = np.zeros((1,) * (2 * rank), np.int32)
+    valid = np.ones((1,) * (2 * rank), bool)
+    last = 0
+    for axis in range(rank):
+        tap = np.arange(windows.kernel[axis], dtype=np.int32)[:, None] * windows.dilations[axis]
+        at = tap + np.arange(outs[axis], dtype=np.int32) * windows.strides[axis] - windows.pads[axis]
+        shape = [1] * (2 * rank)
+        shape[axis], shape[rank + axis] = at.shape
+        table = table * sizes[axis] + at.reshape(shape)
+        inside = (at >= 0) & (at < sizes[axis])
+        valid = valid & inside.reshape(shape)
+        last = last * sizes[axis] + int(at.max(where=inside, initial=-1)) if last >= 0 and inside.any() else -1
+    np.putmask(table, ~valid, -1)
+    table, valid = (x.reshape(math.prod(windows.kernel), math.prod(outs)) for x in (table, valid))
+    outside = ~valid.all(axis=0)
+    edges = np.concatenate([[0], np.cumsum(outside)]).astype(np.int32)
+    hand_over(table, last)
+    return Taps(table, edges, not edges[-1])
+
+
+@lru_cache(maxsize=512)
+def run_rows(windows: Windows, sizes: tuple[int, ...], merged: bool) -> Array:
+    """Input rows from a pixel's first tap to the begin of each run; merged: a run is a whole row of the filter."""
+    rows = np.zeros(1, np.int64)
+    for axis, size in enumerate(sizes):
+        count = 1 if merged and axis == len(sizes) - 1 else windows.kernel[axis]
+        rows = (rows[:, None] * size + np.arange(count) * windows.dilations[axis]).reshape(-1)
+    return rows
+
+
+@lru_cache(maxsize=1024)
+def block_offsets(images: int, groups: int, rows: int, pixels: int, cg: int, kg: int, k: int) -> Array:
+    """Entries of `sweep`'s blocks: every group of every image."""
+    if images * groups == 1:
+        return np.zeros((1, 6), np.int64)
+    image, group = (i.reshape(-1) for i in np.mgrid[:images, :groups])
+    width = panel_columns(kg)
+    return np.stack(
+        [image * rows, group * cg, group * (4 * k * width), group * (4 * width), image * pixels, group * kg], axis=1
+    ).astype(np.int64)
+
+
+@remember_last
+def accepts_rows(op: Any, ins: Types) -> bool:
+    """Channels last, f32, a residual of the result's shape."""
+    if op.layout != "NHWC" or any(t is not None and (t.dtype != F32 or not t.is_static) for t in ins):
+        return False
+    x, w, _, residual = (*ins, None, None)[:4]
+    if x is None or w is None or not can_finish(op.activation) or x.size == 0 or w.size == 0:
+        return False
+    if math.prod(x.dims[:-1]) > MOST_PIXELS:
+        return False
+    return residual is None or residual.dims == result_of(op, ins).dims
+
+
+@remember_last
+def accepts_conv(op: Any, ins: Types) -> bool:
+    """What `conv` accepts, with constant filters and bias."""
+    _, w, bias, _ = (*ins, None, None)[:4]
+    return accepts_rows(op, ins) and w is not None and w.known is not None and (bias is None or bias.known is not None)
+
+
+def packed_filters(w: TensorType, groups: int, context: Context) -> tuple[Argument, list[Step]]:
+    """Panels of filters and the steps that make them at run time."""
+    if w.known is not None:
+        return context.packed(w.known, ("filters", groups), lambda w: pack_taps(w, groups, context.threads)), []
+    count, cg, *kernel_shape = w.dims
+    kg, taps = count // groups, math.prod(kernel_shape)
+    to = Scratch(4 * groups * taps * cg * panel_columns(kg))
+    args: dict[str, Argument] = {
+        "b": In(1), "to": to, "blocks": groups, "block": 4 * kg * cg * taps, "rows": source_rows(taps, cg),
+        "k": taps * cg, "n": kg, "row": 4, "column": 4 * cg * taps, "alpha": 1.0,
+    }  # fmt: skip
+    return to, [Step(pack_b, args, is_parallel(context, 0, 2 * w.nbytes))]
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """A convolution as blocks of rows: see `sweep`.
+
+    images: blocks, times groups; a small image is not a block of its own, its batch is one more spatial axis.
+    rows: input pixels of a block; m: output pixels.
+    """
+
+    images: int
+    rows: int
+    m: int
+    taps: Taps
+    run: Array
+    is_matrix: bool
+    merged: bool
+
+
+def geometry(op: Any, x: TensorType, w: TensorType, out: TensorType) -> Geometry:
+    """Where filters look."""
+    (images, *size, _), kernel_shape = x.dims, w.dims[2:]
+    sizes, pixels = tuple(size), tuple(out.dims[1:-1])
+    windows = op.windows(kernel_shape).resolved(sizes)
+    is_matrix = math.prod(kernel_shape) == 1 and max(windows.strides) == 1 and not any(windows.pads)
+    if is_matrix or (images > 1 and math.prod(pixels) < SMALL_IMAGE):
+        windows = along_batch(windows)
+        sizes, pixels, images = (images, *sizes), (images, *pixels), 1
+    merged = op.group == 1 and windows.dilations[-1] == 1 and kernel_shape[-1] > 1
+    run = run_rows(windows, sizes, merged)
+    seen = NOWHERE if is_matrix else pixel_table(windows, sizes, pixels)
+    return Geometry(images, math.prod(sizes), math.prod(pixels), seen, run, is_matrix, merged)
+
+
+def choose_kind(g: Geometry, channels: int, cg: int, kg: int, span: int, stride: int) -> tuple[int, int]:
+    """How `sweep` reads the image (see `INSIDE`), and bytes between copied rows."""
+    length = cg * g.taps.table.shape[0] // len(g.run)
+    if conflicting(4 * channels * stride, g.m) and kg > 64:
+        return COPIED, pack_stride(4 * length * len(g.run))
+    if g.taps.inside:
+        return INSIDE, 0
+    extent = pack_stride(4 * (channels * int(g.run[-1]) + length + LANES))
+    apart = channels * int(np.diff(g.run).min(initial=length)) >= length  # else copied runs would overlap
+    if g.merged and apart and cg < THIN and (span + MR) * extent <= PATCH_BYTES:
+        return PATCHED, extent
+    return EDGE, 0
+
+
+@native(
+    x=PTR, to=PTR, images=I64, h=I64, rows=I64, top=I64, row=I64, left=I64, width=I64,
+    extents=lambda a: {"x": a.images * a.h * a.row, "to": a.images * a.rows * a.width},
+)  # fmt: skip
+def pad_images(p, tid, nthreads):
+    """Copy images of ``h`` rows of ``row`` bytes into zeros: ``rows`` of ``width`` bytes, ``top``, ``left`` first."""
+    x, to, h, rows, top, row, left, width = p.x, p.to, p.h, p.rows, p.top, p.row, p.left, p.width
+    zero = np.uint8(0)
+    lo, hi = split(p.images * rows, tid, nthreads)
+    for unit in range(lo, hi):
+        at, y = to + width * unit, unit % rows - top
+        if y < 0 or y >= h:
+            fill_bytes(at, zero, width)
+        else:
+            fill_bytes(at, zero, left)
+            copy_bytes(at + left, x + row * (unit // rows * h + y), row)
+            fill_bytes(at + left + row, zero, width - left - row)
+
+
+def has_wide_edges(op: Any, x: TensorType, g: Geometry) -> bool:
+    """Whether it is cheaper to copy the images into zeros than the pixels at their edges: few channels, many edges."""
+    return op.group == 1 and x.dims[-1] < THIN and len(x.dims) in (3, 4) and 5 * int(g.taps.edges[-1]) > g.m
+
+
+def padded(op: Any, x: TensorType, w: TensorType) -> tuple[Any, TensorType, Step]:
+    """The same convolution of images with zeros around them, and the step that makes these."""
+    images, *sizes, c = x.dims
+    pads = op.windows(w.dims[2:]).resolved(sizes).pads
+    rank = len(sizes)
+    around = [begin + size + end for begin, size, end in zip(pads[:rank], sizes, pads[rank:], strict=True)]
+    made = TensorType(x.dtype, (images, *around, c))
+    h, rows, top = (1, 1, 0) if rank == 1 else (sizes[0], around[0], pads[0])
+    args: dict[str, Argument] = {
+        "x": In(0), "to": Scratch(made.nbytes), "images": images, "h": h, "rows": rows, "top": top,
+        "row": 4 * c * sizes[-1], "left": 4 * c * pads[rank - 1], "width": 4 * c * around[-1],
+    }  # fmt: skip
+    return replace(op, pads=(), auto_pad="NOTSET"), made, Step(pad_images, args, made.nbytes > PARALLEL_BYTES)
+
+
+@kernel(Conv, accepts=accepts_rows, by_types=True)
+def conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Panels of filters under tiles of output pixels."""
+    x, w, bias, _ = (*ins, None, None)[:4]
+    assert x is not None
+    assert w is not None
+    count, cg = w.dims[:2]
+    groups, kg, taps = op.group, count // op.group, math.prod(w.dims[2:])
+    g, k = geometry(op, x, w, outs[0]), taps * cg
+    filters, steps = packed_filters(w, groups, context)
+    source: Argument = In(0)
+    lda: Argument = x.dims[-1] if g.merged else Pitch(In(0))
+    if has_wide_edges(op, x, g):
+        op, x, step = padded(op, x, w)
+        g, source, lda = geometry(op, x, w, outs[0]), step.args["to"], x.dims[-1]
+        steps.append(step)
+    last = bias_last(op, bias, groups * kg, context)
+    bias_at, bias_steps = packed_bias(None if last else bias, 2, kg, context, groups)
+    span = choose_span(g.m, kg, k)
+    kind, pack_ld = choose_kind(g, x.dims[-1], cg, kg, span, op.strides[-1] if op.strides else 1)
+    threads = context.threads if is_parallel(context, 2 * g.images * g.m * count * k, w.nbytes) else 1
+    per_thread = scratch_bytes(span, len(g.run), taps, pack_ld)
+    args: dict[str, Argument] = {
+        "a": source, "lda": lda, "b": filters, "bias": bias_at,
+        "c": Out(0), "ldc": Pitch(Out(0)),
+        "res": In(2) if last else In(3) if op.residual else None, "ldr": Pitch(In(3)) if op.residual else 0,
+        "blocks": g.images * groups, "offsets": block_offsets(g.images, groups, g.rows, g.m, cg, kg, k),
+        "m": g.m, "n": kg, "k": k, "table": None if g.is_matrix else g.taps.table, "edges": g.taps.edges,
+        "taps": taps, "depth": cg, "runs": len(g.run), "length": k // len(g.run), "run_rows": g.run,
+        "kind": kind, "zeros": zero_bias(cg), "scratch": Scratch(threads * per_thread), "pack_ld": pack_ld,
+        "scratch_step": per_thread, "span": span,
+        "share": choose_share(g.images * groups, g.m, kg, k, threads), "terms": choose_terms(context),
+        **finish(op.activation).args,
+    }  # fmt: skip
+    return [*steps, *bias_steps, Step(sweep, args, threads > 1)]
+
+
+__all__ = ["accepts_conv", "block_offsets", "conv", "pixel_table"]

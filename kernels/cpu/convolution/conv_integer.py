@@ -1,0 +1,235 @@
+"""ConvInteger and QLinearConv, channels last, any number of spatial axes: filters of bytes by `sweep_bytes`.
+
+Images of few channels are copied into ones with zero points around them, so that a row of a filter sees one run of
+bytes.  Depthwise convolutions have a kernel of their own.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.convolution.conv import MOST_PIXELS, Geometry, geometry
+from bolt_numba.kernels.cpu.language.lang import (
+    BYTES,
+    LANES,
+    copy_bytes,
+    fill_bytes,
+    load_i32,
+    load_u8,
+    splat,
+    split,
+    vload_i8,
+    vload_i32,
+    vload_u8,
+    vload_u8_n,
+    vstore,
+)  # fmt: skip
+from bolt_numba.kernels.cpu.products.matmul import is_parallel
+from bolt_numba.kernels.cpu.products.products_bytes import (
+    INTEGER,
+    NO_ZERO,
+    QUANTISED,
+    SHORT,
+    Operands,
+    Panels,
+    Rows,
+    are_plain,
+    column_step,
+    finish_args,
+    given,
+    panels_of,
+    product_steps,
+)
+from bolt_numba.kernels.cpu.products.sweep_bytes import COLUMN_ROWS, EXACT, finish, finish_reach
+from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, native
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.ops.quantize import ConvInteger, QLinearConv
+from bolt_numba.types import U8, Array, TensorType
+
+
+def _operands(op: Any) -> Operands:
+    return QUANTISED if isinstance(op, QLinearConv) else INTEGER
+
+
+def _sides(ins: Types, at: Operands) -> tuple[TensorType, TensorType]:
+    """Image and filters."""
+    x, w = given(ins, at.a), given(ins, at.b)
+    assert x is not None
+    assert w is not None
+    return x, w
+
+
+def _accepts(op: Any, ins: Types) -> bool:
+    """Channels last, constant filters, one zero point of the image."""
+    at = _operands(op)
+    if op.layout != "NHWC" or not are_plain(ins, at):
+        return False
+    x, w = _sides(ins, at)
+    zero = given(ins, at.zero_a)
+    if not x.size or w.known is None or (zero is not None and zero.size != 1) or math.prod(x.dims[:-1]) > MOST_PIXELS:
+        return False
+    return all(t is None or t.size in (1, w.dims[0]) for t in (given(ins, at.zero_b), given(ins, at.scale_b)))
+
+
+# ---------------------------------------------------------------------------------------------------- general and dense
+
+
+@native(
+    x=PTR, to=PTR, zero=PTR, images=I64, h=I64, rows=I64, top=I64, row=I64, left=I64, width=I64,
+    extents=lambda a: {"x": a.images * a.h * a.row, "to": a.images * a.rows * a.width, "zero": 1},
+)  # fmt: skip
+def surround(p, tid, nthreads):
+    """Copy images of ``h`` rows of ``row`` bytes into zero points: ``rows`` of ``width``, ``top``, ``left`` first."""
+    zero = load_u8(p.zero)
+    lo, hi = split(p.images * p.rows, tid, nthreads)
+    for unit in range(lo, hi):
+        at, y = p.to + p.width * unit, unit % p.rows - p.top
+        fill_bytes(at, zero, p.width)
+        if y >= 0 and y < p.h:
+            copy_bytes(at + p.left, p.x + p.row * (unit // p.rows * p.h + y), p.row)
+
+
+def _surrounded(op: Any, x: TensorType, w: TensorType, zero: Argument) -> tuple[Any, TensorType, list[Step]]:
+    """The same convolution of images with zero points around them, and the step that makes these."""
+    images, *sizes, c = x.dims
+    rank = len(sizes)
+    pads = op.windows(w.dims[2:]).resolved(sizes).pads
+    if not any(pads):
+        return op, x, []
+    around = [begin + size + end for begin, size, end in zip(pads[:rank], sizes, pads[rank:], strict=True)]
+    made = TensorType(x.dtype, (images, *around, c))
+    h, rows, top = (1, 1, 0) if rank == 1 else (sizes[0], around[0], pads[0])
+    args: dict[str, Argument] = {
+        "x": In(0), "to": Scratch(made.nbytes), "zero": zero, "images": images, "h": h, "rows": rows, "top": top,
+        "row": c * sizes[-1], "left": c * pads[rank - 1], "width": c * around[-1],
+    }  # fmt: skip
+    return replace(op, pads=(), auto_pad="NOTSET"), made, [Step(surround, args, False)]
+
+
+def _joins_taps(op: Any, x: TensorType, w: TensorType) -> bool:
+    """Whether the taps of a filter's row should be one run: few channels, side by side in memory."""
+    dilation = op.dilations[-1] if op.dilations else 1
+    width = w.dims[1] * w.dims[-1]
+    return op.group == 1 and dilation == 1 and w.dims[1] < SHORT and width >= 4 and len(x.dims) in (3, 4)
+
+
+def _rows(op: Any, g: Geometry, w: TensorType, c: int, width: int, image: Any) -> Rows:
+    """Blocks are the groups of the images; ``width`` taps are a run."""
+    count, cg = w.dims[:2]
+    taps = math.prod(w.dims[2:])
+    i, group = (v.reshape(-1) for v in np.mgrid[: g.images, : op.group])
+    offsets = np.stack([i * g.rows * c + group * cg, group, group * (count // op.group), i * g.m], axis=1)
+    table = None if g.is_matrix else np.ascontiguousarray(g.taps.table[::width])
+    return Rows(offsets, g.m, taps * cg, c, table, taps // width, cg * width, image)
+
+
+@kernel(ConvInteger, QLinearConv, accepts=_accepts)
+def conv_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Panels of filters under tiles of output pixels."""
+    at = _operands(op)
+    x, w = _sides(ins, at)
+    steps: list[Step] = []
+    width, image, groups = 1, None, op.group
+    if _joins_taps(op, x, w):
+        zero = NO_ZERO if given(ins, at.zero_a) is None else In(at.zero_a)
+        op, x, steps = _surrounded(op, x, w, zero)
+        width, image = w.dims[-1], steps[0].args["to"] if steps else None
+    rows = _rows(op, geometry(op, x, w, outs[0]), w, x.dims[-1], width, image)
+    panels = panels_of(rows, groups, w.dims[0] // groups)
+
+    def matrix(filters: Array) -> Array:
+        return filters.reshape(groups, panels.n, w.dims[1], -1).transpose(0, 3, 2, 1)
+
+    packed = panels.packed(context, w, ("filters", groups), matrix)
+    return [*steps, *product_steps(ins, at, outs[0], rows, panels, packed, context)]
+
+
+# ----------------------------------------------------------------------------------------------------------- depthwise
+
+
+def _seen(a: Any) -> dict[str, Reach]:
+    vectors, size = -(-a.n // LANES), 4 if a.zero_y is None else 1
+    pixels = (a.images - 1) * a.rows + int(a.table.max(initial=-1)) + 1
+    return {
+        "a": pixels * a.n,
+        "b": a.taps * vectors * LANES,
+        "c": size * (a.ldc * (a.images * a.m - 1) + a.n) if a.images * a.m else 0,
+        "table": 4 * a.taps * a.m,
+        "columns": COLUMN_ROWS * vectors * BYTES,
+        "scratch": (a.threads - 1) * a.scratch_step + BYTES,
+        **finish_reach(a),
+    }
+
+
+@native(
+    fastmath=EXACT, a=PTR, b=PTR, c=PTR, ldc=I64, images=I64, rows=I64, m=I64, n=I64, table=PTR, taps=I64, columns=PTR,
+    sums=I64, flip=PTR, flip_a=I64, zero_a=PTR, zeros_a=I64, zero_y=PTR_OR_0, low=F32, high=F32, scratch=PTR,
+    scratch_step=I64, extents=_seen,
+)  # fmt: skip
+def depthwise_bytes(p, tid, nthreads):
+    """One filter for each of ``n`` channels.
+
+    Fields are those of `sweep_bytes`, but b: i8 [taps][channels of whole vectors]; images of ``rows`` input and ``m``
+    output pixels; scratch: a vector of sums.  The sums are of x less its zero point, so columns' addends lack it.
+    """
+    n, width, m = p.n, (p.n + LANES - 1) // LANES * LANES, p.m
+    flip = vload_i32(p.flip) & splat(np.int32(255))
+    zero = splat(np.int32(load_u8(p.zero_a) ^ p.flip_a))
+    tile = p.scratch + p.scratch_step * tid
+    lo, hi = split(p.images * m, tid, nthreads)
+    size = 4 if p.zero_y == 0 else 1
+    for pixel in range(lo, hi):
+        image, seen = p.a + pixel // m * p.rows * n, p.table + 4 * (pixel % m)
+        for j in range(0, n, LANES):
+            acc, inside = splat(np.int32(0)), splat(np.int32(0))
+            for t in range(p.taps):
+                at = load_i32(seen + 4 * m * t)
+                if at >= 0:
+                    source = image + at * n + j
+                    x = ((vload_u8(source) if n - j >= LANES else vload_u8_n(source, n - j)) ^ flip) - zero
+                    acc = acc + x * vload_i8(p.b + t * width + j)
+                    inside = inside + x
+            if p.sums:
+                acc = acc - inside * vload_i32(p.columns + 4 * (width + j))
+            vstore(tile, acc)
+            finish(p, tile, 1, 0, 0, p.columns + 4 * j, p.c + size * (p.ldc * pixel + j), min(n - j, LANES))
+
+
+def _is_depthwise(op: Any, ins: Types) -> bool:
+    if not _accepts(op, ins):
+        return False
+    w = _sides(ins, _operands(op))[1]
+    return bool(op.group > 1 and w.dims[1] == 1 and w.dims[0] == op.group)
+
+
+@kernel(ConvInteger, QLinearConv, accepts=_is_depthwise, rank=10)
+def conv_bytes_depthwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """One filter a channel."""
+    at = _operands(op)
+    x, w = _sides(ins, at)
+    g, n, taps = geometry(replace(op, group=1), x, w, outs[0]), w.dims[0], math.prod(w.dims[2:])
+    width = -(-n // LANES) * LANES
+
+    def pack(filters: Array) -> Array:
+        packed = np.zeros((taps, width), np.uint8)
+        packed[:, :n] = filters.reshape(n, taps).T.view(np.uint8) ^ np.uint8(128 if w.dtype == U8 else 0)
+        return packed
+
+    assert w.known is not None
+    columns = column_step(ins, at, Panels(1, 1, taps, n), 0, np.zeros(width, np.int32), None)
+    threads = context.threads if is_parallel(context, g.images * g.m * n * taps, x.nbytes) else 1
+    table = g.taps.table if not g.is_matrix else np.arange(g.m, dtype=np.int32)
+    args: dict[str, Argument] = {
+        "a": In(at.a), "b": context.packed(w.known, "depthwise bytes", pack), "c": Out(0), "ldc": Pitch(Out(0)),
+        "images": g.images, "rows": g.rows, "m": g.m, "n": n, "table": table, "taps": taps,
+        "columns": columns.args["to"], **finish_args(ins, at, outs[0]), "scratch": Scratch(threads * 256),
+        "scratch_step": 256,
+    }  # fmt: skip
+    return [columns, Step(depthwise_bytes, args, threads > 1)]

@@ -1,0 +1,433 @@
+"""Winograd convolution F(m x m, 3x3) for m = 6, 4, 2, channels last: 5.06, 4 or 2.25 times fewer multiplications.
+
+Y = A' [sum over c of (G g G') * (B' d B)] A for every tile of m x m outputs and its (m+2) x (m+2) inputs d; filters of
+three taps along one axis (1-D, 1x3, 3x1) have tiles of m outputs, and 2.25, 2 or 1.5 times fewer.  A block of tiles is
+transformed, multiplied and transformed back before the next one, so that all of it stays in the second-level cache.
+
+Results round more than direct sums do, in proportion to the largest value of their tile: `winograd_error` bounds by how
+much, and docs/numerics.md says which sessions take which tiles.
+
+A tile's sum runs over the channels in order, in blocks of `TERMS`, whatever the block of tiles it is in: results do not
+depend on threads.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.convolution.conv import accepts_conv
+from bolt_numba.kernels.cpu.convolution.winograd_error import error_of, greatest_error
+from bolt_numba.kernels.cpu.convolution.winograd_repair import winograd_repair
+from bolt_numba.kernels.cpu.convolution.winograd_transforms import (
+    FIELDS,
+    TRANSFORMS,
+    after_text,
+    before_text,
+    pack_filters,
+    reach,
+    sides,
+)
+from bolt_numba.kernels.cpu.language.lang import (
+    BYTES,
+    LANES,
+    address_of,
+    all_lanes,
+    call_activation,
+    call_kernel,
+    ceil_div,
+    fma,
+    load_i64,
+    prefetch_second,
+    rows_strided,
+    splat,
+    split,
+    store_i64,
+    tile_add_tile,
+    tile_load,
+    tile_rank1_rows,
+    tile_store,
+    tile_zeros,
+    vload,
+    vstore,
+)  # fmt: skip
+from bolt_numba.kernels.cpu.products.epilogue import finish, put
+from bolt_numba.kernels.cpu.products.pack import PANEL, TERMS, aligned_zeros
+from bolt_numba.kernels.cpu.products.sweep import MR, STEPS, VARIANTS
+from bolt_numba.kernels.jit import Native, inline, inline_source, native_source
+from bolt_numba.kernels.registry import (
+    LIMIT,
+    Argument,
+    Context,
+    Error,
+    In,
+    Out,
+    Pitch,
+    Scratch,
+    Step,
+    Types,
+    kernel,
+    remember_last,
+    result_of,
+)
+from bolt_numba.ops.conv import Conv
+from bolt_numba.records import record
+from bolt_numba.types import Array, TensorType
+
+
+def _product(mr: int) -> Any:
+    """``mr`` rows of transformed inputs times one panel of filters."""
+
+    @inline
+    def product(a, lda, b, depth, to, ahead, step):
+        rows = rows_strided(mr, a, lda)
+        for first in range(0, depth, TERMS):
+            acc = tile_zeros(mr, 2)
+            for q in range(min(TERMS, depth - first)):
+                acc = tile_rank1_rows(acc, rows, 4 * first + 4 * q, b)
+                prefetch_second(ahead)
+                ahead += step
+                b += 2 * BYTES
+            if first > 0:
+                acc = tile_add_tile(acc, tile_load(mr, 2, to, 2 * BYTES))
+            tile_store(acc, to, 2 * BYTES)
+
+    return product
+
+
+def _products() -> Any:
+    """``products(count, ...)``: all rows, by tiles of the compiled heights.
+
+    While a plane of filters is multiplied, the next one is brought to the second-level cache, a part with every tile;
+    where that would be more than a cache line at a time, the processor's own prefetches are left alone.
+    """
+    lines = ["def products(count, a, lda, b, depth, to):", "    i, tiles = 0, ceil_div(count, MR)"]
+    lines += ["    ahead, step = b + 2 * BYTES * depth, 2 * BYTES // tiles if 64 * tiles >= 2 * BYTES else 0"]
+    lines += ["    while i < count:", "        left = count - i"]
+    lines.append("        mr = MR if left >= 2 * MR else STEPS[left]")
+    for mr in VARIANTS:
+        lines.append(f"        {'if' if mr == VARIANTS[0] else 'elif'} mr == {mr}:")
+        lines.append(f"            product{mr}(a + i * lda, lda, b, depth, to + i * 2 * BYTES, ahead, step)")
+    lines += ["        i += mr", "        ahead += step * depth"]
+    scope = {f"product{mr}": _product(mr) for mr in VARIANTS}
+    source = "\n".join(lines) + "\n"
+    return inline_source(source, "products", MR=MR, STEPS=STEPS, BYTES=BYTES, ceil_div=ceil_div, **scope)
+
+
+_BODY = """
+def {name}(p, tid, nthreads):
+    x_all, u, bias, res_all, y_all, zeros, lo, hi, act = p.x, p.u, p.bias, p.res, p.y, p.zeros, p.lo, p.hi, p.act
+    xp, rp, yp, h, wd, c, oh, ow, k = 4 * p.xp, 4 * p.rp, 4 * p.yp, p.h, p.wd, p.c, p.oh, p.ow, p.k
+    across, down, top, left, tiles, blocks = p.across, p.down, p.top, p.left, p.tiles, p.blocks
+    v_row, v_plane, m_plane, phase, shared = p.v_row, p.v_plane, p.m_plane, p.phase, p.shared
+    table = p.work + p.work_step * tid
+    half = table + PLANES * 8
+    products_at, v_at = half + PLANES * BYTES, p.v + p.v_step * tid
+    panels, vectors, zero = ceil_div(k, PANEL), ceil_div(c, LANES), splat(np.float32(0))
+    first, last = (0, blocks) if shared == 1 else split(blocks, tid, nthreads)
+    for block in range(first, last):
+        begin = tiles * block // blocks
+        count = tiles * (block + 1) // blocks - begin
+        if phase & 1:
+            f_lo, f_hi = (0, count * vectors) if shared == 0 else split(count * vectors, tid, nthreads)
+            for i in range(f_lo // vectors, ceil_div(f_hi, vectors)):
+                tile = begin + i
+                image, ty, tx = tile // (down * across), tile // across % down, tile % across
+                for a in range(HIGH):
+                    row = ty * ROWS + a - top
+                    for b in range(WIDE):
+                        col = tx * COLUMNS + b - left
+                        inside = (row >= 0) & (row < h) & (col >= 0) & (col < wd)
+                        at = x_all + ((image * h + row) * wd + col) * xp
+                        store_i64(table + 8 * (WIDE * a + b), at if inside else zeros)
+                for j in range(max(f_lo - i * vectors, 0), min(f_hi - i * vectors, vectors)):
+                    skip = 4 * min(j * LANES, c - LANES)
+                    v = v_at + i * v_row + skip
+{before}
+        if phase & 2:
+            j_lo, j_hi = (0, panels) if shared == 0 else split(panels, tid, nthreads)
+            for j in range(j_lo, j_hi):
+                filters = u + j * PLANES * c * PANEL * 4
+                for plane in range(PLANES):
+                    products(
+                        count, v_at + plane * v_plane, v_row, filters + plane * c * PANEL * 4, c,
+                        products_at + plane * m_plane,
+                    )
+                for i in range(count):
+                    tile = begin + i
+                    image, row, col = tile // (down * across), tile // across % down * ROWS, tile % across * COLUMNS
+                    height, width = min(oh - row, ROWS), min(ow - col, COLUMNS)
+                    pixel, odd = (image * oh + row) * ow + col, zero
+                    for lane0 in range(0, min(k - j * PANEL, PANEL), LANES):
+                        channel = j * PANEL + lane0
+                        m = products_at + i * PANEL * 4 + 4 * lane0
+                        n = k - channel
+                        y, res = y_all + pixel * yp + 4 * channel, res_all + pixel * rp + 4 * channel
+                        add = vload(bias + 4 * channel)
+{after}
+                    if not all_lanes(odd == odd):
+                        call_kernel(p.repair, address_of(p), tile, j)
+                    if act != 0:
+                        for a in range(height):
+                            at = y_all + (pixel + a * ow) * yp + 4 * j * PANEL
+                            call_activation(act, at, min(k - j * PANEL, PANEL) + (width << 32), yp)
+"""
+
+
+@cache
+def winograd_kernel(sizes: tuple[int, int]) -> Native:
+    """The kernel of tiles of ``sizes`` outputs."""
+    name, (high, wide) = f"winograd_{sizes[0]}x{sizes[1]}", sides(sizes)
+    body = _BODY.format(
+        name=name,
+        before="\n".join(" " * 20 + line for line in before_text(sizes)),
+        after="\n".join(" " * 24 + line for line in after_text(sizes)),
+    )
+    before, after = TRANSFORMS[max(sizes)]
+    return native_source(
+        body, name, FIELDS, extents=partial(reach, high * wide),
+        ROWS=sizes[0], COLUMNS=sizes[1], HIGH=high, WIDE=wide, PLANES=high * wide, LANES=LANES,
+        BYTES=BYTES, PANEL=PANEL, put=put,
+        before=before, after=after, products=_products(), ceil_div=ceil_div, split=split, load_i64=load_i64,
+        store_i64=store_i64, vload=vload, vstore=vstore, call_kernel=call_kernel, address_of=address_of,
+        call_activation=call_activation, all_lanes=all_lanes, fma=fma, np=np, splat=splat,
+    )  # fmt: skip
+
+
+def pack_bias(k: int) -> Any:
+    """One or k values to whole panels."""
+
+    def pack(bias: Array) -> Array:
+        out = aligned_zeros((-(-k // PANEL) * PANEL,))
+        out[:k] = bias.reshape(-1)
+        return out
+
+    return pack
+
+
+@cache
+def zero_row(columns: int) -> Array:
+    return aligned_zeros((columns,))
+
+
+@record(frozen=True)
+class Blocking:
+    """How the tiles of a layer are divided; see `winograd_transforms.FIELDS`.  most: tiles of the largest block."""
+
+    tiles: int
+    blocks: int
+    shared: bool
+    c: int
+
+    @property
+    def most(self) -> int:
+        return -(-self.tiles // self.blocks)
+
+    @property
+    def v_row(self) -> int:
+        """An odd number of cache lines, so that the rows of a tile do not share a cache set."""
+        return 64 * (-(-4 * self.c // 64) | 1)
+
+    @property
+    def v_plane(self) -> int:
+        return 64 * (self.most * self.v_row // 64 | 1)
+
+    @property
+    def m_plane(self) -> int:
+        return 64 * (-(-self.most * PANEL * 4 // 64) | 1)
+
+
+LEAST_TILES = 24
+"""Tiles that share a panel of filters, although they may not fit: filters come from further away."""
+BLOCK_BYTES = 448 * 1024
+"""Bytes of transformed inputs and products that stay in the second-level cache beside a panel of filters."""
+FILTER_BYTES = 12 * 1024 * 1024
+"""Bytes of transformed filters from which threads divide them."""
+SERIAL_PRODUCTS = 60_000
+"""Input channels times results under which a second thread costs more than it brings."""
+SHARED_BYTES = 16 * 1024 * 1024
+"""Most bytes of transformed inputs of a block that threads share: it need not stay in a core's own cache."""
+
+
+def choose_blocks(planes: int, tiles: int, c: int, k: int, threads: int) -> Blocking:
+    """Blocks that fit the cache, an equal number for every thread.
+
+    Threads share one block, each with its part of the filters, where these are so much memory that it costs more if
+    every thread reads them all than if each reads what the others have transformed.
+    """
+    tile_bytes = planes * 4 * (c + PANEL)
+    fit = max(BLOCK_BYTES // tile_bytes, LEAST_TILES)
+    blocks = -(-tiles // fit)
+    if threads == 1:
+        return Blocking(tiles, blocks, False, c)
+    panels = -(-k // PANEL)
+    even = -(-panels // threads) * threads <= 1.15 * panels
+    large = k > tiles and 4 * planes * c * k > FILTER_BYTES
+    if tiles < 2 * threads or (large and even and tiles * tile_bytes <= SHARED_BYTES):
+        return Blocking(tiles, 1, True, c)
+    return Blocking(tiles, -(-max(blocks, threads) // threads) * threads, False, c)
+
+
+def tile_sizes(size: int, taps: Sequence[int]) -> tuple[int, int]:
+    """Outputs of a tile along both axes, ``size`` where the filter has three taps."""
+    high, wide = (1, *taps)[-2:]
+    return size if high == 3 else 1, size if wide == 3 else 1
+
+
+def steps(size: int, op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """The steps of a layer with tiles of a given size."""
+    x, w, bias, _ = (*ins, None, None)[:4]
+    assert x is not None
+    assert w is not None
+    assert w.known is not None
+    (images, *spatial, c), (k, _, *taps) = x.dims, w.dims
+    pads = op.windows(tuple(taps)).resolved(tuple(spatial)).pads
+    (h, wd), (oh, ow) = ((1, *dims)[-2:] for dims in (spatial, outs[0].dims[1:-1]))
+    top, left = (0, *pads[: len(taps)])[-2:]
+    sizes = tile_sizes(size, taps)
+    down, across, planes = -(-oh // sizes[0]), -(-ow // sizes[1]), math.prod(sides(sizes))
+    parallel = context.threads > 1 and outs[0].size * c > SERIAL_PRODUCTS
+    threads = context.threads if parallel else 1
+    b = choose_blocks(planes, images * down * across, c, k, threads)
+    work_step = planes * (8 + BYTES + b.m_plane)
+    v_step = 0 if b.shared else planes * b.v_plane
+    filters = context.packed(w.known, ("winograd", size), lambda w: pack_filters(w, size, context.threads))
+    bias_at = zero_row(-(-k // PANEL) * PANEL)
+    if bias is not None and bias.known is not None:
+        bias_at = context.packed(bias.known, ("winograd bias", k), pack_bias(k))
+    args: dict[str, Argument] = {
+        "x": In(0), "u": filters, "bias": bias_at,
+        "res": In(3) if op.residual else None, "y": Out(0), "zeros": zero_row(c),
+        "xp": Pitch(In(0)), "rp": Pitch(In(3)) if op.residual else 0, "yp": Pitch(Out(0)),
+        "h": h, "wd": wd, "c": c, "oh": oh, "ow": ow, "k": k, "top": top, "left": left,
+        "across": across, "down": down, "tiles": b.tiles, "blocks": b.blocks,
+        "work": Scratch(threads * work_step), "work_step": work_step,
+        "v": Scratch(max(threads * v_step, planes * b.v_plane)), "v_step": v_step,
+        "v_row": b.v_row, "v_plane": b.v_plane, "m_plane": b.m_plane,
+        "phase": 3, "shared": int(b.shared), "repair": winograd_repair(sizes), **finish(op.activation).args,
+    }  # fmt: skip
+    program = winograd_kernel(sizes)
+    if not b.shared:
+        return [Step(program, args, parallel)]
+    return [Step(program, {**args, "phase": phase}, parallel) for phase in (1, 2)]
+
+
+@remember_last
+def is_winograd(op: Any, ins: Types) -> bool:
+    """3x3, 3, 1x3 or 3x1, stride 1, undilated, one group, wide enough."""
+    if not accepts_conv(op, ins):
+        return False
+    x, w = ins[:2]
+    assert x is not None
+    assert w is not None
+    k, c, *kernel_shape = w.dims
+    plain = max(op.strides, default=1) == 1 and max(op.dilations, default=1) == 1 and op.group == 1
+    return plain and kernel_shape in TAPS and c >= LANES and k >= LANES
+
+
+TAPS = ([3, 3], [3], [1, 3], [3, 1])
+TRANSFORM_CYCLES = {6: (400, 600), 4: (200, 300), 2: (65, 85)}
+"""Cycles to transform one tile of one vector of inputs, and of products.  Measured on Zen 4."""
+LINE_CYCLES = {6: (45, 75), 4: (35, 52), 2: (20, 31)}
+"""The same of tiles along one axis."""
+STREAM = 8
+"""Bytes of filters per cycle that come from memory."""
+MOST_FILTERS = 20 * 1024 * 1024
+"""Bytes of filters over which tiles of 6 are left to tuning: a few per cent of the time for 1.8 times the memory."""
+WORTH = 0.97 if LANES == 16 else 0.9
+"""Part of the cost of smaller tiles from which tiles of 6, whose results are less exact, are taken.  With 16 registers
+they take longer than estimated."""
+
+
+def cost(size: int, taps: Sequence[int], pixels: tuple[int, int, int], c: int, k: int) -> float:
+    """Estimated cycles for [images, oh, ow] results; size 0: the direct sum."""
+    images, oh, ow = pixels
+    if size == 0:
+        count = math.prod(taps)
+        return max(1.03 * images * oh * ow * count * c * -(-k // LANES), 4 * count * c * k / STREAM)
+    sizes = tile_sizes(size, taps)
+    tiles, panels, planes = images * -(-oh // sizes[0]) * -(-ow // sizes[1]), -(-k // PANEL), math.prod(sides(sizes))
+    products = planes * c * panels * max(2.08 * tiles, 5, PANEL * 4 / STREAM)
+    inputs, results = (LINE_CYCLES if min(sizes) == 1 else TRANSFORM_CYCLES)[size]
+    return products + tiles * (-(-c // LANES) * inputs + 2 * panels * results)
+
+
+def costs(op: Any, ins: Types) -> dict[int, float]:
+    """Estimated cycles by tile size; 0: the direct sum."""
+    w = ins[1]
+    assert w is not None
+    k, c, *taps = w.dims
+    images, *spatial, _ = result_of(op, ins).dims
+    oh, ow = (1, *spatial)[-2:]
+    found = {size: cost(size, taps, (images, oh, ow), c, k) for size in (0, 2, 4, 6)}
+    if 4 * math.prod(sides(tile_sizes(6, taps))) * c * k > MOST_FILTERS:
+        del found[6]
+    return found
+
+
+@remember_last
+def sizes_by_cost(op: Any, ins: Types) -> tuple[int, ...]:
+    """Tile sizes that are faster than the direct sum, the fastest first; larger ones than the next must be worth it."""
+    if not is_winograd(op, ins):
+        return ()
+    estimates = costs(op, ins)
+    found = [4, 2] if estimates[4] < estimates[2] else [2, 4]
+    if estimates.get(6, math.inf) < WORTH * estimates[found[0]]:
+        found.insert(0, 6)
+    return tuple(size for size in found if estimates[size] < 0.92 * estimates[0])
+
+
+def best_size(op: Any, ins: Types) -> int:
+    """Tile size of least cost; 0 when the direct sum is as fast or no Winograd algorithm applies."""
+    return (*sizes_by_cost(op, ins), 0)[0]
+
+
+def prefers_6(op: Any, ins: Types) -> bool:
+    return best_size(op, ins) == 6
+
+
+def prefers_4(op: Any, ins: Types) -> bool:
+    """Whether tiles of 4 are the best but for those of 6, which may not be exact enough."""
+    return [size for size in sizes_by_cost(op, ins) if size < 6][:1] == [4]
+
+
+def prefers_2(op: Any, ins: Types) -> bool:
+    return best_size(op, ins) == 2
+
+
+def error(size: int) -> Error:
+    """The bound of `winograd_error` for a layer's filters."""
+
+    def of(op: Any, ins: Types, context: Context) -> float:
+        w = ins[1]
+        assert w is not None
+        assert w.known is not None
+        least = greatest_error(size, w.dims)
+        if least <= LIMIT:
+            return least
+        return float(context.packed(w.known, ("winograd error", size), lambda w: error_of(w, size))[0])
+
+    return of
+
+
+@kernel(Conv, accepts=prefers_6, works=is_winograd, rank=11, by_types=True, numerics="default", error=error(6))
+def winograd_6(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Tiles of 6 outputs along each axis."""
+    return steps(6, op, ins, outs, context)
+
+
+@kernel(Conv, accepts=prefers_4, works=is_winograd, rank=10, by_types=True, numerics="default", error=error(4))
+def winograd_4(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Tiles of 4 outputs along each axis."""
+    return steps(4, op, ins, outs, context)
+
+
+@kernel(Conv, accepts=prefers_2, works=is_winograd, rank=9, by_types=True, numerics="default", error=error(2))
+def winograd_2(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Tiles of 2 outputs along each axis."""
+    return steps(2, op, ins, outs, context)

@@ -1,0 +1,1 @@
+"""Element by element: pointwise operators and chains, casts, quantisation, half precision."""

@@ -1,0 +1,341 @@
+"""Pointwise operators and fused chains of them: generated loops (see `codegen.chain`) with their vocabulary."""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.codegen.chain import (
+    BLOCK,
+    MAX_OUTER,
+    Geometry,
+    Powers,
+    as_chain,
+    can_generate,
+    chain_kernel,
+    geometry,
+    is_vector_form,
+    known_powers,
+    number_args,
+    operand_strides,
+    unit_cost,
+    value_dtypes,
+)
+from bolt_numba.kernels.cpu.language import lang, vmath, vtrig
+from bolt_numba.kernels.cpu.language.lang import F32, F64, I64, LANES, PTR, inline, native_source, split
+from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.jit import Inline, Native
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, remember_last, result_of
+from bolt_numba.ops import pointwise as ops
+from bolt_numba.ops.pointwise import Chain, Pointwise
+from bolt_numba.types import BOOL, AnyDType, Array, TensorType
+
+SHORT = 16
+"""Elements under which the innermost loop is lengthened: a jumping load costs four times a running one."""
+SHORT_FOR_CONSTANTS = 128
+"""The same where constants can be laid out so that nothing jumps."""
+PARALLEL_NS = 4_000.0
+"""Work of one thread from which a second one pays."""
+
+
+@inline
+def whole_i32(x):
+    """A float cut to an i32; the least one for NaN and what does not fit."""
+    return np.int32(x) if abs(x) < np.float32(2.0**31) else np.int32(-0x80000000)
+
+
+@inline
+def whole_low(x):
+    """A float cut to an i32 of which only the low half counts, so that 0 may stand for the least one."""
+    return np.int32(x if abs(x) < np.float32(2.0**31) else np.float32(0))
+
+
+@inline
+def whole_i64(x):
+    """A float cut to an i64; the least one for NaN and what does not fit."""
+    return np.int64(x) if abs(x) < np.float32(2.0**63) else np.int64(-0x8000000000000000)
+
+
+@inline
+def whole_u64(x):
+    """A float cut to a u64, by way of i64 on either side of 2**63."""
+    high = x >= np.float32(2.0**63)
+    made = np.uint64(whole_i64(x - np.float32(2.0**63) if high else x))
+    return made ^ np.uint64(0x8000000000000000) if high else made
+
+
+@inline
+def float_max(x, y):
+    """The greater; NaN where one is, and of zeros the positive one."""
+    return x if (x > y) | (x != x) | ((x == y) & (math.copysign(1.0, y) < 0.0)) else y
+
+
+@inline
+def float_min(x, y):
+    """The lesser; NaN where one is, and of zeros the negative one."""
+    return x if (x < y) | (x != x) | ((x == y) & (math.copysign(1.0, x) < 0.0)) else y
+
+
+@inline
+def integer_div(x, y):
+    """Quotient rounded toward zero; 0 for y = 0; the least number over -1 is itself."""
+    if y == 0:
+        return x - x
+    if y == -1:
+        return -x
+    q = x // y
+    return q + 1 if (q < 0) & (q * y != x) else q
+
+
+@inline
+def integer_fmod(x, y):
+    """Remainder with the sign of x; 0 for y = 0."""
+    r = x % y
+    return r - y if (r != 0) & ((x < 0) != (y < 0)) else r
+
+
+@inline
+def reduced_power(y):
+    """An i64 that gives the same power of every i64 as this u64: powers of odd numbers repeat after 2**62."""
+    low = np.uint64(0x3FFFFFFFFFFFFFFF)
+    return np.int64((y & low) | np.uint64(0x4000000000000000)) if y > low else np.int64(y)
+
+
+@inline
+def bounded_power(y):
+    """An i64 that gives the same power of every float as this one, and that f64 holds."""
+    large = np.int64(9007199254740990)
+    odd = np.int64(y & 1)
+    return large + odd if y > large else -large - odd if y < -large else np.int64(y)
+
+
+@inline
+def unsigned_pow(x, y):
+    """Power of a u64 that is held as an i64."""
+    return signed_pow(x, y) if y >= 0 else 1 if x == 1 else 0
+
+
+@inline
+def signed_pow(x, y):
+    """Power of i64, wrapping around; what is not whole is cut."""
+    if y < 0:
+        odd = y % 2 != 0
+        return 1 if x == 1 or (x == -1 and not odd) else -1 if x == -1 else 0
+    made = 1
+    while y > 0:
+        if y % 2 != 0:
+            made *= x
+        x *= x
+        y //= 2
+    return made
+
+
+@inline
+def whole_pow(x, y):
+    """Power of an f64 to an i64."""
+    # The least i64 has no negative; a power so large depends on parity alone.
+    left = y if y >= 0 else -(y + 2 if y == -y else y)
+    made = 1.0
+    while left > 0:
+        if left & 1:
+            made *= x
+        x *= x
+        left >>= 1
+    return made if y >= 0 else 1.0 / made
+
+
+_TYPES = {
+    "f32": np.float32, "f64": np.float64, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
+    "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64, "bool": np.bool_,
+}  # fmt: skip
+_CONSTANTS = {"inf": math.inf, "nan": math.nan, "LANES": LANES, "math": math}
+_HELPERS = {
+    "integer_div": integer_div, "integer_fmod": integer_fmod, "signed_pow": signed_pow, "unsigned_pow": unsigned_pow,
+    "whole_pow": whole_pow, "reduced_power": reduced_power, "bounded_power": bounded_power,
+    "float_fmod": np.fmod, "float_max": float_max, "float_min": float_min,
+    "whole_i32": whole_i32, "whole_low": whole_low, "whole_i64": whole_i64, "whole_u64": whole_u64,
+    "split": split,
+}  # fmt: skip
+
+
+def _meaning(name: str) -> Any:
+    for table in (_TYPES, _CONSTANTS, _HELPERS):
+        if name in table:
+            return table[name]
+    for module in (vmath, vtrig):
+        if isinstance(getattr(module, name, None), Inline):
+            return getattr(module, name)
+    return getattr(lang, name) if name in lang.WORDS else None
+
+
+@functools.lru_cache(maxsize=256)
+def scope_of(text: str) -> dict[str, Any]:
+    """What the names in generated text stand for."""
+    found = {name: _meaning(name) for name in sorted(set(re.findall(r"[A-Za-z_]\w*", text)))}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+_KINDS = {"ptr": PTR, "i64": I64, "f32": F32, "f64": F64}
+_FREEDOMS = frozenset({"contract"})
+"""No reciprocals: the fast one of a square root makes NaN of 0 and of infinity."""
+
+
+@functools.lru_cache(maxsize=1024)
+def _kernel(chain: Chain, ins: tuple[AnyDType, ...], powers: Powers, outer: int, forms: str) -> Native:
+    made = chain_kernel(chain, ins, powers, outer, forms)
+    fields = {name: _KINDS[kind] for name, kind in made.fields.items()}
+    sizes = [t.itemsize for t in value_dtypes(chain, ins)]
+    extents = functools.partial(_reach, sizes, [sizes[i] for i in chain.results], outer, forms)
+    return native_source(made.text, made.name, fields, _FREEDOMS, extents=extents, **scope_of(made.text))
+
+
+def _reach(sizes: Sequence[int], results: Sequence[int], outer: int, forms: str, a: Any) -> dict[str, Reach]:
+    """Extents of a generated loop: itemsizes of values and results, loops, and forms as in `Geometry`."""
+    given, n = vars(a), a.n
+    rows = a.items // max(a.blocks, 1)
+    found: dict[str, Reach] = {f"o{k}": rows * n * size for k, size in enumerate(results)}
+    loops = [given[f"d{j}"] for j in range(1, outer)]
+    loops = [rows // max(math.prod(loops), 1), *loops] if outer else []
+    for k, form in enumerate(forms):
+        run = n * sizes[k] if form == "v" else sizes[k]
+        if form == "g":
+            found[f"t{k}"] = 4 * n
+            run += int(given[f"t{k}"].max()) * sizes[k]
+        found[f"a{k}"] = box(run, *[(size, given[f"s{k}_{j}"]) for j, size in enumerate(loops)]) if loops else run
+    return found
+
+
+@remember_last
+def _seen(op: Pointwise | Chain, ins: Types) -> tuple[Chain, list[TensorType], tuple[AnyDType, ...]] | None:
+    """The chain, its operands, and the dtypes of all values; None when an operand is omitted or unknown."""
+    known = [t for t in ins if t is not None and t.is_static]
+    if len(known) != len(ins) or not known:
+        return None
+    chain = as_chain(op)
+    return chain, known, value_dtypes(chain, [t.dtype for t in known])
+
+
+@remember_last
+def _nest(op: Pointwise | Chain, ins: Types) -> Geometry | None:
+    """Loops of the chain, None when types are unknown or its results differ in shape."""
+    seen = _seen(op, ins)
+    if seen is None:
+        return None
+    chain, known, dtypes = seen
+    if len(chain.results) == 1:
+        shapes = {result_of(op, ins).dims}
+    else:
+        types = chain.infer_all(*known)
+        shapes = {types[i].dims for i in chain.results}
+    dims = [t.dims for t in known]
+    if shapes != {np.broadcast_shapes(*set(dims)) if shapes != set(dims) else dims[0]}:
+        return None
+    nest = _lengthen(chain, shapes.pop(), known, dims, dtypes)
+    return nest if len(nest.outer) <= MAX_OUTER else None
+
+
+def _lengthen(
+    chain: Chain,
+    shape: tuple[int, ...],
+    ins: Sequence[TensorType],
+    dims: Sequence[tuple[int, ...]],
+    dtypes: Sequence[AnyDType],
+) -> Geometry:
+    """Loops whose innermost is not too short, as far as operands can follow."""
+    if is_vector_form(chain, dtypes) and BOOL in dtypes[: len(ins)]:  # there are no jumping loads of bytes
+        return geometry(shape, dims)
+    nest = geometry(shape, dims, SHORT_FOR_CONSTANTS)
+    for k, t in enumerate(nest.tables):
+        if t is not None and not _is_spreadable(nest, k, ins[k]):
+            return geometry(shape, dims, SHORT)
+    return nest
+
+
+def _is_spreadable(nest: Geometry, k: int, operand: TensorType) -> bool:
+    """Whether operand k is a constant that every row reads alike."""
+    return operand.known is not None and not any(nest.strides[k])
+
+
+def _spread(nest: Geometry, ins: Sequence[TensorType], context: Context) -> tuple[Geometry, dict[int, Array]]:
+    """Lay out constants that would be jumped through, once; the nest then runs along them."""
+    made: dict[int, Array] = {}
+    forms, tables = list(nest.forms), list(nest.tables)
+    for k, table in enumerate(nest.tables):
+        known = ins[k].known
+        if table is None or known is None or not _is_spreadable(nest, k, ins[k]):
+            continue
+        take = functools.partial(_take, table)
+        made[k] = context.packed(known, ("spread", table.tobytes()), take)
+        forms[k], tables[k] = "v", None
+    return (replace(nest, forms="".join(forms), tables=tuple(tables)) if made else nest), made
+
+
+def _take(table: Array, array: Array) -> Array:
+    return np.ascontiguousarray(array.reshape(-1)[table])
+
+
+@remember_last
+def _accepts(op: Any, ins: Types) -> bool:
+    seen = _seen(op, ins)
+    return seen is not None and can_generate(seen[0], seen[1]) and _nest(op, ins) is not None
+
+
+def _accepts_in_place(op: Any, ins: Types) -> bool:
+    """Whether an operand of as many bytes as the first result has as many elements, too."""
+    seen = _seen(op, ins)
+    if seen is None or not _accepts(op, ins):
+        return False
+    chain, known, dtypes = seen
+    return max([t.dtype.itemsize for t in known]) <= dtypes[chain.results[0]].itemsize
+
+
+def _steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    seen = _seen(op, ins)
+    assert seen is not None, "accepts() has tested this"
+    chain, known, _ = seen
+    nest = _nest(op, ins)
+    assert nest is not None, "accepts() has tested this"
+    if not nest.size:
+        return []
+    nest, spread = _spread(nest, known, context)
+    args: dict[str, Argument] = {f"o{k}": Out(k) for k in range(len(chain.results))}
+    args |= {f"a{k}": spread.get(k, In(k)) for k in range(len(known))}
+    args |= {f"t{k}": table for k, table in enumerate(nest.tables) if table is not None}
+    args |= {"n": nest.inner, "items": nest.rows * nest.blocks, "blocks": nest.blocks}
+    args |= {f"d{j}": size for j, size in enumerate(nest.outer) if j}
+    dtypes = tuple([t.dtype for t in known])
+    args |= operand_strides(nest, dtypes)
+    args |= number_args(chain, dtypes)
+    work = nest.size * unit_cost(chain)
+    parallel = work > PARALLEL_NS and nest.rows * nest.blocks > 1
+    made = _kernel(chain, dtypes, known_powers(chain, known), len(nest.outer), nest.forms)
+    return [Step(made, args, parallel)]
+
+
+_ALL: list[type[Any]] = [
+    row
+    for row in vars(ops).values()
+    if isinstance(row, type) and issubclass(row, Pointwise) and hasattr(row, "formula")
+]
+
+
+@kernel(*_ALL, Chain, accepts=_accepts_in_place, inplace=tuple(range(8)), rank=1, by_types=True)
+def pointwise_in_place(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Generated loop whose result may take over an operand's memory: each index is read before it is written."""
+    return _steps(op, ins, outs, context)
+
+
+@kernel(*_ALL, Chain, accepts=_accepts, by_types=True)
+def pointwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Generated loop with operands wider than the result."""
+    return _steps(op, ins, outs, context)
+
+
+__all__ = ["BLOCK", "scope_of"]

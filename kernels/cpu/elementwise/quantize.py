@@ -1,0 +1,216 @@
+"""QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear between f32 and bytes, per tensor or per axis."""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.language.lang import (
+    LANES,
+    lane,
+    lanes_below,
+    load_f32,
+    load_i8,
+    load_u8,
+    reduce_max,
+    reduce_min,
+    select,
+    splat,
+    split,
+    store_f32,
+    store_u8,
+    to_f32,
+    to_i32,
+    vload,
+    vload_i8_n,
+    vload_n,
+    vload_u8_n,
+    vmax,
+    vmaximum,
+    vmin,
+    vminimum,
+    vround,
+    vstore_n,
+    vstore_u8,
+    vstore_u8_n,
+)  # fmt: skip
+from bolt_numba.kernels.extents import Extents, Reach
+from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
+from bolt_numba.ops.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
+from bolt_numba.ops.registry import normalise_axis
+from bolt_numba.types import F32, I8, U8, TensorType
+
+ROW = 4096
+"""Elements of a row when there is one scale."""
+PARALLEL_ELEMENTS = 1 << 17
+"""Elements that one thread converts in about 20 us."""
+EXACT = frozenset({"contract", "nsz"})
+"""No reciprocals: x / scale decides which way a half is rounded."""
+
+_FIELDS = dict.fromkeys(("x", "y", "scale", "zero"), PTR) | dict.fromkeys(("size", "rows", "n", "scales", "along"), I64)
+"""``size`` elements in rows of ``n``; row r has scale and zero point r % scales, or its elements each their own
+(``along``)."""
+
+
+def _converted(x: int, y: int) -> Extents:
+    """Extents of kernels from elements of ``x`` bytes to elements of ``y`` bytes."""
+
+    def reach(a: Any) -> dict[str, Reach]:
+        scales = a.n if a.along else min(a.scales, a.rows)
+        return {"x": x * a.size, "y": y * a.size, "scale": 4 * scales, "zero": scales}
+
+    return reach
+
+
+@inline
+def store_bytes(to, v, low, high, m):
+    """Store m whole numbers, limited."""
+    bounded = to_i32(vmin(vmax(v, splat(np.float32(low))), splat(np.float32(high))))
+    if m == LANES:
+        vstore_u8(to, bounded)
+    else:
+        vstore_u8_n(to, bounded, m)
+
+
+@cache
+def quantize_bytes(signed: bool) -> Native:
+    """f32 to bytes; kernel for one signedness of the result."""
+    load_one, load_row = (load_i8, vload_i8_n) if signed else (load_u8, vload_u8_n)
+    low, high = (-128.0, 127.0) if signed else (0.0, 255.0)
+
+    def body(p, tid, nthreads):
+        lo, hi = split(p.rows, tid, nthreads)
+        for r in range(lo, hi):
+            start, k = r * p.n, r % p.scales
+            count = min(p.n, p.size - start)
+            scale, zero = splat(load_f32(p.scale + 4 * k)), splat(np.float32(load_one(p.zero + k)))
+            for i in range(0, count, LANES):
+                m = min(count - i, LANES)
+                if p.along:
+                    scale = select(lanes_below(m), vload_n(p.scale + 4 * i, m), splat(np.float32(1)))
+                    zero = to_f32(load_row(p.zero + i, m))
+                at = p.x + 4 * (start + i)
+                x = vload(at) if m == LANES else vload_n(at, m)
+                store_bytes(p.y + start + i, vround(x / scale) + zero, low, high, m)
+
+    body.__name__ = f"quantize_{'i8' if signed else 'u8'}"
+    return native(fastmath=EXACT, extents=_converted(4, 1), **_FIELDS)(body)
+
+
+@cache
+def dequantize_bytes(signed: bool) -> Native:
+    """Bytes to f32."""
+    load_one, load_row = (load_i8, vload_i8_n) if signed else (load_u8, vload_u8_n)
+
+    def body(p, tid, nthreads):
+        lo, hi = split(p.rows, tid, nthreads)
+        for r in range(lo, hi):
+            start, k = r * p.n, r % p.scales
+            count = min(p.n, p.size - start)
+            scale, zero = splat(load_f32(p.scale + 4 * k)), splat(np.float32(load_one(p.zero + k)))
+            for i in range(0, count, LANES):
+                m = min(count - i, LANES)
+                if p.along:
+                    scale, zero = vload_n(p.scale + 4 * i, m), to_f32(load_row(p.zero + i, m))
+                vstore_n(p.y + 4 * (start + i), (to_f32(load_row(p.x + start + i, m)) - zero) * scale, m)
+
+    body.__name__ = f"dequantize_{'i8' if signed else 'u8'}"
+    return native(fastmath=EXACT, extents=_converted(1, 4), **_FIELDS)(body)
+
+
+@native(
+    fastmath=EXACT, x=PTR, y=PTR, scale=PTR, zero=PTR, size=I64,
+    extents=lambda a: {"x": 4 * a.size, "y": a.size, "scale": 4, "zero": 1},
+)  # fmt: skip
+def quantize_by_range(p, tid, nthreads):
+    """Source: ONNX DynamicQuantizeLinear-11."""
+    least, most = splat(np.float32(0)), splat(np.float32(0))
+    other_least, other_most, whole = least, most, p.size // (2 * LANES) * (2 * LANES)
+    for i in range(0, whole, 2 * LANES):
+        v, u = vload(p.x + 4 * i), vload(p.x + 4 * (i + LANES))
+        least, most = vminimum(least, v), vmaximum(most, v)
+        other_least, other_most = vminimum(other_least, u), vmaximum(other_most, u)
+    for i in range(whole, p.size, LANES):
+        v = vload_n(p.x + 4 * i, min(p.size - i, LANES))  # the zeros of a tail are in the range anyway
+        least, most = vminimum(least, v), vmaximum(most, v)
+    least, most = vminimum(least, other_least), vmaximum(most, other_most)
+    low, high = reduce_min(least), reduce_max(most)
+    scale = (high - low) / np.float32(255) if high > low else np.float32(1)
+    zero = vmin(vmax(vround(splat(-low) / splat(scale)), splat(np.float32(0))), splat(np.float32(255)))
+    for i in range(0, p.size, LANES):
+        m = min(p.size - i, LANES)
+        x = vload(p.x + 4 * i) if m == LANES else vload_n(p.x + 4 * i, m)
+        store_bytes(p.y + i, vround(x / splat(scale)) + zero, 0.0, 255.0, m)
+    store_f32(p.scale, scale)
+    store_u8(p.zero, np.uint8(lane(to_i32(zero), 0)))
+
+
+def _rows(op: Any, x: TensorType, scale: TensorType) -> dict[str, Argument]:
+    """Rows and scales of `_FIELDS`."""
+    if scale.size == 1:
+        return {"size": x.size, "rows": -(-x.size // ROW), "n": ROW, "scales": 1, "along": 0}
+    axis = normalise_axis(op, op.axis, len(x.dims))
+    inner = math.prod(x.dims[axis + 1 :])
+    if inner == 1:
+        return {"size": x.size, "rows": x.size // x.dims[axis], "n": x.dims[axis], "scales": 1, "along": 1}
+    return {"size": x.size, "rows": x.size // inner, "n": inner, "scales": x.dims[axis], "along": 0}
+
+
+def _steps(program: Native, op: Any, ins: Types) -> list[Step]:
+    x, scale, zero = (*ins, None)[:3]
+    assert x is not None
+    assert scale is not None
+    args: dict[str, Argument] = {
+        "x": In(0),
+        "y": Out(0),
+        "scale": In(1),
+        "zero": np.zeros(scale.size, np.uint8) if zero is None else In(2),
+        **_rows(op, x, scale),
+    }
+    return [Step(program, args, x.size >= PARALLEL_ELEMENTS)] if x.size else []
+
+
+def _has_plain_scale(op: Any, ins: Types) -> bool:
+    """One f32 scale, or one for each index of the axis."""
+    x, scale = ins[0], ins[1]
+    if x is None or scale is None or scale.dtype != F32 or not (x.is_static and scale.is_static):
+        return False
+    return scale.size == 1 or len(scale.dims) == 1
+
+
+def _quantizes(op: Any, ins: Types) -> bool:
+    x, zero = ins[0], ins[2] if len(ins) > 2 else None
+    target = zero.dtype if zero is not None else op.output_dtype or U8
+    return x is not None and x.dtype == F32 and target in (U8, I8) and _has_plain_scale(op, ins)
+
+
+@kernel(QuantizeLinear, accepts=_quantizes, by_types=True)
+def quantize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    return _steps(quantize_bytes(outs[0].dtype == I8), op, ins)
+
+
+def _dequantizes(op: Any, ins: Types) -> bool:
+    x = ins[0]
+    return x is not None and x.dtype in (U8, I8) and op.output_dtype in (None, F32) and _has_plain_scale(op, ins)
+
+
+@kernel(DequantizeLinear, accepts=_dequantizes, by_types=True)
+def dequantize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    x = ins[0]
+    assert x is not None
+    return _steps(dequantize_bytes(x.dtype == I8), op, ins)
+
+
+@kernel(DynamicQuantizeLinear, by_types=True)
+def dynamic_quantize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Two passes on one thread: the range, then the bytes."""
+    x = ins[0]
+    assert x is not None
+    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "scale": Out(1), "zero": Out(2), "size": x.size}
+    return [Step(quantize_by_range, args, False)]

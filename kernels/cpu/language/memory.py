@@ -1,0 +1,349 @@
+"""Raw memory and threads as words of the kernel language: loads, stores, views, atomics, calls.
+
+Imported only while a kernel compiles; kernel files import these names from `lang`.  An address is an
+integer (bytes).
+"""
+
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,untyped-decorator"
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
+
+from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.language.simd import (
+    ADDR,
+    F32,
+    I1,
+    I8,
+    I16,
+    I32,
+    I64,
+    INT,
+    LANES,
+    MASK,
+    BFloat,
+    at,
+    call,
+    constant,
+    load,
+    masked_load,
+    masked_store,
+    rounded_bits,
+    splat_value,
+    store,
+    suffix,
+    tail_mask,
+    vector,
+    word,
+)  # fmt: skip
+
+
+def _define_scalar(name, numba_type, llvm_type, size):
+    def loader(b, address):
+        return load(b, address, llvm_type, size)
+
+    def storer(b, address, value):
+        store(b, value, address, size)
+
+    loader.__name__, storer.__name__ = f"load_{name}", f"store_{name}"
+    globals()[f"load_{name}"] = word(numba_type, ADDR)(loader)
+    globals()[f"store_{name}"] = word(types.void, ADDR, numba_type)(storer)
+
+
+for _name, _numba, _llvm, _size in (
+    ("f32", types.float32, ir.FloatType(), 4), ("f64", types.float64, ir.DoubleType(), 8),
+    ("i8", types.int8, I8, 1), ("u8", types.uint8, I8, 1), ("i16", types.int16, I16, 2), ("u16", types.uint16, I16, 2),
+    ("i32", types.int32, I32, 4), ("u32", types.uint32, I32, 4), ("i64", types.int64, I64, 8),
+):  # fmt: skip
+    _define_scalar(_name, _numba, _llvm, _size)
+
+
+@word(F32, ADDR)
+def vload(b, address):
+    """`LANES` f32 at any alignment."""
+    return load(b, address, vector("f32"), 4)
+
+
+@word(INT, ADDR)
+def vload_i32(b, address):
+    return load(b, address, vector("i32"), 4)
+
+
+@word(F32, ADDR, types.int64)
+def vload_n(b, address, n):
+    """The first ``n`` f32; other lanes are 0 and their memory is not touched."""
+    return masked_load(b, address, vector("f32"), 4, tail_mask(b, n))
+
+
+@word(INT, ADDR, types.int64)
+def vload_i32_n(b, address, n):
+    return masked_load(b, address, vector("i32"), 4, tail_mask(b, n))
+
+
+@word(F32, ADDR, MASK)
+def vload_m(b, address, mask):
+    return masked_load(b, address, vector("f32"), 4, mask)
+
+
+@word(INT, ADDR)
+def vload_u8(b, address):
+    """u8 widened to i32."""
+    return b.zext(load(b, address, vector("u8"), 1), vector("i32"))
+
+
+@word(INT, ADDR)
+def vload_i8(b, address):
+    """i8 widened to i32."""
+    return b.sext(load(b, address, vector("i8"), 1), vector("i32"))
+
+
+@word(INT, ADDR, types.int64)
+def vload_u8_n(b, address, n):
+    return b.zext(masked_load(b, address, vector("u8"), 1, tail_mask(b, n)), vector("i32"))
+
+
+@word(INT, ADDR, types.int64)
+def vload_i8_n(b, address, n):
+    return b.sext(masked_load(b, address, vector("i8"), 1, tail_mask(b, n)), vector("i32"))
+
+
+@word(F32, ADDR)
+def vload_bf16(b, address):
+    """bfloat16 widened to f32."""
+    wide = b.zext(load(b, address, vector("i16"), 2), vector("i32"))
+    return b.bitcast(b.shl(wide, constant(vector("i32"), 16)), vector("f32"))
+
+
+@word(types.void, ADDR, F32)
+def vstore_bf16(b, address, v):
+    """f32 rounded to nearest even bfloat16 (NaN stays NaN)."""
+    upper = b.lshr(rounded_bits(b, v), constant(vector("i32"), 16))
+    store(b, b.trunc(upper, vector("i16")), address, 2)
+
+
+@word(types.void, ADDR, F32, F32)
+def vstore_bf16_two(b, address, v, w):
+    """The elements of ``v``, then those of ``w``, rounded as by `vstore_bf16`; denormal ones may become 0."""
+    if target().has_bf16:
+        result = ir.VectorType(BFloat(), 2 * LANES)
+        store(b, call(b, f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * LANES}", result, [w, v]), address, 2)
+        return
+    ty = vector("i32")
+    for i, x in enumerate((v, w)):
+        upper = b.lshr(rounded_bits(b, x), constant(ty, 16))
+        store(b, b.trunc(upper, vector("i16")), b.add(address, I64(2 * LANES * i)), 2)
+
+
+@word(F32, ADDR)
+def vload_f16(b, address):
+    """float16 widened to f32; only where ``target().has_f16``."""
+    return b.fpext(load(b, address, ir.VectorType(ir.HalfType(), LANES), 2), vector("f32"))
+
+
+@word(types.void, ADDR, F32)
+def vstore_f16(b, address, v):
+    store(b, b.fptrunc(v, ir.VectorType(ir.HalfType(), LANES)), address, 2)
+
+
+@word(types.void, ADDR, INT)
+def vstore_u8(b, address, v):
+    """The low byte of each i32."""
+    store(b, b.trunc(v, vector("u8")), address, 1)
+
+
+@word(types.void, ADDR, INT, types.int64)
+def vstore_u8_n(b, address, v, n):
+    # LLVM 22 turns a masked byte store whose mask it knows into a wider one, past the end: it must not know n.
+    n = b.asm(ir.FunctionType(n.type, [n.type]), "", "=r,0", [n], side_effect=False)
+    masked_store(b, b.trunc(v, vector("u8")), address, 1, tail_mask(b, n))
+
+
+@intrinsic
+def vstore(tyctx, address, v):
+    """Store all lanes of an f32 or i32 vector."""
+    return types.void(ADDR, v), lambda ctx, b, sig, a: (store(b, a[1], a[0], 4), ctx.get_dummy_value())[1]
+
+
+@intrinsic
+def vstore_n(tyctx, address, v, n):
+    """Store the first ``n`` lanes; other memory is not touched."""
+
+    def codegen(ctx, b, sig, a):
+        masked_store(b, a[1], a[0], 4, tail_mask(b, a[2]))
+        return ctx.get_dummy_value()
+
+    return types.void(ADDR, v, types.int64), codegen
+
+
+@intrinsic
+def vstore_m(tyctx, address, v, mask):
+    def codegen(ctx, b, sig, a):
+        masked_store(b, a[1], a[0], 4, a[2])
+        return ctx.get_dummy_value()
+
+    return types.void(ADDR, v, MASK), codegen
+
+
+@word(F32, ADDR, INT)
+def vgather(b, address, index):
+    """f32 at ``address + 4 * index`` for each lane."""
+    wide = ir.VectorType(I64, LANES)
+    places = b.add(splat_value(b, address), b.shl(b.sext(index, wide), constant(wide, 2)))
+    pointers = b.inttoptr(places, ir.VectorType(ir.FloatType().as_pointer(), LANES))
+    ones = ir.Constant(vector("mask"), [1] * LANES)
+    name = f"llvm.masked.gather.{suffix(vector('f32'))}.v{LANES}p0"
+    return call(b, name, vector("f32"), [pointers, I32(4), ones, ir.Constant(vector("f32"), None)])
+
+
+@intrinsic
+def address_of(tyctx, record):
+    """Address of a parameter record."""
+    return types.int64(record), lambda ctx, b, sig, a: b.ptrtoint(a[0], I64)
+
+
+@intrinsic
+def view(tyctx, address, shape, dtype):
+    """A C-contiguous array over raw memory: ``view(p.x, (n, m), np.float32)``; shape may be one integer."""
+    rank = len(shape) if isinstance(shape, types.BaseTuple) else 1
+    array = types.Array(dtype.dtype, rank, "C")
+    want = types.UniTuple(types.int64, rank) if isinstance(shape, types.BaseTuple) else types.int64
+
+    def codegen(ctx, b, sig, args):
+        sizes = cgutils.unpack_tuple(b, args[1], rank) if isinstance(want, types.UniTuple) else [args[1]]
+        item = ctx.get_abi_sizeof(ctx.get_data_type(array.dtype))
+        strides: list[ir.Value] = []
+        step = I64(item)
+        for size in reversed(sizes):
+            strides.insert(0, step)
+            step = b.mul(step, size)
+        out = make_array(array)(ctx, b)
+        data = b.inttoptr(args[0], ctx.get_data_type(array.dtype).as_pointer())
+        populate_array(out, data=data, shape=sizes, strides=strides, itemsize=I64(item), meminfo=None, parent=None)
+        return out._getvalue()
+
+    return array(types.int64, want, dtype), codegen
+
+
+@word(types.void, ADDR)
+def prefetch(b, address):
+    """Ask for the cache line of an address."""
+    pointer = b.inttoptr(address, I8.as_pointer())
+    call(b, "llvm.prefetch.p0", ir.VoidType(), [pointer, I32(0), I32(3), I32(1)])
+
+
+@word(types.void, ADDR)
+def prefetch_second(b, address):
+    """Ask for the cache line of an address, but not for a place in the first-level cache."""
+    pointer = b.inttoptr(address, I8.as_pointer())
+    call(b, "llvm.prefetch.p0", ir.VoidType(), [pointer, I32(0), I32(2), I32(1)])
+
+
+@word(types.void, ADDR)
+def prefetch_write(b, address):
+    """Ask for the cache line of an address that will be written."""
+    pointer = b.inttoptr(address, I8.as_pointer())
+    call(b, "llvm.prefetch.p0", ir.VoidType(), [pointer, I32(1), I32(3), I32(1)])
+
+
+@word(types.void, ADDR, ADDR, types.int64, types.int64)
+def call_kernel(b, address, params, tid, nthreads):
+    """Call machine code of the kernel ABI."""
+    kind = ir.FunctionType(ir.VoidType(), [I64, I64, I64])
+    b.call(b.inttoptr(address, kind.as_pointer()), [params, tid, nthreads])
+
+
+@word(types.void, ADDR, ADDR, types.int64, types.int64)
+def call_activation(b, act, tile, size, pitch):
+    """Call the function that a record of `kernels.cpu.products.epilogue` names, on a tile."""
+    kind = ir.FunctionType(ir.VoidType(), [I64, I64, I64, I64])
+    b.call(b.inttoptr(b.load(at(b, act, I64)), kind.as_pointer()), [act, tile, size, pitch])
+
+
+@word(types.int64, ADDR, types.int64)
+def atomic_add(b, address, value):
+    """Add to an i64; the value before."""
+    return b.atomic_rmw("add", at(b, address, I64), value, "acq_rel")
+
+
+@word(types.int64, ADDR)
+def atomic_load(b, address):
+    return b.load_atomic(at(b, address, I64), "acquire", 8)
+
+
+@word(types.void, ADDR, types.int64)
+def atomic_store(b, address, value):
+    b.store_atomic(value, at(b, address, I64), "seq_cst", 8)
+
+
+@word(types.boolean, ADDR, types.int64, types.int64)
+def atomic_compare_exchange(b, address, expected, value):
+    """Store ``value`` if the i64 is ``expected``; whether it was."""
+    return b.extract_value(b.cmpxchg(at(b, address, I64), expected, value, "seq_cst", "seq_cst"), 1)
+
+
+@word(types.void)
+def spin_pause(b):
+    """Tell the core that this is a spin loop."""
+    if target().is_x86:
+        call(b, "llvm.x86.sse2.pause", ir.VoidType(), [])
+
+
+@word(types.uint64)
+def cycles(b):
+    """The time-stamp counter."""
+    return call(b, "llvm.readcyclecounter", I64, [])
+
+
+@word(types.int32)
+def float_control(b):
+    """The thread's floating-point control and status word (MXCSR on x86, elsewhere 0)."""
+    if not target().is_x86:
+        return I32(0)
+    place = cgutils.alloca_once(b, I32)
+    call(b, "llvm.x86.sse.stmxcsr", ir.VoidType(), [b.bitcast(place, I8.as_pointer())])
+    return b.load(place)
+
+
+@word(types.void, types.int32)
+def set_float_control(b, value):
+    """Set that word; on other processors nothing."""
+    if target().is_x86:
+        place = cgutils.alloca_once_value(b, value)
+        call(b, "llvm.x86.sse.ldmxcsr", ir.VoidType(), [b.bitcast(place, I8.as_pointer())])
+
+
+@word(types.int32, ADDR)
+def sem_wait(b, semaphore):
+    return call(b, "sem_wait", I32, [semaphore])
+
+
+@word(types.int32, ADDR)
+def sem_trywait(b, semaphore):
+    return call(b, "sem_trywait", I32, [semaphore])
+
+
+@word(types.int32, ADDR)
+def sem_post(b, semaphore):
+    return call(b, "sem_post", I32, [semaphore])
+
+
+@word(types.int32)
+def sched_yield(b):
+    return call(b, "sched_yield", I32, [])
+
+
+@word(types.void, ADDR, ADDR, types.int64)
+def copy_bytes(b, to, source, nbytes):
+    """Memcpy."""
+    pointers = [b.inttoptr(x, I8.as_pointer()) for x in (to, source)]
+    call(b, "llvm.memcpy.p0.p0.i64", ir.VoidType(), [*pointers, nbytes, I1(0)])
+
+
+@word(types.void, ADDR, types.uint8, types.int64)
+def fill_bytes(b, to, value, nbytes):
+    """Memset."""
+    call(b, "llvm.memset.p0.i64", ir.VoidType(), [b.inttoptr(to, I8.as_pointer()), value, nbytes, I1(0)])

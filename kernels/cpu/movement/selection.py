@@ -1,0 +1,196 @@
+"""NonZero and Compress: what a condition selects, in two passes, counting and writing.
+
+The elements are written without a branch, each to the place that the next selected one overwrites.  Another thread may
+write the operand between the passes, so there is room for `BLOCK` more than were counted, and after as many elements
+the writers see whether they are beyond the end.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.errors import DataError
+from bolt_numba.kernels.cpu.language.lang import copy_bytes, load_i64, load_u8, store_i64, view
+from bolt_numba.kernels.cpu.movement.move import DTYPES, UNITS
+from bolt_numba.kernels.cpu.reductions.reduce import around_axis
+from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.jit import I64, PTR, Native, native
+from bolt_numba.kernels.registry import Types
+from bolt_numba.kernels.sized import Empty, sized
+from bolt_numba.ops.gather import Compress, NonZero
+from bolt_numba.ops.registry import Op, normalise_axis
+from bolt_numba.types import BF16, F16, F32, F64, Array
+from bolt_numba.types import I64 as INT64
+
+BLOCK = 1024
+_MASKS = {2: 0x7FFF, 4: 0x7FFFFFFF, 8: 0x7FFFFFFFFFFFFFFF}
+
+
+@cache
+def count_nonzero(unit: int) -> Native:
+    """Kernel that counts elements of which a bit of ``mask`` is set."""
+    dtype = DTYPES[unit]
+
+    def body(p: Any, tid: int, nthreads: int) -> None:
+        n = p.n
+        x, mask = view(p.x, n, dtype), dtype(p.mask)
+        count = 0
+        for i in range(n):
+            count += (x[i] & mask) != 0
+        store_i64(p.count, count)
+
+    body.__name__ = f"count_nonzero_{8 * unit}"
+    return native(
+        x=PTR, count=PTR, n=I64, mask=I64, extents=lambda a: {"x": unit * a.n, "count": 8}
+    )(body)  # fmt: skip
+
+
+@cache
+def write_nonzero(unit: int) -> Native:
+    """Kernel that writes the index of each such element of ``[rows, n]``: y [rank, count] i64 and `BLOCK` more.
+
+    sizes: of the axes before the last, [rank - 1] i64; found: [1] i64, how many were seen before there were too many.
+    """
+    load, _ = UNITS[unit]
+
+    def body(p: Any, tid: int, nthreads: int) -> None:
+        n, mask, count, rank = p.n, p.mask, p.count, p.rank
+        last = p.y + 8 * (rank - 1) * count
+        k = 0
+        for row in range(p.rows):
+            source, before = p.x + row * n * unit, k
+            for block in range(0, n, BLOCK):
+                for j in range(block, min(block + BLOCK, n)):
+                    store_i64(last + 8 * k, j)
+                    k += (load(source + j * unit) & mask) != 0
+                if k > count:
+                    store_i64(p.found, k)
+                    return
+            if k > before:
+                rest = row
+                for axis in range(rank - 2, -1, -1):
+                    size = load_i64(p.sizes + 8 * axis)
+                    above = rest // size
+                    for i in range(before, k):
+                        store_i64(p.y + 8 * (axis * count + i), rest - above * size)
+                    rest = above
+        store_i64(p.found, k)
+
+    body.__name__ = f"write_nonzero_{8 * unit}"
+    return native(
+        x=PTR, y=PTR, sizes=PTR, found=PTR, rows=I64, n=I64, mask=I64, count=I64, rank=I64,
+        extents=lambda a: {
+            "x": unit * a.rows * a.n, "y": 8 * (a.rank * a.count + BLOCK), "sizes": 8 * (a.rank - 1), "found": 8,
+        },
+    )(body)  # fmt: skip
+
+
+def _is_plain(op: Any, ins: Types) -> bool:
+    x = ins[0]
+    return x is not None and (x.dtype.kind in "iub" or x.dtype in (F16, BF16, F32, F64)) and x.dtype.itemsize in DTYPES
+
+
+@sized(NonZero, accepts=_is_plain)
+def nonzero(op: NonZero, operands: Sequence[Any], empty: Empty) -> tuple[Array, ...]:
+    """Counted, then written row by row."""
+    x = operands[0]
+    unit, shape = x.dtype.itemsize, x.shape or (1,)
+    mask = -1 if x.dtype.kind in "iub" else _MASKS[unit]  # -0.0 is zero
+    found = empty(1, INT64)
+    counter = count_nonzero(unit)
+    counter.call(counter.record(x=x, count=found, n=x.size, mask=mask))
+    count = int(found[0])
+    y = empty(len(shape) * count + BLOCK, INT64)
+    sizes = np.array(shape[:-1], dtype=np.int64)
+    rows = math.prod(shape[:-1])
+    writer = write_nonzero(unit)
+    writer.call(
+        writer.record(
+            x=x, y=y, sizes=sizes, found=found, rows=rows, n=shape[-1], mask=mask, count=count, rank=len(shape)
+        )
+    )
+    _want_same(op, "x", count, int(found[0]))
+    return (y[: len(shape) * count].reshape(len(shape), count),)
+
+
+def _compressed(a: Any, run: int, more: int) -> dict[str, Reach]:
+    """Extents for elements or rows of ``run`` bytes, of which ``room`` and ``more`` may be written."""
+    return {"x": box(run * a.m, (a.outer, a.n * run)), "y": run * (a.room + more), "kept": a.m, "found": 8}
+
+
+def _want_same(owner: Op, operand: str, counted: int, written: int) -> None:
+    """Raise a DataError where the operand was written to between the two passes."""
+    if counted != written:
+        raise DataError(f"{owner.name}: {operand}: got {written} selected elements where {counted} were counted, "
+                        "wanted no writes by others during a run")  # fmt: skip
+
+
+@cache
+def compress_elements(unit: int) -> Native:
+    """Kernel that keeps the elements of x [outer, n] whose condition [m] holds: y [room] has room for `BLOCK` more.
+
+    found: [1] i64, how many were kept before there were too many.
+    """
+    load, store = UNITS[unit]
+
+    def body(p: Any, tid: int, nthreads: int) -> None:
+        to, end, kept = p.y, p.y + p.room * unit, p.kept
+        for o in range(p.outer):
+            source = p.x + o * p.n * unit
+            for block in range(0, p.m, BLOCK):
+                for i in range(block, min(block + BLOCK, p.m)):
+                    store(to, load(source + i * unit))
+                    to += unit * (load_u8(kept + i) != 0)
+                if to > end:
+                    store_i64(p.found, (to - p.y) // unit)
+                    return
+        store_i64(p.found, (to - p.y) // unit)
+
+    body.__name__ = f"compress_elements_{8 * unit}"
+    return native(
+        x=PTR, y=PTR, kept=PTR, found=PTR, outer=I64, n=I64, m=I64, room=I64,
+        extents=lambda a: _compressed(a, unit, BLOCK),
+    )(body)  # fmt: skip
+
+
+@native(
+    x=PTR, y=PTR, kept=PTR, found=PTR, outer=I64, n=I64, m=I64, room=I64, run=I64,
+    extents=lambda a: _compressed(a, a.run, 0),
+)  # fmt: skip
+def compress_rows(p: Any, tid: int, nthreads: int) -> None:
+    """The same for rows of ``run`` bytes: x [outer, n, run]."""
+    k, run = 0, p.run
+    for o in range(p.outer):
+        for i in range(p.m):
+            if load_u8(p.kept + i) != 0:
+                if k < p.room:
+                    copy_bytes(p.y + k * run, p.x + (o * p.n + i) * run, run)
+                k += 1
+    store_i64(p.found, k)
+
+
+@sized(Compress)
+def compress(op: Compress, operands: Sequence[Any], empty: Empty) -> tuple[Array, ...]:
+    """Elements or rows of any dtype."""
+    x, kept = operands
+    axis = 0 if op.axis is None else normalise_axis(op, op.axis, x.ndim)
+    outer, n, inner = (1, x.size, 1) if op.axis is None else around_axis(x.shape, axis)
+    m = min(kept.size, n)
+    found = empty(1, INT64)
+    counter = count_nonzero(1)
+    counter.call(counter.record(x=kept, count=found, n=m, mask=-1))
+    count, run = int(found[0]), inner * x.dtype.itemsize
+    shape = (count,) if op.axis is None else (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    y = empty(outer * count * inner + BLOCK, x.dtype)
+    args = {"x": x, "y": y, "kept": kept, "found": found, "outer": outer, "n": n, "m": m, "room": outer * count}
+    made = compress_elements(run) if run in UNITS else compress_rows
+    if outer * inner:
+        made.call(made.record(**args) if run in UNITS else made.record(**args, run=run))
+        _want_same(op, "condition", outer * count, int(found[0]))
+    return (y[: outer * count * inner].reshape(shape),)

@@ -1,0 +1,195 @@
+"""Irregular but planned movement: each axis of the result has a table of source offsets, known at plan time.
+
+Paddings that mirror or repeat, nearest-neighbour resizing and gathers with constant indices are of this kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.language.lang import (
+    BYTES,
+    LANES,
+    ceil_div,
+    load_i64,
+    permute,
+    split,
+    vload,
+    vload_i32,
+    vstore,
+)
+from bolt_numba.kernels.cpu.movement.move import PARALLEL_BYTES, PARALLEL_ELEMENTS, UNITS, copy_run, steps
+from bolt_numba.kernels.cpu.movement.strides import dense, move
+from bolt_numba.kernels.extents import Reach, ends, offsets
+from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, Native, inline, native
+from bolt_numba.kernels.registry import In, Out, Pitch, Step
+from bolt_numba.types import Array
+
+NARROW = 2 * BYTES
+"""Bytes of rows from which they are copied one by one, not as permuted vectors of many."""
+
+
+@inline
+def table_offset(tables: int, meta: int, rank: int, index: int) -> int:
+    """Sum of the table entries of a flat index; meta: rows (size, position of the axis' table)."""
+    offset = 0
+    for r in range(rank - 1, -1, -1):
+        size = load_i64(meta + 16 * r)
+        rest = index // size
+        offset += load_i64(tables + 8 * (load_i64(meta + 16 * r + 8) + index - rest * size))
+        index = rest
+    return offset
+
+
+def _taken(a: Any, run: int, step: int) -> dict[str, Reach]:
+    """Extents of rows of ``run`` bytes that go ``step`` bytes apart to the result."""
+    parts = [ends(offsets(a.inner[: a.n], run))]
+    parts += [ends(offsets(a.tables[at : at + size], 1)) for size, at in a.meta[: a.rank].tolist()]
+    rows = a.count * a.n
+    return {
+        "src": (sum(first for first, _ in parts), sum(end for _, end in parts) - a.rank) if rows else 0,
+        "dst": (rows - 1) * step + run if rows else 0,
+        "tables": 8 * max((size + at for size, at in a.meta[: a.rank].tolist()), default=0),
+        "meta": 16 * a.rank,
+        "inner": 8 * a.n,
+    }
+
+
+def _taken_rows(a: Any) -> dict[str, Reach]:
+    vectors = -(-a.n * a.run // BYTES)
+    return {**_taken(a, a.run, a.pitch * a.unit), "first": 8 * vectors, "order": BYTES * vectors}
+
+
+_FIELDS = {"src": PTR, "dst": PTR, "tables": PTR, "meta": PTR, "inner": PTR, "rank": I64, "count": I64, "n": I64}
+
+
+def windows(places: Array) -> tuple[Array, Array] | None:
+    """A row of elements of 4 bytes as permuted vectors of its source: (byte offset, permutation) of each vector.
+
+    places: element of the source row for each element.  The last vector overlaps the one before.  None where the row is
+    shorter than a vector, or a vector comes from further apart.
+    """
+    size = int(places.max()) + 1
+    if len(places) < LANES or size - int(places.min()) < LANES:
+        return None
+    starts = np.minimum(np.arange(0, len(places), LANES), len(places) - LANES)
+    wanted = places[starts[:, None] + np.arange(LANES)]
+    first = np.minimum(wanted.min(axis=1), size - LANES)
+    order = wanted - first[:, None]
+    return None if order.max() >= LANES else (4 * first, order.astype(np.int32))
+
+
+@native(
+    fastmath=None, extents=_taken_rows, run=I64, pitch=I64, unit=I64, first=PTR_OR_0, order=PTR_OR_0, **_FIELDS
+)  # fmt: skip
+def take_rows(p: Any, tid: int, nthreads: int) -> None:
+    """``count`` outer indices x ``n`` rows of ``run`` bytes from offsets ``inner`` to rows of ``pitch`` units.
+
+    first, order: the same as `windows` of all ``n`` rows, for a dense result; 0: none.
+    """
+    n, run, inner, step, first, order = p.n, p.run, p.inner, p.pitch * p.unit, p.first, p.order
+    whole = n * run
+    repeats = step == run and whole >= BYTES and whole % 4 == 0 and (order or (run % BYTES and run < 4 * BYTES))
+    lo, hi = split(p.count, tid, nthreads)
+    before = 0
+    for at in range(lo, hi):
+        src = p.src + table_offset(p.tables, p.meta, p.rank, at)
+        dst = p.dst + at * n * step
+        if repeats and src == before:
+            for j in range(0, whole - BYTES, BYTES):
+                vstore(dst + j, vload(dst - whole + j))
+            vstore(dst + whole - BYTES, vload(dst - BYTES))
+        elif order and step == run:
+            for k in range(ceil_div(whole, BYTES)):
+                v = permute(vload(src + load_i64(first + 8 * k)), vload_i32(order + BYTES * k))
+                vstore(dst + min(k * BYTES, whole - BYTES), v)
+        elif run % 4 == 0 and run >= BYTES and run <= 16 * BYTES:
+            for i in range(n):
+                x, y = src + load_i64(inner + 8 * i), dst + i * step
+                for j in range(0, run - BYTES, BYTES):
+                    vstore(y + j, vload(x + j))
+                vstore(y + run - BYTES, vload(x + run - BYTES))
+        else:
+            for i in range(n):
+                copy_run(dst + i * step, src + load_i64(inner + 8 * i), run)
+        before = src
+
+
+@cache
+def take_elements(unit: int) -> Native:
+    """Kernel like `take_rows` for single elements."""
+    load, store = UNITS[unit]
+
+    def body(p: Any, tid: int, nthreads: int) -> None:
+        n, inner = p.n, p.inner
+        lo, hi = split(p.count, tid, nthreads)
+        for at in range(lo, hi):
+            src = p.src + table_offset(p.tables, p.meta, p.rank, at)
+            dst = p.dst + at * n * unit
+            for i in range(n):
+                store(dst + i * unit, load(src + load_i64(inner + 8 * i)))
+
+    body.__name__ = f"take_elements_{8 * unit}"
+    return native(fastmath=None, extents=lambda a: _taken(a, unit, unit), **_FIELDS)(body)
+
+
+def _is_regular(table: Array, stride: int) -> bool:
+    return bool((table == np.arange(len(table)) * stride).all())
+
+
+def _collapsed(tables: Sequence[Array], strides: Sequence[int], sizes: Sequence[int]) -> list[Array]:
+    """Tables with neighbouring untouched axes merged and axes of length 1 folded into their neighbour."""
+    made: list[Array] = []
+    whole = False  # the last table made is an untouched axis
+    for table, stride, size in zip(tables, strides, sizes, strict=True):
+        untouched = len(table) == size and _is_regular(table, stride)
+        if made and (len(table) == 1 or len(made[-1]) == 1 or (whole and untouched)):
+            whole = (whole or len(made[-1]) == 1) and (untouched or len(table) == 1)
+            made[-1] = (made[-1][:, None] + table[None, :]).reshape(-1)
+        else:
+            made.append(table)
+            whole = untouched
+    return made
+
+
+def take_steps(shape: Sequence[int], indices: Sequence[Array], unit: int) -> list[Step]:
+    """Steps of ``y[i, j, ...] = x[indices[0][i], indices[1][j], ...]``: dense In(0) of ``shape`` to Out(0)."""
+    out = [len(index) for index in indices]
+    if 0 in out:
+        return []
+    strides = dense(shape, unit)
+    tables = [np.asarray(index, dtype=np.int64) * s for index, s in zip(indices, strides, strict=True)]
+    steps_by = [int(t[1] - t[0]) if len(t) > 1 else 0 for t in tables]
+    if all(_is_regular(t - t[0], d) for t, d in zip(tables, steps_by, strict=True)):
+        return steps([move(out, steps_by, dense(out, unit), unit, int(sum(t[0] for t in tables)))], In(0), Out(0))
+    merged = _collapsed(tables, strides, shape)
+    run = unit
+    while _is_regular(merged[-1], run):
+        run *= len(merged.pop())
+    outer, inner = merged[:-1], merged[-1]
+    meta, start = [], 0
+    for table in outer:
+        meta.append((len(table), start))
+        start += len(table)
+    args: dict[str, Any] = {
+        "src": In(0),
+        "dst": Out(0),
+        "tables": np.concatenate([*outer, np.zeros(1, np.int64)]),
+        "meta": np.array([*meta, (1, 0)], dtype=np.int64),
+        "inner": np.ascontiguousarray(inner),
+        "rank": len(outer),
+        "count": math.prod(len(t) for t in outer),
+        "n": len(inner),
+    }
+    nbytes = math.prod(out) * unit
+    spread = windows((inner[:, None] // 4 + np.arange(run // 4)).reshape(-1)) if run % 4 == 0 and run < NARROW else None
+    if run in UNITS and spread is None:
+        return [Step(take_elements(run), args, nbytes >= run * PARALLEL_ELEMENTS)]
+    args |= {"run": run, "unit": unit, "pitch": Pitch(Out(0)) if run == unit * out[-1] else run // unit}
+    args["first"], args["order"] = spread or (None, None)
+    return [Step(take_rows, args, nbytes >= PARALLEL_BYTES)]

@@ -1,0 +1,1 @@
+"""Matrix products: the sweeps, what they pack, what happens to a finished tile."""

@@ -1,0 +1,225 @@
+"""Matrix products on the `sweep` kernel: batches with broadcasting, transposed operands, fused epilogues."""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.language.lang import load_f32, split, store_f32
+from bolt_numba.kernels.cpu.products.epilogue import bias_last, can_finish, finish, padded_bias
+from bolt_numba.kernels.cpu.products.pack import (
+    PANEL,
+    aligned_zeros,
+    choose_terms,
+    pack_b,
+    pack_panels,
+    panel_columns,
+    source_rows,
+)  # fmt: skip
+from bolt_numba.kernels.cpu.products.sweep import (
+    COPIED,
+    INSIDE,
+    MR,
+    choose_share,
+    choose_span,
+    pack_stride,
+    scratch_bytes,
+    sweep,
+)  # fmt: skip
+from bolt_numba.kernels.jit import I64, PTR, native
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, result_of
+from bolt_numba.ops.matmul import MatMul
+from bolt_numba.types import F32, Array, TensorType
+
+SERIAL_FLOPS, SERIAL_BYTES = 400_000, 100_000
+"""Work under which a second thread costs more than it brings: 3 us; an awake team begins and ends a step in 0.1."""
+
+
+@native(
+    x=PTR, y=PTR, blocks=I64, rows=I64, columns=I64,
+    extents=lambda a: dict.fromkeys(("x", "y"), 4 * a.blocks * a.rows * a.columns),
+)  # fmt: skip
+def transpose_blocks(p, tid, nthreads):
+    """y[block, j, i] = x[block, i, j] for x: [blocks, rows, columns]."""
+    x, y, rows, columns = p.x, p.y, p.rows, p.columns
+    lo, hi = split(p.blocks * columns, tid, nthreads)
+    for unit in range(lo, hi):
+        block, j = unit // columns, unit % columns
+        source, to = x + 4 * (block * rows * columns + j), y + 4 * rows * unit
+        for i in range(rows):
+            store_f32(to + 4 * i, load_f32(source + 4 * columns * i))
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """A product as blocks of [m, k] x [k, n]; the batches of the result, of A and of B."""
+
+    m: int
+    n: int
+    k: int
+    batch: tuple[int, ...]
+    a_batch: tuple[int, ...]
+    b_batch: tuple[int, ...]
+
+    @property
+    def blocks(self) -> int:
+        return math.prod(self.batch)
+
+    @property
+    def a_blocks(self) -> int:
+        return math.prod(self.a_batch)
+
+    @property
+    def b_blocks(self) -> int:
+        return math.prod(self.b_batch)
+
+
+def geometry(op: MatMul, a: Sequence[int], b: Sequence[int]) -> Geometry:
+    """Operands of rank 1 become a row or a column; rows of a batch that share B become rows of one block."""
+    left = (1, *a) if len(a) == 1 else tuple(a)
+    right = (*b, 1) if len(b) == 1 else tuple(b)
+    if op.trans_a and len(a) > 1:
+        left = (*left[:-2], left[-1], left[-2])
+    if op.trans_b and len(b) > 1:
+        right = (*right[:-2], right[-1], right[-2])
+    (*a_batch, m, k), (*b_batch, _, n) = left, right
+    batch = np.broadcast_shapes(tuple(a_batch), tuple(b_batch))
+    if math.prod(b_batch) == 1 and math.prod(a_batch) == math.prod(batch):
+        return Geometry(m * math.prod(batch), n, k, (), (), ())
+    return Geometry(m, n, k, batch, tuple(a_batch), tuple(b_batch))
+
+
+def block_index(batch: tuple[int, ...], own: tuple[int, ...]) -> Array:
+    """Which of an operand's own blocks each block of the result reads."""
+    index = np.arange(math.prod(own), dtype=np.int64).reshape(own)
+    return np.broadcast_to(index, batch).reshape(-1) if batch else np.zeros(1, np.int64)
+
+
+@lru_cache(maxsize=1024)
+def _offsets(g: Geometry) -> Array:
+    """Entries of `sweep`'s blocks."""
+    out = np.zeros((g.blocks, 6), np.int64)
+    out[:, 0] = block_index(g.batch, g.a_batch) * g.m
+    out[:, 2] = block_index(g.batch, g.b_batch) * (4 * g.k * panel_columns(g.n))
+    out[:, 4] = np.arange(g.blocks) * g.m
+    return out
+
+
+@lru_cache(maxsize=256)
+def zero_bias(columns: int) -> Array:
+    return aligned_zeros((columns,))
+
+
+ORIGIN = np.zeros(1, np.int64)
+
+
+def is_parallel(context: Context, flops: int, nbytes: int) -> bool:
+    return context.threads > 1 and (flops > SERIAL_FLOPS or nbytes > SERIAL_BYTES)
+
+
+def _packed_b(op: MatMul, g: Geometry, b: TensorType, context: Context) -> tuple[Argument, list[Step]]:
+    """Panels of B and the steps that make them at run time."""
+    swap = op.trans_b and len(b.dims) > 1
+    known = b.known
+    if known is not None:
+
+        def pack(array: Array) -> Array:
+            source = array.reshape(-1, 1) if array.ndim == 1 else array.swapaxes(-1, -2) if swap else array
+            return pack_panels(source, alpha=op.alpha, threads=context.threads)
+
+        return context.packed(known, ("panels", op.trans_b, op.alpha), pack), []
+    to = Scratch(4 * g.b_blocks * g.k * panel_columns(g.n))
+    row, column = (1, g.k) if swap else (g.n, 1)
+    args: dict[str, Argument] = {
+        "b": In(1), "to": to, "blocks": g.b_blocks, "block": 4 * g.k * g.n, "rows": source_rows(1, g.k),
+        "k": g.k, "n": g.n, "row": 4 * row, "column": 4 * column, "alpha": op.alpha,
+    }  # fmt: skip
+    return to, [Step(pack_b, args, is_parallel(context, 0, b.nbytes * (2 if swap else 1)))]
+
+
+def packed_bias(
+    bias: TensorType | None, index: int, n: int, context: Context, groups: int = 1
+) -> tuple[Argument, list[Step]]:
+    """Bias of each group padded to whole panels, zeros for none, and the steps that pad it at run time."""
+    width = panel_columns(n)
+    if bias is None:
+        return zero_bias(groups * width), []
+    if bias.known is not None:
+        return context.packed(bias.known, ("bias", groups, n), padded_bias(groups * n, n, panel_columns)), []
+    to = Scratch(4 * groups * width)
+    args: dict[str, Argument] = {
+        "b": In(index), "to": to, "blocks": groups, "block": 4 * n, "rows": source_rows(1, 1), "k": 1, "n": n,
+        "row": 4, "column": 4, "alpha": 1.0,
+    }  # fmt: skip
+    return to, [Step(pack_b, args, False)]
+
+
+def accepts_matmul(op: Any, ins: Types) -> bool:
+    """f32 throughout, a bias along the last axis, a residual of the result's shape."""
+    if any(t is not None and (t.dtype != F32 or not t.is_static) for t in ins):
+        return False
+    a, b, bias, residual = (*ins, None, None)[:4]
+    if a is None or b is None or not can_finish(op.activation):
+        return False
+    out = result_of(op, ins)
+    if bias is not None and bias.known is None and bias.dims != out.dims[-1:]:
+        return False
+    return residual is None or residual.dims == out.dims
+
+
+def conflicting(row_bytes: int, rows: int) -> bool:
+    """Whether the rows of a tile fall into one set of the first-level cache, which has 8 ways."""
+    return row_bytes % 4096 == 0 and min(rows, MR) >= 8
+
+
+@kernel(MatMul, accepts=accepts_matmul, by_types=True)
+def matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Panels of B (packed once when constant) under row tiles of A."""
+    a, b, bias, _ = (*ins, None, None)[:4]
+    assert a is not None
+    assert b is not None
+    g = geometry(op, a.dims, b.dims)
+    panels, steps = _packed_b(op, g, b, context)
+    last = bias_last(op, bias, g.n, context)
+    bias_at, bias_steps = packed_bias(None if last else bias, 2, g.n, context)
+    steps += bias_steps
+    source: Argument = In(0)
+    lda: Argument = Pitch(In(0))
+    if op.trans_a and len(a.dims) > 1:
+        source, lda = Scratch(a.nbytes), g.k
+        rows, columns = a.dims[-2:]
+        args: dict[str, Argument] = {
+            "x": In(0), "y": source, "blocks": a.size // max(rows * columns, 1), "rows": rows, "columns": columns
+        }  # fmt: skip
+        steps.append(Step(transpose_blocks, args, is_parallel(context, 0, 4 * a.nbytes)))
+    flat = len(b.dims) == 1
+    threads = context.threads if is_parallel(context, 2 * g.blocks * g.m * g.n * g.k, 4 * g.b_blocks * g.k * g.n) else 1
+    copies = conflicting(4 * g.k, g.m) and g.n > PANEL
+    span = choose_span(g.m, g.n, g.k)
+    pack_ld = pack_stride(4 * g.k) if copies else 0
+    per_thread = scratch_bytes(span, 1, 1, pack_ld)
+    main: dict[str, Argument] = {
+        "a": source, "lda": lda, "b": panels, "bias": bias_at,
+        "c": Out(0), "ldc": 1 if flat else Pitch(Out(0)),
+        "res": In(2) if last else In(3) if op.residual else None,
+        "ldr": 0 if not op.residual else 1 if flat else Pitch(In(3)),
+        "blocks": g.blocks, "offsets": _offsets(g), "m": g.m, "n": g.n, "k": g.k,
+        "table": None, "edges": None, "taps": 1, "depth": g.k, "runs": 1, "length": g.k, "run_rows": ORIGIN,
+        "kind": COPIED if copies else INSIDE, "zeros": None,
+        "scratch": Scratch(threads * per_thread), "pack_ld": pack_ld, "scratch_step": per_thread, "span": span,
+        "share": choose_share(g.blocks, g.m, g.n, g.k, threads), "terms": choose_terms(context),
+        **finish(op.activation).args,
+    }  # fmt: skip
+    steps.append(Step(sweep, main, threads > 1))
+    return steps
+
+
+__all__ = [
+    "accepts_matmul", "conflicting", "is_parallel", "matmul", "packed_bias", "transpose_blocks", "zero_bias",
+]  # fmt: skip

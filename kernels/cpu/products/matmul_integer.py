@@ -1,0 +1,79 @@
+"""MatMulInteger and QLinearMatMul: products of bytes by `sweep_bytes`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.products.matmul import block_index, geometry
+from bolt_numba.kernels.cpu.products.products_bytes import (
+    INTEGER,
+    QUANTISED,
+    Operands,
+    Rows,
+    are_plain,
+    given,
+    pack_step,
+    panels_of,
+    product_steps,
+)
+from bolt_numba.kernels.registry import Argument, Context, Step, Types, kernel
+from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.quantize import MatMulInteger, QLinearMatMul
+from bolt_numba.types import TensorType
+
+
+def _operands(op: Any) -> Operands:
+    return QUANTISED if isinstance(op, QLinearMatMul) else INTEGER
+
+
+def _fits(t: TensorType | None, axis: int, length: int, lead: tuple[int, ...]) -> bool:
+    """Whether scales or zero points are one, one for each index of an axis, or one of these in each matrix."""
+    if t is None or t.size == 1:
+        return True
+    whole = (*lead, length, 1) if axis == -2 else (*lead, 1, length)
+    return t.dims in ((length,), whole) or (math.prod(lead) == 1 and t.size == length and t.dims[axis] == length)
+
+
+def _accepts(op: Any, ins: Types) -> bool:
+    at = _operands(op)
+    if not are_plain(ins, at):
+        return False
+    a, b = given(ins, at.a), given(ins, at.b)
+    assert a is not None
+    assert b is not None
+    if len(a.dims) < 2 or len(b.dims) < 2 or not a.size:
+        return False
+    zero, right = given(ins, at.zero_a), [given(ins, i) for i in (at.zero_b, at.scale_b)]
+    g = geometry(MatMul(), a.dims, b.dims)
+    if not _fits(zero, -2, a.dims[-2], a.dims[:-2]):
+        return False
+    if zero is not None and zero.size > a.dims[-2] and g.a_blocks != g.blocks:
+        return False  # rows of a matrix that several results share would not be numbered like theirs
+    return all(_fits(t, -1, b.dims[-1], b.dims[:-2]) for t in right)
+
+
+@kernel(MatMulInteger, QLinearMatMul, accepts=_accepts)
+def matmul_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Panels of B (packed once when constant) under row tiles of A."""
+    at = _operands(op)
+    a, b = given(ins, at.a), given(ins, at.b)
+    assert a is not None
+    assert b is not None
+    g = geometry(MatMul(), a.dims, b.dims)
+    offsets = np.zeros((g.blocks, 4), np.int64)
+    offsets[:, 0] = block_index(g.batch, g.a_batch) * (g.m * g.k)
+    offsets[:, 1] = block_index(g.batch, g.b_batch)
+    offsets[:, 3] = np.arange(g.blocks) * g.m
+    rows = Rows(offsets, g.m, g.k, g.k, depth=g.k)
+    panels = panels_of(rows, g.b_blocks, g.n)
+    steps: list[Step] = []
+    if b.known is not None:
+        packed: Argument = panels.packed(context, b, "matrix", lambda array: array)
+    else:
+        steps.append(pack_step(panels, at.b, b, context))
+        packed = steps[0].args["to"]
+    return [*steps, *product_steps(ins, at, outs[0], rows, panels, packed, context)]

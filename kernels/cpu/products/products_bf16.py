@@ -1,0 +1,176 @@
+"""Products and convolutions with constant weights in bfloat16, two bytes each; sums and everything else in f32.
+
+A processor that multiplies pairs of bfloat16 does twice the arithmetic.  Sessions of precision ``bf16`` prefer these
+makers to those of `matmul` and `conv`.  Convolutions stay in f32 where Winograd's algorithm costs less, and where
+groups are few channels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.convolution.conv import accepts_conv, block_offsets
+from bolt_numba.kernels.cpu.convolution.conv import geometry as windows_geometry
+from bolt_numba.kernels.cpu.convolution.winograd import best_size, costs
+from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.language.lang import LANES
+from bolt_numba.kernels.cpu.products.epilogue import finish
+from bolt_numba.kernels.cpu.products.matmul import ORIGIN, accepts_matmul, geometry, is_parallel, packed_bias
+from bolt_numba.kernels.cpu.products.pack import TERMS, source_rows
+from bolt_numba.kernels.cpu.products.sweep import choose_share
+from bolt_numba.kernels.cpu.products.sweep_bf16 import (
+    AS_F32,
+    ROUNDED,
+    SLACK,
+    choose_span,
+    pack_panels_bf16,
+    round_values,
+    row_stride,
+    scratch_bytes,
+    sweep_bf16,
+)  # fmt: skip
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.ops.conv import Conv
+from bolt_numba.ops.matmul import MatMul
+from bolt_numba.types import Array, TensorType
+
+SHORT, SHORT_TAPS, NARROW = 8, 32, LANES
+"""Terms of a sum, the same where taps are gathered, and columns of a result, under which copying rows costs more than
+faster products bring."""
+RANK = 12
+"""Above the other makers of dense sums, below those of groups and of depthwise convolutions."""
+THIN = 16
+"""Channels under which an image is rounded as a whole first: its runs are shorter than vectors."""
+BLOCK = np.zeros((1, 6), np.int64)
+"""The only block of a product, see `sweep.BLOCK_FIELDS`."""
+
+
+def pack_matrix(swap: bool, alpha: float, threads: int) -> Any:
+    """Packs weights [..., K, N], or [..., N, K] to be swapped, whose leading axes are 1."""
+
+    def pack(array: Array) -> Array:
+        source = array.reshape(1, *array.shape[-2:])
+        source = source.swapaxes(1, 2) if swap else source
+        return pack_panels_bf16(source, source_rows(1, source.shape[1]), alpha, threads)
+
+    return pack
+
+
+def pack_filters(groups: int, threads: int) -> Any:
+    """Packs filters [k, c/g, spatial...]: K is taps, then channels."""
+
+    def pack(w: Array) -> Array:
+        k, depth = w.shape[:2]
+        by_group = w.reshape(groups, k // groups, -1).swapaxes(1, 2)
+        return pack_panels_bf16(by_group, source_rows(by_group.shape[1] // depth, depth), 1.0, threads)
+
+    return pack
+
+
+def accepts_weights(op: Any, ins: Types) -> bool:
+    """A matrix of constant weights, large enough."""
+    if op.trans_a or not accepts_matmul(op, ins):
+        return False
+    b = ins[1]
+    if b is None or b.known is None or len(b.dims) < 2 or math.prod(b.dims[:-2]) != 1:
+        return False
+    k, n = reversed(b.dims[-2:]) if op.trans_b else b.dims[-2:]
+    return k >= SHORT and n >= NARROW
+
+
+@kernel(MatMul, accepts=accepts_weights, precision="bf16", rank=RANK, by_types=True)
+def matmul_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Panels of weights in bfloat16 under row tiles of A."""
+    a, b, bias, _ = (*ins, None, None)[:4]
+    assert a is not None
+    assert b is not None
+    assert b.known is not None
+    g = geometry(op, a.dims, b.dims)
+    pack = pack_matrix(op.trans_b, op.alpha, context.threads)
+    filters = context.packed(b.known, ("pairs", op.trans_b, op.alpha), pack)
+    bias_at, steps = packed_bias(bias, 2, g.n, context)
+    return [*steps, product_step(op, filters, bias_at, (g.m, g.n, g.k), context)]
+
+
+def product_step(op: MatMul, panels: Array, bias: Argument, sizes: tuple[int, int, int], context: Context) -> Step:
+    """The call of `sweep_bf16` for a product of ``sizes`` m, n and k."""
+    m, n, k = sizes
+    threads = context.threads if is_parallel(context, m * n * k, panels.nbytes) else 1
+    args: dict[str, Argument] = {
+        "lda": Pitch(In(0)), "b": panels, "bias": bias, "blocks": 1, "offsets": BLOCK, "table": None,
+        "edges": None, "taps": 1, "depth": k, "runs": 1, "length": k, "run_rows": ORIGIN,
+    }  # fmt: skip
+    return sweep_step(op, args, sizes, threads)
+
+
+def is_direct(op: Any, ins: Types) -> bool:
+    """Whether the plain sum in bfloat16 costs less than Winograd's algorithm in f32."""
+    size = best_size(op, ins)
+    if size == 0:
+        return True
+    return target().has_bf16 and costs(op, ins)[size] > 0.5 * costs(op, ins)[0]
+
+
+def works_filters(op: Any, ins: Types) -> bool:
+    """Filters long and many enough."""
+    if not accepts_conv(op, ins):
+        return False
+    w = ins[1]
+    assert w is not None
+    taps = math.prod(w.dims[2:])
+    return w.dims[1] * taps >= (SHORT if taps == 1 else SHORT_TAPS) and w.dims[0] // op.group >= NARROW
+
+
+def accepts_filters(op: Any, ins: Types) -> bool:
+    """Where no other algorithm is expected to be faster."""
+    return works_filters(op, ins) and is_direct(op, ins)
+
+
+@kernel(Conv, accepts=accepts_filters, works=works_filters, precision="bf16", rank=RANK, by_types=True)
+def conv_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Panels of filters in bfloat16 under tiles of output pixels."""
+    x, w, bias, _ = (*ins, None, None)[:4]
+    assert x is not None
+    assert w is not None
+    assert w.known is not None
+    count, cg = w.dims[:2]
+    groups, kg, taps = op.group, count // op.group, math.prod(w.dims[2:])
+    g, k = windows_geometry(op, x, w, outs[0]), taps * cg
+    filters = context.packed(w.known, ("filter pairs", groups), pack_filters(groups, context.threads))
+    bias_at, steps = packed_bias(bias, 2, kg, context, groups)
+    threads = context.threads if is_parallel(context, g.images * g.m * count * k, filters.nbytes) else 1
+    args: dict[str, Argument] = {
+        "lda": x.dims[-1] if g.merged else Pitch(In(0)), "b": filters, "bias": bias_at, "blocks": g.images * groups,
+        "offsets": block_offsets(g.images, groups, g.rows, g.m, cg, kg, -(-k // 2)),
+        "table": None if g.is_matrix else g.taps.table, "edges": g.taps.edges,
+        "taps": taps, "depth": cg, "runs": len(g.run), "length": k // len(g.run), "run_rows": g.run,
+    }  # fmt: skip
+    if not g.is_matrix and cg < THIN:
+        image = Scratch(2 * x.size + SLACK)
+        steps.append(Step(round_values, {"x": In(0), "y": image, "n": x.size}, is_parallel(context, 0, x.nbytes)))
+        args |= {"a": image, "lda": x.dims[-1], "kind": ROUNDED}
+    return [*steps, sweep_step(op, args, (g.m, kg, k), threads)]
+
+
+def sweep_step(op: Any, args: dict[str, Argument], sizes: tuple[int, int, int], threads: int) -> Step:
+    """The call of `sweep_bf16` for blocks of ``sizes`` m, n and k; args: what is not the same for all products."""
+    m, n, k = sizes
+    blocks = args["blocks"]
+    assert isinstance(blocks, int)
+    span = choose_span(m, n, k)
+    per_thread = scratch_bytes(span, k)
+    common: dict[str, Argument] = {
+        "a": In(0), "c": Out(0), "ldc": Pitch(Out(0)),
+        "res": In(3) if op.residual else None, "ldr": Pitch(In(3)) if op.residual else 0, "kind": AS_F32, "zeros": None,
+        "m": m, "n": n, "k": k,
+        "scratch": Scratch(threads * per_thread), "pack_ld": row_stride(k), "scratch_step": per_thread, "span": span,
+        "share": choose_share(blocks, m, n, k, threads), "terms": 4 * TERMS, **finish(op.activation).args,
+    }  # fmt: skip
+    return Step(sweep_bf16, {**common, **args}, threads > 1)
+
+
+__all__ = ["accepts_filters", "accepts_weights", "conv_bf16", "matmul_bf16", "product_step"]

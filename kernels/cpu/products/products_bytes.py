@@ -1,0 +1,216 @@
+"""Steps that products and convolutions of bytes share: packed weights, numbers of columns, the sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.language.lang import BYTES, LANES
+from bolt_numba.kernels.cpu.products.matmul import is_parallel
+from bolt_numba.kernels.cpu.products.pack import aligned_empty, run_shares
+from bolt_numba.kernels.cpu.products.sweep import choose_share
+from bolt_numba.kernels.cpu.products.sweep_bytes import (
+    BLOCK_FIELDS,
+    COLUMN_ROWS,
+    choose_span,
+    flips,
+    pack_bytes,
+    prepare_columns,
+    scratch_bytes,
+    sweep_bytes,
+)  # fmt: skip
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types
+from bolt_numba.records import record
+from bolt_numba.types import F32, I8, U8, Array, TensorType
+
+BYTE_TYPES = (U8, I8)
+NO_ZERO = np.zeros(1, np.uint8)
+
+
+@record(frozen=True)
+class Operands:
+    """Positions of a node's inputs; None for what its operator does not have."""
+
+    a: int
+    b: int
+    zero_a: int
+    zero_b: int
+    scale_a: int | None = None
+    scale_b: int | None = None
+    scale_y: int | None = None
+    zero_y: int | None = None
+    bias: int | None = None
+
+
+INTEGER = Operands(0, 1, 2, 3)
+QUANTISED = Operands(0, 3, 2, 5, 1, 4, 6, 7, 8)
+
+
+def given(ins: Types, index: int | None) -> TensorType | None:
+    return None if index is None or index >= len(ins) else ins[index]
+
+
+def operand(ins: Types, index: int | None) -> In | None:
+    return None if index is None or given(ins, index) is None else In(index)
+
+
+def are_plain(ins: Types, at: Operands) -> bool:
+    """Static bytes, f32 scales, one scale of A, one scale and zero point of the result."""
+    a, b = given(ins, at.a), given(ins, at.b)
+    if a is None or b is None or not all(t.is_static for t in ins if t is not None):
+        return False
+    if a.dtype not in BYTE_TYPES or b.dtype not in BYTE_TYPES or not b.size:
+        return False
+    if any(t is not None and t.dtype != F32 for t in (given(ins, i) for i in (at.scale_a, at.scale_b, at.scale_y))):
+        return False
+    ends = [t for t in (given(ins, i) for i in (at.scale_a, at.scale_y, at.zero_y)) if t is not None]
+    return all(t.size == 1 and t.dtype in (F32, *BYTE_TYPES) for t in ends)
+
+
+@record(frozen=True)
+class Panels:
+    """B as `pack_bytes` makes it: ``blocks`` matrices of ``n`` columns and runs * length rows."""
+
+    blocks: int
+    runs: int
+    length: int
+    n: int
+
+    @property
+    def columns(self) -> int:
+        """Vectors of columns."""
+        return -(-self.n // LANES)
+
+    @property
+    def head(self) -> int:
+        """Bytes of the sums before the panels."""
+        return self.blocks * self.columns * BYTES
+
+    @property
+    def block(self) -> int:
+        """Bytes of one matrix."""
+        return self.columns * BYTES * self.runs * -(-self.length // 4)
+
+    def values(self, flip: bool, row: int) -> dict[str, Argument]:
+        return {
+            "flip": flips(flip), "blocks": self.blocks, "block": self.runs * self.length * row, "row": row,
+            "runs": self.runs, "length": self.length, "n": self.n,
+        }  # fmt: skip
+
+    def packed(self, context: Context, b: TensorType, key: Hashable, matrix: Callable[[Array], Array]) -> Array:
+        """Constant weights, packed once; matrix: to [..., rows, n]."""
+
+        def pack(array: Array) -> Array:
+            source = np.ascontiguousarray(matrix(array))
+            to = aligned_empty(((self.head + self.blocks * self.block) // 4,))
+            run_shares(pack_bytes, context.threads, to.nbytes, b=source, to=to, **self.values(b.dtype == U8, self.n))
+            return to
+
+        assert b.known is not None
+        return context.packed(b.known, ("bytes", key, self), pack)
+
+
+@record(frozen=True)
+class Rows:
+    """Rows of A and of the result, see `sweep_bytes`.
+
+    offsets: byte offset of A, block of B, first column and first row of C for each block.  image: what is read instead
+    of the node's operand.
+    """
+
+    offsets: Array
+    m: int
+    k: int
+    lda: int
+    table: Array | None = None
+    taps: int = 1
+    depth: int = 0
+    image: Scratch | None = None
+
+    @property
+    def copied(self) -> bool:
+        """Whether runs are too short to be read where they are."""
+        return (self.taps > 1 and self.depth < SHORT) or self.depth < 4
+
+
+SHORT = 16
+"""Bytes of a run under which rows are copied first."""
+
+
+def panels_of(rows: Rows, blocks: int, n: int) -> Panels:
+    return Panels(blocks, 1, rows.k, n) if rows.copied else Panels(blocks, rows.taps, rows.depth, n)
+
+
+def has_zero(b: TensorType, zero: TensorType | None) -> bool:
+    """Whether a zero point of B may differ from that of the signed bytes which are multiplied."""
+    nothing = 128 if b.dtype == U8 else 0
+    if zero is None:
+        return nothing != 0
+    return zero.known is None or bool((zero.known != nothing).any())
+
+
+def column_step(ins: Types, at: Operands, panels: Panels, k: int, packed: Argument, outside: Scratch | None) -> Step:
+    """`prepare_columns`; packed: begins with the sums of the columns."""
+    a, b, zero_a, zero_b = (given(ins, i) for i in (at.a, at.b, at.zero_a, at.zero_b))
+    assert a is not None
+    assert b is not None
+    scale_b = given(ins, at.scale_b)
+    return Step(prepare_columns, {
+        "sums": packed, "to": Scratch(panels.blocks * COLUMN_ROWS * panels.columns * BYTES),
+        "blocks": panels.blocks, "n": panels.n, "k": k,
+        "zero_a": NO_ZERO if zero_a is None else In(at.zero_a), "flip_a": 128 if a.dtype == I8 else 0,
+        "zero_b": NO_ZERO if zero_b is None else In(at.zero_b), "zeros_b": 1 if zero_b is None else zero_b.size,
+        "flip_b": 128 if b.dtype == U8 else 0, "bias": operand(ins, at.bias), "scale_a": operand(ins, at.scale_a),
+        "scale_b": operand(ins, at.scale_b), "scales_b": 1 if scale_b is None else scale_b.size,
+        "scale_y": operand(ins, at.scale_y), "rows": int(zero_a is not None and zero_a.size > 1),
+        "outside": outside, "length": 0 if outside is None else outside.nbytes,
+    }, False)  # fmt: skip
+
+
+def finish_args(ins: Types, at: Operands, out: TensorType) -> dict[str, Argument]:
+    """What `finish` of `sweep_bytes` and its users need to know of the zero points."""
+    a, b, zero_a = given(ins, at.a), given(ins, at.b), given(ins, at.zero_a)
+    assert a is not None
+    assert b is not None
+    low, high = (-128, 127) if out.dtype == I8 else (0, 255)
+    return {
+        "sums": int(has_zero(b, given(ins, at.zero_b))), "flip": flips(a.dtype == I8),
+        "flip_a": 128 if a.dtype == I8 else 0, "zero_a": NO_ZERO if zero_a is None else In(at.zero_a),
+        "zeros_a": 1 if zero_a is None else zero_a.size, "zero_y": operand(ins, at.zero_y), "low": low, "high": high,
+    }  # fmt: skip
+
+
+def product_steps(
+    ins: Types, at: Operands, out: TensorType, rows: Rows, panels: Panels, packed: Argument, context: Context
+) -> list[Step]:
+    """The numbers of the columns, and the sweep."""
+    b = given(ins, at.b)
+    assert b is not None
+    outside = None if rows.table is None else Scratch(rows.depth)
+    columns = column_step(ins, at, panels, rows.k, packed, outside)
+    blocks, span, runs = len(rows.offsets), choose_span(rows.m, rows.k), panels.runs
+    copy_step = 64 * (-(-rows.k // 64) | 1) if rows.copied else 0
+    threads = context.threads if is_parallel(context, blocks * rows.m * rows.k * panels.n // 2, b.nbytes) else 1
+    per_thread = scratch_bytes(span, runs, copy_step)
+    offsets = np.empty((blocks, BLOCK_FIELDS), np.int64)
+    offsets[:, 0], offsets[:, 3:] = rows.offsets[:, 0], rows.offsets[:, 2:]
+    offsets[:, 1] = panels.head + panels.block * rows.offsets[:, 1]
+    offsets[:, 2] = COLUMN_ROWS * panels.columns * BYTES * rows.offsets[:, 1]
+    args: dict[str, Argument] = {
+        "a": In(at.a) if rows.image is None else rows.image, "lda": rows.lda, "b": packed, "c": Out(0),
+        "ldc": Pitch(Out(0)), "blocks": blocks,
+        "offsets": offsets, "m": rows.m, "n": panels.n, "table": rows.table, "taps": rows.taps, "depth": rows.depth,
+        "length": -(-rows.k // 4) * 4 if rows.copied else rows.depth, "copied": int(rows.copied), "outside": outside,
+        "columns": columns.args["to"], **finish_args(ins, at, out),
+        "scratch": Scratch(threads * per_thread), "scratch_step": per_thread, "copy_step": copy_step, "span": span,
+        "share": choose_share(blocks, rows.m, panels.n, rows.k, threads),
+    }  # fmt: skip
+    return [columns, Step(sweep_bytes, args, threads > 1)]
+
+
+def pack_step(panels: Panels, index: int, b: TensorType, context: Context) -> Step:
+    """Pack an operand [..., rows, n] at run time."""
+    to = Scratch(panels.head + panels.blocks * panels.block)
+    values = panels.values(b.dtype == U8, panels.n)
+    return Step(pack_bytes, {"b": In(index), "to": to, **values}, is_parallel(context, 0, 2 * b.nbytes))

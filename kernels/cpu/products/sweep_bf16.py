@@ -1,0 +1,318 @@
+"""The loop of `sweep` for products of bfloat16: packed weights of two bytes, sums in f32, everything else in f32.
+
+Rows of A are f32 in memory, whatever they are: rows of a matrix or what filters see at output pixels.  Those of a span
+are copied to workspace as bfloat16 (to nearest, ties to even), then meet every panel of B.  Panels hold the rows of B
+in pairs: [ceil(K / 2)][columns][2], zero-padded, so that one instruction multiplies and adds two of them.
+
+Sums run over K in order, whatever the tiles and the threads.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.language.lang import (
+    BYTES,
+    LANES,
+    call_activation,
+    ceil_div,
+    load_i32,
+    load_i64,
+    pair_bf16,
+    prefetch,
+    rows_strided,
+    splat,
+    split,
+    store_i16,
+    tile_add_stored,
+    tile_dot_rows_bf16,
+    tile_finish,
+    tile_prefetch,
+    tile_row,
+    vload,
+    vload_i32,
+    vload_n,
+    vstore,
+    vstore_bf16_two,
+)  # fmt: skip
+from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_empty, panel_columns, read_columns, run_shares
+from bolt_numba.kernels.cpu.products.sweep import BLOCK_FIELDS, MR, ROW, STEPS, TILE, by_height, pack_stride, put_aside
+from bolt_numba.kernels.cpu.products.swept import sweep_bf16_reach
+from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, inline, native
+from bolt_numba.types import Array
+
+# ------------------------------------------------------------------------------------------------------------- packing
+
+
+def _packed(a: Any) -> dict[str, Reach]:
+    part = min(a.part, a.k)
+    depth = 1 + int(a.rows[:part].max(initial=-1))
+    return {
+        "b": box(4, (a.blocks, a.block), (a.k, a.row), (a.n, a.column)),
+        "to": 4 * a.blocks * ((a.k + 1) // 2) * panel_columns(a.n),
+        "rows": 4 * part,
+        "work": (a.threads - 1) * a.work_step + 4 * PANEL * max(depth, part),
+    }
+
+
+@native(
+    b=PTR, to=PTR, blocks=I64, block=I64, rows=PTR, k=I64, n=I64, row=I64, column=I64, alpha=F32, part=I64, work=PTR,
+    work_step=I64, extents=_packed,
+)  # fmt: skip
+def pack_pairs(p, tid, nthreads):
+    """As `pack.pack_b`, to panels of pairs.
+
+    part: source rows that are read at a time, even, or k, which it must be where rows are permuted.
+    work: f32 [part + 1][PANEL] of each thread, ``work_step`` bytes apart.
+    """
+    k, n, row, column, part, work = p.k, p.n, p.row, p.column, p.part, p.work + p.work_step * tid
+    full = n // PANEL
+    rest = n - full * PANEL
+    tail = 0 if rest == 0 else (LANES if rest <= LANES else PANEL)
+    panels = full + (1 if rest > 0 else 0)
+    pairs = (k + 1) // 2
+    lo, hi = split(p.blocks * panels, tid, nthreads)
+    zero = splat(np.float32(0))
+    for begin in range(0, k, max(part, 1)):
+        count = min(part, k - begin)
+        for unit in range(lo, hi):
+            block, j = unit // panels, unit % panels
+            source = p.b + p.block * block + column * PANEL * j + row * begin
+            width = PANEL if j < full else tail
+            to = p.to + 4 * pairs * (full * PANEL + tail) * block + 4 * pairs * PANEL * j + 2 * width * begin
+            read_columns(source, row, column, count, min(n - PANEL * j, width), width, p.alpha, work, p.rows)
+            for q in range(0, count, 2):
+                for v in range(0, width, LANES):
+                    at = work + 4 * (width * q + v)
+                    high = vload(at + 4 * width) if q + 1 < count else zero
+                    vstore(to + 4 * v, pair_bf16(vload(at), high))
+                to += 4 * width
+
+
+PART = 32
+"""Source rows read at a time where they keep their order; see `pack.ROWS_AT_ONCE`."""
+
+
+def pack_panels_bf16(source: Array, rows: Array, alpha: float = 1.0, threads: int = 1) -> Array:
+    """[blocks, K, N] f32 of any strides to panels of pairs, one row of u32 for each block.
+
+    rows: i32 [K], where each source row goes.
+    """
+    blocks, k, n = source.shape
+    out = aligned_empty((blocks, -(-k // 2) * panel_columns(n))).view(np.uint32)
+    if out.size == 0:
+        return out
+    source = source.astype(np.float32, copy=False)
+    block, row, column = (4 if count == 1 else s for count, s in zip(source.shape, source.strides, strict=True))
+    if row != 4 and column not in (0, 4):
+        source = np.ascontiguousarray(source)
+        block, row, column = source.strides
+    part = PART if column == 4 and np.array_equal(rows, np.arange(k)) else k
+    work = np.empty((threads, (part + 1) * PANEL), np.float32)
+    run_shares(
+        pack_pairs, threads, out.nbytes, b=source, to=out, blocks=blocks, block=block, rows=rows, k=k, n=n, row=row,
+        column=column, alpha=alpha, part=part, work=work, work_step=work.strides[0],
+    )  # fmt: skip
+    return out
+
+
+# --------------------------------------------------------------------------------------------------------------- sweep
+
+
+def _tile(mr: int, nv: int) -> Any:
+    """The micro-kernel: one tile of C."""
+    thin = mr <= 2
+
+    @inline
+    def tile(at, ld, pairs, b, ahead, step, sums, part, bias, c, ldc, res, ldr, n, lo, hi):
+        acc = tile_row(mr, nv, bias)
+        tile_prefetch(acc, c, ldc, 1)
+        if res != 0:
+            tile_prefetch(acc, res, ldr, 0)
+        rows = rows_strided(mr, at, ld)
+        offset, rest = 0, pairs
+        while rest > 0:
+            count = min(part, rest)
+            for q in range(count):
+                acc = tile_dot_rows_bf16(acc, rows, offset + 4 * q, b)
+                prefetch(ahead)
+                if thin:
+                    prefetch(ahead + 64)
+                b += BYTES * nv
+                ahead += step
+            rest -= count
+            if rest > 0:
+                acc = put_aside(acc, sums, offset)
+            offset += 4 * count
+        if pairs > part:
+            acc = tile_add_stored(acc, sums, ROW)
+        tile_finish(acc, c, ldc, n, res, ldr, lo, hi)
+
+    return tile
+
+
+tile_any_bf16 = by_height(
+    "tile_any_bf16", "at, ld, pairs, b, ahead, step, sums, part, bias, c, ldc, res, ldr, n, lo, hi", _tile
+)
+
+
+@inline
+def round_run(to, source, n):
+    """N f32 as bfloat16; whole vectors are written, zeros behind the last."""
+    q = 0
+    while q + 2 * LANES <= n:
+        vstore_bf16_two(to + 2 * q, vload(source + 4 * q), vload(source + 4 * q + BYTES))
+        q += 2 * LANES
+    if q < n:
+        vstore_bf16_two(to + 2 * q, vload_n(source + 4 * q, n - q), vload_n(source + 4 * q + BYTES, n - q - LANES))
+
+
+@inline
+def place_run(to, source, n, narrow):
+    """`round_run`, or a copy of n bfloat16 that reads and writes whole vectors."""
+    if narrow == 0:
+        round_run(to, source, n)
+    else:
+        for q in range(0, n, 2 * LANES):
+            vstore(to + 2 * q, vload_i32(source + 2 * q))
+
+
+@inline
+def zero_run(to, n):
+    """As `round_run` of zeros."""
+    zero = splat(np.float32(0))
+    for q in range(0, n, 2 * LANES):
+        vstore_bf16_two(to + 2 * q, zero, zero)
+
+
+@native(x=PTR, y=PTR, n=I64, extents=lambda a: {"x": 4 * a.n, "y": BYTES * -(-a.n // (2 * LANES))})
+def round_values(p, tid, nthreads):
+    """y[i] = bfloat16 nearest to x[i]; y has room for `SLACK` bytes more."""
+    lo, hi = split(ceil_div(p.n, 2 * LANES), tid, nthreads)
+    begin, end = 2 * LANES * lo, min(2 * LANES * hi, p.n)
+    round_run(p.y + 2 * begin, p.x + 4 * begin, end - begin)
+
+
+AS_F32, ROUNDED = 0, 1
+"""Kinds of A."""
+SLACK = 4 * BYTES
+"""Bytes behind bfloat16 that vectors may reach into."""
+
+
+@inline
+def place_row(p, to, a, i):
+    """Copy row i of A.  Runs are written in order, so that each covers what the one before wrote too much."""
+    narrow, end = p.kind, to + 2 * p.k
+    lda, table, edges = (4 - 2 * narrow) * p.lda, p.table + 4 * i, p.edges + 4 * i
+    if p.table == 0:
+        round_run(to, a + lda * i, p.k)
+    elif load_i32(edges) == load_i32(edges + 4):
+        a += lda * load_i32(table)
+        length, run = p.length, p.run_rows
+        for _ in range(p.runs):
+            place_run(to, a + lda * load_i64(run), length, narrow)
+            to += 2 * length
+            run += 8
+    else:
+        for t in range(p.taps):
+            pixel = load_i32(table + 4 * p.m * t)
+            if pixel >= 0:
+                place_run(to + 2 * p.depth * t, a + lda * pixel, p.depth, narrow)
+            else:
+                zero_run(to + 2 * p.depth * t, p.depth)
+    if narrow != 0:
+        store_i16(end, 0)
+
+
+@native(
+    a=PTR, lda=I64, b=PTR, bias=PTR, c=PTR, ldc=I64, res=PTR_OR_0, ldr=I64,
+    blocks=I64, offsets=PTR, m=I64, n=I64, k=I64,
+    table=PTR_OR_0, edges=PTR, taps=I64, depth=I64, runs=I64, length=I64, run_rows=PTR,
+    kind=I64, zeros=PTR, scratch=PTR, pack_ld=I64, scratch_step=I64, span=I64, share=I64, lo=F32, hi=F32, act=CODE,
+    terms=I64, extents=sweep_bf16_reach,
+)  # fmt: skip
+def sweep_bf16(p, tid, nthreads):
+    """Fields as `sweep`'s, with the same places in the record, but for those below.
+
+    b: panels of pairs.  scratch: copied rows, ``pack_ld`` bytes apart, and a tile, ``scratch_step`` bytes a thread.
+    kind: `ROUNDED` if A is bfloat16 already, made by `round_values`; its rows are seen through a table then.  zeros:
+    not used.
+    """
+    ldc, ldr, m, n, span, share, ld = 4 * p.ldc, 4 * p.ldr, p.m, p.n, p.span, p.share, p.pack_ld
+    offsets, lo, hi, act, pairs = p.offsets, p.lo, p.hi, p.act, (p.k + 1) // 2
+    rows = p.scratch + p.scratch_step * tid
+    sums, part = rows + p.scratch_step - TILE, p.terms // 2
+    block_lo, block_hi = (0, p.blocks) if share != 2 else split(p.blocks, tid, nthreads)
+    i_lo, i_hi = (0, m) if share != 0 else split(m, tid, nthreads)
+    j_lo, j_hi = (0, ceil_div(n, PANEL)) if share != 1 else split(ceil_div(n, PANEL), tid, nthreads)
+    step = ceil_div(ceil_div(i_hi - i_lo, max(ceil_div(i_hi - i_lo, span), 1)), MR) * MR
+    for block in range(block_lo, block_hi):
+        entry = offsets + 8 * BLOCK_FIELDS * block
+        a = p.a + (4 - 2 * p.kind) * (p.lda * load_i64(entry) + load_i64(entry + 8))
+        b, bias = p.b + load_i64(entry + 16), p.bias + load_i64(entry + 24)
+        c_row, c_col = load_i64(entry + 32), load_i64(entry + 40)
+        c = p.c + ldc * c_row + 4 * c_col
+        res = 0 if p.res == 0 else p.res + ldr * c_row + 4 * c_col
+        i0 = i_lo
+        while i0 < i_hi:
+            count = step if i_hi - i0 >= step + MR else i_hi - i0
+            for i in range(count):
+                place_row(p, rows + ld * i, a, i0 + i)
+            tiles = ceil_div(count, MR)
+            # Where B stays in cache, the rows of the next span are brought closer while this one is swept.
+            rows_ahead, rows_step = a + 4 * p.lda * (i0 + count), 0
+            if span == MR and p.table == 0:
+                rows_step = 4 * p.lda * MR // ((j_hi - j_lo) * tiles * pairs)
+            for j in range(j_lo, j_hi):
+                col = 4 * PANEL * j
+                # Else the next panel is, a part with every tile.
+                ahead, ahead_step = rows_ahead, rows_step
+                rows_ahead += rows_step * tiles * pairs
+                if rows_step == 0 and j + 1 < j_hi:
+                    ahead, ahead_step = ahead + 4 * PANEL * pairs, ceil_div(4 * PANEL, tiles)
+                i = 0
+                while i < count:
+                    left = count - i
+                    mr = MR if left >= 2 * MR else STEPS[left]
+                    to = c + ldc * (i0 + i) + col
+                    tile_any_bf16(
+                        mr, rows + ld * i, ld, pairs, b + col * pairs, ahead, ahead_step, sums, part, bias + col, to,
+                        ldc, 0 if res == 0 else res + ldr * (i0 + i) + col, ldr, n - PANEL * j, lo, hi,
+                    )  # fmt: skip
+                    if act != 0:
+                        call_activation(act, to, min(n - PANEL * j, PANEL) + (mr << 32), ldc)
+                    i += mr
+                    ahead += ahead_step * pairs
+            i0 += count
+
+
+B_BYTES, A_BYTES = 448 * 1024, 320 * 1024
+"""What of packed B, or else of A, is kept in a second-level cache beside the rest."""
+
+
+def choose_span(m: int, n: int, k: int) -> int:
+    """Rows swept over each panel: see `sweep.choose_span`."""
+    if 2 * k * n <= B_BYTES:
+        return MR
+    rows = min(A_BYTES // max(2 * k, 1), 16 * MR, m + MR)
+    return max(rows // MR, 1) * MR
+
+
+def row_stride(k: int) -> int:
+    """Bytes between copied rows."""
+    return pack_stride(2 * k + 2)
+
+
+def scratch_bytes(span: int, k: int) -> int:
+    """Workspace of one thread; a row's last vector may reach past its end."""
+    return -(-((span + MR) * row_stride(k) + SLACK) // 64) * 64 + TILE
+
+
+__all__ = [
+    "AS_F32", "ROUNDED", "SLACK", "choose_span", "pack_pairs", "pack_panels_bf16", "round_values", "row_stride",
+    "scratch_bytes", "sweep_bf16",
+]  # fmt: skip

@@ -1,0 +1,93 @@
+"""How far the sweeps reach: extents of rows of A seen through tables, of packed panels, of rows of C."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import ReferenceType, ref
+
+from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.language.lang import BYTES
+from bolt_numba.kernels.cpu.products.pack import panel_columns
+from bolt_numba.kernels.extents import Reach
+from bolt_numba.types import Array
+
+MR = target().rows
+EDGE = 2
+"""The first kind of A, see `sweep`, for which tiles look for taps outside."""
+BLOCK_FIELDS = 6
+
+
+_last: dict[int, tuple[ReferenceType[Array], int]] = {}
+
+
+def last_row(table: Array) -> int:
+    """The greatest row in a table of taps; layers share tables, which are large and which nobody changes."""
+    known = _last.get(id(table))
+    if known is not None and known[0]() is table:
+        return known[1]
+    if len(_last) > 512:
+        _last.clear()
+    return hand_over(table, int(table.max()))
+
+
+def hand_over(table: Array, last: int) -> int:
+    """Let `last_row` know the greatest row of a table from who made it."""
+    _last[id(table)] = ref(table), last
+    return last
+
+
+def greatest(offsets: Array, blocks: int, step: int, row: int, column: int) -> int:
+    """The greatest sum of ``step`` times one entry of a block and another entry."""
+    if blocks == 1:
+        only = offsets[0]
+        return step * int(only[row]) + int(only[column])
+    return int((step * offsets[:blocks, row] + offsets[:blocks, column]).max())
+
+
+def _rows_of(a: Any, b: int, edges: bool, zeros: bool, scratch: int) -> dict[str, Reach]:
+    """What both sweeps of f32 results touch but for A; b: bytes of the panels of a block."""
+    columns = 4 * panel_columns(a.n)
+    made: dict[str, Reach] = {
+        "bias": columns, "b": b, "c": 0, "res": 0, "offsets": 8 * BLOCK_FIELDS * a.blocks,
+        "table": 4 * a.taps * a.m, "edges": 4 * (a.m + 1) if edges else 0, "run_rows": 8 * a.runs,
+        "zeros": 4 * a.depth if zeros else 0,
+        "scratch": (a.threads - 1) * a.scratch_step + (a.scratch_step if a.k > a.terms else scratch),
+    }  # fmt: skip
+    if a.blocks != 1:
+        made |= {"b": b + int(a.offsets[:, 2].max(initial=0)), "bias": columns + int(a.offsets[:, 3].max(initial=0))}
+        first, residual = (greatest(a.offsets, a.blocks, ld, 4, 5) if a.blocks else 0 for ld in (a.ldc, a.ldr))
+    else:
+        _, _, b_at, bias_at, row, column = a.offsets[0].tolist()
+        made |= {"b": b + b_at, "bias": columns + bias_at}
+        first, residual = a.ldc * row + column, a.ldr * row + column
+    if not (a.blocks and a.m and a.n):
+        return {**made, "a": 0, "b": 0, "bias": 0}
+    made["c"] = 4 * (first + a.ldc * (a.m - 1) + a.n)
+    if a.res is not None:
+        made["res"] = 4 * (residual + a.ldr * (a.m - 1) + a.n)
+    return made
+
+
+def sweep_reach(a: Any) -> dict[str, Reach]:
+    """Extents of `sweep`."""
+    scratch = 8 * (a.span + MR) * (1 + a.taps) + 8 * (1 + a.runs) + (a.span + MR) * a.pack_ld
+    edges = a.table is not None and a.kind >= EDGE
+    made = _rows_of(a, 4 * a.k * panel_columns(a.n), edges, a.kind == EDGE, scratch)
+    if "a" not in made:
+        last = a.m - 1 + (int(a.run_rows.max()) if a.runs > 1 else 0) if a.table is None else last_row(a.table)
+        run = a.length if a.table is None else a.depth
+        made["a"] = 4 * (greatest(a.offsets, a.blocks, a.lda, 0, 1) + a.lda * last + run) if a.k else 0
+    return made
+
+
+def sweep_bf16_reach(a: Any) -> dict[str, Reach]:
+    """Extents of `sweep_bf16`: rows of A that are bfloat16 already are read in whole vectors."""
+    unit, scratch = 2 if a.kind else 4, (a.span + MR) * a.pack_ld + BYTES
+    made = _rows_of(a, 4 * ((a.k + 1) // 2) * panel_columns(a.n), a.table is not None, False, scratch)
+    if "a" not in made:
+        row = a.lda * (a.m - 1) + a.k if a.table is None else a.lda * last_row(a.table) + a.depth
+        made["a"] = unit * (greatest(a.offsets, a.blocks, a.lda, 0, 1) + row) + (BYTES if a.kind else 0)
+    return made
+
+
+__all__ = ["greatest", "hand_over", "last_row", "sweep_bf16_reach", "sweep_reach"]

@@ -1,0 +1,368 @@
+"""LSTM, GRU and RNN layers of f32 with constant weights: how they are packed, and the steps that run them.
+
+The kernels are in `recurrent_walk`.  Weights are packed so that the gates of a block of units lie side by side for each
+input: [block][input][gate][vectors * LANES], zero-padded.  Input products of long sequences are one matrix product
+before the walk (its columns in the order [direction][block][gate][vectors * LANES]); those of a few rows are part of
+the walk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.faults import held
+from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.language.lang import BYTES, LANES
+from bolt_numba.kernels.cpu.products.matmul import matmul
+from bolt_numba.kernels.cpu.products.pack import aligned_zeros, source_rows
+from bolt_numba.kernels.cpu.products.products_bf16 import product_step
+from bolt_numba.kernels.cpu.products.sweep_bf16 import SLACK, pack_panels_bf16, round_values
+from bolt_numba.kernels.cpu.recurrent.recurrent_cells import FUNCTIONS, NO_AHEAD, Ahead
+from bolt_numba.kernels.cpu.recurrent.recurrent_walk import clear, round_to_bytes, share_lines, walk
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.recurrent import GRU, LSTM, RNN, Recurrent
+from bolt_numba.ops.recurrent_quantized import DynamicQuantizeLSTM
+from bolt_numba.records import record
+from bolt_numba.types import BF16, F32, Array, TensorType
+
+FUSED_ROWS = 2
+"""Rows of x (steps times batch) up to which the walk computes the input products itself."""
+SHARED_BYTES = 1 << 18
+"""Recurrent weights of a direction from which the threads share each step of one sequence."""
+PARALLEL_FLOPS = 1 << 20
+SUMS = 8
+"""Sums of a tile that hide the latency of an addition."""
+PADDING = 1.15
+"""Units of whole blocks to units, at most."""
+
+
+# ------------------------------------------------------------------------------------------------------------- packing
+
+
+def pack_gates(w: Array, gates: Sequence[int], count: int, vectors: int) -> Array:
+    """[d, count * h, k] -> [d, block, k, gate, vectors * LANES] of the given gates, zero-padded."""
+    d, rows, k = w.shape
+    hidden, units = rows // count, vectors * LANES
+    blocks = -(-hidden // units)
+    padded = np.zeros((d, len(gates), blocks * units, k), np.float32)
+    padded[:, :, :hidden] = w.reshape(d, count, hidden, k)[:, list(gates)]
+    packed = aligned_zeros((d, blocks, k, len(gates), units))
+    packed[:] = padded.reshape(d, len(gates), blocks, units, k).transpose(0, 2, 4, 1, 3)
+    return packed
+
+
+def pack_pairs(w: Array, gates: Sequence[int], count: int, vectors: int) -> Array:
+    """As `pack_gates`, in pairs of bfloat16: u32 [d, block, ceil(k / 2), gate, vectors * LANES]."""
+    packed = pack_gates(w, gates, count, vectors)
+    d, blocks, k, *columns = packed.shape
+    pairs = np.zeros((d, blocks, -(-k // 2), *columns, 2), BF16)
+    pairs[..., 0] = packed[:, :, ::2]
+    pairs[:, :, : k // 2, ..., 1] = packed[:, :, 1::2]
+    made = aligned_zeros(pairs.shape[:-1]).view(np.uint32)
+    made[:] = pairs.view(np.uint32)[..., 0]
+    return made
+
+
+def pack_columns(w: Array, count: int, vectors: int) -> Array:
+    """[d, count * h, k] -> [k, d * block * gate * units]: the matrix of the input products."""
+    packed = pack_gates(w, range(count), count, vectors)
+    return np.ascontiguousarray(packed.transpose(2, 0, 1, 3, 4).reshape(w.shape[2], -1))
+
+
+def pack_ahead(w: Array, count: int, vectors: int) -> Array:
+    """[d, count * h, k] -> [d, block, gate * vector, k, LANES]; see `Ahead`."""
+    packed = pack_gates(w, range(count), count, vectors)
+    d, blocks, k = packed.shape[:3]
+    made = aligned_zeros((d, blocks, count * vectors, k, LANES))
+    made[:] = packed.reshape(d, blocks, k, -1, LANES).swapaxes(2, 3)
+    return made
+
+
+def pack_bias(b: Array, count: int, vectors: int, reset_after: bool) -> Array:
+    """[d, 2 * count * h] -> [d * block * gate * units], biases added, ``reset_after``: not the hidden gate's."""
+    d = b.shape[0]
+    w_bias, r_bias = (v.copy() for v in np.split(b.astype(np.float32).reshape(d, 2 * count, -1), 2, axis=1))
+    if reset_after:
+        r_bias[:, -1] = 0
+    return pack_gates((w_bias + r_bias).reshape(d, -1, 1), range(count), count, vectors).reshape(-1)
+
+
+def pack_reset_bias(b: Array, vectors: int) -> Array:
+    """[d, 6 * h] -> [d * block * units]: the hidden gate's recurrent bias."""
+    return pack_gates(b.astype(np.float32)[:, -(b.shape[1] // 6) :, None], (0,), 1, vectors).reshape(-1)
+
+
+# ------------------------------------------------------------------------------------------------------------- layers
+
+
+MOST_ROWS = 6
+"""Sequences of a tile, at most."""
+
+
+def choose_rows(n: int, most: int) -> int:
+    """Sequences of a tile for a batch of ``n``; what a walk over the weights costs grows with them beyond two."""
+
+    def cost(rows: int) -> int:
+        return n // rows * max(rows, 2) + n % rows * 2
+
+    return min(range(1, min(n, max(most, 1)) + 1), key=lambda rows: (cost(rows), -rows))
+
+
+@record(frozen=True)
+class Layer:
+    """One node, its sizes (steps, batch, inputs, hidden units) and its tile (see `recurrent_walk`)."""
+
+    op: Recurrent
+    kind: str
+    ins: Types
+    t: int
+    n: int
+    i: int
+    h: int
+    vectors: int
+    rows: int
+    pairs: bool
+    """Whether weights are pairs of bfloat16."""
+
+    @staticmethod
+    def of(op: Recurrent, kind: str, ins: Types, pairs: bool = False) -> Layer:
+        x, r, lengths = ins[0], ins[2], ins[4] if len(ins) > 4 else None
+        assert x is not None
+        assert r is not None
+        t, n = x.dims[:2] if op.layout == 0 else (x.dims[1], x.dims[0])
+        hidden, sums = r.dims[2], {"gru": 2}.get(kind, op.gates)
+        rows = choose_rows(n, min((target().registers - 8) // sums, MOST_ROWS)) if lengths is None else 1
+        wanted = -(-hidden // LANES)
+        vectors = 1
+        while rows * sums * vectors < SUMS and rows * sums * 2 * vectors <= target().registers - 4:
+            if -(-wanted // (2 * vectors)) * 2 * vectors > PADDING * wanted:
+                break
+            vectors *= 2
+        return Layer(op, kind, ins, t, n, x.dims[2], hidden, vectors, rows, pairs)
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.h // (self.vectors * LANES))
+
+    @property
+    def groups(self) -> int:
+        """Directions times groups of ``rows`` sequences."""
+        return self.op.directions * -(-self.n // self.rows)
+
+    @property
+    def ahead(self) -> Ahead:
+        """Input products that the walk makes itself: those of one long sequence, where registers allow."""
+        ahead = Ahead.of(self.kind, self.vectors)
+        long = self.n == 1 and self.given(4) is None and self.t >= 2 * ahead.steps and not self.pairs
+        return ahead if long and target().registers >= 32 else NO_AHEAD
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Activations of the first direction."""
+        op = self.op
+        return tuple(a.lower() for a in op.activations or op.defaults)[: len(op.defaults)]
+
+    def given(self, index: int) -> TensorType | None:
+        return self.ins[index] if len(self.ins) > index else None
+
+    def optional(self, index: int) -> In | None:
+        return In(index) if self.given(index) is not None else None
+
+    def packed(self, context: Context, index: int, key: Any, pack: Any) -> Array:
+        """What ``pack`` makes of a constant operand."""
+        source = self.given(index)
+        assert source is not None
+        assert source.known is not None
+        return context.packed(source.known, ("recurrent", *key, self.vectors), lambda a: pack(a, self.vectors))
+
+    def strides(self) -> dict[str, Argument]:
+        """Bytes between steps, directions and sequences."""
+        d, h4, i4 = self.op.directions, 4 * self.h, 4 * self.i
+        if self.op.layout == 0:
+            return {"xt": self.n * i4, "xb": i4, "yt": d * self.n * h4, "yd": self.n * h4, "yb": h4, "sd": self.n * h4,
+                    "sb": h4}  # fmt: skip
+        return {"xt": i4, "xb": self.t * i4, "yt": d * h4, "yd": h4, "yb": self.t * d * h4, "sd": h4, "sb": d * h4}
+
+    def state(self, index: int) -> Argument:
+        if self.given(index) is not None:
+            return In(index)
+        return np.zeros(self.op.directions * self.n * self.h, np.float32)
+
+
+def _accepts(op: Any, ins: Types) -> bool:
+    x, weights = ins[0], (*ins, None)[1:4]
+    if x is None or not all(t.is_static for t in ins if t is not None):
+        return False
+    if x.dtype != F32 or not x.size or any(t is not None and t.known is None for t in weights):
+        return False
+    names = [a.lower() for a in op.activations] or [a.lower() for a in op.defaults] * op.directions
+    each = len(op.defaults)
+    if op.activation_alpha or op.activation_beta or any(n not in FUNCTIONS for n in names):
+        return False
+    return bool(names[:each] * op.directions == names)
+
+
+# -------------------------------------------------------------------------------------------------------------- makers
+
+
+def _input_products(layer: Layer, x: Argument, bias: Array, context: Context) -> tuple[Scratch, list[Step]]:
+    """Steps of x w^T + bias for all steps, [rows of x, columns of `pack_columns`]."""
+    count = layer.op.gates
+    if layer.pairs:
+        return _input_pairs(layer, bias, context)
+    matrix = layer.packed(context, 1, ("columns", count), lambda w, v: pack_columns(w, count, v))
+    rows, columns = layer.t * layer.n, matrix.shape[1]
+    types = [TensorType(F32, (rows, layer.i)), *(TensorType(F32, a.shape, value=a) for a in (matrix, bias))]
+    to = Scratch(4 * rows * columns)
+
+    def led(arg: Argument) -> Argument:
+        if isinstance(arg, Pitch):
+            return layer.i if isinstance(arg.of, In) else columns
+        return to if isinstance(arg, Out) else x if isinstance(arg, In) else arg
+
+    steps = matmul(MatMul(), types, [TensorType(F32, (rows, columns))], context)
+    return to, [replace(step, args={name: led(arg) for name, arg in step.args.items()}) for step in steps]
+
+
+def _input_pairs(layer: Layer, bias: Array, context: Context) -> tuple[Scratch, list[Step]]:
+    """The same of pairs."""
+    count, rows, columns = layer.op.gates, layer.t * layer.n, bias.size
+
+    def pack(w: Array, vectors: int) -> Array:
+        matrix = pack_columns(w, count, vectors)
+        return pack_panels_bf16(matrix[None], source_rows(1, layer.i), threads=context.threads)
+
+    panels = layer.packed(context, 1, ("panels of pairs", count), pack)
+    step, to = product_step(MatMul(), panels, bias, (rows, columns, layer.i), context), Scratch(4 * rows * columns)
+    return to, [replace(step, args={**step.args, "lda": layer.i, "c": to, "ldc": columns})]
+
+
+def _bias(layer: Layer, context: Context) -> Array:
+    count, after = layer.op.gates, layer.kind == "gru_after"
+    if layer.given(3) is None:
+        return aligned_zeros((layer.op.directions * layer.blocks * count * layer.vectors * LANES,))
+    return layer.packed(context, 3, ("bias", count, after), lambda b, v: pack_bias(b, count, v, after))
+
+
+def _weights(layer: Layer, context: Context, index: int, gates: Sequence[int]) -> Array:
+    count, pack = layer.op.gates, pack_pairs if layer.pairs else pack_gates
+    return layer.packed(context, index, (layer.pairs, count, *gates), lambda w, v: pack(w, gates, count, v))
+
+
+def _steps(layer: Layer, context: Context, extra: dict[str, Argument], rounds: bool = False) -> list[Step]:
+    """The input products, if they are not part of the walk, and the walk."""
+    op, count, d = layer.op, layer.op.gates, layer.op.directions
+    bias, made, x = _bias(layer, context), [], In(0)  # type: tuple[Array, list[Step], Argument]
+    if rounds:
+        x = Scratch(4 * layer.t * layer.n * layer.i)
+        made.append(Step(round_to_bytes, {"x": In(0), "y": x, "n": layer.t * layer.n * layer.i}, False))
+    lengths: Argument = None
+    if layer.given(4) is not None:
+        lengths, checks = held(op, layer.ins, 4, "sequence_lens", layer.n, 0, layer.t)
+        made += checks
+    row = layer.blocks * count * layer.vectors * BYTES  # bytes of one direction's gates
+    work = -(-layer.rows * (count + 1) * layer.vectors * BYTES // 64) * 64
+    room = 64 + -(-layer.rows * 4 * layer.h // 64) * 64 + SLACK
+    rounding = round_to_bytes if rounds else round_values if layer.pairs else None
+    args: dict[str, Argument] = {
+        "x": x, "start": bias, "w": None, "pd": row, "pt": 0, "pb": 0, "h0": layer.state(5), "y": Out(0),
+        "r": _weights(layer, context, 2, range(2 if layer.kind == "gru" else count)),
+        "last_h": Out(1), "hidden": layer.h, "inputs": layer.i, "batch": layer.n, "directions": d, "steps": layer.t,
+        "backward": int(op.direction == "reverse"), "lengths": lengths,
+        "work": Scratch(context.threads * work), "work_step": work, "claims": None,
+        "rounding": rounding, "rounded_step": room,
+        "rounded": None if rounding is None else Scratch(context.threads * room),
+        "clip": np.inf if op.clip is None else op.clip, "input_forget": 0,
+        **dict.fromkeys(("c0", "last_c", "peepholes", "r_hidden", "reset_bias", "gates", "w_ahead", "bias")),
+        **layer.strides(), **extra,
+    }  # fmt: skip
+    fused, ahead = layer.t * layer.n <= FUSED_ROWS and not layer.pairs, layer.ahead
+    if fused:
+        args["w"] = _weights(layer, context, 1, range(count))
+    elif ahead.steps:
+        columns = layer.packed(context, 1, ("ahead", count), lambda w, v: pack_ahead(w, count, v))
+        args |= {"start": Scratch(layer.t * d * row), "pt": d * row, "w_ahead": columns, "bias": bias}
+    else:
+        args["start"], steps = _input_products(layer, x, bias, context)
+        made += steps
+        t_rows, b_rows = (layer.n, 1) if op.layout == 0 else (1, layer.t)
+        args |= {"pt": t_rows * d * row, "pb": b_rows * d * row}
+    program = walk(layer.kind, layer.vectors, layer.rows, layer.names, ahead, layer.pairs)
+    if layer.groups < context.threads and layer.h * row >= SHARED_BYTES:
+        lines = 64 * share_lines(layer.blocks)
+        args["claims"] = Scratch(lines)
+        return [*made, Step(clear, {"to": args["claims"], "nbytes": lines}, False), Step(program, args)]
+    flops = layer.t * layer.n * d * (layer.h + (layer.i if fused else 0)) * layer.h * count
+    return [*made, Step(program, args, layer.groups > 1 and flops >= PARALLEL_FLOPS)]
+
+
+def _one_buffer(op: Any, ins: Types) -> frozenset[tuple[int, int]]:
+    """(initial state, last state) that may be one buffer.
+
+    The whole initial h is read in the first step of time and the last h written in the last; of c only the elements
+    that are computed are touched.
+    """
+    x = ins[0]
+    pairs = {(6, 2)} if isinstance(op, LSTM) else set()
+    if x is not None and x.dims[op.layout] > 1 and not isinstance(op, DynamicQuantizeLSTM):
+        pairs.add((5, 1))
+    return frozenset(pairs)
+
+
+@kernel(LSTM, DynamicQuantizeLSTM, accepts=_accepts, states=_one_buffer)
+def lstm(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Constant weights; activations of `FUNCTIONS`, the same in both directions."""
+    return _lstm(Layer.of(op, "lstm", ins), context)
+
+
+@kernel(LSTM, accepts=_accepts, precision="bf16", rank=1, states=_one_buffer)
+def lstm_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """As `lstm`; states are rounded where they meet their weights."""
+    return _lstm(Layer.of(op, "lstm", ins, pairs=True), context)
+
+
+def _lstm(layer: Layer, context: Context) -> list[Step]:
+    op: Any = layer.op
+    extra: dict[str, Argument] = {
+        "c0": layer.state(6), "last_c": Out(2), "peepholes": layer.optional(7), "input_forget": int(op.input_forget)
+    }  # fmt: skip
+    return _steps(layer, context, extra, isinstance(op, DynamicQuantizeLSTM))
+
+
+@kernel(GRU, accepts=_accepts, states=_one_buffer)
+def gru(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Constant weights; activations of `FUNCTIONS`, the same in both directions."""
+    if op.linear_before_reset:
+        return _gru_after(Layer.of(op, "gru_after", ins), context)
+    layer = Layer.of(op, "gru", ins)
+    states = layer.groups * layer.rows * layer.blocks * layer.vectors * BYTES
+    return _steps(layer, context, {"r_hidden": _weights(layer, context, 2, (2,)), "gates": Scratch(3 * states)})
+
+
+def _gru_after(layer: Layer, context: Context) -> list[Step]:
+    bias = aligned_zeros((layer.op.directions * layer.blocks * layer.vectors * LANES,))
+    if layer.given(3) is not None:
+        bias = layer.packed(context, 3, ("reset bias",), pack_reset_bias)
+    return _steps(layer, context, {"reset_bias": bias})
+
+
+def _accepts_after(op: Any, ins: Types) -> bool:
+    """Only where one product serves all gates."""
+    return bool(op.linear_before_reset) and _accepts(op, ins)
+
+
+@kernel(GRU, accepts=_accepts_after, precision="bf16", rank=1, states=_one_buffer)
+def gru_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """As `gru` with linear_before_reset; states are rounded where they meet their weights."""
+    return _gru_after(Layer.of(op, "gru_after", ins, pairs=True), context)
+
+
+@kernel(RNN, accepts=_accepts, states=_one_buffer)
+def rnn(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Constant weights; activations of `FUNCTIONS`, the same in both directions."""
+    return _steps(Layer.of(op, "rnn", ins), context, {})

@@ -1,0 +1,1 @@
+"""Along axes: sums, extremes, norms, softmax, running sums, sorting."""

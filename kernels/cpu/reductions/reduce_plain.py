@@ -1,0 +1,209 @@
+"""Reductions of integers, bool and f64: scalar loops that LLVM turns into vectors; and those of nothing.
+
+As in `reduce`, every reduction is passes over ``[outer, n, inner]``; columns are folded in blocks, row after row.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.codegen.formula import whole_text
+from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
+from bolt_numba.kernels.cpu.language.lang import native_source
+from bolt_numba.kernels.cpu.movement.move import steps as move_steps
+from bolt_numba.kernels.cpu.movement.strides import broadcast_move
+from bolt_numba.kernels.cpu.reductions.reduce import FOLDS, passes, reduced_axes
+from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.jit import F64 as DOUBLE
+from bolt_numba.kernels.jit import I64 as INT
+from bolt_numba.kernels.jit import PTR, Native
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.ops import reduce as ops
+from bolt_numba.types import BOOL, F64, I64, U8, U64, AnyDType, TensorType, dtype_from_name, dtype_name
+
+BLOCK = 512
+"""Columns that are folded together."""
+LINES = 128
+"""Partial results of a row where the order does not matter, but LLVM does not know it."""
+PARALLEL = 1 << 15
+"""Elements from which a second thread pays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """``load(v)`` of each element is combined by ``join``; ``finish(s)`` is the result; start None: the first one."""
+
+    name: str
+    join: str
+    start: int | None = 0
+    load: str = "{v}"
+    finish: str = "{s}"
+    wide: bool = False
+    """Whether integers are summed in 64 bits."""
+
+    def finished(self, s: str, result: str) -> str:
+        """The result of a sum; the two finishes of integers give floats."""
+        made = self.finish.format(s=s)
+        return f"{result}({made})" if made == s or result == "f64" else whole_text(made, dtype_from_name(result))
+
+
+PLAIN: dict[type[Any], Plain] = {
+    ops.ReduceSum: Plain("sum", "{s} + {v}"),
+    ops.ReduceMean: Plain("mean", "{s} + {v}", finish="{s} / p.count", wide=True),
+    ops.ReduceProd: Plain("prod", "{s} * {v}", 1),
+    ops.ReduceL1: Plain("l1", "{s} + {v}", load="abs({v})"),
+    ops.ReduceL2: Plain("l2", "{s} + {v}", load="{v} * {v}", finish="math.sqrt({s})"),
+    ops.ReduceSumSquare: Plain("sum_square", "{s} + {v}", load="{v} * {v}"),
+    ops.ReduceMax: Plain("max", "{v} if {v} > {s} else {s}", None),
+    ops.ReduceMin: Plain("min", "{v} if {v} < {s} else {s}", None),
+}
+
+
+def _lanes_text(join: str) -> str:
+    """Fold the whole parts of `LINES` elements of a row in as many partial results; ``done`` elements are then in s."""
+    step = join.format(s="s", v="v")
+    return f"""
+            done = 0
+            if n >= {LINES}:
+                parts = view(p.room + {8 * BLOCK} * tid, {LINES}, f64)
+                for j in range({LINES}):
+                    parts[j] = x[j]
+                done = n - n % {LINES}
+                for i in range({LINES}, done, {LINES}):
+                    part = view(p.x + 8 * (item * n + i), {LINES}, f64)
+                    for j in range({LINES}):
+                        v, s = part[j], parts[j]
+                        parts[j] = {step}
+                half = {LINES // 2}
+                while half > 2:
+                    for j in range(half):
+                        v, s = parts[j + half], parts[j]
+                        parts[j] = {step}
+                    half //= 2
+                s = parts[0]
+                for j in range(1, 4):
+                    v = parts[j]
+                    s = {step}"""
+
+
+def _text(fold: Plain, name: str, source: str, total: str, result: str) -> str:
+    """Text for elements of dtype ``source``, partial results of ``total``, results of ``result``."""
+    v = f"{total}({fold.load.format(v='x[j]')})"
+    join = fold.join
+    if total == "f64" and fold.start is None:
+        join = f"float_{fold.name}({{s}}, {{v}})"
+    first = f"{total}({fold.start})" if fold.start is not None else None
+    lines = ""
+    if total == source == "f64" and fold.start is None:
+        lines = _lanes_text(join)
+    size = {"f64": 8, "i64": 8, "u64": 8, "i32": 4, "u32": 4, "i16": 2, "u16": 2}
+    unit, out = size.get(source, 1), size.get(result, 1)
+    return f"""
+def {name}(p, tid, nthreads):
+    n, inner, blocks = p.n, p.inner, p.blocks
+    lo, hi = split(p.outer * blocks, tid, nthreads)
+    for item in range(lo, hi):
+        if inner == 1:
+            x, j = view(p.x + {unit} * item * n, n, {source}), 0
+            s = {first or v}{lines}
+            for j in range({"done" if lines else "0"}, n):
+                v = {v}
+                s = {total}({join.format(s="s", v="v")})
+            y = view(p.y + {out} * item, 1, {result})
+            y[0] = {fold.finished("s", result)}
+            continue
+        o = item // blocks
+        column = (item - o * blocks) * {BLOCK}
+        width = min({BLOCK}, inner - column)
+        sums = view(p.room + {8 * BLOCK} * tid, width, {total})
+        x = view(p.x + {unit} * (o * n * inner + column), width, {source})
+        for j in range(width):
+            sums[j] = {first or v}
+        for i in range(n):
+            x = view(p.x + {unit} * ((o * n + i) * inner + column), width, {source})
+            for j in range(width):
+                v, s = {v}, sums[j]
+                sums[j] = {total}({join.format(s="s", v="v")})
+        y = view(p.y + {out} * (o * inner + column), width, {result})
+        for j in range(width):
+            y[j] = {fold.finished("sums[j]", result)}
+"""
+
+
+_FIELDS = {"x": PTR, "y": PTR, "room": PTR, "outer": INT, "n": INT, "inner": INT, "blocks": INT, "count": DOUBLE}
+_FREE = frozenset({"contract", "nsz", "arcp", "reassoc"})
+
+
+def _reach(unit: int, out: int, a: Any) -> dict[str, Reach]:
+    lines = a.outer * a.inner
+    return {"x": unit * lines * a.n, "y": out * lines, "room": 8 * BLOCK * a.threads}
+
+
+@functools.cache
+def _fold(fold: Plain, source: AnyDType, total: AnyDType, result: AnyDType) -> Native:
+    names = [dtype_name(d) for d in (source, total, result)]
+    name = "_".join(dict.fromkeys((fold.name, *names)))
+    text = _text(fold, name, *names)
+    free = _FREE if total == F64 and fold.start is not None else None
+    extents = functools.partial(_reach, source.itemsize, result.itemsize)
+    return native_source(text, name, _FIELDS, free, extents=extents, **scope_of(text))
+
+
+def _has_plain(op: Any, ins: Types) -> bool:
+    x = ins[0]
+    if x is None or reduced_axes(op, ins) is None:
+        return False
+    if isinstance(op, ops.ReduceL2) and x.dtype.kind != "f":
+        return x.dtype.itemsize >= 4
+    return x.dtype.kind in "iu" or x.dtype in (BOOL, F64)
+
+
+@kernel(*PLAIN, accepts=_has_plain, by_types=True)
+def reduce_plain(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Any integers, bool (greatest and least), f64."""
+    axes, x = reduced_axes(op, ins), ins[0]
+    assert axes is not None, "accepts() has tested this"
+    assert x is not None, "accepts() has tested this"
+    fold = PLAIN[type(op)]
+    dtype = U8 if x.dtype == BOOL else x.dtype
+    total = (U64 if dtype.kind == "u" else I64) if fold.wide and dtype.kind != "f" else dtype
+    count = float(np.prod([x.dims[a] for a in axes], dtype=np.int64))
+    forms = passes(x.dims, axes)
+    made: list[Step] = []
+    source: Argument = In(0)
+    for i, (outer, n, inner) in enumerate(forms):
+        final = i == len(forms) - 1
+        kind = Plain(
+            fold.name, fold.join, fold.start, "{v}" if i else fold.load, fold.finish if final else "{s}", fold.wide
+        )
+        target: Argument = Out(0) if final else Scratch(total.itemsize * outer * inner)
+        blocks = -(-inner // BLOCK)
+        args: dict[str, Argument] = {"x": source, "y": target, "room": Scratch(8 * BLOCK * context.threads)}
+        args |= {"outer": outer, "n": n, "inner": inner, "blocks": blocks, "count": count}
+        program = _fold(kind, dtype if i == 0 else total, total, dtype if final else total)
+        made.append(Step(program, args, outer * n * inner > PARALLEL and outer * blocks > 1))
+        source = target
+    return made
+
+
+def _is_empty(op: Any, ins: Types) -> bool:
+    x = ins[0]
+    if x is None or not x.is_static or x.size:
+        return False
+    return len(ins) < 2 or ins[1] is None or ins[1].known is not None
+
+
+@kernel(*{*FOLDS, *PLAIN, ops.ReduceLogSumExp}, accepts=_is_empty)
+def reduce_nothing(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """What the reference gives for no element, everywhere."""
+    x = ins[0]
+    assert x is not None
+    if not outs[0].size:
+        return []
+    value = np.ascontiguousarray(op.reference(np.empty((0,), x.dtype), np.array([0]))).reshape(-1)
+    return move_steps([broadcast_move((), outs[0].dims, x.dtype.itemsize)], value, Out(0))

@@ -1,0 +1,1 @@
+"""Images: pools, resizing, sampling, regions, boxes."""

@@ -1,0 +1,190 @@
+"""GridSample of f32: offsets and weights of a vector of points once, then every channel by gathers."""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.language.lang import (
+    BYTES,
+    LANES,
+    fma,
+    load_f32,
+    load_i32,
+    load_i64,
+    select,
+    splat,
+    split,
+    store_f32,
+    store_i32,
+    vgather,
+    vload,
+    vload_i32,
+    vstore_n,
+)
+from bolt_numba.kernels.cpu.spatial.regions import EXACT, WIDEST
+from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.jit import I64, PTR, inline, native
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.ops.resize import FAR, GridSample
+from bolt_numba.types import F32, TensorType
+
+PARALLEL = 1 << 14
+"""Gathered elements from which a second thread pays."""
+MODES = {"nearest": 1, "linear": 2, "cubic": 4}
+"""Taps along one axis."""
+PADDINGS = {"zeros": 0, "border": 1, "reflection": 2}
+_ONE, _TWO = np.float32(1), np.float32(2)
+
+
+@inline
+def reflected(at, size, align):
+    """A coordinate mirrored at the borders until it is inside, in f64."""
+    low = 0.0 if align else -0.5
+    high = np.float64(size) - 1.0 - low
+    if high <= low:
+        return np.float32(0)
+    if at >= low and at <= high:
+        return np.float32(at)
+    period = 2.0 * (high - low)
+    wide = at - low
+    folded = min(max(wide - np.floor(wide / period) * period, 0.0), period)
+    return np.float32(low + min(folded, period - folded))
+
+
+@inline
+def mirrored(given, size, align, taps):
+    """A point in elements, reflected; 0 for one that is further outside than its digits tell, or no number."""
+    if not abs(given) <= np.float32(FAR):
+        return np.float32(0)
+    point, count = np.float64(given), np.float64(size)
+    at = (point + 1.0) / 2.0 * (count - 1.0) if align else ((point + 1.0) * count - 1.0) / 2.0
+    return reflected(np.rint(at) if taps == 1 else at, size, align)
+
+
+@inline
+def placed(given, size, align, taps, padding):
+    """A point of -1…1 in elements, brought inside as the padding says."""
+    if padding == 2:
+        return mirrored(given, size, align, taps)
+    count = np.float32(size)
+    at = (given + _ONE) / _TWO * (count - _ONE) if align else ((given + _ONE) * count - _ONE) / _TWO
+    if taps == 1:
+        at = np.float32(np.rint(at))
+    return min(max(at, np.float32(0)), count - _ONE) if padding == 1 else at
+
+
+@inline
+def weight_of(distance, taps):
+    """Of a tap: a triangle, or the cubic kernel with a = -0.75."""
+    d = abs(distance)
+    if taps == 1:
+        return _ONE
+    if taps == 2:
+        return max(_ONE - d, np.float32(0))
+    a = np.float32(-0.75)
+    if d <= _ONE:
+        return ((a + _TWO) * d - (a + np.float32(3))) * d * d + _ONE
+    return ((a * d - np.float32(5) * a) * d + np.float32(8) * a) * d - np.float32(4) * a if d < _TWO else np.float32(0)
+
+
+@inline
+def axis_taps(given, size, align, taps, padding, index, weights):
+    """Elements and weights of ``taps`` neighbours of a point along one axis."""
+    at = placed(given, size, align, taps, padding)
+    base = np.float32(np.rint(at)) if taps == 1 else np.floor(at) - (_ONE if taps == 4 else np.float32(0))
+    top = np.float32(size) - _ONE
+    for t in range(taps):
+        tap = base + np.float32(t)
+        w = weight_of(tap - at, taps)
+        if padding == 0 and not (tap >= np.float32(0) and tap <= top):
+            w = np.float32(0)
+        if padding == 2:
+            tap = reflected(np.float64(tap), size, align)
+        inside = min(max(tap, np.float32(0)), top)
+        store_i32(index + 4 * t, np.int32(inside) if inside == inside else np.int32(0))
+        store_f32(weights + 4 * t, w)
+
+
+def _sampled(a: Any) -> dict[str, Reach]:
+    planes, points = a.images * a.channels, a.images * a.points
+    return {
+        "x": 4 * ((planes - 1) * a.plane + int(a.sizes[: a.rank].prod())) if planes * a.points else 0,
+        "grid": 4 * a.rank * points,
+        "y": 4 * planes * a.points,
+        "sizes": 8 * a.rank,
+        "room": (2 * BYTES * a.all_taps + 128) * a.threads,
+    }
+
+
+@native(
+    fastmath=set(), extents=_sampled, x=PTR, grid=PTR, y=PTR, sizes=PTR, room=PTR, images=I64, channels=I64,
+    points=I64, plane=I64, rank=I64, taps=I64, all_taps=I64, padding=I64, align=I64,
+)  # fmt: skip
+def grid_sample(p, tid, nthreads):
+    """Sample x [images, channels, plane] at grid [images, points, rank] into y [images, channels, points].
+
+    room: for each thread `LANES` offsets and weights of all taps, then those of the axes; sizes: i64, first axis first.
+    """
+    rank, taps, all_taps, points = p.rank, p.taps, p.all_taps, p.points
+    blocks = (points + LANES - 1) // LANES
+    index = p.room + tid * (2 * BYTES * all_taps + 128)
+    weights = index + BYTES * all_taps
+    own = weights + BYTES * all_taps
+    lo, hi = split(p.images * blocks, tid, nthreads)
+    for item in range(lo, hi):
+        image = item // blocks
+        first = (item - image * blocks) * LANES
+        count = min(LANES, points - first)
+        for lane in range(LANES):
+            given = p.grid + 4 * rank * (image * points + first + min(lane, count - 1))
+            for axis in range(rank):
+                size, at = load_i64(p.sizes + 8 * axis), own + 32 * axis
+                axis_taps(load_f32(given + 4 * (rank - 1 - axis)), size, p.align, taps, p.padding, at, at + 16)
+            for t in range(all_taps):
+                offset, w, rest = 0, _ONE, t
+                step = 1
+                for axis in range(rank - 1, -1, -1):
+                    above = rest // taps
+                    at = own + 32 * axis + 4 * (rest - above * taps)
+                    offset += step * load_i32(at)
+                    w *= load_f32(at + 16)
+                    step *= load_i64(p.sizes + 8 * axis)
+                    rest = above
+                store_i32(index + BYTES * t + 4 * lane, np.int32(offset))
+                store_f32(weights + BYTES * t + 4 * lane, w)
+        for c in range(p.channels):
+            source = p.x + 4 * (image * p.channels + c) * p.plane
+            total = splat(np.float32(0))
+            for t in range(all_taps):
+                w, seen = vload(weights + BYTES * t), vgather(source, vload_i32(index + BYTES * t))
+                total = fma(w, select(w == 0.0, w, seen), total)
+            vstore_n(p.y + 4 * ((image * p.channels + c) * points + first), total, count)
+
+
+def _accepts(op: Any, ins: Types) -> bool:
+    x, grid = ins[0], ins[1]
+    if x is None or grid is None or not x.is_static or not x.size or (x.dtype, grid.dtype) != (F32, F32):
+        return False
+    return len(x.dims) in (3, 4, 5) and math.prod(x.dims[2:]) <= WIDEST and max(x.dims[2:]) <= EXACT
+
+
+@kernel(GridSample, accepts=_accepts, by_types=True)
+def sample(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """1 to 3 spatial axes, all modes and paddings."""
+    x, out = ins[0], outs[0]
+    assert x is not None
+    if not out.size:
+        return []
+    images, channels, *sizes = x.dims
+    taps = MODES[op.mode]
+    all_taps = taps ** len(sizes)
+    args: dict[str, Argument] = {"x": In(0), "grid": In(1), "y": Out(0), "sizes": np.array(sizes, dtype=np.int64)}
+    args |= {"room": Scratch((2 * BYTES * all_taps + 128) * context.threads), "images": images, "channels": channels}
+    args |= {"points": math.prod(out.dims[2:]), "plane": math.prod(sizes), "rank": len(sizes), "taps": taps}
+    args |= {"all_taps": all_taps, "padding": PADDINGS[op.padding_mode], "align": int(op.align_corners)}
+    return [Step(grid_sample, args, out.size * all_taps > PARALLEL)]

@@ -1,0 +1,208 @@
+"""RoiAlign of f32: offsets and weights of the samples of a vector of bins once, then every channel by gathers."""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.faults import held
+from bolt_numba.kernels.cpu.language.lang import (
+    BYTES,
+    LANES,
+    load_f32,
+    splat,
+    split,
+    store_f32,
+    store_i32,
+    vgather,
+    vload,
+    vload_i32,
+    vload_n,
+    vmax,
+    vstore_n,
+)
+from bolt_numba.kernels.cpu.movement.gather import index_bytes, load_index
+from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.ops.detection import MAX_SAMPLES, RoiAlign
+from bolt_numba.types import F32 as F32_TYPE
+from bolt_numba.types import TensorType
+
+SAMPLES = 64
+"""Samples of a bin whose taps are kept at a time."""
+ROOM = 2 * 4 * SAMPLES * BYTES + BYTES
+FEW = 64
+"""Samples along one side of a bin up to which all are taken."""
+EXACT = 1 << 24
+"""Elements of an axis up to which f32 tells coordinates of neighbours apart."""
+WIDEST = (1 << 31) - 1
+"""Elements of a plane up to which the lanes of a gather reach."""
+_ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
+
+
+@inline
+def samples_of(size, count, ratio):
+    """Samples along one side of a bin; none of a region that ends where it begins."""
+    if ratio > 0:
+        return ratio
+    each = size / np.float32(count)
+    if not each > _ONE:
+        return 1 if size > _ZERO else 0  # 0 for NaN, too
+    return math.ceil(each) if each < np.float32(MAX_SAMPLES) else MAX_SAMPLES
+
+
+@inline
+def near(start, each, count, size):
+    """First and number of the ``count`` samples ``each`` apart that are less than a pixel outside of 0…size.
+
+    A few more for rounding; all where they are few.  A region far larger than the image takes no longer than one of its
+    size.
+    """
+    if count <= FEW:
+        return 0, count
+    low, high = (-_ONE - start) / each - np.float32(3), (np.float32(size) - start) / each + np.float32(3)
+    if not low < high:  # NaN, too
+        return 0, 0
+    first = int(min(max(low, _ZERO), np.float32(count)))
+    return first, int(min(max(high, _ZERO), np.float32(count))) - first
+
+
+@inline
+def clamped(at, size):
+    """A coordinate at most one pixel outside, brought inside."""
+    return min(max(at, _ZERO), np.float32(size) - _ONE)
+
+
+@inline
+def corner_taps(v, u, h, w, lane, index, weights):
+    """Offsets and weights of the four neighbours of (v, u) in one lane; weights 0 further than a pixel outside."""
+    inside = v >= -_ONE and v <= np.float32(h) and u >= -_ONE and u <= np.float32(w)  # NaN is outside, too
+    v, u = clamped(v, h) if inside else _ZERO, clamped(u, w) if inside else _ZERO
+    share = _ONE if inside else _ZERO
+    top, left = int(v), int(u)
+    down, right = min(top + 1, h - 1), min(left + 1, w - 1)
+    b, r = v - np.float32(top), u - np.float32(left)
+    store_i32(index + 4 * lane, np.int32(top * w + left))
+    store_i32(index + BYTES + 4 * lane, np.int32(top * w + right))
+    store_i32(index + 2 * BYTES + 4 * lane, np.int32(down * w + left))
+    store_i32(index + 3 * BYTES + 4 * lane, np.int32(down * w + right))
+    store_f32(weights + 4 * lane, (_ONE - b) * (_ONE - r) * share)
+    store_f32(weights + BYTES + 4 * lane, (_ONE - b) * r * share)
+    store_f32(weights + 2 * BYTES + 4 * lane, b * (_ONE - r) * share)
+    store_f32(weights + 3 * BYTES + 4 * lane, b * r * share)
+
+
+@inline
+def blend(x, index, weights, taps, total, greatest):
+    """Join ``taps`` weighted elements of x into the lanes of a vector."""
+    for t in range(taps):
+        v = vload(weights + BYTES * t) * vgather(x, vload_i32(index + BYTES * t))
+        total = vmax(total, v) if greatest else total + v
+    return total
+
+
+def _aligned(a: Any) -> dict[str, Reach]:
+    return {
+        "x": 4 * max(a.count, 1) * a.channels * a.h * a.w,
+        "rois": 16 * a.regions,
+        "images": index_bytes(a.regions, a.wide),
+        "y": 4 * a.regions * a.channels * a.oh * a.ow,
+        "room": ROOM * a.threads,
+    }
+
+
+@native(
+    fastmath=set(), extents=_aligned, x=PTR, rois=PTR, images=PTR, y=PTR, room=PTR, wide=I64, regions=I64,
+    count=I64, channels=I64, h=I64, w=I64, oh=I64, ow=I64, ratio=I64, scale=F32, half_pixel=I64, greatest=I64,
+)  # fmt: skip
+def roi_align(p, tid, nthreads):
+    """Fill y [regions, channels, oh, ow], a vector of bins of all channels at a time.
+
+    images: 0 to ``count - 1`` of each region.  room: `ROOM` bytes for each thread, for the taps of `SAMPLES` samples
+    and what the maxima begin with: zero where samples were left out, which are outside and zero.
+    """
+    oh, ow, greatest = p.oh, p.ow, p.greatest
+    bins, plane = oh * ow, 4 * p.h * p.w
+    blocks = (bins + LANES - 1) // LANES
+    index = p.room + ROOM * tid
+    weights = index + 4 * SAMPLES * BYTES
+    starts = weights + 4 * SAMPLES * BYTES
+    shift = _HALF if p.half_pixel else _ZERO
+    lo, hi = split(p.regions * blocks, tid, nthreads)
+    for item in range(lo, hi):
+        region = item // blocks
+        first = (item - region * blocks) * LANES
+        left = min(LANES, bins - first)
+        x = p.x + load_index(p.images, region, p.wide) * p.channels * plane
+        corner = p.rois + 16 * region
+        x1, y1 = load_f32(corner) * p.scale - shift, load_f32(corner + 4) * p.scale - shift
+        wide, high = load_f32(corner + 8) * p.scale - shift - x1, load_f32(corner + 12) * p.scale - shift - y1
+        if not p.half_pixel:
+            wide, high = max(wide, _ONE), max(high, _ONE)
+        rows, columns = samples_of(high, oh, p.ratio), samples_of(wide, ow, p.ratio)
+        if rows * columns == 0:
+            for c in range(p.channels):
+                vstore_n(p.y + 4 * ((region * p.channels + c) * bins + first), splat(_ZERO), left)
+            continue
+        bin_h, bin_w = high / np.float32(oh), wide / np.float32(ow)
+        scale = splat(_ONE if greatest else _ONE / np.float32(rows * columns))
+        high_step, wide_step = bin_h / np.float32(rows), bin_w / np.float32(columns)
+        down, across = 0, 0
+        for lane in range(LANES):
+            place = first + min(lane, left - 1)
+            nr = near(y1 + bin_h * np.float32(place // ow), high_step, rows, p.h)[1]
+            nc = near(x1 + bin_w * np.float32(place % ow), wide_step, columns, p.w)[1]
+            down, across = max(down, nr), max(across, nc)
+            store_f32(starts + 4 * lane, np.float32(-math.inf) if greatest and nr * nc == rows * columns else _ZERO)
+        down, across = max(down, 1), max(across, 1)
+        samples = down * across
+        for done in range(0, samples, SAMPLES):
+            taps = 4 * min(SAMPLES, samples - done)
+            for t in range(0, taps, 4):
+                row, column = (done + t // 4) // across, (done + t // 4) % across
+                for lane in range(LANES):
+                    place = first + min(lane, left - 1)
+                    i, j = place // ow, place % ow
+                    r, nr = near(y1 + bin_h * np.float32(i), high_step, rows, p.h)
+                    c, nc = near(x1 + bin_w * np.float32(j), wide_step, columns, p.w)
+                    taken = row < nr and column < nc
+                    r, c = r + min(row, max(nr - 1, 0)), c + min(column, max(nc - 1, 0))
+                    v = y1 + bin_h * (np.float32(i) + (np.float32(r) + _HALF) / np.float32(rows))
+                    u = x1 + bin_w * (np.float32(j) + (np.float32(c) + _HALF) / np.float32(columns))
+                    v = v if taken or (greatest and nr * nc) else np.float32(-2)
+                    corner_taps(v, u, p.h, p.w, lane, index + BYTES * t, weights + BYTES * t)
+            for c in range(p.channels):
+                to = p.y + 4 * ((region * p.channels + c) * bins + first)
+                total = vload_n(to, left) if done else vload(starts)
+                total = blend(x + c * plane, index, weights, taps, total, greatest)
+                vstore_n(to, total * scale if done + SAMPLES >= samples else total, left)
+
+
+def _is_f32(op: Any, ins: Types) -> bool:
+    x, rois = ins[0], ins[1]
+    if x is None or rois is None or not x.is_static or not x.size or not x.dtype == rois.dtype == F32_TYPE:
+        return False
+    return math.prod(x.dims[2:]) <= WIDEST and max(x.dims[2:]) <= EXACT
+
+
+@kernel(RoiAlign, accepts=_is_f32, by_types=True)
+def regions(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Both modes, any number of samples."""
+    x, images = ins[0], ins[2]
+    assert x is not None
+    assert images is not None
+    if not outs[0].size:
+        return []
+    count, channels, h, w = x.dims
+    numbers, checks = held(op, ins, 2, "batch_indices", outs[0].dims[0], 0, count - 1)
+    args: dict[str, Argument] = {"x": In(0), "rois": In(1), "images": numbers, "y": Out(0), "channels": channels}
+    args["room"] = Scratch(ROOM * context.threads)
+    args |= {"wide": int(images.dtype.itemsize == 8), "regions": outs[0].dims[0], "count": count, "h": h, "w": w}
+    args |= {"oh": op.output_height, "ow": op.output_width, "ratio": op.sampling_ratio, "scale": op.spatial_scale}
+    args |= {"half_pixel": int(op.coordinate_transformation_mode == "half_pixel"), "greatest": int(op.mode == "max")}
+    return [*checks, Step(roi_align, args, outs[0].size > 1 << 10)]

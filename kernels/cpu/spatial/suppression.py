@@ -1,0 +1,154 @@
+"""NonMaxSuppression: candidates sorted by score, each tested against the boxes kept so far, a vector at a time."""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.language.lang import (
+    LANES,
+    any_lane,
+    lanes_below,
+    load_f32,
+    load_i64,
+    splat,
+    store_f32,
+    store_i64,
+    vload_n,
+    vmax,
+    vmin,
+)
+from bolt_numba.kernels.cpu.reductions.sorting import COUNTERS, GREATEST, key_f32, sort_keys
+from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
+from bolt_numba.kernels.sized import Empty, sized
+from bolt_numba.ops.gather import NonMaxSuppression
+from bolt_numba.types import I64 as INT64
+from bolt_numba.types import Array
+
+
+@inline
+def corners_of(boxes, corners, count, center):
+    """Boxes [count, 4] as rows of corners [5, count] f32: y1, x1, y2, x2 with y1 <= y2 and x1 <= x2, and the area."""
+    half = np.float32(0.5)
+    for i in range(count):
+        a, b = load_f32(boxes + 16 * i), load_f32(boxes + 16 * i + 4)
+        c, d = load_f32(boxes + 16 * i + 8), load_f32(boxes + 16 * i + 12)
+        if center:
+            y1, x1, y2, x2 = b - d * half, a - c * half, b + d * half, a + c * half
+        else:
+            y1, x1, y2, x2 = min(a, c), min(b, d), max(a, c), max(b, d)
+        store_f32(corners + 4 * i, y1)
+        store_f32(corners + 4 * (count + i), x1)
+        store_f32(corners + 4 * (2 * count + i), y2)
+        store_f32(corners + 4 * (3 * count + i), x2)
+        store_f32(corners + 4 * (4 * count + i), (y2 - y1) * (x2 - x1))
+
+
+@inline
+def candidates_of(scores, items, count, threshold, limited):
+    """Items of key << 32 | place of the boxes that score above the threshold; the greatest score has the least key."""
+    found = 0
+    least = splat(threshold)
+    for block in range(0, count, LANES):
+        left = min(count - block, LANES)
+        if limited and not any_lane((vload_n(scores + 4 * block, left) > least) & lanes_below(left)):
+            continue
+        for i in range(block, block + left):
+            score = load_f32(scores + 4 * i)
+            if not limited or score > threshold:
+                key = GREATEST - key_f32(scores + 4 * i) if score == score else GREATEST
+                store_i64(items + 8 * found, (key << 32) | i)
+                found += 1
+    return found
+
+
+@inline
+def overlaps_any(kept, room, n, corners, count, place, limit):
+    """Whether a box shares more than ``limit`` of the union with any of the first n kept ones, rows [5, room]."""
+    y1, x1 = splat(load_f32(corners + 4 * place)), splat(load_f32(corners + 4 * (count + place)))
+    y2, x2 = splat(load_f32(corners + 4 * (2 * count + place))), splat(load_f32(corners + 4 * (3 * count + place)))
+    area, most, zero = splat(load_f32(corners + 4 * (4 * count + place))), splat(limit), splat(np.float32(0))
+    for i in range(0, n, LANES):
+        at, left = kept + 4 * i, n - i
+        high = vmin(y2, vload_n(at + 8 * room, left)) - vmax(y1, vload_n(at, left))
+        wide = vmin(x2, vload_n(at + 12 * room, left)) - vmax(x1, vload_n(at + 4 * room, left))
+        shared = vmax(high, zero) * vmax(wide, zero)
+        union = (vload_n(at + 16 * room, left) + area) - shared
+        if any_lane((shared / union > most) & (union > zero) & lanes_below(left)):
+            return True
+    return False
+
+
+def _suppressed(a: Any) -> dict[str, Reach]:
+    lists = a.images * a.classes
+    return {
+        "boxes": 16 * a.images * a.count,
+        "scores": 4 * lists * a.count,
+        "y": 24 * lists * a.most,
+        "found": 8,
+        "corners": 20 * a.count,
+        "kept": 20 * a.most,
+        "items": 16 * a.count + COUNTERS,
+    }
+
+
+@native(
+    fastmath=set(), extents=_suppressed, boxes=PTR, scores=PTR, y=PTR, found=PTR, corners=PTR, kept=PTR, items=PTR,
+    images=I64, classes=I64, count=I64, most=I64, limit=F32, threshold=F32, limited=I64, center=I64,
+)  # fmt: skip
+def suppress(p, tid, nthreads):
+    """y: rows (image, class, box) i64, found[0] of them.
+
+    corners: [5, count] f32; kept: [5, most] f32; items: 16 count + `COUNTERS` bytes.
+    """
+    count, most, corners, kept = p.count, p.most, p.corners, p.kept
+    rows = 0
+    for image in range(p.images):
+        corners_of(p.boxes + 16 * image * count, corners, count, p.center)
+        for c in range(p.classes):
+            scores = p.scores + 4 * (image * p.classes + c) * count
+            m = candidates_of(scores, p.items, count, p.threshold, p.limited)
+            items = sort_keys(p.items, p.items + 8 * count, p.items + 16 * count, m, 32)
+            n = 0
+            for i in range(m):
+                if n == most:
+                    break
+                place = load_i64(items + 8 * i) & GREATEST
+                if overlaps_any(kept, most, n, corners, count, place, p.limit):
+                    continue
+                for row in range(5):
+                    store_f32(kept + 4 * (row * most + n), load_f32(corners + 4 * (row * count + place)))
+                n += 1
+                store_i64(p.y + 24 * rows, image)
+                store_i64(p.y + 24 * rows + 8, c)
+                store_i64(p.y + 24 * rows + 16, place)
+                rows += 1
+    store_i64(p.found, rows)
+
+
+def _number(operand: Any) -> float:
+    return 0.0 if operand is None else operand.reshape(-1)[0]
+
+
+@sized(NonMaxSuppression)
+def non_max_suppression(op: NonMaxSuppression, operands: Sequence[Any], empty: Empty) -> tuple[Array, ...]:
+    """Class by class."""
+    boxes, scores, limit_count, overlap, threshold = (*operands, None, None, None)[:5]
+    images, classes, count = scores.shape
+    most = max(min(int(_number(limit_count)), count), 0)
+    y, found = empty((images * classes * most, 3), INT64), empty(1, INT64)
+    if not y.size:
+        return (y,)
+    corners, kept = empty(5 * count, np.float32), empty(5 * most, np.float32)
+    items = empty(2 * count + COUNTERS // 8, INT64)
+    record = suppress.record(
+        boxes=boxes, scores=scores, y=y, found=found, corners=corners, kept=kept, items=items, images=images,
+        classes=classes, count=count, most=most, limit=_number(overlap), threshold=_number(threshold),
+        limited=int(threshold is not None), center=int(bool(op.center_point_box)),
+    )  # fmt: skip
+    suppress.call(record)
+    return (y[: int(found[0])],)
