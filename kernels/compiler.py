@@ -8,17 +8,22 @@ from typing import TYPE_CHECKING, Any
 import llvmlite.binding as llvm
 import numba
 from llvmlite import ir
+
+from bolt_numba.errors import BoltError, DeviceError, KernelError
+from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.declare import FASTMATH, Inline, Late
+from bolt_numba.kernels.mistakes import check_names, repeated, told
+from bolt_numba.kernels.numba_parts import lacking
+
+if lack := lacking():
+    raise DeviceError(lack)
+
 from numba.core import compiler, config, errors, types, utils
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.core.typing.templates import AbstractTemplate
 from numba.extending import typeof_impl
-
-from bolt_numba.errors import BoltError, KernelError
-from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.declare import FASTMATH, Inline, Late
-from bolt_numba.kernels.mistakes import check_names, repeated, told
 
 if target().is_forced:  # before Numba makes its code generator, so that it cannot use more
     config.CPU_NAME, config.CPU_FEATURES = target().cpu, target().features

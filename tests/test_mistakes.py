@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+import re
+import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 
-from bolt_numba.errors import KernelError
-from bolt_numba.kernels import compiler
+from bolt_numba.errors import DeviceError, KernelError
+from bolt_numba.kernels import compiler, numba_parts
 from bolt_numba.kernels.cpu.language.lang import BYTES, splat, vload, vmax, vstore
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native, native_source
 
@@ -166,3 +171,25 @@ def test_what_is_refused_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> No
         with pytest.raises(KernelError, match="helper 'deepest'"):
             kernel.run(x=np.zeros(64, "f4"), y=np.zeros(64, "f4"), n=1)
     assert tried == ["kernel", "deep", "deepest"]
+
+
+def test_a_numba_that_lacks_something_is_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert numba_parts.lacking() == ""
+    for name in ("numba.core.codegen.JITCodeLibrary._gone", "numba.core.gone.Class", "numba.core.compiler.gone"):
+        text = numba_parts.lacking([*numba_parts.NEEDED, name])
+        assert text.startswith(f"numba {numba.__version__}: {name}: got none, wanted it")
+        assert text.endswith(f"numba {numba_parts.WORKS} has it")
+    owner = next(c for c in compiler.JITCodeLibrary.__mro__ if "_finalize_dynamic_globals" in vars(c))
+    monkeypatch.delattr(owner, "_finalize_dynamic_globals")
+    monkeypatch.delitem(sys.modules, compiler.__name__)
+    with pytest.raises(DeviceError, match=r"JITCodeLibrary\._finalize_dynamic_globals: got none"):
+        importlib.import_module(compiler.__name__)
+
+
+def test_the_numba_that_works_is_the_numba_that_installs() -> None:
+    """pyproject.toml, the message, and the version that runs these tests."""
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    (allowed,) = [x for x in project["dependencies"] if x.startswith("numba")]
+    first, last = re.fullmatch(r"(0\.\d+) to (0\.\d+)", numba_parts.WORKS).groups()  # type: ignore[union-attr]
+    assert allowed == f"numba>={first},<0.{int(last[2:]) + 1}"
+    assert int(first[2:]) <= int(numba.__version__.split(".")[1]) <= int(last[2:])
