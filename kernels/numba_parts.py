@@ -31,8 +31,8 @@ NEEDED = (
             *("create_ir_module", "add_ir_module"),
         )
     ),
-    *("numba.core.config.CPU_NAME", "numba.core.config.CPU_FEATURES", "numba.core.registry.cpu_target.target_context"),
-    *("numba.core.registry.cpu_target.typing_context", "numba.core.utils.pysignature"),
+    *("numba.core.config.CPU_NAME", "numba.core.config.CPU_FEATURES", "numba.core.registry.CPUTarget.target_context"),
+    *("numba.core.registry.CPUTarget.typing_context", "numba.core.utils.pysignature"),
     *("numba.core.typing.context.Context.resolve_value_type", "numba.core.typing.context.Context.refresh"),
     *(f"numba.core.cpu.CPUContext.{name}" for name in ("insert_user_function", "get_argument_type", "codegen")),
     *("numba.core.callconv.CPUCallConv.get_function_type", "numba.core.callconv.CPUCallConv.call_function"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -184,6 +185,20 @@ def test_a_numba_that_lacks_something_is_told_by_name(monkeypatch: pytest.Monkey
     monkeypatch.delitem(sys.modules, compiler.__name__)
     with pytest.raises(DeviceError, match=r"JITCodeLibrary\._finalize_dynamic_globals: got none"):
         importlib.import_module(compiler.__name__)
+
+
+def test_looking_makes_no_code_generator() -> None:
+    """It would have the processor's instructions, not those that `BOLT_NUMBA_ISA` forces."""
+    code = (
+        "from numba.core.registry import cpu_target\n"
+        "from bolt_numba.kernels.numba_parts import lacking\n"
+        "assert not lacking()\n"
+        "made = [name for name in vars(cpu_target) if 'context' in name]\n"
+        "assert not made, made\n"
+        "cpu_target.target_context\n"
+        "assert any('context' in name for name in vars(cpu_target))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
 
 
 def test_the_numba_that_works_is_the_numba_that_installs() -> None:
