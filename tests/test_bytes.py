@@ -68,3 +68,13 @@ def test_few_channels_join_the_taps_of_a_row(channels: int) -> None:
     scale = np.asarray(2.0**-4, F32)
     check(op, x, scale, random_bytes(I8), w, RNG.random(35).astype(F32), np.zeros(35, I8), np.asarray(30, F32),
           random_bytes(U8), RNG.integers(-9999, 9999, 35).astype(I32))  # fmt: skip
+
+
+@pytest.mark.parametrize("group", [1, 2, 32])
+@pytest.mark.parametrize("bias", [-(2**31), 2**31 - 1])
+def test_sums_beyond_32_bits_wrap_around(bias: int, group: int) -> None:
+    x, w = random_bytes(U8, 1, 6, 7, 32), random_bytes(I8, 32, 32 // group, 3, 3)
+    one = np.asarray(1, F32)
+    op = QLinearConv(pads=(1, 1, 1, 1), group=group, layout="NHWC")
+    check(op, x, one, np.asarray(9, U8), w, one, np.asarray(0, I8), np.asarray(2.0**24, F32), np.asarray(128, U8),
+          np.full(32, bias, I32))  # fmt: skip

@@ -278,7 +278,7 @@ def _sums(conv: Convolution, x: Array, w: Array, x_zero: Array | None, w_zero: A
 
 
 def _requantised(y: Array, factor: Array, zero_point: Array) -> Array:
-    """round(y * factor) + zero_point, saturated to the dtype of zero_point; the product is in f32."""
+    """Of sums in i32: round(y * factor) + zero_point, saturated to the dtype of zero_point; the product is in f32."""
     if not is_integer(zero_point.dtype):
         return saturated(y.astype(F32) * factor.astype(F32), zero_point.dtype)
     return saturated(np.rint(y.astype(F32) * factor.astype(F32)) + zero_point.astype(F32), zero_point.dtype)
@@ -352,6 +352,7 @@ class QLinearConv(Convolution):
         y = _sums(self, x, w, x_zero_point, w_zero_point)
         if bias is not None:
             y = y + along_channels(bias.astype(F64), y.ndim)
+        y = _wrapped(y)
         factor = along_channels(scale_ratio(x_scale.reshape(()), w_scale.reshape(-1), y_scale.reshape(())), y.ndim)
         return as_layout(_requantised(y, factor, y_zero_point.reshape(())), self.layout)
 
@@ -405,7 +406,7 @@ class QLinearMatMul(Op):
         y_scale: Array,
         y_zero_point: Array,
     ) -> Array:
-        sums = multiplied(self, _centred(a, a_zero_point, -2), _centred(b, b_zero_point, -1))
+        sums = _wrapped(multiplied(self, _centred(a, a_zero_point, -2), _centred(b, b_zero_point, -1)))
         rows, target, zero = (_by_row(v) for v in (widened(a_scale), widened(y_scale), y_zero_point))
         columns = widened(b_scale)
         columns = columns.reshape(()) if columns.size == 1 else columns
