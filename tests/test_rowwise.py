@@ -9,12 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import bolt_numba as bn
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cpu.attention.attention import head_offsets, workspace
 from bolt_numba.kernels.cpu.reductions.reduce import groups, passes
 from bolt_numba.kernels.registry import Scratch, select
 from bolt_numba.ops import norm, reduce
 from bolt_numba.ops.attention import FusedAttention
-from bolt_numba.types import F32, F64, Array, TensorType
+from bolt_numba.types import F32, F64, Array, Sym, TensorType, type_of
 from tests.cases import CASES
 from tests.harness import PlainContext, plan, run_kernel, run_planned
 from tests.near import assert_near
@@ -250,3 +253,17 @@ def test_workspace_grows_with_threads() -> None:
         assert isinstance(work, Scratch)
         sizes.append(work.nbytes)
     assert sizes[1] == 4 * sizes[0]
+
+
+@pytest.mark.parametrize("shape", [(5,), (1, 5), (5, 1), (5, 5), (1, 1, 5), (1, 5, 1), (3, 1, 1), (1,), ()], ids=str)
+@pytest.mark.parametrize("axis", [-1, 1])
+@pytest.mark.parametrize("kind", [norm.LayerNormalization, norm.RMSNormalization])
+def test_a_scale_counts_along_its_own_axes(kind: Any, axis: int, shape: tuple[int, ...]) -> None:
+    """A scale of [5, 1] has as many elements as a row, and was taken for one of [5]."""
+    x, scale = reals(3, 5, 5), reals(*shape)
+    graph = Graph("scaled")
+    b, dims = Builder(graph), tuple(Sym(f"d{i}") for i in range(len(shape)))
+    inputs = graph.add_input("x", type_of(x)), graph.add_input("scale", TensorType(F32, dims))
+    graph.add_output(b(kind(axis=axis), *inputs), "y")
+    (got,) = bn.compile(graph, threads=1).run(None, {"x": x, "scale": scale})
+    assert_near(got, kind(axis=axis).reference(x, scale), 1e-5)

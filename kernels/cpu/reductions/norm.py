@@ -135,13 +135,14 @@ def normalise_rows(p, tid, nthreads):
 
 
 def _row_length(op: Any, ins: Types) -> int | None:
-    """Elements of a normalised row when all operands are f32 of known and full length."""
+    """Elements of a normalised row when all operands are f32 of known and full length, along the same axes."""
     x = ins[0]
     if x is None or not x.is_static or not x.size or not x.dims:
         return None
-    n = math.prod(x.dims[normalise_axis(op, op.axis, len(x.dims)) :])
+    row = x.dims[normalise_axis(op, op.axis, len(x.dims)) :]
+    n = math.prod(row)
     for t in ins[1:]:
-        if t is not None and (not t.is_static or t.dtype != F32_TYPE or t.size != n):
+        if t is not None and not (t.is_static and t.dtype == F32_TYPE and t.size == n == math.prod(t.dims[-len(row) :])):
             return None
     return n if x.dtype == F32_TYPE else None
 
