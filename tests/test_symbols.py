@@ -74,6 +74,17 @@ def test_axes_from_data_are_held_to(op: Any, axis: int) -> None:
     held(graph, {"x": np.ones(1, F32), "axes": np.array([axis])})
 
 
+@pytest.mark.parametrize("sizes", [(1, 8), (8, 1), (1, 1)], ids=str)
+@pytest.mark.parametrize("axes", [(0,), (-1,), (0, 1)], ids=str)
+def test_axes_that_are_squeezed_are_1(axes: tuple[int, ...], sizes: tuple[int, int]) -> None:
+    for then in (False, True):
+        graph = Graph("squeeze")
+        b, x = Builder(graph), graph.add_input("x", TensorType(F32, (Sym("n"), Sym("m"))))
+        y = b(Squeeze(), x, np.array(axes))
+        graph.add_output(b(Reshape(), y, np.array([-1, 1])) if then else y, "y")
+        held(graph, {"x": np.ones(sizes, F32)})
+
+
 @pytest.mark.parametrize("conditions", [0, 1, 2])
 @pytest.mark.parametrize("size", [2, 3])
 def test_branches_are_held_to_what_they_declare(conditions: int, size: int) -> None:

@@ -37,6 +37,7 @@ from bolt_numba.ops.shape import (
     Transpose,
     Unsqueeze,
 )
+from bolt_numba.ops.shapes import product
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 from bolt_numba.types import Array, Dim, Shape, Sym, TensorType
 
@@ -61,8 +62,17 @@ def shape_operand(x: TensorType, wanted: Shape | None) -> Array | None:
 
 
 def is_free(*nodes: Node) -> bool:
-    """Whether a shape follows from data: the operand must stay, as it may ask for what is not possible."""
-    return any(v is not None and v.type.value is None for node in nodes for v in node.inputs[1:])
+    """Whether views must stay, as they may ask for what is not possible: by data, or of an axis that may not be 1."""
+    return any(
+        any(v is not None and v.type.value is None for v in node.inputs[1:])
+        or (isinstance(node.op, Squeeze) and not _drops_ones(node))
+        for node in nodes
+    )
+
+
+def _drops_ones(node: Node) -> bool:
+    before, after = (None if v is None else v.type.shape for v in (node.inputs[0], node.output))
+    return before is not None and after is not None and product(before) == product(after)
 
 
 def reshaped(b: Builder, x: Value, wanted: Shape | None) -> Value | None:
