@@ -52,7 +52,7 @@ class GroupQueryAttention(Op):
             "which rows of the cache are read and written; tested against the cache and the bias when the "
             "table of heads is made, else refused"
         ),
-        total="the length of the cache, planned by value where it exceeds the past",
+        total="the length of the cache, planned by value where it exceeds the past or is negative",
     )
     bounds: ClassVar[dict[int, tuple[int, int]]] = {6: (3, 2)}
 
@@ -106,7 +106,7 @@ class GroupQueryAttention(Op):
         scores: Dim | None = None
         if total.known is not None and isinstance(held, int):
             whole = int(total.known.reshape(-1)[0])
-            if isinstance(s, int) and whole < s:
+            if whole < 0 or (isinstance(s, int) and held < whole < s):
                 raise self.fail("total", whole, f"at least the {s} new keys")
             length, scores = max(held, whole), whole if whole > held else None
         want_dims(self, "bias", bias, (1, n), (1, self.num_heads), s, scores)

@@ -174,6 +174,10 @@ class STFT(Op):
         return as_pairs(y[..., : length // 2 + 1] if self.onesided else y, signal.dtype)
 
 
+AT_ONCE = 1 << 16
+"""Elements that are computed together."""
+
+
 @op("MelWeightMatrix")
 class MelWeightMatrix(Op):
     """y = triangular filters of mel-spaced bands over the bins of a onesided spectrum.
@@ -237,10 +241,14 @@ class MelWeightMatrix(Op):
     def reference(self, num_mel_bins: Array, dft_length: Array, sample_rate: Array, low: Array, high: Array) -> Array:
         bands, length, place = self._numbers(num_mel_bins, dft_length, sample_rate, low, high)
         places = place(np.arange(bands + 2)).astype(int)
-        y = np.zeros((length // 2 + 1, bands))
-        for i, (left, centre, right) in enumerate(zip(places[:-2], places[1:-1], places[2:], strict=True)):
-            rising, falling = np.arange(left, centre + 1), np.arange(centre, right)
-            y[rising, i] = (rising - left) / (centre - left) if centre > left else 1.0
-            if right > centre:
-                y[falling, i] = (right - falling) / (right - centre)
-        return y.astype(self.dtype)
+        left, centre, right = places[:-2], places[1:-1], places[2:]
+        y = np.zeros((length // 2 + 1, bands), self.dtype)
+        rows = max(1, AT_ONCE // max(1, bands))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            for first in range(0, len(y), rows):
+                bins = np.arange(first, min(first + rows, len(y)))[:, None]
+                rising = np.where(centre > left, (bins - left) / (centre - left), 1.0)
+                part = np.where((left <= bins) & (bins <= centre), rising, 0.0)
+                falling = (centre <= bins) & (bins < right)
+                y[first : first + rows] = np.where(falling, (right - bins) / (right - centre), part)
+        return y

@@ -50,11 +50,11 @@ def bound_of(
 
 
 def outgrown(bounds: Sequence[Bound], arrays: Sequence[Any]) -> dict[int, bytes]:
-    """Content of the numbers that do not fit, by position."""
+    """Content of the numbers that do not fit, or mean nothing, by position."""
     found: dict[int, bytes] = {}
     for bound in bounds:
         number = arrays[bound.number]
-        if number.size != 1 or number.item() > arrays[bound.buffer].shape[bound.axis]:
+        if number.size != 1 or not 0 <= number.item() <= arrays[bound.buffer].shape[bound.axis]:
             found[bound.number] = number.tobytes()
     return found
 
