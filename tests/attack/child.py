@@ -29,7 +29,7 @@ SECONDS = 10.0
 STUCK = 120.0
 """What it may take by the clock, on a machine that others keep busy."""
 MEMORY = 2 << 30
-"""What a case may take at most; the budget of plans and results is half of it."""
+"""What a case may take at most; the budget of plans and results is an eighth of it."""
 STARTING = 120.0
 """Seconds that a fresh child may take until it is ready."""
 PATIENT = 240.0
@@ -74,7 +74,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             bufsize=0,
-            env={**os.environ, config.MEMORY.name: f"{MEMORY >> 21}M"},
+            env={**os.environ, config.MEMORY.name: f"{MEMORY >> 23}M"},
         )
         self.received = b""
         kind, state, detail = self.read(STARTING)
