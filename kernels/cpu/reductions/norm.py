@@ -140,9 +140,9 @@ def _row_length(op: Any, ins: Types) -> int | None:
     if x is None or not x.is_static or not x.size or not x.dims:
         return None
     row = x.dims[normalise_axis(op, op.axis, len(x.dims)) :]
-    n = math.prod(row)
+    n, k = math.prod(row), len(row)
     for t in ins[1:]:
-        if t is not None and not (t.is_static and t.dtype == F32_TYPE and t.size == n == math.prod(t.dims[-len(row) :])):
+        if t is not None and not (t.is_static and t.dtype == F32_TYPE and t.size == n == math.prod(t.dims[-k:])):
             return None
     return n if x.dtype == F32_TYPE else None
 
