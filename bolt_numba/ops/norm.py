@@ -30,8 +30,16 @@ def _affine(y: Array, scale: Array, bias: Array) -> Array:
     return y * along_channels(widened(scale), y.ndim) + along_channels(widened(bias), y.ndim)
 
 
+def _centred(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
+    """``(x - mean, mean)``; the rounded mean of numbers far from zero is off, which the mean of the differences tells."""
+    mean = x.mean(axis=axes, keepdims=True)
+    centred = x - mean
+    off = centred.mean(axis=axes, keepdims=True)
+    return centred - off, mean + off
+
+
 def _standardised(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
-    centred = x - x.mean(axis=axes, keepdims=True)
+    centred, _ = _centred(x, axes)
     variance = np.mean(centred * centred, axis=axes, keepdims=True)
     return np.asarray(centred / np.sqrt(variance + x.dtype.type(epsilon)))
 
@@ -144,8 +152,7 @@ class LayerNormalization(Op):
     def reference(self, x: Array, scale: Array, bias: Array | None = None) -> Array | tuple[Array, ...]:
         data = widened(x)
         axes = tuple(range(normalise_axis(self, self.axis, x.ndim), x.ndim))
-        mean = data.mean(axis=axes, keepdims=True)
-        centred = data - mean
+        centred, mean = _centred(data, axes)
         variance = np.mean(centred * centred, axis=axes, keepdims=True)
         inverse = 1 / np.sqrt(variance + data.dtype.type(self.epsilon))
         y = centred * inverse * widened(scale)

@@ -1,7 +1,10 @@
-"""Normalisations: along rows, over groups of channels in both layouts, with given statistics, across channels.
+"""Normalisations: along rows, over groups of channels in both layouts, with given statistics.
 
-Variances are sums of squared differences from the mean (two passes), never differences of large sums.  Channels-last
-groups are found from column sums, so that vectors run along channels whatever the size of a group.
+Variances are sums of squared differences from a point near the mean, never differences of large sums.  The same pass sums
+the differences themselves: their mean is how far the point is off, and mean and variance are put right by it ("corrected
+two-pass algorithm", Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance", 1983).  So rows far from
+zero, whose rounded mean is off by many deviations, come out as well as others; and for a row a sample's mean is a point
+near enough.  Channels-last groups are found from column sums, so that vectors run along channels whatever the size of a group.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -33,12 +36,12 @@ from bolt_numba.kernels.cpu.language.lang import (
     vabs,
     vload,
     vload_n,
+    vmax,
     vsqrt,
     vstore,
     vstore_n,
 )  # fmt: skip
-from bolt_numba.kernels.cpu.language.vmath import vpow
-from bolt_numba.kernels.cpu.reductions.reduce import FOLDS, axis_form, fold_step
+from bolt_numba.kernels.cpu.reductions.reduce import FOLD, FOLDS, fold_step
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import PTR_OR_0
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
@@ -56,56 +59,100 @@ PARALLEL = 1 << 16
 
 
 @inline
-def row_sum(x, n):
-    """Sum of ``n`` contiguous f32 in four accumulators."""
-    a = splat(0.0)
-    b, c, d = a, a, a
+def sample_mean(x, n):
+    """Mean of four vectors spread over ``n`` contiguous f32; exact where all are equal and fill the vectors."""
+    width = min(n, LANES)
+    gap = (n - width) // 3 * 4
+    low = vload_n(x, width) + vload_n(x + gap, width)
+    high = vload_n(x + 2 * gap, width) + vload_n(x + 3 * gap, width)
+    return reduce_add(low + high) / np.float32(4 * width)
+
+
+@inline
+def row_moments(x, n, centre):
+    """Mean of ``x - centre`` and sum of its squares over ``n`` contiguous f32, in parts of `FOLD` vectors for each sum."""
+    m, share = splat(centre), splat(np.float32(1.0) / np.float32(n))
+    rest = splat(0.0)
+    squares = rest
     i = 0
     while i + 4 * LANES <= n:
-        at = x + 4 * i
-        a, b = a + vload(at), b + vload(at + BYTES)
-        c, d = c + vload(at + 2 * BYTES), d + vload(at + 3 * BYTES)
-        i += 4 * LANES
-    while i < n:
-        a = a + vload_n(x + 4 * i, n - i)
-        i += LANES
-    return reduce_add((a + b) + (c + d))
-
-
-@inline
-def row_squares(x, n, centre):
-    """Sum of ``(x - centre)**2`` over ``n`` contiguous f32."""
-    m, a = splat(centre), splat(0.0)
-    b = a
-    i = 0
-    while i + 2 * LANES <= n:
-        u, v = vload(x + 4 * i) - m, vload(x + 4 * i + BYTES) - m
-        a, b = fma(u, u, a), fma(v, v, b)
-        i += 2 * LANES
+        stop = min(i + 4 * FOLD * LANES, n)
+        a = splat(0.0)
+        b, c, d, e, f = a, a, a, a, a
+        while i + 4 * LANES <= stop:
+            at = x + 4 * i
+            s, t = vload(at) - m, vload(at + BYTES) - m
+            u, v = vload(at + 2 * BYTES) - m, vload(at + 3 * BYTES) - m
+            a, b, c, d = fma(s, s, a), fma(t, t, b), fma(u, u, c), fma(v, v, d)
+            e, f = fma(s + t, share, e), fma(u + v, share, f)
+            i += 4 * LANES
+        rest, squares = rest + (e + f), squares + ((a + b) + (c + d))
     while i < n:
         u = select(lanes_below(n - i), vload_n(x + 4 * i, n - i) - m, splat(0.0))
-        a = fma(u, u, a)
+        rest, squares = fma(u, share, rest), fma(u, u, squares)
         i += LANES
-    return reduce_add(a + b)
+    return reduce_add(rest), reduce_add(squares)
 
 
 @inline
-def inverse_root(x):
-    """1 / sqrt(x) of a scalar."""
-    return np.float32(1.0) / lane(vsqrt(splat(x)), 0)
+def row_squares(x, n):
+    """Sum of the squares of ``n`` contiguous f32, in parts of `FOLD` vectors for each of four sums."""
+    total = splat(0.0)
+    i = 0
+    while i + 4 * LANES <= n:
+        stop = min(i + 4 * FOLD * LANES, n)
+        a = splat(0.0)
+        b, c, d = a, a, a
+        while i + 4 * LANES <= stop:
+            at = x + 4 * i
+            s, t, u, v = vload(at), vload(at + BYTES), vload(at + 2 * BYTES), vload(at + 3 * BYTES)
+            a, b, c, d = fma(s, s, a), fma(t, t, b), fma(u, u, c), fma(v, v, d)
+            i += 4 * LANES
+        total = total + ((a + b) + (c + d))
+    while i < n:
+        v = vload_n(x + 4 * i, n - i)
+        total = fma(v, v, total)
+        i += LANES
+    return reduce_add(total)
+
+
+@inline
+def row_statistics(x, n):
+    """A point near the mean of ``n`` contiguous f32, how far the mean is from it, the sum of squares around it.
+
+    A point further off than 1.7 deviations is replaced by the mean.
+    """
+    point = sample_mean(x, n)
+    off, squares = row_moments(x, n, point)
+    if off * off * np.float32(n) > np.float32(0.75) * squares:
+        point += off
+        off, squares = row_moments(x, n, point)
+    return point, off, squares
+
+
+@inline
+def inverse_spread(squares, count, off, epsilon):
+    """``1 / sqrt(variance + epsilon)`` in all lanes; squares: their sum around a point ``off`` from the mean.
+
+    0 where finite numbers have an infinite sum.
+    """
+    least, distance = splat(epsilon), splat(off)
+    around = fma(splat(squares), splat(np.float32(1.0) / count), least)
+    spread = vmax(least, fma(-distance, distance, around))
+    return select((around == np.inf) & (vabs(distance) < np.inf), splat(0.0), 1.0 / vsqrt(spread))
 
 
 # ------------------------------------------------------------------------------------ layer and RMS normalisation
 
 
-def _whole(count: int, **others: int) -> dict[str, Reach]:
+def x_and_y(count: int, **others: int) -> dict[str, Reach]:
     """Extents of x and y of ``count`` elements and of others of theirs, all f32."""
     return {name: 4 * n for name, n in {"x": count, "y": count, **others}.items()}
 
 
 @native(
     x=PTR, scale=PTR, bias=PTR_OR_0, y=PTR, mean=PTR_OR_0, inverse=PTR_OR_0, rows=I64, n=I64, epsilon=F32, centred=I64,
-    extents=lambda a: _whole(a.rows * a.n, scale=a.n, bias=a.n, mean=a.rows, inverse=a.rows),
+    extents=lambda a: x_and_y(a.rows * a.n, scale=a.n, bias=a.n, mean=a.rows, inverse=a.rows),
 )  # fmt: skip
 def normalise_rows(p, tid, nthreads):
     """Y = (x - mean) / sqrt(variance + epsilon) * scale + bias along rows of ``n``.
@@ -116,20 +163,24 @@ def normalise_rows(p, tid, nthreads):
     first, last = split(p.rows, tid, nthreads)
     for row in range(first, last):
         x, y = p.x + 4 * row * n, p.y + 4 * row * n
-        mean = row_sum(x, n) / count if p.centred else np.float32(0.0)
-        inverse = inverse_root(row_squares(x, n, mean) / count + epsilon)
+        mean, off = np.float32(0.0), np.float32(0.0)
+        if p.centred:
+            mean, off, squares = row_statistics(x, n)
+        else:
+            squares = row_squares(x, n)
+        k = inverse_spread(squares, count, off, epsilon)
         if p.mean:
-            store_f32(p.mean + 4 * row, mean)
-            store_f32(p.inverse + 4 * row, inverse)
-        m, k = splat(mean), splat(inverse)
+            store_f32(p.mean + 4 * row, mean + off)
+            store_f32(p.inverse + 4 * row, lane(k, 0))
+        m, shift = splat(mean), splat(-off) * k
         i = 0
         while i + LANES <= n:
-            v = (vload(x + 4 * i) - m) * k
+            v = fma(vload(x + 4 * i) - m, k, shift)
             b = vload(bias + 4 * i) if bias else splat(0.0)
             vstore(y + 4 * i, fma(v, vload(scale + 4 * i), b))
             i += LANES
         if i < n:
-            v = (vload_n(x + 4 * i, n - i) - m) * k
+            v = fma(vload_n(x + 4 * i, n - i) - m, k, shift)
             b = vload_n(bias + 4 * i, n - i) if bias else splat(0.0)
             vstore_n(y + 4 * i, fma(v, vload_n(scale + 4 * i, n - i), b), n - i)
 
@@ -171,7 +222,7 @@ def row_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: 
 
 def _planes(a: Any) -> dict[str, Reach]:
     channels = min(a.rows, a.groups) * a.channels
-    return _whole(a.rows * a.channels * a.spatial, scale=channels, bias=channels)
+    return x_and_y(a.rows * a.channels * a.spatial, scale=channels, bias=channels)
 
 
 @native(x=PTR, scale=PTR, bias=PTR, y=PTR, rows=I64, channels=I64, groups=I64, spatial=I64, epsilon=F32,
@@ -180,16 +231,17 @@ def normalise_planes(p, tid, nthreads):
     """Groups of an NCHW tensor: a row is the ``channels`` planes of one group; scale and bias by channel."""
     channels, spatial, groups, epsilon = p.channels, p.spatial, p.groups, p.epsilon
     n = channels * spatial
+    count = np.float32(n)
     first, last = split(p.rows, tid, nthreads)
     for row in range(first, last):
         x, y = p.x + 4 * row * n, p.y + 4 * row * n
-        mean = row_sum(x, n) / np.float32(n)
-        inverse = inverse_root(row_squares(x, n, mean) / np.float32(n) + epsilon)
+        mean, off, squares = row_statistics(x, n)
+        inverse = inverse_spread(squares, count, off, epsilon)
         m = splat(mean)
         for c in range(channels):
             channel = (row % groups) * channels + c
-            a = splat(inverse * load_f32(p.scale + 4 * channel))
-            b = splat(load_f32(p.bias + 4 * channel))
+            a = inverse * load_f32(p.scale + 4 * channel)
+            b = fma(splat(-off), a, splat(load_f32(p.bias + 4 * channel)))
             for i in range(0, spatial, LANES):
                 at = 4 * (c * spatial + i)
                 vstore_n(y + at, fma(vload_n(x + at, spatial - i) - m, a, b), spatial - i)
@@ -198,77 +250,103 @@ def normalise_planes(p, tid, nthreads):
 # ------------------------------------------------------------------------------------ groups of channels, channels last
 
 
-@native(x=PTR, mean=PTR, sums=PTR, n=I64, spatial=I64, c=I64, blocks=I64,
-        extents=lambda a: {"x": 4 * a.n * a.spatial * a.c, "mean": 4 * a.n * a.c, "sums": 4 * a.n * a.c})  # fmt: skip
-def square_columns(p, tid, nthreads):
-    """``sums[n, c]``: sum over the pixels of ``(x - mean[n, c])**2`` for ``x [n, spatial, c]``."""
+def _moments(a: Any) -> dict[str, Reach]:
+    return {"x": 4 * a.n * a.spatial * a.c, **dict.fromkeys(("mean", "sums", "squares"), 4 * a.n * a.c)}
+
+
+@native(x=PTR, mean=PTR, sums=PTR, squares=PTR, n=I64, spatial=I64, c=I64, blocks=I64, extents=_moments)
+def column_moments(p, tid, nthreads):
+    """Sums over the pixels of ``x - mean[n, c]`` and of its squares, both [n, c], for ``x [n, spatial, c]``."""
     spatial, c, blocks = p.spatial, p.c, p.blocks
     first, last = split(p.n * blocks, tid, nthreads)
     for item in range(first, last):
         image = item // blocks
         column = (item - image * blocks) * LANES
         left = c - column
-        mean = vload_n(p.mean + 4 * (image * c + column), left)
+        to = 4 * (image * c + column)
+        mean = vload_n(p.mean + to, left)
         total = splat(0.0)
-        for low in range(0, spatial, 128):
-            part = splat(0.0)
-            for i in range(low, min(low + 128, spatial)):
+        rest = total
+        for low in range(0, spatial, 2 * FOLD):
+            squares = splat(0.0)
+            part = squares
+            for i in range(low, min(low + 2 * FOLD, spatial)):
                 v = vload_n(p.x + 4 * ((image * spatial + i) * c + column), left) - mean
-                part = fma(v, v, part)
-            total = total + part
-        vstore_n(p.sums + 4 * (image * c + column), total, left)
+                part, squares = part + v, fma(v, v, squares)
+            rest, total = rest + part, total + squares
+        vstore_n(p.sums + to, rest, left)
+        vstore_n(p.squares + to, total, left)
 
 
-@native(sums=PTR, out=PTR, scale=PTR_OR_0, n=I64, c=I64, groups=I64, count=F32, epsilon=F32,
-        extents=lambda a: {"sums": 4 * a.n * a.c, "out": 4 * a.n * a.c, "scale": 4 * a.c})  # fmt: skip
-def spread_groups(p, tid, nthreads):
-    """Sums by channel to one number for each group, written to all its channels.
+@inline
+def group_sum(at, size):
+    """Sum of ``size`` f32, as f64."""
+    total = 0.0
+    for i in range(size):
+        total += np.float64(load_f32(at + 4 * i))
+    return total
 
-    Without scale (0): the mean, sum / count.  With it: scale / sqrt(sum / count + epsilon).
-    """
-    c, groups = p.c, p.groups
-    size = c // groups
-    for image in range(p.n):
-        for group in range(groups):
-            at = 4 * (image * c + group * size)
-            total = np.float32(0.0)
-            for i in range(size):
-                total += load_f32(p.sums + at + 4 * i)
-            value = total / p.count
-            inverse = inverse_root(value + p.epsilon)
-            for i in range(size):
-                if p.scale:
-                    value = inverse * load_f32(p.scale + 4 * (group * size + i))
-                store_f32(p.out + at + 4 * i, value)
+
+@native(sums=PTR, mean=PTR, n=I64, c=I64, groups=I64, count=F32,
+        extents=lambda a: dict.fromkeys(("sums", "mean"), 4 * a.n * a.c))  # fmt: skip
+def group_means(p, tid, nthreads):
+    """Sums by channel to the mean of each group of ``count`` elements, written to all its channels."""
+    size = p.c // p.groups
+    for group in range(p.n * p.groups):
+        at = 4 * group * size
+        mean = np.float32(group_sum(p.sums + at, size) / p.count)
+        for i in range(size):
+            store_f32(p.mean + at + 4 * i, mean)
+
+
+def _factors(a: Any) -> dict[str, Reach]:
+    by_image = dict.fromkeys(("sums", "squares", "factor", "shift"), 4 * a.n * a.c)
+    return {**by_image, "scale": 4 * a.c, "bias": 4 * a.c}
+
+
+@native(sums=PTR, squares=PTR, scale=PTR, bias=PTR, factor=PTR, shift=PTR, n=I64, c=I64, groups=I64, count=F32,
+        epsilon=F32, extents=_factors)  # fmt: skip
+def group_factors(p, tid, nthreads):
+    """What `column_moments` gives to ``(x - mean) * factor + shift``, both [n, c]; scale and bias are [c]."""
+    size, groups = p.c // p.groups, p.groups
+    for group in range(p.n * groups):
+        at, channel = 4 * group * size, 4 * (group % groups) * size
+        off = np.float32(group_sum(p.sums + at, size) / p.count)
+        squares = np.float32(group_sum(p.squares + at, size))
+        inverse = lane(inverse_spread(squares, p.count, off, p.epsilon), 0)
+        for i in range(0, 4 * size, 4):
+            factor = inverse * load_f32(p.scale + channel + i)
+            store_f32(p.factor + at + i, factor)
+            store_f32(p.shift + at + i, load_f32(p.bias + channel + i) - off * factor)
 
 
 def _pixels(a: Any) -> dict[str, Reach]:
     given = box(4 * a.c, (-(-a.rows // a.spatial), 4 * a.step))
-    return {**_whole(a.rows * a.c, bias=a.c), "mean": given, "factor": given}
+    return {**x_and_y(a.rows * a.c), "mean": given, "factor": given, "bias": given}
 
 
 @native(x=PTR, mean=PTR, factor=PTR, bias=PTR, y=PTR, rows=I64, c=I64, spatial=I64, step=I64, extents=_pixels)
 def affine_pixels(p, tid, nthreads):
     """Y = (x - mean) * factor + bias for rows of ``c`` channels.
 
-    mean and factor advance by ``step`` channels from one image of ``spatial`` rows to the next; bias is [c].
+    mean, factor and bias advance by ``step`` channels from one image of ``spatial`` rows to the next.
     """
     c, spatial = p.c, p.spatial
     first, last = split(p.rows, tid, nthreads)
     for row in range(first, last):
         x, y, offset = p.x + 4 * row * c, p.y + 4 * row * c, 4 * (row // spatial) * p.step
-        mean, factor = p.mean + offset, p.factor + offset
+        mean, factor, bias = p.mean + offset, p.factor + offset, p.bias + offset
         i = 0
         while i + LANES <= c:
             v = vload(x + 4 * i) - vload(mean + 4 * i)
-            vstore(y + 4 * i, fma(v, vload(factor + 4 * i), vload(p.bias + 4 * i)))
+            vstore(y + 4 * i, fma(v, vload(factor + 4 * i), vload(bias + 4 * i)))
             i += LANES
         if i < c:
             v = vload_n(x + 4 * i, c - i) - vload_n(mean + 4 * i, c - i)
-            vstore_n(y + 4 * i, fma(v, vload_n(factor + 4 * i, c - i), vload_n(p.bias + 4 * i, c - i)), c - i)
+            vstore_n(y + 4 * i, fma(v, vload_n(factor + 4 * i, c - i), vload_n(bias + 4 * i, c - i)), c - i)
 
 
-def _image(op: Any, ins: Types) -> tuple[int, int, int] | None:
+def image_dims(op: Any, ins: Types) -> tuple[int, int, int] | None:
     """(n, c, pixels) when every operand is static f32 and the image is not empty."""
     if any(t is None or not t.is_static or t.dtype != F32_TYPE for t in ins):
         return None
@@ -281,14 +359,14 @@ def _image(op: Any, ins: Types) -> tuple[int, int, int] | None:
     return dims[0], c, math.prod(dims) // (dims[0] * c)
 
 
-def _has_image(op: Any, ins: Types) -> bool:
-    return _image(op, ins) is not None
+def has_image(op: Any, ins: Types) -> bool:
+    return image_dims(op, ins) is not None
 
 
-@kernel(ops.InstanceNormalization, ops.GroupNormalization, accepts=_has_image, inplace=(0,), by_types=True)
+@kernel(ops.InstanceNormalization, ops.GroupNormalization, accepts=has_image, inplace=(0,), by_types=True)
 def group_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Rows of planes for channels first; column sums, their groups, and a row-wise pass for channels last."""
-    image = _image(op, ins)
+    image = image_dims(op, ins)
     assert image is not None, "accepts() has tested this"
     n, c, spatial = image
     groups = c if isinstance(op, ops.InstanceNormalization) else op.num_groups
@@ -297,19 +375,19 @@ def group_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context
         planes: dict[str, Argument] = {"x": In(0), "scale": In(1), "bias": In(2), "y": Out(0), "rows": n * groups}
         planes |= {"channels": c // groups, "groups": groups, "spatial": spatial, "epsilon": op.epsilon}
         return [Step(normalise_planes, planes, parallel and n * groups > 1)]
-    sums, mean, factor = (Scratch(4 * n * c) for _ in range(3))
+    sums, squares, mean, factor, shift = (Scratch(4 * n * c) for _ in range(5))
     blocks = -(-c // LANES)
-    count = float(c // groups * spatial)
-    common: dict[str, Argument] = {"n": n, "c": c, "groups": groups, "count": count, "epsilon": op.epsilon}
-    squares: dict[str, Argument] = {"x": In(0), "mean": mean, "sums": sums, "n": n, "spatial": spatial, "c": c}
-    squares["blocks"] = blocks
-    affine: dict[str, Argument] = {"x": In(0), "mean": mean, "factor": factor, "bias": In(2), "y": Out(0)}
+    common: dict[str, Argument] = {"sums": sums, "n": n, "c": c}
+    grouped = common | {"groups": groups, "count": float(c // groups * spatial)}
+    moments = common | {"x": In(0), "mean": mean, "squares": squares, "spatial": spatial, "blocks": blocks}
+    factors = grouped | {"squares": squares, "scale": In(1), "bias": In(2), "factor": factor, "shift": shift}
+    affine: dict[str, Argument] = {"x": In(0), "mean": mean, "factor": factor, "bias": shift, "y": Out(0)}
     affine |= {"rows": n * spatial, "c": c, "spatial": spatial, "step": c}
     return [
         fold_step(FOLDS[ReduceSum], In(0), sums, (n, spatial, c)),
-        Step(spread_groups, {"sums": sums, "out": mean, "scale": None, **common}, False),
-        Step(square_columns, squares, parallel and n * blocks > 1),
-        Step(spread_groups, {"sums": sums, "out": factor, "scale": In(1), **common}, False),
+        Step(group_means, {**grouped, "mean": mean}, False),
+        Step(column_moments, moments, parallel and n * blocks > 1),
+        Step(group_factors, {**factors, "epsilon": op.epsilon}, False),
         Step(affine_pixels, affine, parallel and n * spatial > 1),
     ]
 
@@ -329,7 +407,7 @@ def factors_of_variance(p, tid, nthreads):
 
 @native(
     x=PTR, mean=PTR, factor=PTR, bias=PTR, y=PTR, rows=I64, c=I64, spatial=I64,
-    extents=lambda a: _whole(a.rows * a.spatial, **dict.fromkeys(("mean", "factor", "bias"), min(a.rows, a.c))),
+    extents=lambda a: x_and_y(a.rows * a.spatial, **dict.fromkeys(("mean", "factor", "bias"), min(a.rows, a.c))),
 )  # fmt: skip
 def affine_planes(p, tid, nthreads):
     """Y = (x - mean) * factor + bias for planes of ``spatial`` elements; the operands by channel."""
@@ -346,10 +424,10 @@ def affine_planes(p, tid, nthreads):
             vstore_n(y + 4 * i, fma(vload_n(x + 4 * i, spatial - i) - m, f, b), spatial - i)
 
 
-@kernel(ops.BatchNormalization, accepts=_has_image, inplace=(0,), by_types=True)
+@kernel(ops.BatchNormalization, accepts=has_image, inplace=(0,), by_types=True)
 def batch_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """The factor of each channel, then one pass."""
-    image = _image(op, ins)
+    image = image_dims(op, ins)
     assert image is not None, "accepts() has tested this"
     n, c, spatial = image
     factor = Scratch(4 * c)
@@ -361,140 +439,3 @@ def batch_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context
         return [Step(factors_of_variance, prepare, False), Step(affine_planes, args, parallel and n * c > 1)]
     args |= {"rows": n * spatial, "spatial": spatial, "step": 0}
     return [Step(factors_of_variance, prepare, False), Step(affine_pixels, args, parallel and n * spatial > 1)]
-
-
-# ---------------------------------------------------------------------------------------------------- across channels
-
-
-@inline
-def decay(v, beta):
-    """``v ** -beta``; the usual 0.75 by two square roots, whose sum of errors is 2 ulp."""
-    if beta == np.float32(0.75):
-        root = vsqrt(v)
-        return 1.0 / (root * vsqrt(root))
-    return vpow(v, splat(-beta))
-
-
-@native(
-    x=PTR, y=PTR, outer=I64, c=I64, inner=I64, before=I64, after=I64, alpha=F32, beta=F32, bias=F32,
-    extents=lambda a: _whole(a.outer * a.c * a.inner),
-)  # fmt: skip
-def response_columns(p, tid, nthreads):
-    """LRN over axis 1 of ``[outer, c, inner]``, a vector of neighbouring columns at a time."""
-    c, inner = p.c, p.inner
-    alpha, beta, bias = splat(p.alpha), p.beta, splat(p.bias)
-    first, last = split(p.outer * c, tid, nthreads)
-    for row in range(first, last):
-        channel = row % c
-        low, high = max(channel - p.before, 0), min(channel + p.after, c - 1)
-        base = p.x + 4 * (row - channel) * inner
-        for i in range(0, inner, LANES):
-            total = splat(0.0)
-            for k in range(low, high + 1):
-                v = vload_n(base + 4 * (k * inner + i), inner - i)
-                total = fma(v, v, total)
-            v = vload_n(p.x + 4 * (row * inner + i), inner - i)
-            vstore_n(p.y + 4 * (row * inner + i), v * decay(fma(alpha, total, bias), beta), inner - i)
-
-
-@native(
-    x=PTR, y=PTR, padded=PTR, rows=I64, c=I64, size=I64, before=I64, alpha=F32, beta=F32, bias=F32,
-    extents=lambda a: _whole(a.rows * a.c, padded=(a.c + a.size) * a.threads),
-)  # fmt: skip
-def response_pixels(p, tid, nthreads):
-    """LRN along rows of ``c`` channels; each thread has a row of squares with zeros around it (c + size elements)."""
-    c, size = p.c, p.size
-    alpha, beta, bias = splat(p.alpha), p.beta, splat(p.bias)
-    squares = p.padded + 4 * (c + size) * tid
-    for i in range(c + size):
-        store_f32(squares + 4 * i, np.float32(0.0))
-    first, last = split(p.rows, tid, nthreads)
-    for row in range(first, last):
-        x, y = p.x + 4 * row * c, p.y + 4 * row * c
-        for i in range(0, c, LANES):
-            v = vload_n(x + 4 * i, c - i)
-            vstore_n(squares + 4 * (p.before + i), v * v, c - i)
-        for i in range(0, c, LANES):
-            total = splat(0.0)
-            for k in range(size):
-                total = total + vload_n(squares + 4 * (i + k), c - i)
-            vstore_n(y + 4 * i, vload_n(x + 4 * i, c - i) * decay(fma(alpha, total, bias), beta), c - i)
-
-
-@kernel(ops.LRN, accepts=_has_image, by_types=True)
-def local_response_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """Sums of squares over neighbouring channels."""
-    image = _image(op, ins)
-    assert image is not None, "accepts() has tested this"
-    n, c, spatial = image
-    before = (op.size - 1) // 2
-    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "c": c, "before": before, "alpha": op.alpha / op.size}
-    args |= {"beta": op.beta, "bias": op.bias}
-    parallel = n * c * spatial > PARALLEL // 4
-    if op.layout == "NCHW":
-        args |= {"outer": n, "inner": spatial, "after": op.size - 1 - before}
-        return [Step(response_columns, args, parallel and n * c > 1)]
-    args |= {"padded": Scratch(4 * (c + op.size) * context.threads), "rows": n * spatial, "size": op.size}
-    return [Step(response_pixels, args, parallel and n * spatial > 1)]
-
-
-@native(x=PTR, y=PTR, outer=I64, n=I64, inner=I64, blocks=I64, squared=I64,
-        extents=lambda a: _whole(a.outer * a.n * a.inner))  # fmt: skip
-def lp_columns(p, tid, nthreads):
-    """Divide by the norm over axis 1 of ``[outer, n, inner]``; 0 where it is 0."""
-    n, inner, blocks, squared = p.n, p.inner, p.blocks, p.squared
-    first, last = split(p.outer * blocks, tid, nthreads)
-    for item in range(first, last):
-        o = item // blocks
-        column = (item - o * blocks) * LANES
-        width = inner - column
-        at = 4 * (o * n * inner + column)
-        total = splat(0.0)
-        for i in range(n):
-            v = vload_n(p.x + at + 4 * i * inner, width)
-            total = fma(v, v, total) if squared else total + vabs(v)
-        norm = vsqrt(total) if squared else total
-        empty = norm == 0.0
-        norm = select(empty, splat(1.0), norm)
-        for i in range(n):
-            v = vload_n(p.x + at + 4 * i * inner, width) / norm
-            vstore_n(p.y + at + 4 * i * inner, select(empty, splat(0.0), v), width)
-
-
-@native(x=PTR, y=PTR, rows=I64, n=I64, squared=I64, extents=lambda a: _whole(a.rows * a.n))
-def lp_rows(p, tid, nthreads):
-    """Divide rows by their norm; 0 where it is 0."""
-    n = p.n
-    first, last = split(p.rows, tid, nthreads)
-    for row in range(first, last):
-        x, y = p.x + 4 * row * n, p.y + 4 * row * n
-        total = splat(0.0)
-        for i in range(0, n, LANES):
-            v = vload_n(x + 4 * i, n - i)
-            total = fma(v, v, total) if p.squared else total + vabs(v)
-        norm = splat(reduce_add(total))
-        norm = vsqrt(norm) if p.squared else norm
-        empty = norm == 0.0
-        norm = select(empty, splat(1.0), norm)
-        for i in range(0, n, LANES):
-            v = select(empty, splat(0.0), vload_n(x + 4 * i, n - i) / norm)
-            vstore_n(y + 4 * i, v, n - i)
-
-
-def _has_axis(op: Any, ins: Types) -> bool:
-    return axis_form(op, ins) is not None
-
-
-@kernel(ops.LpNormalization, accepts=_has_axis, inplace=(0,), by_types=True)
-def lp_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """Two passes, along rows or columns."""
-    form = axis_form(op, ins)
-    assert form is not None, "accepts() has tested this"
-    outer, n, inner = form
-    parallel = outer * n * inner > PARALLEL
-    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "n": n, "squared": int(op.p == 2)}
-    if inner == 1:
-        return [Step(lp_rows, {**args, "rows": outer}, parallel and outer > 1)]
-    blocks = -(-inner // LANES)
-    args |= {"outer": outer, "inner": inner, "blocks": blocks}
-    return [Step(lp_columns, args, parallel and outer * blocks > 1)]
