@@ -1,7 +1,7 @@
 """Norms of rows that lie far from zero, or are long: against f64 and beside onnxruntime, kernels and references.
 
-Each element's error is counted in the unit of what adds up to it: the scale times one deviation and the distance from
-the mean, and the bias.  The largest is at most four times onnxruntime's, and at most `LIMIT`, which onnxruntime's is not.
+Each element's error is counted in the unit of what adds up to it: the scale times one deviation and the distance
+from the mean, and the bias.  The largest is at most four times onnxruntime's, and at most `LIMIT`, which theirs is not.
 """
 
 from __future__ import annotations

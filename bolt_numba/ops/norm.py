@@ -31,7 +31,7 @@ def _affine(y: Array, scale: Array, bias: Array) -> Array:
 
 
 def _centred(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
-    """``(x - mean, mean)``; the rounded mean of numbers far from zero is off, which the mean of the differences tells."""
+    """``(x - mean, mean)``; a rounded mean far from zero is off, which the mean of the differences tells."""
     mean = x.mean(axis=axes, keepdims=True)
     centred = x - mean
     off = centred.mean(axis=axes, keepdims=True)

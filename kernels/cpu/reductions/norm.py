@@ -1,10 +1,11 @@
 """Normalisations: along rows, over groups of channels in both layouts, with given statistics.
 
-Variances are sums of squared differences from a point near the mean, never differences of large sums.  The same pass sums
-the differences themselves: their mean is how far the point is off, and mean and variance are put right by it ("corrected
-two-pass algorithm", Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance", 1983).  So rows far from
-zero, whose rounded mean is off by many deviations, come out as well as others; and for a row a sample's mean is a point
-near enough.  Channels-last groups are found from column sums, so that vectors run along channels whatever the size of a group.
+Variances are sums of squared differences from a point near the mean, never differences of large sums.  The same pass
+sums the differences themselves: their mean is how far the point is off, and it puts mean and variance right
+("corrected two-pass algorithm", Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance", 1983).  So
+rows far from zero, whose rounded mean is off by many deviations, come out as well as others, and a sample's mean is a
+point near enough.  Channels-last groups are found from column sums, so that vectors run along channels, whatever
+their size.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -70,7 +71,7 @@ def sample_mean(x, n):
 
 @inline
 def row_moments(x, n, centre):
-    """Mean of ``x - centre`` and sum of its squares over ``n`` contiguous f32, in parts of `FOLD` vectors for each sum."""
+    """Mean of ``x - centre`` and sum of its squares over ``n`` contiguous f32, in parts of `FOLD` vectors."""
     m, share = splat(centre), splat(np.float32(1.0) / np.float32(n))
     rest = splat(0.0)
     squares = rest
