@@ -36,7 +36,8 @@ class GroupQueryAttention(Op):
     score of a further key of each head that has no value -> y: [n, s, num_heads * d], present_k, present_v: [n,
     kv_num_heads, max(p, total), d].  New keys go behind the valid past ones of their sequence, of which there are none
     where s is total; a past that is the memory of the present is appended to in place.  local_window: keys that a query
-    sees, itself included (-1: all); softcap c: c * tanh(scores / c); smooth: all sinks are 0.
+    sees, itself included (below 0: all; 0: none, so y is 0); softcap c above 0: c * tanh(scores / c); smooth: all sinks
+    are 0.
     Source: the operator of this name of onnxruntime (com.microsoft), rotated and unpacked operands.
     """
 
@@ -145,7 +146,7 @@ class GroupQueryAttention(Op):
             seen = before[b] + s if s == whole else valid[b]
             own_k, own_v = (np.repeat(widened(x[b, :, :seen]), group, axis=0) for x in (keys, values))
             scores = np.matmul(queries[b], own_k.swapaxes(-1, -2)) * scale
-            if self.softcap:
+            if self.softcap > 0:
                 scores = np.tanh(scores / scores.dtype.type(self.softcap)) * scores.dtype.type(self.softcap)
             if bias is not None:
                 if bias.shape[3] < seen:
@@ -153,7 +154,7 @@ class GroupQueryAttention(Op):
                 scores = scores + widened(bias[b if bias.shape[0] > 1 else 0, :, :, :seen])
             rows, columns = before[b] + np.arange(s)[:, None], np.arange(seen)[None, :]
             hidden = columns > rows
-            if self.local_window > 0:
+            if self.local_window >= 0:
                 hidden |= columns <= rows - self.local_window
             scores = np.where(hidden, scores.dtype.type(-np.inf), scores)
             y[b] = np.matmul(self._weights(scores, sink), own_v)

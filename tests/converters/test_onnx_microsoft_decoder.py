@@ -114,7 +114,11 @@ def test_group_query_attention(s: int, past: int, seqlens: Array, total: int, pa
             assert_near(mine[b, :, : last + 1], theirs[b, :, : last + 1], 1e-5)
 
 
-@pytest.mark.parametrize("more", [{"local_window_size": 3}, {"softcap": 2.0}, {"scale": 0.2}], ids=str)
+@pytest.mark.parametrize(
+    "more",
+    [{"local_window_size": w} for w in (3, 1, 0, -2)] + [{"softcap": c} for c in (2.0, -1.0)] + [{"scale": 0.2}],
+    ids=str,
+)
 @pytest.mark.parametrize(("s", "past", "total"), [(5, 0, 5), (1, 6, 7)])
 def test_group_query_attention_variants(s: int, past: int, total: int, more: dict[str, Any]) -> None:
     agrees("GroupQueryAttention", attention(s, past, lengths(total - 1, total - 1), total), 3, HEADS | more)

@@ -130,8 +130,9 @@ def _shares(op: Any, ins: Types, room: int) -> tuple[dict[str, Argument], dict[s
     sink = len(ins) > 8 and ins[8] is not None
     args["sink"] = In(8) if sink else np.zeros(op.num_heads, np.float32) if op.smooth else None
     args |= {"q_step": 4 * width, "y_step": 4 * width, "k_step": 4 * d, "v_step": 4 * d}
-    window = op.local_window if op.local_window > 0 else UNBOUNDED
-    args |= {"window": window, "scale": op.scale or 1 / math.sqrt(d), "cap": op.softcap}
+    window = op.local_window if op.local_window >= 0 else UNBOUNDED
+    cap = op.softcap if op.softcap > 0 else 0.0
+    args |= {"window": window, "scale": op.scale or 1 / math.sqrt(d), "cap": cap}
     heads = 1 if bias is None else bias.dims[1]
     plane = 0 if bias is None else 4 * bias.dims[2] * bias.dims[3]
     strides = {"mask": plane if heads > 1 else 0, "mask_batch": 0, "most": room}
