@@ -13,7 +13,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops import pointwise as ops
-from bolt_numba.ops.shape import Reshape, Squeeze, Unsqueeze
+from bolt_numba.ops.shape import Expand, Reshape, Slice, Squeeze, Tile, Unsqueeze
 from bolt_numba.types import BOOL, F32, I64, Array, Sym, TensorType
 from tests.graphs import choice
 
@@ -72,6 +72,23 @@ def test_axes_from_data_are_held_to(op: Any, axis: int) -> None:
     axes = graph.add_input("axes", TensorType(I64, (1,)))
     graph.add_output(Builder(graph)(op(), x, axes), "y")
     held(graph, {"x": np.ones(1, F32), "axes": np.array([axis])})
+
+
+@pytest.mark.parametrize("length", [0, 1])
+@pytest.mark.parametrize(("op", "count"), [(Tile, 1), (Slice, 2), (Expand, 1)])
+def test_operands_for_axes_that_there_are_not(op: Any, count: int, length: int) -> None:
+    """A number has no axes, so an operand that is as long as there are axes is empty (but Expand may add one)."""
+    graph = Graph("number")
+    x = graph.add_input("x", TensorType(F32, ()))
+    more = [graph.add_input(f"n{i}", TensorType(I64, (Sym(f"k{i}"),))) for i in range(count)]
+    y = Builder(graph)(op(), x, *more)
+    graph.add_output(y, "y")
+    feeds = {"x": np.array(3, F32)} | {f"n{i}": np.full(length, i + 1) for i in range(count)}
+    if op is Expand or not length:
+        held(graph, feeds)
+    else:
+        with pytest.raises(ShapeError):
+            bn.compile(graph, threads=1).run(None, feeds)
 
 
 @pytest.mark.parametrize("sizes", [(1, 8), (8, 1), (1, 1)], ids=str)

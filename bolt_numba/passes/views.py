@@ -148,7 +148,7 @@ def merge_reshapes(m: Match, b: Builder) -> Result:
 @rule(Pat((*VIEWS, Expand, Tile, Identity), (Pat(name="x"),)))
 def drop_same_shape(m: Match, b: Builder) -> Result:
     shape = m.root.output.type.shape
-    same = shape is not None and shape == m["x"].type.shape
+    same = shape is not None and shape == m["x"].type.shape and not is_free(m.root)
     return m["x"] if same or isinstance(m.root.op, Identity) else None
 
 
@@ -175,6 +175,8 @@ def drop_whole(m: Match, b: Builder) -> Result:
         return m.refuse("steps are not known to be positive")
     if isinstance(op, Pad) and not _zero(m.root.inputs[1]):
         return None
+    if shape == () and is_free(m.root):
+        return m.refuse("the operands may be for axes that there are not")
     return x if shape is not None and shape == x.type.shape else None
 
 
