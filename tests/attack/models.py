@@ -30,6 +30,8 @@ LARGEST = 1 << 18
 """Bytes of a model or an input that is worth altering again and again."""
 LARGEST_SQUARED = 1e18
 """Numbers whose squares, or those of their inverses, overflow f32 may end as infinities, zeros or NaN."""
+SMALLEST = 1e-9
+"""Results under it count as 0."""
 LARGEST_POWER = 80.0
 """Powers of e beyond overflow f32, where a softplus that is recognised does not."""
 LARGEST_SUMMED = 1 << 24
@@ -302,6 +304,8 @@ def is_comparable(model: onnx.ModelProto, feeds: Feeds) -> bool:
     attributes = [a for n in nodes for a in n.attribute]
     if any(a.s == b"tf_crop_and_resize" or (a.name == "softcap" and a.f < 0) for a in attributes):
         return False  # onnxruntime passes over the region of an axis that keeps its size, and over such caps
+    if any(n.op_type == "Celu" and a.f == 0 for n in nodes for a in n.attribute):
+        return False  # x / 0
     reals = [f for a in attributes for f in (a.f, *a.floats)]
     sums = any(n.op_type.startswith(("Reduce", "Pow")) for n in nodes)
     largest = LARGEST_POWER if any(n.op_type == "Exp" for n in nodes) else LARGEST_SQUARED
@@ -334,8 +338,11 @@ def compared(got: list[Any], wanted: list[Any], model: onnx.ModelProto) -> bool:
 
 
 def _masked(a: Any) -> Any:
-    """The array; onnxruntime hides what is masked by the lowest number, the standard by -inf."""
-    return np.where(a == np.finfo(a.dtype).min, -np.inf, a).astype(a.dtype) if a.dtype.kind == "f" else a
+    """The array; onnxruntime hides what is masked by the lowest number, and cuts tails of a sigmoid off."""
+    if a.dtype.kind != "f":
+        return a
+    a = np.where(a == np.finfo(a.dtype).min, np.full_like(a, -np.inf), a)
+    return np.where(np.abs(a) < SMALLEST, np.zeros_like(a), a)
 
 
 def jumps(model: onnx.ModelProto, feeds: Feeds, results: list[Any], rng: Rng) -> bool:
@@ -358,7 +365,7 @@ def _has_nan(a: Any) -> bool:
 def _shaken(a: Any, rng: Rng) -> Any:
     if not isinstance(a, np.ndarray) or a.dtype.kind != "f":
         return a
-    return (a * (1 + 4 * np.finfo(a.dtype).eps * rng.uniform(-1, 1, a.shape))).astype(a.dtype)
+    return (a * (1 + 16 * np.finfo(a.dtype).eps * rng.uniform(-1, 1, a.shape))).astype(a.dtype)
 
 
 def attack(rows: list[tuple[str, bytes, list[Any], bool]], seed: int) -> tuple[str, str, str]:
