@@ -1,6 +1,6 @@
 """Runs one kernel between guard pages, for every number of threads, and checks that it keeps the kernel rules.
 
-A kernel that reads or writes outside its buffers dies with SIGSEGV (pytest's faulthandler names the test).
+A kernel that reads or writes outside its buffers fails with a line that says where: see `tests.beyond`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ from bolt_numba.kernels.registry import Argument, Entry, Fault, In, Out, Pitch, 
 from bolt_numba.ops.content import refusal
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import Array, TensorType
+from tests.beyond import NOWHERE, PAGE, close_page, summary, watched
 
-PAGE = mmap.PAGESIZE
 CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-NOWHERE = 1 << 46
-"""An address that no memory has, for what a kernel says it does not touch."""
 PITCH_GAP = 5
 """Elements between the rows of a pitched output."""
 
@@ -36,10 +34,8 @@ def guarded(nbytes: int, right: bool, fill: int, align: int = 1) -> Array:
     pages = max(1, -(-(nbytes + align - 1) // PAGE))
     memory = mmap.mmap(-1, (pages + 2) * PAGE)
     base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    libc = ctypes.CDLL(None, use_errno=True)
     for page in (base, base + (pages + 1) * PAGE):
-        if libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(PAGE), 0):
-            raise OSError(ctypes.get_errno(), "mprotect")
+        close_page(memory, page)
     start = ((pages + 1) * PAGE - nbytes) // align * align if right else PAGE
     made = np.frombuffer(memory, np.uint8, nbytes, start)
     made[:] = fill
@@ -123,6 +119,11 @@ class Memory:
     faults: dict[int, Array] = field(default_factory=dict)
     kept: list[Array] = field(default_factory=list)
 
+    def arrays(self) -> list[Array]:
+        """Everything that kernels may touch."""
+        given = [a for a in self.ins if a is not None]
+        return [*given, *self.outs, *self.scratch.values(), *self.faults.values(), *self.kept]
+
     def resolve(self, planned: Planned, arg: Argument) -> int | float:
         match arg:
             case None:
@@ -184,8 +185,13 @@ def execute(planned: Planned, memory: Memory, nthreads: int, reverse: bool = Fal
         for name in values:
             params[name] = values[name]
         call = CALL(step.kernel.address)
-        for tid in reversed(range(count)) if reverse else range(count):
-            call(params.ctypes.data, tid, count)
+        with watched() as touched:
+            for tid in reversed(range(count)) if reverse else range(count):
+                call(params.ctypes.data, tid, count)
+        if touched.first:
+            how = ", on the bytes that its extents declare" if memory.as_declared else ""
+            said = summary(touched, values, step.args, memory.arrays())
+            raise AssertionError(f"kernel '{step.kernel.name}' of {planned.entry.name}{how}: {said}")
         for first, piece in pieces:
             ctypes.memmove(first, piece.ctypes.data, piece.nbytes)
     for operand, found in memory.faults.items():
