@@ -340,7 +340,7 @@ def select(op: Op, ins: Types, context: Context = PLAIN, device: str = "cpu") ->
         if entry.accepts(op, ins) and (entry.error is None or is_exact(entry, op, ins, context)):
             return entry
     if any(t is not None and t.dtype in (F16, BF16) for t in ins) or getattr(op, "to", None) in (F16, BF16):
-        widen = importlib.import_module(f"bolt_numba.kernels.{device}.widen")
+        widen = importlib.import_module(f"bolt_numba.kernels.{device}.elementwise.widen")
         return widen.select_wide(op, ins, context)  # type: ignore[no-any-return]
     return None
 

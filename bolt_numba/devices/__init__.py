@@ -36,6 +36,11 @@ def register(name: str, make: Callable[[], Device]) -> None:
     _makers[name] = make
 
 
+def names() -> list[str]:
+    """What sessions may name."""
+    return sorted(_makers)
+
+
 def device(name: str) -> Device:
     """The device of this name, of which there is one in a process."""
     found = _known.get(name)
@@ -44,8 +49,8 @@ def device(name: str) -> Device:
 
 def in_order(wanted: str | Sequence[str] = ()) -> tuple[Device, ...]:
     """The devices that are wanted (one, or several in order of preference), then the others of `LAST`."""
-    names = [wanted] if isinstance(wanted, str) else wanted
-    known = f"{', '.join(map(repr, sorted(_makers)))}, or several of these in order of preference"
-    if not isinstance(names, (list, tuple)) or any(not isinstance(n, str) or n not in _makers for n in names):
+    asked = [wanted] if isinstance(wanted, str) else wanted
+    known = f"{', '.join(map(repr, names()))}, or several of these in order of preference"
+    if not isinstance(asked, (list, tuple)) or any(not isinstance(n, str) or n not in _makers for n in asked):
         raise DeviceError(f"device: got {wanted!r}, wanted one of {known}")
-    return tuple(device(name) for name in dict.fromkeys((*names, *LAST)))
+    return tuple(device(name) for name in dict.fromkeys((*asked, *LAST)))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
+from importlib import import_module
 
 from bolt_numba.devices.program import Program, build_program
 from bolt_numba.kernels import registry
 from bolt_numba.kernels.cpu.executor import copy_rows
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.registry import Context, Entry, In, Out, Pitch, Step, Types
 from bolt_numba.kernels.sized import Sized, select_sized
 from bolt_numba.ops.registry import Op
@@ -21,26 +21,40 @@ PARALLEL_BYTES = 1 << 19
 
 
 class Cpu(Device):
-    """Native programs in the host's memory."""
+    """Native programs in the host's memory.
 
-    name = "cpu"
+    target: one of `kernels.targets.TARGETS` that this processor has; "" for all that it has.
+    """
+
     aliases = True
 
+    def __init__(self, target: str = "") -> None:
+        self.name = "cpu"
+        if target:
+            from bolt_numba.kernels.targets import device_of, twin
+
+            twin(target)
+            self.name = device_of(target)
+
+    @property
+    def layout(self) -> str:
+        return "" if self.name == "cpu" else self.name
+
     def select(self, op: Op, ins: Types, context: Context) -> Entry | None:
-        return registry.select(op, ins, context)
+        return registry.select(op, ins, context, self.name)
 
     def candidates(self, op: Op, ins: Types, context: Context) -> list[Entry]:
-        return registry.candidates(op, ins, context)
+        return registry.candidates(op, ins, context, self.name)
 
     def sized(self, op: Op, ins: Types) -> Sized | None:
-        return select_sized(op, ins)
+        return select_sized(op, ins, self.name)
 
     def join(self, one: Step, two: Step, operands: int, between: TensorType, threads: int) -> Step | None:
         if len(between.dims) != 4:
             return None
-        from bolt_numba.kernels.cpu.convolution.bands import joined  # only few models have such pairs
-
-        return joined(one, two, operands, between.dims[1], threads)
+        bands = import_module(f"bolt_numba.kernels.{self.name}.convolution.bands")  # only few models have such pairs
+        joined: Step | None = bands.joined(one, two, operands, between.dims[1], threads)
+        return joined
 
     def copy_step(self, source: In, target: Out, rows: int, nbytes: int, itemsize: int) -> Step:
         x_pitch, y_pitch = (Pitch(type(at)(at.index)) if rows > 1 else 0 for at in (source, target))
@@ -51,7 +65,7 @@ class Cpu(Device):
         return build_program(jobs, threads)
 
     def describe(self) -> str:
-        isa = target()
+        isa = import_module(f"bolt_numba.kernels.{self.name}.isa").target()
         return f"{isa.name} on {platform.machine()} ({isa.cpu})"
 
 

@@ -19,7 +19,6 @@ from bolt_numba.errors import DataError
 from bolt_numba.kernels.ahead import prepare
 from bolt_numba.kernels.cpu.executor import run_steps
 from bolt_numba.kernels.cpu.faults import COUNTER, FAULT
-from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import Fault, In, Out, Pitch, Record, Scratch
 from bolt_numba.mapped import for_kernels
 from bolt_numba.ops.content import refusal
@@ -188,7 +187,7 @@ class _Image:
         if isinstance(arg, np.ndarray):
             self._array(arg, 0, where)
             return 0
-        if kind is Native:
+        if hasattr(kind, "address"):
             self.in_kernels.append((where // 8, self.kernel(arg), 0))
             return 0
         if kind is Record:

@@ -102,6 +102,11 @@ class Device:
     takes_all = False
     aliases = False
 
+    @property
+    def layout(self) -> str:
+        """Names how its makers pack weights: devices of one name find each other's; "" in files with packed weights."""
+        return self.name
+
     def select(self, op: Op, ins: Types, context: Context) -> Entry | None:
         """The best maker of steps for a node, or None."""
         return None

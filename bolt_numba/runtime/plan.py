@@ -344,7 +344,7 @@ class Planner:
             return Precedent(outs, device, None, "reference")
         if context.tuner is not None:
             entry, context = context.tuner.choose(op, ins, outs, device, entry, context)
-        recorder = Recorder(context, ins)
+        recorder = Recorder(context, ins, device.layout)
         steps = made_steps(entry, op, ins, outs, recorder)
         scratch = sum([a.nbytes for step in steps for a in step.args.values() if type(a) is Scratch])
         if scratch > self.unasked:

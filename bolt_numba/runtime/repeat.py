@@ -66,10 +66,13 @@ def likeness(number: int, ins: Sequence[TensorType | None]) -> Hashable | None:
 
 
 class Recorder:
-    """A makers' context that remembers which arrays were packed from which operand."""
+    """A makers' context that remembers which arrays were packed from which operand.
 
-    def __init__(self, context: Context, ins: Sequence[TensorType | None]) -> None:
-        self.context, self.ins, self.threads = context, ins, context.threads
+    layout: of the makers' device (`Device.layout`), a part of what packed arrays are known by.
+    """
+
+    def __init__(self, context: Context, ins: Sequence[TensorType | None], layout: str = "") -> None:
+        self.context, self.ins, self.layout, self.threads = context, ins, layout, context.threads
         self.packs: dict[int, tuple[int, Hashable, Callable[[Array], Array]]] = {}
         self.complete = True
 
@@ -77,6 +80,8 @@ class Recorder:
         return getattr(self.context, name)
 
     def packed(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:
+        if self.layout:
+            key = self.layout, key
         made = self.context.packed(array, key, pack)
         for i, t in enumerate(self.ins):
             if t is not None and t.value is array:
