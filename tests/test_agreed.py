@@ -15,6 +15,7 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.detection import RoiAlign
 from bolt_numba.ops.gather import Unique
+from bolt_numba.ops.pointwise import Pow, Sub
 from bolt_numba.ops.quantize import QLinearConv, QLinearMatMul, scale_ratio
 from bolt_numba.ops.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.ops.registry import result_tuple
@@ -171,6 +172,23 @@ def test_nan_in_a_dynamically_quantised_lstm(hidden: int, place: tuple[int, ...]
     w, r = (RNG.standard_normal((1, 4 * hidden, k)).astype(F32) / 4 for k in (9, hidden))
     outputs = run(DynamicQuantizeLSTM(hidden_size=hidden), x, w, r)
     assert all(np.isfinite(y).all() for y in outputs)
+
+
+def test_what_optimising_changes_of_special_values() -> None:
+    """As docs/numerics.md says: powers of a half are roots, and 0 - x is -x; without optimising they are not."""
+    for op, operands, optimised, alone in (
+        (Pow(), (None, 0.5), [NAN, -0.0, 0.0, 2], [INF, 0.0, 0.0, 2]),
+        (Pow(), (None, -0.5), [NAN, -INF, INF, 0.5], [0.0, INF, INF, 0.5]),
+        (Sub(), (0.0, None), [INF, 0.0, -0.0, -4], [INF, 0.0, 0.0, -4]),
+    ):
+        graph = Graph("one")
+        x = graph.add_input("x", TensorType(F32, (4,)))
+        graph.add_output(Builder(graph)(op, *(x if c is None else np.array([c], F32) for c in operands)), "y")
+        given = np.array([-INF, -0.0, 0.0, 4], F32)
+        with np.errstate(all="ignore"):
+            for got, wanted in ((interpret(graph, {"x": given})["y"], alone), (bn.compile(graph)(given)[0], optimised)):
+                np.testing.assert_allclose(got, np.array(wanted, F32), rtol=1e-6)
+                np.testing.assert_array_equal(np.signbit(got)[1:], np.signbit(np.array(wanted, F32))[1:])
 
 
 # ---- points far outside
