@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
@@ -13,9 +14,10 @@ import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
+from bolt_numba.ops.control import Scan
 from bolt_numba.ops.detection import RoiAlign
 from bolt_numba.ops.gather import Unique
-from bolt_numba.ops.pointwise import Pow, Sub
+from bolt_numba.ops.pointwise import Add, Pow, Sub
 from bolt_numba.ops.quantize import QLinearConv, QLinearMatMul, scale_ratio
 from bolt_numba.ops.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.ops.registry import result_tuple
@@ -214,7 +216,9 @@ def test_reflected_points_stay_inside(align: bool, size: int, mode: str) -> None
 
 @pytest.mark.parametrize("trips", [0, 2])
 @pytest.mark.parametrize("dims", [[None, "n"], [None, 3], None])
-def test_loop_of_no_iterations_has_results_of_its_type(dims: Any, trips: int) -> None:
+@pytest.mark.parametrize("size", [3, "n", None])
+def test_loop_of_no_iterations_has_results_of_its_type(size: Any, dims: Any, trips: int) -> None:
+    """Also where a symbol of the type stands for what operands say: there onnxruntime gives 0."""
     f, b, i = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
     body = helper.make_graph(
         [helper.make_node("Identity", ["keep"], ["go"]), helper.make_node("Relu", ["x"], ["row"])], "body",
@@ -223,7 +227,29 @@ def test_loop_of_no_iterations_has_results_of_its_type(dims: Any, trips: int) ->
     )  # fmt: skip
     node = helper.make_node("Loop", ["trips", ""], ["y"], body=body)
     inputs = {"trips": np.array(trips), "x": np.ones(3, F32)}
-    graph, _ = from_onnx([node], inputs, [None, "n"])
-    assert not isinstance(graph.inputs[1].type.shape[0], Sym)
+    model = onnx.load_from_string(from_onnx([node], inputs, [None, "n"])[1])
+    model.graph.input[1].CopyFrom(helper.make_tensor_value_info("x", f, [size]))
+    content = model.SerializeToString()
+    graph = bn.load(content)
+    assert isinstance(graph.inputs[1].type.shape[0], Sym) == (size != 3)
     for got in (bn.compile(graph, threads=1)(**inputs)[0], interpret(graph, inputs)["y"]):
         assert got.shape == (trips, 3)
+    if trips or 3 in (size, *(dims or ())):
+        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        assert session.run(None, inputs)[0].shape == (trips, 3)
+
+
+@pytest.mark.parametrize("length", [0, 2])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_scan_of_no_slices_has_results_of_its_type(axis: int, length: int) -> None:
+    body, graph = Graph("body"), Graph("scan")
+    build, inside = Builder(graph), Builder(body)
+    taken = inside(Add(), *(body.add_input(n, TensorType(F32, (Sym("n"),))) for n in ("slice", "captured")))
+    body.add_output(taken, "row")
+    shapes = {"x": (Sym("t"), Sym("n")), "z": (Sym("n"),)}
+    ins = [graph.add_input(name, TensorType(F32, shape)) for name, shape in shapes.items()]
+    made: Any = build(Scan(body, states=0, scans=1, output_axes=(axis,)), *ins)
+    graph.add_output(made[0] if isinstance(made, tuple) else made, "y")
+    inputs = {"x": np.ones((length, 3), F32), "z": np.ones(3, F32)}
+    for got in (bn.compile(graph, threads=1)(**inputs)[0], interpret(graph, inputs)["y"]):
+        assert got.shape == ((length, 3) if axis == 0 else (3, length))

@@ -125,17 +125,37 @@ def _first(owner: Op, what: str, array: Array) -> Any:
     return array.reshape(-1)[0]
 
 
-def _stacked(owner: Op, arrays: Sequence[Array], like: TensorType, axis: int = 0) -> Array:
-    """Results of all iterations along a new axis; raises ShapeError where they differ in shape."""
+def _sizes(types: Sequence[TensorType], shapes: Sequence[Shape | None]) -> dict[str, int]:
+    """What the symbols that are a whole dimension of ``types`` stand for, when operands have ``shapes``."""
+    found: dict[str, int] = {}
+    for t, shape in zip(types, shapes, strict=True):
+        for dim, size in zip(getattr(t, "shape", None) or (), shape or (), strict=False):
+            if isinstance(dim, Sym) and isinstance(size, int) and not dim.const and [f for _, f in dim.terms] == [1]:
+                found.setdefault(dim.terms[0][0], size)
+    return found
+
+
+def _stacked(owner: Op, arrays: Sequence[Array], like: TensorType, sizes: dict[str, int], axis: int = 0) -> Array:
+    """Results of all iterations along a new axis; raises ShapeError where they differ in shape.
+
+    Of no iterations: as ``like`` says, where ``sizes`` knows its symbols; else 0.
+    """
     if arrays:
         try:
             return np.stack(arrays, axis)
         except ValueError as error:
             shapes = sorted({np.shape(a) for a in arrays})
             raise owner.fail(f"results to stack along axis {axis}", shapes, "one shape with such an axis") from error
-    dims = [d if isinstance(d, int) else 0 for d in like.shape or ()]
+    dims = [_size(d, sizes) for d in like.shape or ()]
     dims.insert(axis if axis >= 0 else axis + len(dims) + 1, 0)
     return np.empty(dims, like.dtype)
+
+
+def _size(dim: Dim, sizes: dict[str, int]) -> int:
+    if isinstance(dim, int):
+        return dim
+    known = all(atom in sizes for atom, _ in dim.terms)
+    return max(0, dim.const + sum(factor * sizes[atom] for atom, factor in dim.terms)) if known else 0
 
 
 class Growth:
@@ -248,7 +268,9 @@ class Loop(ControlFlow):
             room.add(outs[1 + self.carried :])
             trip += 1
         types = [v.type for v in self.body.outputs[1 + self.carried :]]
-        return [*carried, *(_stacked(self, kept, t) for kept, t in zip(scanned, types, strict=True))]
+        shapes = [None, None, *(getattr(a, "shape", None) for a in args[2:])]
+        sizes = _sizes([v.type for v in self.body.inputs], shapes)
+        return [*carried, *(_stacked(self, kept, t, sizes) for kept, t in zip(scanned, types, strict=True))]
 
 
 def _scan_type(t: TensorType, length: Dim, axis: int) -> TensorType:
@@ -329,8 +351,11 @@ class Scan(ControlFlow):
             for kept, value in zip(results, outs[self.states :], strict=True):
                 kept.append(value)
             room.add(outs[self.states :])
+        shapes = [getattr(a, "shape", None) for a in args]
+        shapes[self.states : self.states + self.scans] = [a.shape[1:] for a in scanned]
+        sizes = _sizes([v.type for v in self.body.inputs], shapes)
         stacked = []
         for i, (kept, value) in enumerate(zip(results, self.body.outputs[self.states :], strict=True)):
             ordered = kept[::-1] if self._axis(self.output_directions, i) else kept
-            stacked.append(_stacked(self, ordered, value.type, self._axis(self.output_axes, i)))
+            stacked.append(_stacked(self, ordered, value.type, sizes, self._axis(self.output_axes, i)))
         return [*state, *stacked]
