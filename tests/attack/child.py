@@ -16,6 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -190,14 +191,15 @@ def serve(run: Callable[[int], tuple[str, str, str]], first: tuple[str, str]) ->
 
 
 def summary(results: Iterable[Result], write: Callable[[str], object]) -> int:
-    """Write every bad result as it comes, then a table; the number of bad ones."""
+    """Write every bad result as it comes, then a table, also where Control-C ends it; the number of bad ones."""
     counts: Counter[tuple[str, str]] = Counter()
     bad = 0
-    for result in results:
-        counts[result.kind, result.state] += 1
-        if not result.is_good:
-            bad += 1
-            write(f"{result.state}: {result.target} seed {result.seed} ({result.kind}): {result.detail}\n")
+    with suppress(KeyboardInterrupt):
+        for result in results:
+            counts[result.kind, result.state] += 1
+            if not result.is_good:
+                bad += 1
+                write(f"{result.state}: {result.target} seed {result.seed} ({result.kind}): {result.detail}\n")
     for (kind, state), number in sorted(counts.items()):
         write(f"{kind:10} {state:8} {number:7}\n")
     total = sum(counts.values())

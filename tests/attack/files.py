@@ -73,7 +73,7 @@ MUTATIONS = (truncated, flipped, flipped, spliced, spliced, resealed)
 def mutation(data: bytes, seed: int) -> tuple[str, bytes]:
     """The mutation of this number: the same every time."""
     rng = np.random.default_rng(seed)
-    mutate = MUTATIONS[seed % len(MUTATIONS)]
+    mutate = MUTATIONS[rng.integers(len(MUTATIONS))]
     return mutate.__name__, mutate(data, rng)
 
 
