@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Iterator
@@ -28,9 +29,16 @@ def remember(kind: str, folder: Path, content: Any) -> None:
 
 
 def _path(kind: str, folder: Path) -> Path:
-    """Named by the sources below the folder as they are: names, sizes and times."""
-    state = sha256("\n".join(sorted(_sources(folder, ""))).encode())
-    return cache_root() / kind / f"{folder.name}-{state.hexdigest()[:16]}.json"
+    return cache_root() / kind / f"{folder.name}-{_state(folder)}.json"
+
+
+@functools.cache
+def _state(folder: Path) -> str:
+    """Names the sources below the folder: names, sizes and times, as they were when this process first looked.
+
+    What it holds of them is never kept for those that an upgrade puts in their place meanwhile.
+    """
+    return sha256("\n".join(sorted(_sources(folder, ""))).encode()).hexdigest()[:16]
 
 
 def _sources(folder: Path | str, below: str) -> Iterator[str]:

@@ -17,6 +17,7 @@ import onnx
 import pytest
 from onnx import TensorProto, defs, helper
 
+from bolt_numba import remembered
 from bolt_numba.converters.onnx.proto import onnx as messages
 from bolt_numba.converters.onnx.reading.registry import READERS, find_reader, load_readers
 from bolt_numba.records import record
@@ -177,3 +178,21 @@ def test_records_that_change() -> None:
     assert (made.name, made.items, made.size) == ("z", [1], 1)
     assert Node("n") != Node("n")
     assert len({Node("n"), Node("n")}) == 2
+
+
+def test_what_is_remembered_is_of_the_sources_that_a_process_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package that is replaced while a process runs: what that one knows is not kept for the new sources."""
+    monkeypatch.setenv("BOLT_NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    folder = tmp_path / "sources"
+    folder.mkdir()
+    (folder / "old.py").write_text("x = 1")
+    assert remembered.remembered("kind", folder) is None
+    (folder / "old.py").rename(folder / "new.py")
+    remembered.remember("kind", folder, ["old"])
+    remembered._state.cache_clear()  # as in another process
+    assert remembered.remembered("kind", folder) is None
+    remembered.remember("kind", folder, ["new"])
+    remembered._state.cache_clear()
+    assert remembered.remembered("kind", folder) == ["new"]
