@@ -10,7 +10,7 @@ import functools
 import struct
 import time
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from bolt_numba.runtime.slots import CONST, INPUT, Job, Slot
 from bolt_numba.types import Array
 
 _RECORD_ALIGN = 64
-T = TypeVar("T")
 
 
 def _interface_pointer(array: Array) -> int:
