@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from bolt_numba.kernels import image, jit
-from bolt_numba.kernels.compiler import compile_object
 from bolt_numba.kernels.cpu import host
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, fill_bytes, vfloor, vload, vstore
@@ -69,6 +68,8 @@ def test_loading_imports_no_llvm() -> None:
 @only_x86
 @pytest.mark.parametrize("damage", ["short", "name"])
 def test_an_image_that_cannot_be_loaded_is_an_error_not_a_crash(damage: str) -> None:
+    from bolt_numba.kernels.compiler import compile_object  # imports Numba
+
     made = image.image_of(compile_object(mixed), mixed.symbol)
     assert made is not None
     bad = made[:-1] if damage == "short" else made.replace(b"memset\0", b"memsat\0")
@@ -83,6 +84,8 @@ def test_what_is_no_such_object_has_no_image(code: bytes) -> None:
 
 
 def test_cut_off_objects_have_no_image() -> None:
+    from bolt_numba.kernels.compiler import compile_object
+
     made = compile_object(mixed)
     assert all(image.image_of(made[:n], mixed.symbol) is None for n in range(0, len(made) - 1, 97))
 

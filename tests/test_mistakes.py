@@ -11,15 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 
 from bolt_numba.errors import DeviceError, KernelError
-from bolt_numba.kernels import compiler, numba_parts
+from bolt_numba.kernels import numba_parts
+from bolt_numba.kernels.cpu.host import installed_version
 from bolt_numba.kernels.cpu.language.lang import BYTES, splat, vload, vmax, vstore
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native, native_source
 
+COMPILER = "bolt_numba.kernels.compiler"  # imported by the tests that need it: it imports Numba
+NUMBA = installed_version("numba")
 HERE = Path(__file__).resolve().relative_to(Path.cwd())
 
 
@@ -148,6 +150,7 @@ def test_generated_text_has_lines_too() -> None:
 
 def test_what_is_refused_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numba asks for a refused helper twice at each level, hypothesis for a refused kernel with every example."""
+    compiler = importlib.import_module(COMPILER)
     tried: list[str] = []
     lower = compiler._lower
 
@@ -175,16 +178,17 @@ def test_what_is_refused_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_numba_that_lacks_something_is_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = importlib.import_module(COMPILER)
     assert numba_parts.lacking() == ""
     for name in ("numba.core.codegen.JITCodeLibrary._gone", "numba.core.gone.Class", "numba.core.compiler.gone"):
         text = numba_parts.lacking([*numba_parts.NEEDED, name])
-        assert text.startswith(f"numba {numba.__version__}: {name}: got none, wanted it")
+        assert text.startswith(f"numba {NUMBA}: {name}: got none, wanted it")
         assert text.endswith(f"numba {numba_parts.WORKS} has it")
     owner = next(c for c in compiler.JITCodeLibrary.__mro__ if "_finalize_dynamic_globals" in vars(c))
     monkeypatch.delattr(owner, "_finalize_dynamic_globals")
-    monkeypatch.delitem(sys.modules, compiler.__name__)
+    monkeypatch.delitem(sys.modules, COMPILER)
     with pytest.raises(DeviceError, match=r"JITCodeLibrary\._finalize_dynamic_globals: got none"):
-        importlib.import_module(compiler.__name__)
+        importlib.import_module(COMPILER)
 
 
 def test_looking_makes_no_code_generator() -> None:
@@ -207,4 +211,4 @@ def test_the_numba_that_works_is_the_numba_that_installs() -> None:
     (allowed,) = [x for x in project["dependencies"] if x.startswith("numba")]
     first, last = re.fullmatch(r"(0\.\d+) to (0\.\d+)", numba_parts.WORKS).groups()  # type: ignore[union-attr]
     assert allowed == f"numba>={first},<0.{int(last[2:]) + 1}"
-    assert int(first[2:]) <= int(numba.__version__.split(".")[1]) <= int(last[2:])
+    assert int(first[2:]) <= int(NUMBA.split(".")[1]) <= int(last[2:])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,21 +14,23 @@ import bolt_numba as bn
 from bolt_numba.types import Array
 from tests.near import assert_near
 
-skl2onnx = pytest.importorskip("skl2onnx")
-from sklearn import (  # type: ignore[import-untyped]  # noqa: E402
-    compose,
-    datasets,
-    ensemble,
-    impute,
-    linear_model,
-    naive_bayes,
-    neighbors,
-    neural_network,
-    pipeline,
-    preprocessing,
-    svm,
-    tree,
-)
+
+class Late:
+    """A module of scikit-learn, imported when a test first asks for something of it: that takes a second."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getattr__(self, name: str) -> Any:
+        if not name[0].isupper() and not name.startswith(("load_", "make_")):  # pytest asks all things for its marks
+            raise AttributeError(name)
+        return getattr(importlib.import_module(f"sklearn.{self.name}"), name)
+
+
+compose, datasets, ensemble, impute = Late("compose"), Late("datasets"), Late("ensemble"), Late("impute")
+linear_model, naive_bayes, neighbors = Late("linear_model"), Late("naive_bayes"), Late("neighbors")
+neural_network, pipeline, preprocessing = Late("neural_network"), Late("pipeline"), Late("preprocessing")
+svm, tree = Late("svm"), Late("tree")
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -78,18 +82,18 @@ def encoded() -> Any:
     return pipeline.make_pipeline(compose.ColumnTransformer(columns), linear_model.LogisticRegression())
 
 
-FAMILIES: dict[str, list[tuple[Any, Any]]] = {
-    "linear": [
+FAMILIES: dict[str, Callable[[], list[tuple[Any, Any]]]] = {
+    "linear": lambda: [
         (linear_model.LinearRegression(), numbers),
         (linear_model.Ridge(), pair_of_numbers),
         (linear_model.Lasso(0.01), numbers),
     ],
-    "logistic": [
+    "logistic": lambda: [
         (linear_model.LogisticRegression(max_iter=500), two_classes),
         (linear_model.LogisticRegression(max_iter=500), named_classes),
         (linear_model.RidgeClassifier(), three_classes),
     ],
-    "svm": [
+    "svm": lambda: [
         (svm.SVC(), three_classes),
         (svm.SVC(kernel="poly", degree=2), two_classes),
         (svm.SVC(kernel="sigmoid"), named_classes),
@@ -97,49 +101,49 @@ FAMILIES: dict[str, list[tuple[Any, Any]]] = {
         (svm.LinearSVC(), three_classes),
         (svm.SVC(kernel="linear"), two_classes),
     ],
-    "neighbours": [
+    "neighbours": lambda: [
         (neighbors.KNeighborsClassifier(), three_classes),
         (neighbors.KNeighborsRegressor(), numbers),
     ],
-    "tree": [
+    "tree": lambda: [
         (tree.DecisionTreeClassifier(random_state=0), named_classes),
         (tree.DecisionTreeRegressor(max_depth=6, random_state=0), pair_of_numbers),
         (tree.ExtraTreeClassifier(random_state=0), two_classes),
     ],
-    "forest": [
+    "forest": lambda: [
         (ensemble.RandomForestClassifier(17, random_state=0), three_classes),
         (ensemble.RandomForestRegressor(9, random_state=0), numbers),
         (ensemble.ExtraTreesClassifier(8, random_state=0), two_classes),
         (ensemble.ExtraTreesRegressor(8, random_state=0), pair_of_numbers),
     ],
-    "boosting": [
+    "boosting": lambda: [
         (ensemble.GradientBoostingClassifier(n_estimators=10), two_classes),
         (ensemble.GradientBoostingClassifier(n_estimators=10), named_classes),
         (ensemble.GradientBoostingRegressor(n_estimators=20), numbers),
         (ensemble.AdaBoostClassifier(n_estimators=5), three_classes),
     ],
-    "histogram boosting": [
+    "histogram boosting": lambda: [
         (ensemble.HistGradientBoostingClassifier(max_iter=10), two_classes),
         (ensemble.HistGradientBoostingClassifier(max_iter=10), three_classes),
         (ensemble.HistGradientBoostingRegressor(max_iter=20), holes),
     ],
-    "perceptron": [
+    "perceptron": lambda: [
         (neural_network.MLPClassifier((16,), max_iter=40, random_state=0), three_classes),
         (neural_network.MLPRegressor(hidden_layer_sizes=(8, 8), max_iter=40, random_state=0), numbers),
     ],
-    "naive Bayes": [
+    "naive Bayes": lambda: [
         (naive_bayes.GaussianNB(), three_classes),
         (naive_bayes.BernoulliNB(binarize=1.5), three_classes),
         (naive_bayes.MultinomialNB(), named_classes),
     ],
-    "scaled": [
+    "scaled": lambda: [
         (pipeline.make_pipeline(preprocessing.StandardScaler(), svm.SVC()), three_classes),
         (pipeline.make_pipeline(preprocessing.MinMaxScaler(), linear_model.LogisticRegression()), two_classes),
         (pipeline.make_pipeline(preprocessing.Normalizer(), linear_model.LogisticRegression()), three_classes),
         (pipeline.make_pipeline(impute.SimpleImputer(), linear_model.Ridge()), holes),
         (pipeline.make_pipeline(preprocessing.PolynomialFeatures(2), linear_model.Ridge()), numbers),
     ],
-    "encoded": [
+    "encoded": lambda: [
         (encoded(), categories),
         (
             pipeline.make_pipeline(
@@ -149,7 +153,6 @@ FAMILIES: dict[str, list[tuple[Any, Any]]] = {
         ),
     ],
 }
-CASES = [(family, estimator, data) for family, rows in FAMILIES.items() for estimator, data in rows]
 
 
 def _plain(value: Any) -> Any:
@@ -163,8 +166,8 @@ def _plain(value: Any) -> Any:
 
 @pytest.fixture
 def exporter(monkeypatch: pytest.MonkeyPatch) -> Any:
-    from skl2onnx.common import _container
-
+    skl2onnx = pytest.importorskip("skl2onnx")
+    _container = importlib.import_module("skl2onnx.common._container")
     make_node = _container.make_node
 
     def patched(*args: Any, **attributes: Any) -> Any:
@@ -185,22 +188,21 @@ def agree(got: Any, wanted: Any) -> None:
         np.testing.assert_array_equal(got, wanted)
 
 
-@pytest.mark.parametrize(
-    ("estimator", "data"), [row[1:] for row in CASES], ids=[f"{f}-{type(e).__name__}-{d.__name__}" for f, e, d in CASES]
-)
-def test_export_means_what_onnxruntime_computes(exporter: Any, estimator: Any, data: Any) -> None:
-    x, y = data()
-    model = exporter(estimator.fit(x, y), x[:1]).SerializeToString()
-    theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    session = bn.compile(model, threads=1)
-    for rows in (x, x[:1], x[:11]):
-        wanted = theirs.run(None, {theirs.get_inputs()[0].name: rows})
-        for got, want in zip(session(rows), wanted, strict=True):
-            agree(got, want)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_export_means_what_onnxruntime_computes(exporter: Any, family: str) -> None:
+    for estimator, data in FAMILIES[family]():
+        x, y = data()
+        model = exporter(estimator.fit(x, y), x[:1]).SerializeToString()
+        theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        session = bn.compile(model, threads=1)
+        for rows in (x, x[:1], x[:11]):
+            wanted = theirs.run(None, {theirs.get_inputs()[0].name: rows})
+            for got, want in zip(session(rows), wanted, strict=True):
+                agree(got, want)
 
 
 def test_trees_run_natively(exporter: Any) -> None:
-    for estimator, data in FAMILIES["forest"] + FAMILIES["boosting"][:3] + FAMILIES["histogram boosting"]:
+    for estimator, data in FAMILIES["forest"]() + FAMILIES["boosting"]()[:3] + FAMILIES["histogram boosting"]():
         x, y = data()
         session = bn.compile(exporter(estimator.fit(x, y), x[:1]).SerializeToString(), threads=1)
         session(x)
