@@ -21,7 +21,7 @@ from bolt_numba.kernels.cpu.movement.strides import (
     tile_move,
     transpose_move,
 )
-from bolt_numba.kernels.cpu.recurrent.recurrent import recurrent
+from bolt_numba.kernels.cpu.recurrent import recurrent
 from bolt_numba.kernels.cpu.spatial import pool, resize
 from bolt_numba.kernels.jit import PTR, native
 from bolt_numba.kernels.registry import Entry
