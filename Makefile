@@ -19,6 +19,8 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## Read handwritten digits: pictures, accuracy, latency, profile.
 	$(BIN)/python examples/demo.py
 
+# Tests start many processes: their byte code is kept, also where the environment says otherwise.
+test: export PYTHONDONTWRITEBYTECODE =
 test: lint ## Lint, check types, run all tests, in as many processes as there are processors.
 	$(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist worksteal
 
