@@ -138,6 +138,7 @@ class Readers:
         self.format, self.packages, self.folder, self.kinds = format, packages, folder, kinds or {}
         self.table: dict[tuple[str, str], list[Reader]] = {}
         self._prefixes = tuple(f"{p}." for p in packages)
+        self._scopes: dict[str, dict[str, Any]] = {}
         self._asked: set[tuple[str, str]] = set()
         self._known: dict[str, list[str]] | None = None
         self._has_looked = False
@@ -155,11 +156,12 @@ class Readers:
 
     def add(self, name: str, function: Function, since: int = 1, domain: str = "") -> None:
         """Register ``function`` for one operator; raises ValueError when that version has a reader already."""
+        module = self._module()
         entries = self.table.setdefault((domain, name), [])
         if any(e.since == since for e in entries):
             label = f"{domain}::{name}" if domain else name
             raise ValueError(f"{self.format}: operator {label} of version {since}: got two readers, wanted one")
-        entries.append(Reader(function, since, self.kinds, self._module()))
+        entries.append(Reader(function, since, self.kinds, module))
         entries.sort(key=lambda e: -e.since)
 
     def _module(self) -> str:
@@ -168,7 +170,14 @@ class Readers:
         while frame.f_back is not None and not frame.f_globals["__name__"].startswith(self._prefixes):
             frame = frame.f_back
         name: str = frame.f_globals["__name__"]
-        return name if name.startswith(self._prefixes) else ""
+        if not name.startswith(self._prefixes):
+            return ""
+        if self._scopes.setdefault(name, frame.f_globals) is not frame.f_globals:
+            # An interrupt broke its import off, which begins anew.
+            self._scopes[name] = frame.f_globals
+            for entries in self.table.values():
+                entries[:] = [e for e in entries if e.module != name]
+        return name
 
     def find(self, domain: str, name: str, version: int = 1) -> Reader | None:
         """The newest reader that an operator of this version may use."""

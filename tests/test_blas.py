@@ -17,7 +17,6 @@ NEEDS = {"Prescott": "generic", "Haswell": "avx2", "SkylakeX": "avx512"}
 TESTS = (
     "tests/test_pipeline.py::test_values_are_kept_after_every_stage",
     "tests/test_pipeline.py::test_until_stops_after_a_number_of_rewrites",
-    "tests/test_pipeline.py::test_wide_products_are_optional",
     "tests/test_rules.py::test_rule_fires_and_keeps_values",
 )
 

@@ -78,7 +78,9 @@ def op(name: str) -> Callable[[T], T]:
         made: Any = frozen(cls)
         made.name = name
         made.reference = _named(made.reference)
-        if name in OPS:
+        before = OPS.get(name)
+        # The same class comes again where an interrupt broke the import of its file off.
+        if before is not None and (before.__module__, before.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ValueError(f"operator {name} is registered twice")
         OPS[name] = made
         return made  # type: ignore[no-any-return]

@@ -221,3 +221,50 @@ def test_one_version_has_one_reader() -> None:
     with pytest.raises(ValueError, match="mine: operator user::A of version 3: got two readers"):
         mine.reader("A", "A", since=3, domain="user")(lambda b: None)
     assert [r.since for r in mine.table["", "A"]] == [2, 1]
+
+
+def test_a_module_whose_import_was_broken_off_registers_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt leaves some readers of a file behind; the next import brings all of them."""
+    (tmp_path / "broken_off").mkdir()
+    (tmp_path / "broken_off" / "__init__.py").write_text("")
+    (tmp_path / "broken_off" / "first.py").write_text(
+        "from tests.converters.test_neutral import TURNS\n"
+        "READERS = TURNS['readers']\n"
+        "READERS.add('One', lambda b, x: x)\n"
+        "if TURNS.pop('interrupt', False):\n"
+        "    raise KeyboardInterrupt\n"
+        "READERS.add('Two', lambda b, x: x)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    readers = Readers("broken", ("broken_off",))
+    TURNS.update(readers=readers, interrupt=True)
+    with pytest.raises(KeyboardInterrupt):
+        readers.find("", "One")
+    assert readers.find("", "Two") is not None
+    assert len(readers.table["", "One"]) == 1
+    with pytest.raises(ValueError, match="operator One of version 1: got two readers, wanted one"):
+        readers.add("One", write)
+
+
+TURNS: dict[str, Any] = {}
+"""What the module of the test above finds."""
+
+
+def test_an_operator_whose_import_was_broken_off_registers_again() -> None:
+    from bolt_numba.ops.registry import OPS, Op, op
+
+    def declare() -> None:
+        @op("BrokenOff")
+        class BrokenOff(Op):
+            pass
+
+    try:
+        declare()
+        declare()
+        with pytest.raises(ValueError, match="operator BrokenOff is registered twice"):
+
+            @op("BrokenOff")
+            class Another(Op):
+                pass
+    finally:
+        del OPS["BrokenOff"]
