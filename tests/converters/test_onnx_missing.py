@@ -12,7 +12,7 @@ from bolt_numba.onnx_backend import Backend
 from tests import onnx_score
 
 PAGE = Path(__file__).parents[2] / "docs" / "onnx-missing.md"
-FAMILIES = "bernoulli|_loop|gradient|dropout|sequence|optional|string|strnorm|tfidf|regex|ai_onnx_ml|image_decoder|ada"
+FAMILIES = "_loop|gradient|dropout|sequence|optional|string|strnorm|tfidf|regex|ai_onnx_ml|image_decoder|ada"
 """What the listed tests are about, and the operators beyond plain tensors."""
 
 
@@ -22,8 +22,10 @@ def test_exactly_the_listed_tests_fail(capsys: pytest.CaptureFixture[str]) -> No
     options = ["--include", FAMILIES, "--expect", str(PAGE), "--list", "--workers", "1"]
     assert onnx_score.main(options) == 0, capsys.readouterr().out
     shown = capsys.readouterr().out
-    assert len(onnx_score.listed(PAGE.read_text(encoding="utf-8"))) == 9
-    assert all(name in shown for name in onnx_score.listed(PAGE.read_text(encoding="utf-8")))
+    names = onnx_score.listed(PAGE.read_text(encoding="utf-8"))
+    assert len(names) == 9
+    # A draw of Bernoulli's may be what a test of it wants, one time in fifty: those are listed, but not run here.
+    assert all(name in shown for name in names if "bernoulli" not in name)
 
 
 def test_surprises_are_told() -> None:
