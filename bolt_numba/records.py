@@ -1,8 +1,7 @@
-"""Dataclasses that cost little to declare.
+"""Dataclasses that cost little to declare: what operators, steps, plans and settings are made of.
 
-`dataclasses.dataclass` compiles up to seven functions for every class; for the seventy classes that a small model needs
-this took a quarter of the start-up.  Here all classes share their methods but ``__init__``, which is compiled when the
-first object is made.  `dataclasses.fields`, `replace` and `asdict` work on them.
+`dataclasses.dataclass` compiles up to seven functions for every class, 0.5 to 1 ms.  Here all classes share methods.
+Only a class of which many objects are made gets a compiled ``__init__``.  `dataclasses.fields` and `replace` work.
 """
 
 from __future__ import annotations
@@ -10,13 +9,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import field
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform, get_origin
 
 T = TypeVar("T", bound=type)
 
 _MISSING = dataclasses.MISSING
 _FIELDS = "__record_fields__"
 """Name of a class's fields: annotation and default of each."""
+_NO_FIELD = "ClassVar", "typing.ClassVar"
+_COMPILED_FROM = 64
+"""Objects of a class from which on ``__init__`` is compiled: compiling takes as long as making so many without."""
 
 
 @dataclasses.dataclass(init=False, repr=False, eq=False, match_args=False)
@@ -26,7 +28,12 @@ class _Model:
     field: None
 
 
-def dataclass_field(name: str, kind: Any, default: Any) -> Any:
+def field_kinds(cls: Any) -> list[Any]:
+    """Annotations of a record's fields, as they are written; none where the class is no record."""
+    return [kind for kind, _ in getattr(cls, _FIELDS, {}).values()]
+
+
+def _dataclass_field(name: str, kind: Any, default: Any) -> Any:
     """What `dataclasses` keeps of a field; ``default`` is MISSING, a value, or a `field` of a factory."""
     made: Any = default if isinstance(default, dataclasses.Field) else field(default=default)
     made.name, made.type, made.kw_only = name, kind, False
@@ -39,7 +46,7 @@ class _Fields:
 
     def __get__(self, instance: Any, owner: Any) -> dict[str, Any]:
         rows = getattr(owner, _FIELDS).items()
-        found = owner.__dataclass_fields__ = {name: dataclass_field(name, kind, row) for name, (kind, row) in rows}
+        found = owner.__dataclass_fields__ = {name: _dataclass_field(name, kind, row) for name, (kind, row) in rows}
         return found
 
 
@@ -64,8 +71,53 @@ def _delattr(self: Any, name: str) -> None:
     raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-def _initialiser(cls: Any) -> Callable[..., None]:
-    """``__init__`` for the fields of a class."""
+def _first(self: Any, *args: Any, **kwargs: Any) -> None:
+    """``__init__`` of every record whose first object is being made."""
+    owner: Any = next(cls for cls in type(self).__mro__ if _FIELDS in vars(cls))
+    owner.__init__ = _general(owner)
+    owner.__init__(self, *args, **kwargs)
+
+
+def _general(cls: Any) -> Callable[..., None]:
+    """``__init__`` for the fields of a class, which needs no compiling and gives way to the compiled one."""
+    template = {name: default for name, (_, default) in getattr(cls, _FIELDS).items()}
+    rows: dict[str, Any] = {name: row for name, row in template.items() if isinstance(row, dataclasses.Field)}
+    factories = [(name, row.default_factory) for name, row in rows.items()]
+    template |= dict.fromkeys(rows, _MISSING)
+    required = [name for name, default in template.items() if default is _MISSING]
+    finish = getattr(cls, "__post_init__", None)
+    made = 0
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        nonlocal made
+        made += 1
+        if made == _COMPILED_FROM:
+            cls.__init__ = _compiled(cls)
+        values = self.__dict__
+        values.update(template)
+        if args:
+            given = dict(zip(template, args, strict=False))
+            if len(given) < len(args) or not given.keys().isdisjoint(kwargs):
+                raise TypeError(f"{cls.__name__}: fields: got {args}, {[*kwargs]}, wanted {[*template]}, each once")
+            values.update(given)
+        if kwargs:
+            values.update(kwargs)
+            if len(values) > len(template):
+                raise TypeError(f"{cls.__name__}: fields: got {[*kwargs]}, wanted {[*template]}")
+        for name, make in factories:
+            if values[name] is _MISSING:
+                values[name] = make()
+        for name in required:
+            if values[name] is _MISSING:
+                raise TypeError(f"{cls.__name__}: fields: got no {name}, wanted one")
+        if finish is not None:
+            finish(self)
+
+    return init
+
+
+def _compiled(cls: Any) -> Callable[..., None]:
+    """``__init__`` for the fields of a class as text would have it."""
     scope: dict[str, Any] = {"_missing": _MISSING}
     head, body = ["self"], ["values = self.__dict__"]
     for name, (_, default) in getattr(cls, _FIELDS).items():
@@ -90,30 +142,26 @@ def _initialiser(cls: Any) -> Callable[..., None]:
 
 @dataclass_transform(field_specifiers=(field,))
 def record(*, frozen: bool = False, eq: bool = True) -> Callable[[T], T]:
-    """Make the annotated names of a class its fields, as `dataclasses.dataclass` does with these two options.
+    """Make the annotated names of a class, after those of its bases, its fields, as `dataclasses.dataclass` does.
 
-    Defaults may be ``field(default_factory=...)``.  No annotation may be a ClassVar; a base must be no record.
+    Defaults may be ``field(default_factory=...)``.  Methods that a class or a base of it has stay.
     """
 
     def make(cls: T) -> T:
         made: Any = cls
-        fields = {name: (kind, vars(cls).get(name, _MISSING)) for name, kind in cls.__annotations__.items()}
-        for name, (_, default) in fields.items():
-            if isinstance(default, dataclasses.Field):
-                delattr(cls, name)
+        fields = dict(getattr(cls, _FIELDS, {}))
+        for name, kind in cls.__annotations__.items():
+            if not (kind if isinstance(kind, str) else str(get_origin(kind))).startswith(_NO_FIELD):
+                fields[name] = kind, default = kind, vars(cls).get(name, _MISSING)
+                if isinstance(default, dataclasses.Field):
+                    delattr(cls, name)
         setattr(cls, _FIELDS, fields)
         made.__match_args__ = tuple(fields)  # type: ignore[misc]
         made.__dataclass_fields__ = _Fields()
-
-        def first(self: Any, *args: Any, **kwargs: Any) -> None:
-            made.__init__ = _initialiser(cls)
-            made.__init__(self, *args, **kwargs)
-
-        made.__init__ = first
-        given = vars(cls)
-        if "__repr__" not in given:
+        made.__init__ = _first
+        if made.__repr__ is object.__repr__:
             made.__repr__ = _repr
-        if eq and "__eq__" not in given:
+        if eq and made.__eq__ is object.__eq__:
             made.__eq__ = _eq
             made.__hash__ = _hash if frozen else None
         if frozen:

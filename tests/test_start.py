@@ -10,7 +10,7 @@ import subprocess
 import sys
 from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -127,6 +127,12 @@ class Bag:
         self.size = len(self.items)
 
 
+@record(frozen=True)
+class Cube(Point):
+    corners: ClassVar[int] = 8
+    depth: int = 1
+
+
 @record(eq=False)
 class Node:
     """Equal only to itself."""
@@ -178,6 +184,27 @@ def test_records_that_change() -> None:
     assert (made.name, made.items, made.size) == ("z", [1], 1)
     assert Node("n") != Node("n")
     assert len({Node("n"), Node("n")}) == 2
+
+
+def test_records_have_the_fields_of_their_bases_and_no_class_variables() -> None:
+    assert Cube(1, depth=3) == Cube(x=1, y=2, depth=3) != Point(1)
+    assert [f.name for f in dataclasses.fields(Cube)] == ["x", "y", "depth"]
+    assert Cube.corners == Cube(1).corners == 8
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Cube(1).depth = 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kind", [Cube, Point, Bag, Node])
+def test_many_records_are_as_the_first(kind: Any) -> None:
+    """The compiled ``__init__`` comes after so many objects, and refuses what the general one refuses."""
+    first = kind(1)
+    before = kind.__init__
+    rest = [kind(1) for _ in range(70)]
+    assert kind.__init__ is not before
+    assert all(vars(one) == vars(first) for one in rest)
+    for arguments, named in ((), {}), ((1,), {"other": 2}), ((1, 2, 3, 4), {}):
+        with pytest.raises(TypeError):
+            kind(*arguments, **named)
 
 
 def test_what_is_remembered_is_of_the_sources_that_a_process_began_with(

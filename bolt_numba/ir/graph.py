@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bolt_numba.ops.registry import Op
+from bolt_numba.records import field_kinds
 from bolt_numba.types import Array, TensorType
 
 if TYPE_CHECKING:
@@ -323,5 +324,4 @@ _HOLDS: dict[type[Op], bool] = {}
 
 
 def _holds_graphs(cls: type[Op]) -> bool:
-    kinds = getattr(cls, "__kinds__", {"": "Graph"})  # what is no operator is for the spec to refuse
-    return any("Graph" in str(kind) for kind in kinds.values())
+    return any("Graph" in str(kind) for kind in field_kinds(cls))

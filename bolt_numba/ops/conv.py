@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from bolt_numba.budget import BLAS, ask, spend
-from bolt_numba.ops.attributes import frozen
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.matmul import finish, want_activation
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import want_dim, want_dims
 from bolt_numba.ops.spatial import Windows, as_layout, channels_first, join_shape, per_axis, split_shape
+from bolt_numba.records import record
 from bolt_numba.types import Array, Dim, Shape, Sym, TensorType
 
 
@@ -40,7 +40,7 @@ def along_channels(v: Array, rank: int) -> Array:
     return v.reshape(-1, *(1,) * (rank - 2))
 
 
-@frozen
+@record(frozen=True)
 class Convolution(Op):
     """Attributes and shapes common to all convolutions."""
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from bolt_numba.ops.attributes import frozen
 from bolt_numba.ops.dtypes import FLOATS, INTS, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.spatial import Windows, as_layout, channels_first, join_shape, split_shape
+from bolt_numba.records import record
 from bolt_numba.types import I64, AnyDType, Array, Shape, TensorType
 
 
@@ -18,7 +18,7 @@ def lowest(dtype: AnyDType) -> float | int:
     return -np.inf if dtype.kind not in "iu" else int(np.iinfo(dtype).min)
 
 
-@frozen
+@record(frozen=True)
 class Pool(Op):
     """Attributes and shapes common to all pools; empty tuples mean 1 (strides, dilations) and 0 (pads)."""
 

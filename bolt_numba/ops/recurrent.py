@@ -8,11 +8,11 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from bolt_numba.budget import BLAS, CALL, spend
-from bolt_numba.ops.attributes import frozen
 from bolt_numba.ops.content import bounded, want_between
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import shape_of, want_dims
+from bolt_numba.records import record
 from bolt_numba.types import I32, Array, Shape, TensorType
 
 Function: TypeAlias = Callable[[Array], Array]
@@ -52,7 +52,7 @@ def _bound(name: str, alpha: float, beta: float) -> Function:
     return lambda x: np.asarray(function(x, alpha, beta))
 
 
-@frozen
+@record(frozen=True)
 class Recurrent(Op):
     """Attributes, shapes and the walk along the sequence that the three layers share.
 
@@ -192,7 +192,7 @@ class Recurrent(Op):
         raise NotImplementedError(self.name)
 
 
-@frozen
+@record(frozen=True)
 class OneState(Recurrent):
     """A layer whose state is its result."""
 

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bolt_numba.ops.attributes import frozen
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.conversion import cast
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, widened
 from bolt_numba.ops.pool import lowest
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import distinct_axes, known_dims, known_ints, known_length, shape_of, unknown_shape, want_one
+from bolt_numba.records import record
 from bolt_numba.types import BOOL, I64, AnyDType, Array, Shape, TensorType
 
 
@@ -22,7 +22,7 @@ def _highest(dtype: AnyDType) -> float | int:
     return np.inf if dtype.kind not in "iu" else int(np.iinfo(dtype).max)
 
 
-@frozen
+@record(frozen=True)
 class Reduction(Op):
     """Shape rules of reductions: x [...] number, axes [m] i64 -> y of x's dtype.
 
@@ -187,7 +187,7 @@ class ReduceSumSquare(Reduction):
         return np.sum(x * x, axis=axes, keepdims=self.keepdims, dtype=x.dtype)
 
 
-@frozen
+@record(frozen=True)
 class _Arg(Op):
     axis: int = 0
     keepdims: bool = True
@@ -235,7 +235,7 @@ class ArgMin(_Arg):
     find = staticmethod(np.argmin)
 
 
-@frozen
+@record(frozen=True)
 class _AlongAxis(Op):
     axis: int = -1
 

@@ -12,11 +12,12 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 import numpy as np
 
 from bolt_numba.errors import BoltError, BudgetError, DTypeError, ShapeError
-from bolt_numba.ops.attributes import Frozen, frozen
+from bolt_numba.records import record
 from bolt_numba.types import AnyDType, Array, Sym, TensorType, dtype_name
 
 
-class Op(Frozen):
+@record(frozen=True)
+class Op:
     """Base of all operators.  Subclasses are made by `op` and are frozen, hashable dataclasses of attributes.
 
     Inputs, outputs and attributes are those of the newest ONNX opset where ONNX has the operator; an omitted
@@ -75,7 +76,7 @@ def op(name: str) -> Callable[[T], T]:
     """Turn a class into a frozen dataclass operator and register it under ``name``."""
 
     def register(cls: T) -> T:
-        made: Any = frozen(cls)
+        made: Any = record(frozen=True)(cls)
         made.name = name
         made.reference = _named(made.reference)
         before = OPS.get(name)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -132,11 +132,11 @@ def scale_into_attention_k(m: Match, b: Builder) -> Result:
 
 
 def _rescaled(m: Match, b: Builder, name: str, operands: Sequence[Value | None]) -> Result:
-    c, op = scalar_of(m["c"]), m.root.op
+    c, op = scalar_of(m["c"]), cast(Any, m.root.op)
     if c is None or not is_mild(c, m[name].type.dtype):
         return m.refuse("the factor is no number or far from 1")
     number = c if isinstance(m.op(name), Mul) else 1 / c
-    return b(dataclasses.replace(op, scale=op.scale * number), *operands)  # type: ignore[attr-defined]
+    return b(dataclasses.replace(op, scale=op.scale * number), *operands)
 
 
 def _other_layout(layout: str) -> str:
