@@ -70,10 +70,11 @@ FAR = 2.0**8
 def split_batch_norm(m: Match, b: Builder) -> Result:
     op: Any = m.root.op
     x = m["x"].type
-    if x.shape is None:
-        return m.refuse("the rank is not known")
-    ones = (1,) * (len(x.shape) - 2) if op.layout == "NCHW" else ()
     mean, a, bias = _statistics(m, op)
+    channels = None if x.shape is None or len(x.shape) < 2 else x.shape[1 if op.layout == "NCHW" else -1]
+    if x.shape is None or any(v.shape != (channels,) for v in (mean, a, bias)):
+        return m.refuse("a number for each channel is not certain: broadcasting would hide that they do not fit")
+    ones = (1,) * (len(x.shape) - 2) if op.layout == "NCHW" else ()
     deviation = np.sqrt(np.asarray(m["var"].const, F64) + op.epsilon)
     far = not np.all(np.abs(mean) <= FAR * deviation)
     terms = (-mean, a, bias) if far else (a, bias - mean * a)
