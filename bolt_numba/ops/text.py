@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -176,16 +177,18 @@ class TfIdfVectorizer(Op):
         return max(self.ngram_indexes, default=-1) + 1
 
     def _pool(self) -> dict[tuple[str | int, ...], int]:
-        """n-gram -> its number."""
+        """n-gram -> its number; one that comes twice has the last."""
         found: dict[tuple[str | int, ...], int] = {}
+        number = itertools.count()
         ends = (*self.ngram_counts[1:], len(self.pool))
         for n, (start, end) in enumerate(zip(self.ngram_counts, ends, strict=True), 1):
             if not 0 <= start <= end <= len(self.pool) or (end - start) % n:
                 raise self.fail("ngram_counts", self.ngram_counts, f"starts of whole n-grams in {len(self.pool)}")
             for at in range(start, end, n):
-                found[self.pool[at : at + n]] = len(found)
-        if len(found) > len(self.ngram_indexes) or min(self.ngram_indexes, default=0) < 0:
-            raise self.fail("ngram_indexes", len(self.ngram_indexes), f"a place for each of {len(found)}")
+                found[self.pool[at : at + n]] = next(number)
+        total = next(number)
+        if total > len(self.ngram_indexes) or min(self.ngram_indexes, default=0) < 0:
+            raise self.fail("ngram_indexes", len(self.ngram_indexes), f"a place for each of {total}")
         return found
 
     def reference(self, x: Array) -> Array:

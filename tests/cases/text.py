@@ -56,6 +56,8 @@ def tf_idf_vectorizer(draw: Draw, op: type[t.TfIdfVectorizer]) -> Case:
     low = pick(draw, 1, 2)
     words = draw(flags)
     ones: tuple[Any, ...] = ("a", "b", "c") if words else (1, 2, 3)
+    if low == 2 and draw(flags):  # onnxruntime refuses what comes twice where it counts
+        ones = (ones[0], *ones[:2])
     twos: tuple[Any, ...] = ("a", "b", "b", "c") if words else (1, 2, 2, 3)
     made = op(
         pick(draw, "TF", "IDF", "TFIDF"), low, pick(draw, *range(low, 3)), pick(draw, 0, 1, 3), (0, 3), (0, 1, 2, 4, 3),

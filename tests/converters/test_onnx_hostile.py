@@ -201,3 +201,26 @@ def test_flags_are_0_or_1(op: str, operands: int, flag: str) -> None:
     model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", xs, [y]))
     with pytest.raises(BoltError, match=rf"{flag}'?: got 2, wanted 0 or 1"):
         load(model.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("attributes", "wrong"),
+    [
+        ({"is_causal": 64}, "is_causal'?: got 64, wanted 0 or 1"),
+        ({"is_causal": 1 - 2**40}, "is_causal'?: got -1099511627775, wanted 0 or 1"),
+        ({"qk_matmul_output_mode": 4}, "qk_matmul_output_mode: got 4, wanted 0 to 3"),
+        ({"qk_matmul_output_mode": -1}, "qk_matmul_output_mode: got -1, wanted 0 to 3"),
+        ({"softmax_precision": 7}, "softmax_precision: got 7, wanted 1, 10, 11 or 16"),
+        ({"q_num_heads": -2}, "numbers of heads: got"),
+        ({"left_window_size": -2}, "window sizes: got"),
+    ],
+    ids=str,
+)
+def test_attributes_of_attention_that_mean_nothing_are_refused(attributes: dict[str, int], wrong: str) -> None:
+    opset = 25 if "left_window_size" in attributes else 24
+    values = [onnx.helper.make_tensor_value_info(name, 1, (1, 2, 3, 4)) for name in "qkvy"]
+    node = onnx.helper.make_node("Attention", ["q", "k", "v"], ["y"], **attributes)
+    graph = onnx.helper.make_graph([node], "attention", values[:3], values[3:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+    with pytest.raises(BoltError, match=wrong):
+        load(model.SerializeToString())
