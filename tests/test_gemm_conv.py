@@ -146,6 +146,7 @@ def test_conv_few_channels(c: int) -> None:
     conv_case((1, 7, 6, c), 20, (5, 9), pads=(2, 4, 2, 4))
     conv_case((1, 12, 5, c), 20, (3, 2), dilations=(2, 1), strides=(1, 2), pads=(3, 2, 1, 2))
     conv_case((1, 3, 4, 5, c), 7, (3, 2, 3), pads=(1, 0, 1, 1, 1, 1))
+    conv_case((2, 4, 6, 7, c), 20, (3, 3, 3), pads=(2, 1, 0, 1, 0, 1), strides=(2, 1, 1))
     conv_case((2, 40, c), 20, (11,), pads=(5, 5))
     conv_case((1, 3, 4000, c), 8, (3, 3), pads=PAD1, strides=(2, 3))
 

@@ -26,6 +26,7 @@ from tests.harness import PlainContext, Planned, run_kernel, run_planned, types_
 from tests.near import assert_near
 
 SIZES = (2, 4, 6)
+TAPS = ((3, 3), (3, 3), (3,), (1, 3), (3, 1), (3, 3, 3), (2, 3, 3), (1, 3, 3), (2, 1, 3), (3, 1, 1))
 MAKERS = {2: winograd.winograd_2, 4: winograd.winograd_4, 6: winograd.winograd_6}
 
 
@@ -55,14 +56,20 @@ def assert_close(size: int, got: Array, wanted: Array, inputs: list[Array | None
 def cases(draw: Callable[[Any], Any]) -> tuple[int, Conv, list[Array | None]]:
     size = draw(st.sampled_from(SIZES))
     rng = np.random.default_rng(draw(st.integers(0, 2**31)))
-    taps = draw(st.sampled_from(((3, 3), (3, 3), (3,), (1, 3), (3, 1))))
-    n, spatial = draw(st.integers(1, 2)), tuple(draw(st.integers(1, 14)) for _ in taps)
+    taps = draw(st.sampled_from(TAPS))
+    n, spatial = draw(st.integers(1, 2)), tuple(draw(st.integers(1, 14 if len(taps) < 3 else 7)) for _ in taps)
     c, k = draw(st.sampled_from((LANES, LANES + 1))), draw(st.sampled_from((LANES, LANES + 3, PANEL, PANEL + 5)))
     pads = tuple(draw(st.integers(0, 2)) for _ in (*taps, *taps))
     pads = tuple(max(p, 1) if s < 3 else p for p, s in zip(pads, (*spatial, *spatial), strict=True))
+    strides, dilations = (1,) * len(taps), (1,) * len(taps)
+    if taps[1:] == (1, 1):
+        pads = pads[0], 0, 0, pads[3], 0, 0
+    elif len(taps) == 3:  # the first axis only decides which slices a filter sees
+        strides, dilations = (draw(st.integers(1, 3)), 1, 1), (draw(st.integers(1, 2)), 1, 1)
+        pads = 2, *pads[1:3], 2, *pads[4:]
     residual = draw(st.booleans())
     activation = draw(st.sampled_from((None, Relu(), Clip(-700.0, 1200.0))))
-    op = Conv(pads=pads, layout="NHWC", activation=activation, residual=residual)
+    op = Conv(strides=strides, dilations=dilations, pads=pads, layout="NHWC", activation=activation, residual=residual)
     x = rng.integers(0, 2, (n, *spatial, c)).astype(np.float32)
     w = (rng.integers(-1, 2, (k, c, *taps)) * exact_scale(size)).astype(np.float32)
     bias = rng.integers(-9, 9, k).astype(np.float32) if draw(st.booleans()) else None
@@ -99,13 +106,16 @@ def test_error_against_f64(size: int, limit: float, edge: int, c: int, k: int) -
     assert np.abs(got - wanted).max() / np.abs(wanted).max() < limit
 
 
+SHAPES = [((20, 20), 32, 64), ((12, 12), 48, 96), ((26, 26), 40, 32), ((4, 9, 9), 20, 48)]
+
+
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize(("edge", "c", "k"), [(20, 32, 64), (12, 48, 96), (26, 40, 32)])
-def test_the_same_bits_for_any_number_of_threads(size: int, edge: int, c: int, k: int) -> None:
+@pytest.mark.parametrize(("edges", "c", "k"), SHAPES)
+def test_the_same_bits_for_any_number_of_threads(size: int, edges: tuple[int, ...], c: int, k: int) -> None:
     """The plan itself depends on the threads: how many blocks there are, and whether threads share them."""
-    rng = np.random.default_rng(edge)
-    inputs: list[Array | None] = [activations(rng, 1, edge, edge, c), rng.standard_normal((k, c, 3, 3), np.float32)]
-    op, kinds = Conv(pads=(1, 1, 1, 1), layout="NHWC"), types_of(inputs)
+    rng, taps = np.random.default_rng(edges[-1]), (3,) * len(edges)
+    inputs: list[Array | None] = [activations(rng, 1, *edges, c), rng.standard_normal((k, c, *taps), np.float32)]
+    op, kinds = Conv(pads=(1, 1) * len(edges), layout="NHWC"), types_of(inputs)
     outs = [t.with_value(None) for t in infer_types(op, kinds)]
     results = []
     for threads in (1, 2, 3, 5):
@@ -141,7 +151,7 @@ def test_other_activations(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("taps", [(3, 3), (3,), (1, 3), (3, 1)])
+@pytest.mark.parametrize("taps", [(3, 3), (3,), (1, 3), (3, 1), (3, 3, 3)])
 @pytest.mark.parametrize("residual", [False, True])
 def test_what_is_not_finite_goes_where_a_direct_sum_takes_it(size: int, taps: tuple[int, ...], residual: bool) -> None:
     """Nor do values whose transforms overflow spoil others."""
@@ -250,3 +260,5 @@ def test_the_model_prefers_what_is_measured_faster() -> None:
         assert best(224, 64, 64) == best(112, 128, 128) == best(56, 256, 256) == 6
         assert best(100, 64, 64, (3,)) == best(1000, 512, 512, (3,)) == best(56, 64, 64, (1, 3)) == 6
         assert best(7, 512, 512) == 2
+        assert best(28, 128, 256, (3, 3, 3)) == 4
+        assert best(14, 512, 512, (3, 3, 3)) == 2  # its filters for tiles of 4 would be 113 MB

@@ -214,27 +214,30 @@ def choose_kind(g: Geometry, channels: int, cg: int, kg: int, span: int, stride:
 
 
 @native(
-    x=PTR, to=PTR, images=I64, h=I64, rows=I64, top=I64, row=I64, left=I64, width=I64,
-    extents=lambda a: {"x": a.images * a.h * a.row, "to": a.images * a.rows * a.width},
+    x=PTR, to=PTR, images=I64, d=I64, slices=I64, front=I64, h=I64, rows=I64, top=I64, row=I64, left=I64, width=I64,
+    extents=lambda a: {"x": a.images * a.d * a.h * a.row, "to": a.images * a.slices * a.rows * a.width},
 )  # fmt: skip
 def pad_images(p, tid, nthreads):
-    """Copy images of ``h`` rows of ``row`` bytes into zeros: ``rows`` of ``width`` bytes, ``top``, ``left`` first."""
-    x, to, h, rows, top, row, left, width = p.x, p.to, p.h, p.rows, p.top, p.row, p.left, p.width
-    zero = np.uint8(0)
-    lo, hi = split(p.images * rows, tid, nthreads)
+    """Copy images of ``d`` slices of ``h`` rows of ``row`` bytes into zeros.
+
+    These have ``slices`` of ``rows`` of ``width`` bytes, with ``front``, ``top`` and ``left`` before what is copied.
+    """
+    x, to, d, slices, h, rows, row, left, width = p.x, p.to, p.d, p.slices, p.h, p.rows, p.row, p.left, p.width
+    front, top, zero = p.front, p.top, np.uint8(0)
+    lo, hi = split(p.images * slices * rows, tid, nthreads)
     for unit in range(lo, hi):
-        at, y = to + width * unit, unit % rows - top
-        if y < 0 or y >= h:
+        at, y, z = to + width * unit, unit % rows - top, unit // rows % slices - front
+        if y < 0 or y >= h or z < 0 or z >= d:
             fill_bytes(at, zero, width)
         else:
             fill_bytes(at, zero, left)
-            copy_bytes(at + left, x + row * (unit // rows * h + y), row)
+            copy_bytes(at + left, x + row * ((unit // (rows * slices) * d + z) * h + y), row)
             fill_bytes(at + left + row, zero, width - left - row)
 
 
 def has_wide_edges(op: Any, x: TensorType, g: Geometry) -> bool:
     """Whether it is cheaper to copy the images into zeros than the pixels at their edges: few channels, many edges."""
-    return op.group == 1 and x.dims[-1] < THIN and len(x.dims) in (3, 4) and 5 * int(g.taps.edges[-1]) > g.m
+    return op.group == 1 and x.dims[-1] < THIN and len(x.dims) in (3, 4, 5) and 5 * int(g.taps.edges[-1]) > g.m
 
 
 def padded(op: Any, x: TensorType, w: TensorType) -> tuple[Any, TensorType, Step]:
@@ -244,9 +247,12 @@ def padded(op: Any, x: TensorType, w: TensorType) -> tuple[Any, TensorType, Step
     rank = len(sizes)
     around = [begin + size + end for begin, size, end in zip(pads[:rank], sizes, pads[rank:], strict=True)]
     made = TensorType(x.dtype, (images, *around, c))
-    h, rows, top = (1, 1, 0) if rank == 1 else (sizes[0], around[0], pads[0])
+    (d, h, _), (slices, rows, _), (front, top, _) = (
+        (*(first,) * (3 - rank), *last) for first, last in ((1, sizes), (1, around), (0, pads[:rank]))
+    )
     args: dict[str, Argument] = {
-        "x": In(0), "to": Scratch(made.nbytes), "images": images, "h": h, "rows": rows, "top": top,
+        "x": In(0), "to": Scratch(made.nbytes), "images": images, "d": d, "slices": slices, "front": front,
+        "h": h, "rows": rows, "top": top,
         "row": 4 * c * sizes[-1], "left": 4 * c * pads[rank - 1], "width": 4 * c * around[-1],
     }  # fmt: skip
     return replace(op, pads=(), auto_pad="NOTSET"), made, Step(pad_images, args, made.nbytes > PARALLEL_BYTES)

@@ -3,6 +3,7 @@
 Y = A' [sum over c of (G g G') * (B' d B)] A for every tile of m x m outputs and its (m+2) x (m+2) inputs d; filters of
 three taps along one axis (1-D, 1x3, 3x1) have tiles of m outputs, and 2.25, 2 or 1.5 times fewer.  A block of tiles is
 transformed, multiplied and transformed back before the next one, so that all of it stays in the second-level cache.
+Filters of three axes are those of two with more channels, see `winograd_layers`.
 
 Results round more than direct sums do, in proportion to the largest value of their tile: `winograd_error` bounds by how
 much, and docs/numerics.md says which sessions take which tiles.
@@ -21,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.convolution.conv import accepts_conv
 from bolt_numba.kernels.cpu.convolution.winograd_error import error_of, greatest_error
+from bolt_numba.kernels.cpu.convolution.winograd_layers import flat_dims, flat_filters, is_winograd, layer_of
 from bolt_numba.kernels.cpu.convolution.winograd_repair import winograd_repair
 from bolt_numba.kernels.cpu.convolution.winograd_transforms import (
     FIELDS,
@@ -42,6 +43,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     call_kernel,
     ceil_div,
     fma,
+    load_i32,
     load_i64,
     prefetch_second,
     rows_strided,
@@ -123,12 +125,14 @@ _BODY = """
 def {name}(p, tid, nthreads):
     x_all, u, bias, res_all, y_all, zeros, lo, hi, act = p.x, p.u, p.bias, p.res, p.y, p.zeros, p.lo, p.hi, p.act
     xp, rp, yp, h, wd, c, oh, ow, k = 4 * p.xp, 4 * p.rp, 4 * p.yp, p.h, p.wd, p.c, p.oh, p.ow, p.k
+    deep, terms = p.deep, p.deep * c
     across, down, top, left, tiles, blocks = p.across, p.down, p.top, p.left, p.tiles, p.blocks
     v_row, v_plane, m_plane, phase, shared = p.v_row, p.v_plane, p.m_plane, p.phase, p.shared
     table = p.work + p.work_step * tid
     half = table + PLANES * 8
     products_at, v_at = half + PLANES * BYTES, p.v + p.v_step * tid
-    panels, vectors, zero = ceil_div(k, PANEL), ceil_div(c, LANES), splat(np.float32(0))
+    each, panels, zero = ceil_div(c, LANES), ceil_div(k, PANEL), splat(np.float32(0))
+    vectors = deep * each
     first, last = (0, blocks) if shared == 1 else split(blocks, tid, nthreads)
     for block in range(first, last):
         begin = tiles * block // blocks
@@ -138,24 +142,29 @@ def {name}(p, tid, nthreads):
             for i in range(f_lo // vectors, ceil_div(f_hi, vectors)):
                 tile = begin + i
                 image, ty, tx = tile // (down * across), tile // across % down, tile % across
-                for a in range(HIGH):
-                    row = ty * ROWS + a - top
-                    for b in range(WIDE):
-                        col = tx * COLUMNS + b - left
-                        inside = (row >= 0) & (row < h) & (col >= 0) & (col < wd)
-                        at = x_all + ((image * h + row) * wd + col) * xp
-                        store_i64(table + 8 * (WIDE * a + b), at if inside else zeros)
-                for j in range(max(f_lo - i * vectors, 0), min(f_hi - i * vectors, vectors)):
-                    skip = 4 * min(j * LANES, c - LANES)
-                    v = v_at + i * v_row + skip
+                for t in range(deep):
+                    units = i * vectors + t * each
+                    c_lo, c_hi = max(f_lo - units, 0), min(f_hi - units, each)
+                    if c_lo < c_hi:
+                        seen = load_i32(p.slices + 4 * (image * deep + t))
+                        for a in range(HIGH):
+                            row = ty * ROWS + a - top
+                            for b in range(WIDE):
+                                col = tx * COLUMNS + b - left
+                                inside = (seen >= 0) & (row >= 0) & (row < h) & (col >= 0) & (col < wd)
+                                at = x_all + ((seen * h + row) * wd + col) * xp
+                                store_i64(table + 8 * (WIDE * a + b), at if inside else zeros)
+                    for j in range(c_lo, c_hi):
+                        skip = 4 * min(j * LANES, c - LANES)
+                        v = v_at + i * v_row + 4 * c * t + skip
 {before}
         if phase & 2:
             j_lo, j_hi = (0, panels) if shared == 0 else split(panels, tid, nthreads)
             for j in range(j_lo, j_hi):
-                filters = u + j * PLANES * c * PANEL * 4
+                filters = u + j * PLANES * terms * PANEL * 4
                 for plane in range(PLANES):
                     products(
-                        count, v_at + plane * v_plane, v_row, filters + plane * c * PANEL * 4, c,
+                        count, v_at + plane * v_plane, v_row, filters + plane * terms * PANEL * 4, terms,
                         products_at + plane * m_plane,
                     )
                 for i in range(count):
@@ -185,7 +194,7 @@ def winograd_kernel(sizes: tuple[int, int]) -> Native:
     name, (high, wide) = f"winograd_{sizes[0]}x{sizes[1]}", sides(sizes)
     body = _BODY.format(
         name=name,
-        before="\n".join(" " * 20 + line for line in before_text(sizes)),
+        before="\n".join(" " * 24 + line for line in before_text(sizes)),
         after="\n".join(" " * 24 + line for line in after_text(sizes)),
     )
     before, after = TRANSFORMS[max(sizes)]
@@ -193,9 +202,9 @@ def winograd_kernel(sizes: tuple[int, int]) -> Native:
         body, name, FIELDS, extents=partial(reach, high * wide),
         ROWS=sizes[0], COLUMNS=sizes[1], HIGH=high, WIDE=wide, PLANES=high * wide, LANES=LANES,
         BYTES=BYTES, PANEL=PANEL, put=put,
-        before=before, after=after, products=_products(), ceil_div=ceil_div, split=split, load_i64=load_i64,
-        store_i64=store_i64, vload=vload, vstore=vstore, call_kernel=call_kernel, address_of=address_of,
-        call_activation=call_activation, all_lanes=all_lanes, fma=fma, np=np, splat=splat,
+        before=before, after=after, products=_products(), ceil_div=ceil_div, split=split, load_i32=load_i32,
+        load_i64=load_i64, store_i64=store_i64, vload=vload, vstore=vstore, call_kernel=call_kernel,
+        address_of=address_of, call_activation=call_activation, all_lanes=all_lanes, fma=fma, np=np, splat=splat,
     )  # fmt: skip
 
 
@@ -273,6 +282,11 @@ def choose_blocks(planes: int, tiles: int, c: int, k: int, threads: int) -> Bloc
     return Blocking(tiles, -(-max(blocks, threads) // threads) * threads, False, c)
 
 
+def packed_filters(size: int, threads: int, w: Array) -> Array:
+    """See `pack_filters`; for filters of any number of axes."""
+    return pack_filters(flat_filters(w), size, threads)
+
+
 def tile_sizes(size: int, taps: Sequence[int]) -> tuple[int, int]:
     """Outputs of a tile along both axes, ``size`` where the filter has three taps."""
     high, wide = (1, *taps)[-2:]
@@ -285,18 +299,15 @@ def steps(size: int, op: Any, ins: Types, outs: Sequence[TensorType], context: C
     assert x is not None
     assert w is not None
     assert w.known is not None
-    (images, *spatial, c), (k, _, *taps) = x.dims, w.dims
-    pads = op.windows(tuple(taps)).resolved(tuple(spatial)).pads
-    (h, wd), (oh, ow) = ((1, *dims)[-2:] for dims in (spatial, outs[0].dims[1:-1]))
-    top, left = (0, *pads[: len(taps)])[-2:]
-    sizes = tile_sizes(size, taps)
-    down, across, planes = -(-oh // sizes[0]), -(-ow // sizes[1]), math.prod(sides(sizes))
-    parallel = context.threads > 1 and outs[0].size * c > SERIAL_PRODUCTS
+    layer, (k, terms, *_), c = layer_of(op, x, w, outs[0]), flat_dims(w.dims), x.dims[-1]
+    sizes = tile_sizes(size, layer.taps)
+    down, across, planes = -(-layer.oh // sizes[0]), -(-layer.ow // sizes[1]), math.prod(sides(sizes))
+    parallel = context.threads > 1 and outs[0].size * terms > SERIAL_PRODUCTS
     threads = context.threads if parallel else 1
-    b = choose_blocks(planes, images * down * across, c, k, threads)
+    b = choose_blocks(planes, len(layer.slices) * down * across, terms, k, threads)
     work_step = planes * (8 + BYTES + b.m_plane)
     v_step = 0 if b.shared else planes * b.v_plane
-    filters = context.packed(w.known, ("winograd", size), lambda w: pack_filters(w, size, context.threads))
+    filters = context.packed(w.known, ("winograd", size), partial(packed_filters, size, context.threads))
     bias_at = zero_row(-(-k // PANEL) * PANEL)
     if bias is not None and bias.known is not None:
         bias_at = context.packed(bias.known, ("winograd bias", k), pack_bias(k))
@@ -304,7 +315,8 @@ def steps(size: int, op: Any, ins: Types, outs: Sequence[TensorType], context: C
         "x": In(0), "u": filters, "bias": bias_at,
         "res": In(3) if op.residual else None, "y": Out(0), "zeros": zero_row(c),
         "xp": Pitch(In(0)), "rp": Pitch(In(3)) if op.residual else 0, "yp": Pitch(Out(0)),
-        "h": h, "wd": wd, "c": c, "oh": oh, "ow": ow, "k": k, "top": top, "left": left,
+        "slices": layer.slices, "deep": layer.slices.shape[1], "h": layer.h, "wd": layer.wd, "c": c, "oh": layer.oh,
+        "ow": layer.ow, "k": k, "top": layer.top, "left": layer.left,
         "across": across, "down": down, "tiles": b.tiles, "blocks": b.blocks,
         "work": Scratch(threads * work_step), "work_step": work_step,
         "v": Scratch(max(threads * v_step, planes * b.v_plane)), "v_step": v_step,
@@ -317,28 +329,14 @@ def steps(size: int, op: Any, ins: Types, outs: Sequence[TensorType], context: C
     return [Step(program, {**args, "phase": phase}, parallel) for phase in (1, 2)]
 
 
-@remember_last
-def is_winograd(op: Any, ins: Types) -> bool:
-    """3x3, 3, 1x3 or 3x1, stride 1, undilated, one group, wide enough."""
-    if not accepts_conv(op, ins):
-        return False
-    x, w = ins[:2]
-    assert x is not None
-    assert w is not None
-    k, c, *kernel_shape = w.dims
-    plain = max(op.strides, default=1) == 1 and max(op.dilations, default=1) == 1 and op.group == 1
-    return plain and kernel_shape in TAPS and c >= LANES and k >= LANES
-
-
-TAPS = ([3, 3], [3], [1, 3], [3, 1])
 TRANSFORM_CYCLES = {6: (400, 600), 4: (200, 300), 2: (65, 85)}
 """Cycles to transform one tile of one vector of inputs, and of products.  Measured on Zen 4."""
 LINE_CYCLES = {6: (45, 75), 4: (35, 52), 2: (20, 31)}
 """The same of tiles along one axis."""
 STREAM = 8
 """Bytes of filters per cycle that come from memory."""
-MOST_FILTERS = 20 * 1024 * 1024
-"""Bytes of filters over which tiles of 6 are left to tuning: a few per cent of the time for 1.8 times the memory."""
+MOST_FILTERS = {6: 20 * 1024 * 1024, 4: 64 * 1024 * 1024}
+"""Bytes of filters over which larger tiles are left to tuning: they are 1.8 or 2.3 times the memory of smaller ones."""
 WORTH = 0.97 if LANES == 16 else 0.9
 """Part of the cost of smaller tiles from which tiles of 6, whose results are less exact, are taken.  With 16 registers
 they take longer than estimated."""
@@ -359,14 +357,16 @@ def cost(size: int, taps: Sequence[int], pixels: tuple[int, int, int], c: int, k
 
 def costs(op: Any, ins: Types) -> dict[int, float]:
     """Estimated cycles by tile size; 0: the direct sum."""
-    w = ins[1]
+    x, w = ins[:2]
+    assert x is not None
     assert w is not None
-    k, c, *taps = w.dims
-    images, *spatial, _ = result_of(op, ins).dims
-    oh, ow = (1, *spatial)[-2:]
-    found = {size: cost(size, taps, (images, oh, ow), c, k) for size in (0, 2, 4, 6)}
-    if 4 * math.prod(sides(tile_sizes(6, taps))) * c * k > MOST_FILTERS:
-        del found[6]
+    k, c, *_ = flat_dims(w.dims)
+    layer = layer_of(op, x, w, result_of(op, ins))
+    pixels = len(layer.slices), layer.oh, layer.ow
+    found = {size: cost(size, layer.taps, pixels, c, k) for size in (0, 2, 4, 6)}
+    for size in (6, 4):
+        if 4 * math.prod(sides(tile_sizes(size, layer.taps))) * c * k > MOST_FILTERS[size]:
+            del found[size]
     return found
 
 
@@ -376,7 +376,7 @@ def sizes_by_cost(op: Any, ins: Types) -> tuple[int, ...]:
     if not is_winograd(op, ins):
         return ()
     estimates = costs(op, ins)
-    found = [4, 2] if estimates[4] < estimates[2] else [2, 4]
+    found = [2] if 4 not in estimates else [4, 2] if estimates[4] < estimates[2] else [2, 4]
     if estimates.get(6, math.inf) < WORTH * estimates[found[0]]:
         found.insert(0, 6)
     return tuple(size for size in found if estimates[size] < 0.92 * estimates[0])
@@ -407,10 +407,10 @@ def error(size: int) -> Error:
         w = ins[1]
         assert w is not None
         assert w.known is not None
-        least = greatest_error(size, w.dims)
+        least = greatest_error(size, flat_dims(w.dims))
         if least <= LIMIT:
             return least
-        return float(context.packed(w.known, ("winograd error", size), lambda w: error_of(w, size))[0])
+        return float(context.packed(w.known, ("winograd error", size), lambda w: error_of(flat_filters(w), size))[0])
 
     return of
 

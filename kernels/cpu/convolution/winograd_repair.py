@@ -19,6 +19,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     all_lanes,
     fma,
     load_f32,
+    load_i32,
     splat,
     vload,
     vload_n,
@@ -44,15 +45,19 @@ def has_nan(at, c):
 _BODY = """
 def {name}(p, tile, panel):
     h, wd, c, oh, ow, k, xp, yp, rp = p.h, p.wd, p.c, p.oh, p.ow, p.k, 4 * p.xp, 4 * p.yp, 4 * p.rp
-    down, across = p.down, p.across
+    down, across, deep = p.down, p.across, p.deep
     image, ty, tx = tile // (down * across), tile // across % down * ROWS, tile % across * COLUMNS
-    x, filters, plane = p.x + image * h * wd * xp, p.u + panel * PLANES * c * PANEL * 4, c * PANEL * 4
+    slices, filters = p.slices + 4 * deep * image, p.u + panel * PLANES * deep * c * PANEL * 4
+    area, plane = h * wd * xp, deep * c * PANEL * 4
     seen = 0
-    for a in range(HIGH):
-        for b in range(WIDE):
-            row, col = ty + a - p.top, tx + b - p.left
-            if (row >= 0) & (row < h) & (col >= 0) & (col < wd):
-                seen |= has_nan(x + (row * wd + col) * xp, c) << (WIDE * a + b)
+    for t in range(deep):
+        at = load_i32(slices + 4 * t)
+        if at >= 0:
+            for a in range(HIGH):
+                for b in range(WIDE):
+                    row, col = ty + a - p.top, tx + b - p.left
+                    if (row >= 0) & (row < h) & (col >= 0) & (col < wd):
+                        seen |= has_nan(p.x + at * area + (row * wd + col) * xp, c) << (WIDE * a + b)
     window = {window}
     for out in range(min(oh - ty, ROWS) * min(ow - tx, COLUMNS)):
         a, b = out // min(ow - tx, COLUMNS), out % min(ow - tx, COLUMNS)
@@ -60,7 +65,10 @@ def {name}(p, tile, panel):
         pixel, first = (image * oh + ty + a) * ow + tx + b, PANEL * panel
         for lane in range(0, min(k - first, PANEL), LANES):
             acc = splat(np.float32(math.nan)) if spoilt != 0 else splat(np.float32(0))
-            row, col, u = ty + a - p.top, tx + b - p.left, filters + 4 * lane
+            row, col = ty + a - p.top, tx + b - p.left
+            for t in range(deep):
+                x, u = p.x + load_i32(slices + 4 * t) * area, filters + 4 * PANEL * c * t + 4 * lane
+                if (x >= p.x) & (spoilt == 0):
 {taps}
             channel = first + lane
             y, res = p.y + pixel * yp + 4 * channel, p.res + pixel * rp + 4 * channel
@@ -73,7 +81,7 @@ def _tap(r: int, s: int, parts: list[tuple[int, float]]) -> list[str]:
     terms = " + ".join(f"vload(at + {plane} * plane) * np.float32({factor!r})" for plane, factor in parts)
     return [
         f"inside = (row + {r} >= 0) & (row + {r} < h) & (col + {s} >= 0) & (col + {s} < wd)",
-        "if inside & (spoilt == 0):",
+        "if inside:",
         f"    source = x + ((row + {r}) * wd + col + {s}) * xp",
         "    for q in range(c):",
         "        at = u + 4 * PANEL * q",
@@ -91,9 +99,10 @@ def winograd_repair(sizes: tuple[int, int]) -> Native:
         for s, level in enumerate(columns):
             window |= 1 << (wide * r + s)
             lines += _tap(r, s, [(wide * a + b, f * g) for a, f in upright for b, g in level])
-    body = _BODY.format(name=name, window=window, taps="\n".join(" " * 12 + line for line in lines))
+    body = _BODY.format(name=name, window=window, taps="\n".join(" " * 20 + line for line in lines))
     return native_source(
         body, name, FIELDS, extents=partial(reach, high * wide),
         ROWS=sizes[0], COLUMNS=sizes[1], HIGH=high, WIDE=wide, PLANES=high * wide, LANES=LANES,
-        PANEL=PANEL, has_nan=has_nan, put=put, fma=fma, load_f32=load_f32, splat=splat, vload=vload, math=math, np=np,
+        PANEL=PANEL, has_nan=has_nan, put=put, fma=fma, load_f32=load_f32, load_i32=load_i32, splat=splat,
+        vload=vload, math=math, np=np,
     )  # fmt: skip

@@ -21,6 +21,7 @@ from bolt_numba.types import Array
 
 FIELDS = {
     "x": PTR, "u": PTR, "bias": PTR, "res": PTR_OR_0, "y": PTR, "zeros": PTR, "xp": I64, "rp": I64, "yp": I64,
+    "slices": PTR, "deep": I64,
     "h": I64, "wd": I64, "c": I64, "oh": I64, "ow": I64, "k": I64, "top": I64, "left": I64,
     "across": I64, "down": I64, "tiles": I64, "blocks": I64,
     "work": PTR, "work_step": I64, "v": PTR, "v_step": I64, "v_row": I64, "v_plane": I64, "m_plane": I64,
@@ -28,7 +29,9 @@ FIELDS = {
 }  # fmt: skip
 """Parameters.  x: [images, h, wd, c], pixels ``xp`` elements apart · u: see `pack.winograd_filters` ·
 bias: [panels * PANEL] · res, y: [images, oh, ow, k], pixels ``rp`` and ``yp`` apart (res may be 0) ·
-zeros: c elements, read outside the image · top, left: begin pads · across, down: tiles of an image ·
+zeros: c elements, read outside the image · slices, deep: see `winograd_layers.slice_table`; an image of results is the
+sum over ``deep`` images of x, and a transformed tile has ``deep * c`` channels ·
+top, left: begin pads · across, down: tiles of an image ·
 tiles: of all images, in ``blocks`` even blocks.
 work, v: workspace, ``work_step`` and ``v_step`` bytes to the next thread's · v_row, v_plane: bytes between tiles and
 between the planes of transformed inputs · m_plane: the same of products.
@@ -41,14 +44,15 @@ def reach(planes: int, a: Any) -> dict[str, Reach]:
     images, most = a.tiles // (a.down * a.across), -(-a.tiles // a.blocks)
     last, panels = images * a.oh * a.ow - 1, -(-a.k // PANEL)
     return {
-        "x": 4 * ((images * a.h * a.wd - 1) * a.xp + a.c),
-        "u": 4 * PANEL * planes * a.c * panels,
+        "x": 4 * (((int(a.slices.max()) + 1) * a.h * a.wd - 1) * a.xp + a.c),
+        "slices": 4 * images * a.deep,
+        "u": 4 * PANEL * planes * a.deep * a.c * panels,
         "bias": BYTES * -(-a.k // LANES),
         "res": 4 * (last * a.rp + a.k),
         "y": 4 * (last * a.yp + a.k),
         "zeros": 4 * a.c,
         "work": (a.threads - 1) * a.work_step + planes * (8 + BYTES) + (planes - 1) * a.m_plane + 4 * most * PANEL,
-        "v": (a.threads - 1) * a.v_step + (planes - 1) * a.v_plane + (most - 1) * a.v_row + 4 * a.c,
+        "v": (a.threads - 1) * a.v_step + (planes - 1) * a.v_plane + (most - 1) * a.v_row + 4 * a.deep * a.c,
     }
 
 
