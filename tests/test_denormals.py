@@ -13,8 +13,8 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.ops.matmul import MatMul
 from bolt_numba.ops.pointwise import Log, Mul
-from bolt_numba.ops.rare import Det
 from bolt_numba.ops.recurrent import RNN
+from bolt_numba.ops.reduce import Det
 from bolt_numba.types import F32, F64, Array, TensorType
 
 pytestmark = pytest.mark.skipif(not target().is_x86, reason="only MXCSR is set")

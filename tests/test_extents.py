@@ -27,9 +27,10 @@ from bolt_numba.kernels.cpu.products.swept import last_row
 from bolt_numba.kernels.extents import KEPT, both, box, check_steps, made_steps, offsets, span
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, native
 from bolt_numba.kernels.registry import In, Out, Pitch, Scratch, Step, select
+from bolt_numba.ops.cache import TensorScatter
 from bolt_numba.ops.gather import GatherElements, ScatterElements
 from bolt_numba.ops.pointwise import Add
-from bolt_numba.ops.rare import ReverseSequence, TensorScatter
+from bolt_numba.ops.slicing import ReverseSequence
 from bolt_numba.ops.spatial import Windows
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.repeat import Precedent

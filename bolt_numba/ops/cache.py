@@ -7,9 +7,9 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from bolt_numba.ops.content import bounded, want_between
-from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
+from bolt_numba.ops.dtypes import FLOATS, INDICES, same_dtype, widened
 from bolt_numba.ops.reduce import masked_softmax
-from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
+from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import shape_of, want_dims, want_one
 from bolt_numba.types import I32, Array, Dim, TensorType
 
@@ -179,3 +179,51 @@ class GroupQueryAttention(Op):
                 present[b, :, :start] = past[b, :, :start]
             present[b, :, start : start + s] = new[b]
         return present
+
+
+@op("TensorScatter")
+class TensorScatter(Op):
+    """y = a cache with new entries written along its sequence axis.
+
+    past: [n, ..., max length, ...] any · update: the same but for the axis · write_indices: [n] i64, zeros if omitted.
+    mode: ``linear``, or ``circular`` where places wrap around.  Source: ONNX TensorScatter-24.
+    """
+
+    axis: int = -2
+    mode: str = "linear"
+    data_bounds = bounded(
+        write_indices=(
+            "which rows are written; tested against the axis on a copy that the kernel reads, else refused; "
+            "circular: taken modulo the axis"
+        ),
+    )
+
+    def infer(self, past: TensorType, update: TensorType, write_indices: TensorType | None = None) -> TensorType:
+        same_dtype(self, past, update)
+        if self.mode not in ("linear", "circular"):
+            raise self.fail("mode", self.mode, "linear or circular")
+        if write_indices is not None:
+            want_dtype(self, "write_indices", write_indices.dtype, *INDICES)
+        if past.shape is not None:
+            axis = normalise_axis(self, self.axis, len(past.shape))
+            if axis == 0:
+                raise self.fail("axis", self.axis, "another than that of the batch")
+            want_dims(self, "update", update, *past.shape[:axis], None, *past.shape[axis + 1 :])
+            want_dims(self, "write_indices", write_indices, past.shape[0])
+            room, length = past.shape[axis], None if update.shape is None else update.shape[axis]
+            if isinstance(room, int) and isinstance(length, int) and length > room:
+                raise self.fail(f"dimension {axis} of update", length, f"at most {room}")
+        return TensorType(past.dtype, past.shape)
+
+    def reference(self, past: Array, update: Array, write_indices: Array | None = None) -> Array:
+        y = past.copy()
+        axis = normalise_axis(self, self.axis, past.ndim)
+        starts = np.zeros(len(past), int) if write_indices is None else write_indices
+        if self.mode == "linear" and update.size:
+            want_between(self, "write_indices", starts, 0, past.shape[axis] - update.shape[axis])
+        for target, new, start in zip(y, update, starts, strict=True):
+            places = start + np.arange(new.shape[axis - 1])
+            if self.mode == "circular":
+                places = places % past.shape[axis]
+            np.moveaxis(target, axis - 1, 0)[places] = np.moveaxis(new, axis - 1, 0)
+        return y

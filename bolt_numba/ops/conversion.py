@@ -12,7 +12,27 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from bolt_numba.types import BF16, BOOL, F16, F32, F64, I8, I32, I64, STRING, U32, U64, AnyDType, Array, dtype_name
+from bolt_numba.errors import DTypeError
+from bolt_numba.ops.content import bounded
+from bolt_numba.ops.dtypes import plain_bools
+from bolt_numba.ops.registry import Op, op
+from bolt_numba.types import (
+    BF16,
+    BOOL,
+    F16,
+    F32,
+    F64,
+    I8,
+    I32,
+    I64,
+    STRING,
+    U32,
+    U64,
+    AnyDType,
+    Array,
+    TensorType,
+    dtype_name,
+)
 
 SUB_BYTE = ("int4", "uint4", "int2", "uint2")
 ROUND_MODES = ("up", "down", "nearest")
@@ -126,3 +146,24 @@ def _text(value: Any) -> str:
         return "INF" if number > 0 else "-INF"
     scalar = value if isinstance(value, np.floating) else np.float32(value)
     return str(np.format_float_positional(scalar, trim="-") if 1e-5 <= abs(number) < 1e16 or number == 0 else scalar)
+
+
+@op("BitCast")
+class BitCast(Op):
+    """y = x's bits read as another dtype of the same width.  x: [...] any -> y: ``to``.  Source: ONNX BitCast-26.
+
+    Bits that are no bool, 2 to 255, are true.
+    """
+
+    to: AnyDType
+    data_bounds = bounded(x="values; as bools, all but 0 are true")
+
+    def infer(self, x: TensorType) -> TensorType:
+        if STRING in (x.dtype, self.to) or x.dtype.itemsize != self.to.itemsize:
+            raise DTypeError(
+                f"BitCast: dtype of x: got {dtype_name(x.dtype)}, wanted the width of {dtype_name(self.to)}"
+            )
+        return TensorType(self.to, x.shape)
+
+    def reference(self, x: Array) -> Array:
+        return np.asarray(plain_bools(np.ascontiguousarray(x).reshape(x.shape).view(self.to)))

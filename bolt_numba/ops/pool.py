@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 
-from bolt_numba.ops.dtypes import FLOATS, INTS, widened
-from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.budget import ask
+from bolt_numba.ops.content import PLANNED, bounded
+from bolt_numba.ops.dtypes import FLOATS, INDICES, INTS, NUMBERS, widened
+from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
+from bolt_numba.ops.shapes import (
+    known_dims,
+    known_ints,
+    known_length,
+    product,
+    shape_of,
+    unknown_shape,
+    want_dim,
+    want_dims,
+)
 from bolt_numba.ops.spatial import Windows, as_layout, channels_first, join_shape, split_shape
 from bolt_numba.records import record
 from bolt_numba.types import I64, AnyDType, Array, Shape, TensorType
@@ -146,3 +159,56 @@ class LpPool(Pool):
         for seen in windows.taps(windows.padded(np.abs(data) ** self.p, 0, outs), outs):
             total += seen
         return as_layout(total ** (1 / self.p), self.layout).astype(x.dtype, copy=False)
+
+
+@op("Col2Im")
+class Col2Im(Op):
+    """y = blocks added up to images: the transpose of taking windows.
+
+    x: [n, c * prod(block), positions] number · image_shape, block_shape: [axes] i64 -> y: [n, c, image...].
+    Source: ONNX Col2Im-18.
+    """
+
+    dilations: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    value_inputs = (1, 2)
+    data_bounds = bounded(image_shape=PLANNED, block_shape=PLANNED)
+
+    def infer(self, x: TensorType, image_shape: TensorType, block_shape: TensorType) -> TensorType:
+        want_dtype(self, "x", x.dtype, *NUMBERS)
+        for what, t in (("image_shape", image_shape), ("block_shape", block_shape)):
+            want_dtype(self, what, t.dtype, *INDICES)
+            want_dims(self, what, t, None)
+        shape = shape_of(self, "x", x, 3)
+        dims, block = known_dims(image_shape), known_ints(block_shape)
+        image = unknown_shape(known_length(image_shape)) if dims is None else tuple(dims)
+        if shape is None or image is None:
+            return TensorType(x.dtype, None)
+        if block is None:
+            return TensorType(x.dtype, (shape[0], fresh_dim("channels"), *image))
+        windows = self._windows(block)
+        positions, taps = product(windows.output_dims(self, image)), math.prod(block)
+        want_dim(self, "last dimension of x", shape[2], positions)
+        if isinstance(shape[1], int) and shape[1] % taps:
+            raise self.fail("channels of x", shape[1], f"a multiple of {taps}")
+        return TensorType(x.dtype, (shape[0], shape[1] // taps, *image))
+
+    def _windows(self, block: list[int]) -> Windows:
+        return Windows.of(self, block, self.strides, self.dilations, self.pads, "NOTSET")
+
+    def reference(self, x: Array, image_shape: Array, block_shape: Array) -> Array:
+        image, block = [int(d) for d in image_shape], [int(d) for d in block_shape]
+        rank = len(block)
+        windows = self._windows(block)
+        pads = windows.pads
+        outs = windows.static_dims(self, image)
+        room = [image[i] + pads[i] + pads[rank + i] for i in range(rank)]
+        taps = math.prod(block)
+        data = widened(x).reshape(x.shape[0], x.shape[1] // taps, taps, *outs)
+        ask(math.prod((*data.shape[:2], *room)) * data.itemsize, f"{self.name}: image with its pads")
+        y = np.zeros((*data.shape[:2], *room), data.dtype)
+        for i, target in enumerate(windows.taps(y, outs)):
+            target += data[:, :, i]
+        inner = [slice(pads[i], pads[i] + image[i]) for i in range(rank)]
+        return np.ascontiguousarray(y[(slice(None), slice(None), *inner)]).astype(x.dtype, copy=False)

@@ -13,7 +13,15 @@ from bolt_numba.ops.conversion import cast
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, widened
 from bolt_numba.ops.pool import lowest
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
-from bolt_numba.ops.shapes import distinct_axes, known_dims, known_ints, known_length, shape_of, unknown_shape, want_one
+from bolt_numba.ops.shapes import (
+    distinct_axes,
+    known_dims,
+    known_ints,
+    known_length,
+    shape_of,
+    unknown_shape,
+    want_one,
+)
 from bolt_numba.records import record
 from bolt_numba.types import BOOL, I64, AnyDType, Array, Shape, TensorType
 
@@ -364,3 +372,52 @@ class TopK(Op):
             order = np.argsort(data, axis=axis, kind="stable")
         first = np.take(order, np.arange(int(k.reshape(-1)[0])), axis=axis)
         return np.take_along_axis(x, first, axis=axis), first.astype(I64)
+
+
+@op("CumProd")
+class CumProd(Op):
+    """y = running product of x along an axis.
+
+    x: [...] number · axis: scalar i32 or i64 -> y: like x.  exclusive: without the element itself.
+    reverse: from the end.  Source: ONNX CumProd-26.
+    """
+
+    exclusive: bool = False
+    reverse: bool = False
+    value_inputs = (1,)
+    data_bounds = bounded(axis=PLANNED)
+
+    def infer(self, x: TensorType, axis: TensorType) -> TensorType:
+        want_dtype(self, "x", x.dtype, *NUMBERS)
+        want_dtype(self, "axis", axis.dtype, *INDICES)
+        want_one(self, axis=axis)
+        if axis.known is not None and x.shape is not None:
+            normalise_axis(self, int(axis.known.reshape(-1)[0]), len(x.shape))
+        return TensorType(x.dtype, x.shape)
+
+    def reference(self, x: Array, axis: Array) -> Array:
+        along = normalise_axis(self, int(axis.reshape(-1)[0]), x.ndim)
+        data = np.flip(widened(x), along) if self.reverse else widened(x)
+        y = np.cumprod(data, axis=along, dtype=data.dtype)
+        if self.exclusive:
+            y = np.roll(y, 1, axis=along)
+            y[(slice(None),) * along + (slice(0, 1),)] = 1
+        return np.ascontiguousarray(np.flip(y, along) if self.reverse else y).astype(x.dtype, copy=False)
+
+
+@op("Det")
+class Det(Op):
+    """y = determinants of square matrices.  x: [..., M, M] float -> y: [...].  Source: ONNX Det-22."""
+
+    def infer(self, x: TensorType) -> TensorType:
+        want_dtype(self, "x", x.dtype, *FLOATS)
+        if x.shape is None:
+            return TensorType(x.dtype, None)
+        if len(x.shape) < 2 or (
+            isinstance(x.shape[-1], int) and isinstance(x.shape[-2], int) and x.shape[-1] != x.shape[-2]
+        ):
+            raise self.fail("shape of x", x, "square matrices")
+        return TensorType(x.dtype, x.shape[:-2])
+
+    def reference(self, x: Array) -> Array:
+        return np.asarray(np.linalg.det(widened(x))).astype(x.dtype, copy=False)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.ops.content import PLANNED, bounded
+from bolt_numba.ops.content import PLANNED, bounded, want_between
 from bolt_numba.ops.dtypes import INDICES
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import (
@@ -188,4 +188,37 @@ class Pad(Op):
         fill = nothing if value is None else value.reshape(-1)[0]
         y = np.full([d + b + e for d, (b, e) in zip(kept.shape, added, strict=True)], fill, dtype=x.dtype)
         y[tuple(slice(b, b + d) for d, (b, _) in zip(kept.shape, added, strict=True))] = kept
+        return y
+
+
+@op("ReverseSequence")
+class ReverseSequence(Op):
+    """y = x with the first ``sequence_lens[b]`` elements of each batch entry in reverse order along the time axis.
+
+    x: [...] any, rank at least 2 · sequence_lens: [batch] i64.  Source: ONNX ReverseSequence-10.
+    """
+
+    batch_axis: int = 1
+    time_axis: int = 0
+    data_bounds = bounded(
+        sequence_lens=(
+            "which steps are read; tested against the time axis on a copy that the kernel reads, else refused"
+        ),
+    )
+
+    def infer(self, x: TensorType, sequence_lens: TensorType) -> TensorType:
+        want_dtype(self, "sequence_lens", sequence_lens.dtype, *INDICES)
+        if {self.batch_axis, self.time_axis} != {0, 1}:
+            raise self.fail("batch_axis and time_axis", (self.batch_axis, self.time_axis), "0 and 1")
+        if x.shape is not None and len(x.shape) < 2:
+            raise self.fail("rank of x", len(x.shape), "at least 2")
+        want_dims(self, "sequence_lens", sequence_lens, None if x.shape is None else x.shape[self.batch_axis])
+        return TensorType(x.dtype, x.shape)
+
+    def reference(self, x: Array, sequence_lens: Array) -> Array:
+        want_between(self, "sequence_lens", sequence_lens, 0, x.shape[self.time_axis])
+        y = x.copy()
+        into, data = (np.moveaxis(a, self.batch_axis, 0) for a in (y, x))
+        for target, source, length in zip(into, data, sequence_lens, strict=True):
+            target[:length] = source[:length][::-1]
         return y

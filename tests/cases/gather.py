@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from bolt_numba.ops import gather as g
+from bolt_numba.ops.cache import TensorScatter
 from bolt_numba.types import F32, I32, I64, Array
 from tests.cases import Case, cases
 from tests.cases.draw import Draw, axis_of, flags, ints, maybe, pick, shapes, small, whole
@@ -120,3 +121,19 @@ def non_max_suppression(draw: Draw, op: type[g.NonMaxSuppression]) -> Case:
     threshold = maybe(draw, np.array([0.4], dtype=F32))
     operands = (boxes, scores.astype(F32), most, overlap)
     return Case(op(center), operands if threshold is None else (*operands, threshold))
+
+
+@cases(TensorScatter)
+def tensor_scatter(draw: Draw, op: type[TensorScatter]) -> Case:
+    past = whole(draw, shapes(draw, 2, 4, 500), -50, 50)
+    axis = pick(draw, *range(1, past.ndim))
+    room = past.shape[axis]
+    length = pick(draw, *range(1, room + 1))
+    dims = list(past.shape)
+    dims[axis] = length
+    mode = pick(draw, "linear", "circular")
+    top = room - 1 if mode == "circular" else room - length
+    places = whole(draw, (len(past),), 0, top, I64)
+    update = whole(draw, dims, 51, 99)
+    inputs = (past, update, places) if mode == "circular" or draw(flags) else (past, update)
+    return Case(op(pick(draw, axis, axis - past.ndim), mode), inputs)

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.ops.pool import AveragePool, LpPool, MaxPool, Pool
+from bolt_numba.ops.pool import AveragePool, Col2Im, LpPool, MaxPool, Pool
 from bolt_numba.types import I8, U8, Array
 from tests.cases import Case, cases
 from tests.cases.conv import geometry, sizes_for
-from tests.cases.draw import Draw, around_tiles, as_layout, flags, layouts, pick, whole
+from tests.cases.draw import Draw, around_tiles, as_layout, flags, layouts, pick, small, whole
 
 
 def _drawn(draw: Draw) -> tuple[dict[str, Any], Array]:
@@ -54,3 +54,16 @@ def average_pool(draw: Draw, op: type[AveragePool]) -> Case:
 def lp_pool(draw: Draw, op: type[LpPool]) -> Case:
     g, x = _drawn(draw)
     return _inexact(op(**g, p=pick(draw, 1, 2, 3)), x)
+
+
+@cases(Col2Im)
+def col2im(draw: Draw, op: type[Col2Im]) -> Case:
+    block = (pick(draw, 1, 2, 3), pick(draw, 1, 2, 3))
+    strides, dilations = (pick(draw, 1, 2), pick(draw, 1, 2)), (pick(draw, 1, 2), 1)
+    pads = tuple(pick(draw, 0, 1) for _ in range(4))
+    outs = (draw(small) + 2, draw(small) + 2)
+    image = tuple(
+        (outs[i] - 1) * strides[i] + (block[i] - 1) * dilations[i] + 1 - pads[i] - pads[2 + i] for i in range(2)
+    )
+    x = whole(draw, (2, 3 * block[0] * block[1], outs[0] * outs[1]))
+    return Case(op(dilations, pads, strides), (x, np.array(image), np.array(block)))

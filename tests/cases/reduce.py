@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.ops import reduce as r
+from bolt_numba.ops.reduce import CumProd, Det
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import BOOL, F32, F64, I8, I16, I32, I64, U8, U32, U64
 from tests.cases import Case, cases
@@ -78,3 +79,15 @@ def topk(draw: Draw, op: type[r.TopK]) -> Case:
     k = pick(draw, 1, dims[axis], min(3, dims[axis]))
     made: Op = op(axis, draw(flags), True)
     return Case(made, (x, ints([k])))
+
+
+@cases(CumProd)
+def cum_prod(draw: Draw, op: type[CumProd]) -> Case:
+    x = whole(draw, shapes(draw, 1, 3, 60), -2, 2, pick(draw, F32, I64))
+    return Case(op(draw(flags), draw(flags)), (x, np.array(axis_of(draw, x.ndim), pick(draw, I64, I32))))
+
+
+@cases(Det)
+def det(draw: Draw, op: type[Det]) -> Case:
+    m = pick(draw, 1, 2, 3, 4)
+    return Case(op(), (real(draw, (*shapes(draw, 0, 2, 20), m, m)),), exact=False, rtol=1e-3)

@@ -7,7 +7,9 @@ import math
 import numpy as np
 
 from bolt_numba.ops import shape as s
-from bolt_numba.types import BOOL, F32, I8, I32, I64, Array
+from bolt_numba.ops.conversion import BitCast
+from bolt_numba.ops.slicing import ReverseSequence
+from bolt_numba.types import BOOL, F32, F64, I8, I32, I64, U8, Array
 from tests.cases import Case, cases
 from tests.cases.draw import (
     Draw,
@@ -194,3 +196,16 @@ def space_to_depth(draw: Draw, op: type[s.SpaceToDepth]) -> Case:
     b = pick(draw, 1, 2, 3)
     n, c, h, w = shape(draw, 4, 300)
     return Case(op(b), (whole(draw, (n, c, h * b, w * b), -50, 50),))
+
+
+@cases(BitCast)
+def bit_cast(draw: Draw, op: type[BitCast]) -> Case:
+    source, to = pick(draw, (F32, I32), (I32, F32), (F64, I64), (I8, U8), (U8, I8))
+    return Case(op(to), (whole(draw, shapes(draw, 0, 3, 200), 1, 100, source),))
+
+
+@cases(ReverseSequence)
+def reverse_sequence(draw: Draw, op: type[ReverseSequence]) -> Case:
+    x = whole(draw, shapes(draw, 2, 4, 500), -50, 50)
+    batch = pick(draw, 0, 1)
+    return Case(op(batch, 1 - batch), (x, whole(draw, (x.shape[batch],), 1, x.shape[1 - batch], I64)))

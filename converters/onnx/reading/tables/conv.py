@@ -14,7 +14,7 @@ from bolt_numba.ops.conv import Conv, ConvTranspose
 from bolt_numba.ops.fill import ConstantOfShape
 from bolt_numba.ops.gather import ScatterElements
 from bolt_numba.ops.pointwise import Abs, Add, Pow, Sub
-from bolt_numba.ops.pool import AveragePool, LpPool, MaxPool
+from bolt_numba.ops.pool import AveragePool, Col2Im, LpPool, MaxPool
 from bolt_numba.ops.reduce import ReduceL1, ReduceL2, ReduceMax, ReduceMean, ReduceSum
 from bolt_numba.ops.shape import Concat, Reshape
 from bolt_numba.ops.slicing import Pad
@@ -203,3 +203,17 @@ def global_lp_pool(b: NodeBuilder, x: Value, *, p: float = 2) -> Any:
 def _global(b: NodeBuilder, operator: Any, x: Value) -> Any:
     axes = spatial_axes(b, x)
     return b(operator, x, axes) if len(axes) else b(Add(), x, 0.0)
+
+
+@reader("Col2Im")
+def col2im(
+    b: NodeBuilder,
+    x: Value,
+    image_shape: Value,
+    block_shape: Value,
+    *,
+    dilations: Ints = (),
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Any:
+    return b(Col2Im(dilations, pads, strides), x, image_shape, block_shape)

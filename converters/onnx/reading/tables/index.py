@@ -7,6 +7,7 @@ from typing import Any
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops.cache import TensorScatter
 from bolt_numba.ops.gather import (
     Compress,
     Gather,
@@ -89,3 +90,10 @@ def non_max_suppression(
 ) -> Any:
     operator = NonMaxSuppression(center_point_box)
     return b(operator, boxes, scores, max_output_boxes_per_class, iou_threshold, score_threshold)
+
+
+@reader("TensorScatter")
+def tensor_scatter(
+    b: NodeBuilder, past: Value, update: Value, places: Value | None = None, *, axis: int = -2, mode: str = "linear"
+) -> Any:
+    return b(TensorScatter(axis, mode), past, update, places)

@@ -12,7 +12,7 @@ from bolt_numba.converters.operands import dim_of, ints, rank_of
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.matmul import Einsum, MatMul
 from bolt_numba.ops.pointwise import Add, Mul
-from bolt_numba.ops.reduce import ArgMax, ArgMin, CumSum, Hardmax, LogSoftmax, Softmax, TopK
+from bolt_numba.ops.reduce import ArgMax, ArgMin, CumProd, CumSum, Det, Hardmax, LogSoftmax, Softmax, TopK
 from bolt_numba.ops.registry import OPS
 from bolt_numba.ops.shape import Flatten, Reshape, Shape
 
@@ -144,3 +144,13 @@ def gemm(
 @reader("Einsum")
 def einsum(b: NodeBuilder, *xs: Value, equation: str) -> Any:
     return b(Einsum(equation), *xs)
+
+
+@reader("CumProd")
+def cum_prod(b: NodeBuilder, x: Value, axis: Value, *, exclusive: bool = False, reverse: bool = False) -> Any:
+    return b(CumProd(exclusive, reverse), x, axis)
+
+
+@reader("Det")
+def det(b: NodeBuilder, x: Value) -> Any:
+    return b(Det(), x)

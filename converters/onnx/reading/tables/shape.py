@@ -11,8 +11,10 @@ from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.onnx.types import dtype_of
 from bolt_numba.converters.operands import ints, known_ints, known_scalar, rank_of, static_dim
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops.conversion import BitCast
 from bolt_numba.ops.fill import ConstantOfShape, EyeLike, Range, Trilu
-from bolt_numba.ops.pointwise import Cast
+from bolt_numba.ops.gather import Gather
+from bolt_numba.ops.pointwise import Add, Cast, Div, Max, Sub
 from bolt_numba.ops.random import Dropout
 from bolt_numba.ops.shape import (
     Concat,
@@ -30,8 +32,8 @@ from bolt_numba.ops.shape import (
     Transpose,
     Unsqueeze,
 )
-from bolt_numba.ops.slicing import Pad, Slice
-from bolt_numba.types import BOOL, F16, F32, Array
+from bolt_numba.ops.slicing import Pad, ReverseSequence, Slice
+from bolt_numba.types import BOOL, F16, F32, I64, Array
 
 Ints = tuple[int, ...]
 
@@ -290,3 +292,26 @@ def _space_to_depth_crd(b: NodeBuilder, x: Value, blocksize: int) -> Any:
     blocks = b(Reshape(), x, ints([n, c, oh, blocksize, ow, blocksize]))
     moved = b(Transpose((0, 1, 3, 5, 2, 4)), blocks)
     return b(Reshape(), moved, ints([n, c * blocksize * blocksize, oh, ow]))
+
+
+@reader("BitCast")
+def bit_cast(b: NodeBuilder, x: Value, *, to: int) -> Any:
+    return b(BitCast(dtype_of(to, "to")), x)
+
+
+@reader("ReverseSequence")
+def reverse_sequence(b: NodeBuilder, x: Value, lengths: Value, *, batch_axis: int = 1, time_axis: int = 0) -> Any:
+    return b(ReverseSequence(batch_axis, time_axis), x, lengths)
+
+
+@reader("CenterCropPad")
+def center_crop_pad(b: NodeBuilder, x: Value, shape: Value, *, axes: Ints | None = None) -> Any:
+    """Cut, or filled with zeros, to sizes along some axes (all by default); an odd one is cut or filled at the end."""
+    along = ints(range(rank_of(b, x)) if axes is None else axes)
+    wanted = b(Cast(I64), shape)
+    now = b(Gather(0), b(Shape(), x), along)
+    start = b(Div(), b(Max(), b(Sub(), now, wanted), 0), 2)
+    cut = b(Slice(), x, start, b(Add(), start, wanted), along)
+    lack = b(Max(), b(Sub(), wanted, now), 0)
+    before = b(Div(), lack, 2)
+    return b(Pad("constant"), cut, b(Concat(0), before, b(Sub(), lack, before)), None, along)

@@ -1,0 +1,56 @@
+"""Readers of signal processing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.onnx.reading.graph import NodeBuilder
+from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.converters.onnx.types import dtype_of
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.signal import DFT, STFT, MelWeightMatrix
+
+Ints = tuple[int, ...]
+
+
+@reader("DFT", since=20)
+def dft(
+    b: NodeBuilder,
+    x: Value,
+    length: Value | None = None,
+    axis: Value | None = None,
+    *,
+    inverse: bool = False,
+    onesided: bool = False,
+) -> Any:
+    return b(DFT(inverse, onesided), x, length, axis)
+
+
+@reader("DFT")
+def dft_17(
+    b: NodeBuilder, x: Value, length: Value | None = None, *, axis: int = 1, inverse: bool = False,
+    onesided: bool = False
+) -> Any:
+    return b(DFT(inverse, onesided), x, length, np.array(axis))
+
+
+@reader("STFT")
+def stft(
+    b: NodeBuilder,
+    signal: Value,
+    step: Value,
+    window: Value | None = None,
+    length: Value | None = None,
+    *,
+    onesided: bool = True,
+) -> Any:
+    return b(STFT(onesided), signal, step, window, length)
+
+
+@reader("MelWeightMatrix")
+def mel_weight_matrix(
+    b: NodeBuilder, bins: Value, length: Value, rate: Value, low: Value, high: Value, *, output_datatype: int = 1
+) -> Any:
+    return b(MelWeightMatrix(dtype_of(output_datatype, "output_datatype")), bins, length, rate, low, high)
