@@ -20,7 +20,7 @@ from bench.peak import peak_gflops
 from bench.report import markdown, text
 from bolt_numba.errors import BoltError
 from bolt_numba.kernels.registry import KERNELS, Entry, load
-from bolt_numba.ops import gather
+from bolt_numba.ops.arrays import gather
 from tests.harness import Planned, plan, timed
 
 HEAD = ["operator", "layer", "kernel", "us", "GFLOP/s", "% of peak", "GB/s", "% of copy"]

@@ -9,23 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from bolt_numba.ops import (
-    attention,
-    conv,
-    fill,
-    gather,
-    matmul,
-    norm,
-    pointwise,
-    pool,
-    quantize,
-    recurrent,
-    reduce,
-    resize,
-    rotary,
-    shape,
-    slicing,
-)
+from bolt_numba.ops import pointwise
+from bolt_numba.ops.arrays import gather, reduce, shape, slicing
+from bolt_numba.ops.arrays import generate as fill
+from bolt_numba.ops.layers import attention, conv, matmul, norm, pool, quantize, recurrent, resize, rotary
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import Array
 from tests.cases import CASES

@@ -16,7 +16,7 @@ from onnx.backend.base import Backend as Base
 from onnx.backend.base import BackendRep
 
 import bolt_numba
-from bolt_numba.border import border
+from bolt_numba.base.border import border
 from bolt_numba.converters.onnx.reading.read import read_model
 from bolt_numba.converters.onnx.types import DTYPES
 from bolt_numba.errors import DeviceError, ShapeError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from bolt_numba.border import border
-from bolt_numba.config import default_threads
+from bolt_numba.base.border import border
+from bolt_numba.base.config import default_threads
 from bolt_numba.devices.seals import machine, marks_of, source_marks
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.packed import PackedWeights

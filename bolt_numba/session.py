@@ -11,9 +11,10 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from bolt_numba.border import border, leave
-from bolt_numba.budget import Budget, ask, within
-from bolt_numba.config import MAX_THREADS, default_threads
+from bolt_numba.base.border import border, leave
+from bolt_numba.base.budget import Budget, ask, within
+from bolt_numba.base.config import MAX_THREADS, default_threads
+from bolt_numba.base.mapped import check_intact, drop_maps
 from bolt_numba.devices import in_order
 from bolt_numba.devices.seals import check_sources, machine
 from bolt_numba.devices.threads import can_team
@@ -21,7 +22,6 @@ from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
 from bolt_numba.inputs import as_input, check_symbols, spec_of
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import MAIN, Model
-from bolt_numba.mapped import check_intact, drop_maps
 from bolt_numba.outputs import Outputs
 from bolt_numba.runtime.packs import Packs
 from bolt_numba.runtime.plan import Region, region_of

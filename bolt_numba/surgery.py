@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bolt_numba.border import border
+from bolt_numba.base.border import border
 from bolt_numba.converters import unsupported
 from bolt_numba.converters.onnx.writing.write import save_onnx, to_onnx
 from bolt_numba.errors import BoltError, ShapeError

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from bolt_numba.records import record
+from bolt_numba.base.records import record
 
 Array: TypeAlias = npt.NDArray[Any]
 AnyDType: TypeAlias = np.dtype[Any]
@@ -71,7 +71,7 @@ _WORD = 1 << 64
 def _atom(text: str) -> str:
     if len(text) <= MAX_TEXT:
         return text
-    from bolt_numba.digest import sha256  # few models need it
+    from bolt_numba.base.digest import sha256  # few models need it
 
     return f"long_x{sha256(text.encode()).hexdigest()[:32]}"
 

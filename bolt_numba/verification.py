@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bolt_numba.border import border
+from bolt_numba.base.border import border
 from bolt_numba.converters import Content, format_of
 from bolt_numba.converters.onnx.writing.write import to_onnx
 from bolt_numba.errors import BoltError

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TypeAlias
 
-from bolt_numba.border import border
+from bolt_numba.base.border import border
+from bolt_numba.base.mapped import map_file
+from bolt_numba.base.records import record
 from bolt_numba.converters.bounded import reading
 from bolt_numba.errors import DTypeError, InvalidModelError, UnsupportedOpError
 from bolt_numba.ir import MAGIC
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import Model
-from bolt_numba.mapped import map_file
-from bolt_numba.records import record
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes]"
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from bolt_numba.border import as_bolt_error
+from bolt_numba.base.border import as_bolt_error
+from bolt_numba.base.mapped import map_file
 from bolt_numba.errors import BoltError, InvalidModelError
-from bolt_numba.mapped import map_file
 from bolt_numba.types import STRING, AnyDType, Array
 
 MAX_EXPANDED = 200_000

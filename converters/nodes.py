@@ -9,7 +9,7 @@ from bolt_numba.converters.scope import Scope
 from bolt_numba.errors import BoltError, InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
-from bolt_numba.ops.shape import Identity
+from bolt_numba.ops.arrays.shape import Identity
 from bolt_numba.types import Array, TensorType, type_of
 
 S = TypeVar("S", bound=Scope)

@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from bolt_numba.base.folder_index import remember, remembered
+from bolt_numba.base.forks import renew_after_fork, renew_cached_properties
 from bolt_numba.errors import InvalidModelError
-from bolt_numba.forks import renew_after_fork, renew_cached_properties
 from bolt_numba.ir.graph import Value
-from bolt_numba.remembered import remember, remembered
 
 Function: TypeAlias = Callable[..., Any]
 

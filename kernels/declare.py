@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.digest import sha256
-from bolt_numba.forks import renew_cached_properties
-from bolt_numba.records import record
+from bolt_numba.base.digest import sha256
+from bolt_numba.base.forks import renew_cached_properties
+from bolt_numba.base.records import record
 
 
 @record(frozen=True)

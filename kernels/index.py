@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bolt_numba.remembered import remember, remembered
+from bolt_numba.base.folder_index import remember, remembered
 
 Place = tuple[str, str]
 """Module and name of a maker."""

@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.config import cache_root
-from bolt_numba.digest import sha256
+from bolt_numba.base.config import cache_root
+from bolt_numba.base.digest import sha256
+from bolt_numba.base.forks import renew_after_fork, renew_cached_properties
+from bolt_numba.base.trusted import read_trusted, write_private
 from bolt_numba.errors import KernelError
-from bolt_numba.forks import renew_after_fork, renew_cached_properties
 from bolt_numba.kernels.cpu.host import installed_version
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.declare import (
@@ -49,7 +50,6 @@ from bolt_numba.kernels.declare import (
 from bolt_numba.kernels.extents import Extents, check_arrays
 from bolt_numba.kernels.image import image_of, is_image, load_image
 from bolt_numba.kernels.registry import MEMORY, Fault, Record
-from bolt_numba.trusted import read_trusted, write_private
 from bolt_numba.types import Array
 
 _LANGUAGE = (

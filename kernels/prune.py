@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from bolt_numba.config import cache_limit, cache_root
-from bolt_numba.records import record
+from bolt_numba.base.config import cache_limit, cache_root
+from bolt_numba.base.records import record
 
 MIB = 1 << 20
 KEPT = 0.9

@@ -15,11 +15,11 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
+from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.base.records import record
 from bolt_numba.errors import InternalError
-from bolt_numba.forks import renew_after_fork
 from bolt_numba.kernels.index import index, write_index
 from bolt_numba.ops.registry import Op
-from bolt_numba.records import record
 from bolt_numba.types import BF16, F16, NUMERICS, Array, TensorType
 
 Types: TypeAlias = Sequence[TensorType | None]

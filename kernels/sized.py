@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from bolt_numba.base.records import record
 from bolt_numba.kernels.registry import Accepts, Types, always, load
 from bolt_numba.ops.registry import Op
-from bolt_numba.records import record
 from bolt_numba.types import Array
 
 Empty: TypeAlias = Callable[..., Array]

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from bolt_numba.forks import renew_after_fork
+from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.types import Array
 
 LEAST, MOST = 1 << 16, 1 << 22

@@ -22,11 +22,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.base.records import record
 from bolt_numba.errors import DeviceError
-from bolt_numba.forks import renew_after_fork
 from bolt_numba.kernels import registry, sized
 from bolt_numba.kernels.cpu.isa import Isa
-from bolt_numba.records import record
 
 
 @record(frozen=True)

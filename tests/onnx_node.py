@@ -10,17 +10,17 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from bolt_numba.ops.attention import FusedAttention
-from bolt_numba.ops.conv import Conv, ConvTranspose
-from bolt_numba.ops.detection import DeformConv
-from bolt_numba.ops.fill import ConstantOfShape
-from bolt_numba.ops.matmul import MatMul
-from bolt_numba.ops.recurrent import Recurrent
+from bolt_numba.ops.arrays.generate import ConstantOfShape
+from bolt_numba.ops.arrays.shape import Split
+from bolt_numba.ops.arrays.signal import MelWeightMatrix
+from bolt_numba.ops.data.text import TfIdfVectorizer
+from bolt_numba.ops.layers.attention import FusedAttention
+from bolt_numba.ops.layers.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.detection import DeformConv
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.recurrent import Recurrent
+from bolt_numba.ops.layers.rotary import RotaryEmbedding
 from bolt_numba.ops.registry import Op
-from bolt_numba.ops.rotary import RotaryEmbedding
-from bolt_numba.ops.shape import Split
-from bolt_numba.ops.signal import MelWeightMatrix
-from bolt_numba.ops.text import TfIdfVectorizer
 from bolt_numba.types import Array
 
 OPSET = 22

@@ -14,14 +14,14 @@ import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
+from bolt_numba.ops.arrays.gather import Unique
 from bolt_numba.ops.control import Scan
-from bolt_numba.ops.detection import RoiAlign
-from bolt_numba.ops.gather import Unique
+from bolt_numba.ops.layers.detection import RoiAlign
+from bolt_numba.ops.layers.quantize import QLinearConv, QLinearMatMul, scale_ratio
+from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
+from bolt_numba.ops.layers.resize import GridSample
 from bolt_numba.ops.pointwise import Add, Pow, Sub
-from bolt_numba.ops.quantize import QLinearConv, QLinearMatMul, scale_ratio
-from bolt_numba.ops.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.ops.registry import result_tuple
-from bolt_numba.ops.resize import GridSample
 from bolt_numba.types import F32, Array, Sym, TensorType
 
 INF, NAN = np.inf, np.nan

@@ -18,7 +18,7 @@ from bolt_numba.kernels.cpu.convolution.bands import choose_rows, joined
 from bolt_numba.kernels.cpu.convolution.conv import THIN, conv
 from bolt_numba.kernels.cpu.convolution.depthwise import depthwise
 from bolt_numba.kernels.registry import Entry
-from bolt_numba.ops.conv import Conv
+from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.pointwise import Clip, HardSwish, Relu
 from bolt_numba.runtime import bands
 from bolt_numba.types import Array, TensorType

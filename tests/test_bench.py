@@ -18,7 +18,7 @@ from bench.contest import Turn, summary
 from bench.engines import PEERS
 from bench.page import fill
 from bench.zoo import ZOO, bert
-from bolt_numba.ops.reduce import ReduceSum
+from bolt_numba.ops.arrays.reduce import ReduceSum
 from bolt_numba.peers import OnnxRuntimeEngine, with_old_ir
 from bolt_numba.runtime.profile import Row
 

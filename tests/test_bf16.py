@@ -26,12 +26,12 @@ from bolt_numba.kernels.cpu.products.products_bf16 import conv_bf16, matmul_bf16
 from bolt_numba.kernels.cpu.products.sweep import MR, sweep
 from bolt_numba.kernels.cpu.products.sweep_bf16 import pack_panels_bf16, sweep_bf16
 from bolt_numba.kernels.registry import KERNELS, Plain, always, load, select
-from bolt_numba.ops.conv import Conv
-from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.arrays.reduce import ReduceMean
+from bolt_numba.ops.arrays.shape import Flatten
+from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.recurrent import GRU, LSTM
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu
-from bolt_numba.ops.recurrent import GRU, LSTM
-from bolt_numba.ops.reduce import ReduceMean
-from bolt_numba.ops.shape import Flatten
 from bolt_numba.types import F32, Array, TensorType
 from tests.harness import run_kernel
 from tests.lower_isa import run_on

@@ -15,7 +15,7 @@ from onnx import helper
 
 import bolt_numba as bn
 from bolt_numba import onnx_backend, surgery
-from bolt_numba.border import as_bolt_error, at_node
+from bolt_numba.base.border import as_bolt_error, at_node
 from bolt_numba.converters.onnx.reading.registry import READERS
 from bolt_numba.converters.onnx.writing.write import save_onnx, to_onnx
 from bolt_numba.ir.build import Builder
@@ -23,12 +23,12 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.kernels.registry import KERNELS, Entry, always
 from bolt_numba.kernels.sized import SIZED, Sized
+from bolt_numba.ops.arrays.gather import NonZero
+from bolt_numba.ops.arrays.shape import Reshape
+from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.control import Loop
-from bolt_numba.ops.gather import NonZero
-from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Relu
-from bolt_numba.ops.shape import Reshape
-from bolt_numba.ops.slicing import Slice
 from bolt_numba.packing import packed
 from bolt_numba.passes import pipeline
 from bolt_numba.passes.fold import FoldConstant

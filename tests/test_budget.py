@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
-from bolt_numba import budget
-from bolt_numba.budget import Budget, ask, free_memory, spend, within
-from bolt_numba.ops.random import RandomNormal, RandomUniform
+from bolt_numba.base import budget
+from bolt_numba.base.budget import Budget, ask, free_memory, spend, within
+from bolt_numba.ops.arrays.random import RandomNormal, RandomUniform
 from bolt_numba.types import Sym
 from tests.budget_cases import CASES, F3, model, node, value
 

@@ -13,10 +13,10 @@ import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops import pointwise as ops
-from bolt_numba.ops.conversion import ROUND_MODES
+from bolt_numba.ops.arrays.conversion import ROUND_MODES
+from bolt_numba.ops.arrays.reduce import ReduceL2, ReduceMean
+from bolt_numba.ops.layers.quantize import QuantizeLinear
 from bolt_numba.ops.pointwise import BYTE_FLOATS, FLOATS, INTS, Chain
-from bolt_numba.ops.quantize import QuantizeLinear
-from bolt_numba.ops.reduce import ReduceL2, ReduceMean
 from bolt_numba.types import (
     BF16,
     BOOL,

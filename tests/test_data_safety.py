@@ -19,11 +19,8 @@ from bolt_numba.errors import BoltError, DataError, ShapeError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.registry import Fault, select
-from bolt_numba.ops.cache import GroupQueryAttention, TensorScatter
-from bolt_numba.ops.conversion import BitCast
-from bolt_numba.ops.detection import MaxRoiPool, RoiAlign
-from bolt_numba.ops.fill import Trilu
-from bolt_numba.ops.gather import (
+from bolt_numba.ops.arrays.conversion import BitCast
+from bolt_numba.ops.arrays.gather import (
     Compress,
     Gather,
     GatherElements,
@@ -32,13 +29,16 @@ from bolt_numba.ops.gather import (
     ScatterElements,
     ScatterND,
 )
+from bolt_numba.ops.arrays.generate import Trilu
+from bolt_numba.ops.arrays.slicing import ReverseSequence
+from bolt_numba.ops.data.trees import TreeEnsemble
+from bolt_numba.ops.layers.cache import GroupQueryAttention, TensorScatter
+from bolt_numba.ops.layers.detection import MaxRoiPool, RoiAlign
+from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
+from bolt_numba.ops.layers.resize import GridSample
+from bolt_numba.ops.layers.rotary import RotaryEmbedding
 from bolt_numba.ops.pointwise import Not, Pointwise
-from bolt_numba.ops.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.registry import Op, result_tuple
-from bolt_numba.ops.resize import GridSample
-from bolt_numba.ops.rotary import RotaryEmbedding
-from bolt_numba.ops.slicing import ReverseSequence
-from bolt_numba.ops.tree import TreeEnsemble
 from bolt_numba.types import BOOL, F32, I64, U8, Array, TensorType, type_of
 from tests.cases import CASES, Case
 from tests.harness import plan, types_of

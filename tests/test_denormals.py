@@ -11,10 +11,10 @@ import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.arrays.reduce import Det
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.recurrent import RNN
 from bolt_numba.ops.pointwise import Log, Mul
-from bolt_numba.ops.recurrent import RNN
-from bolt_numba.ops.reduce import Det
 from bolt_numba.types import F32, F64, Array, TensorType
 
 pytestmark = pytest.mark.skipif(not target().is_x86, reason="only MXCSR is set")

@@ -19,12 +19,12 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.kernels.registry import Context, Entry, In, Out, Step, Types
-from bolt_numba.ops.learned import LabelEncoder
-from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.arrays.reduce import Softmax
+from bolt_numba.ops.arrays.shape import Reshape
+from bolt_numba.ops.data.ml import LabelEncoder
+from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Relu
-from bolt_numba.ops.reduce import Softmax
 from bolt_numba.ops.registry import Op
-from bolt_numba.ops.shape import Reshape
 from bolt_numba.runtime.device import Arenas, Device
 from bolt_numba.runtime.slots import CONST, Job, Slot
 from bolt_numba.types import F32, Array, Sym, TensorType

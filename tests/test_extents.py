@@ -27,11 +27,11 @@ from bolt_numba.kernels.cpu.products.swept import last_row
 from bolt_numba.kernels.extents import KEPT, both, box, check_steps, made_steps, offsets, span
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, native
 from bolt_numba.kernels.registry import In, Out, Pitch, Scratch, Step, select
-from bolt_numba.ops.cache import TensorScatter
-from bolt_numba.ops.gather import GatherElements, ScatterElements
+from bolt_numba.ops.arrays.gather import GatherElements, ScatterElements
+from bolt_numba.ops.arrays.slicing import ReverseSequence
+from bolt_numba.ops.layers.cache import TensorScatter
+from bolt_numba.ops.layers.windows import Windows
 from bolt_numba.ops.pointwise import Add
-from bolt_numba.ops.slicing import ReverseSequence
-from bolt_numba.ops.spatial import Windows
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.repeat import Precedent
 from bolt_numba.runtime.tune import Tuner
@@ -235,7 +235,7 @@ def test_a_kernel_that_reaches_further_than_it_says_is_found(less: str) -> None:
     code = (
         "import numpy as np\n"
         "from bolt_numba.kernels.cpu.reductions.softmax import softmax_rows\n"
-        "from bolt_numba.ops.reduce import Softmax\n"
+        "from bolt_numba.ops.arrays.reduce import Softmax\n"
         "from tests.harness import run_kernel\n"
         "run_kernel(Softmax(), [np.zeros((2, 5), np.float32)])\n"
         "said = softmax_rows.extents\n"

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from bolt_numba.budget import Budget, within
+from bolt_numba.base.budget import Budget, within
 from bolt_numba.errors import BoltError, BudgetError, ShapeError
 from bolt_numba.ir.build import infer_types
+from bolt_numba.ops.arrays.reduce import Softmax
+from bolt_numba.ops.arrays.shape import Tile
 from bolt_numba.ops.control import If
-from bolt_numba.ops.conv import Conv, ConvTranspose
 from bolt_numba.ops.evaluate import evaluate
-from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.layers.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Cast, Chain, Not
-from bolt_numba.ops.reduce import Softmax
 from bolt_numba.ops.registry import Op
-from bolt_numba.ops.shape import Tile
 from bolt_numba.types import F32, F64, Array, type_of
 from tests.cases import CASES, Case
 from tests.test_infer_operands import ALL, EXAMPLES, agrees

@@ -15,27 +15,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from bolt_numba.errors import BoltError, DTypeError, ShapeError
 from bolt_numba.ir.build import Builder, infer_types
 from bolt_numba.ir.graph import Graph
-from bolt_numba.ops import (
-    attention,
-    cache,
-    control,
-    conv,
-    detection,
-    fill,
-    gather,
-    matmul,
-    norm,
-    pool,
-    quantize,
-    recurrent,
-    reduce,
-    resize,
-    shape,
-    signal,
-    slicing,
-)
+from bolt_numba.ops import control
+from bolt_numba.ops.arrays import gather, reduce, shape, signal, slicing
+from bolt_numba.ops.arrays import generate as fill
+from bolt_numba.ops.layers import attention, cache, conv, detection, matmul, norm, pool, quantize, recurrent, resize
+from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.ops.pointwise import Add, Relu
-from bolt_numba.ops.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.types import BOOL, F16, F32, F64, I32, I64, STRING, U8, AnyDType, Array, Sym, TensorType, type_of
 from tests.cases import CASES, Case

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bolt_numba.kernels.registry import KERNELS, Entry, load
-from bolt_numba.ops.conv import Conv
+from bolt_numba.ops.arrays.reduce import ReduceProd
+from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.pool import AveragePool
 from bolt_numba.ops.pointwise import Cast
-from bolt_numba.ops.pool import AveragePool
-from bolt_numba.ops.reduce import ReduceProd
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.types import F16, F32, Array
 from tests.cases import CASES, Case

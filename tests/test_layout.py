@@ -14,7 +14,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.spec import verify
-from bolt_numba.ops.shape import Transpose
+from bolt_numba.ops.arrays.shape import Transpose
 from bolt_numba.passes.carry import carry, compose, inverse, moves_data
 from bolt_numba.passes.mincut import Network
 from bolt_numba.passes.pipeline import run_pipeline

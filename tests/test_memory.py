@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
+from bolt_numba.ops.arrays.shape import Concat, Reshape
 from bolt_numba.ops.pointwise import Add, Exp, Relu
-from bolt_numba.ops.shape import Concat, Reshape
 from bolt_numba.runtime.memory import ALIGN, Block, place
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Plan, Planner, region_of

@@ -25,8 +25,8 @@ from bolt_numba.kernels.cpu.recurrent import recurrent
 from bolt_numba.kernels.cpu.spatial import pool, resize
 from bolt_numba.kernels.jit import PTR, native
 from bolt_numba.kernels.registry import Entry
-from bolt_numba.ops.gather import Gather, GatherElements, ScatterElements
-from bolt_numba.ops.shape import Transpose
+from bolt_numba.ops.arrays.gather import Gather, GatherElements, ScatterElements
+from bolt_numba.ops.arrays.shape import Transpose
 from bolt_numba.types import Array
 from tests.harness import plan, run_kernel
 from tests.test_kernels import ENTRIES, name_of, taken_cases

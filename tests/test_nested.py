@@ -20,9 +20,8 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.text import to_text
-from bolt_numba.ops.learned import CastMap, DictVectorizer, ZipMap
-from bolt_numba.ops.pointwise import Add, Cast
-from bolt_numba.ops.sequence import (
+from bolt_numba.ops.data.ml import CastMap, DictVectorizer, ZipMap
+from bolt_numba.ops.data.sequence import (
     ConcatFromSequence,
     Optional,
     OptionalEmpty,
@@ -36,6 +35,7 @@ from bolt_numba.ops.sequence import (
     SequenceLength,
     SplitToSequence,
 )
+from bolt_numba.ops.pointwise import Add, Cast
 from bolt_numba.types import F32, I64, STRING, Array, Sym, TensorType, map_of, optional_of, sequence_of
 from bolt_numba.verification import compare
 

@@ -17,7 +17,7 @@ import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.ops.norm import GroupNormalization, InstanceNormalization, LayerNormalization
+from bolt_numba.ops.layers.norm import GroupNormalization, InstanceNormalization, LayerNormalization
 from bolt_numba.types import F32, Array, TensorType
 from tests.lower_isa import run_on
 

@@ -13,8 +13,8 @@ from bolt_numba.errors import DeviceError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.registry import KERNELS, Plain, candidates, load, select
-from bolt_numba.ops.conv import Conv
-from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.packing import packed
 from bolt_numba.types import F32, NUMERICS, Array, TensorType
 from tests.harness import types_of

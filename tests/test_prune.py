@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bolt_numba.config import cache_limit
+from bolt_numba.base.config import cache_limit
 from bolt_numba.errors import BoltError
 from bolt_numba.kernels import prune
 from bolt_numba.kernels.jit import I64, PTR, native

@@ -10,8 +10,8 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
+from bolt_numba.ops.arrays.random import Dropout, Multinomial, RandomNormal, RandomUniform
 from bolt_numba.ops.pointwise import Sub
-from bolt_numba.ops.random import Dropout, Multinomial, RandomNormal, RandomUniform
 from bolt_numba.types import F16, F32, F64, Array
 
 SHAPE = np.array([200, 500])

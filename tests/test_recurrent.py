@@ -8,7 +8,7 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
-from bolt_numba.ops.recurrent import GRU, LSTM, RNN, Recurrent
+from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN, Recurrent
 from bolt_numba.types import F32, Array, TensorType
 
 LAYERS = (LSTM(), GRU(), GRU(linear_before_reset=True), RNN(), LSTM(direction="bidirectional"))

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bolt_numba.ops import reduce as ops
-from bolt_numba.ops.reduce import CumProd
+from bolt_numba.ops.arrays import reduce as ops
+from bolt_numba.ops.arrays.reduce import CumProd
 from bolt_numba.types import F32, F64
 from tests.harness import run_kernel
 from tests.lower_isa import run_on

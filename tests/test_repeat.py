@@ -10,11 +10,11 @@ import pytest
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.ops.conv import Conv
-from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.arrays.reduce import ReduceSum
+from bolt_numba.ops.arrays.shape import Slice
+from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Pow
-from bolt_numba.ops.reduce import ReduceSum
-from bolt_numba.ops.shape import Slice
 from bolt_numba.runtime import plan
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Planner, region_of

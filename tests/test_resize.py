@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.cpu.movement.take import windows
-from bolt_numba.ops.resize import Resize
+from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.types import F32, F64, I32, U8
 from tests.harness import run_kernel
 from tests.lower_isa import run_on

@@ -15,8 +15,9 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cpu.attention.attention import head_offsets, workspace
 from bolt_numba.kernels.cpu.reductions.reduce import groups, passes
 from bolt_numba.kernels.registry import Scratch, select
-from bolt_numba.ops import norm, reduce
-from bolt_numba.ops.attention import FusedAttention
+from bolt_numba.ops.arrays import reduce
+from bolt_numba.ops.layers import norm
+from bolt_numba.ops.layers.attention import FusedAttention
 from bolt_numba.types import F32, F64, Array, Sym, TensorType, type_of
 from tests.cases import CASES
 from tests.harness import PlainContext, plan, run_kernel, run_planned

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from bolt_numba import trusted
+from bolt_numba.base import trusted
+from bolt_numba.base.digest import sha256
+from bolt_numba.base.folder_index import remember, remembered
 from bolt_numba.cli.app import run
-from bolt_numba.digest import sha256
 from bolt_numba.ir import packed as stored
 from bolt_numba.kernels import jit
 from bolt_numba.kernels.cpu import host
-from bolt_numba.remembered import remember, remembered
 from bolt_numba.runtime import tune
 from tests.test_jit import fresh, times
 

@@ -14,12 +14,12 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
-from bolt_numba.ops.gather import NonZero
-from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.arrays.gather import NonZero
+from bolt_numba.ops.arrays.reduce import ReduceSum
+from bolt_numba.ops.arrays.shape import Reshape, Shape
+from bolt_numba.ops.arrays.slicing import Slice
+from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Exp, Relu, Tanh
-from bolt_numba.ops.reduce import ReduceSum
-from bolt_numba.ops.shape import Reshape, Shape
-from bolt_numba.ops.slicing import Slice
 from bolt_numba.types import F32, I64, Sym, TensorType
 
 RNG = np.random.default_rng(7)

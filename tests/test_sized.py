@@ -14,11 +14,11 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.registry import load
 from bolt_numba.kernels.sized import SIZED, Sized
-from bolt_numba.ops.gather import Gather, NonZero
+from bolt_numba.ops.arrays.gather import Gather, NonZero
+from bolt_numba.ops.arrays.reduce import ReduceMax, TopK
+from bolt_numba.ops.arrays.shape import Reshape
 from bolt_numba.ops.pointwise import Cast, Greater
-from bolt_numba.ops.reduce import ReduceMax, TopK
 from bolt_numba.ops.registry import result_tuple
-from bolt_numba.ops.shape import Reshape
 from bolt_numba.types import F32, F64, I64, U8, Array, TensorType
 from tests.cases import CASES, Case
 from tests.harness import guarded, run_kernel, types_of

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from bolt_numba.ops import pointwise as ops
-from bolt_numba.ops import reduce as reductions
-from bolt_numba.ops.conv import Conv
+from bolt_numba.ops.arrays import reduce as reductions
+from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.pool import MaxPool
+from bolt_numba.ops.layers.quantize import DynamicQuantizeLinear
+from bolt_numba.ops.layers.resize import GridSample
 from bolt_numba.ops.pointwise import Chain, Pointwise
-from bolt_numba.ops.pool import MaxPool
-from bolt_numba.ops.quantize import DynamicQuantizeLinear
 from bolt_numba.ops.registry import OPS, Op, result_tuple
-from bolt_numba.ops.resize import GridSample
 from bolt_numba.types import BOOL, F16, F32, F64, I8, I32, I64, U8, U32, U64, AnyDType, Array
 from tests.harness import plan, run_planned
 from tests.lower_isa import IS_LOWER, run_on

@@ -12,9 +12,9 @@ import bolt_numba as bn
 from bolt_numba.errors import BoltError, DeviceError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
-from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.quantize import DequantizeLinear
 from bolt_numba.ops.pointwise import Abs, Add, Neg, Relu
-from bolt_numba.ops.quantize import DequantizeLinear
 from bolt_numba.packing import packed
 from bolt_numba.passes.pipeline import STAGES, Run, Stage, all_rules, run_pipeline, with_rules, with_stage
 from bolt_numba.passes.portable import RULES as PORTABLE

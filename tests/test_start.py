@@ -17,10 +17,10 @@ import onnx
 import pytest
 from onnx import TensorProto, defs, helper
 
-from bolt_numba import remembered
+from bolt_numba.base import folder_index as remembered
+from bolt_numba.base.records import record
 from bolt_numba.converters.onnx.proto import onnx as messages
 from bolt_numba.converters.onnx.reading.registry import READERS, find_reader, load_readers
-from bolt_numba.records import record
 
 _LOAD = """
 import json, sys

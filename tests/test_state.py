@@ -10,13 +10,13 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
-from bolt_numba.ops.gather import ScatterND
-from bolt_numba.ops.matmul import MatMul
-from bolt_numba.ops.norm import LRN
+from bolt_numba.ops.arrays.gather import ScatterND
+from bolt_numba.ops.arrays.reduce import Softmax
+from bolt_numba.ops.arrays.shape import Transpose
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.norm import LRN
+from bolt_numba.ops.layers.recurrent import GRU, LSTM
 from bolt_numba.ops.pointwise import Add, Exp, Mul, Neg, Tanh
-from bolt_numba.ops.recurrent import GRU, LSTM
-from bolt_numba.ops.reduce import Softmax
-from bolt_numba.ops.shape import Transpose
 from bolt_numba.types import F32, I64, Array, TensorType
 
 RNG = np.random.default_rng(11)
@@ -66,7 +66,7 @@ def other_result(b: Builder, x: Value, s: Value) -> list[Value]:
 
 
 def by_reference(b: Builder, x: Value, s: Value) -> list[Value]:
-    from bolt_numba.ops.shape import Reshape
+    from bolt_numba.ops.arrays.shape import Reshape
 
     image = b(Reshape(), s, np.array([1, 6, 6, 1]))
     return [b(Reshape(), b(LRN(3), image), np.array([6, 6]))]

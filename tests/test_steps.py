@@ -17,12 +17,12 @@ from bolt_numba.ir.graph import Value
 from bolt_numba.kernels.cpu.faults import FAULT_AT
 from bolt_numba.kernels.jit import CODE, I64, PTR, native
 from bolt_numba.kernels.registry import Fault, In, Out, Scratch, Step
-from bolt_numba.ops.conv import Conv
-from bolt_numba.ops.gather import Gather
-from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.shape import Flatten
+from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.recurrent import LSTM
 from bolt_numba.ops.pointwise import Add, HardSwish, Relu
-from bolt_numba.ops.recurrent import LSTM
-from bolt_numba.ops.shape import Flatten
 from bolt_numba.runtime.device import HOST
 from bolt_numba.types import Array
 from tests.rule_cases import graph_of, whole

@@ -13,7 +13,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops import pointwise as ops
-from bolt_numba.ops.shape import Expand, Reshape, Slice, Squeeze, Tile, Unsqueeze
+from bolt_numba.ops.arrays.shape import Expand, Reshape, Slice, Squeeze, Tile, Unsqueeze
 from bolt_numba.types import BOOL, F32, I64, Array, Sym, TensorType
 from tests.graphs import choice
 

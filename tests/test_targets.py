@@ -19,9 +19,9 @@ from bolt_numba.ir.interpret import interpret
 from bolt_numba.kernels import registry
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.targets import TARGETS, device_of, object_code, twin
-from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.arrays.reduce import Softmax
+from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import HardSwish, Relu
-from bolt_numba.ops.reduce import Softmax
 from bolt_numba.types import F32, TensorType
 from tests.lower_isa import LEVELS
 from tests.rule_cases import graph_of, whole

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
-from bolt_numba.config import MAX_THREADS
+from bolt_numba.base.config import MAX_THREADS
 from bolt_numba.devices import threads as teams
 from bolt_numba.devices.threads import run_alone, run_native
 from bolt_numba.errors import DeviceError

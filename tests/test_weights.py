@@ -12,8 +12,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 import bolt_numba as bn
+from bolt_numba.base.mapped import map_of
 from bolt_numba.errors import InvalidModelError
-from bolt_numba.mapped import map_of
 from bolt_numba.types import Array
 
 

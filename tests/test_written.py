@@ -13,7 +13,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import bolt_numba as bn
-from bolt_numba.mapped import map_of
+from bolt_numba.base.mapped import map_of
 from bolt_numba.packing import packed
 from bolt_numba.types import Array
 

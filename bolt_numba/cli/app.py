@@ -10,10 +10,10 @@ from typing import Annotated, TypeAlias
 import typer
 
 import bolt_numba
+from bolt_numba.base.trusted import UntrustedCacheWarning
 from bolt_numba.cli import check, machine, model, speed
 from bolt_numba.cli.console import err
 from bolt_numba.errors import BoltError
-from bolt_numba.trusted import UntrustedCacheWarning
 
 app = typer.Typer(
     name="bolt-numba",

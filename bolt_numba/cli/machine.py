@@ -15,9 +15,10 @@ import typer
 
 import bolt_numba as bn
 from bolt_numba import ops as operators
+from bolt_numba.base.config import CACHE_DIR, CACHE_MIB, SWITCHES, cache_limit, default_threads, processors
+from bolt_numba.base.trusted import make_folder, share
 from bolt_numba.cli import console
 from bolt_numba.cli.options import Json, Shapes, read_shapes
-from bolt_numba.config import CACHE_DIR, CACHE_MIB, SWITCHES, cache_limit, default_threads, processors
 from bolt_numba.converters.onnx.reading.registry import READERS, load_readers
 from bolt_numba.devices import device
 from bolt_numba.ir.packed import SEAL_KEY
@@ -26,7 +27,6 @@ from bolt_numba.kernels.ahead import compiling_in
 from bolt_numba.kernels.prune import cache_bytes
 from bolt_numba.kernels.sized import SIZED
 from bolt_numba.ops.registry import OPS
-from bolt_numba.trusted import make_folder, share
 
 cache = typer.Typer(help="The cache of compiled kernels.", no_args_is_help=True)
 SAFETY = (

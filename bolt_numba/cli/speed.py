@@ -9,6 +9,7 @@ import typer
 
 import bolt_numba as bn
 from bolt_numba import benchmark
+from bolt_numba.base.config import default_threads
 from bolt_numba.cli import console
 from bolt_numba.cli.options import (
     Inputs,
@@ -25,7 +26,6 @@ from bolt_numba.cli.options import (
     read_inputs,
     read_shapes,
 )
-from bolt_numba.config import default_threads
 from bolt_numba.feeds import random_feeds
 
 

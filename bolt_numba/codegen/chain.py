@@ -13,9 +13,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.records import record
 from bolt_numba.codegen.formula import Term, UntranslatableError, parameters, scalar_text, special_power, vector_text
 from bolt_numba.ops.pointwise import Chain, ChainStep, Mod, Pointwise, Pow
-from bolt_numba.records import record
 from bolt_numba.types import BOOL, F32, AnyDType, Array, TensorType, dtype_name
 
 BLOCK = 4096

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.border import at_node
+from bolt_numba.base.border import at_node
 from bolt_numba.ops.registry import result_tuple
 from bolt_numba.runtime.device import HOST, Arenas, Device
 from bolt_numba.runtime.slots import Job, view

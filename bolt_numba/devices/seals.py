@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bolt_numba.digest import sha256
+from bolt_numba.base.digest import sha256
+from bolt_numba.base.mapped import drop_pages, map_of
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.graph import Graph
-from bolt_numba.mapped import drop_pages, map_of
 from bolt_numba.types import STRING, Array
 
 if TYPE_CHECKING:

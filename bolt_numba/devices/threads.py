@@ -14,7 +14,7 @@ import threading
 
 import numpy as np
 
-from bolt_numba.forks import renew_after_fork
+from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.kernels.cpu.executor import SPINS, run_steps, team_run, team_worker
 from bolt_numba.kernels.cpu.products.pack import aligned_zeros
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from bolt_numba.budget import Budget, within
+from bolt_numba.base.budget import Budget, within
 from bolt_numba.errors import BoltError, ShapeError
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.dtypes import plain_bools

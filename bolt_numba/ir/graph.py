@@ -9,8 +9,8 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bolt_numba.base.records import field_kinds
 from bolt_numba.ops.registry import Op
-from bolt_numba.records import field_kinds
 from bolt_numba.types import Array, TensorType
 
 if TYPE_CHECKING:

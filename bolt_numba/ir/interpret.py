@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.border import at_node
+from bolt_numba.base.border import at_node
+from bolt_numba.base.mapped import check_intact
 from bolt_numba.errors import DTypeError, InvalidModelError, ShapeError
 from bolt_numba.ir.graph import Graph, Node, Value
-from bolt_numba.mapped import check_intact
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.dtypes import plain_bools
 from bolt_numba.ops.evaluate import evaluate

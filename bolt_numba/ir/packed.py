@@ -17,10 +17,10 @@ from dataclasses import field
 from hashlib import blake2b
 from typing import Any
 
-from bolt_numba.config import cache_root
+from bolt_numba.base.config import cache_root
+from bolt_numba.base.records import record
+from bolt_numba.base.trusted import read_trusted, write_private
 from bolt_numba.errors import InvalidModelError
-from bolt_numba.records import record
-from bolt_numba.trusted import read_trusted, write_private
 from bolt_numba.types import Array
 
 SEAL_KEY = "seal.key"

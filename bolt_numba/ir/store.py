@@ -33,6 +33,7 @@ from typing import IO, Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.mapped import aligned_copy, check_intact, drop_pages, map_file, unmapped
 from bolt_numba.errors import BoltError, InvalidModelError
 from bolt_numba.ir import MAGIC
 from bolt_numba.ir.decode import read_graph
@@ -40,7 +41,6 @@ from bolt_numba.ir.encode import MAX_FILL, TensorTable, graph_json
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import MAIN, Model
 from bolt_numba.ir.packed import inner_mark, packed_json, places_of, read_packed, sealed, secret
-from bolt_numba.mapped import aligned_copy, check_intact, drop_pages, map_file, unmapped
 from bolt_numba.ops.dtypes import plain_bools
 from bolt_numba.types import STRING, Array, dtype_from_name
 

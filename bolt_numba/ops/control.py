@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from bolt_numba.budget import CALL, ask, spend, unasked
+from bolt_numba.base.budget import CALL, ask, spend, unasked
 from bolt_numba.errors import DTypeError
 from bolt_numba.ops.content import bounded
 from bolt_numba.ops.evaluate import evaluate

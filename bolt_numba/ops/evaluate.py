@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.budget import ask, spend
+from bolt_numba.base.budget import ask, spend
 from bolt_numba.errors import BoltError
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.types import Array, TensorType

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from bolt_numba.errors import BoltError, DTypeError
-from bolt_numba.ops.conversion import ROUND_MODES, cast
+from bolt_numba.ops.arrays.conversion import ROUND_MODES, cast
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import broadcast_shapes
 from bolt_numba.types import (

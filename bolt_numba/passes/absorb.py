@@ -23,13 +23,13 @@ import numpy as np
 
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
-from bolt_numba.ops.conv import Conv, ConvTranspose
-from bolt_numba.ops.matmul import MatMul
-from bolt_numba.ops.norm import BatchNormalization
+from bolt_numba.ops.arrays.reduce import Softmax
+from bolt_numba.ops.arrays.shape import Pad
+from bolt_numba.ops.layers.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.norm import BatchNormalization
+from bolt_numba.ops.layers.pool import AveragePool, MaxPool
 from bolt_numba.ops.pointwise import Add, Clip, Div, HardSigmoid, Mul, Neg, Relu, Sigmoid
-from bolt_numba.ops.pool import AveragePool, MaxPool
-from bolt_numba.ops.reduce import Softmax
-from bolt_numba.ops.shape import Pad
 from bolt_numba.passes.constants import cancels, fits, scaled_weight
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
 from bolt_numba.types import F64, Array

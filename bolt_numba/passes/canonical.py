@@ -34,8 +34,22 @@ import numpy as np
 
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.conv import Conv, ConvTranspose
-from bolt_numba.ops.gather import Gather
+from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.reduce import (
+    ReduceL1,
+    ReduceL2,
+    ReduceLogSum,
+    ReduceLogSumExp,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    ReduceProd,
+    ReduceSum,
+    ReduceSumSquare,
+)
+from bolt_numba.ops.layers.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool
+from bolt_numba.ops.layers.windows import per_axis, resolve_pads
 from bolt_numba.ops.pointwise import (
     Abs,
     Add,
@@ -67,20 +81,6 @@ from bolt_numba.ops.pointwise import (
     Where,
     Xor,
 )
-from bolt_numba.ops.pool import AveragePool, LpPool, MaxPool
-from bolt_numba.ops.reduce import (
-    ReduceL1,
-    ReduceL2,
-    ReduceLogSum,
-    ReduceLogSumExp,
-    ReduceMax,
-    ReduceMean,
-    ReduceMin,
-    ReduceProd,
-    ReduceSum,
-    ReduceSumSquare,
-)
-from bolt_numba.ops.spatial import per_axis, resolve_pads
 from bolt_numba.passes.constants import joined_product, joined_sum
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
 from bolt_numba.passes.views import reshaped

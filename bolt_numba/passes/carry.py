@@ -13,17 +13,17 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.records import record
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
-from bolt_numba.ops.gather import Gather
-from bolt_numba.ops.norm import LayerNormalization, LpNormalization, RMSNormalization
+from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.reduce import ArgMax, ArgMin, CumSum, Hardmax, LogSoftmax, Reduction, Softmax, TopK
+from bolt_numba.ops.arrays.shape import Concat, Expand, Identity, Pad, Reshape, Shape, Size, Slice, Split, Tile
+from bolt_numba.ops.layers.norm import LayerNormalization, LpNormalization, RMSNormalization
+from bolt_numba.ops.layers.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
 from bolt_numba.ops.pointwise import Chain, Pointwise
-from bolt_numba.ops.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
-from bolt_numba.ops.reduce import ArgMax, ArgMin, CumSum, Hardmax, LogSoftmax, Reduction, Softmax, TopK
 from bolt_numba.ops.registry import Op
-from bolt_numba.ops.shape import Concat, Expand, Identity, Pad, Reshape, Shape, Size, Slice, Split, Tile
 from bolt_numba.passes.views import axis_groups, shape_operand
-from bolt_numba.records import record
 from bolt_numba.types import Shape as Dims
 
 Perm: TypeAlias = tuple[int, ...]

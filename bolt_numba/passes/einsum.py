@@ -15,11 +15,11 @@ import numpy as np
 
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.matmul import Einsum, MatMul, einsum_terms
+from bolt_numba.ops.arrays.reduce import ReduceSum
+from bolt_numba.ops.arrays.shape import Reshape, Squeeze, Transpose
+from bolt_numba.ops.arrays.slicing import Slice
+from bolt_numba.ops.layers.matmul import Einsum, MatMul, einsum_terms
 from bolt_numba.ops.pointwise import Mul
-from bolt_numba.ops.reduce import ReduceSum
-from bolt_numba.ops.shape import Reshape, Squeeze, Transpose
-from bolt_numba.ops.slicing import Slice
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 from bolt_numba.types import Dim, Sym
 

@@ -15,10 +15,10 @@ from typing import Any
 from bolt_numba.codegen.chain import can_generate, is_vector_form, value_dtypes
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
-from bolt_numba.ops.conv import Conv, ConvTranspose
-from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.arrays.shape import Reshape, Squeeze, Transpose, Unsqueeze
+from bolt_numba.ops.layers.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Chain, Pointwise
-from bolt_numba.ops.shape import Reshape, Squeeze, Transpose, Unsqueeze
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 from bolt_numba.types import BOOL, F32, TensorType
 

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.ir.build import Builder
-from bolt_numba.ops.norm import GroupNormalization, InstanceNormalization, LayerNormalization, RMSNormalization
+from bolt_numba.ops.arrays.reduce import ReduceMean
+from bolt_numba.ops.arrays.shape import Reshape
+from bolt_numba.ops.layers.norm import GroupNormalization, InstanceNormalization, LayerNormalization, RMSNormalization
 from bolt_numba.ops.pointwise import Add, Div, Mul, Reciprocal, Sqrt, Sub
-from bolt_numba.ops.reduce import ReduceMean
-from bolt_numba.ops.shape import Reshape
 from bolt_numba.passes.canonical import reduced_axes
 from bolt_numba.passes.constants import joined_sum, scaled_weight
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of

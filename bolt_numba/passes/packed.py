@@ -13,9 +13,9 @@ import numpy as np
 
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.attention import FusedAttention
-from bolt_numba.ops.gather import Gather
-from bolt_numba.ops.shape import Reshape, Split, Transpose
+from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.shape import Reshape, Split, Transpose
+from bolt_numba.ops.layers.attention import FusedAttention
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule, scalar_of
 from bolt_numba.types import I64
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
 from typing import Any, TypeAlias
 
-from bolt_numba.config import CHECK
+from bolt_numba.base.config import CHECK
+from bolt_numba.base.records import record
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.graph import Graph, graph_attributes
 from bolt_numba.ir.spec import STAGES as SPEC_STAGES
@@ -22,7 +23,6 @@ from bolt_numba.passes.fold import fold_rules, let_integers_fold
 from bolt_numba.passes.rewrite import Rule, nested, rewrite
 from bolt_numba.passes.trace import Trace
 from bolt_numba.passes.transposes import move_transposes
-from bolt_numba.records import record
 
 Chosen: TypeAlias = "Callable[[Run], Sequence[Rule]]"
 """Rules that each run of the pipeline has made for it: they keep a state, or depend on the session's numerics."""

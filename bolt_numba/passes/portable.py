@@ -19,15 +19,15 @@ import numpy as np
 
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
-from bolt_numba.ops.fill import ConstantOfShape
-from bolt_numba.ops.gather import Gather
-from bolt_numba.ops.matmul import Einsum, MatMul
+from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.generate import ConstantOfShape
+from bolt_numba.ops.arrays.shape import Expand, Identity, Reshape, Squeeze, Transpose, Unsqueeze
+from bolt_numba.ops.arrays.slicing import Slice
+from bolt_numba.ops.layers.matmul import Einsum, MatMul
+from bolt_numba.ops.layers.quantize import DequantizeLinear
+from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.pointwise import Add, Cast, Mul
-from bolt_numba.ops.quantize import DequantizeLinear
-from bolt_numba.ops.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.registry import Op
-from bolt_numba.ops.shape import Expand, Identity, Reshape, Squeeze, Transpose, Unsqueeze
-from bolt_numba.ops.slicing import Slice
 from bolt_numba.passes import canonical, control, recognise, views
 from bolt_numba.passes.fold import FoldConstant, fold_rules, let_integers_fold, storage_bytes
 from bolt_numba.passes.pipeline import Run, absorbing

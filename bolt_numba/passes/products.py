@@ -19,11 +19,11 @@ import numpy as np
 
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.attention import FusedAttention, swapped
-from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.arrays.reduce import Softmax
+from bolt_numba.ops.arrays.shape import Transpose
+from bolt_numba.ops.layers.attention import FusedAttention, swapped
+from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Div, IsNaN, Mul, Where
-from bolt_numba.ops.reduce import Softmax
-from bolt_numba.ops.shape import Transpose
 from bolt_numba.passes import packed
 from bolt_numba.passes.constants import is_mild
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar, scalar_of

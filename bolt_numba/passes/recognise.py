@@ -25,6 +25,8 @@ import numpy as np
 
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.reduce import LogSoftmax, ReduceL2, ReduceMax, ReduceMean, ReduceSum, Softmax
+from bolt_numba.ops.layers.pool import AveragePool, MaxPool
 from bolt_numba.ops.pointwise import (
     Abs,
     Add,
@@ -50,8 +52,6 @@ from bolt_numba.ops.pointwise import (
     Swish,
     Tanh,
 )
-from bolt_numba.ops.pool import AveragePool, MaxPool
-from bolt_numba.ops.reduce import LogSoftmax, ReduceL2, ReduceMax, ReduceMean, ReduceSum, Softmax
 from bolt_numba.passes.canonical import all_equal, keeps_shape
 from bolt_numba.passes.constants import is_mild
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar, scalar_of

@@ -13,12 +13,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.records import record
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import Builder, infer_types, merged_type
 from bolt_numba.ir.graph import Graph, Node, Value, subgraphs_of
 from bolt_numba.ops.registry import Op
 from bolt_numba.passes.trace import Trace
-from bolt_numba.records import record
 from bolt_numba.types import Sym, TensorType
 
 Result: TypeAlias = Any

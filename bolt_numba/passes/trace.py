@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import field
 
+from bolt_numba.base.records import record
 from bolt_numba.ir.graph import Node
-from bolt_numba.records import record
 
 
 @record(frozen=True)

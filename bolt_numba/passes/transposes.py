@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import field
 
+from bolt_numba.base.records import record
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
-from bolt_numba.ops.conv import Conv, ConvTranspose
-from bolt_numba.ops.matmul import MatMul
-from bolt_numba.ops.shape import Transpose
+from bolt_numba.ops.arrays.shape import Transpose
+from bolt_numba.ops.layers.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.passes.carry import Perm, Plan, carry, compose, identity, inverse, moves_data
 from bolt_numba.passes.mincut import Network
-from bolt_numba.records import record
 from bolt_numba.types import Dim, Sym
 
 UNKNOWN_DIM = 32

@@ -21,9 +21,7 @@ import numpy as np
 
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
-from bolt_numba.ops.pointwise import Pointwise
-from bolt_numba.ops.resize import Resize
-from bolt_numba.ops.shape import (
+from bolt_numba.ops.arrays.shape import (
     Concat,
     Expand,
     Flatten,
@@ -37,6 +35,8 @@ from bolt_numba.ops.shape import (
     Transpose,
     Unsqueeze,
 )
+from bolt_numba.ops.layers.resize import Resize
+from bolt_numba.ops.pointwise import Pointwise
 from bolt_numba.ops.shapes import product
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 from bolt_numba.types import Array, Dim, Shape, Sym, TensorType

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from bolt_numba.records import record
+from bolt_numba.base.records import record
 from bolt_numba.types import Array, TensorType
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from bolt_numba.base.records import record
 from bolt_numba.kernels.registry import In, Out, Pitch, Scratch, Step
-from bolt_numba.records import record
 from bolt_numba.runtime.device import HOST, Memory
 from bolt_numba.runtime.slots import TEMP, Job, Slot
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bolt_numba.base.mapped import LARGE, drop_pages
 from bolt_numba.devices import in_order
 from bolt_numba.devices.seals import check_sources, sealed, sealed_copy
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.kernels.registry import In
-from bolt_numba.mapped import LARGE, drop_pages
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.types import Array
 

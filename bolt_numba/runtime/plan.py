@@ -13,18 +13,18 @@ from dataclasses import field
 
 import numpy as np
 
-from bolt_numba.border import at_node
-from bolt_numba.budget import ask, unasked
+from bolt_numba.base.border import at_node
+from bolt_numba.base.budget import ask, unasked
+from bolt_numba.base.mapped import for_runs
+from bolt_numba.base.records import record
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.kernels.extents import check_steps, made_steps
 from bolt_numba.kernels.registry import In, Out, Scratch, remember_result
 from bolt_numba.kernels.sized import Sized
-from bolt_numba.mapped import for_runs
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.registry import Op
-from bolt_numba.records import record
 from bolt_numba.runtime.bands import in_bands
 from bolt_numba.runtime.bounds import Bound, bound_of, bounds_of, fitting
 from bolt_numba.runtime.copies import Copy, copied

@@ -11,11 +11,11 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import field
 from typing import Any
 
+from bolt_numba.base.records import record
 from bolt_numba.errors import ShapeError
 from bolt_numba.ir.graph import Node
 from bolt_numba.kernels.registry import Context, Entry, Step, is_exact
 from bolt_numba.ops.registry import Op
-from bolt_numba.records import record
 from bolt_numba.runtime.device import Device
 from bolt_numba.types import Array, TensorType
 

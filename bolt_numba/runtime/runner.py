@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bolt_numba.border import at_node
-from bolt_numba.budget import ask, is_granted
-from bolt_numba.forks import renew_after_fork
+from bolt_numba.base.border import at_node
+from bolt_numba.base.budget import ask, is_granted
+from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.base.mapped import check_intact
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import as_value
-from bolt_numba.mapped import check_intact
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.evaluate import evaluate
 from bolt_numba.runtime.bounds import outgrown

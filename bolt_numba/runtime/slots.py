@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.base.records import record
 from bolt_numba.ops.registry import Op
-from bolt_numba.records import record
 from bolt_numba.runtime.device import HOST, Device, Memory
 from bolt_numba.types import Array, TensorType
 

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bolt_numba.forks import renew_after_fork
+from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.base.trusted import read_trusted, write_private
 from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.jit import TUNED, cache_dir
 from bolt_numba.kernels.registry import Entry, Types
@@ -27,7 +28,6 @@ from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Plan
 from bolt_numba.runtime.runner import Prepared, run_plan
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
-from bolt_numba.trusted import read_trusted, write_private
 from bolt_numba.types import Array, TensorType
 
 ROUNDS = 7

@@ -10,7 +10,7 @@ import sys
 import threading
 from types import TracebackType
 
-from bolt_numba.forks import renew_after_fork
+from bolt_numba.base.forks import renew_after_fork
 
 TURN_S = 2e-5
 """Seconds that others wait at most, beside what the system needs to wake them."""

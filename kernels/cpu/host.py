@@ -9,9 +9,9 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from bolt_numba.config import cache_root
-from bolt_numba.digest import sha256
-from bolt_numba.trusted import read_trusted, write_private
+from bolt_numba.base.config import cache_root
+from bolt_numba.base.digest import sha256
+from bolt_numba.base.trusted import read_trusted, write_private
 
 Host = tuple[str, dict[str, bool]]
 _CPUINFO = Path("/proc/cpuinfo")

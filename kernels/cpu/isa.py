@@ -9,9 +9,9 @@ import os
 import platform
 from functools import cache
 
+from bolt_numba.base.records import record
 from bolt_numba.errors import DeviceError
 from bolt_numba.kernels.cpu.host import host
-from bolt_numba.records import record
 
 
 @record(frozen=True)

@@ -32,7 +32,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
-from bolt_numba.ops.tree import TreeEnsemble, is_sound
+from bolt_numba.ops.data.trees import TreeEnsemble, is_sound
 from bolt_numba.types import F32, Array, TensorType
 
 WALKS = 8

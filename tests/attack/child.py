@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from bolt_numba import config
+from bolt_numba.base import config
 from bolt_numba.benchmark import peak_rss
 from bolt_numba.errors import BoltError, InternalError
 from bolt_numba.kernels.jit import on_compile

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from bolt_numba.converters.onnx.reading.ml.forest import MODES, Branch, Forest, Key, Leaf
-from bolt_numba.ops import learned as m
-from bolt_numba.ops import random as r
-from bolt_numba.ops.tree import TreeEnsemble
+from bolt_numba.ops.arrays import random as r
+from bolt_numba.ops.data import ml as m
+from bolt_numba.ops.data.trees import TreeEnsemble
 from bolt_numba.types import F16, F32, F64, I32, I64, STRING, Array
 from tests.cases import Case, cases
 from tests.cases.draw import Draw, flags, ints, maybe, pick, real, shapes, small, whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bolt_numba.ops.matmul import Einsum, MatMul
+from bolt_numba.ops.layers.matmul import Einsum, MatMul
 from bolt_numba.types import Array
 from tests.cases import Case, cases
 from tests.cases.draw import (

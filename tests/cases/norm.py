@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bolt_numba.ops.norm import (
+from bolt_numba.ops.layers.norm import (
     LRN,
     BatchNormalization,
     GroupNormalization,

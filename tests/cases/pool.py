@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.ops.pool import AveragePool, Col2Im, LpPool, MaxPool, Pool
+from bolt_numba.ops.layers.pool import AveragePool, Col2Im, LpPool, MaxPool, Pool
 from bolt_numba.types import I8, U8, Array
 from tests.cases import Case, cases
 from tests.cases.conv import geometry, sizes_for

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.ops.recurrent import GRU, LSTM, RNN, Recurrent
-from bolt_numba.ops.recurrent_quantized import DynamicQuantizeLSTM
+from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN, Recurrent
+from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.types import I32
 from tests.cases import Case, cases
 from tests.cases.draw import Draw, flags, maybe, pick, real, small

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.ops import reduce as r
-from bolt_numba.ops.reduce import CumProd, Det
+from bolt_numba.ops.arrays import reduce as r
+from bolt_numba.ops.arrays.reduce import CumProd, Det
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import BOOL, F32, F64, I8, I16, I32, I64, U8, U32, U64
 from tests.cases import Case, cases

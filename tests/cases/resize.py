@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.ops.resize import GridSample, Resize
+from bolt_numba.ops.layers.resize import GridSample, Resize
 from bolt_numba.types import F32, U8
 from tests.cases import Case, cases
 from tests.cases.draw import Draw, as_layout, flags, ints, layouts, pick, real, shape, small, whole

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from bolt_numba.ops import shape as s
-from bolt_numba.ops.conversion import BitCast
-from bolt_numba.ops.slicing import ReverseSequence
+from bolt_numba.ops.arrays import shape as s
+from bolt_numba.ops.arrays.conversion import BitCast
+from bolt_numba.ops.arrays.slicing import ReverseSequence
 from bolt_numba.types import BOOL, F32, F64, I8, I32, I64, U8, Array
 from tests.cases import Case, cases
 from tests.cases.draw import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bolt_numba.ops import signal as s
+from bolt_numba.ops.arrays import signal as s
 from bolt_numba.types import F32, F64, I64, Array
 from tests.cases import Case, cases
 from tests.cases.draw import Draw, flags, pick, real, shapes

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from bolt_numba.ops import text as t
-from bolt_numba.ops.image import ImageDecoder, pillow
+from bolt_numba.ops.data import text as t
+from bolt_numba.ops.data.image_decoder import ImageDecoder, pillow
 from bolt_numba.types import I32, I64, Array
 from tests.cases import Case, cases
 from tests.cases.draw import Draw, flags, pick, shapes, whole

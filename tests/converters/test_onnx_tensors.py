@@ -10,11 +10,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from bolt_numba.base.mapped import map_of
 from bolt_numba.converters import load
 from bolt_numba.converters.onnx.reading.tensor import array_of, dense_of
 from bolt_numba.converters.onnx.types import DTYPES
 from bolt_numba.errors import InvalidModelError, UnsupportedOpError
-from bolt_numba.mapped import map_of
 from bolt_numba.types import STRING, Array
 
 NUMBERS = [code for code, dtype in DTYPES.items() if dtype != STRING]

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from bolt_numba.base.mapped import unmapped
 from bolt_numba.converters.wire import BYTES, IrregularError, as_varint, fields
-from bolt_numba.mapped import unmapped
 from bolt_numba.types import Array
 
 LEAST = 1024

@@ -13,7 +13,7 @@ from typing import IO
 import onnx
 from onnx import helper
 
-from bolt_numba.border import border
+from bolt_numba.base.border import border
 from bolt_numba.converters.onnx.writing.graph import write_graph
 from bolt_numba.converters.onnx.writing.opset import OLDEST, expand, ir_version, needed, since, spell_older, too_new
 from bolt_numba.converters.onnx.writing.tensor import Weights, repeated

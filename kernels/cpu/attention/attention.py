@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.records import record
 from bolt_numba.kernels.cpu.attention.heads import (
     KEYS_AT_ONCE,
     PANEL,
@@ -48,8 +49,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.extents import KEPT, Reach
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops.attention import FusedAttention, swapped
-from bolt_numba.records import record
+from bolt_numba.ops.layers.attention import FusedAttention, swapped
 from bolt_numba.types import F32 as F32_TYPE
 from bolt_numba.types import Array, TensorType
 

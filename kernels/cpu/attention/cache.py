@@ -29,7 +29,7 @@ from bolt_numba.kernels.cpu.language.lang import copy_bytes, fill_bytes, load_i3
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops.cache import GroupQueryAttention
+from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.types import F32, TensorType
 
 PARALLEL_BYTES = 1 << 18

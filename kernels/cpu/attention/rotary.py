@@ -27,7 +27,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, inline
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Step, Types, kernel
-from bolt_numba.ops.rotary import RotaryEmbedding
+from bolt_numba.ops.layers.rotary import RotaryEmbedding
 from bolt_numba.types import F32, TensorType
 
 PARALLEL = 1 << 16

@@ -46,8 +46,8 @@ from bolt_numba.kernels.registry import (
     remember_last,
     result_of,
 )
-from bolt_numba.ops.conv import Conv
-from bolt_numba.ops.spatial import Windows
+from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.windows import Windows
 from bolt_numba.types import F32, Array, TensorType
 
 

@@ -50,7 +50,7 @@ from bolt_numba.kernels.cpu.products.sweep_bytes import COLUMN_ROWS, EXACT, fini
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
-from bolt_numba.ops.quantize import ConvInteger, QLinearConv
+from bolt_numba.ops.layers.quantize import ConvInteger, QLinearConv
 from bolt_numba.types import U8, Array, TensorType
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.records import record
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -40,8 +41,7 @@ from bolt_numba.kernels.cpu.products.sweep import MR
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, inline, inline_source, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
-from bolt_numba.ops.conv import ConvTranspose
-from bolt_numba.records import record
+from bolt_numba.ops.layers.conv import ConvTranspose
 from bolt_numba.types import F32 as FLOAT32
 from bolt_numba.types import Array, TensorType
 

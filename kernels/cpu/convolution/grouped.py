@@ -23,7 +23,7 @@ from bolt_numba.kernels.cpu.products.pack import aligned_zeros
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, Native, native_source
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
-from bolt_numba.ops.conv import Conv
+from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.types import Array, TensorType
 
 FIELDS = {

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.records import record
 from bolt_numba.kernels.cpu.convolution.winograd_error import error_of, greatest_error
 from bolt_numba.kernels.cpu.convolution.winograd_layers import flat_dims, flat_filters, is_winograd, layer_of
 from bolt_numba.kernels.cpu.convolution.winograd_repair import winograd_repair
@@ -77,8 +78,7 @@ from bolt_numba.kernels.registry import (
     remember_last,
     result_of,
 )
-from bolt_numba.ops.conv import Conv
-from bolt_numba.records import record
+from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.types import Array, TensorType
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.records import record
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv
 from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.registry import Types, remember_last
-from bolt_numba.records import record
 from bolt_numba.types import Array, TensorType
 
 TAPS = ((3, 3), (1, 3), (3, 1))

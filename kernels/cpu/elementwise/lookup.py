@@ -18,7 +18,7 @@ from bolt_numba.kernels.cpu.language.lang import native_source
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
-from bolt_numba.ops.conversion import SUB_BYTE
+from bolt_numba.ops.arrays.conversion import SUB_BYTE
 from bolt_numba.ops.pointwise import Cast
 from bolt_numba.types import BF16, BOOL, F16, F32, F64, AnyDType, Array, TensorType, dtype_name
 

@@ -18,9 +18,9 @@ from bolt_numba.kernels.cpu.language.lang import native_source
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops.conversion import SUB_BYTE
+from bolt_numba.ops.arrays.conversion import SUB_BYTE
+from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear, limits
 from bolt_numba.ops.pointwise import Cast
-from bolt_numba.ops.quantize import DequantizeLinear, QuantizeLinear, limits
 from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import F32, I8, I16, U8, U16, AnyDType, TensorType, dtype_name
 

@@ -14,10 +14,10 @@ from bolt_numba.kernels.cpu.movement.take import take_steps
 from bolt_numba.kernels.cpu.movement.transpose import has_fixed_size, typed
 from bolt_numba.kernels.jit import I64, PTR, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
-from bolt_numba.ops.fill import ConstantOfShape, EyeLike, Range, Trilu
+from bolt_numba.ops.arrays.generate import ConstantOfShape, EyeLike, Range, Trilu
+from bolt_numba.ops.arrays.shape import Concat, Expand, Flatten, Identity, Reshape, Split, Squeeze, Tile, Unsqueeze
+from bolt_numba.ops.arrays.slicing import Pad, Slice, slice_bounds
 from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.ops.shape import Concat, Expand, Flatten, Identity, Reshape, Split, Squeeze, Tile, Unsqueeze
-from bolt_numba.ops.slicing import Pad, Slice, slice_bounds
 from bolt_numba.types import STRING, Array, TensorType
 
 

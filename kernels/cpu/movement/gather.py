@@ -41,8 +41,8 @@ from bolt_numba.kernels.cpu.movement.transpose import has_fixed_size, typed
 from bolt_numba.kernels.extents import Extents, Reach, box
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Step, Types, kernel
+from bolt_numba.ops.arrays.gather import Gather, GatherElements, GatherND, OneHot, ScatterElements, ScatterND
 from bolt_numba.ops.content import want_index
-from bolt_numba.ops.gather import Gather, GatherElements, GatherND, OneHot, ScatterElements, ScatterND
 from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import F32, F64, I32, TensorType
 from bolt_numba.types import I64 as INT64

@@ -23,7 +23,7 @@ from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import I64, PTR, Native, native
 from bolt_numba.kernels.registry import Types
 from bolt_numba.kernels.sized import Empty, sized
-from bolt_numba.ops.gather import Compress, NonZero
+from bolt_numba.ops.arrays.gather import Compress, NonZero
 from bolt_numba.ops.registry import Op, normalise_axis
 from bolt_numba.types import BF16, F16, F32, F64, Array
 from bolt_numba.types import I64 as INT64

@@ -19,11 +19,11 @@ from bolt_numba.kernels.cpu.movement.transpose import has_fixed_size
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
-from bolt_numba.ops.cache import TensorScatter
-from bolt_numba.ops.conversion import BitCast
-from bolt_numba.ops.gather import Compress
+from bolt_numba.ops.arrays.conversion import BitCast
+from bolt_numba.ops.arrays.gather import Compress
+from bolt_numba.ops.arrays.slicing import ReverseSequence
+from bolt_numba.ops.layers.cache import TensorScatter
 from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.ops.slicing import ReverseSequence
 from bolt_numba.types import BOOL, TensorType
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bolt_numba.records import record
+from bolt_numba.base.records import record
 from bolt_numba.types import Array
 
 

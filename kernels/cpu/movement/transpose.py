@@ -7,7 +7,7 @@ from typing import Any
 from bolt_numba.kernels.cpu.movement.move import steps
 from bolt_numba.kernels.cpu.movement.strides import transpose_move
 from bolt_numba.kernels.registry import Context, In, Out, Step, Types, kernel
-from bolt_numba.ops.shape import DepthToSpace, SpaceToDepth, Transpose
+from bolt_numba.ops.arrays.shape import DepthToSpace, SpaceToDepth, Transpose
 from bolt_numba.types import STRING, TensorType
 
 

@@ -34,7 +34,7 @@ from bolt_numba.kernels.cpu.products.sweep import (
 )  # fmt: skip
 from bolt_numba.kernels.jit import I64, PTR, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, result_of
-from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.types import F32, Array, TensorType
 
 SERIAL_FLOPS, SERIAL_BYTES = 400_000, 100_000

@@ -48,7 +48,7 @@ from bolt_numba.kernels.cpu.products.sweep import (
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, Native, inline
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops.matmul_bits import MatMulNBits
+from bolt_numba.ops.layers.matmul_bits import MatMulNBits
 from bolt_numba.types import F32 as F32_TYPE
 from bolt_numba.types import TensorType
 

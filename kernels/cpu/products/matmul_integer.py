@@ -21,8 +21,8 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
     product_steps,
 )
 from bolt_numba.kernels.registry import Argument, Context, Step, Types, kernel
-from bolt_numba.ops.matmul import MatMul
-from bolt_numba.ops.quantize import MatMulInteger, QLinearMatMul
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.quantize import MatMulInteger, QLinearMatMul
 from bolt_numba.types import TensorType
 
 

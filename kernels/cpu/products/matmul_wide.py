@@ -32,7 +32,7 @@ from bolt_numba.kernels.cpu.products.swept import greatest
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
-from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.types import Array, TensorType
 
 KINDS = {"f8": (0, 8), "i4": (1, 4), "u4": (1, 4), "i8": (2, 8), "u8": (2, 8)}

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.mapped import drop_pages
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -35,7 +36,6 @@ from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import F32, I64, PTR, Native, inline, inline_source, native, native_source
 from bolt_numba.kernels.registry import Context
 from bolt_numba.kernels.slab import line_aligned
-from bolt_numba.mapped import drop_pages
 from bolt_numba.types import Array
 
 PANEL = 2 * LANES

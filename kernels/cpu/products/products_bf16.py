@@ -34,8 +34,8 @@ from bolt_numba.kernels.cpu.products.sweep_bf16 import (
     sweep_bf16,
 )  # fmt: skip
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
-from bolt_numba.ops.conv import Conv
-from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.types import Array, TensorType
 
 SHORT, SHORT_TAPS, NARROW = 8, 32, LANES

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 
 import numpy as np
 
+from bolt_numba.base.records import record
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES
 from bolt_numba.kernels.cpu.products.matmul import is_parallel
 from bolt_numba.kernels.cpu.products.pack import aligned_empty, run_shares
@@ -21,7 +22,6 @@ from bolt_numba.kernels.cpu.products.sweep_bytes import (
     sweep_bytes,
 )  # fmt: skip
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types
-from bolt_numba.records import record
 from bolt_numba.types import F32, I8, U8, Array, TensorType
 
 BYTE_TYPES = (U8, I8)

@@ -83,8 +83,8 @@ from bolt_numba.kernels.registry import (
     remember_last,
     result_of,
 )
-from bolt_numba.ops.conv import Conv
-from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.types import Array, TensorType
 
 PAIR = 2 * MR

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.records import record
 from bolt_numba.kernels.cpu.faults import held
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES
@@ -24,10 +25,9 @@ from bolt_numba.kernels.cpu.products.sweep_bf16 import SLACK, pack_panels_bf16, 
 from bolt_numba.kernels.cpu.recurrent.recurrent_cells import FUNCTIONS, NO_AHEAD, Ahead
 from bolt_numba.kernels.cpu.recurrent.recurrent_walk import clear, round_to_bytes, share_lines, walk
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
-from bolt_numba.ops.matmul import MatMul
-from bolt_numba.ops.recurrent import GRU, LSTM, RNN, Recurrent
-from bolt_numba.ops.recurrent_quantized import DynamicQuantizeLSTM
-from bolt_numba.records import record
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN, Recurrent
+from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.types import BF16, F32, Array, TensorType
 
 FUSED_ROWS = 2

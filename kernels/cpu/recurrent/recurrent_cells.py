@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.records import record
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -33,7 +34,6 @@ from bolt_numba.kernels.cpu.language.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.language.vmath import vsigmoid, vtanh
 from bolt_numba.kernels.jit import inline
-from bolt_numba.records import record
 
 AHEAD_STEPS = 12
 """Steps of `Ahead`: measured."""

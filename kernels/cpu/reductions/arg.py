@@ -16,7 +16,7 @@ from bolt_numba.kernels.cpu.movement.strides import broadcast_move
 from bolt_numba.kernels.cpu.reductions.reduce import around_axis, generated
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops import reduce as ops
+from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import F32, F64, AnyDType, TensorType, dtype_name
 

@@ -46,8 +46,8 @@ from bolt_numba.kernels.cpu.reductions.reduce import FOLD, FOLDS, fold_step
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import PTR_OR_0
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops import norm as ops
-from bolt_numba.ops.reduce import ReduceSum
+from bolt_numba.ops.arrays.reduce import ReduceSum
+from bolt_numba.ops.layers import norm as ops
 from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import F32 as F32_TYPE
 from bolt_numba.types import TensorType

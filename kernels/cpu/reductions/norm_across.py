@@ -30,7 +30,7 @@ from bolt_numba.kernels.cpu.language.vmath import vpow
 from bolt_numba.kernels.cpu.reductions.norm import PARALLEL, has_image, image_dims, x_and_y
 from bolt_numba.kernels.cpu.reductions.reduce import axis_form
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops import norm as ops
+from bolt_numba.ops.layers import norm as ops
 from bolt_numba.types import TensorType
 
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from bolt_numba.base.records import record
 from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import LANES, native_source
 from bolt_numba.kernels.extents import Extents, Reach, box
@@ -19,9 +20,8 @@ from bolt_numba.kernels.jit import F32 as FLOAT
 from bolt_numba.kernels.jit import I64 as INT
 from bolt_numba.kernels.jit import PTR, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops import reduce as ops
+from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.records import record
 from bolt_numba.types import F32, TensorType
 
 FOLD = 64

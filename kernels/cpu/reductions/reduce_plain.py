@@ -23,7 +23,7 @@ from bolt_numba.kernels.jit import F64 as DOUBLE
 from bolt_numba.kernels.jit import I64 as INT
 from bolt_numba.kernels.jit import PTR, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops import reduce as ops
+from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.types import BOOL, F64, I64, U8, U64, AnyDType, TensorType, dtype_from_name, dtype_name
 
 BLOCK = 512

@@ -32,7 +32,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.language.vmath import exp_negative, vlog
 from bolt_numba.kernels.cpu.reductions.reduce import axis_form
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
-from bolt_numba.ops import reduce as ops
+from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.types import TensorType
 
 PARALLEL = 1 << 15

@@ -39,8 +39,8 @@ from bolt_numba.kernels.extents import Extents, Reach
 from bolt_numba.kernels.jit import I64, PTR, Inline, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.kernels.sized import Empty, sized
-from bolt_numba.ops.gather import Unique
-from bolt_numba.ops.reduce import TopK
+from bolt_numba.ops.arrays.gather import Unique
+from bolt_numba.ops.arrays.reduce import TopK
 from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import BOOL, F32, F64, I8, I16, I32, U8, U16, U32, U64, AnyDType, Array, TensorType, type_of
 from bolt_numba.types import I64 as INT64

@@ -30,7 +30,7 @@ from bolt_numba.kernels.cpu.spatial.regions import EXACT, WIDEST
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops.resize import FAR, GridSample
+from bolt_numba.ops.layers.resize import FAR, GridSample
 from bolt_numba.types import F32, TensorType
 
 PARALLEL = 1 << 14

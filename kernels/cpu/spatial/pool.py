@@ -33,7 +33,7 @@ from bolt_numba.kernels.cpu.language.vmath import vpow
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
-from bolt_numba.ops.pool import AveragePool, LpPool, MaxPool
+from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool
 from bolt_numba.types import F32, Array, TensorType
 
 PARALLEL_LOADS = 1 << 18

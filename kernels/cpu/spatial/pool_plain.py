@@ -15,7 +15,7 @@ from bolt_numba.kernels.cpu.spatial.pool import PARALLEL_LOADS, ROW, window_args
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, Out, Step, Types, kernel
-from bolt_numba.ops.pool import MaxPool, lowest
+from bolt_numba.ops.layers.pool import MaxPool, lowest
 from bolt_numba.types import F32, F64, AnyDType, TensorType
 
 _POINTERS = ("x", "y", "depths", "heights", "widths", "places")

@@ -29,7 +29,7 @@ from bolt_numba.kernels.cpu.movement.gather import index_bytes, load_index
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops.detection import MAX_SAMPLES, RoiAlign
+from bolt_numba.ops.layers.detection import MAX_SAMPLES, RoiAlign
 from bolt_numba.types import F32 as F32_TYPE
 from bolt_numba.types import TensorType
 

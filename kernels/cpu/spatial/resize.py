@@ -37,7 +37,7 @@ from bolt_numba.kernels.cpu.spatial.regions import WIDEST
 from bolt_numba.kernels.extents import Reach, both, ends, offsets
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
-from bolt_numba.ops.resize import AxisPlan, Resize
+from bolt_numba.ops.layers.resize import AxisPlan, Resize
 from bolt_numba.types import F32, Array, TensorType
 
 PARALLEL_ELEMENTS = 1 << 16

@@ -25,7 +25,7 @@ from bolt_numba.kernels.cpu.reductions.sorting import COUNTERS, GREATEST, key_f3
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
 from bolt_numba.kernels.sized import Empty, sized
-from bolt_numba.ops.gather import NonMaxSuppression
+from bolt_numba.ops.arrays.gather import NonMaxSuppression
 from bolt_numba.types import I64 as INT64
 from bolt_numba.types import Array
 

@@ -13,8 +13,8 @@ from bolt_numba.converters.onnx.reading.microsoft.quantized import real
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.operands import known_array, rank_of
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.gather import Gather
-from bolt_numba.ops.quantize import DequantizeLinear
+from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.layers.quantize import DequantizeLinear
 
 microsoft = functools.partial(reader, domain="com.microsoft")
 

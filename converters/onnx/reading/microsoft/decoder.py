@@ -11,12 +11,12 @@ from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.operands import ints, rank_of, static_dim
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.cache import GroupQueryAttention
-from bolt_numba.ops.fill import Range
+from bolt_numba.ops.arrays.generate import Range
+from bolt_numba.ops.arrays.shape import Reshape, Shape, Split, Squeeze, Unsqueeze
+from bolt_numba.ops.arrays.slicing import Slice
+from bolt_numba.ops.layers.cache import GroupQueryAttention
+from bolt_numba.ops.layers.rotary import RotaryEmbedding
 from bolt_numba.ops.pointwise import Add, Cast, Equal, Mul, Sub, Where
-from bolt_numba.ops.rotary import RotaryEmbedding
-from bolt_numba.ops.shape import Reshape, Shape, Split, Squeeze, Unsqueeze
-from bolt_numba.ops.slicing import Slice
 from bolt_numba.types import I64
 
 microsoft = functools.partial(reader, domain="com.microsoft")

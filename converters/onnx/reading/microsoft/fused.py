@@ -13,12 +13,14 @@ from bolt_numba.converters.onnx.reading.tables.conv import check_auto_pad, check
 from bolt_numba.converters.onnx.reading.tables.reduce import gemm
 from bolt_numba.converters.operands import dim_of, ints, rank_of, static_dim
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.attention import FusedAttention
-from bolt_numba.ops.conv import Conv
-from bolt_numba.ops.fill import Range, Trilu
-from bolt_numba.ops.gather import Gather
-from bolt_numba.ops.matmul import MatMul
-from bolt_numba.ops.norm import LayerNormalization, RMSNormalization
+from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.generate import Range, Trilu
+from bolt_numba.ops.arrays.reduce import ReduceSum
+from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Shape, Split, Squeeze, Transpose, Unsqueeze
+from bolt_numba.ops.layers.attention import FusedAttention
+from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.norm import LayerNormalization, RMSNormalization
 from bolt_numba.ops.pointwise import (
     Add,
     And,
@@ -36,8 +38,6 @@ from bolt_numba.ops.pointwise import (
     Swish,
     Tanh,
 )
-from bolt_numba.ops.reduce import ReduceSum
-from bolt_numba.ops.shape import Concat, Expand, Reshape, Shape, Split, Squeeze, Transpose, Unsqueeze
 from bolt_numba.types import BOOL, I64
 
 Ints = tuple[int, ...]

@@ -18,11 +18,11 @@ from bolt_numba.converters.onnx.reading.tables.resize import grid_sample
 from bolt_numba.converters.onnx.reading.tables.shape import pad, range_, trilu
 from bolt_numba.converters.operands import ints, known_array, rank_of, static_dim
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.cache import GroupQueryAttention
-from bolt_numba.ops.norm import RMSNormalization
+from bolt_numba.ops.arrays.reduce import ReduceSumSquare
+from bolt_numba.ops.arrays.shape import Expand, Reshape, Shape, Split, Transpose, Unsqueeze
+from bolt_numba.ops.layers.cache import GroupQueryAttention
+from bolt_numba.ops.layers.norm import RMSNormalization
 from bolt_numba.ops.pointwise import Add, Cast, Mul, Sigmoid, Sqrt, Sub, Swish, Where
-from bolt_numba.ops.reduce import ReduceSumSquare
-from bolt_numba.ops.shape import Expand, Reshape, Shape, Split, Transpose, Unsqueeze
 from bolt_numba.types import F32, I32
 
 Ints = tuple[int, ...]

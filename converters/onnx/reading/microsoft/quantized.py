@@ -15,14 +15,14 @@ from bolt_numba.converters.onnx.reading.tables.recurrent import common
 from bolt_numba.converters.onnx.reading.tables.reduce import gemm
 from bolt_numba.converters.operands import ints, known_array, rank_of, spatial_axes, static_dim
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.matmul import MatMul
-from bolt_numba.ops.matmul_bits import MatMulNBits
+from bolt_numba.ops.arrays.reduce import ReduceMean, Softmax
+from bolt_numba.ops.arrays.shape import Concat, Reshape, Transpose
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.matmul_bits import MatMulNBits
+from bolt_numba.ops.layers.pool import MaxPool
+from bolt_numba.ops.layers.quantize import DequantizeLinear, DynamicQuantizeLinear, MatMulInteger, QuantizeLinear
+from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.ops.pointwise import Add, Cast, Div, LeakyRelu, Mul, Sigmoid, Sub
-from bolt_numba.ops.pool import MaxPool
-from bolt_numba.ops.quantize import DequantizeLinear, DynamicQuantizeLinear, MatMulInteger, QuantizeLinear
-from bolt_numba.ops.recurrent_quantized import DynamicQuantizeLSTM
-from bolt_numba.ops.reduce import ReduceMean, Softmax
-from bolt_numba.ops.shape import Concat, Reshape, Transpose
 from bolt_numba.types import F32, F64
 
 Ints = tuple[int, ...]

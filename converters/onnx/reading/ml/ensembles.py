@@ -19,8 +19,8 @@ from bolt_numba.converters.onnx.reading.ml.scores import (
 )
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops.data.trees import TreeEnsemble
 from bolt_numba.ops.pointwise import Add, Cast, Mul
-from bolt_numba.ops.tree import TreeEnsemble
 from bolt_numba.types import F32, AnyDType, Array
 
 Ints = tuple[int, ...]

@@ -12,13 +12,13 @@ from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.operands import ints, rank_of, static_dim
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.gather import Gather
-from bolt_numba.ops.learned import CastMap, DictVectorizer, LabelEncoder, OneHotEncoder, ZipMap
-from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.reduce import ReduceL2, ReduceMax, ReduceSum
+from bolt_numba.ops.arrays.shape import Concat, Reshape, Unsqueeze
+from bolt_numba.ops.arrays.slicing import Pad, Slice
+from bolt_numba.ops.data.ml import CastMap, DictVectorizer, LabelEncoder, OneHotEncoder, ZipMap
+from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Abs, Cast, Div, Equal, Greater, IsNaN, Mul, Neg, Sub, Where
-from bolt_numba.ops.reduce import ReduceL2, ReduceMax, ReduceSum
-from bolt_numba.ops.shape import Concat, Reshape, Unsqueeze
-from bolt_numba.ops.slicing import Pad, Slice
 from bolt_numba.types import F32, I64, STRING, AnyDType, Array, MapType
 
 Ints = tuple[int, ...]

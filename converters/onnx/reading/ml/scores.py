@@ -9,7 +9,9 @@ import numpy as np
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.gather import Gather
+from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.reduce import ArgMax, ReduceMax, ReduceSum, Softmax
+from bolt_numba.ops.arrays.shape import Concat, Squeeze
 from bolt_numba.ops.pointwise import (
     Abs,
     Add,
@@ -27,8 +29,6 @@ from bolt_numba.ops.pointwise import (
     Sub,
     Where,
 )
-from bolt_numba.ops.reduce import ArgMax, ReduceMax, ReduceSum, Softmax
-from bolt_numba.ops.shape import Concat, Squeeze
 from bolt_numba.types import F32, F64, I64, STRING, Array
 
 ML = "ai.onnx.ml"

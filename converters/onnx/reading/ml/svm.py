@@ -11,12 +11,12 @@ from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.ml.scores import ML, class_labels, pick_labels, post_transformed
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.gather import Gather
-from bolt_numba.ops.learned import PairwiseCoupling
-from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.reduce import ReduceSumSquare
+from bolt_numba.ops.arrays.shape import Concat, Reshape
+from bolt_numba.ops.data.ml import PairwiseCoupling
+from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Cast, Clip, Exp, Greater, Mul, Neg, Pow, Sigmoid, Sub, Tanh, Where
-from bolt_numba.ops.reduce import ReduceSumSquare
-from bolt_numba.ops.shape import Concat, Reshape
 from bolt_numba.types import F32, F64, I64, Array
 
 Ints = tuple[int, ...]

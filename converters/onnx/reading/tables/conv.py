@@ -10,14 +10,14 @@ from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.operands import ints, rank_of, spatial_axes, static_dim
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.conv import Conv, ConvTranspose
-from bolt_numba.ops.fill import ConstantOfShape
-from bolt_numba.ops.gather import ScatterElements
+from bolt_numba.ops.arrays.gather import ScatterElements
+from bolt_numba.ops.arrays.generate import ConstantOfShape
+from bolt_numba.ops.arrays.reduce import ReduceL1, ReduceL2, ReduceMax, ReduceMean, ReduceSum
+from bolt_numba.ops.arrays.shape import Concat, Reshape
+from bolt_numba.ops.arrays.slicing import Pad
+from bolt_numba.ops.layers.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.pool import AveragePool, Col2Im, LpPool, MaxPool
 from bolt_numba.ops.pointwise import Abs, Add, Pow, Sub
-from bolt_numba.ops.pool import AveragePool, Col2Im, LpPool, MaxPool
-from bolt_numba.ops.reduce import ReduceL1, ReduceL2, ReduceMax, ReduceMean, ReduceSum
-from bolt_numba.ops.shape import Concat, Reshape
-from bolt_numba.ops.slicing import Pad
 from bolt_numba.types import Sym
 
 Ints = tuple[int, ...]

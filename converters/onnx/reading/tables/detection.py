@@ -8,7 +8,7 @@ from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.onnx.reading.tables.conv import check_kernel
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.detection import DeformConv, MaxRoiPool, RoiAlign
+from bolt_numba.ops.layers.detection import DeformConv, MaxRoiPool, RoiAlign
 
 Ints = tuple[int, ...]
 

@@ -8,7 +8,7 @@ from typing import Any
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.image import ImageDecoder
+from bolt_numba.ops.data.image_decoder import ImageDecoder
 
 
 @reader("ImageDecoder")

@@ -7,8 +7,7 @@ from typing import Any
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.cache import TensorScatter
-from bolt_numba.ops.gather import (
+from bolt_numba.ops.arrays.gather import (
     Compress,
     Gather,
     GatherElements,
@@ -20,6 +19,7 @@ from bolt_numba.ops.gather import (
     ScatterND,
     Unique,
 )
+from bolt_numba.ops.layers.cache import TensorScatter
 
 _REDUCTIONS = ("none", "add", "mul", "max", "min")
 

@@ -8,7 +8,9 @@ from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.operands import ints, rank_of, static_dim
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.norm import (
+from bolt_numba.ops.arrays.reduce import ReduceMean
+from bolt_numba.ops.arrays.shape import Expand, Reshape, Unsqueeze
+from bolt_numba.ops.layers.norm import (
     LRN,
     BatchNormalization,
     GroupNormalization,
@@ -18,8 +20,6 @@ from bolt_numba.ops.norm import (
     RMSNormalization,
 )
 from bolt_numba.ops.pointwise import Add, Cast, Div, Mul, Sqrt, Sub
-from bolt_numba.ops.reduce import ReduceMean
-from bolt_numba.ops.shape import Expand, Reshape, Unsqueeze
 
 
 @reader("BatchNormalization", since=9)

@@ -12,7 +12,8 @@ from bolt_numba.converters.onnx.types import dtype_of
 from bolt_numba.converters.operands import known_scalar, rank_of
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.conversion import ROUND_MODES
+from bolt_numba.ops.arrays.conversion import ROUND_MODES
+from bolt_numba.ops.arrays.shape import Reshape, Unsqueeze
 from bolt_numba.ops.pointwise import (
     Add,
     BitShift,
@@ -38,7 +39,6 @@ from bolt_numba.ops.pointwise import (
     Where,
 )
 from bolt_numba.ops.registry import OPS
-from bolt_numba.ops.shape import Reshape, Unsqueeze
 from bolt_numba.types import F32, AnyDType
 
 UNARY = (

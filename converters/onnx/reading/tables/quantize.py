@@ -9,7 +9,7 @@ from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.onnx.reading.tables.conv import check_auto_pad, check_kernel
 from bolt_numba.converters.onnx.types import dtype_of
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.quantize import (
+from bolt_numba.ops.layers.quantize import (
     ConvInteger,
     DequantizeLinear,
     DynamicQuantizeLinear,

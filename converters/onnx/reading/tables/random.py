@@ -9,9 +9,9 @@ from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.onnx.types import dtype_of
 from bolt_numba.converters.operands import ints
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.random import Multinomial, RandomNormal, RandomUniform
+from bolt_numba.ops.arrays.shape import Shape
 from bolt_numba.ops.pointwise import Cast, Less
-from bolt_numba.ops.random import Multinomial, RandomNormal, RandomUniform
-from bolt_numba.ops.shape import Shape
 
 Ints = tuple[int, ...]
 

@@ -7,7 +7,7 @@ from typing import Any
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.recurrent import GRU, LSTM, RNN
+from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
 
 Floats = tuple[float, ...]
 

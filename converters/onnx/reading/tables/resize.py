@@ -9,7 +9,7 @@ import numpy as np
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.resize import GridSample, Resize
+from bolt_numba.ops.layers.resize import GridSample, Resize
 
 
 @reader("Resize", since=11)

@@ -11,7 +11,7 @@ from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.onnx.types import dtype_of, type_of_proto
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.sequence import (
+from bolt_numba.ops.data.sequence import (
     ConcatFromSequence,
     Optional,
     OptionalEmpty,

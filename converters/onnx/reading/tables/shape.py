@@ -11,12 +11,11 @@ from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.onnx.types import dtype_of
 from bolt_numba.converters.operands import ints, known_ints, known_scalar, rank_of, static_dim
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.conversion import BitCast
-from bolt_numba.ops.fill import ConstantOfShape, EyeLike, Range, Trilu
-from bolt_numba.ops.gather import Gather
-from bolt_numba.ops.pointwise import Add, Cast, Div, Max, Sub
-from bolt_numba.ops.random import Dropout
-from bolt_numba.ops.shape import (
+from bolt_numba.ops.arrays.conversion import BitCast
+from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.generate import ConstantOfShape, EyeLike, Range, Trilu
+from bolt_numba.ops.arrays.random import Dropout
+from bolt_numba.ops.arrays.shape import (
     Concat,
     DepthToSpace,
     Expand,
@@ -32,7 +31,8 @@ from bolt_numba.ops.shape import (
     Transpose,
     Unsqueeze,
 )
-from bolt_numba.ops.slicing import Pad, ReverseSequence, Slice
+from bolt_numba.ops.arrays.slicing import Pad, ReverseSequence, Slice
+from bolt_numba.ops.pointwise import Add, Cast, Div, Max, Sub
 from bolt_numba.types import BOOL, F16, F32, I64, Array
 
 Ints = tuple[int, ...]

@@ -10,7 +10,7 @@ from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.onnx.types import dtype_of
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.signal import DFT, STFT, MelWeightMatrix
+from bolt_numba.ops.arrays.signal import DFT, STFT, MelWeightMatrix
 
 Ints = tuple[int, ...]
 

@@ -9,13 +9,13 @@ import numpy as np
 
 from bolt_numba.converters.onnx.writing.registry import MICROSOFT, NoSpellingError, Term, writer
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.cache import GroupQueryAttention
-from bolt_numba.ops.matmul_bits import MatMulNBits
+from bolt_numba.ops.arrays.shape import Reshape, Transpose
+from bolt_numba.ops.layers.cache import GroupQueryAttention
+from bolt_numba.ops.layers.matmul_bits import MatMulNBits
+from bolt_numba.ops.layers.quantize import DequantizeLinear
+from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.ops.pointwise import Add, Cast, Mul, Sub
-from bolt_numba.ops.quantize import DequantizeLinear
-from bolt_numba.ops.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.ops.registry import Op
-from bolt_numba.ops.shape import Reshape, Transpose
 from bolt_numba.types import F32, I8, U8, Array
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ import numpy as np
 
 from bolt_numba.converters.onnx.types import CODES
 from bolt_numba.converters.onnx.writing.registry import NoSpellingError, Term, writer
-from bolt_numba.ops.fill import ConstantOfShape
-from bolt_numba.ops.learned import CastMap, DictVectorizer, LabelEncoder, OneHotEncoder, ZipMap
-from bolt_numba.ops.random import RandomNormal, RandomUniform
-from bolt_numba.ops.text import TfIdfVectorizer
-from bolt_numba.ops.tree import TreeEnsemble
+from bolt_numba.ops.arrays.generate import ConstantOfShape
+from bolt_numba.ops.arrays.random import RandomNormal, RandomUniform
+from bolt_numba.ops.data.ml import CastMap, DictVectorizer, LabelEncoder, OneHotEncoder, ZipMap
+from bolt_numba.ops.data.text import TfIdfVectorizer
+from bolt_numba.ops.data.trees import TreeEnsemble
 from bolt_numba.types import BOOL, F32, I64, STRING, AnyDType, Array
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bolt_numba.converters.onnx.writing.registry import NoSpellingError, Term, writer
-from bolt_numba.ops.gather import Gather
+from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.shape import Concat, Reshape, Split, Squeeze, Unsqueeze
+from bolt_numba.ops.layers.rotary import RotaryEmbedding
 from bolt_numba.ops.pointwise import Add, Mul, Sub
-from bolt_numba.ops.rotary import RotaryEmbedding
-from bolt_numba.ops.shape import Concat, Reshape, Split, Squeeze, Unsqueeze
 
 if TYPE_CHECKING:
     from bolt_numba.converters.onnx.writing.graph import GraphWriter

@@ -8,19 +8,19 @@ import numpy as np
 
 from bolt_numba.converters.onnx.types import CODES, proto_of_type
 from bolt_numba.converters.onnx.writing.registry import NoSpellingError, Term, writer
-from bolt_numba.ops.attention import FusedAttention, swapped
+from bolt_numba.ops.arrays.generate import ConstantOfShape, Range, Trilu
+from bolt_numba.ops.arrays.reduce import Softmax
+from bolt_numba.ops.arrays.shape import Reshape, Shape, Split, Transpose
+from bolt_numba.ops.arrays.signal import MelWeightMatrix
 from bolt_numba.ops.control import If, Loop, Scan
-from bolt_numba.ops.conv import Conv, ConvTranspose
-from bolt_numba.ops.detection import DeformConv
-from bolt_numba.ops.fill import ConstantOfShape, Range, Trilu
-from bolt_numba.ops.matmul import MatMul
+from bolt_numba.ops.data.sequence import OptionalEmpty
+from bolt_numba.ops.layers.attention import FusedAttention, swapped
+from bolt_numba.ops.layers.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.detection import DeformConv
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.quantize import ConvInteger, QLinearConv
 from bolt_numba.ops.pointwise import Add, Chain, Clip, Mul
-from bolt_numba.ops.quantize import ConvInteger, QLinearConv
-from bolt_numba.ops.reduce import Softmax
 from bolt_numba.ops.registry import Op
-from bolt_numba.ops.sequence import OptionalEmpty
-from bolt_numba.ops.shape import Reshape, Shape, Split, Transpose
-from bolt_numba.ops.signal import MelWeightMatrix
 from bolt_numba.types import BOOL, F32, I64, Sym, TensorType
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from contextvars import ContextVar, Token
 from pathlib import Path
 from typing import Any
 
-from bolt_numba.config import MEMORY, memory_limit
+from bolt_numba.base.config import MEMORY, memory_limit
 from bolt_numba.errors import BoltError, BudgetError
 
 MIB = 1 << 20

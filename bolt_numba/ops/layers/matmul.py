@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.budget import BLAS, ask, spend
+from bolt_numba.base.budget import BLAS, ask, spend
 from bolt_numba.ops.dtypes import NUMBERS, same_dtype, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import broadcast_dim, broadcast_shapes, want_dim, want_dims

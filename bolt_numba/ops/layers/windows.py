@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.budget import CALL, ask, spend
+from bolt_numba.base.budget import CALL, ask, spend
+from bolt_numba.base.records import record
 from bolt_numba.ops.registry import Op, fresh_dim
-from bolt_numba.records import record
 from bolt_numba.types import Array, Dim, Shape, TensorType
 
 LAYOUTS = ("NCHW", "NHWC")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.ops.recurrent import LSTM, Function, State
+from bolt_numba.ops.layers.recurrent import LSTM, Function, State
 from bolt_numba.ops.registry import op
 from bolt_numba.types import F32, Array
 

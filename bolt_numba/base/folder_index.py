@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bolt_numba.config import cache_root
-from bolt_numba.digest import sha256
-from bolt_numba.trusted import read_trusted, write_private
+from bolt_numba.base.config import cache_root
+from bolt_numba.base.digest import sha256
+from bolt_numba.base.trusted import read_trusted, write_private
 
 
 def remembered(kind: str, folder: Path) -> Any:

@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 
-from bolt_numba.budget import CALL, ask, spend
-from bolt_numba.ops.conv import along_channels
+from bolt_numba.base.budget import CALL, ask, spend
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
+from bolt_numba.ops.layers.conv import along_channels
+from bolt_numba.ops.layers.windows import as_layout, channels_first, split_shape
 from bolt_numba.ops.registry import Op, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import want_dims, want_within
-from bolt_numba.ops.spatial import as_layout, channels_first, split_shape
 from bolt_numba.types import F32, Array, Shape, TensorType
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.budget import ask
+from bolt_numba.base.budget import ask
 from bolt_numba.errors import UnsupportedOpError
 from bolt_numba.ops.content import bounded
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bolt_numba.budget import BLAS, ask, spend
+from bolt_numba.base.budget import BLAS, ask, spend
+from bolt_numba.base.records import record
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
-from bolt_numba.ops.matmul import finish, want_activation
+from bolt_numba.ops.layers.matmul import finish, want_activation
+from bolt_numba.ops.layers.windows import Windows, as_layout, channels_first, join_shape, per_axis, split_shape
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import want_dim, want_dims
-from bolt_numba.ops.spatial import Windows, as_layout, channels_first, join_shape, per_axis, split_shape
-from bolt_numba.records import record
 from bolt_numba.types import Array, Dim, Shape, Sym, TensorType
 
 

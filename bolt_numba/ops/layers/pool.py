@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from bolt_numba.budget import ask
+from bolt_numba.base.budget import ask
+from bolt_numba.base.records import record
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import FLOATS, INDICES, INTS, NUMBERS, widened
+from bolt_numba.ops.layers.windows import Windows, as_layout, channels_first, join_shape, split_shape
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import (
     known_dims,
@@ -21,8 +23,6 @@ from bolt_numba.ops.shapes import (
     want_dim,
     want_dims,
 )
-from bolt_numba.ops.spatial import Windows, as_layout, channels_first, join_shape, split_shape
-from bolt_numba.records import record
 from bolt_numba.types import I64, AnyDType, Array, Shape, TensorType
 
 

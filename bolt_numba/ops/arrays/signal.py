@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.budget import ask
+from bolt_numba.base.budget import ask
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import FLOATS, INDICES, widened
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype

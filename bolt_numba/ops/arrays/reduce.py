@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from bolt_numba.base.records import record
+from bolt_numba.ops.arrays.conversion import cast
 from bolt_numba.ops.content import PLANNED, bounded
-from bolt_numba.ops.conversion import cast
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, widened
-from bolt_numba.ops.pool import lowest
+from bolt_numba.ops.layers.pool import lowest
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import (
     distinct_axes,
@@ -22,7 +23,6 @@ from bolt_numba.ops.shapes import (
     unknown_shape,
     want_one,
 )
-from bolt_numba.records import record
 from bolt_numba.types import BOOL, I64, AnyDType, Array, Shape, TensorType
 
 

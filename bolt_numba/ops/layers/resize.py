@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.budget import ask, spend
+from bolt_numba.base.budget import ask, spend
+from bolt_numba.base.records import record
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, widened
+from bolt_numba.ops.layers.windows import LAYOUTS
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import (
     MAX_ELEMENTS,
@@ -22,8 +24,6 @@ from bolt_numba.ops.shapes import (
     want_dims,
     want_elements,
 )
-from bolt_numba.ops.spatial import LAYOUTS
-from bolt_numba.records import record
 from bolt_numba.types import BOOL, F32, F64, Array, Dim, Shape, Sym, TensorType
 
 COORDINATES = (

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.ops.arrays.generate import ConstantOfShape, EyeLike, Range, Trilu
+from bolt_numba.ops.arrays.slicing import Pad, Slice
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import INDICES, same_dtype
-from bolt_numba.ops.fill import ConstantOfShape, EyeLike, Range, Trilu
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import (
     broadcast_shapes,
@@ -23,7 +24,6 @@ from bolt_numba.ops.shapes import (
     want_dim,
     want_dims,
 )
-from bolt_numba.ops.slicing import Pad, Slice
 from bolt_numba.types import I64, Array, Dim, Sym, TensorType
 from bolt_numba.types import Shape as Dims
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from bolt_numba.errors import DTypeError
 from bolt_numba.ops.content import VALUES, bounded
-from bolt_numba.ops.conv import Convolution, along_channels
 from bolt_numba.ops.dtypes import FLOATS, widened
-from bolt_numba.ops.matmul import matmul_shape, multiplied
+from bolt_numba.ops.layers.conv import Convolution, along_channels
+from bolt_numba.ops.layers.matmul import matmul_shape, multiplied
+from bolt_numba.ops.layers.windows import as_layout
 from bolt_numba.ops.registry import Op, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import want_dims, want_one, want_within
-from bolt_numba.ops.spatial import as_layout
 from bolt_numba.types import F32, F64, I8, I16, I32, U8, U16, AnyDType, Array, TensorType, dtype_name
 
 _NARROW = ("int4", "uint4", "int2", "uint2", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",

@@ -11,7 +11,7 @@ import struct
 
 import numpy as np
 
-from bolt_numba.budget import ask
+from bolt_numba.base.budget import ask
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import FLOATS, INDICES, widened
 from bolt_numba.ops.registry import Op, op, want_dtype

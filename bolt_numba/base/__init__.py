@@ -1,0 +1,1 @@
+"""What everything stands on: settings, budgets, files, records, the border of errors."""

@@ -1,0 +1,1 @@
+"""Operators on arrays as such: shapes, parts, indices, reductions, dtypes, random numbers, transforms."""

@@ -1,0 +1,1 @@
+"""Operators whose data are strings, sequences, dictionaries or pictures, and decision trees."""

@@ -1,0 +1,1 @@
+"""Operators that are layers of networks: convolutions, products, attention, normalisation, quantised numbers."""
