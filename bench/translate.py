@@ -19,7 +19,7 @@ import numpy as np
 
 
 @dataclass
-class Step:
+class Call:
     """A node: the operator, names of operands and results, attributes."""
 
     op: str
@@ -32,19 +32,19 @@ class Step:
 class Translation:
     """A graph while it is simplified.  ``settings``: constants that shape the program (shapes, scales, axes)."""
 
-    steps: list[Step]
+    steps: list[Call]
     weights: dict[str, Any]
     inputs: list[str]
     outputs: list[str]
     settings: dict[str, Any] = field(default_factory=dict)
 
-    def maker(self, name: str, op: str) -> Step | None:
+    def maker(self, name: str, op: str) -> Call | None:
         """The step that makes a value for one reader only, where it is of this operator."""
         step = next((s for s in self.steps if name in s.made), None)
         readers = sum(s.given.count(name) for s in self.steps)
         return step if step is not None and step.op == op and readers == 1 and name not in self.outputs else None
 
-    def drop(self, *steps: Step) -> None:
+    def drop(self, *steps: Call) -> None:
         gone = {id(s) for s in steps}
         self.steps = [s for s in self.steps if id(s) not in gone]
 
@@ -62,7 +62,7 @@ def read(path: Path, *, attention: bool) -> Translation:
     onnx: Any = importlib.import_module("onnx")
     graph = onnx.load(path).graph
     steps = [
-        Step(
+        Call(
             n.op_type, list(n.input), list(n.output), {a.name: onnx.helper.get_attribute_value(a) for a in n.attribute}
         )
         for n in graph.node

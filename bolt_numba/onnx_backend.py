@@ -23,7 +23,7 @@ from bolt_numba.errors import DeviceError, ShapeError
 from bolt_numba.types import Array
 
 
-class Prepared(BackendRep):
+class PreparedModel(BackendRep):
     """A compiled model; inputs are given by position or by name."""
 
     def __init__(self, session: Any, inputs: Sequence[str]) -> None:
@@ -56,12 +56,12 @@ class Backend(Base):
 
     @classmethod
     @border("prepare")
-    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> PreparedModel:
         """Compile a model; keyword arguments are those of `bolt_numba.compile`."""
         if not cls.supports_device(device):
             raise DeviceError(f"device: got {device}, wanted CPU")
         graph = read_model(model)
-        return Prepared(bolt_numba.compile(graph, **kwargs), [v.name for v in graph.inputs])
+        return PreparedModel(bolt_numba.compile(graph, **kwargs), [v.name for v in graph.inputs])
 
     @classmethod
     def run_model(cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:

@@ -320,7 +320,7 @@ def _place(entry: Entry) -> tuple[str, str]:
 
 
 @record()
-class Plain:
+class QueryContext:
     """A `Context` for who only asks what would run a node: it keeps nothing."""
 
     threads: int = 1
@@ -331,10 +331,10 @@ class Plain:
         return pack(array)
 
 
-PLAIN = Plain()
+QUERY = QueryContext()
 
 
-def select(op: Op, ins: Types, context: Context = PLAIN, device: str = "cpu") -> Entry | None:
+def select(op: Op, ins: Types, context: Context = QUERY, device: str = "cpu") -> Entry | None:
     """The best maker that the session's context allows and that accepts, or None (the reference will run)."""
     for entry in _allowed(type(op), op.name, context, device):
         if entry.accepts(op, ins) and (entry.error is None or is_exact(entry, op, ins, context)):
@@ -372,7 +372,7 @@ def is_exact(entry: Entry, op: Op, ins: Types, context: Context) -> bool:
     return entry.error is None or context.numerics == "fast" or entry.error(op, ins, context) <= LIMIT
 
 
-def candidates(op: Op, ins: Types, context: Context = PLAIN, device: str = "cpu") -> list[Entry]:
+def candidates(op: Op, ins: Types, context: Context = QUERY, device: str = "cpu") -> list[Entry]:
     """Every maker that can run a node, the one that `select` takes first."""
     rows = _allowed(type(op), op.name, context, device)
     preferred = [e for e in rows if e.accepts(op, ins)]

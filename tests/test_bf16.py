@@ -25,7 +25,7 @@ from bolt_numba.kernels.cpu.products.pack import PANEL, panel_columns, source_ro
 from bolt_numba.kernels.cpu.products.products_bf16 import conv_bf16, matmul_bf16
 from bolt_numba.kernels.cpu.products.sweep import MR, sweep
 from bolt_numba.kernels.cpu.products.sweep_bf16 import pack_panels_bf16, sweep_bf16
-from bolt_numba.kernels.registry import KERNELS, Plain, always, load, select
+from bolt_numba.kernels.registry import KERNELS, QueryContext, always, load, select
 from bolt_numba.ops.arrays.reduce import ReduceMean
 from bolt_numba.ops.arrays.shape import Flatten
 from bolt_numba.ops.layers.conv import Conv
@@ -199,7 +199,7 @@ def test_bands_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_sessions_that_ask_for_it_get_it() -> None:
     for size in (64, 1024):
         ins = [TensorType(F32, (size, size)), TensorType(F32, (size, size), value=real(size, size))]
-        names = [e.name for p in ("f32", "bf16") if (e := select(MatMul(), ins, Plain(precision=p))) is not None]
+        names = [e.name for p in ("f32", "bf16") if (e := select(MatMul(), ins, QueryContext(precision=p))) is not None]
         assert names[0] != names[1] == "matmul_bf16"
     with pytest.raises(DeviceError, match=r"precision: got 'int3', wanted one of \('f32', 'bf16'\)"):
         bn.Session(network(), precision="int3")

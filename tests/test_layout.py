@@ -16,7 +16,7 @@ from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.spec import verify
 from bolt_numba.ops.arrays.shape import Transpose
 from bolt_numba.passes.carry import carry, compose, inverse, moves_data
-from bolt_numba.passes.mincut import Network
+from bolt_numba.passes.mincut import FlowNetwork
 from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.passes.transposes import move_transposes, total_cost, wiring
 from bolt_numba.types import F32, I64, Array, Sym, TensorType
@@ -111,12 +111,12 @@ def test_reshape_is_carried_both_ways() -> None:
 
 
 def test_minimum_cut_takes_the_cheaper_side() -> None:
-    net = Network()
+    net = FlowNetwork()
     net.add(net.source, "a", 5)
     net.add("a", "b", 3)
     net.add("b", net.sink, 4)
     assert net.source_side() == {"a"}
-    shared = Network()
+    shared = FlowNetwork()
     shared.add(shared.source, "a", 2)
     shared.add(shared.source, "b", 2)
     shared.any_source(["a", "b"], shared.sink, 3)

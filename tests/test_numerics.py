@@ -12,7 +12,7 @@ import bolt_numba as bn
 from bolt_numba.errors import DeviceError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
-from bolt_numba.kernels.registry import KERNELS, Plain, candidates, load, select
+from bolt_numba.kernels.registry import KERNELS, QueryContext, candidates, load, select
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.packing import packed
@@ -88,7 +88,7 @@ def test_onnxruntimes_names_take_the_level_too(rng: np.random.Generator) -> None
 def test_tuning_chooses_among_what_the_level_allows(numerics: str, rng: np.random.Generator) -> None:
     def names(op: Conv | MatMul, *shapes: tuple[int, ...]) -> set[str]:
         arrays: list[Array | None] = [rng.standard_normal(s, F32) for s in shapes]
-        return {e.name for e in candidates(op, types_of(arrays), Plain(numerics=numerics))}
+        return {e.name for e in candidates(op, types_of(arrays), QueryContext(numerics=numerics))}
 
     conv, square = Conv(layout="NHWC"), Conv(layout="NHWC", pads=(1, 1, 1, 1))
     winograd = {"winograd_2", "winograd_4", "winograd_6"}
@@ -110,6 +110,6 @@ def test_narrow_operands_keep_to_the_level(rng: np.random.Generator) -> None:
     x, w = rng.standard_normal((1, 24, 24, 64)).astype("f2"), rng.standard_normal((64, 64, 3, 3)).astype("f2")
     op = Conv(layout="NHWC", pads=(1, 1, 1, 1))
     for numerics, wanted in (("strict", "conv (f32)"), ("default", "winograd_")):
-        entry = select(op, types_of([x, w]), Plain(numerics=numerics))
+        entry = select(op, types_of([x, w]), QueryContext(numerics=numerics))
         assert entry is not None
         assert entry.name.startswith(wanted)

@@ -20,7 +20,7 @@ from bolt_numba.ir.spec import verify
 from bolt_numba.ir.text import to_text
 from bolt_numba.ops.arrays.shape import Transpose
 from bolt_numba.passes.carry import moves_data
-from bolt_numba.passes.pipeline import STAGES, Run, run_pipeline
+from bolt_numba.passes.pipeline import STAGES, PipelineRun, run_pipeline
 from bolt_numba.passes.rewrite import Rule, nested, rewrite
 from bolt_numba.passes.trace import Trace
 from bolt_numba.types import Array, Sym
@@ -76,12 +76,12 @@ def test_order_of_rules_does_not_matter(name: str, monkeypatch: pytest.MonkeyPat
     for seed in range(3):
         rng = random.Random(seed)
 
-        def shuffled(run: Run, g: Graph, rules: list[Rule], rng: random.Random = rng) -> None:
+        def shuffled(run: PipelineRun, g: Graph, rules: list[Rule], rng: random.Random = rng) -> None:
             mixed = list(rules)
             rng.shuffle(mixed)
             rewrite(g, mixed)
 
-        monkeypatch.setattr(Run, "rewrite", lambda run, g, rules: shuffled(run, g, rules))
+        monkeypatch.setattr(PipelineRun, "rewrite", lambda run, g, rules: shuffled(run, g, rules))
         got = run_pipeline(graph(name))
         monkeypatch.undo()
         assert Counter(n.op for n in got.nodes) == want
@@ -99,13 +99,13 @@ def test_the_graph_given_is_left_alone() -> None:
 def test_until_stops_after_a_number_of_rewrites() -> None:
     whole = Trace()
     run_pipeline(graph("residual"), trace=whole)
-    assert len(whole.steps) > 6
+    assert len(whole.rewrites) > 6
     data = feeds(graph("residual"))
     want = interpret(graph("residual"), data)["out0"]
-    for n in range(0, len(whole.steps), 2):
+    for n in range(0, len(whole.rewrites), 2):
         trace = Trace()
         part = run_pipeline(graph("residual"), trace=trace, until=n, check=True)
-        assert len(trace.steps) == n
+        assert len(trace.rewrites) == n
         assert_near(interpret(part, data)["out0"], want, 1e-5)
 
 

@@ -207,7 +207,7 @@ def test_long_chain_is_fast_and_needs_no_recursion() -> None:
     trace = Trace()
     assert rewrite(graph, [RULES["drop_double"]], trace=trace) == 2500
     assert [n.op.name for n in graph.nodes] == ["Relu"]
-    assert sum(s.seconds for s in trace.steps) < 0.5
+    assert sum(s.seconds for s in trace.rewrites) < 0.5
 
 
 def test_endless_loop_names_its_rules() -> None:
@@ -253,7 +253,7 @@ def test_trace_tells_rule_place_and_nodes() -> None:
     graph = graph_of(lambda b, x: b(Add(), f32(1), x), {"x": (2, 3)})
     trace = Trace(stage="canonical")
     rewrite(graph, [RULES["constant_right"]], trace=trace)
-    (step,) = trace.steps
+    (step,) = trace.rewrites
     assert step.rule == "constant_right"
     assert "canonical.py:" in step.where
     assert "Add" in step.before

@@ -16,7 +16,7 @@ from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.quantize import DequantizeLinear
 from bolt_numba.ops.pointwise import Abs, Add, Neg, Relu
 from bolt_numba.packing import packed
-from bolt_numba.passes.pipeline import STAGES, Run, Stage, all_rules, run_pipeline, with_rules, with_stage
+from bolt_numba.passes.pipeline import STAGES, PipelineRun, Stage, all_rules, run_pipeline, with_rules, with_stage
 from bolt_numba.passes.portable import RULES as PORTABLE
 from bolt_numba.passes.rewrite import Match, Pat, Result, rewrite, rule
 from bolt_numba.passes.trace import Trace
@@ -35,7 +35,7 @@ def abs_is_relu(m: Match, b: Builder) -> Result:
     return b(Relu(), m["x"])
 
 
-def negate_results(graph: Graph, run: Run) -> None:
+def negate_results(graph: Graph, run: PipelineRun) -> None:
     b = Builder(graph)
     graph.outputs = [b(Neg(), value) for value in graph.outputs]
 

@@ -15,7 +15,7 @@ from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.cpu.products import strassen
 from bolt_numba.kernels.cpu.products.pack import PANEL
 from bolt_numba.kernels.cpu.products.strassen import PAIR
-from bolt_numba.kernels.registry import LIMIT, Entry, Plain, select
+from bolt_numba.kernels.registry import LIMIT, Entry, QueryContext, select
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Clip, HardSwish, Relu
@@ -138,7 +138,7 @@ def test_errors_keep_to_their_bound(kind: str, picture: str, width: int) -> None
     op = Conv(layout="NHWC")
     (got,) = run_kernel(CONV, [x, w], (1,), instance=op)
     wanted = op.reference(x.astype(np.float64), w.astype(np.float64))
-    bound = strassen.error(op, types_of([x, w]), Plain())
+    bound = strassen.error(op, types_of([x, w]), QueryContext())
     assert np.abs(got - wanted).max() <= bound * np.abs(wanted).max()
     assert bound < LIMIT
 
@@ -167,7 +167,7 @@ def test_channels_without_weights(value: float) -> None:
     op = Conv(layout="NHWC")
     (got,) = run_kernel(CONV, [x, w], (1,), instance=op)
     wanted = op.reference(x.astype(np.float64), w.astype(np.float64))
-    assert np.abs(got - wanted).max() <= strassen.error(op, types_of([x, w]), Plain()) * np.abs(wanted).max()
+    assert np.abs(got - wanted).max() <= strassen.error(op, types_of([x, w]), QueryContext()) * np.abs(wanted).max()
 
 
 def test_bounds_that_fail() -> None:
@@ -179,7 +179,7 @@ def test_bounds_that_fail() -> None:
     spoilt[5, 7] = np.nan
 
     def bound(w: Array, known: bool = True) -> float:
-        return strassen.error(Conv(layout="NHWC"), types_of([x, w[:, :, None, None]], [False, known]), Plain())
+        return strassen.error(Conv(layout="NHWC"), types_of([x, w[:, :, None, None]], [False, known]), QueryContext())
 
     assert bound(ordinary) < LIMIT
     assert bound(own) > LIMIT
@@ -231,7 +231,7 @@ def test_sums_that_overflow_alone_do_no_harm() -> None:
 
 def test_what_is_small_or_of_several_owners_is_left_alone() -> None:
     def chosen(op: Op, *shapes: tuple[int, ...], numerics: str = "default") -> bool:
-        entry = select(op, types_of([np.ones(s, np.float32) for s in shapes]), Plain(numerics=numerics))
+        entry = select(op, types_of([np.ones(s, np.float32) for s in shapes]), QueryContext(numerics=numerics))
         return entry is not None and "strassen" in entry.name
 
     conv = Conv(layout="NHWC")

@@ -11,7 +11,7 @@ import pytest
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.kernels.registry import Plain, candidates, select
+from bolt_numba.kernels.registry import QueryContext, candidates, select
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.pointwise import Exp
 from bolt_numba.runtime.packs import Packs
@@ -100,7 +100,7 @@ def test_only_where_there_is_something_to_choose(tmp_path: Path) -> None:
 
 def test_candidates_begin_with_the_expected_one() -> None:
     types = [TensorType(F32, (1, 56, 56, 64)), TensorType(F32, (64, 64, 3, 3), value=np.zeros((64, 64, 3, 3), F32))]
-    op, fast = Conv(layout="NHWC", pads=(1, 1, 1, 1)), Plain(numerics="fast")
+    op, fast = Conv(layout="NHWC", pads=(1, 1, 1, 1)), QueryContext(numerics="fast")
     expected, found = select(op, types, fast), [e.name for e in candidates(op, types, fast)]
     assert expected is not None
     assert found[0] == expected.name

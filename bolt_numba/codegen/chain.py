@@ -25,7 +25,7 @@ MAX_OUTER = 8
 
 
 @record(frozen=True)
-class Geometry:
+class LoopNest:
     """Loops over the result: ``outer`` sizes, then ``inner`` elements.
 
     strides[k]: for operand k, elements from one index to the next of every outer loop.  forms[k]: what operand k does
@@ -52,7 +52,7 @@ class Geometry:
         return self.rows * self.inner
 
 
-def geometry(shape: Sequence[int], operands: Sequence[Sequence[int]], short: int = 0) -> Geometry:
+def geometry(shape: Sequence[int], operands: Sequence[Sequence[int]], short: int = 0) -> LoopNest:
     """The fewest loops over dense operands broadcast to ``shape``; neighbours that all operands cross alike are one.
 
     short: an innermost loop of fewer elements is lengthened, at the price of form ``g``.
@@ -84,10 +84,10 @@ def geometry(shape: Sequence[int], operands: Sequence[Sequence[int]], short: int
         return _lengthened(sizes, columns, inner, innermost)
     outer = tuple(tuple(c[k] for c in columns) for k in range(len(strides)))
     forms = "".join("v" if s else "s" for s in innermost)
-    return Geometry(tuple(sizes), inner, outer, forms, (None,) * len(forms))
+    return LoopNest(tuple(sizes), inner, outer, forms, (None,) * len(forms))
 
 
-def _lengthened(sizes: list[int], columns: list[list[int]], inner: int, innermost: list[int]) -> Geometry:
+def _lengthened(sizes: list[int], columns: list[list[int]], inner: int, innermost: list[int]) -> LoopNest:
     """Nest whose innermost loop takes in a part of the next: a run of few elements costs as much as a long one."""
     size, steps = sizes[-1], columns[-1]
     part = max((k for k in range(1, min(size, BLOCK // inner) + 1) if size % k == 0), default=1)
@@ -104,11 +104,11 @@ def _lengthened(sizes: list[int], columns: list[list[int]], inner: int, innermos
         tables.append(table.astype(np.int32).reshape(-1) if jumps else None)
         forms += "g" if jumps else "v" if unit else "s"
     outer = tuple(tuple(c[k] for c in outer_columns) for k in range(len(steps)))
-    return Geometry(tuple(outer_sizes), part * inner, outer, forms, tuple(tables))
+    return LoopNest(tuple(outer_sizes), part * inner, outer, forms, tuple(tables))
 
 
 @record(frozen=True)
-class Kernel:
+class KernelText:
     """Generated text of one kernel and its parameters' kinds (``"ptr"``, ``"i64"``, ``"f32"``, ``"f64"``) in order."""
 
     name: str
@@ -191,7 +191,7 @@ def can_generate(op: Pointwise | Chain, ins: Sequence[TensorType]) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def chain_kernel(chain: Chain, ins: tuple[AnyDType, ...], powers: Powers, outer: int, forms: str) -> Kernel:
+def chain_kernel(chain: Chain, ins: tuple[AnyDType, ...], powers: Powers, outer: int, forms: str) -> KernelText:
     """Text of the kernel for operands of these dtypes, ``outer`` outer loops and an innermost pattern."""
     lines = body_lines(chain, ins, powers)
     if lines is None:
@@ -217,7 +217,7 @@ class _Writer:
         self.vector = is_vector_form(chain, dtypes)
         self.numbers = {name: dtype for name, (dtype, _) in numbers(chain, dtypes).items()}
 
-    def kernel(self) -> Kernel:
+    def kernel(self) -> KernelText:
         outer = self.outer
         fields = {f"o{k}": "ptr" for k in range(len(self.results))}
         fields |= {f"a{k}": "ptr" for k in range(self.count)}
@@ -233,7 +233,7 @@ class _Writer:
         lines += ["    first, last = split(items, tid, nthreads)", "    for item in range(first, last):"]
         body = [*self.place(), *(self.vector_loop() if self.vector else self.scalar_loop())]
         lines += ["        " + line for line in body]
-        return Kernel(self.name(), "\n".join(lines) + "\n", fields)
+        return KernelText(self.name(), "\n".join(lines) + "\n", fields)
 
     def name(self) -> str:
         """For people: the operators, the loops, the standing operands."""
@@ -319,7 +319,7 @@ def unit_cost(chain: Chain) -> float:
     return 0.15 + sum(0.3 if op.ulp else 0.02 for op, _ in chain.steps)
 
 
-def operand_strides(nest: Geometry, dtypes: Sequence[AnyDType]) -> dict[str, int]:
+def operand_strides(nest: LoopNest, dtypes: Sequence[AnyDType]) -> dict[str, int]:
     """Values of the stride parameters, in bytes."""
     return {
         f"s{k}_{j}": step * np.dtype(dtypes[k]).itemsize

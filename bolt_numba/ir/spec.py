@@ -17,7 +17,7 @@ STAGES = ("import", "canonical", "recognise", "quantise", "partition", "precisio
 
 
 @record(frozen=True)
-class Row:
+class Requirement:
     """One line of the spec: ``check`` yields a message for every violation, at stages ``since`` to ``until``."""
 
     name: str
@@ -225,19 +225,19 @@ def _channels_last(graph: Graph) -> Iterator[str]:
 
 
 STRUCTURE = (
-    Row("single assignment", _single_assignment),
-    Row("unique names", _unique_names),
-    Row("defined before use", _defined_before_use),
-    Row("use lists", _use_lists),
-    Row("output names", _output_names),
-    Row("constants", _constants),
-    Row("known operators", _known_operators),
+    Requirement("single assignment", _single_assignment),
+    Requirement("unique names", _unique_names),
+    Requirement("defined before use", _defined_before_use),
+    Requirement("use lists", _use_lists),
+    Requirement("output names", _output_names),
+    Requirement("constants", _constants),
+    Requirement("known operators", _known_operators),
 )
 MEANING = (
-    Row("dimensions", _dimensions),
-    Row("branches", _branches),
-    Row("inferred types", _inferred_types),
-    Row("nothing dead", _nothing_dead, since="canonical"),
-    Row("nothing idle", _nothing_idle, since="canonical"),
-    Row("channels last", _channels_last, since="layout"),
+    Requirement("dimensions", _dimensions),
+    Requirement("branches", _branches),
+    Requirement("inferred types", _inferred_types),
+    Requirement("nothing dead", _nothing_dead, since="canonical"),
+    Requirement("nothing idle", _nothing_idle, since="canonical"),
+    Requirement("channels last", _channels_last, since="layout"),
 )

@@ -1,7 +1,7 @@
 """How an operator runs on permuted operands: the same values in another order of axes, nothing else.
 
-A `Plan` says which permutation each operand and each result gets and builds the changed node.  `carry` answers for one
-node when the permutation of one operand or one result is given; None means that the node needs its own order of axes.
+A `PermutedNode` says which permutation each operand and each result gets, and builds the changed node.  `carry` answers
+for one node when the permutation of one operand or result is given; None: the node needs its own order of axes.
 A permutation ``p`` of a value v stands for ``Transpose(p)(v)``.
 """
 
@@ -31,7 +31,7 @@ Build: TypeAlias = Callable[[Builder, Sequence[Value | None]], Node]
 
 
 @record(frozen=True)
-class Plan:
+class PermutedNode:
     """Permutations of operands (None: as it is) and of results, and the way to build the node on permuted operands."""
 
     ins: tuple[Perm | None, ...]
@@ -58,7 +58,7 @@ def moves_data(p: Perm, shape: Dims) -> bool:
     return kept != sorted(kept)
 
 
-def carry(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+def carry(node: Node, place: str, index: int, p: Perm) -> PermutedNode | None:
     """The plan of ``node`` when its operand (place "in") or result ("out") number ``index`` is permuted by ``p``."""
     for kinds, rule in TABLE:
         if isinstance(node.op, kinds):
@@ -74,7 +74,7 @@ def _same(b: Builder, op: Op, operands: Sequence[Value | None]) -> Node:
     return b.node(op, *operands)
 
 
-def _pointwise(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+def _pointwise(node: Node, place: str, index: int, p: Perm) -> PermutedNode | None:
     """All operands of full rank are permuted alike; constants of lower rank are lifted first."""
     rank = len(p)
     if any(len(_shape(v) or ()) != rank for v in node.outputs):
@@ -104,7 +104,7 @@ def _pointwise(node: Node, place: str, index: int, p: Perm) -> Plan | None:
             made[i] = b.const(full.reshape(_without_leading_ones(full.shape)), v.name)
         return _same(b, node.op, made)
 
-    return Plan(tuple(ins), (p,) * len(node.outputs), build)
+    return PermutedNode(tuple(ins), (p,) * len(node.outputs), build)
 
 
 def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -112,15 +112,15 @@ def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape[first:]
 
 
-def _whole(node: Node, p: Perm, build: Build) -> Plan | None:
+def _whole(node: Node, p: Perm, build: Build) -> PermutedNode | None:
     """A plan where the first operand and all results share ``p``."""
     values = [node.inputs[0], *node.outputs]
     if any(len(_shape(v) or ()) != len(p) for v in values):
         return None
-    return Plan((p, *(None,) * (len(node.inputs) - 1)), (p,) * len(node.outputs), build)
+    return PermutedNode((p, *(None,) * (len(node.inputs) - 1)), (p,) * len(node.outputs), build)
 
 
-def _along_axis(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+def _along_axis(node: Node, place: str, index: int, p: Perm) -> PermutedNode | None:
     """Operators with an attribute ``axis`` on which they work."""
     op: Any = node.op
     if place == "in" and index != 0:
@@ -129,20 +129,20 @@ def _along_axis(node: Node, place: str, index: int, p: Perm) -> Plan | None:
     return _whole(node, p, lambda b, xs: _same(b, made, xs))
 
 
-def _quantised(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+def _quantised(node: Node, place: str, index: int, p: Perm) -> PermutedNode | None:
     """One scale for all, or one for each index of an axis; scales of blocks stay where they are."""
     scale = _shape(node.inputs[1])
     return None if scale is None or len(scale) > 1 else _along_axis(node, place, index, p)
 
 
-def _by_range(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+def _by_range(node: Node, place: str, index: int, p: Perm) -> PermutedNode | None:
     """DynamicQuantizeLinear: its scale and zero point are those of all elements."""
     if place == "out" and index:
         return None
-    return Plan((p,), (p, None, None), lambda b, xs: _same(b, node.op, xs))
+    return PermutedNode((p,), (p, None, None), lambda b, xs: _same(b, node.op, xs))
 
 
-def _cumsum(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+def _cumsum(node: Node, place: str, index: int, p: Perm) -> PermutedNode | None:
     axis = node.inputs[1].type.known if node.inputs[1] is not None else None
     if (place == "in" and index) or axis is None:
         return None
@@ -150,15 +150,15 @@ def _cumsum(node: Node, place: str, index: int, p: Perm) -> Plan | None:
     return _whole(node, p, lambda b, xs: _same(b, node.op, (xs[0], b.const(moved))))
 
 
-def _concat(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+def _concat(node: Node, place: str, index: int, p: Perm) -> PermutedNode | None:
     op: Any = node.op
     if any(len(_shape(v) or ()) != len(p) for v in (*node.inputs, *node.outputs)):
         return None
     made = Concat(p.index(op.axis % len(p)))
-    return Plan((p,) * len(node.inputs), (p,), lambda b, xs: _same(b, made, xs))
+    return PermutedNode((p,) * len(node.inputs), (p,), lambda b, xs: _same(b, made, xs))
 
 
-def _slice(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+def _slice(node: Node, place: str, index: int, p: Perm) -> PermutedNode | None:
     x, starts, ends, axes, steps = (*node.inputs, None, None)[:5]
     count = _shape(starts)
     if (place == "in" and index) or x is None or not count or not isinstance(count[0], int):
@@ -171,7 +171,7 @@ def _slice(node: Node, place: str, index: int, p: Perm) -> Plan | None:
     return _whole(node, p, lambda b, xs: _same(b, node.op, (xs[0], starts, ends, b.const(moved.astype(dtype)), steps)))
 
 
-def _pad(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+def _pad(node: Node, place: str, index: int, p: Perm) -> PermutedNode | None:
     _, pads, value, axes = (*node.inputs, None, None, None)[:4]
     if (place == "in" and index) or pads is None:
         return None
@@ -187,7 +187,7 @@ def _pad(node: Node, place: str, index: int, p: Perm) -> Plan | None:
     return _whole(node, p, lambda b, xs: _same(b, node.op, (xs[0], pads, value, b.const(moved))))
 
 
-def _per_axis_operand(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+def _per_axis_operand(node: Node, place: str, index: int, p: Perm) -> PermutedNode | None:
     """Tile and Expand: the second operand has one number per axis."""
     operand = node.inputs[1]
     known = None if operand is None else operand.type.known
@@ -197,7 +197,7 @@ def _per_axis_operand(node: Node, place: str, index: int, p: Perm) -> Plan | Non
     return _whole(node, p, lambda b, xs: _same(b, node.op, (xs[0], b.const(moved))))
 
 
-def _reduce(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+def _reduce(node: Node, place: str, index: int, p: Perm) -> PermutedNode | None:
     op: Any = node.op
     axes = node.inputs[1].type.known if len(node.inputs) > 1 and node.inputs[1] is not None else None
     if axes is None or op.noop_with_empty_axes or (place == "in" and index):
@@ -206,14 +206,14 @@ def _reduce(node: Node, place: str, index: int, p: Perm) -> Plan | None:
     return _reduced(node, place, p, moved, lambda b, xs: _same(b, op, (xs[0], b.const(moved))))
 
 
-def _arg(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+def _arg(node: Node, place: str, index: int, p: Perm) -> PermutedNode | None:
     op: Any = node.op
     moved = p.index(op.axis % len(p)) if op.keepdims or place == "in" else 0
     made = dataclasses.replace(op, axis=moved)
     return _reduced(node, place, p, np.array([moved]), lambda b, xs: _same(b, made, xs))
 
 
-def _reduced(node: Node, place: str, p: Perm, moved: Any, build: Build) -> Plan | None:
+def _reduced(node: Node, place: str, p: Perm, moved: Any, build: Build) -> PermutedNode | None:
     """A plan for an operator that reduces the axes ``moved`` (counted after permuting)."""
     op: Any = node.op
     if op.keepdims:
@@ -222,10 +222,10 @@ def _reduced(node: Node, place: str, p: Perm, moved: Any, build: Build) -> Plan 
         return None
     kept = [a for j, a in enumerate(p) if j not in moved]
     out = tuple(sorted(kept).index(a) for a in kept)
-    return Plan((p, *(None,) * (len(node.inputs) - 1)), (out,), build)
+    return PermutedNode((p, *(None,) * (len(node.inputs) - 1)), (out,), build)
 
 
-def _reshape(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+def _reshape(node: Node, place: str, index: int, p: Perm) -> PermutedNode | None:
     """Runs of axes that are joined or split stay together; the runs may come in another order."""
     x, y = _shape(node.inputs[0]), _shape(node.outputs[0])
     if x is None or y is None or (place == "in" and index):
@@ -243,7 +243,7 @@ def _reshape(node: Node, place: str, index: int, p: Perm) -> Plan | None:
     if operand is None:
         return None
     plan_ins = (before, *(None,) * (len(node.inputs) - 1))
-    return Plan(plan_ins, (after,), lambda b, xs: _same(b, Reshape(), (xs[0], b.const(operand))))
+    return PermutedNode(plan_ins, (after,), lambda b, xs: _same(b, Reshape(), (xs[0], b.const(operand))))
 
 
 def _across(near: Dims, far: Dims, p: Perm) -> Perm | None:
@@ -285,18 +285,18 @@ def _with_ones(shape: Dims, real: list[int]) -> dict[int, list[int]]:
     return made
 
 
-def _shape_of(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+def _shape_of(node: Node, place: str, index: int, p: Perm) -> PermutedNode | None:
     """The dimensions of the value as it was, picked from those it has now."""
     op: Any = node.op
     if place == "out" or len(_shape(node.inputs[0]) or ()) != len(p):
         return None
     if isinstance(op, Size):
-        return Plan((p,), (None,), lambda b, xs: _same(b, op, xs))
+        return PermutedNode((p,), (None,), lambda b, xs: _same(b, op, xs))
     picked = np.array([p.index(a) for a in range(len(p))[op.start : op.end]], np.int64)
-    return Plan((p,), (None,), lambda b, xs: b.node(Gather(0), b(Shape(), xs[0]), b.const(picked)))
+    return PermutedNode((p,), (None,), lambda b, xs: b.node(Gather(0), b(Shape(), xs[0]), b.const(picked)))
 
 
-def _trailing_norm(node: Node, place: str, index: int, p: Perm) -> Plan | None:
+def _trailing_norm(node: Node, place: str, index: int, p: Perm) -> PermutedNode | None:
     """Norms over the last axes let the axes before them move."""
     op: Any = node.op
     rank = len(p)
@@ -306,7 +306,7 @@ def _trailing_norm(node: Node, place: str, index: int, p: Perm) -> Plan | None:
     return _whole(node, p, lambda b, xs: _same(b, op, xs))
 
 
-TABLE: tuple[tuple[Any, Callable[[Node, str, int, Perm], Plan | None]], ...] = (
+TABLE: tuple[tuple[Any, Callable[[Node, str, int, Perm], PermutedNode | None]], ...] = (
     ((Pointwise, Chain, Identity), _pointwise),
     ((Softmax, LogSoftmax, Hardmax, LpNormalization, TopK, Split), _along_axis),
     ((QuantizeLinear, DequantizeLinear), _quantised),

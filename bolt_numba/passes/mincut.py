@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable
 INFINITE = 1 << 60
 
 
-class Network:
+class FlowNetwork:
     """Directed edges with capacities between nodes named by any hashable; edges of capacity 0 are left out."""
 
     def __init__(self) -> None:

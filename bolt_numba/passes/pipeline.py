@@ -24,13 +24,13 @@ from bolt_numba.passes.rewrite import Rule, nested, rewrite
 from bolt_numba.passes.trace import Trace
 from bolt_numba.passes.transposes import move_transposes
 
-Chosen: TypeAlias = "Callable[[Run], Sequence[Rule]]"
+Chosen: TypeAlias = "Callable[[PipelineRun], Sequence[Rule]]"
 """Rules that each run of the pipeline has made for it: they keep a state, or depend on the session's numerics."""
 RuleSet: TypeAlias = "tuple[Rule | Chosen, ...]"
 
 
 @record()
-class Run:
+class PipelineRun:
     """What the stages of one run of the pipeline share.  numerics: of the session to come."""
 
     trace: Trace | None = None
@@ -57,18 +57,18 @@ class Run:
         self.settled = tuple(rules) if fired else (*self.settled, *rules)
 
 
-Pass: TypeAlias = "Callable[[Graph, Run], bool | None]"
+Pass: TypeAlias = "Callable[[Graph, PipelineRun], bool | None]"
 """Rewrites a graph in place; False says that rules which did not apply before do not apply now."""
 
 
 @record(frozen=True)
 class Stage:
-    """A named part of the pipeline.  parts: sets of rules, and functions of a graph and the `Run` that rewrite it."""
+    """A named part of the pipeline.  parts: sets of rules, and functions that rewrite a graph in a `PipelineRun`."""
 
     name: str
     parts: tuple[RuleSet | Pass, ...] = ()
 
-    def __call__(self, graph: Graph, run: Run) -> None:
+    def __call__(self, graph: Graph, run: PipelineRun) -> None:
         for part in self.parts:
             if isinstance(part, tuple):
                 run.rewrite(graph, run.rules(part))
@@ -76,21 +76,21 @@ class Stage:
                 run.settled = ()
 
 
-def _place_transposes(graph: Graph, run: Run) -> bool:
+def _place_transposes(graph: Graph, run: PipelineRun) -> bool:
     return sum(map(move_transposes, nested(graph))) > 0
 
 
-def folding(run: Run) -> tuple[Rule, ...]:
+def folding(run: PipelineRun) -> tuple[Rule, ...]:
     """Rules that fold, with a budget for the run."""
     return fold_rules()
 
 
-def absorbing(run: Run) -> tuple[Rule, ...]:
+def absorbing(run: PipelineRun) -> tuple[Rule, ...]:
     """Rules that move constants into weights, as the level allows."""
     return absorb.RULES if run.numerics == "strict" else (*absorb.RULES, *absorb.LAX_RULES)
 
 
-def _chains(run: Run) -> tuple[Rule, ...]:
+def _chains(run: PipelineRun) -> tuple[Rule, ...]:
     return fuse.chain_rules()
 
 
@@ -100,7 +100,7 @@ _KNOWN: RuleSet = (*CLEAN, *norms.RULES, *recognise.RULES)
 _ABSORBED: RuleSet = (*_KNOWN, *products.RULES, absorbing)
 
 
-def _fold_integers(graph: Graph, run: Run) -> bool:
+def _fold_integers(graph: Graph, run: PipelineRun) -> bool:
     """Integer constants that nothing wanted as integers become floats, and what they hid is recognised."""
     if let_integers_fold(run.rules((folding,))):
         run.settled = ()
@@ -174,7 +174,7 @@ def _position(name: str, stages: Sequence[Stage]) -> int:
 
 def all_rules(stages: Sequence[Stage] = STAGES) -> tuple[Rule, ...]:
     """Every rule of every stage, once."""
-    run = Run()
+    run = PipelineRun()
     sets: Iterator[Any] = (part for stage in stages for part in stage.parts if isinstance(part, tuple))
     return tuple({r.name: r for part in sets for r in run.rules(part)}.values())
 
@@ -203,7 +203,7 @@ def run_pipeline(
     if isinstance(until, int):
         trace = trace or Trace()
         trace.until = until
-    run, spec = Run(trace, checked, numerics), SPEC_STAGES[0]
+    run, spec = PipelineRun(trace, checked, numerics), SPEC_STAGES[0]
     made = deep_clone(graph)
     for stage in stages:
         start = time.perf_counter()

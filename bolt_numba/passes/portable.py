@@ -30,7 +30,7 @@ from bolt_numba.ops.pointwise import Add, Cast, Mul
 from bolt_numba.ops.registry import Op
 from bolt_numba.passes import canonical, control, recognise, views
 from bolt_numba.passes.fold import FoldConstant, fold_rules, let_integers_fold, storage_bytes
-from bolt_numba.passes.pipeline import Run, absorbing
+from bolt_numba.passes.pipeline import PipelineRun, absorbing
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
 from bolt_numba.types import F32, I8, U8, Array
 
@@ -231,7 +231,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def portable(graph: Graph, run: Run, growth: int = 0) -> None:
+def portable(graph: Graph, run: PipelineRun, growth: int = 0) -> None:
     """The stage: rules that keep to operators of ONNX, to a fixed point; see `FoldWithinSize` for ``growth``."""
     usual = fold_rules()
     let_integers_fold(usual)

@@ -376,7 +376,7 @@ class Rewriter:
                 self._fired[r.name] += 1
                 FIRED[r.name] += 1
                 if self.trace is not None:
-                    self.trace.stepped(r.name, r.where, before, made, time.perf_counter() - start)
+                    self.trace.rewritten(r.name, r.where, before, made, time.perf_counter() - start)
                 builder.nodes = []
                 return made
             while made:

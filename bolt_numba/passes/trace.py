@@ -11,7 +11,7 @@ from bolt_numba.ir.graph import Node
 
 
 @record(frozen=True)
-class Step:
+class Rewrite:
     """One rewrite: the rule, where it is defined, the node before, the nodes after, and how long it took."""
 
     stage: str
@@ -28,9 +28,9 @@ class Step:
 
 @record()
 class Trace:
-    """Everything the pipeline did.  ``until`` (when set) stops all rewriting after that many steps."""
+    """Everything the pipeline did.  ``until`` (when set) stops all rewriting after that many rewrites."""
 
-    steps: list[Step] = field(default_factory=list)
+    rewrites: list[Rewrite] = field(default_factory=list)
     refusals: dict[tuple[str, str], str] = field(default_factory=dict)
     stages: list[tuple[str, int, float]] = field(default_factory=list)
     stage: str = ""
@@ -40,17 +40,17 @@ class Trace:
         """Record the last reason why a rule left a node alone."""
         self.refusals[(rule_name, node.name)] = reason
 
-    def stepped(self, name: str, where: str, before: str, after: Sequence[Node], seconds: float) -> None:
-        self.steps.append(Step(self.stage, name, where, before, tuple(map(repr, after)), seconds))
+    def rewritten(self, name: str, where: str, before: str, after: Sequence[Node], seconds: float) -> None:
+        self.rewrites.append(Rewrite(self.stage, name, where, before, tuple(map(repr, after)), seconds))
 
     @property
     def exhausted(self) -> bool:
-        return self.until is not None and len(self.steps) >= self.until
+        return self.until is not None and len(self.rewrites) >= self.until
 
     def counts(self) -> Counter[str]:
         """How often each rule fired."""
-        return Counter(step.rule for step in self.steps)
+        return Counter(one.rule for one in self.rewrites)
 
     def __str__(self) -> str:
         stages = [f"{name}: {nodes} nodes, {1e3 * seconds:.1f} ms" for name, nodes, seconds in self.stages]
-        return "\n".join([*map(str, self.steps), *stages])
+        return "\n".join([*map(str, self.rewrites), *stages])

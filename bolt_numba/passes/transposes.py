@@ -17,8 +17,8 @@ from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.shape import Transpose
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.passes.carry import Perm, Plan, carry, compose, identity, inverse, moves_data
-from bolt_numba.passes.mincut import Network
+from bolt_numba.passes.carry import Perm, PermutedNode, carry, compose, identity, inverse, moves_data
+from bolt_numba.passes.mincut import FlowNetwork
 from bolt_numba.types import Dim, Sym
 
 UNKNOWN_DIM = 32
@@ -99,7 +99,7 @@ def wiring(graph: Graph) -> Wiring:
     return made
 
 
-Plans = dict[int, tuple[Node, Plan]]
+Plans = dict[int, tuple[Node, PermutedNode]]
 
 
 def _stored(value: Value, plans: Plans) -> Perm:
@@ -196,14 +196,14 @@ def _around(wires: Wiring, value: Value, p: Perm) -> list[tuple[Node, str, int, 
 
 def _cut(wires: Wiring, plans: Plans) -> Plans:
     """The part of the region that is worth permuting."""
-    net = Network()
+    net = FlowNetwork()
     for root in _touched(wires, plans).values():
         _edges_of(net, root, wires.ports[id(root)], plans)
     chosen = net.source_side()
     return {k: v for k, v in plans.items() if k in chosen}
 
 
-def _edges_of(net: Network, root: Value, ports: list[Port], plans: Plans) -> None:
+def _edges_of(net: FlowNetwork, root: Value, ports: list[Port], plans: Plans) -> None:
     """Edges for the transposes of one value: one for each order of axes in which it may be wanted."""
     alone: Plans = {}
     plain = identity(len(root.type.shape or ()))
@@ -226,7 +226,7 @@ def _edges_of(net: Network, root: Value, ports: list[Port], plans: Plans) -> Non
 
 
 def _edges_of_form(
-    net: Network, maker: int | None, costs: tuple[int, int], pos: set[int], neg: set[int], always: bool
+    net: FlowNetwork, maker: int | None, costs: tuple[int, int], pos: set[int], neg: set[int], always: bool
 ) -> None:
     """Edges for one order of axes: ``costs`` when the maker is not, and is, permuted; source side means permuted."""
     off, on = costs

@@ -16,7 +16,13 @@ from onnx import helper
 
 from bolt_numba.converters.onnx.structure import read_names
 from bolt_numba.converters.onnx.types import CODES, proto_of_type
-from bolt_numba.converters.onnx.writing.registry import WRITERS, NoSpellingError, Term, load_writers, schema_by_name
+from bolt_numba.converters.onnx.writing.registry import (
+    WRITERS,
+    Named,
+    NoSpellingError,
+    load_writers,
+    schema_by_name,
+)
 from bolt_numba.converters.onnx.writing.tensor import Weights, digest_of, repeated, tensor_of
 from bolt_numba.errors import BoltError, UnsupportedOpError
 from bolt_numba.ir.build import infer_types
@@ -33,7 +39,7 @@ BY_OUTPUTS = frozenset({"indices", "stats"})
 """Attributes of ours that ONNX tells by the number of outputs."""
 ALWAYS = frozenset({"axis"})
 """Attributes that are written even if they have their default, which older opsets may not share."""
-_NOTHING = Term("", TensorType(np.dtype("f4"), None))
+_NOTHING = Named("", TensorType(np.dtype("f4"), None))
 
 
 class ModelWriter:
@@ -68,22 +74,22 @@ class ModelWriter:
         taken.add(name)
         return name
 
-    def term(self, name: str, type_: TensorType) -> Term:
+    def term(self, name: str, type_: TensorType) -> Named:
         """A term whose type is kept for the choice of the opset."""
         self.types[name] = type_
-        return Term(name, type_)
+        return Named(name, type_)
 
 
 class GraphWriter:
     """Writes one graph; ``given`` are the terms that its inputs stand for (captures, or inputs of its own)."""
 
-    def __init__(self, model: ModelWriter, graph: Graph, given: Sequence[Term], outer: GraphWriter | None) -> None:
+    def __init__(self, model: ModelWriter, graph: Graph, given: Sequence[Named], outer: GraphWriter | None) -> None:
         self.model, self.graph, self.outer = model, graph, outer
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
-        self.terms: dict[int, Term] = {id(v): t for v, t in zip(graph.inputs, given, strict=True)}
-        self._constants: dict[Any, Term] = {}
-        self._same: dict[int, tuple[Array, Term]] = {}
+        self.terms: dict[int, Named] = {id(v): t for v, t in zip(graph.inputs, given, strict=True)}
+        self._constants: dict[Any, Named] = {}
+        self._same: dict[int, tuple[Array, Named]] = {}
         self.base = ""
         self.reading: Node
 
@@ -103,17 +109,17 @@ class GraphWriter:
         declared = zip(self.graph.outputs, names, strict=True)
         return [self.info(self.model.term(name, value.type)) for value, name in declared]
 
-    def info(self, term: Term) -> onnx.ValueInfoProto:
+    def info(self, term: Named) -> onnx.ValueInfoProto:
         """The declaration of a tensor."""
         return onnx.ValueInfoProto(name=term.name, type=proto_of_type(term.type))
 
     def infos(self) -> list[onnx.ValueInfoProto]:
         """Declarations of what the nodes give."""
         names = dict.fromkeys(name for node in self.nodes for name in node.output if name)
-        known = [Term(n, self.model.types[n]) for n in names if n in self.model.types]
+        known = [Named(n, self.model.types[n]) for n in names if n in self.model.types]
         return [self.info(t) for t in known if t.type.shape is not None and not isinstance(t.type, NestedType)]
 
-    def subgraph(self, graph: Graph, given: Sequence[Term], own: Sequence[TensorType]) -> onnx.GraphProto:
+    def subgraph(self, graph: Graph, given: Sequence[Named], own: Sequence[TensorType]) -> onnx.GraphProto:
         """A body of control flow: its first inputs, of types ``own``, are its own; ``given`` are the captures."""
         made = onnx.GraphProto(name=self.model.label(f"{self.base}/{graph.name}"))
         inputs = [
@@ -151,7 +157,7 @@ class GraphWriter:
     def _name(
         self,
         values: Sequence[Value],
-        results: Sequence[Term],
+        results: Sequence[Named],
         wanted: Sequence[str | None],
         nodes: Sequence[onnx.NodeProto],
     ) -> None:
@@ -168,7 +174,7 @@ class GraphWriter:
                     field[i] = names.get(name, name)
             _drop_unread(made, unread)
 
-    def write(self, op: Op, *terms: Term, types: Sequence[TensorType] | None = None) -> Any:
+    def write(self, op: Op, *terms: Named, types: Sequence[TensorType] | None = None) -> Any:
         """Results of an operator of ours, as nodes of ONNX.
 
         types: those of the results; inferred where they are not given.  Raises NoSpellingError.
@@ -184,20 +190,20 @@ class GraphWriter:
         results = self.plain(op, terms, types) if function is None else result_tuple(function(self, op, *terms))
         return results[0] if len(results) == 1 else results
 
-    def _with_epilogue(self, op: Any, terms: Sequence[Term], residual: bool, activation: Op | None) -> Term:
+    def _with_epilogue(self, op: Any, terms: Sequence[Named], residual: bool, activation: Op | None) -> Named:
         names = {f.name for f in dataclasses.fields(op)}
         bare = dataclasses.replace(op, activation=None, **({"residual": False} if "residual" in names else {}))
         operands = list(terms[:-1] if residual else terms)
         while not operands[-1].name:
             operands.pop()
-        made: Term = self.write(bare, *operands)
+        made: Named = self.write(bare, *operands)
         if residual:
             made = self.write(Add(), made, terms[-1])
         return made if activation is None else self.write(activation, made)
 
     def plain(
-        self, op: Op, terms: Sequence[Term], types: Sequence[TensorType], name: str = "", **more: Any
-    ) -> tuple[Term, ...]:
+        self, op: Op, terms: Sequence[Named], types: Sequence[TensorType], name: str = "", **more: Any
+    ) -> tuple[Named, ...]:
         """An operator whose operands and attributes are those of ONNX; ``more``: attributes that it adds or changes."""
         schema = schema_by_name(name or op.name)
         if schema is None:
@@ -218,15 +224,15 @@ class GraphWriter:
         return self.node(name or op.name, terms, types, **kept)
 
     def node(
-        self, name: str, terms: Sequence[Term], types: Sequence[TensorType], domain: Any = "", **attributes: Any
-    ) -> tuple[Term, ...]:
+        self, name: str, terms: Sequence[Named], types: Sequence[TensorType], domain: Any = "", **attributes: Any
+    ) -> tuple[Named, ...]:
         """Add a node of ONNX and return its results, named for now after what is being written."""
         results = tuple(self.model.term(self.model.unique(f"{self.base}/{name}"), t) for t in types)
         self.emit(name, terms, [t.name for t in results], domain, **attributes)
         return results
 
     def emit(
-        self, name: str, terms: Sequence[Term], outputs: Sequence[str], domain: str = "", **attributes: Any
+        self, name: str, terms: Sequence[Named], outputs: Sequence[str], domain: str = "", **attributes: Any
     ) -> None:
         """Add a node whose results have these names; ``domain``: one that the onnx package has no schemas of."""
         schema = None if domain else schema_by_name(name)
@@ -246,7 +252,7 @@ class GraphWriter:
 
     # --- operands ----------------------------------------------------------------------------------------------------
 
-    def _operand(self, value: Value | None) -> Term:
+    def _operand(self, value: Value | None) -> Named:
         if value is None:
             return _NOTHING
         if id(value) in self.terms:
@@ -256,7 +262,7 @@ class GraphWriter:
         made = self.terms[id(value)] = self.const(value.const, value.name)
         return made
 
-    def const(self, array: Any, name: str = "") -> Term:
+    def const(self, array: Any, name: str = "") -> Named:
         """A constant, one for all arrays of equal content."""
         data = np.asarray(array)
         if data.size > LOCAL and self.outer is not None:
@@ -270,12 +276,12 @@ class GraphWriter:
         self._same[id(data)] = data, self._constants[key]  # the array is kept, so that its id stays its own
         return self._constants[key]
 
-    def _stored(self, data: Array, name: str) -> Term:
+    def _stored(self, data: Array, name: str) -> Named:
         made = self.model.term(self.model.unique(name or f"{self.base}/const"), type_of(data))
         self.initializers.append(self.model.weights.tensor(data, made.name))
         return made
 
-    def _repeat(self, data: Array, part: Array, name: str) -> Term:
+    def _repeat(self, data: Array, part: Array, name: str) -> Named:
         """A constant that repeats itself, as an Expand of what it repeats; a subgraph has it in the outermost graph."""
         made = self.model.term(self.model.unique(name or f"{self.base}/const"), type_of(data))
         shape = self.const(np.array(data.shape, np.int64), f"{made.name}/shape")

@@ -26,7 +26,7 @@ MICROSOFT = "com.microsoft"
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class Named:
     """A tensor of the file: what it is called, and its type.  The name of an omitted operand is empty."""
 
     name: str
@@ -43,7 +43,7 @@ class NoSpellingError(Exception):
 
 
 WRITERS: dict[type[Op], Function] = {}
-"""Writers by operator: ``(writer, op, *terms) -> Term | tuple[Term, ...]``."""
+"""Writers by operator: ``(writer, op, *terms) -> Named | tuple[Named, ...]``."""
 
 
 def writer(*kinds: type[Op]) -> Callable[[Function], Function]:

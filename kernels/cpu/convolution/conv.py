@@ -168,7 +168,7 @@ def packed_filters(w: TensorType, groups: int, context: Context) -> tuple[Argume
 
 
 @dataclass(frozen=True, slots=True)
-class Geometry:
+class ConvBlocks:
     """A convolution as blocks of rows: see `sweep`.
 
     images: blocks, times groups; a small image is not a block of its own, its batch is one more spatial axis.
@@ -184,7 +184,7 @@ class Geometry:
     merged: bool
 
 
-def geometry(op: Any, x: TensorType, w: TensorType, out: TensorType) -> Geometry:
+def geometry(op: Any, x: TensorType, w: TensorType, out: TensorType) -> ConvBlocks:
     """Where filters look."""
     (images, *size, _), kernel_shape = x.dims, w.dims[2:]
     sizes, pixels = tuple(size), tuple(out.dims[1:-1])
@@ -196,10 +196,10 @@ def geometry(op: Any, x: TensorType, w: TensorType, out: TensorType) -> Geometry
     merged = op.group == 1 and windows.dilations[-1] == 1 and kernel_shape[-1] > 1
     run = run_rows(windows, sizes, merged)
     seen = NOWHERE if is_matrix else pixel_table(windows, sizes, pixels)
-    return Geometry(images, math.prod(sizes), math.prod(pixels), seen, run, is_matrix, merged)
+    return ConvBlocks(images, math.prod(sizes), math.prod(pixels), seen, run, is_matrix, merged)
 
 
-def choose_kind(g: Geometry, channels: int, cg: int, kg: int, span: int, stride: int) -> tuple[int, int]:
+def choose_kind(g: ConvBlocks, channels: int, cg: int, kg: int, span: int, stride: int) -> tuple[int, int]:
     """How `sweep` reads the image (see `INSIDE`), and bytes between copied rows."""
     length = cg * g.taps.table.shape[0] // len(g.run)
     if conflicting(4 * channels * stride, g.m) and kg > 64:
@@ -235,7 +235,7 @@ def pad_images(p, tid, nthreads):
             fill_bytes(at + left + row, zero, width - left - row)
 
 
-def has_wide_edges(op: Any, x: TensorType, g: Geometry) -> bool:
+def has_wide_edges(op: Any, x: TensorType, g: ConvBlocks) -> bool:
     """Whether it is cheaper to copy the images into zeros than the pixels at their edges: few channels, many edges."""
     return op.group == 1 and x.dims[-1] < THIN and len(x.dims) in (3, 4, 5) and 5 * int(g.taps.edges[-1]) > g.m
 

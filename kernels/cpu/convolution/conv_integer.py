@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.convolution.conv import MOST_PIXELS, Geometry, geometry
+from bolt_numba.kernels.cpu.convolution.conv import MOST_PIXELS, ConvBlocks, geometry
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -38,7 +38,7 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
     SHORT,
     Operands,
     Panels,
-    Rows,
+    RowTables,
     are_plain,
     column_step,
     finish_args,
@@ -120,14 +120,14 @@ def _joins_taps(op: Any, x: TensorType, w: TensorType) -> bool:
     return op.group == 1 and dilation == 1 and w.dims[1] < SHORT and width >= 4 and len(x.dims) in (3, 4)
 
 
-def _rows(op: Any, g: Geometry, w: TensorType, c: int, width: int, image: Any) -> Rows:
+def _rows(op: Any, g: ConvBlocks, w: TensorType, c: int, width: int, image: Any) -> RowTables:
     """Blocks are the groups of the images; ``width`` taps are a run."""
     count, cg = w.dims[:2]
     taps = math.prod(w.dims[2:])
     i, group = (v.reshape(-1) for v in np.mgrid[: g.images, : op.group])
     offsets = np.stack([i * g.rows * c + group * cg, group, group * (count // op.group), i * g.m], axis=1)
     table = None if g.is_matrix else np.ascontiguousarray(g.taps.table[::width])
-    return Rows(offsets, g.m, taps * cg, c, table, taps // width, cg * width, image)
+    return RowTables(offsets, g.m, taps * cg, c, table, taps // width, cg * width, image)
 
 
 @kernel(ConvInteger, QLinearConv, accepts=_accepts)

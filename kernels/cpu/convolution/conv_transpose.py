@@ -176,23 +176,23 @@ def transposed_convolution(p, tid, nthreads):
 
 
 @record(frozen=True)
-class Axis:
+class AxisTaps:
     """One spatial axis of a layer: taps[phase] pairs a filter index with its input offset."""
 
     taps: tuple[tuple[tuple[int, int], ...], ...]
 
     @staticmethod
-    def of(kernel: int, stride: int, dilation: int, pad: int) -> Axis:
+    def of(kernel: int, stride: int, dilation: int, pad: int) -> AxisTaps:
         """Output o = stride * q + phase meets tap t at input q + (phase + pad - t * dilation) / stride."""
         found = []
         for phase in range(stride):
             reach = [(t, phase + pad - t * dilation) for t in range(kernel)]
             found.append(tuple((t, at // stride) for t, at in reach if at % stride == 0))
-        return Axis(tuple(found))
+        return AxisTaps(tuple(found))
 
 
 @lru_cache(maxsize=256)
-def phase_tables(rows: Axis, cols: Axis, depth: int, width: int, groups: int) -> tuple[Array, Array]:
+def phase_tables(rows: AxisTaps, cols: AxisTaps, depth: int, width: int, groups: int) -> tuple[Array, Array]:
     """``phases`` and ``taps`` of the kernel."""
     taps: list[int] = [0]
     firsts: dict[tuple[int, int], int] = {}
@@ -208,7 +208,7 @@ def phase_tables(rows: Axis, cols: Axis, depth: int, width: int, groups: int) ->
     return np.array(phases, np.int64), np.array(taps, np.int64)
 
 
-def pack_phases(rows: Axis, cols: Axis, groups: int, merged: bool, fold: int) -> Any:
+def pack_phases(rows: AxisTaps, cols: AxisTaps, groups: int, merged: bool, fold: int) -> Any:
     """[c, k/g, r, s] to [phases][groups][panels][taps][c/g][PANEL].
 
     merged: all columns of the filter are one phase; fold: so many of its rows, too.
@@ -283,8 +283,8 @@ def transposed(op: Any, ins: Types, outs: Sequence[TensorType], context: Context
     merged = kw == sw and dw == 1 and left == 0 and ow == wd * sw and groups == 1 and sw > 1
     fits = kh == sh and dh == 1 and top == 0 and oh == h * sh and sh * sw * kg <= LANES
     fold = sh if merged and fits else 1
-    rows = Axis((((0, 0),),)) if fold > 1 else Axis.of(kh, sh, dh, top)
-    cols = Axis((((0, 0),),)) if merged else Axis.of(kw, sw, dw, left)
+    rows = AxisTaps((((0, 0),),)) if fold > 1 else AxisTaps.of(kh, sh, dh, top)
+    cols = AxisTaps((((0, 0),),)) if merged else AxisTaps.of(kw, sw, dw, left)
     repeat = sw * fold if merged else 1
     n = kg * repeat
     width = panel_columns(n)

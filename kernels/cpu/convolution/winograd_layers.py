@@ -66,7 +66,7 @@ def slice_table(images: int, size: int, out: int, begin: int, taps: tuple[int, i
 
 
 @record(frozen=True)
-class Layer:
+class SlicedLayer:
     """slices: see `slice_table`.  h, wd, oh, ow: of the images.  top, left: begin pads.  taps: along their axes."""
 
     slices: Array
@@ -79,7 +79,7 @@ class Layer:
     taps: tuple[int, int]
 
 
-def layer_of(op: Any, x: TensorType, w: TensorType, out: TensorType) -> Layer:
+def layer_of(op: Any, x: TensorType, w: TensorType, out: TensorType) -> SlicedLayer:
     """A layer as images."""
     images, *sizes, _ = x.dims
     taps, outs = w.dims[2:], out.dims[1:-1]
@@ -92,7 +92,7 @@ def layer_of(op: Any, x: TensorType, w: TensorType, out: TensorType) -> Layer:
     else:
         slices = slice_table(images, 1, 1, 0, (1, 1, 1))
     (h, wd), (oh, ow), (top, left) = (1, *sizes)[-2:], (1, *outs)[-2:], (0, *pads)[-2:]
-    return Layer(slices, h, wd, oh, ow, top, left, plane_taps(taps))
+    return SlicedLayer(slices, h, wd, oh, ow, top, left, plane_taps(taps))
 
 
 @remember_last
@@ -115,4 +115,4 @@ def is_winograd(op: Any, ins: Types) -> bool:
     return not any((*pads[1:3], *pads[4:]))
 
 
-__all__ = ["Layer", "depth_of", "flat_dims", "flat_filters", "is_column", "is_winograd", "layer_of", "plane_taps"]
+__all__ = ["SlicedLayer", "depth_of", "flat_dims", "flat_filters", "is_column", "is_winograd", "layer_of", "plane_taps"]

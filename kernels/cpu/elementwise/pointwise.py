@@ -15,7 +15,7 @@ import numpy as np
 from bolt_numba.codegen.chain import (
     BLOCK,
     MAX_OUTER,
-    Geometry,
+    LoopNest,
     Powers,
     as_chain,
     can_generate,
@@ -197,7 +197,7 @@ def _kernel(chain: Chain, ins: tuple[AnyDType, ...], powers: Powers, outer: int,
 
 
 def _reach(sizes: Sequence[int], results: Sequence[int], outer: int, forms: str, a: Any) -> dict[str, Reach]:
-    """Extents of a generated loop: itemsizes of values and results, loops, and forms as in `Geometry`."""
+    """Extents of a generated loop: itemsizes of values and results, loops, and forms as in `LoopNest`."""
     given, n = vars(a), a.n
     rows = a.items // max(a.blocks, 1)
     found: dict[str, Reach] = {f"o{k}": rows * n * size for k, size in enumerate(results)}
@@ -223,7 +223,7 @@ def _seen(op: Pointwise | Chain, ins: Types) -> tuple[Chain, list[TensorType], t
 
 
 @remember_last
-def _nest(op: Pointwise | Chain, ins: Types) -> Geometry | None:
+def _nest(op: Pointwise | Chain, ins: Types) -> LoopNest | None:
     """Loops of the chain, None when types are unknown or its results differ in shape."""
     seen = _seen(op, ins)
     if seen is None:
@@ -247,7 +247,7 @@ def _lengthen(
     ins: Sequence[TensorType],
     dims: Sequence[tuple[int, ...]],
     dtypes: Sequence[AnyDType],
-) -> Geometry:
+) -> LoopNest:
     """Loops whose innermost is not too short, as far as operands can follow."""
     if is_vector_form(chain, dtypes) and BOOL in dtypes[: len(ins)]:  # there are no jumping loads of bytes
         return geometry(shape, dims)
@@ -258,12 +258,12 @@ def _lengthen(
     return nest
 
 
-def _is_spreadable(nest: Geometry, k: int, operand: TensorType) -> bool:
+def _is_spreadable(nest: LoopNest, k: int, operand: TensorType) -> bool:
     """Whether operand k is a constant that every row reads alike."""
     return operand.known is not None and not any(nest.strides[k])
 
 
-def _spread(nest: Geometry, ins: Sequence[TensorType], context: Context) -> tuple[Geometry, dict[int, Array]]:
+def _spread(nest: LoopNest, ins: Sequence[TensorType], context: Context) -> tuple[LoopNest, dict[int, Array]]:
     """Lay out constants that would be jumped through, once; the nest then runs along them."""
     made: dict[int, Array] = {}
     forms, tables = list(nest.forms), list(nest.tables)

@@ -38,12 +38,12 @@ from bolt_numba.kernels.cpu.language.simd import (
 BYTES = 4 * LANES
 
 
-class Tile(types.Type):
+class RegisterTile(types.Type):
     """``mr`` x ``nv`` f32 vectors; the last of each row has ``last`` lanes."""
 
     def __init__(self, mr: int, nv: int, last: int = LANES) -> None:
         self.mr, self.nv, self.last = mr, nv, last
-        super().__init__(name=f"Tile({mr}x{nv}, {last})")
+        super().__init__(name=f"RegisterTile({mr}x{nv}, {last})")
 
     @property
     def llvm(self) -> ir.Type:
@@ -72,7 +72,7 @@ class Rows(types.Type):
         return ir.ArrayType(I64, self.mr)
 
 
-@register_model(Tile)
+@register_model(RegisterTile)
 @register_model(Rows)
 class RegistersModel(models.PrimitiveModel):
     def __init__(self, dmm, fe_type) -> None:
@@ -104,7 +104,7 @@ def _masks(b, tile, n):
 @intrinsic(prefer_literal=True)
 def tile_zeros(tyctx, mr, nv):
     """All zero; mr, nv are compile-time constants."""
-    t = Tile(mr.literal_value, nv.literal_value)
+    t = RegisterTile(mr.literal_value, nv.literal_value)
     return t(mr, nv), lambda ctx, b, sig, a: ir.Constant(t.llvm, None)
 
 
@@ -125,19 +125,19 @@ def _equal_rows(t, mr, nv):
 @intrinsic(prefer_literal=True)
 def tile_row(tyctx, mr, nv, address):
     """Every row is the ``nv * LANES`` f32 at one address (a bias)."""
-    return _equal_rows(Tile(mr.literal_value, nv.literal_value), mr, nv)
+    return _equal_rows(RegisterTile(mr.literal_value, nv.literal_value), mr, nv)
 
 
 @intrinsic(prefer_literal=True)
 def tile_row_narrow(tyctx, mr, nv, address):
     """`tile_row` of a tile whose last vectors are half as wide; it works with `tile_rank1_rows` and `tile_finish`."""
-    return _equal_rows(Tile(mr.literal_value, nv.literal_value, LANES // 2), mr, nv)
+    return _equal_rows(RegisterTile(mr.literal_value, nv.literal_value, LANES // 2), mr, nv)
 
 
 @intrinsic(prefer_literal=True)
 def tile_load(tyctx, mr, nv, address, ld):
     """Rows ``ld`` bytes apart."""
-    t = Tile(mr.literal_value, nv.literal_value)
+    t = RegisterTile(mr.literal_value, nv.literal_value)
 
     def codegen(ctx, b, sig, a):
         rows = [_row(b, a[2], a[3], i) for i in range(t.mr)]
@@ -149,7 +149,7 @@ def tile_load(tyctx, mr, nv, address, ld):
 @intrinsic(prefer_literal=True)
 def tile_load_n(tyctx, mr, nv, address, ld, n):
     """The first ``n`` columns; others are 0 and not touched."""
-    t = Tile(mr.literal_value, nv.literal_value)
+    t = RegisterTile(mr.literal_value, nv.literal_value)
 
     def codegen(ctx, b, sig, a):
         rows = [_row(b, a[2], a[3], i) for i in range(t.mr)]

@@ -57,7 +57,7 @@ def transpose_blocks(p, tid, nthreads):
 
 
 @dataclass(frozen=True, slots=True)
-class Geometry:
+class ProductBlocks:
     """A product as blocks of [m, k] x [k, n]; the batches of the result, of A and of B."""
 
     m: int
@@ -80,7 +80,7 @@ class Geometry:
         return math.prod(self.b_batch)
 
 
-def geometry(op: MatMul, a: Sequence[int], b: Sequence[int]) -> Geometry:
+def geometry(op: MatMul, a: Sequence[int], b: Sequence[int]) -> ProductBlocks:
     """Operands of rank 1 become a row or a column; rows of a batch that share B become rows of one block."""
     left = (1, *a) if len(a) == 1 else tuple(a)
     right = (*b, 1) if len(b) == 1 else tuple(b)
@@ -91,8 +91,8 @@ def geometry(op: MatMul, a: Sequence[int], b: Sequence[int]) -> Geometry:
     (*a_batch, m, k), (*b_batch, _, n) = left, right
     batch = np.broadcast_shapes(tuple(a_batch), tuple(b_batch))
     if math.prod(b_batch) == 1 and math.prod(a_batch) == math.prod(batch):
-        return Geometry(m * math.prod(batch), n, k, (), (), ())
-    return Geometry(m, n, k, batch, tuple(a_batch), tuple(b_batch))
+        return ProductBlocks(m * math.prod(batch), n, k, (), (), ())
+    return ProductBlocks(m, n, k, batch, tuple(a_batch), tuple(b_batch))
 
 
 def block_index(batch: tuple[int, ...], own: tuple[int, ...]) -> Array:
@@ -102,7 +102,7 @@ def block_index(batch: tuple[int, ...], own: tuple[int, ...]) -> Array:
 
 
 @lru_cache(maxsize=1024)
-def _offsets(g: Geometry) -> Array:
+def _offsets(g: ProductBlocks) -> Array:
     """Entries of `sweep`'s blocks."""
     out = np.zeros((g.blocks, 6), np.int64)
     out[:, 0] = block_index(g.batch, g.a_batch) * g.m
@@ -123,7 +123,7 @@ def is_parallel(context: Context, flops: int, nbytes: int) -> bool:
     return context.threads > 1 and (flops > SERIAL_FLOPS or nbytes > SERIAL_BYTES)
 
 
-def _packed_b(op: MatMul, g: Geometry, b: TensorType, context: Context) -> tuple[Argument, list[Step]]:
+def _packed_b(op: MatMul, g: ProductBlocks, b: TensorType, context: Context) -> tuple[Argument, list[Step]]:
     """Panels of B and the steps that make them at run time."""
     swap = op.trans_b and len(b.dims) > 1
     known = b.known

@@ -13,7 +13,7 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
     INTEGER,
     QUANTISED,
     Operands,
-    Rows,
+    RowTables,
     are_plain,
     given,
     pack_step,
@@ -68,7 +68,7 @@ def matmul_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Conte
     offsets[:, 0] = block_index(g.batch, g.a_batch) * (g.m * g.k)
     offsets[:, 1] = block_index(g.batch, g.b_batch)
     offsets[:, 3] = np.arange(g.blocks) * g.m
-    rows = Rows(offsets, g.m, g.k, g.k, depth=g.k)
+    rows = RowTables(offsets, g.m, g.k, g.k, depth=g.k)
     panels = panels_of(rows, g.b_blocks, g.n)
     steps: list[Step] = []
     if b.known is not None:

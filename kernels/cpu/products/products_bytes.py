@@ -112,7 +112,7 @@ class Panels:
 
 
 @record(frozen=True)
-class Rows:
+class RowTables:
     """Rows of A and of the result, see `sweep_bytes`.
 
     offsets: byte offset of A, block of B, first column and first row of C for each block.  image: what is read instead
@@ -138,7 +138,7 @@ SHORT = 16
 """Bytes of a run under which rows are copied first."""
 
 
-def panels_of(rows: Rows, blocks: int, n: int) -> Panels:
+def panels_of(rows: RowTables, blocks: int, n: int) -> Panels:
     return Panels(blocks, 1, rows.k, n) if rows.copied else Panels(blocks, rows.taps, rows.depth, n)
 
 
@@ -182,7 +182,7 @@ def finish_args(ins: Types, at: Operands, out: TensorType) -> dict[str, Argument
 
 
 def product_steps(
-    ins: Types, at: Operands, out: TensorType, rows: Rows, panels: Panels, packed: Argument, context: Context
+    ins: Types, at: Operands, out: TensorType, rows: RowTables, panels: Panels, packed: Argument, context: Context
 ) -> list[Step]:
     """The numbers of the columns, and the sweep."""
     b = given(ins, at.b)

@@ -114,7 +114,7 @@ def choose_rows(n: int, most: int) -> int:
 
 
 @record(frozen=True)
-class Layer:
+class RecurrentLayer:
     """One node, its sizes (steps, batch, inputs, hidden units) and its tile (see `recurrent_walk`)."""
 
     op: Recurrent
@@ -130,7 +130,7 @@ class Layer:
     """Whether weights are pairs of bfloat16."""
 
     @staticmethod
-    def of(op: Recurrent, kind: str, ins: Types, pairs: bool = False) -> Layer:
+    def of(op: Recurrent, kind: str, ins: Types, pairs: bool = False) -> RecurrentLayer:
         x, r, lengths = ins[0], ins[2], ins[4] if len(ins) > 4 else None
         assert x is not None
         assert r is not None
@@ -143,7 +143,7 @@ class Layer:
             if -(-wanted // (2 * vectors)) * 2 * vectors > PADDING * wanted:
                 break
             vectors *= 2
-        return Layer(op, kind, ins, t, n, x.dims[2], hidden, vectors, rows, pairs)
+        return RecurrentLayer(op, kind, ins, t, n, x.dims[2], hidden, vectors, rows, pairs)
 
     @property
     def blocks(self) -> int:
@@ -210,7 +210,7 @@ def _accepts(op: Any, ins: Types) -> bool:
 # -------------------------------------------------------------------------------------------------------------- makers
 
 
-def _input_products(layer: Layer, x: Argument, bias: Array, context: Context) -> tuple[Scratch, list[Step]]:
+def _input_products(layer: RecurrentLayer, x: Argument, bias: Array, context: Context) -> tuple[Scratch, list[Step]]:
     """Steps of x w^T + bias for all steps, [rows of x, columns of `pack_columns`]."""
     count = layer.op.gates
     if layer.pairs:
@@ -229,7 +229,7 @@ def _input_products(layer: Layer, x: Argument, bias: Array, context: Context) ->
     return to, [replace(step, args={name: led(arg) for name, arg in step.args.items()}) for step in steps]
 
 
-def _input_pairs(layer: Layer, bias: Array, context: Context) -> tuple[Scratch, list[Step]]:
+def _input_pairs(layer: RecurrentLayer, bias: Array, context: Context) -> tuple[Scratch, list[Step]]:
     """The same of pairs."""
     count, rows, columns = layer.op.gates, layer.t * layer.n, bias.size
 
@@ -242,19 +242,19 @@ def _input_pairs(layer: Layer, bias: Array, context: Context) -> tuple[Scratch, 
     return to, [replace(step, args={**step.args, "lda": layer.i, "c": to, "ldc": columns})]
 
 
-def _bias(layer: Layer, context: Context) -> Array:
+def _bias(layer: RecurrentLayer, context: Context) -> Array:
     count, after = layer.op.gates, layer.kind == "gru_after"
     if layer.given(3) is None:
         return aligned_zeros((layer.op.directions * layer.blocks * count * layer.vectors * LANES,))
     return layer.packed(context, 3, ("bias", count, after), lambda b, v: pack_bias(b, count, v, after))
 
 
-def _weights(layer: Layer, context: Context, index: int, gates: Sequence[int]) -> Array:
+def _weights(layer: RecurrentLayer, context: Context, index: int, gates: Sequence[int]) -> Array:
     count, pack = layer.op.gates, pack_pairs if layer.pairs else pack_gates
     return layer.packed(context, index, (layer.pairs, count, *gates), lambda w, v: pack(w, gates, count, v))
 
 
-def _steps(layer: Layer, context: Context, extra: dict[str, Argument], rounds: bool = False) -> list[Step]:
+def _steps(layer: RecurrentLayer, context: Context, extra: dict[str, Argument], rounds: bool = False) -> list[Step]:
     """The input products, if they are not part of the walk, and the walk."""
     op, count, d = layer.op, layer.op.gates, layer.op.directions
     bias, made, x = _bias(layer, context), [], In(0)  # type: tuple[Array, list[Step], Argument]
@@ -317,16 +317,16 @@ def _one_buffer(op: Any, ins: Types) -> frozenset[tuple[int, int]]:
 @kernel(LSTM, DynamicQuantizeLSTM, accepts=_accepts, states=_one_buffer)
 def lstm(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Constant weights; activations of `FUNCTIONS`, the same in both directions."""
-    return _lstm(Layer.of(op, "lstm", ins), context)
+    return _lstm(RecurrentLayer.of(op, "lstm", ins), context)
 
 
 @kernel(LSTM, accepts=_accepts, precision="bf16", rank=1, states=_one_buffer)
 def lstm_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """As `lstm`; states are rounded where they meet their weights."""
-    return _lstm(Layer.of(op, "lstm", ins, pairs=True), context)
+    return _lstm(RecurrentLayer.of(op, "lstm", ins, pairs=True), context)
 
 
-def _lstm(layer: Layer, context: Context) -> list[Step]:
+def _lstm(layer: RecurrentLayer, context: Context) -> list[Step]:
     op: Any = layer.op
     extra: dict[str, Argument] = {
         "c0": layer.state(6), "last_c": Out(2), "peepholes": layer.optional(7), "input_forget": int(op.input_forget)
@@ -338,13 +338,13 @@ def _lstm(layer: Layer, context: Context) -> list[Step]:
 def gru(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Constant weights; activations of `FUNCTIONS`, the same in both directions."""
     if op.linear_before_reset:
-        return _gru_after(Layer.of(op, "gru_after", ins), context)
-    layer = Layer.of(op, "gru", ins)
+        return _gru_after(RecurrentLayer.of(op, "gru_after", ins), context)
+    layer = RecurrentLayer.of(op, "gru", ins)
     states = layer.groups * layer.rows * layer.blocks * layer.vectors * BYTES
     return _steps(layer, context, {"r_hidden": _weights(layer, context, 2, (2,)), "gates": Scratch(3 * states)})
 
 
-def _gru_after(layer: Layer, context: Context) -> list[Step]:
+def _gru_after(layer: RecurrentLayer, context: Context) -> list[Step]:
     bias = aligned_zeros((layer.op.directions * layer.blocks * layer.vectors * LANES,))
     if layer.given(3) is not None:
         bias = layer.packed(context, 3, ("reset bias",), pack_reset_bias)
@@ -359,10 +359,10 @@ def _accepts_after(op: Any, ins: Types) -> bool:
 @kernel(GRU, accepts=_accepts_after, precision="bf16", rank=1, states=_one_buffer)
 def gru_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """As `gru` with linear_before_reset; states are rounded where they meet their weights."""
-    return _gru_after(Layer.of(op, "gru_after", ins, pairs=True), context)
+    return _gru_after(RecurrentLayer.of(op, "gru_after", ins, pairs=True), context)
 
 
 @kernel(RNN, accepts=_accepts, states=_one_buffer)
 def rnn(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Constant weights; activations of `FUNCTIONS`, the same in both directions."""
-    return _steps(Layer.of(op, "rnn", ins), context, {})
+    return _steps(RecurrentLayer.of(op, "rnn", ins), context, {})

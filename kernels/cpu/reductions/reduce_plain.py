@@ -35,7 +35,7 @@ PARALLEL = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class PlainFold:
     """``load(v)`` of each element is combined by ``join``; ``finish(s)`` is the result; start None: the first one."""
 
     name: str
@@ -52,15 +52,15 @@ class Plain:
         return f"{result}({made})" if made == s or result == "f64" else whole_text(made, dtype_from_name(result))
 
 
-PLAIN: dict[type[Any], Plain] = {
-    ops.ReduceSum: Plain("sum", "{s} + {v}"),
-    ops.ReduceMean: Plain("mean", "{s} + {v}", finish="{s} / p.count", wide=True),
-    ops.ReduceProd: Plain("prod", "{s} * {v}", 1),
-    ops.ReduceL1: Plain("l1", "{s} + {v}", load="abs({v})"),
-    ops.ReduceL2: Plain("l2", "{s} + {v}", load="{v} * {v}", finish="math.sqrt({s})"),
-    ops.ReduceSumSquare: Plain("sum_square", "{s} + {v}", load="{v} * {v}"),
-    ops.ReduceMax: Plain("max", "{v} if {v} > {s} else {s}", None),
-    ops.ReduceMin: Plain("min", "{v} if {v} < {s} else {s}", None),
+PLAIN_FOLDS: dict[type[Any], PlainFold] = {
+    ops.ReduceSum: PlainFold("sum", "{s} + {v}"),
+    ops.ReduceMean: PlainFold("mean", "{s} + {v}", finish="{s} / p.count", wide=True),
+    ops.ReduceProd: PlainFold("prod", "{s} * {v}", 1),
+    ops.ReduceL1: PlainFold("l1", "{s} + {v}", load="abs({v})"),
+    ops.ReduceL2: PlainFold("l2", "{s} + {v}", load="{v} * {v}", finish="math.sqrt({s})"),
+    ops.ReduceSumSquare: PlainFold("sum_square", "{s} + {v}", load="{v} * {v}"),
+    ops.ReduceMax: PlainFold("max", "{v} if {v} > {s} else {s}", None),
+    ops.ReduceMin: PlainFold("min", "{v} if {v} < {s} else {s}", None),
 }
 
 
@@ -91,7 +91,7 @@ def _lanes_text(join: str) -> str:
                     s = {step}"""
 
 
-def _text(fold: Plain, name: str, source: str, total: str, result: str) -> str:
+def _text(fold: PlainFold, name: str, source: str, total: str, result: str) -> str:
     """Text for elements of dtype ``source``, partial results of ``total``, results of ``result``."""
     v = f"{total}({fold.load.format(v='x[j]')})"
     join = fold.join
@@ -145,7 +145,7 @@ def _reach(unit: int, out: int, a: Any) -> dict[str, Reach]:
 
 
 @functools.cache
-def _fold(fold: Plain, source: AnyDType, total: AnyDType, result: AnyDType) -> Native:
+def _fold(fold: PlainFold, source: AnyDType, total: AnyDType, result: AnyDType) -> Native:
     names = [dtype_name(d) for d in (source, total, result)]
     name = "_".join(dict.fromkeys((fold.name, *names)))
     text = _text(fold, name, *names)
@@ -163,13 +163,13 @@ def _has_plain(op: Any, ins: Types) -> bool:
     return x.dtype.kind in "iu" or x.dtype in (BOOL, F64)
 
 
-@kernel(*PLAIN, accepts=_has_plain, by_types=True)
+@kernel(*PLAIN_FOLDS, accepts=_has_plain, by_types=True)
 def reduce_plain(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Any integers, bool (greatest and least), f64."""
     axes, x = reduced_axes(op, ins), ins[0]
     assert axes is not None, "accepts() has tested this"
     assert x is not None, "accepts() has tested this"
-    fold = PLAIN[type(op)]
+    fold = PLAIN_FOLDS[type(op)]
     dtype = U8 if x.dtype == BOOL else x.dtype
     total = (U64 if dtype.kind == "u" else I64) if fold.wide and dtype.kind != "f" else dtype
     count = float(np.prod([x.dims[a] for a in axes], dtype=np.int64))
@@ -178,7 +178,7 @@ def reduce_plain(op: Any, ins: Types, outs: Sequence[TensorType], context: Conte
     source: Argument = In(0)
     for i, (outer, n, inner) in enumerate(forms):
         final = i == len(forms) - 1
-        kind = Plain(
+        kind = PlainFold(
             fold.name, fold.join, fold.start, "{v}" if i else fold.load, fold.finish if final else "{s}", fold.wide
         )
         target: Argument = Out(0) if final else Scratch(total.itemsize * outer * inner)
@@ -198,7 +198,7 @@ def _is_empty(op: Any, ins: Types) -> bool:
     return len(ins) < 2 or ins[1] is None or ins[1].known is not None
 
 
-@kernel(*{*FOLDS, *PLAIN, ops.ReduceLogSumExp}, accepts=_is_empty)
+@kernel(*{*FOLDS, *PLAIN_FOLDS, ops.ReduceLogSumExp}, accepts=_is_empty)
 def reduce_nothing(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """What the reference gives for no element, everywhere."""
     x = ins[0]

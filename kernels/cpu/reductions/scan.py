@@ -26,7 +26,7 @@ FEW = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class PrefixOp:
     """What is compiled for one operator, dtype and direction."""
 
     dtype: AnyDType
@@ -137,7 +137,7 @@ def running(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -
     if not x.size:
         return []
     outer, n, inner = around_axis(x.dims, normalise_axis(op, int(axis.known.reshape(-1)[0]), len(x.dims)))
-    scan = Scan(x.dtype, isinstance(op, CumSum), bool(op.reverse), bool(op.exclusive))
+    scan = PrefixOp(x.dtype, isinstance(op, CumSum), bool(op.reverse), bool(op.exclusive))
     made = generated(scan.text(), scan.name, partial(_reach, x.dtype.itemsize), **_FIELDS)
     blocks, grouped = -(-inner // BLOCK), outer // ROWS if inner == 1 and x.dtype.kind == "f" else 0
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "room": Scratch(8 * BLOCK * context.threads)}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bolt_numba.converters.onnx.writing.registry import MICROSOFT, NoSpellingError, Term, writer
+from bolt_numba.converters.onnx.writing.registry import MICROSOFT, Named, NoSpellingError, writer
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.shape import Reshape, Transpose
 from bolt_numba.ops.layers.cache import GroupQueryAttention
@@ -86,7 +86,7 @@ def _dequantized(op: DequantizeLinear, stored: Array, scale: Array, zero: Array 
 
 
 @writer(DynamicQuantizeLSTM)
-def dynamic_quantize_lstm(w: GraphWriter, op: Any, *terms: Term) -> Any:
+def dynamic_quantize_lstm(w: GraphWriter, op: Any, *terms: Named) -> Any:
     """With the weights in 8 bits that they are made from, [d, i, 4 h], and scales and zero points [d] or [d, 4 h]."""
     weights, scales = [], []
     for value in w.reading.inputs[1:3]:
@@ -99,26 +99,26 @@ def dynamic_quantize_lstm(w: GraphWriter, op: Any, *terms: Term) -> Any:
     if op.layout:
         raise NoSpellingError(f"layout = {op.layout}")
     w.model.loose = True  # what made floats of the weights is not read any more
-    nothing = [Term("", terms[0].type)] * (8 - len(terms))
+    nothing = [Named("", terms[0].type)] * (8 - len(terms))
     operands = [terms[0], *weights, *terms[3:], *nothing, *scales]
     return w.node(op.name, operands, [v.type for v in w.reading.outputs], domain=MICROSOFT, **given)
 
 
 @writer(GroupQueryAttention)
-def group_query_attention(w: GraphWriter, op: Any, *terms: Term) -> Any:
+def group_query_attention(w: GraphWriter, op: Any, *terms: Named) -> Any:
     """The queries and keys are rotated already."""
     attributes = {"num_heads": op.num_heads, "kv_num_heads": op.kv_num_heads}
     optional: dict[str, float] = {"scale": op.scale, "softcap": op.softcap, "local_window_size": op.local_window}
     optional["smooth_softmax"] = int(op.smooth)
     defaults = {"scale": 0.0, "softcap": 0.0, "local_window_size": -1, "smooth_softmax": 0}
     attributes |= {name: value for name, value in optional.items() if value != defaults[name]}
-    nothing = Term("", terms[0].type)
+    nothing = Named("", terms[0].type)
     operands = [*terms[:7], nothing, nothing, nothing, *terms[7:]]
     return w.node(op.name, operands, [v.type for v in w.reading.outputs], domain=MICROSOFT, **attributes)
 
 
 @writer(MatMulNBits)
-def matmul_bits(w: GraphWriter, op: Any, x: Term, codes: Term, scales: Term, *optional: Term) -> Any:
+def matmul_bits(w: GraphWriter, op: Any, x: Named, codes: Named, scales: Named, *optional: Named) -> Any:
     """With zero points as floats."""
     n = codes.type.dims[0]
     held = (scales, *optional[:1])
@@ -129,7 +129,7 @@ def matmul_bits(w: GraphWriter, op: Any, x: Term, codes: Term, scales: Term, *op
     attributes = {"K": k, "N": n, "bits": op.bits, "block_size": op.block}
     operands = [x, codes, *flat]
     if len(optional) > 1:
-        operands += [Term("", x.type), optional[1]]
+        operands += [Named("", x.type), optional[1]]
     types = [v.type for v in w.reading.outputs]
     return w.node(op.name, operands, types, domain=MICROSOFT, **attributes)
 

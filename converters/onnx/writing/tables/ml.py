@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bolt_numba.converters.onnx.types import CODES
-from bolt_numba.converters.onnx.writing.registry import NoSpellingError, Term, writer
+from bolt_numba.converters.onnx.writing.registry import Named, NoSpellingError, writer
 from bolt_numba.ops.arrays.generate import ConstantOfShape
 from bolt_numba.ops.arrays.random import RandomNormal, RandomUniform
 from bolt_numba.ops.data.ml import CastMap, DictVectorizer, LabelEncoder, OneHotEncoder, ZipMap
@@ -22,7 +22,7 @@ _SUFFIX: dict[AnyDType, str] = {I64: "int64s", STRING: "strings", F32: "floats"}
 """How lists of a dtype are called."""
 
 
-def content(term: Term, what: str) -> Array:
+def content(term: Named, what: str) -> Array:
     """What an attribute will hold; raises NoSpellingError unless it is known."""
     known = term.known
     if known is None:
@@ -30,7 +30,7 @@ def content(term: Term, what: str) -> Array:
     return known
 
 
-def listed(term: Term, what: str, *allowed: AnyDType) -> tuple[str, list[Any]]:
+def listed(term: Named, what: str, *allowed: AnyDType) -> tuple[str, list[Any]]:
     """The suffix of the attribute for a list of that dtype, and the list."""
     array = content(term, what)
     if array.dtype not in allowed:
@@ -39,7 +39,7 @@ def listed(term: Term, what: str, *allowed: AnyDType) -> tuple[str, list[Any]]:
 
 
 @writer(LabelEncoder)
-def label_encoder(w: GraphWriter, op: Any, x: Term, keys: Term, values: Term, default: Term) -> Any:
+def label_encoder(w: GraphWriter, op: Any, x: Named, keys: Named, values: Named, default: Named) -> Any:
     attributes: dict[str, Any] = {}
     for name, term in (("keys", keys), ("values", values)):
         array = content(term, name)
@@ -53,14 +53,14 @@ def label_encoder(w: GraphWriter, op: Any, x: Term, keys: Term, values: Term, de
 
 
 @writer(OneHotEncoder)
-def one_hot_encoder(w: GraphWriter, op: Any, x: Term, categories: Term) -> Any:
+def one_hot_encoder(w: GraphWriter, op: Any, x: Named, categories: Named) -> Any:
     suffix, values = listed(categories, "categories", I64, STRING)
     types = [op.infer(x.type, categories.type)]
     return w.node("OneHotEncoder", [x], types, **{f"cats_{suffix}": values, "zeros": int(op.zeros)})
 
 
 @writer(ZipMap)
-def zip_map(w: GraphWriter, op: Any, scores: Term, labels: Term) -> Any:
+def zip_map(w: GraphWriter, op: Any, scores: Named, labels: Named) -> Any:
     suffix, values = listed(labels, "labels", I64, STRING)
     if scores.type.dtype != F32:
         raise NoSpellingError(f"scores of {scores.type}")
@@ -68,21 +68,21 @@ def zip_map(w: GraphWriter, op: Any, scores: Term, labels: Term) -> Any:
 
 
 @writer(DictVectorizer)
-def dict_vectorizer(w: GraphWriter, op: Any, x: Term, vocabulary: Term) -> Any:
+def dict_vectorizer(w: GraphWriter, op: Any, x: Named, vocabulary: Named) -> Any:
     suffix, values = listed(vocabulary, "vocabulary", I64, STRING)
     key = {"strings": "string_vocabulary", "int64s": "int64_vocabulary"}[suffix]
     return w.node("DictVectorizer", [x], [op.infer(x.type, vocabulary.type)], **{key: values})
 
 
 @writer(CastMap)
-def cast_map(w: GraphWriter, op: Any, x: Term) -> Any:
+def cast_map(w: GraphWriter, op: Any, x: Named) -> Any:
     to = {F32: "TO_FLOAT", I64: "TO_INT64", STRING: "TO_STRING"}[op.to]
     form = {"map_form": "DENSE"} if op.size is None else {"map_form": "SPARSE", "max_map": op.size}
     return w.node("CastMap", [x], [op.infer(x.type)], cast_to=to, **form)
 
 
 @writer(TfIdfVectorizer)
-def tf_idf_vectorizer(w: GraphWriter, op: Any, x: Term) -> Any:
+def tf_idf_vectorizer(w: GraphWriter, op: Any, x: Named) -> Any:
     texts = any(isinstance(item, str) for item in op.pool)
     names = ("mode", "min_gram_length", "max_gram_length", "max_skip_count", "ngram_counts", "ngram_indexes")
     attributes = {name: getattr(op, name) for name in names} | ({"weights": op.weights} if op.weights else {})
@@ -91,7 +91,7 @@ def tf_idf_vectorizer(w: GraphWriter, op: Any, x: Term) -> Any:
 
 
 @writer(RandomNormal, RandomUniform)
-def random(w: GraphWriter, op: Any, shape: Term) -> Any:
+def random(w: GraphWriter, op: Any, shape: Named) -> Any:
     """Where the run tells the shape: like a tensor of that shape."""
     names = ("mean", "scale") if isinstance(op, RandomNormal) else ("low", "high")
     attributes = {name: getattr(op, name) for name in names} | {"dtype": CODES[op.dtype]}
@@ -105,7 +105,7 @@ def random(w: GraphWriter, op: Any, shape: Term) -> Any:
 
 
 @writer(TreeEnsemble)
-def tree_ensemble(w: GraphWriter, op: Any, x: Term, *terms: Term) -> Any:
+def tree_ensemble(w: GraphWriter, op: Any, x: Named, *terms: Named) -> Any:
     """Of f32, as TreeEnsembleRegressor, which engines have had for long."""
     if x.type.dtype != F32:
         raise NoSpellingError(f"rows of {x.type}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bolt_numba.converters.onnx.writing.registry import NoSpellingError, Term, writer
+from bolt_numba.converters.onnx.writing.registry import Named, NoSpellingError, writer
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Split, Squeeze, Unsqueeze
 from bolt_numba.ops.layers.rotary import RotaryEmbedding
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @writer(RotaryEmbedding)
 def rotary_embedding(
-    w: GraphWriter, op: Any, x: Term, cos: Term, sin: Term, positions: Term | None = None
+    w: GraphWriter, op: Any, x: Named, cos: Named, sin: Named, positions: Named | None = None
 ) -> Any:
     """Products of the halves (or the neighbours) of each head, joined again."""
     half, size = (() if t.type.shape is None else t.type.shape[-1:] for t in (cos, x))
     if not half or not size or not isinstance(half[0], int) or not isinstance(size[0], int):
         raise NoSpellingError("heads of a size that is not known")
     turning, rest = 2 * half[0], size[0] - 2 * half[0]
-    tail: list[Term] = []
+    tail: list[Named] = []
     if rest:
         x, *tail = w.write(Split(-1, 2), x, _sizes(w, turning, rest))
     heads = _sizes(w, 1 if op.layout == "HSD" else 2)
@@ -47,5 +47,5 @@ def rotary_embedding(
     return w.write(Concat(-1), *turned, *tail) if len(turned) + len(tail) > 1 else turned[0]
 
 
-def _sizes(w: GraphWriter, *values: int) -> Term:
+def _sizes(w: GraphWriter, *values: int) -> Named:
     return w.const(np.array(values, np.int64))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bolt_numba.converters.onnx.types import CODES, proto_of_type
-from bolt_numba.converters.onnx.writing.registry import NoSpellingError, Term, writer
+from bolt_numba.converters.onnx.writing.registry import Named, NoSpellingError, writer
 from bolt_numba.ops.arrays.generate import ConstantOfShape, Range, Trilu
 from bolt_numba.ops.arrays.reduce import Softmax
 from bolt_numba.ops.arrays.shape import Reshape, Shape, Split, Transpose
@@ -31,17 +31,17 @@ MASKED = -1e30
 
 
 @writer(Clip)
-def clip(w: GraphWriter, op: Any, x: Term) -> Any:
+def clip(w: GraphWriter, op: Any, x: Named) -> Any:
     """The bounds become operands; open on both sides it is the identity."""
     bounds = [None if b is None else w.const(np.array(b, x.type.dtype)) for b in (op.lo, op.hi)]
     if bounds == [None, None]:
         return w.node("Identity", [x], [x.type])
-    terms = [Term("", x.type) if b is None else b for b in bounds]
+    terms = [Named("", x.type) if b is None else b for b in bounds]
     return w.node("Clip", [x, *terms], [x.type])
 
 
 @writer(Chain)
-def chain(w: GraphWriter, op: Any, *terms: Term) -> Any:
+def chain(w: GraphWriter, op: Any, *terms: Named) -> Any:
     values = list(terms)
     for step, operands in op.steps:
         values.append(w.write(step, *(values[i] for i in operands)))
@@ -49,7 +49,7 @@ def chain(w: GraphWriter, op: Any, *terms: Term) -> Any:
 
 
 @writer(MatMul)
-def matmul(w: GraphWriter, op: Any, a: Term, b: Term, bias: Term | None = None) -> Any:
+def matmul(w: GraphWriter, op: Any, a: Named, b: Named, bias: Named | None = None) -> Any:
     """Gemm where both operands are matrices; elsewhere its flags are nodes of their own."""
     bias = bias if bias is not None and bias.name else None
     plain = not (op.trans_a or op.trans_b) and op.alpha == 1
@@ -67,7 +67,7 @@ def matmul(w: GraphWriter, op: Any, a: Term, b: Term, bias: Term | None = None) 
     return made if bias is None else w.write(Add(), made, bias)
 
 
-def _swapped(w: GraphWriter, x: Term) -> Term:
+def _swapped(w: GraphWriter, x: Named) -> Named:
     """The last two axes swapped; a vector stays."""
     if x.type.shape is None:
         raise NoSpellingError(f"the transpose of '{x.name}', whose rank is not known")
@@ -76,13 +76,13 @@ def _swapped(w: GraphWriter, x: Term) -> Term:
         return x
     if x.known is not None:
         return w.const(np.ascontiguousarray(np.swapaxes(x.known, -1, -2)), f"{x.name}/transposed")
-    made: Term = w.write(Transpose((*range(rank - 2), rank - 1, rank - 2)), x)
+    made: Named = w.write(Transpose((*range(rank - 2), rank - 1, rank - 2)), x)
     return made
 
 
 @writer(FusedAttention)
 def attention(
-    w: GraphWriter, op: Any, q: Term, k: Term | None = None, v: Term | None = None, mask: Term | None = None
+    w: GraphWriter, op: Any, q: Named, k: Named | None = None, v: Named | None = None, mask: Named | None = None
 ) -> Any:
     """Two products and the softmax between them, around Transposes where heads lie inside."""
     parts: Any = (q, k, v)
@@ -99,35 +99,35 @@ def attention(
     return _heads_exchanged(w, y) if op.y_layout == "SHD" else y
 
 
-def _heads_exchanged(w: GraphWriter, x: Term) -> Term:
-    made: Term = w.write(Transpose(swapped(tuple(range(len(x.type.shape or ()))))), x)
+def _heads_exchanged(w: GraphWriter, x: Named) -> Named:
+    made: Named = w.write(Transpose(swapped(tuple(range(len(x.type.shape or ()))))), x)
     return made
 
 
-def _causal(w: GraphWriter, scores: Term) -> Term:
+def _causal(w: GraphWriter, scores: Named) -> Named:
     """0 where the key is not after the query, else a number that no score outweighs."""
     dtype = scores.type.dtype
     low = max(MASKED, float(np.finfo(dtype).min) / 2) if dtype.kind == "f" else MASKED
     full = w.write(ConstantOfShape(low, dtype), w.write(Shape(start=-2), scores))
-    made: Term = w.write(Trilu(upper=True), full, w.const(np.array(1, I64)))
+    made: Named = w.write(Trilu(upper=True), full, w.const(np.array(1, I64)))
     return made
 
 
 @writer(ConstantOfShape)
-def constant_of_shape(w: GraphWriter, op: Any, shape: Term) -> Any:
+def constant_of_shape(w: GraphWriter, op: Any, shape: Named) -> Any:
     value = w.tensor(np.array([op.value], op.dtype))
     return w.node("ConstantOfShape", [shape], [op.infer(shape.type)], value=value)
 
 
 @writer(Range)
-def range_(w: GraphWriter, op: Any, *terms: Term) -> Any:
+def range_(w: GraphWriter, op: Any, *terms: Named) -> Any:
     """The bounds as scalars: ours may also be vectors of one element."""
     scalars = [t if t.type.shape in ((), None) else w.write(Reshape(), t, w.const(np.zeros(0, I64))) for t in terms]
     return w.node("Range", scalars, [op.infer(*(t.type for t in terms))])
 
 
 @writer(MelWeightMatrix)
-def mel_weight_matrix(w: GraphWriter, op: Any, *terms: Term) -> Any:
+def mel_weight_matrix(w: GraphWriter, op: Any, *terms: Named) -> Any:
     code = {} if op.dtype == F32 else {"output_datatype": CODES[op.dtype]}
     return w.node("MelWeightMatrix", terms, [op.infer(*(t.type for t in terms))], **code)
 
@@ -139,7 +139,7 @@ def optional_empty(w: GraphWriter, op: Any) -> Any:
 
 
 @writer(Split)
-def split(w: GraphWriter, op: Any, x: Term, sizes: Term | None = None) -> Any:
+def split(w: GraphWriter, op: Any, x: Named, sizes: Named | None = None) -> Any:
     """The number of parts is told by the sizes or by the attribute, not by both."""
     given = sizes is not None and sizes.name
     types = op.infer(x.type, sizes.type if given and sizes is not None else None)
@@ -153,7 +153,7 @@ FILTERS = {Conv: 1, ConvTranspose: 1, DeformConv: 1, ConvInteger: 1, QLinearConv
 
 
 @writer(*FILTERS)
-def convolution(w: GraphWriter, op: Op, *terms: Term) -> Any:
+def convolution(w: GraphWriter, op: Op, *terms: Named) -> Any:
     """The size of the filters is an attribute too, which other tools rely on."""
     shape = terms[FILTERS[type(op)]].type.shape
     static = shape is not None and not any(isinstance(d, Sym) for d in shape)
@@ -164,13 +164,13 @@ def convolution(w: GraphWriter, op: Op, *terms: Term) -> Any:
 
 
 @writer(If)
-def if_(w: GraphWriter, op: Any, cond: Term, *captures: Term) -> Any:
+def if_(w: GraphWriter, op: Any, cond: Named, *captures: Named) -> Any:
     branches = {key: w.subgraph(getattr(op, key), captures, ()) for key in ("then_branch", "else_branch")}
     return w.node("If", [cond], op.infer(cond.type, *(t.type for t in captures)), **branches)
 
 
 @writer(Loop)
-def loop(w: GraphWriter, op: Any, *terms: Term) -> Any:
+def loop(w: GraphWriter, op: Any, *terms: Named) -> Any:
     own = [TensorType(I64, ()), TensorType(BOOL, ()), *(v.type for v in op.body.inputs[2 : 2 + op.carried])]
     operands, captures = terms[: 2 + op.carried], terms[2 + op.carried :]
     body = w.subgraph(op.body, captures, own)
@@ -179,7 +179,7 @@ def loop(w: GraphWriter, op: Any, *terms: Term) -> Any:
 
 
 @writer(Scan)
-def scan(w: GraphWriter, op: Any, *terms: Term) -> Any:
+def scan(w: GraphWriter, op: Any, *terms: Named) -> Any:
     count = op.states + op.scans
     body = w.subgraph(op.body, terms[count:], [v.type for v in op.body.inputs[:count]])
     names = ("input_axes", "input_directions", "output_axes", "output_directions")
