@@ -1,4 +1,4 @@
-"""The project's bars, one command each: ``python -m bench.bars speed|kernels|overhead|start|memory|all``.
+"""The project's bars, one command each: ``python -m bench.bars speed|sessions|kernels|overhead|start|memory|all``.
 
 Everything is measured side by side with onnxruntime in one run; ratios are peer time / our time: above 1 we are faster.
 """
@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -249,6 +250,73 @@ class _Planner:
 
 def _with(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
     return (*shape[:axis], size, *shape[axis + 1 :])
+
+
+@app.command()
+def sessions(
+    model: Annotated[list[str], typer.Option()] = ["kws_dscnn", "squeezenet"],  # noqa: B006
+    clients: Annotated[list[int], typer.Option(help="Python threads that run at once")] = [1, 2, 4, 8],  # noqa: B006
+    turns: int = 5,
+    seconds: Annotated[float, typer.Option(help="length of a turn")] = 0.5,
+) -> None:
+    """Throughput, latency and processor time of 1, 2 and 4 sessions of two threads that Python threads run at once."""
+    table = Table("model", "sessions", "clients", "engine", "runs/s", "p50 ms", "p95 ms", "CPU ms a run")
+    for name in model:
+        path, feeds = str(entry_of(name).path()), entry_of(name).feeds()
+        for count in (1, 2, 4):
+            made = {
+                "bolt": [bn.compile(path, threads=2) for _ in range(count)],
+                "ort": [ort_session(path, 2) for _ in range(count)],
+            }
+            calls = {engine: [partial(each.run, None, feeds) for each in found] for engine, found in made.items()}
+            for many in (n for n in clients if n >= count):
+                for engine, figures in crowd(calls, many, turns, seconds).items():
+                    table.add_row(name, str(count), str(many), engine, *(f"{x:.3f}" for x in figures))
+    console.print(table)
+
+
+def crowd(
+    calls: dict[str, Sequence[Callable[[], Any]]], clients: int, turns: int, seconds: float
+) -> dict[str, list[float]]:
+    """Of each engine: runs a second (median of turns), latencies of 50 and 95 runs of 100, processor time of a run.
+
+    calls: one for each session.  ``clients`` threads call them in turns of the engines.  Times in ms.
+    """
+    rates: dict[str, list[float]] = {engine: [] for engine in calls}
+    spent: dict[str, list[float]] = {engine: [] for engine in calls}
+    busy = dict.fromkeys(calls, 0.0)
+
+    def client(call: Callable[[], Any], end: float, mine: list[float]) -> None:
+        while (start := time.perf_counter()) < end:
+            call()
+            mine.append(time.perf_counter() - start)
+
+    for each in calls.values():
+        for call in each:
+            call()
+    for _ in range(turns):
+        for engine, each in calls.items():
+            time.sleep(0.05)  # the other engine's threads go to sleep
+            mine, used, start = [[] for _ in range(clients)], time.process_time(), time.perf_counter()  # type: ignore[var-annotated]
+            threads = [
+                threading.Thread(target=client, args=(each[i % len(each)], start + seconds, mine[i]))
+                for i in range(clients)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            done = sum(map(len, mine))
+            rates[engine].append(done / (time.perf_counter() - start))
+            busy[engine] += time.process_time() - used
+            spent[engine] += [second for those in mine for second in those]
+    return {
+        engine: [
+            float(np.median(rates[engine])), *(1e3 * float(np.percentile(spent[engine], at)) for at in (50, 95)),
+            1e3 * busy[engine] / len(spent[engine]),
+        ]
+        for engine in calls
+    }  # fmt: skip
 
 
 @app.command()

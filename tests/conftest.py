@@ -1,10 +1,11 @@
-"""Options and fixtures of the whole suite: golden files."""
+"""Options and fixtures of the whole suite: golden files, processors that there are not."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -47,3 +48,15 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert not changes, f"\n{changes}"
 
     return check
+
+
+@pytest.fixture
+def processors(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
+    """Gives the process another team of threads, as if it had so many processors; the team."""
+    from bolt_numba.devices import threads  # few tests want it, and it takes its time
+
+    def give(count: int) -> Any:
+        monkeypatch.setattr(threads, "_teams", [threads._Team(count)])
+        return threads.team()
+
+    return give

@@ -51,9 +51,9 @@ def feed(n: int, width: int = 48) -> Array:
     return np.random.default_rng(n).standard_normal((n, width), np.float32)
 
 
-def child(task: Callable[[], None], **environment: str) -> None:
-    """Run a function of this file in a new process."""
-    code = f"from tests.test_interrupts import {task.__name__}; {task.__name__}()"
+def child(task: Callable[[], None], module: str = __name__, **environment: str) -> None:
+    """Run a function of a file of tests in a new process."""
+    code = f"from {module} import {task.__name__}; {task.__name__}()"
     env = {**os.environ, **environment}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1500, check=False)

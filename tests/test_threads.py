@@ -7,41 +7,55 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 
 import bolt_numba as bn
 from bolt_numba.base.config import MAX_THREADS
-from bolt_numba.devices import threads as teams
-from bolt_numba.devices.threads import run_alone, run_native
+from bolt_numba.devices.threads import run_native
 from bolt_numba.errors import DeviceError
 from bolt_numba.kernels.cpu.executor import run_steps
-from bolt_numba.kernels.cpu.language.lang import atomic_add
+from bolt_numba.kernels.cpu.language.lang import atomic_add, split
 from bolt_numba.kernels.cpu.products.pack import run_shares
-from bolt_numba.kernels.jit import I64, PTR, native
+from bolt_numba.kernels.jit import PTR, Native, native
 from tests.test_interrupts import feed, network
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the team needs Linux semaphores")
 
 
-@native(counts=PTR, step=I64)
-def count_shares(p, tid, nthreads):  # type: ignore[no-untyped-def]
-    """Add 1 for the share that this is of ``nthreads``."""
-    atomic_add(p.counts + 8 * (p.step * nthreads + tid), 1)
+CELLS = 60
+
+
+@native(counts=PTR)
+def count_cells(p, tid, nthreads):  # type: ignore[no-untyped-def]
+    """Add 1 to each of the cells that this share has."""
+    low, high = split(CELLS, tid, nthreads)
+    for cell in range(low, high):
+        atomic_add(p.counts + 8 * cell, 1)
 
 
 class Shares:
-    """A program of ``steps`` shared steps that count who ran."""
+    """A program of ``steps`` shared steps that count which cells were done."""
 
     def __init__(self, steps: int, threads: int) -> None:
-        self.threads, self.counts = threads, np.zeros((steps, threads), np.int64)
-        self.records = [count_shares.record(counts=self.counts, step=i) for i in range(steps)]
-        self.kernels = np.full(steps, count_shares.address, np.int64)
+        self.counts = np.zeros((steps, CELLS), np.int64)
+        self.program = Steps([(count_cells, {"counts": row}) for row in self.counts], threads)
+        self.run = self.program.run
+
+
+class Steps:
+    """A program of kernels with their arguments, all of which are shared."""
+
+    def __init__(self, steps: list[tuple[Native, dict[str, Any]]], threads: int) -> None:
+        self.threads, self.arguments = threads, steps
+        self.records = [kernel.record(**values) for kernel, values in steps]
+        self.kernels = np.array([kernel.address for kernel, _ in steps], np.int64)
         self.params = np.array([r.ctypes.data for r in self.records], np.int64)
-        self.flags, self.ticks = np.ones(steps, np.int64), np.zeros(steps + 1, np.int64)
+        self.flags, self.ticks = np.ones(len(steps), np.int64), np.zeros(len(steps) + 1, np.int64)
         self.call = run_steps.record(
-            kernels=self.kernels, params=self.params, flags=self.flags, ticks=self.ticks, steps=steps, timed=0
+            kernels=self.kernels, params=self.params, flags=self.flags, ticks=self.ticks, steps=len(steps), timed=0
         )
 
     def run(self) -> None:
@@ -49,7 +63,8 @@ class Shares:
 
 
 @pytest.mark.parametrize("threads", [2, 3, 5])
-def test_every_share_runs_once_whether_the_team_sleeps_or_not(threads: int) -> None:
+def test_every_share_runs_once_whether_the_team_sleeps_or_not(threads: int, processors: Any) -> None:
+    processors(threads)
     program = Shares(40, threads)
     pauses = [0, 0, 2e-5, 6e-5, 2e-4, 2e-3]  # workers spin for about 50 us: awake, going to sleep, asleep
     for i in range(300):
@@ -70,7 +85,7 @@ def test_an_idle_team_takes_no_time() -> None:
 
 def test_alone_runs_every_step_as_one_share() -> None:
     program = Shares(3, 1)
-    run_alone(program.call.ctypes.data)
+    program.run()
     np.testing.assert_array_equal(program.counts, 1)
 
 
@@ -91,13 +106,14 @@ def refuse(after: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("granted", [0, 1, 2])
-def test_fewer_threads_than_asked_for(granted: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(teams, "_teams", {})
+def test_fewer_threads_than_asked_for(granted: int, processors: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    team = processors(4)
     refuse(granted, monkeypatch)
     program = Shares(40, 4)
     for _ in range(50):
         program.run()
-    assert teams.team(4).workers == granted
+    assert team.room == granted
+    assert team.workers <= granted, "one may be about to begin"
     np.testing.assert_array_equal(program.counts, 50)
 
 
@@ -127,7 +143,7 @@ if os.getuid() == 0:  # whom the limit does not hold
     os.setgid(65534), os.setuid(65534)
 resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
 got = bn.compile(graph, threads=4)(x)["y"]
-print(threads.team(4).workers, (got == wanted).all())
+print(threads.team().workers, (got == wanted).all())
 """
 """Uses everything once before, as another user may read no files."""
 

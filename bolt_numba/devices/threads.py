@@ -1,8 +1,9 @@
-"""The team: worker threads that run the same native loop as the caller.
+"""The team: the process's worker threads, which run the same native loop as the callers that lease them.
 
-There is one team per thread count in a process.  Its workers spin for a short while after a run, then sleep on a
-semaphore.  One run at a time uses the team; a run that finds it busy runs on its own thread alone, with the same bits.
-A forked child starts with no teams.
+A run leases free workers, as many as its session has threads besides the caller, but no more than there are processors
+for: callers and leased workers together keep to the processors of the process.  Where none is free a run does all by
+itself, with the same bits.  Workers spin for a short while after a run, then sleep on a semaphore.  A forked child
+starts with a team of its own.
 """
 
 from __future__ import annotations
@@ -14,52 +15,77 @@ import threading
 
 import numpy as np
 
+from bolt_numba.base.config import MAX_THREADS, processors
 from bolt_numba.base.forks import renew_after_fork
-from bolt_numba.kernels.cpu.executor import SPINS, run_steps, team_run, team_worker
+from bolt_numba.kernels.cpu.executor import ABSENT, LINE, SPINS, WORKERS, run_steps, team_run, team_worker
 from bolt_numba.kernels.cpu.products.pack import aligned_zeros
 
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-_LINE = 16
-"""f32 words in a cache line: what one thread writes and another reads has a line of its own."""
 
 
 class _Team:
-    """``size`` shares of work, the caller's one, and a worker for each other as far as the system gives threads.
+    """Room for a worker for each processor but one, which the first caller has; workers start when a run wants them.
 
     What a missing worker would do the others do, as shares are taken by whoever comes.
     """
 
-    def __init__(self, size: int) -> None:
-        # A cache line for the job, one for each thread, one for each semaphore.
-        self.shared = aligned_zeros((1 + 2 * size, _LINE))
+    def __init__(self, processors: int) -> None:
+        self.room = min(processors, MAX_THREADS) - 1 if can_team() else 0
+        # Two lines of counts, then the blocks: see `kernels.cpu.executor`.
+        lines = 3 + processors + -(-processors * 8 // LINE)
+        self.shared = aligned_zeros((2 + self.room * lines, LINE // 4))
+        self.words = self.shared.view(np.int64).reshape(-1).data
+        self.busy = self.shared.ctypes.data
         self.record = np.zeros((), team_run.params)
-        self.record["job"] = self.shared[0].ctypes.data
-        self.record["lines"] = self.shared[1].ctypes.data
-        self.record["semaphores"] = semaphores = self.shared[1 + size].ctypes.data
+        blocks, block = self.busy + 2 * LINE, lines * LINE
+        for name, value in {"busy": self.busy, "blocks": blocks, "block": block, "processors": processors}.items():
+            self.record[name] = value
         self.record["spins"] = SPINS
         for kept in (self.shared, self.record):
             # Workers run until the process ends, which is later than Python frees what it has.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
         libc = ctypes.CDLL(None)
-        for worker in range(1, size):
-            if libc.sem_init(ctypes.c_void_p(semaphores + 64 * worker), 0, 0) != 0:
+        for worker in range(self.room):
+            self.words[(blocks - self.busy + worker * block) // 8] = ABSENT
+            if libc.sem_init(ctypes.c_void_p(blocks + worker * block + LINE), 0, 0) != 0:
                 raise OSError("sem_init failed")
-        self.call = _CALL(team_run.address)
-        work = _CALL(team_worker.address)
-        record = self.record_address = self.record.ctypes.data
-        self.workers = 0
-        for worker in range(1, size):
-            name = f"bolt-numba-{worker}"
-            try:
-                threading.Thread(target=work, args=(record, worker, size), name=name, daemon=True).start()
-            except RuntimeError:  # "can't start new thread"
-                break
-            self.workers += 1
+        self.address, self.alone = self.record.ctypes.data, _CALL(run_steps.address)
+        self.started = -1  # not even what workers and their callers run
+
+    @property
+    def workers(self) -> int:
+        """Workers that there are."""
+        return int(self.words[WORKERS // 8])
+
+    @property
+    def callers_and_leased(self) -> int:
+        """Threads that run steps now."""
+        return int(self.words[0]) & 0xFFFFFFFF
+
+    def grow(self, threads: int) -> None:
+        """Start workers for one more run of so many threads, as far as there is room and the system gives threads."""
+        wanted = min((self.words[0] >> 32) + threads, self.room + 1) - 1
+        if self.started >= wanted:
+            return
+        with _lock:
+            if self.started < 0:
+                self.together, self.work = _CALL(team_run.address), _CALL(team_worker.address)
+                self.started = 0
+            while self.started < wanted:
+                args = (self.address, self.room, 0)
+                name = f"bolt-numba-{self.started + 1}"
+                try:
+                    threading.Thread(target=self.work, args=args, name=name, daemon=True).start()
+                except RuntimeError:  # "can't start new thread"
+                    self.room = self.started
+                    return
+                # An interrupt that comes before this starts one more, which finds a block free, or ends.
+                self.started += 1
 
 
-_teams: dict[int, _Team] = {}
+_teams: list[_Team] = []
+"""None, or the one of this process."""
 _lock = threading.Lock()
-_alone: list[ctypes._CFunctionType] = []
 
 renew_after_fork(sys.modules[__name__], "_lock", threading.Lock)
 if hasattr(os, "register_at_fork"):
@@ -71,27 +97,20 @@ def can_team() -> bool:
     return sys.platform.startswith("linux")
 
 
-def team(size: int) -> _Team:
-    found = _teams.get(size)
-    if found is None:
-        with _lock:
-            found = _teams.get(size)
-            if found is None:
-                found = _teams[size] = _Team(size)
-    return found
-
-
-def run_alone(address: int) -> None:
-    """Run the steps of the record at ``address`` on the calling thread."""
-    if not _alone:
-        _alone.append(_CALL(run_steps.address))
-    _alone[0](address, 0, 1)
+def team() -> _Team:
+    """The team of this process; it starts without workers."""
+    with _lock:
+        if not _teams:
+            _teams.append(_Team(processors()))
+        return _teams[0]
 
 
 def run_native(address: int, threads: int) -> None:
-    """Run the steps of the record at ``address``, with the team of so many threads when it is free."""
+    """Run the steps of the record at ``address``, with up to ``threads`` threads: this one and leased workers."""
+    crew = _teams[0] if _teams else team()
     if threads == 1:
-        run_alone(address)
+        crew.alone(address, crew.busy, 1)
         return
-    crew = team(threads)
-    crew.call(crew.record_address, address, threads)
+    if crew.started < crew.room:
+        crew.grow(threads)
+    crew.together(crew.address, address, threads)

@@ -1,9 +1,11 @@
-"""The native loop that runs a program, the team that shares it, and the copies that the planner itself needs.
+"""The native loop that runs a program, the team that lends it workers, and the copies that the planner itself needs.
 
 Operator kernels are not here; this file registers none.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from bolt_numba.kernels.cpu.language.lang import (
     I64,
@@ -13,6 +15,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     atomic_load,
     atomic_store,
     call_kernel,
+    ceil_div,
     copy_bytes,
     cycles,
     float_control,
@@ -40,37 +43,46 @@ Denormal operands keep their value.
 """
 
 
-# The job of a team: a cache line of the epoch, its kernel and its parameters, written by the caller alone; and whether
-# there is one.
-KERNEL, PARAMS, TAKEN = 8, 16, 24
-# A thread's line: the last epoch whose share of this thread was taken, the last whose was done, whether it sleeps.
-LINE, DONE, ASLEEP = 64, 8, 16
+# A worker's block.  A line: who leases it (the address of that run's job, or one of these), its share there, whether it
+# sleeps; a line for its semaphore; memory for a run that leases it first: a job, a line for each share, its workers.
+ABSENT, FREE, HELD = -1, 0, 1
+SHARE, ASLEEP, SEMAPHORE, JOB = 8, 16, 64, 128
+# A job: its epoch, kernel, parameters and number of shares, written by the caller alone.
+KERNEL, PARAMS, SHARES = 8, 16, 24
+# A share's line: the last epoch in which it was taken, the last in which it was done.
+LINE, DONE = 64, 8
+# The word that says how busy the processors are: running callers and leased workers; times this, the threads wanted.
+WANTED = 1 << 32
+# Behind it, in a line of its own: workers that there are.
+WORKERS = 64
 
 
 @inline
-def take_shares(job: int, lines: int, epoch: int, tid: int, nthreads: int) -> None:
-    """Take and run shares of an epoch while any is left: this thread's own first, then those that others left.
+def take_shares(job: int, epoch: int, first: int) -> None:
+    """Take and run shares of an epoch while any is left: ``first``, this thread's own, then those that others left.
 
     A thread's own share is mostly of what it computed in the step before.  The caller too takes what others leave, so
-    it never waits for a thread that has not begun: its processor may be busy with something else.
+    it never waits for a thread that has not begun: its processor may be busy with something else.  A worker that comes
+    too late, when its lease is over, finds no share of its epoch.
     """
-    share = tid
-    for _ in range(nthreads):
-        line = lines + LINE * share
+    shares = atomic_load(job + SHARES)
+    share = first if first < shares else 0
+    for _ in range(shares):
+        line = job + LINE * (1 + share)
         if atomic_load(line) == epoch - 1 and atomic_compare_exchange(line, epoch - 1, epoch):
             # The epoch cannot end before this share does, so the job is the epoch's.
-            call_kernel(atomic_load(job + KERNEL), atomic_load(job + PARAMS), share, nthreads)
+            call_kernel(atomic_load(job + KERNEL), atomic_load(job + PARAMS), share, atomic_load(job + SHARES))
             atomic_store(line + DONE, epoch)
         share += 1
-        if share == nthreads:
+        if share == shares:
             share = 0
 
 
 @inline
-def wake(asleep: int, semaphore: int) -> None:
+def wake(worker: int) -> None:
     """Post the semaphore of a sleeping worker, once: 0 awake, 1 asleep, 2 woken but not yet running."""
-    if atomic_load(asleep) == 1 and atomic_compare_exchange(asleep, 1, 2):
-        sem_post(semaphore)
+    if atomic_load(worker + ASLEEP) == 1 and atomic_compare_exchange(worker + ASLEEP, 1, 2):
+        sem_post(worker + SEMAPHORE)
 
 
 @inline
@@ -84,12 +96,63 @@ def wait_until(address: int, value: int) -> None:
             sched_yield()
 
 
+@inline
+def crew_of(p, job):  # type: ignore[no-untyped-def]
+    """Where the addresses of the workers of a job are, by share."""
+    return job + LINE * (1 + p.processors)
+
+
+@inline
+def lease(p, job, leased, wanted):  # type: ignore[no-untyped-def]
+    """Take free workers, up to ``wanted`` and while there are processors for them; the job, how many there are now."""
+    worker = p.blocks
+    end = worker + p.block * atomic_load(p.busy + WORKERS)
+    while leased < wanted and worker < end:
+        if atomic_load(worker) == FREE and atomic_compare_exchange(worker, FREE, HELD):
+            if atomic_add(p.busy, 1) & (WANTED - 1) < p.processors:
+                job = worker + JOB if leased == 0 else job
+                leased += 1
+                epoch = atomic_load(job)
+                for share in range(0 if leased == 1 else leased, leased + 1):
+                    atomic_store(job + LINE * (1 + share), epoch)
+                    atomic_store(job + LINE * (1 + share) + DONE, epoch)
+                store_i64(crew_of(p, job) + 8 * leased, worker)
+                atomic_store(worker + SHARE, leased)
+                atomic_store(worker, job)
+            else:
+                atomic_add(p.busy, -1)
+                atomic_store(worker, FREE)
+        worker += p.block
+    return job, leased
+
+
+@inline
+def release(p, job, leased, kept):  # type: ignore[no-untyped-def]
+    """Give back the workers of the last shares; the first one's block is the job's, so it goes last."""
+    for share in range(leased, kept, -1):
+        atomic_store(load_i64(crew_of(p, job) + 8 * share), FREE)
+    atomic_add(p.busy, kept - leased)
+
+
+@inline
+def fair(p, busy, leased, threads):  # type: ignore[no-untyped-def]
+    """Workers that a run of so many threads may have now.
+
+    Where runs together want more than there are processors each gets its part of them, rounded up; who has more
+    workers than processors are left for gives back those.
+    """
+    wanted, taken = busy >> 32, busy & (WANTED - 1)
+    most = threads if wanted <= p.processors else ceil_div(threads * p.processors, wanted)
+    return max(0, min(most - 1, leased + p.processors - taken))
+
+
 @native(kernels=PTR, params=PTR, flags=PTR, ticks=PTR, steps=I64, timed=I64)
 def run_steps(p, tid, nthreads):  # type: ignore[no-untyped-def]
-    """Run a program on the calling thread alone.
+    """Run a program on the calling thread alone; ``tid``: address of the word that counts who is busy.
 
     kernels, params, flags: i64 arrays, one entry a step; ticks: steps + 1 cycle counts, written when ``timed``.
     """
+    atomic_add(tid, WANTED + 1)
     callers = float_control()
     set_float_control(callers | FLUSH_TO_ZERO)
     if p.timed:
@@ -99,66 +162,94 @@ def run_steps(p, tid, nthreads):  # type: ignore[no-untyped-def]
         if p.timed:
             store_i64(p.ticks + 8 * (s + 1), cycles())
     set_float_control(callers)
+    atomic_add(tid, -WANTED - 1)
 
 
-@native(job=PTR, lines=PTR, semaphores=PTR, spins=I64)
+@native(busy=PTR, blocks=PTR, block=I64, processors=I64, spins=I64)
 def team_run(p, tid, nthreads):  # type: ignore[no-untyped-def]
-    """Run the `run_steps` record at address ``tid``, sharing the steps whose flag is 1 with the team if it is free.
+    """Run the `run_steps` record at address ``tid``, sharing the steps whose flag is 1 with leased workers.
 
-    job, lines: see `KERNEL` and `LINE`; semaphores: 64 bytes a worker.  The team is taken and given back in here, where
-    no exception of Python's (an interrupt) can come in between.
+    busy: see `WANTED`; blocks: `ABSENT` or a worker in each, ``block`` bytes apart.  A run never waits for workers: it
+    takes those that are free, looks again before each shared step, and gives all back at its end, in here, where no
+    exception of Python's (an interrupt) can come in between.
     """
-    call, job, lines = tid, p.job, p.lines
+    call, job, leased = tid, np.int64(0), np.int64(0)
     kernels, params, flags = load_i64(call), load_i64(call + 8), load_i64(call + 16)
     ticks, steps, timed = load_i64(call + 24), load_i64(call + 32), load_i64(call + 40)
-    is_ours = atomic_load(job + TAKEN) == 0 and atomic_compare_exchange(job + TAKEN, 0, 1)
-    epoch = atomic_load(job)
+    atomic_add(p.busy, WANTED * nthreads + 1)
     callers = float_control()
     set_float_control(callers | FLUSH_TO_ZERO)
     if timed:
         store_i64(ticks, cycles())
     for s in range(steps):
         kernel, arguments = load_i64(kernels + 8 * s), load_i64(params + 8 * s)
-        if is_ours and load_i64(flags + 8 * s) != 0:
+        shared = load_i64(flags + 8 * s) != 0
+        if shared:
+            most = fair(p, atomic_load(p.busy), leased, nthreads)
+            if leased < most:
+                job, leased = lease(p, job, leased, most)
+            elif leased > most:
+                release(p, job, leased, most)
+                leased = most
+        if shared and leased > 0:
+            epoch = atomic_load(job) + 1
             store_i64(job + KERNEL, kernel)
             store_i64(job + PARAMS, arguments)
-            epoch += 1
+            store_i64(job + SHARES, leased + 1)
             # All shares of the epoch before are done; from here on those of this one can be taken.
             atomic_store(job, epoch)
-            for worker in range(1, nthreads):
-                wake(lines + LINE * worker + ASLEEP, p.semaphores + 64 * worker)
-            take_shares(job, lines, epoch, 0, nthreads)
-            for share in range(nthreads):
-                wait_until(lines + LINE * share + DONE, epoch)
+            for share in range(1, leased + 1):
+                wake(load_i64(crew_of(p, job) + 8 * share))
+            take_shares(job, epoch, 0)
+            for share in range(leased + 1):
+                wait_until(job + LINE * (1 + share) + DONE, epoch)
         else:
             call_kernel(kernel, arguments, 0, 1)
         if timed:
             store_i64(ticks + 8 * (s + 1), cycles())
-    if is_ours:
-        atomic_store(job + TAKEN, 0)
+    if leased > 0:
+        release(p, job, leased, 0)
+    atomic_add(p.busy, -WANTED * nthreads - 1)
     set_float_control(callers)
 
 
-@native(job=PTR, lines=PTR, semaphores=PTR, spins=I64)
+@inline
+def settle(p, room):  # type: ignore[no-untyped-def]
+    """The first of ``room`` blocks that has no worker, 0 where all have; it is the caller's, and may be leased."""
+    worker = p.blocks
+    for _ in range(room):
+        if atomic_compare_exchange(worker, ABSENT, HELD):
+            atomic_add(p.busy + WORKERS, 1)
+            atomic_store(worker, FREE)
+            return worker
+        worker += p.block
+    return 0
+
+
+@native(busy=PTR, blocks=PTR, block=I64, processors=I64, spins=I64)
 def team_worker(p, tid, nthreads):  # type: ignore[no-untyped-def]
-    """Take shares of whatever the team runs, for ever; sleep when there has been nothing for ``spins`` pauses."""
-    job, asleep = p.job, p.lines + LINE * tid + ASLEEP
-    seen, spins = 0, 0
+    """Take shares of whatever leases this thread, for ever; end at once where ``tid`` blocks all have a worker.
+
+    Sleep when there has been nothing for ``spins`` pauses, or when no run could take this worker anyway.
+    """
+    worker = settle(p, tid)
     set_float_control(float_control() | FLUSH_TO_ZERO)  # the thread is ours
-    while True:
-        epoch = atomic_load(job)
-        if epoch != seen:
-            take_shares(job, p.lines, epoch, tid, nthreads)
-            seen, spins = epoch, 0
-        elif spins < p.spins:
+    job, seen, spins = 0, 0, 0
+    while worker != 0:
+        now = atomic_load(worker)
+        epoch = atomic_load(now) if now > HELD else 0
+        if now > HELD and (now != job or epoch != seen):
+            take_shares(now, epoch, atomic_load(worker + SHARE))
+            job, seen, spins = now, epoch, 0
+        elif spins < p.spins and (now > HELD or atomic_load(p.busy) & (WANTED - 1) < p.processors):
             spins += 1
             spin_pause()
         else:
             # The locked add is the fence between saying "asleep" and looking once more.
-            atomic_add(asleep, 1)
-            if atomic_load(job) == seen:
-                sem_wait(p.semaphores + 64 * tid)
-            atomic_store(asleep, 0)
+            atomic_add(worker + ASLEEP, 1)
+            if atomic_load(worker) == now and (now <= HELD or atomic_load(now) == seen):
+                sem_wait(worker + SEMAPHORE)
+            atomic_store(worker + ASLEEP, 0)
             spins = 0
 
 
