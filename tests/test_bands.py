@@ -12,15 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bolt_numba import compile
+from bolt_numba.devices import cpu
 from bolt_numba.ir.build import Builder, infer_types
 from bolt_numba.ir.graph import Graph
+from bolt_numba.kernels.cpu.convolution import bands
 from bolt_numba.kernels.cpu.convolution.bands import choose_rows, joined
 from bolt_numba.kernels.cpu.convolution.conv import THIN, conv
 from bolt_numba.kernels.cpu.convolution.depthwise import depthwise
 from bolt_numba.kernels.registry import Entry
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.pointwise import Clip, HardSwish, Relu
-from bolt_numba.runtime import bands
 from bolt_numba.types import Array, TensorType
 from tests.harness import PlainContext, Planned, run_planned, types_of
 
@@ -118,7 +119,7 @@ def test_a_session_joins_them_and_keeps_the_bits(threads: int, monkeypatch: pyte
     feeds = {"x": np.random.default_rng(1).standard_normal((1, 16, 24, 20), np.float32)}
     apart = compile(_graph(np.random.default_rng(0)), threads=threads)
     (wanted,) = apart.run(None, feeds)
-    monkeypatch.setattr(bands, "LEAST_BYTES", 0)
+    monkeypatch.setattr(cpu, "BETWEEN_BYTES", 0)
     together = compile(_graph(np.random.default_rng(0)), threads=threads)
     (got,) = together.run(None, feeds)
     np.testing.assert_array_equal(got, wanted)
@@ -126,7 +127,8 @@ def test_a_session_joins_them_and_keeps_the_bits(threads: int, monkeypatch: pyte
     assert "conv + depthwise" not in [row["runner"] for row in apart.report()]
 
 
-def test_rows_of_a_band_divide_the_image() -> None:
+def test_rows_of_a_band_divide_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bands, "BAND_BYTES", 448 << 10)
     assert choose_rows(112, 43008, 2, 1) == 8
     assert 112 % choose_rows(112, 43008, 2, 2) == 0
     assert choose_rows(7, 1 << 20, 2, 1) == 0

@@ -188,7 +188,7 @@ def test_bands_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     for threads in (1, 2):
         sessions = []
         for least in (1 << 20, 1 << 40):
-            monkeypatch.setattr("bolt_numba.runtime.bands.LEAST_BYTES", least)
+            monkeypatch.setattr("bolt_numba.devices.cpu.BETWEEN_BYTES", least)
             sessions.append(bn.compile(graph, precision="bf16", threads=threads))
             sessions[-1](x)
         joined = [any(r["runner"] == "conv_bf16 + depthwise" for r in s.report()) for s in sessions]

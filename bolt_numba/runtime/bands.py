@@ -9,9 +9,6 @@ from bolt_numba.kernels.extents import check_steps
 from bolt_numba.kernels.registry import Step
 from bolt_numba.runtime.slots import Job, Slot
 
-LEAST_BYTES = 2 << 20
-"""Bytes between two layers from which bands pay: less stays near enough as it is.  Measured on MobileNets."""
-
 
 def _pair(one: Job, two: Job, readers: dict[int, int], threads: int) -> Step | None:
     """The joined step of two jobs, if they are a pair."""
@@ -20,7 +17,7 @@ def _pair(one: Job, two: Job, readers: dict[int, int], threads: int) -> Step | N
     between = one.outs[0]
     if two.ins[0] is not between or readers.get(id(between)) != 1 or len(one.outs) > 1:
         return None
-    if between.base is not None or between.result >= 0 or between.type.nbytes < LEAST_BYTES:
+    if between.base is not None or between.result >= 0:
         return None
     if one.device is not two.device:
         return None

@@ -1,4 +1,4 @@
-"""What LLVM says of this machine's processor, remembered between processes: asking takes the import of LLVM."""
+"""What LLVM and the system say of this machine's processor, remembered between processes: asking imports LLVM."""
 
 from __future__ import annotations
 
@@ -13,34 +13,71 @@ from bolt_numba.base.config import cache_root
 from bolt_numba.base.digest import sha256
 from bolt_numba.base.trusted import read_trusted, write_private
 
-Host = tuple[str, dict[str, bool]]
+Host = tuple[str, dict[str, bool], tuple[int, int, int, int]]
 _CPUINFO = Path("/proc/cpuinfo")
 _TELLING = (b"vendor_id", b"cpu family", b"model", b"stepping", b"flags", b"Features", b"CPU")
 """Lines that do not change from read to read."""
 _ENOUGH = 1 << 14
 """Bytes that hold the description of one processor."""
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_UNKNOWN = (32 << 10, 8, 1 << 20, 32 << 20)
+"""Caches of a processor that does not tell."""
 
 
 @functools.cache
 def host() -> Host:
-    """LLVM's name of the processor and the features it has."""
+    """LLVM's name of the processor, the features it has, and its caches.
+
+    These are bytes of a core's first-level cache of data and the ways of that, and bytes of a core's second-level cache
+    and of the last one.
+    """
     key = _key()
     path = cache_root() / "hosts" / f"{key}.json"
     if key:
         with suppress(ValueError, KeyError, TypeError, RecursionError):
             match json.loads(read_trusted(path) or b"null"):
-                case {"cpu": str(cpu), "features": dict(features)} if all(type(v) is bool for v in features.values()):
-                    return cpu, features
+                case {"cpu": str(cpu), "features": dict(features), "caches": [l1, ways, l2, l3]} if (
+                    all(type(v) is bool for v in features.values())
+                    and all(type(v) is int and v > 0 for v in (l1, ways, l2, l3))
+                ):
+                    return cpu, features, (l1, ways, l2, l3)
     made = _ask()
     if key:
-        write_private(path, json.dumps({"cpu": made[0], "features": made[1]}).encode())
+        write_private(path, json.dumps({"cpu": made[0], "features": made[1], "caches": made[2]}).encode())
     return made
 
 
 def _ask() -> Host:
     import llvmlite.binding as llvm
 
-    return str(llvm.get_host_cpu_name()), {str(k): bool(v) for k, v in dict(llvm.get_host_cpu_features()).items()}
+    features = {str(k): bool(v) for k, v in dict(llvm.get_host_cpu_features()).items()}
+    return str(llvm.get_host_cpu_name()), features, _caches()
+
+
+def _caches() -> tuple[int, int, int, int]:
+    """As Linux describes them; those of `_UNKNOWN` for what it does not tell."""
+    l1, ways, l2, l3 = _UNKNOWN
+    for place in sorted(_CACHES.glob("index*")):
+        with suppress(OSError, ValueError, KeyError):
+            level, kind, size = ((place / name).read_text().strip() for name in ("level", "type", "size"))
+            nbytes = int(size[:-1]) * {"K": 1 << 10, "M": 1 << 20}[size[-1]]
+            if level == "1" and kind == "Data":
+                l1, ways = nbytes, int((place / "ways_of_associativity").read_text()) or ways
+            elif level == "2":
+                l2 = nbytes // _cores(place)
+            elif level == "3":
+                l3 = nbytes
+    return l1, ways, l2, l3
+
+
+def _cores(place: Path) -> int:
+    """Cores that share a cache: its processors, but for those that are threads of one core."""
+    threads = (_CACHES.parent / "topology" / "thread_siblings").read_text()
+    return max(_bits((place / "shared_cpu_map").read_text()) // max(_bits(threads), 1), 1)
+
+
+def _bits(mask: str) -> int:
+    return int(mask.strip().replace(",", ""), 16).bit_count()
 
 
 def _key() -> str:

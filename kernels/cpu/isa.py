@@ -80,7 +80,7 @@ def target() -> Isa:
         When the forced ISA is unknown or more than the host has.
     """
     wanted = os.environ.get("BOLT_NUMBA_ISA", "")
-    cpu, features = host()
+    cpu, features, _ = host()
     if platform.machine().lower() not in ("x86_64", "amd64"):
         if wanted not in ("", "generic"):
             raise DeviceError(f"BOLT_NUMBA_ISA: instruction set: got {wanted}, wanted generic")

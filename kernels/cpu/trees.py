@@ -29,6 +29,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     store_f32,
     vload_n,
 )
+from bolt_numba.kernels.cpu.machine import L2, PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
@@ -37,10 +38,10 @@ from bolt_numba.types import F32, Array, TensorType
 
 WALKS = 8
 """Walks side by side."""
-CHUNK = 1 << 17
+CHUNK = L2 // 8
 """Bytes of rows that stay in the second-level cache while all trees are walked."""
 FASTMATH = {"contract", "nsz"}
-PARALLEL = 3000
+PARALLEL = PAYS_ELEMENTS * 3 // 32
 """Walks, one row through one tree, from which a second thread pays."""
 
 

@@ -46,6 +46,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     tile_zeros,
     vstore_n,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.machine import PAYS_FLOPS
 from bolt_numba.kernels.extents import KEPT, Reach
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
@@ -55,7 +56,7 @@ from bolt_numba.types import Array, TensorType
 
 FEW = 4
 """Queries up to which packing keys and values does not pay."""
-PARALLEL = 1 << 19
+PARALLEL = PAYS_FLOPS * 5 // 4
 """Multiplications from which a second thread pays."""
 ROW = 8
 """Numbers in a row of the table of heads: byte offsets in q, k, v, mask and y, keys, keys before the first query (those

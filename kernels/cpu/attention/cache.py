@@ -26,13 +26,14 @@ from bolt_numba.kernels.cpu.attention.attention import (
 )
 from bolt_numba.kernels.cpu.faults import FAULT_AT, report
 from bolt_numba.kernels.cpu.language.lang import copy_bytes, fill_bytes, load_i32, load_i64, native, split, store_i64
+from bolt_numba.kernels.cpu.machine import PAYS_BYTES
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.types import F32, TensorType
 
-PARALLEL_BYTES = 1 << 18
+PARALLEL_BYTES = PAYS_BYTES
 """Bytes of a cache from which a second thread pays."""
 
 

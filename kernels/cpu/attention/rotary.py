@@ -24,13 +24,14 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore,
     vstore_n,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, inline
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Step, Types, kernel
 from bolt_numba.ops.layers.rotary import RotaryEmbedding
 from bolt_numba.types import F32, TensorType
 
-PARALLEL = 1 << 16
+PARALLEL = 2 * PAYS_ELEMENTS
 """Elements from which a second thread pays."""
 
 

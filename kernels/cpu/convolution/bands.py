@@ -19,6 +19,7 @@ import numpy as np
 from bolt_numba.kernels.cpu.convolution.depthwise import FIELDS as DEPTHWISE
 from bolt_numba.kernels.cpu.convolution.depthwise import depthwise_reach
 from bolt_numba.kernels.cpu.language.lang import address_of, call_kernel, ceil_div, copy_bytes, split, store_i64
+from bolt_numba.kernels.cpu.machine import L2
 from bolt_numba.kernels.cpu.products.sweep import sweep
 from bolt_numba.kernels.cpu.products.sweep_bf16 import sweep_bf16
 from bolt_numba.kernels.extents import Reach
@@ -114,7 +115,7 @@ def bands(p, tid, nthreads):
 bands_bf16 = native(extents=partial(_reach, sweep_bf16), **FIELDS)(bands.body)
 """`bands` behind `sweep_bf16`: the same machine code."""
 
-BAND_BYTES = 448 * 1024
+BAND_BYTES = L2 * 7 // 16
 """Bytes of rows between the layers that are kept at once."""
 
 

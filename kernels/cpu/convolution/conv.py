@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.kernels.cpu.language.lang import LANES, copy_bytes, fill_bytes, split
+from bolt_numba.kernels.cpu.machine import L2, PAYS_BYTES
 from bolt_numba.kernels.cpu.products.epilogue import bias_last, can_finish, finish
 from bolt_numba.kernels.cpu.products.matmul import conflicting, is_parallel, packed_bias, zero_bias
 from bolt_numba.kernels.cpu.products.pack import choose_terms, pack_b, pack_taps, panel_columns, source_rows
@@ -63,9 +64,9 @@ class Taps:
 NOWHERE = Taps(np.zeros((1, 0), np.int32), np.zeros(1, np.int32), True)
 """Of a matrix: its rows need no table."""
 
-THIN, PATCH_BYTES = 16, 1 << 20
+THIN, PATCH_BYTES = 16, L2
 """Channels under which pixels at an edge are copied (runs of single taps would be too short), and the room for that."""
-PARALLEL_BYTES = 1 << 17
+PARALLEL_BYTES = PAYS_BYTES // 2
 """Bytes of padded images from which a second thread pays."""
 MOST_PIXELS = (1 << 31) - 1
 """Pixels up to which `pixel_table` can number them."""

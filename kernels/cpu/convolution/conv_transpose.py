@@ -34,6 +34,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     tile_store,
     tile_store_n,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.machine import PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.epilogue import can_finish, finish
 from bolt_numba.kernels.cpu.products.matmul import zero_bias
 from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_zeros, pack_panels, panel_columns
@@ -292,7 +293,7 @@ def transposed(op: Any, ins: Types, outs: Sequence[TensorType], context: Context
     bias_at = zero_bias(groups * width)
     if bias is not None and bias.known is not None:
         bias_at = context.packed(bias.known, ("transposed", groups, kg, repeat), pack_bias(groups, kg, repeat))
-    parallel = context.threads > 1 and x.size * kg * kh * kw > 1e6
+    parallel = context.threads > 1 and x.size * kg * kh * kw > PAYS_FLOPS * 5 // 2
     threads = context.threads if parallel else 1
     args: dict[str, Argument] = {
         "x": In(0), "bias": bias_at, "y": Out(0), "zeros": zero_bias(c // groups),

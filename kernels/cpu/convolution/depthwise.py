@@ -16,6 +16,7 @@ import numpy as np
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, ceil_div, split
+from bolt_numba.kernels.cpu.machine import L2, PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.epilogue import bias_last, finish
 from bolt_numba.kernels.cpu.products.pack import aligned_zeros
 from bolt_numba.kernels.extents import Reach
@@ -225,9 +226,9 @@ def accepts_depthwise(op: Any, ins: Types) -> bool:
     return len(x.dims) in (3, 4) and op.group == x.dims[-1] == w.dims[0] and op.group > 1
 
 
-SERIAL_FLOPS = 100_000
+SERIAL_FLOPS = PAYS_FLOPS // 4
 """Work under which a second thread costs more than it brings."""
-CHUNK_BYTES = 96 * 1024
+CHUNK_BYTES = L2 * 3 // 32
 """Bytes of input rows under one output row that are swept together."""
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, ceil_div, split
+from bolt_numba.kernels.cpu.machine import L2, PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.epilogue import bias_last, finish, put
 from bolt_numba.kernels.cpu.products.matmul import zero_bias
 from bolt_numba.kernels.cpu.products.pack import aligned_zeros
@@ -214,7 +215,7 @@ def accepts_grouped(op: Any, ins: Types) -> bool:
     return len(x.dims) in (3, 4) and x.dims[-1] >= LANES and groups_per_block(cg, kg) >= 1
 
 
-FILTER_BYTES = 64 * 1024
+FILTER_BYTES = L2 // 16
 """Bytes of filters that are swept together: they stay in the second-level cache."""
 
 
@@ -245,7 +246,7 @@ def grouped(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -
     bias_at, last = zero_bias(blocks * LANES), bias_last(op, bias, k, context)
     if bias is not None and bias.known is not None and not last:
         bias_at = context.packed(bias.known, ("grouped bias", k, step), pack_bias(k, step))
-    parallel = context.threads > 1 and outs[0].size * rows * cols * cg > 2e6
+    parallel = context.threads > 1 and outs[0].size * rows * cols * cg > 5 * PAYS_FLOPS
     args: dict[str, Argument] = {
         "x": In(0), "w": context.packed(w.known, ("grouped", op.group), pack_groups(cg, kg)), "bias": bias_at,
         "res": In(2) if last else In(3) if op.residual else None, "y": Out(0),

@@ -59,6 +59,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vload,
     vstore,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.machine import L2, L3, LINE_CYCLES, PAYS_FLOPS, STREAM, TRANSFORM_CYCLES
 from bolt_numba.kernels.cpu.products.epilogue import finish, put
 from bolt_numba.kernels.cpu.products.pack import PANEL, TERMS, aligned_zeros
 from bolt_numba.kernels.cpu.products.sweep import MR, STEPS, VARIANTS
@@ -253,13 +254,13 @@ class Blocking:
 
 LEAST_TILES = 24
 """Tiles that share a panel of filters, although they may not fit: filters come from further away."""
-BLOCK_BYTES = 448 * 1024
+BLOCK_BYTES = L2 * 7 // 16
 """Bytes of transformed inputs and products that stay in the second-level cache beside a panel of filters."""
-FILTER_BYTES = 12 * 1024 * 1024
+FILTER_BYTES = L3 * 3 // 8
 """Bytes of transformed filters from which threads divide them."""
-SERIAL_PRODUCTS = 60_000
+SERIAL_PRODUCTS = PAYS_FLOPS * 3 // 20
 """Input channels times results under which a second thread costs more than it brings."""
-SHARED_BYTES = 16 * 1024 * 1024
+SHARED_BYTES = L3 // 2
 """Most bytes of transformed inputs of a block that threads share: it need not stay in a core's own cache."""
 
 
@@ -329,12 +330,6 @@ def steps(size: int, op: Any, ins: Types, outs: Sequence[TensorType], context: C
     return [Step(program, {**args, "phase": phase}, parallel) for phase in (1, 2)]
 
 
-TRANSFORM_CYCLES = {6: (400, 600), 4: (200, 300), 2: (65, 85)}
-"""Cycles to transform one tile of one vector of inputs, and of products.  Measured on Zen 4."""
-LINE_CYCLES = {6: (45, 75), 4: (35, 52), 2: (20, 31)}
-"""The same of tiles along one axis."""
-STREAM = 8
-"""Bytes of filters per cycle that come from memory."""
 MOST_FILTERS = {6: 20 * 1024 * 1024, 4: 64 * 1024 * 1024}
 """Bytes of filters over which larger tiles are left to tuning: they are 1.8 or 2.3 times the memory of smaller ones."""
 WORTH = 0.97 if LANES == 16 else 0.9

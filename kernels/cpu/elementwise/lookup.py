@@ -15,6 +15,7 @@ import numpy as np
 
 from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import native_source
+from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
@@ -22,7 +23,7 @@ from bolt_numba.ops.arrays.conversion import SUB_BYTE
 from bolt_numba.ops.pointwise import Cast
 from bolt_numba.types import BF16, BOOL, F16, F32, F64, AnyDType, Array, TensorType, dtype_name
 
-PARALLEL = 1 << 15
+PARALLEL = PAYS_ELEMENTS
 """Elements from which a second thread pays."""
 _UNITS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 _PLAIN = (BOOL, F16, BF16, F32, F64)

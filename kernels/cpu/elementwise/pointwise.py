@@ -30,6 +30,7 @@ from bolt_numba.codegen.chain import (
 )
 from bolt_numba.kernels.cpu.language import lang, vmath, vtrig
 from bolt_numba.kernels.cpu.language.lang import F32, F64, I64, LANES, PTR, inline, native_source, split
+from bolt_numba.kernels.cpu.machine import PAYS_NS
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import Inline, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, remember_last, result_of
@@ -41,8 +42,6 @@ SHORT = 16
 """Elements under which the innermost loop is lengthened: a jumping load costs four times a running one."""
 SHORT_FOR_CONSTANTS = 128
 """The same where constants can be laid out so that nothing jumps."""
-PARALLEL_NS = 4_000.0
-"""Work of one thread from which a second one pays."""
 
 
 @inline
@@ -314,7 +313,7 @@ def _steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     args |= operand_strides(nest, dtypes)
     args |= number_args(chain, dtypes)
     work = nest.size * unit_cost(chain)
-    parallel = work > PARALLEL_NS and nest.rows * nest.blocks > 1
+    parallel = work > PAYS_NS and nest.rows * nest.blocks > 1
     made = _kernel(chain, dtypes, known_powers(chain, known), len(nest.outer), nest.forms)
     return [Step(made, args, parallel)]
 

@@ -39,6 +39,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_u8,
     vstore_u8_n,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Extents, Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
@@ -48,8 +49,8 @@ from bolt_numba.types import F32, I8, U8, TensorType
 
 ROW = 4096
 """Elements of a row when there is one scale."""
-PARALLEL_ELEMENTS = 1 << 17
-"""Elements that one thread converts in about 20 us."""
+PARALLEL_ELEMENTS = 4 * PAYS_ELEMENTS
+"""Elements from which a second thread pays; they are converted in whole vectors."""
 EXACT = frozenset({"contract", "nsz"})
 """No reciprocals: x / scale decides which way a half is rounded."""
 

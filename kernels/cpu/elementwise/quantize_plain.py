@@ -15,6 +15,7 @@ import numpy as np
 from bolt_numba.kernels.cpu.elementwise.lookup import lookup_step
 from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import native_source
+from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
@@ -24,7 +25,7 @@ from bolt_numba.ops.pointwise import Cast
 from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import F32, I8, I16, U8, U16, AnyDType, TensorType, dtype_name
 
-PARALLEL = 1 << 15
+PARALLEL = PAYS_ELEMENTS
 """Elements from which a second thread pays."""
 PLAIN = (I8, U8, I16, U16)
 _FIELDS = dict.fromkeys(("x", "y", "scale", "zero"), PTR) | dict.fromkeys(

@@ -16,6 +16,7 @@ import numpy as np
 
 from bolt_numba.errors import BoltError
 from bolt_numba.kernels.cpu.language.lang import ceil_div, split, view
+from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import (
     Argument,
@@ -35,8 +36,8 @@ from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.types import BF16, F16, F32, AnyDType, Array, TensorType, dtype_name
 
 HALVES = (F16, BF16)
-PARALLEL = 1 << 16
-"""Elements that one thread converts in about 20 us."""
+PARALLEL = 2 * PAYS_ELEMENTS
+"""Elements from which a second thread pays."""
 CHUNK = 4096
 
 

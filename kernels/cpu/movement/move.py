@@ -34,15 +34,16 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore,
     vstore_n,
 )
+from bolt_numba.kernels.cpu.machine import PAYS_BYTES, PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.movement.strides import Axis, Move
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native, native_source
 from bolt_numba.kernels.registry import In, Out, Scratch, Step
 from bolt_numba.types import Array
 
-PARALLEL_BYTES = 1 << 18
-"""Bytes that one thread moves in about 20 us."""
-PARALLEL_ELEMENTS = 1 << 15
+PARALLEL_BYTES = PAYS_BYTES
+"""Bytes from which a second thread pays."""
+PARALLEL_ELEMENTS = PAYS_ELEMENTS
 """The same for kernels that move one element at a time."""
 
 UNITS: dict[int, tuple[Any, Any]] = {

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.kernels.cpu.language.lang import load_f32, split, store_f32
+from bolt_numba.kernels.cpu.machine import L1_STRIDE, L1_WAYS, PAYS_BYTES, PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.epilogue import bias_last, can_finish, finish, padded_bias
 from bolt_numba.kernels.cpu.products.pack import (
     PANEL,
@@ -37,8 +38,8 @@ from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scrat
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.types import F32, Array, TensorType
 
-SERIAL_FLOPS, SERIAL_BYTES = 400_000, 100_000
-"""Work under which a second thread costs more than it brings: 3 us; an awake team begins and ends a step in 0.1."""
+SERIAL_FLOPS, SERIAL_BYTES = PAYS_FLOPS, PAYS_BYTES * 3 // 8
+"""Work under which a second thread costs more than it brings."""
 
 
 @native(
@@ -174,8 +175,8 @@ def accepts_matmul(op: Any, ins: Types) -> bool:
 
 
 def conflicting(row_bytes: int, rows: int) -> bool:
-    """Whether the rows of a tile fall into one set of the first-level cache, which has 8 ways."""
-    return row_bytes % 4096 == 0 and min(rows, MR) >= 8
+    """Whether the rows of a tile fill the one set of the first-level cache into which they fall."""
+    return row_bytes % L1_STRIDE == 0 and min(rows, MR) >= L1_WAYS
 
 
 @kernel(MatMul, accepts=accepts_matmul, by_types=True)

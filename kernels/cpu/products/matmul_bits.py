@@ -33,6 +33,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore,
     vstore_n,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.machine import L2
 from bolt_numba.kernels.cpu.products.epilogue import finish
 from bolt_numba.kernels.cpu.products.matmul import conflicting, is_parallel, packed_bias
 from bolt_numba.kernels.cpu.products.pack import PANEL, choose_terms, panel_columns, transpose
@@ -56,7 +57,7 @@ TOGETHER = 8 if LANES == 16 else 4
 """Rows of one pass over the codes; each takes two registers."""
 FEW = TOGETHER * 3 // 2
 """Rows up to which passes over the codes cost less than panels."""
-CHUNK_BYTES = 1 << 21
+CHUNK_BYTES = 2 * L2
 """Packed panels that are made at a time: they should stay in the second-level cache or near it."""
 
 

@@ -32,6 +32,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vload_n,
     vstore,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.machine import PAYS_BYTES
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import F32, I64, PTR, Native, inline, inline_source, native, native_source
 from bolt_numba.kernels.registry import Context
@@ -186,7 +187,7 @@ def run_shares(kernel: Native, threads: int, nbytes: int, **values: Any) -> None
         other.join()
 
 
-SHARED_BYTES = 1 << 20
+SHARED_BYTES = 4 * PAYS_BYTES
 """Bytes to pack for each further thread."""
 
 

@@ -50,6 +50,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     tile_store,
     tile_zeros,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.machine import L2
 from bolt_numba.kernels.cpu.products.epilogue import finish
 from bolt_numba.kernels.cpu.products.matmul import accepts_matmul, conflicting, is_parallel, packed_bias
 from bolt_numba.kernels.cpu.products.matmul import geometry as matmul_geometry
@@ -273,7 +274,7 @@ def strassen(p, tid, nthreads):
         g += count
 
 
-SUM_BYTES, B_BYTES = 400 * 1024, 384 * 1024
+SUM_BYTES, B_BYTES = L2 * 25 // 64, L2 * 3 // 8
 """Rows of A with their sums, or else B with its sums, that stay in the second-level cache beside the rest."""
 GAIN = 0.025
 """Least share of the time that must be saved."""

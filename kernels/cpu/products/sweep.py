@@ -46,6 +46,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore,
     vstore_n,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.machine import AGAIN, CROSSING, FMA_RATE, IN_FLIGHT, L2, PREFETCH
 from bolt_numba.kernels.cpu.products.pack import PANEL
 from bolt_numba.kernels.cpu.products.swept import sweep_reach
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, Inline, inline, inline_source, native
@@ -56,8 +57,8 @@ INSIDE, COPIED, EDGE, PATCHED = 0, 1, 2, 3
 """How tiles read A: in place, by runs; from a copy; in place tap by tap, with zeros outside; or in place but for rows
 with a tap outside, which are copied to where their runs are as far apart as in the image."""
 
-THIN, AHEAD = 4, 4096
-"""Rows that are bound by reading B, and bytes from there to what is prefetched."""
+THIN = 4
+"""Rows that are bound by reading B."""
 BLOCK_FIELDS = 6
 """Entries of a block: first row and column of A, byte offsets of B and bias, first row and column of C."""
 
@@ -73,13 +74,11 @@ VARIANTS = _variants()
 def _plan_rows() -> tuple[Array, list[float]]:
     """steps[r]: height of the tile to take when r rows are left (r < 2 MR), by least total cost; that cost.
 
-    A tile of few rows costs more than its share: it is bound by loads and by the latency of the adds, which hides
-    behind fewer rows where a vector takes two cycles (AVX-512 on Zen 4; then ``MR`` is 12).
+    A tile of few rows costs more than its share: it is bound by loads and by the latency of the adds.
     """
-    least = 4 if MR == 12 else 8
     cost, step = [0.0], [0]
     for r in range(1, 2 * MR):
-        options = [(cost[r - v] + max(2 * v, least) + 1.5, -v) for v in VARIANTS if v <= r]
+        options = [(cost[r - v] + max(2 * v, IN_FLIGHT) + 1.5, -v) for v in VARIANTS if v <= r]
         best = min(options)
         cost.append(best[0])
         step.append(-best[1])
@@ -165,7 +164,7 @@ def by_height(
 TILE_ARGUMENTS = (
     "rows, reach, shift, apart, runs, length, b, ahead, step, sums, terms, bias, c, ldc, res, ldr, n, lo, hi"
 )
-tile_any = by_height("tile_any", TILE_ARGUMENTS, plain_tile, narrow=_narrow if LANES == 16 else None)
+tile_any = by_height("tile_any", TILE_ARGUMENTS, plain_tile, narrow=_narrow if LANES == 16 and FMA_RATE == 1 else None)
 
 
 def _pair(mr: int) -> Any:
@@ -180,8 +179,8 @@ def _pair(mr: int) -> Any:
             for q in range(min(terms, k - first)):
                 one = tile_rank1_rows(one, at, 4 * first + 4 * q, b)
                 two = tile_rank1_rows(two, at, 4 * first + 4 * q, b + second)
-                prefetch_second(b + AHEAD)
-                prefetch_second(b + second + AHEAD)
+                prefetch_second(b + PREFETCH)
+                prefetch_second(b + second + PREFETCH)
                 b += 4 * PANEL
         if k > terms:
             one, two = tile_add_stored(one, sums, ROW), tile_add_stored(two, sums + ROW * mr, ROW)
@@ -191,9 +190,8 @@ def _pair(mr: int) -> Any:
     return tile
 
 
-PAIRED = 2 if LANES < 16 else 0
-"""Rows up to which two panels are swept at once: in the time of an add caches give more than 64 bytes of B, not more
-than 128."""
+PAIRED = 2 if FMA_RATE > 1 else 0
+"""Rows up to which two panels are swept at once: in the time of an add caches give more of B than one panel's row."""
 _pair1, _pair2 = _pair(1), _pair(2)
 
 
@@ -399,7 +397,7 @@ def sweep(p, tid, nthreads):
                     ahead, ahead_step = ahead + 4 * PANEL * k, 4 * PANEL // tiles
                 if i_hi - i_lo <= THIN:
                     # Nothing but reading B as one stream.
-                    ahead, ahead_step = b + col * k + AHEAD, 4 * PANEL
+                    ahead, ahead_step = b + col * k + PREFETCH, 4 * PANEL
                 for t in range(tiles):
                     word = load_i64(words + 8 * t)
                     mr, kind = word & 0xFFFFFFFF, word >> 32
@@ -421,7 +419,7 @@ def sweep(p, tid, nthreads):
             i0 += count
 
 
-B_BYTES, A_BYTES = 448 * 1024, 320 * 1024
+B_BYTES, A_BYTES = L2 * 7 // 16, L2 * 5 // 16
 """What of packed B, or else of A, is kept in a second-level cache beside the rest."""
 
 
@@ -450,10 +448,8 @@ def rows_cost(m: int) -> float:
     return whole * COSTS[MR] + COSTS[m - whole * MR]
 
 
-CROSSING, AGAIN, PANELS = 22.0, 12.0, 128 * 1024
-"""Part of a product's time that it costs to have half of each row of A (or C) come from (go to) another core, times
-the columns (terms) that share it; to have all of B read by every thread, times the rows, where B is more bytes than
-``PANELS``."""
+PANELS = L2 // 8
+"""Bytes of B from which it costs something that every thread reads all of it."""
 
 
 def rows_or_columns(rows: float, columns: float, sizes: tuple[int, int, int]) -> int:

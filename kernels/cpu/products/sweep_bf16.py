@@ -38,6 +38,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore,
     vstore_bf16_two,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.machine import L2
 from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_empty, panel_columns, read_columns, run_shares
 from bolt_numba.kernels.cpu.products.sweep import BLOCK_FIELDS, MR, ROW, STEPS, TILE, by_height, pack_stride, put_aside
 from bolt_numba.kernels.cpu.products.swept import sweep_bf16_reach
@@ -290,7 +291,7 @@ def sweep_bf16(p, tid, nthreads):
             i0 += count
 
 
-B_BYTES, A_BYTES = 448 * 1024, 320 * 1024
+B_BYTES, A_BYTES = L2 * 7 // 16, L2 * 5 // 16
 """What of packed B, or else of A, is kept in a second-level cache beside the rest."""
 
 

@@ -58,6 +58,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_u8,
     vstore_u8_n,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.machine import L2
 from bolt_numba.kernels.cpu.products.pack import PANEL
 from bolt_numba.kernels.cpu.products.sweep import by_height
 from bolt_numba.kernels.cpu.products.swept import greatest
@@ -378,7 +379,7 @@ def sweep_bytes(p, tid, nthreads):
 
 BLOCK_FIELDS = 5
 """Entries of a block: byte offsets of A, B and columns; first column and first row of C."""
-A_BYTES = 256 * 1024
+A_BYTES = L2 // 4
 """What of A is kept in a second-level cache beside the rest."""
 
 

@@ -18,6 +18,7 @@ from bolt_numba.base.records import record
 from bolt_numba.kernels.cpu.faults import held
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES
+from bolt_numba.kernels.cpu.machine import L2, PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.matmul import matmul
 from bolt_numba.kernels.cpu.products.pack import aligned_zeros, source_rows
 from bolt_numba.kernels.cpu.products.products_bf16 import product_step
@@ -32,9 +33,9 @@ from bolt_numba.types import BF16, F32, Array, TensorType
 
 FUSED_ROWS = 2
 """Rows of x (steps times batch) up to which the walk computes the input products itself."""
-SHARED_BYTES = 1 << 18
+SHARED_BYTES = L2 // 4
 """Recurrent weights of a direction from which the threads share each step of one sequence."""
-PARALLEL_FLOPS = 1 << 20
+PARALLEL_FLOPS = PAYS_FLOPS * 5 // 2
 SUMS = 8
 """Sums of a tile that hide the latency of an addition."""
 PADDING = 1.15

@@ -33,10 +33,9 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_n,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.language.vmath import vsigmoid, vtanh
+from bolt_numba.kernels.cpu.machine import PREFETCH_STEPS
 from bolt_numba.kernels.jit import inline
 
-AHEAD_STEPS = 12
-"""Steps of `Ahead`: measured."""
 GATES = {"lstm": 4, "rnn": 1, "gru_after": 3, "gru": 3}
 """Kinds of layers, and the gates of their input products."""
 
@@ -136,7 +135,7 @@ class Ahead:
 
     @staticmethod
     def of(kind: str, vectors: int) -> Ahead:
-        return Ahead(AHEAD_STEPS, GATES[kind] * vectors)
+        return Ahead(PREFETCH_STEPS, GATES[kind] * vectors)
 
 
 NO_AHEAD = Ahead(0, 0)

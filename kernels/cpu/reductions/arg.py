@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.kernels.cpu.language.lang import I64, LANES, PTR
+from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.movement.gather import set_hot
 from bolt_numba.kernels.cpu.movement.move import steps as move_steps
 from bolt_numba.kernels.cpu.movement.strides import broadcast_move
@@ -20,7 +21,7 @@ from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import F32, F64, AnyDType, TensorType, dtype_name
 
-PARALLEL = 1 << 16
+PARALLEL = 2 * PAYS_ELEMENTS
 """Elements from which a second thread pays."""
 FEW = 4
 """Elements of lines of f32 up to which they are gathered, one line in each lane; longer ones are transposed."""

@@ -42,6 +42,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore,
     vstore_n,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.reductions.reduce import FOLD, FOLDS, fold_step
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import PTR_OR_0
@@ -52,7 +53,7 @@ from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import F32 as F32_TYPE
 from bolt_numba.types import TensorType
 
-PARALLEL = 1 << 16
+PARALLEL = 2 * PAYS_ELEMENTS
 """Elements from which a second thread pays."""
 
 

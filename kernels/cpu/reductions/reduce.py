@@ -15,6 +15,7 @@ from typing import Any
 from bolt_numba.base.records import record
 from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import LANES, native_source
+from bolt_numba.kernels.cpu.machine import PAYS_BYTES, PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Extents, Reach, box
 from bolt_numba.kernels.jit import F32 as FLOAT
 from bolt_numba.kernels.jit import I64 as INT
@@ -28,7 +29,7 @@ FOLD = 64
 """Vectors that one partial result takes in."""
 CHUNK = 16384
 """A quarter of the elements from which a single line is folded in parts."""
-PARALLEL_BYTES = 1 << 20
+PARALLEL_BYTES = 4 * PAYS_BYTES
 """Bytes read from which a second thread pays."""
 
 
@@ -329,7 +330,7 @@ def log_sum_exp_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Co
         target: Argument = Out(0) if i == len(forms) - 1 else Scratch(4 * outer * inner)
         blocks = -(-inner // LANES)
         args: dict[str, Argument] = {"x": source, "y": target, "outer": outer, "n": n, "inner": inner, "blocks": blocks}
-        steps.append(Step(made, args, outer * blocks > 1 and outer * n * inner > 1 << 14))
+        steps.append(Step(made, args, outer * blocks > 1 and outer * n * inner > PAYS_ELEMENTS // 2))
         source = target
     return steps
 

@@ -15,6 +15,7 @@ import numpy as np
 from bolt_numba.codegen.formula import whole_text
 from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import native_source
+from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.movement.move import steps as move_steps
 from bolt_numba.kernels.cpu.movement.strides import broadcast_move
 from bolt_numba.kernels.cpu.reductions.reduce import FOLDS, passes, reduced_axes
@@ -30,7 +31,7 @@ BLOCK = 512
 """Columns that are folded together."""
 LINES = 128
 """Partial results of a row where the order does not matter, but LLVM does not know it."""
-PARALLEL = 1 << 15
+PARALLEL = PAYS_ELEMENTS
 """Elements from which a second thread pays."""
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.reductions.reduce import around_axis, generated
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR
@@ -15,7 +16,7 @@ from bolt_numba.ops.arrays.reduce import CumProd, CumSum
 from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import F32, F64, AnyDType, TensorType, dtype_name
 
-PARALLEL = 1 << 15
+PARALLEL = PAYS_ELEMENTS
 """Elements from which a second thread pays."""
 BLOCK = 512
 """Columns that run together."""

@@ -30,12 +30,13 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_n,
 )
 from bolt_numba.kernels.cpu.language.vmath import exp_negative, vlog
+from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.reductions.reduce import axis_form
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.types import TensorType
 
-PARALLEL = 1 << 15
+PARALLEL = PAYS_ELEMENTS
 """Elements from which a second thread pays: each costs an exponential or two comparisons."""
 
 

@@ -33,6 +33,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     store_i64,
     vload_n,
 )
+from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.movement.move import UNITS
 from bolt_numba.kernels.cpu.reductions.reduce import around_axis
 from bolt_numba.kernels.extents import Extents, Reach
@@ -336,7 +337,7 @@ def topk(op: TopK, ins: Types, outs: Sequence[TensorType], context: Context) -> 
     args |= {"room": Scratch(room * context.threads), "outer": outer, "n": n, "inner": inner, "k": k}
     args["largest"] = int(op.largest)
     made = (topk_sorted if whole else topk_heap)(x.dtype)
-    return [Step(made, args, outer * inner > 1 and outer * n * inner > 1 << 15)]
+    return [Step(made, args, outer * inner > 1 and outer * n * inner > PAYS_ELEMENTS)]
 
 
 # ------------------------------------------------------------------------------------------------- different elements

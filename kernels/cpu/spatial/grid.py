@@ -26,6 +26,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vload_i32,
     vstore_n,
 )
+from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.spatial.regions import EXACT, WIDEST
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, inline, native
@@ -33,7 +34,7 @@ from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Ste
 from bolt_numba.ops.layers.resize import FAR, GridSample
 from bolt_numba.types import F32, TensorType
 
-PARALLEL = 1 << 14
+PARALLEL = PAYS_ELEMENTS // 2
 """Gathered elements from which a second thread pays."""
 MODES = {"nearest": 1, "linear": 2, "cubic": 4}
 """Taps along one axis."""

@@ -30,14 +30,15 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_n,
 )
 from bolt_numba.kernels.cpu.language.vmath import vpow
+from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
 from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool
 from bolt_numba.types import F32, Array, TensorType
 
-PARALLEL_LOADS = 1 << 18
-"""Input elements read in about 20 us."""
+PARALLEL_LOADS = 8 * PAYS_ELEMENTS
+"""Input elements from which a second thread pays; they are read in whole vectors."""
 LOWEST = float("-inf")
 MAX_POWER = 8
 """Of LpPool: a kernel is compiled for each, by multiplications."""

@@ -25,6 +25,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vmax,
     vstore_n,
 )
+from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.movement.gather import index_bytes, load_index
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
@@ -205,4 +206,4 @@ def regions(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -
     args |= {"wide": int(images.dtype.itemsize == 8), "regions": outs[0].dims[0], "count": count, "h": h, "w": w}
     args |= {"oh": op.output_height, "ow": op.output_width, "ratio": op.sampling_ratio, "scale": op.spatial_scale}
     args |= {"half_pixel": int(op.coordinate_transformation_mode == "half_pixel"), "greatest": int(op.mode == "max")}
-    return [*checks, Step(roi_align, args, outs[0].size > 1 << 10)]
+    return [*checks, Step(roi_align, args, outs[0].size > PAYS_ELEMENTS // 32)]

@@ -29,6 +29,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore,
     vstore_n,
 )
+from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.movement.move import steps as move_steps
 from bolt_numba.kernels.cpu.movement.strides import move
 from bolt_numba.kernels.cpu.movement.take import take_steps, windows
@@ -40,7 +41,7 @@ from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scrat
 from bolt_numba.ops.layers.resize import AxisPlan, Resize
 from bolt_numba.types import F32, Array, TensorType
 
-PARALLEL_ELEMENTS = 1 << 16
+PARALLEL_ELEMENTS = 2 * PAYS_ELEMENTS
 """Products of one thread in about 20 us."""
 
 _FIELDS = dict.fromkeys(("x", "y", "index", "weights"), PTR) | dict.fromkeys(("outer", "size", "out", "taps"), I64)
