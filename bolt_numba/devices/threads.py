@@ -17,7 +17,7 @@ import numpy as np
 
 from bolt_numba.base.config import MAX_THREADS, processors
 from bolt_numba.base.forks import renew_after_fork
-from bolt_numba.kernels.cpu.executor import ABSENT, LINE, SPINS, WORKERS, run_steps, team_run, team_worker
+from bolt_numba.kernels.cpu.executor import LINE, SPINS, WORKERS, run_steps, team_run, team_worker
 from bolt_numba.kernels.cpu.products.pack import aligned_zeros
 
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
@@ -30,27 +30,26 @@ class _Team:
     """
 
     def __init__(self, processors: int) -> None:
-        self.room = min(processors, MAX_THREADS) - 1 if can_team() else 0
-        # Two lines of counts, then the blocks: see `kernels.cpu.executor`.
-        lines = 3 + processors + -(-processors * 8 // LINE)
-        self.shared = aligned_zeros((2 + self.room * lines, LINE // 4))
-        self.words = self.shared.view(np.int64).reshape(-1).data
-        self.busy = self.shared.ctypes.data
-        self.record = np.zeros((), team_run.params)
-        blocks, block = self.busy + 2 * LINE, lines * LINE
-        for name, value in {"busy": self.busy, "blocks": blocks, "block": block, "processors": processors}.items():
-            self.record[name] = value
-        self.record["spins"] = SPINS
-        for kept in (self.shared, self.record):
+        self.processors, self.room = processors, min(processors, MAX_THREADS) - 1 if can_team() else 0
+        self.counts = aligned_zeros((2, LINE // 4))
+        self.words, self.busy = self.counts.view(np.int64).reshape(-1).data, self.counts.ctypes.data
+        self.alone = _CALL(run_steps.address)
+        self.started = -1  # there is no room yet: a process that never shares a step needs none
+
+    def _make_room(self) -> None:
+        """Memory of the workers, see `kernels.cpu.executor`, and what they and their callers run."""
+        lines = 3 + self.processors + -(-self.processors * 8 // LINE)
+        blocks, record = aligned_zeros((self.room * lines, LINE // 4)), np.zeros((), team_run.params)
+        for worker in range(self.room):
+            if ctypes.CDLL(None).sem_init(ctypes.c_void_p(blocks[worker * lines + 1 :].ctypes.data), 0, 0) != 0:
+                raise OSError("sem_init failed")
+        record["busy"], record["blocks"], record["block"] = self.busy, blocks.ctypes.data, lines * LINE
+        record["processors"], record["spins"] = self.processors, SPINS
+        for kept in (self.counts, blocks, record):
             # Workers run until the process ends, which is later than Python frees what it has.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
-        libc = ctypes.CDLL(None)
-        for worker in range(self.room):
-            self.words[(blocks - self.busy + worker * block) // 8] = ABSENT
-            if libc.sem_init(ctypes.c_void_p(blocks + worker * block + LINE), 0, 0) != 0:
-                raise OSError("sem_init failed")
-        self.address, self.alone = self.record.ctypes.data, _CALL(run_steps.address)
-        self.started = -1  # not even what workers and their callers run
+        self.together, self.work = _CALL(team_run.address), _CALL(team_worker.address)
+        self.address, self.started = record.ctypes.data, 0
 
     @property
     def workers(self) -> int:
@@ -69,8 +68,7 @@ class _Team:
             return
         with _lock:
             if self.started < 0:
-                self.together, self.work = _CALL(team_run.address), _CALL(team_worker.address)
-                self.started = 0
+                self._make_room()
             while self.started < wanted:
                 args = (self.address, self.room, 0)
                 name = f"bolt-numba-{self.started + 1}"

@@ -45,7 +45,7 @@ Denormal operands keep their value.
 
 # A worker's block.  A line: who leases it (the address of that run's job, or one of these), its share there, whether it
 # sleeps; a line for its semaphore; memory for a run that leases it first: a job, a line for each share, its workers.
-ABSENT, FREE, HELD = -1, 0, 1
+ABSENT, HELD, FREE = 0, 1, 2
 SHARE, ASLEEP, SEMAPHORE, JOB = 8, 16, 64, 128
 # A job: its epoch, kernel, parameters and number of shares, written by the caller alone.
 KERNEL, PARAMS, SHARES = 8, 16, 24
@@ -237,17 +237,17 @@ def team_worker(p, tid, nthreads):  # type: ignore[no-untyped-def]
     job, seen, spins = 0, 0, 0
     while worker != 0:
         now = atomic_load(worker)
-        epoch = atomic_load(now) if now > HELD else 0
-        if now > HELD and (now != job or epoch != seen):
+        epoch = atomic_load(now) if now > FREE else 0
+        if now > FREE and (now != job or epoch != seen):
             take_shares(now, epoch, atomic_load(worker + SHARE))
             job, seen, spins = now, epoch, 0
-        elif spins < p.spins and (now > HELD or atomic_load(p.busy) & (WANTED - 1) < p.processors):
+        elif spins < p.spins and (now > FREE or atomic_load(p.busy) & (WANTED - 1) < p.processors):
             spins += 1
             spin_pause()
         else:
             # The locked add is the fence between saying "asleep" and looking once more.
             atomic_add(worker + ASLEEP, 1)
-            if atomic_load(worker) == now and (now <= HELD or atomic_load(now) == seen):
+            if atomic_load(worker) == now and (now <= FREE or atomic_load(now) == seen):
                 sem_wait(worker + SEMAPHORE)
             atomic_store(worker + ASLEEP, 0)
             spins = 0
