@@ -287,9 +287,12 @@ def crowd(
     busy = dict.fromkeys(calls, 0.0)
 
     def client(call: Callable[[], Any], end: float, mine: list[float]) -> None:
-        while (start := time.perf_counter()) < end:
+        now = 0.0
+        while now < end:
+            start = time.perf_counter()
             call()
-            mine.append(time.perf_counter() - start)
+            now = time.perf_counter()
+            mine.append(now - start)
 
     for each in calls.values():
         for call in each:

@@ -22,6 +22,7 @@ from bolt_numba.devices import threads as teams
 from bolt_numba.errors import DataError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
+from bolt_numba.kernels.cpu.executor import LEFT, LINGER
 from bolt_numba.kernels.cpu.language.lang import (
     PTR,
     atomic_add,
@@ -41,6 +42,8 @@ from tests.test_threads import Shares, Steps
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the team needs Linux semaphores")
 Team = Any
 STUCK_S = 60
+LINGER_S = 0.01
+"""More than `LINGER` cycles."""
 
 
 @native(threads=PTR)
@@ -116,6 +119,7 @@ def test_two_runs_of_two_threads_keep_to_two_processors(processors: Callable[[in
     assert first.threads[1] == 1, "a processor is wanted by another caller"
     assert team.callers_and_leased == 2
     second.pass_gate(0)
+    time.sleep(LINGER_S)
     first.pass_gate(1)
     assert first.threads[2] == 2, "and is free again"
     first.pass_gate(2)
@@ -132,6 +136,7 @@ def test_runs_that_want_more_than_there_is_get_their_part_each(processors: Calla
         second.pass_gate(gate)
     assert (first.threads[2], second.threads[2]) == (2, 2)
     third.pass_gate(0)
+    time.sleep(LINGER_S)
     first.pass_gate(2)
     assert first.threads[3] == 3, "two are left"
     second.pass_gate(2)
@@ -145,8 +150,27 @@ def test_a_run_on_one_thread_is_a_caller_too(processors: Callable[[int], Team]) 
     other = Visit(2)
     assert other.threads[0] == 1
     alone.pass_gate(0)
+    time.sleep(LINGER_S)
     other.pass_gate(0)
     assert other.threads[1] == 2
+
+
+@pytest.mark.skipif(not LINGER, reason="no cycles are counted here")
+def test_the_processor_of_a_caller_that_left_is_kept_for_a_moment(processors: Callable[[int], Team]) -> None:
+    team = staffed(processors(2))
+    left = LEFT // 8
+    alone = Visit(2)
+    alone.pass_gate(0)
+    assert team.words[left] == 0, "nobody wanted more"
+    first, second = Visit(2), Visit(2)
+    second.pass_gate(0)
+    assert team.words[left] != 0
+    first.pass_gate(0)
+    for moment, threads in ((1 << 62, 1), (0, 2)):
+        team.words[left] = moment
+        visit = Visit(2)
+        assert visit.threads[0] == threads
+        visit.pass_gate(0)
 
 
 def test_workers_start_when_runs_want_them(processors: Callable[[int], Team]) -> None:
@@ -313,6 +337,7 @@ def lease_interrupts() -> None:
     beside.join()
     assert hits == 300
     assert nobody(team)
+    time.sleep(LINGER_S)
     visit = Visit(3)
     assert visit.threads[0] == 3
     visit.pass_gate(0)

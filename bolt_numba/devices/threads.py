@@ -107,7 +107,7 @@ def run_native(address: int, threads: int) -> None:
     """Run the steps of the record at ``address``, with up to ``threads`` threads: this one and leased workers."""
     crew = _teams[0] if _teams else team()
     if threads == 1:
-        crew.alone(address, crew.busy, 1)
+        crew.alone(address, crew.busy, crew.processors)
         return
     if crew.started < crew.room:
         crew.grow(threads)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
     I64,
     PTR,
@@ -36,6 +37,11 @@ SPINS = 2000
 """Pauses that a worker waits for the next run before it sleeps: about 50 us on current x86."""
 WAIT_SPINS = 4000
 """Pauses that the caller waits for others' shares before it offers its processor (they may need it)."""
+LINGER = 1 << 19 if target().is_x86 else 0
+"""Cycles for which the processor of a caller that has left is kept for it, as most come back at once: about 200 us.
+
+Elsewhere the counter of cycles may not be there for all to read.
+"""
 FLUSH_TO_ZERO = 1 << 15
 """Bit of x86's MXCSR: a result too small for a normal number becomes 0; some processors take over 100 cycles for it.
 
@@ -53,8 +59,8 @@ KERNEL, PARAMS, SHARES = 8, 16, 24
 LINE, DONE = 64, 8
 # The word that says how busy the processors are: running callers and leased workers; times this, the threads wanted.
 WANTED = 1 << 32
-# Behind it, in a line of its own: workers that there are.
-WORKERS = 64
+# Behind it: when a caller last left while there were too few processors; in the next line, workers that there are.
+LEFT, WORKERS = 8, 64
 
 
 @inline
@@ -103,13 +109,22 @@ def crew_of(p, job):  # type: ignore[no-untyped-def]
 
 
 @inline
+def leave(busy: int, threads: int, processors: int) -> None:
+    """A caller that wanted so many threads has run."""
+    if atomic_add(busy, -WANTED * threads - 1) >> 32 > max(threads, processors):
+        store_i64(busy + LEFT, cycles())
+
+
+@inline
 def lease(p, job, leased, wanted):  # type: ignore[no-untyped-def]
     """Take free workers, up to ``wanted`` and while there are processors for them; the job, how many there are now."""
     worker = p.blocks
-    end = worker + p.block * atomic_load(p.busy + WORKERS)
-    while leased < wanted and worker < end:
+    end, most = worker + p.block * atomic_load(p.busy + WORKERS), p.processors
+    if LINGER > 0 and np.int64(cycles()) - load_i64(p.busy + LEFT) < LINGER:
+        most -= 1
+    while leased < wanted and worker < end and atomic_load(p.busy) & (WANTED - 1) < most:
         if atomic_load(worker) == FREE and atomic_compare_exchange(worker, FREE, HELD):
-            if atomic_add(p.busy, 1) & (WANTED - 1) < p.processors:
+            if atomic_add(p.busy, 1) & (WANTED - 1) < most:
                 job = worker + JOB if leased == 0 else job
                 leased += 1
                 epoch = atomic_load(job)
@@ -148,8 +163,9 @@ def fair(p, busy, leased, threads):  # type: ignore[no-untyped-def]
 
 @native(kernels=PTR, params=PTR, flags=PTR, ticks=PTR, steps=I64, timed=I64)
 def run_steps(p, tid, nthreads):  # type: ignore[no-untyped-def]
-    """Run a program on the calling thread alone; ``tid``: address of the word that counts who is busy.
+    """Run a program on the calling thread alone.
 
+    ``tid``: address of the word that counts who is busy; ``nthreads``: processors.
     kernels, params, flags: i64 arrays, one entry a step; ticks: steps + 1 cycle counts, written when ``timed``.
     """
     atomic_add(tid, WANTED + 1)
@@ -162,7 +178,7 @@ def run_steps(p, tid, nthreads):  # type: ignore[no-untyped-def]
         if p.timed:
             store_i64(p.ticks + 8 * (s + 1), cycles())
     set_float_control(callers)
-    atomic_add(tid, -WANTED - 1)
+    leave(tid, 1, nthreads)
 
 
 @native(busy=PTR, blocks=PTR, block=I64, processors=I64, spins=I64)
@@ -209,7 +225,7 @@ def team_run(p, tid, nthreads):  # type: ignore[no-untyped-def]
             store_i64(ticks + 8 * (s + 1), cycles())
     if leased > 0:
         release(p, job, leased, 0)
-    atomic_add(p.busy, -WANTED * nthreads - 1)
+    leave(p.busy, nthreads, p.processors)
     set_float_control(callers)
 
 
