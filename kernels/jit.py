@@ -25,8 +25,8 @@ from bolt_numba.base.digest import sha256
 from bolt_numba.base.forks import renew_after_fork, renew_cached_properties
 from bolt_numba.base.trusted import read_trusted, write_private
 from bolt_numba.errors import KernelError
-from bolt_numba.kernels.cpu.host import installed_version
 from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.processor import installed_version
 from bolt_numba.kernels.declare import (
     CODE,
     F32,
@@ -48,7 +48,7 @@ from bolt_numba.kernels.declare import (
     inline_source,
 )
 from bolt_numba.kernels.extents import Extents, check_arrays
-from bolt_numba.kernels.image import image_of, is_image, load_image
+from bolt_numba.kernels.machine_code import blob_of, is_blob, load_blob
 from bolt_numba.kernels.registry import MEMORY, Fault, Record
 from bolt_numba.types import Array
 
@@ -260,7 +260,7 @@ def _path(kernel: Native) -> Path:
 
 
 def _read(path: Path) -> bytes | None:
-    """Image or object code of a cache file; None when there is none, it is damaged, or others could have written it."""
+    """Blob or object code of a cache file; None when there is none, it is damaged, or others could have written it."""
     data = read_trusted(path)
     head = len(_MAGIC) + 16
     if data is None or data[: len(_MAGIC)] != _MAGIC or _checksum(path, data[head:]) != data[len(_MAGIC) : head]:
@@ -289,13 +289,13 @@ def _load(kernel: Native) -> int:
         from bolt_numba.kernels.compiler import compile_object
 
         made = compile_object(kernel)
-        code = image_of(made, kernel.symbol) or made
+        code = blob_of(made, kernel.symbol) or made
         _write(_path(kernel), code)
         for listener in tuple(_listeners):
             listener(kernel.name, True)
-    if is_image(code):
+    if is_blob(code):
         try:
-            return load_image(code)
+            return load_blob(code)
         except OSError:  # memory may not be made executable here, or not so
             from bolt_numba.kernels.compiler import compile_object
 

@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Iterable
 from typing import Any
 
-from bolt_numba.kernels.cpu.host import installed_version
+from bolt_numba.kernels.cpu.processor import installed_version
 
 WORKS = "0.61 to 0.68"
 """Versions of Numba that are known to work; pyproject.toml allows the same."""

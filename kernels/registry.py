@@ -18,7 +18,7 @@ import numpy as np
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.records import record
 from bolt_numba.errors import InternalError
-from bolt_numba.kernels.index import index, write_index
+from bolt_numba.kernels.maker_index import makers_of, write_index
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import BF16, F16, NUMERICS, Array, TensorType
 
@@ -300,7 +300,7 @@ def _load_for(kind: type[Op], name: str, device: str) -> None:
     if device in _loaded or (device, name) in _loaded_for:
         return
     with _lock:
-        known = index(device)
+        known = makers_of(device)
         if known is None:
             load(device)
             write_index(device, {kind.name: [_place(e) for e in rows] for (kind, _), rows in KERNELS.items()})

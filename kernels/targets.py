@@ -25,7 +25,8 @@ from typing import Any
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.records import record
 from bolt_numba.errors import DeviceError
-from bolt_numba.kernels import registry, sized
+from bolt_numba.kernels import data_sized as data_sized
+from bolt_numba.kernels import registry
 from bolt_numba.kernels.cpu.isa import Isa
 
 
@@ -51,7 +52,7 @@ _ROOT, _FOLDER = "bolt_numba.kernels", Path(__file__).parent
 _OWN, _PREFIX = f"{_ROOT}.cpu", f"{_ROOT}.cpu_"
 _LANGUAGE = frozenset(("jit", "declare", "compiler"))
 """Files beside ``cpu/`` that know the target, too."""
-_BOUND = frozenset(("isa", "registry", "sized"))
+_BOUND = frozenset(("isa", "registry", "data_sized"))
 """Modules that a twin has without a file: those of the same name, bound to the target or to its device."""
 
 _lock = threading.RLock()
@@ -141,8 +142,8 @@ class _Loader:
         isa, device = TARGETS[self.name].isa, device_of(self.name)
         if self.inner == "isa":
             return {"Isa": Isa, "target": lambda: isa}
-        module: Any = registry if self.inner == "registry" else sized
-        bound = ("kernel", "select", "candidates", "sized", "select_sized")
+        module: Any = registry if self.inner == "registry" else data_sized
+        bound = ("kernel", "select", "candidates", "data_sized", "select_data_sized")
         names = {k: v for k, v in vars(module).items() if not k.startswith("__")}
         return names | {k: partial(names[k], device=device) for k in bound if callable(names.get(k))}
 

@@ -12,7 +12,7 @@ import pytest
 _CODE = """
 import sys
 from bolt_numba.kernels import jit
-from bolt_numba.kernels.ahead import compiling_in, prepare
+from bolt_numba.kernels.precompile import compiling_in, prepare
 from bolt_numba.kernels.jit import I64, PTR, native_source
 
 def kernel(i):

@@ -21,8 +21,8 @@ from bolt_numba.converters.onnx.writing.write import save_onnx, to_onnx
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
+from bolt_numba.kernels.data_sized import DATA_SIZED, DataSized
 from bolt_numba.kernels.registry import KERNELS, Entry, always
-from bolt_numba.kernels.sized import SIZED, Sized
 from bolt_numba.ops.arrays.gather import NonZero
 from bolt_numba.ops.arrays.shape import Reshape
 from bolt_numba.ops.arrays.slicing import Slice
@@ -88,7 +88,7 @@ def test_whose_fault_it_is(error: Exception, monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(bn.InternalError, match="node 'product'"):
             bn.compile(network())(X)
     monkeypatch.setitem(KERNELS, (MatMul, "cpu"), [])
-    monkeypatch.setitem(SIZED, (NonZero, "cpu"), Sized(NonZero, "cpu", fail(error), always, "broken"))
+    monkeypatch.setitem(DATA_SIZED, (NonZero, "cpu"), DataSized(NonZero, "cpu", fail(error), always, "broken"))
     with pytest.raises(bn.InternalError, match="node 'chosen'"):
         bn.compile(by_data())(X)
     sess = bn.compile(network())
@@ -163,10 +163,10 @@ def test_reference_in_a_plan(error: Exception, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("by_kernel", [True, False])
 def test_cut(error: Exception, by_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     bn.compile(by_data())(X)
-    broken = Sized(NonZero, "cpu", fail(error), always, "broken")
-    monkeypatch.setitem(SIZED, (NonZero, "cpu"), broken)
+    broken = DataSized(NonZero, "cpu", fail(error), always, "broken")
+    monkeypatch.setitem(DATA_SIZED, (NonZero, "cpu"), broken)
     if not by_kernel:
-        monkeypatch.delitem(SIZED, (NonZero, "cpu"))
+        monkeypatch.delitem(DATA_SIZED, (NonZero, "cpu"))
         monkeypatch.setattr(NonZero, "reference", fail(error))
     check(lambda: bn.compile(by_data())(X), error, "chosen")
 

@@ -23,7 +23,7 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels import registry
 from bolt_numba.kernels.cpu.convolution.conv import pixel_table
 from bolt_numba.kernels.cpu.movement.sequences import reverse_rows, scatter_rows
-from bolt_numba.kernels.cpu.products.swept import last_row
+from bolt_numba.kernels.cpu.products.sweep_extents import last_row
 from bolt_numba.kernels.extents import KEPT, both, box, check_steps, made_steps, offsets, span
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, native
 from bolt_numba.kernels.registry import In, Out, Pitch, Scratch, Step, select

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bolt_numba.kernels import image, jit
+from bolt_numba.kernels import jit, machine_code
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.jit import F32, I32, I64, PTR, Native, inline, native, native_source
@@ -298,9 +298,9 @@ LIBM = {"floorf", "ceilf", "rintf", "truncf", "floor", "ceil", "rint", "trunc", 
 
 
 def undefined(code: bytes, folder: Path) -> set[str]:
-    """Undefined symbols of an image, or of an ELF object, read by LLVM."""
-    if image.is_image(code):
-        return {name for _, name in image.calls_of(code)}
+    """Undefined symbols of a blob, or of an ELF object, read by LLVM."""
+    if machine_code.is_blob(code):
+        return {name for _, name in machine_code.calls_of(code)}
     nm = next((p for p in ("nm", "llvm-nm") for d in os.get_exec_path() if (Path(d) / p).exists()), None)
     if nm is None:
         pytest.skip("no nm")

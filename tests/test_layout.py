@@ -15,8 +15,8 @@ from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.spec import verify
 from bolt_numba.ops.arrays.shape import Transpose
-from bolt_numba.passes.carry import carry, compose, inverse, moves_data
 from bolt_numba.passes.mincut import FlowNetwork
+from bolt_numba.passes.permuted import compose, inverse, moves_data, permuted
 from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.passes.transposes import move_transposes, total_cost, wiring
 from bolt_numba.types import F32, I64, Array, Sym, TensorType
@@ -80,7 +80,7 @@ def test_operators_give_the_same_on_permuted_operands(op: Any, more: tuple[Any, 
         x = graph.add_input("x", TensorType(F32, (2, 3, 4, 5)))
         first = b(o("Cast", np.dtype("?")), x) if op.name == "Where" else x
         node = b.node(op, first, *more)
-        plan = carry(node, "in", 0, p)
+        plan = permuted(node, "in", 0, p)
         if plan is None:
             continue
         carried += 1
@@ -101,13 +101,13 @@ def test_operators_give_the_same_on_permuted_operands(op: Any, more: tuple[Any, 
 def test_reshape_is_carried_both_ways() -> None:
     graph = graph_of(lambda b, x: b(o("Reshape"), x, i64(1, 2, 4, 6, 5)), {"x": (1, 8, 6, 5)})
     node = graph.nodes[0]
-    forward = carry(node, "in", 0, (0, 2, 3, 1))
+    forward = permuted(node, "in", 0, (0, 2, 3, 1))
     assert forward is not None
     assert forward.outs == ((0, 3, 4, 1, 2),)
-    backward = carry(node, "out", 0, (0, 3, 4, 1, 2))
+    backward = permuted(node, "out", 0, (0, 3, 4, 1, 2))
     assert backward is not None
     assert backward.ins[0] == (0, 2, 3, 1)
-    assert carry(node, "out", 0, (0, 2, 3, 4, 1)) is None
+    assert permuted(node, "out", 0, (0, 2, 3, 4, 1)) is None
 
 
 def test_minimum_cut_takes_the_cheaper_side() -> None:
@@ -137,8 +137,8 @@ def test_moving_never_costs_more() -> None:
     assert total_cost(after, after.roots.values(), {}) <= total_cost(before, before.roots.values(), {})
 
 
-def test_regions_that_meet_do_not_undo_each_other() -> None:
-    """Two regions that share a value once took turns for ever."""
+def test_components_that_meet_do_not_undo_each_other() -> None:
+    """Two components that share a value once took turns for ever."""
 
     def build(b: Builder, x: Value) -> Any:
         left = STEPS["last"](b, x, x)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bolt_numba.kernels.cpu import host, machine
+from bolt_numba.kernels.cpu import machine, processor
 
 KERNELS = Path(machine.__file__).parent
 
@@ -43,20 +43,20 @@ def test_caches_are_read(
         "index2": ("2", "Unified", "2048K", shared),
         "index3": ("3", "Unified", "96M", "ffffffff"),
     }
-    monkeypatch.setattr(host, "_CACHES", describe(tmp_path, caches, siblings))
-    assert host._caches() == (48 << 10, 12, wanted, 96 << 20)
+    monkeypatch.setattr(processor, "_CACHES", describe(tmp_path, caches, siblings))
+    assert processor._caches() == (48 << 10, 12, wanted, 96 << 20)
 
 
 def test_a_processor_that_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "_CACHES", tmp_path)
-    assert host._caches() == host._UNKNOWN
+    monkeypatch.setattr(processor, "_CACHES", tmp_path)
+    assert processor._caches() == processor._UNKNOWN
     odd = {
         "index0": ("1", "Data", "much", "1"),
         "index2": ("2", "Unified", "1M", "x"),
         "index3": ("3", "Data", "", "1"),
     }
-    monkeypatch.setattr(host, "_CACHES", describe(tmp_path, odd))
-    assert host._caches() == host._UNKNOWN
+    monkeypatch.setattr(processor, "_CACHES", describe(tmp_path, odd))
+    assert processor._caches() == processor._UNKNOWN
 
 
 def test_sizes_are_in_proportion() -> None:
@@ -94,10 +94,10 @@ def test_no_kernel_has_numbers_of_its_own(file: Path) -> None:
 
 OTHER = """
 import json, sys
-from bolt_numba.kernels.cpu import host
+from bolt_numba.kernels.cpu import processor
 if {other}:
-    cpu, features, _ = host.host()
-    host.host = lambda: (cpu, features, (48 << 10, 12, 512 << 10, 8 << 20))
+    cpu, features, _ = processor.processor()
+    processor.processor = lambda: (cpu, features, (48 << 10, 12, 512 << 10, 8 << 20))
 from bolt_numba.kernels.cpu import machine
 if {other}:
     rate = 3 - machine.FMA_RATE

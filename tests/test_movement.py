@@ -11,7 +11,8 @@ import pytest
 from bolt_numba.errors import DataError
 from bolt_numba.kernels.cpu.elementwise import quantize
 from bolt_numba.kernels.cpu.language.lang import splat, vstore_u8_n
-from bolt_numba.kernels.cpu.movement import copy, gather, move, take, transpose
+from bolt_numba.kernels.cpu.movement import copy, gather, move, transpose
+from bolt_numba.kernels.cpu.movement import table_gather as take
 from bolt_numba.kernels.cpu.movement.strides import (
     Move,
     broadcast_move,

@@ -19,7 +19,7 @@ from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.spec import verify
 from bolt_numba.ir.text import to_text
 from bolt_numba.ops.arrays.shape import Transpose
-from bolt_numba.passes.carry import moves_data
+from bolt_numba.passes.permuted import moves_data
 from bolt_numba.passes.pipeline import STAGES, PipelineRun, run_pipeline
 from bolt_numba.passes.rewrite import Rule, nested, rewrite
 from bolt_numba.passes.trace import Trace

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bolt_numba.kernels.cpu.language.lang import LANES
-from bolt_numba.kernels.cpu.movement.take import windows
+from bolt_numba.kernels.cpu.movement.table_gather import windows
 from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.types import F32, F64, I32, U8
 from tests.harness import run_kernel

@@ -20,7 +20,7 @@ from bolt_numba.base.folder_index import remember, remembered
 from bolt_numba.cli.app import run
 from bolt_numba.ir import packed as stored
 from bolt_numba.kernels import jit
-from bolt_numba.kernels.cpu import host
+from bolt_numba.kernels.cpu import processor
 from bolt_numba.runtime import tune
 from tests.test_jit import fresh, times
 
@@ -253,8 +253,8 @@ def test_all_that_is_kept_is_private(cache: Path, monkeypatch: pytest.MonkeyPatc
     try:
         assert times(fresh(3)) == 21
         remember("kind", Path(__file__).parent, {"a": 1})
-        monkeypatch.setattr(host, "_key", lambda: "key")
-        host.host.__wrapped__()
+        monkeypatch.setattr(processor, "_key", lambda: "key")
+        processor.processor.__wrapped__()
         tuner = tune.Tuner(1)
         tuner.measured, tuner._known = 1, {"k": tune.Choice("kernel", True)}
         tuner.save()
@@ -264,7 +264,7 @@ def test_all_that_is_kept_is_private(cache: Path, monkeypatch: pytest.MonkeyPatc
     assert remembered("kind", Path(__file__).parent) == {"a": 1}
     assert tune._read(tuner.path) == tuner._known
     names = {p.name if p.parent == cache else p.suffix for p in cache.rglob("*")}
-    assert {".kernel", ".json", "seal.key", "hosts", "kind"} <= names
+    assert {".kernel", ".json", "seal.key", "processors", "kind"} <= names
     assert _modes(cache) == {(True, 0o700), (False, 0o600)}
 
 
@@ -317,9 +317,9 @@ def test_a_pipe_in_the_place_of_a_kernel_does_not_hang(cache: Path) -> None:
     "text", ["[]", "{", '{"cpu": 3, "features": {}}', '{"cpu": "x", "features": {"a": 1}}', "[" * 9999]
 )
 def test_what_steers_is_of_the_right_types(cache: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setattr(host, "_key", lambda: "key")
-    assert trusted.write_private(cache / "hosts" / "key.json", text.encode())
-    assert host.host.__wrapped__() == host._ask()
+    monkeypatch.setattr(processor, "_key", lambda: "key")
+    assert trusted.write_private(cache / "processors" / "key.json", text.encode())
+    assert processor.processor.__wrapped__() == processor._ask()
     assert trusted.write_private(cache / "tuned.json", text.encode())
     assert tune._read(cache / "tuned.json") == {}
     assert trusted.write_private(cache / "tuned.json", b'{"a": ["k", 1], "b": ["k", true], "c": [["k"], true]}')

@@ -67,7 +67,7 @@ def test_a_twin_leaves_the_kernels_of_the_process_alone() -> None:
     registry.load("cpu")
     found = twin("generic")
     assert found.language.lang.LANES == 4
-    assert found.products.swept.MR == 6
+    assert found.products.sweep_extents.MR == 6
     for (op, device), entries in registry.KERNELS.items():
         packages = {".".join(entry.make.__module__.split(".")[:3]) for entry in entries}
         if device in ("cpu", "cpu_generic"):

@@ -23,9 +23,9 @@ from bolt_numba.converters.onnx.reading.registry import READERS, load_readers
 from bolt_numba.devices import device
 from bolt_numba.ir.packed import SEAL_KEY
 from bolt_numba.kernels import jit, registry
-from bolt_numba.kernels.ahead import compiling_in
+from bolt_numba.kernels.data_sized import DATA_SIZED
+from bolt_numba.kernels.precompile import compiling_in
 from bolt_numba.kernels.prune import cache_bytes
-from bolt_numba.kernels.sized import SIZED
 from bolt_numba.ops.registry import OPS
 
 cache = typer.Typer(help="The cache of compiled kernels.", no_args_is_help=True)
@@ -89,7 +89,7 @@ def operator_rows() -> list[dict[str, Any]]:
     for name, op in sorted(OPS.items()):
         entries = registry.KERNELS.get((op, "cpu"), [])
         kernels = list(dict.fromkeys(e.name for e in entries))
-        by_data = SIZED.get((op, "cpu"))
+        by_data = DATA_SIZED.get((op, "cpu"))
         kernels += [] if by_data is None else [by_data.name]
         line = (op.__doc__ or "").strip().partition("\n")[0]
         meaning = line.partition(".  ")[0].removeprefix(f"{name}: ").removesuffix(".")

@@ -10,8 +10,8 @@ from bolt_numba.devices.program import Program, build_program
 from bolt_numba.kernels import registry
 from bolt_numba.kernels.cpu.executor import copy_rows
 from bolt_numba.kernels.cpu.machine import L2, PAYS_BYTES
+from bolt_numba.kernels.data_sized import DataSized, select_data_sized
 from bolt_numba.kernels.registry import Context, Entry, In, Out, Pitch, Step, Types
-from bolt_numba.kernels.sized import Sized, select_sized
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import Device
 from bolt_numba.runtime.slots import Job
@@ -49,8 +49,8 @@ class Cpu(Device):
     def candidates(self, op: Op, ins: Types, context: Context) -> list[Entry]:
         return registry.candidates(op, ins, context, self.name)
 
-    def sized(self, op: Op, ins: Types) -> Sized | None:
-        return select_sized(op, ins, self.name)
+    def data_sized(self, op: Op, ins: Types) -> DataSized | None:
+        return select_data_sized(op, ins, self.name)
 
     def join(self, one: Step, two: Step, operands: int, between: TensorType, threads: int) -> Step | None:
         if len(between.dims) != 4 or between.nbytes < BETWEEN_BYTES:

@@ -179,7 +179,7 @@ class ShareEqual:
         self.seen: dict[Hashable, Node] = {}
 
     def begin(self) -> None:
-        """Forget: nodes of the last sweep may have moved behind their equals."""
+        """Forget: nodes of the last traversal may have moved behind their equals."""
         self.seen.clear()
 
     def __call__(self, m: Match, b: Builder) -> Result:

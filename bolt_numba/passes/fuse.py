@@ -97,7 +97,7 @@ class FuseChain:
         self.begin()
 
     def begin(self) -> None:
-        """Forget the runs of the last sweep.  waiting: nodes before the last of a run; runs: by the last node."""
+        """Forget the runs of the last traversal.  waiting: nodes before the last of a run; runs: by the last node."""
         self.waiting: set[int] = set()
         self.runs: dict[int, list[Node]] = {}
 

@@ -24,7 +24,7 @@ from bolt_numba.ops.arrays.shape import Transpose
 from bolt_numba.ops.layers.attention import FusedAttention, swapped
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Div, IsNaN, Mul, Where
-from bolt_numba.passes import packed
+from bolt_numba.passes import qkv as packed
 from bolt_numba.passes.constants import is_mild
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar, scalar_of
 from bolt_numba.types import TensorType

@@ -113,7 +113,7 @@ class Match:
 class Rule:
     """A pattern and the function that builds the replacement; the function returns None for "no".
 
-    A callable object with a method ``begin`` is told when a sweep over a graph begins.
+    A callable object with a method ``begin`` is told when a traversal of a graph begins.
     """
 
     name: str

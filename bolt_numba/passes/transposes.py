@@ -1,7 +1,7 @@
-"""Chooses where transposes stand: regions of operators that may run on permuted axes are cut where it is cheapest.
+"""Chooses where transposes stand: connected operators that may run on permuted axes are cut where it is cheapest.
 
 For every transpose, the operators that could run on its other side are collected with the permutation that each would
-get (`carry`).  Which of them do is a minimum cut: an edge costs the elements that a transpose there would move.  A
+get (`permuted`).  Which of them do is a minimum cut: an edge costs the elements that a transpose there would move.  A
 choice is taken only when it really moves fewer elements and has no more transposes than before.
 """
 
@@ -17,8 +17,8 @@ from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.shape import Transpose
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.passes.carry import Perm, PermutedNode, carry, compose, identity, inverse, moves_data
 from bolt_numba.passes.mincut import FlowNetwork
+from bolt_numba.passes.permuted import Perm, PermutedNode, compose, identity, inverse, moves_data, permuted
 from bolt_numba.types import Dim, Sym
 
 UNKNOWN_DIM = 32
@@ -158,7 +158,7 @@ def _seeds(wires: Wiring) -> list[tuple[Node, str, int, Perm]]:
     return found
 
 
-def _region(wires: Wiring, seed: tuple[Node, str, int, Perm], closed: set[int]) -> Plans:
+def _component(wires: Wiring, seed: tuple[Node, str, int, Perm], closed: set[int]) -> Plans:
     """Operators that hang together around the seed without a transpose between them, with their plans.
 
     Empty when one of them is closed: it must wait.
@@ -169,7 +169,7 @@ def _region(wires: Wiring, seed: tuple[Node, str, int, Perm], closed: set[int]) 
         node, place, index, p = todo.popleft()
         if id(node) in plans:
             continue
-        plan = carry(node, place, index, p)
+        plan = permuted(node, place, index, p)
         if plan is None:
             continue
         if id(node) in closed:
@@ -195,7 +195,7 @@ def _around(wires: Wiring, value: Value, p: Perm) -> list[tuple[Node, str, int, 
 
 
 def _cut(wires: Wiring, plans: Plans) -> Plans:
-    """The part of the region that is worth permuting."""
+    """The part of the component that is worth permuting."""
     net = FlowNetwork()
     for root in _touched(wires, plans).values():
         _edges_of(net, root, wires.ports[id(root)], plans)
@@ -270,12 +270,12 @@ def _round(wires: Wiring) -> Plans:
     closed: set[int] = set()
     failed: set[tuple[int, Perm | None]] = set()
     for seed in _seeds(wires):
-        region = _region(wires, seed, closed)
-        keys = {(key, plan.ins[0] if plan.ins else None) for key, (_, plan) in region.items()}
+        component = _component(wires, seed, closed)
+        keys = {(key, plan.ins[0] if plan.ins else None) for key, (_, plan) in component.items()}
         if keys <= failed:
             continue
         failed |= keys
-        chosen = _cut(wires, region)
+        chosen = _cut(wires, component)
         roots = _touched(wires, chosen).values()
         before, after = total_cost(wires, roots, {}), total_cost(wires, roots, chosen)
         if after[0] < before[0] and after[1] <= before[1]:
@@ -285,7 +285,7 @@ def _round(wires: Wiring) -> Plans:
 
 
 def _close(wires: Wiring, chosen: Plans, closed: set[int]) -> None:
-    """Nodes that share a value with a chosen region wait for the next round: costs of regions must add up."""
+    """Nodes that share a value with a chosen component wait for the next round: costs of components must add up."""
     closed.update(chosen)
     for root in _touched(wires, chosen).values():
         if root.node is not None:

@@ -15,8 +15,8 @@ from bolt_numba.base.records import record
 from bolt_numba.types import Array, TensorType
 
 if TYPE_CHECKING:
+    from bolt_numba.kernels.data_sized import DataSized
     from bolt_numba.kernels.registry import Context, Entry, In, Out, Step, Types
-    from bolt_numba.kernels.sized import Sized
     from bolt_numba.ops.registry import Op
     from bolt_numba.runtime.slots import Job
 
@@ -116,7 +116,7 @@ class Device:
         entry = self.select(op, ins, context)
         return [] if entry is None else [entry]
 
-    def sized(self, op: Op, ins: Types) -> Sized | None:
+    def data_sized(self, op: Op, ins: Types) -> DataSized | None:
         """What computes a node on arrays of the host if the size of its result depends on data, or None."""
         return None
 

@@ -20,9 +20,9 @@ from bolt_numba.base.records import record
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.kernels.data_sized import DataSized
 from bolt_numba.kernels.extents import check_steps, made_steps
 from bolt_numba.kernels.registry import In, Out, Scratch, remember_result
-from bolt_numba.kernels.sized import Sized
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.bands import in_bands
@@ -54,7 +54,7 @@ class Cut:
     node: Node
     reads: list[Slot | None]
     rest: Region
-    compute: Sized | None = None
+    compute: DataSized | None = None
     alone: Region | None = None
 
 
@@ -379,7 +379,7 @@ class Planner:
         inputs = [*needed.values(), *node.outputs]
         region = Region(inputs, rest, list(self.region.outputs), dict(self.alias), known)
         types = [None if s is None else s.type for s in ins]
-        compute = next(filter(None, (device.sized(node.op, types) for device in self.devices)), None)
+        compute = next(filter(None, (device.data_sized(node.op, types) for device in self.devices)), None)
         self.cut = Cut(node, ins, region, compute, self._alone(node, ins))
         self._boundary = list(needed.values())
 

@@ -1,4 +1,4 @@
-"""The instruction set that kernels are compiled for: what the host has, or a lower one that the user forces.
+"""The instruction set that kernels are compiled for: what the processor has, or a lower one that the user forces.
 
 Kernels are written once against `Isa`; nothing here compiles anything.
 """
@@ -11,7 +11,7 @@ from functools import cache
 
 from bolt_numba.base.records import record
 from bolt_numba.errors import DeviceError
-from bolt_numba.kernels.cpu.host import host
+from bolt_numba.kernels.cpu.processor import processor
 
 
 @record(frozen=True)
@@ -20,7 +20,7 @@ class Isa:
 
     lanes: f32 lanes of a vector.  registers: vector registers.  rows, vectors: shape of the widest register tile of a
     matrix product (``rows`` rows of ``vectors`` vectors), chosen so that no register is spilled.
-    cpu, features: what LLVM is told.  is_forced: they are less than the host's.
+    cpu, features: what LLVM is told.  is_forced: they are less than the processor's.
     """
 
     name: str
@@ -72,15 +72,15 @@ def _text(features: dict[str, bool]) -> str:
 
 @cache
 def target() -> Isa:
-    """The ISA of this process; ``BOLT_NUMBA_ISA=avx512|avx2|generic`` forces a lower one than the host's.
+    """The ISA of this process; ``BOLT_NUMBA_ISA=avx512|avx2|generic`` forces a lower one than the processor's.
 
     Raises
     ------
     DeviceError
-        When the forced ISA is unknown or more than the host has.
+        When the forced ISA is unknown or more than the processor has.
     """
     wanted = os.environ.get("BOLT_NUMBA_ISA", "")
-    cpu, features, _ = host()
+    cpu, features, _ = processor()
     if platform.machine().lower() not in ("x86_64", "amd64"):
         if wanted not in ("", "generic"):
             raise DeviceError(f"BOLT_NUMBA_ISA: instruction set: got {wanted}, wanted generic")

@@ -13,8 +13,8 @@ Kernels state what share of a cache they mean; the size is the machine's.
 
 from __future__ import annotations
 
-from bolt_numba.kernels.cpu.host import host
 from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.processor import processor
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -26,7 +26,7 @@ def _within(least: int, size: int, most: int) -> int:
 
 # ------------------------------------------------------------------------------------------- read from the processor
 
-_l1, _ways, _l2, _l3 = host()[2]
+_l1, _ways, _l2, _l3 = processor()[2]
 
 L1 = _within(16 * KIB, _l1, 192 * KIB)
 """Bytes of a core's first-level cache of data."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.kernels.cpu.attention.heads import (
+from bolt_numba.kernels.cpu.attention.score_rows import (
     KEYS_AT_ONCE,
     PANEL,
     VECTORS,

@@ -32,7 +32,7 @@ from bolt_numba.kernels.cpu.products.sweep import (
     scratch_bytes,
     sweep,
 )  # fmt: skip
-from bolt_numba.kernels.cpu.products.swept import hand_over
+from bolt_numba.kernels.cpu.products.sweep_extents import hand_over
 from bolt_numba.kernels.jit import I64, PTR, native
 from bolt_numba.kernels.registry import (
     Argument,

@@ -1,6 +1,6 @@
 """QuantizeLinear and DequantizeLinear of other integers than bytes, of blocks, and of narrow floats.
 
-Integers of less than a byte and floats of 8 bits go through f32 and the tables of `lookup`.
+Integers of less than a byte and floats of 8 bits go through f32 and the tables of `cast_table`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.elementwise.lookup import lookup_step
+from bolt_numba.kernels.cpu.elementwise.cast_table import table_step
 from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import native_source
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
@@ -115,7 +115,7 @@ def dequantize_any(op: Any, ins: Types, outs: Sequence[TensorType], context: Con
         for name, t, place in (("x", x, In(0)), ("zero", zero, In(2))):
             if t is not None:
                 ends[name] = room = Scratch(4 * t.size)
-                before.append(lookup_step(Cast(F32), x.dtype, F32, place, room, t.size))
+                before.append(table_step(Cast(F32), x.dtype, F32, place, room, t.size))
         dtype = F32
     if zero is None:
         ends["zero"] = np.zeros(scale.size, dtype)
@@ -147,9 +147,9 @@ def quantize_any(op: Any, ins: Types, outs: Sequence[TensorType], context: Conte
         args["zero"] = np.zeros(scale.size, target if target in PLAIN else F32)
     elif target not in PLAIN:
         args["zero"] = room = Scratch(4 * zero.size)
-        before.append(lookup_step(Cast(F32), target, F32, In(2), room, zero.size))
+        before.append(table_step(Cast(F32), target, F32, In(2), room, zero.size))
     label = "quantize" if made != F32 else f"quantize_{target.name if whole else 'float'}"
     steps = [*before, Step(_kernel("f32", kind, dtype_name(made), formula, label), args, x.size >= PARALLEL)]
     if target not in PLAIN:
-        steps.append(lookup_step(Cast(target, op.saturate), F32, target, last, Out(0), x.size))
+        steps.append(table_step(Cast(target, op.saturate), F32, target, last, Out(0), x.size))
     return steps

@@ -10,7 +10,7 @@ import numpy as np
 from bolt_numba.kernels.cpu.language.lang import copy_bytes, fill_bytes, load_i64, split
 from bolt_numba.kernels.cpu.movement.move import PARALLEL_BYTES, steps
 from bolt_numba.kernels.cpu.movement.strides import broadcast_move, dense, move, place_move, slice_move, tile_move
-from bolt_numba.kernels.cpu.movement.take import take_steps
+from bolt_numba.kernels.cpu.movement.table_gather import table_gather_steps
 from bolt_numba.kernels.cpu.movement.transpose import has_fixed_size, typed
 from bolt_numba.kernels.jit import I64, PTR, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
@@ -153,7 +153,7 @@ def pad(op: Pad, ins: Types, outs: Sequence[TensorType], context: Context) -> li
         kept = np.arange(max(-begin, 0), size - max(-end, 0), dtype=np.int64)
         added = (max(begin, 0), max(end, 0))
         tables.append(np.pad(kept, added, mode=op.mode) if any(added) else kept)  # type: ignore[call-overload]
-    return take_steps(x.dims, tables, x.dtype.itemsize)
+    return table_gather_steps(x.dims, tables, x.dtype.itemsize)
 
 
 def _pad_constant(x: TensorType, begins: Sequence[int], out: TensorType, value: In | None) -> list[Step]:

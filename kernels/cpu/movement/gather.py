@@ -36,7 +36,7 @@ from bolt_numba.kernels.cpu.movement.move import (
     steps,
 )
 from bolt_numba.kernels.cpu.movement.strides import broadcast_move, dense, move
-from bolt_numba.kernels.cpu.movement.take import take_steps
+from bolt_numba.kernels.cpu.movement.table_gather import table_gather_steps
 from bolt_numba.kernels.cpu.movement.transpose import has_fixed_size, typed
 from bolt_numba.kernels.extents import Extents, Reach, box
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
@@ -341,7 +341,7 @@ def gather(op: Gather, ins: Types, outs: Sequence[TensorType], context: Context)
         places = known.reshape(-1).astype(np.int64)
         places = np.where(places < 0, places + x.dims[axis], places)
         tables = [places if i == axis else np.arange(n) for i, n in enumerate(x.dims)]
-        return take_steps(x.dims, tables, unit)
+        return table_gather_steps(x.dims, tables, unit)
     run = unit * math.prod(x.dims[axis + 1 :])
     args: dict[str, Argument] = {
         "src": In(0),

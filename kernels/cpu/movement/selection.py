@@ -19,10 +19,10 @@ from bolt_numba.errors import DataError
 from bolt_numba.kernels.cpu.language.lang import copy_bytes, load_i64, load_u8, store_i64, view
 from bolt_numba.kernels.cpu.movement.move import DTYPES, UNITS
 from bolt_numba.kernels.cpu.reductions.reduce import around_axis
+from bolt_numba.kernels.data_sized import Empty, data_sized
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import I64, PTR, Native, native
 from bolt_numba.kernels.registry import Types
-from bolt_numba.kernels.sized import Empty, sized
 from bolt_numba.ops.arrays.gather import Compress, NonZero
 from bolt_numba.ops.registry import Op, normalise_axis
 from bolt_numba.types import BF16, F16, F32, F64, Array
@@ -96,7 +96,7 @@ def _is_plain(op: Any, ins: Types) -> bool:
     return x is not None and (x.dtype.kind in "iub" or x.dtype in (F16, BF16, F32, F64)) and x.dtype.itemsize in DTYPES
 
 
-@sized(NonZero, accepts=_is_plain)
+@data_sized(NonZero, accepts=_is_plain)
 def nonzero(op: NonZero, operands: Sequence[Any], empty: Empty) -> tuple[Array, ...]:
     """Counted, then written row by row."""
     x = operands[0]
@@ -175,7 +175,7 @@ def compress_rows(p: Any, tid: int, nthreads: int) -> None:
     store_i64(p.found, k)
 
 
-@sized(Compress)
+@data_sized(Compress)
 def compress(op: Compress, operands: Sequence[Any], empty: Empty) -> tuple[Array, ...]:
     """Elements or rows of any dtype."""
     x, kept = operands

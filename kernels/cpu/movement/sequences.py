@@ -14,7 +14,7 @@ from bolt_numba.kernels.cpu.language.lang import split
 from bolt_numba.kernels.cpu.movement.gather import index_bytes, load_index
 from bolt_numba.kernels.cpu.movement.move import PARALLEL_BYTES, copy_run, steps
 from bolt_numba.kernels.cpu.movement.strides import move
-from bolt_numba.kernels.cpu.movement.take import take_steps
+from bolt_numba.kernels.cpu.movement.table_gather import table_gather_steps
 from bolt_numba.kernels.cpu.movement.transpose import has_fixed_size
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, native
@@ -142,4 +142,4 @@ def compress_known(op: Compress, ins: Types, outs: Sequence[TensorType], context
     dims = (x.size,) if op.axis is None else x.dims
     axis = 0 if op.axis is None else normalise_axis(op, op.axis, len(dims))
     kept = np.flatnonzero(condition.known[: dims[axis]])
-    return take_steps(dims, [kept if i == axis else np.arange(n) for i, n in enumerate(dims)], x.dtype.itemsize)
+    return table_gather_steps(dims, [kept if i == axis else np.arange(n) for i, n in enumerate(dims)], x.dtype.itemsize)

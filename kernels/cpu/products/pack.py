@@ -34,9 +34,9 @@ from bolt_numba.kernels.cpu.language.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import PAYS_BYTES
 from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.huge_pages import line_aligned
 from bolt_numba.kernels.jit import F32, I64, PTR, Native, inline, inline_source, native, native_source
 from bolt_numba.kernels.registry import Context
-from bolt_numba.kernels.slab import line_aligned
 from bolt_numba.types import Array
 
 PANEL = 2 * LANES

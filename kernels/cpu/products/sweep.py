@@ -48,7 +48,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import AGAIN, CROSSING, FMA_RATE, IN_FLIGHT, L2, PREFETCH
 from bolt_numba.kernels.cpu.products.pack import PANEL
-from bolt_numba.kernels.cpu.products.swept import sweep_reach
+from bolt_numba.kernels.cpu.products.sweep_extents import sweep_reach
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, Inline, inline, inline_source, native
 from bolt_numba.types import Array
 

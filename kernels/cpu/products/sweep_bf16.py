@@ -41,7 +41,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.machine import L2
 from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_empty, panel_columns, read_columns, run_shares
 from bolt_numba.kernels.cpu.products.sweep import BLOCK_FIELDS, MR, ROW, STEPS, TILE, by_height, pack_stride, put_aside
-from bolt_numba.kernels.cpu.products.swept import sweep_bf16_reach
+from bolt_numba.kernels.cpu.products.sweep_extents import sweep_bf16_reach
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, inline, native
 from bolt_numba.types import Array

@@ -23,7 +23,7 @@ from bolt_numba.kernels.cpu.products.matmul import matmul
 from bolt_numba.kernels.cpu.products.pack import aligned_zeros, source_rows
 from bolt_numba.kernels.cpu.products.products_bf16 import product_step
 from bolt_numba.kernels.cpu.products.sweep_bf16 import SLACK, pack_panels_bf16, round_values
-from bolt_numba.kernels.cpu.recurrent.recurrent_cells import FUNCTIONS, NO_AHEAD, Ahead
+from bolt_numba.kernels.cpu.recurrent.recurrent_cells import FUNCTIONS, UNPIPELINED, Pipelining
 from bolt_numba.kernels.cpu.recurrent.recurrent_walk import clear, round_to_bytes, share_lines, walk
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.matmul import MatMul
@@ -75,8 +75,8 @@ def pack_columns(w: Array, count: int, vectors: int) -> Array:
     return np.ascontiguousarray(packed.transpose(2, 0, 1, 3, 4).reshape(w.shape[2], -1))
 
 
-def pack_ahead(w: Array, count: int, vectors: int) -> Array:
-    """[d, count * h, k] -> [d, block, gate * vector, k, LANES]; see `Ahead`."""
+def pack_pipelined(w: Array, count: int, vectors: int) -> Array:
+    """[d, count * h, k] -> [d, block, gate * vector, k, LANES]; see `Pipelining`."""
     packed = pack_gates(w, range(count), count, vectors)
     d, blocks, k = packed.shape[:3]
     made = aligned_zeros((d, blocks, count * vectors, k, LANES))
@@ -156,11 +156,11 @@ class RecurrentLayer:
         return self.op.directions * -(-self.n // self.rows)
 
     @property
-    def ahead(self) -> Ahead:
+    def pipelining(self) -> Pipelining:
         """Input products that the walk makes itself: those of one long sequence, where registers allow."""
-        ahead = Ahead.of(self.kind, self.vectors)
-        long = self.n == 1 and self.given(4) is None and self.t >= 2 * ahead.steps and not self.pairs
-        return ahead if long and target().registers >= 32 else NO_AHEAD
+        pipelining = Pipelining.of(self.kind, self.vectors)
+        long = self.n == 1 and self.given(4) is None and self.t >= 2 * pipelining.steps and not self.pairs
+        return pipelining if long and target().registers >= 32 else UNPIPELINED
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -279,21 +279,21 @@ def _steps(layer: RecurrentLayer, context: Context, extra: dict[str, Argument], 
         "rounding": rounding, "rounded_step": room,
         "rounded": None if rounding is None else Scratch(context.threads * room),
         "clip": np.inf if op.clip is None else op.clip, "input_forget": 0,
-        **dict.fromkeys(("c0", "last_c", "peepholes", "r_hidden", "reset_bias", "gates", "w_ahead", "bias")),
+        **dict.fromkeys(("c0", "last_c", "peepholes", "r_hidden", "reset_bias", "gates", "w_pipelined", "bias")),
         **layer.strides(), **extra,
     }  # fmt: skip
-    fused, ahead = layer.t * layer.n <= FUSED_ROWS and not layer.pairs, layer.ahead
+    fused, pipelining = layer.t * layer.n <= FUSED_ROWS and not layer.pairs, layer.pipelining
     if fused:
         args["w"] = _weights(layer, context, 1, range(count))
-    elif ahead.steps:
-        columns = layer.packed(context, 1, ("ahead", count), lambda w, v: pack_ahead(w, count, v))
-        args |= {"start": Scratch(layer.t * d * row), "pt": d * row, "w_ahead": columns, "bias": bias}
+    elif pipelining.steps:
+        columns = layer.packed(context, 1, (("pipelined", count)), lambda w, v: pack_pipelined(w, count, v))
+        args |= {"start": Scratch(layer.t * d * row), "pt": d * row, "w_pipelined": columns, "bias": bias}
     else:
         args["start"], steps = _input_products(layer, x, bias, context)
         made += steps
         t_rows, b_rows = (layer.n, 1) if op.layout == 0 else (1, layer.t)
         args |= {"pt": t_rows * d * row, "pb": b_rows * d * row}
-    program = walk(layer.kind, layer.vectors, layer.rows, layer.names, ahead, layer.pairs)
+    program = walk(layer.kind, layer.vectors, layer.rows, layer.names, pipelining, layer.pairs)
     if layer.groups < context.threads and layer.h * row >= SHARED_BYTES:
         lines = 64 * share_lines(layer.blocks)
         args["claims"] = Scratch(lines)

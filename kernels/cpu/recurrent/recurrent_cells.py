@@ -121,7 +121,7 @@ def depth_of(pairs: bool) -> Any:
 
 
 @record(frozen=True)
-class Ahead:
+class Pipelining:
     """Input products made while the state's products wait for their weights to come from the second-level cache.
 
     In each step a visit of a block multiplies the inputs of the next ``steps`` steps with one vector of the columns of
@@ -134,19 +134,19 @@ class Ahead:
     vectors: int
 
     @staticmethod
-    def of(kind: str, vectors: int) -> Ahead:
-        return Ahead(PREFETCH_STEPS, GATES[kind] * vectors)
+    def of(kind: str, vectors: int) -> Pipelining:
+        return Pipelining(PREFETCH_STEPS, GATES[kind] * vectors)
 
 
-NO_AHEAD = Ahead(0, 0)
+UNPIPELINED = Pipelining(0, 0)
 
 
-def state_products(rows: int, nv: int, ahead: Ahead, stage: int, pairs: bool = False) -> Any:
-    """``run(p, d, block, t, count, ...)``: `products`, with a part of what is to be made ahead in step ``t``.
+def state_products(rows: int, nv: int, pipelining: Pipelining, stage: int, pairs: bool = False) -> Any:
+    """``run(p, d, block, t, count, ...)``: `products`, with a part of what is to be made early in step ``t``.
 
     block: its number among those of all directions.
     """
-    alone, height, per = products(rows, nv, pairs), ahead.steps, ahead.vectors
+    alone, height, per = products(rows, nv, pairs), pipelining.steps, pipelining.vectors
 
     @inline
     def plain(p, d, block, t, count, to, ldt, start, lds, h, ldh, n, w):
@@ -160,7 +160,7 @@ def state_products(rows: int, nv: int, ahead: Ahead, stage: int, pairs: bool = F
         else:
             begin, place = min(begin, p.steps - height), (block * per + vector) * BYTES
             time, step = (p.steps - 1 - begin, -1) if p.backward or d == 1 else (begin, 1)
-            x, ldx, m, v = p.x + time * p.xt, step * p.xt, p.inputs, p.w_ahead + place * p.inputs
+            x, ldx, m, v = p.x + time * p.xt, step * p.xt, p.inputs, p.w_pipelined + place * p.inputs
             state, inputs = tile_load(1, nv, start, lds), tile_row(height, 1, p.bias + place)
             for _ in range(min(n, m)):
                 state, inputs = tile_rank1(state, h, ldh, w), tile_rank1(inputs, x, ldx, v)
@@ -185,11 +185,11 @@ def put(p, y, state, at, out, n, is_last):
         vstore_n(p.last_h + state + at, out, n)
 
 
-def lstm_cell(vectors: int, rows: int, functions: tuple[Any, ...], ahead: Ahead, pairs: bool) -> Any:
+def lstm_cell(vectors: int, rows: int, functions: tuple[Any, ...], pipelining: Pipelining, pairs: bool) -> Any:
     """Gates in the order input, output, forget, cell."""
     f, g, act = functions
     run, nv = products(rows, 4 * vectors), 4 * vectors
-    state_run, depth = state_products(rows, nv, ahead, 0, pairs), depth_of(pairs)
+    state_run, depth = state_products(rows, nv, pipelining, 0, pairs), depth_of(pairs)
 
     @inline
     def finish(p, d, j, gates, c, y, state, is_last):
@@ -229,11 +229,11 @@ def lstm_cell(vectors: int, rows: int, functions: tuple[Any, ...], ahead: Ahead,
     return cell
 
 
-def rnn_cell(vectors: int, rows: int, functions: tuple[Any, ...], ahead: Ahead, pairs: bool) -> Any:
+def rnn_cell(vectors: int, rows: int, functions: tuple[Any, ...], pipelining: Pipelining, pairs: bool) -> Any:
     """One gate."""
     (f,) = functions
     run, depth = products(rows, vectors), depth_of(pairs)
-    state_run = state_products(rows, vectors, ahead, 0, pairs)
+    state_run = state_products(rows, vectors, pipelining, 0, pairs)
 
     @inline
     def cell(p, work, d, group, j, t, steps, count, x, h, h_step, start, y, state):
@@ -256,11 +256,11 @@ def rnn_cell(vectors: int, rows: int, functions: tuple[Any, ...], ahead: Ahead, 
     return cell
 
 
-def gru_after_cell(vectors: int, rows: int, functions: tuple[Any, ...], ahead: Ahead, pairs: bool) -> Any:
+def gru_after_cell(vectors: int, rows: int, functions: tuple[Any, ...], pipelining: Pipelining, pairs: bool) -> Any:
     """GRU with linear_before_reset: gates update, reset, hidden."""
     f, g = functions
     run, part = products(rows, 3 * vectors), vectors * BYTES
-    state_run, depth = state_products(rows, 3 * vectors, ahead, 0, pairs), depth_of(pairs)
+    state_run, depth = state_products(rows, 3 * vectors, pipelining, 0, pairs), depth_of(pairs)
 
     @inline
     def finish(p, j, gates, h, y, state, is_last):
@@ -296,14 +296,14 @@ def gru_after_cell(vectors: int, rows: int, functions: tuple[Any, ...], ahead: A
     return cell
 
 
-def gru_cells(vectors: int, rows: int, functions: tuple[Any, ...], ahead: Ahead, pairs: bool) -> Any:
+def gru_cells(vectors: int, rows: int, functions: tuple[Any, ...], pipelining: Pipelining, pairs: bool) -> Any:
     """GRU whose reset gate acts on the state: first the gates, then the new state.  Never of pairs.
 
     ``p.gates`` holds, for each sequence, update gates, states times reset gates, and sums of the hidden gate.
     """
     f, g = functions
     inputs, part = products(rows, 3 * vectors), vectors * BYTES
-    both, last = (state_products(rows, (2 - stage) * vectors, ahead, stage) for stage in (0, 1))
+    both, last = (state_products(rows, (2 - stage) * vectors, pipelining, stage) for stage in (0, 1))
 
     @inline
     def gates(p, work, d, group, j, t, steps, count, x, h, h_step, start, y, state):

@@ -40,7 +40,14 @@ from bolt_numba.kernels.cpu.language.lang import (
     vround,
     vstore_n,
 )  # fmt: skip
-from bolt_numba.kernels.cpu.recurrent.recurrent_cells import CELLS, FUNCTIONS, GATES, NO_AHEAD, Ahead, state_products
+from bolt_numba.kernels.cpu.recurrent.recurrent_cells import (
+    CELLS,
+    FUNCTIONS,
+    GATES,
+    UNPIPELINED,
+    Pipelining,
+    state_products,
+)
 from bolt_numba.kernels.extents import Extents, Reach, box
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, Native, inline, native
 
@@ -51,7 +58,7 @@ SPINS = 4000
 
 FIELDS = dict.fromkeys(
     ("x", "start", "w", "r", "h0", "y", "last_h", "lengths", "work", "claims", "rounding", "rounded", "c0", "last_c",
-     "peepholes", "r_hidden", "reset_bias", "gates", "w_ahead", "bias"), PTR
+     "peepholes", "r_hidden", "reset_bias", "gates", "w_pipelined", "bias"), PTR
 ) | dict.fromkeys(("w", "lengths", "claims", "rounded", "peepholes"), PTR_OR_0) | {"rounding": CODE} | dict.fromkeys(
     ("hidden", "inputs", "batch", "directions", "steps", "backward", "input_forget", "xt", "xb", "yt", "yd", "yb",
      "sd", "sb", "pd", "pt", "pb", "work_step", "rounded_step"), I64
@@ -59,8 +66,8 @@ FIELDS = dict.fromkeys(
 """Fields of all walks.
 
 start: gates without the state's part: the biases when there is ``w`` (then the walk multiplies x itself), else the
-input products, which a walk with `Ahead` makes from ``w_ahead`` and ``bias``; pd, pt, pb: bytes from direction to
-direction, step to step and sequence to sequence there.  xt, xb; yt, yd, yb; sd, sb: the same for x, y and states.
+input products, which a walk with `Pipelining` makes from ``w_pipelined`` and ``bias``; pd, pt, pb: bytes from
+direction to direction, step to step and sequence to sequence there.  xt, xb; yt, yd, yb; sd, sb: those of x, y, states.
 lengths: i32 of each sequence, or 0.  work: the gates of one block, of each thread, ``work_step`` bytes apart.  claims:
 `share_lines` cache lines of zeros, or 0 when threads walk alone.  rounding: address of `round_to_bytes` when products
 take the state at 256 levels, of `round_values` when they take pairs, else 0; rounded: room for that, and 64 bytes, of
@@ -180,11 +187,11 @@ def after_end(p, d, b, steps):
 
 
 def _computing(
-    kind: str, vectors: int, rows: int, names: tuple[str, ...], ahead: Ahead, pairs: bool
+    kind: str, vectors: int, rows: int, names: tuple[str, ...], pipelining: Pipelining, pairs: bool
 ) -> tuple[Any, int]:
     """Helper that computes one block in one stage of a step, and the number of stages."""
-    made = CELLS[kind](vectors, rows, tuple(FUNCTIONS[n] for n in names), ahead, pairs)
-    prepare0, prepare1 = (state_products(1, 1, ahead, stage) for stage in (0, 1))
+    made = CELLS[kind](vectors, rows, tuple(FUNCTIONS[n] for n in names), pipelining, pairs)
+    prepare0, prepare1 = (state_products(1, 1, pipelining, stage) for stage in (0, 1))
     first, second = made if isinstance(made, tuple) else (made, made)
 
     @inline
@@ -229,7 +236,7 @@ def _stepping(compute: Any, vectors: int, rows: int) -> Any:
     return one_stage
 
 
-def _walked(kind: str, vectors: int, rows: int, ahead: Ahead, pairs: bool) -> Extents:
+def _walked(kind: str, vectors: int, rows: int, pipelining: Pipelining, pairs: bool) -> Extents:
     """Extents of `walk`."""
     part, gates = vectors * BYTES, GATES[kind]
     state_gates, kept = {"gru": 2}.get(kind, gates), {"gru_after": 4}.get(kind, gates)
@@ -243,7 +250,7 @@ def _walked(kind: str, vectors: int, rows: int, ahead: Ahead, pairs: bool) -> Ex
         depth = -(-a.hidden // 2) if pairs else a.hidden
         groups = a.directions * -(-a.batch // rows)
         return {
-            "x": box(4 * a.inputs, (a.steps, a.xt), (a.batch, a.xb)) if ahead.steps or a.w is not None else 0,
+            "x": box(4 * a.inputs, (a.steps, a.xt), (a.batch, a.xb)) if pipelining.steps or a.w is not None else 0,
             "start": box(blocks * gates * part, (a.directions, a.pd), (a.steps, a.pt), (a.batch, a.pb)),
             "w": every * gates * a.inputs,
             "r": every * state_gates * depth,
@@ -260,8 +267,8 @@ def _walked(kind: str, vectors: int, rows: int, ahead: Ahead, pairs: bool) -> Ex
             "r_hidden": every * a.hidden if kind == "gru" else 0,
             "reset_bias": every if kind == "gru_after" else 0,
             "gates": groups * rows * 3 * blocks * part if kind == "gru" else 0,
-            "w_ahead": every * gates * a.inputs if ahead.steps else 0,
-            "bias": every * gates if ahead.steps else 0,
+            "w_pipelined": every * gates * a.inputs if pipelining.steps else 0,
+            "bias": every * gates if pipelining.steps else 0,
         }
 
     return reach
@@ -269,11 +276,16 @@ def _walked(kind: str, vectors: int, rows: int, ahead: Ahead, pairs: bool) -> Ex
 
 @cache
 def walk(
-    kind: str, vectors: int, rows: int, names: tuple[str, ...], ahead: Ahead = NO_AHEAD, pairs: bool = False
+    kind: str,
+    vectors: int,
+    rows: int,
+    names: tuple[str, ...],
+    pipelining: Pipelining = UNPIPELINED,
+    pairs: bool = False,
 ) -> Native:
     """Kernel of a ``kind`` of layer (a key of `CELLS`) with the given activations; pairs: see `products`."""
-    compute, stages = _computing(kind, vectors, rows, names, ahead, pairs)
-    one_stage, before = _stepping(compute, vectors, rows), ahead.steps
+    compute, stages = _computing(kind, vectors, rows, names, pipelining, pairs)
+    one_stage, before = _stepping(compute, vectors, rows), pipelining.steps
 
     def body(p, tid, nthreads):
         blocks, parts = ceil_div(p.hidden, vectors * LANES), ceil_div(p.batch, rows)
@@ -289,5 +301,5 @@ def walk(
             if j0 == 0:
                 after_end(p, d, b, steps)
 
-    body.__name__ = f"{kind}_walk_{vectors}x{rows}" + ("_ahead" if before else "") + ("_bf16" if pairs else "")
-    return native(fastmath=None, extents=_walked(kind, vectors, rows, ahead, pairs), **FIELDS)(body)
+    body.__name__ = f"{kind}_walk_{vectors}x{rows}" + ("_pipelined" if before else "") + ("_bf16" if pairs else "")
+    return native(fastmath=None, extents=_walked(kind, vectors, rows, pipelining, pairs), **FIELDS)(body)

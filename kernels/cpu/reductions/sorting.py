@@ -36,10 +36,10 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.movement.move import UNITS
 from bolt_numba.kernels.cpu.reductions.reduce import around_axis
+from bolt_numba.kernels.data_sized import Empty, data_sized
 from bolt_numba.kernels.extents import Extents, Reach
 from bolt_numba.kernels.jit import I64, PTR, Inline, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.kernels.sized import Empty, sized
 from bolt_numba.ops.arrays.gather import Unique
 from bolt_numba.ops.arrays.reduce import TopK
 from bolt_numba.ops.registry import normalise_axis
@@ -424,7 +424,7 @@ def _has_keys(op: Any, ins: Types) -> bool:
     return ins[0] is not None and ins[0].dtype in KEYS
 
 
-@sized(Unique, accepts=_has_keys)
+@data_sized(Unique, accepts=_has_keys)
 def unique(op: Unique, operands: Sequence[Any], empty: Empty) -> tuple[Array, ...]:
     """Slices sorted by radix, then grouped."""
     x = operands[0]

@@ -1,1 +1,1 @@
-"""Images: pools, resizing, sampling, regions, boxes."""
+"""Images: pools, resizing, sampling, regions of interest, boxes."""

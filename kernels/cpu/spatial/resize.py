@@ -32,9 +32,9 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.movement.move import steps as move_steps
 from bolt_numba.kernels.cpu.movement.strides import move
-from bolt_numba.kernels.cpu.movement.take import take_steps, windows
+from bolt_numba.kernels.cpu.movement.table_gather import table_gather_steps, windows
 from bolt_numba.kernels.cpu.movement.transpose import has_fixed_size
-from bolt_numba.kernels.cpu.spatial.regions import WIDEST
+from bolt_numba.kernels.cpu.spatial.roi_align import WIDEST
 from bolt_numba.kernels.extents import Reach, both, ends, offsets
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
@@ -364,7 +364,7 @@ def resize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
         tables = [np.arange(n) for n in shape]
         for p in plans:
             tables[_own_axis(op, p.axis, len(shape))] = op.taps(p)[0][:, 0]
-        return take_steps(shape, tables, x.dtype.itemsize)
+        return table_gather_steps(shape, tables, x.dtype.itemsize)
     passes: list[Pass] = []
     for p in plans:
         index, weights = _useful(*op.taps(p))

@@ -22,9 +22,9 @@ from bolt_numba.kernels.cpu.language.lang import (
     vmin,
 )
 from bolt_numba.kernels.cpu.reductions.sorting import COUNTERS, GREATEST, key_f32, sort_keys
+from bolt_numba.kernels.data_sized import Empty, data_sized
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
-from bolt_numba.kernels.sized import Empty, sized
 from bolt_numba.ops.arrays.gather import NonMaxSuppression
 from bolt_numba.types import I64 as INT64
 from bolt_numba.types import Array
@@ -134,7 +134,7 @@ def _number(operand: Any) -> float:
     return 0.0 if operand is None else operand.reshape(-1)[0]
 
 
-@sized(NonMaxSuppression)
+@data_sized(NonMaxSuppression)
 def non_max_suppression(op: NonMaxSuppression, operands: Sequence[Any], empty: Empty) -> tuple[Array, ...]:
     """Class by class."""
     boxes, scores, limit_count, overlap, threshold = (*operands, None, None, None)[:5]

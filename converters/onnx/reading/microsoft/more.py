@@ -12,7 +12,7 @@ from bolt_numba.converters.onnx.reading.microsoft.fused import multi_head_attent
 from bolt_numba.converters.onnx.reading.microsoft.quantized import real, stored
 from bolt_numba.converters.onnx.reading.registry import add_reader, reader
 from bolt_numba.converters.onnx.reading.tables import quantize
-from bolt_numba.converters.onnx.reading.tables.index import gather_nd
+from bolt_numba.converters.onnx.reading.tables.gather import gather_nd
 from bolt_numba.converters.onnx.reading.tables.norm import simplified_layer_normalization
 from bolt_numba.converters.onnx.reading.tables.resize import grid_sample
 from bolt_numba.converters.onnx.reading.tables.shape import pad, range_, trilu

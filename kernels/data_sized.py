@@ -20,7 +20,7 @@ Compute: TypeAlias = Callable[[Any, Sequence[Any], Empty], tuple[Array, ...]]
 
 
 @record(frozen=True)
-class Sized:
+class DataSized:
     """One registered function ``compute(op, operands, empty) -> results``; omitted operands are None."""
 
     op: type[Op]
@@ -30,21 +30,21 @@ class Sized:
     name: str
 
 
-SIZED: dict[tuple[type[Op], str], Sized] = {}
+DATA_SIZED: dict[tuple[type[Op], str], DataSized] = {}
 
 
-def sized(op: type[Op], device: str = "cpu", accepts: Accepts = always) -> Callable[[Compute], Compute]:
+def data_sized(op: type[Op], device: str = "cpu", accepts: Accepts = always) -> Callable[[Compute], Compute]:
     """Register the function that computes an operator on arrays; ``accepts`` sees the operands' types."""
 
     def register(compute: Compute) -> Compute:
-        SIZED[op, device] = Sized(op, device, compute, accepts, compute.__name__)
+        DATA_SIZED[op, device] = DataSized(op, device, compute, accepts, compute.__name__)
         return compute
 
     return register
 
 
-def select_sized(op: Op, ins: Types, device: str = "cpu") -> Sized | None:
+def select_data_sized(op: Op, ins: Types, device: str = "cpu") -> DataSized | None:
     """What computes this node, or None (the reference will)."""
     load(device)
-    found = SIZED.get((type(op), device))
+    found = DATA_SIZED.get((type(op), device))
     return found if found is not None and found.accepts(op, ins) else None

@@ -1,7 +1,7 @@
 """How an operator runs on permuted operands: the same values in another order of axes, nothing else.
 
-A `PermutedNode` says which permutation each operand and each result gets, and builds the changed node.  `carry` answers
-for one node when the permutation of one operand or result is given; None: the node needs its own order of axes.
+A `PermutedNode` says which permutation each operand and result gets, and builds the changed node.  `permuted` makes
+it for one node when the permutation of one operand or result is given; None: the node needs its own order of axes.
 A permutation ``p`` of a value v stands for ``Transpose(p)(v)``.
 """
 
@@ -58,7 +58,7 @@ def moves_data(p: Perm, shape: Dims) -> bool:
     return kept != sorted(kept)
 
 
-def carry(node: Node, place: str, index: int, p: Perm) -> PermutedNode | None:
+def permuted(node: Node, place: str, index: int, p: Perm) -> PermutedNode | None:
     """The plan of ``node`` when its operand (place "in") or result ("out") number ``index`` is permuted by ``p``."""
     for kinds, rule in TABLE:
         if isinstance(node.op, kinds):

@@ -87,7 +87,7 @@ def windows(places: Array) -> tuple[Array, Array] | None:
 @native(
     fastmath=None, extents=_taken_rows, run=I64, pitch=I64, unit=I64, first=PTR_OR_0, order=PTR_OR_0, **_FIELDS
 )  # fmt: skip
-def take_rows(p: Any, tid: int, nthreads: int) -> None:
+def table_gather_rows(p: Any, tid: int, nthreads: int) -> None:
     """``count`` outer indices x ``n`` rows of ``run`` bytes from offsets ``inner`` to rows of ``pitch`` units.
 
     first, order: the same as `windows` of all ``n`` rows, for a dense result; 0: none.
@@ -121,8 +121,8 @@ def take_rows(p: Any, tid: int, nthreads: int) -> None:
 
 
 @cache
-def take_elements(unit: int) -> Native:
-    """Kernel like `take_rows` for single elements."""
+def table_gather_elements(unit: int) -> Native:
+    """Kernel like `table_gather_rows` for single elements."""
     load, store = UNITS[unit]
 
     def body(p: Any, tid: int, nthreads: int) -> None:
@@ -157,7 +157,7 @@ def _collapsed(tables: Sequence[Array], strides: Sequence[int], sizes: Sequence[
     return made
 
 
-def take_steps(shape: Sequence[int], indices: Sequence[Array], unit: int) -> list[Step]:
+def table_gather_steps(shape: Sequence[int], indices: Sequence[Array], unit: int) -> list[Step]:
     """Steps of ``y[i, j, ...] = x[indices[0][i], indices[1][j], ...]``: dense In(0) of ``shape`` to Out(0)."""
     out = [len(index) for index in indices]
     if 0 in out:
@@ -189,7 +189,7 @@ def take_steps(shape: Sequence[int], indices: Sequence[Array], unit: int) -> lis
     nbytes = math.prod(out) * unit
     spread = windows((inner[:, None] // 4 + np.arange(run // 4)).reshape(-1)) if run % 4 == 0 and run < NARROW else None
     if run in UNITS and spread is None:
-        return [Step(take_elements(run), args, nbytes >= run * PARALLEL_ELEMENTS)]
+        return [Step(table_gather_elements(run), args, nbytes >= run * PARALLEL_ELEMENTS)]
     args |= {"run": run, "unit": unit, "pitch": Pitch(Out(0)) if run == unit * out[-1] else run // unit}
     args["first"], args["order"] = spread or (None, None)
-    return [Step(take_rows, args, nbytes >= PARALLEL_BYTES)]
+    return [Step(table_gather_rows, args, nbytes >= PARALLEL_BYTES)]

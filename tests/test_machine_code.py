@@ -1,4 +1,4 @@
-"""Images of kernels: the same machine code, loaded without LLVM."""
+"""Blobs of kernels: the same machine code, loaded without LLVM."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import sys
 import numpy as np
 import pytest
 
-from bolt_numba.kernels import image, jit
-from bolt_numba.kernels.cpu import host
+from bolt_numba.kernels import jit, machine_code
+from bolt_numba.kernels.cpu import processor
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, fill_bytes, vfloor, vload, vstore
 from bolt_numba.kernels.jit import I64, PTR, Native, native
 
-only_x86 = pytest.mark.skipif(not target().is_x86 or sys.platform != "linux", reason="images are for x86-64 ELF")
+only_x86 = pytest.mark.skipif(not target().is_x86 or sys.platform != "linux", reason="blobs are for x86-64 ELF")
 
 
 @native(x=PTR, y=PTR, n=I64, kind=I64)
@@ -42,12 +42,12 @@ def _fresh(kernel: Native) -> Native:
 
 
 @only_x86
-def test_an_image_is_kept_and_runs_as_the_object_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blob_is_kept_and_runs_as_the_object_does(monkeypatch: pytest.MonkeyPatch) -> None:
     want = _run(_fresh(mixed))
     stored = jit._read(jit._path(mixed))
     assert stored is not None
-    assert image.is_image(stored)
-    monkeypatch.setattr(jit, "image_of", lambda code, symbol: None)
+    assert machine_code.is_blob(stored)
+    monkeypatch.setattr(jit, "blob_of", lambda code, symbol: None)
     monkeypatch.setattr(jit, "_read", lambda path: None)
     monkeypatch.setattr(jit, "_write", lambda path, code: None)
     np.testing.assert_array_equal(_run(_fresh(mixed)), want)
@@ -67,36 +67,36 @@ def test_loading_imports_no_llvm() -> None:
 
 @only_x86
 @pytest.mark.parametrize("damage", ["short", "name"])
-def test_an_image_that_cannot_be_loaded_is_an_error_not_a_crash(damage: str) -> None:
+def test_a_blob_that_cannot_be_loaded_is_an_error_not_a_crash(damage: str) -> None:
     from bolt_numba.kernels.compiler import compile_object  # imports Numba
 
-    made = image.image_of(compile_object(mixed), mixed.symbol)
+    made = machine_code.blob_of(compile_object(mixed), mixed.symbol)
     assert made is not None
     bad = made[:-1] if damage == "short" else made.replace(b"memset\0", b"memsat\0")
     assert bad != made
-    with pytest.raises(OSError, match="image: "):
-        image.load_image(bad)
+    with pytest.raises(OSError, match="blob: "):
+        machine_code.load_blob(bad)
 
 
 @pytest.mark.parametrize("code", [b"", b"\x7fELF", b"\x7fELF\x02\x01" + bytes(60), bytes(100)])
-def test_what_is_no_such_object_has_no_image(code: bytes) -> None:
-    assert image.image_of(code, "f") is None
+def test_what_is_no_such_object_has_no_blob(code: bytes) -> None:
+    assert machine_code.blob_of(code, "f") is None
 
 
-def test_cut_off_objects_have_no_image() -> None:
+def test_cut_off_objects_have_no_blob() -> None:
     from bolt_numba.kernels.compiler import compile_object
 
     made = compile_object(mixed)
-    assert all(image.image_of(made[:n], mixed.symbol) is None for n in range(0, len(made) - 1, 97))
+    assert all(machine_code.blob_of(made[:n], mixed.symbol) is None for n in range(0, len(made) - 1, 97))
 
 
-def test_the_host_is_remembered_as_llvm_tells_it() -> None:
-    assert host.host() == host._ask()
-    assert host._key() == host._key()
+def test_the_processor_is_remembered_as_llvm_tells_it() -> None:
+    assert processor.processor() == processor._ask()
+    assert processor._key() == processor._key()
 
 
 def test_versions_are_those_of_the_metadata() -> None:
     from importlib import metadata
 
     for name in ("numba", "llvmlite", "numpy"):
-        assert host.installed_version(name) == metadata.version(name)
+        assert processor.installed_version(name) == metadata.version(name)

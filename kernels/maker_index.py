@@ -15,7 +15,7 @@ _KIND = "makers"
 
 
 @functools.cache
-def index(device: str) -> dict[str, list[Place]] | None:
+def makers_of(device: str) -> dict[str, list[Place]] | None:
     """Makers by operator, the first to ask first; None where they are not known for the sources as they are."""
     found = remembered(_KIND, Path(__file__).parent / device)
     try:

@@ -91,7 +91,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     return bool(rare) and _form(x.dtype, op.to) is not None
 
 
-def lookup_step(op: Any, source: AnyDType, target: AnyDType, x: Argument, y: Argument, n: int) -> Step:
+def table_step(op: Any, source: AnyDType, target: AnyDType, x: Argument, y: Argument, n: int) -> Step:
     """The step of a Cast that `_form` knows, of ``n`` elements."""
     form = _form(source, target)
     assert form is not None, "the caller has tested this"
@@ -102,8 +102,8 @@ def lookup_step(op: Any, source: AnyDType, target: AnyDType, x: Argument, y: Arg
 
 
 @kernel(Cast, accepts=_accepts)
-def lookup(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def cast_by_table(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """One table for each pair of dtypes and rounding."""
     x = ins[0]
     assert x is not None
-    return [lookup_step(op, x.dtype, outs[0].dtype, In(0), Out(0), x.size)] if x.size else []
+    return [table_step(op, x.dtype, outs[0].dtype, In(0), Out(0), x.size)] if x.size else []

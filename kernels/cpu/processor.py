@@ -13,7 +13,7 @@ from bolt_numba.base.config import cache_root
 from bolt_numba.base.digest import sha256
 from bolt_numba.base.trusted import read_trusted, write_private
 
-Host = tuple[str, dict[str, bool], tuple[int, int, int, int]]
+Processor = tuple[str, dict[str, bool], tuple[int, int, int, int]]
 _CPUINFO = Path("/proc/cpuinfo")
 _TELLING = (b"vendor_id", b"cpu family", b"model", b"stepping", b"flags", b"Features", b"CPU")
 """Lines that do not change from read to read."""
@@ -25,14 +25,14 @@ _UNKNOWN = (32 << 10, 8, 1 << 20, 32 << 20)
 
 
 @functools.cache
-def host() -> Host:
+def processor() -> Processor:
     """LLVM's name of the processor, the features it has, and its caches.
 
     These are bytes of a core's first-level cache of data and the ways of that, and bytes of a core's second-level cache
     and of the last one.
     """
     key = _key()
-    path = cache_root() / "hosts" / f"{key}.json"
+    path = cache_root() / "processors" / f"{key}.json"
     if key:
         with suppress(ValueError, KeyError, TypeError, RecursionError):
             match json.loads(read_trusted(path) or b"null"):
@@ -47,7 +47,7 @@ def host() -> Host:
     return made
 
 
-def _ask() -> Host:
+def _ask() -> Processor:
     import llvmlite.binding as llvm
 
     features = {str(k): bool(v) for k, v in dict(llvm.get_host_cpu_features()).items()}

@@ -1,8 +1,8 @@
-"""Machine code that needs no linker: object files made into images that run wherever they are put.
+"""Machine code that needs no linker: object files made into blobs that run wherever they are put.
 
 A kernel's object file has code, read-only data that the code reaches by its own address, and calls of a few C
 functions.  Laid out once, when it is compiled, only the addresses of those functions are left to fill in, so that a
-later process neither links nor imports LLVM.  Objects of another kind (other processors, other formats) have no image;
+later process neither links nor imports LLVM.  Objects of another kind (other processors, other formats) have no blob;
 LLVM loads them.  Source: System V ABI, AMD64 supplement, for the relocations; the ELF specification for the rest.
 """
 
@@ -38,19 +38,19 @@ class _Section(NamedTuple):
 
 
 class _UnsuitableError(Exception):
-    """The object holds what images cannot."""
+    """The object holds what blobs cannot."""
 
 
-def image_of(code: bytes, symbol: str) -> bytes | None:
-    """The image of an object file that defines the function ``symbol``; None where it cannot be made."""
+def blob_of(code: bytes, symbol: str) -> bytes | None:
+    """The blob of an object file that defines the function ``symbol``; None where it cannot be made."""
     try:
-        return _Object(code).image(symbol)
+        return _Object(code).blob(symbol)
     except (_UnsuitableError, KeyError, IndexError, ValueError, struct.error):
         return None
 
 
 class _Object:
-    """An object file on its way to an image.  Variables and unwind tables are left out: no kernel refers to them."""
+    """An object file on its way to a blob.  Variables and unwind tables are left out: no kernel refers to them."""
 
     def __init__(self, code: bytes) -> None:
         self.code = code
@@ -63,7 +63,7 @@ class _Object:
         self.made = bytearray()
         self.calls: dict[str, int] = {}
 
-    def image(self, symbol: str) -> bytes:
+    def blob(self, symbol: str) -> bytes:
         for index, section in enumerate(self.sections):
             if section.flags & _ALLOC and section.size and section.kind == _PROGBITS:
                 self._place(index, section)
@@ -116,18 +116,18 @@ class _Object:
         return self.calls[name] - len(_STUB)
 
 
-def is_image(data: bytes) -> bool:
-    """Whether these are the bytes of an image, not of an object file."""
+def is_blob(data: bytes) -> bool:
+    """Whether these are the bytes of a blob, not of an object file."""
     return data.startswith(_MAGIC)
 
 
 def calls_of(data: bytes) -> list[tuple[int, str]]:
-    """The C functions that an image calls, each with where its address goes."""
+    """The C functions that a blob calls, each with where its address goes."""
     rows = (_CALL.unpack_from(data, _HEADER.size + i * _CALL.size) for i in range(_HEADER.unpack_from(data)[2]))
     return [(at, name.rstrip(b"\0").decode()) for at, name in rows]
 
 
-def load_image(data: bytes) -> int:
+def load_blob(data: bytes) -> int:
     """Address of the function, made executable now; it stays so until the process ends, threads and all.
 
     Raises OSError where the system refuses, or a C function that is called does not exist.
@@ -135,17 +135,17 @@ def load_image(data: bytes) -> int:
     _, size, count, entry, _ = _HEADER.unpack_from(data)
     made = bytearray(data[_HEADER.size + count * _CALL.size :])
     if len(made) != size:
-        raise OSError("image: its size is wrong")
+        raise OSError("blob: its size is wrong")
     for at, name in calls_of(data):
         struct.pack_into("<Q", made, at, _function(name))
     library = _library(None)
     writable, executable = mmap.PROT_READ | mmap.PROT_WRITE, mmap.PROT_READ | mmap.PROT_EXEC
     address = library.mmap(None, size, writable, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     if address == ctypes.c_void_p(-1).value:
-        raise OSError(ctypes.get_errno(), "image: no memory")
+        raise OSError(ctypes.get_errno(), "blob: no memory")
     ctypes.memmove(address, bytes(made), size)
     if library.mprotect(address, size, executable):
-        raise OSError(ctypes.get_errno(), "image: cannot be made executable")
+        raise OSError(ctypes.get_errno(), "blob: cannot be made executable")
     return int(address + entry)
 
 
@@ -168,4 +168,4 @@ def _function(name: str) -> int:
             return ctypes.cast(getattr(_library(library), name), ctypes.c_void_p).value or 0
         except (AttributeError, OSError):
             continue
-    raise OSError(f"image: no C function {name}")
+    raise OSError(f"blob: no C function {name}")

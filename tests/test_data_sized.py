@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
+from bolt_numba.kernels.data_sized import DATA_SIZED, DataSized
 from bolt_numba.kernels.registry import load
-from bolt_numba.kernels.sized import SIZED, Sized
 from bolt_numba.ops.arrays.gather import Gather, NonZero
 from bolt_numba.ops.arrays.reduce import ReduceMax, TopK
 from bolt_numba.ops.arrays.shape import Reshape
@@ -25,10 +25,10 @@ from tests.harness import guarded, run_kernel, types_of
 from tests.missing import no_cases
 
 load("cpu")
-ENTRIES = list(SIZED.values())
+ENTRIES = list(DATA_SIZED.values())
 
 
-def run_guarded(entry: Sized, case: Case, right: bool) -> tuple[Array, ...]:
+def run_guarded(entry: DataSized, case: Case, right: bool) -> tuple[Array, ...]:
     """Results with every operand, result and workspace next to an unreadable page."""
 
     def empty(shape: Any, dtype: Any) -> Array:
@@ -48,7 +48,7 @@ def run_guarded(entry: Sized, case: Case, right: bool) -> tuple[Array, ...]:
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.name)
-def test_sized_kernel_equals_reference(entry: Sized) -> None:
+def test_sized_kernel_equals_reference(entry: DataSized) -> None:
     assert entry.op in CASES, no_cases(entry.op)
     taken = 0
 

@@ -192,7 +192,7 @@ def _is_f32(op: Any, ins: Types) -> bool:
 
 
 @kernel(RoiAlign, accepts=_is_f32, by_types=True)
-def regions(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def sample_rois(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Both modes, any number of samples."""
     x, images = ins[0], ins[2]
     assert x is not None
