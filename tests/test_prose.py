@@ -1,0 +1,41 @@
+"""The pages are read by people who are new to the project: nine sentences of ten have at most 25 words."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+WORDS = 25
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/architecture.md",
+    "docs/kernels.md",
+    "docs/performance.md",
+    "docs/usage.md",
+)
+
+
+def sentences(text: str) -> list[str]:
+    """Sentences of the paragraphs and list items of a page; code, tables and headings are none."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^[ \t]*(\||#|<!--|!\[).*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"`[^`]*`", "word", text)
+    blocks = re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", text)
+    found = [s for block in blocks for s in re.split(r"(?<=[.!?:])\s+(?=[A-Z*\[\"]|word)", " ".join(block.split()))]
+    return [s for s in found if len(s.split()) > 2]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_sentences_are_short(page: str) -> None:
+    found = sorted(sentences((ROOT / page).read_text()), key=lambda s: len(s.split()))
+    tenth = found[len(found) * 9 // 10]
+    assert len(tenth.split()) <= WORDS, f"{page}: a tenth of its sentences are longer than this one: {tenth}"
+
+
+def test_sentences_are_counted_as_a_reader_would() -> None:
+    text = "# Title\n\nOne two three four. Five six\nseven `a b.c` nine.\n\n- An item of five words\n```\ncode. More\n```\n| a | b |\n"
+    assert sentences(text) == ["One two three four.", "Five six seven word nine.", "- An item of five words"]
