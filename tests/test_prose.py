@@ -9,14 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 WORDS = 25
-PAGES = (
-    "README.md",
-    "CONTRIBUTING.md",
-    "docs/architecture.md",
-    "docs/kernels.md",
-    "docs/performance.md",
-    "docs/usage.md",
-)
+PAGES = ("README.md", "docs/architecture.md")
 
 
 def sentences(text: str) -> list[str]:
@@ -37,5 +30,6 @@ def test_sentences_are_short(page: str) -> None:
 
 
 def test_sentences_are_counted_as_a_reader_would() -> None:
-    text = "# Title\n\nOne two three four. Five six\nseven `a b.c` nine.\n\n- An item of five words\n```\ncode. More\n```\n| a | b |\n"
+    text = "# Title\n\nOne two three four. Five six\nseven `a b.c` nine.\n\n- An item of five words\n"
+    text += "```\ncode. More\n```\n| a | b |\n"
     assert sentences(text) == ["One two three four.", "Five six seven word nine.", "- An item of five words"]
