@@ -120,6 +120,24 @@ def starts(result: Mapping[str, Any]) -> Table:
     return table
 
 
+def starts_in_brief(result: Mapping[str, Any]) -> Table:
+    """Seconds from nothing to the first result / MiB of memory, of each engine on its fewest threads."""
+    found: dict[str, dict[str, Row]] = {}
+    for row in result["rows"]:
+        if "load_s" in row:
+            found.setdefault(row["model"], {}).setdefault(row["peer"], row)
+    peers = list(dict.fromkeys(peer for engines in found.values() for peer in engines))
+    table = [["model", *peers]]
+    for model, engines in found.items():
+        table.append([model, *(_start(engines[peer]) if peer in engines else "-" for peer in peers)])
+    return table
+
+
+def _start(row: Row) -> str:
+    seconds = sum(row.get(k) or 0.0 for k in ("import_s", "load_s", "first_s"))
+    return f"{seconds:.2f} / {_number(row.get('peak_rss_mib'), '.0f')}"
+
+
 def absent(result: Mapping[str, Any]) -> Table:
     """Engines that did not run a model, and what they said."""
     found: dict[tuple[str, str], set[str]] = {}
@@ -165,7 +183,8 @@ TABLES = (latency, means, starts, absent)
 
 def parts(result: Mapping[str, Any]) -> dict[str, str]:
     """What a page shows of a result, as Markdown."""
-    return {"machine": heading(result)} | {make.__name__: markdown(make(result)) for make in TABLES}
+    made = {"latency": latency, "means": means, "starts": starts_in_brief, "absent": absent}
+    return {"machine": heading(result)} | {name: markdown(make(result)) for name, make in made.items()}
 
 
 def as_text(result: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 WORDS = 25
-PAGES = ("README.md", "docs/architecture.md")
+PAGES = ("README.md", *(f"docs/{name}.md" for name in ("architecture", "performance")))
 
 
 def sentences(text: str) -> list[str]:
