@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bolt_numba.base.border import border
 from bolt_numba.base.config import default_threads
+from bolt_numba.base.mapped import check_intact
 from bolt_numba.devices.seals import machine, marks_of, source_marks
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.packed import PackedWeights
@@ -28,6 +29,7 @@ def packed(
     dimension that nothing is known of counts as 1.  precision, numerics: of the sessions to
     prepare for.  Others, and other threads and shapes, work, too: what they need is packed when it is needed.
     """
+    check_intact(graph.weights())
     made = run_pipeline(graph, numerics="strict")  # what serves every level
     found = made.packed = PackedWeights(machine(), sources=source_marks(made))
     for count in sorted(set(threads if threads is not None else (1, default_threads()))):

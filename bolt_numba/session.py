@@ -144,7 +144,7 @@ class Session:
 
     def _source(self) -> Graph:
         """The model as loaded; raises InvalidModelError when the file that holds its weights was written to."""
-        check_intact(self._weights())
+        check_intact(self.graph.weights())
         return self.graph
 
     def _weights(self) -> list[Array]:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from bolt_numba.base.border import border
+from bolt_numba.base.mapped import check_intact
 from bolt_numba.converters import unsupported
 from bolt_numba.converters.onnx.writing.write import save_onnx, to_onnx
 from bolt_numba.errors import BoltError, ShapeError
@@ -44,6 +45,7 @@ def simplify(graph: Graph, *, growth: int = 0, trace: Trace | None = None) -> Gr
     growth: bytes by which computed constants may enlarge the model, for example where weights are stored in 8 bits.
     trace: receives every rewrite.
     """
+    check_intact(graph.weights())
     stage = functools.partial(portable, growth=growth)
     return run_pipeline(graph, trace=trace, stages=(Stage("canonical", (stage,)),))
 

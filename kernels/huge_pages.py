@@ -29,14 +29,18 @@ _rest = np.empty(0, np.uint8)
 def line_aligned(nbytes: int) -> Array:
     """Bytes of any content that begin at a cache line.  A slab is freed with the last array that was carved from it."""
     global _rest
-    if not LEAST <= nbytes < MOST or not hasattr(mmap, "MADV_HUGEPAGE"):
+    # One that finds another here, or is a signal handler in its midst, takes memory of its own.
+    carves = LEAST <= nbytes < MOST and hasattr(mmap, "MADV_HUGEPAGE") and _lock.acquire(blocking=False)
+    if not carves:
         store = np.empty(nbytes + LINE, np.uint8)
         begin = -store.ctypes.data % LINE
         return store[begin : begin + nbytes]
-    with _lock:
+    try:
         if nbytes > len(_rest):
             _rest = _fresh()
         made, _rest = _rest[:nbytes], _rest[-(-nbytes // LINE) * LINE :]
+    finally:
+        _lock.release()
     return made
 
 

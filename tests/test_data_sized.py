@@ -97,3 +97,9 @@ def test_first_of_long_lines(dtype: Any, largest: bool, k: int) -> None:
     op = TopK(-1, largest)
     for got, want in zip(run_kernel(op, (x, np.array([k]))), op.reference(x, np.array([k])), strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+def test_rows_of_nothing_take_no_time() -> None:
+    graph = Graph("rows")
+    graph.add_output(Builder(graph)(NonZero(), graph.add_input("x", TensorType(F32, (1 << 40, 0)))), "y")
+    assert bn.compile(graph, threads=1)(np.zeros((1 << 40, 0), F32))["y"].shape == (2, 0)

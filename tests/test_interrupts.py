@@ -205,3 +205,36 @@ def test_interrupts_leave_nothing_behind(task: Callable[[], None]) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_interrupts_of_the_first_use(seed: int) -> None:
     child(cold_interrupts, SEED=str(seed))
+
+
+def handler_runs() -> None:
+    """Call the session that plans from within, as a signal handler does, at every so many calls of Python."""
+    data = to_onnx(network(160)).SerializeToString()
+    bits = {n: bn.compile(data, threads=2)(feed(n, 160))["y"].tobytes() for n in (3, 4)}
+    shared, seen, at, inner = bn.compile(data, threads=2), 0, 0, 0
+
+    def handler(_: Any, event: str, __: Any) -> None:
+        nonlocal seen, inner
+        seen += event == "call"
+        if event == "call" and seen == at:
+            sys.setprofile(None)
+            for n in bits:
+                assert shared(feed(n, 160))["y"].tobytes() == bits[n]
+            inner += 1
+
+    signal.alarm(STUCK_S)
+    for at in range(1, 20_000, 23):  # noqa: B007  # the handler reads it
+        shared.close()
+        seen, before = 0, inner
+        sys.setprofile(handler)
+        first = shared(feed(3, 160))["y"].tobytes()
+        sys.setprofile(None)
+        assert first == shared(feed(3, 160))["y"].tobytes() == bits[3]
+        if inner == before:  # the plan took fewer calls
+            break
+    assert inner > 20
+
+
+@pytest.mark.timeout(1600)
+def test_a_signal_handler_may_run_the_session_that_plans() -> None:
+    child(handler_runs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -14,11 +15,12 @@ from onnx import helper, numpy_helper
 
 import bolt_numba as bn
 from bolt_numba.base.mapped import map_of
+from bolt_numba.errors import InvalidModelError
 from bolt_numba.packing import packed
 from bolt_numba.types import Array
 
 _RUN = """
-import os, sys
+import os, pickle, sys
 import numpy as np
 import bolt_numba as bn
 from bolt_numba.errors import InvalidModelError
@@ -55,6 +57,14 @@ assert refused(lambda: bn.compile(graph)), "another session"
 assert refused(lambda: bn.save(graph, victim + ".copy")), "saving"
 from bolt_numba.ir.interpret import interpret
 assert refused(lambda: interpret(graph, feeds(1, True))), "the references"
+from bolt_numba import packing, surgery
+for write in (
+    lambda: pickle.dumps(session), lambda: surgery.simplify(graph),
+    lambda: surgery.save_onnx(graph, victim + ".onnx"),
+    lambda: surgery.save_onnx(graph, victim + ".onnx", external=True),
+    *([] if graph.packed else [lambda: packing.packed(graph)]),
+):
+    assert refused(write), "writing in other ways"
 """
 
 
@@ -132,3 +142,29 @@ def test_external_data_that_was_replaced_is_of_no_concern(tmp_path: Path) -> Non
     os.replace(other, victim)
     for a, b in zip(session.run(None, x), want, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_weights_of_branches_alone(tmp_path: Path) -> None:
+    """A file of which only the graphs within the graph have weights is looked at, too."""
+    value, table = helper.make_tensor_value_info, np.zeros((512, 512), np.float32)
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [helper.make_node("MatMul", ["x", "w"], [name])], name, [], [value(name, 1, None)],
+            [numpy_helper.from_array(table, "w")],
+        )
+        for name in ("then", "else")
+    }  # fmt: skip
+    graph = helper.make_graph(
+        [helper.make_node("If", ["c"], ["y"], **branches)], "g", [value("x", 1, ("n", 512)), value("c", 9, ())],
+        [value("y", 1, None)],
+    )  # fmt: skip
+    path = tmp_path / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    loaded = bn.load(path)
+    session = bn.compile(loaded, threads=1)
+    with path.open("r+b") as file:
+        file.write(b"other")
+    os.utime(path, ns=(0, 0))
+    for write in (lambda: bn.save(loaded, tmp_path / "copy.bolt"), lambda: pickle.dumps(session)):
+        with pytest.raises(InvalidModelError, match="written to"):
+            write()

@@ -83,9 +83,9 @@ class _Team:
 
 _teams: list[_Team] = []
 """None, or the one of this process."""
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may run, too
 
-renew_after_fork(sys.modules[__name__], "_lock", threading.Lock)
+renew_after_fork(sys.modules[__name__], "_lock", threading.RLock)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_teams.clear)
 

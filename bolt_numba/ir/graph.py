@@ -183,6 +183,11 @@ class Graph:
                 seen.setdefault(id(value), value)
         return list(seen.values())
 
+    def weights(self) -> list[Array]:
+        """What all constants hold, those of graphs within this one too."""
+        own = [value.const for value in self.constants() if value.const is not None]
+        return own + [array for _, graph in self.subgraphs() for array in graph.weights()]
+
     def _reads(self) -> Iterator[Value]:
         for node in self.nodes:
             for value in node.inputs:

@@ -25,7 +25,6 @@ import hashlib
 import json
 import os
 import struct
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +33,7 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 
 from bolt_numba.base.mapped import aligned_copy, check_intact, drop_pages, map_file, unmapped
+from bolt_numba.base.replaced import replaced
 from bolt_numba.errors import BoltError, InvalidModelError
 from bolt_numba.ir import MAGIC
 from bolt_numba.ir.decode import read_graph
@@ -71,24 +71,9 @@ def is_bolt(start: bytes) -> bool:
 
 def save(model: Graph | Model, path: str | os.PathLike[str]) -> None:
     """Write a model, or a graph alone, to a file that appears complete or not at all (temporary file, then rename)."""
-    target = Path(path)
-    try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    except OSError as error:
-        raise BoltError(f"{target}: cannot be written: {error.strerror}") from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            for chunk in _chunks(model):
-                file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replaced(path) as file:
+        for chunk in _chunks(model):
+            file.write(chunk)
 
 
 def to_bytes(model: Graph | Model) -> bytes:
@@ -118,7 +103,7 @@ def _chunks(model: Graph | Model) -> Iterator[bytes | memoryview]:
     found = model.graphs if isinstance(model, Model) else {MAIN: model}
     graphs, table = list(found.values()), TensorTable(ALIGN)
     for graph in graphs:
-        check_intact([*(v.const for v in graph.constants()), *(graph.packed.rows.values() if graph.packed else ())])
+        check_intact([*graph.weights(), *(graph.packed.rows.values() if graph.packed else ())])
     document: Document = {"producer": "bolt-numba", "signatures": list(found)}
     document |= {"graphs": [graph_json(graph, table) for graph in graphs], "tensors": table.rows}
     is_packed = any(graph.packed is not None for graph in graphs)

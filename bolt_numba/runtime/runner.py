@@ -98,8 +98,8 @@ class Runner:
         self.max_plans, self.devices = max_plans, devices
         self.is_spent = self.is_final = False
         self.prepared: dict[Hashable, Prepared] = {}
-        self.lock = threading.Lock()
-        renew_after_fork(self, "lock", threading.Lock)
+        self.lock = threading.RLock()  # a signal handler may call the session that plans
+        renew_after_fork(self, "lock", threading.RLock)
         self.bodies: dict[int, Runner] = {}
         self.by_value = sorted(region.by_value)
         self.nested = region.is_nested
@@ -134,11 +134,11 @@ class Runner:
         """Add a plan, and drop those that were used least recently where all are too many or too large."""
         others = sorted(self.prepared.items(), key=lambda row: row[1].used)
         self.prepared[key] = made
-        nbytes = sum(p.nbytes for p in self.prepared.values())
+        nbytes = sum(p.nbytes for p in list(self.prepared.values()))
         for number, (old, prepared) in enumerate(others):
             if len(others) - number < self.max_plans and is_granted(nbytes):
                 return
-            del self.prepared[old]
+            self.prepared.pop(old, None)
             nbytes -= prepared.nbytes
 
     def _plan(self, arrays: Sequence[Array]) -> Prepared:

@@ -60,8 +60,8 @@ class Tuner:
         self.threads, self.path = threads, path or cache_dir() / TUNED
         self.measured = 0
         self._known = _read(self.path)
-        self._lock = threading.Lock()
-        renew_after_fork(self, "_lock", threading.Lock)
+        self._lock = threading.RLock()
+        renew_after_fork(self, "_lock", threading.RLock)
         self._sweep = np.zeros(EVICTED, np.uint8)
 
     def choose(

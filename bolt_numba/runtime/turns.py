@@ -20,7 +20,7 @@ class _Interval:
     """The process's switch interval: how many want it short, and what it was before."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal handler may plan, too
         self.wanted, self.before = 0, 0.0
 
 
@@ -40,15 +40,15 @@ class short_turns:  # noqa: N801  # a context manager, as `within` is
 
     def __enter__(self) -> None:
         with _interval.lock:
-            if _interval.wanted == 0:
+            _interval.wanted += 1
+            if _interval.wanted == 1:
                 _interval.before = sys.getswitchinterval()
                 sys.setswitchinterval(min(TURN_S, _interval.before))
-            _interval.wanted += 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with _interval.lock:
-            _interval.wanted -= 1
-            if _interval.wanted == 0:
+            if _interval.wanted == 1:
                 sys.setswitchinterval(_interval.before)
+            _interval.wanted -= 1

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import IO
 
 import onnx
 from onnx import helper
 
 from bolt_numba.base.border import border
+from bolt_numba.base.mapped import check_intact
+from bolt_numba.base.replaced import replaced
 from bolt_numba.converters.onnx.writing.graph import write_graph
 from bolt_numba.converters.onnx.writing.opset import OLDEST, expand, ir_version, needed, since, spell_older, too_new
 from bolt_numba.converters.onnx.writing.tensor import Weights, repeated
@@ -49,12 +47,12 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None =
     target = Path(path)
     if not external and _weight_bytes(graph) < MAX_PROTO:
         data = to_onnx(graph, opset=opset).SerializeToString()
-        with _replaced(target) as file:
+        with replaced(target) as file:
             file.write(data)
         return
     beside = target.with_name(f"{target.name}.data")
-    with _replaced(target) as file:
-        with _replaced(beside) as data_file:
+    with replaced(target) as file:
+        with replaced(beside) as data_file:
             model = _model(graph, Weights(data_file, beside.name), opset)
         file.write(model.SerializeToString())
 
@@ -72,28 +70,8 @@ def _weight_bytes(graph: Graph) -> int:
     return sum(held.values())
 
 
-@contextmanager
-def _replaced(target: Path) -> Iterator[IO[bytes]]:
-    """A temporary file that takes the place of ``target`` when all went well."""
-    try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    except OSError as error:
-        raise BoltError(f"{target}: cannot be written: {error.strerror}") from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
 def _model(graph: Graph, weights: Weights, opset: int | None) -> onnx.ModelProto:
+    check_intact(graph.weights())
     newest = onnx.defs.onnx_opset_version()
     if opset is not None and not OLDEST <= opset <= newest:
         raise BoltError(f"opset: got {opset}, wanted {OLDEST} to {newest}")

@@ -108,7 +108,7 @@ def nonzero(op: NonZero, operands: Sequence[Any], empty: Empty) -> tuple[Array, 
     count = int(found[0])
     y = empty(len(shape) * count + BLOCK, INT64)
     sizes = np.array(shape[:-1], dtype=np.int64)
-    rows = math.prod(shape[:-1])
+    rows = math.prod(shape[:-1]) if x.size else 0  # rows of nothing may be any number
     writer = write_nonzero(unit)
     writer.call(
         writer.record(
