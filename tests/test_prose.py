@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 WORDS = 25
-PAGES = ("README.md", *(f"docs/{name}.md" for name in ("architecture", "performance")))
+_DOCS = ("architecture", "kernels", "performance", "usage")
+PAGES = ("README.md", "CONTRIBUTING.md", *(f"docs/{name}.md" for name in _DOCS))
 
 
 def sentences(text: str) -> list[str]:
