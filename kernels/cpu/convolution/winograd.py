@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from bolt_numba.kernels.cpu.convolution.winograd_transforms import (
     before_text,
     pack_filters,
     reach,
+    recovery,
     sides,
 )
 from bolt_numba.kernels.cpu.language.lang import (
@@ -200,7 +201,7 @@ def winograd_kernel(sizes: tuple[int, int]) -> Native:
     )
     before, after = TRANSFORMS[max(sizes)]
     return native_source(
-        body, name, FIELDS, extents=partial(reach, high * wide),
+        body, name, FIELDS, extents=reach,
         ROWS=sizes[0], COLUMNS=sizes[1], HIGH=high, WIDE=wide, PLANES=high * wide, LANES=LANES,
         BYTES=BYTES, PANEL=PANEL, put=put,
         before=before, after=after, products=_products(), ceil_div=ceil_div, split=split, load_i32=load_i32,
@@ -322,7 +323,8 @@ def steps(size: int, op: Any, ins: Types, outs: Sequence[TensorType], context: C
         "work": Scratch(threads * work_step), "work_step": work_step,
         "v": Scratch(max(threads * v_step, planes * b.v_plane)), "v_step": v_step,
         "v_row": b.v_row, "v_plane": b.v_plane, "m_plane": b.m_plane,
-        "phase": 3, "shared": int(b.shared), "repair": winograd_repair(sizes), **finish(op.activation).args,
+        "phase": 3, "shared": int(b.shared), "repair": winograd_repair,
+        "rows": sizes[0], "columns": sizes[1], "recovery": recovery(sizes), **finish(op.activation).args,
     }  # fmt: skip
     program = winograd_kernel(sizes)
     if not b.shared:

@@ -8,7 +8,9 @@ F(m, 3) makes m results of m + 2 products.  Source: Lavin and Gray, "Fast Algori
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,8 @@ FIELDS = {
     "h": I64, "wd": I64, "c": I64, "oh": I64, "ow": I64, "k": I64, "top": I64, "left": I64,
     "across": I64, "down": I64, "tiles": I64, "blocks": I64,
     "work": PTR, "work_step": I64, "v": PTR, "v_step": I64, "v_row": I64, "v_plane": I64, "m_plane": I64,
-    "phase": I64, "shared": I64, "repair": CODE, "lo": F32, "hi": F32, "act": CODE,
+    "phase": I64, "shared": I64, "repair": CODE, "rows": I64, "columns": I64, "recovery": PTR,
+    "lo": F32, "hi": F32, "act": CODE,
 }  # fmt: skip
 """Parameters.  x: [images, h, wd, c], pixels ``xp`` elements apart · u: see `pack.winograd_filters` ·
 bias: [panels * PANEL] · res, y: [images, oh, ow, k], pixels ``rp`` and ``yp`` apart (res may be 0) ·
@@ -36,11 +39,13 @@ tiles: of all images, in ``blocks`` even blocks.
 work, v: workspace, ``work_step`` and ``v_step`` bytes to the next thread's · v_row, v_plane: bytes between tiles and
 between the planes of transformed inputs · m_plane: the same of products.
 phase: 1 transforms inputs, 2 multiplies and transforms back, 3 both · shared: 0 if threads divide the blocks, 1 if they
-divide the work of each · repair: see `winograd_repair` · act: see `epilogue.Finish`."""
+divide the work of each · repair: see `winograd_repair`, which reads rows, columns (of a tile's results) and recovery ·
+act: see `epilogue.Finish`."""
 
 
-def reach(planes: int, a: Any) -> dict[str, Reach]:
-    """Extents of a kernel with these fields and so many planes."""
+def reach(a: Any) -> dict[str, Reach]:
+    """Extents of a kernel with these fields."""
+    planes = math.prod(sides((a.rows, a.columns)))
     images, most = a.tiles // (a.down * a.across), -(-a.tiles // a.blocks)
     last, panels = images * a.oh * a.ow - 1, -(-a.k // PANEL)
     return {
@@ -50,7 +55,7 @@ def reach(planes: int, a: Any) -> dict[str, Reach]:
         "bias": BYTES * -(-a.k // LANES),
         "res": 4 * (last * a.rp + a.k),
         "y": 4 * (last * a.yp + a.k),
-        "zeros": 4 * a.c,
+        "zeros": 4 * a.c, "recovery": 96,
         "work": (a.threads - 1) * a.work_step + planes * (8 + BYTES) + (planes - 1) * a.m_plane + 4 * most * PANEL,
         "v": (a.threads - 1) * a.v_step + (planes - 1) * a.v_plane + (most - 1) * a.v_row + 4 * a.deep * a.c,
     }
@@ -138,11 +143,21 @@ G: dict[int, tuple[Sequence[float], Sequence[Sequence[float]]]] = {
 """Denominators of the rows of G, and the rows times these, by m: no numerator is rounded."""
 
 
-def recovery(size: int) -> list[list[tuple[int, float]]]:
-    """The taps of a filter along one axis as sums of its transform's planes times factors, exact but for rounding."""
-    scales, rows = G[size]
-    middle = scales[1] / (2 * rows[1][1])
-    return [[(0, scales[0] / rows[0][0])], [(1, middle), (2, -middle)], [(size + 1, scales[-1] / rows[-1][2])]]
+@cache
+def recovery(sizes: tuple[int, int]) -> Array:
+    """The taps of a filter as sums of planes of its transform: [axis][tap] of plane, factor, plane, factor.
+
+    A tap that is one plane has it twice, with halves of its factor.
+    """
+    table = np.zeros((2, 3, 4), np.float32)
+    table[:] = (0, 0.5, 0, 0.5)
+    for axis, size in enumerate(sizes):
+        if size > 1:
+            scales, rows = G[size]
+            first, last = scales[0] / rows[0][0] / 2, scales[-1] / rows[-1][2] / 2
+            middle = scales[1] / (2 * rows[1][1])
+            table[axis] = (0, first, 0, first), (1, middle, 2, -middle), (size + 1, last, size + 1, last)
+    return table
 
 
 def sides(sizes: tuple[int, int]) -> tuple[int, int]:
