@@ -16,6 +16,8 @@ import numpy as np
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
+    bits_of,
+    f32_of_bits,
     fma,
     load_i64,
     select,
@@ -52,54 +54,68 @@ def start_max(count: int) -> Any:
 
 
 @inline
-def join_max(a: Any, b: Any) -> Any:
-    """The greater, the first of equals; NaN stays: `vmax` keeps its second operand's."""
-    return select(b == b, vmax(b, a), b)
+def join_max(a: Any, odd: Any, b: Any) -> Any:
+    """The greater, the first of equals; ``odd`` has all bits of lanes that met a NaN, which `vmax` passes over."""
+    return vmax(b, a), select(b != b, splat(np.int32(-1)), odd)
 
 
 @inline
-def finish_max(a: Any, count: int) -> Any:
-    return a
+def join3_max(a: Any, odd: Any, x: Any, y: Any, z: Any) -> Any:
+    """Three at a time: one comparison looks at two of them."""
+    odd = select((x != x) | (y != y), splat(np.int32(-1)), odd)
+    return vmax(z, vmax(y, vmax(x, a))), select(z != z, splat(np.int32(-1)), odd)
 
 
 @inline
-def start_mean(count: int) -> Any:
+def finish_max(a: Any, odd: Any, count: int) -> Any:
+    return f32_of_bits(bits_of(a) | odd)
+
+
+@inline
+def start_sum(count: int) -> Any:
     return splat(np.float32(0))
 
 
 @inline
-def join_mean(a: Any, b: Any) -> Any:
-    return a + b
+def join_mean(a: Any, odd: Any, b: Any) -> Any:
+    return a + b, odd
 
 
 @inline
-def finish_mean(a: Any, count: int) -> Any:
+def finish_mean(a: Any, odd: Any, count: int) -> Any:
     return a / splat(np.float32(count))
 
 
 @inline
-def start_norm(count: int) -> Any:
-    return splat(np.float32(0))
+def join_l1(a: Any, odd: Any, b: Any) -> Any:
+    return a + vabs(b), odd
 
 
 @inline
-def join_l1(a: Any, b: Any) -> Any:
-    return a + vabs(b)
-
-
-@inline
-def finish_l1(a: Any, count: int) -> Any:
+def finish_l1(a: Any, odd: Any, count: int) -> Any:
     return a
 
 
 @inline
-def join_l2(a: Any, b: Any) -> Any:
-    return fma(b, b, a)
+def join_l2(a: Any, odd: Any, b: Any) -> Any:
+    return fma(b, b, a), odd
 
 
 @inline
-def finish_l2(a: Any, count: int) -> Any:
+def finish_l2(a: Any, odd: Any, count: int) -> Any:
     return vsqrt(a)
+
+
+def _three(join: Any) -> Any:
+    """Helper that joins three taps, one after the other."""
+
+    @inline
+    def join3(a: Any, odd: Any, x: Any, y: Any, z: Any) -> Any:
+        a, odd = join(a, odd, x)
+        a, odd = join(a, odd, y)
+        return join(a, odd, z)
+
+    return join3
 
 
 @inline
@@ -107,7 +123,7 @@ def load(tap: int, n: int) -> Any:
     return vload(tap) if n == LANES else vload_n(tap, n)
 
 
-def _windows(start: Any, join: Any, finish: Any) -> tuple[Any, Any]:
+def _windows(start: Any, join: Any, join3: Any, finish: Any) -> tuple[Any, Any]:
     """Helpers that reduce one window: over four vectors of channels, and over up to LANES channels.
 
     Three taps of a row are joined at a time: most windows have three, and loops that LLVM unrolls go one by one there.
@@ -116,44 +132,45 @@ def _windows(start: Any, join: Any, finish: Any) -> tuple[Any, Any]:
     @inline
     def wide(x: int, y: int, nd: int, nh: int, nw: int, far: int, down: int, right: int, count: int) -> None:
         a0, a1, a2, a3 = start(count), start(count), start(count), start(count)
+        o0 = o1 = o2 = o3 = splat(np.int32(0))
         for u in range(nd):
             for v in range(nh):
                 tap, left = x + u * far + v * down, nw
                 while left >= 3:
                     one, two = tap + right, tap + 2 * right
-                    a0 = join(join(join(a0, vload(tap)), vload(one)), vload(two))
-                    a1 = join(join(join(a1, vload(tap + BYTES)), vload(one + BYTES)), vload(two + BYTES))
+                    a0, o0 = join3(a0, o0, vload(tap), vload(one), vload(two))
+                    a1, o1 = join3(a1, o1, vload(tap + BYTES), vload(one + BYTES), vload(two + BYTES))
                     tap, one, two = tap + 2 * BYTES, one + 2 * BYTES, two + 2 * BYTES
-                    a2 = join(join(join(a2, vload(tap)), vload(one)), vload(two))
-                    a3 = join(join(join(a3, vload(tap + BYTES)), vload(one + BYTES)), vload(two + BYTES))
+                    a2, o2 = join3(a2, o2, vload(tap), vload(one), vload(two))
+                    a3, o3 = join3(a3, o3, vload(tap + BYTES), vload(one + BYTES), vload(two + BYTES))
                     tap, left = two - 2 * BYTES + right, left - 3
                 while left > 0:
-                    a0 = join(a0, vload(tap))
-                    a1 = join(a1, vload(tap + BYTES))
-                    a2 = join(a2, vload(tap + 2 * BYTES))
-                    a3 = join(a3, vload(tap + 3 * BYTES))
+                    a0, o0 = join(a0, o0, vload(tap))
+                    a1, o1 = join(a1, o1, vload(tap + BYTES))
+                    a2, o2 = join(a2, o2, vload(tap + 2 * BYTES))
+                    a3, o3 = join(a3, o3, vload(tap + 3 * BYTES))
                     tap, left = tap + right, left - 1
-        vstore(y, finish(a0, count))
-        vstore(y + BYTES, finish(a1, count))
-        vstore(y + 2 * BYTES, finish(a2, count))
-        vstore(y + 3 * BYTES, finish(a3, count))
+        vstore(y, finish(a0, o0, count))
+        vstore(y + BYTES, finish(a1, o1, count))
+        vstore(y + 2 * BYTES, finish(a2, o2, count))
+        vstore(y + 3 * BYTES, finish(a3, o3, count))
 
     @inline
     def narrow(x: int, y: int, nd: int, nh: int, nw: int, far: int, down: int, right: int, count: int, n: int) -> None:
-        a = start(count)
+        a, odd = start(count), splat(np.int32(0))
         for u in range(nd):
             for v in range(nh):
                 tap, left = x + u * far + v * down, nw
                 while left >= 3:
-                    a = join(join(join(a, load(tap, n)), load(tap + right, n)), load(tap + 2 * right, n))
+                    a, odd = join3(a, odd, load(tap, n), load(tap + right, n), load(tap + 2 * right, n))
                     tap, left = tap + 3 * right, left - 3
                 while left > 0:
-                    a = join(a, load(tap, n))
+                    a, odd = join(a, odd, load(tap, n))
                     tap, left = tap + right, left - 1
         if n == LANES:
-            vstore(y, finish(a, count))
+            vstore(y, finish(a, odd, count))
         else:
-            vstore_n(y, finish(a, count), n)
+            vstore_n(y, finish(a, odd, count), n)
 
     return wide, narrow
 
@@ -178,13 +195,13 @@ def windows_reach(a: Any, unit: int) -> dict[str, Reach]:
     return {"x": (sum(first for first, _, _ in axes), last) if touched else 0, "y": y, **tables}
 
 
-def _pool(name: str, start: Any, join: Any, finish: Any) -> Native:
+def _pool(name: str, start: Any, join: Any, finish: Any, join3: Any = None) -> Native:
     """Kernel of one kind of pool.
 
     x: [n, d, h, w, c] f32 · y: [positions] rows of c f32, ``pitch`` apart; depths, heights, widths: tables (`ROW`);
     far, down, right: bytes from tap to tap along d, h and w; image: bytes of x[0].
     """
-    wide, narrow = _windows(start, join, finish)
+    wide, narrow = _windows(start, join, join3 or _three(join), finish)
 
     def body(p: Any, tid: int, nthreads: int) -> None:
         c, far, down, right = p.c, p.far, p.down, p.right
@@ -220,32 +237,32 @@ def _pool(name: str, start: Any, join: Any, finish: Any) -> Native:
     return native(fastmath=None, extents=lambda a: windows_reach(a, 4), **pointers, **sizes)(body)
 
 
-max_pool_f32 = _pool("max_pool_f32", start_max, join_max, finish_max)
-average_pool_f32 = _pool("average_pool_f32", start_mean, join_mean, finish_mean)
+max_pool_f32 = _pool("max_pool_f32", start_max, join_max, finish_max, join3_max)
+average_pool_f32 = _pool("average_pool_f32", start_sum, join_mean, finish_mean)
 
 
 @cache
 def lp_pool_f32(power: int) -> Native:
     """Kernel of LpPool for one p."""
     if power == 1:
-        return _pool("l1_pool_f32", start_norm, join_l1, finish_l1)
+        return _pool("l1_pool_f32", start_sum, join_l1, finish_l1)
     if power == 2:
-        return _pool("l2_pool_f32", start_norm, join_l2, finish_l2)
+        return _pool("l2_pool_f32", start_sum, join_l2, finish_l2)
     root = 1.0 / power
 
     @inline
-    def join(a: Any, b: Any) -> Any:
+    def join(a: Any, odd: Any, b: Any) -> Any:
         v = vabs(b)
         made = v
         for _ in range(power - 1):
             made = made * v
-        return a + made
+        return a + made, odd
 
     @inline
-    def finish(a: Any, count: int) -> Any:
+    def finish(a: Any, odd: Any, count: int) -> Any:
         return vpow(a, splat(np.float32(root)))
 
-    return _pool(f"l{power}_pool_f32", start_norm, join, finish)
+    return _pool(f"l{power}_pool_f32", start_sum, join, finish)
 
 
 def _table(size: int, out: int, kernel_size: int, stride: int, dilation: int, pads: tuple[int, int], all_count: bool,
