@@ -162,15 +162,16 @@ def normalise_rows(p, tid, nthreads):
     bias, mean and inverse may be 0 (none).  centred: 0 takes the mean as 0 (RMS normalisation).
     """
     scale, bias, n, epsilon, count = p.scale, p.bias, p.n, p.epsilon, np.float32(p.n)
+    share = splat(np.float32(1.0) / count)
     first, last = split(p.rows, tid, nthreads)
     for row in range(first, last):
         x, y = p.x + 4 * row * n, p.y + 4 * row * n
         mean, off = np.float32(0.0), np.float32(0.0)
         if p.centred:
             mean, off, squares = row_statistics(x, n)
+            k = inverse_spread(squares, count, off, epsilon)
         else:
-            squares = row_squares(x, n)
-        k = inverse_spread(squares, count, off, epsilon)
+            k = 1.0 / vsqrt(fma(splat(row_squares(x, n)), share, splat(epsilon)))
         if p.mean:
             store_f32(p.mean + 4 * row, mean + off)
             store_f32(p.inverse + 4 * row, lane(k, 0))
@@ -234,6 +235,7 @@ def normalise_planes(p, tid, nthreads):
     channels, spatial, groups, epsilon = p.channels, p.spatial, p.groups, p.epsilon
     n = channels * spatial
     count = np.float32(n)
+    share = splat(np.float32(1.0) / count)
     first, last = split(p.rows, tid, nthreads)
     for row in range(first, last):
         x, y = p.x + 4 * row * n, p.y + 4 * row * n
