@@ -42,6 +42,19 @@ def has_nan(at, c):
 
 
 @inline
+def inputs_with_nan(p, slices, top, left, high, wide):
+    """Bit ``wide * a + b`` for each input of a tile in which any image of ``slices`` has a NaN."""
+    seen, pitch = 0, 4 * p.xp
+    for t in range(p.deep):
+        at = load_i32(slices + 4 * t)
+        for i in range(high * wide if at >= 0 else 0):
+            row, col = top + i // wide, left + i % wide
+            if (row >= 0) & (row < p.h) & (col >= 0) & (col < p.wd):
+                seen |= has_nan(p.x + ((at * p.h + row) * p.wd + col) * pitch, p.c) << i
+    return seen
+
+
+@inline
 def tap(source, filters, c, wide, plane, upright, level, acc):
     """``acc`` and one tap's sum over channels; its filters are two planes of each axis times factors (`recovery`)."""
     first, second = np.int64(load_f32(upright)) * wide, np.int64(load_f32(upright + 8)) * wide
@@ -55,7 +68,7 @@ def tap(source, filters, c, wide, plane, upright, level, acc):
     return acc
 
 
-@native(**FIELDS, extents=reach)
+@native(fastmath=None, extents=reach, **FIELDS)
 def winograd_repair(p, tile, panel):
     """The results of one tile for one panel of filters, from the parameters of `winograd`."""
     h, wd, c, oh, ow, k, xp, yp, rp = p.h, p.wd, p.c, p.oh, p.ow, p.k, 4 * p.xp, 4 * p.yp, 4 * p.rp
@@ -65,17 +78,9 @@ def winograd_repair(p, tile, panel):
     image, ty, tx = tile // (down * across), tile // across % down * rows, tile % across * columns
     area, plane = h * wd * xp, deep * c * PANEL * 4
     slices, filters = p.slices + 4 * deep * image, p.u + panel * high * wide * plane
-    seen, window = 0, 0
-    for a in range(high):
-        for b in range(wide):
-            row, col = ty + a - p.top, tx + b - p.left
-            if (row >= 0) & (row < h) & (col >= 0) & (col < wd):
-                for t in range(deep):
-                    at = load_i32(slices + 4 * t)
-                    if at >= 0:
-                        seen |= has_nan(p.x + at * area + (row * wd + col) * xp, c) << (wide * a + b)
-            if (a < down_taps) & (b < across_taps):
-                window |= 1 << (wide * a + b)
+    seen, window = inputs_with_nan(p, slices, ty - p.top, tx - p.left, high, wide), 0
+    for tap_at in range(down_taps * across_taps):
+        window |= 1 << (wide * (tap_at // across_taps) + tap_at % across_taps)
     for out in range(min(oh - ty, rows) * min(ow - tx, columns)):
         a, b = out // min(ow - tx, columns), out % min(ow - tx, columns)
         spoilt = (seen >> (wide * a + b)) & window

@@ -235,7 +235,6 @@ def normalise_planes(p, tid, nthreads):
     channels, spatial, groups, epsilon = p.channels, p.spatial, p.groups, p.epsilon
     n = channels * spatial
     count = np.float32(n)
-    share = splat(np.float32(1.0) / count)
     first, last = split(p.rows, tid, nthreads)
     for row in range(first, last):
         x, y = p.x + 4 * row * n, p.y + 4 * row * n
