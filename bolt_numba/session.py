@@ -118,29 +118,31 @@ class Session:
 
             tuner = Tuner(self.threads)
         with self._granted():
-            self._runner = Runner(
-                self._region(), self.threads, self._packs, self._region, tuner, self.max_plans, devices
-            )
+            self._runner = Runner(self._region(), self.threads, self._packs, tuner, self.max_plans, devices)
         self._wider: dict[tuple[str, ...], Session] = {}
 
     def _region(self) -> Region:
-        """The optimised graph for the runner, which may use it up."""
-        graph = self._seen or self._optimise()
-        self._packs.known(graph)
-        drop_maps(self._weights())
+        """The optimised graph for the runner, whose constants the packs look after."""
+        graph, stored = self._optimise(), self.graph.packed
+        self._packs.take(graph, self._weights(), self._optimise)
+        if stored is not None and stored.machine == machine():
+            self._packs.take_packed(stored, self.graph)
+        elif stored is not None:
+            check_sources(stored, self.graph)
         return region_of(graph)
 
     def _optimise(self) -> Graph:
+        """An optimised graph of its own."""
+        if self._seen is not None:
+            return self._seen.clone()
         source = self._source()
-        if source.packed is None:
-            from bolt_numba.passes.pipeline import run_pipeline  # packed files do without
+        if source.packed is not None:
+            return source.clone()
+        from bolt_numba.passes.pipeline import run_pipeline  # packed files do without
 
-            return run_pipeline(source, numerics=self.numerics, stages=self.stages)
-        if source.packed.machine == machine():
-            self._packs.stored(source.packed, source)
-        else:
-            check_sources(source.packed, source)
-        return source.clone()
+        made = run_pipeline(source, numerics=self.numerics, stages=self.stages)
+        drop_maps(self._weights())
+        return made
 
     def _source(self) -> Graph:
         """The model as loaded; raises InvalidModelError when the file that holds its weights was written to."""
@@ -154,7 +156,7 @@ class Session:
     @property
     @border("optimised")
     def optimised(self) -> Graph:
-        """The graph after all passes: for looking at.  A session that was never asked for it gives it up."""
+        """The graph after all passes: for looking at."""
         if self._seen is None:
             self._seen = self._optimise()
         return self._seen

@@ -217,40 +217,42 @@ def always(op: Any, ins: Types) -> bool:
 Decision = TypeVar("Decision")
 
 
+_last: dict[Any, tuple[Any, Types, Any]] = {}
+"""Operator, operands and answer that each function of `remember_last` gave last."""
+
+
 def remember_last(decide: Callable[[Any, Types], Decision]) -> Callable[[Any, Types], Decision]:
     """Keep the last answer about a node: several makers of one operator ask in turn, then one makes its steps."""
-    last: tuple[Any, Types | None, Any] = (None, None, None)
 
     def remembered(op: Any, ins: Types) -> Decision:
-        nonlocal last
-        seen_op, seen_ins, answer = last
-        if seen_op is op and seen_ins is ins:
-            return answer  # type: ignore[no-any-return]
+        last = _last.get(decide)
+        if last is not None and last[0] is op and last[1] is ins:
+            return last[2]  # type: ignore[no-any-return]
         made = decide(op, ins)
-        last = (op, ins, made)  # one assignment, so that threads see a whole one
+        _last[decide] = op, ins, made  # one assignment, so that threads see a whole one
         return made
 
     return functools.wraps(decide)(remembered)
 
 
-_inferred: tuple[Any, Types | None, Any] = (None, None, None)
+def forget_last() -> None:
+    """Let go of the nodes that were asked about last, with the weights that they read."""
+    _last.clear()
 
 
-def result_of(op: Op, ins: Types) -> TensorType:
-    """The type of an operator's only result."""
-    global _inferred
-    seen_op, seen_ins, made = _inferred
-    if seen_op is not op or seen_ins is not ins:
-        made = op.infer(*ins)
-        assert isinstance(made, TensorType)
-        _inferred = op, ins, made  # one assignment, so that threads see a whole one
-    return made  # type: ignore[no-any-return]
+def _only_result(op: Op, ins: Types) -> TensorType:
+    made = op.infer(*ins)
+    assert isinstance(made, TensorType)
+    return made
+
+
+result_of = remember_last(_only_result)
+"""The type of an operator's only result."""
 
 
 def remember_result(op: Op, ins: Types, made: TensorType) -> None:
     """Let `result_of` know what was inferred from these very operands."""
-    global _inferred
-    _inferred = op, ins, made
+    _last[_only_result] = op, ins, made
 
 
 def kernel(

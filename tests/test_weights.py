@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,16 @@ import pytest
 from onnx import helper, numpy_helper
 
 import bolt_numba as bn
-from bolt_numba.base.mapped import map_of
+from bolt_numba.base.mapped import LARGE, map_of
 from bolt_numba.errors import InvalidModelError
+from bolt_numba.ir.interpret import interpret
+from bolt_numba.kernels import registry
+from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.pointwise import Relu
+from bolt_numba.passes import pipeline
 from bolt_numba.types import Array
+from tests.rule_cases import graph_of
 
 
 def _file(folder: Path, *, batch: int | str, name: str = "model.onnx", seed: int = 0) -> Path:
@@ -90,24 +100,89 @@ def test_another_shape_needs_no_weights_when_it_wants_them_packed_alike(
     assert_same(list(session(_x(2))), list(want))
 
 
-def test_another_shape_reads_weights_again_when_it_wants_them_packed_differently(tmp_path: Path) -> None:
+def _passes_run(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A number for each time that the passes run from now on."""
+    runs: list[int] = []
+    plain = pipeline.run_pipeline
+
+    def counted(graph: bn.Graph, **how: Any) -> bn.Graph:
+        runs.append(len(runs))
+        return plain(graph, **how)
+
+    monkeypatch.setattr("bolt_numba.passes.pipeline.run_pipeline", counted)
+    return runs
+
+
+def _computed(session: bn.Session) -> dict[str, weakref.ref[Array]]:
+    """Large constants that are in no file."""
+    values = [v for node in session._runner.region.nodes for v in node.inputs if v is not None]
+    arrays = {v.name: v.const for v in values if v.const is not None and v.const.nbytes >= LARGE}
+    return {name: weakref.ref(a) for name, a in arrays.items() if map_of(a) is None}
+
+
+def test_what_the_passes_computed_leaves_memory_when_it_is_packed(tmp_path: Path) -> None:
+    session = bn.compile(_file(tmp_path, batch="n"), threads=1)
+    computed = _computed(session)
+    assert computed
+    assert all(reference() is not None for reference in computed.values())
+    session(_x(1))
+    gc.collect()
+    assert [name for name, reference in computed.items() if reference() is not None] == []
+
+
+def test_another_layout_is_packed_of_weights_that_the_passes_compute_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = _file(tmp_path, batch="n")
     session, want = bn.compile(path, threads=1), bn.compile(path, threads=1)(_x(2))
     session(_x(1))
     session._packs._made.clear()
+    session._runner.region.precedents.clear()
+    runs = _passes_run(monkeypatch)
     assert_same(list(session(_x(2))), list(want))
+    assert len(runs) == 1
+    assert not session._packs._computed
+    session(_x(3))
+    assert len(runs) == 1
+
+
+def test_a_shape_that_reads_weights_as_they_are_gets_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that packs its weights runs one shape, the reference another."""
+    path = _file(tmp_path, batch="n")
+    want = bn.compile(path, threads=1)(_x(2))
+    entries = registry.KERNELS[Conv, "cpu"]
+    alone = [replace(e, accepts=lambda op, ins, e=e: ins[0].dims[0] == 1 and e.accepts(op, ins)) for e in entries]
+    monkeypatch.setitem(registry.KERNELS, (Conv, "cpu"), alone)
+    session = bn.compile(path, threads=1)
+    session(_x(1))
+    runs = _passes_run(monkeypatch)
+    for a, b in zip(session(_x(2)), want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+    assert len(runs) == 1
+    session(_x(3))
+    assert len(runs) == 1, "what is read as it is stays"
+    assert "reference" in {row["runner"] for row in session.report()}
+
+
+def test_a_weight_that_two_nodes_read_is_packed_once() -> None:
+    w = np.random.default_rng(0).standard_normal((256, 256), np.float32)
+    graph, x = graph_of(lambda b, x: b(MatMul(), b(Relu(), b(MatMul(), x, w)), w), {"x": ("n", 256)}), np.ones((2, 256))
+    session = bn.compile(graph, threads=1)
+    session(x.astype("f4"))
+    assert w.nbytes <= session.memory()["packed"] < 1.5 * w.nbytes
 
 
 def test_the_optimised_graph_can_be_looked_at_after_a_run(tmp_path: Path) -> None:
     session = bn.compile(_file(tmp_path, batch=1), threads=1)
-    session(_x(1))
+    want = session(_x(1))
     graph = session.optimised
-    assert all(v.const is not None for v in graph.constants())
     names = {row["node"] for row in session.report()}
     assert names <= {n.name for n in graph.nodes}
     session.close()
     session(_x(1))
-    assert all(v.const is not None for v in graph.constants()), "a graph that somebody sees is not used up"
+    got = interpret(graph, _x(1))
+    for name in "yz":
+        np.testing.assert_allclose(got[name], want[name], rtol=1e-4, atol=1e-4)
 
 
 def test_a_file_that_was_written_to_is_not_read_again(tmp_path: Path) -> None:

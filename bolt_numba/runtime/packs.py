@@ -1,132 +1,179 @@
-"""Weights as kernels want them, packed once for all plans of a session, and the weights given up for them."""
+"""Weights as kernels want them: packs of a session's constants, made once and shared by all of its plans.
+
+A pack is what a node would compute, `Pack(constant, layout)`: equal ones are one array.  A constant that the passes
+computed is in memory until all nodes that read it run on packs.  Where a later plan wants it in another layout, or as
+it is, the passes compute it again.  Constants that a model file holds stay in the file.
+"""
 
 from __future__ import annotations
 
-import weakref
-from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING
+import copy
+from collections.abc import Callable, Hashable, Iterable, Sequence, Set
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from bolt_numba.base.mapped import LARGE, drop_pages
+from bolt_numba.base.mapped import LARGE, drop_pages, map_of
 from bolt_numba.devices import in_order
 from bolt_numba.devices.seals import check_sources, sealed, sealed_copy
+from bolt_numba.errors import InternalError
 from bolt_numba.ir.graph import Graph, Node, Value
-from bolt_numba.kernels.registry import In
-from bolt_numba.ops.control import ControlFlow
 from bolt_numba.types import Array
 
 if TYPE_CHECKING:
     from bolt_numba.ir.packed import PackedWeights
+    from bolt_numba.kernels.registry import Types
     from bolt_numba.runtime.device import Device
-    from bolt_numba.runtime.slots import Job
+    from bolt_numba.runtime.slots import Slot
     from bolt_numba.runtime.tune import Tuner
 
-_SAMPLES = 64
+Making = Callable[[Array], Array]
 
 
-class SpentError(Exception):
-    """A new plan wants a weight in another form than the plans before it, and the weight was given up."""
+class Pack(NamedTuple):
+    """What a kernel reads in the place of a constant, which may be a pack itself.  layout: what the maker calls it."""
+
+    constant: Value | Pack
+    layout: Hashable
+
+    def __str__(self) -> str:
+        return f"Pack[{self.layout!r}]({self.constant})"
 
 
 class Packs:
-    """Prepacked weights, computed once and shared by every plan of a session (`kernels.registry.Context.packed`).
+    """The packs of a session, and the constants that they are made of.
 
-    Constants of a graph that was made `known` are told by their place in it, so that those of the graph that the
-    passes make anew are found again; of others, the source is kept beside the result.
+    unread: constants of a packed file that nobody has compared with its seal yet: something is packed of them.
+    gone: constants that are no longer in memory; an array of their type stands in for them, which nobody may read.
     """
 
     def __init__(self, precision: str = "f32", numerics: str = "default") -> None:
         self.precision, self.numerics = precision, numerics
-        self._made: dict[tuple[Hashable, Hashable], Array] = {}
-        self._places: dict[int, tuple[weakref.ref[Array], int]] = {}
-        self._names: dict[int, Hashable] = {}
-        self._sources: dict[int, Array] = {}
-        self._stand_ins: dict[int, tuple[Array, Hashable]] = {}
+        self.unread: set[Value] = set()
+        self.gone: set[Value] = set()
+        self._made: dict[Pack, Array] = {}
+        self._places: dict[Value, int] = {}
+        self._readers: dict[Value, set[Node]] = {}
         self._stored: PackedWeights | None = None
-        self.unseen: set[int] = set()
-        """Constants of a packed file that nobody has looked at yet: something is packed of them."""
+        self._compute: Callable[[], Graph] | None = None
+        self._computed: list[Value] = []
 
-    def stored(self, packed: PackedWeights, graph: Graph) -> None:
-        """Take what the model's file holds packed for this machine of the constants of a graph.
+    # --- constants ---------------------------------------------------------------------------------------------------
 
-        Raises InvalidModelError when a constant of which nothing is packed was changed since.
+    def take(self, graph: Graph, kept: Iterable[Array], compute: Callable[[], Graph]) -> None:
+        """Look after the constants of a graph, of which equal ones become one.
+
+        kept: arrays that others keep.  compute: gives the graph once more.
         """
-        self.unseen = {place for place, _ in packed.rows}
-        check_sources(packed, graph, [i for i in range(len(packed.sources)) if i not in self.unseen])
-        self._stored = packed
+        first: dict[int, Value] = {}
+        self._compute = compute
+        for place, value in enumerate(graph.constants()):
+            one = first.setdefault(id(value.const), value)
+            if one is value:
+                self._places[value] = place
+            else:
+                graph.replace_uses(value, one)
+        others = {*map(id, kept), *(id(v.const) for v in graph.outputs)}
+        for value in self._places:
+            array = value.const
+            if array is not None and array.nbytes >= LARGE and id(array) not in others and map_of(array) is None:
+                self._readers[value] = set(value.uses)
 
-    def vouch(self, array: Array) -> None:
-        """A constant is read as it is: raises InvalidModelError when it was changed since others were packed of it."""
-        if self._stored is None:
-            return
-        reference, place = self._places.get(id(array), (None, 0))
-        if reference is not None and reference() is array and place in self.unseen:
-            sealed(self._stored, place, array)
-            self.unseen.discard(place)
+    def take_packed(self, packed: PackedWeights, graph: Graph) -> None:
+        """Have what the model's file holds packed for this machine of the constants that were taken.
+
+        graph: as it was read from the file.  Raises InvalidModelError when a constant of which nothing is packed was
+        changed since.
+        """
+        rows = {place for place, _ in packed.rows}
+        if packed.sources:
+            check_sources(packed, graph, [place for place in self._places.values() if place not in rows])
+        self._stored, self.unread = packed, {value for value, place in self._places.items() if place in rows}
+        self._readers.clear()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all constants are in memory to stay."""
+        return not (self._readers or self.gone or self.unread)
+
+    def read(self, slot: Slot | None) -> None:
+        """The constant of a slot, if it is one, is about to be read as it is: it stays in memory from now on.
+
+        Raises InvalidModelError when it was changed since others were packed of it.
+        """
+        if slot is not None and slot.source is not None:
+            self._readers.pop(slot.source, None)
+            if slot.source in self.gone or slot.source in self.unread:
+                _put(slot.source, slot, self.content(slot.source))
+                self.gone.discard(slot.source)
+                self.unread.discard(slot.source)
+
+    def planned(self, node: Node, ins: Sequence[Slot | None], direct: Set[int], by_types: bool) -> None:
+        """A node has its steps.  direct: operands that they read as they are.  by_types: as of the maker's `Entry`."""
+        for index, slot in enumerate(ins):
+            if slot is None or slot.source is None:
+                continue
+            if index in direct:
+                self.read(slot)
+            elif slot.source in self._readers:
+                readers = self._readers[slot.source]
+                readers.discard(node)
+                if not by_types:  # the maker may look at content again
+                    del self._readers[slot.source]
+                elif not readers:
+                    del self._readers[slot.source]
+                    self.gone.add(slot.source)
+                    _put(slot.source, slot, _stand_in(slot.source))
+
+    def content(self, value: Value) -> Array:
+        """A constant: from memory; from a packed file, looked at; or computed again, until `done`."""
+        if value in self.gone:
+            assert self._compute is not None
+            self._computed = computed = self._computed or self._compute().constants()
+            found = computed[self._places[value]]
+            if (found.name, found.type) != (value.name, value.type):
+                raise InternalError(f"constant {value.name!r}: got {found.type} from the passes, wanted {value.type}")
+            value = found
+        array = value.const
+        assert array is not None
+        if self._stored is not None and value in self._places and (value in self.unread or map_of(array) is not None):
+            return sealed(self._stored, self._places[value], array)
+        return array
+
+    def done(self) -> None:
+        """A plan is made."""
+        self._computed = []
+
+    # --- packs -------------------------------------------------------------------------------------------------------
+
+    def get(self, pack: Pack, array: Array, make: Making) -> Array:
+        """A pack, from memory or the model's file if it was made before.  array: what stands for its constant."""
+        made = self._made.get(pack)
+        if made is None:
+            made = self._from_file(pack)
+            if made is None:
+                made = make(self.content(pack.constant) if isinstance(pack.constant, Value) else array)
+                drop_pages(array)
+            self._made[pack] = made
+        return made
+
+    def _from_file(self, pack: Pack) -> Array | None:
+        place = self._places.get(pack.constant) if isinstance(pack.constant, Value) else None
+        if self._stored is None or place is None:
+            return None
+        where = place, repr(pack.layout)
+        found, mark = self._stored.rows.get(where), self._stored.marks.get(where)
+        if found is None or mark is None:
+            return None
+        return sealed_copy(found, mark, f"packed weight of constant {place}")
 
     def export(self) -> dict[tuple[int, str], Array]:
-        """What was packed from constants of the known graph, by place and key, as far as keys can be written."""
+        """What was packed of the graph's constants, by place and layout, as far as layouts can be written."""
         rows = {}
-        for (name, key), array in self._made.items():
-            if isinstance(name, tuple) and _is_plain(key):
-                rows[name[0], repr(key)] = array
+        for (constant, layout), array in self._made.items():
+            if isinstance(constant, Value) and constant in self._places and _is_plain(layout):
+                rows[self._places[constant], repr(layout)] = array
         return rows
-
-    def known(self, graph: Graph) -> None:
-        """Tell the constants of the session's optimised graph by their order from now on."""
-        arrays = [v.const for v in graph.constants() if v.const is not None]
-        self._places = {id(array): (weakref.ref(array), place) for place, array in enumerate(arrays)}
-        self._names.clear()
-
-    def get(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:
-        """``pack(array)``, from memory or the model's file if it was made before."""
-        name = self._name(array), key
-        made = self._made.get(name)
-        if made is None:
-            made = self._from_file(*name)
-        if made is None:
-            if id(array) in self._stand_ins:
-                raise SpentError
-            source = array
-            if self._stored is not None and isinstance(name[0], tuple):
-                source = sealed(self._stored, name[0][0], array)
-            made = self._made[name] = pack(source)
-            drop_pages(array)
-        return made
-
-    def _from_file(self, name: Hashable, key: Hashable) -> Array | None:
-        if self._stored is None or not isinstance(name, tuple):
-            return None
-        found = self._stored.rows.get((name[0], repr(key)))
-        wanted = self._stored.marks.get((name[0], repr(key)))
-        if found is None or wanted is None:
-            return None
-        made = self._made[name, key] = sealed_copy(found, wanted, f"packed weight of constant {name[0]}")
-        return made
-
-    def stand_in(self, array: Array) -> Array:
-        """What takes no memory and goes for ``array`` wherever only its type and its packed forms are wanted."""
-        made = np.broadcast_to(np.zeros((), array.dtype), array.shape)
-        self._stand_ins[id(made)] = made, self._name(array)
-        return made
-
-    def _name(self, array: Array) -> Hashable:
-        if id(array) in self._stand_ins:
-            return self._stand_ins[id(array)][1]
-        reference, place = self._places.get(id(array), (None, 0))
-        if reference is not None and reference() is array:
-            if self._stored is not None:  # its constants may never be read, and no passes make them anew
-                return place, array.dtype, array.shape
-            if id(array) not in self._names:
-                # A few elements, lest the passes should ever give constants of equal shapes in another order.
-                sample = array.reshape(-1)[:: max(1, array.size // _SAMPLES)].tobytes()
-                drop_pages(array)
-                self._names[id(array)] = place, array.dtype, array.shape, sample
-            return self._names[id(array)]
-        self._sources[id(array)] = array
-        return id(array)
 
     @property
     def nbytes(self) -> int:
@@ -137,6 +184,8 @@ class MakerContext:
     """What kernel makers see of the session (`kernels.registry.Context`), and what the planner needs besides.
 
     devices: in order of preference; the last one takes all.
+    asked: what was packed of the operands of the node at hand: pack, its array, operand, layout and how it is made.
+    is_complete: whether nothing else was packed for the node.
     """
 
     def __init__(
@@ -147,60 +196,58 @@ class MakerContext:
         self.precision, self.numerics = packs.precision, packs.numerics
         self.packs = packs
         self.tuner = tuner
+        self.turn_to(())
 
-    def packed(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:
-        return self.packs.get(array, key, pack)
+    def turn_to(self, operands: Sequence[Slot | None], device: str = "") -> None:
+        """What is packed from now on is of these operands; device: the layout of the device that packs it."""
+        self.operands, self.device = operands, device
+        self.asked: list[tuple[Pack, Array, int, Hashable, Making]] = []
+        self.is_complete = True
 
+    def alone(self) -> MakerContext:
+        """For a node that one thread runs."""
+        made = copy.copy(self)
+        made.threads = 1
+        return made
 
-def read_as_they_are(job: Job) -> set[int]:
-    """Operands of a job of which it reads more than what is packed."""
-    if job.steps is None:
-        return set(range(len(job.ins)))
-    return {a.index for step in job.steps for a in step.args.values() if isinstance(a, In)}
+    def contents(self, ins: Types) -> Types:
+        """Types of the operands with all constants, those that are not in memory, too."""
+        made = list(ins)
+        for index, slot in enumerate(self.operands):
+            if slot is not None and slot.source is not None and slot.source in self.packs.gone:
+                made[index] = slot.type.with_value(self.packs.content(slot.source))
+        return made
 
-
-class Spending:
-    """Gives up each large constant of a graph as soon as all its readers have steps that do without it.
-
-    A stand-in takes its place, so that other shapes can be planned as long as they want it packed in the same way.
-    Where control flow reads constants in ways that its nodes do not show, everything is kept.
-
-    is_final: whether a maker looked at content, so that the graph is of no use afterwards.
-    """
-
-    def __init__(self, nodes: Sequence[Node], outputs: Sequence[Value], packs: Packs) -> None:
-        self.packs = packs
-        self.is_final = False
-        self.is_possible = not any(isinstance(node.op, ControlFlow) for node in nodes)
-        reads = [v for node in nodes for v in node.inputs if v is not None and _is_large(v)]
-        self._left = Counter(map(id, reads if self.is_possible else []))
-        for value in outputs:
-            self._left.pop(id(value), None)
-
-    def planned(self, node: Node, job: Job, by_types: bool) -> None:
-        """Called when the node has its steps, of a maker that is ``by_types`` or not."""
-        direct = read_as_they_are(job)
-        for index, (value, slot) in enumerate(zip(node.inputs, job.ins, strict=True)):
-            if value is None or slot is None or id(value) not in self._left:
-                continue
-            if index in direct:
-                del self._left[id(value)]
-                continue
-            self._left[id(value)] -= 1
-            self.is_final |= not by_types
-            if not self._left[id(value)]:
-                assert value.const is not None
-                value.const = slot.const = self.packs.stand_in(value.const)
-                slot.type = slot.type.with_value(value.const)
+    def packed(self, array: Array, key: Hashable, pack: Making) -> Array:
+        layout = (self.device, key) if self.device else key
+        for index, slot in enumerate(self.operands):
+            if slot is not None and slot.type.value is array:
+                if slot.source is None:  # of this plan alone
+                    break
+                wanted = Pack(slot.source, layout)
+                made = self.packs.get(wanted, array, pack)
+                self.asked.append((wanted, made, index, key, pack))
+                return made
+        self.is_complete = False
+        for other, made, *_ in self.asked:
+            if made is array:
+                return self.packs.get(Pack(other, layout), array, pack)
+        return pack(array)
 
 
-def _is_plain(key: Hashable) -> bool:
-    """Whether a key is made of what its text tells apart."""
-    if isinstance(key, tuple):
-        return all(map(_is_plain, key))
-    return key is None or type(key) in (str, int, float, bool, bytes)
+def _put(value: Value, slot: Slot, array: Array) -> None:
+    value.const = slot.const = array
+    value.type = slot.type = value.type.with_value(array)
 
 
-def _is_large(value: Value) -> bool:
-    """Whether it is given up once it is packed."""
-    return value.const is not None and value.const.nbytes >= LARGE
+def _stand_in(value: Value) -> Array:
+    """An array of a constant's type that takes no memory."""
+    assert value.const is not None
+    return np.broadcast_to(np.zeros((), value.const.dtype), value.const.shape)
+
+
+def _is_plain(layout: Hashable) -> bool:
+    """Whether a layout is made of what its text tells apart."""
+    if isinstance(layout, tuple):
+        return all(map(_is_plain, layout))
+    return layout is None or type(layout) in (str, int, float, bool, bytes)

@@ -22,7 +22,7 @@ from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.kernels.data_sized import DataSized
 from bolt_numba.kernels.extents import check_steps, made_steps
-from bolt_numba.kernels.registry import In, Out, Scratch, remember_result
+from bolt_numba.kernels.registry import In, Out, Scratch, forget_last, remember_result
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.bands import in_bands
@@ -30,8 +30,8 @@ from bolt_numba.runtime.bounds import Bound, bound_of, bounds_of, fitting
 from bolt_numba.runtime.copies import Copy, copied
 from bolt_numba.runtime.device import HOST, Memory, Segment, segments_of
 from bolt_numba.runtime.memory import MemoryPlan, plan_memory
-from bolt_numba.runtime.packs import MakerContext, Spending, SpentError, read_as_they_are
-from bolt_numba.runtime.repeat import Precedent, Recorder, likeness, number_operators
+from bolt_numba.runtime.packs import MakerContext
+from bolt_numba.runtime.repeat import Packed, Precedent, likeness, number_operators
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
 from bolt_numba.types import STRING, NestedType, TensorType, only_in_python, type_of
 
@@ -161,12 +161,11 @@ def region_of(graph: Graph) -> Region:
 class Planner:
     """Plans one region for one set of input types."""
 
-    def __init__(self, region: Region, context: MakerContext, spending: Spending | None = None) -> None:
+    def __init__(self, region: Region, context: MakerContext) -> None:
         self.region = region
         self.context, self.devices = context, context.devices
         self.is_mixed = any(device.memory is not HOST for device in self.devices)
         self.elsewhere: dict[tuple[int, Memory], Slot] = {}
-        self.spending = spending
         self.slots: dict[int, Slot] = {}
         self.alias = dict(region.alias)
         self.jobs: list[Job] = []
@@ -185,10 +184,10 @@ class Planner:
             try:
                 if not self._inline(node, queue):
                     self._add(node, queue)
-            except SpentError:
-                raise
             except Exception as error:
                 raise at_node(error, node.op.name, node.name) from error
+        self.context.turn_to(())
+        forget_last()
         results = self._results()
         self.jobs = in_bands(self.jobs, results, self.context.threads)
         _own([*results, *(s for job in self.jobs if job.steps is None for s in job.ins)])
@@ -208,7 +207,7 @@ class Planner:
         if slot is None:
             if value.const is None:
                 raise InvalidModelError(f"value {value.name!r} is read before it is computed")
-            slot = Slot(value.name, type_of(value.const), CONST, const=value.const)
+            slot = Slot(value.name, type_of(value.const), CONST, const=value.const, source=value)
             self.slots[id(value)] = slot
         return slot
 
@@ -241,6 +240,7 @@ class Planner:
         number = self.region.operators.get(id(op))
         alike = None if number is None else likeness(number, in_types)
         precedent = self.region.precedents.get(alike)
+        self.context.turn_to(ins)
         if precedent is not None and precedent.holds(op, in_types, self.context):
             types = precedent.types
         else:
@@ -248,7 +248,7 @@ class Planner:
             self._ask_for(op, types)
             precedent = None
             if self._is_known(node, types):
-                self._vouch(ins)
+                self._read(ins)
                 return
             if not _is_numeric(types, in_types) or isinstance(op, ControlFlow):
                 self._make_cut(node, ins, queue)
@@ -268,21 +268,19 @@ class Planner:
         known = precedent is not None
         precedent = precedent or self._choose(op, in_types, types, alike)
         job = Job(node.name, op, precedent.device, ins, outs)
+        self.context.turn_to(ins, precedent.device.layout)
         job.steps = precedent.steps_for(in_types, self.context) if known else precedent.steps
         job.runner, job.inplace, job.states = precedent.runner, precedent.inplace, precedent.states
-        if self.context.packs.unseen:
-            self._vouch([ins[i] for i in read_as_they_are(job)])
+        if not self.context.packs.is_settled:
+            self.context.packs.planned(node, ins, precedent.direct, precedent.by_types)
         if self.is_mixed:
             self._bring(job)
         self.jobs.append(job)
-        if self.spending is not None:
-            self.spending.planned(node, job, precedent.by_types)
 
-    def _vouch(self, slots: Iterable[Slot | None]) -> None:
-        """What is about to be read in a packed file, beside what is packed of it, is as it was when it was packed."""
-        for slot in slots if self.context.packs.unseen else ():
-            if slot is not None and slot.const is not None:
-                self.context.packs.vouch(slot.const)
+    def _read(self, slots: Iterable[Slot | None]) -> None:
+        """Constants are about to be read as they are."""
+        for slot in slots:
+            self.context.packs.read(slot)
 
     def _ask_for(self, op: Op, types: Sequence[TensorType]) -> None:
         """Refuse what does not fit before its kernel is planned, so that the error can name the node."""
@@ -323,7 +321,7 @@ class Planner:
 
     def _view(self, source: Slot, out: Slot) -> None:
         if source.const is not None:
-            self._vouch([source])
+            self._read([source])
             out.kind, out.const = CONST, np.ascontiguousarray(source.const).reshape(out.type.dims)
             out.type = out.type.with_value(out.const)
         else:
@@ -341,11 +339,14 @@ class Planner:
             if entry is not None or device.takes_all:
                 break
         if entry is None:
-            return Precedent(outs, device, None, "reference")
+            return Precedent(outs, device, None, "reference", direct=frozenset(range(len(ins))))
+        if not entry.by_types and context.packs.gone:  # it may look at content
+            self._read(context.operands)
+            ins = [None if s is None else s.type for s in context.operands]
         if context.tuner is not None:
             entry, context = context.tuner.choose(op, ins, outs, device, entry, context)
-        recorder = Recorder(context, ins, device.layout)
-        steps = made_steps(entry, op, ins, outs, recorder)
+        context.turn_to(context.operands, device.layout)
+        steps = made_steps(entry, op, ins, outs, context)
         scratch = sum([a.nbytes for step in steps for a in step.args.values() if type(a) is Scratch])
         if scratch > self.unasked:
             ask(scratch, f"{op.name}: workspace of {entry.name}")
@@ -353,14 +354,18 @@ class Planner:
             for step in steps:
                 step.parallel = False
         states = frozenset() if entry.states is None else entry.states(op, ins)
-        packs, by_types = recorder.packs, entry.by_types
-        made = Precedent(outs, device, steps, entry.name, entry.inplace, states, packs, by_types, entry)
-        if entry.by_types and alike is not None and recorder.complete and all(t.value is None for t in outs):
+        direct = frozenset(a.index for step in steps for a in step.args.values() if isinstance(a, In))
+        packs = [
+            Packed(number, name, index, layout, make) for number, step in enumerate(steps)
+            for name, arg in step.args.items() for _, made, index, layout, make in context.asked if arg is made
+        ]  # fmt: skip
+        made = Precedent(outs, device, steps, entry.name, entry.inplace, states, entry.by_types, entry, direct, packs)
+        if entry.by_types and alike is not None and context.is_complete and all(t.value is None for t in outs):
             self.region.remember(alike, made)
         return made
 
     def _make_cut(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> None:
-        self._vouch(ins)
+        self._read(ins)
         rest = list(queue)
         made = {id(resolved(v, self.alias)) for v in node.outputs} | {id(v) for n in rest for v in n.outputs}
         needed: dict[int, Value] = {}
@@ -410,7 +415,7 @@ class Planner:
             slot = self._at(slot, HOST)
             root, offset = slot.root()
             if slot.kind != TEMP:
-                self._vouch([slot])
+                self._read([slot])
                 results.append(slot)
             elif root.kind == TEMP and root.result < 0 and offset == 0 and root.type.nbytes == slot.type.nbytes:
                 root.result = len(results)

@@ -8,8 +8,6 @@ only what was packed from constants is packed anew.  This holds for makers regis
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import field
-from typing import Any
 
 from bolt_numba.base.records import record
 from bolt_numba.errors import ShapeError
@@ -65,36 +63,23 @@ def likeness(number: int, ins: Sequence[TensorType | None]) -> Hashable | None:
     return tuple(parts)
 
 
-class Recorder:
-    """A makers' context that remembers which arrays were packed from which operand.
+@record(eq=False)
+class Packed:
+    """An argument of a step that was packed of an operand: which step and field, which operand, and how."""
 
-    layout: of the makers' device (`Device.layout`), a part of what packed arrays are known by.
-    """
-
-    def __init__(self, context: Context, ins: Sequence[TensorType | None], layout: str = "") -> None:
-        self.context, self.ins, self.layout, self.threads = context, ins, layout, context.threads
-        self.packs: dict[int, tuple[int, Hashable, Callable[[Array], Array]]] = {}
-        self.complete = True
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.context, name)
-
-    def packed(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:
-        if self.layout:
-            key = self.layout, key
-        made = self.context.packed(array, key, pack)
-        for i, t in enumerate(self.ins):
-            if t is not None and t.value is array:
-                self.packs[id(made)] = (i, key, pack)
-                break
-        else:
-            self.complete = False
-        return made
+    step: int
+    field: str
+    operand: int
+    layout: Hashable
+    make: Callable[[Array], Array]
 
 
 @record(eq=False)
 class Precedent:
-    """How a node was planned.  steps: None when its device runs it without."""
+    """How a node was planned.
+
+    steps: None when its device runs it without.  direct: operands of which more is read than packs.
+    """
 
     types: tuple[TensorType, ...]
     device: Device
@@ -102,9 +87,10 @@ class Precedent:
     runner: str
     inplace: tuple[int, ...] = ()
     states: frozenset[tuple[int, int]] = frozenset()
-    packs: dict[int, tuple[int, Hashable, Callable[[Array], Array]]] = field(default_factory=dict)
     by_types: bool = False
     entry: Entry | None = None
+    direct: frozenset[int] = frozenset()
+    packs: Sequence[Packed] = ()
 
     def holds(self, op: Op, ins: Sequence[TensorType | None], context: Context) -> bool:
         """Whether the kernel is exact enough for these operands, too."""
@@ -114,16 +100,15 @@ class Precedent:
         """The steps with what is packed from these operands."""
         if self.steps is None or not self.packs:
             return self.steps
-        made = []
-        for step in self.steps:
-            arrays: dict[str, Array] = {}
-            for name, arg in step.args.items():
-                if id(arg) in self.packs:
-                    i, key, pack = self.packs[id(arg)]
-                    packed = context.packed(ins[i].value, key, pack)  # type: ignore[union-attr, arg-type]
-                    if packed.nbytes < arg.nbytes:  # type: ignore[union-attr]
-                        what = f"{step.kernel.name}: packed operand {i}"
-                        raise ShapeError(f"{what}: got {packed.nbytes} bytes, wanted {arg.nbytes}")  # type: ignore[union-attr]
-                    arrays[name] = packed
-            made.append(step.with_arrays(arrays) if arrays else step)
+        arrays: dict[int, dict[str, Array]] = {}
+        for p in self.packs:
+            known, first = ins[p.operand].value, self.steps[p.step].args[p.field]  # type: ignore[union-attr]
+            packed = context.packed(known, p.layout, p.make)  # type: ignore[arg-type]
+            if packed.nbytes < first.nbytes:  # type: ignore[union-attr]
+                what = f"{self.steps[p.step].kernel.name}: packed operand {p.operand}"
+                raise ShapeError(f"{what}: got {packed.nbytes} bytes, wanted {first.nbytes}")  # type: ignore[union-attr]
+            arrays.setdefault(p.step, {})[p.field] = packed
+        made = list(self.steps)
+        for number, given in arrays.items():
+            made[number] = made[number].with_arrays(given)
         return made

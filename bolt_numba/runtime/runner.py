@@ -20,7 +20,7 @@ from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.evaluate import evaluate
 from bolt_numba.runtime.bounds import outgrown
 from bolt_numba.runtime.inplace import can_overwrite
-from bolt_numba.runtime.packs import MakerContext, Packs, Spending, SpentError
+from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import SMALL, Cut, Plan, Planner, Region, region_of
 from bolt_numba.runtime.slots import INPUT, TEMP
 from bolt_numba.runtime.turns import short_turns
@@ -78,8 +78,6 @@ class Runner:
 
     A known shape waits for nobody.  New ones are planned one after the other, each once.
 
-    remake: gives the region anew.  With it, the first plan uses up the region, so that no weight stands beside its
-    packed copy; a second plan remakes it, and it stays from then on, as more shapes are likely to come.
     max_plans: plans kept; the least recently used goes first, also when all take more memory than one may.
     devices: in order of preference; None: as `bolt_numba.devices.in_order` gives them.
     """
@@ -89,14 +87,13 @@ class Runner:
         region: Region,
         threads: int,
         packs: Packs,
-        remake: Callable[[], Region] | None = None,
         tuner: Tuner | None = None,
         max_plans: int = MAX_PLANS,
         devices: Sequence[Device] | None = None,
     ) -> None:
-        self.region, self.threads, self.packs, self.remake, self.tuner = region, threads, packs, remake, tuner
+        self.region, self.threads, self.packs, self.tuner = region, threads, packs, tuner
         self.max_plans, self.devices = max_plans, devices
-        self.is_spent = self.is_final = False
+        self.make: Callable[[], Region] | None = None
         self.prepared: dict[Hashable, Prepared] = {}
         self.lock = threading.RLock()  # a signal handler may call the session that plans
         renew_after_fork(self, "lock", threading.RLock)
@@ -142,24 +139,10 @@ class Runner:
             nbytes -= prepared.nbytes
 
     def _plan(self, arrays: Sequence[Array]) -> Prepared:
-        if self.remake is None or not self.is_spent:
-            return self._plan_with(arrays)
-        if not self.is_final:
-            try:
-                return self._plan_with(arrays)
-            except SpentError:  # the weights are needed once more
-                pass
-        self.region, self.remake, self.is_spent = self.remake(), None, False
-        return self._plan_with(arrays)
-
-    def _plan_with(self, arrays: Sequence[Array]) -> Prepared:
-        """A plan from the region as it is; the first one gives its weights up when they can be had again."""
+        if self.make is not None:
+            self.region, self.make = self.make(), None
         reads = [v for node in self.region.nodes for v in node.operands if v is not None]
         check_intact([v.const for v in (*self.region.outputs, *reads) if v.const is not None])
-        spending = None
-        if self.remake is not None and not self.is_spent:
-            spending = Spending(self.region.nodes, self.region.outputs, self.packs)
-            self.is_spent = self.is_final = spending.is_possible  # final, should planning fail half-way
         types: list[TensorType] = []
         by_value = {*self.region.by_value, *outgrown(self.region.bounds, arrays)}
         for index, (array, value) in enumerate(zip(arrays, self.region.inputs, strict=True)):
@@ -169,11 +152,12 @@ class Runner:
             deciding = index in by_value and array.size <= SMALL
             types.append(TensorType(value.type.dtype, array.shape, value=array.copy() if deciding else None))
         context = MakerContext(self.threads, self.packs, self.tuner, self.devices)
-        plan = Planner(self.region, context, spending).plan(types)
+        try:
+            plan = Planner(self.region, context).plan(types)
+        finally:
+            self.packs.done()
         if self.tuner is not None:
             self.tuner.save()
-        if spending is not None:
-            self.is_final = spending.is_final
         rest = self._like(plan.cut.rest) if plan.cut is not None else None
         return Prepared(plan, rest)
 
@@ -199,8 +183,6 @@ class Runner:
         try:
             with np.errstate(all="ignore"):
                 return self._run_cut(cut, results)
-        except SpentError:
-            raise
         except Exception as error:
             raise at_node(error, cut.node.op.name, cut.node.name) from error
 
@@ -241,18 +223,17 @@ class Runner:
             runner = self.bodies.setdefault(id(graph), self._like(region_of(graph)))
         return runner
 
-    def forget(self, packs: Packs, remake: Callable[[], Region]) -> None:
-        """Drop all plans and the graph, which ``remake`` makes anew for the next plan."""
+    def forget(self, packs: Packs, make: Callable[[], Region]) -> None:
+        """Drop all plans and the graph, which ``make`` gives anew for the next plan."""
         with self.lock:
             self.prepared.clear()
             self.bodies.clear()
             self.region = Region([Value(v.name, v.type) for v in self.region.inputs], [], [])
-            self.packs, self.remake = packs, remake
-            self.is_spent = self.is_final = True
+            self.packs, self.make = packs, make
 
     def _like(self, region: Region) -> Runner:
         """A runner of another region of the same session."""
-        return Runner(region, self.threads, self.packs, None, self.tuner, self.max_plans, self.devices)
+        return Runner(region, self.threads, self.packs, self.tuner, self.max_plans, self.devices)
 
 
 def _empty(shape: Any, dtype: Any) -> Array:

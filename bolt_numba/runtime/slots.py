@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.ir.graph import Value
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import HOST, Device, Memory
 from bolt_numba.types import Array, TensorType
@@ -26,7 +27,8 @@ class Slot:
     base: the slot whose memory this one shares, ``offset`` bytes further on; None for an own buffer.
     pitch: elements between rows (last axis) when they are not dense.  result: index of the output array that this
     buffer *is*; such buffers are the caller's memory, not the arena's.  memory: of the devices that compute and read
-    it; of inputs, constants and results the host's.  place: bytes into the arena of that memory.
+    it; of inputs, constants and results the host's.  place: bytes into the arena of that memory.  source: the constant
+    of the graph that it is.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Slot:
     result: int = -1
     place: int = -1
     memory: Memory = HOST
+    source: Value | None = None
 
     def root(self) -> tuple[Slot, int]:
         """The slot that owns the memory, and this slot's byte offset in it."""

@@ -20,11 +20,11 @@ from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.trusted import read_trusted, write_private
 from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.jit import TUNED, cache_dir
-from bolt_numba.kernels.registry import Entry, Types
+from bolt_numba.kernels.registry import Entry, QueryContext, Types
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import HOST, Device, segments_of
 from bolt_numba.runtime.memory import plan_memory
-from bolt_numba.runtime.packs import MakerContext, Packs
+from bolt_numba.runtime.packs import MakerContext
 from bolt_numba.runtime.plan import Plan
 from bolt_numba.runtime.runner import Prepared, run_plan
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
@@ -77,7 +77,7 @@ class Tuner:
         with self._lock:
             choice = self._known.get(key)
         if choice is None or all(e.name != choice.kernel for e in found):
-            runs = self._runs(device, found, op, ins, outs, context)
+            runs = self._runs(device, found, op, context.contents(ins), outs, context)
             if len(runs) < 2:
                 return entry, context
             choice = self._fastest(runs)
@@ -85,7 +85,7 @@ class Tuner:
                 self._known[key] = choice
                 self.measured += 1
         chosen = next(e for e in found if e.name == choice.kernel)
-        return chosen, context if choice.parallel else MakerContext(1, context.packs, None, context.devices)
+        return chosen, context if choice.parallel else context.alone()
 
     def save(self) -> None:
         """Write all choices, those that other processes wrote meanwhile too."""
@@ -108,8 +108,7 @@ class Tuner:
             return runs
         for entry in found:
             for threads in dict.fromkeys((self.threads, 1)):
-                packs = Packs(session.precision, session.numerics)  # of its own: the losers' go
-                context = MakerContext(threads, packs, None, session.devices)
+                context = QueryContext(threads, session.precision, session.numerics)
                 job = Job("tuned", op, device, [_operand(i, t) for i, t in enumerate(ins)], [])
                 job.outs = [Slot(f"y{i}", t, TEMP, result=i) for i, t in enumerate(outs)]
                 job.steps = made_steps(entry, op, ins, outs, context)
