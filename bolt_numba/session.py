@@ -303,8 +303,8 @@ class Session:
     def memory(self) -> dict[str, int]:
         """Bytes by use.
 
-        ``weights`` of the model, which are given up (or left in the file) where packed copies do, ``packed`` copies for
-        the kernels, ``arena`` of the largest plan, ``naive``: that arena without sharing.
+        ``weights`` of the model, which stay in its file, ``packed`` copies for the kernels, ``arena`` of the largest
+        plan, ``naive``: that arena without sharing.
         """
         plans = [p.plan for p in self._runner.prepared.values()]
         return {
@@ -319,7 +319,10 @@ class Session:
         return self._packs.export()
 
     def report(self) -> list[dict[str, Any]]:
-        """What runs each node of the plans made so far: node, operator, output, runner (kernel or ``reference``)."""
+        """What runs each node of the plans made so far.
+
+        node, operator (op), output, runner: a kernel or ``reference``, packs: what it reads in the place of constants.
+        """
         rows = []
         runner: Runner | None = self._runner
         while runner is not None:
@@ -327,10 +330,12 @@ class Session:
             for prepared in list(runner.prepared.values())[-1:]:
                 for job in prepared.plan.jobs:
                     outs = ", ".join(str(s.type) for s in job.outs)
-                    rows.append({"node": job.name, "op": job.op.name, "output": outs, "runner": job.runner})
+                    row = {"node": job.name, "op": job.op.name, "output": outs, "runner": job.runner}
+                    rows.append(row | {"packs": [str(pack) for pack in job.packs]})
                 if prepared.plan.cut is not None:
                     node, label = prepared.plan.cut.node, runner.cut_label(prepared.plan.cut)
-                    rows.append({"node": node.name, "op": node.op.name, "output": "by data", "runner": label})
+                    row = {"node": node.name, "op": node.op.name, "output": "by data", "runner": label}
+                    rows.append(row | {"packs": []})
                 following = prepared.rest
             runner = following
         return rows

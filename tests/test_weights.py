@@ -170,6 +170,9 @@ def test_a_weight_that_two_nodes_read_is_packed_once() -> None:
     session = bn.compile(graph, threads=1)
     session(x.astype("f4"))
     assert w.nbytes <= session.memory()["packed"] < 1.5 * w.nbytes
+    first, *_, last = (row["packs"] for row in session.report())
+    assert first == last
+    assert [pack.startswith("Pack[('panels'") for pack in first] == [True]
 
 
 def test_the_optimised_graph_can_be_looked_at_after_a_run(tmp_path: Path) -> None:

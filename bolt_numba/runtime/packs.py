@@ -37,7 +37,8 @@ class Pack(NamedTuple):
     layout: Hashable
 
     def __str__(self) -> str:
-        return f"Pack[{self.layout!r}]({self.constant})"
+        source = f"%{self.constant.name}" if isinstance(self.constant, Value) else self.constant
+        return f"Pack[{self.layout!r}]({source})"
 
 
 class Packs:
@@ -219,20 +220,26 @@ class MakerContext:
         return made
 
     def packed(self, array: Array, key: Hashable, pack: Making) -> Array:
-        layout = (self.device, key) if self.device else key
+        found = self._operand(array)
+        if found is None:  # of this plan alone
+            self.is_complete = False
+            return pack(array)
+        constant, index = found
+        wanted = Pack(constant, (self.device, key) if self.device else key)
+        made = self.packs.get(wanted, array, pack)
+        self.asked.append((wanted, made, index, key, pack))
+        return made
+
+    def _operand(self, array: Array) -> tuple[Value | Pack, int] | None:
+        """What an array is: the constant of an operand and its number, or a pack that was asked for."""
         for index, slot in enumerate(self.operands):
             if slot is not None and slot.type.value is array:
-                if slot.source is None:  # of this plan alone
-                    break
-                wanted = Pack(slot.source, layout)
-                made = self.packs.get(wanted, array, pack)
-                self.asked.append((wanted, made, index, key, pack))
-                return made
-        self.is_complete = False
-        for other, made, *_ in self.asked:
+                return None if slot.source is None else (slot.source, index)
+        for pack, made, index, *_ in self.asked:
             if made is array:
-                return self.packs.get(Pack(other, layout), array, pack)
-        return pack(array)
+                self.is_complete = False  # it would have to be packed for other nodes first
+                return pack, index
+        return None
 
 
 def _put(value: Value, slot: Slot, array: Array) -> None:

@@ -268,8 +268,11 @@ class Planner:
         known = precedent is not None
         precedent = precedent or self._choose(op, in_types, types, alike)
         job = Job(node.name, op, precedent.device, ins, outs)
-        self.context.turn_to(ins, precedent.device.layout)
-        job.steps = precedent.steps_for(in_types, self.context) if known else precedent.steps
+        job.steps = precedent.steps
+        if known:
+            self.context.turn_to(ins, precedent.device.layout)
+            job.steps = precedent.steps_for(in_types, self.context)
+        job.packs = [pack for pack, *_ in self.context.asked]
         job.runner, job.inplace, job.states = precedent.runner, precedent.inplace, precedent.states
         if not self.context.packs.is_settled:
             self.context.packs.planned(node, ins, precedent.direct, precedent.by_types)
@@ -347,6 +350,7 @@ class Planner:
             entry, context = context.tuner.choose(op, ins, outs, device, entry, context)
         context.turn_to(context.operands, device.layout)
         steps = made_steps(entry, op, ins, outs, context)
+        self.context.asked = context.asked
         scratch = sum([a.nbytes for step in steps for a in step.args.values() if type(a) is Scratch])
         if scratch > self.unasked:
             ask(scratch, f"{op.name}: workspace of {entry.name}")

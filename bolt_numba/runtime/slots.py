@@ -16,6 +16,7 @@ from bolt_numba.types import Array, TensorType
 
 if TYPE_CHECKING:
     from bolt_numba.kernels.registry import Step
+    from bolt_numba.runtime.packs import Pack
 
 INPUT, CONST, TEMP = "input", "const", "temp"
 
@@ -66,7 +67,7 @@ class Job:
     """One node to run: steps of its device, or what that does without (the host: the operator's reference).
 
     runner: what does it, for people.  inplace: operands that the only result may take the memory of.  states: pairs of
-    an operand and a result that may be one buffer of the caller's.
+    an operand and a result that may be one buffer of the caller's.  packs: what steps read in the place of constants.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Job:
     runner: str = "reference"
     inplace: tuple[int, ...] = ()
     states: frozenset[tuple[int, int]] = frozenset()
+    packs: Sequence[Pack] = ()
     scratch: dict[int, int] = field(default_factory=dict)
     """id(Scratch) -> arena offset."""
 
