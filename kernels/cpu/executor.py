@@ -143,10 +143,13 @@ def lease(p, job, leased, wanted):  # type: ignore[no-untyped-def]
 
 @inline
 def release(p, job, leased, kept):  # type: ignore[no-untyped-def]
-    """Give back the workers of the last shares; the first one's block is the job's, so it goes last."""
+    """Give back the workers of the last shares; the first one's block is the job's, so it goes last.
+
+    They are no longer counted when they see that they are free, as a free worker sleeps where all processors are busy.
+    """
+    atomic_add(p.busy, kept - leased)
     for share in range(leased, kept, -1):
         atomic_store(load_i64(crew_of(p, job) + 8 * share), FREE)
-    atomic_add(p.busy, kept - leased)
 
 
 @inline
@@ -257,7 +260,7 @@ def team_worker(p, tid, nthreads):  # type: ignore[no-untyped-def]
         if now > FREE and (now != job or epoch != seen):
             take_shares(now, epoch, atomic_load(worker + SHARE))
             job, seen, spins = now, epoch, 0
-        elif spins < p.spins and (now > FREE or atomic_load(p.busy) & (WANTED - 1) < p.processors):
+        elif spins < p.spins and (now != FREE or atomic_load(p.busy) & (WANTED - 1) < p.processors):
             spins += 1
             spin_pause()
         else:
