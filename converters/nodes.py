@@ -28,7 +28,7 @@ class ForeignNode:
         self.label, self.op, self.inputs, self.outputs, self.raw = label, op, inputs, outputs, raw
 
 
-class NodeBuilder(Builder):
+class ForeignBuilder(Builder):
     """The builder a reader gets: the graph so far, and what the node says besides operands and attributes.
 
     what: the node, for messages.  version: of its operator.  outputs: whether each output is named, thus wanted.

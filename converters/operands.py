@@ -11,17 +11,17 @@ from bolt_numba.ir.graph import Value
 from bolt_numba.types import Array, Dim, Sym
 
 if TYPE_CHECKING:
-    from bolt_numba.converters.nodes import NodeBuilder
+    from bolt_numba.converters.nodes import ForeignBuilder
 
 
-def rank_of(b: NodeBuilder, x: Value) -> int:
+def rank_of(b: ForeignBuilder, x: Value) -> int:
     """Rank of an operand; raises UnsupportedOpError when it is unknown."""
     if x.type.shape is None:
         raise b.unsupported(f"operand '{x.name}' of unknown rank")
     return len(x.type.shape)
 
 
-def dim_of(b: NodeBuilder, x: Value, axis: int) -> Dim:
+def dim_of(b: ForeignBuilder, x: Value, axis: int) -> Dim:
     """One dimension of an operand; raises UnsupportedOpError when the rank is unknown."""
     rank = rank_of(b, x)
     if not -rank <= axis < rank or x.type.shape is None:
@@ -29,7 +29,7 @@ def dim_of(b: NodeBuilder, x: Value, axis: int) -> Dim:
     return x.type.shape[axis]
 
 
-def static_dim(b: NodeBuilder, x: Value, axis: int) -> int:
+def static_dim(b: ForeignBuilder, x: Value, axis: int) -> int:
     """One dimension of an operand as a number; raises UnsupportedOpError when only the run will tell it."""
     dim = dim_of(b, x, axis)
     if isinstance(dim, Sym):
@@ -46,7 +46,7 @@ def known_scalar(x: Value) -> int | float | bool | None:
     return item if isinstance(item, (int, float, bool)) else float(item)
 
 
-def known_array(b: NodeBuilder, x: Value, what: str) -> Array:
+def known_array(b: ForeignBuilder, x: Value, what: str) -> Array:
     """Content of an operand that must be constant; raises UnsupportedOpError."""
     known = x.type.known
     if known is None:
@@ -54,7 +54,7 @@ def known_array(b: NodeBuilder, x: Value, what: str) -> Array:
     return known
 
 
-def known_ints(b: NodeBuilder, x: Value, what: str) -> tuple[int, ...]:
+def known_ints(b: ForeignBuilder, x: Value, what: str) -> tuple[int, ...]:
     """`known_array` as integers."""
     return tuple(int(v) for v in known_array(b, x, what).reshape(-1))
 
@@ -64,7 +64,7 @@ def ints(values: Iterable[int]) -> Array:
     return np.array(tuple(values), dtype=np.int64)
 
 
-def spatial_axes(b: NodeBuilder, x: Value) -> Array:
+def spatial_axes(b: ForeignBuilder, x: Value) -> Array:
     """Axes after batch and channels."""
     rank = rank_of(b, x)
     if rank < 2:

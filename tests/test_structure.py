@@ -183,6 +183,16 @@ def test_folders_keep_their_budget() -> None:
     assert not crowded, f"more than {FOLDER_FILES} files: {sorted(crowded)}"
 
 
+def test_no_two_classes_share_a_name() -> None:
+    """A word has one meaning.  What a file keeps to itself (``_Name``) may be called as it likes."""
+    homes: dict[str, list[str]] = {}
+    for file in PACKAGE:
+        for node in tree(file).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(name_of(file))
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}
+
+
 @pytest.mark.parametrize("file", SOURCES, ids=name_of)
 def test_files_begin_with_what_they_are(file: Path) -> None:
     if file.stat().st_size:

@@ -14,7 +14,7 @@ from typing import Any
 
 from bolt_numba.converters import Content, Format
 from bolt_numba.converters.bounded import array_of_bytes, count_of, file_below
-from bolt_numba.converters.nodes import ForeignNode, NodeBuilder, NodeReader
+from bolt_numba.converters.nodes import ForeignBuilder, ForeignNode, NodeReader
 from bolt_numba.converters.readers import Readers
 from bolt_numba.converters.scope import Scope
 from bolt_numba.converters.survey import Survey, read_or_list
@@ -29,12 +29,12 @@ TINY = Readers("tiny")
 
 
 @TINY.reader("Dense")
-def dense(b: NodeBuilder, x: Value, weights: Value, bias: Value | None = None, *, transposed: bool = False) -> Any:
+def dense(b: ForeignBuilder, x: Value, weights: Value, bias: Value | None = None, *, transposed: bool = False) -> Any:
     return b(MatMul(trans_b=transposed), x, weights, *[] if bias is None else [bias])
 
 
 @TINY.reader("Squash", since=2)
-def squash(b: NodeBuilder, x: Value, *, kind: str = "sigmoid") -> Any:
+def squash(b: ForeignBuilder, x: Value, *, kind: str = "sigmoid") -> Any:
     if kind != "sigmoid":
         raise b.unsupported(f"kind {kind}")
     return b(Sigmoid(), x)
@@ -53,7 +53,7 @@ class TinyReader(NodeReader[Scope]):
         if found is None:
             raise UnsupportedOpError(self.file, [self.describe(node, scope)])
         attributes = {k: v for k, v in node.raw.items() if k not in ("op", "in", "out", "version")}
-        return (found.read(NodeBuilder(scope.graph, node, what, version=found.since), inputs, attributes, what),)
+        return (found.read(ForeignBuilder(scope.graph, node, what, version=found.since), inputs, attributes, what),)
 
     def read(self, content: Content) -> Model:
         whole = self.part(content, "model.json") if content.is_folder else content

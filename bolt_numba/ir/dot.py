@@ -24,7 +24,7 @@ def to_dot(graph: Graph, marks: Mapping[str, Mark] | None = None) -> str:
     marks: by node name; for example which kernel runs a node, how long it took, what a pass has changed.
     """
     lines = [f"digraph {_quoted(graph.name)} {{", '  node [shape=box, style="rounded,filled", fillcolor=white];']
-    lines += _Writer(marks or {}).lines(graph, "g", "  ")
+    lines += _DotWriter(marks or {}).lines(graph, "g", "  ")
     return "\n".join([*lines, "}", ""])
 
 
@@ -32,7 +32,7 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-class _Writer:
+class _DotWriter:
     def __init__(self, marks: Mapping[str, Mark]) -> None:
         self.marks = marks
 

@@ -37,7 +37,7 @@ _clock = itertools.count()
 """Tells which plan was used last."""
 
 
-class Context:
+class RunMemory:
     """Memory for one run of a plan at a time: its arenas, and what its segments keep beside them."""
 
     __slots__ = ("runs",)
@@ -48,13 +48,13 @@ class Context:
 
 
 class Prepared:
-    """A plan with its idle contexts and, after a cut, the runner of what follows."""
+    """A plan with the idle memory of its runs and, after a cut, the runner of what follows."""
 
     __slots__ = ("empties", "idle", "overwrites", "plain", "plan", "rest", "used")
 
     def __init__(self, plan: Plan, rest: Runner | None = None) -> None:
         self.plan, self.rest = plan, rest
-        self.idle: list[Context] = []
+        self.idle: list[RunMemory] = []
         self.empties = [(s.type.dims, s.type.dtype) if s.kind == TEMP else None for s in plan.results]
         self.plain = all(e is not None for e in self.empties)
         self.overwrites: dict[tuple[int, int], bool] = {}
@@ -263,7 +263,7 @@ def run_plan(
     try:
         context = prepared.idle.pop()
     except IndexError:
-        context = Context(prepared.plan)
+        context = RunMemory(prepared.plan)
     try:
         for run in context.runs:
             run(arrays, outputs)

@@ -54,7 +54,7 @@ class FunctionScope(Scope):
         self.opsets, self.attributes = opsets, attributes or {}
 
 
-class NodeBuilder(nodes.NodeBuilder):
+class NodeBuilder(nodes.ForeignBuilder):
     """The builder a reader gets, which also reads subgraphs of its node.  version: the opset of the node's domain."""
 
     def __init__(self, owner: GraphReader, scope: FunctionScope, node: ForeignNode, what: str, version: int) -> None:
