@@ -111,7 +111,8 @@ def crew_of(p, job):  # type: ignore[no-untyped-def]
 @inline
 def leave(busy: int, threads: int, processors: int) -> None:
     """A caller that wanted so many threads has run."""
-    if atomic_add(busy, -WANTED * threads - 1) >> 32 > max(threads, processors):
+    wanted = atomic_add(busy, -WANTED * threads - 1) >> 32
+    if LINGER > 0 and wanted > max(threads, processors):
         store_i64(busy + LEFT, cycles())
 
 
