@@ -120,11 +120,6 @@ def make(name: str, model: Model, threads: int, precision: str = "f32") -> Engin
         raise BoltError(f"{name}: does not load the model: {_line(error)}") from error
 
 
-def is_installed(name: str) -> bool:
-    """Whether the engine's package can be imported."""
-    return name == "bolt-numba" or importlib.util.find_spec(name) is not None
-
-
 def with_outputs(model: Model, wanted: Callable[[str], bool]) -> tuple[bytes, list[str]]:
     """An ONNX model that returns all its own outputs, then the results of its nodes whose names are wanted.
 

@@ -221,9 +221,6 @@ class TensorType:
     def with_shape(self, shape: Sequence[Dim] | None) -> TensorType:
         return TensorType(self.dtype, None if shape is None else tuple(shape))
 
-    def with_dtype(self, dtype: AnyDType) -> TensorType:
-        return TensorType(dtype, self.shape)
-
     def with_value(self, value: Array | None) -> TensorType:
         return TensorType(self.dtype, self.shape, value)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from bolt_numba import ops
 from bolt_numba.ir.build import Builder
-from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.registry import OPS
 from bolt_numba.types import BOOL, F32, I64, Array, Sym, TensorType
 
@@ -94,3 +96,31 @@ def feeds_of(graph: Graph, seed: int = 0, n: int = 3) -> dict[str, Array]:
         v.name: integers(rng, *(d if isinstance(d, int) else n for d in v.type.shape or ())).astype(v.type.dtype)
         for v in graph.inputs
     }
+
+
+def toposort(nodes: Iterable[Node]) -> list[Node]:
+    """Nodes in an order where operands come first, otherwise as given; raises ValueError for a cycle."""
+    given = list(nodes)
+    member = {id(n) for n in given}
+    waiting = {
+        id(n): sum(1 for v in n.inputs if v is not None and v.node is not None and id(v.node) in member) for n in given
+    }
+    readers: dict[int, list[Node]] = {}
+    for n in given:
+        for v in n.inputs:
+            if v is not None and v.node is not None and id(v.node) in member:
+                readers.setdefault(id(v.node), []).append(n)
+    order = {id(n): i for i, n in enumerate(given)}
+    ready = [(order[id(n)], n) for n in given if not waiting[id(n)]]
+    heapq.heapify(ready)
+    done: list[Node] = []
+    while ready:
+        _, n = heapq.heappop(ready)
+        done.append(n)
+        for reader in readers.get(id(n), ()):
+            waiting[id(reader)] -= 1
+            if not waiting[id(reader)]:
+                heapq.heappush(ready, (order[id(reader)], reader))
+    if len(done) != len(given):
+        raise ValueError("the graph has a cycle")
+    return done

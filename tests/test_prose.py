@@ -1,4 +1,4 @@
-"""The pages are read by people who are new to the project: nine sentences of ten have at most 25 words."""
+"""The pages are read by people who are new to the project: short sentences, and a short glossary."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 WORDS = 25
+ENTRIES = 40
 _DOCS = ("architecture", "kernels", "performance", "usage")
 PAGES = ("README.md", "CONTRIBUTING.md", *(f"docs/{name}.md" for name in _DOCS))
 
@@ -34,3 +35,13 @@ def test_sentences_are_counted_as_a_reader_would() -> None:
     text = "# Title\n\nOne two three four. Five six\nseven `a b.c` nine.\n\n- An item of five words\n"
     text += "```\ncode. More\n```\n| a | b |\n"
     assert sentences(text) == ["One two three four.", "Five six seven word nine.", "- An item of five words"]
+
+
+def test_the_glossary_is_short_and_leads_to_files() -> None:
+    page = (ROOT / "docs" / "glossary.md").read_text()
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| (.+) \|$", page, re.MULTILINE)[1:]
+    assert len(rows) <= ENTRIES
+    assert [word for word, _ in rows] == sorted({word for word, _ in rows})
+    for word, where in rows:
+        path = where.strip("`")
+        assert where.startswith("[") or (ROOT / "bolt_numba" / path).exists(), f"{word}: {path}"

@@ -5,7 +5,6 @@ It is plain data with use lists; it infers nothing (`ir.build` does) and optimis
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -271,34 +270,6 @@ class Graph:
 
     def __repr__(self) -> str:
         return f"Graph({self.name!r}, {len(self.nodes)} nodes)"
-
-
-def toposort(nodes: Iterable[Node]) -> list[Node]:
-    """Nodes in an order where operands come first, otherwise as given; raises ValueError for a cycle."""
-    given = list(nodes)
-    member = {id(n) for n in given}
-    waiting = {
-        id(n): sum(1 for v in n.inputs if v is not None and v.node is not None and id(v.node) in member) for n in given
-    }
-    readers: dict[int, list[Node]] = {}
-    for n in given:
-        for v in n.inputs:
-            if v is not None and v.node is not None and id(v.node) in member:
-                readers.setdefault(id(v.node), []).append(n)
-    order = {id(n): i for i, n in enumerate(given)}
-    ready = [(order[id(n)], n) for n in given if not waiting[id(n)]]
-    heapq.heapify(ready)
-    done: list[Node] = []
-    while ready:
-        _, n = heapq.heappop(ready)
-        done.append(n)
-        for reader in readers.get(id(n), ()):
-            waiting[id(reader)] -= 1
-            if not waiting[id(reader)]:
-                heapq.heappush(ready, (order[id(reader)], reader))
-    if len(done) != len(given):
-        raise ValueError("the graph has a cycle")
-    return done
 
 
 def graph_attributes(op: Any) -> dict[str, Graph]:

@@ -21,11 +21,6 @@ FAR = (1 << 31) - 1
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
-def channel_axis(layout: str) -> int:
-    """Axis of the channels: 1, or -1 for channels last."""
-    return 1 if layout == "NCHW" else -1
-
-
 def channels_first(x: Array, layout: str) -> Array:
     """View of ``x`` as [n, c, spatial...]."""
     return x if layout == "NCHW" else np.moveaxis(x, -1, 1)
