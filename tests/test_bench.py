@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -187,3 +188,21 @@ def test_kernels_beyond_the_layers_get_a_test_case() -> None:
 
 def test_labels_keep_apart() -> None:
     assert plot.spread([0.0, 5.0, 0.1], 1.0) == pytest.approx([-0.45, 5.0, 0.55])
+
+
+def test_calls_of_several_threads_are_counted() -> None:
+    pytest.importorskip("onnxruntime")
+    from bench.bars import crowd
+
+    counts = Counter[str]()
+
+    def call(engine: str) -> None:
+        counts[engine] += 1
+        time.sleep(2e-3)
+
+    found = crowd({name: [lambda name=name: call(name)] * 2 for name in ("one", "two")}, 3, 2, 0.05)  # type: ignore[misc]
+    for engine, (rate, middle, late, busy) in found.items():
+        assert 0 < rate <= 3 / 2e-3
+        assert 2 <= middle <= late
+        assert busy < middle, "a sleeping thread takes no processor"
+        assert counts[engine] > 6
