@@ -27,6 +27,7 @@ from bench.arithmetic import limits, work
 from bench.contest import CORES, Options, Worker, play, start
 from bench.convert import converted
 from bench.engines import PEERS
+from bench.others import OTHERS
 from bench.page import fill
 from bench.report import as_markdown, as_text, parts
 from bench.zoo import ZOO
@@ -57,13 +58,13 @@ MAIN = (
 
 
 def entries() -> dict[str, Entry]:
-    """The zoo, and the files of `bench.models` (with ``_file`` after a name that the zoo has too).
+    """The zoo, `bench.others`, and the files of `bench.models` (with ``_file`` after a name that the zoo has too).
 
     Families of files: ``real`` (weights that were learnt), ``light`` (networks of the onnx wheel).
     """
     from bench.models import MODELS
 
-    rows = {name: Entry(m.family, m.path, m.feeds) for name, m in ZOO.items()}
+    rows = {name: Entry(m.family, m.path, m.feeds) for name, m in (ZOO | OTHERS).items()}
     for name, model in MODELS.items():
         own = f"{name}_file" if name in ZOO else name
         rows[own] = Entry("recurrent" if name == "silero_vad" else model.family, model.path, model.feeds)

@@ -18,7 +18,7 @@ from bolt_numba.kernels.cpu.convolution.winograd_transforms import POINTS, pack_
 from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.cpu.products.pack import PANEL
 from bolt_numba.kernels.extents import made_steps
-from bolt_numba.kernels.registry import Context, Entry
+from bolt_numba.kernels.registry import Context, Entry, select
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.pointwise import Clip, HardSwish, Relu
 from bolt_numba.types import Array
@@ -62,11 +62,13 @@ def cases(draw: Callable[[Any], Any]) -> tuple[int, Conv, list[Array | None]]:
     pads = tuple(draw(st.integers(0, 2)) for _ in (*taps, *taps))
     pads = tuple(max(p, 1) if s < 3 else p for p, s in zip(pads, (*spatial, *spatial), strict=True))
     strides, dilations = (1,) * len(taps), (1,) * len(taps)
+    if draw(st.booleans()):
+        dilations = tuple(draw(st.integers(1, 4)) for _ in taps)
+        pads = tuple(max(p, d) for p, d in zip(pads, (*dilations, *dilations), strict=True))
     if taps[1:] == (1, 1):
         pads = pads[0], 0, 0, pads[3], 0, 0
     elif len(taps) == 3:  # the first axis only decides which slices a filter sees
-        strides, dilations = (draw(st.integers(1, 3)), 1, 1), (draw(st.integers(1, 2)), 1, 1)
-        pads = 2, *pads[1:3], 2, *pads[4:]
+        strides = draw(st.integers(1, 3)), 1, 1
     residual = draw(st.booleans())
     activation = draw(st.sampled_from((None, Relu(), Clip(-700.0, 1200.0))))
     op = Conv(strides=strides, dilations=dilations, pads=pads, layout="NHWC", activation=activation, residual=residual)
@@ -151,13 +153,17 @@ def test_other_activations(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("taps", [(3, 3), (3,), (1, 3), (3, 1), (3, 3, 3)])
+@pytest.mark.parametrize(
+    ("taps", "far"), [((3, 3), 1), ((3, 3), 2), ((3,), 1), ((3,), 3), ((1, 3), 1), ((3, 1), 1), ((3, 3, 3), 1)]
+)
 @pytest.mark.parametrize("residual", [False, True])
-def test_what_is_not_finite_goes_where_a_direct_sum_takes_it(size: int, taps: tuple[int, ...], residual: bool) -> None:
+def test_what_is_not_finite_goes_where_a_direct_sum_takes_it(
+    size: int, taps: tuple[int, ...], far: int, residual: bool
+) -> None:
     """Nor do values whose transforms overflow spoil others."""
     rng = np.random.default_rng(size)
-    shape, pads = tuple(17 if t == 3 else 5 for t in taps), tuple(t // 2 for t in taps) * 2
-    op = Conv(pads=pads, layout="NHWC", residual=residual)
+    shape, pads = tuple(17 if t == 3 else 5 for t in taps), tuple(t // 2 * far for t in taps) * 2
+    op = Conv(pads=pads, dilations=(far,) * len(taps), layout="NHWC", residual=residual)
     x, w = rng.standard_normal((2, *shape, LANES + 3), np.float32), rng.uniform(0.5, 1, (PANEL + 3, LANES + 3, *taps))
     for value in (np.inf, -np.inf, np.nan, 3e38, np.inf):
         x[(rng.integers(2), *(rng.integers(s) for s in shape), rng.integers(LANES))] = value
@@ -247,9 +253,21 @@ def test_lines_have_the_same_bits_for_any_number_of_threads(size: int) -> None:
     assert_near(results[0], op.reference(*inputs), 2e-4)  # type: ignore[arg-type]
 
 
+def test_where_tiles_of_6_are_not_exact_enough_the_next_best_are_taken() -> None:
+    rng = np.random.default_rng(0)
+    kinds = types_of([np.zeros((1, 33, 33, 512), np.float32), rng.standard_normal((128, 512, 3, 3), np.float32)])
+    op = Conv(pads=(6,) * 4, dilations=(6, 6), layout="NHWC")
+    assert winograd.best_size(op, kinds) == 6
+    for numerics, wanted in (("strict", {"conv"}), ("default", {"winograd_2", "winograd_4"}), ("fast", {"winograd_6"})):
+        chosen = select(op, kinds, PlainContext(1, numerics=numerics))
+        assert chosen is not None
+        assert chosen.name in wanted
+
+
 def test_the_model_prefers_what_is_measured_faster() -> None:
-    def best(edge: int, c: int, k: int, taps: tuple[int, ...] = (3, 3)) -> int:
-        op, spatial = Conv(pads=(1,) * (2 * len(taps)), layout="NHWC"), (edge,) * len(taps)
+    def best(edge: int, c: int, k: int, taps: tuple[int, ...] = (3, 3), far: int = 1) -> int:
+        pads, dilations, spatial = (far,) * (2 * len(taps)), (far,) * len(taps), (edge,) * len(taps)
+        op = Conv(pads=pads, dilations=dilations, layout="NHWC")
         w = np.broadcast_to(np.float32(1), (k, c, *taps))
         return winograd.best_size(op, types_of([np.broadcast_to(np.float32(0), (1, *spatial, c)), w]))
 
@@ -260,5 +278,5 @@ def test_the_model_prefers_what_is_measured_faster() -> None:
         assert best(224, 64, 64) == best(112, 128, 128) == best(56, 256, 256) == 6
         assert best(100, 64, 64, (3,)) == best(1000, 512, 512, (3,)) == best(56, 64, 64, (1, 3)) == 6
         assert best(7, 512, 512) == 2
-        assert best(28, 128, 256, (3, 3, 3)) == 4
+        assert best(28, 128, 256, (3, 3, 3)) == best(33, 512, 128, far=12) == 4
         assert best(14, 512, 512, (3, 3, 3)) == 2  # its filters for tiles of 4 would be 113 MB

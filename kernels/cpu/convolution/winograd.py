@@ -3,7 +3,7 @@
 Y = A' [sum over c of (G g G') * (B' d B)] A for every tile of m x m outputs and its (m+2) x (m+2) inputs d; filters of
 three taps along one axis (1-D, 1x3, 3x1) have tiles of m outputs, and 2.25, 2 or 1.5 times fewer.  A block of tiles is
 transformed, multiplied and transformed back before the next one, so that all of it stays in the second-level cache.
-Filters of three axes are those of two with more channels, see `winograd_layers`.
+Filters of three axes are those of two with more channels, and dilated ones those of smaller images: `winograd_layers`.
 
 Results round more than direct sums do, in proportion to the largest value of their tile: `winograd_error` bounds by how
 much, and docs/numerics.md says which sessions take which tiles.
@@ -24,13 +24,20 @@ import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.kernels.cpu.convolution.winograd_error import error_of, greatest_error
-from bolt_numba.kernels.cpu.convolution.winograd_layers import flat_dims, flat_filters, is_winograd, layer_of
+from bolt_numba.kernels.cpu.convolution.winograd_layers import (
+    SlicedLayer,
+    flat_dims,
+    flat_filters,
+    is_winograd,
+    layer_of,
+)
 from bolt_numba.kernels.cpu.convolution.winograd_repair import winograd_repair
 from bolt_numba.kernels.cpu.convolution.winograd_transforms import (
     FIELDS,
     TRANSFORMS,
     after_text,
     before_text,
+    first_of,
     pack_filters,
     reach,
     recovery,
@@ -129,6 +136,8 @@ def {name}(p, tid, nthreads):
     xp, rp, yp, h, wd, c, oh, ow, k = 4 * p.xp, 4 * p.rp, 4 * p.yp, p.h, p.wd, p.c, p.oh, p.ow, p.k
     deep, terms = p.deep, p.deep * c
     across, down, top, left, tiles, blocks = p.across, p.down, p.top, p.left, p.tiles, p.blocks
+    dy, dx = p.dy, p.dx
+    y_pixel, res_pixel, y_row, res_row = dx * yp, dx * rp, dy * ow * yp, dy * ow * rp
     v_row, v_plane, m_plane, phase, shared = p.v_row, p.v_plane, p.m_plane, p.phase, p.shared
     table = p.work + p.work_step * tid
     half = table + PLANES * 8
@@ -143,16 +152,17 @@ def {name}(p, tid, nthreads):
             f_lo, f_hi = (0, count * vectors) if shared == 0 else split(count * vectors, tid, nthreads)
             for i in range(f_lo // vectors, ceil_div(f_hi, vectors)):
                 tile = begin + i
-                image, ty, tx = tile // (down * across), tile // across % down, tile % across
+                image = tile // (down * across)
+                first_row, first_col = first_of(tile // across % down, ROWS, dy), first_of(tile % across, COLUMNS, dx)
                 for t in range(deep):
                     units = i * vectors + t * each
                     c_lo, c_hi = max(f_lo - units, 0), min(f_hi - units, each)
                     if c_lo < c_hi:
                         seen = load_i32(p.slices + 4 * (image * deep + t))
                         for a in range(HIGH):
-                            row = ty * ROWS + a - top
+                            row = first_row + a * dy - top
                             for b in range(WIDE):
-                                col = tx * COLUMNS + b - left
+                                col = first_col + b * dx - left
                                 inside = (seen >= 0) & (row >= 0) & (row < h) & (col >= 0) & (col < wd)
                                 at = x_all + ((seen * h + row) * wd + col) * xp
                                 store_i64(table + 8 * (WIDE * a + b), at if inside else zeros)
@@ -171,8 +181,11 @@ def {name}(p, tid, nthreads):
                     )
                 for i in range(count):
                     tile = begin + i
-                    image, row, col = tile // (down * across), tile // across % down * ROWS, tile % across * COLUMNS
-                    height, width = min(oh - row, ROWS), min(ow - col, COLUMNS)
+                    image = tile // (down * across)
+                    row, col = first_of(tile // across % down, ROWS, dy), first_of(tile % across, COLUMNS, dx)
+                    height, width = min(ceil_div(oh - row, dy), ROWS), min(ceil_div(ow - col, dx), COLUMNS)
+                    if row >= oh or col >= ow:
+                        continue
                     pixel, odd = (image * oh + row) * ow + col, zero
                     for lane0 in range(0, min(k - j * PANEL, PANEL), LANES):
                         channel = j * PANEL + lane0
@@ -185,8 +198,8 @@ def {name}(p, tid, nthreads):
                         call_kernel(p.repair, address_of(p), tile, j)
                     if act != 0:
                         for a in range(height):
-                            at = y_all + (pixel + a * ow) * yp + 4 * j * PANEL
-                            call_activation(act, at, min(k - j * PANEL, PANEL) + (width << 32), yp)
+                            at = y_all + pixel * yp + a * y_row + 4 * j * PANEL
+                            call_activation(act, at, min(k - j * PANEL, PANEL) + (width << 32), y_pixel)
 """
 
 
@@ -204,8 +217,8 @@ def winograd_kernel(sizes: tuple[int, int]) -> Native:
         body, name, FIELDS, extents=reach,
         ROWS=sizes[0], COLUMNS=sizes[1], HIGH=high, WIDE=wide, PLANES=high * wide, LANES=LANES,
         BYTES=BYTES, PANEL=PANEL, put=put,
-        before=before, after=after, products=_products(), ceil_div=ceil_div, split=split, load_i32=load_i32,
-        load_i64=load_i64, store_i64=store_i64, vload=vload, vstore=vstore, call_kernel=call_kernel,
+        first_of=first_of, before=before, after=after, products=_products(), ceil_div=ceil_div, split=split,
+        load_i32=load_i32, load_i64=load_i64, store_i64=store_i64, vload=vload, vstore=vstore, call_kernel=call_kernel,
         address_of=address_of, call_activation=call_activation, all_lanes=all_lanes, fma=fma, np=np, splat=splat,
     )  # fmt: skip
 
@@ -303,7 +316,7 @@ def steps(size: int, op: Any, ins: Types, outs: Sequence[TensorType], context: C
     assert w.known is not None
     layer, (k, terms, *_), c = layer_of(op, x, w, outs[0]), flat_dims(w.dims), x.dims[-1]
     sizes = tile_sizes(size, layer.taps)
-    down, across, planes = -(-layer.oh // sizes[0]), -(-layer.ow // sizes[1]), math.prod(sides(sizes))
+    (down, across), planes = layer.tiles(sizes), math.prod(sides(sizes))
     parallel = context.threads > 1 and outs[0].size * terms > SERIAL_PRODUCTS
     threads = context.threads if parallel else 1
     b = choose_blocks(planes, len(layer.slices) * down * across, terms, k, threads)
@@ -318,7 +331,7 @@ def steps(size: int, op: Any, ins: Types, outs: Sequence[TensorType], context: C
         "res": In(3) if op.residual else None, "y": Out(0), "zeros": zero_row(c),
         "xp": Pitch(In(0)), "rp": Pitch(In(3)) if op.residual else 0, "yp": Pitch(Out(0)),
         "slices": layer.slices, "deep": layer.slices.shape[1], "h": layer.h, "wd": layer.wd, "c": c, "oh": layer.oh,
-        "ow": layer.ow, "k": k, "top": layer.top, "left": layer.left,
+        "ow": layer.ow, "k": k, "top": layer.top, "left": layer.left, "dy": layer.dy, "dx": layer.dx,
         "across": across, "down": down, "tiles": b.tiles, "blocks": b.blocks,
         "work": Scratch(threads * work_step), "work_step": work_step,
         "v": Scratch(max(threads * v_step, planes * b.v_plane)), "v_step": v_step,
@@ -339,15 +352,14 @@ WORTH = 0.97 if LANES == 16 else 0.9
 they take longer than estimated."""
 
 
-def cost(size: int, taps: Sequence[int], pixels: tuple[int, int, int], c: int, k: int) -> float:
-    """Estimated cycles for [images, oh, ow] results; size 0: the direct sum."""
-    images, oh, ow = pixels
+def cost(size: int, layer: SlicedLayer, c: int, k: int) -> float:
+    """Estimated cycles of a layer with so many channels in a transformed tile; size 0: the direct sum."""
     if size == 0:
-        count = math.prod(taps)
-        return max(1.03 * images * oh * ow * count * c * -(-k // LANES), 4 * count * c * k / STREAM)
-    sizes = tile_sizes(size, taps)
-    tiles, panels, planes = images * -(-oh // sizes[0]) * -(-ow // sizes[1]), -(-k // PANEL), math.prod(sides(sizes))
-    products = planes * c * panels * max(2.08 * tiles, 5, PANEL * 4 / STREAM)
+        count, pixels = math.prod(layer.taps), len(layer.slices) * layer.oh * layer.ow
+        return max(1.03 * pixels * count * c * -(-k // LANES), 4 * count * c * k / STREAM)
+    sizes = tile_sizes(size, layer.taps)
+    tiles, panels = len(layer.slices) * math.prod(layer.tiles(sizes)), -(-k // PANEL)
+    products = math.prod(sides(sizes)) * c * panels * max(2.08 * tiles, 5, PANEL * 4 / STREAM)
     inputs, results = (LINE_CYCLES if min(sizes) == 1 else TRANSFORM_CYCLES)[size]
     return products + tiles * (-(-c // LANES) * inputs + 2 * panels * results)
 
@@ -359,8 +371,7 @@ def costs(op: Any, ins: Types) -> dict[int, float]:
     assert w is not None
     k, c, *_ = flat_dims(w.dims)
     layer = layer_of(op, x, w, result_of(op, ins))
-    pixels = len(layer.slices), layer.oh, layer.ow
-    found = {size: cost(size, layer.taps, pixels, c, k) for size in (0, 2, 4, 6)}
+    found = {size: cost(size, layer, c, k) for size in (0, 2, 4, 6)}
     for size in (6, 4):
         if 4 * math.prod(sides(tile_sizes(size, layer.taps))) * c * k > MOST_FILTERS[size]:
             del found[size]
@@ -394,7 +405,8 @@ def prefers_4(op: Any, ins: Types) -> bool:
 
 
 def prefers_2(op: Any, ins: Types) -> bool:
-    return best_size(op, ins) == 2
+    """The same of tiles of 2."""
+    return [size for size in sizes_by_cost(op, ins) if size < 6][:1] == [2]
 
 
 def error(size: int) -> Error:

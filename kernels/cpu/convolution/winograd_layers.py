@@ -2,7 +2,8 @@
 
 A filter of three axes looks at several slices of its input, each an image.  Their channels become channels of one
 transformed tile: a 3x3x3 layer is a 3x3 layer with three times the channels.  Strides, pads and dilations along the
-first axis only decide which slices these are.
+first axis only decide which slices these are.  Of a dilated layer, every d-th row and column is an image of its own: a
+tile has the distances between its pixels that the filter has between its taps.
 """
 
 from __future__ import annotations
@@ -67,7 +68,10 @@ def slice_table(images: int, size: int, out: int, begin: int, taps: tuple[int, i
 
 @record(frozen=True)
 class SlicedLayer:
-    """slices: see `slice_table`.  h, wd, oh, ow: of the images.  top, left: begin pads.  taps: along their axes."""
+    """slices: see `slice_table`.  h, wd, oh, ow: of the images.  top, left: begin pads.  taps: along their axes.
+
+    dy, dx: dilations along the axes that have taps.
+    """
 
     slices: Array
     h: int
@@ -77,27 +81,38 @@ class SlicedLayer:
     top: int
     left: int
     taps: tuple[int, int]
+    dy: int
+    dx: int
+
+    def tiles(self, sizes: tuple[int, int]) -> tuple[int, int]:
+        """Tiles of ``sizes`` outputs along both axes of an image."""
+        down, across = self.dy * -(-self.oh // (self.dy * sizes[0])), self.dx * -(-self.ow // (self.dx * sizes[1]))
+        return down, across
 
 
 def layer_of(op: Any, x: TensorType, w: TensorType, out: TensorType) -> SlicedLayer:
     """A layer as images."""
     images, *sizes, _ = x.dims
     taps, outs = w.dims[2:], out.dims[1:-1]
-    pads = op.windows(taps).resolved(tuple(sizes)).pads[: len(taps)]
+    windows = op.windows(taps).resolved(tuple(sizes))
+    pads, steps = windows.pads[: len(taps)], windows.dilations
     if is_column(taps):
         sizes, outs, pads = [sizes[0], math.prod(sizes[1:])], (outs[0], math.prod(outs[1:])), pads[:2]
+        steps = steps[:2]
     if len(sizes) == 3:
-        across = taps[0], (*op.strides, 1)[0], (*op.dilations, 1)[0]
+        across = taps[0], windows.strides[0], steps[0]
         slices = slice_table(images, sizes[0], outs[0], pads[0], across)
     else:
         slices = slice_table(images, 1, 1, 0, (1, 1, 1))
     (h, wd), (oh, ow), (top, left) = (1, *sizes)[-2:], (1, *outs)[-2:], (0, *pads)[-2:]
-    return SlicedLayer(slices, h, wd, oh, ow, top, left, plane_taps(taps))
+    high, wide = plane_taps(taps)
+    dy, dx = (d if count > 1 else 1 for d, count in zip((1, *steps)[-2:], (high, wide), strict=True))
+    return SlicedLayer(slices, h, wd, oh, ow, top, left, (high, wide), dy, dx)
 
 
 @remember_last
 def is_winograd(op: Any, ins: Types) -> bool:
-    """3x3, 1x3 or 3x1 along two axes, or 3 along one, stride 1 and undilated there, one group, wide enough."""
+    """3x3, 1x3 or 3x1 along two axes, or 3 along one, of stride 1 there, one group, wide enough."""
     if not accepts_conv(op, ins):
         return False
     x, w = ins[:2]
@@ -107,7 +122,7 @@ def is_winograd(op: Any, ins: Types) -> bool:
     if plane_taps(taps) not in TAPS or len(taps) > 3 or op.group != 1 or c < LANES or k < LANES:
         return False
     free = 1 if len(taps) == 3 and not is_column(taps) else 0
-    if max(op.strides[free:], default=1) > 1 or max(op.dilations[free:], default=1) > 1:
+    if max(op.strides[free:], default=1) > 1:
         return False
     if not is_column(taps):
         return True

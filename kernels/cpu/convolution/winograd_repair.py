@@ -12,10 +12,11 @@ import math
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.convolution.winograd_transforms import FIELDS, reach
+from bolt_numba.kernels.cpu.convolution.winograd_transforms import FIELDS, first_of, reach
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
     all_lanes,
+    ceil_div,
     fma,
     load_f32,
     load_i32,
@@ -48,7 +49,7 @@ def inputs_with_nan(p, slices, top, left, high, wide):
     for t in range(p.deep):
         at = load_i32(slices + 4 * t)
         for i in range(high * wide if at >= 0 else 0):
-            row, col = top + i // wide, left + i % wide
+            row, col = top + i // wide * p.dy, left + i % wide * p.dx
             if (row >= 0) & (row < p.h) & (col >= 0) & (col < p.wd):
                 seen |= has_nan(p.x + ((at * p.h + row) * p.wd + col) * pitch, p.c) << i
     return seen
@@ -72,27 +73,29 @@ def tap(source, filters, c, wide, plane, upright, level, acc):
 def winograd_repair(p, tile, panel):
     """The results of one tile for one panel of filters, from the parameters of `winograd`."""
     h, wd, c, oh, ow, k, xp, yp, rp = p.h, p.wd, p.c, p.oh, p.ow, p.k, 4 * p.xp, 4 * p.yp, 4 * p.rp
-    down, across, deep, rows, columns = p.down, p.across, p.deep, p.rows, p.columns
+    across, deep, rows, columns, dy, dx = p.across, p.deep, p.rows, p.columns, p.dy, p.dx
     down_taps, across_taps = 3 if rows > 1 else 1, 3 if columns > 1 else 1
     high, wide = rows + down_taps - 1, columns + across_taps - 1
-    image, ty, tx = tile // (down * across), tile // across % down * rows, tile % across * columns
+    image, ty = tile // (p.down * across), first_of(tile // across % p.down, rows, dy)
+    tx = first_of(tile % across, columns, dx)
+    width = min(ceil_div(ow - tx, dx), columns)
     area, plane = h * wd * xp, deep * c * PANEL * 4
     slices, filters = p.slices + 4 * deep * image, p.u + panel * high * wide * plane
     seen, window = inputs_with_nan(p, slices, ty - p.top, tx - p.left, high, wide), 0
     for tap_at in range(down_taps * across_taps):
         window |= 1 << (wide * (tap_at // across_taps) + tap_at % across_taps)
-    for out in range(min(oh - ty, rows) * min(ow - tx, columns)):
-        a, b = out // min(ow - tx, columns), out % min(ow - tx, columns)
+    for out in range(min(ceil_div(oh - ty, dy), rows) * width):
+        a, b = out // width, out % width
         spoilt = (seen >> (wide * a + b)) & window
-        pixel, first = (image * oh + ty + a) * ow + tx + b, PANEL * panel
+        pixel, first = (image * oh + ty + a * dy) * ow + tx + b * dx, PANEL * panel
         for lane in range(0, min(k - first, PANEL), LANES):
             acc = splat(np.float32(math.nan)) if spoilt != 0 else splat(np.float32(0))
             for t in range(deep if spoilt == 0 else 0):
                 image_at, u = load_i32(slices + 4 * t), filters + 4 * PANEL * c * t + 4 * lane
                 for r in range(down_taps if image_at >= 0 else 0):
-                    row, upright = ty + a + r - p.top, p.recovery + 16 * r
+                    row, upright = ty + (a + r) * dy - p.top, p.recovery + 16 * r
                     for s in range(across_taps):
-                        col, level = tx + b + s - p.left, p.recovery + 48 + 16 * s
+                        col, level = tx + (b + s) * dx - p.left, p.recovery + 48 + 16 * s
                         if (row >= 0) & (row < h) & (col >= 0) & (col < wd):
                             source = p.x + image_at * area + (row * wd + col) * xp
                             acc = tap(source, u, c, wide, plane, upright, level, acc)

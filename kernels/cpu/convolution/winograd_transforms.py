@@ -24,7 +24,7 @@ from bolt_numba.types import Array
 FIELDS = {
     "x": PTR, "u": PTR, "bias": PTR, "res": PTR_OR_0, "y": PTR, "zeros": PTR, "xp": I64, "rp": I64, "yp": I64,
     "slices": PTR, "deep": I64,
-    "h": I64, "wd": I64, "c": I64, "oh": I64, "ow": I64, "k": I64, "top": I64, "left": I64,
+    "h": I64, "wd": I64, "c": I64, "oh": I64, "ow": I64, "k": I64, "top": I64, "left": I64, "dy": I64, "dx": I64,
     "across": I64, "down": I64, "tiles": I64, "blocks": I64,
     "work": PTR, "work_step": I64, "v": PTR, "v_step": I64, "v_row": I64, "v_plane": I64, "m_plane": I64,
     "phase": I64, "shared": I64, "repair": CODE, "rows": I64, "columns": I64, "recovery": PTR,
@@ -34,7 +34,7 @@ FIELDS = {
 bias: [panels * PANEL] · res, y: [images, oh, ow, k], pixels ``rp`` and ``yp`` apart (res may be 0) ·
 zeros: c elements, read outside the image · slices, deep: see `winograd_layers.slice_table`; an image of results is the
 sum over ``deep`` images of x, and a transformed tile has ``deep * c`` channels ·
-top, left: begin pads · across, down: tiles of an image ·
+top, left: begin pads · dy, dx: rows and columns from one to the next of a tile · across, down: tiles of an image ·
 tiles: of all images, in ``blocks`` even blocks.
 work, v: workspace, ``work_step`` and ``v_step`` bytes to the next thread's · v_row, v_plane: bytes between tiles and
 between the planes of transformed inputs · m_plane: the same of products.
@@ -59,6 +59,12 @@ def reach(a: Any) -> dict[str, Reach]:
         "work": (a.threads - 1) * a.work_step + planes * (8 + BYTES) + (planes - 1) * a.m_plane + 4 * most * PANEL,
         "v": (a.threads - 1) * a.v_step + (planes - 1) * a.v_plane + (most - 1) * a.v_row + 4 * a.deep * a.c,
     }
+
+
+@inline
+def first_of(tile, size, step):
+    """The first row or column of a tile whose ``size`` ones are ``step`` apart; neighbours of it begin other tiles."""
+    return tile // step * (size * step) + tile % step
 
 
 LOW2, HIGH2 = LOW**2, HIGH**2
@@ -228,11 +234,11 @@ def after_text(sizes: tuple[int, int]) -> list[str]:
     if min(sizes) == 1:
         lines = [f"d{a} = vload(m + {a} * m_plane)" for a in range(side)]
         lines.append(f"{_names('r', size)} = after({_names('d', side)})")
-        count, step = ("width", "") if sizes[0] == 1 else ("height", "ow * ")
+        count, step = ("width", "pixel") if sizes[0] == 1 else ("height", "row")
         lines.append(f"odd = fma(r0 + r{size - 1}, zero, odd)")
         for b in range(size):
             guard = f"if {b} < {count}: " if b else ""
-            lines.append(f"{guard}put(r{b} + add, y + {b} * {step}yp, res + {b} * {step}rp, res_all, n, lo, hi)")
+            lines.append(f"{guard}put(r{b} + add, y + {b} * y_{step}, res + {b} * res_{step}, res_all, n, lo, hi)")
         return lines
     lines = ["for b in range(WIDE):"]
     lines += [f"    d{a} = vload(m + m_plane * b + {side * a} * m_plane)" for a in range(side)]
@@ -244,6 +250,6 @@ def after_text(sizes: tuple[int, int]) -> list[str]:
     lines.append(f"    odd = fma(r0 + r{size - 1}, zero, odd)")
     for b in range(size):
         guard = f"if {b} < width: " if b else ""
-        lines.append(f"    {guard}put(r{b} + add, y + {b} * yp, res + {b} * rp, res_all, n, lo, hi)")
-    lines += ["    y += ow * yp", "    res += ow * rp"]
+        lines.append(f"    {guard}put(r{b} + add, y + {b} * y_pixel, res + {b} * res_pixel, res_all, n, lo, hi)")
+    lines += ["    y += y_row", "    res += res_row"]
     return lines
