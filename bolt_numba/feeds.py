@@ -21,12 +21,15 @@ def random_feeds(
     shapes: for inputs with symbolic dimensions; a symbol that no shape tells is 1.  Floats are standard normal,
     integers 0 or 1 (valid as ids, masks and lengths of nearly every model), bools even odds.
     """
+    for what in (shapes, given):
+        if what is not None and not isinstance(what, Mapping):
+            raise DTypeError(f"inputs: got a {type(what).__name__}, wanted arrays or shapes by name")
     shapes, given = dict(shapes or {}), dict(given or {})
     names = [spec.name for spec in inputs]
     for name in (*shapes, *given):
         if name not in names:
             raise ShapeError(f"input: got {name!r}, wanted one of {', '.join(names)}")
-    sizes = _symbol_sizes(inputs, {**shapes, **{k: v.shape for k, v in given.items()}})
+    sizes = _symbol_sizes(inputs, {**shapes, **{k: np.shape(v) for k, v in given.items()}})
     rng = np.random.default_rng(seed)
     return {spec.name: given[spec.name] if spec.name in given else _random(spec, shapes, sizes, rng) for spec in inputs}
 

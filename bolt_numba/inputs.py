@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,29 @@ def _as_nested(name: str, wanted: TensorType, given: Any) -> Any:
             raise DTypeError(f"input {name!r}: got a {type(given).__name__}, wanted {wanted}")
         return [_as_nested(f"{name}[{i}]", wanted.element, v) for i, v in enumerate(given)]
     return given if isinstance(wanted, NestedType) else as_input(spec_of(name, wanted), given)
+
+
+def names_of(given: Any) -> list[str]:
+    """Names of outputs as a list, which is read twice."""
+    names: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, bytes)) else [None]
+    if not all(isinstance(name, str) for name in names):
+        raise DTypeError(f"names: got {given!r:.80}, wanted a list of names")
+    return names
+
+
+def sizes_of(name: str, given: Any) -> tuple[Any, ...]:
+    """A shape as a tuple."""
+    if not isinstance(given, Iterable):
+        raise ShapeError(f"input {name!r}: shape: got {given!r:.80}, wanted sizes")
+    return tuple(given)
+
+
+def check_apart(buffers: Mapping[str, Any]) -> None:
+    """No two outputs go to the same memory; buffers are dense."""
+    places = sorted((b.ctypes.data, b.nbytes, name) for name, b in buffers.items() if isinstance(b, np.ndarray))
+    for (first, nbytes, one), (second, more, other) in itertools.pairwise(places):
+        if more and second < first + nbytes:
+            raise ShapeError(f"buffers for outputs {one!r} and {other!r}: got arrays that overlap, wanted two")
 
 
 def check_symbols(specs: Sequence[TensorSpec], arrays: Sequence[Array]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
@@ -19,7 +19,7 @@ from bolt_numba.devices import in_order
 from bolt_numba.devices.seals import check_sources, machine
 from bolt_numba.devices.threads import can_team
 from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
-from bolt_numba.inputs import as_input, check_symbols, spec_of
+from bolt_numba.inputs import as_input, check_apart, check_symbols, names_of, sizes_of, spec_of
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import MAIN, Model
 from bolt_numba.outputs import Outputs
@@ -97,14 +97,14 @@ class Session:
             raise DeviceError(f"numerics: got {numerics!r}, wanted one of {NUMERICS}")
         self.device = device if isinstance(device, str) else tuple(device)
         self.precision, self.numerics = precision, numerics
-        self.memory_limit, self.max_plans = memory_limit, _count_plans(max_plans)
+        self.memory_limit, self.max_plans = memory_limit, _count("max_plans", max_plans)
         if stages is not None and graph.packed is not None:
             raise DeviceError(f"stages: graph {graph.name!r}: got a packed graph, wanted one that is not optimised yet")
-        self.stages = None if stages is None else tuple(stages)
+        self.stages = None if stages is None else _stages_of(stages)
         self.signatures = tuple(signatures)
         self._budget = None if memory_limit is None else Budget(memory=memory_limit)
         self.threads = _count_threads(default_threads() if threads is None else threads)
-        self.tune = tune
+        self.tune = _flag("tune", tune)
         self.graph = graph
         self.inputs = [spec_of(v.name, v.type) for v in graph.inputs]
         self.outputs = [spec_of(n, v.type) for n, v in zip(graph.output_names, graph.outputs, strict=True)]
@@ -185,6 +185,7 @@ class Session:
         """As onnxruntime's: outputs in the order of ``names``, or all.  Names may be intermediate values."""
         if names is None:
             return self._run(self._arrays(feeds))
+        names = names_of(names)
         extra = tuple(sorted({n for n in names if n not in self._output_names}))
         if not extra:
             results = dict(zip(self._output_names, self._run(self._arrays(feeds)), strict=True))
@@ -198,9 +199,12 @@ class Session:
 
         A buffer must be C-contiguous and writable, with the output's dtype and shape.  It may be an input, as state
         is that goes in and out: it is written directly where the plan reads the input no later, else (and where it
-        overlaps an input in any other way) the result is computed apart and copied.
+        overlaps an input in any other way) the result is computed apart and copied.  Buffers must not overlap.
         """
         arrays = self._arrays(feeds)
+        if not isinstance(buffers, Mapping):
+            raise DTypeError(f"buffers: got a {type(buffers).__name__}, wanted arrays by name")
+        check_apart(buffers)
         for name in buffers:
             if name not in self._output_names:
                 raise ShapeError(f"output: got {name!r}, wanted one of {', '.join(self._output_names)}")
@@ -248,15 +252,19 @@ class Session:
                 given = feeds[spec.name]
             except KeyError:
                 missing = [s.name for s in self.inputs if s.name not in feeds]
-                raise ShapeError(f"inputs: got {sorted(feeds)}, missing {missing}") from None
+                raise ShapeError(f"inputs: got {list(feeds)}, missing {missing}") from None
             except TypeError:
                 raise DTypeError(f"inputs: got a {type(feeds).__name__}, wanted arrays by name") from None
             arrays.append(as_input(spec, given))
         if len(feeds) != len(arrays):
-            unknown = [n for n in feeds if n not in self._input_names]
-            raise ShapeError(f"inputs: unknown {unknown}, wanted {self._input_names}")
+            self._check_known(feeds)
         check_symbols(self.inputs, arrays)
         return arrays
+
+    def _check_known(self, names: Iterable[str]) -> None:
+        unknown = [name for name in names if name not in self._input_names]
+        if unknown:
+            raise ShapeError(f"inputs: unknown {unknown}, wanted {self._input_names}")
 
     def _with_outputs(self, extra: tuple[str, ...]) -> Session:
         """A session that also returns these intermediate values (compiled once, kept)."""
@@ -280,8 +288,10 @@ class Session:
     def warmup(self, **shapes: Sequence[int]) -> None:
         """Plan and compile for these input shapes (a static input may be left out), without running."""
         arrays = []
+        self._check_known(shapes)
         for spec in self.inputs:
             dims = shapes.get(spec.name, spec.shape)
+            dims = None if dims is None else sizes_of(spec.name, dims)
             if dims is None or any(isinstance(d, str) for d in dims):
                 raise ShapeError(f"input {spec.name!r}: shape {spec.shape} is symbolic; give {spec.name}=(...)")
             if not all(isinstance(d, (int, np.integer)) and d >= 0 for d in dims):
@@ -295,10 +305,8 @@ class Session:
         """Time every step: ``profile(x, runs=50)`` with inputs as for a call."""
         from bolt_numba.runtime.profile import profile_runs
 
-        if runs < 1:
-            raise BoltError(f"profile: runs: got {runs}, wanted at least 1")
         with self._granted():
-            return profile_runs(self._runner, self._arrays(self._feeds(args, kwargs)), runs)
+            return profile_runs(self._runner, self._arrays(self._feeds(args, kwargs)), _count("runs", runs))
 
     def memory(self) -> dict[str, int]:
         """Bytes by use.
@@ -377,10 +385,25 @@ def _count_threads(threads: Any) -> int:
     return int(threads) if can_team() else 1
 
 
-def _count_plans(plans: Any) -> int:
-    if not isinstance(plans, (int, np.integer)) or plans < 1:
-        raise DeviceError(f"max_plans: got {plans!r}, wanted a number from 1")
-    return int(plans)
+def _count(what: str, given: Any) -> int:
+    if not isinstance(given, (int, np.integer)) or given < 1:
+        raise BoltError(f"{what}: got {given!r}, wanted a number from 1")
+    return int(given)
+
+
+def _flag(what: str, given: Any) -> bool:
+    if not isinstance(given, (bool, np.bool_)):
+        raise DTypeError(f"{what}: got {given!r:.80}, wanted True or False")
+    return bool(given)
+
+
+def _stages_of(stages: Any) -> tuple[Stage, ...]:
+    from bolt_numba.passes.pipeline import Stage
+
+    found = tuple(stages) if isinstance(stages, Iterable) else (None,)
+    if not all(isinstance(stage, Stage) for stage in found):
+        raise DTypeError(f"stages: got {stages!r:.80}, wanted stages of passes.pipeline")
+    return found
 
 
 def _zeros(spec: TensorSpec, dims: Sequence[int | str]) -> Array:

@@ -35,9 +35,9 @@ PRECISIONS = ("f32", "bf16")
 _SPELLINGS = {"fp32": "f32"}
 
 
-def precision_of(name: str) -> str:
+def precision_of(name: Any) -> Any:
     """The one spelling of a precision: "f32" for "fp32", too.  Another name is left as it is."""
-    return _SPELLINGS.get(name, name)
+    return _SPELLINGS.get(name, name) if isinstance(name, str) else name
 
 
 _SHORT: dict[AnyDType, str] = {F32: "f32", F64: "f64", F16: "f16", BF16: "bf16", BOOL: "bool", STRING: "string"} | {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, Any, TypeAlias
 
 from bolt_numba.base.border import border
 from bolt_numba.base.mapped import map_file
@@ -51,7 +51,12 @@ class Content:
         self.head = self._head()
 
     def _read(self, file: IO[bytes]) -> None:
-        data = file.read()
+        try:
+            data = file.read()
+        except OSError:
+            raise
+        except Exception as error:  # of any kind: a text that is none, or an object of the caller's
+            raise DTypeError(f"source: got a file that cannot be read: {type(error).__name__}: {error}") from error
         if not isinstance(data, bytes):
             raise DTypeError(f"source: got a file that reads {type(data).__name__}, wanted one opened as binary")
         self._data = data
@@ -64,8 +69,11 @@ class Content:
             return b""
         if self._data is not None or self.path is None:
             return self.data[:HEAD]
-        with self.path.open("rb") as file:
-            return file.read(HEAD)
+        try:
+            with self.path.open("rb") as file:
+                return file.read(HEAD)
+        except ValueError as error:  # no name that a file can have
+            raise InvalidModelError(f"{self.name!r}: cannot be opened: {error}") from error
 
     @property
     def data(self) -> bytes:
@@ -180,7 +188,7 @@ def unsupported(source: Source, weights: Source | None = None) -> list[str]:
     return []
 
 
-def format_of(content: Content, format: str | None = None) -> str:
+def format_of(content: Content, format: Any = None) -> str:
     """The key of a model's format, which may be given; raises InvalidModelError where it does not fit the content."""
     if format is None:
         format = next((key for key, entry in FORMATS.items() if _may_be(entry, content)), None)
@@ -188,7 +196,7 @@ def format_of(content: Content, format: str | None = None) -> str:
         known = [key for key, entry in FORMATS.items() if entry.folders or not content.is_folder]
         wanted = known or f"a file of {list(FORMATS)}"
         raise InvalidModelError(f"{content.name}: format: got {_found(content)}, wanted {wanted}")
-    if format not in FORMATS:
+    if not isinstance(format, str) or format not in FORMATS:
         raise InvalidModelError(f"format: got {format!r}, wanted one of {list(FORMATS)}")
     if content.is_folder and not FORMATS[format].folders:
         raise InvalidModelError(f"{content.name}: format: got a folder, wanted a file of {format}")
@@ -197,7 +205,7 @@ def format_of(content: Content, format: str | None = None) -> str:
         raise InvalidModelError(
             f"{content.name}: weights: got {name}, wanted no second file: those of {format} name what belongs to them"
         )
-    return format
+    return str(format)
 
 
 def _may_be(entry: Format, content: Content) -> bool:

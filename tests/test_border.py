@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -224,6 +225,13 @@ class Odd:
         raise ArithmeticError("odd")
 
 
+class Unreadable:
+    """A file object that fails."""
+
+    def read(self) -> bytes:
+        raise ArithmeticError("odd")
+
+
 def session() -> bn.Session:
     return bn.compile(network())
 
@@ -257,14 +265,41 @@ CALLS: dict[str, Callable[[], Any]] = {
     "too few inputs": lambda: onnx_backend.run_node(helper.make_node("Add", ["x", "y"], ["z"]), [X]),
     "a node that does not fit": lambda: onnx_backend.run_node(helper.make_node("MatMul", ["x", "x"], ["z"]), [X]),
     "a model without a graph": lambda: onnx_backend.prepare(onnx.ModelProto()),
+    "a precision in a list": lambda: bn.compile(network(), precision=["bf16"]),  # type: ignore[arg-type]
+    "stages as text": lambda: bn.compile(network(), stages="canonical"),  # type: ignore[arg-type]
+    "a number of stages": lambda: bn.compile(network(), stages=5),  # type: ignore[arg-type]
+    "a signature in a list": lambda: bn.compile(network(), signature=["main"]),  # type: ignore[arg-type]
+    "tune as an array": lambda: bn.compile(network(), tune=X),  # type: ignore[arg-type]
+    "memory as a flag": lambda: bn.compile(network(), memory_limit=True),
+    "a format in a list": lambda: bn.load(b"", format=["onnx"]),  # type: ignore[arg-type]
+    "a path that is no text": lambda: bn.load("\ud800"),
+    "a file of text": lambda: bn.load(io.TextIOWrapper(io.BytesIO(b"\xff"), "utf-8")),  # type: ignore[arg-type]
+    "a file that fails": lambda: bn.load(Unreadable()),  # type: ignore[arg-type]
+    "names of two kinds": lambda: session()({1: X, "z": X}),
+    "one name": lambda: session().run("y", {"x": X}),
+    "a number of names": lambda: session().run(5, {"x": X}),  # type: ignore[arg-type]
+    "names in lists": lambda: session().run([["y"]], {"x": X}),  # type: ignore[list-item]
+    "a number among names": lambda: session().run(["z", 5], {"x": X}),  # type: ignore[list-item]
+    "no buffers": lambda: session().run_into({"x": X}, None),  # type: ignore[arg-type]
+    "a list of buffers": lambda: session().run_into({"x": X}, [X]),  # type: ignore[arg-type]
+    "a size for a shape": lambda: session().warmup(x=5),  # type: ignore[arg-type]
+    "a shape of nothing": lambda: session().warmup(z=(1,)),
+    "runs as text": lambda: session().profile(X, runs="many"),  # type: ignore[arg-type]
+    "save a session": lambda: bn.save(session(), "n.bolt"),  # type: ignore[arg-type]
+    "save to a number": lambda: bn.save(network(), 5),  # type: ignore[arg-type]
+    "save to no path": lambda: bn.save(network(), "a\0b"),
+    "a model of nothing": lambda: bn.Model(None),  # type: ignore[arg-type]
+    "a model by numbers": lambda: bn.Model({5: network()}),  # type: ignore[dict-item]
+    "verify a number": lambda: bn.verify(network(), "reference", feeds=5),  # type: ignore[arg-type]
     "pack": lambda: packed(network(), threads=["many"]),  # type: ignore[list-item]
 }
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_wrong_values_are_bolt_errors(name: str) -> None:
-    with pytest.raises(bn.BoltError):
+    with pytest.raises(bn.BoltError) as caught:
         CALLS[name]()
+    assert not isinstance(caught.value, bn.InternalError), caught.value
 
 
 def test_wrong_calls_are_type_errors(tmp_path: Path) -> None:
@@ -295,3 +330,26 @@ def test_an_interrupt_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MatMul, "infer", stop)
     with pytest.raises(KeyboardInterrupt):
         sess(X)
+
+
+def test_names_may_come_one_by_one() -> None:
+    (y,) = session().run((name for name in ("y",)), {"x": X})  # type: ignore[arg-type]
+    np.testing.assert_array_equal(y, X)
+
+
+def test_limits_may_be_numbers_of_numpy() -> None:
+    assert bn.compile(network(), memory_limit=np.int64(1 << 30), max_plans=np.int8(3))(X)["y"].shape == (3, 4)  # type: ignore[arg-type]
+
+
+def test_buffers_of_two_outputs_are_apart() -> None:
+    graph = Graph("net")
+    build = Builder(graph)
+    x = graph.add_input("x", TensorType(F32, (3, 4)))
+    for name in ("y", "z"):
+        graph.add_output(build(Relu(), x), name)
+    sess, both = bn.compile(graph), np.empty((6, 4), np.float32)
+    for second in (both[:3], both[2:5]):
+        with pytest.raises(bn.ShapeError, match="overlap"):
+            sess.run_into({"x": X}, {"y": both[:3], "z": second})
+    sess.run_into({"x": X}, {"y": both[3:], "z": both[:3]})
+    np.testing.assert_array_equal(both, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,8 +18,10 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.cli import app, machine
 from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.store import load_bolt
-from bolt_numba.types import F32, TensorType
+from bolt_numba.ops.pointwise import Relu
+from bolt_numba.types import F32, Sym, TensorType
 from tests.graphs import make
 
 DIGITS = str(Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx")
@@ -90,6 +93,23 @@ class TestErrors:
             assert done.err.startswith("error: ")
             assert "Traceback" not in done.err
             assert "fault of bolt-numba" not in done.err
+
+    def test_names_do_not_steer_the_terminal(self, call: Call, tmp_path: Path) -> None:
+        names = ["in\x1b]0;title\x07", "out\x1b[2J\u202e\x9b1m\nfake  line"]
+        graph = Graph(names[0])
+        x = graph.add_input(names[0], TensorType(F32, (Sym(names[0]), 2)))
+        graph.add_output(Builder(graph)(Relu(), x, name=names[1]), names[1])
+        bn.save(graph, tmp_path / "m.bolt")
+        model, steering = tmp_path / "m.bolt", re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
+        calls = (
+            ["inspect", model], ["inspect", model, "--text"], ["viz", model], ["viz", model, "--text"], ["run", model],
+            ["profile", model, "--runs", "1"], ["verify", model, "--against", "reference"],
+            ["run", model, "--shape", "x=1,2"], ["convert", model, "-o", tmp_path / "c.bolt", "--extract", "a:b"],
+        )  # fmt: skip
+        for args in calls:
+            done = call(*args)
+            assert not steering.search(done.out + done.err), args
+        assert not re.search("^fake  ", call("inspect", model).out, re.MULTILINE)
 
     def test_debug_raises(self, tmp_path: Path) -> None:
         (tmp_path / "bad.bolt").write_bytes(b"\x89BOLT\r\n\x1a")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
-from bolt_numba.errors import DeviceError
+from bolt_numba.errors import BoltError
 from bolt_numba.runtime.runner import Prepared, Runner
 from bolt_numba.runtime.turns import TURN_S, short_turns
 from tests.test_session import two_layers
@@ -109,7 +109,7 @@ def test_max_plans_is_kept_and_checked() -> None:
     session = bn.compile(two_layers(), max_plans=2)
     assert session._options()["max_plans"] == 2
     for wrong in (0, -1, 1.5, "many"):
-        with pytest.raises(DeviceError, match="max_plans: got"):
+        with pytest.raises(BoltError, match="max_plans: got"):
             bn.compile(two_layers(), max_plans=wrong)  # type: ignore[arg-type]
 
 

@@ -10,6 +10,8 @@ from contextvars import ContextVar, Token
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bolt_numba.base.config import MEMORY, memory_limit
 from bolt_numba.errors import BoltError, BudgetError
 
@@ -33,9 +35,9 @@ class Budget:
     memory: int | None
 
     def __init__(self, work: int | None = None, memory: Any = None) -> None:
-        if memory is not None and (not isinstance(memory, int) or memory < 1):
+        if memory is not None and (isinstance(memory, bool) or not isinstance(memory, (int, np.integer)) or memory < 1):
             raise BoltError(f"memory_limit: got {memory!r}, wanted a number of bytes from 1")
-        self.work, self.memory = work, memory
+        self.work, self.memory = work, None if memory is None else int(memory)
 
 
 _IN_FORCE: ContextVar[Budget] = ContextVar("bolt_numba_budget", default=Budget())  # noqa: B039  # never written to

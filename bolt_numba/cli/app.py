@@ -12,7 +12,7 @@ import typer
 import bolt_numba
 from bolt_numba.base.trusted import UntrustedCacheWarning
 from bolt_numba.cli import check, machine, model, speed
-from bolt_numba.cli.console import err
+from bolt_numba.cli.console import err, plain
 from bolt_numba.errors import BoltError
 
 app = typer.Typer(
@@ -71,7 +71,7 @@ def run(args: Sequence[str]) -> int:
     except Exception as error:
         if debug:
             raise
-        err.print(f"[bold red]error:[/] {_line(error)}")
+        err.print(f"[bold red]error:[/] {plain(_line(error))}")
         return 1
     return 0
 

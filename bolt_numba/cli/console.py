@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,9 +17,23 @@ out = Console(soft_wrap=True, highlight=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
 
 
+_STEERING = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]|[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Control characters, and those that turn the direction of a text."""
+
+
 def write(text: str) -> None:
     """A line of text as it is, without markup."""
+    text = plain(text)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+def plain(text: str) -> str:
+    """Text in which control characters are spelled: names in a model must not steer the terminal."""
+    return _STEERING.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def _cell(content: object) -> str:
+    return plain(str(content)).replace("\n", r"\n")
 
 
 def write_json(data: Any) -> None:
@@ -42,13 +57,13 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], 
     On a terminal long cells are folded to its width; elsewhere every row is one line.
     """
     if not out.is_terminal:
-        write(_plain_table(title, columns, [[str(c) for c in row] for row in rows], right))
+        write(_plain_table(title, columns, [[_cell(c) for c in row] for row in rows], right))
         return
     made = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(str(cell).replace("[", r"\[") for cell in row))
+        made.add_row(*(_cell(cell).replace("[", r"\[") for cell in row))
     out.print(made)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from bolt_numba.errors import BoltError, DTypeError
 from bolt_numba.ir.graph import Graph
@@ -23,12 +24,15 @@ class Model:
     """
 
     def __init__(self, graphs: Mapping[str, Graph] | Graph) -> None:
+        if not isinstance(graphs, (Graph, Mapping)):
+            raise DTypeError(f"model: graphs: got a {type(graphs).__name__}, wanted graphs by name")
         self.graphs = {MAIN: graphs} if isinstance(graphs, Graph) else dict(graphs)
         if not self.graphs:
             raise BoltError("model: graphs: got none, wanted at least one")
-        for graph in self.graphs.values():
-            if not isinstance(graph, Graph):
-                raise DTypeError(f"model: graphs: got a {type(graph).__name__}, wanted graphs")
+        entries: dict[Any, Any] = self.graphs
+        for name, graph in entries.items():
+            if not isinstance(name, str) or not isinstance(graph, Graph):
+                raise DTypeError(f"model: graphs: got {name!r:.80}: {type(graph).__name__}, wanted graphs by name")
 
     @property
     def signatures(self) -> tuple[str, ...]:
@@ -37,8 +41,8 @@ class Model:
 
     def graph(self, signature: str | None = None) -> Graph:
         """The graph of a signature; None: the first one."""
-        name = self.signatures[0] if signature is None else signature
-        if name not in self.graphs:
+        name: Any = self.signatures[0] if signature is None else signature
+        if not isinstance(name, str) or name not in self.graphs:
             raise BoltError(f"signature: got {signature!r}, wanted one of {list(self.graphs)}")
         return self.graphs[name]
 

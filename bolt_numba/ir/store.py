@@ -34,7 +34,7 @@ import numpy as np
 
 from bolt_numba.base.mapped import aligned_copy, check_intact, drop_pages, map_file, unmapped
 from bolt_numba.base.replaced import replaced
-from bolt_numba.errors import BoltError, InvalidModelError
+from bolt_numba.errors import BoltError, DTypeError, InvalidModelError
 from bolt_numba.ir import MAGIC
 from bolt_numba.ir.decode import read_graph
 from bolt_numba.ir.encode import MAX_FILL, TensorTable, graph_json
@@ -71,6 +71,8 @@ def is_bolt(start: bytes) -> bool:
 
 def save(model: Graph | Model, path: str | os.PathLike[str]) -> None:
     """Write a model, or a graph alone, to a file that appears complete or not at all (temporary file, then rename)."""
+    if not isinstance(model, (Graph, Model)):
+        raise DTypeError(f"model: got a {type(model).__name__}, wanted a Graph or a Model")
     with replaced(path) as file:
         for chunk in _chunks(model):
             file.write(chunk)

@@ -44,12 +44,12 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None =
 
     external: put large weights into a file ``<name>.data`` beside it, as is done always beyond 2 GiB.
     """
-    target = Path(path)
     if not external and _weight_bytes(graph) < MAX_PROTO:
         data = to_onnx(graph, opset=opset).SerializeToString()
-        with replaced(target) as file:
+        with replaced(path) as file:
             file.write(data)
         return
+    target = Path(path)
     beside = target.with_name(f"{target.name}.data")
     with replaced(target) as file:
         with replaced(beside) as data_file:
