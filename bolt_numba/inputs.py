@@ -1,14 +1,14 @@
-"""What a caller feeds a session, held against what the model declares."""
+"""What a caller gives a session: arrays held against what the model declares, names, sizes, options."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bolt_numba.errors import DTypeError, ShapeError
+from bolt_numba.errors import BoltError, DTypeError, ShapeError
 from bolt_numba.ops.dtypes import plain_bools
 from bolt_numba.types import (
     BOOL,
@@ -22,6 +22,9 @@ from bolt_numba.types import (
     TensorType,
     dtype_name,
 )
+
+if TYPE_CHECKING:
+    from bolt_numba.passes.pipeline import Stage
 
 
 def spec_of(name: str, t: TensorType) -> TensorSpec:
@@ -88,6 +91,27 @@ def sizes_of(name: str, given: Any) -> tuple[Any, ...]:
     if not isinstance(given, Iterable):
         raise ShapeError(f"input {name!r}: shape: got {given!r:.80}, wanted sizes")
     return tuple(given)
+
+
+def count_of(what: str, given: Any) -> int:
+    if not isinstance(given, (int, np.integer)) or given < 1:
+        raise BoltError(f"{what}: got {given!r}, wanted a number from 1")
+    return int(given)
+
+
+def flag_of(what: str, given: Any) -> bool:
+    if not isinstance(given, (bool, np.bool_)):
+        raise DTypeError(f"{what}: got {given!r:.80}, wanted True or False")
+    return bool(given)
+
+
+def stages_of(stages: Any) -> tuple[Stage, ...]:
+    from bolt_numba.passes.pipeline import Stage
+
+    found = tuple(stages) if isinstance(stages, Iterable) else (None,)
+    if not all(isinstance(stage, Stage) for stage in found):
+        raise DTypeError(f"stages: got {stages!r:.80}, wanted stages of passes.pipeline")
+    return found
 
 
 def check_apart(buffers: Mapping[str, Any]) -> None:

@@ -19,7 +19,17 @@ from bolt_numba.devices import in_order
 from bolt_numba.devices.seals import check_sources, machine
 from bolt_numba.devices.threads import can_team
 from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
-from bolt_numba.inputs import as_input, check_apart, check_symbols, names_of, sizes_of, spec_of
+from bolt_numba.inputs import (
+    as_input,
+    check_apart,
+    check_symbols,
+    count_of,
+    flag_of,
+    names_of,
+    sizes_of,
+    spec_of,
+    stages_of,
+)  # fmt: skip
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import MAIN, Model
 from bolt_numba.outputs import Outputs
@@ -97,14 +107,14 @@ class Session:
             raise DeviceError(f"numerics: got {numerics!r}, wanted one of {NUMERICS}")
         self.device = device if isinstance(device, str) else tuple(device)
         self.precision, self.numerics = precision, numerics
-        self.memory_limit, self.max_plans = memory_limit, _count("max_plans", max_plans)
+        self.memory_limit, self.max_plans = memory_limit, count_of("max_plans", max_plans)
         if stages is not None and graph.packed is not None:
             raise DeviceError(f"stages: graph {graph.name!r}: got a packed graph, wanted one that is not optimised yet")
-        self.stages = None if stages is None else _stages_of(stages)
+        self.stages = None if stages is None else stages_of(stages)
         self.signatures = tuple(signatures)
         self._budget = None if memory_limit is None else Budget(memory=memory_limit)
         self.threads = _count_threads(default_threads() if threads is None else threads)
-        self.tune = _flag("tune", tune)
+        self.tune = flag_of("tune", tune)
         self.graph = graph
         self.inputs = [spec_of(v.name, v.type) for v in graph.inputs]
         self.outputs = [spec_of(n, v.type) for n, v in zip(graph.output_names, graph.outputs, strict=True)]
@@ -306,7 +316,7 @@ class Session:
         from bolt_numba.runtime.profile import profile_runs
 
         with self._granted():
-            return profile_runs(self._runner, self._arrays(self._feeds(args, kwargs)), _count("runs", runs))
+            return profile_runs(self._runner, self._arrays(self._feeds(args, kwargs)), count_of("runs", runs))
 
     def memory(self) -> dict[str, int]:
         """Bytes by use.
@@ -383,27 +393,6 @@ def _count_threads(threads: Any) -> int:
     if not isinstance(threads, (int, np.integer)) or not 1 <= threads <= MAX_THREADS:
         raise DeviceError(f"threads: got {threads!r}, wanted 1 to {MAX_THREADS}")
     return int(threads) if can_team() else 1
-
-
-def _count(what: str, given: Any) -> int:
-    if not isinstance(given, (int, np.integer)) or given < 1:
-        raise BoltError(f"{what}: got {given!r}, wanted a number from 1")
-    return int(given)
-
-
-def _flag(what: str, given: Any) -> bool:
-    if not isinstance(given, (bool, np.bool_)):
-        raise DTypeError(f"{what}: got {given!r:.80}, wanted True or False")
-    return bool(given)
-
-
-def _stages_of(stages: Any) -> tuple[Stage, ...]:
-    from bolt_numba.passes.pipeline import Stage
-
-    found = tuple(stages) if isinstance(stages, Iterable) else (None,)
-    if not all(isinstance(stage, Stage) for stage in found):
-        raise DTypeError(f"stages: got {stages!r:.80}, wanted stages of passes.pipeline")
-    return found
 
 
 def _zeros(spec: TensorSpec, dims: Sequence[int | str]) -> Array:

@@ -32,7 +32,7 @@ class Model:
         entries: dict[Any, Any] = self.graphs
         for name, graph in entries.items():
             if not isinstance(name, str) or not isinstance(graph, Graph):
-                raise DTypeError(f"model: graphs: got {name!r:.80}: {type(graph).__name__}, wanted graphs by name")
+                raise DTypeError(f"model: graphs: got a {type(graph).__name__}, wanted graphs, by names")
 
     @property
     def signatures(self) -> tuple[str, ...]:
