@@ -55,7 +55,7 @@ def pointwise_conv(op: Op, filters: tuple[int, ...]) -> Case:
 
 EXTRA: dict[str, Case] = {
     "Cast-convert": Case(Cast(F16), (np.arange(40, dtype=F32),)),
-    "Cast-table": Case(Cast(F8), (np.arange(40, dtype=F32),)),
+    "Cast-cast_by_table": Case(Cast(F8), (np.arange(40, dtype=F32),)),
     "Conv-conv_strassen": pointwise_conv(Conv(layout="NHWC"), (192, 128, 1, 1)),
     "Conv-winograd_6": winograd(24),
     "Conv-winograd_4": winograd(16),
