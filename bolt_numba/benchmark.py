@@ -25,7 +25,7 @@ from bolt_numba.peers import BoltEngine, Engine, Feeds
 from bolt_numba.types import precision_of
 
 OURS = "bolt-numba"
-BLOCK = 0.02
+BLOCK_SECONDS = 0.02
 """Seconds that one engine runs before the next one's turn."""
 
 
@@ -163,7 +163,7 @@ def _caller(engine: Engine, feeds: Feeds) -> Callable[[], object]:
 
 
 def interleaved(calls: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, list[float]]:
-    """Seconds of each call of each function, taken in turns of about `BLOCK` seconds, at least five turns each.
+    """Seconds of each call of each function, taken in turns of about `BLOCK_SECONDS` seconds, at least five turns each.
 
     Before a turn the processor rests for a moment and one call is not timed, so that neither the idle threads of the
     function before (which may spin) nor its cache contents are charged to this one.
@@ -187,7 +187,7 @@ def interleaved(calls: Mapping[str, Callable[[], object]], seconds: float) -> di
 
 
 def _turn(call: Callable[[], object], latencies: list[float]) -> None:
-    end = time.perf_counter() + BLOCK
+    end = time.perf_counter() + BLOCK_SECONDS
     while True:
         start = time.perf_counter()
         call()

@@ -16,7 +16,7 @@ import numpy as np
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.types import Array
 
-LEAST, MOST = 1 << 16, 1 << 22
+CARVED_FROM, CARVED_TO = 1 << 16, 1 << 22
 """Bytes of the arrays that are carved from slabs."""
 SLAB = 1 << 25
 LINE = 64
@@ -30,7 +30,7 @@ def line_aligned(nbytes: int) -> Array:
     """Bytes of any content that begin at a cache line.  A slab is freed with the last array that was carved from it."""
     global _rest
     # One that finds another here, or is a signal handler in its midst, takes memory of its own.
-    carves = LEAST <= nbytes < MOST and hasattr(mmap, "MADV_HUGEPAGE") and _lock.acquire(blocking=False)
+    carves = CARVED_FROM <= nbytes < CARVED_TO and hasattr(mmap, "MADV_HUGEPAGE") and _lock.acquire(blocking=False)
     if not carves:
         store = np.empty(nbytes + LINE, np.uint8)
         begin = -store.ctypes.data % LINE

@@ -17,7 +17,7 @@ from bolt_numba.ir.build import Builder, infer_types
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cpu.convolution import bands
 from bolt_numba.kernels.cpu.convolution.bands import choose_rows, joined
-from bolt_numba.kernels.cpu.convolution.conv import THIN, conv
+from bolt_numba.kernels.cpu.convolution.conv import THIN_CHANNELS, conv
 from bolt_numba.kernels.cpu.convolution.depthwise import depthwise
 from bolt_numba.kernels.registry import Entry
 from bolt_numba.ops.layers.conv import Conv
@@ -64,7 +64,7 @@ def pairs(draw: Callable[[Any], Any]) -> Pair:
 
     h, wd, k = draw(st.sampled_from((8, 12, 15))), draw(st.integers(5, 9)), draw(st.sampled_from((5, 16, 21)))
     taps, images = draw(st.sampled_from((1, 1, 3))), 1
-    c = 5 if taps == 1 else THIN
+    c = 5 if taps == 1 else THIN_CHANNELS
     if taps == 1 and draw(st.booleans()):
         images = 2
     pad, size, stride = taps // 2, draw(st.sampled_from((3, 5))), draw(st.sampled_from((1, 2)))

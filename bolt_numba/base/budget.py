@@ -16,7 +16,7 @@ from bolt_numba.base.config import MEMORY, memory_limit
 from bolt_numba.errors import BoltError, BudgetError
 
 MIB = 1 << 20
-SMALL = 16 * MIB
+GRANTED_BYTES = 16 * MIB
 """Bytes that are granted without looking at what is free, unless a limit is given."""
 SHARE = 0.5
 """The part of what is free that one plan or one result may take where no limit is given."""
@@ -64,7 +64,7 @@ class within:  # noqa: N801  # a context manager, half as dear as one made of a 
 
 def unasked() -> int:
     """Bytes for which `ask` says yes at once."""
-    return _limit() or SMALL
+    return _limit() or GRANTED_BYTES
 
 
 def _limit() -> int | None:

@@ -18,7 +18,7 @@ from bolt_numba.codegen.formula import Term, UntranslatableError, parameters, sc
 from bolt_numba.ops.pointwise import Chain, ChainStep, Mod, Pointwise, Pow
 from bolt_numba.types import BOOL, F32, AnyDType, Array, TensorType, dtype_name
 
-BLOCK = 4096
+ITEM = 4096
 """Elements of one work item: long enough to hide its start, short enough to share a small tensor evenly."""
 MAX_OUTER = 8
 """Loop dimensions around the innermost one that generated text may have."""
@@ -45,7 +45,7 @@ class LoopNest:
     @property
     def blocks(self) -> int:
         """Work items of one row."""
-        return -(-self.inner // BLOCK)
+        return -(-self.inner // ITEM)
 
     @property
     def size(self) -> int:
@@ -90,8 +90,8 @@ def geometry(shape: Sequence[int], operands: Sequence[Sequence[int]], short: int
 def _lengthened(sizes: list[int], columns: list[list[int]], inner: int, innermost: list[int]) -> LoopNest:
     """Nest whose innermost loop takes in a part of the next: a run of few elements costs as much as a long one."""
     size, steps = sizes[-1], columns[-1]
-    part = max((k for k in range(1, min(size, BLOCK // inner) + 1) if size % k == 0), default=1)
-    if part * inner < BLOCK // 64 and size * inner <= 16 * BLOCK:
+    part = max((k for k in range(1, min(size, ITEM // inner) + 1) if size % k == 0), default=1)
+    if part * inner < ITEM // 64 and size * inner <= 16 * ITEM:
         part = size
     outer_sizes, outer_columns = list(sizes[:-1]), list(columns[:-1])
     if part < size:
@@ -246,8 +246,8 @@ class _Writer:
         outer = self.outer
         sizes = [self.dtypes[i].itemsize for i in self.results]
         if not outer:
-            return [f"lo, hi = item * {BLOCK}, min(item * {BLOCK} + {BLOCK}, n)"]
-        lines = ["row = item // blocks", f"lo = (item - row * blocks) * {BLOCK}", f"hi = min(lo + {BLOCK}, n)"]
+            return [f"lo, hi = item * {ITEM}, min(item * {ITEM} + {ITEM}, n)"]
+        lines = ["row = item // blocks", f"lo = (item - row * blocks) * {ITEM}", f"hi = min(lo + {ITEM}, n)"]
         lines += [f"r{k} = o{k} + row * n * {size}" for k, size in enumerate(sizes)]
         for j in range(outer - 1, 0, -1):
             lines += [f"rest = row // d{j}", f"i{j} = row - rest * d{j}", "row = rest"]

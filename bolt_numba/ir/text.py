@@ -14,7 +14,7 @@ from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import Array, dtype_name
 
-SMALL = 8
+SHOWN_ELEMENTS = 8
 """Elements up to which a constant is shown by its values instead of by a digest."""
 
 
@@ -55,7 +55,7 @@ def attribute_text(value: Any) -> str:
 def const_text(array: Array) -> str:
     """Type and content of a constant: its values when few, else the first digits of a digest."""
     kind = f"{dtype_name(array.dtype)}[{', '.join(map(str, array.shape))}]"
-    if array.size <= SMALL:
+    if array.size <= SHOWN_ELEMENTS:
         return f"{kind} {' '.join(map(str, array.ravel().tolist()))}".rstrip()
     return f"{kind} #{digest(array)[:8]}"
 

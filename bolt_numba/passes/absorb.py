@@ -62,7 +62,7 @@ def _statistics(m: Match, op: Any) -> tuple[Array, Array, Array]:
         return mean, scale / np.sqrt(var + op.epsilon), bias
 
 
-FAR = 2.0**8
+FAR_MEAN = 2.0**8
 """Deviations from 0 up to which the mean is multiplied with the factor: as many units of rounding are lost."""
 
 
@@ -76,7 +76,7 @@ def split_batch_norm(m: Match, b: Builder) -> Result:
         return m.refuse("a number for each channel is not certain: broadcasting would hide that they do not fit")
     ones = (1,) * (len(x.shape) - 2) if op.layout == "NCHW" else ()
     deviation = np.sqrt(np.asarray(m["var"].const, F64) + op.epsilon)
-    far = not np.all(np.abs(mean) <= FAR * deviation)
+    far = not np.all(np.abs(mean) <= FAR_MEAN * deviation)
     terms = (-mean, a, bias) if far else (a, bias - mean * a)
     if not all(fits(v, x.dtype) for v in terms):
         return m.refuse("the numbers of a channel do not fit")

@@ -34,7 +34,7 @@ from bolt_numba.passes.pipeline import PipelineRun, absorbing
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
 from bolt_numba.types import F32, I8, U8, Array
 
-SMALL = 16 << 10
+GROWN_BYTES = 16 << 10
 """Bytes up to which a folded constant may be larger than what it is made of."""
 LONGER = frozenset({"pow_to_products", "split_batch_norm", "lookup_before_scale"})
 """Rules of other stages that make two nodes of one, for the sake of kernels."""
@@ -68,7 +68,7 @@ class FoldWithinSize(FoldConstant):
 
     def __call__(self, m: Match, b: Builder) -> Result:
         made, freed = _made(m.root), sum(_freed(m, v) for v in m.root.inputs if v is not None)
-        grows = made > max(SMALL, freed)
+        grows = made > max(GROWN_BYTES, freed)
         if grows and made - freed > self.growth:
             return m.refuse(f"the model would grow by {made - freed} bytes")
         result = super().__call__(m, b)

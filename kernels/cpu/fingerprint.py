@@ -19,13 +19,13 @@ from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.huge_pages import line_aligned
 from bolt_numba.types import Array
 
-BLOCK = 4096
-WORDS = BLOCK // 8
+BLOCK_BYTES = 4096
+WORDS = BLOCK_BYTES // 8
 _TEXT = f"""
 def fingerprint_blocks(p, tid, nthreads):
     key = view(p.key, {WORDS + 1}, u64)
     for b in range(p.blocks):
-        x, y = view(p.x + {BLOCK} * b, {WORDS}, u64), view(p.y + p.step * b, {WORDS}, u64)
+        x, y = view(p.x + {BLOCK_BYTES} * b, {WORDS}, u64), view(p.y + p.step * b, {WORDS}, u64)
         first, second = u64(0), u64(0)
         for i in range({WORDS}):
             v = x[i]
@@ -41,8 +41,8 @@ def fingerprint_blocks(p, tid, nthreads):
 
 def _reach(a: Any) -> dict[str, Reach]:
     return {
-        "x": BLOCK * a.blocks,
-        "y": box(BLOCK, (a.blocks, a.step)),
+        "x": BLOCK_BYTES * a.blocks,
+        "y": box(BLOCK_BYTES, (a.blocks, a.step)),
         "key": 8 * (WORDS + 1),
         "sums": 16 * a.blocks,
     }
@@ -89,12 +89,12 @@ def _bytes(array: Array) -> Array:
 
 
 def _taken(source: Array, target: Array | None, secret: bytes) -> str:
-    whole = len(source) // BLOCK * BLOCK
+    whole = len(source) // BLOCK_BYTES * BLOCK_BYTES
     rest = source[whole:].tobytes()
     state = blake2b(len(source).to_bytes(8, "little") + rest, digest_size=16, key=secret, person=b"weights")
     if whole:
-        sums = np.empty((whole // BLOCK, 2), np.uint64)
-        room, step = (np.empty(BLOCK, np.uint8), 0) if target is None else (target, BLOCK)
+        sums = np.empty((whole // BLOCK_BYTES, 2), np.uint64)
+        room, step = (np.empty(BLOCK_BYTES, np.uint8), 0) if target is None else (target, BLOCK_BYTES)
         _kernel().run(x=source, y=room, key=_key(secret), sums=sums, blocks=len(sums), step=step)
         state.update(sums.data)
     if target is not None:

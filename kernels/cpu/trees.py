@@ -38,10 +38,10 @@ from bolt_numba.types import F32, Array, TensorType
 
 WALKS = 8
 """Walks side by side."""
-CHUNK = L2 // 8
+CHUNK_BYTES = L2 // 8
 """Bytes of rows that stay in the second-level cache while all trees are walked."""
 FASTMATH = {"contract", "nsz"}
-PARALLEL = PAYS_ELEMENTS * 3 // 32
+PARALLEL_WALKS = PAYS_ELEMENTS * 3 // 32
 """Walks, one row through one tree, from which a second thread pays."""
 
 
@@ -350,10 +350,10 @@ def tree_ensemble(op: TreeEnsemble, ins: Types, outs: Sequence[TensorType], cont
     padded = context.packed(roots, "roots", lambda r: _padded(r, threshold, child))
     args: dict[str, Argument] = {
         "x": In(0), "y": Out(0), "nodes": nodes, "roots": padded, "n": n, "features": features, "trees": len(roots),
-        "room": len(padded), "bits": bits, "chunk": max(CHUNK // (4 * WALKS * max(features, 1)), 1),
+        "room": len(padded), "bits": bits, "chunk": max(CHUNK_BYTES // (4 * WALKS * max(features, 1)), 1),
         "outs": op.n_targets, "base": np.zeros(op.n_targets, F32) if len(ins) < 11 or ins[10] is None else In(10),
     }  # fmt: skip
-    parallel = n > 1 and n * len(roots) > PARALLEL
+    parallel = n > 1 and n * len(roots) > PARALLEL_WALKS
     if op.n_targets == 1 and np.diff(starts).max(initial=0) <= 1:
         args["weights"] = context.packed(weights, "by node", lambda w: _node_weights(leaf, starts, w))
         return [Step(ensemble(flagged, True), args, parallel)]

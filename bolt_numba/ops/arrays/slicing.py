@@ -20,7 +20,7 @@ from bolt_numba.ops.shapes import (
 )
 from bolt_numba.types import STRING, Array, Dim, Sym, TensorType
 
-FAR = 2**31 - 1
+END_BOUND = 2**31 - 1
 """A slice bound of at least this (or of at most minus this) means the end, whatever the length."""
 
 
@@ -37,11 +37,11 @@ def slice_bounds(size: int, start: int, end: int, step: int) -> tuple[int, int]:
 def _symbolic_length(size: Dim, start: Dim, end: Dim, step: int) -> Dim | None:
     """Length of a slice of a symbolic axis when a formula gives it for every length from 1 on."""
     if isinstance(start, Sym) or abs(step) != 1:
-        whole = start == 0 and not isinstance(end, Sym) and end >= FAR and step > 0
+        whole = start == 0 and not isinstance(end, Sym) and end >= END_BOUND and step > 0
         return (size + step - 1) // step if whole else None
     if step == -1:
-        return size if (start == -1 or start >= FAR) and not isinstance(end, Sym) and end <= -FAR else None
-    if end == size or (isinstance(end, int) and end >= FAR):
+        return size if (start == -1 or start >= END_BOUND) and not isinstance(end, Sym) and end <= -END_BOUND else None
+    if end == size or (isinstance(end, int) and end >= END_BOUND):
         return size - start if start in (0, 1) else 1 if start == -1 else None
     if isinstance(end, Sym) or not isinstance(size, Sym):
         return None

@@ -117,7 +117,7 @@ def _corners(plane: Array, v: float, u: float) -> Array:
     return np.array([plane[:, i, j] * weight for i, j, weight in pairs], plane.dtype)
 
 
-FAR = 1 << 24
+GREATEST_COORDINATE = 1 << 24
 """The greatest coordinate of a region that f32 tells from its neighbours."""
 
 
@@ -151,7 +151,7 @@ class MaxRoiPool(Op):
         return TensorType(dtype, (regions[0], shape[1], *self.pooled_shape))
 
     def reference(self, x: Array, rois: Array) -> Array:
-        limits = np.array([len(x) - 1, *(FAR,) * 4])
+        limits = np.array([len(x) - 1, *(GREATEST_COORDINATE,) * 4])
         want_between(self, "rois", widened(rois), np.where(np.arange(5) == 0, 0, -limits), limits)
         sizes, scale = x.shape[2:], F32.type(self.spatial_scale)
         y = np.zeros((len(rois), x.shape[1], *self.pooled_shape), x.dtype)

@@ -284,14 +284,14 @@ def _requantised(y: Array, factor: Array, zero_point: Array) -> Array:
     return saturated(np.rint(y.astype(F32) * factor.astype(F32)) + zero_point.astype(F32), zero_point.dtype)
 
 
-SMALL, RAISED = 2.0**-60, 2.0**50
+SMALL_SCALE, RAISED = 2.0**-60, 2.0**50
 """Products of scales below are taken of scales that are multiplied before."""
 
 
 def scale_ratio(a: Array, b: Array, y: Array) -> Array:
     """``a * b / y`` without a number on the way that is too small for a normal one: powers of two round nothing."""
     with np.errstate(all="ignore"):
-        up = np.where(np.abs(a * b) < SMALL, RAISED, 1).astype(a.dtype)
+        up = np.where(np.abs(a * b) < SMALL_SCALE, RAISED, 1).astype(a.dtype)
         return np.asarray((a * up) * (b * up) / (y * up * up))
 
 

@@ -316,7 +316,7 @@ def _weighted(x: Array, axis: int, index: Array, weights: Array) -> Array:
     return x.take(index[:, 0], axis=axis) * 0 if total is None else total
 
 
-FAR = 2.0**24
+GREATEST_POINT = 2.0**24
 """Of a point in -1…1: the digits of f32 do not tell where between two borders a point beyond lies."""
 
 
@@ -327,7 +327,7 @@ class GridSample(Op):
     x: [n, c, h, w] (or more spatial axes) number · grid: [n, oh, ow, 2] float -> y: [n, c, oh, ow] of x's dtype.
     mode: linear, nearest (half to even), cubic (a = -0.75); outside: zeros, border, reflection; align_corners: -1 and 1
     are the centres of the outer elements, not their edges.  What has weight 0 adds nothing, NaN neither.  Reflection
-    takes a point beyond `FAR`, and one that is not finite, for element 0.  Source: ONNX GridSample-22.
+    takes a point beyond `GREATEST_POINT`, and one that is not finite, for element 0.  Source: ONNX GridSample-22.
     """
 
     mode: str = "linear"
@@ -361,7 +361,7 @@ class GridSample(Op):
     def _placed(self, at: Array, size: int) -> Array:
         """Coordinates in elements, brought inside as the padding mode says."""
         if self.padding_mode == "reflection":
-            near = np.abs(at) <= FAR
+            near = np.abs(at) <= GREATEST_POINT
             inside = self._reflected(self._in_elements(np.where(near, at, 0).astype(F64), size), size)
             return np.where(near, inside, 0).astype(at.dtype)
         at = self._in_elements(at, size)

@@ -16,7 +16,7 @@ from bolt_numba.ops.registry import Op, fresh_dim
 from bolt_numba.types import Array, Dim, Shape, TensorType
 
 LAYOUTS = ("NCHW", "NHWC")
-FAR = (1 << 31) - 1
+GREATEST_SPAN = (1 << 31) - 1
 """The greatest kernel, stride, dilation or pad, and the longest span: beyond it no product with a size is safe."""
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
@@ -56,8 +56,8 @@ def per_axis(owner: Op, what: str, given: Sequence[int], count: int, default: in
     values = tuple(given) or (default,) * count
     if len(values) != count:
         raise owner.fail(f"length of {what}", len(values), count)
-    if values and (min(values) < low or max(values) > FAR):
-        raise owner.fail(what, values, f"{low} to {FAR}")
+    if values and (min(values) < low or max(values) > GREATEST_SPAN):
+        raise owner.fail(what, values, f"{low} to {GREATEST_SPAN}")
     return values
 
 
@@ -134,8 +134,8 @@ class Windows:
             auto_pad,
             ceil and auto_pad == "NOTSET",
         )
-        if max(made.spans, default=0) > FAR:
-            raise owner.fail("span of the dilated kernel", made.spans, f"at most {FAR}")
+        if max(made.spans, default=0) > GREATEST_SPAN:
+            raise owner.fail("span of the dilated kernel", made.spans, f"at most {GREATEST_SPAN}")
         if len(_MADE) >= MOST_MADE:
             _MADE.clear()
         _MADE[key] = made

@@ -19,7 +19,7 @@ from bolt_numba.base.mapped import unmapped
 from bolt_numba.converters.wire import BYTES, IrregularError, as_varint, fields
 from bolt_numba.types import Array
 
-LEAST = 1024
+LEAST_PAYLOAD = 1024
 """Bytes from which a payload is cut out; messages that are smaller are not searched."""
 MAX_DEPTH = 64
 
@@ -68,7 +68,7 @@ def _walk(data: memoryview, at: int, end: int, kind: str, secret: bytes, depth: 
         raise IrregularError
     inner, kept = _INNER[kind], at
     for number, coding, start, body, size in fields(data, at, end):
-        found = inner.get(number) if size >= LEAST and coding == BYTES else None
+        found = inner.get(number) if size >= LEAST_PAYLOAD and coding == BYTES else None
         if found is None:
             continue
         yield data[kept:start]

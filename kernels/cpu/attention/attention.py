@@ -54,11 +54,11 @@ from bolt_numba.ops.layers.attention import FusedAttention, swapped
 from bolt_numba.types import F32 as F32_TYPE
 from bolt_numba.types import Array, TensorType
 
-FEW = 4
+FEW_QUERIES = 4
 """Queries up to which packing keys and values does not pay."""
-PARALLEL = PAYS_FLOPS * 5 // 4
+PARALLEL_FLOPS = PAYS_FLOPS * 5 // 4
 """Multiplications from which a second thread pays."""
-ROW = 8
+ENTRY = 8
 """Numbers in a row of the table of heads: byte offsets in q, k, v, mask and y, keys, keys before the first query (those
 that it sees besides its own), byte offset in sink."""
 UNBOUNDED = 1 << 40
@@ -79,13 +79,13 @@ FIELDS: dict[str, Any] = {
 
 def _heads_reach(a: Any, heads: int, group: int, q_head: int, y_head: int, mask_head: int) -> dict[str, Reach]:
     """Extents of what both kernels read and write, for ``heads`` rows of the table, each of ``group`` heads."""
-    table: dict[str, Reach] = {"table": 8 * ROW * heads}
+    table: dict[str, Reach] = {"table": 8 * ENTRY * heads}
     if not heads * a.m:
         return dict.fromkeys(("q", "k", "v", "mask", "y", "sink"), 0) | table
     if not isinstance(a.table, np.ndarray):  # as `cache_table` makes it: heads lie side by side
         rows, sink = 4 * heads * group * a.m, 4 * (a.q_step // (4 * a.d))
         return {"q": rows * a.d, "y": rows * a.width, **dict.fromkeys("kv", KEPT), "mask": KEPT, "sink": sink} | table
-    q, k, v, mask, y, keys, _, sinks = a.table.reshape(-1, ROW)[:heads].max(axis=0).tolist()
+    q, k, v, mask, y, keys, _, sinks = a.table.reshape(-1, ENTRY)[:heads].max(axis=0).tolist()
     more = group - 1
     return {
         "q": q + (a.m - 1) * a.q_step + more * q_head + 4 * a.d,
@@ -113,7 +113,7 @@ def _few_reach(a: Any) -> dict[str, Reach]:
 def attention_kernel(mr: int) -> Native:
     """Kernel for blocks of ``mr`` queries.
 
-    table: i64 [heads][`ROW`].  work: ``work_size`` bytes a thread: key panels, then value panels, a block of queries,
+    table: i64 [heads][`ENTRY`].  work: ``work_size`` bytes a thread: key panels, then value panels, a block of queries,
     scores (rows ``pitch`` bytes apart) and the result block at the offsets given.  order: i32 0, 1, …, d - 1.
     """
 
@@ -131,7 +131,7 @@ def attention_kernel(mr: int) -> Native:
         first, last = split(p.items, tid, nthreads)
         for item in range(first, last):
             head = item // p.chunks
-            entry = p.table + 8 * ROW * head
+            entry = p.table + 8 * ENTRY * head
             n, before = load_i64(entry + 40), load_i64(entry + 48)
             k, v = p.k + load_i64(entry + 8), p.v + load_i64(entry + 16)
             if k != packed_k or v != packed_v:
@@ -181,7 +181,7 @@ def attention_few(p, tid, nthreads):
     """A few queries: products with keys and values where they lie, for packing them would cost more.
 
     A work item is what reads the same keys: m queries of each of ``group`` heads, whose queries, results and masks lie
-    ``q_head``, ``y_head`` and ``mask_head`` bytes apart, their sinks 4.  table: i64 [items][`ROW`].  work: group * m
+    ``q_head``, ``y_head`` and ``mask_head`` bytes apart, their sinks 4.  table: i64 [items][`ENTRY`].  work: group * m
     rows of scores a thread, ``pitch`` bytes each.
     """
     m, d, width, pitch = p.m, p.d, p.width, p.pitch
@@ -189,7 +189,7 @@ def attention_few(p, tid, nthreads):
     scores = p.work + pitch * rows * tid
     first, last = split(p.items, tid, nthreads)
     for item in range(first, last):
-        entry = p.table + 8 * ROW * item
+        entry = p.table + 8 * ENTRY * item
         n, limit = load_i64(entry + 40), load_i64(entry + 48) + 1
         q, k, v = p.q + load_i64(entry), p.k + load_i64(entry + 8), p.v + load_i64(entry + 16)
         y = p.y + load_i64(entry + 32)
@@ -333,8 +333,8 @@ def attention_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Cont
     args |= {"table": np.ascontiguousarray(table, np.int64)}
     args |= dict(zip(("q_step", "k_step", "v_step", "y_step"), (*steps, _position_step(*result)), strict=True))
     args |= {"mask_step": 4 * n if masks[-2] > 1 else 0, "window": UNBOUNDED, "scale": op.scale, "cap": 0.0}
-    parallel = heads * m * n * (d + width) > PARALLEL
-    if m <= FEW:
+    parallel = heads * m * n * (d + width) > PARALLEL_FLOPS
+    if m <= FEW_QUERIES:
         return [Step(attention_few, args | few(context.threads, heads, 1, m, n), parallel and heads > 1)]
     return [Step(attention_kernel(block_rows(m)), args | blocks(context.threads, heads, args, n), parallel)]
 

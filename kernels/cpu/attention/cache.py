@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.kernels.cpu.attention.attention import (
-    FEW,
-    PARALLEL,
-    ROW,
+    ENTRY,
+    FEW_QUERIES,
+    PARALLEL_FLOPS,
     UNBOUNDED,
     attention_few,
     attention_kernel,
@@ -38,14 +38,14 @@ PARALLEL_BYTES = PAYS_BYTES
 
 
 def _listed(a: Any) -> dict[str, Reach]:
-    return {"valid": 4 * a.n, "total": 4, "table": 8 * ROW * a.n * a.units}
+    return {"valid": 4 * a.n, "total": 4, "table": 8 * ENTRY * a.n * a.units}
 
 
 @native(valid=PTR, total=PTR, table=PTR, fault=FAULT_AT, n=I64, s=I64, units=I64, share=I64, room=I64, most=I64,
         q_unit=I64, q_step=I64, kv_head=I64, kv_heads=I64, mask_unit=I64, mask_batch=I64, sink_unit=I64,
         extents=_listed)  # fmt: skip
 def cache_table(p, tid, nthreads):
-    """The table of heads (i64 [n * units][`ROW`]) for ``units`` rows of each sequence; see `attention_kernel`.
+    """The table of heads (i64 [n * units][`ENTRY`]) for ``units`` rows of each sequence; see `attention_kernel`.
 
     valid: i32 [n], keys less one · total: i32.  share: rows that read one head of keys.  room: positions of the cache;
     most: keys that masks cover.
@@ -62,7 +62,7 @@ def cache_table(p, tid, nthreads):
             before = max(0, min(keys - s, p.room - s))
         keys = max(0, min(keys, p.room, p.most))
         for unit in range(units):
-            at = p.table + 8 * ROW * (b * units + unit)
+            at = p.table + 8 * ENTRY * (b * units + unit)
             head = p.kv_head * (b * p.kv_heads + unit // p.share)
             q = b * s * p.q_step + unit * p.q_unit
             store_i64(at, q)
@@ -79,7 +79,7 @@ def _appended(a: Any) -> dict[str, Reach]:
     head = 4 * a.n * a.heads * a.d
     rows = {"": a.s, "past_": a.held, "present_": a.room}
     return {f"{of}{name}": head * count for of, count in rows.items() for name in "kv"} | {
-        "table": 8 * ROW * a.n * a.units
+        "table": 8 * ENTRY * a.n * a.units
     }
 
 
@@ -98,7 +98,7 @@ def append(p, tid, nthreads):
         if item % 2:
             new, past, present = p.v, p.past_v, p.present_v
         b = pair // heads
-        before = load_i64(p.table + 8 * ROW * b * p.units + 48)
+        before = load_i64(p.table + 8 * ENTRY * b * p.units + 48)
         to = present + pair * room * row
         if past != present:
             some = min(before, p.held)
@@ -154,9 +154,9 @@ def attention_cached(op: Any, ins: Types, outs: Sequence[TensorType], context: C
     (n, s, width), room = q.dims, outs[1].dims[2]
     d, kv_heads, group = width // op.num_heads, op.kv_num_heads, op.num_heads // op.kv_num_heads
     args, strides = _shares(op, ins, room)
-    together = group if s <= FEW else 1
+    together = group if s <= FEW_QUERIES else 1
     units = op.num_heads // together
-    table = args["table"] = Scratch(8 * ROW * n * units)
+    table = args["table"] = Scratch(8 * ENTRY * n * units)
     head = {"units": units, "share": group // together, "room": room, "most": strides["most"], "kv_heads": kv_heads}
     head |= {"q_unit": 4 * d * together, "q_step": 4 * width, "kv_head": 4 * d * room, "sink_unit": 4 * together}
     head |= {"mask_unit": strides["mask"] * together, "mask_batch": strides["mask_batch"], "n": n, "s": s}
@@ -166,8 +166,8 @@ def attention_cached(op: Any, ins: Types, outs: Sequence[TensorType], context: C
     rows |= {"past_k": None if past is None else In(3), "past_v": None if past is None else In(4), "n": n, "s": s}
     rows |= {"heads": kv_heads, "units": units, "d": d, "held": 0 if past is None else past.dims[2], "room": room}
     second = Step(append, rows, outs[1].nbytes > PARALLEL_BYTES)
-    parallel = 2 * n * op.num_heads * s * room * d > PARALLEL
-    if s <= FEW:
+    parallel = 2 * n * op.num_heads * s * room * d > PARALLEL_FLOPS
+    if s <= FEW_QUERIES:
         more = few(context.threads, n * units, group, s, room)
         more |= {"q_head": 4 * d, "y_head": 4 * d, "mask_head": strides["mask"]}
         return [first, second, Step(attention_few, args | more, parallel and n * units > 1)]

@@ -31,7 +31,7 @@ from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Step,
 from bolt_numba.ops.layers.rotary import RotaryEmbedding
 from bolt_numba.types import F32, TensorType
 
-PARALLEL = 2 * PAYS_ELEMENTS
+PARALLEL_ELEMENTS = 2 * PAYS_ELEMENTS
 """Elements from which a second thread pays."""
 
 
@@ -124,4 +124,4 @@ def rotary_embedding(op: Any, ins: Types, outs: Sequence[TensorType], context: C
     args |= {"positions": None if positions is None else In(3), "n": n, "outer": outer, "inner": inner, "d": d}
     args |= {"half": cos.dims[-1], "is_outer": int(is_outer), "neighbours": int(op.interleaved)}
     args |= {"rows": cos.size // max(cos.dims[-1], 1), "image": 0 if shared else outer if is_outer else inner}
-    return [Step(rotate, args, x.size > PARALLEL)]
+    return [Step(rotate, args, x.size > PARALLEL_ELEMENTS)]

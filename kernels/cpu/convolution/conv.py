@@ -64,7 +64,7 @@ class Taps:
 NOWHERE = Taps(np.zeros((1, 0), np.int32), np.zeros(1, np.int32), True)
 """Of a matrix: its rows need no table."""
 
-THIN, PATCH_BYTES = 16, L2
+THIN_CHANNELS, PATCH_BYTES = 16, L2
 """Channels under which pixels at an edge are copied (runs of single taps would be too short), and the room for that."""
 PARALLEL_BYTES = PAYS_BYTES // 2
 """Bytes of padded images from which a second thread pays."""
@@ -209,7 +209,7 @@ def choose_kind(g: ConvBlocks, channels: int, cg: int, kg: int, span: int, strid
         return INSIDE, 0
     extent = pack_stride(4 * (channels * int(g.run[-1]) + length + LANES))
     apart = channels * int(np.diff(g.run).min(initial=length)) >= length  # else copied runs would overlap
-    if g.merged and apart and cg < THIN and (span + MR) * extent <= PATCH_BYTES:
+    if g.merged and apart and cg < THIN_CHANNELS and (span + MR) * extent <= PATCH_BYTES:
         return PATCHED, extent
     return EDGE, 0
 
@@ -238,7 +238,7 @@ def pad_images(p, tid, nthreads):
 
 def has_wide_edges(op: Any, x: TensorType, g: ConvBlocks) -> bool:
     """Whether it is cheaper to copy the images into zeros than the pixels at their edges: few channels, many edges."""
-    return op.group == 1 and x.dims[-1] < THIN and len(x.dims) in (3, 4, 5) and 5 * int(g.taps.edges[-1]) > g.m
+    return op.group == 1 and x.dims[-1] < THIN_CHANNELS and len(x.dims) in (3, 4, 5) and 5 * int(g.taps.edges[-1]) > g.m
 
 
 def padded(op: Any, x: TensorType, w: TensorType) -> tuple[Any, TensorType, Step]:

@@ -35,7 +35,7 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
     INTEGER,
     NO_ZERO,
     QUANTISED,
-    SHORT,
+    SHORT_RUN,
     Operands,
     Panels,
     RowTables,
@@ -117,7 +117,7 @@ def _joins_taps(op: Any, x: TensorType, w: TensorType) -> bool:
     """Whether the taps of a filter's row should be one run: few channels, side by side in memory."""
     dilation = op.dilations[-1] if op.dilations else 1
     width = w.dims[1] * w.dims[-1]
-    return op.group == 1 and dilation == 1 and w.dims[1] < SHORT and width >= 4 and len(x.dims) in (3, 4)
+    return op.group == 1 and dilation == 1 and w.dims[1] < SHORT_RUN and width >= 4 and len(x.dims) in (3, 4)
 
 
 def _rows(op: Any, g: ConvBlocks, w: TensorType, c: int, width: int, image: Any) -> RowTables:

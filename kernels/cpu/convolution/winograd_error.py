@@ -28,7 +28,7 @@ WORST = 0.75
 TRANSFORMED = 10
 """Variance of what the transforms round, in that of a product: measured."""
 
-FAR = 1e-20
+LOST_SQUARE = 1e-20
 """A square of a norm under which terms of it may be lost."""
 
 
@@ -65,7 +65,7 @@ def error_of(w: Array, size: int) -> Array:
     whole = (np.kron(left, left) if taps == [3, 3] else left).astype(np.float32)
     g = w.reshape(k, c, -1).astype(np.float32, copy=False)
     rounded, largest = _greatest_squares(g, whole)
-    far = (largest < FAR) | (largest > 1 / FAR)
+    far = (largest < LOST_SQUARE) | (largest > 1 / LOST_SQUARE)
     if far.any():  # they say little of filters whose squares leave f32
         part = g[:, far]
         top = np.abs(part).max((0, 2), keepdims=True)

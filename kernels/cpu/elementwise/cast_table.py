@@ -23,7 +23,7 @@ from bolt_numba.ops.arrays.conversion import SUB_BYTE
 from bolt_numba.ops.pointwise import Cast
 from bolt_numba.types import BF16, BOOL, F16, F32, F64, AnyDType, Array, TensorType, dtype_name
 
-PARALLEL = PAYS_ELEMENTS
+PARALLEL_ELEMENTS = PAYS_ELEMENTS
 """Elements from which a second thread pays."""
 _UNITS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 _PLAIN = (BOOL, F16, BF16, F32, F64)
@@ -98,7 +98,7 @@ def table_step(op: Any, source: AnyDType, target: AnyDType, x: Argument, y: Argu
     read, index, numbers = form
     table = _table(op, numbers)
     args: dict[str, Argument] = {"x": x, "y": y, "table": table.view(f"u{table.itemsize}"), "n": n}
-    return Step(_kernel(read, index, target.itemsize), args | {"unit": source.itemsize}, n >= PARALLEL)
+    return Step(_kernel(read, index, target.itemsize), args | {"unit": source.itemsize}, n >= PARALLEL_ELEMENTS)
 
 
 @kernel(Cast, accepts=_accepts)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.codegen.chain import (
-    BLOCK,
+    ITEM,
     MAX_OUTER,
     LoopNest,
     Powers,
@@ -38,7 +38,7 @@ from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.pointwise import Chain, Pointwise
 from bolt_numba.types import BOOL, AnyDType, Array, TensorType
 
-SHORT = 16
+SHORT_LOOP = 16
 """Elements under which the innermost loop is lengthened: a jumping load costs four times a running one."""
 SHORT_FOR_CONSTANTS = 128
 """The same where constants can be laid out so that nothing jumps."""
@@ -253,7 +253,7 @@ def _lengthen(
     nest = geometry(shape, dims, SHORT_FOR_CONSTANTS)
     for k, t in enumerate(nest.tables):
         if t is not None and not _is_spreadable(nest, k, ins[k]):
-            return geometry(shape, dims, SHORT)
+            return geometry(shape, dims, SHORT_LOOP)
     return nest
 
 
@@ -337,4 +337,4 @@ def pointwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context)
     return _steps(op, ins, outs, context)
 
 
-__all__ = ["BLOCK", "scope_of"]
+__all__ = ["ITEM", "scope_of"]

@@ -47,7 +47,7 @@ from bolt_numba.ops.layers.quantize import DequantizeLinear, DynamicQuantizeLine
 from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import F32, I8, U8, TensorType
 
-ROW = 4096
+ROW_ELEMENTS = 4096
 """Elements of a row when there is one scale."""
 PARALLEL_ELEMENTS = 4 * PAYS_ELEMENTS
 """Elements from which a second thread pays; they are converted in whole vectors."""
@@ -155,7 +155,7 @@ def quantize_by_range(p, tid, nthreads):
 def _rows(op: Any, x: TensorType, scale: TensorType) -> dict[str, Argument]:
     """Rows and scales of `_FIELDS`."""
     if scale.size == 1:
-        return {"size": x.size, "rows": -(-x.size // ROW), "n": ROW, "scales": 1, "along": 0}
+        return {"size": x.size, "rows": -(-x.size // ROW_ELEMENTS), "n": ROW_ELEMENTS, "scales": 1, "along": 0}
     axis = normalise_axis(op, op.axis, len(x.dims))
     inner = math.prod(x.dims[axis + 1 :])
     if inner == 1:

@@ -36,9 +36,9 @@ from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.types import BF16, F16, F32, AnyDType, Array, TensorType, dtype_name
 
 HALVES = (F16, BF16)
-PARALLEL = 2 * PAYS_ELEMENTS
+PARALLEL_ELEMENTS = 2 * PAYS_ELEMENTS
 """Elements from which a second thread pays."""
-CHUNK = 4096
+CHUNK_ELEMENTS = 4096
 
 
 @inline
@@ -96,17 +96,17 @@ def converter(source: AnyDType, target: AnyDType) -> Native:
     convert, unit, to = _CONVERT[source, target], source.itemsize, target.itemsize
 
     def body(p: Any, tid: int, nthreads: int) -> None:
-        lo, hi = split(ceil_div(p.n, CHUNK), tid, nthreads)
+        lo, hi = split(ceil_div(p.n, CHUNK_ELEMENTS), tid, nthreads)
         for chunk in range(lo, hi):
-            at = chunk * CHUNK
-            convert(p.x + unit * at, p.y + to * at, min(CHUNK, p.n - at))
+            at = chunk * CHUNK_ELEMENTS
+            convert(p.x + unit * at, p.y + to * at, min(CHUNK_ELEMENTS, p.n - at))
 
     body.__name__ = f"convert_{dtype_name(source)}_{dtype_name(target)}"
     return native(x=PTR, y=PTR, n=I64, extents=lambda a: {"x": unit * a.n, "y": to * a.n})(body)
 
 
 def convert_step(source: AnyDType, target: AnyDType, x: Argument, y: Argument, n: int) -> Step:
-    return Step(converter(source, target), {"x": x, "y": y, "n": n}, n >= PARALLEL)
+    return Step(converter(source, target), {"x": x, "y": y, "n": n}, n >= PARALLEL_ELEMENTS)
 
 
 def _converts(op: Any, ins: Types) -> bool:

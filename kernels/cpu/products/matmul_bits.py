@@ -55,7 +55,7 @@ from bolt_numba.types import TensorType
 
 TOGETHER = 8 if LANES == 16 else 4
 """Rows of one pass over the codes; each takes two registers."""
-FEW = TOGETHER * 3 // 2
+FEW_ROWS = TOGETHER * 3 // 2
 """Rows up to which passes over the codes cost less than panels."""
 CHUNK_BYTES = 2 * L2
 """Packed panels that are made at a time: they should stay in the second-level cache or near it."""
@@ -241,7 +241,7 @@ def matmul_bits(op: Any, ins: Types, outs: Sequence[TensorType], context: Contex
     rows = x.size // k
     held: dict[str, Argument] = {"codes": In(1), "scales": In(2), "zeros": None if zeros is None else In(3)}
     held |= {"blocks": blocks, "block": op.block, "size": size, "middle": op.middle}
-    if rows > FEW:
+    if rows > FEW_ROWS:
         return _many(op, ins, held, context)
     arranged, sums = Scratch(4 * rows * blocks * op.block), Scratch(4 * rows * blocks)
     first: dict[str, Argument] = {"x": In(0), "to": arranged, "sums": sums, "rows": rows, "k": k, "blocks": blocks}

@@ -191,7 +191,7 @@ SHARED_BYTES = 4 * PAYS_BYTES
 """Bytes to pack for each further thread."""
 
 
-PART = 1 << 25
+PACKED_AT_ONCE = 1 << 25
 """Bytes that are packed at a time where that makes sense."""
 
 
@@ -212,7 +212,7 @@ def pack_panels(source: Array, rows: Array | None = None, alpha: float = 1.0, th
         block, row, column = source.strides
     order = source_rows(1, k) if rows is None else rows
     # A large weight whose columns lie apart in its file: what has been packed need not stay in memory.
-    part = max(PART // (4 * k * PANEL), 1) * PANEL if blocks == 1 and row == 4 else n
+    part = max(PACKED_AT_ONCE // (4 * k * PANEL), 1) * PANEL if blocks == 1 and row == 4 else n
     flat = out.reshape(-1)
     for first in range(0, n, part):
         some = source[:, :, first : first + part]

@@ -38,14 +38,14 @@ from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.types import Array, TensorType
 
-SHORT, SHORT_TAPS, NARROW = 8, 32, LANES
+SHORT_SUM, SHORT_TAPS, NARROW = 8, 32, LANES
 """Terms of a sum, the same where taps are gathered, and columns of a result, under which copying rows costs more than
 faster products bring."""
 RANK = 12
 """Above the other makers of dense sums, below those of groups and of depthwise convolutions."""
-THIN = 16
+THIN_IMAGE = 16
 """Channels under which an image is rounded as a whole first: its runs are shorter than vectors."""
-BLOCK = np.zeros((1, 6), np.int64)
+ONE_BLOCK = np.zeros((1, 6), np.int64)
 """The only block of a product, see `sweep.BLOCK_FIELDS`."""
 
 
@@ -79,7 +79,7 @@ def accepts_weights(op: Any, ins: Types) -> bool:
     if b is None or b.known is None or len(b.dims) < 2 or math.prod(b.dims[:-2]) != 1:
         return False
     k, n = reversed(b.dims[-2:]) if op.trans_b else b.dims[-2:]
-    return k >= SHORT and n >= NARROW
+    return k >= SHORT_SUM and n >= NARROW
 
 
 @kernel(MatMul, accepts=accepts_weights, precision="bf16", rank=RANK, by_types=True)
@@ -101,7 +101,7 @@ def product_step(op: MatMul, panels: Array, bias: Argument, sizes: tuple[int, in
     m, n, k = sizes
     threads = context.threads if is_parallel(context, m * n * k, panels.nbytes) else 1
     args: dict[str, Argument] = {
-        "lda": Pitch(In(0)), "b": panels, "bias": bias, "blocks": 1, "offsets": BLOCK, "table": None,
+        "lda": Pitch(In(0)), "b": panels, "bias": bias, "blocks": 1, "offsets": ONE_BLOCK, "table": None,
         "edges": None, "taps": 1, "depth": k, "runs": 1, "length": k, "run_rows": ORIGIN,
     }  # fmt: skip
     return sweep_step(op, args, sizes, threads)
@@ -122,7 +122,7 @@ def works_filters(op: Any, ins: Types) -> bool:
     w = ins[1]
     assert w is not None
     taps = math.prod(w.dims[2:])
-    return w.dims[1] * taps >= (SHORT if taps == 1 else SHORT_TAPS) and w.dims[0] // op.group >= NARROW
+    return w.dims[1] * taps >= (SHORT_SUM if taps == 1 else SHORT_TAPS) and w.dims[0] // op.group >= NARROW
 
 
 def accepts_filters(op: Any, ins: Types) -> bool:
@@ -149,7 +149,7 @@ def conv_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context)
         "table": None if g.is_matrix else g.taps.table, "edges": g.taps.edges,
         "taps": taps, "depth": cg, "runs": len(g.run), "length": k // len(g.run), "run_rows": g.run,
     }  # fmt: skip
-    if not g.is_matrix and cg < THIN:
+    if not g.is_matrix and cg < THIN_IMAGE:
         image = Scratch(2 * x.size + SLACK)
         steps.append(Step(round_values, {"x": In(0), "y": image, "n": x.size}, is_parallel(context, 0, x.nbytes)))
         args |= {"a": image, "lda": x.dims[-1], "kind": ROUNDED}

@@ -131,10 +131,10 @@ class RowTables:
     @property
     def copied(self) -> bool:
         """Whether runs are too short to be read where they are."""
-        return (self.taps > 1 and self.depth < SHORT) or self.depth < 4
+        return (self.taps > 1 and self.depth < SHORT_RUN) or self.depth < 4
 
 
-SHORT = 16
+SHORT_RUN = 16
 """Bytes of a run under which rows are copied first."""
 
 

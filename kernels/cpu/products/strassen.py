@@ -164,8 +164,8 @@ def multiply(rows, sums, ld, half, b, t, work, bias, c, ldc, res, ldr, n, lo, hi
     put_tile(acc, bias + far, c + far, ldc, res1, ldr, n, lo, hi, act)
 
 
-FEW = 4
-few_heights = by_height("few_heights", TILE_ARGUMENTS, plain_tile, (MR, FEW, 1))
+FEW_HEIGHTS = 4
+few_heights = by_height("few_heights", TILE_ARGUMENTS, plain_tile, (MR, FEW_HEIGHTS, 1))
 """`sweep.tile_any` for what is left of pairs: fewer heights, which compile in a third of the time."""
 
 
@@ -175,7 +175,7 @@ def plain(rows, zero, count, k, b, sums, bias, c, ldc, res, ldr, n, lo, hi, act)
     i = 0
     while i < count:
         left = count - i
-        mr = MR if left >= MR else (FEW if left >= FEW else 1)
+        mr = MR if left >= MR else (FEW_HEIGHTS if left >= FEW_HEIGHTS else 1)
         to = c + ldc * i
         few_heights(
             mr, rows + 8 * i, 0, zero, 8, 1, k, b, b, 0, sums, 4 * TERMS, bias, to, ldc,

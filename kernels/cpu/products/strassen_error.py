@@ -34,7 +34,7 @@ WORST = 0.9
 kinds, up to 0.85."""
 SUMMED = 4
 """Variance of what making the sums rounds, in that of a product: measured."""
-LEAST = 2.0**-30
+LEAST_PART = 2.0**-30
 """Largest weight of a channel over that of the layer, under which its inputs count as if it were this large."""
 STEPS = 4
 """Weights of columns that `mixing` tries."""
@@ -51,9 +51,9 @@ def even_scales(half: int) -> Array:
 
 
 def largest_weights(w: Array) -> tuple[Array, Array]:
-    """[k] f32 of [n, k]: the largest magnitude of each channel, none under `LEAST` of the greatest; which are above."""
+    """[k] f32 of [n, k]: each channel's largest magnitude, none under `LEAST_PART` of the greatest; which are above."""
     found = np.maximum(w.max(0), -w.min(0)).astype(np.float32, copy=False)
-    least = np.float32(LEAST) * found.max()
+    least = np.float32(LEAST_PART) * found.max()
     return np.maximum(found, least), found >= least
 
 

@@ -23,7 +23,7 @@ from bolt_numba.kernels.cpu.products.sweep import MR
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.types import Array
 
-LARGE = 2.0**120
+LARGE_SQUARE = 2.0**120
 """Square from which a sum is large: with weights up to `strassen_error.RANGE`, products of lesser ones are finite."""
 
 
@@ -61,7 +61,7 @@ def add_rows(rows, half, scales, to, ld):
         for q in range(0, half, LANES):
             seen = add_columns(top, bottom, half, scales, to + ld * r, MR * ld, 4 * q, half - q, seen)
     x1, x2, x3, x4 = seen
-    return 0 if all_lanes(x1 + x2 + (x3 + x4) < np.float32(LARGE)) else 1
+    return 0 if all_lanes(x1 + x2 + (x3 + x4) < np.float32(LARGE_SQUARE)) else 1
 
 
 @native(

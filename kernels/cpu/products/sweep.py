@@ -57,7 +57,7 @@ INSIDE, COPIED, EDGE, PATCHED = 0, 1, 2, 3
 """How tiles read A: in place, by runs; from a copy; in place tap by tap, with zeros outside; or in place but for rows
 with a tap outside, which are copied to where their runs are as far apart as in the image."""
 
-THIN = 4
+THIN_ROWS = 4
 """Rows that are bound by reading B."""
 BLOCK_FIELDS = 6
 """Entries of a block: first row and column of A, byte offsets of B and bias, first row and column of C."""
@@ -101,7 +101,7 @@ def put_aside(acc, sums, before):
 
 def plain_tile(mr: int, nv: int, first: Any = tile_row) -> Any:
     """The micro-kernel: one tile of C.  first: what begins it, `tile_row` or `tile_row_narrow`.  sums: workspace."""
-    thin = mr <= THIN
+    thin = mr <= THIN_ROWS
 
     @inline
     def tile(rows, reach, shift, apart, runs, length, b, ahead, step, sums, terms, bias, c, ldc, res, ldr, n, lo, hi):
@@ -395,7 +395,7 @@ def sweep(p, tid, nthreads):
                 ahead, ahead_step = b + col * k, 0
                 if j + 1 < j_hi:
                     ahead, ahead_step = ahead + 4 * PANEL * k, 4 * PANEL // tiles
-                if i_hi - i_lo <= THIN:
+                if i_hi - i_lo <= THIN_ROWS:
                     # Nothing but reading B as one stream.
                     ahead, ahead_step = b + col * k + PREFETCH, 4 * PANEL
                 for t in range(tiles):

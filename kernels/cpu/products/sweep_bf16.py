@@ -94,7 +94,7 @@ def pack_pairs(p, tid, nthreads):
                 to += 4 * width
 
 
-PART = 32
+ROWS_READ = 32
 """Source rows read at a time where they keep their order; see `pack.ROWS_AT_ONCE`."""
 
 
@@ -112,7 +112,7 @@ def pack_panels_bf16(source: Array, rows: Array, alpha: float = 1.0, threads: in
     if row != 4 and column not in (0, 4):
         source = np.ascontiguousarray(source)
         block, row, column = source.strides
-    part = PART if column == 4 and np.array_equal(rows, np.arange(k)) else k
+    part = ROWS_READ if column == 4 and np.array_equal(rows, np.arange(k)) else k
     work = np.empty((threads, (part + 1) * PANEL), np.float32)
     run_shares(
         pack_pairs, threads, out.nbytes, b=source, to=out, blocks=blocks, block=block, rows=rows, k=k, n=n, row=row,

@@ -64,7 +64,7 @@ from bolt_numba.kernels.cpu.products.sweep import by_height
 from bolt_numba.kernels.cpu.products.sweep_extents import greatest
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, inline, native
-from bolt_numba.ops.layers.quantize import RAISED, SMALL
+from bolt_numba.ops.layers.quantize import RAISED, SMALL_SCALE
 from bolt_numba.types import Array
 
 EXACT = frozenset({"contract", "nsz"})
@@ -151,7 +151,7 @@ def _prepared(a: Any) -> dict[str, Reach]:
 @inline
 def ratio(a, b, y):
     """``a * b / y`` where ``a * b`` alone may be too small for a normal number; see `ops.quantize.scale_ratio`."""
-    up = select(vabs(a * b) < splat(np.float32(SMALL)), splat(np.float32(RAISED)), splat(np.float32(1)))
+    up = select(vabs(a * b) < splat(np.float32(SMALL_SCALE)), splat(np.float32(RAISED)), splat(np.float32(1)))
     return (a * up) * (b * up) / (y * up * up)
 
 

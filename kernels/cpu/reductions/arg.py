@@ -21,13 +21,13 @@ from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import F32, F64, AnyDType, TensorType, dtype_name
 
-PARALLEL = 2 * PAYS_ELEMENTS
+PARALLEL_ELEMENTS = 2 * PAYS_ELEMENTS
 """Elements from which a second thread pays."""
-FEW = 4
+GATHERED_LINE = 4
 """Elements of lines of f32 up to which they are gathered, one line in each lane; longer ones are transposed."""
-SHORT = 3 * LANES
+SHORT_LINE = 3 * LANES
 """Elements of lines of f32 up to which `LANES` of them are taken together, one in each lane."""
-BLOCK = 512
+COLUMNS = 512
 """Columns that scalar loops take together."""
 
 
@@ -89,7 +89,7 @@ def {name}(p, tid, nthreads):
                 best, v = even_lanes(u, w), odd_lanes(u, w)
                 wins = {beats}
                 where = select(wins, splat(i32(1)), where)
-            elif n <= {FEW}:
+            elif n <= {GATHERED_LINE}:
                 at = vmin(iota(), splat(i32(rows - 1))) * i32(n)
                 best = vgather(source, at)
                 for i in range(1, n):
@@ -133,7 +133,7 @@ def {name}(p, tid, nthreads):
 
 
 def _scalar_text(name: str, sign: str, last: bool, dtype: AnyDType) -> str:
-    """The same for any other dtype; room: `BLOCK` times 8 bytes for each thread."""
+    """The same for any other dtype; room: `COLUMNS` times 8 bytes for each thread."""
     t, unit, equal = dtype_name(dtype), dtype.itemsize, "=" if last else ""
     beats = f"v {sign}{equal} b"
     if dtype == F64:
@@ -144,8 +144,8 @@ def {name}(p, tid, nthreads):
     first, last = split(p.outer * blocks, tid, nthreads)
     for item in range(first, last):
         o = item // blocks
-        column = (item - o * blocks) * {BLOCK}
-        width = min(inner - column, {BLOCK})
+        column = (item - o * blocks) * {COLUMNS}
+        width = min(inner - column, {COLUMNS})
         y = view(p.y + 8 * (o * inner + column), width, i64)
         if inner == 1:
             x = view(p.x + {unit} * o * n, n, {t})
@@ -156,7 +156,7 @@ def {name}(p, tid, nthreads):
                     b, place = v, i
             y[0] = place
             continue
-        best = view(p.room + {8 * BLOCK} * tid, width, {t})
+        best = view(p.room + {8 * COLUMNS} * tid, width, {t})
         x = view(p.x + {unit} * (o * n * inner + column), width, {t})
         for j in range(width):
             best[j] = x[j]
@@ -180,7 +180,7 @@ WIDEST = (1 << 31) - 1
 
 def _reach(unit: int, has_room: bool, a: Any) -> dict[str, Reach]:
     lines = (a.short or a.outer) * a.inner
-    return {"x": unit * lines * a.n, "y": 8 * lines, "room": 8 * BLOCK * a.threads if has_room else 0}
+    return {"x": unit * lines * a.n, "y": 8 * lines, "room": 8 * COLUMNS * a.threads if has_room else 0}
 
 
 def _form(op: Any, ins: Types) -> tuple[int, int, int] | None:
@@ -197,13 +197,13 @@ def _step(x: TensorType, form: tuple[int, int, int], sign: str, last: bool, y: A
     name = f"arg_{'max' if sign == '>' else 'min'}_{'last' if last else 'first'}_{dtype_name(x.dtype)}"
     vectors = x.dtype == F32
     text = _vector_text(name, sign, last) if vectors else _scalar_text(name, sign, last, x.dtype)
-    blocks = 1 if inner == 1 else -(-inner // (LANES if vectors else BLOCK))
-    args: dict[str, Argument] = {"x": In(0), "y": y, "room": None if vectors else Scratch(8 * BLOCK * threads)}
-    short = outer if vectors and inner == 1 and n <= SHORT else 0
+    blocks = 1 if inner == 1 else -(-inner // (LANES if vectors else COLUMNS))
+    args: dict[str, Argument] = {"x": In(0), "y": y, "room": None if vectors else Scratch(8 * COLUMNS * threads)}
+    short = outer if vectors and inner == 1 and n <= SHORT_LINE else 0
     outer = -(-outer // LANES) if short else outer
     args |= {"outer": outer, "n": n, "inner": inner, "blocks": blocks, "short": short}
     extents = partial(_reach, x.dtype.itemsize, not vectors)
-    return Step(generated(text, name, extents, **_FIELDS), args, x.size > PARALLEL and outer * blocks > 1)
+    return Step(generated(text, name, extents, **_FIELDS), args, x.size > PARALLEL_ELEMENTS and outer * blocks > 1)
 
 
 def _has_form(op: Any, ins: Types) -> bool:

@@ -16,13 +16,13 @@ from bolt_numba.ops.arrays.reduce import CumProd, CumSum
 from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import F32, F64, AnyDType, TensorType, dtype_name
 
-PARALLEL = PAYS_ELEMENTS
+PARALLEL_ELEMENTS = PAYS_ELEMENTS
 """Elements from which a second thread pays."""
-BLOCK = 512
+COLUMNS = 512
 """Columns that run together."""
 ROWS = 4
 """Lines that run together: within a line of floats each result waits for the one before."""
-FEW = 9
+FEW_COLUMNS = 9
 """Columns under which `ROWS` of them run as lines do, in registers."""
 
 
@@ -72,7 +72,7 @@ class PrefixOp:
         return "\n".join(" " * indent + line for line in made)
 
     def text(self) -> str:
-        """``[outer, n, inner]`` along axis 1; room: 8 `BLOCK` bytes for each thread.
+        """``[outer, n, inner]`` along axis 1; room: 8 `COLUMNS` bytes for each thread.
 
         grouped: items of `ROWS` lines each, where inner is 1; the lines that are left, or blocks of columns, follow.
         """
@@ -90,16 +90,16 @@ def {self.name}(p, tid, nthreads):
         if inner == 1:
 {self.lines_text(1, "o * n")}
             continue
-        if inner < {FEW}:
+        if inner < {FEW_COLUMNS}:
             base = o * n * inner
             for c in range(0, inner - {ROWS - 1}, {ROWS}):
 {self.lines_text(ROWS, "base + c + {j}", "inner", 16)}
             for c in range(inner - inner % {ROWS}, inner):
 {self.lines_text(1, "base + c", "inner", 16)}
             continue
-        column = (item - o * blocks) * {BLOCK}
-        width = min(inner - column, {BLOCK})
-        totals = view(p.room + {8 * BLOCK} * tid, width, {t})
+        column = (item - o * blocks) * {COLUMNS}
+        width = min(inner - column, {COLUMNS})
+        totals = view(p.room + {8 * COLUMNS} * tid, width, {t})
         for j in range(width):
             totals[j] = {t}({self.start})
         for i in range(n):
@@ -118,7 +118,7 @@ _FIELDS = dict.fromkeys(("x", "y", "room"), PTR) | dict.fromkeys(("outer", "n", 
 
 def _reach(unit: int, a: Any) -> dict[str, Reach]:
     count = unit * a.outer * a.n * a.inner
-    return {"x": count, "y": count, "room": 8 * BLOCK * a.threads}
+    return {"x": count, "y": count, "room": 8 * COLUMNS * a.threads}
 
 
 def _accepts(op: Any, ins: Types) -> bool:
@@ -140,7 +140,7 @@ def running(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -
     outer, n, inner = around_axis(x.dims, normalise_axis(op, int(axis.known.reshape(-1)[0]), len(x.dims)))
     scan = PrefixOp(x.dtype, isinstance(op, CumSum), bool(op.reverse), bool(op.exclusive))
     made = generated(scan.text(), scan.name, partial(_reach, x.dtype.itemsize), **_FIELDS)
-    blocks, grouped = -(-inner // BLOCK), outer // ROWS if inner == 1 and x.dtype.kind == "f" else 0
-    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "room": Scratch(8 * BLOCK * context.threads)}
+    blocks, grouped = -(-inner // COLUMNS), outer // ROWS if inner == 1 and x.dtype.kind == "f" else 0
+    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "room": Scratch(8 * COLUMNS * context.threads)}
     args |= {"outer": outer, "n": n, "inner": inner, "blocks": blocks, "grouped": grouped}
-    return [Step(made, args, outer * n * inner > PARALLEL and outer * blocks > 1)]
+    return [Step(made, args, outer * n * inner > PARALLEL_ELEMENTS and outer * blocks > 1)]

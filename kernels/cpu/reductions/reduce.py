@@ -27,7 +27,7 @@ from bolt_numba.types import F32, TensorType
 
 FOLD = 64
 """Vectors that one partial result takes in."""
-CHUNK = 16384
+CHUNK_ELEMENTS = 16384
 """A quarter of the elements from which a single line is folded in parts."""
 PARALLEL_BYTES = 4 * PAYS_BYTES
 """Bytes read from which a second thread pays."""
@@ -219,7 +219,7 @@ def _share_few(forms: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     """Fold few and long lines in two passes, so that threads can share them."""
     outer, n, inner = forms[0]
     lines = outer * -(-inner // (4 * LANES)) if inner > 1 else outer
-    if len(forms) > 1 or lines >= 4 or n * inner < 4 * CHUNK:
+    if len(forms) > 1 or lines >= 4 or n * inner < 4 * CHUNK_ELEMENTS:
         return forms
     for parts in range(64, 3, -1):
         if n % parts == 0:

@@ -27,11 +27,11 @@ from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Ste
 from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.types import BOOL, F64, I64, U8, U64, AnyDType, TensorType, dtype_from_name, dtype_name
 
-BLOCK = 512
+COLUMNS = 512
 """Columns that are folded together."""
 LINES = 128
 """Partial results of a row where the order does not matter, but LLVM does not know it."""
-PARALLEL = PAYS_ELEMENTS
+PARALLEL_ELEMENTS = PAYS_ELEMENTS
 """Elements from which a second thread pays."""
 
 
@@ -71,7 +71,7 @@ def _lanes_text(join: str) -> str:
     return f"""
             done = 0
             if n >= {LINES}:
-                parts = view(p.room + {8 * BLOCK} * tid, {LINES}, f64)
+                parts = view(p.room + {8 * COLUMNS} * tid, {LINES}, f64)
                 for j in range({LINES}):
                     parts[j] = x[j]
                 done = n - n % {LINES}
@@ -119,9 +119,9 @@ def {name}(p, tid, nthreads):
             y[0] = {fold.finished("s", result)}
             continue
         o = item // blocks
-        column = (item - o * blocks) * {BLOCK}
-        width = min({BLOCK}, inner - column)
-        sums = view(p.room + {8 * BLOCK} * tid, width, {total})
+        column = (item - o * blocks) * {COLUMNS}
+        width = min({COLUMNS}, inner - column)
+        sums = view(p.room + {8 * COLUMNS} * tid, width, {total})
         x = view(p.x + {unit} * (o * n * inner + column), width, {source})
         for j in range(width):
             sums[j] = {first or v}
@@ -142,7 +142,7 @@ _FREE = frozenset({"contract", "nsz", "arcp", "reassoc"})
 
 def _reach(unit: int, out: int, a: Any) -> dict[str, Reach]:
     lines = a.outer * a.inner
-    return {"x": unit * lines * a.n, "y": out * lines, "room": 8 * BLOCK * a.threads}
+    return {"x": unit * lines * a.n, "y": out * lines, "room": 8 * COLUMNS * a.threads}
 
 
 @functools.cache
@@ -183,11 +183,11 @@ def reduce_plain(op: Any, ins: Types, outs: Sequence[TensorType], context: Conte
             fold.name, fold.join, fold.start, "{v}" if i else fold.load, fold.finish if final else "{s}", fold.wide
         )
         target: Argument = Out(0) if final else Scratch(total.itemsize * outer * inner)
-        blocks = -(-inner // BLOCK)
-        args: dict[str, Argument] = {"x": source, "y": target, "room": Scratch(8 * BLOCK * context.threads)}
+        blocks = -(-inner // COLUMNS)
+        args: dict[str, Argument] = {"x": source, "y": target, "room": Scratch(8 * COLUMNS * context.threads)}
         args |= {"outer": outer, "n": n, "inner": inner, "blocks": blocks, "count": count}
         program = _fold(kind, dtype if i == 0 else total, total, dtype if final else total)
-        made.append(Step(program, args, outer * n * inner > PARALLEL and outer * blocks > 1))
+        made.append(Step(program, args, outer * n * inner > PARALLEL_ELEMENTS and outer * blocks > 1))
         source = target
     return made
 

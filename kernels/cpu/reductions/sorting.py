@@ -48,13 +48,13 @@ from bolt_numba.types import I64 as INT64
 
 GREATEST = 0xFFFFFFFF
 """The last key of 32 bits, which is also that of NaN."""
-LEAST = -0x8000000000000000
+LEAST_KEY = -0x8000000000000000
 DIGITS = 2048
-FEW = 48
+INSERTED_ELEMENTS = 48
 """Elements under which insertion beats counting."""
 COUNTERS = 8 * DIGITS
 """Bytes of workspace for the counters of one sort."""
-PART = 16
+HEAPED_PART = 16
 """A line is sorted whole for its first k when k is more than this part of it, else a heap holds them."""
 
 
@@ -74,7 +74,7 @@ def key_f64(address):
     if x != x:
         return 0x7FFFFFFFFFFFFFFF
     if bits < 0:
-        return LEAST - bits if bits != LEAST else 0
+        return LEAST_KEY - bits if bits != LEAST_KEY else 0
     return bits
 
 
@@ -85,7 +85,7 @@ def key_i64(address):
 
 @inline
 def key_u64(address):
-    return load_i64(address) ^ LEAST
+    return load_i64(address) ^ LEAST_KEY
 
 
 @inline
@@ -128,7 +128,7 @@ KEYS: dict[AnyDType, tuple[Inline, int]] = {
 @inline
 def part_of(key, half, wide):
     """What one round sorts by: all of a short key, or half 0 or 1 (the high one) of a wide one."""
-    return ((key ^ LEAST) >> (32 * half)) & GREATEST if wide else key
+    return ((key ^ LEAST_KEY) >> (32 * half)) & GREATEST if wide else key
 
 
 @inline
@@ -149,7 +149,7 @@ def sort_keys(a, b, counters, n, bits):
 
     a, b: 8 n bytes each; counters: `COUNTERS` bytes.
     """
-    if n <= FEW:
+    if n <= INSERTED_ELEMENTS:
         sort_few(a, n)
         return a
     for shift in range(32, 32 + bits, 11):
@@ -331,7 +331,7 @@ def topk(op: TopK, ins: Types, outs: Sequence[TensorType], context: Context) -> 
     k = outs[0].dims[axis]
     if not outer * inner * k:
         return []
-    whole = k * PART > n
+    whole = k * HEAPED_PART > n
     room = 16 * n + COUNTERS if whole else 16 * k
     args: dict[str, Argument] = {"x": In(0), "values": Out(0), "places": Out(1)}
     args |= {"room": Scratch(room * context.threads), "outer": outer, "n": n, "inner": inner, "k": k}

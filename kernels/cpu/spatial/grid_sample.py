@@ -31,10 +31,10 @@ from bolt_numba.kernels.cpu.spatial.roi_align import EXACT, WIDEST
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.resize import FAR, GridSample
+from bolt_numba.ops.layers.resize import GREATEST_POINT, GridSample
 from bolt_numba.types import F32, TensorType
 
-PARALLEL = PAYS_ELEMENTS // 2
+PARALLEL_ELEMENTS = PAYS_ELEMENTS // 2
 """Gathered elements from which a second thread pays."""
 MODES = {"nearest": 1, "linear": 2, "cubic": 4}
 """Taps along one axis."""
@@ -60,7 +60,7 @@ def reflected(at, size, align):
 @inline
 def mirrored(given, size, align, taps):
     """A point in elements, reflected; 0 for one that is further outside than its digits tell, or no number."""
-    if not abs(given) <= np.float32(FAR):
+    if not abs(given) <= np.float32(GREATEST_POINT):
         return np.float32(0)
     point, count = np.float64(given), np.float64(size)
     at = (point + 1.0) / 2.0 * (count - 1.0) if align else ((point + 1.0) * count - 1.0) / 2.0
@@ -188,4 +188,4 @@ def sample(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     args |= {"room": Scratch((2 * BYTES * all_taps + 128) * context.threads), "images": images, "channels": channels}
     args |= {"points": math.prod(out.dims[2:]), "plane": math.prod(sizes), "rank": len(sizes), "taps": taps}
     args |= {"all_taps": all_taps, "padding": PADDINGS[op.padding_mode], "align": int(op.align_corners)}
-    return [Step(grid_sample, args, out.size * all_taps > PARALLEL)]
+    return [Step(grid_sample, args, out.size * all_taps > PARALLEL_ELEMENTS)]

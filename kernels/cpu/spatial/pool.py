@@ -44,7 +44,7 @@ PARALLEL_LOADS = 8 * PAYS_ELEMENTS
 LOWEST = float("-inf")
 MAX_POWER = 8
 """Of LpPool: a kernel is compiled for each, by multiplications."""
-ROW = 24
+WINDOW = 24
 """Bytes of a table row: offset of the first tap inside, taps inside, taps that count for the mean."""
 
 
@@ -183,7 +183,7 @@ def _axis_reach(table: Array, count: int, tap: int) -> tuple[int, int, bool]:
 
 def windows_reach(a: Any, unit: int) -> dict[str, Reach]:
     """Extents of kernels with the arguments of `window_args`, for elements of ``unit`` bytes."""
-    tables: dict[str, Reach] = {"depths": ROW * a.od, "heights": ROW * a.oh, "widths": ROW * a.ow}
+    tables: dict[str, Reach] = {"depths": WINDOW * a.od, "heights": WINDOW * a.oh, "widths": WINDOW * a.ow}
     if not a.rows * a.ow:
         return {"x": 0, "y": 0, **tables}
     d, h = _axis_reach(a.depths, a.od, a.far), _axis_reach(a.heights, a.oh, a.down)
@@ -198,7 +198,7 @@ def windows_reach(a: Any, unit: int) -> dict[str, Reach]:
 def _pool(name: str, start: Any, join: Any, finish: Any, join3: Any = None) -> Native:
     """Kernel of one kind of pool.
 
-    x: [n, d, h, w, c] f32 · y: [positions] rows of c f32, ``pitch`` apart; depths, heights, widths: tables (`ROW`);
+    x: [n, d, h, w, c] f32 · y: [positions] rows of c f32, ``pitch`` apart; depths, heights, widths: tables (`WINDOW`);
     far, down, right: bytes from tap to tap along d, h and w; image: bytes of x[0].
     """
     wide, narrow = _windows(start, join, join3 or _three(join), finish)
@@ -212,13 +212,13 @@ def _pool(name: str, start: Any, join: Any, finish: Any, join3: Any = None) -> N
             todo = min(p.ow - first, hi - at)
             plane = row // p.oh
             image = plane // p.od
-            h = p.heights + ROW * (row - plane * p.oh)
-            d = p.depths + ROW * (plane - image * p.od)
+            h = p.heights + WINDOW * (row - plane * p.oh)
+            d = p.depths + WINDOW * (plane - image * p.od)
             base = p.x + image * p.image + load_i64(d) + load_i64(h)
             nd, nh = load_i64(d + 8), load_i64(h + 8)
             counted = load_i64(d + 16) * load_i64(h + 16)
             for i in range(first, first + todo):
-                w = p.widths + ROW * i
+                w = p.widths + WINDOW * i
                 x, nw = base + load_i64(w), load_i64(w + 8)
                 y = p.y + 4 * p.pitch * (row * p.ow + i)
                 count = max(counted * load_i64(w + 16), 1)
@@ -267,7 +267,7 @@ def lp_pool_f32(power: int) -> Native:
 
 def _table(size: int, out: int, kernel_size: int, stride: int, dilation: int, pads: tuple[int, int], all_count: bool,
            step: int) -> Array:  # fmt: skip
-    """Rows (`ROW`) of one axis; ``step``: bytes from element to element."""
+    """Rows (`WINDOW`) of one axis; ``step``: bytes from element to element."""
     first = np.arange(out, dtype=np.int64) * stride - pads[0]
     skipped = np.minimum(np.maximum(-(first // dilation), 0), kernel_size)
     below = np.clip(-((first - size) // dilation), 0, kernel_size)  # taps before the end of the input

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.kernels.cpu.language.lang import load_i64, split, view
-from bolt_numba.kernels.cpu.spatial.pool import PARALLEL_LOADS, ROW, window_args, windows_reach
+from bolt_numba.kernels.cpu.spatial.pool import PARALLEL_LOADS, WINDOW, window_args, windows_reach
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, Out, Step, Types, kernel
@@ -65,8 +65,8 @@ def max_pool_plain(dtype: AnyDType, indices: bool) -> Native:
             row = at // p.ow
             plane = row // p.oh
             image = plane // p.od
-            d, h = p.depths + ROW * (plane - image * p.od), p.heights + ROW * (row - plane * p.oh)
-            w = p.widths + ROW * (at - row * p.ow)
+            d, h = p.depths + WINDOW * (plane - image * p.od), p.heights + WINDOW * (row - plane * p.oh)
+            w = p.widths + WINDOW * (at - row * p.ow)
             y = view(p.y + unit * p.pitch * at, c, scalar)
             where = view(p.places + 8 * c * at, c, np.int64)
             start_row(y, where, c, low, indices)

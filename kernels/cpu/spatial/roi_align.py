@@ -37,7 +37,7 @@ from bolt_numba.types import TensorType
 SAMPLES = 64
 """Samples of a bin whose taps are kept at a time."""
 ROOM = 2 * 4 * SAMPLES * BYTES + BYTES
-FEW = 64
+FEW_SAMPLES = 64
 """Samples along one side of a bin up to which all are taken."""
 EXACT = 1 << 24
 """Elements of an axis up to which f32 tells coordinates of neighbours apart."""
@@ -64,7 +64,7 @@ def near(start, each, count, size):
     A few more for rounding; all where they are few.  A region far larger than the image takes no longer than one of its
     size.
     """
-    if count <= FEW:
+    if count <= FEW_SAMPLES:
         return 0, count
     low, high = (-_ONE - start) / each - np.float32(3), (np.float32(size) - start) / each + np.float32(3)
     if not low < high:  # NaN, too

@@ -242,7 +242,7 @@ def prelu_1(b: NodeBuilder, x: Value, slope: Value) -> Any:
     return b(PRelu(), x, slope)
 
 
-FEW = 32
+SEPARATE_OPERANDS = 32
 """Operands up to which each is a node of its own; of more, `JOINED` are joined at a time, as fusion would."""
 JOINED = 8
 
@@ -258,7 +258,7 @@ def _fold(b: NodeBuilder, operator: Any, xs: tuple[Value, ...]) -> Value:
         raise b.invalid("number of operands", 0, "at least 1")
     made, left = xs[0], list(xs[:0:-1])
     while left:
-        if len(left) > FEW and made.type.dtype == F32:
+        if len(left) > SEPARATE_OPERANDS and made.type.dtype == F32:
             made = b(_chain(operator), made, *[left.pop() for _ in range(JOINED - 1)])
         else:
             made = b(operator, made, left.pop())

@@ -21,7 +21,7 @@ from bolt_numba.types import F32, I8, U8, Array
 if TYPE_CHECKING:
     from bolt_numba.converters.onnx.writing.graph import GraphWriter
 
-SMALL = 1 << 16
+COMPUTED_ELEMENTS = 1 << 16
 """Elements of the largest scale or zero point that is computed."""
 
 
@@ -43,7 +43,7 @@ def computed(value: Value | None) -> Array:
     """A small value that no input reaches."""
     if value is not None and value.const is not None:
         return value.const
-    if value is None or value.node is None or not value.type.is_static or value.type.size > SMALL:
+    if value is None or value.node is None or not value.type.is_static or value.type.size > COMPUTED_ELEMENTS:
         raise NoSpellingError("weights whose scale is no constant")
     made: Array = np.asarray(value.node.op.reference(*(computed(v) for v in value.node.inputs)))
     return made
