@@ -1,11 +1,11 @@
 """Sessions whose every buffer touches an unreadable page: operands, results, and each value and workspace of the arena.
 
-`install` changes the process for good, so it is for child processes: a kernel that leaves its buffers ends the process.
+`install` changes the process for good, so it is for child processes.  A kernel that leaves its buffers ends it,
+but while it is `tests.beyond.watched`: then `told` says so in a line.
 """
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 from collections.abc import Iterable
 from types import SimpleNamespace
@@ -15,7 +15,8 @@ import numpy as np
 
 from bolt_numba.runtime import device, memory, runner
 from bolt_numba.types import Array
-from tests.harness import PAGE, guarded
+from tests.beyond import PAGE, Touched, close_page
+from tests.harness import guarded
 
 FILL = 0xAB
 
@@ -49,10 +50,8 @@ def install() -> None:
         pages = mmap.mmap(-1, nbytes)
         made = np.frombuffer(pages, np.uint8)
         made[:] = FILL
-        libc = ctypes.CDLL(None, use_errno=True)
         for at in guards:
-            if libc.mprotect(ctypes.c_void_p(made.ctypes.data + at), ctypes.c_size_t(PAGE), 0):
-                raise OSError(ctypes.get_errno(), "mprotect")
+            close_page(pages, made.ctypes.data + at)
         return made
 
     def empty(shape: Any, dtype: Any = float) -> Array:
@@ -65,3 +64,10 @@ def install() -> None:
     memory.place = place
     device.HostMemory.allocate = lambda self, nbytes: arena(nbytes)  # type: ignore[method-assign]
     runner.np = SimpleNamespace(**{**vars(np), "empty": empty})  # type: ignore[assignment]
+
+
+def told(touched: Touched) -> str:
+    """One line of what kernels touched beyond their buffers; "" where it is nothing."""
+    pages = sorted(touched.first.items())
+    how = {page: "written" if page in touched.written else "read" for page, _ in pages}
+    return "; ".join(f"byte {at - page} of the page beside a buffer is {how[page]}" for page, at in pages)

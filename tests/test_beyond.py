@@ -114,3 +114,29 @@ def test_a_runaway_dies_with_its_address() -> None:
     assert made.returncode == -11
     assert "a kernel touches 0x" in made.stderr
     assert "Fatal Python error" in made.stderr
+
+
+_ATTACK = """
+from bolt_numba.kernels.registry import In, Out, Step, kernel, load
+from bolt_numba.ops.pointwise import Relu
+from bolt_numba.types import F32
+from tests.attack.operands import attack
+from tests.guarded_sessions import install
+from tests.test_beyond import writes_behind
+
+load("cpu")
+
+
+@kernel(Relu, rank=99, accepts=lambda op, ins: ins[0].dtype == F32)
+def mine(op, ins, outs, context):
+    return [Step(writes_behind, {"x": In(0), "y": Out(0), "n": outs[0].size}, parallel=False)]
+
+
+install()
+print(*{(state, detail.partition(" Relu")[0]) for seed in range(60) for _, state, detail in [attack(Relu, seed)]})
+"""
+
+
+def test_whole_sessions_are_watched_in_the_attack() -> None:
+    made = subprocess.run([sys.executable, "-c", _ATTACK], capture_output=True, text=True, timeout=200, check=True)
+    assert "('beyond', 'byte 0 of the page beside a buffer is written')" in made.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,10 @@ from hypothesis import strategies as st
 import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
+from bolt_numba.kernels.cpu.language.lang import store_f32
 from bolt_numba.kernels.data_sized import DATA_SIZED, DataSized
+from bolt_numba.kernels.jit import I64 as LONG
+from bolt_numba.kernels.jit import PTR, native
 from bolt_numba.kernels.registry import load
 from bolt_numba.ops.arrays.gather import Gather, NonZero
 from bolt_numba.ops.arrays.reduce import ReduceMax, TopK
@@ -20,6 +24,7 @@ from bolt_numba.ops.arrays.shape import Reshape
 from bolt_numba.ops.pointwise import Cast, Greater
 from bolt_numba.ops.registry import result_tuple
 from bolt_numba.types import F32, F64, I64, U8, Array, TensorType
+from tests.beyond import summary, watched
 from tests.cases import CASES, Case
 from tests.harness import guarded, run_kernel, types_of
 from tests.missing import no_cases
@@ -30,10 +35,12 @@ ENTRIES = list(DATA_SIZED.values())
 
 def run_guarded(entry: DataSized, case: Case, right: bool) -> tuple[Array, ...]:
     """Results with every operand, result and workspace next to an unreadable page."""
+    places: list[Array] = []
 
     def empty(shape: Any, dtype: Any) -> Array:
         size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        return guarded(size, right, 0xAB).view(dtype).reshape(shape)
+        places.append(guarded(size, right, 0xAB))
+        return places[-1].view(dtype).reshape(shape)
 
     operands = []
     for a in case.inputs:
@@ -41,7 +48,13 @@ def run_guarded(entry: DataSized, case: Case, right: bool) -> tuple[Array, ...]:
         if place is not None:
             place[...] = a
         operands.append(place)
-    made = tuple(np.array(r) for r in entry.compute(case.op, operands, empty))
+    given = len(places)
+    with watched() as touched:
+        made = tuple(np.array(r) for r in entry.compute(case.op, operands, empty))
+    if touched.first:
+        values = {f"{'operand' if i < given else 'memory'} {i}": a.ctypes.data for i, a in enumerate(places)}
+        said = summary(touched, values, dict(zip(values, places, strict=True)), places)
+        raise AssertionError(f"kernels of {entry.name}: {said}")
     for a, place in zip(case.inputs, operands, strict=True):
         assert a is None or place is None or a.tobytes() == place.tobytes(), f"{entry.name}: an operand was written"
     return made
@@ -66,6 +79,24 @@ def test_sized_kernel_equals_reference(entry: DataSized) -> None:
 
     run()
     assert taken > 10
+
+
+@native(y=PTR, n=LONG, extents=lambda a: {"y": 4 * a.n})
+def writes_one_more(p: Any, tid: int, nthreads: int) -> None:
+    for i in range(p.n + 1):
+        store_f32(p.y + 4 * i, np.float32(1))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are opened on Linux only")
+def test_a_kernel_that_reaches_too_far_is_told_in_a_line() -> None:
+    def compute(op: Any, operands: Any, empty: Any) -> tuple[Array, ...]:
+        y: Array = empty((10,), F32)
+        writes_one_more.run(y=y, n=10)
+        return (y,)
+
+    entry = DataSized(NonZero, "cpu", compute, lambda *_: True, "too_far")
+    with pytest.raises(AssertionError, match="kernels of too_far: writes byte 1 behind the 40 bytes of 'memory 1'"):
+        run_guarded(entry, Case(NonZero(), (np.ones(3, F32),)), True)
 
 
 def test_a_session_runs_cuts_by_kernels() -> None:

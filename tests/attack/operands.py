@@ -22,8 +22,9 @@ from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.registry import OPS, Op
 from bolt_numba.types import STRING, Array, Sym, TensorType, type_of
 from tests.attack.child import LIFE, Result, at, drive, refusal
+from tests.beyond import watched
 from tests.cases import CASES, Case
-from tests.guarded_sessions import copy_of, install
+from tests.guarded_sessions import copy_of, install, told
 
 DRAWN = 40
 """Cases drawn for each operator."""
@@ -198,8 +199,10 @@ def attack(op: type[Op], seed: int) -> tuple[str, str, str]:
     results: list[Array] = []
     try:
         graph, feeds = graph_of(case.op, operands, bool(rng.random() < 0.5), rng)
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), watched() as touched:
             results = bn.compile(graph, threads=int(rng.integers(1, 3))).run(None, feeds)
+        if touched.first:
+            return kind, "beyond", f"{told(touched)} {described}"
     except Exception as error:
         raised = error.with_traceback(None)  # which would keep arrays
         state, detail = refusal(error)
