@@ -122,10 +122,14 @@ def check_apart(buffers: Mapping[str, Any]) -> None:
             raise ShapeError(f"buffers for outputs {one!r} and {other!r}: got arrays that overlap, wanted two")
 
 
+def shared_symbols(specs: Sequence[TensorSpec]) -> bool:
+    """Whether a symbol stands for more than one dimension."""
+    symbols = [d for spec in specs for d in spec.shape or () if isinstance(d, str)]
+    return len(set(symbols)) < len(symbols)
+
+
 def check_symbols(specs: Sequence[TensorSpec], arrays: Sequence[Array]) -> None:
-    """One symbol, one size."""
-    if len(specs) == 1:
-        return
+    """One symbol, one size; raises ShapeError."""
     sizes: dict[str, tuple[int, str]] = {}
     for spec, array in zip(specs, arrays, strict=True):
         for want, got in zip(spec.shape or (), array.shape if spec.shape else (), strict=False):

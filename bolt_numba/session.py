@@ -26,6 +26,7 @@ from bolt_numba.inputs import (
     count_of,
     flag_of,
     names_of,
+    shared_symbols,
     sizes_of,
     spec_of,
     stages_of,
@@ -119,6 +120,7 @@ class Session:
         self.inputs = [spec_of(v.name, v.type) for v in graph.inputs]
         self.outputs = [spec_of(n, v.type) for n, v in zip(graph.output_names, graph.outputs, strict=True)]
         self._input_names = [s.name for s in self.inputs]
+        self._shared_symbols = shared_symbols(self.inputs)
         self._output_names = [s.name for s in self.outputs]
         self._seen: Graph | None = None
         self._packs = Packs(precision, numerics)
@@ -268,7 +270,8 @@ class Session:
             arrays.append(as_input(spec, given))
         if len(feeds) != len(arrays):
             self._check_known(feeds)
-        check_symbols(self.inputs, arrays)
+        if self._shared_symbols:
+            check_symbols(self.inputs, arrays)
         return arrays
 
     def _check_known(self, names: Iterable[str]) -> None:
