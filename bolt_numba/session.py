@@ -37,15 +37,7 @@ from bolt_numba.outputs import Outputs
 from bolt_numba.runtime.packs import Packs
 from bolt_numba.runtime.plan import Region, region_of
 from bolt_numba.runtime.runner import MAX_PLANS, Prepared, Runner
-from bolt_numba.types import (
-    NUMERICS,
-    PRECISIONS,
-    AnyDType,
-    Array,
-    TensorSpec,
-    dtype_name,
-    precision_of,
-)
+from bolt_numba.types import NUMERICS, PRECISIONS, AnyDType, Array, TensorSpec, dtype_name, precision_of
 
 MAX_WIDER = 4
 """Sets of intermediate values asked for by `Session.run` whose sessions are kept."""
