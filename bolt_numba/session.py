@@ -35,7 +35,7 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import MAIN, Model
 from bolt_numba.outputs import Outputs
 from bolt_numba.runtime.packs import Packs
-from bolt_numba.runtime.plan import Region, region_of
+from bolt_numba.runtime.region import Region, region_of
 from bolt_numba.runtime.runner import MAX_PLANS, Prepared, Runner
 from bolt_numba.types import NUMERICS, PRECISIONS, AnyDType, Array, TensorSpec, dtype_name, precision_of
 

@@ -47,7 +47,7 @@ def box(run: int, *axes: tuple[int, int]) -> Reach:
 
 def offsets(table: Array, run: int) -> Reach:
     """What runs of ``run`` bytes at all byte offsets of a table touch."""
-    return (int(table.min()), int(table.max()) + run) if table.size and run > 0 else 0
+    return (table.min().item(), table.max().item() + run) if table.size and run > 0 else 0
 
 
 def both(one: Reach, two: Reach) -> Reach:
@@ -112,7 +112,8 @@ def check_steps(op: Op, steps: Sequence[Step], ins: Types, outs: Sequence[Tensor
     made: dict[int, int] = {}
     for step in steps:
         kernel, args = step.kernel, step.args
-        for name, reach in reaches(kernel, numbers_of(step, ins, outs), threads if step.parallel else 1).items():
+        sharing = threads if threads > 1 and step.parallel else 1
+        for name, reach in reaches(kernel, numbers_of(step, ins, outs), sharing).items():
             if reach == 0:
                 continue
             arg: Any = args[name]

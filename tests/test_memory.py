@@ -14,7 +14,8 @@ from bolt_numba.ops.arrays.shape import Concat, Reshape
 from bolt_numba.ops.pointwise import Add, Exp, Relu
 from bolt_numba.runtime.memory import ALIGN, Block, place
 from bolt_numba.runtime.packs import MakerContext, Packs
-from bolt_numba.runtime.plan import Plan, Planner, region_of
+from bolt_numba.runtime.plan import Plan, Planner
+from bolt_numba.runtime.region import region_of
 from bolt_numba.runtime.runner import Runner
 from bolt_numba.types import F32, TensorType
 

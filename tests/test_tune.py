@@ -15,7 +15,7 @@ from bolt_numba.kernels.registry import QueryContext, candidates, select
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.pointwise import Exp
 from bolt_numba.runtime.packs import Packs
-from bolt_numba.runtime.plan import region_of
+from bolt_numba.runtime.region import region_of
 from bolt_numba.runtime.runner import Runner
 from bolt_numba.runtime.tune import Choice, Tuner
 from bolt_numba.types import F32, TensorType

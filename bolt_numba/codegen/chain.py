@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
 from bolt_numba.codegen.formula import Term, UntranslatableError, parameters, scalar_text, special_power, vector_text
 from bolt_numba.ops.pointwise import Chain, ChainStep, Mod, Pointwise, Pow
@@ -87,10 +88,22 @@ def geometry(shape: Sequence[int], operands: Sequence[Sequence[int]], short: int
     return LoopNest(tuple(sizes), inner, outer, forms, (None,) * len(forms))
 
 
+@pure
+def _part(size: int, inner: int) -> int:
+    """How many indices of a loop its inner one takes in: a divisor."""
+    return max((k for k in range(1, min(size, ITEM // inner) + 1) if size % k == 0), default=1)
+
+
+@pure
+def _jumps(part: int, step: int, inner: int, unit: int) -> Array:
+    """Element of each index of a lengthened loop."""
+    return (np.arange(part)[:, None] * step + np.arange(inner) * unit).astype(np.int32).reshape(-1)
+
+
 def _lengthened(sizes: list[int], columns: list[list[int]], inner: int, innermost: list[int]) -> LoopNest:
     """Nest whose innermost loop takes in a part of the next: a run of few elements costs as much as a long one."""
     size, steps = sizes[-1], columns[-1]
-    part = max((k for k in range(1, min(size, ITEM // inner) + 1) if size % k == 0), default=1)
+    part = _part(size, inner)
     if part * inner < ITEM // 64 and size * inner <= 16 * ITEM:
         part = size
     outer_sizes, outer_columns = list(sizes[:-1]), list(columns[:-1])
@@ -100,8 +113,7 @@ def _lengthened(sizes: list[int], columns: list[list[int]], inner: int, innermos
     forms, tables = "", []
     for step, unit in zip(steps, innermost, strict=True):
         jumps = part > 1 and (step, unit) != (0, 0) and (step, unit) != (inner, 1)
-        table = np.arange(part)[:, None] * step + np.arange(inner) * unit
-        tables.append(table.astype(np.int32).reshape(-1) if jumps else None)
+        tables.append(_jumps(part, step, inner, unit) if jumps else None)
         forms += "g" if jumps else "v" if unit else "s"
     outer = tuple(tuple(c[k] for c in outer_columns) for k in range(len(steps)))
     return LoopNest(tuple(outer_sizes), part * inner, outer, forms, tuple(tables))

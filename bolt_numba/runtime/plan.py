@@ -8,39 +8,41 @@ and the nodes after it are a new region, planned when the shapes are there.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import field
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
 from bolt_numba.base.border import at_node
 from bolt_numba.base.budget import ask, unasked
+from bolt_numba.base.follow import LostError
 from bolt_numba.base.mapped import for_runs
 from bolt_numba.base.records import record
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.build import infer_types
-from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ir.graph import Node, Value
 from bolt_numba.kernels.data_sized import DataSized
 from bolt_numba.kernels.extents import check_steps, made_steps
-from bolt_numba.kernels.registry import In, Out, Scratch, forget_last, remember_result
+from bolt_numba.kernels.registry import In, Out, Scratch, Step, forget_last, remember_result
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.bands import in_bands
-from bolt_numba.runtime.bounds import Bound, bound_of, bounds_of, fitting
+from bolt_numba.runtime.bounds import fitting
 from bolt_numba.runtime.copies import Copy, copied
 from bolt_numba.runtime.device import HOST, Memory, Segment, segments_of
 from bolt_numba.runtime.memory import MemoryPlan, plan_memory
-from bolt_numba.runtime.packs import MakerContext
-from bolt_numba.runtime.repeat import Packed, Precedent, likeness, number_operators
+from bolt_numba.runtime.packs import MakerContext, Pack
+from bolt_numba.runtime.recipes import Form, learn, made_before
+from bolt_numba.runtime.region import SMALL, Region, resolved
+from bolt_numba.runtime.repeat import Packed, Precedent, likeness
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
-from bolt_numba.types import STRING, NestedType, TensorType, only_in_python, type_of
+from bolt_numba.types import STRING, TensorType, only_in_python, type_of
 
-SMALL = 64
-"""Elements up to which an input that decides shapes is planned per value."""
-FEW = 8
-"""The same for floats, such as the scales of a Resize: a larger input of floats is data."""
-MOST_PRECEDENTS = 1024
-"""Ways to plan a node that a region keeps."""
+FEW_PLANS = 2
+"""Plans of a region after which more shapes are likely to come, so that recipes pay."""
+Planned: TypeAlias = "tuple[tuple[TensorType, ...], Precedent | None, list[Step] | None, Sequence[Pack]]"
+"""Types of a node's results, how it is planned (None: nothing runs), its steps, and what they read that is packed."""
 
 
 @record(eq=False)
@@ -78,86 +80,6 @@ class Plan:
         return self.memory.nbytes + sum(segment.executable.nbytes for segment in self.segments)
 
 
-@record(eq=False)
-class Region:
-    """A list of nodes with named boundary values; plans of it are cached by the shapes of its inputs.
-
-    alias: values that stand for others (the operands and results of inlined branches).
-    """
-
-    inputs: list[Value]
-    nodes: list[Node]
-    outputs: list[Value]
-    alias: dict[int, Value] = field(default_factory=dict)
-    known: dict[int, TensorType] = field(default_factory=dict)
-    plans: dict[Hashable, Plan] = field(default_factory=dict)
-    by_value: frozenset[int] = frozenset()
-    operators: dict[int, int] = field(default_factory=dict)
-    bounds: tuple[Bound, ...] = ()
-    precedents: dict[Hashable, Precedent] = field(default_factory=dict)
-    """How nodes were planned, for nodes alike, of other shapes of the inputs, too: not all depends on these."""
-
-    @property
-    def is_nested(self) -> bool:
-        """Whether an input may be a list, a dictionary or None."""
-        return any(isinstance(v.type, NestedType) for v in self.inputs)
-
-    def __post_init__(self) -> None:
-        self.by_value = frozenset(self._deciding_inputs())
-        self.bounds = tuple(bounds_of(self.inputs, self.nodes, self.resolve))
-        self.operators = number_operators(self.nodes)
-
-    def remember(self, alike: Hashable, made: Precedent) -> None:
-        if len(self.precedents) >= MOST_PRECEDENTS:
-            self.precedents.clear()
-        self.precedents[alike] = made
-
-    def resolve(self, value: Value) -> Value:
-        return resolved(value, self.alias)
-
-    def _deciding_inputs(self) -> Iterable[int]:
-        """Positions of inputs whose content reaches a shape or a branch condition."""
-        wanted: set[int] = set()
-        positions = {id(v): i for i, v in enumerate(self.inputs)}
-        for node in reversed(self.nodes):
-            for i, raw in enumerate(node.inputs):
-                if raw is None:
-                    continue
-                by_value = i in node.op.value_inputs and bound_of(node, i, positions, self.resolve) is None
-                deciding = by_value or any(id(v) in wanted for v in node.outputs)
-                # What Shape reads does not matter: only its dimensions do, and those are in the key already.
-                if deciding and not node.op.reads_only_shape:
-                    wanted.add(id(self.resolve(raw)))
-            if isinstance(node.op, ControlFlow):
-                wanted |= _deciding_captures(node.op, node, self)
-        for position, value in enumerate(self.inputs):
-            small = value.type.dtype.kind in "iub" or (value.type.is_static and value.type.size <= FEW)
-            if id(value) in wanted and small and not only_in_python(value.type):
-                yield position
-
-
-def _deciding_captures(op: ControlFlow, node: Node, region: Region) -> set[int]:
-    found: set[int] = set()
-    for branch in op.branches:
-        inner = Region(branch.inputs, branch.nodes, branch.outputs)
-        for position in inner.by_value:
-            operand = node.inputs[1 + position]
-            if operand is not None:
-                found.add(id(region.resolve(operand)))
-    return found
-
-
-def resolved(value: Value, alias: dict[int, Value]) -> Value:
-    """What a value stands for."""
-    while id(value) in alias:
-        value = alias[id(value)]
-    return value
-
-
-def region_of(graph: Graph) -> Region:
-    return Region(list(graph.inputs), list(graph.nodes), list(graph.outputs))
-
-
 class Planner:
     """Plans one region for one set of input types."""
 
@@ -171,6 +93,9 @@ class Planner:
         self.jobs: list[Job] = []
         self.cut: Cut | None = None
         self.unasked = unasked()
+        is_new = context.tuner is not None or region.plans < FEW_PLANS
+        self.forms: dict[int, Form] = {} if is_new else region.forms()
+        self.has_weighed = False
 
     def plan(self, types: Sequence[TensorType]) -> Plan:
         """``types``: static types of the region's inputs, with ``value`` where the content decides shapes."""
@@ -195,6 +120,7 @@ class Planner:
         given = [s.type.nbytes for s in results if s.kind == TEMP and s.result >= 0]
         ask(memory.nbytes + sum(given), f"plan of {len(self.jobs)} steps: intermediate values and results")
         segments = segments_of(self.jobs, self.context.threads)
+        self.region.plans += 1
         return Plan(self.jobs, segments, memory, results, self.cut)
 
     # --- operands ----------------------------------------------------------------------------------------------------
@@ -236,49 +162,83 @@ class Planner:
     def _add(self, node: Node, queue: deque[Node]) -> None:
         op = node.op
         ins = [None if v is None else self.slots.get(id(v)) or self._slot(v) for v in node.operands]
-        in_types = [None if s is None else s.type for s in ins]
-        number = self.region.operators.get(id(op))
-        alike = None if number is None else likeness(number, in_types)
-        precedent = self.region.precedents.get(alike)
-        self.context.turn_to(ins)
-        if precedent is not None and precedent.holds(op, in_types, self.context):
-            types = precedent.types
-        else:
-            types = infer_types(op, fitting(op, in_types, ins, self.region.bounds) if op.bounds else in_types)
-            self._ask_for(op, types)
-            precedent = None
-            if self._is_known(node, types):
-                self._read(ins)
-                return
-            if not _is_numeric(types, in_types) or isinstance(op, ControlFlow):
-                self._make_cut(node, ins, queue)
-                return
+        form = self.forms.get(id(node))
+        found = None if form is None else self._by_recipe(form, node, ins)
+        if found is None:
+            found = self._by_types(node, ins, queue)
+        if found is None:
+            return
+        types, how, steps, packs = found
         outs = [Slot(v.name, t, TEMP) for v, t in zip(node.outputs, types, strict=True)]
         for value, slot in zip(node.outputs, outs, strict=True):
             self.slots[id(value)] = slot
-        first = ins[0] if ins else None
-        if op.is_view and first is not None and first.pitch is None:
-            self._view(first, outs[0])
+        if how is None:
+            if op.is_view and ins and ins[0] is not None:
+                self._view(ins[0], outs[0])
             return
-        for t in types:
-            if 0 not in t.dims:
-                break
-        else:
-            return
-        known = precedent is not None
-        precedent = precedent or self._choose(op, in_types, types, alike)
-        job = Job(node.name, op, precedent.device, ins, outs)
-        job.steps = precedent.steps
-        if known:
-            self.context.turn_to(ins, precedent.device.layout)
-            job.steps = precedent.steps_for(in_types, self.context)
-        job.packs = [pack for pack, *_ in self.context.asked]
-        job.runner, job.inplace, job.states = precedent.runner, precedent.inplace, precedent.states
+        job = Job(node.name, op, how.device, ins, outs, steps, how.runner, how.inplace, how.states, packs)
         if not self.context.packs.is_settled:
-            self.context.packs.planned(node, ins, precedent.direct, precedent.by_types)
+            self.context.packs.planned(node, ins, how.direct, how.by_types)
         if self.is_mixed:
             self._bring(job)
         self.jobs.append(job)
+
+    def _by_types(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> Planned | None:
+        """A node planned for the types of its operands; None where its results are known, or the plan ends here."""
+        op, context, in_types = node.op, self.context, [None if s is None else s.type for s in ins]
+        number = self.region.operators.get(id(op))
+        alike = None if number is None else likeness(number, in_types)
+        how = self.region.precedents.get(alike)
+        context.turn_to(ins)
+        if how is not None and how.holds(op, in_types, context):
+            context.turn_to(ins, how.device.layout)
+            return how.types, how, how.steps_for(in_types, context), [pack for pack, *_ in context.asked]
+        types = infer_types(op, fitting(op, in_types, ins, self.region.bounds) if op.bounds else in_types)
+        self._ask_for(op, types)
+        if self._is_known(node, types):
+            self._read(ins)
+            return None
+        if not _is_numeric(types, in_types) or isinstance(op, ControlFlow):
+            self._make_cut(node, ins, queue)
+            return None
+        if _runs_nothing(op, ins, types):
+            return types, None, None, ()
+        how = self._choose(op, in_types, types)
+        workspace = [a.nbytes for step in how.steps or () for a in step.args.values() if type(a) is Scratch]
+        self._ask_for_workspace(op, how, sum(workspace))
+        if how.by_types and alike is not None and context.is_complete and all(t.value is None for t in types):
+            self.region.remember(alike, how)
+        return types, how, how.steps, [pack for pack, *_ in context.asked]
+
+    def _by_recipe(self, form: Form, node: Node, ins: list[Slot | None]) -> Planned | None:
+        """A node planned as others that differ in sizes alone; None where that leads nowhere."""
+        found = made_before(form, ins)
+        if found is None and learn(form, ins, partial(self._followed, node.op, ins)):
+            found = made_before(form, ins)
+        if found is None:
+            return None
+        recipe, (types, nbytes, workspace, steps) = found
+        if nbytes > self.unasked:
+            self._ask_for(node.op, types)
+        if recipe.how is None:
+            return types, None, None, ()
+        self._ask_for_workspace(node.op, recipe.how, workspace)
+        arrays, packs = recipe.packed_for(node, ins, self.context)
+        return types, recipe.how, None if steps is None else steps(arrays), packs
+
+    def _followed(
+        self, op: Op, slots: list[Slot | None], ins: list[TensorType | None]
+    ) -> tuple[tuple[TensorType, ...], Precedent | None, bool]:
+        """How a node with followed sizes is planned, and whether that holds for it alone."""
+        types = infer_types(op, ins)
+        if any(t.value is not None for t in types) or not _is_numeric(types, ins):
+            raise LostError("a result that is no plain array")
+        if _runs_nothing(op, slots, types):
+            return types, None, False
+        self.context.turn_to(slots)
+        how = self._choose(op, ins, types, is_followed=True)
+        is_alike = how.by_types and self.context.is_complete and not self.has_weighed
+        return types, how, how.steps is not None and not is_alike
 
     def _read(self, slots: Iterable[Slot | None]) -> None:
         """Constants are about to be read as they are."""
@@ -293,6 +253,10 @@ class Planner:
                 nbytes += t.nbytes
         if nbytes > self.unasked:
             ask(nbytes, f"{op.name}: result {', '.join(map(str, types))}")
+
+    def _ask_for_workspace(self, op: Op, how: Precedent, nbytes: int) -> None:
+        if nbytes > self.unasked:
+            ask(nbytes, f"{op.name}: workspace of {how.runner}")
 
     def _is_known(self, node: Node, types: Sequence[TensorType]) -> bool:
         """Whether the results are constants here; they are then made so."""
@@ -331,9 +295,9 @@ class Planner:
             out.base, out.memory = source, source.memory
 
     def _choose(
-        self, op: Op, ins: list[TensorType | None], outs: tuple[TensorType, ...], alike: Hashable | None
+        self, op: Op, ins: list[TensorType | None], outs: tuple[TensorType, ...], is_followed: bool = False
     ) -> Precedent:
-        """The best kernel's steps; kept for nodes alike where the maker allows it."""
+        """The best kernel's steps."""
         context = self.context
         if len(outs) == 1:
             remember_result(op, ins, outs[0])
@@ -341,9 +305,12 @@ class Planner:
             entry = device.select(op, ins, context)
             if entry is not None or device.takes_all:
                 break
+        self.has_weighed = bool(context.asked) or not context.is_complete
         if entry is None:
             return Precedent(outs, device, None, "reference", direct=frozenset(range(len(ins))))
         if not entry.by_types and context.packs.gone:  # it may look at content
+            if is_followed:
+                raise LostError("content that is not in memory")
             self._read(context.operands)
             ins = [None if s is None else s.type for s in context.operands]
         if context.tuner is not None:
@@ -351,9 +318,6 @@ class Planner:
         context.turn_to(context.operands, device.layout)
         steps = made_steps(entry, op, ins, outs, context)
         self.context.asked = context.asked
-        scratch = sum([a.nbytes for step in steps for a in step.args.values() if type(a) is Scratch])
-        if scratch > self.unasked:
-            ask(scratch, f"{op.name}: workspace of {entry.name}")
         if context.threads == 1:  # as measured may be best in a session of several, too
             for step in steps:
                 step.parallel = False
@@ -363,10 +327,8 @@ class Planner:
             Packed(number, name, index, layout, make) for number, step in enumerate(steps)
             for name, arg in step.args.items() for _, made, index, layout, make in context.asked if arg is made
         ]  # fmt: skip
-        made = Precedent(outs, device, steps, entry.name, entry.inplace, states, entry.by_types, entry, direct, packs)
-        if entry.by_types and alike is not None and context.is_complete and all(t.value is None for t in outs):
-            self.region.remember(alike, made)
-        return made
+        self.context.is_complete = context.is_complete
+        return Precedent(outs, device, steps, entry.name, entry.inplace, states, entry.by_types, entry, direct, packs)
 
     def _make_cut(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> None:
         self._read(ins)
@@ -437,6 +399,13 @@ class Planner:
         steps = [device.copy_step(In(0), Out(0), 1, nbytes, 1)] if nbytes else []
         check_steps(op, steps, [source.type], [target.type])
         return Job(f"{source.name} (copy)", op, device, [source], [target], steps, f"copy in {HOST.name}")
+
+
+def _runs_nothing(op: Op, ins: Sequence[Slot | None], types: Sequence[TensorType]) -> bool:
+    """Whether the results are the first operand's memory, or all of them empty."""
+    if op.is_view and ins and ins[0] is not None:
+        return True
+    return all(0 in t.dims for t in types)
 
 
 def _is_numeric(types: Sequence[TensorType], in_types: Sequence[TensorType | None]) -> bool:

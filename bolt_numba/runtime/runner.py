@@ -21,7 +21,8 @@ from bolt_numba.ops.evaluate import evaluate
 from bolt_numba.runtime.bounds import outgrown
 from bolt_numba.runtime.inplace import can_overwrite
 from bolt_numba.runtime.packs import MakerContext, Packs
-from bolt_numba.runtime.plan import SMALL, Cut, Plan, Planner, Region, region_of
+from bolt_numba.runtime.plan import Cut, Plan, Planner
+from bolt_numba.runtime.region import SMALL, Region, region_of
 from bolt_numba.runtime.slots import INPUT, TEMP
 from bolt_numba.runtime.turns import short_turns
 from bolt_numba.types import Array, NestedType, TensorType, only_in_python

@@ -174,7 +174,7 @@ class Squeeze(Op):
             return TensorType(x.dtype, unknown_shape(None if count is None else rank - count))
         gone = distinct_axes(self, given, rank)
         for a in gone:
-            want_dim(self, f"axis {a} of {x}", x.shape[a], 1)
+            want_dim(self, f"axis {a} of x", x.shape[a], 1)
         return TensorType(x.dtype, tuple(d for i, d in enumerate(x.shape) if i not in gone))
 
     def reference(self, x: Array, axes: Array | None = None) -> Array:

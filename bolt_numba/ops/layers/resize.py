@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import ask, spend
+from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, widened
@@ -56,6 +57,14 @@ def cubic(distance: Array, a: float) -> Array:
 
 def _hat(distance: Array) -> Array:
     return np.asarray(np.maximum(1 - np.abs(distance), 0).astype(F32))
+
+
+@pure
+def floored(size: int, scale: Any) -> int | None:
+    """Size times scale, rounded down; None where that is no size."""
+    with np.errstate(over="ignore"):
+        made = F32.type(size) * F32.type(scale)
+    return int(made) if 0 <= made < MAX_ELEMENTS else None
 
 
 @op("Resize")
@@ -167,12 +176,10 @@ class Resize(Op):
         return out
 
     def _floored(self, size: int, scale: Any) -> int:
-        """Size times scale, rounded down."""
-        with np.errstate(over="ignore"):
-            made = F32.type(size) * F32.type(scale)
-        if not 0 <= made < MAX_ELEMENTS:
+        made = floored(size, scale)
+        if made is None:
             raise self.fail("size times scale", f"{size} * {scale}", "a possible size")
-        return int(made)
+        return made
 
     @staticmethod
     def _scaled_symbol(size: Sym, scale: float) -> Dim:

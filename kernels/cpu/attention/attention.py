@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
 from bolt_numba.kernels.cpu.attention.score_rows import (
     KEYS_AT_ONCE,
@@ -273,17 +274,34 @@ def _shapes(op: Any, ins: Types) -> list[tuple[int, ...]]:
     return [(*shapes[0][:-2], shapes[0][-2] // 3, shapes[0][-1])] * 3 if op.packed else shapes
 
 
-def _operands(op: Any, ins: Types, lead: Sequence[int]) -> tuple[list[Array], list[int], dict[str, Argument]]:
-    """Where heads begin in q, k and v, bytes between their positions, and their addresses."""
+Operand: TypeAlias = "tuple[tuple[int, ...], str]"
+"""Shape and layout."""
+
+
+def _operands(op: Any, ins: Types) -> tuple[tuple[Operand, ...], dict[str, Argument]]:
+    """Shapes and layouts of q, k and v, or of the one operand that holds all three, and their addresses."""
     if op.packed:
         assert ins[0] is not None, "accepts() has tested this"
-        dims = ins[0].dims
-        found = head_offsets((*lead[:-1], dims[-2]), dims, "SHD").reshape(*lead[:-1], 3, -1)
+        return ((ins[0].dims, "SHD"),), {name: In(0) for name in "qkv"}
+    return tuple(zip(_shapes(op, ins), op.layouts, strict=True)), {"q": In(0), "k": In(1), "v": In(2)}
+
+
+@pure
+def _head_table(
+    lead: tuple[int, ...], operands: tuple[Operand, ...], others: tuple[Operand, ...], n: int, before: int
+) -> Array:
+    """What `attention_kernel` reads of each head: where it begins in every operand, and its keys."""
+    if len(operands) == 1:
+        dims, layout = operands[0]
+        found = head_offsets((*lead[:-1], dims[-2]), dims, layout).reshape(*lead[:-1], 3, -1)
         offsets = [np.ascontiguousarray(found[..., i, :]).reshape(-1) for i in range(3)]
-        return offsets, [_position_step(dims, "SHD")] * 3, {name: In(0) for name in "qkv"}
-    given = list(zip(_shapes(op, ins), op.layouts, strict=True))
-    addresses: dict[str, Argument] = {"q": In(0), "k": In(1), "v": In(2)}
-    return [head_offsets(lead, *x) for x in given], [_position_step(*x) for x in given], addresses
+    else:
+        offsets = [head_offsets(lead, *x) for x in operands]
+    offsets += [head_offsets(lead, *x) for x in others]
+    made = np.zeros((len(offsets[0]), len(offsets) + 3), np.int64)
+    made.T[: len(offsets)] = offsets
+    made[:, -3:] = n, before, 0
+    return made
 
 
 def _heads_first(op: Any, ins: Types) -> list[tuple[int, ...]]:
@@ -324,13 +342,12 @@ def attention_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Cont
     result = outs[0].dims, op.y_layout
     lead = (swapped(outs[0].dims) if op.y_layout == "SHD" else outs[0].dims)[:-2]
     masks = (1,) * (2 - len(mask)) + tuple(mask) if mask else (1, 1)
-    operands, steps, args = _operands(op, ins, lead)
-    offsets = [*operands, *(head_offsets(lead, *x) for x in ((masks, "HSD"), result))]
+    operands, args = _operands(op, ins)
+    steps = [_position_step(*x) for x in operands] * (3 // len(operands))
     heads = math.prod(lead)
-    before = np.full(heads, 0 if op.causal else n)
-    table = np.stack([*offsets, np.full(heads, n), before, np.zeros(heads, np.int64)], axis=1)
+    table = _head_table(tuple(lead), operands, ((masks, "HSD"), result), n, 0 if op.causal else n)
     args |= {"mask": In(3) if mask else None, "sink": None, "y": Out(0), "m": m, "d": d, "width": width}
-    args |= {"table": np.ascontiguousarray(table, np.int64)}
+    args |= {"table": table}
     args |= dict(zip(("q_step", "k_step", "v_step", "y_step"), (*steps, _position_step(*result)), strict=True))
     args |= {"mask_step": 4 * n if masks[-2] > 1 else 0, "window": UNBOUNDED, "scale": op.scale, "cap": 0.0}
     parallel = heads * m * n * (d + width) > PARALLEL_FLOPS

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.follow import pure
 from bolt_numba.kernels.cpu.language.lang import LANES, copy_bytes, fill_bytes, split
 from bolt_numba.kernels.cpu.machine import L2, PAYS_BYTES
 from bolt_numba.kernels.cpu.products.epilogue import bias_last, can_finish, finish
-from bolt_numba.kernels.cpu.products.matmul import conflicting, is_parallel, packed_bias, zero_bias
+from bolt_numba.kernels.cpu.products.matmul import ONE_BLOCK, ORIGIN, conflicting, is_parallel, packed_bias, zero_bias
 from bolt_numba.kernels.cpu.products.pack import choose_terms, pack_b, pack_taps, panel_columns, source_rows
 from bolt_numba.kernels.cpu.products.sweep import (
     COPIED,
@@ -88,6 +89,7 @@ def along_batch(windows: Windows) -> Windows:
     )
 
 
+@pure
 @lru_cache(maxsize=512)
 def pixel_table(windows: Windows, sizes: tuple[int, ...], outs: tuple[int, ...]) -> Taps:
     """Input row (pixel number) of every tap of every output pixel, -1 outside."""
@@ -112,6 +114,7 @@ def pixel_table(windows: Windows, sizes: tuple[int, ...], outs: tuple[int, ...])
     return Taps(table, edges, not edges[-1])
 
 
+@pure
 @lru_cache(maxsize=512)
 def run_rows(windows: Windows, sizes: tuple[int, ...], merged: bool) -> Array:
     """Input rows from a pixel's first tap to the begin of each run; merged: a run is a whole row of the filter."""
@@ -122,11 +125,15 @@ def run_rows(windows: Windows, sizes: tuple[int, ...], merged: bool) -> Array:
     return rows
 
 
-@lru_cache(maxsize=1024)
 def block_offsets(images: int, groups: int, rows: int, pixels: int, cg: int, kg: int, k: int) -> Array:
     """Entries of `sweep`'s blocks: every group of every image."""
-    if images * groups == 1:
-        return np.zeros((1, 6), np.int64)
+    return ONE_BLOCK if images * groups == 1 else _block_table(images, groups, rows, pixels, cg, kg, k)
+
+
+@pure
+@lru_cache(maxsize=1024)
+def _block_table(images: int, groups: int, rows: int, pixels: int, cg: int, kg: int, k: int) -> Array:
+    """What `block_offsets` gives for several blocks."""
     image, group = (i.reshape(-1) for i in np.mgrid[:images, :groups])
     width = panel_columns(kg)
     return np.stack(
@@ -195,9 +202,14 @@ def geometry(op: Any, x: TensorType, w: TensorType, out: TensorType) -> ConvBloc
         windows = along_batch(windows)
         sizes, pixels, images = (images, *sizes), (images, *pixels), 1
     merged = op.group == 1 and windows.dilations[-1] == 1 and kernel_shape[-1] > 1
-    run = run_rows(windows, sizes, merged)
+    run = ORIGIN if math.prod(kernel_shape) == 1 else run_rows(windows, sizes, merged)
     seen = NOWHERE if is_matrix else pixel_table(windows, sizes, pixels)
     return ConvBlocks(images, math.prod(sizes), math.prod(pixels), seen, run, is_matrix, merged)
+
+
+@pure
+def _least_gap(run: Array, length: int) -> int:
+    return int(np.diff(run).min(initial=length))
 
 
 def choose_kind(g: ConvBlocks, channels: int, cg: int, kg: int, span: int, stride: int) -> tuple[int, int]:
@@ -207,8 +219,8 @@ def choose_kind(g: ConvBlocks, channels: int, cg: int, kg: int, span: int, strid
         return COPIED, pack_stride(4 * length * len(g.run))
     if g.taps.inside:
         return INSIDE, 0
-    extent = pack_stride(4 * (channels * int(g.run[-1]) + length + LANES))
-    apart = channels * int(np.diff(g.run).min(initial=length)) >= length  # else copied runs would overlap
+    extent = pack_stride(4 * (channels * g.run[-1].item() + length + LANES))
+    apart = channels * _least_gap(g.run, length) >= length  # else copied runs would overlap
     if g.merged and apart and cg < THIN_CHANNELS and (span + MR) * extent <= PATCH_BYTES:
         return PATCHED, extent
     return EDGE, 0
@@ -238,7 +250,8 @@ def pad_images(p, tid, nthreads):
 
 def has_wide_edges(op: Any, x: TensorType, g: ConvBlocks) -> bool:
     """Whether it is cheaper to copy the images into zeros than the pixels at their edges: few channels, many edges."""
-    return op.group == 1 and x.dims[-1] < THIN_CHANNELS and len(x.dims) in (3, 4, 5) and 5 * int(g.taps.edges[-1]) > g.m
+    few = op.group == 1 and x.dims[-1] < THIN_CHANNELS and len(x.dims) in (3, 4, 5)
+    return few and 5 * g.taps.edges[-1].item() > g.m
 
 
 def padded(op: Any, x: TensorType, w: TensorType) -> tuple[Any, TensorType, Step]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.follow import pure
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, ceil_div, split
@@ -209,6 +210,7 @@ def no_bias(c: int) -> Array:
     return aligned_zeros((len(block_starts(c)), LANES))
 
 
+@pure
 @cache
 def tap_table(kernel: tuple[int, int], dilations: tuple[int, int], width: int) -> Array:
     """For every tap: pixels from the window's first input to this one, and columns of these."""
@@ -232,6 +234,7 @@ CHUNK_BYTES = L2 * 3 // 32
 """Bytes of input rows under one output row that are swept together."""
 
 
+@pure
 def choose_chunk(c: int, line: int, rows: int, units: int, threads: int) -> int:
     """Channel blocks that are swept together: so many that their rows stay in cache and every thread has its share."""
     blocks = len(block_starts(c))

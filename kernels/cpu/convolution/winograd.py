@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
 from bolt_numba.kernels.cpu.convolution.winograd_error import error_of, greatest_error
 from bolt_numba.kernels.cpu.convolution.winograd_layers import (
@@ -319,7 +320,7 @@ def steps(size: int, op: Any, ins: Types, outs: Sequence[TensorType], context: C
     (down, across), planes = layer.tiles(sizes), math.prod(sides(sizes))
     parallel = context.threads > 1 and outs[0].size * terms > SERIAL_PRODUCTS
     threads = context.threads if parallel else 1
-    b = choose_blocks(planes, len(layer.slices) * down * across, terms, k, threads)
+    b = choose_blocks(planes, layer.slices.shape[0] * down * across, terms, k, threads)
     work_step = planes * (8 + BYTES + b.m_plane)
     v_step = 0 if b.shared else planes * b.v_plane
     filters = context.packed(w.known, ("winograd", size), partial(packed_filters, size, context.threads))
@@ -352,14 +353,20 @@ WORTH = 0.97 if LANES == 16 else 0.9
 they take longer than estimated."""
 
 
+@pure
+def greatest(*numbers: float) -> float:
+    return max(numbers)
+
+
 def cost(size: int, layer: SlicedLayer, c: int, k: int) -> float:
     """Estimated cycles of a layer with so many channels in a transformed tile; size 0: the direct sum."""
     if size == 0:
-        count, pixels = math.prod(layer.taps), len(layer.slices) * layer.oh * layer.ow
-        return max(1.03 * pixels * count * c * -(-k // LANES), 4 * count * c * k / STREAM)
+        count, pixels = math.prod(layer.taps), layer.slices.shape[0] * layer.oh * layer.ow
+        return greatest(1.03 * pixels * count * c * -(-k // LANES), 4 * count * c * k / STREAM)
     sizes = tile_sizes(size, layer.taps)
-    tiles, panels = len(layer.slices) * math.prod(layer.tiles(sizes)), -(-k // PANEL)
-    products = math.prod(sides(sizes)) * c * panels * max(2.08 * tiles, 5, PANEL * 4 / STREAM)
+    images: int = layer.slices.shape[0]
+    tiles, panels = images * math.prod(layer.tiles(sizes)), -(-k // PANEL)
+    products = math.prod(sides(sizes)) * c * panels * greatest(2.08 * tiles, 5, PANEL * 4 / STREAM)
     inputs, results = (LINE_CYCLES if min(sizes) == 1 else TRANSFORM_CYCLES)[size]
     return products + tiles * (-(-c // LANES) * inputs + 2 * panels * results)
 

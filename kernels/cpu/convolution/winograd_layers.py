@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv
 from bolt_numba.kernels.cpu.language.lang import LANES
@@ -54,6 +55,7 @@ def flat_filters(w: Array) -> Array:
     return w.reshape(*w.shape[:2], deep, -1).swapaxes(1, 2).reshape(flat_dims(w.shape))
 
 
+@pure
 @lru_cache(maxsize=256)
 def slice_table(images: int, size: int, out: int, begin: int, taps: tuple[int, int, int]) -> Array:
     """i32 [images * out][taps]: the slice under each tap, of all images together; -1 outside.

@@ -49,7 +49,7 @@ def reach(a: Any) -> dict[str, Reach]:
     images, most = a.tiles // (a.down * a.across), -(-a.tiles // a.blocks)
     last, panels = images * a.oh * a.ow - 1, -(-a.k // PANEL)
     return {
-        "x": 4 * (((int(a.slices.max()) + 1) * a.h * a.wd - 1) * a.xp + a.c),
+        "x": 4 * (((a.slices.max().item() + 1) * a.h * a.wd - 1) * a.xp + a.c),
         "slices": 4 * images * a.deep,
         "u": 4 * PANEL * planes * a.deep * a.c * panels,
         "bias": BYTES * -(-a.k // LANES),

@@ -36,6 +36,7 @@ from bolt_numba.kernels.jit import Inline, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, remember_last, result_of
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.pointwise import Chain, Pointwise
+from bolt_numba.ops.shapes import broadcast_shapes
 from bolt_numba.types import BOOL, AnyDType, Array, TensorType
 
 SHORT_LOOP = 16
@@ -206,7 +207,7 @@ def _reach(sizes: Sequence[int], results: Sequence[int], outer: int, forms: str,
         run = n * sizes[k] if form == "v" else sizes[k]
         if form == "g":
             found[f"t{k}"] = 4 * n
-            run += int(given[f"t{k}"].max()) * sizes[k]
+            run += given[f"t{k}"].max().item() * sizes[k]
         found[f"a{k}"] = box(run, *[(size, given[f"s{k}_{j}"]) for j, size in enumerate(loops)]) if loops else run
     return found
 
@@ -229,14 +230,15 @@ def _nest(op: Pointwise | Chain, ins: Types) -> LoopNest | None:
         return None
     chain, known, dtypes = seen
     if len(chain.results) == 1:
-        shapes = {result_of(op, ins).dims}
+        shapes = [result_of(op, ins).dims]
     else:
         types = chain.infer_all(*known)
-        shapes = {types[i].dims for i in chain.results}
+        shapes = [types[i].dims for i in chain.results]
     dims = [t.dims for t in known]
-    if shapes != {np.broadcast_shapes(*set(dims)) if shapes != set(dims) else dims[0]}:
+    whole = broadcast_shapes(op, *dims)
+    if any(shape != whole for shape in shapes):
         return None
-    nest = _lengthen(chain, shapes.pop(), known, dims, dtypes)
+    nest = _lengthen(chain, shapes[0], known, dims, dtypes)
     return nest if len(nest.outer) <= MAX_OUTER else None
 
 
@@ -313,7 +315,7 @@ def _steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     args |= operand_strides(nest, dtypes)
     args |= number_args(chain, dtypes)
     work = nest.size * unit_cost(chain)
-    parallel = work > PAYS_NS and nest.rows * nest.blocks > 1
+    parallel = context.threads > 1 and work > PAYS_NS and nest.rows * nest.blocks > 1
     made = _kernel(chain, dtypes, known_powers(chain, known), len(nest.outer), nest.forms)
     return [Step(made, args, parallel)]
 

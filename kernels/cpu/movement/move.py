@@ -5,6 +5,7 @@ They know nothing of operators; `steps` picks one for each move.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache, partial
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.follow import pure
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -328,8 +330,12 @@ def _shifted(operand: Any, offset: int) -> Any:
 
 def _outer(axes: Iterable[Axis]) -> dict[str, Any]:
     rows = [(a.size, a.src, a.dst) for a in axes]
-    table = np.array(rows or [(1, 0, 0)], dtype=np.int64)
-    return {"outer": table, "rank": len(rows), "count": int(np.prod([r[0] for r in rows], dtype=np.int64))}
+    return {"outer": _table(tuple(rows) or ((1, 0, 0),)), "rank": len(rows), "count": math.prod([r[0] for r in rows])}
+
+
+@pure
+def _table(rows: tuple[tuple[int, ...], ...]) -> Array:
+    return np.array(rows, np.int64)
 
 
 def _step(m: Move, src: Any, dst: Any) -> Step:

@@ -7,10 +7,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from bolt_numba.base.follow import pure
 from bolt_numba.kernels.cpu.language.lang import load_f32, split, store_f32
 from bolt_numba.kernels.cpu.machine import L1_STRIDE, L1_WAYS, PAYS_BYTES, PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.epilogue import bias_last, can_finish, finish, padded_bias
@@ -36,6 +37,7 @@ from bolt_numba.kernels.cpu.products.sweep import (
 from bolt_numba.kernels.jit import I64, PTR, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.shapes import broadcast_shapes
 from bolt_numba.types import F32, Array, TensorType
 
 SERIAL_FLOPS, SERIAL_BYTES = PAYS_FLOPS, PAYS_BYTES * 3 // 8
@@ -90,7 +92,7 @@ def geometry(op: MatMul, a: Sequence[int], b: Sequence[int]) -> ProductBlocks:
     if op.trans_b and len(b) > 1:
         right = (*right[:-2], right[-1], right[-2])
     (*a_batch, m, k), (*b_batch, _, n) = left, right
-    batch = np.broadcast_shapes(tuple(a_batch), tuple(b_batch))
+    batch = cast("tuple[int, ...]", broadcast_shapes(op, tuple(a_batch), tuple(b_batch)))
     if math.prod(b_batch) == 1 and math.prod(a_batch) == math.prod(batch):
         return ProductBlocks(m * math.prod(batch), n, k, (), (), ())
     return ProductBlocks(m, n, k, batch, tuple(a_batch), tuple(b_batch))
@@ -102,13 +104,27 @@ def block_index(batch: tuple[int, ...], own: tuple[int, ...]) -> Array:
     return np.broadcast_to(index, batch).reshape(-1) if batch else np.zeros(1, np.int64)
 
 
-@lru_cache(maxsize=1024)
 def _offsets(g: ProductBlocks) -> Array:
     """Entries of `sweep`'s blocks."""
-    out = np.zeros((g.blocks, 6), np.int64)
-    out[:, 0] = block_index(g.batch, g.a_batch) * g.m
-    out[:, 2] = block_index(g.batch, g.b_batch) * (4 * g.k * panel_columns(g.n))
-    out[:, 4] = np.arange(g.blocks) * g.m
+    if not g.batch:
+        return ONE_BLOCK
+    return _block_table(g.batch, g.a_batch, g.b_batch, g.m, 4 * g.k * panel_columns(g.n))
+
+
+ONE_BLOCK = np.zeros((1, 6), np.int64)
+
+
+@pure
+@lru_cache(maxsize=1024)
+def _block_table(
+    batch: tuple[int, ...], a_batch: tuple[int, ...], b_batch: tuple[int, ...], m: int, panels: int
+) -> Array:
+    """What `_offsets` gives for several blocks; panels: bytes of those of a block."""
+    blocks = math.prod(batch)
+    out = np.zeros((blocks, 6), np.int64)
+    out[:, 0] = block_index(batch, a_batch) * m
+    out[:, 2] = block_index(batch, b_batch) * panels
+    out[:, 4] = np.arange(blocks) * m
     return out
 
 

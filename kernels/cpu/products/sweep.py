@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.follow import pure
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -423,6 +424,7 @@ B_BYTES, A_BYTES = L2 * 7 // 16, L2 * 5 // 16
 """What of packed B, or else of A, is kept in a second-level cache beside the rest."""
 
 
+@pure
 def choose_span(m: int, n: int, k: int) -> int:
     """Rows swept over each panel: one tile when all of B stays in cache, else as many as stay there themselves."""
     if 4 * k * n <= B_BYTES:
@@ -469,6 +471,7 @@ def longest(count: int, threads: int) -> float:
     return -(-count // threads) * threads / max(count, 1)
 
 
+@pure
 def choose_share(blocks: int, m: int, n: int, k: int, threads: int) -> int:
     """How threads divide the work: 0 rows, 1 columns, 2 blocks."""
     if blocks > 1 and longest(blocks, threads) <= 1.05:
@@ -478,18 +481,6 @@ def choose_share(blocks: int, m: int, n: int, k: int, threads: int) -> int:
 
 
 __all__ = [
-    "BLOCK_FIELDS",
-    "COPIED",
-    "EDGE",
-    "INSIDE",
-    "MR",
-    "PATCHED",
-    "TILE",
-    "choose_share",
-    "choose_span",
-    "longest",
-    "pack_stride",
-    "rows_or_columns",
-    "scratch_bytes",
-    "sweep",
-]
+    "BLOCK_FIELDS", "COPIED", "EDGE", "INSIDE", "MR", "PATCHED", "TILE", "choose_share", "choose_span", "longest",
+    "pack_stride", "rows_or_columns", "scratch_bytes", "sweep",
+]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from weakref import ReferenceType, ref
 
+from bolt_numba.base.follow import pure
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import BYTES
 from bolt_numba.kernels.cpu.products.pack import panel_columns
@@ -20,6 +21,7 @@ BLOCK_FIELDS = 6
 _last: dict[int, tuple[ReferenceType[Array], int]] = {}
 
 
+@pure
 def last_row(table: Array) -> int:
     """The greatest row in a table of taps; layers share tables, which are large and which nobody changes."""
     known = _last.get(id(table))
@@ -40,8 +42,14 @@ def greatest(offsets: Array, blocks: int, step: int, row: int, column: int) -> i
     """The greatest sum of ``step`` times one entry of a block and another entry."""
     if blocks == 1:
         only = offsets[0]
-        return step * int(only[row]) + int(only[column])
-    return int((step * offsets[:blocks, row] + offsets[:blocks, column]).max())
+        sizes: list[int] = [only[row].item(), only[column].item()]
+        return step * sizes[0] + sizes[1]
+    return _greatest_sum(offsets[:blocks, row], step, offsets[:blocks, column])
+
+
+@pure
+def _greatest_sum(one: Array, step: int, two: Array) -> int:
+    return int((step * one + two).max())
 
 
 def _rows_of(a: Any, b: int, edges: bool, zeros: bool, scratch: int) -> dict[str, Reach]:
@@ -54,7 +62,8 @@ def _rows_of(a: Any, b: int, edges: bool, zeros: bool, scratch: int) -> dict[str
         "scratch": (a.threads - 1) * a.scratch_step + (a.scratch_step if a.k > a.terms else scratch),
     }  # fmt: skip
     if a.blocks != 1:
-        made |= {"b": b + int(a.offsets[:, 2].max(initial=0)), "bias": columns + int(a.offsets[:, 3].max(initial=0))}
+        most_b, most_bias = (a.offsets[:, i].max(initial=0).item() for i in (2, 3))
+        made |= {"b": b + most_b, "bias": columns + most_bias}
         first, residual = (greatest(a.offsets, a.blocks, ld, 4, 5) if a.blocks else 0 for ld in (a.ldc, a.ldr))
     else:
         _, _, b_at, bias_at, row, column = a.offsets[0].tolist()
@@ -74,7 +83,7 @@ def sweep_reach(a: Any) -> dict[str, Reach]:
     edges = a.table is not None and a.kind >= EDGE
     made = _rows_of(a, 4 * a.k * panel_columns(a.n), edges, a.kind == EDGE, scratch)
     if "a" not in made:
-        last = a.m - 1 + (int(a.run_rows.max()) if a.runs > 1 else 0) if a.table is None else last_row(a.table)
+        last = a.m - 1 + (a.run_rows.max().item() if a.runs > 1 else 0) if a.table is None else last_row(a.table)
         run = a.length if a.table is None else a.depth
         made["a"] = 4 * (greatest(a.offsets, a.blocks, a.lda, 0, 1) + a.lda * last + run) if a.k else 0
     return made

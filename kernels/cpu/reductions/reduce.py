@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
 from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import LANES, native_source
@@ -221,10 +222,14 @@ def _share_few(forms: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     lines = outer * -(-inner // (4 * LANES)) if inner > 1 else outer
     if len(forms) > 1 or lines >= 4 or n * inner < 4 * CHUNK_ELEMENTS:
         return forms
-    for parts in range(64, 3, -1):
-        if n % parts == 0:
-            return [(outer * parts, n // parts, inner), (outer, parts, inner)]
-    return forms
+    parts = _even_parts(n)
+    return [(outer * parts, n // parts, inner), (outer, parts, inner)] if parts > 1 else forms
+
+
+@pure
+def _even_parts(n: int) -> int:
+    """The most parts of one length, from 4 to 64, or 1."""
+    return next((parts for parts in range(64, 3, -1) if n % parts == 0), 1)
 
 
 def reduced_axes(op: Any, ins: Types) -> tuple[int, ...] | None:

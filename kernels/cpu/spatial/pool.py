@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.follow import pure
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -175,6 +176,7 @@ def _windows(start: Any, join: Any, join3: Any, finish: Any) -> tuple[Any, Any]:
     return wide, narrow
 
 
+@pure
 def _axis_reach(table: Array, count: int, tap: int) -> tuple[int, int, bool]:
     """First and last byte offset of the taps along an axis, and whether there are any."""
     start, taps = table[:count, 0], table[:count, 1]
@@ -265,6 +267,7 @@ def lp_pool_f32(power: int) -> Native:
     return _pool(f"l{power}_pool_f32", start_sum, join, finish)
 
 
+@pure
 def _table(size: int, out: int, kernel_size: int, stride: int, dilation: int, pads: tuple[int, int], all_count: bool,
            step: int) -> Array:  # fmt: skip
     """Rows (`WINDOW`) of one axis; ``step``: bytes from element to element."""

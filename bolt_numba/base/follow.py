@@ -1,0 +1,301 @@
+"""Numbers that remember how they were computed, so that what a maker does once can be done again with other sizes.
+
+A maker that is given followed numbers for the sizes of its operands takes the same way as with plain ones, as each has
+a value.  What is computed from them goes on a *trail*, line by line, and so does every comparison, with its outcome.
+The trail is then a function of the sizes: it gives the same steps with other numbers in them, or None where a
+comparison comes out otherwise.  What could not be told from a number's value alone, such as an array filled by NumPy,
+loses the trail: `LostError`, unless the function that makes it is declared `pure`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from types import BuiltinFunctionType, MethodType
+from typing import Any, TypeVar
+
+import numpy as np
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+PLAIN = (int, float, bool, str, bytes, type(None))
+"""Types of constants that are written into the text of a trail's function."""
+NUMBERS = (int, float, bool)
+_SIMPLE = (np.ndarray, np.generic, np.dtype, type)
+_ANY = object()
+
+
+class LostError(BaseException):
+    """Something was done with a followed number that a trail cannot say; no error of the maker's, nor of the user's."""
+
+
+class Trail:
+    """Lines of a function, in order: what was computed, called and decided since its first numbers.
+
+    scope: names in it that are no results of lines.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+        self.scope: dict[str, Any] = {}
+        self._constants: dict[int, str] = {}
+        self._seen: dict[str, Any] = {}
+
+    def number(self, name: str, value: Any) -> Any:
+        """A number that the function is given by this name."""
+        return Followed(self, name, value)
+
+    def constant(self, value: Any) -> str:
+        """Text for a value that is the same whatever the sizes are."""
+        if type(value) in PLAIN and not (type(value) is float and not math.isfinite(value)):
+            return f"({value!r})" if type(value) in (int, float) and value < 0 else repr(value)
+        name = self._constants.get(id(value))
+        if name is None:
+            name = self._constants[id(value)] = f"c{len(self._constants)}"
+            self.scope[name] = value  # keeps it alive, too, so that no other gets its id
+        return name
+
+    def text(self, value: Any) -> str:
+        """Text for an operand of a line."""
+        kind = type(value)
+        if kind is Followed:
+            if value._trail is not self:
+                raise LostError("a number of another trail")
+            return str(value._text)
+        if kind is slice:
+            return f"slice{self.text((value.start, value.stop, value.step))}"
+        if kind is tuple or kind is list:
+            inner = ", ".join(map(self.text, value))
+            return f"[{inner}]" if kind is list else f"({inner},)" if value else "()"
+        if kind not in PLAIN and not isinstance(value, _SIMPLE) and not callable(value):
+            fields = getattr(value, "__dict__", None)
+            if fields is None or any(map(_is_followed, fields.values())):
+                raise LostError(f"a {kind.__name__}")
+        return self.constant(value)
+
+    def found(self, text: str, compute: Callable[[], Any], kind: Any = None) -> Any:
+        """The result of a line, which is the same as that of an equal line before.
+
+        It is followed; but what is no number is decided, unless it is of this kind.
+        """
+        made = self._seen.get(text, _ANY)
+        if made is _ANY:
+            name = f"v{len(self.lines)}"
+            value = compute()
+            self.lines.append((name, text))
+            made = self._seen[text] = Followed(self, name, value) if kind is bool else self._wrapped(name, value)
+        return made
+
+    def _wrapped(self, name: str, value: Any) -> Any:
+        if value is None or isinstance(value, (bool, np.bool_, str, bytes)):
+            self.decided(f"{name} == {value!r}" if value is not None else f"{name} is None")
+            return value
+        if _is_followed(value):
+            raise LostError("a followed number within a result")
+        return Followed(self, name, value)
+
+    def decided(self, text: str) -> None:
+        """What has to be true for the trail to be taken again."""
+        if text not in self._seen:
+            self._seen[text] = None
+            self.lines.append(("", text))
+
+    def function(self, head: str, results: str) -> Callable[..., Any]:
+        """``head`` is the text of the parameters and of what unpacks them, ``results`` of what is returned."""
+        needed, body = set(_names(results)), []
+        for name, text in reversed(self.lines):
+            if name and name not in needed:
+                continue
+            needed.update(_names(text))
+            body.append(f"    {name} = {text}\n" if name else f"    if not ({text}): return None\n")
+        source = f"{head}{''.join(reversed(body))}    return {results}\n"
+        scope = dict(self.scope)
+        exec(source, scope)
+        made: Callable[..., Any] = scope["made"]
+        return made
+
+
+_names = re.compile(r"\bv\d+\b").findall
+"""Results of lines that a text reads."""
+
+
+def _is_followed(value: Any) -> bool:
+    return type(value) is Followed or (isinstance(value, (tuple, list)) and any(map(_is_followed, value)))
+
+
+def _binary(symbol: str, compute: Callable[[Any, Any], Any], swapped: bool) -> Callable[[Any, Any], Any]:
+    def forward(self: Followed, other: Any) -> Any:
+        trail, value = self._trail, other
+        if type(other) is Followed:
+            value = other._value
+        elif type(other) not in NUMBERS and not isinstance(other, np.generic):
+            raise LostError(f"{symbol} with a {type(other).__name__}")
+        one, two = self._text, trail.text(other)
+        if swapped:
+            return trail.found(f"{two} {symbol} {one}", lambda: compute(value, self._value))
+        return trail.found(f"{one} {symbol} {two}", lambda: compute(self._value, value))
+
+    return forward
+
+
+def _unary(symbol: str, compute: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def forward(self: Followed) -> Any:
+        return self._trail.found(f"{symbol}{self._text}", lambda: compute(self._value))
+
+    return forward
+
+
+def _compared(symbol: str, compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def forward(self: Followed, other: Any) -> Any:
+        if type(other) not in NUMBERS and type(other) is not Followed and not isinstance(other, np.generic):
+            if other is None or isinstance(other, (str, type)):
+                return symbol == "!="
+            raise LostError(f"{symbol} with a {type(other).__name__}")
+        found = compute(self._value, _value(other))
+        if not isinstance(found, (bool, np.bool_)):
+            raise LostError("a comparison of arrays")
+        text = f"{self._text} {symbol} {self._trail.text(other)}"
+        return self._trail.found(text, lambda: found, bool)
+
+    return forward
+
+
+def _lost(what: str) -> Callable[..., Any]:
+    def forward(self: Followed, *args: Any, **kwargs: Any) -> Any:
+        raise LostError(what)
+
+    return forward
+
+
+class Followed:
+    """A number, or what a followed function gave: an array, a tuple, an object.  It passes for an object of its class.
+
+    It is none for code in C, which asks it for a plain number, and loses the trail.
+    """
+
+    __slots__ = ("_text", "_trail", "_value")
+    __array_ufunc__ = None
+
+    def __init__(self, trail: Trail, text: str, value: Any) -> None:
+        self._trail, self._text, self._value = trail, text, value
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self._value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._trail.found(f"{self._text}.{name}", lambda: getattr(self._value, name))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(self._value, (MethodType, BuiltinFunctionType)):
+            raise LostError("a call")
+        texts = [self._trail.text(a) for a in args] + [f"{k}={self._trail.text(a)}" for k, a in kwargs.items()]
+        compute = functools.partial(self._value, *_values(args), **{k: _value(a) for k, a in kwargs.items()})
+        return self._trail.found(f"{self._text}({', '.join(texts)})", compute)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._trail.found(f"{self._text}[{self._trail.text(key)}]", lambda: self._value[_value(key)])
+
+    def __len__(self) -> int:
+        count = len(self._value)
+        self._trail.decided(f"len({self._text}) == {count}")
+        return count
+
+    def __iter__(self) -> Iterator[Any]:
+        if not isinstance(self._value, (tuple, list)):
+            raise LostError(f"a loop over {type(self._value)}")
+        return iter([self[i] for i in range(len(self))])
+
+    def __bool__(self) -> bool:
+        found = bool(self._value)
+        self._trail.decided(self._text if found else f"not {self._text}")
+        return found
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
+    def __ceil__(self) -> Any:
+        return followed(math.ceil, self)
+
+    def __floor__(self) -> Any:
+        return followed(math.floor, self)
+
+    def __round__(self, *digits: Any) -> Any:
+        return followed(round, self, *digits)
+
+    def __abs__(self) -> Any:
+        return followed(abs, self)
+
+    __neg__, __pos__, __invert__ = (
+        _unary(symbol, compute) for symbol, compute in (("-", operator.neg), ("+", operator.pos), ("~", operator.inv))
+    )
+    __lt__, __le__, __gt__, __ge__, __eq__, __ne__ = (
+        _compared(symbol, getattr(operator, name))
+        for symbol, name in (("<", "lt"), ("<=", "le"), (">", "gt"), (">=", "ge"), ("==", "eq"), ("!=", "ne"))
+    )
+    __hash__ = _lost("a hash")
+    __index__ = __int__ = __float__ = __complex__ = __trunc__ = _lost("a plain number")
+    __str__ = __repr__ = __format__ = _lost("a text")
+    __array__ = __reversed__ = _lost("an array")
+
+
+for _symbol, _name in (
+    ("+", "add"), ("-", "sub"), ("*", "mul"), ("/", "truediv"), ("//", "floordiv"), ("%", "mod"), ("**", "pow"),
+    ("<<", "lshift"), (">>", "rshift"), ("&", "and"), ("|", "or"), ("^", "xor"),
+):  # fmt: skip
+    _compute = getattr(operator, _name, None) or getattr(operator, f"{_name}_")
+    setattr(Followed, f"__{_name}__", _binary(_symbol, _compute, False))
+    setattr(Followed, f"__r{_name}__", _binary(_symbol, _compute, True))
+
+
+def _value(given: Any) -> Any:
+    if type(given) is Followed:
+        return given._value
+    if type(given) is slice:
+        return slice(_value(given.start), _value(given.stop), _value(given.step))
+    return type(given)(map(_value, given)) if type(given) in (tuple, list) else given
+
+
+def _values(given: Any) -> list[Any]:
+    return [_value(g) for g in given]
+
+
+def followed(function: Callable[..., Any], *args: Any) -> Any:
+    """``function(*args)`` as one line of the trail of the followed numbers among the arguments."""
+    trail = _trail_of(args)
+    if trail is None:
+        return function(*args)
+    text = f"{trail.constant(function)}({', '.join(map(trail.text, args))})"
+    return trail.found(text, lambda: function(*_values(args)))
+
+
+def _trail_of(args: Sequence[Any]) -> Trail | None:
+    for arg in args:
+        if type(arg) is Followed:
+            return arg._trail
+        if type(arg) is tuple or type(arg) is list:
+            found = _trail_of(arg)
+            if found is not None:
+                return found
+    return None
+
+
+def pure(function: Function) -> Function:
+    """Declare that a result follows from the arguments alone, numbers and tuples: one line of a trail, not many.
+
+    For functions that fill tables, keep what they made, or take many decisions of which only the outcome matters.
+    """
+
+    @functools.wraps(function)
+    def called(*args: Any) -> Any:
+        return function(*args) if _trail_of(args) is None else followed(function, *args)
+
+    return called  # type: ignore[return-value]

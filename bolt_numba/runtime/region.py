@@ -1,0 +1,110 @@
+"""Regions: the nodes that plans are made of, with what is known of them for all shapes of the inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import field
+
+from bolt_numba.base.records import record
+from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ops.control import ControlFlow
+from bolt_numba.runtime.bounds import Bound, bound_of, bounds_of
+from bolt_numba.runtime.recipes import Form, forms_of
+from bolt_numba.runtime.repeat import Precedent, number_operators
+from bolt_numba.types import NestedType, TensorType, only_in_python
+
+SMALL = 64
+"""Elements up to which an input that decides shapes is planned per value."""
+FEW = 8
+"""The same for floats, such as the scales of a Resize: a larger input of floats is data."""
+MOST_PRECEDENTS = 1024
+"""Ways to plan a node that a region keeps."""
+
+
+@record(eq=False)
+class Region:
+    """A list of nodes with named boundary values; plans of it are cached by the shapes of its inputs.
+
+    alias: values that stand for others (the operands and results of inlined branches).
+    """
+
+    inputs: list[Value]
+    nodes: list[Node]
+    outputs: list[Value]
+    alias: dict[int, Value] = field(default_factory=dict)
+    known: dict[int, TensorType] = field(default_factory=dict)
+    by_value: frozenset[int] = frozenset()
+    operators: dict[int, int] = field(default_factory=dict)
+    bounds: tuple[Bound, ...] = ()
+    plans: int = 0
+    """How often it was planned."""
+    precedents: dict[Hashable, Precedent] = field(default_factory=dict)
+    """How nodes were planned, for nodes alike, of other shapes of the inputs, too: not all depends on these."""
+    _forms: dict[int, Form] | None = None
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether an input may be a list, a dictionary or None."""
+        return any(isinstance(v.type, NestedType) for v in self.inputs)
+
+    def __post_init__(self) -> None:
+        self.by_value = frozenset(self._deciding_inputs())
+        self.bounds = tuple(bounds_of(self.inputs, self.nodes, self.resolve))
+        self.operators = number_operators(self.nodes)
+
+    def remember(self, alike: Hashable, made: Precedent) -> None:
+        if len(self.precedents) >= MOST_PRECEDENTS:
+            self.precedents.clear()
+        self.precedents[alike] = made
+
+    def forms(self) -> dict[int, Form]:
+        """By ``id`` of a node: what is known of it for any sizes."""
+        if self._forms is None:
+            chosen = {id(v) for node in self.nodes if isinstance(node.op, ControlFlow) for v in node.outputs}
+            self._forms = forms_of(self.nodes, self.operators, chosen | self.alias.keys())
+        return self._forms
+
+    def resolve(self, value: Value) -> Value:
+        return resolved(value, self.alias)
+
+    def _deciding_inputs(self) -> Iterable[int]:
+        """Positions of inputs whose content reaches a shape or a branch condition."""
+        wanted: set[int] = set()
+        positions = {id(v): i for i, v in enumerate(self.inputs)}
+        for node in reversed(self.nodes):
+            for i, raw in enumerate(node.inputs):
+                if raw is None:
+                    continue
+                by_value = i in node.op.value_inputs and bound_of(node, i, positions, self.resolve) is None
+                deciding = by_value or any(id(v) in wanted for v in node.outputs)
+                # What Shape reads does not matter: only its dimensions do, and those are in the key already.
+                if deciding and not node.op.reads_only_shape:
+                    wanted.add(id(self.resolve(raw)))
+            if isinstance(node.op, ControlFlow):
+                wanted |= _deciding_captures(node.op, node, self)
+        for position, value in enumerate(self.inputs):
+            small = value.type.dtype.kind in "iub" or (value.type.is_static and value.type.size <= FEW)
+            if id(value) in wanted and small and not only_in_python(value.type):
+                yield position
+
+
+def _deciding_captures(op: ControlFlow, node: Node, region: Region) -> set[int]:
+    found: set[int] = set()
+    for branch in op.branches:
+        inner = Region(branch.inputs, branch.nodes, branch.outputs)
+        for position in inner.by_value:
+            operand = node.inputs[1 + position]
+            if operand is not None:
+                found.add(id(region.resolve(operand)))
+    return found
+
+
+def resolved(value: Value, alias: dict[int, Value]) -> Value:
+    """What a value stands for."""
+    while id(value) in alias:
+        value = alias[id(value)]
+    return value
+
+
+def region_of(graph: Graph) -> Region:
+    return Region(list(graph.inputs), list(graph.nodes), list(graph.outputs))
