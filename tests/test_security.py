@@ -314,7 +314,18 @@ def test_a_pipe_in_the_place_of_a_kernel_does_not_hang(cache: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[]", "{", '{"cpu": 3, "features": {}}', '{"cpu": "x", "features": {"a": 1}}', "[" * 9999]
+    "text",
+    [
+        "[]",
+        "{",
+        '{"cpu": 3, "features": {}}',
+        '{"cpu": "x", "features": {"a": 1}, "caches": [1, 1, 1, 1]}',
+        '{"cpu": "x", "features": {}}',
+        '{"cpu": "x", "features": {}, "caches": [1, 1, 1]}',
+        '{"cpu": "x", "features": {}, "caches": [1, 1, 0, 1]}',
+        '{"cpu": "x", "features": {}, "caches": [1, 1, "1", 1]}',
+        "[" * 9999,
+    ],
 )
 def test_what_steers_is_of_the_right_types(cache: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(processor, "_key", lambda: "key")

@@ -31,14 +31,15 @@ from bolt_numba.kernels.cpu.language.lang import (
     split,
     store_i64,
 )
+from bolt_numba.kernels.cpu.machine import PAUSES_A_US, TICKS_A_US
 from bolt_numba.kernels.extents import box
 
-SPINS = 2000
-"""Pauses that a worker waits for the next run before it sleeps: about 50 us on current x86."""
-WAIT_SPINS = 4000
+SPINS = 50 * PAUSES_A_US
+"""Pauses that a worker waits for the next run before it sleeps."""
+WAIT_SPINS = 100 * PAUSES_A_US
 """Pauses that the caller waits for others' shares before it offers its processor (they may need it)."""
-LINGER = 1 << 19 if target().is_x86 else 0
-"""Cycles for which the processor of a caller that has left is kept for it, as most come back at once: about 200 us.
+LINGER = 200 * TICKS_A_US if target().is_x86 else 0
+"""Ticks for which the processor of a caller that has left is kept for it, as most come back at once.
 
 Elsewhere the counter of cycles may not be there for all to read.
 """

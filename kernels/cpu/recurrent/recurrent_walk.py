@@ -40,6 +40,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vround,
     vstore_n,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.machine import PAUSES_A_US
 from bolt_numba.kernels.cpu.recurrent.recurrent_cells import (
     CELLS,
     FUNCTIONS,
@@ -53,7 +54,7 @@ from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, Native, inline
 
 EXACT = frozenset({"contract", "nsz"})
 """No reciprocals: x / scale decides which way a half is rounded."""
-SPINS = 4000
+SPINS = 100 * PAUSES_A_US
 """Pauses of a thread that waits for a step of another before it offers its processor."""
 
 FIELDS = dict.fromkeys(
