@@ -59,16 +59,16 @@ class Survey(NodeReader[S]):
             if not tainted:
                 line = self.describe(node, scope)
                 self.found += [item if error.source == self.file else f"{line}: {item}" for item in error.items]
-            self._stand_in(node, scope)
+            self._bind_placeholder(node, scope)
         except Exception:
             if not tainted:
                 raise
-            self._stand_in(node, scope)
+            self._bind_placeholder(node, scope)
         else:
             if tainted:
                 self._taint(node, scope)
 
-    def _stand_in(self, node: ForeignNode, scope: S) -> None:
+    def _bind_placeholder(self, node: ForeignNode, scope: S) -> None:
         """Values for the results of a node that could not be read."""
         for name in node.outputs:
             if name:

@@ -233,6 +233,15 @@ def test_operators_have_a_meaning() -> None:
         assert (op.__doc__ or "").strip(), f"{name} has no docstring"
 
 
+def test_operators_are_imported_by_name() -> None:
+    ops.load_all()
+    ours = [made for made in OPS.values() if made.__module__.startswith("bolt_numba.")]
+    assert all(getattr(ops, made.__name__) is made for made in ours)
+    for name in ("OPS", "Nothing", "conv"):
+        with pytest.raises(AttributeError):
+            getattr(ops, name)
+
+
 def test_importing_everything_but_kernels_leaves_numba_alone() -> None:
     modules = [
         ".".join(["bolt_numba", *(p for p in module_path(f) if p != "__init__")])

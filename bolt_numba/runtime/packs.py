@@ -124,7 +124,7 @@ class Packs:
                 elif not readers:
                     del self._readers[slot.source]
                     self.gone.add(slot.source)
-                    _put(slot.source, slot, _stand_in(slot.source))
+                    _put(slot.source, slot, _placeholder(slot.source))
 
     def content(self, value: Value) -> Array:
         """A constant: from memory; from a packed file, looked at; or computed again, until `done`."""
@@ -247,7 +247,7 @@ def _put(value: Value, slot: Slot, array: Array) -> None:
     value.type = slot.type = value.type.with_value(array)
 
 
-def _stand_in(value: Value) -> Array:
+def _placeholder(value: Value) -> Array:
     """An array of a constant's type that takes no memory."""
     assert value.const is not None
     return np.broadcast_to(np.zeros((), value.const.dtype), value.const.shape)
