@@ -124,8 +124,8 @@ def load(tap: int, n: int) -> Any:
     return vload(tap) if n == LANES else vload_n(tap, n)
 
 
-def _windows(start: Any, join: Any, join3: Any, finish: Any) -> tuple[Any, Any]:
-    """Helpers that reduce one window: over four vectors of channels, and over up to LANES channels.
+def _windows(start: Any, join: Any, join3: Any, finish: Any) -> Any:
+    """Helper that reduces one window over four vectors of channels.
 
     Three taps of a row are joined at a time: most windows have three, and loops that LLVM unrolls go one by one there.
     """
@@ -156,24 +156,47 @@ def _windows(start: Any, join: Any, join3: Any, finish: Any) -> tuple[Any, Any]:
         vstore(y + 2 * BYTES, finish(a2, o2, count))
         vstore(y + 3 * BYTES, finish(a3, o3, count))
 
+    return wide
+
+
+def _small_windows(start: Any, join: Any, join3: Any, finish: Any) -> tuple[Any, Any]:
+    """The same over one vector and part of another, and over up to LANES channels."""
+
+    @inline
+    def two(x: int, y: int, nd: int, nh: int, nw: int, far: int, down: int, right: int, count: int, n: int) -> None:
+        a, b, odd, more = start(count), start(count), splat(np.int32(0)), splat(np.int32(0))
+        for u in range(nd):
+            for v in range(nh):
+                tap, left = x + u * far + v * down, nw
+                while left >= 3:
+                    one, last = tap + right, tap + 2 * right
+                    a, odd = join3(a, odd, vload(tap), vload(one), vload(last))
+                    b, more = join3(b, more, load(tap + BYTES, n), load(one + BYTES, n), load(last + BYTES, n))
+                    tap, left = last + right, left - 3
+                while left > 0:
+                    a, odd = join(a, odd, vload(tap))
+                    b, more = join(b, more, load(tap + BYTES, n))
+                    tap, left = tap + right, left - 1
+        vstore(y, finish(a, odd, count))
+        if n == LANES:
+            vstore(y + BYTES, finish(b, more, count))
+        else:
+            vstore_n(y + BYTES, finish(b, more, count), n)
+
     @inline
     def narrow(x: int, y: int, nd: int, nh: int, nw: int, far: int, down: int, right: int, count: int, n: int) -> None:
         a, odd = start(count), splat(np.int32(0))
         for u in range(nd):
             for v in range(nh):
-                tap, left = x + u * far + v * down, nw
-                while left >= 3:
-                    a, odd = join3(a, odd, load(tap, n), load(tap + right, n), load(tap + 2 * right, n))
-                    tap, left = tap + 3 * right, left - 3
-                while left > 0:
-                    a, odd = join(a, odd, load(tap, n))
-                    tap, left = tap + right, left - 1
+                tap = x + u * far + v * down
+                for i in range(nw):
+                    a, odd = join(a, odd, load(tap + i * right, n))
         if n == LANES:
             vstore(y, finish(a, odd, count))
         else:
             vstore_n(y, finish(a, odd, count), n)
 
-    return wide, narrow
+    return two, narrow
 
 
 @pure
@@ -203,7 +226,8 @@ def _pool(name: str, start: Any, join: Any, finish: Any, join3: Any = None) -> N
     x: [n, d, h, w, c] f32 · y: [positions] rows of c f32, ``pitch`` apart; depths, heights, widths: tables (`WINDOW`);
     far, down, right: bytes from tap to tap along d, h and w; image: bytes of x[0].
     """
-    wide, narrow = _windows(start, join, join3 or _three(join), finish)
+    join3 = join3 or _three(join)
+    wide, (two, narrow) = _windows(start, join, join3, finish), _small_windows(start, join, join3, finish)
 
     def body(p: Any, tid: int, nthreads: int) -> None:
         c, far, down, right = p.c, p.far, p.down, p.right
@@ -228,9 +252,11 @@ def _pool(name: str, start: Any, join: Any, finish: Any, join3: Any = None) -> N
                 while done + 4 * LANES <= c:
                     wide(x + 4 * done, y + 4 * done, nd, nh, nw, far, down, right, count)
                     done += 4 * LANES
-                while done < c:
-                    narrow(x + 4 * done, y + 4 * done, nd, nh, nw, far, down, right, count, min(c - done, LANES))
-                    done += LANES
+                while done + LANES < c:
+                    two(x + 4 * done, y + 4 * done, nd, nh, nw, far, down, right, count, min(c - done - LANES, LANES))
+                    done += 2 * LANES
+                if done < c:
+                    narrow(x + 4 * done, y + 4 * done, nd, nh, nw, far, down, right, count, c - done)
             at += todo
 
     body.__name__ = name
