@@ -33,7 +33,7 @@ from bolt_numba.ops.layers.cache import TensorScatter
 from bolt_numba.ops.layers.windows import Windows
 from bolt_numba.ops.pointwise import Add
 from bolt_numba.runtime.packs import MakerContext, Packs
-from bolt_numba.runtime.repeat import Packed, Precedent
+from bolt_numba.runtime.repeat import Packed, Selection
 from bolt_numba.runtime.tune import Tuner
 from bolt_numba.types import F32, Array, TensorType
 from bolt_numba.types import I64 as INT64
@@ -252,7 +252,7 @@ def test_packed_operands_of_nodes_alike_are_compared() -> None:
     """A file may hold packed weights: those of the node that was planned have passed the gate, these have not."""
     first, known = np.zeros(9, np.float32), np.zeros(3, np.float32)
     step = Step(example, {"x": first, "y": Out(), "more": None, "n": 9})
-    made = Precedent((TEN,), device("cpu"), [step], "example", packs=[Packed(0, "x", 0, "key", np.copy)])
+    made = Selection((TEN,), device("cpu"), [step], "example", packs=[Packed(0, "x", 0, "key", np.copy)])
     with pytest.raises(ShapeError, match="example: packed operand 0: got 12 bytes, wanted 36"):
         made.steps_for([TEN.with_value(known)], PlainContext())
 

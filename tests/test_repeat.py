@@ -42,10 +42,10 @@ def layers(op: Any, constants: list[list[Array]], *shape: int) -> Graph:
     return graph
 
 
-def precedents(graph: Graph) -> int:
+def selections(graph: Graph) -> int:
     planner = Planner(region_of(graph), MakerContext(1, Packs()))
     planner.plan([v.type for v in graph.inputs])
-    return len(planner.region.precedents)
+    return len(planner.region.selections)
 
 
 def check(graph: Graph, tolerance: float = 0.0) -> None:
@@ -58,7 +58,7 @@ def check(graph: Graph, tolerance: float = 0.0) -> None:
 def test_layers_with_other_weights(width: int) -> None:
     graph = layers(MatMul(), [[weights(width, width), weights(width)] for _ in range(3)], 5, width)
     check(graph)
-    assert precedents(graph) == (3 if width == 8 else 1)  # content counts where it is small
+    assert selections(graph) == (3 if width == 8 else 1)  # content counts where it is small
 
 
 def test_convolutions_with_other_filters() -> None:
@@ -70,7 +70,7 @@ def test_convolutions_with_other_filters() -> None:
 
 def test_small_constants_count() -> None:
     wide = layers(Slice(), [[np.array([i]), np.array([9 - i]), np.array([1])] for i in range(3)], 4, 9)
-    assert precedents(wide) == 3
+    assert selections(wide) == 3
     check(layers(Slice(), [[np.array([0]), np.array([8])], [np.array([1]), np.array([8])]], 9, 4))
     check(layers(Pow(), [[np.array(2.0, F32)], [np.array(1.0, F32)]], 4, 9))
 
@@ -110,13 +110,13 @@ def test_another_shape_plans_only_what_it_changes() -> None:
         y, z = runner.run([one, two])
         np.testing.assert_array_equal(y, one @ w)
         np.testing.assert_array_equal(z, two @ w)
-        assert len(runner.region.precedents) <= 3
+        assert len(runner.region.selections) <= 3
     (form,) = runner.region.forms().values()
     assert len(form.recipes) == 1  # from the third plan on, for all sizes
 
 
 def test_ways_to_plan_a_node_do_not_heap_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(region, "MOST_PRECEDENTS", 2)
+    monkeypatch.setattr(region, "MOST_SELECTIONS", 2)
     monkeypatch.setattr(recipes, "MOST", 0)
     graph = Graph()
     x = graph.add_input("x", TensorType(F32, (Sym("n"), 80)))
@@ -124,4 +124,4 @@ def test_ways_to_plan_a_node_do_not_heap_up(monkeypatch: pytest.MonkeyPatch) -> 
     runner = Runner(region_of(graph), 1, Packs())
     for rows in range(1, 6):
         runner.run([weights(rows, 80)])
-        assert len(runner.region.precedents) <= 2
+        assert len(runner.region.selections) <= 2

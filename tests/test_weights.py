@@ -137,7 +137,7 @@ def test_another_layout_is_packed_of_weights_that_the_passes_compute_once_more(
     session, want = bn.compile(path, threads=1), bn.compile(path, threads=1)(_x(2))
     session(_x(1))
     session._packs._made.clear()
-    session._runner.region.precedents.clear()
+    session._runner.region.selections.clear()
     runs = _passes_run(monkeypatch)
     assert_same(list(session(_x(2))), list(want))
     assert len(runs) == 1

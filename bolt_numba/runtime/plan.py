@@ -34,14 +34,14 @@ from bolt_numba.runtime.device import HOST, Memory, Segment, segments_of
 from bolt_numba.runtime.memory import MemoryPlan, plan_memory
 from bolt_numba.runtime.packs import MakerContext, Pack
 from bolt_numba.runtime.recipes import Form, learn, made_before
-from bolt_numba.runtime.region import SMALL, Region, resolved
-from bolt_numba.runtime.repeat import Packed, Precedent, likeness
+from bolt_numba.runtime.region import VALUE_ELEMENTS, Region, resolved
+from bolt_numba.runtime.repeat import Packed, Selection, node_key
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
 from bolt_numba.types import STRING, TensorType, only_in_python, type_of
 
 FEW_PLANS = 2
 """Plans of a region after which more shapes are likely to come, so that recipes pay."""
-Planned: TypeAlias = "tuple[tuple[TensorType, ...], Precedent | None, list[Step] | None, Sequence[Pack]]"
+Planned: TypeAlias = "tuple[tuple[TensorType, ...], Selection | None, list[Step] | None, Sequence[Pack]]"
 """Types of a node's results, how it is planned (None: nothing runs), its steps, and what they read that is packed."""
 
 
@@ -187,8 +187,8 @@ class Planner:
         """A node planned for the types of its operands; None where its results are known, or the plan ends here."""
         op, context, in_types = node.op, self.context, [None if s is None else s.type for s in ins]
         number = self.region.operators.get(id(op))
-        alike = None if number is None else likeness(number, in_types)
-        how = self.region.precedents.get(alike)
+        alike = None if number is None else node_key(number, in_types)
+        how = self.region.selections.get(alike)
         context.turn_to(ins)
         if how is not None and how.holds(op, in_types, context):
             context.turn_to(ins, how.device.layout)
@@ -228,7 +228,7 @@ class Planner:
 
     def _followed(
         self, op: Op, slots: list[Slot | None], ins: list[TensorType | None]
-    ) -> tuple[tuple[TensorType, ...], Precedent | None, bool]:
+    ) -> tuple[tuple[TensorType, ...], Selection | None, bool]:
         """How a node with followed sizes is planned, and whether that holds for it alone."""
         types = infer_types(op, ins)
         if any(t.value is not None for t in types) or not _is_numeric(types, ins):
@@ -254,7 +254,7 @@ class Planner:
         if nbytes > self.unasked:
             ask(nbytes, f"{op.name}: result {', '.join(map(str, types))}")
 
-    def _ask_for_workspace(self, op: Op, how: Precedent, nbytes: int) -> None:
+    def _ask_for_workspace(self, op: Op, how: Selection, nbytes: int) -> None:
         if nbytes > self.unasked:
             ask(nbytes, f"{op.name}: workspace of {how.runner}")
 
@@ -296,7 +296,7 @@ class Planner:
 
     def _choose(
         self, op: Op, ins: list[TensorType | None], outs: tuple[TensorType, ...], is_followed: bool = False
-    ) -> Precedent:
+    ) -> Selection:
         """The best kernel's steps."""
         context = self.context
         if len(outs) == 1:
@@ -307,7 +307,7 @@ class Planner:
                 break
         self.has_weighed = bool(context.asked) or not context.is_complete
         if entry is None:
-            return Precedent(outs, device, None, "reference", direct=frozenset(range(len(ins))))
+            return Selection(outs, device, None, "reference", direct=frozenset(range(len(ins))))
         if not entry.by_types and context.packs.gone:  # it may look at content
             if is_followed:
                 raise LostError("content that is not in memory")
@@ -328,7 +328,7 @@ class Planner:
             for name, arg in step.args.items() for _, made, index, layout, make in context.asked if arg is made
         ]  # fmt: skip
         self.context.is_complete = context.is_complete
-        return Precedent(outs, device, steps, entry.name, entry.inplace, states, entry.by_types, entry, direct, packs)
+        return Selection(outs, device, steps, entry.name, entry.inplace, states, entry.by_types, entry, direct, packs)
 
     def _make_cut(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> None:
         self._read(ins)
@@ -361,7 +361,7 @@ class Planner:
             return None
         if any(s is not None and only_in_python(s.type) for s in ins):
             return None
-        if any(s is not None and s.type.size > SMALL for s in deciding):
+        if any(s is not None and s.type.size > VALUE_ELEMENTS for s in deciding):
             return None
         inputs = [resolved(v, self.alias) for v in node.inputs if v is not None]
         return Region(inputs, [node], list(node.outputs), dict(self.alias))

@@ -20,7 +20,7 @@ from bolt_numba.errors import ShapeError
 from bolt_numba.ir.graph import Node
 from bolt_numba.kernels.registry import Argument, In, Out, Record, Scratch, Step, checked_step
 from bolt_numba.runtime.packs import MakerContext, Pack
-from bolt_numba.runtime.repeat import SMALL, Precedent
+from bolt_numba.runtime.repeat import KEYED_ELEMENTS, Selection
 from bolt_numba.runtime.slots import Slot
 from bolt_numba.types import STRING, Array, Sym, TensorType
 
@@ -41,7 +41,7 @@ class Recipe:
     """
 
     make: Callable[..., Made | None]
-    how: Precedent | None
+    how: Selection | None
     nbytes: list[int]
     packed: dict[int, tuple[list[Array], list[Pack]]] = field(default_factory=dict)
     """By ``id`` of a node: what is packed of its constants, in the order in which ``how`` has it, and what it is."""
@@ -118,7 +118,7 @@ def forms_of(nodes: Sequence[Node], numbers: dict[int, int], aliased: set[int]) 
             if value is None:
                 parts.append(None)
             elif value.const is not None:
-                small = value.const.tobytes() if value.const.size <= SMALL else True
+                small = value.const.tobytes() if value.const.size <= KEYED_ELEMENTS else True
                 parts.append((value.const.dtype, value.const.shape, small))
             elif value.type.shape is None:
                 break
@@ -155,7 +155,7 @@ def made_before(form: Form, ins: Sequence[Slot | None]) -> tuple[Recipe, Made] |
     return None
 
 
-Choose = Callable[["list[TensorType | None]"], "tuple[tuple[TensorType, ...], Precedent | None, bool]"]
+Choose = Callable[["list[TensorType | None]"], "tuple[tuple[TensorType, ...], Selection | None, bool]"]
 """Plans a node for operand types: types of its results, how it is planned, whether that is private to the node."""
 
 
@@ -190,7 +190,7 @@ def learn(form: Form, ins: Sequence[Slot | None], choose: Choose) -> Recipe | No
     return recipe
 
 
-def _written(trail: Trail, head: str, types: tuple[TensorType, ...], how: Precedent | None) -> Recipe:
+def _written(trail: Trail, head: str, types: tuple[TensorType, ...], how: Selection | None) -> Recipe:
     """The recipe of a trail that ends in these results and steps."""
     made = ", ".join([f"{trail.constant(TensorType)}({trail.constant(t.dtype)}, {trail.text(t.dims)})" for t in types])
     nbytes, workspace, steps, least = trail.text(sum([t.nbytes for t in types])), "0", "None", []

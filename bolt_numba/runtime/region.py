@@ -10,14 +10,14 @@ from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.runtime.bounds import Bound, bound_of, bounds_of
 from bolt_numba.runtime.recipes import Form, forms_of
-from bolt_numba.runtime.repeat import Precedent, number_operators
+from bolt_numba.runtime.repeat import Selection, number_operators
 from bolt_numba.types import NestedType, TensorType, only_in_python
 
-SMALL = 64
+VALUE_ELEMENTS = 64
 """Elements up to which an input that decides shapes is planned per value."""
-FEW = 8
+VALUE_FLOATS = 8
 """The same for floats, such as the scales of a Resize: a larger input of floats is data."""
-MOST_PRECEDENTS = 1024
+MOST_SELECTIONS = 1024
 """Ways to plan a node that a region keeps."""
 
 
@@ -38,7 +38,7 @@ class Region:
     bounds: tuple[Bound, ...] = ()
     plans: int = 0
     """How often it was planned."""
-    precedents: dict[Hashable, Precedent] = field(default_factory=dict)
+    selections: dict[Hashable, Selection] = field(default_factory=dict)
     """How nodes were planned, for nodes alike, of other shapes of the inputs, too: not all depends on these."""
     _forms: dict[int, Form] | None = None
 
@@ -52,10 +52,10 @@ class Region:
         self.bounds = tuple(bounds_of(self.inputs, self.nodes, self.resolve))
         self.operators = number_operators(self.nodes)
 
-    def remember(self, alike: Hashable, made: Precedent) -> None:
-        if len(self.precedents) >= MOST_PRECEDENTS:
-            self.precedents.clear()
-        self.precedents[alike] = made
+    def remember(self, alike: Hashable, made: Selection) -> None:
+        if len(self.selections) >= MOST_SELECTIONS:
+            self.selections.clear()
+        self.selections[alike] = made
 
     def forms(self) -> dict[int, Form]:
         """By ``id`` of a node: what is known of it for any sizes."""
@@ -83,7 +83,7 @@ class Region:
             if isinstance(node.op, ControlFlow):
                 wanted |= _deciding_captures(node.op, node, self)
         for position, value in enumerate(self.inputs):
-            small = value.type.dtype.kind in "iub" or (value.type.is_static and value.type.size <= FEW)
+            small = value.type.dtype.kind in "iub" or (value.type.is_static and value.type.size <= VALUE_FLOATS)
             if id(value) in wanted and small and not only_in_python(value.type):
                 yield position
 

@@ -17,7 +17,7 @@ from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import Device
 from bolt_numba.types import Array, TensorType
 
-SMALL = 64
+KEYED_ELEMENTS = 64
 """Elements up to which a constant's content is a part of what nodes must have in common."""
 
 
@@ -42,7 +42,7 @@ def number_operators(nodes: Iterable[Node]) -> dict[int, int]:
     return numbers
 
 
-def likeness(number: int, ins: Sequence[TensorType | None]) -> Hashable | None:
+def node_key(number: int, ins: Sequence[TensorType | None]) -> Hashable | None:
     """What nodes alike have in common; None where too little is known to say."""
     parts: list[Hashable] = [number]
     for t in ins:
@@ -56,7 +56,7 @@ def likeness(number: int, ins: Sequence[TensorType | None]) -> Hashable | None:
             parts.append((t.dtype, t.shape))
         elif value.dtype != t.dtype:
             return None
-        elif value.size <= SMALL:
+        elif value.size <= KEYED_ELEMENTS:
             parts.append((t.dtype, t.shape, value.tobytes()))
         else:
             parts.append((t.dtype, t.shape, True))
@@ -75,8 +75,8 @@ class Packed:
 
 
 @record(eq=False)
-class Precedent:
-    """How a node was planned.
+class Selection:
+    """How a node was planned: what a node like it takes over.
 
     steps: None when its device runs it without.  direct: operands of which more is read than packs.
     """

@@ -22,7 +22,7 @@ from bolt_numba.runtime.bounds import outgrown
 from bolt_numba.runtime.inplace import can_overwrite
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Cut, Plan, Planner
-from bolt_numba.runtime.region import SMALL, Region, region_of
+from bolt_numba.runtime.region import VALUE_ELEMENTS, Region, region_of
 from bolt_numba.runtime.slots import INPUT, TEMP
 from bolt_numba.runtime.turns import short_turns
 from bolt_numba.types import Array, NestedType, TensorType, only_in_python
@@ -112,7 +112,8 @@ class Runner:
             shapes = shapes, *outgrown(self.region.bounds, arrays).items()
         if not self.by_value:
             return shapes
-        return shapes, tuple([a.tobytes() if a.size <= SMALL else None for a in (arrays[i] for i in self.by_value)])
+        deciding = [arrays[i] for i in self.by_value]
+        return shapes, tuple([a.tobytes() if a.size <= VALUE_ELEMENTS else None for a in deciding])
 
     def prepare(self, arrays: Sequence[Array]) -> Prepared:
         """The plan for these arrays' shapes, made if there is none yet."""
@@ -150,7 +151,7 @@ class Runner:
             if isinstance(value.type, NestedType):
                 types.append(value.type)
                 continue
-            deciding = index in by_value and array.size <= SMALL
+            deciding = index in by_value and array.size <= VALUE_ELEMENTS
             types.append(TensorType(value.type.dtype, array.shape, value=array.copy() if deciding else None))
         context = MakerContext(self.threads, self.packs, self.tuner, self.devices)
         try:
