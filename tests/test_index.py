@@ -53,3 +53,35 @@ def test_few_modules_and_the_same_order(tmp_path: Path, damage: str) -> None:
         few, _, makers = _ask(tmp_path, names)
         assert few < every - 10
         assert makers == full
+
+
+_FIND = """
+import json, sys
+from bolt_numba import ops
+
+found = ops.find(sys.argv[1])
+print(json.dumps([found and found.__module__, sum(m.startswith("bolt_numba.ops.") for m in sys.modules)]))
+"""
+
+
+def _find(folder: Path, name: str) -> tuple[str | None, int]:
+    env = os.environ | {"BOLT_NUMBA_CACHE_DIR": str(folder)}
+    done = subprocess.run([sys.executable, "-c", _FIND, name], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    module, count = json.loads(done.stdout)
+    return module, count
+
+
+@pytest.mark.parametrize(
+    "damage", ["[]", "{", '{"MatMul": "os"}', '{"MatMul": "bolt_numba.ops.registry"}', '{"MatMul": 3}']
+)
+def test_an_operator_is_found_without_the_others(tmp_path: Path, damage: str) -> None:
+    module, every = _find(tmp_path, "MatMul")
+    assert module == "bolt_numba.ops.layers.matmul"
+    again, few = _find(tmp_path, "MatMul")
+    assert again == module
+    assert few < every - 15
+    assert _find(tmp_path, "Mat Mul") == (None, every)
+    (file,) = (tmp_path / "operators").glob("*.json")
+    file.write_text(damage)
+    assert _find(tmp_path, "MatMul") == (module, every)

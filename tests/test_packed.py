@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 import bolt_numba as bn
 from bolt_numba.base.mapped import map_of
 from bolt_numba.cli.app import run
+from bolt_numba.devices import seals
 from bolt_numba.devices.seals import machine
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir import packed as stored
@@ -98,6 +99,35 @@ def _taken_from_file(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     monkeypatch.setattr(packs.Packs, "_from_file", watched)
     return taken
+
+
+def test_the_key_of_the_seals_is_read_once_for_all_weights(
+    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[bytes] = []
+    plain = stored.secret
+
+    def counted() -> bytes:
+        reads.append(plain())
+        return reads[-1]
+
+    session = bn.compile(files[1], threads=1)
+    monkeypatch.setattr(stored, "secret", counted)
+    taken = _taken_from_file(monkeypatch)
+    session(_x())
+    assert len(taken) >= 2
+    assert reads == []
+
+
+def test_the_machine_is_told_by_its_sources_whether_they_are_remembered_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    want = machine()
+    kept: list[str] = []
+    for found in (None, ["damaged"], want.rpartition("-")[2]):
+        machine.cache_clear()
+        monkeypatch.setattr(seals, "remembered", lambda kind, folder, found=found: found)
+        monkeypatch.setattr(seals, "remember", lambda kind, folder, content: kept.append(content))
+        assert machine() == want
+    assert kept == [want.rpartition("-")[2]] * 2
 
 
 def test_elsewhere_it_is_packed_anew(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bolt_numba.base.digest import sha256
+from bolt_numba.base.folder_index import remember, remembered
 from bolt_numba.base.mapped import drop_pages, map_of
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.graph import Graph
@@ -20,17 +21,18 @@ if TYPE_CHECKING:
     from bolt_numba.ir.packed import PackedWeights
 
 
-def _secret() -> bytes:
+def key_of_seals() -> bytes:
+    """The secret of this user's cache, b"" where it cannot be kept; it is read each time."""
     from bolt_numba.ir.packed import secret  # imports `hashlib`, which few sessions need
 
     return secret()
 
 
-def sealed_copy(found: Array, wanted: str, what: str) -> Array:
+def sealed_copy(found: Array, key: bytes, wanted: str, what: str) -> Array:
     """A packed weight of a file in memory of its own; raises InvalidModelError where its fingerprint is another."""
     from bolt_numba.kernels.cpu.fingerprint import fingerprinted_copy
 
-    made, mark = fingerprinted_copy(found, _secret())
+    made, mark = fingerprinted_copy(found, key)
     drop_pages(found)
     if mark != wanted:
         raise InvalidModelError(f"{_file(found)}{what}: its seal is wrong: {_CHANGED}")
@@ -39,13 +41,13 @@ def sealed_copy(found: Array, wanted: str, what: str) -> Array:
 
 def marks_of(rows: Mapping[tuple[int, str], Array]) -> dict[tuple[int, str], str]:
     """Fingerprints of packed weights; none where no secret can be kept."""
-    key = _secret()
+    key = key_of_seals()
     return {where: _mark(array, key) for where, array in rows.items()} if key else {}
 
 
 def source_marks(graph: Graph) -> list[str]:
     """Fingerprints of a graph's constants; none where no secret can be kept."""
-    key = _secret()
+    key = key_of_seals()
     return [_mark(v.const, key) for v in graph.constants()] if key else []
 
 
@@ -58,7 +60,7 @@ def _mark(array: Array | None, key: bytes) -> str:
 
 def check_sources(packed: PackedWeights, graph: Graph, places: Iterable[int] | None = None) -> None:
     """Raise InvalidModelError when a constant is not as it was when others were packed; places: which, None: all."""
-    arrays, key = [v.const for v in graph.constants()], _secret()
+    arrays, key = [v.const for v in graph.constants()], key_of_seals()
     if packed.sources and len(packed.sources) != len(arrays):
         raise InvalidModelError(f"packed weights: got {len(arrays)} constants, wanted the {len(packed.sources)} sealed")
     for place in range(len(packed.sources)) if places is None else places:
@@ -76,7 +78,7 @@ def _file(array: Array | None) -> str:
     return "" if found is None else f"{found.path}: "
 
 
-def sealed(packed: PackedWeights, place: int, array: Array) -> Array:
+def sealed(packed: PackedWeights, key: bytes, place: int, array: Array) -> Array:
     """A constant as it was when others were packed: a copy, as the file is read once, whoever may write meanwhile.
 
     Raises InvalidModelError when it was changed.
@@ -85,7 +87,6 @@ def sealed(packed: PackedWeights, place: int, array: Array) -> Array:
         return array
     from bolt_numba.kernels.cpu.fingerprint import fingerprinted_copy
 
-    key = _secret()
     made, mark = fingerprinted_copy(array, key) if key else (array, None)
     _want_mark(packed, place, array, mark)
     return made
@@ -102,7 +103,12 @@ def machine() -> str:
     """Names all that the layout of packed weights depends on: instruction set, and the sources of the kernels."""
     from bolt_numba.kernels.cpu import isa
 
-    state = sha256()
-    for file in sorted(Path(isa.__file__).parent.rglob("*.py")):
-        state.update(file.name.encode() + file.read_bytes())
-    return f"{isa.target().name}-{state.hexdigest()[:16]}"
+    folder = Path(isa.__file__).parent
+    found = remembered("sources", folder)
+    if not isinstance(found, str):
+        state = sha256()
+        for file in sorted(folder.rglob("*.py")):
+            state.update(file.name.encode() + file.read_bytes())
+        found = state.hexdigest()[:16]
+        remember("sources", folder, found)
+    return f"{isa.target().name}-{found}"

@@ -44,7 +44,6 @@ MAX_NESTING = 8
 
 def read_graph(found: Any, tensors: Sequence[Array]) -> Graph:
     """The graph of a document whose table of tensors has been read."""
-    ops.load_all()
     graph = _Reader(tensors).graph("graph", found)
     verify(graph)
     return graph
@@ -138,7 +137,7 @@ class _Reader:
 
     def _op(self, where: str, row: Any) -> registry.Op:
         name = _get(where, row, "op", str)
-        cls = registry.OPS.get(name)
+        cls = ops.find(name)
         if cls is None:
             raise _fail(f"{where}: operator", name, "a registered one")
         given = _get(where, row, "attributes", dict)

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bolt_numba.base.folder_index import remember, remembered
+
+if TYPE_CHECKING:
+    from bolt_numba.ops.registry import Op
 
 
 def __getattr__(name: str) -> Any:
@@ -23,3 +30,29 @@ def load_all() -> None:
 
     for info in pkgutil.walk_packages(__path__, f"{__name__}."):
         importlib.import_module(info.name)
+
+
+def find(name: str) -> type[Op] | None:
+    """The class of an operator, from the one module that has it; None where there is none of that name."""
+    from bolt_numba.ops.registry import OPS
+
+    if name not in OPS:
+        module = _modules().get(name)
+        if isinstance(module, str) and module.startswith(f"{__name__}."):
+            importlib.import_module(module)
+        if name not in OPS:
+            load_all()
+    return OPS.get(name)
+
+
+@functools.cache
+def _modules() -> dict[str, Any]:
+    """Modules by operator, remembered between processes."""
+    from bolt_numba.ops.registry import OPS
+
+    found = remembered("operators", Path(__path__[0]))
+    if not isinstance(found, dict):
+        load_all()
+        found = {name: made.__module__ for name, made in OPS.items() if made.__module__.startswith(f"{__name__}.")}
+        remember("operators", Path(__path__[0]), found)
+    return found

@@ -15,7 +15,7 @@ import numpy as np
 
 from bolt_numba.base.mapped import LARGE, drop_pages, map_of
 from bolt_numba.devices import in_order
-from bolt_numba.devices.seals import check_sources, sealed, sealed_copy
+from bolt_numba.devices.seals import check_sources, key_of_seals, sealed, sealed_copy
 from bolt_numba.errors import InternalError
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.types import Array
@@ -56,6 +56,7 @@ class Packs:
         self._places: dict[Value, int] = {}
         self._readers: dict[Value, set[Node]] = {}
         self._stored: PackedWeights | None = None
+        self._key = b""
         self._compute: Callable[[], Graph] | None = None
         self._computed: list[Value] = []
 
@@ -89,7 +90,8 @@ class Packs:
         rows = {place for place, _ in packed.rows}
         if packed.sources:
             check_sources(packed, graph, [place for place in self._places.values() if place not in rows])
-        self._stored, self.unread = packed, {value for value, place in self._places.items() if place in rows}
+        self._stored, self._key = packed, key_of_seals()
+        self.unread = {value for value, place in self._places.items() if place in rows}
         self._readers.clear()
 
     @property
@@ -114,15 +116,14 @@ class Packs:
         for index, slot in enumerate(ins):
             if slot is None or slot.source is None:
                 continue
+            readers = self._readers.get(slot.source)
             if index in direct:
                 self.read(slot)
-            elif slot.source in self._readers:
-                readers = self._readers[slot.source]
+            elif readers is not None:
                 readers.discard(node)
                 if not by_types:  # the maker may look at content again
-                    del self._readers[slot.source]
-                elif not readers:
-                    del self._readers[slot.source]
+                    self._readers.pop(slot.source, None)
+                elif not readers and self._readers.pop(slot.source, None) is not None:  # another thread may plan, too
                     self.gone.add(slot.source)
                     _put(slot.source, slot, _placeholder(slot.source))
 
@@ -138,7 +139,7 @@ class Packs:
         array = value.const
         assert array is not None
         if self._stored is not None and value in self._places and (value in self.unread or map_of(array) is not None):
-            return sealed(self._stored, self._places[value], array)
+            return sealed(self._stored, self._key, self._places[value], array)
         return array
 
     def done(self) -> None:
@@ -166,7 +167,7 @@ class Packs:
         found, mark = self._stored.rows.get(where), self._stored.marks.get(where)
         if found is None or mark is None:
             return None
-        return sealed_copy(found, mark, f"packed weight of constant {place}")
+        return sealed_copy(found, self._key, mark, f"packed weight of constant {place}")
 
     def export(self) -> dict[tuple[int, str], Array]:
         """What was packed of the graph's constants, by place and layout, as far as layouts can be written."""
