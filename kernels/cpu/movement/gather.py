@@ -254,13 +254,17 @@ _TUPLES = dict.fromkeys(("data", "dense", "index", "table"), PTR) | {"fault": FA
 def gather_tuples(p: Any, tid: int, nthreads: int) -> None:
     """Rows of ``run`` bytes of data at index tuples; every ``per_batch`` tuples data moves on by ``batch`` bytes."""
     at, hi = split(p.count, tid, nthreads)
-    step, offset = p.depth * (8 if p.wide else 4), 0
+    index, table, depth, wide, run, per_batch, batch = p.index, p.table, p.depth, p.wide, p.run, p.per_batch, p.batch
+    step, offset, to = depth * (8 if wide else 4), 0, p.dense
+    data, left = p.data + at // per_batch * batch, per_batch - at % per_batch
     while at < hi:
-        offset = tuple_offset(p.index + at * step, p.table, p.depth, p.wide)
+        offset = tuple_offset(index + at * step, table, depth, wide)
         if offset < 0:
             break
-        copy_run(p.dense + at * p.run, p.data + at // p.per_batch * p.batch + offset, p.run)
-        at += 1
+        copy_run(to + at * run, data + offset, run)
+        at, left = at + 1, left - 1
+        if left == 0:
+            data, left = data + batch, per_batch
     report_tuple(p, at, offset)
 
 
