@@ -50,7 +50,16 @@ def as_input(spec: TensorSpec, given: Any) -> Any:
         for want, got in zip(spec.shape, given.shape, strict=True):
             if want != got and not isinstance(want, str):
                 raise ShapeError(f"input {spec.name!r}: got shape {given.shape}, wanted {spec.shape}")
+    if spec.dtype == STRING:
+        _want_texts(spec.name, given)
     return plain_bools(given) if spec.dtype is BOOL else given
+
+
+def _want_texts(name: str, given: Array) -> None:
+    """An array of objects may hold anything."""
+    for kind in set(map(type, given.flat)):
+        if not issubclass(kind, str):
+            raise DTypeError(f"input {name!r}: got a {kind.__name__} among the elements, wanted texts")
 
 
 def _as_array(spec: TensorSpec, given: Any) -> Array:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.arrays.shape import Concat, Reshape
 from bolt_numba.ops.pointwise import Add, Exp, Relu
+from bolt_numba.runtime import memory
 from bolt_numba.runtime.memory import ALIGN, Block, place
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Plan, Planner
@@ -35,6 +38,16 @@ def test_live_blocks_do_not_overlap(found: list[Block]) -> None:
         for b in found[:i]:
             if a.first <= b.last and b.first <= a.last:
                 assert a.offset + a.nbytes <= b.offset or b.offset + b.nbytes <= a.offset
+
+
+def test_thousands_of_blocks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the looks end, blocks are apart all the same."""
+    monkeypatch.setattr(memory, "LOOKS", 1000)
+    found = [Block(64 * (1 + i % 3), i % 7, 50 + i % 11) for i in range(300)]
+    total = place(found)
+    places = sorted((b.offset, b.offset + b.nbytes) for b in found)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(places))
+    assert places[-1][1] <= total
 
 
 def test_a_chain_of_equal_buffers_needs_two() -> None:

@@ -18,7 +18,7 @@ from bolt_numba.errors import BoltError, DataError, DTypeError, InvalidModelErro
 from bolt_numba.ir import spec, store
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
-from bolt_numba.ir.interpret import interpret
+from bolt_numba.ir.interpret import as_value, interpret
 from bolt_numba.ir.text import to_text
 from bolt_numba.ops.data.ml import CastMap, DictVectorizer, ZipMap
 from bolt_numba.ops.data.sequence import (
@@ -36,7 +36,18 @@ from bolt_numba.ops.data.sequence import (
     SplitToSequence,
 )
 from bolt_numba.ops.pointwise import Add, Cast
-from bolt_numba.types import F32, I64, STRING, Array, Sym, TensorType, map_of, optional_of, sequence_of
+from bolt_numba.types import (
+    BOOL,
+    F32,
+    I64,
+    STRING,
+    Array,
+    Sym,
+    TensorType,
+    map_of,
+    optional_of,
+    sequence_of,
+)  # fmt: skip
 from bolt_numba.verification import compare
 
 N = TensorType(F32, (Sym("n"), 2))
@@ -294,3 +305,22 @@ def test_a_stored_type_of_too_many_levels_is_refused() -> None:
     graph.add_output(graph.add_input("x", deep))
     with pytest.raises(InvalidModelError, match="levels"):
         store.load_bolt(store.to_bytes(graph))
+
+
+@pytest.mark.parametrize("odd", [None, 1.5, b"x", ["a"]])
+def test_elements_of_strings_are_texts(odd: object) -> None:
+    graph = Graph("texts")
+    graph.add_output(Builder(graph)(Cast(I64), graph.add_input("x", TensorType(STRING, (2,)))), "y")
+    given = np.array(["1", ""], object)
+    given[1] = odd
+    with pytest.raises(DTypeError, match="among the elements, wanted texts"):
+        bn.compile(graph)(given)
+
+
+def test_a_long_sequence_is_handed_on_as_it_is() -> None:
+    arrays = [np.zeros(1, F32)] * 3
+    kept = as_value(arrays, sequence_of(TensorType(F32, None)))
+    assert kept == arrays
+    assert kept is not arrays
+    flags = as_value([np.array([2], np.uint8).view(bool)], sequence_of(TensorType(BOOL, None)))
+    assert flags[0].view(np.uint8) == 1

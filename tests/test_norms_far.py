@@ -147,3 +147,11 @@ def test_a_deviation_beyond_the_range_leaves_the_bias() -> None:
 @pytest.mark.parametrize("isa", ["avx2", "generic"])
 def test_on_lower_instruction_sets(isa: str) -> None:
     run_on(isa, __file__, "-k", "not lower")
+
+
+@pytest.mark.parametrize("n", [4, 7, 384])
+def test_a_huge_number_in_a_row_leaves_the_bias(n: int) -> None:
+    """The deviation is infinite, whatever a sum of the row would be."""
+    x, bias = np.ones((1, n), F32), np.linspace(-1, 1, n, dtype=F32)
+    x[0, 0] = 3e38
+    np.testing.assert_array_equal(run(LayerNormalization(), x, np.ones(n, F32), bias)[0], bias[None])

@@ -18,6 +18,7 @@ from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.dtypes import plain_bools
 from bolt_numba.ops.evaluate import evaluate
 from bolt_numba.types import (
+    BOOL,
     Array,
     Dim,
     MapType,
@@ -64,6 +65,8 @@ def as_value(found: Any, wanted: TensorType) -> Any:
     if isinstance(wanted, OptionalType):
         return None if found is None else as_value(found, wanted.element)
     if isinstance(wanted, SequenceType) and isinstance(found, (list, tuple)):
+        if set(map(type, found)) <= {np.ndarray} and wanted.element.dtype != BOOL:
+            return list(found)  # a loop hands the same arrays on again and again
         return [as_value(v, wanted.element) for v in found]
     return found if isinstance(wanted, NestedType) else plain_bools(np.asarray(found))
 

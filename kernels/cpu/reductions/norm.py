@@ -62,12 +62,16 @@ PARALLEL_ELEMENTS = 2 * PAYS_ELEMENTS
 
 @inline
 def sample_mean(x, n):
-    """Mean of four vectors spread over ``n`` contiguous f32; exact where all are equal and fill the vectors."""
+    """Mean of four vectors spread over ``n`` contiguous f32; exact where all are equal and fill the vectors.
+
+    A power of two comes before the sums, so that they stay in the range.
+    """
+    part = splat(np.float32(1.0) / np.float32(4 * LANES))
     width = min(n, LANES)
     gap = (n - width) // 3 * 4
-    low = vload_n(x, width) + vload_n(x + gap, width)
-    high = vload_n(x + 2 * gap, width) + vload_n(x + 3 * gap, width)
-    return reduce_add(low + high) / np.float32(4 * width)
+    low = vload_n(x, width) * part + vload_n(x + gap, width) * part
+    high = vload_n(x + 2 * gap, width) * part + vload_n(x + 3 * gap, width) * part
+    return reduce_add(low + high) / (np.float32(width) / np.float32(LANES))
 
 
 @inline
