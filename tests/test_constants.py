@@ -200,3 +200,10 @@ def test_what_is_nearly_nothing_does_not_keep_a_norm_outside() -> None:
     assert made is not None
     np.testing.assert_allclose(made, [1e-35, 0], atol=1e-39)
     assert scaled_weight(f32(1e-10, 1), np.array([1e-35, 2])) is not None
+    assert scaled_weight(f32(1, 2), np.array([0.0, 0.0])) is not None
+
+
+def test_factors_that_are_all_small_count() -> None:
+    """x of 1e25 and a weight of 1e-4 are worth more than 0 with a factor of 1e-44 for all."""
+    assert scaled_weight(f32(1e-4, 1), np.array([4e-44, 2e-44])) is None
+    assert scaled_weight(f32(1e-10, 1), np.array([1e-35])) is None

@@ -19,7 +19,7 @@ range only where it was within 2^16 of its ends."""
 LARGEST_FACTOR = 2.0**24
 """Of a weight: sums that stay under 2^104 stay finite."""
 NOTHING = 2.0**-100
-"""A factor below leaves nothing of a weight that could be lost."""
+"""A factor below, beside one of 1, leaves nothing of a weight that could be lost."""
 GROWTH = 4.0
 """Of a rounding, by joining sums."""
 LARGE_TERM, CANCELLED = 2.0**10, 2.0**-8
@@ -80,13 +80,18 @@ def scaled_weight(w: Array, factor: Array) -> Array | None:
         with np.errstate(all="ignore"):
             made = np.asarray(w * narrow)
         return None if _loses(w, factor, made) else made
-    return made if np.all((narrow != 0) | (np.abs(factor) < NOTHING)) else None
+    return made if np.all((narrow != 0) | ~_counts(factor)) else None
+
+
+def _counts(factor: Array) -> Array:
+    size = np.abs(factor)
+    return np.asarray((size > 0) & (size >= NOTHING * min(1.0, float(np.max(size, initial=0.0)))))
 
 
 def _loses(w: Array, factor: Array, made: Array) -> bool:
     """Whether a number of w was normal, has a factor that counts, and is not normal or not finite any more."""
     tiny = limits(w.dtype).tiny
-    counts = (np.abs(w) >= tiny) & (np.abs(factor) >= NOTHING)
+    counts = (np.abs(w) >= tiny) & _counts(factor)
     with np.errstate(all="ignore"):
         return bool(np.any((counts & (np.abs(made) < tiny)) | (np.isfinite(w) & ~np.isfinite(made))))
 
