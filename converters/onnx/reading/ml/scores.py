@@ -38,7 +38,7 @@ _WINITZKI = 0.147
 
 
 def as_float(b: NodeBuilder, x: Value) -> Any:
-    """Operand of a learned model: integers become f32."""
+    """Operand of a model of ai.onnx.ml: integers become f32."""
     return x if x.type.dtype in (F32, F64) else b(Cast(F32), x)
 
 

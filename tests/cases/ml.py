@@ -1,4 +1,4 @@
-"""Cases of learned models: trees, encoders, coupled votes; and of random numbers."""
+"""Cases of models of ai.onnx.ml: trees, encoders, coupled votes; and of random numbers."""
 
 from __future__ import annotations
 
