@@ -48,6 +48,13 @@ def test_a_dead_child_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "-9" in detail
 
 
+def test_a_mistake_of_the_attack_is_told() -> None:
+    code = "from tests.attack.child import serve\ndef run(seed): raise ValueError('odd')\nserve(run, ('ran', ''))"
+    child = Child(["-c", code])
+    assert child.ask(7) == ("?", "broken", "the attack itself: ValueError: odd")
+    child.stop()
+
+
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_hang_is_noticed(busy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether it computes without end or waits; a child that the machine gives no time is no hang."""

@@ -183,7 +183,10 @@ def serve(run: Callable[[int], tuple[str, str, str]], first: tuple[str, str]) ->
     for line in sys.stdin:
         Path("/proc/self/clear_refs").write_text("5")  # peak memory starts anew; see proc(5)
         _peak.clear()
-        kind, state, detail = run(int(line))
+        try:
+            kind, state, detail = run(int(line))
+        except Exception as error:
+            kind, state, detail = "?", "broken", f"the attack itself: {type(error).__name__}: {error}"
         peak = _peak[0] if _peak else peak_rss() or 0
         if peak > MEMORY:
             state, detail = "memory", f"{peak >> 20} MiB"
