@@ -133,7 +133,8 @@ class Planner:
         if slot is None:
             if value.const is None:
                 raise InvalidModelError(f"value {value.name!r} is read before it is computed")
-            slot = Slot(value.name, type_of(value.const), CONST, const=value.const, source=value)
+            t = value.type if value.type.value is value.const else type_of(value.const)
+            slot = Slot(value.name, t, CONST, const=value.const, source=value)
             self.slots[id(value)] = slot
         return slot
 
@@ -253,10 +254,12 @@ class Planner:
                 nbytes += t.nbytes
         if nbytes > self.unasked:
             ask(nbytes, f"{op.name}: result {', '.join(map(str, types))}")
+            self.unasked = nbytes  # as much is granted to others, too: all together ask again
 
     def _ask_for_workspace(self, op: Op, how: Selection, nbytes: int) -> None:
         if nbytes > self.unasked:
             ask(nbytes, f"{op.name}: workspace of {how.runner}")
+            self.unasked = nbytes
 
     def _is_known(self, node: Node, types: Sequence[TensorType]) -> bool:
         """Whether the results are constants here; they are then made so."""

@@ -93,23 +93,23 @@ def along_batch(windows: Windows) -> Windows:
 @lru_cache(maxsize=512)
 def pixel_table(windows: Windows, sizes: tuple[int, ...], outs: tuple[int, ...]) -> Taps:
     """Input row (pixel number) of every tap of every output pixel, -1 outside."""
-    rank = len(sizes)
-    table = np.zeros((1,) * (2 * rank), np.int32)
-    valid = np.ones((1,) * (2 * rank), bool)
-    last = 0
+    rank, pixels, last = len(sizes), math.prod(sizes), 0
+    narrow = np.int32 if (rank + 1) * pixels < 1 << 31 else np.int64
+    table, outside = np.zeros((1,) * (2 * rank), narrow), np.zeros((1,) * rank, bool)
     for axis in range(rank):
-        tap = np.arange(windows.kernel[axis], dtype=np.int32)[:, None] * windows.dilations[axis]
-        at = tap + np.arange(outs[axis], dtype=np.int32) * windows.strides[axis] - windows.pads[axis]
+        tap = np.arange(windows.kernel[axis], dtype=narrow)[:, None] * windows.dilations[axis]
+        at = tap + np.arange(outs[axis], dtype=narrow) * windows.strides[axis] - windows.pads[axis]
+        inside = (at >= 0) & (at < sizes[axis])
         shape = [1] * (2 * rank)
         shape[axis], shape[rank + axis] = at.shape
-        table = table * sizes[axis] + at.reshape(shape)
-        inside = (at >= 0) & (at < sizes[axis])
-        valid = valid & inside.reshape(shape)
+        # Outside of one axis is below 0 whatever is added for the others.
+        table = table + np.where(inside, at * math.prod(sizes[axis + 1 :]), -pixels).astype(narrow).reshape(shape)
+        outside = outside | ~inside.all(axis=0).reshape(shape[rank:])
         last = last * sizes[axis] + int(at.max(where=inside, initial=-1)) if last >= 0 and inside.any() else -1
-    np.putmask(table, ~valid, -1)
-    table, valid = (x.reshape(math.prod(windows.kernel), math.prod(outs)) for x in (table, valid))
-    outside = ~valid.all(axis=0)
-    edges = np.concatenate([[0], np.cumsum(outside)]).astype(np.int32)
+    table = np.maximum(table, -1, out=table).astype(np.int32, copy=False)
+    table = table.reshape(math.prod(windows.kernel), math.prod(outs))
+    edges = np.zeros(outside.size + 1, np.int32)
+    np.cumsum(outside, out=edges[1:])
     hand_over(table, last)
     return Taps(table, edges, not edges[-1])
 
