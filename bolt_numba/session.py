@@ -184,12 +184,15 @@ class Session:
         """Hold what is done to the session's limit of memory."""
         return nullcontext() if self._budget is None else within(self._budget)
 
-    @border("run")
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
         """As onnxruntime's: outputs in the order of ``names``, or all.  Names may be intermediate values."""
-        if names is None:
-            return self._run(self._arrays(feeds))
-        names = names_of(names)
+        try:
+            return self._run(self._arrays(feeds)) if names is None else self._run_named(names, feeds)
+        except Exception as error:
+            leave(error, "run")
+
+    def _run_named(self, given: Sequence[str], feeds: Mapping[str, Any]) -> list[Array]:
+        names = names_of(given)
         extra = tuple(sorted({n for n in names if n not in self._output_names}))
         if not extra:
             results = dict(zip(self._output_names, self._run(self._arrays(feeds)), strict=True))

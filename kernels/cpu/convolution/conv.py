@@ -94,7 +94,7 @@ def along_batch(windows: Windows) -> Windows:
 def pixel_table(windows: Windows, sizes: tuple[int, ...], outs: tuple[int, ...]) -> Taps:
     """Input row (pixel number) of every tap of every output pixel, -1 outside."""
     rank, pixels, last = len(sizes), math.prod(sizes), 0
-    narrow = np.int32 if (rank + 1) * pixels < 1 << 31 else np.int64
+    narrow: Any = np.int32 if (rank + 1) * pixels < 1 << 31 else np.int64
     table, outside = np.zeros((1,) * (2 * rank), narrow), np.zeros((1,) * rank, bool)
     for axis in range(rank):
         tap = np.arange(windows.kernel[axis], dtype=narrow)[:, None] * windows.dilations[axis]
