@@ -214,7 +214,7 @@ class Planner:
     def _by_recipe(self, form: Form, node: Node, ins: list[Slot | None]) -> Planned | None:
         """A node planned as others that differ in sizes alone; None where that leads nowhere."""
         found = made_before(form, ins)
-        if found is None and learn(form, ins, partial(self._followed, node.op, ins)):
+        if found is None and learn(form, node, ins, partial(self._followed, node.op, ins)):
             found = made_before(form, ins)
         if found is None:
             return None
@@ -229,17 +229,18 @@ class Planner:
 
     def _followed(
         self, op: Op, slots: list[Slot | None], ins: list[TensorType | None]
-    ) -> tuple[tuple[TensorType, ...], Selection | None, bool]:
-        """How a node with followed sizes is planned, and whether that holds for it alone."""
+    ) -> tuple[tuple[TensorType, ...], Selection | None, list[Pack] | None]:
+        """How a node with followed sizes is planned; where that holds for it alone, with its packs."""
         types = infer_types(op, ins)
         if any(t.value is not None for t in types) or not _is_numeric(types, ins):
             raise LostError("a result that is no plain array")
         if _runs_nothing(op, slots, types):
-            return types, None, False
+            return types, None, None
         self.context.turn_to(slots)
         how = self._choose(op, ins, types, is_followed=True)
         is_alike = how.by_types and self.context.is_complete and not self.has_weighed
-        return types, how, how.steps is not None and not is_alike
+        is_private = how.steps is not None and not is_alike
+        return types, how, [pack for pack, *_ in self.context.asked] if is_private else None
 
     def _read(self, slots: Iterable[Slot | None]) -> None:
         """Constants are about to be read as they are."""

@@ -155,11 +155,11 @@ def made_before(form: Form, ins: Sequence[Slot | None]) -> tuple[Recipe, Made] |
     return None
 
 
-Choose = Callable[["list[TensorType | None]"], "tuple[tuple[TensorType, ...], Selection | None, bool]"]
-"""Plans a node for operand types: types of its results, how it is planned, whether that is private to the node."""
+Choose = Callable[["list[TensorType | None]"], "tuple[tuple[TensorType, ...], Selection | None, list[Pack] | None]"]
+"""Plans a node for operand types: types of its results, how, and its packs where that holds for this node alone."""
 
 
-def learn(form: Form, ins: Sequence[Slot | None], choose: Choose) -> Recipe | None:
+def learn(form: Form, node: Node, ins: Sequence[Slot | None], choose: Choose) -> Recipe | None:
     """A recipe from the way in which a node is planned now; None where it cannot be followed."""
     kind = form.own if form.kind.is_private else form.kind
     if not kind.is_due():
@@ -180,12 +180,15 @@ def learn(form: Form, ins: Sequence[Slot | None], choose: Choose) -> Recipe | No
             if fixed is not None:
                 head.append(f"    if {name} != {fixed}: return None\n")
     try:
-        results, how, is_private = choose(types)
+        results, how, packs = choose(types)
+        if how is not None and packs is not None:  # arrays of this node, which may be packed of each other
+            how = replace(how, packs=())
         recipe = _written(trail, "".join(head), results, how)
     except (LostError, Exception):
         return None  # the ordinary way says what is wrong, if anything is
-    if is_private and kind is form.kind:
-        kind.is_private, kind = True, form.own
+    if packs is not None:
+        form.kind.is_private, kind = True, form.own
+        recipe.packed[id(node)] = [], packs
     kind.recipes.append(recipe)
     return recipe
 
