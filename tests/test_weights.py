@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 
 import bolt_numba as bn
 from bolt_numba.base.mapped import LARGE, map_of
-from bolt_numba.errors import InvalidModelError
+from bolt_numba.errors import InternalError, InvalidModelError
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.kernels import registry
 from bolt_numba.ops.layers.conv import Conv
@@ -162,6 +162,18 @@ def test_a_shape_that_reads_weights_as_they_are_gets_them(tmp_path: Path, monkey
     session(_x(3))
     assert len(runs) == 1, "what is read as it is stays"
     assert "reference" in {row["runner"] for row in session.report()}
+
+
+def test_passes_that_give_another_graph_are_an_error_and_no_other_weights(tmp_path: Path) -> None:
+    session = bn.compile(_file(tmp_path, batch="n"), threads=1)
+    session(_x(1))
+    packs, region = session._packs, session._runner.region
+    packs._made.clear()
+    region.selections.clear()
+    for graph in (bn.Graph(), session.graph):
+        packs._compute = lambda graph=graph: graph  # type: ignore[misc]
+        with pytest.raises(InternalError, match="from the passes, wanted"):
+            session(_x(2))
 
 
 def test_a_weight_that_two_nodes_read_is_packed_once() -> None:

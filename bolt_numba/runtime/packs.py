@@ -132,9 +132,9 @@ class Packs:
         if value in self.gone:
             assert self._compute is not None
             self._computed = computed = self._computed or self._compute().constants()
-            found = computed[self._places[value]]
-            if (found.name, found.type) != (value.name, value.type):
-                raise InternalError(f"constant {value.name!r}: got {found.type} from the passes, wanted {value.type}")
+            found = dict(enumerate(computed)).get(self._places[value])
+            if found is None or (found.name, found.type) != (value.name, value.type):
+                raise InternalError(f"constant {value.name!r}: got {found} from the passes, wanted {value} once more")
             value = found
         array = value.const
         assert array is not None
