@@ -35,7 +35,8 @@ BITS: dict[AnyDType, int] = {
 def reading(name: str, *passing: type[Exception]) -> Iterator[None]:
     """Have what Python raises over the file ``name`` become a BoltError; the kinds in ``passing`` stay as they are."""
     try:
-        yield
+        with np.errstate(all="ignore"):
+            yield
     except Exception as error:  # whatever else a file brings about, it is the file that is wrong
         if isinstance(error, (BoltError, *passing)):
             raise

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import bolt_numba as bn
 from bolt_numba import onnx_backend, surgery
@@ -353,3 +353,32 @@ def test_buffers_of_two_outputs_are_apart() -> None:
             sess.run_into({"x": X}, {"y": both[:3], "z": second})
     sess.run_into({"x": X}, {"y": both[3:], "z": both[:3]})
     np.testing.assert_array_equal(both, 1)
+
+
+def test_what_numpy_raises_by_request_is_not_asked_of_us() -> None:
+    """``np.seterr(all="raise")`` of a caller concerns his own arithmetic."""
+    cropped = "tf_crop_and_resize"
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "c"], ["h"], alpha=1e20, beta=1e20),
+        helper.make_node("Reshape", ["h", "image"], ["i"]),
+        helper.make_node("BatchNormalization", ["i", "one", "one", "one", "minus"], ["n"]),
+        helper.make_node("Conv", ["n", "filter"], ["v"]),
+        helper.make_node("Resize", ["v", "region", "scales"], ["y"], coordinate_transformation_mode=cropped),
+    ]
+    constants = {
+        "w": np.full((4, 4), 1e30, F32), "c": np.full(4, 1e30, F32), "image": np.array([1, 1, 3, 4]),
+        "one": np.ones(1, F32), "minus": -np.ones(1, F32), "filter": np.ones((1, 1, 1, 1), F32),
+        "scales": np.ones(4, F32),
+    }  # fmt: skip
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "g", [value("x", 1, (3, 4)), value("region", 1, (8,))], [value("y", 1, None)],
+        [numpy_helper.from_array(a, n) for n, a in constants.items()],
+    )  # fmt: skip
+    content = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]).SerializeToString()
+    region = np.array([0, 0, -3e38, np.inf, 1, 1, 3e38, np.inf], F32)
+    for level in ("raise", "ignore"):
+        with np.errstate(all=level), pytest.raises(bn.ShapeError, match="Resize"):  # type: ignore[call-overload]
+            bn.compile(content)(X, region)
+        with np.errstate(all=level):  # type: ignore[call-overload]
+            assert bn.compile(content)(X, np.array([0, 0, 0, 0, 1, 1, 1, 1], F32))["y"].shape == (1, 1, 3, 4)

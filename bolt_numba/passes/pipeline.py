@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from bolt_numba.base.config import CHECK
 from bolt_numba.base.records import record
 from bolt_numba.errors import BoltError
@@ -209,7 +211,8 @@ def run_pipeline(
         start = time.perf_counter()
         if trace is not None:
             trace.stage = stage.name
-        stage(made, run)
+        with np.errstate(all="ignore"):
+            stage(made, run)
         if trace is not None:
             trace.stages.append((stage.name, sum(len(g.nodes) for g in nested(made)), time.perf_counter() - start))
         if stage.name in SPEC_STAGES:  # one of a user's keeps what held before it

@@ -120,7 +120,7 @@ class Runner:
         key = self.key(arrays)
         found = self.prepared.get(key)
         if found is None:
-            with self.lock, short_turns():
+            with self.lock, short_turns(), np.errstate(all="ignore"):
                 found = self.prepared.get(key)
                 if found is None:
                     found = self._plan(arrays)
