@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 
+from bolt_numba.errors import BoltError
+
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    from bolt_numba.cli.app import run
-
+    try:
+        from bolt_numba.cli.app import run
+    except BoltError as error:  # the environment asks for instructions that are not there
+        sys.exit(f"error: {error}")
     sys.exit(run(sys.argv[1:]))
 
 

@@ -68,12 +68,20 @@ def _as_array(spec: TensorSpec, given: Any) -> Array:
             return np.asarray(given)
         if hasattr(given, "__dlpack__"):
             return np.from_dlpack(given)
-        return np.asarray(given, spec.dtype)
+        return plain_array(given, spec.dtype)
     except MemoryError:
         raise
     except Exception as error:  # of any kind: foreign objects convert themselves
         kind = type(given).__name__
         raise DTypeError(f"input {spec.name!r}: got a {kind}, wanted {dtype_name(spec.dtype)}: {error}") from error
+
+
+def plain_array(given: Any, dtype: np.dtype[Any]) -> Array:
+    """Python numbers and lists as an array.  Raises TypeError where a fraction would be cut off."""
+    array = np.asarray(given, dtype)
+    if dtype.kind in "iu" and not np.array_equal(array, np.asarray(given)):
+        raise TypeError("a number is no integer")
+    return array
 
 
 def _as_nested(name: str, wanted: TensorType, given: Any) -> Any:

@@ -282,7 +282,7 @@ class Session:
             values = {v.name: v for v in graph.values()}
             for name in extra:
                 if name not in values:
-                    raise BoltError(f"no value named {name!r} in graph {graph.name!r}")
+                    raise BoltError(f"output: got {name!r}, wanted the name of a value of graph {graph.name!r}")
                 graph.add_output(values[name])
             made = Session(graph, threads=self.threads, **self._options())
         self._wider[extra] = made  # the one used last stands last

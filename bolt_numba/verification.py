@@ -245,7 +245,7 @@ def compare(
         gap = np.where(same, 0.0, np.abs(a - b))
         gap = np.where(np.isnan(gap), np.inf, gap)
         relative = gap / np.maximum(np.abs(b), max(atol, 1e-38))
-    error = float(gap.max()) / max(largest, 1e-38)
+    error = float(gap.max()) / largest if largest else float(np.inf if gap.any() else 0.0)
     bad = int(close.size - np.count_nonzero(close))
     note = f"{bad} of {close.size} elements differ" if bad else ""
     return TensorCheck(*facts, not bad, *what, float(gap.max()), float(np.nanmax(relative)), note, error)

@@ -33,6 +33,7 @@ from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu
 from bolt_numba.types import F32, Array, TensorType
+from bolt_numba.verification import compare
 from tests.harness import run_kernel
 from tests.lower_isa import run_on
 from tests.models import FetchError, fetch
@@ -241,6 +242,12 @@ def test_verify_reports_the_error() -> None:
     assert f"error of bf16: {100 * report.error:.3g} % of the largest value" in str(report)
     assert not bn.verify(network(), "reference", precision="bf16", rtol=1e-6, atol=1e-7).ok
     assert bn.verify(network(), "reference").error < 1e-5
+
+
+def test_the_error_of_what_ought_to_be_zero() -> None:
+    zeros = np.zeros(3, np.float32)
+    made = [compare("y", "output", got, zeros, 0.05, 1e-4).scaled for got in (zeros, zeros + 1e-9)]
+    assert made == [0, np.inf]
 
 
 def test_command_line(tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ from bolt_numba.cli import app, machine
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.store import load_bolt
-from bolt_numba.ops.pointwise import Relu
-from bolt_numba.types import F32, Sym, TensorType
+from bolt_numba.ops.control import If
+from bolt_numba.ops.pointwise import Add, Relu
+from bolt_numba.types import BOOL, F32, Sym, TensorType
 from tests.graphs import make
 
 DIGITS = str(Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx")
@@ -83,6 +84,14 @@ class TestUsage:
         missing = [sys.executable, "-m", "bolt_numba", "inspect", "missing.onnx"]
         assert subprocess.run(missing, capture_output=True, check=False).returncode == 1
 
+    def test_an_instruction_set_that_is_not_there(self) -> None:
+        command = [sys.executable, "-m", "bolt_numba", "doctor"]
+        given = {**os.environ, "BOLT_NUMBA_ISA": "avx"}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=given)
+        assert done.returncode == 1
+        assert done.stderr.startswith("error: BOLT_NUMBA_ISA: instruction set: got avx, wanted")
+        assert len(done.stderr.splitlines()) == 1
+
 
 class TestErrors:
     def test_one_line_and_no_traceback(self, call: Call, tmp_path: Path) -> None:
@@ -122,7 +131,8 @@ class TestErrors:
             (["--input", "nothing=3"], "got 'nothing', wanted one of image"),
             (["--shape", "image=1,1,9,9"], r"got shape (1, 1, 9, 9)"),
             (["--shape", "nothing=1"], "got 'nothing', wanted one of image"),
-            (["--input", "image=missing.npy"], "missing.npy"),
+            (["--input", "image=missing.npy"], "error: missing.npy: No such file"),
+            (["--input", "missing.npz"], "error: missing.npz: No such file"),
         ],
     )
     def test_wrong_inputs(self, call: Call, args: list[str], text: str) -> None:
@@ -140,6 +150,15 @@ class TestModel:
         assert len(load_bolt(target).nodes) == done.json["nodes"]
         facts = [call("inspect", model, "--json").json for model in (DIGITS, target)]
         assert facts[0] == facts[1]
+
+    def test_weights_within_branches_count(self, call: Call, tmp_path: Path) -> None:
+        graph, branch = Graph("whole"), Graph("branch")
+        ones = np.ones(3, "f4")
+        branch.add_output(Builder(branch)(Add(), ones, ones + 1), "y")
+        chosen = graph.add_input("chosen", TensorType(BOOL, ()))
+        graph.add_output(Builder(graph)(If(branch, branch), chosen), "y")
+        bn.save(graph, tmp_path / "m.bolt")
+        assert call("inspect", tmp_path / "m.bolt", "--json").json["parameters"] == 6
 
     def test_inspect(self, call: Call) -> None:
         facts = call("inspect", DIGITS, "--json").json
@@ -184,6 +203,17 @@ class TestRun:
     def test_a_value_may_be_json(self, call: Call) -> None:
         image = json.dumps(np.zeros((1, 1, 8, 8)).tolist())
         assert "[1, 10]" in call("run", DIGITS, "--input", f"image={image}").out
+
+    @pytest.mark.parametrize("name", ["image=x.npy", "x.npz"])
+    @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 is no archive", b"something else"])
+    def test_files_that_are_no_arrays(
+        self, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / name.rpartition("=")[2]).write_bytes(content)
+        done = call("run", DIGITS, "--input", name)
+        assert (done.code, done.out) == (1, "")
+        assert f"{name[-5:]}: is no {name[-4:]} file" in done.err
 
     def test_pickled_arrays_are_refused(self, call: Call, tmp_path: Path) -> None:
         np.save(tmp_path / "x.npy", np.array([{}], object), allow_pickle=True)

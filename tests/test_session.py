@@ -16,7 +16,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.arrays.gather import NonZero
 from bolt_numba.ops.arrays.reduce import ReduceSum
-from bolt_numba.ops.arrays.shape import Reshape, Shape
+from bolt_numba.ops.arrays.shape import Identity, Reshape, Shape
 from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Exp, Relu, Tanh
@@ -83,8 +83,18 @@ def test_intermediates_by_name(sess: bn.Session, graph: Graph) -> None:
     hidden, y = sess.run(["hidden", "y"], {"x": x})
     assert hidden.shape == (2, 16)
     np.testing.assert_array_equal(y, want(graph, x)["y"])
-    with pytest.raises(bn.BoltError, match="no value named 'nothing'"):
+    with pytest.raises(bn.BoltError, match="output: got 'nothing', wanted the name of a value"):
         sess.run(["nothing"], {"x": x})
+
+
+def test_fractions_are_not_cut_off() -> None:
+    graph = Graph("counts")
+    graph.add_output(Builder(graph)(Identity(), graph.add_input("n", TensorType(I64, (2,)))), "y")
+    sess = bn.compile(graph)
+    for whole in ([1, 2], [1.0, 2.0]):
+        assert list(sess(whole)[0]) == [1, 2]
+    with pytest.raises(bn.DTypeError, match="input 'n': got a list, wanted i64: a number is no integer"):
+        sess([1, 2.5])
 
 
 def test_many_shapes_share_one_session(sess: bn.Session, graph: Graph) -> None:

@@ -196,7 +196,7 @@ def _list_unsupported(model: Path, weights: Path | None, as_json: bool) -> None:
 
 
 def _facts(graph: Graph) -> dict[str, Any]:
-    constants = [v.const for v in graph.constants() if v.const is not None]
+    constants = {id(array): array for array in graph.weights()}.values()
     return {
         "name": graph.name,
         "metadata": graph.metadata,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -11,6 +12,7 @@ import numpy as np
 import typer
 
 from bolt_numba.errors import BoltError, InvalidModelError
+from bolt_numba.inputs import plain_array
 from bolt_numba.types import NUMERICS, PRECISIONS, Array, TensorSpec, precision_of
 
 ModelPath: TypeAlias = Annotated[Path, typer.Argument(metavar="MODEL", help="An .onnx or .bolt file.")]
@@ -80,11 +82,17 @@ def read_inputs(texts: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, 
     return found
 
 
+_UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile)
+"""What NumPy raises of files that hold something else."""
+
+
 def _npz(path: Path) -> dict[str, Array]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return dict(archive)
-    except (OSError, ValueError) as error:
+    except FileNotFoundError:
+        raise
+    except _UNREADABLE as error:
         raise InvalidModelError(f"{path}: is no .npz file: {error}") from error
 
 
@@ -92,7 +100,9 @@ def _array(text: str, spec: TensorSpec) -> Array:
     if text.endswith(".npy"):
         try:
             loaded: Array = np.load(text, allow_pickle=False)
-        except (OSError, ValueError) as error:
+        except FileNotFoundError:
+            raise
+        except _UNREADABLE as error:
             raise InvalidModelError(f"{text}: is no .npy file: {error}") from error
         return loaded
     if text.endswith(".npz"):
@@ -101,7 +111,7 @@ def _array(text: str, spec: TensorSpec) -> Array:
             raise BoltError(f"{text}: arrays: got {sorted(archive)}, wanted {spec.name!r} or only one")
         return archive.get(spec.name, next(iter(archive.values())))
     try:
-        return np.asarray(json.loads(text), spec.dtype)
+        return plain_array(json.loads(text), spec.dtype)
     except (ValueError, TypeError) as error:
         wanted = "a .npy or .npz file or a JSON value"
         raise typer.BadParameter(f"got {text!r}, wanted {wanted}", param_hint="--input") from error
