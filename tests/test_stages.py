@@ -18,7 +18,7 @@ from bolt_numba.ops.pointwise import Abs, Add, Neg, Relu
 from bolt_numba.packing import packed
 from bolt_numba.passes.pipeline import STAGES, PipelineRun, Stage, all_rules, run_pipeline, with_rules, with_stage
 from bolt_numba.passes.portable import RULES as PORTABLE
-from bolt_numba.passes.rewrite import Match, Pat, Result, rewrite, rule
+from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rewrite, rule
 from bolt_numba.passes.trace import Trace
 from bolt_numba.types import F32, TensorType
 from tests.missing import modules_of_passes, rules_without_stage, told, written_rules
@@ -96,6 +96,7 @@ def test_wrong_stages_are_refused() -> None:
     mine = Stage("mine")
     for stages, text in (
         (lambda: with_rules("fusing", relu_of_abs), "stage: got 'fusing', wanted one of"),
+        (lambda: with_rules("fuse", relu_of_abs.rewrite), "rule: got a function, wanted what @rule makes"),
         (lambda: with_stage(mine, after="nowhere"), "stage: got 'nowhere', wanted one of"),
         (lambda: with_stage(mine, before="fuse", after="fuse"), "wanted one of them"),
         (lambda: with_stage(Stage("fuse")), "there is one of that name"),
@@ -104,6 +105,15 @@ def test_wrong_stages_are_refused() -> None:
             stages()
     with pytest.raises(DeviceError, match="stages: graph 'abs': got a packed graph"):
         bn.compile(packed(graph_of_abs(), threads=(1,)), stages=STAGES)
+
+
+def test_a_rule_that_fails_is_passed_over_or_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = Rule("text", Pat(Abs), lambda match, build: "text")
+    stages = with_rules("canonical", text)
+    assert bn.compile(graph_of_abs(), stages=stages)(X)["y"].tolist() == [2, 1, 0, 3]
+    monkeypatch.setenv("BOLT_NUMBA_CHECK", "1")
+    with pytest.raises(BoltError, match="rule 'text': results: got str, wanted values"):
+        bn.compile(graph_of_abs(), stages=stages)
 
 
 def test_every_rule_that_is_written_belongs_to_a_stage() -> None:

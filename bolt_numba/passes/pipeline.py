@@ -141,6 +141,9 @@ def with_rules(stage: str, *rules: Rule, stages: Sequence[Stage] = STAGES) -> tu
     >>> bn.compile("model.onnx", stages=with_rules("recognise", my_rule))
     """
     changed = stages[_position(stage, stages)]
+    for each in rules:
+        if not isinstance(each, Rule):
+            raise BoltError(f"stage {stage!r}: rule: got a {type(each).__name__}, wanted what @rule makes")
     sets = [i for i, part in enumerate(changed.parts) if isinstance(part, tuple)]
     parts: list[RuleSet | Pass] = list(changed.parts)
     if sets:

@@ -389,14 +389,15 @@ class Rewriter:
         """What the rule built; () for no.  A rule that fails only leaves the node alone, unless ``strict``."""
         try:
             result = r.rewrite(found, b)
+            values = result if isinstance(result, tuple) else () if result is None else (result,)
+            wrong = [type(v).__name__ for v in values if not isinstance(v, Value | None)]
+            if wrong:
+                raise BoltError(f"rule {r.name!r}: results: got {', '.join(wrong)}, wanted values")
         except Exception as error:
             if self.strict:
                 raise
             found.reason = f"error: {error}"
             return ()
-        if result is None:
-            return ()
-        values = result if isinstance(result, tuple) else (result,)
         return () if all(a is b for a, b in zip(values, found.root.outputs, strict=False)) else values
 
     def _accept(self, node: Node, values: Sequence[Value | None]) -> str:
