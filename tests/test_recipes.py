@@ -26,7 +26,7 @@ from bolt_numba.ops.layers.pool import AveragePool
 from bolt_numba.ops.pointwise import Add, Mul, Relu, Sigmoid
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.packs import MakerContext, Packs
-from bolt_numba.runtime.plan import Plan, Planner
+from bolt_numba.runtime.plan import FEW_PLANS, Plan, Planner
 from bolt_numba.runtime.recipes import Recipe
 from bolt_numba.runtime.region import Region, region_of
 from bolt_numba.runtime.slots import Slot
@@ -145,7 +145,7 @@ def test_every_operator(op: type[Op]) -> None:
         if graph is None or not graph.inputs or any(v.type.dtype == STRING for v in graph.inputs):
             return
         known = sorted({d for array in case.inputs if array is not None for d in array.shape})
-        changes: list[dict[int, int]] = [{}] * 3
+        changes: list[dict[int, int]] = [{}] * (FEW_PLANS + 1)
         for _ in range(4):
             some = draw.draw(st.sets(st.sampled_from(known), max_size=2)) if known else set()
             changes.append({d: draw.draw(st.sampled_from(SIZES)) for d in sorted(some)})

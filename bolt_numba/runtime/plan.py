@@ -39,8 +39,8 @@ from bolt_numba.runtime.repeat import Packed, Selection, node_key
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
 from bolt_numba.types import STRING, TensorType, only_in_python, type_of
 
-FEW_PLANS = 2
-"""Plans of a region after which more shapes are likely to come, so that recipes pay."""
+FEW_PLANS = 4
+"""Plans of a region after which more shapes are likely to come, so that recipes pay: one costs as much as ten nodes."""
 Planned: TypeAlias = "tuple[tuple[TensorType, ...], Selection | None, list[Step] | None, Sequence[Pack]]"
 """Types of a node's results, how it is planned (None: nothing runs), its steps, and what they read that is packed."""
 
