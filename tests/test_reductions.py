@@ -79,6 +79,12 @@ def test_running_lines_are_summed_in_order(dtype: str, op: Any) -> None:
                 np.testing.assert_array_equal(run_kernel(made, inputs)[0], made.reference(*inputs))
 
 
+def test_the_mean_of_one_integer_is_the_integer() -> None:
+    x = np.array([[2**62 + 1], [-(2**63)], [2**53 + 1]])
+    for made, axes in ((ops.ReduceMean(noop_with_empty_axes=True), ()), (ops.ReduceMean(), (np.array([1]),))):
+        np.testing.assert_array_equal(run_kernel(made, [x, *axes])[0], x)
+
+
 @pytest.mark.parametrize("isa", ["avx2", "generic"])
 def test_lower_instruction_sets(isa: str) -> None:
     run_on(isa, f"{__file__}::{test_positions_among_equals_zeros_and_nan.__name__}")

@@ -96,13 +96,13 @@ class ReduceSum(Reduction):
 
 @op("ReduceMean")
 class ReduceMean(Reduction):
-    """y = mean of x along axes (see `Reduction`), cut to an integer for integers.  Source: ONNX ReduceMean-18."""
+    """y = mean of x along axes (see `Reduction`); of integers a quotient in f64, cut.  Source: ONNX ReduceMean-18."""
 
     def reduce(self, x: Array, axes: tuple[int, ...]) -> Any:
         count = math.prod(x.shape[a] for a in axes)
         total = np.sum(x, axis=axes, keepdims=self.keepdims, dtype=x.dtype if x.dtype.kind == "f" else None)
         if x.dtype.kind != "f":
-            return np.trunc(total / max(count, 1))
+            return total if count == 1 else np.trunc(total / max(count, 1))  # of one: itself, beyond 2 ** 53 too
         with np.errstate(invalid="ignore"):  # the mean of nothing is NaN
             return total / x.dtype.type(count)
 

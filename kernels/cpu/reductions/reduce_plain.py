@@ -170,10 +170,11 @@ def reduce_plain(op: Any, ins: Types, outs: Sequence[TensorType], context: Conte
     axes, x = reduced_axes(op, ins), ins[0]
     assert axes is not None, "accepts() has tested this"
     assert x is not None, "accepts() has tested this"
-    fold = PLAIN_FOLDS[type(op)]
+    count = float(np.prod([x.dims[a] for a in axes], dtype=np.int64))
+    of_one = isinstance(op, ops.ReduceMean) and count == 1 and x.dtype != F64  # a quotient in f64 would not be exact
+    fold = PLAIN_FOLDS[ops.ReduceSum if of_one else type(op)]
     dtype = U8 if x.dtype == BOOL else x.dtype
     total = (U64 if dtype.kind == "u" else I64) if fold.wide and dtype.kind != "f" else dtype
-    count = float(np.prod([x.dims[a] for a in axes], dtype=np.int64))
     forms = passes(x.dims, axes)
     made: list[Step] = []
     source: Argument = In(0)
