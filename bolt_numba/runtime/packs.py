@@ -132,7 +132,8 @@ class Packs:
         if value in self.gone:
             assert self._compute is not None
             self._computed = computed = self._computed or self._compute().constants()
-            found = dict(enumerate(computed)).get(self._places[value])
+            place = self._places[value]
+            found = computed[place] if place < len(computed) else None
             if found is None or (found.name, found.type) != (value.name, value.type):
                 raise InternalError(f"constant {value.name!r}: got {found} from the passes, wanted {value} once more")
             value = found
