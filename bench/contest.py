@@ -47,7 +47,8 @@ class Options:
 
     def python(self, peer: str) -> str:
         """The interpreter that runs an engine."""
-        others = sys.executable if peer in ("bolt", "bolt_strict", "canary") else self.pythons.get("*", sys.executable)
+        ours = ("bolt", "bolt_strict", "bolt_before", "canary")
+        others = sys.executable if peer in ours else self.pythons.get("*", sys.executable)
         return self.pythons.get(peer, others)
 
 

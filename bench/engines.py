@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,6 +37,19 @@ class BoltStrict(Bolt):
     """Direct sums only: what the bound of the error of each element costs."""
 
     options: ClassVar[dict[str, Any]] = {"numerics": "strict"}
+
+
+class BoltBefore(Bolt):
+    """Another version of this package: the checkout that ``BOLT_NUMBA_BEFORE`` names, with kernels of its own."""
+
+    def imports(self) -> None:
+        before = os.environ["BOLT_NUMBA_BEFORE"]
+        os.environ["BOLT_NUMBA_CACHE_DIR"] = os.path.join(before, ".cache", "kernels")
+        sys.path.insert(0, before)
+        super().imports()
+        found = Path(self.package.__file__).parents[1]
+        if found != Path(before).resolve():
+            raise FileNotFoundError(f"BOLT_NUMBA_BEFORE: got the package of {found}, wanted {before}")
 
 
 class OnnxRuntime(Peer):
@@ -375,6 +389,7 @@ class Canary(Peer):
 PEERS: dict[str, type[Peer]] = {
     "bolt": Bolt,
     "bolt_strict": BoltStrict,
+    "bolt_before": BoltBefore,
     "onnxruntime": OnnxRuntime,
     "openvino": OpenVino,
     "ncnn": Ncnn,

@@ -8,7 +8,7 @@ from typing import Any
 from bench.measure import geometric_mean
 
 OURS = "bolt"
-NO_PEERS = (OURS, "bolt_strict", "canary")
+NO_PEERS = (OURS, "bolt_strict", "bolt_before", "canary")
 """Not counted among those that we are compared with."""
 
 Row = Mapping[str, Any]

@@ -478,9 +478,9 @@ def _rows() -> dict[str, ZooModel]:
 ZOO = _rows()
 
 
-def normal_feeds(path: Path) -> dict[str, Array]:
+def normal_feeds(path: Path, seed: int = 100) -> dict[str, Array]:
     """Normal deviates for images, token numbers for integers, ones for masks."""
-    rng = np.random.default_rng(100)
+    rng = np.random.default_rng(seed)
     feeds: dict[str, Array] = {}
     for given in onnx.load(path, load_external_data=False).graph.input:
         shape = [d.dim_value for d in given.type.tensor_type.shape.dim]
