@@ -10,7 +10,7 @@ import onnxruntime  # type: ignore[import-untyped]
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import bolt_numba as bn
 from bolt_numba.converters.onnx.reading.ml.scores import ML
@@ -83,6 +83,10 @@ def test_encoders() -> None:
     check("LabelEncoder", TEXTS, keys_strings=["a", "b", "c"], values_int64s=[5, 6, 7], default_int64=-9)
     check("LabelEncoder", WHOLE, keys_int64s=[0, 1, 2], values_strings=["x", "y", "z"], default_string="?")
     check("LabelEncoder", np.round(X), keys_floats=[0.0, 1.0], values_floats=[0.5, 2.5], default_float=9.0)
+    small = np.array([5, 6], np.int16)
+    tensors = {"keys_tensor": helper.make_tensor("k", TensorProto.STRING, [2], ["a", "b"]),
+               "values_tensor": numpy_helper.from_array(small, "v")}  # fmt: skip
+    check("LabelEncoder", TEXTS, version=4, **tensors)  # the default of all integers is -1
     check("CategoryMapper", TEXTS, cats_strings=["a", "b", "c"], cats_int64s=[10, 20, 30])
     check("CategoryMapper", WHOLE, cats_strings=["a", "b", "c"], cats_int64s=[0, 1, 2], default_string="none")
     data = model("OneHotEncoder", [TEXTS], cats_strings=["a"], zeros=0).SerializeToString()

@@ -175,10 +175,11 @@ def label_encoder(
     values = _given(
         "values", (values_floats, F32), (values_int64s, I64), (values_strings, STRING), _tensor(values_tensor)
     )
-    default: Any = default_string if values.dtype == STRING else default_int64 if values.dtype == I64 else default_float
+    whole = values.dtype.kind in "iu"
+    default: Any = default_string if values.dtype == STRING else default_int64 if whole else default_float
     if default_tensor is not None:
         default = default_tensor.reshape(-1)[0]
-    return b(LabelEncoder(), x, keys.astype(x.type.dtype, copy=False), values, np.array([default], values.dtype))
+    return b(LabelEncoder(), x, keys.astype(x.type.dtype, copy=False), values, np.array([default]).astype(values.dtype))
 
 
 def _tensor(array: Array | None) -> tuple[Any, AnyDType]:
