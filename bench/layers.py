@@ -12,7 +12,18 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from bolt_numba.ops import pointwise
 from bolt_numba.ops.arrays import gather, reduce, shape, slicing
 from bolt_numba.ops.arrays import generate as fill
-from bolt_numba.ops.layers import attention, conv, matmul, norm, pool, quantize, recurrent, resize, rotary
+from bolt_numba.ops.layers import (
+    attention,
+    conv,
+    integer_products,
+    matmul,
+    norm,
+    pool,
+    quantize,
+    recurrent,
+    resize,
+    rotary,
+)
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import Array
 from tests.cases import CASES
@@ -132,7 +143,8 @@ def rarer() -> Iterator[Case]:
     yield Case("128x768", quantize.DynamicQuantizeLinear(), (normal(128, 768),))
     a, b = (np.random.default_rng(0).integers(0, 200, dims, np.uint8) for dims in ((128, 768), (768, 768)))
     zero = np.array(0, np.uint8)
-    yield Case("BERT-base, 128 x 768 x 768", quantize.MatMulInteger(), (a, b, zero, zero), 2.0 * 128 * 768 * 768)
+    op = integer_products.MatMulInteger()
+    yield Case("BERT-base, 128 x 768 x 768", op, (a, b, zero, zero), 2.0 * 128 * 768 * 768)
 
 
 def indexed() -> Iterator[Case]:

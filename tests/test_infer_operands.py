@@ -18,7 +18,19 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.ops import control
 from bolt_numba.ops.arrays import gather, reduce, shape, signal, slicing
 from bolt_numba.ops.arrays import generate as fill
-from bolt_numba.ops.layers import attention, cache, conv, detection, matmul, norm, pool, quantize, recurrent, resize
+from bolt_numba.ops.layers import (
+    attention,
+    cache,
+    conv,
+    detection,
+    integer_products,
+    matmul,
+    norm,
+    pool,
+    quantize,
+    recurrent,
+    resize,
+)
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.ops.pointwise import Add, Relu
 from bolt_numba.ops.registry import Op, result_tuple
@@ -304,7 +316,7 @@ PERMITTED: list[tuple[Op, tuple[Array | None, ...]]] = [
     (norm.InstanceNormalization(), (f(0, 3, 4), f(3), f(3))),
     (norm.LayerNormalization(1), (f(2, 3, 4), f(3, 1))),
     (BLOCKED, (f(2, 7), f(2, 3) + 1, np.zeros((2, 3), U8))),
-    (quantize.QLinearMatMul(), (*(np.ones((2, 3), U8), f(2) + 1, np.zeros(2, U8)),
+    (integer_products.QLinearMatMul(), (*(np.ones((2, 3), U8), f(2) + 1, np.zeros(2, U8)),
                                 *(np.ones((3, 4), U8), f(1, 4) + 1, np.zeros(4, U8)), f(2) + 1, np.zeros(2, U8))),
     (resize.Resize(), (IMAGE, f(3), f(4) + 1)),
     (slicing.Pad(), (np.full((2,), "a", STRING), n(1, 0))),

@@ -16,14 +16,10 @@ import numpy as np
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.arrays.shape import Squeeze, Transpose, Unsqueeze
-from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.detection import DeformConv
 from bolt_numba.passes.permuted import inverse, moves_data
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 from bolt_numba.passes.views import reshaped
-
-RESIDUAL = 3
-"""Operand of a convolution that has the result's layout."""
 
 
 def to_last(rank: int) -> tuple[int, ...]:
@@ -34,7 +30,8 @@ def to_last(rank: int) -> tuple[int, ...]:
 def _rank(node: Node) -> int:
     """Rank of the image: its own, or that of the filters; 0 when neither is known."""
     x = node.inputs[0]
-    w = node.inputs[1] if isinstance(node.op, (Conv, ConvTranspose)) else None
+    at: int | None = getattr(node.op, "filters_at", None)
+    w = None if at is None else node.inputs[at]
     known = [v.type.shape for v in (x, w) if v is not None and v.type.shape is not None]
     return len(known[0]) if known else 0
 
@@ -48,8 +45,9 @@ def channels_last(m: Match, b: Builder) -> Result:
     if isinstance(op, DeformConv):
         return m.refuse("the operator has no other layout")
     perm = to_last(rank)
+    spatial = (0, op.residual_at) if getattr(op, "residual", False) else (0,)
     operands: list[Value | None] = [
-        b(Transpose(perm), v) if v is not None and i in (0, RESIDUAL if getattr(op, "residual", False) else 0) else v
+        b(Transpose(perm), v) if v is not None and i in spatial else v
         for i, v in enumerate(m.root.inputs)
     ]
     made = b.node(dataclasses.replace(op, layout="NHWC"), *operands).outputs

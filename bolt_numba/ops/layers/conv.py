@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -50,6 +51,10 @@ class Convolution(Op):
     group: int = 1
     auto_pad: str = "NOTSET"
     layout: str = "NCHW"
+    filters_at: ClassVar[int] = 1
+    """Which operand holds the filters."""
+    residual_at: ClassVar[int] = 3
+    """Which operand is the residual, where one is added."""
 
     def windows(self, kernel: Sequence[int]) -> Windows:
         return Windows.of(self, kernel, self.strides, self.dilations, self.pads, self.auto_pad)
@@ -139,6 +144,7 @@ class ConvTranspose(Op):
     auto_pad: str = "NOTSET"
     layout: str = "NCHW"
     activation: Op | None = None
+    filters_at: ClassVar[int] = 1
 
     def infer(self, x: TensorType, w: TensorType, bias: TensorType | None = None) -> TensorType:
         dtype = same_dtype(self, x, w, bias)

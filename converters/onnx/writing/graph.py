@@ -17,6 +17,7 @@ from onnx import helper
 from bolt_numba.converters.onnx.structure import read_names
 from bolt_numba.converters.onnx.types import CODES, proto_of_type
 from bolt_numba.converters.onnx.writing.registry import (
+    WHOLE,
     WRITERS,
     Named,
     NoSpellingError,
@@ -184,7 +185,7 @@ class GraphWriter:
         if getattr(op, "layout", None) == "NHWC":
             raise NoSpellingError("layout NHWC; write the graph before the stage 'layout'")
         residual, activation = getattr(op, "residual", False), getattr(op, "activation", None)
-        if residual or activation is not None:
+        if (residual or activation is not None) and type(op) not in WHOLE:
             return self._with_epilogue(op, terms, residual, activation)
         function = WRITERS.get(type(op))
         results = self.plain(op, terms, types) if function is None else result_tuple(function(self, op, *terms))

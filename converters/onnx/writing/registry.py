@@ -46,14 +46,20 @@ WRITERS: dict[type[Op], Function] = {}
 """Writers by operator: ``(writer, op, *terms) -> Named | tuple[Named, ...]``."""
 
 
-def writer(*kinds: type[Op]) -> Callable[[Function], Function]:
-    """Register a writer for these operators."""
+WHOLE: set[type[Op]] = set()
+"""Operators whose writers take care of what is fused to them."""
+
+
+def writer(*kinds: type[Op], whole: bool = False) -> Callable[[Function], Function]:
+    """Register a writer for these operators.  whole: it writes the residual and the activation, too."""
 
     def register(function: Function) -> Function:
         for kind in kinds:
             if kind in WRITERS:
                 raise ValueError(f"operator {kind.name} has two writers")
             WRITERS[kind] = function
+        if whole:
+            WHOLE.update(kinds)
         return function
 
     return register

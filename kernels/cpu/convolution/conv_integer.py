@@ -50,7 +50,7 @@ from bolt_numba.kernels.cpu.products.sweep_bytes import COLUMN_ROWS, EXACT, fini
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.quantize import ConvInteger, QLinearConv
+from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv
 from bolt_numba.types import U8, Array, TensorType
 
 
@@ -69,7 +69,7 @@ def _sides(ins: Types, at: Operands) -> tuple[TensorType, TensorType]:
 def _accepts(op: Any, ins: Types) -> bool:
     """Channels last, constant filters, one zero point of the image."""
     at = _operands(op)
-    if op.layout != "NHWC" or not are_plain(ins, at):
+    if op.layout != "NHWC" or not are_plain(op, ins, at):
         return False
     x, w = _sides(ins, at)
     zero = given(ins, at.zero_a)

@@ -21,8 +21,8 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
     product_steps,
 )
 from bolt_numba.kernels.registry import Argument, Context, Step, Types, kernel
+from bolt_numba.ops.layers.integer_products import MatMulInteger, QLinearMatMul
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.layers.quantize import MatMulInteger, QLinearMatMul
 from bolt_numba.types import TensorType
 
 
@@ -40,7 +40,7 @@ def _fits(t: TensorType | None, axis: int, length: int, lead: tuple[int, ...]) -
 
 def _accepts(op: Any, ins: Types) -> bool:
     at = _operands(op)
-    if not are_plain(ins, at):
+    if not are_plain(op, ins, at):
         return False
     a, b = given(ins, at.a), given(ins, at.b)
     assert a is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from bolt_numba.kernels.cpu.products.sweep_bytes import (
     sweep_bytes,
 )  # fmt: skip
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types
+from bolt_numba.ops.layers.integer_products import is_fused
 from bolt_numba.types import F32, I8, U8, Array, TensorType
 
 BYTE_TYPES = (U8, I8)
@@ -55,9 +57,11 @@ def operand(ins: Types, index: int | None) -> In | None:
     return None if index is None or given(ins, index) is None else In(index)
 
 
-def are_plain(ins: Types, at: Operands) -> bool:
-    """Static bytes, f32 scales, one scale of A, one scale and zero point of the result."""
+def are_plain(op: Any, ins: Types, at: Operands) -> bool:
+    """Static bytes, f32 scales, one scale of A, one scale and zero point of the result; nothing fused."""
     a, b = given(ins, at.a), given(ins, at.b)
+    if at.scale_y is not None and is_fused(op, given(ins, at.scale_y), given(ins, at.bias)):
+        return False
     if a is None or b is None or not all(t.is_static for t in ins if t is not None):
         return False
     if a.dtype not in BYTE_TYPES or b.dtype not in BYTE_TYPES or not b.size:

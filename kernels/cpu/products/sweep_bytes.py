@@ -64,7 +64,7 @@ from bolt_numba.kernels.cpu.products.sweep import by_height
 from bolt_numba.kernels.cpu.products.sweep_extents import greatest
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, inline, native
-from bolt_numba.ops.layers.quantize import RAISED, SMALL_SCALE
+from bolt_numba.ops.layers.integer_products import RAISED, SMALL_SCALE
 from bolt_numba.types import Array
 
 EXACT = frozenset({"contract", "nsz"})

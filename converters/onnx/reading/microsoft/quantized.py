@@ -17,10 +17,11 @@ from bolt_numba.converters.operands import ints, known_array, rank_of, spatial_a
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.reduce import ReduceMean, Softmax
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Transpose
+from bolt_numba.ops.layers.integer_products import MatMulInteger
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.matmul_bits import MatMulNBits
 from bolt_numba.ops.layers.pool import MaxPool
-from bolt_numba.ops.layers.quantize import DequantizeLinear, DynamicQuantizeLinear, MatMulInteger, QuantizeLinear
+from bolt_numba.ops.layers.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.ops.pointwise import Add, Cast, Div, LeakyRelu, Mul, Sigmoid, Sub
 from bolt_numba.types import F32, F64

@@ -9,15 +9,8 @@ from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.onnx.reading.tables.conv import check_auto_pad, check_kernel
 from bolt_numba.converters.onnx.types import dtype_of
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.layers.quantize import (
-    ConvInteger,
-    DequantizeLinear,
-    DynamicQuantizeLinear,
-    MatMulInteger,
-    QLinearConv,
-    QLinearMatMul,
-    QuantizeLinear,
-)
+from bolt_numba.ops.layers.integer_products import ConvInteger, MatMulInteger, QLinearConv, QLinearMatMul
+from bolt_numba.ops.layers.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
 
 Ints = tuple[int, ...]
 

@@ -17,8 +17,8 @@ from bolt_numba.ops.data.sequence import OptionalEmpty
 from bolt_numba.ops.layers.attention import FusedAttention, swapped
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.detection import DeformConv
+from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.layers.quantize import ConvInteger, QLinearConv
 from bolt_numba.ops.pointwise import Add, Chain, Clip, Mul
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import BOOL, F32, I64, Sym, TensorType
@@ -152,7 +152,7 @@ FILTERS = {Conv: 1, ConvTranspose: 1, DeformConv: 1, ConvInteger: 1, QLinearConv
 """Operators with filters -> the operand that holds them."""
 
 
-@writer(*FILTERS)
+@writer(Conv, ConvTranspose, DeformConv, ConvInteger)
 def convolution(w: GraphWriter, op: Op, *terms: Named) -> Any:
     """The size of the filters is an attribute too, which other tools rely on."""
     shape = terms[FILTERS[type(op)]].type.shape

@@ -1,0 +1,381 @@
+"""Products and convolutions of bytes: sums in i32, and what follows them until the result is bytes or f32.
+
+The two QLinear operators are fused as the float ones are: an activation, a residual, a result in f32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bolt_numba.ops.content import VALUES, bounded
+from bolt_numba.ops.dtypes import FLOATS, widened
+from bolt_numba.ops.layers.conv import Convolution, along_channels
+from bolt_numba.ops.layers.matmul import finish, matmul_shape, multiplied, want_activation
+from bolt_numba.ops.layers.quantize import BYTES, STORED, is_integer, saturated
+from bolt_numba.ops.layers.windows import as_layout
+from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.shapes import want_dims, want_one, want_within
+from bolt_numba.types import F32, F64, I32, AnyDType, Array, Dim, Shape, TensorType
+
+PRODUCTS = (*BYTES, *(d for d in STORED if d.name.startswith("float8")))
+"""What QLinearMatMul takes and gives."""
+
+
+def _centred(x: Array, zero_point: Array | None, axis: int) -> Array:
+    """Operand less its zero point (one, or one per index of the axis) in f64, where sums of byte products are exact."""
+    if zero_point is None:
+        return x.astype(F64)
+    zero = zero_point.astype(F64)
+    if zero.ndim == 1 and zero.size > 1:
+        zero = np.expand_dims(zero, -1) if axis == -2 else zero
+    return x.astype(F64) - (zero.reshape(()) if zero.size == 1 else zero)
+
+
+def _want_along(owner: Op, x: TensorType, axis: int, **operands: TensorType | None) -> None:
+    """Raise ShapeError unless operands are one number or one per row (axis -2) or column (-1) of the matrices ``x``."""
+    for what, t in operands.items():
+        if t is None or t.shape is None or x.shape is None or all(d == 1 for d in t.shape):
+            continue
+        along, other = x.shape[axis] if len(x.shape) > 1 else 1, -1 if axis == -2 else -2
+        if len(t.shape) == 1:
+            want_dims(owner, what, t, (1, along))
+        else:
+            want_within(owner, what, t, (*x.shape[:-2], along, 1) if other == -1 else (*x.shape[:-2], 1, along))
+
+
+def _wrapped(x: Array) -> Array:
+    """Exact sums in f64 as i32, modulo 2 ** 32."""
+    return x.astype(np.int64).astype(I32)
+
+
+@op("MatMulInteger")
+class MatMulInteger(Op):
+    """y = (a - a_zero_point) @ (b - b_zero_point) in i32.
+
+    a: [..., M, K] u8 or i8 · b: [..., K, N] u8 or i8 · a_zero_point: [], [M] or [..., M, 1] of a's dtype ·
+    b_zero_point: [], [N] or [..., 1, N] of b's dtype -> y: [..., M, N] i32.  Source: ONNX MatMulInteger-10.
+    """
+
+    data_bounds = bounded(a=VALUES, b=VALUES, a_zero_point=VALUES, b_zero_point=VALUES)
+
+    def infer(
+        self,
+        a: TensorType,
+        b: TensorType,
+        a_zero_point: TensorType | None = None,
+        b_zero_point: TensorType | None = None,
+    ) -> TensorType:
+        for name, t, zero in (("a", a, a_zero_point), ("b", b, b_zero_point)):
+            want_dtype(self, name, t.dtype, *BYTES)
+            if zero is not None:
+                want_dtype(self, f"{name}_zero_point", zero.dtype, t.dtype)
+        _want_along(self, a, -2, a_zero_point=a_zero_point)
+        _want_along(self, b, -1, b_zero_point=b_zero_point)
+        return TensorType(I32, matmul_shape(self, a.shape, b.shape))
+
+    def reference(
+        self, a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None
+    ) -> Array:
+        return _wrapped(multiplied(self, _centred(a, a_zero_point, -2), _centred(b, b_zero_point, -1)))
+
+
+def _want_per_filter(owner: Op, w: TensorType, **operands: TensorType | None) -> None:
+    """Raise ShapeError unless operands are one number or one per filter of ``w``."""
+    for what, t in operands.items():
+        if t is not None and t.shape is not None and not all(d == 1 for d in t.shape):
+            want_dims(owner, what, t, None if w.shape is None else w.shape[0])
+
+
+@op("ConvInteger")
+class ConvInteger(Convolution):
+    """y = correlation of x - x_zero_point with w - w_zero_point, in i32; pads count as x_zero_point.
+
+    x: [n, c, h, w] or [n, h, w, c] u8 or i8 · w: [k, c/g, r, s] u8 or i8 · x_zero_point: [] of x's dtype ·
+    w_zero_point: [] or [k] of w's dtype -> y: [n, k, oh, ow] i32 in x's layout.  Source: ONNX ConvInteger-10.
+    """
+
+    data_bounds = bounded(x=VALUES, w=VALUES, x_zero_point=VALUES, w_zero_point=VALUES)
+
+    def infer(
+        self,
+        x: TensorType,
+        w: TensorType,
+        x_zero_point: TensorType | None = None,
+        w_zero_point: TensorType | None = None,
+    ) -> TensorType:
+        for name, t, zero in (("x", x, x_zero_point), ("w", w, w_zero_point)):
+            want_dtype(self, name, t.dtype, *BYTES)
+            if zero is not None:
+                want_dtype(self, f"{name}_zero_point", zero.dtype, t.dtype)
+        want_one(self, x_zero_point=x_zero_point)
+        _want_per_filter(self, w, w_zero_point=w_zero_point)
+        return TensorType(I32, self.output_shape(x, w))
+
+    def reference(
+        self, x: Array, w: Array, x_zero_point: Array | None = None, w_zero_point: Array | None = None
+    ) -> Array:
+        return as_layout(_wrapped(_sums(self, x, w, x_zero_point, w_zero_point)), self.layout)
+
+
+def _sums(conv: Convolution, x: Array, w: Array, x_zero: Array | None, w_zero: Array | None) -> Array:
+    """Exact sums of the products of centred bytes, [n, k, outs...] f64."""
+    filters = w.astype(F64)
+    if w_zero is not None:
+        filters -= w_zero.astype(F64).reshape(-1, *(1,) * (w.ndim - 1))
+    return conv.sums(_centred(x, x_zero, -1), filters)
+
+
+def _requantised(y: Array, factor: Array, zero_point: Array) -> Array:
+    """Of sums in i32: round(y * factor) + zero_point, saturated to the dtype of zero_point; the product is in f32."""
+    if not is_integer(zero_point.dtype):
+        return saturated(y.astype(F32) * factor.astype(F32), zero_point.dtype)
+    return saturated(np.rint(y.astype(F32) * factor.astype(F32)) + zero_point.astype(F32), zero_point.dtype)
+
+
+SMALL_SCALE, RAISED = 2.0**-60, 2.0**50
+"""Products of scales below are taken of scales that are multiplied before."""
+
+
+def scale_ratio(a: Array, b: Array, y: Array) -> Array:
+    """``a * b / y`` without a number on the way that is too small for a normal one: powers of two round nothing."""
+    with np.errstate(all="ignore"):
+        up = np.where(np.abs(a * b) < SMALL_SCALE, RAISED, 1).astype(a.dtype)
+        return np.asarray((a * up) * (b * up) / (y * up * up))
+
+
+Tail = tuple[Any, Any, Any, Any, Any, Any]
+"""Operands behind those of the product: y_scale, y_zero_point, bias, residual, residual_scale, residual_zero_point."""
+
+
+def _want_scale(owner: Op, what: str, scale: TensorType, positive: bool = False) -> None:
+    """Raise ShapeError for a known scale that is not finite, or not positive."""
+    if scale.known is None:
+        return
+    known = widened(scale.known)
+    wrong = ~np.isfinite(known) | (known <= 0 if positive else False)
+    if wrong.any():
+        raise owner.fail(what, known[wrong].flat[0], "finite numbers" + " greater than 0" * positive)
+
+
+def _tail_type(
+    owner: Any, shape: Shape | None, columns: Dim | None, kinds: Sequence[AnyDType], tail: Tail
+) -> TensorType:
+    """Type of the result, bytes of one of ``kinds`` or f32; raises where the operands of the tail do not fit."""
+    y_scale, y_zero, bias, residual, residual_scale, residual_zero = tail
+    for what, wanted, given in (
+        ("y_zero_point", y_scale is not None, y_zero),
+        ("residual", owner.residual, residual),
+        ("residual_zero_point", residual_scale is not None, residual_zero),
+        ("residual_scale", residual is not None and residual.dtype in BYTES, residual_scale),
+    ):
+        if wanted != (given is not None):
+            raise owner.fail(what, "none" if wanted else given, "an operand" if wanted else "none")
+    want_activation(owner, owner.activation, F32)
+    if bias is not None:
+        want_dtype(owner, "bias", bias.dtype, I32, F32)
+        want_dims(owner, "bias", bias, columns)
+    if residual is not None:
+        want_dtype(owner, "residual", residual.dtype, F32, *BYTES)
+        if shape is not None:
+            want_dims(owner, "residual", residual, *shape)
+    if residual_scale is not None:
+        want_dtype(owner, "residual_scale", residual_scale.dtype, F32)
+        want_dtype(owner, "residual_zero_point", residual_zero.dtype, residual.dtype)
+        want_one(owner, residual_scale=residual_scale, residual_zero_point=residual_zero)
+    if y_scale is None:
+        return TensorType(F32, shape)
+    want_dtype(owner, "y_zero_point", y_zero.dtype, *kinds)
+    _want_scale(owner, "y_scale", y_scale, positive=True)
+    return TensorType(y_zero.dtype, shape)
+
+
+def is_fused(op: Any, y_scale: Any, bias: Any) -> bool:
+    """Whether a QLinear operator is more than ONNX's: it gives f32, or adds f32, a residual or an activation."""
+    return y_scale is None or op.residual or op.activation is not None or (bias is not None and bias.dtype == F32)
+
+
+def _finished(op: Any, sums: Array, a_scale: Array, b_scale: Array, tail: Tail) -> Array:
+    """The result of sums without their bias.  All but the residual broadcasts to the sums."""
+    y_scale, y_zero, bias, residual, residual_scale, residual_zero = tail
+    fused = is_fused(op, y_scale, bias)
+    y = _wrapped(sums if bias is None or bias.dtype == F32 else sums + bias.astype(F64))
+    if not fused:
+        return _requantised(y, scale_ratio(a_scale, b_scale, y_scale), y_zero)
+    real = y.astype(F32) * scale_ratio(a_scale, b_scale, np.ones((), F32)).astype(F32)
+    if bias is not None and bias.dtype == F32:
+        real = real + bias
+    if residual_scale is not None:
+        residual = (residual.astype(F32) - residual_zero.astype(F32).reshape(())) * residual_scale.reshape(())
+    real = finish(real, residual, op.activation).astype(F32, copy=False)
+    if y_scale is None:
+        return real
+    with np.errstate(all="ignore"):
+        return _requantised(real / y_scale.astype(F32), np.ones((), F32), y_zero)
+
+
+@op("QLinearConv")
+class QLinearConv(Convolution):
+    """y = quantised convolution of quantised x and w: the i32 sums plus bias, times x_scale * w_scale / y_scale.
+
+    x: [n, c, h, w] or [n, h, w, c] u8 or i8 · w: [k, c/g, r, s] u8 or i8 · x_scale, y_scale: [] f32 · w_scale: [] or
+    [k] f32 · zero points: like their scales · bias: [k] i32 -> y: [n, k, oh, ow], y_zero_point's dtype, in x's layout.
+    Source: ONNX QLinearConv-10.
+
+    Beyond ONNX: activation((sums + bias) * x_scale * w_scale + residual), in f32, is quantised at the end, or is the
+    result where y_scale is omitted.  bias: also f32, added to the real numbers · residual: like y, f32, or bytes with
+    residual_scale and residual_zero_point: [].
+    """
+
+    activation: Op | None = None
+    residual: bool = False
+    filters_at: ClassVar[int] = 3
+    residual_at: ClassVar[int] = 9
+    data_bounds = bounded(
+        x=VALUES,
+        x_zero_point=VALUES,
+        w=VALUES,
+        w_zero_point=VALUES,
+        y_zero_point=VALUES,
+        bias=VALUES,
+        residual=VALUES,
+        residual_zero_point=VALUES,
+    )
+
+    def infer(
+        self,
+        x: TensorType,
+        x_scale: TensorType,
+        x_zero_point: TensorType,
+        w: TensorType,
+        w_scale: TensorType,
+        w_zero_point: TensorType,
+        y_scale: TensorType | None = None,
+        y_zero_point: TensorType | None = None,
+        bias: TensorType | None = None,
+        residual: TensorType | None = None,
+        residual_scale: TensorType | None = None,
+        residual_zero_point: TensorType | None = None,
+    ) -> TensorType:
+        for name, t, zero in (("x", x, x_zero_point), ("w", w, w_zero_point)):
+            want_dtype(self, name, t.dtype, *BYTES)
+            want_dtype(self, f"{name}_zero_point", zero.dtype, t.dtype)
+        for name, scale in (("x_scale", x_scale), ("w_scale", w_scale), ("y_scale", y_scale)):
+            if scale is not None:
+                want_dtype(self, name, scale.dtype, F32)
+                _want_scale(self, name, scale)
+        want_one(self, x_scale=x_scale, x_zero_point=x_zero_point, y_scale=y_scale, y_zero_point=y_zero_point)
+        _want_per_filter(self, w, w_scale=w_scale, w_zero_point=w_zero_point)
+        tail = y_scale, y_zero_point, bias, residual, residual_scale, residual_zero_point
+        return _tail_type(self, self.output_shape(x, w), None if w.shape is None else w.shape[0], BYTES, tail)
+
+    def reference(
+        self,
+        x: Array,
+        x_scale: Array,
+        x_zero_point: Array,
+        w: Array,
+        w_scale: Array,
+        w_zero_point: Array,
+        y_scale: Array | None = None,
+        y_zero_point: Array | None = None,
+        bias: Array | None = None,
+        residual: Array | None = None,
+        residual_scale: Array | None = None,
+        residual_zero_point: Array | None = None,
+    ) -> Array:
+        sums = as_layout(_sums(self, x, w, x_zero_point, w_zero_point), self.layout)
+
+        def by_filter(v: Array) -> Array:
+            return v.reshape(-1) if self.layout == "NHWC" else along_channels(v, sums.ndim)
+
+        scale, zero = (None if v is None else v.reshape(()) for v in (y_scale, y_zero_point))
+        added = None if bias is None else by_filter(bias)
+        tail = scale, zero, added, residual, residual_scale, residual_zero_point
+        return _finished(self, sums, x_scale.reshape(()), by_filter(w_scale), tail)
+
+
+def _by_row(v: Array) -> Array:
+    """One number, or one per row, shaped to broadcast against matrices."""
+    return v.reshape(()) if v.size == 1 else v[:, None] if v.ndim == 1 else v
+
+
+@op("QLinearMatMul")
+class QLinearMatMul(Op):
+    """y = quantised product of quantised a and b: the i32 sums times a_scale * b_scale / y_scale.
+
+    a: [..., M, K], b: [..., K, N], of 8 bits · scales: f32, [] or (a) [M], [..., M, 1], (b) [N], [..., 1, N] ·
+    zero points: like their scales -> y: [..., M, N] of y_zero_point's dtype.  Source: ONNX QLinearMatMul-21.
+
+    Beyond ONNX: activation((sums + bias) * a_scale * b_scale + residual), in f32, is quantised at the end, or is the
+    result where y_scale is omitted.  bias: [N], i32, or f32 that is added to the real numbers · residual: like y, f32,
+    or bytes with residual_scale and residual_zero_point: [].
+    """
+
+    activation: Op | None = None
+    residual: bool = False
+    data_bounds = bounded(
+        a=VALUES,
+        a_zero_point=VALUES,
+        b=VALUES,
+        b_zero_point=VALUES,
+        y_zero_point=VALUES,
+        bias=VALUES,
+        residual=VALUES,
+        residual_zero_point=VALUES,
+    )
+
+    def infer(
+        self,
+        a: TensorType,
+        a_scale: TensorType,
+        a_zero_point: TensorType,
+        b: TensorType,
+        b_scale: TensorType,
+        b_zero_point: TensorType,
+        y_scale: TensorType | None = None,
+        y_zero_point: TensorType | None = None,
+        bias: TensorType | None = None,
+        residual: TensorType | None = None,
+        residual_scale: TensorType | None = None,
+        residual_zero_point: TensorType | None = None,
+    ) -> TensorType:
+        for name, t, zero in (("a", a, a_zero_point), ("b", b, b_zero_point)):
+            want_dtype(self, name, t.dtype, *PRODUCTS)
+            want_dtype(self, f"{name}_zero_point", zero.dtype, t.dtype)
+        for name, scale in (("a_scale", a_scale), ("b_scale", b_scale), ("y_scale", y_scale)):
+            if scale is not None:
+                want_dtype(self, name, scale.dtype, *FLOATS)
+                _want_scale(self, name, scale)
+        _want_along(self, a, -2, a_scale=a_scale, a_zero_point=a_zero_point)
+        _want_along(self, b, -1, b_scale=b_scale, b_zero_point=b_zero_point)
+        shape = matmul_shape(self, a.shape, b.shape)
+        tail = y_scale, y_zero_point, bias, residual, residual_scale, residual_zero_point
+        y = _tail_type(self, shape, shape[-1] if shape else None, PRODUCTS, tail)
+        _want_along(self, y, -2, y_scale=y_scale, y_zero_point=y_zero_point)
+        return y
+
+    def reference(
+        self,
+        a: Array,
+        a_scale: Array,
+        a_zero_point: Array,
+        b: Array,
+        b_scale: Array,
+        b_zero_point: Array,
+        y_scale: Array | None = None,
+        y_zero_point: Array | None = None,
+        bias: Array | None = None,
+        residual: Array | None = None,
+        residual_scale: Array | None = None,
+        residual_zero_point: Array | None = None,
+    ) -> Array:
+        sums = multiplied(self, _centred(a, a_zero_point, -2), _centred(b, b_zero_point, -1))
+        columns = widened(b_scale)
+        columns = columns.reshape(()) if columns.size == 1 else columns
+        target = None if y_scale is None else _by_row(widened(y_scale))
+        zero = None if y_zero_point is None else _by_row(y_zero_point)
+        tail = target, zero, bias, residual, residual_scale, residual_zero_point
+        return _finished(self, sums, _by_row(widened(a_scale)), columns, tail)

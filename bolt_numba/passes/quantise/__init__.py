@@ -1,0 +1,1 @@
+"""Rules of the stage `quantise`: float operators between conversions become operators on bytes."""
