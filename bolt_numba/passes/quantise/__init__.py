@@ -1,1 +1,0 @@
-"""Rules of the stage `quantise`: float operators between conversions become operators on bytes."""

@@ -1,0 +1,1 @@
+"""Rules of stage ``quantise``: what stands between conversions runs on the integers."""
