@@ -57,7 +57,7 @@ class Late:
 
 
 class Word(Late):
-    """A word of the kernel language, implemented in `kernels.cpu.language.simd`, `memory` or `tiles`."""
+    """A word of the kernel language, implemented in `kernels.cpu.language.simd`, `memory`, `raw` or `tiles`."""
 
 
 WORDS = (
@@ -73,6 +73,8 @@ WORDS = (
     "vceil", "vround", "vtrunc", "copysign", "bits_of", "f32_of_bits", "pair_bf16", "dot_bytes", "to_f32", "to_i32",
     "shift_right_logical", "any_lane", "all_lanes", "reduce_add", "reduce_mul", "reduce_max", "reduce_min", "lane",
     "with_lane", "interleave_low", "interleave_high", "even_lanes", "odd_lanes", "permute",
+    # raw bytes
+    "max_u8", "max_i8", "lookup_bytes",
     # tiles
     "tile_zeros", "tile_cleared", "tile_row", "tile_row_narrow", "tile_load", "tile_load_n", "tile_store",
     "tile_store_n", "tile_rank1", "tile_rank1_rows", "tile_rank1_rows_as", "tile_dot_rows_bf16", "tile_dot_rows_bytes",

@@ -16,6 +16,7 @@ import numpy as np
 from bolt_numba.base.records import record
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
+from bolt_numba.ops.arrays.byte_table import ByteTable
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ArgMax, ArgMin, CumSum, Hardmax, LogSoftmax, Reduction, Softmax, TopK
 from bolt_numba.ops.arrays.shape import Concat, Expand, Identity, Pad, Reshape, Shape, Size, Slice, Split, Tile
@@ -133,6 +134,11 @@ def _quantised(node: Node, place: str, index: int, p: Perm) -> PermutedNode | No
     """One scale for all, or one for each index of an axis; scales of blocks stay where they are."""
     scale = _shape(node.inputs[1])
     return None if scale is None or len(scale) > 1 else _along_axis(node, place, index, p)
+
+
+def _first_only(node: Node, place: str, index: int, p: Perm) -> PermutedNode | None:
+    """What is done to each element of the first operand; the others have no axes in common with it."""
+    return None if place == "in" and index else _whole(node, p, lambda b, xs: _same(b, node.op, xs))
 
 
 def _by_range(node: Node, place: str, index: int, p: Perm) -> PermutedNode | None:
@@ -311,6 +317,7 @@ TABLE: tuple[tuple[Any, Callable[[Node, str, int, Perm], PermutedNode | None]], 
     ((Softmax, LogSoftmax, Hardmax, LpNormalization, TopK, Split), _along_axis),
     ((QuantizeLinear, DequantizeLinear), _quantised),
     (DynamicQuantizeLinear, _by_range),
+    (ByteTable, _first_only),
     (CumSum, _cumsum),
     (Concat, _concat),
     (Slice, _slice),

@@ -36,6 +36,7 @@ class Isa:
     cpu: str = ""
     features: str = ""
     is_forced: bool = False
+    has_vbmi: bool = False
 
     @property
     def panel(self) -> int:
@@ -60,7 +61,8 @@ def _x86(name: str, best: str, host_cpu: str, features: dict[str, bool]) -> Isa:
     text = "" if forced else _text(features)
     if name == "avx512":
         vnni, bf16 = features.get("avx512vnni", False), features.get("avx512bf16", False)
-        return Isa("avx512", 16, 32, 12, 2, True, vnni, bf16, True, True, cpu, text, forced)
+        vbmi = features.get("avx512vbmi", False)
+        return Isa("avx512", 16, 32, 12, 2, True, vnni, bf16, True, True, cpu, text, forced, vbmi)
     if name == "avx2":
         return Isa("avx2", 8, 16, 6, 2, True, False, False, True, True, cpu, text, forced)
     return Isa("generic", 4, 16, 6, 2, cpu=cpu, features=text, is_forced=forced)

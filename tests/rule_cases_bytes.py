@@ -1,0 +1,46 @@
+"""One small graph for every rule about conversions between bytes and floats; used by test_rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.types import F32, I8, I16, U8, AnyDType
+from tests.rule_cases import fires, i64, o
+
+
+def dq(b: Any, x: Any, scale: float = 0.5, point: int = 0) -> Any:
+    return b(o("DequantizeLinear"), x, np.array(scale, F32), np.array(point, x.type.dtype))
+
+
+def q(b: Any, x: Any, scale: float = 0.5, point: int = 0, dtype: AnyDType = U8) -> Any:
+    return b(o("QuantizeLinear"), x, np.array(scale, F32), np.array(point, dtype))
+
+
+fires("drop_equal_conversions", "Relu", x=(I16, 2, 3))(lambda b, x: q(b, dq(b, b(o("Relu"), x)), dtype=I16))
+fires("byte_table_of_function", "ByteTable", x=(U8, 2, 3))(lambda b, x: q(b, b(o("Tanh"), dq(b, x)), 0.01, 3, I8))
+fires("byte_table_of_conversions", "ByteTable", x=(U8, 2, 3))(lambda b, x: q(b, dq(b, x), 0.3, 1))
+fires("dequantize_after_move", "Transpose DequantizeLinear", x=(U8, 2, 3))(
+    lambda b, x: b(o("Transpose", (1, 0)), dq(b, x))
+)
+fires("dequantize_after_move", "Split DequantizeLinear DequantizeLinear", x=(U8, 2, 4))(
+    lambda b, x: tuple(b.node(o("Split", 1, 2), dq(b, x)).outputs)
+)
+fires("dequantize_after_axis_move", "Transpose DequantizeLinear", x=(I8, 2, 3))(
+    lambda b, x: b(o("Transpose", (1, 0)), b(o("DequantizeLinear", -1), x, np.array([1, 2, 0.5], F32)))
+)
+fires("dequantize_after_pad", "Pad DequantizeLinear", x=(I8, 2, 3))(
+    lambda b, x: b(o("Pad"), dq(b, x, point=7), i64(0, 1, 0, 1))
+)
+fires("dequantize_after_window", "MaxPool DequantizeLinear", x=(I8, 1, 2, 4, 4))(
+    lambda b, x: b(o("MaxPool", (2, 2)), dq(b, x, point=7))
+)
+fires("dequantize_after_join", "Concat DequantizeLinear", x=(I8, 2, 3))(
+    lambda b, x: b(o("Concat", 0), dq(b, x, 0.5, 7), dq(b, x, 0.5, 7))
+)
+fires("dequantize_after_relu", "Clip DequantizeLinear", x=(I8, 2, 3))(lambda b, x: b(o("Relu"), dq(b, x, point=7)))
+fires("quantize_before_move", "QuantizeLinear Reshape", x=(2, 3))(lambda b, x: q(b, b(o("Reshape"), x, i64(6))))
+fires("quantize_before_join", "QuantizeLinear QuantizeLinear Concat", x=(2, 3), y=(2, 1))(
+    lambda b, x, y: q(b, b(o("Concat", 1), x, y))
+)

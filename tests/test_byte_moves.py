@@ -1,0 +1,164 @@
+"""Between bytes nothing is a float that need not be: moves, tables and chains give what the QDQ form gives, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bolt_numba as bn
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.ir.interpret import interpret
+from bolt_numba.passes.pipeline import run_pipeline
+from bolt_numba.types import F32, I8, I16, U8, AnyDType, Array
+from tests.rule_cases import graph_of, i64, o
+
+Build = Callable[..., Any]
+CONVERSIONS = {"QuantizeLinear", "DequantizeLinear"}
+
+
+def scale(number: float) -> Array:
+    return np.array(number, F32)
+
+
+def dq(b: Builder, x: Value, s: float, z: int = 0) -> Value:
+    return b(o("DequantizeLinear"), x, scale(s), np.array(z, x.type.dtype))
+
+
+def q(b: Builder, x: Value, s: float, z: int = 0, dtype: AnyDType = U8) -> Value:
+    return b(o("QuantizeLinear"), x, scale(s), np.array(z, dtype))
+
+
+def feeds(graph: Graph, seed: int) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    made = {}
+    for v in graph.inputs:
+        t = v.type.dtype
+        made[v.name] = (
+            rng.normal(0, 20, v.type.dims).astype(t)
+            if t == F32
+            else rng.integers(np.iinfo(t).min, np.iinfo(t).max + 1, v.type.dims).astype(t)
+        )
+    return made
+
+
+def names(graph: Graph) -> list[str]:
+    return [n.op.name for n in graph.nodes]
+
+
+def agrees(graph: Graph, seed: int = 1) -> list[str]:
+    """Run the graph as it is by the references and as a session; equal bit for bit.  The operators of the session."""
+    data = feeds(graph, seed)
+    want = interpret(graph, data)
+    made = run_pipeline(graph, check=True)
+    got = bn.compile(graph)(**data)
+    for name, array in want.items():
+        assert got[name].dtype == array.dtype
+        np.testing.assert_array_equal(got[name], array, err_msg=f"{name}: {names(made)}")
+    return names(made)
+
+
+MOVES: dict[str, tuple[Build, tuple[int, ...]]] = {
+    "reshape": (lambda b, x: b(o("Reshape"), x, i64(4, -1)), (2, 4, 6)),
+    "transpose": (lambda b, x: b(o("Transpose", (2, 0, 1)), x), (2, 4, 6)),
+    "slice": (lambda b, x: b(o("Slice"), x, i64(1), i64(5), i64(2), i64(2)), (2, 4, 6)),
+    "gather": (lambda b, x: b(o("Gather", 1), x, i64(3, 0, 3)), (2, 4, 6)),
+    "pad": (lambda b, x: b(o("Pad"), x, i64(0, 1, 0, 1, 0, 2)), (2, 4, 6)),
+    "pad_edge": (lambda b, x: b(o("Pad", "edge"), x, i64(0, 1, 0, 1, 0, 2)), (2, 4, 6)),
+    "pad_with_a_code": (lambda b, x: b(o("Pad"), x, i64(1, 0, 0, 0, 0, 0), scale(1.5)), (2, 4, 6)),
+    "expand": (lambda b, x: b(o("Expand"), x, i64(2, 4, 6)), (2, 1, 6)),
+    "tile": (lambda b, x: b(o("Tile"), x, i64(1, 3, 1)), (2, 1, 6)),
+    "depth_to_space": (lambda b, x: b(o("DepthToSpace", 2), x), (1, 8, 3, 3)),
+    "space_to_depth": (lambda b, x: b(o("SpaceToDepth", 2), x), (1, 3, 4, 4)),
+    "max_pool": (lambda b, x: b(o("MaxPool", (3, 3), (2, 2), (1, 1, 1, 1)), x), (1, 5, 7, 9)),
+    "nearest": (lambda b, x: b(o("Resize"), x, None, np.array([1, 1, 2, 2], F32)), (1, 3, 4, 5)),
+    "reduce_max": (lambda b, x: b(o("ReduceMax"), x, i64(2)), (2, 4, 6)),
+    "relu": (lambda b, x: b(o("Relu"), x), (2, 4, 6)),
+}
+
+
+@pytest.mark.parametrize("dtype", [U8, I8, I16], ids=["u8", "i8", "i16"])
+@pytest.mark.parametrize("move", MOVES)
+def test_moves_between_equal_scales_run_on_the_codes(move: str, dtype: AnyDType) -> None:
+    build, shape = MOVES[move]
+    point = 7 if dtype != U8 else 130
+
+    def graph(b: Builder, x: Value) -> Any:
+        return q(b, build(b, dq(b, x, 0.25, point)), 0.25, point, dtype)
+
+    left = agrees(graph_of(graph, {"x": (dtype, *shape)}))  # type: ignore[arg-type]
+    assert not CONVERSIONS & set(left), left
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_between_other_scales_stands_a_table(move: str) -> None:
+    build, shape = MOVES[move]
+    made = graph_of(lambda b, x: q(b, build(b, dq(b, x, 0.25, 3)), 0.4, -9, I8), {"x": (U8, *shape)})  # type: ignore[arg-type]
+    left = agrees(made)
+    assert not CONVERSIONS & set(left), left
+    assert "ByteTable" in left
+
+
+def test_what_has_no_code_stays_float() -> None:
+    made = graph_of(
+        lambda b, x: q(b, b(o("Pad"), dq(b, x, 0.25, 3), i64(1, 1), scale(0.3)), 0.25, 3), {"x": (U8, 6)}  # type: ignore[arg-type]
+    )
+    assert set(agrees(made)) >= CONVERSIONS
+    empty = graph_of(
+        lambda b, x: b(o("MaxPool", (2,), (1,), (2, 2), (5,)), dq(b, x, 0.25, 3)), {"x": (U8, 1, 2, 4)}  # type: ignore[arg-type]
+    )
+    assert "DequantizeLinear" in agrees(empty)
+
+
+def test_joins_of_equal_and_of_other_scales() -> None:
+    def graph(b: Builder, x: Value, y: Value, z: Value) -> Any:
+        return q(b, b(o("Concat", 1), dq(b, x, 0.5, 3), dq(b, y, 0.25, 9), dq(b, z, 0.5, 3)), 0.5, 3)
+
+    shapes: Any = {"x": (U8, 2, 3), "y": (U8, 2, 4), "z": (U8, 2, 5)}
+    assert sorted(agrees(graph_of(graph, shapes))) == ["ByteTable", "Concat"]
+
+
+def test_comparisons_of_equal_scales() -> None:
+    def graph(b: Builder, x: Value, y: Value) -> Any:
+        u, v = dq(b, x, 0.5, 3), dq(b, y, 0.5, 3)
+        return q(b, b(o("Max"), u, v), 0.5, 3), q(b, b(o("Min"), u, v), 0.5, 3), b(o("ArgMax", 1), u)
+
+    assert not CONVERSIONS & set(agrees(graph_of(graph, {"x": (U8, 2, 7), "y": (U8, 2, 7)})))  # type: ignore[arg-type]
+
+
+def silu_in_parts(b: Builder, x: Value) -> Value:
+    """As quantisers write it: the result of Sigmoid is quantised, too."""
+    wide = dq(b, x, 0.05, 120)
+    gate = q(b, b(o("Sigmoid"), wide), 1 / 256)
+    return q(b, b(o("Mul"), wide, dq(b, gate, 1 / 256)), 0.04, 10)
+
+
+FUNCTIONS: dict[str, Build] = {
+    "hard_swish": lambda b, x: q(b, b(o("HardSwish"), dq(b, x, 0.1, 128)), 0.06, 4),
+    "gelu": lambda b, x: q(b, b(o("Gelu"), dq(b, x, 0.1, 128)), 0.05, -120, I8),
+    "several": lambda b, x: q(b, b(o("Tanh"), b(o("Mul"), b(o("Exp"), dq(b, x, 0.01)), scale(0.3))), 1 / 127, 0, I8),
+    "silu_in_parts": silu_in_parts,
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_one_byte_are_one_table(name: str) -> None:
+    assert agrees(graph_of(FUNCTIONS[name], {"x": (U8, 3, 67)})) == ["ByteTable"]  # type: ignore[arg-type]
+
+
+def test_a_table_is_not_made_of_two_bytes() -> None:
+    made = graph_of(
+        lambda b, x, y: q(b, b(o("Mul"), dq(b, x, 0.1), dq(b, y, 0.1)), 0.5), {"x": (U8, 5), "y": (U8, 5)}  # type: ignore[arg-type]
+    )
+    assert "ByteTable" not in agrees(made)
+
+
+def test_quantising_goes_before_a_move_of_floats() -> None:
+    def graph(b: Builder, x: Value) -> Any:
+        return q(b, b(o("Transpose", (1, 0)), b(o("Softmax"), x)), 1 / 255)
+
+    left = agrees(graph_of(graph, {"x": (4, 6)}))
+    assert left.index("QuantizeLinear") < left.index("Transpose")
