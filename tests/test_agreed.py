@@ -23,6 +23,7 @@ from bolt_numba.ops.layers.resize import GridSample
 from bolt_numba.ops.pointwise import Add, Pow, Sub
 from bolt_numba.ops.registry import result_tuple
 from bolt_numba.types import F32, Array, Sym, TensorType
+from tests.harness import run_kernel
 
 INF, NAN = np.inf, np.nan
 RNG = np.random.default_rng(3)
@@ -171,9 +172,14 @@ def test_slices_with_nan_are_all_different(dtype: str, order: bool) -> None:
 def test_nan_in_a_dynamically_quantised_lstm(hidden: int, place: tuple[int, ...]) -> None:
     x = RNG.standard_normal((3, 2, 9)).astype(F32)
     x[place] = NAN
-    w, r = (RNG.standard_normal((1, 4 * hidden, k)).astype(F32) / 4 for k in (9, hidden))
-    outputs = run(DynamicQuantizeLSTM(hidden_size=hidden), x, w, r)
+    w, r = (RNG.integers(-127, 128, (1, 4 * hidden, k)).astype(np.int8) for k in (9, hidden))
+    numbers = (np.full(1, 1 / 250, F32), np.zeros(1, np.int8))
+    operands = (x, w, r, *[None] * 5, *numbers, *numbers)
+    op = DynamicQuantizeLSTM(hidden_size=hidden)
+    outputs = run(op, *operands)
     assert all(np.isfinite(y).all() for y in outputs)
+    for got, wanted in zip(run_kernel(op, operands), outputs, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-3)
 
 
 def test_what_optimising_changes_of_special_values() -> None:

@@ -184,6 +184,8 @@ def lens(*values: int) -> Array:
 
 
 X, W, R = f(5, 2, 3), f(1, 16, 3), f(1, 16, 4)
+BYTES = W.astype(np.int8), R.astype(np.int8)
+NOTHING, SCALES = [None] * 5, (f(1), np.zeros((1, 16), np.int8)) * 2
 STATE, LAYOUT_1 = f(1, 2, 4), recurrent.LSTM(layout=1)
 IMAGE = f(1, 2, 4, 4)
 CROP = resize.Resize(coordinate_transformation_mode="tf_crop_and_resize")
@@ -223,7 +225,10 @@ WRONG: list[tuple[type[BoltError], Op, tuple[Array | None, ...], str]] = [
     (ShapeError, LAYOUT_1, (X, W, R, None, None, f(1, 5, 4)), "shape of initial_h: got .*, wanted .5, 1, 4"),
     (ShapeError, LAYOUT_1, (X, W, R, None, lens(2, 2)), "shape of sequence_lens: got .*, wanted .5"),
     (ShapeError, recurrent.LSTM(direction="bidirectional"), (X, W, R), "shape of w: got .*, wanted .2, 16, 3"),
-    (ShapeError, DynamicQuantizeLSTM(), (X, W, R, None, None, f(1, 1, 4)), "shape of initial_h"),
+    (ShapeError, DynamicQuantizeLSTM(), (X, *BYTES, None, None, f(1, 1, 4), None, None, *SCALES), "shape of initial_h"),
+    (ShapeError, DynamicQuantizeLSTM(), (X, *BYTES, *NOTHING, f(1, 15), *SCALES[1:]), "shape of w_scale"),
+    (ShapeError, DynamicQuantizeLSTM(), (X, *BYTES, *NOTHING, *SCALES[:3], SCALES[1][0]), "shape of r_zero_point"),
+    (ShapeError, DynamicQuantizeLSTM(), (X, *BYTES), "w_scale: got None"),
     (ShapeError, recurrent.GRU(), (X, f(1, 12, 3), f(1, 12, 4), None, None, f(2, 2, 4)), "shape of initial_h"),
     (ShapeError, gather.NonMaxSuppression(), (f(1, 3, 4), f(1, 1, 5)), "shape of boxes: got .*, wanted .1, 5, 4"),
     (ShapeError, gather.NonMaxSuppression(), (f(1, 3, 4), f(1, 1, 3), n(1, 2)), "max_output_boxes_per_class"),

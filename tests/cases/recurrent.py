@@ -8,9 +8,9 @@ import numpy as np
 
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN, Recurrent
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
-from bolt_numba.types import I32
+from bolt_numba.types import F32, I8, I32, U8, Array
 from tests.cases import Case, cases
-from tests.cases.draw import Draw, flags, maybe, pick, real, small
+from tests.cases.draw import Draw, flags, maybe, pick, real, small, whole
 
 
 def recurrent(draw: Draw, op: type[Recurrent]) -> Case:
@@ -45,9 +45,29 @@ def recurrent(draw: Draw, op: type[Recurrent]) -> Case:
         rest.append(pick(draw, None, None, real(draw, (d, 3 * h), -0.5, 0.5)))
     while rest and rest[-1] is None:
         rest.pop()
-    rtol = 0.02 if op is DynamicQuantizeLSTM else 1e-4  # a state next to the middle of two levels may take either
-    return Case(op(**attributes), (*operands, *rest), exact=False, rtol=rtol)
+    return Case(op(**attributes), (*operands, *rest), exact=False, rtol=1e-4)
 
 
-for _op in (RNN, GRU, LSTM, DynamicQuantizeLSTM):
+def _in_bytes(draw: Draw, w: Array) -> tuple[Array, Array, Array]:
+    """Weights in 8 bits, their scales and zero points: for each direction, or for each row of each."""
+    dtype, per_row = pick(draw, U8, I8, I8), draw(flags)
+    dims = w.shape[: 2 if per_row else 1]
+    zero = whole(draw, dims, 100, 156, U8) if dtype == U8 else whole(draw, dims, -3, 3, I8)
+    scale = np.asarray(max(float(np.abs(w).max()), 1e-3) / 90 * real(draw, dims, 0.5, 1), F32)
+    shape = (len(w), -1, 1)
+    info = np.iinfo(dtype)
+    stored = np.rint(w / scale.reshape(shape)) + zero.reshape(shape)
+    return np.clip(stored, int(info.min), int(info.max)).astype(dtype), scale, zero
+
+
+@cases(DynamicQuantizeLSTM)
+def quantised(draw: Draw, op: type[DynamicQuantizeLSTM]) -> Case:
+    plain = recurrent(draw, op)
+    x, w, r, *rest = plain.inputs
+    (w, *w_numbers), (r, *r_numbers) = (_in_bytes(draw, v) for v in (w, r))
+    operands = (x, w, r, *rest, *[None] * (5 - len(rest)), *w_numbers, *r_numbers)
+    return Case(plain.op, operands, exact=False, rtol=0.02)  # a state next to the middle of two levels may take either
+
+
+for _op in (RNN, GRU, LSTM):
     cases(_op)(recurrent)

@@ -1,4 +1,4 @@
-"""QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear between f32 and bytes, per tensor or per axis."""
+"""QuantizeLinear and DequantizeLinear between f32 and bytes, per tensor or per axis."""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
@@ -12,18 +12,13 @@ import numpy as np
 
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
-    lane,
     lanes_below,
     load_f32,
     load_i8,
     load_u8,
-    reduce_max,
-    reduce_min,
     select,
     splat,
     split,
-    store_f32,
-    store_u8,
     to_f32,
     to_i32,
     vload,
@@ -31,9 +26,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vload_n,
     vload_u8_n,
     vmax,
-    vmaximum,
     vmin,
-    vminimum,
     vround,
     vstore_n,
     vstore_u8,
@@ -43,7 +36,7 @@ from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Extents, Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
-from bolt_numba.ops.layers.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
+from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import F32, I8, U8, TensorType
 
@@ -125,33 +118,6 @@ def dequantize_bytes(signed: bool) -> Native:
     return native(fastmath=EXACT, extents=_converted(1, 4), **_FIELDS)(body)
 
 
-@native(
-    fastmath=EXACT, x=PTR, y=PTR, scale=PTR, zero=PTR, size=I64,
-    extents=lambda a: {"x": 4 * a.size, "y": a.size, "scale": 4, "zero": 1},
-)  # fmt: skip
-def quantize_by_range(p, tid, nthreads):
-    """Source: ONNX DynamicQuantizeLinear-11."""
-    least, most = splat(np.float32(0)), splat(np.float32(0))
-    other_least, other_most, whole = least, most, p.size // (2 * LANES) * (2 * LANES)
-    for i in range(0, whole, 2 * LANES):
-        v, u = vload(p.x + 4 * i), vload(p.x + 4 * (i + LANES))
-        least, most = vminimum(least, v), vmaximum(most, v)
-        other_least, other_most = vminimum(other_least, u), vmaximum(other_most, u)
-    for i in range(whole, p.size, LANES):
-        v = vload_n(p.x + 4 * i, min(p.size - i, LANES))  # the zeros of a tail are in the range anyway
-        least, most = vminimum(least, v), vmaximum(most, v)
-    least, most = vminimum(least, other_least), vmaximum(most, other_most)
-    low, high = reduce_min(least), reduce_max(most)
-    scale = (high - low) / np.float32(255) if high > low else np.float32(1)
-    zero = vmin(vmax(vround(splat(-low) / splat(scale)), splat(np.float32(0))), splat(np.float32(255)))
-    for i in range(0, p.size, LANES):
-        m = min(p.size - i, LANES)
-        x = vload(p.x + 4 * i) if m == LANES else vload_n(p.x + 4 * i, m)
-        store_bytes(p.y + i, vround(x / splat(scale)) + zero, 0.0, 255.0, m)
-    store_f32(p.scale, scale)
-    store_u8(p.zero, np.uint8(lane(to_i32(zero), 0)))
-
-
 def _rows(op: Any, x: TensorType, scale: TensorType) -> dict[str, Argument]:
     """Rows and scales of `_FIELDS`."""
     if scale.size == 1:
@@ -206,12 +172,3 @@ def dequantize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context
     x = ins[0]
     assert x is not None
     return _steps(dequantize_bytes(x.dtype == I8), op, ins)
-
-
-@kernel(DynamicQuantizeLinear, by_types=True)
-def dynamic_quantize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """Two passes on one thread: the range, then the bytes."""
-    x = ins[0]
-    assert x is not None
-    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "scale": Out(1), "zero": Out(2), "size": x.size}
-    return [Step(quantize_by_range, args, False)]

@@ -8,9 +8,9 @@ the walk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -23,12 +23,19 @@ from bolt_numba.kernels.cpu.products.matmul import matmul
 from bolt_numba.kernels.cpu.products.pack import aligned_zeros, source_rows
 from bolt_numba.kernels.cpu.products.products_bf16 import product_step
 from bolt_numba.kernels.cpu.products.sweep_bf16 import SLACK, pack_panels_bf16, round_values
-from bolt_numba.kernels.cpu.recurrent.recurrent_cells import FUNCTIONS, UNPIPELINED, Pipelining
-from bolt_numba.kernels.cpu.recurrent.recurrent_walk import clear, round_to_bytes, share_lines, walk
+from bolt_numba.kernels.cpu.recurrent.recurrent_cells import (
+    FOURS,
+    FUNCTIONS,
+    NUMBERS,
+    PAIRS,
+    STATE_HEAD,
+    UNPIPELINED,
+    Pipelining,
+)
+from bolt_numba.kernels.cpu.recurrent.recurrent_walk import clear, quantize_state, share_lines, walk
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN, Recurrent
-from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.types import BF16, F32, Array, TensorType
 
 FUSED_ROWS = 2
@@ -127,11 +134,11 @@ class RecurrentLayer:
     h: int
     vectors: int
     rows: int
-    pairs: bool
-    """Whether weights are pairs of bfloat16."""
+    deep: int = NUMBERS
+    """What a lane of packed weights holds; see `recurrent_cells`."""
 
     @staticmethod
-    def of(op: Recurrent, kind: str, ins: Types, pairs: bool = False) -> RecurrentLayer:
+    def of(op: Recurrent, kind: str, ins: Types, deep: int = NUMBERS) -> RecurrentLayer:
         x, r, lengths = ins[0], ins[2], ins[4] if len(ins) > 4 else None
         assert x is not None
         assert r is not None
@@ -144,7 +151,7 @@ class RecurrentLayer:
             if -(-wanted // (2 * vectors)) * 2 * vectors > PADDING * wanted:
                 break
             vectors *= 2
-        return RecurrentLayer(op, kind, ins, t, n, x.dims[2], hidden, vectors, rows, pairs)
+        return RecurrentLayer(op, kind, ins, t, n, x.dims[2], hidden, vectors, rows, deep)
 
     @property
     def blocks(self) -> int:
@@ -159,7 +166,7 @@ class RecurrentLayer:
     def pipelining(self) -> Pipelining:
         """Input products that the walk makes itself: those of one long sequence, where registers allow."""
         pipelining = Pipelining.of(self.kind, self.vectors)
-        long = self.n == 1 and self.given(4) is None and self.t >= 2 * pipelining.steps and not self.pairs
+        long = self.n == 1 and self.given(4) is None and self.t >= 2 * pipelining.steps and self.deep == NUMBERS
         return pipelining if long and target().registers >= 32 else UNPIPELINED
 
     @property
@@ -195,7 +202,8 @@ class RecurrentLayer:
         return np.zeros(self.op.directions * self.n * self.h, np.float32)
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def can_walk(op: Any, ins: Types) -> bool:
+    """Whether weights are constant and activations known, the same in both directions."""
     x, weights = ins[0], (*ins, None)[1:4]
     if x is None or not all(t.is_static for t in ins if t is not None):
         return False
@@ -210,11 +218,13 @@ def _accepts(op: Any, ins: Types) -> bool:
 
 # -------------------------------------------------------------------------------------------------------------- makers
 
+Products: TypeAlias = "Callable[[RecurrentLayer, Array, Context], tuple[Scratch, list[Step]]]"
 
-def _input_products(layer: RecurrentLayer, x: Argument, bias: Array, context: Context) -> tuple[Scratch, list[Step]]:
+
+def _input_products(layer: RecurrentLayer, bias: Array, context: Context) -> tuple[Scratch, list[Step]]:
     """Steps of x w^T + bias for all steps, [rows of x, columns of `pack_columns`]."""
     count = layer.op.gates
-    if layer.pairs:
+    if layer.deep == PAIRS:
         return _input_pairs(layer, bias, context)
     matrix = layer.packed(context, 1, ("columns", count), lambda w, v: pack_columns(w, count, v))
     rows, columns = layer.t * layer.n, matrix.shape[1]
@@ -224,7 +234,7 @@ def _input_products(layer: RecurrentLayer, x: Argument, bias: Array, context: Co
     def led(arg: Argument) -> Argument:
         if isinstance(arg, Pitch):
             return layer.i if isinstance(arg.of, In) else columns
-        return to if isinstance(arg, Out) else x if isinstance(arg, In) else arg
+        return to if isinstance(arg, Out) else arg
 
     steps = matmul(MatMul(), types, [TensorType(F32, (rows, columns))], context)
     return to, [replace(step, args={name: led(arg) for name, arg in step.args.items()}) for step in steps]
@@ -251,50 +261,56 @@ def _bias(layer: RecurrentLayer, context: Context) -> Array:
 
 
 def _weights(layer: RecurrentLayer, context: Context, index: int, gates: Sequence[int]) -> Array:
-    count, pack = layer.op.gates, pack_pairs if layer.pairs else pack_gates
-    return layer.packed(context, index, (layer.pairs, count, *gates), lambda w, v: pack(w, gates, count, v))
+    count, pack = layer.op.gates, pack_pairs if layer.deep == PAIRS else pack_gates
+    return layer.packed(context, index, (layer.deep, count, *gates), lambda w, v: pack(w, gates, count, v))
 
 
-def _steps(layer: RecurrentLayer, context: Context, extra: dict[str, Argument], rounds: bool = False) -> list[Step]:
-    """The input products, if they are not part of the walk, and the walk."""
+def steps_of(
+    layer: RecurrentLayer, context: Context, extra: dict[str, Argument], products: Products = _input_products
+) -> list[Step]:
+    """The input products, if they are not part of the walk, and the walk.
+
+    extra: fields of the walk.  products: makes gates without the state's part, and the steps that do.
+    """
     op, count, d = layer.op, layer.op.gates, layer.op.directions
-    bias, made, x = _bias(layer, context), [], In(0)  # type: tuple[Array, list[Step], Argument]
-    if rounds:
-        x = Scratch(4 * layer.t * layer.n * layer.i)
-        made.append(Step(round_to_bytes, {"x": In(0), "y": x, "n": layer.t * layer.n * layer.i}, False))
+    bias, made = _bias(layer, context), []  # type: tuple[Array, list[Step]]
     lengths: Argument = None
     if layer.given(4) is not None:
         lengths, checks = held(op, layer.ins, 4, "sequence_lens", layer.n, 0, layer.t)
         made += checks
     row = layer.blocks * count * layer.vectors * BYTES  # bytes of one direction's gates
     work = -(-layer.rows * (count + 1) * layer.vectors * BYTES // 64) * 64
-    room = 64 + -(-layer.rows * 4 * layer.h // 64) * 64 + SLACK
-    rounding = round_to_bytes if rounds else round_values if layer.pairs else None
+    rounded = STATE_HEAD + 4 * layer.h  # of one state, more than enough
+    room = 64 + -(-layer.rows * rounded // 64) * 64 + SLACK
+    rounding = {NUMBERS: None, PAIRS: round_values, FOURS: quantize_state}[layer.deep]
     args: dict[str, Argument] = {
-        "x": x, "start": bias, "w": None, "pd": row, "pt": 0, "pb": 0, "h0": layer.state(5), "y": Out(0),
-        "r": _weights(layer, context, 2, range(2 if layer.kind == "gru" else count)),
-        "last_h": Out(1), "hidden": layer.h, "inputs": layer.i, "batch": layer.n, "directions": d, "steps": layer.t,
+        "x": In(0), "start": bias, "w": None, "pd": row, "pt": 0, "pb": 0, "h0": layer.state(5), "y": Out(0),
+        "r": None, "last_h": Out(1), "hidden": layer.h, "inputs": layer.i, "batch": layer.n, "directions": d,
+        "steps": layer.t,
         "backward": int(op.direction == "reverse"), "lengths": lengths,
         "work": Scratch(context.threads * work), "work_step": work, "claims": None,
-        "rounding": rounding, "rounded_step": room,
+        "rounding": rounding, "rounded_step": room, "rounded_row": rounded,
         "rounded": None if rounding is None else Scratch(context.threads * room),
         "clip": np.inf if op.clip is None else op.clip, "input_forget": 0,
         **dict.fromkeys(("c0", "last_c", "peepholes", "r_hidden", "reset_bias", "gates", "w_pipelined", "bias")),
+        **dict.fromkeys(("r_sums", "r_scales", "r_zeros")),
         **layer.strides(), **extra,
     }  # fmt: skip
-    fused, pipelining = layer.t * layer.n <= FUSED_ROWS and not layer.pairs, layer.pipelining
+    if args["r"] is None:
+        args["r"] = _weights(layer, context, 2, range(2 if layer.kind == "gru" else count))
+    fused, pipelining = layer.t * layer.n <= FUSED_ROWS and layer.deep == NUMBERS, layer.pipelining
     if fused:
         args["w"] = _weights(layer, context, 1, range(count))
     elif pipelining.steps:
         columns = layer.packed(context, 1, (("pipelined", count)), lambda w, v: pack_pipelined(w, count, v))
         args |= {"start": Scratch(layer.t * d * row), "pt": d * row, "w_pipelined": columns, "bias": bias}
     else:
-        args["start"], steps = _input_products(layer, x, bias, context)
+        args["start"], steps = products(layer, bias, context)
         made += steps
         t_rows, b_rows = (layer.n, 1) if op.layout == 0 else (1, layer.t)
         args |= {"pt": t_rows * d * row, "pb": b_rows * d * row}
-    program = walk(layer.kind, layer.vectors, layer.rows, layer.names, pipelining, layer.pairs)
-    if layer.groups < context.threads and layer.h * row >= SHARED_BYTES:
+    program = walk(layer.kind, layer.vectors, layer.rows, layer.names, pipelining, layer.deep)
+    if layer.groups < context.threads and layer.h * row // layer.deep >= SHARED_BYTES:
         lines = 64 * share_lines(layer.blocks)
         args["claims"] = Scratch(lines)
         return [*made, Step(clear, {"to": args["claims"], "nbytes": lines}, False), Step(program, args)]
@@ -302,7 +318,7 @@ def _steps(layer: RecurrentLayer, context: Context, extra: dict[str, Argument], 
     return [*made, Step(program, args, layer.groups > 1 and flops >= PARALLEL_FLOPS)]
 
 
-def _one_buffer(op: Any, ins: Types) -> frozenset[tuple[int, int]]:
+def state_buffers(op: Any, ins: Types) -> frozenset[tuple[int, int]]:
     """(initial state, last state) that may be one buffer.
 
     The whole initial h is read in the first step of time and the last h written in the last; of c only the elements
@@ -310,60 +326,61 @@ def _one_buffer(op: Any, ins: Types) -> frozenset[tuple[int, int]]:
     """
     x = ins[0]
     pairs = {(6, 2)} if isinstance(op, LSTM) else set()
-    if x is not None and x.dims[op.layout] > 1 and not isinstance(op, DynamicQuantizeLSTM):
+    if x is not None and x.dims[op.layout] > 1:
         pairs.add((5, 1))
     return frozenset(pairs)
 
 
-@kernel(LSTM, DynamicQuantizeLSTM, accepts=_accepts, states=_one_buffer)
+@kernel(LSTM, accepts=can_walk, states=state_buffers)
 def lstm(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Constant weights; activations of `FUNCTIONS`, the same in both directions."""
-    return _lstm(RecurrentLayer.of(op, "lstm", ins), context)
+    layer = RecurrentLayer.of(op, "lstm", ins)
+    return steps_of(layer, context, lstm_fields(layer))
 
 
-@kernel(LSTM, accepts=_accepts, precision="bf16", rank=1, states=_one_buffer)
+@kernel(LSTM, accepts=can_walk, precision="bf16", rank=1, states=state_buffers)
 def lstm_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """As `lstm`; states are rounded where they meet their weights."""
-    return _lstm(RecurrentLayer.of(op, "lstm", ins, pairs=True), context)
+    layer = RecurrentLayer.of(op, "lstm", ins, PAIRS)
+    return steps_of(layer, context, lstm_fields(layer))
 
 
-def _lstm(layer: RecurrentLayer, context: Context) -> list[Step]:
+def lstm_fields(layer: RecurrentLayer) -> dict[str, Argument]:
+    """Fields of the walk that other layers have not."""
     op: Any = layer.op
-    extra: dict[str, Argument] = {
-        "c0": layer.state(6), "last_c": Out(2), "peepholes": layer.optional(7), "input_forget": int(op.input_forget)
-    }  # fmt: skip
-    return _steps(layer, context, extra, isinstance(op, DynamicQuantizeLSTM))
+    cells: dict[str, Argument] = {"c0": layer.state(6), "last_c": Out(2), "peepholes": layer.optional(7)}
+    return cells | {"input_forget": int(op.input_forget)}
 
 
-@kernel(GRU, accepts=_accepts, states=_one_buffer)
+@kernel(GRU, accepts=can_walk, states=state_buffers)
 def gru(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Constant weights; activations of `FUNCTIONS`, the same in both directions."""
     if op.linear_before_reset:
         return _gru_after(RecurrentLayer.of(op, "gru_after", ins), context)
     layer = RecurrentLayer.of(op, "gru", ins)
     states = layer.groups * layer.rows * layer.blocks * layer.vectors * BYTES
-    return _steps(layer, context, {"r_hidden": _weights(layer, context, 2, (2,)), "gates": Scratch(3 * states)})
+    return steps_of(layer, context, {"r_hidden": _weights(layer, context, 2, (2,)), "gates": Scratch(3 * states)})
 
 
 def _gru_after(layer: RecurrentLayer, context: Context) -> list[Step]:
     bias = aligned_zeros((layer.op.directions * layer.blocks * layer.vectors * LANES,))
     if layer.given(3) is not None:
         bias = layer.packed(context, 3, ("reset bias",), pack_reset_bias)
-    return _steps(layer, context, {"reset_bias": bias})
+    return steps_of(layer, context, {"reset_bias": bias})
 
 
 def _accepts_after(op: Any, ins: Types) -> bool:
     """Only where one product serves all gates."""
-    return bool(op.linear_before_reset) and _accepts(op, ins)
+    return bool(op.linear_before_reset) and can_walk(op, ins)
 
 
-@kernel(GRU, accepts=_accepts_after, precision="bf16", rank=1, states=_one_buffer)
+@kernel(GRU, accepts=_accepts_after, precision="bf16", rank=1, states=state_buffers)
 def gru_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """As `gru` with linear_before_reset; states are rounded where they meet their weights."""
-    return _gru_after(RecurrentLayer.of(op, "gru_after", ins, pairs=True), context)
+    return _gru_after(RecurrentLayer.of(op, "gru_after", ins, PAIRS), context)
 
 
-@kernel(RNN, accepts=_accepts, states=_one_buffer)
+@kernel(RNN, accepts=can_walk, states=state_buffers)
 def rnn(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Constant weights; activations of `FUNCTIONS`, the same in both directions."""
-    return _steps(RecurrentLayer.of(op, "rnn", ins), context, {})
+    return steps_of(RecurrentLayer.of(op, "rnn", ins), context, {})

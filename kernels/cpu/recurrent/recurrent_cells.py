@@ -17,15 +17,22 @@ from bolt_numba.kernels.cpu.language.lang import (
     LANES,
     ceil_div,
     copy_bytes,
+    fma,
+    load_f32,
+    load_i32,
     rows_strided,
     splat,
     tile_dot_rows_bf16,
+    tile_dot_rows_bytes,
     tile_load,
     tile_rank1,
     tile_row,
     tile_store,
+    tile_zeros,
+    to_f32,
     vabs,
     vload,
+    vload_i32,
     vload_n,
     vmax,
     vmin,
@@ -64,11 +71,15 @@ def bounded(p, v):
     return vmin(splat(p.clip), vmax(splat(-p.clip), v))
 
 
-def products(rows: int, nv: int, pairs: bool = False) -> Any:
+NUMBERS, PAIRS, FOURS = 1, 2, 4
+"""How deep packed weights are: what a lane holds of K, one f32, two bfloat16 or four bytes."""
+
+
+def products(rows: int, nv: int, deep: int = NUMBERS) -> Any:
     """``run(count, to, ldt, start, lds, x, ldx, n, w)``: to = start + x times w, for ``count`` rows of ``nv`` vectors.
 
-    x: ``n`` numbers a row; w: [n][nv] vectors; ldt, lds, ldx: bytes between rows.  count: 1 or ``rows``.  pairs: x and
-    the lanes of w are not numbers but pairs of bfloat16.
+    x: ``n`` numbers a row; w: [n][nv] vectors; ldt, lds, ldx: bytes between rows.  count: 1 or ``rows``.  deep: x is of
+    what the lanes of w hold; `FOURS` are multiplied by `state_products` alone.
     """
 
     def of_pairs(height: int) -> Any:
@@ -94,7 +105,7 @@ def products(rows: int, nv: int, pairs: bool = False) -> Any:
 
         return tile
 
-    all_rows, one_row = (of_pairs(rows), of_pairs(1)) if pairs else (of(rows), of(1))
+    all_rows, one_row = (of_pairs(rows), of_pairs(1)) if deep == PAIRS else (of(rows), of(1))
 
     @inline
     def run(count, to, ldt, start, lds, x, ldx, n, w):
@@ -106,18 +117,57 @@ def products(rows: int, nv: int, pairs: bool = False) -> Any:
     return run
 
 
-def depth_of(pairs: bool) -> Any:
+def depth_of(deep: int) -> Any:
     """Rows of packed weights for n numbers."""
 
     @inline
-    def numbers(n):
-        return n
+    def depth(n):
+        return ceil_div(n, deep)
+
+    return depth
+
+
+STATE_HEAD = 16
+"""Bytes before a state in bytes: its scale (f32), zero point, and sum of what its bytes are over that (i32)."""
+
+
+def products_of_bytes(rows: int, nv: int) -> Any:
+    """``run(p, block, count, to, ldt, start, lds, h, ldh, n, w)``: as `products`, of states by `quantize_state`.
+
+    n: fours of a state.
+    """
+
+    def of(height: int) -> Any:
+        @inline
+        def tile(to, ldt, h, ldh, n, w):
+            t, at = tile_zeros(height, nv), rows_strided(height, h + STATE_HEAD, ldh)
+            for q in range(n):
+                t = tile_dot_rows_bytes(t, at, 4 * q, 0, splat(np.int32(0)), w)
+                w += nv * BYTES
+            tile_store(t, to, ldt)
+
+        return tile
+
+    all_rows, one_row = of(rows), of(1)
 
     @inline
-    def halves(n):
-        return (n + 1) // 2
+    def run(p, block, count, to, ldt, start, lds, h, ldh, n, w):
+        if count == rows:
+            all_rows(to, ldt, h, ldh, n, w)
+        else:
+            one_row(to, ldt, h, ldh, n, w)
+        width = nv * BYTES
+        for i in range(count):
+            state, at, begin = h + i * ldh, to + i * ldt, start + i * lds
+            scale, zero = splat(load_f32(state)), splat(load_i32(state + 4))
+            total = splat(np.float32(load_i32(state + 8)))
+            for v in range(0, width, BYTES):
+                column = block * width + v
+                exact = to_f32(vload_i32(at + v) - vload_i32(p.r_sums + column) * zero)
+                exact = exact - vload(p.r_zeros + column) * total
+                vstore(at + v, fma(exact, scale * vload(p.r_scales + column), vload(begin + v)))
 
-    return halves if pairs else numbers
+    return run
 
 
 @record(frozen=True)
@@ -141,12 +191,17 @@ class Pipelining:
 UNPIPELINED = Pipelining(0, 0)
 
 
-def state_products(rows: int, nv: int, pipelining: Pipelining, stage: int, pairs: bool = False) -> Any:
+def state_products(rows: int, nv: int, pipelining: Pipelining, stage: int, deep: int = NUMBERS) -> Any:
     """``run(p, d, block, t, count, ...)``: `products`, with a part of what is to be made early in step ``t``.
 
     block: its number among those of all directions.
     """
-    alone, height, per = products(rows, nv, pairs), pipelining.steps, pipelining.vectors
+    alone, height, per = products(rows, nv, deep), pipelining.steps, pipelining.vectors
+    whole: Any = products_of_bytes(rows, nv) if deep == FOURS else None
+
+    @inline
+    def of_bytes(p, d, block, t, count, to, ldt, start, lds, h, ldh, n, w):
+        whole(p, block, count, to, ldt, start, lds, h, ldh, n, w)
 
     @inline
     def plain(p, d, block, t, count, to, ldt, start, lds, h, ldh, n, w):
@@ -174,7 +229,7 @@ def state_products(rows: int, nv: int, pipelining: Pipelining, stage: int, pairs
             tile_store(state, to, ldt)
             tile_store(inputs, p.start + time * p.pt + place, step * p.pt)
 
-    return fused if height else plain
+    return of_bytes if deep == FOURS else fused if height else plain
 
 
 @inline
@@ -185,11 +240,11 @@ def put(p, y, state, at, out, n, is_last):
         vstore_n(p.last_h + state + at, out, n)
 
 
-def lstm_cell(vectors: int, rows: int, functions: tuple[Any, ...], pipelining: Pipelining, pairs: bool) -> Any:
+def lstm_cell(vectors: int, rows: int, functions: tuple[Any, ...], pipelining: Pipelining, deep: int) -> Any:
     """Gates in the order input, output, forget, cell."""
     f, g, act = functions
     run, nv = products(rows, 4 * vectors), 4 * vectors
-    state_run, depth = state_products(rows, nv, pipelining, 0, pairs), depth_of(pairs)
+    state_run, depth = state_products(rows, nv, pipelining, 0, deep), depth_of(deep)
 
     @inline
     def finish(p, d, j, gates, c, y, state, is_last):
@@ -229,11 +284,11 @@ def lstm_cell(vectors: int, rows: int, functions: tuple[Any, ...], pipelining: P
     return cell
 
 
-def rnn_cell(vectors: int, rows: int, functions: tuple[Any, ...], pipelining: Pipelining, pairs: bool) -> Any:
+def rnn_cell(vectors: int, rows: int, functions: tuple[Any, ...], pipelining: Pipelining, deep: int) -> Any:
     """One gate."""
     (f,) = functions
-    run, depth = products(rows, vectors), depth_of(pairs)
-    state_run = state_products(rows, vectors, pipelining, 0, pairs)
+    run, depth = products(rows, vectors), depth_of(deep)
+    state_run = state_products(rows, vectors, pipelining, 0, deep)
 
     @inline
     def cell(p, work, d, group, j, t, steps, count, x, h, h_step, start, y, state):
@@ -256,11 +311,11 @@ def rnn_cell(vectors: int, rows: int, functions: tuple[Any, ...], pipelining: Pi
     return cell
 
 
-def gru_after_cell(vectors: int, rows: int, functions: tuple[Any, ...], pipelining: Pipelining, pairs: bool) -> Any:
+def gru_after_cell(vectors: int, rows: int, functions: tuple[Any, ...], pipelining: Pipelining, deep: int) -> Any:
     """GRU with linear_before_reset: gates update, reset, hidden."""
     f, g = functions
     run, part = products(rows, 3 * vectors), vectors * BYTES
-    state_run, depth = state_products(rows, 3 * vectors, pipelining, 0, pairs), depth_of(pairs)
+    state_run, depth = state_products(rows, 3 * vectors, pipelining, 0, deep), depth_of(deep)
 
     @inline
     def finish(p, j, gates, h, y, state, is_last):
@@ -296,8 +351,8 @@ def gru_after_cell(vectors: int, rows: int, functions: tuple[Any, ...], pipelini
     return cell
 
 
-def gru_cells(vectors: int, rows: int, functions: tuple[Any, ...], pipelining: Pipelining, pairs: bool) -> Any:
-    """GRU whose reset gate acts on the state: first the gates, then the new state.  Never of pairs.
+def gru_cells(vectors: int, rows: int, functions: tuple[Any, ...], pipelining: Pipelining, deep: int) -> Any:
+    """GRU whose reset gate acts on the state: first the gates, then the new state.  Weights are numbers.
 
     ``p.gates`` holds, for each sequence, update gates, states times reset gates, and sums of the hidden gate.
     """

@@ -24,27 +24,38 @@ from bolt_numba.kernels.cpu.language.lang import (
     ceil_div,
     copy_bytes,
     fill_bytes,
+    lane,
+    lanes_below,
     load_i32,
+    reduce_add,
     reduce_max,
     reduce_min,
     sched_yield,
+    select,
     spin_pause,
     splat,
     split,
+    store_f32,
+    store_i32,
     store_i64,
+    to_i32,
     vload_n,
     vmax,
     vmaximum,
     vmin,
     vminimum,
     vround,
-    vstore_n,
+    vstore_u8_n,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import PAUSES_A_US
 from bolt_numba.kernels.cpu.recurrent.recurrent_cells import (
     CELLS,
+    FOURS,
     FUNCTIONS,
     GATES,
+    NUMBERS,
+    PAIRS,
+    STATE_HEAD,
     UNPIPELINED,
     Pipelining,
     state_products,
@@ -58,11 +69,13 @@ SPINS = 100 * PAUSES_A_US
 """Pauses of a thread that waits for a step of another before it offers its processor."""
 
 FIELDS = dict.fromkeys(
-    ("x", "start", "w", "r", "h0", "y", "last_h", "lengths", "work", "claims", "rounding", "rounded", "c0", "last_c",
-     "peepholes", "r_hidden", "reset_bias", "gates", "w_pipelined", "bias"), PTR
-) | dict.fromkeys(("w", "lengths", "claims", "rounded", "peepholes"), PTR_OR_0) | {"rounding": CODE} | dict.fromkeys(
+    ("x", "start", "r", "h0", "y", "last_h", "work", "c0", "last_c", "r_hidden", "reset_bias", "gates", "w_pipelined",
+     "bias"), PTR
+) | dict.fromkeys(
+    ("w", "lengths", "claims", "rounded", "peepholes", "r_sums", "r_scales", "r_zeros"), PTR_OR_0
+) | {"rounding": CODE} | dict.fromkeys(
     ("hidden", "inputs", "batch", "directions", "steps", "backward", "input_forget", "xt", "xb", "yt", "yd", "yb",
-     "sd", "sb", "pd", "pt", "pb", "work_step", "rounded_step"), I64
+     "sd", "sb", "pd", "pt", "pb", "work_step", "rounded_step", "rounded_row"), I64
 ) | {"clip": F32}  # fmt: skip
 """Fields of all walks.
 
@@ -70,9 +83,10 @@ start: gates without the state's part: the biases when there is ``w`` (then the 
 input products, which a walk with `Pipelining` makes from ``w_pipelined`` and ``bias``; pd, pt, pb: bytes from
 direction to direction, step to step and sequence to sequence there.  xt, xb; yt, yd, yb; sd, sb: those of x, y, states.
 lengths: i32 of each sequence, or 0.  work: the gates of one block, of each thread, ``work_step`` bytes apart.  claims:
-`share_lines` cache lines of zeros, or 0 when threads walk alone.  rounding: address of `round_to_bytes` when products
-take the state at 256 levels, of `round_values` when they take pairs, else 0; rounded: room for that, and 64 bytes, of
-each thread.
+`share_lines` cache lines of zeros, or 0 when threads walk alone.  rounding: address of `quantize_state` when products
+take the state in bytes, of `round_values` when they take pairs, else 0; rounded: room for that, and 64 bytes, of each
+thread, ``rounded_row`` bytes a sequence.  r_sums (i32), r_scales, r_zeros (f32): of the columns of r in bytes, as
+they are packed; or 0.
 LSTM: c0, last_c, peepholes (gates input, output, forget, each like a state; or 0), input_forget.
 GRU: reset_bias, or r_hidden and gates (3 rows of padded states for each sequence).
 """
@@ -135,28 +149,32 @@ def levels(v):
     return vmin(vmax(v, splat(np.float32(0))), splat(np.float32(255)))
 
 
-@native(fastmath=EXACT, x=PTR, y=PTR, n=I64, extents=lambda a: {"x": 4 * a.n, "y": 4 * a.n})
-def round_to_bytes(p, tid, nthreads):
-    """The n numbers at x, at the 256 levels that their range and 0 allow.  Source: ONNX DynamicQuantizeLinear-11."""
+@native(fastmath=EXACT, x=PTR, y=PTR, n=I64, extents=lambda a: {"x": 4 * a.n, "y": STATE_HEAD + a.n})
+def quantize_state(p, tid, nthreads):
+    """The n numbers at x as u8 of their own range and 0, behind a head.  Source: ONNX DynamicQuantizeLinear-11."""
     least, most = splat(np.float32(0)), splat(np.float32(0))
     for i in range(0, p.n, LANES):
         v = vload_n(p.x + 4 * i, p.n - i)  # the zeros of a tail are in the range anyway
         least, most = vminimum(least, v), vmaximum(most, v)
     low, high = reduce_min(least), reduce_max(most)
     scale = (high - low) / np.float32(255) if high > low else np.float32(1)
-    zero = levels(vround(splat(-low) / splat(scale)))
+    zero, total = levels(vround(splat(-low) / splat(scale))), splat(np.int32(0))
     for i in range(0, p.n, LANES):
-        v = levels(vround(vload_n(p.x + 4 * i, p.n - i) / splat(scale)) + zero)
-        vstore_n(p.y + 4 * i, (v - zero) * splat(scale), p.n - i)
+        level = to_i32(levels(vround(vload_n(p.x + 4 * i, p.n - i) / splat(scale)) + zero))
+        vstore_u8_n(p.y + STATE_HEAD + i, level, p.n - i)
+        total = total + select(lanes_below(p.n - i), level, splat(np.int32(0)))
+    store_f32(p.y, scale)
+    store_i32(p.y + 4, lane(to_i32(zero), 0))
+    store_i32(p.y + 8, reduce_add(total) - np.int32(p.n) * lane(to_i32(zero), 0))
 
 
 @inline
 def round_states(p, h, h_step, count, to):
-    """Run the kernel ``p.rounding`` on the states of a tile; where the results are, 4 * hidden bytes apart."""
+    """Run the kernel ``p.rounding`` on the states of a tile; where the results are, ``p.rounded_row`` bytes apart."""
     made = to + 64  # behind the kernel's parameters
     for i in range(count):
         store_i64(to, h + i * h_step)
-        store_i64(to + 8, made + 4 * p.hidden * i)
+        store_i64(to + 8, made + p.rounded_row * i)
         store_i64(to + 16, p.hidden)
         call_kernel(p.rounding, to, 0, 1)
     return made
@@ -188,10 +206,10 @@ def after_end(p, d, b, steps):
 
 
 def _computing(
-    kind: str, vectors: int, rows: int, names: tuple[str, ...], pipelining: Pipelining, pairs: bool
+    kind: str, vectors: int, rows: int, names: tuple[str, ...], pipelining: Pipelining, deep: int
 ) -> tuple[Any, int]:
     """Helper that computes one block in one stage of a step, and the number of stages."""
-    made = CELLS[kind](vectors, rows, tuple(FUNCTIONS[n] for n in names), pipelining, pairs)
+    made = CELLS[kind](vectors, rows, tuple(FUNCTIONS[n] for n in names), pipelining, deep)
     prepare0, prepare1 = (state_products(1, 1, pipelining, stage) for stage in (0, 1))
     first, second = made if isinstance(made, tuple) else (made, made)
 
@@ -224,7 +242,7 @@ def _stepping(compute: Any, vectors: int, rows: int) -> Any:
         await_blocks(p, blocks, phase)
         h, h_step = (p.h0 + state, p.sb) if t == 0 else (y + back * p.yt, p.yb)
         if p.rounding != 0 and t >= 0:
-            h, h_step = round_states(p, h, h_step, count, rounded), 4 * p.hidden
+            h, h_step = round_states(p, h, h_step, count, rounded), p.rounded_row
         done = 0
         for q in range(blocks):
             j = visit(q, j0, j1, blocks, t)
@@ -237,7 +255,7 @@ def _stepping(compute: Any, vectors: int, rows: int) -> Any:
     return one_stage
 
 
-def _walked(kind: str, vectors: int, rows: int, pipelining: Pipelining, pairs: bool) -> Extents:
+def _walked(kind: str, vectors: int, rows: int, pipelining: Pipelining, deep: int) -> Extents:
     """Extents of `walk`."""
     part, gates = vectors * BYTES, GATES[kind]
     state_gates, kept = {"gru": 2}.get(kind, gates), {"gru_after": 4}.get(kind, gates)
@@ -247,8 +265,8 @@ def _walked(kind: str, vectors: int, rows: int, pipelining: Pipelining, pairs: b
         h4, every = 4 * a.hidden, a.directions * blocks * part
         state = box(h4, (a.directions, a.sd), (a.batch, a.sb))
         cells = state if kind == "lstm" else 0
-        rounded = -(-a.hidden // (2 * LANES)) * BYTES if pairs else h4
-        depth = -(-a.hidden // 2) if pairs else a.hidden
+        depth = -(-a.hidden // deep)
+        rounded = STATE_HEAD + 4 * depth if deep == FOURS else -(-a.hidden // (2 * LANES)) * BYTES
         groups = a.directions * -(-a.batch // rows)
         return {
             "x": box(4 * a.inputs, (a.steps, a.xt), (a.batch, a.xb)) if pipelining.steps or a.w is not None else 0,
@@ -261,7 +279,7 @@ def _walked(kind: str, vectors: int, rows: int, pipelining: Pipelining, pairs: b
             "lengths": 4 * a.batch,
             "work": (a.threads - 1) * a.work_step + rows * kept * part,
             "claims": 64 * share_lines(blocks),
-            "rounded": (a.threads - 1) * a.rounded_step + 64 + (rows - 1) * h4 + rounded,
+            "rounded": (a.threads - 1) * a.rounded_step + 64 + (rows - 1) * a.rounded_row + rounded,
             "c0": cells,
             "last_c": cells,
             "peepholes": 12 * a.directions * a.hidden if kind == "lstm" else 0,
@@ -270,9 +288,13 @@ def _walked(kind: str, vectors: int, rows: int, pipelining: Pipelining, pairs: b
             "gates": groups * rows * 3 * blocks * part if kind == "gru" else 0,
             "w_pipelined": every * gates * a.inputs if pipelining.steps else 0,
             "bias": every * gates if pipelining.steps else 0,
+            **dict.fromkeys(("r_sums", "r_scales", "r_zeros"), every * gates if deep == FOURS else 0),
         }
 
     return reach
+
+
+LABELS = {NUMBERS: "", PAIRS: "_bf16", FOURS: "_bytes"}
 
 
 @cache
@@ -282,10 +304,10 @@ def walk(
     rows: int,
     names: tuple[str, ...],
     pipelining: Pipelining = UNPIPELINED,
-    pairs: bool = False,
+    deep: int = NUMBERS,
 ) -> Native:
-    """Kernel of a ``kind`` of layer (a key of `CELLS`) with the given activations; pairs: see `products`."""
-    compute, stages = _computing(kind, vectors, rows, names, pipelining, pairs)
+    """Kernel of a ``kind`` of layer (a key of `CELLS`) with the given activations; deep: see `products`."""
+    compute, stages = _computing(kind, vectors, rows, names, pipelining, deep)
     one_stage, before = _stepping(compute, vectors, rows), pipelining.steps
 
     def body(p, tid, nthreads):
@@ -302,5 +324,5 @@ def walk(
             if j0 == 0:
                 after_end(p, d, b, steps)
 
-    body.__name__ = f"{kind}_walk_{vectors}x{rows}" + ("_pipelined" if before else "") + ("_bf16" if pairs else "")
-    return native(fastmath=None, extents=_walked(kind, vectors, rows, pipelining, pairs), **FIELDS)(body)
+    body.__name__ = f"{kind}_walk_{vectors}x{rows}" + ("_pipelined" if before else "") + LABELS[deep]
+    return native(fastmath=None, extents=_walked(kind, vectors, rows, pipelining, deep), **FIELDS)(body)

@@ -13,17 +13,17 @@ from bolt_numba.converters.onnx.reading.tables.conv import average_pool, check_a
 from bolt_numba.converters.onnx.reading.tables.quantize import dequantize_linear, quantize_linear
 from bolt_numba.converters.onnx.reading.tables.recurrent import common
 from bolt_numba.converters.onnx.reading.tables.reduce import gemm
-from bolt_numba.converters.operands import ints, known_array, rank_of, spatial_axes, static_dim
+from bolt_numba.converters.operands import known_array, rank_of, spatial_axes
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.reduce import ReduceMean, Softmax
-from bolt_numba.ops.arrays.shape import Concat, Reshape, Transpose
+from bolt_numba.ops.arrays.shape import Concat, Transpose
 from bolt_numba.ops.layers.integer_products import MatMulInteger
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.matmul_bits import MatMulNBits
 from bolt_numba.ops.layers.pool import MaxPool
 from bolt_numba.ops.layers.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
-from bolt_numba.ops.pointwise import Add, Cast, Div, LeakyRelu, Mul, Sigmoid, Sub
+from bolt_numba.ops.pointwise import Add, Cast, Div, LeakyRelu, Mul, Sigmoid
 from bolt_numba.types import F32, F64
 
 Ints = tuple[int, ...]
@@ -317,19 +317,19 @@ def dynamic_quantize_lstm(
     hidden_size: int | None = None,
     input_forget: bool = False,
 ) -> Any:
-    """LSTM whose integer weights become floats; its activations are rounded to 8 bits.
+    """LSTM of integer weights; its activations are rounded to 8 bits.
 
     w: [d, i, 4 h] and r: [d, h, 4 h], transposed to what LSTM takes · scales and zero points: [d] or [d, 4 h].
     """
     shared = common(b, activation_alpha, activation_beta, activations, clip, direction, hidden_size, 0)
-    weights = [_lstm_weight(b, *parts) for parts in ((w, w_scale, w_zero), (r, r_scale, r_zero))]
+    weights = [_transposed(b, v) for v in (w, r)]
     operator = DynamicQuantizeLSTM(**shared, input_forget=input_forget)
-    return b(operator, x, *weights, bias, sequence_lens, initial_h, initial_c, peepholes)
+    states = (sequence_lens, initial_h, initial_c, peepholes)
+    return b(operator, x, *weights, bias, *states, w_scale, w_zero, r_scale, r_zero)
 
 
-def _lstm_weight(b: NodeBuilder, w: Value, scale: Value, zero: Value) -> Any:
-    directions = static_dim(b, w, 0)
-    shape = ints([directions, 1, -1])
-    scale, zero = b(Reshape(), scale, shape), b(Cast(F32), b(Reshape(), zero, shape))
-    weight = b(Mul(), b(Sub(), b(Cast(F32), w), zero), scale)
-    return b(Transpose((0, 2, 1)), weight)
+def _transposed(b: NodeBuilder, w: Value) -> Any:
+    """The weights of each direction, rows for columns; constants at once."""
+    if w.const is None or w.const.ndim != 3:
+        return b(Transpose((0, 2, 1)), w)
+    return b.const(np.ascontiguousarray(w.const.swapaxes(1, 2)))

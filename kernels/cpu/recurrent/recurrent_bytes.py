@@ -1,0 +1,158 @@
+"""DynamicQuantizeLSTM: input and recurrent products of bytes, in the walk of all recurrent layers.
+
+x is quantised at once and multiplied for all steps by `sweep_bytes`; the state is quantised in each step.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.elementwise.quantize_range import range_steps
+from bolt_numba.kernels.cpu.language.lang import (
+    BYTES,
+    fma,
+    load_f32,
+    native,
+    splat,
+    split,
+    to_f32,
+    vload,
+    vload_i32,
+    vstore,
+)  # fmt: skip
+from bolt_numba.kernels.cpu.products.matmul import is_parallel
+from bolt_numba.kernels.cpu.products.pack import aligned_zeros
+from bolt_numba.kernels.cpu.products.products_bytes import INTEGER, RowTables, panels_of, product_steps
+from bolt_numba.kernels.cpu.recurrent.recurrent import (
+    RecurrentLayer,
+    can_walk,
+    lstm_fields,
+    pack_columns,
+    pack_gates,
+    state_buffers,
+    steps_of,
+)
+from bolt_numba.kernels.cpu.recurrent.recurrent_cells import FOURS
+from bolt_numba.kernels.jit import I64, PTR
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
+from bolt_numba.types import I32, U8, Array, TensorType
+
+GATES = 4
+W_NUMBERS, R_NUMBERS = (8, 9), (10, 11)
+"""Operands: scale and zero point."""
+MOST_DEPTH = 1 << 15
+"""Numbers of a row whose products with bytes never leave 32 bits."""
+
+
+def centre(dtype: Any) -> int:
+    """What must be taken from weights to make signed bytes of them."""
+    return 128 if dtype == U8 else 0
+
+
+def pack_fours(w: Array, vectors: int) -> Array:
+    """[d, 4 h, k] bytes -> signed ones, i32 [d, block, ceil(k / 4), gate, vectors * LANES] of four each."""
+    packed = pack_gates(w.astype(np.int16) - centre(w.dtype), range(GATES), GATES, vectors)
+    d, blocks, k, *columns = packed.shape
+    deep = np.zeros((d, blocks, -(-k // 4) * 4, *columns), np.int8)
+    deep[:, :, :k] = packed
+    fours = deep.reshape(d, blocks, -1, 4, *columns).transpose(0, 1, 2, 4, 5, 3)
+    made = aligned_zeros((d, blocks, fours.shape[2], *columns)).view(np.int32)
+    made[:] = np.ascontiguousarray(fours).view(np.int32)[..., 0]
+    return made
+
+
+def pack_row_sums(w: Array, vectors: int) -> Array:
+    """[d, 4 h, k] bytes -> sums of rows of signed ones, i32 [d * block * gate * vectors * LANES]."""
+    sums = (w.astype(np.int64) - centre(w.dtype)).sum(2, keepdims=True)
+    return pack_gates(sums, range(GATES), GATES, vectors).reshape(-1).astype(np.int32)
+
+
+@native(
+    sums=PTR, to=PTR, scale=PTR, scales=PTR, bias=PTR, rows=I64, n=I64,
+    extents=lambda a: {
+        "sums": 4 * a.rows * a.n, "to": 4 * a.rows * a.n, "scale": 4, "scales": 4 * a.n, "bias": 4 * a.n
+    },
+)  # fmt: skip
+def scale_sums(p, tid, nthreads):
+    """Sums of rows of n, whole vectors, as numbers: times ``scale`` and those of the columns, and the bias."""
+    lo, hi = split(p.rows, tid, nthreads)
+    scale = splat(load_f32(p.scale))
+    for row in range(lo, hi):
+        at = 4 * p.n * row
+        for j in range(0, 4 * p.n, BYTES):
+            factor = scale * vload(p.scales + j)
+            vstore(p.to + at + j, fma(to_f32(vload_i32(p.sums + at + j)), factor, vload(p.bias + j)))
+
+
+def _input_bytes(layer: RecurrentLayer, bias: Array, context: Context) -> tuple[Scratch, list[Step]]:
+    """Steps of x w^T + bias for all steps of time, [rows of x, columns of `pack_columns`]."""
+    w = layer.ins[1]
+    assert w is not None
+    assert w.known is not None
+    rows, columns, k = layer.t * layer.n, bias.size, layer.i
+    middle = centre(w.dtype)
+    scales = _in_columns(layer, W_NUMBERS[0], w.dims[1], context)
+    zeros = (_in_columns(layer, W_NUMBERS[1], w.dims[1], context, middle) + middle).astype(w.dtype)
+    levels, scale, zero = Scratch(rows * k), Scratch(4), Scratch(1)
+    steps = range_steps(In(0), levels, scale, zero, rows * k, context)
+    types = [TensorType(U8, (rows, k)), TensorType(w.dtype, (k, columns), value=w.known), TensorType(U8, ())]
+    table = RowTables(np.zeros((1, 4), np.int64), rows, k, k, depth=k)
+    panels = panels_of(table, 1, columns)
+    key = ("lstm", layer.vectors)
+    packed = panels.packed(context, types[1], key, lambda a: pack_columns(a, GATES, layer.vectors).astype(a.dtype))
+    types.append(TensorType(w.dtype, (columns,), value=zeros))
+    sums, to = Scratch(4 * rows * columns), Scratch(4 * rows * columns)
+    given: dict[int, Argument] = {0: levels, 2: zero, 3: zeros}
+
+    def led(arg: Argument) -> Argument:
+        if isinstance(arg, Pitch):
+            return columns
+        return sums if isinstance(arg, Out) else given[arg.index] if isinstance(arg, In) else arg
+
+    made = product_steps(types, INTEGER, TensorType(I32, (rows, columns)), table, panels, packed, context)
+    steps += [replace(step, args={name: led(arg) for name, arg in step.args.items()}) for step in made]
+    args: dict[str, Argument] = {"sums": sums, "to": to, "scale": scale, "scales": scales, "bias": bias}
+    return to, [*steps, Step(scale_sums, args | {"rows": rows, "n": columns}, is_parallel(context, 0, to.nbytes))]
+
+
+def _in_columns(layer: RecurrentLayer, index: int, rows: int, context: Context, less: int = 0) -> Array:
+    """Scales or zero points [d] or [d, rows] less a number, one for each column of packed gates."""
+
+    def pack(v: Array, vectors: int) -> Array:
+        each = np.broadcast_to(v.reshape(len(v), -1), (len(v), rows)).astype(np.float32) - less
+        return pack_gates(each[..., None], range(GATES), GATES, vectors).reshape(-1)
+
+    return layer.packed(context, index, ("in columns", rows, less), pack)
+
+
+def _accepts(op: Any, ins: Types) -> bool:
+    weights = (ins[1], ins[2], *(ins[i] for i in (*W_NUMBERS, *R_NUMBERS)))
+    if any(t is None or t.known is None for t in weights) or not can_walk(op, ins):
+        return False
+    w, r = weights[:2]
+    return w is not None and r is not None and max(w.dims[2], r.dims[2]) < MOST_DEPTH
+
+
+def _states(op: Any, ins: Types) -> frozenset[tuple[int, int]]:
+    """As of `LSTM`, but each step of time reads the whole state before it."""
+    return state_buffers(op, ins) - {(5, 1)}
+
+
+@kernel(DynamicQuantizeLSTM, accepts=_accepts, states=_states)
+def lstm_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Constant weights, which stay bytes; activations of `FUNCTIONS`, the same in both directions."""
+    layer = RecurrentLayer.of(op, "lstm", ins, FOURS)
+    r = ins[2]
+    assert r is not None
+    fields = lstm_fields(layer)
+    fields["r_scales"] = _in_columns(layer, R_NUMBERS[0], r.dims[1], context)
+    fields["r_zeros"] = _in_columns(layer, R_NUMBERS[1], r.dims[1], context, centre(r.dtype))
+    fields["r"] = layer.packed(context, 2, ("fours",), pack_fours)
+    fields["r_sums"] = layer.packed(context, 2, ("row sums",), pack_row_sums)
+    return steps_of(layer, context, fields, _input_bytes)
