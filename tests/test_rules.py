@@ -18,7 +18,11 @@ from bolt_numba.passes.pipeline import all_rules
 from bolt_numba.passes.rewrite import Pat, Rule, rewrite
 from bolt_numba.passes.trace import Trace
 from bolt_numba.types import BOOL, F32, I64, Array, Sym, TensorType
-from tests import rule_cases_bytes, rule_cases_products  # noqa: F401 - they register their cases
+from tests import (  # noqa: F401 - they register their cases
+    rule_cases_bytes,
+    rule_cases_integers,
+    rule_cases_products,
+)
 from tests.missing import rules_without_case, told
 from tests.near import assert_near
 from tests.rule_cases import CASES, Case, f32, graph_of, i64, o, whole

@@ -14,7 +14,7 @@ from bolt_numba.ops.content import VALUES, bounded
 from bolt_numba.ops.dtypes import FLOATS, widened
 from bolt_numba.ops.layers.conv import Convolution, along_channels
 from bolt_numba.ops.layers.matmul import finish, matmul_shape, multiplied, want_activation
-from bolt_numba.ops.layers.quantize import BYTES, STORED, is_integer, saturated
+from bolt_numba.ops.layers.quantize import BYTES, STORED, is_integer, limits, saturated
 from bolt_numba.ops.layers.windows import as_layout
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import want_dims, want_one, want_within
@@ -146,6 +146,21 @@ def scale_ratio(a: Array, b: Array, y: Array) -> Array:
         return np.asarray((a * up) * (b * up) / (y * up * up))
 
 
+MOST_SUM = 2**31 - 1
+
+
+def sums_fit(
+    a: AnyDType, zero_a: Array | None, b: AnyDType, zero_b: Array | None, depth: int, bias: Array | None
+) -> bool:
+    """Whether sums of ``depth`` products and a bias stay within i32.  A zero point that is None may be any."""
+    reach = depth
+    for dtype, zero in ((a, zero_a), (b, zero_b)):
+        low, high = map(int, limits(dtype))
+        zeros = (low, high) if zero is None else (int(zero.min(initial=high)), int(zero.max(initial=low)))
+        reach *= max(zeros[1] - low, high - zeros[0])
+    return reach + (0 if bias is None else int(np.abs(bias.astype(np.int64)).max(initial=0))) <= MOST_SUM
+
+
 Tail = tuple[Any, Any, Any, Any, Any, Any]
 """Operands behind those of the product: y_scale, y_zero_point, bias, residual, residual_scale, residual_zero_point."""
 
@@ -201,7 +216,7 @@ def _finished(op: Any, sums: Array, a_scale: Array, b_scale: Array, tail: Tail) 
     """The result of sums without their bias.  All but the residual broadcasts to the sums."""
     y_scale, y_zero, bias, residual, residual_scale, residual_zero = tail
     fused = is_fused(op, y_scale, bias)
-    y = _wrapped(sums if bias is None or bias.dtype == F32 else sums + bias.astype(F64))
+    y = sums if bias is None or bias.dtype == F32 else sums + bias.astype(F64)
     if not fused:
         return _requantised(y, scale_ratio(a_scale, b_scale, y_scale), y_zero)
     real = y.astype(F32) * scale_ratio(a_scale, b_scale, np.ones((), F32)).astype(F32)

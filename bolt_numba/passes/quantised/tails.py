@@ -1,0 +1,127 @@
+"""What follows an integer product runs on its sums: bias, residual, activation, and the step back to bytes.
+
+integer_bias(QLinearConv(x, w) + c)                 -> QLinearConv(x, w, bias c)   a number for each filter
+integer_residual(QLinearConv(x, w) + DQ(r))         -> QLinearConv(x, w, residual r)         also r in f32
+integer_activation(act(QLinearConv(x, w)))          -> QLinearConv(x, w, activation)
+integer_result(QuantizeLinear(QLinearConv(x, w)))   -> QLinearConv(x, w, y_scale, y_zero)
+
+Also QLinearMatMul.  The product must be f32 so far, and have one reader.  An activation is dropped where the limits of
+the bytes do the same, as those of u8 with a zero point of 0 do for Relu.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.codegen.chain import can_generate
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Node, Value
+from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul
+from bolt_numba.ops.layers.quantize import BYTES, QuantizeLinear, limits
+from bolt_numba.ops.pointwise import Add, Clip, Pointwise, Relu
+from bolt_numba.passes.quantised.products import known, stored
+from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule
+from bolt_numba.types import F32, Array, Dim, TensorType
+
+Y_SCALE, BIAS, RESIDUAL = 6, 8, 9
+"""Operands of both operators."""
+_PRODUCT = Pat((QLinearConv, QLinearMatMul), name="y", sole_use=True)
+
+
+def _operands(node: Node) -> list[Any]:
+    """All twelve operands."""
+    return [*node.inputs, *(None,) * (12 - len(node.inputs))]
+
+
+def _is_real(node: Node) -> bool:
+    """Whether the result is f32."""
+    return _operands(node)[Y_SCALE] is None
+
+
+def _channels(node: Node) -> tuple[int, Dim]:
+    """The axis of the filters, or of the columns, and how many there are."""
+    shape = node.output.type.shape or (0,)
+    axis = len(shape) - 1 if getattr(node.op, "layout", "NHWC") == "NHWC" else 1
+    return axis, shape[axis]
+
+
+@rule(Pat(Add, (_PRODUCT, const("c")), commutative=True))
+def integer_bias(m: Match, b: Builder) -> Result:
+    node, op, c = m.node("y"), m.op("y"), m["c"].const
+    operands, shape, (axis, count) = _operands(node), m["y"].type.shape, _channels(node)
+    if operands[BIAS] is not None or op.residual or op.activation is not None or not _is_real(node):
+        return m.refuse("there is a bias, or more, already")
+    if c is None or not shape or c.ndim > len(shape) or m.root.output.type.shape != shape:
+        return m.refuse("the sum has another shape")
+    full = (1,) * (len(shape) - c.ndim) + c.shape
+    if any(d != 1 for i, d in enumerate(full) if i != axis) or not isinstance(count, int):
+        return m.refuse("what is added differs along another axis")
+    operands[BIAS] = np.broadcast_to(c.reshape(-1), (count,)).astype(F32)
+    return b(op, *operands)
+
+
+@rule(Pat(Add, (_PRODUCT, Pat(name="r")), commutative=True))
+def integer_residual(m: Match, b: Builder) -> Result:
+    node, op, r = m.node("y"), m.op("y"), m["r"]
+    operands = _operands(node)
+    if op.residual or op.activation is not None or not _is_real(node):
+        return m.refuse("the operator is fused already")
+    if r.type != m["y"].type or r.type.shape is None or r is m["y"]:
+        return m.refuse("the residual has another shape")
+    bytes_ = stored(r)
+    one = bytes_ is not None and bytes_.axis is None and bytes_.dtype in BYTES
+    operands[RESIDUAL:] = (bytes_.data, bytes_.scale, bytes_.zero) if bytes_ is not None and one else (r, None, None)
+    return b(dataclasses.replace(op, residual=True), *operands)
+
+
+@rule(Pat(Pointwise, (_PRODUCT,)))
+def integer_activation(m: Match, b: Builder) -> Result:
+    act: Any = m.root.op
+    node, op = m.node("y"), m.op("y")
+    if act.arity != 1 or m.root.output.type.dtype != F32 or not _is_real(node):
+        return None
+    if not can_generate(act, [TensorType(F32, (1,))]):
+        return m.refuse("there is no vector code for the activation")
+    if op.activation is not None:
+        return m.refuse("the operator has an activation already")
+    return b(dataclasses.replace(op, activation=act), *node.inputs)
+
+
+@rule(Pat(QuantizeLinear, (_PRODUCT,)))
+def integer_result(m: Match, b: Builder) -> Result:
+    node, op = m.node("y"), m.op("y")
+    operands, (_, scale, zero) = _operands(node), (*m.root.inputs, None)[:3]
+    dtype = m.root.output.type.dtype
+    if not _is_real(node) or dtype not in BYTES or m["y"].type.dtype != F32:
+        return m.refuse("no bytes, or bytes already")
+    if scale is None or scale.const is None or scale.const.size != 1 or scale.const.dtype != F32:
+        return m.refuse("several scales, or one that is computed")
+    if zero is not None and zero.const is None:
+        return m.refuse("a zero point that is computed")
+    if not np.isfinite(scale.const).all() or not (scale.const > 0).all():
+        return m.refuse("a scale that is not positive")
+    point: Value | Array = np.zeros((), dtype) if zero is None else zero
+    operands[Y_SCALE : Y_SCALE + 2] = scale, point
+    if _is_idle(op.activation, float(scale.const.reshape(())), known(point)):
+        op = dataclasses.replace(op, activation=None)
+    return b(op, *operands)
+
+
+def _is_idle(activation: Any, scale: float, zero: Array | None) -> bool:
+    """Whether an activation only cuts off what the bytes cannot hold."""
+    if zero is None or not isinstance(activation, (Relu, Clip)):
+        return False
+    low, high = (0.0, None) if isinstance(activation, Relu) else (activation.lo, activation.hi)
+    least, most = limits(zero.dtype)
+    point = float(zero.reshape(()))
+
+    def level(bound: float) -> float:
+        return float(np.rint(F32.type(bound) / F32.type(scale))) + point
+
+    return (low is None or level(low) <= least) and (high is None or level(high) >= most)
+
+
+RULES: tuple[Rule, ...] = (integer_bias, integer_residual, integer_activation, integer_result)

@@ -1,0 +1,90 @@
+"""Cases for the rules that make products of bytes, and take in what follows them; see rule_cases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Value
+from bolt_numba.types import F32, I8, I32, U8
+from tests.rule_cases import f32, fires, o, whole
+
+ZERO, SCALE = np.array(3, U8), np.array(0.5, F32)
+
+
+def _real(b: Builder, x: Any, scale: Any = SCALE, zero: Any = ZERO, axis: int = 0) -> Value:
+    return b(o("DequantizeLinear", axis), x, scale, zero)  # type: ignore[no-any-return]
+
+
+def _weight(b: Builder, *dims: int, axis: int = 0) -> Value:
+    """Bytes with a scale for each filter or column."""
+    scales = np.array([0.5, 0.25, 2.0, 1.0, 0.125][: dims[axis]], F32)
+    return _real(b, whole(*dims).astype(I8), scales, np.zeros(dims[axis], I8), axis)
+
+
+def _conv(b: Builder, x: Value) -> Any:
+    return b(o("Conv", pads=(1, 1, 1, 1)), _real(b, x), _weight(b, 5, 3, 3, 3))
+
+
+def _bytes_conv(b: Builder, x: Value, w: Any = None) -> Any:
+    """An integer convolution whose result is f32."""
+    w = whole(5, 3, 3, 3).astype(I8) if w is None else w
+    return b(o("QLinearConv"), x, SCALE, ZERO, w, SCALE, np.array(1, I8))
+
+
+def _bytes_product(b: Builder, x: Value) -> Any:
+    return b(o("QLinearMatMul"), x, SCALE, ZERO, whole(4, 5).astype(I8), SCALE, np.array(1, I8))
+
+
+fires("integer_conv", "QLinearConv", x=(U8, 2, 3, 5, 5))(_conv)
+
+
+@fires("integer_conv", "QLinearConv", x=(U8, 1, 3, 5, 5))
+def conv_with_a_bias_in_units_of_the_sums(b: Builder, x: Value) -> Any:
+    scales = np.array([0.5, 0.25, 2.0, 1.0, 0.125], F32) * SCALE
+    bias = b(o("DequantizeLinear", 0), np.arange(-2, 3).astype(I32), scales)
+    return b(o("Conv"), _real(b, x), _weight(b, 5, 3, 3, 3), bias)
+
+
+fires("integer_matmul", "QLinearMatMul", x=(U8, 2, 4))(
+    lambda b, x: b(o("MatMul"), _real(b, x), _weight(b, 4, 5, axis=1))
+)
+fires("integer_matmul", "Transpose Mul QLinearMatMul", x=(U8, 4, 2))(
+    lambda b, x: b(o("MatMul", trans_a=True, trans_b=True, alpha=0.5), _real(b, x), _weight(b, 5, 4))
+)
+fires("integer_matmul", "Transpose QLinearMatMul", x=(U8, 2, 3, 4), y=(I8, 2, "n", 4))(
+    lambda b, x, y: b(o("MatMul", trans_b=True), _real(b, x), _real(b, y, zero=np.array(-2, I8)))
+)
+
+
+@fires("integer_matmul", "QLinearMatMul", x=(U8, 2, 4))
+def product_of_nibbles(b: Builder, x: Value) -> Any:
+    import ml_dtypes
+
+    weight = _real(b, whole(4, 5).astype(ml_dtypes.int4), SCALE, None)
+    return b(o("MatMul"), _real(b, x), weight, f32(1, 2, 3, 4, 5))
+
+
+fires("integer_bias", "QLinearConv", x=(U8, 1, 3, 5, 5))(
+    lambda b, x: b(o("Add"), _bytes_conv(b, x), f32(1, 2, 3, 4, 5).reshape(1, 5, 1, 1))
+)
+fires("integer_bias", "QLinearMatMul", x=(U8, "n", 4))(lambda b, x: b(o("Add"), _bytes_product(b, x), f32(3)))
+fires("integer_residual", "QLinearMatMul", x=(U8, 2, 4), r=(2, 5))(
+    lambda b, x, r: b(o("Add"), r, _bytes_product(b, x))
+)
+fires("integer_residual", "QLinearConv", x=(U8, 1, 3, 5, 5), r=(I8, 1, 5, 3, 3))(
+    lambda b, x, r: b(o("Add"), _bytes_conv(b, x), _real(b, r, zero=np.array(2, I8)))
+)
+fires("integer_activation", "QLinearMatMul", x=(U8, 2, 4))(lambda b, x: b(o("Relu"), _bytes_product(b, x)))
+fires("integer_result", "QLinearConv", x=(U8, 1, 3, 5, 5))(
+    lambda b, x: b(o("QuantizeLinear"), _bytes_conv(b, x), f32(8), np.array([2], U8))
+)
+
+
+@fires("integer_result", "QLinearConv", x=(U8, 1, 3, 5, 5))
+def result_whose_limits_are_those_of_the_activation(b: Builder, x: Value) -> Any:
+    made = o("QLinearConv", activation=o("Relu"))
+    real = b(made, x, SCALE, ZERO, whole(5, 3, 3, 3).astype(I8), SCALE, np.array(1, I8))
+    return b(o("QuantizeLinear"), real, f32(4).reshape(()), np.array(0, U8))
