@@ -9,7 +9,7 @@ import pytest
 
 from bolt_numba.ops.layers.integer_products import ConvInteger, MatMulInteger, QLinearConv, QLinearMatMul
 from bolt_numba.types import F32, I8, I32, U8, Array
-from tests.harness import run_kernel
+from tests.harness import plan, run_kernel
 
 RNG = np.random.default_rng(5)
 
@@ -72,9 +72,11 @@ def test_few_channels_join_the_taps_of_a_row(channels: int) -> None:
 
 @pytest.mark.parametrize("group", [1, 2, 32])
 @pytest.mark.parametrize("bias", [-(2**31), 2**31 - 1])
-def test_sums_beyond_32_bits_wrap_around(bias: int, group: int) -> None:
+def test_sums_beyond_32_bits_are_left_to_the_reference(bias: int, group: int) -> None:
     x, w = random_bytes(U8, 1, 6, 7, 32), random_bytes(I8, 32, 32 // group, 3, 3)
     one = np.asarray(1, F32)
     op = QLinearConv(pads=(1, 1, 1, 1), group=group, layout="NHWC")
-    check(op, x, one, np.asarray(9, U8), w, one, np.asarray(0, I8), np.asarray(2.0**24, F32), np.asarray(128, U8),
-          np.full(32, bias, I32))  # fmt: skip
+    inputs = [x, one, np.asarray(9, U8), w, one, np.asarray(0, I8), np.asarray(2.0**24, F32), np.asarray(128, U8)]
+    assert plan(op, [*inputs, np.full(32, bias, I32)]) is None
+    assert plan(op, [*inputs, np.full(32, bias // 2, I32)]) is not None
+    np.testing.assert_array_equal(op.reference(*inputs, np.full(32, bias, I32)), 0 if bias < 0 else 255)

@@ -45,6 +45,7 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
     given,
     panels_of,
     product_steps,
+    sums_are_exact,
 )
 from bolt_numba.kernels.cpu.products.sweep_bytes import COLUMN_ROWS, EXACT, finish, finish_reach
 from bolt_numba.kernels.extents import Reach
@@ -73,6 +74,8 @@ def _accepts(op: Any, ins: Types) -> bool:
         return False
     x, w = _sides(ins, at)
     zero = given(ins, at.zero_a)
+    if not sums_are_exact(ins, at, math.prod(w.dims[1:])):
+        return False
     if not x.size or w.known is None or (zero is not None and zero.size != 1) or math.prod(x.dims[:-1]) > MOST_PIXELS:
         return False
     return all(t is None or t.size in (1, w.dims[0]) for t in (given(ins, at.zero_b), given(ins, at.scale_b)))

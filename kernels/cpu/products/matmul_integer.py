@@ -19,6 +19,7 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
     pack_step,
     panels_of,
     product_steps,
+    sums_are_exact,
 )
 from bolt_numba.kernels.registry import Argument, Context, Step, Types, kernel
 from bolt_numba.ops.layers.integer_products import MatMulInteger, QLinearMatMul
@@ -49,7 +50,7 @@ def _accepts(op: Any, ins: Types) -> bool:
         return False
     zero, right = given(ins, at.zero_a), [given(ins, i) for i in (at.zero_b, at.scale_b)]
     g = geometry(MatMul(), a.dims, b.dims)
-    if not _fits(zero, -2, a.dims[-2], a.dims[:-2]):
+    if not sums_are_exact(ins, at, g.k) or not _fits(zero, -2, a.dims[-2], a.dims[:-2]):
         return False
     if zero is not None and zero.size > a.dims[-2] and g.a_blocks != g.blocks:
         return False  # rows of a matrix that several results share would not be numbered like theirs

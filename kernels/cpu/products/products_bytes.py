@@ -23,8 +23,8 @@ from bolt_numba.kernels.cpu.products.sweep_bytes import (
     sweep_bytes,
 )  # fmt: skip
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types
-from bolt_numba.ops.layers.integer_products import is_fused
-from bolt_numba.types import F32, I8, U8, Array, TensorType
+from bolt_numba.ops.layers.integer_products import is_fused, sums_fit
+from bolt_numba.types import F32, I8, I32, U8, Array, TensorType
 
 BYTE_TYPES = (U8, I8)
 NO_ZERO = np.zeros(1, np.uint8)
@@ -70,6 +70,18 @@ def are_plain(op: Any, ins: Types, at: Operands) -> bool:
         return False
     ends = [t for t in (given(ins, i) for i in (at.scale_a, at.scale_y, at.zero_y)) if t is not None]
     return all(t.size == 1 and t.dtype in (F32, *BYTE_TYPES) for t in ends)
+
+
+def sums_are_exact(ins: Types, at: Operands, depth: int) -> bool:
+    """Whether sums of ``depth`` products and the bias stay within i32; those of the Integer operators wrap around."""
+    a, b, bias = given(ins, at.a), given(ins, at.b), given(ins, at.bias)
+    zero_a, zero_b = given(ins, at.zero_a), given(ins, at.zero_b)
+    if at.scale_y is None or a is None or b is None or zero_a is None or zero_b is None:
+        return True
+    if bias is not None and bias.dtype == I32 and bias.known is None:
+        return False
+    added = None if bias is None or bias.dtype != I32 else bias.known
+    return sums_fit(a.dtype, zero_a.known, b.dtype, zero_b.known, depth, added)
 
 
 @record(frozen=True)
