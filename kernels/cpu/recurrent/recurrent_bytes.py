@@ -26,8 +26,8 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.products.matmul import is_parallel
+from bolt_numba.kernels.cpu.products.matmul_integer import matmul_bytes
 from bolt_numba.kernels.cpu.products.pack import aligned_zeros
-from bolt_numba.kernels.cpu.products.products_bytes import INTEGER, RowTables, panels_of, product_steps
 from bolt_numba.kernels.cpu.recurrent.recurrent import (
     RecurrentLayer,
     can_walk,
@@ -40,6 +40,7 @@ from bolt_numba.kernels.cpu.recurrent.recurrent import (
 from bolt_numba.kernels.cpu.recurrent.recurrent_cells import FOURS
 from bolt_numba.kernels.jit import I64, PTR
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.ops.layers.integer_products import MatMulInteger
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.types import I32, U8, Array, TensorType
 
@@ -101,21 +102,18 @@ def _input_bytes(layer: RecurrentLayer, bias: Array, context: Context) -> tuple[
     zeros = (_in_columns(layer, W_NUMBERS[1], w.dims[1], context, middle) + middle).astype(w.dtype)
     levels, scale, zero = Scratch(rows * k), Scratch(4), Scratch(1)
     steps = range_steps(In(0), levels, scale, zero, rows * k, context)
-    types = [TensorType(U8, (rows, k)), TensorType(w.dtype, (k, columns), value=w.known), TensorType(U8, ())]
-    table = RowTables(np.zeros((1, 4), np.int64), rows, k, k, depth=k)
-    panels = panels_of(table, 1, columns)
-    key = ("lstm", layer.vectors)
-    packed = panels.packed(context, types[1], key, lambda a: pack_columns(a, GATES, layer.vectors).astype(a.dtype))
-    types.append(TensorType(w.dtype, (columns,), value=zeros))
+    matrix = layer.packed(context, 1, ("bytes",), lambda v, n: pack_columns(v, GATES, n).astype(v.dtype))
+    types = [TensorType(U8, (rows, k)), *(TensorType(v.dtype, v.shape, value=v) for v in (matrix, zeros))]
     sums, to = Scratch(4 * rows * columns), Scratch(4 * rows * columns)
     given: dict[int, Argument] = {0: levels, 2: zero, 3: zeros}
 
     def led(arg: Argument) -> Argument:
         if isinstance(arg, Pitch):
-            return columns
+            return k if isinstance(arg.of, In) else columns
         return sums if isinstance(arg, Out) else given[arg.index] if isinstance(arg, In) else arg
 
-    made = product_steps(types, INTEGER, TensorType(I32, (rows, columns)), table, panels, packed, context)
+    ins = [types[0], types[1], TensorType(U8, ()), types[2]]
+    made = matmul_bytes(MatMulInteger(), ins, [TensorType(I32, (rows, columns))], context)
     steps += [replace(step, args={name: led(arg) for name, arg in step.args.items()}) for step in made]
     args: dict[str, Argument] = {"sums": sums, "to": to, "scale": scale, "scales": scales, "bias": bias}
     return to, [*steps, Step(scale_sums, args | {"rows": rows, "n": columns}, is_parallel(context, 0, to.nbytes))]
