@@ -66,6 +66,7 @@ OPERATORS: list[tuple[Any, tuple[Any, ...]]] = [
     (o("Reshape"), (i64(2, 1, 3, 4, 1, 5),)),
     (o("Shape", 1, 4), ()),
     (o("Size"), ()),
+    (o("Histogram"), (np.float32(-5), np.float32(5))),
     (o("LayerNormalization"), (np.ones(5, F32),)),
 ]  # fmt: skip
 

@@ -18,6 +18,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.arrays.byte_table import ByteTable
 from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.histogram import Histogram
 from bolt_numba.ops.arrays.reduce import ArgMax, ArgMin, CumSum, Hardmax, LogSoftmax, Reduction, Softmax, TopK
 from bolt_numba.ops.arrays.shape import Concat, Expand, Identity, Pad, Reshape, Shape, Size, Slice, Split, Tile
 from bolt_numba.ops.layers.norm import LayerNormalization, LpNormalization, RMSNormalization
@@ -146,6 +147,13 @@ def _by_range(node: Node, place: str, index: int, p: Perm) -> PermutedNode | Non
     if place == "out" and index:
         return None
     return PermutedNode((p,), (p, None, None), lambda b, xs: _same(b, node.op, xs))
+
+
+def _counted(node: Node, place: str, index: int, p: Perm) -> PermutedNode | None:
+    """Histogram: counts do not depend on the order of the elements."""
+    if place == "out" or index:
+        return None
+    return PermutedNode((p, None, None), (None,), lambda b, xs: _same(b, node.op, xs))
 
 
 def _cumsum(node: Node, place: str, index: int, p: Perm) -> PermutedNode | None:
@@ -318,6 +326,7 @@ TABLE: tuple[tuple[Any, Callable[[Node, str, int, Perm], PermutedNode | None]], 
     ((QuantizeLinear, DequantizeLinear), _quantised),
     (DynamicQuantizeLinear, _by_range),
     (ByteTable, _first_only),
+    (Histogram, _counted),
     (CumSum, _cumsum),
     (Concat, _concat),
     (Slice, _slice),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.ops.arrays import histogram as h
 from bolt_numba.ops.arrays import reduce as r
 from bolt_numba.ops.arrays.reduce import CumProd, Det
 from bolt_numba.ops.registry import Op
@@ -91,3 +92,11 @@ def cum_prod(draw: Draw, op: type[CumProd]) -> Case:
 def det(draw: Draw, op: type[Det]) -> Case:
     m = pick(draw, 1, 2, 3, 4)
     return Case(op(), (real(draw, (*shapes(draw, 0, 2, 20), m, m)),), exact=False, rtol=1e-3)
+
+
+@cases(h.Histogram)
+def histogram(draw: Draw, op: type[h.Histogram]) -> Case:
+    low, high = pick(draw, (-3.0, 4.0), (0.0, 2.0), (-5.0, -1.0), (-1e-30, 1e-31), (-1e30, 3e38), (0.0, 0.0))
+    x = real(draw, shapes(draw, 1, 4), low, high)
+    limits = np.asarray(np.min(x, initial=0), F32), np.asarray(np.max(x, initial=0), F32)
+    return Case(op(), (x, *limits))

@@ -1,0 +1,18 @@
+"""Post-training quantisation: from a float model and a few inputs to a model of 8-bit products.
+
+>>> made = quantize("model.onnx", {"x": images})
+>>> made.save("model.int8.onnx")
+>>> print(made.report)
+"""
+
+from __future__ import annotations
+
+from bolt_numba.quantize.calibrate import METHODS, Ranges, calibrate
+from bolt_numba.quantize.report import QuantizeReport
+from bolt_numba.quantize.scale_files import read_scales, write_clips, write_table
+from bolt_numba.quantize.tool import Quantised, quantize
+
+__all__ = [
+    "METHODS", "Quantised", "QuantizeReport", "Ranges", "calibrate", "quantize", "read_scales", "write_clips",
+    "write_table",
+]  # fmt: skip

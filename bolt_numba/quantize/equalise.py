@@ -1,0 +1,147 @@
+"""Moves the differences between channels to where they do less harm, before anything is rounded.
+
+Cross-layer equalisation: where one convolution reads the other's result through Relu or nothing, a factor of a channel
+may move from the filters of the first to those of the second.  Both then have ranges alike.  Source: Nagel et al.,
+Data-Free Quantization Through Weight Equalization and Bias Correction, 2019.
+
+Smoothing: a product's input is divided by a factor for each channel that the rows of its weights are multiplied by, so
+that a few channels with great values do not spoil the steps of all.  Source: Xiao et al., SmoothQuant, 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.pointwise import LeakyRelu, Mul, Relu
+from bolt_numba.quantize.calibrate import Ranges
+from bolt_numba.quantize.layers import BIAS, QuantLayer
+from bolt_numba.types import F32, Array
+
+ROUNDS = 20
+"""Times that all pairs are equalised; most of it happens in the first few."""
+SETTLED = 1e-3
+"""Greatest change of a factor at which it is done."""
+HOMOGENEOUS = (Relu, LeakyRelu)
+"""Activations f with f(s * x) = s * f(x) for positive s."""
+
+
+def equalised(graph: Graph) -> tuple[Graph, int]:
+    """A copy with ranges of channels alike, and how many pairs of convolutions that took."""
+    made = graph.clone()
+    pairs = [(a, c) for a in made.nodes if (c := _reader(made, a)) is not None]
+    for _ in range(ROUNDS):
+        changes = [_equalise(made, first, second) for first, second in pairs]
+        if max(changes, default=0.0) < SETTLED:
+            break
+    return made, len(pairs)
+
+
+def _reader(graph: Graph, node: Node) -> Node | None:
+    """The convolution that alone reads a convolution's result, directly or behind an activation."""
+    if not _is_plain(node):
+        return None
+    following = graph.sole_use(node.output)
+    if following is not None and isinstance(following.op, HOMOGENEOUS):
+        following = graph.sole_use(following.output)
+    if following is None or not _is_plain(following) or following.inputs[0] is None:
+        return None
+    channels, op = node.inputs[1].const.shape[0], following.op  # type: ignore[union-attr]
+    shape = following.inputs[1].const.shape  # type: ignore[union-attr]
+    group: int = op.group  # type: ignore[attr-defined]
+    return following if group in (1, channels) and shape[1] * group == channels else None
+
+
+def _is_plain(node: Node) -> bool:
+    """A convolution with constants of its own."""
+    if not isinstance(node.op, Conv) or node.op.activation is not None or node.op.residual:
+        return False
+    rest = [v for v in node.inputs[1:] if v is not None]
+    return all(v.const is not None and v.type.dtype == F32 and len(v.uses) == 1 for v in rest)
+
+
+def _equalise(graph: Graph, first: Node, second: Node) -> float:
+    """Make the ranges of one pair alike; returns the greatest change of a factor."""
+    w1, w2 = (np.asarray(n.inputs[1].const) for n in (first, second))  # type: ignore[union-attr]
+    group: int = second.op.group  # type: ignore[attr-defined]
+    side = 0 if group > 1 else 1
+    reach1, reach2 = _reach(w1, 0), _reach(w2, side)
+    usable = (reach1 > 0) & (reach2 > 0)
+    factor = np.where(usable, np.sqrt(reach1 * reach2) / np.where(usable, reach1, 1), 1).astype(F32)
+    b = Builder(graph)
+    first.set_input(1, b.const(w1 * _along(factor, w1.ndim, 0), "weight"))
+    second.set_input(1, b.const(w2 / _along(factor, w2.ndim, side), "weight"))
+    bias = first.inputs[BIAS] if len(first.inputs) > BIAS else None
+    if bias is not None and bias.const is not None:
+        first.set_input(BIAS, b.const(bias.const * factor, "bias"))
+    return float(np.max(np.abs(np.log(factor)), initial=0.0))
+
+
+def _reach(w: Array, axis: int) -> Array:
+    return np.asarray(np.max(np.abs(w), axis=tuple(i for i in range(w.ndim) if i != axis)))
+
+
+def _along(factor: Array, rank: int, axis: int) -> Array:
+    return factor.reshape([-1 if i == axis else 1 for i in range(rank)])
+
+
+# --- smoothing -------------------------------------------------------------------------------------------------------
+
+
+def smoothed(graph: Graph, layers: Sequence[QuantLayer], ranges: Ranges, strength: float) -> tuple[Graph, int]:
+    """A copy in which inputs of products are divided by factors for each channel, and how many inputs that are.
+
+    strength: 0 leaves all differences with the inputs, 1 moves them all to the weights; 0.5 is usual.
+    """
+    made = graph.clone()
+    twins = dict(zip(graph.nodes, made.nodes, strict=True))
+    readers: dict[Value, list[Node]] = {}
+    for layer in layers:
+        node = twins[layer.node]
+        x, op = node.inputs[0], node.op
+        if not isinstance(op, MatMul) or layer.weight is None or op.trans_a or x is None:
+            continue
+        if node.inputs[1].const.ndim == 2 and x.name in ranges.reaches:  # type: ignore[union-attr]
+            readers.setdefault(x, []).append(node)
+    nodes, made.nodes = made.nodes, []
+    b, count = Builder(made), 0
+    for value in list(made.inputs):
+        count += _smooth(b, value, readers.get(value, ()), ranges, strength)
+    for node in nodes:
+        made.nodes.append(node)
+        for value in node.outputs:
+            count += _smooth(b, value, readers.get(value, ()), ranges, strength)
+    return made, count
+
+
+def _smooth(b: Builder, x: Value, readers: Sequence[Node], ranges: Ranges, strength: float) -> bool:
+    if not readers:
+        return False
+    rows = [_by_row(node) for node in readers]
+    reach = ranges.reaches[x.name].astype(np.float64)
+    weight = np.max([np.max(np.abs(w), axis=1) for w in rows], axis=0).astype(np.float64)
+    usable = (reach > 0) & (weight > 0)
+    factor = np.ones(reach.shape)
+    factor[usable] = reach[usable] ** strength / weight[usable] ** (1 - strength)
+    factor[usable] /= np.exp(np.mean(np.log(factor[usable]))) if usable.any() else 1.0
+    scale = factor.astype(F32)
+    divided = b(Mul(), x, (1 / factor).astype(F32), name=f"{x.name}/smooth")
+    for node, w in zip(readers, rows, strict=True):
+        op: Any = node.op
+        wide = w * scale[:, None]
+        node.set_input(0, divided)
+        node.set_input(1, b.const(np.ascontiguousarray(wide.T) if op.trans_b else wide, "weight"))
+    return True
+
+
+def _by_row(node: Node) -> Array:
+    """The weight [K, N] of a product."""
+    op: Any = node.op
+    w = np.asarray(node.inputs[1].const)  # type: ignore[union-attr]
+    return w.T if op.trans_b else w

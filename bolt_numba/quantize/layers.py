@@ -1,0 +1,131 @@
+"""Which nodes are quantised and how: layers, and the wishes of the user for each by patterns of names."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bolt_numba.base.records import record
+from bolt_numba.errors import BoltError, DTypeError
+from bolt_numba.inputs import flag_of
+from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ops.layers.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.quantize.methods import KINDS, WEIGHT_KINDS, method_of
+from bolt_numba.types import F32
+
+
+@record(frozen=True)
+class Scheme:
+    """How a layer is quantised.
+
+    activations: ``"u8"``, ``"s8"``, ``"u16"``, ``"s16"`` · weights: ``"s8"`` or ``"s4"`` · per_channel: a scale for
+    each filter or column · symmetric: activations have zero in the middle · method: see `methods.METHODS`.
+    """
+
+    activations: str = "u8"
+    weights: str = "s8"
+    per_channel: bool = True
+    symmetric: bool = False
+    method: str = "mse"
+
+    def __post_init__(self) -> None:
+        for what, kinds in (("activations", KINDS), ("weights", WEIGHT_KINDS)):
+            if getattr(self, what) not in kinds:
+                raise BoltError(f"{what}: got {getattr(self, what)!r}, wanted one of {', '.join(kinds)}")
+        for what in ("per_channel", "symmetric"):
+            flag_of(what, getattr(self, what))
+        method_of(self.method)
+
+
+@record(frozen=True, eq=False)
+class QuantLayer:
+    """A node whose operands can be quantised.
+
+    inputs: numbers of the operands that are activations · weight: number of the constant, None for a product of two
+    activations · axis: of the weight, along which scales may differ · channel: axis of the activations that meets the
+    weight · bias: number of the operand.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[int, ...]
+    weight: int | None
+    axis: int | None
+    channel: int
+    bias: int
+    node: Node
+
+
+BIAS = 2
+"""Operand of Conv, ConvTranspose and MatMul that is added."""
+
+
+def layers_of(graph: Graph, *, attention: bool = False) -> list[QuantLayer]:
+    """Convolutions and products of f32 with constant weights; with ``attention`` those of two activations, too."""
+    found = []
+    for node in graph.nodes:
+        layer = _layer(node, attention)
+        if layer is not None:
+            found.append(layer)
+    return found
+
+
+def _layer(node: Node, attention: bool) -> QuantLayer | None:
+    op: Any = node.op
+    if not isinstance(op, (Conv, ConvTranspose, MatMul)) or getattr(op, "activation", None) is not None:
+        return None
+    if getattr(op, "residual", False):
+        return None
+    x, w = node.inputs[:2]
+    if x is None or w is None or x.is_const or not _is_float(x) or not _is_float(w):
+        return None
+    if w.const is None:
+        both = attention and isinstance(op, MatMul)
+        return QuantLayer(node.name, op.name, (0, 1), None, None, -1, BIAS, node) if both else None
+    if w.const.ndim < 2:
+        return None
+    if isinstance(op, MatMul):
+        axis, channel = w.const.ndim - (2 if op.trans_b else 1), -2 if op.trans_a else -1
+        return QuantLayer(node.name, op.name, (0,), 1, axis, channel, BIAS, node)
+    if op.layout != "NCHW":
+        return None
+    along: int | None = 0 if isinstance(op, Conv) else 1 if op.group == 1 else None
+    return QuantLayer(node.name, op.name, (0,), 1, along, 1, BIAS, node)
+
+
+def _is_float(value: Value) -> bool:
+    """F32 that does not come out of integers already."""
+    return value.type.dtype == F32 and (value.node is None or value.node.op.name != "DequantizeLinear")
+
+
+def schemes_for(
+    layers: Sequence[QuantLayer], usual: Scheme, keep: Sequence[str], overrides: Mapping[str, Any]
+) -> dict[str, Scheme | None]:
+    """The scheme of each layer by its name; None for one that stays float.
+
+    keep: patterns of names (``*`` and ``?``) of layers, or of operators.  overrides: changes by pattern, as
+    ``{"*head*": {"activations": "u16"}}`` or ``{"conv1": None}``; a later one wins.  Raises BoltError for a pattern
+    that no layer has.
+    """
+    made: dict[str, Scheme | None] = {layer.name: usual for layer in layers}
+    if isinstance(keep, str) or not isinstance(overrides, Mapping):
+        raise DTypeError("keep and overrides: got a text, wanted a list of patterns and a mapping of changes")
+    wishes: list[tuple[str, Any]] = [(pattern, None) for pattern in keep]
+    for pattern, change in (*wishes, *overrides.items()):
+        hit = [k for k in layers if fnmatch.fnmatchcase(k.name, pattern) or fnmatch.fnmatchcase(k.op, pattern)]
+        if not hit:
+            some = ", ".join(repr(layer.name) for layer in layers[:5])
+            raise BoltError(f"layers: got pattern {pattern!r}, wanted one that fits a layer such as {some}")
+        for layer in hit:
+            made[layer.name] = None if change is None else _changed(made[layer.name] or usual, pattern, change)
+    return made
+
+
+def _changed(scheme: Scheme, pattern: str, change: Any) -> Scheme:
+    names = [f.name for f in dataclasses.fields(Scheme)]
+    if not isinstance(change, Mapping) or set(change) - set(names):
+        raise BoltError(f"overrides: {pattern!r}: got {change!r}, wanted None or changes of {', '.join(names)}")
+    return dataclasses.replace(scheme, **change)

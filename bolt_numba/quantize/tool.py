@@ -1,0 +1,225 @@
+"""`quantize`: calibrates a float model, inserts integers, measures, and keeps layers in float where it has to."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bolt_numba import surgery
+from bolt_numba.base.border import border
+from bolt_numba.base.records import record
+from bolt_numba.errors import BoltError
+from bolt_numba.inputs import flag_of, spec_of
+from bolt_numba.ir.graph import Graph
+from bolt_numba.quantize.calibrate import Progress, Watched, calibrate, estimated, no_progress
+from bolt_numba.quantize.data import Data, Feed, feeds_of
+from bolt_numba.quantize.equalise import equalised, smoothed
+from bolt_numba.quantize.insert import Pair, QuantPlan
+from bolt_numba.quantize.layers import QuantLayer, Scheme, layers_of, schemes_for
+from bolt_numba.quantize.methods import Affine, TensorStats
+from bolt_numba.quantize.report import FLOAT, LayerReport, QuantizeReport
+from bolt_numba.quantize.sensitivity import Found, Metric, QualityBound, Referee, accuracy_by, ratio, search, sqnr
+from bolt_numba.session import Session, Source, load, save
+
+TIMED = 7
+"""Runs of which the median is the latency."""
+
+
+@record()
+class Quantised:
+    """A quantised model: its graph, the report, and how each tensor is stored."""
+
+    graph: Graph
+    report: QuantizeReport
+    tensors: dict[str, Affine]
+    layers: list[QuantLayer]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model as ONNX with QuantizeLinear and DequantizeLinear (``.onnx``) or as ``.bolt``.
+
+        The file appears complete or not at all.
+        """
+        suffix = Path(path).suffix.lower()
+        if suffix == ".onnx":
+            surgery.save_onnx(self.graph, path)
+        elif suffix == ".bolt":
+            save(self.graph, Path(path))
+        else:
+            raise BoltError(f"{str(path)!r}: got suffix {suffix!r}, wanted .onnx or .bolt")
+
+
+@border("quantize", OSError)
+def quantize(  # budget: each option is explained
+    model: Source,
+    data: Data,
+    *,
+    activations: str = "u8",
+    weights: str = "s8",
+    method: str = "mse",
+    per_channel: bool = True,
+    symmetric: bool = False,
+    bias_correction: bool = True,
+    equalise: bool = False,
+    smooth: float | None = None,
+    attention: bool = False,
+    keep: Sequence[str] = (),
+    overrides: Mapping[str, Any] | None = None,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    metric: Metric | None = None,
+    labels: Any = None,
+    max_drop: float | None = None,
+    min_sqnr: float | None = None,
+    measure: bool = False,
+    threads: int | None = None,
+    signature: str | None = None,
+    progress: Progress = no_progress,
+) -> Quantised:
+    """A model whose convolutions and products compute with integers, from a float one and a few of its inputs.
+
+    Parameters
+    ----------
+    model: as `bolt_numba.compile`.  data: see `data.feeds_of`; a hundred samples are usual.
+    activations, weights, per_channel, symmetric, method: see `layers.Scheme`, for all layers.
+    bias_correction: take the mean error that rounded weights make out of biases.
+    equalise: make ranges of channels of consecutive convolutions alike (depthwise nets).
+    smooth: strength from 0 to 1 with which products hand great channels of their input to their weights (transformers).
+    attention: also products of two activations.
+    keep: patterns of names of layers, or operators, that stay float.  overrides: other schemes by such patterns.
+    ranges: by tensor, instead of those of the data: what `read_scales` gives.
+    metric: from the list of outputs by name to a figure of which more is better; labels: one for each sample, for the
+        share of samples that the first output gets right.
+    max_drop: what the metric may lose; min_sqnr: dB that the outputs must keep.  Layers stay float until that holds.
+    measure: measure each layer alone for the report even where no bound asks for it.
+    progress: called with what is done, how many steps of it are behind, and how many there are.
+    Raises BoltError when there is nothing to quantise, DataError for NaN in data or activations.
+    """
+    usual = Scheme(activations, weights, per_channel, symmetric, method)
+    bound = _bound(max_drop, min_sqnr, metric is not None or labels is not None)
+    source = surgery.simplify(load(model, signature=signature))
+    feeds = feeds_of(data, [spec_of(v.name, v.type) for v in source.inputs])
+    graph, notes = _prepared(source, feeds, flag_of("equalise", equalise), smooth, threads, progress)
+    layers = layers_of(graph, attention=flag_of("attention", attention))
+    if not layers:
+        raise BoltError(f"{graph.name}: got no convolution or product of f32 with constant weights to quantise")
+    schemes = schemes_for(layers, usual, keep, overrides or {})
+    seen = calibrate(graph, feeds, _watched(layers), threads=threads, progress=progress)
+    seen.tensors.update(estimated(ranges or {}).tensors)
+    plan = QuantPlan(layers, schemes, seen, flag_of("bias_correction", bias_correction))
+    if labels is not None and metric is None:
+        metric = accuracy_by(labels)
+    referee = Referee(source, feeds, metric, threads)
+    found = search(graph, plan, referee, bound, progress, measure=flag_of("measure", measure))
+    report = _report(source, found, layers, plan, referee, bound, notes)
+    pairs = {p.tensor: p.affine for layer in plan.layers for i in layer.inputs for p in [plan.pair(layer, i)]}
+    return Quantised(found.graph, report, pairs, layers)
+
+
+def _bound(max_drop: float | None, min_sqnr: float | None, judged: bool) -> QualityBound:
+    wishes: dict[str, Any] = {"max_drop": max_drop, "min_sqnr": min_sqnr}
+    for what, value in wishes.items():
+        if value is not None and not (isinstance(value, (int, float)) and value >= 0):
+            raise BoltError(f"{what}: got {value!r}, wanted a number from 0")
+    if max_drop is not None and not judged:
+        raise BoltError("max_drop: got no metric and no labels, wanted one of them (min_sqnr needs none)")
+    return QualityBound(max_drop, min_sqnr)
+
+
+def _prepared(
+    source: Graph, feeds: Sequence[Feed], equalise: bool, smooth: Any, threads: int | None, progress: Progress
+) -> tuple[Graph, list[str]]:
+    """The float graph with ranges evened out as asked for, and what was done."""
+    graph, notes = source, []
+    if equalise:
+        graph, count = equalised(graph)
+        notes.append(f"equalised {count} pairs of convolutions")
+    if smooth is not None:
+        if not isinstance(smooth, (int, float)) or not 0 <= smooth <= 1:
+            raise BoltError(f"smooth: got {smooth!r}, wanted a strength from 0 to 1")
+        layers = layers_of(graph)
+        seen = calibrate(graph, feeds, _watched(layers), threads=threads, progress=progress)
+        graph, count = smoothed(graph, layers, seen, smooth)
+        notes.append(f"smoothed {count} inputs of products")
+    return graph, notes
+
+
+def _watched(layers: Sequence[QuantLayer]) -> list[Watched]:
+    """Every activation of a layer once; channels of those that meet a weight."""
+    made: dict[str, Watched] = {}
+    for layer in layers:
+        for i in layer.inputs:
+            name = layer.node.inputs[i].name  # type: ignore[union-attr]
+            made.setdefault(name, Watched(name, None if layer.weight is None else layer.channel))
+    return list(made.values())
+
+
+# --- the report ------------------------------------------------------------------------------------------------------
+
+
+def _report(
+    source: Graph, found: Found, layers: Sequence[QuantLayer], plan: QuantPlan, referee: Referee, bound: QualityBound,
+    notes: list[str],
+) -> QuantizeReport:  # fmt: skip
+    kept = {layer.name for layer in found.kept}
+    quantised = {layer.name for layer in plan.layers} - kept
+    rows = [_row(layer, plan, found, layer.name in quantised) for layer in layers]
+    before, after = _latencies((source, found.graph), referee)
+    return QuantizeReport(
+        rows, found.score.sqnr, referee.before.metric, found.score.metric, before, after, _bytes(source),
+        _bytes(found.graph), bound.holds(referee.before, found.score), notes,
+    )  # fmt: skip
+
+
+def _row(layer: QuantLayer, plan: QuantPlan, found: Found, quantised: bool) -> LayerReport:
+    alone, saved = found.alone.get(layer.name), found.saved.get(layer.name)
+    stats = plan.ranges.tensors.get(layer.node.inputs[0].name)  # type: ignore[union-attr]
+    if not quantised or stats is None:
+        low, high = (0.0, 0.0) if stats is None else (stats.low, stats.high)
+        return LayerReport(layer.name, layer.op, FLOAT, low, high, 0.0, None, None, alone, saved)
+    scheme, pair, stored = plan.scheme(layer), plan.pair(layer, 0), plan.weight(layer)
+    weight = None
+    if stored is not None and layer.weight is not None:
+        weight = sqnr(layer.node.inputs[layer.weight].const, stored.real)  # type: ignore[union-attr,arg-type]
+    kinds = scheme.activations if stored is None else f"{scheme.activations} x {scheme.weights}"
+    inside, share = input_quality(stats, pair)
+    return LayerReport(
+        layer.name, layer.op, kinds, pair.affine.low, pair.affine.high, share, weight, inside, alone, saved
+    )
+
+
+def input_quality(stats: TensorStats, pair: Pair) -> tuple[float, float]:
+    """SQNR of a tensor by its histogram, and the share of its values outside the range."""
+    how, x, counts = pair.affine, stats.centres, stats.counts
+    inside = np.clip(x, how.low, how.high)
+    rounded = np.rint(inside / how.scale) * how.scale
+    # within a bin values are spread evenly, which the centre does not show
+    floor = min(stats.width, how.scale) ** 2 / 12
+    exact = (stats.low >= 0) & (np.arange(x.size) == x.size // 2)
+    noise = float(np.sum(counts * np.where(exact, 0.0, np.maximum((x - rounded) ** 2, floor))))
+    beyond = (x < how.low - how.scale / 2) | (x > how.high + how.scale / 2)
+    return ratio(float(np.sum(counts * x * x)), noise), float(np.sum(counts[beyond]) / max(counts.sum(), 1))
+
+
+def _latencies(graphs: Sequence[Graph], referee: Referee) -> list[float]:
+    """Median seconds of a run of each graph on the first feed, taking turns."""
+    sessions = [Session(graph, threads=referee.threads) for graph in graphs]
+    times: list[list[float]] = [[] for _ in sessions]
+    for _ in range(TIMED + 1):  # the first turn plans
+        for session, spent in zip(sessions, times, strict=True):
+            start = time.perf_counter()
+            session.run(None, referee.feeds[0])
+            spent.append(time.perf_counter() - start)
+    for session in sessions:
+        session.close()
+    return [statistics.median(spent[1:]) for spent in times]
+
+
+def _bytes(graph: Graph) -> int:
+    """Of all constants, once each; two int4 are a byte."""
+    held = {id(a): a for a in graph.weights()}.values()
+    return sum(a.nbytes if a.dtype.name not in ("int4", "uint4") else (a.size + 1) // 2 for a in held)
