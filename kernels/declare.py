@@ -57,7 +57,7 @@ class Late:
 
 
 class Word(Late):
-    """A word of the kernel language, implemented in `kernels.cpu.language.simd`, `memory`, `raw` or `tiles`."""
+    """A word of the kernel language, implemented in a file of `kernels.cpu.language`."""
 
 
 WORDS = (
@@ -80,6 +80,9 @@ WORDS = (
     "tile_store_n", "tile_rank1", "tile_rank1_rows", "tile_rank1_rows_as", "tile_dot_rows_bf16", "tile_dot_rows_bytes",
     "rows_strided", "rows_load", "tile_get", "tile_set", "tile_add_row", "tile_add_row_n", "tile_add_tile",
     "tile_add_stored", "tile_scale", "tile_clamp", "tile_map", "tile_finish", "tile_prefetch",
+    # tiles of sums of bytes
+    "tile_to_f32", "tile_take_outer", "tile_add_bytes", "tile_store_bytes", "pixels_row", "pixels_dot",
+    "pixels_store_bytes",
     # threads
     "call_kernel", "call_activation", "atomic_add", "atomic_load", "atomic_store", "atomic_compare_exchange",
     "spin_pause", "cycles", "sem_wait", "sem_trywait", "sem_post", "sched_yield", "float_control", "set_float_control",

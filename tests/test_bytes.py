@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from bolt_numba.ops.layers.integer_products import ConvInteger, MatMulInteger, QLinearConv, QLinearMatMul
+from bolt_numba.ops.pointwise import Clip, HardSwish, Relu, Sigmoid
 from bolt_numba.types import F32, I8, I32, U8, Array
-from tests.harness import plan, run_kernel
+from tests.harness import plan, run_kernel, run_planned
 
 RNG = np.random.default_rng(5)
 
@@ -80,3 +81,62 @@ def test_sums_beyond_32_bits_are_left_to_the_reference(bias: int, group: int) ->
     assert plan(op, [*inputs, np.full(32, bias, I32)]) is None
     assert plan(op, [*inputs, np.full(32, bias // 2, I32)]) is not None
     np.testing.assert_array_equal(op.reference(*inputs, np.full(32, bias, I32)), 0 if bias < 0 else 255)
+
+
+def quantised(x: Array, w: Array, bias: bool = True, dtype: Any = U8) -> list[Array | None]:
+    """Operands of a QLinearConv whose results mostly are within the limits."""
+    count, one = w.shape[0], w[0].size
+    scales = np.asarray(0.03, F32), RNG.uniform(0.5, 1, count).astype(F32), np.asarray(2.5 * one**0.5, F32)
+    made = [x, scales[0], random_bytes(x.dtype), w, scales[1], np.zeros(count, I8), scales[2], random_bytes(dtype)]
+    return [*made, RNG.integers(-9999, 9999, count).astype(I32) if bias else None]
+
+
+@pytest.mark.parametrize("channels", [16, 20, 24, 32, 48, 64, 72, 96, 100, 144])
+@pytest.mark.parametrize("taps", [(3, 1), (3, 2), (5, 1), (5, 2), (7, 2), (1, 2), (2, 1), (4, 2)])
+def test_depthwise_of_any_number_of_channels(channels: int, taps: tuple[int, int]) -> None:
+    size, stride = taps
+    sizes = (6, 13) if channels % 3 else (5, 2)
+    x = random_bytes(I8 if channels % 5 else U8, 2, *sizes, channels)
+    w = random_bytes(I8, channels, 1, size, size)
+    op = QLinearConv(pads=(size // 2,) * 4, strides=(2, stride), group=channels, dilations=(1 + channels % 2, 1),
+                     layout="NHWC", activation=Relu() if size == 3 else None)  # fmt: skip
+    inputs = quantised(x, w, dtype=U8 if size == 3 else I8)
+    planned = plan(op, inputs)
+    assert planned is not None
+    assert planned.entry.name == "conv_bytes_pixels"
+    (got,) = run_planned(planned, inputs)
+    assert abs(got.astype(I32) - op.reference(*inputs).astype(I32)).max() <= (size == 3)
+
+
+def test_depthwise_on_a_line() -> None:
+    x, w = random_bytes(U8, 3, 37, 40), random_bytes(I8, 40, 1, 3)
+    check(QLinearConv(pads=(2, 0), group=40, layout="NHWC"), *quantised(x, w))
+
+
+@pytest.mark.parametrize("activation", [None, Relu(), Clip(lo=-1.5, hi=2.0), Sigmoid(), HardSwish()])
+@pytest.mark.parametrize("kind", [(U8, U8), (I8, I8), (U8, F32), (F32, U8), (F32, F32), (F32, I8)])
+def test_what_follows_the_sums(activation: Any, kind: tuple[Any, Any]) -> None:
+    """Result and residual of bytes or f32, bias of both kinds: within one level, or rounding of f32."""
+    for channels, bias in ((40, I32), (67, F32), (7, None)):
+        x, w = random_bytes(I8, 1, 5, 6, 19), random_bytes(I8, channels, 19, 1, 1)
+        inputs = quantised(x, w, False)[:8]
+        inputs[6] = np.asarray(0.05, F32)
+        inputs[1] = np.asarray(0.0002, F32)
+        if kind[0] == F32:
+            inputs[6:] = None, None
+        dims = 1, 5, 6, channels
+        residual = RNG.standard_normal(dims) if kind[1] == F32 else random_bytes(kind[1], *dims)
+        added = None if bias is None else (RNG.standard_normal(channels) * (1 if bias == F32 else 900)).astype(bias)
+        inputs += [added, residual.astype(kind[1])]
+        if kind[1] != F32:
+            inputs += [np.asarray(0.02, F32), random_bytes(kind[1])]
+        op = QLinearConv(layout="NHWC", activation=activation, residual=True)
+        (got,) = run_kernel(op, inputs)
+        wanted = op.reference(*inputs)
+        if kind[0] == F32:
+            np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+        else:
+            apart = abs(got.astype(I32) - wanted.astype(I32))
+            assert apart.max() <= 1
+            assert apart.mean() < 0.01
+            assert got.std() > 2

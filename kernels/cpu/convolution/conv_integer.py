@@ -30,7 +30,9 @@ from bolt_numba.kernels.cpu.language.lang import (
     vload_u8_n,
     vstore,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.products.epilogue_bytes import FIELDS, FLOAT_RESIDUAL, finish_stored
 from bolt_numba.kernels.cpu.products.matmul import is_parallel
+from bolt_numba.kernels.cpu.products.pack_bytes import BYTE_RESULTS, COLUMN_ROWS, ENDS, EXACT
 from bolt_numba.kernels.cpu.products.products_bytes import (
     INTEGER,
     NO_ZERO,
@@ -47,9 +49,8 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
     product_steps,
     sums_are_exact,
 )
-from bolt_numba.kernels.cpu.products.sweep_bytes import COLUMN_ROWS, EXACT, finish, finish_reach
 from bolt_numba.kernels.extents import Reach
-from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, native
+from bolt_numba.kernels.jit import I64, PTR, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv
 from bolt_numba.types import U8, Array, TensorType
@@ -59,7 +60,7 @@ def _operands(op: Any) -> Operands:
     return QUANTISED if isinstance(op, QLinearConv) else INTEGER
 
 
-def _sides(ins: Types, at: Operands) -> tuple[TensorType, TensorType]:
+def sides(ins: Types, at: Operands) -> tuple[TensorType, TensorType]:
     """Image and filters."""
     x, w = given(ins, at.a), given(ins, at.b)
     assert x is not None
@@ -72,7 +73,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     at = _operands(op)
     if op.layout != "NHWC" or not are_plain(op, ins, at):
         return False
-    x, w = _sides(ins, at)
+    x, w = sides(ins, at)
     zero = given(ins, at.zero_a)
     if not sums_are_exact(ins, at, math.prod(w.dims[1:])):
         return False
@@ -137,7 +138,7 @@ def _rows(op: Any, g: ConvBlocks, w: TensorType, c: int, width: int, image: Any)
 def conv_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of filters under tiles of output pixels."""
     at = _operands(op)
-    x, w = _sides(ins, at)
+    x, w = sides(ins, at)
     steps: list[Step] = []
     width, image, groups = 1, None, op.group
     if _joins_taps(op, x, w):
@@ -151,30 +152,34 @@ def conv_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context
         return filters.reshape(groups, panels.n, w.dims[1], -1).transpose(0, 3, 2, 1)
 
     packed = panels.packed(context, w, ("filters", groups), matrix)
-    return [*steps, *product_steps(ins, at, outs[0], rows, panels, packed, context)]
+    return [*steps, *product_steps(op, ins, at, rows, panels, packed, context)]
 
 
 # ----------------------------------------------------------------------------------------------------------- depthwise
 
 
 def _seen(a: Any) -> dict[str, Reach]:
-    vectors, size = -(-a.n // LANES), 4 if a.zero_y is None else 1
-    pixels = (a.images - 1) * a.rows + int(a.table.max(initial=-1)) + 1
+    vectors, pixels = -(-a.n // LANES), a.images * a.m
+
+    def rows(ld: int, item: int) -> int:
+        return item * (ld * (pixels - 1) + a.n) if pixels else 0
+
     return {
-        "a": pixels * a.n,
+        "a": ((a.images - 1) * a.rows + int(a.table.max(initial=-1)) + 1) * a.n,
         "b": a.taps * vectors * LANES,
-        "c": size * (a.ldc * (a.images * a.m - 1) + a.n) if a.images * a.m else 0,
+        "c": rows(a.ldc, 1 if a.kind == BYTE_RESULTS else 4),
+        "res": rows(a.ldr, 4 if a.residual == FLOAT_RESIDUAL else 1),
         "table": 4 * a.taps * a.m,
-        "columns": COLUMN_ROWS * vectors * BYTES,
+        "columns": ENDS + COLUMN_ROWS * vectors * BYTES,
         "scratch": (a.threads - 1) * a.scratch_step + BYTES,
-        **finish_reach(a),
+        "flip": BYTES,
+        "zero_a": a.zeros_a,
     }
 
 
 @native(
     fastmath=EXACT, a=PTR, b=PTR, c=PTR, ldc=I64, images=I64, rows=I64, m=I64, n=I64, table=PTR, taps=I64, columns=PTR,
-    sums=I64, flip=PTR, flip_a=I64, zero_a=PTR, zeros_a=I64, zero_y=PTR_OR_0, low=F32, high=F32, scratch=PTR,
-    scratch_step=I64, extents=_seen,
+    sums=I64, flip=PTR, flip_a=I64, zero_a=PTR, zeros_a=I64, scratch=PTR, scratch_step=I64, extents=_seen, **FIELDS,
 )  # fmt: skip
 def depthwise_bytes(p, tid, nthreads):
     """One filter for each of ``n`` channels.
@@ -185,13 +190,15 @@ def depthwise_bytes(p, tid, nthreads):
     n, width, m = p.n, (p.n + LANES - 1) // LANES * LANES, p.m
     flip = vload_i32(p.flip) & splat(np.int32(255))
     zero = splat(np.int32(load_u8(p.zero_a) ^ p.flip_a))
-    tile = p.scratch + p.scratch_step * tid
+    tile, size, size_r = p.scratch + p.scratch_step * tid, (1 if p.kind == BYTE_RESULTS else 4), 1
+    if p.residual == FLOAT_RESIDUAL:
+        size_r = 4
     lo, hi = split(p.images * m, tid, nthreads)
-    size = 4 if p.zero_y == 0 else 1
     for pixel in range(lo, hi):
         image, seen = p.a + pixel // m * p.rows * n, p.table + 4 * (pixel % m)
         for j in range(0, n, LANES):
-            acc, inside = splat(np.int32(0)), splat(np.int32(0))
+            columns = p.columns + ENDS + 4 * j
+            acc, inside = vload_i32(columns), splat(np.int32(0))
             for t in range(p.taps):
                 at = load_i32(seen + 4 * m * t)
                 if at >= 0:
@@ -200,23 +207,24 @@ def depthwise_bytes(p, tid, nthreads):
                     acc = acc + x * vload_i8(p.b + t * width + j)
                     inside = inside + x
             if p.sums:
-                acc = acc - inside * vload_i32(p.columns + 4 * (width + j))
+                acc = acc - inside * vload_i32(columns + 4 * width)
             vstore(tile, acc)
-            finish(p, tile, 1, 0, 0, p.columns + 4 * j, p.c + size * (p.ldc * pixel + j), min(n - j, LANES))
+            c, res = p.c + size * (p.ldc * pixel + j), p.res + size_r * (p.ldr * pixel + j)
+            finish_stored(p, tile, 1, min(n - j, LANES), columns, 4 * width, c, res)
 
 
-def _is_depthwise(op: Any, ins: Types) -> bool:
+def is_depthwise(op: Any, ins: Types) -> bool:
     if not _accepts(op, ins):
         return False
-    w = _sides(ins, _operands(op))[1]
+    w = sides(ins, _operands(op))[1]
     return bool(op.group > 1 and w.dims[1] == 1 and w.dims[0] == op.group)
 
 
-@kernel(ConvInteger, QLinearConv, accepts=_is_depthwise, rank=10)
+@kernel(ConvInteger, QLinearConv, accepts=is_depthwise, rank=10)
 def conv_bytes_depthwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """One filter a channel."""
     at = _operands(op)
-    x, w = _sides(ins, at)
+    x, w = sides(ins, at)
     g, n, taps = geometry(replace(op, group=1), x, w, outs[0]), w.dims[0], math.prod(w.dims[2:])
     width = -(-n // LANES) * LANES
 
@@ -226,13 +234,13 @@ def conv_bytes_depthwise(op: Any, ins: Types, outs: Sequence[TensorType], contex
         return packed
 
     assert w.known is not None
-    columns = column_step(ins, at, Panels(1, 1, taps, n), 0, np.zeros(width, np.int32), None)
+    columns = column_step(op, ins, at, Panels(1, 1, taps, n), 0, np.zeros(width, np.int32), None)
     threads = context.threads if is_parallel(context, g.images * g.m * n * taps, x.nbytes) else 1
     table = g.taps.table if not g.is_matrix else np.arange(g.m, dtype=np.int32)
     args: dict[str, Argument] = {
         "a": In(at.a), "b": context.packed(w.known, "depthwise bytes", pack), "c": Out(0), "ldc": Pitch(Out(0)),
         "images": g.images, "rows": g.rows, "m": g.m, "n": n, "table": table, "taps": taps,
-        "columns": columns.args["to"], **finish_args(ins, at, outs[0]), "scratch": Scratch(threads * 256),
+        "columns": columns.args["to"], **finish_args(op, ins, at), "scratch": Scratch(threads * 256),
         "scratch_step": 256,
     }  # fmt: skip
     return [columns, Step(depthwise_bytes, args, threads > 1)]

@@ -286,13 +286,13 @@ def to_i32(b, x):
 
 def dot_bytes_value(b, acc, x, y):
     """Acc + the four products of a u8 of x and an i8 of y in each i32, exactly (modulo 2 ** 32)."""
-    ty = vector("i32")
+    ty = acc.type
     if target().has_vnni:
-        return call(b, f"llvm.x86.avx512.vpdpbusd.{32 * LANES}", ty, [acc, x, y])
+        return call(b, f"llvm.x86.avx512.vpdpbusd.{32 * ty.count}", ty, [acc, x, y])
     if target().is_x86:  # two products of i16 at a time; vpmaddubsw would saturate
-        pairs = ir.VectorType(I16, 2 * LANES)
+        pairs = ir.VectorType(I16, 2 * ty.count)
         byte, low = constant(pairs, 8), constant(ty, 0x00FF00FF)
-        name = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}[LANES]
+        name = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}[ty.count]
         halves = b.bitcast(y, pairs)
         for u, v in (
             (b.and_(x, low), b.ashr(b.shl(halves, byte), byte)),

@@ -77,4 +77,4 @@ def matmul_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Conte
     else:
         steps.append(pack_step(panels, at.b, b, context))
         packed = steps[0].args["to"]
-    return [*steps, *product_steps(ins, at, outs[0], rows, panels, packed, context)]
+    return [*steps, *product_steps(op, ins, at, rows, panels, packed, context)]

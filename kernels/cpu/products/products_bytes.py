@@ -9,21 +9,24 @@ import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES
+from bolt_numba.kernels.cpu.products.epilogue import can_finish, finish
+from bolt_numba.kernels.cpu.products.epilogue_bytes import BYTE_RESIDUAL, FLOAT_RESIDUAL, NO_RESIDUAL
 from bolt_numba.kernels.cpu.products.matmul import is_parallel
 from bolt_numba.kernels.cpu.products.pack import aligned_empty, run_shares
-from bolt_numba.kernels.cpu.products.sweep import choose_share
-from bolt_numba.kernels.cpu.products.sweep_bytes import (
-    BLOCK_FIELDS,
+from bolt_numba.kernels.cpu.products.pack_bytes import (
+    BYTE_RESULTS,
     COLUMN_ROWS,
-    choose_span,
+    ENDS,
+    FLOATS,
+    SUMS,
     flips,
     pack_bytes,
     prepare_columns,
-    scratch_bytes,
-    sweep_bytes,
-)  # fmt: skip
+)
+from bolt_numba.kernels.cpu.products.sweep import choose_share
+from bolt_numba.kernels.cpu.products.sweep_bytes import BLOCK_FIELDS, choose_span, scratch_bytes, sweep_bytes
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types
-from bolt_numba.ops.layers.integer_products import is_fused, sums_fit
+from bolt_numba.ops.layers.integer_products import sums_fit
 from bolt_numba.types import F32, I8, I32, U8, Array, TensorType
 
 BYTE_TYPES = (U8, I8)
@@ -43,10 +46,13 @@ class Operands:
     scale_y: int | None = None
     zero_y: int | None = None
     bias: int | None = None
+    residual: int | None = None
+    scale_r: int | None = None
+    zero_r: int | None = None
 
 
 INTEGER = Operands(0, 1, 2, 3)
-QUANTISED = Operands(0, 3, 2, 5, 1, 4, 6, 7, 8)
+QUANTISED = Operands(0, 3, 2, 5, 1, 4, 6, 7, 8, 9, 10, 11)
 
 
 def given(ins: Types, index: int | None) -> TensorType | None:
@@ -58,18 +64,17 @@ def operand(ins: Types, index: int | None) -> In | None:
 
 
 def are_plain(op: Any, ins: Types, at: Operands) -> bool:
-    """Static bytes, f32 scales, one scale of A, one scale and zero point of the result; nothing fused."""
-    a, b = given(ins, at.a), given(ins, at.b)
-    if at.scale_y is not None and is_fused(op, given(ins, at.scale_y), given(ins, at.bias)):
-        return False
+    """Static bytes, f32 scales, one scale of A, one scale and zero point of the result, an activation of f32."""
+    a, b, target = given(ins, at.a), given(ins, at.b), given(ins, at.zero_y)
     if a is None or b is None or not all(t.is_static for t in ins if t is not None):
         return False
     if a.dtype not in BYTE_TYPES or b.dtype not in BYTE_TYPES or not b.size:
         return False
+    if (target is not None and target.dtype not in BYTE_TYPES) or not can_finish(getattr(op, "activation", None)):
+        return False
     if any(t is not None and t.dtype != F32 for t in (given(ins, i) for i in (at.scale_a, at.scale_b, at.scale_y))):
         return False
-    ends = [t for t in (given(ins, i) for i in (at.scale_a, at.scale_y, at.zero_y)) if t is not None]
-    return all(t.size == 1 and t.dtype in (F32, *BYTE_TYPES) for t in ends)
+    return all(t is None or t.size == 1 for t in (given(ins, i) for i in (at.scale_a, at.scale_y, at.zero_y)))
 
 
 def sums_are_exact(ins: Types, at: Operands, depth: int) -> bool:
@@ -166,45 +171,58 @@ def has_zero(b: TensorType, zero: TensorType | None) -> bool:
     return zero.known is None or bool((zero.known != nothing).any())
 
 
-def column_step(ins: Types, at: Operands, panels: Panels, k: int, packed: Argument, outside: Scratch | None) -> Step:
+def _flip(t: TensorType | None, unsigned: bool = True) -> int:
+    """The bit that turns bytes into unsigned ones, or into signed ones."""
+    return 128 if t is not None and t.dtype == (I8 if unsigned else U8) else 0
+
+
+def column_step(
+    op: Any, ins: Types, at: Operands, panels: Panels, k: int, packed: Argument, outside: Scratch | None
+) -> Step:
     """`prepare_columns`; packed: begins with the sums of the columns."""
-    a, b, zero_a, zero_b = (given(ins, i) for i in (at.a, at.b, at.zero_a, at.zero_b))
-    assert a is not None
-    assert b is not None
-    scale_b = given(ins, at.scale_b)
+    a, b, zero_a, zero_b, bias = (given(ins, i) for i in (at.a, at.b, at.zero_a, at.zero_b, at.bias))
+    scale_b, done = given(ins, at.scale_b), finish(getattr(op, "activation", None))
     return Step(prepare_columns, {
-        "sums": packed, "to": Scratch(panels.blocks * COLUMN_ROWS * panels.columns * BYTES),
+        "sums": packed, "to": Scratch(ENDS + panels.blocks * COLUMN_ROWS * panels.columns * BYTES),
         "blocks": panels.blocks, "n": panels.n, "k": k,
-        "zero_a": NO_ZERO if zero_a is None else In(at.zero_a), "flip_a": 128 if a.dtype == I8 else 0,
+        "zero_a": NO_ZERO if zero_a is None else In(at.zero_a), "flip_a": _flip(a),
         "zero_b": NO_ZERO if zero_b is None else In(at.zero_b), "zeros_b": 1 if zero_b is None else zero_b.size,
-        "flip_b": 128 if b.dtype == U8 else 0, "bias": operand(ins, at.bias), "scale_a": operand(ins, at.scale_a),
-        "scale_b": operand(ins, at.scale_b), "scales_b": 1 if scale_b is None else scale_b.size,
-        "scale_y": operand(ins, at.scale_y), "rows": int(zero_a is not None and zero_a.size > 1),
-        "outside": outside, "length": 0 if outside is None else outside.nbytes,
+        "flip_b": _flip(b, False), "bias": operand(ins, at.bias),
+        "biases": 0 if bias is None else bias.size, "floats": int(bias is not None and bias.dtype != I32),
+        "scale_a": operand(ins, at.scale_a), "scale_b": operand(ins, at.scale_b),
+        "scales_b": 1 if scale_b is None else scale_b.size, "scale_y": operand(ins, at.scale_y),
+        "zero_y": operand(ins, at.zero_y), "flip_y": _flip(given(ins, at.zero_y), False), "lo": done.lo, "hi": done.hi,
+        "activated": int(done.act is not None), "scale_r": operand(ins, at.scale_r),
+        "zero_r": operand(ins, at.zero_r), "flip_r": _flip(given(ins, at.zero_r)),
+        "rows": int(zero_a is not None and zero_a.size > 1), "outside": outside,
+        "length": 0 if outside is None else outside.nbytes,
     }, False)  # fmt: skip
 
 
-def finish_args(ins: Types, at: Operands, out: TensorType) -> dict[str, Argument]:
-    """What `finish` of `sweep_bytes` and its users need to know of the zero points."""
-    a, b, zero_a = given(ins, at.a), given(ins, at.b), given(ins, at.zero_a)
-    assert a is not None
+def finish_args(op: Any, ins: Types, at: Operands) -> dict[str, Argument]:
+    """What sweeps need to know of zero points, and `epilogue_bytes.FIELDS`."""
+    a, b, zero_a, residual = (given(ins, i) for i in (at.a, at.b, at.zero_a, at.residual))
     assert b is not None
-    low, high = (-128, 127) if out.dtype == I8 else (0, 255)
+    kind = SUMS if at.scale_y is None else FLOATS if given(ins, at.scale_y) is None else BYTE_RESULTS
+    more = NO_RESIDUAL if residual is None else FLOAT_RESIDUAL if residual.dtype == F32 else BYTE_RESIDUAL
+    done, more_at = finish(getattr(op, "activation", None)), operand(ins, at.residual)
     return {
-        "sums": int(has_zero(b, given(ins, at.zero_b))), "flip": flips(a.dtype == I8),
-        "flip_a": 128 if a.dtype == I8 else 0, "zero_a": NO_ZERO if zero_a is None else In(at.zero_a),
-        "zeros_a": 1 if zero_a is None else zero_a.size, "zero_y": operand(ins, at.zero_y), "low": low, "high": high,
+        "sums": int(has_zero(b, given(ins, at.zero_b))), "flip": flips(_flip(a) != 0), "flip_a": _flip(a),
+        "zero_a": NO_ZERO if zero_a is None else In(at.zero_a), "zeros_a": 1 if zero_a is None else zero_a.size,
+        "kind": kind, "quick": int(kind == BYTE_RESULTS and done.act is None and more != FLOAT_RESIDUAL),
+        "res": more_at, "ldr": 0 if more_at is None else Pitch(more_at),
+        "residual": more, "flip_r": _flip(residual), **done.args,
     }  # fmt: skip
 
 
 def product_steps(
-    ins: Types, at: Operands, out: TensorType, rows: RowTables, panels: Panels, packed: Argument, context: Context
+    op: Any, ins: Types, at: Operands, rows: RowTables, panels: Panels, packed: Argument, context: Context
 ) -> list[Step]:
     """The numbers of the columns, and the sweep."""
     b = given(ins, at.b)
     assert b is not None
     outside = None if rows.table is None else Scratch(rows.depth)
-    columns = column_step(ins, at, panels, rows.k, packed, outside)
+    columns = column_step(op, ins, at, panels, rows.k, packed, outside)
     blocks, span, runs = len(rows.offsets), choose_span(rows.m, rows.k), panels.runs
     copy_step = 64 * (-(-rows.k // 64) | 1) if rows.copied else 0
     threads = context.threads if is_parallel(context, blocks * rows.m * rows.k * panels.n // 2, b.nbytes) else 1
@@ -212,13 +230,13 @@ def product_steps(
     offsets = np.empty((blocks, BLOCK_FIELDS), np.int64)
     offsets[:, 0], offsets[:, 3:] = rows.offsets[:, 0], rows.offsets[:, 2:]
     offsets[:, 1] = panels.head + panels.block * rows.offsets[:, 1]
-    offsets[:, 2] = COLUMN_ROWS * panels.columns * BYTES * rows.offsets[:, 1]
+    offsets[:, 2] = ENDS + COLUMN_ROWS * panels.columns * BYTES * rows.offsets[:, 1]
     args: dict[str, Argument] = {
         "a": In(at.a) if rows.image is None else rows.image, "lda": rows.lda, "b": packed, "c": Out(0),
         "ldc": Pitch(Out(0)), "blocks": blocks,
         "offsets": offsets, "m": rows.m, "n": panels.n, "table": rows.table, "taps": rows.taps, "depth": rows.depth,
         "length": -(-rows.k // 4) * 4 if rows.copied else rows.depth, "copied": int(rows.copied), "outside": outside,
-        "columns": columns.args["to"], **finish_args(ins, at, out),
+        "columns": columns.args["to"], **finish_args(op, ins, at),
         "scratch": Scratch(threads * per_thread), "scratch_step": per_thread, "copy_step": copy_step, "span": span,
         "share": choose_share(blocks, rows.m, panels.n, rows.k, threads),
     }  # fmt: skip

@@ -1,0 +1,246 @@
+"""Depthwise convolution of bytes, channels last: dot products of four pixels side by side, for each channel.
+
+The bytes of four neighbouring pixels of a row are interleaved, so that an instruction that adds four products of bytes
+does a row of a filter of three taps.  A tile is a few pixels of one row by 64, 32 or 16 channels.  Pixels outside the
+image are read from zero points.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.convolution.conv_integer import is_depthwise, sides
+from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.language.lang import (
+    BYTES,
+    LANES,
+    copy_bytes,
+    load_i64,
+    pixels_dot,
+    pixels_row,
+    pixels_store_bytes,
+    split,
+)  # fmt: skip
+from bolt_numba.kernels.cpu.products.matmul import is_parallel
+from bolt_numba.kernels.cpu.products.pack_bytes import COLUMN_ROWS, ENDS, EXACT, ONES, whole_vectors
+from bolt_numba.kernels.cpu.products.products_bytes import QUANTISED, Panels, column_step, finish_args, given, has_zero
+from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.ops.layers.integer_products import QLinearConv
+from bolt_numba.types import I8, U8, Array, TensorType
+
+PIXELS = 4 if target().registers >= 32 and target().is_x86 else 2
+"""Pixels of a tile."""
+WIDTHS = tuple(w for w in (64, 32, 16) if w <= 4 * LANES)
+"""Channels of a tile."""
+PART_ROWS = 3
+"""Rows of numbers of a block's columns: addend, factor, addend behind it."""
+
+
+BLOCK_FIELDS = 4
+"""Entries of a block: its first channel, its channels, byte offsets of weights and of the numbers of its columns."""
+MOST_TAPS = 7
+"""Columns of a filter up to which there is a kernel."""
+
+
+def chunks_of(cols: int, stride: int) -> tuple[int, int]:
+    """Fours of pixels under a row of a filter, and forms of its weights, see `pixels_dot`."""
+    forms = 2 if stride == 1 else 1
+    return -(-(cols + forms - 1) // 4), forms
+
+
+@cache
+def cut(c: int) -> tuple[tuple[int, int], ...]:
+    """Blocks of channels, first one and width; a block that would pass the last channel overlaps the one before."""
+    made, done = [], 0
+    while done < c:
+        left = c - done
+        width = next((w for w in WIDTHS if w <= c and 4 * left > 3 * w - 4), WIDTHS[-1])
+        made.append((min(done, c - width), width))
+        done = made[-1][0] + width
+    return tuple(made)
+
+
+def _tile(lanes: int, cols: int, stride: int, guarded: int) -> Any:
+    """A few pixels by ``4 * lanes`` channels."""
+    chunks, forms = chunks_of(cols, stride)
+    filter_row = 16 * chunks * forms
+
+    @inline
+    def tile(p, x, y, up, first, last, pixels, w, numbers):
+        acc, c, h, flip, outside = pixels_row(PIXELS, lanes, numbers), p.c, p.h, np.int32(p.flip), p.outside
+        row, size = p.wd * c, filter_row * lanes
+        for r in range(p.rows):
+            at, base, step = up + r * p.dh, outside, 0
+            if at >= 0 and at < h:
+                base, step = x + at * row, c
+            acc = pixels_dot(acc, base, step, first, last, outside, flip, w, cols, stride, chunks, guarded)
+            w += size
+        pixels_store_bytes(acc, y, p.ldc, pixels, numbers + 16 * lanes, p.columns)
+
+    return tile
+
+
+@inline
+def arrange(p, scratch):
+    """Numbers of each block's columns in the order of its lanes, f32 or i32 [3][4][lanes]."""
+    width = (p.c + LANES - 1) // LANES * BYTES
+    for k in range(p.count):
+        entry = p.blocks + 8 * BLOCK_FIELDS * k
+        channels, to = load_i64(entry + 8), scratch + load_i64(entry + 24)
+        for row in range(PART_ROWS):
+            source = p.columns + ENDS + 2 * row * width + 4 * load_i64(entry)
+            for q in range(4):
+                for part in range(0, channels, 16):
+                    copy_bytes(to, source + 4 * (part + 4 * q), 16)
+                    to += 16
+
+
+def _seen(a: Any) -> dict[str, Reach]:
+    pixels, channels = a.images * a.oh * a.ow, int(a.blocks[: a.count, 1].sum())
+    return {
+        "x": a.images * a.h * a.wd * a.c,
+        "w": 4 * math.prod(chunks_of(a.cols, a.sw)) * a.rows * channels,
+        "y": a.ldc * (pixels - 1) + a.c if pixels else 0,
+        "outside": 4 * WIDTHS[0],
+        "columns": ENDS + COLUMN_ROWS * whole_vectors(a.c),
+        "blocks": 8 * BLOCK_FIELDS * a.count,
+        "scratch": (a.threads - 1) * a.scratch_step + 4 * PART_ROWS * channels,
+    }
+
+
+@cache
+def depthwise_kernel(cols: int, stride: int) -> Native:
+    """The kernel for filters of ``cols`` columns at a stride of 1 or 2."""
+    whole16, whole8, whole4 = (_tile(lanes, cols, stride, 0) for lanes in (16, 8, 4))
+    edge16, edge8, edge4 = (_tile(lanes, cols, stride, 1) for lanes in (16, 8, 4))
+    reach = (PIXELS - 1) * stride + cols
+
+    def depthwise_pixels(p, tid, nthreads):
+        """x: bytes [images, h, wd, c]; w: see `pack_taps`; y: [images, oh, ow, c], pixels ``ldc`` apart.
+
+        rows, cols: of the filter; sh, sw: strides; dh: dilation of rows; top, left: begin pads.  outside: zero points.
+        columns: see `prepare_columns`.  blocks: i64 [count][`BLOCK_FIELDS`].  flip: of four bytes of x.  scratch:
+        ``scratch_step`` bytes a thread, the numbers of columns by blocks.
+        """
+        c, ldc, oh, ow, wd, count, sw = p.c, p.ldc, p.oh, p.ow, p.wd, p.count, p.sw
+        scratch = p.scratch + p.scratch_step * tid
+        arrange(p, scratch)
+        lines = p.images * oh
+        many = lines >= 4 * nthreads
+        lo, hi = split(lines, tid, nthreads) if many else (0, lines)
+        b_lo, b_hi = (0, count) if many else split(count, tid, nthreads)
+        for line in range(lo, hi):
+            image, up, j = p.x + line // oh * p.h * wd * c, line % oh * p.sh - p.top, 0
+            while j < ow:
+                pixels = min(ow, PIXELS)
+                j = min(j, ow - pixels)
+                at = j * sw - p.left
+                first, last = max(-at, 0), wd - at
+                whole = first == 0 and last >= reach and pixels == PIXELS
+                for k in range(b_lo, b_hi):
+                    entry = p.blocks + 8 * BLOCK_FIELDS * k
+                    skip, channels, w = load_i64(entry), load_i64(entry + 8), p.w + load_i64(entry + 16)
+                    x, y = image + at * c + skip, p.y + (line * ow + j) * ldc + skip
+                    numbers = scratch + load_i64(entry + 24)
+                    if channels == 64 and LANES >= 16:
+                        if whole:
+                            whole16(p, x, y, up, first, last, pixels, w, numbers)
+                        else:
+                            edge16(p, x, y, up, first, last, pixels, w, numbers)
+                    elif channels == 32 and LANES >= 8:
+                        if whole:
+                            whole8(p, x, y, up, first, last, pixels, w, numbers)
+                        else:
+                            edge8(p, x, y, up, first, last, pixels, w, numbers)
+                    elif whole:
+                        whole4(p, x, y, up, first, last, pixels, w, numbers)
+                    else:
+                        edge4(p, x, y, up, first, last, pixels, w, numbers)
+                j += pixels
+
+    return native(
+        fastmath=EXACT, x=PTR, w=PTR, y=PTR, ldc=I64, images=I64, h=I64, wd=I64, c=I64, oh=I64, ow=I64, rows=I64,
+        cols=I64, sh=I64, sw=I64, dh=I64, top=I64, left=I64, outside=PTR, columns=PTR, blocks=PTR, count=I64, flip=I64,
+        scratch=PTR, scratch_step=I64, extents=_seen,
+    )(depthwise_pixels)  # fmt: skip
+
+
+def pack_taps(c: int, rows: int, cols: int, stride: int, flip: int) -> Any:
+    """i8 weights [c, 1, ..., cols] to [blocks][rows][chunks][forms][4][lanes][4], see `pixels_dot`."""
+    chunks, forms = chunks_of(cols, stride)
+
+    def pack(filters: Array) -> Array:
+        taps = np.zeros((c, rows, forms, 4 * chunks), np.uint8)
+        for form in range(forms):
+            taps[:, :, form, form : form + cols] = filters.reshape(c, rows, cols).view(np.uint8) ^ np.uint8(flip)
+        made = []
+        for first, width in cut(c):
+            block = taps[first : first + width].reshape(width // 16, 4, 4, rows, forms, chunks, 4)
+            made.append(block.transpose(3, 5, 4, 1, 0, 2, 6).reshape(-1))  # lane 4 L + i of vector q: 16 L + 4 q + i
+        return np.concatenate(made)
+
+    return pack
+
+
+def block_table(c: int, rows: int, cols: int, stride: int) -> Array:
+    """Blocks of channels, see `BLOCK_FIELDS`."""
+    table = np.zeros((len(cut(c)), BLOCK_FIELDS), np.int64)
+    table[:, :2] = cut(c)
+    done = np.cumsum(table[:, 1]) - table[:, 1]
+    table[:, 2] = 4 * math.prod(chunks_of(cols, stride)) * rows * done
+    table[:, 3] = 4 * PART_ROWS * done
+    return table
+
+
+def _accepts(op: Any, ins: Types) -> bool:
+    """What becomes bytes without a residual: filters of up to `MOST_TAPS` undilated columns on a line or a plane."""
+    if not is_depthwise(op, ins) or op.residual:
+        return False
+    x, w = sides(ins, QUANTISED)
+    zero = given(ins, QUANTISED.zero_b)
+    if len(x.dims) not in (3, 4) or x.dims[-1] < WIDTHS[-1] or has_zero(w, zero) or w.dims[-1] > MOST_TAPS:
+        return False
+    strides, dilations = op.strides or (1,), op.dilations or (1,)
+    return strides[-1] in (1, 2) and dilations[-1] == 1 and bool(finish_args(op, ins, QUANTISED)["quick"])
+
+
+@kernel(QLinearConv, accepts=_accepts, rank=20)
+def conv_bytes_pixels(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Tiles of pixels by vectors of channels."""
+    x, w = sides(ins, QUANTISED)
+    assert w.known is not None
+    images, *sizes, c = x.dims
+    windows = op.windows(w.dims[2:]).resolved(sizes)
+    ones = (1,) * (2 - len(sizes))
+    (h, wd), (oh, ow) = (*ones, *sizes), (*ones, *outs[0].dims[1:-1])
+    (rows, cols), (sh, sw), (dh, _) = ((*ones, *t) for t in (windows.kernel, windows.strides, windows.dilations))
+    top, left = (windows.pads[0], windows.pads[1]) if len(sizes) == 2 else (0, windows.pads[0])
+    flip = 128 if w.dtype == U8 else 0
+
+    def sums(filters: Array) -> Array:
+        made = np.zeros(whole_vectors(c) // 4, np.int32)
+        made[:c] = (filters.reshape(c, -1).view(np.uint8) ^ np.uint8(flip)).view(np.int8).sum(axis=1, dtype=np.int32)
+        return made
+
+    outside, table = Scratch(4 * WIDTHS[0]), block_table(c, rows, cols, sw)
+    total = context.packed(w.known, "sums of filters", sums)
+    columns = column_step(op, ins, QUANTISED, Panels(1, 1, rows * cols, c), rows * cols, total, outside)
+    parallel = is_parallel(context, images * oh * ow * c * rows * cols // 4, x.nbytes)
+    step = -(-4 * PART_ROWS * int(table[:, 1].sum()) // 64) * 64
+    args: dict[str, Argument] = {
+        "x": In(QUANTISED.a), "w": context.packed(w.known, ("pixels", sw), pack_taps(c, rows, cols, sw, flip)),
+        "y": Out(0), "ldc": Pitch(Out(0)), "images": images, "h": h, "wd": wd, "c": c, "oh": oh, "ow": ow,
+        "rows": rows, "cols": cols, "sh": sh, "sw": sw, "dh": dh, "top": top, "left": left, "outside": outside,
+        "columns": columns.args["to"], "blocks": table, "count": len(table),
+        "flip": ONES * 128 if x.dtype == I8 else 0,
+        "scratch": Scratch((context.threads if parallel else 1) * step), "scratch_step": step,
+    }  # fmt: skip
+    return [columns, Step(depthwise_kernel(cols, sw), args, parallel)]

@@ -1,0 +1,382 @@
+"""Tiles of sums of bytes as words of the kernel language: sums to bytes in registers, and dot products of pixels.
+
+Imported only while a kernel compiles; kernel files import these names from `lang`.
+
+Results leave a tile by rows of bytes.  Four vectors of i32 become one of bytes by instructions that work within 128
+bits; what they leave in another order is put right where it is stored (`tile_store_bytes`), or was put in the same
+order before (`PixelTile`).
+"""
+
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,untyped-decorator"
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, register_model
+
+from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.language.simd import (
+    ADDR,
+    I8,
+    I16,
+    I32,
+    I64,
+    LANES,
+    call,
+    constant,
+    dot_bytes_value,
+    fma_value,
+    load,
+    masked_load,
+    masked_store,
+    splat_value,
+    store,
+    suffix,
+    tail_mask,
+    vector,
+)  # fmt: skip
+from bolt_numba.kernels.cpu.language.tiles import BYTES, _build, _row, _vec
+
+HAS_BYTE_MASKS = target().name == "avx512"
+HIGH, ZERO, LOW, FLIP = 0, 4, 8, 12
+"""Places in the record that `tile_store_bytes` reads: greatest number (f32), then patterns of 32 bits: the zero point
+less 128 where bytes are unsigned (twice i16), the least byte as a signed one, the highest bit of unsigned ones."""
+
+
+def _copy_some(b, to, source, n, most):
+    """Copy ``n`` bytes, from 1 to ``most`` - 1, by two moves that may overlap."""
+    size = most // 2
+    ty = ir.IntType(8 * size)
+
+    def both():
+        ends = [load(b, b.add(source, at), ty, 1) for at in (I64(0), b.sub(n, I64(size)))]
+        for value, at in zip(ends, (I64(0), b.sub(n, I64(size))), strict=True):
+            store(b, value, b.add(to, at), 1)
+
+    if size == 1:
+        both()
+        return
+    with b.if_else(b.icmp_signed(">=", n, I64(size))) as (then, otherwise):
+        with then:
+            both()
+        with otherwise:
+            _copy_some(b, to, source, n, size)
+
+
+def _workspace(b, nbytes):
+    """Address of memory on the stack."""
+    return b.ptrtoint(cgutils.alloca_once(b, ir.ArrayType(I8, nbytes)), I64)
+
+
+def _copy_rows(b, rows, width, to, to_ld, source, source_ld, n):
+    """Copy ``n`` bytes of each row, fewer than ``width``."""
+    with cgutils.for_range(b, I64(rows)) as loop:
+        _copy_some(b, b.add(to, b.mul(to_ld, loop.index)), b.add(source, b.mul(source_ld, loop.index)), n, width)
+
+
+def _hidden(b, n):
+    """The same number, unknown to LLVM: LLVM 22 makes a masked byte store whose mask it knows a wider one."""
+    return b.asm(ir.FunctionType(n.type, [n.type]), "", "=r,0", [n], side_effect=False)
+
+
+# ------------------------------------------------------------------------------------------------------ sums to bytes
+
+
+def _nearest(b, v):
+    """f32 to the nearest i32, ties to even; what is too small or NaN becomes the least one, of x86 only."""
+    lanes = v.type.count
+    ty = ir.VectorType(I32, lanes)
+    if not target().is_x86:
+        return call(b, f"llvm.fptosi.sat.{suffix(ty)}.{suffix(v.type)}", ty, [
+            call(b, f"llvm.rint.{suffix(v.type)}", v.type, [v])
+        ])  # fmt: skip
+    if lanes == 16:
+        return call(b, "llvm.x86.avx512.mask.cvtps2dq.512", ty, [v, ir.Constant(ty, None), I16(-1), I32(4)])
+    return call(b, {8: "llvm.x86.avx.cvt.ps2dq.256", 4: "llvm.x86.sse2.cvtps2dq"}[lanes], ty, [v])
+
+
+def _narrowed(b, x, y):
+    """Integers of two vectors as those of half as many bits, saturated; on x86 each 128 bits apart."""
+    half = ir.VectorType(ir.IntType(x.type.element.width // 2), 2 * x.type.count)
+    bits = x.type.count * x.type.element.width
+    if target().is_x86:
+        kind = "packssdw" if half.element.width == 16 else "packsswb"
+        name = {512: f"avx512.{kind}.512", 256: f"avx2.{kind}", 128: f"sse2.{kind}.128"}[bits]
+        return call(b, f"llvm.x86.{name}", half, [x, y])
+    top = (1 << half.element.width - 1) - 1
+    both = b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, half.count), list(range(half.count))))
+    both = call(b, f"llvm.smin.{suffix(both.type)}", both.type, [both, constant(both.type, top)])
+    both = call(b, f"llvm.smax.{suffix(both.type)}", both.type, [both, constant(both.type, -top - 1)])
+    return b.trunc(both, half)
+
+
+def _ends(b, address, lanes):
+    """What results are limited by, see `HIGH`, as vectors."""
+    pattern = {at: splat_value(b, load(b, address, I32, 4, at), lanes) for at in (ZERO, LOW, FLIP)}
+    return (
+        splat_value(b, load(b, address, ir.FloatType(), 4, HIGH), lanes),
+        b.bitcast(pattern[ZERO], ir.VectorType(I16, 2 * lanes)),
+        b.bitcast(pattern[LOW], ir.VectorType(I8, 4 * lanes)),
+        b.bitcast(pattern[FLIP], ir.VectorType(I8, 4 * lanes)),
+    )
+
+
+def _as_bytes(b, vectors, ends):
+    """Four vectors of f32 as one of bytes: rounded, zero point added, limited; in the order of `_narrowed`."""
+    high, zero, low, flip = ends
+    rounded = [_nearest(b, b.select(b.fcmp_ordered("<", high, v), high, v)) for v in vectors]
+    pairs = [_narrowed(b, *rounded[i : i + 2]) for i in (0, 2)]
+    name = f"llvm.sadd.sat.{suffix(zero.type)}"
+    made = _narrowed(b, *(call(b, name, zero.type, [pair, zero]) for pair in pairs))
+    return b.xor(call(b, f"llvm.smax.{suffix(low.type)}", low.type, [made, low]), flip)
+
+
+def _in_order(b, made):
+    """The bytes of four vectors one after the other, from how `_narrowed` leaves them."""
+    parts = made.type.count // 16
+    if parts == 1 or not target().is_x86:
+        return made
+    ty = ir.VectorType(I32, 4 * parts)
+    words = b.bitcast(made, ty)
+    index = ir.Constant(ty, [i % parts * 4 + i // parts for i in range(4 * parts)])
+    return b.bitcast(b.shuffle_vector(words, ir.Constant(ty, ir.Undefined), index), made.type)
+
+
+def _part(b, v, first, count):
+    index = ir.Constant(ir.VectorType(I32, count), list(range(first, first + count)))
+    return b.shuffle_vector(v, ir.Constant(v.type, ir.Undefined), index)
+
+
+@intrinsic
+def tile_to_f32(tyctx, acc, factor, addend):
+    """A tile of i32 bits as f32, times the row at ``factor`` plus that at ``addend``."""
+
+    def codegen(ctx, b, sig, a):
+        rows = [[load(b, at, vector("f32"), 4, BYTES * j) for j in range(acc.nv)] for at in a[1:]]
+
+        def one(i, j):
+            total = b.sitofp(b.bitcast(_vec(b, acc, a[0], i, j), vector("i32")), vector("f32"))
+            return fma_value(b, total, rows[0][j], rows[1][j])
+
+        return _build(b, acc, one)
+
+    return acc(acc, ADDR, ADDR), codegen
+
+
+@intrinsic
+def tile_take_outer(tyctx, acc, rows, columns):
+    """A tile of i32 bits less the products of the i32 of each row at ``rows`` and of the vectors at ``columns``."""
+
+    def codegen(ctx, b, sig, a):
+        ty = vector("i32")
+        cols = [load(b, a[2], ty, 4, BYTES * j) for j in range(acc.nv)]
+        factors = [splat_value(b, load(b, a[1], I32, 4, 4 * i)) for i in range(acc.mr)]
+
+        def one(i, j):
+            rest = b.sub(b.bitcast(_vec(b, acc, a[0], i, j), ty), b.mul(factors[i], cols[j]))
+            return b.bitcast(rest, vector("f32"))
+
+        return _build(b, acc, one)
+
+    return acc(acc, ADDR, ADDR), codegen
+
+
+@intrinsic
+def tile_add_bytes(tyctx, acc, address, ld, n, flip, factor):
+    """Add ``factor`` times the bytes of ``n`` columns, rows ``ld`` bytes apart, as u8 with the bits of ``flip``."""
+
+    def codegen(ctx, b, sig, args):
+        value, address, ld, n, flip, factor = args
+        place, times = cgutils.alloca_once_value(b, value), splat_value(b, factor)
+        turned, narrow = splat_value(b, b.trunc(flip, I8)), vector("u8")
+
+        def add(read):
+            rows, old = [_row(b, address, ld, i) for i in range(acc.mr)], b.load(place)
+
+            def one(i, j):
+                seen = b.uitofp(b.zext(b.xor(read(i, rows[i], j), turned), vector("i32")), vector("f32"))
+                return fma_value(b, seen, times, _vec(b, acc, old, i, j))
+
+            b.store(_build(b, acc, one), place)
+
+        with b.if_else(b.icmp_signed(">=", n, I64(acc.columns))) as (then, otherwise):
+            with then:
+                add(lambda i, row, j: load(b, row, narrow, 1, LANES * j))
+            with otherwise:
+                if HAS_BYTE_MASKS:
+                    masks = [tail_mask(b, b.sub(n, I64(LANES * j))) for j in range(acc.nv)]
+                    add(lambda i, row, j: masked_load(b, row, narrow, 1, masks[j], LANES * j))
+                else:
+                    room = _workspace(b, acc.mr * acc.columns)
+                    _copy_rows(b, acc.mr, acc.columns, room, I64(acc.columns), address, ld, n)
+                    add(lambda i, row, j: load(b, room, narrow, 1, i * acc.columns + LANES * j))
+        return b.load(place)
+
+    return acc(acc, ADDR, types.int64, types.int64, types.int32, types.float32), codegen
+
+
+@intrinsic
+def tile_store_bytes(tyctx, acc, address, ld, n, ends):
+    """Round, limit by the record at ``ends`` and store ``n`` columns as bytes, rows ``ld`` bytes apart; NaN: least."""
+
+    def codegen(ctx, b, sig, args):
+        value, address, ld, n, ends = args
+        limits, count = _ends(b, ends, LANES), acc.mr * acc.nv
+        vectors = [_vec(b, acc, value, i, j) for i in range(acc.mr) for j in range(acc.nv)]
+        quads = [[vectors[min(k + i, count - 1)] for i in range(4)] for k in range(0, count, 4)]
+        made = [_in_order(b, _as_bytes(b, quad, limits)) for quad in quads]
+        per = 4 // acc.nv
+        rows = [_part(b, made[i // per], i % per * acc.columns, acc.columns) for i in range(acc.mr)]
+        with b.if_else(b.icmp_signed(">=", n, I64(acc.columns))) as (then, otherwise):
+            with then:
+                for i, row in enumerate(rows):
+                    store(b, row, _row(b, address, ld, i), 1)
+            with otherwise:
+                if HAS_BYTE_MASKS:
+                    mask = tail_mask(b, _hidden(b, n), acc.columns)
+                    for i, row in enumerate(rows):
+                        masked_store(b, row, _row(b, address, ld, i), 1, mask)
+                else:
+                    room = _workspace(b, acc.mr * acc.columns)
+                    for i, row in enumerate(rows):
+                        store(b, row, room, 1, i * acc.columns)
+                    _copy_rows(b, acc.mr, acc.columns, address, ld, room, I64(acc.columns), n)
+        return ctx.get_dummy_value()
+
+    return types.void(acc, ADDR, types.int64, types.int64, ADDR), codegen
+
+
+# --------------------------------------------------------------------------------------------------- dots of pixels
+
+
+class PixelTile(types.Type):
+    """Sums of ``pixels`` x ``4 * lanes`` channels, i32: four vectors a pixel.
+
+    Lane 4 L + i of vector q is channel 16 L + 4 q + i: what interleaving the bytes of four pixels within 128 bits
+    gives, and what `_narrowed` puts in order.
+    """
+
+    def __init__(self, pixels: int, lanes: int) -> None:
+        self.pixels, self.lanes = pixels, lanes
+        super().__init__(name=f"PixelTile({pixels}x{lanes})")
+
+    @property
+    def llvm(self) -> ir.Type:
+        return ir.ArrayType(ir.VectorType(I32, self.lanes), 4 * self.pixels)
+
+
+@register_model(PixelTile)
+class PixelTileModel(models.PrimitiveModel):
+    def __init__(self, dmm, fe_type) -> None:
+        super().__init__(dmm, fe_type, fe_type.llvm)
+
+
+@intrinsic(prefer_literal=True)
+def pixels_row(tyctx, pixels, lanes, address):
+    """A tile of which every pixel is the ``4 * lanes`` i32 at an address."""
+    t = PixelTile(pixels.literal_value, lanes.literal_value)
+
+    def codegen(ctx, b, sig, a):
+        out = ir.Constant(t.llvm, ir.Undefined)
+        row = [load(b, a[2], ir.VectorType(I32, t.lanes), 4, 4 * t.lanes * q) for q in range(4)]
+        for k in range(4 * t.pixels):
+            out = b.insert_value(out, row[k % 4], k)
+        return out
+
+    return t(pixels, lanes, types.int64), codegen
+
+
+def _interleaved(b, x, y, element):
+    """The lower and the upper halves of each 128 bits of two vectors of bytes, elements of ``element`` bits in turn."""
+    count, per = x.type.count * 8 // element, 128 // element
+    ty = ir.VectorType(ir.IntType(element), count)
+    x, y = b.bitcast(x, ty), b.bitcast(y, ty)
+    made = []
+    for first in (0, per // 2):
+        index = [
+            i + second for part in range(0, count, per) for i in range(part + first, part + first + per // 2)
+            for second in (0, count)
+        ]  # fmt: skip
+        made.append(b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, count), index)))
+    return made
+
+
+@intrinsic(prefer_literal=True)
+def pixels_dot(tyctx, acc, base, step, first, last, outside, flip, weights, cols, stride, chunks, guarded):
+    """Add a filter's row of ``cols`` taps under pixels ``step`` bytes apart from ``base`` on.
+
+    first, last: of the pixels that the image has, others are read at ``outside``; where ``guarded`` is 0 all are there.
+    flip: bits of each four bytes that are turned.  weights: i8 [chunks][forms][4][lanes][4], fours of taps.  Fours of
+    pixels begin at even ones, so that neighbours share their interleaved pairs.  At stride 1 there is a second form of
+    the weights, for odd results, that begins one tap later.  cols, stride, chunks, guarded: compile-time constants.
+    """
+    cols_, stride_, is_guarded = cols.literal_value, stride.literal_value, guarded.literal_value
+    forms = 2 if stride_ == 1 else 1
+    numbers = (ADDR, types.int64, types.int64, types.int64, ADDR, types.int32, ADDR)
+
+    def codegen(ctx, b, sig, args):
+        tile, base, step, first, last, outside, flip, weights = args[:8]
+        wide, narrow = ir.VectorType(I32, acc.lanes), ir.VectorType(I8, 4 * acc.lanes)
+        turned = b.bitcast(splat_value(b, flip, acc.lanes), narrow)
+        count = (acc.pixels - 1) * stride_ + cols_
+
+        def pixel(k):
+            at = b.add(base, b.mul(step, I64(k)))
+            if is_guarded:
+                inside = b.and_(b.icmp_signed("<=", first, I64(k)), b.icmp_signed("<", I64(k), last))
+                at = b.select(inside, at, outside)
+            return b.xor(load(b, at, narrow, 1), turned)
+
+        seen = [pixel(k) for k in range(count)]
+        pairs = [_interleaved(b, seen[k], seen[min(k + 1, count - 1)], 8) for k in range(0, count, 2)]
+        for half in range(2):
+            for chunk in range(chunks.literal_value):
+                fours = {}
+                for start in range(4 * chunk, 4 * chunk + (acc.pixels - 1) * stride_ + 1, 2):
+                    k = start // 2  # a pair behind the last one meets weights of zero
+                    if k < len(pairs):
+                        fours[start] = _interleaved(b, pairs[k][half], pairs[min(k + 1, len(pairs) - 1)][half], 16)
+                for part in range(2):
+                    q = 2 * half + part
+                    for form in range(forms):
+                        place = 4 * acc.lanes * (4 * (chunk * forms + form) + q)
+                        w = load(b, weights, wide, 4, place)
+                        for i in range(form, acc.pixels, forms):
+                            start = 4 * chunk + i * stride_ - form
+                            if start in fours:
+                                made = dot_bytes_value(
+                                    b, b.extract_value(tile, 4 * i + q), b.bitcast(fours[start][part], wide), w
+                                )
+                                tile = b.insert_value(tile, made, 4 * i + q)
+        return tile
+
+    return acc(acc, *numbers, cols, stride, chunks, guarded), codegen
+
+
+@intrinsic
+def pixels_store_bytes(tyctx, acc, address, ld, pixels, columns, ends):
+    """Store the first ``pixels`` as bytes, ``ld`` bytes apart, as `tile_to_f32` and `tile_store_bytes` do.
+
+    columns: f32 [2][4][lanes], factors and addends in the tile's order.
+    """
+
+    def codegen(ctx, b, sig, args):
+        value, address, ld, pixels, columns, ends = args
+        floats, size = ir.VectorType(ir.FloatType(), acc.lanes), 4 * acc.lanes
+        rows = [load(b, columns, floats, 4, size * k) for k in range(8)]
+        limits = _ends(b, ends, acc.lanes)
+        for i in range(acc.pixels):
+            totals = [b.sitofp(b.extract_value(value, 4 * i + q), floats) for q in range(4)]
+            made = _as_bytes(b, [fma_value(b, v, rows[q], rows[4 + q]) for q, v in enumerate(totals)], limits)
+            with b.if_then(b.icmp_signed(">", pixels, I64(i))):
+                store(b, made, _row(b, address, ld, i), 1)
+        return ctx.get_dummy_value()
+
+    return types.void(acc, ADDR, types.int64, types.int64, ADDR, ADDR), codegen
+
+
+__all__ = [
+    "HIGH", "PixelTile", "pixels_dot", "pixels_row", "pixels_store_bytes", "tile_add_bytes",
+    "tile_store_bytes", "tile_take_outer", "tile_to_f32",
+]  # fmt: skip

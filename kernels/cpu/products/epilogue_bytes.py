@@ -1,0 +1,93 @@
+"""What happens to a tile of sums of bytes that does not become bytes in registers: i32, f32, other activations.
+
+The tile is in workspace, in the first-level cache.  Bias and zero points are in it already.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.language.lang import (
+    BYTES,
+    LANES,
+    call_activation,
+    fma,
+    load_f32,
+    load_i8,
+    load_i16,
+    load_u8,
+    splat,
+    to_f32,
+    to_i32,
+    vload,
+    vload_i32,
+    vload_n,
+    vload_u8_n,
+    vmax,
+    vmin,
+    vround,
+    vstore,
+    vstore_n,
+    vstore_u8_n,
+)  # fmt: skip
+from bolt_numba.kernels.cpu.products.pack_bytes import FLOATS, LAST_SCALE, RESIDUAL_FACTOR, SUMS
+from bolt_numba.kernels.jit import CODE, F32, I64, PTR_OR_0, inline
+
+NO_RESIDUAL, BYTE_RESIDUAL, FLOAT_RESIDUAL = 0, 1, 2
+
+FIELDS: dict[str, Any] = {
+    "kind": I64, "quick": I64, "res": PTR_OR_0, "ldr": I64, "residual": I64, "flip_r": I64, "lo": F32, "hi": F32,
+    "act": CODE,
+}  # fmt: skip
+"""Fields of kernels that end so.  kind: of the results, see `pack_bytes.SUMS`.  quick: whether they become bytes in
+registers.  res: residual, rows ``ldr`` elements apart; residual: `NO_RESIDUAL`, bytes with the bits of ``flip_r``
+turned, or f32.  lo, hi, act: see `epilogue.Finish`, for results of f32."""
+
+
+@inline
+def store_bytes(to, v, n, ends):
+    """As `tile_store_bytes`, one vector."""
+    zero, low, flip = load_i16(ends + 4), load_i8(ends + 8), load_u8(ends + 12)
+    v = vmin(vmax(v, splat(np.float32(-1e9))), splat(load_f32(ends)))
+    made = vmax(to_i32(vround(v)) + splat(np.int32(zero)), splat(np.int32(low)))
+    vstore_u8_n(to, made ^ splat(np.int32(flip)), n)
+
+
+@inline
+def finish_stored(p, tile, mr, n, columns, width, c, res):
+    """A tile of i32 in workspace, rows ``2 * BYTES`` apart, to results.
+
+    columns: numbers of its columns, see `prepare_columns`, rows ``width`` bytes apart.
+    """
+    factor, ldc, act = splat(load_f32(p.columns + RESIDUAL_FACTOR)), p.ldc, p.act
+    for i in range(mr):
+        for v in range(0, n, LANES):
+            at, m = tile + 2 * BYTES * i + 4 * v, min(n - v, LANES)
+            if p.kind == SUMS:
+                vstore_n(c + 4 * (ldc * i + v), vload_i32(at), m)
+                continue
+            y = fma(to_f32(vload_i32(at)), vload(columns + 2 * width + 4 * v), vload(columns + 4 * width + 4 * v))
+            if p.residual == BYTE_RESIDUAL:
+                seen = vload_u8_n(res + p.ldr * i + v, m) ^ splat(np.int32(p.flip_r))
+                y = fma(to_f32(seen), factor, y)
+            elif p.residual == FLOAT_RESIDUAL:
+                y = fma(vload_n(res + 4 * (p.ldr * i + v), m), factor, y)
+            if act != 0:
+                vstore(at, y)
+            elif p.kind == FLOATS:
+                vstore_n(c + 4 * (ldc * i + v), vmin(splat(p.hi), vmax(splat(p.lo), y)), m)
+            else:
+                store_bytes(c + ldc * i + v, y, m, p.columns)
+    if act != 0 and p.kind != SUMS:
+        call_activation(act, tile, n + (mr << 32), 2 * BYTES)
+        scale = splat(load_f32(p.columns + LAST_SCALE))
+        for i in range(mr):
+            for v in range(0, n, LANES):
+                y, m = vload(tile + 2 * BYTES * i + 4 * v), min(n - v, LANES)
+                if p.kind == FLOATS:
+                    vstore_n(c + 4 * (ldc * i + v), y, m)
+                else:
+                    store_bytes(c + ldc * i + v, y / scale, m, p.columns)

@@ -1,0 +1,211 @@
+"""What products of bytes make of weights, zero points and scales: packed panels, and numbers of each column.
+
+With a' as u8 and b' as i8 (see `sweep_bytes`), sum((a' - za)(b' - zb)) is the sum of a' b', less zb times the sum of
+the row's a', less za times the sum of the column's (b' - zb).
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.language.lang import (
+    BYTES,
+    LANES,
+    ceil_div,
+    dot_bytes,
+    fill_bytes,
+    lane,
+    load_f32,
+    load_i32,
+    load_u8,
+    select,
+    shift_right_logical,
+    splat,
+    split,
+    store_f32,
+    store_i32,
+    to_i32,
+    vabs,
+    vload_i32,
+    vload_i32_n,
+    vload_n,
+    vload_u8_n,
+    vmax,
+    vmin,
+    vround,
+    vstore,
+)  # fmt: skip
+from bolt_numba.kernels.cpu.products.pack import PANEL
+from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, inline, native
+from bolt_numba.ops.layers.integer_products import RAISED, SMALL_SCALE
+from bolt_numba.types import Array
+
+EXACT = frozenset({"contract", "nsz"})
+"""No reciprocals: the scale of a result decides which way a half is rounded."""
+ONES = 0x01010101
+
+FLIPS = np.repeat(np.array([0, -0x7F7F7F80], np.int32), LANES).reshape(2, LANES)
+"""Vectors of bits that make signed bytes unsigned ones and back, or leave them: by `flips`."""
+
+
+def flips(flip: bool) -> Array:
+    made: Array = FLIPS[int(flip)]
+    return made
+
+
+def whole_vectors(n: int) -> int:
+    """Bytes of n i32 in whole vectors."""
+    return -(-n // LANES) * BYTES
+
+
+def _packed(a: Any) -> dict[str, Reach]:
+    to = a.blocks * whole_vectors(a.n) * (1 + a.runs * -(-a.length // 4))
+    return {"b": box(a.n, (a.blocks, a.block), (a.runs * a.length, a.row)), "to": to, "flip": BYTES}
+
+
+@native(b=PTR, to=PTR, flip=PTR, blocks=I64, block=I64, row=I64, runs=I64, length=I64, n=I64, extents=_packed)
+def pack_bytes(p, tid, nthreads):
+    """Sums of columns, i32 [blocks][columns of whole vectors], and panels of ``blocks`` matrices.
+
+    These have runs * length rows, ``row`` bytes apart, and are ``block`` bytes apart.  flip: bits (see `FLIPS`).
+    """
+    runs, length, n, flip = p.runs, p.length, p.n, vload_i32(p.flip)
+    fours, columns = ceil_div(length, 4), ceil_div(n, LANES)
+    lo, hi = split(p.blocks * columns, tid, nthreads)
+    for unit in range(lo, hi):
+        block, v = unit // columns, unit % columns
+        j = v * LANES
+        width = BYTES if v == columns - 1 and v % 2 == 0 else 2 * BYTES
+        source = p.b + p.block * block + j
+        panel = block * columns * LANES + j // PANEL * PANEL
+        to = p.to + p.blocks * columns * BYTES + panel * runs * fours * 4 + v % 2 * BYTES
+        total = splat(np.int32(0))
+        for r in range(runs):
+            for q in range(0, length, 4):
+                four = splat(np.int32(0))
+                for i in range(min(length - q, 4)):
+                    four = four | (vload_u8_n(source + p.row * (r * length + q + i), n - j) << np.int32(8 * i))
+                rest = splat(np.int32(8 * max(q + 4 - length, 0)))
+                four = four ^ shift_down(flip, rest)
+                vstore(to, four)
+                total = dot_bytes(total, splat(np.int32(ONES)), four)
+                to += width
+        vstore(p.to + 4 * (block * columns * LANES + j), total)
+
+
+@inline
+def shift_down(bits, n):
+    """The bits of whole bytes without the last ``n / 8`` of each four."""
+    return bits & shift_right_logical(splat(np.int32(-1)), n)
+
+
+COLUMN_ROWS = 5
+"""Rows of `prepare_columns` results: addend, zero point of B, factor (f32), sum of (b' - zb), addend behind the factor
+(f32)."""
+ENDS = 64
+"""Bytes in front of the rows: the record of `tile_store_bytes`, then what follows."""
+RESIDUAL_FACTOR, LAST_SCALE = 16, 20
+"""Places in it: what a residual is multiplied by, and what an activated number is divided by (f32)."""
+SUMS, BYTE_RESULTS, FLOATS = 0, 1, 2
+"""Kinds of results: i32, bytes, f32."""
+
+
+def _prepared(a: Any) -> dict[str, Reach]:
+    def each(given: int) -> int:
+        """Columns that ``given`` zero points or scales are read for."""
+        return 1 if given == 1 else a.n if given <= a.n else a.blocks * a.n
+
+    sums, one = a.blocks * whole_vectors(a.n), 4 if a.scale_b is not None else 0
+    return {
+        "sums": sums, "to": ENDS + COLUMN_ROWS * sums, "zero_a": 1, "zero_b": each(a.zeros_b),
+        "bias": 4 * each(a.biases), "scale_a": one, "scale_b": one * each(a.scales_b), "scale_y": 4, "zero_y": 1,
+        "outside": a.length, "scale_r": 4, "zero_r": 1,
+    }  # fmt: skip
+
+
+@inline
+def ratio(a, b, y):
+    """``a * b / y`` where ``a * b`` alone may be too small for a normal number; see `scale_ratio`."""
+    up = select(vabs(a * b) < splat(np.float32(SMALL_SCALE)), splat(np.float32(RAISED)), splat(np.float32(1)))
+    return (a * up) * (b * up) / (y * up * up)
+
+
+@inline
+def limit(bound, scale, zero, low):
+    """A bound of the real numbers as a stored signed one, from ``low`` to 127."""
+    steps = vround(splat(bound) / splat(scale)) + splat(np.float32(zero))
+    return lane(to_i32(vmin(vmax(steps, splat(np.float32(low))), splat(np.float32(127)))), np.int32(0))
+
+
+@inline
+def write_ends(p):
+    """The record in front of the rows; what numbers are divided by before they are rounded, or an activation."""
+    scale_y, zero, factor = np.float32(1), np.int32(0), np.float32(1)
+    if p.scale_y != 0:
+        scale_y = load_f32(p.scale_y)
+    if p.zero_y != 0:
+        zero = np.int32(load_u8(p.zero_y) ^ p.flip_y ^ 128) - np.int32(128)
+    divided = np.float32(1) if p.activated else scale_y
+    high = limit(p.hi, scale_y, zero, -128)
+    low = limit(p.lo, scale_y, zero, -128)
+    if low > high:
+        low = high
+    if p.scale_r != 0:
+        factor = load_f32(p.scale_r)
+    store_f32(p.to, np.float32(high - zero))
+    store_i32(p.to + 4, (zero & 0xFFFF) | (zero << 16))
+    store_i32(p.to + 8, (low & 0xFF) * ONES)
+    store_i32(p.to + 12, p.flip_y * ONES)
+    store_f32(p.to + RESIDUAL_FACTOR, factor / divided)
+    store_f32(p.to + LAST_SCALE, scale_y)
+    return divided
+
+
+@native(
+    fastmath=EXACT, sums=PTR, to=PTR, blocks=I64, n=I64, k=I64, zero_a=PTR, flip_a=I64, zero_b=PTR, zeros_b=I64,
+    flip_b=I64, bias=PTR_OR_0, biases=I64, floats=I64, scale_a=PTR_OR_0, scale_b=PTR_OR_0, scales_b=I64,
+    scale_y=PTR_OR_0, zero_y=PTR_OR_0, flip_y=I64, lo=F32, hi=F32, activated=I64, scale_r=PTR_OR_0, zero_r=PTR_OR_0,
+    flip_r=I64, rows=I64, outside=PTR_OR_0, length=I64, extents=_prepared,
+)  # fmt: skip
+def prepare_columns(p, tid, nthreads):
+    """`ENDS` bytes, then for each block of B i32 or f32 [`COLUMN_ROWS`][columns of whole vectors].
+
+    zero_a: the one zero point of A; ``rows``: each row has its own, which are left to the sweep.  zeros_b, scales_b,
+    biases: how many there are, one, one a column, or one a column of each block.  bias, scales: or 0; floats: the
+    bias is f32.  flip_*: 128 or 0 by the signedness.  lo, hi: a clamp of the real numbers.  activated: another
+    activation comes before the division by scale_y.  scale_r, zero_r: of a residual.  outside: ``length`` bytes that
+    get A's zero point, or 0.
+    """
+    n, columns = p.n, ceil_div(p.n, LANES)
+    zero_a = 0 if p.rows else load_u8(p.zero_a) ^ p.flip_a
+    divided = write_ends(p)
+    zero_r = np.float32(0) if p.zero_r == 0 else np.float32(load_u8(p.zero_r) ^ p.flip_r)
+    residual = splat(zero_r * load_f32(p.to + RESIDUAL_FACTOR))
+    if p.outside != 0:
+        fill_bytes(p.outside, load_u8(p.zero_a), p.length)
+    for unit in range(p.blocks * columns):
+        block, j = unit // columns, unit % columns * LANES
+        left = n - j
+        to, width = p.to + ENDS + block * COLUMN_ROWS * columns * BYTES + 4 * j, columns * BYTES
+        place = block * n + j if p.zeros_b > n else j
+        zero = splat(np.int32(load_u8(p.zero_b))) if p.zeros_b == 1 else vload_u8_n(p.zero_b + place, left)
+        zero = ((zero ^ splat(np.int32(p.flip_b))) << np.int32(24)) >> np.int32(24)
+        sums = vload_i32(p.sums + block * columns * BYTES + 4 * j) - zero * splat(np.int32(p.k))
+        first, last = splat(np.int32(0)), splat(np.float32(0))
+        place = block * n + j if p.biases > n else j
+        if p.bias != 0 and p.floats == 0:
+            first = splat(load_i32(p.bias)) if p.biases == 1 else vload_i32_n(p.bias + 4 * place, left)
+        elif p.bias != 0:
+            last = (splat(load_f32(p.bias)) if p.biases == 1 else vload_n(p.bias + 4 * place, left)) / splat(divided)
+        vstore(to, first - sums * splat(np.int32(zero_a)))
+        vstore(to + width, zero)
+        vstore(to + 3 * width, sums)
+        vstore(to + 4 * width, last - residual)
+        if p.scale_b != 0:
+            place = block * n + j if p.scales_b > n else j
+            scale = splat(load_f32(p.scale_b)) if p.scales_b == 1 else vload_n(p.scale_b + 4 * place, left)
+            vstore(to + 2 * width, ratio(splat(load_f32(p.scale_a)), scale, splat(divided)))
