@@ -71,8 +71,8 @@ WORDS = (
     # vectors
     "splat", "iota", "lanes_below", "fma", "select", "vmax", "vmin", "vmaximum", "vminimum", "vabs", "vsqrt", "vfloor",
     "vceil", "vround", "vtrunc", "copysign", "bits_of", "f32_of_bits", "pair_bf16", "dot_bytes", "to_f32", "to_i32",
-    "shift_right_logical", "any_lane", "all_lanes", "reduce_add", "reduce_mul", "reduce_max", "reduce_min", "lane",
-    "with_lane", "interleave_low", "interleave_high", "even_lanes", "odd_lanes", "permute",
+    "round_i32", "shift_right_logical", "any_lane", "all_lanes", "reduce_add", "reduce_mul", "reduce_max", "reduce_min",
+    "lane", "with_lane", "interleave_low", "interleave_high", "even_lanes", "odd_lanes", "permute",
     # raw bytes
     "max_u8", "max_i8", "lookup_bytes",
     # tiles

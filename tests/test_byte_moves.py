@@ -162,3 +162,89 @@ def test_quantising_goes_before_a_move_of_floats() -> None:
 
     left = agrees(graph_of(graph, {"x": (4, 6)}))
     assert left.index("QuantizeLinear") < left.index("Transpose")
+
+
+# ---- chains whose ends are bytes
+
+
+def residual(b: Builder, x: Value, y: Value) -> Value:
+    return q(b, b(o("Relu"), b(o("Add"), dq(b, x, 0.0713, 131), dq(b, y, 0.0339, -7))), 0.0611, 2)
+
+
+def difference(b: Builder, x: Value, y: Value) -> Value:
+    return q(b, b(o("Sub"), dq(b, x, 0.0713, 131), dq(b, y, 0.0339, -7)), 0.0611, 2, I8)
+
+
+def three(b: Builder, x: Value, y: Value) -> Value:
+    """The first operand counts twice, the second time with a scale of its own."""
+    total = b(o("Add"), b(o("Add"), dq(b, x, 0.0713, 131), dq(b, y, 0.0339, -7)), dq(b, x, 0.25, 0))
+    return q(b, total, 0.4, 2)
+
+
+S = np.array([0.0713, 0.0339, 0.0611, 0.4], F32).astype(float)
+SUMS: dict[str, tuple[Build, Callable[[Array, Array], Array]]] = {
+    "residual": (residual, lambda x, y: np.maximum((S[0] * (x - 131) + S[1] * (y + 7)) / S[2], 0)),
+    "difference": (difference, lambda x, y: (S[0] * (x - 131) - S[1] * (y + 7)) / S[2]),
+    "three": (three, lambda x, y: (S[0] * (x - 131) + S[1] * (y + 7) + x / 4) / S[3]),
+}
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 67), (1, 2, 3), (4, 4096)], ids=str)
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_of_bytes_are_those_of_the_conversions_but_at_boundaries(name: str, shape: tuple[int, ...]) -> None:
+    """Where the code differs it does so by one, and the sum lies in the middle between the two."""
+    build, exact = SUMS[name]
+    graph = graph_of(build, {"x": (U8, *shape), "y": (I8, *shape)})  # type: ignore[arg-type]
+    assert names(run_pipeline(graph)) == ["Chain"]
+    for seed in range(3):
+        data = feeds(graph, seed)
+        got, want = (r["out0"].astype(int) for r in (bn.compile(graph)(**data), interpret(graph, data)))
+        middle = np.abs(exact(*(data[n].astype(float) for n in "xy")) % 1 - 0.5) < 2.0**-12
+        assert np.all((got == want) | (middle & (np.abs(got - want) == 1)))
+
+
+def gated(b: Builder, x: Value, y: Value) -> Value:
+    """A factor for each channel, as in squeeze-and-excitation."""
+    return q(b, b(o("Mul"), dq(b, x, 0.0713, 131), dq(b, y, 1 / 256, -128)), 0.0611, -3, I8)
+
+
+def to_floats(b: Builder, x: Value, y: Value) -> Value:
+    return b(o("Sub"), dq(b, x, 0.0713, 131), dq(b, y, 0.0339, -7))
+
+
+def on_the_way(b: Builder, x: Value, y: Value) -> Value:
+    """Quantised between two operators, as quantisers write it."""
+    total = dq(b, q(b, b(o("Add"), dq(b, x, 0.0713, 131), dq(b, y, 0.0339, -7)), 0.1, 90), 0.1, 90)
+    return q(b, b(o("Mul"), total, dq(b, x, 0.0713, 131)), 0.7, 100)
+
+
+PAIRS: dict[str, tuple[Build, tuple[int, ...], tuple[int, ...]]] = {
+    "gated": (gated, (2, 9, 40), (2, 1, 40)),
+    "gated_narrow": (gated, (2, 9, 3), (2, 1, 3)),
+    "gated_by_rows": (gated, (6, 33), (6, 1)),
+    "to_floats": (to_floats, (5, 67), (5, 67)),
+    "on_the_way": (on_the_way, (5, 67), (5, 67)),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_chains_read_and_write_bytes(name: str) -> None:
+    build, left, right = PAIRS[name]
+    for seed in range(5):
+        assert agrees(graph_of(build, {"x": (U8, *left), "y": (I8, *right)}), seed) == ["Chain"]  # type: ignore[arg-type]
+
+
+def test_chains_end_with_bytes_whatever_comes() -> None:
+    """Infinities and NaN are limited as in QuantizeLinear."""
+    graph = graph_of(lambda b, x: q(b, b(o("Neg"), x), 0.5, 3), {"x": (9,)})
+    x = np.array([np.inf, -np.inf, np.nan, 3e38, -3e38, 1.25, 1.75, -1e-40, 0], F32)
+    np.testing.assert_array_equal(bn.compile(graph)(x=x)["out0"], interpret(graph, {"x": x})["out0"])
+
+
+def test_a_chain_reads_bytes_that_others_read_as_floats() -> None:
+    def graph(b: Builder, x: Value, y: Value) -> Any:
+        wide = dq(b, x, 0.05, 120)
+        return b(o("Hardmax"), wide), q(b, b(o("Mul"), wide, dq(b, y, 0.1)), 0.1)
+
+    left = agrees(graph_of(graph, {"x": (U8, 3, 16), "y": (U8, 3, 16)}))  # type: ignore[arg-type]
+    assert sorted(left) == ["Chain", "DequantizeLinear", "Hardmax"]

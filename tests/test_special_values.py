@@ -14,11 +14,12 @@ import pytest
 
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.arrays import reduce as reductions
+from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.pool import MaxPool
 from bolt_numba.ops.layers.quantize import DynamicQuantizeLinear
 from bolt_numba.ops.layers.resize import GridSample
-from bolt_numba.ops.pointwise import Chain, Pointwise
+from bolt_numba.ops.pointwise import Pointwise
 from bolt_numba.ops.registry import OPS, Op, result_tuple
 from bolt_numba.types import BOOL, F16, F32, F64, I8, I32, I64, U8, U32, U64, AnyDType, Array
 from tests.harness import plan, run_planned

@@ -1,7 +1,8 @@
 """Kernel text for chains of pointwise operators: one loop nest, generic in shape, every step in registers.
 
-Two forms.  *Vector*: every value is f32 or bool; the loop works on f32 vectors and masks.  *Scalar*: any plain dtypes;
-the loop works on scalars and LLVM makes vectors of it.  Only text and plan-time geometry are made here.
+Two forms.  *Vector*: every value is f32 or bool, or bytes that are converted; the loop works on vectors and masks.
+*Scalar*: any plain dtypes; the loop works on scalars and LLVM makes vectors of it.  Only text and plan-time geometry
+are made here.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import numpy as np
 
 from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
+from bolt_numba.codegen.conversions import conversion_text, known_sums
 from bolt_numba.codegen.formula import Term, UntranslatableError, parameters, scalar_text, special_power, vector_text
-from bolt_numba.ops.pointwise import Chain, ChainStep, Mod, Pointwise, Pow
-from bolt_numba.types import BOOL, F32, AnyDType, Array, TensorType, dtype_name
+from bolt_numba.ops.chain import CONVERSIONS, Chain, ChainStep, step_dtype
+from bolt_numba.ops.pointwise import Mod, Pointwise, Pow
+from bolt_numba.types import BOOL, F32, I8, U8, AnyDType, Array, TensorType, dtype_name
 
 ITEM = 4096
 """Elements of one work item: long enough to hide its start, short enough to share a small tensor evenly."""
+BYTES = (U8, I8)
 MAX_OUTER = 8
 """Loop dimensions around the innermost one that generated text may have."""
 
@@ -139,12 +143,13 @@ def value_dtypes(chain: Chain, ins: Sequence[AnyDType]) -> tuple[AnyDType, ...]:
     """Dtypes of the operands, then of every step; raises DTypeError."""
     dtypes = list(ins)
     for op, operands in chain.steps:
-        dtypes.append(op.result_dtype(*[dtypes[i] for i in operands]))
+        dtypes.append(step_dtype(op, *[dtypes[i] for i in operands]))
     return tuple(dtypes)
 
 
 Powers: TypeAlias = "tuple[tuple[int, float], ...]"
-"""Steps that are a Pow whose exponent is known and needs no logarithm, and the exponent."""
+"""Steps with a shorter text: a Pow whose exponent is known and needs no logarithm, with the exponent, and conversions
+that are `known_sums`, with 0."""
 
 
 def known_powers(chain: Chain, ins: Sequence[TensorType]) -> Powers:
@@ -154,13 +159,24 @@ def known_powers(chain: Chain, ins: Sequence[TensorType]) -> Powers:
         known = ins[operands[1]].known if isinstance(op, Pow) and operands[1] < len(ins) else None
         if known is not None and known.size == 1 and special_power(float(known.reshape(-1)[0])):
             found.append((i, float(known.reshape(-1)[0])))
-    return tuple(found)
+    return (*found, *((i, 0.0) for i in known_sums(chain, ins)))
 
 
 def is_vector_form(chain: Chain, dtypes: Sequence[AnyDType]) -> bool:
     """Whether values of these dtypes fit the vector form, and every step has one (a remainder has not)."""
-    fits = all(d in (F32, BOOL) for d in dtypes) and F32 in dtypes
-    return fits and not any(isinstance(op, Mod) for op, _ in chain.steps)
+    if F32 not in dtypes or any(isinstance(op, Mod) for op, _ in chain.steps):
+        return False
+    if all(d in (F32, BOOL) for d in dtypes):
+        return True
+    computed = {i for op, operands in chain.steps if not isinstance(op, CONVERSIONS) for i in operands}
+    first = len(dtypes) - len(chain.steps)
+    computed |= {first + i for i, (op, _) in enumerate(chain.steps) if not isinstance(op, CONVERSIONS)}
+    return all(d in (F32, BOOL) or (d in BYTES and i not in computed) for i, d in enumerate(dtypes))
+
+
+def has_conversions(chain: Chain) -> bool:
+    """Whether there are bytes in it that are floats on the way."""
+    return any(isinstance(op, CONVERSIONS) for op, _ in chain.steps)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -172,7 +188,14 @@ def body_lines(chain: Chain, ins: tuple[AnyDType, ...], powers: Powers) -> tuple
     try:
         for i, (op, operands) in enumerate(chain.steps):
             terms = [Term(f"v{k}", dtypes[k]) for k in operands]
-            text = vector_text(op, terms, special.get(i), f"k{i}_") if vector else scalar_text(op, terms, f"k{i}_")
+            if not isinstance(op, Pointwise):
+                if not vector:
+                    return None
+                text = conversion_text(chain, len(ins), len(ins) + i, terms, dtypes[len(ins) + i], i in special)
+            elif vector:
+                text = vector_text(op, terms, special.get(i), f"k{i}_")
+            else:
+                text = scalar_text(op, terms, f"k{i}_")
             lines.append(f"v{len(ins) + i} = {text}")
     except UntranslatableError:
         return None
@@ -186,6 +209,8 @@ def numbers(chain: Chain, dtypes: Sequence[AnyDType]) -> dict[str, tuple[AnyDTyp
     """
     found: dict[str, tuple[AnyDType, float | int]] = {}
     for i, (op, operands) in enumerate(chain.steps):
+        if not isinstance(op, Pointwise):
+            continue
         own = dtypes[operands[-1]]
         found |= {f"k{i}_{name}": (own, value) for name, value in parameters(op, own).items()}
     return found
@@ -277,6 +302,8 @@ class _Writer:
         for k, form in enumerate(self.forms):
             if form == "s" and self.dtypes[k] == BOOL:
                 lines.append(f"v{k} = splat(i32(load_u8({source}{k}))) != 0")
+            elif form == "s" and self.dtypes[k] in BYTES:
+                lines.append(f"v{k} = splat(i32(load_{dtype_name(self.dtypes[k])}({source}{k})))")
             elif form == "s":
                 lines.append(f"v{k} = splat(load_f32({source}{k}))")
         full = ["for i in range(lo, hi - LANES + 1, LANES):"]
@@ -294,12 +321,16 @@ class _Writer:
                 lines.append(f"v{k} = vgather({source}{k}, vload_i32{suffix}(t{k} + 4 * i{left}))")
             elif self.dtypes[k] == BOOL:
                 lines.append(f"v{k} = vload_u8{suffix}({source}{k} + i{left}) != 0")
+            elif self.dtypes[k] in BYTES:
+                lines.append(f"v{k} = vload_{dtype_name(self.dtypes[k])}{suffix}({source}{k} + i{left})")
             else:
                 lines.append(f"v{k} = vload{suffix}({source}{k} + 4 * i{left})")
         lines += self.lines
         for k, i in enumerate(self.results):
             if self.dtypes[i] == BOOL:
                 lines.append(f"vstore_u8{suffix}({target}{k} + i, select(v{i}, splat(i32(1)), splat(i32(0))){left})")
+            elif self.dtypes[i] in BYTES:
+                lines.append(f"vstore_u8{suffix}({target}{k} + i, v{i}{left})")
             else:
                 lines.append(f"vstore{suffix}({target}{k} + 4 * i, v{i}{left})")
         return lines
@@ -328,7 +359,7 @@ class _Writer:
 
 def unit_cost(chain: Chain) -> float:
     """Rough time of one element on one thread, in nanoseconds: 0.15 to move it, 0.3 for each elementary function."""
-    return 0.15 + sum(0.3 if op.ulp else 0.02 for op, _ in chain.steps)
+    return 0.15 + sum(0.3 if isinstance(op, Pointwise) and op.ulp else 0.02 for op, _ in chain.steps)
 
 
 def operand_strides(nest: LoopNest, dtypes: Sequence[AnyDType]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Pointwise operators as rows: name, formula, reference; plus `Chain`, several of them fused.  No kernels here.
+"""Pointwise operators as rows: name, formula, reference.  No kernels here; `ops.chain` is several of them fused.
 
 The formula is a Python expression over ``x, y, z`` (the operands), the row's attributes and the functions of
 `bolt_numba.codegen.formula`; generators turn it into vector code, fused chains and GEMM epilogues.  The reference is
@@ -461,40 +461,3 @@ BitwiseXor = pointwise("BitwiseXor", "x ^ y", np.bitwise_xor, arity=2, dtypes=IN
 _LEFT = {True: "x << y", False: "x >> y"}
 BitShift = pointwise("BitShift", lambda o: _LEFT[o.direction == "LEFT"], _shift, arity=2, dtypes=INTS, direction="LEFT")
 Where = pointwise("Where", "where(x, y, z)", np.where, arity=3, dtypes=(BOOL,), on_symbols=True, base=_Select)
-
-ChainStep: TypeAlias = tuple[Pointwise, tuple[int, ...]]
-
-
-@op("Chain")
-class Chain(Op):
-    """Several pointwise operators run as one loop: intermediate values stay in registers.
-
-    steps: (operator, operand indices) in single assignment form: index i < number of inputs is input i, the others
-    are earlier steps, counted on from there.  results: the indices returned.  Internal: made by fusion only.
-    """
-
-    steps: tuple[ChainStep, ...]
-    results: tuple[int, ...]
-
-    def infer(self, *inputs: TensorType) -> TensorType | tuple[TensorType, ...]:
-        types = self.infer_all(*inputs)
-        made = tuple(types[i].with_value(None) for i in self.results)
-        return made if len(made) > 1 else made[0]
-
-    def infer_all(self, *inputs: TensorType) -> list[TensorType]:
-        """Types of the inputs, then of every step."""
-        types = list(inputs)
-        for step, operands in self.steps:
-            if min(operands) < 0 or max(operands) >= len(types):
-                raise self.fail(f"operands of step {step.name}", operands, f"indices under {len(types)}")
-            types.append(step.infer(*[types[i] for i in operands]))
-        if not self.results or not all(0 <= i < len(types) for i in self.results):
-            raise self.fail("results", self.results, f"indices under {len(types)}")
-        return types
-
-    def reference(self, *inputs: Array) -> Any:
-        values = list(inputs)
-        for step, operands in self.steps:
-            values.append(step.reference(*(values[i] for i in operands)))
-        made = tuple(values[i] for i in self.results)
-        return made if len(made) > 1 else made[0]

@@ -3,7 +3,8 @@
 fuse_residual(Conv(x) + r)                 -> Conv(x, residual r)        also MatMul; r has the result's shape
 fuse_activation(act(Conv(x)))              -> Conv(x, activation)        also ConvTranspose and MatMul
 activation_before_move(act(Reshape(Conv))) -> Reshape(act(Conv))         also Transpose, Squeeze, Unsqueeze
-fuse_chain(op(op(x), y))                   -> Chain(x, y)                the inner value: one reader, same shape
+fuse_chain(op(op(x), y))                   -> Chain(x, y)                the inner value: one reader, same shape;
+                                                                         a DequantizeLinear of bytes: in any case
 """
 
 from __future__ import annotations
@@ -16,15 +17,20 @@ from bolt_numba.codegen.chain import can_generate, is_vector_form, value_dtypes
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.arrays.shape import Reshape, Squeeze, Transpose, Unsqueeze
+from bolt_numba.ops.chain import CONVERSIONS, Chain, ChainStep
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.pointwise import Add, Chain, Pointwise
+from bolt_numba.ops.layers.quantize import DequantizeLinear
+from bolt_numba.ops.pointwise import Add, Pointwise
+from bolt_numba.passes.quantised.conversions import BYTES, is_per_tensor
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 from bolt_numba.types import BOOL, F32, TensorType
 
 MAX_STEPS = 16
 """Steps of one chain: beyond, registers spill and compile time grows."""
 MAX_OPERANDS = 8
+"""Operands of one chain that run along; of numbers there may be `MAX_NUMBERS`."""
+MAX_NUMBERS = 24
 PRODUCTS = (Conv, ConvTranspose, MatMul)
 MOVES = (Transpose, Reshape, Squeeze, Unsqueeze)
 
@@ -75,12 +81,30 @@ def activation_before_move(m: Match, b: Builder) -> Result:
 
 def _in_chain(node: Node | None) -> bool:
     """Whether a node may be a step of a chain: pointwise over floats and booleans, not shape arithmetic."""
-    if node is None or not isinstance(node.op, (Pointwise, Chain)) or len(node.outputs) != 1:
+    if node is None or not isinstance(node.op, (Pointwise, Chain, *CONVERSIONS)) or len(node.outputs) != 1:
         return False
+    if isinstance(node.op, CONVERSIONS):
+        return _converts_bytes(node)
+    if isinstance(node.op, Chain) and any(isinstance(op, CONVERSIONS) for op, _ in node.op.steps):
+        return True
     for v in (*node.inputs, node.output):
         if v is not None and v.type.dtype is not F32 and v.type.dtype not in (F32, BOOL):
             return False
     return node.output.type.value is None or node.output.type.known is None
+
+
+def _converts_bytes(node: Node) -> bool:
+    """Whether a conversion is one between bytes and f32 with one scale."""
+    x, scale = node.inputs[0], node.inputs[1]
+    if x is None or scale is None or scale.type.dtype != F32 or not is_per_tensor(node) or not x.type.shape:
+        return False
+    return {x.type.dtype, node.output.type.dtype} in [{F32, dtype} for dtype in BYTES]
+
+
+def _too_many(operands: Sequence[Value]) -> bool:
+    """Whether a chain would read more operands than there are registers for."""
+    numbers = sum(v.type.is_static and v.type.size == 1 for v in operands)
+    return numbers > MAX_NUMBERS or len(operands) - numbers > MAX_OPERANDS
 
 
 def _steps(node: Node) -> int:
@@ -115,15 +139,16 @@ class FuseChain:
         for v in root.inputs:
             if v is None or v.node is None or not _in_chain(v.node):
                 continue
-            if v.type.shape != shape or shape is None:
+            widened = isinstance(v.node.op, DequantizeLinear)  # bytes cost less to read again than floats to write
+            if shape is None or (v.type.shape != shape and not widened):
                 m.refuse(f"%{v.name} has another shape")
-            elif not self._only_reader(m, v):
+            elif not widened and not self._only_reader(m, v):
                 m.refuse(f"%{v.name} has another reader")
             elif _steps(root) + _steps(v.node) > MAX_STEPS:
                 m.refuse(f"the chain would have more than {MAX_STEPS} steps")
             else:
                 chain, operands = joined([v.node, root])
-                if len(operands) > MAX_OPERANDS:
+                if _too_many(operands):
                     m.refuse(f"the chain would read more than {MAX_OPERANDS} operands")
                 elif not can_generate(chain, [w.type for w in operands]):
                     m.refuse("there is no code for the chain")
@@ -134,11 +159,12 @@ class FuseChain:
 
     def _begin_run(self, m: Match) -> None:
         """Find the nodes that would take the root in, one after the other, whatever else is merged before."""
-        run, steps, operands = [m.root], _steps(m.root), set(map(id, m.root.inputs))
+        run, steps = [m.root], _steps(m.root)
+        operands = {id(v): v for v in m.root.inputs if v is not None}
         while (node := self._next(m, run[-1])) is not None:
             steps += _steps(node)
-            operands |= {id(v) for v in node.inputs if v is not None and v.node is not run[-1]}
-            if steps > MAX_STEPS or len(operands) > MAX_OPERANDS:
+            operands |= {id(v): v for v in node.inputs if v is not None and v.node is not run[-1]}
+            if steps > MAX_STEPS or _too_many(list(operands.values())):
                 break
             run.append(node)
         if len(run) > 2:
@@ -173,13 +199,13 @@ def joined(nodes: Sequence[Node]) -> tuple[Chain, list[Value]]:
     inner = {id(node.output) for node in nodes[:-1]}
     operands = list({id(v): v for node in nodes for v in node.inputs if v is not None and id(v) not in inner}.values())
     at = {id(v): i for i, v in enumerate(operands)}
-    steps: list[tuple[Pointwise, tuple[int, ...]]] = []
+    steps: list[ChainStep] = []
     for node in nodes:
         at[id(node.output)] = _append(node, at, len(operands), steps)
     return Chain(tuple(steps), (at[id(nodes[-1].output)],)), operands
 
 
-def _append(node: Node, at: dict[int, int], count: int, steps: list[tuple[Pointwise, tuple[int, ...]]]) -> int:
+def _append(node: Node, at: dict[int, int], count: int, steps: list[ChainStep]) -> int:
     """Add the node's steps; returns the index of its result in the new chain."""
     indices = [at[id(v)] for v in node.inputs if v is not None]
     op: Any = node.op
@@ -195,7 +221,7 @@ def _append(node: Node, at: dict[int, int], count: int, steps: list[tuple[Pointw
 
 def chain_rules() -> tuple[Rule, ...]:
     """Rules that join pointwise neighbours; they run after everything else has taken what it can."""
-    return (Rule("fuse_chain", Pat((Pointwise, Chain)), FuseChain()),)
+    return (Rule("fuse_chain", Pat((Pointwise, Chain, *CONVERSIONS)), FuseChain()),)
 
 
 RULES: tuple[Rule, ...] = (fuse_residual, fuse_activation, activation_before_move)

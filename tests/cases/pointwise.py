@@ -8,6 +8,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from bolt_numba.ops import pointwise as p
+from bolt_numba.ops.chain import Chain, ChainStep
+from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.registry import OPS
 from bolt_numba.types import BOOL, F32, I8, I32, I64, STRING, U8, AnyDType, Array
 from tests.cases import Case, cases
@@ -102,13 +104,30 @@ def power(draw: Draw, op: type[Any]) -> Case:
 STEPS = [p.Add(), p.Sub(), p.Max(), p.Relu(), p.Neg(), p.Abs(), p.Clip(-3.0, 3.0)]
 
 
-@cases(p.Chain)
-def chain(draw: Draw, op: type[p.Chain]) -> Case:
-    """Chains whose every step keeps the first operand's shape."""
+@cases(Chain)
+def chain(draw: Draw, op: type[Chain]) -> Case:
+    """Chains whose every step keeps the first operand's shape; with bytes at the ends or without."""
     dims = shapes(draw, 1, 3)
+    if pick(draw, False, True):
+        return _between_bytes(draw, op, dims)
     inputs = (whole(draw, dims), whole(draw, _broadcast(draw, dims)))
-    steps: list[p.ChainStep] = [(p.Add(), (0, 1))]
+    steps: list[ChainStep] = [(p.Add(), (0, 1))]
     for i in range(draw(st.integers(0, 3))):
         step = pick(draw, *STEPS)
         steps.append((step, (2 + i, *(draw(st.integers(0, 2 + i)) for _ in range(step.arity - 1)))))
     return Case(op(tuple(steps), (1 + len(steps),)), inputs)
+
+
+def _between_bytes(draw: Draw, op: type[Chain], dims: tuple[int, ...]) -> Case:
+    """Scales are powers of two, so that nothing is rounded before the result is."""
+    low, kinds = {U8: 0, I8: -128}, [pick(draw, U8, I8) for _ in range(3)]
+    scales = [np.asarray(2.0 ** draw(st.integers(-4, 2)), F32) for _ in kinds]
+    zeros = [whole(draw, (), low[kind], low[kind] + 255, kind) for kind in kinds]
+    sizes = (dims, _broadcast(draw, dims))
+    given = [whole(draw, s, low[k], low[k] + 255, k) for s, k in zip(sizes, kinds, strict=False)]
+    steps: list[ChainStep] = [(DequantizeLinear(), (0, 2, 5)), (DequantizeLinear(), (1, 3, 6))]
+    steps.append((pick(draw, p.Add(), p.Sub(), p.Mul(), p.Max()), (8, 9)))
+    if draw(flags):
+        steps.append((pick(draw, p.Relu(), p.Clip(-3.0, 3.0)), (10,)))
+    steps.append((QuantizeLinear(), (7 + len(steps), 4, 7)))
+    return Case(op(tuple(steps), (7 + len(steps),)), (*given, *scales, *zeros))

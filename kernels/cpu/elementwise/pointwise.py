@@ -21,6 +21,7 @@ from bolt_numba.codegen.chain import (
     can_generate,
     chain_kernel,
     geometry,
+    has_conversions,
     is_vector_form,
     known_powers,
     number_args,
@@ -35,9 +36,10 @@ from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import Inline, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, remember_last, result_of
 from bolt_numba.ops import pointwise as ops
-from bolt_numba.ops.pointwise import Chain, Pointwise
+from bolt_numba.ops.chain import Chain
+from bolt_numba.ops.pointwise import Pointwise
 from bolt_numba.ops.shapes import broadcast_shapes
-from bolt_numba.types import BOOL, AnyDType, Array, TensorType
+from bolt_numba.types import AnyDType, Array, TensorType
 
 SHORT_LOOP = 16
 """Elements under which the innermost loop is lengthened: a jumping load costs four times a running one."""
@@ -184,7 +186,8 @@ def scope_of(text: str) -> dict[str, Any]:
 
 _KINDS = {"ptr": PTR, "i64": I64, "f32": F32, "f64": F64}
 _FREEDOMS = frozenset({"contract"})
-"""No reciprocals: the fast one of a square root makes NaN of 0 and of infinity."""
+"""No reciprocals: the fast one of a square root makes NaN of 0 and of infinity.  Chains of exact steps between bytes do
+without: which way a half is rounded depends on the last bit."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -193,7 +196,9 @@ def _kernel(chain: Chain, ins: tuple[AnyDType, ...], powers: Powers, outer: int,
     fields = {name: _KINDS[kind] for name, kind in made.fields.items()}
     sizes = [t.itemsize for t in value_dtypes(chain, ins)]
     extents = functools.partial(_reach, sizes, [sizes[i] for i in chain.results], outer, forms)
-    return native_source(made.text, made.name, fields, _FREEDOMS, extents=extents, **scope_of(made.text))
+    exact = has_conversions(chain) and not any(isinstance(op, Pointwise) and op.ulp for op, _ in chain.steps)
+    freedoms = frozenset() if exact else _FREEDOMS
+    return native_source(made.text, made.name, fields, freedoms, extents=extents, **scope_of(made.text))
 
 
 def _reach(sizes: Sequence[int], results: Sequence[int], outer: int, forms: str, a: Any) -> dict[str, Reach]:
@@ -250,12 +255,12 @@ def _lengthen(
     dtypes: Sequence[AnyDType],
 ) -> LoopNest:
     """Loops whose innermost is not too short, as far as operands can follow."""
-    if is_vector_form(chain, dtypes) and BOOL in dtypes[: len(ins)]:  # there are no jumping loads of bytes
-        return geometry(shape, dims)
-    nest = geometry(shape, dims, SHORT_FOR_CONSTANTS)
-    for k, t in enumerate(nest.tables):
-        if t is not None and not _is_spreadable(nest, k, ins[k]):
-            return geometry(shape, dims, SHORT_LOOP)
+    vector = is_vector_form(chain, dtypes)
+    for short in (SHORT_FOR_CONSTANTS, SHORT_LOOP, 0):
+        nest = geometry(shape, dims, short)
+        jumping = [k for k, t in enumerate(nest.tables) if t is not None and not _is_spreadable(nest, k, ins[k])]
+        if not jumping or (short == SHORT_LOOP and not (vector and any(dtypes[k].itemsize == 1 for k in jumping))):
+            break  # there are no jumping loads of bytes
     return nest
 
 
@@ -294,7 +299,9 @@ def _accepts_in_place(op: Any, ins: Types) -> bool:
     if seen is None or not _accepts(op, ins):
         return False
     chain, known, dtypes = seen
-    return max([t.dtype.itemsize for t in known]) <= dtypes[chain.results[0]].itemsize
+    numbers = [t.known is not None and t.size == 1 for t in known]  # nobody writes over a constant
+    widest = max([t.dtype.itemsize for t, number in zip(known, numbers, strict=True) if not number], default=0)
+    return widest <= dtypes[chain.results[0]].itemsize
 
 
 def _steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:

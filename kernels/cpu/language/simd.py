@@ -272,16 +272,27 @@ def to_f32(b, x):
     return b.sitofp(x, vector("f32"))
 
 
+def _whole(b, x, kind, whole):
+    """The i32 of each f32 by an instruction of x86, ``cvtt`` or ``cvt``; elsewhere that of ``whole``."""
+    ty = vector("i32")
+    if not target().is_x86:
+        return call(b, f"llvm.fptosi.sat.{suffix(ty)}.{suffix(x.type)}", ty, [whole])
+    if LANES == 16:
+        full = [ir.Constant(ty, None), I16(-1), I32(4)]  # no mask, no other rounding
+        return call(b, f"llvm.x86.avx512.mask.{kind}ps2dq.512", ty, [x, *full])
+    return call(b, {8: f"llvm.x86.avx.{kind}.ps2dq.256", 4: f"llvm.x86.sse2.{kind}ps2dq"}[LANES], ty, [x])
+
+
 @word(INT, F32)
 def to_i32(b, x):
     """Truncates; what is beyond the range of i32, or NaN, becomes some number (LLVM's own cast leaves it undefined)."""
-    ty = vector("i32")
-    if not target().is_x86:
-        return call(b, f"llvm.fptosi.sat.{suffix(ty)}.{suffix(x.type)}", ty, [x])
-    if LANES == 16:
-        full = [ir.Constant(ty, None), I16(-1), I32(4)]  # no mask, no other rounding
-        return call(b, "llvm.x86.avx512.mask.cvttps2dq.512", ty, [x, *full])
-    return call(b, {8: "llvm.x86.avx.cvtt.ps2dq.256", 4: "llvm.x86.sse2.cvttps2dq"}[LANES], ty, [x])
+    return _whole(b, x, "cvtt", x)
+
+
+@word(INT, F32)
+def round_i32(b, x):
+    """Rounds to nearest even; what is beyond the range as in `to_i32`."""
+    return _whole(b, x, "cvt", call(b, f"llvm.rint.{suffix(x.type)}", x.type, [x]) if not target().is_x86 else x)
 
 
 def dot_bytes_value(b, acc, x, y):

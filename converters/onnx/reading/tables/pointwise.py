@@ -14,12 +14,12 @@ from bolt_numba.errors import BoltError
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.conversion import ROUND_MODES
 from bolt_numba.ops.arrays.shape import Reshape, Unsqueeze
+from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.pointwise import (
     Add,
     BitShift,
     Cast,
     Celu,
-    Chain,
     Clip,
     Div,
     Elu,

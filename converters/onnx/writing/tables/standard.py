@@ -12,6 +12,7 @@ from bolt_numba.ops.arrays.generate import ConstantOfShape, Range, Trilu
 from bolt_numba.ops.arrays.reduce import Softmax
 from bolt_numba.ops.arrays.shape import Reshape, Shape, Split, Transpose
 from bolt_numba.ops.arrays.signal import MelWeightMatrix
+from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.control import If, Loop, Scan
 from bolt_numba.ops.data.sequence import OptionalEmpty
 from bolt_numba.ops.layers.attention import FusedAttention, swapped
@@ -19,7 +20,7 @@ from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.detection import DeformConv
 from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.pointwise import Add, Chain, Clip, Mul
+from bolt_numba.ops.pointwise import Add, Clip, Mul
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import BOOL, F32, I64, Sym, TensorType
 
