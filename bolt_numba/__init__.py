@@ -16,7 +16,7 @@ _HOME = {
     "BoltError": "errors", "BudgetError": "errors", "DTypeError": "errors", "DataError": "errors",
     "DeviceError": "errors", "InternalError": "errors", "InvalidModelError": "errors", "ShapeError": "errors",
     "UnsupportedOpError": "errors",
-    "TensorSpec": "types", "Graph": "ir.graph", "Outputs": "outputs", "Session": "session", "compile": "session",
+    "TensorSpec": "types", "Graph": "ir.graph", "Outputs": "outputs", "Session": "session", "compile": "compiling",
     "Model": "ir.model", "load_model": "session",
     "load": "session", "save": "session", "InferenceSession": "compat", "SessionOptions": "compat",
     "verify": "verification",
@@ -31,6 +31,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from bolt_numba.compat import InferenceSession, SessionOptions
+    from bolt_numba.compiling import compile
     from bolt_numba.errors import (
         BoltError,
         BudgetError,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from bolt_numba.ir.graph import Graph
     from bolt_numba.ir.model import Model
     from bolt_numba.outputs import Outputs
-    from bolt_numba.session import Session, compile, load, load_model, save
+    from bolt_numba.session import Session, load, load_model, save
     from bolt_numba.types import TensorSpec
     from bolt_numba.verification import verify
 

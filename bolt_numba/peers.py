@@ -33,7 +33,7 @@ class BoltEngine:
     """bolt-numba itself; ``how``: what else `bolt_numba.compile` takes."""
 
     def __init__(self, model: Model, threads: int, precision: str = "f32", **how: Any) -> None:
-        from bolt_numba.session import compile as compile_model
+        from bolt_numba.compiling import compile as compile_model
 
         self.session = compile_model(model, threads=threads, precision=precision, **how)
 

@@ -426,7 +426,7 @@ def load(
     source: Source, format: str | None = None, *, weights: File | None = None, signature: str | None = None
 ) -> Graph:
     """Read one graph of a model; see `load_model`.  signature: its name; None: the first, the only one of most."""
-    graph = _read(source, format, weights).graph(signature)
+    graph = read_model(source, format, weights).graph(signature)
     return _checked(graph, source)
 
 
@@ -437,7 +437,7 @@ def load_model(source: Source, format: str | None = None, *, weights: File | Non
     The format is told by content (ONNX, .bolt).  weights: the second file of formats that keep weights apart.
     Raises InvalidModelError for a malformed file and UnsupportedOpError with all that is unsupported in it.
     """
-    model = _read(source, format, weights)
+    model = read_model(source, format, weights)
     for graph in model.graphs.values():
         _checked(graph, source)
     return model
@@ -450,7 +450,7 @@ def _checked(graph: Graph, source: Source) -> Graph:
     return graph
 
 
-def _read(source: Source, format: str | None = None, weights: File | None = None) -> Model:
+def read_model(source: Source, format: str | None = None, weights: File | None = None) -> Model:
     """As `load_model`, but that constants which are packed in the file are not looked at."""
     if not isinstance(source, (Graph, Model)):
         from bolt_numba import converters
@@ -459,34 +459,6 @@ def _read(source: Source, format: str | None = None, weights: File | None = None
     if weights is not None:
         raise DTypeError(f"weights: got a file for a {type(source).__name__}, wanted none")
     return source if isinstance(source, Model) else Model(source)
-
-
-@border("compile", OSError)
-def compile(
-    model: Source,
-    *,
-    weights: File | None = None,
-    signature: str | None = None,
-    device: str | Sequence[str] = "cpu",
-    precision: str = "f32",
-    numerics: str = "default",
-    threads: int | None = None,
-    tune: bool = False,
-    memory_limit: int | None = None,
-    max_plans: int = MAX_PLANS,
-    stages: Sequence[Stage] | None = None,
-) -> Session:
-    """Make a `Session` from a graph, a model or straight from a file.
-
-    weights: as `load_model`.  signature: which graph of a model; None: the first.  The rest: as `Session`.
-    """
-    with nullcontext() if memory_limit is None else within(Budget(memory=memory_limit)):
-        found = _read(model, None, weights)
-    return Session(
-        found.graph(signature), device=device, precision=precision, numerics=numerics, threads=threads, tune=tune,
-        memory_limit=memory_limit, max_plans=max_plans, stages=stages,
-        signatures=found.signatures,
-    )  # fmt: skip
 
 
 @border("save", OSError)

@@ -11,7 +11,7 @@ import typer
 
 import bolt_numba
 from bolt_numba.base.trusted import UntrustedCacheWarning
-from bolt_numba.cli import check, machine, model, speed
+from bolt_numba.cli import check, machine, model, quantise, speed
 from bolt_numba.cli.console import err, plain
 from bolt_numba.errors import BoltError
 
@@ -24,6 +24,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("convert")(model.convert)
+app.command("quantize")(quantise.quantize)
 app.command("inspect")(model.inspect)
 app.command("run")(check.run)
 app.command("bench")(speed.bench)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 out = Console(soft_wrap=True, highlight=False)
@@ -104,6 +104,26 @@ def progress(first: str) -> Iterator[Callable[[str], None]]:
         task = bar.add_task(first, total=None)
         with _kernel_compiles(lambda text: bar.update(task, description=text)):
             yield lambda text: bar.update(task, description=text)
+
+
+@contextmanager
+def steps(first: str) -> Iterator[Callable[[str, int, int], None]]:
+    """Show how much of several pieces of work is done, and the time that is left of each.
+
+    The value is a function of what is done now, how many steps of it are behind, and how many there are.
+    """
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), TimeRemainingColumn())
+    bar = Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+    tasks: dict[str, Any] = {}
+    with bar:
+        bar.add_task(first, total=None)
+
+        def say(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield say
 
 
 @contextmanager

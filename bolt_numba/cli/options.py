@@ -96,15 +96,22 @@ def _npz(path: Path) -> dict[str, Array]:
         raise InvalidModelError(f"{path}: is no .npz file: {error}") from error
 
 
+def load_array(path: Path) -> Array:
+    """The array of an .npy file."""
+    try:
+        loaded = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise
+    except _UNREADABLE as error:
+        raise InvalidModelError(f"{path}: is no .npy file: {error}") from error
+    if not isinstance(loaded, np.ndarray):
+        raise InvalidModelError(f"{path}: got an archive of arrays, wanted an .npy file")
+    return loaded
+
+
 def _array(text: str, spec: TensorSpec) -> Array:
     if text.endswith(".npy"):
-        try:
-            loaded: Array = np.load(text, allow_pickle=False)
-        except FileNotFoundError:
-            raise
-        except _UNREADABLE as error:
-            raise InvalidModelError(f"{text}: is no .npy file: {error}") from error
-        return loaded
+        return load_array(Path(text))
     if text.endswith(".npz"):
         archive = _npz(Path(text))
         if spec.name not in archive and len(archive) != 1:

@@ -43,8 +43,8 @@ class QuantizeReport:
     sqnr: float
     metric_before: float | None
     metric_after: float | None
-    seconds_before: float
-    seconds_after: float
+    seconds_before: float | None
+    seconds_after: float | None
     bytes_before: int
     bytes_after: int
     bound_holds: bool
@@ -75,7 +75,8 @@ class QuantizeReport:
         lines = [f"{count}, SQNR of the worst output {_decibels(self.sqnr)} dB"]
         if self.metric_before is not None and self.metric_after is not None:
             lines.append(f"metric {self.metric_before:.5g} -> {self.metric_after:.5g}")
-        lines.append(f"latency {1e3 * self.seconds_before:.3g} ms -> {1e3 * self.seconds_after:.3g} ms")
+        if self.seconds_before is not None and self.seconds_after is not None:
+            lines.append(f"latency {1e3 * self.seconds_before:.3g} ms -> {1e3 * self.seconds_after:.3g} ms")
         lines.append(f"weights {self.bytes_before / 2**20:.3g} MiB -> {self.bytes_after / 2**20:.3g} MiB")
         if not self.bound_holds:
             lines.append("the bound does not hold, even with all layers in float that would help")

@@ -76,6 +76,7 @@ def quantize(  # budget: each option is explained
     max_drop: float | None = None,
     min_sqnr: float | None = None,
     measure: bool = False,
+    timed: bool = True,
     threads: int | None = None,
     signature: str | None = None,
     progress: Progress = no_progress,
@@ -96,6 +97,7 @@ def quantize(  # budget: each option is explained
         share of samples that the first output gets right.
     max_drop: what the metric may lose; min_sqnr: dB that the outputs must keep.  Layers stay float until that holds.
     measure: measure each layer alone for the report even where no bound asks for it.
+    timed: whether the report has latencies.
     progress: called with what is done, how many steps of it are behind, and how many there are.
     Raises BoltError when there is nothing to quantise, DataError for NaN in data or activations.
     """
@@ -115,7 +117,8 @@ def quantize(  # budget: each option is explained
         metric = accuracy_by(labels)
     referee = Referee(source, feeds, metric, threads)
     found = search(graph, plan, referee, bound, progress, measure=flag_of("measure", measure))
-    report = _report(source, found, layers, plan, referee, bound, notes)
+    seconds = _latencies((source, found.graph), referee) if timed else (None, None)
+    report = _report(source, found, layers, plan, referee, bound, notes, seconds)
     pairs = {p.tensor: p.affine for layer in plan.layers for i in layer.inputs for p in [plan.pair(layer, i)]}
     return Quantised(found.graph, report, pairs, layers)
 
@@ -163,14 +166,13 @@ def _watched(layers: Sequence[QuantLayer]) -> list[Watched]:
 
 def _report(
     source: Graph, found: Found, layers: Sequence[QuantLayer], plan: QuantPlan, referee: Referee, bound: QualityBound,
-    notes: list[str],
+    notes: list[str], seconds: tuple[float | None, float | None],
 ) -> QuantizeReport:  # fmt: skip
     kept = {layer.name for layer in found.kept}
     quantised = {layer.name for layer in plan.layers} - kept
     rows = [_row(layer, plan, found, layer.name in quantised) for layer in layers]
-    before, after = _latencies((source, found.graph), referee)
     return QuantizeReport(
-        rows, found.score.sqnr, referee.before.metric, found.score.metric, before, after, _bytes(source),
+        rows, found.score.sqnr, referee.before.metric, found.score.metric, *seconds, _bytes(source),
         _bytes(found.graph), bound.holds(referee.before, found.score), notes,
     )  # fmt: skip
 
@@ -205,7 +207,7 @@ def input_quality(stats: TensorStats, pair: Pair) -> tuple[float, float]:
     return ratio(float(np.sum(counts * x * x)), noise), float(np.sum(counts[beyond]) / max(counts.sum(), 1))
 
 
-def _latencies(graphs: Sequence[Graph], referee: Referee) -> list[float]:
+def _latencies(graphs: Sequence[Graph], referee: Referee) -> tuple[float, float]:
     """Median seconds of a run of each graph on the first feed, taking turns."""
     sessions = [Session(graph, threads=referee.threads) for graph in graphs]
     times: list[list[float]] = [[] for _ in sessions]
@@ -216,7 +218,8 @@ def _latencies(graphs: Sequence[Graph], referee: Referee) -> list[float]:
             spent.append(time.perf_counter() - start)
     for session in sessions:
         session.close()
-    return [statistics.median(spent[1:]) for spent in times]
+    before, after = (statistics.median(spent[1:]) for spent in times)
+    return before, after
 
 
 def _bytes(graph: Graph) -> int:

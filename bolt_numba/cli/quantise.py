@@ -1,0 +1,137 @@
+"""The command that makes a model of 8 bits: quantize."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bolt_numba.cli import console
+from bolt_numba.cli.options import Json, ModelPath, Signature, Threads, Weights, load_array
+
+Changes = dict[str, "dict[str, Any] | None"]
+
+
+def quantize(  # budget: each option is one line or two
+    model: ModelPath,
+    data: Annotated[
+        Path, typer.Option("--data", metavar="FILE|FOLDER", help="Inputs: an .npz or .npy file, or a folder of them.")
+    ],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The .onnx or .bolt file to write.")] = None,
+    method: Annotated[
+        str, typer.Option("--method", help="min-max, moving-average, percentile[:99.99], entropy or mse.")
+    ] = "mse",
+    activations: Annotated[str, typer.Option("--activations", help="u8, s8, u16 or s16.")] = "u8",
+    weight_type: Annotated[str, typer.Option("--weight-type", help="s8 or s4.")] = "s8",
+    per_tensor: Annotated[bool, typer.Option("--per-tensor", help="One scale for a whole weight.")] = False,
+    symmetric: Annotated[
+        bool, typer.Option("--symmetric", help="Zero in the middle of what activations hold.")
+    ] = False,
+    bias_correction: Annotated[
+        bool, typer.Option("--bias-correction/--no-bias-correction", help="Take mean errors out of biases.")
+    ] = True,
+    equalise: Annotated[
+        bool, typer.Option("--equalise", help="Even channels of consecutive convolutions out.")
+    ] = False,
+    smooth: Annotated[
+        float | None, typer.Option("--smooth", min=0, max=1, help="How far products even their inputs out (0.5).")
+    ] = None,
+    attention: Annotated[bool, typer.Option("--attention", help="Products of two activations, too.")] = False,
+    keep: Annotated[
+        list[str],
+        typer.Option("--keep", metavar="PATTERN", help="Layers or operators that stay float; may be repeated."),
+    ] = [],
+    override: Annotated[
+        list[str],
+        typer.Option("--override", metavar="PATTERN:KEY=VALUE", help="Another scheme, as '*head*:activations=u16'."),
+    ] = [],
+    scales: Annotated[
+        Path | None, typer.Option("--scales", help="Ranges from Bolt's clip JSON or a TensorRT calibration table.")
+    ] = None,
+    labels: Annotated[Path | None, typer.Option("--labels", help="An .npy file: the class of each sample.")] = None,
+    max_drop: Annotated[
+        str | None, typer.Option("--max-drop", metavar="SHARE", help="Of samples got right, as 0.5% or 0.005.")
+    ] = None,
+    min_sqnr: Annotated[float | None, typer.Option("--min-sqnr", help="dB that outputs have to keep.")] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Measure every layer alone.")] = False,
+    report: Annotated[
+        list[Path], typer.Option("--report", metavar="FILE", help="Write the report: .txt, .json or .svg.")
+    ] = [],
+    write_scales: Annotated[
+        Path | None, typer.Option("--write-scales", help="Write ranges: .json as Bolt has them, else as TensorRT has.")
+    ] = None,
+    threads: Threads = None,
+    weights: Weights = None,
+    signature: Signature = None,
+    as_json: Json = False,
+) -> None:
+    """Quantise a float model by calibration; layers that cost too much accuracy stay float."""
+    from bolt_numba import quantize as tool  # other commands need not wait for it
+
+    target = output or model.with_suffix(".int8.onnx")
+    for path, wanted in ((target, (".onnx", ".bolt")), *((p, (".txt", ".json", ".svg")) for p in report)):
+        if path.suffix.lower() not in wanted:
+            raise typer.BadParameter(f"got {path.name!r}, wanted a name that ends in {' or '.join(wanted)}")
+    with console.steps(f"reading {model.name}") as say:
+        made = tool.quantize(
+            _source(model, weights, signature), data, activations=activations, weights=weight_type, method=method,
+            per_channel=not per_tensor, symmetric=symmetric, bias_correction=bias_correction, equalise=equalise,
+            smooth=smooth, attention=attention, keep=keep, overrides=_changes(override),
+            ranges=None if scales is None else tool.read_scales(scales), max_drop=_share(max_drop), min_sqnr=min_sqnr,
+            labels=None if labels is None else load_array(labels), measure=measure, threads=threads, progress=say,
+        )  # fmt: skip
+    made.save(target)
+    for path in report:
+        made.report.save(path)
+    if write_scales is not None:
+        write = tool.write_clips if write_scales.suffix == ".json" else tool.write_table
+        write(made, write_scales)
+    _tell(made, target, as_json)
+
+
+def _source(model: Path, weights: Path | None, signature: str | None) -> Any:
+    import bolt_numba as bn
+
+    return bn.load(model, weights=weights, signature=signature)
+
+
+def _tell(made: Any, target: Path, as_json: bool) -> None:
+    from bolt_numba.quantize.report import COLUMNS
+
+    size = target.stat().st_size
+    if as_json:
+        console.write_json({"output": str(target), "bytes": size, **made.report.to_json()})
+        return
+    console.table("", COLUMNS, made.report.rows(), right=COLUMNS[-4:])
+    console.write(f"\n{made.report.summary()}\n{target}: {console.mebibytes(size)} MiB")
+    if not made.report.bound_holds:
+        raise typer.Exit(1)
+
+
+def _share(text: str | None) -> float | None:
+    """``"0.5%"`` and ``"0.005"`` alike."""
+    if text is None:
+        return None
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise typer.BadParameter(f"got {text!r}, wanted 0.5% or 0.005", param_hint="--max-drop") from None
+
+
+_FLAGS = {"true": True, "false": False}
+
+
+def _changes(texts: list[str]) -> Changes:
+    """``["*head*:activations=u16,method=min-max"]`` by pattern."""
+    made: Changes = {}
+    for text in texts:
+        pattern, colon, changes = text.rpartition(":")
+        if "=" not in changes:  # the last colon is one of a method: percentile:99.9
+            pattern, colon, changes = text.partition(":")
+        pairs = [part.partition("=") for part in changes.split(",")]
+        if not pattern or not colon or not all(equals for _, equals, _ in pairs):
+            raise typer.BadParameter(f"got {text!r}, wanted PATTERN:KEY=VALUE", param_hint="--override")
+        made.setdefault(pattern, {})
+        made[pattern] = {**(made[pattern] or {}), **{key: _FLAGS.get(value, value) for key, _, value in pairs}}
+    return made
