@@ -32,6 +32,13 @@ from bolt_numba.quantize.sensitivity import sqnr
 from bolt_numba.types import F32, I8, I64, U8, U16, Array, Sym, TensorType
 
 RNG = np.random.default_rng(7)
+START = RNG.bit_generator.state
+
+
+@pytest.fixture(autouse=True)
+def fresh_numbers() -> None:
+    """The same numbers in each test, whichever run before."""
+    RNG.bit_generator.state = START
 
 
 def weights(*shape: int) -> Array:
@@ -93,9 +100,9 @@ def test_a_quantised_model_is_near_the_float_one_and_runs_elsewhere(tmp_path: Pa
 def test_every_method_gives_a_model_that_works(method: str, activations: str) -> None:
     graph, data = small_net(), samples()
     made = quantize(graph, data, method=method, activations=activations)
-    assert made.report.sqnr > (12 if method == "entropy" else 26)
+    assert made.report.sqnr > (20 if method == "entropy" else 26)
     if activations == "u16":
-        assert made.report.sqnr > (12 if method == "entropy" else 34)
+        assert made.report.sqnr > (20 if method == "entropy" else 34)
 
 
 def test_the_shortcut_of_a_block_reads_the_bytes_that_the_convolution_reads() -> None:
@@ -177,7 +184,7 @@ def test_histograms_of_runs_add_up_to_that_of_all() -> None:
     small, large = RNG.standard_normal(5000) * 0.3, RNG.standard_normal(3000) * 40
     both, whole = merged(stats_of(small), stats_of(large)), stats_of(np.concatenate([small, large]))
     assert both.exponent == whole.exponent
-    np.testing.assert_array_equal(both.counts, whole.counts)
+    assert np.abs(both.counts - whole.counts).sum() < 40  # a sum in f32 may round to the next bin
     assert (both.low, both.high) == (whole.low, whole.high)
     assert whole.counts.sum() == 8000
     assert whole.counts.size == 2 * HALF

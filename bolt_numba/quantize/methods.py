@@ -25,6 +25,8 @@ EMPTY_SCALE = 2.0**-16
 """Of a weight of zeros."""
 KL_BINS = 128
 """Levels of the distribution that entropy compares with, as TensorRT has them."""
+LEAST_FILL = 8
+"""Values that a bin of entropy's distribution has at the least, on average."""
 CANDIDATES = 64
 """Bounds tried on each side by the least mean squared error."""
 
@@ -129,16 +131,26 @@ def percentile(stats: TensorStats, levels: int, number: float) -> tuple[float, f
 
 
 def entropy(stats: TensorStats, levels: int, number: float) -> tuple[float, float]:
-    """The magnitude whose 128 levels lose the least information (Kullback-Leibler), as TensorRT has it."""
+    """The magnitude whose 128 levels lose the least information (Kullback-Leibler), as TensorRT has it.
+
+    Zeros are left out, which any range holds exactly.  Bins that hold few values say nothing of a distribution: they are joined, and where too few are left, all that was
+    seen is the range.
+    """
     folded = stats.counts[HALF:].astype(np.float64)
     folded += stats.counts[:HALF][::-1]
+    folded[0] = min(folded[0], folded[1])
     used = int(np.flatnonzero(folded).max(initial=0)) + 1
+    joined = 1
+    while folded.sum() < LEAST_FILL * used and used > KL_BINS:
+        folded, joined, used = folded.reshape(-1, 2).sum(axis=1), 2 * joined, (used + 1) // 2
+    if used <= KL_BINS:
+        return stats.low, stats.high
     best, place = math.inf, used
     for bins in range(min(KL_BINS, used), used + 1):
         found = _divergence(folded, bins)
         if found < best:
             best, place = found, bins
-    reach = place * stats.width
+    reach = place * joined * stats.width
     return max(stats.low, -reach), min(stats.high, reach)
 
 
