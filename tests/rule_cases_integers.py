@@ -88,3 +88,23 @@ def result_whose_limits_are_those_of_the_activation(b: Builder, x: Value) -> Any
     made = o("QLinearConv", activation=o("Relu"))
     real = b(made, x, SCALE, ZERO, whole(5, 3, 3, 3).astype(I8), SCALE, np.array(1, I8))
     return b(o("QuantizeLinear"), real, f32(4).reshape(()), np.array(0, U8))
+
+
+def _transposed(b: Builder, x: Value, *, group: int = 1, **more: Any) -> Any:
+    w = _real(b, whole(4, 3, 3, 3).astype(I8), SCALE, np.array(1, I8))
+    return b(o("ConvTranspose", strides=(2, 2), group=group, **more), _real(b, x), w, whole(3 * group))
+
+
+fires("integer_conv_transpose", "QLinearConv Reshape Transpose Reshape Slice", x=(U8, 2, 4, 5, 3))(
+    lambda b, x: _transposed(b, x, pads=(1, 1, 1, 0), output_padding=(1, 1))
+)
+fires("integer_conv_transpose", "QLinearConv DepthToSpace Slice", x=(U8, "n", 4, "h", "w"))(_transposed)
+fires("integer_conv_transpose", "QLinearConv Reshape Transpose Reshape Slice", x=(U8, 1, 4, 3, 3))(
+    lambda b, x: _transposed(b, x, group=2)
+)
+fires("tail_before_move", "QLinearMatMul Relu Reshape", x=(U8, 2, 4))(
+    lambda b, x: b(o("Relu"), b(o("Reshape"), _bytes_product(b, x), np.array([5, 2])))
+)
+fires("tail_before_move", "QLinearMatMul QuantizeLinear Transpose", x=(U8, 2, 4))(
+    lambda b, x: b(o("QuantizeLinear"), b(o("Transpose", (1, 0)), _bytes_product(b, x)), SCALE, ZERO)
+)

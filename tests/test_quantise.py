@@ -15,7 +15,7 @@ from bolt_numba.errors import BoltError, ShapeError
 from bolt_numba.ir.build import Builder, infer_types
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul, sums_fit
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
@@ -161,6 +161,48 @@ def test_convolutions(kind: str, seed: int) -> None:
     made = [name for name in operators(graph) if name not in ("Transpose", "Reshape")]
     assert made == ["QLinearConv"]
     same_levels(graph, data_for(graph, seed))
+
+
+SPREAD: dict[str, tuple[tuple[int, ...], tuple[int, ...], ConvTranspose]] = {
+    "twice": ((1, 12, 5, 6), (12, 7, 2, 2), ConvTranspose((2, 2))),
+    "overlapping": ((2, 8, 4, 5), (8, 5, 4, 4), ConvTranspose((2, 2), (1, 1, 1, 1))),
+    "uneven": ((1, 6, 4, 3), (6, 5, 3, 5), ConvTranspose((2, 3), (1, 0, 0, 2), output_padding=(1, 2))),
+    "grouped": ((1, 8, 5, 4), (8, 3, 3, 3), ConvTranspose((2, 2), (0, 1, 1, 1), group=4)),
+    "no stride": ((1, 4, 5, 4), (4, 6, 3, 2), ConvTranspose((), (1, 0, 1, 1))),
+    "signal": ((2, 5, 9), (5, 4, 7), ConvTranspose((4,), (1, 2), output_padding=(3,))),
+    "volume": ((1, 4, 3, 2, 3), (4, 3, 2, 3, 1), ConvTranspose((1, 2, 2))),
+}
+
+
+def transposed_convolution(kind: str, seed: int) -> Graph:
+    dims, filters, op = SPREAD[kind]
+    net = Layers(seed, x=((U8, I8)[seed % 2], *dims))
+    x, x_scale = net.any_real(net.inputs[0])
+    w, w_scale = net.weight(filters, 1, (I8, I8, U8)[seed % 3])
+    count = filters[1] * op.group
+    y = net.b(op, x, w, net.bias(count, x_scale * (w_scale if w_scale.size == 1 else np.tile(w_scale, op.group))))
+    activation = ACTIVATIONS[seed % len(ACTIVATIONS)]
+    y = y if activation is None else net.b(activation, y)
+    net.result(y, filters[0] * 2)
+    return net.graph
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", SPREAD)
+def test_transposed_convolutions(kind: str, seed: int) -> None:
+    graph = transposed_convolution(kind, seed)
+    made = [name for name in operators(graph) if name not in ("Transpose", "Reshape", "Slice")]
+    assert made == ["QLinearConv"]
+    same_levels(graph, data_for(graph, seed))
+
+
+def test_transposed_convolutions_of_sizes_that_only_the_run_tells() -> None:
+    net = Layers(4, x=(U8, "n", 6, "h", "w"))
+    y = net.b(ConvTranspose((2, 2), (1, 0, 1, 1)), net.any_real(net.inputs[0])[0], net.weight((6, 5, 3, 3), 1)[0])
+    net.graph.add_output(net.stored(net.b(Relu(), y), 0.1, U8), "y")
+    assert {"QLinearConv", "DepthToSpace", "Slice"} <= set(operators(net.graph))
+    for n, h, w in ((1, 4, 5), (2, 1, 1), (0, 3, 3), (3, 7, 2)):
+        same_levels(net.graph, data_for(net.graph, n=n, h=h, w=w))
 
 
 def product(seed: int, *, computed: bool) -> Graph:

@@ -22,7 +22,7 @@ from bolt_numba.ir.spec import STAGES as SPEC_STAGES
 from bolt_numba.ir.spec import verify
 from bolt_numba.passes import absorb, canonical, control, einsum, fuse, layout, norms, products, recognise, views
 from bolt_numba.passes.fold import fold_rules, let_integers_fold
-from bolt_numba.passes.quantised import moves, tables, tails
+from bolt_numba.passes.quantised import moves, tables, tails, transposed
 from bolt_numba.passes.quantised import products as integers
 from bolt_numba.passes.rewrite import Rule, nested, rewrite
 from bolt_numba.passes.trace import Trace
@@ -112,13 +112,15 @@ def _fold_integers(graph: Graph, run: PipelineRun) -> bool:
     return False
 
 
+_INTEGERS: RuleSet = (*integers.RULES, *transposed.RULES, *tails.RULES, *tables.RULES, *moves.RULES)
+
 STAGES: tuple[Stage, ...] = (
     # fold, drop, one spelling per idea
     Stage("canonical", ((*CLEAN, *einsum.RULES),)),
     # gelu, norms, attention; constants into weights
     Stage("recognise", (_KNOWN, _ABSORBED)),
     # conversions between integers and floats; what stays of them is folded
-    Stage("quantise", ((*CLEAN, *integers.RULES, *tails.RULES, *tables.RULES, *moves.RULES), _fold_integers)),
+    Stage("quantise", ((*CLEAN, *_INTEGERS), _fold_integers)),
     # subgraphs for plug-ins
     Stage("partition"),
     # narrower types

@@ -34,6 +34,13 @@ def slice_bounds(size: int, start: int, end: int, step: int) -> tuple[int, int]:
     return first, max(-(-(first - last) // -step), 0)
 
 
+def _is_least(size: Dim, number: int) -> bool:
+    """Whether a symbolic size is at least a number that is not negative, whatever the run brings."""
+    if not isinstance(size, Sym) or not 0 <= number <= size.const:
+        return False
+    return all(factor > 0 and atom.isidentifier() for atom, factor in size.terms)
+
+
 def _symbolic_length(size: Dim, start: Dim, end: Dim, step: int) -> Dim | None:
     """Length of a slice of a symbolic axis when a formula gives it for every length from 1 on."""
     if isinstance(start, Sym) or abs(step) != 1:
@@ -42,9 +49,11 @@ def _symbolic_length(size: Dim, start: Dim, end: Dim, step: int) -> Dim | None:
     if step == -1:
         return size if (start == -1 or start >= END_BOUND) and not isinstance(end, Sym) and end <= -END_BOUND else None
     if end == size or (isinstance(end, int) and end >= END_BOUND):
-        return size - start if start in (0, 1) else 1 if start == -1 else None
+        return size - start if start in (0, 1) or _is_least(size, start) else 1 if start == -1 else None
     if isinstance(end, Sym) or not isinstance(size, Sym):
         return None
+    if end < 0 <= start and _is_least(size, start - end):
+        return size - start + end
     if start == 0 and end == -1:
         return size - 1
     return 0 if 0 <= end <= start else None

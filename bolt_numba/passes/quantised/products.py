@@ -65,7 +65,7 @@ def stored(value: Value) -> Stored | None:
     return Stored(data, scale, np.zeros((), dtype) if zero is None else zero, dtype, axis)
 
 
-def _fit(x: Stored, w: Stored, depth: Dim, bias: Array | None = None) -> bool:
+def sums_stay_within(x: Stored, w: Stored, depth: Dim, bias: Array | None = None) -> bool:
     """Whether the sums stay within i32; where only the run tells their depth, kernels see to it."""
     points = known(x.zero), known(w.zero)
     return not isinstance(depth, int) or sums_fit(x.dtype, points[0], w.dtype, points[1], depth, bias)
@@ -75,7 +75,7 @@ def known(v: Value | Array) -> Array | None:
     return v.const if isinstance(v, Value) else v
 
 
-def _bias(value: Value | None, x: Stored, w: Stored, depth: Dim, factor: float = 1.0) -> Value | None:
+def bias_of_sums(value: Value | None, x: Stored, w: Stored, depth: Dim, factor: float = 1.0) -> Value | None:
     """The bias in i32 where it is stored in units of the sums (times ``factor``), else as it is."""
     node = None if value is None else value.node
     if node is None or not isinstance(node.op, DequantizeLinear) or node.op.block_size:
@@ -86,7 +86,7 @@ def _bias(value: Value | None, x: Stored, w: Stored, depth: Dim, factor: float =
     if zero is not None and (zero.const is None or zero.const.any()):
         return value
     x_scale, w_scale = known(x.scale), known(w.scale)
-    if x_scale is None or w_scale is None or not _fit(x, w, depth, data.const):
+    if x_scale is None or w_scale is None or not sums_stay_within(x, w, depth, data.const):
         return value
     unit = x_scale.astype(F64).reshape(()) * factor * w_scale.reshape(-1)
     given = scale.const.astype(F64).reshape(-1)
@@ -109,9 +109,9 @@ def integer_conv(m: Match, b: Builder) -> Result:
     if x.axis is not None or w.axis not in (None, 0) or known(w.data) is None:
         return m.refuse("several scales of x or of a filter, or filters that are computed")
     depth = math.prod(m["w"].type.dims[1:])
-    if not _fit(x, w, depth):
+    if not sums_stay_within(x, w, depth):
         return m.refuse(f"sums of {depth} products may exceed 32 bits")
-    bias = _bias((*m.root.inputs, None)[2], x, w, depth)
+    bias = bias_of_sums((*m.root.inputs, None)[2], x, w, depth)
     made = QLinearConv(op.strides, op.pads, op.dilations, op.group, op.auto_pad, op.layout)
     return b(made, x.data, x.scale, x.zero, w.data, w.scale, w.zero, None, None, bias)
 
@@ -129,9 +129,9 @@ def integer_matmul(m: Match, b: Builder) -> Result:
     x, y = _matrix(b, x, ranks[0], op.trans_a), _matrix(b, y, ranks[1], op.trans_b)
     if x.axis not in (None, ranks[0] - 2) or y.axis not in (None, ranks[1] - 1):
         return m.refuse("several scales in one sum")
-    if not _fit(x, y, depth):
+    if not sums_stay_within(x, y, depth):
         return m.refuse(f"sums of {depth} products may exceed 32 bits")
-    bias = None if x.axis is not None else _bias((*m.root.inputs, None)[2], x, y, depth, op.alpha)
+    bias = None if x.axis is not None else bias_of_sums((*m.root.inputs, None)[2], x, y, depth, op.alpha)
     scale = x.scale if op.alpha == 1 else b(Mul(), x.scale, np.array(op.alpha, F32))
     return b(QLinearMatMul(), x.data, scale, x.zero, y.data, y.scale, y.zero, None, None, bias)
 

@@ -4,6 +4,7 @@ integer_bias(QLinearConv(x, w) + c)                 -> QLinearConv(x, w, bias c)
 integer_residual(QLinearConv(x, w) + DQ(r))         -> QLinearConv(x, w, residual r)         also r in f32
 integer_activation(act(QLinearConv(x, w)))          -> QLinearConv(x, w, activation)
 integer_result(QuantizeLinear(QLinearConv(x, w)))   -> QLinearConv(x, w, y_scale, y_zero)
+tail_before_move(act(Reshape(QLinearConv(x, w))))   -> Reshape(act(QLinearConv(x, w)))    other moves; QuantizeLinear
 
 Also QLinearMatMul.  The product must be f32 so far, and have one reader.  An activation is dropped where the limits of
 the bytes do the same, as those of u8 with a zero point of 0 do for Relu.
@@ -19,6 +20,8 @@ import numpy as np
 from bolt_numba.codegen.chain import can_generate
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
+from bolt_numba.ops.arrays.shape import DepthToSpace, Reshape, Squeeze, Transpose, Unsqueeze
+from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul
 from bolt_numba.ops.layers.quantize import BYTES, QuantizeLinear, limits
 from bolt_numba.ops.pointwise import Add, Clip, Pointwise, Relu
@@ -26,6 +29,7 @@ from bolt_numba.passes.quantised.products import known, stored
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule
 from bolt_numba.types import F32, Array, Dim, TensorType
 
+MOVES = (Reshape, Transpose, Squeeze, Unsqueeze, Slice, DepthToSpace)
 Y_SCALE, BIAS, RESIDUAL = 6, 8, 9
 """Operands of both operators."""
 _PRODUCT = Pat((QLinearConv, QLinearMatMul), name="y", sole_use=True)
@@ -110,6 +114,24 @@ def integer_result(m: Match, b: Builder) -> Result:
     return b(op, *operands)
 
 
+@rule(Pat((Pointwise, QuantizeLinear), (Pat(MOVES, (Pat(name="x"),), name="moved", sole_use=True),)))
+def tail_before_move(m: Match, b: Builder) -> Result:
+    """One move at a time, where a product is below them all and nobody else reads what is between."""
+    op: Any = m.root.op
+    below, rest = m["x"], [v for v in m.root.inputs[1:] if v is not None]
+    while below.node is not None and isinstance(below.node.op, MOVES) and m.sole(below) and below.node.inputs[0]:
+        below = below.node.inputs[0]
+    node = below.node
+    if node is None or not isinstance(node.op, (QLinearConv, QLinearMatMul)) or not m.sole(below) or not _is_real(node):
+        return m.refuse("no product with this reader alone below")
+    if isinstance(op, QuantizeLinear):
+        if m.root.output.type.dtype not in BYTES or any(v.const is None or v.const.size != 1 for v in rest):
+            return m.refuse("several scales, or one that is computed")
+    elif op.arity != 1 or m.root.output.type.dtype != F32 or node.op.activation is not None:
+        return m.refuse("the product has an activation already")
+    return b(m.op("moved"), b(op, m["x"], *rest), *m.node("moved").inputs[1:])
+
+
 def _is_idle(activation: Any, scale: float, zero: Array | None) -> bool:
     """Whether an activation only cuts off what the bytes cannot hold."""
     if zero is None or not isinstance(activation, (Relu, Clip)):
@@ -124,4 +146,4 @@ def _is_idle(activation: Any, scale: float, zero: Array | None) -> bool:
     return (low is None or level(low) <= least) and (high is None or level(high) >= most)
 
 
-RULES: tuple[Rule, ...] = (integer_bias, integer_residual, integer_activation, integer_result)
+RULES: tuple[Rule, ...] = (integer_bias, integer_residual, integer_activation, integer_result, tail_before_move)

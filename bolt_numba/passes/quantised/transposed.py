@@ -1,0 +1,141 @@
+"""A transposed convolution of bytes is one convolution that gives the pixels between two inputs as channels.
+
+integer_conv_transpose(ConvTranspose(DQ(x), DQ(w))) -> Slice(DepthToSpace(QLinearConv(x, w')))   s * s times the filters
+
+Result q * s + f takes the taps f, f + s, f + 2s ... of a filter, so each f has a filter of its own; missing taps are 0.
+Where sizes are known, and for other ranks, a Reshape, Transpose and Reshape stand for DepthToSpace.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.base.records import record
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.shape import DepthToSpace, Reshape, Transpose
+from bolt_numba.ops.arrays.slicing import Slice
+from bolt_numba.ops.layers.conv import ConvTranspose
+from bolt_numba.ops.layers.integer_products import QLinearConv
+from bolt_numba.ops.layers.quantize import DequantizeLinear
+from bolt_numba.ops.layers.windows import per_axis
+from bolt_numba.passes.quantised.products import bias_of_sums, known, stored, sums_stay_within
+from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
+from bolt_numba.types import Array
+
+
+@rule(Pat(ConvTranspose, (Pat(DequantizeLinear, name="x"), Pat(DequantizeLinear, name="w"))))
+def integer_conv_transpose(m: Match, b: Builder) -> Result:
+    op: Any = m.root.op
+    x, w = stored(m["x"]), stored(m["w"])
+    if x is None or w is None or op.activation is not None or op.layout != "NCHW":
+        return m.refuse("no bytes, or fused already")
+    data, scale, points = (known(v) for v in (w.data, w.scale, w.zero))
+    if x.axis is not None or w.axis not in (None, 1) or data is None or scale is None or points is None:
+        return m.refuse("several scales of x or of a filter, or filters that are computed")
+    if op.auto_pad not in ("NOTSET", "VALID") or op.output_shape or set(op.dilations) - {1}:
+        return m.refuse("dilated, or pads that follow from sizes")
+    g = _Phases.of(op, data.shape)
+    depth = data.shape[0] // op.group * math.prod(g.taps)
+    given = bias_of_sums((*m.root.inputs, None)[2], x, w, depth)
+    bias = None if given is None else _constant(given)
+    if not sums_stay_within(x, w, depth) or (bias is None) != (given is None):
+        return m.refuse("sums that may exceed 32 bits, or a bias that is computed")
+    conv = QLinearConv(pads=g.conv_pads, group=op.group)
+    scale, zero = (v if v.size == 1 else g.repeated(v) for v in (scale, points))
+    filters, biases = g.filters(data, points), None if bias is None else g.repeated(bias)
+    y = g.spread(b, b(conv, x.data, x.scale, x.zero, filters, scale, zero, None, None, biases))
+    if y is None:
+        return m.refuse("sizes that only the run tells, of unequal strides or groups")
+    return g.cropped(b, y)
+
+
+def _constant(value: Value) -> Array | None:
+    """A bias as numbers, also where they are stored in other units."""
+    node = value.node
+    if node is None or not isinstance(node.op, DequantizeLinear):
+        return value.const
+    arrays: list[Any] = [None if v is None else v.const for v in node.inputs]
+    return None if arrays[0] is None or arrays[1] is None else np.asarray(node.op.reference(*arrays))
+
+
+@record(frozen=True)
+class _Phases:
+    """The geometry.  results: filters of a group.  taps: of one phase.  begins, ends: what is cut off at last."""
+
+    group: int
+    results: int
+    spans: tuple[int, ...]
+    strides: tuple[int, ...]
+    taps: tuple[int, ...]
+    conv_pads: tuple[int, ...]
+    begins: tuple[int, ...]
+    ends: tuple[int, ...]
+
+    @classmethod
+    def of(cls, op: Any, shape: tuple[int, ...]) -> _Phases:
+        spans, rank = shape[2:], len(shape) - 2
+        windows = op.windows(spans)
+        pads = windows.pads if op.auto_pad == "NOTSET" else (0,) * (2 * rank)
+        strides = tuple(windows.strides)
+        extra = per_axis(op, "output_padding", op.output_padding, rank, 0, 0)
+        wanted = [r + e for r, e in zip(spans, extra, strict=True)]
+        taps = tuple(-(-r // s) for r, s in zip(spans, strides, strict=True))
+        rows = [max(t, -(-d // s)) for t, d, s in zip(taps, wanted, strides, strict=True)]
+        begins, ends = list(pads[:rank]), [r * s - d for r, s, d in zip(rows, strides, wanted, strict=True)]
+        before, behind = [t - 1 for t in taps], [r - 1 for r in rows]
+        for i, s in enumerate(strides):  # what is cut off in whole strides is not computed
+            ends[i] += pads[rank + i]
+            for padded, cut in ((before, begins), (behind, ends)):
+                dropped = min(padded[i], cut[i] // s)
+                padded[i], cut[i] = padded[i] - dropped, cut[i] - dropped * s
+        return cls(op.group, shape[1], spans, strides, taps, (*before, *behind), tuple(begins), tuple(ends))
+
+    def repeated(self, v: Array) -> Array:
+        """Numbers of the filters as numbers of all results: group, phase, filter."""
+        full = (self.group, math.prod(self.strides), self.results)
+        return np.ascontiguousarray(np.broadcast_to(v.reshape(-1, 1, self.results), full)).reshape(-1)
+
+    def filters(self, w: Array, zero: Array) -> Array:
+        """[group, phase and filter, channels of a group, taps] of w [channels, filters of a group, spans]."""
+        rank, whole = len(self.spans), [t * s for t, s in zip(self.taps, self.strides, strict=True)]
+        full = np.empty((*w.shape[:2], *whole), w.dtype)
+        full[...] = zero.reshape(-1, *(1,) * rank)
+        full[(slice(None), slice(None), *map(slice, self.spans))] = w
+        split = [d for pair in zip(self.taps, self.strides, strict=True) for d in pair]
+        parts = full.reshape(self.group, -1, self.results, *split)
+        parts = np.flip(parts, tuple(3 + 2 * i for i in range(rank)))
+        order = (0, *(4 + 2 * i for i in range(rank)), 2, 1, *(3 + 2 * i for i in range(rank)))
+        made = parts.transpose(order).reshape(-1, w.shape[0] // self.group, *self.taps)
+        return np.ascontiguousarray(made)
+
+    def spread(self, b: Builder, y: Value) -> Value | None:
+        """Phases as pixels."""
+        rank, sizes = len(self.spans), (y.type.shape or ())[2:]
+        if math.prod(self.strides) == 1:
+            return y
+        steps = set(self.strides)
+        if all(isinstance(d, int) for d in sizes):
+            apart = np.array([0, self.group, *self.strides, self.results, *sizes], np.int64)
+            pixels = [a for i in range(rank) for a in (rank + 3 + i, 2 + i)]
+            moved = b(Transpose((0, 1, rank + 2, *pixels)), b(Reshape(), y, apart))
+            merged = [0, self.group * self.results, *(d * s for d, s in zip(sizes, self.strides, strict=True))]
+            return b(Reshape(), moved, np.array(merged, np.int64))  # type: ignore[no-any-return]
+        if rank == 2 and len(steps) == 1 and self.group == 1:
+            return b(DepthToSpace(steps.pop()), y)  # type: ignore[no-any-return]
+        return None
+
+    def cropped(self, b: Builder, y: Value) -> Value:
+        """Without what the pads cut off."""
+        if not any((*self.begins, *self.ends)):
+            return y
+        ends = [-e if e else LAST for e in self.ends]
+        axes = np.arange(2, 2 + len(ends))
+        return b(Slice(), y, np.array(self.begins), np.array(ends), axes)  # type: ignore[no-any-return]
+
+
+LAST = np.iinfo(np.int64).max
+RULES: tuple[Rule, ...] = (integer_conv_transpose,)
