@@ -30,9 +30,11 @@ BOOL, STRING = np.dtype("?"), np.dtype("O")
 NUMERICS = ("strict", "default", "fast")
 """What a session lets kernels lose of the exactness of a direct sum, the least first; see docs/numerics.md."""
 
-PRECISIONS = ("f32", "bf16")
+PRECISIONS = ("f32", "bf16", "f16")
 """Of weights and their products, as sessions may be asked for."""
-_SPELLINGS = {"fp32": "f32"}
+VALUES_WERE = "bolt_numba.precision"
+"""Entry of the metadata of an optimised graph that computes in f32 in the place of this narrower dtype."""
+_SPELLINGS = {"fp32": "f32", "fp16": "f16"}
 
 
 def precision_of(name: Any) -> Any:

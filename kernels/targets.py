@@ -43,7 +43,8 @@ TARGETS = {
     "avx2": Target(Isa("avx2", 8, 16, 6, 2, True, has_f16=True, cpu="x86-64-v3", features="-avx512f")),
     "generic": Target(Isa("generic", 4, 16, 6, 2, cpu="x86-64", features="-avx")),
     "aarch64": Target(
-        Isa("generic", 4, 32, 8, 2, True, is_x86=False, cpu="generic", features="+neon"), "aarch64-unknown-linux-gnu"
+        Isa("generic", 4, 32, 8, 2, True, has_f16=True, is_x86=False, cpu="generic", features="+neon"),
+        "aarch64-unknown-linux-gnu",
     ),
 }
 """What kernels can be compiled for, whatever the process runs on; any processor of that name has no less."""

@@ -23,8 +23,8 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.cpu.products.pack import PANEL, panel_columns, source_rows
 from bolt_numba.kernels.cpu.products.products_bf16 import conv_bf16, matmul_bf16
-from bolt_numba.kernels.cpu.products.sweep import MR, sweep
-from bolt_numba.kernels.cpu.products.sweep_bf16 import pack_panels_bf16, sweep_bf16
+from bolt_numba.kernels.cpu.products.sweep import MR
+from bolt_numba.kernels.cpu.products.sweep_bf16 import pack_panels_bf16
 from bolt_numba.kernels.registry import KERNELS, QueryContext, always, load, select
 from bolt_numba.ops.arrays.reduce import ReduceMean
 from bolt_numba.ops.arrays.shape import Flatten
@@ -172,11 +172,6 @@ def test_panels_hold_pairs(k: int, n: int, swap: bool, depth: int) -> None:
     np.testing.assert_array_equal(packed.view(np.uint16).reshape(2, -1), wanted)
 
 
-def test_the_record_is_that_of_sweep() -> None:
-    """What calls the one with another record may call the other."""
-    assert sweep_bf16.params == sweep.params
-
-
 def test_bands_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wide convolution and the depthwise one behind it, joined or not: the same bits."""
     rng, graph = np.random.default_rng(0), Graph("bands")
@@ -202,7 +197,7 @@ def test_only_sessions_that_ask_for_it_get_it() -> None:
         ins = [TensorType(F32, (size, size)), TensorType(F32, (size, size), value=real(size, size))]
         names = [e.name for p in ("f32", "bf16") if (e := select(MatMul(), ins, QueryContext(precision=p))) is not None]
         assert names[0] != names[1] == "matmul_bf16"
-    with pytest.raises(DeviceError, match=r"precision: got 'int3', wanted one of \('f32', 'bf16'\)"):
+    with pytest.raises(DeviceError, match=r"precision: got 'int3', wanted one of \('f32', 'bf16', 'f16'\)"):
         bn.Session(network(), precision="int3")
     assert bn.Session(network(), precision="fp32").precision == "f32"
 

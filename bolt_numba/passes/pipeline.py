@@ -24,6 +24,7 @@ from bolt_numba.passes import absorb, canonical, control, einsum, fuse, layout, 
 from bolt_numba.passes.fold import fold_rules, let_integers_fold
 from bolt_numba.passes.quantised import moves, tables, tails, transposed
 from bolt_numba.passes.quantised import products as integers
+from bolt_numba.passes.quantised.halves import widen_halves
 from bolt_numba.passes.rewrite import Rule, nested, rewrite
 from bolt_numba.passes.trace import Trace
 from bolt_numba.passes.transposes import move_transposes
@@ -114,9 +115,15 @@ def _fold_integers(graph: Graph, run: PipelineRun) -> bool:
 
 _INTEGERS: RuleSet = (*integers.RULES, *transposed.RULES, *tails.RULES, *tables.RULES, *moves.RULES)
 
+
+def _widen(graph: Graph, run: PipelineRun) -> bool:
+    """Strict sessions round where the model does."""
+    return run.numerics != "strict" and widen_halves(graph)
+
+
 STAGES: tuple[Stage, ...] = (
-    # fold, drop, one spelling per idea
-    Stage("canonical", ((*CLEAN, *einsum.RULES),)),
+    # fold, drop, one spelling per idea; arithmetic in f32
+    Stage("canonical", ((*CLEAN, *einsum.RULES), _widen)),
     # gelu, norms, attention; constants into weights
     Stage("recognise", (_KNOWN, _ABSORBED)),
     # conversions between integers and floats; what stays of them is folded

@@ -18,7 +18,7 @@ from bolt_numba.devices import in_order
 from bolt_numba.devices.seals import check_sources, key_of_seals, sealed, sealed_copy
 from bolt_numba.errors import InternalError
 from bolt_numba.ir.graph import Graph, Node, Value
-from bolt_numba.types import Array
+from bolt_numba.types import PRECISIONS, VALUES_WERE, Array
 
 if TYPE_CHECKING:
     from bolt_numba.ir.packed import PackedWeights
@@ -69,6 +69,8 @@ class Packs:
         """
         first: dict[int, Value] = {}
         self._compute = compute
+        if self.precision == "f32" and graph.metadata.get(VALUES_WERE) in PRECISIONS:
+            self.precision = graph.metadata[VALUES_WERE]  # weights keep the dtype that they had in the model
         for place, value in enumerate(graph.constants()):
             one = first.setdefault(id(value.const), value)
             if one is value:

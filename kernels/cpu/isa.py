@@ -20,7 +20,8 @@ class Isa:
 
     lanes: f32 lanes of a vector.  registers: vector registers.  rows, vectors: shape of the widest register tile of a
     matrix product (``rows`` rows of ``vectors`` vectors), chosen so that no register is spilled.
-    cpu, features: what LLVM is told.  is_forced: they are less than the processor's.
+    has_f16: instructions convert f16 from and to f32.  cpu, features: what LLVM is told.  is_forced: they are less than
+    the processor's.
     """
 
     name: str
@@ -86,7 +87,7 @@ def target() -> Isa:
     if platform.machine().lower() not in ("x86_64", "amd64"):
         if wanted not in ("", "generic"):
             raise DeviceError(f"BOLT_NUMBA_ISA: instruction set: got {wanted}, wanted generic")
-        return Isa("generic", 4, 32, 8, 2, True, is_x86=False, cpu=cpu, features=_text(features))
+        return Isa("generic", 4, 32, 8, 2, True, has_f16=True, is_x86=False, cpu=cpu, features=_text(features))
     best = _best_x86(features)
     name = wanted or best
     known = _ORDER[: _ORDER.index(best) + 1]

@@ -1,1 +1,1 @@
-"""Rules of stage ``quantise``: what stands between conversions runs on the integers."""
+"""What passes do about narrow numbers: rules of stage ``quantise``, and floats of 16 bits."""

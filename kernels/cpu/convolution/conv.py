@@ -19,7 +19,16 @@ from bolt_numba.base.follow import pure
 from bolt_numba.kernels.cpu.language.lang import LANES, copy_bytes, fill_bytes, split
 from bolt_numba.kernels.cpu.machine import L2, PAYS_BYTES
 from bolt_numba.kernels.cpu.products.epilogue import bias_last, can_finish, finish
-from bolt_numba.kernels.cpu.products.matmul import ONE_BLOCK, ORIGIN, conflicting, is_parallel, packed_bias, zero_bias
+from bolt_numba.kernels.cpu.products.matmul import (
+    ONE_BLOCK,
+    ORIGIN,
+    PLAIN,
+    PanelForm,
+    conflicting,
+    is_parallel,
+    packed_bias,
+    zero_bias,
+)
 from bolt_numba.kernels.cpu.products.pack import choose_terms, pack_b, pack_taps, panel_columns, source_rows
 from bolt_numba.kernels.cpu.products.sweep import (
     COPIED,
@@ -31,7 +40,6 @@ from bolt_numba.kernels.cpu.products.sweep import (
     choose_span,
     pack_stride,
     scratch_bytes,
-    sweep,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.products.sweep_extents import hand_over
 from bolt_numba.kernels.jit import I64, PTR, native
@@ -125,19 +133,19 @@ def run_rows(windows: Windows, sizes: tuple[int, ...], merged: bool) -> Array:
     return rows
 
 
-def block_offsets(images: int, groups: int, rows: int, pixels: int, cg: int, kg: int, k: int) -> Array:
-    """Entries of `sweep`'s blocks: every group of every image."""
-    return ONE_BLOCK if images * groups == 1 else _block_table(images, groups, rows, pixels, cg, kg, k)
+def block_offsets(images: int, groups: int, rows: int, pixels: int, cg: int, kg: int, column: int) -> Array:
+    """Entries of `sweep`'s blocks: every group of every image; column: bytes of a column of a group's panels."""
+    return ONE_BLOCK if images * groups == 1 else _block_table(images, groups, rows, pixels, cg, kg, column)
 
 
 @pure
 @lru_cache(maxsize=1024)
-def _block_table(images: int, groups: int, rows: int, pixels: int, cg: int, kg: int, k: int) -> Array:
+def _block_table(images: int, groups: int, rows: int, pixels: int, cg: int, kg: int, column: int) -> Array:
     """What `block_offsets` gives for several blocks."""
     image, group = (i.reshape(-1) for i in np.mgrid[:images, :groups])
     width = panel_columns(kg)
     return np.stack(
-        [image * rows, group * cg, group * (4 * k * width), group * (4 * width), image * pixels, group * kg], axis=1
+        [image * rows, group * cg, group * (column * width), group * (4 * width), image * pixels, group * kg], axis=1
     ).astype(np.int64)
 
 
@@ -161,10 +169,16 @@ def accepts_conv(op: Any, ins: Types) -> bool:
     return accepts_rows(op, ins) and w is not None and w.known is not None and (bias is None or bias.known is not None)
 
 
-def packed_filters(w: TensorType, groups: int, context: Context) -> tuple[Argument, list[Step]]:
-    """Panels of filters and the steps that make them at run time."""
+def packed_filters(
+    w: TensorType, groups: int, context: Context, form: PanelForm = PLAIN
+) -> tuple[Argument, list[Step]]:
+    """Panels of filters and the steps that make them at run time, which are f32."""
     if w.known is not None:
-        return context.packed(w.known, ("filters", groups), lambda w: pack_taps(w, groups, context.threads)), []
+
+        def pack(w: Array) -> Array:
+            return pack_taps(w, groups, context.threads, form.pack)
+
+        return context.packed(w.known, ("filters", groups, *form.key), pack), []
     count, cg, *kernel_shape = w.dims
     kg, taps = count // groups, math.prod(kernel_shape)
     to = Scratch(4 * groups * taps * cg * panel_columns(kg))
@@ -275,13 +289,18 @@ def padded(op: Any, x: TensorType, w: TensorType) -> tuple[Any, TensorType, Step
 @kernel(Conv, accepts=accepts_rows, by_types=True)
 def conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of filters under tiles of output pixels."""
+    return filter_steps(op, ins, outs, context, PLAIN)
+
+
+def filter_steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context, form: PanelForm) -> list[Step]:
+    """The steps of a convolution with panels of a form: constants, unless it is `PLAIN`."""
     x, w, bias, _ = (*ins, None, None)[:4]
     assert x is not None
     assert w is not None
     count, cg = w.dims[:2]
     groups, kg, taps = op.group, count // op.group, math.prod(w.dims[2:])
     g, k = geometry(op, x, w, outs[0]), taps * cg
-    filters, steps = packed_filters(w, groups, context)
+    filters, steps = packed_filters(w, groups, context, form)
     source: Argument = In(0)
     lda: Argument = x.dims[-1] if g.merged else Pitch(In(0))
     if has_wide_edges(op, x, g):
@@ -298,7 +317,7 @@ def conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> l
         "a": source, "lda": lda, "b": filters, "bias": bias_at,
         "c": Out(0), "ldc": Pitch(Out(0)),
         "res": In(2) if last else In(3) if op.residual else None, "ldr": Pitch(In(3)) if op.residual else 0,
-        "blocks": g.images * groups, "offsets": block_offsets(g.images, groups, g.rows, g.m, cg, kg, k),
+        "blocks": g.images * groups, "offsets": block_offsets(g.images, groups, g.rows, g.m, cg, kg, form.unit * k),
         "m": g.m, "n": kg, "k": k, "table": None if g.is_matrix else g.taps.table, "edges": g.taps.edges,
         "taps": taps, "depth": cg, "runs": len(g.run), "length": k // len(g.run), "run_rows": g.run,
         "kind": kind, "zeros": zero_bias(cg), "scratch": Scratch(threads * per_thread), "pack_ld": pack_ld,
@@ -306,7 +325,7 @@ def conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> l
         "share": choose_share(g.images * groups, g.m, kg, k, threads), "terms": choose_terms(context),
         **finish(op.activation).args,
     }  # fmt: skip
-    return [*steps, *bias_steps, Step(sweep, args, threads > 1)]
+    return [*steps, *bias_steps, Step(form.sweep, args, threads > 1)]
 
 
-__all__ = ["accepts_conv", "block_offsets", "conv", "pixel_table"]
+__all__ = ["accepts_conv", "block_offsets", "conv", "filter_steps", "pixel_table"]

@@ -1,4 +1,4 @@
-"""f16 and bf16 by the kernels of f32: operands are converted before, results after, by integer arithmetic.
+"""f16 and bf16 by the kernels of f32: operands are converted before, results after.
 
 That is what the references do, too: they compute in f32 and round the result.  It serves whatever has no kernel of its
 own for the narrow dtypes.
@@ -15,9 +15,25 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.errors import BoltError
-from bolt_numba.kernels.cpu.language.lang import ceil_div, split, view
+from bolt_numba.kernels.cpu.language.lang import (
+    LANES,
+    ceil_div,
+    split,
+    vload,
+    vload_bf16,
+    vload_bf16_n,
+    vload_f16,
+    vload_f16_n,
+    vload_n,
+    vstore,
+    vstore_bf16,
+    vstore_bf16_n,
+    vstore_f16,
+    vstore_f16_n,
+    vstore_n,
+)
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
-from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
+from bolt_numba.kernels.jit import I64, PTR, Native, native
 from bolt_numba.kernels.registry import (
     Argument,
     Context,
@@ -38,68 +54,27 @@ from bolt_numba.types import BF16, F16, F32, AnyDType, Array, TensorType, dtype_
 HALVES = (F16, BF16)
 PARALLEL_ELEMENTS = 2 * PAYS_ELEMENTS
 """Elements from which a second thread pays."""
-CHUNK_ELEMENTS = 4096
 
 
-@inline
-def widen_bf16(x, y, n):
-    bits, to = view(x, n, np.uint16), view(y, n, np.uint32)
-    for i in range(n):
-        to[i] = np.uint32(bits[i]) << np.uint32(16)
-
-
-@inline
-def widen_f16(x, y, n):
-    """Numbers are shifted into place and get the larger bias; subnormal ones are whole multiples of 2 ** -24."""
-    given, bits, numbers = view(x, n, np.uint16), view(y, n, np.int32), view(y, n, np.float32)
-    for i in range(n):
-        low = np.int32(given[i]) & np.int32(0x7FFF)
-        numbers[i] = np.float32(low) * np.float32(2.0**-24)
-        moved = (low << np.int32(13)) + np.int32(0x38000000)
-        made = moved + np.int32(0x38000000) if low >= np.int32(0x7C00) else moved
-        made = bits[i] if low < np.int32(0x0400) else made
-        bits[i] = made | ((np.int32(given[i]) & np.int32(0x8000)) << np.int32(16))
-
-
-@inline
-def narrow_bf16(x, y, n):
-    bits, to = view(x, n, np.uint32), view(y, n, np.uint16)
-    for i in range(n):
-        b = bits[i]
-        odd = (b >> np.uint32(16)) & np.uint32(1)
-        rounded = (b + (np.uint32(0x7FFF) + odd)) >> np.uint32(16)
-        is_nan = (b & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
-        to[i] = np.uint16(((b >> np.uint32(16)) | np.uint32(0x40)) if is_nan else rounded)
-
-
-@inline
-def narrow_f16(x, y, n):
-    """Rounded to nearest even; a number under 2 ** -14 by adding one whose last digit is worth 2 ** -24."""
-    given, numbers, to = view(x, n, np.int32), view(x, n, np.float32), view(y, n, np.uint16)
-    for i in range(n):
-        low = given[i] & np.int32(0x7FFFFFFF)
-        moved = (low - np.int32(0x38000000) + np.int32(0x0FFF) + ((low >> np.int32(13)) & np.int32(1))) >> np.int32(13)
-        made = np.int32(0x7C00) if low >= np.int32(0x47800000) else moved
-        small = abs(numbers[i]) if low < np.int32(0x38800000) else np.float32(0)
-        subnormal = np.int32((small * np.float32(2.0**24) + np.float32(8388608.0)) - np.float32(8388608.0))
-        made = subnormal if low < np.int32(0x38800000) else made
-        made = np.int32(0x7E00) if low > np.int32(0x7F800000) else made
-        to[i] = np.uint16(made | ((given[i] >> np.int32(16)) & np.int32(0x8000)))
-
-
-_CONVERT = {(F16, F32): widen_f16, (BF16, F32): widen_bf16, (F32, F16): narrow_f16, (F32, BF16): narrow_bf16}
+_READ = {F16: (vload_f16, vload_f16_n), BF16: (vload_bf16, vload_bf16_n), F32: (vload, vload_n)}
+_WRITE = {F16: (vstore_f16, vstore_f16_n), BF16: (vstore_bf16, vstore_bf16_n), F32: (vstore, vstore_n)}
+_PAIRS = {(F16, F32), (BF16, F32), (F32, F16), (F32, BF16)}
 
 
 @cache
 def converter(source: AnyDType, target: AnyDType) -> Native:
     """Kernel that converts n elements."""
-    convert, unit, to = _CONVERT[source, target], source.itemsize, target.itemsize
+    (read, read_n), (write, write_n) = _READ[source], _WRITE[target]
+    unit, to = source.itemsize, target.itemsize
 
     def body(p: Any, tid: int, nthreads: int) -> None:
-        lo, hi = split(ceil_div(p.n, CHUNK_ELEMENTS), tid, nthreads)
-        for chunk in range(lo, hi):
-            at = chunk * CHUNK_ELEMENTS
-            convert(p.x + unit * at, p.y + to * at, min(CHUNK_ELEMENTS, p.n - at))
+        x, y, n = p.x, p.y, p.n
+        lo, hi = split(ceil_div(n, LANES), tid, nthreads)
+        for i in range(lo * LANES, hi * LANES, LANES):
+            if n - i >= LANES:
+                write(y + to * i, read(x + unit * i))
+            else:
+                write_n(y + to * i, read_n(x + unit * i, n - i), n - i)
 
     body.__name__ = f"convert_{dtype_name(source)}_{dtype_name(target)}"
     return native(x=PTR, y=PTR, n=I64, extents=lambda a: {"x": unit * a.n, "y": to * a.n})(body)
@@ -111,7 +86,7 @@ def convert_step(source: AnyDType, target: AnyDType, x: Argument, y: Argument, n
 
 def _converts(op: Any, ins: Types) -> bool:
     x = ins[0]
-    return x is not None and x.is_static and (x.dtype, op.to) in _CONVERT
+    return x is not None and x.is_static and (x.dtype, op.to) in _PAIRS
 
 
 @kernel(Cast, accepts=_converts)
@@ -214,5 +189,3 @@ class _Around:
             source, target = (t.dtype, F32) if reads else (F32, t.dtype)
             found = places[arg.index, arg.offset] = room, convert_step(source, target, *ends, n)
         return found[0]
-
-

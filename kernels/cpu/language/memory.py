@@ -25,14 +25,12 @@ from bolt_numba.kernels.cpu.language.simd import (
     INT,
     LANES,
     MASK,
-    BFloat,
     at,
     call,
     constant,
     load,
     masked_load,
     masked_store,
-    rounded_bits,
     splat_value,
     store,
     suffix,
@@ -109,44 +107,6 @@ def vload_u8_n(b, address, n):
 @word(INT, ADDR, types.int64)
 def vload_i8_n(b, address, n):
     return b.sext(masked_load(b, address, vector("i8"), 1, tail_mask(b, n)), vector("i32"))
-
-
-@word(F32, ADDR)
-def vload_bf16(b, address):
-    """bfloat16 widened to f32."""
-    wide = b.zext(load(b, address, vector("i16"), 2), vector("i32"))
-    return b.bitcast(b.shl(wide, constant(vector("i32"), 16)), vector("f32"))
-
-
-@word(types.void, ADDR, F32)
-def vstore_bf16(b, address, v):
-    """f32 rounded to nearest even bfloat16 (NaN stays NaN)."""
-    upper = b.lshr(rounded_bits(b, v), constant(vector("i32"), 16))
-    store(b, b.trunc(upper, vector("i16")), address, 2)
-
-
-@word(types.void, ADDR, F32, F32)
-def vstore_bf16_two(b, address, v, w):
-    """The elements of ``v``, then those of ``w``, rounded as by `vstore_bf16`; denormal ones may become 0."""
-    if target().has_bf16:
-        result = ir.VectorType(BFloat(), 2 * LANES)
-        store(b, call(b, f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * LANES}", result, [w, v]), address, 2)
-        return
-    ty = vector("i32")
-    for i, x in enumerate((v, w)):
-        upper = b.lshr(rounded_bits(b, x), constant(ty, 16))
-        store(b, b.trunc(upper, vector("i16")), b.add(address, I64(2 * LANES * i)), 2)
-
-
-@word(F32, ADDR)
-def vload_f16(b, address):
-    """float16 widened to f32; only where ``target().has_f16``."""
-    return b.fpext(load(b, address, ir.VectorType(ir.HalfType(), LANES), 2), vector("f32"))
-
-
-@word(types.void, ADDR, F32)
-def vstore_f16(b, address, v):
-    store(b, b.fptrunc(v, ir.VectorType(ir.HalfType(), LANES)), address, 2)
 
 
 @word(types.void, ADDR, INT)

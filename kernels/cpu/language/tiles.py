@@ -190,16 +190,25 @@ def tile_store_n(tyctx, acc, address, ld, n):
     return types.void(acc, ADDR, types.int64, types.int64), codegen
 
 
-def _rank1(b, acc, tile, xs, brow):
-    """Tile += outer(xs, the row of B at brow)."""
-    cols = [load(b, brow, acc.vector(j), 4, BYTES * j) for j in range(acc.nv)]
+def add_outer(b, acc, tile, xs, columns):
+    """Tile += outer(xs, columns); xs: from the number of a row to its scalar."""
     for i in range(acc.mr):
         value = xs(i)
         for j in range(acc.nv):
             k = i * acc.nv + j
             x = splat_value(b, value, acc.vector(j).count)
-            tile = b.insert_value(tile, fma_value(b, x, cols[j], b.extract_value(tile, k)), k)
+            tile = b.insert_value(tile, fma_value(b, x, columns[j], b.extract_value(tile, k)), k)
     return tile
+
+
+def _columns(b, acc, brow):
+    """The vectors of a row of B."""
+    return [load(b, brow, acc.vector(j), 4, BYTES * j) for j in range(acc.nv)]
+
+
+def row_elements(b, rows, offset):
+    """From the number of a row to the f32 ``offset`` bytes behind its address."""
+    return lambda i: load(b, b.add(b.extract_value(rows, i), offset), ir.FloatType(), 4)
 
 
 @intrinsic
@@ -208,7 +217,8 @@ def tile_rank1(tyctx, acc, a, lda, brow):
 
     def codegen(ctx, b, sig, args):
         tile, a, lda, brow = args
-        return _rank1(b, acc, tile, lambda i: load(b, _row(b, a, lda, i), ir.FloatType(), 4), brow)
+        columns = _columns(b, acc, brow)
+        return add_outer(b, acc, tile, lambda i: load(b, _row(b, a, lda, i), ir.FloatType(), 4), columns)
 
     return acc(acc, ADDR, types.int64, ADDR), codegen
 
@@ -219,11 +229,7 @@ def tile_rank1_rows(tyctx, acc, rows, offset, brow):
 
     def codegen(ctx, b, sig, args):
         tile, rows, offset, brow = args
-
-        def element(i):
-            return load(b, b.add(b.extract_value(rows, i), offset), ir.FloatType(), 4)
-
-        return _rank1(b, acc, tile, element, brow)
+        return add_outer(b, acc, tile, row_elements(b, rows, offset), _columns(b, acc, brow))
 
     return acc(acc, rows, types.int64, ADDR), codegen
 

@@ -34,7 +34,7 @@ from bolt_numba.kernels.cpu.products.sweep import (
     scratch_bytes,
     sweep,
 )  # fmt: skip
-from bolt_numba.kernels.jit import I64, PTR, native
+from bolt_numba.kernels.jit import I64, PTR, Native, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.shapes import broadcast_shapes
@@ -57,6 +57,19 @@ def transpose_blocks(p, tid, nthreads):
         source, to = x + 4 * (block * rows * columns + j), y + 4 * rows * unit
         for i in range(rows):
             store_f32(to + 4 * i, load_f32(source + 4 * columns * i))
+
+
+@dataclass(frozen=True, slots=True)
+class PanelForm:
+    """Elements of packed B: their bytes, how panels are made, the sweep over them, and what their packs are called."""
+
+    unit: int
+    pack: Any
+    sweep: Native
+    key: tuple[str, ...] = ()
+
+
+PLAIN = PanelForm(4, pack_panels, sweep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +117,11 @@ def block_index(batch: tuple[int, ...], own: tuple[int, ...]) -> Array:
     return np.broadcast_to(index, batch).reshape(-1) if batch else np.zeros(1, np.int64)
 
 
-def _offsets(g: ProductBlocks) -> Array:
-    """Entries of `sweep`'s blocks."""
+def _offsets(g: ProductBlocks, unit: int) -> Array:
+    """Entries of `sweep`'s blocks; unit: bytes of an element of B."""
     if not g.batch:
         return ONE_BLOCK
-    return _block_table(g.batch, g.a_batch, g.b_batch, g.m, 4 * g.k * panel_columns(g.n))
+    return _block_table(g.batch, g.a_batch, g.b_batch, g.m, unit * g.k * panel_columns(g.n))
 
 
 ONE_BLOCK = np.zeros((1, 6), np.int64)
@@ -140,17 +153,19 @@ def is_parallel(context: Context, flops: int, nbytes: int) -> bool:
     return context.threads > 1 and (flops > SERIAL_FLOPS or nbytes > SERIAL_BYTES)
 
 
-def _packed_b(op: MatMul, g: ProductBlocks, b: TensorType, context: Context) -> tuple[Argument, list[Step]]:
-    """Panels of B and the steps that make them at run time."""
+def _packed_b(
+    op: MatMul, g: ProductBlocks, b: TensorType, context: Context, form: PanelForm
+) -> tuple[Argument, list[Step]]:
+    """Panels of B and the steps that make them at run time, which are f32."""
     swap = op.trans_b and len(b.dims) > 1
     known = b.known
     if known is not None:
 
         def pack(array: Array) -> Array:
             source = array.reshape(-1, 1) if array.ndim == 1 else array.swapaxes(-1, -2) if swap else array
-            return pack_panels(source, alpha=op.alpha, threads=context.threads)
+            return form.pack(source, alpha=op.alpha, threads=context.threads)  # type: ignore[no-any-return]
 
-        return context.packed(known, ("panels", op.trans_b, op.alpha), pack), []
+        return context.packed(known, ("panels", op.trans_b, op.alpha, *form.key), pack), []
     to = Scratch(4 * g.b_blocks * g.k * panel_columns(g.n))
     row, column = (1, g.k) if swap else (g.n, 1)
     args: dict[str, Argument] = {
@@ -198,11 +213,16 @@ def conflicting(row_bytes: int, rows: int) -> bool:
 @kernel(MatMul, accepts=accepts_matmul, by_types=True)
 def matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of B (packed once when constant) under row tiles of A."""
+    return product_steps(op, ins, context, PLAIN)
+
+
+def product_steps(op: Any, ins: Types, context: Context, form: PanelForm) -> list[Step]:
+    """The steps of a product with panels of a form: constants, unless it is `PLAIN`."""
     a, b, bias, _ = (*ins, None, None)[:4]
     assert a is not None
     assert b is not None
     g = geometry(op, a.dims, b.dims)
-    panels, steps = _packed_b(op, g, b, context)
+    panels, steps = _packed_b(op, g, b, context, form)
     last = bias_last(op, bias, g.n, context)
     bias_at, bias_steps = packed_bias(None if last else bias, 2, g.n, context)
     steps += bias_steps
@@ -226,17 +246,18 @@ def matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
         "c": Out(0), "ldc": 1 if flat else Pitch(Out(0)),
         "res": In(2) if last else In(3) if op.residual else None,
         "ldr": 0 if not op.residual else 1 if flat else Pitch(In(3)),
-        "blocks": g.blocks, "offsets": _offsets(g), "m": g.m, "n": g.n, "k": g.k,
+        "blocks": g.blocks, "offsets": _offsets(g, form.unit), "m": g.m, "n": g.n, "k": g.k,
         "table": None, "edges": None, "taps": 1, "depth": g.k, "runs": 1, "length": g.k, "run_rows": ORIGIN,
         "kind": COPIED if copies else INSIDE, "zeros": None,
         "scratch": Scratch(threads * per_thread), "pack_ld": pack_ld, "scratch_step": per_thread, "span": span,
         "share": choose_share(g.blocks, g.m, g.n, g.k, threads), "terms": choose_terms(context),
         **finish(op.activation).args,
     }  # fmt: skip
-    steps.append(Step(sweep, main, threads > 1))
+    steps.append(Step(form.sweep, main, threads > 1))
     return steps
 
 
 __all__ = [
-    "accepts_matmul", "conflicting", "is_parallel", "matmul", "packed_bias", "transpose_blocks", "zero_bias",
+    "PLAIN", "PanelForm", "accepts_matmul", "conflicting", "is_parallel", "matmul", "packed_bias", "product_steps",
+    "transpose_blocks", "zero_bias",
 ]  # fmt: skip

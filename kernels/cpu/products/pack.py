@@ -225,11 +225,12 @@ def pack_panels(source: Array, rows: Array | None = None, alpha: float = 1.0, th
     return out
 
 
-def pack_taps(w: Array, groups: int, threads: int = 1) -> Array:
-    """Filters [k, c/g, spatial...] to panels of each group: K is taps, then channels."""
+def pack_taps(w: Array, groups: int, threads: int = 1, pack: Any = pack_panels) -> Array:
+    """Filters [k, c/g, spatial...] to panels of each group, made by ``pack``: K is taps, then channels."""
     k, depth = w.shape[:2]
     by_group = w.reshape(groups, k // groups, -1).swapaxes(1, 2)
-    return pack_panels(by_group, source_rows(by_group.shape[1] // max(depth, 1), depth), threads=threads)
+    made: Array = pack(by_group, source_rows(by_group.shape[1] // max(depth, 1), depth), threads=threads)
+    return made
 
 
 # ------------------------------------------------------------------------------------------------------------- Winograd

@@ -145,7 +145,7 @@ def conv_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context)
     threads = context.threads if is_parallel(context, g.images * g.m * count * k, filters.nbytes) else 1
     args: dict[str, Argument] = {
         "lda": x.dims[-1] if g.merged else Pitch(In(0)), "b": filters, "bias": bias_at, "blocks": g.images * groups,
-        "offsets": block_offsets(g.images, groups, g.rows, g.m, cg, kg, -(-k // 2)),
+        "offsets": block_offsets(g.images, groups, g.rows, g.m, cg, kg, 4 * -(-k // 2)),
         "table": None if g.is_matrix else g.taps.table, "edges": g.taps.edges,
         "taps": taps, "depth": cg, "runs": len(g.run), "length": k // len(g.run), "run_rows": g.run,
     }  # fmt: skip

@@ -49,8 +49,8 @@ from bolt_numba.kernels.cpu.language.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import AGAIN, CROSSING, FMA_RATE, IN_FLIGHT, L2, PREFETCH
 from bolt_numba.kernels.cpu.products.pack import PANEL
-from bolt_numba.kernels.cpu.products.sweep_extents import sweep_reach
-from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, Inline, inline, inline_source, native
+from bolt_numba.kernels.cpu.products.sweep_extents import FIELDS, sweep_reach
+from bolt_numba.kernels.jit import Inline, inline, inline_source, native
 from bolt_numba.types import Array
 
 MR = target().rows
@@ -100,9 +100,12 @@ def put_aside(acc, sums, before):
     return tile_cleared(acc)
 
 
-def plain_tile(mr: int, nv: int, first: Any = tile_row) -> Any:
-    """The micro-kernel: one tile of C.  first: what begins it, `tile_row` or `tile_row_narrow`.  sums: workspace."""
-    thin = mr <= THIN_ROWS
+def plain_tile(mr: int, nv: int, first: Any = tile_row, rank1: Any = tile_rank1_rows, unit: int = 4) -> Any:
+    """The micro-kernel: one tile of C.  first: what begins it, `tile_row` or `tile_row_narrow`.  sums: workspace.
+
+    rank1, unit: the word that multiplies, and bytes of the elements of B that it reads.
+    """
+    thin, width, two_lines = mr <= THIN_ROWS, unit * LANES * nv, unit * PANEL > 64
 
     @inline
     def tile(rows, reach, shift, apart, runs, length, b, ahead, step, sums, terms, bias, c, ldc, res, ldr, n, lo, hi):
@@ -120,13 +123,14 @@ def plain_tile(mr: int, nv: int, first: Any = tile_row) -> Any:
                 left -= count
                 rest -= count
                 for q in range(count):
-                    acc = tile_rank1_rows(acc, at, offset + 4 * q, b)
+                    acc = rank1(acc, at, offset + 4 * q, b)
                     if thin:
                         prefetch_second(ahead)
-                        prefetch_second(ahead + 64)
+                        if two_lines:
+                            prefetch_second(ahead + 64)
                     else:
                         prefetch(ahead)
-                    b += BYTES * nv
+                    b += width
                     ahead += step
                 offset += 4 * count
         if before != 0:
@@ -168,8 +172,9 @@ TILE_ARGUMENTS = (
 tile_any = by_height("tile_any", TILE_ARGUMENTS, plain_tile, narrow=_narrow if LANES == 16 and FMA_RATE == 1 else None)
 
 
-def _pair(mr: int) -> Any:
+def _pair(mr: int, rank1: Any, unit: int) -> Any:
     """A tile of a few rows and two panels, ``second`` bytes apart: the adds of one hide the latency of the other's."""
+    width = unit * PANEL
 
     @inline
     def tile(rows, k, b, second, sums, terms, bias, c, ldc, res, ldr, lo, hi):
@@ -178,11 +183,11 @@ def _pair(mr: int) -> Any:
             if first > 0:
                 one, two = put_aside(one, sums, first - terms), put_aside(two, sums + ROW * mr, first - terms)
             for q in range(min(terms, k - first)):
-                one = tile_rank1_rows(one, at, 4 * first + 4 * q, b)
-                two = tile_rank1_rows(two, at, 4 * first + 4 * q, b + second)
+                one = rank1(one, at, 4 * first + 4 * q, b)
+                two = rank1(two, at, 4 * first + 4 * q, b + second)
                 prefetch_second(b + PREFETCH)
                 prefetch_second(b + second + PREFETCH)
-                b += 4 * PANEL
+                b += width
         if k > terms:
             one, two = tile_add_stored(one, sums, ROW), tile_add_stored(two, sums + ROW * mr, ROW)
         tile_finish(one, c, ldc, PANEL, res, ldr, lo, hi)
@@ -193,24 +198,30 @@ def _pair(mr: int) -> Any:
 
 PAIRED = 2 if FMA_RATE > 1 else 0
 """Rows up to which two panels are swept at once: in the time of an add caches give more of B than one panel's row."""
-_pair1, _pair2 = _pair(1), _pair(2)
 
 
-@inline
-def few_rows(p, rows, count, j, j_hi, b, sums, bias, c, res):
-    """Sweep whole panels from j on in pairs under one tile of ``count`` rows; the first panel that is left."""
-    ldc, ldr, k, act = 4 * p.ldc, 4 * p.ldr, p.k, p.act
-    while j + 1 < j_hi and p.n >= PANEL * (j + 2):
-        col = 4 * PANEL * j
-        more = 0 if res == 0 else res + col
-        if count == 1:
-            _pair1(rows, k, b + col * k, 4 * PANEL * k, sums, p.terms, bias + col, c + col, ldc, more, ldr, p.lo, p.hi)
-        else:
-            _pair2(rows, k, b + col * k, 4 * PANEL * k, sums, p.terms, bias + col, c + col, ldc, more, ldr, p.lo, p.hi)
-        if act != 0:
-            call_activation(act, c + col, 2 * PANEL + (count << 32), ldc)
-        j += 2
-    return j
+def pairs_of_panels(rank1: Any, unit: int) -> Inline:
+    """``few_rows(...)`` for elements of B of ``unit`` bytes that the word ``rank1`` reads."""
+    pair1, pair2, width = _pair(1, rank1, unit), _pair(2, rank1, unit), unit * PANEL
+
+    @inline
+    def few_rows(p, rows, count, j, j_hi, b, sums, bias, c, res):
+        """Sweep whole panels from j on in pairs under one tile of ``count`` rows; the first panel that is left."""
+        ldc, ldr, k, act = 4 * p.ldc, 4 * p.ldr, p.k, p.act
+        while j + 1 < j_hi and p.n >= PANEL * (j + 2):
+            col, at = 4 * PANEL * j, b + width * j * k
+            more = 0 if res == 0 else res + col
+            if count == 1:
+                pair1(rows, k, at, width * k, sums, p.terms, bias + col, c + col, ldc, more, ldr, p.lo, p.hi)
+            else:
+                pair2(rows, k, at, width * k, sums, p.terms, bias + col, c + col, ldc, more, ldr, p.lo, p.hi)
+            if act != 0:
+                call_activation(act, c + col, 2 * PANEL + (count << 32), ldc)
+            j += 2
+        return j
+
+    made: Inline = few_rows
+    return made
 
 
 @inline
@@ -337,87 +348,81 @@ def place_rows(p, tid, a, i0, count):
     return found
 
 
-@native(
-    a=PTR, lda=I64, b=PTR, bias=PTR, c=PTR, ldc=I64, res=PTR_OR_0, ldr=I64,
-    blocks=I64, offsets=PTR, m=I64, n=I64, k=I64,
-    table=PTR_OR_0, edges=PTR, taps=I64, depth=I64, runs=I64, length=I64, run_rows=PTR,
-    kind=I64, zeros=PTR, scratch=PTR, pack_ld=I64, scratch_step=I64, span=I64, share=I64, lo=F32, hi=F32, act=CODE,
-    terms=I64, extents=sweep_reach,
-)  # fmt: skip
-def sweep(p, tid, nthreads):
-    """Fields.
+@inline
+def fetched(panel, width, k, tiles, is_followed, is_stream):
+    """What is prefetched while a panel is swept: from which address on, and how many bytes with each row of it."""
+    if is_stream:  # nothing but reading B
+        return panel + PREFETCH, width
+    # The next panel is brought closer, a part with every tile.
+    return (panel + width * k, width // tiles) if is_followed else (panel, 0)
 
-    lda, ldc, ldr: elements between rows.  offsets: i64 [blocks][6], see `BLOCK_FIELDS`.
-    table: i32 [taps][m], input row of each tap at each pixel or -1; 0 when row i of A is simply its i-th row.
-    edges: i32 [m + 1], how many pixels before this one have a tap outside.  taps, depth: K = taps * depth.
-    runs, length, run_rows: the same K as runs of contiguous values, i64 input rows from a pixel's first tap.
-    kind: how tiles read A: `INSIDE` or `COPIED`; `EDGE` or `PATCHED` are for tiles where some tap is outside, others
-    are `INSIDE` then.  zeros: ``depth`` zeros, what a tap of an `EDGE` tile reads outside.
-    scratch: ``scratch_step`` bytes a thread: a word a tile (height, and kind above bit 32), addresses of rows (`EDGE`:
-    for each tap), 0 and the bytes to each run inside, copied rows ``pack_ld`` bytes apart, a tile; see `scratch_bytes`.
-    span: rows that meet a panel of B while it is in cache, the last time up to ``MR - 1`` more.
-    share: what threads divide: 0 rows, 1 panels, 2 blocks.
-    act: see `epilogue.Finish`.
-    terms: of K that are added in order, see `choose_terms`.
+
+def sweep_body(name: str, tile_any: Any, few_rows: Any, unit: int) -> Any:
+    """The kernel ``name`` of `FIELDS` over panels of elements of ``unit`` bytes.
+
+    tile_any, few_rows: as `by_height` and `pairs_of_panels` make them for such elements.
     """
-    ldc, ldr, m, n, k, span, share = 4 * p.ldc, 4 * p.ldr, p.m, p.n, p.k, p.span, p.share
-    offsets, lo, hi, act = p.offsets, p.lo, p.hi, p.act
-    words = p.scratch + p.scratch_step * tid
-    sums, terms = words + p.scratch_step - TILE, p.terms
-    room = 8 * (span + MR)
-    rows = words + room
-    shifts = rows + room * p.taps
-    store_i64(shifts, 0)
-    for q in range(p.runs):
-        store_i64(shifts + 8 + 8 * q, 4 * p.lda * load_i64(p.run_rows + 8 * q))
-    block_lo, block_hi = (0, p.blocks) if share != 2 else split(p.blocks, tid, nthreads)
-    i_lo, i_hi = (0, m) if share != 0 else split(m, tid, nthreads)
-    j_lo, j_hi = (0, ceil_div(n, PANEL)) if share != 1 else split(ceil_div(n, PANEL), tid, nthreads)
-    step = ceil_div(ceil_div(i_hi - i_lo, max(ceil_div(i_hi - i_lo, span), 1)), MR) * MR
-    for block in range(block_lo, block_hi):
-        entry = offsets + 8 * BLOCK_FIELDS * block
-        a = p.a + 4 * p.lda * load_i64(entry) + 4 * load_i64(entry + 8)
-        b, bias = p.b + load_i64(entry + 16), p.bias + load_i64(entry + 24)
-        c_row, c_col = load_i64(entry + 32), load_i64(entry + 40)
-        c = p.c + ldc * c_row + 4 * c_col
-        res = 0 if p.res == 0 else p.res + ldr * c_row + 4 * c_col
-        i0 = i_lo
-        while i0 < i_hi:
-            count = step if i_hi - i0 >= step + MR else i_hi - i0
-            tiles = place_rows(p, tid, a, i0, count)
-            j_next = j_lo
-            if tiles == 1 and count <= PAIRED and p.taps == 1:
-                over = 0 if res == 0 else res + ldr * i0
-                j_next = few_rows(p, rows, count, j_lo, j_hi, b, sums, bias, c + ldc * i0, over)
-            for j in range(j_next, j_hi):
-                col = 4 * PANEL * j
-                i, at = i0, rows
-                # While this panel is swept, the next one is brought closer, a part with every tile.
-                ahead, ahead_step = b + col * k, 0
-                if j + 1 < j_hi:
-                    ahead, ahead_step = ahead + 4 * PANEL * k, 4 * PANEL // tiles
-                if i_hi - i_lo <= THIN_ROWS:
-                    # Nothing but reading B as one stream.
-                    ahead, ahead_step = b + col * k + PREFETCH, 4 * PANEL
-                for t in range(tiles):
-                    word = load_i64(words + 8 * t)
-                    mr, kind = word & 0xFFFFFFFF, word >> 32
-                    runs, length, run_step, shift, shift_step = p.runs, p.length, 0, shifts + 8, 8
-                    if kind == COPIED:
-                        runs, length, shift = 1, k, shifts
-                    elif kind == EDGE:
-                        runs, length, run_step, shift, shift_step = p.taps, p.depth, room, shifts, 0
-                    to = c + ldc * i + col
-                    tile_any(
-                        mr, at, run_step, shift, shift_step, runs, length, b + col * k, ahead, ahead_step, sums, terms,
-                        bias + col, to, ldc, 0 if res == 0 else res + ldr * i + col, ldr, n - PANEL * j, lo, hi,
-                    )  # fmt: skip
-                    if act != 0:
-                        call_activation(act, to, min(n - PANEL * j, PANEL) + (mr << 32), ldc)
-                    i += mr
-                    at += 8 * mr
-                    ahead += ahead_step * k
-            i0 += count
+    width = unit * PANEL
+
+    def sweep(p, tid, nthreads):
+        ldc, ldr, m, n, k, span, share = 4 * p.ldc, 4 * p.ldr, p.m, p.n, p.k, p.span, p.share
+        offsets, lo, hi, act = p.offsets, p.lo, p.hi, p.act
+        words = p.scratch + p.scratch_step * tid
+        sums, terms = words + p.scratch_step - TILE, p.terms
+        room = 8 * (span + MR)
+        rows = words + room
+        shifts = rows + room * p.taps
+        store_i64(shifts, 0)
+        for q in range(p.runs):
+            store_i64(shifts + 8 + 8 * q, 4 * p.lda * load_i64(p.run_rows + 8 * q))
+        block_lo, block_hi = (0, p.blocks) if share != 2 else split(p.blocks, tid, nthreads)
+        i_lo, i_hi = (0, m) if share != 0 else split(m, tid, nthreads)
+        j_lo, j_hi = (0, ceil_div(n, PANEL)) if share != 1 else split(ceil_div(n, PANEL), tid, nthreads)
+        step = ceil_div(ceil_div(i_hi - i_lo, max(ceil_div(i_hi - i_lo, span), 1)), MR) * MR
+        for block in range(block_lo, block_hi):
+            entry = offsets + 8 * BLOCK_FIELDS * block
+            a = p.a + 4 * p.lda * load_i64(entry) + 4 * load_i64(entry + 8)
+            b, bias = p.b + load_i64(entry + 16), p.bias + load_i64(entry + 24)
+            c_row, c_col = load_i64(entry + 32), load_i64(entry + 40)
+            c = p.c + ldc * c_row + 4 * c_col
+            res = 0 if p.res == 0 else p.res + ldr * c_row + 4 * c_col
+            i0 = i_lo
+            while i0 < i_hi:
+                count = step if i_hi - i0 >= step + MR else i_hi - i0
+                tiles = place_rows(p, tid, a, i0, count)
+                j_next = j_lo
+                if tiles == 1 and count <= PAIRED and p.taps == 1:
+                    over = 0 if res == 0 else res + ldr * i0
+                    j_next = few_rows(p, rows, count, j_lo, j_hi, b, sums, bias, c + ldc * i0, over)
+                for j in range(j_next, j_hi):
+                    col, panel = 4 * PANEL * j, b + width * j * k
+                    i, at = i0, rows
+                    ahead, ahead_step = fetched(panel, width, k, tiles, j + 1 < j_hi, i_hi - i_lo <= THIN_ROWS)
+                    for t in range(tiles):
+                        word = load_i64(words + 8 * t)
+                        mr, kind = word & 0xFFFFFFFF, word >> 32
+                        runs, length, run_step, shift, shift_step = p.runs, p.length, 0, shifts + 8, 8
+                        if kind == COPIED:
+                            runs, length, shift = 1, k, shifts
+                        elif kind == EDGE:
+                            runs, length, run_step, shift, shift_step = p.taps, p.depth, room, shifts, 0
+                        to = c + ldc * i + col
+                        tile_any(
+                            mr, at, run_step, shift, shift_step, runs, length, panel, ahead, ahead_step, sums, terms,
+                            bias + col, to, ldc, 0 if res == 0 else res + ldr * i + col, ldr, n - PANEL * j, lo, hi,
+                        )  # fmt: skip
+                        if act != 0:
+                            call_activation(act, to, min(n - PANEL * j, PANEL) + (mr << 32), ldc)
+                        i += mr
+                        at += 8 * mr
+                        ahead += ahead_step * k
+                i0 += count
+
+    sweep.__name__ = name
+    return sweep
+
+
+sweep = native(extents=sweep_reach, **FIELDS)(sweep_body("sweep", tile_any, pairs_of_panels(tile_rank1_rows, 4), 4))
 
 
 B_BYTES, A_BYTES = L2 * 7 // 16, L2 * 5 // 16

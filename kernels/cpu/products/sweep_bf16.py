@@ -41,9 +41,9 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.machine import L2
 from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_empty, panel_columns, read_columns, run_shares
 from bolt_numba.kernels.cpu.products.sweep import BLOCK_FIELDS, MR, ROW, STEPS, TILE, by_height, pack_stride, put_aside
-from bolt_numba.kernels.cpu.products.sweep_extents import sweep_bf16_reach
+from bolt_numba.kernels.cpu.products.sweep_extents import FIELDS, sweep_bf16_reach
 from bolt_numba.kernels.extents import Reach, box
-from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, inline, native
+from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
 from bolt_numba.types import Array
 
 # ------------------------------------------------------------------------------------------------------------- packing
@@ -229,15 +229,9 @@ def place_row(p, to, a, i):
         store_i16(end, 0)
 
 
-@native(
-    a=PTR, lda=I64, b=PTR, bias=PTR, c=PTR, ldc=I64, res=PTR_OR_0, ldr=I64,
-    blocks=I64, offsets=PTR, m=I64, n=I64, k=I64,
-    table=PTR_OR_0, edges=PTR, taps=I64, depth=I64, runs=I64, length=I64, run_rows=PTR,
-    kind=I64, zeros=PTR, scratch=PTR, pack_ld=I64, scratch_step=I64, span=I64, share=I64, lo=F32, hi=F32, act=CODE,
-    terms=I64, extents=sweep_bf16_reach,
-)  # fmt: skip
+@native(extents=sweep_bf16_reach, **FIELDS)
 def sweep_bf16(p, tid, nthreads):
-    """Fields as `sweep`'s, with the same places in the record, but for those below.
+    """`FIELDS`, but for what follows.
 
     b: panels of pairs.  scratch: copied rows, ``pack_ld`` bytes apart, and a tile, ``scratch_step`` bytes a thread.
     kind: `ROUNDED` if A is bfloat16 already, made by `round_values`; its rows are seen through a table then.  zeros:

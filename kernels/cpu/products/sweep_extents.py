@@ -1,4 +1,4 @@
-"""How far the sweeps reach: extents of rows of A seen through tables, of packed panels, of rows of C."""
+"""Parameters of the sweeps and how far they reach: rows of A seen through tables, packed panels, rows of C."""
 
 from __future__ import annotations
 
@@ -10,12 +10,37 @@ from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import BYTES
 from bolt_numba.kernels.cpu.products.pack import panel_columns
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0
 from bolt_numba.types import Array
 
 MR = target().rows
 EDGE = 2
 """The first kind of A, see `sweep`, for which tiles look for taps outside."""
 BLOCK_FIELDS = 6
+
+FIELDS: dict[str, Any] = {
+    "a": PTR, "lda": I64, "b": PTR, "bias": PTR, "c": PTR, "ldc": I64, "res": PTR_OR_0, "ldr": I64,
+    "blocks": I64, "offsets": PTR, "m": I64, "n": I64, "k": I64,
+    "table": PTR_OR_0, "edges": PTR, "taps": I64, "depth": I64, "runs": I64, "length": I64, "run_rows": PTR,
+    "kind": I64, "zeros": PTR, "scratch": PTR, "pack_ld": I64, "scratch_step": I64, "span": I64, "share": I64,
+    "lo": F32, "hi": F32, "act": CODE, "terms": I64,
+}  # fmt: skip
+"""Parameters of the sweeps.
+
+lda, ldc, ldr: elements between rows.  offsets: i64 [blocks][6], see `sweep.BLOCK_FIELDS`.
+table: i32 [taps][m], input row of each tap at each pixel or -1; 0 when row i of A is simply its i-th row.
+edges: i32 [m + 1], how many pixels before this one have a tap outside.  taps, depth: K = taps * depth.
+runs, length, run_rows: the same K as runs of contiguous values, i64 input rows from a pixel's first tap.
+kind: how tiles read A: `INSIDE` or `COPIED`; `EDGE` or `PATCHED` are for tiles where some tap is outside, others
+are `INSIDE` then.  zeros: ``depth`` zeros, what a tap of an `EDGE` tile reads outside.
+scratch: ``scratch_step`` bytes a thread: a word a tile (height, and kind above bit 32), addresses of rows (`EDGE`:
+for each tap), 0 and the bytes to each run inside, copied rows ``pack_ld`` bytes apart, a tile; see
+`sweep.scratch_bytes`.
+span: rows that meet a panel of B while it is in cache, the last time up to ``MR - 1`` more.
+share: what threads divide: 0 rows, 1 panels, 2 blocks.
+act: see `epilogue.Finish`.
+terms: of K that are added in order, see `pack.choose_terms`.
+"""
 
 
 _last: dict[int, tuple[ReferenceType[Array], int]] = {}
@@ -77,11 +102,11 @@ def _rows_of(a: Any, b: int, edges: bool, zeros: bool, scratch: int) -> dict[str
     return made
 
 
-def sweep_reach(a: Any) -> dict[str, Reach]:
-    """Extents of `sweep`."""
+def sweep_reach(a: Any, unit: int = 4) -> dict[str, Reach]:
+    """Extents of `sweep`; unit: bytes of an element of B."""
     scratch = 8 * (a.span + MR) * (1 + a.taps) + 8 * (1 + a.runs) + (a.span + MR) * a.pack_ld
     edges = a.table is not None and a.kind >= EDGE
-    made = _rows_of(a, 4 * a.k * panel_columns(a.n), edges, a.kind == EDGE, scratch)
+    made = _rows_of(a, unit * a.k * panel_columns(a.n), edges, a.kind == EDGE, scratch)
     if "a" not in made:
         last = a.m - 1 + (a.run_rows.max().item() if a.runs > 1 else 0) if a.table is None else last_row(a.table)
         run = a.length if a.table is None else a.depth
@@ -99,4 +124,4 @@ def sweep_bf16_reach(a: Any) -> dict[str, Reach]:
     return made
 
 
-__all__ = ["greatest", "hand_over", "last_row", "sweep_bf16_reach", "sweep_reach"]
+__all__ = ["FIELDS", "greatest", "hand_over", "last_row", "sweep_bf16_reach", "sweep_reach"]

@@ -1,0 +1,157 @@
+"""Floats of 16 bits as words of the kernel language: loads widen them to f32, stores round to nearest even.
+
+Imported only while a kernel compiles; kernel files import these names from `lang`.
+"""
+
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,untyped-decorator"
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.language.simd import (
+    ADDR,
+    F32,
+    I32,
+    I64,
+    LANES,
+    BFloat,
+    call,
+    constant,
+    load,
+    masked_load,
+    masked_store,
+    rounded_bits,
+    store,
+    tail_mask,
+    vector,
+    word,
+)  # fmt: skip
+from bolt_numba.kernels.cpu.language.tiles import add_outer, row_elements
+
+# ---------------------------------------------------------------------------------------------------------------- bf16
+
+
+@word(F32, ADDR)
+def vload_bf16(b, address):
+    """bfloat16 widened to f32."""
+    return _wide_bf16(b, load(b, address, vector("i16"), 2))
+
+
+@word(F32, ADDR, types.int64)
+def vload_bf16_n(b, address, n):
+    """The first ``n`` bfloat16; other lanes are 0 and their memory is not touched."""
+    return _wide_bf16(b, masked_load(b, address, vector("i16"), 2, tail_mask(b, n)))
+
+
+def _wide_bf16(b, bits):
+    return b.bitcast(b.shl(b.zext(bits, vector("i32")), constant(vector("i32"), 16)), vector("f32"))
+
+
+def _narrow_bf16(b, v):
+    return b.trunc(b.lshr(rounded_bits(b, v), constant(vector("i32"), 16)), vector("i16"))
+
+
+@word(types.void, ADDR, F32)
+def vstore_bf16(b, address, v):
+    """f32 rounded to nearest even bfloat16 (NaN stays NaN)."""
+    store(b, _narrow_bf16(b, v), address, 2)
+
+
+@word(types.void, ADDR, F32, types.int64)
+def vstore_bf16_n(b, address, v, n):
+    _store_n(b, _narrow_bf16(b, v), address, n)
+
+
+def _store_n(b, bits, address, n):
+    # As `vstore_u8_n`: LLVM must not know n.
+    n = b.asm(ir.FunctionType(n.type, [n.type]), "", "=r,0", [n], side_effect=False)
+    masked_store(b, bits, address, 2, tail_mask(b, n))
+
+
+@word(types.void, ADDR, F32, F32)
+def vstore_bf16_two(b, address, v, w):
+    """The elements of ``v``, then those of ``w``, rounded as by `vstore_bf16`; denormal ones may become 0."""
+    if target().has_bf16:
+        result = ir.VectorType(BFloat(), 2 * LANES)
+        store(b, call(b, f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * LANES}", result, [w, v]), address, 2)
+        return
+    for i, x in enumerate((v, w)):
+        store(b, _narrow_bf16(b, x), b.add(address, I64(2 * LANES * i)), 2)
+
+
+# ----------------------------------------------------------------------------------------------------------------- f16
+
+
+def _wide_f16(b, bits):
+    """f32 of the bits of f16, a vector of i16 of any length; subnormal numbers are numbers."""
+    wide = ir.VectorType(ir.FloatType(), bits.type.count)
+    if target().has_f16:
+        return b.fpext(b.bitcast(bits, ir.VectorType(ir.HalfType(), bits.type.count)), wide)
+    ty = ir.VectorType(I32, bits.type.count)
+    given = b.zext(bits, ty)
+    low = b.and_(given, constant(ty, 0x7FFF))
+    moved = b.add(b.shl(low, constant(ty, 13)), constant(ty, 0x38000000))
+    beyond = b.icmp_signed(">=", low, constant(ty, 0x7C00))  # infinity and NaN
+    made = b.select(beyond, b.add(moved, constant(ty, 0x38000000)), moved)
+    tiny = b.bitcast(b.fmul(b.sitofp(low, wide), constant(wide, 2.0**-24)), ty)
+    made = b.select(b.icmp_signed("<", low, constant(ty, 0x0400)), tiny, made)
+    sign = b.shl(b.and_(given, constant(ty, 0x8000)), constant(ty, 16))
+    return b.bitcast(b.or_(made, sign), wide)
+
+
+def _narrow_f16(b, v):
+    """Bits of the nearest f16, ties to even; what is too large is infinite."""
+    if target().has_f16:
+        return b.bitcast(b.fptrunc(v, ir.VectorType(ir.HalfType(), LANES)), vector("i16"))
+    ty = vector("i32")
+    given = b.bitcast(v, ty)
+    low = b.and_(given, constant(ty, 0x7FFFFFFF))
+    odd = b.and_(b.lshr(low, constant(ty, 13)), constant(ty, 1))
+    moved = b.lshr(b.add(b.add(b.sub(low, constant(ty, 0x38000000)), constant(ty, 0x0FFF)), odd), constant(ty, 13))
+    made = b.select(b.icmp_signed(">=", low, constant(ty, 0x47800000)), constant(ty, 0x7C00), moved)
+    is_tiny = b.icmp_signed("<", low, constant(ty, 0x38800000))
+    # Added to 2 ** 23, a number keeps what is worth one: here 2 ** -24.
+    whole = constant(v.type, 2.0**23)
+    tiny = b.fmul(b.select(is_tiny, b.bitcast(low, v.type), constant(v.type, 0.0)), constant(v.type, 2.0**24))
+    made = b.select(is_tiny, b.fptosi(b.fsub(b.fadd(tiny, whole), whole), ty), made)
+    made = b.select(b.icmp_signed(">", low, constant(ty, 0x7F800000)), constant(ty, 0x7E00), made)
+    return b.trunc(b.or_(made, b.and_(b.lshr(given, constant(ty, 16)), constant(ty, 0x8000))), vector("i16"))
+
+
+@word(F32, ADDR)
+def vload_f16(b, address):
+    """float16 widened to f32."""
+    return _wide_f16(b, load(b, address, vector("i16"), 2))
+
+
+@word(F32, ADDR, types.int64)
+def vload_f16_n(b, address, n):
+    """The first ``n`` float16; other lanes are 0 and their memory is not touched."""
+    return _wide_f16(b, masked_load(b, address, vector("i16"), 2, tail_mask(b, n)))
+
+
+@word(types.void, ADDR, F32)
+def vstore_f16(b, address, v):
+    """f32 rounded to nearest even float16."""
+    store(b, _narrow_f16(b, v), address, 2)
+
+
+@word(types.void, ADDR, F32, types.int64)
+def vstore_f16_n(b, address, v, n):
+    _store_n(b, _narrow_f16(b, v), address, n)
+
+
+@intrinsic
+def tile_rank1_rows_f16(tyctx, acc, rows, offset, brow):
+    """`tile_rank1_rows` of a row of B in float16."""
+
+    def codegen(ctx, b, sig, args):
+        tile, rows, offset, brow = args
+        halves = [ir.VectorType(ir.IntType(16), acc.vector(j).count) for j in range(acc.nv)]
+        columns = [_wide_f16(b, load(b, brow, ty, 2, 2 * LANES * j)) for j, ty in enumerate(halves)]
+        return add_outer(b, acc, tile, row_elements(b, rows, offset), columns)
+
+    return acc(acc, rows, types.int64, ADDR), codegen

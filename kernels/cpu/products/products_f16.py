@@ -1,0 +1,143 @@
+"""Products and convolutions with constant weights in float16, two bytes each; everything else is as in f32.
+
+Half the bytes come from memory, which is what products of few rows wait for.  Weights are widened in registers, where
+`sweep` reads them.  Sessions of precision ``f16`` prefer these makers to those of `matmul` and `conv`.  Weights that
+float16 cannot hold stay f32.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.convolution.conv import accepts_conv, filter_steps
+from bolt_numba.kernels.cpu.language.lang import (
+    BYTES,
+    LANES,
+    ceil_div,
+    split,
+    tile_rank1_rows_f16,
+    tile_row,
+    tile_row_narrow,
+    vload,
+    vstore_f16,
+)
+from bolt_numba.kernels.cpu.machine import FMA_RATE
+from bolt_numba.kernels.cpu.products.matmul import PanelForm, accepts_matmul, product_steps
+from bolt_numba.kernels.cpu.products.pack import PACKED_AT_ONCE, PANEL, pack_panels, panel_columns, run_shares
+from bolt_numba.kernels.cpu.products.sweep import MR, TILE_ARGUMENTS, by_height, pairs_of_panels, plain_tile, sweep_body
+from bolt_numba.kernels.cpu.products.sweep_extents import FIELDS, sweep_reach
+from bolt_numba.kernels.huge_pages import line_aligned
+from bolt_numba.kernels.jit import I64, PTR, native
+from bolt_numba.kernels.registry import Context, Step, Types, kernel, result_of
+from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.types import F16, Array, TensorType
+
+UNIT = 2
+"""Bytes of an element of B."""
+MOST_PIXELS = 2 * MR
+"""Of all images, for which filters are f16."""
+
+
+def _tile(mr: int, nv: int, first: Any = tile_row) -> Any:
+    return plain_tile(mr, nv, first, tile_rank1_rows_f16, UNIT)
+
+
+_narrow = partial(_tile, first=tile_row_narrow)
+_tile_any = by_height("tile_any", TILE_ARGUMENTS, _tile, narrow=_narrow if LANES == 16 and FMA_RATE == 1 else None)
+_few_rows = pairs_of_panels(tile_rank1_rows_f16, UNIT)
+sweep_f16 = native(extents=partial(sweep_reach, unit=UNIT), **FIELDS)(
+    sweep_body("sweep_f16", _tile_any, _few_rows, UNIT)
+)
+"""`sweep` of panels in float16."""
+
+
+@native(x=PTR, y=PTR, n=I64, extents=lambda a: {"x": 4 * a.n, "y": UNIT * a.n})
+def narrow_panels(p, tid, nthreads):
+    """N f32, whole vectors, as float16."""
+    x, y = p.x, p.y
+    lo, hi = split(ceil_div(p.n, LANES), tid, nthreads)
+    for i in range(lo, hi):
+        vstore_f16(y + UNIT * LANES * i, vload(x + BYTES * i))
+
+
+def pack_panels_f16(source: Array, rows: Array | None = None, alpha: float = 1.0, threads: int = 1) -> Array:
+    """As `pack.pack_panels`: [..., K, N] of any strides to [..., K * panel_columns(N)] of float16."""
+    *lead, k, n = source.shape
+    out = line_aligned(UNIT * math.prod(lead) * k * panel_columns(n)).view(F16).reshape(*lead, k * panel_columns(n))
+    part = max(PACKED_AT_ONCE // (4 * max(k, 1) * PANEL), 1) * PANEL if out.size == out.shape[-1] else max(n, 1)
+    flat, done = out.reshape(-1), 0
+    for first in range(0, n, part):
+        wide = pack_panels(source[..., first : first + part], rows, alpha, threads).reshape(-1)
+        run_shares(narrow_panels, threads, wide.nbytes, x=wide, y=flat[done:], n=wide.size)
+        done += wide.size
+    return out
+
+
+HALVES = PanelForm(UNIT, pack_panels_f16, sweep_f16, ("f16",))
+LEAST, GREATEST = 2.0**-13, float(np.finfo(F16).max)
+"""Within these, the greatest weight of a column bounds what rounding takes from the others: 2 ** -12 of it."""
+
+
+def fits(w: Array, axis: int, alpha: float = 1.0) -> Array:
+    """[1]: whether float16 holds weights times alpha as it should; axis: that of the columns."""
+    others = tuple(i for i in range(w.ndim) if i != axis % w.ndim)
+    top = np.maximum(w.max(others, initial=0), -w.min(others, initial=0)).astype(np.float64) * abs(alpha)
+    small = (top < LEAST) & (top > 0)
+    good = bool((top <= GREATEST).all())
+    if good and small.any():
+        few = np.compress(small, w, axis).astype(np.float32) * np.float32(alpha)
+        good = np.array_equal(few, few.astype(F16))
+    return np.array([good])
+
+
+def _unfit(op: Any, w: TensorType, axis: int, alpha: float, context: Context) -> float:
+    """What makers tell as their error: 0, or infinity where weights do not fit."""
+    assert w.known is not None
+    found = context.packed(w.known, ("fits f16", axis, alpha), lambda w: fits(w, axis, alpha))
+    return 0.0 if found[0] else np.inf
+
+
+def _error_of_matrix(op: Any, ins: Types, context: Context) -> float:
+    assert ins[1] is not None
+    return _unfit(op, ins[1], -2 if op.trans_b else -1, op.alpha, context)
+
+
+def _error_of_filters(op: Any, ins: Types, context: Context) -> float:
+    assert ins[1] is not None
+    return _unfit(op, ins[1], 0, 1.0, context)
+
+
+def accepts_weights(op: Any, ins: Types) -> bool:
+    """Matrices of constants."""
+    b = ins[1]
+    return b is not None and b.known is not None and len(b.dims) > 1 and accepts_matmul(op, ins)
+
+
+@kernel(MatMul, accepts=accepts_weights, precision="f16", rank=1, by_types=True, error=_error_of_matrix)
+def matmul_f16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """As `matmul`, panels in float16."""
+    return product_steps(op, ins, context, HALVES)
+
+
+def accepts_filters(op: Any, ins: Types) -> bool:
+    """Constant filters that few pixels see: else the arithmetic takes longer than to read them."""
+    out = result_of(op, ins).dims if op.layout == "NHWC" else ()
+    return 0 < math.prod(out[:-1]) <= MOST_PIXELS and accepts_conv(op, ins)
+
+
+@kernel(
+    Conv, accepts=accepts_filters, works=accepts_conv, precision="f16", rank=1, by_types=True, error=_error_of_filters
+)
+def conv_f16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """As `conv`, panels in float16."""
+    return filter_steps(op, ins, outs, context, HALVES)
+
+
+__all__ = ["conv_f16", "fits", "matmul_f16", "pack_panels_f16", "sweep_f16"]

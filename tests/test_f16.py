@@ -1,0 +1,225 @@
+"""Precision f16: weights in float16 against f64 sums of weights rounded alike, what does not fit, and sessions."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bolt_numba as bn
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.language.lang import LANES
+from bolt_numba.kernels.cpu.products.pack import PANEL, pack_panels, source_rows
+from bolt_numba.kernels.cpu.products.products_f16 import conv_f16, fits, matmul_f16, pack_panels_f16
+from bolt_numba.kernels.cpu.products.sweep import MR
+from bolt_numba.kernels.registry import KERNELS, QueryContext, always, load, select
+from bolt_numba.kernels.targets import TARGETS, object_code, twin
+from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu
+from bolt_numba.types import F16, F32, Array, TensorType
+from tests.harness import run_kernel
+from tests.lower_isa import run_on
+from tests.near import assert_near
+
+RNG = np.random.default_rng(5)
+load("cpu")
+ENTRIES = {
+    kind: replace(next(e for e in KERNELS[kind, "cpu"] if e.name == maker.__name__), accepts=always)
+    for kind, maker in ((Conv, conv_f16), (MatMul, matmul_f16))
+}
+
+
+def rounded(x: Array) -> Array:
+    """The nearest float16, as f64."""
+    return x.astype(F16).astype(np.float64)
+
+
+def real(*shape: int) -> Array:
+    return RNG.standard_normal(shape, np.float32)
+
+
+def check(op: Any, inputs: list[Array | None]) -> None:
+    """Within what sums in f32 may lose of sums in f64 over the rounded weights."""
+    constant = [False, True, True, False][: len(inputs)]
+    (got,) = run_kernel(ENTRIES[type(op)], inputs, (1, 2), constant=constant, instance=op)
+    a, w, *rest = inputs
+    assert a is not None
+    assert w is not None
+    exact = [None if x is None else x.astype(np.float64) for x in rest]
+    alpha = np.float32(getattr(op, "alpha", 1.0))
+    plain = replace(op, alpha=1.0) if isinstance(op, MatMul) else op
+    wanted = plain.reference(a.astype(np.float64), rounded(w * alpha), *exact)
+    terms = w.size // max(got.shape[-1], 1)
+    assert_near(got, wanted, 1e-6 * np.sqrt(terms), floor=1)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    m=st.integers(1, 3 * MR + 1), n=st.integers(1, 3 * PANEL + 1), k=st.integers(1, 130), batch=st.integers(1, 3),
+    trans_b=st.booleans(), bias=st.booleans(), residual=st.booleans(),
+    activation=st.sampled_from([None, Relu(), Clip(-1.0, 2.0), LeakyRelu(0.5)]),
+)  # fmt: skip
+def test_matmul(m: int, n: int, k: int, batch: int, trans_b: bool, bias: bool, residual: bool, activation: Any) -> None:
+    op = MatMul(trans_b=trans_b, alpha=0.3, activation=activation, residual=residual)
+    inputs = [real(batch, m, k), real(*((n, k) if trans_b else (k, n))), real(n) if bias else None]
+    if residual:
+        inputs.append(real(batch, m, n))
+    check(op, inputs if bias or residual else inputs[:2])
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1000, 3000), (2, 300, 700), (200, 96, 33), (30, 520, 1000)])
+def test_matmul_spans(m: int, n: int, k: int) -> None:
+    check(MatMul(), [real(m, k), real(k, n)])
+
+
+def test_batches_of_weights() -> None:
+    check(MatMul(), [real(2, 3, 5, 20), real(3, 20, 40)])
+    check(MatMul(trans_a=True), [real(20, 5), real(20, 40)])
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    size=st.tuples(st.integers(5, 9), st.integers(5, 9)), c=st.integers(1, 40), k=st.integers(1, 70),
+    kernel=st.sampled_from([(1, 1), (3, 3), (2, 3), (5, 1)]), stride=st.integers(1, 2), pad=st.integers(0, 3),
+    images=st.integers(1, 2), group=st.integers(1, 2), residual=st.booleans(),
+)  # fmt: skip
+def test_conv(
+    size: tuple[int, int], c: int, k: int, kernel: tuple[int, int], stride: int, pad: int, images: int, group: int,
+    residual: bool,
+) -> None:  # fmt: skip
+    how = {"strides": (stride, stride), "pads": (pad,) * 4, "layout": "NHWC", "group": group}
+    inputs = [real(images, *size, c * group), real(k * group, c, *kernel), real(k * group)]
+    if residual:
+        inputs.append(real(*Conv(**how).reference(*inputs).shape))  # type: ignore[arg-type]
+    op: Any = Conv(**how, residual=residual, activation=Relu())  # type: ignore[arg-type]
+    check(op, inputs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("k", "n"), [(1, 1), (2, LANES), (33, PANEL), (64, PANEL + 1), (75, 2 * PANEL + LANES)])
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("dtype", [F32, F16])
+def test_panels_are_those_of_f32_rounded(k: int, n: int, swap: bool, dtype: Any, monkeypatch: Any) -> None:
+    source = real(n, k).T if swap else real(k, n)
+    wanted = pack_panels(source.astype(dtype), source_rows(1, k), 2.0).astype(F16)
+    for at_once in (1, 1 << 25):
+        monkeypatch.setattr("bolt_numba.kernels.cpu.products.products_f16.PACKED_AT_ONCE", at_once)
+        np.testing.assert_array_equal(pack_panels_f16(source.astype(dtype), source_rows(1, k), 2.0), wanted)
+
+
+def test_what_fits() -> None:
+    w = real(8, 6)
+    assert fits(w, -1)[0]
+    assert not fits(w, -1, 1e6)[0]
+    for value in (7e4, np.inf, -np.inf, np.nan):
+        bad = w.copy()
+        bad[3, 2] = value
+        assert not fits(bad, -1)[0]
+    tiny = w.copy()
+    tiny[:, 4] *= np.float32(1e-6)  # a column whose digits would be lost
+    assert not fits(tiny, -1)[0]
+    assert fits(tiny.astype(F16), -1)[0]
+    tiny[:, 4] = 0
+    tiny[0] *= np.float32(1e-6)  # what is lost beside larger weights of the column is not
+    assert fits(tiny, -1)[0]
+    assert not fits(tiny.T * np.float32(1), 0, 1e9)[0]
+
+
+def network(scale: float = 1.0) -> Graph:
+    """Two products, the second with weights times ``scale``."""
+    graph = Graph("network")
+    b, rng = Builder(graph), np.random.default_rng(0)
+    value = graph.add_input("x", TensorType(F32, (4, 64)))
+    value = b(Relu(), b(MatMul(), value, rng.standard_normal((64, 96), np.float32) / 8))
+    graph.add_output(b(MatMul(), value, rng.standard_normal((96, 10), np.float32) * np.float32(scale)), "y")
+    return graph
+
+
+@pytest.mark.parametrize("numerics", ["strict", "default", "fast"])
+def test_sessions(numerics: str) -> None:
+    x, graph = real(4, 64), network()
+    wanted = bn.compile(graph)(x)[0]
+    session = bn.compile(graph, precision="fp16", numerics=numerics)
+    got = session(x)[0]
+    assert 1e-5 < np.abs(got - wanted).max() / np.abs(wanted).max() < 2e-3
+    assert [r["runner"] for r in session.report()] == ["matmul_f16"] * 2
+    plain = bn.compile(graph)
+    plain(x)
+    # panels are padded alike, and only they are halved
+    assert session.memory()["packed"] < 0.55 * plain.memory()["packed"]
+    again = pickle.loads(pickle.dumps(session))
+    np.testing.assert_array_equal(again(x)[0], got)
+    np.testing.assert_array_equal(bn.compile(graph, precision="f16", numerics=numerics, threads=2)(x)[0], got)
+
+
+@pytest.mark.parametrize("numerics", ["strict", "default", "fast"])
+@pytest.mark.parametrize("scale", [1e6, 1e-8])
+def test_weights_that_do_not_fit_stay_f32(numerics: str, scale: float) -> None:
+    x, graph = real(4, 64), network(scale)
+    session = bn.compile(graph, precision="f16", numerics=numerics)
+    wanted, got = bn.compile(graph)(x)[0], session(x)[0]
+    assert np.abs(got - wanted).max() < 2e-3 * np.abs(wanted).max()
+    assert [r["runner"] for r in session.report()] == ["matmul_f16", "matmul"]
+
+
+def test_nodes_alike_of_which_one_does_not_fit() -> None:
+    graph = Graph("alike")
+    b = Builder(graph)
+    value = graph.add_input("x", TensorType(F32, (4, 64)))
+    weights = [real(64, 64) / 8 for _ in range(3)]
+    weights[1][5, 5] = 1e5
+    for w in weights:
+        value = b(MatMul(), value, w)
+    graph.add_output(value, "y")
+    x = real(4, 64)
+    session = bn.compile(graph, precision="f16")
+    wanted, got = bn.compile(graph)(x)[0], session(x)[0]
+    assert np.isfinite(got).all()
+    assert np.abs(got - wanted).max() < 2e-3 * np.abs(wanted).max()
+    assert [r["runner"] for r in session.report()][:2] == ["matmul_f16", "matmul"]
+
+
+def test_convolutions_of_few_pixels_take_it() -> None:
+    names = []
+    for size in (1, 40):
+        ins = [TensorType(F32, (1, size, size, 64)), TensorType(F32, (96, 64, 1, 1), value=real(96, 64, 1, 1))]
+        entry = select(Conv(layout="NHWC"), ins, QueryContext(precision="f16"))
+        assert entry is not None
+        names.append(entry.name)
+    assert names[0] == "conv_f16"
+    assert names[1] != "conv_f16"
+
+
+def test_verify_knows_what_f16_may_lose() -> None:
+    report = bn.verify(network(), "reference", precision="f16")
+    assert report.ok
+    assert 1e-6 < report.error < 2e-3
+
+
+CONVERT = {"avx512": "vcvtph2ps", "avx2": "vcvtph2ps", "generic": None, "aarch64": "fcvtl"}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_weights_are_widened_in_registers(name: str) -> None:
+    """By instructions where the target has them, never by calls of a library."""
+    made = twin(name)
+    kernel = sys.modules[f"{made.__name__}.products.products_f16"].sweep_f16
+    code = object_code(kernel)
+    for call in (b"__extendhfsf2", b"__truncsfhf2", b"__gnu_h2f_ieee", b"__gnu_f2h_ieee"):
+        assert call not in code
+    if target().is_x86 and name != "aarch64":
+        compiler = sys.modules[type(kernel).__module__.rpartition(".")[0] + ".compiler"]
+        assert ("vcvtph2ps" in compiler.assembly(kernel)) == (CONVERT[name] is not None)
+
+
+@pytest.mark.parametrize("isa", ["avx2", "generic"])
+def test_lower_instruction_sets(isa: str) -> None:
+    run_on(isa, "-k", "not lower and not registers", __file__)
