@@ -85,6 +85,8 @@ WORDS = (
     # tiles of sums of bytes
     "tile_to_f32", "tile_take_outer", "tile_add_bytes", "tile_store_bytes", "pixels_row", "pixels_dot",
     "pixels_store_bytes",
+    # bits
+    "mask_bits", "tile_count_rows", "tile_sum_bytes", "tile_add_integers",
     # threads
     "call_kernel", "call_activation", "atomic_add", "atomic_load", "atomic_store", "atomic_compare_exchange",
     "spin_pause", "cycles", "sem_wait", "sem_trywait", "sem_post", "sched_yield", "float_control", "set_float_control",

@@ -100,6 +100,7 @@ SCALAR_WORDS = {
     "reduce_min(vload(p.x))": lambda x, y, i: x.min(),
     "lane(vload(p.x), 1)": lambda x, y, i: x[1],
     "load_f32(p.x + 4) + load_i32(p.i)": lambda x, y, i: x[1] + i[0],
+    "np.float32(mask_bits(vload(p.x) > 3.0))": lambda x, y, i: ((x > 3) << np.arange(len(x))).sum(),
     "1.0 if any_lane(vload(p.x) > 39.0) else 0.0": lambda x, y, i: float((x > 39).any()),
     "1.0 if all_lanes(vload(p.x) < 41.0) else 0.0": lambda x, y, i: float((x < 41).all()),
     "view(p.x, (2, L), np.float32)[0, 3]": lambda x, y, i: x[3],
@@ -118,6 +119,21 @@ def test_words_masked_store(n: int) -> None:
     want = np.full(2 * L, -7, "f4")
     want[: min(n, L)] = x[: min(n, L)]
     np.testing.assert_array_equal(out, want)
+
+
+def test_words_count_bits() -> None:
+    """Bytes hold the counts of 31 words at most; a stored tile is added."""
+    x, y = (RNG.integers(-(2**31), 2**31, 4 * L).astype("i4") for _ in range(2))
+    out = np.full(4 * L, 5, "i4").view("f4")
+    words(
+        "t = tile_zeros(2, 2)\nfor q in range(2):\n"
+        "    t = tile_count_rows(t, rows_strided(2, p.x, 8), 4 * q, p.y + 8 * L * q)\n"
+        f"t = t if {target().has_popcount} else tile_sum_bytes(t)\n"
+        "tile_store(tile_add_integers(t, p.out, 8 * L), p.out, 8 * L)"
+    ).run(x=x, y=y, i=x, out=out, n=0)
+    differ = x[:4].reshape(2, 2, 1) ^ y.reshape(2, 2 * L)
+    wanted = 5 + np.bitwise_count(differ.view("u4")).sum(axis=1)
+    np.testing.assert_array_equal(out.view("i4").reshape(2, 2 * L), wanted)
 
 
 def test_words_bfloat16_rounds_to_nearest_even() -> None:

@@ -20,8 +20,8 @@ class Isa:
 
     lanes: f32 lanes of a vector.  registers: vector registers.  rows, vectors: shape of the widest register tile of a
     matrix product (``rows`` rows of ``vectors`` vectors), chosen so that no register is spilled.
-    has_f16: instructions convert f16 from and to f32.  cpu, features: what LLVM is told.  is_forced: they are less than
-    the processor's.
+    has_f16: instructions convert f16 from and to f32.  has_popcount: one instruction counts the bits of each i32 of a
+    vector.  cpu, features: what LLVM is told.  is_forced: they are less than the processor's.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Isa:
     features: str = ""
     is_forced: bool = False
     has_vbmi: bool = False
+    has_popcount: bool = False
 
     @property
     def panel(self) -> int:
@@ -63,7 +64,8 @@ def _x86(name: str, best: str, host_cpu: str, features: dict[str, bool]) -> Isa:
     if name == "avx512":
         vnni, bf16 = features.get("avx512vnni", False), features.get("avx512bf16", False)
         vbmi = features.get("avx512vbmi", False)
-        return Isa("avx512", 16, 32, 12, 2, True, vnni, bf16, True, True, cpu, text, forced, vbmi)
+        counts = features.get("avx512vpopcntdq", False)
+        return Isa("avx512", 16, 32, 12, 2, True, vnni, bf16, True, True, cpu, text, forced, vbmi, counts)
     if name == "avx2":
         return Isa("avx2", 8, 16, 6, 2, True, False, False, True, True, cpu, text, forced)
     return Isa("generic", 4, 16, 6, 2, cpu=cpu, features=text, is_forced=forced)
