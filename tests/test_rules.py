@@ -19,6 +19,7 @@ from bolt_numba.passes.rewrite import Pat, Rule, rewrite
 from bolt_numba.passes.trace import Trace
 from bolt_numba.types import BOOL, F32, I64, Array, Sym, TensorType
 from tests import (  # noqa: F401 - they register their cases
+    rule_cases_binary,
     rule_cases_bytes,
     rule_cases_integers,
     rule_cases_products,

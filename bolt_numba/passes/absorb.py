@@ -25,6 +25,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.reduce import Softmax
 from bolt_numba.ops.arrays.shape import Pad
+from bolt_numba.ops.layers.binary import BinaryConv, BinaryMatMul
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.norm import BatchNormalization
@@ -35,7 +36,7 @@ from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, sca
 from bolt_numba.types import F64, Array
 
 AFFINE = (Add, Mul, Div, Neg)
-WEIGHTED = (Conv, ConvTranspose, MatMul)
+WEIGHTED = (Conv, ConvTranspose, MatMul, BinaryConv, BinaryMatMul)
 
 
 _STATISTICS = (const("scale"), const("bias"), const("mean"), const("var"))
@@ -200,9 +201,9 @@ def _scaled_outputs(node: Node, a: Array) -> Array | None:
     if w is None or w.ndim < 2:
         return None
     ones = (1,) * (w.ndim - 2)
-    if isinstance(op, MatMul):
-        return scaled_weight(w, a[:, None] if op.trans_b else a)
-    if isinstance(op, Conv):
+    if isinstance(op, (MatMul, BinaryMatMul)):
+        return scaled_weight(w, a[:, None] if getattr(op, "trans_b", False) else a)
+    if isinstance(op, (Conv, BinaryConv)):
         return scaled_weight(w, a.reshape(-1, 1, *ones))
     made = scaled_weight(w.reshape(op.group, -1, *w.shape[1:]), a.reshape(op.group, 1, -1, *ones))
     return None if made is None else made.reshape(w.shape)
@@ -288,7 +289,7 @@ def _scaled_inputs(op: Any, w: Array, a: Array) -> Array | None:
     return None if made is None else made.reshape(w.shape)
 
 
-def _window_pads(m: Match, rank: int, layout: str) -> tuple[int, ...] | None:
+def window_pads(m: Match, rank: int, layout: str) -> tuple[int, ...] | None:
     """Pads of the Pad bound to ``pad`` on the spatial axes, begins then ends; None when it pads anything else."""
     node = m.node("pad")
     pads, axes = (None if v is None else v.type.known for v in (*node.inputs, None, None, None)[1:4:2])
@@ -307,12 +308,12 @@ def _window_pads(m: Match, rank: int, layout: str) -> tuple[int, ...] | None:
     return None if outside or min(made) < 0 else tuple(made)
 
 
-def _pad_value(node: Node) -> float | None:
+def pad_value(node: Node) -> float | None:
     value = node.inputs[2] if len(node.inputs) > 2 else None
     return 0.0 if value is None else scalar_of(value)
 
 
-def _with_pads(op: Any, extra: tuple[int, ...]) -> Any:
+def with_pads(op: Any, extra: tuple[int, ...]) -> Any:
     pads = tuple(p + e for p, e in zip(op.pads or (0,) * len(extra), extra, strict=True))
     return dataclasses.replace(op, pads=pads, auto_pad="NOTSET")
 
@@ -324,14 +325,14 @@ _ZERO_PAD = Pat(Pad, (Pat(name="x"),), name="pad", sole_use=True, where=lambda o
 def pad_into_window(m: Match, b: Builder) -> Result:
     op: Any = m.root.op
     rank = len(m["pad"].type.shape or ()) - 2
-    extra = _window_pads(m, rank, op.layout)
-    if extra is None or not _no_auto_pad(op) or _pad_value(m.node("pad")) != 0:
+    extra = window_pads(m, rank, op.layout)
+    if extra is None or not _no_auto_pad(op) or pad_value(m.node("pad")) != 0:
         return m.refuse("not a padding of the image by zeros")
     if isinstance(op, AveragePool):
         if op.ceil_mode or (any(op.pads) and not op.count_include_pad):
             return m.refuse("the pool counts its own pads differently")
-        return b(dataclasses.replace(_with_pads(op, extra), count_include_pad=True), m["x"])
-    return b(_with_pads(op, extra), m["x"], *m.root.inputs[1:])
+        return b(dataclasses.replace(with_pads(op, extra), count_include_pad=True), m["x"])
+    return b(with_pads(op, extra), m["x"], *m.root.inputs[1:])
 
 
 @rule(Pat(MaxPool, (Pat(Pad, (Pat(name="x"),), name="pad", sole_use=True),)))
@@ -339,14 +340,14 @@ def pad_into_max_pool(m: Match, b: Builder) -> Result:
     op: Any = m.root.op
     node = m.node("pad")
     rank = len(op.kernel_shape)
-    extra = _window_pads(m, rank, op.layout)
+    extra = window_pads(m, rank, op.layout)
     if extra is None or not _no_auto_pad(op) or len(m.root.outputs) > 1:
         return m.refuse("not a padding of the image")
-    made = _with_pads(op, extra)
+    made = with_pads(op, extra)
     narrow = all(p < k for p, k in zip(made.pads, op.kernel_shape * 2, strict=True))
     if not narrow or any(d != 1 for d in op.dilations) or op.ceil_mode:
         return m.refuse("a window may lie in the padding")
-    mode, value = node.op.mode, _pad_value(node)  # type: ignore[attr-defined]
+    mode, value = node.op.mode, pad_value(node)  # type: ignore[attr-defined]
     never = mode == "constant" and value == -math.inf
     repeats = mode == "edge" and not any(op.pads)
     below = mode == "constant" and value == 0 and _not_negative(m["x"])

@@ -18,6 +18,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.arrays.shape import Reshape, Squeeze, Transpose, Unsqueeze
 from bolt_numba.ops.chain import CONVERSIONS, Chain, ChainStep
+from bolt_numba.ops.layers.binary import BinaryConv, BinaryMatMul
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.quantize import DequantizeLinear
@@ -31,11 +32,12 @@ MAX_STEPS = 16
 MAX_OPERANDS = 8
 """Operands of one chain that run along; of numbers there may be `MAX_NUMBERS`."""
 MAX_NUMBERS = 24
-PRODUCTS = (Conv, ConvTranspose, MatMul)
+WITH_RESIDUAL = (Conv, MatMul, BinaryConv, BinaryMatMul)
+PRODUCTS = (ConvTranspose, *WITH_RESIDUAL)
 MOVES = (Transpose, Reshape, Squeeze, Unsqueeze)
 
 
-@rule(Pat(Add, (Pat((Conv, MatMul), name="y", sole_use=True), Pat(name="r")), commutative=True))
+@rule(Pat(Add, (Pat(WITH_RESIDUAL, name="y", sole_use=True), Pat(name="r")), commutative=True))
 def fuse_residual(m: Match, b: Builder) -> Result:
     node, r = m.node("y"), m["r"]
     op: Any = node.op

@@ -22,6 +22,7 @@ from bolt_numba.ops.arrays.histogram import Histogram
 from bolt_numba.ops.arrays.reduce import ArgMax, ArgMin, CumSum, Hardmax, LogSoftmax, Reduction, Softmax, TopK
 from bolt_numba.ops.arrays.shape import Concat, Expand, Identity, Pad, Reshape, Shape, Size, Slice, Split, Tile
 from bolt_numba.ops.chain import Chain
+from bolt_numba.ops.layers.binary import BinaryPack
 from bolt_numba.ops.layers.norm import LayerNormalization, LpNormalization, RMSNormalization
 from bolt_numba.ops.layers.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
 from bolt_numba.ops.pointwise import Pointwise
@@ -323,7 +324,7 @@ def _trailing_norm(node: Node, place: str, index: int, p: Perm) -> PermutedNode 
 
 TABLE: tuple[tuple[Any, Callable[[Node, str, int, Perm], PermutedNode | None]], ...] = (
     ((Pointwise, Chain, Identity), _pointwise),
-    ((Softmax, LogSoftmax, Hardmax, LpNormalization, TopK, Split), _along_axis),
+    ((Softmax, LogSoftmax, Hardmax, LpNormalization, TopK, Split, BinaryPack), _along_axis),
     ((QuantizeLinear, DequantizeLinear), _quantised),
     (DynamicQuantizeLinear, _by_range),
     (ByteTable, _first_only),

@@ -20,9 +20,20 @@ from bolt_numba.errors import BoltError
 from bolt_numba.ir.graph import Graph, graph_attributes
 from bolt_numba.ir.spec import STAGES as SPEC_STAGES
 from bolt_numba.ir.spec import verify
-from bolt_numba.passes import absorb, canonical, control, einsum, fuse, layout, norms, products, recognise, views
+from bolt_numba.passes import (
+    absorb,
+    canonical,
+    control,
+    einsum,
+    fuse,
+    layout,
+    norms,
+    products,
+    recognise,
+    views,
+)
 from bolt_numba.passes.fold import fold_rules, let_integers_fold
-from bolt_numba.passes.quantised import moves, tables, tails, transposed
+from bolt_numba.passes.quantised import binary, moves, tables, tails, transposed
 from bolt_numba.passes.quantised import products as integers
 from bolt_numba.passes.quantised.halves import widen_halves
 from bolt_numba.passes.rewrite import Rule, nested, rewrite
@@ -101,7 +112,7 @@ def _chains(run: PipelineRun) -> tuple[Rule, ...]:
 
 CLEAN: RuleSet = (folding, *control.RULES, *views.RULES, *canonical.RULES)
 """Rules that every stage may rely on: nothing they remove comes back."""
-_KNOWN: RuleSet = (*CLEAN, *norms.RULES, *recognise.RULES)
+_KNOWN: RuleSet = (*CLEAN, *norms.RULES, *recognise.RULES, *binary.RULES)
 _ABSORBED: RuleSet = (*_KNOWN, *products.RULES, absorbing)
 
 

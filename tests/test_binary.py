@@ -1,0 +1,185 @@
+"""Networks of twofold values: sessions give what the float graph gives, bit by bit, whatever the form and the shape."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import bolt_numba as bn
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.ir.interpret import interpret
+from bolt_numba.ops.layers.binary import BinaryPack, packed_bits, unpacked_values
+from bolt_numba.passes.pipeline import run_pipeline
+from bolt_numba.types import F32, Array
+from tests.lower_isa import run_on
+from tests.rule_cases import f32, graph_of, i64, o
+from tests.rule_cases_binary import weights, where
+
+FORMS: dict[str, Any] = {
+    "sign": lambda b, x: b(o("Sign"), x),
+    "where": where,
+    "larq": lambda b, x: where(b, x, "GreaterOrEqual"),
+    "less": lambda b, x: where(b, x, "Less", 0, -1, 1),
+    "cast": lambda b, x: b(o("Cast", F32), b(o("Greater"), x, f32(0.5))),
+    "round": lambda b, x: b(o("Round"), b(o("Clip", 0, 1), x)),
+}
+"""How files spell twofold values."""
+
+
+def whole(rng: Any, *shape: int) -> Array:
+    """Small whole numbers, of which many are 0."""
+    return np.asarray(rng.integers(-2, 3, shape), F32)
+
+
+def statistics(rng: Any, k: int) -> tuple[Array, ...]:
+    """A batch norm's scales of both signs, biases, means and variances that round nothing and let many sums tie."""
+    scale = rng.choice(f32(-2, -0.5, 0, 0.5, 1, 2), k)
+    return scale, whole(rng, k), whole(rng, k), rng.choice(f32(1, 4, 0.25), k)
+
+
+def network(form: str, plan: Any, seed: int) -> Any:
+    """Layers of (filters, kernel, stride, pad value or None); what stands between two is a batch norm."""
+    rng = np.random.default_rng(seed)
+
+    def build(b: Builder, x: Value) -> Value:
+        for i, (k, kernel, stride, pad) in enumerate(plan):
+            y = FORMS[form](b, x)
+            reach, same = kernel // 2, {"pads": (kernel // 2,) * 4}
+            if pad is not None:
+                y = b(o("Pad"), y, i64(0, 0, reach, reach, 0, 0, reach, reach), f32(pad)[0])
+                same = {}
+            w = weights(k, (x.type.shape or ())[1], kernel, kernel, seed=seed + i, each=2.0 ** rng.integers(-1, 2))
+            y = b(o("Conv", strides=(stride, stride), **same), y, w)
+            x = b(o("BatchNormalization", 0.0), y, *statistics(rng, k)) if i % 3 < 2 else y
+        return x
+
+    return build
+
+
+def names(graph: Graph) -> list[str]:
+    return [node.op.name for node in graph.nodes]
+
+
+LAYER = st.tuples(
+    st.integers(1, 70), st.sampled_from([1, 3, 3, 5]), st.sampled_from([1, 1, 2]), st.sampled_from([None, None, 0, 1])
+)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.sampled_from(list(FORMS)), st.lists(LAYER, min_size=1, max_size=4), st.integers(1, 200), st.integers(0, 999)
+)
+def test_sessions_give_what_the_floats_give(form: str, plan: Any, channels: int, seed: int) -> None:
+    """Of any number of channels, with any padding; scales are powers of two, so the floats round nothing either."""
+    rng = np.random.default_rng(seed)
+    height, width = rng.integers(3, 12, 2).tolist()
+    graph = graph_of(network(form, plan, seed), {"x": (2, channels, height, width)})
+    x = whole(rng, *graph.inputs[0].type.dims)
+    wanted = interpret(graph, {"x": x})["out0"]
+    assert names(run_pipeline(graph)).count("BinaryConv") == len(plan)
+    for threads in (1, 2):
+        np.testing.assert_array_equal(bn.compile(graph, threads=threads)(x)[0], wanted)
+
+
+@pytest.mark.parametrize("isa", ["avx2", "generic"])
+def test_lower_instruction_sets(isa: str) -> None:
+    run_on(isa, f"{__file__}::{test_sessions_give_what_the_floats_give.__name__}")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_layers_hand_on_bits(form: str) -> None:
+    """Behind a batch norm no float is made: its sign is a threshold of whole numbers."""
+
+    def build(b: Builder, x: Value) -> Value:
+        for i in range(3):
+            y = b(o("Conv", pads=(1, 1, 1, 1)), FORMS[form](b, x), weights(40, 40, 3, 3, seed=i))
+            x = b(o("BatchNormalization"), y, f32(*[1, -1] * 20), f32(*[0.37] * 40), *(f32(*[3] * 40),) * 2)
+        return x
+
+    graph = graph_of(build, {"x": (1, 40, 9, 10)})
+    made = run_pipeline(graph, check=True)
+    assert names(made) == ["BinaryPack", "Transpose", "BinaryConv", "BinaryConv", "BinaryConv", "Transpose"]
+    x = whole(np.random.default_rng(3), 1, 40, 9, 10)
+    np.testing.assert_allclose(bn.compile(graph)(x)[0], interpret(graph, {"x": x})["out0"], rtol=1e-5, atol=1e-5)
+
+
+def test_dense_layers() -> None:
+    rng = np.random.default_rng(4)
+
+    def build(b: Builder, x: Value) -> Value:
+        y = b(o("MatMul"), where(b, b(o("Flatten"), x)), weights(60, 33, each=0.5), whole(rng, 33))
+        return b(o("MatMul", trans_b=True), b(o("Sign"), y), weights(7, 33))
+
+    graph, x = graph_of(build, {"x": ("n", 3, 20)}), whole(rng, 5, 3, 20)
+    assert names(run_pipeline(graph)).count("BinaryMatMul") == 2
+    np.testing.assert_array_equal(bn.compile(graph)(x)[0], interpret(graph, {"x": x})["out0"])
+
+
+def test_bits_of_shapes_that_only_the_run_tells() -> None:
+    graph = graph_of(network("sign", [(33, 3, 1, None), (20, 3, 2, None)], 5), {"x": ("n", 40, "h", "w")})
+    session, rng = bn.compile(graph, threads=1), np.random.default_rng(5)
+    for n, h, w in ((1, 4, 5), (2, 7, 3), (0, 4, 4), (1, 1, 1), (3, 9, 2), (1, 5, 5), (2, 5, 6), (1, 12, 4)):
+        x = whole(rng, n, 40, h, w)
+        np.testing.assert_array_equal(session(x)[0], interpret(graph, {"x": x})["out0"])
+
+
+def test_shortcuts_of_floats_stay() -> None:
+    """Bi-Real: what a product adds to is in floats, and its sign is packed."""
+    rng = np.random.default_rng(6)
+    stats = [statistics(rng, 64) for _ in range(3)]
+
+    def build(b: Builder, x: Value) -> Value:
+        for i in range(3):
+            y = b(o("Conv", pads=(1, 1, 1, 1)), b(o("Sign"), x), weights(64, 64, 3, 3, seed=i))
+            x = b(o("Add"), b(o("BatchNormalization", 0.0), y, *stats[i]), x)
+        return x
+
+    graph, x = graph_of(build, {"x": (1, 64, 6, 7)}), whole(rng, 1, 64, 6, 7)
+    assert "Add" not in names(run_pipeline(graph, check=True))
+    np.testing.assert_array_equal(bn.compile(graph)(x)[0], interpret(graph, {"x": x})["out0"])
+
+
+def unlike(b: Builder, x: Value) -> Value:
+    return b(o("Conv"), where(b, x), weights(3, 4, 3, 3) * f32(1, 1, 1, 2).reshape(4, 1, 1))
+
+
+REFUSED: dict[str, Any] = {
+    "differ in magnitude": unlike,
+    "not twofold": lambda b, x: b(o("Conv"), where(b, x, on=3), weights(3, 4, 3, 3)),
+    "neither of the two numbers nor 0": lambda b, x: b(
+        o("Conv"), b(o("Pad"), where(b, x), i64(0, 0, 1, 1, 0, 0, 1, 1), f32(0.5)[0]), weights(3, 4, 3, 3)
+    ),
+    "no whole words": lambda b, x: b(o("Conv", group=2), where(b, x), weights(4, 2, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_is_not_binary_stays_float(why: str) -> None:
+    graph = graph_of(REFUSED[why], {"x": (1, 4, 5, 6)})
+    assert "Conv" in names(run_pipeline(graph))
+    x = whole(np.random.default_rng(7), 1, 4, 5, 6)
+    np.testing.assert_array_equal(bn.compile(graph)(x)[0], interpret(graph, {"x": x})["out0"])
+
+
+@pytest.mark.parametrize("compare", ["gt", "not_lt", "sign"])
+def test_nan_compares_as_in_the_floats(compare: str) -> None:
+    x = f32(np.nan, 1, -1, 0)
+    bits = unpacked_values(BinaryPack(0, compare).reference(x, f32(0)), 4, 0, compare != "sign")
+    wanted = {"gt": [0, 1, 0, 0], "not_lt": [1, 1, 0, 1], "sign": [0, 1, -1, 0]}[compare]
+    np.testing.assert_array_equal(bits, f32(*wanted))
+
+
+def test_words_hold_their_bits() -> None:
+    for channels, axis in itertools.product((1, 31, 32, 33, 200), (0, 1, 2)):
+        shape = [2, 3, 4]
+        shape[axis] = channels
+        bits = np.random.default_rng(channels).random(shape) > 0.5
+        words = packed_bits(bits, axis)
+        assert words.shape[axis] == -(-channels // 32)
+        np.testing.assert_array_equal(unpacked_values(words, channels, axis, True), bits.astype(F32))
