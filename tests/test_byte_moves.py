@@ -14,6 +14,7 @@ from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.types import F32, I8, I16, U8, AnyDType, Array
+from tests.lower_isa import run_on
 from tests.rule_cases import graph_of, i64, o
 
 Build = Callable[..., Any]
@@ -136,7 +137,16 @@ def silu_in_parts(b: Builder, x: Value) -> Value:
     return q(b, b(o("Mul"), wide, dq(b, gate, 1 / 256)), 0.04, 10)
 
 
+def gelu_in_parts(b: Builder, x: Value) -> Value:
+    """As quantisers write it: numbers are quantised, too."""
+    wide, one = dq(b, x, 0.04, 114), dq(b, b.const(np.array(255, U8)), 1 / 255)
+    error = dq(b, q(b, b(o("Erf"), b(o("Mul"), wide, scale(0.7071))), 1 / 127, 127), 1 / 127, 127)
+    total = dq(b, q(b, b(o("Add"), error, one), 2 / 255), 2 / 255)
+    return q(b, b(o("Mul"), b(o("Mul"), wide, total), scale(0.5)), 0.02, 7)
+
+
 FUNCTIONS: dict[str, Build] = {
+    "gelu_in_parts": gelu_in_parts,
     "hard_swish": lambda b, x: q(b, b(o("HardSwish"), dq(b, x, 0.1, 128)), 0.06, 4),
     "gelu": lambda b, x: q(b, b(o("Gelu"), dq(b, x, 0.1, 128)), 0.05, -120, I8),
     "several": lambda b, x: q(b, b(o("Tanh"), b(o("Mul"), b(o("Exp"), dq(b, x, 0.01)), scale(0.3))), 1 / 127, 0, I8),
@@ -248,3 +258,16 @@ def test_a_chain_reads_bytes_that_others_read_as_floats() -> None:
 
     left = agrees(graph_of(graph, {"x": (U8, 3, 16), "y": (U8, 3, 16)}))  # type: ignore[arg-type]
     assert sorted(left) == ["Chain", "DequantizeLinear", "Hardmax"]
+
+
+def test_another_reader_of_one_operand_keeps_no_other_from_the_chain() -> None:
+    def graph(b: Builder, x: Value, y: Value) -> Any:
+        gate = q(b, b(o("Mul"), dq(b, x, 0.1), dq(b, y, 0.1)), 0.5)
+        return gate, q(b, b(o("Mul"), dq(b, gate, 0.5), dq(b, y, 0.1)), 3.0)
+
+    assert agrees(graph_of(graph, {"x": (U8, 3, 16), "y": (U8, 3, 16)})) == ["Chain", "Chain"]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("isa", ["avx2", "generic"])
+def test_chains_on_lower_instruction_sets(isa: str) -> None:
+    run_on(isa, f"{__file__}::{test_chains_read_and_write_bytes.__name__}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
-from bolt_numba.codegen.conversions import conversion_text, known_sums
+from bolt_numba.codegen.conversions import conversion_text, known_sums, limited_text
 from bolt_numba.codegen.formula import Term, UntranslatableError, parameters, scalar_text, special_power, vector_text
 from bolt_numba.ops.chain import CONVERSIONS, Chain, ChainStep, step_dtype
 from bolt_numba.ops.pointwise import Mod, Pointwise, Pow
@@ -306,34 +307,50 @@ class _Writer:
                 lines.append(f"v{k} = splat(i32(load_{dtype_name(self.dtypes[k])}({source}{k})))")
             elif form == "s":
                 lines.append(f"v{k} = splat(load_f32({source}{k}))")
-        full = ["for i in range(lo, hi - LANES + 1, LANES):"]
-        full += ["    " + line for line in self._vector_body(source, target, "", "")]
-        tail = ["left = (hi - lo) % LANES", "if left:", "    i = hi - left"]
-        tail += ["    " + line for line in self._vector_body(source, target, "_n", ", left")]
+        full = ["i = lo"]
+        if any(self.dtypes[i] in BYTES for i in self.results) and "g" not in self.forms:
+            full += ["while i + 4 * LANES <= hi:", *indented(self._wide_body(source, target)), "    i += 4 * LANES"]
+        full += ["while i + LANES <= hi:", *indented(self._vector_body(source, target, "", "")), "    i += LANES"]
+        tail = ["left = hi - i", "if left:", *indented(self._vector_body(source, target, "_n", ", left"))]
         return lines + full + tail
 
-    def _vector_body(self, source: str, target: str, suffix: str, left: str) -> list[str]:
+    def _wide_body(self, source: str, target: str) -> list[str]:
+        """Four vectors at once, so that codes are stored as one vector of bytes."""
+        moving = [k for k, form in enumerate(self.forms) if form != "s"]
+        own = re.compile(rf"\bv({'|'.join(map(str, (*moving, *range(self.count, len(self.dtypes)))))})\b")
         lines = []
-        for k, form in enumerate(self.forms):
-            if form == "s":
-                continue
-            if form == "g":
-                lines.append(f"v{k} = vgather({source}{k}, vload_i32{suffix}(t{k} + 4 * i{left}))")
-            elif self.dtypes[k] == BOOL:
-                lines.append(f"v{k} = vload_u8{suffix}({source}{k} + i{left}) != 0")
-            elif self.dtypes[k] in BYTES:
-                lines.append(f"v{k} = vload_{dtype_name(self.dtypes[k])}{suffix}({source}{k} + i{left})")
-            else:
-                lines.append(f"v{k} = vload{suffix}({source}{k} + 4 * i{left})")
-        lines += self.lines
+        for part in range(4):
+            body = [self._load(k, source, f"(i + {part} * LANES)", "", "") for k in moving]
+            lines += [own.sub(rf"v\1_{part}", line) for line in (*body, *self.lines)]
         for k, i in enumerate(self.results):
-            if self.dtypes[i] == BOOL:
-                lines.append(f"vstore_u8{suffix}({target}{k} + i, select(v{i}, splat(i32(1)), splat(i32(0))){left})")
-            elif self.dtypes[i] in BYTES:
-                lines.append(f"vstore_u8{suffix}({target}{k} + i, v{i}{left})")
+            if self.dtypes[i] in BYTES:
+                parts = ", ".join(f"v{i}_{part}" for part in range(4))
+                lines.append(f"vstore({target}{k} + i, pack_{dtype_name(self.dtypes[i])}({parts}))")
             else:
-                lines.append(f"vstore{suffix}({target}{k} + 4 * i, v{i}{left})")
+                at = [f"(i + {part} * LANES)" for part in range(4)]
+                lines += [self._store(k, i, target, at[part], f"v{i}_{part}", "", "") for part in range(4)]
         return lines
+
+    def _vector_body(self, source: str, target: str, suffix: str, left: str) -> list[str]:
+        loads = [self._load(k, source, "i", suffix, left) for k, form in enumerate(self.forms) if form != "s"]
+        stores = [self._store(k, i, target, "i", f"v{i}", suffix, left) for k, i in enumerate(self.results)]
+        return [*loads, *self.lines, *stores]
+
+    def _load(self, k: int, source: str, at: str, suffix: str, left: str) -> str:
+        if self.forms[k] == "g":
+            return f"v{k} = vgather({source}{k}, vload_i32{suffix}(t{k} + 4 * {at}{left}))"
+        if self.dtypes[k] == BOOL:
+            return f"v{k} = vload_u8{suffix}({source}{k} + {at}{left}) != 0"
+        if self.dtypes[k] in BYTES:
+            return f"v{k} = vload_{dtype_name(self.dtypes[k])}{suffix}({source}{k} + {at}{left})"
+        return f"v{k} = vload{suffix}({source}{k} + 4 * {at}{left})"
+
+    def _store(self, k: int, i: int, target: str, at: str, value: str, suffix: str, left: str) -> str:
+        if self.dtypes[i] == BOOL:
+            return f"vstore_u8{suffix}({target}{k} + {at}, select({value}, splat(i32(1)), splat(i32(0))){left})"
+        if self.dtypes[i] in BYTES:
+            return f"vstore_u8{suffix}({target}{k} + {at}, {limited_text(value, self.dtypes[i])}{left})"
+        return f"vstore{suffix}({target}{k} + 4 * {at}, {value}{left})"
 
     def scalar_loop(self) -> list[str]:
         """Loop from 0 over views that begin at ``lo``: LLVM then sees that no index is negative, and makes vectors."""
@@ -355,6 +372,10 @@ class _Writer:
         lines += ["    " + line for line in self.lines]
         lines += [f"    y{k}[i] = v{i}" for k, i in enumerate(self.results)]
         return lines
+
+
+def indented(lines: Sequence[str]) -> list[str]:
+    return ["    " + line for line in lines]
 
 
 def unit_cost(chain: Chain) -> float:

@@ -2,85 +2,81 @@
 
 A sum of dequantised bytes that is quantised again is one multiply-add for each operand: the code of
 ``s1 * (x - z1) + s2 * (y - z2)`` is ``round(x * a + (y * b + c))`` with ``a = s1 / s``, ``b = s2 / s`` and
-``c = z - a * z1 - b * z2``.  It is the code that the conversions would give, or at a boundary between two codes (within
-2 ** -12 of the middle) perhaps its neighbour.  All other conversions give the codes of the references.
+``c = z - a * z1 - b * z2``.  Products of two are terms of such sums, too, and so are floats.  The result is the code
+that the conversions would give, or at a boundary between two codes (within 2 ** -12 of the middle) perhaps its
+neighbour.  All other conversions give the codes of the references.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
+from bolt_numba.base.records import record
 from bolt_numba.codegen.formula import Term
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
-from bolt_numba.ops.pointwise import Add, Relu, Sub
-from bolt_numba.types import I8, AnyDType, TensorType
+from bolt_numba.ops.pointwise import Add, Mul, Relu, Sub
+from bolt_numba.types import F32, I8, AnyDType, TensorType
 
-Sum: TypeAlias = "tuple[tuple[int, int], ...]"
-"""Steps that dequantise, and the sign of each."""
-LEAST_SCALE, MOST_RATIO = 2.0**-100, 2.0**16
+LEAST_SCALE, MOST_RATIO = 2.0**-60, 2.0**16
 """Scales of which sums are computed so: least, and greatest in units of the result's."""
-MOST = 4
-"""Operands of a sum that is computed so."""
+MOST_TERMS = 4
 
 
-def dequantized_text(x: Term, scale: Term, zero: Term | None) -> str:
-    """(x - zero) * scale."""
-    return f"(to_f32({x.text}{f' - {zero.text}' if zero else ''}) * {scale.text})"
+@record(frozen=True)
+class Summand:
+    """A term of a sum: a sign, and one or two values that steps dequantise, or (``plain``) a float."""
+
+    sign: int
+    factors: tuple[int, ...]
+    plain: bool = False
 
 
-def _code_text(number: str, zero: str, to: AnyDType) -> str:
-    """Code of a number in units of the scale; of NaN the least.  Limits are whole, so they may come first."""
-    low, high = (-128, 127) if to == I8 else (0, 255)
-    least, most = (f"to_f32(splat(i32({limit})) - {zero})" for limit in (low, high))
-    return f"(round_i32(vmin(vmax({number}, {least}), {most})) + {zero})"
+@record(frozen=True)
+class QuantisedSum:
+    """What a QuantizeLinear reads: a sum, cut at zero or not.  is_result: no step reads the code."""
+
+    terms: tuple[Summand, ...]
+    clamped: bool
+    is_result: bool
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether it is so small, whatever the bytes, that it fits an i32."""
+        return not any(t.plain for t in self.terms)
 
 
-def quantized_text(x: Term, scale: Term, zero: Term | None, to: AnyDType) -> str:
-    """saturate(round(x / scale) + zero)."""
-    return _code_text(f"{x.text} / {scale.text}", zero.text if zero else "splat(i32(0))", to)
+def limits(to: AnyDType) -> tuple[int, int]:
+    return (-128, 127) if to == I8 else (0, 255)
 
 
-def sums_of(chain: Chain, count: int) -> dict[int, tuple[Sum, bool]]:
-    """Of each QuantizeLinear that reads a sum of dequantised bytes: the sum, and whether a Relu lies between.
-
-    count: operands of the chain.  Steps are counted as in `Chain`.
-    """
-    sums: dict[int, Sum] = {}
-    found: dict[int, tuple[Sum, bool]] = {}
+def quantised_sums(chain: Chain, count: int) -> dict[int, QuantisedSum]:
+    """By the value of a QuantizeLinear: the sum that it reads, where it reads one.  count: operands of the chain."""
+    sums: dict[int, tuple[Summand, ...]] = {}
+    found: dict[int, QuantisedSum] = {}
+    read = {k for _, operands in chain.steps for k in operands}
     for i, (op, operands) in enumerate(chain.steps, count):
         if isinstance(op, DequantizeLinear):
-            sums[i] = ((i, 1),)
-        elif isinstance(op, (Add, Sub)) and operands[0] in sums and operands[1] in sums:
+            sums[i] = (Summand(1, (i,)),)
+        elif isinstance(op, Mul) and all(_is_single(sums.get(k)) for k in operands):
+            sums[i] = (Summand(1, operands),)
+        elif isinstance(op, (Add, Sub)) and any(k in sums for k in operands):
+            first, second = (sums.get(k, (Summand(1, (k,), True),)) for k in operands)
             sign = 1 if isinstance(op, Add) else -1
-            made = sums[operands[0]] + tuple((k, sign * s) for k, s in sums[operands[1]])
-            if len(made) <= MOST:
+            made = first + tuple(Summand(sign * t.sign, t.factors, t.plain) for t in second)
+            if len(made) <= MOST_TERMS:
                 sums[i] = made
         elif isinstance(op, QuantizeLinear):
             at, clamped = operands[0], False
             if at not in sums and at >= count and isinstance(chain.steps[at - count][0], Relu):
                 at, clamped = chain.steps[at - count][1][0], True
-            if len(sums.get(at, ())) > 1:
-                found[i] = sums[at], clamped
+            if at in sums:
+                found[i] = QuantisedSum(sums[at], clamped, i not in read)
     return found
 
 
-def sum_text(chain: Chain, count: int, made: int, total: Sum, clamped: bool, to: AnyDType) -> str:
-    """Text of the QuantizeLinear ``made`` that reads a sum; see above."""
-    _, scale, *zero = chain.steps[made - count][1]
-    point = f"v{zero[0]}" if zero else "splat(i32(0))"
-    number = f"to_f32({point})"
-    for step, sign in total:
-        _, own, *points = chain.steps[step - count][1]
-        if points:
-            number += f" {'-' if sign > 0 else '+'} v{own} / v{scale} * to_f32(v{points[0]})"
-    for step, sign in total:
-        x, own, *_ = chain.steps[step - count][1]
-        number = f"fma(to_f32(v{x}), {'-' if sign < 0 else ''}(v{own} / v{scale}), {number})"
-    low, high = (-128, 127) if to == I8 else (0, 255)
-    least = f"to_f32({point})" if clamped else f"splat(f32({low}))"
-    return f"round_i32(vmin(vmax({number}, {least}), splat(f32({high}))))"
+def _is_single(terms: tuple[Summand, ...] | None) -> bool:
+    return terms is not None and len(terms) == 1 and len(terms[0].factors) == 1 and terms[0].sign > 0
 
 
 def known_sums(chain: Chain, ins: Sequence[TensorType]) -> list[int]:
@@ -88,27 +84,80 @@ def known_sums(chain: Chain, ins: Sequence[TensorType]) -> list[int]:
     count = len(ins)
 
     def scale(at: int) -> float:
-        known = ins[operand].known if (operand := chain.steps[at - count][1][1]) < count else None
-        return 0.0 if known is None else float(known.reshape(-1)[0])
+        operand = chain.steps[at - count][1][1]
+        known = ins[operand].known if operand < count else None
+        return 0.0 if known is None or known.dtype != F32 else float(known.reshape(-1)[0])
+
+    def factor(term: Summand) -> float:
+        if any(scale(k) < LEAST_SCALE for k in term.factors):
+            return 0.0
+        return scale(term.factors[0]) * (256 * scale(term.factors[1]) if len(term.factors) > 1 else 1)
 
     found = []
-    for at, (total, _) in sums_of(chain, count).items():
+    for at, total in quantised_sums(chain, count).items():
         own = scale(at)
-        if own > LEAST_SCALE and all(LEAST_SCALE < scale(k) < MOST_RATIO * own for k, _ in total):
+        factors = [factor(t) for t in total.terms if not t.plain]
+        if own > LEAST_SCALE and all(0 < f < MOST_RATIO * own for f in factors):
             found.append(at - count)
     return found
 
 
-def conversion_text(
-    chain: Chain, count: int, at: int, terms: Sequence[Term], to: AnyDType, is_sum: bool
-) -> str:
+def _operands(chain: Chain, count: int, at: int) -> tuple[str, str, str]:
+    """Names of the first operand, scale and zero point of a conversion; "" where it has none."""
+    names = [f"v{k}" for k in chain.steps[at - count][1]]
+    return names[0], names[1], names[2] if len(names) > 2 else ""
+
+
+def _centred(x: str, zero: str) -> str:
+    return f"to_f32({x} - {zero})" if zero else f"to_f32({x})"
+
+
+def sum_text(chain: Chain, count: int, at: int, total: QuantisedSum, to: AnyDType) -> str:
+    """Text of the QuantizeLinear that is value ``at``; beyond the limits of ``to`` where it `is_result`."""
+    _, scale, zero = _operands(chain, count, at)
+    zero = zero or "splat(i32(0))"
+    constant, made = f"to_f32({zero})", "{}"
+    for term in total.terms:
+        sign = "-" if term.sign < 0 else ""
+        if term.plain:
+            made = made.format(f"fma(v{term.factors[0]}, {sign}(splat(f32(1)) / {scale}), {{}})")
+            continue
+        parts = [_operands(chain, count, k) for k in term.factors]
+        if len(parts) == 1:
+            x, own, point = parts[0]
+            factor = f"{sign}({own} / {scale})"
+            constant += f" - {factor} * to_f32({point})" if point else ""
+            made = made.format(f"fma(to_f32({x}), {factor}, {{}})")
+        else:
+            (x, one, first), (y, two, second) = parts
+            product = f"{_centred(x, first)} * {_centred(y, second)}"
+            made = made.format(f"fma({product}, {sign}({one} * {two} / {scale}), {{}})")
+    number = made.format(f"({constant})")
+    low, high = limits(to)
+    if not total.is_bounded:
+        number = f"vmin(vmax({number}, splat(f32({low}))), splat(f32({high})))"
+    code = f"round_i32({number})"
+    code = f"vmax({code}, {zero})" if total.clamped else code
+    return code if total.is_result else limited_text(code, to)
+
+
+def limited_text(code: str, to: AnyDType) -> str:
+    """An i32 vector within the limits of a dtype."""
+    low, high = limits(to)
+    return f"vmin(vmax({code}, splat(i32({low}))), splat(i32({high})))"
+
+
+def conversion_text(chain: Chain, count: int, at: int, terms: Sequence[Term], to: AnyDType, is_sum: bool) -> str:
     """Text of the conversion that is value ``at`` of a chain with ``count`` operands, on the vectors ``terms``.
 
     is_sum: whether it is one of `known_sums`.
     """
-    x, scale, *zero = terms
+    x, scale, zero = [t.text for t in (*terms, Term("", None))][:3]
     if isinstance(chain.steps[at - count][0], DequantizeLinear):
-        return dequantized_text(x, scale, zero[0] if zero else None)
+        return f"({_centred(x, zero)} * {scale})"
     if is_sum:
-        return sum_text(chain, count, at, *sums_of(chain, count)[at], to)
-    return quantized_text(x, scale, zero[0] if zero else None, to)
+        return sum_text(chain, count, at, quantised_sums(chain, count)[at], to)
+    zero = zero or "splat(i32(0))"
+    least, most = (f"to_f32(splat(i32({limit})) - {zero})" for limit in limits(to))
+    # Limits are whole, so they may come before rounding; of NaN the least is taken.
+    return f"(round_i32(vmin(vmax({x} / {scale}, {least}), {most})) + {zero})"

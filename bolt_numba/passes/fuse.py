@@ -155,6 +155,7 @@ class FuseChain:
                 elif not can_generate(chain, [w.type for w in operands]):
                     m.refuse("there is no code for the chain")
                 else:
+                    m.reason = ""  # what was said of another operand
                     return b(chain, *operands)
         self._begin_run(m)
         return None

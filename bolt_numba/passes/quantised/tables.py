@@ -41,7 +41,7 @@ class _Cone:
         if id(node) in seen:
             return
         seen.add(id(node))
-        if isinstance(node.op, DequantizeLinear):
+        if isinstance(node.op, DequantizeLinear) and not _is_number(node.inputs[0]):
             codes = node.inputs[0]
             if dequantized(value) is None or codes is None or codes.type.dtype not in BYTES:
                 raise ValueError("not dequantised from bytes with one scale")
@@ -49,7 +49,7 @@ class _Cone:
             for operand in node.inputs[1:]:
                 if operand is not None:
                     self._visit(operand, seen)
-        elif not isinstance(node.op, Pointwise) or len(seen) > MAX_NODES:
+        elif not isinstance(node.op, (Pointwise, DequantizeLinear)) or len(seen) > MAX_NODES:
             raise ValueError(f"{node.op.name} is not pointwise, or one too many")
         else:
             for operand in node.inputs:
@@ -77,6 +77,10 @@ class _Cone:
             for node in (*self.order, last):
                 known[id(node.output)] = node.op.reference(*(_content(v, known) for v in node.inputs))
         return source, known[id(last.output)]
+
+
+def _is_number(value: Value | None) -> bool:
+    return value is not None and value.const is not None and value.const.size == 1
 
 
 def _content(value: Value | None, known: dict[int, Array]) -> Array | None:

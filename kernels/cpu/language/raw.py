@@ -9,7 +9,8 @@ from __future__ import annotations
 from llvmlite import ir
 from numba.extending import intrinsic
 
-from bolt_numba.kernels.cpu.language.simd import I8, INT, LANES, call, constant, suffix, vector, word
+from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.language.simd import I8, I16, I32, INT, LANES, call, constant, suffix, vector, word
 
 RAW = ir.VectorType(I8, 4 * LANES)
 
@@ -32,6 +33,42 @@ def max_u8(b, x, y):
 def max_i8(b, x, y):
     """The greater of each two i8."""
     return _extreme("smax")(b, x, y)
+
+
+def _packed(b, parts, low, high, name):
+    """Four i32 vectors as the bytes of one, in order, limited to low…high."""
+    ty = vector("i32")
+    if not target().is_x86:
+        bounds = [constant(ty, low), constant(ty, high)]
+        least = [call(b, f"llvm.smax.{suffix(ty)}", ty, [v, bounds[0]]) for v in parts]
+        fit = [call(b, f"llvm.smin.{suffix(ty)}", ty, [v, bounds[1]]) for v in least]
+        small = [b.trunc(v, ir.VectorType(I8, LANES)) for v in fit]
+        halves = [_joined(b, *small[:2]), _joined(b, *small[2:])]
+        return b.bitcast(_joined(b, *halves), ty)
+    words = ir.VectorType(I16, 2 * LANES)
+    prefix, end = {16: ("avx512", ".512"), 8: ("avx2", ""), 4: ("sse2", ".128")}[LANES]
+    pairs = [call(b, f"llvm.x86.{prefix}.packssdw{end}", words, list(parts[i : i + 2])) for i in (0, 2)]
+    made = b.bitcast(call(b, f"llvm.x86.{prefix}.{name}{end}", RAW, pairs), ty)
+    blocks = LANES // 4  # of 128 bits, within which the instructions pack
+    order = [4 * (j % blocks) + j // blocks for j in range(LANES)]
+    return b.shuffle_vector(made, made, ir.Constant(ty, order))
+
+
+def _joined(b, x, y):
+    count = 2 * x.type.count
+    return b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, count), list(range(count))))
+
+
+@word(INT, INT, INT, INT, INT)
+def pack_u8(b, x, y, z, w):
+    """Four vectors as u8, in order; what is beyond 0…255 becomes the limit."""
+    return _packed(b, (x, y, z, w), 0, 255, "packuswb")
+
+
+@word(INT, INT, INT, INT, INT)
+def pack_i8(b, x, y, z, w):
+    """Four vectors as i8, in order; what is beyond -128…127 becomes the limit."""
+    return _packed(b, (x, y, z, w), -128, 127, "packsswb")
 
 
 @intrinsic
