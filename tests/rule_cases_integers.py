@@ -108,3 +108,20 @@ fires("tail_before_move", "QLinearMatMul Relu Reshape", x=(U8, 2, 4))(
 fires("tail_before_move", "QLinearMatMul QuantizeLinear Transpose", x=(U8, 2, 4))(
     lambda b, x: b(o("QuantizeLinear"), b(o("Transpose", (1, 0)), _bytes_product(b, x)), SCALE, ZERO)
 )
+
+
+@fires("integer_bias", "QLinearMatMul", x=(U8, 2, 4))
+def bias_in_units_of_the_sums(b: Builder, x: Value) -> Any:
+    bias = b(o("DequantizeLinear", 0), np.arange(5).astype(I32), np.full(5, SCALE * SCALE), np.zeros(5, I32))
+    return b(o("Add"), bias, _bytes_product(b, x))
+
+
+@fires("integer_bias", "QLinearMatMul", x=(U8, 2, 4))
+def bias_in_bytes_of_another_scale(b: Builder, x: Value) -> Any:
+    return b(o("Add"), _bytes_product(b, x), _real(b, whole(1, 5).astype(I8), SCALE, None))
+
+
+@fires("tail_before_move", "QLinearConv QuantizeLinear MaxPool", x=(U8, 1, 3, 6, 6))
+def rounding_before_the_greatest(b: Builder, x: Value) -> Any:
+    y = b(o("MaxPool", (2, 2), (1, 1), (1, 0, 1, 0)), _bytes_conv(b, x))
+    return b(o("QuantizeLinear"), y, f32(4).reshape(()), np.array(100, U8))

@@ -116,15 +116,15 @@ _KNOWN: RuleSet = (*CLEAN, *norms.RULES, *recognise.RULES, *binary.RULES)
 _ABSORBED: RuleSet = (*_KNOWN, *products.RULES, absorbing)
 
 
+_INTEGERS: RuleSet = (*integers.RULES, *transposed.RULES, *tails.RULES, *tables.RULES, *moves.RULES)
+
+
 def _fold_integers(graph: Graph, run: PipelineRun) -> bool:
     """Integer constants that nothing wanted as integers become floats, and what they hid is recognised."""
     if let_integers_fold(run.rules((folding,))):
         run.settled = ()
-        run.rewrite(graph, run.rules(_ABSORBED))
+        run.rewrite(graph, run.rules((*_ABSORBED, *_INTEGERS)))
     return False
-
-
-_INTEGERS: RuleSet = (*integers.RULES, *transposed.RULES, *tails.RULES, *tables.RULES, *moves.RULES)
 
 
 def _widen(graph: Graph, run: PipelineRun) -> bool:

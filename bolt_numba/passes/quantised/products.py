@@ -95,6 +95,17 @@ def bias_of_sums(value: Value | None, x: Stored, w: Stored, depth: Dim, factor: 
     return data if np.all(np.abs(given - unit) <= UNIT * np.abs(unit)) else value
 
 
+def constant_of(bias: Value | None) -> Array | None:
+    """A bias as numbers, also where they are stored in other units; None where it is computed."""
+    node = None if bias is None else bias.node
+    if bias is None or node is None or not isinstance(node.op, DequantizeLinear):
+        return None if bias is None else bias.const
+    arrays: list[Any] = [None if v is None else v.const for v in node.inputs]
+    if any(a is None for a, v in zip(arrays, node.inputs, strict=True) if v is not None):
+        return None
+    return np.asarray(node.op.reference(*arrays))
+
+
 # --- rules -----------------------------------------------------------------------------------------------------------
 
 _X, _W = Pat(DequantizeLinear, name="x"), Pat(DequantizeLinear, name="w")

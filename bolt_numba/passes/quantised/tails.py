@@ -23,13 +23,17 @@ from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.arrays.shape import DepthToSpace, Reshape, Squeeze, Transpose, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul
+from bolt_numba.ops.layers.pool import MaxPool
 from bolt_numba.ops.layers.quantize import BYTES, QuantizeLinear, limits
 from bolt_numba.ops.pointwise import Add, Clip, Pointwise, Relu
-from bolt_numba.passes.quantised.products import known, stored
-from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule
-from bolt_numba.types import F32, Array, Dim, TensorType
+from bolt_numba.ops.shapes import product
+from bolt_numba.passes.quantised.products import Stored, bias_of_sums, constant_of, known, stored
+from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
+from bolt_numba.types import F32, I32, Array, Dim, TensorType
 
 MOVES = (Reshape, Transpose, Squeeze, Unsqueeze, Slice, DepthToSpace)
+BEFORE_BYTES = (*MOVES, MaxPool)
+"""What gives the same, whether its operand is rounded to bytes or its result."""
 Y_SCALE, BIAS, RESIDUAL = 6, 8, 9
 """Operands of both operators."""
 _PRODUCT = Pat((QLinearConv, QLinearMatMul), name="y", sole_use=True)
@@ -52,18 +56,25 @@ def _channels(node: Node) -> tuple[int, Dim]:
     return axis, shape[axis]
 
 
-@rule(Pat(Add, (_PRODUCT, const("c")), commutative=True))
+@rule(Pat(Add, (_PRODUCT, Pat(name="c")), commutative=True))
 def integer_bias(m: Match, b: Builder) -> Result:
-    node, op, c = m.node("y"), m.op("y"), m["c"].const
-    operands, shape, (axis, count) = _operands(node), m["y"].type.shape, _channels(node)
+    """A constant bias, also one that is dequantised: it stays in i32 where it is stored in units of the sums."""
+    node, op, shape = m.node("y"), m.op("y"), m["y"].type.shape
+    operands, given = _operands(node), m["c"].type.shape
     if operands[BIAS] is not None or op.residual or op.activation is not None or not _is_real(node):
         return m.refuse("there is a bias, or more, already")
-    if c is None or not shape or c.ndim > len(shape) or m.root.output.type.shape != shape:
+    if not shape or given is None or len(given) > len(shape) or m.root.output.type.shape != shape:
         return m.refuse("the sum has another shape")
-    full = (1,) * (len(shape) - c.ndim) + c.shape
+    axis, count = _channels(node)
+    full = (1,) * (len(shape) - len(given)) + given
     if any(d != 1 for i, d in enumerate(full) if i != axis) or not isinstance(count, int):
         return m.refuse("what is added differs along another axis")
-    operands[BIAS] = np.broadcast_to(c.reshape(-1), (count,)).astype(F32)
+    x, w = (Stored(operands[i], operands[i + 1], operands[i + 2], operands[i].type.dtype) for i in (0, 3))
+    depth = operands[3].type.shape[1:] if isinstance(op, QLinearConv) else operands[0].type.shape[-1:]
+    c = constant_of(bias_of_sums(m["c"], x, w, product(depth)))
+    if c is None:
+        return m.refuse("what is added is computed")
+    operands[BIAS] = np.broadcast_to(c.reshape(-1), (count,)).astype(I32 if c.dtype == I32 else F32)
     return b(op, *operands)
 
 
@@ -101,12 +112,10 @@ def integer_result(m: Match, b: Builder) -> Result:
     dtype = m.root.output.type.dtype
     if not _is_real(node) or dtype not in BYTES or m["y"].type.dtype != F32:
         return m.refuse("no bytes, or bytes already")
-    if scale is None or scale.const is None or scale.const.size != 1 or scale.const.dtype != F32:
-        return m.refuse("several scales, or one that is computed")
+    if scale is None or scale.const is None or not _is_positive(scale):
+        return m.refuse("several scales, or one that is computed or not positive")
     if zero is not None and zero.const is None:
         return m.refuse("a zero point that is computed")
-    if not np.isfinite(scale.const).all() or not (scale.const > 0).all():
-        return m.refuse("a scale that is not positive")
     point: Value | Array = np.zeros((), dtype) if zero is None else zero
     operands[Y_SCALE : Y_SCALE + 2] = scale, point
     if _is_idle(op.activation, float(scale.const.reshape(())), known(point)):
@@ -114,22 +123,36 @@ def integer_result(m: Match, b: Builder) -> Result:
     return b(op, *operands)
 
 
-@rule(Pat((Pointwise, QuantizeLinear), (Pat(MOVES, (Pat(name="x"),), name="moved", sole_use=True),)))
+@rule(Pat((Pointwise, QuantizeLinear), (Pat(BEFORE_BYTES, (Pat(name="x"),), name="moved", sole_use=True),)))
 def tail_before_move(m: Match, b: Builder) -> Result:
     """One move at a time, where a product is below them all and nobody else reads what is between."""
     op: Any = m.root.op
-    below, rest = m["x"], [v for v in m.root.inputs[1:] if v is not None]
-    while below.node is not None and isinstance(below.node.op, MOVES) and m.sole(below) and below.node.inputs[0]:
+    kinds = BEFORE_BYTES if isinstance(op, QuantizeLinear) else MOVES
+    below: Value | None = m["moved"]
+    while below is not None and below.node is not None and isinstance(below.node.op, kinds) and m.sole(below):
         below = below.node.inputs[0]
-    node = below.node
-    if node is None or not isinstance(node.op, (QLinearConv, QLinearMatMul)) or not m.sole(below) or not _is_real(node):
+    node = None if below is None else below.node
+    if node is None or not isinstance(node.op, (QLinearConv, QLinearMatMul)) or not m.sole(node.output):
         return m.refuse("no product with this reader alone below")
+    rest = [v for v in m.root.inputs[1:] if v is not None]
     if isinstance(op, QuantizeLinear):
-        if m.root.output.type.dtype not in BYTES or any(v.const is None or v.const.size != 1 for v in rest):
+        if m.root.output.type.dtype not in BYTES or not all(_is_positive(v) for v in rest[:1]):
             return m.refuse("several scales, or one that is computed")
+        if any(v.const is None or v.const.size != 1 for v in rest[1:]):
+            return m.refuse("several zero points, or one that is computed")
     elif op.arity != 1 or m.root.output.type.dtype != F32 or node.op.activation is not None:
         return m.refuse("the product has an activation already")
+    if not _is_real(node):
+        return m.refuse("the product is of bytes already")
     return b(m.op("moved"), b(op, m["x"], *rest), *m.node("moved").inputs[1:])
+
+
+def _is_positive(scale: Value) -> bool:
+    """Whether a scale is known, and one finite number greater than 0."""
+    known_scale = scale.const
+    if known_scale is None or known_scale.size != 1 or known_scale.dtype != F32:
+        return False
+    return bool(np.isfinite(known_scale).all() and (known_scale > 0).all())
 
 
 def _is_idle(activation: Any, scale: float, zero: Array | None) -> bool:

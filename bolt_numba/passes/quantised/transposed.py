@@ -22,7 +22,7 @@ from bolt_numba.ops.layers.conv import ConvTranspose
 from bolt_numba.ops.layers.integer_products import QLinearConv
 from bolt_numba.ops.layers.quantize import DequantizeLinear
 from bolt_numba.ops.layers.windows import per_axis
-from bolt_numba.passes.quantised.products import bias_of_sums, known, stored, sums_stay_within
+from bolt_numba.passes.quantised.products import bias_of_sums, constant_of, known, stored, sums_stay_within
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 from bolt_numba.types import Array
 
@@ -41,7 +41,7 @@ def integer_conv_transpose(m: Match, b: Builder) -> Result:
     g = _Phases.of(op, data.shape)
     depth = data.shape[0] // op.group * math.prod(g.taps)
     given = bias_of_sums((*m.root.inputs, None)[2], x, w, depth)
-    bias = None if given is None else _constant(given)
+    bias = None if given is None else constant_of(given)
     if not sums_stay_within(x, w, depth) or (bias is None) != (given is None):
         return m.refuse("sums that may exceed 32 bits, or a bias that is computed")
     conv = QLinearConv(pads=g.conv_pads, group=op.group)
@@ -51,15 +51,6 @@ def integer_conv_transpose(m: Match, b: Builder) -> Result:
     if y is None:
         return m.refuse("sizes that only the run tells, of unequal strides or groups")
     return g.cropped(b, y)
-
-
-def _constant(value: Value) -> Array | None:
-    """A bias as numbers, also where they are stored in other units."""
-    node = value.node
-    if node is None or not isinstance(node.op, DequantizeLinear):
-        return value.const
-    arrays: list[Any] = [None if v is None else v.const for v in node.inputs]
-    return None if arrays[0] is None or arrays[1] is None else np.asarray(node.op.reference(*arrays))
 
 
 @record(frozen=True)
