@@ -1,7 +1,8 @@
-"""Products with weights of 4 or 8 bits in blocks.
+"""Products with constant weights of 4 or 8 bits in blocks.
 
-Few rows: codes become floats in registers, so that only the bits come from memory.  More rows: codes become packed
-panels for some columns at a time, in workspace that they share, and the sweep of all products follows.
+Codes are packed once into panels as `pack` makes them of floats, so that a vector holds one row of K.  Few rows: codes
+become floats in registers, so that only the bits come from memory.  More rows: codes become packed panels for some
+columns at a time, in workspace that they share, and the sweep of all products follows.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -13,30 +14,32 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
     ceil_div,
-    copy_bytes,
-    fill_bytes,
-    interleave_high,
-    interleave_low,
+    fma,
     load_f32,
     native,
     native_source,
+    reduce_add,
+    splat,
     split,
     store_f32,
     to_f32,
-    vload_u8,
-    vload_u8_n,
+    vload,
+    vload_i8,
+    vload_i32,
+    vload_n,
     vstore,
     vstore_n,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import L2
 from bolt_numba.kernels.cpu.products.epilogue import finish
 from bolt_numba.kernels.cpu.products.matmul import conflicting, is_parallel, packed_bias
-from bolt_numba.kernels.cpu.products.pack import PANEL, choose_terms, panel_columns, transpose
+from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_empty, choose_terms
 from bolt_numba.kernels.cpu.products.sweep import (
     COPIED,
     INSIDE,
@@ -47,229 +50,278 @@ from bolt_numba.kernels.cpu.products.sweep import (
     sweep,
 )
 from bolt_numba.kernels.extents import Reach
-from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, Native, inline
+from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, Native, inline
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.matmul_bits import MatMulNBits
 from bolt_numba.types import F32 as F32_TYPE
-from bolt_numba.types import TensorType
+from bolt_numba.types import Array, TensorType
 
-TOGETHER = 8 if LANES == 16 else 4
-"""Rows of one pass over the codes; each takes two registers."""
-FEW_ROWS = TOGETHER * 3 // 2
+TOGETHER = 6 if target().registers >= 32 else 2
+"""Rows of one pass over the codes; each takes four registers."""
+FEW_ROWS = TOGETHER * 4 // 3
 """Rows up to which passes over the codes cost less than panels."""
-CHUNK_BYTES = 2 * L2
-"""Packed panels that are made at a time: they should stay in the second-level cache or near it."""
+DEEP = 8
+"""Codes of 4 bits in a lane."""
+CHUNK_BYTES = L2 // 2
+"""Panels of floats that are made at a time: they should stay in the second-level cache."""
 
 
-def _arranged(a: Any) -> dict[str, Reach]:
-    count = 4 * a.rows * a.blocks
-    return {"x": 4 * a.rows * a.k, "to": count * a.block, "sums": count}
+# ------------------------------------------------------------------------------------------------------------- packing
 
 
-@native(x=PTR, to=PTR, sums=PTR, rows=I64, k=I64, blocks=I64, block=I64, halves=I64, extents=_arranged)
-def arrange(p, tid, nthreads):
-    """Rows of x in blocks, zeros behind k, and the sum of each block.
+def panel_bytes(k: int, bits: int) -> int:
+    """Bytes of a panel's codes."""
+    return PANEL * k if bits == 8 else 4 * PANEL * -(-k // DEEP)
 
-    halves: 1 puts the even elements of a block before the odd ones, as low and high codes of bytes come.
+
+def pack_codes(codes: Array, bits: int, k: int) -> Array:
+    """[n, blocks, bytes] -> [panel][k][PANEL] signed bytes, or [panel][ceil(k / 8)][PANEL] of eight codes of 4 bits.
+
+    As f32; codes of what is padded mean 0.
     """
-    k, block, half = p.k, p.block, p.block // 2
+    n, panels = len(codes), -(-len(codes) // PANEL)
+    if bits == 8:
+        rows = (codes.reshape(n, -1)[:, :k] ^ np.uint8(128)).view(np.int8)
+        made = np.zeros((panels * PANEL, k), np.int8)
+        made[:n] = rows
+        bare = np.ascontiguousarray(made.reshape(panels, PANEL, k).transpose(0, 2, 1)).reshape(-1).view(np.float32)
+    else:
+        flat = codes.reshape(n, -1)
+        deep = np.full((panels * PANEL, -(-k // DEEP) * DEEP), 8, np.uint32)
+        deep[:n, 0:k:2] = (flat & 15)[:, : -(-k // 2)]
+        deep[:n, 1:k:2] = (flat >> 4)[:, : k // 2]
+        eight = deep.reshape(panels, PANEL, -1, DEEP) << (4 * np.arange(DEEP, dtype=np.uint32))
+        lanes = np.bitwise_or.reduce(eight, axis=3)
+        bare = np.ascontiguousarray(lanes.transpose(0, 2, 1)).reshape(-1).view(np.float32)
+    aligned = aligned_empty(bare.shape)
+    aligned[:] = bare
+    return aligned
+
+
+def pack_blocks(values: Array, less: float = 0.0) -> Array:
+    """[n, blocks] less a number -> [panel][block][PANEL], zero-padded."""
+    n, blocks = values.shape
+    padded = np.zeros((-(-n // PANEL) * PANEL, blocks), np.float32)
+    padded[:n] = values - np.float32(less)
+    made = aligned_empty((len(padded) // PANEL, blocks, PANEL))
+    made[:] = padded.reshape(-1, PANEL, blocks).transpose(0, 2, 1)
+    return made
+
+
+# ------------------------------------------------------------------------------------------------------------ few rows
+
+
+def _summed(a: Any) -> dict[str, Reach]:
+    return {"x": 4 * a.rows * a.k, "to": 4 * a.rows * a.blocks}
+
+
+@native(
+    fastmath={"contract", "reassoc", "nsz"}, x=PTR, to=PTR, rows=I64, k=I64, blocks=I64, block=I64, extents=_summed
+)
+def sums_of_blocks(p, tid, nthreads):
+    """The sum of each block of the rows of x."""
     for row in range(p.rows):
-        x, to = p.x + 4 * row * k, p.to + 4 * row * p.blocks * block
-        fill_bytes(to + 4 * (p.blocks - 1) * block, np.uint8(0), 4 * block)
-        if not p.halves:
-            copy_bytes(to, x, 4 * k)
         for b in range(p.blocks):
-            total = np.float32(0.0)
-            for i in range(min(block, k - b * block)):
-                value = load_f32(x + 4 * (b * block + i))
-                total += value
-                if p.halves:
-                    store_f32(to + 4 * (b * block + (i % 2) * half + i // 2), value)
-            store_f32(p.sums + 4 * (row * p.blocks + b), total)
+            total, at, left = splat(np.float32(0)), p.x + 4 * (row * p.k + b * p.block), p.k - b * p.block
+            for i in range(0, min(p.block, left), LANES):
+                total = total + vload_n(at + 4 * i, min(p.block, left) - i)
+            store_f32(p.to + 4 * (row * p.blocks + b), reduce_add(total))
+
+
+NIBBLES = np.arange(-8, 8, dtype=np.float32)
+"""What codes of 4 bits mean."""
+
+
+@inline
+def nibble_by_table(table, v):
+    """Numbers of the lowest 4 bits of each lane; a permutation reads no others."""
+    return lang.permute(table, v)
+
+
+@inline
+def nibble_by_sum(table, v):
+    return to_f32(v & np.int32(15)) - np.float32(8)
+
+
+nibble = nibble_by_table if LANES == 16 else nibble_by_sum
 
 
 def _few_source(rows: int, bits: int) -> str:
-    """Text of the kernel for ``rows`` rows: one pass over the codes, a sum for each row."""
+    """Text of the kernel for ``rows`` rows: one pass over the codes, a tile of sums in a block and of all."""
+    each = [(r, v) for r in range(rows) for v in (0, 1)]
 
-    def decode(load: str, x_load: str, left: str) -> list[str]:
-        lines = [f"v = {load}"]
-        if bits == 8:
-            lines.append("low = to_f32(v)")
-        else:
-            lines += ["low = to_f32(v & 15)", "high = to_f32(v >> 4)"]
+    def add(at: str) -> list[str]:
+        lines = []
         for r in range(rows):
-            at = f"x + 4 * ({r} * p.x_row + i)"
-            lines.append(f"a{r} = fma(low, {x_load}({at}{left}), a{r})")
-            if bits == 4:
-                lines.append(f"a{r} = fma(high, {x_load}({at} + 4 * size{left}), a{r})")
+            lines.append(f"x{r} = splat(load_f32(x + 4 * ({r} * p.k + {at})))")
+            lines += [f"a{r}{v} = fma(x{r}, w{v}, a{r}{v})" for v in (0, 1)]
         return lines
 
+    if bits == 8:
+        inner = ["for q in range(size):"]
+        inner += ["    w0, w1 = to_f32(vload_i8(codes)), to_f32(vload_i8(codes + LANES))", "    codes += 2 * LANES"]
+        inner += [f"    {line}" for line in add("q")]
+    else:
+        inner = ["q = 0", "while q + 8 <= size:", "    v0, v1 = vload_i32(codes), vload_i32(codes + BYTES)"]
+        inner += ["    codes += 2 * BYTES"]
+        for j in range(DEEP):
+            inner.append(f"    w0, w1 = nibble(table, v0 >> {4 * j}), nibble(table, v1 >> {4 * j})")
+            inner += [f"    {line}" for line in add(f"(q + {j})")]
+        inner += ["    q += 8", "if q < size:", "    v0, v1 = vload_i32(codes), vload_i32(codes + BYTES)"]
+        inner += ["    codes += 2 * BYTES", "    while q < size:"]
+        inner += ["        w0, w1, v0, v1 = nibble(table, v0), nibble(table, v1), v0 >> 4, v1 >> 4"]
+        inner += [*(f"        {line}" for line in add("q")), "        q += 1"]
+    block = [f"a{r}{v} = splat(np.float32(0))" for r, v in each]
+    block += ["size, x = min(p.block, p.k - p.block * b), p.x + 4 * p.block * b", *inner]
+    block += ["s0, s1 = vload(scales), vload(scales + BYTES)", "if p.zeros != 0:"]
+    block += ["    z0, z1 = vload(zeros), vload(zeros + BYTES)"]
+    for r in range(rows):
+        block.append(f"    y{r} = splat(load_f32(p.sums + 4 * ((p.row + {r}) * p.blocks + b)))")
+        block += [f"    a{r}{v} = a{r}{v} - z{v} * y{r}" for v in (0, 1)]
+    block += [f"t{r}{v} = fma(a{r}{v}, s{v}, t{r}{v})" for r, v in each]
+    block += ["scales, zeros = scales + 2 * BYTES, zeros + 2 * BYTES"]
     lines = [
-        "def product_of_bits(p, tid, nthreads):", "    size, blocks = p.size, p.blocks",
-        "    first, last = split(p.n, tid, nthreads)", "    for n in range(first, last):",
-        "        codes, scales = p.codes + n * blocks * size, p.scales + 4 * n * blocks",
+        "def product_of_bits(p, tid, nthreads):", "    panels = ceil_div(p.n, 2 * LANES)",
+        "    first, last = split(panels, tid, nthreads)", "    table = vload(p.table)",
+        "    for panel in range(first, last):", "        j, codes = panel * 2 * LANES, p.codes + panel * p.panel",
+        "        scales, zeros, left = p.scales + 4 * j * p.blocks, p.zeros + 4 * j * p.blocks, p.n - j",
     ]  # fmt: skip
-    lines += [f"        t{r}, s{r} = splat(0.0), np.float32(0.0)" for r in range(rows)]
-    lines += [
-        "        for block in range(blocks):", "            scale = load_f32(scales + 4 * block)",
-        "            zero = load_f32(p.zeros + 4 * (n * blocks + block)) if p.zeros else p.middle",
-        "            code, x = codes + block * size, p.x + 4 * (p.row * p.x_row + p.block * block)",
-    ]  # fmt: skip
-    lines += [f"            a{r} = splat(0.0)" for r in range(rows)]
-    lines += ["            i = 0", "            while i + LANES <= size:"]
-    lines += [" " * 16 + line for line in [*decode("vload_u8(code + i)", "vload", ""), "i += LANES"]]
-    lines += ["            if i < size:"]
-    lines += [" " * 16 + line for line in decode("vload_u8_n(code + i, size - i)", "vload_n", ", size - i")]
-    lines += ["            factor, lost = splat(scale), scale * zero"]
-    for r in range(rows):
-        lines += [f"            t{r} = fma(a{r}, factor, t{r})"]
-        lines += [f"            s{r} += lost * load_f32(p.sums + 4 * ((p.row + {r}) * blocks + block))"]
-    for r in range(rows):
-        lines += [f"        y = reduce_add(t{r}) - s{r} + (load_f32(p.bias + 4 * n) if p.bias else np.float32(0.0))"]
-        lines += [f"        store_f32(p.y + 4 * ({r} * p.n + n), y)"]
+    lines += [f"        t{r}{v} = splat(np.float32(0))" for r, v in each]
+    lines += ["        if p.bias != 0:"]
+    lines += [f"            t0{v} = vload_n(p.bias + 4 * (j + {v} * LANES), left - {v} * LANES)" for v in (0, 1)]
+    lines += [f"            t{r}{v} = t0{v}" for r, v in each if r]
+    lines += ["        for b in range(p.blocks):", *(f"            {line}" for line in block)]
+    store = "        vstore_n(p.y + 4 * ({r} * p.n + j + {v} * LANES), t{r}{v}, left - {v} * LANES)"
+    lines += [store.format(r=r, v=v) for r, v in each]
     return "\n".join(lines) + "\n"
 
 
-def _multiplied(rows: int, bits: int, a: Any) -> dict[str, Reach]:
-    last, scales = a.row + rows, 4 * a.n * a.blocks
-    return {
-        "x": 4 * ((last - 1) * a.x_row + (a.blocks - 1) * a.block + a.size * 8 // bits),
-        "sums": 4 * last * a.blocks,
-        "codes": a.n * a.blocks * a.size,
-        "scales": scales,
-        "zeros": scales,
-        "bias": 4 * a.n,
-        "y": 4 * rows * a.n,
-    }
+def _of_panels(a: Any, panels: int) -> dict[str, Reach]:
+    """What panels of codes and their numbers take."""
+    numbers = 4 * PANEL * a.blocks * panels
+    return {"codes": a.panel * panels, "scales": numbers, "zeros": numbers, "table": BYTES}
+
+
+def _multiplied(rows: int, a: Any) -> dict[str, Reach]:
+    some = {"x": 4 * rows * a.k, "sums": 4 * (a.row + rows) * a.blocks, "bias": 4 * a.n, "y": 4 * rows * a.n}
+    return some | _of_panels(a, -(-a.n // PANEL))
 
 
 @cache
 def few_rows(rows: int, bits: int) -> Native:
-    """Kernel for ``rows`` rows of x from ``row`` on, as `arrange` leaves them, ``x_row`` elements apart.
+    """Kernel for ``rows`` rows of x.
 
-    codes: [n, blocks, size] bytes; scales, zeros (or 0: ``middle``): f32 [n, blocks]; bias: f32 [n] or 0.
+    codes: by `pack_codes`, ``panel`` bytes each; scales, zeros (or 0): by `pack_blocks`; sums: of blocks of all
+    x, whose rows begin at ``row`` here, where there are zeros; bias: f32 [n] or 0; table: `NIBBLES`.
     """
-    words = ("fma", "splat", "reduce_add", "vload", "vload_n")
     fields: dict[str, Any] = {
-        "x": PTR, "sums": PTR, "codes": PTR, "scales": PTR, "zeros": PTR_OR_0, "bias": PTR_OR_0, "y": PTR, "n": I64,
-        "blocks": I64, "block": I64, "size": I64, "x_row": I64, "row": I64, "middle": F32,
+        "x": PTR, "sums": PTR_OR_0, "codes": PTR, "panel": I64, "scales": PTR, "zeros": PTR_OR_0, "bias": PTR_OR_0,
+        "table": PTR, "y": PTR, "n": I64, "k": I64, "blocks": I64, "block": I64, "row": I64,
     }  # fmt: skip
     return native_source(
-        _few_source(rows, bits), "product_of_bits", fields, extents=partial(_multiplied, rows, bits), LANES=LANES,
-        split=split, load_f32=load_f32, np=np, store_f32=store_f32, to_f32=to_f32, vload_u8=vload_u8,
-        vload_u8_n=vload_u8_n,
-        **{name: getattr(lang, name) for name in words},
+        _few_source(rows, bits), "product_of_bits", fields, extents=partial(_multiplied, rows), LANES=LANES,
+        BYTES=BYTES, split=split, ceil_div=ceil_div, load_f32=load_f32, np=np, to_f32=to_f32, vload=vload,
+        vload_n=vload_n, vload_i8=vload_i8, vload_i32=vload_i32, vstore_n=vstore_n, fma=fma, splat=splat, nibble=nibble,
     )  # fmt: skip
 
 
-@inline
-def decode_block(code, to, size, bits, scale, zero):
-    """One block of codes as floats."""
-    lost = -zero * scale
-    i = 0
-    while bits == 4 and i + LANES <= size:
-        v = vload_u8(code + i)
-        low, high = to_f32(v & 15) * scale + lost, to_f32(v >> 4) * scale + lost
-        vstore(to + 8 * i, interleave_low(low, high))
-        vstore(to + 8 * i + BYTES, interleave_high(low, high))
-        i += LANES
-    while i < size:
-        left = size - i
-        v = vload_u8_n(code + i, left)
-        if bits == 8:
-            vstore_n(to + 4 * i, to_f32(v) * scale + lost, left)
-        else:
-            low, high = to_f32(v & 15) * scale + lost, to_f32(v >> 4) * scale + lost
-            vstore_n(to + 8 * i, interleave_low(low, high), 2 * left)
-            vstore_n(to + 8 * i + BYTES, interleave_high(low, high), 2 * left - LANES)
-        i += LANES
+# -------------------------------------------------------------------------------------------------------------- panels
 
 
 def _unpacked(a: Any) -> dict[str, Reach]:
-    blocks = (a.start + a.n) * a.blocks
-    return {
-        "codes": blocks * a.size,
-        "scales": 4 * blocks,
-        "zeros": 4 * blocks,
-        "to": 4 * a.k * panel_columns(a.n),
-        "work": 4 * LANES * a.block * a.threads,
-        "order": 4 * LANES,
-    }
+    last = -(-a.n // PANEL)
+    to = 4 * a.k * PANEL * (last - 1) + 4 * a.k * (LANES if a.n - (last - 1) * PANEL <= LANES else PANEL)
+    return {"to": to, **_of_panels(a, a.first + last)}
 
 
-@native(codes=PTR, scales=PTR, zeros=PTR_OR_0, to=PTR, work=PTR, order=PTR, start=I64, n=I64, k=I64, blocks=I64,
-        block=I64, size=I64, bits=I64, middle=F32, extents=_unpacked)  # fmt: skip
+@native(codes=PTR, panel=I64, scales=PTR, zeros=PTR_OR_0, table=PTR, to=PTR, first=I64, n=I64, k=I64, blocks=I64,
+        block=I64, bits=I64, extents=_unpacked)  # fmt: skip
 def panels_of_bits(p, tid, nthreads):
-    """Packed panels (see `pack`) of rows ``start`` to ``start + n`` of the weights; work: LANES blocks a thread."""
-    k, block = p.k, p.block
-    rows = p.work + 4 * LANES * block * tid
-    full = p.n // PANEL
-    panels = ceil_div(p.n, PANEL)
-    first, last = split(panels, tid, nthreads)
-    for panel in range(first, last):
-        left = p.n - panel * PANEL
-        width = PANEL if panel < full or left > LANES else LANES
-        to = p.to + 4 * k * PANEL * panel
+    """Packed panels of floats (see `pack`) of ``n`` columns from panel ``first`` on."""
+    k, panels, table = p.k, ceil_div(p.n, PANEL), vload(p.table)
+    lo, hi = split(panels, tid, nthreads)
+    for panel in range(lo, hi):
+        place = p.first + panel
+        width = LANES if p.n - panel * PANEL <= LANES else PANEL
         for column in range(0, width, LANES):
-            some = max(0, min(LANES, left - column))
+            to, codes = p.to + 4 * (k * PANEL * panel + column), p.codes + p.panel * place
+            codes += 4 * column if p.bits == 4 else column
             for b in range(p.blocks):
-                for j in range(some):
-                    at = (p.start + panel * PANEL + column + j) * p.blocks + b
-                    zero = load_f32(p.zeros + 4 * at) if p.zeros else p.middle
-                    scale = load_f32(p.scales + 4 * at)
-                    decode_block(p.codes + at * p.size, rows + 4 * j * block, p.size, p.bits, scale, zero)
-                for q in range(0, min(block, k - b * block), LANES):
-                    count = min(block, k - b * block) - q
-                    target = to + 4 * (width * (b * block + q) + column)
-                    transpose(rows + 4 * q, 4 * block, some, count, np.float32(1.0), target, p.order, 4 * width)
+                at = 4 * (PANEL * (p.blocks * place + b) + column)
+                scale, lost = vload(p.scales + at), splat(np.float32(0))
+                if p.zeros != 0:
+                    lost = vload(p.zeros + at) * scale
+                q, end = b * p.block, min((b + 1) * p.block, k)
+                while p.bits == 8 and q < end:
+                    vstore(to, to_f32(vload_i8(codes)) * scale - lost)
+                    to, codes, q = to + 4 * width, codes + PANEL, q + 1
+                while q < end:
+                    v, some = vload_i32(codes), min(end - q, DEEP)
+                    for _ in range(some):
+                        vstore(to, nibble(table, v) * scale - lost)
+                        to, v = to + 4 * width, v >> np.int32(4)
+                    codes, q = codes + 4 * PANEL, q + some
+
+
+# -------------------------------------------------------------------------------------------------------------- makers
 
 
 def _accepts(op: Any, ins: Types) -> bool:
-    x, bias = ins[0], ins[4] if len(ins) > 4 else None
-    if any(t is not None and not t.is_static for t in ins) or x is None:
+    x, codes, bias = ins[0], ins[1], ins[4] if len(ins) > 4 else None
+    if any(t is not None and not t.is_static for t in ins) or x is None or codes is None:
         return False
-    return x.dtype == F32_TYPE and x.size > 0 and (bias is None or bias.dtype == F32_TYPE)
+    if any(t is not None and t.known is None for t in ins[1:4]) or (op.block % DEEP and codes.dims[1] > 1):
+        return False
+    return x.dtype == F32_TYPE and x.size > 0 and codes.size > 0 and (bias is None or bias.dtype == F32_TYPE)
 
 
-@kernel(MatMulNBits, accepts=_accepts, by_types=True)
+@kernel(MatMulNBits, accepts=_accepts)
 def matmul_bits(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Codes to floats in registers for few rows, to panels of some columns at a time for more."""
-    x, codes, zeros = ins[0], ins[1], ins[3] if len(ins) > 3 else None
-    assert x is not None, "accepts() has tested this"
-    assert codes is not None, "accepts() has tested this"
-    k, (n, blocks, size) = x.dims[-1], codes.dims
-    rows = x.size // k
-    held: dict[str, Argument] = {"codes": In(1), "scales": In(2), "zeros": None if zeros is None else In(3)}
-    held |= {"blocks": blocks, "block": op.block, "size": size, "middle": op.middle}
+    x, codes, scales, zeros, bias = (*ins, None, None)[:5]
+    assert x is not None
+    assert codes is not None
+    assert codes.known is not None
+    assert scales is not None
+    assert scales.known is not None
+    k, (n, blocks, _) = x.dims[-1], codes.dims
+    rows, bits = x.size // k, op.bits
+    held: dict[str, Argument] = {
+        "codes": context.packed(codes.known, ("codes", bits, k), lambda a: pack_codes(a, bits, k)),
+        "panel": panel_bytes(k, bits), "scales": context.packed(scales.known, "blocks", pack_blocks), "zeros": None,
+        "table": NIBBLES[-LANES:] if LANES < 16 else NIBBLES, "k": k, "blocks": blocks, "block": op.block,
+    }  # fmt: skip
+    if zeros is not None and zeros.known is not None:
+        held["zeros"] = context.packed(zeros.known, ("zeros", bits), lambda a: pack_blocks(a, op.middle))
     if rows > FEW_ROWS:
         return _many(op, ins, held, context)
-    arranged, sums = Scratch(4 * rows * blocks * op.block), Scratch(4 * rows * blocks)
-    first: dict[str, Argument] = {"x": In(0), "to": arranged, "sums": sums, "rows": rows, "k": k, "blocks": blocks}
-    first |= {"block": op.block, "halves": int(op.bits == 4)}
-    main = held | {"x": arranged, "sums": sums, "bias": In(4) if len(ins) > 4 and ins[4] is not None else None}
-    main |= {"n": n, "x_row": blocks * op.block}
-    parallel = is_parallel(context, 2 * rows * n * k, codes.nbytes)
-    steps, passes = [Step(arrange, first, False)], -(-rows // TOGETHER)
+    steps: list[Step] = []
+    sums = None if zeros is None else Scratch(4 * rows * blocks)
+    if sums is not None:
+        given: dict[str, Argument] = {"x": In(0), "to": sums, "rows": rows, "k": k}
+        steps.append(Step(sums_of_blocks, given | {"blocks": blocks, "block": op.block}, False))
+    parallel, passes = is_parallel(context, 2 * rows * n * k, codes.nbytes), -(-rows // TOGETHER)
     for i in range(passes):
         row = rows * i // passes
         some = rows * (i + 1) // passes - row
-        steps.append(Step(few_rows(some, op.bits), main | {"row": row, "y": Out(0, 4 * row * n)}, parallel))
+        main = held | {"x": In(0, 4 * row * k), "n": n, "y": Out(0, 4 * row * n), "sums": sums, "row": row}
+        main["bias"] = None if bias is None else In(4)
+        steps.append(Step(few_rows(some, bits), main, parallel))
     return steps
 
 
 def _many(op: Any, ins: Types, held: dict[str, Argument], context: Context) -> list[Step]:
     """Panels and a sweep for each chunk of columns."""
     x, codes, bias = ins[0], ins[1], ins[4] if len(ins) > 4 else None
-    assert x is not None, "accepts() has tested this"
-    assert codes is not None, "accepts() has tested this"
+    assert x is not None
+    assert codes is not None
     n, k, m = codes.dims[0], x.dims[-1], x.size // x.dims[-1]
     chunk = min(max(CHUNK_BYTES // (4 * k) // PANEL, context.threads) * PANEL, -(-n // PANEL) * PANEL)
-    panels, work = Scratch(4 * k * chunk), Scratch(4 * LANES * op.block * context.threads)
+    panels = Scratch(4 * k * chunk)
     biases, steps = packed_bias(bias, 4, n, context)
-    order = np.arange(LANES, dtype=np.int32)
     for start in range(0, n, chunk):
         some = min(chunk, n - start)
-        made = held | {"to": panels, "work": work, "order": order, "start": start, "n": some, "k": k, "bits": op.bits}
+        made = held | {"to": panels, "first": start // PANEL, "n": some, "bits": op.bits}
         steps.append(Step(panels_of_bits, made, is_parallel(context, 0, 4 * k * some)))
         steps.append(_sweep(m, some, k, panels, biases, start, n, context))
     return steps
