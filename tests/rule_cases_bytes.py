@@ -44,3 +44,21 @@ fires("quantize_before_move", "QuantizeLinear Reshape", x=(2, 3))(lambda b, x: q
 fires("quantize_before_join", "QuantizeLinear QuantizeLinear Concat", x=(2, 3), y=(2, 1))(
     lambda b, x, y: q(b, b(o("Concat", 1), x, y))
 )
+
+
+def scaled(b: Any, sums: Any, *scales: Any) -> Any:
+    """Sums as numbers, times the product of two scales."""
+    return b(o("Mul"), b(o("Cast", F32), sums), b(o("Mul"), *scales))
+
+
+@fires("scaled_matmul", "DynamicQuantizeLinear QLinearMatMul", x=(2, 4))
+def scaled_product(b: Any, x: Any) -> Any:
+    y, scale, zero = b(o("DynamicQuantizeLinear"), x)
+    w = np.arange(-6, 6, dtype=I8).reshape(4, 3)
+    return scaled(b, b(o("MatMulInteger"), y, w, zero), scale, np.array([0.5, 1, 2], F32))
+
+
+@fires("scaled_conv", "DynamicQuantizeLinear QLinearConv", x=(1, 2, 4, 4))
+def scaled_convolution(b: Any, x: Any) -> Any:
+    y, scale, zero = b(o("DynamicQuantizeLinear"), x)
+    return scaled(b, b(o("ConvInteger"), y, np.ones((3, 2, 2, 2), I8), zero), np.array([0.5], F32), scale)

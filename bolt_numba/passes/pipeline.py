@@ -33,7 +33,7 @@ from bolt_numba.passes import (
     views,
 )
 from bolt_numba.passes.fold import fold_rules, let_integers_fold
-from bolt_numba.passes.quantised import binary, moves, tables, tails, transposed
+from bolt_numba.passes.quantised import binary, dynamic, moves, tables, tails, transposed
 from bolt_numba.passes.quantised import products as integers
 from bolt_numba.passes.quantised.halves import widen_halves
 from bolt_numba.passes.rewrite import Rule, nested, rewrite
@@ -116,7 +116,7 @@ _KNOWN: RuleSet = (*CLEAN, *norms.RULES, *recognise.RULES, *binary.RULES)
 _ABSORBED: RuleSet = (*_KNOWN, *products.RULES, absorbing)
 
 
-_INTEGERS: RuleSet = (*integers.RULES, *transposed.RULES, *tails.RULES, *tables.RULES, *moves.RULES)
+_INTEGERS: RuleSet = (*integers.RULES, *dynamic.RULES, *transposed.RULES, *tails.RULES, *tables.RULES, *moves.RULES)
 
 
 def _fold_integers(graph: Graph, run: PipelineRun) -> bool:

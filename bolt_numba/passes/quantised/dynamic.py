@@ -1,0 +1,87 @@
+"""Sums of bytes that are made numbers at once, as dynamic quantisation writes them, are products with a scale.
+
+scaled_matmul(Cast(MatMulInteger(x, w)) * s) -> QLinearMatMul(x, w)      s: x's scale times w's, or any number or column
+scaled_conv(Cast(ConvInteger(x, w)) * s)     -> QLinearConv(x, w)
+
+The same bits: the sums are rounded to f32 and multiplied by the product of the scales.  `tails` takes in what follows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.layers.integer_products import ConvInteger, MatMulInteger, QLinearConv, QLinearMatMul
+from bolt_numba.ops.pointwise import Cast, Mul
+from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
+from bolt_numba.passes.views import reshaped
+from bolt_numba.types import F32, Array, Dim, Shape
+
+
+def _factors(s: Value) -> tuple[Value | Array, Value]:
+    """Scales of x (one) and of w, whose product is ``s``."""
+    node = s.node
+    if node is not None and isinstance(node.op, Mul) and None not in node.inputs:
+        one, other = node.inputs
+        for x, w in ((one, other), (other, one)):
+            if x is not None and w is not None and x.type.shape is not None and _elements(x) == 1:
+                return x, w
+    return np.ones((), F32), s
+
+
+def _elements(value: Value) -> int | None:
+    return value.type.size if value.type.is_static else None
+
+
+def _zero(value: Value | None, like: Value) -> Value | Array:
+    return np.zeros((), like.type.dtype) if value is None else value
+
+
+def _sums(op: type[Any]) -> Pat:
+    return Pat(Mul, (Pat(Cast, (Pat(op, name="sums", sole_use=True),), sole_use=True), Pat(name="s")), commutative=True)
+
+
+@rule(_sums(MatMulInteger))
+def scaled_matmul(m: Match, b: Builder) -> Result:
+    x, w, zero_x, zero_w = (*m.node("sums").inputs, None, None)[:4]
+    shape = m["sums"].type.shape
+    if x is None or w is None or not _keeps(m, shape):
+        return m.refuse("no f32, or another shape")
+    scale_x, scale_w = _factors(m["s"])
+    columns = _for_columns(b, scale_w, shape[-1] if shape else 1)
+    if columns is None:
+        return m.refuse("a scale that is neither a number nor one for each column")
+    return b(QLinearMatMul(), x, scale_x, _zero(zero_x, x), w, columns, _zero(zero_w, w))
+
+
+@rule(_sums(ConvInteger))
+def scaled_conv(m: Match, b: Builder) -> Result:
+    x, w, zero_x, zero_w = (*m.node("sums").inputs, None, None)[:4]
+    op: Any = m.op("sums")
+    if x is None or w is None or op.layout != "NCHW" or not _keeps(m, m["sums"].type.shape):
+        return m.refuse("no f32, another shape, or another layout")
+    scale_x, scale_w = _factors(m["s"])
+    if _elements(scale_w) != 1:
+        return m.refuse("several scales")
+    made = QLinearConv(op.strides, op.pads, op.dilations, op.group, op.auto_pad, op.layout)
+    return b(made, x, scale_x, _zero(zero_x, x), w, scale_w, _zero(zero_w, w))
+
+
+def _keeps(m: Match, shape: Shape | None) -> bool:
+    """Whether the result is f32 and of the shape of the sums."""
+    out = m.root.output.type
+    return out.dtype == F32 and shape is not None and out.shape == shape
+
+
+def _for_columns(b: Builder, scale: Value, columns: Dim) -> Value | None:
+    """The scale as one number or a line of one for each column; None when it is neither."""
+    dims = scale.type.shape
+    if dims is None or any(d != 1 for d in dims[:-1]) or (dims and dims[-1] not in (1, columns)):
+        return None
+    return scale if len(dims) < 2 or all(d == 1 for d in dims) else reshaped(b, scale, dims[-1:])
+
+
+RULES: tuple[Rule, ...] = (scaled_matmul, scaled_conv)
