@@ -62,3 +62,18 @@ def scaled_product(b: Any, x: Any) -> Any:
 def scaled_convolution(b: Any, x: Any) -> Any:
     y, scale, zero = b(o("DynamicQuantizeLinear"), x)
     return scaled(b, b(o("ConvInteger"), y, np.ones((3, 2, 2, 2), I8), zero), np.array([0.5], F32), scale)
+
+
+@fires("weights_stay", "MatMulNBits", tolerance=1e-5, x=(2, 128))
+def product_of_stored_weights(b: Any, x: Any) -> Any:
+    w = np.random.default_rng(0).integers(-128, 128, (128, 130)).astype(I8)
+    return b(o("MatMul"), x, b(o("DequantizeLinear"), w, np.linspace(0.5, 1, 130, dtype=F32)))
+
+
+fires("bits_bias", "MatMulNBits", tolerance=1e-6, x=(2, 32))(
+    lambda b, x: b(o("Add"), b(o("MatMulNBits", 8, 32), x, *stored_columns()), np.arange(3, dtype=F32))
+)
+
+
+def stored_columns() -> Any:
+    return np.arange(96, dtype=U8).reshape(3, 1, 32), np.ones((3, 1), F32)

@@ -33,7 +33,7 @@ from bolt_numba.passes import (
     views,
 )
 from bolt_numba.passes.fold import fold_rules, let_integers_fold
-from bolt_numba.passes.quantised import binary, dynamic, moves, tables, tails, transposed
+from bolt_numba.passes.quantised import binary, dynamic, moves, tables, tails, transposed, weights
 from bolt_numba.passes.quantised import products as integers
 from bolt_numba.passes.quantised.halves import widen_halves
 from bolt_numba.passes.rewrite import Rule, nested, rewrite
@@ -138,7 +138,7 @@ STAGES: tuple[Stage, ...] = (
     # gelu, norms, attention; constants into weights
     Stage("recognise", (_KNOWN, _ABSORBED)),
     # conversions between integers and floats; what stays of them is folded
-    Stage("quantise", ((*CLEAN, *_INTEGERS), _fold_integers)),
+    Stage("quantise", ((*CLEAN, *_INTEGERS), weights.RULES, _fold_integers)),
     # subgraphs for plug-ins
     Stage("partition"),
     # narrower types
