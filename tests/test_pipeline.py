@@ -174,7 +174,7 @@ REAL_MODELS: dict[str, tuple[int, int, dict[str, int]]] = {
     "silero_vad_half.onnx": (2, 54, {"LSTM": 1}),
     "silero_vad_op18_ifless.onnx": (2, 56, {"Conv": 12, "MatMul": 4}),
     "silero_vad_openvino_16k.onnx": (0, 19, {"LSTM": 1, "Conv": 6}),
-    "bilstm.int8.onnx": (4, 46, {"DynamicQuantizeLSTM": 3, "MatMulInteger": 4}),
+    "bilstm.int8.onnx": (4, 46, {"DynamicQuantizeLSTM": 3, "QLinearMatMul": 4}),
     "rawi.int8.onnx": (3, 22, {"DynamicQuantizeLSTM": 2}),
     "rawi_ensemble.int8.onnx": (6, 48, {"DynamicQuantizeLSTM": 4}),
     "rawi_v2.int8.onnx": (3, 22, {"DynamicQuantizeLSTM": 2}),

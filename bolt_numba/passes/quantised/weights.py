@@ -10,6 +10,7 @@ so do those under as many rows as floats are fastest for, where that is known: `
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -62,10 +63,11 @@ _W = Pat(DequantizeLinear, (const("w"), const("scale")), name="wide")
 
 @rule(Pat(MatMul, (Pat(name="x"), _W)))
 def weights_stay(m: Match, b: Builder) -> Result:
-    op, wide, w = m.root.op, m.op("wide"), m["w"].const
+    op: Any = m.root.op
+    wide, w, given = m.op("wide"), m["w"].const, m["scale"].const
     bias = (*m.root.inputs, None)[2]
     zero_point = (*m.node("wide").inputs, None)[2]
-    if op.activation is not None or op.residual or op.trans_a or m["wide"].type.dtype != F32:  # type: ignore[attr-defined]
+    if op.activation is not None or op.residual or op.trans_a or m["wide"].type.dtype != F32:
         return m.refuse("fused already, or no f32")
     if w is None or w.ndim != 2 or w.size < LEAST or w.dtype.name not in BITS or m["x"].type.dtype != F32:
         return m.refuse("few weights, or not of 4 or 8 bits")
@@ -73,18 +75,19 @@ def weights_stay(m: Match, b: Builder) -> Result:
         return m.refuse("a zero point that is computed")
     if _rows(m["x"].type) in SLOWER:
         return m.refuse("a product of floats is faster for so many rows")
-    along = 1 if op.trans_b else 0  # type: ignore[attr-defined]
+    along = 1 if op.trans_b else 0
     n, k = w.shape[1 - along], w.shape[along]
     bits, block = BITS[w.dtype.name], wide.block_size or k + k % 2
-    scale = _by_rows(wide, m["scale"].const, along)  # type: ignore[arg-type]
-    zero = None if zero_point is None else _by_rows(wide, zero_point.const.astype(F32), along)  # type: ignore[union-attr]
-    if scale is None or (zero_point is not None and zero is None) or block % 2:
-        return m.refuse("scales that vary within a block along K")
+    scale = None if given is None else _by_rows(wide, given, along)
+    point = None if zero_point is None else zero_point.const
+    zero = None if point is None else _by_rows(wide, point.astype(F32), along)
+    if scale is None or (zero_point is not None and zero is None) or (block % 8 and block < k):
+        return m.refuse("scales that vary within a block along K, or blocks of no whole eights")
     if bias is not None and bias.type.shape != (n,):
         return m.refuse("a bias of another shape")
     stored = w if along == 1 else w.T
     shape = (n, -(-k // block))
-    scales = np.ascontiguousarray(np.broadcast_to(scale * F32.type(op.alpha), shape), F32)  # type: ignore[attr-defined]
+    scales = np.ascontiguousarray(np.broadcast_to(scale * op.alpha, shape), F32)
     middle = 1 << (bits - 1)
     points = np.zeros((1, 1), F32) if zero is None else zero
     points = points if "uint" in w.dtype.name else points + middle
