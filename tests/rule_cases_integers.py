@@ -125,3 +125,22 @@ def bias_in_bytes_of_another_scale(b: Builder, x: Value) -> Any:
 def rounding_before_the_greatest(b: Builder, x: Value) -> Any:
     y = b(o("MaxPool", (2, 2), (1, 1), (1, 0, 1, 0)), _bytes_conv(b, x))
     return b(o("QuantizeLinear"), y, f32(4).reshape(()), np.array(100, U8))
+
+
+@fires("integer_bias", "QLinearMatMul", x=(U8, 2, 4))
+def second_bias(b: Builder, x: Value) -> Any:
+    bias = np.arange(5).astype(I32)
+    y = b(o("QLinearMatMul"), x, SCALE, ZERO, whole(4, 5).astype(I8), SCALE, np.array(1, I8), None, None, bias)
+    return b(o("Add"), y, whole(5))
+
+
+fires("integer_factor", "QLinearConv", x=(U8, 1, 3, 5, 5))(
+    lambda b, x: b(o("Mul"), f32(1, -2, 4, 0.5, 0).reshape(5, 1, 1), _bytes_conv(b, x))
+)
+
+
+@fires("integer_factor", "QLinearMatMul", x=(U8, 2, 4))
+def factor_of_a_bias(b: Builder, x: Value) -> Any:
+    scales = f32(1, 2, 4, 8, 1)
+    y = b(o("QLinearMatMul"), x, SCALE, ZERO, whole(4, 5).astype(I8), scales, np.ones(5, I8), None, None, whole(5))
+    return b(o("Mul"), y, f32(0.5))

@@ -18,6 +18,7 @@ from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul, sums_fit
 from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.norm import BatchNormalization
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.pointwise import Add, Clip, HardSwish, LeakyRelu, Relu, Sigmoid
 from bolt_numba.ops.registry import Op
@@ -293,6 +294,24 @@ def test_computed_bias_and_several_scales_of_the_result_stay_outside() -> None:
     scales = np.linspace(0.01, 0.09, 9).astype(F32)
     net.graph.add_output(net.b(QuantizeLinear(axis=1), y, scales, np.zeros(9, U8)), "y")
     assert "QuantizeLinear" in operators(net.graph)
+    same_levels(net.graph, data_for(net.graph))
+
+
+def test_batch_norms_behind_go_into_the_scales() -> None:
+    net = Layers(10, x=(U8, 1, 8, 6, 6))
+    y = conv_of(net, net.any_real(net.inputs[0])[0])
+    statistics = [net.rng.normal(0.5, 1, 6).astype(F32) for _ in range(3)] + [net.rng.uniform(0.5, 2, 6).astype(F32)]
+    y = net.b(Relu(), net.b(BatchNormalization(), y, *statistics))
+    net.graph.add_output(net.stored(y, 0.05, U8), "y")
+    assert [name for name in operators(net.graph) if name != "Transpose"] == ["QLinearConv"]
+    same_levels(net.graph, data_for(net.graph))
+
+
+def test_several_scales_of_rows_stay_float() -> None:
+    net = Layers(11, x=(U8, 3, 12))
+    rows = net.real(net.inputs[0], np.array([0.1, 0.2, 0.05], F32), axis=0)
+    net.graph.add_output(net.b(MatMul(), rows, net.weight((12, 9), 1)[0]), "y")
+    assert "QLinearMatMul" not in operators(net.graph)
     same_levels(net.graph, data_for(net.graph))
 
 

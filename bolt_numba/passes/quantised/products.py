@@ -138,11 +138,11 @@ def integer_matmul(m: Match, b: Builder) -> Result:
         return m.refuse("a vector")
     depth = (m["x"].type.shape or ())[-2 if op.trans_a else -1]
     x, y = _matrix(b, x, ranks[0], op.trans_a), _matrix(b, y, ranks[1], op.trans_b)
-    if x.axis not in (None, ranks[0] - 2) or y.axis not in (None, ranks[1] - 1):
-        return m.refuse("several scales in one sum")
+    if x.axis is not None or y.axis not in (None, ranks[1] - 1):
+        return m.refuse("several scales of rows, or in one sum")
     if not sums_stay_within(x, y, depth):
         return m.refuse(f"sums of {depth} products may exceed 32 bits")
-    bias = None if x.axis is not None else bias_of_sums((*m.root.inputs, None)[2], x, y, depth, op.alpha)
+    bias = bias_of_sums((*m.root.inputs, None)[2], x, y, depth, op.alpha)
     scale = x.scale if op.alpha == 1 else b(Mul(), x.scale, np.array(op.alpha, F32))
     return b(QLinearMatMul(), x.data, scale, x.zero, y.data, y.scale, y.zero, None, None, bias)
 

@@ -1,6 +1,7 @@
 """What follows an integer product runs on its sums: bias, residual, activation, and the step back to bytes.
 
 integer_bias(QLinearConv(x, w) + c)                 -> QLinearConv(x, w, bias c)   a number for each filter
+integer_factor(QLinearConv(x, w) * c)               -> QLinearConv(x, w)           into the scales of w
 integer_residual(QLinearConv(x, w) + DQ(r))         -> QLinearConv(x, w, residual r)         also r in f32
 integer_activation(act(QLinearConv(x, w)))          -> QLinearConv(x, w, activation)
 integer_result(QuantizeLinear(QLinearConv(x, w)))   -> QLinearConv(x, w, y_scale, y_zero)
@@ -25,10 +26,10 @@ from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul
 from bolt_numba.ops.layers.pool import MaxPool
 from bolt_numba.ops.layers.quantize import BYTES, QuantizeLinear, limits
-from bolt_numba.ops.pointwise import Add, Clip, Pointwise, Relu
+from bolt_numba.ops.pointwise import Add, Clip, Mul, Pointwise, Relu
 from bolt_numba.ops.shapes import product
 from bolt_numba.passes.quantised.products import Stored, bias_of_sums, constant_of, known, stored
-from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
+from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule
 from bolt_numba.types import F32, I32, Array, Dim, TensorType
 
 MOVES = (Reshape, Transpose, Squeeze, Unsqueeze, Slice, DepthToSpace)
@@ -56,26 +57,61 @@ def _channels(node: Node) -> tuple[int, Dim]:
     return axis, shape[axis]
 
 
+def _per_filter(m: Match) -> tuple[int, str]:
+    """How many filters there are, where ``c`` is a number for each of them or for all; else 0, and why not."""
+    shape, given = m["y"].type.shape, m["c"].type.shape
+    op = m.op("y")
+    if op.residual or op.activation is not None or not _is_real(m.node("y")):
+        return 0, "the operator is fused already"
+    if not shape or given is None or len(given) > len(shape) or m.root.output.type.shape != shape:
+        return 0, "the result has another shape"
+    axis, count = _channels(m.node("y"))
+    full = (1,) * (len(shape) - len(given)) + given
+    if any(d != 1 for i, d in enumerate(full) if i != axis) or not isinstance(count, int):
+        return 0, "the numbers differ along another axis"
+    return count, "there are no filters"
+
+
 @rule(Pat(Add, (_PRODUCT, Pat(name="c")), commutative=True))
 def integer_bias(m: Match, b: Builder) -> Result:
     """A constant bias, also one that is dequantised: it stays in i32 where it is stored in units of the sums."""
-    node, op, shape = m.node("y"), m.op("y"), m["y"].type.shape
-    operands, given = _operands(node), m["c"].type.shape
-    if operands[BIAS] is not None or op.residual or op.activation is not None or not _is_real(node):
-        return m.refuse("there is a bias, or more, already")
-    if not shape or given is None or len(given) > len(shape) or m.root.output.type.shape != shape:
-        return m.refuse("the sum has another shape")
-    axis, count = _channels(node)
-    full = (1,) * (len(shape) - len(given)) + given
-    if any(d != 1 for i, d in enumerate(full) if i != axis) or not isinstance(count, int):
-        return m.refuse("what is added differs along another axis")
+    node, op = m.node("y"), m.op("y")
+    operands, (count, reason) = _operands(node), _per_filter(m)
+    if not count:
+        return m.refuse(reason)
     x, w = (Stored(operands[i], operands[i + 1], operands[i + 2], operands[i].type.dtype) for i in (0, 3))
     depth = operands[3].type.shape[1:] if isinstance(op, QLinearConv) else operands[0].type.shape[-1:]
-    c = constant_of(bias_of_sums(m["c"], x, w, product(depth)))
+    before = operands[BIAS]
+    c = constant_of(m["c"] if before is not None else bias_of_sums(m["c"], x, w, product(depth)))
     if c is None:
         return m.refuse("what is added is computed")
-    operands[BIAS] = np.broadcast_to(c.reshape(-1), (count,)).astype(I32 if c.dtype == I32 else F32)
+    made = np.broadcast_to(c.reshape(-1), (count,)).astype(I32 if c.dtype == I32 else F32)
+    if before is not None:
+        scales, old = (known(x.scale), known(w.scale)), before.const
+        if old is None or scales[0] is None or scales[1] is None:
+            return m.refuse("the bias is computed")
+        unit = scales[0].reshape(()) * scales[1] if old.dtype == I32 else 1
+        made = (old * unit + made).astype(F32)
+    operands[BIAS] = made
     return b(op, *operands)
+
+
+@rule(Pat(Mul, (_PRODUCT, const("c")), commutative=True))
+def integer_factor(m: Match, b: Builder) -> Result:
+    operands, (count, reason) = _operands(m.node("y")), _per_filter(m)
+    scale, c, bias = operands[4].const, m["c"].const, operands[BIAS]
+    if not count or scale is None or c is None or scale.size not in (1, count):
+        return m.refuse(reason)
+    factor = np.broadcast_to(c.reshape(-1), (count,))
+    scaled = scale.reshape(-1) * factor
+    if not np.isfinite(scaled).all():
+        return m.refuse("a scale that is not finite")
+    if bias is not None and bias.type.dtype == F32:
+        if bias.const is None:
+            return m.refuse("the bias is computed")
+        operands[BIAS] = bias.const * factor
+    operands[4] = scaled.astype(F32)
+    return b(m.op("y"), *operands)
 
 
 @rule(Pat(Add, (_PRODUCT, Pat(name="r")), commutative=True))
@@ -169,4 +205,11 @@ def _is_idle(activation: Any, scale: float, zero: Array | None) -> bool:
     return (low is None or level(low) <= least) and (high is None or level(high) >= most)
 
 
-RULES: tuple[Rule, ...] = (integer_bias, integer_residual, integer_activation, integer_result, tail_before_move)
+RULES: tuple[Rule, ...] = (
+    integer_bias,
+    integer_factor,
+    integer_residual,
+    integer_activation,
+    integer_result,
+    tail_before_move,
+)
