@@ -175,13 +175,14 @@ def test_networks_of_onnxruntimes_quantiser(tmp_path: Path, net: str, scheme: st
         feeds = {"x": np.random.default_rng(seed).normal(0, 1, dims).astype(np.float32)}
         got, exact = session(**feeds)[0], next(iter(interpret(graph, feeds).values()))
         (peer,) = by_onnxruntime(content, feeds)
-        assert np.abs(got - exact).max() <= 1.5 * level
+        assert np.abs(got - exact).max() <= LEVELS[net] * level
+        assert np.abs(got - exact).mean() <= 0.3 * level
         assert np.abs(got - peer).max() <= LEVELS[net] * level
     assert all(row["runner"] != "reference" for row in session.report()), session.report()
 
 
 LEVELS = {"residual": 1.5, "mobile": 1.5, "transformer": 4.5}
-"""How far onnxruntime's results may be apart: its softmax and norms round otherwise, as it joins their operators."""
+"""How far results may be apart: one level between two operators may become several behind a norm."""
 
 FILES = (
     *("resnet50", "mobilenet_v1", "mobilenet_v2", "mobilenet_v3_large", "squeezenet", "yolo_n", "minilm_128"),
