@@ -14,7 +14,7 @@ from bench.peer import Peer
 
 class Bolt(Peer):
     distribution = "bolt-numba"
-    precisions = ("f32", "bf16")
+    precisions = ("f32", "bf16", "f16")
     options: ClassVar[dict[str, Any]] = {}
 
     def imports(self) -> None:
@@ -96,7 +96,7 @@ class OpenVino(Peer):
 
 
 class Ncnn(Peer):
-    """STEM.ncnn.param and .bin as pnnx writes them; storage in f32 (the default would round dense layers to f16).
+    """STEM.ncnn.param and .bin as pnnx writes them; storage by name (the default would round dense layers to f16).
 
     ncnn's images have no batch axis, so it runs batch 1 only.  STEM.ncnn.npz holds the inputs where the file begins
     behind the table of embeddings.
@@ -104,7 +104,7 @@ class Ncnn(Peer):
 
     distribution = "ncnn"
     suffix = ".ncnn.param"
-    precisions = ("f32", "bf16")
+    precisions = ("f32", "bf16", "f16")
 
     def imports(self) -> None:
         self.package: Any = importlib.import_module("ncnn")
@@ -113,7 +113,8 @@ class Ncnn(Peer):
         self.net = self.package.Net()
         options = self.net.opt
         options.num_threads = self.threads
-        options.use_fp16_packed = options.use_fp16_storage = options.use_fp16_arithmetic = False
+        options.use_fp16_packed = options.use_fp16_storage = self.precision == "f16"
+        options.use_fp16_arithmetic = False
         options.use_bf16_storage = options.use_bf16_packed = self.precision == "bf16"
         path = os.fspath(self.file())
         if self.net.load_param(path) or self.net.load_model(path.removesuffix("param") + "bin"):

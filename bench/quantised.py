@@ -1,10 +1,11 @@
-"""8-bit twins of networks of the zoo, as onnxruntime's own quantiser writes them: families ``int8`` and ``dynamic``.
+"""Narrow twins of networks of the zoo: 8 bits as onnxruntime's own quantiser writes them, and f16.
 
     python -m bench.quantised resnet50_int8 bert_base_128_dynamic      # build them, name them and say where they are
 
 ``int8``: QuantizeLinear and DequantizeLinear around float operators, u8 activations with zero points, s8 weights for
 each channel, ranges by minimum and maximum over `SAMPLES` inputs.  ``dynamic``: weights in s8, activations quantised by
-their own range at every run.  The quantiser is a peer's, so that no figure depends on ours.
+their own range at every run.  The quantiser is a peer's, so that no figure depends on ours.  ``f16``: every float of
+the file, inputs and outputs too.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ STATIC = (
     "minilm_128", "gemm1024",
 )  # fmt: skip
 DYNAMIC = ("bert_base_128", "minilm_32", "minilm_128", "lstm")
+HALVES = ("resnet50", "mobilenet_v2", "bert_base_32", "bert_base_128", "minilm_32", "minilm_128", "lstm")
 
 
 class Samples:
@@ -63,9 +65,35 @@ def _dynamic(source: Path, target: Path) -> None:
     q.quantize_dynamic(str(source), str(target), per_channel=True, weight_type=q.QuantType.QInt8)
 
 
+def _half(source: Path, target: Path) -> None:
+    model = onnx.load(str(source))
+    _halve(model.graph)
+    onnx.save(model, str(target))
+
+
+def _halve(graph: onnx.GraphProto) -> None:
+    """Make f16 of f32: constants (what is too large becomes the largest), inputs, outputs, the targets of casts."""
+    wide, half = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
+    attributes = [a for node in graph.node for a in node.attribute]
+    most = float(np.finfo(np.float16).max)
+    for tensor in (*graph.initializer, *(a.t for a in attributes if a.HasField("t"))):
+        if tensor.data_type == wide:
+            content = np.clip(onnx.numpy_helper.to_array(tensor), -most, most).astype(np.float16)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(content, tensor.name))
+    for value in (*graph.input, *graph.output):
+        if value.type.tensor_type.elem_type == wide:
+            value.type.tensor_type.elem_type = half
+    for attribute in attributes:
+        if attribute.name == "to" and attribute.i == wide:
+            attribute.i = half
+        if attribute.HasField("g"):
+            _halve(attribute.g)
+    del graph.value_info[:]
+
+
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """A network of the zoo in 8 bits."""
+    """A network of the zoo in fewer bits."""
 
     source: ZooModel
     family: str
@@ -83,12 +111,16 @@ class Twin:
         return target
 
     def feeds(self) -> dict[str, Array]:
-        return self.source.feeds()
+        made = self.source.feeds()
+        if self.family == "f16":
+            made = {k: a.astype(np.float16) if a.dtype == np.float32 else a for k, a in made.items()}
+        return made
 
 
 TWINS: dict[str, Twin] = {
     **{f"{name}_int8": Twin(ZOO[name], "int8", _static) for name in STATIC},
     **{f"{name}_dynamic": Twin(ZOO[name], "dynamic", _dynamic) for name in DYNAMIC},
+    **{f"{name}_f16": Twin(ZOO[name], "f16", _half) for name in HALVES},
 }
 
 

@@ -48,7 +48,7 @@ def share(row: Row, machine: Row) -> float | None:
     """Part of the arithmetic peak that the model's operations, counted without tricks, come to; Winograd can pass 1."""
     if not row.get("gflop"):
         return None
-    peak = machine["peak_gflops"] if row.get("precision", "f32") == "f32" else machine["peak_bf16_gflops"]
+    peak = machine["peak_bf16_gflops"] if row.get("precision") == "bf16" else machine["peak_gflops"]
     return float(row["gflop"] / row["median_ms"] * 1e3 / (peak * row["threads"]))
 
 

@@ -35,10 +35,10 @@ from bench.zoo import ZOO
 from bolt_numba.types import Array
 
 REFERENCE = "onnxruntime"
-TOLERANCE = {"f32": 2e-3, "bf16": 5e-2}
+TOLERANCE = {"f32": 2e-3, "f16": 1e-2, "bf16": 5e-2}
 """Largest difference from the reference, relative to the reference's largest value, of a result that agrees."""
-QUANTISED = 0.15
-"""The same for models in 8 bits: a value at a boundary of two levels may become either, and layers multiply that."""
+NARROW = {"int8": 0.15, "dynamic": 0.15, "f16": 1e-2}
+"""The same for families in fewer bits: a value at a boundary of two levels may become either, layers multiply that."""
 RIVALS = ("bolt", "bolt_strict", "onnxruntime", "openvino", "ncnn", "mnn", "litert")
 """``--peers main``: the engines that lead somewhere."""
 
@@ -112,8 +112,8 @@ def judge(rows: dict[str, dict[str, Any]], workers: dict[str, Worker], folder: P
         else:
             gap = difference(found, wanted)
             tolerance = TOLERANCE[rows[peer]["precision"]]
-            agrees = gap <= (QUANTISED if rows[peer]["family"] in ("int8", "dynamic") else tolerance)
-            rows[peer] |= {"difference": gap if np.isfinite(gap) else None, "agrees": agrees}
+            tolerance = max(tolerance, NARROW.get(rows[peer]["family"], 0))
+            rows[peer] |= {"difference": gap if np.isfinite(gap) else None, "agrees": gap <= tolerance}
 
 
 @functools.cache

@@ -435,8 +435,8 @@ _CNNS: dict[str, Build] = {
     )
 }
 _TRANSFORMERS: dict[str, Build] = {
-    **{f"bert_base_{s}": bert(10, 12, 768, 12, s) for s in (32, 128, 512)},
-    **{f"minilm_{s}": bert(11, 6, 384, 12, s) for s in (32, 128, 512)},
+    **{f"bert_base_{s}": bert(10, 12, 768, 12, s) for s in (8, 32, 128, 512)},
+    **{f"minilm_{s}": bert(11, 6, 384, 12, s) for s in (8, 32, 128, 512)},
     "vit_b16": vit_b16,
 }
 _RECURRENT: dict[str, Build] = {"lstm": recurrent("LSTM", 12, 4), "gru": recurrent("GRU", 13, 3)}

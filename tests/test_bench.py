@@ -14,7 +14,8 @@ import numpy as np
 import onnx
 import pytest
 
-from bench import arithmetic, compare, convert, layers, limits, plot, report, run, translate, workers
+import bolt_numba as bn
+from bench import arithmetic, compare, convert, layers, limits, plot, quantised, report, run, translate, workers
 from bench.contest import Turn, summary
 from bench.engines import PEERS
 from bench.page import fill
@@ -125,6 +126,18 @@ def test_body_of_a_transformer_begins_behind_its_table(tmp_path: Path) -> None:
     assert "Gather" not in {n.op_type for n in part.graph.node}
     spotter = ZOO["mlp"].build(1)
     assert convert.body(spotter) is spotter
+
+
+def test_twins_of_halves_say_what_their_sources_say(tmp_path: Path) -> None:
+    source, target = tmp_path / "source.onnx", tmp_path / "half.onnx"
+    onnx.save(ZOO["kws_dscnn"].build(1), source)
+    quantised._half(source, target)
+    onnx.checker.check_model(str(target))
+    wide, half = bn.compile(str(source)), bn.compile(str(target))
+    assert {s.dtype for s in (*half.inputs, *half.outputs)} == {np.dtype(np.float16)}
+    x = np.random.default_rng(0).standard_normal(wide.inputs[0].shape).astype(np.float16)
+    wanted, got = wide(x.astype(np.float32))[0], half(x)[0]
+    assert np.abs(got.astype(np.float32) - wanted).max() < 1e-2 * np.abs(wanted).max()
 
 
 def test_precision_that_an_engine_lacks_is_told() -> None:
