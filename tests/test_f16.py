@@ -24,6 +24,7 @@ from bolt_numba.kernels.registry import KERNELS, QueryContext, always, load, sel
 from bolt_numba.kernels.targets import TARGETS, object_code, twin
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.recurrent import GRU, LSTM
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu
 from bolt_numba.types import F16, F32, Array, TensorType
 from tests.harness import run_kernel
@@ -202,6 +203,37 @@ def test_verify_knows_what_f16_may_lose() -> None:
     report = bn.verify(network(), "reference", precision="f16")
     assert report.ok
     assert 1e-6 < report.error < 2e-3
+
+
+@pytest.mark.parametrize(("steps", "batch", "inputs", "hidden"), [(7, 1, 40, 34), (1, 1, 9, 48), (4, 3, 64, 20)])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("layer", [LSTM, GRU])
+def test_recurrent(layer: Any, direction: str, steps: int, batch: int, inputs: int, hidden: int) -> None:
+    """As the reference says with weights rounded alike."""
+    count, d = (4 if layer is LSTM else 3), (1 if direction == "forward" else 2)
+    how: dict[str, Any] = {"hidden_size": hidden, "direction": direction}
+    op = LSTM(**how) if layer is LSTM else GRU(**how, linear_before_reset=1)
+    scale = np.float32(hidden**-0.5)
+    x, b = real(steps, batch, inputs), real(d, 2 * count * hidden)
+    w, r = real(d, count * hidden, inputs) * scale, real(d, count * hidden, hidden) * scale
+    entry = next(e for e in KERNELS[layer, "cpu"] if e.precision == "f16")
+    got = run_kernel(entry, [x, w, r, b], (1, 2), constant=[False, True, True, True], instance=op)
+    wanted = op.reference(x.astype(np.float64), rounded(w), rounded(r), b.astype(np.float64))
+    for one, two in zip(got, wanted, strict=True):
+        assert_near(one, two, 2e-6, floor=1)
+
+
+def test_recurrent_layers_that_do_not_fit_stay_f32() -> None:
+    graph = Graph("lstm")
+    b = Builder(graph)
+    x = graph.add_input("x", TensorType(F32, (3, 1, 8)))
+    for hidden, most in ((8, 1.0), (7, 1.0), (8, 1e5)):
+        w, r = real(1, 4 * hidden, 8), real(1, 4 * hidden, hidden)
+        w[0, 3, 3] = most
+        graph.add_output(b(LSTM(hidden_size=hidden), x, w, r)[0])
+    session = bn.compile(graph, precision="f16")
+    session(real(3, 1, 8))
+    assert [r["runner"] for r in session.report()] == ["lstm_f16", "lstm", "lstm"]
 
 
 CONVERT = {"avx512": "vcvtph2ps", "avx2": "vcvtph2ps", "generic": None, "aarch64": "fcvtl"}

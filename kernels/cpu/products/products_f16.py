@@ -80,7 +80,7 @@ def pack_panels_f16(source: Array, rows: Array | None = None, alpha: float = 1.0
     return out
 
 
-HALVES = PanelForm(UNIT, pack_panels_f16, sweep_f16, ("f16",))
+HALF_PANELS = PanelForm(UNIT, pack_panels_f16, sweep_f16, ("f16",))
 LEAST, GREATEST = 2.0**-13, float(np.finfo(F16).max)
 """Within these, the greatest weight of a column bounds what rounding takes from the others: 2 ** -12 of it."""
 
@@ -97,7 +97,7 @@ def fits(w: Array, axis: int, alpha: float = 1.0) -> Array:
     return np.array([good])
 
 
-def _unfit(op: Any, w: TensorType, axis: int, alpha: float, context: Context) -> float:
+def unfit(w: TensorType, axis: int, alpha: float, context: Context) -> float:
     """What makers tell as their error: 0, or infinity where weights do not fit."""
     assert w.known is not None
     found = context.packed(w.known, ("fits f16", axis, alpha), lambda w: fits(w, axis, alpha))
@@ -106,12 +106,12 @@ def _unfit(op: Any, w: TensorType, axis: int, alpha: float, context: Context) ->
 
 def _error_of_matrix(op: Any, ins: Types, context: Context) -> float:
     assert ins[1] is not None
-    return _unfit(op, ins[1], -2 if op.trans_b else -1, op.alpha, context)
+    return unfit(ins[1], -2 if op.trans_b else -1, op.alpha, context)
 
 
 def _error_of_filters(op: Any, ins: Types, context: Context) -> float:
     assert ins[1] is not None
-    return _unfit(op, ins[1], 0, 1.0, context)
+    return unfit(ins[1], 0, 1.0, context)
 
 
 def accepts_weights(op: Any, ins: Types) -> bool:
@@ -123,7 +123,7 @@ def accepts_weights(op: Any, ins: Types) -> bool:
 @kernel(MatMul, accepts=accepts_weights, precision="f16", rank=1, by_types=True, error=_error_of_matrix)
 def matmul_f16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """As `matmul`, panels in float16."""
-    return product_steps(op, ins, context, HALVES)
+    return product_steps(op, ins, context, HALF_PANELS)
 
 
 def accepts_filters(op: Any, ins: Types) -> bool:
@@ -137,7 +137,7 @@ def accepts_filters(op: Any, ins: Types) -> bool:
 )
 def conv_f16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """As `conv`, panels in float16."""
-    return filter_steps(op, ins, outs, context, HALVES)
+    return filter_steps(op, ins, outs, context, HALF_PANELS)
 
 
-__all__ = ["conv_f16", "fits", "matmul_f16", "pack_panels_f16", "sweep_f16"]
+__all__ = ["HALF_PANELS", "conv_f16", "fits", "matmul_f16", "pack_panels_f16", "sweep_f16", "unfit"]

@@ -26,6 +26,7 @@ from bolt_numba.kernels.cpu.products.sweep_bf16 import SLACK, pack_panels_bf16, 
 from bolt_numba.kernels.cpu.recurrent.recurrent_cells import (
     FOURS,
     FUNCTIONS,
+    HALVES,
     NUMBERS,
     PAIRS,
     STATE_HEAD,
@@ -33,10 +34,11 @@ from bolt_numba.kernels.cpu.recurrent.recurrent_cells import (
     Pipelining,
 )
 from bolt_numba.kernels.cpu.recurrent.recurrent_walk import clear, quantize_state, share_lines, walk
+from bolt_numba.kernels.huge_pages import line_aligned
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN, Recurrent
-from bolt_numba.types import BF16, F32, Array, TensorType
+from bolt_numba.types import BF16, F16, F32, Array, TensorType
 
 FUSED_ROWS = 2
 """Rows of x (steps times batch) up to which the walk computes the input products itself."""
@@ -73,6 +75,14 @@ def pack_pairs(w: Array, gates: Sequence[int], count: int, vectors: int) -> Arra
     pairs[:, :, : k // 2, ..., 1] = packed[:, :, 1::2]
     made = aligned_zeros(pairs.shape[:-1]).view(np.uint32)
     made[:] = pairs.view(np.uint32)[..., 0]
+    return made
+
+
+def pack_halves(w: Array, gates: Sequence[int], count: int, vectors: int) -> Array:
+    """As `pack_gates`, in f16; k is even."""
+    packed = pack_gates(w, gates, count, vectors)
+    made = line_aligned(2 * packed.size).view(F16).reshape(packed.shape)
+    made[:] = packed
     return made
 
 
@@ -261,7 +271,7 @@ def _bias(layer: RecurrentLayer, context: Context) -> Array:
 
 
 def _weights(layer: RecurrentLayer, context: Context, index: int, gates: Sequence[int]) -> Array:
-    count, pack = layer.op.gates, pack_pairs if layer.deep == PAIRS else pack_gates
+    count, pack = layer.op.gates, {PAIRS: pack_pairs, HALVES: pack_halves}.get(layer.deep, pack_gates)
     return layer.packed(context, index, (layer.deep, count, *gates), lambda w, v: pack(w, gates, count, v))
 
 
@@ -282,7 +292,7 @@ def steps_of(
     work = -(-layer.rows * (count + 1) * layer.vectors * BYTES // 64) * 64
     rounded = STATE_HEAD + 4 * layer.h  # of one state, more than enough
     room = 64 + -(-layer.rows * rounded // 64) * 64 + SLACK
-    rounding = {NUMBERS: None, PAIRS: round_values, FOURS: quantize_state}[layer.deep]
+    rounding = {PAIRS: round_values, FOURS: quantize_state}.get(layer.deep)
     args: dict[str, Argument] = {
         "x": In(0), "start": bias, "w": None, "pd": row, "pt": 0, "pb": 0, "h0": layer.state(5), "y": Out(0),
         "r": None, "last_h": Out(1), "hidden": layer.h, "inputs": layer.i, "batch": layer.n, "directions": d,
@@ -310,7 +320,7 @@ def steps_of(
         t_rows, b_rows = (layer.n, 1) if op.layout == 0 else (1, layer.t)
         args |= {"pt": t_rows * d * row, "pb": b_rows * d * row}
     program = walk(layer.kind, layer.vectors, layer.rows, layer.names, pipelining, layer.deep)
-    if layer.groups < context.threads and layer.h * row // layer.deep >= SHARED_BYTES:
+    if layer.groups < context.threads and layer.h * row // abs(layer.deep) >= SHARED_BYTES:
         lines = 64 * share_lines(layer.blocks)
         args["claims"] = Scratch(lines)
         return [*made, Step(clear, {"to": args["claims"], "nbytes": lines}, False), Step(program, args)]
@@ -363,10 +373,15 @@ def gru(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> li
 
 
 def _gru_after(layer: RecurrentLayer, context: Context) -> list[Step]:
+    return steps_of(layer, context, gru_after_fields(layer, context))
+
+
+def gru_after_fields(layer: RecurrentLayer, context: Context) -> dict[str, Argument]:
+    """Fields of the walk that other layers have not."""
     bias = aligned_zeros((layer.op.directions * layer.blocks * layer.vectors * LANES,))
     if layer.given(3) is not None:
         bias = layer.packed(context, 3, ("reset bias",), pack_reset_bias)
-    return steps_of(layer, context, {"reset_bias": bias})
+    return {"reset_bias": bias}
 
 
 def _accepts_after(op: Any, ins: Types) -> bool:

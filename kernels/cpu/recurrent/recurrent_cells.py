@@ -26,6 +26,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     tile_dot_rows_bytes,
     tile_load,
     tile_rank1,
+    tile_rank1_rows_f16,
     tile_row,
     tile_store,
     tile_zeros,
@@ -71,15 +72,15 @@ def bounded(p, v):
     return vmin(splat(p.clip), vmax(splat(-p.clip), v))
 
 
-NUMBERS, PAIRS, FOURS = 1, 2, 4
-"""How deep packed weights are: what a lane holds of K, one f32, two bfloat16 or four bytes."""
+NUMBERS, PAIRS, FOURS, HALVES = 1, 2, 4, -2
+"""How deep packed weights are: what a lane holds of K, one f32, two bfloat16 or four bytes; or of two rows of f16."""
 
 
 def products(rows: int, nv: int, deep: int = NUMBERS) -> Any:
     """``run(count, to, ldt, start, lds, x, ldx, n, w)``: to = start + x times w, for ``count`` rows of ``nv`` vectors.
 
-    x: ``n`` numbers a row; w: [n][nv] vectors; ldt, lds, ldx: bytes between rows.  count: 1 or ``rows``.  deep: x is of
-    what the lanes of w hold; `FOURS` are multiplied by `state_products` alone.
+    x: ``n`` numbers a row, or twice as many of `HALVES`; w: [n][nv] vectors; ldt, lds, ldx: bytes between rows.  count:
+    1 or ``rows``.  deep: x is of what the lanes of w hold; `FOURS` are multiplied by `state_products` alone.
     """
 
     def of_pairs(height: int) -> Any:
@@ -105,7 +106,20 @@ def products(rows: int, nv: int, deep: int = NUMBERS) -> Any:
 
         return tile
 
-    all_rows, one_row = (of_pairs(rows), of_pairs(1)) if deep == PAIRS else (of(rows), of(1))
+    def of_halves(height: int) -> Any:
+        @inline
+        def tile(to, ldt, start, lds, x, ldx, n, w):
+            t, at = tile_load(height, nv, start, lds), rows_strided(height, x, ldx)
+            for q in range(n):
+                t = tile_rank1_rows_f16(t, at, 8 * q, w)
+                t = tile_rank1_rows_f16(t, at, 8 * q + 4, w + nv * BYTES // 2)
+                w += nv * BYTES
+            tile_store(t, to, ldt)
+
+        return tile
+
+    make = {PAIRS: of_pairs, HALVES: of_halves}.get(deep, of)
+    all_rows, one_row = make(rows), make(1)
 
     @inline
     def run(count, to, ldt, start, lds, x, ldx, n, w):
@@ -119,10 +133,11 @@ def products(rows: int, nv: int, deep: int = NUMBERS) -> Any:
 
 def depth_of(deep: int) -> Any:
     """Rows of packed weights for n numbers."""
+    each = abs(deep)
 
     @inline
     def depth(n):
-        return ceil_div(n, deep)
+        return ceil_div(n, each)
 
     return depth
 

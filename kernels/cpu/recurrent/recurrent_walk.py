@@ -53,6 +53,7 @@ from bolt_numba.kernels.cpu.recurrent.recurrent_cells import (
     FOURS,
     FUNCTIONS,
     GATES,
+    HALVES,
     NUMBERS,
     PAIRS,
     STATE_HEAD,
@@ -265,7 +266,7 @@ def _walked(kind: str, vectors: int, rows: int, pipelining: Pipelining, deep: in
         h4, every = 4 * a.hidden, a.directions * blocks * part
         state = box(h4, (a.directions, a.sd), (a.batch, a.sb))
         cells = state if kind == "lstm" else 0
-        depth = -(-a.hidden // deep)
+        depth = -(-a.hidden // abs(deep))
         rounded = STATE_HEAD + 4 * depth if deep == FOURS else -(-a.hidden // (2 * LANES)) * BYTES
         groups = a.directions * -(-a.batch // rows)
         return {
@@ -294,7 +295,7 @@ def _walked(kind: str, vectors: int, rows: int, pipelining: Pipelining, deep: in
     return reach
 
 
-LABELS = {NUMBERS: "", PAIRS: "_bf16", FOURS: "_bytes"}
+LABELS = {NUMBERS: "", PAIRS: "_bf16", FOURS: "_bytes", HALVES: "_f16"}
 
 
 @cache
