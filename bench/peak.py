@@ -2,7 +2,7 @@
 
     python -m bench.peak
 
-prints those of f32 and of products of bfloat16.
+prints those of f32, and of products of bfloat16 and of bytes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from bolt_numba.kernels.cpu.language.lang import (
     rows_strided,
     splat,
     tile_dot_rows_bf16,
+    tile_dot_rows_bytes,
     tile_get,
     tile_set,
     tile_store,
     tile_zeros,
+    vload_i32,
 )  # fmt: skip
 from bolt_numba.kernels.jit import I64, PTR, Native, native
 from bolt_numba.types import Array
@@ -75,6 +77,22 @@ def bf16_peak_gflops(seconds: float = 0.3) -> float:
     return 20_000 * 24 * LANES * 4 / _shortest(dot_peak, record, seconds) / 1e9
 
 
+@native(x=PTR, y=PTR, n=I64)
+def byte_peak(p, tid, nthreads):  # type: ignore[no-untyped-def]
+    """`dot_peak` of fours of bytes.  x: 2 vectors; y: 24 vectors."""
+    t, rows, flip = tile_zeros(12, 2), rows_strided(12, p.x, 0), vload_i32(p.x)
+    for _ in range(p.n):
+        t = tile_dot_rows_bytes(t, rows, 0, 0, flip, p.x)
+    tile_store(t, p.y, 8 * LANES)
+
+
+def byte_peak_gops(seconds: float = 0.3) -> float:
+    """As `peak_gflops`, for products of bytes summed in i32."""
+    fours, out = np.zeros(2 * LANES, np.int32), np.zeros(24 * LANES, np.int32)
+    record = byte_peak.record(x=fours, y=out, n=20_000)
+    return 20_000 * 24 * LANES * 8 / _shortest(byte_peak, record, seconds) / 1e9
+
+
 def _shortest(kernel: Native, record: Array, seconds: float) -> float:
     kernel.call(record)
     best = float("inf")
@@ -87,4 +105,5 @@ def _shortest(kernel: Native, record: Array, seconds: float) -> float:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"f32 {peak_gflops():.1f} GFLOP/s, bf16 {bf16_peak_gflops():.1f} GFLOP/s\n")
+    sys.stdout.write(f"f32 {peak_gflops():.1f} GFLOP/s, bf16 {bf16_peak_gflops():.1f} GFLOP/s, ")
+    sys.stdout.write(f"bytes {byte_peak_gops():.1f} GOP/s\n")

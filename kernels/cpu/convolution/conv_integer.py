@@ -37,7 +37,6 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
     INTEGER,
     NO_ZERO,
     QUANTISED,
-    SHORT_RUN,
     Operands,
     Panels,
     RowTables,
@@ -117,11 +116,15 @@ def _surrounded(op: Any, x: TensorType, w: TensorType, zero: Argument) -> tuple[
     return replace(op, pads=(), auto_pad="NOTSET"), made, [Step(surround, args, False)]
 
 
+FEW = 16
+"""Channels under which the taps of a filter's row are one run."""
+
+
 def _joins_taps(op: Any, x: TensorType, w: TensorType) -> bool:
     """Whether the taps of a filter's row should be one run: few channels, side by side in memory."""
     dilation = op.dilations[-1] if op.dilations else 1
     width = w.dims[1] * w.dims[-1]
-    return op.group == 1 and dilation == 1 and w.dims[1] < SHORT_RUN and width >= 4 and len(x.dims) in (3, 4)
+    return op.group == 1 and dilation == 1 and w.dims[1] < FEW and width >= 4 and len(x.dims) in (3, 4)
 
 
 def _rows(op: Any, g: ConvBlocks, w: TensorType, c: int, width: int, image: Any) -> RowTables:

@@ -3,7 +3,7 @@
 Imported only while a kernel compiles; kernel files import these names from `lang`.
 
 Results leave a tile by rows of bytes.  Four vectors of i32 become one of bytes by instructions that work within 128
-bits; what they leave in another order is put right where it is stored (`tile_store_bytes`), or was put in the same
+bits; what they leave in another order is put right where it is stored (`tile_finish_bytes`), or was put in the same
 order before (`PixelTile`).
 """
 
@@ -39,9 +39,10 @@ from bolt_numba.kernels.cpu.language.simd import (
 from bolt_numba.kernels.cpu.language.tiles import BYTES, _build, _row, _vec
 
 HAS_BYTE_MASKS = target().name == "avx512"
-HIGH, ZERO, LOW, FLIP = 0, 4, 8, 12
-"""Places in the record that `tile_store_bytes` reads: greatest number (f32), then patterns of 32 bits: the zero point
-less 128 where bytes are unsigned (twice i16), the least byte as a signed one, the highest bit of unsigned ones."""
+HIGH, ZERO, LOW, FLIP, RESIDUAL_FACTOR = 0, 4, 8, 12, 16
+"""Places in the record that `tile_finish_bytes` reads: greatest number (f32), then patterns of 32 bits: the zero point
+less 128 where bytes are unsigned (twice i16), the least byte as a signed one, the highest bit of unsigned ones; what a
+residual is multiplied by (f32)."""
 
 
 def _copy_some(b, to, source, n, most):
@@ -149,22 +150,6 @@ def _part(b, v, first, count):
 
 
 @intrinsic
-def tile_to_f32(tyctx, acc, factor, addend):
-    """A tile of i32 bits as f32, times the row at ``factor`` plus that at ``addend``."""
-
-    def codegen(ctx, b, sig, a):
-        rows = [[load(b, at, vector("f32"), 4, BYTES * j) for j in range(acc.nv)] for at in a[1:]]
-
-        def one(i, j):
-            total = b.sitofp(b.bitcast(_vec(b, acc, a[0], i, j), vector("i32")), vector("f32"))
-            return fma_value(b, total, rows[0][j], rows[1][j])
-
-        return _build(b, acc, one)
-
-    return acc(acc, ADDR, ADDR), codegen
-
-
-@intrinsic
 def tile_take_outer(tyctx, acc, rows, columns):
     """A tile of i32 bits less the products of the i32 of each row at ``rows`` and of the vectors at ``columns``."""
 
@@ -183,68 +168,73 @@ def tile_take_outer(tyctx, acc, rows, columns):
 
 
 @intrinsic
-def tile_add_bytes(tyctx, acc, address, ld, n, flip, factor):
-    """Add ``factor`` times the bytes of ``n`` columns, rows ``ld`` bytes apart, as u8 with the bits of ``flip``."""
+def tile_finish_bytes(tyctx, acc, columns, width, address, ld, n, residual, residual_ld, flip, ends):
+    """A tile of i32 bits, times a row of numbers plus another, to bytes: the first ``n`` columns.
+
+    columns: the factors are ``2 * width`` bytes behind it, the addends ``4 * width``.  residual: bytes whose bits
+    ``flip`` are turned, times the number at ``ends + 16``; or 0.  ends: what results are limited by, see `HIGH`.
+    NaN becomes the least byte.
+    """
 
     def codegen(ctx, b, sig, args):
-        value, address, ld, n, flip, factor = args
-        place, times = cgutils.alloca_once_value(b, value), splat_value(b, factor)
-        turned, narrow = splat_value(b, b.trunc(flip, I8)), vector("u8")
+        value, columns, width, address, ld, n, residual, residual_ld, flip, ends = args
+        total, per = acc.mr * acc.nv, 4 // acc.nv
+        limits, turned = _ends(b, ends, LANES), splat_value(b, b.trunc(flip, I8))
+        starts = [b.add(columns, b.mul(width, I64(k))) for k in (2, 4)]
+        factors, addends = ([load(b, at, vector("f32"), 4, BYTES * j) for j in range(acc.nv)] for at in starts)
+        times = splat_value(b, load(b, ends, ir.FloatType(), 4, RESIDUAL_FACTOR))
 
-        def add(read):
-            rows, old = [_row(b, address, ld, i) for i in range(acc.mr)], b.load(place)
+        def finished(read, put):
+            """Vectors in fours, so that few are alive; read: bytes of a residual, put: stores a row."""
 
-            def one(i, j):
-                seen = b.uitofp(b.zext(b.xor(read(i, rows[i], j), turned), vector("i32")), vector("f32"))
-                return fma_value(b, seen, times, _vec(b, acc, old, i, j))
+            def number(k):
+                i, j = divmod(min(k, total - 1), acc.nv)
+                v = b.sitofp(b.bitcast(_vec(b, acc, value, i, j), vector("i32")), vector("f32"))
+                v = fma_value(b, v, factors[j], addends[j])
+                if read is None:
+                    return v
+                seen = b.zext(b.xor(read(i, j), turned), vector("i32"))
+                return fma_value(b, b.uitofp(seen, vector("f32")), times, v)
 
-            b.store(_build(b, acc, one), place)
+            for first in range(0, total, 4):
+                made = _in_order(b, _as_bytes(b, [number(first + k) for k in range(4)], limits))
+                for i in range(first // acc.nv, min(first // acc.nv + per, acc.mr)):
+                    put(i, _part(b, made, (i * acc.nv - first) * LANES, acc.columns))
+
+        def both_ways(read, put):
+            with b.if_else(b.icmp_signed("==", residual, I64(0))) as (then, otherwise):
+                with then:
+                    finished(None, put)
+                with otherwise:
+                    finished(read(), put)
+
+        def whole():
+            return lambda i, j: load(b, _row(b, residual, residual_ld, i), vector("u8"), 1, LANES * j)
+
+        def masked():
+            masks = [tail_mask(b, b.sub(n, I64(LANES * j))) for j in range(acc.nv)]
+            row = [_row(b, residual, residual_ld, i) for i in range(acc.mr)]
+            return lambda i, j: masked_load(b, row[i], vector("u8"), 1, masks[j], LANES * j)
+
+        def copied():
+            _copy_rows(b, acc.mr, acc.columns, room, I64(acc.columns), residual, residual_ld, n)
+            return lambda i, j: load(b, room, vector("u8"), 1, i * acc.columns + LANES * j)
 
         with b.if_else(b.icmp_signed(">=", n, I64(acc.columns))) as (then, otherwise):
             with then:
-                add(lambda i, row, j: load(b, row, narrow, 1, LANES * j))
-            with otherwise:
-                if HAS_BYTE_MASKS:
-                    masks = [tail_mask(b, b.sub(n, I64(LANES * j))) for j in range(acc.nv)]
-                    add(lambda i, row, j: masked_load(b, row, narrow, 1, masks[j], LANES * j))
-                else:
-                    room = _workspace(b, acc.mr * acc.columns)
-                    _copy_rows(b, acc.mr, acc.columns, room, I64(acc.columns), address, ld, n)
-                    add(lambda i, row, j: load(b, room, narrow, 1, i * acc.columns + LANES * j))
-        return b.load(place)
-
-    return acc(acc, ADDR, types.int64, types.int64, types.int32, types.float32), codegen
-
-
-@intrinsic
-def tile_store_bytes(tyctx, acc, address, ld, n, ends):
-    """Round, limit by the record at ``ends`` and store ``n`` columns as bytes, rows ``ld`` bytes apart; NaN: least."""
-
-    def codegen(ctx, b, sig, args):
-        value, address, ld, n, ends = args
-        limits, count = _ends(b, ends, LANES), acc.mr * acc.nv
-        vectors = [_vec(b, acc, value, i, j) for i in range(acc.mr) for j in range(acc.nv)]
-        quads = [[vectors[min(k + i, count - 1)] for i in range(4)] for k in range(0, count, 4)]
-        made = [_in_order(b, _as_bytes(b, quad, limits)) for quad in quads]
-        per = 4 // acc.nv
-        rows = [_part(b, made[i // per], i % per * acc.columns, acc.columns) for i in range(acc.mr)]
-        with b.if_else(b.icmp_signed(">=", n, I64(acc.columns))) as (then, otherwise):
-            with then:
-                for i, row in enumerate(rows):
-                    store(b, row, _row(b, address, ld, i), 1)
+                both_ways(whole, lambda i, row: store(b, row, _row(b, address, ld, i), 1))
             with otherwise:
                 if HAS_BYTE_MASKS:
                     mask = tail_mask(b, _hidden(b, n), acc.columns)
-                    for i, row in enumerate(rows):
-                        masked_store(b, row, _row(b, address, ld, i), 1, mask)
+                    both_ways(masked, lambda i, row: masked_store(b, row, _row(b, address, ld, i), 1, mask))
                 else:
                     room = _workspace(b, acc.mr * acc.columns)
-                    for i, row in enumerate(rows):
-                        store(b, row, room, 1, i * acc.columns)
+                    both_ways(copied, lambda i, row: store(b, row, room, 1, i * acc.columns))
                     _copy_rows(b, acc.mr, acc.columns, address, ld, room, I64(acc.columns), n)
         return ctx.get_dummy_value()
 
-    return types.void(acc, ADDR, types.int64, types.int64, ADDR), codegen
+    i64 = types.int64
+    return types.void(acc, ADDR, i64, ADDR, i64, i64, ADDR, i64, types.int32, ADDR), codegen
 
 
 # --------------------------------------------------------------------------------------------------- dots of pixels
@@ -356,7 +346,7 @@ def pixels_dot(tyctx, acc, base, step, first, last, outside, flip, weights, cols
 
 @intrinsic
 def pixels_store_bytes(tyctx, acc, address, ld, pixels, columns, ends):
-    """Store the first ``pixels`` as bytes, ``ld`` bytes apart, as `tile_to_f32` and `tile_store_bytes` do.
+    """Store the first ``pixels`` as bytes, ``ld`` bytes apart, as `tile_finish_bytes` does.
 
     columns: f32 [2][4][lanes], factors and addends in the tile's order.
     """
@@ -377,6 +367,5 @@ def pixels_store_bytes(tyctx, acc, address, ld, pixels, columns, ends):
 
 
 __all__ = [
-    "HIGH", "PixelTile", "pixels_dot", "pixels_row", "pixels_store_bytes", "tile_add_bytes",
-    "tile_store_bytes", "tile_take_outer", "tile_to_f32",
+    "HIGH", "PixelTile", "pixels_dot", "pixels_row", "pixels_store_bytes", "tile_finish_bytes", "tile_take_outer",
 ]  # fmt: skip

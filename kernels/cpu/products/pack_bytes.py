@@ -107,7 +107,7 @@ COLUMN_ROWS = 5
 """Rows of `prepare_columns` results: addend, zero point of B, factor (f32), sum of (b' - zb), addend behind the factor
 (f32)."""
 ENDS = 64
-"""Bytes in front of the rows: the record of `tile_store_bytes`, then what follows."""
+"""Bytes in front of the rows: the record of `tile_finish_bytes`, then what follows."""
 RESIDUAL_FACTOR, LAST_SCALE = 16, 20
 """Places in it: what a residual is multiplied by, and what an activated number is divided by (f32)."""
 SUMS, BYTE_RESULTS, FLOATS = 0, 1, 2

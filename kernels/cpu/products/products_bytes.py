@@ -155,7 +155,7 @@ class RowTables:
         return (self.taps > 1 and self.depth < SHORT_RUN) or self.depth < 4
 
 
-SHORT_RUN = 16
+SHORT_RUN = 8
 """Bytes of a run under which rows are copied first."""
 
 

@@ -146,18 +146,20 @@ def _narrow(mr: int, nv: int) -> Any:
 
 
 def by_height(
-    name: str, passed: str, tile: Callable[[int, int], Any], variants: Sequence[int] = VARIANTS, narrow: Any = None
-) -> Inline:
+    name: str, passed: str, tile: Callable[[int, int], Any], variants: Sequence[int] = VARIANTS, narrow: Any = None,
+    single: Sequence[int] = (),
+) -> Inline:  # fmt: skip
     """Helper ``name(mr, ...)`` that calls the micro-kernel of that height, with two vectors if ``n`` needs them.
 
     passed: what the micro-kernels ``tile(mr, vectors)`` take, as in a call; if ``n`` is not in it, it comes after mr.
     narrow: makes those of the most common height whose last vector is half as wide; None: there are none.
+    single: heights of those of one vector, if others.
     """
     taken = passed if "n" in passed.split(", ") else f"n, {passed}"
     lines, scope = [f"def {name}(mr, {taken}):"], {"LANES": LANES}
     for nv, test in ((2, "    if n > LANES:"), (1, "    else:")):
         lines.append(test)
-        made = {f"mr == {mr}": tile(mr, nv) for mr in variants}
+        made = {f"mr == {mr}": tile(mr, nv) for mr in (single if single and nv == 1 else variants)}
         if narrow is not None:
             made = {f"mr == {MR} and n <= {nv} * LANES - LANES // 2": narrow(MR, nv), **made}
         for i, (which, function) in enumerate(made.items()):

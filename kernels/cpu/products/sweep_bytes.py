@@ -23,7 +23,6 @@ from bolt_numba.kernels.cpu.language.lang import (
     copy_bytes,
     dot_bytes,
     lanes_below,
-    load_f32,
     load_i32,
     load_i64,
     load_u8,
@@ -35,13 +34,11 @@ from bolt_numba.kernels.cpu.language.lang import (
     store_i32,
     store_i64,
     store_u8,
-    tile_add_bytes,
     tile_dot_rows_bytes,
+    tile_finish_bytes,
     tile_row,
     tile_store,
-    tile_store_bytes,
     tile_take_outer,
-    tile_to_f32,
     vload_i32,
     vload_u8_n,
 )  # fmt: skip
@@ -53,7 +50,6 @@ from bolt_numba.kernels.cpu.products.pack_bytes import (
     COLUMN_ROWS,
     EXACT,
     ONES,
-    RESIDUAL_FACTOR,
     whole_vectors,
 )
 from bolt_numba.kernels.cpu.products.sweep import by_height
@@ -64,6 +60,9 @@ from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, inline, native
 VARIANTS = (12, 8, 4, 2, 1) if target().registers >= 32 else (4, 2, 1)
 """Heights of tiles."""
 HEIGHT = VARIANTS[0]
+SINGLE = (2 * HEIGHT, *VARIANTS)
+"""Heights of tiles of one vector."""
+TALL = SINGLE[0]
 
 # ------------------------------------------------------------------------------------------------------------ the tile
 
@@ -88,10 +87,7 @@ def _tile(mr: int, nv: int) -> Any:
         if p.zeros_a > 1:
             acc = tile_take_outer(acc, seen + 4 * (p.span + HEIGHT), columns + 3 * width)
         if p.quick:
-            acc = tile_to_f32(acc, columns + 2 * width, columns + 4 * width)
-            if res != 0:
-                acc = tile_add_bytes(acc, res, p.ldr, n, np.int32(p.flip_r), load_f32(p.columns + RESIDUAL_FACTOR))
-            tile_store_bytes(acc, c, p.ldc, n, p.columns)
+            tile_finish_bytes(acc, columns, width, c, p.ldc, n, res, p.ldr, np.int32(p.flip_r), p.columns)
         else:
             tile_store(acc, sums, 2 * BYTES)
 
@@ -99,13 +95,19 @@ def _tile(mr: int, nv: int) -> Any:
 
 
 TILE_ARGUMENTS = "p, rows, run_step, runs, length, flip, b, columns, width, seen, n, sums, c, res"
-tile_any_bytes = by_height("tile_any_bytes", TILE_ARGUMENTS, _tile, VARIANTS)
+tile_any_bytes = by_height("tile_any_bytes", TILE_ARGUMENTS, _tile, VARIANTS, single=SINGLE)
 
 
 @inline
 def height(left):
     """Height of the next tile when ``left`` rows are to be done."""
     return HEIGHT if left >= HEIGHT else (8 if left >= 8 else 4 if left >= 4 else 2 if left >= 2 else 1)
+
+
+@inline
+def single_height(left):
+    """`height` of a tile of one vector."""
+    return TALL if left >= TALL else height(left)
 
 
 # ------------------------------------------------------------------------------------------------------------ the rows
@@ -128,23 +130,28 @@ def copy_taps(p, a, row, to):
 
 
 @inline
-def place_row(p, a, row, rows, copy):
-    """Write the addresses of a row's runs to ``rows``; a row whose runs are short is copied first."""
-    run_step = 8 * (p.span + HEIGHT)
+def place_rows(p, a, first, count, rows, copies):
+    """Write the addresses of the runs of rows to ``rows``; a row whose runs are short is copied first."""
+    run_step, lda, m, outside = 8 * (p.span + HEIGHT), p.lda, p.m, p.outside
     if p.copied != 0:
-        if p.table == 0:
-            copy_bytes(copy, a + p.lda * row, p.depth)
-        else:
-            copy_taps(p, a, row, copy)
-        for q in range(p.depth * p.taps, p.length):
-            store_u8(copy + q, np.uint8(0))
-        store_i64(rows, copy)
+        for i in range(count):
+            copy = copies + p.copy_step * i
+            if p.table == 0:
+                copy_bytes(copy, a + lda * (first + i), p.depth)
+            else:
+                copy_taps(p, a, first + i, copy)
+            for q in range(p.depth * p.taps, p.length):
+                store_u8(copy + q, np.uint8(0))
+            store_i64(rows + 8 * i, copy)
     elif p.table == 0:
-        store_i64(rows, a + p.lda * row)
+        for i in range(count):
+            store_i64(rows + 8 * i, a + lda * (first + i))
     else:
         for t in range(p.taps):
-            pixel = load_i32(p.table + 4 * (p.m * t + row))
-            store_i64(rows + run_step * t, a + p.lda * pixel if pixel >= 0 else p.outside)
+            seen, to = p.table + 4 * (m * t + first), rows + run_step * t
+            for i in range(count):
+                pixel = load_i32(seen + 4 * i)
+                store_i64(to + 8 * i, a + lda * pixel if pixel >= 0 else outside)
 
 
 @inline
@@ -169,7 +176,7 @@ def _swept(a: Any) -> dict[str, Reach]:
     runs, size, some = (1 if a.copied else a.taps), (1 if a.kind == BYTE_RESULTS else 4), a.blocks * a.m * a.n > 0
     fours, last = runs * -(-a.length // 4), a.m - 1 if a.table is None else int(a.table.max(initial=-1))
     b, columns = (greatest(a.offsets, a.blocks, 0, i, i) if some else 0 for i in (1, 2))
-    used = HEIGHT * 2 * BYTES + (a.span + HEIGHT) * (8 + 8 * runs + a.copy_step)
+    used = TALL * 2 * BYTES + (a.span + HEIGHT) * (8 + 8 * runs + a.copy_step)
 
     def rows(ld: int, item: int) -> int:
         return item * (greatest(a.offsets, a.blocks, ld, 4, 3) + ld * (a.m - 1) + a.n) if some else 0
@@ -211,7 +218,7 @@ def sweep_bytes(p, tid, nthreads):
     if p.residual == FLOAT_RESIDUAL:
         size_r = 4
     tile = p.scratch + p.scratch_step * tid
-    totals, width = tile + HEIGHT * 2 * BYTES, ceil_div(n, LANES) * BYTES
+    totals, width = tile + TALL * 2 * BYTES, ceil_div(n, LANES) * BYTES
     rows, run_step = totals + 8 * (span + HEIGHT), 8 * (span + HEIGHT)
     copies, fours = rows + run_step * runs, runs * ceil_div(p.length, 4)
     block_lo, block_hi = (0, p.blocks) if p.share != 2 else split(p.blocks, tid, nthreads)
@@ -225,17 +232,19 @@ def sweep_bytes(p, tid, nthreads):
         i0 = i_lo
         while i0 < i_hi:
             count = span if i_hi - i0 >= span + HEIGHT else i_hi - i0
-            for i in range(count):
-                place_row(p, a, i0 + i, rows + 8 * i, copies + p.copy_step * i)
-                if p.sums:
+            place_rows(p, a, i0, count, rows, copies)
+            if p.sums:
+                for i in range(count):
                     store_i32(totals + 4 * i, row_sum(p, rows + 8 * i, flip))
-                if p.zeros_a > 1:
+            if p.zeros_a > 1:
+                for i in range(count):
                     zero_a = load_u8(p.zero_a + (first + i0 + i) % p.zeros_a) ^ p.flip_a
                     store_i32(totals + 4 * (span + HEIGHT + i), zero_a)
             for j in range(PANEL * j_lo, PANEL * j_hi, PANEL):
                 i, left = 0, min(n - j, PANEL)
                 while i < count:
-                    mr, to = height(count - i), c + size * (p.ldc * (i0 + i) + j)
+                    mr = single_height(count - i) if left <= LANES else height(count - i)
+                    to = c + size * (p.ldc * (i0 + i) + j)
                     more = 0 if res == 0 else res + size_r * (p.ldr * (i0 + i) + j)
                     tile_any_bytes(
                         mr, p, rows + 8 * i, run_step, runs, p.length, flip, b + 4 * j * fours, columns + 4 * j, width,
@@ -261,5 +270,5 @@ def choose_span(m: int, k: int) -> int:
 
 def scratch_bytes(span: int, runs: int, copy_step: int) -> int:
     """Workspace of one thread."""
-    used = HEIGHT * 2 * BYTES + (span + HEIGHT) * (8 + 8 * runs + copy_step)
+    used = TALL * 2 * BYTES + (span + HEIGHT) * (8 + 8 * runs + copy_step)
     return -(-used // 64) * 64
