@@ -23,7 +23,6 @@ from bolt_numba.kernels.cpu.language.lang import (
     tile_set,
     tile_store,
     tile_zeros,
-    vload_i32,
 )  # fmt: skip
 from bolt_numba.kernels.jit import I64, PTR, Native, native
 from bolt_numba.types import Array
@@ -80,9 +79,9 @@ def bf16_peak_gflops(seconds: float = 0.3) -> float:
 @native(x=PTR, y=PTR, n=I64)
 def byte_peak(p, tid, nthreads):  # type: ignore[no-untyped-def]
     """`dot_peak` of fours of bytes.  x: 2 vectors; y: 24 vectors."""
-    t, rows, flip = tile_zeros(12, 2), rows_strided(12, p.x, 0), vload_i32(p.x)
+    t, rows = tile_zeros(12, 2), rows_strided(12, p.x, 0)
     for _ in range(p.n):
-        t = tile_dot_rows_bytes(t, rows, 0, 0, flip, p.x)
+        t = tile_dot_rows_bytes(t, rows, 0, 0, p.x)
     tile_store(t, p.y, 8 * LANES)
 
 

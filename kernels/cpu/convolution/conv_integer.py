@@ -32,7 +32,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.products.epilogue_bytes import FIELDS, FLOAT_RESIDUAL, finish_stored
 from bolt_numba.kernels.cpu.products.matmul import is_parallel
-from bolt_numba.kernels.cpu.products.pack_bytes import BYTE_RESULTS, COLUMN_ROWS, ENDS, EXACT
+from bolt_numba.kernels.cpu.products.pack_bytes import BYTE_RESULTS, COLUMN_ROWS, ENDS, EXACT, flips
 from bolt_numba.kernels.cpu.products.products_bytes import (
     INTEGER,
     NO_ZERO,
@@ -52,7 +52,7 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv
-from bolt_numba.types import U8, Array, TensorType
+from bolt_numba.types import I8, U8, Array, TensorType
 
 
 def _operands(op: Any) -> Operands:
@@ -243,7 +243,7 @@ def conv_bytes_depthwise(op: Any, ins: Types, outs: Sequence[TensorType], contex
     args: dict[str, Argument] = {
         "a": In(at.a), "b": context.packed(w.known, "depthwise bytes", pack), "c": Out(0), "ldc": Pitch(Out(0)),
         "images": g.images, "rows": g.rows, "m": g.m, "n": n, "table": table, "taps": taps,
-        "columns": columns.args["to"], **finish_args(op, ins, at), "scratch": Scratch(threads * 256),
-        "scratch_step": 256,
+        "columns": columns.args["to"], **finish_args(op, ins, at), "flip": flips(x.dtype == I8),
+        "scratch": Scratch(threads * 256), "scratch_step": 256,
     }  # fmt: skip
     return [columns, Step(depthwise_bytes, args, threads > 1)]

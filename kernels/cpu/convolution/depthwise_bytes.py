@@ -28,13 +28,21 @@ from bolt_numba.kernels.cpu.language.lang import (
     split,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.products.matmul import is_parallel
-from bolt_numba.kernels.cpu.products.pack_bytes import COLUMN_ROWS, ENDS, EXACT, ONES, whole_vectors
-from bolt_numba.kernels.cpu.products.products_bytes import QUANTISED, Panels, column_step, finish_args, given, has_zero
+from bolt_numba.kernels.cpu.products.pack_bytes import COLUMN_ROWS, ENDS, EXACT, whole_vectors
+from bolt_numba.kernels.cpu.products.products_bytes import (
+    QUANTISED,
+    Panels,
+    column_step,
+    finish_args,
+    given,
+    has_zero,
+    unsigned_step,
+)
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.integer_products import QLinearConv
-from bolt_numba.types import I8, U8, Array, TensorType
+from bolt_numba.types import U8, Array, TensorType
 
 PIXELS = 4 if target().registers >= 32 and target().is_x86 else 2
 """Pixels of a tile."""
@@ -75,13 +83,13 @@ def _tile(lanes: int, cols: int, stride: int, guarded: int) -> Any:
 
     @inline
     def tile(p, x, y, up, first, last, pixels, w, numbers):
-        acc, c, h, flip, outside = pixels_row(PIXELS, lanes, numbers), p.c, p.h, np.int32(p.flip), p.outside
+        acc, c, h, outside = pixels_row(PIXELS, lanes, numbers), p.c, p.h, p.outside
         row, size = p.wd * c, filter_row * lanes
         for r in range(p.rows):
             at, base, step = up + r * p.dh, outside, 0
             if at >= 0 and at < h:
                 base, step = x + at * row, c
-            acc = pixels_dot(acc, base, step, first, last, outside, flip, w, cols, stride, chunks, guarded)
+            acc = pixels_dot(acc, base, step, first, last, outside, w, cols, stride, chunks, guarded)
             w += size
         pixels_store_bytes(acc, y, p.ldc, pixels, numbers + 16 * lanes, p.columns)
 
@@ -127,7 +135,7 @@ def depthwise_kernel(cols: int, stride: int) -> Native:
         """x: bytes [images, h, wd, c]; w: see `pack_taps`; y: [images, oh, ow, c], pixels ``ldc`` apart.
 
         rows, cols: of the filter; sh, sw: strides; dh: dilation of rows; top, left: begin pads.  outside: zero points.
-        columns: see `prepare_columns`.  blocks: i64 [count][`BLOCK_FIELDS`].  flip: of four bytes of x.  scratch:
+        columns: see `prepare_columns`.  blocks: i64 [count][`BLOCK_FIELDS`].  scratch:
         ``scratch_step`` bytes a thread, the numbers of columns by blocks.
         """
         c, ldc, oh, ow, wd, count, sw = p.c, p.ldc, p.oh, p.ow, p.wd, p.count, p.sw
@@ -168,7 +176,7 @@ def depthwise_kernel(cols: int, stride: int) -> Native:
 
     return native(
         fastmath=EXACT, x=PTR, w=PTR, y=PTR, ldc=I64, images=I64, h=I64, wd=I64, c=I64, oh=I64, ow=I64, rows=I64,
-        cols=I64, sh=I64, sw=I64, dh=I64, top=I64, left=I64, outside=PTR, columns=PTR, blocks=PTR, count=I64, flip=I64,
+        cols=I64, sh=I64, sw=I64, dh=I64, top=I64, left=I64, outside=PTR, columns=PTR, blocks=PTR, count=I64,
         scratch=PTR, scratch_step=I64, extents=_seen,
     )(depthwise_pixels)  # fmt: skip
 
@@ -230,17 +238,17 @@ def conv_bytes_pixels(op: Any, ins: Types, outs: Sequence[TensorType], context: 
         made[:c] = (filters.reshape(c, -1).view(np.uint8) ^ np.uint8(flip)).view(np.int8).sum(axis=1, dtype=np.int32)
         return made
 
+    source, steps = unsigned_step(x, In(QUANTISED.a), context)
     outside, table = Scratch(4 * WIDTHS[0]), block_table(c, rows, cols, sw)
     total = context.packed(w.known, "sums of filters", sums)
     columns = column_step(op, ins, QUANTISED, Panels(1, 1, rows * cols, c), rows * cols, total, outside)
     parallel = is_parallel(context, images * oh * ow * c * rows * cols // 4, x.nbytes)
     step = -(-4 * PART_ROWS * int(table[:, 1].sum()) // 64) * 64
     args: dict[str, Argument] = {
-        "x": In(QUANTISED.a), "w": context.packed(w.known, ("pixels", sw), pack_taps(c, rows, cols, sw, flip)),
+        "x": source, "w": context.packed(w.known, ("pixels", sw), pack_taps(c, rows, cols, sw, flip)),
         "y": Out(0), "ldc": Pitch(Out(0)), "images": images, "h": h, "wd": wd, "c": c, "oh": oh, "ow": ow,
         "rows": rows, "cols": cols, "sh": sh, "sw": sw, "dh": dh, "top": top, "left": left, "outside": outside,
         "columns": columns.args["to"], "blocks": table, "count": len(table),
-        "flip": ONES * 128 if x.dtype == I8 else 0,
         "scratch": Scratch((context.threads if parallel else 1) * step), "scratch_step": step,
     }  # fmt: skip
-    return [columns, Step(depthwise_kernel(cols, sw), args, parallel)]
+    return [*steps, columns, Step(depthwise_kernel(cols, sw), args, parallel)]

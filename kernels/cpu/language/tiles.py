@@ -20,7 +20,6 @@ from bolt_numba.kernels.cpu.language.simd import (
     I8,
     I32,
     I64,
-    INT,
     LANES,
     call,
     dot_bf16_value,
@@ -280,26 +279,26 @@ def tile_rank1_rows_as(tyctx, acc, rows, offset, brow, kind):
 
 
 @intrinsic
-def tile_dot_rows_bytes(tyctx, acc, rows, offset, shift, flip, brow):
+def tile_dot_rows_bytes(tyctx, acc, rows, offset, shift, brow):
     """Acc, whose bits are i32, += four u8 of each row times the ``nv * LANES`` fours of i8 at ``brow``, summed.
 
-    A row's four are those at ``rows[i] + offset``, shifted down by ``shift`` bits, with the bits of vector ``flip``.
+    A row's four are those at ``rows[i] + offset``, shifted down by ``shift`` bits.
     """
 
     def codegen(ctx, b, sig, args):
-        tile, rows, offset, shift, flip, brow = args
+        tile, rows, offset, shift, brow = args
         ty = vector("i32")
         cols = [load(b, brow, ty, 4, BYTES * j) for j in range(acc.nv)]
         for i in range(acc.mr):
             four = b.lshr(load(b, b.add(b.extract_value(rows, i), offset), I32, 1), b.trunc(shift, I32))
-            x = b.xor(splat_value(b, four), flip)
+            x = splat_value(b, four)
             for j in range(acc.nv):
                 k = i * acc.nv + j
                 made = dot_bytes_value(b, b.bitcast(b.extract_value(tile, k), ty), x, cols[j])
                 tile = b.insert_value(tile, b.bitcast(made, vector("f32")), k)
         return tile
 
-    return acc(acc, rows, types.int64, types.int64, INT, ADDR), codegen
+    return acc(acc, rows, types.int64, types.int64, ADDR), codegen
 
 
 @intrinsic(prefer_literal=True)

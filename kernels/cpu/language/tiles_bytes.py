@@ -40,8 +40,8 @@ from bolt_numba.kernels.cpu.language.tiles import BYTES, _build, _row, _vec
 
 HAS_BYTE_MASKS = target().name == "avx512"
 HIGH, ZERO, LOW, FLIP, RESIDUAL_FACTOR = 0, 4, 8, 12, 16
-"""Places in the record that `tile_finish_bytes` reads: greatest number (f32), then patterns of 32 bits: the zero point
-less 128 where bytes are unsigned (twice i16), the least byte as a signed one, the highest bit of unsigned ones; what a
+"""Places in the record that `tile_finish_bytes` reads: patterns of 32 bits, of the greatest byte as a signed one, the
+zero point less 128 where bytes are unsigned (twice i16), the least byte, the highest bit of unsigned ones; and what a
 residual is multiplied by (f32)."""
 
 
@@ -85,7 +85,7 @@ def _hidden(b, n):
 
 
 def _nearest(b, v):
-    """f32 to the nearest i32, ties to even; what is too small or NaN becomes the least one, of x86 only."""
+    """f32 within i32 to the nearest i32, ties to even."""
     lanes = v.type.count
     ty = ir.VectorType(I32, lanes)
     if not target().is_x86:
@@ -114,23 +114,23 @@ def _narrowed(b, x, y):
 
 def _ends(b, address, lanes):
     """What results are limited by, see `HIGH`, as vectors."""
-    pattern = {at: splat_value(b, load(b, address, I32, 4, at), lanes) for at in (ZERO, LOW, FLIP)}
-    return (
-        splat_value(b, load(b, address, ir.FloatType(), 4, HIGH), lanes),
-        b.bitcast(pattern[ZERO], ir.VectorType(I16, 2 * lanes)),
-        b.bitcast(pattern[LOW], ir.VectorType(I8, 4 * lanes)),
-        b.bitcast(pattern[FLIP], ir.VectorType(I8, 4 * lanes)),
-    )
+    kinds = {HIGH: (I8, 4), ZERO: (I16, 2), LOW: (I8, 4), FLIP: (I8, 4)}
+    return [
+        b.bitcast(splat_value(b, load(b, address, I32, 4, at), lanes), ir.VectorType(kind, per * lanes))
+        for at, (kind, per) in kinds.items()
+    ]
 
 
 def _as_bytes(b, vectors, ends):
     """Four vectors of f32 as one of bytes: rounded, zero point added, limited; in the order of `_narrowed`."""
     high, zero, low, flip = ends
-    rounded = [_nearest(b, b.select(b.fcmp_ordered("<", high, v), high, v)) for v in vectors]
+    rounded = [_nearest(b, v) for v in vectors]
     pairs = [_narrowed(b, *rounded[i : i + 2]) for i in (0, 2)]
     name = f"llvm.sadd.sat.{suffix(zero.type)}"
     made = _narrowed(b, *(call(b, name, zero.type, [pair, zero]) for pair in pairs))
-    return b.xor(call(b, f"llvm.smax.{suffix(low.type)}", low.type, [made, low]), flip)
+    for limit, bound in (("smax", low), ("smin", high)):
+        made = call(b, f"llvm.{limit}.{suffix(low.type)}", low.type, [made, bound])
+    return b.xor(made, flip)
 
 
 def _in_order(b, made):
@@ -173,7 +173,7 @@ def tile_finish_bytes(tyctx, acc, columns, width, address, ld, n, residual, resi
 
     columns: the factors are ``2 * width`` bytes behind it, the addends ``4 * width``.  residual: bytes whose bits
     ``flip`` are turned, times the number at ``ends + 16``; or 0.  ends: what results are limited by, see `HIGH`.
-    NaN becomes the least byte.
+    Numbers are less than 2 ** 31.
     """
 
     def codegen(ctx, b, sig, args):
@@ -293,22 +293,21 @@ def _interleaved(b, x, y, element):
 
 
 @intrinsic(prefer_literal=True)
-def pixels_dot(tyctx, acc, base, step, first, last, outside, flip, weights, cols, stride, chunks, guarded):
+def pixels_dot(tyctx, acc, base, step, first, last, outside, weights, cols, stride, chunks, guarded):
     """Add a filter's row of ``cols`` taps under pixels ``step`` bytes apart from ``base`` on.
 
     first, last: of the pixels that the image has, others are read at ``outside``; where ``guarded`` is 0 all are there.
-    flip: bits of each four bytes that are turned.  weights: i8 [chunks][forms][4][lanes][4], fours of taps.  Fours of
+    weights: i8 [chunks][forms][4][lanes][4], fours of taps.  Fours of
     pixels begin at even ones, so that neighbours share their interleaved pairs.  At stride 1 there is a second form of
     the weights, for odd results, that begins one tap later.  cols, stride, chunks, guarded: compile-time constants.
     """
     cols_, stride_, is_guarded = cols.literal_value, stride.literal_value, guarded.literal_value
     forms = 2 if stride_ == 1 else 1
-    numbers = (ADDR, types.int64, types.int64, types.int64, ADDR, types.int32, ADDR)
+    numbers = (ADDR, types.int64, types.int64, types.int64, ADDR, ADDR)
 
     def codegen(ctx, b, sig, args):
-        tile, base, step, first, last, outside, flip, weights = args[:8]
+        tile, base, step, first, last, outside, weights = args[:7]
         wide, narrow = ir.VectorType(I32, acc.lanes), ir.VectorType(I8, 4 * acc.lanes)
-        turned = b.bitcast(splat_value(b, flip, acc.lanes), narrow)
         count = (acc.pixels - 1) * stride_ + cols_
 
         def pixel(k):
@@ -316,7 +315,7 @@ def pixels_dot(tyctx, acc, base, step, first, last, outside, flip, weights, cols
             if is_guarded:
                 inside = b.and_(b.icmp_signed("<=", first, I64(k)), b.icmp_signed("<", I64(k), last))
                 at = b.select(inside, at, outside)
-            return b.xor(load(b, at, narrow, 1), turned)
+            return load(b, at, narrow, 1)
 
         seen = [pixel(k) for k in range(count)]
         pairs = [_interleaved(b, seen[k], seen[min(k + 1, count - 1)], 8) for k in range(0, count, 2)]

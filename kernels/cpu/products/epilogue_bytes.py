@@ -49,10 +49,10 @@ turned, or f32.  lo, hi, act: see `epilogue.Finish`, for results of f32."""
 
 @inline
 def store_bytes(to, v, n, ends):
-    """As `tile_finish_bytes`, one vector."""
-    zero, low, flip = load_i16(ends + 4), load_i8(ends + 8), load_u8(ends + 12)
-    v = vmin(vmax(v, splat(np.float32(-1e9))), splat(load_f32(ends)))
-    made = vmax(to_i32(vround(v)) + splat(np.int32(zero)), splat(np.int32(low)))
+    """As `tile_finish_bytes`, one vector of any numbers; NaN becomes the least byte."""
+    high, zero, low, flip = load_i8(ends), load_i16(ends + 4), load_i8(ends + 8), load_u8(ends + 12)
+    v = vmin(vmax(vround(v), splat(np.float32(-1e6))), splat(np.float32(1e6)))
+    made = vmin(vmax(to_i32(v) + splat(np.int32(zero)), splat(np.int32(low))), splat(np.int32(high)))
     vstore_u8_n(to, made ^ splat(np.int32(flip)), n)
 
 

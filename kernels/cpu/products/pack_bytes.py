@@ -14,10 +14,12 @@ import numpy as np
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
+    all_lanes,
     ceil_div,
     dot_bytes,
     fill_bytes,
     lane,
+    lanes_below,
     load_f32,
     load_i32,
     load_u8,
@@ -27,6 +29,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     split,
     store_f32,
     store_i32,
+    store_u8,
     to_i32,
     vabs,
     vload_i32,
@@ -46,9 +49,9 @@ from bolt_numba.types import Array
 
 EXACT = frozenset({"contract", "nsz"})
 """No reciprocals: the scale of a result decides which way a half is rounded."""
-ONES = 0x01010101
+ONES, SIGNS = 0x01010101, -0x7F7F7F80
 
-FLIPS = np.repeat(np.array([0, -0x7F7F7F80], np.int32), LANES).reshape(2, LANES)
+FLIPS = np.repeat(np.array([0, SIGNS], np.int32), LANES).reshape(2, LANES)
 """Vectors of bits that make signed bytes unsigned ones and back, or leave them: by `flips`."""
 
 
@@ -103,13 +106,29 @@ def shift_down(bits, n):
     return bits & shift_right_logical(splat(np.int32(-1)), n)
 
 
+@native(x=PTR, to=PTR, n=I64, extents=lambda a: {"x": a.n, "to": a.n})
+def flip_bytes(p, tid, nthreads):
+    """Signed bytes as unsigned ones, 128 more: their highest bit is turned."""
+    lo, hi = split(ceil_div(p.n, BYTES), tid, nthreads)
+    for v in range(lo, hi):
+        x, to = p.x + BYTES * v, p.to + BYTES * v
+        if BYTES * (v + 1) <= p.n:
+            vstore(to, vload_i32(x) ^ splat(np.int32(SIGNS)))
+        else:
+            for i in range(p.n - BYTES * v):
+                store_u8(to + i, load_u8(x + i) ^ np.uint8(128))
+
+
 COLUMN_ROWS = 5
 """Rows of `prepare_columns` results: addend, zero point of B, factor (f32), sum of (b' - zb), addend behind the factor
 (f32)."""
 ENDS = 64
 """Bytes in front of the rows: the record of `tile_finish_bytes`, then what follows."""
-RESIDUAL_FACTOR, LAST_SCALE = 16, 20
-"""Places in it: what a residual is multiplied by, and what an activated number is divided by (f32)."""
+RESIDUAL_FACTOR, LAST_SCALE, UNSAFE = 16, 20, 24
+"""Places in it: what a residual is multiplied by, what an activated number is divided by (f32), and whether numbers
+before rounding may be beyond i32 (i32)."""
+SAFE_FACTOR, SAFE_ADDEND = 0.25, 2.0**29
+"""Sums of 32 bits times the one and two of the other stay within i32."""
 SUMS, BYTE_RESULTS, FLOATS = 0, 1, 2
 """Kinds of results: i32, bytes, f32."""
 
@@ -156,7 +175,7 @@ def write_ends(p):
         low = high
     if p.scale_r != 0:
         factor = load_f32(p.scale_r)
-    store_f32(p.to, np.float32(high - zero))
+    store_i32(p.to, (high & 0xFF) * ONES)
     store_i32(p.to + 4, (zero & 0xFFFF) | (zero << 16))
     store_i32(p.to + 8, (low & 0xFF) * ONES)
     store_i32(p.to + 12, p.flip_y * ONES)
@@ -186,7 +205,8 @@ def prepare_columns(p, tid, nthreads):
     zero_r = np.float32(0) if p.zero_r == 0 else np.float32(load_u8(p.zero_r) ^ p.flip_r)
     residual = splat(zero_r * load_f32(p.to + RESIDUAL_FACTOR))
     if p.outside != 0:
-        fill_bytes(p.outside, load_u8(p.zero_a), p.length)
+        fill_bytes(p.outside, np.uint8(load_u8(p.zero_a) ^ p.flip_a), p.length)
+    safe = abs(load_f32(p.to + RESIDUAL_FACTOR)) * np.float32(256) < np.float32(SAFE_ADDEND)
     for unit in range(p.blocks * columns):
         block, j = unit // columns, unit % columns * LANES
         left = n - j
@@ -205,7 +225,11 @@ def prepare_columns(p, tid, nthreads):
         vstore(to + width, zero)
         vstore(to + 3 * width, sums)
         vstore(to + 4 * width, last - residual)
+        safe = safe and all_lanes((vabs(last - residual) < splat(np.float32(SAFE_ADDEND))) | ~lanes_below(left))
         if p.scale_b != 0:
             place = block * n + j if p.scales_b > n else j
             scale = splat(load_f32(p.scale_b)) if p.scales_b == 1 else vload_n(p.scale_b + 4 * place, left)
-            vstore(to + 2 * width, ratio(splat(load_f32(p.scale_a)), scale, splat(divided)))
+            factor = ratio(splat(load_f32(p.scale_a)), scale, splat(divided))
+            safe = safe and all_lanes((vabs(factor) < splat(np.float32(SAFE_FACTOR))) | ~lanes_below(left))
+            vstore(to + 2 * width, factor)
+    store_i32(p.to + UNSAFE, np.int32(not safe))

@@ -19,6 +19,7 @@ from bolt_numba.kernels.cpu.products.pack_bytes import (
     ENDS,
     FLOATS,
     SUMS,
+    flip_bytes,
     flips,
     pack_bytes,
     prepare_columns,
@@ -199,6 +200,15 @@ def column_step(
     }, False)  # fmt: skip
 
 
+def unsigned_step(a: TensorType, source: In | Scratch, context: Context) -> tuple[In | Scratch, list[Step]]:
+    """The bytes of A as unsigned ones, and the step that makes these."""
+    if a.dtype != I8:
+        return source, []
+    size = source.nbytes if isinstance(source, Scratch) else a.nbytes
+    to = Scratch(size)
+    return to, [Step(flip_bytes, {"x": source, "to": to, "n": size}, is_parallel(context, 0, 2 * size))]
+
+
 def finish_args(op: Any, ins: Types, at: Operands) -> dict[str, Argument]:
     """What sweeps need to know of zero points, and `epilogue_bytes.FIELDS`."""
     a, b, zero_a, residual = (given(ins, i) for i in (at.a, at.b, at.zero_a, at.residual))
@@ -207,7 +217,7 @@ def finish_args(op: Any, ins: Types, at: Operands) -> dict[str, Argument]:
     more = NO_RESIDUAL if residual is None else FLOAT_RESIDUAL if residual.dtype == F32 else BYTE_RESIDUAL
     done, more_at = finish(getattr(op, "activation", None)), operand(ins, at.residual)
     return {
-        "sums": int(has_zero(b, given(ins, at.zero_b))), "flip": flips(_flip(a) != 0), "flip_a": _flip(a),
+        "sums": int(has_zero(b, given(ins, at.zero_b))), "flip_a": _flip(a),
         "zero_a": NO_ZERO if zero_a is None else In(at.zero_a), "zeros_a": 1 if zero_a is None else zero_a.size,
         "kind": kind, "quick": int(kind == BYTE_RESULTS and done.act is None and more != FLOAT_RESIDUAL),
         "res": more_at, "ldr": 0 if more_at is None else Pitch(more_at),
@@ -219,8 +229,10 @@ def product_steps(
     op: Any, ins: Types, at: Operands, rows: RowTables, panels: Panels, packed: Argument, context: Context
 ) -> list[Step]:
     """The numbers of the columns, and the sweep."""
-    b = given(ins, at.b)
+    a, b = given(ins, at.a), given(ins, at.b)
+    assert a is not None
     assert b is not None
+    source, steps = unsigned_step(a, In(at.a) if rows.image is None else rows.image, context)
     outside = None if rows.table is None else Scratch(rows.depth)
     columns = column_step(op, ins, at, panels, rows.k, packed, outside)
     blocks, span, runs = len(rows.offsets), choose_span(rows.m, rows.k), panels.runs
@@ -232,7 +244,7 @@ def product_steps(
     offsets[:, 1] = panels.head + panels.block * rows.offsets[:, 1]
     offsets[:, 2] = ENDS + COLUMN_ROWS * panels.columns * BYTES * rows.offsets[:, 1]
     args: dict[str, Argument] = {
-        "a": In(at.a) if rows.image is None else rows.image, "lda": rows.lda, "b": packed, "c": Out(0),
+        "a": source, "lda": rows.lda, "b": packed, "c": Out(0),
         "ldc": Pitch(Out(0)), "blocks": blocks,
         "offsets": offsets, "m": rows.m, "n": panels.n, "table": rows.table, "taps": rows.taps, "depth": rows.depth,
         "length": -(-rows.k // 4) * 4 if rows.copied else rows.depth, "copied": int(rows.copied), "outside": outside,
@@ -240,7 +252,7 @@ def product_steps(
         "scratch": Scratch(threads * per_thread), "scratch_step": per_thread, "copy_step": copy_step, "span": span,
         "share": choose_share(blocks, rows.m, panels.n, rows.k, threads),
     }  # fmt: skip
-    return [columns, Step(sweep_bytes, args, threads > 1)]
+    return [*steps, columns, Step(sweep_bytes, args, threads > 1)]
 
 
 def pack_step(panels: Panels, index: int, b: TensorType, context: Context) -> Step:

@@ -22,13 +22,11 @@ from bolt_numba.kernels.cpu.language.lang import (
     ceil_div,
     copy_bytes,
     dot_bytes,
-    lanes_below,
     load_i32,
     load_i64,
     load_u8,
     reduce_add,
     rows_load,
-    select,
     splat,
     split,
     store_i32,
@@ -50,6 +48,7 @@ from bolt_numba.kernels.cpu.products.pack_bytes import (
     COLUMN_ROWS,
     EXACT,
     ONES,
+    UNSAFE,
     whole_vectors,
 )
 from bolt_numba.kernels.cpu.products.sweep import by_height
@@ -57,10 +56,10 @@ from bolt_numba.kernels.cpu.products.sweep_extents import greatest
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, inline, native
 
-VARIANTS = (12, 8, 4, 2, 1) if target().registers >= 32 else (4, 2, 1)
+VARIANTS: tuple[int, ...] = (12, 8, 4, 2, 1) if target().registers >= 32 else (4, 2, 1)
 """Heights of tiles."""
 HEIGHT = VARIANTS[0]
-SINGLE = (2 * HEIGHT, *VARIANTS)
+SINGLE: tuple[int, ...] = (2 * HEIGHT, *VARIANTS)
 """Heights of tiles of one vector."""
 TALL = SINGLE[0]
 
@@ -71,22 +70,22 @@ def _tile(mr: int, nv: int) -> Any:
     """The micro-kernel: one tile of sums, which become bytes or are stored at ``sums``."""
 
     @inline
-    def tile(p, rows, run_step, runs, length, flip, b, columns, width, seen, n, sums, c, res):
+    def tile(p, rows, run_step, runs, length, b, columns, width, seen, n, quick, sums, c, res):
         acc = tile_row(mr, nv, columns)
         rest = length & 3
         for r in range(runs):
             at = rows_load(mr, rows + run_step * r, 8, 0)
             for q in range(0, length - 3, 4):
-                acc = tile_dot_rows_bytes(acc, at, q, 0, flip, b)
+                acc = tile_dot_rows_bytes(acc, at, q, 0, b)
                 b += BYTES * nv
             if rest:
-                acc = tile_dot_rows_bytes(acc, at, length - 4, 32 - 8 * rest, flip, b)
+                acc = tile_dot_rows_bytes(acc, at, length - 4, 32 - 8 * rest, b)
                 b += BYTES * nv
         if p.sums:
             acc = tile_take_outer(acc, seen, columns + width)
         if p.zeros_a > 1:
             acc = tile_take_outer(acc, seen + 4 * (p.span + HEIGHT), columns + 3 * width)
-        if p.quick:
+        if quick:
             tile_finish_bytes(acc, columns, width, c, p.ldc, n, res, p.ldr, np.int32(p.flip_r), p.columns)
         else:
             tile_store(acc, sums, 2 * BYTES)
@@ -94,7 +93,7 @@ def _tile(mr: int, nv: int) -> Any:
     return tile
 
 
-TILE_ARGUMENTS = "p, rows, run_step, runs, length, flip, b, columns, width, seen, n, sums, c, res"
+TILE_ARGUMENTS = "p, rows, run_step, runs, length, b, columns, width, seen, n, quick, sums, c, res"
 tile_any_bytes = by_height("tile_any_bytes", TILE_ARGUMENTS, _tile, VARIANTS, single=SINGLE)
 
 
@@ -155,19 +154,18 @@ def place_rows(p, a, first, count, rows, copies):
 
 
 @inline
-def row_sum(p, rows, flip):
-    """Sum of the bytes of a row, flipped."""
+def row_sum(p, rows):
+    """Sum of the bytes of a row."""
     runs = 1 if p.copied != 0 else p.taps
     size = p.depth * p.taps // runs
     total, run_step, one = splat(np.int32(0)), 8 * (p.span + HEIGHT), splat(np.int32(ONES))
     for r in range(runs):
         at, q = load_i64(rows + run_step * r), 0
         while q + 4 * LANES <= size:
-            total = dot_bytes(total, vload_i32(at + q) ^ flip, one)
+            total = dot_bytes(total, vload_i32(at + q), one)
             q += 4 * LANES
         while q < size:
-            seen = vload_u8_n(at + q, size - q) ^ (flip & splat(np.int32(255)))
-            total = total + select(lanes_below(size - q), seen, splat(np.int32(0)))
+            total = total + vload_u8_n(at + q, size - q)
             q += LANES
     return reduce_add(total)
 
@@ -191,14 +189,13 @@ def _swept(a: Any) -> dict[str, Reach]:
         "outside": a.depth,
         "columns": columns + COLUMN_ROWS * whole_vectors(a.n),
         "scratch": (a.threads - 1) * a.scratch_step + used,
-        "flip": BYTES,
         "zero_a": a.zeros_a,
     }
 
 
 @native(
     fastmath=EXACT, a=PTR, lda=I64, b=PTR, c=PTR, ldc=I64, blocks=I64, offsets=PTR, m=I64, n=I64, table=PTR_OR_0,
-    taps=I64, depth=I64, length=I64, copied=I64, outside=PTR_OR_0, columns=PTR, sums=I64, flip=PTR, flip_a=I64,
+    taps=I64, depth=I64, length=I64, copied=I64, outside=PTR_OR_0, columns=PTR, sums=I64, flip_a=I64,
     zero_a=PTR, zeros_a=I64, scratch=PTR, scratch_step=I64, copy_step=I64, span=I64, share=I64, extents=_swept,
     **FIELDS,
 )  # fmt: skip
@@ -213,7 +210,8 @@ def sweep_bytes(p, tid, nthreads):
     scratch: ``scratch_step`` bytes a thread: a tile, sums and zero points of rows, addresses of runs, copies
     (`scratch_bytes`).  The rest: see `epilogue_bytes.FIELDS`.
     """
-    m, n, span, flip = p.m, p.n, p.span, vload_i32(p.flip)
+    m, n, span = p.m, p.n, p.span
+    quick = p.quick != 0 and load_i32(p.columns + UNSAFE) == 0
     runs, size, size_r = (1 if p.copied != 0 else p.taps), (1 if p.kind == BYTE_RESULTS else 4), 1
     if p.residual == FLOAT_RESIDUAL:
         size_r = 4
@@ -235,7 +233,7 @@ def sweep_bytes(p, tid, nthreads):
             place_rows(p, a, i0, count, rows, copies)
             if p.sums:
                 for i in range(count):
-                    store_i32(totals + 4 * i, row_sum(p, rows + 8 * i, flip))
+                    store_i32(totals + 4 * i, row_sum(p, rows + 8 * i))
             if p.zeros_a > 1:
                 for i in range(count):
                     zero_a = load_u8(p.zero_a + (first + i0 + i) % p.zeros_a) ^ p.flip_a
@@ -247,10 +245,10 @@ def sweep_bytes(p, tid, nthreads):
                     to = c + size * (p.ldc * (i0 + i) + j)
                     more = 0 if res == 0 else res + size_r * (p.ldr * (i0 + i) + j)
                     tile_any_bytes(
-                        mr, p, rows + 8 * i, run_step, runs, p.length, flip, b + 4 * j * fours, columns + 4 * j, width,
-                        totals + 4 * i, left, tile, to, more,
+                        mr, p, rows + 8 * i, run_step, runs, p.length, b + 4 * j * fours, columns + 4 * j, width,
+                        totals + 4 * i, left, quick, tile, to, more,
                     )  # fmt: skip
-                    if p.quick == 0:
+                    if not quick:
                         finish_stored(p, tile, mr, left, columns + 4 * j, width, to, more)
                     i += mr
             i0 += count

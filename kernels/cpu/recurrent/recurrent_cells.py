@@ -157,7 +157,7 @@ def products_of_bytes(rows: int, nv: int) -> Any:
         def tile(to, ldt, h, ldh, n, w):
             t, at = tile_zeros(height, nv), rows_strided(height, h + STATE_HEAD, ldh)
             for q in range(n):
-                t = tile_dot_rows_bytes(t, at, 4 * q, 0, splat(np.int32(0)), w)
+                t = tile_dot_rows_bytes(t, at, 4 * q, 0, w)
                 w += nv * BYTES
             tile_store(t, to, ldt)
 
