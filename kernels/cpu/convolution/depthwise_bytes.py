@@ -32,7 +32,7 @@ from bolt_numba.kernels.cpu.products.pack_bytes import COLUMN_ROWS, ENDS, EXACT,
 from bolt_numba.kernels.cpu.products.products_bytes import (
     QUANTISED,
     Panels,
-    column_step,
+    columns_of,
     finish_args,
     given,
     has_zero,
@@ -239,16 +239,17 @@ def conv_bytes_pixels(op: Any, ins: Types, outs: Sequence[TensorType], context: 
         return made
 
     source, steps = unsigned_step(x, In(QUANTISED.a), context)
-    outside, table = Scratch(4 * WIDTHS[0]), block_table(c, rows, cols, sw)
+    table = block_table(c, rows, cols, sw)
     total = context.packed(w.known, "sums of filters", sums)
-    columns = column_step(op, ins, QUANTISED, Panels(1, 1, rows * cols, c), rows * cols, total, outside)
+    panels = Panels(1, 1, rows * cols, c)
+    columns, outside, made = columns_of(op, ins, QUANTISED, panels, rows * cols, total, 4 * WIDTHS[0], context)
     parallel = is_parallel(context, images * oh * ow * c * rows * cols // 4, x.nbytes)
     step = -(-4 * PART_ROWS * int(table[:, 1].sum()) // 64) * 64
     args: dict[str, Argument] = {
         "x": source, "w": context.packed(w.known, ("pixels", sw), pack_taps(c, rows, cols, sw, flip)),
         "y": Out(0), "ldc": Pitch(Out(0)), "images": images, "h": h, "wd": wd, "c": c, "oh": oh, "ow": ow,
         "rows": rows, "cols": cols, "sh": sh, "sw": sw, "dh": dh, "top": top, "left": left, "outside": outside,
-        "columns": columns.args["to"], "blocks": table, "count": len(table),
+        "columns": columns, "blocks": table, "count": len(table),
         "scratch": Scratch((context.threads if parallel else 1) * step), "scratch_step": step,
     }  # fmt: skip
-    return [*steps, columns, Step(depthwise_kernel(cols, sw), args, parallel)]
+    return [*steps, *made, Step(depthwise_kernel(cols, sw), args, parallel)]

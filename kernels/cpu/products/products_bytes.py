@@ -12,7 +12,7 @@ from bolt_numba.kernels.cpu.language.lang import BYTES, LANES
 from bolt_numba.kernels.cpu.products.epilogue import can_finish, finish
 from bolt_numba.kernels.cpu.products.epilogue_bytes import BYTE_RESIDUAL, FLOAT_RESIDUAL, NO_RESIDUAL
 from bolt_numba.kernels.cpu.products.matmul import is_parallel
-from bolt_numba.kernels.cpu.products.pack import aligned_empty, run_shares
+from bolt_numba.kernels.cpu.products.pack import aligned_empty, aligned_zeros, run_shares
 from bolt_numba.kernels.cpu.products.pack_bytes import (
     BYTE_RESULTS,
     COLUMN_ROWS,
@@ -200,6 +200,37 @@ def column_step(
     }, False)  # fmt: skip
 
 
+def columns_of(
+    op: Any, ins: Types, at: Operands, panels: Panels, k: int, packed: Argument, length: int, context: Context
+) -> tuple[Argument, Argument, list[Step]]:
+    """What `prepare_columns` makes, ``length`` zero points of A, and the step that makes both at run time.
+
+    Where all that it reads is constant there is no step: the numbers are packed.
+    """
+    outside = Scratch(length) if length else None
+    step = column_step(op, ins, at, panels, k, packed, outside)
+    read = {name: ins[arg.index] for name, arg in step.args.items() if isinstance(arg, In)}
+    known = {name: None if t is None else t.known for name, t in read.items()}
+    b, zero = given(ins, at.b), known.get("zero_a", NO_ZERO)
+    if b is None or b.known is None or not isinstance(packed, np.ndarray) or any(v is None for v in known.values()):
+        return step.args["to"], outside, [step]
+    values = {name: np.ascontiguousarray(v) for name, v in known.items()}
+
+    def pack(_: Array) -> Array:
+        to = aligned_zeros((ENDS // 4 + panels.blocks * COLUMN_ROWS * panels.columns * LANES,))
+        fields = {name: 0 if arg is None else arg for name, arg in step.args.items()}
+        run_shares(prepare_columns, 1, 0, **{**fields, **values, "to": to, "outside": 0, "length": 0})
+        return to
+
+    rest = tuple(v for v in step.args.values() if isinstance(v, (int, float)))
+    key = "columns", panels, rest, tuple((name, v.tobytes()) for name, v in values.items())
+    columns = context.packed(b.known, key, pack)
+    if not length:
+        return columns, None, []
+    assert zero is not None
+    return columns, np.full(length, int(zero.reshape(-1).view(np.uint8)[0]) ^ _flip(given(ins, at.a)), np.uint8), []
+
+
 def unsigned_step(a: TensorType, source: In | Scratch, context: Context) -> tuple[In | Scratch, list[Step]]:
     """The bytes of A as unsigned ones, and the step that makes these."""
     if a.dtype != I8:
@@ -233,8 +264,8 @@ def product_steps(
     assert a is not None
     assert b is not None
     source, steps = unsigned_step(a, In(at.a) if rows.image is None else rows.image, context)
-    outside = None if rows.table is None else Scratch(rows.depth)
-    columns = column_step(op, ins, at, panels, rows.k, packed, outside)
+    length = 0 if rows.table is None else rows.depth
+    columns, outside, made = columns_of(op, ins, at, panels, rows.k, packed, length, context)
     blocks, span, runs = len(rows.offsets), choose_span(rows.m, rows.k), panels.runs
     copy_step = 64 * (-(-rows.k // 64) | 1) if rows.copied else 0
     threads = context.threads if is_parallel(context, blocks * rows.m * rows.k * panels.n // 2, b.nbytes) else 1
@@ -248,11 +279,11 @@ def product_steps(
         "ldc": Pitch(Out(0)), "blocks": blocks,
         "offsets": offsets, "m": rows.m, "n": panels.n, "table": rows.table, "taps": rows.taps, "depth": rows.depth,
         "length": -(-rows.k // 4) * 4 if rows.copied else rows.depth, "copied": int(rows.copied), "outside": outside,
-        "columns": columns.args["to"], **finish_args(op, ins, at),
+        "columns": columns, **finish_args(op, ins, at),
         "scratch": Scratch(threads * per_thread), "scratch_step": per_thread, "copy_step": copy_step, "span": span,
         "share": choose_share(blocks, rows.m, panels.n, rows.k, threads),
     }  # fmt: skip
-    return [*steps, columns, Step(sweep_bytes, args, threads > 1)]
+    return [*steps, *made, Step(sweep_bytes, args, threads > 1)]
 
 
 def pack_step(panels: Panels, index: int, b: TensorType, context: Context) -> Step:
