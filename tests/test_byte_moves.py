@@ -14,6 +14,7 @@ from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.types import F32, I8, I16, U8, AnyDType, Array
+from tests.harness import run_kernel
 from tests.lower_isa import run_on
 from tests.rule_cases import graph_of, i64, o
 
@@ -172,6 +173,28 @@ def test_quantising_goes_before_a_move_of_floats() -> None:
 
     left = agrees(graph_of(graph, {"x": (4, 6)}))
     assert left.index("QuantizeLinear") < left.index("Transpose")
+
+
+@pytest.mark.parametrize("channels", [3, 20, 70, 130])
+@pytest.mark.parametrize("dtype", [U8, I8], ids=["u8", "i8"])
+def test_the_greatest_of_bytes(channels: int, dtype: AnyDType) -> None:
+    """Channels on both sides of the vectors that pooling works with, and windows cut at the borders."""
+    op = o("MaxPool", (3, 3), (2, 2), (1, 1, 1, 1), layout="NHWC")
+    kind = np.iinfo(dtype)
+    x = np.random.default_rng(0).integers(kind.min, kind.max + 1, (2, 5, 7, channels)).astype(dtype)
+    made = run_kernel(op, [x])
+    np.testing.assert_array_equal(made[0], op.reference(x))
+
+
+@pytest.mark.parametrize("number", [0.1, 1 / 3, 2.0**-70, 2.0**70, 1.0])
+def test_quantising_divides_as_the_reference_does(number: float) -> None:
+    """Halves, infinities, NaN, and scales beyond those that are divided by with multiply-adds."""
+    rng = np.random.default_rng(0)
+    x = np.concatenate([np.arange(-300, 300, 0.5), rng.normal(0, 99, 3000), [np.inf, -np.inf, np.nan, 3e15]])
+    x = x.astype(F32) * np.float32(number)
+    for zero in (np.array(3, U8), np.array(-9, I8)):
+        op, given = o("QuantizeLinear"), [x, scale(number), zero]
+        np.testing.assert_array_equal(run_kernel(op, given)[0], op.reference(*given))
 
 
 # ---- chains whose ends are bytes

@@ -1,0 +1,164 @@
+"""MaxPool of bytes, channels last: the greatest of whole vectors of bytes."""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.language.lang import (
+    BYTES,
+    LANES,
+    load_i64,
+    max_i8,
+    max_u8,
+    splat,
+    split,
+    vload_i8,
+    vload_i8_n,
+    vload_i32,
+    vload_u8,
+    vload_u8_n,
+    vmax,
+    vstore,
+    vstore_u8,
+    vstore_u8_n,
+)
+from bolt_numba.kernels.cpu.spatial.pool import PARALLEL_LOADS, WINDOW, window_args, windows_reach
+from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
+from bolt_numba.kernels.registry import Context, Step, Types, kernel
+from bolt_numba.ops.layers.pool import MaxPool
+from bolt_numba.types import I8, U8, TensorType
+
+
+def _reduction(least: int, load: Any, greater: Any, store: Any) -> Any:
+    """Helper that reduces one window over the channels of a vector, of which n count; most windows are 3x3."""
+
+    @inline
+    def three(tap, right, n):
+        return greater(greater(load(tap, n), load(tap + right, n)), load(tap + 2 * right, n))
+
+    @inline
+    def reduce(x, y, nd, nh, nw, far, down, right, n):
+        if nd == 1 and nh == 3 and nw == 3:
+            best = greater(greater(three(x, right, n), three(x + down, right, n)), three(x + 2 * down, right, n))
+        else:
+            best = splat(np.int32(least))
+            for u in range(nd):
+                for v in range(nh):
+                    tap = x + u * far + v * down
+                    for _ in range(nw):
+                        best, tap = greater(best, load(tap, n)), tap + right
+        store(y, best, n)
+
+    return reduce
+
+
+@inline
+def load_raw(tap, n):
+    return vload_i32(tap)
+
+
+@inline
+def store_raw(y, best, n):
+    vstore(y, best)
+
+
+@inline
+def load_u8_row(tap, n):
+    return vload_u8(tap) if n >= LANES else vload_u8_n(tap, n)
+
+
+@inline
+def load_i8_row(tap, n):
+    return vload_i8(tap) if n >= LANES else vload_i8_n(tap, n)
+
+
+@inline
+def greater_i32(a, b):
+    return vmax(a, b)
+
+
+@inline
+def greater_u8(a, b):
+    return max_u8(a, b)
+
+
+@inline
+def greater_i8(a, b):
+    return max_i8(a, b)
+
+
+@inline
+def store_row(y, best, n):
+    if n >= LANES:
+        vstore_u8(y, best)
+    else:
+        vstore_u8_n(y, best, n)
+
+
+@cache
+def max_pool_bytes(signed: bool) -> Native:
+    """Kernel with the arguments of `pool.window_args`.
+
+    The last vector of a pixel's channels begins earlier where they are no multiple: some are computed twice.
+    """
+    if signed:
+        wide = _reduction(-0x7F7F7F80, load_raw, greater_i8, store_raw)
+        narrow = _reduction(-128, load_i8_row, greater_i32, store_row)
+    else:
+        wide = _reduction(0, load_raw, greater_u8, store_raw)
+        narrow = _reduction(0, load_u8_row, greater_i32, store_row)
+
+    def body(p, tid, nthreads):
+        c, far, down, right = p.c, p.far, p.down, p.right
+        at, hi = split(p.rows * p.ow, tid, nthreads)
+        while at < hi:
+            row = at // p.ow
+            first, plane = at - row * p.ow, row // p.oh
+            image = plane // p.od
+            d, h = p.depths + WINDOW * (plane - image * p.od), p.heights + WINDOW * (row - plane * p.oh)
+            base = p.x + image * p.image + load_i64(d) + load_i64(h)
+            nd, nh = load_i64(d + 8), load_i64(h + 8)
+            todo = min(p.ow - first, hi - at)
+            for t in range(first, first + todo):
+                w = p.widths + WINDOW * t
+                x, y, nw = base + load_i64(w), p.y + p.pitch * (row * p.ow + t), load_i64(w + 8)
+                if c >= BYTES:
+                    for k in range(0, c, BYTES):
+                        i = min(k, c - BYTES)
+                        wide(x + i, y + i, nd, nh, nw, far, down, right, BYTES)
+                elif c >= LANES:
+                    for k in range(0, c, LANES):
+                        i = min(k, c - LANES)
+                        narrow(x + i, y + i, nd, nh, nw, far, down, right, LANES)
+                else:
+                    narrow(x, y, nd, nh, nw, far, down, right, c)
+            at += todo
+
+    body.__name__ = f"max_pool_{'i8' if signed else 'u8'}"
+    pointers = dict.fromkeys(("x", "y", "depths", "heights", "widths"), PTR)
+    sizes = dict.fromkeys(("rows", "od", "oh", "ow", "c", "image", "far", "down", "right", "pitch"), I64)
+    return native(fastmath=set(), extents=lambda a: windows_reach(a, 1), **pointers, **sizes)(body)
+
+
+def _accepts(op: Any, ins: Types) -> bool:
+    x = ins[0]
+    if x is None or not x.is_static or x.dtype not in (U8, I8) or op.layout != "NHWC" or op.indices:
+        return False
+    return len(op.kernel_shape) <= 3
+
+
+@kernel(MaxPool, accepts=_accepts, rank=1, by_types=True)
+def max_pool_of_bytes(op: MaxPool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """u8 and i8, 1 to 3 spatial axes, no indices."""
+    x = ins[0]
+    assert x is not None
+    if not outs[0].size:
+        return []
+    parallel = outs[0].size * math.prod(op.kernel_shape) >= 4 * PARALLEL_LOADS
+    return [Step(max_pool_bytes(x.dtype == I8), window_args(op, x, outs[0]), parallel)]
