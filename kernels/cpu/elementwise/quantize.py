@@ -86,7 +86,7 @@ def store_bytes(to, v, low, high, m):
 
 @inline
 def quotient(x, scale, inverse):
-    """The quotient as division rounds it, but where it lies within 2 ** -22 of the last place of the middle between two.
+    """The quotient as division rounds it, but where it lies within 2 ** -22 places of the middle between two.
 
     inverse: 1 / scale.  Nothing on the way may be infinite, or too small for a normal number.  A half is met exactly.
     """
