@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from bench.arithmetic import limits, work
+from bench.binary import BINARY
 from bench.contest import CORES, Options, Worker, play, start
 from bench.convert import converted
 from bench.engines import PEERS
@@ -37,7 +38,7 @@ from bolt_numba.types import Array
 REFERENCE = "onnxruntime"
 TOLERANCE = {"f32": 2e-3, "f16": 1e-2, "bf16": 5e-2}
 """Largest difference from the reference, relative to the reference's largest value, of a result that agrees."""
-NARROW = {"int8": 0.15, "dynamic": 0.15, "f16": 1e-2}
+NARROW = {"int8": 0.15, "dynamic": 0.15, "f16": 1e-2, "binary": 0.15}
 """The same for families in fewer bits: a value at a boundary of two levels may become either, layers multiply that."""
 RIVALS = ("bolt", "bolt_strict", "onnxruntime", "openvino", "ncnn", "mnn", "litert")
 """``--peers main``: the engines that lead somewhere."""
@@ -61,13 +62,15 @@ MAIN = (
 
 
 def entries() -> dict[str, Entry]:
-    """The zoo, `bench.others`, and the files of `bench.models` (with ``_file`` after a name that the zoo has too).
+    """The zoo, `bench.others`, `bench.binary`, and the files of `bench.models`.
+
+    Those have ``_file`` after a name that the zoo has too.
 
     Families of files: ``real`` (weights that were learnt), ``light`` (networks of the onnx wheel).
     """
     from bench.models import MODELS
 
-    rows = {name: Entry(m.family, m.path, m.feeds) for name, m in (ZOO | OTHERS | TWINS).items()}
+    rows = {name: Entry(m.family, m.path, m.feeds) for name, m in (ZOO | OTHERS | BINARY | TWINS).items()}
     for name, model in MODELS.items():
         own = f"{name}_file" if name in ZOO else name
         rows[own] = Entry("recurrent" if name == "silero_vad" else model.family, model.path, model.feeds)

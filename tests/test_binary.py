@@ -183,3 +183,12 @@ def test_words_hold_their_bits() -> None:
         words = packed_bits(bits, axis)
         assert words.shape[axis] == -(-channels // 32)
         np.testing.assert_array_equal(unpacked_values(words, channels, axis, True), bits.astype(F32))
+
+
+def test_the_network_of_the_bench_runs_on_bits() -> None:
+    from bench.binary import birealnet18
+
+    graph = bn.load(birealnet18(1).SerializeToString())
+    made = names(run_pipeline(graph))
+    assert made.count("BinaryConv") == 16
+    assert not {"Sign", "Add", "BatchNormalization", "Chain"} & set(made)
