@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.ir.interpret import interpret
+from bolt_numba.passes.pipeline import run_pipeline
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -62,6 +64,37 @@ def test_gradients_of_the_training(name: str) -> None:
     size = 1e-2 / float(np.sqrt((gradient**2).sum()))
     slope = (loss(size) - loss(-size)) / (2 * size)
     assert slope == pytest.approx(float((gradient.astype(np.float64) ** 2).sum()), rel=0.03)
+
+
+def test_binary_digits_run_on_bits_and_read_as_the_floats() -> None:
+    data = np.load(EXAMPLES / "digits" / "digits.npz")
+    image = (data["image"] / 16).astype(np.float32)
+    graph = bn.load(EXAMPLES / "digits" / "binary.onnx")
+    operators = [node.op.name for node in run_pipeline(graph).nodes]
+    assert (operators.count("BinaryConv"), operators.count("BinaryMatMul")) == (2, 1)
+    found = np.asarray(bn.compile(graph)(image=image))
+    np.testing.assert_allclose(found, interpret(graph, {"image": image})["probabilities"], atol=1e-5)
+    twin = np.asarray(bn.compile(EXAMPLES / "digits" / "twin.onnx")(image=image))
+    right = [float((p.argmax(1) == data["label"]).mean()) for p in (found, twin)]
+    assert right == pytest.approx([0.9889, 0.9944], abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["w0", "w1", "w2", "w3", "g1", "b2"])
+def test_gradients_of_the_twin(name: str) -> None:
+    """Against differences of the loss, along the gradient."""
+    example("train_digits")
+    train = example("train_binary_digits")
+    p = train.initial(rng := np.random.default_rng(0))
+    x, labels = rng.random((4, 1, 8, 8), np.float32), np.array([3, 1, 4, 1])
+    gradient = train.gradients(p, *train.forward(p, x, False, True), labels, False)[name]
+
+    def loss(step: float) -> float:
+        moved = p | {name: (p[name] + step * gradient).astype(np.float32)}
+        return -float(np.log(train.forward(moved, x, False, True)[0][np.arange(4), labels].astype(np.float64)).mean())
+
+    size = 3e-3 / float(np.sqrt((gradient**2).sum()))
+    slope = (loss(size) - loss(-size)) / (2 * size)
+    assert slope == pytest.approx(float((gradient.astype(np.float64) ** 2).sum()), rel=0.05)
 
 
 def test_regions_of_a_mask() -> None:
