@@ -1,4 +1,4 @@
-"""Writers of products of bytes: as ONNX has them, or around the float operator where more is fused to them."""
+"""Writers of operators on bytes: as ONNX has them, or around the float operator where more is fused to it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bolt_numba.converters.onnx.writing.registry import NoSpellingError, writer
+from bolt_numba.converters.onnx.writing.registry import Named, NoSpellingError, writer
 from bolt_numba.converters.onnx.writing.tables.standard import convolution
+from bolt_numba.ops.arrays.byte_table import ByteTable
+from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul, is_fused
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
-from bolt_numba.ops.pointwise import Add, Mul
+from bolt_numba.ops.pointwise import Add, Cast, Mul
 from bolt_numba.types import I32
 
 if TYPE_CHECKING:
@@ -40,6 +42,12 @@ def integer_product(w: GraphWriter, op: Any, *terms: Any) -> Any:
     y = y if residual is None else w.write(Add(), y, residual)
     y = y if op.activation is None else w.write(op.activation, y)
     return y if y_scale is None else w.write(QuantizeLinear(axis=-2), y, y_scale, y_zero)
+
+
+@writer(ByteTable)
+def byte_table(w: GraphWriter, op: ByteTable, x: Named, table: Named) -> Any:
+    """A lookup, whose negative indices count from the end as the entries of negative bytes do."""
+    return w.write(Gather(0), table, w.write(Cast(I32), x))
 
 
 def _real_result(w: GraphWriter, op: Any, x: Any, x_scale: Any, x_zero: Any, f: Any, f_scale: Any, *rest: Any) -> Any:
