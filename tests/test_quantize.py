@@ -21,6 +21,7 @@ from bolt_numba.ops.arrays.histogram import HALF
 from bolt_numba.ops.arrays.shape import Concat
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.quantize import DequantizeLinear
 from bolt_numba.ops.pointwise import Add, Relu, Sigmoid
 from bolt_numba.quantize import quantize, read_scales, write_clips, write_table
 from bolt_numba.quantize.calibrate import TensorStats, Watched, calibrate, merged
@@ -403,6 +404,20 @@ def test_constant_and_zero_tensors_keep_their_value() -> None:
         feed = {"x": np.full((1, 4), value, F32)}
         made = quantize(graph, [feed])
         np.testing.assert_allclose(bn.compile(made.graph)(feed)["y"], bn.compile(graph)(feed)["y"], atol=1e-5)
+
+
+def test_weights_that_are_stored_narrow_are_quantised_anew() -> None:
+    """A float model whose file holds integers."""
+    graph = Graph("g")
+    x = graph.add_input("x", TensorType(F32, (Sym("n"), 64)))
+    b = Builder(graph)
+    wide = b(DequantizeLinear(1), RNG.integers(-127, 128, (64, 128)).astype(I8), np.full(128, 0.01, F32))
+    graph.add_output(b(MatMul(), x, wide, name="layer"), "y")
+    data = {"x": RNG.standard_normal((40, 64)).astype(F32)}
+    made = quantize(graph, data)
+    assert made.report.layers[0].stored == "u8 x s8"
+    assert made.report.layers[0].weight_sqnr == pytest.approx(200, abs=200)
+    assert sqnr(bn.compile(graph)(data)["y"], bn.compile(made.graph)(data)["y"]) > 35
 
 
 def test_a_quantised_model_is_not_quantised_again() -> None:

@@ -7,14 +7,18 @@ import fnmatch
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from bolt_numba.base.records import record
 from bolt_numba.errors import BoltError, DTypeError
 from bolt_numba.inputs import flag_of
+from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.registry import result_tuple
 from bolt_numba.quantize.methods import KINDS, WEIGHT_KINDS, method_of
-from bolt_numba.types import F32
+from bolt_numba.types import F32, Array
 
 
 @record(frozen=True)
@@ -71,6 +75,35 @@ def layers_of(graph: Graph, *, attention: bool = False) -> list[QuantLayer]:
         if layer is not None:
             found.append(layer)
     return found
+
+
+def with_plain_weights(graph: Graph) -> Graph:
+    """A copy in which weights and biases of layers that are computed from constants are constants.
+
+    Files hold weights in 8 or 16 bits behind a conversion.
+    """
+    made = graph.clone()
+    b = Builder(made)
+    fixed: set[Value] = set()
+    for node in made.nodes:
+        known = all(v is None or v.is_const or v in fixed for v in node.inputs)
+        if known and node.inputs and not node.op.has_side_state:
+            fixed.update(node.outputs)
+        if isinstance(node.op, (Conv, ConvTranspose, MatMul)):
+            for i, value in enumerate(node.inputs[1:], 1):
+                if value is not None and value in fixed:
+                    node.set_input(i, b.const(_computed(value), value.name))
+    made.drop_dead()
+    return made
+
+
+def _computed(value: Value) -> Array:
+    """What a value holds that depends on constants alone."""
+    if value.const is not None:
+        return value.const
+    assert value.node is not None, "inputs are no constants"
+    given = [None if v is None else _computed(v) for v in value.node.inputs]
+    return np.asarray(result_tuple(value.node.op.reference(*given))[value.index])
 
 
 def _layer(node: Node, attention: bool) -> QuantLayer | None:

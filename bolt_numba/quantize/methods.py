@@ -133,8 +133,8 @@ def percentile(stats: TensorStats, levels: int, number: float) -> tuple[float, f
 def entropy(stats: TensorStats, levels: int, number: float) -> tuple[float, float]:
     """The magnitude whose 128 levels lose the least information (Kullback-Leibler), as TensorRT has it.
 
-    Zeros are left out, which any range holds exactly.  Bins that hold few values say nothing of a distribution: they are joined, and where too few are left, all that was
-    seen is the range.
+    Zeros are left out, which any range holds exactly.  Bins that hold few values say nothing of a distribution: they
+    are joined.  Where too few are left, the range is all that was seen.
     """
     folded = stats.counts[HALF:].astype(np.float64)
     folded += stats.counts[:HALF][::-1]

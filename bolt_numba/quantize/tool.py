@@ -21,7 +21,7 @@ from bolt_numba.quantize.calibrate import Progress, Watched, calibrate, estimate
 from bolt_numba.quantize.data import Data, Feed, feeds_of
 from bolt_numba.quantize.equalise import equalised, smoothed
 from bolt_numba.quantize.insert import Pair, QuantPlan
-from bolt_numba.quantize.layers import QuantLayer, Scheme, layers_of, schemes_for
+from bolt_numba.quantize.layers import QuantLayer, Scheme, layers_of, schemes_for, with_plain_weights
 from bolt_numba.quantize.methods import Affine, TensorStats
 from bolt_numba.quantize.report import FLOAT, LayerReport, QuantizeReport
 from bolt_numba.quantize.sensitivity import Found, Metric, QualityBound, Referee, accuracy_by, ratio, search, sqnr
@@ -103,7 +103,7 @@ def quantize(  # budget: each option is explained
     """
     usual = Scheme(activations, weights, per_channel, symmetric, method)
     bound = _bound(max_drop, min_sqnr, metric is not None or labels is not None)
-    source = surgery.simplify(load(model, signature=signature))
+    source = with_plain_weights(surgery.simplify(load(model, signature=signature)))
     feeds = feeds_of(data, [spec_of(v.name, v.type) for v in source.inputs])
     graph, notes = _prepared(source, feeds, flag_of("equalise", equalise), smooth, threads, progress)
     layers = layers_of(graph, attention=flag_of("attention", attention))
