@@ -2,8 +2,8 @@
 
     python -m bench.accuracy [--only digits,minilm] [--options '{"method": "percentile"}'] [-o FILE.json]
 
-Each contestant quantises the same float model with the same inputs and its usual options.  The figure of a task says what
-the float model, and each quantised one, gets right on inputs that none has seen.  Each model runs by its own engine.
+Each contestant quantises the same float model with the same inputs and its usual options.  The figure of a task says
+what each model gets right on inputs that none has seen.  Every model runs by its own engine.
 Needs onnxruntime, scikit-learn, pillow, and, for the third contestant, nncf and openvino.
 """
 

@@ -17,12 +17,20 @@ from bolt_numba.errors import BoltError
 from bolt_numba.feeds import random_feeds
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
+from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul
+from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.peers import Feeds, Model, make, with_outputs
 from bolt_numba.session import Session, load
 from bolt_numba.types import Array, dtype_name
 
 RTOL = {"f32": 1e-3, "f16": 5e-3, "bf16": 5e-2}
 """Relative tolerance of each precision.  A layer may round by 0.05 % in float16, by 0.4 % in bfloat16."""
+QUANTISED_RTOL = 5e-2
+"""The same for models with integers between floats: a number near the middle of two levels goes to either, and what is
+computed of it follows."""
+ONE_LEVEL = 1 + 1e-4
+"""Levels by which rounding alone may change a quantised tensor, and what floats add."""
+INTEGER_MAKERS = (QuantizeLinear, QLinearConv, QLinearMatMul)
 AT_ONCE = 256
 """Intermediate tensors held in memory at one time."""
 
@@ -47,6 +55,10 @@ class TensorCheck:
     note: str = ""
     scaled: float = 0.0
     """max_abs over the largest magnitude wanted: the error of a narrow precision."""
+    levels: float | None = None
+    """max_abs in steps of the tensor's own quantisation; None where it has none."""
+    cosine: float = 1.0
+    """Of the angle between what is got and what is wanted, as vectors."""
 
 
 @dataclass(slots=True)
@@ -79,6 +91,11 @@ class VerifyReport:
         bad = [c for c in self.checks if not c.ok]
         return min(bad, key=lambda c: c.kind == "output").name if bad else None
 
+    @property
+    def first_beyond_step(self) -> str | None:
+        """Name of the first tensor whose error exceeds its own quantisation step: rounding does not explain it."""
+        return next((c.name for c in self.checks if c.levels is not None and c.levels > ONE_LEVEL), None)
+
     def __bool__(self) -> bool:
         return self.ok
 
@@ -91,6 +108,12 @@ class VerifyReport:
         worst = f"largest absolute difference of an output {self.max_abs:.3g} ({limits})"
         if self.precision != "f32":
             worst += f"\nerror of {self.precision}: {100 * self.error:.3g} % of the largest value of an output"
+        levels = [c.levels for c in self.checks if c.levels is not None]
+        if levels:
+            worst += f"\nlargest error of a quantised tensor {max(levels):.3g} levels, least cosine of an output "
+            worst += f"{min((c.cosine for c in self.checks if c.kind == 'output'), default=1.0):.6f}"
+        if self.first_beyond_step is not None:
+            worst += f"\nfirst tensor off by more than its quantisation step: {self.first_beyond_step}"
         first = "" if self.first_divergent is None else f"\nfirst divergent tensor: {self.first_divergent}"
         return f"{head}\n{worst}{first}"
 
@@ -104,6 +127,7 @@ class VerifyReport:
             "max_abs": self.max_abs,
             "error": self.error,
             "first_divergent": self.first_divergent,
+            "first_beyond_step": self.first_beyond_step,
             "tensors": [{f: getattr(c, f) for f in TensorCheck.__slots__} for c in self.checks],
         }
 
@@ -168,23 +192,25 @@ def verify(
     the operators; both in f32.  feeds, shapes, seed: as `bolt_numba.feeds.random_feeds`.  Floats of
     outputs agree within ``atol + rtol * |wanted|``; those of a narrower precision, and intermediate tensors, whose
     small elements are often what is left of large terms, within ``atol + rtol * max |wanted|``.  Other dtypes agree
-    exactly.  rtol: None for what `RTOL` holds for the precision.  weights, signature: as `bolt_numba.compile`.
+    exactly, but what QuantizeLinear gives within a level; the floats of such models as those of a narrower precision.
+    rtol: None for what `RTOL` holds for the precision.  weights, signature: as `bolt_numba.compile`.
     """
     graph = load(model, weights=weights, signature=signature)
     session = Session(graph, threads=threads, precision=precision, numerics=numerics)
     precision = session.precision
-    rtol = RTOL[precision] if rtol is None else rtol
+    steps = steps_of(graph)
+    rtol = (max(RTOL[precision], QUANTISED_RTOL if steps else 0.0)) if rtol is None else rtol
     arrays = random_feeds(session.inputs, shapes, seed, feeds)
     judge = _judge(against, model, graph, arrays)
     outputs = [s.name for s in session.outputs]
     wanted = judge.values(outputs)
     finals = [
-        compare(name, "output", got, wanted[name], rtol, atol, scaled=precision != "f32")
+        compare(name, "output", got, wanted[name], rtol, atol, precision != "f32" or bool(steps), steps.get(name))
         for name, got in zip(outputs, session.run(None, arrays), strict=True)
     ]
     checks: list[TensorCheck] = []
     if intermediates:
-        comparer = _Comparer(session, judge, arrays, rtol, atol)
+        comparer = _Comparer(session, judge, arrays, rtol, atol, steps)
         inner = _inner_names(graph, judge.names() - set(outputs))
         checks = list(comparer.all_of(inner))
         if not all(c.ok for c in finals) and all(c.ok for c in checks):
@@ -222,9 +248,19 @@ def compare_nested(
 
 
 def compare(
-    name: str, kind: str, got: Any, wanted: Any, rtol: float, atol: float, scaled: bool = False
+    name: str,
+    kind: str,
+    got: Any,
+    wanted: Any,
+    rtol: float,
+    atol: float,
+    scaled: bool = False,
+    step: float | None = None,
 ) -> TensorCheck:
-    """One tensor against the wanted one.  scaled: rtol is relative to the largest magnitude in an output, too."""
+    """One tensor against the wanted one.  scaled: rtol is relative to the largest magnitude in an output, too.
+
+    step: of the tensor's quantisation; an error of one is no error.
+    """
     if not (isinstance(got, np.ndarray) and isinstance(wanted, np.ndarray)):
         return compare_nested(name, kind, got, wanted, rtol, atol, scaled)
     facts = (name, kind)
@@ -241,6 +277,7 @@ def compare(
         largest = float(np.max(np.abs(b), where=np.isfinite(b), initial=0.0))
         scale = rtol * largest if scaled or kind != "output" else 0.0
         close = got == wanted if exact else np.isclose(a, b, rtol, atol + scale, equal_nan=True)
+        close |= np.abs(a - b) <= (0.0 if step is None else ONE_LEVEL * step)
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         gap = np.where(same, 0.0, np.abs(a - b))
         gap = np.where(np.isnan(gap), np.inf, gap)
@@ -248,15 +285,41 @@ def compare(
     error = float(gap.max()) / largest if largest else float(np.inf if gap.any() else 0.0)
     bad = int(close.size - np.count_nonzero(close))
     note = f"{bad} of {close.size} elements differ" if bad else ""
-    return TensorCheck(*facts, not bad, *what, float(gap.max()), float(np.nanmax(relative)), note, error)
+    levels = None if step is None else float(gap.max()) / step
+    worst = float(gap.max()), float(np.nanmax(relative))
+    return TensorCheck(*facts, not bad, *what, *worst, note, error, levels, cosine(a, b))
+
+
+def cosine(a: Array, b: Array) -> float:
+    """Of the angle between two arrays as vectors: 1 for equal ones, also for zeros; NaN and infinities are left out."""
+    finite = np.isfinite(a) & np.isfinite(b)
+    x, y = a[finite], b[finite]
+    lengths = float(np.linalg.norm(x) * np.linalg.norm(y))
+    return float(x @ y) / lengths if lengths else float(np.array_equal(x, y))
+
+
+def steps_of(graph: Graph) -> dict[str, float]:
+    """By name of a quantised tensor what a level of it is: 1 of the integers, a scale of the floats made of them."""
+    made: dict[str, float] = {}
+    for node in graph.nodes:
+        scale = node.inputs[1].const if len(node.inputs) > 1 and node.inputs[1] is not None else None
+        if isinstance(node.op, INTEGER_MAKERS) and node.output.type.dtype.kind in "iu":
+            made[node.output.name] = 1.0
+        elif isinstance(node.op, DequantizeLinear) and scale is not None and scale.size == 1:
+            x = node.inputs[0]
+            if x is not None and x.const is None:
+                made[node.output.name] = float(scale.reshape(()))
+    return made
 
 
 class _Comparer:
     """Compares intermediate tensors of one session with one judge's."""
 
-    def __init__(self, session: Session, judge: Judge, feeds: Feeds, rtol: float, atol: float) -> None:
+    def __init__(
+        self, session: Session, judge: Judge, feeds: Feeds, rtol: float, atol: float, steps: Mapping[str, float]
+    ) -> None:
         self.session, self.judge, self.feeds = session, judge, feeds
-        self.rtol, self.atol = rtol, atol
+        self.rtol, self.atol, self.steps = rtol, atol, steps
 
     def all_of(self, names: Sequence[str]) -> Iterator[TensorCheck]:
         for start in range(0, len(names), AT_ONCE):
@@ -282,7 +345,7 @@ class _Comparer:
         got = self.session.run(list(names), self.feeds)
         wanted = self.judge.values(names)
         for name, array in zip(names, got, strict=True):
-            yield compare(name, kind, array, wanted[name], self.rtol, self.atol)
+            yield compare(name, kind, array, wanted[name], self.rtol, self.atol, step=self.steps.get(name))
 
 
 def _inner_names(graph: Graph, known: set[str]) -> list[str]:

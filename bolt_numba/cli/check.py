@@ -123,10 +123,13 @@ def verify(
     else:
         shown = [c for c in report.checks if not c.ok or c.kind == "output"][:20]
         rows = [
-            (_verdict(c.ok), c.name, c.kind, f"{c.max_abs:.3g}", f"{c.max_rel:.3g}", f"{c.scaled:.3g}", c.note)
+            (
+                _verdict(c.ok), c.name, c.kind, f"{c.max_abs:.3g}", f"{c.max_rel:.3g}", f"{c.scaled:.3g}",
+                f"{c.cosine:.6f}", "-" if c.levels is None else f"{c.levels:.3g}", c.note,
+            )
             for c in shown
-        ]
-        numbers = ("max abs", "max rel", "of largest")
+        ]  # fmt: skip
+        numbers = ("max abs", "max rel", "of largest", "cosine", "levels")
         console.table("", ("", "tensor", "kind", *numbers, ""), rows, right=numbers)
         console.write(str(report))
     if not report.ok:
