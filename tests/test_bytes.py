@@ -120,7 +120,7 @@ def test_what_follows_the_sums(activation: Any, kind: tuple[Any, Any]) -> None:
     for channels, bias in ((40, I32), (67, F32), (7, None)):
         x, w = random_bytes(I8, 1, 5, 6, 19), random_bytes(I8, channels, 19, 1, 1)
         inputs = quantised(x, w, False)[:8]
-        inputs[6:] = np.asarray(0.05, F32), np.asarray(110 if kind[0] == U8 else -10, kind[0] if kind[0] != F32 else U8)
+        inputs[6:] = np.asarray(0.05, F32), np.asarray(-10, I8) if kind[0] == I8 else np.asarray(110, U8)
         inputs[1] = np.asarray(0.0002, F32)
         if kind[0] == F32:
             inputs[6:] = None, None
