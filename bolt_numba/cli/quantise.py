@@ -16,12 +16,21 @@ Changes = dict[str, "dict[str, Any] | None"]
 def quantize(  # budget: each option is one line or two
     model: ModelPath,
     data: Annotated[
-        Path, typer.Option("--data", metavar="FILE|FOLDER", help="Inputs: an .npz or .npy file, or a folder of them.")
-    ],
+        Path | None,
+        typer.Option("--data", metavar="FILE|FOLDER", help="Inputs: an .npz or .npy file, or a folder of them."),
+    ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The .onnx or .bolt file to write.")] = None,
     method: Annotated[
-        str, typer.Option("--method", help="min-max, moving-average, percentile[:99.99], entropy or mse.")
+        str,
+        typer.Option("--method", help="min-max, moving-average, percentile[:99.99], entropy or mse; of weights alone "
+                     "rtn, mse or gptq."),
     ] = "mse",
+    weights_only: Annotated[
+        int | None, typer.Option("--weights-only", metavar="4|8", help="Only weights of products, in so many bits.")
+    ] = None,
+    block: Annotated[
+        int, typer.Option("--block", help="Weights that share a scale with --weights-only; 0: whole columns.")
+    ] = 32,
     activations: Annotated[str, typer.Option("--activations", help="u8, s8, u16 or s16.")] = "u8",
     weight_type: Annotated[str, typer.Option("--weight-type", help="s8 or s4.")] = "s8",
     per_tensor: Annotated[bool, typer.Option("--per-tensor", help="One scale for a whole weight.")] = False,
@@ -69,10 +78,21 @@ def quantize(  # budget: each option is one line or two
     """Quantise a float model by calibration; layers that cost too much accuracy stay float."""
     from bolt_numba import quantize as tool  # other commands need not wait for it
 
-    target = output or model.with_suffix(".int8.onnx")
+    target = output or model.with_suffix(f".int{weights_only or 8}.onnx")
     for path, wanted in ((target, (".onnx", ".bolt")), *((p, (".txt", ".json", ".svg")) for p in report)):
         if path.suffix.lower() not in wanted:
             raise typer.BadParameter(f"got {path.name!r}, wanted a name that ends in {' or '.join(wanted)}")
+    if weights_only is not None:
+        with console.steps(f"reading {model.name}") as say:
+            narrow = tool.weights_only(
+                _source(model, weights, signature), bits=weights_only, block=block or None, method=method, data=data,
+                keep=keep, threads=threads, progress=say,
+            )  # fmt: skip
+        narrow.save(target)
+        _tell_narrow(narrow, target, as_json)
+        return
+    if data is None:
+        raise typer.BadParameter("got none, wanted inputs to calibrate with", param_hint="--data")
     with console.steps(f"reading {model.name}") as say:
         made = tool.quantize(
             _source(model, weights, signature), data, activations=activations, weights=weight_type, method=method,
@@ -107,6 +127,16 @@ def _tell(made: Any, target: Path, as_json: bool) -> None:
     console.write(f"\n{made.report.summary()}\n{target}: {console.mebibytes(size)} MiB")
     if not made.report.bound_holds:
         raise typer.Exit(1)
+
+
+def _tell_narrow(made: Any, target: Path, as_json: bool) -> None:
+    """Weights that became narrow, and the size of the file."""
+    size = target.stat().st_size
+    if as_json:
+        rows = [{"name": w.name, "shape": w.shape, "bytes": w.after, "sqnr": w.sqnr} for w in made.weights]
+        console.write_json({"output": str(target), "bytes": size, "weights": rows})
+    else:
+        console.write(f"{made}\n{target}: {console.mebibytes(size)} MiB")
 
 
 def _share(text: str | None) -> float | None:

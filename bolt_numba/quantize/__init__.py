@@ -11,8 +11,9 @@ from bolt_numba.quantize.calibrate import METHODS, Ranges, calibrate
 from bolt_numba.quantize.report import QuantizeReport
 from bolt_numba.quantize.scale_files import read_scales, write_clips, write_table
 from bolt_numba.quantize.tool import Quantised, quantize
+from bolt_numba.quantize.weights import NarrowModel, weights_only
 
 __all__ = [
-    "METHODS", "Quantised", "QuantizeReport", "Ranges", "calibrate", "quantize", "read_scales", "write_clips",
-    "write_table",
+    "METHODS", "NarrowModel", "Quantised", "QuantizeReport", "Ranges", "calibrate", "quantize", "read_scales",
+    "weights_only", "write_clips", "write_table",
 ]  # fmt: skip

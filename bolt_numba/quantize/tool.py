@@ -45,13 +45,18 @@ class Quantised:
 
         The file appears complete or not at all.
         """
-        suffix = Path(path).suffix.lower()
-        if suffix == ".onnx":
-            surgery.save_onnx(self.graph, path)
-        elif suffix == ".bolt":
-            save(self.graph, Path(path))
-        else:
-            raise BoltError(f"{str(path)!r}: got suffix {suffix!r}, wanted .onnx or .bolt")
+        write_model(self.graph, path)
+
+
+def write_model(graph: Graph, path: str | os.PathLike[str]) -> None:
+    """Write a graph as ``.onnx`` or ``.bolt``, complete or not at all."""
+    suffix = Path(path).suffix.lower()
+    if suffix == ".onnx":
+        surgery.save_onnx(graph, path)
+    elif suffix == ".bolt":
+        save(graph, Path(path))
+    else:
+        raise BoltError(f"{str(path)!r}: got suffix {suffix!r}, wanted .onnx or .bolt")
 
 
 @border("quantize", OSError)

@@ -1,0 +1,202 @@
+"""`weights_only`: weights of products in 4 or 8 bits, activations as they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from bolt_numba import surgery
+from bolt_numba.base.border import border
+from bolt_numba.base.records import record
+from bolt_numba.errors import BoltError
+from bolt_numba.inputs import flag_of, spec_of
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph, Node
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.quantize import DequantizeLinear
+from bolt_numba.quantize.blocks import Blocks, gptq, nearest
+from bolt_numba.quantize.calibrate import Progress, no_progress
+from bolt_numba.quantize.data import Data, Feed, feeds_of
+from bolt_numba.quantize.layers import QuantLayer, Scheme, layers_of, schemes_for
+from bolt_numba.quantize.sensitivity import sqnr
+from bolt_numba.quantize.tool import write_model
+from bolt_numba.session import Session, Source, load
+from bolt_numba.types import I8, U8, Array
+
+WAYS = ("rtn", "mse", "gptq")
+LEAST = 1 << 12
+"""Weights of a product under which it stays as it is."""
+_STORED: dict[tuple[int, bool], Any] = {
+    (8, True): I8, (8, False): U8, (4, True): np.dtype(ml_dtypes.int4), (4, False): np.dtype(ml_dtypes.uint4)
+}  # fmt: skip
+
+
+@record(frozen=True)
+class NarrowWeight:
+    """One weight: where, its shape, bytes before and after, and the SQNR in dB of what it means now."""
+
+    name: str
+    shape: tuple[int, ...]
+    before: int
+    after: int
+    sqnr: float
+
+
+@record()
+class NarrowModel:
+    """A model whose weights take fewer bits."""
+
+    graph: Graph
+    weights: list[NarrowWeight]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as ``.onnx`` or ``.bolt``, complete or not at all."""
+        write_model(self.graph, path)
+
+    def __str__(self) -> str:
+        rows = [f"{w.name}  {'x'.join(map(str, w.shape))}  {w.sqnr:.1f} dB" for w in self.weights]
+        before, after = (sum(getattr(w, side) for w in self.weights) / 2**20 for side in ("before", "after"))
+        worst = min((w.sqnr for w in self.weights), default=np.inf)
+        last = f"{len(rows)} weights, {before:.3g} MiB -> {after:.3g} MiB, SQNR of the worst {worst:.1f} dB"
+        return "\n".join([*rows, last])
+
+
+@border("quantize", OSError)
+def weights_only(
+    model: Source,
+    *,
+    bits: int = 4,
+    block: int | None = 32,
+    method: str = "mse",
+    symmetric: bool = True,
+    data: Data | None = None,
+    keep: Sequence[str] = (),
+    threads: int | None = None,
+    signature: str | None = None,
+    progress: Progress = no_progress,
+) -> NarrowModel:
+    """A model whose products read weights of few bits, and compute with floats as before.
+
+    bits: 4 or 8.  block: numbers along the reduced axis that share a scale; None: a scale for each column.
+    method: "rtn" rounds to the nearest of the whole range, "mse" to that of the part of least squared error, "gptq"
+    hands errors on to weights that can make up for them, and needs ``data`` (see `data.feeds_of`).
+    symmetric: no zero points.  keep: patterns of names of layers that stay float.
+    Raises BoltError for what cannot be: another number of bits, no product with constant weights.
+    """
+    _check(bits, block, method, data)
+    flag_of("symmetric", symmetric)
+    source = surgery.simplify(load(model, signature=signature))
+    layers = [layer for layer in layers_of(source) if _is_product(layer)]
+    wanted = schemes_for(layers, Scheme(), keep, {})
+    layers = [layer for layer in layers if wanted[layer.name] is not None]
+    if not layers:
+        raise BoltError(f"{source.name}: got no product with at least {LEAST} constant weights, wanted one")
+    moments = {}
+    if method == "gptq" and data is not None:
+        feeds = feeds_of(data, [spec_of(v.name, v.type) for v in source.inputs])
+        moments = _second_moments(source, layers, feeds, threads, progress)
+    found: dict[str, tuple[int, Blocks]] = {}
+    for i, layer in enumerate(layers):
+        progress("rounding weights", i, len(layers))
+        w = _weight(layer)
+        along = 0 if layer.axis == 1 else 1
+        rows, size = np.ascontiguousarray(w if along == 1 else w.T), block or w.shape[along]
+        seen = moments.get(_input(layer))
+        if seen is None:
+            made = nearest(rows, bits, size, symmetric, search=method != "rtn")
+        else:
+            made = gptq(rows, seen, bits, size, symmetric)
+        found[layer.name] = along, made
+    progress("rounding weights", len(layers), len(layers))
+    return _built(source, layers, found, _STORED[bits, symmetric], block)
+
+
+def _check(bits: Any, block: Any, method: Any, data: Any) -> None:
+    if bits not in (4, 8):
+        raise BoltError(f"bits: got {bits!r}, wanted 4 or 8")
+    if block is not None and not (isinstance(block, int) and block >= 16 and block % 16 == 0):
+        raise BoltError(f"block: got {block!r}, wanted a multiple of 16, or None")
+    if method not in WAYS:
+        raise BoltError(f"method: got {method!r}, wanted one of {', '.join(WAYS)}")
+    if method == "gptq" and data is None:
+        raise BoltError("method: got 'gptq' without data, wanted a few inputs of the model")
+
+
+def _is_product(layer: QuantLayer) -> bool:
+    op: Any = layer.node.op
+    return isinstance(op, MatMul) and layer.weight == 1 and not op.trans_a and _is_large(_weight(layer))
+
+
+def _is_large(w: Array) -> bool:
+    return w.ndim == 2 and w.size >= LEAST
+
+
+def _weight(layer: QuantLayer) -> Array:
+    value = layer.node.inputs[1]
+    assert value is not None
+    assert value.const is not None
+    return value.const
+
+
+def _input(layer: QuantLayer) -> str:
+    value = layer.node.inputs[0]
+    assert value is not None
+    return value.name
+
+
+def _second_moments(
+    graph: Graph, layers: Sequence[QuantLayer], feeds: Sequence[Feed], threads: int | None, progress: Progress
+) -> dict[str, Array]:
+    """Of the inputs of the layers: [k, k], sums over all rows of all feeds of products of each two elements."""
+    names = list(dict.fromkeys(_input(layer) for layer in layers))
+    found: dict[str, Array] = {}
+    with Session(surgery.with_outputs(graph, names), threads=threads) as session:
+        for i, feed in enumerate(feeds):
+            progress("looking at the data", i, len(feeds))
+            wanted = {spec.name for spec in session.inputs}
+            for name, x in zip(names, session.run(None, {k: v for k, v in feed.items() if k in wanted}), strict=True):
+                rows = x.reshape(-1, x.shape[-1]).astype(np.float32)
+                found[name] = found.get(name, np.float64(0)) + (rows.T @ rows)
+    progress("looking at the data", len(feeds), len(feeds))
+    return found
+
+
+def _built(
+    source: Graph, layers: Sequence[QuantLayer], found: dict[str, tuple[int, Blocks]], dtype: Any, block: int | None
+) -> NarrowModel:
+    """The graph with integers in the place of weights."""
+    graph = source.clone()
+    twins = dict(zip(source.nodes, graph.nodes, strict=True))
+    by_node: dict[Node, QuantLayer] = {twins[layer.node]: layer for layer in layers}
+    nodes, graph.nodes = graph.nodes, []
+    b, rows = Builder(graph), []
+    for node in nodes:
+        layer = by_node.get(node)
+        if layer is not None:
+            along, made = found[layer.name]
+            node.set_input(1, dequantised(b, made, dtype, along, block, f"{layer.name}/weights"))
+            w = _weight(layer)
+            after = made.codes.size * (1 if dtype in (I8, U8) else 0.5) + made.scale.nbytes
+            rows.append(NarrowWeight(layer.name, w.shape, w.nbytes, int(after), sqnr(w, _turned(made.real, along))))
+        graph.nodes.append(node)
+    return NarrowModel(graph, rows)
+
+
+def _turned(v: Array, along: int) -> Array:
+    return np.ascontiguousarray(v.T if along == 0 else v)
+
+
+def dequantised(b: Builder, made: Blocks, dtype: Any, along: int, block: int | None, name: str) -> Any:
+    """The weights as their integers behind a DequantizeLinear; ``along``: the axis of blocks, 0 or 1."""
+    byte = np.dtype(dtype) if dtype in (I8, U8) else (I8 if dtype == _STORED[4, True] else U8)
+    codes = b.const(_turned(made.codes, along).astype(byte).astype(dtype), name)
+    scale, zero = (_turned(v, along) for v in (made.scale, made.zero))
+    op = DequantizeLinear(along, block or 0)
+    if block is None:
+        scale, zero, op = scale.reshape(-1), zero.reshape(-1), DequantizeLinear(1 - along)
+    points = () if dtype in (I8, _STORED[4, True]) else (zero.astype(byte).astype(dtype),)
+    return b(op, codes, scale.astype(np.float32), *points)

@@ -1,0 +1,106 @@
+"""Weights of few bits: how well they are rounded, what the graph and other engines make of them, and bad wishes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bolt_numba as bn
+from bolt_numba.errors import BoltError
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.pointwise import Gelu, Relu
+from bolt_numba.quantize import NarrowModel, weights_only
+from bolt_numba.quantize.blocks import gptq, nearest
+from bolt_numba.types import F32, Array, Sym, TensorType
+from tests.near import assert_near
+
+RNG = np.random.default_rng(11)
+
+
+def real(*dims: int) -> Array:
+    return RNG.standard_normal(dims).astype(F32)
+
+
+def perceptron() -> Graph:
+    graph = Graph("perceptron")
+    x = graph.add_input("x", TensorType(F32, (Sym("n"), 96)))
+    b = Builder(graph)
+    y = b(Gelu(), b(MatMul(), x, b.const(real(96, 160) / 10), b.const(real(160)), name="wide"))
+    y = b(Relu(), b(MatMul(trans_b=True), y, b.const(real(130, 160) / 12), name="turned"))
+    graph.add_output(b(MatMul(), y, b.const(real(130, 20) / 12)), "y")
+    return graph
+
+
+def sqnr(made: NarrowModel, graph: Graph, x: Array) -> float:
+    wanted, got = (bn.compile(g)(x)[0] for g in (graph, made.graph))
+    return float(10 * np.log10(np.square(wanted).sum() / np.square(wanted - got).sum()))
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(("bits", "block", "least"), [(8, 32, 38.0), (8, None, 34.0), (4, 16, 15.0), (4, None, 10.0)])
+def test_products_of_few_bits_are_near_and_run_elsewhere(
+    bits: int, block: int | None, least: float, symmetric: bool, tmp_path: Path
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    graph, x = perceptron(), real(5, 96)
+    made = weights_only(graph, bits=bits, block=block, symmetric=symmetric)
+    assert [w.shape for w in made.weights] == [(96, 160), (130, 160)]  # the last one is small
+    assert sqnr(made, graph, x) > least
+    (got,) = bn.compile(made.graph)(x)
+    made.save(tmp_path / "made.onnx")
+    made.save(tmp_path / "made.bolt")
+    options = onnxruntime.SessionOptions()  # as it is: its own MatMulNBits rounds the activations to 8 bits
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    peer = onnxruntime.InferenceSession(str(tmp_path / "made.onnx"), options)
+    assert_near(got, peer.run(None, {"x": x})[0], 1e-5)
+    np.testing.assert_array_equal(bn.compile(tmp_path / "made.bolt")(x)[0], got)
+    assert "MatMulNBits" in {n.op.name for n in bn.compile(tmp_path / "made.onnx").optimised.nodes}
+    assert "2 weights" in str(made)
+
+
+def test_each_method_is_better_than_the_one_before() -> None:
+    """On inputs whose elements go together, as activations do."""
+    mixing = real(24, 96)
+    data = (real(200, 24) @ mixing + 0.1 * real(200, 96)).astype(F32)
+    graph, x = perceptron(), (real(50, 24) @ mixing + 0.1 * real(50, 96)).astype(F32)
+    found = [
+        sqnr(weights_only(graph, bits=4, block=None, method=method, data={"x": data}), graph, x)
+        for method in ("rtn", "mse", "gptq")
+    ]
+    assert found[0] < found[1] < found[2] - 1
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_gptq_of_independent_inputs_rounds_to_the_nearest(symmetric: bool) -> None:
+    """There is nothing that another weight could make up for; searched scales are those of nearest numbers."""
+    w = real(7, 64)
+    made, plain = gptq(w, np.eye(64), 4, 16, symmetric), nearest(w, 4, 16, symmetric, search=True)
+    np.testing.assert_allclose(made.real, plain.real, rtol=0, atol=1e-6)
+
+
+def test_zeros_and_dead_inputs() -> None:
+    w, moments = np.zeros((3, 32), F32), np.zeros((32, 32))
+    assert not nearest(w, 4, 16, True).real.any()
+    assert np.isfinite(gptq(real(3, 32), moments, 8, 16, False).real).all()
+
+
+@pytest.mark.parametrize(
+    ("wishes", "said"),
+    [
+        ({"bits": 3}, "bits: got 3, wanted 4 or 8"),
+        ({"block": 24}, "block: got 24, wanted a multiple of 16"),
+        ({"method": "awq"}, "method: got 'awq', wanted one of rtn, mse, gptq"),
+        ({"method": "gptq"}, "method: got 'gptq' without data"),
+        ({"keep": ["nowhere*"]}, "got pattern 'nowhere"),
+        ({"keep": ["*"]}, "no product with at least"),
+        ({"method": "gptq", "data": {"x": np.full((2, 96), np.nan, F32)}}, "NaN"),
+    ],
+)
+def test_wishes_that_cannot_be(wishes: dict[str, Any], said: str) -> None:
+    with pytest.raises(BoltError, match=said):
+        weights_only(perceptron(), **wishes)
