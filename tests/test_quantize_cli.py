@@ -16,6 +16,7 @@ from bolt_numba.cli import app
 from bolt_numba.errors import BoltError, DeviceError
 from bolt_numba.quantize.sensitivity import sqnr
 from tests.test_quantize import samples, small_net
+from tests.test_weights_only import perceptron
 
 
 class Done(NamedTuple):
@@ -101,3 +102,19 @@ def test_compile_quantises_with_calibration() -> None:
         bn.compile(graph, calibration=data)
     with pytest.raises(DeviceError, match="precision"):
         bn.Session(graph, precision="int8")
+
+
+def test_weights_alone_need_no_data(call: Call, files: Path) -> None:
+    surgery.save_onnx(perceptron(), files / "mlp.onnx")
+    done = call("quantize", files / "mlp.onnx", "--weights-only", "4", "--block", "0")
+    assert done.code == 0, done.err
+    assert "2 weights" in done.out
+    x = np.ones((3, 96), np.float32)
+    made, wanted = (bn.compile(files / name)(x)[0] for name in ("mlp.int4.onnx", "mlp.onnx"))
+    assert 8 < sqnr(wanted, made) < 40
+    again = call("quantize", files / "mlp.onnx", "--weights-only", "8", "--json", "--method", "rtn")
+    assert [w["shape"] for w in json.loads(again.out)["weights"]] == [[96, 160], [130, 160]]
+    for wrong, said in ((("--weights-only", "5"), "bits: got 5"), ((), "--data")):
+        done = call("quantize", files / "mlp.onnx", *wrong)
+        assert done.code
+        assert said in done.err

@@ -49,6 +49,10 @@ def convert(
     pack: Annotated[
         bool, typer.Option("--pack", help="Optimised, with weights as this machine's kernels want them: loads fastest.")
     ] = False,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", metavar="f16|bf16|int8|int4", help="Weights in fewer bits, expanded when loaded."),
+    ] = None,
     precision: Precision = "f32",
     numerics: Numerics = "default",
     external: Annotated[bool, typer.Option("--external", help="Weights of an .onnx file in a file beside it.")] = False,
@@ -63,6 +67,10 @@ def convert(
     from bolt_numba import surgery  # it imports onnx, which other commands need not wait for
 
     target = _checked_target(output or model.with_suffix(".bolt"), pack, precision, numerics)
+    if store is not None and pack:
+        message = f"got {store} with --pack, which holds weights as kernels want them"
+        raise typer.BadParameter(message, param_hint="--store")
+    notes: list[str] = []
     with console.progress(f"reading {model.name}") as say:
         found = bn.load_model(model, weights=weights)
         is_onnx = target.suffix.lower() == ".onnx"
@@ -74,23 +82,34 @@ def convert(
         for name, graph in found.graphs.items():
             made = _cut(graph, read_shapes(shapes), part, outputs)
             made = surgery.simplify(surgery.without_unused(made)) if simplify else made
+            made = made if store is None else _stored(made, store, notes)
             found.graphs[name] = packed(made, precision=precision, numerics=numerics) if pack else made
         say(f"writing {target.name}")
         if is_onnx:
             surgery.save_onnx(found.graph(), target, opset=opset, external=external)
         else:
             bn.save(found, target)
-    _tell(target, before, sum(map(_count, found.graphs.values())), as_json)
+    _tell(target, before, sum(map(_count, found.graphs.values())), notes, as_json)
 
 
-def _tell(target: Path, before: int, nodes: int, as_json: bool) -> None:
+def _stored(graph: Graph, form: str, notes: list[str]) -> Graph:
+    """The graph with weights in another form, and what that did to them."""
+    from bolt_numba.quantize import with_stored_weights
+
+    made = with_stored_weights(graph, form)
+    notes.append(f"{form}: {made.summary()}")
+    return made.graph
+
+
+def _tell(target: Path, before: int, nodes: int, notes: list[str], as_json: bool) -> None:
     """What was written."""
     size = target.stat().st_size
     if as_json:
-        console.write_json({"output": str(target), "bytes": size, "nodes": nodes, "nodes_before": before})
+        written = {"output": str(target), "bytes": size, "nodes": nodes, "nodes_before": before}
+        console.write_json(written | ({"stored": notes} if notes else {}))
     else:
         change = "" if nodes == before else f" (of {before})"
-        console.write(f"{target}: {nodes} nodes{change}, {console.mebibytes(size)} MiB")
+        console.write("\n".join([*notes, f"{target}: {nodes} nodes{change}, {console.mebibytes(size)} MiB"]))
 
 
 def _one(model: bn.Model, signature: str | None) -> bn.Model:

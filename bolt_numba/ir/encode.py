@@ -12,10 +12,29 @@ import numpy as np
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import STRING, Array, Dim, MapType, NestedType, Sym, TensorType, dtype_name
+from bolt_numba.types import STRING, AnyDType, Array, Dim, MapType, NestedType, Sym, TensorType, dtype_name
 
 MAX_FILL = 1 << 31
 """Bytes that a constant stored as one repeated element may stand for."""
+
+
+NIBBLES = ("int4", "uint4")
+"""Dtypes of which a file holds two in a byte; in memory each has its own."""
+
+
+def two_in_a_byte(raw: Array) -> Array:
+    """The lower halves of bytes, the first of each two as the lower half of the result."""
+    even = np.zeros(-(-raw.size // 2) * 2, np.uint8)
+    even[: raw.size] = raw & 15
+    return np.asarray(even[::2] | even[1::2] << 4)
+
+
+def one_in_a_byte(raw: Array, count: int, dtype: AnyDType) -> Array:
+    """What `two_in_a_byte` joined, as elements of a dtype."""
+    halves = np.stack([raw & 15, raw >> 4], axis=-1).reshape(-1)[:count]
+    if dtype.name == "int4":
+        halves = ((halves ^ 8).astype(np.int8) - 8).view(np.uint8)
+    return halves.view(dtype)
 
 
 class TensorTable:
@@ -44,6 +63,8 @@ class TensorTable:
             return {"dtype": "string", "shape": list(array.shape), "strings": texts}
         fill = array.size > 1 and array.nbytes <= MAX_FILL and not any(array.strides)
         raw = np.ascontiguousarray(array.reshape(-1)[:1] if fill else array).reshape(-1).view(np.uint8)
+        if array.dtype.name in NIBBLES:
+            raw = two_in_a_byte(raw)
         offset = -(-self.nbytes // self.align) * self.align
         self.arrays.append((offset, raw))
         self.nbytes = offset + raw.nbytes

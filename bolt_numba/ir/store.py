@@ -8,7 +8,7 @@ offset  content
 0       header, 64 bytes: magic, version, crc32 of the header, offset and size of the text, offset and size
         of the data, 16 bytes of blake2b of the text
 64      text: JSON in UTF-8 (`ir.encode`): the signatures, a graph for each, and the table of tensors that all graphs
-        share: dtype, shape, offset, bytes, crc32
+        share: dtype, shape, offset, bytes, crc32; of integers of 4 bits two in a byte, the lower half first
 ...     data: tensors, each at a multiple of 64 bytes
 ======  ====================================================================================================
 
@@ -37,7 +37,7 @@ from bolt_numba.base.replaced import replaced
 from bolt_numba.errors import BoltError, DTypeError, InvalidModelError
 from bolt_numba.ir import MAGIC
 from bolt_numba.ir.decode import read_graph
-from bolt_numba.ir.encode import MAX_FILL, TensorTable, graph_json
+from bolt_numba.ir.encode import MAX_FILL, NIBBLES, TensorTable, graph_json, one_in_a_byte
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import MAIN, Model
 from bolt_numba.ir.packed import inner_mark, packed_json, places_of, read_packed, sealed, secret
@@ -231,14 +231,15 @@ def _tensor(index: int, row: Any, data: Array, check: bool) -> Array:
     if fill and count * dtype.itemsize <= MAX_FILL:
         count = 1
     fits = type(at) is int and type(size) is int and at >= 0 and at % ALIGN == 0 and at + size <= len(data)
-    if not fits or count * dtype.itemsize != size or dtype == STRING:
+    halves = fits and dtype.name in NIBBLES and size == -(-count // 2)  # older files have one in a byte
+    if not fits or (count * dtype.itemsize != size and not halves) or dtype == STRING:
         raise InvalidModelError(f"{what}: got offset {at} and {size} bytes for {row.get('dtype')}{shape}")
     raw = data[at : at + size]
     if check:
         if zlib.crc32(raw.data) != crc:
             raise InvalidModelError(f"{what}: checksum is wrong: the file is damaged")
         drop_pages(raw)
-    raw = unmapped(raw)
+    raw = one_in_a_byte(raw, count, dtype).view(np.uint8) if halves else unmapped(raw)
     try:
         if fill:
             return np.broadcast_to(plain_bools(raw.view(dtype)), shape)

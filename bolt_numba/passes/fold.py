@@ -27,6 +27,8 @@ from bolt_numba.types import STRING, Array, NestedType
 MIB = 1 << 20
 ALWAYS = 64 * MIB
 """A folded result of at most this many bytes is always worth it; a larger one must not exceed twice its operands."""
+WIDER = 8
+"""Times its operands that a result may take which holds the same numbers: f64 of stored bytes."""
 WORK = 1 << 28
 """Elementary operations that the folding of one model may take, beside `WORK_EACH` for every element it reads."""
 WORK_EACH = 1 << 8
@@ -75,7 +77,8 @@ class FoldConstant:
         if lazy is not None:
             return self._made(b, lazy)
         wanted = sum(v.type.nbytes for v in node.outputs) if all(v.type.is_static for v in node.outputs) else 0
-        allowed = max(ALWAYS, 2 * sum(storage_bytes(a) for a in arrays if a is not None))
+        times = WIDER if node.op.widens_integers else 2
+        allowed = max(ALWAYS, times * sum(storage_bytes(a) for a in arrays if a is not None))
         if wanted > min(allowed, self.left):
             return m.refuse(f"result too large: got {wanted} bytes, wanted at most {min(allowed, self.left)}")
         if self.seconds <= 0:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from bolt_numba.quantize.calibrate import METHODS, Ranges, calibrate
 from bolt_numba.quantize.report import QuantizeReport
 from bolt_numba.quantize.scale_files import read_scales, write_clips, write_table
+from bolt_numba.quantize.storage import with_stored_weights
 from bolt_numba.quantize.tool import Quantised, quantize
 from bolt_numba.quantize.weights import NarrowModel, weights_only
 
 __all__ = [
     "METHODS", "NarrowModel", "Quantised", "QuantizeReport", "Ranges", "calibrate", "quantize", "read_scales",
-    "weights_only", "write_clips", "write_table",
+    "weights_only", "with_stored_weights", "write_clips", "write_table",
 ]  # fmt: skip

@@ -30,7 +30,7 @@ from bolt_numba.types import I8, U8, Array
 WAYS = ("rtn", "mse", "gptq")
 LEAST = 1 << 12
 """Weights of a product under which it stays as it is."""
-_STORED: dict[tuple[int, bool], Any] = {
+STORED: dict[tuple[int, bool], Any] = {
     (8, True): I8, (8, False): U8, (4, True): np.dtype(ml_dtypes.int4), (4, False): np.dtype(ml_dtypes.uint4)
 }  # fmt: skip
 
@@ -57,12 +57,16 @@ class NarrowModel:
         """Write it as ``.onnx`` or ``.bolt``, complete or not at all."""
         write_model(self.graph, path)
 
-    def __str__(self) -> str:
-        rows = [f"{w.name}  {'x'.join(map(str, w.shape))}  {w.sqnr:.1f} dB" for w in self.weights]
+    def summary(self) -> str:
+        """How many weights there are, their bytes, and the one that lost most."""
         before, after = (sum(getattr(w, side) for w in self.weights) / 2**20 for side in ("before", "after"))
         worst = min((w.sqnr for w in self.weights), default=np.inf)
-        last = f"{len(rows)} weights, {before:.3g} MiB -> {after:.3g} MiB, SQNR of the worst {worst:.1f} dB"
-        return "\n".join([*rows, last])
+        count = len(self.weights)
+        return f"{count} weights, {before:.3g} MiB -> {after:.3g} MiB, SQNR of the worst {worst:.1f} dB"
+
+    def __str__(self) -> str:
+        rows = [f"{w.name}  {'x'.join(map(str, w.shape))}  {w.sqnr:.1f} dB" for w in self.weights]
+        return "\n".join([*rows, self.summary()])
 
 
 @border("quantize", OSError)
@@ -112,7 +116,7 @@ def weights_only(
             made = gptq(rows, seen, bits, size, symmetric)
         found[layer.name] = along, made
     progress("rounding weights", len(layers), len(layers))
-    return _built(source, layers, found, _STORED[bits, symmetric], block)
+    return _built(source, layers, found, STORED[bits, symmetric], block)
 
 
 def _check(bits: Any, block: Any, method: Any, data: Any) -> None:
@@ -186,17 +190,21 @@ def _built(
     return NarrowModel(graph, rows)
 
 
-def _turned(v: Array, along: int) -> Array:
-    return np.ascontiguousarray(v.T if along == 0 else v)
+def _turned(v: Array, along: int, lead: tuple[int, ...] = ()) -> Array:
+    """Rows [n, k] with k as axis ``along``; n may be several axes."""
+    return np.ascontiguousarray(np.moveaxis(v.reshape(*(lead or v.shape[:1]), -1), -1, along))
 
 
-def dequantised(b: Builder, made: Blocks, dtype: Any, along: int, block: int | None, name: str) -> Any:
-    """The weights as their integers behind a DequantizeLinear; ``along``: the axis of blocks, 0 or 1."""
-    byte = np.dtype(dtype) if dtype in (I8, U8) else (I8 if dtype == _STORED[4, True] else U8)
-    codes = b.const(_turned(made.codes, along).astype(byte).astype(dtype), name)
-    scale, zero = (_turned(v, along) for v in (made.scale, made.zero))
+def dequantised(
+    b: Builder, made: Blocks, dtype: Any, along: int, block: int | None, name: str, lead: tuple[int, ...] = ()
+) -> Any:
+    """The weights as their integers behind a DequantizeLinear; ``along``: the axis of blocks; lead: the other axes."""
+    symmetric = dtype in (I8, STORED[4, True])
+    byte = I8 if symmetric else U8
+    codes = b.const(_turned(made.codes, along, lead).astype(byte).astype(dtype), name)
+    scale, zero = (_turned(v, along, lead) for v in (made.scale, made.zero))
     op = DequantizeLinear(along, block or 0)
     if block is None:
         scale, zero, op = scale.reshape(-1), zero.reshape(-1), DequantizeLinear(1 - along)
-    points = () if dtype in (I8, _STORED[4, True]) else (zero.astype(byte).astype(dtype),)
+    points = () if symmetric else (zero.astype(byte).astype(dtype),)
     return b(op, codes, scale.astype(np.float32), *points)
