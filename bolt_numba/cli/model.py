@@ -31,7 +31,7 @@ Output = Annotated[Path | None, typer.Option("-o", "--output", help="The file to
 COLOURS = {"reference": "lightsalmon", "host": "khaki"}
 
 
-def convert(
+def convert(  # budget: each option is one line or two
     model: ModelPath,
     output: Output = None,
     shapes: FixedShapes = [],
@@ -66,10 +66,7 @@ def convert(
     """
     from bolt_numba import surgery  # it imports onnx, which other commands need not wait for
 
-    target = _checked_target(output or model.with_suffix(".bolt"), pack, precision, numerics)
-    if store is not None and pack:
-        message = f"got {store} with --pack, which holds weights as kernels want them"
-        raise typer.BadParameter(message, param_hint="--store")
+    target = _checked_target(output or model.with_suffix(".bolt"), pack, precision, numerics, store)
     notes: list[str] = []
     with console.progress(f"reading {model.name}") as say:
         found = bn.load_model(model, weights=weights)
@@ -82,8 +79,8 @@ def convert(
         for name, graph in found.graphs.items():
             made = _cut(graph, read_shapes(shapes), part, outputs)
             made = surgery.simplify(surgery.without_unused(made)) if simplify else made
-            made = made if store is None else _stored(made, store, notes)
-            found.graphs[name] = packed(made, precision=precision, numerics=numerics) if pack else made
+            made = packed(made, precision=precision, numerics=numerics) if pack else made
+            found.graphs[name] = made if store is None else _stored(made, store, notes)
         say(f"writing {target.name}")
         if is_onnx:
             surgery.save_onnx(found.graph(), target, opset=opset, external=external)
@@ -121,8 +118,11 @@ def _one(model: bn.Model, signature: str | None) -> bn.Model:
     return bn.Model({signature or names[0]: graph})
 
 
-def _checked_target(target: Path, pack: bool, precision: str, numerics: str) -> Path:
+def _checked_target(target: Path, pack: bool, precision: str, numerics: str, store: str | None) -> Path:
     """The file to write, whose suffix tells its format."""
+    if store is not None and pack:
+        message = f"got {store} with --pack, which holds weights as kernels want them"
+        raise typer.BadParameter(message, param_hint="--store")
     if precision != "f32" and not pack:
         raise typer.BadParameter(f"got {precision}, which needs --pack", param_hint="--precision")
     if numerics != "default" and not pack:
