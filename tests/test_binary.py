@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,9 @@ import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
+from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.ops.layers.binary import BinaryPack, packed_bits, unpacked_values
+from bolt_numba.packing import packed
 from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.types import F32, Array
 from tests.lower_isa import run_on
@@ -165,6 +170,48 @@ def test_what_is_not_binary_stays_float(why: str) -> None:
     assert "Conv" in names(run_pipeline(graph))
     x = whole(np.random.default_rng(7), 1, 4, 5, 6)
     np.testing.assert_array_equal(bn.compile(graph)(x)[0], interpret(graph, {"x": x})["out0"])
+
+
+@pytest.mark.parametrize(("name", "instruction"), [("aarch64", "cnt\tv"), ("avx2", "vpshufb")])
+def test_bits_are_counted_by_instructions(name: str, instruction: str) -> None:
+    """Compiled for another processor."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOWERED.format(name=name)], capture_output=True, text=True, check=True
+    )
+    assert instruction in done.stdout
+
+
+LOWERED = """
+from bolt_numba.kernels.targets import twin
+kernel = twin({name!r}).binary.sweep.sweep_bits
+import importlib
+compiler = importlib.import_module(type(kernel).__module__.rpartition(".")[0] + ".compiler")
+machine = ("aarch64-unknown-linux-gnu", "neoverse-n1") if {name!r} == "aarch64" else ()
+print((compiler.cross_assembly if machine else compiler.assembly)(kernel, *machine))
+"""
+
+
+@pytest.mark.skipif(not target().has_popcount, reason="the processor counts bits of no vectors")
+def test_bits_are_counted_by_this_processor() -> None:
+    from bolt_numba.kernels.compiler import assembly
+    from bolt_numba.kernels.cpu.binary.sweep import sweep_bits
+
+    assert "vpopcntd" in assembly(sweep_bits)
+
+
+def test_packed_files_hold_binary_layers(tmp_path: Path) -> None:
+    graph = graph_of(network("sign", [(33, 3, 1, None), (20, 3, 2, None)], 8), {"x": (1, 40, 8, 7)})
+    bn.save(packed(graph, threads=(1,)), tmp_path / "net.bolt")
+    x = whole(np.random.default_rng(8), 1, 40, 8, 7)
+    found = bn.compile(tmp_path / "net.bolt", threads=1)(x)[0]
+    np.testing.assert_array_equal(found, interpret(graph, {"x": x})["out0"])
+
+
+def test_a_bias_that_only_the_run_tells_stays_float() -> None:
+    def build(b: Builder, x: Value, c: Value) -> Value:
+        return b(o("Conv"), where(b, x), weights(3, 4, 3, 3), c)
+
+    assert "Conv" in names(run_pipeline(graph_of(build, {"x": (1, 4, 5, 6), "c": (3,)})))
 
 
 @pytest.mark.parametrize("compare", ["gt", "not_lt", "sign"])

@@ -28,6 +28,8 @@ def _negated(test: Any) -> Any:
 COMPARES = _PLAIN | {f"not_{name}": _negated(test) for name, test in _PLAIN.items()}
 """What a bit may say.  The negated ones hold for NaN."""
 SIGN = "sign"
+MOST_BITS = 1 << 22
+"""Of a sum, so that f32 holds all sums."""
 PACKS = {name: (name,) for name in COMPARES} | {SIGN: ("gt", "not_lt")}
 """Comparisons of each pack, by the operator's attribute."""
 

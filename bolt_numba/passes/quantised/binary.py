@@ -25,6 +25,7 @@ from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.shape import Flatten, Pad, Reshape, Squeeze, Transpose, Unsqueeze
 from bolt_numba.ops.layers.binary import (
     COMPARES,
+    MOST_BITS,
     PACKS,
     SIGN,
     WORD,
@@ -212,9 +213,13 @@ def _with_unit(value: Value, axis: int) -> tuple[Twofold, bool, float] | None:
     return found, off == 0, on
 
 
-def _binary_weights(w: Array, axis: int, factor: float) -> Array | None:
-    """Weights times a factor, where each filter, along ``axis``, has one magnitude; else None."""
-    if w.dtype != F32 or not w.size:
+def _binary_weights(node: Node, w: Array, axis: int, factor: float) -> Array | None:
+    """Weights of a node times a factor; None where a filter, along ``axis``, has several magnitudes or is too large.
+
+    None, too, where the node has a bias that is not constant.
+    """
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if w.dtype != F32 or not w.size or w.size >= MOST_BITS * w.shape[axis] or (bias is not None and bias.const is None):
         return None
     shape = [1] * w.ndim
     shape[axis] = -1
@@ -256,7 +261,7 @@ def binary_conv(m: Match, b: Builder) -> Result:
     if seen is None:
         return m.refuse("the image is not twofold, -v and v or 0 and v")
     found, zero_one, factor = seen
-    weights = _binary_weights(w, 0, factor)
+    weights = _binary_weights(m.root, w, 0, factor)
     if weights is None or not isinstance(shape[axis], int) or (op.group > 1 and w.shape[1] % WORD):
         return m.refuse("the weights of a filter differ in magnitude, or a group is no whole words")
     if outside / factor not in (-1, 0, 1):
@@ -279,7 +284,7 @@ def binary_matmul(m: Match, b: Builder) -> Result:
     if seen is None:
         return m.refuse("the rows are not twofold, -v and v or 0 and v")
     found, zero_one, factor = seen
-    weights = _binary_weights(w.T if op.trans_b else w, 1, factor * op.alpha)
+    weights = _binary_weights(m.root, w.T if op.trans_b else w, 1, factor * op.alpha)
     if weights is None or not isinstance(shape[-1], int):
         return m.refuse("the weights of a column differ in magnitude")
     return b(BinaryMatMul(zero_one=zero_one), _packed(b, found, -1), weights, *m.root.inputs[2:])

@@ -18,6 +18,8 @@ from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_zeros
 from bolt_numba.kernels.cpu.products.sweep import choose_share
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.binary import (
+    MOST_BITS,
+    WORD,
     BinaryConv,
     BinaryMatMul,
     magnitudes,
@@ -31,8 +33,6 @@ FEW_WORDS = 2
 """Words a tap up to which rows are copied: their addresses would take as much room."""
 BIAS, RESIDUAL, THRESHOLDS = 2, 3, 4
 """Operands."""
-MOST_BITS = 1 << 22
-"""Of a sum, so that f32 holds all sums."""
 
 
 @record(frozen=True)
@@ -154,25 +154,25 @@ def _steps(
     return [Step(sweep_bits, args, threads > 1)]
 
 
-def _is_plain(op: Any, ins: Types, bits: int, groups: int) -> bool:
-    """Static operands, constants but for x and the residual, groups of whole words."""
+def _is_plain(op: Any, ins: Types, most: int) -> bool:
+    """Static operands, constants but for x and the residual, sums of at most ``most``."""
     x, w, *others = ins
     if x is None or w is None or not all(t is None or t.is_static for t in ins) or not x.size or not w.size:
         return False
     if w.known is None or any(t is not None and t.known is None for i, t in enumerate(others, BIAS) if i != RESIDUAL):
         return False
-    if groups > 1 and (bits // groups % 32 or (len(ins) > THRESHOLDS and ins[THRESHOLDS] is not None)):
-        return False
     residual = ins[RESIDUAL] if len(ins) > RESIDUAL else None
     fits = residual is None or residual.dims == result_of(op, ins).dims
-    return fits and can_finish(op.activation) and w.size // max(w.dims[0], 1) < MOST_BITS
+    return fits and can_finish(op.activation) and most < MOST_BITS
 
 
 def _accepts_conv(op: Any, ins: Types) -> bool:
     x, w = ins[:2]
     if op.layout != "NHWC" or x is None or w is None or not w.is_static:
         return False
-    if not _is_plain(op, ins, w.dims[1] * op.group, op.group):
+    if op.group > 1 and (w.dims[1] % WORD or (len(ins) > THRESHOLDS and ins[THRESHOLDS] is not None)):
+        return False
+    if not _is_plain(op, ins, math.prod(w.dims[1:])):
         return False
     return math.prod(x.dims[:-1]) <= MOST_PIXELS
 
@@ -200,7 +200,7 @@ def binary_conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Contex
 
 def _accepts_matmul(op: Any, ins: Types) -> bool:
     w = ins[1]
-    return w is not None and w.is_static and len(w.dims) == 2 and _is_plain(op, ins, w.dims[0], 1)
+    return w is not None and w.is_static and len(w.dims) == 2 and _is_plain(op, ins, w.dims[0])
 
 
 @kernel(BinaryMatMul, accepts=_accepts_matmul)
