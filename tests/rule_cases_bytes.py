@@ -40,6 +40,7 @@ fires("dequantize_after_join", "Concat DequantizeLinear", x=(I8, 2, 3))(
     lambda b, x: b(o("Concat", 0), dq(b, x, 0.5, 7), dq(b, x, 0.5, 7))
 )
 fires("dequantize_after_relu", "Clip DequantizeLinear", x=(I8, 2, 3))(lambda b, x: b(o("Relu"), dq(b, x, point=7)))
+fires("between_bytes", "BetweenBytes", x=(U8, 2, 5))(lambda b, x: q(b, b(o("Softmax"), dq(b, x)), 0.013))
 fires("quantize_before_move", "QuantizeLinear Reshape", x=(2, 3))(lambda b, x: q(b, b(o("Reshape"), x, i64(6))))
 fires("quantize_before_join", "QuantizeLinear QuantizeLinear Concat", x=(2, 3), y=(2, 1))(
     lambda b, x, y: q(b, b(o("Concat", 1), x, y))

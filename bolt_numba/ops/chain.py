@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+from bolt_numba.ops.content import VALUES, bounded
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.pointwise import Pointwise
 from bolt_numba.ops.registry import Op, op
@@ -26,6 +27,7 @@ class Chain(Op):
 
     steps: tuple[ChainStep, ...]
     results: tuple[int, ...]
+    data_bounds = bounded(inputs=VALUES)
 
     def infer(self, *inputs: TensorType) -> TensorType | tuple[TensorType, ...]:
         types = self.infer_all(*inputs)

@@ -33,7 +33,7 @@ from bolt_numba.passes import (
     views,
 )
 from bolt_numba.passes.fold import fold_rules, let_integers_fold
-from bolt_numba.passes.quantised import binary, dynamic, moves, tables, tails, transposed, weights
+from bolt_numba.passes.quantised import binary, dynamic, moves, rows, tables, tails, transposed, weights
 from bolt_numba.passes.quantised import products as integers
 from bolt_numba.passes.quantised.halves import widen_halves
 from bolt_numba.passes.rewrite import Rule, nested, rewrite
@@ -153,7 +153,7 @@ STAGES: tuple[Stage, ...] = (
         ),
     ),
     # epilogues, chains
-    Stage("fuse", ((*CLEAN, *products.LATE_RULES, *fuse.RULES), (_chains,))),
+    Stage("fuse", ((*CLEAN, *products.LATE_RULES, *rows.RULES, *fuse.RULES), (_chains,))),
 )
 
 

@@ -1,0 +1,57 @@
+"""Operators of rows and windows whose first operand and result are bytes: softmax, norms, means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bolt_numba.ops.content import VALUES, bounded
+from bolt_numba.ops.layers.quantize import BYTES, DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.shapes import want_one
+from bolt_numba.types import F32, Array, TensorType
+
+
+@op("BetweenBytes")
+class BetweenBytes(Op):
+    """y = QuantizeLinear(op(DequantizeLinear(x), others)), in one pass or two over the bytes.
+
+    op: one operand of floats first, one result · x: [...] u8 or i8 · x_scale, y_scale: [] f32 · x_zero_point,
+    y_zero_point: [] of x's and y's dtype · others: further operands of ``op`` -> y: of y_zero_point's dtype.  A kernel
+    may give the neighbour of a code at the boundary between two.  Internal: made by fusion only.
+    """
+
+    op: Op
+    data_bounds = bounded(x=VALUES, x_zero_point=VALUES, y_zero_point=VALUES, others="as ``op`` says")
+
+    def infer(
+        self,
+        x: TensorType,
+        x_scale: TensorType,
+        x_zero_point: TensorType,
+        y_scale: TensorType,
+        y_zero_point: TensorType,
+        *others: TensorType | None,
+    ) -> TensorType:
+        if None in (x_zero_point, y_zero_point, *others):
+            raise self.fail("operands", "None among them", "all of them")
+        for what, t in (("x", x), ("y_zero_point", y_zero_point)):
+            want_dtype(self, what, t.dtype, *BYTES)
+        for what, t in (("x_scale", x_scale), ("y_scale", y_scale)):
+            want_dtype(self, what, t.dtype, F32)
+        want_one(self, x_scale=x_scale, x_zero_point=x_zero_point, y_scale=y_scale, y_zero_point=y_zero_point)
+        made: Any = self.op.infer(DequantizeLinear().infer(x, x_scale, x_zero_point), *others)
+        if isinstance(made, tuple):
+            raise self.fail("results of op", len(made), 1)
+        return QuantizeLinear().infer(made, y_scale, y_zero_point)
+
+    def reference(
+        self,
+        x: Array,
+        x_scale: Array,
+        x_zero_point: Array,
+        y_scale: Array,
+        y_zero_point: Array,
+        *others: Array | None,
+    ) -> Array:
+        made = self.op.reference(DequantizeLinear().reference(x, x_scale, x_zero_point), *others)
+        return QuantizeLinear().reference(made, y_scale, y_zero_point)

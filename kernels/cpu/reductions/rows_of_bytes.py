@@ -1,0 +1,270 @@
+"""Softmax and layer norm from bytes to bytes, over rows, and means over an axis: sums of bytes are exact."""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.language.lang import (
+    BYTES,
+    LANES,
+    ceil_div,
+    fma,
+    lanes_below,
+    load_f32,
+    load_i8,
+    load_u8,
+    pack_i8,
+    pack_u8,
+    reduce_add,
+    reduce_max,
+    round_i32,
+    select,
+    splat,
+    split,
+    to_f32,
+    vload,
+    vload_i8,
+    vload_i8_n,
+    vload_n,
+    vload_u8,
+    vload_u8_n,
+    vmax,
+    vmin,
+    vstore,
+    vstore_n,
+    vstore_u8_n,
+)
+from bolt_numba.kernels.cpu.language.vmath import exp_negative
+from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
+from bolt_numba.kernels.jit import F64, I64, PTR, PTR_OR_0, Native, inline, native
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.ops.arrays.reduce import ReduceMean, Softmax
+from bolt_numba.ops.layers.between_bytes import BetweenBytes
+from bolt_numba.ops.layers.norm import LayerNormalization
+from bolt_numba.ops.registry import normalise_axis
+from bolt_numba.types import F32, I8, AnyDType, TensorType
+
+PARALLEL_ELEMENTS = 2 * PAYS_ELEMENTS
+"""Elements from which a second thread pays."""
+MOST_IN_ROW = 1 << 15
+"""Elements of which the sum of squares of bytes fits an i32."""
+_SCALES: Any = {"x": PTR, "y": PTR, "x_scale": PTR, "x_zero": PTR, "y_scale": PTR, "y_zero": PTR}
+
+
+def _loads(signed: bool) -> tuple[Any, Any, Any]:
+    """Words that load a byte, a vector of bytes, and part of one."""
+    return (load_i8, vload_i8, vload_i8_n) if signed else (load_u8, vload_u8, vload_u8_n)
+
+
+def _limits(signed: bool) -> tuple[int, int]:
+    return (-128, 127) if signed else (0, 255)
+
+
+@cache
+def _code(signed: bool) -> Any:
+    """Helper: the code of ``number``, in units of the result's scale, for a zero point; of NaN the least."""
+    low, high = _limits(signed)
+
+    @inline
+    def code(number, zero):
+        least, most = to_f32(splat(np.int32(low)) - zero), to_f32(splat(np.int32(high)) - zero)
+        return round_i32(vmin(vmax(number, least), most)) + zero
+
+    return code
+
+
+def _name(label: str, x: bool, y: bool) -> str:
+    return f"{label}_{'i8' if x else 'u8'}_{'i8' if y else 'u8'}"
+
+
+@cache
+def softmax_bytes(x_signed: bool, y_signed: bool) -> Native:
+    """Rows: the greatest byte, exponentials of what it is above the others, and their share of the sum."""
+    _, load_row, load_part = _loads(x_signed)
+    load_zero, code, pack = _loads(y_signed)[0], _code(y_signed), pack_i8 if y_signed else pack_u8
+    least = _limits(x_signed)[0]
+
+    def body(p, tid, nthreads):
+        n, room, scale = p.n, p.room + 4 * p.n * tid, splat(load_f32(p.x_scale))
+        zero = splat(np.int32(load_zero(p.y_zero)))
+        first, last = split(p.rows, tid, nthreads)
+        for row in range(first, last):
+            x, y, top = p.x + row * n, p.y + row * n, splat(np.int32(least))
+            for i in range(0, n, LANES):
+                m = n - i
+                top = vmax(top, load_row(x + i) if m >= LANES else
+                           select(lanes_below(m), load_part(x + i, m), splat(np.int32(least))))  # fmt: skip
+            top, total, more, i = splat(reduce_max(top)), splat(np.float32(0)), splat(np.float32(0)), 0
+            while i + 2 * LANES <= n:
+                e = exp_negative(to_f32(load_row(x + i) - top) * scale)
+                f = exp_negative(to_f32(load_row(x + i + LANES) - top) * scale)
+                vstore(room + 4 * i, e)
+                vstore(room + 4 * i + BYTES, f)
+                total, more = total + e, more + f
+                i += 2 * LANES
+            for k in range(i, n, LANES):
+                e = exp_negative(to_f32(load_part(x + k, n - k) - top) * scale)
+                vstore_n(room + 4 * k, e, n - k)
+                total = total + select(lanes_below(n - k), e, splat(np.float32(0)))
+            share, i = splat(np.float32(1) / (reduce_add(total + more) * load_f32(p.y_scale))), 0
+            while i + 4 * LANES <= n:
+                at = room + 4 * i
+                a, b = code(vload(at) * share, zero), code(vload(at + BYTES) * share, zero)
+                c, d = code(vload(at + 2 * BYTES) * share, zero), code(vload(at + 3 * BYTES) * share, zero)
+                vstore(y + i, pack(a, b, c, d))
+                i += 4 * LANES
+            for k in range(i, n, LANES):
+                vstore_u8_n(y + k, code(vload_n(room + 4 * k, n - k) * share, zero), n - k)
+
+    body.__name__ = _name("softmax", x_signed, y_signed)
+
+    def reach(a: Any) -> dict[str, int]:
+        numbers = {"x_scale": 4, "y_scale": 4, "x_zero": 0, "y_zero": 1}
+        return {"x": a.rows * a.n, "y": a.rows * a.n, "room": 4 * a.n * a.threads, **numbers}
+
+    return native(**_SCALES, room=PTR, rows=I64, n=I64, extents=reach)(body)
+
+
+@cache
+def norm_bytes(x_signed: bool, y_signed: bool) -> Native:
+    """Rows: exact sums of the bytes and of their squares, then one multiply-add, and the scale and shift of columns.
+
+    Source of the formula: variance = (sum of squares - sum ** 2 / n) / n, here of whole numbers in f64.
+    """
+    _, load_row, load_part = _loads(x_signed)
+    load_zero, code, pack = _loads(y_signed)[0], _code(y_signed), pack_i8 if y_signed else pack_u8
+
+    @inline
+    def column(v, at, p, inverse, left):
+        """A number in units of the result's scale, of the normalised ``v`` of columns from ``at`` on."""
+        gain = vload_n(p.gain + 4 * at, left)
+        shift = vload_n(p.shift + 4 * at, left) if p.shift != 0 else splat(np.float32(0))
+        return fma(v, gain, shift) * inverse
+
+    def body(p, tid, nthreads):
+        n, scale = p.n, np.float64(load_f32(p.x_scale))
+        zero, inverse = splat(np.int32(load_zero(p.y_zero))), splat(np.float32(1) / load_f32(p.y_scale))
+        first, last = split(p.rows, tid, nthreads)
+        for row in range(first, last):
+            x, y = p.x + row * n, p.y + row * n
+            sums, squares = splat(np.int32(0)), splat(np.int32(0))
+            for i in range(0, n, LANES):
+                v = load_row(x + i) if n - i >= LANES else load_part(x + i, n - i)
+                sums, squares = sums + v, squares + v * v
+            total = np.float64(reduce_add(sums))
+            variance = (np.float64(reduce_add(squares)) - total * total / n) / n
+            rate = scale / math.sqrt(scale * scale * variance + p.epsilon)
+            a, c, i = splat(np.float32(rate)), splat(np.float32(-total / n * rate)), 0
+            while i + 4 * LANES <= n:
+                u = column(fma(to_f32(load_row(x + i)), a, c), i, p, inverse, LANES)
+                v = column(fma(to_f32(load_row(x + i + LANES)), a, c), i + LANES, p, inverse, LANES)
+                w = column(fma(to_f32(load_row(x + i + 2 * LANES)), a, c), i + 2 * LANES, p, inverse, LANES)
+                z = column(fma(to_f32(load_row(x + i + 3 * LANES)), a, c), i + 3 * LANES, p, inverse, LANES)
+                vstore(y + i, pack(code(u, zero), code(v, zero), code(w, zero), code(z, zero)))
+                i += 4 * LANES
+            for k in range(i, n, LANES):
+                left = n - k
+                v = column(fma(to_f32(load_part(x + k, left)), a, c), k, p, inverse, left)
+                vstore_u8_n(y + k, code(v, zero), left)
+
+    body.__name__ = _name("layer_norm", x_signed, y_signed)
+
+    def reach(a: Any) -> dict[str, int]:
+        numbers = {"x_scale": 4, "y_scale": 4, "x_zero": 0, "y_zero": 1, "gain": 4 * a.n, "shift": 4 * a.n}
+        return {"x": a.rows * a.n, "y": a.rows * a.n, **numbers}
+
+    return native(**_SCALES, gain=PTR, shift=PTR_OR_0, epsilon=F64, rows=I64, n=I64, extents=reach)(body)
+
+
+@cache
+def mean_bytes(x_signed: bool, y_signed: bool) -> Native:
+    """[outer, n, inner] to [outer, inner]: vectors of columns, exact sums, one factor."""
+    load_one, load_row, load_part = _loads(x_signed)
+    load_zero, code = _loads(y_signed)[0], _code(y_signed)
+
+    def body(p, tid, nthreads):
+        n, inner, blocks = p.n, p.inner, ceil_div(p.inner, LANES)
+        factor = splat(np.float32(np.float64(load_f32(p.x_scale)) / n / np.float64(load_f32(p.y_scale))))
+        zero, shift = splat(np.int32(load_zero(p.y_zero))), np.int32(load_one(p.x_zero)) * n
+        first, last = split(p.outer * blocks, tid, nthreads)
+        for item in range(first, last):
+            o = item // blocks
+            column = (item - o * blocks) * LANES
+            x, left, sums = p.x + o * n * inner + column, inner - column, splat(np.int32(0))
+            if inner == 1:
+                for i in range(0, n, LANES):
+                    sums = sums + (load_row(x + i) if n - i >= LANES else load_part(x + i, n - i))
+                sums = splat(reduce_add(sums))
+            elif left >= LANES:
+                for i in range(n):
+                    sums = sums + load_row(x + i * inner)
+            else:
+                for i in range(n):
+                    sums = sums + load_part(x + i * inner, left)
+            vstore_u8_n(p.y + o * inner + column, code(to_f32(sums - splat(np.int32(shift))) * factor, zero), left)
+
+    body.__name__ = _name("mean", x_signed, y_signed)
+
+    def reach(a: Any) -> dict[str, int]:
+        numbers = {"x_scale": 4, "y_scale": 4, "x_zero": 1, "y_zero": 1}
+        return {"x": a.outer * a.n * a.inner, "y": a.outer * a.inner, **numbers}
+
+    return native(**_SCALES, outer=I64, n=I64, inner=I64, extents=reach)(body)
+
+
+def mean_form(op: ReduceMean, x: TensorType, axes: TensorType | None) -> tuple[int, int, int] | None:
+    """Elements before, of and after the axes of a mean, where they are neighbours and known."""
+    if axes is None or axes.known is None or not axes.known.size or not x.is_static:
+        return None
+    places = sorted(normalise_axis(op, int(a), len(x.dims)) for a in axes.known.reshape(-1))
+    low, high = places[0], places[-1] + 1
+    sizes = [math.prod(part) for part in (x.dims[:low], x.dims[low:high], x.dims[high:])]
+    fits = places == list(range(low, high)) and 0 < sizes[1] < 1 << 22
+    return (sizes[0], sizes[1], sizes[2]) if fits else None
+
+
+def _accepts(op: Any, ins: Types) -> bool:
+    x = ins[0]
+    if x is None or not x.is_static or not x.dims or not x.dims[-1]:
+        return False
+    if isinstance(op.op, Softmax):
+        return bool(op.op.axis in (-1, len(x.dims) - 1))
+    if isinstance(op.op, LayerNormalization):
+        last = op.op.axis in (-1, len(x.dims) - 1) and not op.op.stats and x.dims[-1] <= MOST_IN_ROW
+        return bool(last and all(t is None or (t.dtype == F32 and t.dims == x.dims[-1:]) for t in ins[5:]))
+    return isinstance(op.op, ReduceMean) and mean_form(op.op, x, ins[5] if len(ins) > 5 else None) is not None
+
+
+def _signed(dtype: AnyDType) -> bool:
+    return bool(dtype == I8)
+
+
+@kernel(BetweenBytes, accepts=_accepts)
+def rows_of_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Softmax and layer norm over the last axis, and means over neighbouring axes."""
+    x, y = ins[0], outs[0]
+    assert x is not None
+    if not x.size:
+        return []
+    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "x_scale": In(1), "x_zero": In(2), "y_scale": In(3)}
+    args["y_zero"] = In(4)
+    kinds = _signed(x.dtype), _signed(y.dtype)
+    if isinstance(op.op, ReduceMean):
+        outer, n, inner = mean_form(op.op, x, ins[5]) or (0, 0, 0)
+        parallel = x.size >= PARALLEL_ELEMENTS and outer * inner > LANES
+        return [Step(mean_bytes(*kinds), args | {"outer": outer, "n": n, "inner": inner}, parallel)]
+    n = x.dims[-1]
+    rows = x.size // n
+    args |= {"rows": rows, "n": n}
+    parallel = x.size >= PARALLEL_ELEMENTS and rows > 1
+    if isinstance(op.op, Softmax):
+        return [Step(softmax_bytes(*kinds), args | {"room": Scratch(4 * n * context.threads)}, parallel)]
+    shift = In(6) if len(ins) > 6 and ins[6] is not None else None
+    norm = {"gain": In(5), "shift": shift, "epsilon": float(op.op.epsilon)}
+    return [Step(norm_bytes(*kinds), args | norm, parallel)]
