@@ -10,6 +10,9 @@ from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import want_one
 from bolt_numba.types import F32, Array, TensorType
 
+MOST_IN_ROW = 1 << 15
+"""Elements of which the sum of squares of bytes fits an i32."""
+
 
 @op("BetweenBytes")
 class BetweenBytes(Op):

@@ -14,7 +14,7 @@ import numpy as np
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.arrays.reduce import ReduceMean, Softmax
-from bolt_numba.ops.layers.between_bytes import BetweenBytes
+from bolt_numba.ops.layers.between_bytes import MOST_IN_ROW, BetweenBytes
 from bolt_numba.ops.layers.norm import LayerNormalization
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.passes.quantised.conversions import BYTES, dequantized, is_per_tensor, known_scale, zero_point
@@ -23,8 +23,6 @@ from bolt_numba.types import F32
 
 SCALES = (2.0**-20, 2.0**20)
 """Scales with which no number on the way leaves what an i32 or a normal float holds."""
-MOST_IN_ROW = 1 << 15
-"""Elements of which the sum of squares of bytes fits an i32."""
 ROWS = (Softmax, LayerNormalization, ReduceMean)
 
 

@@ -45,15 +45,13 @@ from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.jit import F64, I64, PTR, PTR_OR_0, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.reduce import ReduceMean, Softmax
-from bolt_numba.ops.layers.between_bytes import BetweenBytes
+from bolt_numba.ops.layers.between_bytes import MOST_IN_ROW, BetweenBytes
 from bolt_numba.ops.layers.norm import LayerNormalization
 from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import F32, I8, AnyDType, TensorType
 
 PARALLEL_ELEMENTS = 2 * PAYS_ELEMENTS
 """Elements from which a second thread pays."""
-MOST_IN_ROW = 1 << 15
-"""Elements of which the sum of squares of bytes fits an i32."""
 _SCALES: Any = {"x": PTR, "y": PTR, "x_scale": PTR, "x_zero": PTR, "y_scale": PTR, "y_zero": PTR}
 
 
