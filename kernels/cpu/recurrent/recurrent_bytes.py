@@ -3,7 +3,6 @@
 x is quantised at once and multiplied for all steps by `sweep_bytes`; the state is quantised in each step.
 """
 
-# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,19 +12,6 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.kernels.cpu.elementwise.quantize_range import range_steps
-from bolt_numba.kernels.cpu.language.lang import (
-    BYTES,
-    fma,
-    load_f32,
-    native,
-    splat,
-    split,
-    to_f32,
-    vload,
-    vload_i32,
-    vstore,
-)  # fmt: skip
-from bolt_numba.kernels.cpu.products.matmul import is_parallel
 from bolt_numba.kernels.cpu.products.matmul_integer import matmul_bytes
 from bolt_numba.kernels.cpu.products.pack import aligned_zeros
 from bolt_numba.kernels.cpu.recurrent.recurrent import (
@@ -38,11 +24,10 @@ from bolt_numba.kernels.cpu.recurrent.recurrent import (
     steps_of,
 )
 from bolt_numba.kernels.cpu.recurrent.recurrent_cells import FOURS
-from bolt_numba.kernels.jit import I64, PTR
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.integer_products import MatMulInteger
+from bolt_numba.ops.layers.integer_products import QLinearMatMul
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
-from bolt_numba.types import I32, U8, Array, TensorType
+from bolt_numba.types import F32, U8, Array, TensorType
 
 GATES = 4
 W_NUMBERS, R_NUMBERS = (8, 9), (10, 11)
@@ -74,23 +59,6 @@ def pack_row_sums(w: Array, vectors: int) -> Array:
     return pack_gates(sums, range(GATES), GATES, vectors).reshape(-1).astype(np.int32)
 
 
-@native(
-    sums=PTR, to=PTR, scale=PTR, scales=PTR, bias=PTR, rows=I64, n=I64,
-    extents=lambda a: {
-        "sums": 4 * a.rows * a.n, "to": 4 * a.rows * a.n, "scale": 4, "scales": 4 * a.n, "bias": 4 * a.n
-    },
-)  # fmt: skip
-def scale_sums(p, tid, nthreads):
-    """Sums of rows of n, whole vectors, as numbers: times ``scale`` and those of the columns, and the bias."""
-    lo, hi = split(p.rows, tid, nthreads)
-    scale = splat(load_f32(p.scale))
-    for row in range(lo, hi):
-        at = 4 * p.n * row
-        for j in range(0, 4 * p.n, BYTES):
-            factor = scale * vload(p.scales + j)
-            vstore(p.to + at + j, fma(to_f32(vload_i32(p.sums + at + j)), factor, vload(p.bias + j)))
-
-
 def _input_bytes(layer: RecurrentLayer, bias: Array, context: Context) -> tuple[Scratch, list[Step]]:
     """Steps of x w^T + bias for all steps of time, [rows of x, columns of `pack_columns`]."""
     w = layer.ins[1]
@@ -103,20 +71,19 @@ def _input_bytes(layer: RecurrentLayer, bias: Array, context: Context) -> tuple[
     levels, scale, zero = Scratch(rows * k), Scratch(4), Scratch(1)
     steps = range_steps(In(0), levels, scale, zero, rows * k, context)
     matrix = layer.packed(context, 1, ("bytes",), lambda v, n: pack_columns(v, GATES, n).astype(v.dtype))
-    types = [TensorType(U8, (rows, k)), *(TensorType(v.dtype, v.shape, value=v) for v in (matrix, zeros))]
-    sums, to = Scratch(4 * rows * columns), Scratch(4 * rows * columns)
-    given: dict[int, Argument] = {0: levels, 2: zero, 3: zeros}
+    to = Scratch(4 * rows * columns)
+    held: dict[int, Argument] = {0: levels, 1: scale, 2: zero, 4: scales, 5: zeros, 8: bias}
 
     def led(arg: Argument) -> Argument:
         if isinstance(arg, Pitch):
             return k if isinstance(arg.of, In) else columns
-        return sums if isinstance(arg, Out) else given[arg.index] if isinstance(arg, In) else arg
+        return to if isinstance(arg, Out) else held[arg.index] if isinstance(arg, In) else arg
 
-    ins = [types[0], types[1], TensorType(U8, ()), types[2]]
-    made = matmul_bytes(MatMulInteger(), ins, [TensorType(I32, (rows, columns))], context)
-    steps += [replace(step, args={name: led(arg) for name, arg in step.args.items()}) for step in made]
-    args: dict[str, Argument] = {"sums": sums, "to": to, "scale": scale, "scales": scales, "bias": bias}
-    return to, [*steps, Step(scale_sums, args | {"rows": rows, "n": columns}, is_parallel(context, 0, to.nbytes))]
+    given = [TensorType(U8, (rows, k)), TensorType(F32, ()), TensorType(U8, ())]
+    given += [TensorType(v.dtype, v.shape, value=v) for v in (matrix, scales, zeros)]
+    ins = (*given, None, None, TensorType(F32, bias.shape, value=bias))
+    made = matmul_bytes(QLinearMatMul(), ins, [TensorType(F32, (rows, columns))], context)
+    return to, [*steps, *(replace(step, args={n: led(arg) for n, arg in step.args.items()}) for step in made)]
 
 
 def _in_columns(layer: RecurrentLayer, index: int, rows: int, context: Context, less: int = 0) -> Array:
