@@ -22,7 +22,6 @@ if lack := lacking():
     raise DeviceError(lack)
 
 from numba.core import compiler, config, errors, types, utils
-from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.core.typing.templates import AbstractTemplate
@@ -31,6 +30,7 @@ from numba.extending import typeof_impl
 if target().is_forced:  # before Numba makes its code generator, so that it cannot use more
     config.CPU_NAME, config.CPU_FEATURES = target().cpu, target().features
 
+from bolt_numba.kernels.compiler_passes import KernelCompiler, LinkOnly, remembered_calls
 from bolt_numba.kernels.cpu.language import bits, halves, memory, raw, simd, tiles, tiles_bytes
 
 if TYPE_CHECKING:
@@ -93,18 +93,6 @@ def helper_type(helper: Inline) -> Any:
     return types.Function(Helper)
 
 
-class LinkOnly(JITCodeLibrary):
-    """Code that is optimised only within its callers, and never made executable by itself."""
-
-    def _optimize_final_module(self) -> None:
-        pass
-
-    def _finalize_final_module(self) -> None:
-        self._finalize_dynamic_globals()
-        self._verify_declare_only_symbols()
-        self._finalized = True
-
-
 def _lower(function: Any, arguments: Any, result: Any, fastmath: frozenset[str], inlined: bool = False) -> Any:
     """Numba's front end: typed, lowered to LLVM, neither optimised nor made executable."""
     flags = compiler.Flags()
@@ -112,9 +100,9 @@ def _lower(function: Any, arguments: Any, result: Any, fastmath: frozenset[str],
     flags.nrt, flags.boundscheck, flags.error_model = False, False, "numpy"
     flags.fastmath, flags.forceinline = set(fastmath), inlined
     targets = cpu_target.target_context
-    library = LinkOnly(targets.codegen(), function.__name__) if inlined else None
+    library = LinkOnly(targets.codegen(), function.__name__)
     return compiler.compile_extra(
-        cpu_target.typing_context, targets, function, arguments, result, flags, {}, library=library
+        cpu_target.typing_context, targets, function, arguments, result, flags, {}, library, KernelCompiler
     )
 
 
@@ -138,7 +126,7 @@ def compile_module(kernel: Native) -> Any:
     who = f"kernel '{kernel.name}'"
     check_names(kernel.body, who, kernel.fields)
     try:
-        with global_compiler_lock, _no_garbage_collection():
+        with global_compiler_lock, _no_garbage_collection(), remembered_calls():
             return _module(kernel)
     except (BoltError, MemoryError):
         raise
@@ -176,16 +164,11 @@ def _entry(fndesc: Any, library: Any, targets: Any, symbol: str) -> Any:
 
 def _link(library: Any, symbol: str) -> Any:
     """Link helpers in, hide everything but the entry, and optimise."""
-    module = library._final_module
-    linked: list[Any] = []
-    for other in library._linking_libraries:
-        if other not in linked:
-            linked.append(other)
-            module.link_in(other._get_module_for_linking(), preserve=True)
+    module = library.linked()
     for function in module.functions:
         if not function.is_declaration and function.name != symbol:
             function.linkage = "internal"
-    library._optimize_final_module()
+    library.optimise()
     module.verify()
     for variable in module.global_variables:
         if not variable.is_declaration:

@@ -26,11 +26,28 @@ NEEDED = (
     *(
         f"numba.core.codegen.JITCodeLibrary.{name}"
         for name in (
-            *("_optimize_final_module", "_finalize_final_module", "_finalize_dynamic_globals", "_finalized"),
-            *("_verify_declare_only_symbols", "_final_module", "_linking_libraries", "_get_module_for_linking"),
-            *("create_ir_module", "add_ir_module"),
+            *("_final_module", "_finalized", "_linking_libraries", "_get_module_for_linking"),
+            *("create_ir_module", "add_ir_module", "codegen"),
         )
     ),
+    *("numba.core.codegen.JITCPUCodegen._module_pass_manager", "numba.core.compiler.CompilerBase.define_pipelines"),
+    *(f"numba.core.compiler_machinery.{name}" for name in ("PassManager._ENFORCING", "register_pass")),
+    *(f"numba.core.lowering.Lower.{name}" for name in ("_alloca_var", "_find_singly_assigned_variable")),
+    *(f"numba.core.lowering.Lower.{name}" for name in ("alloca_lltype", "storevar", "getvar", "typeof")),
+    *(
+        f"numba.core.typed_passes.{name}"
+        for name in (
+            *("BaseNativeLowering.lowering_class", "NopythonTypeInference", "NoPythonBackend", "PreLowerStripPhis"),
+        )
+    ),
+    *(
+        f"numba.core.untyped_passes.{name}"
+        for name in (
+            *("DeadBranchPrune", "FixupArgs", "GenericRewrites", "IRProcessing", "ReconstructSSA"),
+            *("RewriteSemanticConstants", "TranslateByteCode"),
+        )
+    ),
+    "numba.core.types.functions.BaseFunction.get_call_type",
     *("numba.core.config.CPU_NAME", "numba.core.config.CPU_FEATURES", "numba.core.registry.CPUTarget.target_context"),
     *("numba.core.registry.CPUTarget.typing_context", "numba.core.utils.pysignature"),
     *("numba.core.typing.context.Context.resolve_value_type", "numba.core.typing.context.Context.refresh"),
@@ -40,6 +57,7 @@ NEEDED = (
     *("numba.core.typing.templates.signature", "numba.core.types.Omitted", "numba.core.types.Function"),
     *("numba.core.errors.NumbaError", "numba.core.errors.TypingError"),
     *(f"numba.core.cgutils.{name}" for name in ("alloca_once", "get_or_insert_function", "unpack_tuple")),
+    "numba.core.cgutils.normalize_ir_text",
     *("numba.np.arrayobj.make_array", "numba.np.arrayobj.populate_array"),
     *(f"numba.extending.{name}" for name in ("intrinsic", "lower_builtin", "models", "register_model", "typeof_impl")),
 )

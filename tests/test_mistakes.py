@@ -178,16 +178,17 @@ def test_what_is_refused_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_numba_that_lacks_something_is_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiler = importlib.import_module(COMPILER)
+    importlib.import_module(COMPILER)
     assert numba_parts.lacking() == ""
     for name in ("numba.core.codegen.JITCodeLibrary._gone", "numba.core.gone.Class", "numba.core.compiler.gone"):
         text = numba_parts.lacking([*numba_parts.NEEDED, name])
         assert text.startswith(f"numba {NUMBA}: {name}: got none, wanted it")
         assert text.endswith(f"numba {numba_parts.WORKS} has it")
-    owner = next(c for c in compiler.JITCodeLibrary.__mro__ if "_finalize_dynamic_globals" in vars(c))
-    monkeypatch.delattr(owner, "_finalize_dynamic_globals")
+    library = importlib.import_module("numba.core.codegen").JITCodeLibrary
+    owner = next(c for c in library.__mro__ if "_get_module_for_linking" in vars(c))
+    monkeypatch.delattr(owner, "_get_module_for_linking")
     monkeypatch.delitem(sys.modules, COMPILER)
-    with pytest.raises(DeviceError, match=r"JITCodeLibrary\._finalize_dynamic_globals: got none"):
+    with pytest.raises(DeviceError, match=r"JITCodeLibrary\._get_module_for_linking: got none"):
         importlib.import_module(COMPILER)
 
 

@@ -1,0 +1,133 @@
+"""Numba's front end cut to what kernels need: its passes, its lowering, its library, and types that it asks for again.
+
+Kernels have no exceptions, references, closures, context managers or arrays that are made, so most of Numba's passes
+could only look and find nothing.  What is left gives LLVM the same code in less than half of the time.
+"""
+
+# mypy: disable-error-code="attr-defined,no-untyped-call,misc,untyped-decorator"
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import llvmlite.binding as llvm
+from numba.core import cgutils
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase
+from numba.core.compiler_machinery import PassManager, register_pass
+from numba.core.lowering import Lower
+from numba.core.typed_passes import BaseNativeLowering, NoPythonBackend, NopythonTypeInference, PreLowerStripPhis
+from numba.core.types.functions import BaseFunction
+from numba.core.untyped_passes import (
+    DeadBranchPrune,
+    FixupArgs,
+    GenericRewrites,
+    IRProcessing,
+    ReconstructSSA,
+    RewriteSemanticConstants,
+    TranslateByteCode,
+)
+
+
+class KernelLower(Lower):
+    """Lowering without debug information, and without references that a store or the end of a life would count."""
+
+    def alloca_lltype(self, name: str, lltype: Any, datamodel: Any = None) -> Any:
+        """Memory of a variable."""
+        return cgutils.alloca_once(self.builder, lltype, name=name, zfill=False)
+
+    def storevar(self, value: Any, name: str, argidx: int | None = None) -> None:
+        """Set a variable, without a look at what it held."""
+        self._alloca_var(name, self.typeof(name))
+        if name in self._singly_assigned_vars:
+            self._blk_local_varmap[name] = value
+        else:
+            self.builder.store(value, self.getvar(name))
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class KernelLowering(BaseNativeLowering):
+    """From typed code to LLVM's; nothing says where the life of a variable ends."""
+
+    _name = "kernel_lowering"
+
+    @property
+    def lowering_class(self) -> type[Lower]:
+        return KernelLower
+
+
+class KernelPasses(PassManager):
+    """Passes without a check of the whole function after each."""
+
+    _ENFORCING = False
+
+
+class KernelCompiler(CompilerBase):
+    """Numba's pipeline of compiled code, less the passes that find nothing in kernels."""
+
+    def define_pipelines(self) -> list[PassManager]:
+        passes = KernelPasses("kernel")
+        for each in (
+            *(TranslateByteCode, FixupArgs, IRProcessing),
+            *(RewriteSemanticConstants, DeadBranchPrune, GenericRewrites, ReconstructSSA, DeadBranchPrune),
+            *(NopythonTypeInference, PreLowerStripPhis, KernelLowering, NoPythonBackend),
+        ):
+            passes.add_pass(each, each.name())
+        passes.finalize()
+        return [passes]
+
+
+class LinkOnly(JITCodeLibrary):
+    """LLVM code of one function, which only ever is linked: it is optimised once, when all of a kernel is there."""
+
+    def add_ir_module(self, ir_module: Any) -> None:
+        self._final_module.link_in(llvm.parse_assembly(cgutils.normalize_ir_text(str(ir_module))))
+
+    def finalize(self) -> None:
+        self._finalized = True
+
+    def linked(self) -> Any:
+        """The module with all that it calls, each once."""
+        seen, ahead = {id(self)}, [*self._linking_libraries]
+        while ahead:
+            other = ahead.pop(0)
+            if id(other) not in seen:
+                seen.add(id(other))
+                whole = not isinstance(other, LinkOnly)
+                module = other._get_module_for_linking() if whole else other._final_module
+                self._final_module.link_in(module, preserve=True)
+                ahead += () if whole else other._linking_libraries
+        return self._final_module
+
+    def optimise(self) -> None:
+        """Run LLVM's passes on what was linked."""
+        passes, builder = self.codegen._module_pass_manager()
+        passes.run(self._final_module, builder)
+
+
+_signatures: dict[Any, Any] = {}
+
+
+@contextmanager
+def remembered_calls() -> Iterator[None]:
+    """Numba types each call again in every round, and twice while it lowers: an answer is kept.
+
+    For the time of the block, which Numba's compiler lock should enclose.  What cannot be typed is asked again.
+    """
+    ask = BaseFunction.get_call_type
+
+    def get_call_type(self: Any, context: Any, args: Any, kws: Any) -> Any:
+        if kws:
+            return ask(self, context, args, kws)
+        asked = self, context, args
+        found = _signatures.get(asked)
+        if found is None:
+            found = _signatures[asked] = ask(self, context, args, kws)
+        return found
+
+    BaseFunction.get_call_type = get_call_type  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        BaseFunction.get_call_type = ask  # type: ignore[method-assign]
