@@ -11,6 +11,7 @@ from numba.extending import intrinsic
 
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.simd import I8, I16, I32, INT, LANES, call, constant, suffix, vector, word
+from bolt_numba.kernels.cpu.language.tiles import RegisterTile
 
 RAW = ir.VectorType(I8, 4 * LANES)
 
@@ -71,16 +72,53 @@ def pack_i8(b, x, y, z, w):
     return _packed(b, (x, y, z, w), -128, 127, "packsswb")
 
 
+def _looked_up(b, table, first, index):
+    """Entries of the table in four vectors of a tile, from ``first`` on."""
+    parts = [b.bitcast(b.extract_value(table, first + i), RAW) for i in range(4)]
+    name = "llvm.x86.avx512.vpermi2var.qi.512"
+    low, high = (call(b, name, RAW, [parts[i], index, parts[i + 1]]) for i in (0, 2))
+    return b.select(b.icmp_signed("<", index, constant(RAW, 0)), high, low)
+
+
 @intrinsic
 def lookup_bytes(tyctx, table, v):
     """Each byte's entry in a table of 256, a tile of 4 vectors of 64 bytes; only where ``target().has_vbmi``."""
 
     def codegen(ctx, b, sig, a):
-        parts = [b.bitcast(b.extract_value(a[0], i), RAW) for i in range(4)]
-        index = b.bitcast(a[1], RAW)
-        name = "llvm.x86.avx512.vpermi2var.qi.512"
-        low, high = (call(b, name, RAW, [parts[i], index, parts[i + 1]]) for i in (0, 2))
-        made = b.select(b.icmp_signed("<", index, constant(RAW, 0)), high, low)
-        return b.bitcast(made, vector("i32"))
+        return b.bitcast(_looked_up(b, a[0], 0, b.bitcast(a[1], RAW)), vector("i32"))
 
     return INT(table, INT), codegen
+
+
+def _interleaved(b, x, y):
+    """Low and high halves of blocks of 128 bits, element by element from x and y: one instruction each."""
+    lanes, block = x.type.count, 128 // x.type.element.width
+    made = []
+    for half in (0, block // 2):
+        places = [start + half + i for start in range(0, lanes, block) for i in range(block // 2)]
+        index = [source + at for at in places for source in (0, lanes)]
+        made.append(b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, lanes), index)))
+    return made
+
+
+@intrinsic
+def lookup_f32(tyctx, table, v):
+    """Entries of a table of 256 f32 for 64 bytes, four vectors in order; only where ``target().has_vbmi``.
+
+    table: a tile of 16 vectors, 4 for each byte of the entries: the lowest bytes of all 256, then the next ones.
+    """
+    made = RegisterTile(4, 1)
+
+    def codegen(ctx, b, sig, a):
+        order = [4 * (i % 4) + i // 4 for i in range(LANES)]  # what interleaving within blocks undoes
+        index = b.bitcast(b.shuffle_vector(a[1], a[1], ir.Constant(vector("i32"), order)), RAW)
+        bytes_ = [_looked_up(b, a[0], 4 * i, index) for i in range(4)]
+        words = ir.VectorType(I16, 2 * LANES)
+        low, high = ([b.bitcast(v, words) for v in _interleaved(b, *bytes_[i : i + 2])] for i in (0, 2))
+        found = [v for x, y in zip(low, high, strict=True) for v in _interleaved(b, x, y)]
+        out = ir.Constant(made.llvm, ir.Undefined)
+        for i, v in enumerate(found):
+            out = b.insert_value(out, b.bitcast(v, vector("f32")), i)
+        return out
+
+    return made(table, INT), codegen

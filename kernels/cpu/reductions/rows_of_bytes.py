@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
+from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -19,6 +20,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     load_f32,
     load_i8,
     load_u8,
+    lookup_f32,
     pack_i8,
     pack_u8,
     reduce_add,
@@ -27,10 +29,16 @@ from bolt_numba.kernels.cpu.language.lang import (
     select,
     splat,
     split,
+    tile_add_tile,
+    tile_get,
+    tile_load,
+    tile_store,
+    tile_zeros,
     to_f32,
     vload,
     vload_i8,
     vload_i8_n,
+    vload_i32,
     vload_n,
     vload_u8,
     vload_u8_n,
@@ -48,7 +56,7 @@ from bolt_numba.ops.arrays.reduce import ReduceMean, Softmax
 from bolt_numba.ops.layers.between_bytes import MOST_IN_ROW, BetweenBytes
 from bolt_numba.ops.layers.norm import LayerNormalization
 from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.types import F32, I8, AnyDType, TensorType
+from bolt_numba.types import F32, I8, AnyDType, Array, TensorType
 
 PARALLEL_ELEMENTS = 2 * PAYS_ELEMENTS
 """Elements from which a second thread pays."""
@@ -127,6 +135,61 @@ def softmax_bytes(x_signed: bool, y_signed: bool) -> Native:
         return {"x": a.rows * a.n, "y": a.rows * a.n, "room": 4 * a.n * a.threads, **numbers}
 
     return native(**_SCALES, room=PTR, rows=I64, n=I64, extents=reach)(body)
+
+
+MOST_SPREAD = 64.0
+"""Difference of the greatest and the least number up to which the exponentials of all 256 bytes are far from 0."""
+
+
+def _exponentials(scale: Array, signed: bool) -> Array:
+    """Exponentials of what bytes stand for less the greatest number: the lowest bytes of all 256, then the next ones."""
+    numbers = np.arange(256, dtype=np.uint8).view(np.int8 if signed else np.uint8).astype(float)
+    entries = np.exp((numbers - numbers.max()) * float(scale.reshape(-1)[0])).astype(np.float32)
+    return np.ascontiguousarray(entries.view(np.uint8).reshape(256, 4).T)
+
+
+@cache
+def softmax_by_table(y_signed: bool) -> Native:
+    """Rows of whole vectors: exponentials are looked up in registers, whatever the greatest byte of the row."""
+    load_zero, pack = _loads(y_signed)[0], pack_i8 if y_signed else pack_u8
+
+    @inline
+    def code(at, share, zero):
+        return round_i32(vload(at) * share) + zero  # a share of the sum fits an i32, and packing limits it
+
+    def body(p, tid, nthreads):
+        n, room, y_scale, zero = p.n, p.room + 4 * p.n * tid, load_f32(p.y_scale), splat(np.int32(load_zero(p.y_zero)))
+        table = tile_load(16, 1, p.table, BYTES)
+        first, last = split(p.rows, tid, nthreads)
+        for row in range(first, last):
+            x, y, sums = p.x + row * n, p.y + row * n, tile_zeros(4, 1)
+            for i in range(0, n, BYTES):
+                made = lookup_f32(table, vload_i32(x + i))
+                tile_store(made, room + 4 * i, BYTES)
+                sums = tile_add_tile(sums, made)
+            total = (tile_get(sums, 0, 0) + tile_get(sums, 1, 0)) + (tile_get(sums, 2, 0) + tile_get(sums, 3, 0))
+            share = splat(np.float32(1) / (reduce_add(total) * y_scale))
+            for i in range(0, n, BYTES):
+                at = room + 4 * i
+                a, b = code(at, share, zero), code(at + BYTES, share, zero)
+                vstore(y + i, pack(a, b, code(at + 2 * BYTES, share, zero), code(at + 3 * BYTES, share, zero)))
+
+    body.__name__ = f"softmax_by_table_{'i8' if y_signed else 'u8'}"
+
+    def reach(a: Any) -> dict[str, int]:
+        numbers = {"y_scale": 4, "y_zero": 1, "table": 1024}
+        return {"x": a.rows * a.n, "y": a.rows * a.n, "room": 4 * a.n * a.threads, **numbers}
+
+    pointers = dict.fromkeys(("x", "y", "y_scale", "y_zero", "room", "table"), PTR)
+    return native(**pointers, rows=I64, n=I64, extents=reach)(body)  # type: ignore[arg-type]
+
+
+def _by_table(x: TensorType, *scales: TensorType | None) -> bool:
+    """Whether `softmax_by_table` takes rows of ``x``: the scales are usual ones, and no share is beyond an i32."""
+    known = [None if t is None or t.known is None else t.known.item() for t in scales]
+    if not target().has_vbmi or x.dims[-1] % BYTES or known[0] is None or known[1] is None:
+        return False
+    return bool(0 < 255 * known[0] < MOST_SPREAD and known[1] > 2.0**-20)
 
 
 @cache
@@ -261,6 +324,14 @@ def rows_of_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Cont
     rows = x.size // n
     args |= {"rows": rows, "n": n}
     parallel = x.size >= PARALLEL_ELEMENTS and rows > 1
+    if isinstance(op.op, Softmax) and _by_table(x, ins[1], ins[3]):
+        scale = ins[1]
+        assert scale is not None
+        assert scale.known is not None
+        table = context.packed(scale.known, ("exponentials", kinds[0]), partial(_exponentials, signed=kinds[0]))
+        room = Scratch(4 * n * context.threads)
+        given = {k: v for k, v in args.items() if k not in ("x_scale", "x_zero")}
+        return [Step(softmax_by_table(kinds[1]), given | {"room": room, "table": table}, parallel)]
     if isinstance(op.op, Softmax):
         return [Step(softmax_bytes(*kinds), args | {"room": Scratch(4 * n * context.threads)}, parallel)]
     shift = In(6) if len(ins) > 6 and ins[6] is not None else None
