@@ -142,7 +142,7 @@ MOST_SPREAD = 64.0
 
 
 def _exponentials(scale: Array, signed: bool) -> Array:
-    """Exponentials of what bytes stand for less the greatest number: the lowest bytes of all 256, then the next ones."""
+    """Exponentials of what bytes stand for less the greatest number: the lowest bytes of all, then the next ones."""
     numbers = np.arange(256, dtype=np.uint8).view(np.int8 if signed else np.uint8).astype(float)
     entries = np.exp((numbers - numbers.max()) * float(scale.reshape(-1)[0])).astype(np.float32)
     return np.ascontiguousarray(entries.view(np.uint8).reshape(256, 4).T)
