@@ -108,12 +108,14 @@ def test_conv(
 @pytest.mark.parametrize(("k", "n"), [(1, 1), (2, LANES), (33, PANEL), (64, PANEL + 1), (75, 2 * PANEL + LANES)])
 @pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize("dtype", [F32, F16])
-def test_panels_are_those_of_f32_rounded(k: int, n: int, swap: bool, dtype: Any, monkeypatch: Any) -> None:
+def test_panels_are_those_of_f32_rounded(k: int, n: int, swap: bool, dtype: Any) -> None:
     source = real(n, k).T if swap else real(k, n)
     wanted = pack_panels(source.astype(dtype), source_rows(1, k), 2.0).astype(F16)
-    for at_once in (1, 1 << 25):
-        monkeypatch.setattr("bolt_numba.kernels.cpu.products.products_f16.PACKED_AT_ONCE", at_once)
-        np.testing.assert_array_equal(pack_panels_f16(source.astype(dtype), source_rows(1, k), 2.0), wanted)
+    permuted = source_rows(3, k // 3)
+    if k % 3 == 0:
+        got = pack_panels_f16(np.stack([source, -source]).astype(dtype), permuted, threads=2)
+        np.testing.assert_array_equal(got, pack_panels(np.stack([source, -source]).astype(dtype), permuted).astype(F16))
+    np.testing.assert_array_equal(pack_panels_f16(source.astype(dtype), source_rows(1, k), 2.0), wanted)
 
 
 def test_what_fits() -> None:

@@ -114,7 +114,7 @@ def test_lower_instruction_sets(isa: str) -> None:
 
 @pytest.mark.parametrize("nbytes", [0, 4, (1 << 16) - 4, 1 << 16, 3 << 20, (1 << 22) - 64, 1 << 22, 5 << 20])
 def test_memory_for_weights_is_aligned_and_nobody_elses(nbytes: int) -> None:
-    from bolt_numba.kernels.huge_pages import line_aligned
+    from bolt_numba.base.huge_pages import line_aligned
 
     made = [line_aligned(nbytes) for _ in range(12)]
     for i, array in enumerate(made):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import ask
+from bolt_numba.base.huge_pages import line_aligned
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import Builder, infer_types
 from bolt_numba.ir.graph import Graph, Node, Value, graph_attributes
@@ -142,7 +143,9 @@ def _widened(array: Array) -> Array:
     """In f32; what repeats along an axis is stored once."""
     once = array[tuple(slice(1) if step == 0 else slice(None) for step in array.strides)]
     ask(F32.itemsize * once.size, "constant in f32")
-    return np.broadcast_to(once.astype(F32), array.shape)
+    made = line_aligned(F32.itemsize * once.size).view(F32).reshape(once.shape)
+    made[...] = once
+    return made if made.shape == array.shape else np.broadcast_to(made, array.shape)
 
 
 def _wide_type(t: TensorType) -> TensorType:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.huge_pages import line_aligned
 from bolt_numba.base.mapped import drop_pages
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import (
@@ -34,7 +35,6 @@ from bolt_numba.kernels.cpu.language.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import PAYS_BYTES
 from bolt_numba.kernels.extents import Reach, box
-from bolt_numba.kernels.huge_pages import line_aligned
 from bolt_numba.kernels.jit import F32, I64, PTR, Native, inline, inline_source, native, native_source
 from bolt_numba.kernels.registry import Context
 from bolt_numba.types import Array

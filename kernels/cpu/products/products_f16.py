@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.huge_pages import line_aligned
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv, filter_steps
 from bolt_numba.kernels.cpu.language.lang import (
-    BYTES,
     LANES,
-    ceil_div,
     split,
     tile_rank1_rows_f16,
     tile_row,
@@ -29,11 +28,12 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.machine import FMA_RATE
 from bolt_numba.kernels.cpu.products.matmul import PanelForm, accepts_matmul, product_steps
-from bolt_numba.kernels.cpu.products.pack import PACKED_AT_ONCE, PANEL, pack_panels, panel_columns, run_shares
+from bolt_numba.kernels.cpu.products.pack import PANEL, panel_columns, read_columns, run_shares, source_rows
 from bolt_numba.kernels.cpu.products.sweep import MR, TILE_ARGUMENTS, by_height, pairs_of_panels, plain_tile, sweep_body
+from bolt_numba.kernels.cpu.products.sweep_bf16 import ROWS_READ
 from bolt_numba.kernels.cpu.products.sweep_extents import FIELDS, sweep_reach
-from bolt_numba.kernels.huge_pages import line_aligned
-from bolt_numba.kernels.jit import I64, PTR, native
+from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.jit import F32, I64, PTR, native
 from bolt_numba.kernels.registry import Context, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
@@ -58,25 +58,64 @@ sweep_f16 = native(extents=partial(sweep_reach, unit=UNIT), **FIELDS)(
 """`sweep` of panels in float16."""
 
 
-@native(x=PTR, y=PTR, n=I64, extents=lambda a: {"x": 4 * a.n, "y": UNIT * a.n})
-def narrow_panels(p, tid, nthreads):
-    """N f32, whole vectors, as float16."""
-    x, y = p.x, p.y
-    lo, hi = split(ceil_div(p.n, LANES), tid, nthreads)
-    for i in range(lo, hi):
-        vstore_f16(y + UNIT * LANES * i, vload(x + BYTES * i))
+def _packed(a: Any) -> dict[str, Reach]:
+    part = min(a.part, a.k)
+    depth = 1 + int(a.rows[:part].max(initial=-1))
+    return {
+        "b": box(4, (a.blocks, a.block), (a.k, a.row), (a.n, a.column)),
+        "to": UNIT * a.blocks * a.k * panel_columns(a.n),
+        "rows": 4 * part,
+        "work": (a.threads - 1) * a.work_step + 4 * PANEL * max(depth, part),
+    }
+
+
+@native(
+    b=PTR, to=PTR, blocks=I64, block=I64, rows=PTR, k=I64, n=I64, row=I64, column=I64, alpha=F32, part=I64, work=PTR,
+    work_step=I64, extents=_packed,
+)  # fmt: skip
+def pack_halves(p, tid, nthreads):
+    """As `pack.pack_b`, to panels of float16.
+
+    part: source rows that are read at a time, or k, which it must be where rows are permuted.
+    work: f32 [part][PANEL] of each thread, ``work_step`` bytes apart.
+    """
+    k, n, row, column, part, work = p.k, p.n, p.row, p.column, p.part, p.work + p.work_step * tid
+    full = n // PANEL
+    rest = n - full * PANEL
+    tail = 0 if rest == 0 else (LANES if rest <= LANES else PANEL)
+    panels = full + (1 if rest > 0 else 0)
+    lo, hi = split(p.blocks * panels, tid, nthreads)
+    for begin in range(0, k, max(part, 1)):
+        count = min(part, k - begin)
+        for unit in range(lo, hi):
+            block, j = unit // panels, unit % panels
+            source = p.b + p.block * block + column * PANEL * j + row * begin
+            width = PANEL if j < full else tail
+            to = p.to + UNIT * (k * (full * PANEL + tail) * block + k * PANEL * j + width * begin)
+            read_columns(source, row, column, count, min(n - PANEL * j, width), width, p.alpha, work, p.rows)
+            for q in range(0, width * count, LANES):
+                vstore_f16(to + UNIT * q, vload(work + 4 * q))
 
 
 def pack_panels_f16(source: Array, rows: Array | None = None, alpha: float = 1.0, threads: int = 1) -> Array:
     """As `pack.pack_panels`: [..., K, N] of any strides to [..., K * panel_columns(N)] of float16."""
     *lead, k, n = source.shape
-    out = line_aligned(UNIT * math.prod(lead) * k * panel_columns(n)).view(F16).reshape(*lead, k * panel_columns(n))
-    part = max(PACKED_AT_ONCE // (4 * max(k, 1) * PANEL), 1) * PANEL if out.size == out.shape[-1] else max(n, 1)
-    flat, done = out.reshape(-1), 0
-    for first in range(0, n, part):
-        wide = pack_panels(source[..., first : first + part], rows, alpha, threads).reshape(-1)
-        run_shares(narrow_panels, threads, wide.nbytes, x=wide, y=flat[done:], n=wide.size)
-        done += wide.size
+    blocks, columns = math.prod(lead), panel_columns(n)
+    out = line_aligned(UNIT * blocks * k * columns).view(F16).reshape(*lead, k * columns)
+    if out.size == 0:
+        return out
+    source = source.astype(np.float32, copy=False).reshape(blocks, k, n)
+    block, row, column = (4 if count == 1 else s for count, s in zip(source.shape, source.strides, strict=True))
+    if row != 4 and column not in (0, 4):
+        source = np.ascontiguousarray(source)
+        block, row, column = source.strides
+    order = source_rows(1, k) if rows is None else rows
+    part = ROWS_READ if column == 4 and np.array_equal(order, np.arange(k)) else k
+    work = np.empty((threads, part * PANEL), np.float32)
+    run_shares(
+        pack_halves, threads, out.nbytes, b=source, to=out, blocks=blocks, block=block, rows=order, k=k, n=n, row=row,
+        column=column, alpha=alpha, part=part, work=work, work_step=work.strides[0],
+    )  # fmt: skip
     return out
 
 

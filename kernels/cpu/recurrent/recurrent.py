@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.huge_pages import line_aligned
 from bolt_numba.base.records import record
 from bolt_numba.kernels.cpu.faults import held
 from bolt_numba.kernels.cpu.isa import target
@@ -34,7 +35,6 @@ from bolt_numba.kernels.cpu.recurrent.recurrent_cells import (
     Pipelining,
 )
 from bolt_numba.kernels.cpu.recurrent.recurrent_walk import clear, quantize_state, share_lines, walk
-from bolt_numba.kernels.huge_pages import line_aligned
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN, Recurrent
