@@ -100,14 +100,15 @@ tile_any_bits = by_height("tile_any_bits", "rows, run_step, runs, skip, length, 
 @inline
 def copy_words(p, a, row, to):
     """Copy what a filter sees at one pixel, one or two words a tap."""
-    table, words = p.table + 4 * row, p.words
-    for t in range(p.taps):
-        pixel = load_i32(table + 4 * p.m * t)
-        source = a + p.lda * pixel if pixel >= 0 else p.zeros
-        if words == 2:
-            store_i64(to + 8 * t, load_i64(source))
-        else:
-            store_i32(to + 4 * t, load_i32(source))
+    table, step, lda, zeros, taps = p.table + 4 * row, 4 * p.m, p.lda, p.zeros, p.taps
+    if p.words == 2:
+        for t in range(taps):
+            pixel = load_i32(table + step * t)
+            store_i64(to + 8 * t, load_i64(a + lda * pixel if pixel >= 0 else zeros))
+    else:
+        for t in range(taps):
+            pixel = load_i32(table + step * t)
+            store_i32(to + 4 * t, load_i32(a + lda * pixel if pixel >= 0 else zeros))
 
 
 @inline
@@ -121,10 +122,10 @@ def place_words(p, a, row, rows, copy, run_step, twice):
             copy_words(p, a + p.apart, row, copy + 4 * p.words * p.taps)
         store_i64(rows, copy)
     else:
-        table = p.table + 4 * row
+        table, step, lda, zeros = p.table + 4 * row, 4 * p.m, p.lda, p.zeros
         for t in range(p.taps):
-            pixel = load_i32(table + 4 * p.m * t)
-            store_i64(rows + run_step * t, a + p.lda * pixel if pixel >= 0 else p.zeros)
+            pixel = load_i32(table + step * t)
+            store_i64(rows + run_step * t, a + lda * pixel if pixel >= 0 else zeros)
 
 
 @inline
@@ -147,28 +148,25 @@ def sums_of(counts, more, base):
 @inline
 def finish_sums(p, counts, more, mr, first, columns, base, c, res, n):
     """Sums of a tile to f32.  first: the tile's first row.  columns: scales, then biases, ``p.width`` bytes on."""
-    has_res = 0 if p.res == 0 else 1
-    for v in range(0, n, LANES):
-        scale, bias = vload(columns + 4 * v), vload(columns + p.width + 4 * v)
+    has_res, patterns, width, ldc, ldr, lo, hi = int(p.res != 0), p.patterns, p.width, p.ldc, p.ldr, p.lo, p.hi
+    for v in range(0, 4 * n, BYTES):
+        scale, bias = vload(columns + v), vload(columns + width + v)
         for i in range(mr):
-            at = base + 4 * v
-            if p.patterns != 0:
-                at += p.width * load_i32(p.patterns + 4 * (first + i))
-            y = to_f32(sums_of(counts + ROW * i + 4 * v, more + ROW * i + 4 * v, at)) * scale + bias
-            put(y, c + 4 * (p.ldc * i + v), res + 4 * (p.ldr * i + v), has_res, n - v, p.lo, p.hi)
+            at = base + v if patterns == 0 else base + v + width * load_i32(patterns + 4 * (first + i))
+            y = to_f32(sums_of(counts + ROW * i + v, more + ROW * i + v, at)) * scale + bias
+            put(y, c + 4 * ldc * i + v, res + 4 * ldr * i + v, has_res, n - v // 4, lo, hi)
 
 
 @inline
 def finish_bits(p, counts, more, mr, first, columns, base, to, n):
     """Bits of the sums of a tile that reach their thresholds, as a panel's part of each row's words."""
+    patterns, width, ldc = p.patterns, p.width, p.ldc
     for i in range(mr):
-        at, found = base, 0
-        if p.patterns != 0:
-            at += p.width * load_i32(p.patterns + 4 * (first + i))
+        at, found = base if patterns == 0 else base + width * load_i32(patterns + 4 * (first + i)), 0
         for v in range(0, n, LANES):
             total = sums_of(counts + ROW * i + 4 * v, more + ROW * i + 4 * v, at + 4 * v)
             found |= mask_bits((total >= vload_i32(columns + 4 * v)) & lanes_below(n - v)) << v
-        row = to + 4 * p.ldc * i
+        row = to + 4 * ldc * i
         if PANEL == 32:
             store_i32(row, np.int32(found))
         elif PANEL == 16:
