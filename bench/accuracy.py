@@ -48,8 +48,8 @@ def tasks() -> dict[str, Callable[[], Task]]:
         "mobile_mnist": lambda: Task(*data.trained("mobile_mnist"), "share of 900 digits"),
         "residual_mnist": lambda: Task(*data.trained("residual_mnist"), "share of 900 digits"),
         "ocr_rec": lambda: Task(*data.recognition(), "share of characters read right in rendered lines"),
-        "ocr_det": lambda: Task(*data.detection(), "overlap of the text found with the float model's"),
-        "open_nsfw": lambda: Task(*data.nsfw(), "agreement of the class with the float model's"),
+        "ocr_det": lambda: Task(*data.detection(), "F1 of rendered lines found"),
+        "open_nsfw": lambda: Task(*data.nsfw(), "rank correlation of scores with the float model's"),
         "minilm": lambda: Task(*data.sentences(), "rank correlation of similarities with the float model's"),
     }
 

@@ -88,7 +88,7 @@ def noisy(made: Any, number: int) -> Any:
 
 def recognition() -> Made:
     ocr = importlib.import_module("examples.ocr")
-    texts = lines_of_text(160)
+    texts = lines_of_text(90)
     feeds = []
     for i, text in enumerate(texts):
         made = noisy(drawn(text, i, (20, 28, 36)[i % 3]), i)
@@ -105,37 +105,56 @@ def recognition() -> Made:
 
     def figure(got: list[Array], wanted: list[Array]) -> float:
         right = 0
-        for p, text in zip(got, texts[60:], strict=True):
+        for p, text in zip(got, texts[30:], strict=True):
             blocks = difflib.SequenceMatcher(None, read(p), text, autojunk=False).get_matching_blocks()
             right += sum(b.size for b in blocks)
-        return right / sum(map(len, texts[60:]))
+        return right / sum(map(len, texts[30:]))
 
-    return "ocr_rec", model, feeds[:60], feeds[60:], figure
+    return "ocr_rec", model, feeds[:30], feeds[30:], figure
 
 
-def page(number: int, texts: Iterator[str]) -> Any:
-    """A picture of 320 x 320 with some lines."""
+Place: TypeAlias = "tuple[int, int, int, int]"
+"""Left, top, right, bottom."""
+
+
+def page(number: int, texts: Iterator[str]) -> tuple[Any, list[Place]]:
+    """A picture of 320 x 320 with some lines, and where they are."""
     image = importlib.import_module("PIL.Image")
     made = image.new("RGB", (320, 320), _GROUNDS[(number + 1) % len(_GROUNDS)])
     rng = np.random.default_rng(number)
-    y = 10
-    while y < 280:
-        size = int(rng.integers(12, 30))
-        made.paste(drawn(next(texts), number + y, size), (int(rng.integers(0, 80)), y))
+    y, places = 10, []
+    while y < 270:
+        size, x = int(rng.integers(12, 30)), int(rng.integers(0, 80))
+        line = drawn(next(texts), number + y, size)
+        made.paste(line, (x, y))
+        places.append((x + size // 2, y, min(320, x + line.width - size // 2), y + line.height))
         y += int(size * rng.uniform(1.8, 3.5))
-    return noisy(made, number)
+    return noisy(made, number), places
 
 
 def detection() -> Made:
     ocr = importlib.import_module("examples.ocr")
     texts = iter(lines_of_text(2000))
-    feeds = [{"x": ocr.tensor(page(i, texts))} for i in range(60)]
+    pages = [page(i, texts) for i in range(80)]
+    feeds = [{"x": ocr.tensor(made)} for made, _ in pages]
 
     def figure(got: list[Array], wanted: list[Array]) -> float:
-        both = [(g > ocr.PIXEL_THRESHOLD, w > ocr.PIXEL_THRESHOLD) for g, w in zip(got, wanted, strict=True)]
-        return float(sum((g & w).sum() for g, w in both) / max(sum((g | w).sum() for g, w in both), 1))
+        """F1 of the lines found: boxes that share at least half of what both cover with a line."""
+        found, lines, hits = 0, 0, 0
+        for p, (_, places) in zip(got, pages[30:], strict=True):
+            boxes = [(b.left, b.top, b.right, b.bottom) for b in ocr.boxes_of(p[0, 0], 1.0, 1.0)]
+            hits += sum(any(overlap(box, place) > 0.5 for box in boxes) for place in places)
+            found, lines = found + len(boxes), lines + len(places)
+        return 2 * hits / max(found + lines, 1)
 
     return "ocr_det", fetch("ch_PP-OCRv4_det_infer.onnx"), feeds[:30], feeds[30:], figure
+
+
+def overlap(a: Place, b: Place) -> float:
+    """What two boxes share over what both cover."""
+    width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+    shared = max(width, 0) * max(height, 0)
+    return shared / (sum((x[2] - x[0]) * (x[3] - x[1]) for x in (a, b)) - shared)
 
 
 # --- photographs -----------------------------------------------------------------------------------------------------
@@ -156,7 +175,7 @@ def nsfw() -> Made:
         y, x = (int(rng.integers(0, n - side + 1)) for n in whole.shape[:2])
         cut = image.fromarray(whole[y : y + side, x : x + side]).resize((224, 224))
         pixels = np.asarray(cut, np.float32)[:, :, ::-1] - np.array([104, 117, 123], np.float32)
-        pixels = pixels if given.type.dims[-1] == 3 else pixels.transpose(2, 0, 1)
+        pixels = pixels if given.type.shape[-1] == 3 else pixels.transpose(2, 0, 1)
         feeds.append({given.name: np.ascontiguousarray(pixels[None])})
 
     def figure(got: list[Array], wanted: list[Array]) -> float:

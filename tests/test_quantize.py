@@ -256,8 +256,8 @@ def uneven_net() -> Graph:
 def test_equalised_convolutions_compute_the_same_and_quantise_better() -> None:
     graph = uneven_net()
     data = {"x": RNG.standard_normal((20, 4, 6, 6)).astype(F32)}
-    made, pairs = equalised(graph)
-    assert pairs == 2
+    made, notes = equalised(graph)
+    assert notes == ["equalised 2 pairs of convolutions"]
     feed = {"x": data["x"][:1]}
     np.testing.assert_allclose(bn.compile(made)(feed)["y"], bn.compile(graph)(feed)["y"], rtol=1e-3, atol=1e-3)
     options: Any = {"per_channel": False}
@@ -284,7 +284,10 @@ def test_smoothed_products_compute_the_same_and_quantise_better() -> None:
     made, count = smoothed(graph, layers, found, 0.5)
     assert count == 1
     np.testing.assert_allclose(bn.compile(made)(data)["y"], bn.compile(graph)(data)["y"], rtol=1e-4, atol=1e-3)
-    assert quantize(graph, data, smooth=0.5).report.sqnr > quantize(graph, data).report.sqnr + 3
+    assert quantize(graph, data, smooth=0.5).report.sqnr > quantize(graph, data, smooth=None).report.sqnr + 3
+    auto = quantize(graph, data).report
+    assert "smoothed 1 inputs of products" in auto.notes
+    assert auto.sqnr > quantize(graph, data, smooth=None).report.sqnr + 3
 
 
 # --- scale files -----------------------------------------------------------------------------------------------------
@@ -375,6 +378,7 @@ def test_wrong_options_are_one_clear_error(tmp_path: Path) -> None:
         ({"max_drop": 0.1}, "got no metric and no labels"),
         ({"min_sqnr": -1}, "min_sqnr: got -1"),
         ({"smooth": 2}, "smooth: got 2"),
+        ({"smooth": "yes"}, "smooth: got 'yes'"),
         ({"labels": [0.5]}, "labels: got float64"),
         ({"labels": [1]}, "labels: got 1, wanted one for each"),
         ({"metric": lambda _: float("nan")}, "metric: got nan"),

@@ -75,6 +75,7 @@ def test_quantize_writes_a_model_a_report_and_scales(call: Call, files: Path) ->
         (("--method", "none"), "method: got 'none'"),
         (("--keep", "nothing"), "got pattern 'nothing'"),
         (("--labels", "none.npy"), "No such file"),
+        (("--smooth", "much"), "got 'much', wanted auto"),
     ],
 )
 def test_what_quantize_refuses(call: Call, files: Path, options: tuple[str, ...], words: str) -> None:

@@ -44,8 +44,8 @@ def quantize(  # budget: each option is one line or two
         bool, typer.Option("--equalise", help="Even channels of consecutive convolutions out.")
     ] = False,
     smooth: Annotated[
-        float | None, typer.Option("--smooth", min=0, max=1, help="How far products even their inputs out (0.5).")
-    ] = None,
+        str, typer.Option("--smooth", help="How far products even their inputs out: auto, none, or 0.0 to 1.0.")
+    ] = "auto",
     attention: Annotated[bool, typer.Option("--attention", help="Products of two activations, too.")] = False,
     keep: Annotated[
         list[str],
@@ -97,7 +97,7 @@ def quantize(  # budget: each option is one line or two
         made = tool.quantize(
             _source(model, weights, signature), data, activations=activations, weights=weight_type, method=method,
             per_channel=not per_tensor, symmetric=symmetric, bias_correction=bias_correction, equalise=equalise,
-            smooth=smooth, attention=attention, keep=keep, overrides=_changes(override),
+            smooth=_strength(smooth), attention=attention, keep=keep, overrides=_changes(override),
             ranges=None if scales is None else tool.read_scales(scales), max_drop=_share(max_drop), min_sqnr=min_sqnr,
             labels=None if labels is None else load_array(labels), measure=measure, threads=threads, progress=say,
         )  # fmt: skip
@@ -147,6 +147,13 @@ def _share(text: str | None) -> float | None:
         return float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
         raise typer.BadParameter(f"got {text!r}, wanted 0.5% or 0.005", param_hint="--max-drop") from None
+
+
+def _strength(text: str) -> float | str | None:
+    try:
+        return None if text == "none" else text if text == "auto" else float(text)
+    except ValueError:
+        raise typer.BadParameter(f"got {text!r}, wanted auto, none or a number", param_hint="--smooth") from None
 
 
 _FLAGS = {"true": True, "false": False}

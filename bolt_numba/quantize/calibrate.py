@@ -18,7 +18,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.histogram import HALF, Histogram, exponent_of
 from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceMean, ReduceMin
-from bolt_numba.ops.pointwise import Abs
+from bolt_numba.ops.pointwise import Abs, Mul
 from bolt_numba.quantize.data import Feed
 from bolt_numba.quantize.methods import METHODS, TensorStats
 from bolt_numba.session import Session
@@ -34,10 +34,14 @@ __all__ = ["METHODS", "Progress", "Ranges", "calibrate"]
 
 @record()
 class Ranges:
-    """What calibration found, by tensor.  means, reaches: average and greatest magnitude of each channel."""
+    """What calibration found, by tensor.
+
+    means, powers, reaches: average, average square and greatest magnitude of each channel.
+    """
 
     tensors: dict[str, TensorStats]
     means: dict[str, Array]
+    powers: dict[str, Array]
     reaches: dict[str, Array]
 
 
@@ -63,7 +67,7 @@ def calibrate(
 ) -> Ranges:
     """Statistics of the tensors over one run for each feed.  Raises DataError for a tensor with NaN or infinities."""
     made, parts = _with_statistics(graph, watched)
-    found = Ranges({}, {}, {})
+    found = Ranges({}, {}, {}, {})
     with Session(made, threads=threads) as session:
         for number, feed in enumerate(feeds):
             progress("calibrating", number, len(feeds))
@@ -92,8 +96,10 @@ def _with_statistics(graph: Graph, watched: Sequence[Watched]) -> tuple[Graph, P
         rank = None if x.type.shape is None else len(x.type.shape)
         if each.channel is not None and rank is not None and rank > 1:
             axes = np.array([a for a in range(rank) if a != each.channel % rank], np.int64)
-            results += [b(ReduceMean(keepdims=False), x, axes), b(ReduceMax(keepdims=False), b(Abs(), x), axes)]
-            parts.append((each.name, "channels", 2))
+            mean = ReduceMean(keepdims=False)
+            results += [b(mean, x, axes), b(mean, b(Mul(), x, x), axes)]
+            results.append(b(ReduceMax(keepdims=False), b(Abs(), x), axes))
+            parts.append((each.name, "channels", 3))
         for value in results:
             made.add_output(value, f"statistic {len(made.outputs)}")
     made.drop_dead()
@@ -124,12 +130,13 @@ def _note(found: Ranges, tensor: str, kind: str, row: Sequence[Array], number: i
         now = TensorStats(row[2].astype(np.int64), exponent_of(low, high), low, high, low, high)
         found.tensors[tensor] = now if before is None else merged(before, now)
         return
-    if not np.all(np.isfinite(row[0])):
+    if not np.all(np.isfinite(row[1])):
         return
-    mean, reach = found.means.get(tensor), found.reaches.get(tensor)
-    share = 1 / (number + 1)
-    found.means[tensor] = row[0] if mean is None else mean + (row[0] - mean) * np.float32(share)
-    found.reaches[tensor] = row[1] if reach is None else np.maximum(reach, row[1])
+    share = np.float32(1 / (number + 1))
+    for averages, value in ((found.means, row[0]), (found.powers, row[1])):
+        so_far = averages.get(tensor, value)
+        averages[tensor] = so_far + (value - so_far) * share
+    found.reaches[tensor] = np.maximum(found.reaches.get(tensor, row[2]), row[2])
 
 
 def merged(a: TensorStats, b: TensorStats) -> TensorStats:
@@ -159,7 +166,7 @@ def widened_to(stats: TensorStats, exponent: int) -> Array:
 
 def estimated(ranges: Mapping[str, tuple[float, float]]) -> Ranges:
     """Ranges that are given, as if all values were spread evenly over them."""
-    made = Ranges({}, {}, {})
+    made = Ranges({}, {}, {}, {})
     for name, (low, high) in ranges.items():
         exponent = exponent_of(low, high)
         edges = (np.arange(2 * HALF) - HALF) * math.ldexp(1.0, exponent) / HALF

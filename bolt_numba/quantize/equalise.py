@@ -32,15 +32,15 @@ HOMOGENEOUS = (Relu, LeakyRelu)
 """Activations f with f(s * x) = s * f(x) for positive s."""
 
 
-def equalised(graph: Graph) -> tuple[Graph, int]:
-    """A copy with ranges of channels alike, and how many pairs of convolutions that took."""
+def equalised(graph: Graph) -> tuple[Graph, list[str]]:
+    """A copy with ranges of channels alike, and a note of how many pairs of convolutions that took."""
     made = graph.clone()
     pairs = [(a, c) for a in made.nodes if (c := _reader(made, a)) is not None]
     for _ in range(ROUNDS):
         changes = [_equalise(made, first, second) for first, second in pairs]
         if max(changes, default=0.0) < SETTLED:
             break
-    return made, len(pairs)
+    return made, [f"equalised {len(pairs)} pairs of convolutions"]
 
 
 def _reader(graph: Graph, node: Node) -> Node | None:
@@ -93,11 +93,20 @@ def _along(factor: Array, rank: int, axis: int) -> Array:
 
 # --- smoothing -------------------------------------------------------------------------------------------------------
 
+AUTO = "auto"
+"""The strength that divides the few channels beyond a bound, where that is estimated to pay."""
+BOUNDS = 24
+"""Bounds tried."""
+PAYS = 0.5
+"""Of the estimated noise, what has to be left for the multiplication to be worth while."""
+STEPS, WEIGHT_LEVELS = 255, 127
 
-def smoothed(graph: Graph, layers: Sequence[QuantLayer], ranges: Ranges, strength: float) -> tuple[Graph, int]:
+
+def smoothed(graph: Graph, layers: Sequence[QuantLayer], ranges: Ranges, strength: float | str) -> tuple[Graph, int]:
     """A copy in which inputs of products are divided by factors for each channel, and how many inputs that are.
 
-    strength: 0 leaves all differences with the inputs, 1 moves them all to the weights; 0.5 is usual.
+    strength: 0 leaves all differences with the inputs, 1 moves them all to the weights; 0.5 is usual.  ``"auto"``: see
+    `factors_beyond`.
     """
     made = graph.clone()
     twins = dict(zip(graph.nodes, made.nodes, strict=True))
@@ -120,16 +129,17 @@ def smoothed(graph: Graph, layers: Sequence[QuantLayer], ranges: Ranges, strengt
     return made, count
 
 
-def _smooth(b: Builder, x: Value, readers: Sequence[Node], ranges: Ranges, strength: float) -> bool:
+def _smooth(b: Builder, x: Value, readers: Sequence[Node], ranges: Ranges, strength: float | str) -> bool:
     if not readers:
         return False
     rows = [_by_row(node) for node in readers]
-    reach = ranges.reaches[x.name].astype(np.float64)
-    weight = np.max([np.max(np.abs(w), axis=1) for w in rows], axis=0).astype(np.float64)
-    usable = (reach > 0) & (weight > 0)
-    factor = np.ones(reach.shape)
-    factor[usable] = reach[usable] ** strength / weight[usable] ** (1 - strength)
-    factor[usable] /= np.exp(np.mean(np.log(factor[usable]))) if usable.any() else 1.0
+    reach, whole = ranges.reaches[x.name].astype(np.float64), np.concatenate(rows, axis=1).astype(np.float64)
+    if isinstance(strength, str):
+        factor = factors_beyond(reach, ranges.powers[x.name].astype(np.float64), whole)
+        if factor is None:
+            return False
+    else:
+        factor = even_factors(reach, np.max(np.abs(whole), axis=1), strength)
     scale = factor.astype(F32)
     divided = b(Mul(), x, (1 / factor).astype(F32), name=f"{x.name}/smooth")
     for node, w in zip(readers, rows, strict=True):
@@ -138,6 +148,37 @@ def _smooth(b: Builder, x: Value, readers: Sequence[Node], ranges: Ranges, stren
         node.set_input(0, divided)
         node.set_input(1, b.const(np.ascontiguousarray(wide.T) if op.trans_b else wide, "weight"))
     return True
+
+
+def even_factors(reach: Array, weight: Array, strength: float) -> Array:
+    """SmoothQuant's: greatest magnitudes of inputs and rows of weights, to the power of the strength and the rest."""
+    usable = (reach > 0) & (weight > 0)
+    factor = np.ones(reach.shape)
+    factor[usable] = reach[usable] ** strength / weight[usable] ** (1 - strength)
+    factor[usable] /= np.exp(np.mean(np.log(factor[usable]))) if usable.any() else 1.0
+    return factor
+
+
+def factors_beyond(reach: Array, power: Array, weight: Array) -> Array | None:
+    """Factors that bring channels down to a bound: the one of least noise; None where none pays.
+
+    reach, power: [K] greatest magnitude and mean square of each channel · weight: [K, N].  The noise of a result is
+    that of inputs, rounded in steps of their range, and that of weights, rounded in steps of their columns.
+    Transformers have a channel or two of great values, often in one token alone.
+    """
+    squares, most = np.sum(weight * weight, axis=1), float(reach.max(initial=0.0))
+    if not most:
+        return None
+
+    def noise(factor: Array) -> float:
+        step = 2 * np.max(reach / factor) / STEPS
+        steps = np.max(np.abs(weight) * factor[:, None], axis=0) / WEIGHT_LEVELS
+        return float(step**2 * np.sum(factor**2 * squares) + np.sum(steps**2) * np.sum(power / factor**2))
+
+    tried = [np.maximum(1.0, reach / bound) for bound in most * np.geomspace(1.0, 0.02, BOUNDS)]
+    noises = [noise(factor) for factor in tried]
+    best = int(np.argmin(noises))
+    return tried[best] if noises[best] < PAYS * noises[0] else None
 
 
 def _by_row(node: Node) -> Array:

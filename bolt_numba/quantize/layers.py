@@ -141,8 +141,10 @@ def schemes_for(
 
     keep: patterns of names (``*`` and ``?``) of layers, or of operators.  overrides: changes by pattern, as
     ``{"*head*": {"activations": "u16"}}`` or ``{"conv1": None}``; a later one wins.  Raises BoltError for a pattern
-    that no layer has.
+    that no layer has, and where there are no layers.
     """
+    if not layers:
+        raise BoltError("layers: got no convolution or product of f32 with constant weights to quantise")
     made: dict[str, Scheme | None] = {layer.name: usual for layer in layers}
     if isinstance(keep, str) or not isinstance(overrides, Mapping):
         raise DTypeError("keep and overrides: got a text, wanted a list of patterns and a mapping of changes")

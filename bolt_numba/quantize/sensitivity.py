@@ -77,7 +77,7 @@ class Referee:
     """Compares graphs with the float graph on the same data."""
 
     def __init__(self, graph: Graph, feeds: Sequence[Feed], metric: Metric | None, threads: int | None) -> None:
-        self.feeds, self.metric, self.threads = feeds, metric, threads
+        self.graph, self.feeds, self.metric, self.threads = graph, feeds, metric, threads
         self.wanted = self.results(graph, feeds)
         self.before = Score(math.inf, self._metric(self.wanted))
 
@@ -190,7 +190,7 @@ def search(
         progress("searching", low, len(order))
         middle = (low + high) // 2
         kept = order[:middle]
-        made = with_pairs(graph, plan, set(order[middle:]))
+        made = with_pairs(graph, plan, set(order[middle:])) if middle < len(order) else referee.graph
         now = referee.score(made)
         if bound.holds(referee.before, now) or middle == len(order):
             best, high = Found(made, now, kept, alone, saved), middle - 1

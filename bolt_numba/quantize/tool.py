@@ -17,9 +17,9 @@ from bolt_numba.base.records import record
 from bolt_numba.errors import BoltError
 from bolt_numba.inputs import flag_of, spec_of
 from bolt_numba.ir.graph import Graph
-from bolt_numba.quantize.calibrate import Progress, Watched, calibrate, estimated, no_progress
+from bolt_numba.quantize.calibrate import Progress, Ranges, Watched, calibrate, estimated, no_progress
 from bolt_numba.quantize.data import Data, Feed, feeds_of
-from bolt_numba.quantize.equalise import equalised, smoothed
+from bolt_numba.quantize.equalise import AUTO, equalised, smoothed
 from bolt_numba.quantize.insert import Pair, QuantPlan
 from bolt_numba.quantize.layers import QuantLayer, Scheme, layers_of, schemes_for, with_plain_weights
 from bolt_numba.quantize.methods import Affine, TensorStats
@@ -71,7 +71,7 @@ def quantize(  # budget: each option is explained
     symmetric: bool = False,
     bias_correction: bool = True,
     equalise: bool = False,
-    smooth: float | None = None,
+    smooth: float | str | None = AUTO,
     attention: bool = False,
     keep: Sequence[str] = (),
     overrides: Mapping[str, Any] | None = None,
@@ -94,7 +94,8 @@ def quantize(  # budget: each option is explained
     activations, weights, per_channel, symmetric, method: see `layers.Scheme`, for all layers.
     bias_correction: take the mean error that rounded weights make out of biases.
     equalise: make ranges of channels of consecutive convolutions alike (depthwise nets).
-    smooth: strength from 0 to 1 with which products hand great channels of their input to their weights (transformers).
+    smooth: ``"auto"`` hands the few great channels of a product's input to its weights where that is estimated to pay
+        (transformers); a strength from 0 to 1 does as SmoothQuant does, to all products; None: neither.
     attention: also products of two activations.
     keep: patterns of names of layers, or operators, that stay float.  overrides: other schemes by such patterns.
     ranges: by tensor, instead of those of the data: what `read_scales` gives.
@@ -110,12 +111,11 @@ def quantize(  # budget: each option is explained
     bound = _bound(max_drop, min_sqnr, metric is not None or labels is not None)
     source = with_plain_weights(surgery.simplify(load(model, signature=signature)))
     feeds = feeds_of(data, [spec_of(v.name, v.type) for v in source.inputs])
-    graph, notes = _prepared(source, feeds, flag_of("equalise", equalise), smooth, threads, progress)
-    layers = layers_of(graph, attention=flag_of("attention", attention))
-    if not layers:
-        raise BoltError(f"{graph.name}: got no convolution or product of f32 with constant weights to quantise")
-    schemes = schemes_for(layers, usual, keep, overrides or {})
-    seen = calibrate(graph, feeds, _watched(layers), threads=threads, progress=progress)
+    schemes = schemes_for(layers_of(source, attention=flag_of("attention", attention)), usual, keep, overrides or {})
+    graph, notes = equalised(source) if flag_of("equalise", equalise) else (source, [])
+    graph, seen, count = _smoothed(graph, feeds, _strength(smooth), attention, threads, progress)
+    notes += [f"smoothed {count} inputs of products"] if count else []
+    layers = layers_of(graph, attention=attention)
     seen.tensors.update(estimated(ranges or {}).tensors)
     plan = QuantPlan(layers, schemes, seen, flag_of("bias_correction", bias_correction))
     if labels is not None and metric is None:
@@ -138,22 +138,30 @@ def _bound(max_drop: float | None, min_sqnr: float | None, judged: bool) -> Qual
     return QualityBound(max_drop, min_sqnr)
 
 
-def _prepared(
-    source: Graph, feeds: Sequence[Feed], equalise: bool, smooth: Any, threads: int | None, progress: Progress
-) -> tuple[Graph, list[str]]:
-    """The float graph with ranges evened out as asked for, and what was done."""
-    graph, notes = source, []
-    if equalise:
-        graph, count = equalised(graph)
-        notes.append(f"equalised {count} pairs of convolutions")
-    if smooth is not None:
-        if not isinstance(smooth, (int, float)) or not 0 <= smooth <= 1:
-            raise BoltError(f"smooth: got {smooth!r}, wanted a strength from 0 to 1")
-        layers = layers_of(graph)
-        seen = calibrate(graph, feeds, _watched(layers), threads=threads, progress=progress)
-        graph, count = smoothed(graph, layers, seen, smooth)
-        notes.append(f"smoothed {count} inputs of products")
-    return graph, notes
+def _strength(smooth: Any) -> float | str | None:
+    if smooth is not None and smooth != AUTO and not (isinstance(smooth, (int, float)) and 0 <= smooth <= 1):
+        raise BoltError(f"smooth: got {smooth!r}, wanted {AUTO!r}, a strength from 0 to 1, or None")
+    found: float | str | None = smooth
+    return found
+
+
+def _smoothed(
+    graph: Graph, feeds: Sequence[Feed], strength: float | str | None, attention: bool, threads: int | None,
+    progress: Progress,
+) -> tuple[Graph, Ranges, int]:  # fmt: skip
+    """The graph, smoothed as asked for, what calibration saw of it, and how many inputs that took.
+
+    What is divided has other ranges, for which the data are run through once more.
+    """
+    layers = layers_of(graph, attention=attention)
+    seen = calibrate(graph, feeds, _watched(layers), threads=threads, progress=progress)
+    if strength is None:
+        return graph, seen, 0
+    made, count = smoothed(graph, layers, seen, strength)
+    if not count:
+        return graph, seen, 0
+    watched = _watched(layers_of(made, attention=attention))
+    return made, calibrate(made, feeds, watched, threads=threads, progress=progress), count
 
 
 def _watched(layers: Sequence[QuantLayer]) -> list[Watched]:
