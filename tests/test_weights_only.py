@@ -12,11 +12,12 @@ import bolt_numba as bn
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
+from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.pointwise import Gelu, Relu
+from bolt_numba.ops.pointwise import Add, Gelu, Relu
 from bolt_numba.quantize import NarrowModel, weights_only
 from bolt_numba.quantize.blocks import gptq, nearest
-from bolt_numba.types import F32, Array, Sym, TensorType
+from bolt_numba.types import F32, I64, Array, Sym, TensorType
 from tests.near import assert_near
 
 RNG = np.random.default_rng(11)
@@ -61,6 +62,29 @@ def test_products_of_few_bits_are_near_and_run_elsewhere(
     np.testing.assert_array_equal(bn.compile(tmp_path / "made.bolt")(x)[0], got)
     assert "MatMulNBits" in {n.op.name for n in bn.compile(tmp_path / "made.onnx").optimised.nodes}
     assert "2 weights" in str(made)
+
+
+@pytest.mark.parametrize("block", [16, None])
+def test_tables_are_looked_up_in_bytes(block: int | None, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    graph = Graph("words")
+    words, b = graph.add_input("words", TensorType(I64, (Sym("n"), 3))), Builder(graph)
+    table = b.const(real(200, 48))
+    y = b(Add(), b(Gather(0), table, words), b(Gather(0), table, words))
+    graph.add_output(b(MatMul(), y, b.const(real(48, 100) / 7)), "y")
+    made = weights_only(graph, bits=8, block=block)
+    assert [w.shape for w in made.weights] == [(48, 100), (200, 48)]
+    given = RNG.integers(0, 200, (4, 3))
+    session = bn.compile(made.graph)
+    (got,) = session(given)
+    assert_near(got, bn.compile(graph)(given)[0], 0.02)
+    assert not any(a.dtype == F32 and a.size >= 200 * 48 for a in session.optimised.weights())
+    made.save(tmp_path / "made.onnx")
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    peer = onnxruntime.InferenceSession(str(tmp_path / "made.onnx"), options)
+    assert_near(got, peer.run(None, {"words": given})[0], 1e-5)
+    assert len(weights_only(graph, bits=8, block=block, tables=False).weights) == 1
 
 
 def test_each_method_is_better_than_the_one_before() -> None:

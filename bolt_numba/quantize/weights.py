@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from bolt_numba.errors import BoltError
 from bolt_numba.inputs import flag_of, spec_of
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node
+from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.quantize import DequantizeLinear
 from bolt_numba.quantize.blocks import Blocks, gptq, nearest
@@ -25,7 +27,7 @@ from bolt_numba.quantize.layers import QuantLayer, Scheme, layers_of, schemes_fo
 from bolt_numba.quantize.sensitivity import sqnr
 from bolt_numba.quantize.tool import write_model
 from bolt_numba.session import Session, Source, load
-from bolt_numba.types import I8, U8, Array
+from bolt_numba.types import F32, I8, U8, Array
 
 WAYS = ("rtn", "mse", "gptq")
 LEAST = 1 << 12
@@ -77,6 +79,7 @@ def weights_only(
     block: int | None = 32,
     method: str = "mse",
     symmetric: bool = True,
+    tables: bool = True,
     data: Data | None = None,
     keep: Sequence[str] = (),
     threads: int | None = None,
@@ -88,7 +91,8 @@ def weights_only(
     bits: 4 or 8.  block: numbers along the reduced axis that share a scale; None: a scale for each column.
     method: "rtn" rounds to the nearest of the whole range, "mse" to that of the part of least squared error, "gptq"
     hands errors on to weights that can make up for them, and needs ``data`` (see `data.feeds_of`).
-    symmetric: no zero points.  keep: patterns of names of layers that stay float.
+    symmetric: no zero points.  tables: store tables of embeddings in 8 bits; rows that are looked up become floats.
+    keep: patterns of names of layers that stay float.
     Raises BoltError for what cannot be: another number of bits, no product with constant weights.
     """
     _check(bits, block, method, data)
@@ -116,7 +120,8 @@ def weights_only(
             made = gptq(rows, seen, bits, size, symmetric)
         found[layer.name] = along, made
     progress("rounding weights", len(layers), len(layers))
-    return _built(source, layers, found, STORED[bits, symmetric], block)
+    made_model = _built(source, layers, found, STORED[bits, symmetric], block)
+    return _with_tables(made_model, block, keep) if flag_of("tables", tables) else made_model
 
 
 def _check(bits: Any, block: Any, method: Any, data: Any) -> None:
@@ -188,6 +193,28 @@ def _built(
             rows.append(NarrowWeight(layer.name, w.shape, w.nbytes, int(after), sqnr(w, _turned(made.real, along))))
         graph.nodes.append(node)
     return NarrowModel(graph, rows)
+
+
+def _with_tables(model: NarrowModel, block: int | None, keep: Sequence[str]) -> NarrowModel:
+    """Tables of f32 in 8 bits, each row in blocks; rows are looked up as integers and scales, and multiplied then."""
+    nodes, model.graph.nodes = model.graph.nodes, []
+    b, held = Builder(model.graph), {}
+    for node in nodes:
+        table = node.inputs[0].const if isinstance(node.op, Gather) and node.inputs[0] is not None else None
+        wanted = table is not None and table.dtype == F32 and _is_large(table) and table.shape[0] > 1
+        if table is None or not wanted or any(fnmatch.fnmatchcase(node.name, pattern) for pattern in keep):
+            model.graph.nodes.append(node)
+            continue
+        if id(table) not in held:
+            made = nearest(table, 8, block or table.shape[1], symmetric=True)
+            held[id(table)] = b.const(made.codes.astype(I8), f"{node.name}/table"), b.const(made.scale)
+            size = made.codes.size + made.scale.nbytes
+            model.weights.append(NarrowWeight(node.name, table.shape, table.nbytes, size, sqnr(table, made.real)))
+        rows = [b(node.op, v, node.inputs[1]) for v in held[id(table)]]
+        real = b(DequantizeLinear(-1, block or table.shape[1]), *rows)
+        real.name, node.output.name = node.output.name, f"{node.output.name}/before"
+        model.graph.replace_uses(node.output, real)
+    return model
 
 
 def _turned(v: Array, along: int, lead: tuple[int, ...] = ()) -> Array:
