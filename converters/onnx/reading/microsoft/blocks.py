@@ -15,6 +15,7 @@ from bolt_numba.converters.operands import known_array, rank_of
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.layers.quantize import DequantizeLinear
+from bolt_numba.types import F32, I8
 
 microsoft = functools.partial(reader, domain="com.microsoft")
 
@@ -70,7 +71,7 @@ def gather_block_quantized(
     gather_axis: int = 0,
     quantize_axis: int = 1,
 ) -> Any:
-    """Rows of a constant table that becomes floats when the model is read.
+    """Rows of a constant table.  Where they are of f32 and quantised along the last axis, the table stays in bytes.
 
     data: int4 or uint4, or u8 that holds two codes in a byte (low first) for 4 bits, one for 8, along the last axis.
     """
@@ -84,10 +85,15 @@ def gather_block_quantized(
         if bits == 4:
             table, zero = _nibbles(table), None if zero is None else _nibbles(zero)
     axis = quantize_axis + rank_of(b, data) if quantize_axis < 0 else quantize_axis
-    size = table.shape[axis]
-    spread = [_spread(v, block_size, axis, size) for v in (scale, zero) if v is not None]
-    zeros: Any = spread[1].astype(np.float32) if zero is not None else np.float32(middle)
-    meaning = (table.astype(np.float32) - zeros) * spread[0].astype(np.float32)
+    codes = table.astype(np.int16) - middle
+    zeros = None if zero is None else np.take(zero, np.arange(scale.shape[axis]), axis=axis).astype(np.int16) - middle
+    if scale.dtype == F32 and axis == table.ndim - 1 and gather_axis in (0, -table.ndim):
+        held = [codes.astype(I8), scale, *(() if zeros is None else (zeros.astype(I8),))]
+        rows = [b(Gather(0), b.const(np.ascontiguousarray(v)), indices) for v in held]
+        return b(DequantizeLinear(-1, block_size), *rows)
+    spread = [_spread(v, block_size, axis, table.shape[axis]) for v in (scale, zeros) if v is not None]
+    lost = spread[1].astype(F32) if zeros is not None else F32.type(0)
+    meaning = (codes.astype(F32) - lost) * spread[0].astype(F32)
     return b(Gather(gather_axis), b.const(np.ascontiguousarray(meaning.astype(scale.dtype))), indices)
 
 
