@@ -38,14 +38,23 @@ class Target:
     triple: str = ""
 
 
+def _aarch64(*more: str, **has: bool) -> Target:
+    """more: features of LLVM beyond the least; has: those that kernels may ask for."""
+    features = ",".join(f"+{name}" for name in ("neon", *more))
+    isa = Isa("generic", 4, 32, 8, 2, True, is_x86=False, cpu="generic", features=features, **has)
+    return Target(isa, "aarch64-unknown-linux-gnu")
+
+
 TARGETS = {
     "avx512": Target(Isa("avx512", 16, 32, 12, 2, True, has_f16=True, cpu="x86-64-v4")),
     "avx2": Target(Isa("avx2", 8, 16, 6, 2, True, has_f16=True, cpu="x86-64-v3", features="-avx512f")),
-    "generic": Target(Isa("generic", 4, 16, 6, 2, cpu="x86-64", features="-avx")),
-    "aarch64": Target(
-        Isa("generic", 4, 32, 8, 2, True, has_f16=True, is_x86=False, cpu="generic", features="+neon"),
-        "aarch64-unknown-linux-gnu",
+    "avxvnni": Target(
+        Isa("avx2", 8, 16, 6, 2, True, has_vnni=True, has_f16=True, cpu="x86-64-v3", features="-avx512f,+avxvnni")
     ),
+    "generic": Target(Isa("generic", 4, 16, 6, 2, cpu="x86-64", features="-avx")),
+    "aarch64": _aarch64(),
+    "aarch64_dot": _aarch64("dotprod", has_dot=True),
+    "aarch64_i8mm": _aarch64("dotprod", "i8mm", has_dot=True, has_i8mm=True),
 }
 """What kernels can be compiled for, whatever the process runs on; any processor of that name has no less."""
 
@@ -81,13 +90,22 @@ def twin(name: str) -> Any:
 
 def object_code(kernel: Any) -> bytes:
     """Position-independent object file of a kernel for its own target; it defines ``kernel.symbol``."""
+    return _emitted(kernel, False)
+
+
+def assembly(kernel: Any) -> str:
+    """The machine code of a kernel for its own target, as text."""
+    return _emitted(kernel, True).decode()
+
+
+def _emitted(kernel: Any, as_text: bool) -> bytes:
     import llvmlite.binding as llvm
 
     package = type(kernel).__module__.rpartition(".")[0]
     compiler: Any = importlib.import_module(f"{package}.compiler")
     target = TARGETS.get(package.removeprefix(_PREFIX))
     if target is None or not target.triple:
-        return bytes(compiler.compile_object(kernel))
+        return str(compiler.assembly(kernel)).encode() if as_text else bytes(compiler.compile_object(kernel))
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     lines = str(compiler.compile_module(kernel)).splitlines()
@@ -97,7 +115,7 @@ def object_code(kernel: Any) -> bytes:
     )
     module = llvm.parse_assembly(f'target triple = "{target.triple}"\n{text}')
     module.verify()
-    return bytes(machine.emit_object(module))
+    return str(machine.emit_assembly(module)).encode() if as_text else bytes(machine.emit_object(module))
 
 
 class _Finder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import sys
 from typing import Any
@@ -18,7 +19,7 @@ from bolt_numba.ir.graph import Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.kernels import registry
 from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.targets import TARGETS, device_of, object_code, twin
+from bolt_numba.kernels.targets import TARGETS, assembly, device_of, object_code, twin
 from bolt_numba.ops.arrays.reduce import Softmax
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import HardSwish, Relu
@@ -28,7 +29,7 @@ from tests.rule_cases import graph_of, whole
 
 LOWER = [name for name in LEVELS if LEVELS.index(name) < (LEVELS.index(target().name) if target().is_x86 else 0)]
 REGISTERS = {"avx512": "zmm", "avx2": "ymm", "generic": "xmm"}
-ELF_MACHINE = {"aarch64": 183}
+ELF_MACHINE = {name: 183 for name in TARGETS if name.startswith("aarch64")}
 X86_64 = 62
 
 
@@ -61,6 +62,25 @@ def test_code_has_the_registers_of_its_target(name: str) -> None:
     above = list(REGISTERS.values())[: list(REGISTERS).index(name)]
     assert REGISTERS[name] in text
     assert not any(register in text for register in above)
+
+
+@pytest.mark.parametrize(("name", "instruction", "scalar"), [
+    ("avxvnni", r"\{vex\}\s+vpdpbusd\s.*%ymm", r"vpmaddwd"),
+    ("avx2", r"vpmaddwd\s.*%ymm", r"vpmaddubsw|vpdpbusd"),
+    ("generic", r"pmaddwd\s.*%xmm", r"pmaddubsw"),
+    ("aarch64_dot", r"sdot\s+v\d+\.4s, v\d+\.16b", r"\smul\s+v"),
+    ("aarch64_i8mm", r"usdot\s+v\d+\.4s, v\d+\.16b", r"\s(sdot|mul)\s+v"),
+])  # fmt: skip
+def test_products_of_bytes_lower_to_what_a_target_has(name: str, instruction: str, scalar: str) -> None:
+    found = twin(name)
+    tiles = found.products.sweep_bytes
+    for kernel, least in (
+        (tiles.sweep_bytes, sum(tiles.VARIANTS) * 2),
+        (found.convolution.depthwise_bytes.depthwise_kernel(3, 1), 12),
+    ):
+        text = assembly(kernel)
+        assert len(re.findall(instruction, text)) >= least
+        assert not re.search(scalar, text)
 
 
 def test_a_twin_leaves_the_kernels_of_the_process_alone() -> None:

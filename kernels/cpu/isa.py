@@ -21,7 +21,8 @@ class Isa:
     lanes: f32 lanes of a vector.  registers: vector registers.  rows, vectors: shape of the widest register tile of a
     matrix product (``rows`` rows of ``vectors`` vectors), chosen so that no register is spilled.
     has_f16: instructions convert f16 from and to f32.  has_popcount: one instruction counts the bits of each i32 of a
-    vector.  cpu, features: what LLVM is told.  is_forced: they are less than the processor's.
+    vector.  has_vnni, has_bf16: products of bytes, of bfloat16.  has_dot, has_i8mm: on AArch64, products of signed bytes,
+    of unsigned with signed ones.  cpu, features: what LLVM is told.  is_forced: they are less than the processor's.
     """
 
     name: str
@@ -39,6 +40,8 @@ class Isa:
     is_forced: bool = False
     has_vbmi: bool = False
     has_popcount: bool = False
+    has_dot: bool = False
+    has_i8mm: bool = False
 
     @property
     def panel(self) -> int:
@@ -67,7 +70,8 @@ def _x86(name: str, best: str, host_cpu: str, features: dict[str, bool]) -> Isa:
         counts = features.get("avx512vpopcntdq", False)
         return Isa("avx512", 16, 32, 12, 2, True, vnni, bf16, True, True, cpu, text, forced, vbmi, counts)
     if name == "avx2":
-        return Isa("avx2", 8, 16, 6, 2, True, False, False, True, True, cpu, text, forced)
+        vnni = not forced and features.get("avxvnni", False)
+        return Isa("avx2", 8, 16, 6, 2, True, vnni, False, True, True, cpu, text, forced)
     return Isa("generic", 4, 16, 6, 2, cpu=cpu, features=text, is_forced=forced)
 
 
