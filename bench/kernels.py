@@ -2,8 +2,8 @@
 
 All kernels that accept a case are timed, not only the one that would be chosen; a kernel that no layer of
 `bench.layers` reaches, on the largest of some test cases of its operator.  Work is counted without tricks and told as a
-part of the f32 peak, so Winograd, Strassen and bf16 can pass 100 %; bytes are inputs read and outputs written once, so
-a case that stays in a cache can pass 100 % of the copy bandwidth.
+part of the f32 peak, so Winograd, Strassen and bf16 can pass 100 %; products of bytes as a part of their own peak.
+Bytes are inputs read and outputs written once, so a case that stays in a cache can pass 100 % of the copy bandwidth.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.arithmetic import copy_bandwidth
 from bench.layers import Case, largest_test_case, layers
 from bench.page import fill
-from bench.peak import peak_gflops
+from bench.peak import byte_peak_gops, peak_gflops
 from bench.report import markdown, text
 from bolt_numba.errors import BoltError
 from bolt_numba.kernels.registry import KERNELS, Entry, load
@@ -48,6 +48,12 @@ def row(entry: Entry, case: Case, planned: Planned, peak: float, copy: float) ->
     ]  # fmt: skip
 
 
+def is_of_bytes(case: Case) -> bool:
+    """Whether both factors of its products are bytes."""
+    found = [a for a in case.inputs if a is not None and a.size > 1]
+    return case.flop > 0 and found[0].dtype.itemsize == 1
+
+
 def rows(case: Case, peak: float, copy: float) -> Iterator[list[str]]:
     """A line for each kernel that accepts the case; first the one chosen for f32."""
     entries = KERNELS.get((type(case.op), "cpu"), ())
@@ -77,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--page", type=Path, help="write chosen kernels into the part `kernels` of this page")
     args = parser.parse_args(argv)
     wanted = set(args.only.split(",")) if args.only else None
-    peak, copy = peak_gflops(), copy_bandwidth(1)
+    peak, of_bytes, copy = peak_gflops(), byte_peak_gops(), copy_bandwidth(1)
     load("cpu")
     table, failed = [HEAD], []
     for case in layers():
@@ -85,12 +91,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         if wanted is not None and name not in wanted:
             continue
         try:
-            table += rows(case, peak, copy)
+            table += rows(case, of_bytes if is_of_bytes(case) else peak, copy)
         except BoltError as error:
             failed.append(f"{name}, {case.label}: {error}")
     if wanted is None:
         table += leftovers({line[2] for line in table}, peak, copy)
-    lines = [f"one core: {peak:.0f} GFLOP/s, copy {copy:.0f} GB/s", text(table), *failed]
+    lines = [f"one core: {peak:.0f} GFLOP/s, {of_bytes:.0f} GOP/s of bytes, copy {copy:.0f} GB/s", text(table), *failed]
     sys.stdout.write("\n".join(lines) + "\n")
     if args.page is not None:
         chosen = list({(line[0], line[1]): line for line in reversed(table[1:])}.values())[::-1]

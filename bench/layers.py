@@ -77,6 +77,49 @@ def convolutions() -> Iterator[Case]:
     yield Case("U-Net, up, 32", up, (normal(1, 32, 32, 256), normal(256, 128, 2, 2), normal(128)), 2.0 * 2**27)
 
 
+def some_bytes(*dims: int) -> Array:
+    return np.random.default_rng(math.prod(dims)).integers(0, 256, dims, np.uint8)
+
+
+def byte_convolution(label: str, size: int, ins: int, outs: int, k: int, stride: int = 1, group: int = 1) -> Case:
+    """`convolution` of bytes, results included."""
+    op = integer_products.QLinearConv(strides=(stride,) * 2, pads=(k // 2,) * 4, group=group, layout="NHWC")
+    w, scales = some_bytes(outs, ins // group, k, k).view(np.int8), np.full(outs, 0.01, np.float32)
+    scale, zero = np.array(0.02, np.float32), np.array(3, np.uint8)
+    inputs = some_bytes(1, size, size, ins), scale, zero, w, scales, np.zeros(outs, np.int8), 5 * scale, zero
+    side = (size - 1) // stride + 1
+    return Case(f"{label}, bytes", op, (*inputs, np.zeros(outs, np.int32)), 2.0 * side**2 * w.size)
+
+
+def byte_product(label: str, m: int, k: int, n: int) -> Case:
+    one, zero = np.array(0.01, np.float32), np.array(3, np.uint8)
+    b = some_bytes(k, n).view(np.int8), one, np.array(0, np.int8)
+    inputs = some_bytes(m, k), one, zero, *b, np.array(0.5, np.float32), zero
+    return Case(f"{label}, bytes", integer_products.QLinearMatMul(), inputs, 2.0 * m * k * n)
+
+
+def of_bytes() -> Iterator[Case]:
+    yield byte_convolution("ResNet-50, first layer", 224, 3, 64, 7, 2)
+    for size, channels in ((56, 64), (28, 128), (14, 256), (7, 512)):
+        yield byte_convolution(f"ResNet-50, 3x3, {size}", size, channels, channels, 3)
+        yield byte_convolution(f"ResNet-50, 1x1, {size}", size, channels, 4 * channels, 1)
+        yield byte_convolution(f"ResNet-50, 1x1 back, {size}", size, 4 * channels, channels, 1)
+    yield byte_convolution("MobileNet v2, first layer", 224, 3, 32, 3, 2)
+    for size, ins, outs in ((112, 16, 96), (56, 24, 144), (28, 32, 192), (14, 64, 384), (7, 160, 960)):
+        yield byte_convolution(f"MobileNet v2, 1x1, {size}", size, ins, outs, 1)
+        yield byte_convolution(f"MobileNet v2, 1x1 back, {size}", size, outs, ins, 1)
+        yield byte_convolution(f"MobileNet v2, depthwise, {size}", size, outs, outs, 3, 1, outs)
+    yield byte_convolution("MobileNet v2, depthwise, stride 2", 112, 96, 96, 3, 2, 96)
+    yield byte_convolution("MobileNet v1, depthwise, 14", 14, 512, 512, 3, 1, 512)
+    yield byte_convolution("MobileNet v1, 1x1, 14", 14, 512, 512, 1)
+    yield byte_convolution("MobileNet v3, depthwise 5x5", 14, 672, 672, 5, 1, 672)
+    yield byte_convolution("MobileNet v3, depthwise 5x5, stride 2", 56, 72, 72, 5, 2, 72)
+    yield byte_product("GEMM 1024^3", 1024, 1024, 1024)
+    yield byte_product("BERT-base, 128 x 768 x 3072", 128, 768, 3072)
+    yield byte_product("MiniLM, 128 x 384 x 1536", 128, 384, 1536)
+    yield byte_product("one row, 768 x 3072", 1, 768, 3072)
+
+
 def products() -> Iterator[Case]:
     yield product("GEMM 1024^3", 1024, 1024, 1024)
     yield product("BERT-base, 128 x 768 x 3072", 128, 768, 3072)
@@ -181,7 +224,7 @@ def rest() -> Iterator[Case]:
 
 def layers() -> list[Case]:
     """Layers of real networks."""
-    return [*convolutions(), *products(), *moves(), *rarer(), *indexed(), *rest()]
+    return [*convolutions(), *products(), *of_bytes(), *moves(), *rarer(), *indexed(), *rest()]
 
 
 def largest_test_case(op: type[Op], accepts: Callable[[Case], bool], draws: int = 60) -> Case | None:

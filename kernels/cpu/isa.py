@@ -20,9 +20,9 @@ class Isa:
 
     lanes: f32 lanes of a vector.  registers: vector registers.  rows, vectors: shape of the widest register tile of a
     matrix product (``rows`` rows of ``vectors`` vectors), chosen so that no register is spilled.
-    has_f16: instructions convert f16 from and to f32.  has_popcount: one instruction counts the bits of each i32 of a
-    vector.  has_vnni, has_bf16: products of bytes, of bfloat16.  has_dot, has_i8mm: on AArch64, products of signed bytes,
-    of unsigned with signed ones.  cpu, features: what LLVM is told.  is_forced: they are less than the processor's.
+    has_vnni, has_bf16: products of bytes, of bfloat16.  has_dot, has_i8mm: on AArch64, products of signed bytes, of
+    unsigned with signed ones.  has_f16: instructions convert f16 from and to f32.  has_popcount: one instruction counts
+    the bits of each i32 of a vector.  cpu, features: what LLVM is told.  is_forced: they are less than the processor's.
     """
 
     name: str
