@@ -31,7 +31,7 @@ if target().is_forced:  # before Numba makes its code generator, so that it cann
     config.CPU_NAME, config.CPU_FEATURES = target().cpu, target().features
 
 from bolt_numba.kernels.compiler_passes import KernelCompiler, LinkOnly, remembered_calls
-from bolt_numba.kernels.cpu.language import bits, halves, memory, raw, simd, tiles, tiles_bytes
+from bolt_numba.kernels.cpu.language import bits, dots, halves, memory, raw, simd, tiles, tiles_bytes
 
 if TYPE_CHECKING:
     from bolt_numba.kernels.jit import Native
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 def word(name: str) -> Any:
     """The intrinsic behind a word of the language."""
-    for module in (simd, memory, raw, tiles, tiles_bytes, halves, bits):
+    for module in (simd, memory, raw, dots, tiles, tiles_bytes, halves, bits):
         if hasattr(module, name):
             return getattr(module, name)
     raise AttributeError(f"kernel language: word: got {name}")

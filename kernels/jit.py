@@ -54,7 +54,8 @@ from bolt_numba.types import Array
 
 _LANGUAGE = (
     "jit.py", "declare.py", "compiler.py", "compiler_passes.py", "cpu/isa.py", "cpu/language/simd.py",
-    "cpu/language/memory.py", "cpu/language/raw.py", "cpu/language/tiles.py", "cpu/language/tiles_bytes.py",
+    "cpu/language/memory.py", "cpu/language/raw.py", "cpu/language/dots.py", "cpu/language/tiles.py",
+    "cpu/language/tiles_bytes.py",
     "cpu/language/halves.py", "cpu/language/bits.py", "cpu/language/lang.py",
 )  # fmt: skip
 _MAGIC = b"BNK4"

@@ -14,6 +14,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
 from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.language.dots import dot_bytes_value
 from bolt_numba.kernels.cpu.language.simd import (
     ADDR,
     F32,
@@ -23,7 +24,6 @@ from bolt_numba.kernels.cpu.language.simd import (
     LANES,
     call,
     dot_bf16_value,
-    dot_bytes_value,
     fma_value,
     load,
     masked_load,

@@ -16,6 +16,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
 from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.language.dots import dot_bytes_value
 from bolt_numba.kernels.cpu.language.simd import (
     ADDR,
     I8,
@@ -25,7 +26,6 @@ from bolt_numba.kernels.cpu.language.simd import (
     LANES,
     call,
     constant,
-    dot_bytes_value,
     fma_value,
     load,
     masked_load,
