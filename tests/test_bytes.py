@@ -140,3 +140,28 @@ def test_what_follows_the_sums(activation: Any, kind: tuple[Any, Any]) -> None:
             assert apart.max() <= 1
             assert apart.mean() < 0.01
             assert got.std() > 2
+
+
+BAD_SCALES = [0.0, -1.0, np.inf, -np.inf, 3e38, np.nan]
+
+
+@pytest.mark.parametrize("bad", BAD_SCALES)
+@pytest.mark.parametrize("place", [1, 4, 6])
+@pytest.mark.parametrize("kind", ["product", "dense", "depthwise"])
+def test_scales_of_the_run_that_make_no_sense_give_what_the_reference_gives(kind: str, place: int, bad: float) -> None:
+    a, b = random_bytes(U8, 7, 20), random_bytes(I8, 20, 40)
+    if kind != "product":
+        a, b = random_bytes(U8, 1, 6, 6, 20), random_bytes(I8, *((40, 20, 3, 3) if kind == "dense" else (20, 1, 3, 3)))
+    scales = {1: 0.02, 4: 0.01, 6: 0.1} | {place: bad}
+    x_scale, w_scale, y_scale = (np.asarray(v, F32) for v in scales.values())
+    inputs = [a, x_scale, np.asarray(100, U8), b, w_scale, np.asarray(0, I8), y_scale, np.asarray(7, U8)]
+    for activation in (None,) if np.isnan(bad) else (None, Relu(), Clip(-1.0, 2.0)):
+        for count in (8,) if place == 6 else (8, 6):  # six: the result is f32
+            op: Any = QLinearMatMul(activation)
+            if kind != "product":
+                op = QLinearConv(group=1 if kind == "dense" else 20, layout="NHWC", activation=activation)
+            with np.errstate(all="ignore"):
+                wanted = op.reference(*inputs[:count])
+                (got,) = run_kernel(op, inputs[:count], constant=[i in (3, 5) for i in range(count)])
+            is_real = count == 6
+            np.testing.assert_allclose(got.astype(float), wanted, rtol=1e-5 * is_real, atol=1e-6 if is_real else 1)

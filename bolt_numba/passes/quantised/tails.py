@@ -184,11 +184,11 @@ def tail_before_move(m: Match, b: Builder) -> Result:
 
 
 def _is_positive(scale: Value) -> bool:
-    """Whether a scale is known, and one finite number greater than 0."""
+    """Whether a scale is known, and one finite number greater than 0 that is no denormal one."""
     known_scale = scale.const
     if known_scale is None or known_scale.size != 1 or known_scale.dtype != F32:
         return False
-    return bool(np.isfinite(known_scale).all() and (known_scale > 0).all())
+    return bool(np.isfinite(known_scale).all() and (known_scale >= np.finfo(F32).tiny).all())
 
 
 def _is_idle(activation: Any, scale: float, zero: Array | None) -> bool:

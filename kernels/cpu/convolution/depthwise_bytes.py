@@ -28,7 +28,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     split,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.products.matmul import is_parallel
-from bolt_numba.kernels.cpu.products.pack_bytes import COLUMN_ROWS, ENDS, EXACT, whole_vectors
+from bolt_numba.kernels.cpu.products.pack_bytes import COLUMN_ROWS, ENDS, EXACT, SAFE_ADDEND, whole_vectors
 from bolt_numba.kernels.cpu.products.products_bytes import (
     QUANTISED,
     Panels,
@@ -41,8 +41,8 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.integer_products import QLinearConv
-from bolt_numba.types import U8, Array, TensorType
+from bolt_numba.ops.layers.integer_products import QLinearConv, scale_ratio
+from bolt_numba.types import F32, U8, Array, TensorType
 
 PIXELS = 4 if target().registers >= 32 and target().is_x86 else 2
 """Pixels of a tile."""
@@ -208,9 +208,24 @@ def block_table(c: int, rows: int, cols: int, stride: int) -> Array:
     return table
 
 
+def _stay_within(ins: Types, taps: int) -> bool:
+    """Whether numbers before rounding are known to fit into i32; other kernels look at the scales when they run."""
+    given_scales = [given(ins, i) for i in (QUANTISED.scale_a, QUANTISED.scale_b, QUANTISED.scale_y)]
+    a, b, y = (None if t is None else t.known for t in given_scales)
+    bias = given(ins, QUANTISED.bias)
+    if a is None or b is None or y is None or (bias is not None and bias.known is None):
+        return False
+    with np.errstate(all="ignore"):
+        most = np.abs(scale_ratio(a, b, y)).max() * (taps * 255.0 * 255.0)
+        if bias is not None and bias.known is not None:
+            unit = y if bias.dtype == F32 else 1 / scale_ratio(a, b, y)
+            most = most + np.abs(bias.known / unit).max(initial=0)
+    return bool(most < SAFE_ADDEND)
+
+
 def _accepts(op: Any, ins: Types) -> bool:
     """What becomes bytes without a residual: filters of up to `MOST_TAPS` undilated columns on a line or a plane."""
-    if not is_depthwise(op, ins) or op.residual:
+    if not is_depthwise(op, ins) or op.residual or not _stay_within(ins, math.prod(sides(ins, QUANTISED)[1].dims[2:])):
         return False
     x, w = sides(ins, QUANTISED)
     zero = given(ins, QUANTISED.zero_b)

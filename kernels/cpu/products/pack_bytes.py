@@ -129,6 +129,8 @@ RESIDUAL_FACTOR, LAST_SCALE, UNSAFE = 16, 20, 24
 before rounding may be beyond i32 (i32)."""
 SAFE_FACTOR, SAFE_ADDEND = 0.25, 2.0**29
 """Sums of 32 bits times the one and two of the other stay within i32."""
+LAST = np.float32(128)
+"""What signed bytes end before, and begin with, negative."""
 SUMS, BYTE_RESULTS, FLOATS = 0, 1, 2
 """Kinds of results: i32, bytes, f32."""
 
@@ -154,10 +156,11 @@ def ratio(a, b, y):
 
 
 @inline
-def limit(bound, scale, zero, low):
-    """A bound of the real numbers as a stored signed one, from ``low`` to 127."""
+def limit(bound, scale, zero, without):
+    """A bound of the real numbers as a stored signed one, from -128 to 127; ``without`` where it is NaN."""
     steps = vround(splat(bound) / splat(scale)) + splat(np.float32(zero))
-    return lane(to_i32(vmin(vmax(steps, splat(np.float32(low))), splat(np.float32(127)))), np.int32(0))
+    steps = select((steps < splat(LAST)) | (steps > splat(-LAST)), steps, splat(np.float32(without)))
+    return lane(to_i32(vmin(vmax(steps, splat(-LAST)), splat(LAST - np.float32(1)))), np.int32(0))
 
 
 @inline
@@ -169,8 +172,11 @@ def write_ends(p):
     if p.zero_y != 0:
         zero = np.int32(load_u8(p.zero_y) ^ p.flip_y ^ 128) - np.int32(128)
     divided = np.float32(1) if p.activated else scale_y
-    high = limit(p.hi, scale_y, zero, -128)
-    low = limit(p.lo, scale_y, zero, -128)
+    first, last = p.lo, p.hi
+    if scale_y < 0:
+        first, last = p.hi, p.lo
+    high = limit(last, scale_y, zero, 127)
+    low = limit(first, scale_y, zero, -128)
     if low > high:
         low = high
     if p.scale_r != 0:
@@ -203,7 +209,7 @@ def prepare_columns(p, tid, nthreads):
     zero_a = 0 if p.rows else load_u8(p.zero_a) ^ p.flip_a
     divided = write_ends(p)
     zero_r = np.float32(0) if p.zero_r == 0 else np.float32(load_u8(p.zero_r) ^ p.flip_r)
-    residual = splat(zero_r * load_f32(p.to + RESIDUAL_FACTOR))
+    residual = splat(np.float32(0) if zero_r == 0 else zero_r * load_f32(p.to + RESIDUAL_FACTOR))
     if p.outside != 0:
         fill_bytes(p.outside, np.uint8(load_u8(p.zero_a) ^ p.flip_a), p.length)
     safe = abs(load_f32(p.to + RESIDUAL_FACTOR)) * np.float32(256) < np.float32(SAFE_ADDEND)
