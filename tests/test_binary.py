@@ -21,6 +21,7 @@ from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.ops.layers.binary import BinaryPack, packed_bits, unpacked_values
 from bolt_numba.packing import packed
 from bolt_numba.passes.pipeline import run_pipeline
+from bolt_numba.quantize.layers import layers_of
 from bolt_numba.types import F32, Array
 from tests.lower_isa import run_on
 from tests.rule_cases import f32, graph_of, i64, o
@@ -205,6 +206,18 @@ def test_packed_files_hold_binary_layers(tmp_path: Path) -> None:
     x = whole(np.random.default_rng(8), 1, 40, 8, 7)
     found = bn.compile(tmp_path / "net.bolt", threads=1)(x)[0]
     np.testing.assert_array_equal(found, interpret(graph, {"x": x})["out0"])
+
+
+def test_quantisation_leaves_binary_layers_alone() -> None:
+    def build(b: Builder, x: Value) -> Value:
+        y = b(o("Conv"), x, np.random.default_rng(9).random((40, 3, 3, 3)).astype(F32))
+        y = b(o("Conv"), b(o("Pad"), where(b, y), i64(0, 0, 1, 1, 0, 0, 1, 1)), weights(20, 40, 3, 3))
+        return b(o("MatMul", trans_b=True), b(o("Flatten"), b(o("Sign"), y)), weights(5, 720))
+
+    graph, x = graph_of(build, {"x": (1, 3, 8, 8)}), np.random.default_rng(9).random((4, 1, 3, 8, 8)).astype(F32)
+    assert [layer.op for layer in layers_of(graph)] == ["Conv"]
+    session = bn.compile(graph, precision="int8", calibration=[{"x": each} for each in x])
+    assert {"BinaryConv", "BinaryMatMul"} <= {row.op for row in session.profile({"x": x[0]}).rows}
 
 
 def test_a_bias_that_only_the_run_tells_stays_float() -> None:

@@ -17,6 +17,7 @@ from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.registry import result_tuple
+from bolt_numba.passes.quantised.binary import is_binary
 from bolt_numba.quantize.methods import KINDS, WEIGHT_KINDS, method_of
 from bolt_numba.types import F32, Array
 
@@ -118,7 +119,7 @@ def _layer(node: Node, attention: bool) -> QuantLayer | None:
     if w.const is None:
         both = attention and isinstance(op, MatMul)
         return QuantLayer(node.name, op.name, (0, 1), None, None, -1, BIAS, node) if both else None
-    if w.const.ndim < 2:
+    if w.const.ndim < 2 or is_binary(node):  # that runs on bits as it is, and exactly
         return None
     if isinstance(op, MatMul):
         axis, channel = w.const.ndim - (2 if op.trans_b else 1), -2 if op.trans_a else -1

@@ -290,6 +290,20 @@ def binary_matmul(m: Match, b: Builder) -> Result:
     return b(BinaryMatMul(zero_one=zero_one), _packed(b, found, -1), weights, *m.root.inputs[2:])
 
 
+def is_binary(node: Node) -> bool:
+    """Whether a Conv or MatMul is a product of twofold values with weights of one magnitude a filter."""
+    x, w = node.inputs[:2]
+    op: Any = node.op
+    if x is not None and x.node is not None and isinstance(x.node.op, Pad):
+        x = x.node.inputs[0]
+    if x is None or w is None or w.const is None or not isinstance(op, (Conv, MatMul)) or not x.type.shape:
+        return False
+    is_first = isinstance(op, Conv) and op.layout == "NCHW"
+    by_row = isinstance(op, Conv) or op.trans_b
+    seen = _with_unit(x, 1 if is_first else len(x.type.shape) - 1)
+    return seen is not None and _binary_weights(node, w.const, 0 if by_row else w.const.ndim - 1, seen[2]) is not None
+
+
 # ---------------------------------------------------------------------------------------------------------- thresholds
 
 MONOTONE = (BatchNormalization, Add, Sub, Mul, Div, Neg, Clip, Relu, LeakyRelu)
