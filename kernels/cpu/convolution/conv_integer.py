@@ -99,7 +99,9 @@ def surround(p, tid, nthreads):
             copy_bytes(at + p.left, p.x + p.row * (unit // p.rows * p.h + y), p.row)
 
 
-def _surrounded(op: Any, x: TensorType, w: TensorType, zero: Argument) -> tuple[Any, TensorType, list[Step]]:
+def _surrounded(
+    op: Any, x: TensorType, w: TensorType, zero: Argument, context: Context
+) -> tuple[Any, TensorType, list[Step]]:
     """The same convolution of images with zero points around them, and the step that makes these."""
     images, *sizes, c = x.dims
     rank = len(sizes)
@@ -113,7 +115,8 @@ def _surrounded(op: Any, x: TensorType, w: TensorType, zero: Argument) -> tuple[
         "x": In(0), "to": Scratch(made.nbytes), "zero": zero, "images": images, "h": h, "rows": rows, "top": top,
         "row": c * sizes[-1], "left": c * pads[rank - 1], "width": c * around[-1],
     }  # fmt: skip
-    return replace(op, pads=(), auto_pad="NOTSET"), made, [Step(surround, args, False)]
+    step = Step(surround, args, is_parallel(context, 0, x.nbytes + made.nbytes))
+    return replace(op, pads=(), auto_pad="NOTSET"), made, [step]
 
 
 FEW = 16
@@ -134,7 +137,7 @@ def _rows(op: Any, g: ConvBlocks, w: TensorType, c: int, width: int, image: Any)
     i, group = (v.reshape(-1) for v in np.mgrid[: g.images, : op.group])
     offsets = np.stack([i * g.rows * c + group * cg, group, group * (count // op.group), i * g.m], axis=1)
     table = None if g.is_matrix else np.ascontiguousarray(g.taps.table[::width])
-    return RowTables(offsets, g.m, taps * cg, c, table, taps // width, cg * width, image)
+    return RowTables(offsets, g.m, taps * cg, c, table, taps // width, cg * width, image, g.taps.inside)
 
 
 @kernel(ConvInteger, QLinearConv, accepts=_accepts)
@@ -146,7 +149,7 @@ def conv_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context
     width, image, groups = 1, None, op.group
     if _joins_taps(op, x, w):
         zero = NO_ZERO if given(ins, at.zero_a) is None else In(at.zero_a)
-        op, x, steps = _surrounded(op, x, w, zero)
+        op, x, steps = _surrounded(op, x, w, zero, context)
         width, image = w.dims[-1], steps[0].args["to"] if steps else None
     rows = _rows(op, geometry(op, x, w, outs[0]), w, x.dims[-1], width, image)
     panels = panels_of(rows, groups, w.dims[0] // groups)

@@ -258,7 +258,7 @@ def conv_bytes_pixels(op: Any, ins: Types, outs: Sequence[TensorType], context: 
     total = context.packed(w.known, "sums of filters", sums)
     panels = Panels(1, 1, rows * cols, c)
     columns, outside, made = columns_of(op, ins, QUANTISED, panels, rows * cols, total, 4 * WIDTHS[0], context)
-    parallel = is_parallel(context, images * oh * ow * c * rows * cols // 4, x.nbytes)
+    parallel = is_parallel(context, 2 * images * oh * ow * c * rows * cols, x.nbytes)
     step = -(-4 * PART_ROWS * int(table[:, 1].sum()) // 64) * 64
     args: dict[str, Argument] = {
         "x": source, "w": context.packed(w.known, ("pixels", sw), pack_taps(c, rows, cols, sw, flip)),

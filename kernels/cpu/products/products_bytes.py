@@ -138,7 +138,7 @@ class RowTables:
     """Rows of A and of the result, see `sweep_bytes`.
 
     offsets: byte offset of A, block of B, first column and first row of C for each block.  image: what is read instead
-    of the node's operand.
+    of the node's operand.  inside: no tap is outside.
     """
 
     offsets: Array
@@ -149,6 +149,15 @@ class RowTables:
     taps: int = 1
     depth: int = 0
     image: Scratch | None = None
+    inside: bool = False
+
+    @property
+    def shifts(self) -> Array | None:
+        """Bytes from the first tap of a row to each."""
+        if self.table is None or not self.inside or self.copied or not self.table.size:
+            return None
+        made: Array = (self.table[:, 0] - self.table[0, 0]).astype(np.int64) * self.lda
+        return made
 
     @property
     def copied(self) -> bool:
@@ -277,7 +286,8 @@ def product_steps(
     args: dict[str, Argument] = {
         "a": source, "lda": rows.lda, "b": packed, "c": Out(0),
         "ldc": Pitch(Out(0)), "blocks": blocks,
-        "offsets": offsets, "m": rows.m, "n": panels.n, "table": rows.table, "taps": rows.taps, "depth": rows.depth,
+        "offsets": offsets, "m": rows.m, "n": panels.n, "table": rows.table, "shifts": rows.shifts,
+        "taps": rows.taps, "depth": rows.depth,
         "length": -(-rows.k // 4) * 4 if rows.copied else rows.depth, "copied": int(rows.copied), "outside": outside,
         "columns": columns, **finish_args(op, ins, at),
         "scratch": Scratch(threads * per_thread), "scratch_step": per_thread, "copy_step": copy_step, "span": span,

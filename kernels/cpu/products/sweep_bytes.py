@@ -74,7 +74,7 @@ def _tile(mr: int, nv: int) -> Any:
         acc = tile_row(mr, nv, columns)
         rest = length & 3
         for r in range(runs):
-            at = rows_load(mr, rows + run_step * r, 8, 0)
+            at = rows_load(mr, rows + run_step * r, 8, 0 if p.shifts == 0 else load_i64(p.shifts + 8 * r))
             for q in range(0, length - 3, 4):
                 acc = tile_dot_rows_bytes(acc, at, q, 0, b)
                 b += BYTES * nv
@@ -146,7 +146,7 @@ def place_rows(p, a, first, count, rows, copies):
         for i in range(count):
             store_i64(rows + 8 * i, a + lda * (first + i))
     else:
-        for t in range(p.taps):
+        for t in range(p.taps if p.shifts == 0 else 1):
             seen, to = p.table + 4 * (m * t + first), rows + run_step * t
             for i in range(count):
                 pixel = load_i32(seen + 4 * i)
@@ -158,9 +158,9 @@ def row_sum(p, rows):
     """Sum of the bytes of a row."""
     runs = 1 if p.copied != 0 else p.taps
     size = p.depth * p.taps // runs
-    total, run_step, one = splat(np.int32(0)), 8 * (p.span + HEIGHT), splat(np.int32(ONES))
+    total, run_step, one = splat(np.int32(0)), 8 * (p.span + HEIGHT) if p.shifts == 0 else 0, splat(np.int32(ONES))
     for r in range(runs):
-        at, q = load_i64(rows + run_step * r), 0
+        at, q = load_i64(rows + run_step * r) + (0 if p.shifts == 0 else load_i64(p.shifts + 8 * r)), 0
         while q + 4 * LANES <= size:
             total = dot_bytes(total, vload_i32(at + q), one)
             q += 4 * LANES
@@ -186,6 +186,7 @@ def _swept(a: Any) -> dict[str, Reach]:
         "res": rows(a.ldr, 4 if a.residual == FLOAT_RESIDUAL else 1),
         "offsets": 8 * BLOCK_FIELDS * a.blocks,
         "table": 4 * a.taps * a.m,
+        "shifts": 8 * a.taps,
         "outside": a.depth,
         "columns": columns + COLUMN_ROWS * whole_vectors(a.n),
         "scratch": (a.threads - 1) * a.scratch_step + used,
@@ -195,7 +196,7 @@ def _swept(a: Any) -> dict[str, Reach]:
 
 @native(
     fastmath=EXACT, a=PTR, lda=I64, b=PTR, c=PTR, ldc=I64, blocks=I64, offsets=PTR, m=I64, n=I64, table=PTR_OR_0,
-    taps=I64, depth=I64, length=I64, copied=I64, outside=PTR_OR_0, columns=PTR, sums=I64, flip_a=I64,
+    shifts=PTR_OR_0, taps=I64, depth=I64, length=I64, copied=I64, outside=PTR_OR_0, columns=PTR, sums=I64, flip_a=I64,
     zero_a=PTR, zeros_a=I64, scratch=PTR, scratch_step=I64, copy_step=I64, span=I64, share=I64, extents=_swept,
     **FIELDS,
 )  # fmt: skip
@@ -204,6 +205,7 @@ def sweep_bytes(p, tid, nthreads):
 
     lda: bytes between rows (pixels); ldc: elements between rows.  offsets: i64 [blocks][`BLOCK_FIELDS`].
     table: i32 [taps][m], input pixel of each tap at each output pixel or -1; 0 when row i of A is its i-th row.
+    shifts: i64 [taps], bytes from the first tap to each, where no tap of any pixel is outside; or 0.
     depth: bytes of a tap; length: of a run as packed.  copied: whether a row is copied to one run of ``length`` bytes.
     outside: ``depth`` zero points.  columns: see `prepare_columns`; sums: whether a zero point of B is not 0.
     zeros_a: zero points of rows, 1 when `prepare_columns` has used it.
@@ -217,8 +219,8 @@ def sweep_bytes(p, tid, nthreads):
         size_r = 4
     tile = p.scratch + p.scratch_step * tid
     totals, width = tile + TALL * 2 * BYTES, ceil_div(n, LANES) * BYTES
-    rows, run_step = totals + 8 * (span + HEIGHT), 8 * (span + HEIGHT)
-    copies, fours = rows + run_step * runs, runs * ceil_div(p.length, 4)
+    rows, run_step = totals + 8 * (span + HEIGHT), 8 * (span + HEIGHT) if p.shifts == 0 else 0
+    copies, fours = rows + 8 * (span + HEIGHT) * runs, runs * ceil_div(p.length, 4)
     block_lo, block_hi = (0, p.blocks) if p.share != 2 else split(p.blocks, tid, nthreads)
     i_lo, i_hi = (0, m) if p.share != 0 else split(m, tid, nthreads)
     j_lo, j_hi = (0, ceil_div(n, PANEL)) if p.share != 1 else split(ceil_div(n, PANEL), tid, nthreads)
