@@ -202,6 +202,15 @@ def test_ranges_of_methods() -> None:
     assert range_of(stats, "mse", U16)[1] == pytest.approx(60)
 
 
+def test_no_method_is_led_astray_by_values_that_are_alike() -> None:
+    """Pictures with a plain ground: three quarters of the values of a channel are one number."""
+    values = np.where(RNG.random(200_000) < 0.75, 0.37, np.abs(RNG.standard_normal(200_000)))
+    for method in METHODS:
+        how = affine(*range_of(stats_of(values), method, U8), U8)
+        stored = np.clip(np.rint(values / how.scale) + how.zero_point, 0, 255)
+        assert sqnr(values, (stored - how.zero_point) * how.scale) > 28, method
+
+
 def test_mse_is_no_worse_than_any_other_method_by_its_own_measure() -> None:
     for values in (RNG.standard_normal(20_000), RNG.laplace(size=20_000), RNG.random(20_000) ** 8):
         stats, errors = stats_of(values), {}
@@ -450,3 +459,18 @@ def test_progress_says_how_far_it_is() -> None:
     quantize(small_net(), samples(), measure=True, progress=lambda *what: said.append(what))
     assert {"calibrating", "measuring layers"} <= {what for what, _, _ in said}
     assert all(0 <= done <= total for _, done, total in said)
+
+
+def test_interrupted_work_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = quantize(small_net(), samples())
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.fsync", interrupted)
+    for name in ("q.onnx", "q.bolt"):
+        with pytest.raises(KeyboardInterrupt):
+            made.save(tmp_path / name)
+    with pytest.raises(KeyboardInterrupt):
+        made.report.save(tmp_path / "r.svg")
+    assert not list(tmp_path.iterdir())

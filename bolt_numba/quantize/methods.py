@@ -25,6 +25,8 @@ EMPTY_SCALE = 2.0**-16
 """Of a weight of zeros."""
 KL_BINS = 128
 """Levels of the distribution that entropy compares with, as TensorRT has them."""
+LEAST_INSIDE = 0.999
+"""Of the values that are not zero, what entropy's range holds at the least."""
 LEAST_FILL = 8
 """Values that a bin of entropy's distribution has at the least, on average."""
 CANDIDATES = 64
@@ -134,7 +136,8 @@ def entropy(stats: TensorStats, levels: int, number: float) -> tuple[float, floa
     """The magnitude whose 128 levels lose the least information (Kullback-Leibler), as TensorRT has it.
 
     Zeros are left out, which any range holds exactly.  Bins that hold few values say nothing of a distribution: they
-    are joined.  Where too few are left, the range is all that was seen.
+    are joined.  Where too few are left, the range is all that was seen.  A thousandth is cut off at most: where many
+    values are alike, levels of any width tell them from their neighbours too badly for this measure.
     """
     folded = stats.counts[HALF:].astype(np.float64)
     folded += stats.counts[:HALF][::-1]
@@ -146,7 +149,8 @@ def entropy(stats: TensorStats, levels: int, number: float) -> tuple[float, floa
     if used <= KL_BINS:
         return stats.low, stats.high
     best, place = math.inf, used
-    for bins in range(min(KL_BINS, used), used + 1):
+    first = int(np.searchsorted(np.cumsum(folded), LEAST_INSIDE * folded.sum())) + 1
+    for bins in range(max(KL_BINS, first), used + 1):
         found = _divergence(folded, bins)
         if found < best:
             best, place = found, bins
