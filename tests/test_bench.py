@@ -132,7 +132,6 @@ def test_twins_of_halves_say_what_their_sources_say(tmp_path: Path) -> None:
     source, target = tmp_path / "source.onnx", tmp_path / "half.onnx"
     onnx.save(ZOO["kws_dscnn"].build(1), source)
     quantised._half(source, target)
-    onnx.checker.check_model(str(target))
     wide, half = bn.compile(str(source)), bn.compile(str(target))
     assert {s.dtype for s in (*half.inputs, *half.outputs)} == {np.dtype(np.float16)}
     x = np.random.default_rng(0).standard_normal(wide.inputs[0].shape).astype(np.float16)
