@@ -35,7 +35,8 @@ class LoopNest:
     """Loops over the result: ``outer`` sizes, then ``inner`` elements.
 
     strides[k]: for operand k, elements from one index to the next of every outer loop.  forms[k]: what operand k does
-    in the innermost loop: ``v`` runs along, ``s`` stands still, ``g`` jumps as tables[k] says (an element each).
+    in the innermost loop: ``v`` runs along, ``s`` stands still, ``g`` jumps as tables[k] says (an element each); ``n``
+    is one number for all loops.
     """
 
     outer: tuple[int, ...]
@@ -89,7 +90,7 @@ def geometry(shape: Sequence[int], operands: Sequence[Sequence[int]], short: int
     if sizes and inner < short:
         return _lengthened(sizes, columns, inner, innermost)
     outer = tuple(tuple(c[k] for c in columns) for k in range(len(strides)))
-    forms = "".join("v" if s else "s" for s in innermost)
+    forms = "".join("v" if s else "s" if any(steps) else "n" for s, steps in zip(innermost, outer, strict=True))
     return LoopNest(tuple(sizes), inner, outer, forms, (None,) * len(forms))
 
 
@@ -121,6 +122,7 @@ def _lengthened(sizes: list[int], columns: list[list[int]], inner: int, innermos
         tables.append(_jumps(part, step, inner, unit) if jumps else None)
         forms += "g" if jumps else "v" if unit else "s"
     outer = tuple(tuple(c[k] for c in outer_columns) for k in range(len(steps)))
+    forms = "".join("n" if f == "s" and not any(o) else f for f, o in zip(forms, outer, strict=True))
     return LoopNest(tuple(outer_sizes), part * inner, outer, forms, tuple(tables))
 
 
@@ -262,12 +264,14 @@ class _Writer:
         fields |= {f"t{k}": "ptr" for k, form in enumerate(self.forms) if form == "g"}
         fields |= {"n": "i64", "items": "i64", "blocks": "i64"}
         fields |= {f"d{j}": "i64" for j in range(1, outer)}
-        fields |= {f"s{k}_{j}": "i64" for k in range(self.count) for j in range(outer)}
+        fields |= {f"s{k}_{j}": "i64" for k, form in enumerate(self.forms) if form != "n" for j in range(outer)}
         lines = [f"def {self.name()}(p, tid, nthreads):"]
         lines += [f"    {f} = p.{f}" for f in fields]
         for name, dtype in self.numbers.items():
             fields[name] = dtype_name(dtype) if dtype.kind == "f" else "i64"
             lines.append(f"    {name} = {'splat' if self.vector else dtype_name(dtype)}(p.{name})")
+        if self.vector:
+            lines += indented([self._standing(k, "a") for k, form in enumerate(self.forms) if form == "n"])
         lines += ["    first, last = split(items, tid, nthreads)", "    for item in range(first, last):"]
         body = [*self.place(), *(self.vector_loop() if self.vector else self.scalar_loop())]
         lines += ["        " + line for line in body]
@@ -290,8 +294,9 @@ class _Writer:
         for j in range(outer - 1, 0, -1):
             lines += [f"rest = row // d{j}", f"i{j} = row - rest * d{j}", "row = rest"]
         lines.append("i0 = row")
-        for k in range(self.count):
-            lines.append(f"b{k} = a{k} + " + " + ".join(f"i{j} * s{k}_{j}" for j in range(outer)))
+        for k, form in enumerate(self.forms):
+            places = "" if form == "n" else "".join(f" + i{j} * s{k}_{j}" for j in range(outer))
+            lines.append(f"b{k} = a{k}{places}")
         return lines
 
     def _bases(self) -> tuple[str, str]:
@@ -299,14 +304,7 @@ class _Writer:
 
     def vector_loop(self) -> list[str]:
         source, target = self._bases()
-        lines = []
-        for k, form in enumerate(self.forms):
-            if form == "s" and self.dtypes[k] == BOOL:
-                lines.append(f"v{k} = splat(i32(load_u8({source}{k}))) != 0")
-            elif form == "s" and self.dtypes[k] in BYTES:
-                lines.append(f"v{k} = splat(i32(load_{dtype_name(self.dtypes[k])}({source}{k})))")
-            elif form == "s":
-                lines.append(f"v{k} = splat(load_f32({source}{k}))")
+        lines = [self._standing(k, source) for k, form in enumerate(self.forms) if form == "s"]
         full = ["i = lo"]
         if any(self.dtypes[i] in BYTES for i in self.results) and "g" not in self.forms:
             full += ["while i + 4 * LANES <= hi:", *indented(self._wide_body(source, target)), "    i += 4 * LANES"]
@@ -314,9 +312,17 @@ class _Writer:
         tail = ["left = hi - i", "if left:", *indented(self._vector_body(source, target, "_n", ", left"))]
         return lines + full + tail
 
+    def _standing(self, k: int, source: str) -> str:
+        """One element as a vector."""
+        if self.dtypes[k] == BOOL:
+            return f"v{k} = splat(i32(load_u8({source}{k}))) != 0"
+        if self.dtypes[k] in BYTES:
+            return f"v{k} = splat(i32(load_{dtype_name(self.dtypes[k])}({source}{k})))"
+        return f"v{k} = splat(load_f32({source}{k}))"
+
     def _wide_body(self, source: str, target: str) -> list[str]:
         """Four vectors at once, so that codes are stored as one vector of bytes."""
-        moving = [k for k, form in enumerate(self.forms) if form != "s"]
+        moving = [k for k, form in enumerate(self.forms) if form in "vg"]
         own = re.compile(rf"\bv({'|'.join(map(str, (*moving, *range(self.count, len(self.dtypes)))))})\b")
         lines = []
         for part in range(4):
@@ -332,7 +338,7 @@ class _Writer:
         return lines
 
     def _vector_body(self, source: str, target: str, suffix: str, left: str) -> list[str]:
-        loads = [self._load(k, source, "i", suffix, left) for k, form in enumerate(self.forms) if form != "s"]
+        loads = [self._load(k, source, "i", suffix, left) for k, form in enumerate(self.forms) if form in "vg"]
         stores = [self._store(k, i, target, "i", f"v{i}", suffix, left) for k, i in enumerate(self.results)]
         return [*loads, *self.lines, *stores]
 
@@ -362,13 +368,13 @@ class _Writer:
                 lines.append(f"x{k} = view({source}{k} + {size} * lo, count, {name})")
             else:
                 lines.append(f"x{k} = view({source}{k}, 1, {name})")
-                lines.append(f"v{k} = x{k}[0]" if form == "s" else f"j{k} = view(t{k} + 4 * lo, count, i32)")
+                lines.append(f"v{k} = x{k}[0]" if form in "sn" else f"j{k} = view(t{k} + 4 * lo, count, i32)")
         for k, i in enumerate(self.results):
             name, size = dtype_name(self.dtypes[i]), self.dtypes[i].itemsize
             lines.append(f"y{k} = view({target}{k} + {size} * lo, count, {name})")
         lines.append("for i in range(count):")
         index = {"v": "i", "g": "j{k}[i]"}
-        lines += [f"    v{k} = x{k}[{index[f].format(k=k)}]" for k, f in enumerate(self.forms) if f != "s"]
+        lines += [f"    v{k} = x{k}[{index[f].format(k=k)}]" for k, f in enumerate(self.forms) if f in "vg"]
         lines += ["    " + line for line in self.lines]
         lines += [f"    y{k}[i] = v{i}" for k, i in enumerate(self.results)]
         return lines
@@ -389,4 +395,5 @@ def operand_strides(nest: LoopNest, dtypes: Sequence[AnyDType]) -> dict[str, int
         f"s{k}_{j}": step * np.dtype(dtypes[k]).itemsize
         for k, row in enumerate(nest.strides)
         for j, step in enumerate(row)
+        if nest.forms[k] != "n"
     }

@@ -213,7 +213,8 @@ def _reach(sizes: Sequence[int], results: Sequence[int], outer: int, forms: str,
         if form == "g":
             found[f"t{k}"] = 4 * n
             run += given[f"t{k}"].max().item() * sizes[k]
-        found[f"a{k}"] = box(run, *[(size, given[f"s{k}_{j}"]) for j, size in enumerate(loops)]) if loops else run
+        moves = loops if form != "n" else []
+        found[f"a{k}"] = box(run, *[(size, given[f"s{k}_{j}"]) for j, size in enumerate(moves)]) if moves else run
     return found
 
 
