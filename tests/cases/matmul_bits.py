@@ -12,7 +12,8 @@ from tests.cases.draw import Draw, maybe, pick, real, whole
 @cases(MatMulNBits)
 def matmul_n_bits(draw: Draw, op: type[MatMulNBits]) -> Case:
     bits, block = pick(draw, 4, 8), pick(draw, 16, 32, 64, 24)
-    m, n, k = pick(draw, 1, 2, 3, 4, 5, 7, 8, 13, 30), pick(draw, 1, 7, 16, 33, 70), pick(draw, 5, 32, 40, 64, 150)
+    m, n = pick(draw, 1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 30), pick(draw, 1, 7, 16, 33, 70)
+    k = pick(draw, 5, 32, 40, 64, 150)
     blocks = -(-k // block)
     codes = whole(draw, (n, blocks, block * bits // 8), 0, 255, np.uint8)
     zeros = maybe(draw, whole(draw, (n, blocks), 0, (1 << bits) - 1))

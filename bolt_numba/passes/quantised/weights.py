@@ -24,7 +24,7 @@ from bolt_numba.types import F32, Array, TensorType
 
 LEAST = 1 << 14
 """Weights from which reading fewer bytes pays."""
-SLOWER = range(9, 48)
+SLOWER = range(13, 48)
 """Rows of x for which the codes would be made floats too often: a product of floats is up to a quarter faster."""
 BITS = {"int8": 8, "uint8": 8, "int4": 4, "uint4": 4}
 

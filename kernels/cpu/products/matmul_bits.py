@@ -57,9 +57,9 @@ from bolt_numba.types import F32 as F32_TYPE
 from bolt_numba.types import Array, TensorType
 
 TOGETHER = 6 if target().registers >= 32 else 2
-"""Rows of one pass over the codes; each takes four registers."""
-FEW_ROWS = TOGETHER * 4 // 3
-"""Rows up to which passes over the codes cost less than panels."""
+"""Rows whose sums of a block have registers beside those of all: scales are multiplied once a block."""
+FEW_ROWS = 12 if target().registers >= 32 else 4
+"""Rows whose sums have registers at all; scales are multiplied with every number.  More of them are swept."""
 DEEP = 8
 """Codes of 4 bits in a lane."""
 CHUNK_BYTES = L2 // 2
@@ -147,53 +147,61 @@ nibble = nibble_by_table if LANES == 16 else nibble_by_sum
 
 
 def _few_source(rows: int, bits: int) -> str:
-    """Text of the kernel for ``rows`` rows: one pass over the codes, a tile of sums in a block and of all."""
-    each = [(r, v) for r in range(rows) for v in (0, 1)]
+    """Text of the kernel for ``rows`` rows: one pass over the codes; see `TOGETHER` and `FEW_ROWS`."""
+    each, late = [(r, v) for r in range(rows) for v in (0, 1)], rows <= TOGETHER
+    sums = "a" if late else "t"
 
-    def add(at: str) -> list[str]:
+    def add(at: str, numbers: str) -> list[str]:
+        """Lines for one row of K, whose ``numbers`` {v} are of vector v."""
         lines = []
+        for v in (0, 1):
+            number = numbers.format(v=v)
+            lines.append(f"w{v} = {number if late else f'fma({number}, s{v}, l{v})'}")
         for r in range(rows):
             lines.append(f"x{r} = splat(load_f32(x + 4 * ({r} * p.k + {at})))")
-            lines += [f"a{r}{v} = fma(x{r}, w{v}, a{r}{v})" for v in (0, 1)]
+            lines += [f"{sums}{r}{v} = fma(x{r}, w{v}, {sums}{r}{v})" for v in (0, 1)]
         return lines
 
+    load = ["v0, v1 = vload_i32(codes), vload_i32(codes + BYTES)", "codes += 2 * BYTES"]
     if bits == 8:
-        inner = ["for q in range(size):"]
-        inner += ["    w0, w1 = to_f32(vload_i8(codes)), to_f32(vload_i8(codes + LANES))", "    codes += 2 * LANES"]
-        inner += [f"    {line}" for line in add("q")]
+        inner = ["for q in range(size):", *_indented(add("q", "to_f32(vload_i8(codes + {v} * LANES))"))]
+        inner += ["    codes += 2 * LANES"]
     else:
-        inner = ["q = 0", "while q + 8 <= size:", "    v0, v1 = vload_i32(codes), vload_i32(codes + BYTES)"]
-        inner += ["    codes += 2 * BYTES"]
-        for j in range(DEEP):
-            inner.append(f"    w0, w1 = nibble(table, v0 >> {4 * j}), nibble(table, v1 >> {4 * j})")
-            inner += [f"    {line}" for line in add(f"(q + {j})")]
-        inner += ["    q += 8", "if q < size:", "    v0, v1 = vload_i32(codes), vload_i32(codes + BYTES)"]
-        inner += ["    codes += 2 * BYTES", "    while q < size:"]
-        inner += ["        w0, w1, v0, v1 = nibble(table, v0), nibble(table, v1), v0 >> 4, v1 >> 4"]
-        inner += [*(f"        {line}" for line in add("q")), "        q += 1"]
-    block = [f"a{r}{v} = splat(np.float32(0))" for r, v in each]
-    block += ["size, x = min(p.block, p.k - p.block * b), p.x + 4 * p.block * b", *inner]
-    block += ["s0, s1 = vload(scales), vload(scales + BYTES)", "if p.zeros != 0:"]
-    block += ["    z0, z1 = vload(zeros), vload(zeros + BYTES)"]
-    for r in range(rows):
-        block.append(f"    y{r} = splat(load_f32(p.sums + 4 * ((p.row + {r}) * p.blocks + b)))")
-        block += [f"    a{r}{v} = a{r}{v} - z{v} * y{r}" for v in (0, 1)]
-    block += [f"t{r}{v} = fma(a{r}{v}, s{v}, t{r}{v})" for r, v in each]
+        eight = [line for j in range(DEEP) for line in add(f"(q + {j})", f"nibble(table, v{{v}} >> {4 * j})")]
+        rest = [*add("q", "nibble(table, v{v})"), "v0, v1, q = v0 >> 4, v1 >> 4, q + 1"]
+        inner = ["q = 0", "while q + 8 <= size:", *_indented([*load, *eight, "q += 8"])]
+        inner += ["if q < size:", *_indented([*load, "while q < size:", *_indented(rest)])]
+    block = ["size, x = min(p.block, p.k - p.block * b), p.x + 4 * p.block * b"]
+    block += ["s0, s1 = vload(scales), vload(scales + BYTES)"]
+    if late:
+        block += [*(f"a{r}{v} = splat(np.float32(0))" for r, v in each), *inner, "if p.zeros != 0:"]
+        block += ["    z0, z1 = vload(zeros), vload(zeros + BYTES)"]
+        for r in range(rows):
+            block.append(f"    y{r} = splat(load_f32(p.sums + 4 * ({r} * p.blocks + b)))")
+            block += [f"    a{r}{v} = a{r}{v} - z{v} * y{r}" for v in (0, 1)]
+        block += [f"t{r}{v} = fma(a{r}{v}, s{v}, t{r}{v})" for r, v in each]
+    else:
+        block += ["l0, l1 = splat(np.float32(0)), splat(np.float32(0))", "if p.zeros != 0:"]
+        block += ["    l0, l1 = -vload(zeros) * s0, -vload(zeros + BYTES) * s1", *inner]
     block += ["scales, zeros = scales + 2 * BYTES, zeros + 2 * BYTES"]
     lines = [
-        "def product_of_bits(p, tid, nthreads):", "    panels = ceil_div(p.n, 2 * LANES)",
-        "    first, last = split(panels, tid, nthreads)", "    table = vload(p.table)",
-        "    for panel in range(first, last):", "        j, codes = panel * 2 * LANES, p.codes + panel * p.panel",
-        "        scales, zeros, left = p.scales + 4 * j * p.blocks, p.zeros + 4 * j * p.blocks, p.n - j",
-    ]  # fmt: skip
-    lines += [f"        t{r}{v} = splat(np.float32(0))" for r, v in each]
-    lines += ["        if p.bias != 0:"]
-    lines += [f"            t0{v} = vload_n(p.bias + 4 * (j + {v} * LANES), left - {v} * LANES)" for v in (0, 1)]
-    lines += [f"            t{r}{v} = t0{v}" for r, v in each if r]
-    lines += ["        for b in range(p.blocks):", *(f"            {line}" for line in block)]
-    store = "        vstore_n(p.y + 4 * ({r} * p.n + j + {v} * LANES), t{r}{v}, left - {v} * LANES)"
+        "j, codes, left = panel * 2 * LANES, p.codes + panel * p.panel, p.n - panel * 2 * LANES",
+        "scales, zeros = p.scales + 4 * j * p.blocks, p.zeros + 4 * j * p.blocks",
+    ]
+    lines += [f"t{r}{v} = splat(np.float32(0))" for r, v in each]
+    lines += ["if p.bias != 0:"]
+    lines += [f"    t0{v} = vload_n(p.bias + 4 * (j + {v} * LANES), left - {v} * LANES)" for v in (0, 1)]
+    lines += [f"    t{r}{v} = t0{v}" for r, v in each if r]
+    lines += ["for b in range(p.blocks):", *_indented(block)]
+    store = "vstore_n(p.y + 4 * ({r} * p.n + j + {v} * LANES), t{r}{v}, left - {v} * LANES)"
     lines += [store.format(r=r, v=v) for r, v in each]
-    return "\n".join(lines) + "\n"
+    body = ["first, last = split(ceil_div(p.n, 2 * LANES), tid, nthreads)", "table = vload(p.table)"]
+    body += ["for panel in range(first, last):", *_indented(lines)]
+    return "\n".join(["def product_of_bits(p, tid, nthreads):", *_indented(body)]) + "\n"
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
 
 
 def _of_panels(a: Any, panels: int) -> dict[str, Reach]:
@@ -203,7 +211,7 @@ def _of_panels(a: Any, panels: int) -> dict[str, Reach]:
 
 
 def _multiplied(rows: int, a: Any) -> dict[str, Reach]:
-    some = {"x": 4 * rows * a.k, "sums": 4 * (a.row + rows) * a.blocks, "bias": 4 * a.n, "y": 4 * rows * a.n}
+    some = {"x": 4 * rows * a.k, "sums": 4 * rows * a.blocks, "bias": 4 * a.n, "y": 4 * rows * a.n}
     return some | _of_panels(a, -(-a.n // PANEL))
 
 
@@ -211,12 +219,12 @@ def _multiplied(rows: int, a: Any) -> dict[str, Reach]:
 def few_rows(rows: int, bits: int) -> Native:
     """Kernel for ``rows`` rows of x.
 
-    codes: by `pack_codes`, ``panel`` bytes each; scales, zeros (or 0): by `pack_blocks`; sums: of blocks of all
-    x, whose rows begin at ``row`` here, where there are zeros; bias: f32 [n] or 0; table: `NIBBLES`.
+    codes: by `pack_codes`, ``panel`` bytes each; scales, zeros (or 0): by `pack_blocks`; sums: of blocks of x,
+    for up to `TOGETHER` rows and where there are zeros; bias: f32 [n] or 0; table: `NIBBLES`.
     """
     fields: dict[str, Any] = {
         "x": PTR, "sums": PTR_OR_0, "codes": PTR, "panel": I64, "scales": PTR, "zeros": PTR_OR_0, "bias": PTR_OR_0,
-        "table": PTR, "y": PTR, "n": I64, "k": I64, "blocks": I64, "block": I64, "row": I64,
+        "table": PTR, "y": PTR, "n": I64, "k": I64, "blocks": I64, "block": I64,
     }  # fmt: skip
     return native_source(
         _few_source(rows, bits), "product_of_bits", fields, extents=partial(_multiplied, rows), LANES=LANES,
@@ -296,18 +304,12 @@ def matmul_bits(op: Any, ins: Types, outs: Sequence[TensorType], context: Contex
     if rows > FEW_ROWS:
         return _many(op, ins, held, context)
     steps: list[Step] = []
-    sums = None if zeros is None else Scratch(4 * rows * blocks)
+    sums = None if zeros is None or rows > TOGETHER else Scratch(4 * rows * blocks)
     if sums is not None:
         given: dict[str, Argument] = {"x": In(0), "to": sums, "rows": rows, "k": k}
         steps.append(Step(sums_of_blocks, given | {"blocks": blocks, "block": op.block}, False))
-    parallel, passes = is_parallel(context, 2 * rows * n * k, codes.nbytes), -(-rows // TOGETHER)
-    for i in range(passes):
-        row = rows * i // passes
-        some = rows * (i + 1) // passes - row
-        main = held | {"x": In(0, 4 * row * k), "n": n, "y": Out(0, 4 * row * n), "sums": sums, "row": row}
-        main["bias"] = None if bias is None else In(4)
-        steps.append(Step(few_rows(some, bits), main, parallel))
-    return steps
+    main = held | {"x": In(0), "n": n, "y": Out(0), "sums": sums, "bias": None if bias is None else In(4)}
+    return [*steps, Step(few_rows(rows, bits), main, is_parallel(context, 2 * rows * n * k, codes.nbytes))]
 
 
 def _many(op: Any, ins: Types, held: dict[str, Argument], context: Context) -> list[Step]:
