@@ -419,6 +419,26 @@ def test_constant_and_zero_tensors_keep_their_value() -> None:
         np.testing.assert_allclose(bn.compile(made.graph)(feed)["y"], bn.compile(graph)(feed)["y"], atol=1e-5)
 
 
+def test_layers_whose_weights_are_no_numbers_stay_float() -> None:
+    graph = Graph("g")
+    x = graph.add_input("x", TensorType(F32, (1, 4)))
+    b = Builder(graph)
+    y = b(MatMul(), x, weights(4, 4), name="good")
+    graph.add_output(b(MatMul(), y, np.full((4, 2), np.inf, F32), name="bad"), "y")
+    made = quantize(graph, [{"x": np.ones((1, 4), F32)}])
+    assert [layer.name for layer in made.report.layers] == ["good"]
+
+
+@pytest.mark.parametrize("kinds", [("u8", "s4"), ("u16", "s8"), ("s16", "s8"), ("s8", "s8")])
+def test_every_kind_of_integer_is_written_as_onnx(tmp_path: Path, kinds: tuple[str, str]) -> None:
+    made = quantize(small_net(), samples(), activations=kinds[0], weights=kinds[1])
+    made.save(tmp_path / "q.onnx")
+    data = samples(2)
+    ours = bn.compile(tmp_path / "q.onnx")(data)["y"]
+    assert sqnr(ours, run_elsewhere(tmp_path / "q.onnx", data)[0]) > 30
+    np.testing.assert_array_equal(ours, bn.compile(made.graph)(data)["y"])
+
+
 def test_weights_that_are_stored_narrow_are_quantised_anew() -> None:
     """A float model whose file holds integers."""
     graph = Graph("g")
