@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.ops.content import VALUES, bounded
 from bolt_numba.ops.dtypes import same_dtype
 from bolt_numba.ops.layers.conv import Convolution, along_channels
 from bolt_numba.ops.layers.matmul import finish, matmul_shape, multiplied, want_activation
@@ -162,6 +163,7 @@ class BinaryConv(Convolution):
     residual: bool = False
     zero_one: bool = False
     outside: int = 0
+    data_bounds = bounded(x=VALUES, thresholds=VALUES)
 
     def infer(
         self,
@@ -226,6 +228,7 @@ class BinaryMatMul(Op):
     activation: Op | None = None
     residual: bool = False
     zero_one: bool = False
+    data_bounds = bounded(x=VALUES, thresholds=VALUES)
 
     def infer(
         self,
