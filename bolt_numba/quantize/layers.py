@@ -119,7 +119,9 @@ def _layer(node: Node, attention: bool) -> QuantLayer | None:
     if w.const is None:
         both = attention and isinstance(op, MatMul)
         return QuantLayer(node.name, op.name, (0, 1), None, None, -1, BIAS, node) if both else None
-    if w.const.ndim < 2 or not np.all(np.isfinite(w.const)) or is_binary(node):  # that runs on bits as it is, and exactly
+    if w.const.ndim < 2 or not np.all(np.isfinite(w.const)):
+        return None
+    if is_binary(node):  # that runs on bits as it is, and exactly
         return None
     if isinstance(op, MatMul):
         axis, channel = w.const.ndim - (2 if op.trans_b else 1), -2 if op.trans_a else -1
