@@ -294,3 +294,11 @@ def test_another_reader_of_one_operand_keeps_no_other_from_the_chain() -> None:
 @pytest.mark.parametrize("isa", ["avx2", "generic"])
 def test_chains_on_lower_instruction_sets(isa: str) -> None:
     run_on(isa, f"{__file__}::{test_chains_read_and_write_bytes.__name__}")
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (17, 33), (40, 19), (2, 21, 100), (3, 1100, 16)], ids=str)
+def test_blocks_of_bytes_change_places(shape: tuple[int, ...]) -> None:
+    """Sizes that are no multiple of a block, and one whose columns several threads share."""
+    x = np.random.default_rng(0).integers(0, 256, shape).astype(U8)
+    perm = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+    np.testing.assert_array_equal(run_kernel(o("Transpose", perm), [x])[0], x.transpose(perm))

@@ -7,10 +7,26 @@ Imported only while a kernel compiles; kernel files import these names from `lan
 from __future__ import annotations
 
 from llvmlite import ir
+from numba import types
 from numba.extending import intrinsic
 
 from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.cpu.language.simd import I8, I16, I32, INT, LANES, call, constant, suffix, vector, word
+from bolt_numba.kernels.cpu.language.simd import (
+    ADDR,
+    I8,
+    I16,
+    I32,
+    I64,
+    INT,
+    LANES,
+    call,
+    constant,
+    load,
+    store,
+    suffix,
+    vector,
+    word,
+)
 from bolt_numba.kernels.cpu.language.tiles import RegisterTile
 
 RAW = ir.VectorType(I8, 4 * LANES)
@@ -78,6 +94,19 @@ def _looked_up(b, table, first, index):
     name = "llvm.x86.avx512.vpermi2var.qi.512"
     low, high = (call(b, name, RAW, [parts[i], index, parts[i + 1]]) for i in (0, 2))
     return b.select(b.icmp_signed("<", index, constant(RAW, 0)), high, low)
+
+
+@word(types.void, ADDR, types.int64, ADDR, types.int64)
+def transpose_16x16(b, to, to_step, source, step):
+    """Store the columns of 16 x 16 bytes as rows; steps: bytes between rows."""
+    ty = ir.VectorType(I8, 16)
+    rows = [load(b, b.add(source, b.mul(step, I64(i))), ty, 1) for i in range(16)]
+    low, high = ([s + first + i for i in range(8) for s in (0, 16)] for first in (0, 8))
+    for _ in range(4):  # each round rotates the bits of (row, column) by one
+        pairs = list(zip(rows[:8], rows[8:], strict=True))
+        rows = [b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, 16), i)) for x, y in pairs for i in (low, high)]
+    for i, row in enumerate(rows):
+        store(b, row, b.add(to, b.mul(to_step, I64(i))), 1)
 
 
 @intrinsic

@@ -30,6 +30,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     store_i64,
     store_u8,
     store_u16,
+    transpose_16x16,
     view,
     vload,
     vload_n,
@@ -262,29 +263,33 @@ def _block_source() -> str:
         old = new
 
     body = [f"r{i} = vload(src + (j + {i}) * sj)" for i in rows] + lines
-    body += [f"vstore(dst + {i} * di + 4 * j, {old[i]})" for i in rows]
+    return _blocks_text("transpose_f32", 4, body + [f"vstore(dst + {i} * di + 4 * j, {old[i]})" for i in rows])
+
+
+def _blocks_text(name: str, unit: int, body: list[str]) -> str:
+    """Source of a kernel whose ``body`` transposes the block of SIDE x SIDE elements at j of ``src`` and ``dst``."""
     return (
-        "def transpose_f32(p, tid, nthreads):\n"
+        f"def {name}(p, tid, nthreads):\n"
         "    ni, nj, di, sj = p.ni, p.nj, p.di, p.sj\n"
-        "    blocks, chunks = ni // LANES, max(nj // p.chunk, 1)\n"
+        "    blocks, chunks = ni // SIDE, max(nj // p.chunk, 1)\n"
         "    lo, hi = split(p.count * blocks * chunks, tid, nthreads)\n"
         "    for at in range(lo, hi):\n"
         "        row = at // chunks\n"
         "        index = row // blocks\n"
-        "        i = (row - index * blocks) * LANES\n"
-        "        end = i + LANES if i + 2 * LANES <= ni else ni\n"
+        "        i = (row - index * blocks) * SIDE\n"
+        "        end = i + SIDE if i + 2 * SIDE <= ni else ni\n"
         "        s, d = outer_offsets(p.outer, p.rank, index)\n"
         "        first, last = split(nj, at - row * chunks, chunks)\n"
         "        while i < end:\n"
-        "            i = min(i, end - LANES)\n"
-        "            src = p.src + s + 4 * i\n"
+        "            i = min(i, end - SIDE)\n"
+        f"            src = p.src + s + {unit} * i\n"
         "            dst = p.dst + d + di * i\n"
         "            j = first\n"
         "            while j < last:\n"
-        "                j = min(j, last - LANES)\n"
+        "                j = min(j, last - SIDE)\n"
         + "".join(f"                {line}\n" for line in body)
-        + "                j += LANES\n"
-        "            i += LANES\n"
+        + "                j += SIDE\n"
+        "            i += SIDE\n"
     )
 
 
@@ -292,7 +297,7 @@ def _block_source() -> str:
 def transpose_f32() -> Native:
     """Kernel like `transpose_elements` of four bytes, in registers; a task is LANES indices i."""
     return native_source(
-        _block_source(), "transpose_f32", _TRANSPOSED, extents=partial(_crossed_over, 4), LANES=LANES, split=split,
+        _block_source(), "transpose_f32", _TRANSPOSED, extents=partial(_crossed_over, 4), SIDE=LANES, split=split,
         vload=vload, vstore=vstore, interleave_low=interleave_low, interleave_high=interleave_high,
         outer_offsets=outer_offsets,
     )  # fmt: skip
@@ -338,6 +343,21 @@ def _table(rows: tuple[tuple[int, ...], ...]) -> Array:
     return np.array(rows, np.int64)
 
 
+BYTE_BLOCK = 16
+"""Rows and columns of a block of bytes: a row is a vector of 128 bits on every target."""
+
+
+@cache
+def transpose_bytes() -> Native:
+    """Kernel like `transpose_elements` of one byte, in registers; a task is `BYTE_BLOCK` indices i."""
+    body = ["transpose_16x16(dst + j, di, src + j * sj, sj)"]
+    text, reach = _blocks_text("transpose_bytes", 1, body), partial(_crossed_over, 1)
+    return native_source(
+        text, "transpose_bytes", _TRANSPOSED, extents=reach, SIDE=BYTE_BLOCK, split=split,
+        transpose_16x16=transpose_16x16, outer_offsets=outer_offsets,
+    )  # fmt: skip
+
+
 def _step(m: Move, src: Any, dst: Any) -> Step:
     ends: dict[str, Any] = {"src": src, "dst": dst}
     if not m.axes:
@@ -363,6 +383,8 @@ def _transposing_step(m: Move, i: Axis, j: Axis, ends: dict[str, Any]) -> Step:
         return Step(transpose_few(m.unit, i.size, False), args, parallel)
     if m.unit == 4 and min(i.size, j.size) >= LANES:
         return Step(transpose_f32(), args, parallel)
+    if m.unit == 1 and min(i.size, j.size) >= BYTE_BLOCK:
+        return Step(transpose_bytes(), args, parallel)
     return Step(transpose_elements(m.unit), args, m.nbytes >= m.unit * PARALLEL_ELEMENTS)
 
 
