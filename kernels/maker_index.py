@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bolt_numba.base.folder_index import remember, remembered
 
-Place = tuple[str, str]
-"""Module and name of a maker."""
+Place = tuple[str, str, str]
+"""Module, name and precision of a maker."""
 _PREFIX = "bolt_numba.kernels."
 _KIND = "makers"
 
@@ -19,8 +19,8 @@ def makers_of(device: str) -> dict[str, list[Place]] | None:
     """Makers by operator, the first to ask first; None where they are not known for the sources as they are."""
     found = remembered(_KIND, Path(__file__).parent / device)
     try:
-        made = {op: [(module, name) for module, name in places] for op, places in found.items()}
-        good = all(m.startswith(_PREFIX) and isinstance(n, str) for places in made.values() for m, n in places)
+        made = {op: [(module, name, precision) for module, name, precision in places] for op, places in found.items()}
+        good = all(m.startswith(_PREFIX) and isinstance(n, str) for places in made.values() for m, n, _ in places)
     except (ValueError, AttributeError, TypeError):
         return None
     return made if good else None

@@ -213,7 +213,7 @@ class Entry:
 
 KERNELS: dict[tuple[type[Op], str], list[Entry]] = {}
 _loaded: set[str] = set()
-_loaded_for: set[tuple[str, str]] = set()
+_loaded_for: set[tuple[str, str, str]] = set()
 _lock = threading.RLock()
 renew_after_fork(sys.modules[__name__], "_lock", threading.RLock, awaited=True)
 _LANGUAGE = ".language."  # it has no makers, and its words import Numba
@@ -306,9 +306,9 @@ def load(device: str) -> None:
     _loaded.add(device)
 
 
-def _load_for(kind: type[Op], name: str, device: str) -> None:
-    """Import the modules that have makers of one operator, as far as it is known which they are."""
-    if device in _loaded or (device, name) in _loaded_for:
+def _load_for(kind: type[Op], name: str, device: str, precision: str) -> None:
+    """Import the modules that have makers of one operator for a precision, as far as it is known which they are."""
+    if device in _loaded or (device, name, precision) in _loaded_for:
         return
     with _lock:
         known = makers_of(device)
@@ -317,17 +317,18 @@ def _load_for(kind: type[Op], name: str, device: str) -> None:
             write_index(device, {kind.name: [_place(e) for e in rows] for (kind, _), rows in KERNELS.items()})
             return
         order = {place: i for i, place in enumerate(known.get(name, ()))}
-        for module, _ in order:
-            importlib.import_module(module)
+        for module, _, narrow in order:
+            if narrow in ("f32", precision):
+                importlib.import_module(module)
         # Of makers of equal rank, the first one wins that registers when all modules are imported.
         rows = KERNELS.get((kind, device), [])
         if all(_place(e) in order for e in rows):
             KERNELS[kind, device] = sorted(rows, key=lambda e: order[_place(e)])
-        _loaded_for.add((device, name))
+        _loaded_for.add((device, name, precision))
 
 
-def _place(entry: Entry) -> tuple[str, str]:
-    return entry.make.__module__, entry.make.__qualname__
+def _place(entry: Entry) -> tuple[str, str, str]:
+    return entry.make.__module__, entry.make.__qualname__, entry.precision
 
 
 @record()
@@ -366,7 +367,7 @@ def _allowed(kind: type[Op], name: str, context: Context, device: str) -> Sequen
     all_rows, allowed = _of_contexts.get(key, (None, ()))
     rows = KERNELS.get((kind, device))
     if rows is None or rows is not all_rows:  # makers may have been registered since
-        _load_for(kind, name, device)
+        _load_for(kind, name, device, context.precision)
         rows = KERNELS.get((kind, device), [])
         allowed = [e for e in rows if _is_allowed(e, context)]
         _of_contexts[key] = rows, allowed

@@ -79,6 +79,32 @@ def test_a_second_process_imports_what_the_model_needs(model: Path, tmp_path: Pa
     assert few <= 3, "what was damaged was written anew"
 
 
+_MAKERS = """
+import sys
+from bolt_numba.kernels.registry import KERNELS, QueryContext, select
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.types import F32, TensorType
+import numpy as np
+ins = [TensorType(F32, (4, 64)), TensorType(F32, (64, 64), value=np.ones((64, 64), np.float32))]
+names = [select(MatMul(), ins, QueryContext(precision=p)).name for p in sys.argv[1].split(",")]
+narrow = sorted(m.rsplit(".", 1)[1] for m in sys.modules if ".products_" in m and m.endswith("f16"))
+print(*names, *narrow)
+"""
+
+
+def test_kernels_of_other_precisions_are_not_imported(tmp_path: Path) -> None:
+    env = os.environ | {"BOLT_NUMBA_CACHE_DIR": str(tmp_path)}
+
+    def started(precisions: str) -> str:
+        command = [sys.executable, "-c", _MAKERS, precisions]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert started("f32") == "matmul products_bf16 products_f16", "nothing is known yet"
+    assert started("f32") == "matmul"
+    assert started("f16") == "matmul_f16 products_f16"
+    assert started("f32,f16,f32,bf16") == "matmul matmul_f16 matmul matmul_bf16 products_bf16 products_f16"
+
+
 def test_messages_are_those_of_onnx() -> None:
     code = (
         "from bolt_numba.converters.onnx.proto import onnx as ours; import sys; assert 'onnx' not in sys.modules; "

@@ -35,10 +35,10 @@ from bolt_numba.passes import (
 from bolt_numba.passes.fold import fold_rules, let_integers_fold
 from bolt_numba.passes.quantised import binary, dynamic, moves, rows, tables, tails, transposed, weights
 from bolt_numba.passes.quantised import products as integers
-from bolt_numba.passes.quantised.halves import widen_halves
 from bolt_numba.passes.rewrite import Rule, nested, rewrite
 from bolt_numba.passes.trace import Trace
 from bolt_numba.passes.transposes import move_transposes
+from bolt_numba.types import BF16, F16
 
 Chosen: TypeAlias = "Callable[[PipelineRun], Sequence[Rule]]"
 """Rules that each run of the pipeline has made for it: they keep a state, or depend on the session's numerics."""
@@ -129,7 +129,12 @@ def _fold_integers(graph: Graph, run: PipelineRun) -> bool:
 
 def _widen(graph: Graph, run: PipelineRun) -> bool:
     """Strict sessions round where the model does."""
-    return run.numerics != "strict" and widen_halves(graph)
+    kinds = {getattr(v.type, "dtype", None) for g in nested(graph) for node in g.nodes for v in node.outputs}
+    if run.numerics == "strict" or not kinds & {F16, BF16}:
+        return False
+    from bolt_numba.passes.quantised.halves import widen_halves  # few models need it
+
+    return widen_halves(graph)
 
 
 STAGES: tuple[Stage, ...] = (
