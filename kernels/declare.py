@@ -83,7 +83,8 @@ WORDS = (
     "rows_strided", "rows_load", "tile_get", "tile_set", "tile_add_row", "tile_add_row_n", "tile_add_tile",
     "tile_add_stored", "tile_scale", "tile_clamp", "tile_map", "tile_finish", "tile_prefetch",
     # tiles of sums of bytes
-    "tile_take_outer", "tile_finish_bytes", "pixels_row", "pixels_dot", "pixels_store_bytes",
+    "tile_take_outer", "tile_finish_bytes", "pixels_row", "pixels_dot", "pixels_store",
+    "pixels_store_bytes",
     # bits
     "mask_bits", "tile_count_rows", "tile_sum_bytes", "tile_add_integers",
     # threads

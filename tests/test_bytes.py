@@ -117,9 +117,9 @@ def test_depthwise_on_a_line() -> None:
 @pytest.mark.parametrize("kind", [(U8, U8), (I8, I8), (U8, F32), (F32, U8), (F32, F32), (F32, I8)])
 def test_what_follows_the_sums(activation: Any, kind: tuple[Any, Any]) -> None:
     """Result and residual of bytes or f32, bias of both kinds: within one level, or rounding of f32."""
-    for channels, bias in ((40, I32), (67, F32), (7, None)):
-        x, w = random_bytes(I8, 1, 5, 6, 19), random_bytes(I8, channels, 19, 1, 1)
-        inputs = quantised(x, w, False)[:8]
+    for channels, group, bias in ((40, 1, I32), (67, 1, F32), (7, 1, None), (40, 40, F32), (100, 100, I32)):
+        x, w = random_bytes(I8, 1, 5, 6, 19 if group == 1 else group), random_bytes(I8, channels, 19, 1, 1)
+        inputs = quantised(x, w if group == 1 else random_bytes(I8, channels, 1, 3, 3), False)[:8]
         inputs[6:] = np.asarray(0.05, F32), np.asarray(-10, I8) if kind[0] == I8 else np.asarray(110, U8)
         inputs[1] = np.asarray(0.0002, F32)
         if kind[0] == F32:
@@ -130,7 +130,7 @@ def test_what_follows_the_sums(activation: Any, kind: tuple[Any, Any]) -> None:
         inputs += [added, residual.astype(kind[1])]
         if kind[1] != F32:
             inputs += [np.asarray(0.02, F32), random_bytes(kind[1])]
-        op = QLinearConv(layout="NHWC", activation=activation, residual=True)
+        op = QLinearConv(layout="NHWC", group=group, pads=(int(group > 1),) * 4, activation=activation, residual=True)
         (got,) = run_kernel(op, inputs)
         wanted = op.reference(*inputs)
         if kind[0] == F32:
@@ -140,6 +140,23 @@ def test_what_follows_the_sums(activation: Any, kind: tuple[Any, Any]) -> None:
             assert apart.max() <= 1
             assert apart.mean() < 0.01
             assert got.std() > 2
+
+
+@pytest.mark.parametrize("channels", [16, 36, 100])
+def test_sums_of_depthwise_layers(channels: int) -> None:
+    x, w = random_bytes(I8, 2, 7, 9, channels), random_bytes(I8, channels, 1, 3, 5)
+    check(ConvInteger(pads=(1, 2, 0, 1), group=channels, layout="NHWC"), x, w, random_bytes(I8))
+
+
+def test_numbers_beyond_i32_before_rounding() -> None:
+    """Their signs still say which limit they get."""
+    for group in (1, 64):
+        x, w = random_bytes(U8, 1, 6, 7, 64), random_bytes(I8, 64, 64 // group, 3, 3)
+        inputs = quantised(x, w)
+        inputs[6] = np.asarray(1e-9, F32)
+        op = QLinearConv(pads=(1, 1, 1, 1), group=group, layout="NHWC")
+        assert {0, 255} <= set(op.reference(*inputs).reshape(-1).tolist())
+        check(op, *inputs)
 
 
 BAD_SCALES = [0.0, -1.0, np.inf, -np.inf, 3e38, np.nan]

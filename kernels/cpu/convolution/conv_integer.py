@@ -55,7 +55,7 @@ from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv
 from bolt_numba.types import I8, U8, Array, TensorType
 
 
-def _operands(op: Any) -> Operands:
+def operands_of(op: Any) -> Operands:
     return QUANTISED if isinstance(op, QLinearConv) else INTEGER
 
 
@@ -69,7 +69,7 @@ def sides(ins: Types, at: Operands) -> tuple[TensorType, TensorType]:
 
 def _accepts(op: Any, ins: Types) -> bool:
     """Channels last, constant filters, one zero point of the image."""
-    at = _operands(op)
+    at = operands_of(op)
     if op.layout != "NHWC" or not are_plain(op, ins, at):
         return False
     x, w = sides(ins, at)
@@ -143,7 +143,7 @@ def _rows(op: Any, g: ConvBlocks, w: TensorType, c: int, width: int, image: Any)
 @kernel(ConvInteger, QLinearConv, accepts=_accepts)
 def conv_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of filters under tiles of output pixels."""
-    at = _operands(op)
+    at = operands_of(op)
     x, w = sides(ins, at)
     steps: list[Step] = []
     width, image, groups = 1, None, op.group
@@ -222,14 +222,14 @@ def depthwise_bytes(p, tid, nthreads):
 def is_depthwise(op: Any, ins: Types) -> bool:
     if not _accepts(op, ins):
         return False
-    w = sides(ins, _operands(op))[1]
+    w = sides(ins, operands_of(op))[1]
     return bool(op.group > 1 and w.dims[1] == 1 and w.dims[0] == op.group)
 
 
 @kernel(ConvInteger, QLinearConv, accepts=is_depthwise, rank=10)
 def conv_bytes_depthwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """One filter a channel."""
-    at = _operands(op)
+    at = operands_of(op)
     x, w = sides(ins, at)
     g, n, taps = geometry(replace(op, group=1), x, w, outs[0]), w.dims[0], math.prod(w.dims[2:])
     width = -(-n // LANES) * LANES

@@ -15,22 +15,25 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.convolution.conv_integer import is_depthwise, sides
+from bolt_numba.kernels.cpu.convolution.conv_integer import is_depthwise, operands_of, sides
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
+    ceil_div,
     copy_bytes,
+    load_i32,
     load_i64,
     pixels_dot,
     pixels_row,
+    pixels_store,
     pixels_store_bytes,
     split,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.products.epilogue_bytes import FIELDS, FLOAT_RESIDUAL, finish_stored
 from bolt_numba.kernels.cpu.products.matmul import is_parallel
-from bolt_numba.kernels.cpu.products.pack_bytes import COLUMN_ROWS, ENDS, EXACT, SAFE_ADDEND, whole_vectors
+from bolt_numba.kernels.cpu.products.pack_bytes import BYTE_RESULTS, COLUMN_ROWS, ENDS, EXACT, UNSAFE, whole_vectors
 from bolt_numba.kernels.cpu.products.products_bytes import (
-    QUANTISED,
     Panels,
     columns_of,
     finish_args,
@@ -41,8 +44,8 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.integer_products import QLinearConv, scale_ratio
-from bolt_numba.types import F32, U8, Array, TensorType
+from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv
+from bolt_numba.types import U8, Array, TensorType
 
 PIXELS = 4 if target().registers >= 32 and target().is_x86 else 2
 """Pixels of a tile."""
@@ -54,6 +57,8 @@ PART_ROWS = 3
 
 BLOCK_FIELDS = 4
 """Entries of a block: its first channel, its channels, byte offsets of weights and of the numbers of its columns."""
+SUMS_BYTES = 4 * PIXELS * WIDTHS[0]
+"""Workspace for the sums of a tile."""
 MOST_TAPS = 7
 """Columns of a filter up to which there is a kernel."""
 
@@ -82,7 +87,7 @@ def _tile(lanes: int, cols: int, stride: int, guarded: int) -> Any:
     filter_row = 16 * chunks * forms
 
     @inline
-    def tile(p, x, y, up, first, last, pixels, w, numbers):
+    def tile(p, x, y, up, first, last, pixels, w, numbers, quick, sums):
         acc, c, h, outside = pixels_row(PIXELS, lanes, numbers), p.c, p.h, p.outside
         row, size = p.wd * c, filter_row * lanes
         for r in range(p.rows):
@@ -91,9 +96,47 @@ def _tile(lanes: int, cols: int, stride: int, guarded: int) -> Any:
                 base, step = x + at * row, c
             acc = pixels_dot(acc, base, step, first, last, outside, w, cols, stride, chunks, guarded)
             w += size
-        pixels_store_bytes(acc, y, p.ldc, pixels, numbers + 16 * lanes, p.columns)
+        if quick:
+            pixels_store_bytes(acc, y, p.ldc, pixels, numbers + 16 * lanes, p.columns)
+        else:
+            pixels_store(acc, sums)
 
     return tile
+
+
+def _tiles(cols: int, stride: int) -> Any:
+    """A tile of any of `WIDTHS`, whole or at an edge of the image."""
+    whole16, whole8, whole4 = (_tile(lanes, cols, stride, 0) for lanes in (16, 8, 4))
+    edge16, edge8, edge4 = (_tile(lanes, cols, stride, 1) for lanes in (16, 8, 4))
+
+    @inline
+    def tile(p, channels, whole, x, y, up, first, last, pixels, w, numbers, quick, sums):
+        if channels == 64 and LANES >= 16:
+            if whole:
+                whole16(p, x, y, up, first, last, pixels, w, numbers, quick, sums)
+            else:
+                edge16(p, x, y, up, first, last, pixels, w, numbers, quick, sums)
+        elif channels == 32 and LANES >= 8:
+            if whole:
+                whole8(p, x, y, up, first, last, pixels, w, numbers, quick, sums)
+            else:
+                edge8(p, x, y, up, first, last, pixels, w, numbers, quick, sums)
+        elif whole:
+            whole4(p, x, y, up, first, last, pixels, w, numbers, quick, sums)
+        else:
+            edge4(p, x, y, up, first, last, pixels, w, numbers, quick, sums)
+
+    return tile
+
+
+@inline
+def finish_pixels(p, sums, channels, skip, pixel, pixels):
+    """Sums of ``pixels`` from the ``pixel``-th result on, at channel ``skip``, to results that are no bytes yet."""
+    size, size_r = (1 if p.kind == BYTE_RESULTS else 4), (4 if p.residual == FLOAT_RESIDUAL else 1)
+    columns, width = p.columns + ENDS + 4 * skip, ceil_div(p.c, LANES) * BYTES
+    for i in range(pixels):
+        y, res = p.y + size * ((pixel + i) * p.ldc + skip), p.res + size_r * ((pixel + i) * p.ldr + skip)
+        finish_stored(p, sums + 4 * channels * i, 1, channels, columns, width, y, res)
 
 
 @inline
@@ -113,22 +156,26 @@ def arrange(p, scratch):
 
 def _seen(a: Any) -> dict[str, Reach]:
     pixels, channels = a.images * a.oh * a.ow, int(a.blocks[: a.count, 1].sum())
+
+    def rows(ld: int, item: int) -> int:
+        return item * (ld * (pixels - 1) + a.c) if pixels else 0
+
     return {
         "x": a.images * a.h * a.wd * a.c,
         "w": 4 * math.prod(chunks_of(a.cols, a.sw)) * a.rows * channels,
-        "y": a.ldc * (pixels - 1) + a.c if pixels else 0,
+        "y": rows(a.ldc, 1 if a.kind == BYTE_RESULTS else 4),
+        "res": rows(a.ldr, 4 if a.residual == FLOAT_RESIDUAL else 1),
         "outside": 4 * WIDTHS[0],
         "columns": ENDS + COLUMN_ROWS * whole_vectors(a.c),
         "blocks": 8 * BLOCK_FIELDS * a.count,
-        "scratch": (a.threads - 1) * a.scratch_step + 4 * PART_ROWS * channels,
+        "scratch": (a.threads - 1) * a.scratch_step + SUMS_BYTES + 4 * PART_ROWS * channels,
     }
 
 
 @cache
 def depthwise_kernel(cols: int, stride: int) -> Native:
     """The kernel for filters of ``cols`` columns at a stride of 1 or 2."""
-    whole16, whole8, whole4 = (_tile(lanes, cols, stride, 0) for lanes in (16, 8, 4))
-    edge16, edge8, edge4 = (_tile(lanes, cols, stride, 1) for lanes in (16, 8, 4))
+    tile = _tiles(cols, stride)
     reach = (PIXELS - 1) * stride + cols
 
     def depthwise_pixels(p, tid, nthreads):
@@ -139,7 +186,8 @@ def depthwise_kernel(cols: int, stride: int) -> Native:
         ``scratch_step`` bytes a thread, the numbers of columns by blocks.
         """
         c, ldc, oh, ow, wd, count, sw = p.c, p.ldc, p.oh, p.ow, p.wd, p.count, p.sw
-        scratch = p.scratch + p.scratch_step * tid
+        sums = p.scratch + p.scratch_step * tid
+        scratch, quick = sums + SUMS_BYTES, p.quick != 0 and p.residual == 0 and load_i32(p.columns + UNSAFE) == 0
         arrange(p, scratch)
         lines = p.images * oh
         many = lines >= 4 * nthreads
@@ -158,26 +206,15 @@ def depthwise_kernel(cols: int, stride: int) -> Native:
                     skip, channels, w = load_i64(entry), load_i64(entry + 8), p.w + load_i64(entry + 16)
                     x, y = image + at * c + skip, p.y + (line * ow + j) * ldc + skip
                     numbers = scratch + load_i64(entry + 24)
-                    if channels == 64 and LANES >= 16:
-                        if whole:
-                            whole16(p, x, y, up, first, last, pixels, w, numbers)
-                        else:
-                            edge16(p, x, y, up, first, last, pixels, w, numbers)
-                    elif channels == 32 and LANES >= 8:
-                        if whole:
-                            whole8(p, x, y, up, first, last, pixels, w, numbers)
-                        else:
-                            edge8(p, x, y, up, first, last, pixels, w, numbers)
-                    elif whole:
-                        whole4(p, x, y, up, first, last, pixels, w, numbers)
-                    else:
-                        edge4(p, x, y, up, first, last, pixels, w, numbers)
+                    tile(p, channels, whole, x, y, up, first, last, pixels, w, numbers, quick, sums)
+                    if not quick:
+                        finish_pixels(p, sums, channels, skip, line * ow + j, pixels)
                 j += pixels
 
     return native(
         fastmath=EXACT, x=PTR, w=PTR, y=PTR, ldc=I64, images=I64, h=I64, wd=I64, c=I64, oh=I64, ow=I64, rows=I64,
         cols=I64, sh=I64, sw=I64, dh=I64, top=I64, left=I64, outside=PTR, columns=PTR, blocks=PTR, count=I64,
-        scratch=PTR, scratch_step=I64, extents=_seen,
+        scratch=PTR, scratch_step=I64, extents=_seen, **FIELDS,
     )(depthwise_pixels)  # fmt: skip
 
 
@@ -208,37 +245,24 @@ def block_table(c: int, rows: int, cols: int, stride: int) -> Array:
     return table
 
 
-def _stay_within(ins: Types, taps: int) -> bool:
-    """Whether numbers before rounding are known to fit into i32; other kernels look at the scales when they run."""
-    given_scales = [given(ins, i) for i in (QUANTISED.scale_a, QUANTISED.scale_b, QUANTISED.scale_y)]
-    a, b, y = (None if t is None else t.known for t in given_scales)
-    bias = given(ins, QUANTISED.bias)
-    if a is None or b is None or y is None or (bias is not None and bias.known is None):
-        return False
-    with np.errstate(all="ignore"):
-        most = np.abs(scale_ratio(a, b, y)).max() * (taps * 255.0 * 255.0)
-        if bias is not None and bias.known is not None:
-            unit = y if bias.dtype == F32 else 1 / scale_ratio(a, b, y)
-            most = most + np.abs(bias.known / unit).max(initial=0)
-    return bool(most < SAFE_ADDEND)
-
-
 def _accepts(op: Any, ins: Types) -> bool:
-    """What becomes bytes without a residual: filters of up to `MOST_TAPS` undilated columns on a line or a plane."""
-    if not is_depthwise(op, ins) or op.residual or not _stay_within(ins, math.prod(sides(ins, QUANTISED)[1].dims[2:])):
+    """Filters of up to `MOST_TAPS` undilated columns on a line or a plane."""
+    if not is_depthwise(op, ins):
         return False
-    x, w = sides(ins, QUANTISED)
-    zero = given(ins, QUANTISED.zero_b)
+    at = operands_of(op)
+    x, w = sides(ins, at)
+    zero = given(ins, at.zero_b)
     if len(x.dims) not in (3, 4) or x.dims[-1] < WIDTHS[-1] or has_zero(w, zero) or w.dims[-1] > MOST_TAPS:
         return False
     strides, dilations = op.strides or (1,), op.dilations or (1,)
-    return strides[-1] in (1, 2) and dilations[-1] == 1 and bool(finish_args(op, ins, QUANTISED)["quick"])
+    return strides[-1] in (1, 2) and dilations[-1] == 1
 
 
-@kernel(QLinearConv, accepts=_accepts, rank=20)
+@kernel(ConvInteger, QLinearConv, accepts=_accepts, rank=20)
 def conv_bytes_pixels(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tiles of pixels by vectors of channels."""
-    x, w = sides(ins, QUANTISED)
+    at = operands_of(op)
+    x, w = sides(ins, at)
     assert w.known is not None
     images, *sizes, c = x.dims
     windows = op.windows(w.dims[2:]).resolved(sizes)
@@ -253,18 +277,19 @@ def conv_bytes_pixels(op: Any, ins: Types, outs: Sequence[TensorType], context: 
         made[:c] = (filters.reshape(c, -1).view(np.uint8) ^ np.uint8(flip)).view(np.int8).sum(axis=1, dtype=np.int32)
         return made
 
-    source, steps = unsigned_step(x, In(QUANTISED.a), context)
+    source, steps = unsigned_step(x, In(at.a), context)
     table = block_table(c, rows, cols, sw)
     total = context.packed(w.known, "sums of filters", sums)
     panels = Panels(1, 1, rows * cols, c)
-    columns, outside, made = columns_of(op, ins, QUANTISED, panels, rows * cols, total, 4 * WIDTHS[0], context)
+    columns, outside, made = columns_of(op, ins, at, panels, rows * cols, total, 4 * WIDTHS[0], context)
     parallel = is_parallel(context, 2 * images * oh * ow * c * rows * cols, x.nbytes)
-    step = -(-4 * PART_ROWS * int(table[:, 1].sum()) // 64) * 64
+    step = SUMS_BYTES + -(-4 * PART_ROWS * int(table[:, 1].sum()) // 64) * 64
     args: dict[str, Argument] = {
         "x": source, "w": context.packed(w.known, ("pixels", sw), pack_taps(c, rows, cols, sw, flip)),
         "y": Out(0), "ldc": Pitch(Out(0)), "images": images, "h": h, "wd": wd, "c": c, "oh": oh, "ow": ow,
         "rows": rows, "cols": cols, "sh": sh, "sw": sw, "dh": dh, "top": top, "left": left, "outside": outside,
         "columns": columns, "blocks": table, "count": len(table),
         "scratch": Scratch((context.threads if parallel else 1) * step), "scratch_step": step,
+        **{name: arg for name, arg in finish_args(op, ins, at).items() if name in FIELDS},
     }  # fmt: skip
     return [*steps, *made, Step(depthwise_kernel(cols, sw), args, parallel)]

@@ -344,6 +344,22 @@ def pixels_dot(tyctx, acc, base, step, first, last, outside, weights, cols, stri
 
 
 @intrinsic
+def pixels_store(tyctx, acc, address):
+    """Store the sums, channels in order, pixels one after the other."""
+
+    def codegen(ctx, b, sig, args):
+        value, address = args
+        for k in range(4 * acc.pixels):
+            i, q = divmod(k, 4)
+            for part in range(acc.lanes // 4):
+                block = _part(b, b.extract_value(value, k), 4 * part, 4)
+                store(b, block, address, 4, 16 * (i * acc.lanes + 4 * part + q))
+        return ctx.get_dummy_value()
+
+    return types.void(acc, ADDR), codegen
+
+
+@intrinsic
 def pixels_store_bytes(tyctx, acc, address, ld, pixels, columns, ends):
     """Store the first ``pixels`` as bytes, ``ld`` bytes apart, as `tile_finish_bytes` does.
 
@@ -366,5 +382,6 @@ def pixels_store_bytes(tyctx, acc, address, ld, pixels, columns, ends):
 
 
 __all__ = [
-    "HIGH", "PixelTile", "pixels_dot", "pixels_row", "pixels_store_bytes", "tile_finish_bytes", "tile_take_outer",
+    "HIGH", "PixelTile", "pixels_dot", "pixels_row", "pixels_store", "pixels_store_bytes",
+    "tile_finish_bytes", "tile_take_outer",
 ]  # fmt: skip
