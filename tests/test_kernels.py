@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from bolt_numba.kernels.registry import KERNELS, Entry, load
 from bolt_numba.ops.arrays.reduce import ReduceProd
 from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.integer_products import ConvInteger
 from bolt_numba.ops.layers.pool import AveragePool
 from bolt_numba.ops.pointwise import Cast
 from bolt_numba.ops.registry import Op, result_tuple
-from bolt_numba.types import F16, F32, Array
+from bolt_numba.types import F16, F32, I8, U8, Array
 from tests.cases import CASES, Case
 from tests.harness import plan, run_planned
 from tests.lower_isa import run_on
@@ -60,6 +61,10 @@ EXTRA: dict[str, Case] = {
     "Conv-winograd_6": winograd(24),
     "Conv-winograd_4": winograd(16),
     "Conv-winograd_2": winograd(6),
+    "ConvInteger-conv_bytes_pixels": Case(
+        ConvInteger(group=40, layout="NHWC"),
+        ((7 * np.arange(1200)).astype(U8).reshape(1, 5, 6, 40), np.arange(360).reshape(40, 1, 3, 3).astype(I8)),
+    ),
     "ReduceProd-reduce_plain": Case(ReduceProd(), (np.arange(1, 11).reshape(2, 5), np.array([1]))),
 }
 """Cases of kernels that no drawn case is large or rare enough for."""
