@@ -7,15 +7,18 @@ could only look and find nothing.  What is left gives LLVM the same code in less
 # mypy: disable-error-code="attr-defined,no-untyped-call,misc,untyped-decorator"
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import llvmlite.binding as llvm
-from numba.core import cgutils
+from numba.core import cgutils, ssa
+from numba.core.analysis import compute_cfg_from_blocks
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase
 from numba.core.compiler_machinery import PassManager, register_pass
+from numba.core.ir_utils import build_definitions
 from numba.core.lowering import Lower
 from numba.core.typed_passes import BaseNativeLowering, NoPythonBackend, NopythonTypeInference, PreLowerStripPhis
 from numba.core.types.functions import BaseFunction
@@ -57,6 +60,55 @@ class KernelLowering(BaseNativeLowering):
         return KernelLower
 
 
+@register_pass(mutates_CFG=True, analysis_only=False)
+class KernelSSA(ReconstructSSA):
+    """Numba's single static assignment form, made of the blocks that name a variable instead of all for each."""
+
+    _name = "kernel_ssa"
+
+    def run_pass(self, state: Any) -> bool:
+        state.func_ir.blocks = single_assignments(state.func_ir.blocks)
+        self._patch_locals(state)
+        state.func_ir._definitions = build_definitions(state.func_ir.blocks)
+        return True
+
+
+def single_assignments(blocks: dict[int, Any]) -> dict[int, Any]:
+    """`numba.core.ssa.reconstruct_ssa` of a function's blocks, by their labels."""
+    graph = compute_cfg_from_blocks(blocks)
+    frontiers, named, where = ssa._iterated_domfronts(graph), ssa._CacheListVars(), defaultdict(set)
+    for label, block in blocks.items():
+        for variable in (x for statement in block.body for x in statement.list_vars()):
+            where[variable.name].add(label)
+    for name in ssa._find_defs_violators(blocks, graph):
+        mine = {label: block for label, block in blocks.items() if label in where[name]}
+        mine, made = ssa._fresh_vars(mine, name)
+        states = {
+            **ssa._make_states(blocks),
+            "varname": name,
+            "defmap": made,
+            "phimap": defaultdict(list),
+            "cfg": graph,
+            "phi_locations": ssa._compute_phi_locations(frontiers, made),
+        }
+        blocks = {**blocks, **ssa._run_block_rewrite(mine, states, ssa._FixSSAVars(named))}
+        for label, joins in states["phimap"].items():
+            blocks[label].body = joins + blocks[label].body
+    return blocks
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class KernelStripPhis(PreLowerStripPhis):
+    """Joins of variables become assignments; nobody asks for the lives of variables afterwards."""
+
+    _name = "kernel_strip_phis"
+
+    def run_pass(self, state: Any) -> bool:
+        state.func_ir = self._strip_phi_nodes(state.func_ir)
+        state.func_ir._definitions = build_definitions(state.func_ir.blocks)
+        return True
+
+
 class KernelPasses(PassManager):
     """Passes without a check of the whole function after each."""
 
@@ -70,8 +122,8 @@ class KernelCompiler(CompilerBase):
         passes = KernelPasses("kernel")
         for each in (
             *(TranslateByteCode, FixupArgs, IRProcessing),
-            *(RewriteSemanticConstants, DeadBranchPrune, GenericRewrites, ReconstructSSA, DeadBranchPrune),
-            *(NopythonTypeInference, PreLowerStripPhis, KernelLowering, NoPythonBackend),
+            *(RewriteSemanticConstants, DeadBranchPrune, GenericRewrites, KernelSSA, DeadBranchPrune),
+            *(NopythonTypeInference, KernelStripPhis, KernelLowering, NoPythonBackend),
         ):
             passes.add_pass(each, each.name())
         passes.finalize()

@@ -36,17 +36,24 @@ NEEDED = (
     *(f"numba.core.lowering.Lower.{name}" for name in ("alloca_lltype", "storevar", "getvar", "typeof")),
     *(
         f"numba.core.typed_passes.{name}"
-        for name in (
-            *("BaseNativeLowering.lowering_class", "NopythonTypeInference", "NoPythonBackend", "PreLowerStripPhis"),
-        )
+        for name in (*("BaseNativeLowering.lowering_class", "NopythonTypeInference", "NoPythonBackend"),)
     ),
     *(
         f"numba.core.untyped_passes.{name}"
         for name in (
-            *("DeadBranchPrune", "FixupArgs", "GenericRewrites", "IRProcessing", "ReconstructSSA"),
-            *("RewriteSemanticConstants", "TranslateByteCode"),
+            *("DeadBranchPrune", "FixupArgs", "GenericRewrites", "IRProcessing"),
+            *("RewriteSemanticConstants", "TranslateByteCode", "ReconstructSSA._patch_locals"),
         )
     ),
+    *(
+        f"numba.core.ssa.{name}"
+        for name in (
+            *("_CacheListVars", "_FixSSAVars", "_compute_phi_locations", "_find_defs_violators", "_fresh_vars"),
+            *("_iterated_domfronts", "_make_states", "_run_block_rewrite"),
+        )
+    ),
+    *("numba.core.typed_passes.PreLowerStripPhis._strip_phi_nodes", "numba.core.ir_utils.build_definitions"),
+    "numba.core.analysis.compute_cfg_from_blocks",
     "numba.core.types.functions.BaseFunction.get_call_type",
     *("numba.core.config.CPU_NAME", "numba.core.config.CPU_FEATURES", "numba.core.registry.CPUTarget.target_context"),
     *("numba.core.registry.CPUTarget.typing_context", "numba.core.utils.pysignature"),
