@@ -90,7 +90,7 @@ def check(build: Callable[..., Any], wanted: str, /, tolerance: float = 1e-5, **
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name.endswith(".onnx")])
 def test_models_come_back(name: str, tmp_path: Path) -> None:
     path = fetched(name)
     save_onnx(load(path), tmp_path / "again.onnx")

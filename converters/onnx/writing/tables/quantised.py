@@ -10,6 +10,7 @@ from bolt_numba.converters.onnx.writing.registry import Named, NoSpellingError, 
 from bolt_numba.converters.onnx.writing.tables.standard import convolution
 from bolt_numba.ops.arrays.byte_table import ByteTable
 from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.layers.between_bytes import BetweenBytes
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul, is_fused
 from bolt_numba.ops.layers.matmul import MatMul
@@ -48,6 +49,14 @@ def integer_product(w: GraphWriter, op: Any, *terms: Any) -> Any:
 def byte_table(w: GraphWriter, op: ByteTable, x: Named, table: Named) -> Any:
     """A lookup, whose negative indices count from the end as the entries of negative bytes do."""
     return w.write(Gather(0), table, w.write(Cast(I32), x))
+
+
+@writer(BetweenBytes)
+def between_bytes(w: GraphWriter, op: BetweenBytes, x: Named, *terms: Named) -> Any:
+    """The float operator between conversions."""
+    x_scale, x_zero, y_scale, y_zero, *others = terms
+    y = w.write(op.op, w.write(DequantizeLinear(), x, x_scale, x_zero), *others)
+    return w.write(QuantizeLinear(), y, y_scale, y_zero)
 
 
 def _real_result(w: GraphWriter, op: Any, x: Any, x_scale: Any, x_zero: Any, f: Any, f_scale: Any, *rest: Any) -> Any:
