@@ -11,7 +11,7 @@ from typing import Any
 
 from bolt_numba.kernels.cpu.processor import installed_version
 
-WORKS = "0.61 to 0.68"
+WORKS = "0.62 to 0.68"
 """Versions of Numba that are known to work; pyproject.toml allows the same."""
 
 NEEDED = (
