@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bolt_numba.kernels.registry import KERNELS, Entry, load
 from bolt_numba.ops.arrays.reduce import ReduceProd
 from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.integer_products import ConvInteger
+from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv
 from bolt_numba.ops.layers.pool import AveragePool
 from bolt_numba.ops.pointwise import Cast
 from bolt_numba.ops.registry import Op, result_tuple
@@ -64,6 +64,13 @@ EXTRA: dict[str, Case] = {
     "ConvInteger-conv_bytes_pixels": Case(
         ConvInteger(group=40, layout="NHWC"),
         ((7 * np.arange(1200)).astype(U8).reshape(1, 5, 6, 40), np.arange(360).reshape(40, 1, 3, 3).astype(I8)),
+    ),
+    "QLinearConv-conv_bytes_pixels": Case(
+        QLinearConv(group=40, layout="NHWC"),
+        (
+            (7 * np.arange(1200)).astype(U8).reshape(1, 5, 6, 40), np.float32(0.5), U8.type(3),
+            np.arange(360).reshape(40, 1, 3, 3).astype(I8), np.float32(0.25), I8.type(0), np.float32(64), U8.type(5),
+        ),
     ),
     "ReduceProd-reduce_plain": Case(ReduceProd(), (np.arange(1, 11).reshape(2, 5), np.array([1]))),
 }

@@ -384,7 +384,7 @@ def test_geometry_merges_axes() -> None:
     assert geometry((2, 3, 4), [(2, 3, 4), (2, 3, 4)]).outer == ()
     nest = geometry((2, 3, 4, 5), [(2, 3, 4, 5), (4, 5)])
     assert (nest.outer, nest.inner, nest.strides) == ((6,), 20, ((20,), (0,)))
-    assert geometry((2, 3, 4), [(2, 3, 4), (1,)]).forms == "vs"
+    assert geometry((2, 3, 4), [(2, 3, 4), (1,)]).forms == "vn"
     channel = geometry((2, 3, 4, 5), [(2, 3, 4, 5), (3, 1, 1)])
     assert (channel.outer, channel.inner, channel.forms) == ((2, 3), 20, "vs")
 

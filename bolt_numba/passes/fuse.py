@@ -32,6 +32,7 @@ MAX_STEPS = 16
 MAX_OPERANDS = 8
 """Operands of one chain that run along; of numbers there may be `MAX_NUMBERS`."""
 MAX_NUMBERS = 24
+_ONES = frozenset({1})
 WITH_RESIDUAL = (Conv, MatMul, BinaryConv, BinaryMatMul)
 PRODUCTS = (ConvTranspose, *WITH_RESIDUAL)
 MOVES = (Transpose, Reshape, Squeeze, Unsqueeze)
@@ -87,8 +88,9 @@ def _in_chain(node: Node | None) -> bool:
         return False
     if isinstance(node.op, CONVERSIONS):
         return _converts_bytes(node)
-    if isinstance(node.op, Chain) and any(isinstance(op, CONVERSIONS) for op, _ in node.op.steps):
-        return True
+    for op, _ in node.op.steps if isinstance(node.op, Chain) else ():
+        if isinstance(op, CONVERSIONS):
+            return True
     for v in (*node.inputs, node.output):
         if v is not None and v.type.dtype is not F32 and v.type.dtype not in (F32, BOOL):
             return False
@@ -105,7 +107,9 @@ def _converts_bytes(node: Node) -> bool:
 
 def _too_many(operands: Sequence[Value]) -> bool:
     """Whether a chain would read more operands than there are registers for."""
-    numbers = sum(v.type.is_static and v.type.size == 1 for v in operands)
+    if len(operands) <= min(MAX_NUMBERS, MAX_OPERANDS):
+        return False
+    numbers = sum([v.type.shape is not None and _ONES.issuperset(v.type.shape) for v in operands])
     return numbers > MAX_NUMBERS or len(operands) - numbers > MAX_OPERANDS
 
 
