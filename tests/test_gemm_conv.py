@@ -7,6 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import bolt_numba as bn
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.interpret import interpret
 from bolt_numba.kernels.cpu.convolution.conv import conv
 from bolt_numba.kernels.cpu.products.epilogue import tile_function
 from bolt_numba.kernels.cpu.products.matmul import matmul
@@ -15,8 +19,8 @@ from bolt_numba.kernels.cpu.products.sweep import MR, STEPS, VARIANTS
 from bolt_numba.kernels.registry import KERNELS
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu
-from bolt_numba.types import Array
+from bolt_numba.ops.pointwise import Add, Clip, LeakyRelu, Relu
+from bolt_numba.types import F32, Array, TensorType
 from tests.harness import run_kernel
 from tests.lower_isa import run_on
 
@@ -196,3 +200,21 @@ def test_conv_pads_beyond_the_kernel() -> None:
 @pytest.mark.parametrize("isa", ["avx2", "generic"])
 def test_lower_instruction_sets(isa: str) -> None:
     run_on(isa, "-k", "not lower", __file__)
+
+
+@pytest.mark.parametrize("bias", [(), (1,), (3,)])
+def test_a_product_with_a_vector_and_a_sum_behind_it(bias: tuple[int, ...]) -> None:
+    """The last axis of the result has the rows, so what is added is no bias of columns."""
+    graph, c = Graph("vector"), integers(*bias)
+    b = Builder(graph)
+    graph.add_output(b(Add(), b(MatMul(), graph.add_input("x", TensorType(F32, (2, 3, 5))), integers(5)), c), "y")
+    data = {"x": integers(2, 3, 5)}
+    np.testing.assert_array_equal(bn.compile(graph)(**data)["y"], interpret(graph, data)["y"])
+
+
+def test_a_bias_of_the_rows_of_a_product_with_a_vector() -> None:
+    graph = Graph("vector")
+    b = Builder(graph)
+    graph.add_output(b(MatMul(), graph.add_input("x", TensorType(F32, (2, 3, 5))), integers(5), integers(3)), "y")
+    data = {"x": integers(2, 3, 5)}
+    np.testing.assert_array_equal(bn.compile(graph)(**data)["y"], interpret(graph, data)["y"])

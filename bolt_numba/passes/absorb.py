@@ -183,6 +183,8 @@ def _with_affine(m: Match, b: Builder, base: Node, a: Array, c: Array) -> Result
     x, w, bias = (*base.inputs, None, None)[:3]
     if (bias is not None and bias.const is None) or x is None or w is None:
         return m.refuse("the bias is not constant")
+    if w.type.shape is None or len(w.type.shape) < 2:
+        return m.refuse("a product with a vector has no columns")
     if bias is not None and bias.const is not None:
         moved = bias.const.astype(F64) * a
         before, c = c, c + moved

@@ -193,14 +193,14 @@ def packed_bias(
 
 
 def accepts_matmul(op: Any, ins: Types) -> bool:
-    """f32 throughout, a bias along the last axis, a residual of the result's shape."""
+    """f32 throughout, a bias of the columns of a matrix, a residual of the result's shape."""
     if any(t is not None and (t.dtype != F32 or not t.is_static) for t in ins):
         return False
     a, b, bias, residual = (*ins, None, None)[:4]
     if a is None or b is None or not can_finish(op.activation):
         return False
     out = result_of(op, ins)
-    if bias is not None and bias.known is None and bias.dims != out.dims[-1:]:
+    if bias is not None and (len(b.dims) == 1 or (bias.known is None and bias.dims != out.dims[-1:])):
         return False
     return residual is None or residual.dims == out.dims
 
