@@ -81,10 +81,14 @@ def test_two_numbers_of_four_bits_share_a_byte(dtype: Any, count: int) -> None:
 def test_what_cannot_be_stored() -> None:
     with pytest.raises(BoltError, match="store: got 'f8', wanted one of f16, bf16, int8, int4"):
         with_stored_weights(net(), "f8")
+
+
+@pytest.mark.parametrize("factor", [1e6, 1e-6, 1e-30])
+def test_weights_whose_digits_half_cannot_hold(factor: float) -> None:
     graph = Graph("far")
     x = graph.add_input("x", TensorType(F32, (2, 64)))
     b = Builder(graph)
-    graph.add_output(b(MatMul(), x, b.const(real(64, 64) * 1e6)), "y")
+    graph.add_output(b(MatMul(), x, b.const(real(64, 64) * F32.type(factor))), "y")
     with pytest.raises(BoltError, match="got no weights of f32"):
         with_stored_weights(graph, "f16")
     assert len(with_stored_weights(graph, "bf16").weights) == 1

@@ -24,6 +24,8 @@ from bolt_numba.types import BF16, F16, F32, Array
 FORMS = ("f16", "bf16", "int8", "int4")
 LEAST = 1 << 10
 """Elements of a weight under which it stays as it is."""
+LEAST_HALF = 2.0**-13
+"""Greatest magnitude of a weight under which f16 would lose most digits of its numbers."""
 BLOCK = 32
 """Numbers of 4 or 8 bits that share a scale."""
 
@@ -60,7 +62,8 @@ def _is_wide(value: Value, form: str) -> bool:
         return False
     if form in ("int8", "int4"):
         return array.ndim >= 2 and min(array.shape[:2]) > 1
-    return form == "bf16" or bool(np.abs(array).max() <= np.finfo(np.float16).max)
+    top = float(np.abs(array).max())
+    return form == "bf16" or top == 0 or LEAST_HALF <= top <= float(np.finfo(np.float16).max)
 
 
 def _stored(b: Builder, value: Value, array: Array, form: str) -> tuple[Any, Array, int]:
