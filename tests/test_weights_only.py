@@ -107,6 +107,11 @@ def test_gptq_of_independent_inputs_rounds_to_the_nearest(symmetric: bool) -> No
     np.testing.assert_allclose(made.real, plain.real, rtol=0, atol=1e-6)
 
 
+def test_a_block_longer_than_a_column_is_the_column() -> None:
+    w = real(3, 40)
+    np.testing.assert_array_equal(nearest(w, 4, 1 << 60, True).real, nearest(w, 4, 40, True).real)
+
+
 def test_zeros_and_dead_inputs() -> None:
     w, moments = np.zeros((3, 32), F32), np.zeros((32, 32))
     assert not nearest(w, 4, 16, True).real.any()
@@ -123,6 +128,7 @@ def test_zeros_and_dead_inputs() -> None:
         ({"keep": ["nowhere*"]}, "got pattern 'nowhere"),
         ({"keep": ["*"]}, "no product with at least"),
         ({"method": "gptq", "data": {"x": np.full((2, 96), np.nan, F32)}}, "NaN"),
+        ({"method": "gptq", "data": {"x": np.full((2, 96), 1e30, F32)}}, "squares of tensor 'x': got NaN or infinity"),
     ],
 )
 def test_wishes_that_cannot_be(wishes: dict[str, Any], said: str) -> None:

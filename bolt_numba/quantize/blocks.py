@@ -28,7 +28,8 @@ class Blocks:
     @property
     def real(self) -> Array:
         """What they mean."""
-        scale, zero = (np.repeat(v, self.block, axis=1)[:, : self.codes.shape[1]] for v in (self.scale, self.zero))
+        k = self.codes.shape[1]
+        scale, zero = (np.repeat(v, min(self.block, k), axis=1)[:, :k] for v in (self.scale, self.zero))
         return np.asarray((self.codes - zero) * scale)
 
 

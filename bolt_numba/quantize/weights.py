@@ -13,7 +13,7 @@ import numpy as np
 from bolt_numba import surgery
 from bolt_numba.base.border import border
 from bolt_numba.base.records import record
-from bolt_numba.errors import BoltError
+from bolt_numba.errors import BoltError, DataError
 from bolt_numba.inputs import flag_of, spec_of
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node
@@ -169,7 +169,10 @@ def _second_moments(
             wanted = {spec.name for spec in session.inputs}
             for name, x in zip(names, session.run(None, {k: v for k, v in feed.items() if k in wanted}), strict=True):
                 rows = x.reshape(-1, x.shape[-1]).astype(np.float32)
-                found[name] = found.get(name, np.float64(0)) + (rows.T @ rows)
+                with np.errstate(over="ignore", invalid="ignore"):
+                    found[name] = found.get(name, np.float64(0)) + (rows.T @ rows)
+                if not np.isfinite(found[name]).all():
+                    raise DataError(f"gptq: sample {i}: squares of tensor {name!r}: got NaN or infinity, wanted less")
     progress("looking at the data", len(feeds), len(feeds))
     return found
 
