@@ -391,6 +391,10 @@ def test_wrong_options_are_one_clear_error(tmp_path: Path) -> None:
         ({"labels": [0.5]}, "labels: got float64"),
         ({"labels": [1]}, "labels: got 1, wanted one for each"),
         ({"metric": lambda _: float("nan")}, "metric: got nan"),
+        ({"keep": [1]}, "got pattern 1, wanted texts"),
+        ({"ranges": {"x": 5}}, "ranges: tensor 'x': got 5, wanted two numbers"),
+        ({"ranges": {"x": (float("nan"), 1)}}, "got nan to 1.0, wanted finite numbers"),
+        ({"ranges": {"x": (1, -1)}}, "the lower one first"),
     ):
         given: Any = options
         with pytest.raises(BoltError) as caught:

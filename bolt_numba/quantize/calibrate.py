@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.errors import DataError
+from bolt_numba.errors import DataError, DTypeError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.histogram import HALF, Histogram, exponent_of
@@ -165,9 +165,20 @@ def widened_to(stats: TensorStats, exponent: int) -> Array:
 
 
 def estimated(ranges: Mapping[str, tuple[float, float]]) -> Ranges:
-    """Ranges that are given, as if all values were spread evenly over them."""
+    """Ranges that are given, as if all values were spread evenly over them.
+
+    Raises DTypeError and DataError for what is no range.
+    """
+    if not isinstance(ranges, Mapping):
+        raise DTypeError(f"ranges: got {ranges!r:.80}, wanted pairs of numbers by tensor")
     made = Ranges({}, {}, {}, {})
-    for name, (low, high) in ranges.items():
+    for name, pair in ranges.items():
+        try:
+            low, high = map(float, pair)
+        except (TypeError, ValueError) as error:
+            raise DTypeError(f"ranges: tensor {name!r}: got {pair!r:.80}, wanted two numbers") from error
+        if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+            raise DataError(f"ranges: tensor {name!r}: got {low} to {high}, wanted finite numbers, the lower one first")
         exponent = exponent_of(low, high)
         edges = (np.arange(2 * HALF) - HALF) * math.ldexp(1.0, exponent) / HALF
         counts = ((edges >= low) & (edges <= high)).astype(np.int64)

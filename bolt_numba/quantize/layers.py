@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -149,8 +149,13 @@ def schemes_for(
     if not layers:
         raise BoltError("layers: got no convolution or product of f32 with constant weights to quantise")
     made: dict[str, Scheme | None] = {layer.name: usual for layer in layers}
-    if isinstance(keep, str) or not isinstance(overrides, Mapping):
-        raise DTypeError("keep and overrides: got a text, wanted a list of patterns and a mapping of changes")
+    given: Any = keep
+    if isinstance(given, str) or not isinstance(given, Iterable) or not isinstance(overrides, Mapping):
+        raise DTypeError(f"keep and overrides: got {keep!r} and {overrides!r}, wanted a list of patterns and a mapping")
+    keep = list(keep)
+    for pattern in (*keep, *overrides):
+        if not isinstance(pattern, str):
+            raise DTypeError(f"keep and overrides: got pattern {pattern!r}, wanted texts")
     wishes: list[tuple[str, Any]] = [(pattern, None) for pattern in keep]
     for pattern, change in (*wishes, *overrides.items()):
         hit = [k for k in layers if fnmatch.fnmatchcase(k.name, pattern) or fnmatch.fnmatchcase(k.op, pattern)]
