@@ -14,10 +14,11 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.quantize import DequantizeLinear
 from bolt_numba.ops.pointwise import Add, Gelu, Relu
 from bolt_numba.quantize import NarrowModel, weights_only
 from bolt_numba.quantize.blocks import gptq, nearest
-from bolt_numba.types import F32, I64, Array, Sym, TensorType
+from bolt_numba.types import F32, I8, I64, Array, Sym, TensorType
 from tests.near import assert_near
 
 RNG = np.random.default_rng(11)
@@ -110,6 +111,18 @@ def test_gptq_of_independent_inputs_rounds_to_the_nearest(symmetric: bool) -> No
 def test_a_block_longer_than_a_column_is_the_column() -> None:
     w = real(3, 40)
     np.testing.assert_array_equal(nearest(w, 4, 1 << 60, True).real, nearest(w, 4, 40, True).real)
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+def test_long_sums_of_one_scale_keep_their_digits(rows: int) -> None:
+    """A column of 16,384 numbers of one sign, and one scale for all."""
+    graph, k = Graph("long"), 16384
+    b = Builder(graph)
+    w = b(DequantizeLinear(), b.const(np.full((k, 64), -128, I8)), np.array(1e-3, F32))
+    graph.add_output(b(MatMul(), graph.add_input("x", TensorType(F32, (rows, k))), w), "y")
+    session = bn.compile(graph, threads=1)
+    np.testing.assert_allclose(session(np.full((rows, k), 0.255, F32))[0], -0.255 * 0.128 * k, rtol=2e-6)
+    assert any(node["op"] == "MatMulNBits" for node in session.report())
 
 
 def test_zeros_and_dead_inputs() -> None:

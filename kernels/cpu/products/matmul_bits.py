@@ -60,6 +60,8 @@ TOGETHER = 6 if target().registers >= 32 else 2
 """Rows whose sums of a block have registers beside those of all: scales are multiplied once a block."""
 FEW_ROWS = 12 if target().registers >= 32 else 4
 """Rows whose sums have registers at all; scales are multiplied with every number.  More of them are swept."""
+TERMS = 256
+"""Of a sum of one scale that are added before it joins the others: a long sum would lose digits."""
 DEEP = 8
 """Codes of 4 bits in a lane."""
 CHUNK_BYTES = L2 // 2
@@ -98,11 +100,11 @@ def pack_codes(codes: Array, bits: int, k: int) -> Array:
     return aligned
 
 
-def pack_blocks(values: Array, less: float = 0.0) -> Array:
-    """[n, blocks] less a number -> [panel][block][PANEL], zero-padded."""
-    n, blocks = values.shape
+def pack_blocks(values: Array, less: float = 0.0, parts: int = 1) -> Array:
+    """[n, blocks] less a number, each ``parts`` times -> [panel][block][PANEL], zero-padded."""
+    n, blocks = len(values), values.shape[1] * parts
     padded = np.zeros((-(-n // PANEL) * PANEL, blocks), np.float32)
-    padded[:n] = values - np.float32(less)
+    padded[:n] = np.repeat(values, parts, axis=1) - np.float32(less)
     made = aligned_empty((len(padded) // PANEL, blocks, PANEL))
     made[:] = padded.reshape(-1, PANEL, blocks).transpose(0, 2, 1)
     return made
@@ -294,20 +296,23 @@ def matmul_bits(op: Any, ins: Types, outs: Sequence[TensorType], context: Contex
     assert scales.known is not None
     k, (n, blocks, _) = x.dims[-1], codes.dims
     rows, bits = x.size // k, op.bits
+    parts = -(-k // TERMS) if blocks == 1 else 1
+    blocks, block = blocks * parts, min(op.block, TERMS) if parts > 1 else op.block
     held: dict[str, Argument] = {
         "codes": context.packed(codes.known, ("codes", bits, k), lambda a: pack_codes(a, bits, k)),
-        "panel": panel_bytes(k, bits), "scales": context.packed(scales.known, "blocks", pack_blocks), "zeros": None,
-        "table": NIBBLES[-LANES:] if LANES < 16 else NIBBLES, "k": k, "blocks": blocks, "block": op.block,
+        "panel": panel_bytes(k, bits), "zeros": None,
+        "scales": context.packed(scales.known, ("blocks", parts), lambda a: pack_blocks(a, parts=parts)),
+        "table": NIBBLES[-LANES:] if LANES < 16 else NIBBLES, "k": k, "blocks": blocks, "block": block,
     }  # fmt: skip
     if zeros is not None and zeros.known is not None:
-        held["zeros"] = context.packed(zeros.known, ("zeros", bits), lambda a: pack_blocks(a, op.middle))
+        held["zeros"] = context.packed(zeros.known, ("zeros", bits, parts), lambda a: pack_blocks(a, op.middle, parts))
     if rows > FEW_ROWS:
         return _many(op, ins, held, context)
     steps: list[Step] = []
     sums = None if zeros is None or rows > TOGETHER else Scratch(4 * rows * blocks)
     if sums is not None:
         given: dict[str, Argument] = {"x": In(0), "to": sums, "rows": rows, "k": k}
-        steps.append(Step(sums_of_blocks, given | {"blocks": blocks, "block": op.block}, False))
+        steps.append(Step(sums_of_blocks, given | {"blocks": blocks, "block": block}, False))
     main = held | {"x": In(0), "n": n, "y": Out(0), "sums": sums, "bias": None if bias is None else In(4)}
     return [*steps, Step(few_rows(rows, bits), main, is_parallel(context, 2 * rows * n * k, codes.nbytes))]
 
