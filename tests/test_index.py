@@ -19,13 +19,15 @@ from bolt_numba.types import F32, TensorType
 
 ops.load_all()
 count = lambda: sum(m.startswith("bolt_numba.kernels.cpu.") for m in sys.modules)
+rows = lambda n: registry.KERNELS[OPS[n], "cpu"]
+f32_makers = lambda: {n: [(e.make.__module__, e.name) for e in rows(n) if e.precision == "f32"] for n in names}
 names = sys.argv[1].split(",") if sys.argv[1] else []
 for name in names:
     registry.select(OPS[name](), [TensorType(F32, (8, 8))] * (1 + (name == "MatMul")))
 few = count()
-kept = {n: [(e.make.__module__, e.name) for e in registry.KERNELS[OPS[n], "cpu"] if e.precision == "f32"] for n in names}
+kept = f32_makers()
 registry.load("cpu")
-after = {n: [(e.make.__module__, e.name) for e in registry.KERNELS[OPS[n], "cpu"] if e.precision == "f32"] for n in names}
+after = f32_makers()
 assert kept == after, (kept, after)
 print(json.dumps([few, count(), after]))
 """
