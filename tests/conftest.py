@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -60,3 +60,22 @@ def processors(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
         return threads.team()
 
     return give
+
+
+class Done(NamedTuple):
+    """What a run of the command line left: its exit code, standard output, standard error."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """Runs the command line with arguments, in this process."""
+    from bolt_numba.cli import app  # few tests want it
+
+    def run(*args: object) -> Done:
+        return Done(app.run([str(a) for a in args]), *capsys.readouterr())
+
+    return run

@@ -5,32 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 
 import bolt_numba as bn
 from bolt_numba import surgery
-from bolt_numba.cli import app
 from bolt_numba.errors import BoltError, DeviceError
 from bolt_numba.quantize.sensitivity import sqnr
+from tests.conftest import Done
 from tests.test_quantize import samples, small_net
 from tests.test_weights_only import perceptron
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    def run(*args: object) -> Done:
-        return Done(app.run([str(a) for a in args]), *capsys.readouterr())
-
-    return run
 
 
 @pytest.fixture

@@ -5,32 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import onnx
 import pytest
 
 import bolt_numba as bn
-from bolt_numba.cli import app
 from bolt_numba.ir.store import load_bolt
+from tests.conftest import Done
 from tests.near import assert_near
 from tests.rule_cases import graph_of, o, whole
 from tests.test_surgery import DIGITS, MIXED, names
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    def run(*args: object) -> Done:
-        return Done(app.run([str(a) for a in args]), *capsys.readouterr())
-
-    return run
-
 
 Call = Callable[..., Done]
 
