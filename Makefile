@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint onnx-score bench bench-peers bench-frameworks bench-all attack docs hooks clean
+.PHONY: help demo test lint onnx-score golden bench bench-peers bench-frameworks bench-all attack docs hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -30,6 +30,9 @@ lint: $(STAMP) ## Lint and check types.
 
 onnx-score: $(STAMP) ## Run the conformance suite that ships with onnx, other engines forbidden.
 	$(BIN)/python -m tests.onnx_score --expect docs/onnx-missing.md
+
+golden: $(STAMP) ## Run all cases that the originals of TFLite, Caffe and Paddle judged.
+	$(BIN)/python -m tests.formats all --engine both
 
 bench: $(STAMP) ## Measure speed, start, memory against onnxruntime.
 	$(BIN)/python -m bench.bars all
