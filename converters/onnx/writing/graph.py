@@ -28,6 +28,7 @@ from bolt_numba.converters.onnx.writing.tensor import Weights, digest_of, repeat
 from bolt_numba.errors import BoltError, UnsupportedOpError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ops.arrays.shape import Transpose
 from bolt_numba.ops.pointwise import Add
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.types import Array, NestedType, TensorType, type_of
@@ -91,6 +92,7 @@ class GraphWriter:
         self.terms: dict[int, Named] = {id(v): t for v, t in zip(graph.inputs, given, strict=True)}
         self._constants: dict[Any, Named] = {}
         self._same: dict[int, tuple[Array, Named]] = {}
+        self._first: dict[str, Named] = {}  # by the name of an image with its channels last, the one with them first
         self.base = ""
         self.reading: Node
 
@@ -167,6 +169,8 @@ class GraphWriter:
         for value, result, name in zip(values, results, wanted, strict=True):
             final = name if name is not None else self.model.unique(value.name)
             names[result.name] = final
+            if result.name in self._first:
+                self._first[final] = self._first.pop(result.name)
             self.terms[id(value)] = self.model.term(final, value.type)
         unread = {self.terms[id(v)].name for v, name in zip(values, wanted, strict=True) if not v.uses and not name}
         for made in nodes:
@@ -182,11 +186,11 @@ class GraphWriter:
         """
         if types is None:
             types = result_tuple(infer_types(op, [t.type if t.name else None for t in terms]))
-        if getattr(op, "layout", None) == "NHWC":
-            raise NoSpellingError("layout NHWC; write the graph before the stage 'layout'")
         residual, activation = getattr(op, "residual", False), getattr(op, "activation", None)
         if (residual or activation is not None) and type(op) not in WHOLE:
             return self._with_epilogue(op, terms, residual, activation)
+        if getattr(op, "layout", None) == "NHWC":
+            return self._channels_first(op, terms, residual)
         function = WRITERS.get(type(op))
         results = self.plain(op, terms, types) if function is None else result_tuple(function(self, op, *terms))
         return results[0] if len(results) == 1 else results
@@ -201,6 +205,27 @@ class GraphWriter:
         if residual:
             made = self.write(Add(), made, terms[-1])
         return made if activation is None else self.write(activation, made)
+
+    def _channels_first(self, op: Any, terms: Sequence[Named], residual: bool) -> Any:
+        """An operator on images whose channels are last, between transposes; ONNX has no such layout."""
+        spatial = (0, op.residual_at) if residual else (0,)
+        given = [self._turned(t, first=True) if i in spatial else t for i, t in enumerate(terms)]
+        made = result_tuple(self.write(dataclasses.replace(op, layout="NCHW"), *given))
+        results = tuple(self._turned(t, first=False) for t in made)
+        return results[0] if len(results) == 1 else results
+
+    def _turned(self, term: Named, first: bool) -> Named:
+        """An image with its channels moved to the other place; one that came from there is taken as it was."""
+        if term.type.shape is None:
+            raise NoSpellingError("layout NHWC of an unknown rank")
+        if first and term.name in self._first:
+            return self._first[term.name]
+        rank = len(term.type.shape)
+        perm = (0, rank - 1, *range(1, rank - 1)) if first else (0, *range(2, rank), 1)
+        made: Named = self.write(Transpose(perm), term)
+        self._first[term.name if first else made.name] = made if first else term
+        self.model.loose = True  # the next layer may take what was there before
+        return made
 
     def plain(
         self, op: Op, terms: Sequence[Named], types: Sequence[TensorType], name: str = "", **more: Any

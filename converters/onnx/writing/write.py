@@ -30,7 +30,7 @@ OURS = ("format", "producer", "opset")
 
 @border("to_onnx")
 def to_onnx(graph: Graph, *, opset: int | None = None) -> onnx.ModelProto:
-    """The model of a graph, as it is before the stage ``layout``.
+    """The model of a graph; images whose channels are last stand between transposes.
 
     opset: version of the default domain; None takes the oldest from 18 on that has all nodes as they are.
     Raises UnsupportedOpError listing all nodes that ONNX (or that opset) has no words for.
