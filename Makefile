@@ -46,6 +46,8 @@ bench-peers: $(STAMP) ## Install other engines (4 GB) and convert the bench's mo
 	$(PEERS)/tflite/bin/pip install --quiet -r bench/requirements-tflite.txt
 	$(BIN)/python -m bench.convert --targets ncnn,mnn,tflite --python $(PEERS)/run/bin/python \
 		--tflite-python $(PEERS)/tflite/bin/python
+	$(BIN)/python -m bench.convert --targets tflite_int8 --tflite-python $(PEERS)/tflite/bin/python \
+		--models mobilenet_v1,mobilenet_v2,mobilenet_v3_large,resnet50,squeezenet
 
 bench-frameworks: bench-peers ## Add torch, JAX, Paddle and tinygrad to the engines.
 	$(PEERS)/run/bin/pip install --quiet -r bench/requirements-frameworks.txt

@@ -12,7 +12,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+import bolt_numba as bn
 from bench.peak import bf16_peak_gflops, peak_gflops
+from bolt_numba.converters.onnx.writing.write import to_onnx
 from bolt_numba.types import Array
 
 COPY_BYTES = 256 << 20
@@ -49,7 +51,7 @@ def work(path: Path, feeds: Mapping[str, Array]) -> dict[str, float | None]:
 
     ``gflop`` is None when the shape of one of them is known only at run time.
     """
-    model = onnx.load(path)
+    model = onnx.load(path) if path.suffix == ".onnx" else to_onnx(bn.load(path))
     fed = sum(a.nbytes for a in feeds.values())
     weights = sum(math.prod(t.dims) * _itemsize(t.data_type) for t in model.graph.initializer)
     shapes = _shapes(model, feeds)

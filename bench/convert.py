@@ -29,7 +29,9 @@ from bolt_numba.types import Array
 from tests.models import folder
 
 ROOT = Path(__file__).parents[1]
-ENDINGS = {"ncnn": ".ncnn.param", "mnn": ".mnn", "tflite": ".tflite", "paddle": ".json"}
+ENDINGS = {
+    "ncnn": ".ncnn.param", "mnn": ".mnn", "tflite": ".tflite", "tflite_int8": ".int8.tflite", "paddle": ".json"
+}  # fmt: skip
 
 
 def converted() -> Path:
@@ -142,7 +144,9 @@ def paddle(job: Job, scratch: Path) -> list[str]:
     return [str(job.python), "-m", "bench.translate", str(job.model), str(feeds), str(job.target.with_suffix(""))]
 
 
-TARGETS: dict[str, Callable[[Job, Path], list[str]]] = {"ncnn": ncnn, "mnn": mnn, "tflite": tflite, "paddle": paddle}
+TARGETS: dict[str, Callable[[Job, Path], list[str]]] = {
+    "ncnn": ncnn, "mnn": mnn, "tflite": tflite, "tflite_int8": tflite, "paddle": paddle
+}  # fmt: skip
 
 
 def convert(kind: str, job: Job, limit_s: float) -> dict[str, Any]:
@@ -192,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             done = json.loads(log.read_text(encoding="utf-8")) if log.is_file() else {}
             if key in done and not args.again:
                 continue
-            python = args.tflite_python if kind == "tflite" and args.tflite_python else args.python
+            python = args.tflite_python if kind.startswith("tflite") and args.tflite_python else args.python
             made = convert(kind, Job(model, known[name].feeds(), target, python.absolute()), args.limit_s)
             done = json.loads(log.read_text(encoding="utf-8")) if log.is_file() else {}
             log.write_text(json.dumps({**done, key: made}, indent=1), encoding="utf-8")

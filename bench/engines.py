@@ -193,6 +193,7 @@ class LiteRt(Peer):
 
     distribution = "ai-edge-litert"
     suffix = ".tflite"
+    native = (".tflite",)
 
     def imports(self) -> None:
         self.package: Any = importlib.import_module("ai_edge_litert.interpreter")
@@ -207,7 +208,9 @@ class LiteRt(Peer):
         for place, wanted in enumerate(self.net.get_input_details()):
             named = [n for n in names if n == wanted["name"].removeprefix("serving_default_").split(":")[0]]
             array = self.feeds[(named or [names[place]])[0]]
-            image = array.ndim == 4 and tuple(wanted["shape"]) != array.shape
+            if self.model.suffix in self.native:
+                array = self.feeds[names[place]]
+            image = array.ndim == 4 and tuple(wanted["shape"]) != array.shape and self.model.suffix not in self.native
             value = array.transpose(0, 2, 3, 1) if image else array
             self.given.append((wanted["index"], np.ascontiguousarray(value.astype(wanted["dtype"]))))
         self.results = [d["index"] for d in self.net.get_output_details()]
@@ -220,7 +223,7 @@ class LiteRt(Peer):
 
 
 class OpenCv(Peer):
-    """cv2.dnn with its own kernels."""
+    """cv2.dnn with its own kernels, on ONNX or on NAME.prototxt with NAME.caffemodel."""
 
     distribution = "opencv-python-headless"
 
@@ -229,7 +232,11 @@ class OpenCv(Peer):
         self.package.setNumThreads(self.threads)
 
     def load(self) -> None:
-        self.net = self.package.dnn.readNetFromONNX(self.shaped())
+        if self.model.suffix == ".prototxt":
+            weights = self.model.with_suffix(".caffemodel")
+            self.net = self.package.dnn.readNetFromCaffe(os.fspath(self.model), os.fspath(weights))
+        else:
+            self.net = self.package.dnn.readNetFromONNX(self.shaped())
         self.net.setPreferableBackend(self.package.dnn.DNN_BACKEND_OPENCV)
         self.names = self.net.getUnconnectedOutLayersNames()
 
@@ -286,6 +293,7 @@ class Paddle(Peer):
 
     distribution = "paddlepaddle"
     suffix = ".json"
+    native = (".json", ".pdmodel")
     precisions = ("f32", "bf16")
 
     def imports(self) -> None:

@@ -9,12 +9,14 @@ from typing import Any, ClassVar
 
 
 class Peer:
-    """An engine with one model.  model: the ONNX file; converted: the folder with files of other formats."""
+    """An engine with one model.  model: its file, ONNX for most; converted: the folder with files of other formats."""
 
     distribution: ClassVar[str] = ""
     precisions: ClassVar[tuple[str, ...]] = ("f32",)
     suffix: ClassVar[str] = ""
     """Ending of the file in the engine's own format; empty where it reads ONNX."""
+    native: ClassVar[tuple[str, ...]] = ()
+    """Endings of models that are in the engine's own format already."""
 
     def __init__(
         self, model: Path, converted: Path | None, threads: int, feeds: Mapping[str, Any], precision: str = "f32"
@@ -40,6 +42,8 @@ class Peer:
 
     def file(self) -> Path:
         """The model in the engine's own format."""
+        if self.model.suffix in self.native:
+            return self.model
         if self.converted is None:
             raise FileNotFoundError(f"no folder of converted models, wanted {self.model.stem}{self.suffix} in it")
         path = self.converted / f"{self.model.stem}{self.suffix}"

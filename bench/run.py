@@ -4,7 +4,8 @@
     python -m bench.run --models main --peers main --threads 1 2 --python PEERS/bin/python -o results.json
     python -m bench.run --show results.json --markdown
 
-Ratios are peer / bolt: above 1, bolt is faster.  Results are compared with onnxruntime's, which is always loaded.
+Ratios are peer / bolt: above 1, bolt is faster.  Results are compared with those of onnxruntime, or of the engine whose
+format the model has; that one is always loaded.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from bench.binary import BINARY
 from bench.contest import CORES, Options, Worker, play, start
 from bench.convert import converted
 from bench.engines import PEERS
+from bench.foreign import FOREIGN
 from bench.others import OTHERS
 from bench.page import fill
 from bench.quantised import TWINS
@@ -38,7 +40,7 @@ from bolt_numba.types import Array
 REFERENCE = "onnxruntime"
 TOLERANCE = {"f32": 2e-3, "f16": 1e-2, "bf16": 5e-2}
 """Largest difference from the reference, relative to the reference's largest value, of a result that agrees."""
-NARROW = {"int8": 0.15, "dynamic": 0.15, "f16": 1e-2, "binary": 0.15}
+NARROW = {"int8": 0.15, "tflite_int8": 0.15, "dynamic": 0.15, "f16": 1e-2, "binary": 0.15}
 """The same for families in fewer bits: a value at a boundary of two levels may become either, layers multiply that."""
 RIVALS = ("bolt", "bolt_strict", "onnxruntime", "openvino", "ncnn", "mnn", "litert")
 """``--peers main``: the engines that lead somewhere."""
@@ -46,11 +48,12 @@ RIVALS = ("bolt", "bolt_strict", "onnxruntime", "openvino", "ncnn", "mnn", "lite
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A model of the set."""
+    """A model of the set.  reference: the peer whose results are the right ones."""
 
     family: str
     path: Callable[[], Path]
     feeds: Callable[[], dict[str, Array]]
+    reference: str = REFERENCE
 
 
 MAIN = (
@@ -62,7 +65,7 @@ MAIN = (
 
 
 def entries() -> dict[str, Entry]:
-    """The zoo, `bench.others`, `bench.binary`, and the files of `bench.models`.
+    """The zoo, `bench.others`, `bench.binary`, the files of `bench.models` and of `bench.foreign`.
 
     Those have ``_file`` after a name that the zoo has too.
 
@@ -74,6 +77,7 @@ def entries() -> dict[str, Entry]:
     for name, model in MODELS.items():
         own = f"{name}_file" if name in ZOO else name
         rows[own] = Entry("recurrent" if name == "silero_vad" else model.family, model.path, model.feeds)
+    rows |= {name: Entry(m.family, m.path, m.feeds, m.reference) for name, m in FOREIGN.items()}
     return rows
 
 
@@ -103,11 +107,11 @@ def results_of(worker: Worker, folder: Path) -> list[Array] | str:
         return [stored[name] for name in stored.files]
 
 
-def judge(rows: dict[str, dict[str, Any]], workers: dict[str, Worker], folder: Path) -> None:
+def judge(rows: dict[str, dict[str, Any]], workers: dict[str, Worker], folder: Path, reference: str) -> None:
     """Add ``difference`` and ``agrees`` to the rows."""
-    wanted = results_of(workers[REFERENCE], folder) if REFERENCE in workers else "onnxruntime: does not run"
+    wanted = results_of(workers[reference], folder) if reference in workers else f"{reference}: does not run"
     for peer, worker in workers.items():
-        found = wanted if peer == REFERENCE else results_of(worker, folder)
+        found = wanted if peer == reference else results_of(worker, folder)
         if isinstance(found, str):
             rows[peer]["error"] = found
         elif isinstance(wanted, str):
@@ -137,8 +141,8 @@ def measure(
         given = Path(scratch) / "feeds.npz"
         np.savez(given, **feeds)  # type: ignore[arg-type]
         try:
-            for peer in peers:
-                precision = "f32" if peer == REFERENCE else options.precision
+            for peer in dict.fromkeys([*peers, entry.reference]):
+                precision = "f32" if peer == entry.reference else options.precision
                 worker, figures = start(peer, path, given, threads, options, precision)
                 known = {
                     "model": name,
@@ -152,7 +156,7 @@ def measure(
                     workers[peer] = worker
                 else:
                     say(f"  {peer}: left out: {figures['error']}")
-            judge(rows, workers, Path(scratch))
+            judge(rows, workers, Path(scratch), entry.reference)
             for peer, timing in play(workers, threads, options).items():
                 rows[peer] |= timing
         finally:
@@ -212,7 +216,6 @@ def run(args: argparse.Namespace, say: Callable[[str], object]) -> dict[str, Any
     unknown = [p for p in peers if p not in PEERS]
     if unknown:
         raise SystemExit(f"--peers: got {', '.join(unknown)}, wanted some of {', '.join(PEERS)}")
-    peers = peers if REFERENCE in peers else [*peers, REFERENCE]
     pythons = dict(p.split("=", 1) if "=" in p else ("*", p) for p in args.python)
     options = Options(
         turns=args.turns, turn_s=args.turn_s, patience_s=args.patience_s, pythons=pythons, precision=args.precision,

@@ -1,0 +1,55 @@
+"""Models in the formats of other engines, each measured against the engine whose format it is.
+
+Families of `bench.run`: ``tflite`` and ``tflite_int8`` (networks of the zoo that `bench.convert --targets
+tflite,tflite_int8` wrote), judged by LiteRT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import bolt_numba as bn
+from bench.convert import ENDINGS, converted
+from bolt_numba.feeds import random_feeds
+from bolt_numba.inputs import spec_of
+from bolt_numba.types import Array
+
+NETWORKS = ("mobilenet_v1", "mobilenet_v2", "mobilenet_v3_large", "resnet50", "squeezenet")
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A file of another format.
+
+    reference: the peer that runs it as its own.  shapes: of inputs whose sizes the file leaves open.
+    """
+
+    path: Callable[[], Path]
+    family: str
+    reference: str
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    def feeds(self) -> dict[str, Array]:
+        """Normal deviates; bytes over their whole range."""
+        specs = [spec_of(v.name, v.type) for v in bn.load(self.path()).inputs]
+        made = random_feeds(specs, dict(self.shapes))
+        rng = np.random.default_rng(0)
+        for name, array in made.items():
+            if array.dtype.itemsize == 1 and array.dtype.kind in "iu":
+                made[name] = rng.integers(0, 256, array.shape, np.uint8).view(array.dtype)
+        return made
+
+
+def _converted(name: str, kind: str) -> Callable[[], Path]:
+    return lambda: converted() / f"{name}{ENDINGS[kind]}"
+
+
+FOREIGN = {
+    f"{name}_{kind}": Foreign(_converted(name, kind), kind, "litert")
+    for kind in ("tflite", "tflite_int8")
+    for name in NETWORKS
+}
