@@ -141,8 +141,20 @@ def _unsupported_onnx(content: Content) -> list[str]:
     return unsupported_onnx(content.data, content.folder, content.name)
 
 
+def _is_tflite(head: bytes, path: Path | None) -> bool:
+    """By the identifier of its schema, else by suffix: very old writers left it out."""
+    return head[4:8] == b"TFL3" or (path is not None and path.suffix.lower() == ".tflite")
+
+
+def _read_tflite(content: Content) -> Model:
+    from bolt_numba.converters.tflite.reading.read import read_tflite
+
+    return read_tflite(content.view, content.name)
+
+
 FORMATS: dict[str, Format] = {
     "bolt": Format(_is_bolt, _read_bolt),
+    "tflite": Format(_is_tflite, _read_tflite),
     "onnx": Format(_is_onnx, _read_onnx, unsupported=_unsupported_onnx),
 }
 """All formats by name; a new one is a new entry.  The first that matches wins."""

@@ -1,0 +1,1 @@
+"""TFLite files, those of LiteRT: FlatBuffers with a schema of their own."""

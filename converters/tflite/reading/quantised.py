@@ -1,0 +1,46 @@
+"""Stored numbers to the real ones that they stand for, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.tflite.container import Quantisation
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.layers.quantize import STORED, DequantizeLinear, QuantizeLinear, limits, spread
+from bolt_numba.ops.pointwise import Add, Cast, Clip, Div, Round
+from bolt_numba.types import F32, I32, AnyDType, Array
+
+
+def dequantised(b: Builder, x: Value, q: Quantisation) -> Any:
+    """The real numbers of a value, f32.  Constants of dtypes that no operator takes become f32 at once."""
+    dtype = x.type.dtype
+    if dtype not in (*STORED, I32):
+        if x.const is not None:
+            return b.const(_real(x.const, q))
+        x, dtype = b(Cast(I32), x), I32
+    operator = DequantizeLinear(q.axis if q.scale.ndim else 1, q.block)
+    return b(operator, x, q.scale, _zero(q, dtype) if np.any(q.zero_point) else None)
+
+
+def quantised(b: Builder, y: Value, q: Quantisation, dtype: AnyDType) -> Any:
+    """Stored numbers for real ones, rounded half to even and saturated."""
+    if dtype in STORED:
+        return b(QuantizeLinear(q.axis if q.scale.ndim else 1, q.block), y, q.scale, _zero(q, dtype))
+    low, high = limits(dtype)
+    whole = b(Add(), b(Round(), b(Div(), y, q.scale)), q.zero_point.astype(F32))
+    return b(Cast(dtype), b(Clip(low, float(np.nextafter(np.float32(high), np.float32(0)))), whole))
+
+
+def _zero(q: Quantisation, dtype: AnyDType) -> Array:
+    return q.zero_point.astype(np.int8).astype(dtype) if "int4" in dtype.name else q.zero_point.astype(dtype)
+
+
+def _real(stored: Array, q: Quantisation) -> Array:
+    scale, zero = (
+        spread(DequantizeLinear(), "scale", v, stored.shape, q.axis, q.block) for v in (q.scale, q.zero_point)
+    )
+    made: Array = ((stored.astype(np.float64) - zero) * scale).astype(F32)
+    return made

@@ -1,0 +1,42 @@
+"""TFLite bytes to a `Model`: a graph for each signature, or one of the first subgraph."""
+
+from __future__ import annotations
+
+from bolt_numba.converters.survey import Survey, read_or_list
+from bolt_numba.converters.tflite.container import Container
+from bolt_numba.converters.tflite.reading.graph import SubgraphScope, TfliteReader
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.model import Model
+from bolt_numba.types import F32, TensorType
+
+
+class TfliteSurvey(Survey[SubgraphScope], TfliteReader):
+    """Reads on behind what is unsupported, with the types that the file declares."""
+
+    def declared(self, name: str, scope: SubgraphScope) -> TensorType:
+        kind = scope.tensors[scope.number[name]]["type"]
+        return self.type_of(scope, name) if kind not in ("RESOURCE", "VARIANT") else TensorType(F32, None)
+
+
+def read_tflite(data: bytes | memoryview, name: str) -> Model:
+    """The graphs of a TFLite file, whose large constants stay views of ``data``.
+
+    name: what messages call the model.  Raises InvalidModelError for what is no valid model, UnsupportedOpError listing
+    all that has no meaning here.
+    """
+    container = Container(data, name)
+    return read_or_list(TfliteReader(container), TfliteSurvey(container), lambda reader: _model(container, reader))
+
+
+def _model(container: Container, reader: TfliteReader) -> Model:
+    """A graph for each signature, in the order of the file; without signatures, that of the first subgraph."""
+    graphs: dict[str, Graph] = {}
+    for row in container.model["signature_defs"] or ():
+        key = row["signature_key"] or "main"
+        graphs[key] = reader.read(row["subgraph_index"], key)
+    if not graphs:
+        graphs["main"] = reader.read(0, container.subgraphs[0]["name"] or "main")
+    for graph in graphs.values():
+        graph.metadata["format"] = "tflite"
+        graph.metadata["description"] = container.model["description"] or ""
+    return Model(graphs)

@@ -1,0 +1,69 @@
+"""The table of TFLite's readers, and how a reader gets its operands.
+
+A builtin operator has its name in the schema and the domain "", a custom one its code and the domain "custom".  By
+default a reader computes with real numbers: what is quantised comes through a `DequantizeLinear`, and a float result
+leaves through a `QuantizeLinear` where the file declares it quantised.  `stored` and `exact` say otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bolt_numba.converters.nodes import ForeignBuilder
+from bolt_numba.converters.readers import Readers
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.pointwise import Cast, Clip, Relu
+from bolt_numba.types import I64, AnyDType
+
+F = TypeVar("F", bound=Callable[..., Any])
+CUSTOM = "custom"
+"""Domain of operators that files name themselves."""
+
+TFLITE = Readers("tflite", [f"{__name__.rpartition('.')[0]}.tables"], Path(__file__).parents[1])
+
+
+def stored(function: F) -> F:
+    """A reader that moves elements: it gets the stored numbers where operands and results are quantised alike."""
+    function.operands = "stored"  # type: ignore[attr-defined]
+    return function
+
+
+def exact(function: F) -> F:
+    """A reader that gets and gives stored numbers, and asks its builder what they stand for."""
+    function.operands = "exact"  # type: ignore[attr-defined]
+    return function
+
+
+def cast(b: Builder, x: Any, dtype: AnyDType) -> Any:
+    """An operand as another dtype; a constant at once."""
+    if x.type.dtype == dtype:
+        return x
+    if x.const is not None:
+        return b.const(x.const.astype(dtype))
+    return b(Cast(dtype), x)
+
+
+def as_i64(b: Builder, x: Value) -> Value:
+    """A shape, axes or indices as the operators of the graph want them."""
+    made: Value = cast(b, x, I64)
+    return made
+
+
+def activated(b: ForeignBuilder, y: Value, function: str) -> Any:
+    """What a ``fused_activation_function`` makes of a result.
+
+    It is a range of numbers: LiteRT leaves a function that is none, as TANH, out.
+    """
+    match function:
+        case "RELU":
+            return b(Relu(), y)
+        case "RELU6":
+            return b(Clip(0.0, 6.0), y)
+        case "RELU_N1_TO_1":
+            return b(Clip(-1.0, 1.0), y)
+        case "NONE" | "TANH" | "SIGN_BIT":
+            return y
+    raise b.unsupported(f"fused_activation_function {function}")
