@@ -104,4 +104,22 @@ def dense(b: Builder, x: Value) -> Any:
     return b(o("BinaryMatMul"), b(o("BinaryPack", -1, "ge"), y, f32(0.5)), weights(33, 4))
 
 
+for _compare in ("lt", "not_le", "sign"):
+    fires("binary_bounds", "Mul BinaryPack BinaryConv", x=(2, 3, 4, 6))(
+        lambda b, x, compare=_compare: b(
+            o("BinaryConv"), b(o("BinaryPack", 1, compare), normalised(b, x, 1), f32(0)), weights(2, 3, 1, 1)
+        )
+    )
 
+
+@fires("binary_bounds", "BinaryPack BinaryPack Concat BinaryMatMul", x=(4, 40))
+def several_give_zero(b: Builder, x: Value) -> Any:
+    """Numbers around -1 are lost in 1000."""
+    y = b(o("Sub"), b(o("Add"), x, f32(1000)), f32(999))
+    return b(o("BinaryMatMul"), b(o("BinaryPack", -1, "sign"), y, f32(0)), weights(40, 4))
+
+
+@fires("binary_bounds", "BinaryPack BinaryMatMul", x=(4, 40))
+def one_pack(b: Builder, x: Value) -> Any:
+    y = b(o("Clip", -5.0, 9.0), b(o("Add"), b(o("Mul"), x, f32(2)), f32(*range(-20, 20))))
+    return b(o("BinaryMatMul"), b(o("BinaryPack", -1, "sign"), y, f32(0)), weights(40, 4))

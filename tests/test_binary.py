@@ -78,9 +78,7 @@ LAYER = st.tuples(
 
 
 @settings(max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-@given(
-    st.sampled_from(list(FORMS)), st.lists(LAYER, min_size=1, max_size=4), st.integers(1, 200), st.integers(0, 999)
-)
+@given(st.sampled_from(list(FORMS)), st.lists(LAYER, min_size=1, max_size=4), st.integers(1, 200), st.integers(0, 999))
 def test_sessions_give_what_the_floats_give(form: str, plan: Any, channels: int, seed: int) -> None:
     """Of any number of channels, with any padding; scales are powers of two, so the floats round nothing either."""
     rng = np.random.default_rng(seed)
@@ -91,6 +89,40 @@ def test_sessions_give_what_the_floats_give(form: str, plan: Any, channels: int,
     assert names(run_pipeline(graph)).count("BinaryConv") == len(plan)
     for threads in (1, 2):
         np.testing.assert_array_equal(bn.compile(graph, threads=threads)(x)[0], wanted)
+
+
+def tied(form: str, plan: Any, seed: int) -> Any:
+    """Layers of (filters, kernel) behind batch norms of whole numbers: irrational factors, yet many ties are exact."""
+    rng = np.random.default_rng(seed)
+
+    def norm(b: Builder, x: Value) -> Any:
+        k, epsilon = (x.type.shape or ())[1], rng.choice([0, 1e-5, 1e-3])
+        numbers = whole(rng, k) - rng.integers(0, 2), whole(rng, k), whole(rng, k), rng.integers(1, 9, k).astype(F32)
+        return b(o("BatchNormalization", float(epsilon)), x, *numbers)
+
+    def build(b: Builder, x: Value) -> tuple[Value, ...]:
+        seen = x = norm(b, b(o("Conv"), x, whole(rng, 9, (x.type.shape or ())[1], 1, 1)) if seed % 3 else x)
+        for i, (k, kernel) in enumerate(plan):
+            x = norm(b, x) if i else x
+            y, w = FORMS[form](b, x), weights(k, (x.type.shape or ())[1], kernel, kernel, seed=seed + i)
+            x = b(o("Conv", pads=(kernel // 2,) * 4), y, w)
+        return (x, seen) if seed % 2 else (x,)
+
+    return build
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.sampled_from(list(FORMS)),
+    st.lists(st.tuples(st.integers(1, 40), st.sampled_from([1, 3])), min_size=1, max_size=3),
+    st.integers(1, 20),
+    st.integers(0, 999),
+)
+def test_ties_behind_batch_norms_stay_ties(form: str, plan: Any, channels: int, seed: int) -> None:
+    """A batch norm in the weights of floats, or written as x * a + c, would round a tie to one side."""
+    graph = graph_of(tied(form, plan, seed), {"x": (2, channels, 6, 7)})
+    x = whole(np.random.default_rng(seed), 2, channels, 6, 7)
+    np.testing.assert_array_equal(bn.compile(graph, threads=1)(x)[0], interpret(graph, {"x": x})["out0"])
 
 
 @pytest.mark.parametrize("isa", ["avx2", "generic"])
@@ -176,9 +208,7 @@ def test_what_is_not_binary_stays_float(why: str) -> None:
 @pytest.mark.parametrize(("name", "instruction"), [("aarch64", "cnt\tv"), ("avx2", "vpshufb")])
 def test_bits_are_counted_by_instructions(name: str, instruction: str) -> None:
     """Compiled for another processor."""
-    done = subprocess.run(
-        [sys.executable, "-c", LOWERED.format(name=name)], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", LOWERED.format(name=name)], capture_output=True, text=True, check=True)
     assert instruction in done.stdout
 
 

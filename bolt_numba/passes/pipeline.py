@@ -33,7 +33,7 @@ from bolt_numba.passes import (
     views,
 )
 from bolt_numba.passes.fold import fold_rules, let_integers_fold
-from bolt_numba.passes.quantised import binary, dynamic, moves, rows, tables, tails, transposed, weights
+from bolt_numba.passes.quantised import binary, dynamic, moves, rows, tables, tails, thresholds, transposed, weights
 from bolt_numba.passes.quantised import products as integers
 from bolt_numba.passes.rewrite import Rule, nested, rewrite
 from bolt_numba.passes.trace import Trace
@@ -112,7 +112,7 @@ def _chains(run: PipelineRun) -> tuple[Rule, ...]:
 
 CLEAN: RuleSet = (folding, *control.RULES, *views.RULES, *canonical.RULES)
 """Rules that every stage may rely on: nothing they remove comes back."""
-_KNOWN: RuleSet = (*CLEAN, *norms.RULES, *recognise.RULES, *binary.RULES)
+_KNOWN: RuleSet = (*CLEAN, *norms.RULES, *recognise.RULES, *binary.RULES, *thresholds.RULES)
 _ABSORBED: RuleSet = (*_KNOWN, *products.RULES, absorbing)
 
 

@@ -2,8 +2,6 @@
 
 binary_conv(Conv(twofold x, w))           -> BinaryConv(BinaryPack(x), w)       x is one of -v and v, or 0 and v
 binary_matmul(MatMul(twofold x, w))       -> BinaryMatMul(BinaryPack(x), w)
-sign_without_zero(BinaryConv(BinaryPack(y))) -> BinaryConv(BinaryPack(y))         one pack, where no sum gives 0
-binary_thresholds(BinaryPack(BinaryConv(x) * a + c)) -> BinaryConv(x, thresholds) behind BatchNormalization, Clip, too
 
 Twofold values are Sign(x), Where(x > c, 1, -1), Cast(x > c), Round(Clip(x, 0, 1)), times and plus numbers.  A Clip
 of x that keeps both sides of c does not matter.  Sign has a third value: two packs tell where x is 0 (`BinaryPack`),
@@ -21,23 +19,19 @@ import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.ir.build import Builder
-from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.arrays.shape import Flatten, Pad, Reshape, Squeeze, Transpose, Unsqueeze
 from bolt_numba.ops.layers.binary import (
-    COMPARES,
     MOST_BITS,
-    PACKS,
     SIGN,
     WORD,
     BinaryConv,
     BinaryMatMul,
     BinaryPack,
     magnitudes,
-    signs_of,
 )
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.layers.norm import BatchNormalization
 from bolt_numba.ops.layers.pool import MaxPool
 from bolt_numba.ops.pointwise import (
     Add,
@@ -46,7 +40,6 @@ from bolt_numba.ops.pointwise import (
     Div,
     Greater,
     GreaterOrEqual,
-    LeakyRelu,
     Less,
     LessOrEqual,
     Mul,
@@ -61,7 +54,7 @@ from bolt_numba.ops.pointwise import (
 from bolt_numba.passes.absorb import pad_value, window_pads, with_pads
 from bolt_numba.passes.constants import scaled_weight
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
-from bolt_numba.types import BOOL, F32, I32, Array
+from bolt_numba.types import BOOL, F32, Array
 
 COMPARISONS = {Greater: "gt", GreaterOrEqual: "ge", Less: "lt", LessOrEqual: "le"}
 SWAPPED = {"gt": "lt", "ge": "le", "lt": "gt", "le": "ge"}
@@ -236,7 +229,7 @@ def _packed(b: Builder, found: Twofold, axis: int) -> Value:
     return made
 
 
-def _is_bare(op: Any) -> bool:
+def is_bare(op: Any) -> bool:
     return op.activation is None and not op.residual
 
 
@@ -245,7 +238,7 @@ def binary_conv(m: Match, b: Builder) -> Result:
     op: Any = m.root.op
     x, outside, pads = m["pad"], 0.0, None
     shape, w = x.type.shape, m["w"].const
-    if shape is None or w is None or not _is_bare(op) or len(shape) != w.ndim:
+    if shape is None or w is None or not is_bare(op) or len(shape) != w.ndim:
         return None
     axis = 1 if op.layout == "NCHW" else len(shape) - 1
     if isinstance(m.op("pad"), Pad):
@@ -278,7 +271,7 @@ def binary_conv(m: Match, b: Builder) -> Result:
 def binary_matmul(m: Match, b: Builder) -> Result:
     op: Any = m.root.op
     shape, w = m["x"].type.shape, m["w"].const
-    if not shape or w is None or w.ndim != 2 or op.trans_a or not _is_bare(op):
+    if not shape or w is None or w.ndim != 2 or op.trans_a or not is_bare(op):
         return None
     seen = _with_unit(m["x"], -1)
     if seen is None:
@@ -304,147 +297,4 @@ def is_binary(node: Node) -> bool:
     return seen is not None and _binary_weights(node, w.const, 0 if by_row else w.const.ndim - 1, seen[2]) is not None
 
 
-# ---------------------------------------------------------------------------------------------------------- thresholds
-
-MONOTONE = (BatchNormalization, Add, Sub, Mul, Div, Neg, Clip, Relu, LeakyRelu)
-"""Operators that keep or turn the order of numbers, beside constants."""
-
-
-@record(frozen=True)
-class Below:
-    """A binary product and the monotone operators between it and a pack.  axis: of the filters; count: of these."""
-
-    base: Node
-    chain: tuple[Node, ...]
-    axis: int
-    rank: int
-    bound: Array
-
-    @property
-    def weights(self) -> Array:
-        w = self.base.inputs[1]
-        assert w is not None
-        assert w.const is not None
-        return w.const
-
-    @property
-    def filters_axis(self) -> int:
-        """Of the weights."""
-        return 0 if isinstance(self.base.op, BinaryConv) else 1
-
-    @property
-    def count(self) -> int:
-        return len(self.weights) if self.filters_axis == 0 else len(self.weights.T)
-
-    def value(self, sums: Array) -> Array:
-        """What the graph makes of sums [count], with its own rounding."""
-        y, bias = sums.astype(F32) * magnitudes(self.weights, self.filters_axis), (*self.base.inputs, None)[2]
-        shape = [1] * self.rank
-        shape[self.axis] = -1
-        made = (y if bias is None or bias.const is None else y + bias.const).reshape(shape)
-        for node in self.chain:
-            operands = [None if v is None else made if v.const is None else v.const for v in node.inputs]
-            made = np.asarray(node.op.reference(*operands))
-        return made.reshape(-1)
-
-    def least(self, test: Any) -> tuple[Array, Array]:
-        """The least sum of each filter whose value passes a test, and whether the sum is to be turned first.
-
-        A test holds from some sum on, or up to one: then the sum is turned.
-        """
-        count, most = self.count, self.weights.size // self.count
-
-        def holds(sums: Array) -> Array:
-            return np.asarray(test(self.value(sums), self.bound))
-
-        first, last = (holds(np.full(count, end)) for end in (-most, most))
-        turned = first & ~last
-        low, high = np.full(count, -most - 1), np.full(count, most + 1)
-        while np.any(high - low > 1):
-            middle = (low + high) // 2
-            true, is_open = holds(np.where(turned, -middle, middle)), high - low > 1
-            high, low = np.where(is_open & true, middle, high), np.where(is_open & ~true, middle, low)
-        return high.astype(I32), turned
-
-
-def _below(pack: Node, graph: Graph | None) -> Below | None:
-    """What makes the sums that a pack compares; graph: where nobody else may read what is between."""
-    op: Any = pack.op
-    value, bound = pack.inputs[:2]
-    rank = 0 if value is None else len(value.type.shape or ())
-    chain: list[Node] = []
-    while value is not None and rank and bound is not None and bound.const is not None:
-        node = value.node
-        if node is None or (graph is not None and graph.sole_use(value) is None):
-            return None
-        if isinstance(node.op, (BinaryConv, BinaryMatMul)):
-            found = Below(node, tuple(chain[::-1]), op.axis % rank, rank, bound.const)
-            return found if _is_plain(found) else None
-        inside = [v for v in node.inputs if v is not None and v.const is None]
-        if not isinstance(node.op, MONOTONE) or len(inside) != 1 or inside[0].type.shape != value.type.shape:
-            return None
-        if (isinstance(node.op, LeakyRelu) and not node.op.alpha >= 0) or not _varies_along(node, op.axis % rank):
-            return None
-        if isinstance(node.op, Div) and inside[0] is not node.inputs[0]:
-            return None
-        chain.append(node)
-        value = inside[0]
-    return None
-
-
-def _is_plain(found: Below) -> bool:
-    """Whether the product gives sums times magnitudes plus a constant bias along the axis, finite for all sums."""
-    op: Any = found.base.op
-    constants = [v is not None and v.const is None for v in found.base.inputs[1:]]
-    if not _is_bare(op) or len(found.base.inputs) > 3 or any(constants):
-        return False
-    axis = 1 if getattr(op, "layout", "") == "NCHW" else found.rank - 1
-    if found.axis != axis or getattr(op, "group", 1) > 1:
-        return False
-    most = found.weights.size // found.count
-    return all(bool(np.all(np.isfinite(found.value(np.full(found.count, end))))) for end in (-most, most))
-
-
-def _varies_along(node: Node, axis: int) -> bool:
-    """Whether constants of a node differ along one axis at most."""
-    rank = len(node.output.type.shape or ())
-    if isinstance(node.op, BatchNormalization):
-        return axis == (1 if node.op.layout == "NCHW" else rank - 1)
-    for v in node.inputs:
-        if v is not None and v.const is not None:
-            whole = (1,) * (rank - v.const.ndim) + v.const.shape
-            if len(whole) != rank or any(d != 1 for i, d in enumerate(whole) if i != axis):
-                return False
-    return True
-
-
-PRODUCTS = (BinaryConv, BinaryMatMul)
-
-
-@rule(Pat(PRODUCTS, (Pat(BinaryPack, name="pack", where=lambda op: op.compare == SIGN),)))
-def sign_without_zero(m: Match, b: Builder) -> Result:
-    """One pack is enough where no sum is exactly at the bound."""
-    found = _below(m.node("pack"), None)
-    if found is None:
-        return m.refuse("no binary product below")
-    over, not_under = (found.least(COMPARES[name]) for name in PACKS[SIGN])
-    if not all(np.array_equal(one, other) for one, other in zip(over, not_under, strict=True)):
-        return m.refuse("a sum may be exactly at the bound")
-    pack: Any = m.op("pack")
-    return b(m.root.op, b(BinaryPack(pack.axis, "gt"), *m.node("pack").inputs), *m.root.inputs[1:])
-
-
-@rule(Pat(BinaryPack, (Pat((*PRODUCTS, *MONOTONE)), const("bound")), name="bits", where=lambda op: op.compare != SIGN))
-def binary_thresholds(m: Match, b: Builder) -> Result:
-    """Bits by the least sum that sets them, found by the graph's own arithmetic; filters whose bits fall are turned."""
-    found, op = _below(m.root, m.graph), m.op("bits")
-    if found is None:
-        return m.refuse("no binary product with this reader alone below")
-    least, turned = found.least(COMPARES[op.compare])
-    shape = [1] * found.weights.ndim
-    shape[found.filters_axis] = -1
-    signs = signs_of(found.weights) * np.where(turned, np.float32(-1), np.float32(1)).reshape(shape)
-    return b(found.base.op, found.base.inputs[0], signs, None, None, least)
-
-
-RULES: tuple[Rule, ...] = (binary_conv, binary_matmul, sign_without_zero, binary_thresholds)
+RULES: tuple[Rule, ...] = (binary_conv, binary_matmul)
