@@ -127,6 +127,15 @@ def _fold_integers(graph: Graph, run: PipelineRun) -> bool:
     return False
 
 
+def _use_unsigned_bytes(graph: Graph, run: PipelineRun) -> bool:
+    """The first factors of products are unsigned."""
+    if not any(n.op.name in ("QLinearConv", "QLinearMatMul") for each in nested(graph) for n in each.nodes):
+        return False
+    from bolt_numba.passes.quantised.signs import use_unsigned_bytes  # few models need it
+
+    return use_unsigned_bytes(graph)
+
+
 def _widen(graph: Graph, run: PipelineRun) -> bool:
     """Strict sessions round where the model does."""
     kinds = {getattr(v.type, "dtype", None) for g in nested(graph) for node in g.nodes for v in node.outputs}
@@ -143,7 +152,7 @@ STAGES: tuple[Stage, ...] = (
     # gelu, norms, attention; constants into weights
     Stage("recognise", (_KNOWN, _ABSORBED)),
     # conversions between integers and floats; what stays of them is folded
-    Stage("quantise", ((*CLEAN, *_INTEGERS), weights.RULES, _fold_integers)),
+    Stage("quantise", ((*CLEAN, *_INTEGERS), weights.RULES, _fold_integers, _use_unsigned_bytes)),
     # subgraphs for plug-ins
     Stage("partition"),
     # narrower types
