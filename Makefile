@@ -68,6 +68,7 @@ attack: $(STAMP) ## Attack the engine at length: operands, altered models, damag
 docs: $(STAMP) ## Write the pages that are made from the code.
 	$(BIN)/bolt-numba ops --markdown > docs/operators.md
 	$(BIN)/bolt-numba ops --safety > docs/data-safety.md
+	$(BIN)/bolt-numba ops --formats > docs/formats.md
 
 hooks: $(STAMP) ## Install the pre-commit hooks (needs pre-commit on the path).
 	pre-commit install

@@ -58,6 +58,13 @@ class Reader:
         return tuple(i for i, p in places if p.default is p.empty and "None" not in _spelled(p))
 
     @functools.cached_property
+    def described(self) -> str:
+        """The inputs as a text: those that may be omitted in brackets, a starred one any number of times."""
+        made = [p.name if i in self.required else f"[{p.name}]" for i, p in enumerate(self._positional)]
+        made += [f"*{p.name}" for p in self._parameters if p.kind == p.VAR_POSITIONAL]
+        return ", ".join(made)
+
+    @functools.cached_property
     def passed(self) -> int:
         return sum(p.default is p.empty for p in self._positional)
 

@@ -343,7 +343,7 @@ class TestMachine:
     def test_ops(self, call: Call) -> None:
         found = call("ops", "--json").json
         rows = {r["op"]: r for r in found["operators"]}
-        assert {"Conv", "If", "Gemm"} <= set(found["onnx"]["ai.onnx"])
+        assert {"Conv", "If", "Gemm"} <= set(found["formats"]["ai.onnx"])
         assert rows["Relu"]["kernels"]
         assert len(rows) > 60
         assert "| Conv |" in call("ops", "--markdown").out

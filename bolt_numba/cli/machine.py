@@ -18,8 +18,8 @@ from bolt_numba import ops as operators
 from bolt_numba.base.config import CACHE_DIR, CACHE_MIB, SWITCHES, cache_limit, default_threads, processors
 from bolt_numba.base.trusted import make_folder, share
 from bolt_numba.cli import console
+from bolt_numba.cli.formats import formats_markdown, names_read
 from bolt_numba.cli.options import Json, Shapes, read_shapes
-from bolt_numba.converters.onnx.reading.registry import READERS, load_readers
 from bolt_numba.devices import device
 from bolt_numba.ir.packed import SEAL_KEY
 from bolt_numba.kernels import jit, registry
@@ -57,11 +57,15 @@ def ops(
     as_json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="The table of docs/operators.md.")] = False,
     safety: Annotated[bool, typer.Option("--safety", help="The page docs/data-safety.md.")] = False,
+    formats: Annotated[bool, typer.Option("--formats", help="The page docs/formats.md.")] = False,
 ) -> None:
-    """List every operator with the kernels that run it, and every ONNX operator that is read."""
+    """List every operator with the kernels that run it, and every operator of each format that is read."""
+    if formats:
+        console.write(formats_markdown())
+        return
     rows = operator_rows()
     if as_json:
-        console.write_json({"operators": rows, "onnx": onnx_names()})
+        console.write_json({"operators": rows, "formats": names_read()})
     elif markdown:
         console.write(operators_markdown())
     elif safety:
@@ -69,8 +73,8 @@ def ops(
     else:
         columns = ("operator", "kernels (cpu)", "meaning")
         console.table("", columns, [(r["op"], ", ".join(r["kernels"]) or r["otherwise"], r["meaning"]) for r in rows])
-        for domain, names in onnx_names().items():
-            console.write(f"\n{len(names)} operators of {domain} are read: {', '.join(names)}")
+        for title, names in names_read().items():
+            console.write(f"\n{len(names)} operators of {title} are read: {', '.join(names)}")
 
 
 _OTHERWISE = {
@@ -98,15 +102,6 @@ def operator_rows() -> list[dict[str, Any]]:
     return rows
 
 
-def onnx_names() -> dict[str, list[str]]:
-    """Operators that have a reader, by domain; those with a function body in the standard are read without one."""
-    load_readers()
-    found: dict[str, list[str]] = {}
-    for domain, name in sorted(READERS):
-        found.setdefault(domain or "ai.onnx", []).append(name)
-    return found
-
-
 def operators_markdown() -> str:
     """The page ``docs/operators.md``, made from the registries."""
     rows = operator_rows()
@@ -124,10 +119,6 @@ def operators_markdown() -> str:
     for row in rows:
         kernels = ", ".join(f"`{k}`" for k in row["kernels"]) or row["otherwise"]
         lines.append(f"| {row['op']} | {kernels} | {row['meaning'].replace('|', chr(92) + '|')} |")
-    for domain, names in onnx_names().items():
-        lines += ["", f"## Read from ONNX: {domain}", ""]
-        lines += [f"{len(names)} operators, of every opset. Others are read through the function body of their schema."]
-        lines += ["", ", ".join(f"`{name}`" for name in names) + "."]
     return "\n".join([*lines, ""])
 
 
