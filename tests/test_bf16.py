@@ -84,7 +84,10 @@ def test_matmul(m: int, n: int, k: int, batch: int, trans_b: bool, bias: bool, r
     check(op, inputs if bias or residual else inputs[:2])
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 1000, 512), (49, 300, 700), (200, 96, 33), (30, 520, 1000)])
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [(1, 1000, 512), (49, 300, 700), (200, 96, 33), (30, 520, 1000), (1, 40, 2049), (150, 130, 2501), (13, 33, 1025)],
+)
 def test_matmul_spans(m: int, n: int, k: int) -> None:
     check(MatMul(), [real(m, k), real(k, n)])
 
@@ -116,6 +119,7 @@ def test_conv_other_ranks_and_groups() -> None:
     check(Conv(layout="NHWC", pads=(1,) * 6), [real(1, 4, 5, 6, 3), real(16, 3, 3, 3, 3), real(16)])
     check(Conv(layout="NHWC", pads=(1,) * 4, group=2), [real(2, 6, 7, 66), real(80, 33, 3, 3), real(80)])
     check(Conv(layout="NHWC", pads=(3,) * 4, strides=(2, 2)), [real(1, 30, 31, 3), real(64, 3, 7, 7), real(64)])
+    check(Conv(layout="NHWC", pads=(1,) * 4, group=2), [real(1, 9, 8, 300), real(150, 150, 3, 3), real(150)])
 
 
 def gates(x: Array, h: Array, w: Array, r: Array, b: Array) -> tuple[Array, Array]:

@@ -161,14 +161,15 @@ def sweep_step(op: Any, args: dict[str, Argument], sizes: tuple[int, int, int], 
     m, n, k = sizes
     blocks = args["blocks"]
     assert isinstance(blocks, int)
-    span = choose_span(m, n, k)
-    per_thread = scratch_bytes(span, k)
+    terms = 4 * TERMS
+    span = choose_span(m, n, k, terms)
+    per_thread = scratch_bytes(span, n, k, terms)
     common: dict[str, Argument] = {
         "a": In(0), "c": Out(0), "ldc": Pitch(Out(0)),
         "res": In(3) if op.residual else None, "ldr": Pitch(In(3)) if op.residual else 0, "kind": AS_F32, "zeros": None,
         "m": m, "n": n, "k": k,
         "scratch": Scratch(threads * per_thread), "pack_ld": row_stride(k), "scratch_step": per_thread, "span": span,
-        "share": choose_share(blocks, m, n, k, threads), "terms": 4 * TERMS, **finish(op.activation).args,
+        "share": choose_share(blocks, m, n, k, threads), "terms": terms, **finish(op.activation).args,
     }  # fmt: skip
     return Step(sweep_bf16, {**common, **args}, threads > 1)
 

@@ -28,10 +28,12 @@ from bolt_numba.kernels.cpu.language.lang import (
     split,
     store_i16,
     tile_add_stored,
+    tile_cleared,
     tile_dot_rows_bf16,
     tile_finish,
     tile_prefetch,
     tile_row,
+    tile_store,
     vload,
     vload_i32,
     vload_n,
@@ -40,7 +42,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import L2
 from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_empty, panel_columns, read_columns, run_shares
-from bolt_numba.kernels.cpu.products.sweep import BLOCK_FIELDS, MR, ROW, STEPS, TILE, by_height, pack_stride, put_aside
+from bolt_numba.kernels.cpu.products.sweep import BLOCK_FIELDS, MR, ROW, STEPS, by_height, pack_stride
 from bolt_numba.kernels.cpu.products.sweep_extents import FIELDS, sweep_bf16_reach
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
@@ -125,39 +127,38 @@ def pack_panels_bf16(source: Array, rows: Array, alpha: float = 1.0, threads: in
 
 
 def _tile(mr: int, nv: int) -> Any:
-    """The micro-kernel: one tile of C."""
+    """The micro-kernel: one tile of C, or what a part of K adds to it; the sums so far are at ``sums``."""
     thin = mr <= 2
 
     @inline
-    def tile(at, ld, pairs, b, ahead, step, sums, part, bias, c, ldc, res, ldr, n, lo, hi):
+    def tile(at, ld, pairs, b, ahead, step, sums, begins, ends, bias, c, ldc, res, ldr, n, lo, hi):
         acc = tile_row(mr, nv, bias)
-        tile_prefetch(acc, c, ldc, 1)
-        if res != 0:
-            tile_prefetch(acc, res, ldr, 0)
+        if begins == 0:
+            acc = tile_cleared(acc)
+        if ends != 0:
+            tile_prefetch(acc, c, ldc, 1)
+            if res != 0:
+                tile_prefetch(acc, res, ldr, 0)
         rows = rows_strided(mr, at, ld)
-        offset, rest = 0, pairs
-        while rest > 0:
-            count = min(part, rest)
-            for q in range(count):
-                acc = tile_dot_rows_bf16(acc, rows, offset + 4 * q, b)
-                prefetch(ahead)
-                if thin:
-                    prefetch(ahead + 64)
-                b += BYTES * nv
-                ahead += step
-            rest -= count
-            if rest > 0:
-                acc = put_aside(acc, sums, offset)
-            offset += 4 * count
-        if pairs > part:
+        for q in range(pairs):
+            acc = tile_dot_rows_bf16(acc, rows, 4 * q, b)
+            prefetch(ahead)
+            if thin:
+                prefetch(ahead + 64)
+            b += BYTES * nv
+            ahead += step
+        if begins == 0:
             acc = tile_add_stored(acc, sums, ROW)
-        tile_finish(acc, c, ldc, n, res, ldr, lo, hi)
+        if ends != 0:
+            tile_finish(acc, c, ldc, n, res, ldr, lo, hi)
+        else:
+            tile_store(acc, sums, ROW)
 
     return tile
 
 
 tile_any_bf16 = by_height(
-    "tile_any_bf16", "at, ld, pairs, b, ahead, step, sums, part, bias, c, ldc, res, ldr, n, lo, hi", _tile
+    "tile_any_bf16", "at, ld, pairs, b, ahead, step, sums, begins, ends, bias, c, ldc, res, ldr, n, lo, hi", _tile
 )
 
 
@@ -233,14 +234,15 @@ def place_row(p, to, a, i):
 def sweep_bf16(p, tid, nthreads):
     """`FIELDS`, but for what follows.
 
-    b: panels of pairs.  scratch: copied rows, ``pack_ld`` bytes apart, and a tile, ``scratch_step`` bytes a thread.
-    kind: `ROUNDED` if A is bfloat16 already, made by `round_values`; its rows are seen through a table then.  zeros:
-    not used.
+    b: panels of pairs.  scratch: ``scratch_step`` bytes a thread: copied rows, ``pack_ld`` bytes apart, and sums of
+    long rows, see `scratch_bytes`.  kind: `ROUNDED` if A is bfloat16 already, made by `round_values`; its rows are seen
+    through a table then.  zeros: not used.  terms: a part of K, even: all panels are swept for one before the next, so
+    that rows and panels are short enough for caches.
     """
     ldc, ldr, m, n, span, share, ld = 4 * p.ldc, 4 * p.ldr, p.m, p.n, p.span, p.share, p.pack_ld
-    offsets, lo, hi, act, pairs = p.offsets, p.lo, p.hi, p.act, (p.k + 1) // 2
-    rows = p.scratch + p.scratch_step * tid
-    sums, part = rows + p.scratch_step - TILE, p.terms // 2
+    offsets, lo, hi, act, pairs, part = p.offsets, p.lo, p.hi, p.act, (p.k + 1) // 2, p.terms // 2
+    rows, high = p.scratch + p.scratch_step * tid, span + MR
+    stored = rows + ld * high + SLACK
     block_lo, block_hi = (0, p.blocks) if share != 2 else split(p.blocks, tid, nthreads)
     i_lo, i_hi = (0, m) if share != 0 else split(m, tid, nthreads)
     j_lo, j_hi = (0, ceil_div(n, PANEL)) if share != 1 else split(ceil_div(n, PANEL), tid, nthreads)
@@ -262,26 +264,32 @@ def sweep_bf16(p, tid, nthreads):
             rows_ahead, rows_step = a + 4 * p.lda * (i0 + count), 0
             if span == MR and p.table == 0:
                 rows_step = 4 * p.lda * MR // ((j_hi - j_lo) * tiles * pairs)
-            for j in range(j_lo, j_hi):
-                col = 4 * PANEL * j
-                # Else the next panel is, a part with every tile.
-                ahead, ahead_step = rows_ahead, rows_step
-                rows_ahead += rows_step * tiles * pairs
-                if rows_step == 0 and j + 1 < j_hi:
-                    ahead, ahead_step = ahead + 4 * PANEL * pairs, ceil_div(4 * PANEL, tiles)
-                i = 0
-                while i < count:
-                    left = count - i
-                    mr = MR if left >= 2 * MR else STEPS[left]
-                    to = c + ldc * (i0 + i) + col
-                    tile_any_bf16(
-                        mr, rows + ld * i, ld, pairs, b + col * pairs, ahead, ahead_step, sums, part, bias + col, to,
-                        ldc, 0 if res == 0 else res + ldr * (i0 + i) + col, ldr, n - PANEL * j, lo, hi,
-                    )  # fmt: skip
-                    if act != 0:
-                        call_activation(act, to, min(n - PANEL * j, PANEL) + (mr << 32), ldc)
-                    i += mr
-                    ahead += ahead_step * pairs
+            for first in range(0, max(pairs, 1), part):
+                some, ends = min(part, pairs - first), 1 if first + part >= pairs else 0
+                for j in range(j_lo, j_hi):
+                    col, width = 4 * PANEL * j, 4 * PANEL if n > PANEL * j + LANES else BYTES
+                    panel, sums = b + col * pairs + width * first, stored + ROW * high * (j - j_lo)
+                    # Else the next panel is, a part with every tile.
+                    ahead, ahead_step = rows_ahead, rows_step
+                    rows_ahead += rows_step * tiles * some
+                    if rows_step == 0 and j + 1 < j_hi:
+                        ahead, ahead_step = panel + 4 * PANEL * pairs, ceil_div(4 * PANEL, tiles)
+                    elif rows_step == 0 and ends == 0:
+                        ahead, ahead_step = b + 4 * PANEL * (j_lo * pairs + first + some), ceil_div(4 * PANEL, tiles)
+                    i = 0
+                    while i < count:
+                        left = count - i
+                        mr = MR if left >= 2 * MR else STEPS[left]
+                        to = c + ldc * (i0 + i) + col
+                        tile_any_bf16(
+                            mr, rows + ld * i + 4 * first, ld, some, panel, ahead, ahead_step, sums + ROW * i,
+                            first == 0, ends, bias + col, to, ldc, 0 if res == 0 else res + ldr * (i0 + i) + col, ldr,
+                            n - PANEL * j, lo, hi,
+                        )  # fmt: skip
+                        if act != 0 and ends != 0:
+                            call_activation(act, to, min(n - PANEL * j, PANEL) + (mr << 32), ldc)
+                        i += mr
+                        ahead += ahead_step * some
             i0 += count
 
 
@@ -289,11 +297,11 @@ B_BYTES, A_BYTES = L2 * 7 // 16, L2 * 5 // 16
 """What of packed B, or else of A, is kept in a second-level cache beside the rest."""
 
 
-def choose_span(m: int, n: int, k: int) -> int:
-    """Rows swept over each panel: see `sweep.choose_span`."""
+def choose_span(m: int, n: int, k: int, terms: int) -> int:
+    """Rows swept over each panel, or each part of ``terms`` of it: see `sweep.choose_span`."""
     if 2 * k * n <= B_BYTES:
         return MR
-    rows = min(A_BYTES // max(2 * k, 1), 16 * MR, m + MR)
+    rows = min(A_BYTES // max(2 * min(k, terms), 1), 16 * MR, m + MR)
     return max(rows // MR, 1) * MR
 
 
@@ -302,9 +310,10 @@ def row_stride(k: int) -> int:
     return pack_stride(2 * k + 2)
 
 
-def scratch_bytes(span: int, k: int) -> int:
-    """Workspace of one thread; a row's last vector may reach past its end."""
-    return -(-((span + MR) * row_stride(k) + SLACK) // 64) * 64 + TILE
+def scratch_bytes(span: int, n: int, k: int, terms: int) -> int:
+    """Workspace of one thread: rows, of which the last vector may reach past its end, and their sums if K has parts."""
+    sums = ROW * (span + MR) * -(-n // PANEL) if k > terms else 0
+    return (span + MR) * row_stride(k) + SLACK + sums
 
 
 __all__ = [
