@@ -152,10 +152,23 @@ def _read_tflite(content: Content) -> Model:
     return read_tflite(content.view, content.name)
 
 
+def _is_paddle(head: bytes, path: Path | None) -> bool:
+    from bolt_numba.converters.paddle.detect import is_paddle
+
+    return is_paddle(head, path)
+
+
+def _read_paddle(content: Content) -> Graph:
+    from bolt_numba.converters.paddle.reading.read import read_paddle
+
+    return read_paddle(content)
+
+
 FORMATS: dict[str, Format] = {
     "bolt": Format(_is_bolt, _read_bolt),
     "tflite": Format(_is_tflite, _read_tflite),
     "onnx": Format(_is_onnx, _read_onnx, unsupported=_unsupported_onnx),
+    "paddle": Format(_is_paddle, _read_paddle, weights=True, folders=True),
 }
 """All formats by name; a new one is a new entry.  The first that matches wins."""
 

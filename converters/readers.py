@@ -84,6 +84,11 @@ class Reader:
         return {name: self._kinds[kind] for name, kind in kinds.items() if kind in self._kinds}
 
     @functools.cached_property
+    def spelled(self) -> dict[str, str]:
+        """Annotations of all parameters, as the source has them."""
+        return {p.name: _spelled(p) for p in self._parameters}
+
+    @functools.cached_property
     def flags(self) -> frozenset[str]:
         """Attributes that are 0 or 1."""
         return frozenset(p.name for p in self._parameters if _spelled(p) == "bool")

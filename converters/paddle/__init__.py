@@ -1,0 +1,1 @@
+"""Paddle: programs of `framework.proto` and of PIR, with their weights."""
