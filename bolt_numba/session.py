@@ -34,6 +34,7 @@ from bolt_numba.inputs import (
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import MAIN, Model
 from bolt_numba.outputs import Outputs
+from bolt_numba.runtime.kept import Kept
 from bolt_numba.runtime.packs import Packs
 from bolt_numba.runtime.region import Region, region_of
 from bolt_numba.runtime.runner import MAX_PLANS, Prepared, Runner
@@ -109,8 +110,8 @@ class Session:
         self.threads = _count_threads(default_threads() if threads is None else threads)
         self.tune = flag_of("tune", tune)
         self.graph = graph
-        self.inputs = [spec_of(v.name, v.type) for v in graph.inputs]
-        self.outputs = [spec_of(n, v.type) for n, v in zip(graph.output_names, graph.outputs, strict=True)]
+        self.inputs = [spec_of(v.name, v.type) for v in graph.caller_inputs]
+        self.outputs = [spec_of(n, v.type) for n, v in graph.caller_outputs]
         self._input_names = [s.name for s in self.inputs]
         self._shared_symbols = shared_symbols(self.inputs)
         self._output_names = [s.name for s in self.outputs]
@@ -124,6 +125,7 @@ class Session:
         with self._granted():
             self._runner = Runner(self._region(), self.threads, self._packs, tuner, self.max_plans, devices)
         self._wider: dict[tuple[str, ...], Session] = {}
+        self._states = Kept(graph) if graph.states else None
 
     def _region(self) -> Region:
         """The optimised graph for the runner, whose constants the packs look after."""
@@ -175,6 +177,11 @@ class Session:
             leave(error, self.graph.name)
 
     def _run(self, arrays: list[Array], targets: Sequence[Array | None] | None = None) -> list[Array]:
+        if self._states is None:
+            return self._go(arrays, targets)
+        return self._states.run(self._go, arrays, targets)
+
+    def _go(self, arrays: list[Array], targets: Sequence[Array | None] | None) -> list[Array]:
         if self._budget is None:
             return self._runner.run(arrays, targets)
         with within(self._budget):
@@ -267,7 +274,7 @@ class Session:
             self._check_known(feeds)
         if self._shared_symbols:
             check_symbols(self.inputs, arrays)
-        return arrays
+        return arrays if self._states is None else arrays + self._states.values
 
     def _check_known(self, names: Iterable[str]) -> None:
         unknown = [name for name in names if name not in self._input_names]
@@ -285,6 +292,7 @@ class Session:
                     raise BoltError(f"output: got {name!r}, wanted the name of a value of graph {graph.name!r}")
                 graph.add_output(values[name])
             made = Session(graph, threads=self.threads, **self._options())
+            made._states = self._states
         self._wider[extra] = made  # the one used last stands last
         for old in list(self._wider)[:-MAX_WIDER]:
             self._wider.pop(old, None)
@@ -306,7 +314,23 @@ class Session:
                 raise ShapeError(f"input {spec.name!r}: shape: got {dims}, wanted sizes")
             arrays.append(_zeros(spec, dims))
         with self._granted():
-            self._runner.prepare(arrays)
+            self._runner.prepare(arrays if self._states is None else arrays + self._states.values)
+
+    @border("reset_state")
+    def reset_state(self, states: Mapping[str, Array] | None = None) -> None:
+        """Forget earlier runs: what the model keeps from run to run is as at first, or as ``states`` says by name.
+
+        Threads that call one session share its state; their runs go one after another.
+        """
+        if self._states is not None:
+            self._states.reset(states or {})
+        elif states:
+            raise BoltError(f"state: got {sorted(states)}, wanted none: the model keeps nothing")
+
+    @property
+    def states(self) -> dict[str, Array]:
+        """Copies of what the model keeps from run to run, by name."""
+        return {} if self._states is None else self._states.copies()
 
     @border("profile")
     def profile(self, *args: Any, runs: int = 20, **kwargs: Any) -> Profile:

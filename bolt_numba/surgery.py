@@ -210,7 +210,7 @@ def with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
     """With these tensors as outputs, in this order; nodes that only other outputs need are dropped."""
     made = deep_clone(graph)
     values = _find(made, names, "output")
-    made.outputs, made.output_names = values, list(names)
+    made.set_outputs(values, names)
     made.drop_dead()
     return made
 
@@ -219,11 +219,13 @@ def with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
 def extract(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
     """The part between named tensors.  No inputs: from the beginning, with the inputs that the part needs.
 
-    Raises BoltError for unknown names, for an input that the outputs do not depend on, and when they depend on inputs
-    of the model that are not named.
+    What the model keeps from run to run is an input of a part.  Raises BoltError for unknown names, for an input that
+    the outputs do not depend on, and when they depend on inputs of the model that are not named.
     """
     _find(graph, [*inputs, *outputs], "tensor")
     made = with_outputs(graph, outputs)
+    made.outputs, made.output_names = made.outputs[: len(outputs)], list(outputs)
+    made.states = []
     reached = _named(made)
     unused = [name for name in inputs if name not in reached]
     if unused:

@@ -342,6 +342,7 @@ class _Comparer:
         return found
 
     def _checks(self, names: Sequence[str], kind: str) -> Iterator[TensorCheck]:
+        self.session.reset_state()  # the judge begins anew, too
         got = self.session.run(list(names), self.feeds)
         wanted = self.judge.values(names)
         for name, array in zip(names, got, strict=True):

@@ -219,8 +219,9 @@ def _facts(graph: Graph) -> dict[str, Any]:
     return {
         "name": graph.name,
         "metadata": graph.metadata,
-        "inputs": [_spec(v.name, v) for v in graph.inputs],
-        "outputs": [_spec(n, v) for n, v in zip(graph.output_names, graph.outputs, strict=True)],
+        "inputs": [_spec(v.name, v) for v in graph.caller_inputs],
+        "outputs": [_spec(n, v) for n, v in graph.caller_outputs],
+        "states": [_spec(v.name, v) for v in graph.inputs[len(graph.caller_inputs) :]],
         "nodes": _count(graph),
         "operators": dict(_operators(graph).most_common()),
         "parameters": sum(a.size for a in constants),

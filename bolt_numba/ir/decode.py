@@ -63,6 +63,14 @@ def _get(where: str, found: Any, key: str, kind: type | tuple[type, ...]) -> Any
     return value
 
 
+def _states(where: str, found: Any) -> list[Any]:
+    """Numbers of the tensors that hold what a session keeps, before the first run."""
+    rows: list[Any] = _get(where, found, "states", list) if "states" in found else []
+    if any(type(row) is not int for row in rows):
+        raise _fail(f"{where}: states", rows, "numbers of tensors")
+    return rows
+
+
 class _Reader:
     """Reads graphs, nested ones too, over one table of tensors."""
 
@@ -91,6 +99,7 @@ class _Reader:
             if value is None:
                 raise _fail(f"{where}: output {i}", row, "a value")
             graph.add_output(value, row[1])
+        graph.states = [self._tensor(f"{where}: state {i}", row) for i, row in enumerate(_states(where, found))]
         return graph
 
     def _name(self, graph: Graph, where: str, row: Any) -> str:

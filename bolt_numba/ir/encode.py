@@ -104,6 +104,7 @@ def graph_json(graph: Graph, table: TensorTable) -> dict[str, Any]:
         "constants": [{"name": v.name, "tensor": table.index(_array(v))} for v in constants],
         "nodes": nodes,
         "outputs": [[number(v), name] for v, name in zip(graph.outputs, graph.output_names, strict=True)],
+        **({"states": [table.index(array) for array in graph.states]} if graph.states else {}),
     }
 
 

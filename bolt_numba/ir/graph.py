@@ -142,6 +142,8 @@ class Graph:
     inputs, so a graph never refers to a value outside itself.
 
     packed: set when the graph is what the passes leave; holds weights packed for a machine.  Copies do not have it.
+    states: what a session keeps from run to run, as it is at first.  The last inputs, as many, take it, and the last
+    outputs give it anew; a caller sees neither.
     """
 
     def __init__(self, name: str = "graph") -> None:
@@ -152,6 +154,7 @@ class Graph:
         self.nodes: list[Node] = []
         self.metadata: dict[str, str] = {}
         self.packed: PackedWeights | None = None
+        self.states: list[Array] = []
         self._names: set[str] = set()
         self._serial = 0
 
@@ -166,13 +169,39 @@ class Graph:
 
     def add_input(self, name: str, type: TensorType) -> Value:
         value = Value(self.unique_name(name), type)
-        self.inputs.append(value)
+        self.inputs.insert(len(self.inputs) - len(self.states), value)
         return value
 
     def add_output(self, value: Value, name: str | None = None) -> None:
         """Declare an output; one value may be an output under several names."""
-        self.outputs.append(value)
-        self.output_names.append(name or value.name)
+        place = len(self.outputs) - len(self.states)
+        self.outputs.insert(place, value)
+        self.output_names.insert(place, name or value.name)
+
+    def add_state(self, before: Value, after: Value, initial: Array) -> None:
+        """Declare that a session keeps a value from run to run: ``before`` takes it and ``after`` gives it anew.
+
+        before: a value without a node, of this graph's names, which becomes an input.
+        """
+        self.inputs.append(before)
+        self.outputs.append(after)
+        self.output_names.append(self.unique_name(f"{before.name}/next"))
+        self.states.append(initial)
+
+    @property
+    def caller_inputs(self) -> list[Value]:
+        """Inputs that a caller gives: all but states."""
+        return self.inputs[: len(self.inputs) - len(self.states)]
+
+    @property
+    def caller_outputs(self) -> list[tuple[str, Value]]:
+        """Outputs that a caller gets, with their names."""
+        return list(zip(self.output_names, self.outputs, strict=True))[: len(self.outputs) - len(self.states)]
+
+    def set_outputs(self, values: Sequence[Value], names: Sequence[str]) -> None:
+        """Declare other outputs in the place of those that a caller gets."""
+        place = len(self.outputs) - len(self.states)
+        self.outputs[:place], self.output_names[:place] = values, names
 
     def constants(self) -> list[Value]:
         """Every constant read by a node or returned, once, in order of first use."""
@@ -259,7 +288,7 @@ class Graph:
                 twin[id(old)] = new
             made.nodes.append(copied)
         made.outputs = [copy_of(v) for v in self.outputs]  # type: ignore[misc]
-        made.output_names = list(self.output_names)
+        made.output_names, made.states = list(self.output_names), list(self.states)
         return made
 
     def subgraphs(self) -> Iterator[tuple[Node, Graph]]:

@@ -34,12 +34,15 @@ from bolt_numba.types import (
 def interpret(graph: Graph, feeds: Mapping[str, Any], want: Sequence[str] | None = None) -> dict[str, Array]:
     """Arrays of the wanted tensors, by name.
 
-    feeds: an array for every graph input, by name.  want: output names, or names of any other values; all outputs
-    when None.  Raises ShapeError or DTypeError where a feed or a result does not have its type, and BoltError where
-    a reference cannot compute what it was given.
+    feeds: an array for every graph input, by name; a state that has none is as it is before the first run.  want: names
+    of outputs, or of any other values; all outputs of the caller when None.  Raises ShapeError or DTypeError where a
+    feed or a result does not have its type, and BoltError where a reference cannot compute what it was given.
     """
     check_intact([v.const for v in graph.constants()])
-    names = list(graph.output_names) if want is None else list(want)
+    names = [name for name, _ in graph.caller_outputs] if want is None else list(want)
+    if graph.states:
+        kept = [v.name for v in graph.inputs[len(graph.inputs) - len(graph.states) :]]
+        feeds = {**dict(zip(kept, graph.states, strict=True)), **feeds}
     targets = _targets(graph, names)
     arrays: dict[int, Array] = {}
     sizes = Sizes()

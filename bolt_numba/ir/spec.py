@@ -11,7 +11,7 @@ from bolt_numba.errors import BoltError, InvalidModelError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value, graph_attributes
 from bolt_numba.ops.registry import OPS
-from bolt_numba.types import BOOL, Dim, NestedType, Sym, TensorType
+from bolt_numba.types import BOOL, Dim, NestedType, Sym, TensorType, type_of
 
 STAGES = ("import", "canonical", "recognise", "quantise", "partition", "precision", "layout", "fuse", "plan")
 
@@ -106,6 +106,18 @@ def _output_names(graph: Graph) -> Iterator[str]:
     for name, count in Counter(graph.output_names).items():
         if count > 1 or not name:
             yield f"{count} outputs are named '{name}'"
+
+
+def _states(graph: Graph) -> Iterator[str]:
+    count = len(graph.states)
+    if count > min(len(graph.inputs), len(graph.outputs)):
+        yield f"got {count} states, wanted an input and an output for each"
+        return
+    ends = zip(graph.inputs[-count:], graph.outputs[-count:], graph.states, strict=True) if count else ()
+    for before, after, initial in ends:
+        wanted = before.type
+        if not agree(wanted, type_of(initial), set()) or not agree(wanted, after.type, set()):
+            yield f"state '{before.name}' is {wanted}, it begins as {type_of(initial)} and becomes {after.type}"
 
 
 def _constants(graph: Graph) -> Iterator[str]:
@@ -237,6 +249,7 @@ MEANING = (
     Requirement("dimensions", _dimensions),
     Requirement("branches", _branches),
     Requirement("inferred types", _inferred_types),
+    Requirement("states", _states),
     Requirement("nothing dead", _nothing_dead, since="canonical"),
     Requirement("nothing idle", _nothing_idle, since="canonical"),
     Requirement("channels last", _channels_last, since="layout"),

@@ -85,7 +85,7 @@ Parts: TypeAlias = list[tuple[str, str, int]]
 def _with_statistics(graph: Graph, watched: Sequence[Watched]) -> tuple[Graph, Parts]:
     """The graph with nothing but statistics as results."""
     made = graph.clone()
-    made.outputs, made.output_names = [], []
+    made.set_outputs([], [])
     by_name: dict[str, Value] = {v.name: v for v in made.values()}
     b, parts = Builder(made), Parts()
     for each in watched:

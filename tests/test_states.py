@@ -1,0 +1,142 @@
+"""State that a session keeps from run to run, declared by the graph."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bolt_numba as bn
+from bolt_numba import surgery
+from bolt_numba.converters.onnx.writing.write import to_onnx
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.ir.interpret import interpret
+from bolt_numba.ir.spec import violations
+from bolt_numba.ir.store import to_bytes
+from bolt_numba.ops.pointwise import Add, Mul
+from bolt_numba.types import F32, I64, Array, TensorType
+
+ONE = np.ones(3, F32)
+
+
+ZERO = np.zeros(3, F32)
+
+
+def counter(initial: Array = ZERO) -> Graph:
+    """y = 2 (x + s), and s becomes x + s."""
+    g = Graph("counter")
+    x = g.add_input("x", TensorType(F32, (3,)))
+    s = Value(g.unique_name("s"), TensorType(F32, (3,)))
+    b = Builder(g)
+    total = b(Add(), x, s, name="total")
+    g.add_state(s, total, initial)
+    g.add_output(b(Mul(), total, 2.0), "y")
+    g.add_input("unused", TensorType(F32, (3,)))
+    return g
+
+
+def runs(session: bn.Session, times: int) -> list[float]:
+    return [float(session(x=ONE, unused=ONE)["y"][0]) for _ in range(times)]
+
+
+def test_a_session_keeps_state_and_forgets_it_when_asked() -> None:
+    session = bn.compile(counter())
+    assert [s.name for s in session.inputs] == ["x", "unused"]
+    assert [s.name for s in session.outputs] == ["y"]
+    assert runs(session, 3) == [2, 4, 6]
+    assert session.states["s"].tolist() == [3, 3, 3]
+    session.reset_state()
+    assert runs(session, 2) == [2, 4]
+    session.reset_state({"s": np.full(3, 10, F32)})
+    assert runs(session, 1) == [22]
+
+
+def test_states_that_do_not_fit_are_refused() -> None:
+    session = bn.compile(counter())
+    with pytest.raises(bn.BoltError, match="state: got 'z', wanted one of"):
+        session.reset_state({"z": ONE})
+    with pytest.raises(bn.DTypeError, match="state 's': got i64"):
+        session.reset_state({"s": np.zeros(3, I64)})
+    with pytest.raises(bn.ShapeError, match="state 's': got shape"):
+        session.reset_state({"s": np.zeros(4, F32)})
+    plain = Graph("plain")
+    plain.add_output(plain.add_input("x", TensorType(F32, ())))
+    with pytest.raises(bn.BoltError, match="keeps nothing"):
+        bn.compile(plain).reset_state({"s": ONE})
+
+
+def test_a_run_that_fails_leaves_the_state() -> None:
+    session = bn.compile(counter())
+    runs(session, 1)
+    with pytest.raises(bn.ShapeError):
+        session(x=np.ones(4, F32), unused=ONE)
+    assert runs(session, 1) == [4]
+
+
+def test_runs_of_many_threads_go_one_after_another() -> None:
+    session = bn.compile(counter())
+    with ThreadPoolExecutor(4) as pool:
+        found = [f.result() for f in [pool.submit(runs, session, 10) for _ in range(4)]]
+    assert sorted(v for part in found for v in part) == [2 * i for i in range(1, 41)]
+
+
+def test_state_goes_through_files_copies_and_pickles(tmp_path: Path) -> None:
+    graph = counter(np.full(3, 5, F32))
+    assert runs(bn.compile(graph.clone()), 2) == [12, 14]
+    assert runs(bn.compile(bn.load(to_bytes(graph))), 2) == [12, 14]
+    session = bn.compile(graph)
+    runs(session, 1)
+    assert runs(pickle.loads(pickle.dumps(session)), 1) == [12]  # as loaded, not as it was left
+
+
+def test_intermediate_values_are_of_the_same_run() -> None:
+    session = bn.compile(counter())
+    runs(session, 1)
+    total, y = session.run(["total", "y"], {"x": ONE, "unused": ONE})
+    assert (total[0], y[0]) == (2, 4)
+    assert runs(session, 1) == [6]
+
+
+def test_buffers_of_the_caller_and_state() -> None:
+    session, y = bn.compile(counter()), np.empty(3, F32)
+    for wanted in (2, 4):
+        session.run_into({"x": ONE, "unused": ONE}, {"y": y})
+        assert y[0] == wanted
+    session.warmup()
+    assert session.states["s"][0] == 2
+
+
+def test_the_interpreter_begins_anew_unless_it_is_told() -> None:
+    graph = counter(np.full(3, 5, F32))
+    feeds = {"x": ONE, "unused": ONE}
+    assert interpret(graph, feeds)["y"][0] == 12
+    assert interpret(graph, feeds | {"s": ONE}, ["y", "s/next"])["s/next"][0] == 2
+
+
+def test_onnx_has_state_as_an_input_and_an_output() -> None:
+    proto = to_onnx(counter())
+    assert [i.name for i in proto.graph.input] == ["x", "unused", "s"]
+    assert [o.name for o in proto.graph.output] == ["y", "s/next"]
+
+
+def test_verify_begins_each_run_anew() -> None:
+    assert bn.verify(counter(), "reference").ok
+
+
+def test_the_spec_holds_states_to_their_types() -> None:
+    graph = counter()
+    assert not violations(graph)
+    graph.states = [np.zeros(4, F32)]
+    assert violations(graph) == ["states: state 's' is f32[3], it begins as f32[4] and becomes f32[3]"]
+    graph.states = [ONE] * 9
+    assert violations(graph) == ["states: got 9 states, wanted an input and an output for each"]
+
+
+def test_a_part_of_a_model_takes_its_state_from_the_caller() -> None:
+    part = surgery.extract(counter(), ["x", "s"], ["total"])
+    assert bn.compile(part)(x=ONE, s=ONE)[0][0] == 2
+    assert runs(bn.compile(surgery.with_outputs(counter(), ["y"])), 2) == [2, 4]
