@@ -1,24 +1,217 @@
-"""What moves or counts elements: stored numbers stay as they are."""
+"""Readers of operators that move whole axes, join, split or fill."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from bolt_numba.converters.operands import ints
+import numpy as np
+
+from bolt_numba.converters.operands import ints, known_ints, rank_of, static_dim
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
-from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, stored
+from bolt_numba.converters.tflite.reading.registry import TFLITE, activated, as_i64, exact, stored
+from bolt_numba.converters.tflite.reading.shapes import (
+    Size,
+    as_scalar,
+    size_of,
+    squeezed,
+    unsqueezed,
+    vector,
+)
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.arrays.shape import Reshape, Shape
+from bolt_numba.ops.arrays.conversion import BitCast
+from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.generate import Range
+from bolt_numba.ops.arrays.reduce import CumProd, ReduceSum
+from bolt_numba.ops.arrays.shape import (
+    Concat,
+    Expand,
+    Identity,
+    Reshape,
+    Shape,
+    Slice,
+    Split,
+    Squeeze,
+    Tile,
+    Transpose,
+    Unsqueeze,
+)
+from bolt_numba.ops.pointwise import Abs, Add, BitShift, Cast, Ceil, Div, Equal, Mul, Sub, Where
+from bolt_numba.types import I64
+
+Ints = tuple[int, ...]
 
 
 @TFLITE.reader("RESHAPE")
 @stored
-def reshape(b: TfliteBuilder, x: Value, shape: Value | None = None, *, new_shape: tuple[int, ...] = ()) -> Any:
-    """The operand is the shape where there is one, else the option."""
-    return b(Reshape(allowzero=True), x, ints(new_shape) if shape is None else as_i64(b, shape))
+def reshape(b: TfliteBuilder, x: Value, shape: Value | None = None, *, new_shape: Ints = ()) -> Any:
+    """The operand counts where there is one; [0] as the attribute means a scalar, as in very old files."""
+    if shape is None:
+        return b(Reshape(allowzero=True), x, ints(() if list(new_shape) == [0] else new_shape))
+    return b(Reshape(allowzero=True), x, as_i64(b, shape))
+
+
+@TFLITE.reader("SQUEEZE")
+@stored
+def squeeze(b: TfliteBuilder, x: Value, *, squeeze_dims: Ints = ()) -> Any:
+    """Without axes all that are known to have length 1."""
+    rank_of(b, x)
+    ones = [i for i, d in enumerate(x.type.shape or ()) if d == 1]
+    return b(Squeeze(), x, ints(squeeze_dims if len(squeeze_dims) else ones))
+
+
+@TFLITE.reader("EXPAND_DIMS")
+@stored
+def expand_dims(b: TfliteBuilder, x: Value, axis: Value) -> Any:
+    return b(Unsqueeze(), x, b(Reshape(), as_i64(b, axis), ints([1])))
+
+
+@TFLITE.reader("TRANSPOSE")
+@stored
+def transpose(b: TfliteBuilder, x: Value, perm: Value) -> Any:
+    rank = rank_of(b, x)
+    if perm.type.known is None:
+        return _transposed_at_run_time(b, x, as_i64(b, perm))
+    return b(Transpose(tuple(p % rank for p in known_ints(b, perm, "a permutation"))), x)
+
+
+def _transposed_at_run_time(b: TfliteBuilder, x: Value, perm: Value) -> Any:
+    """Elements by their places in the flattened operand."""
+    rank = rank_of(b, x)
+    sizes = b(Shape(), x)
+    strides = b(CumProd(exclusive=True, reverse=True), sizes, np.array(0))
+    place: Any = b.const(np.array(0))
+    for i in range(rank):
+        axis = b(Slice(), perm, ints([i]), ints([i + 1]))
+        count = as_scalar(b, b(Gather(), sizes, axis))
+        steps = b(Mul(), b(Range(), b.const(np.array(0)), count, b.const(np.array(1))), b(Gather(), strides, axis))
+        place = b(Add(), place, b(Reshape(), steps, ints([-1, *[1] * (rank - 1 - i)])))
+    return b(Gather(), b(Reshape(), x, ints([-1])), place)
+
+
+@TFLITE.reader("CONCATENATION")
+@stored
+def concatenation(b: TfliteBuilder, *xs: Value, axis: int = 0, fused_activation_function: str = "NONE") -> Any:
+    return activated(b, b(Concat(axis), *xs), fused_activation_function)
+
+
+@TFLITE.reader("PACK")
+@stored
+def pack(b: TfliteBuilder, *xs: Value, values_count: int = 0, axis: int = 0) -> Any:
+    return b(Concat(axis), *(unsqueezed(b, x, axis) for x in xs))
+
+
+@TFLITE.reader("UNPACK")
+@stored
+def unpack(b: TfliteBuilder, x: Value, *, num: int = 0, axis: int = 0) -> Any:
+    size = size_of(b, x, axis)
+    if isinstance(size, int) and size != num:
+        raise b.invalid("num", num, f"{size}, the length of axis {axis}")
+    parts = b.node(Split(axis, num), x).outputs
+    return tuple(squeezed(b, part, axis) for part in parts)
+
+
+def _axis(b: TfliteBuilder, axis: Value) -> int:
+    found = known_ints(b, axis, "an axis")
+    if len(found) != 1:
+        raise b.invalid("axis", found, "one")
+    return found[0]
+
+
+@TFLITE.reader("SPLIT")
+@stored
+def split(b: TfliteBuilder, axis: Value, x: Value, *, num_splits: int = 0) -> Any:
+    along = _axis(b, axis)
+    size = size_of(b, x, along)
+    if num_splits < 1 or (isinstance(size, int) and size % num_splits):
+        raise b.invalid("num_splits", num_splits, f"a divisor of {size}")
+    return b.node(Split(along, num_splits), x).outputs
+
+
+@TFLITE.reader("SPLIT_V")
+@stored
+def split_v(b: TfliteBuilder, x: Value, sizes: Value, axis: Value, *, num_splits: int = 0) -> Any:
+    """One of the sizes may be -1: what the others leave."""
+    along, known = _axis(b, axis), sizes.type.known
+    lengths: Any = as_i64(b, sizes)
+    if known is not None and -1 in known:
+        given = [int(s) for s in known.reshape(-1)]
+        rest = sum(given) + 1
+        size = size_of(b, x, along)
+        left: Size = size - rest if isinstance(size, int) else b(Sub(), size, ints([rest]))
+        lengths = vector(b, [left if s == -1 else s for s in given])
+    return b.node(Split(along, num_splits), x, lengths).outputs
+
+
+@TFLITE.reader("TILE")
+@stored
+def tile(b: TfliteBuilder, x: Value, multiples: Value) -> Any:
+    return b(Tile(), x, as_i64(b, multiples))
+
+
+@TFLITE.reader("BROADCAST_TO")
+@stored
+def broadcast_to(b: TfliteBuilder, x: Value, shape: Value) -> Any:
+    return b(Expand(), x, as_i64(b, shape))
+
+
+@TFLITE.reader("FILL")
+@stored
+def fill(b: TfliteBuilder, shape: Value, value: Value) -> Any:
+    return b(Expand(), as_scalar(b, value), as_i64(b, shape))
+
+
+@TFLITE.reader("BROADCAST_ARGS")
+def broadcast_args(b: TfliteBuilder, x: Value, y: Value) -> Any:
+    """The shape that two shapes broadcast to."""
+    lengths = [static_dim(b, v, 0) for v in (x, y)]
+    wide = [b(Concat(0), np.ones(max(lengths) - n, v.type.dtype), v) for v, n in zip((x, y), lengths, strict=True)]
+    return b(Where(), b(Equal(), wide[0], 1), wide[1], wide[0])
 
 
 @TFLITE.reader("SHAPE")
-@stored
-def shape(b: TfliteBuilder, x: Value, *, out_type: str = "INT32") -> Any:
+@exact
+def shape(b: TfliteBuilder, x: Value, *, out_type: str = "FLOAT32") -> Any:
     return b(Shape(), x)
+
+
+@TFLITE.reader("RANK")
+@exact
+def rank(b: TfliteBuilder, x: Value) -> Any:
+    return b.const(np.array(rank_of(b, x), np.int32))
+
+
+@TFLITE.reader("RANGE")
+def arange(b: TfliteBuilder, start: Value, limit: Value, delta: Value) -> Any:
+    """The number of floats is computed in f32."""
+    first, last, step = (as_scalar(b, v) for v in (start, limit, delta))
+    if first.type.dtype.kind in "iu":
+        return b(Range(), first, last, step)
+    count = b(Cast(I64), b(Ceil(), b(Abs(), b(Div(), b(Sub(), last, first), step))))
+    places = b(Range(), b.const(np.array(0)), count, b.const(np.array(1)))
+    return b(Add(), b(Mul(), b(Cast(first.type.dtype), places), step), first)
+
+
+@TFLITE.reader("BITCAST")
+@exact
+def bitcast(b: TfliteBuilder, x: Value) -> Any:
+    """A narrower dtype adds a last axis of its parts, the lowest bits first; a wider one takes it away."""
+    to = b.declared(0).dtype
+    narrow, wide = sorted((x.type.dtype.itemsize, to.itemsize))
+    if narrow == wide:
+        return b(BitCast(to), x)
+    words, parts = np.dtype(f"u{wide}"), np.dtype(f"u{narrow}")
+    places = b.const(np.arange(0, 8 * wide, 8 * narrow).astype(words))
+    if to.itemsize == narrow:
+        whole = unsqueezed(b, b(BitCast(words), x), rank_of(b, x))
+        return b(BitCast(to), b(Cast(parts), b(BitShift("RIGHT"), whole, places)))
+    if static_dim(b, x, -1) * narrow != wide:
+        raise b.invalid("last dimension of x", static_dim(b, x, -1), wide // narrow)
+    moved = b(BitShift("LEFT"), b(Cast(words), b(BitCast(parts), x)), places)
+    return b(BitCast(to), b(ReduceSum(keepdims=False), moved, ints([-1])))
+
+
+@TFLITE.reader("DENSIFY")
+@stored
+def densify(b: TfliteBuilder, x: Value) -> Any:
+    """What is sparse in the file was filled in when its tensor was read."""
+    return b(Identity(), x)

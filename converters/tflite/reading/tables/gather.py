@@ -1,0 +1,220 @@
+"""Readers of indexing: gathers, scatters, segments and selections whose size depends on the data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.operands import ints, rank_of
+from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
+from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, stored
+from bolt_numba.converters.tflite.reading.shapes import (
+    Size,
+    as_scalar,
+    expanded,
+    size_of,
+    sizes_of,
+    sliced,
+    unsqueezed,
+    vector,
+)
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.gather import Gather, GatherND, NonZero, ScatterND, Unique
+from bolt_numba.ops.arrays.generate import ConstantOfShape, Range
+from bolt_numba.ops.arrays.reduce import ReduceMax
+from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Transpose
+from bolt_numba.ops.pointwise import Add, Equal, Less, Max, Min, Where
+from bolt_numba.types import BOOL, AnyDType
+
+
+@TFLITE.reader("GATHER")
+@stored
+def gather(b: TfliteBuilder, x: Value, indices: Value, *, axis: int = 0, batch_dims: int = 0) -> Any:
+    """The first ``batch_dims`` axes of both are walked together."""
+    rank, places = rank_of(b, x), rank_of(b, indices)
+    along = axis + rank if axis < 0 else axis
+    batch = batch_dims + places if batch_dims < 0 else batch_dims
+    if not 0 <= batch <= min(along, places) or along >= rank:
+        raise b.invalid("axis and batch_dims", (axis, batch_dims), f"axes of {rank} and {places}")
+    indices = as_i64(b, indices)
+    if batch == 0:
+        return b(Gather(along), x, indices)
+    order = [*range(batch), along, *range(batch, along), *range(along + 1, rank)]
+    tuples = unsqueezed(b, indices, places)
+    made = b(GatherND(batch), b(Transpose(tuple(order)), x), tuples)
+    before = range(places, places + along - batch)
+    back = [*range(batch), *before, *range(batch, places), *range(places + along - batch, rank + places - batch - 1)]
+    return b(Transpose(tuple(back)), made)
+
+
+@TFLITE.reader("GATHER_ND")
+@stored
+def gather_nd(b: TfliteBuilder, x: Value, indices: Value) -> Any:
+    return b(GatherND(), x, as_i64(b, indices))
+
+
+@TFLITE.reader("EMBEDDING_LOOKUP")
+def embedding_lookup(b: TfliteBuilder, ids: Value, table: Value) -> Any:
+    return b(Gather(0), table, ids)
+
+
+def _zeros(b: TfliteBuilder, shape: Any, dtype: AnyDType) -> Any:
+    return b(ConstantOfShape(False if dtype == BOOL else 0, dtype), shape)
+
+
+@TFLITE.reader("SCATTER_ND")
+@stored
+def scatter_nd(b: TfliteBuilder, indices: Value, updates: Value, shape: Value) -> Any:
+    """Updates of one place add up; what gets none is 0 as it is stored."""
+    dtype = updates.type.dtype
+    zeros = _zeros(b, as_i64(b, shape), dtype)
+    return b(ScatterND("none" if dtype == BOOL else "add"), zeros, as_i64(b, indices), updates)
+
+
+@TFLITE.reader("SPARSE_TO_DENSE")
+@stored
+def sparse_to_dense(
+    b: TfliteBuilder, indices: Value, shape: Value, values: Value, default: Value, *, validate_indices: bool = False
+) -> Any:
+    """indices: [n, rank], or [n] or a scalar of one axis; values: [n] or a scalar."""
+    places = as_i64(b, indices)
+    if rank_of(b, indices) < 2:
+        places = b(Reshape(), places, ints([-1, 1]))
+    count = size_of(b, places, 0)
+    updates = expanded(b, values, [count])
+    filled = b(Expand(), as_scalar(b, default), as_i64(b, shape))
+    return b(ScatterND(), filled, places, updates)
+
+
+@TFLITE.reader("ONE_HOT")
+@stored
+def one_hot(b: TfliteBuilder, indices: Value, depth: Value, on: Value, off: Value, *, axis: int = 0) -> Any:
+    """An index beyond the depth, or a negative one, is hot nowhere."""
+    rank = rank_of(b, indices)
+    place = axis + rank + 1 if axis < 0 else axis
+    levels = b(Range(), b.const(np.array(0)), as_scalar(b, as_i64(b, depth)), b.const(np.array(1)))
+    columns = b(Reshape(), levels, ints([-1, *[1] * (rank - place)]))
+    return b(
+        Where(), b(Equal(), unsqueezed(b, as_i64(b, indices), place), columns), as_scalar(b, on), as_scalar(b, off)
+    )
+
+
+@TFLITE.reader("WHERE")
+def where(b: TfliteBuilder, condition: Value) -> Any:
+    rank_of(b, condition)
+    return b(Transpose((1, 0)), b(NonZero(), condition))
+
+
+@TFLITE.reader("UNIQUE")
+@stored
+def unique(b: TfliteBuilder, x: Value, *, idx_out_type: str = "INT32") -> Any:
+    """In order of first occurrence."""
+    values, _, inverse, _ = b(Unique(sorted=False), x)
+    return values, inverse
+
+
+def _diagonal(b: TfliteBuilder, rows: Size, columns: Size) -> Any:
+    """Where the indices of row and column are equal."""
+    if isinstance(rows, int) and isinstance(columns, int):
+        return b.const(np.eye(rows, columns, dtype=bool))
+    zero, one = b.const(np.array(0)), b.const(np.array(1))
+    ranges = [
+        b(Range(), zero, as_scalar(b, b.const(ints([n])) if isinstance(n, int) else n), one) for n in (rows, columns)
+    ]
+    return b(Equal(), unsqueezed(b, ranges[0], 1), unsqueezed(b, ranges[1], 0))
+
+
+@TFLITE.reader("MATRIX_DIAG")
+@stored
+def matrix_diag(b: TfliteBuilder, x: Value) -> Any:
+    """0 beside the diagonal, as it is stored."""
+    size = size_of(b, x, -1)
+    zero = b.const(np.zeros((), x.type.dtype))
+    return b(Where(), _diagonal(b, size, size), unsqueezed(b, x, -2), zero)
+
+
+@TFLITE.reader("MATRIX_SET_DIAG")
+@stored
+def matrix_set_diag(b: TfliteBuilder, x: Value, diagonal: Value) -> Any:
+    """The diagonal is as long as the shorter side of a matrix."""
+    rows, columns = sizes_of(b, x, (-2, -1))
+    is_tall = isinstance(rows, int) and isinstance(columns, int) and rows > columns
+    return b(Where(), _diagonal(b, rows, columns), unsqueezed(b, diagonal, -2 if is_tall else -1), x)
+
+
+def _grid(b: TfliteBuilder, starts: Value, lengths: list[int]) -> Any:
+    """Index tuples [lengths..., m] of a block that begins at ``starts`` [m]."""
+    offsets = np.stack(np.meshgrid(*map(np.arange, lengths), indexing="ij"), axis=-1)
+    return b(Add(), b.const(offsets.astype(np.int64)), starts)
+
+
+@TFLITE.reader("DYNAMIC_UPDATE_SLICE", "STABLEHLO_DYNAMIC_UPDATE_SLICE")
+@stored
+def dynamic_update_slice(b: TfliteBuilder, x: Value, update: Value, *starts: Value) -> Any:
+    """The update is written so that it lies inside of x, whatever the starts say.
+
+    Axes along which the update is as long as x need no index.
+    """
+    begin = _start_vector(b, starts)
+    rank = rank_of(b, x)
+    sizes, lengths = sizes_of(b, x, range(rank)), sizes_of(b, update, range(rank))
+    depth = max((i + 1 for i in range(rank) if not (isinstance(sizes[i], int) and sizes[i] == lengths[i])), default=0)
+    if depth == 0:
+        return update
+    if not all(isinstance(n, int) for n in lengths[:depth]):
+        raise b.unsupported("an update of unknown size")
+    blocks = [n for n in lengths[:depth] if isinstance(n, int)]
+    room = b(Add(), vector_value(b, sizes[:depth]), ints(-n for n in blocks))
+    first = b(Max(), b(Min(), sliced(b, begin, 0, 0, depth), room), 0)
+    return b(ScatterND(), x, _grid(b, first, blocks), update)
+
+
+def vector_value(b: TfliteBuilder, sizes: list[Size]) -> Value:
+    """`vector`, always a value."""
+    made = vector(b, sizes)
+    return made if isinstance(made, Value) else b.const(made)
+
+
+def _start_vector(b: TfliteBuilder, starts: tuple[Value, ...]) -> Any:
+    """Starts as one operand [rank]; they may be given as a scalar each."""
+    if len(starts) == 1 and starts[0].type.shape != ():
+        return as_i64(b, starts[0])
+    return b(Concat(0), *(b(Reshape(), as_i64(b, s), ints([1])) for s in starts))
+
+
+@TFLITE.reader("SEGMENT_SUM")
+def segment_sum(b: TfliteBuilder, x: Value, ids: Value) -> Any:
+    """ids: [n], ascending; there are as many results as the last one says."""
+    places = as_i64(b, ids)
+    rows = b(Add(), b(ReduceMax(), places, ints([0])), 1)
+    rest = sizes_of(b, x, range(1, rank_of(b, x)))
+    shape = b(Concat(0), rows, vector_value(b, rest))
+    return b(ScatterND("add"), _zeros(b, shape, x.type.dtype), unsqueezed(b, places, 1), x)
+
+
+def _initial(dtype: AnyDType, reduction: str) -> Any:
+    """What a segment without elements gives."""
+    if reduction in ("add", "mul"):
+        return int(reduction == "mul")
+    info: Any = np.iinfo(dtype) if dtype.kind in "iu" else np.finfo(dtype)
+    return (int if dtype.kind in "iu" else float)(info.min if reduction == "max" else info.max)
+
+
+def _unsorted_segment(reduction: str) -> Any:
+    def read(b: TfliteBuilder, x: Value, ids: Value, count: Value) -> Any:
+        """A negative id drops its element: what it adds to goes to a segment behind the others."""
+        depth, rank = rank_of(b, ids), rank_of(b, x)
+        segments = b(Reshape(), as_i64(b, count), ints([1]))
+        places = as_i64(b, ids)
+        places = unsqueezed(b, b(Where(), b(Less(), places, 0), segments, places), depth)
+        rest = sizes_of(b, x, range(depth, rank))
+        shape = b(Concat(0), b(Add(), segments, 1), vector_value(b, rest))
+        empty = b(ConstantOfShape(_initial(x.type.dtype, reduction), x.type.dtype), shape)
+        return sliced(b, b(ScatterND(reduction), empty, places, x), 0, 0, -1)
+
+    return read
+
+
+for _name, _kind in (("SUM", "add"), ("PROD", "mul"), ("MAX", "max"), ("MIN", "min")):
+    TFLITE.add(f"UNSORTED_SEGMENT_{_name}", _unsorted_segment(_kind))

@@ -1,0 +1,49 @@
+"""Readers of matrix products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bolt_numba.converters.operands import rank_of, static_dim
+from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
+from bolt_numba.converters.tflite.reading.registry import TFLITE, activated
+from bolt_numba.converters.tflite.reading.shapes import reshaped
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.layers.matmul import MatMul
+
+
+@TFLITE.reader("FULLY_CONNECTED")
+def fully_connected(
+    b: TfliteBuilder,
+    x: Value,
+    w: Value,
+    bias: Value | None = None,
+    *,
+    fused_activation_function: str = "NONE",
+    weights_format: str = "DEFAULT",
+    keep_num_dims: bool = False,
+    asymmetric_quantize_inputs: bool = False,
+    quantized_bias_type: str = "FLOAT32",
+    quant_spec: tuple[int, ...] = (),
+) -> Any:
+    """w: [n, k].  x: [..., k], or any shape that is read as rows of k numbers."""
+    if weights_format != "DEFAULT":
+        raise b.unsupported(f"weights_format {weights_format}")
+    depth = static_dim(b, w, 1)
+    shape = x.type.shape
+    if not keep_num_dims and (rank_of(b, x) != 2 or shape is None or shape[1] != depth):
+        x = reshaped(b, x, [-1, depth])
+    return activated(b, b(MatMul(trans_b=True), x, w, bias), fused_activation_function)
+
+
+@TFLITE.reader("BATCH_MATMUL")
+def batch_matmul(
+    b: TfliteBuilder,
+    x: Value,
+    y: Value,
+    *,
+    adj_x: bool = False,
+    adj_y: bool = False,
+    asymmetric_quantize_inputs: bool = False,
+) -> Any:
+    return b(MatMul(trans_a=adj_x, trans_b=adj_y), x, y)

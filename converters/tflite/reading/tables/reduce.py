@@ -1,0 +1,66 @@
+"""Readers of reductions along axes and of searches in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.operands import known_ints
+from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
+from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.reduce import (
+    ArgMax,
+    ArgMin,
+    CumSum,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    ReduceProd,
+    ReduceSum,
+    TopK,
+)
+from bolt_numba.ops.arrays.shape import Reshape
+
+REDUCTIONS = {
+    "MEAN": ReduceMean, "SUM": ReduceSum, "REDUCE_PROD": ReduceProd, "REDUCE_MAX": ReduceMax,
+    "REDUCE_MIN": ReduceMin, "REDUCE_ANY": ReduceMax, "REDUCE_ALL": ReduceMin,
+}  # fmt: skip
+
+
+def _reduction(operator: Any) -> Any:
+    """No axes leave x as it is."""
+
+    def read(b: TfliteBuilder, x: Value, axes: Value, *, keep_dims: bool = False) -> Any:
+        return b(operator(keep_dims, True), x, axes)
+
+    return read
+
+
+for _name, _operator in REDUCTIONS.items():
+    TFLITE.add(_name, _reduction(_operator))
+
+
+def _search(operator: Any) -> Any:
+    def read(b: TfliteBuilder, x: Value, axis: Value, *, output_type: str = "FLOAT32") -> Any:
+        axes = known_ints(b, axis, "an axis")
+        if len(axes) != 1:
+            raise b.invalid("axis", axes, "one")
+        return b(operator(axes[0], keepdims=False), x)
+
+    return read
+
+
+TFLITE.add("ARG_MAX", _search(ArgMax))
+TFLITE.add("ARG_MIN", _search(ArgMin))
+
+
+@TFLITE.reader("CUMSUM")
+def cumsum(b: TfliteBuilder, x: Value, axis: Value, *, exclusive: bool = False, reverse: bool = False) -> Any:
+    return b(CumSum(exclusive, reverse), x, axis)
+
+
+@TFLITE.reader("TOPK_V2")
+def topk_v2(b: TfliteBuilder, x: Value, k: Value) -> Any:
+    return b(TopK(), x, b(Reshape(), as_i64(b, k), np.array([1])))

@@ -1,0 +1,289 @@
+"""Readers of operators that take parts, add margins, turn around or block axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.base.records import record
+from bolt_numba.converters.operands import ints, known_ints, rank_of, static_dim
+from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
+from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, stored
+from bolt_numba.converters.tflite.reading.shapes import (
+    END,
+    part_of,
+    reshaped,
+    sizes_of,
+    sliced,
+    squeezed,
+    times,
+    unsqueezed,
+)
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.shape import Concat, Reshape, Transpose
+from bolt_numba.ops.arrays.slicing import Pad, ReverseSequence, Slice
+from bolt_numba.ops.pointwise import Add, And, Equal, GreaterOrEqual, Less, Where
+from bolt_numba.types import I64, Array
+
+Ints = tuple[int, ...]
+BEGIN = -END - 1
+"""Before the first element of any axis."""
+
+
+@TFLITE.reader("SLICE")
+@stored
+def slice_(b: TfliteBuilder, x: Value, begin: Value, size: Value) -> Any:
+    """A size of -1 means all that is left."""
+    starts, lengths = as_i64(b, begin), as_i64(b, size)
+    ends = b(Add(), starts, lengths)
+    if lengths.type.value is None:
+        ends = b(Where(), b(Less(), lengths, 0), b.const(ints([END])), ends)
+    else:
+        rest = np.array([isinstance(v, (int, np.integer)) and v < 0 for v in lengths.type.value.reshape(-1)])
+        ends = b(Where(), b.const(rest), b.const(ints([END])), ends) if rest.any() else ends
+    return b(Slice(), x, starts, ends)
+
+
+@record(frozen=True)
+class Masks:
+    """Bits of a strided slice, by places in its operands."""
+
+    begin: int
+    end: int
+    ellipsis: int
+    new_axis: int
+    shrink_axis: int
+
+    def has(self, what: str, place: int) -> bool:
+        """Whether a bit is set; only the first ellipsis counts."""
+        return bool(getattr(self, what) >> place & 1)
+
+
+def _places(b: TfliteBuilder, masks: Masks, count: int, rank: int) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Places in the operands that cut an axis, these axes, axes of x to take away, and axes to put in after that."""
+    used = sum(not masks.has("new_axis", i) and not masks.has("ellipsis", i) for i in range(count))
+    if used > rank:
+        raise b.invalid("number of axes", used, f"at most {rank}")
+    places, axes, gone, new = [], [], [], []
+    axis = out = 0
+    seen = False
+    for i in range(count):
+        if masks.has("ellipsis", i) and not seen:
+            seen = True
+            axis, out = axis + rank - used, out + rank - used
+        elif masks.has("new_axis", i):
+            new.append(out)
+            out += 1
+        else:
+            places.append(i)
+            axes.append(axis)
+            if masks.has("shrink_axis", i):
+                gone.append(axis)
+            else:
+                out += 1
+            axis += 1
+    return places, axes, gone, new
+
+
+def _bounds(masks: Masks, places: Sequence[int], begin: Array, end: Array, step: Array, offset: bool) -> Any:
+    """Starts, ends and steps of the axes that are cut, all numbers."""
+    starts, ends, steps = [], [], []
+    for i in places:
+        first, last, by = int(begin[i]), int(end[i]), int(step[i])
+        if masks.has("shrink_axis", i):
+            last, by = first + 1 or END, 1
+        else:
+            if offset:
+                last = first + last if first >= 0 or first + last < 0 else END
+            if masks.has("end", i):
+                last = END if by > 0 else BEGIN
+            if masks.has("begin", i):
+                first = 0 if by > 0 else END
+        starts.append(first)
+        ends.append(last)
+        steps.append(by)
+    return ints(starts), ints(ends), ints(steps)
+
+
+def _bounds_at_run_time(
+    b: TfliteBuilder, masks: Masks, places: Sequence[int], begin: Value, end: Value, steps: Array, offset: bool
+) -> Any:
+    """`_bounds` of operands that only the run tells; the steps are known."""
+
+    def bits(what: str) -> Any:
+        return b.const(np.array([masks.has(what, i) for i in places]))
+
+    first, last = (b(Gather(), as_i64(b, v), ints(places)) for v in (begin, end))
+    by = np.where([masks.has("shrink_axis", i) for i in places], 1, steps[list(places)])
+    if offset:
+        total = b(Add(), first, last)
+        wraps = b(And(), b(Less(), first, 0), b(GreaterOrEqual(), total, 0))
+        last = b(Where(), wraps, b.const(ints([END])), total)
+    if any(masks.has("end", i) for i in places):
+        last = b(Where(), bits("end"), b.const(np.where(by > 0, END, BEGIN)), last)
+    if any(masks.has("shrink_axis", i) for i in places):
+        one = b(Add(), first, 1)
+        one = b(Where(), b(Equal(), first, -1), b.const(ints([END])), one)
+        last = b(Where(), bits("shrink_axis"), one, last)
+    if any(masks.has("begin", i) and not masks.has("shrink_axis", i) for i in places):
+        kept = b.const(np.array([masks.has("begin", i) and not masks.has("shrink_axis", i) for i in places]))
+        first = b(Where(), kept, b.const(np.where(by > 0, 0, END)), first)
+    return first, last, by
+
+
+@TFLITE.reader("STRIDED_SLICE")
+@stored
+def strided_slice(
+    b: TfliteBuilder,
+    x: Value,
+    begin: Value,
+    end: Value,
+    strides: Value,
+    *,
+    begin_mask: int = 0,
+    end_mask: int = 0,
+    ellipsis_mask: int = 0,
+    new_axis_mask: int = 0,
+    shrink_axis_mask: int = 0,
+    offset: bool = False,
+) -> Any:
+    """As NumPy's indexing by a tuple of slices, numbers, ellipsis and new axes."""
+    masks = Masks(begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
+    steps = np.array(known_ints(b, strides, "strides"), I64)
+    for what, operand in (("begin", begin), ("end", end)):
+        if static_dim(b, operand, 0) != len(steps):
+            raise b.invalid(f"length of {what}", static_dim(b, operand, 0), f"{len(steps)}, that of strides")
+    places, axes, gone, new = _places(b, masks, len(steps), rank_of(b, x))
+    first, last = begin.type.known, end.type.known
+    if first is not None and last is not None:
+        bounds = _bounds(masks, places, first, last, steps, offset)
+    else:
+        bounds = _bounds_at_run_time(b, masks, places, begin, end, steps, offset)
+    if places:
+        x = b(Slice(), x, bounds[0], bounds[1], ints(axes), bounds[2])
+    return unsqueezed(b, squeezed(b, x, *gone), *new) if new else squeezed(b, x, *gone)
+
+
+def _pads(b: TfliteBuilder, paddings: Value) -> Any:
+    """[rank, 2] begins and ends beside each other -> [2 rank], begins before ends."""
+    if paddings.type.known is not None:
+        return ints(int(v) for v in paddings.type.known.T.reshape(-1))
+    return b(Reshape(), b(Transpose((1, 0)), as_i64(b, paddings)), ints([-1]))
+
+
+@TFLITE.reader("PAD")
+def pad(b: TfliteBuilder, x: Value, paddings: Value) -> Any:
+    return b(Pad(), x, _pads(b, paddings))
+
+
+@TFLITE.reader("PADV2")
+def padv2(b: TfliteBuilder, x: Value, paddings: Value, value: Value) -> Any:
+    return b(Pad(), x, _pads(b, paddings), value)
+
+
+@TFLITE.reader("MIRROR_PAD")
+@stored
+def mirror_pad(b: TfliteBuilder, x: Value, paddings: Value, *, mode: str = "REFLECT") -> Any:
+    """REFLECT leaves out the edge, SYMMETRIC repeats it."""
+    if mode == "REFLECT":
+        return b(Pad("reflect"), x, _pads(b, paddings))
+    widths = np.reshape(known_ints(b, paddings, "paddings"), (-1, 2))
+    for axis, (before, after) in enumerate(widths.tolist()):
+        parts = [x]
+        if before:
+            parts.insert(0, sliced(b, x, axis, before - 1, BEGIN, -1))
+        if after:
+            parts.append(sliced(b, x, axis, END, -after - 1, -1))
+        x = b(Concat(axis), *parts) if len(parts) > 1 else x
+    return x
+
+
+@TFLITE.reader("REVERSE_V2")
+@stored
+def reverse_v2(b: TfliteBuilder, x: Value, axes: Value) -> Any:
+    turned = known_ints(b, axes, "axes")
+    count = len(turned)
+    return b(Slice(), x, ints([END] * count), ints([BEGIN] * count), ints(turned), ints([-1] * count)) if count else x
+
+
+@TFLITE.reader("REVERSE_SEQUENCE")
+@stored
+def reverse_sequence(b: TfliteBuilder, x: Value, lengths: Value, *, seq_dim: int = 0, batch_dim: int = 0) -> Any:
+    rank = rank_of(b, x)
+    time, batch = seq_dim % rank, batch_dim % rank
+    if {time, batch} == {0, 1}:
+        return b(ReverseSequence(batch, time), x, as_i64(b, lengths))
+    order = [batch, time, *(a for a in range(rank) if a not in (batch, time))]
+    made = b(ReverseSequence(0, 1), b(Transpose(tuple(order)), x), as_i64(b, lengths))
+    return b(Transpose(tuple(int(i) for i in np.argsort(order))), made)
+
+
+@TFLITE.reader("DEPTH_TO_SPACE")
+@stored
+def depth_to_space(b: TfliteBuilder, x: Value, *, block_size: int = 0) -> Any:
+    """[n, h, w, k k c] -> [n, h k, w k, c]."""
+    n, h, w = sizes_of(b, x, range(3))
+    k = block_size
+    depth = static_dim(b, x, 3)
+    if k < 1 or depth % (k * k):
+        raise b.invalid("channels of x", depth, f"a multiple of {k} * {k}")
+    parts = b(Transpose((0, 1, 3, 2, 4, 5)), reshaped(b, x, [n, h, w, k, k, depth // (k * k)]))
+    return reshaped(b, parts, [n, times(b, h, k), times(b, w, k), depth // (k * k)])
+
+
+@TFLITE.reader("SPACE_TO_DEPTH")
+@stored
+def space_to_depth(b: TfliteBuilder, x: Value, *, block_size: int = 0) -> Any:
+    """[n, h k, w k, c] -> [n, h, w, k k c]."""
+    n, h, w = sizes_of(b, x, range(3))
+    k, c = block_size, static_dim(b, x, 3)
+    rows, columns = (part_of(b, d, k, "height and width of x") for d in (h, w))
+    parts = b(Transpose((0, 1, 3, 2, 4, 5)), reshaped(b, x, [n, rows, k, columns, k, c]))
+    return reshaped(b, parts, [n, rows, columns, k * k * c])
+
+
+def _blocks(b: TfliteBuilder, x: Value, shape: Value, other: Value) -> tuple[Ints, Array]:
+    """Lengths of blocks and pads or crops [m, 2] of the axes after the first."""
+    blocks = known_ints(b, shape, "block_shape")
+    around = known_ints(b, other, "paddings or crops")
+    if len(around) != 2 * len(blocks) or len(blocks) >= rank_of(b, x) or any(k < 1 for k in blocks):
+        raise b.invalid(
+            "block_shape and pads", (blocks, around), f"one and two numbers for less than {rank_of(b, x)} axes"
+        )
+    return blocks, np.reshape(around, (-1, 2))
+
+
+@TFLITE.reader("SPACE_TO_BATCH_ND")
+def space_to_batch_nd(b: TfliteBuilder, x: Value, block_shape: Value, paddings: Value) -> Any:
+    """[n, s k..., rest] -> [k... n, s..., rest], after x was padded with zeros."""
+    blocks, pads = _blocks(b, x, block_shape, paddings)
+    count, rank = len(blocks), rank_of(b, x)
+    if pads.any():
+        x = b(Pad(), x, ints(pads.T.reshape(-1)), None, ints(range(1, count + 1)))
+    sizes = sizes_of(b, x, range(rank))
+    parts = [part_of(b, sizes[i + 1], k, f"padded dimension {i + 1} of x") for i, k in enumerate(blocks)]
+    split = [sizes[0], *(s for i, k in enumerate(blocks) for s in (parts[i], k)), *sizes[count + 1 :]]
+    order = [*range(2, 2 * count + 1, 2), 0, *range(1, 2 * count, 2), *range(2 * count + 1, rank + count)]
+    batch = times(b, sizes[0], int(np.prod(blocks)))
+    return reshaped(b, b(Transpose(tuple(order)), reshaped(b, x, split)), [batch, *parts, *sizes[count + 1 :]])
+
+
+@TFLITE.reader("BATCH_TO_SPACE_ND")
+@stored
+def batch_to_space_nd(b: TfliteBuilder, x: Value, block_shape: Value, crops: Value) -> Any:
+    """[k... n, s..., rest] -> [n, s k..., rest], less what is cropped."""
+    blocks, cut = _blocks(b, x, block_shape, crops)
+    count, rank = len(blocks), rank_of(b, x)
+    sizes = sizes_of(b, x, range(rank))
+    batch = part_of(b, sizes[0], int(np.prod(blocks)), "first dimension of x")
+    order = [count, *(a for i in range(count) for a in (count + 1 + i, i)), *range(2 * count + 1, rank + count)]
+    wide = b(Transpose(tuple(order)), reshaped(b, x, [*blocks, batch, *sizes[1:]]))
+    spatial = [times(b, sizes[i + 1], k) for i, k in enumerate(blocks)]
+    made = reshaped(b, wide, [batch, *spatial, *sizes[count + 1 :]])
+    if not cut.any():
+        return made
+    ends = [-int(after) if after else END for after in cut[:, 1]]
+    return b(Slice(), made, ints(cut[:, 0]), ints(ends), ints(range(1, count + 1)))
