@@ -68,7 +68,7 @@ class OnnxRuntimeEngine:
     """
 
     def __init__(self, model: Model, threads: int, precision: str = "f32") -> None:
-        ort = _module("onnxruntime")
+        ort = installed("onnxruntime")
         options = ort.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.log_severity_level = 3
@@ -86,7 +86,7 @@ class OpenVinoEngine:
     """OpenVINO on the processor, arithmetic in f32 or bf16 by name, tuned for latency."""
 
     def __init__(self, model: Model, threads: int, precision: str = "f32") -> None:
-        core = _module("openvino").Core()
+        core = installed("openvino").Core()
         source = core.read_model(model if isinstance(model, bytes) else os.fspath(model))
         hints = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads}
         hints["INFERENCE_PRECISION_HINT"] = precision
@@ -125,7 +125,7 @@ def with_outputs(model: Model, wanted: Callable[[str], bool]) -> tuple[bytes, li
 
     Returns the model and the names of all outputs.
     """
-    onnx = _module("onnx")
+    onnx = installed("onnx")
     proto = onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(os.fspath(Path(model)))
     names = [o.name for o in proto.graph.output]
     for node in proto.graph.node:
@@ -136,11 +136,12 @@ def with_outputs(model: Model, wanted: Callable[[str], bool]) -> tuple[bytes, li
     return proto.SerializeToString(), names
 
 
-def _module(name: str) -> Any:
+def installed(name: str, package: str = "") -> Any:
+    """A module of another engine; raises BoltError where its package (named otherwise or not) is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise BoltError(f"{name}: is not installed: pip install 'bolt-numba[peers]'") from error
+        raise BoltError(f"{package or name}: is not installed: pip install 'bolt-numba[peers]'") from error
 
 
 def _line(error: Exception) -> str:

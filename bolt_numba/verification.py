@@ -6,20 +6,17 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.border import border
-from bolt_numba.converters import Content, format_of
-from bolt_numba.converters.onnx.writing.write import to_onnx
-from bolt_numba.errors import BoltError
 from bolt_numba.feeds import random_feeds
 from bolt_numba.ir.graph import Graph
-from bolt_numba.ir.interpret import interpret
+from bolt_numba.judges import Judge, judge_of
 from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
-from bolt_numba.peers import Feeds, Model, make, with_outputs
+from bolt_numba.peers import Feeds, Model
 from bolt_numba.session import Session, load
 from bolt_numba.types import Array, dtype_name
 
@@ -132,47 +129,10 @@ class VerifyReport:
         }
 
 
-class Judge(Protocol):
-    """Who knows the right values."""
-
-    def names(self) -> set[str]: ...
-
-    def values(self, names: Sequence[str]) -> dict[str, Array]: ...
-
-
-class _OnnxRuntime:
-    """onnxruntime on the same file; every result of its main graph can be asked for."""
-
-    def __init__(self, model: Model, feeds: Feeds) -> None:
-        self.model, self.feeds = model, feeds
-
-    def names(self) -> set[str]:
-        return set(with_outputs(self.model, lambda _: True)[1])
-
-    def values(self, names: Sequence[str]) -> dict[str, Array]:
-        wanted = set(names)
-        extended, outputs = with_outputs(self.model, wanted.__contains__)
-        found = make("onnxruntime", extended, 0).run(self.feeds)
-        return {n: a for n, a in zip(outputs, found, strict=True) if n in wanted}
-
-
-class _Reference:
-    """The references of the operators of the graph as loaded."""
-
-    def __init__(self, graph: Graph, feeds: Feeds) -> None:
-        self.graph, self.feeds = graph, feeds
-
-    def names(self) -> set[str]:
-        return {v.name for v in self.graph.values()} | set(self.graph.output_names)
-
-    def values(self, names: Sequence[str]) -> dict[str, Array]:
-        return interpret(self.graph, self.feeds, names)
-
-
 @border("verify", OSError)
 def verify(
     model: Model | Graph,
-    against: str = "onnxruntime",
+    against: str | None = None,
     *,
     feeds: Feeds | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
@@ -188,8 +148,9 @@ def verify(
 ) -> VerifyReport:
     """Run ``model`` here and elsewhere on the same inputs, and compare every tensor that both can name.
 
-    against: ``"onnxruntime"``, which gets a model of another format as ONNX, or ``"reference"``, the naive meaning of
-    the operators; both in f32.  feeds, shapes, seed: as `bolt_numba.feeds.random_feeds`.  Floats of
+    against: ``"onnxruntime"``, which gets a model of another format as ONNX; ``"reference"``, the naive meaning of the
+    operators; ``"litert"`` for its own format; all in f32.  None: the engine whose format it is, where that is
+    installed, else onnxruntime.  feeds, shapes, seed: as `bolt_numba.feeds.random_feeds`.  Floats of
     outputs agree within ``atol + rtol * |wanted|``; those of a narrower precision, and intermediate tensors, whose
     small elements are often what is left of large terms, within ``atol + rtol * max |wanted|``.  Other dtypes agree
     exactly, but what QuantizeLinear gives within a level; the floats of such models as those of a narrower precision.
@@ -201,7 +162,7 @@ def verify(
     steps = steps_of(graph)
     rtol = (max(RTOL[precision], QUANTISED_RTOL if steps else 0.0)) if rtol is None else rtol
     arrays = random_feeds(session.inputs, shapes, seed, feeds)
-    judge = _judge(against, model, graph, arrays)
+    against, judge = judge_of(against, model, graph, arrays, weights)
     outputs = [s.name for s in session.outputs]
     wanted = judge.values(outputs)
     finals = [
@@ -352,13 +313,3 @@ class _Comparer:
 def _inner_names(graph: Graph, known: set[str]) -> list[str]:
     results = itertools.chain.from_iterable(node.outputs for node in graph.nodes)
     return [v.name for v in results if v.name in known]
-
-
-def _judge(against: str, model: Model | Graph, graph: Graph, feeds: Feeds) -> Judge:
-    if against == "reference":
-        return _Reference(graph, feeds)
-    if against != "onnxruntime":
-        raise BoltError(f"verify: against: got {against!r}, wanted 'onnxruntime' or 'reference'")
-    if isinstance(model, Graph) or format_of(Content(model)) != "onnx":
-        return _OnnxRuntime(to_onnx(graph).SerializeToString(), feeds)
-    return _OnnxRuntime(model, feeds)

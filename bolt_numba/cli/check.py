@@ -92,7 +92,10 @@ def _facts(name: str, array: Array) -> dict[str, Any]:
 
 def verify(
     model: ModelPath,
-    against: Annotated[str, typer.Option("--against", help="onnxruntime or reference.")] = "onnxruntime",
+    against: Annotated[
+        str | None,
+        typer.Option("--against", help="onnxruntime, reference, or litert: the engine whose own format the model has."),
+    ] = None,
     rtol: Annotated[
         float | None, typer.Option("--rtol", help="Relative tolerance (1e-3; of bf16: 5e-2 of the largest value).")
     ] = None,
@@ -109,7 +112,7 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Compare with another engine tensor by tensor, and name the first that diverges (exit code 1)."""
-    with console.progress(f"comparing {model.name} with {against}"):
+    with console.progress(f"comparing {model.name}"):
         graph = bn.load(model, weights=weights, signature=signature)
         declared = [_declared(name, graph) for name in [v.name for v in graph.inputs]] if input_ else []
         feeds = read_inputs(input_, declared)

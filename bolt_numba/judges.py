@@ -1,0 +1,136 @@
+"""Who knows the right values of a model's tensors, for `bolt_numba.verification`: other engines, and the references."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from bolt_numba.converters import Content, format_of
+from bolt_numba.converters.onnx.writing.write import to_onnx
+from bolt_numba.errors import BoltError
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.interpret import interpret
+from bolt_numba.peers import Feeds, Model, installed, make, with_outputs
+from bolt_numba.types import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is judged: a model as its file and as the graph that was read of it, on these inputs.
+
+    format: a key of `bolt_numba.converters.FORMATS`; "" for a graph without a file.
+    """
+
+    model: Model | Graph
+    weights: Model | None
+    graph: Graph
+    feeds: Feeds
+    format: str
+
+    def file(self) -> Content:
+        """The file, where there is one."""
+        assert not isinstance(self.model, Graph), "engines with formats of their own get files"
+        return Content(self.model, self.weights)
+
+
+class Judge(Protocol):
+    """The values of the tensors whose names it knows."""
+
+    def names(self) -> set[str]: ...
+
+    def values(self, names: Sequence[str]) -> dict[str, Array]: ...
+
+
+class OnnxRuntime:
+    """onnxruntime; every result of the main graph can be asked for.  Models of other formats come to it as ONNX."""
+
+    def __init__(self, asked: Asked) -> None:
+        model = asked.model
+        as_it_is = asked.format == "onnx" and not isinstance(model, Graph)
+        self.model: Any = model if as_it_is else to_onnx(asked.graph).SerializeToString()
+        self.feeds = asked.feeds
+
+    def names(self) -> set[str]:
+        return set(with_outputs(self.model, lambda _: True)[1])
+
+    def values(self, names: Sequence[str]) -> dict[str, Array]:
+        wanted = set(names)
+        extended, outputs = with_outputs(self.model, wanted.__contains__)
+        found = make("onnxruntime", extended, 0).run(self.feeds)
+        return {n: a for n, a in zip(outputs, found, strict=True) if n in wanted}
+
+
+class Reference:
+    """The references of the operators of the graph as loaded."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.graph, self.feeds = asked.graph, asked.feeds
+
+    def names(self) -> set[str]:
+        return {v.name for v in self.graph.values()} | set(self.graph.output_names)
+
+    def values(self, names: Sequence[str]) -> dict[str, Array]:
+        return interpret(self.graph, self.feeds, names)
+
+
+class LiteRt:
+    """LiteRT's own kernels, one operator after the other, all tensors kept."""
+
+    def __init__(self, asked: Asked) -> None:
+        package = installed("ai_edge_litert.interpreter", "ai-edge-litert")
+        resolver = package.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+        self.net = package.Interpreter(
+            model_content=asked.file().data, num_threads=1, experimental_op_resolver_type=resolver,
+            experimental_preserve_all_tensors=True,
+        )  # fmt: skip
+        inputs, results = self.net.get_input_details(), self.net.get_output_details()
+        if len(inputs) != len(asked.feeds) or len(results) != len(asked.graph.outputs):
+            raise BoltError(f"litert: signature '{asked.graph.name}': got another one, wanted the file's first")
+        given = [np.asarray(asked.feeds[v.name]) for v in asked.graph.inputs if v.name in asked.feeds]
+        for detail, array in zip(inputs, given, strict=True):
+            self.net.resize_tensor_input(detail["index"], array.shape)
+        self.net.allocate_tensors()
+        for detail, array in zip(inputs, given, strict=True):
+            self.net.set_tensor(detail["index"], array)
+        self.net.invoke()
+        self.places = {d["name"]: int(d["index"]) for d in self.net.get_tensor_details()}
+        self.places |= {n: int(d["index"]) for n, d in zip(asked.graph.output_names, results, strict=True)}
+
+    def names(self) -> set[str]:
+        return {name for name, place in self.places.items() if self._value(place) is not None}
+
+    def values(self, names: Sequence[str]) -> dict[str, Array]:
+        return {name: found for name in names if (found := self._value(self.places[name])) is not None}
+
+    def _value(self, place: int) -> Array | None:
+        try:
+            found: Array = self.net.get_tensor(place)
+        except ValueError:  # a tensor that it has merged into another
+            return None
+        return found
+
+
+JUDGES: dict[str, Callable[[Asked], Judge]] = {"onnxruntime": OnnxRuntime, "reference": Reference, "litert": LiteRt}
+"""Judges by name."""
+OWN = {"tflite": ("litert", "ai_edge_litert")}
+"""By format the judge whose own format it is, and the package that it needs."""
+
+
+def judge_of(
+    against: str | None, model: Model | Graph, graph: Graph, feeds: Feeds, weights: Model | None
+) -> tuple[str, Judge]:
+    """A judge and its name; None takes the engine whose format the model has, where it is installed."""
+    format = "" if isinstance(model, Graph) else format_of(Content(model, weights))
+    own, package = OWN.get(format, ("onnxruntime", "onnxruntime"))
+    if against is None:
+        against = own if importlib.util.find_spec(package) else "onnxruntime"
+    if against not in JUDGES:
+        raise BoltError(f"verify: against: got {against!r}, wanted one of {', '.join(map(repr, JUDGES))}")
+    if against not in ("onnxruntime", "reference", own):
+        what = f"a file of {format}" if format else "a graph"
+        raise BoltError(f"verify: against: got {against!r} for {what}, wanted a file of its own format")
+    return against, JUDGES[against](Asked(model, weights, graph, feeds, format))
