@@ -113,7 +113,7 @@ def test_a_block_longer_than_a_column_is_the_column() -> None:
     np.testing.assert_array_equal(nearest(w, 4, 1 << 60, True).real, nearest(w, 4, 40, True).real)
 
 
-@pytest.mark.parametrize("rows", [1, 6])
+@pytest.mark.parametrize("rows", [1, 6, 7, 12])
 def test_long_sums_of_one_scale_keep_their_digits(rows: int) -> None:
     """A column of 16,384 numbers of one sign, and one scale for all."""
     graph, k = Graph("long"), 16384

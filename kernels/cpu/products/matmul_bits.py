@@ -57,9 +57,9 @@ from bolt_numba.types import F32 as F32_TYPE
 from bolt_numba.types import Array, TensorType
 
 TOGETHER = 6 if target().registers >= 32 else 2
-"""Rows whose sums of a block have registers beside those of all: scales are multiplied once a block."""
-FEW_ROWS = 12 if target().registers >= 32 else 4
-"""Rows whose sums have registers at all; scales are multiplied with every number.  More of them are swept."""
+"""Rows whose sums of a block have registers beside those of all.  More of them read a panel's codes again."""
+FEW_ROWS = 2 * TOGETHER
+"""More rows are swept."""
 TERMS = 256
 """Of a sum of one scale that are added before it joins the others: a long sum would lose digits."""
 DEEP = 8
@@ -117,9 +117,7 @@ def _summed(a: Any) -> dict[str, Reach]:
     return {"x": 4 * a.rows * a.k, "to": 4 * a.rows * a.blocks}
 
 
-@native(
-    fastmath={"contract", "reassoc", "nsz"}, x=PTR, to=PTR, rows=I64, k=I64, blocks=I64, block=I64, extents=_summed
-)
+@native(fastmath={"contract", "reassoc", "nsz"}, x=PTR, to=PTR, rows=I64, k=I64, blocks=I64, block=I64, extents=_summed)
 def sums_of_blocks(p, tid, nthreads):
     """The sum of each block of the rows of x."""
     for row in range(p.rows):
@@ -149,19 +147,25 @@ nibble = nibble_by_table if LANES == 16 else nibble_by_sum
 
 
 def _few_source(rows: int, bits: int) -> str:
-    """Text of the kernel for ``rows`` rows: one pass over the codes; see `TOGETHER` and `FEW_ROWS`."""
-    each, late = [(r, v) for r in range(rows) for v in (0, 1)], rows <= TOGETHER
-    sums = "a" if late else "t"
+    """Text of the kernel for ``rows`` rows: passes over a panel's codes for up to `TOGETHER` rows each, alike in size."""
+    passes = -(-rows // TOGETHER)
+    shares = [range(rows * i // passes, rows * (i + 1) // passes) for i in range(passes)]
+    body = ["first, last = split(ceil_div(p.n, 2 * LANES), tid, nthreads)", "table = vload(p.table)"]
+    body += ["for panel in range(first, last):", "    j, left = panel * 2 * LANES, p.n - panel * 2 * LANES"]
+    body += _indented([line for some in shares for line in _pass(some, bits)])
+    return "\n".join(["def product_of_bits(p, tid, nthreads):", *_indented(body)]) + "\n"
+
+
+def _pass(rows: range, bits: int) -> list[str]:
+    """Lines for some rows and one panel."""
+    each = [(r, v) for r in rows for v in (0, 1)]
 
     def add(at: str, numbers: str) -> list[str]:
         """Lines for one row of K, whose ``numbers`` {v} are of vector v."""
-        lines = []
-        for v in (0, 1):
-            number = numbers.format(v=v)
-            lines.append(f"w{v} = {number if late else f'fma({number}, s{v}, l{v})'}")
-        for r in range(rows):
+        lines = [f"w{v} = {numbers.format(v=v)}" for v in (0, 1)]
+        for r in rows:
             lines.append(f"x{r} = splat(load_f32(x + 4 * ({r} * p.k + {at})))")
-            lines += [f"{sums}{r}{v} = fma(x{r}, w{v}, {sums}{r}{v})" for v in (0, 1)]
+            lines += [f"a{r}{v} = fma(x{r}, w{v}, a{r}{v})" for v in (0, 1)]
         return lines
 
     load = ["v0, v1 = vload_i32(codes), vload_i32(codes + BYTES)", "codes += 2 * BYTES"]
@@ -175,31 +179,21 @@ def _few_source(rows: int, bits: int) -> str:
         inner += ["if q < size:", *_indented([*load, "while q < size:", *_indented(rest)])]
     block = ["size, x = min(p.block, p.k - p.block * b), p.x + 4 * p.block * b"]
     block += ["s0, s1 = vload(scales), vload(scales + BYTES)"]
-    if late:
-        block += [*(f"a{r}{v} = splat(np.float32(0))" for r, v in each), *inner, "if p.zeros != 0:"]
-        block += ["    z0, z1 = vload(zeros), vload(zeros + BYTES)"]
-        for r in range(rows):
-            block.append(f"    y{r} = splat(load_f32(p.sums + 4 * ({r} * p.blocks + b)))")
-            block += [f"    a{r}{v} = a{r}{v} - z{v} * y{r}" for v in (0, 1)]
-        block += [f"t{r}{v} = fma(a{r}{v}, s{v}, t{r}{v})" for r, v in each]
-    else:
-        block += ["l0, l1 = splat(np.float32(0)), splat(np.float32(0))", "if p.zeros != 0:"]
-        block += ["    l0, l1 = -vload(zeros) * s0, -vload(zeros + BYTES) * s1", *inner]
+    block += [*(f"a{r}{v} = splat(np.float32(0))" for r, v in each), *inner, "if p.zeros != 0:"]
+    block += ["    z0, z1 = vload(zeros), vload(zeros + BYTES)"]
+    for r in rows:
+        block.append(f"    y{r} = splat(load_f32(p.sums + 4 * ({r} * p.blocks + b)))")
+        block += [f"    a{r}{v} = a{r}{v} - z{v} * y{r}" for v in (0, 1)]
+    block += [f"t{r}{v} = fma(a{r}{v}, s{v}, t{r}{v})" for r, v in each]
     block += ["scales, zeros = scales + 2 * BYTES, zeros + 2 * BYTES"]
-    lines = [
-        "j, codes, left = panel * 2 * LANES, p.codes + panel * p.panel, p.n - panel * 2 * LANES",
-        "scales, zeros = p.scales + 4 * j * p.blocks, p.zeros + 4 * j * p.blocks",
-    ]
-    lines += [f"t{r}{v} = splat(np.float32(0))" for r, v in each]
+    lines = ["codes, scales = p.codes + panel * p.panel, p.scales + 4 * j * p.blocks"]
+    lines += ["zeros, c0, c1 = p.zeros + 4 * j * p.blocks, splat(np.float32(0)), splat(np.float32(0))"]
     lines += ["if p.bias != 0:"]
-    lines += [f"    t0{v} = vload_n(p.bias + 4 * (j + {v} * LANES), left - {v} * LANES)" for v in (0, 1)]
-    lines += [f"    t{r}{v} = t0{v}" for r, v in each if r]
+    lines += [f"    c{v} = vload_n(p.bias + 4 * (j + {v} * LANES), left - {v} * LANES)" for v in (0, 1)]
+    lines += [f"t{r}{v} = c{v}" for r, v in each]
     lines += ["for b in range(p.blocks):", *_indented(block)]
     store = "vstore_n(p.y + 4 * ({r} * p.n + j + {v} * LANES), t{r}{v}, left - {v} * LANES)"
-    lines += [store.format(r=r, v=v) for r, v in each]
-    body = ["first, last = split(ceil_div(p.n, 2 * LANES), tid, nthreads)", "table = vload(p.table)"]
-    body += ["for panel in range(first, last):", *_indented(lines)]
-    return "\n".join(["def product_of_bits(p, tid, nthreads):", *_indented(body)]) + "\n"
+    return [*lines, *(store.format(r=r, v=v) for r, v in each)]
 
 
 def _indented(lines: Sequence[str]) -> list[str]:
@@ -222,7 +216,7 @@ def few_rows(rows: int, bits: int) -> Native:
     """Kernel for ``rows`` rows of x.
 
     codes: by `pack_codes`, ``panel`` bytes each; scales, zeros (or 0): by `pack_blocks`; sums: of blocks of x,
-    for up to `TOGETHER` rows and where there are zeros; bias: f32 [n] or 0; table: `NIBBLES`.
+    where there are zeros; bias: f32 [n] or 0; table: `NIBBLES`.
     """
     fields: dict[str, Any] = {
         "x": PTR, "sums": PTR_OR_0, "codes": PTR, "panel": I64, "scales": PTR, "zeros": PTR_OR_0, "bias": PTR_OR_0,
@@ -309,7 +303,7 @@ def matmul_bits(op: Any, ins: Types, outs: Sequence[TensorType], context: Contex
     if rows > FEW_ROWS:
         return _many(op, ins, held, context)
     steps: list[Step] = []
-    sums = None if zeros is None or rows > TOGETHER else Scratch(4 * rows * blocks)
+    sums = None if zeros is None else Scratch(4 * rows * blocks)
     if sums is not None:
         given: dict[str, Argument] = {"x": In(0), "to": sums, "rows": rows, "k": k}
         steps.append(Step(sums_of_blocks, given | {"blocks": blocks, "block": block}, False))
@@ -334,9 +328,7 @@ def _many(op: Any, ins: Types, held: dict[str, Argument], context: Context) -> l
     return steps
 
 
-def _sweep(
-    m: int, n: int, k: int, panels: Argument, bias: Argument, start: int, ldc: int, context: Context
-) -> Step:
+def _sweep(m: int, n: int, k: int, panels: Argument, bias: Argument, start: int, ldc: int, context: Context) -> Step:
     threads = context.threads if is_parallel(context, 2 * m * n * k, 4 * n * k) else 1
     copies = conflicting(4 * k, m) and n > PANEL
     span, pack_ld = choose_span(m, n, k), pack_stride(4 * k) if copies else 0
