@@ -37,7 +37,7 @@ def as_input(spec: TensorSpec, given: Any) -> Any:
     if spec.nested is not None:
         return _as_nested(spec.name, spec.nested, given)
     if type(given) is not np.ndarray:
-        given = _as_array(spec, given)
+        given = as_array(spec, given)
     if spec.dtype == STRING and given.dtype.kind == "U":
         given = given.astype(STRING)
     if given.dtype != spec.dtype:
@@ -62,7 +62,8 @@ def _want_texts(name: str, given: Array) -> None:
             raise DTypeError(f"input {name!r}: got a {kind.__name__} among the elements, wanted texts")
 
 
-def _as_array(spec: TensorSpec, given: Any) -> Array:
+def as_array(spec: TensorSpec, given: Any) -> Array:
+    """An array of what is none; Python numbers and lists get the declared dtype.  Raises DTypeError."""
     try:
         if isinstance(given, np.generic) or hasattr(given, "__array_interface__") or hasattr(given, "__array__"):
             return np.asarray(given)

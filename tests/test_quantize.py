@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 
 import bolt_numba as bn
-from bolt_numba.errors import BoltError, DataError, DTypeError, InvalidModelError, ShapeError
+from bolt_numba.errors import BoltError, DataError, InvalidModelError
 from bolt_numba.inputs import spec_of
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
@@ -30,7 +30,7 @@ from bolt_numba.quantize.equalise import equalised, smoothed
 from bolt_numba.quantize.layers import layers_of
 from bolt_numba.quantize.methods import METHODS, affine, range_of, stored_bias, stored_weight
 from bolt_numba.quantize.sensitivity import sqnr
-from bolt_numba.types import F32, I8, I64, U8, U16, Array, Sym, TensorType
+from bolt_numba.types import F32, I8, U8, U16, Array, Sym, TensorType
 
 RNG = np.random.default_rng(7)
 START = RNG.bit_generator.state
@@ -334,41 +334,6 @@ def test_broken_scale_files_are_refused(tmp_path: Path, text: str) -> None:
 
 
 # --- data and bad input ----------------------------------------------------------------------------------------------
-
-
-def test_data_comes_in_many_forms(tmp_path: Path) -> None:
-    specs = [spec_of("x", TensorType(F32, (Sym("n"), 3))), spec_of("i", TensorType(I64, (Sym("n"),)))]
-    arrays = {"x": np.ones((70, 3), F32), "i": np.arange(70)}
-    feeds = feeds_of(arrays, specs)
-    assert [len(f["x"]) for f in feeds] == [64, 6]
-    np.savez(tmp_path / "all.npz", **arrays)
-    assert len(feeds_of(tmp_path / "all.npz", specs)) == 2
-    for n in range(3):
-        np.savez(tmp_path / f"{n}.npz", x=np.ones((2, 3), F32), i=np.zeros(2, np.int64))
-    assert len(feeds_of(tmp_path, specs)) == 5
-    fixed = [spec_of("x", TensorType(F32, (2, 3)))]
-    assert len(feeds_of(np.ones((7, 3), F32), fixed)) == 3
-    assert len(feeds_of(np.ones((7, 2, 3), F32), fixed)) == 7
-    assert len(feeds_of([{"x": np.ones((2, 3), F32)}], fixed)) == 1
-
-
-@pytest.mark.parametrize(
-    ("data", "error", "words"),
-    [
-        ({"z": np.ones((4, 3, 8, 8), F32)}, ShapeError, "got ['z'], wanted ['x']"),
-        ({"x": np.ones((4, 3, 8, 8))}, DTypeError, "got f64"),
-        ({"x": np.ones((4, 2, 8, 8), F32)}, ShapeError, "got shape (4, 2, 8, 8)"),
-        ({"x": np.ones((0, 3, 8, 8), F32)}, DataError, "got none"),
-        ([], DataError, "got none"),
-        (3, DTypeError, "got a int"),
-        ([3], DTypeError, "got a int in a list"),
-        ({"x": np.full((4, 3, 8, 8), np.nan, F32)}, DataError, "got NaN or infinity"),
-    ],
-)
-def test_data_that_does_not_fit_is_one_clear_error(data: Any, error: type[BoltError], words: str) -> None:
-    with pytest.raises(error) as caught:
-        quantize(small_net(), data)
-    assert words in str(caught.value)
 
 
 def test_activations_that_overflow_are_named() -> None:

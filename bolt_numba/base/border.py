@@ -1,16 +1,16 @@
 """What leaves the package is a `BoltError`: every other exception gets a kind, the node it came from, and its cause.
 
 Not so: KeyboardInterrupt and its like, TypeErrors of calls that Python itself refuses, OSErrors of files that the
-caller names.
+caller names, what functions of the caller raise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
-from bolt_numba.errors import BoltError, BudgetError, InternalError, InvalidModelError, UnsupportedOpError
+from bolt_numba.errors import BoltError, BudgetError, DTypeError, InternalError, InvalidModelError, UnsupportedOpError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,9 +40,27 @@ def at_node(error: Exception, op: str, name: str) -> BoltError:
     return as_bolt_error(error, f"node {name!r}: {op}")
 
 
+_THEIRS = "_raised_by_the_caller"
+
+
+def theirs(what: str, function: Any) -> Callable[..., Any]:
+    """A function of the caller's: what it raises leaves the package as it is.  Raises DTypeError where it is none."""
+    if not callable(function):
+        raise DTypeError(f"{what}: got {function!r:.80}, wanted a function")
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            vars(error)[_THEIRS] = True
+            raise
+
+    return called
+
+
 def leave(error: Exception, what: str, *passing: type[Exception]) -> NoReturn:
-    """Raise an error that leaves the package; those of the kinds in ``passing`` as they are."""
-    if isinstance(error, (BoltError, *passing)):
+    """Raise an error that leaves the package; those of the kinds in ``passing`` and the caller's as they are."""
+    if isinstance(error, (BoltError, *passing)) or _THEIRS in vars(error):
         raise error
     raise as_bolt_error(error, what) from error
 

@@ -10,8 +10,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.border import theirs
 from bolt_numba.errors import BoltError, DataError, DTypeError, InvalidModelError, ShapeError
-from bolt_numba.inputs import as_input
+from bolt_numba.inputs import as_array, as_input
 from bolt_numba.types import Array, TensorSpec
 
 Feed: TypeAlias = dict[str, Array]
@@ -76,7 +77,7 @@ def _batched(data: Any, inputs: Sequence[TensorSpec]) -> list[Feed]:
     if not isinstance(data, Iterable) or isinstance(data, (str, bytes)):
         raise DTypeError(f"calibration data: got a {type(data).__name__}, wanted arrays by name or a list of them")
     made = []
-    for feed in data:
+    for feed in theirs("calibration data", list)(data):
         if isinstance(feed, np.ndarray) and len(inputs) == 1:
             feed = {inputs[0].name: feed}
         if not isinstance(feed, Mapping):
@@ -95,7 +96,7 @@ def _named(feed: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> dict[str, A
 
 def _split(arrays: dict[str, Any], inputs: Sequence[TensorSpec]) -> list[Feed]:
     """Batches along the first axis of all arrays."""
-    whole = {name: np.asarray(a) for name, a in arrays.items()}
+    whole = {s.name: as_array(s, arrays[s.name]) for s in inputs}
     counts = {name: a.shape[0] if a.ndim else None for name, a in whole.items()}
     if len(set(counts.values())) != 1 or None in counts.values():
         raise ShapeError(f"calibration data: samples of each input: got {counts}, wanted equally many")

@@ -39,12 +39,19 @@ def sqnr(wanted: Array, got: Array) -> float:
 
 def accuracy_by(labels: Any) -> Metric:
     """The share of samples whose greatest element of the first output is at the label's place."""
-    wanted = np.asarray(labels)
+    try:
+        wanted = np.asarray(labels)
+    except ValueError as error:
+        raise DTypeError(f"labels: got lists of different lengths, wanted whole numbers: {error}") from error
     if wanted.dtype.kind not in "iu":
         raise DTypeError(f"labels: got {wanted.dtype}, wanted whole numbers")
 
     def metric(results: Results) -> float:
-        found = np.concatenate([np.argmax(next(iter(r.values())), axis=-1).reshape(-1) for r in results])
+        first: list[Any] = [next(iter(r.values())) for r in results]
+        for y in first:
+            if not isinstance(y, np.ndarray) or not y.ndim or not y.shape[-1]:
+                raise ShapeError(f"labels: first output: got {np.shape(y)}, wanted a number for each class, last")
+        found = np.concatenate([np.argmax(y, axis=-1).reshape(-1) for y in first])
         if wanted.size < found.size:
             raise ShapeError(f"labels: got {wanted.size}, wanted one for each of {found.size} results")
         return float(np.mean(found == wanted.reshape(-1)[: found.size]))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba import surgery
-from bolt_numba.base.border import border
+from bolt_numba.base.border import border, theirs
 from bolt_numba.base.records import record
 from bolt_numba.errors import BoltError
 from bolt_numba.inputs import flag_of, spec_of
@@ -107,6 +107,7 @@ def quantize(  # budget: each option is explained
     progress: called with what is done, how many steps of it are behind, and how many there are.
     Raises BoltError when there is nothing to quantise, DataError for NaN in data or activations.
     """
+    progress = theirs("progress", progress)
     usual = Scheme(activations, weights, per_channel, symmetric, method)
     bound = _bound(max_drop, min_sqnr, metric is not None or labels is not None)
     source = with_plain_weights(surgery.simplify(load(model, signature=signature)))
@@ -118,7 +119,9 @@ def quantize(  # budget: each option is explained
     layers = layers_of(graph, attention=attention)
     seen.tensors.update(estimated(ranges or {}).tensors)
     plan = QuantPlan(layers, schemes, seen, flag_of("bias_correction", bias_correction))
-    if labels is not None and metric is None:
+    if metric is not None:
+        metric = theirs("metric", metric)
+    elif labels is not None:
         metric = accuracy_by(labels)
     referee = Referee(source, feeds, metric, threads)
     found = search(graph, plan, referee, bound, progress, measure=flag_of("measure", measure))

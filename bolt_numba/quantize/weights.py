@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from bolt_numba import surgery
-from bolt_numba.base.border import border
+from bolt_numba.base.border import border, theirs
 from bolt_numba.base.records import record
 from bolt_numba.errors import BoltError, DataError
 from bolt_numba.inputs import flag_of, spec_of
@@ -96,6 +96,7 @@ def weights_only(
     Raises BoltError for what cannot be: another number of bits, no product with constant weights.
     """
     _check(bits, block, method, data)
+    progress = theirs("progress", progress)
     flag_of("symmetric", symmetric)
     source = surgery.simplify(load(model, signature=signature))
     layers = [layer for layer in layers_of(source) if _is_product(layer)]

@@ -147,7 +147,7 @@ nibble = nibble_by_table if LANES == 16 else nibble_by_sum
 
 
 def _few_source(rows: int, bits: int) -> str:
-    """Text of the kernel for ``rows`` rows: passes over a panel's codes for up to `TOGETHER` rows each, alike in size."""
+    """Text of the kernel for ``rows`` rows: passes over a panel's codes for up to `TOGETHER` rows each."""
     passes = -(-rows // TOGETHER)
     shares = [range(rows * i // passes, rows * (i + 1) // passes) for i in range(passes)]
     body = ["first, last = split(ceil_div(p.n, 2 * LANES), tid, nthreads)", "table = vload(p.table)"]
