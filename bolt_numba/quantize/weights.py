@@ -96,8 +96,7 @@ def weights_only(
     Raises BoltError for what cannot be: another number of bits, no product with constant weights.
     """
     _check(bits, block, method, data)
-    progress = theirs("progress", progress)
-    flag_of("symmetric", symmetric)
+    progress, symmetric = theirs("progress", progress), flag_of("symmetric", symmetric)
     source = surgery.simplify(load(model, signature=signature))
     layers = [layer for layer in layers_of(source) if _is_product(layer)]
     wanted = schemes_for(layers, Scheme(), keep, {})
