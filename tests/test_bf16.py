@@ -20,14 +20,16 @@ from bolt_numba.cli.app import app
 from bolt_numba.errors import DeviceError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
+from bolt_numba.kernels.cpu.attention.attention_bf16 import attention_bf16
 from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.cpu.products.pack import PANEL, panel_columns, source_rows
 from bolt_numba.kernels.cpu.products.products_bf16 import conv_bf16, matmul_bf16
 from bolt_numba.kernels.cpu.products.sweep import MR
 from bolt_numba.kernels.cpu.products.sweep_bf16 import pack_panels_bf16
-from bolt_numba.kernels.registry import KERNELS, QueryContext, always, load, select
+from bolt_numba.kernels.registry import KERNELS, QueryContext, always, candidates, load, select
 from bolt_numba.ops.arrays.reduce import ReduceMean
 from bolt_numba.ops.arrays.shape import Flatten
+from bolt_numba.ops.layers.attention import FusedAttention
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM
@@ -44,7 +46,7 @@ load("cpu")
 # These makers, whatever is cheaper.
 ENTRIES = {
     kind: replace(next(e for e in KERNELS[kind, "cpu"] if e.name == maker.__name__), accepts=always)
-    for kind, maker in ((Conv, conv_bf16), (MatMul, matmul_bf16))
+    for kind, maker in ((Conv, conv_bf16), (MatMul, matmul_bf16), (FusedAttention, attention_bf16))
 }
 
 
@@ -120,6 +122,38 @@ def test_conv_other_ranks_and_groups() -> None:
     check(Conv(layout="NHWC", pads=(1,) * 4, group=2), [real(2, 6, 7, 66), real(80, 33, 3, 3), real(80)])
     check(Conv(layout="NHWC", pads=(3,) * 4, strides=(2, 2)), [real(1, 30, 31, 3), real(64, 3, 7, 7), real(64)])
     check(Conv(layout="NHWC", pads=(1,) * 4, group=2), [real(1, 9, 8, 300), real(150, 150, 3, 3), real(150)])
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    sizes=st.tuples(st.integers(5, 40), st.integers(1, 70), st.integers(1, 70), st.integers(1, 40)),
+    form=st.sampled_from(["plain", "causal", "masked", "SHD", "packed"]), heads=st.integers(1, 3),
+)  # fmt: skip
+def test_attention(sizes: tuple[int, int, int, int], form: str, heads: int) -> None:
+    """Within what rounding the exponentials may change of a mean of values."""
+    m, n, d, width = sizes
+    n, width = (m, d) if form == "packed" else (n, width)
+    turned = form in ("SHD", "packed")
+    layouts = dict.fromkeys(("q_layout", "k_layout", "v_layout", "y_layout"), "SHD") if turned else {}
+    op = FusedAttention(0.25, form == "causal", **layouts, packed=form == "packed")
+    inputs: list[Array | None] = [real(2, heads, rows, depth) for rows, depth in ((m, d), (n, d), (n, width))]
+    if turned:
+        inputs = [np.ascontiguousarray(x.swapaxes(1, 2)) for x in inputs if x is not None]
+    if form == "packed":
+        inputs = [real(2, m, 3 * heads, d)]
+    exact = [rounded(x) for x in inputs if x is not None]
+    if form == "masked":
+        inputs.append(np.where(real(2, 1, m, n) > 1, np.float32(-1e4), real(2, 1, m, n)))
+        exact.append(inputs[-1].astype(np.float64))  # type: ignore[union-attr]
+    (got,) = run_kernel(ENTRIES[FusedAttention], inputs, (1, 2), constant=[False] * len(inputs), instance=op)
+    values = exact[0 if form == "packed" else 2]
+    assert np.abs(got - op.reference(*exact)).max() < 1.01 * 2.0**-9 * np.abs(values).max()
+
+
+def test_attention_takes_few_queries_as_they_are() -> None:
+    ins = [TensorType(F32, (1, 2, 3, 16))] * 3
+    names = [[e.name for e in candidates(FusedAttention(), ins, QueryContext(precision=p))] for p in ("f32", "bf16")]
+    assert names == [["attention_f32"], ["attention_f32"]]
 
 
 def gates(x: Array, h: Array, w: Array, r: Array, b: Array) -> tuple[Array, Array]:

@@ -9,7 +9,7 @@ Few queries read keys and values where they lie, once for all queries that share
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, TypeAlias
 
@@ -99,7 +99,7 @@ def _heads_reach(a: Any, heads: int, group: int, q_head: int, y_head: int, mask_
     }
 
 
-def _blocks_reach(mr: int, a: Any) -> dict[str, Reach]:
+def blocks_reach(mr: int, a: Any) -> dict[str, Reach]:
     used = a.result_at + 4 * mr * (-(-a.width // PANEL) * PANEL + 1)
     work = (a.threads - 1) * a.work_size + used
     return {**_heads_reach(a, a.items // a.chunks, 1, 0, 0, 0), "work": work, "order": 4 * a.d}
@@ -118,7 +118,7 @@ def attention_kernel(mr: int) -> Native:
     scores (rows ``pitch`` bytes apart) and the result block at the offsets given.  order: i32 0, 1, …, d - 1.
     """
 
-    @native(extents=partial(_blocks_reach, mr), **FIELDS)
+    @native(extents=partial(blocks_reach, mr), **FIELDS)
     def attention(p, tid, nthreads):
         m, d, width, pitch = p.m, p.d, p.width, p.pitch
         keys = p.work + p.work_size * tid
@@ -310,7 +310,7 @@ def _heads_first(op: Any, ins: Types) -> list[tuple[int, ...]]:
     return [swapped(s) if a == "SHD" else s for s, a in zip(shapes, op.layouts, strict=True)]
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def accepts_attention(op: Any, ins: Types) -> bool:
     if any(t is not None and (not t.is_static or t.dtype != F32_TYPE or not t.size) for t in ins):
         return False
     q, k, v = _heads_first(op, ins)
@@ -333,9 +333,25 @@ def _chunks(heads: int, m: int, mr: int, threads: int) -> int:
     return min(-(-m // mr), 2 * threads)
 
 
-@kernel(FusedAttention, accepts=_accepts, by_types=True)
+@record(frozen=True)
+class Form:
+    """How blocks of queries are computed: the kernel for blocks of so many rows, and its workspace."""
+
+    kernel: Callable[[int], Native]
+    workspace: Callable[[int, int, int, int, bool], Workspace]
+
+
+PLAIN = Form(attention_kernel, workspace)
+
+
+@kernel(FusedAttention, accepts=accepts_attention, by_types=True)
 def attention_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Register tiles over packed keys and values, softmax on scores in cache; products in place for few queries."""
+    return attention_steps(op, ins, outs, context, PLAIN)
+
+
+def attention_steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context, form: Form) -> list[Step]:
+    """The step of `FusedAttention`."""
     q, k, v = _heads_first(op, ins)
     mask = ins[3].dims if len(ins) > 3 and ins[3] is not None else None
     m, n, d, width = q[-2], k[-2], q[-1], v[-1]
@@ -353,7 +369,7 @@ def attention_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Cont
     parallel = heads * m * n * (d + width) > PARALLEL_FLOPS
     if m <= FEW_QUERIES:
         return [Step(attention_few, args | few(context.threads, heads, 1, m, n), parallel and heads > 1)]
-    return [Step(attention_kernel(block_rows(m)), args | blocks(context.threads, heads, args, n), parallel)]
+    return [Step(form.kernel(block_rows(m)), args | blocks(context.threads, heads, args, n, form), parallel)]
 
 
 def few(threads: int, items: int, group: int, m: int, n: int) -> dict[str, Argument]:
@@ -362,10 +378,10 @@ def few(threads: int, items: int, group: int, m: int, n: int) -> dict[str, Argum
     return scores | {"items": items, "group": group, "q_head": 0, "y_head": 0, "mask_head": 0}
 
 
-def blocks(threads: int, heads: int, args: dict[str, Any], n: int) -> dict[str, Argument]:
+def blocks(threads: int, heads: int, args: dict[str, Any], n: int, form: Form = PLAIN) -> dict[str, Argument]:
     """Parameters of `attention_kernel` that say how work and memory are shared; ``args``: the shared ones, n: keys."""
     m, d, width, mr = args["m"], args["d"], args["width"], block_rows(args["m"])
-    layout = workspace(mr, n, d, width, width % PANEL != 0 or args["v_step"] != 4 * width)
+    layout = form.workspace(mr, n, d, width, width % PANEL != 0 or args["v_step"] != 4 * width)
     chunks = _chunks(heads, m, mr, threads)
     chunk = math.ceil(math.ceil(m / chunks) / mr) * mr
     chunks = math.ceil(m / chunk)
