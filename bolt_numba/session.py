@@ -61,7 +61,8 @@ class Session:
         and the CPU takes what is left.  ``"host"`` runs everything by references.
     precision: ``"f32"``, or ``"bf16"``: constant weights of products and convolutions are held as bfloat16 and
         multiplied as such (twice as fast where the processor has AVX-512 BF16, elsewhere they are widened), and so
-        are the products of attention; sums and everything else stay f32.  ``"f16"``: weights of products are held as float16 and widened in registers.
+        are the products of attention; sums and everything else stay f32.  ``"f16"``: weights of products are held
+        as float16 and widened in registers.
     numerics: how far algorithms may be from a direct sum: ``"strict"``, ``"default"`` or ``"fast"``; what each
         guarantees is in docs/numerics.md.
     threads: how many threads share the work of one call; None: the processors this process may use

@@ -334,14 +334,14 @@ def _chunks(heads: int, m: int, mr: int, threads: int) -> int:
 
 
 @record(frozen=True)
-class Form:
+class BlockForm:
     """How blocks of queries are computed: the kernel for blocks of so many rows, and its workspace."""
 
     kernel: Callable[[int], Native]
     workspace: Callable[[int, int, int, int, bool], Workspace]
 
 
-PLAIN = Form(attention_kernel, workspace)
+PLAIN = BlockForm(attention_kernel, workspace)
 
 
 @kernel(FusedAttention, accepts=accepts_attention, by_types=True)
@@ -350,7 +350,7 @@ def attention_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Cont
     return attention_steps(op, ins, outs, context, PLAIN)
 
 
-def attention_steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context, form: Form) -> list[Step]:
+def attention_steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context, form: BlockForm) -> list[Step]:
     """The step of `FusedAttention`."""
     q, k, v = _heads_first(op, ins)
     mask = ins[3].dims if len(ins) > 3 and ins[3] is not None else None
@@ -378,7 +378,7 @@ def few(threads: int, items: int, group: int, m: int, n: int) -> dict[str, Argum
     return scores | {"items": items, "group": group, "q_head": 0, "y_head": 0, "mask_head": 0}
 
 
-def blocks(threads: int, heads: int, args: dict[str, Any], n: int, form: Form = PLAIN) -> dict[str, Argument]:
+def blocks(threads: int, heads: int, args: dict[str, Any], n: int, form: BlockForm = PLAIN) -> dict[str, Argument]:
     """Parameters of `attention_kernel` that say how work and memory are shared; ``args``: the shared ones, n: keys."""
     m, d, width, mr = args["m"], args["d"], args["width"], block_rows(args["m"])
     layout = form.workspace(mr, n, d, width, width % PANEL != 0 or args["v_step"] != 4 * width)

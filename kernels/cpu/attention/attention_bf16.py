@@ -18,7 +18,7 @@ from bolt_numba.kernels.cpu.attention.attention import (
     ENTRY,
     FEW_QUERIES,
     FIELDS,
-    Form,
+    BlockForm,
     Workspace,
     accepts_attention,
     attention_steps,
@@ -173,7 +173,7 @@ def workspace_bf16(mr: int, n: int, d: int, width: int, packs_values: bool = Tru
     return Workspace(values_at, rows_at, scores_at, result_at, pitch, size + 64)
 
 
-PAIRS = Form(attention_bf16_kernel, workspace_bf16)
+PAIRS = BlockForm(attention_bf16_kernel, workspace_bf16)
 
 
 def works_blocks(op: Any, ins: Types) -> bool:
