@@ -51,10 +51,11 @@ def work(path: Path, feeds: Mapping[str, Array]) -> dict[str, float | None]:
 
     ``gflop`` is None when the shape of one of them is known only at run time.
     """
-    model = onnx.load(path) if path.suffix == ".onnx" else to_onnx(bn.load(path))
+    is_onnx = path.suffix == ".onnx"
+    model = onnx.load(path) if is_onnx else to_onnx(bn.load(path))
     fed = sum(a.nbytes for a in feeds.values())
     weights = sum(math.prod(t.dims) * _itemsize(t.data_type) for t in model.graph.initializer)
-    shapes = _shapes(model, feeds)
+    shapes = _shapes(model, feeds) if is_onnx else _declared(model.graph)
     results = 4 * sum(math.prod(shapes.get(o.name) or ()) for o in model.graph.output)
     flop = _counted(model, shapes)
     return {"gflop": None if flop is None else flop / 1e9, "mb": (fed + weights + results) / 1e6}
@@ -88,14 +89,20 @@ def _shapes(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, tup
         result.type.tensor_type.ClearField("shape")
     del graph.value_info[:]
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    found: dict[str, tuple[int, ...] | None] = {t.name: tuple(t.dims) for t in small}
-    for value in (*inferred.input, *inferred.value_info, *inferred.output):
-        dims = value.type.tensor_type.shape.dim
-        known = value.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in dims)
-        found[value.name] = tuple(d.dim_value for d in dims) if known else None
+    found = {t.name: tuple(t.dims) for t in small} | _declared(inferred)
     for node in graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
             found[node.output[0]] = numpy_helper.to_array(node.attribute[0].t).shape
+    return found
+
+
+def _declared(graph: onnx.GraphProto) -> dict[str, tuple[int, ...] | None]:
+    """Shapes of constants, and of other values as far as the file tells all of their sizes."""
+    found: dict[str, tuple[int, ...] | None] = {t.name: tuple(t.dims) for t in graph.initializer}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        dims = value.type.tensor_type.shape.dim
+        known = value.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in dims)
+        found[value.name] = tuple(d.dim_value for d in dims) if known else None
     return found
 
 
