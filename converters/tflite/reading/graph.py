@@ -2,66 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.budget import Budget, within
 from bolt_numba.converters import nodes
 from bolt_numba.converters.bounded import Measure
 from bolt_numba.converters.flat import Table
 from bolt_numba.converters.nodes import ForeignNode, NodeReader
 from bolt_numba.converters.readers import Reader
-from bolt_numba.converters.scope import Scope
-from bolt_numba.converters.tflite.container import RESOURCES, Container, Quantisation
+from bolt_numba.converters.scope import take_captures
+from bolt_numba.converters.tflite.container import RESOURCES, Container
+from bolt_numba.converters.tflite.reading.options import options_of
 from bolt_numba.converters.tflite.reading.quantised import dequantised, quantised
-from bolt_numba.converters.tflite.reading.registry import CUSTOM, TFLITE, cast
+from bolt_numba.converters.tflite.reading.registry import TFLITE, cast
+from bolt_numba.converters.tflite.reading.scope import Handle, Key, SubgraphScope, Variables
 from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.graph import Graph, Value
-from bolt_numba.types import Array, Sym, TensorType
+from bolt_numba.ir.interpret import interpret
+from bolt_numba.types import STRING, Array, Sym, TensorType
 
-IGNORED = frozenset(
-    {"asymmetric_quantize_inputs", "quantized_bias_type", "pot_scale_int16", "validate_indices", "weights_format"}
-)
-"""Options that say how LiteRT computes, not what."""
-
-
-class SubgraphScope(Scope):
-    """The tensors of one subgraph.  real: dequantised values by the id of the stored ones."""
-
-    def __init__(self, graph: Graph, container: Container, table: Table, **around: Any) -> None:
-        super().__init__(graph, **around)
-        self.container, self.table = container, table
-        self.tensors: list[Table] = table["tensors"] or []
-        self.names = container.names_of(table)
-        self.number = {name: i for i, name in enumerate(self.names)}
-        self.real: dict[int, Value] = {}
-
-    def tensor(self, index: int) -> Table:
-        found: Table = self.container.at(self.tensors, index, "tensor")
-        return found
-
-    def name(self, index: int) -> str:
-        """The name of a tensor by its number; "" for -1, an optional operand that is left out."""
-        return "" if index == -1 else str(self.container.at(self.names, index, "tensor"))
-
-    def quantisation(self, name: str) -> Quantisation | None:
-        """What the numbers of a tensor stand for."""
-        return self.container.quantisation_of(self.tensors[self.number[name]], self.tensors) if name else None
+MAX_WORK = 1 << 24
+"""Elementary operations that what initialises variables may take."""
 
 
 class TfliteBuilder(nodes.ForeignBuilder):
     """The builder a reader gets, which also knows the tensors of its node as the file declares them.
 
     quantisations, result_quantisations: of operands and results, None where there is none.  stored: the operands as
-    they are stored.
+    they are stored.  owner, scope: for readers that read subgraphs or keep state.
     """
 
     def __init__(
         self, owner: TfliteReader, scope: SubgraphScope, node: ForeignNode, inputs: list[Value | None], what: str
     ) -> None:
         super().__init__(scope.graph, node, what, version=node.raw["version"], prefix=scope.prefix)
-        self._owner, self._scope, self._node = owner, scope, node
+        self.owner, self.scope, self._node = owner, scope, node
         self.stored = inputs
         self.quantisations = [scope.quantisation(name) for name in node.inputs]
         self.result_quantisations = [scope.quantisation(name) for name in node.outputs]
@@ -71,13 +49,23 @@ class TfliteBuilder(nodes.ForeignBuilder):
         x, q = self.stored[index], self.quantisations[index]
         if x is None or q is None or not _is_quantised(x):
             return x
-        if id(x) not in self._scope.real:
-            self._scope.real[id(x)] = dequantised(self, x, q)
-        return self._scope.real[id(x)]
+        if id(x) not in self.scope.real:
+            self.scope.real[id(x)] = dequantised(self, x, q)
+        return self.scope.real[id(x)]
 
     def declared(self, index: int = 0) -> TensorType:
         """Dtype and shape of a result, as the file declares them: hints, and the target of conversions."""
-        return self._owner.type_of(self._scope, self._node.outputs[index])
+        return self.owner.type_of(self.scope, self._node.outputs[index])
+
+    def assign(self, index: int, value: Value) -> None:
+        """Give the operand ``index``, a variable of the file, the value that the next run reads; a real one."""
+        stored, q = self.stored[index], self.quantisations[index]
+        key = self.owner.variable_of(self.scope, self._node.inputs[index])
+        if stored is None or key is None:
+            raise self.invalid(f"operand {index}", "no variable", "one")
+        if q is not None and _is_quantised(stored):
+            value = quantised(self, value, q, stored.type.dtype)
+        self.owner.variables.write(self.scope, key, value)
 
 
 def _is_quantised(x: Value) -> bool:
@@ -92,48 +80,160 @@ class TfliteReader(NodeReader[SubgraphScope]):
     def __init__(self, container: Container) -> None:
         super().__init__(container.file)
         self.container = container
+        self.variables = Variables(container.file)
         self._measure = Measure(container.file)
+
+    # --- tensors -----------------------------------------------------------------------------------------------------
 
     def type_of(self, scope: SubgraphScope, name: str) -> TensorType:
         """The declared type of a tensor; sizes that are left open are symbols."""
         tensor = scope.tensors[scope.number[name]]
         dtype = self.container.dtype_of(tensor)
         sizes = self.container.shape_of(tensor)
-        return TensorType(dtype, tuple(Sym(f"{name}_{i}") if d < 0 else d for i, d in enumerate(sizes)))
+        return TensorType(dtype, tuple(Sym(f"{name}[{i}]") if d < 0 else d for i, d in enumerate(sizes)))
 
-    def read(self, index: int, name: str) -> Graph:
-        """A subgraph as a graph of its own, with its tensors' names."""
-        table = self.container.at(self.container.subgraphs, index, "subgraph")
-        scope = SubgraphScope(Graph(name), self.container, table)
-        for number in _numbers(table["inputs"]):
-            self.add_input(scope, scope.name(number), self.type_of(scope, scope.name(number)))
-        self.read_body(scope)
-        self.add_outputs(scope, [scope.name(number) for number in _numbers(table["outputs"])])
-        return scope.graph
+    def variable_of(self, scope: SubgraphScope, name: str) -> Key | None:
+        """The key of a tensor that keeps its content from run to run; None for any other."""
+        number = scope.number[name]
+        tensor = scope.tensors[number]
+        if not tensor["is_variable"]:
+            return None
+        key = "tensor", scope.index, name
+        if key not in self.variables.initial:
+            t = self.type_of(scope, name)
+            if not t.is_static:
+                raise InvalidModelError(f"{self.file}: variable '{name}': got {t}, wanted a known shape")
+            self.variables.initial[key] = np.zeros(t.dims, t.dtype)
+        return key
 
-    def read_body(self, scope: SubgraphScope) -> None:
+    def find(self, scope: SubgraphScope, name: str, what: str) -> Value | None:
+        if name not in scope.values:
+            key = self.variable_of(scope, name)
+            if key is not None:
+                return self.variables.read(scope, key)
+        return super().find(scope, name, what)
+
+    def _add_constants(self, scope: SubgraphScope, operators: Sequence[Table]) -> None:
+        """Bind the tensors that nodes or outputs read and no node makes."""
+        made = {number for operator in operators for number in numbers(operator["outputs"])}
+        scope.reserve(scope.name(number) for number in sorted(made) if number >= 0 and not scope.prefix)
+        asked = [number for operator in operators for number in numbers(operator["inputs"])]
+        for number in dict.fromkeys([*asked, *numbers(scope.table["outputs"])]):
+            if number < 0 or number in made or scope.name(number) in scope.values:
+                continue
+            tensor = scope.tensor(number)
+            array = None if tensor["type"] in RESOURCES else self.container.array_of(tensor)
+            if array is not None:
+                self.add_constant(scope, scope.name(number), array)
+
+    # --- subgraphs ---------------------------------------------------------------------------------------------------
+
+    def read(self, index: int, name: str, inputs: Mapping[int, str], outputs: Sequence[tuple[int, str]]) -> Graph:
+        """A subgraph as a graph of its own.
+
+        inputs, outputs: names that a signature gives to tensors; others keep theirs.
+        """
+        while True:
+            scope = SubgraphScope(Graph(name), self.container, index)
+            for number in numbers(scope.table["inputs"]):
+                if number in inputs:
+                    scope.rename(number, inputs[number])
+                self.add_input(scope, scope.name(number), self.type_of(scope, scope.name(number)))
+            self._read_body(scope)
+            self._add_named_outputs(scope, outputs)
+            if self.variables.settle(scope):
+                return scope.graph
+
+    def _add_named_outputs(self, scope: SubgraphScope, given: Sequence[tuple[int, str]]) -> None:
+        """Outputs by the names that a signature gives, else by their own; one tensor may be several."""
+        left = list(given)
+        known = {number for number, _ in given}
+        rows: list[tuple[int, str]] = []
+        for number in numbers(scope.table["outputs"]):
+            found = next((row for row in left if row[0] == number), None)
+            if found is not None:
+                left.remove(found)
+            elif number in known or (number, scope.name(number)) in rows:
+                found = number, f"{scope.name(number)}#{len(rows)}"
+            rows.append(found or (number, scope.name(number)))
+        for number, name in rows + left:
+            value = self.find(scope, scope.name(number), f"{self.file}: output '{name}'")
+            if value is None:
+                raise InvalidModelError(f"{self.file}: output '{name}': got nothing, wanted a tensor")
+            if not isinstance(value, Handle):
+                scope.graph.add_output(value, name)
+
+    def inline(self, scope: SubgraphScope, index: int, operands: Sequence[Value | None]) -> list[Value | None]:
+        """Results of a subgraph whose nodes become part of the scope's graph."""
+        label = str((self.container.subgraphs[index]["name"] or index) if index < len(self.container.subgraphs) else "")
+        prefix = f"{scope.prefix}{label}/"
+        inner = SubgraphScope(scope.graph, self.container, index, parent=scope, inlined=True, prefix=prefix)
+        self._bind_inputs(inner, operands)
+        before = set(self.named)
+        self._read_body(inner)
+        results = self._results_of(inner)
+        for value in results:
+            if value is not None and id(value) not in before:
+                self.named.pop(id(value), None)
+        return results
+
+    def body(self, scope: SubgraphScope, index: int, types: Sequence[TensorType | Value | None]) -> SubgraphScope:
+        """A subgraph as a graph of its own that an operator of control flow runs.
+
+        types: of its inputs; a handle of a variable is bound as it is.  Outputs are for the caller to add.
+        """
+        inner = SubgraphScope(Graph(f"{scope.graph.name}/{index}"), self.container, index, parent=scope)
+        names = self._bind_inputs(inner, [t if not isinstance(t, TensorType) else None for t in types])
+        for name, t in zip(names, types, strict=True):
+            if isinstance(t, TensorType):
+                self.add_input(inner, name, t)
+        return inner
+
+    def fill(self, inner: SubgraphScope) -> list[Value | None]:
+        """Read the nodes of a body; returns its results."""
+        self._read_body(inner)
+        return self._results_of(inner)
+
+    def initialise(self, index: int) -> None:
+        """Run a subgraph that sets variables, once for the model; they begin with what it gives them."""
+        if index in self.variables.initialised:
+            return
+        self.variables.initialised.add(index)
+        scope = SubgraphScope(Graph("initialiser"), self.container, index)
+        self._bind_inputs(scope, [])
+        self._read_body(scope)
+        keys = list(scope.changed)
+        for i, key in enumerate(keys):
+            scope.graph.add_output(scope.variables[key], str(i))
+        self.variables.settle(scope)
+        with within(Budget(MAX_WORK)):
+            made = interpret(scope.graph, {}, [str(i) for i in range(len(keys))])
+        self.variables.initial.update({key: made[str(i)] for i, key in enumerate(keys)})
+
+    def _bind_inputs(self, inner: SubgraphScope, operands: Sequence[Value | None]) -> list[str]:
+        wanted = [inner.name(number) for number in numbers(inner.table["inputs"])]
+        if len(wanted) != len(operands):
+            what = f"{self.file}: inputs of subgraph {inner.index}"
+            raise InvalidModelError(f"{what}: got {len(operands)}, wanted {len(wanted)}")
+        inner.values.update({name: x for name, x in zip(wanted, operands, strict=True) if x is not None})
+        return wanted
+
+    def _results_of(self, inner: SubgraphScope) -> list[Value | None]:
+        what = f"{self.file}: output of subgraph {inner.index}"
+        return [self.find(inner, inner.name(number), what) for number in numbers(inner.table["outputs"])]
+
+    def _read_body(self, scope: SubgraphScope) -> None:
         """Constants and operators of a subgraph whose inputs are bound."""
         operators: list[Table] = scope.table["operators"] or []
-        self._measure.add(len(operators), scope.depth, scope.table["name"] or "subgraph")
-        made = {number for operator in operators for number in _numbers(operator["outputs"])}
-        scope.reserve(scope.name(number) for number in sorted(made) if number >= 0)
-        asked = [number for operator in operators for number in _numbers(operator["inputs"])]
-        for number in dict.fromkeys([*asked, *_numbers(scope.table["outputs"])]):
-            if number >= 0 and number not in made and scope.name(number) not in scope.values:
-                self._add_constant_tensor(scope, number)
+        self._measure.add(len(operators) + 1, scope.depth, scope.table["name"] or "subgraph")
+        self._add_constants(scope, operators)
         self.read_nodes((self._node(operator, i, scope) for i, operator in enumerate(operators)), scope)
 
-    def _add_constant_tensor(self, scope: SubgraphScope, number: int) -> None:
-        tensor = scope.tensor(number)
-        if tensor["type"] in RESOURCES:
-            return
-        array = self.container.array_of(tensor)
-        if array is not None:
-            self.add_constant(scope, scope.name(number), array)
+    # --- operators ---------------------------------------------------------------------------------------------------
 
     def _node(self, operator: Table, index: int, scope: SubgraphScope) -> ForeignNode:
         domain, op, version = self.container.code_of(operator)
-        inputs, outputs = ([scope.name(number) for number in _numbers(operator[key])] for key in ("inputs", "outputs"))
+        inputs, outputs = ([scope.name(number) for number in numbers(operator[key])] for key in ("inputs", "outputs"))
         raw = {"domain": domain, "version": version, "operator": operator}
         return ForeignNode(str(index), op, inputs, outputs, raw)
 
@@ -145,43 +245,24 @@ class TfliteReader(NodeReader[SubgraphScope]):
     def results(
         self, node: ForeignNode, inputs: list[Value | None], scope: SubgraphScope, what: str
     ) -> Sequence[Value | None]:
-        reader = TFLITE.find(node.raw["domain"], node.op, node.raw["version"])
+        reader: Reader | None = TFLITE.find(node.raw["domain"], node.op, node.raw["version"])
         if reader is None:
             raise UnsupportedOpError(self.file, [self.describe(node, scope)])
         b = TfliteBuilder(self, scope, node, inputs, what)
-        options = self._options(node, reader, what)
         kind = getattr(reader.function, "operands", "real")
         if kind == "stored" and not _is_moved(b):
             kind = "real"
         operands = inputs if kind != "real" else [b.real(i) for i in range(len(inputs))]
-        made = reader.read(b, operands, options, what)
+        made = reader.read(b, operands, options_of(self.container, node.raw, reader, what), what)
         results = [made] if isinstance(made, Value) or made is None else list(made)
         return [self._result(b, value, i, kind) for i, value in enumerate(results)]
 
-    def _options(self, node: ForeignNode, reader: Reader, what: str) -> dict[str, Any]:
-        """Fields of the options table that a reader takes; others must say nothing."""
-        operator = node.raw["operator"]
-        if node.raw["domain"] == CUSTOM:
-            return {"options": self.container.custom_options(operator)}
-        found = self.container.options_of(operator)
-        if found is None:
-            return {}
-        kind, table = found
-        defaults = {f.name: f.default for f in self.container.flat.fields[kind] if f is not None}
-        options: dict[str, Any] = {}
-        for name, value in table.items():
-            if isinstance(value, np.ndarray):
-                value = tuple(value.tolist())
-            if name in reader.attributes:
-                if value is not None:
-                    options[name] = value
-            elif name not in IGNORED and value != defaults[name]:
-                raise UnsupportedOpError(what, [f"option {name} = {value}"])
-        return options
+    def _again(self, value: Value, graph: Graph, name: str) -> Value:
+        return value if isinstance(value, Handle) else super()._again(value, graph, name)
 
     def _result(self, b: TfliteBuilder, value: Value | None, index: int, kind: str) -> Value | None:
         """A result as it is stored: quantised where it is real, whole numbers in the dtype that the file declares."""
-        if value is None or not b.wants(index) or only_python(value):
+        if value is None or not b.wants(index) or value.type.dtype == STRING:
             return value
         dtype = b.declared(index).dtype
         q = b.result_quantisations[index]
@@ -192,19 +273,18 @@ class TfliteReader(NodeReader[SubgraphScope]):
         return value
 
 
-def only_python(value: Value) -> bool:
-    """Whether a value is no tensor of numbers."""
-    return value.type.dtype.kind == "O"
-
-
 def _is_moved(b: TfliteBuilder) -> bool:
     """Whether all that is quantised among operands and results stands for the same numbers."""
     known = [q for q in (*b.quantisations, *b.result_quantisations) if q is not None]
     return all(q.is_same(known[0]) for q in known[1:])
 
 
-def _numbers(found: Array | None) -> list[int]:
+def numbers(found: Array | None) -> list[int]:
+    """A vector of numbers of tensors, which may be left out."""
     return [] if found is None else [int(v) for v in found]
 
 
-__all__ = ["InvalidModelError", "SubgraphScope", "TfliteBuilder", "TfliteReader"]
+def with_captures(scopes: Sequence[SubgraphScope]) -> tuple[list[Graph], list[Value]]:
+    """The graphs of bodies, with all that any of them captures as inputs in one order, and what is captured."""
+    captures = take_captures(scopes)
+    return [scope.graph for scope in scopes], captures

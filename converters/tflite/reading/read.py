@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bolt_numba.converters.flat import Table
 from bolt_numba.converters.survey import Survey, read_or_list
-from bolt_numba.converters.tflite.container import Container
-from bolt_numba.converters.tflite.reading.graph import SubgraphScope, TfliteReader
+from bolt_numba.converters.tflite.container import RESOURCES, Container
+from bolt_numba.converters.tflite.reading.graph import TfliteReader
+from bolt_numba.converters.tflite.reading.scope import SubgraphScope
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import Model
 from bolt_numba.types import F32, TensorType
@@ -15,7 +17,7 @@ class TfliteSurvey(Survey[SubgraphScope], TfliteReader):
 
     def declared(self, name: str, scope: SubgraphScope) -> TensorType:
         kind = scope.tensors[scope.number[name]]["type"]
-        return self.type_of(scope, name) if kind not in ("RESOURCE", "VARIANT") else TensorType(F32, None)
+        return self.type_of(scope, name) if kind not in RESOURCES else TensorType(F32, None)
 
 
 def read_tflite(data: bytes | memoryview, name: str) -> Model:
@@ -29,14 +31,25 @@ def read_tflite(data: bytes | memoryview, name: str) -> Model:
 
 
 def _model(container: Container, reader: TfliteReader) -> Model:
-    """A graph for each signature, in the order of the file; without signatures, that of the first subgraph."""
+    """A graph for each signature, in the order of the file; without signatures, that of the first subgraph.
+
+    Inputs and outputs have the names that the signature gives them, else those of their tensors.
+    """
     graphs: dict[str, Graph] = {}
     for row in container.model["signature_defs"] or ():
         key = row["signature_key"] or "main"
-        graphs[key] = reader.read(row["subgraph_index"], key)
+        inputs, outputs = (_named(row[kind]) for kind in ("inputs", "outputs"))
+        if key in graphs or any(not name for _, name in (*inputs, *outputs)):
+            raise container.invalid(f"signature '{key}'", "a name twice or none", "names of its own")
+        graphs[key] = reader.read(row["subgraph_index"], key, dict(inputs), outputs)
     if not graphs:
-        graphs["main"] = reader.read(0, container.subgraphs[0]["name"] or "main")
+        graphs["main"] = reader.read(0, container.subgraphs[0]["name"] or "main", {}, ())
     for graph in graphs.values():
         graph.metadata["format"] = "tflite"
         graph.metadata["description"] = container.model["description"] or ""
     return Model(graphs)
+
+
+def _named(rows: list[Table] | None) -> list[tuple[int, str]]:
+    """Numbers of tensors and the names that a signature gives them."""
+    return [(row["tensor_index"], row["name"] or "") for row in rows or ()]

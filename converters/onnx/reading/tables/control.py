@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
+from bolt_numba.converters.loops import stable_body
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.operands import dim_of, known_scalar, rank_of
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
-from bolt_numba.ops.control import If, Loop, Scan, joined
-from bolt_numba.ops.registry import fresh_dim
-from bolt_numba.types import BOOL, I64, NestedType, Shape, TensorType, dtype_name
+from bolt_numba.ops.control import If, Loop, Scan
+from bolt_numba.types import BOOL, I64, Shape, TensorType
 
 Ints = tuple[int, ...]
-TRIES = 4
-"""Readings of a loop's body after which the shapes of its carried values count as unknown."""
-
 
 @reader("If")
 def if_(b: NodeBuilder, condition: Value, *, then_branch: onnx.GraphProto, else_branch: onnx.GraphProto) -> Any:
@@ -48,43 +44,8 @@ def loop(
 
 
 def _loop_body(b: NodeBuilder, body: onnx.GraphProto, carried: Sequence[Value]) -> tuple[Graph, list[Value]]:
-    """The body for what is true of the carried values in every iteration: dimensions that change become symbols."""
     fixed = [TensorType(I64, ()), TensorType(BOOL, ())]
-    types = [v.type.with_value(None) for v in carried]
-    for _ in range(TRIES):
-        graph, captures = b.body(body, [*fixed, *types])
-        results = [v.type for v in graph.outputs[1 : 1 + len(types)]]
-        if len(results) != len(types):
-            raise b.invalid("outputs of the body", len(graph.outputs), f"at least {1 + len(types)}")
-        stable = [_stable(b, t, made) for t, made in zip(types, results, strict=True)]
-        if stable == types:
-            return graph, captures
-        types = stable
-    return b.body(body, [*fixed, *map(_shapeless, types)])
-
-
-def _shapeless(t: TensorType) -> TensorType:
-    if isinstance(t, NestedType):
-        return replace(t, element=_shapeless(t.element))
-    return TensorType(t.dtype, None)
-
-
-def _stable(b: NodeBuilder, taken: TensorType, given: TensorType) -> TensorType:
-    """What is true of a carried value before and after an iteration."""
-    if isinstance(taken, NestedType) or isinstance(given, NestedType):
-        both = joined(Loop.name, taken, given)
-        return taken if both == taken else _shapeless(both)
-    if taken.dtype != given.dtype:
-        raise b.invalid("dtype of a carried value", dtype_name(given.dtype), dtype_name(taken.dtype))
-    if taken.shape is None or given.shape is None or len(taken.shape) != len(given.shape):
-        return TensorType(taken.dtype, None)
-    dims = zip(taken.shape, given.shape, strict=True)
-    return TensorType(taken.dtype, tuple(x if x == y or _is_free(x) else fresh_dim("loop") for x, y in dims))
-
-
-def _is_free(dim: Any) -> bool:
-    """Whether a dimension is a symbol that `_stable` made, which stands for any size."""
-    return str(dim).startswith("loop_") and str(dim)[5:].isdigit()
+    return stable_body(b, carried, lambda types: b.body(body, [*fixed, *types]))
 
 
 @reader("Scan", since=9)
