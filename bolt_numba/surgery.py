@@ -20,8 +20,9 @@ from bolt_numba.base.mapped import check_intact
 from bolt_numba.converters import unsupported
 from bolt_numba.converters.onnx.writing.write import save_onnx, to_onnx
 from bolt_numba.errors import BoltError, ShapeError
-from bolt_numba.ir.build import infer_types, merged_type
+from bolt_numba.ir.build import Builder, infer_types, merged_type
 from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ops.arrays.shape import Transpose
 from bolt_numba.ops.control import If, Loop, Scan
 from bolt_numba.passes.pipeline import Stage, deep_clone, run_pipeline
 from bolt_numba.passes.portable import portable
@@ -29,8 +30,8 @@ from bolt_numba.passes.trace import Trace
 from bolt_numba.types import Dim, Shape, Sym, TensorType
 
 __all__ = [
-    "extract", "names", "save_onnx", "simplify", "to_onnx", "unsupported", "with_outputs", "with_shapes",
-    "without_unused",
+    "channels_first", "extract", "names", "save_onnx", "simplify", "to_onnx", "unsupported", "with_outputs",
+    "with_shapes", "without_unused",
 ]  # fmt: skip
 
 
@@ -200,6 +201,61 @@ def _carried(
         dims = zip(*(s for s in shapes if s is not None), strict=True)
         made.append(t.with_shape([n if inside == o else inside for inside, o, n in dims]))
     return made
+
+
+# --- layouts ---------------------------------------------------------------------------------------------------------
+
+
+@border("channels_first")
+def channels_first(graph: Graph, names: Sequence[str] | None = None) -> Graph:
+    """With inputs and outputs [n, h, w, c] given and taken as [n, c, h, w]; any number of axes from 3 on.
+
+    For models whose images have their channels last, as TFLite's.  names: of inputs and outputs; None: all of rank 4.
+    What follows an input reads it through a transpose, which goes where it costs least.  Raises BoltError for unknown
+    names, ShapeError for what has fewer axes or an unknown rank.
+    """
+    made = deep_clone(graph)
+    ends = {v.name for v in made.caller_inputs} | {name for name, _ in made.caller_outputs}
+    for name in names or ():
+        if name not in ends:
+            near = difflib.get_close_matches(name, ends, n=3) or sorted(ends)
+            raise BoltError(f"{graph.name}: input or output: got {name!r}, wanted {' or '.join(map(repr, near))}")
+    turned: list[Node] = []
+    for value in made.caller_inputs:
+        if _is_turned(value.name, value, names):
+            _turn_input(made, value, turned)
+    made.nodes[:0] = turned
+    for name, value in made.caller_outputs:
+        if _is_turned(name, value, names):
+            _turn_output(made, made.output_names.index(name), value)
+    return made
+
+
+def _is_turned(name: str, value: Value, names: Sequence[str] | None) -> bool:
+    rank = -1 if value.type.shape is None else len(value.type.shape)
+    if names is None:
+        return rank == 4
+    if name in names and rank < 3:
+        raise ShapeError(f"'{name}': got {value.type}, wanted a known rank of at least 3")
+    return name in names
+
+
+def _turn_input(graph: Graph, value: Value, turned: list[Node]) -> None:
+    """The input gets its channels first; what read it reads a transpose of it."""
+    name, last = value.name, value.type.shape or ()
+    value.name = graph.unique_name(f"{name}/channels_last")
+    start = Value(name, value.type.with_value(None).with_shape((last[0], last[-1], *last[1:-1])))
+    made = Builder(graph, turned)(Transpose((0, *range(2, len(last)), 1)), start, name=value.name)
+    graph.replace_uses(value, made)
+    graph.inputs[graph.inputs.index(value)] = start
+
+
+def _turn_output(graph: Graph, place: int, value: Value) -> None:
+    rank, name = len(value.type.shape or ()), graph.output_names[place]
+    if value.name == name and value.node is not None:
+        value.name = graph.unique_name(f"{name}/channels_last")
+    perm = (0, rank - 1, *range(1, rank - 1))
+    graph.outputs[place] = Builder(graph)(Transpose(perm), value, name=graph.unique_name(f"{name}/channels_first"))
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------

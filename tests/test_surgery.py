@@ -409,6 +409,36 @@ def test_impossible_parts(net: Graph, inputs: list[str], outputs: list[str], tex
         surgery.extract(net, inputs, outputs)
 
 
+# --- layouts ---------------------------------------------------------------------------------------------------------
+
+
+def test_channels_first() -> None:
+    """Images only, or what is named; no transpose is left between layers."""
+    layer = lambda b, x, y: (  # noqa: E731
+        b(o("MaxPool", (2, 2), layout="NHWC"), b(o("Conv", layout="NHWC"), x, whole(8, 3, 3, 3))), b(o("Relu"), y)
+    )
+    net = graph_of(layer, {"x": (1, 9, 7, 3), "y": (2, 3, 4)})
+    made = surgery.channels_first(net)
+    verify(made)
+    assert [v.type.shape for v in made.inputs] == [(1, 3, 9, 7), (2, 3, 4)]
+    assert names(made) == names(net)
+    data = feeds_of(net)
+    images, others = interpret(net, data).values()
+    turned = {**data, "x": np.ascontiguousarray(data["x"].transpose(0, 3, 1, 2))}
+    session = bn.compile(made)
+    for got in (list(interpret(made, turned).values()), session.run(None, turned)):
+        np.testing.assert_array_equal(got[0].transpose(0, 2, 3, 1), images)
+        np.testing.assert_array_equal(got[1], others)
+    assert kinds(session.optimised).count("Transpose") <= 2
+    assert [v.type.shape for v in surgery.channels_first(net, ["y"]).inputs] == [(1, 9, 7, 3), (2, 4, 3)]
+    both = surgery.channels_first(graph_of(lambda b, x: x, {"x": (1, 2, 2, 3)}))
+    assert both.outputs[0].type.shape == (1, 3, 2, 2)
+    with pytest.raises(BoltError, match="got 'z', wanted 'out"):
+        surgery.channels_first(net, ["z"])
+    with pytest.raises(ShapeError, match="wanted a known rank of at least 3"):
+        surgery.channels_first(graph_of(lambda b, x: b(o("Relu"), x), {"x": (2, 3)}), ["x"])
+
+
 # --- what is unsupported ---------------------------------------------------------------------------------------------
 
 MIXED = """<ir_version: 8, opset_import: ["": 18, "acme": 1]>

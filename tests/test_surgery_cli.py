@@ -44,6 +44,13 @@ def test_convert_cuts(call: Call, tmp_path: Path) -> None:
     assert "got 'pol', wanted 'pool'" in done.err
 
 
+def test_images_with_their_channels_first(tmp_path: Path, call: Call) -> None:
+    """The digits are [n, 1, 8, 8], so as if they had one row and eight channels."""
+    target = tmp_path / "d.bolt"
+    assert call("convert", DIGITS, "-o", target, "--channels-first").code == 0
+    assert bn.load(target).inputs[0].type.shape[1:] == (8, 1, 8)
+
+
 @pytest.mark.parametrize("args", [["--extract", "pool"], ["-o", "d.txt"], ["--shapes", "image"], ["--opset", "x"]])
 def test_wrong_usage(call: Call, tmp_path: Path, args: list[str]) -> None:
     assert call("convert", DIGITS, "-o", tmp_path / "d.onnx", *args).code == 2

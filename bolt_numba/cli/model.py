@@ -44,6 +44,9 @@ def convert(  # budget: each option is one line or two
             "--extract", metavar="A,B:C,D", help="Only what leads from tensors A, B to C, D; ':C' from all inputs."
         ),
     ] = None,
+    channels_first: Annotated[
+        bool, typer.Option("--channels-first", help="Images in and out as [n, c, h, w] where they are [n, h, w, c].")
+    ] = False,
     simplify: Annotated[bool, typer.Option("--simplify", help="Fewer nodes, the same computation.")] = False,
     opset: Annotated[int | None, typer.Option("--opset", help="Of an .onnx file; else the oldest from 18 on.")] = None,
     pack: Annotated[
@@ -78,6 +81,7 @@ def convert(  # budget: each option is one line or two
             say(f"{'packing' if pack else 'simplifying'} {model.name}")
         for name, graph in found.graphs.items():
             made = _cut(graph, read_shapes(shapes), part, outputs)
+            made = surgery.channels_first(made) if channels_first else made
             made = surgery.simplify(surgery.without_unused(made)) if simplify else made
             made = packed(made, precision=precision, numerics=numerics) if pack else made
             found.graphs[name] = made if store is None else _stored(made, store, notes)
