@@ -41,6 +41,12 @@ fires("dequantize_after_join", "Concat DequantizeLinear", x=(I8, 2, 3))(
 )
 fires("dequantize_after_relu", "Clip DequantizeLinear", x=(I8, 2, 3))(lambda b, x: b(o("Relu"), dq(b, x, point=7)))
 fires("between_bytes", "BetweenBytes", x=(U8, 2, 5))(lambda b, x: q(b, b(o("Softmax"), dq(b, x)), 0.013))
+fires("between_bytes", "BetweenBytes", x=(U8, 1, 4, 4, 3))(
+    lambda b, x: q(b, b(o("AveragePool", (2, 2), layout="NHWC"), dq(b, x)), 0.47)
+)
+fires("between_bytes", "BetweenBytes", x=(I8, 1, 4, 4, 3))(
+    lambda b, x: q(b, b(o("Resize", "linear", layout="NHWC"), dq(b, x), None, np.array([1, 1, 2, 2], F32)), 0.47)
+)
 fires("quantize_before_move", "QuantizeLinear Reshape", x=(2, 3))(lambda b, x: q(b, b(o("Reshape"), x, i64(6))))
 fires("quantize_before_join", "QuantizeLinear QuantizeLinear Concat", x=(2, 3), y=(2, 1))(
     lambda b, x, y: q(b, b(o("Concat", 1), x, y))

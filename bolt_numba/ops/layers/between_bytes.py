@@ -19,8 +19,8 @@ class BetweenBytes(Op):
     """y = QuantizeLinear(op(DequantizeLinear(x), others)), in one pass or two over the bytes.
 
     op: one operand of floats first, one result · x: [...] u8 or i8 · x_scale, y_scale: [] f32 · x_zero_point,
-    y_zero_point: [] of x's and y's dtype · others: further operands of ``op`` -> y: of y_zero_point's dtype.  A kernel
-    may give the neighbour of a code at the boundary between two.  Internal: made by fusion only.
+    y_zero_point: [] of x's and y's dtype · others: further operands of ``op``, or None -> y: of y_zero_point's
+    dtype.  A kernel may give the neighbour of a code at the boundary between two.  Internal: made by fusion only.
     """
 
     op: Op
@@ -35,8 +35,9 @@ class BetweenBytes(Op):
         y_zero_point: TensorType,
         *others: TensorType | None,
     ) -> TensorType:
-        if None in (x_zero_point, y_zero_point, *others):
-            raise self.fail("operands", "None among them", "all of them")
+        wanted = [kind == "TensorType" for kind in list(self.op.infer.__annotations__.values())[1:]]
+        if None in (x_zero_point, y_zero_point, *(t for t, want in zip(others, wanted, strict=False) if want)):
+            raise self.fail("operands", "None among them", "all that op needs")
         for what, t in (("x", x), ("y_zero_point", y_zero_point)):
             want_dtype(self, what, t.dtype, *BYTES)
         for what, t in (("x_scale", x_scale), ("y_scale", y_scale)):

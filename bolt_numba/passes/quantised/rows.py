@@ -1,6 +1,6 @@
-"""Softmax, layer norm and means between bytes are one operator: the floats between never reach memory.
+"""Softmax, norms, means and blends between bytes are one operator: the floats between never reach memory.
 
-between_bytes(Q(op(DQ(x), ...)))  -> BetweenBytes(op)(x, ...)    op: over the last axis, or a mean
+between_bytes(Q(op(DQ(x), ...)))  -> BetweenBytes(op)(x, ...)    op: over the last axis, means, windows
 
 The order of rounding changes: a code at the boundary between two may become its neighbour.
 """
@@ -16,14 +16,16 @@ from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.arrays.reduce import ReduceMean, Softmax
 from bolt_numba.ops.layers.between_bytes import MOST_IN_ROW, BetweenBytes
 from bolt_numba.ops.layers.norm import LayerNormalization
+from bolt_numba.ops.layers.pool import AveragePool
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.passes.quantised.conversions import BYTES, dequantized, is_per_tensor, known_scale, zero_point
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 from bolt_numba.types import F32
 
 SCALES = (2.0**-20, 2.0**20)
 """Scales with which no number on the way leaves what an i32 or a normal float holds."""
-ROWS = (Softmax, LayerNormalization, ReduceMean)
+ROWS = (Softmax, LayerNormalization, ReduceMean, AveragePool, Resize)
 
 
 def _is_over_rows(node: Node) -> bool:
@@ -40,6 +42,14 @@ def _is_over_rows(node: Node) -> bool:
             return False
         places = sorted(int(a) % rank for a in axes.reshape(-1))
         return places == list(range(places[0], places[-1] + 1))
+    if isinstance(op, Resize):
+        blends = op.mode != "nearest" and op.coordinate_transformation_mode != "tf_crop_and_resize"
+        made = node.output.type.shape or ()
+        plain = len(made) == rank and (made[0], made[-1]) == (shape[0], shape[-1])
+        known = all(v is None or v.const is not None for v in node.inputs[1:])
+        return blends and plain and known and op.layout == "NHWC" and rank in (3, 4)
+    if isinstance(op, AveragePool):
+        return op.layout == "NHWC" and len(op.kernel_shape) <= 3
     if op.axis % rank != rank - 1:
         return False
     if isinstance(op, Softmax):
@@ -69,8 +79,7 @@ def between_bytes(m: Match, b: Builder) -> Result:
     for end, dtype in zip(ends, kinds, strict=True):
         scale, zero = end or (None, None)
         operands += [scale, np.zeros((), dtype) if zero is None else zero]
-    others = [v for v in made.inputs[1:] if v is not None]
-    return b(BetweenBytes(made.op), codes, *operands, *others)
+    return b(BetweenBytes(made.op), codes, *operands, *made.inputs[1:])
 
 
 RULES: tuple[Rule, ...] = (between_bytes,)

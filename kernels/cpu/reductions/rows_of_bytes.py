@@ -60,10 +60,10 @@ from bolt_numba.types import F32, I8, AnyDType, Array, TensorType
 
 PARALLEL_ELEMENTS = 2 * PAYS_ELEMENTS
 """Elements from which a second thread pays."""
-_SCALES: Any = {"x": PTR, "y": PTR, "x_scale": PTR, "x_zero": PTR, "y_scale": PTR, "y_zero": PTR}
+SCALES: Any = {"x": PTR, "y": PTR, "x_scale": PTR, "x_zero": PTR, "y_scale": PTR, "y_zero": PTR}
 
 
-def _loads(signed: bool) -> tuple[Any, Any, Any]:
+def loads(signed: bool) -> tuple[Any, Any, Any]:
     """Words that load a byte, a vector of bytes, and part of one."""
     return (load_i8, vload_i8, vload_i8_n) if signed else (load_u8, vload_u8, vload_u8_n)
 
@@ -73,7 +73,7 @@ def _limits(signed: bool) -> tuple[int, int]:
 
 
 @cache
-def _code(signed: bool) -> Any:
+def code_of(signed: bool) -> Any:
     """Helper: the code of ``number``, in units of the result's scale, for a zero point; of NaN the least."""
     low, high = _limits(signed)
 
@@ -85,15 +85,15 @@ def _code(signed: bool) -> Any:
     return code
 
 
-def _name(label: str, x: bool, y: bool) -> str:
+def name_of(label: str, x: bool, y: bool) -> str:
     return f"{label}_{'i8' if x else 'u8'}_{'i8' if y else 'u8'}"
 
 
 @cache
 def softmax_bytes(x_signed: bool, y_signed: bool) -> Native:
     """Rows: the greatest byte, exponentials of what it is above the others, and their share of the sum."""
-    _, load_row, load_part = _loads(x_signed)
-    load_zero, code, pack = _loads(y_signed)[0], _code(y_signed), pack_i8 if y_signed else pack_u8
+    _, load_row, load_part = loads(x_signed)
+    load_zero, code, pack = loads(y_signed)[0], code_of(y_signed), pack_i8 if y_signed else pack_u8
     least = _limits(x_signed)[0]
 
     def body(p, tid, nthreads):
@@ -128,13 +128,13 @@ def softmax_bytes(x_signed: bool, y_signed: bool) -> Native:
             for k in range(i, n, LANES):
                 vstore_u8_n(y + k, code(vload_n(room + 4 * k, n - k) * share, zero), n - k)
 
-    body.__name__ = _name("softmax", x_signed, y_signed)
+    body.__name__ = name_of("softmax", x_signed, y_signed)
 
     def reach(a: Any) -> dict[str, int]:
         numbers = {"x_scale": 4, "y_scale": 4, "x_zero": 0, "y_zero": 1}
         return {"x": a.rows * a.n, "y": a.rows * a.n, "room": 4 * a.n * a.threads, **numbers}
 
-    return native(**_SCALES, room=PTR, rows=I64, n=I64, extents=reach)(body)
+    return native(**SCALES, room=PTR, rows=I64, n=I64, extents=reach)(body)
 
 
 MOST_SPREAD = 64.0
@@ -151,7 +151,7 @@ def _exponentials(scale: Array, signed: bool) -> Array:
 @cache
 def softmax_by_table(y_signed: bool) -> Native:
     """Rows of whole vectors: exponentials are looked up in registers, whatever the greatest byte of the row."""
-    load_zero, pack = _loads(y_signed)[0], pack_i8 if y_signed else pack_u8
+    load_zero, pack = loads(y_signed)[0], pack_i8 if y_signed else pack_u8
 
     @inline
     def code(at, share, zero):
@@ -198,8 +198,8 @@ def norm_bytes(x_signed: bool, y_signed: bool) -> Native:
 
     Source of the formula: variance = (sum of squares - sum ** 2 / n) / n, here of whole numbers in f64.
     """
-    _, load_row, load_part = _loads(x_signed)
-    load_zero, code, pack = _loads(y_signed)[0], _code(y_signed), pack_i8 if y_signed else pack_u8
+    _, load_row, load_part = loads(x_signed)
+    load_zero, code, pack = loads(y_signed)[0], code_of(y_signed), pack_i8 if y_signed else pack_u8
 
     @inline
     def column(v, at, p, inverse, left):
@@ -234,20 +234,20 @@ def norm_bytes(x_signed: bool, y_signed: bool) -> Native:
                 v = column(fma(to_f32(load_part(x + k, left)), a, c), k, p, inverse, left)
                 vstore_u8_n(y + k, code(v, zero), left)
 
-    body.__name__ = _name("layer_norm", x_signed, y_signed)
+    body.__name__ = name_of("layer_norm", x_signed, y_signed)
 
     def reach(a: Any) -> dict[str, int]:
         numbers = {"x_scale": 4, "y_scale": 4, "x_zero": 0, "y_zero": 1, "gain": 4 * a.n, "shift": 4 * a.n}
         return {"x": a.rows * a.n, "y": a.rows * a.n, **numbers}
 
-    return native(**_SCALES, gain=PTR, shift=PTR_OR_0, epsilon=F64, rows=I64, n=I64, extents=reach)(body)
+    return native(**SCALES, gain=PTR, shift=PTR_OR_0, epsilon=F64, rows=I64, n=I64, extents=reach)(body)
 
 
 @cache
 def mean_bytes(x_signed: bool, y_signed: bool) -> Native:
     """[outer, n, inner] to [outer, inner]: vectors of columns, exact sums, one factor."""
-    load_one, load_row, load_part = _loads(x_signed)
-    load_zero, code = _loads(y_signed)[0], _code(y_signed)
+    load_one, load_row, load_part = loads(x_signed)
+    load_zero, code = loads(y_signed)[0], code_of(y_signed)
 
     def body(p, tid, nthreads):
         n, inner, blocks = p.n, p.inner, ceil_div(p.inner, LANES)
@@ -270,13 +270,13 @@ def mean_bytes(x_signed: bool, y_signed: bool) -> Native:
                     sums = sums + load_part(x + i * inner, left)
             vstore_u8_n(p.y + o * inner + column, code(to_f32(sums - splat(np.int32(shift))) * factor, zero), left)
 
-    body.__name__ = _name("mean", x_signed, y_signed)
+    body.__name__ = name_of("mean", x_signed, y_signed)
 
     def reach(a: Any) -> dict[str, int]:
         numbers = {"x_scale": 4, "y_scale": 4, "x_zero": 1, "y_zero": 1}
         return {"x": a.outer * a.n * a.inner, "y": a.outer * a.inner, **numbers}
 
-    return native(**_SCALES, outer=I64, n=I64, inner=I64, extents=reach)(body)
+    return native(**SCALES, outer=I64, n=I64, inner=I64, extents=reach)(body)
 
 
 def mean_form(op: ReduceMean, x: TensorType, axes: TensorType | None) -> tuple[int, int, int] | None:

@@ -1,4 +1,4 @@
-"""MaxPool of bytes, channels last: the greatest of whole vectors of bytes."""
+"""MaxPool of bytes, channels last, by whole vectors of bytes; AveragePool from bytes to bytes, by sums in 32 bits."""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
@@ -13,11 +13,15 @@ import numpy as np
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
+    load_f32,
     load_i64,
     max_i8,
     max_u8,
+    pack_i8,
+    pack_u8,
     splat,
     split,
+    to_f32,
     vload_i8,
     vload_i8_n,
     vload_i32,
@@ -28,11 +32,17 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_u8,
     vstore_u8_n,
 )
+from bolt_numba.kernels.cpu.reductions.rows_of_bytes import SCALES, code_of, loads, name_of
 from bolt_numba.kernels.cpu.spatial.pool import PARALLEL_LOADS, WINDOW, window_args, windows_reach
+from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
-from bolt_numba.kernels.registry import Context, Step, Types, kernel
-from bolt_numba.ops.layers.pool import MaxPool
+from bolt_numba.kernels.registry import Argument, Context, In, Step, Types, kernel
+from bolt_numba.ops.layers.between_bytes import BetweenBytes
+from bolt_numba.ops.layers.pool import AveragePool, MaxPool
 from bolt_numba.types import I8, U8, TensorType
+
+MOST_TAPS = 1 << 22
+"""Of a window, so that sums fit 32 bits."""
 
 
 def _reduction(least: int, load: Any, greater: Any, store: Any) -> Any:
@@ -162,3 +172,77 @@ def max_pool_of_bytes(op: MaxPool, ins: Types, outs: Sequence[TensorType], conte
         return []
     parallel = outs[0].size * math.prod(op.kernel_shape) >= 4 * PARALLEL_LOADS
     return [Step(max_pool_bytes(x.dtype == I8), window_args(op, x, outs[0]), parallel)]
+
+
+# ------------------------------------------------------------------------------------------------------------- means
+
+
+@cache
+def average_pool_bytes(x_signed: bool, y_signed: bool) -> Native:
+    """Kernel with the arguments of `pool.window_args`, scales and zero points: exact sums, one factor a window."""
+    load_one, load_row, load_part = loads(x_signed)
+    load_zero, code, pack = loads(y_signed)[0], code_of(y_signed), pack_i8 if y_signed else pack_u8
+
+    def body(p, tid, nthreads):
+        c, far, down, right = p.c, p.far, p.down, p.right
+        scale, zero_x = load_f32(p.x_scale) / load_f32(p.y_scale), np.int32(load_one(p.x_zero))
+        zero = splat(np.int32(load_zero(p.y_zero)))
+        lo, hi = split(p.rows * p.ow, tid, nthreads)
+        for at in range(lo, hi):
+            row = at // p.ow
+            t, plane = at - row * p.ow, row // p.oh
+            image = plane // p.od
+            d, h = p.depths + WINDOW * (plane - image * p.od), p.heights + WINDOW * (row - plane * p.oh)
+            w, nd, nh = p.widths + WINDOW * t, load_i64(d + 8), load_i64(h + 8)
+            nw, count = load_i64(w + 8), load_i64(d + 16) * load_i64(h + 16) * load_i64(w + 16)
+            x, y = p.x + image * p.image + load_i64(d) + load_i64(h) + load_i64(w), p.y + p.pitch * at
+            factor, less = splat(scale / np.float32(max(count, 1))), splat(np.int32(-zero_x * nd * nh * nw))
+            for k in range(0, c, 4 * LANES):
+                i = k if c < 4 * LANES else min(k, c - 4 * LANES)
+                if c >= 4 * LANES:
+                    a, b, e, f = less, less, less, less
+                    for u in range(nd):
+                        for v in range(nh):
+                            tap = x + i + u * far + v * down
+                            for _ in range(nw):
+                                a, b = a + load_row(tap), b + load_row(tap + LANES)
+                                e, f = e + load_row(tap + 2 * LANES), f + load_row(tap + 3 * LANES)
+                                tap += right
+                    a, b = code(to_f32(a) * factor, zero), code(to_f32(b) * factor, zero)
+                    vstore(y + i, pack(a, b, code(to_f32(e) * factor, zero), code(to_f32(f) * factor, zero)))
+                else:
+                    for j in range(0, c, LANES):
+                        left, a = c - j, less
+                        for u in range(nd):
+                            for v in range(nh):
+                                tap = x + j + u * far + v * down
+                                for _ in range(nw):
+                                    a, tap = a + load_part(tap, left), tap + right
+                        vstore_u8_n(y + j, code(to_f32(a) * factor, zero), left)
+
+    body.__name__ = name_of("average_pool", x_signed, y_signed)
+    pointers = dict.fromkeys(("depths", "heights", "widths"), PTR)
+    sizes = dict.fromkeys(("rows", "od", "oh", "ow", "c", "image", "far", "down", "right", "pitch"), I64)
+    numbers: dict[str, Reach] = {"x_scale": 4, "y_scale": 4, "x_zero": 1, "y_zero": 1}
+    reach = lambda a: {**windows_reach(a, 1), **numbers}  # noqa: E731
+    return native(fastmath=None, extents=reach, **SCALES, **pointers, **sizes)(body)
+
+
+def _averages(op: Any, ins: Types) -> bool:
+    x = ins[0]
+    if x is None or not x.is_static or not isinstance(op.op, AveragePool) or op.op.layout != "NHWC":
+        return False
+    return len(op.op.kernel_shape) <= 3 and math.prod(op.op.kernel_shape) <= MOST_TAPS
+
+
+@kernel(BetweenBytes, accepts=_averages, rank=1)
+def average_pool_of_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """AveragePool over 1 to 3 spatial axes."""
+    x, y = ins[0], outs[0]
+    assert x is not None
+    if not y.size:
+        return []
+    numbers: dict[str, Argument] = {"x_scale": In(1), "x_zero": In(2), "y_scale": In(3), "y_zero": In(4)}
+    parallel = y.size * math.prod(op.op.kernel_shape) >= 2 * PARALLEL_LOADS
+    program = average_pool_bytes(x.dtype == I8, y.dtype == I8)
+    return [Step(program, window_args(op.op, x, y) | numbers, parallel)]

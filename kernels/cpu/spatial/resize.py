@@ -257,14 +257,14 @@ def _known(ins: Types, index: int) -> Array | None:
     return None if given is None else given.known
 
 
-def _plans(op: Resize, ins: Types) -> list[AxisPlan]:
+def plans_of(op: Resize, ins: Types) -> list[AxisPlan]:
     x = ins[0]
     assert x is not None
     dims = x.dims if op.layout == "NCHW" else (x.dims[0], x.dims[-1], *x.dims[1:-1])
     return op.plan(dims, _known(ins, 1), _known(ins, 2), _known(ins, 3))
 
 
-def _is_inside(op: Resize, plans: Sequence[AxisPlan]) -> bool:
+def is_inside(op: Resize, plans: Sequence[AxisPlan]) -> bool:
     """No output lies outside the input, where it would get the extrapolation value."""
     if op.coordinate_transformation_mode != "tf_crop_and_resize":
         return True
@@ -278,14 +278,14 @@ def _accepts(op: Any, ins: Types) -> bool:
         return False
     if any(t is not None and t.known is None for t in ins[1:]):
         return False
-    return (op.mode == "nearest" or x.dtype == F32) and _is_inside(op, _plans(op, ins))
+    return (op.mode == "nearest" or x.dtype == F32) and is_inside(op, plans_of(op, ins))
 
 
-def _is_untouched(index: Array, weights: Array, size: int) -> bool:
+def is_untouched(index: Array, weights: Array, size: int) -> bool:
     return index.shape == (size, 1) and (index[:, 0] == np.arange(size)).all() and bool((weights == 1).all())
 
 
-def _useful(index: Array, weights: Array) -> tuple[Array, Array]:
+def useful(index: Array, weights: Array) -> tuple[Array, Array]:
     """Without the taps that weigh nothing anywhere."""
     kept = (weights != 0).any(axis=0)
     return index[:, kept], weights[:, kept]
@@ -359,7 +359,7 @@ def resize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     assert x is not None
     if not outs[0].size:
         return []
-    plans, shape = _plans(op, ins), list(x.dims)
+    plans, shape = plans_of(op, ins), list(x.dims)
     if op.mode == "nearest":
         tables = [np.arange(n) for n in shape]
         for p in plans:
@@ -367,8 +367,8 @@ def resize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
         return table_gather_steps(shape, tables, x.dtype.itemsize)
     passes: list[Pass] = []
     for p in plans:
-        index, weights = _useful(*op.taps(p))
-        if not _is_untouched(index, weights, p.size):
+        index, weights = useful(*op.taps(p))
+        if not is_untouched(index, weights, p.size):
             passes.append((_own_axis(op, p.axis, len(shape)), index, weights))
     if not passes:
         return move_steps([move((x.nbytes,), (1,), (1,), 1)], In(0), Out(0))
