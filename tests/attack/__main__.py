@@ -4,11 +4,12 @@
     python -m tests.attack models   [--count 100000] [--seed 0]
     python -m tests.attack files    [--count 100000] [--seed 0] [FILE ...]
     python -m tests.attack documents [--count 100000] [--seed 0]
+    python -m tests.attack formats  [--count 100000] [--seed 0] [tflite|caffe|paddle ...]
 
 ``operands`` spoils the operands of every operator; ``models`` alters the structure of models and compares what runs
-with onnxruntime's; ``files`` damages bytes; ``documents`` changes what .bolt files say.  A case is good when it is
-refused by a BoltError or runs right: no signal, nothing over 10 s or 2 GiB, no other exception.  A number makes a case
-again: ``--seed N --count 1``.
+with onnxruntime's; ``files`` damages bytes; ``documents`` changes what .bolt files say; ``formats`` damages files of
+TFLite, Caffe and Paddle.  A case is good when it is refused by a BoltError or runs right: no signal, nothing over 10 s
+or 2 GiB, no other exception.  A number makes a case again: ``--seed N --count 1``.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.attack import documents, files, models, operands
+from tests.attack import documents, files, formats, models, operands
 from tests.attack.child import serve, summary
 
-KINDS = {"operands": operands, "models": models, "files": files, "documents": documents}
+KINDS = {"operands": operands, "models": models, "files": files, "documents": documents, "formats": formats}
 
 
 def main() -> int:
@@ -42,6 +43,8 @@ def main() -> int:
             results = models.attack_models(options.count, options.seed)
         elif options.what == "documents":
             results = documents.attack_documents(Path(folder), options.count, options.seed)
+        elif options.what == "formats":
+            results = formats.attack_formats(options.count, options.seed, options.only)
         else:
             chosen = [Path(name) for name in options.only] or files.default_files(Path(folder))
             results = files.attack_files(chosen, options.count, options.seed)
