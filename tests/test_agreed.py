@@ -54,7 +54,10 @@ def scale(number: float) -> Array:
     return np.array(number, F32)
 
 
-SCALES = [(1e-20, 1e-20, 1e-40), (1e-25, 1e-25, 1e-38), (1e-40, 1.0, 1e-40), (1e-30, 1e10, 1e-20), (0.5, 0.25, 0.5)]
+SCALES = [
+    (1e-20, 1e-20, 1e-40), (1e-25, 1e-25, 1e-38), (1e-40, 1.0, 1e-40), (1e-30, 1e10, 1e-20), (0.5, 0.25, 0.5),
+    (1e-38, 1e20, 1e-18), (1e24, 1e-42, 1e-18), (1e-44, 1e38, 1e-6),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("a", "b", "y"), SCALES)
@@ -71,6 +74,33 @@ def test_quantised_products_of_tiny_scales(a: float, b: float, y: float) -> None
     image, filters = left.reshape(1, 4, 2, 3), right[:4].reshape(5, 4, 1, 1)
     (got,) = run(QLinearConv(), image, scale(a), zero, filters, scale(b), zero, scale(y), zero)
     assert len(np.unique(got)) > 1
+
+
+def products(a: float, b: float, y: float | None) -> tuple[Array, Array]:
+    """What sessions and references make of bytes with scales of the run, and the sums."""
+    zero, left, right = np.array(3, np.uint8), *(RNG.integers(0, 7, s).astype(np.uint8) for s in ((9, 6), (6, 20)))
+    right[:, 0] = 3
+    given = (left, scale(a), zero, right, scale(b), zero)
+    (got,) = run(QLinearMatMul(), *given, *(() if y is None else (scale(y), zero)))
+    image, filters = left.reshape(1, 6, 3, 3), np.ascontiguousarray(right.T).reshape(20, 6, 1, 1)
+    run(QLinearConv(), image, *given[1:3], filters, *given[4:], *(() if y is None else (scale(y), zero)))
+    return got, (left.astype(int) - 3) @ (right.astype(int) - 3)
+
+
+@pytest.mark.parametrize(("a", "b"), [(1e30, 1e20), (3e38, 3e38), (3e38, 2.0)])
+def test_products_of_great_scales_saturate_and_keep_0(a: float, b: float) -> None:
+    got, sums = products(a, b, None)
+    np.testing.assert_array_equal(np.sign(got), np.sign(sums))
+    assert np.all(np.abs(got[sums != 0]) > 3e38)
+    got, sums = products(a, b, 1e-32)
+    np.testing.assert_array_equal(got, np.select([sums > 0, sums < 0], [255, 0], 3))
+
+
+@pytest.mark.parametrize(("a", "b"), [(INF, 1.0), (1.0, INF), (NAN, 1.0), (1.0, NAN), (INF, 0.0)])
+def test_scales_of_the_run_that_are_no_numbers_give_none(a: float, b: float) -> None:
+    """As in floats, where 0 times infinity is among the terms."""
+    assert np.isnan(products(a, b, None)[0]).all()
+    assert not products(a, b, 1.0)[0].any()
 
 
 def from_onnx(nodes: list[Any], inputs: dict[str, Array], dims: Any = None) -> tuple[Any, bytes]:

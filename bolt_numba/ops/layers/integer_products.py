@@ -135,15 +135,22 @@ def _requantised(y: Array, factor: Array, zero_point: Array) -> Array:
     return saturated(np.rint(y.astype(F32) * factor.astype(F32)) + zero_point.astype(F32), zero_point.dtype)
 
 
-SMALL_SCALE, RAISED = 2.0**-60, 2.0**50
-"""Products of scales below are taken of scales that are multiplied before."""
+SMALL_SCALE, RAISED = 2.0**-60, 2.0**100
+"""Products of scales below are taken of scales of which the smaller one is multiplied before."""
 
 
 def scale_ratio(a: Array, b: Array, y: Array) -> Array:
-    """``a * b / y`` without a number on the way that is too small for a normal one: powers of two round nothing."""
+    """``a * b / y`` without a number on the way that is too small for a normal one: powers of two round nothing.
+
+    What is too large is the greatest finite number, so that sums of 0 stay 0.  NaN where a or b is not finite.
+    """
     with np.errstate(all="ignore"):
-        up = np.where(np.abs(a * b) < SMALL_SCALE, RAISED, 1).astype(a.dtype)
-        return np.asarray((a * up) * (b * up) / (y * up * up))
+        small, first = np.abs(a * b) < SMALL_SCALE, np.abs(a) < np.abs(b)
+        low, high = np.where(first, a, b), np.where(first, b, a)
+        up = np.where(small, RAISED, 1).astype(a.dtype)
+        most = np.finfo(a.dtype).max
+        made = np.clip((low * up) * high / (y * up), -most, most)
+        return np.where(np.isfinite(a) & np.isfinite(b), made, a.dtype.type(np.nan))
 
 
 MOST_SUM = 2**31 - 1

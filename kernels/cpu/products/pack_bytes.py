@@ -131,6 +131,7 @@ SAFE_FACTOR, SAFE_ADDEND = 0.25, 2.0**29
 """Sums of 32 bits times the one and two of the other stay within i32."""
 LAST = np.float32(128)
 """What signed bytes end before, and begin with, negative."""
+MOST = np.finfo(np.float32).max
 SUMS, BYTE_RESULTS, FLOATS = 0, 1, 2
 """Kinds of results: i32, bytes, f32."""
 
@@ -151,8 +152,13 @@ def _prepared(a: Any) -> dict[str, Reach]:
 @inline
 def ratio(a, b, y):
     """``a * b / y`` where ``a * b`` alone may be too small for a normal number; see `scale_ratio`."""
-    up = select(vabs(a * b) < splat(np.float32(SMALL_SCALE)), splat(np.float32(RAISED)), splat(np.float32(1)))
-    return (a * up) * (b * up) / (y * up * up)
+    small, first = vabs(a * b) < splat(np.float32(SMALL_SCALE)), vabs(a) < vabs(b)
+    low, high, up = select(first, a, b), select(first, b, a), splat(np.float32(RAISED))
+    most = splat(MOST)
+    # No product with 1: it would make a number that is too small for a normal one 0.
+    made = select(small, low * up, low) * high / select(small, y * up, y)
+    made = select(made > most, most, select(made < -most, -most, made))
+    return select((vabs(a) <= most) & (vabs(b) <= most), made, splat(np.float32(np.nan)))
 
 
 @inline
