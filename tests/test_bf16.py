@@ -33,7 +33,7 @@ from bolt_numba.ops.layers.attention import FusedAttention
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM
-from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu
+from bolt_numba.ops.pointwise import Clip, Gelu, LeakyRelu, Relu
 from bolt_numba.types import F32, Array, TensorType
 from bolt_numba.verification import compare
 from tests.harness import run_kernel
@@ -92,6 +92,15 @@ def test_matmul(m: int, n: int, k: int, batch: int, trans_b: bool, bias: bool, r
 )
 def test_matmul_spans(m: int, n: int, k: int) -> None:
     check(MatMul(), [real(m, k), real(k, n)])
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu(approximate: str) -> None:
+    """Behind a product it is short: near the exact one, which another session has."""
+    op, inputs = MatMul(activation=Gelu(approximate)), [real(30, 64) / 8, real(64, 40)]
+    (got,) = run_kernel(ENTRIES[MatMul], inputs, (1, 2), constant=[False, True], instance=op)
+    wanted = op.reference(*(rounded(x) for x in inputs))
+    assert 1e-6 < np.abs(got - wanted).max() < 1.2e-4
 
 
 @settings(deadline=None, max_examples=40)

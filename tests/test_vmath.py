@@ -157,6 +157,19 @@ def _c_pow(x: float, y: float) -> float:
         return math.nan
 
 
+@pytest.mark.parametrize("name", ["vgelu", "vgelu_tanh"])
+def test_short_gates(name: str) -> None:
+    """Short of the exact ones by 1e-4 at most, and by the 512th part of what is small."""
+    x = span(-12, 12, 20_000)
+    exact, got = run(name, x), run(f"{name}_short", x)
+    assert np.abs(got - exact).max() < 1e-4
+    small = span(-0.02, 0.02, 1000)
+    np.testing.assert_allclose(run(f"{name}_short", small), run(name, small), rtol=2.0**-9)
+    for big in (3e38, np.inf):
+        np.testing.assert_allclose(run(f"{name}_short", np.float32([big, -big])), [big, 0], atol=1e-5)
+    assert np.isnan(run(f"{name}_short", np.float32([np.nan]))[0])
+
+
 @pytest.mark.parametrize(("name", "exact"), [("vgelu", None), ("vgelu_tanh", None), ("vmish", None)])
 def test_smooth_gates(name: str, exact: Any) -> None:
     """Near and above zero as good as any; far below, where the value vanishes, the relative error grows."""

@@ -295,6 +295,35 @@ def vgelu_tanh(x):
 
 
 @inline
+def gelu_without(x, a, b, c, d, e, f, g, h, i):
+    """max(x, 0) - z P(z) for z = min(|x|, 4.125) and a polynomial P of nine coefficients, which is 1e-6 at 4.125."""
+    z = vmin(splat(4.125), vabs(x))
+    z2 = z * z
+    z4 = z2 * z2
+    low = fma(fma(splat(d), z, splat(c)), z2, fma(splat(b), z, splat(a)))
+    high = fma(fma(splat(h), z, splat(g)), z2, fma(splat(f), z, splat(e)))
+    return vmax(splat(0.0), x) - z * fma(fma(splat(i), z4, high), z4, low)
+
+
+@inline
+def vgelu_short(x):
+    """`vgelu` to 1e-4, in half the instructions: for results that will be rounded to bfloat16."""
+    return gelu_without(
+        x, 0.49923933, -0.38906819, -0.033442087, 0.11432195, -0.031377543, -0.0037951595, 0.0032777498, -0.00058185105,
+        3.5122936e-05,
+    )  # fmt: skip
+
+
+@inline
+def vgelu_tanh_short(x):
+    """`vgelu_tanh` to 1e-4, as `vgelu_short`."""
+    return gelu_without(
+        x, 0.4994083, -0.39088845, -0.028252946, 0.10842536, -0.027742349, -0.0051987809, 0.0036228481, -0.00063066586,
+        3.8089223e-05,
+    )  # fmt: skip
+
+
+@inline
 def vsinh(x):
     """sinh(x): 1.6 ulp."""
     a, z = vabs(x), x * x

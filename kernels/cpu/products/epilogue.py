@@ -32,6 +32,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore,
     vstore_n,
 )
+from bolt_numba.kernels.cpu.language.vmath import vgelu_short, vgelu_tanh_short
 from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import Context, Record
 from bolt_numba.ops.registry import Op
@@ -82,17 +83,26 @@ def activate(p, tile, size, pitch):
             vstore_n(at, {text}, n - q)
 """
 
+SHORT = {"vgelu": vgelu_short, "vgelu_tanh": vgelu_tanh_short}
+"""What stands for exact functions where results will be rounded to bfloat16."""
+
+
 @lru_cache(maxsize=128)
-def tile_function(activation: Any) -> Native:
-    """Machine function that activates a tile in place; what `codegen.formula.parameters` names is in its record."""
+def tile_function(activation: Any, short: bool = False) -> Native:
+    """Machine function that activates a tile in place; what `codegen.formula.parameters` names is in its record.
+
+    short: whether functions of `SHORT` do.
+    """
     text, names = activation_text(activation), [f"k_{name}" for name in parameters(activation, np.dtype(np.float32))]
     body = _BODY.format(text=text, numbers="\n".join(f"    {name} = splat(p.{name})" for name in names))
-    return native_source(body, "activate", {"function": CODE} | dict.fromkeys(names, F32), **scope_of(body))
+    scope = scope_of(body)
+    scope |= {name: function for name, function in SHORT.items() if short and name in scope}
+    return native_source(body, "activate", {"function": CODE} | dict.fromkeys(names, F32), **scope)
 
 
-def _record(activation: Any) -> Record:
+def _record(activation: Any, short: bool) -> Record:
     """What `call_activation` is given: the address of the function, then its numbers."""
-    function = tile_function(activation)
+    function = tile_function(activation, short)
     numbers = {f"k_{name}": value for name, value in parameters(activation, np.dtype(np.float32)).items()}
     return Record(function, {"function": function, **numbers})
 
@@ -110,13 +120,13 @@ def can_finish(activation: Op | None) -> bool:
     return True
 
 
-def finish(activation: Op | None) -> Finish:
-    """How a kernel applies this activation."""
+def finish(activation: Op | None, short: bool = False) -> Finish:
+    """How a kernel applies this activation; short: see `tile_function`."""
     bounds = _clamp(activation)
     if bounds is not None:
         return Finish(*bounds, None)
     assert activation is not None
-    return Finish(-math.inf, math.inf, _record(activation))
+    return Finish(-math.inf, math.inf, _record(activation, short))
 
 
 @inline
