@@ -150,7 +150,7 @@ def scale_ratio(a: Array, b: Array, y: Array) -> Array:
         up = np.where(small, RAISED, 1).astype(a.dtype)
         most = np.finfo(a.dtype).max
         made = np.clip((low * up) * high / (y * up), -most, most)
-        return np.where(np.isfinite(a) & np.isfinite(b), made, a.dtype.type(np.nan))
+        return np.asarray(np.where(np.isfinite(a) & np.isfinite(b), made, a.dtype.type(np.nan)))
 
 
 MOST_SUM = 2**31 - 1
