@@ -33,7 +33,7 @@ def _reduction(operator: Any) -> Any:
     """No axes leave x as it is."""
 
     def read(b: TfliteBuilder, x: Value, axes: Value, *, keep_dims: bool = False) -> Any:
-        return b(operator(keep_dims, True), x, axes)
+        return b(operator(keep_dims, True), x, as_i64(b, axes))
 
     return read
 
