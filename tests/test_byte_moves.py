@@ -302,3 +302,15 @@ def test_blocks_of_bytes_change_places(shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).integers(0, 256, shape).astype(U8)
     perm = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
     np.testing.assert_array_equal(run_kernel(o("Transpose", perm), [x])[0], x.transpose(perm))
+
+
+def test_small_weights_behind_moves_stay_integers() -> None:
+    """Their content is known without folding, whatever stands before the convolution."""
+
+    def build(b: Builder, x: Value) -> Value:
+        scales = np.array([0.5, 1, 0.25, 2], F32)
+        w = b(o("DequantizeLinear", 3), np.arange(-18, 18, dtype=I8).reshape(1, 3, 3, 4), scales)
+        turned = b(o("Reshape"), b(o("Transpose", (3, 0, 1, 2)), w), i64(4, 1, 3, 3))
+        return q(b, b(o("Conv", group=4), dq(b, x, 0.25, 3), turned), 9, -9, I8)
+
+    assert "QLinearConv" in names(run_pipeline(graph_of(build, {"x": (I8, 1, 4, 5, 6)}), check=True))

@@ -18,7 +18,7 @@ from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value, graph_attributes
 from bolt_numba.ops.arrays.gather import Gather
-from bolt_numba.ops.arrays.shape import ConstantOfShape, Expand
+from bolt_numba.ops.arrays.shape import ConstantOfShape, Expand, Transpose
 from bolt_numba.ops.pointwise import Cast, Mul
 from bolt_numba.ops.registry import result_tuple
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule
@@ -114,8 +114,11 @@ class FoldConstant:
         return m.refuse(_LEFT) if self._is_left(node) else tuple(b.const(k) for k in known)
 
     def _is_left(self, node: Node) -> bool:
-        """Whether a constant stays in its integers for now; counts them."""
-        if not self.integers_stay or not node.op.widens_integers:
+        """Whether a constant stays in its integers for now, also behind moves; counts them."""
+        below: Node | None = node
+        while below is not None and (below.op.moves_memory or isinstance(below.op, Transpose)):
+            below = None if below.operands[0] is None else below.operands[0].node
+        if not self.integers_stay or below is None or not below.op.widens_integers:
             return False
         self.left_alone += 1
         return True
