@@ -164,11 +164,37 @@ def _read_paddle(content: Content) -> Graph:
     return read_paddle(content)
 
 
+def _is_caffe(head: bytes, path: Path | None) -> bool:
+    from bolt_numba.converters.caffe.format import is_caffe
+
+    return is_caffe(head, path)
+
+
+def _read_caffe(content: Content) -> Graph:
+    from bolt_numba.converters.caffe.reading.read import read_caffe
+
+    second = None if content.weights is None else (content.weights.view, content.weights.name)
+    return read_caffe(content.view, content.name, content.path, second)
+
+
+def _is_caffe_mean(head: bytes, path: Path | None) -> bool:
+    """By suffix alone: the first bytes are those of many others."""
+    return path is not None and path.suffix.lower() == ".binaryproto"
+
+
+def _read_caffe_mean(content: Content) -> Graph:
+    from bolt_numba.converters.caffe.reading.read import read_mean
+
+    return read_mean(content.view, content.name)
+
+
 FORMATS: dict[str, Format] = {
     "bolt": Format(_is_bolt, _read_bolt),
     "tflite": Format(_is_tflite, _read_tflite),
+    "caffe mean": Format(_is_caffe_mean, _read_caffe_mean),
     "onnx": Format(_is_onnx, _read_onnx, unsupported=_unsupported_onnx),
     "paddle": Format(_is_paddle, _read_paddle, weights=True, folders=True),
+    "caffe": Format(_is_caffe, _read_caffe, weights=True),
 }
 """All formats by name; a new one is a new entry.  The first that matches wins."""
 

@@ -1,0 +1,1 @@
+"""Caffe's nets read: layers in order, one function each."""

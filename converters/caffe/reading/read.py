@@ -1,0 +1,95 @@
+"""Text or bytes of a net, and its weights, to a `Graph`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from bolt_numba.base.mapped import map_file
+from bolt_numba.converters.caffe.binary import Blob, read_blob, read_net, read_weights
+from bolt_numba.converters.caffe.format import is_text
+from bolt_numba.converters.caffe.net import net_of
+from bolt_numba.converters.caffe.reading.graph import CaffeReader
+from bolt_numba.converters.caffe.text import parse
+from bolt_numba.converters.scope import Scope
+from bolt_numba.converters.survey import Survey, read_or_list
+from bolt_numba.converters.wire import IrregularError
+from bolt_numba.errors import InvalidModelError
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.types import Array
+
+Bytes = bytes | memoryview
+
+
+class CaffeSurvey(Survey[Scope], CaffeReader):
+    """Reads on behind what is unsupported."""
+
+
+def read_caffe(data: Bytes, name: str, path: Path | None, weights: tuple[Bytes, str] | None) -> Graph:
+    """The graph of a net.
+
+    data: a prototxt, or a caffemodel that is read alone.  path: of the file, beside which weights are looked for.
+    weights: the second file and its name; the two may be given in either order.
+    Raises InvalidModelError for what is no net and where layers lack weights, UnsupportedOpError listing all layers
+    without a meaning here, ShapeError for layers whose bottoms do not fit.
+    """
+    if not is_text(data) and weights is not None and is_text(weights[0]):
+        (data, name), weights = weights, (data, name)
+    if not is_text(data):
+        net, blobs, where = read_net(data, name), read_weights(data, name), ", wanted their blobs"
+        if weights is not None:
+            raise InvalidModelError(f"{name}: weights: got {weights[1]} beside a caffemodel, wanted a prototxt")
+    else:
+        net, (blobs, where) = parse(data, name), _weights_for(name, path, weights)
+    found = net_of(net, name)
+    both = CaffeReader(name, blobs, where), CaffeSurvey(name, blobs, where)
+    graph: Graph = read_or_list(*both, lambda reader: reader.read(found))
+    graph.metadata["format"] = "caffe"
+    return graph
+
+
+def _weights_for(name: str, path: Path | None, weights: tuple[Bytes, str] | None) -> tuple[dict[str, list[Blob]], str]:
+    """Blobs by layer, and what a message says where some are missing."""
+    if weights is not None:
+        return read_weights(*weights), f" in {weights[1]}, wanted their blobs"
+    found = None if path is None else beside(path)
+    if found is not None:
+        view: Bytes = memoryview(map_file(found)) if found.stat().st_size else b""
+        return read_weights(view, found.name), f" in {found.name}, wanted their blobs"
+    return {}, ", wanted a caffemodel: name it as the second file (weights), or give it the name of the prototxt"
+
+
+def beside(path: Path) -> Path | None:
+    """The caffemodel that belongs to a prototxt by its name, or as the only one that belongs to no other prototxt."""
+    own = {path.stem, *(path.stem.replace(f"{a}{word}{b}", "") for word in _WORDS for a, b in _JOINTS)}
+    models = sorted(p for p in path.parent.glob("*.caffemodel") if p.is_file())
+    for chosen in ([p for p in models if p.stem == path.stem], [p for p in models if p.stem in own]):
+        if len(chosen) == 1:
+            return chosen[0]
+    others = {p.stem for p in path.parent.glob("*.prototxt")} - own
+    free = [p for p in models if p.stem not in others]
+    return free[0] if len(free) == 1 else None
+
+
+_WORDS = ("deploy", "test", "train_val", "inference")
+_JOINTS = (("_", ""), ("-", ""), (".", ""), ("", "_"), ("", "-"), ("", "."))
+
+
+def read_mean_array(data: Bytes, name: str) -> Array:
+    """The numbers of a mean file: one BlobProto, [channels, height, width] f32."""
+    try:
+        blob = read_blob(memoryview(data), 0, len(data), name)
+    except IrregularError:
+        raise InvalidModelError(f"{name}: got {len(data)} bytes that are no protobuf, wanted a mean file") from None
+    shape = blob.shape[1:] if len(blob.shape) == 4 and blob.shape[0] == 1 else blob.shape
+    return np.ascontiguousarray(blob.data.reshape(shape))
+
+
+def read_mean(data: Bytes, name: str) -> Graph:
+    """A graph without inputs whose only output is `mean`."""
+    graph = Graph(name)
+    graph.add_output(Builder(graph).const(read_mean_array(data, name), "mean"), "mean")
+    graph.metadata["format"] = "caffe mean"
+    return graph

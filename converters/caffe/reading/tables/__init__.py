@@ -1,0 +1,1 @@
+"""Readers of Caffe's layers, by family."""

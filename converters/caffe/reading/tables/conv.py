@@ -1,0 +1,305 @@
+"""Readers of convolutions, products and pools."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.caffe.reading.attributes import Ints
+from bolt_numba.converters.caffe.reading.graph import LayerBuilder
+from bolt_numba.converters.caffe.reading.registry import reader
+from bolt_numba.converters.operands import dim_of, ints, rank_of, spatial_axes, static_dim
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceMean
+from bolt_numba.ops.arrays.shape import Concat, Flatten, Reshape
+from bolt_numba.ops.arrays.slicing import Pad
+from bolt_numba.ops.layers.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.pool import AveragePool, MaxPool
+from bolt_numba.ops.pointwise import Add, Cast, Div, Mod, Mul
+from bolt_numba.types import F32, I64, Dim, Sym
+
+BAND = 1 << 20
+"""The greatest kernel, stride or pad that a file may ask for."""
+
+
+def spatial(
+    b: LayerBuilder, rank: int, what: str, several: Ints, height: int | None, width: int | None, default: int | None
+) -> Ints:
+    """A number for each spatial axis, from one number, a number for each, or one for height and one for width."""
+    if height is not None or width is not None:
+        if rank != 2 or several:
+            raise b.invalid(f"{what}_h and {what}_w", f"{rank} axes and {what} {several}", f"2 axes and no {what}")
+        fallback = 0 if default is None else default
+        made: Ints = (fallback if height is None else height, fallback if width is None else width)
+    else:
+        made = several if len(several) == rank else several * rank if len(several) == 1 else ()
+        if not several and default is not None:
+            made = (default,) * rank
+    if len(made) != rank or any(not 0 <= n <= BAND for n in made):
+        raise b.invalid(what, several or (height, width), f"one number, or {rank}, of at most {BAND}")
+    return made
+
+
+def _channel_axis(b: LayerBuilder, x: Value, axis: int) -> int:
+    rank = rank_of(b, x)
+    if not -rank <= axis < rank - 1:
+        raise b.invalid("axis", axis, f"an axis of {x.type} with others behind it")
+    return axis % rank
+
+
+@reader("Convolution", "ConvolutionDepthwise", "DepthwiseConvolution", "ConvolutionDW")
+def convolution(
+    b: LayerBuilder,
+    *xs: Value,
+    num_output: int,
+    bias_term: bool = True,
+    pad: Ints = (),
+    kernel_size: Ints = (),
+    group: int = 1,
+    stride: Ints = (),
+    dilation: Ints = (),
+    pad_h: int | None = None,
+    pad_w: int | None = None,
+    kernel_h: int | None = None,
+    kernel_w: int | None = None,
+    stride_h: int | None = None,
+    stride_w: int | None = None,
+    axis: int = 1,
+) -> Any:
+    """Each bottom by the same weights.  Depthwise layers of forks have as many groups as channels."""
+    made = []
+    for x in xs:
+        at = _channel_axis(b, x, axis)
+        rank = rank_of(b, x) - at - 1
+        kernel = spatial(b, rank, "kernel", kernel_size, kernel_h, kernel_w, None)
+        groups = static_dim(b, x, at) if "Depthwise" in b.layer.type or b.layer.type == "ConvolutionDW" else group
+        operator = Conv(
+            spatial(b, rank, "stride", stride, stride_h, stride_w, 1),
+            spatial(b, rank, "pad", pad, pad_h, pad_w, 0) * 2,
+            spatial(b, rank, "dilation", dilation, None, None, 1),
+            groups,
+        )
+        channels = dim_of(b, x, at)
+        inner = _per_group(b, channels, groups)
+        w = b.blob(0, (num_output, inner, *kernel), "weight_filler")
+        bias = b.blob(1, (num_output,), "bias_filler") if bias_term else None
+        made.append(_unbatched(b, operator, x, at, w, bias))
+    return made
+
+
+def _per_group(b: LayerBuilder, channels: Dim, groups: int) -> Dim:
+    if isinstance(channels, Sym):
+        return -1
+    if groups < 1 or channels % groups:
+        raise b.invalid("group", groups, f"a divisor of {channels} channels")
+    return channels // groups
+
+
+def _unbatched(b: LayerBuilder, operator: Any, x: Value, at: int, w: Value, bias: Value | None) -> Any:
+    """A convolution whose channels are axis ``at``: all axes before it are one batch."""
+    if at == 1:
+        return b(operator, x, w, bias)
+    rank = rank_of(b, x)
+    before = [static_dim(b, x, i) for i in range(at)]
+    behind = [static_dim(b, x, i) for i in range(at, rank)]
+    y = b(operator, b(Reshape(), x, ints([math.prod(before), *behind])), w, bias)
+    return b(Reshape(), y, ints([*before, *(static_dim(b, y, i) for i in range(1, rank_of(b, y)))]))
+
+
+@reader("Deconvolution", "DeconvolutionDepthwise", "DepthwiseDeconvolution")
+def deconvolution(
+    b: LayerBuilder,
+    *xs: Value,
+    num_output: int,
+    bias_term: bool = True,
+    pad: Ints = (),
+    kernel_size: Ints = (),
+    group: int = 1,
+    stride: Ints = (),
+    dilation: Ints = (),
+    pad_h: int | None = None,
+    pad_w: int | None = None,
+    kernel_h: int | None = None,
+    kernel_w: int | None = None,
+    stride_h: int | None = None,
+    stride_w: int | None = None,
+    axis: int = 1,
+) -> Any:
+    made = []
+    for x in xs:
+        at = _channel_axis(b, x, axis)
+        rank = rank_of(b, x) - at - 1
+        kernel = spatial(b, rank, "kernel", kernel_size, kernel_h, kernel_w, None)
+        groups = static_dim(b, x, at) if "Depthwise" in b.layer.type else group
+        if groups < 1 or num_output % groups:
+            raise b.invalid("group", groups, f"a divisor of num_output {num_output}")
+        operator = ConvTranspose(
+            spatial(b, rank, "stride", stride, stride_h, stride_w, 1),
+            spatial(b, rank, "pad", pad, pad_h, pad_w, 0) * 2,
+            spatial(b, rank, "dilation", dilation, None, None, 1),
+            groups,
+        )
+        w = b.blob(0, (dim_of(b, x, at), num_output // groups, *kernel), "weight_filler")
+        bias = b.blob(1, (num_output,), "bias_filler") if bias_term else None
+        made.append(_unbatched(b, operator, x, at, w, bias))
+    return made
+
+
+@reader("InnerProduct")
+def inner_product(
+    b: LayerBuilder, x: Value, *, num_output: int, bias_term: bool = True, axis: int = 1, transpose: bool = False
+) -> Any:
+    """Axes from ``axis`` on are one vector, which is multiplied by the weights [n, k], or [k, n] when transposed."""
+    rank = rank_of(b, x)
+    if not -rank <= axis < rank:
+        raise b.invalid("axis", axis, f"{-rank} to {rank - 1}")
+    at, count = axis % rank, -1
+    if not any(isinstance(d, Sym) for d in (x.type.shape or ())[at:]):
+        count = math.prod(static_dim(b, x, i) for i in range(at, rank))
+    w = b.blob(0, (count, num_output) if transpose else (num_output, count), "weight_filler")
+    bias = b.blob(1, (num_output,), "bias_filler") if bias_term else None
+    if at < rank - 1:
+        length = static_dim(b, w, 0 if transpose else 1)
+        x = b(Flatten(1), x) if at == 1 and count >= 0 else b(Reshape(), x, ints([*(0,) * at, length]))
+    return b(MatMul(trans_b=not transpose), x, w, bias)
+
+
+@reader("Embed", "Embedding")
+def embed(
+    b: LayerBuilder, x: Value, *, num_output: int, input_dim: int, bias_term: bool = True, transpose: bool = False
+) -> Any:
+    """Rows of a table; an index of the file's is a number in f32."""
+    if transpose:
+        raise b.unsupported("transpose")
+    table = b.blob(0, (input_dim, num_output), "weight_filler")
+    bias = b.blob(1, (num_output,), "bias_filler") if bias_term else None
+    y = b(Gather(0), table, b(Cast(I64), x))
+    return y if bias is None else b(Add(), y, bias)
+
+
+@reader("Pooling")
+def pooling(
+    b: LayerBuilder,
+    x: Value,
+    *,
+    pool: str = "MAX",
+    kernel_size: int | None = None,
+    stride: int = 1,
+    pad: int = 0,
+    kernel_h: int | None = None,
+    kernel_w: int | None = None,
+    stride_h: int | None = None,
+    stride_w: int | None = None,
+    pad_h: int | None = None,
+    pad_w: int | None = None,
+    global_pooling: bool = False,
+    round_mode: str = "CEIL",
+    ceil_mode: bool = True,
+) -> Any:
+    """Sizes are rounded up, and a window that would begin behind the padding is left out."""
+    if pool not in ("MAX", "AVE", "STOCHASTIC") or round_mode not in ("CEIL", "FLOOR"):
+        raise b.invalid("pool and round_mode", (pool, round_mode), "MAX, AVE or STOCHASTIC, and CEIL or FLOOR")
+    if rank_of(b, x) != 4:
+        raise b.invalid("rank of the bottom", rank_of(b, x), 4)
+    if global_pooling:
+        if not b.wants(1):
+            return b(ReduceMax() if pool == "MAX" else ReduceMean(), x, spatial_axes(b, x))
+        kernel: Ints = (static_dim(b, x, 2), static_dim(b, x, 3))
+        return _pooled(b, x, pool, kernel, (1, 1), (0, 0), is_up=True)
+    given = () if kernel_size is None else (kernel_size,)
+    kernel = spatial(b, 2, "kernel", given, kernel_h, kernel_w, None)
+    strides = spatial(b, 2, "stride", () if stride_h or stride_w else (stride,), stride_h, stride_w, 1)
+    pads = spatial(b, 2, "pad", () if pad_h or pad_w else (pad,), pad_h or (0 if pad_w else None), pad_w, 0)
+    return _pooled(b, x, pool, kernel, strides, pads, is_up=ceil_mode and round_mode == "CEIL")
+
+
+def _pooled(b: LayerBuilder, x: Value, pool: str, kernel: Ints, strides: Ints, pads: Ints, is_up: bool) -> Any:
+    if 0 in kernel or 0 in strides or any(p >= k for p, k in zip(pads, kernel, strict=True)):
+        raise b.invalid("kernel, stride and pad", (kernel, strides, pads), "sizes above 0 and pads below the kernel")
+    if pool == "STOCHASTIC":  # at test: the mean weighted by the numbers themselves
+        means = [_pooled(b, v, "AVE", kernel, strides, pads, is_up) for v in (b(Mul(), x, x), x)]
+        return b(Div(), *means)
+    if pool == "AVE":
+        x = _reaching(b, x, kernel, strides, pads, is_up, math.nan)
+        return b(AveragePool(kernel, strides, pads * 2, ceil_mode=is_up, count_include_pad=True), x)
+    x = _reaching(b, x, kernel, strides, pads, is_up, -float(np.finfo(F32).max))
+    if not b.wants(1):
+        return b(MaxPool(kernel, strides, pads * 2, ceil_mode=is_up), x)
+    y, where = b(MaxPool(kernel, strides, pads * 2, ceil_mode=is_up, indices=True), x)
+    plane = ints([static_dim(b, x, 2) * static_dim(b, x, 3)])
+    return y, b(Cast(F32), b(Mod(), where, plane))
+
+
+def _reaching(b: LayerBuilder, x: Value, kernel: Ints, strides: Ints, pads: Ints, is_up: bool, value: float) -> Value:
+    """X with a border where Caffe's last window lies behind all of it, which is so without padding alone.
+
+    The result there is what an empty window has.
+    """
+    if not is_up or any(pads) or (kernel[0] >= strides[0] and kernel[1] >= strides[1]):
+        return x
+    sizes = [dim_of(b, x, i) for i in (2, 3)]
+    extra = []
+    for size, k, s in zip(sizes, kernel, strides, strict=True):
+        if isinstance(size, Sym) or size < k:
+            return x
+        first = -(-(size - k) // s) * s
+        extra.append(first + 1 - size if first >= size else 0)
+    return b(Pad("constant"), x, ints([0, 0, *extra]), value, ints([2, 3])) if any(extra) else x
+
+
+@reader("SPP")
+def spp(b: LayerBuilder, x: Value, *, pyramid_height: int, pool: str = "MAX") -> Any:
+    """Pools of 1, 2, 4, ... bins along both axes, one behind the other for each image."""
+    if not 1 <= pyramid_height <= 16:
+        raise b.invalid("pyramid_height", pyramid_height, "1 to 16")
+    sizes = [static_dim(b, x, i) for i in (2, 3)]
+    levels = []
+    for level in range(pyramid_height):
+        bins = 1 << level
+        kernel = tuple(-(-size // bins) for size in sizes)
+        pads = tuple((k * bins - size + 1) // 2 for k, size in zip(kernel, sizes, strict=True))
+        levels.append(_pooled(b, x, pool, kernel, kernel, pads, is_up=True))
+    if len(levels) == 1:
+        return levels[0]
+    return b(Concat(1), *(b(Flatten(1), v) for v in levels))
+
+
+@reader("Im2col")
+def im2col(
+    b: LayerBuilder,
+    x: Value,
+    *,
+    pad: Ints = (),
+    kernel_size: Ints = (),
+    stride: Ints = (),
+    dilation: Ints = (),
+    pad_h: int | None = None,
+    pad_w: int | None = None,
+    kernel_h: int | None = None,
+    kernel_w: int | None = None,
+    stride_h: int | None = None,
+    stride_w: int | None = None,
+    axis: int = 1,
+    num_output: int = 0,
+    group: int = 1,
+    bias_term: bool = True,
+) -> Any:
+    """The numbers below each window as channels: a depthwise convolution with filters of a single one."""
+    at = _channel_axis(b, x, axis)
+    rank = rank_of(b, x) - at - 1
+    kernel = spatial(b, rank, "kernel", kernel_size, kernel_h, kernel_w, None)
+    channels, taps = static_dim(b, x, at), math.prod(kernel)
+    if not 0 < taps <= 4096:
+        raise b.invalid("kernel", kernel, "1 to 4096 numbers")
+    w = b.const(np.broadcast_to(np.eye(taps, dtype=F32), (channels, taps, taps)).reshape(-1, 1, *kernel))
+    operator = Conv(
+        spatial(b, rank, "stride", stride, stride_h, stride_w, 1),
+        spatial(b, rank, "pad", pad, pad_h, pad_w, 0) * 2,
+        spatial(b, rank, "dilation", dilation, None, None, 1),
+        channels,
+    )
+    return _unbatched(b, operator, x, at, w, None)

@@ -1,0 +1,58 @@
+"""Readers of layers that give numbers of their own, pass them on, or swallow them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.base.budget import ask
+from bolt_numba.converters.bounded import count_of
+from bolt_numba.converters.caffe.message import dims, integer, last, messages, number
+from bolt_numba.converters.caffe.reading.attributes import Dims
+from bolt_numba.converters.caffe.reading.graph import LayerBuilder
+from bolt_numba.converters.caffe.reading.registry import reader
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.shape import Identity
+from bolt_numba.ops.pointwise import Mul
+from bolt_numba.types import F32
+
+
+@reader("Parameter")
+def parameter(b: LayerBuilder, *, shape: Dims = ()) -> Any:
+    """Numbers that were learned."""
+    return b.blob(0, shape)
+
+
+@reader("DummyData")
+def dummy_data(b: LayerBuilder) -> Any:
+    """Constants: one shape and one filler for each top, or one for all."""
+    param = next((v for _, v in b.layer.parameters(b.what)), {})
+    shapes = [dims(v, b.what) for v in messages(param, "shape", b.what)]
+    if not shapes:
+        sizes = [[integer(v, b.what) for v in param.get(key, ())] for key in ("num", "channels", "height", "width")]
+        shapes = [tuple(row) for row in zip(*sizes, strict=True)]
+    values = [number(last(f, "value", 0.0), b.what) for f in messages(param, "data_filler", b.what)] or [0.0]
+    made = []
+    for i in range(len(b.outputs)):
+        shape = shapes[i if len(shapes) > 1 else 0]
+        ask(4 * count_of(shape, b.what), b.what)
+        made.append(b.const(np.full(shape, values[i if len(values) > 1 else 0], F32)))
+    return made
+
+
+@reader("Split", "Copy")
+def split(b: LayerBuilder, x: Value) -> Any:
+    return [b(Identity(), x) for _ in b.outputs]
+
+
+@reader("Silence")
+def silence(b: LayerBuilder, *xs: Value) -> Any:
+    """Swallows what nobody reads."""
+    return ()
+
+
+@reader("Dropout")
+def dropout(b: LayerBuilder, x: Value, *, dropout_ratio: float = 0.5, scale_train: bool = True) -> Any:
+    """All of x; without ``scale_train`` training did not enlarge what it kept, so all of it shrinks here."""
+    return x if scale_train else b(Mul(), x, 1.0 - dropout_ratio)

@@ -1,0 +1,228 @@
+"""Readers of activations, and of arithmetic of blobs and of a blob with its weights."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.caffe.reading.attributes import Floats
+from bolt_numba.converters.caffe.reading.graph import LayerBuilder
+from bolt_numba.converters.caffe.reading.registry import CAFFE, reader
+from bolt_numba.converters.operands import dim_of, ints, rank_of
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.shape import Concat, Reshape, Unsqueeze
+from bolt_numba.ops.pointwise import (
+    Abs,
+    Add,
+    Cast,
+    Clip,
+    Elu,
+    Exp,
+    Gelu,
+    Greater,
+    HardSigmoid,
+    HardSwish,
+    LeakyRelu,
+    Log,
+    Max,
+    Mish,
+    Mul,
+    Neg,
+    Pow,
+    PRelu,
+    Relu,
+    Selu,
+    Sigmoid,
+    Softplus,
+    Sqrt,
+    Swish,
+    Tanh,
+)
+from bolt_numba.types import F32, Sym
+
+for _names, _made in (
+    (("AbsVal",), Abs), (("Sigmoid",), Sigmoid), (("TanH",), Tanh), (("BNLL", "SoftPlus", "Softplus"), Softplus),
+    (("Mish",), Mish), (("HardSwish", "HSwish", "Hswish"), HardSwish), (("Sqrt",), Sqrt), (("SELU",), Selu),
+):  # fmt: skip
+    for _name in _names:
+        CAFFE.add(_name, lambda b, x, _made=_made: b(_made(), x))
+
+
+@reader("ReLU")
+def relu(b: LayerBuilder, x: Value, *, negative_slope: float = 0.0) -> Any:
+    return b(LeakyRelu(negative_slope) if negative_slope else Relu(), x)
+
+
+@reader("RReLU")
+def rrelu(b: LayerBuilder, x: Value, *, lower: float = 1 / 8, upper: float = 1 / 3) -> Any:
+    """A slope drawn at random in training is the mean of its bounds here."""
+    return b(LeakyRelu((lower + upper) / 2), x)
+
+
+@reader("ReLU6")
+def relu6(b: LayerBuilder, x: Value, *, threshold: float = 6.0, negative_slope: float = 0.0) -> Any:
+    if negative_slope:
+        raise b.unsupported(f"negative_slope {negative_slope}")
+    return b(Clip(0.0, threshold), x)
+
+
+@reader("CReLU")
+def crelu(b: LayerBuilder, x: Value, *, negative_slope: float = 0.0, concat_axis: int = 1) -> Any:
+    """Activations of x and of -x, along the channels."""
+    both = b(Concat(concat_axis), x, b(Neg(), x))
+    return relu(b, both, negative_slope=negative_slope)
+
+
+@reader("PReLU")
+def prelu(b: LayerBuilder, x: Value, *, channel_shared: bool = False) -> Any:
+    shape = () if channel_shared else (dim_of(b, x, 1),)
+    slope = b.weights(0, tuple(-1 if isinstance(d, Sym) else d for d in shape), "filler", 0.25)
+    return b(PRelu(), x, slope.reshape((-1, *(1,) * (rank_of(b, x) - 2)) if shape else ()))
+
+
+@reader("ELU")
+def elu(b: LayerBuilder, x: Value, *, alpha: float = 1.0) -> Any:
+    return b(Elu(alpha), x)
+
+
+@reader("Clip")
+def clip(b: LayerBuilder, x: Value, *, min: float, max: float) -> Any:
+    return b(Clip(min, max), x)
+
+
+@reader("Swish")
+def swish(b: LayerBuilder, x: Value, *, beta: float = 1.0) -> Any:
+    return b(Swish(beta), x)
+
+
+@reader("HardSigmoid", "HSigmoid", "Hsigmoid")
+def hard_sigmoid(b: LayerBuilder, x: Value, *, alpha: float | None = None, beta: float = 0.5) -> Any:
+    """min(1, max(0, alpha * x + beta)); where the file names no slope, a sixth, which is that of HardSwish.
+
+    HardSigmoid of Keras' converter has 0.2.
+    """
+    slope = alpha if alpha is not None else (0.2 if b.layer.type == "HardSigmoid" else 1 / 6)
+    return b(HardSigmoid(slope, beta), x)
+
+
+@reader("Gelu", "GELU")
+def gelu(b: LayerBuilder, x: Value) -> Any:
+    return b(Gelu("tanh"), x)
+
+
+@reader("Threshold")
+def threshold(b: LayerBuilder, x: Value, *, threshold: float = 0.0) -> Any:
+    return b(Cast(F32), b(Greater(), x, threshold))
+
+
+@reader("Power")
+def power(b: LayerBuilder, x: Value, *, power: float = 1.0, scale: float = 1.0, shift: float = 0.0) -> Any:
+    """(shift + scale * x) ^ power."""
+    y = _affine(b, x, scale, shift)
+    return y if power == 1 else b(Pow(), y, power)
+
+
+def _affine(b: LayerBuilder, x: Value, scale: float, shift: float) -> Any:
+    y = x if scale == 1 else b(Mul(), x, scale)
+    return y if shift == 0 else b(Add(), y, shift)
+
+
+@reader("Exp")
+def exp(b: LayerBuilder, x: Value, *, base: float = -1.0, scale: float = 1.0, shift: float = 0.0) -> Any:
+    """Base ^ (shift + scale * x); the base -1 stands for e."""
+    factor = _log_of(b, base)
+    return b(Exp(), _affine(b, x, factor * scale, factor * shift))
+
+
+@reader("Log")
+def log(b: LayerBuilder, x: Value, *, base: float = -1.0, scale: float = 1.0, shift: float = 0.0) -> Any:
+    """Logarithm of shift + scale * x; the base -1 stands for e."""
+    return _affine(b, b(Log(), _affine(b, x, scale, shift)), 1 / _log_of(b, base), 0.0)
+
+
+def _log_of(b: LayerBuilder, base: float) -> float:
+    if base == -1:
+        return 1.0
+    if not base > 0 or base == 1:
+        raise b.invalid("base", base, "-1, or above 0 and not 1")
+    return math.log(base)
+
+
+@reader("Eltwise")
+def eltwise(b: LayerBuilder, *xs: Value, operation: str = "SUM", coeff: Floats = ()) -> Any:
+    if coeff and (len(coeff) != len(xs) or operation != "SUM"):
+        raise b.invalid("coeff", f"{len(coeff)} for {operation}", f"{len(xs)} for SUM")
+    operators = {"SUM": Add, "PROD": Mul, "MAX": Max}
+    if operation not in operators or not xs:
+        raise b.invalid("operation and bottoms", (operation, len(xs)), f"one of {list(operators)}, of some bottoms")
+    for x in xs[1:]:
+        _want_same_shape(b, xs[0], x)
+    terms = [x if c == 1 else b(Mul(), x, c) for x, c in zip(xs, coeff or (1,) * len(xs), strict=True)]
+    return functools.reduce(lambda x, y: b(operators[operation](), x, y), terms)
+
+
+def _want_same_shape(b: LayerBuilder, x: Value, y: Value) -> None:
+    shapes = x.type.shape, y.type.shape
+    if None in shapes or shapes[0] == shapes[1] or any(isinstance(d, Sym) for s in shapes for d in s or ()):
+        return
+    raise b.invalid(f"shape of '{y.name}'", shapes[1], f"{shapes[0]} of '{x.name}'")
+
+
+@reader("Scale")
+def scale(
+    b: LayerBuilder, x: Value, factor: Value | None = None, *, axis: int = 1, num_axes: int = 1, bias_term: bool = False
+) -> Any:
+    """X times a second blob, or times weights, along some axes; plus a bias of the same shape."""
+    at, shape = _covered(b, x, factor, axis, num_axes)
+    if factor is None:
+        y = b(Mul(), x, _spread(b, b.weights(0, shape, "filler", 1.0), at, rank_of(b, x)))
+    else:
+        y = b(Mul(), x, _aligned(b, factor, at, rank_of(b, x)))
+    if not bias_term:
+        return y
+    bias = b.weights(1 if factor is None else 0, shape, "bias_filler", 0.0)
+    return b(Add(), y, _spread(b, bias, at, rank_of(b, x)))
+
+
+@reader("Bias")
+def bias(b: LayerBuilder, x: Value, added: Value | None = None, *, axis: int = 1, num_axes: int = 1) -> Any:
+    at, shape = _covered(b, x, added, axis, num_axes)
+    if added is None:
+        return b(Add(), x, _spread(b, b.weights(0, shape, "filler", 0.0), at, rank_of(b, x)))
+    return b(Add(), x, _aligned(b, added, at, rank_of(b, x)))
+
+
+def _covered(b: LayerBuilder, x: Value, other: Value | None, axis: int, num_axes: int) -> tuple[int, tuple[int, ...]]:
+    """The first axis of x that the other operand covers, and the sizes of those it covers, -1 where unknown."""
+    rank = rank_of(b, x)
+    count = num_axes if other is None else rank_of(b, other)
+    if not -rank <= axis < max(rank, 1):
+        raise b.invalid("axis", axis, f"{-rank} to {rank - 1}")
+    at = axis % max(rank, 1) if count else 0
+    end = rank if count == -1 else at + count
+    if count < -1 or end > rank:
+        raise b.invalid("num_axes", count, f"at most {rank - at} of {x.type}")
+    return at, tuple(-1 if isinstance(d, Sym) else d for d in (x.type.shape or ())[at:end])
+
+
+def _spread(b: LayerBuilder, v: Any, at: int, rank: int) -> Any:
+    """Weights shaped to meet the axes from ``at`` on of something of ``rank`` axes."""
+    return v.reshape(*v.shape, *(1,) * (rank - at - v.ndim)) if v.ndim else v
+
+
+def _aligned(b: LayerBuilder, v: Value, at: int, rank: int) -> Any:
+    """`_spread` of a blob."""
+    own = rank_of(b, v)
+    missing = rank - at - own
+    return b(Unsqueeze(), v, ints(range(own, own + missing))) if own and missing else v
+
+
+@reader("Axpy")
+def axpy(b: LayerBuilder, a: Value, x: Value, y: Value) -> Any:
+    """A * x + y, where a has one number for each channel: [n, c] or [n, c, 1, 1]."""
+    if rank_of(b, a) == 2:
+        a = b(Reshape(), a, np.array([0, 0, *(1,) * (rank_of(b, x) - 2)], np.int64))
+    return b(Add(), b(Mul(), a, x), y)

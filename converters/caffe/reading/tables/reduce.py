@@ -1,0 +1,50 @@
+"""Readers of sums and of greatest elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bolt_numba.converters.caffe.reading.graph import LayerBuilder
+from bolt_numba.converters.caffe.reading.registry import reader
+from bolt_numba.converters.operands import dim_of, ints, rank_of
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.reduce import ReduceL1, ReduceMean, ReduceSum, ReduceSumSquare, TopK
+from bolt_numba.ops.arrays.shape import Concat, Flatten, Reshape, Unsqueeze
+from bolt_numba.ops.pointwise import Cast, Mul
+from bolt_numba.types import F32, Sym
+
+_OPERATIONS = {"SUM": ReduceSum, "ASUM": ReduceL1, "SUMSQ": ReduceSumSquare, "MEAN": ReduceMean}
+
+
+@reader("Reduction")
+def reduction(b: LayerBuilder, x: Value, *, operation: str = "SUM", axis: int = 0, coeff: float = 1.0) -> Any:
+    """All axes from ``axis`` on become one number, times the coefficient."""
+    rank = rank_of(b, x)
+    if operation not in _OPERATIONS or not -rank <= axis < max(rank, 1):
+        raise b.invalid("operation and axis", (operation, axis), f"one of {list(_OPERATIONS)}, of {rank} axes")
+    axes = range(axis % rank, rank) if rank else ()
+    y = b(_OPERATIONS[operation](keepdims=False), x, ints(axes))
+    return y if coeff == 1 else b(Mul(), y, coeff)
+
+
+@reader("ArgMax")
+def argmax(b: LayerBuilder, x: Value, *, out_max_val: bool = False, top_k: int = 1, axis: int | None = None) -> Any:
+    """Where the greatest numbers are, as f32, or what they are; along an axis, or over each whole image.
+
+    Without an axis the result is [n, 1, k], with values [n, 2, k]: indices, then values; as many axes as the bottom.
+    """
+    rank = rank_of(b, x)
+    flat = x if axis is not None else b(Flatten(1), x)
+    at = 1 if axis is None else axis
+    size = dim_of(b, flat, at)
+    if not 1 <= top_k < 1 << 31 or (not isinstance(size, Sym) and top_k > size):
+        raise b.invalid("top_k", top_k, f"1 to {size}")
+    values, indices = b(TopK(at), flat, ints([top_k]))
+    places = b(Cast(F32), indices)
+    if axis is not None:
+        return values if out_max_val else places
+    if out_max_val:
+        both = b(Concat(1), b(Unsqueeze(), places, ints([1])), b(Unsqueeze(), values, ints([1])))
+    else:
+        both = b(Unsqueeze(), places, ints([1]))
+    return b(Reshape(), both, ints([0, 0, 0, *(1,) * (rank - 3)])) if rank > 3 else both

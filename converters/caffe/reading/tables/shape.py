@@ -1,0 +1,214 @@
+"""Readers of layers that cut, join and arrange blobs, and that choose among their items."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.caffe.reading.attributes import Dims, Ints
+from bolt_numba.converters.caffe.reading.graph import LayerBuilder
+from bolt_numba.converters.caffe.reading.registry import reader
+from bolt_numba.converters.operands import dim_of, ints, rank_of, static_dim
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.gather import Compress, Gather
+from bolt_numba.ops.arrays.shape import (
+    Concat,
+    DepthToSpace,
+    Reshape,
+    Shape,
+    Split,
+    Squeeze,
+    Tile,
+    Transpose,
+    Unsqueeze,
+)
+from bolt_numba.ops.arrays.slicing import Pad, Slice
+from bolt_numba.ops.pointwise import Cast, Equal, Not
+from bolt_numba.types import I64, Sym
+
+MOST_PARTS = 1 << 16
+
+
+def axis_of(b: LayerBuilder, axis: int, rank: int) -> int:
+    """An axis that may count from the end, in 0…rank - 1."""
+    if not -rank <= axis < rank:
+        raise b.invalid("axis", axis, f"{-rank} to {rank - 1}")
+    return axis % rank
+
+
+@reader("Concat")
+def concat(b: LayerBuilder, *xs: Value, axis: int = 1, concat_dim: int | None = None) -> Any:
+    at = axis_of(b, axis if concat_dim is None else concat_dim, rank_of(b, xs[0]) if xs else 1)
+    return b(Concat(at), *xs)
+
+
+@reader("Slice")
+def slice_(b: LayerBuilder, x: Value, *, axis: int = 1, slice_dim: int | None = None, slice_point: Ints = ()) -> Any:
+    """Parts between the points; without any, equal ones."""
+    at = axis_of(b, axis if slice_dim is None else slice_dim, rank_of(b, x))
+    parts = len(b.outputs)
+    if not 1 <= parts <= MOST_PARTS:
+        raise b.invalid("number of tops", parts, f"1 to {MOST_PARTS}")
+    if not slice_point:
+        size = dim_of(b, x, at)
+        if not isinstance(size, Sym) and size % parts:
+            raise b.invalid("number of tops", parts, f"a divisor of {size}")
+        return b.node(Split(at, parts), x).outputs
+    ends = [*slice_point, static_dim(b, x, at)]
+    lengths = [end - begin for begin, end in itertools.pairwise([0, *ends])]
+    if len(lengths) != parts or min(lengths) < 1:
+        raise b.invalid("slice_point", slice_point, f"{parts - 1} rising points below {ends[-1]}")
+    return b.node(Split(at, parts), x, ints(lengths)).outputs
+
+
+@reader("Flatten")
+def flatten(b: LayerBuilder, x: Value, *, axis: int = 1, end_axis: int = -1) -> Any:
+    rank = rank_of(b, x)
+    first, last = axis_of(b, axis, rank), axis_of(b, end_axis, rank)
+    if last < first:
+        raise b.invalid("end_axis", end_axis, f"an axis from {first} on")
+    behind: list[Any] = [dim_of(b, x, i) for i in range(last + 1, rank)]
+    if all(isinstance(d, int) for d in behind):
+        return b(Reshape(), x, ints([*(0,) * first, -1, *behind]))
+    shape = [b(Shape(0, first), x), np.array([-1]), b(Shape(last + 1), x)]
+    return b(Reshape(), x, b(Concat(0), *shape))
+
+
+@reader("Reshape")
+def reshape(b: LayerBuilder, x: Value, *, shape: Dims = (), axis: int = 0, num_axes: int = -1) -> Any:
+    """Some axes of x, all by default, get other sizes: 0 keeps that of the same place, -1 is what is left."""
+    rank = rank_of(b, x)
+    if not -rank - 1 <= axis <= rank or num_axes < -1:
+        raise b.invalid("axis and num_axes", (axis, num_axes), f"{-rank - 1} to {rank}, and at least -1")
+    first = axis if axis >= 0 else axis + rank + 1
+    end = rank if num_axes == -1 else first + num_axes
+    if end > rank or any(d < -1 for d in shape) or shape.count(-1) > 1:
+        raise b.invalid("axis, num_axes and shape", (axis, num_axes, shape), f"a part of {rank} axes, and sizes")
+    middle = []
+    for i, d in enumerate(shape):
+        if d == 0 and first + i >= rank:
+            raise b.invalid("shape", shape, f"no 0 beyond {rank} axes")
+        middle.append(dim_of(b, x, first + i) if d == 0 else d)
+    sizes = [*(dim_of(b, x, i) for i in range(first)), *middle, *(dim_of(b, x, i) for i in range(end, rank))]
+    unknown = [i for i, d in enumerate(sizes) if isinstance(d, Sym)]
+    if not unknown:
+        return b(Reshape(), x, ints(sizes))  # type: ignore[arg-type]  # no symbol is left
+    if -1 not in sizes and len(unknown) == 1:
+        return b(Reshape(), x, ints(-1 if i in unknown else d for i, d in enumerate(sizes)))  # type: ignore[misc]
+    return b(Reshape(), x, _mixed_shape(b, x, sizes))
+
+
+def _mixed_shape(b: LayerBuilder, x: Value, sizes: list[Any]) -> Value:
+    """A shape some of whose sizes only the run tells."""
+    own = x.type.shape or ()
+    parts = [b(Shape(own.index(d), own.index(d) + 1), x) if isinstance(d, Sym) else ints([d]) for d in sizes]
+    made: Value = b(Concat(0), *parts)
+    return made
+
+
+@reader("Crop")
+def crop(b: LayerBuilder, x: Value, reference: Value, *, axis: int = 2, offset: Ints = ()) -> Any:
+    """Axes from ``axis`` on get the sizes of the reference, beginning at the offsets."""
+    rank = rank_of(b, x)
+    at = axis_of(b, axis, rank)
+    if len(offset) > 1 and len(offset) != rank - at:
+        raise b.invalid("offset", offset, f"one, or {rank - at}")
+    begins = list(offset) * (rank - at if len(offset) < 2 else 1) or [0] * (rank - at)
+    sizes = [(static_dim(b, x, i), static_dim(b, reference, i)) for i in range(at, rank)]
+    if any(begin < 0 or begin + size > whole for begin, (whole, size) in zip(begins, sizes, strict=True)):
+        raise b.invalid("offset and sizes", (begins, sizes), "a part of the first bottom")
+    ends = [begin + size for begin, (_, size) in zip(begins, sizes, strict=True)]
+    return b(Slice(), x, ints(begins), ints(ends), ints(range(at, rank)))
+
+
+@reader("Tile")
+def tile(b: LayerBuilder, x: Value, *, tiles: int, axis: int = 1) -> Any:
+    rank = rank_of(b, x)
+    at = axis_of(b, axis, rank)
+    if tiles < 1:
+        raise b.invalid("tiles", tiles, "at least 1")
+    return b(Tile(), x, ints(tiles if i == at else 1 for i in range(rank)))
+
+
+@reader("Permute")
+def permute(b: LayerBuilder, x: Value, *, order: Ints = ()) -> Any:
+    """Axes in another order; those that are not listed follow."""
+    rank = rank_of(b, x)
+    rest = [i for i in range(rank) if i not in order]
+    if len(set(order)) != len(order) or any(not 0 <= i < rank for i in order):
+        raise b.invalid("order", order, f"different axes of {rank}")
+    return b(Transpose((*order, *rest)), x)
+
+
+@reader("Squeeze")
+def squeeze(b: LayerBuilder, x: Value, *, axis: Ints = (), axes: Ints = ()) -> Any:
+    given = axis or axes
+    return b(Squeeze(), x, ints(given)) if given else b(Squeeze(), x)
+
+
+@reader("Unsqueeze", "ExpandDims")
+def unsqueeze(b: LayerBuilder, x: Value, *, axis: Ints = (), axes: Ints = ()) -> Any:
+    return b(Unsqueeze(), x, ints(axis or axes))
+
+
+@reader("ShuffleChannel")
+def shuffle_channel(b: LayerBuilder, x: Value, *, group: int = 1) -> Any:
+    """The first of each group of channels, then the second of each, and so on."""
+    channels = static_dim(b, x, 1)
+    if group < 1 or channels % group:
+        raise b.invalid("group", group, f"a divisor of {channels} channels")
+    rank = rank_of(b, x)
+    sizes = [static_dim(b, x, i) for i in range(2, rank)]
+    y = b(Reshape(), x, ints([0, group, channels // group, math.prod(sizes)]))
+    return b(Reshape(), b(Transpose((0, 2, 1, 3)), y), ints([0, channels, *sizes]))
+
+
+@reader("PixelShuffle", "SubPixel")
+def pixel_shuffle(b: LayerBuilder, x: Value, *, upscale_factor: int = 2) -> Any:
+    return b(DepthToSpace(upscale_factor, "CRD"), x)
+
+
+@reader("Pad", "Padding")
+def pad(
+    b: LayerBuilder,
+    x: Value,
+    *,
+    top: int = 0,
+    bottom: int = 0,
+    left: int = 0,
+    right: int = 0,
+    pad_l: int = 0,
+    pad_r: int = 0,
+    pad_t: int = 0,
+    pad_b: int = 0,
+    pad_beg: int = 0,
+    pad_end: int = 0,
+    value: float = 0.0,
+) -> Any:
+    """A border around the image."""
+    begins = [top or pad_t or pad_beg, left or pad_l or pad_beg]
+    ends = [bottom or pad_b or pad_end, right or pad_r or pad_end]
+    return b(Pad("constant"), x, ints([*begins, *ends]), value, ints([2, 3]))
+
+
+@reader("BatchReindex")
+def batch_reindex(b: LayerBuilder, x: Value, order: Value) -> Any:
+    return b(Gather(0), x, b(Cast(I64), order))
+
+
+@reader("Gather")
+def gather(b: LayerBuilder, x: Value, indices: Value, *, axis: int = 0) -> Any:
+    return b(Gather(axis), x, b(Cast(I64), indices))
+
+
+@reader("Filter")
+def filter_(b: LayerBuilder, *xs: Value) -> Any:
+    """The items of each bottom whose entry in the last one, the selector, is not 0."""
+    if len(xs) < 2:
+        raise b.invalid("number of bottoms", len(xs), "at least 2")
+    *values, selector = xs
+    chosen = b(Not(), b(Equal(), b(Reshape(), selector, ints([-1])), 0.0))
+    return [b(Compress(0), x, chosen) for x in values]
