@@ -19,8 +19,10 @@ from bolt_numba.converters.onnx.writing.write import to_onnx
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.store import save
+from bolt_numba.ops.layers.quantize import QuantizeLinear
 from bolt_numba.packing import packed
 from bolt_numba.passes.pipeline import run_pipeline
+from bolt_numba.surgery import extract, with_outputs
 from bolt_numba.types import Array
 
 U8, S8 = quantization.QuantType.QUInt8, quantization.QuantType.QInt8
@@ -188,6 +190,41 @@ def test_networks_of_onnxruntimes_quantiser(tmp_path: Path, net: str, scheme: st
 
 LEVELS = {"residual": 1.5, "mobile": 1.5, "transformer": 4.5}
 """How far results may be apart: one level between two operators may become several behind a norm."""
+
+def steps_between_bytes(graph: Graph) -> list[tuple[list[str], str]]:
+    """Byte tensors, and the one that is computed of them, for each QuantizeLinear."""
+    found = []
+    for node in graph.nodes:
+        if not isinstance(node.op, QuantizeLinear) or node.operands[0] is None or node.operands[0].is_const:
+            continue
+        sources: dict[str, None] = {}
+        todo: list[Any] = [node.operands[0]]
+        while todo:
+            value = todo.pop()
+            if value is None or value.is_const:
+                continue
+            if value.node is None or isinstance(value.node.op, QuantizeLinear):
+                sources[value.name] = None
+            else:
+                todo += value.node.inputs
+        found.append((list(sources), node.output.name))
+    return found
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_each_step_between_bytes_is_within_a_level(tmp_path: Path, net: str) -> None:
+    """Given exact bytes; behind a norm the differences of many steps would hide the fault of one."""
+    graph = bn.load(quantised(tmp_path, net, "u8-s8-channels").SerializeToString())
+    steps = steps_between_bytes(graph)
+    assert len(steps) > 5
+    x = np.random.default_rng(5).normal(0, 1, graph.inputs[0].type.dims).astype(np.float32)
+    exact = {"x": x} | interpret(with_outputs(graph, [name for _, name in steps]), {"x": x})
+    for sources, name in steps:
+        session = bn.compile(extract(graph, sources, [name]), threads=1)
+        away = np.abs(session(**{s: exact[s] for s in sources})[0].astype(int) - exact[name])
+        assert away.max() <= 1, (name, session.report())
+        assert away.mean() <= 0.01, (name, session.report())
+
 
 FILES = ("mobilenet_v3_large", "squeezenet")
 """Networks with squeezes and joins, which the quantiser writes in seconds."""

@@ -57,7 +57,7 @@ class QuantPlan:
 
     def pair(self, layer: QuantLayer, operand: int) -> Pair:
         """Scale and zero point of an operand of a layer."""
-        scheme, tensor = self.scheme(layer), _operand(layer, operand).name
+        scheme, tensor = self.scheme(layer), layer.operand(operand).name
         key = tensor, scheme.activations, scheme.symmetric, scheme.method
         if key not in self._affines:
             dtype = KINDS[scheme.activations]
@@ -67,10 +67,9 @@ class QuantPlan:
 
     def weight(self, layer: QuantLayer) -> StoredWeight | None:
         """The integers of a layer's weight; None for a product of two activations."""
-        if layer.weight is None:
+        const = layer.weights
+        if const is None:
             return None
-        const = _operand(layer, layer.weight).const
-        assert const is not None, "weights are constants"
         scheme = self.scheme(layer)
         key = id(const), layer.axis if scheme.per_channel else None, scheme.weights
         if key not in self._weights:
@@ -79,12 +78,10 @@ class QuantPlan:
 
     def bias_change(self, layer: QuantLayer) -> Array | None:
         """What rounding the weight adds to the mean of each result, which the bias takes away; None: not known."""
-        mean = self.ranges.means.get(_operand(layer, layer.inputs[0]).name)
-        stored = self.weight(layer)
-        if not self.correct or mean is None or stored is None or layer.weight is None:
+        mean = self.ranges.means.get(layer.operand(layer.inputs[0]).name)
+        stored, const = self.weight(layer), layer.weights
+        if not self.correct or mean is None or stored is None or const is None:
             return None
-        const = _operand(layer, layer.weight).const
-        assert const is not None, "weights are constants"
         return added_mean(layer, stored.real - const, mean)
 
 
@@ -102,13 +99,7 @@ def added_mean(layer: QuantLayer, error: Array, mean: Array) -> Array | None:
 
 def _is_seen(layer: QuantLayer, ranges: Ranges) -> bool:
     """Whether calibration saw values of all operands."""
-    return all(_operand(layer, i).name in ranges.tensors for i in layer.inputs)
-
-
-def _operand(layer: QuantLayer, number: int) -> Value:
-    value = layer.node.inputs[number]
-    assert value is not None, "layers have their operands"
-    return value
+    return all(layer.operand(i).name in ranges.tensors for i in layer.inputs)
 
 
 def with_pairs(graph: Graph, plan: QuantPlan, chosen: Collection[QuantLayer] | None = None) -> Graph:
@@ -119,7 +110,7 @@ def with_pairs(graph: Graph, plan: QuantPlan, chosen: Collection[QuantLayer] | N
     wanted: dict[str, list[tuple[Node, int, Pair]]] = {}
     for node, layer in layers.items():
         for i in layer.inputs:
-            wanted.setdefault(_operand(layer, i).name, []).append((node, i, plan.pair(layer, i)))
+            wanted.setdefault(layer.operand(i).name, []).append((node, i, plan.pair(layer, i)))
     products = {twins[layer.node] for layer in plan.layers}
     nodes, made.nodes = made.nodes, []
     b = Builder(made)
@@ -155,7 +146,7 @@ def _quantise_weight(b: Builder, node: Node, layer: QuantLayer, plan: QuantPlan)
     stored = plan.weight(layer)
     if stored is None or layer.weight is None:
         return
-    name = _operand(layer, layer.weight).name
+    name = layer.operand(layer.weight).name
     zeros = np.zeros(stored.scale.shape, stored.data.dtype)
     made = b(DequantizeLinear(stored.axis), b.const(stored.data, f"{name}/stored"), stored.scale, zeros)
     node.set_input(layer.weight, made)

@@ -63,6 +63,17 @@ class QuantLayer:
     bias: int
     node: Node
 
+    def operand(self, number: int) -> Value:
+        """An operand that is there."""
+        value = self.node.inputs[number]
+        assert value is not None, "layers have their operands"
+        return value
+
+    @property
+    def weights(self) -> Array | None:
+        """The constant; None for a product of two activations."""
+        return None if self.weight is None else self.operand(self.weight).const
+
 
 BIAS = 2
 """Operand of Conv, ConvTranspose and MatMul that is added."""

@@ -172,7 +172,7 @@ def _watched(layers: Sequence[QuantLayer]) -> list[Watched]:
     made: dict[str, Watched] = {}
     for layer in layers:
         for i in layer.inputs:
-            name = layer.node.inputs[i].name  # type: ignore[union-attr]
+            name = layer.operand(i).name
             made.setdefault(name, Watched(name, None if layer.weight is None else layer.channel))
     return list(made.values())
 
@@ -195,14 +195,12 @@ def _report(
 
 def _row(layer: QuantLayer, plan: QuantPlan, found: Found, quantised: bool) -> LayerReport:
     alone, saved = found.alone.get(layer.name), found.saved.get(layer.name)
-    stats = plan.ranges.tensors.get(layer.node.inputs[0].name)  # type: ignore[union-attr]
+    stats = plan.ranges.tensors.get(layer.operand(0).name)
     if not quantised or stats is None:
         low, high = (0.0, 0.0) if stats is None else (stats.low, stats.high)
         return LayerReport(layer.name, layer.op, FLOAT, low, high, 0.0, None, None, alone, saved)
     scheme, pair, stored = plan.scheme(layer), plan.pair(layer, 0), plan.weight(layer)
-    weight = None
-    if stored is not None and layer.weight is not None:
-        weight = sqnr(layer.node.inputs[layer.weight].const, stored.real)  # type: ignore[union-attr,arg-type]
+    weight = None if stored is None or layer.weights is None else sqnr(layer.weights, stored.real)
     kinds = scheme.activations if stored is None else f"{scheme.activations} x {scheme.weights}"
     inside, share = input_quality(stats, pair)
     return LayerReport(

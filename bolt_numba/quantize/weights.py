@@ -110,10 +110,11 @@ def weights_only(
     found: dict[str, tuple[int, Blocks]] = {}
     for i, layer in enumerate(layers):
         progress("rounding weights", i, len(layers))
-        w = _weight(layer)
+        w = layer.weights
+        assert w is not None, "products have weights"
         along = 0 if layer.axis == 1 else 1
         rows, size = np.ascontiguousarray(w if along == 1 else w.T), block or w.shape[along]
-        seen = moments.get(_input(layer))
+        seen = moments.get(layer.operand(0).name)
         if seen is None:
             made = nearest(rows, bits, size, symmetric, search=method != "rtn")
         else:
@@ -137,31 +138,18 @@ def _check(bits: Any, block: Any, method: Any, data: Any) -> None:
 
 def _is_product(layer: QuantLayer) -> bool:
     op: Any = layer.node.op
-    return isinstance(op, MatMul) and layer.weight == 1 and not op.trans_a and _is_large(_weight(layer))
+    return isinstance(op, MatMul) and layer.weight == 1 and not op.trans_a and _is_large(layer.weights)
 
 
-def _is_large(w: Array) -> bool:
-    return w.ndim == 2 and w.size >= LEAST
-
-
-def _weight(layer: QuantLayer) -> Array:
-    value = layer.node.inputs[1]
-    assert value is not None
-    assert value.const is not None
-    return value.const
-
-
-def _input(layer: QuantLayer) -> str:
-    value = layer.node.inputs[0]
-    assert value is not None
-    return value.name
+def _is_large(w: Array | None) -> bool:
+    return w is not None and w.ndim == 2 and w.size >= LEAST
 
 
 def _second_moments(
     graph: Graph, layers: Sequence[QuantLayer], feeds: Sequence[Feed], threads: int | None, progress: Progress
 ) -> dict[str, Array]:
     """Of the inputs of the layers: [k, k], sums over all rows of all feeds of products of each two elements."""
-    names = list(dict.fromkeys(_input(layer) for layer in layers))
+    names = list(dict.fromkeys(layer.operand(0).name for layer in layers))
     found: dict[str, Array] = {}
     with Session(surgery.with_outputs(graph, names), threads=threads) as session:
         for i, feed in enumerate(feeds):
@@ -191,7 +179,8 @@ def _built(
         if layer is not None:
             along, made = found[layer.name]
             node.set_input(1, dequantised(b, made, dtype, along, block, f"{layer.name}/weights"))
-            w = _weight(layer)
+            w = layer.weights
+            assert w is not None, "products have weights"
             after = made.codes.size * (1 if dtype in (I8, U8) else 0.5) + made.scale.nbytes
             rows.append(NarrowWeight(layer.name, w.shape, w.nbytes, int(after), sqnr(w, _turned(made.real, along))))
         graph.nodes.append(node)
