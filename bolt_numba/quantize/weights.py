@@ -115,10 +115,8 @@ def weights_only(
         along = 0 if layer.axis == 1 else 1
         rows, size = np.ascontiguousarray(w if along == 1 else w.T), block or w.shape[along]
         seen = moments.get(layer.operand(0).name)
-        if seen is None:
-            made = nearest(rows, bits, size, symmetric, search=method != "rtn")
-        else:
-            made = gptq(rows, seen, bits, size, symmetric)
+        search = method != "rtn"
+        made = nearest(rows, bits, size, symmetric, search) if seen is None else gptq(rows, seen, bits, size, symmetric)
         found[layer.name] = along, made
     progress("rounding weights", len(layers), len(layers))
     made_model = _built(source, layers, found, STORED[bits, symmetric], block)
