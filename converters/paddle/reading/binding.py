@@ -45,6 +45,7 @@ IGNORED = frozenset((
     "persistable", "use_addto", "fix_seed", "seed", "quantization_type", "bit_length_calibrated", "in_dtype",
     "op_func", "shape_range_info", "name", "out_threshold", "name_scope", "use_global_beam", "dist_attr",
     "fuse_beta", "fuse_alpha", "out_dtype_default", "dtype_promoted", "is_sparse", "remote_prefetch", "epmap",
+    "entry", "entry_config", "table_class", "grad_inplace", "slot",
     "height_sections", "table_names", "trainer_id", "is_distributed", "sync_mode", "activation_bits", "weight_bits",
     "quant_bits", "activation_quantize_type", "weight_quantize_type", "skip_quant", "use_curand",
 ))  # fmt: skip
@@ -145,6 +146,8 @@ def _add_attributes(
 def _array(value: Any) -> Array:
     """An attribute as an operand: integers as i64, numbers as f32."""
     made = np.array(value)
+    if made.dtype.kind == "U":  # a number as text, which keeps its digits
+        made = made.astype(np.float64)
     if made.dtype.kind in "iu" or made.size == 0:
         return made.astype(np.int64)
     return made.astype(np.float32) if made.dtype.kind == "f" else made

@@ -1,0 +1,269 @@
+"""Readers of activations, and of softmax."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bolt_numba.converters.operands import rank_of, static_dim
+from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
+from bolt_numba.converters.paddle.reading.parts import along, axis_of, chosen, is_last, number, reshaped, sizes_of
+from bolt_numba.converters.paddle.reading.registry import PADDLE
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.reduce import LogSoftmax, ReduceMax, Softmax
+from bolt_numba.ops.arrays.shape import Split
+from bolt_numba.ops.pointwise import (
+    Add,
+    Celu,
+    Clip,
+    Div,
+    Elu,
+    Gelu,
+    Greater,
+    HardSigmoid,
+    HardSwish,
+    LeakyRelu,
+    Log,
+    Mish,
+    Mul,
+    Neg,
+    PRelu,
+    Relu,
+    Selu,
+    Shrink,
+    Sigmoid,
+    Softplus,
+    Softsign,
+    Sub,
+    Swish,
+    Tanh,
+    ThresholdedRelu,
+)
+
+_PLAIN = {"relu": Relu, "sigmoid": Sigmoid, "softsign": Softsign, "silu": Swish}
+
+
+def _plain(operator: Any) -> Any:
+    return lambda b, x: b(operator(), x)
+
+
+for _name, _operator in _PLAIN.items():
+    PADDLE.reader(_name)(_plain(_operator))
+
+
+@PADDLE.reader("relu6")
+def relu6(b: PaddleBuilder, x: Value, *, threshold: float = 6.0) -> Any:
+    return b(Clip(0.0, threshold), x)
+
+
+@PADDLE.reader("relu_clipped", slots={"Relu_clipped_coef": "threshold"})
+def relu_clipped(b: PaddleBuilder, x: Value, *, threshold: float = 6.0) -> Any:
+    return b(Clip(0.0, threshold), x)
+
+
+@PADDLE.reader("brelu", "hardtanh")
+def hardtanh(b: PaddleBuilder, x: Value, *, t_min: float = 0.0, t_max: float = 24.0) -> Any:
+    return b(Clip(t_min, t_max), x)
+
+
+@PADDLE.reader("leaky_relu", slots={"alpha": "negative_slope"})
+def leaky_relu(b: PaddleBuilder, x: Value, *, negative_slope: float = 0.02) -> Any:
+    return b(LeakyRelu(negative_slope), x)
+
+
+@PADDLE.reader("rrelu", results=("Out", "Noise"))
+def rrelu(b: PaddleBuilder, x: Value, *, lower: float = 0.125, upper: float = 1 / 3, is_test: bool = False) -> Any:
+    if not is_test:
+        raise b.unsupported("random slopes of training")
+    return b(LeakyRelu((lower + upper) / 2), x), None
+
+
+@PADDLE.reader("elu")
+def elu(b: PaddleBuilder, x: Value, *, alpha: float = 1.0) -> Any:
+    return b(Elu(alpha), x)
+
+
+@PADDLE.reader("celu")
+def celu(b: PaddleBuilder, x: Value, *, alpha: float = 1.0) -> Any:
+    return b(Celu(alpha), x)
+
+
+@PADDLE.reader("selu")
+def selu(b: PaddleBuilder, x: Value, *, scale: float = 1.0507009873554805, alpha: float = 1.6732632423543772) -> Any:
+    return b(Selu(alpha, scale), x)
+
+
+@PADDLE.reader("gelu")
+def gelu(b: PaddleBuilder, x: Value, *, approximate: bool = False) -> Any:
+    return b(Gelu("tanh" if approximate else "none"), x)
+
+
+@PADDLE.reader("mish", slots={"lambda": "threshold"})
+def mish(b: PaddleBuilder, x: Value, *, threshold: float = 20.0) -> Any:
+    """The threshold chooses a formula without overflow and does not change the function."""
+    return b(Mish(), x)
+
+
+@PADDLE.reader("swish")
+def swish(b: PaddleBuilder, x: Value, *, beta: float = 1.0) -> Any:
+    return b(Swish(beta), x)
+
+
+@PADDLE.reader("hard_swish", "hardswish")
+def hard_swish(b: PaddleBuilder, x: Value, *, threshold: float = 6.0, scale: float = 6.0, offset: float = 3.0) -> Any:
+    if (threshold, scale, offset) == (6, 6, 3):
+        return b(HardSwish(), x)
+    return b(Div(), b(Mul(), x, b(Clip(0.0, threshold), b(Add(), x, offset))), scale)
+
+
+@PADDLE.reader("hard_sigmoid", "hardsigmoid")
+def hard_sigmoid(b: PaddleBuilder, x: Value, *, slope: float = 0.2, offset: float = 0.5) -> Any:
+    return b(HardSigmoid(slope, offset), x)
+
+
+@PADDLE.reader("logsigmoid")
+def log_sigmoid(b: PaddleBuilder, x: Value) -> Any:
+    return b(Neg(), b(Softplus(), b(Neg(), x)))
+
+
+@PADDLE.reader("softplus")
+def softplus(b: PaddleBuilder, x: Value, *, beta: float = 1.0, threshold: float = 20.0) -> Any:
+    """log(1 + exp(beta * x)) / beta; x itself where beta * x is above the threshold."""
+    scaled = x if beta == 1 else b(Mul(), x, beta)
+    made = b(Softplus(), scaled)
+    made = made if beta == 1 else b(Div(), made, beta)
+    return made if threshold >= 20 else chosen(b, b(Greater(), scaled, threshold), x, made, x.type.dtype)
+
+
+@PADDLE.reader("soft_relu")
+def soft_relu(b: PaddleBuilder, x: Value, *, threshold: float = 40.0) -> Any:
+    return b(Softplus(), b(Clip(-threshold, threshold), x))
+
+
+@PADDLE.reader("hard_shrink", "hardshrink")
+def hard_shrink(b: PaddleBuilder, x: Value, *, threshold: float = 0.5) -> Any:
+    return b(Shrink(0.0, threshold), x)
+
+
+@PADDLE.reader("softshrink", slots={"lambda": "threshold"})
+def softshrink(b: PaddleBuilder, x: Value, *, threshold: float = 0.5) -> Any:
+    return b(Shrink(threshold, threshold), x)
+
+
+@PADDLE.reader("tanh_shrink")
+def tanh_shrink(b: PaddleBuilder, x: Value) -> Any:
+    return b(Sub(), x, b(Tanh(), x))
+
+
+@PADDLE.reader("stanh")
+def stanh(b: PaddleBuilder, x: Value, *, scale_a: float = 0.67, scale_b: float = 1.7159) -> Any:
+    return b(Mul(), b(Tanh(), b(Mul(), x, scale_a)), scale_b)
+
+
+@PADDLE.reader("thresholded_relu")
+def thresholded_relu(b: PaddleBuilder, x: Value, *, threshold: float = 1.0, value: float = 0.0) -> Any:
+    if value == 0:
+        return b(ThresholdedRelu(threshold), x)
+    return chosen(b, b(Greater(), x, threshold), x, value, x.type.dtype)
+
+
+@PADDLE.reader("logit")
+def logit(b: PaddleBuilder, x: Value, *, eps: float = 1e-6) -> Any:
+    kept = b(Clip(eps, 1 - eps), x) if eps else x
+    return b(Log(), b(Div(), kept, b(Add(), b(Neg(), kept), 1.0)))
+
+
+@PADDLE.reader("swiglu")
+def swiglu(b: PaddleBuilder, x: Value, y: Value | None = None) -> Any:
+    if y is None:
+        x, y = b.node(Split(-1, 2), x).outputs
+    return b(Mul(), b(Swish(), x), y)
+
+
+@PADDLE.reader("prelu")
+def prelu(b: PaddleBuilder, x: Value, alpha: Value, *, mode: str = "all", data_format: str = "NCHW") -> Any:
+    """mode: one slope, one a channel, or one an element of an image."""
+    rank = rank_of(b, x)
+    if mode == "all":
+        return b(PRelu(), x, reshaped(b, alpha, [1] * rank))
+    if mode == "channel":
+        return b(PRelu(), x, along(b, reshaped(b, alpha, [-1]), rank, rank - 1 if is_last(b, data_format) else 1))
+    if mode == "element":
+        return b(PRelu(), x, reshaped(b, alpha, [1], sizes_of(b, x, range(1, rank))))
+    raise b.invalid("mode", repr(mode), "all, channel or element")
+
+
+@PADDLE.reader("maxout")
+def maxout(b: PaddleBuilder, x: Value, *, groups: int, axis: int = 1) -> Any:
+    """The greatest of each ``groups`` neighbouring channels."""
+    at = axis_of(b, x, axis)
+    channels = static_dim(b, x, at)
+    if groups < 1 or channels % groups:
+        raise b.invalid("groups", groups, f"a divisor of {channels}")
+    rank = rank_of(b, x)
+    shape = [0] * at + [channels // groups, groups]
+    tail = [sizes_of(b, x, range(at + 1, rank))] if at + 1 < rank else []
+    return b(ReduceMax(False), reshaped(b, x, shape, *tail), b.const([at + 1]))
+
+
+@PADDLE.reader("softmax")
+def softmax(b: PaddleBuilder, x: Value, *, axis: int = -1) -> Any:
+    return b(Softmax(axis), x) if rank_of(b, x) else b(Div(), x, x)
+
+
+@PADDLE.reader("log_softmax")
+def log_softmax(b: PaddleBuilder, x: Value, *, axis: int = -1) -> Any:
+    return b(LogSoftmax(axis), x) if rank_of(b, x) else b(Sub(), x, x)
+
+
+@PADDLE.reader("softmax_with_cross_entropy", "cross_entropy_with_softmax", results=("Softmax", "Loss"))
+def softmax_with_cross_entropy(
+    b: PaddleBuilder,
+    logits: Value,
+    label: Value,
+    *,
+    axis: int = -1,
+    soft_label: bool = False,
+    ignore_index: int = -100,
+    numeric_stable_mode: bool = True,
+    use_softmax: bool = True,
+) -> Any:
+    """The softmax alone: losses are of training."""
+    return b(Softmax(axis), logits), None
+
+
+@PADDLE.reader("label_smooth", slots={"X": "label", "PriorDist": "prior"})
+def label_smooth(b: PaddleBuilder, label: Value, prior: Value | None = None, *, epsilon: float = 0.0) -> Any:
+    """(1 - epsilon) * label + epsilon * prior, which is 1 / classes without one."""
+    kept = b(Mul(), label, 1 - epsilon)
+    if prior is not None:
+        return b(Add(), kept, b(Mul(), prior, epsilon))
+    return b(Add(), kept, epsilon / static_dim(b, label, -1))
+
+
+@PADDLE.reader(pir=("fused_dropout_add",))
+def fused_dropout_add(b: PaddleBuilder, x: Value, y: Value) -> Any:
+    return b(Add(), x, y), None
+
+
+_DROPOUT = {"dropout_prob": "p", "dropout_implementation": "mode"}
+
+
+@PADDLE.reader("dropout", results=("Out", "Mask"), slots=_DROPOUT)
+def dropout(
+    b: PaddleBuilder,
+    x: Value,
+    seed: Value | None = None,
+    p: Value | None = None,
+    *,
+    is_test: bool = False,
+    mode: str = "downgrade_in_infer",
+) -> Any:
+    """The identity, or, where training did not scale, x * (1 - p)."""
+    if not is_test:
+        raise b.unsupported("dropout of training")
+    if mode == "upscale_in_train":
+        return x, None
+    share = 0.5 if p is None else number(b, p, x.type.dtype)
+    if isinstance(share, Value):
+        return b(Mul(), x, b(Add(), b(Neg(), share), 1.0)), None
+    return b(Mul(), x, 1 - share), None

@@ -1,0 +1,296 @@
+"""Readers of pointwise operators with two or more operands."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.operands import dim_of, ints, rank_of
+from bolt_numba.converters.paddle.reading.binding import Values
+from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
+from bolt_numba.converters.paddle.reading.parts import chosen, floating, scalar, to, truth, unsqueezed
+from bolt_numba.converters.paddle.reading.registry import PADDLE
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.conversion import BitCast
+from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceMin
+from bolt_numba.ops.arrays.shape import Squeeze
+from bolt_numba.ops.pointwise import (
+    Abs,
+    Add,
+    And,
+    Atan,
+    BitShift,
+    BitwiseAnd,
+    BitwiseOr,
+    BitwiseXor,
+    Cast,
+    Div,
+    Equal,
+    Floor,
+    Greater,
+    GreaterOrEqual,
+    IsNaN,
+    Less,
+    LessOrEqual,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Neg,
+    Not,
+    Or,
+    Pow,
+    Sub,
+    Where,
+    Xor,
+)
+from bolt_numba.types import BOOL, F32, F64, I32, I64, U32, U64
+
+_ORDER = (BOOL, *(np.dtype(c) for c in ("u1", "i1", "i2", "i4", "i8")))
+
+
+def aligned(b: PaddleBuilder, x: Value, y: Value, axis: int) -> tuple[Value, Value]:
+    """X and y of ranks that broadcast: the axes of the smaller stand at ``axis`` of the other, from the end for -1."""
+    first, second = rank_of(b, x), rank_of(b, y)
+    if axis == -1 or first == second:
+        return x, y
+    if first < second:
+        return _placed(b, x, axis, second), y
+    return x, _placed(b, y, axis, first)
+
+
+def _placed(b: PaddleBuilder, y: Value, axis: int, rank: int) -> Value:
+    """Y with axes of length 1 behind its own; such ones that would lie beyond are dropped."""
+    if not -1 <= axis < rank:
+        raise b.invalid("axis", axis, f"-1 to {rank - 1}")
+    own = rank_of(b, y)
+    while own > rank - axis and dim_of(b, y, own - 1) == 1:
+        y = b(Squeeze(), y, ints([own - 1]))
+        own -= 1
+    if own > rank - axis:
+        raise b.invalid("axis", axis, f"room for the {own} axes of '{y.name}' among {rank}")
+    return unsqueezed(b, y, *range(own, rank - axis))
+
+
+def alike(b: PaddleBuilder, x: Value, y: Value) -> tuple[Value, Value]:
+    """X and y in the dtype that holds both, as Paddle promotes them."""
+    first, second = x.type.dtype, y.type.dtype
+    if first == second:
+        return x, y
+    if first.kind in "iub" and second.kind in "iub":
+        wide = max(first, second, key=_ORDER.index) if first in _ORDER and second in _ORDER else first
+    else:
+        floats = [d for d in (first, second) if d.kind not in "iub"]
+        wide = max(floats, key=lambda d: d.itemsize) if len({d.itemsize for d in floats}) == len(floats) else F32
+    return to(b, x, wide), to(b, y, wide)
+
+
+def _binary(compute: Any, on_bools: Any = None) -> Any:
+    """A reader that broadcasts, of ``compute``; of ``on_bools`` for bools where that is given."""
+
+    def read(b: PaddleBuilder, x: Value, y: Value, *, axis: int = -1) -> Value:
+        first, second = alike(b, *aligned(b, x, y, axis))
+        chosen_one = on_bools if on_bools is not None and first.type.dtype == BOOL else compute
+        made: Value = b(chosen_one(), first, second) if isinstance(chosen_one, type) else chosen_one(b, first, second)
+        return made
+
+    return read
+
+
+def _divided(b: PaddleBuilder, x: Value, y: Value) -> Value:
+    made: Value = b(Div(), x, y)
+    return made
+
+
+def _floor_divided(b: PaddleBuilder, x: Value, y: Value) -> Value:
+    """The quotient, rounded down."""
+    if x.type.dtype.kind not in "iu":
+        return b(Floor(), b(Div(), x, y))  # type: ignore[no-any-return]
+    quotient, rest = b(Div(), x, y), b(Mod(True), x, y)
+    opposed = b(And(), b(Not(), b(Equal(), rest, 0)), b(Xor(), b(Less(), rest, 0), b(Less(), y, 0)))
+    made: Value = b(Sub(), quotient, to(b, opposed, x.type.dtype))
+    return made
+
+
+def _power(b: PaddleBuilder, x: Value, y: Value) -> Value:
+    made: Value = b(Pow(), x, y)
+    return made
+
+
+def _without_nan(operator: Any) -> Any:
+    def compute(b: PaddleBuilder, x: Value, y: Value) -> Value:
+        made = b(operator(), x, y)
+        if x.type.dtype.kind in "iu":
+            return made  # type: ignore[no-any-return]
+        made = b(Where(), b(IsNaN(), y), x, made)
+        result: Value = b(Where(), b(IsNaN(), x), y, made)
+        return result
+
+    return compute
+
+
+def _heaviside(b: PaddleBuilder, x: Value, y: Value) -> Value:
+    made: Value = b(Where(), b(Equal(), x, 0), y, to(b, b(Greater(), x, 0), x.type.dtype))
+    return made
+
+
+_ARITHMETIC: dict[tuple[str, ...], tuple[Any, ...]] = {
+    ("elementwise_add", "add", "grad_add"): (Add, Or),
+    ("elementwise_sub", "subtract", "minus"): (Sub,),
+    ("elementwise_mul", "multiply"): (Mul, And),
+    ("elementwise_div", "divide"): (_divided,),
+    ("elementwise_max", "maximum"): (Max,),
+    ("elementwise_min", "minimum"): (Min,),
+    ("elementwise_pow",): (_power,),
+    ("elementwise_floordiv", "floor_divide"): (_floor_divided,),
+    ("elementwise_mod", "remainder"): (Mod,),
+    ("elementwise_fmax", "fmax"): (_without_nan(Max),),
+    ("elementwise_fmin", "fmin"): (_without_nan(Min),),
+    ("elementwise_heaviside", "heaviside"): (_heaviside,),
+    ("bitwise_and",): (BitwiseAnd, And),
+    ("bitwise_or",): (BitwiseOr, Or),
+    ("bitwise_xor",): (BitwiseXor, Xor),
+}
+for _names, _how in _ARITHMETIC.items():
+    for _name in _names:
+        PADDLE.reader(_name)(_binary(*_how))
+
+_COMPARISONS = {
+    "equal": Equal, "less_than": Less, "less_equal": LessOrEqual, "greater_than": Greater,
+    "greater_equal": GreaterOrEqual,
+}  # fmt: skip
+
+
+def _comparison(operator: Any) -> Any:
+    def read(b: PaddleBuilder, x: Value, y: Value, *, axis: int = -1) -> Value:
+        first, second = alike(b, *aligned(b, x, y, axis))
+        if first.type.dtype == BOOL and operator is not Equal:
+            first, second = to(b, first, I32), to(b, second, I32)
+        made: Value = b(operator(), first, second)
+        return made
+
+    return read
+
+
+for _name, _operator in _COMPARISONS.items():
+    PADDLE.reader(_name)(_comparison(_operator))
+
+
+@PADDLE.reader("not_equal")
+def not_equal(b: PaddleBuilder, x: Value, y: Value, *, axis: int = -1) -> Any:
+    return b(Not(), _comparison(Equal)(b, x, y, axis=axis))
+
+
+def _logical(operator: Any) -> Any:
+    return lambda b, x, y: b(operator(), truth(b, x), truth(b, y))
+
+
+for _name, _operator in {"logical_and": And, "logical_or": Or, "logical_xor": Xor}.items():
+    PADDLE.reader(_name)(_logical(_operator))
+
+
+def _shift(direction: str) -> Any:
+    """A shift of bits; to the right with the sign, or with zeros where it is not arithmetic."""
+
+    def read(b: PaddleBuilder, x: Value, y: Value, *, is_arithmetic: bool = True) -> Value:
+        dtype = x.type.dtype
+        if direction == "RIGHT" and not is_arithmetic and dtype.kind == "i":
+            if dtype not in (I32, I64):
+                raise b.unsupported(f"logical shift of {dtype}")
+            plain = U32 if dtype == I32 else U64
+            x, y = b(BitCast(plain), x), b(BitCast(plain), y)
+            return b(BitCast(dtype), b(BitShift(direction), x, y))  # type: ignore[no-any-return]
+        made: Value = b(BitShift(direction), x, y)
+        return made
+
+    return read
+
+
+PADDLE.reader("bitwise_left_shift")(_shift("LEFT"))
+PADDLE.reader("bitwise_right_shift")(_shift("RIGHT"))
+
+
+@PADDLE.reader("atan2", slots={"X1": "x", "X2": "y"})
+def atan2(b: PaddleBuilder, x: Value, y: Value) -> Any:
+    """The angle of the point (y, x): that of x / y, turned by half a circle where y is negative."""
+    x, y = alike(b, floating(b, x), floating(b, y))
+    dtype = x.type.dtype
+    pi = b.const(np.array(np.pi, dtype))
+    none = b(And(), b(Equal(), x, 0.0), b(Equal(), y, 0.0))
+    angle = chosen(b, none, b(Mul(), x, 0.0), b(Atan(), b(Div(), x, y)), dtype)
+    is_down = _is_negative(b, x)
+    turned = b(Add(), angle, b(Where(), is_down, b(Neg(), pi), pi))
+    return b(Where(), _is_negative(b, y), turned, angle)
+
+
+def _is_negative(b: PaddleBuilder, x: Value) -> Value:
+    """Below zero, or the zero of negative sign."""
+    below = b(Less(), x, 0.0)
+    inverse = b(Less(), b(Div(), b.const(np.array(1, x.type.dtype)), x), 0.0)
+    made: Value = b(Or(), below, b(And(), b(Equal(), x, 0.0), inverse))
+    return made
+
+
+@PADDLE.reader("add_n", legacy=("sum",))
+def total(b: PaddleBuilder, x: Values) -> Any:
+    if not x:
+        raise b.invalid("number of operands", 0, "at least 1")
+    return functools.reduce(lambda y, z: b(Add(), *alike(b, y, z)), x)
+
+
+@PADDLE.reader("lerp")
+def lerp(b: PaddleBuilder, x: Value, y: Value, weight: Value) -> Any:
+    return b(Add(), x, b(Mul(), to(b, weight, x.type.dtype), b(Sub(), y, x)))
+
+
+@PADDLE.reader("where")
+def where(b: PaddleBuilder, condition: Value, x: Value, y: Value) -> Any:
+    return b(Where(), truth(b, condition), *alike(b, x, y))
+
+
+@PADDLE.reader("masked_fill")
+def masked_fill(b: PaddleBuilder, x: Value, mask: Value, value: Value) -> Any:
+    return b(Where(), truth(b, mask), to(b, value, x.type.dtype), x)
+
+
+def _close(b: PaddleBuilder, x: Value, y: Value, rtol: Value, atol: Value, equal_nan: bool) -> Value:
+    """|x - y| <= atol + rtol * |y|, in f64; infinities are close to themselves."""
+    first, second = to(b, x, F64), to(b, y, F64)
+    limits = [scalar(b, to(b, v, F64)) for v in (rtol, atol)]
+    near = b(
+        LessOrEqual(), b(Abs(), b(Sub(), first, second)), b(Add(), limits[1], b(Mul(), b(Abs(), second), limits[0]))
+    )
+    made: Value = b(Or(), near, b(Equal(), first, second))
+    return b(Or(), made, b(And(), b(IsNaN(), first), b(IsNaN(), second))) if equal_nan else made
+
+
+@PADDLE.reader("isclose", slots={"Input": "x", "Other": "y"})
+def isclose(b: PaddleBuilder, x: Value, y: Value, rtol: Value, atol: Value, *, equal_nan: bool = False) -> Any:
+    return _close(b, x, y, rtol, atol, equal_nan)
+
+
+@PADDLE.reader("allclose", slots={"Input": "x", "Other": "y"})
+def allclose(b: PaddleBuilder, x: Value, y: Value, rtol: Value, atol: Value, *, equal_nan: bool = False) -> Any:
+    return _all(b, _close(b, x, y, rtol, atol, equal_nan))
+
+
+@PADDLE.reader("equal_all")
+def equal_all(b: PaddleBuilder, x: Value, y: Value) -> Any:
+    """Whether shapes and elements are equal."""
+    shapes = [v.type.shape for v in (x, y)]
+    if None in shapes or len(shapes[0] or ()) != len(shapes[1] or ()):
+        return b.const(np.array(False))
+    return _all(b, b(Equal(), x, y))
+
+
+def any_of(b: PaddleBuilder, x: Value, axis: int) -> Value:
+    """Whether a bool holds anywhere along an axis."""
+    made: Value = b(Cast(BOOL), b(ReduceMax(False), b(Cast(I32), x), ints([axis])))
+    return made
+
+
+def _all(b: PaddleBuilder, x: Value) -> Value:
+    made: Value = b(Cast(BOOL), b(ReduceMin(False), b(Cast(I32), x)))
+    return made

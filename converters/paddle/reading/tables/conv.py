@@ -1,0 +1,299 @@
+"""Readers of convolutions, and of what slides windows over images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bolt_numba.converters.operands import ints, rank_of, static_dim
+from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
+from bolt_numba.converters.paddle.reading.parts import (
+    Ints,
+    along,
+    constant,
+    counted,
+    is_last,
+    known_dim,
+    layout_of,
+    part,
+    reshaped,
+    scalar,
+    size_of,
+    transposed,
+    unsqueezed,
+)
+from bolt_numba.converters.paddle.reading.registry import PADDLE
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.shape import Concat
+from bolt_numba.ops.arrays.slicing import Pad
+from bolt_numba.ops.layers.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.detection import DeformConv
+from bolt_numba.ops.layers.pool import Col2Im
+from bolt_numba.ops.pointwise import Add, Div, Mul, Sub
+
+_ALGORITHMS = {"EXPLICIT": "NOTSET", "SAME": "SAME_UPPER", "VALID": "VALID"}
+
+
+def pads_of(b: PaddleBuilder, paddings: Ints, spatial: int, data_format: str = "NCHW") -> Ints:
+    """Paddings of an axis each, of a side each, or of all axes' sides, as the graph orders them."""
+    if len(paddings) == spatial:
+        return (*paddings, *paddings)
+    if len(paddings) == 2 * spatial + 4:  # batch and channels, too
+        paddings = paddings[2:-2] if is_last(b, data_format) else paddings[4:]
+    if len(paddings) != 2 * spatial:
+        raise b.invalid("paddings", paddings, f"{spatial} or {2 * spatial} numbers")
+    return (*paddings[::2], *paddings[1::2])
+
+
+def windows_of(b: PaddleBuilder, paddings: Ints, algorithm: str, spatial: int, data_format: str) -> tuple[Ints, str]:
+    """Pads, and the word for them where they follow from the sizes."""
+    if algorithm not in _ALGORITHMS:
+        raise b.invalid("padding_algorithm", repr(algorithm), f"one of {sorted(_ALGORITHMS)}")
+    auto = _ALGORITHMS[algorithm]
+    return (pads_of(b, paddings, spatial, data_format), auto) if auto == "NOTSET" else ((), auto)
+
+
+@PADDLE.reader("conv2d", "depthwise_conv2d", "conv3d", "fused_conv2d_add_act", slots={"ResidualData": "residual"})
+def conv(
+    b: PaddleBuilder,
+    input: Value,
+    filter: Value,
+    bias: Value | None = None,
+    residual: Value | None = None,
+    *,
+    strides: Ints = (1, 1),
+    paddings: Ints = (0, 0),
+    padding_algorithm: str = "EXPLICIT",
+    dilations: Ints = (1, 1),
+    groups: int = 1,
+    data_format: str = "NCHW",
+    activation: str = "",
+    fuse_activation: str = "",
+) -> Any:
+    """A convolution; with SAME pads the windows are not dilated.  Bias, residual and activation are of fused ones."""
+    pads, auto = windows_of(b, paddings, padding_algorithm, rank_of(b, input) - 2, data_format)
+    dilations = () if auto == "SAME_UPPER" else dilations
+    if bias is not None:
+        bias = reshaped(b, bias, [-1])
+    made = b(Conv(strides, pads, dilations, groups, auto, layout_of(b, data_format)), input, filter, bias)
+    if residual is not None:
+        made = b(Add(), made, residual)
+    return activated(b, made, activation or fuse_activation)
+
+
+def activated(b: PaddleBuilder, x: Value, name: str, **attributes: Any) -> Value:
+    """X behind an activation that a fused operator names; "" is none."""
+    if name in ("", "identity", "linear"):
+        return x
+    found = PADDLE.find(b.owner.program.dialect, name, 0)
+    if found is None:
+        raise b.unsupported(f"activation {name}")
+    made: Value = found.function(b, x, **attributes)
+    return made
+
+
+_TRANSPOSE = {"Bias": "bias"}
+
+
+@PADDLE.reader(legacy=("conv2d_transpose", "depthwise_conv2d_transpose", "conv3d_transpose"), slots=_TRANSPOSE)
+def conv_transpose_legacy(
+    b: PaddleBuilder,
+    input: Value,
+    filter: Value,
+    bias: Value | None = None,
+    output_size: Value | None = None,
+    *,
+    strides: Ints = (1, 1),
+    paddings: Ints = (0, 0),
+    padding_algorithm: str = "EXPLICIT",
+    dilations: Ints = (1, 1),
+    groups: int = 1,
+    data_format: str = "NCHW",
+    output_padding: Ints = (),
+    fuse_activation: str = "",
+    fuse_relu: bool = False,
+) -> Any:
+    made = conv_transpose(
+        b, input, filter, output_size, None,
+        strides=strides, paddings=paddings, padding_algorithm=padding_algorithm, dilations=dilations, groups=groups,
+        data_format=data_format, output_padding=output_padding,
+    )  # fmt: skip
+    if bias is not None:
+        rank = rank_of(b, input)
+        made = b(Add(), made, along(b, reshaped(b, bias, [-1]), rank, rank - 1 if is_last(b, data_format) else 1))
+    return activated(b, made, "relu" if fuse_relu else fuse_activation)
+
+
+@PADDLE.reader(pir=("conv2d_transpose", "depthwise_conv2d_transpose", "conv3d_transpose"))
+def conv_transpose(
+    b: PaddleBuilder,
+    x: Value,
+    filter: Value,
+    output_size: Value | None = None,
+    bias: Value | None = None,
+    *,
+    strides: Ints = (1, 1),
+    paddings: Ints = (0, 0),
+    padding_algorithm: str = "EXPLICIT",
+    dilations: Ints = (1, 1),
+    groups: int = 1,
+    data_format: str = "NCHW",
+    output_padding: Ints = (),
+) -> Any:
+    """Sizes of the result, where they are given, say how much is added behind."""
+    spatial = rank_of(b, x) - 2
+    strides = strides * spatial if len(strides) == 1 else strides
+    first = 1 if is_last(b, data_format) else 2
+    kernel = tuple(static_dim(b, filter, i + 2) for i in range(spatial))
+    pads, auto = windows_of(b, paddings, padding_algorithm, spatial, data_format)
+    if auto == "SAME_UPPER":
+        dilations = (1,) * spatial
+        pads = _same_pads(b, x, first, strides, kernel)
+    elif auto == "VALID":
+        pads = (0,) * (2 * spatial)
+    wanted = None if output_size is None else constant(output_size)
+    if output_size is not None and wanted is None:
+        raise b.unsupported("sizes of the result that only the run tells")
+    if wanted is not None and wanted.size:
+        spans = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
+        output_padding = tuple(
+            int(size) - (static_dim(b, x, first + i) - 1) * strides[i] - spans[i] + pads[i] + pads[spatial + i]
+            for i, size in enumerate(wanted.reshape(-1))
+        )
+        if any(p < 0 for p in output_padding):
+            raise b.invalid("output_size", wanted.tolist(), "at least what the strides make")
+    operator = ConvTranspose(strides, pads, dilations, groups, output_padding, layout=layout_of(b, data_format))
+    return b(operator, x, filter, bias)
+
+
+def _same_pads(b: PaddleBuilder, x: Value, first: int, strides: Ints, kernel: Ints) -> Ints:
+    """Pads of the convolution that this one is the transpose of, as its input were x."""
+    sizes = [static_dim(b, x, first + i) for i in range(len(kernel))]
+    sums = [max((-(-size // s) - 1) * s + k - size, 0) for size, s, k in zip(sizes, strides, kernel, strict=True)]
+    return (*(p // 2 for p in sums), *(p - p // 2 for p in sums))
+
+
+@PADDLE.reader("deformable_conv", "deformable_conv_v1", slots={"Input": "x"})
+def deformable_conv(
+    b: PaddleBuilder,
+    x: Value,
+    offset: Value,
+    filter: Value,
+    mask: Value | None = None,
+    *,
+    strides: Ints = (1, 1),
+    paddings: Ints = (0, 0),
+    dilations: Ints = (1, 1),
+    deformable_groups: int = 1,
+    groups: int = 1,
+) -> Any:
+    operator = DeformConv(strides, pads_of(b, paddings, 2), dilations, groups, offset_group=deformable_groups)
+    return b(operator, x, filter, offset, None, mask)
+
+
+def _positions(b: PaddleBuilder, x: Value, axis: int, kernel: int, stride: int, dilation: int, pads: int) -> Value:
+    """Where the elements of each window lie along an axis of the padded x: [kernel, windows]."""
+    size = b(Add(), scalar(b, size_of(b, x, axis)), pads - dilation * (kernel - 1) - 1)
+    starts = b(Mul(), counted(b, b(Add(), b(Div(), size, stride), 1)), stride)
+    taps = b(Mul(), counted(b, kernel), dilation)
+    made: Value = b(Add(), unsqueezed(b, taps, 1), unsqueezed(b, starts, 0))
+    return made
+
+
+def patches(b: PaddleBuilder, x: Value, kernel: Ints, strides: Ints, pads: Ints, dilations: Ints) -> Value:
+    """All windows of [n, c, h, w] with pads top, left, bottom, right: [n, c, kh, oh, kw, ow]."""
+    around = ints([0, 0, pads[0], pads[1], 0, 0, pads[2], pads[3]])
+    wide = b(Pad(), x, around) if any(pads) else x
+    rows = _positions(b, x, 2, kernel[0], strides[0], dilations[0], pads[0] + pads[2])
+    columns = _positions(b, x, 3, kernel[1], strides[1], dilations[1], pads[1] + pads[3])
+    made: Value = b(Gather(4), b(Gather(2), wide, rows), columns)
+    return made
+
+
+@PADDLE.reader("unfold")
+def unfold(b: PaddleBuilder, x: Value, *, kernel_sizes: Ints, strides: Ints, paddings: Ints, dilations: Ints) -> Any:
+    """Windows as columns: [n, c * kh * kw, windows].  paddings: top, left, bottom, right."""
+    pads = paddings if len(paddings) == 4 else (*paddings, *paddings)
+    made = transposed(b, patches(b, x, kernel_sizes, strides, pads, dilations), 0, 1, 2, 4, 3, 5)
+    channels = known_dim(b, x, 1)
+    if channels is None:
+        raise b.unsupported("an unknown number of channels")
+    rows = channels * kernel_sizes[0] * kernel_sizes[1]
+    windows = b(Mul(), size_of(b, made, 4), size_of(b, made, 5))
+    return reshaped(b, made, [0, rows], windows)
+
+
+@PADDLE.reader("fold")
+def fold(
+    b: PaddleBuilder,
+    x: Value,
+    *,
+    output_sizes: Ints,
+    kernel_sizes: Ints,
+    strides: Ints,
+    paddings: Ints,
+    dilations: Ints,
+) -> Any:
+    """Sums of windows, which are columns.  paddings: top, left, bottom, right."""
+    pads = paddings if len(paddings) == 4 else (*paddings, *paddings)
+    return b(Col2Im(dilations, pads, strides), x, ints(output_sizes), ints(kernel_sizes))
+
+
+@PADDLE.reader("im2sequence")
+def im2sequence(
+    b: PaddleBuilder, x: Value, *, kernels: Ints, strides: Ints = (1, 1), paddings: Ints = (0, 0, 0, 0)
+) -> Any:
+    """Windows as rows, image by image: [n * windows, c * kh * kw].  paddings: top, left, bottom, right."""
+    made = transposed(b, patches(b, x, kernels, strides, paddings, (1, 1)), 0, 3, 5, 1, 2, 4)
+    return reshaped(b, made, [-1, static_dim(b, x, 1) * kernels[0] * kernels[1]])
+
+
+@PADDLE.reader("correlation", slots={"Input1": "input1", "Input2": "input2"})
+def correlation(
+    b: PaddleBuilder,
+    input1: Value,
+    input2: Value,
+    *,
+    pad_size: int,
+    kernel_size: int,
+    max_displacement: int,
+    stride1: int,
+    stride2: int,
+    corr_type_multiply: int = 1,
+) -> Any:
+    """Mean products of the channels of one image and of the other, moved: one plane for each displacement."""
+    from bolt_numba.ops.arrays.reduce import ReduceMean
+
+    if kernel_size != 1 or stride1 != 1:
+        raise b.unsupported(f"kernel_size {kernel_size} and stride1 {stride1}")
+    steps = range(-(max_displacement // stride2) * stride2, max_displacement + 1, stride2)
+    wide = b(Pad(), input2, ints([0, 0, *(pad_size,) * 2, 0, 0, *(pad_size,) * 2]))
+    border = max_displacement
+    first = b(Pad(), input1, ints([0, 0, *(pad_size - border,) * 2, 0, 0, *(pad_size - border,) * 2]))
+    height, width = (b(Sub(), size_of(b, wide, i), 2 * border) for i in (2, 3))
+    planes = []
+    for dy in steps:
+        for dx in steps:
+            moved = _window(b, _window(b, wide, 2, border + dy, height), 3, border + dx, width)
+            planes.append(b(ReduceMean(True), b(Mul(), first, moved), ints([1])))
+    return b(Concat(1), *planes)
+
+
+def _window(b: PaddleBuilder, x: Value, axis: int, start: int, length: Value) -> Value:
+    from bolt_numba.ops.arrays.slicing import Slice
+
+    made: Value = b(Slice(), x, ints([start]), b(Add(), length, start), ints([axis]))
+    return made
+
+
+@PADDLE.reader("row_conv", legacy=())
+def row_conv(b: PaddleBuilder, x: Value, filter: Value) -> Any:
+    """Each step plus weighted later ones: [n, t, c] with filters [steps, c]."""
+    steps = static_dim(b, filter, 0)
+    length = size_of(b, x, 1)
+    wide = b(Pad(), x, ints([0, 0, 0, 0, steps - 1, 0]))
+    made = None
+    for i in range(steps):
+        term = b(Mul(), _window(b, wide, 1, i, length), part(b, filter, 0, i, i + 1))
+        made = term if made is None else b(Add(), made, term)
+    return made

@@ -1,0 +1,345 @@
+"""Readers of operators that make arrays from shapes, rules or attributes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.operands import ints, known_scalar, rank_of
+from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
+from bolt_numba.converters.paddle.reading.parts import (
+    Floats,
+    Ints,
+    axis_of,
+    chosen,
+    column,
+    counted,
+    expanded,
+    flat,
+    joined,
+    number,
+    scalar,
+    size_of,
+    to,
+    transposed,
+    unsqueezed,
+)
+from bolt_numba.converters.paddle.reading.registry import PADDLE
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.gather import GatherND, OneHot
+from bolt_numba.ops.arrays.generate import ConstantOfShape, Range
+from bolt_numba.ops.arrays.random import RandomNormal, RandomUniform
+from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceSum
+from bolt_numba.ops.arrays.shape import Concat, Shape
+from bolt_numba.ops.arrays.slicing import Pad
+from bolt_numba.ops.pointwise import Add, Div, Equal, Less, Max, Min, Mod, Mul, Pow, Sub
+from bolt_numba.types import BOOL, F32, F64, I64, AnyDType
+
+
+def filled(b: PaddleBuilder, shape: Value, value: float | int | bool, dtype: AnyDType) -> Value:
+    """An array of one value; the shape may be known only at run time."""
+    if dtype.kind in "iub":
+        value = bool(value) if dtype == BOOL else int(value)
+    made: Value = b(ConstantOfShape(value, dtype), to(b, flat(b, shape), I64))
+    return made
+
+
+def parsed(text: str) -> float | int:
+    """A number as Paddle writes it in an attribute: exact for integers."""
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+_FILL = {"ShapeTensorList": "shape*", "ShapeTensor": "shape", "ValueTensor": "value"}
+
+
+@PADDLE.reader("fill_constant", slots=_FILL)
+def fill_constant(b: PaddleBuilder, shape: Value, value: Value, *, dtype: AnyDType, str_value: str = "") -> Any:
+    known = known_scalar(value)
+    if known is None or dict(b.operation.inputs).get("ValueTensor"):
+        return expanded(b, to(b, scalar(b, value), dtype), to(b, flat(b, shape), I64))
+    return filled(b, shape, parsed(str_value) if str_value else known, dtype)
+
+
+@PADDLE.reader(pir=("full",))
+def full(b: PaddleBuilder, *, shape: Ints, value: float, dtype: AnyDType) -> Any:
+    return filled(b, b.const(ints(shape)), value, dtype)
+
+
+@PADDLE.reader("full_int_array")
+def full_int_array(b: PaddleBuilder, *, value: Ints, dtype: AnyDType | None = None) -> Any:
+    return b.const(np.array(value, dtype or I64))
+
+
+@PADDLE.reader(pir=("full_with_tensor",))
+def full_with_tensor(b: PaddleBuilder, value: Value, shape: Value, *, dtype: AnyDType | None = None) -> Any:
+    return expanded(b, to(b, scalar(b, value), dtype or value.type.dtype), to(b, flat(b, shape), I64))
+
+
+@PADDLE.reader("fill_any_like")
+def fill_any_like(b: PaddleBuilder, x: Value, *, value: float = 0.0, dtype: AnyDType | None = None) -> Any:
+    return filled(b, b(Shape(), x), value, dtype or x.type.dtype)
+
+
+@PADDLE.reader(pir=("full_like",))
+def full_like(b: PaddleBuilder, x: Value, value: Value, *, dtype: AnyDType | None = None) -> Any:
+    wanted = dtype or x.type.dtype
+    known = known_scalar(value)
+    if known is None:
+        return expanded(b, to(b, scalar(b, value), wanted), b(Shape(), x))
+    return filled(b, b(Shape(), x), known, wanted)
+
+
+@PADDLE.reader("fill_zeros_like", "fill_zeros_like2")
+def fill_zeros_like(b: PaddleBuilder, x: Value, *, dtype: AnyDType | None = None) -> Any:
+    return filled(b, b(Shape(), x), 0, x.type.dtype)
+
+
+@PADDLE.reader(legacy=("fill_any",))
+def fill_any(b: PaddleBuilder, x: Value, *, value_float: float = 0.0, value_int: int = 0) -> Any:
+    value = value_int if x.type.dtype.kind in "iu" else value_float
+    return filled(b, b(Shape(), x), value, x.type.dtype)
+
+
+@PADDLE.reader(pir=("fill",))
+def fill(b: PaddleBuilder, x: Value, value: Value) -> Any:
+    return full_like(b, x, value)
+
+
+@PADDLE.reader("fill_constant_batch_size_like", pir=("full_batch_size_like",))
+def fill_constant_batch_size_like(
+    b: PaddleBuilder,
+    input: Value,
+    *,
+    shape: Ints,
+    value: float = 0.0,
+    str_value: str = "",
+    dtype: AnyDType | None = None,
+    input_dim_idx: int = 0,
+    output_dim_idx: int = 0,
+) -> Any:
+    """A filled array, one of whose dimensions is that of another array."""
+    at = output_dim_idx
+    sizes = joined(b, shape[:at], size_of(b, input, input_dim_idx), shape[at + 1 :])
+    return filled(b, sizes, parsed(str_value) if str_value else value, dtype or F32)
+
+
+@PADDLE.reader(legacy=("assign_value",))
+def assign_value(
+    b: PaddleBuilder,
+    *,
+    shape: Ints,
+    dtype: AnyDType,
+    bool_values: Ints = (),
+    fp32_values: Floats = (),
+    fp64_values: Floats = (),
+    int32_values: Ints = (),
+    int64_values: Ints = (),
+    values: Floats = (),
+) -> Any:
+    given = next((v for v in (bool_values, fp32_values, fp64_values, int32_values, int64_values, values) if v), ())
+    return b.const(_shaped(b, given, shape, dtype))
+
+
+def _shaped(b: PaddleBuilder, values: Any, shape: Ints, dtype: AnyDType) -> Any:
+    made = np.array(values, dtype)
+    if made.size != int(np.prod(shape)):
+        raise b.invalid("number of values", made.size, int(np.prod(shape)))
+    return made.reshape(shape)
+
+
+@PADDLE.reader(pir=("assign_value",))
+def assign_value_pir(
+    b: PaddleBuilder, output: Value | None = None, *, shape: Ints, dtype: AnyDType, values: Floats = ()
+) -> Any:
+    return b.const(_shaped(b, values, shape, dtype))
+
+
+@PADDLE.reader(pir=("assign_out",))
+def assign_out(b: PaddleBuilder, x: Value, output: Value) -> Any:
+    return x
+
+
+@PADDLE.reader("empty", slots={"ShapeTensorList": "shape*"})
+def empty(b: PaddleBuilder, shape: Value, *, dtype: AnyDType = F32) -> Any:
+    """Zeros: what an empty array holds is left open."""
+    return filled(b, shape, 0, dtype)
+
+
+@PADDLE.reader(pir=("empty_like",))
+def empty_like(b: PaddleBuilder, x: Value, *, dtype: AnyDType | None = None) -> Any:
+    return filled(b, b(Shape(), x), 0, dtype or x.type.dtype)
+
+
+@PADDLE.reader("range", pir=("arange",))
+def arange(b: PaddleBuilder, start: Value, end: Value, step: Value, *, dtype: AnyDType | None = None) -> Any:
+    wanted = dtype or start.type.dtype
+    ends = [to(b, scalar(b, v), wanted) for v in (start, end, step)]
+    return b(Range(), *ends)
+
+
+@PADDLE.reader("linspace")
+def linspace(b: PaddleBuilder, start: Value, stop: Value, num: Value, *, dtype: AnyDType | None = None) -> Any:
+    """From both ends half of the numbers each, so that both are exact."""
+    wanted = dtype or F32
+    made = _spaced(b, to(b, scalar(b, start), F64), to(b, scalar(b, stop), F64), num)
+    return to(b, made, wanted)
+
+
+def _spaced(b: PaddleBuilder, start: Value, stop: Value, num: Value) -> Value:
+    """``num`` numbers from start to stop, f64."""
+    count = scalar(b, to(b, num, I64))
+    steps = counted(b, count, F64)
+    gaps = b(Max(), to(b, b(Sub(), count, 1), F64), 1.0)
+    step = b(Div(), b(Sub(), stop, start), gaps)
+    below = b(Add(), start, b(Mul(), steps, step))
+    above = b(Sub(), stop, b(Mul(), b(Sub(), b(Sub(), to(b, count, F64), 1.0), steps), step))
+    is_low = b(Less(), steps, b(Mul(), to(b, count, F64), 0.5))
+    return chosen(b, is_low, below, above, F64)
+
+
+@PADDLE.reader("logspace")
+def logspace(
+    b: PaddleBuilder, start: Value, stop: Value, num: Value, base: Value, *, dtype: AnyDType | None = None
+) -> Any:
+    exponents = _spaced(b, to(b, scalar(b, start), F64), to(b, scalar(b, stop), F64), num)
+    return to(b, b(Pow(), to(b, scalar(b, base), F64), exponents), dtype or F32)
+
+
+@PADDLE.reader("eye")
+def eye(b: PaddleBuilder, num_rows: Value, num_columns: Value, *, dtype: AnyDType = F32) -> Any:
+    """Ones on the diagonal; as many columns as rows where their number is -1."""
+    columns = known_scalar(num_columns)
+    wide = num_rows if columns == -1 else num_columns
+    rows, cells = (counted(b, scalar(b, to(b, v, I64))) for v in (num_rows, wide))
+    return to(b, b(Equal(), unsqueezed(b, rows, 1), unsqueezed(b, cells, 0)), dtype)
+
+
+@PADDLE.reader("one_hot_v2", pir=("one_hot",), slots={"depth_tensor": "depth", "num_classes": "depth"})
+def one_hot(
+    b: PaddleBuilder, x: Value, depth: Value, *, dtype: AnyDType = F32, allow_out_of_range: bool = False
+) -> Any:
+    """1 at the place of x along a new last axis; nothing where x is beyond the depth."""
+    return b(OneHot(-1), to(b, x, I64), to(b, scalar(b, depth), I64), b.const(np.array([0, 1], dtype)))
+
+
+@PADDLE.reader(legacy=("one_hot",), slots={"depth_tensor": "depth"})
+def one_hot_v1(
+    b: PaddleBuilder, x: Value, depth: Value, *, dtype: AnyDType = F32, allow_out_of_range: bool = False
+) -> Any:
+    """As `one_hot`, of ids whose last axis has length 1."""
+    return one_hot(b, column(b, x, rank_of(b, x) - 1, 0), depth, dtype=dtype)
+
+
+_MASK = {"MaxLenTensor": "max_len", "maxlen": "max_len"}
+
+
+@PADDLE.reader("sequence_mask", slots=_MASK)
+def sequence_mask(b: PaddleBuilder, x: Value, max_len: Value, *, out_dtype: AnyDType = I64) -> Any:
+    """1 in the first x places of a new last axis, of length ``max_len`` (-1: the greatest x)."""
+    known = known_scalar(max_len)
+    lengths = to(b, x, I64)
+    longest = b(ReduceMax(False), lengths) if known is not None and known < 0 else to(b, scalar(b, max_len), I64)
+    return to(b, b(Less(), counted(b, longest), unsqueezed(b, lengths, rank_of(b, x))), out_dtype)
+
+
+@PADDLE.reader("shard_index", slots={"X": "input"})
+def shard_index(
+    b: PaddleBuilder, input: Value, *, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1
+) -> Any:
+    """Indices of one of several shards, counted from its first; another value for those of others."""
+    if nshards < 1 or not 0 <= shard_id < nshards:
+        raise b.invalid("shard_id", shard_id, f"0 to {nshards - 1}")
+    each = -(-index_num // nshards)
+    shard = b(Div(), input, each)
+    return chosen(b, b(Equal(), shard, shard_id), b(Mod(), input, each), ignore_value, input.type.dtype)
+
+
+_UNIFORM = {"ShapeTensorList": "shape*"}
+
+
+@PADDLE.reader("uniform_random", pir=("uniform",), slots=_UNIFORM)
+def uniform(
+    b: PaddleBuilder,
+    shape: Value,
+    min: Value,
+    max: Value,
+    *,
+    dtype: AnyDType = F32,
+    seed: int = 0,
+    diag_val: float = 1.0,
+) -> Any:
+    """Numbers between two known ones."""
+    low, high = (number(b, v, F64) for v in (min, max))
+    if isinstance(low, Value) or isinstance(high, Value):
+        raise b.unsupported("limits that only the run tells")
+    return b(RandomUniform(float(low), float(high), dtype, float(seed) if seed else None), to(b, shape, I64))
+
+
+@PADDLE.reader("gaussian_random", pir=("gaussian",), slots=_UNIFORM)
+def gaussian(
+    b: PaddleBuilder, shape: Value, *, mean: float = 0.0, std: float = 1.0, dtype: AnyDType = F32, seed: int = 0
+) -> Any:
+    return b(RandomNormal(mean, std, dtype, float(seed) if seed else None), to(b, shape, I64))
+
+
+@PADDLE.reader("diag_v2", pir=("diag",), slots={"X": "x"})
+def diag(b: PaddleBuilder, x: Value, *, offset: int = 0, padding_value: float = 0.0) -> Any:
+    """A matrix with a vector on a diagonal, or the diagonal of a matrix."""
+    if rank_of(b, x) == 2:
+        return diagonal(b, x, offset=offset, axis1=0, axis2=1)
+    side = abs(offset)
+    longer = b(Pad(), x, ints([0, side]))
+    places = counted(b, scalar(b, size_of(b, longer, 0)))
+    is_on = b(Equal(), b(Sub(), unsqueezed(b, places, 0), unsqueezed(b, places, 1)), offset)
+    values = unsqueezed(b, longer, 1 if offset >= 0 else 0)
+    fill = int(padding_value) if x.type.dtype.kind in "iu" else padding_value
+    return chosen(b, is_on, values, fill, x.type.dtype)
+
+
+@PADDLE.reader("diag_embed", slots={"Input": "input", "dim1": "axis1", "dim2": "axis2"})
+def diag_embed(b: PaddleBuilder, input: Value, *, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
+    """Vectors (the last axis) on a diagonal of matrices, which two new axes hold."""
+    rank = rank_of(b, input) + 1
+    first, second = (a + rank if a < 0 else a for a in (axis1, axis2))
+    pads = ints([0] * (2 * rank - 3) + [abs(offset)])
+    longer = b(Pad(), input, pads)
+    places = counted(b, scalar(b, size_of(b, longer, -1)))
+    is_on = b(Equal(), b(Sub(), unsqueezed(b, places, 0), unsqueezed(b, places, 1)), offset)
+    values = unsqueezed(b, longer, rank - 1 if offset >= 0 else rank - 2)
+    made = chosen(b, is_on, values, 0, input.type.dtype)
+    order = [i for i in range(rank) if i not in (first, second)] + [first, second]
+    return transposed(b, made, *(order.index(i) for i in range(rank)))
+
+
+@PADDLE.reader("diagonal", slots={"Input": "x"})
+def diagonal(b: PaddleBuilder, x: Value, *, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    """A diagonal of the matrices that two axes hold, as the last axis."""
+    rank, first, second = rank_of(b, x), axis_of(b, x, axis1), axis_of(b, x, axis2)
+    rest = [i for i in range(rank) if i not in (first, second)]
+    y = transposed(b, x, first, second, *rest)
+    starts = max(-offset, 0), max(offset, 0)
+    sizes = [b(Sub(), scalar(b, size_of(b, y, i)), starts[i]) for i in range(2)]
+    places = counted(b, b(Max(), b(Min(), *sizes), 0))
+    pairs = b(Concat(1), *(unsqueezed(b, b(Add(), places, starts[i]), 1) for i in range(2)))
+    made = b(GatherND(), y, pairs)
+    return transposed(b, made, *range(1, rank - 1), 0)
+
+
+@PADDLE.reader("trace", slots={"Input": "x"})
+def trace(b: PaddleBuilder, x: Value, *, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+
+    return b(ReduceSum(False), diagonal(b, x, offset=offset, axis1=axis1, axis2=axis2), ints([-1]))
+
+
+@PADDLE.reader("fill_diagonal")
+def fill_diagonal(b: PaddleBuilder, x: Value, *, value: float = 0.0, offset: int = 0, wrap: bool = False) -> Any:
+    if rank_of(b, x) != 2 or wrap:
+        raise b.unsupported("wrapped diagonals, and those of more than two axes")
+    rows, columns = (counted(b, scalar(b, size_of(b, x, i))) for i in range(2))
+    is_on = b(Equal(), b(Sub(), unsqueezed(b, columns, 0), unsqueezed(b, rows, 1)), offset)
+    fill = int(value) if x.type.dtype.kind in "iu" else value
+    return chosen(b, is_on, fill, x, x.type.dtype)

@@ -1,0 +1,359 @@
+"""Readers of gathers, scatters and choices."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.operands import dim_of, ints, rank_of, static_dim
+from bolt_numba.converters.paddle.reading.binding import Values
+from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
+from bolt_numba.converters.paddle.reading.parts import (
+    Ints,
+    axis_of,
+    chosen,
+    column,
+    constant,
+    counted,
+    elements,
+    expanded,
+    flat,
+    joined,
+    reshaped,
+    scalar,
+    size_of,
+    sizes_of,
+    to,
+    transposed,
+    unsqueezed,
+    whole,
+)
+from bolt_numba.converters.paddle.reading.registry import PADDLE
+from bolt_numba.converters.paddle.reading.tables.shape import strided_bounds
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.gather import Compress, Gather, GatherElements, GatherND, NonZero, ScatterElements, ScatterND
+from bolt_numba.ops.arrays.shape import Shape, Transpose
+from bolt_numba.ops.arrays.slicing import Slice
+from bolt_numba.ops.pointwise import Equal, GreaterOrEqual, Mul
+from bolt_numba.types import I64
+
+
+@PADDLE.reader("lookup_table_v2", "c_embedding", pir=("embedding",), slots={"Ids": "x", "W": "weight"})
+def embedding(
+    b: PaddleBuilder, x: Value, weight: Value, *, padding_idx: int = -1, start_index: int = 0, vocab_size: int = -1
+) -> Any:
+    """Rows of a table; zeros for the index ``padding_idx``, where that is not -1."""
+    ids = to(b, x, I64)
+    made = b(Gather(0), weight, ids)
+    if padding_idx == -1:
+        return made
+    row = padding_idx if padding_idx >= 0 else padding_idx + static_dim(b, weight, 0)
+    is_nothing = unsqueezed(b, b(Equal(), ids, row), rank_of(b, ids))
+    return chosen(b, is_nothing, 0, made, weight.type.dtype)
+
+
+@PADDLE.reader(legacy=("lookup_table",), slots={"Ids": "x", "W": "weight"})
+def embedding_v1(b: PaddleBuilder, x: Value, weight: Value, *, padding_idx: int = -1) -> Any:
+    """As `embedding`, of ids whose last axis has length 1."""
+    return embedding(b, column(b, x, rank_of(b, x) - 1, 0), weight, padding_idx=padding_idx)
+
+
+@PADDLE.reader("lookup_table_dequant", slots={"Ids": "x", "W": "weight"})
+def embedding_dequant(b: PaddleBuilder, x: Value, weight: Value, *, padding_idx: int = -1) -> Any:
+    """Rows of which the first two numbers are the least and the greatest, the others bytes between them."""
+    known = constant(weight)
+    if known is None:
+        raise b.unsupported("a table that is no constant")
+    low, high = known[:, :1], known[:, 1:2]
+    codes = np.ascontiguousarray(known[:, 2:], np.float32).view(np.uint8)
+    table = b.const((codes.astype(np.float32) * ((high - low) / np.float32(256)) + low).astype(np.float32))
+    return embedding_v1(b, x, table, padding_idx=padding_idx)
+
+
+@PADDLE.reader("gather")
+def gather(b: PaddleBuilder, x: Value, index: Value, axis: Value | None = None) -> Any:
+    """Slices of x along an axis."""
+    at = 0 if axis is None else whole(b, axis, "axis")
+    index = to(b, index, I64)
+    if rank_of(b, index) == 2 and dim_of(b, index, 1) == 1:
+        index = reshaped(b, index, [-1])
+    return b(Gather(axis_of(b, x, at)), x, index)
+
+
+@PADDLE.reader("gather_nd")
+def gather_nd(b: PaddleBuilder, x: Value, index: Value) -> Any:
+    """Slices of x at index tuples, which are the last axis of index; x for each where these are empty."""
+    if static_dim(b, index, -1) == 0:
+        rank = rank_of(b, index)
+        return expanded(b, x, joined(b, b(Shape(0, rank - 1), index), b(Shape(), x)))
+    return b(GatherND(), x, to(b, index, I64))
+
+
+@PADDLE.reader("index_select", slots={"dim": "axis"})
+def index_select(b: PaddleBuilder, x: Value, index: Value, *, axis: int = 0) -> Any:
+    return b(Gather(axis_of(b, x, axis)), x, to(b, flat(b, index), I64))
+
+
+@PADDLE.reader("index_sample")
+def index_sample(b: PaddleBuilder, x: Value, index: Value) -> Any:
+    """Elements of each row of x at the places that the row of index names."""
+    return b(GatherElements(1), x, to(b, index, I64))
+
+
+@PADDLE.reader("take_along_axis", slots={"Input": "x"})
+def take_along_axis(b: PaddleBuilder, x: Value, index: Value, *, axis: int = 0) -> Any:
+    return b(GatherElements(axis_of(b, x, axis)), x, to(b, index, I64))
+
+
+_REDUCE = {"assign": "none", "add": "add", "sum": "add", "multiply": "mul", "mul": "mul", "amax": "max", "amin": "min"}
+
+
+@PADDLE.reader("put_along_axis", slots={"Input": "x", "Value": "values", "Result": "out"})
+def put_along_axis(
+    b: PaddleBuilder,
+    x: Value,
+    index: Value,
+    values: Value,
+    *,
+    axis: int = 0,
+    reduce: str = "assign",
+    include_self: bool = True,
+) -> Any:
+    """X with values put, added, multiplied... where index says along an axis."""
+    at, places = axis_of(b, x, axis), to(b, index, I64)
+    values = expanded(b, values, b(Shape(), places)) if values.type.shape != places.type.shape else values
+    kind = _REDUCE.get(reduce)
+    if kind is None:
+        raise b.unsupported(f"reduce = {reduce}")
+    if kind != "none" and not include_self:
+        neutral = {"add": 0, "mul": 1, "max": _least(x), "min": _greatest(x)}[kind]
+        start = chosen(b, b(Equal(), values, values), neutral, values, x.type.dtype)
+        x = b(ScatterElements(at), x, places, start)
+    return b(ScatterElements(at, kind), x, places, values)
+
+
+def _least(x: Value) -> Any:
+    dtype = x.type.dtype
+    return int(np.iinfo(dtype).min) if dtype.kind in "iu" else -math.inf
+
+
+def _greatest(x: Value) -> Any:
+    dtype = x.type.dtype
+    return int(np.iinfo(dtype).max) if dtype.kind in "iu" else math.inf
+
+
+@PADDLE.reader("scatter", slots={"Ids": "index"})
+def scatter(b: PaddleBuilder, x: Value, index: Value, updates: Value, *, overwrite: bool = True) -> Any:
+    """X with rows replaced; or, not overwritten, with the sums of the updates in their place."""
+    tuples = unsqueezed(b, to(b, reshaped(b, index, [-1]), I64), 1)
+    if overwrite:
+        return b(ScatterND(), x, tuples, updates)
+    zeros = b(Mul(), updates, 0)
+    return b(ScatterND("add"), b(ScatterND(), x, tuples, zeros), tuples, updates)
+
+
+@PADDLE.reader("scatter_nd_add")
+def scatter_nd_add(b: PaddleBuilder, x: Value, index: Value, updates: Value) -> Any:
+    return b(ScatterND("add"), x, to(b, index, I64), updates)
+
+
+@PADDLE.reader("index_add")
+def index_add(b: PaddleBuilder, x: Value, index: Value, add_value: Value, *, axis: int = 0) -> Any:
+    """X with slices along an axis added."""
+    at, rank = axis_of(b, x, axis), rank_of(b, x)
+    order = (at, *(i for i in range(rank) if i != at))
+    back = tuple(order.index(i) for i in range(rank))
+    tuples = unsqueezed(b, to(b, index, I64), 1)
+    made = b(ScatterND("add"), transposed(b, x, *order), tuples, transposed(b, add_value, *order))
+    return transposed(b, made, *back)
+
+
+@PADDLE.reader("index_put")
+def index_put(b: PaddleBuilder, x: Value, indices: Values, value: Value, *, accumulate: bool = False) -> Any:
+    """X with what the index arrays, broadcast together, name replaced or added to."""
+    if any(i.type.dtype.kind == "b" for i in indices):
+        if len(indices) != 1:
+            raise b.unsupported("several index arrays of bools")
+        tuples = b(Transpose((1, 0)), b(NonZero(), indices[0]))
+    else:
+        tuples = _tuples(b, indices)
+    rank, depth = rank_of(b, tuples), static_dim(b, tuples, -1)
+    shape = joined(b, b(Shape(0, rank - 1), tuples), b(Shape(depth), x))
+    return b(ScatterND("add" if accumulate else "none"), x, tuples, expanded(b, value, shape))
+
+
+def _tuples(b: PaddleBuilder, indices: Values) -> Value:
+    """Index arrays, broadcast together, as tuples along a new last axis."""
+    from bolt_numba.converters.paddle.reading.tables.shape import broadcast_tensors
+
+    wide = broadcast_tensors(b, tuple(to(b, i, I64) for i in indices))
+    from bolt_numba.ops.arrays.shape import Concat
+
+    rank = rank_of(b, wide[0])
+    made: Value = b(Concat(rank), *(unsqueezed(b, v, rank) for v in wide))
+    return made
+
+
+@PADDLE.reader("index_fill")
+def index_fill(b: PaddleBuilder, x: Value, index: Value, *, axis: int = 0, value: float = 0.0) -> Any:
+    """X with one value in slices along an axis."""
+    at, rank = axis_of(b, x, axis), rank_of(b, x)
+    places = counted(b, scalar(b, size_of(b, x, at)))
+    hit = b(Equal(), unsqueezed(b, places, 1), unsqueezed(b, to(b, flat(b, index), I64), 0))
+    from bolt_numba.converters.paddle.reading.tables.binary import any_of
+
+    mask = reshaped(b, any_of(b, hit, 1), [-1] + [1] * (rank - 1 - at))
+    fill = int(value) if x.type.dtype.kind in "iu" else value
+    return chosen(b, mask, fill, x, x.type.dtype)
+
+
+@PADDLE.reader("multiplex")
+def multiplex(b: PaddleBuilder, x: Values, ids: Value) -> Any:
+    """Row i of the operand that ids[i] names."""
+    from bolt_numba.ops.arrays.shape import Concat
+
+    stacked = b(Concat(0), *(unsqueezed(b, v, 0) for v in x))
+    rows = to(b, reshaped(b, ids, [-1]), I64)
+    pairs = b(Concat(1), unsqueezed(b, rows, 1), unsqueezed(b, counted(b, scalar(b, size_of(b, rows, 0))), 1))
+    return b(GatherND(), stacked, pairs)
+
+
+@PADDLE.reader("where_index", pir=("nonzero",), slots={"X": "condition"})
+def nonzero(b: PaddleBuilder, condition: Value) -> Any:
+    return b(Transpose((1, 0)), b(NonZero(), condition))
+
+
+@PADDLE.reader("masked_select")
+def masked_select(b: PaddleBuilder, x: Value, mask: Value) -> Any:
+    """The elements where the mask holds, as a row."""
+    if x.type.shape != mask.type.shape:
+        x, mask = (expanded(b, v, b(Shape(), w)) for v, w in ((x, mask), (mask, x)))
+    return b(Compress(None), flat(b, x), flat(b, mask))
+
+
+@PADDLE.reader("repeat_interleave", slots={"RepeatsTensor": "repeats", "Repeats": "repeats", "dim": "axis"})
+def repeat_interleave(b: PaddleBuilder, x: Value, *, repeats: int, axis: int = 0, output_size: int = -1) -> Any:
+    """Each slice along an axis several times."""
+    at = axis_of(b, x, axis)
+    from bolt_numba.ops.pointwise import Div as Quotient
+
+    places = counted(b, b(Mul(), scalar(b, size_of(b, x, at)), repeats))
+    return b(Gather(at), x, b(Quotient(), places, repeats))
+
+
+@PADDLE.reader(pir=("repeat_interleave_with_tensor_index",))
+def repeat_interleave_tensor(
+    b: PaddleBuilder, x: Value, repeats: Value, *, axis: int = 0, output_size: int = -1
+) -> Any:
+    """Slice i along an axis repeats[i] times: it stands where the sums of the repeats say."""
+    from bolt_numba.ops.arrays.reduce import CumSum, ReduceSum
+
+    at, counts = axis_of(b, x, axis), to(b, flat(b, repeats), I64)
+    ends = b(CumSum(), counts, b.const(np.array(0)))
+    places = counted(b, b(ReduceSum(False), counts))
+    before = b(GreaterOrEqual(), unsqueezed(b, places, 1), unsqueezed(b, ends, 0))
+    return b(Gather(at), x, b(ReduceSum(False), to(b, before, I64), ints([1])))
+
+
+_SET = {
+    "StartsTensorList": "starts*", "EndsTensorList": "ends*", "StepsTensorList": "steps*", "Input": "x",
+    "ValueTensor": "value",
+}  # fmt: skip
+
+
+@PADDLE.reader(legacy=("set_value",), slots=_SET)
+def set_value_legacy(
+    b: PaddleBuilder,
+    x: Value,
+    value: Value | None,
+    starts: Value,
+    ends: Value,
+    steps: Value,
+    *,
+    axes: Ints,
+    decrease_axes: Ints = (),
+    none_axes: Ints = (),
+    shape: Ints = (),
+    dtype: Any = None,
+    values: tuple[Any, ...] = (),
+    fp32_values: tuple[Any, ...] = (),
+    fp64_values: tuple[Any, ...] = (),
+    int32_values: Ints = (),
+    int64_values: Ints = (),
+    bool_values: Ints = (),
+    fp16_values: tuple[Any, ...] = (),
+) -> Any:
+    given = next(
+        (v for v in (values, fp32_values, fp64_values, int32_values, int64_values, bool_values, fp16_values) if v), ()
+    )
+    if value is None:
+        value = b.const(np.array(given, x.type.dtype).reshape(shape or (len(given),)))
+    return _set(b, x, value, starts, ends, steps, axes, decrease_axes, none_axes)
+
+
+@PADDLE.reader(pir=("set_value",))
+def set_value(
+    b: PaddleBuilder,
+    x: Value,
+    starts: Value,
+    ends: Value,
+    steps: Value,
+    *,
+    axes: Ints,
+    decrease_axes: Ints = (),
+    none_axes: Ints = (),
+    shape: Ints = (),
+    values: tuple[Any, ...] = (),
+) -> Any:
+    value = b.const(np.array(values, x.type.dtype).reshape(shape or (len(values),)))
+    return _set(b, x, value, starts, ends, steps, axes, decrease_axes, none_axes)
+
+
+@PADDLE.reader(pir=("set_value_with_tensor",))
+def set_value_with_tensor(
+    b: PaddleBuilder,
+    x: Value,
+    value: Value,
+    starts: Value,
+    ends: Value,
+    steps: Value,
+    *,
+    axes: Ints,
+    decrease_axes: Ints = (),
+    none_axes: Ints = (),
+) -> Any:
+    return _set(b, x, value, starts, ends, steps, axes, decrease_axes, none_axes)
+
+
+def _set(
+    b: PaddleBuilder, x: Value, value: Value, starts: Value, ends: Value, steps: Value,
+    axes: Ints, decrease: Ints, none: Ints,
+) -> Value:  # fmt: skip
+    """X with a slice replaced: the slice of the elements' places says where."""
+    axes = tuple(axis_of(b, x, a) for a in axes)
+    bounds = strided_bounds(b, flat(b, starts), flat(b, ends), flat(b, steps))
+    shape = b(Shape(), x)
+    places = reshaped(b, counted(b, elements(b, shape)), shape)
+    taken = b(Slice(), places, bounds[0], bounds[1], ints(axes), bounds[2])
+    rank = rank_of(b, x)
+    kept = [i for i in range(rank) if i not in {axis_of(b, x, a) for a in decrease}]
+    seen = reshaped(b, taken, sizes_of(b, taken, kept)) if len(kept) < rank else taken
+    for axis in sorted(none):
+        seen = unsqueezed(b, seen, axis)
+    value = to(b, value, x.type.dtype)
+    while rank_of(b, value) > rank_of(b, seen):
+        value = column(b, value, 0, 0)
+    updates = flat(b, expanded(b, value, b(Shape(), seen)))
+    made = b(ScatterElements(0), flat(b, x), flat(b, taken), updates)
+    return reshaped(b, made, shape)
+
+
+@PADDLE.reader("sampling_id")
+def sampling_id(b: PaddleBuilder, x: Value, *, min: float = 0.0, max: float = 1.0, seed: int = 0) -> Any:
+    """A column for each row, drawn by its probabilities."""
+    from bolt_numba.ops.arrays.random import Multinomial
+    from bolt_numba.ops.pointwise import Log
+
+    return reshaped(b, b(Multinomial(1, I64, float(seed) if seed else None), b(Log(), x)), [-1])

@@ -1,0 +1,167 @@
+"""Readers of products, and of linear algebra."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from bolt_numba.converters.operands import ints, rank_of, static_dim
+from bolt_numba.converters.paddle.reading.binding import Values
+from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
+from bolt_numba.converters.paddle.reading.parts import (
+    axis_of,
+    column,
+    elements,
+    reshaped,
+    size_of,
+    sizes_of,
+    unsqueezed,
+)
+from bolt_numba.converters.paddle.reading.registry import PADDLE
+from bolt_numba.converters.paddle.reading.tables.conv import activated
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.reduce import ReduceSum
+from bolt_numba.ops.arrays.shape import Concat, Reshape, Shape, Transpose
+from bolt_numba.ops.layers.matmul import Einsum, MatMul
+from bolt_numba.ops.pointwise import Add, Mul, Sub
+
+
+def product(b: PaddleBuilder, x: Value, y: Value, trans_x: bool, trans_y: bool, alpha: float = 1.0) -> Value:
+    """Alpha * x @ y as `numpy.matmul` has it; a vector is not transposed."""
+    made: Value = b(MatMul(trans_x and rank_of(b, x) > 1, trans_y and rank_of(b, y) > 1, alpha), x, y)
+    return made
+
+
+@PADDLE.reader("matmul_v2", pir=("matmul",))
+def matmul(b: PaddleBuilder, x: Value, y: Value, *, transpose_x: bool = False, transpose_y: bool = False) -> Any:
+    return product(b, x, y, transpose_x, transpose_y)
+
+
+@PADDLE.reader(legacy=("matmul",))
+def matmul_v1(
+    b: PaddleBuilder,
+    x: Value,
+    y: Value,
+    *,
+    transpose_x: bool = False,
+    transpose_y: bool = False,
+    alpha: float = 1.0,
+) -> Any:
+    """As `matmul`, and the product of two vectors has an axis of length 1."""
+    made = product(b, x, y, transpose_x, transpose_y, alpha)
+    return reshaped(b, made, [1]) if rank_of(b, made) == 0 else made
+
+
+@PADDLE.reader("mul", pir=("matmul_with_flatten",))
+def mul(b: PaddleBuilder, x: Value, y: Value, *, x_num_col_dims: int = 1, y_num_col_dims: int = 1) -> Any:
+    """X and y as matrices, whose rows are the first axes; the product has the axes of both."""
+    first, second = rank_of(b, x), rank_of(b, y)
+    if not (1 <= x_num_col_dims < first and 1 <= y_num_col_dims < second):
+        raise b.invalid("x_num_col_dims, y_num_col_dims", (x_num_col_dims, y_num_col_dims), "axes of both operands")
+    return matrices(b, x, y, x_num_col_dims, y_num_col_dims)
+
+
+def matrices(b: PaddleBuilder, x: Value, y: Value, rows: int, inner: int) -> Value:
+    """The product of x, whose rows are its axes before ``rows``, and y, whose rows are those before ``inner``."""
+    first, second = rank_of(b, x), rank_of(b, y)
+    right = y if second == 2 else reshaped(b, y, elements(b, sizes_of(b, y, range(inner))), [-1])
+    left = x if first == rows + 1 else reshaped(b, x, [0] * rows, size_of(b, right, 0))
+    made: Value = b(MatMul(), left, right)
+    return made if second == 2 else reshaped(b, made, [0] * rows, sizes_of(b, y, range(inner, second)))
+
+
+@PADDLE.reader("bmm")
+def bmm(b: PaddleBuilder, x: Value, y: Value) -> Any:
+    return b(MatMul(), x, y)
+
+
+@PADDLE.reader("mv", slots={"Vec": "vec"})
+def mv(b: PaddleBuilder, x: Value, vec: Value) -> Any:
+    return b(MatMul(), x, vec)
+
+
+@PADDLE.reader("dot")
+def dot(b: PaddleBuilder, x: Value, y: Value) -> Any:
+    """Sums of products along the last axis."""
+    return b(ReduceSum(False), b(Mul(), x, y), ints([-1]))
+
+
+@PADDLE.reader("addmm", pir=("baddbmm",))
+def addmm(b: PaddleBuilder, input: Value, x: Value, y: Value, *, alpha: float = 1.0, beta: float = 1.0) -> Any:
+    """Beta * input + alpha * x @ y."""
+    made = b(MatMul(alpha=alpha), x, y)
+    return b(Add(), made, input if beta == 1 else b(Mul(), input, beta))
+
+
+@PADDLE.reader("einsum", results=("Out",))
+def einsum(b: PaddleBuilder, operands: Values, *, equation: str) -> Any:
+    return b(Einsum(equation.replace(" ", "")), *operands), None, None
+
+
+@PADDLE.reader("cross", slots={"dim": "axis"})
+def cross(b: PaddleBuilder, x: Value, y: Value, *, axis: int = 9) -> Any:
+    """Cross products along an axis of length 3, the first such one where none is named."""
+    rank = rank_of(b, x)
+    if axis == 9:
+        axis = next((i for i in range(rank) if static_dim(b, x, i) == 3), rank)
+    at = axis_of(b, x, axis)
+    p, q = ([column(b, v, at, i) for i in range(3)] for v in (x, y))
+    parts = [b(Sub(), b(Mul(), p[i - 2], q[i - 1]), b(Mul(), p[i - 1], q[i - 2])) for i in range(3)]
+    return b(Concat(at), *(unsqueezed(b, v, at) for v in parts))
+
+
+@PADDLE.reader("kron")
+def kron(b: PaddleBuilder, x: Value, y: Value) -> Any:
+    """Every element of x times y, as blocks."""
+    rank = max(rank_of(b, x), rank_of(b, y))
+    x, y = (unsqueezed(b, v, *range(rank - rank_of(b, v))) for v in (x, y))
+    products = b(Mul(), unsqueezed(b, x, *range(1, 2 * rank, 2)), unsqueezed(b, y, *range(0, 2 * rank, 2)))
+    return b(Reshape(), products, b(Mul(), b(Shape(), x), b(Shape(), y)))
+
+
+@PADDLE.reader("outer")
+def outer(b: PaddleBuilder, x: Value, y: Value) -> Any:
+    return b(Mul(), reshaped(b, x, [-1, 1]), reshaped(b, y, [1, -1]))
+
+
+@PADDLE.reader("multi_dot")
+def multi_dot(b: PaddleBuilder, x: Values) -> Any:
+    return functools.reduce(lambda p, q: b(MatMul(), p, q), x)
+
+
+@PADDLE.reader("t")
+def t(b: PaddleBuilder, input: Value) -> Any:
+    return b(Transpose((1, 0)), input) if rank_of(b, input) == 2 else input
+
+
+@PADDLE.reader("bilinear_tensor_product", pir=("bilinear",), slots={"Weight": "weight", "Bias": "bias"})
+def bilinear(b: PaddleBuilder, x: Value, y: Value, weight: Value, bias: Value | None = None) -> Any:
+    """x^T w_k y for each k, plus bias."""
+    made = b(Einsum("bi,kij,bj->bk"), x, weight, y)
+    return made if bias is None else b(Add(), made, bias)
+
+
+@PADDLE.reader("fc", slots={"W": "w"})
+def fc(
+    b: PaddleBuilder,
+    input: Value,
+    w: Value,
+    bias: Value | None = None,
+    *,
+    in_num_col_dims: int = 1,
+    activation_type: str = "",
+    padding_weights: bool = False,
+) -> Any:
+    """activation(x @ w + bias), x as a matrix whose rows are its first axes."""
+    if padding_weights:
+        raise b.unsupported("padded weights")
+    made = matrices(b, input, w, in_num_col_dims, 1)
+    if bias is not None:
+        made = b(Add(), made, reshaped(b, bias, [-1]))
+    return activated(b, made, activation_type)
+
+
+@PADDLE.reader("linear", pir=("linear_v2",))
+def linear(b: PaddleBuilder, input: Value, weight: Value, bias: Value | None = None) -> Any:
+    made = b(MatMul(), input, weight)
+    return made if bias is None else b(Add(), made, bias)

@@ -1,0 +1,225 @@
+"""Readers of pads, of rolls and flips, and of what moves data between channels and space."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bolt_numba.converters.operands import ints, known_ints, rank_of
+from bolt_numba.converters.paddle.reading.binding import Values
+from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
+from bolt_numba.converters.paddle.reading.parts import (
+    FAR,
+    Ints,
+    axes_of,
+    axis_of,
+    column,
+    constant,
+    counted,
+    flat,
+    is_last,
+    joined,
+    known_dim,
+    number,
+    part,
+    reshaped,
+    scalar,
+    size_of,
+    sizes_of,
+    to,
+    transposed,
+)
+from bolt_numba.converters.paddle.reading.registry import PADDLE
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.shape import (
+    Concat,
+    DepthToSpace,
+    Shape,
+    SpaceToDepth,
+)
+from bolt_numba.ops.arrays.slicing import Pad, Slice
+from bolt_numba.ops.pointwise import Add, Div, Mod, Sub
+from bolt_numba.types import I64
+
+_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "edge": "edge", "circular": "wrap"}
+
+
+def padded(b: PaddleBuilder, x: Value, pads: Value, mode: str, value: Any = None) -> Value:
+    """X with pads (begins, then ends) around all of its axes."""
+    if mode not in _MODES:
+        raise b.invalid("mode", repr(mode), f"one of {sorted(_MODES)}")
+    fill = None
+    if mode == "constant" and value is not None and value != 0:
+        fill = to(b, scalar(b, value), x.type.dtype) if isinstance(value, Value) else value
+    made: Value = b(Pad(_MODES[mode]), x, pads, fill)
+    return made
+
+
+@PADDLE.reader("pad")
+def pad(b: PaddleBuilder, x: Value, pad_value: Value, *, paddings: Ints, pad_from_left_axis: bool = True) -> Any:
+    """paddings: before and after each axis."""
+    fill = number(b, pad_value, x.type.dtype)
+    pads = list(paddings)
+    if not pad_from_left_axis:
+        pads = [p for pair in zip(pads[-2::-2], pads[::-2], strict=True) for p in pair]
+    return padded(b, x, b.const(ints([*pads[::2], *pads[1::2]])), "constant", fill)
+
+
+@PADDLE.reader("pad3d", slots={"value": "pad_value"})
+def pad3d(
+    b: PaddleBuilder,
+    x: Value,
+    paddings: Value,
+    *,
+    mode: str = "constant",
+    pad_value: float = 0.0,
+    data_format: str = "NCDHW",
+) -> Any:
+    """paddings: left, right, top, bottom, front, back."""
+    nothing = [0] if is_last(b, data_format) else []
+    order = [4, 2, 0, 5, 3, 1]
+    wanted = b(Gather(0), to(b, flat(b, paddings), I64), ints(order))
+    return _spatially(b, x, wanted, 3, bool(nothing), mode, pad_value)
+
+
+def _spatially(b: PaddleBuilder, x: Value, pads: Value, count: int, is_behind: bool, mode: str, value: float) -> Value:
+    """X padded along its spatial axes."""
+    before, after = ([0], [0]) if is_behind else ([0, 0], [])
+    begins, ends = part(b, pads, 0, 0, count), part(b, pads, 0, count)
+    return padded(b, x, joined(b, before, begins, after, before, ends, after), mode, value)
+
+
+@PADDLE.reader("pad2d", slots={"pad_value": "pad_value"})
+def pad2d(
+    b: PaddleBuilder,
+    x: Value,
+    paddings: Value,
+    *,
+    mode: str = "constant",
+    pad_value: float = 0.0,
+    data_format: str = "NCHW",
+) -> Any:
+    """paddings: top, bottom, left, right."""
+    wanted = b(Gather(0), to(b, flat(b, paddings), I64), ints([0, 2, 1, 3]))
+    return _spatially(b, x, wanted, 2, is_last(b, data_format), mode, pad_value)
+
+
+@PADDLE.reader("pad_constant_like")
+def pad_constant_like(b: PaddleBuilder, x: Value, y: Value, *, pad_value: float = 0.0) -> Any:
+    """y, padded behind to the shape of x."""
+    more = b(Sub(), b(Shape(), x), b(Shape(), y))
+    return padded(b, y, joined(b, [0] * rank_of(b, y), more), "constant", pad_value)
+
+
+@PADDLE.reader("flip", "reverse")
+def flip(b: PaddleBuilder, x: Value, axis: Value) -> Any:
+    axes = axes_of(b, x, known_ints(b, axis, "axis"))
+    n = len(axes)
+    return b(Slice(), x, ints([-1] * n), ints([-FAR] * n), ints(axes), ints([-1] * n)) if n else x
+
+
+@PADDLE.reader("roll", slots={"ShiftsTensor": "shifts"})
+def roll(b: PaddleBuilder, x: Value, shifts: Value, *, axis: Ints = ()) -> Any:
+    """Elements moved on along axes, those beyond the end to the beginning; along the flattened x without axes."""
+    if not axis:
+        return reshaped(b, _rolled(b, flat(b, x), scalar(b, to(b, shifts, I64)), 0), b(Shape(), x))
+    for i, a in enumerate(axis):
+        x = _rolled(b, x, column(b, to(b, flat(b, shifts), I64), 0, i), axis_of(b, x, a))
+    return x
+
+
+def _rolled(b: PaddleBuilder, x: Value, shift: Value, axis: int) -> Value:
+    """X rolled along one axis."""
+    size, by = known_dim(b, x, axis), constant(shift)
+    if size and by is not None:
+        cut = int(-by.item()) % size
+        if not cut:
+            return x
+        made: Value = b(Concat(axis), part(b, x, axis, cut), part(b, x, axis, 0, cut))
+        return made
+    length = scalar(b, size_of(b, x, axis))
+    return b(Gather(axis), x, b(Mod(), b(Sub(), counted(b, length), shift), length))  # type: ignore[no-any-return]
+
+
+@PADDLE.reader("pixel_shuffle")
+def pixel_shuffle(b: PaddleBuilder, x: Value, *, upscale_factor: int = 1, data_format: str = "NCHW") -> Any:
+    if not is_last(b, data_format):
+        return b(DepthToSpace(upscale_factor, "CRD"), x)
+    first = b(DepthToSpace(upscale_factor, "CRD"), transposed(b, x, 0, 3, 1, 2))
+    return transposed(b, first, 0, 2, 3, 1)
+
+
+def _first(b: PaddleBuilder, x: Value, data_format: str) -> Value:
+    return transposed(b, x, 0, 3, 1, 2) if is_last(b, data_format) else x
+
+
+def _as_given(b: PaddleBuilder, x: Value, data_format: str) -> Value:
+    return transposed(b, x, 0, 2, 3, 1) if is_last(b, data_format) else x
+
+
+@PADDLE.reader("pixel_unshuffle")
+def pixel_unshuffle(b: PaddleBuilder, x: Value, *, downscale_factor: int = 1, data_format: str = "NCHW") -> Any:
+    """Blocks of pixels as channels: (channel, row, column)."""
+    r, y = downscale_factor, _first(b, x, data_format)
+    spread = reshaped(b, y, [0, 0], *_halved(b, y, 2, r), *_halved(b, y, 3, r))
+    moved = transposed(b, spread, 0, 1, 3, 5, 2, 4)
+    heights, widths = (_halved(b, y, axis, r)[0] for axis in (2, 3))
+    return _as_given(b, reshaped(b, moved, [0, _times(b, y, r * r)], heights, widths), data_format)
+
+
+def _times(b: PaddleBuilder, x: Value, factor: int) -> int:
+    channels = known_dim(b, x, 1)
+    return -1 if channels is None else channels * factor
+
+
+def _halved(b: PaddleBuilder, x: Value, axis: int, by: int) -> tuple[Value, list[int]]:
+    """An axis as two, the second of length ``by``."""
+    return b(Div(), size_of(b, x, axis), by), [by]
+
+
+@PADDLE.reader("space_to_depth")
+def space_to_depth(b: PaddleBuilder, x: Value, *, blocksize: int) -> Any:
+    return b(SpaceToDepth(blocksize), x)
+
+
+@PADDLE.reader("shuffle_channel", "channel_shuffle", slots={"group": "groups"})
+def channel_shuffle(b: PaddleBuilder, x: Value, *, groups: int = 1, data_format: str = "NCHW") -> Any:
+    """Channels as a matrix of groups and members, transposed."""
+    if is_last(b, data_format):
+        return reshaped(b, transposed(b, reshaped(b, x, [0, 0, 0, groups, -1]), 0, 1, 2, 4, 3), b(Shape(), x))
+    tail = sizes_of(b, x, (2, 3))
+    return reshaped(b, transposed(b, reshaped(b, x, [0, groups, -1], tail), 0, 2, 1, 3, 4), b(Shape(), x))
+
+
+@PADDLE.reader("temporal_shift")
+def temporal_shift(
+    b: PaddleBuilder, x: Value, *, seg_num: int, shift_ratio: float = 0.25, data_format: str = "NCHW"
+) -> Any:
+    """Some channels of each frame come from the next frame, as many from the one before; 0 beyond the ends."""
+    y = _first(b, x, data_format)
+    channels = known_dim(b, y, 1)
+    if channels is None:
+        raise b.unsupported("an unknown number of channels")
+    first, second = int(channels * shift_ratio), int(channels * 2 * shift_ratio)
+    frames = reshaped(b, y, [-1, seg_num], sizes_of(b, y, (1, 2, 3)))
+    past = b(Pad(), part(b, part(b, frames, 2, 0, first), 1, 0, -1), ints([0, 1] + [0] * 8))
+    future = b(Pad(), part(b, part(b, frames, 2, first, second), 1, 1), ints([0] * 6 + [1] + [0] * 3))
+    moved = b(Concat(2), past, future, part(b, frames, 2, second))
+    return _as_given(b, reshaped(b, moved, b(Shape(), y)), data_format)
+
+
+@PADDLE.reader("partial_concat")
+def partial_concat(b: PaddleBuilder, x: Values, *, start_index: int = 0, length: int = -1) -> Any:
+    return b(Concat(1), *_columns(b, x, start_index, length))
+
+
+@PADDLE.reader("partial_sum")
+def partial_sum(b: PaddleBuilder, x: Values, *, start_index: int = 0, length: int = -1) -> Any:
+    first, *others = _columns(b, x, start_index, length)
+    for other in others:
+        first = b(Add(), first, other)
+    return first
+
+
+def _columns(b: PaddleBuilder, x: Values, start: int, length: int) -> list[Value]:
+    return [part(b, v, 1, start, FAR if length < 0 else start + length) for v in x]

@@ -1,0 +1,232 @@
+"""Readers of normalisations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.operands import rank_of, static_dim
+from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
+from bolt_numba.converters.paddle.reading.parts import (
+    along,
+    axis_of,
+    is_last,
+    layout_of,
+    reshaped,
+    sizes_of,
+    to,
+)
+from bolt_numba.converters.paddle.reading.registry import PADDLE
+from bolt_numba.converters.paddle.reading.tables.conv import activated
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.layers.norm import (
+    LRN,
+    BatchNormalization,
+    GroupNormalization,
+    InstanceNormalization,
+    LayerNormalization,
+    RMSNormalization,
+)
+from bolt_numba.ops.pointwise import Add, Div, Mul, Sqrt, Sub
+from bolt_numba.types import F32
+
+_BATCH = ("Y", "MeanOut", "VarianceOut", "SavedMean", "SavedVariance", "ReserveSpace")
+
+
+@PADDLE.reader(legacy=("batch_norm", "sync_batch_norm", "inplace_abn"), results=_BATCH)
+def batch_norm_legacy(
+    b: PaddleBuilder,
+    x: Value,
+    scale: Value,
+    bias: Value,
+    mean: Value,
+    variance: Value,
+    momentum: Value | None = None,
+    *,
+    epsilon: float = 1e-5,
+    data_format: str = "NCHW",
+    is_test: bool = False,
+    use_global_stats: bool = False,
+    trainable_statistics: bool = False,
+    activation: str = "",
+    alpha: float = 0.1,
+    fuse_with_relu: bool = False,
+) -> Any:
+    made = batch_norm(
+        b, x, mean, variance, scale, bias, is_test=is_test, epsilon=epsilon, data_format=data_format,
+        use_global_stats=use_global_stats, trainable_statistics=trainable_statistics,
+    )  # fmt: skip
+    return activated(b, made[0], "relu" if fuse_with_relu else activation), *made[1:]
+
+
+@PADDLE.reader(pir=("batch_norm", "sync_batch_norm"))
+def batch_norm(
+    b: PaddleBuilder,
+    x: Value,
+    mean: Value,
+    variance: Value,
+    scale: Value | None = None,
+    bias: Value | None = None,
+    *,
+    is_test: bool = False,
+    momentum: float = 0.9,
+    epsilon: float = 1e-5,
+    data_format: str = "NCHW",
+    use_global_stats: bool = False,
+    trainable_statistics: bool = False,
+) -> Any:
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias, with the statistics of training."""
+    if not (is_test or use_global_stats):
+        raise b.unsupported("statistics of the batch")
+    ones, zeros = _affine(b, mean, scale, bias)
+    layout = layout_of(b, data_format) if rank_of(b, x) > 2 else "NCHW"
+    made = b(BatchNormalization(epsilon, layout), x, ones, zeros, mean, variance)
+    return made, mean, variance, None, None, None
+
+
+def _affine(b: PaddleBuilder, like: Value, scale: Value | None, bias: Value | None) -> tuple[Value, Value]:
+    """Scale and bias, ones and zeros where there are none."""
+    count = static_dim(b, like, 0)
+    made = [
+        v if v is not None else b.const(np.full(count, fill, like.type.dtype)) for v, fill in ((scale, 1), (bias, 0))
+    ]
+    return made[0], made[1]
+
+
+def _channels(b: PaddleBuilder, x: Value, data_format: str) -> int:
+    return static_dim(b, x, -1 if is_last(b, data_format) else 1)
+
+
+@PADDLE.reader("instance_norm", results=("Y", "SavedMean", "SavedVariance"))
+def instance_norm(
+    b: PaddleBuilder, x: Value, scale: Value | None = None, bias: Value | None = None, *, epsilon: float = 1e-5
+) -> Any:
+    ones, zeros = _given(b, x, scale, bias, 1)
+    return b(InstanceNormalization(epsilon), x, ones, zeros), None, None
+
+
+def _given(b: PaddleBuilder, x: Value, scale: Value | None, bias: Value | None, axis: int) -> tuple[Value, Value]:
+    """Scale and bias of the channels of x."""
+    count = static_dim(b, x, axis)
+    made = [
+        to(b, v, x.type.dtype) if v is not None else b.const(np.full(count, fill, x.type.dtype))
+        for v, fill in ((scale, 1), (bias, 0))
+    ]
+    return made[0], made[1]
+
+
+@PADDLE.reader("group_norm", results=("Y", "Mean", "Variance"))
+def group_norm(
+    b: PaddleBuilder,
+    x: Value,
+    scale: Value | None = None,
+    bias: Value | None = None,
+    *,
+    epsilon: float = 1e-5,
+    groups: int,
+    data_format: str = "NCHW",
+) -> Any:
+    ones, zeros = _given(b, x, scale, bias, -1 if is_last(b, data_format) else 1)
+    operator = GroupNormalization(groups, epsilon, layout_of(b, data_format))
+    return b(operator, x, ones, zeros), None, None
+
+
+@PADDLE.reader("layer_norm", results=("Y", "Mean", "Variance"))
+def layer_norm(
+    b: PaddleBuilder,
+    x: Value,
+    scale: Value | None = None,
+    bias: Value | None = None,
+    *,
+    epsilon: float = 1e-5,
+    begin_norm_axis: int = 1,
+) -> Any:
+    """X standardised over the axes from ``begin_norm_axis`` on; mean and variance are rows."""
+    axis = axis_of(b, x, begin_norm_axis)
+    shape = sizes_of(b, x, range(axis, rank_of(b, x)))
+    one = rank_of(b, x) - axis == 1
+    operands = [v if v is None or one else reshaped(b, v, shape) for v in (scale, bias)]
+    if operands[0] is None:
+        operands[0] = b.const(np.ones(1, x.type.dtype))
+    operands = [v if v is None else to(b, v, x.type.dtype) for v in operands]
+    if not (b.wants(1) or b.wants(2)):
+        return b(LayerNormalization(axis, epsilon), x, *operands), None, None
+    made, mean, inverse = b(LayerNormalization(axis, epsilon, stats=True), x, *operands)
+    variance = b(Sub(), b(Div(), b.const(np.array(1, F32)), b(Mul(), inverse, inverse)), epsilon)
+    return made, reshaped(b, mean, [-1]), reshaped(b, variance, [-1])
+
+
+@PADDLE.reader("rms_norm")
+def rms_norm(
+    b: PaddleBuilder,
+    x: Value,
+    bias: Value | None = None,
+    residual: Value | None = None,
+    norm_weight: Value | None = None,
+    norm_bias: Value | None = None,
+    *,
+    epsilon: float = 1e-5,
+    begin_norm_axis: int = -1,
+    quant_scale: float = -1.0,
+    quant_round_type: int = 0,
+    quant_max_bound: float = 0.0,
+    quant_min_bound: float = 0.0,
+) -> Any:
+    """Root-mean-square normalisation of x (+ bias + residual), then * weight + bias; also what was normalised."""
+    if quant_scale > 0:
+        raise b.unsupported("a quantised result")
+    if norm_weight is None:
+        raise b.unsupported("no weight")
+    for v in (bias, residual):
+        x = x if v is None else b(Add(), x, v)
+    axis = axis_of(b, x, begin_norm_axis)
+    made = b(RMSNormalization(axis, epsilon), x, norm_weight)
+    made = made if norm_bias is None else b(Add(), made, norm_bias)
+    return made, x, None
+
+
+@PADDLE.reader("lrn", results=("Out", "MidOut"))
+def lrn(
+    b: PaddleBuilder,
+    x: Value,
+    *,
+    n: int = 5,
+    k: float = 2.0,
+    alpha: float = 1e-4,
+    beta: float = 0.75,
+    data_format: str = "NCHW",
+) -> Any:
+    """X / (k + alpha * sum of squares of n channels) ** beta."""
+    return b(LRN(n, alpha * n, beta, k, layout_of(b, data_format)), x), None
+
+
+@PADDLE.reader("data_norm", results=("Y", "Means", "Scales"))
+def data_norm(
+    b: PaddleBuilder,
+    x: Value,
+    batch_size: Value,
+    batch_sum: Value,
+    batch_square_sum: Value,
+    scale_w: Value | None = None,
+    bias: Value | None = None,
+    *,
+    epsilon: float = 1e-4,
+    slot_dim: int = -1,
+    data_format: str = "NCHW",
+    enable_scale_and_shift: bool = False,
+) -> Any:
+    """(x - sum / size) * sqrt(size / square sum)."""
+    mean, scale = b(Div(), batch_sum, batch_size), b(Sqrt(), b(Div(), batch_size, batch_square_sum))
+    made = b(Mul(), b(Sub(), x, mean), scale)
+    if enable_scale_and_shift and scale_w is not None and bias is not None:
+        made = b(Add(), b(Mul(), made, scale_w), bias)
+    return made, mean, scale
+
+
+@PADDLE.reader("affine_channel")
+def affine_channel(b: PaddleBuilder, x: Value, scale: Value, bias: Value, *, data_format: str = "NCHW") -> Any:
+    """X * scale + bias for each channel."""
+    rank = rank_of(b, x)
+    at = rank - 1 if is_last(b, data_format) else 1
+    return b(Add(), b(Mul(), x, along(b, scale, rank, at)), along(b, bias, rank, at))

@@ -1,0 +1,338 @@
+"""Readers of pointwise operators with one operand, activations apart."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
+from bolt_numba.converters.paddle.reading.parts import chosen, floating, is_legacy, number, to, truth
+from bolt_numba.converters.paddle.reading.registry import PADDLE
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.conversion import BitCast
+from bolt_numba.ops.arrays.shape import Identity
+from bolt_numba.ops.pointwise import (
+    Abs,
+    Acos,
+    Acosh,
+    Add,
+    And,
+    Asin,
+    Asinh,
+    Atan,
+    Atanh,
+    BitwiseAnd,
+    BitwiseNot,
+    Cast,
+    Ceil,
+    Clip,
+    Cos,
+    Cosh,
+    Div,
+    Elu,
+    Equal,
+    Erf,
+    Exp,
+    Floor,
+    Greater,
+    GreaterOrEqual,
+    IsInf,
+    IsNaN,
+    Less,
+    LessOrEqual,
+    Log,
+    Max,
+    Min,
+    Mul,
+    Neg,
+    Not,
+    Or,
+    Pow,
+    Reciprocal,
+    Round,
+    Sign,
+    Sin,
+    Sinh,
+    Sqrt,
+    Sub,
+    Tan,
+    Tanh,
+)
+from bolt_numba.types import BF16, F16, F32, F64, I16, I32, AnyDType
+
+_FLOATING = {
+    "acos": Acos, "acosh": Acosh, "asin": Asin, "asinh": Asinh, "atan": Atan, "atanh": Atanh, "cos": Cos,
+    "cosh": Cosh, "erf": Erf, "exp": Exp, "log": Log, "reciprocal": Reciprocal, "sin": Sin, "sinh": Sinh,
+    "sqrt": Sqrt, "tan": Tan, "tanh": Tanh,
+}  # fmt: skip
+"""Integers among their operands become f32."""
+
+
+def _floating(operator: Any) -> Any:
+    return lambda b, x: b(operator(), floating(b, x))
+
+
+for _name, _operator in _FLOATING.items():
+    PADDLE.reader(_name)(_floating(_operator))
+
+
+@PADDLE.reader("abs")
+def absolute(b: PaddleBuilder, x: Value) -> Any:
+    return b(Abs(), x)
+
+
+@PADDLE.reader("negative", "neg")
+def negative(b: PaddleBuilder, x: Value) -> Any:
+    return b(Neg(), x)
+
+
+@PADDLE.reader("sign")
+def sign(b: PaddleBuilder, x: Value) -> Any:
+    return b(Sign(), x)
+
+
+@PADDLE.reader("ceil")
+def ceil(b: PaddleBuilder, x: Value) -> Any:
+    return x if x.type.dtype.kind in "iu" else b(Ceil(), x)
+
+
+@PADDLE.reader("floor")
+def floor(b: PaddleBuilder, x: Value) -> Any:
+    return x if x.type.dtype.kind in "iu" else b(Floor(), x)
+
+
+def _trunc(b: PaddleBuilder, x: Value) -> Value:
+    """Rounded toward zero; the sign of a zero is lost."""
+    made: Value = b(Mul(), b(Sign(), x), b(Floor(), b(Abs(), x)))
+    return made
+
+
+@PADDLE.reader("trunc")
+def trunc(b: PaddleBuilder, x: Value) -> Any:
+    return x if x.type.dtype.kind in "iu" else _trunc(b, x)
+
+
+@PADDLE.reader("round")
+def round_(b: PaddleBuilder, x: Value, *, decimals: int = 0) -> Any:
+    """Halves go away from zero in Paddle 2, to the even neighbour in Paddle 3."""
+    if x.type.dtype.kind in "iu":
+        return x
+    if is_legacy(b):
+        cut = _trunc(b, x)
+        away = b(GreaterOrEqual(), b(Abs(), b(Sub(), x, cut)), 0.5)
+        return b(Add(), cut, b(Mul(), b(Sign(), x), to(b, away, x.type.dtype)))
+    if decimals == 0:
+        return b(Round(), x)
+    shift = float(10 ** abs(decimals))
+    up, down = (Mul(), Div()) if decimals > 0 else (Div(), Mul())
+    return b(down, b(Round(), b(up, x, shift)), shift)
+
+
+@PADDLE.reader("rsqrt")
+def rsqrt(b: PaddleBuilder, x: Value) -> Any:
+    return b(Reciprocal(), b(Sqrt(), floating(b, x)))
+
+
+@PADDLE.reader("square")
+def square(b: PaddleBuilder, x: Value) -> Any:
+    return b(Mul(), x, x)
+
+
+@PADDLE.reader("log2")
+def log2(b: PaddleBuilder, x: Value) -> Any:
+    return b(Mul(), b(Log(), floating(b, x)), 1 / math.log(2))
+
+
+@PADDLE.reader("log10")
+def log10(b: PaddleBuilder, x: Value) -> Any:
+    return b(Mul(), b(Log(), floating(b, x)), 1 / math.log(10))
+
+
+@PADDLE.reader("log1p")
+def log1p(b: PaddleBuilder, x: Value) -> Any:
+    """log(u) times what the rounding of u = 1 + x lost.  Source: Kahan's formula, as in W. J. Cody's notes."""
+    x = floating(b, x)
+    u = b(Add(), x, 1.0)
+    lost = b(Sub(), u, 1.0)
+    exact = b(Or(), b(Equal(), lost, 0.0), b(IsInf(), u))
+    safe = chosen(b, exact, 1.0, lost, x.type.dtype)
+    small = chosen(b, b(Equal(), lost, 0.0), x, b(Log(), u), x.type.dtype)
+    return chosen(b, exact, small, b(Div(), b(Mul(), b(Log(), u), x), safe), x.type.dtype)
+
+
+@PADDLE.reader("expm1")
+def expm1(b: PaddleBuilder, x: Value) -> Any:
+    """Elu below zero; above it the same of -x, divided by exp(-x)."""
+    x = floating(b, x)
+    below = b(Elu(1.0), b(Min(), x, 0.0))
+    size = b(Max(), x, 0.0)
+    above = b(Div(), b(Neg(), b(Elu(1.0), b(Neg(), size))), b(Exp(), b(Neg(), size)))
+    return b(Add(), below, above)
+
+
+_DIGAMMA = (-1 / 12, 1 / 120, -1 / 252, 1 / 240, -1 / 132)
+_GAMMA = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680)
+_SHIFT = 6
+
+
+def _series(b: PaddleBuilder, x: Value, terms: tuple[float, ...]) -> Value:
+    """terms[0] + terms[1] * x + ..."""
+    made: Value | float = terms[-1]
+    for term in terms[-2::-1]:
+        made = b(Add(), b(Mul(), x, made), term)
+    assert isinstance(made, Value)
+    return made
+
+
+def _shifted(b: PaddleBuilder, x: Value) -> tuple[Value, Value]:
+    """X + 6, and its square's reciprocal, for asymptotic series."""
+    far = b(Add(), x, float(_SHIFT))
+    return far, b(Reciprocal(), b(Mul(), far, far))
+
+
+@PADDLE.reader("digamma")
+def digamma(b: PaddleBuilder, x: Value) -> Any:
+    """The asymptotic series at x + 6, and the recurrence; reflected where x is negative.  Source: DLMF 5.11.2."""
+    dtype = x.type.dtype
+    wide = to(b, x, F64)
+    negative = b(LessOrEqual(), wide, 0.0)
+    y = chosen(b, negative, b(Sub(), b.const(np.array(1.0)), wide), wide, F64)
+    far, inverse = _shifted(b, y)
+    made = b(Sub(), b(Log(), far), b(Mul(), b(Reciprocal(), far), 0.5))
+    made = b(Add(), made, b(Mul(), inverse, _series(b, inverse, _DIGAMMA)))
+    for i in range(_SHIFT):
+        made = b(Sub(), made, b(Reciprocal(), b(Add(), y, float(i))))
+    reflected = b(Sub(), made, b(Div(), b.const(np.array(math.pi)), b(Tan(), b(Mul(), wide, math.pi))))
+    return to(b, chosen(b, negative, reflected, made, F64), dtype)
+
+
+@PADDLE.reader("lgamma", "gammaln")
+def lgamma(b: PaddleBuilder, x: Value) -> Any:
+    """Stirling's series at x + 6, less the logarithm of what lies between; reflected below 0.  Source: DLMF 5.11.1."""
+    dtype = x.type.dtype
+    wide = to(b, x, F64)
+    negative = b(LessOrEqual(), wide, 0.0)
+    y = chosen(b, negative, b(Sub(), b.const(np.array(1.0)), wide), wide, F64)
+    far, inverse = _shifted(b, y)
+    made = b(Sub(), b(Mul(), b(Sub(), far, 0.5), b(Log(), far)), far)
+    made = b(Add(), made, 0.5 * math.log(2 * math.pi))
+    made = b(Add(), made, b(Mul(), b(Reciprocal(), far), _series(b, inverse, _GAMMA)))
+    between = y
+    for i in range(1, _SHIFT):
+        between = b(Mul(), between, b(Add(), y, float(i)))
+    made = b(Sub(), made, b(Log(), between))
+    sine = b(Abs(), b(Sin(), b(Mul(), wide, math.pi)))
+    reflected = b(Sub(), b(Sub(), b.const(np.array(math.log(math.pi))), b(Log(), sine)), made)
+    return to(b, chosen(b, negative, reflected, made, F64), dtype)
+
+
+_MIDDLE = (1.50140941, 0.246640727, -0.00417768164, -0.00125372503, 0.00021858087, -4.39150654e-06, -3.5233877e-06,
+           3.43273939e-07, 2.81022636e-08)  # fmt: skip
+_TAIL = (2.83297682, 1.00167406, 0.00943887047, -0.0076224613, 0.00573950773, -0.00367342844, 0.00134934322,
+         0.000100950558, -0.000200214257)  # fmt: skip
+
+
+@PADDLE.reader("erfinv")
+def erfinv(b: PaddleBuilder, x: Value) -> Any:
+    """Giles' polynomials and two steps of Newton's method, in f64.
+
+    Source: M. Giles, Approximating the erfinv function, GPU Computing Gems 2 (2010).
+    """
+    wide = to(b, x, F64)
+    w = b(Neg(), b(Log(), b(Mul(), b(Sub(), b.const(np.array(1.0)), wide), b(Add(), wide, 1.0))))
+    middle = _series(b, b(Sub(), w, 2.5), _MIDDLE)
+    tail = _series(b, b(Sub(), b(Sqrt(), w), 3.0), _TAIL)
+    y = b(Mul(), wide, chosen(b, b(Less(), w, 5.0), middle, tail, F64))
+    for _ in range(2):
+        slope = b(Mul(), b(Exp(), b(Neg(), b(Mul(), y, y))), 2 / math.sqrt(math.pi))
+        y = b(Sub(), y, b(Div(), b(Sub(), b(Erf(), y), wide), slope))
+    is_edge = b(GreaterOrEqual(), b(Abs(), wide), 1.0)
+    edge = b(Div(), b(Sign(), wide), b.const(np.array(0.0)))
+    beyond = chosen(b, b(Greater(), b(Abs(), wide), 1.0), math.nan, edge, F64)
+    return to(b, chosen(b, is_edge, beyond, y, F64), x.type.dtype)
+
+
+@PADDLE.reader("scale")
+def scale(b: PaddleBuilder, x: Value, scale: Value, *, bias: float = 0.0, bias_after_scale: bool = True) -> Any:
+    """X * scale + bias, or (x + bias) * scale; integers are scaled by integers."""
+    dtype = x.type.dtype
+    factor = number(b, scale, dtype)
+    added = int(bias) if dtype.kind in "iu" else bias
+    if not bias_after_scale and added:
+        x = b(Add(), x, added)
+    if isinstance(factor, Value) or factor != 1:
+        x = b(Mul(), x, factor)
+    return b(Add(), x, added) if bias_after_scale and added else x
+
+
+@PADDLE.reader("increment", slots={"step": "value"})
+def increment(b: PaddleBuilder, x: Value, *, value: float = 1.0) -> Any:
+    return b(Add(), x, int(value) if x.type.dtype.kind in "iu" else value)
+
+
+@PADDLE.reader("pow", slots={"y": "factor"})
+def power(b: PaddleBuilder, x: Value, factor: Value) -> Any:
+    exponent = number(b, factor, F64)
+    if exponent == 2:
+        return b(Mul(), x, x)
+    return b(Pow(), x, b.const(np.array(exponent)) if isinstance(exponent, float) else exponent)
+
+
+@PADDLE.reader("clip")
+def clip(b: PaddleBuilder, x: Value, min: Value, max: Value) -> Any:
+    """x, not below min and not above max; of integers' bounds what their dtype holds."""
+    dtype = x.type.dtype
+    low, high = (number(b, v, dtype) for v in (min, max))
+    if isinstance(low, Value) or isinstance(high, Value):
+        return b(Min(), b(Max(), x, low), high)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return b(Clip(*(int(np.clip(v, limits.min, limits.max)) for v in (low, high))), x)
+    limit = float(np.finfo(np.float32).max)
+    return b(Clip(*(None if abs(v) >= limit else float(v) for v in (low, high))), x)
+
+
+@PADDLE.reader("cast", slots={"out_dtype": "dtype"})
+def cast(b: PaddleBuilder, x: Value, *, dtype: AnyDType) -> Any:
+    """Paddle 2 on CPUs cuts what a narrower float cannot hold; Paddle 3 rounds it to the nearest."""
+    if is_legacy(b) and x.type.dtype == F32 and dtype == BF16:
+        bits = b(BitCast(I32), x)
+        return b(Cast(BF16), b(BitCast(F32), b(BitwiseAnd(), bits, -65536)))
+    if is_legacy(b) and x.type.dtype == F32 and dtype == F16:
+        near = b(Cast(F16), x)
+        beyond = b(Greater(), b(Abs(), b(Cast(F32), near)), b(Abs(), x))
+        return b(BitCast(F16), b(Sub(), b(BitCast(I16), near), b(Cast(I16), beyond)))
+    return b(Identity(), x) if x.type.dtype == dtype else b(Cast(dtype), x)
+
+
+@PADDLE.reader("logical_not")
+def logical_not(b: PaddleBuilder, x: Value) -> Any:
+    return b(Not(), truth(b, x))
+
+
+@PADDLE.reader("bitwise_not")
+def bitwise_not(b: PaddleBuilder, x: Value) -> Any:
+    return b(Not() if x.type.dtype.kind == "b" else BitwiseNot(), x)
+
+
+@PADDLE.reader("isnan", "isnan_v2")
+def isnan(b: PaddleBuilder, x: Value) -> Any:
+    return b(IsNaN(), floating(b, x))
+
+
+@PADDLE.reader("isinf", "isinf_v2")
+def isinf(b: PaddleBuilder, x: Value) -> Any:
+    return b(IsInf(), floating(b, x))
+
+
+@PADDLE.reader("isfinite", "isfinite_v2")
+def isfinite(b: PaddleBuilder, x: Value) -> Any:
+    x = floating(b, x)
+    return b(And(), b(Not(), b(IsInf(), x)), b(Not(), b(IsNaN(), x)))
+
+
+@PADDLE.reader("assign", "share_data", "memcpy", "memcpy_h2d", "memcpy_d2h", "print", "lod_reset")
+def assign(b: PaddleBuilder, x: Value) -> Any:
+    return x

@@ -1,0 +1,234 @@
+"""Readers of pools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.operands import ints, known_ints, rank_of
+from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
+from bolt_numba.converters.paddle.reading.parts import (
+    Ints,
+    counted,
+    elements,
+    flat,
+    joined,
+    known_dim,
+    layout_of,
+    reshaped,
+    scalar,
+    size_of,
+    sizes_of,
+    spatial_of,
+    to,
+    transposed,
+    unsqueezed,
+)
+from bolt_numba.converters.paddle.reading.registry import PADDLE
+from bolt_numba.converters.paddle.reading.tables.conv import windows_of
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.gather import Gather, GatherElements, ScatterElements
+from bolt_numba.ops.arrays.generate import ConstantOfShape
+from bolt_numba.ops.arrays.reduce import ArgMax, ReduceMax, ReduceMean
+from bolt_numba.ops.arrays.shape import Shape
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.pool import AveragePool, MaxPool
+from bolt_numba.ops.pointwise import Add, And, Div, GreaterOrEqual, Less, Min, Mod, Mul, Sub
+from bolt_numba.types import I32, I64, AnyDType
+
+
+@PADDLE.reader("pool2d", "pool3d")
+def pool(
+    b: PaddleBuilder,
+    x: Value,
+    kernel_size: Value,
+    *,
+    strides: Ints = (),
+    paddings: Ints = (0, 0),
+    pooling_type: str,
+    ceil_mode: bool = False,
+    exclusive: bool = True,
+    data_format: str = "NCHW",
+    global_pooling: bool = False,
+    adaptive: bool = False,
+    padding_algorithm: str = "EXPLICIT",
+) -> Any:
+    """The greatest or the mean of windows, of all, or of ``kernel_size`` equal shares of each axis.
+
+    exclusive: pads do not count in a mean.
+    """
+    if pooling_type not in ("max", "avg"):
+        raise b.invalid("pooling_type", repr(pooling_type), "max or avg")
+    size, axes = known_ints(b, kernel_size, "kernel_size"), spatial_of(b, x, data_format)
+    size = size * len(axes) if len(size) == 1 else size
+    is_max = pooling_type == "max"
+    if global_pooling or (adaptive and set(size) == {1}):
+        return b(ReduceMax(True) if is_max else ReduceMean(True), x, ints(axes))
+    if adaptive:
+        return _adaptive(b, x, size, axes, is_max, layout_of(b, data_format))
+    pads, auto = windows_of(b, paddings, padding_algorithm, len(axes), data_format)
+    layout = layout_of(b, data_format)
+    if is_max:
+        return b(MaxPool(size, strides, pads, (), auto, ceil_mode, layout), x)
+    return b(AveragePool(size, strides, pads, (), auto, ceil_mode, layout, count_include_pad=not exclusive), x)
+
+
+def _adaptive(b: PaddleBuilder, x: Value, size: Ints, axes: Ints, is_max: bool, layout: str) -> Value:
+    """A plain pool where the shares are equal; else a product with shares along each axis, or their maxima."""
+    sizes = [known_dim(b, x, a) for a in axes]
+    if all(isinstance(d, int) and d % k == 0 for d, k in zip(sizes, size, strict=True)):
+        each = tuple(int(d or 0) // k for d, k in zip(sizes, size, strict=True))
+        operator = MaxPool if is_max else AveragePool
+        made: Value = b(operator(each, each, layout=layout), x)
+        return made
+    for axis, count in zip(axes, size, strict=True):
+        if not _is_whole(b, x, axis, count):
+            x = _shared_max(b, x, axis, count) if is_max else _shared_mean(b, x, axis, count)
+    return x
+
+
+def _is_whole(b: PaddleBuilder, x: Value, axis: int, count: int) -> bool:
+    """Whether each share along an axis is one element (-1 keeps the axis)."""
+    return count == -1 or known_dim(b, x, axis) == count
+
+
+def _shares(b: PaddleBuilder, length: Value, count: int) -> tuple[Value, Value]:
+    """Begin and end of each of ``count`` shares of an axis: i * length // count, and the next rounded up."""
+    places = counted(b, count)
+    begins = b(Div(), b(Mul(), places, length), count)
+    ends = b(Div(), b(Add(), b(Mul(), b(Add(), places, 1), length), count - 1), count)
+    return begins, ends
+
+
+def _shared_mean(b: PaddleBuilder, x: Value, axis: int, count: int) -> Value:
+    """Means of the shares along an axis."""
+    length = scalar(b, size_of(b, x, axis))
+    begins, ends = (unsqueezed(b, v, 0) for v in _shares(b, length, count))
+    places = unsqueezed(b, counted(b, length), 1)
+    inside = b(And(), b(GreaterOrEqual(), places, begins), b(Less(), places, ends))
+    dtype = x.type.dtype
+    weights = b(Div(), to(b, inside, dtype), to(b, b(Sub(), ends, begins), dtype))
+    rank = rank_of(b, x)
+    order = [i for i in range(rank) if i != axis] + [axis]
+    made = b(MatMul(), transposed(b, x, *order), weights)
+    return transposed(b, made, *(order.index(i) for i in range(rank)))
+
+
+def _windows(b: PaddleBuilder, x: Value, axis: int, count: int) -> Value:
+    """Places of the elements of each share, [count, longest], its last one again where it is shorter."""
+    length = scalar(b, size_of(b, x, axis))
+    begins, ends = _shares(b, length, count)
+    longest = b(Add(), b(Div(), b(Add(), length, count - 1), count), 1)
+    places = b(Add(), unsqueezed(b, begins, 1), unsqueezed(b, counted(b, longest), 0))
+    made: Value = b(Min(), places, unsqueezed(b, b(Sub(), ends, 1), 1))
+    return made
+
+
+def _shared_max(b: PaddleBuilder, x: Value, axis: int, count: int) -> Value:
+    """Maxima of the shares along an axis."""
+    made: Value = b(ReduceMax(False), b(Gather(axis), x, _windows(b, x, axis, count)), ints([axis + 1]))
+    return made
+
+
+@PADDLE.reader("max_pool2d_with_index", "max_pool3d_with_index", results=("Out", "Mask"))
+def max_pool_with_index(
+    b: PaddleBuilder,
+    x: Value,
+    *,
+    kernel_size: Ints,
+    strides: Ints = (),
+    paddings: Ints = (0, 0),
+    global_pooling: bool = False,
+    adaptive: bool = False,
+    ceil_mode: bool = False,
+) -> Any:
+    """Maxima, and where in its plane each was."""
+    rank = rank_of(b, x)
+    spatial = rank - 2
+    plane = elements(b, sizes_of(b, x, range(2, rank)))
+    if global_pooling:
+        adaptive, kernel_size = True, (1,) * spatial
+    if adaptive:
+        return _adaptive_with_index(b, x, kernel_size)
+    pads, _ = windows_of(b, paddings, "EXPLICIT", spatial, "NCHW")
+    made, places = b(MaxPool(kernel_size, strides, pads, (), "NOTSET", ceil_mode, indices=True), x)
+    return made, to(b, b(Mod(), places, plane), mask_dtype(b))
+
+
+def mask_dtype(b: PaddleBuilder) -> AnyDType:
+    """Of the places that a pool notes."""
+    declared = b.declared(1)
+    return I32 if declared is None else declared.dtype
+
+
+def _adaptive_with_index(b: PaddleBuilder, x: Value, size: Ints) -> tuple[Value, Value]:
+    """Maxima of shares and their places in the plane."""
+    rank = rank_of(b, x)
+    spatial = rank - 2
+    places: Value | None = None
+    for i in range(spatial):
+        own = reshaped(b, counted(b, scalar(b, size_of(b, x, i + 2))), [-1] + [1] * (spatial - 1 - i))
+        places = own if places is None else b(Add(), b(Mul(), places, scalar(b, size_of(b, x, i + 2))), own)
+    assert places is not None
+    values, where = x, places
+    for i in range(spatial):
+        index = _windows(b, x, i + 2, size[i])
+        values, where = b(Gather(2 + 2 * i), values, index), b(Gather(2 * i), where, index)
+    order = [*range(0, 2 * spatial, 2), *range(1, 2 * spatial, 2)]
+    values = transposed(b, values, 0, 1, *(2 + i for i in order))
+    where = transposed(b, where, *order)
+    values = reshaped(b, values, [0, 0, *size, -1])
+    where = reshaped(b, where, [*size, -1])
+    best = b(ArgMax(-1, False), values)
+    flat_places = reshaped(b, where, [int(np.prod(size)), -1])
+    bins = reshaped(b, best, [-1, int(np.prod(size))])
+    found = transposed(b, b(GatherElements(1), flat_places, transposed(b, bins, 1, 0)), 1, 0)
+    made = reshaped(b, found, b(Shape(0, 2), x), size)
+    return b(ReduceMax(False), values, ints([-1])), to(b, made, mask_dtype(b))
+
+
+@PADDLE.reader("lp_pool2d")
+def lp_pool(
+    b: PaddleBuilder,
+    x: Value,
+    kernel_size: Value,
+    *,
+    strides: Ints = (),
+    paddings: Ints = (0, 0),
+    norm_type: float = 2.0,
+    ceil_mode: bool = False,
+    data_format: str = "NCHW",
+    padding_algorithm: str = "EXPLICIT",
+) -> Any:
+    """p-norms of windows, from means of powers."""
+    from bolt_numba.ops.pointwise import Abs, Pow
+
+    size = known_ints(b, kernel_size, "kernel_size")
+    pads, auto = windows_of(b, paddings, padding_algorithm, len(size), data_format)
+    operator = AveragePool(size, strides, pads, (), auto, ceil_mode, layout_of(b, data_format), count_include_pad=True)
+    total = b(Mul(), b(operator, b(Pow(), b(Abs(), x), norm_type)), float(np.prod(size)))
+    return b(Pow(), total, 1 / norm_type)
+
+
+@PADDLE.reader("unpool", slots={"padding": "paddings"})
+def unpool(
+    b: PaddleBuilder,
+    x: Value,
+    indices: Value,
+    output_size: Value | None = None,
+    *,
+    kernel_size: Ints,
+    strides: Ints,
+    paddings: Ints = (0, 0),
+    unpooling_type: str = "max",
+    data_format: str = "NCHW",
+) -> Any:
+    """Zeros with x at the places in each plane that a pool noted."""
+    rank_of(b, x)
+    sizes = to(b, flat(b, output_size), I64) if output_size is not None else None
+    if sizes is None:
+        raise b.unsupported("no size of the result")
+    zeros = b(ConstantOfShape(0.0, x.type.dtype), joined(b, b(Shape(0, 2), x), elements(b, sizes)))
+    rows, places = (reshaped(b, v, [0, 0, -1]) for v in (x, to(b, indices, I64)))
+    return reshaped(b, b(ScatterElements(2), zeros, places, rows), [0, 0], sizes)

@@ -1,0 +1,232 @@
+"""Readers of reductions, of arg operators and of sums along an axis."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.operands import ints, known_ints, rank_of
+from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
+from bolt_numba.converters.paddle.reading.parts import (
+    Ints,
+    axes_of,
+    axis_of,
+    flat,
+    floating,
+    reshaped,
+    scalar,
+    to,
+    truth,
+    whole,
+)
+from bolt_numba.converters.paddle.reading.registry import PADDLE
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.reduce import (
+    ArgMax,
+    ArgMin,
+    CumProd,
+    CumSum,
+    ReduceL1,
+    ReduceL2,
+    ReduceLogSumExp,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    ReduceProd,
+    ReduceSum,
+)
+from bolt_numba.ops.arrays.shape import Shape
+from bolt_numba.ops.pointwise import Abs, Add, Cast, Div, Mul, Pow, Sqrt, Sub
+from bolt_numba.types import BOOL, I32, I64, AnyDType
+
+_REDUCTIONS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "reduce_sum": (ReduceSum, ("sum",)),
+    "reduce_mean": (ReduceMean, ("mean",)),
+    "reduce_max": (ReduceMax, ("max",)),
+    "reduce_min": (ReduceMin, ("min",)),
+    "reduce_amax": (ReduceMax, ("amax",)),
+    "reduce_amin": (ReduceMin, ("amin",)),
+    "reduce_prod": (ReduceProd, ("prod",)),
+}
+DIMS = {"dim": "axis", "AxisTensor": "axis", "AxisTensorList": "axis*", "out_dtype": "dtype"}
+TRUTHS = {**DIMS, "out_dtype": "in_dtype"}
+"""Of reductions whose dtype follows."""
+
+
+def reduced(b: PaddleBuilder, operator: Any, x: Value, axes: Ints, keepdim: bool) -> Value:
+    """X reduced along axes; all of them where none is named."""
+    if not rank_of(b, x):
+        x = reshaped(b, x, [1])
+        made: Value = b(operator(False), x, ints([0]))
+        return made
+    return b(operator(keepdim), x, ints(axes_of(b, x, axes)))  # type: ignore[no-any-return]
+
+
+def _reduction(name: str) -> Any:
+    operator = _REDUCTIONS[name][0]
+
+    def read(
+        b: PaddleBuilder,
+        x: Value,
+        axis: Value | None = None,
+        *,
+        keepdim: bool = False,
+        reduce_all: bool = False,
+        dtype: AnyDType | None = None,
+    ) -> Value:
+        """Along the axes, or all of them; bools and narrow integers are summed as i64."""
+        if dtype is not None:
+            x = to(b, x, dtype)
+        elif x.type.dtype == BOOL or (x.type.dtype == I32 and operator in (ReduceSum, ReduceProd)):
+            x = to(b, x, I64)
+        elif operator is ReduceMean:
+            x = floating(b, x)
+        axes = () if reduce_all or axis is None else known_ints(b, axis, "axis")
+        return reduced(b, operator, x, axes, keepdim)
+
+    return read
+
+
+for _name, (_, _pir) in _REDUCTIONS.items():
+    PADDLE.reader(legacy=(_name,), pir=_pir, slots=DIMS)(_reduction(_name))
+
+
+def _quantifier(operator: Any) -> Any:
+    def read(
+        b: PaddleBuilder, x: Value, axis: Value | None = None, *, keepdim: bool = False, reduce_all: bool = False
+    ) -> Value:
+        axes = () if reduce_all or axis is None else known_ints(b, axis, "axis")
+        made: Value = b(Cast(BOOL), reduced(b, operator, to(b, truth(b, x), I32), axes, keepdim))
+        return made
+
+    return read
+
+
+PADDLE.reader(legacy=("reduce_all",), pir=("all",), slots=TRUTHS)(_quantifier(ReduceMin))
+PADDLE.reader(legacy=("reduce_any",), pir=("any",), slots=TRUTHS)(_quantifier(ReduceMax))
+
+
+@PADDLE.reader(legacy=("mean",), pir=("mean_all",))
+def mean_all(b: PaddleBuilder, x: Value) -> Any:
+    return reduced(b, ReduceMean, floating(b, x), (), False)
+
+
+@PADDLE.reader("logsumexp", slots=TRUTHS)
+def logsumexp(
+    b: PaddleBuilder, x: Value, axis: Value | None = None, *, keepdim: bool = False, reduce_all: bool = False
+) -> Any:
+    axes = () if reduce_all or axis is None else known_ints(b, axis, "axis")
+    return reduced(b, ReduceLogSumExp, floating(b, x), axes, keepdim)
+
+
+@PADDLE.reader("frobenius_norm", slots=TRUTHS)
+def frobenius_norm(
+    b: PaddleBuilder, x: Value, axis: Value | None = None, *, keepdim: bool = False, reduce_all: bool = False
+) -> Any:
+    axes = () if reduce_all or axis is None else known_ints(b, axis, "axis")
+    return reduced(b, ReduceL2, x, axes, keepdim)
+
+
+@PADDLE.reader("p_norm")
+def p_norm(
+    b: PaddleBuilder,
+    x: Value,
+    *,
+    porder: float = 2.0,
+    axis: int = -1,
+    epsilon: float = 1e-12,
+    keepdim: bool = False,
+    asvector: bool = False,
+) -> Any:
+    """(sum of |x| ** p) ** (1 / p) along an axis, or over all elements; greatest, least or number for inf, -inf, 0."""
+    axes = () if asvector else (axis,)
+    return normed(b, x, porder, axes, keepdim)
+
+
+def normed(b: PaddleBuilder, x: Value, p: float, axes: Ints, keepdim: bool) -> Value:
+    """The p-norm along axes."""
+    if p == 0:
+        return reduced(b, ReduceSum, to(b, truth(b, x), x.type.dtype), axes, keepdim)
+    if math.isinf(p):
+        return reduced(b, ReduceMax if p > 0 else ReduceMin, b(Abs(), x), axes, keepdim)
+    if p in (1, 2):
+        return reduced(b, ReduceL1 if p == 1 else ReduceL2, x, axes, keepdim)
+    total = reduced(b, ReduceSum, b(Pow(), b(Abs(), x), p), axes, keepdim)
+    made: Value = b(Pow(), total, 1 / p)
+    return made
+
+
+@PADDLE.reader("dist")
+def dist(b: PaddleBuilder, x: Value, y: Value, *, p: float = 2.0) -> Any:
+    return normed(b, flat(b, b(Sub(), x, y)), p, (), False)
+
+
+@PADDLE.reader("norm", results=("Out", "Norm"))
+def norm(b: PaddleBuilder, x: Value, *, axis: int, epsilon: float = 1e-10, is_test: bool = True) -> Any:
+    """X / sqrt(sum of squares along an axis + epsilon), and the root."""
+    root = b(Sqrt(), b(Add(), reduced(b, ReduceSum, b(Mul(), x, x), (axis,), True), epsilon))
+    return b(Div(), x, root), root
+
+
+@PADDLE.reader("squared_l2_norm")
+def squared_l2_norm(b: PaddleBuilder, x: Value) -> Any:
+    return reshaped(b, reduced(b, ReduceSum, b(Mul(), x, x), (), False), [1])
+
+
+@PADDLE.reader("cos_sim", results=("Out", "XNorm", "YNorm"))
+def cos_sim(b: PaddleBuilder, x: Value, y: Value) -> Any:
+    """Cosine between rows, and their lengths."""
+    axes = tuple(range(1, rank_of(b, x)))
+    first, second = (reduced(b, ReduceL2, v, axes, True) for v in (x, y))
+    products = reduced(b, ReduceSum, b(Mul(), x, y), axes, True)
+    return b(Div(), b(Div(), products, first), second), first, second
+
+
+def _arg(operator: Any) -> Any:
+    def read(
+        b: PaddleBuilder,
+        x: Value,
+        axis: Value,
+        *,
+        keepdim: bool = False,
+        flatten: bool = False,
+        dtype: AnyDType | None = None,
+    ) -> Value:
+        wanted = dtype or I64
+        if flatten or not rank_of(b, x):
+            made = b(operator(0, True), flat(b, x))
+            made = reshaped(b, made, [1] * rank_of(b, x) if keepdim else ())
+        else:
+            made = b(operator(axis_of(b, x, whole(b, axis, "axis")), keepdim), x)
+        return to(b, made, wanted)
+
+    return read
+
+
+PADDLE.reader("arg_max", pir=("argmax",))(_arg(ArgMax))
+PADDLE.reader("arg_min", pir=("argmin",))(_arg(ArgMin))
+
+
+@PADDLE.reader("cumsum")
+def cumsum(
+    b: PaddleBuilder,
+    x: Value,
+    axis: Value,
+    *,
+    flatten: bool = False,
+    exclusive: bool = False,
+    reverse: bool = False,
+) -> Any:
+    x = to(b, x, I64) if x.type.dtype == BOOL else x
+    if flatten or not rank_of(b, x):
+        shape = b(Shape(), x)
+        made = b(CumSum(exclusive, reverse), flat(b, x), b.const(np.array(0)))
+        return made if rank_of(b, x) else reshaped(b, made, shape)
+    return b(CumSum(exclusive, reverse), x, to(b, scalar(b, axis), I64))
+
+
+@PADDLE.reader("cumprod", slots={"dim": "dim"})
+def cumprod(b: PaddleBuilder, x: Value, *, dim: int, exclusive: bool = False, reverse: bool = False) -> Any:
+    return b(CumProd(exclusive, reverse), x, b.const(np.array(axis_of(b, x, dim)))) if rank_of(b, x) else x

@@ -1,0 +1,180 @@
+"""Readers of resampling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.operands import ints, rank_of, static_dim
+from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
+from bolt_numba.converters.paddle.reading.parts import (
+    Floats,
+    Ints,
+    column,
+    counted,
+    flat,
+    joined,
+    layout_of,
+    reshaped,
+    size_of,
+    sizes_of,
+    spatial_of,
+    to,
+)
+from bolt_numba.converters.paddle.reading.registry import PADDLE
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.shape import Concat, Expand
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.resize import GridSample, Resize
+from bolt_numba.ops.pointwise import Add, Cast, Div, Max, Mul, Sub
+from bolt_numba.types import F32, I64
+
+_METHODS = {"linear": "linear", "bilinear": "linear", "trilinear": "linear", "nearest": "nearest", "bicubic": "cubic"}
+
+
+def _operator(b: PaddleBuilder, method: str, align_corners: bool, align_mode: int, axes: Ints, layout: str) -> Resize:
+    """The resampling of the graph.
+
+    align_mode 0 is that of pixels' centres, which keeps a single element at the first place; 1 scales indices.
+    """
+    if method not in _METHODS:
+        raise b.invalid("interp_method", repr(method), f"one of {sorted(_METHODS)}")
+    mode = _METHODS[method]
+    if align_corners:
+        where = "align_corners"
+    elif mode == "nearest" or (mode == "linear" and align_mode == 1):
+        where = "asymmetric"
+    else:
+        where = "pytorch_half_pixel"
+    rounding = "round_prefer_ceil" if align_corners else "floor"
+    return Resize(mode, where, rounding, axes=axes, layout=layout)
+
+
+def _sizes(b: PaddleBuilder, out_size: Value | None, size_tensor: Value | None, given: Ints) -> Value | None:
+    """Sizes of the result as operands or attributes tell them; operands win."""
+    if size_tensor is not None:
+        return to(b, flat(b, size_tensor), I64)
+    if out_size is not None:
+        return to(b, flat(b, out_size), I64)
+    if all(size > 0 for size in given):
+        made: Value = b.const(ints(given))
+        return made
+    return None
+
+
+_SLOTS = {"SizeTensor": "size_tensor*", "OutSize": "out_size", "Scale": "scale_tensor", "scale": "scale"}
+_NAMES = ("bilinear_interp", "nearest_interp", "bicubic_interp", "linear_interp", "trilinear_interp")
+
+
+@PADDLE.reader(legacy=tuple(f"{n}_v2" for n in _NAMES), pir=_NAMES, slots=_SLOTS)
+def interpolate(
+    b: PaddleBuilder,
+    x: Value,
+    out_size: Value | None = None,
+    size_tensor: Value | None = None,
+    scale_tensor: Value | None = None,
+    *,
+    data_format: str = "NCHW",
+    out_d: int = 0,
+    out_h: int = 0,
+    out_w: int = 0,
+    scale: Floats = (),
+    interp_method: str = "bilinear",
+    align_corners: bool = True,
+    align_mode: int = 1,
+) -> Any:
+    """X in other sizes, or its sizes times scales, along the spatial axes."""
+    axes = tuple(range(2, rank_of(b, x)))
+    spatial = len(axes)
+    operator = _operator(b, interp_method, align_corners, align_mode, axes, layout_of(b, data_format))
+    factors = scale * spatial if len(scale) == 1 else scale
+    is_scaled = bool(factors) and min(factors) > 0
+    given = (0,) if is_scaled else (out_d, out_h, out_w)[3 - spatial :]
+    sizes = _sizes(b, out_size, size_tensor, given)
+    if sizes is not None:
+        return b(operator, x, None, None, sizes)
+    if scale_tensor is not None:
+        wide = b(Expand(), to(b, flat(b, scale_tensor), F32), ints([spatial]))
+        return b(operator, x, None, None, _scaled(b, x, wide, data_format))
+    if not is_scaled:
+        raise b.invalid("sizes of the result", given, "sizes or scales")
+    wanted = b.const(np.array(factors, np.float32))
+    if align_corners:
+        return b(operator, x, None, None, _scaled(b, x, wanted, data_format))
+    return b(operator, x, None, wanted)
+
+
+def _scaled(b: PaddleBuilder, x: Value, factor: Value, data_format: str) -> Value:
+    """Sizes of x times a factor, cut."""
+    own = sizes_of(b, x, spatial_of(b, x, data_format))
+    made: Value = b(Cast(I64), b(Mul(), to(b, own, F32), factor))
+    return made
+
+
+@PADDLE.reader(legacy=_NAMES, slots=_SLOTS)
+def interpolate_v1(
+    b: PaddleBuilder,
+    x: Value,
+    out_size: Value | None = None,
+    size_tensor: Value | None = None,
+    scale_tensor: Value | None = None,
+    *,
+    data_format: str = "NCHW",
+    out_d: int = 0,
+    out_h: int = 0,
+    out_w: int = 0,
+    scale: float = 0.0,
+    interp_method: str = "bilinear",
+    align_corners: bool = True,
+    align_mode: int = 1,
+) -> Any:
+    """As `interpolate`; a scale only tells the sizes, whose ratio is what coordinates are scaled by."""
+    axes = tuple(range(2, rank_of(b, x)))
+    operator = _operator(b, interp_method, align_corners, align_mode, axes, layout_of(b, data_format))
+    given = (0,) if scale > 0 else (out_d, out_h, out_w)[3 - len(axes) :]
+    sizes = _sizes(b, out_size, size_tensor, given)
+    if sizes is None:
+        factor = to(b, flat(b, scale_tensor), F32) if scale_tensor is not None else b.const(np.float32(scale))
+        sizes = _scaled(b, x, factor, data_format)
+    return b(operator, x, None, None, sizes)
+
+
+@PADDLE.reader("grid_sampler", pir=("grid_sample",))
+def grid_sample(
+    b: PaddleBuilder,
+    x: Value,
+    grid: Value,
+    *,
+    mode: str = "bilinear",
+    padding_mode: str = "zeros",
+    align_corners: bool = True,
+) -> Any:
+    kinds = {"bilinear": "linear", "nearest": "nearest"}
+    if mode not in kinds:
+        raise b.invalid("mode", repr(mode), f"one of {sorted(kinds)}")
+    return b(GridSample(kinds[mode], padding_mode, align_corners), x, grid)
+
+
+@PADDLE.reader("affine_grid", slots={"Theta": "input", "OutputShape": "output_shape"})
+def affine_grid(b: PaddleBuilder, input: Value, output_shape: Value, *, align_corners: bool = True) -> Any:
+    """Coordinates between -1 and 1 of each pixel of the result, transformed by theta [n, axes, axes + 1]."""
+    shape = to(b, flat(b, output_shape), I64)
+    axes = static_dim(b, shape, 0) - 2
+    sizes = [column(b, shape, 0, 2 + i) for i in range(axes)]
+    grid = [_centres(b, size, align_corners) for size in sizes]
+    whole_shape = joined(b, *(reshaped(b, s, [1]) for s in sizes), [1])
+    columns = [b(Expand(), reshaped(b, grid[i], [-1] + [1] * (axes - i)), whole_shape) for i in reversed(range(axes))]
+    ones = b(Add(), b(Mul(), columns[0], 0.0), 1.0)
+    points = reshaped(b, b(Concat(axes), *columns, ones), [1, -1, axes + 1])
+    made = b(MatMul(trans_b=True), points, input)
+    return reshaped(b, made, size_of(b, input, 0), *(reshaped(b, s, [1]) for s in sizes), [axes])
+
+
+def _centres(b: PaddleBuilder, size: Value, align_corners: bool) -> Value:
+    """Coordinates of pixels: from -1 to 1, the ends included or half a pixel inside."""
+    count, places = to(b, size, F32), counted(b, size, F32)
+    if align_corners:
+        step = b(Div(), b.const(np.float32(2)), b(Max(), b(Sub(), count, 1.0), 1.0))
+        return b(Sub(), b(Mul(), places, step), 1.0)  # type: ignore[no-any-return]
+    return b(Sub(), b(Div(), b(Add(), b(Mul(), places, 2.0), 1.0), count), 1.0)  # type: ignore[no-any-return]

@@ -1,0 +1,311 @@
+"""Readers of operators that move or cut data: shapes, joins, slices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.operands import dim_of, ints, known_ints, rank_of
+from bolt_numba.converters.paddle.reading.binding import Values
+from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
+from bolt_numba.converters.paddle.reading.parts import (
+    FAR,
+    Ints,
+    axes_of,
+    axis_of,
+    constant,
+    expanded,
+    flat,
+    joined,
+    known_dim,
+    reshaped,
+    size_of,
+    to,
+    transposed,
+    unsqueezed,
+    whole,
+)
+from bolt_numba.converters.paddle.reading.registry import PADDLE
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.generate import Trilu
+from bolt_numba.ops.arrays.shape import (
+    Concat,
+    Flatten,
+    Reshape,
+    Shape,
+    Size,
+    Split,
+    Squeeze,
+    Tile,
+    Transpose,
+)
+from bolt_numba.ops.arrays.slicing import Slice
+from bolt_numba.ops.pointwise import Add, And, Equal, Less, Sub, Where
+from bolt_numba.types import I32, I64
+
+_RESHAPE = {"ShapeTensor": "shape*"}
+
+
+@PADDLE.reader("reshape", legacy=("reshape2",), slots=_RESHAPE)
+def reshape(b: PaddleBuilder, x: Value, shape: Value) -> Any:
+    return b(Reshape(), x, shape)
+
+
+@PADDLE.reader("view_shape")
+def view_shape(b: PaddleBuilder, input: Value, *, dims: Ints) -> Any:
+    return reshaped(b, input, dims)
+
+
+@PADDLE.reader("squeeze", legacy=("squeeze2",))
+def squeeze(b: PaddleBuilder, x: Value, axes: Value | None = None) -> Any:
+    """X without those of the axes that have length 1; without all such axes where none is named."""
+    named = known_ints(b, axes, "axes") if axes is not None else ()
+    kept = sorted({a for a in axes_of(b, x, named) if dim_of(b, x, a) == 1})
+    return b(Squeeze(), x, ints(kept)) if kept else x
+
+
+@PADDLE.reader("unsqueeze", legacy=("unsqueeze2",), slots={"AxesTensorList": "axes*"})
+def unsqueeze(b: PaddleBuilder, x: Value, axes: Value) -> Any:
+    """Axes of length 1, put in one after the other."""
+    is_new = [False] * rank_of(b, x)
+    for axis in known_ints(b, axes, "axes"):
+        if not -len(is_new) - 1 <= axis <= len(is_new):
+            raise b.invalid("axes", axis, f"{-len(is_new) - 1} to {len(is_new)}")
+        is_new.insert(axis if axis >= 0 else axis + len(is_new) + 1, True)
+    return unsqueezed(b, x, *(i for i, new in enumerate(is_new) if new))
+
+
+@PADDLE.reader(legacy=("flatten", "flatten2"))
+def flatten_matrix(b: PaddleBuilder, x: Value, *, axis: int = 1) -> Any:
+    return b(Flatten(axis), x)
+
+
+@PADDLE.reader("flatten_contiguous_range", pir=("flatten",))
+def flatten(b: PaddleBuilder, x: Value, *, start_axis: int = 1, stop_axis: int = 1) -> Any:
+    """The axes from ``start_axis`` to ``stop_axis`` as one."""
+    rank = rank_of(b, x)
+    if rank == 0:
+        return reshaped(b, x, [1])
+    first, last = axis_of(b, x, start_axis), axis_of(b, x, stop_axis)
+    if last < first:
+        raise b.invalid("stop_axis", stop_axis, f"at least {start_axis}")
+    rest = [b(Shape(last + 1), x)] if last + 1 < rank else []
+    return reshaped(b, x, [0] * first + [-1], *rest)
+
+
+@PADDLE.reader("transpose", legacy=("transpose2",), slots={"axis": "perm"})
+def transpose(b: PaddleBuilder, x: Value, *, perm: Ints, data_format: str = "") -> Any:
+    return b(Transpose(tuple(axis_of(b, x, a) for a in perm)), x) if perm else x
+
+
+@PADDLE.reader(pir=("swapaxes",))
+def swapaxes(b: PaddleBuilder, x: Value, *, axis1: int, axis2: int) -> Any:
+    order = list(range(rank_of(b, x)))
+    first, second = axis_of(b, x, axis1), axis_of(b, x, axis2)
+    order[first], order[second] = second, first
+    return transposed(b, x, *order)
+
+
+@PADDLE.reader("concat")
+def concat(b: PaddleBuilder, x: Values, axis: Value) -> Any:
+    return b(Concat(whole(b, axis, "axis")), *x)
+
+
+@PADDLE.reader("stack")
+def stack(b: PaddleBuilder, x: Values, *, axis: int = 0) -> Any:
+    if not x:
+        raise b.invalid("number of operands", 0, "at least 1")
+    rank = rank_of(b, x[0]) + 1
+    at = axis + rank if axis < 0 else axis
+    return b(Concat(at), *(unsqueezed(b, v, at) for v in x))
+
+
+def _parts(b: PaddleBuilder, x: Value, axis: int, count: int, sizes: Value | None = None) -> list[Value]:
+    return list(b.node(Split(axis, count), x, sizes).outputs)
+
+
+@PADDLE.reader("split", slots={"sections": "sections", "SectionsTensorList": "sections*"})
+def split(b: PaddleBuilder, x: Value, sections: Value, axis: Value, *, num: int = 0) -> Any:
+    """Parts of the sizes ``sections``, of which one may be -1, or ``num`` equal ones."""
+    at, count = axis_of(b, x, whole(b, axis, "axis")), b.count(0)
+    if num:
+        return split_with_num(b, x, axis, num=num)
+    known = constant(sections)
+    if known is not None and -1 in known:
+        rest = b(Sub(), size_of(b, x, at), int(known[known != -1].sum()))
+        sections = joined(b, *(rest if size == -1 else [int(size)] for size in known.reshape(-1)))
+    return _parts(b, x, at, count, to(b, sections, I64))
+
+
+@PADDLE.reader(pir=("split_with_num",))
+def split_with_num(b: PaddleBuilder, x: Value, axis: Value, *, num: int) -> Any:
+    count = b.count(0)
+    if num != count:
+        raise b.invalid("num", num, f"{count}, the number of results")
+    return _parts(b, x, axis_of(b, x, whole(b, axis, "axis")), num)
+
+
+@PADDLE.reader("unbind", "unstack")
+def unbind(b: PaddleBuilder, x: Value, *, axis: int = 0, num: int = 0) -> Any:
+    at = axis_of(b, x, axis)
+    return [b(Squeeze(), piece, ints([at])) for piece in _parts(b, x, at, b.count(0))]
+
+
+_SLICE = {"StartsTensorList": "starts*", "EndsTensorList": "ends*", "StridesTensorList": "strides*"}
+
+
+@PADDLE.reader("slice", slots=_SLICE)
+def slice_(b: PaddleBuilder, input: Value, starts: Value, ends: Value, *, axes: Ints, decrease_axis: Ints = ()) -> Any:
+    """From starts to ends along axes; those of ``decrease_axis`` vanish."""
+    made = b(Slice(), input, to(b, starts, I64), to(b, ends, I64), ints(axes))
+    return _without(b, made, decrease_axis)
+
+
+def _without(b: PaddleBuilder, x: Value, axes: Ints) -> Value:
+    made: Value = b(Squeeze(), x, ints(axes)) if axes else x
+    return made
+
+
+@PADDLE.reader("strided_slice", slots=_SLICE)
+def strided_slice(
+    b: PaddleBuilder,
+    input: Value,
+    starts: Value,
+    ends: Value,
+    strides: Value,
+    *,
+    axes: Ints,
+    decrease_axis: Ints = (),
+) -> Any:
+    bounds = strided_bounds(b, starts, ends, strides)
+    return _without(b, b(Slice(), input, bounds[0], bounds[1], ints(axes), bounds[2]), decrease_axis)
+
+
+def strided_bounds(b: PaddleBuilder, starts: Value, ends: Value, strides: Value) -> tuple[Value, Value, Value]:
+    """Bounds as `Slice` takes them: an end of -1 with a negative stride lies before the first element."""
+    starts, ends, strides = (to(b, v, I64) for v in (starts, ends, strides))
+    steps = constant(strides)
+    if steps is None or (steps < 0).any():
+        before = b(And(), b(Equal(), ends, -1), b(Less(), strides, 0))
+        ends = b(Where(), before, b.const(np.array(-FAR)), ends)
+    return starts, ends, strides
+
+
+_CROP = {"OffsetsTensor": "offsets*", "ShapeTensor": "shape*"}
+
+
+@PADDLE.reader("crop_tensor", pir=("crop",), slots=_CROP)
+def crop(b: PaddleBuilder, x: Value, shape: Value, offsets: Value) -> Any:
+    """A part of x: its shape, where -1 is up to the end, and where it begins."""
+    starts, sizes = to(b, offsets, I64), to(b, shape, I64)
+    known = constant(sizes)
+    ends = b(Add(), starts, sizes)
+    if known is None or (known == -1).any():
+        ends = b(Where(), b(Equal(), sizes, -1), b.const(np.array(FAR)), ends)
+    return b(Slice(), x, starts, ends)
+
+
+@PADDLE.reader(legacy=("crop",))
+def crop_v1(b: PaddleBuilder, x: Value, y: Value | None, offsets: Value, *, shape: Ints = ()) -> Any:
+    sizes = b(Shape(), y) if y is not None else b.const(ints(shape))
+    return crop(b, x, sizes, offsets)
+
+
+_EXPAND = {"expand_shapes_tensor": "shape*"}
+
+
+@PADDLE.reader("expand_v2", pir=("expand",), slots=_EXPAND)
+def expand(b: PaddleBuilder, x: Value, shape: Value) -> Any:
+    """X broadcast to a shape, in which -1 and -2 keep a dimension."""
+    wanted = constant(shape)
+    if wanted is not None:
+        return expanded(b, x, b.const(ints(1 if d < 0 else int(d) for d in wanted)))
+    wide = to(b, shape, I64)
+    return expanded(b, x, b(Where(), b(Less(), wide, 0), b.const(np.array(1)), wide))
+
+
+@PADDLE.reader("expand_as_v2", pir=("expand_as",), slots={"target_tensor": "y"})
+def expand_as(b: PaddleBuilder, x: Value, y: Value | None = None, *, target_shape: Ints = ()) -> Any:
+    return expanded(b, x, b(Shape(), y)) if y is not None else expand(b, x, b.const(ints(target_shape)))
+
+
+@PADDLE.reader(legacy=("expand_as",), slots={"target_tensor": "y"})
+def expand_as_v1(b: PaddleBuilder, x: Value, y: Value) -> Any:
+    return expanded(b, x, b(Shape(), y))
+
+
+@PADDLE.reader("tile", slots={"repeat_times_tensor": "repeat_times*"})
+def tile(b: PaddleBuilder, x: Value, repeat_times: Value) -> Any:
+    """X repeated; the shorter of shape and repeats gets ones before it."""
+    repeats, rank = to(b, flat(b, repeat_times), I64), rank_of(b, x)
+    count = known_dim(b, repeats, 0)
+    if count is None:
+        raise b.unsupported("repeats of unknown number")
+    if count > rank:
+        x = unsqueezed(b, x, *range(count - rank))
+    elif count < rank:
+        repeats = joined(b, [1] * (rank - count), repeats)
+    return b(Tile(), x, repeats) if max(count, rank) else x
+
+
+@PADDLE.reader(legacy=("expand",), slots={"expand_times_tensor": "expand_times*"})
+def expand_v1(b: PaddleBuilder, x: Value, expand_times: Value) -> Any:
+    return tile(b, x, expand_times)
+
+
+@PADDLE.reader("broadcast_tensors")
+def broadcast_tensors(b: PaddleBuilder, x: Values) -> Any:
+    """All broadcast to one shape."""
+    rank = max(rank_of(b, v) for v in x)
+    made = []
+    for v in x:
+        y = v
+        for other in x:
+            if other is not v:
+                y = expanded(b, y, b(Shape(), other))
+        made.append(y if rank_of(b, y) == rank else unsqueezed(b, y, *range(rank - rank_of(b, y))))
+    return made
+
+
+@PADDLE.reader("meshgrid")
+def meshgrid(b: PaddleBuilder, x: Values) -> Any:
+    """Each vector along an axis of its own, broadcast to all axes."""
+    shape = joined(b, *(reshaped(b, b(Size(), v), [1]) for v in x))
+    rank = len(x)
+    return [expanded(b, reshaped(b, v, [-1] + [1] * (rank - 1 - i)), shape) for i, v in enumerate(x)]
+
+
+@PADDLE.reader("tril_triu")
+def tril_triu(b: PaddleBuilder, x: Value, *, diagonal: int = 0, lower: bool = False) -> Any:
+    return b(Trilu(not lower), x, diagonal if x.type.dtype == I64 else b.const(np.array(diagonal, np.int64)))
+
+
+@PADDLE.reader("tril")
+def tril(b: PaddleBuilder, x: Value, *, diagonal: int = 0) -> Any:
+    return tril_triu(b, x, diagonal=diagonal, lower=True)
+
+
+@PADDLE.reader("triu")
+def triu(b: PaddleBuilder, x: Value, *, diagonal: int = 0) -> Any:
+    return tril_triu(b, x, diagonal=diagonal)
+
+
+@PADDLE.reader("shape")
+def shape(b: PaddleBuilder, input: Value) -> Any:
+    return to(b, b(Shape(), input), I32)
+
+
+@PADDLE.reader("shape64")
+def shape64(b: PaddleBuilder, input: Value) -> Any:
+    return b(Shape(), input)
+
+
+@PADDLE.reader("size", "numel", slots={"X": "input"})
+def size(b: PaddleBuilder, input: Value) -> Any:
+    return b(Size(), input)
+
+
+@PADDLE.reader("is_empty", slots={"X": "x"})
+def is_empty(b: PaddleBuilder, x: Value) -> Any:
+    return b(Equal(), b(Size(), x), 0)
