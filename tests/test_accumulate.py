@@ -66,7 +66,7 @@ def test_beams_are_followed_from_their_end() -> None:
 
 
 def test_a_parent_outside_of_the_beams_is_refused() -> None:
-    with pytest.raises(DataError, match=r"GatherTree: parents: got 3"):
+    with pytest.raises(DataError, match=r"GatherTree: parents\[.*\]: got 3"):
         GatherTree().reference(np.zeros((2, 1, 3), np.int64), np.full((2, 1, 3), 3))
 
 

@@ -43,9 +43,7 @@ def gather_tree(draw: Draw, op: type[a.GatherTree]) -> Case:
     dims = shapes(draw, 3, 3)
     dtype = pick(draw, I32, I64)
     beams = max(dims[2], 1)
-    return Case(
-        op(), (whole(draw, dims, 0, 9, dtype=dtype), whole(draw, dims, 0, beams - 1, dtype=dtype)), exact=True
-    )
+    return Case(op(), (whole(draw, dims, 0, 9, dtype=dtype), whole(draw, dims, 0, beams - 1, dtype=dtype)), exact=True)
 
 
 @cases(a.Inverse)

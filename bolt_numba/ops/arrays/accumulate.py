@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.errors import DataError
 from bolt_numba.ops.content import bounded, want_between
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, same_dtype, widened
 from bolt_numba.ops.registry import Op, normalise_axis, op, want_dtype
@@ -118,14 +119,15 @@ class SearchSorted(Op):
 class GatherTree(Op):
     """Whole beams, found from the last step back: each step's id is that of the parent of the step behind it.
 
-    ids: [t, n, beams] i32 or i64 · parents: the same, places of beams -> y: like ids.
+    ids: [t, n, beams] number · parents: like ids, i32 or i64, places of beams -> y: like ids.
     Source: `gather_tree` of Paddle 3.
     """
 
     data_bounds = bounded(parents="which beams are read; each is tested against their number, else refused")
 
     def infer(self, ids: TensorType, parents: TensorType) -> TensorType:
-        want_dtype(self, "ids", same_dtype(self, ids, parents), *INDICES)
+        want_dtype(self, "ids", ids.dtype, *NUMBERS)
+        want_dtype(self, "parents", parents.dtype, *INDICES)
         shape = shape_of(self, "ids", ids, 3)
         want_dims(self, "parents", parents, *(shape or (None, None, None)))
         return TensorType(ids.dtype, shape)
@@ -155,7 +157,7 @@ class Inverse(Op):
         try:
             return np.asarray(np.linalg.inv(widened(x))).astype(x.dtype, copy=False)
         except np.linalg.LinAlgError:
-            raise self.fail("x", "a singular matrix", "matrices that have an inverse") from None
+            raise DataError(f"{self.name}: x: got a singular matrix, wanted matrices that have an inverse") from None
 
 
 def _differ(a: Any, b: Any) -> bool:
