@@ -153,7 +153,8 @@ def verify(
     installed, else onnxruntime.  feeds, shapes, seed: as `bolt_numba.feeds.random_feeds`.  Floats of
     outputs agree within ``atol + rtol * |wanted|``; those of a narrower precision, and intermediate tensors, whose
     small elements are often what is left of large terms, within ``atol + rtol * max |wanted|``.  Other dtypes agree
-    exactly, but what QuantizeLinear gives within a level; the floats of such models as those of a narrower precision.
+    exactly, but what QuantizeLinear gives within a level, with LiteRT two; the floats of such models as those of a
+    narrower precision.
     rtol: None for what `RTOL` holds for the precision.  weights, signature: as `bolt_numba.compile`.
     """
     graph = load(model, weights=weights, signature=signature)
@@ -165,8 +166,9 @@ def verify(
     against, judge = judge_of(against, model, graph, arrays, weights)
     outputs = [s.name for s in session.outputs]
     wanted = judge.values(outputs)
+    is_narrow = precision != "f32" or bool(steps)
     finals = [
-        compare(name, "output", got, wanted[name], rtol, atol, precision != "f32" or bool(steps), steps.get(name))
+        compare(name, "output", got, wanted[name], rtol, atol, is_narrow, steps.get(name), judge.levels)
         for name, got in zip(outputs, session.run(None, arrays), strict=True)
     ]
     checks: list[TensorCheck] = []
@@ -217,10 +219,11 @@ def compare(
     atol: float,
     scaled: bool = False,
     step: float | None = None,
+    levels: int = 1,
 ) -> TensorCheck:
     """One tensor against the wanted one.  scaled: rtol is relative to the largest magnitude in an output, too.
 
-    step: of the tensor's quantisation; an error of one is no error.
+    step: of the tensor's quantisation; an error of ``levels`` of them is no error.
     """
     if not (isinstance(got, np.ndarray) and isinstance(wanted, np.ndarray)):
         return compare_nested(name, kind, got, wanted, rtol, atol, scaled)
@@ -238,7 +241,7 @@ def compare(
         largest = float(np.max(np.abs(b), where=np.isfinite(b), initial=0.0))
         scale = rtol * largest if scaled or kind != "output" else 0.0
         close = got == wanted if exact else np.isclose(a, b, rtol, atol + scale, equal_nan=True)
-        close |= np.abs(a - b) <= (0.0 if step is None else ONE_LEVEL * step)
+        close |= np.abs(a - b) <= (0.0 if step is None else ONE_LEVEL * levels * step)
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         gap = np.where(same, 0.0, np.abs(a - b))
         gap = np.where(np.isnan(gap), np.inf, gap)
@@ -246,9 +249,9 @@ def compare(
     error = float(gap.max()) / largest if largest else float(np.inf if gap.any() else 0.0)
     bad = int(close.size - np.count_nonzero(close))
     note = f"{bad} of {close.size} elements differ" if bad else ""
-    levels = None if step is None else float(gap.max()) / step
+    off = None if step is None else float(gap.max()) / step
     worst = float(gap.max()), float(np.nanmax(relative))
-    return TensorCheck(*facts, not bad, *what, *worst, note, error, levels, cosine(a, b))
+    return TensorCheck(*facts, not bad, *what, *worst, note, error, off, cosine(a, b))
 
 
 def cosine(a: Array, b: Array) -> float:
@@ -270,7 +273,10 @@ def steps_of(graph: Graph) -> dict[str, float]:
             x = node.inputs[0]
             if x is not None and x.const is None:
                 made[node.output.name] = float(scale.reshape(()))
-    return made
+        elif node.output.type.dtype.itemsize == 1 and any(v is not None and v.name in made for v in node.inputs):
+            made[node.output.name] = 1.0  # bytes that are moved or compared
+    outputs = zip(graph.output_names, graph.outputs, strict=True)
+    return made | {name: made[value.name] for name, value in outputs if value.name in made}
 
 
 class _Comparer:
@@ -307,7 +313,8 @@ class _Comparer:
         got = self.session.run(list(names), self.feeds)
         wanted = self.judge.values(names)
         for name, array in zip(names, got, strict=True):
-            yield compare(name, kind, array, wanted[name], self.rtol, self.atol, step=self.steps.get(name))
+            limits = self.rtol, self.atol, False, self.steps.get(name), self.judge.levels
+            yield compare(name, kind, array, wanted[name], *limits)
 
 
 def _inner_names(graph: Graph, known: set[str]) -> list[str]:

@@ -42,7 +42,7 @@ def test_the_first_tensor_off_by_more_than_a_step_is_named(tmp_path: Path) -> No
             x = b(DequantizeLinear(), stored, np.asarray(0.02, F32), np.asarray(128, U8), name=name)
         graph.add_output(x, "y")
         files.append(graph)
-    assert steps_of(files[0]).keys() == {"first_stored", "first", "second_stored", "second"}
+    assert steps_of(files[0]).keys() == {"first_stored", "first", "second_stored", "second", "y"}
     feeds = {"x": np.linspace(-2, 2, 64, dtype=F32)}
     same = bn.verify(files[0], "reference", feeds=feeds)
     assert same.ok
