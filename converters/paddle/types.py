@@ -27,8 +27,8 @@ NAMED: dict[str, AnyDType] = {
 """By the text of an attribute of PIR."""
 
 _SHORT: dict[str, AnyDType] = {
-    "bool": BOOL, "i8": I8, "i16": I16, "i32": I32, "i64": I64, "index": I64, "u8": U8, "u16": U16, "u32": U32,
-    "u64": U64, "f16": F16, "bf16": BF16, "f32": F32, "f64": F64, "c64": np.dtype("c8"), "c128": np.dtype("c16"),
+    "bool": BOOL, "i8": I8, "i16": I16, "i32": I32, "i64": I64, "index": I64, "ui8": U8, "ui16": U16, "ui32": U32,
+    "ui64": U64, "f16": F16, "bf16": BF16, "f32": F32, "f64": F64, "c64": np.dtype("c8"), "c128": np.dtype("c16"),
     "f8e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn), "f8e5m2": np.dtype(ml_dtypes.float8_e5m2),
 }  # fmt: skip
 

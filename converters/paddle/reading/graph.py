@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from bolt_numba.converters.bounded import Measure
 from bolt_numba.converters.nodes import ForeignBuilder, ForeignNode, NodeReader
 from bolt_numba.converters.paddle.reading.binding import bind
 from bolt_numba.converters.paddle.reading.program import LEGACY, Operation, PaddleBlock, PaddleProgram, Slots
 from bolt_numba.converters.paddle.reading.registry import PADDLE, Spelling
 from bolt_numba.converters.scope import Scope
 from bolt_numba.errors import InvalidModelError, UnsupportedOpError
+from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
-from bolt_numba.types import Array, TensorType
+from bolt_numba.ops.data.sequence import SequenceEmpty
+from bolt_numba.types import F32, Array, TensorType
 
 MAIN = ("Out", "Output", "Y", "Result")
 """Slots of the result of an operator whose reader names none."""
@@ -51,6 +56,12 @@ class PaddleReader(NodeReader[Scope]):
         self.program, self.weights = program, weights
         self.used = {name for block in program.all_blocks() for o in block.operations for name in o.reads}
         self.used |= {name for _, name in program.fetches}
+        for block in program.all_blocks():
+            self.used.update(block.results)
+            for operation in block.operations:
+                for name in ("then", "otherwise") if operation.type == "if_else" else ():
+                    self.used.update(operation.attributes[name])
+        self._measure = Measure(file)
 
     def read(self) -> Graph:
         """The graph of the first block."""
@@ -61,6 +72,10 @@ class PaddleReader(NodeReader[Scope]):
             if name in self.used:
                 self.add_constant(scope, shown, self.weights[shown])
                 scope.values[name] = scope.values[shown]
+        for name in self.program.empty:
+            declared = self.program.variable(name)
+            if name in self.used and declared is not None and declared.type is not None:
+                self.add_constant(scope, name, np.zeros(declared.type.dims, declared.type.dtype))
         block = self.program.blocks[0]
         scope.reserve(name for operation in block.operations for name in operation.writes if name in self.used)
         self.read_block(block, scope)
@@ -77,6 +92,40 @@ class PaddleReader(NodeReader[Scope]):
             raise InvalidModelError(f"{self.file}: input '{shown}': got no type, wanted that of a tensor")
         self.add_input(scope, shown, found.type)
         scope.values[name] = scope.values[shown]
+
+    def find(self, scope: Scope, name: str, what: str) -> Value | None:
+        """The value of a name; an array of tensors that nothing was written to yet is empty."""
+        try:
+            return scope.find(name)
+        except KeyError:
+            declared = self.program.variable(name)
+            if declared is None or not declared.is_array:
+                return super().find(scope, name, what)
+        dtype = F32 if declared.type is None else declared.type.dtype
+        made: Value = Builder(scope.graph)(SequenceEmpty(dtype), name=name)
+        scope.values[name] = made
+        return made
+
+    def body(
+        self, block: PaddleBlock, outer: Scope, types: Mapping[str, TensorType], scope: Scope | None = None
+    ) -> Scope:
+        """What reading a block as a graph of its own gives, whose last inputs are names of these types.
+
+        scope: with the inputs before them.
+        """
+        scope = scope or Scope(Graph("body"), outer=outer, depth=outer.depth + 1)
+        self._measure.add(len(block.operations), scope.depth, scope.graph.name)
+        for name, type in types.items():
+            self.add_input(scope, name, type)
+        self.read_block(block, scope)
+        return scope
+
+    def inline(self, block: PaddleBlock, outer: Scope) -> Scope:
+        """What reading a block as a part of the graph around it gives: of what is certain to run."""
+        scope = Scope(outer.graph, outer=outer, prefix=outer.prefix, depth=outer.depth + 1, shares_graph=True)
+        self._measure.add(len(block.operations), scope.depth, "block")
+        self.read_block(block, scope)
+        return scope
 
     def read_block(self, block: PaddleBlock, scope: Scope) -> None:
         """Read the operations of a block in order."""

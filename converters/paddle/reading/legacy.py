@@ -8,6 +8,7 @@ from typing import Any
 
 from bolt_numba.converters.bounded import text_of
 from bolt_numba.converters.paddle.reading.program import LEGACY, Operation, PaddleBlock, PaddleProgram, Slots, Variable
+from bolt_numba.converters.paddle.reading.structure import add_structure
 from bolt_numba.converters.paddle.types import dtype_of_number, shape_of
 from bolt_numba.converters.wire import IrregularError, fields, varint
 from bolt_numba.errors import InvalidModelError, UnsupportedOpError
@@ -160,6 +161,7 @@ class _Parser:
         blocks = [self.block(part) for part in _parts(found, 1)]
         program = PaddleProgram(LEGACY, blocks, [], [], [], _one(message_of(_one(found, 4, b"")), 1, 0))
         program.feeds, program.fetches = _ends(blocks[0], self.what)
+        add_structure(program, self.what)
         program.weights = [(name, name) for name, v in sorted(blocks[0].variables.items()) if v.is_kept]
         return program
 

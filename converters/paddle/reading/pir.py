@@ -49,6 +49,7 @@ class _Parser:
         self.variables: dict[str, Variable] = {}
         self.feeds: list[tuple[str, str]] = []
         self.fetches: dict[int, tuple[str, str]] = {}
+        self.empty: list[str] = []
         self.weights: list[tuple[str, str]] = []
 
     def program(self, found: dict[str, Any]) -> PaddleProgram:
@@ -61,7 +62,7 @@ class _Parser:
         made = self.block(block, 0)
         made.variables = self.variables
         fetches = [pair for _, pair in sorted(self.fetches.items())]
-        return PaddleProgram(PIR, [made], self.feeds, fetches, sorted(self.weights), base["version"])
+        return PaddleProgram(PIR, [made], self.feeds, fetches, sorted(self.weights), base["version"], self.empty)
 
     def block(self, found: dict[str, Any], depth: int) -> PaddleBlock:
         if depth > MAX_DEPTH:
@@ -97,18 +98,25 @@ class _Parser:
             self.feeds.append((name, results[0][1][0]))
         elif tag == "1.fetch":
             self.fetches[int(attributes["col"])] = str(attributes["name"]), operands[0][0]
+        elif tag == "2.yield":
+            block.results = [name for names in operands for name in names]
         else:
             regions = [r["blocks"] for r in found.get("regions", ())]
             inner = tuple(self.block(b, depth + 1) for (b,) in regions)
             plain = tag[2:] if tag.startswith(_DIALECTS) else tag
             slots = ["*" if self.is_vector(o["%"]) else "" for o in found["I"]]
             inputs = list(zip(slots, operands, strict=True))
+            if plain == "while":
+                inputs = [*inputs[:1], ("*", tuple(name for names in operands[1:] for name in names))]
             block.operations.append(Operation(plain, inputs, results, attributes, blocks=inner))
 
     def parameter(self, found: dict[str, Any]) -> None:
         name = self.result(found["O"])[0]
-        self.weights.append((str(found["A"][3]), name))
-        self.variables[name].is_kept = True
+        if found["OA"][0]:  # else it is nothing that a run reads
+            self.weights.append((str(found["A"][3]), name))
+            self.variables[name].is_kept = True
+        else:
+            self.empty.append(name)
 
     def operand(self, number: Any) -> tuple[str, ...]:
         name = self.name(number)
@@ -153,7 +161,7 @@ class _Parser:
             except UnsupportedOpError:
                 pass
             else:
-                type = TensorType(dtype, shape_of(kind["D"][1], name, what))
+                type = TensorType(dtype, shape_of((max(d, -1) for d in kind["D"][1]), name, what))
         self.variables[name] = Variable(type, is_array=is_array)
 
     def value(self, found: dict[str, Any]) -> Any:

@@ -65,9 +65,13 @@ class Variable:
 
 @record(frozen=False)
 class PaddleBlock:
-    """Operations in order.  variables: what is declared of names.  arguments: names that PIR's regions are given."""
+    """Operations in order.  arguments, results: names that PIR's regions take and give.
+
+    variables: what is declared of names.
+    """
 
     operations: list[Operation]
+    results: list[str] = field(default_factory=list)
     variables: dict[str, Variable] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
 
@@ -79,6 +83,7 @@ class PaddleProgram:
     dialect: `LEGACY` or `PIR`.  blocks: the first is the program's; PIR nests the others in operations.
     feeds: inputs as the user names them, and the names they have inside.  fetches: outputs likewise.
     weights: names in the file of weights, and inside.  version: of the writer.
+    empty: weights that no file has, as a run does not read them.
     """
 
     dialect: str
@@ -87,9 +92,13 @@ class PaddleProgram:
     fetches: list[tuple[str, str]]
     weights: list[tuple[str, str]]
     version: int = 0
+    empty: list[str] = field(default_factory=list)
 
     def all_blocks(self) -> Iterator[PaddleBlock]:
         """Every block, those nested in operations included."""
+        if self.dialect == LEGACY:
+            yield from self.blocks
+            return
         waiting = list(self.blocks)
         while waiting:
             block = waiting.pop()

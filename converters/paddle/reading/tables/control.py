@@ -1,0 +1,207 @@
+"""Readers of control flow and of arrays of tensors; `structure` says in which form old programs arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.loops import stable_body
+from bolt_numba.converters.operands import ints, known_scalar
+from bolt_numba.converters.paddle.reading.binding import Values
+from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
+from bolt_numba.converters.paddle.reading.program import PaddleBlock
+from bolt_numba.converters.paddle.reading.registry import PADDLE
+from bolt_numba.converters.scope import Scope, take_captures
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.ops.arrays.shape import Reshape
+from bolt_numba.ops.control import If, Loop
+from bolt_numba.ops.data.sequence import (
+    ConcatFromSequence,
+    SequenceAt,
+    SequenceEmpty,
+    SequenceErase,
+    SequenceInsert,
+    SequenceLength,
+)
+from bolt_numba.ops.pointwise import Cast, Less
+from bolt_numba.types import BOOL, F32, I64, AnyDType, Sym, TensorType
+
+
+def scalar(b: Builder, x: Value, *shape: int) -> Value:
+    """The only element of x in a shape of one element, () by default."""
+    made: Value = x if x.type.shape == shape else b(Reshape(), x, ints(shape))
+    return made
+
+
+@PADDLE.reader(legacy=["if_else"], results=["Out"])
+def if_else(b: PaddleBuilder, cond: Value, *, then: tuple[str, ...], otherwise: tuple[str, ...]) -> Any:
+    """Read `paddle.static.nn.cond`, as `structure` found it."""
+    return list(_if(b, cond, b.operation.blocks, (then, otherwise)))
+
+
+@PADDLE.reader(pir=["if"])
+def if_(b: PaddleBuilder, cond: Value) -> Any:
+    return _if(b, cond, b.operation.blocks, [block.results for block in b.operation.blocks])
+
+
+def _if(
+    b: PaddleBuilder, cond: Value, blocks: Sequence[PaddleBlock], names: Sequence[Sequence[str]]
+) -> tuple[Value, ...]:
+    """Results of one of two blocks, each by its names; of a constant condition only the block taken is read."""
+    if len(names) != 2 or len(names[0]) != len(names[1]):
+        raise b.invalid("results of the branches", [len(n) for n in names], "as many of both")
+    known = known_scalar(cond)
+    if known is not None:
+        taken = 0 if known else 1
+        scope = b.owner.inline(blocks[taken], b.scope)
+        return tuple(_found(b, scope, name) for name in names[taken])
+    scopes = [b.owner.body(block, b.scope, {}) for block in blocks]
+    for scope, wanted in zip(scopes, names, strict=True):
+        for i, name in enumerate(wanted):
+            scope.graph.add_output(_found(b, scope, name), f"result_{i}")
+    return _node_of(b, cond, scopes)
+
+
+def _node_of(b: PaddleBuilder, cond: Value, scopes: Sequence[Scope]) -> tuple[Value, ...]:
+    captures = take_captures(scopes)
+    made = If(scopes[0].graph, scopes[1].graph)
+    return tuple(b.node(made, scalar(b, b(Cast(BOOL), cond) if cond.type.dtype != BOOL else cond), *captures).outputs)
+
+
+def _found(b: PaddleBuilder, scope: Scope, name: str) -> Value:
+    value = b.owner.find(scope, name, b.what)
+    if value is None:
+        raise b.invalid(f"'{name}'", "nothing", "a tensor")
+    return value
+
+
+@PADDLE.reader(legacy=["conditional_block", "conditional_block_infer"], results=["Out"])
+def conditional_block(b: PaddleBuilder, cond: Value, *, is_scalar_condition: bool = False) -> Any:
+    """Results of a block, or what the names held before; a name that held nothing is then all zeros."""
+    if not is_scalar_condition:
+        raise b.unsupported("a condition of many elements")
+    (block,) = b.operation.blocks
+    names = b.operation.outputs[0][1]
+    for name in names:
+        _define(b, name)
+    before = PaddleBlock([])
+    return list(_if(b, cond, (block, before), (names, names)))
+
+
+def _define(b: PaddleBuilder, name: str) -> None:
+    """Give a name that holds nothing yet zeros of the type it is declared with."""
+    try:
+        b.scope.find(name)
+    except KeyError:
+        declared = b.owner.program.variable(name)
+        if declared is None or declared.is_array or declared.type is None:
+            return
+        dims = tuple(0 if isinstance(d, Sym) else d for d in declared.type.shape or ())
+        b.scope.values[name] = b.const(np.zeros(dims, declared.type.dtype))
+
+
+@PADDLE.reader(legacy=["select_input"])
+def select_input(b: PaddleBuilder, x: Values, mask: Value) -> Any:
+    """One of two tensors, whose shapes may differ."""
+    if len(x) != 2:
+        raise b.unsupported(f"a choice of {len(x)}")
+    scopes = []
+    for value in x:
+        scope = Scope(Graph("choice"), outer=b.scope, depth=b.scope.depth + 1)
+        scope.graph.add_output(value if value.const is not None else scope.capture(value, value.name), "result")
+        scopes.append(scope)
+    return _node_of(b, mask, scopes[::-1])[0]
+
+
+@PADDLE.reader(legacy=["while"], results=["Out"])
+def while_(b: PaddleBuilder, condition: Value, *, is_test: bool = True) -> Any:
+    """Run the block while the condition, which it computes anew, is true; names it writes go from turn to turn."""
+    (block,) = b.operation.blocks
+    (name,) = b.operation.inputs[0][1]
+    names = list(b.operation.outputs[0][1])
+    for other in names:
+        _define(b, other)
+    carried = [_found(b, b.scope, other) for other in names]
+    return list(_loop(b, condition, carried, block, names, [name, *names]))
+
+
+@PADDLE.reader(pir=["while"])
+def while_pir(b: PaddleBuilder, condition: Value, carried: Values = ()) -> Any:
+    (block,) = b.operation.blocks
+    if len(block.arguments) != len(carried):
+        raise b.invalid("arguments of the region", len(block.arguments), len(carried))
+    return _loop(b, condition, carried, block, block.arguments, block.results)
+
+
+def _loop(
+    b: PaddleBuilder,
+    condition: Value,
+    carried: Sequence[Value],
+    block: PaddleBlock,
+    names: Sequence[str],
+    given: Sequence[str],
+) -> tuple[Value, ...]:
+    """Run a block whose carried values have ``names``, and whose condition and values are called ``given`` after."""
+
+    def read(types: list[TensorType]) -> tuple[Graph, list[Value]]:
+        scope = Scope(Graph("body"), outer=b.scope, depth=b.scope.depth + 1)
+        for fixed, type in (("turn", TensorType(I64, ())), ("before", TensorType(BOOL, ()))):
+            scope.graph.add_input(scope.graph.unique_name(fixed), type)
+        scope = b.owner.body(block, b.scope, dict(zip(names, types, strict=True)), scope)
+        for i, name in enumerate(given):
+            value = _found(b, scope, name)
+            if i == 0:
+                value = scalar(Builder(scope.graph), value)
+            scope.graph.add_output(value, f"result_{i}")
+        return scope.graph, take_captures([scope])
+
+    graph, captures = stable_body(b, carried, read)
+    return tuple(b.node(Loop(graph, len(carried)), None, scalar(b, condition), *carried, *captures).outputs)
+
+
+@PADDLE.reader(pir=["create_array"])
+def create_array(b: PaddleBuilder, *, dtype: AnyDType | None = None) -> Any:
+    return b(SequenceEmpty(dtype or F32))
+
+
+@PADDLE.reader(pir=["array_write_"])
+def array_write(b: PaddleBuilder, array: Value, x: Value, i: Value) -> Any:
+    """An array with x at place i: in the place of what is there, or behind the last element."""
+    place = scalar(b, i)
+    is_there = b(Less(), place, b(Cast(place.type.dtype), b(SequenceLength(), array)))
+    scopes = [Scope(Graph("array"), outer=b.scope, depth=b.scope.depth + 1) for _ in range(2)]
+    for erases, scope in zip((True, False), scopes, strict=True):
+        made = scope.capture(array, "array")
+        if erases:
+            made = Builder(scope.graph)(SequenceErase(), made, scope.capture(place, "place"))
+        scope.graph.add_output(made, "result")
+    return b(SequenceInsert(), _node_of(b, is_there, scopes)[0], x, place)
+
+
+@PADDLE.reader(legacy=["write_to_array"])
+def write_to_array(b: PaddleBuilder, x: Value, i: Value) -> Any:
+    return array_write(b, _found(b, b.scope, next(b.operation.writes)), x, i)
+
+
+@PADDLE.reader("read_from_array", "array_read", slots={"X_W": "weights"})
+def read_from_array(b: PaddleBuilder, x: Value, i: Value, weights: Value | None = None) -> Any:
+    return b(SequenceAt(), x, scalar(b, i))
+
+
+@PADDLE.reader("lod_array_length", "array_length")
+def lod_array_length(b: PaddleBuilder, x: Value) -> Any:
+    declared = b.declared()
+    rank = 1 if declared is None or declared.shape is None else len(declared.shape)
+    return scalar(b, b(SequenceLength(), x), *[1] * rank)
+
+
+@PADDLE.reader("tensor_array_to_tensor", pir=["array_to_tensor"], results=["Out", "OutIndex"])
+def tensor_array_to_tensor(b: PaddleBuilder, x: Value, *, axis: int = 0, use_stack: bool = False) -> Any:
+    """All elements in one tensor, and the size that each has along the axis."""
+    made = b(ConcatFromSequence(axis, new_axis=use_stack), x)
+    if b.wants(1):
+        raise b.unsupported("sizes of the elements of an array")
+    return made, None
