@@ -160,7 +160,10 @@ class PaddleReader(NodeReader[Scope]):
         values = iter([*inputs, *[None] * (len(node.inputs) - len(inputs))])
         slots = [(slot, [next(values) for _ in names]) for slot, names in operation.inputs]
         operands, attributes = bind(b, reader, PADDLE.spellings[reader.function], slots, operation.attributes)
-        return _flat(b, reader.read(b, operands, attributes, what), results)
+        made = reader.read(b, operands, attributes, what)
+        if operation.changed and not operation.blocks:
+            scope.values[operation.changed[0]] = made[0] if isinstance(made, tuple) else made
+        return _flat(b, made, results)
 
 
 def _flat(b: PaddleBuilder, made: Any, results: Slots) -> list[Value | None]:

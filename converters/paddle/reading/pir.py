@@ -19,6 +19,10 @@ from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.types import TensorType
 
 _DIALECTS = ("0.", "1.", "2.")
+_CHANGED = {"assign_out_": 1}
+"""Which operand an operation works on in place, where it is not the first."""
+_UNCHANGED = ("batch_norm_", "sync_batch_norm_")
+"""Operations that change their operands in training alone."""
 VERSIONS = range(1, 5)
 """Versions of the format that are known."""
 
@@ -108,7 +112,9 @@ class _Parser:
             inputs = list(zip(slots, operands, strict=True))
             if plain == "while":
                 inputs = [*inputs[:1], ("*", tuple(name for names in operands[1:] for name in names))]
-            block.operations.append(Operation(plain, inputs, results, attributes, blocks=inner))
+            changed = _changed(plain, operands, inner)
+            made = Operation(plain, inputs, results, attributes, blocks=inner, changed=changed)
+            block.operations.append(made)
 
     def parameter(self, found: dict[str, Any]) -> None:
         name = self.result(found["O"])[0]
@@ -181,3 +187,12 @@ class _Parser:
         if tag in ("0.a_i32", "0.a_i64", "0.a_index"):
             return int(data or 0)
         return data
+
+
+def _changed(type: str, operands: Sequence[tuple[str, ...]], blocks: Sequence[PaddleBlock]) -> tuple[str, ...]:
+    """Names whose content an operation changes: one that ends in "_" works in place, regions reach what is outside."""
+    names = operands[_CHANGED.get(type, 0)][:1] if type.endswith("_") and type not in _UNCHANGED and operands else ()
+    for block in blocks:
+        own = {name for operation in block.operations for name in operation.writes}.union(block.arguments)
+        names += tuple(name for operation in block.operations for name in operation.changed if name not in own)
+    return tuple(dict.fromkeys(name for name in names if name))

@@ -20,10 +20,10 @@ class Operation:
     """One operation of a block.
 
     type: without its dialect.  attributes: as the file has them; tuples for lists.  version: of the operator, 0 where
-    the file tells none.  blocks: of the operation's own.  declared: types of the results as far as the file tells.
+    the file tells none.  blocks: of the operation's own.  changed: operands of PIR that it, or its blocks, write into.
     """
 
-    __slots__ = ("attributes", "blocks", "declared", "inputs", "outputs", "type", "version")
+    __slots__ = ("attributes", "blocks", "changed", "inputs", "outputs", "type", "version")
 
     def __init__(
         self,
@@ -34,9 +34,10 @@ class Operation:
         *,
         version: int = 0,
         blocks: tuple[PaddleBlock, ...] = (),
+        changed: tuple[str, ...] = (),
     ) -> None:
         self.type, self.inputs, self.outputs, self.attributes = type, inputs, outputs, attributes
-        self.version, self.blocks = version, blocks
+        self.version, self.blocks, self.changed = version, blocks, changed
 
     @property
     def reads(self) -> Iterator[str]:

@@ -95,5 +95,5 @@ def _if_else(group: list[tuple[Operation, Operation, Operation]]) -> Operation:
     results = [next(o.writes) for o, _, _ in group]
     choices = [dict(o.inputs)["X"] for o, _, _ in group]
     attributes: dict[str, Any] = {"then": tuple(c[1] for c in choices), "otherwise": tuple(c[0] for c in choices)}
-    inputs = [("Cond", (_only(yes, "Cond"),))]
+    inputs: Slots = [("Cond", (_only(yes, "Cond"),))]
     return Operation("if_else", inputs, [("Out", tuple(results))], attributes, blocks=(yes.blocks[0], no.blocks[0]))

@@ -44,7 +44,16 @@ def if_else(b: PaddleBuilder, cond: Value, *, then: tuple[str, ...], otherwise: 
 
 @PADDLE.reader(pir=["if"])
 def if_(b: PaddleBuilder, cond: Value) -> Any:
-    return _if(b, cond, b.operation.blocks, [block.results for block in b.operation.blocks])
+    changed = b.operation.changed
+    return _kept(b, _if(b, cond, b.operation.blocks, [[*block.results, *changed] for block in b.operation.blocks]))
+
+
+def _kept(b: PaddleBuilder, made: tuple[Value, ...]) -> tuple[Value, ...]:
+    """Results without the last, which are the new content of what the regions change outside."""
+    changed = b.operation.changed
+    count = len(made) - len(changed)
+    b.scope.values.update(zip(changed, made[count:], strict=True))
+    return made[:count]
 
 
 def _if(
@@ -133,7 +142,10 @@ def while_pir(b: PaddleBuilder, condition: Value, carried: Values = ()) -> Any:
     (block,) = b.operation.blocks
     if len(block.arguments) != len(carried):
         raise b.invalid("arguments of the region", len(block.arguments), len(carried))
-    return _loop(b, condition, carried, block, block.arguments, block.results)
+    changed = b.operation.changed
+    before = [_found(b, b.scope, name) for name in changed]
+    names = [*block.arguments, *changed]
+    return _kept(b, _loop(b, condition, [*carried, *before], block, names, [*block.results, *changed]))
 
 
 def _loop(
