@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bolt_numba.converters.paddle.reading.program import Operation, PaddleProgram
+from bolt_numba.converters.paddle.reading.program import Operation, PaddleProgram, Slots
 from bolt_numba.errors import InvalidModelError
 
 CONDITIONAL = ("conditional_block", "conditional_block_infer")
