@@ -44,7 +44,8 @@ IGNORED = frozenset((
     "stop_gradient",
     "persistable", "use_addto", "fix_seed", "seed", "quantization_type", "bit_length_calibrated", "in_dtype",
     "op_func", "shape_range_info", "name", "out_threshold", "name_scope", "use_global_beam", "dist_attr",
-    "fuse_beta", "fuse_alpha", "out_dtype_default", "dtype_promoted", "is_sparse", "remote_prefetch", "epmap",
+    "fuse_beta", "fuse_alpha", "fuse_brelu_threshold",
+    "out_dtype_default", "dtype_promoted", "is_sparse", "remote_prefetch", "epmap",
     "entry", "entry_config", "table_class", "grad_inplace", "slot",
     "height_sections", "table_names", "trainer_id", "is_distributed", "sync_mode", "activation_bits", "weight_bits",
     "quant_bits", "activation_quantize_type", "weight_quantize_type", "skip_quant", "use_curand",
@@ -132,7 +133,7 @@ def _add_attributes(
 ) -> None:
     for spelled, value in attributes.items():
         name = spelling.slots.get(spelled) or snake(spelled)
-        if name in given:
+        if name in given or value == "AnyLayout":  # what old programs write where there is nothing to say
             continue
         if name in reader.attributes:
             given[name] = _as_wanted(value, _kind(reader, name))
