@@ -108,6 +108,27 @@ def test_depthwise_of_any_number_of_channels(channels: int, taps: tuple[int, int
     assert abs(got.astype(I32) - op.reference(*inputs).astype(I32)).max() <= (size == 3)
 
 
+@pytest.mark.parametrize("channels", [16, 20, 64, 100])
+@pytest.mark.parametrize("zero", [(U8, 0), (U8, 126), (U8, 151), (U8, 255), (I8, -7), (I8, None)])
+@pytest.mark.parametrize("form", [(3, 1, 1), (5, 2, 1), (3, 1, 2), (3, 1, 3), (4, 1, 4)])
+def test_depthwise_with_zero_points_of_weights_and_apart(channels: int, zero: Any, form: tuple[int, ...]) -> None:
+    """Weights less their zero points need nine bits; taps are up to four pixels apart."""
+    (dtype, point), (size, stride, apart) = zero, form
+    x, w = random_bytes(U8, 2, 7, 11, channels), random_bytes(dtype, channels, 1, 3, size)
+    w[: channels // 2] = w[: channels // 2] // 4 + (96 if dtype == U8 else 0)
+    op = QLinearConv(pads=(1, 2, 1, 3), strides=(1, stride), group=channels, dilations=(1, apart), layout="NHWC")
+    inputs = quantised(x, w, dtype=I8)
+    inputs[5] = random_bytes(I8, channels) if point is None else np.full(channels, point, dtype)
+    inputs[6] = np.asarray(30, F32)
+    planned = plan(op, inputs)
+    assert planned is not None
+    assert planned.entry.name == "conv_bytes_pixels"
+    (got,) = run_planned(planned, inputs)
+    np.testing.assert_array_equal(got, op.reference(*inputs))
+    summed = ConvInteger(op.strides, op.pads, op.dilations, op.group, op.auto_pad, op.layout)
+    check(summed, x, w, inputs[2], inputs[5])
+
+
 def test_depthwise_on_a_line() -> None:
     x, w = random_bytes(U8, 3, 37, 40), random_bytes(I8, 40, 1, 3)
     check(QLinearConv(pads=(2, 0), group=40, layout="NHWC"), *quantised(x, w))

@@ -2,7 +2,10 @@
 
 The bytes of four neighbouring pixels of a row are interleaved, so that an instruction that adds four products of bytes
 does a row of a filter of three taps.  A tile is a few pixels of one row by 64, 32 or 16 channels.  Pixels outside the
-image are read from zero points.
+image are read from zero points.  Where columns are dilated, a tile is pixels that far apart.
+
+Weights less their zero points may need nine bits.  What a byte cannot hold is then the weights of more rows, which read
+the same pixels; only blocks of channels that need them have such rows.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -38,7 +41,6 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
     columns_of,
     finish_args,
     given,
-    has_zero,
     unsigned_step,
 )
 from bolt_numba.kernels.extents import Reach
@@ -55,10 +57,13 @@ PART_ROWS = 3
 """Rows of numbers of a block's columns: addend, factor, addend behind it."""
 
 
-BLOCK_FIELDS = 4
-"""Entries of a block: its first channel, its channels, byte offsets of weights and of the numbers of its columns."""
+BLOCK_FIELDS = 5
+"""Entries of a block: its first channel, its channels, byte offsets of weights and of the numbers of its columns, rows
+of weights."""
 SUMS_BYTES = 4 * PIXELS * WIDTHS[0]
 """Workspace for the sums of a tile."""
+MOST_PARTS = 3
+"""Bytes of which any weight less any zero point is the sum."""
 MOST_TAPS = 7
 """Columns of a filter up to which there is a kernel."""
 
@@ -87,17 +92,19 @@ def _tile(lanes: int, cols: int, stride: int, guarded: int) -> Any:
     filter_row = 16 * chunks * forms
 
     @inline
-    def tile(p, x, y, up, first, last, pixels, w, numbers, quick, sums):
-        acc, c, h, outside = pixels_row(PIXELS, lanes, numbers), p.c, p.h, p.outside
-        row, size = p.wd * c, filter_row * lanes
-        for r in range(p.rows):
-            at, base, step = up + r * p.dh, outside, 0
+    def tile(p, rows, x, y, up, first, last, pixels, w, numbers, quick, sums):
+        acc, h, outside = pixels_row(PIXELS, lanes, numbers), p.h, p.outside
+        row, far, size = p.wd * p.c, p.dw * p.c, filter_row * lanes
+        at, end = up, up + p.rows * p.dh
+        for _ in range(rows):
+            base, step = outside, 0
             if at >= 0 and at < h:
-                base, step = x + at * row, c
+                base, step = x + at * row, far
             acc = pixels_dot(acc, base, step, first, last, outside, w, cols, stride, chunks, guarded)
             w += size
+            at = at + p.dh if at + p.dh < end else up
         if quick:
-            pixels_store_bytes(acc, y, p.ldc, pixels, numbers + 16 * lanes, p.columns)
+            pixels_store_bytes(acc, y, p.ldc * p.dw, pixels, numbers + 16 * lanes, p.columns)
         else:
             pixels_store(acc, sums)
 
@@ -110,21 +117,21 @@ def _tiles(cols: int, stride: int) -> Any:
     edge16, edge8, edge4 = (_tile(lanes, cols, stride, 1) for lanes in (16, 8, 4))
 
     @inline
-    def tile(p, channels, whole, x, y, up, first, last, pixels, w, numbers, quick, sums):
+    def tile(p, rows, channels, whole, x, y, up, first, last, pixels, w, numbers, quick, sums):
         if channels == 64 and LANES >= 16:
             if whole:
-                whole16(p, x, y, up, first, last, pixels, w, numbers, quick, sums)
+                whole16(p, rows, x, y, up, first, last, pixels, w, numbers, quick, sums)
             else:
-                edge16(p, x, y, up, first, last, pixels, w, numbers, quick, sums)
+                edge16(p, rows, x, y, up, first, last, pixels, w, numbers, quick, sums)
         elif channels == 32 and LANES >= 8:
             if whole:
-                whole8(p, x, y, up, first, last, pixels, w, numbers, quick, sums)
+                whole8(p, rows, x, y, up, first, last, pixels, w, numbers, quick, sums)
             else:
-                edge8(p, x, y, up, first, last, pixels, w, numbers, quick, sums)
+                edge8(p, rows, x, y, up, first, last, pixels, w, numbers, quick, sums)
         elif whole:
-            whole4(p, x, y, up, first, last, pixels, w, numbers, quick, sums)
+            whole4(p, rows, x, y, up, first, last, pixels, w, numbers, quick, sums)
         else:
-            edge4(p, x, y, up, first, last, pixels, w, numbers, quick, sums)
+            edge4(p, rows, x, y, up, first, last, pixels, w, numbers, quick, sums)
 
     return tile
 
@@ -135,7 +142,8 @@ def finish_pixels(p, sums, channels, skip, pixel, pixels):
     size, size_r = (1 if p.kind == BYTE_RESULTS else 4), (4 if p.residual == FLOAT_RESIDUAL else 1)
     columns, width = p.columns + ENDS + 4 * skip, ceil_div(p.c, LANES) * BYTES
     for i in range(pixels):
-        y, res = p.y + size * ((pixel + i) * p.ldc + skip), p.res + size_r * ((pixel + i) * p.ldr + skip)
+        at = pixel + p.dw * i
+        y, res = p.y + size * (at * p.ldc + skip), p.res + size_r * (at * p.ldr + skip)
         finish_stored(p, sums + 4 * channels * i, 1, channels, columns, width, y, res)
 
 
@@ -162,7 +170,7 @@ def _seen(a: Any) -> dict[str, Reach]:
 
     return {
         "x": a.images * a.h * a.wd * a.c,
-        "w": 4 * math.prod(chunks_of(a.cols, a.sw)) * a.rows * channels,
+        "w": 4 * math.prod(chunks_of(a.cols, a.sw)) * int((a.blocks[: a.count, 1] * a.blocks[: a.count, 4]).sum()),
         "y": rows(a.ldc, 1 if a.kind == BYTE_RESULTS else 4),
         "res": rows(a.ldr, 4 if a.residual == FLOAT_RESIDUAL else 1),
         "outside": 4 * WIDTHS[0],
@@ -181,81 +189,110 @@ def depthwise_kernel(cols: int, stride: int) -> Native:
     def depthwise_pixels(p, tid, nthreads):
         """x: bytes [images, h, wd, c]; w: see `pack_taps`; y: [images, oh, ow, c], pixels ``ldc`` apart.
 
-        rows, cols: of the filter; sh, sw: strides; dh: dilation of rows; top, left: begin pads.  outside: zero points.
-        columns: see `prepare_columns`.  blocks: i64 [count][`BLOCK_FIELDS`].  scratch:
+        rows, cols: of the filter; sh, sw: strides; dh, dw: dilations, one of sw and dw is 1; top, left: begin pads.
+        outside: zero points.  columns: see `prepare_columns`.  blocks: i64 [count][`BLOCK_FIELDS`].  scratch:
         ``scratch_step`` bytes a thread, the numbers of columns by blocks.
         """
         c, ldc, oh, ow, wd, count, sw = p.c, p.ldc, p.oh, p.ow, p.wd, p.count, p.sw
         sums = p.scratch + p.scratch_step * tid
         scratch, quick = sums + SUMS_BYTES, p.quick != 0 and p.residual == 0 and load_i32(p.columns + UNSAFE) == 0
         arrange(p, scratch)
-        lines = p.images * oh
+        lines, dw = p.images * oh, p.dw
         many = lines >= 4 * nthreads
         lo, hi = split(lines, tid, nthreads) if many else (0, lines)
         b_lo, b_hi = (0, count) if many else split(count, tid, nthreads)
         for line in range(lo, hi):
-            image, up, j = p.x + line // oh * p.h * wd * c, line % oh * p.sh - p.top, 0
-            while j < ow:
-                pixels = min(ow, PIXELS)
-                j = min(j, ow - pixels)
-                at = j * sw - p.left
-                first, last = max(-at, 0), wd - at
-                whole = first == 0 and last >= reach and pixels == PIXELS
-                for k in range(b_lo, b_hi):
-                    entry = p.blocks + 8 * BLOCK_FIELDS * k
-                    skip, channels, w = load_i64(entry), load_i64(entry + 8), p.w + load_i64(entry + 16)
-                    x, y = image + at * c + skip, p.y + (line * ow + j) * ldc + skip
-                    numbers = scratch + load_i64(entry + 24)
-                    tile(p, channels, whole, x, y, up, first, last, pixels, w, numbers, quick, sums)
-                    if not quick:
-                        finish_pixels(p, sums, channels, skip, line * ow + j, pixels)
-                j += pixels
+            image, up = p.x + line // oh * p.h * wd * c, line % oh * p.sh - p.top
+            for turn in range(min(dw, ow)):
+                here, j = ceil_div(ow - turn, dw), 0
+                while j < here:
+                    pixels = min(here, PIXELS)
+                    j = min(j, here - pixels)
+                    at = turn + j * dw * sw - p.left
+                    first, last = max(ceil_div(-at, dw), 0), ceil_div(wd - at, dw)
+                    whole = first == 0 and last >= reach and pixels == PIXELS
+                    place = line * ow + turn + j * dw
+                    for k in range(b_lo, b_hi):
+                        entry = p.blocks + 8 * BLOCK_FIELDS * k
+                        skip, channels, w = load_i64(entry), load_i64(entry + 8), p.w + load_i64(entry + 16)
+                        x, y, all_rows = image + at * c + skip, p.y + place * ldc + skip, load_i64(entry + 32)
+                        numbers = scratch + load_i64(entry + 24)
+                        tile(p, all_rows, channels, whole, x, y, up, first, last, pixels, w, numbers, quick, sums)
+                        if not quick:
+                            finish_pixels(p, sums, channels, skip, place, pixels)
+                    j += pixels
 
     return native(
         fastmath=EXACT, x=PTR, w=PTR, y=PTR, ldc=I64, images=I64, h=I64, wd=I64, c=I64, oh=I64, ow=I64, rows=I64,
-        cols=I64, sh=I64, sw=I64, dh=I64, top=I64, left=I64, outside=PTR, columns=PTR, blocks=PTR, count=I64,
+        cols=I64, sh=I64, sw=I64, dh=I64, dw=I64, top=I64, left=I64, outside=PTR, columns=PTR, blocks=PTR, count=I64,
         scratch=PTR, scratch_step=I64, extents=_seen, **FIELDS,
     )(depthwise_pixels)  # fmt: skip
 
 
-def pack_taps(c: int, rows: int, cols: int, stride: int, flip: int) -> Any:
-    """i8 weights [c, 1, ..., cols] to [blocks][rows][chunks][forms][4][lanes][4], see `pixels_dot`."""
+def parts_of(filters: Array, zero: Array | None) -> Array:
+    """Weights [c, 1, ..., cols] less their zero points as bytes [3, c, rows, cols], whose sums they are."""
+    c, cols = filters.shape[0], filters.shape[-1]
+    left = filters.reshape(c, -1, cols).astype(np.int16)
+    if zero is not None:
+        left -= zero.reshape(-1, 1, 1).astype(np.int16)
+    made = np.zeros((MOST_PARTS, *left.shape), np.int8)
+    for part in made:
+        part[:] = np.clip(left, -128, 127)
+        left -= part
+    return made
+
+
+def rows_of_blocks(parts: Array) -> list[int]:
+    """Rows of weights of each block of channels: the filter's, as often as some weight needs another byte."""
+    _, c, rows, _ = parts.shape
+    return [rows * max(1, int(parts[:, i : i + n].any(axis=(1, 2, 3)).sum())) for i, n in cut(c)]
+
+
+def pack_taps(cols: int, stride: int, zero: Array | None) -> Any:
+    """Weights [c, 1, ..., cols] to i8 [blocks][rows][chunks][forms][4][lanes][4], see `pixels_dot`."""
     chunks, forms = chunks_of(cols, stride)
 
     def pack(filters: Array) -> Array:
-        taps = np.zeros((c, rows, forms, 4 * chunks), np.uint8)
+        parts = parts_of(filters, zero)
+        _, c, rows, _ = parts.shape
+        taps = np.zeros((c, MOST_PARTS * rows, forms, 4 * chunks), np.int8)
         for form in range(forms):
-            taps[:, :, form, form : form + cols] = filters.reshape(c, rows, cols).view(np.uint8) ^ np.uint8(flip)
+            taps[:, :, form, form : form + cols] = np.concatenate(list(parts), axis=1)
         made = []
-        for first, width in cut(c):
-            block = taps[first : first + width].reshape(width // 16, 4, 4, rows, forms, chunks, 4)
+        for (first, width), count in zip(cut(c), rows_of_blocks(parts), strict=True):
+            block = taps[first : first + width, :count].reshape(width // 16, 4, 4, count, forms, chunks, 4)
             made.append(block.transpose(3, 5, 4, 1, 0, 2, 6).reshape(-1))  # lane 4 L + i of vector q: 16 L + 4 q + i
         return np.concatenate(made)
 
     return pack
 
 
-def block_table(c: int, rows: int, cols: int, stride: int) -> Array:
+def block_table(filters: Array, zero: Array | None, stride: int) -> Array:
     """Blocks of channels, see `BLOCK_FIELDS`."""
+    c, cols = filters.shape[0], filters.shape[-1]
     table = np.zeros((len(cut(c)), BLOCK_FIELDS), np.int64)
-    table[:, :2] = cut(c)
-    done = np.cumsum(table[:, 1]) - table[:, 1]
-    table[:, 2] = 4 * math.prod(chunks_of(cols, stride)) * rows * done
-    table[:, 3] = 4 * PART_ROWS * done
+    table[:, :2], table[:, 4] = cut(c), math.prod(filters.shape[1:-1])
+    if filters.dtype == U8 or (zero is not None and zero.any()):
+        table[:, 4] = rows_of_blocks(parts_of(filters, zero))
+    sizes = 4 * math.prod(chunks_of(cols, stride)) * table[:, 1] * table[:, 4]
+    table[:, 2] = np.cumsum(sizes) - sizes
+    table[:, 3] = 4 * PART_ROWS * (np.cumsum(table[:, 1]) - table[:, 1])
     return table
 
 
 def _accepts(op: Any, ins: Types) -> bool:
-    """Filters of up to `MOST_TAPS` undilated columns on a line or a plane."""
+    """Filters of up to `MOST_TAPS` columns on a line or a plane, of known zero points."""
     if not is_depthwise(op, ins):
         return False
     at = operands_of(op)
     x, w = sides(ins, at)
     zero = given(ins, at.zero_b)
-    if len(x.dims) not in (3, 4) or x.dims[-1] < WIDTHS[-1] or has_zero(w, zero) or w.dims[-1] > MOST_TAPS:
+    if len(x.dims) not in (3, 4) or x.dims[-1] < WIDTHS[-1] or w.dims[-1] > MOST_TAPS:
+        return False
+    if zero is not None and zero.known is None:
         return False
     strides, dilations = op.strides or (1,), op.dilations or (1,)
-    return strides[-1] in (1, 2) and dilations[-1] == 1
+    return strides[-1] in (1, 2) and (dilations[-1] == 1 or strides[-1] == 1)
 
 
 @kernel(ConvInteger, QLinearConv, accepts=_accepts, rank=20)
@@ -268,27 +305,29 @@ def conv_bytes_pixels(op: Any, ins: Types, outs: Sequence[TensorType], context: 
     windows = op.windows(w.dims[2:]).resolved(sizes)
     ones = (1,) * (2 - len(sizes))
     (h, wd), (oh, ow) = (*ones, *sizes), (*ones, *outs[0].dims[1:-1])
-    (rows, cols), (sh, sw), (dh, _) = ((*ones, *t) for t in (windows.kernel, windows.strides, windows.dilations))
+    (rows, cols), (sh, sw), (dh, dw) = ((*ones, *t) for t in (windows.kernel, windows.strides, windows.dilations))
     top, left = (windows.pads[0], windows.pads[1]) if len(sizes) == 2 else (0, windows.pads[0])
-    flip = 128 if w.dtype == U8 else 0
+    given_zero = given(ins, at.zero_b)
+    zero = None if given_zero is None else given_zero.known
 
     def sums(filters: Array) -> Array:
         made = np.zeros(whole_vectors(c) // 4, np.int32)
-        made[:c] = (filters.reshape(c, -1).view(np.uint8) ^ np.uint8(flip)).view(np.int8).sum(axis=1, dtype=np.int32)
+        made[:c] = filters.reshape(c, -1).sum(axis=1, dtype=np.int32) - (128 * rows * cols if w.dtype == U8 else 0)
         return made
 
     source, steps = unsigned_step(x, In(at.a), context)
-    table = block_table(c, rows, cols, sw)
+    table = block_table(w.known, zero, sw)
+    key = None if zero is None else zero.tobytes()
     total = context.packed(w.known, "sums of filters", sums)
     panels = Panels(1, 1, rows * cols, c)
     columns, outside, made = columns_of(op, ins, at, panels, rows * cols, total, 4 * WIDTHS[0], context)
     parallel = is_parallel(context, 2 * images * oh * ow * c * rows * cols, x.nbytes)
     step = SUMS_BYTES + -(-4 * PART_ROWS * int(table[:, 1].sum()) // 64) * 64
     args: dict[str, Argument] = {
-        "x": source, "w": context.packed(w.known, ("pixels", sw), pack_taps(c, rows, cols, sw, flip)),
+        "x": source, "w": context.packed(w.known, ("pixels", sw, key), pack_taps(cols, sw, zero)),
         "y": Out(0), "ldc": Pitch(Out(0)), "images": images, "h": h, "wd": wd, "c": c, "oh": oh, "ow": ow,
-        "rows": rows, "cols": cols, "sh": sh, "sw": sw, "dh": dh, "top": top, "left": left, "outside": outside,
-        "columns": columns, "blocks": table, "count": len(table),
+        "rows": rows, "cols": cols, "sh": sh, "sw": sw, "dh": dh, "dw": dw, "top": top, "left": left,
+        "outside": outside, "columns": columns, "blocks": table, "count": len(table),
         "scratch": Scratch((context.threads if parallel else 1) * step), "scratch_step": step,
         **{name: arg for name, arg in finish_args(op, ins, at).items() if name in FIELDS},
     }  # fmt: skip
