@@ -31,7 +31,8 @@ INTERNAL = {
     *("Chain", "If", "Loop", "Scan", "TreeEnsemble", "LabelEncoder", "OneHotEncoder", "PairwiseCoupling"),
     *("RandomNormal", "RandomUniform", "Multinomial", "Dropout", "DynamicQuantizeLSTM", "GroupQueryAttention"),
     *("MatMulNBits", "ByteTable", "BetweenBytes", "Histogram", "BinaryPack", "BinaryConv", "BinaryMatMul"),
-    *("CumMax", "CumMin", "LogCumSumExp", "SearchSorted", "GatherTree", "Inverse"),
+    *("CumMax", "CumMin", "LogCumSumExp", "SearchSorted", "GatherTree", "Inverse", "PSRoiPool"),
+    *("MulticlassNMS", "MatrixNMS", "GenerateProposals"),
 }
 """Operators that ONNX lacks or spells otherwise, that hold graphs or are random: other tests run them."""
 FOREIGN = [op for op in ALL if op.name not in INTERNAL]

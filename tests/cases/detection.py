@@ -48,3 +48,13 @@ def deform_conv(draw: Draw, op: type[d.DeformConv]) -> Case:
     bias = real(draw, (4,)) if draw(flags) else None
     mask = real(draw, (2, taps, *outs), 0.0, 1.0) if draw(flags) else None
     return Case(operator, (x, w, offset, bias, mask), exact=False, rtol=1e-3)
+
+
+@cases(d.PSRoiPool)
+def ps_roi_pool(draw: Draw, op: type[d.PSRoiPool]) -> Case:
+    bins = (pick(draw, 1, 2, 3), pick(draw, 1, 2))
+    x = real(draw, (2, 2 * bins[0] * bins[1], 9, 11))
+    begins = whole(draw, (4, 2), -2, 8)
+    edges = np.concatenate([begins, begins + whole(draw, (4, 2), 0, 9)], axis=1)
+    rois = np.concatenate([whole(draw, (4, 1), 0, 1), edges], axis=1)
+    return Case(op(bins, pick(draw, 1.0, 0.5)), (x, rois), exact=False)

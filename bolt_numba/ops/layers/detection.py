@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -177,6 +178,63 @@ def _bins(first: int, last: int, count: int, size: int) -> list[tuple[int, int]]
     each = F32.type(max(last - first + 1, 1)) / F32.type(count)
     edges = [(int(np.floor(k * each)) + first, int(np.ceil((k + 1) * each)) + first) for k in range(count)]
     return [(min(max(low, 0), size), min(max(high, 0), size)) for low, high in edges]
+
+
+@op("PSRoiPool")
+class PSRoiPool(Op):
+    """y = the mean of each bin of each region, of the channels that belong to the bin; 0 where a bin has no element.
+
+    x: [n, output_channels * oh * ow, h, w] float · rois: [r, 5] image, x1, y1, x2, y2 in units of 1 / spatial_scale
+    pixels, the last pixels included -> y: [r, output_channels, oh, ow] for pooled_shape (oh, ow).
+    Source: Dai et al., R-FCN (2016), as `psroi_pool` of Paddle 3 has it.
+    """
+
+    pooled_shape: tuple[int, ...]
+    spatial_scale: float = 1.0
+    data_bounds = bounded(
+        rois="which image and pixels are read; the image is tested, else refused, corners are clipped",
+    )
+
+    def infer(self, x: TensorType, rois: TensorType) -> TensorType:
+        dtype = same_dtype(self, x, rois)
+        want_dtype(self, "x", dtype, *FLOATS)
+        shape, regions = shape_of(self, "x", x, 4), shape_of(self, "rois", rois, 2)
+        if not math.isfinite(self.spatial_scale):
+            raise self.fail("spatial_scale", self.spatial_scale, "a finite number")
+        if len(self.pooled_shape) != 2 or min(self.pooled_shape) < 1:
+            raise self.fail("pooled_shape", self.pooled_shape, "two numbers, at least 1")
+        want_dims(self, "rois", rois, None, 5)
+        if shape is None or regions is None:
+            return TensorType(dtype, None)
+        bins = math.prod(self.pooled_shape)
+        if isinstance(shape[1], int) and shape[1] % bins:
+            raise self.fail("channels of x", shape[1], f"a multiple of {bins}")
+        if isinstance(regions[0], int) and regions[0]:
+            want_elements(self, "x", shape[0])
+        return TensorType(dtype, (regions[0], shape[1] // bins, *self.pooled_shape))
+
+    def reference(self, x: Array, rois: Array) -> Array:
+        limits = np.array([len(x) - 1, *(GREATEST_COORDINATE,) * 4])
+        want_between(self, "rois", widened(rois), np.where(np.arange(5) == 0, 0, -limits), limits)
+        oh, ow = self.pooled_shape
+        data = widened(x)
+        groups = data.reshape(len(x), x.shape[1] // (oh * ow), oh, ow, *x.shape[2:])
+        y = np.zeros((len(rois), x.shape[1] // (oh * ow), oh, ow), data.dtype)
+        for out, (image, *corners) in zip(y, widened(rois), strict=True):
+            rows, columns = (self._edges(corners[1 - axis], corners[3 - axis], axis, x.shape[2:]) for axis in range(2))
+            for i, j in np.ndindex(oh, ow):
+                part = groups[int(image), :, i, j, slice(*rows[i]), slice(*columns[j])]
+                if part.size:
+                    out[:, i, j] = part.mean((1, 2))
+        return y.astype(x.dtype, copy=False)
+
+    def _edges(self, first: float, last: float, axis: int, sizes: Sequence[int]) -> list[tuple[int, int]]:
+        """Begin and end of each bin along an axis, inside the image."""
+        scale, count = F32.type(self.spatial_scale), self.pooled_shape[axis]
+        begin, end = _half_away(first) * scale, (_half_away(last) + 1) * scale
+        each = max(F32.type(end - begin), F32.type(0.1)) / F32.type(count)
+        edges = [(int(np.floor(k * each + begin)), int(np.ceil((k + 1) * each + begin))) for k in range(count)]
+        return [(min(max(low, 0), sizes[axis]), min(max(high, 0), sizes[axis])) for low, high in edges]
 
 
 @op("DeformConv")

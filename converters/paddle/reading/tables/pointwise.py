@@ -60,7 +60,7 @@ from bolt_numba.ops.pointwise import (
     Tan,
     Tanh,
 )
-from bolt_numba.types import BF16, F16, F32, F64, I16, I32, AnyDType
+from bolt_numba.types import BF16, F16, F32, F64, I32, AnyDType
 
 _FLOATING = {
     "acos": Acos, "acosh": Acosh, "asin": Asin, "asinh": Asinh, "atan": Atan, "atanh": Atanh, "cos": Cos,
@@ -297,13 +297,9 @@ def clip(b: PaddleBuilder, x: Value, min: Value, max: Value) -> Any:
 @PADDLE.reader("cast", slots={"out_dtype": "dtype"})
 def cast(b: PaddleBuilder, x: Value, *, dtype: AnyDType) -> Any:
     """Paddle 2 on CPUs cuts what a narrower float cannot hold; Paddle 3 rounds it to the nearest."""
-    if is_legacy(b) and x.type.dtype == F32 and dtype == BF16:
-        bits = b(BitCast(I32), x)
-        return b(Cast(BF16), b(BitCast(F32), b(BitwiseAnd(), bits, -65536)))
-    if is_legacy(b) and x.type.dtype == F32 and dtype == F16:
-        near = b(Cast(F16), x)
-        beyond = b(Greater(), b(Abs(), b(Cast(F32), near)), b(Abs(), x))
-        return b(BitCast(F16), b(Sub(), b(BitCast(I16), near), b(Cast(I16), beyond)))
+    if is_legacy(b) and x.type.dtype == F32 and dtype in (BF16, F16):
+        kept = -(1 << (16 if dtype == BF16 else 13))  # all bits but those that the narrower one lacks
+        x = b(BitCast(F32), b(BitwiseAnd(), b(BitCast(I32), x), kept))
     return b(Identity(), x) if x.type.dtype == dtype else b(Cast(dtype), x)
 
 

@@ -1,0 +1,290 @@
+"""Readers of regions: pooling them, choosing among them, sending them to levels of a pyramid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.operands import ints, rank_of, static_dim
+from bolt_numba.converters.paddle.reading.binding import Values
+from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
+from bolt_numba.converters.paddle.reading.parts import (
+    column,
+    counted,
+    reshaped,
+    scalar,
+    size_of,
+    to,
+    transposed,
+    unsqueezed,
+)
+from bolt_numba.converters.paddle.reading.registry import PADDLE
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.gather import Compress, Gather, NonMaxSuppression, ScatterElements
+from bolt_numba.ops.arrays.reduce import CumSum, ReduceSum, TopK
+from bolt_numba.ops.arrays.shape import Concat
+from bolt_numba.ops.layers.detection import MaxRoiPool, PSRoiPool, RoiAlign
+from bolt_numba.ops.layers.suppression import GenerateProposals, MatrixNMS, MulticlassNMS
+from bolt_numba.ops.pointwise import (
+    Add,
+    And,
+    Clip,
+    Div,
+    Equal,
+    Floor,
+    GreaterOrEqual,
+    Log,
+    Max,
+    Min,
+    Mul,
+    Neg,
+    Sqrt,
+    Sub,
+)
+from bolt_numba.types import F32, I32, I64
+
+_ROIS = {"ROIs": "boxes", "RoisNum": "boxes_num"}
+
+
+def images_of(b: PaddleBuilder, boxes: Value, boxes_num: Value | None) -> Value:
+    """The image of each region, [r] i64: as many of each as ``boxes_num`` tells; of the first without it."""
+    places = counted(b, scalar(b, size_of(b, boxes, 0)))
+    if boxes_num is None:
+        made: Value = b(Mul(), places, 0)
+        return made
+    ends = b(CumSum(), to(b, boxes_num, I64), b.const(np.array(0)))
+    before = b(GreaterOrEqual(), unsqueezed(b, places, 1), unsqueezed(b, ends, 0))
+    found: Value = b(ReduceSum(False), to(b, before, I64), ints([1]))
+    return found
+
+
+def _with_images(b: PaddleBuilder, boxes: Value, boxes_num: Value | None) -> Value:
+    """Regions [r, 5], their images first."""
+    images = to(b, images_of(b, boxes, boxes_num), boxes.type.dtype)
+    made: Value = b(Concat(1), unsqueezed(b, images, 1), boxes)
+    return made
+
+
+@PADDLE.reader("roi_align", slots=_ROIS)
+def roi_align(
+    b: PaddleBuilder,
+    x: Value,
+    boxes: Value,
+    boxes_num: Value | None = None,
+    *,
+    pooled_height: int = 1,
+    pooled_width: int = 1,
+    spatial_scale: float = 1.0,
+    sampling_ratio: int = -1,
+    aligned: bool = False,
+) -> Any:
+    mode = "half_pixel" if aligned else "output_half_pixel"
+    operator = RoiAlign("avg", pooled_height, pooled_width, max(sampling_ratio, 0), spatial_scale, mode)
+    return b(operator, x, boxes, images_of(b, boxes, boxes_num))
+
+
+@PADDLE.reader("roi_pool", slots=_ROIS, results=("Out", "Argmax"))
+def roi_pool(
+    b: PaddleBuilder,
+    x: Value,
+    boxes: Value,
+    boxes_num: Value | None = None,
+    *,
+    pooled_height: int = 1,
+    pooled_width: int = 1,
+    spatial_scale: float = 1.0,
+) -> Any:
+    operator = MaxRoiPool((pooled_height, pooled_width), spatial_scale)
+    return b(operator, x, _with_images(b, boxes, boxes_num)), None
+
+
+@PADDLE.reader("psroi_pool", slots=_ROIS)
+def psroi_pool(
+    b: PaddleBuilder,
+    x: Value,
+    boxes: Value,
+    boxes_num: Value | None = None,
+    *,
+    pooled_height: int = 1,
+    pooled_width: int = 1,
+    output_channels: int = 1,
+    spatial_scale: float = 1.0,
+) -> Any:
+    bins = pooled_height * pooled_width
+    if static_dim(b, x, 1) != output_channels * bins:
+        raise b.invalid("channels", static_dim(b, x, 1), output_channels * bins)
+    return b(PSRoiPool((pooled_height, pooled_width), spatial_scale), x, _with_images(b, boxes, boxes_num))
+
+
+@PADDLE.reader(legacy=("nms",), pir=("nms",), slots={"Boxes": "x", "iou_threshold": "threshold"})
+def nms(b: PaddleBuilder, x: Value, *, threshold: float = 1.0) -> Any:
+    """Places of the boxes that none kept before overlaps too much; earlier boxes are better."""
+    count = size_of(b, x, 0)
+    scores = b(Neg(), counted(b, scalar(b, count), F32))
+    operands = unsqueezed(b, to(b, x, F32), 0), unsqueezed(b, scores, 0, 1)
+    made = b(NonMaxSuppression(), *operands, count, b.const(np.array([threshold], np.float32)))
+    return column(b, made, 1, 2)
+
+
+_NMS = {"BBoxes": "bboxes", "nms_eta": "eta", "background_label": "background"}
+_NMS_RESULTS = ("Out", "Index", "NmsRoisNum")
+
+
+@PADDLE.reader("multiclass_nms", "multiclass_nms2", "multiclass_nms3", slots=_NMS, results=_NMS_RESULTS)
+def multiclass_nms(
+    b: PaddleBuilder,
+    bboxes: Value,
+    scores: Value,
+    rois_num: Value | None = None,
+    *,
+    score_threshold: float,
+    nms_top_k: int,
+    keep_top_k: int,
+    nms_threshold: float = 0.3,
+    normalized: bool = True,
+    eta: float = 1.0,
+    background: int = 0,
+) -> Any:
+    """Detections [k, 6] class, score, box; their places among all boxes [k, 1]; how many each image has."""
+    operator = MulticlassNMS(score_threshold, nms_top_k, keep_top_k, background, normalized, nms_threshold, eta)
+    return _detected(b, operator, bboxes, scores, rois_num)
+
+
+def _detected(b: PaddleBuilder, operator: Any, bboxes: Value, scores: Value, rois_num: Value | None) -> Any:
+    if rank_of(b, scores) == 3:
+        made, places, counts = b(operator, bboxes, scores)
+        return made, to(b, unsqueezed(b, places, 1), I32), to(b, counts, I32)
+    if rois_num is not None and static_dim(b, rois_num, 0) != 1:
+        raise b.unsupported("regions of several images, with boxes of each class")
+    classes = static_dim(b, scores, 1)
+    made, places, counts = b(operator, unsqueezed(b, bboxes, 0), unsqueezed(b, transposed(b, scores, 1, 0), 0))
+    labels = to(b, column(b, made, 1, 0), I64)
+    places = b(Add(), b(Mul(), places, classes), labels)
+    return made, to(b, unsqueezed(b, places, 1), I32), to(b, counts, I32)
+
+
+_MATRIX = {"BBoxes": "bboxes", "background_label": "background"}
+
+
+@PADDLE.reader("matrix_nms", slots=_MATRIX, results=("Out", "Index", "RoisNum"))
+def matrix_nms(
+    b: PaddleBuilder,
+    bboxes: Value,
+    scores: Value,
+    *,
+    score_threshold: float,
+    nms_top_k: int,
+    keep_top_k: int,
+    post_threshold: float = 0.0,
+    use_gaussian: bool = False,
+    gaussian_sigma: float = 2.0,
+    background: int = 0,
+    normalized: bool = True,
+) -> Any:
+    operator = MatrixNMS(
+        score_threshold, nms_top_k, keep_top_k, background, normalized, post_threshold, use_gaussian, gaussian_sigma
+    )
+    return _detected(b, operator, bboxes, scores, None)
+
+
+_PROPOSALS = {
+    "ImShape": "im_shape", "ImInfo": "im_shape", "pre_nms_topN": "pre_nms_top_n", "post_nms_topN": "post_nms_top_n",
+}  # fmt: skip
+
+
+@PADDLE.reader(
+    "generate_proposals", "generate_proposals_v2", slots=_PROPOSALS, results=("RpnRois", "RpnRoiProbs", "RpnRoisNum")
+)
+def generate_proposals(
+    b: PaddleBuilder,
+    scores: Value,
+    bbox_deltas: Value,
+    im_shape: Value,
+    anchors: Value,
+    variances: Value | None = None,
+    *,
+    pre_nms_top_n: int = 6000,
+    post_nms_top_n: int = 1000,
+    nms_thresh: float = 0.5,
+    min_size: float = 0.1,
+    eta: float = 1.0,
+    pixel_offset: bool = True,
+) -> Any:
+    """Regions [k, 4], their scores [k, 1], how many each image has."""
+    if b.operation.type == "generate_proposals" and static_dim(b, im_shape, 1) == 3:
+        raise b.unsupported("regions in units of scaled images")
+    operator = GenerateProposals(pre_nms_top_n, post_nms_top_n, nms_thresh, min_size, eta, pixel_offset)
+    if rank_of(b, anchors) == 2:
+        shape = [size_of(b, scores, axis) for axis in (2, 3, 1)]
+        anchors = reshaped(b, anchors, *shape, [4])
+        variances = None if variances is None else reshaped(b, variances, *shape, [4])
+    made, likely, counts = b(operator, scores, bbox_deltas, im_shape, anchors, variances)
+    return made, likely, to(b, counts, I32)
+
+
+_LEVELS = ("MultiFpnRois", "MultiLevelRoIsNum", "RestoreIndex")
+
+
+@PADDLE.reader("distribute_fpn_proposals", slots={"FpnRois": "fpn_rois", "RoisNum": "rois_num"}, results=_LEVELS)
+def distribute_fpn_proposals(
+    b: PaddleBuilder,
+    fpn_rois: Value,
+    rois_num: Value | None = None,
+    *,
+    min_level: int,
+    max_level: int,
+    refer_level: int,
+    refer_scale: int,
+    pixel_offset: bool = True,
+) -> Any:
+    """Regions by the level of a pyramid that fits their size, how many each image has there, and the way back."""
+    extra = 1.0 if pixel_offset else 0.0
+    ends = [column(b, fpn_rois, 1, i) for i in range(4)]
+    sides = [b(Sub(), ends[2 + i], ends[i]) for i in range(2)]
+    right = b(And(), *(b(GreaterOrEqual(), s, 0.0) for s in sides))
+    area = b(Mul(), b(Mul(), *(b(Add(), s, extra) for s in sides)), to(b, right, fpn_rois.type.dtype))
+    share = b(Add(), b(Div(), b(Sqrt(), b(Max(), area, 0.0)), float(refer_scale)), 1e-8)
+    octave = b(Mul(), b(Log(), share), float(1 / np.log(2)))
+    level = b(Clip(float(min_level), float(max_level)), b(Floor(), b(Add(), octave, float(refer_level))))
+    images = images_of(b, fpn_rois, rois_num)
+    count = b.const(ints([1])) if rois_num is None else size_of(b, rois_num, 0)
+    of_image = b(Equal(), unsqueezed(b, images, 1), unsqueezed(b, counted(b, scalar(b, count)), 0))
+    places = counted(b, scalar(b, size_of(b, fpn_rois, 0)))
+    rois, counts, order = [], [], []
+    for number in range(min_level, max_level + 1):
+        mask = b(Equal(), level, float(number))
+        rois.append(b(Compress(0), fpn_rois, mask))
+        order.append(b(Compress(0), places, mask))
+        there = b(And(), of_image, unsqueezed(b, mask, 1))
+        counts.append(to(b, b(ReduceSum(False), to(b, there, I64), ints([0])), I32))
+    old = b(Concat(0), *order)
+    back = b(ScatterElements(0), b(Mul(), places, 0), old, places)
+    return rois, counts, to(b, unsqueezed(b, back, 1), I32)
+
+
+_COLLECT = {"post_nms_topN": "post_nms_top_n", "MultiLevelRoIsNum": "multi_level_rois_num"}
+
+
+@PADDLE.reader("collect_fpn_proposals", slots=_COLLECT, results=("FpnRois", "RoisNum"))
+def collect_fpn_proposals(
+    b: PaddleBuilder,
+    multi_level_rois: Values,
+    multi_level_scores: Values,
+    multi_level_rois_num: Values = (),
+    *,
+    post_nms_top_n: int,
+) -> Any:
+    """The best regions of all levels, ordered by image, and how many each image has."""
+    numbers = multi_level_rois_num or (None,) * len(multi_level_rois)
+    images = [images_of(b, r, n) for r, n in zip(multi_level_rois, numbers, strict=True)]
+    rois, image = b(Concat(0), *multi_level_rois), b(Concat(0), *images)
+    scores = b(Concat(0), *(reshaped(b, s, [-1]) for s in multi_level_scores))
+    most = b(Min(), size_of(b, scores, 0), post_nms_top_n)
+    _, best = b(TopK(0), scores, most)
+    chosen = b(Gather(0), image, best)
+    _, by_image = b(TopK(0, False), chosen, most)
+    made = b(Gather(0), rois, b(Gather(0), best, by_image))
+    count = b.const(ints([1])) if not multi_level_rois_num else size_of(b, multi_level_rois_num[0], 0)
+    of_image = b(Equal(), unsqueezed(b, chosen, 1), unsqueezed(b, counted(b, scalar(b, count)), 0))
+    return made, to(b, b(ReduceSum(False), to(b, of_image, I64), ints([0])), I32)
