@@ -235,6 +235,17 @@ def test_scales_are_usable_and_zero_is_exact(dtype: Any, symmetric: bool, limits
         assert abs((stored - how.zero_point) * how.scale - value) <= 1.01 * how.scale
 
 
+@pytest.mark.parametrize("limits", [(-1.0, 1.0), (-1.0, 3.0), (-0.4, 5.0), (-7.0, 0.1), (0.0, 2.0), (-3.0, 0.0)])
+def test_ends_stay_within_the_levels_and_one_is_exact(limits: tuple[float, float]) -> None:
+    """A background of -1 would be off by half a level, all over the image."""
+    how = affine(*limits, U8)
+    assert how.low <= limits[0] * (1 - 1e-6) or limits[0] > -1e-6
+    assert how.high >= limits[1] * (1 - 1e-6)
+    assert (
+        min(abs(how.low / limits[0] - 1) if limits[0] else 1, abs(how.high / limits[1] - 1) if limits[1] else 1) < 1e-6
+    )
+
+
 def test_weights_and_biases_in_integers() -> None:
     w = weights(6, 4)
     w[2] = 0

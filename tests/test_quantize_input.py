@@ -14,11 +14,16 @@ from bolt_numba.errors import BoltError, DataError, DTypeError, ShapeError
 from bolt_numba.inputs import spec_of
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
+from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ReduceMean
+from bolt_numba.ops.arrays.shape import Concat
+from bolt_numba.ops.control import If
 from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.pointwise import Add, Neg
 from bolt_numba.quantize import quantize, weights_only
 from bolt_numba.quantize.data import feeds_of
-from bolt_numba.types import F32, I64, Sym, TensorType
+from bolt_numba.types import BOOL, F32, I64, Sym, TensorType
 
 
 def small_net() -> Graph:
@@ -97,8 +102,6 @@ CALLERS: dict[str, Callable[[], Any]] = {
 
 
 def wide() -> Graph:
-    from bolt_numba.ops.layers.matmul import MatMul
-
     graph = Graph("wide")
     x = graph.add_input("x", TensorType(F32, (2, 96)))
     graph.add_output(Builder(graph)(MatMul(), x, np.ones((96, 160), F32)), "y")
@@ -133,3 +136,56 @@ def test_labels_need_a_number_for_each_class() -> None:
     graph.add_output(b(ReduceMean(keepdims=False), y), "y")
     with pytest.raises(ShapeError, match="labels: first output"):
         quantize(graph, samples(), labels=[1, 2, 3])
+
+
+def lookup() -> Graph:
+    """Two look-ups in one table, and a small table, which stays."""
+    graph, rng = Graph("words"), np.random.default_rng(4)
+    b, words = Builder(graph), graph.add_input("words", TensorType(I64, (Sym("n"), 5)))
+    table, small = (b.const(rng.standard_normal(dims).astype(F32)) for dims in ((300, 48), (300, 2)))
+    y = b(Add(), b(Gather(0), table, words, name="some"), b(Gather(0), table, b(Neg(), words), name="others"))
+    y = b(MatMul(), y, rng.standard_normal((48, 30)).astype(F32), name="product")
+    graph.add_output(b(Concat(-1), y, b(Gather(0), small, words, name="small")), "y")
+    return graph
+
+
+def test_tables_are_stored_in_bytes_and_run_elsewhere(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    graph, words = lookup(), np.random.default_rng(5).integers(0, 300, (40, 5))
+    made = quantize(graph, {"words": words}, measure=True)
+    assert [(row.name, row.stored) for row in made.report.layers] == [
+        ("some", "s8"), ("others", "s8"), ("product", "u8 x s8"),
+    ]  # fmt: skip
+    assert all(row.output_sqnr is not None and 35 < row.output_sqnr < 60 for row in made.report.layers)
+    session = bn.compile(made.graph, threads=1)
+    assert not any(a.dtype == F32 and a.size >= 300 * 48 for a in session.optimised.weights())
+    made.save(tmp_path / "made.onnx")
+    (got,) = session(words[:3])
+    peer = onnxruntime.InferenceSession(str(tmp_path / "made.onnx"), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(got, peer.run(None, {"words": words[:3]})[0], rtol=1e-4, atol=1e-4)
+    kept = quantize(graph, {"words": words}, keep=["Gather"])
+    assert [row.stored for row in kept.report.layers] == ["float", "float", "u8 x s8"]
+
+
+def test_bodies_of_control_flow_stay_float_and_are_told() -> None:
+    rng = np.random.default_rng(6)
+
+    def body(name: str) -> Graph:
+        graph = Graph(name)
+        y = graph.add_input("y", TensorType(F32, (Sym("n"), 8)))
+        graph.add_output(Builder(graph)(MatMul(), y, rng.standard_normal((8, 8)).astype(F32)), "z")
+        return graph
+
+    graph = Graph("net")
+    b, x = Builder(graph), graph.add_input("x", TensorType(F32, (Sym("n"), 8)))
+    flag = graph.add_input("flag", TensorType(BOOL, ()))
+    graph.add_output(b(If(then_branch=body("then"), else_branch=body("else")), flag, x), "y")
+    data = [{"x": rng.standard_normal((3, 8)).astype(F32), "flag": np.array(n % 2 > 0)} for n in range(4)]
+    with pytest.raises(BoltError, match="outside of control flow"):
+        quantize(graph, data)
+    inner = graph.nodes[0]
+    inner.set_input(1, Builder(graph, [])(MatMul(), x, rng.standard_normal((8, 8)).astype(F32), name="first"))
+    graph.nodes.insert(0, inner.operands[1].node)  # type: ignore[union-attr,arg-type]
+    made = quantize(graph, data)
+    assert [row.name for row in made.report.layers] == ["first"]
+    assert "layers in bodies of control flow, which stay float: 2" in str(made.report)

@@ -78,7 +78,7 @@ class QuantPlan:
 
     def bias_change(self, layer: QuantLayer) -> Array | None:
         """What rounding the weight adds to the mean of each result, which the bias takes away; None: not known."""
-        mean = self.ranges.means.get(layer.operand(layer.inputs[0]).name)
+        mean = self.ranges.means.get(layer.operand(layer.inputs[0]).name) if layer.inputs else None
         stored, const = self.weight(layer), layer.weights
         if not self.correct or mean is None or stored is None or const is None:
             return None

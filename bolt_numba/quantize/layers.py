@@ -14,6 +14,7 @@ from bolt_numba.errors import BoltError, DTypeError
 from bolt_numba.inputs import flag_of
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.registry import result_tuple
@@ -49,9 +50,9 @@ class Scheme:
 class QuantLayer:
     """A node whose operands can be quantised.
 
-    inputs: numbers of the operands that are activations · weight: number of the constant, None for a product of two
-    activations · axis: of the weight, along which scales may differ · channel: axis of the activations that meets the
-    weight · bias: number of the operand.
+    inputs: numbers of the operands that are activations, none of a table · weight: number of the constant, None for a
+    product of two activations · axis: of the weight, along which scales may differ · channel: axis of the activations
+    that meets the weight · bias: number of the operand.
     """
 
     name: str
@@ -75,12 +76,17 @@ class QuantLayer:
         return None if self.weight is None else self.operand(self.weight).const
 
 
+LEAST = 1 << 12
+"""Numbers of a table, or weights of a product, under which it stays as it is where only the weights are stored."""
 BIAS = 2
 """Operand of Conv, ConvTranspose and MatMul that is added."""
 
 
 def layers_of(graph: Graph, *, attention: bool = False) -> list[QuantLayer]:
-    """Convolutions and products of f32 with constant weights; with ``attention`` those of two activations, too."""
+    """Convolutions and products of f32 with constant weights, and tables that rows are looked up in.
+
+    attention: products of two activations, too.
+    """
     found = []
     for node in graph.nodes:
         layer = _layer(node, attention)
@@ -118,8 +124,17 @@ def _computed(value: Value) -> Array:
     return np.asarray(result_tuple(value.node.op.reference(*given))[value.index])
 
 
+def is_large(w: Array | None) -> bool:
+    """Whether a matrix is worth the conversion of what is read of it."""
+    return w is not None and w.ndim == 2 and w.size >= LEAST
+
+
 def _layer(node: Node, attention: bool) -> QuantLayer | None:
     op: Any = node.op
+    if isinstance(op, Gather):
+        table = node.operands[0]
+        is_table = table is not None and is_large(table.const) and _is_float(table) and _is_finite(table.const)
+        return QuantLayer(node.name, op.name, (), 0, None, -1, BIAS, node) if is_table else None
     if not isinstance(op, (Conv, ConvTranspose, MatMul)) or getattr(op, "activation", None) is not None:
         return None
     if getattr(op, "residual", False):
@@ -130,7 +145,7 @@ def _layer(node: Node, attention: bool) -> QuantLayer | None:
     if w.const is None:
         both = attention and isinstance(op, MatMul)
         return QuantLayer(node.name, op.name, (0, 1), None, None, -1, BIAS, node) if both else None
-    if w.const.ndim < 2 or not np.all(np.isfinite(w.const)):
+    if w.const.ndim < 2 or not _is_finite(w.const):
         return None
     if is_binary(node):  # that runs on bits as it is, and exactly
         return None
@@ -141,6 +156,10 @@ def _layer(node: Node, attention: bool) -> QuantLayer | None:
         return None
     along: int | None = 0 if isinstance(op, Conv) else 1 if op.group == 1 else None
     return QuantLayer(node.name, op.name, (0,), 1, along, 1, BIAS, node)
+
+
+def _is_finite(w: Array | None) -> bool:
+    return w is not None and bool(np.all(np.isfinite(w)))
 
 
 def _is_float(value: Value) -> bool:
@@ -158,7 +177,7 @@ def schemes_for(
     that no layer has, and where there are no layers.
     """
     if not layers:
-        raise BoltError("layers: got no convolution or product of f32 with constant weights to quantise")
+        raise BoltError("layers: got no convolution or product of f32 with constant weights outside of control flow")
     made: dict[str, Scheme | None] = {layer.name: usual for layer in layers}
     given: Any = keep
     if isinstance(given, str) or not isinstance(given, Iterable) or not isinstance(overrides, Mapping):

@@ -82,6 +82,7 @@ class Affine:
 def affine(low: float, high: float, dtype: AnyDType, symmetric: bool = False) -> Affine:
     """Scale and zero point for the range, which is widened to hold zero; of an empty one the scale is 1.
 
+    Both ends stay within the levels, but for one that is less than half a step from zero.
     symmetric: zero is in the middle of the levels, or at their end for unsigned ones of values that are all positive.
     """
     least, most = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
@@ -97,6 +98,9 @@ def affine(low: float, high: float, dtype: AnyDType, symmetric: bool = False) ->
     else:
         scale = _step((high - low) / (most - least))
         zero = int(np.clip(np.rint(least - low / scale), least, most))
+        # The nearest zero point moves the ends by half a step.  One is often a value of its own, as a background of -1.
+        below, above = (low / (least - zero) if zero > least else 0.0), (high / (most - zero) if zero < most else 0.0)
+        scale = _step(max(below, above))
     return Affine(scale, zero, dtype, scale * (least - zero), scale * (most - zero))
 
 

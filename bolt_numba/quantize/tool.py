@@ -17,6 +17,7 @@ from bolt_numba.base.records import record
 from bolt_numba.errors import BoltError
 from bolt_numba.inputs import flag_of, spec_of
 from bolt_numba.ir.graph import Graph
+from bolt_numba.passes.rewrite import nested
 from bolt_numba.quantize.calibrate import Progress, Ranges, Watched, calibrate, estimated, no_progress
 from bolt_numba.quantize.data import Data, Feed, feeds_of
 from bolt_numba.quantize.equalise import AUTO, equalised, smoothed
@@ -88,6 +89,8 @@ def quantize(  # budget: each option is explained
 ) -> Quantised:
     """A model whose convolutions and products compute with integers, from a float one and a few of its inputs.
 
+    Tables that rows are looked up in are stored as integers, too.  Bodies of control flow stay float.
+
     Parameters
     ----------
     model: as `bolt_numba.compile`.  data: see `data.feeds_of`; a hundred samples are usual.
@@ -111,11 +114,13 @@ def quantize(  # budget: each option is explained
     usual = Scheme(activations, weights, per_channel, symmetric, method)
     bound = _bound(max_drop, min_sqnr, metric is not None or labels is not None)
     source = with_plain_weights(surgery.simplify(load(model, signature=signature)))
+    within = sum(len(layers_of(body)) for body in nested(source) if body is not source)
     feeds = feeds_of(data, [spec_of(v.name, v.type) for v in source.inputs])
     schemes = schemes_for(layers_of(source, attention=flag_of("attention", attention)), usual, keep, overrides or {})
     graph, notes = equalised(source) if flag_of("equalise", equalise) else (source, [])
     graph, seen, count = _smoothed(graph, feeds, _strength(smooth), attention, threads, progress)
     notes += [f"smoothed {count} inputs of products"] if count else []
+    notes += [f"layers in bodies of control flow, which stay float: {within}"] if within else []
     layers = layers_of(graph, attention=attention)
     seen.tensors.update(estimated(ranges or {}).tensors)
     plan = QuantPlan(layers, schemes, seen, flag_of("bias_correction", bias_correction))
@@ -195,11 +200,16 @@ def _report(
 
 def _row(layer: QuantLayer, plan: QuantPlan, found: Found, quantised: bool) -> LayerReport:
     alone, saved = found.alone.get(layer.name), found.saved.get(layer.name)
+    stored = plan.weight(layer) if quantised else None
+    if stored is not None and layer.weights is not None and not layer.inputs:
+        reach, kind = float(np.max(np.abs(stored.real))), plan.scheme(layer).weights
+        inside = sqnr(layer.weights, stored.real)
+        return LayerReport(layer.name, layer.op, kind, -reach, reach, 0.0, inside, None, alone, saved)
     stats = plan.ranges.tensors.get(layer.operand(0).name)
     if not quantised or stats is None:
         low, high = (0.0, 0.0) if stats is None else (stats.low, stats.high)
         return LayerReport(layer.name, layer.op, FLOAT, low, high, 0.0, None, None, alone, saved)
-    scheme, pair, stored = plan.scheme(layer), plan.pair(layer, 0), plan.weight(layer)
+    scheme, pair = plan.scheme(layer), plan.pair(layer, 0)
     weight = None if stored is None or layer.weights is None else sqnr(layer.weights, stored.real)
     kinds = scheme.activations if stored is None else f"{scheme.activations} x {scheme.weights}"
     inside, share = input_quality(stats, pair)

@@ -23,15 +23,13 @@ from bolt_numba.ops.layers.quantize import DequantizeLinear
 from bolt_numba.quantize.blocks import Blocks, gptq, nearest
 from bolt_numba.quantize.calibrate import Progress, no_progress
 from bolt_numba.quantize.data import Data, Feed, feeds_of
-from bolt_numba.quantize.layers import QuantLayer, Scheme, layers_of, schemes_for
+from bolt_numba.quantize.layers import LEAST, QuantLayer, Scheme, is_large, layers_of, schemes_for
 from bolt_numba.quantize.sensitivity import sqnr
 from bolt_numba.quantize.tool import write_model
 from bolt_numba.session import Session, Source, load
 from bolt_numba.types import F32, I8, U8, Array
 
 WAYS = ("rtn", "mse", "gptq")
-LEAST = 1 << 12
-"""Weights of a product under which it stays as it is."""
 STORED: dict[tuple[int, bool], Any] = {
     (8, True): I8, (8, False): U8, (4, True): np.dtype(ml_dtypes.int4), (4, False): np.dtype(ml_dtypes.uint4)
 }  # fmt: skip
@@ -136,11 +134,7 @@ def _check(bits: Any, block: Any, method: Any, data: Any) -> None:
 
 def _is_product(layer: QuantLayer) -> bool:
     op: Any = layer.node.op
-    return isinstance(op, MatMul) and layer.weight == 1 and not op.trans_a and _is_large(layer.weights)
-
-
-def _is_large(w: Array | None) -> bool:
-    return w is not None and w.ndim == 2 and w.size >= LEAST
+    return isinstance(op, MatMul) and layer.weight == 1 and not op.trans_a and is_large(layer.weights)
 
 
 def _second_moments(
@@ -191,7 +185,7 @@ def _with_tables(model: NarrowModel, block: int | None, keep: Sequence[str]) -> 
     b, held = Builder(model.graph), {}
     for node in nodes:
         table = node.inputs[0].const if isinstance(node.op, Gather) and node.inputs[0] is not None else None
-        wanted = table is not None and table.dtype == F32 and _is_large(table) and table.shape[0] > 1
+        wanted = table is not None and table.dtype == F32 and is_large(table) and table.shape[0] > 1
         if table is None or not wanted or any(fnmatch.fnmatchcase(node.name, pattern) for pattern in keep):
             model.graph.nodes.append(node)
             continue
