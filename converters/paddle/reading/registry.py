@@ -37,8 +37,7 @@ class PaddleReaders:
     """Readers by dialect and operator, with their spellings."""
 
     def __init__(self) -> None:
-        packages = [f"{_PACKAGE}.{part}" for part in ("tables", "vision")]
-        self.readers = Readers("paddle", packages, Path(__file__).parents[1])
+        self.readers = Readers("paddle", [f"{_PACKAGE}.tables"], Path(__file__).parents[1])
         self.spellings: dict[Function, Spelling] = {}
 
     def reader(

@@ -1,1 +1,0 @@
-"""Readers of operators on images: boxes, regions, resampling."""
