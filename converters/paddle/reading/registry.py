@@ -37,7 +37,8 @@ class PaddleReaders:
     """Readers by dialect and operator, with their spellings."""
 
     def __init__(self) -> None:
-        self.readers = Readers("paddle", [f"{_PACKAGE}.tables"], Path(__file__).parents[1])
+        packages = [f"{_PACKAGE}.{part}" for part in ("tables", "vision")]
+        self.readers = Readers("paddle", packages, Path(__file__).parents[1])
         self.spellings: dict[Function, Spelling] = {}
 
     def reader(

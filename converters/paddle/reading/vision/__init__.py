@@ -1,0 +1,1 @@
+"""Readers of operators on images: boxes, regions, resampling."""
