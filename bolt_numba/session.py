@@ -61,8 +61,8 @@ class Session:
         and the CPU takes what is left.  ``"host"`` runs everything by references.
     precision: ``"f32"``, or ``"bf16"``: constant weights of products and convolutions are held as bfloat16 and
         multiplied as such (twice as fast where the processor has AVX-512 BF16, elsewhere they are widened), and so
-        are the products of attention; sums and everything else stay f32.  ``"f16"``: weights of products are held
-        as float16 and widened in registers.
+        are the products of attention; values that products alone make and read are bfloat16, sums and everything
+        else f32.  ``"f16"``: weights of products are held as float16 and widened in registers.
     numerics: how far algorithms may be from a direct sum: ``"strict"``, ``"default"`` or ``"fast"``; what each
         guarantees is in docs/numerics.md.
     threads: how many threads share the work of one call; None: the processors this process may use
@@ -144,11 +144,16 @@ class Session:
             return self._seen.clone()
         source = self._source()
         if source.packed is not None:
-            return source.clone()
-        from bolt_numba.passes.pipeline import run_pipeline  # packed files do without
+            made = source.clone()
+        else:
+            from bolt_numba.passes.pipeline import run_pipeline  # packed files do without
 
-        made = run_pipeline(source, numerics=self.numerics, stages=self.stages)
-        drop_maps(self._weights())
+            made = run_pipeline(source, numerics=self.numerics, stages=self.stages)
+            drop_maps(self._weights())
+        if self.precision == "bf16" and self.numerics != "strict":
+            from bolt_numba.passes.quantised.narrow import narrow_values  # few sessions need it
+
+            narrow_values(made)
         return made
 
     def _source(self) -> Graph:

@@ -29,6 +29,7 @@ from bolt_numba.types import (
 )
 
 FLOATS = (F32, F64, F16, BF16)
+HALVES = (F16, BF16)
 INTS = (I8, I16, I32, I64, U8, U16, U32, U64)
 INDICES = (I64, I32)
 NUMBERS = FLOATS + INTS

@@ -11,11 +11,11 @@ import numpy as np
 from bolt_numba.base.budget import BLAS, ask, spend
 from bolt_numba.base.records import record
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
-from bolt_numba.ops.layers.matmul import finish, want_activation
+from bolt_numba.ops.layers.matmul import finish, product_dtype, want_activation
 from bolt_numba.ops.layers.windows import Windows, as_layout, channels_first, join_shape, per_axis, split_shape
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import want_dim, want_dims
-from bolt_numba.types import Array, Dim, Shape, Sym, TensorType
+from bolt_numba.types import AnyDType, Array, Dim, Shape, Sym, TensorType
 
 
 def _want_groups(owner: Op, what: str, count: Dim, group: int) -> None:
@@ -100,16 +100,18 @@ class Conv(Convolution):
 
     x: [n, c, h, w] or [n, h, w, c], any number of spatial axes · w: [k, c/g, r, s] in either layout · bias: [k] ·
     residual: like y -> y: [n, k, oh, ow] in x's layout; f32, f64, f16 or bf16 throughout (narrow ones sum in f32).
+    to: as that of `MatMul`: dtype of y where values between products are narrow.
     Units: pads, strides and dilations in elements.  Source: ONNX Conv-22.
     """
 
     activation: Op | None = None
     residual: bool = False
+    to: AnyDType | None = None
 
     def infer(
         self, x: TensorType, w: TensorType, bias: TensorType | None = None, residual: TensorType | None = None
     ) -> TensorType:
-        dtype = same_dtype(self, x, w, bias, residual)
+        dtype, result = product_dtype(self, self.to, x, w, bias, residual)
         want_dtype(self, "x", dtype, *FLOATS)
         want_activation(self, self.activation, dtype)
         shape = self.output_shape(x, w, bias)
@@ -117,14 +119,14 @@ class Conv(Convolution):
             raise self.fail("residual operand", residual, "one exactly when the attribute residual is set")
         if shape is not None:
             want_dims(self, "residual", residual, *shape)
-        return TensorType(dtype, shape)
+        return TensorType(result, shape)
 
     def reference(self, x: Array, w: Array, bias: Array | None = None, residual: Array | None = None) -> Array:
         y = self.sums(widened(x), widened(w))
         if bias is not None:
             y += along_channels(widened(bias), y.ndim)
         y = finish(as_layout(y, self.layout), residual, self.activation)
-        return y.astype(x.dtype, copy=False)
+        return y.astype(self.to or x.dtype, copy=False)
 
 
 @op("ConvTranspose")

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import BLAS, ask, spend
-from bolt_numba.ops.dtypes import NUMBERS, same_dtype, widened
+from bolt_numba.ops.dtypes import HALVES, NUMBERS, same_dtype, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import broadcast_dim, broadcast_shapes, want_dim, want_dims
-from bolt_numba.types import AnyDType, Array, Dim, Shape, TensorType, dtype_name
+from bolt_numba.types import F32, AnyDType, Array, Dim, Shape, TensorType, dtype_name
 
 
 def matmul_shape(owner: Op, a: Shape | None, b: Shape | None) -> Shape | None:
@@ -46,6 +46,25 @@ def finish(y: Array, residual: Array | None, activation: Op | None) -> Array:
     return y if activation is None else activation.reference(y)
 
 
+def product_dtype(
+    owner: Op, to: AnyDType | None, x: TensorType, w: TensorType, bias: TensorType | None, residual: TensorType | None
+) -> tuple[AnyDType, AnyDType]:
+    """The dtype that a product computes in and that of its result; raises ShapeError.
+
+    Without ``to`` all have one.  With it, x, the residual and the result are each of the dtype of w or narrower.
+    """
+    if to is None:
+        dtype = same_dtype(owner, x, w, bias, residual)
+        return dtype, dtype
+    dtype = same_dtype(owner, w, bias)
+    want_dtype(owner, "w", dtype, F32)
+    for what, given in (("x", x), ("residual", residual)):
+        if given is not None:
+            want_dtype(owner, what, given.dtype, F32, *HALVES)
+    want_dtype(owner, "to", to, F32, *HALVES)
+    return dtype, to
+
+
 def want_activation(owner: Op, activation: Op | None, dtype: AnyDType) -> None:
     """Raise ShapeError unless an activation is pointwise, of one operand, and keeps the dtype."""
     if activation is None:
@@ -65,6 +84,8 @@ class MatMul(Op):
 
     a: [..., M, K], [..., K, M] when trans_a · b: [..., K, N], [..., N, K] when trans_b · bias: [N] · residual: like y
     -> y: [..., M, N] of a's dtype, any number.  Operands of rank 1 are never transposed.  f16 and bf16 sum in f32.
+    to: dtype of y where values between products are narrow: a, the residual and y are each f32, f16 or bf16 then, b and
+    bias f32.
     Source: ONNX MatMul-13 and Gemm-13.
     """
 
@@ -73,11 +94,12 @@ class MatMul(Op):
     alpha: float = 1.0
     activation: Op | None = None
     residual: bool = False
+    to: AnyDType | None = None
 
     def infer(
         self, a: TensorType, b: TensorType, bias: TensorType | None = None, residual: TensorType | None = None
     ) -> TensorType:
-        dtype = same_dtype(self, a, b, bias, residual)
+        dtype, result = product_dtype(self, self.to, a, b, bias, residual)
         want_dtype(self, "a", dtype, *NUMBERS)
         want_activation(self, self.activation, dtype)
         shape = matmul_shape(self, _swapped(a.shape, self.trans_a), _swapped(b.shape, self.trans_b))
@@ -87,7 +109,7 @@ class MatMul(Op):
             raise self.fail("residual operand", residual, "one exactly when the attribute residual is set")
         if shape is not None:
             want_dims(self, "residual", residual, *shape)
-        return TensorType(dtype, shape)
+        return TensorType(result, shape)
 
     def reference(self, a: Array, b: Array, bias: Array | None = None, residual: Array | None = None) -> Array:
         left, right = widened(a), widened(b)
@@ -100,7 +122,7 @@ class MatMul(Op):
             y = (y * y.dtype.type(self.alpha)).astype(left.dtype, copy=False)
         if bias is not None:
             y = y + bias.astype(y.dtype, copy=False)
-        return np.asarray(finish(y, residual, self.activation)).astype(a.dtype, copy=False)
+        return np.asarray(finish(y, residual, self.activation)).astype(self.to or a.dtype, copy=False)
 
 
 _TERM = re.compile(r"[a-zA-Z]*(\.\.\.)?[a-zA-Z]*")

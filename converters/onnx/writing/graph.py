@@ -29,9 +29,11 @@ from bolt_numba.errors import BoltError, UnsupportedOpError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.shape import Transpose
-from bolt_numba.ops.pointwise import Add
+from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.pointwise import Add, Cast
 from bolt_numba.ops.registry import Op, result_tuple
-from bolt_numba.types import Array, NestedType, TensorType, type_of
+from bolt_numba.types import F32, Array, NestedType, TensorType, type_of
 
 LOCAL = 1024
 """Elements up to which a constant of a subgraph stands in the subgraph itself, where shape inference sees it."""
@@ -186,6 +188,8 @@ class GraphWriter:
         """
         if types is None:
             types = result_tuple(infer_types(op, [t.type if t.name else None for t in terms]))
+        if isinstance(op, (Conv, MatMul)) and op.to is not None:
+            return self._between_casts(op, terms)
         residual, activation = getattr(op, "residual", False), getattr(op, "activation", None)
         if (residual or activation is not None) and type(op) not in WHOLE:
             return self._with_epilogue(op, terms, residual, activation)
@@ -194,6 +198,11 @@ class GraphWriter:
         function = WRITERS.get(type(op))
         results = self.plain(op, terms, types) if function is None else result_tuple(function(self, op, *terms))
         return results[0] if len(results) == 1 else results
+
+    def _between_casts(self, op: Conv | MatMul, terms: Sequence[Named]) -> Named:
+        wide = [t if not t.name or t.type.dtype == F32 else self.write(Cast(F32), t) for t in terms]
+        made: Named = self.write(dataclasses.replace(op, to=None), *wide)
+        return made if op.to in (None, F32) else self.write(Cast(op.to), made)
 
     def _with_epilogue(self, op: Any, terms: Sequence[Named], residual: bool, activation: Op | None) -> Named:
         names = {f.name for f in dataclasses.fields(op)}

@@ -152,7 +152,9 @@ def _block_table(images: int, groups: int, rows: int, pixels: int, cg: int, kg: 
 @remember_last
 def accepts_rows(op: Any, ins: Types) -> bool:
     """Channels last, f32, a residual of the result's shape."""
-    if op.layout != "NHWC" or any(t is not None and (t.dtype != F32 or not t.is_static) for t in ins):
+    if op.layout != "NHWC" or op.to is not None:
+        return False
+    if any(t is not None and (t.dtype != F32 or not t.is_static) for t in ins):
         return False
     x, w, _, residual = (*ins, None, None)[:4]
     if x is None or w is None or not can_finish(op.activation) or x.size == 0 or w.size == 0:

@@ -6,8 +6,11 @@ Imported only while a kernel compiles; kernel files import these names from `lan
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,untyped-decorator"
 from __future__ import annotations
 
+import math
+
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from bolt_numba.kernels.cpu.isa import target
@@ -24,12 +27,13 @@ from bolt_numba.kernels.cpu.language.simd import (
     masked_load,
     masked_store,
     rounded_bits,
+    splat_value,
     store,
     tail_mask,
     vector,
     word,
 )  # fmt: skip
-from bolt_numba.kernels.cpu.language.tiles import add_outer, row_elements
+from bolt_numba.kernels.cpu.language.tiles import _build, _masks, _row, _vec, add_outer, row_elements
 
 # ---------------------------------------------------------------------------------------------------------------- bf16
 
@@ -74,12 +78,82 @@ def _store_n(b, bits, address, n):
 @word(types.void, ADDR, F32, F32)
 def vstore_bf16_two(b, address, v, w):
     """The elements of ``v``, then those of ``w``, rounded as by `vstore_bf16`; denormal ones may become 0."""
+    _store_two(b, address, v, w)
+
+
+def _store_two(b, address, v, w):
     if target().has_bf16:
         result = ir.VectorType(BFloat(), 2 * LANES)
         store(b, call(b, f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * LANES}", result, [w, v]), address, 2)
         return
     for i, x in enumerate((v, w)):
         store(b, _narrow_bf16(b, x), b.add(address, I64(2 * LANES * i)), 2)
+
+
+@intrinsic
+def tile_finish_bf16(tyctx, acc, address, ld, n, residual, residual_ld, lo, hi, kind):
+    """`tile_finish`; memory of the tile is bfloat16 if ``kind & 2``, that of the residual if ``kind & 4``."""
+
+    def codegen(ctx, b, sig, args):
+        value, address, ld, n, residual, residual_ld, lo, hi, kind = args
+        place, masks = cgutils.alloca_once_value(b, value), _masks(b, acc, n)
+
+        def either(condition, make):
+            with b.if_else(condition) as (then, otherwise):
+                with then:
+                    make(True)
+                with otherwise:
+                    make(False)
+
+        def is_set(bit):
+            return b.icmp_signed("!=", b.and_(kind, I64(bit)), I64(0))
+
+        def change(one):
+            old = b.load(place)
+            b.store(_build(b, acc, lambda i, j: one(_vec(b, acc, old, i, j), i, j)), place)
+
+        def add(narrow):
+            ty, unit = (vector("i16"), 2) if narrow else (vector("f32"), 4)
+
+            def one(x, i, j):
+                got = masked_load(b, _row(b, residual, residual_ld, i), ty, unit, masks[j], unit * LANES * j)
+                return b.fadd(x, _wide_bf16(b, got) if narrow else got)
+
+            change(one)
+
+        with b.if_then(b.icmp_signed("!=", residual, I64(0))):
+            either(is_set(4), add)
+        for sign, bound, end in ((">", lo, -math.inf), ("<", hi, math.inf)):
+            with b.if_then(b.fcmp_ordered(sign, bound, bound.type(end))):
+                limit = splat_value(b, bound)
+                change(lambda x, i, j, s=sign, v=limit: b.select(b.fcmp_ordered(s, v, x), v, x))
+        done = b.load(place)
+        rows = [_row(b, address, ld, i) for i in range(acc.mr)]
+        tile = [[_vec(b, acc, done, i, j) for j in range(acc.nv)] for i in range(acc.mr)]
+
+        def put(is_whole):
+            either(is_set(2), lambda narrow: _put(b, rows, tile, None if is_whole else masks, narrow))
+
+        either(b.icmp_signed(">=", n, I64(acc.columns)), put)
+        return ctx.get_dummy_value()
+
+    numbers = (ADDR, types.int64, types.int64, ADDR, types.int64, types.float32, types.float32, types.int64)
+    return types.void(acc, *numbers), codegen
+
+
+def _put(b, rows, tile, masks, narrow):
+    """Store a tile, as bfloat16 if ``narrow``, the columns in masks alone unless these are None."""
+    unit = 2 if narrow else 4
+    for row, vectors in zip(rows, tile, strict=True):
+        if narrow and masks is None and len(vectors) == 2:
+            _store_two(b, row, *vectors)
+            continue
+        for j, x in enumerate(vectors):
+            bits = _narrow_bf16(b, x) if narrow else x
+            if masks is None:
+                store(b, bits, row, unit, unit * LANES * j)
+            else:
+                masked_store(b, bits, row, unit, masks[j], unit * LANES * j)
 
 
 # ----------------------------------------------------------------------------------------------------------------- f16

@@ -194,7 +194,7 @@ def packed_bias(
 
 def accepts_matmul(op: Any, ins: Types) -> bool:
     """f32 throughout, a bias of the columns of a matrix, a residual of the result's shape."""
-    if any(t is not None and (t.dtype != F32 or not t.is_static) for t in ins):
+    if op.to is not None or any(t is not None and (t.dtype != F32 or not t.is_static) for t in ins):
         return False
     a, b, bias, residual = (*ins, None, None)[:4]
     if a is None or b is None or not can_finish(op.activation):

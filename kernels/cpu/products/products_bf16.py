@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,10 @@ from bolt_numba.kernels.cpu.products.pack import TERMS, source_rows
 from bolt_numba.kernels.cpu.products.sweep import choose_share
 from bolt_numba.kernels.cpu.products.sweep_bf16 import (
     AS_F32,
-    ROUNDED,
+    NARROW_A,
+    NARROW_C,
+    NARROW_RESIDUAL,
+    PADDED,
     SLACK,
     choose_span,
     pack_panels_bf16,
@@ -36,7 +40,7 @@ from bolt_numba.kernels.cpu.products.sweep_bf16 import (
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.types import Array, TensorType
+from bolt_numba.types import BF16, F32, Array, TensorType
 
 SHORT_SUM, SHORT_TAPS, NARROW = 8, 32, LANES
 """Terms of a sum, the same where taps are gathered, and columns of a result, under which copying rows costs more than
@@ -71,8 +75,25 @@ def pack_filters(groups: int, threads: int) -> Any:
     return pack
 
 
+def in_f32(op: Any, ins: Types) -> tuple[Any, Types]:
+    """A product and its operands, as they were before values between products became bfloat16."""
+    if op.to is None or op.to not in (F32, BF16):
+        return op, ins
+    return replace(op, to=None), [TensorType(F32, t.shape) if t is not None and t.dtype == BF16 else t for t in ins]
+
+
+def kinds(op: Any, ins: Types) -> int:
+    """Which operands are bfloat16."""
+    x, residual = ins[0], ins[3] if op.residual else None
+    assert x is not None
+    kind = NARROW_A if x.dtype == BF16 else AS_F32
+    kind |= NARROW_RESIDUAL if residual is not None and residual.dtype == BF16 else AS_F32
+    return kind | (NARROW_C if op.to == BF16 else AS_F32)
+
+
 def accepts_weights(op: Any, ins: Types) -> bool:
     """A matrix of constant weights, large enough."""
+    op, ins = in_f32(op, ins)
     if op.trans_a or not accepts_matmul(op, ins):
         return False
     b = ins[1]
@@ -93,16 +114,18 @@ def matmul_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Contex
     pack = pack_matrix(op.trans_b, op.alpha, context.threads)
     filters = context.packed(b.known, ("pairs", op.trans_b, op.alpha), pack)
     bias_at, steps = packed_bias(bias, 2, g.n, context)
-    return [*steps, product_step(op, filters, bias_at, (g.m, g.n, g.k), context)]
+    return [*steps, product_step(op, filters, bias_at, (g.m, g.n, g.k), context, kinds(op, ins))]
 
 
-def product_step(op: MatMul, panels: Array, bias: Argument, sizes: tuple[int, int, int], context: Context) -> Step:
+def product_step(
+    op: MatMul, panels: Array, bias: Argument, sizes: tuple[int, int, int], context: Context, kind: int = AS_F32
+) -> Step:
     """The call of `sweep_bf16` for a product of ``sizes`` m, n and k."""
     m, n, k = sizes
     threads = context.threads if is_parallel(context, m * n * k, panels.nbytes) else 1
     args: dict[str, Argument] = {
         "lda": Pitch(In(0)), "b": panels, "bias": bias, "blocks": 1, "offsets": ONE_BLOCK, "table": None,
-        "edges": None, "taps": 1, "depth": k, "runs": 1, "length": k, "run_rows": ORIGIN,
+        "edges": None, "taps": 1, "depth": k, "runs": 1, "length": k, "run_rows": ORIGIN, "kind": kind,
     }  # fmt: skip
     return sweep_step(op, args, sizes, threads)
 
@@ -117,6 +140,7 @@ def is_direct(op: Any, ins: Types) -> bool:
 
 def works_filters(op: Any, ins: Types) -> bool:
     """Filters long and many enough."""
+    op, ins = in_f32(op, ins)
     if not accepts_conv(op, ins):
         return False
     w = ins[1]
@@ -127,7 +151,7 @@ def works_filters(op: Any, ins: Types) -> bool:
 
 def accepts_filters(op: Any, ins: Types) -> bool:
     """Where no other algorithm is expected to be faster."""
-    return works_filters(op, ins) and is_direct(op, ins)
+    return works_filters(op, ins) and (op.to is not None or is_direct(op, ins))
 
 
 @kernel(Conv, accepts=accepts_filters, works=works_filters, precision="bf16", rank=RANK, by_types=True)
@@ -148,11 +172,12 @@ def conv_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context)
         "offsets": block_offsets(g.images, groups, g.rows, g.m, cg, kg, 4 * -(-k // 2)),
         "table": None if g.is_matrix else g.taps.table, "edges": g.taps.edges,
         "taps": taps, "depth": cg, "runs": len(g.run), "length": k // len(g.run), "run_rows": g.run,
+        "kind": kinds(op, ins),
     }  # fmt: skip
-    if not g.is_matrix and cg < THIN_IMAGE:
+    if not g.is_matrix and cg < THIN_IMAGE and x.dtype == F32:
         image = Scratch(2 * x.size + SLACK)
         steps.append(Step(round_values, {"x": In(0), "y": image, "n": x.size}, is_parallel(context, 0, x.nbytes)))
-        args |= {"a": image, "lda": x.dims[-1], "kind": ROUNDED}
+        args |= {"a": image, "lda": x.dims[-1], "kind": kinds(op, ins) | NARROW_A | PADDED}
     return [*steps, sweep_step(op, args, (g.m, kg, k), threads)]
 
 
@@ -166,7 +191,7 @@ def sweep_step(op: Any, args: dict[str, Argument], sizes: tuple[int, int, int], 
     per_thread = scratch_bytes(span, n, k, terms)
     common: dict[str, Argument] = {
         "a": In(0), "c": Out(0), "ldc": Pitch(Out(0)),
-        "res": In(3) if op.residual else None, "ldr": Pitch(In(3)) if op.residual else 0, "kind": AS_F32, "zeros": None,
+        "res": In(3) if op.residual else None, "ldr": Pitch(In(3)) if op.residual else 0, "zeros": None,
         "m": m, "n": n, "k": k,
         "scratch": Scratch(threads * per_thread), "pack_ld": row_stride(k), "scratch_step": per_thread, "span": span,
         "share": choose_share(blocks, m, n, k, threads), "terms": terms, **finish(op.activation, short=True).args,

@@ -116,11 +116,16 @@ def sweep_reach(a: Any, unit: int = 4) -> dict[str, Reach]:
 
 def sweep_bf16_reach(a: Any) -> dict[str, Reach]:
     """Extents of `sweep_bf16`: rows of A that are bfloat16 already are read in whole vectors."""
-    unit, scratch = 2 if a.kind else 4, (a.span + MR) * a.pack_ld + BYTES
+    unit, scratch = 2 if a.kind & 1 else 4, (a.span + MR) * a.pack_ld + BYTES
     made = _rows_of(a, 4 * ((a.k + 1) // 2) * panel_columns(a.n), a.table is not None, False, scratch)
     if "a" not in made:
         row = a.lda * (a.m - 1) + a.k if a.table is None else a.lda * last_row(a.table) + a.depth
-        made["a"] = unit * (greatest(a.offsets, a.blocks, a.lda, 0, 1) + row) + (BYTES if a.kind else 0)
+        made["a"] = unit * (greatest(a.offsets, a.blocks, a.lda, 0, 1) + row) + (BYTES if a.kind & 8 else 0)
+    for name, bit in (("c", 2), ("res", 4)):
+        reach: Any = made[name]
+        made[name] = reach // 2 if a.kind & bit else reach
+    if a.kind & 2:
+        made["scratch"] = a.threads * a.scratch_step
     return made
 
 
