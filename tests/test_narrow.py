@@ -156,7 +156,7 @@ def test_narrow_graphs_run_and_are_written_like_others(tmp_path: Path) -> None:
     for name in ("narrow.bolt", "narrow.onnx"):
         bn.save(graph, tmp_path / name)
         got = bn.compile(tmp_path / name)(x)[0]
-        assert np.abs(got - wanted).max() < 5e-3 * largest
+        assert np.abs(got - wanted).max() < 1e-2 * largest
     strict = bn.compile(graph, numerics="strict")
-    assert np.abs(strict(x)[0] - wanted).max() < 5e-3 * largest
+    assert np.abs(strict(x)[0] - wanted).max() < 1e-2 * largest
     assert any("(f32)" in row["runner"] for row in strict.report())

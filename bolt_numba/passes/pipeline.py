@@ -2,7 +2,8 @@
 
 A `Stage` is a name and its parts, in order: sets of rules, each applied until none fires, and functions that rewrite a
 graph in place.  `bolt_numba.compile` takes ``stages=`` made by `with_rules` and `with_stage`, so that a rule, a pass or
-a plug-in of one's own takes part.  A session's ``precision="bf16"`` chooses among kernels, and runs `quantised.narrow` behind all stages.
+a plug-in of one's own takes part.  A session's ``precision="bf16"`` chooses among kernels, and narrows values behind
+all stages (`quantised.narrow`).
 """
 
 from __future__ import annotations
