@@ -1,0 +1,273 @@
+"""Readers of what detectors end with: SSD's boxes, regions of interest, YOLO's grids."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.caffe.message import Message, integer, last, number
+from bolt_numba.converters.caffe.reading.attributes import Floats, Ints
+from bolt_numba.converters.caffe.reading.graph import LayerBuilder
+from bolt_numba.converters.caffe.reading.registry import reader
+from bolt_numba.converters.operands import ints, rank_of, static_dim
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.reduce import ArgMax, ReduceMax
+from bolt_numba.ops.arrays.shape import Concat, Reshape, Split, Transpose, Unsqueeze
+from bolt_numba.ops.arrays.slicing import Slice
+from bolt_numba.ops.layers.boxes import DetectionOutput, PriorBox
+from bolt_numba.ops.layers.detection import MaxRoiPool, PSRoiPool
+from bolt_numba.ops.layers.suppression import MulticlassNMS
+from bolt_numba.ops.pointwise import Add, And, Cast, Clip, Exp, GreaterOrEqual, Max, Min, Mul, Sigmoid, Sub, Where
+from bolt_numba.types import F32, Array
+
+MOST_PRIORS = 1 << 22
+"""Boxes that are computed while a model is read."""
+
+
+@reader("PriorBox")
+def prior_box(
+    b: LayerBuilder,
+    x: Value,
+    image: Value,
+    *,
+    min_size: Floats,
+    max_size: Floats = (),
+    aspect_ratio: Floats = (),
+    flip: bool = True,
+    clip: bool = False,
+    variance: Floats = (),
+    img_size: int = 0,
+    img_h: int = 0,
+    img_w: int = 0,
+    step: float = 0.0,
+    step_h: float = 0.0,
+    step_w: float = 0.0,
+    offset: float = 0.5,
+) -> Any:
+    """Constants where the sizes of both bottoms are known, which they mostly are."""
+    size = (img_size or img_h, img_size or img_w)
+    steps = (step or step_h, step or step_w)
+    operator = PriorBox(
+        min_size, max_size, aspect_ratio, flip, clip, variance, size if all(size) else None,
+        steps if all(steps) else None, offset,
+    )  # fmt: skip
+    made = operator.infer(x.type, image.type)
+    if not (made.is_static and x.type.is_static and image.type.is_static) or made.size > MOST_PRIORS:
+        return b(operator, x, image)
+    return b.const(operator.reference(*(np.broadcast_to(F32.type(0), v.type.dims) for v in (x, image))), "priors")
+
+
+@reader("DetectionOutput")
+def detection_output(
+    b: LayerBuilder,
+    location: Value,
+    confidence: Value,
+    priors: Value,
+    image: Value | None = None,
+    *,
+    num_classes: int,
+    share_location: bool = True,
+    background_label_id: int = 0,
+    nms_param: Message | None = None,
+    code_type: str = "CORNER",
+    keep_top_k: int = -1,
+    variance_encoded_in_target: bool = False,
+    confidence_threshold: float = -math.inf,
+    clip: bool = False,
+) -> Any:
+    """[1, 1, found, 7]: image, class, score and corners as parts of the image; [1, 1, n, 7] of -1 for nothing."""
+    nms, what = nms_param or {}, f"{b.what}: nms_param"
+    unknown = nms.keys() - {"nms_threshold", "top_k", "eta"}
+    if unknown or num_classes < 1:
+        raise b.invalid("nms_param and num_classes", (sorted(unknown), num_classes), "known fields, some classes")
+    sets = 1 if share_location else num_classes
+    count = static_dim(b, priors, 2) // 4
+    boxes = b(Reshape(), location, ints([0, count, sets, 4]))
+    rows = b.node(Split(1, 2), priors).outputs
+    corners, spread = (b(Reshape(), v, ints([1, count, 1, 4])) for v in rows)
+    decoded = _decoded(b, code_type, boxes, corners, None if variance_encoded_in_target else spread)
+    if clip:
+        decoded = b(Clip(0.0, 1.0), decoded)
+    scores = b(Transpose((0, 2, 1)), b(Reshape(), confidence, ints([0, count, num_classes])))
+    operator = DetectionOutput(
+        confidence_threshold,
+        number(last(nms, "nms_threshold", 0.3), what),
+        integer(last(nms, "top_k", -1), what),
+        keep_top_k,
+        background_label_id,
+        number(last(nms, "eta", 1.0), what),
+    )
+    found, _ = b(operator, b(Reshape(), decoded, ints([0, count, 4])) if sets == 1 else decoded, scores)
+    return b(Unsqueeze(), found, ints([0, 1]))
+
+
+def _decoded(b: LayerBuilder, code: str, boxes: Value, priors: Value, spread: Value | None) -> Any:
+    """Corners of boxes, which are given relative to the priors, in units of their variances; all [..., 4]."""
+    if spread is not None:
+        boxes = b(Mul(), boxes, spread)
+    begin, end = _halves(b, priors)
+    first, second = _halves(b, boxes)
+    if code == "CORNER":
+        return b(Add(), priors, boxes)
+    size = b(Sub(), end, begin)
+    if code == "CORNER_SIZE":
+        return b(Add(), priors, b(Mul(), boxes, b(Concat(3), size, size)))
+    if code != "CENTER_SIZE":
+        raise b.invalid("code_type", code, "CORNER, CENTER_SIZE or CORNER_SIZE")
+    centre = b(Add(), b(Mul(), first, size), b(Mul(), b(Add(), begin, end), 0.5))
+    half = b(Mul(), b(Mul(), b(Exp(), second), size), 0.5)
+    return b(Concat(3), b(Sub(), centre, half), b(Add(), centre, half))
+
+
+def _halves(b: LayerBuilder, x: Value) -> list[Value]:
+    """The first two and the last two of the last axis."""
+    outputs: list[Value] = b.node(Split(rank_of(b, x) - 1, 2), x).outputs
+    return outputs
+
+
+@reader("ROIPooling")
+def roi_pooling(
+    b: LayerBuilder, x: Value, rois: Value, *, pooled_h: int, pooled_w: int, spatial_scale: float = 1.0
+) -> Any:
+    """The greatest numbers in the bins of regions [r, 5], or [r, 5, 1, 1]."""
+    flat = rois if rank_of(b, rois) == 2 else b(Reshape(), rois, ints([-1, 5]))
+    return b(MaxRoiPool((pooled_h, pooled_w), spatial_scale), x, flat)
+
+
+@reader("PSROIPooling")
+def psroi_pooling(
+    b: LayerBuilder, x: Value, rois: Value, *, output_dim: int, group_size: int, spatial_scale: float
+) -> Any:
+    """Means of the bins of regions, each of the channels that belong to its bin."""
+    if static_dim(b, x, 1) != output_dim * group_size * group_size:
+        raise b.invalid("output_dim and group_size", (output_dim, group_size), f"{static_dim(b, x, 1)} channels")
+    flat = rois if rank_of(b, rois) == 2 else b(Reshape(), rois, ints([-1, 5]))
+    return b(PSRoiPool((group_size, group_size), spatial_scale), x, flat)
+
+
+@reader("Proposal")
+def proposal(
+    b: LayerBuilder,
+    scores: Value,
+    deltas: Value,
+    info: Value,
+    *,
+    feat_stride: int = 16,
+    base_size: int = 16,
+    min_size: int = 16,
+    ratio: Floats = (0.5, 1.0, 2.0),
+    scale: Floats = (8.0, 16.0, 32.0),
+    pre_nms_topn: int = 6000,
+    post_nms_topn: int = 300,
+    nms_thresh: float = 0.7,
+) -> Any:
+    """Regions [r, 5] of one image: its number, corners in pixels.  info: [1, 3], height, width, scale of the image.
+
+    Source: the layer of Faster R-CNN.
+    """
+    h, w = static_dim(b, scores, 2), static_dim(b, scores, 3)
+    anchors = _anchors(base_size, ratio, scale)
+    count = len(anchors)
+    shifts = np.stack(np.meshgrid(np.arange(w), np.arange(h)), axis=-1) * feat_stride
+    grid = (np.concatenate([shifts, shifts], axis=-1)[:, :, None] + anchors).reshape(1, -1, 4).astype(F32)
+    places = b(Transpose((0, 3, 4, 1, 2)), b(Reshape(), deltas, ints([1, count, 4, h, w])))
+    first, second = _halves(b, b(Reshape(), places, ints([1, -1, 4])))
+    size = grid[..., 2:] - grid[..., :2] + F32.type(1)
+    centre = b(Add(), b(Mul(), first, size), grid[..., :2] + F32.type(0.5) * size)
+    half = b(Mul(), b(Mul(), b(Exp(), second), size), 0.5)
+    ends = b(Sub(), b(Gather(1), b(Reshape(), info, ints([1, -1])), ints([1, 0, 1, 0])), 1.0)
+    corners = b(Concat(2), b(Sub(), centre, half), b(Add(), centre, half))
+    corners = b(Max(), b(Min(), corners, ends), 0.0)
+    begin, end = _halves(b, corners)
+    least = b(Mul(), b(Gather(1), b(Reshape(), info, ints([1, -1])), ints([2])), float(min_size))
+    wide = b(GreaterOrEqual(), b(Add(), b(Sub(), end, begin), 1.0), least)
+    large = b(And(), *b.node(Split(2, 2), wide).outputs)
+    foreground = b(Slice(), scores, ints([count]), ints([2 * count]), ints([1]))
+    flat = b(Reshape(), b(Transpose((0, 2, 3, 1)), foreground), ints([1, -1, 1]))
+    chosen = b(Where(), large, flat, b.const(F32.type(-math.inf)))
+    operator = MulticlassNMS(-math.inf, pre_nms_topn, post_nms_topn, -1, False, nms_thresh)
+    found, _, _ = b(operator, corners, b(Reshape(), chosen, ints([1, 1, -1])))
+    image, score, places = b.node(Split(1, 3), found, ints([1, 1, 4])).outputs  # of the only class, 0
+    rois = b(Concat(1), image, places)
+    return (rois, score) if b.wants(1) else rois
+
+
+def _anchors(base: int, ratios: Floats, scales: Floats) -> Array:
+    """Boxes around the first cell, in pixels that belong to them: for each ratio all scales."""
+    made = []
+    centre = 0.5 * (base - 1)
+    for r in ratios:
+        wide = np.round(math.sqrt(base * base / r))
+        high = np.round(wide * r)
+        for s in scales:
+            half_w, half_h = 0.5 * (wide * s - 1), 0.5 * (high * s - 1)
+            made.append((centre - half_w, centre - half_h, centre + half_w, centre + half_h))
+    return np.array(made, F32)
+
+
+@reader("Reorg")
+def reorg(b: LayerBuilder, x: Value, *, stride: int, reverse: bool = False) -> Any:
+    """Pixels to channels, in the order of Darknet: it reads the numbers as if channels had been taken apart before."""
+    c, h, w = (static_dim(b, x, i) for i in (1, 2, 3))
+    s = stride
+    if not 1 <= s <= 1 << 10 or c % (s * s) or (not reverse and (h % s or w % s)):
+        raise b.invalid("stride", s, f"a divisor of {(h, w)} whose square divides {c} channels")
+    if reverse:
+        y = b(Transpose((0, 3, 4, 1, 5, 2)), b(Reshape(), x, ints([0, s, s, c // (s * s), h, w])))
+        return b(Reshape(), y, ints([0, c // (s * s), h * s, w * s]))
+    y = b(Transpose((0, 3, 5, 1, 2, 4)), b(Reshape(), x, ints([0, c // (s * s), h, s, w, s])))
+    return b(Reshape(), y, ints([0, c * s * s, h // s, w // s]))
+
+
+@reader("Yolov3DetectionOutput")
+def yolov3_detection_output(
+    b: LayerBuilder,
+    *xs: Value,
+    num_classes: int = 20,
+    num_box: int = 3,
+    confidence_threshold: float = 0.01,
+    nms_threshold: float = 0.45,
+    biases: Floats,
+    anchors_scale: Ints,
+    mask_group_num: int = 2,
+    mask: Ints,
+) -> Any:
+    """[1, 1, found, 7]: image, class from 1 on, score and corners as parts of the image, by falling score.
+
+    xs: grids [n, num_box * (5 + classes), h, w].  A cell's score is that of an object times that of its best class.
+    """
+    if len(anchors_scale) != len(xs) or len(mask) != num_box * len(xs) or not xs or num_classes < 1:
+        raise b.invalid("anchors_scale and mask", (anchors_scale, mask), f"1 and {num_box} for each of {len(xs)} grids")
+    if any(not 0 <= 2 * m + 1 < len(biases) for m in mask):
+        raise b.invalid("mask", mask, f"places of {len(biases) // 2} biases")
+    parts = []
+    for i, x in enumerate(xs):
+        sizes = np.array([biases[2 * m : 2 * m + 2] for m in mask[i * num_box : (i + 1) * num_box]], F32)
+        parts.append(_yolo_grid(b, x, sizes, num_classes, anchors_scale[i]))
+    boxes, scores, labels = (b(Concat(1), *column) if len(xs) > 1 else column[0] for column in zip(*parts, strict=True))
+    operator = DetectionOutput(confidence_threshold, nms_threshold, background=-1)
+    found, index = b(operator, boxes, b(Unsqueeze(), scores, ints([1])))
+    label = b(Gather(0), b(Reshape(), labels, ints([-1])), b(Max(), index, 0))
+    image, _, rest = b.node(Split(1, 3), found, ints([1, 1, 5])).outputs
+    shown = b(Where(), b(GreaterOrEqual(), index, 0), b(Add(), label, 1.0), b.const(F32.type(-1)))
+    return b(Unsqueeze(), b(Concat(1), image, b(Unsqueeze(), shown, ints([1])), rest), ints([0, 1]))
+
+
+def _yolo_grid(b: LayerBuilder, x: Value, sizes: Array, classes: int, scale: int) -> tuple[Value, Value, Value]:
+    """Corners [n, boxes, 4], scores and labels [n, boxes] of a grid; sizes: of its anchors, in pixels."""
+    h, w, count = static_dim(b, x, 2), static_dim(b, x, 3), len(sizes)
+    cells = b(Transpose((0, 1, 3, 4, 2)), b(Reshape(), x, ints([0, count, 5 + classes, h, w])))
+    place, size, object_, rest = b.node(Split(4, 4), cells, ints([2, 2, 1, classes])).outputs
+    grid = np.stack(np.meshgrid(np.arange(w), np.arange(h)), axis=-1).astype(F32)
+    extent = np.array([w, h], F32)
+    centre = b(Mul(), b(Add(), b(Sigmoid(), place), grid), 1 / extent)
+    half = b(Mul(), b(Exp(), size), (sizes / (extent * F32.type(scale)) / 2).reshape(count, 1, 1, 2))
+    corners = b(Concat(4), b(Sub(), centre, half), b(Add(), centre, half))
+    best = b(ReduceMax(), rest, ints([4]))
+    scores = b(Mul(), b(Sigmoid(), object_), b(Sigmoid(), best))
+    labels = b(Cast(F32), b(ArgMax(4), rest))
+    made = [b(Reshape(), v, ints([0, -1, *tail])) for v, tail in ((corners, (4,)), (scores, ()), (labels, ()))]
+    return made[0], made[1], made[2]

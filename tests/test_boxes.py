@@ -1,0 +1,60 @@
+"""Boxes of detectors: priors cell by cell, and what is left of each class, against plain loops."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from bolt_numba.errors import ShapeError
+from bolt_numba.ops.arrays.gather import NonMaxSuppression
+from bolt_numba.ops.layers.boxes import DetectionOutput, PriorBox
+from bolt_numba.types import F32, I64, TensorType
+
+
+def test_priors_are_what_a_loop_over_cells_gives() -> None:
+    x, image = np.zeros((1, 8, 2, 3), F32), np.zeros((1, 3, 60, 90), F32)
+    op = PriorBox((10.0,), (20.0,), (2.0, 2.0, 1.0), flip=True, clip=False, variances=(0.1, 0.1, 0.2, 0.2))
+    wanted = []
+    for row in range(2):
+        for column in range(3):
+            cx, cy = (column + 0.5) * 30, (row + 0.5) * 30
+            for w, h in (
+                (10, 10), (math.sqrt(200),) * 2, (10 * math.sqrt(2), 10 / math.sqrt(2)),
+                (10 / math.sqrt(2), 10 * math.sqrt(2)),
+            ):  # fmt: skip
+                wanted.append(((cx - w / 2) / 90, (cy - h / 2) / 60, (cx + w / 2) / 90, (cy + h / 2) / 60))
+    y = op.reference(x, image)
+    assert y.shape == op.infer(TensorType(F32, x.shape), TensorType(F32, image.shape)).shape == (1, 2, 96)
+    np.testing.assert_allclose(y[0, 0].reshape(-1, 4), wanted, rtol=1e-6)
+    np.testing.assert_allclose(y[0, 1].reshape(-1, 4), [(0.1, 0.1, 0.2, 0.2)] * 24, rtol=1e-7)
+
+
+@pytest.mark.parametrize("fields", [{"min_sizes": ()}, {"max_sizes": (1.0, 2.0)}, {"variances": (1.0, 2.0)}])
+def test_priors_refuse_what_has_no_meaning(fields: dict[str, tuple[float, ...]]) -> None:
+    t = TensorType(F32, (1, 3, 2, 2))
+    with pytest.raises(ShapeError):
+        PriorBox(**{"min_sizes": (4.0,), **fields}).infer(t, t)
+
+
+def test_a_class_keeps_what_the_operator_of_onnx_keeps() -> None:
+    rng = np.random.default_rng(3)
+    begins = rng.uniform(0, 1, (2, 60, 2))
+    boxes = np.concatenate([begins, begins + rng.uniform(0.05, 0.5, begins.shape)], -1).astype(F32)
+    scores = rng.permuted(np.linspace(0, 1, 60, dtype=F32)[None, None].repeat(3, 1).repeat(2, 0), axis=-1)
+    y, places = DetectionOutput(0.2, 0.4, background=1).reference(boxes, scores)
+    limits = np.array([60], I64), np.array([0.4], F32), np.array([0.2], F32)
+    others = NonMaxSuppression().reference(boxes, scores, *limits)
+    wanted = others[others[:, 1] != 1]
+    np.testing.assert_array_equal(y[:, :2], wanted[:, :2])
+    np.testing.assert_array_equal(places, wanted[:, 0] * 60 + wanted[:, 2])
+    np.testing.assert_array_equal(y[:, 3:], boxes[wanted[:, 0], wanted[:, 2]])
+
+
+def test_images_without_anything_get_a_row_each_where_that_is_wanted() -> None:
+    boxes, scores = np.zeros((2, 3, 4), F32), np.zeros((2, 2, 3), F32)
+    y, places = DetectionOutput(0.5).reference(boxes, scores)
+    np.testing.assert_array_equal(y, [[0, *[-1] * 6], [1, *[-1] * 6]])
+    np.testing.assert_array_equal(places, [-1, -1])
+    assert DetectionOutput(0.5, fill=False).reference(boxes, scores)[0].shape == (0, 7)
