@@ -19,6 +19,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     load_i8,
     load_i16,
     load_u8,
+    select,
     splat,
     to_f32,
     to_i32,
@@ -49,10 +50,11 @@ turned, or f32.  lo, hi, act: see `epilogue.Finish`, for results of f32."""
 
 @inline
 def store_bytes(to, v, n, ends):
-    """As `tile_finish_bytes`, one vector of any numbers; NaN becomes the least byte."""
+    """As `tile_finish_bytes`, one vector of any numbers; NaN becomes the least byte, whatever the limits."""
     high, zero, low, flip = load_i8(ends), load_i16(ends + 4), load_i8(ends + 8), load_u8(ends + 12)
-    v = vmin(vmax(vround(v), splat(np.float32(-1e6))), splat(np.float32(1e6)))
-    made = vmin(vmax(to_i32(v) + splat(np.int32(zero)), splat(np.int32(low))), splat(np.int32(high)))
+    near = vmin(vmax(vround(v), splat(np.float32(-1e6))), splat(np.float32(1e6)))
+    made = vmin(vmax(to_i32(near) + splat(np.int32(zero)), splat(np.int32(low))), splat(np.int32(high)))
+    made = select(v == v, made, splat(np.int32(-128)))
     vstore_u8_n(to, made ^ splat(np.int32(flip)), n)
 
 
