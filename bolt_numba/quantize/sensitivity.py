@@ -30,11 +30,7 @@ LEAST_SAVING = 0.01
 
 def sqnr(wanted: Array, got: Array) -> float:
     """Signal to quantisation noise in dB: power of the wanted values over that of the error; inf without an error."""
-    a, b = np.asarray(wanted, np.float64), np.asarray(got, np.float64)
-    signal, noise = float(np.sum(a * a)), float(np.sum((a - b) ** 2))
-    if not noise:
-        return math.inf
-    return 10 * math.log10(signal / noise) if signal and math.isfinite(noise) else -math.inf
+    return ratio(*sqnr_parts(wanted, got))
 
 
 def accuracy_by(labels: Any) -> Metric:

@@ -46,6 +46,16 @@ def _want_along(owner: Op, x: TensorType, axis: int, **operands: TensorType | No
             want_within(owner, what, t, (*x.shape[:-2], along, 1) if other == -1 else (*x.shape[:-2], 1, along))
 
 
+def _want_stored(
+    owner: Op, kinds: Sequence[AnyDType] = BYTES, /, **operands: tuple[TensorType, TensorType | None]
+) -> None:
+    """Raise DTypeError unless operands are of these kinds, and their zero points of the same dtype."""
+    for name, (t, zero) in operands.items():
+        want_dtype(owner, name, t.dtype, *kinds)
+        if zero is not None:
+            want_dtype(owner, f"{name}_zero_point", zero.dtype, t.dtype)
+
+
 def _wrapped(x: Array) -> Array:
     """Exact sums in f64 as i32, modulo 2 ** 32."""
     return x.astype(np.int64).astype(I32)
@@ -68,10 +78,7 @@ class MatMulInteger(Op):
         a_zero_point: TensorType | None = None,
         b_zero_point: TensorType | None = None,
     ) -> TensorType:
-        for name, t, zero in (("a", a, a_zero_point), ("b", b, b_zero_point)):
-            want_dtype(self, name, t.dtype, *BYTES)
-            if zero is not None:
-                want_dtype(self, f"{name}_zero_point", zero.dtype, t.dtype)
+        _want_stored(self, a=(a, a_zero_point), b=(b, b_zero_point))
         _want_along(self, a, -2, a_zero_point=a_zero_point)
         _want_along(self, b, -1, b_zero_point=b_zero_point)
         return TensorType(I32, matmul_shape(self, a.shape, b.shape))
@@ -106,10 +113,7 @@ class ConvInteger(Convolution):
         x_zero_point: TensorType | None = None,
         w_zero_point: TensorType | None = None,
     ) -> TensorType:
-        for name, t, zero in (("x", x, x_zero_point), ("w", w, w_zero_point)):
-            want_dtype(self, name, t.dtype, *BYTES)
-            if zero is not None:
-                want_dtype(self, f"{name}_zero_point", zero.dtype, t.dtype)
+        _want_stored(self, x=(x, x_zero_point), w=(w, w_zero_point))
         want_one(self, x_zero_point=x_zero_point)
         _want_per_filter(self, w, w_zero_point=w_zero_point)
         return TensorType(I32, self.output_shape(x, w))
@@ -281,9 +285,7 @@ class QLinearConv(Convolution):
         residual_scale: TensorType | None = None,
         residual_zero_point: TensorType | None = None,
     ) -> TensorType:
-        for name, t, zero in (("x", x, x_zero_point), ("w", w, w_zero_point)):
-            want_dtype(self, name, t.dtype, *BYTES)
-            want_dtype(self, f"{name}_zero_point", zero.dtype, t.dtype)
+        _want_stored(self, x=(x, x_zero_point), w=(w, w_zero_point))
         for name, scale in (("x_scale", x_scale), ("w_scale", w_scale), ("y_scale", y_scale)):
             if scale is not None:
                 want_dtype(self, name, scale.dtype, F32)
@@ -364,9 +366,7 @@ class QLinearMatMul(Op):
         residual_scale: TensorType | None = None,
         residual_zero_point: TensorType | None = None,
     ) -> TensorType:
-        for name, t, zero in (("a", a, a_zero_point), ("b", b, b_zero_point)):
-            want_dtype(self, name, t.dtype, *PRODUCTS)
-            want_dtype(self, f"{name}_zero_point", zero.dtype, t.dtype)
+        _want_stored(self, PRODUCTS, a=(a, a_zero_point), b=(b, b_zero_point))
         for name, scale in (("a_scale", a_scale), ("b_scale", b_scale), ("y_scale", y_scale)):
             if scale is not None:
                 want_dtype(self, name, scale.dtype, *FLOATS)
