@@ -183,9 +183,9 @@ def _is_caffe_mean(head: bytes, path: Path | None) -> bool:
 
 
 def _read_caffe_mean(content: Content) -> Graph:
-    from bolt_numba.converters.caffe.reading.read import read_mean
+    from bolt_numba.converters.caffe.mean import mean_graph
 
-    return read_mean(content.view, content.name)
+    return mean_graph(content.view, content.name)
 
 
 FORMATS: dict[str, Format] = {

@@ -148,6 +148,10 @@ class CaffeReader(NodeReader[Scope]):
         made: Any = found.read(builder, inputs, attributes_of(node.raw, found, what), what)
         return made if isinstance(made, (tuple, list)) else (made,)
 
+    def unknown(self, net: Net) -> list[str]:
+        """A line for each layer of a type that has no reader."""
+        return [f"{v.type} at layer '{v.name or v.type}'" for v in net.layers if CAFFE.find("", v.type) is None]
+
     def read(self, net: Net) -> Graph:
         """The graph of a net.  Raises InvalidModelError where layers lack weights."""
         scope = Scope(Graph(net.name or self.file))

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from bolt_numba.base.mapped import map_file
-from bolt_numba.converters.caffe.binary import Blob, read_blob, read_net, read_weights
+from bolt_numba.converters.caffe.binary import Blob, read_net, read_weights
 from bolt_numba.converters.caffe.format import is_text
 from bolt_numba.converters.caffe.net import net_of
 from bolt_numba.converters.caffe.reading.graph import CaffeReader
 from bolt_numba.converters.caffe.text import parse
 from bolt_numba.converters.scope import Scope
 from bolt_numba.converters.survey import Survey, read_or_list
-from bolt_numba.converters.wire import IrregularError
-from bolt_numba.errors import InvalidModelError
-from bolt_numba.ir.build import Builder
+from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.graph import Graph
-from bolt_numba.types import Array
 
 Bytes = bytes | memoryview
 
@@ -35,17 +30,21 @@ def read_caffe(data: Bytes, name: str, path: Path | None, weights: tuple[Bytes, 
     Raises InvalidModelError for what is no net and where layers lack weights, UnsupportedOpError listing all layers
     without a meaning here, ShapeError for layers whose bottoms do not fit.
     """
-    if not is_text(data) and weights is not None and is_text(weights[0]):
+    if weights is not None and is_text(weights[0]) and not is_text(data):
         (data, name), weights = weights, (data, name)
-    if not is_text(data):
+    if not is_text(data) and not name.lower().endswith(".prototxt"):
         net, blobs, where = read_net(data, name), read_weights(data, name), ", wanted their blobs"
         if weights is not None:
             raise InvalidModelError(f"{name}: weights: got {weights[1]} beside a caffemodel, wanted a prototxt")
     else:
         net, (blobs, where) = parse(data, name), _weights_for(name, path, weights)
     found = net_of(net, name)
-    both = CaffeReader(name, blobs, where), CaffeSurvey(name, blobs, where)
-    graph: Graph = read_or_list(*both, lambda reader: reader.read(found))
+    reader, survey = CaffeReader(name, blobs, where), CaffeSurvey(name, blobs, where)
+    unknown = reader.unknown(found)
+    survey.found += unknown
+    if unknown:
+        raise UnsupportedOpError(name, survey.lines(lambda: survey.read(found)))
+    graph: Graph = read_or_list(reader, survey, lambda either: either.read(found))
     graph.metadata["format"] = "caffe"
     return graph
 
@@ -75,21 +74,3 @@ def beside(path: Path) -> Path | None:
 
 _WORDS = ("deploy", "test", "train_val", "inference")
 _JOINTS = (("_", ""), ("-", ""), (".", ""), ("", "_"), ("", "-"), ("", "."))
-
-
-def read_mean_array(data: Bytes, name: str) -> Array:
-    """The numbers of a mean file: one BlobProto, [channels, height, width] f32."""
-    try:
-        blob = read_blob(memoryview(data), 0, len(data), name)
-    except IrregularError:
-        raise InvalidModelError(f"{name}: got {len(data)} bytes that are no protobuf, wanted a mean file") from None
-    shape = blob.shape[1:] if len(blob.shape) == 4 and blob.shape[0] == 1 else blob.shape
-    return np.ascontiguousarray(blob.data.reshape(shape))
-
-
-def read_mean(data: Bytes, name: str) -> Graph:
-    """A graph without inputs whose only output is `mean`."""
-    graph = Graph(name)
-    graph.add_output(Builder(graph).const(read_mean_array(data, name), "mean"), "mean")
-    graph.metadata["format"] = "caffe mean"
-    return graph
