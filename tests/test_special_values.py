@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import bolt_numba as bn
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.arrays import reduce as reductions
 from bolt_numba.ops.chain import Chain
@@ -19,9 +22,9 @@ from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.pool import MaxPool
 from bolt_numba.ops.layers.quantize import DynamicQuantizeLinear
 from bolt_numba.ops.layers.resize import GridSample
-from bolt_numba.ops.pointwise import Pointwise
+from bolt_numba.ops.pointwise import LeakyRelu, Pointwise, ThresholdedRelu
 from bolt_numba.ops.registry import OPS, Op, result_tuple
-from bolt_numba.types import BOOL, F16, F32, F64, I8, I32, I64, U8, U32, U64, AnyDType, Array
+from bolt_numba.types import BOOL, F16, F32, F64, I8, I32, I64, U8, U32, U64, AnyDType, Array, TensorType
 from tests.harness import plan, run_planned
 from tests.lower_isa import IS_LOWER, run_on
 
@@ -251,6 +254,15 @@ def test_a_range_with_a_nan_is_none(n: int) -> None:
         x = np.arange(n, dtype=F32)
         x[place] = NAN
         run(DynamicQuantizeLinear(), x)
+
+
+def test_attributes_beyond_f32_are_infinite() -> None:
+    """As the references have them in f32 arithmetic."""
+    x = np.array([-1, 0.5, 2], F32)
+    for op, wanted in ((LeakyRelu(1e300), [-INF, 0.5, 2]), (ThresholdedRelu(1e300), [0, 0, 0])):
+        graph = Graph("g")
+        graph.add_output(Builder(graph)(op, graph.add_input("x", TensorType(F32, (3,)))), "y")
+        np.testing.assert_array_equal(bn.compile(graph)(x=x)[0], np.array(wanted, F32))
 
 
 @pytest.mark.parametrize("isa", ["avx2", "generic"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import struct
 import time
 from collections.abc import Sequence
@@ -119,6 +120,7 @@ class _Layout:
 
 
 _NUMBERS = frozenset((int, float))
+_MOST = float(np.finfo(np.float32).max)
 _CODES = {"i8": "q", "i4": "i", "f4": "f", "f8": "d"}
 
 
@@ -132,6 +134,11 @@ def _layout(dtype: Any) -> _Layout:
         end = offset + kind.itemsize
         offsets.append(offset)
     return _Layout(dtype.names, tuple(offsets), struct.Struct(f"{text}{-end % _RECORD_ALIGN}x"))
+
+
+def _as_f32(value: Any) -> Any:
+    """A float as f32 holds it; an address or a count as it is."""
+    return math.copysign(math.inf, value) if type(value) is float and abs(value) > _MOST else value
 
 
 class _Image:
@@ -163,7 +170,10 @@ class _Image:
         for i, arg in enumerate(values):
             if type(arg) not in _NUMBERS:
                 values[i] = 0 if arg is None else self._value(job, arg, at + layout.offsets[i])
-        self.records.append(layout.packer.pack(*values))
+        try:
+            self.records.append(layout.packer.pack(*values))
+        except OverflowError:  # a number beyond f32, which is infinite there
+            self.records.append(layout.packer.pack(*(_as_f32(v) for v in values)))
         self.nbytes += layout.packer.size
         return at
 
