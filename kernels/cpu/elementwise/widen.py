@@ -47,8 +47,6 @@ from bolt_numba.kernels.registry import (
     kernel,
     select,
 )
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Cast
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.types import BF16, F16, F32, AnyDType, Array, TensorType, dtype_name
@@ -110,8 +108,9 @@ def _wide(t: TensorType | None) -> TensorType | None:
 
 
 def _wide_op(op: Op) -> Op:
-    if isinstance(op, (Conv, MatMul)):
-        return op if op.to is None else replace(op, to=None)
+    known: Any = op
+    if op.name in ("Conv", "MatMul"):
+        return op if known.to is None else replace(known, to=None)
     return replace(op, to=F32) if isinstance(op, Cast) and op.to in HALVES else op
 
 
