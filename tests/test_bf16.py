@@ -24,7 +24,6 @@ from bolt_numba.kernels.cpu.attention.attention_bf16 import attention_bf16
 from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.cpu.products.pack import PANEL, panel_columns, source_rows
 from bolt_numba.kernels.cpu.products.products_bf16 import conv_bf16, matmul_bf16
-from bolt_numba.kernels.cpu.products.sweep import MR
 from bolt_numba.kernels.cpu.products.sweep_bf16 import pack_panels_bf16
 from bolt_numba.kernels.registry import KERNELS, QueryContext, always, candidates, load, select
 from bolt_numba.ops.arrays.reduce import ReduceMean
@@ -33,7 +32,7 @@ from bolt_numba.ops.layers.attention import FusedAttention
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM
-from bolt_numba.ops.pointwise import Clip, Gelu, LeakyRelu, Relu
+from bolt_numba.ops.pointwise import Clip, Gelu, Relu
 from bolt_numba.types import F32, Array, TensorType
 from bolt_numba.verification import compare
 from tests.harness import run_kernel
@@ -59,41 +58,6 @@ def real(*shape: int) -> Array:
     return RNG.standard_normal(shape, np.float32)
 
 
-def check(op: Any, inputs: list[Array | None]) -> None:
-    """Within what sums in f32 may lose of sums in f64 over the rounded operands."""
-    constant = [False, True, True, False][: len(inputs)]
-    (got,) = run_kernel(ENTRIES[type(op)], inputs, (1, 2), constant=constant, instance=op)
-    a, w, *rest = inputs
-    assert a is not None
-    assert w is not None
-    exact = [None if x is None else x.astype(np.float64) for x in rest]
-    wanted = op.reference(rounded(a), rounded(w), *exact)
-    terms = w.size // max(got.shape[-1], 1)
-    assert_near(got, wanted, 1e-6 * np.sqrt(terms), floor=1)
-
-
-@settings(deadline=None, max_examples=30)
-@given(
-    m=st.integers(1, 3 * MR + 1), n=st.integers(16, 3 * PANEL + 1), k=st.integers(8, 130), batch=st.integers(1, 3),
-    trans_b=st.booleans(), bias=st.booleans(), residual=st.booleans(),
-    activation=st.sampled_from([None, Relu(), Clip(-1.0, 2.0), LeakyRelu(0.5)]),
-)  # fmt: skip
-def test_matmul(m: int, n: int, k: int, batch: int, trans_b: bool, bias: bool, residual: bool, activation: Any) -> None:
-    op = MatMul(trans_b=trans_b, alpha=0.5, activation=activation, residual=residual)
-    inputs = [real(batch, m, k), real(*((n, k) if trans_b else (k, n))), real(n) if bias else None]
-    if residual:
-        inputs.append(real(batch, m, n))
-    check(op, inputs if bias or residual else inputs[:2])
-
-
-@pytest.mark.parametrize(
-    ("m", "n", "k"),
-    [(1, 1000, 512), (49, 300, 700), (200, 96, 33), (30, 520, 1000), (1, 40, 2049), (150, 130, 2501), (13, 33, 1025)],
-)
-def test_matmul_spans(m: int, n: int, k: int) -> None:
-    check(MatMul(), [real(m, k), real(k, n)])
-
-
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 def test_gelu(approximate: str) -> None:
     """Behind a product it is short: near the exact one, which another session has."""
@@ -101,36 +65,6 @@ def test_gelu(approximate: str) -> None:
     (got,) = run_kernel(ENTRIES[MatMul], inputs, (1, 2), constant=[False, True], instance=op)
     wanted = op.reference(*(rounded(x) for x in inputs))
     assert 1e-6 < np.abs(got - wanted).max() < 1.2e-4
-
-
-@settings(deadline=None, max_examples=40)
-@given(
-    size=st.tuples(st.integers(5, 12), st.integers(5, 12)), c=st.integers(1, 40), k=st.integers(16, 70),
-    kernel=st.sampled_from([(1, 1), (3, 3), (2, 3), (5, 1), (1, 7)]), stride=st.integers(1, 2),
-    dilation=st.integers(1, 2), pad=st.integers(0, 3), images=st.integers(1, 2), residual=st.booleans(),
-)  # fmt: skip
-def test_conv(
-    size: tuple[int, int], c: int, k: int, kernel: tuple[int, int], stride: int, dilation: int, pad: int, images: int,
-    residual: bool,
-) -> None:  # fmt: skip
-    if c * kernel[0] * kernel[1] < 8 or any(
-        (n - 1) * dilation >= s + 2 * pad for n, s in zip(kernel, size, strict=True)
-    ):
-        return
-    how = {"strides": (stride, stride), "dilations": (dilation, dilation), "pads": (pad,) * 4, "layout": "NHWC"}
-    inputs = [real(images, *size, c), real(k, c, *kernel), real(k)]
-    if residual:
-        inputs.append(real(*Conv(**how).reference(*inputs).shape))  # type: ignore[arg-type]
-    op: Any = Conv(**how, residual=residual, activation=Relu())  # type: ignore[arg-type]
-    check(op, inputs)  # type: ignore[arg-type]
-
-
-def test_conv_other_ranks_and_groups() -> None:
-    check(Conv(layout="NHWC", pads=(2, 2), strides=(2,)), [real(2, 19, 6), real(40, 6, 5)])
-    check(Conv(layout="NHWC", pads=(1,) * 6), [real(1, 4, 5, 6, 3), real(16, 3, 3, 3, 3), real(16)])
-    check(Conv(layout="NHWC", pads=(1,) * 4, group=2), [real(2, 6, 7, 66), real(80, 33, 3, 3), real(80)])
-    check(Conv(layout="NHWC", pads=(3,) * 4, strides=(2, 2)), [real(1, 30, 31, 3), real(64, 3, 7, 7), real(64)])
-    check(Conv(layout="NHWC", pads=(1,) * 4, group=2), [real(1, 9, 8, 300), real(150, 150, 3, 3), real(150)])
 
 
 @settings(deadline=None, max_examples=30)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pickle
 import sys
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import bolt_numba as bn
 from bolt_numba.ir.build import Builder
@@ -18,14 +15,13 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.cpu.products.pack import PANEL, pack_panels, source_rows
-from bolt_numba.kernels.cpu.products.products_f16 import conv_f16, fits, matmul_f16, pack_panels_f16
-from bolt_numba.kernels.cpu.products.sweep import MR
-from bolt_numba.kernels.registry import KERNELS, QueryContext, always, load, select
+from bolt_numba.kernels.cpu.products.products_f16 import fits, pack_panels_f16
+from bolt_numba.kernels.registry import KERNELS, QueryContext, load, select
 from bolt_numba.kernels.targets import TARGETS, object_code, twin
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM
-from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu
+from bolt_numba.ops.pointwise import Relu
 from bolt_numba.types import F16, F32, Array, TensorType
 from tests.harness import run_kernel
 from tests.lower_isa import run_on
@@ -33,10 +29,6 @@ from tests.near import assert_near
 
 RNG = np.random.default_rng(5)
 load("cpu")
-ENTRIES = {
-    kind: replace(next(e for e in KERNELS[kind, "cpu"] if e.name == maker.__name__), accepts=always)
-    for kind, maker in ((Conv, conv_f16), (MatMul, matmul_f16))
-}
 
 
 def rounded(x: Array) -> Array:
@@ -46,63 +38,6 @@ def rounded(x: Array) -> Array:
 
 def real(*shape: int) -> Array:
     return RNG.standard_normal(shape, np.float32)
-
-
-def check(op: Any, inputs: list[Array | None]) -> None:
-    """Within what sums in f32 may lose of sums in f64 over the rounded weights."""
-    constant = [False, True, True, False][: len(inputs)]
-    (got,) = run_kernel(ENTRIES[type(op)], inputs, (1, 2), constant=constant, instance=op)
-    a, w, *rest = inputs
-    assert a is not None
-    assert w is not None
-    exact = [None if x is None else x.astype(np.float64) for x in rest]
-    alpha = np.float32(getattr(op, "alpha", 1.0))
-    plain = replace(op, alpha=1.0) if isinstance(op, MatMul) else op
-    wanted = plain.reference(a.astype(np.float64), rounded(w * alpha), *exact)
-    terms = w.size // max(got.shape[-1], 1)
-    assert_near(got, wanted, 1e-6 * np.sqrt(terms), floor=1)
-
-
-@settings(deadline=None, max_examples=30)
-@given(
-    m=st.integers(1, 3 * MR + 1), n=st.integers(1, 3 * PANEL + 1), k=st.integers(1, 130), batch=st.integers(1, 3),
-    trans_b=st.booleans(), bias=st.booleans(), residual=st.booleans(),
-    activation=st.sampled_from([None, Relu(), Clip(-1.0, 2.0), LeakyRelu(0.5)]),
-)  # fmt: skip
-def test_matmul(m: int, n: int, k: int, batch: int, trans_b: bool, bias: bool, residual: bool, activation: Any) -> None:
-    op = MatMul(trans_b=trans_b, alpha=0.3, activation=activation, residual=residual)
-    inputs = [real(batch, m, k), real(*((n, k) if trans_b else (k, n))), real(n) if bias else None]
-    if residual:
-        inputs.append(real(batch, m, n))
-    check(op, inputs if bias or residual else inputs[:2])
-
-
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 1000, 3000), (2, 300, 700), (200, 96, 33), (30, 520, 1000)])
-def test_matmul_spans(m: int, n: int, k: int) -> None:
-    check(MatMul(), [real(m, k), real(k, n)])
-
-
-def test_batches_of_weights() -> None:
-    check(MatMul(), [real(2, 3, 5, 20), real(3, 20, 40)])
-    check(MatMul(trans_a=True), [real(20, 5), real(20, 40)])
-
-
-@settings(deadline=None, max_examples=25)
-@given(
-    size=st.tuples(st.integers(5, 9), st.integers(5, 9)), c=st.integers(1, 40), k=st.integers(1, 70),
-    kernel=st.sampled_from([(1, 1), (3, 3), (2, 3), (5, 1)]), stride=st.integers(1, 2), pad=st.integers(0, 3),
-    images=st.integers(1, 2), group=st.integers(1, 2), residual=st.booleans(),
-)  # fmt: skip
-def test_conv(
-    size: tuple[int, int], c: int, k: int, kernel: tuple[int, int], stride: int, pad: int, images: int, group: int,
-    residual: bool,
-) -> None:  # fmt: skip
-    how = {"strides": (stride, stride), "pads": (pad,) * 4, "layout": "NHWC", "group": group}
-    inputs = [real(images, *size, c * group), real(k * group, c, *kernel), real(k * group)]
-    if residual:
-        inputs.append(real(*Conv(**how).reference(*inputs).shape))  # type: ignore[arg-type]
-    op: Any = Conv(**how, residual=residual, activation=Relu())  # type: ignore[arg-type]
-    check(op, inputs)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("k", "n"), [(1, 1), (2, LANES), (33, PANEL), (64, PANEL + 1), (75, 2 * PANEL + LANES)])

@@ -26,6 +26,7 @@ from bolt_numba.ops.pointwise import Add, Clip, Gelu, LeakyRelu, Relu
 from bolt_numba.packing import packed
 from bolt_numba.types import BF16, F16, F32, F64, Array, TensorType
 from tests.harness import run_kernel
+from tests.lower_isa import run_on
 
 RNG = np.random.default_rng(8)
 load("cpu")
@@ -160,3 +161,8 @@ def test_narrow_graphs_run_and_are_written_like_others(tmp_path: Path) -> None:
     strict = bn.compile(graph, numerics="strict")
     assert np.abs(strict(x)[0] - wanted).max() < 1e-2 * largest
     assert any("(f32)" in row["runner"] for row in strict.report())
+
+
+@pytest.mark.parametrize("isa", ["avx2", "generic"])
+def test_lower_instruction_sets(isa: str) -> None:
+    run_on(isa, "-k", "not lower", __file__)

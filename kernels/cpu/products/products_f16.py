@@ -28,12 +28,12 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.machine import FMA_RATE
 from bolt_numba.kernels.cpu.products.matmul import PanelForm, accepts_matmul, product_steps
-from bolt_numba.kernels.cpu.products.pack import PANEL, panel_columns, read_columns, run_shares, source_rows
+from bolt_numba.kernels.cpu.products.pack import PANEL, panel_columns, read_columns, source_rows
+from bolt_numba.kernels.cpu.products.pack_narrow import FIELDS as PACKED
+from bolt_numba.kernels.cpu.products.pack_narrow import pack_into, packed_reach
 from bolt_numba.kernels.cpu.products.sweep import MR, TILE_ARGUMENTS, by_height, pairs_of_panels, plain_tile, sweep_body
-from bolt_numba.kernels.cpu.products.sweep_bf16 import ROWS_READ
 from bolt_numba.kernels.cpu.products.sweep_extents import FIELDS, sweep_reach
-from bolt_numba.kernels.extents import Reach, box
-from bolt_numba.kernels.jit import F32, I64, PTR, native
+from bolt_numba.kernels.jit import native
 from bolt_numba.kernels.registry import Context, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
@@ -58,27 +58,9 @@ sweep_f16 = native(extents=partial(sweep_reach, unit=UNIT), **FIELDS)(
 """`sweep` of panels in float16."""
 
 
-def _packed(a: Any) -> dict[str, Reach]:
-    part = min(a.part, a.k)
-    depth = 1 + int(a.rows[:part].max(initial=-1))
-    return {
-        "b": box(4, (a.blocks, a.block), (a.k, a.row), (a.n, a.column)),
-        "to": UNIT * a.blocks * a.k * panel_columns(a.n),
-        "rows": 4 * part,
-        "work": (a.threads - 1) * a.work_step + 4 * PANEL * max(depth, part),
-    }
-
-
-@native(
-    b=PTR, to=PTR, blocks=I64, block=I64, rows=PTR, k=I64, n=I64, row=I64, column=I64, alpha=F32, part=I64, work=PTR,
-    work_step=I64, extents=_packed,
-)  # fmt: skip
+@native(extents=partial(packed_reach, 1), **PACKED)
 def pack_halves(p, tid, nthreads):
-    """As `pack.pack_b`, to panels of float16.
-
-    part: source rows that are read at a time, or k, which it must be where rows are permuted.
-    work: f32 [part][PANEL] of each thread, ``work_step`` bytes apart.
-    """
+    """As `pack.pack_b`, to panels of float16."""
     k, n, row, column, part, work = p.k, p.n, p.row, p.column, p.part, p.work + p.work_step * tid
     full = n // PANEL
     rest = n - full * PANEL
@@ -102,20 +84,8 @@ def pack_panels_f16(source: Array, rows: Array | None = None, alpha: float = 1.0
     *lead, k, n = source.shape
     blocks, columns = math.prod(lead), panel_columns(n)
     out = line_aligned(UNIT * blocks * k * columns).view(F16).reshape(*lead, k * columns)
-    if out.size == 0:
-        return out
-    source = source.astype(np.float32, copy=False).reshape(blocks, k, n)
-    block, row, column = (4 if count == 1 else s for count, s in zip(source.shape, source.strides, strict=True))
-    if row != 4 and column not in (0, 4):
-        source = np.ascontiguousarray(source)
-        block, row, column = source.strides
     order = source_rows(1, k) if rows is None else rows
-    part = ROWS_READ if column == 4 and np.array_equal(order, np.arange(k)) else k
-    work = np.empty((threads, part * PANEL), np.float32)
-    run_shares(
-        pack_halves, threads, out.nbytes, b=source, to=out, blocks=blocks, block=block, rows=order, k=k, n=n, row=row,
-        column=column, alpha=alpha, part=part, work=work, work_step=work.strides[0],
-    )  # fmt: skip
+    pack_into(out, pack_halves, source.reshape(blocks, k, n), order, alpha, threads)
     return out
 
 

@@ -10,6 +10,7 @@ Sums run over K in order, whatever the tiles and the threads.
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,37 +44,20 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_bf16_two,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import L2
-from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_empty, panel_columns, read_columns, run_shares
+from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_empty, panel_columns, read_columns
+from bolt_numba.kernels.cpu.products.pack_narrow import FIELDS as PACKED
+from bolt_numba.kernels.cpu.products.pack_narrow import pack_into, packed_reach
 from bolt_numba.kernels.cpu.products.sweep import BLOCK_FIELDS, MR, ROW, STEPS, TILE, by_height, pack_stride
 from bolt_numba.kernels.cpu.products.sweep_extents import FIELDS, sweep_bf16_reach
-from bolt_numba.kernels.extents import Reach, box
-from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
+from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.types import Array
 
 # ------------------------------------------------------------------------------------------------------------- packing
 
 
-def _packed(a: Any) -> dict[str, Reach]:
-    part = min(a.part, a.k)
-    depth = 1 + int(a.rows[:part].max(initial=-1))
-    return {
-        "b": box(4, (a.blocks, a.block), (a.k, a.row), (a.n, a.column)),
-        "to": 4 * a.blocks * ((a.k + 1) // 2) * panel_columns(a.n),
-        "rows": 4 * part,
-        "work": (a.threads - 1) * a.work_step + 4 * PANEL * max(depth, part),
-    }
-
-
-@native(
-    b=PTR, to=PTR, blocks=I64, block=I64, rows=PTR, k=I64, n=I64, row=I64, column=I64, alpha=F32, part=I64, work=PTR,
-    work_step=I64, extents=_packed,
-)  # fmt: skip
+@native(extents=partial(packed_reach, 2), **PACKED)
 def pack_pairs(p, tid, nthreads):
-    """As `pack.pack_b`, to panels of pairs.
-
-    part: source rows that are read at a time, even, or k, which it must be where rows are permuted.
-    work: f32 [part + 1][PANEL] of each thread, ``work_step`` bytes apart.
-    """
+    """As `pack.pack_b`, to panels of pairs."""
     k, n, row, column, part, work = p.k, p.n, p.row, p.column, p.part, p.work + p.work_step * tid
     full = n // PANEL
     rest = n - full * PANEL
@@ -98,30 +82,14 @@ def pack_pairs(p, tid, nthreads):
                 to += 4 * width
 
 
-ROWS_READ = 32
-"""Source rows read at a time where they keep their order; see `pack.ROWS_AT_ONCE`."""
-
-
 def pack_panels_bf16(source: Array, rows: Array, alpha: float = 1.0, threads: int = 1) -> Array:
-    """[blocks, K, N] f32 of any strides to panels of pairs, one row of u32 for each block.
+    """[blocks, K, N] of any strides to panels of pairs, one row of u32 for each block.
 
     rows: i32 [K], where each source row goes.
     """
     blocks, k, n = source.shape
     out = aligned_empty((blocks, -(-k // 2) * panel_columns(n))).view(np.uint32)
-    if out.size == 0:
-        return out
-    source = source.astype(np.float32, copy=False)
-    block, row, column = (4 if count == 1 else s for count, s in zip(source.shape, source.strides, strict=True))
-    if row != 4 and column not in (0, 4):
-        source = np.ascontiguousarray(source)
-        block, row, column = source.strides
-    part = ROWS_READ if column == 4 and np.array_equal(rows, np.arange(k)) else k
-    work = np.empty((threads, (part + 1) * PANEL), np.float32)
-    run_shares(
-        pack_pairs, threads, out.nbytes, b=source, to=out, blocks=blocks, block=block, rows=rows, k=k, n=n, row=row,
-        column=column, alpha=alpha, part=part, work=work, work_step=work.strides[0],
-    )  # fmt: skip
+    pack_into(out, pack_pairs, source, rows, alpha, threads)
     return out
 
 
