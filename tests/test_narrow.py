@@ -131,7 +131,7 @@ def dtypes(graph: Graph) -> list[str]:
 
 
 def test_sessions_narrow_what_products_alone_read(tmp_path: Path) -> None:
-    x, graph = real(1, 32, 14, 14), network()
+    x, graph = np.random.default_rng(1).standard_normal((1, 32, 14, 14), np.float32), network()
     plain, session = bn.compile(graph), bn.compile(graph, precision="bf16", threads=1)
     wide, narrow = "Conv float32", "Conv bfloat16"
     # What the 3x3 layers and the mean read stays, and so does the result.
@@ -150,7 +150,7 @@ def test_sessions_narrow_what_products_alone_read(tmp_path: Path) -> None:
 
 def test_narrow_graphs_run_and_are_written_like_others(tmp_path: Path) -> None:
     """Interpreted, by kernels of f32 between conversions, and from files of both formats."""
-    x = real(1, 32, 14, 14)
+    x = np.random.default_rng(1).standard_normal((1, 32, 14, 14), np.float32)
     graph = bn.compile(network(), precision="bf16").optimised
     (wanted,) = interpret(graph, {"x": x}).values()
     largest = np.abs(wanted).max()
@@ -159,7 +159,7 @@ def test_narrow_graphs_run_and_are_written_like_others(tmp_path: Path) -> None:
         got = bn.compile(tmp_path / name)(x)[0]
         assert np.abs(got - wanted).max() < 1e-2 * largest
     strict = bn.compile(graph, numerics="strict")
-    assert np.abs(strict(x)[0] - wanted).max() < 1e-2 * largest
+    assert np.abs(strict(x)[0] - wanted).max() < 1e-5 * largest
     assert any("(f32)" in row["runner"] for row in strict.report())
 
 
