@@ -225,6 +225,14 @@ def atan2(b: PaddleBuilder, x: Value, y: Value) -> Any:
     return b(Where(), _is_negative(b, y), turned, angle)
 
 
+@PADDLE.reader("copysign")
+def copysign(b: PaddleBuilder, x: Value, y: Value) -> Any:
+    """The size of x with the sign of y."""
+    x, y = alike(b, floating(b, x), floating(b, y))
+    size = b(Abs(), x)
+    return b(Where(), _is_negative(b, y), b(Neg(), size), size)
+
+
 def _is_negative(b: PaddleBuilder, x: Value) -> Value:
     """Below zero, or the zero of negative sign."""
     below = b(Less(), x, 0.0)

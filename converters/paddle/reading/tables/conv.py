@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from bolt_numba.converters.operands import ints, rank_of, static_dim
@@ -24,12 +25,13 @@ from bolt_numba.converters.paddle.reading.parts import (
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.reduce import ReduceMean
 from bolt_numba.ops.arrays.shape import Concat
-from bolt_numba.ops.arrays.slicing import Pad
+from bolt_numba.ops.arrays.slicing import Pad, Slice
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.detection import DeformConv
 from bolt_numba.ops.layers.pool import Col2Im
-from bolt_numba.ops.pointwise import Add, Div, Mul, Sub
+from bolt_numba.ops.pointwise import Add, Div, Max, Mul, Sub
 
 _ALGORITHMS = {"EXPLICIT": "NOTSET", "SAME": "SAME_UPPER", "VALID": "VALID"}
 
@@ -146,9 +148,13 @@ def conv_transpose(
     first = 1 if is_last(b, data_format) else 2
     kernel = tuple(static_dim(b, filter, i + 2) for i in range(spatial))
     pads, auto = windows_of(b, paddings, padding_algorithm, spatial, data_format)
+    layout = layout_of(b, data_format)
     if auto == "SAME_UPPER":
-        dilations = (1,) * spatial
-        pads = _same_pads(b, x, first, strides, kernel)
+        sizes = [known_dim(b, x, first + i) for i in range(spatial)]
+        if None in sizes:
+            whole = b(ConvTranspose(strides, (), (), groups, output_padding, layout=layout), x, filter, bias)
+            return _cut_as_same(b, whole, x, first, strides, kernel)
+        dilations, pads = (1,) * spatial, same_pads([int(d or 0) for d in sizes], kernel, strides)
     elif auto == "VALID":
         pads = (0,) * (2 * spatial)
     wanted = None if output_size is None else constant(output_size)
@@ -162,15 +168,26 @@ def conv_transpose(
         )
         if any(p < 0 for p in output_padding):
             raise b.invalid("output_size", wanted.tolist(), "at least what the strides make")
-    operator = ConvTranspose(strides, pads, dilations, groups, output_padding, layout=layout_of(b, data_format))
+    operator = ConvTranspose(strides, pads, dilations, groups, output_padding, layout=layout)
     return b(operator, x, filter, bias)
 
 
-def _same_pads(b: PaddleBuilder, x: Value, first: int, strides: Ints, kernel: Ints) -> Ints:
-    """Pads of the convolution that this one is the transpose of, as its input were x."""
-    sizes = [static_dim(b, x, first + i) for i in range(len(kernel))]
-    sums = [max((-(-size // s) - 1) * s + k - size, 0) for size, s, k in zip(sizes, strides, kernel, strict=True)]
+def same_pads(sizes: Sequence[int], kernel: Ints, strides: Ints) -> Ints:
+    """Pads with which a convolution gives one element for each stride, the larger half behind."""
+    sums = [max((-(-d // s) - 1) * s + k - d, 0) for d, s, k in zip(sizes, strides, kernel, strict=True)]
     return (*(p // 2 for p in sums), *(p - p // 2 for p in sums))
+
+
+def _cut_as_same(b: PaddleBuilder, y: Value, x: Value, first: int, strides: Ints, kernel: Ints) -> Value:
+    """Y without the pads of the convolution that it is the transpose of, as that one's input were x."""
+    for i, (stride, k) in enumerate(zip(strides, kernel, strict=True)):
+        size = size_of(b, x, first + i)
+        windows = b(Div(), b(Add(), size, stride - 1), stride)
+        pads = b(Max(), b(Sub(), b(Add(), b(Mul(), b(Sub(), windows, 1), stride), k), size), 0)
+        begin = b(Div(), pads, 2)
+        end = b(Sub(), size_of(b, y, first + i), b(Sub(), pads, begin))
+        y = b(Slice(), y, begin, end, ints([first + i]))
+    return y
 
 
 @PADDLE.reader("deformable_conv", "deformable_conv_v1", slots={"Input": "x"})
@@ -262,8 +279,6 @@ def correlation(
     corr_type_multiply: int = 1,
 ) -> Any:
     """Mean products of the channels of one image and of the other, moved: one plane for each displacement."""
-    from bolt_numba.ops.arrays.reduce import ReduceMean
-
     if kernel_size != 1 or stride1 != 1:
         raise b.unsupported(f"kernel_size {kernel_size} and stride1 {stride1}")
     steps = range(-(max_displacement // stride2) * stride2, max_displacement + 1, stride2)
@@ -280,8 +295,6 @@ def correlation(
 
 
 def _window(b: PaddleBuilder, x: Value, axis: int, start: int, length: Value) -> Value:
-    from bolt_numba.ops.arrays.slicing import Slice
-
     made: Value = b(Slice(), x, ints([start]), b(Add(), length, start), ints([axis]))
     return made
 

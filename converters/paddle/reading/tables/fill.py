@@ -343,3 +343,27 @@ def fill_diagonal(b: PaddleBuilder, x: Value, *, value: float = 0.0, offset: int
     is_on = b(Equal(), b(Sub(), unsqueezed(b, columns, 0), unsqueezed(b, rows, 1)), offset)
     fill = int(value) if x.type.dtype.kind in "iu" else value
     return chosen(b, is_on, fill, x, x.type.dtype)
+
+
+@PADDLE.reader("tril_indices", slots={"rows": "rows", "cols": "columns"})
+def tril_indices(b: PaddleBuilder, *, rows: int, columns: int, offset: int = 0, dtype: AnyDType = I64) -> Any:
+    """Rows and columns of the places on and below a diagonal."""
+    return _places(b, rows, columns, dtype, lambda r, c: c - r <= offset)
+
+
+@PADDLE.reader("triu_indices", slots={"row": "rows", "col": "columns"})
+def triu_indices(b: PaddleBuilder, *, rows: int, columns: int, offset: int = 0, dtype: AnyDType = I64) -> Any:
+    """Rows and columns of the places on and above a diagonal."""
+    return _places(b, rows, columns, dtype, lambda r, c: c - r >= offset)
+
+
+MOST_PLACES = 1 << 20
+"""Of a matrix whose triangle is listed."""
+
+
+def _places(b: PaddleBuilder, rows: int, columns: int, dtype: AnyDType, is_in: Any) -> Value:
+    if not (rows >= 0 and columns >= 0 and rows * columns <= MOST_PLACES):
+        raise b.invalid("rows and columns", (rows, columns), f"at most {MOST_PLACES} places")
+    r, c = np.indices((rows, columns))
+    made: Value = b.const(np.stack(np.nonzero(is_in(r, c))).astype(dtype))
+    return made

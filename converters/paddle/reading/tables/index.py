@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import dim_of, ints, rank_of, static_dim
+from bolt_numba.converters.operands import dim_of, ints, known_scalar, rank_of, static_dim
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import (
@@ -31,12 +31,15 @@ from bolt_numba.converters.paddle.reading.parts import (
     whole,
 )
 from bolt_numba.converters.paddle.reading.registry import PADDLE
-from bolt_numba.converters.paddle.reading.tables.shape import strided_bounds
+from bolt_numba.converters.paddle.reading.tables.binary import any_of
+from bolt_numba.converters.paddle.reading.tables.shape import broadcast_tensors, strided_bounds
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Compress, Gather, GatherElements, GatherND, NonZero, ScatterElements, ScatterND
-from bolt_numba.ops.arrays.shape import Shape, Transpose
+from bolt_numba.ops.arrays.random import Multinomial
+from bolt_numba.ops.arrays.reduce import CumSum, ReduceSum
+from bolt_numba.ops.arrays.shape import Concat, Shape, Transpose
 from bolt_numba.ops.arrays.slicing import Slice
-from bolt_numba.ops.pointwise import Equal, GreaterOrEqual, Mul
+from bolt_numba.ops.pointwise import Add, Div, Equal, GreaterOrEqual, Log, Mul, Not
 from bolt_numba.types import I64
 
 
@@ -124,6 +127,8 @@ def put_along_axis(
     """X with values put, added, multiplied... where index says along an axis."""
     at, places = axis_of(b, x, axis), to(b, index, I64)
     values = expanded(b, values, b(Shape(), places)) if values.type.shape != places.type.shape else values
+    if reduce == "mean":
+        return _put_mean(b, x, places, values, at, include_self)
     kind = _REDUCE.get(reduce)
     if kind is None:
         raise b.unsupported(f"reduce = {reduce}")
@@ -132,6 +137,18 @@ def put_along_axis(
         start = chosen(b, b(Equal(), values, values), neutral, values, x.type.dtype)
         x = b(ScatterElements(at), x, places, start)
     return b(ScatterElements(at, kind), x, places, values)
+
+
+def _put_mean(b: PaddleBuilder, x: Value, places: Value, values: Value, axis: int, include_self: bool) -> Value:
+    """X with the means of what is put in each place, its own element among them or not."""
+    dtype = x.type.dtype
+    ones = b(Add(), b(Mul(), values, 0), 1)
+    counts = b(ScatterElements(axis, "add"), b(Mul(), x, 0), places, ones)
+    if include_self:
+        return b(Div(), b(ScatterElements(axis, "add"), x, places, values), b(Add(), counts, 1))  # type: ignore[no-any-return]
+    total = b(ScatterElements(axis, "add"), b(Mul(), x, 0), places, values)
+    is_put = b(Not(), b(Equal(), counts, 0))
+    return chosen(b, is_put, b(Div(), total, chosen(b, is_put, counts, 1, dtype)), x, dtype)
 
 
 def _least(x: Value) -> Any:
@@ -186,10 +203,7 @@ def index_put(b: PaddleBuilder, x: Value, indices: Values, value: Value, *, accu
 
 def _tuples(b: PaddleBuilder, indices: Values) -> Value:
     """Index arrays, broadcast together, as tuples along a new last axis."""
-    from bolt_numba.converters.paddle.reading.tables.shape import broadcast_tensors
-
     wide = broadcast_tensors(b, tuple(to(b, i, I64) for i in indices))
-    from bolt_numba.ops.arrays.shape import Concat
 
     rank = rank_of(b, wide[0])
     made: Value = b(Concat(rank), *(unsqueezed(b, v, rank) for v in wide))
@@ -202,7 +216,6 @@ def index_fill(b: PaddleBuilder, x: Value, index: Value, *, axis: int = 0, value
     at, rank = axis_of(b, x, axis), rank_of(b, x)
     places = counted(b, scalar(b, size_of(b, x, at)))
     hit = b(Equal(), unsqueezed(b, places, 1), unsqueezed(b, to(b, flat(b, index), I64), 0))
-    from bolt_numba.converters.paddle.reading.tables.binary import any_of
 
     mask = reshaped(b, any_of(b, hit, 1), [-1] + [1] * (rank - 1 - at))
     fill = int(value) if x.type.dtype.kind in "iu" else value
@@ -212,8 +225,6 @@ def index_fill(b: PaddleBuilder, x: Value, index: Value, *, axis: int = 0, value
 @PADDLE.reader("multiplex")
 def multiplex(b: PaddleBuilder, x: Values, ids: Value) -> Any:
     """Row i of the operand that ids[i] names."""
-    from bolt_numba.ops.arrays.shape import Concat
-
     stacked = b(Concat(0), *(unsqueezed(b, v, 0) for v in x))
     rows = to(b, reshaped(b, ids, [-1]), I64)
     pairs = b(Concat(1), unsqueezed(b, rows, 1), unsqueezed(b, counted(b, scalar(b, size_of(b, rows, 0))), 1))
@@ -233,24 +244,19 @@ def masked_select(b: PaddleBuilder, x: Value, mask: Value) -> Any:
     return b(Compress(None), flat(b, x), flat(b, mask))
 
 
-@PADDLE.reader("repeat_interleave", slots={"RepeatsTensor": "repeats", "Repeats": "repeats", "dim": "axis"})
-def repeat_interleave(b: PaddleBuilder, x: Value, *, repeats: int, axis: int = 0, output_size: int = -1) -> Any:
-    """Each slice along an axis several times."""
+_REPEAT = {"RepeatsTensor": "repeats", "Repeats": "repeats", "dim": "axis"}
+
+
+@PADDLE.reader("repeat_interleave", pir=("repeat_interleave_with_tensor_index",), slots=_REPEAT)
+def repeat_interleave(b: PaddleBuilder, x: Value, repeats: Value, *, axis: int = 0, output_size: int = -1) -> Any:
+    """Slice i along an axis repeats[i] times, or each as often: it stands where the sums of the repeats say."""
     at = axis_of(b, x, axis)
-    from bolt_numba.ops.pointwise import Div as Quotient
-
-    places = counted(b, b(Mul(), scalar(b, size_of(b, x, at)), repeats))
-    return b(Gather(at), x, b(Quotient(), places, repeats))
-
-
-@PADDLE.reader(pir=("repeat_interleave_with_tensor_index",))
-def repeat_interleave_tensor(
-    b: PaddleBuilder, x: Value, repeats: Value, *, axis: int = 0, output_size: int = -1
-) -> Any:
-    """Slice i along an axis repeats[i] times: it stands where the sums of the repeats say."""
-    from bolt_numba.ops.arrays.reduce import CumSum, ReduceSum
-
-    at, counts = axis_of(b, x, axis), to(b, flat(b, repeats), I64)
+    each = known_scalar(repeats)
+    if each is not None:
+        count = int(each)
+        places = counted(b, b(Mul(), scalar(b, size_of(b, x, at)), count))
+        return b(Gather(at), x, b(Div(), places, max(count, 1)))
+    counts = to(b, flat(b, repeats), I64)
     ends = b(CumSum(), counts, b.const(np.array(0)))
     places = counted(b, b(ReduceSum(False), counts))
     before = b(GreaterOrEqual(), unsqueezed(b, places, 1), unsqueezed(b, ends, 0))
@@ -333,7 +339,7 @@ def _set(
 ) -> Value:  # fmt: skip
     """X with a slice replaced: the slice of the elements' places says where."""
     axes = tuple(axis_of(b, x, a) for a in axes)
-    bounds = strided_bounds(b, flat(b, starts), flat(b, ends), flat(b, steps))
+    bounds = strided_bounds(b, x, axes, flat(b, starts), flat(b, ends), flat(b, steps))
     shape = b(Shape(), x)
     places = reshaped(b, counted(b, elements(b, shape)), shape)
     taken = b(Slice(), places, bounds[0], bounds[1], ints(axes), bounds[2])
@@ -353,7 +359,4 @@ def _set(
 @PADDLE.reader("sampling_id")
 def sampling_id(b: PaddleBuilder, x: Value, *, min: float = 0.0, max: float = 1.0, seed: int = 0) -> Any:
     """A column for each row, drawn by its probabilities."""
-    from bolt_numba.ops.arrays.random import Multinomial
-    from bolt_numba.ops.pointwise import Log
-
     return reshaped(b, b(Multinomial(1, I64, float(seed) if seed else None), b(Log(), x)), [-1])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
+
 from bolt_numba.converters.operands import ints, rank_of, static_dim
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
@@ -20,10 +22,12 @@ from bolt_numba.converters.paddle.reading.parts import (
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.converters.paddle.reading.tables.conv import activated
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.arrays.reduce import ReduceSum
+from bolt_numba.ops.arrays.accumulate import Inverse
+from bolt_numba.ops.arrays.generate import EyeLike, Trilu
+from bolt_numba.ops.arrays.reduce import Det, ReduceSum
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Shape, Transpose
 from bolt_numba.ops.layers.matmul import Einsum, MatMul
-from bolt_numba.ops.pointwise import Add, Mul, Sub
+from bolt_numba.ops.pointwise import Abs, Add, Log, Mul, Sign, Sub
 
 
 def product(b: PaddleBuilder, x: Value, y: Value, trans_x: bool, trans_y: bool, alpha: float = 1.0) -> Value:
@@ -165,3 +169,63 @@ def fc(
 def linear(b: PaddleBuilder, input: Value, weight: Value, bias: Value | None = None) -> Any:
     made = b(MatMul(), input, weight)
     return made if bias is None else b(Add(), made, bias)
+
+
+@PADDLE.reader("inverse", slots={"Input": "x"})
+def inverse(b: PaddleBuilder, x: Value) -> Any:
+    return b(Inverse(), x)
+
+
+@PADDLE.reader("determinant", pir=("det",), slots={"Input": "x"})
+def determinant(b: PaddleBuilder, x: Value) -> Any:
+    return b(Det(), x)
+
+
+@PADDLE.reader("slogdeterminant", pir=("slogdet",), slots={"Input": "x"})
+def slogdet(b: PaddleBuilder, x: Value) -> Any:
+    """Sign of the determinant and the logarithm of its size, along a new first axis."""
+    made = b(Det(), x)
+    return b(Concat(0), unsqueezed(b, b(Sign(), made), 0), unsqueezed(b, b(Log(), b(Abs(), made)), 0))
+
+
+@PADDLE.reader("matrix_power")
+def matrix_power(b: PaddleBuilder, x: Value, *, n: int) -> Any:
+    """X @ x @ ..., of the inverse for a negative n."""
+    if n == 0 or abs(n) > MOST_FACTORS:
+        raise b.unsupported(f"n = {n}")
+    base = x if n > 0 else b(Inverse(), x)
+    left, made = abs(n), None
+    while left:
+        if left & 1:
+            made = base if made is None else b(MatMul(), made, base)
+        left >>= 1
+        base = b(MatMul(), base, base) if left else base
+    return made
+
+
+MOST_FACTORS = 1 << 16
+"""Of a power of a matrix."""
+
+
+@PADDLE.reader("solve")
+def solve(b: PaddleBuilder, x: Value, y: Value) -> Any:
+    """What x times gives y; a vector y is one column."""
+    return b(MatMul(), b(Inverse(), x), y)
+
+
+@PADDLE.reader("triangular_solve")
+def triangular_solve(
+    b: PaddleBuilder,
+    x: Value,
+    y: Value,
+    *,
+    upper: bool = True,
+    transpose: bool = False,
+    unitriangular: bool = False,
+) -> Any:
+    """What one triangle of x times gives y."""
+    triangle = b(Trilu(upper), x)
+    if unitriangular:
+        one = b(EyeLike(), column(b, x, 0, 0) if rank_of(b, x) == 3 else x)
+        triangle = b(Add(), b(Mul(), triangle, b(Sub(), b.const(np.ones((), x.type.dtype)), one)), one)
+    return b(MatMul(trans_a=transpose), b(Inverse(), triangle), y)

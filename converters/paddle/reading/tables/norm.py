@@ -16,10 +16,13 @@ from bolt_numba.converters.paddle.reading.parts import (
     reshaped,
     sizes_of,
     to,
+    transposed,
 )
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.converters.paddle.reading.tables.conv import activated
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.reduce import ReduceL2
+from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.norm import (
     LRN,
     BatchNormalization,
@@ -157,7 +160,7 @@ def layer_norm(
     return made, reshaped(b, mean, [-1]), reshaped(b, variance, [-1])
 
 
-@PADDLE.reader("rms_norm")
+@PADDLE.reader("rms_norm", "fused_rms_norm_quant")
 def rms_norm(
     b: PaddleBuilder,
     x: Value,
@@ -230,3 +233,28 @@ def affine_channel(b: PaddleBuilder, x: Value, scale: Value, bias: Value, *, dat
     rank = rank_of(b, x)
     at = rank - 1 if is_last(b, data_format) else 1
     return b(Add(), b(Mul(), x, along(b, scale, rank, at)), along(b, bias, rank, at))
+
+
+@PADDLE.reader("spectral_norm")
+def spectral_norm(
+    b: PaddleBuilder, weight: Value, u: Value, v: Value, *, dim: int = 0, power_iters: int = 1, eps: float = 1e-12
+) -> Any:
+    """Weights divided by their greatest singular value, which steps of the power method find."""
+    rank = rank_of(b, weight)
+    order = (axis_of(b, weight, dim), *(i for i in range(rank) if i != axis_of(b, weight, dim)))
+    matrix = reshaped(b, transposed(b, weight, *order), [static_dim(b, weight, dim), -1])
+    for _ in range(min(power_iters, MOST_STEPS)):
+        v = _unit(b, b(MatMul(trans_a=True), matrix, reshaped(b, u, [-1, 1])), eps)
+        u = _unit(b, b(MatMul(), matrix, reshaped(b, v, [-1, 1])), eps)
+    sigma = b(MatMul(), reshaped(b, u, [-1]), b(MatMul(), matrix, reshaped(b, v, [-1])))
+    return b(Div(), weight, sigma)
+
+
+MOST_STEPS = 64
+"""Steps of the power method at most."""
+
+
+def _unit(b: PaddleBuilder, x: Value, eps: float) -> Value:
+    """A column of length 1."""
+    made: Value = b(Div(), x, b(Add(), b(ReduceL2(False), x), eps))
+    return made

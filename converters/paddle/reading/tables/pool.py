@@ -26,15 +26,16 @@ from bolt_numba.converters.paddle.reading.parts import (
     unsqueezed,
 )
 from bolt_numba.converters.paddle.reading.registry import PADDLE
-from bolt_numba.converters.paddle.reading.tables.conv import windows_of
+from bolt_numba.converters.paddle.reading.tables.conv import same_pads, windows_of
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather, GatherElements, ScatterElements
 from bolt_numba.ops.arrays.generate import ConstantOfShape
 from bolt_numba.ops.arrays.reduce import ArgMax, ReduceMax, ReduceMean
 from bolt_numba.ops.arrays.shape import Shape
+from bolt_numba.ops.arrays.slicing import Pad
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.pool import AveragePool, MaxPool
-from bolt_numba.ops.pointwise import Add, And, Div, GreaterOrEqual, Less, Min, Mod, Mul, Sub
+from bolt_numba.ops.pointwise import Abs, Add, And, Div, GreaterOrEqual, Less, Min, Mod, Mul, Pow, Sub
 from bolt_numba.types import I32, I64, AnyDType
 
 
@@ -71,7 +72,28 @@ def pool(
     layout = layout_of(b, data_format)
     if is_max:
         return b(MaxPool(size, strides, pads, (), auto, ceil_mode, layout), x)
+    if not exclusive:
+        x, pads, auto, exclusive = _counted_pads(b, x, axes, size, strides, pads, auto)
     return b(AveragePool(size, strides, pads, (), auto, ceil_mode, layout, count_include_pad=not exclusive), x)
+
+
+def _counted_pads(
+    b: PaddleBuilder, x: Value, axes: Ints, size: Ints, strides: Ints, pads: Ints, auto: str
+) -> tuple[Value, Ints, str, bool]:
+    """Operands of a mean that counts pads: behind, only as many count as there are before.
+
+    Those that count become elements of x, where there are others.
+    """
+    n, lengths = len(axes), [known_dim(b, x, a) for a in axes]
+    if auto == "SAME_UPPER" and None not in lengths:
+        pads, auto = same_pads([int(d or 0) for d in lengths], size, strides or (1,) * n), "NOTSET"
+    if auto != "NOTSET" or all(pads[i] >= pads[n + i] for i in range(n)):
+        return x, pads, auto, False
+    around = [0] * (2 * rank_of(b, x))
+    for i, a in enumerate(axes):
+        around[a], around[rank_of(b, x) + a] = pads[i], min(pads[i], pads[n + i])
+    left = (*(0,) * n, *(max(pads[n + i] - pads[i], 0) for i in range(n)))
+    return b(Pad(), x, ints(around)), left, auto, True
 
 
 def _adaptive(b: PaddleBuilder, x: Value, size: Ints, axes: Ints, is_max: bool, layout: str) -> Value:
@@ -198,12 +220,14 @@ def lp_pool(
     paddings: Ints = (0, 0),
     norm_type: float = 2.0,
     ceil_mode: bool = False,
+    exclusive: bool = True,
+    pooling_type: str = "",
+    global_pooling: bool = False,
+    adaptive: bool = False,
     data_format: str = "NCHW",
     padding_algorithm: str = "EXPLICIT",
 ) -> Any:
     """p-norms of windows, from means of powers."""
-    from bolt_numba.ops.pointwise import Abs, Pow
-
     size = known_ints(b, kernel_size, "kernel_size")
     pads, auto = windows_of(b, paddings, padding_algorithm, len(size), data_format)
     operator = AveragePool(size, strides, pads, (), auto, ceil_mode, layout_of(b, data_format), count_include_pad=True)
@@ -211,7 +235,7 @@ def lp_pool(
     return b(Pow(), total, 1 / norm_type)
 
 
-@PADDLE.reader("unpool", slots={"padding": "paddings"})
+@PADDLE.reader("unpool", "unpool3d", slots={"padding": "paddings"})
 def unpool(
     b: PaddleBuilder,
     x: Value,

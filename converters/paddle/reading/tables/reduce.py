@@ -79,7 +79,7 @@ def _reduction(name: str) -> Any:
         """Along the axes, or all of them; bools and narrow integers are summed as i64."""
         if dtype is not None:
             x = to(b, x, dtype)
-        elif x.type.dtype == BOOL or (x.type.dtype == I32 and operator in (ReduceSum, ReduceProd)):
+        elif x.type.dtype == BOOL or (x.type.dtype == I32 and operator is ReduceSum):
             x = to(b, x, I64)
         elif operator is ReduceMean:
             x = floating(b, x)

@@ -17,10 +17,12 @@ from bolt_numba.converters.paddle.reading.parts import (
     constant,
     expanded,
     flat,
+    is_legacy,
     joined,
     known_dim,
     reshaped,
     size_of,
+    sizes_of,
     to,
     transposed,
     unsqueezed,
@@ -41,8 +43,8 @@ from bolt_numba.ops.arrays.shape import (
     Transpose,
 )
 from bolt_numba.ops.arrays.slicing import Slice
-from bolt_numba.ops.pointwise import Add, And, Equal, Less, Sub, Where
-from bolt_numba.types import I32, I64
+from bolt_numba.ops.pointwise import Add, And, Equal, Less, Max, Sub, Where
+from bolt_numba.types import I32, I64, Sym
 
 _RESHAPE = {"ShapeTensor": "shape*"}
 
@@ -59,9 +61,15 @@ def view_shape(b: PaddleBuilder, input: Value, *, dims: Ints) -> Any:
 
 @PADDLE.reader("squeeze", legacy=("squeeze2",))
 def squeeze(b: PaddleBuilder, x: Value, axes: Value | None = None) -> Any:
-    """X without those of the axes that have length 1; without all such axes where none is named."""
+    """X without those of the axes that have length 1; without all such axes where none is named.
+
+    A named axis whose length only the run tells vanishes, unless the file declares that the rank stays.
+    """
     named = known_ints(b, axes, "axes") if axes is not None else ()
-    kept = sorted({a for a in axes_of(b, x, named) if dim_of(b, x, a) == 1})
+    declared = b.declared()
+    stays = declared is not None and declared.shape is not None and len(declared.shape) == rank_of(b, x)
+    lengths = {a: dim_of(b, x, a) for a in axes_of(b, x, named)}
+    kept = sorted(a for a, d in lengths.items() if d == 1 or (isinstance(d, Sym) and named and not stays))
     return b(Squeeze(), x, ints(kept)) if kept else x
 
 
@@ -178,16 +186,24 @@ def strided_slice(
     axes: Ints,
     decrease_axis: Ints = (),
 ) -> Any:
-    bounds = strided_bounds(b, starts, ends, strides)
+    bounds = strided_bounds(b, input, axes, starts, ends, strides)
     return _without(b, b(Slice(), input, bounds[0], bounds[1], ints(axes), bounds[2]), decrease_axis)
 
 
-def strided_bounds(b: PaddleBuilder, starts: Value, ends: Value, strides: Value) -> tuple[Value, Value, Value]:
-    """Bounds as `Slice` takes them: an end of -1 with a negative stride lies before the first element."""
+def strided_bounds(
+    b: PaddleBuilder, x: Value, axes: Ints, starts: Value, ends: Value, strides: Value
+) -> tuple[Value, Value, Value]:
+    """Bounds as `Slice` takes them: an end of -1 with a negative stride lies before the first element.
+
+    In Paddle 2 that is the only such end: one further left is the first element itself.
+    """
     starts, ends, strides = (to(b, v, I64) for v in (starts, ends, strides))
     steps = constant(strides)
     if steps is None or (steps < 0).any():
         before = b(And(), b(Equal(), ends, -1), b(Less(), strides, 0))
+        if is_legacy(b):
+            from_end = b(Max(), b(Add(), ends, sizes_of(b, x, axes)), 0)
+            ends = b(Where(), b(Less(), ends, 0), from_end, ends)
         ends = b(Where(), before, b.const(np.array(-FAR)), ends)
     return starts, ends, strides
 

@@ -26,14 +26,28 @@ from bolt_numba.converters.paddle.reading.parts import (
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.converters.paddle.reading.tables.binary import any_of
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.arrays.accumulate import CumMax, CumMin, GatherTree, Inverse, LogCumSumExp, SearchSorted
-from bolt_numba.ops.arrays.gather import Compress, Gather, ScatterElements, Unique
+from bolt_numba.ops.arrays.accumulate import CumMax, CumMin, GatherTree, LogCumSumExp, SearchSorted
+from bolt_numba.ops.arrays.gather import Compress, Gather, GatherElements, ScatterElements, Unique
 from bolt_numba.ops.arrays.generate import ConstantOfShape
-from bolt_numba.ops.arrays.reduce import ArgMax, CumSum, ReduceMax, ReduceSum, TopK
+from bolt_numba.ops.arrays.reduce import ArgMax, CumSum, ReduceMax, ReduceMin, ReduceSum, TopK
 from bolt_numba.ops.arrays.shape import Concat, Shape, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Slice
-from bolt_numba.ops.pointwise import Add, Div, Equal, IsNaN, Max, Mul, Not, Sub
-from bolt_numba.types import I32, I64, AnyDType
+from bolt_numba.ops.pointwise import (
+    Add,
+    And,
+    Div,
+    Equal,
+    Floor,
+    GreaterOrEqual,
+    IsNaN,
+    LessOrEqual,
+    Max,
+    Min,
+    Mul,
+    Not,
+    Sub,
+)
+from bolt_numba.types import F64, I32, I64, AnyDType
 
 
 def _best(b: PaddleBuilder, x: Value, count: Value, axis: int, largest: bool) -> tuple[Value, Value]:
@@ -82,8 +96,6 @@ def mode(b: PaddleBuilder, x: Value, *, axis: int = -1, keepdim: bool = False) -
     ascending, _ = _best(b, x, size_of(b, x, -1), rank - 1, False)
     same = b(Equal(), unsqueezed(b, ascending, rank), unsqueezed(b, ascending, rank - 1))
     often = b(ArgMax(-1, True), b(ReduceSum(False), to(b, same, I64), ints([-1])))
-    from bolt_numba.ops.arrays.gather import GatherElements
-
     value = b(GatherElements(rank - 1), ascending, often)
     place = b(ArgMax(-1, True, True), to(b, b(Equal(), x, value), I32))
     made = (transposed(b, v, *order) for v in (value, place))
@@ -230,6 +242,51 @@ def gather_tree(b: PaddleBuilder, ids: Value, parents: Value) -> Any:
     return b(GatherTree(), ids, parents)
 
 
-@PADDLE.reader("inverse", slots={"Input": "x"})
-def inverse(b: PaddleBuilder, x: Value) -> Any:
-    return b(Inverse(), x)
+@PADDLE.reader("nanmedian", results=("Out", "MedianIndex"))
+def nanmedian(b: PaddleBuilder, x: Value, *, axis: Ints = (), keepdim: bool = False, mode: str = "avg") -> Any:
+    """The middle of the ordered elements that are not NaN, of two of them the mean or the lesser."""
+    if len(axis) > 1:
+        raise b.unsupported("several axes")
+    rank = rank_of(b, x)
+    row, at = (x, axis_of(b, x, axis[0])) if axis else (flat(b, x), 0)
+    nothing = b(IsNaN(), row)
+    count = b(ReduceSum(True), to(b, b(Not(), nothing), I64), ints([at]))
+    kept = chosen(b, nothing, np.inf, row, x.type.dtype)
+    ordered, places = _best(b, kept, size_of(b, row, at), at, False)
+    low, high = b(Max(), b(Div(), b(Sub(), count, 1), 2), 0), b(Div(), count, 2)
+    high = b(Min(), high, b(Sub(), size_of(b, row, at), 1))
+    first, second = (b(GatherElements(at), ordered, v) for v in (low, high))
+    middle = b(Div(), b(Add(), first, second), 2) if mode == "avg" else first
+    middle = chosen(b, b(Equal(), count, 0), np.nan, middle, x.type.dtype)
+    found = b(GatherElements(at), places, low)
+    if keepdim:
+        return tuple(v if axis else reshaped(b, v, [1] * rank) for v in (middle, found))
+    return tuple(column(b, v, at, 0) for v in (middle, found))
+
+
+@PADDLE.reader("histogram", slots={"X": "input"})
+def histogram(
+    b: PaddleBuilder,
+    input: Value,
+    weight: Value | None = None,
+    *,
+    bins: int = 100,
+    min: float = 0.0,
+    max: float = 0.0,
+    density: bool = False,
+) -> Any:
+    """How many elements fall into each of equal bins; between the least and the greatest where no limits are given."""
+    if density or weight is not None:
+        raise b.unsupported("weights and densities")
+    row = to(b, flat(b, input), F64)
+    if min == max:
+        low, high = b(ReduceMin(False), row), b(ReduceMax(False), row)
+        is_one = b(Equal(), low, high)
+        high = b(Add(), high, to(b, is_one, F64))
+    else:
+        low, high = b.const(np.array(min, np.float64)), b.const(np.array(max, np.float64))
+    places = b(Floor(), b(Div(), b(Mul(), b(Sub(), row, low), float(bins)), b(Sub(), high, low)))
+    inside = b(And(), b(GreaterOrEqual(), row, low), b(LessOrEqual(), row, high))
+    last = b(Min(), b(Max(), places, 0.0), float(bins - 1))
+    zeros = b(ConstantOfShape(0, I64), ints([bins]))
+    return b(ScatterElements(0, "add"), zeros, to(b, last, I64), to(b, inside, I64))
