@@ -14,9 +14,7 @@ from bench.zoo import Network, Wire, ZooModel
 def _layer(n: Network, x: Wire, out: int, stride: int = 1) -> Wire:
     """The sign of x, 3x3 filters of -1 and 1, a batch normalization."""
     signs = n.constant(np.where(n.rng.random((out, x.channels, 3, 3)) > 0.5, 1, -1), "f4")
-    y = n.add(
-        "Conv", n.add("Sign", x), signs, channels=out, kernel_shape=[3, 3], strides=[stride] * 2, pads=[1] * 4
-    )
+    y = n.add("Conv", n.add("Sign", x), signs, channels=out, kernel_shape=[3, 3], strides=[stride] * 2, pads=[1] * 4)
     scale, bias = n.normal(out, scale=0.1, mean=1.0), n.normal(out, scale=0.1)
     variance = n.constant(9 * x.channels * (1 + 0.1 * n.rng.random(out)), "f4")
     return n.add("BatchNormalization", y, scale, bias, n.normal(out, scale=0.1), variance)

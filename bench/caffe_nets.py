@@ -14,6 +14,7 @@ import numpy as np
 
 from bolt_numba.converters.wire import as_varint
 from bolt_numba.types import Array
+from tests.models import folder
 
 
 def _field(number: int, content: bytes) -> bytes:
@@ -33,6 +34,10 @@ def caffemodel(name: str, layers: dict[str, tuple[str, list[Array]]]) -> bytes:
         inner = _field(1, layer.encode()) + _field(2, kind.encode()) + b"".join(_field(7, blob(a)) for a in blobs)
         parts.append(_field(100, inner))
     return b"".join(parts)
+
+
+REVISION = 1
+"""Part of the folder's name: raise it when a net changes, so that no stale file is used."""
 
 
 class CaffeNet:
@@ -207,12 +212,19 @@ def _ssd_heads(net: CaffeNet, maps: list[str], classes: int, sizes: Sequence[flo
 NETS: dict[str, Any] = {"resnet50": resnet50, "squeezenet": squeezenet, "mobilenet_ssd": mobilenet_ssd}
 
 
-def write(folder: Path, name: str) -> tuple[Path, Path]:
-    """The two files of a net."""
-    net, paths = NETS[name](), (folder / f"{name}.prototxt", folder / f"{name}.caffemodel")
-    paths[0].write_bytes(net.text())
-    paths[1].write_bytes(net.model())
-    return paths
+def write(target: Path, name: str) -> Path:
+    """The two files of a net; returns the text's path."""
+    net, path = NETS[name](), target / f"{name}.prototxt"
+    target.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".caffemodel").write_bytes(net.model())
+    path.write_bytes(net.text())
+    return path
+
+
+def file(name: str) -> Path:
+    """The text of a net in the folder of `tests.models`, its weights beside it; made where it is not there."""
+    path = folder() / f"caffe-{REVISION}" / f"{name}.prototxt"
+    return path if path.is_file() else write(path.parent, name)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """Models in the formats of other engines, each measured against the engine whose format it is.
 
 Families of `bench.run`: ``tflite`` and ``tflite_int8`` (networks of the zoo that `bench.convert --targets
-tflite,tflite_int8` wrote), judged by LiteRT.
+tflite,tflite_int8` wrote), judged by LiteRT; ``caffe`` (nets of `bench.caffe_nets`), judged by OpenCV below 5.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import bolt_numba as bn
+from bench.caffe_nets import NETS, file
 from bench.convert import ENDINGS, converted
 from bolt_numba.feeds import random_feeds
 from bolt_numba.inputs import spec_of
@@ -53,3 +55,4 @@ FOREIGN = {
     for kind in ("tflite", "tflite_int8")
     for name in NETWORKS
 }
+FOREIGN |= {f"{name}_caffe": Foreign(functools.partial(file, name), "caffe", "opencv") for name in NETS}

@@ -35,9 +35,7 @@ def canvas(columns: int, width: float, height: float) -> tuple[Any, Any, Any]:
 
 
 def peers_of(result: Result) -> list[str]:
-    return list(
-        dict.fromkeys(r["peer"] for r in result["rows"] if r["peer"] not in NO_PEERS and "median_ms" in r)
-    )
+    return list(dict.fromkeys(r["peer"] for r in result["rows"] if r["peer"] not in NO_PEERS and "median_ms" in r))
 
 
 def bars(result: Result, target: Path) -> None:

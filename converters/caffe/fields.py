@@ -83,6 +83,15 @@ _FIELDS = {
     "tile": "axis=1 tiles=2",
     "window_data": "source=1 scale=2 mean_file=3 batch_size=4 crop_size=5",
     "shuffle_channel": "group=1",
+    "matmul": "transpose_a=1 transpose_b=2",
+    "attention": "num_heads=1 from_sequence_length=2 to_sequence_length=3",
+    "axis_mean": "axis=1",
+    "cum": "operation=1 exclusive=2 reverse=3 axis=4",
+    "onehot": "axis=1 depth=2 off_value=3 on_value=4",
+    "shared_weight": "data_type=1 shape=2:dims",
+    "preallocated_memory": "data_type=1 shape=2:dims value=3",
+    "squeeze": "axis=1:i",
+    "unsqueeze": "axis=1:i",
     "interp": "height=1 width=2 zoom_factor=3 shrink_factor=4 pad_beg=5 pad_end=6",
     "upsample": "scale=1 scale_h=2 scale_w=3 pad_out_h=4 pad_out_w=5 upsample_h=6 upsample_w=7",
 }
@@ -109,7 +118,8 @@ BY_TYPE = {
     "ArgMax": "argmax", "Deconvolution": "convolution", "Im2col": "convolution", "LSTM": "recurrent",
     "RNN": "recurrent", "Normalize": "norm", "ConvolutionDepthwise": "convolution",
     "DepthwiseConvolution": "convolution", "ROIPooling": "roi_pooling", "PSROIPooling": "psroi_pooling",
-    "HDF5Data": "hdf5_data", "SoftmaxWithLoss": "softmax", "Resize": "interp",
+    "HDF5Data": "hdf5_data", "SoftmaxWithLoss": "softmax", "Resize": "interp", "MatMul": "matmul", "OneHot": "onehot",
+    "PreAllocatedMemory": "preallocated_memory",
 }  # fmt: skip
 """Parameters of a layer where their name is not the type's in snake case."""
 
@@ -118,7 +128,8 @@ ENUMS = {
     "round_mode": ("CEIL", "FLOOR"),
     "norm_region": ("ACROSS_CHANNELS", "WITHIN_CHANNEL"),
     "code_type": ("", "CORNER", "CENTER_SIZE", "CORNER_SIZE"),
-    "eltwise.operation": ("PROD", "SUM", "MAX"),
+    "eltwise.operation": ("PROD", "SUM", "MAX", "DIV"),
+    "cum.operation": ("PROD", "SUM", "MAX", "DIV"),
     "reduction.operation": ("", "SUM", "ASUM", "SUMSQ", "MEAN"),
 }
 """Names of numbers, by field, with its message where two fields share a name."""

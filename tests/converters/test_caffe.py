@@ -206,3 +206,14 @@ def test_other_files_are_not_taken_for_nets(head: bytes) -> None:
     from bolt_numba.converters.caffe.format import is_caffe
 
     assert not is_caffe(head, None)
+
+
+def test_a_real_net_agrees_with_its_twin_in_onnx() -> None:
+    """The same weights: ResNet-50 of half the width, by Yahoo."""
+    from tests import models
+
+    twin = bn.compile(models.fetch("open_nsfw.onnx"), threads=1)
+    net = bn.compile(models.fetch("open_nsfw.prototxt"), weights=models.fetch("open_nsfw.caffemodel"), threads=1)
+    x = np.random.default_rng(0).normal(0, 50, (1, 3, 224, 224)).astype(F32)
+    np.testing.assert_allclose(net(x)["prob"], next(iter(twin(x.transpose(0, 2, 3, 1)).values())), atol=1e-4)
+    assert {row["op"] for row in net.report()} == {"Transpose", "Conv", "MaxPool", "ReduceMean", "MatMul", "Softmax"}

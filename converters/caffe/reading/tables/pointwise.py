@@ -19,6 +19,7 @@ from bolt_numba.ops.pointwise import (
     Add,
     Cast,
     Clip,
+    Div,
     Elu,
     Exp,
     Gelu,
@@ -155,7 +156,7 @@ def _log_of(b: LayerBuilder, base: float) -> float:
 def eltwise(b: LayerBuilder, *xs: Value, operation: str = "SUM", coeff: Floats = ()) -> Any:
     if coeff and (len(coeff) != len(xs) or operation != "SUM"):
         raise b.invalid("coeff", f"{len(coeff)} for {operation}", f"{len(xs)} for SUM")
-    operators = {"SUM": Add, "PROD": Mul, "MAX": Max}
+    operators = {"SUM": Add, "PROD": Mul, "MAX": Max, "DIV": Div}
     if operation not in operators or not xs:
         raise b.invalid("operation and bottoms", (operation, len(xs)), f"one of {list(operators)}, of some bottoms")
     for x in xs[1:]:
