@@ -1,0 +1,321 @@
+"""Readers of StableHLO's operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.operands import ints, known_array, rank_of, static_dim
+from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
+from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, cast
+from bolt_numba.converters.tflite.reading.shapes import (
+    as_scalar,
+    reshaped,
+    sizes_of,
+    sliced,
+    unsqueezed,
+    vector,
+)
+from bolt_numba.converters.tflite.reading.tables.windows import combination
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.gather import Gather, GatherND, ScatterElements
+from bolt_numba.ops.arrays.generate import Range
+from bolt_numba.ops.arrays.reduce import CumProd, ReduceMax, ReduceMin, ReduceProd, ReduceSum
+from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Shape, Transpose
+from bolt_numba.ops.arrays.slicing import Pad, Slice
+from bolt_numba.ops.layers.matmul import Einsum
+from bolt_numba.ops.pointwise import (
+    Abs,
+    Add,
+    And,
+    BitShift,
+    BitwiseAnd,
+    BitwiseOr,
+    Cos,
+    Div,
+    Equal,
+    Exp,
+    Floor,
+    Greater,
+    GreaterOrEqual,
+    Less,
+    LessOrEqual,
+    Log,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Neg,
+    Not,
+    Or,
+    Pow,
+    Reciprocal,
+    Sigmoid,
+    Sign,
+    Sqrt,
+    Sub,
+    Tanh,
+    Where,
+)
+from bolt_numba.types import BOOL, Sym
+
+Ints = tuple[int, ...]
+UNARY = {
+    "LOGISTIC": Sigmoid, "ABS": Abs, "COSINE": Cos, "EXPONENTIAL": Exp, "FLOOR": Floor, "LOG": Log, "NEGATE": Neg,
+    "TANH": Tanh,
+}  # fmt: skip
+BINARY = {
+    "ADD": Add(), "SUBTRACT": Sub(), "MULTIPLY": Mul(), "DIVIDE": Div(), "MAXIMUM": Max(), "MINIMUM": Min(),
+    "POWER": Pow(), "REMAINDER": Mod(fmod=True), "SHIFT_LEFT": BitShift("LEFT"),
+}  # fmt: skip
+BITS = {"AND": (And(), BitwiseAnd()), "OR": (Or(), BitwiseOr())}
+"""For bools and for integers."""
+COMPARISONS = {"EQ": Equal, "GE": GreaterOrEqual, "GT": Greater, "LE": LessOrEqual, "LT": Less}
+REDUCTIONS = {Add: ReduceSum, Mul: ReduceProd, Max: ReduceMax, Min: ReduceMin, And: ReduceMin, Or: ReduceMax}
+SCATTERS = {Add: "add", Mul: "mul", Max: "max", Min: "min"}
+
+
+def _unary(operator: Any) -> Any:
+    return lambda b, x: b(operator, x)
+
+
+def _binary(operator: Any) -> Any:
+    return lambda b, x, y: b(operator, x, y)
+
+
+def _bits(operators: Any) -> Any:
+    return lambda b, x, y: b(operators[x.type.dtype != BOOL], x, y)
+
+
+for _name, _operator in UNARY.items():
+    TFLITE.add(f"STABLEHLO_{_name}", _unary(_operator()))
+for _name, _operator in BINARY.items():
+    TFLITE.add(f"STABLEHLO_{_name}", _binary(_operator))
+for _name, _operators in BITS.items():
+    TFLITE.add(f"STABLEHLO_{_name}", _bits(_operators))
+TFLITE.add("STABLEHLO_SELECT", lambda b, condition, x, y: b(Where(), condition, x, y))
+TFLITE.add("STABLEHLO_RSQRT", lambda b, x: b(Reciprocal(), b(Sqrt(), x)))
+TFLITE.add("STABLEHLO_CLAMP", lambda b, low, x, high: b(Min(), b(Max(), x, low), high))
+TFLITE.add("STABLEHLO_CBRT", lambda b, x: b(Mul(), b(Sign(), x), b(Pow(), b(Abs(), x), 1 / 3)))
+TFLITE.add("STABLEHLO_CONVERT", lambda b, x: cast(b, x, b.declared(0).dtype))
+
+
+@TFLITE.reader("STABLEHLO_COMPARE")
+def compare(b: TfliteBuilder, x: Value, y: Value, *, comparison_direction: str, compare_type: str = "NOTYPE") -> Any:
+    if compare_type == "FLOAT_TOTAL_ORDER":
+        raise b.unsupported("compare_type FLOAT_TOTAL_ORDER")
+    if comparison_direction == "NE":
+        return b(Not(), b(Equal(), x, y))
+    return b(COMPARISONS[comparison_direction](), x, y)
+
+
+def _declared_sizes(b: TfliteBuilder) -> list[int]:
+    """The shape of the result, which the file must tell."""
+    shape = b.declared(0).shape
+    if shape is None or any(isinstance(d, Sym) for d in shape):
+        raise b.unsupported("a result of unknown shape")
+    return [int(d) for d in shape if isinstance(d, int)]
+
+
+@TFLITE.reader("STABLEHLO_RESHAPE")
+def reshape(b: TfliteBuilder, x: Value) -> Any:
+    return reshaped(b, x, _declared_sizes(b))
+
+
+@TFLITE.reader("STABLEHLO_BROADCAST_IN_DIM")
+def broadcast_in_dim(b: TfliteBuilder, x: Value, dimensions: Value) -> Any:
+    """dimensions: the axis of the result for each axis of x."""
+    sizes = _declared_sizes(b)
+    places = [int(d) for d in known_array(b, dimensions, "broadcast_dimensions").reshape(-1)]
+    own = sizes_of(b, x, range(rank_of(b, x)))
+    if len(places) != len(own) or sorted(set(places)) != places or any(not 0 <= p < len(sizes) for p in places):
+        raise b.invalid("broadcast_dimensions", places, f"{len(own)} axes of {len(sizes)}, ascending")
+    wide: list[Any] = [1] * len(sizes)
+    for place, size in zip(places, own, strict=True):
+        wide[place] = size
+    return b(Expand(), reshaped(b, x, wide), ints(sizes))
+
+
+@TFLITE.reader("STABLEHLO_CONCATENATE")
+def concatenate(b: TfliteBuilder, *xs: Value, dimension: int = 0) -> Any:
+    return b(Concat(dimension), *xs)
+
+
+@TFLITE.reader("STABLEHLO_TRANSPOSE")
+def transpose(b: TfliteBuilder, x: Value, *, permutation: Ints = ()) -> Any:
+    return b(Transpose(tuple(permutation)), x)
+
+
+@TFLITE.reader("STABLEHLO_SLICE")
+def slice_(b: TfliteBuilder, x: Value, *, start_indices: Ints, limit_indices: Ints, strides: Ints) -> Any:
+    return b(Slice(), x, ints(start_indices), ints(limit_indices), ints(range(len(strides))), ints(strides))
+
+
+def _held(b: TfliteBuilder, starts: Value, sizes: Sequence[Any], lengths: Sequence[int]) -> Any:
+    """Starts [..., m] of blocks, moved so that the blocks lie inside."""
+    limits = vector(b, sizes)
+    limits = limits if isinstance(limits, Value) else b.const(limits)
+    return b(Max(), b(Min(), starts, b(Sub(), limits, ints(lengths))), 0)
+
+
+@TFLITE.reader("STABLEHLO_DYNAMIC_SLICE")
+def dynamic_slice(b: TfliteBuilder, x: Value, *starts: Value, slice_sizes: Ints) -> Any:
+    rank = rank_of(b, x)
+    if len(slice_sizes) != rank or len(starts) != rank:
+        raise b.invalid("starts and slice_sizes", (len(starts), len(slice_sizes)), f"{rank} each")
+    first = b(Concat(0), *(b(Reshape(), as_i64(b, s), ints([1])) for s in starts))
+    first = _held(b, first, sizes_of(b, x, range(rank)), slice_sizes)
+    made = b(Slice(), x, first, b(Add(), first, ints(slice_sizes)))
+    return reshaped(b, made, slice_sizes)
+
+
+@TFLITE.reader("STABLEHLO_IOTA")
+def iota(b: TfliteBuilder, *, iota_dimension: int = 0) -> Any:
+    sizes = _declared_sizes(b)
+    if not 0 <= iota_dimension < len(sizes):
+        raise b.invalid("iota_dimension", iota_dimension, f"an axis of {sizes}")
+    steps = b(Range(), b.const(np.array(0)), b.const(np.array(sizes[iota_dimension])), b.const(np.array(1)))
+    column = b(Reshape(), steps, ints([-1, *[1] * (len(sizes) - 1 - iota_dimension)]))
+    return cast(b, b(Expand(), column, ints(sizes)), b.declared(0).dtype)
+
+
+@TFLITE.reader("STABLEHLO_DOT_GENERAL")
+def dot_general(
+    b: TfliteBuilder,
+    x: Value,
+    y: Value,
+    *,
+    lhs_batching_dimensions: Ints = (),
+    rhs_batching_dimensions: Ints = (),
+    lhs_contracting_dimensions: Ints = (),
+    rhs_contracting_dimensions: Ints = (),
+    precision_config: Ints = (),
+) -> Any:
+    """Axes of batches first, then the free ones of x and of y."""
+    ranks = rank_of(b, x), rank_of(b, y)
+    batch = list(zip(lhs_batching_dimensions, rhs_batching_dimensions, strict=True))
+    summed = list(zip(lhs_contracting_dimensions, rhs_contracting_dimensions, strict=True))
+    if sum(ranks) > 26:
+        raise b.unsupported(f"{sum(ranks)} axes")
+    left = [chr(97 + i) for i in range(ranks[0])]
+    right = [chr(97 + ranks[0] + i) for i in range(ranks[1])]
+    for i, j in [*batch, *summed]:
+        right[j] = left[i]
+    gone = {left[i] for i, _ in [*batch, *summed]}
+    out = [left[i] for i, _ in batch] + [c for c in [*left, *right] if c not in gone]
+    return b(Einsum(f"{''.join(left)},{''.join(right)}->{''.join(out)}"), x, y)
+
+
+@TFLITE.reader("STABLEHLO_REDUCE")
+def reduce(b: TfliteBuilder, x: Value, initial: Value, *, dimensions: Ints = (), body_subgraph_index: int = 0) -> Any:
+    operator = combination(b, body_subgraph_index)
+    if type(operator) not in REDUCTIONS:
+        raise b.unsupported("a body that gives its second input")
+    if not dimensions:
+        return b(operator, x, as_scalar(b, initial))
+    made = b(REDUCTIONS[type(operator)](False), x, ints(dimensions))
+    return b(operator, made, as_scalar(b, initial))
+
+
+def _starts(b: TfliteBuilder, indices: Value, at: int, places: Sequence[int], rank: int) -> Any:
+    """Index vectors as [..., rank], with 0 for axes that they do not tell; `at` is where a vector lies."""
+    own = rank_of(b, indices)
+    indices = as_i64(b, indices)
+    if at == own:
+        indices, own = unsqueezed(b, indices, own), own + 1
+    if not 0 <= at < own or any(not 0 <= p < rank for p in places) or len(set(places)) != len(places):
+        raise b.invalid("index_vector_dim and axes of indices", (at, tuple(places)), f"axes of {own} and {rank}")
+    if at != own - 1:
+        indices = b(Transpose((*(i for i in range(own) if i != at), at)), indices)
+    pads = np.zeros(2 * own, np.int64)
+    pads[-1] = 1
+    order = [list(places).index(i) if i in places else len(places) for i in range(rank)]
+    return b(Gather(own - 1), b(Pad(), indices, pads), ints(order))
+
+
+def _tuples(b: TfliteBuilder, starts: Value, lengths: Sequence[int], windows: Sequence[int]) -> Any:
+    """Index tuples [batch..., windows..., rank] of blocks that begin at ``starts`` [batch..., rank].
+
+    windows: axes of the operand that the blocks keep.
+    """
+    batch = rank_of(b, starts) - 1
+    count = int(np.prod(lengths))
+    if count > 1 << 24:
+        raise b.unsupported(f"blocks of {count} elements")
+    grid = np.stack(np.meshgrid(*map(np.arange, lengths), indexing="ij"), axis=-1)
+    grid = grid.reshape(*(lengths[w] for w in windows), len(lengths)).astype(np.int64)
+    wide = unsqueezed(b, starts, *range(batch, batch + len(windows))) if windows else starts
+    return b(Add(), wide, b.const(grid))
+
+
+@TFLITE.reader("STABLEHLO_GATHER")
+def gather(
+    b: TfliteBuilder,
+    x: Value,
+    indices: Value,
+    *,
+    offset_dims: Ints = (),
+    collapsed_slice_dims: Ints = (),
+    start_index_map: Ints = (),
+    index_vector_dim: int = 0,
+    slice_sizes: Ints = (),
+    indices_are_sorted: bool = False,
+) -> Any:
+    """Blocks of x, moved to lie inside; axes of a block stand at ``offset_dims`` of the result."""
+    rank = rank_of(b, x)
+    windows = [i for i in range(rank) if i not in collapsed_slice_dims]
+    single = len(slice_sizes) == rank and all(slice_sizes[i] == 1 for i in range(rank) if i not in windows)
+    if not single or len(windows) != len(offset_dims):
+        raise b.invalid("slice_sizes", slice_sizes, f"{rank} sizes, 1 where collapsed, {len(offset_dims)} left")
+    starts = _starts(b, indices, index_vector_dim, start_index_map, rank)
+    starts = _held(b, starts, sizes_of(b, x, range(rank)), slice_sizes)
+    made = b(GatherND(), x, _tuples(b, starts, slice_sizes, windows))
+    total = rank_of(b, made)
+    first = total - len(windows)
+    batch, inside = iter(range(first)), {d: first + k for k, d in enumerate(offset_dims)}
+    order = [inside[i] if i in inside else next(batch) for i in range(total)]
+    return b(Transpose(tuple(order)), made)
+
+
+@TFLITE.reader("STABLEHLO_SCATTER")
+def scatter(
+    b: TfliteBuilder,
+    x: Value,
+    indices: Value,
+    updates: Value,
+    *,
+    indices_are_sorted: bool = False,
+    update_window_dims: Ints = (),
+    inserted_window_dims: Ints = (),
+    scatter_dims_to_operand_dims: Ints = (),
+    index_vector_dim: int = 0,
+    unique_indices: bool = False,
+    update_computation_subgraph_index: int = 0,
+) -> Any:
+    """Blocks of updates combined with x; what lies outside goes to an element behind the others, which is dropped."""
+    rank, places = rank_of(b, x), rank_of(b, updates)
+    operator = combination(b, update_computation_subgraph_index)
+    kind = "none" if operator is None else SCATTERS.get(type(operator), "")
+    if not kind:
+        raise b.unsupported(f"a combination by {operator}")
+    windows = [i for i in range(rank) if i not in inserted_window_dims]
+    if len(windows) != len(update_window_dims) or any(not 0 <= d < places for d in update_window_dims):
+        raise b.invalid("update_window_dims", update_window_dims, f"{len(windows)} axes of {places}")
+    sizes = [static_dim(b, updates, d) for d in update_window_dims]
+    lengths = [sizes[windows.index(i)] if i in windows else 1 for i in range(rank)]
+    order = [*(i for i in range(places) if i not in update_window_dims), *update_window_dims]
+    starts = _starts(b, indices, index_vector_dim, scatter_dims_to_operand_dims, rank)
+    tuples = _tuples(b, starts, lengths, windows)
+    shape = b(Shape(), x)
+    inside = b(And(), b(GreaterOrEqual(), tuples, 0), b(Less(), tuples, shape))
+    strides = b(CumProd(exclusive=True, reverse=True), shape, np.array(0))
+    flat = b(ReduceSum(False), b(Mul(), tuples, strides), ints([-1]))
+    end = b(ReduceProd(False), shape, ints([0]))
+    flat = b(Where(), b(ReduceMin(False), inside, ints([-1])), flat, end)
+    one = b.const(np.zeros(1, x.type.dtype))
+    column = b(Concat(0), b(Reshape(), x, ints([-1])), one)
+    moved = b(Reshape(), b(Transpose(tuple(order)), updates), ints([-1]))
+    made = b(ScatterElements(0, kind), column, b(Reshape(), flat, ints([-1])), moved)
+    return b(Reshape(allowzero=True), sliced(b, made, 0, 0, -1), shape)
