@@ -409,7 +409,7 @@ def svdf(
 ) -> Any:
     """Filters of rank * units, w [f, i], whose results of the last m steps are weighted by ``times`` [f, m].
 
-    state: [n, f m].
+    state: [n, f m].  LiteRT leaves the activation out where all is quantised.
     """
     filters, length = static_dim(b, times, 0), static_dim(b, times, 1)
     if rank < 1 or filters % rank:
@@ -424,4 +424,5 @@ def svdf(
         total = b(ReduceSum(False), reshaped(b, total, [batch, filters // rank, rank]), ints([2]))
     if bias is not None:
         total = b(Add(), total, bias)
-    return _of(b, _function(b, fused_activation_function), total)
+    is_whole = b.quantisations[0] is not None
+    return total if is_whole else _of(b, _function(b, fused_activation_function), total)
