@@ -102,6 +102,50 @@ fires("integer_conv_transpose", "QLinearConv DepthToSpace Slice", x=(U8, "n", 4,
 fires("integer_conv_transpose", "QLinearConv Reshape Transpose Reshape Slice", x=(U8, 1, 4, 3, 3))(
     lambda b, x: _transposed(b, x, group=2)
 )
+for _dims in ((1, 3, 4, 4), (2, 5, 3, 4)):
+    fires("integer_conv_transpose", "QLinearConv Reshape Transpose Reshape Slice", x=(U8, *_dims))(
+        lambda b, x: _transposed(b, x, pads=(1, 1, 1, 0), output_padding=(1, 1), layout="NHWC")
+    )
+fires("integer_conv_transpose", "QLinearConv Reshape Transpose Reshape", x=(U8, "n", 4, 3, 4))(
+    lambda b, x: _transposed(b, x, group=2, pads=(0, 0, 1, 1), layout="NHWC")
+)
+
+
+def _apart(b: Builder, x: Value, between: Any, blocks: tuple[int, ...], filters: Any, **attributes: Any) -> Any:
+    """A dilated convolution of [n, spatial..., c] as files without dilations have it."""
+    count, sizes = len(blocks), x.type.dims[1:]
+    parts = [d // k for d, k in zip(sizes, blocks, strict=False)]
+    split = [-1, *(d for pair in zip(parts, blocks, strict=True) for d in pair), sizes[-1]]
+    cut = (*range(2, 2 * count + 1, 2), 0, *range(1, 2 * count, 2), 2 * count + 1)
+    turned = b(o("Transpose", cut), b(o("Reshape"), x, np.array(split)))
+    images = b(o("Reshape"), turned, np.array([-1, *parts, sizes[-1]]))
+    y = between(b, b(o("Conv", layout="NHWC", **attributes), images, filters))
+    made = y.type.dims[1:]
+    join = (count, *(a for i in range(count) for a in (count + 1 + i, i)), 2 * count + 1)
+    wide = b(o("Transpose", join), b(o("Reshape"), y, np.array([*blocks, -1, *made])))
+    whole_sizes = [d * k for d, k in zip(made, blocks, strict=False)]
+    return b(o("Reshape"), wide, np.array([-1, *whole_sizes, made[-1]]))
+
+
+def _clipped(b: Builder, y: Value) -> Any:
+    return b(o("QuantizeLinear"), b(o("Clip", lo=-3.0, hi=90.0), y), SCALE, ZERO)
+
+
+fires("dilated_conv", "Conv Relu", x=(2, 8, 9, 3))(
+    lambda b, x: _apart(b, x, lambda b, y: b(o("Relu"), y), (2, 3), whole(5, 3, 3, 2))
+)
+fires("dilated_conv", "Conv", x=(1, 12, 4))(lambda b, x: _apart(b, x, lambda b, y: y, (4,), whole(4, 1, 3), group=4))
+fires("dilated_conv", "Conv Clip QuantizeLinear", x=(3, 4, 4, 2))(
+    lambda b, x: _apart(b, x, _clipped, (2, 2), whole(3, 2, 2, 2))
+)
+
+
+@fires("pad_into_integer_conv", "QLinearConv", x=(U8, 1, 5, 6, 3))
+def pads_of_the_zero_point(b: Builder, x: Value) -> Any:
+    padded = b(o("Pad"), x, np.array([0, 1, 0, 0, 0, 2, 1, 0]), ZERO)
+    return b(o("QLinearConv", layout="NHWC"), padded, SCALE, ZERO, whole(5, 3, 3, 3).astype(I8), SCALE, np.array(1, I8))
+
+
 fires("tail_before_move", "QLinearMatMul Relu Reshape", x=(U8, 2, 4))(
     lambda b, x: b(o("Relu"), b(o("Reshape"), _bytes_product(b, x), np.array([5, 2])))
 )

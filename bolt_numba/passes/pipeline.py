@@ -117,7 +117,8 @@ _KNOWN: RuleSet = (*CLEAN, *norms.RULES, *recognise.RULES, *binary.RULES, *thres
 _ABSORBED: RuleSet = (*_KNOWN, *products.RULES, absorbing)
 
 
-_INTEGERS: RuleSet = (*integers.RULES, *dynamic.RULES, *transposed.RULES, *tails.RULES, *tables.RULES, *moves.RULES)
+_INTEGERS: RuleSet = (*integers.RULES, *dynamic.RULES, *transposed.RULES, *tails.RULES, *tables.RULES, *moves.RULES,
+                     *windows.RULES)
 
 
 def _fold_integers(graph: Graph, run: PipelineRun) -> bool:

@@ -31,7 +31,7 @@ from bolt_numba.types import Array
 def integer_conv_transpose(m: Match, b: Builder) -> Result:
     op: Any = m.root.op
     x, w = stored(m["x"]), stored(m["w"])
-    if x is None or w is None or op.activation is not None or op.layout != "NCHW":
+    if x is None or w is None or op.activation is not None:
         return m.refuse("no bytes, or fused already")
     data, scale, points = (known(v) for v in (w.data, w.scale, w.zero))
     if x.axis is not None or w.axis not in (None, 1) or data is None or scale is None or points is None:
@@ -39,18 +39,20 @@ def integer_conv_transpose(m: Match, b: Builder) -> Result:
     if op.auto_pad not in ("NOTSET", "VALID") or op.output_shape or set(op.dilations) - {1}:
         return m.refuse("dilated, or pads that follow from sizes")
     g = _Phases.of(op, data.shape)
+    last = op.layout == "NHWC"
     depth = data.shape[0] // op.group * math.prod(g.taps)
     given = bias_of_sums((*m.root.inputs, None)[2], x, w, depth)
     bias = None if given is None else constant_of(given)
     if not sums_stay_within(x, w, depth) or (bias is None) != (given is None):
         return m.refuse("sums that may exceed 32 bits, or a bias that is computed")
-    conv = QLinearConv(pads=g.conv_pads, group=op.group)
+    conv = QLinearConv(pads=g.conv_pads, group=op.group, layout=op.layout)
     scale, zero = (v if v.size == 1 else g.repeated(v) for v in (scale, points))
     filters, biases = g.filters(data, points), None if bias is None else g.repeated(bias)
-    y = g.spread(b, b(conv, x.data, x.scale, x.zero, filters, scale, zero, None, None, biases))
+    sums = b(conv, x.data, x.scale, x.zero, filters, scale, zero, None, None, biases)
+    y = g.spread_last(b, sums) if last else g.spread(b, sums)
     if y is None:
         return m.refuse("sizes that only the run tells, of unequal strides or groups")
-    return g.cropped(b, y)
+    return g.cropped(b, y, 1 if last else 2)
 
 
 @record(frozen=True)
@@ -119,12 +121,25 @@ class _Phases:
             return b(DepthToSpace(steps.pop()), y)  # type: ignore[no-any-return]
         return None
 
-    def cropped(self, b: Builder, y: Value) -> Value:
-        """Without what the pads cut off."""
+    def spread_last(self, b: Builder, y: Value) -> Value | None:
+        """`spread`, channels last."""
+        rank, sizes = len(self.spans), (y.type.shape or ())[1:-1]
+        if math.prod(self.strides) == 1:
+            return y
+        if not all(isinstance(d, int) for d in sizes):
+            return None
+        apart = np.array([0, *sizes, self.group, *self.strides, self.results], np.int64)
+        pixels = [a for i in range(rank) for a in (1 + i, rank + 2 + i)]
+        moved = b(Transpose((0, *pixels, rank + 1, 2 * rank + 2)), b(Reshape(), y, apart))
+        merged = [0, *(d * s for d, s in zip(sizes, self.strides, strict=True)), self.group * self.results]
+        return b(Reshape(), moved, np.array(merged, np.int64))  # type: ignore[no-any-return]
+
+    def cropped(self, b: Builder, y: Value, first: int) -> Value:
+        """Without what the pads cut off; first: the first spatial axis."""
         if not any((*self.begins, *self.ends)):
             return y
         ends = [-e if e else LAST for e in self.ends]
-        axes = np.arange(2, 2 + len(ends))
+        axes = np.arange(first, first + len(ends))
         return b(Slice(), y, np.array(self.begins), np.array(ends), axes)  # type: ignore[no-any-return]
 
 
