@@ -34,7 +34,18 @@ from bolt_numba.passes import (
     views,
 )
 from bolt_numba.passes.fold import fold_rules, let_integers_fold
-from bolt_numba.passes.quantised import binary, dynamic, moves, rows, tables, tails, thresholds, transposed, weights
+from bolt_numba.passes.quantised import (
+    binary,
+    dynamic,
+    moves,
+    rows,
+    tables,
+    tails,
+    thresholds,
+    transposed,
+    weights,
+    windows,
+)
 from bolt_numba.passes.quantised import products as integers
 from bolt_numba.passes.rewrite import Rule, nested, rewrite
 from bolt_numba.passes.trace import Trace
