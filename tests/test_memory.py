@@ -79,6 +79,19 @@ def test_pointwise_chain_runs_in_place() -> None:
     check(g, x=np.linspace(-1, 1, 64 * 64, dtype=np.float32).reshape(64, 64))
 
 
+def test_a_join_along_an_inner_axis_within_one_along_the_last() -> None:
+    """Rows of the outer join lie apart in a way that the inner one cannot write."""
+    g = Graph()
+    b = Builder(g)
+    x = g.add_input("x", TensorType(F32, (1, 5, 4)))
+    pairs = [
+        b(Concat(2), *(b(Reshape(), b(Add(), x, np.float32(i + j)), np.array([1, 5, 1, 4])) for j in (0, 10)))
+        for i in range(2)
+    ]
+    g.add_output(b(Concat(3), *pairs), "y")
+    check(g, x=np.arange(20, dtype=np.float32).reshape(1, 5, 4))
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_concat_writes_in_place_when_it_can(axis: int) -> None:
     g = Graph()

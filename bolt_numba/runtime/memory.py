@@ -156,10 +156,10 @@ class _Users:
     def pitched(self, slot: Slot) -> bool:
         """Whether the maker can write rows apart and every reader can read them so."""
         job, index = self.maker[id(slot)]
-        if not _is_join(job) and (job.steps is None or not offers_pitch(job.steps, Out(index))):
+        if not _joins_rows(job) and (job.steps is None or not offers_pitch(job.steps, Out(index))):
             return False
         return all(
-            _is_join(reader) or (reader.steps is not None and offers_pitch(reader.steps, In(i)))
+            _joins_rows(reader) or (reader.steps is not None and offers_pitch(reader.steps, In(i)))
             for reader, i in self.readers.get(id(slot), ())
         )
 
@@ -167,6 +167,11 @@ class _Users:
 def _is_join(job: Job) -> bool:
     """Whether a job joins its operands along an axis, on a device that may do so by steps on parts of the result."""
     return job.op.joined_axis is not None and job.steps is not None and job.device.aliases
+
+
+def _joins_rows(job: Job) -> bool:
+    """Whether a job joins along the last axis, so that its rows may lie apart."""
+    return _is_join(job) and (job.op.joined_axis or 0) % len(job.outs[0].type.dims) == len(job.outs[0].type.dims) - 1
 
 
 def alias_concats(jobs: Sequence[Job], kept: set[int]) -> None:
