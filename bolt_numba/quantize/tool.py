@@ -130,7 +130,7 @@ def quantize(  # budget: each option is explained
         metric = accuracy_by(labels)
     referee = Referee(source, feeds, metric, threads)
     found = search(graph, plan, referee, bound, progress, measure=flag_of("measure", measure))
-    seconds = _latencies((source, found.graph), referee) if timed else (None, None)
+    seconds = _latencies((source, found.graph), referee) if flag_of("timed", timed) else (None, None)
     report = _report(source, found, layers, plan, referee, bound, notes, seconds)
     pairs = {p.tensor: p.affine for layer in plan.layers for i in layer.inputs for p in [plan.pair(layer, i)]}
     return Quantised(found.graph, report, pairs, layers)

@@ -247,10 +247,11 @@ def _bound(chain: Arithmetic, compare: str, turns: Array) -> Array | None:
 @rule(Pat(BinaryPack, (Pat(MONOTONE), const("bound"))))
 def binary_bounds(m: Match, b: Builder) -> Result:
     """Bits by the float from which on they are set; channels whose bits fall are turned first."""
-    chain, sums, pack = _chain(m.root, None), _sums(m.root, m.graph), m.root.op
+    chain, pack = _chain(m.root, None), m.root.op
     assert isinstance(pack, BinaryPack)
     if chain is None or not chain.nodes or chain.below.type.dtype != F32 or _only_turns(chain):
         return m.refuse("no arithmetic with constants along the channels")
+    sums = _sums(m.root, m.graph)
     if sums is not None and not (pack.compare == SIGN and sums.gives_zero):
         return m.refuse("a product gives the bits")
     ends = np.full(chain.below.type.dims[chain.axis], FAR)
