@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
+from bolt_numba.converters.onnx.writing.write import to_onnx
 from bolt_numba.errors import ShapeError
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.arrays.gather import NonMaxSuppression
 from bolt_numba.ops.layers.boxes import DetectionOutput, PriorBox
-from bolt_numba.types import F32, I64, TensorType
+from bolt_numba.types import F32, I64, TensorType, type_of
 
 
 def test_priors_are_what_a_loop_over_cells_gives() -> None:
@@ -58,3 +64,30 @@ def test_images_without_anything_get_a_row_each_where_that_is_wanted() -> None:
     np.testing.assert_array_equal(y, [[0, *[-1] * 6], [1, *[-1] * 6]])
     np.testing.assert_array_equal(places, [-1, -1])
     assert DetectionOutput(0.5, fill=False).reference(boxes, scores)[0].shape == (0, 7)
+
+
+@pytest.mark.parametrize("sets", [1, 3])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"score_threshold": 0.4, "nms_top_k": 5},
+        {"keep_top_k": 4, "background": -1},
+        {"score_threshold": 2.0},
+        {"score_threshold": 2.0, "fill": False},
+    ],
+)
+def test_it_is_written_in_terms_of_onnx(sets: int, fields: dict[str, Any]) -> None:
+    images = 1 if "keep_top_k" in fields else 2
+    rng = np.random.default_rng(5)
+    begins = rng.uniform(0, 1, (images, 20, 2) if sets == 1 else (images, 20, sets, 2))
+    boxes = np.concatenate([begins, begins + rng.uniform(0.05, 0.6, begins.shape)], -1).astype(F32)
+    scores = rng.permuted(np.linspace(0, 1, 60 * images, dtype=F32)).reshape(images, 3, 20)
+    graph = Graph("detections")
+    operands = [graph.add_input(name, type_of(a)) for name, a in (("boxes", boxes), ("scores", scores))]
+    for value, name in zip(Builder(graph)(DetectionOutput(**fields), *operands), ("rows", "places"), strict=True):
+        graph.add_output(value, name)
+    session = onnxruntime.InferenceSession(to_onnx(graph).SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = {"boxes": boxes, "scores": scores}
+    for got, wanted in zip(session.run(["rows", "places"], feeds), interpret(graph, feeds).values(), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-6)

@@ -43,7 +43,7 @@ from tests.rule_cases import graph_of, i64, o, whole
 onnxruntime = pytest.importorskip("onnxruntime")
 ENGINE = 24
 """The opset up to which onnxruntime is asked."""
-NO_SPELLING = {"PairwiseCoupling", "BinaryPack", "BinaryConv", "BinaryMatMul", "Histogram"}
+NO_SPELLING = {"PairwiseCoupling", "BinaryPack", "BinaryConv", "BinaryMatMul", "Histogram", "PriorBox"}
 """Operators that ONNX has no words for."""
 
 
