@@ -17,7 +17,7 @@ from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.types import BF16, F32
 
-LEAST = 16
+LEAST = 24
 """Channels, or rows and columns of weights, from which products of bfloat16 are expected to be taken."""
 
 

@@ -33,7 +33,7 @@ from bolt_numba.kernels.cpu.language.simd import (
     vector,
     word,
 )  # fmt: skip
-from bolt_numba.kernels.cpu.language.tiles import _build, _masks, _row, _vec, add_outer, row_elements
+from bolt_numba.kernels.cpu.language.tiles import BYTES, _build, _masks, _row, _vec, add_outer, row_elements
 
 # ---------------------------------------------------------------------------------------------------------------- bf16
 
@@ -81,10 +81,16 @@ def vstore_bf16_two(b, address, v, w):
     _store_two(b, address, v, w)
 
 
+def _two(b, v, w):
+    """Bits of the elements of v, then of w, by one instruction."""
+    result = ir.VectorType(BFloat(), 2 * LANES)
+    made = call(b, f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * LANES}", result, [w, v])
+    return b.bitcast(made, ir.VectorType(ir.IntType(16), 2 * LANES))
+
+
 def _store_two(b, address, v, w):
     if target().has_bf16:
-        result = ir.VectorType(BFloat(), 2 * LANES)
-        store(b, call(b, f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * LANES}", result, [w, v]), address, 2)
+        store(b, _two(b, v, w), address, 2)
         return
     for i, x in enumerate((v, w)):
         store(b, _narrow_bf16(b, x), b.add(address, I64(2 * LANES * i)), 2)
@@ -132,7 +138,16 @@ def tile_finish_bf16(tyctx, acc, address, ld, n, residual, residual_ld, lo, hi, 
         tile = [[_vec(b, acc, done, i, j) for j in range(acc.nv)] for i in range(acc.mr)]
 
         def put(is_whole):
-            either(is_set(2), lambda narrow: _put(b, rows, tile, None if is_whole else masks, narrow))
+            with b.if_else(is_set(2)) as (then, otherwise):
+                with then:
+                    _put_narrow(b, rows, tile, n, is_whole)
+                with otherwise:
+                    for row, vectors in zip(rows, tile, strict=True):
+                        for j, x in enumerate(vectors):
+                            if is_whole:
+                                store(b, x, row, 4, BYTES * j)
+                            else:
+                                masked_store(b, x, row, 4, masks[j], BYTES * j)
 
         either(b.icmp_signed(">=", n, I64(acc.columns)), put)
         return ctx.get_dummy_value()
@@ -141,19 +156,18 @@ def tile_finish_bf16(tyctx, acc, address, ld, n, residual, residual_ld, lo, hi, 
     return types.void(acc, *numbers), codegen
 
 
-def _put(b, rows, tile, masks, narrow):
-    """Store a tile, as bfloat16 if ``narrow``, the columns in masks alone unless these are None."""
-    unit = 2 if narrow else 4
+def _put_narrow(b, rows, tile, n, is_whole):
+    """Store the first n columns of a tile as bfloat16; all of them if ``is_whole``."""
+    wide = tail_mask(b, n, 2 * LANES)
     for row, vectors in zip(rows, tile, strict=True):
-        if narrow and masks is None and len(vectors) == 2:
+        if is_whole and len(vectors) == 2:
             _store_two(b, row, *vectors)
-            continue
-        for j, x in enumerate(vectors):
-            bits = _narrow_bf16(b, x) if narrow else x
-            if masks is None:
-                store(b, bits, row, unit, unit * LANES * j)
-            else:
-                masked_store(b, bits, row, unit, masks[j], unit * LANES * j)
+        elif target().has_bf16:
+            masked_store(b, _two(b, vectors[0], vectors[-1]), row, 2, wide)
+        else:
+            for j, x in enumerate(vectors):
+                mask = tail_mask(b, b.sub(n, I64(LANES * j)))
+                masked_store(b, _narrow_bf16(b, x), row, 2, mask, 2 * LANES * j)
 
 
 # ----------------------------------------------------------------------------------------------------------------- f16

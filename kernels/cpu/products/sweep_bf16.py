@@ -191,6 +191,11 @@ def place_row(p, to, a, i):
     elif load_i32(edges) == load_i32(edges + 4):
         a += lda * load_i32(table)
         length, run = p.length, p.run_rows
+        if kind & PADDED and length <= 2 * LANES:  # a vector for each run
+            for q in range(p.runs):
+                vstore(to + 2 * length * q, vload_i32(a + lda * load_i64(run + 8 * q)))
+            store_i16(end, 0)
+            return
         for _ in range(p.runs):
             place_run(to, a + lda * load_i64(run), length, kind)
             to += 2 * length
