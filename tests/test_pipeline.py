@@ -14,16 +14,19 @@ import pytest
 
 from bolt_numba.converters.onnx.reading.read import read_onnx
 from bolt_numba.errors import BoltError
+from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.spec import verify
 from bolt_numba.ir.text import to_text
 from bolt_numba.ops.arrays.shape import Transpose
+from bolt_numba.ops.control import If
+from bolt_numba.ops.pointwise import Neg
 from bolt_numba.passes.permuted import moves_data
 from bolt_numba.passes.pipeline import STAGES, PipelineRun, run_pipeline
 from bolt_numba.passes.rewrite import Rule, nested, rewrite
 from bolt_numba.passes.trace import Trace
-from bolt_numba.types import Array, Sym
+from bolt_numba.types import BOOL, F32, Array, Sym, TensorType
 from tests import models
 from tests.near import assert_near
 from tests.pipeline_graphs import NETWORKS, graph
@@ -94,6 +97,24 @@ def test_the_graph_given_is_left_alone() -> None:
         run_pipeline(g)
         assert to_text(g) == before
         verify(g)
+
+
+def test_bodies_within_bodies_are_left_alone() -> None:
+    """Whatever their depth: no graph of the copy is one of the graph given."""
+
+    def branch(depth: int) -> Graph:
+        made = Graph(f"depth {depth}")
+        x, flag = made.add_input("x", TensorType(F32, (4,))), made.add_input("flag", TensorType(BOOL, ()))
+        b = Builder(made)
+        y = b(Neg(), b(Neg(), x))  # which is nothing
+        made.add_output(y if not depth else b(If(branch(depth - 1), branch(depth - 1)), flag, y, flag), "y")
+        return made
+
+    source = branch(3)
+    before = [to_text(g) for g in nested(source)]
+    made = run_pipeline(source)
+    assert [to_text(g) for g in nested(source)] == before
+    assert not set(map(id, nested(source))) & set(map(id, nested(made)))
 
 
 def test_until_stops_after_a_number_of_rewrites() -> None:

@@ -279,10 +279,9 @@ def run_pipeline(
 def deep_clone(graph: Graph) -> Graph:
     """A copy whose subgraphs are copies too; constants' arrays are shared."""
     made = graph.clone()
-    for g in nested(made):
-        for node in g.nodes:
-            subgraphs: dict[str, Any] = {k: v.clone() for k, v in graph_attributes(node.op).items()}
-            if subgraphs:
-                op: Any = node.op
-                node.op = replace(op, **subgraphs)
+    for node in made.nodes:
+        subgraphs: dict[str, Any] = {k: deep_clone(v) for k, v in graph_attributes(node.op).items()}
+        if subgraphs:
+            op: Any = node.op
+            node.op = replace(op, **subgraphs)
     return made
