@@ -19,11 +19,12 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.store import load_bolt, to_bytes
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.shape import Transpose
+from bolt_numba.ops.control import If
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Relu
 from bolt_numba.quantize import with_stored_weights
-from bolt_numba.types import F32, I64, Array, TensorType
+from bolt_numba.types import BOOL, F32, I64, Array, TensorType
 from tests.near import assert_near
 
 RNG = np.random.default_rng(7)
@@ -124,3 +125,22 @@ def test_convert_stores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert code
         assert said in err
         assert not (tmp_path / "no.bolt").exists()
+
+
+def test_bodies_of_control_flow_are_stored_too() -> None:
+    def body(name: str) -> Graph:
+        made = Graph(name)
+        x = made.add_input("x", TensorType(F32, (1, 64)))
+        made.add_output(Builder(made)(MatMul(), x, real(64, 64)), "y")
+        return made
+
+    graph = Graph("net")
+    x, flag = graph.add_input("x", TensorType(F32, (1, 64))), graph.add_input("flag", TensorType(BOOL, ()))
+    graph.add_output(Builder(graph)(If(body("then"), body("else")), flag, x), "y")
+    before, given = len(to_bytes(graph)), real(1, 64)
+    made = with_stored_weights(graph, "f16")
+    assert len(made.weights) == 2
+    assert len(to_bytes(made.graph)) < 0.6 * before == 0.6 * len(to_bytes(graph))
+    for flag_given in (np.array(True), np.array(False)):
+        got, wanted = (bn.compile(g)(x=given, flag=flag_given)[0] for g in (made.graph, graph))
+        assert_near(got, wanted, 1e-3)

@@ -16,6 +16,8 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Cast
+from bolt_numba.passes.pipeline import deep_clone
+from bolt_numba.passes.rewrite import nested
 from bolt_numba.quantize.blocks import nearest
 from bolt_numba.quantize.sensitivity import sqnr
 from bolt_numba.quantize.weights import STORED, NarrowModel, NarrowWeight, dequantised
@@ -34,17 +36,24 @@ BLOCK = 32
 def with_stored_weights(graph: Graph, form: str) -> NarrowModel:
     """A copy whose constants of f32 are stored as ``form``: "f16", "bf16", or "int8" and "int4" with a scale a block.
 
+    Bodies of control flow are part of it.
     Constants of few elements stay, and of integers those of one axis, which are biases mostly.  So do weights that f16
     cannot hold.  Raises BoltError for another form, or where nothing is left to store.
     """
     if form not in FORMS:
         raise BoltError(f"store: got {form!r}, wanted one of {', '.join(FORMS)}")
-    made = graph.clone()
-    wide = [v for v in made.constants() if _is_wide(v, form)]
-    if not wide:
+    made = deep_clone(graph)
+    rows = [row for each in nested(made) for row in _store(each, form)]
+    if not rows:
         raise BoltError(f"{graph.name}: store: got no weights of f32 with at least {LEAST} elements")
-    nodes, made.nodes = made.nodes, []
-    b, rows = Builder(made), []
+    return NarrowModel(made, rows)
+
+
+def _store(graph: Graph, form: str) -> list[NarrowWeight]:
+    """Store the constants of one graph, in place."""
+    wide = [v for v in graph.constants() if _is_wide(v, form)]
+    nodes, graph.nodes = graph.nodes, []
+    b, rows = Builder(graph), []
     for value in wide:
         array: Array = value.const  # type: ignore[assignment]
         narrow, real, nbytes = _stored(b, value, array, form)
@@ -52,8 +61,8 @@ def with_stored_weights(graph: Graph, form: str) -> NarrowModel:
             if node is not narrow.node:
                 node.replace_input(value, narrow, node.inputs.count(value))
         rows.append(NarrowWeight(value.name, array.shape, array.nbytes, nbytes, sqnr(array, real)))
-    made.nodes += nodes
-    return NarrowModel(made, rows)
+    graph.nodes += nodes
+    return rows
 
 
 def _is_wide(value: Value, form: str) -> bool:
