@@ -17,7 +17,12 @@ Silence ContrastiveLoss Exp Deconvolution"""
 V1_TYPES = dict(enumerate(_V1.split()))
 """Types of V1 layers by their number."""
 _SPELLED = {"SOFTMAX_LOSS": "SoftmaxWithLoss"}
-_V1_NAMES = {name.upper().replace("_", ""): name for name in V1_TYPES.values()}
+_OF_FORKS = (
+    "BatchNorm", "BN", "Crop", "ELU", "Embed", "Interp", "LSTM", "Normalize", "Permute", "PReLU", "Reshape",
+    "ROIPooling", "Scale", "Tile", "Upsample",
+)  # fmt: skip
+"""Types that forks added to those with a number, under numbers of their own."""
+_V1_NAMES = {name.upper(): name for name in (*V1_TYPES.values(), *_OF_FORKS)}
 
 _V0_TYPES = {
     "accuracy": "Accuracy", "bnll": "BNLL", "concat": "Concat", "conv": "Convolution", "data": "Data",

@@ -67,6 +67,9 @@ def net_of(message: Message, file: str) -> Net:
     kept = [_layer(v, file) for v in found if _runs(v, stages, file)]
     dropped = {top: layer for v in found for layer in [_layer(v, file)] if layer.type in DATA for top in layer.tops}
     layers = list(_running(kept, inputs, file))
+    read = {name for layer in layers for name in layer.bottoms}
+    for name in {name for layer in kept if layer.type in TRAINING for name in layer.bottoms} - read:
+        inputs.pop(name, None)
     made = set(inputs)
     for layer in layers:
         for name in layer.bottoms:
@@ -188,8 +191,8 @@ def _data_shape(layer: Layer, top: int, file: str) -> tuple[int, ...] | None:
 
 
 def _outputs(layers: list[Layer], inputs: dict[str, tuple[int, ...] | None]) -> list[str]:
-    """Results that no later layer reads, in order; inputs are none of them."""
-    left: dict[str, None] = {}
+    """Inputs and results that no later layer reads, in order."""
+    left: dict[str, None] = dict.fromkeys(inputs)
     for layer in layers:
         for name in layer.bottoms:
             left.pop(name, None)

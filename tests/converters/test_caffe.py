@@ -109,6 +109,27 @@ def test_layers_of_training_go_and_their_data_becomes_inputs() -> None:
     np.testing.assert_allclose(got, np.full((5, 32), 1 / 32), rtol=1e-6)
 
 
+def test_inputs_that_nobody_reads_are_results_but_not_those_of_training() -> None:
+    def feed(name: str) -> str:
+        return f'layer {{ name: "{name}" type: "Input" top: "{name}" input_param {{ shape {{ dim: 2 dim: 3 }} }} }}'
+
+    text = feed("x") + feed("idle") + feed("label") + 'layer { name: "o" type: "ReLU" bottom: "x" top: "o" }'
+    text += 'layer { name: "acc" type: "Accuracy" bottom: "o" bottom: "label" top: "acc" }'
+    graph = bn.load(text.encode())
+    assert ([v.name for v in graph.inputs], graph.output_names) == (["x", "idle"], ["idle", "o"])
+    x = np.arange(6, dtype=F32).reshape(2, 3)
+    np.testing.assert_array_equal(bn.compile(graph)(x=-x, idle=x)["idle"], x)
+
+
+@pytest.mark.parametrize(
+    ("spelled", "field"), [("RELU", ""), ("18", ""), ("PRELU", "prelu_param { filler { value: 0 } }")]
+)
+def test_types_of_older_nets_are_enumerated(spelled: str, field: str) -> None:
+    text = 'input: "data" input_dim: 1 input_dim: 2 input_dim: 4 input_dim: 4 '
+    text += f'layers {{ name: "r" type: {spelled} bottom: "data" top: "o" {field} blobs_lr: 1 weight_decay: 0 }}'
+    np.testing.assert_array_equal(run(text, data=X - 9)["o"], np.maximum(X - 9, 0))
+
+
 def test_tops_in_place_keep_their_name() -> None:
     text = INPUT + "".join(
         f'layer {{ name: "l{i}" type: "Power" bottom: "{a}" top: "h" power_param {{ scale: 2 }} }}'
