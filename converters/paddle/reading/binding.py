@@ -23,7 +23,8 @@ from bolt_numba.converters.paddle.types import NUMBERED
 from bolt_numba.converters.readers import Reader
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.shape import Concat, Reshape
-from bolt_numba.types import Array
+from bolt_numba.ops.pointwise import Cast
+from bolt_numba.types import I64, Array
 
 if TYPE_CHECKING:
     from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
@@ -123,6 +124,8 @@ def _operand(b: PaddleBuilder, reader: Reader, name: str, found: list[Value], is
 def joined(b: PaddleBuilder, elements: Sequence[Value]) -> Value:
     """A list whose elements stand in tensors of their own."""
     whole = np.array([-1], np.int64)
+    if len({x.type.dtype for x in elements}) > 1:
+        elements = [x if x.type.dtype == I64 else b(Cast(I64), x) for x in elements]
     flat = [x if x.type.shape == (1,) else b(Reshape(), x, whole) for x in elements]
     made: Value = flat[0] if len(flat) == 1 else b(Concat(0), *flat)
     return made

@@ -33,7 +33,7 @@ from bolt_numba.ops.arrays.random import RandomNormal, RandomUniform
 from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceSum
 from bolt_numba.ops.arrays.shape import Concat, Shape
 from bolt_numba.ops.arrays.slicing import Pad
-from bolt_numba.ops.pointwise import Add, Div, Equal, Less, Max, Min, Mod, Mul, Pow, Sub
+from bolt_numba.ops.pointwise import Add, Div, Equal, Floor, Less, Max, Min, Mod, Mul, Pow, Sub
 from bolt_numba.types import BOOL, F32, F64, I64, AnyDType
 
 
@@ -284,6 +284,21 @@ def gaussian(
     b: PaddleBuilder, shape: Value, *, mean: float = 0.0, std: float = 1.0, dtype: AnyDType = F32, seed: int = 0
 ) -> Any:
     return b(RandomNormal(mean, std, dtype, float(seed) if seed else None), to(b, shape, I64))
+
+
+@PADDLE.reader("randint", slots={"ShapeTensorList": "shape*"})
+def randint(
+    b: PaddleBuilder, shape: Value, *, low: int = 0, high: int = 0, dtype: AnyDType = I64, seed: int = 0
+) -> Any:
+    """Whole numbers from ``low`` up to ``high``, which is not among them."""
+    drawn = RandomUniform(float(low), float(high), F64, float(seed) if seed else None)
+    return to(b, b(Floor(), b(drawn, to(b, shape, I64))), dtype)
+
+
+@PADDLE.reader("bernoulli")
+def bernoulli(b: PaddleBuilder, x: Value) -> Any:
+    """1 with probability x, else 0."""
+    return to(b, b(Less(), b(RandomUniform(0.0, 1.0, x.type.dtype, None), b(Shape(), x)), x), x.type.dtype)
 
 
 @PADDLE.reader("diag_v2", pir=("diag",), slots={"X": "x"})

@@ -21,6 +21,7 @@ from bolt_numba.converters.paddle.reading.parts import (
     joined,
     known_dim,
     reshaped,
+    scalar,
     size_of,
     sizes_of,
     to,
@@ -29,7 +30,8 @@ from bolt_numba.converters.paddle.reading.parts import (
     whole,
 )
 from bolt_numba.converters.paddle.reading.registry import PADDLE
-from bolt_numba.ir.graph import Value
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.generate import Trilu
 from bolt_numba.ops.arrays.shape import (
     Concat,
@@ -43,7 +45,8 @@ from bolt_numba.ops.arrays.shape import (
     Transpose,
 )
 from bolt_numba.ops.arrays.slicing import Slice
-from bolt_numba.ops.pointwise import Add, And, Equal, Less, Max, Sub, Where
+from bolt_numba.ops.control import If
+from bolt_numba.ops.pointwise import Add, And, Equal, Less, Max, Mod, Sub, Where
 from bolt_numba.types import I32, I64, Sym
 
 _RESHAPE = {"ShapeTensor": "shape*"}
@@ -117,7 +120,37 @@ def swapaxes(b: PaddleBuilder, x: Value, *, axis1: int, axis2: int) -> Any:
 
 @PADDLE.reader("concat")
 def concat(b: PaddleBuilder, x: Values, axis: Value) -> Any:
-    return b(Concat(whole(b, axis, "axis")), *x)
+    if constant(axis) is not None:
+        return b(Concat(whole(b, axis, "axis")), *x)
+    rank = rank_of(b, x[0])
+    fits = [a for a in range(rank) if all(_fit(x[0], other, a) for other in x)]
+    if not fits:
+        raise b.invalid("shapes", [v.type.shape for v in x], "ones that differ along one axis")
+    place = b(Mod(), b(Add(), scalar(b, to(b, axis, I64)), rank), rank)
+    return _joined_at(b, list(x), place, fits)
+
+
+def _fit(x: Value, y: Value, axis: int) -> bool:
+    """Whether two arrays can be joined along an axis, as far as their shapes are known."""
+    first, second = x.type.shape or (), y.type.shape or ()
+    pairs = zip(first, second, strict=len(first) == len(second))
+    return all(p == q or isinstance(p, Sym) or isinstance(q, Sym) for i, (p, q) in enumerate(pairs) if i != axis)
+
+
+def _joined_at(b: Builder, x: list[Value], place: Value, axes: list[int]) -> Value:
+    """X joined along that one of the axes which the run tells."""
+    if len(axes) == 1:
+        made: Value = b(Concat(axes[0]), *x)
+        return made
+    branches = []
+    for tried in (axes[:1], axes[1:]):
+        graph = Graph("joined")
+        inputs = [graph.add_input(f"x{i}", v.type.with_value(None)) for i, v in enumerate((*x, place))]
+        inner = Builder(graph)
+        graph.add_output(_joined_at(inner, inputs[:-1], inputs[-1], tried), "y")
+        branches.append(graph)
+    chosen: Value = b(If(*branches), b(Equal(), place, axes[0]), *x, place)
+    return chosen
 
 
 @PADDLE.reader("stack")
