@@ -94,9 +94,8 @@ class TfliteReader(NodeReader[SubgraphScope]):
 
     def variable_of(self, scope: SubgraphScope, name: str) -> Key | None:
         """The key of a tensor that keeps its content from run to run; None for any other."""
-        number = scope.number[name]
-        tensor = scope.tensors[number]
-        if not tensor["is_variable"]:
+        number = scope.number.get(name)
+        if number is None or not scope.tensors[number]["is_variable"]:
             return None
         key = "tensor", scope.index, name
         if key not in self.variables.initial:
@@ -238,9 +237,7 @@ class TfliteReader(NodeReader[SubgraphScope]):
         return ForeignNode(str(index), op, inputs, outputs, raw)
 
     def describe(self, node: ForeignNode, scope: SubgraphScope) -> str:
-        domain, version = node.raw["domain"], node.raw["version"]
-        kind = "custom operator " if domain else ""
-        return f"{kind}{node.op} (version {version}) at operator {scope.prefix}{node.label}"
+        return described(node.raw["domain"], node.op, node.raw["version"], node.label, scope.index)
 
     def results(
         self, node: ForeignNode, inputs: list[Value | None], scope: SubgraphScope, what: str
@@ -271,6 +268,12 @@ class TfliteReader(NodeReader[SubgraphScope]):
         if value.type.dtype != dtype and {value.type.dtype.kind, dtype.kind} <= set("iu"):
             return cast(b, value, dtype)  # type: ignore[no-any-return]
         return value
+
+
+def described(domain: str, op: str, version: int, place: object, subgraph: int) -> str:
+    """One line about an operator."""
+    kind, where = ("custom operator " if domain else ""), (f" of subgraph {subgraph}" if subgraph else "")
+    return f"{kind}{op} (version {version}) at operator {place}{where}"
 
 
 def _is_moved(b: TfliteBuilder) -> bool:

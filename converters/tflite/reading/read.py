@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from bolt_numba.converters.flat import Table
-from bolt_numba.converters.survey import Survey, read_or_list
+from bolt_numba.converters.survey import Survey
 from bolt_numba.converters.tflite.container import RESOURCES, Container
-from bolt_numba.converters.tflite.reading.graph import TfliteReader
+from bolt_numba.converters.tflite.reading.graph import TfliteReader, described
+from bolt_numba.converters.tflite.reading.registry import TFLITE
 from bolt_numba.converters.tflite.reading.scope import SubgraphScope
+from bolt_numba.errors import UnsupportedOpError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import Model
 from bolt_numba.types import F32, TensorType
 
 
 class TfliteSurvey(Survey[SubgraphScope], TfliteReader):
-    """Reads on behind what is unsupported, with the types that the file declares."""
+    """Reads on behind what is unsupported, with the types that the file declares.
+
+    Operators without a reader are listed wherever they stand, also where reading cannot come.
+    """
+
+    def __init__(self, container: Container) -> None:
+        super().__init__(container)
+        for number, subgraph in enumerate(container.subgraphs):
+            for i, operator in enumerate(subgraph["operators"] or ()):
+                code = container.code_of(operator)
+                if TFLITE.find(*code) is None:
+                    self.found.append(described(*code, i, number))
 
     def declared(self, name: str, scope: SubgraphScope) -> TensorType:
         kind = scope.tensors[scope.number[name]]["type"]
@@ -27,7 +40,11 @@ def read_tflite(data: bytes | memoryview, name: str) -> Model:
     all that has no meaning here.
     """
     container = Container(data, name)
-    return read_or_list(TfliteReader(container), TfliteSurvey(container), lambda reader: _model(container, reader))
+    try:
+        return _model(container, TfliteReader(container))
+    except UnsupportedOpError:
+        survey = TfliteSurvey(container)
+        raise UnsupportedOpError(name, survey.lines(lambda: _model(container, survey))) from None
 
 
 def _model(container: Container, reader: TfliteReader) -> Model:

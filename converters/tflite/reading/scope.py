@@ -12,7 +12,7 @@ from bolt_numba.converters.scope import Scope
 from bolt_numba.converters.tflite.container import Container, Quantisation
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.graph import Graph, Value
-from bolt_numba.types import STRING, Array, TensorType
+from bolt_numba.types import STRING, Array, TensorType, type_of
 
 Key: TypeAlias = Hashable
 """What tells a variable from all others of the file."""
@@ -89,12 +89,16 @@ class SubgraphScope(Scope):
 
 
 class Variables:
-    """The variables of a model.  initial: what they hold at first.  open: those whose shape changes between runs."""
+    """The variables of a model.  initial: what they hold at first.  open: those whose shape changes between runs.
+
+    fixed: those that are only set when the model begins: constants from then on.
+    """
 
     def __init__(self, file: str) -> None:
         self.file = file
         self.initial: dict[Key, Array] = {}
         self.open: set[Key] = set()
+        self.fixed: set[Key] = set()
         self.initialised: set[int] = set()
 
     def read(self, scope: SubgraphScope, key: Key) -> Value:
@@ -110,6 +114,8 @@ class Variables:
         if key not in self.initial:
             raise InvalidModelError(f"{self.file}: variable '{label}': got no value before it is read, wanted one")
         array = self.initial[key]
+        if key in self.fixed:
+            return Value(home.graph.unique_name(label), type_of(array), const=array)
         return home.begin(key, label, TensorType(array.dtype, None if key in self.open else array.shape))
 
     def write(self, scope: SubgraphScope, key: Key, value: Value) -> None:

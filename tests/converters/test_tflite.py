@@ -1,0 +1,297 @@
+"""Files of TFLite: containers, signatures, subgraphs, variables, tables and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bolt_numba as bn
+from bolt_numba.converters.tflite.flex import flex_value
+from bolt_numba.types import F32, I32, Array
+from tests.tflite_files import TfliteFile
+
+TWO = np.array([1, 2], F32)
+
+
+def runs(data: bytes, *feeds: Array, signature: str | None = None) -> list[Array]:
+    session = bn.compile(data, signature=signature)
+    return session.run(None, dict(zip([s.name for s in session.inputs], feeds, strict=True)))
+
+
+def adding(file: TfliteFile, constant: float, name: str = "") -> tuple[int, int]:
+    """A subgraph that adds a number to its input; its input and output."""
+    file.subgraph(name)
+    x, c, y = file.tensor("x", (2,)), file.constant("c", np.array(constant, F32)), file.tensor("y", (2,))
+    file.operator("ADD", [x, c], [y], ("AddOptions", {}))
+    file.ends([x], [y])
+    return x, y
+
+
+# --- names and signatures --------------------------------------------------------------------------------------------
+
+
+def test_without_signatures_tensors_give_the_names() -> None:
+    file = TfliteFile()
+    adding(file, 1)
+    graph = bn.load(file.to_bytes())
+    assert [v.name for v in graph.inputs] == ["x"]
+    assert graph.output_names == ["y"]
+    assert bn.load_model(file.to_bytes()).signatures == ("main",)
+
+
+def test_signatures_are_graphs_with_names_of_their_own() -> None:
+    file = TfliteFile()
+    for i, key in enumerate(("plus", "minus")):
+        x, y = adding(file, 1 - 2 * i)
+        file.signature(key, i, {"image": x}, {"result": y})
+    data = file.to_bytes()
+    assert bn.load_model(data).signatures == ("plus", "minus")
+    session = bn.compile(data, signature="minus")
+    assert session.signatures == ("plus", "minus")
+    assert session(image=TWO)["result"].tolist() == [0, 1]
+    assert bn.compile(data)(image=TWO)["result"].tolist() == [2, 3]
+    with pytest.raises(bn.BoltError, match="signature: got 'times'"):
+        bn.compile(data, signature="times")
+
+
+def test_tensors_of_one_name_or_none_are_told_apart() -> None:
+    file = TfliteFile()
+    file.subgraph()
+    a, b, y = file.tensor("", (2,)), file.tensor("x", (2,)), file.tensor("x", (2,))
+    file.operator("ADD", [a, b], [y], ("AddOptions", {}))
+    file.ends([a, b], [y, y])
+    graph = bn.load(file.to_bytes())
+    assert [v.name for v in graph.inputs] == ["tensor#0", "x"]
+    assert graph.output_names == ["x#2", "x#2#1"]
+    assert [r.tolist() for r in runs(file.to_bytes(), TWO, TWO)] == [[2, 4]] * 2
+
+
+def test_sizes_that_a_file_leaves_open_are_symbols() -> None:
+    file = TfliteFile()
+    file.subgraph()
+    x, y = file.tensor("x", (1, 2), shape_signature=[-1, 2]), file.tensor("y", (1, 2))
+    file.operator("RELU", [x], [y])
+    file.ends([x], [y])
+    session = bn.compile(file.to_bytes())
+    assert session.inputs[0].shape == ("x[0]", 2)
+    assert session(np.ones((5, 2), F32))[0].shape == (5, 2)
+
+
+# --- tensors ---------------------------------------------------------------------------------------------------------
+
+
+def test_buffers_behind_the_flatbuffer() -> None:
+    file = TfliteFile()
+    adding(file, 0)
+    value = np.array(7, F32).tobytes()
+    size = len(file.to_bytes())
+    file.buffers[1] = {"offset": 1 << 20, "size": 4}
+    size = len(file.to_bytes())
+    file.buffers[1] = {"offset": size, "size": 4}
+    assert runs(file.to_bytes() + value, TWO)[0].tolist() == [8, 9]
+    with pytest.raises(bn.InvalidModelError, match=r"buffer 1: got 4 bytes from"):
+        bn.load(file.to_bytes() + value[:2])
+
+
+def test_sparse_constants_are_made_dense() -> None:
+    """Rows of blocks of 2, of which one is left out: places by compressed rows."""
+    file = TfliteFile()
+    file.subgraph()
+    x, y = file.tensor("x", (2, 4)), file.tensor("y", (2, 4))
+    levels = [
+        {"dense_size": 2},
+        {"format": "SPARSE_CSR", "array_segments": ("Int32Vector", {"values": [0, 1, 3]}),
+         "array_indices": ("Uint8Vector", {"values": [1, 0, 1]})},
+        {"dense_size": 2},
+    ]  # fmt: skip
+    sparsity = {"traversal_order": [0, 1, 2], "block_map": [1], "dim_metadata": levels}
+    c = file.constant("c", np.arange(1, 7, dtype=F32), shape=(2, 4), sparsity=sparsity)
+    file.operator("ADD", [x, c], [y], ("AddOptions", {}))
+    file.ends([x], [y])
+    assert runs(file.to_bytes(), np.zeros((2, 4), F32))[0].tolist() == [[0, 0, 1, 2], [3, 4, 5, 6]]
+    levels[1]["array_indices"] = ("Uint8Vector", {"values": [1, 0, 2]})
+    with pytest.raises(bn.InvalidModelError, match="sparsity of tensor 'c'"):
+        bn.load(file.to_bytes())
+
+
+def test_scales_of_blocks() -> None:
+    """int4 weights [1, 4] of which each two numbers have a scale."""
+    file = TfliteFile()
+    file.subgraph()
+    x, y = file.tensor("x", (1, 4)), file.tensor("y", (1, 1))
+    scales = file.constant("scales", np.array([[0.5, 2]], np.float16))
+    details = ("BlockwiseQuantization", {"scales": scales, "block_size": 2})
+    packed = np.array([0x21, 0xF3], np.uint8)  # 1, 2, 3, -1
+    w = file.constant("w", packed, kind="INT4", shape=(1, 4), quantization={"details": details})
+    file.operator("FULLY_CONNECTED", [x, w, -1], [y], ("FullyConnectedOptions", {}))
+    file.ends([x], [y])
+    assert runs(file.to_bytes(), np.array([[1, 10, 100, 1000]], F32))[0].tolist() == [[0.5 + 10 + 600 - 2000]]
+
+
+# --- subgraphs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_condition_of_the_run_chooses_a_subgraph() -> None:
+    file = TfliteFile()
+    file.subgraph()
+    p, x, y = file.tensor("p", (), "BOOL"), file.tensor("x", (2,)), file.tensor("y", (2,))
+    file.operator("IF", [p, x], [y], ("IfOptions", {"then_subgraph_index": 1, "else_subgraph_index": 2}))
+    file.ends([p, x], [y])
+    adding(file, 1), adding(file, -1)
+    for p_, wanted in ((True, [2, 3]), (False, [0, 1])):
+        assert runs(file.to_bytes(), np.array(p_), TWO)[0].tolist() == wanted
+
+
+def test_a_subgraph_that_calls_itself_is_refused() -> None:
+    file = TfliteFile()
+    file.subgraph()
+    x, y = file.tensor("x", (2,)), file.tensor("y", (2,))
+    file.operator("CALL", [x], [y], ("CallOptions", {"subgraph": 0}))
+    file.ends([x], [y])
+    with pytest.raises(bn.InvalidModelError, match="too many nested or repeated graphs"):
+        bn.load(file.to_bytes())
+
+
+def variable(file: TfliteFile, name: str = "v") -> int:
+    handle = file.tensor(f"handle {name}", (), "RESOURCE")
+    file.operator("VAR_HANDLE", [], [handle], ("VarHandleOptions", {"shared_name": name}))
+    return handle
+
+
+def counter() -> TfliteFile:
+    """A loop that adds 1 to a variable, as often as the input says; the variable begins as 10."""
+    file = TfliteFile()
+    file.subgraph()
+    n, zero = file.tensor("n", (), "INT32"), file.constant("zero", np.array(0, I32))
+    last, y = file.tensor("last", (), "INT32"), file.tensor("y", ())
+    file.operator("CALL_ONCE", [], [], ("CallOnceOptions", {"init_subgraph_index": 3}))
+    file.operator(
+        "WHILE", [zero, n], [last, file.tensor("n2", (), "INT32")],
+        ("WhileOptions", {"cond_subgraph_index": 1, "body_subgraph_index": 2}),
+    )  # fmt: skip
+    file.operator("READ_VARIABLE", [variable(file)], [y])
+    file.ends([n], [y, last])
+    file.subgraph("cond")
+    i, n = file.tensor("i", (), "INT32"), file.tensor("n", (), "INT32")
+    file.operator("LESS", [i, n], [less := file.tensor("less", (), "BOOL")])
+    file.ends([i, n], [less])
+    file.subgraph("body")
+    i, n = file.tensor("i", (), "INT32"), file.tensor("n", (), "INT32")
+    one, more = file.constant("one", np.array(1, I32)), file.tensor("more", (), "INT32")
+    file.operator("ADD", [i, one], [more], ("AddOptions", {}))
+    handle, old, new = variable(file), file.tensor("old", ()), file.tensor("new", ())
+    file.operator("READ_VARIABLE", [handle], [old])
+    file.operator("ADD", [old, file.constant("step", np.array(1, F32))], [new], ("AddOptions", {}))
+    file.operator("ASSIGN_VARIABLE", [handle, new], [])
+    file.ends([i, n], [more, n])
+    file.subgraph("init")
+    file.operator("ASSIGN_VARIABLE", [variable(file), file.constant("ten", np.array(10, F32))], [])
+    file.ends([], [])
+    return file
+
+
+def test_variables_that_a_loop_changes_are_state() -> None:
+    session = bn.compile(counter().to_bytes())
+    found = [float(session(np.array(n, I32))["y"]) for n in (3, 0, 2)]
+    assert found == [13, 13, 15]
+    assert {k: float(v) for k, v in session.states.items()} == {"v": 15}
+    session.reset_state()
+    assert float(session(np.array(1, I32))["y"]) == 11
+
+
+def test_a_variable_that_nothing_sets_begins_as_zeros() -> None:
+    file = counter()
+    file.subgraphs[0]["operators"].pop(0)
+    assert [float(a) for a in runs(file.to_bytes(), np.array(4, I32))] == [4, 4]
+
+
+def test_tables_of_texts() -> None:
+    file = TfliteFile()
+    file.subgraph()
+    x, y, size = file.tensor("x", (3,), "STRING"), file.tensor("y", (3,), "INT64"), file.tensor("size", (1,), "INT64")
+    options = ("HashtableOptions", {"table_id": 4, "key_dtype": "STRING", "value_dtype": "INT64"})
+    file.operator("CALL_ONCE", [], [], ("CallOnceOptions", {"init_subgraph_index": 1}))
+    file.operator("HASHTABLE", [], [table := file.tensor("table", (), "RESOURCE")], options)
+    file.operator("HASHTABLE_FIND", [table, x, file.constant("none", np.array(-1))], [y])
+    file.operator("HASHTABLE_SIZE", [table], [size])
+    file.ends([x], [y, size])
+    file.subgraph("init")
+    file.operator("HASHTABLE", [], [table := file.tensor("table", (), "RESOURCE")], options)
+    file.operator("HASHTABLE_IMPORT", [table, file.texts("k", ["a", "bé", ""]), file.constant("v", np.arange(3))], [])
+    file.ends([], [])
+    session = bn.compile(file.to_bytes())
+    assert [r.tolist() for r in session.run(None, {"x": np.array(["bé", "?", "a"], object)})] == [[1, -1, 0], [3]]
+    assert session.states == {}
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_everything_unsupported_is_listed_with_place_name_and_version() -> None:
+    file = TfliteFile()
+    file.subgraph()
+    x, a, b = (file.tensor(name, (2,)) for name in "xab")
+    file.operator("SKIP_GRAM", [x], [a])
+    file.operator("Acme", [a], [b])
+    file.ends([x], [b])
+    with pytest.raises(bn.UnsupportedOpError) as error:
+        bn.load(file.to_bytes())
+    assert list(error.value.items) == [
+        "SKIP_GRAM (version 1) at operator 0",
+        "custom operator Acme (version 1) at operator 1",
+    ]
+
+
+def test_options_without_a_meaning_here_are_refused() -> None:
+    file = TfliteFile()
+    file.subgraph()
+    x, y = file.tensor("x", (2,)), file.tensor("y", (2,))
+    file.operator("ADD", [x, x], [y], ("AddOptions", {"fused_activation_function": 77}))
+    file.ends([x], [y])
+    with pytest.raises(bn.UnsupportedOpError, match="fused_activation_function 77"):
+        bn.load(file.to_bytes())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: f.subgraphs[0].update(inputs=[9]), "tensor: got 9, wanted one of 3"),
+        (lambda f: f.subgraphs[0]["tensors"][0].update(shape=[-5]), "shape of 'x'"),
+        (lambda f: f.subgraphs[0]["tensors"][1].update(buffer=9), "buffer: got 9"),
+        (lambda f: f.subgraphs[0]["tensors"][1].update(shape=[3]), "got 4 bytes, wanted 12"),
+        (lambda f: f.subgraphs[0]["operators"][0].update(opcode_index=9), "operator code: got 9"),
+        (lambda f: f.subgraphs.clear(), "subgraphs: got none"),
+        (lambda f: f.signature("a", 7, {}, {}), "subgraph: got 7"),
+        (lambda f: f.subgraphs[0].update(outputs=[-1]), "output"),
+    ],
+)  # fmt: skip
+def test_files_that_contradict_themselves(change: Any, message: str) -> None:
+    file = TfliteFile()
+    adding(file, 1)
+    change(file)
+    with pytest.raises(bn.InvalidModelError, match=message):
+        bn.load(file.to_bytes())
+
+
+# --- custom options --------------------------------------------------------------------------------------------------
+
+
+def test_flexbuffers_as_their_own_library_writes_them() -> None:
+    flexbuffers = pytest.importorskip("flatbuffers.flexbuffers")
+    value = {"a": 1, "b": -2.5, "text": "é", "list": [1, "x", None, True], "ints": [1, 2, 300], "deep": {"k": [[]]}}
+    assert flex_value(bytes(flexbuffers.Dumps(value)), "x") == value
+
+
+def test_flexbuffers_that_repeat_themselves_or_are_cut() -> None:
+    flexbuffers = pytest.importorskip("flatbuffers.flexbuffers")
+    data = bytes(flexbuffers.Dumps({"numbers": list(range(9)), "name": "n"}))
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        made = bytearray(data)
+        made[rng.integers(len(made))] = rng.integers(256)
+        try:
+            flex_value(bytes(made[: rng.integers(1, len(made) + 1)]), "x")
+        except bn.InvalidModelError:
+            continue
