@@ -163,6 +163,12 @@ def test_tables_are_stored_in_bytes_and_run_elsewhere(tmp_path: Path) -> None:
     (got,) = session(words[:3])
     peer = onnxruntime.InferenceSession(str(tmp_path / "made.onnx"), providers=["CPUExecutionProvider"])
     np.testing.assert_allclose(got, peer.run(None, {"words": words[:3]})[0], rtol=1e-4, atol=1e-4)
+    table = graph.nodes[0].operands[0]
+    assert table is not None
+    assert table.const is not None
+    table.const[7, 7] = 300  # one number would take most levels
+    assert [row.name for row in quantize(graph, {"words": words}).report.layers] == ["product"]
+    table.const[7, 7] = 0
     kept = quantize(graph, {"words": words}, keep=["Gather"])
     assert [row.stored for row in kept.report.layers] == ["float", "float", "u8 x s8"]
 
