@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -193,6 +194,15 @@ def proposal(
     image, score, places = b.node(Split(1, 3), found, ints([1, 1, 4])).outputs  # of the only class, 0
     rois = b(Concat(1), image, places)
     return (rois, score) if b.wants(1) else rois
+
+
+@reader("Python")
+def python(b: LayerBuilder, *xs: Value, module: str = "", layer: str = "", param_str: str = "") -> Any:
+    """The layer of proposals that Faster R-CNN has as a script; of others nobody knows what they do."""
+    if layer != "ProposalLayer" or len(xs) != 3:
+        raise b.unsupported(f"script {module}.{layer}")
+    stride = re.search(r"feat_stride\W*:\s*(\d{1,6})\b", param_str)
+    return proposal(b, *xs, feat_stride=int(stride[1]) if stride else 16)
 
 
 def _anchors(base: int, ratios: Floats, scales: Floats) -> Array:
