@@ -24,7 +24,7 @@ from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Clip, Gelu, LeakyRelu, Relu
 from bolt_numba.packing import packed
-from bolt_numba.types import BF16, F16, F32, F64, Array, TensorType
+from bolt_numba.types import BF16, F16, F32, F64, Array, Sym, TensorType
 from tests.harness import run_kernel
 from tests.lower_isa import run_on
 
@@ -161,6 +161,24 @@ def test_narrow_graphs_run_and_are_written_like_others(tmp_path: Path) -> None:
     strict = bn.compile(graph, numerics="strict")
     assert np.abs(strict(x)[0] - wanted).max() < 1e-5 * largest
     assert any("(f32)" in row["runner"] for row in strict.report())
+
+
+def test_new_shapes() -> None:
+    """From the fifth plan on, shapes are planned by recipes: the bits of sessions that know no other shape."""
+    graph = Graph("shapes")
+    b = Builder(graph)
+    rng, value = np.random.default_rng(3), graph.add_input("x", TensorType(F32, (Sym("n"), Sym("h"), 20, 32)))
+    for k in (48, 40, 64):
+        w = rng.standard_normal((k, value.type.shape[-1], 1, 1), np.float32) / 8
+        value = b(Relu(), b(Conv(layout="NHWC"), value, w))
+    value = b(MatMul(), b(Gelu(), b(MatMul(), value, rng.standard_normal((64, 80), np.float32) / 8)), real(80, 24))
+    graph.add_output(value, "y")
+    session = bn.compile(graph, precision="bf16")
+    assert dtypes(session.optimised).count("Conv bfloat16") == 3
+    assert dtypes(session.optimised).count("MatMul bfloat16") == 1
+    for n, h in ((1, 3), (2, 5), (1, 7), (3, 1), (1, 4), (2, 2), (1, 9), (4, 3)):
+        x = real(n, h, 20, 32)
+        np.testing.assert_array_equal(session(x)[0], bn.compile(graph, precision="bf16")(x)[0])
 
 
 @pytest.mark.parametrize("isa", ["avx2", "generic"])

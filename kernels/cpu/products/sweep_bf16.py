@@ -1,8 +1,9 @@
-"""The loop of `sweep` for products of bfloat16: packed weights of two bytes, sums in f32, everything else in f32.
+"""The loop of `sweep` for products of bfloat16: packed weights of two bytes, sums in f32.
 
-Rows of A are f32 in memory, whatever they are: rows of a matrix or what filters see at output pixels.  Those of a span
-are copied to workspace as bfloat16 (to nearest, ties to even), then meet every panel of B.  Panels hold the rows of B
-in pairs: [ceil(K / 2)][columns][2], zero-padded, so that one instruction multiplies and adds two of them.
+Operands and results are f32 or bfloat16 in memory, each by itself.  Rows of A, of a matrix or what filters see at
+output pixels, are copied to workspace as bfloat16 (to nearest, ties to even), a span at a time, then meet every panel
+of B.  Panels hold the rows of B in pairs: [ceil(K / 2)][columns][2], zero-padded, so that one instruction multiplies
+and adds two of them.
 
 Sums run over K in order, whatever the tiles and the threads.
 """
