@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -190,6 +191,21 @@ def test_large_weights_stay_in_the_mapped_file(tmp_path: Path) -> None:
     arrays = {a.size: a for a in bn.load(tmp_path / "net.prototxt").weights()}
     assert not arrays[512 * 64 * 9].flags.owndata
     assert not arrays[512 * 64 * 9].flags.writeable
+
+
+def test_a_hundred_layers_load_quickly(tmp_path: Path) -> None:
+    net = CaffeNet("deep", 1, 16, 8, 8)
+    x = "data"
+    for i in range(34):
+        x = net.relu(net.norm(net.conv(f"conv{i}", x, 16, 3)))
+    (tmp_path / "net.prototxt").write_bytes(net.text())
+    (tmp_path / "net.caffemodel").write_bytes(net.model())
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        bn.load(tmp_path / "net.prototxt")
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.3
 
 
 def test_a_text_is_read_as_protobuf_reads_it() -> None:
