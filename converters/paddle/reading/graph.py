@@ -11,13 +11,14 @@ from bolt_numba.converters.bounded import Measure
 from bolt_numba.converters.nodes import ForeignBuilder, ForeignNode, NodeReader
 from bolt_numba.converters.paddle.reading.binding import bind
 from bolt_numba.converters.paddle.reading.program import LEGACY, Operation, PaddleBlock, PaddleProgram, Slots
+from bolt_numba.converters.paddle.reading.ragged import SHARING, taken_apart
 from bolt_numba.converters.paddle.reading.registry import PADDLE, Spelling
 from bolt_numba.converters.scope import Scope
 from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
-from bolt_numba.ops.data.sequence import SequenceEmpty
-from bolt_numba.types import F32, Array, TensorType
+from bolt_numba.ops.data.sequence import SequenceEmpty, SplitToSequence
+from bolt_numba.types import F32, Array, TensorType, sequence_of
 
 MAIN = ("Out", "Output", "Y", "Result")
 """Slots of the result of an operator whose reader names none."""
@@ -49,7 +50,10 @@ class PaddleBuilder(ForeignBuilder):
 
 
 class PaddleReader(NodeReader[Scope]):
-    """Reads one program.  used: names that something reads; what nobody reads gets no value."""
+    """Reads one program.  used: names that something reads; what nobody reads gets no value.
+
+    lengths: of the sequences of ragged values, by id; see `ragged`.
+    """
 
     def __init__(self, file: str, program: PaddleProgram, weights: Mapping[str, Array]) -> None:
         super().__init__(file)
@@ -61,6 +65,7 @@ class PaddleReader(NodeReader[Scope]):
             for operation in block.operations:
                 for name in ("then", "otherwise") if operation.type == "if_else" else ():
                     self.used.update(operation.attributes[name])
+        self.lengths: dict[int, Value] = {}
         self._measure = Measure(file)
 
     def read(self) -> Graph:
@@ -83,6 +88,8 @@ class PaddleReader(NodeReader[Scope]):
             value = self.find(scope, name, f"{self.file}: output '{shown}'")
             if value is None:
                 raise InvalidModelError(f"{self.file}: output '{shown}': got nothing, wanted a tensor")
+            if id(value) in self.lengths:
+                value = Builder(scope.graph)(SplitToSequence(), value, self.lengths[id(value)])
             scope.graph.add_output(value, shown)
         return scope.graph
 
@@ -90,6 +97,13 @@ class PaddleReader(NodeReader[Scope]):
         found = self.program.variable(name)
         if found is None or found.type is None:
             raise InvalidModelError(f"{self.file}: input '{shown}': got no type, wanted that of a tensor")
+        if found.lod:
+            if found.lod > 1:
+                raise UnsupportedOpError(self.file, [f"input '{shown}' with {found.lod} levels of ragged structure"])
+            self.add_input(scope, shown, sequence_of(found.type))
+            rows, lengths = taken_apart(Builder(scope.graph, prefix=f"{shown}/"), scope.graph.inputs[-1])
+            scope.values[name], self.lengths[id(rows)] = rows, lengths
+            return
         self.add_input(scope, shown, found.type)
         scope.values[name] = scope.values[shown]
 
@@ -126,6 +140,18 @@ class PaddleReader(NodeReader[Scope]):
         self._measure.add(len(block.operations), scope.depth, "block")
         self.read_block(block, scope)
         return scope
+
+    def read_node(self, node: ForeignNode, scope: Scope, what: str) -> None:
+        before = [scope.values.get(name) for name in node.inputs] if self.lengths else []
+        super().read_node(node, scope, what)
+        ragged = [v for v in before if v is not None and id(v) in self.lengths]
+        for name in node.outputs if ragged else ():
+            made = scope.values.get(name)
+            if made is None or id(made) in self.lengths:
+                continue
+            like = next((v for v in ragged if _has_rows(made, v, node.op)), None)
+            if like is not None:
+                self.lengths[id(made)] = self.lengths[id(like)]
 
     def read_block(self, block: PaddleBlock, scope: Scope) -> None:
         """Read the operations of a block in order."""
@@ -164,6 +190,14 @@ class PaddleReader(NodeReader[Scope]):
         if operation.changed and not operation.blocks:
             scope.values[operation.changed[0]] = made[0] if isinstance(made, tuple) else made
         return _flat(b, made, results)
+
+
+def _has_rows(made: Value, x: Value, type: str) -> bool:
+    """Whether a result has the rows of a ragged operand."""
+    shape, rows = made.type.shape, x.type.shape
+    if not shape or not rows:
+        return False
+    return shape[0] == rows[0] or type in SHARING or type.startswith("elementwise_")
 
 
 def _flat(b: PaddleBuilder, made: Any, results: Slots) -> list[Value | None]:

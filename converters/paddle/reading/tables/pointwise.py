@@ -329,6 +329,6 @@ def isfinite(b: PaddleBuilder, x: Value) -> Any:
     return b(And(), b(Not(), b(IsInf(), x)), b(Not(), b(IsNaN(), x)))
 
 
-@PADDLE.reader("assign", "share_data", "memcpy", "memcpy_h2d", "memcpy_d2h", "print", "lod_reset")
+@PADDLE.reader("assign", "share_data", "memcpy", "memcpy_h2d", "memcpy_d2h", "print")
 def assign(b: PaddleBuilder, x: Value) -> Any:
     return x
