@@ -54,7 +54,7 @@ def lengths_of(b: PaddleBuilder, x: Value) -> Value:
     return found
 
 
-class Rows:
+class RaggedRows:
     """Which row belongs where.
 
     lengths, starts: of the sequences, [n].  owners, places: of each row its sequence and its place there, [rows].

@@ -22,11 +22,12 @@ from bolt_numba.converters.paddle.reading.parts import (
     transposed,
     unsqueezed,
 )
+from bolt_numba.converters.paddle.reading.ragged import given
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ReduceMean
-from bolt_numba.ops.arrays.shape import Concat
+from bolt_numba.ops.arrays.shape import Concat, Expand
 from bolt_numba.ops.arrays.slicing import Pad, Slice
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.detection import DeformConv
@@ -260,9 +261,11 @@ def fold(
 def im2sequence(
     b: PaddleBuilder, x: Value, *, kernels: Ints, strides: Ints = (1, 1), paddings: Ints = (0, 0, 0, 0)
 ) -> Any:
-    """Windows as rows, image by image: [n * windows, c * kh * kw].  paddings: top, left, bottom, right."""
+    """Windows as rows, one sequence for each image: c * kh * kw numbers.  paddings: top, left, bottom, right."""
     made = transposed(b, patches(b, x, kernels, strides, paddings, (1, 1)), 0, 3, 5, 1, 2, 4)
-    return reshaped(b, made, [-1, static_dim(b, x, 1) * kernels[0] * kernels[1]])
+    windows = b(Mul(), size_of(b, made, 1), size_of(b, made, 2))
+    lengths = b(Expand(), windows, size_of(b, made, 0))
+    return given(b, reshaped(b, made, [-1, static_dim(b, x, 1) * kernels[0] * kernels[1]]), lengths)
 
 
 @PADDLE.reader("correlation", slots={"Input1": "input1", "Input2": "input2"})

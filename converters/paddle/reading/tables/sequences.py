@@ -9,7 +9,7 @@ import numpy as np
 from bolt_numba.converters.operands import ints, rank_of
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.ragged import FIRST, Rows, given, lengths_of
+from bolt_numba.converters.paddle.reading.ragged import FIRST, RaggedRows, given, lengths_of
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Compress, Gather
@@ -37,7 +37,7 @@ def _least(x: Value) -> Any:
 @PADDLE.reader("sequence_pool", results=["Out", "MaxIndex"])
 def sequence_pool(b: PaddleBuilder, x: Value, *, pooltype: str = "AVERAGE", pad_value: float = 0.0) -> Any:
     """One row for each sequence; ``pad_value`` for one without rows."""
-    rows = Rows(b, lengths_of(b, x))
+    rows = RaggedRows(b, lengths_of(b, x))
     kind = pooltype.upper()
     if kind in ("FIRST", "LAST"):
         at = rows.starts if kind == "FIRST" else b(Sub(), b(Add(), rows.starts, rows.lengths), 1)
@@ -58,14 +58,14 @@ def sequence_pool(b: PaddleBuilder, x: Value, *, pooltype: str = "AVERAGE", pad_
 @PADDLE.reader("sequence_softmax")
 def sequence_softmax(b: PaddleBuilder, x: Value, *, data_format: str = "") -> Any:
     """Softmax over the rows of each sequence, which have one element each."""
-    rows = Rows(b, lengths_of(b, x))
+    rows = RaggedRows(b, lengths_of(b, x))
     made = rows.flat(b(Softmax(1), rows.padded(b(Reshape(), x, ints([-1])), -np.inf)))
     return given(b, b(Reshape(), made, b(Shape(), x)), rows.lengths)
 
 
 @PADDLE.reader("sequence_reverse", slots={"X": "x"}, results=["Y"])
 def sequence_reverse(b: PaddleBuilder, x: Value) -> Any:
-    rows = Rows(b, lengths_of(b, x))
+    rows = RaggedRows(b, lengths_of(b, x))
     at = b(Sub(), rows.per_row(b(Sub(), b(Add(), rows.starts, rows.lengths), 1)), rows.places)
     return given(b, b(Gather(0), x, at), rows.lengths)
 
@@ -74,25 +74,25 @@ def sequence_reverse(b: PaddleBuilder, x: Value) -> Any:
 def sequence_expand_as(b: PaddleBuilder, x: Value, y: Value) -> Any:
     """Row i of x for each row of sequence i of y."""
     lengths = lengths_of(b, y)
-    return given(b, Rows(b, lengths).per_row(x), lengths)
+    return given(b, RaggedRows(b, lengths).per_row(x), lengths)
 
 
 @PADDLE.reader("sequence_expand")
 def sequence_expand(b: PaddleBuilder, x: Value, y: Value, *, ref_level: int = -1) -> Any:
     """Sequence i of x, or its row i, as often as sequence i of y has rows."""
-    times = Rows(b, lengths_of(b, y))
+    times = RaggedRows(b, lengths_of(b, y))
     own = b.owner.lengths.get(id(x))
     if own is None:
         return given(b, times.per_row(x), times.lengths)
-    starts = times.per_row(Rows(b, own).starts)
-    rows = Rows(b, times.per_row(own))
+    starts = times.per_row(RaggedRows(b, own).starts)
+    rows = RaggedRows(b, times.per_row(own))
     return given(b, b(Gather(0), x, b(Add(), rows.per_row(starts), rows.places)), rows.lengths)
 
 
 @PADDLE.reader("sequence_concat")
 def sequence_concat(b: PaddleBuilder, x: Values) -> Any:
     """Sequences of the same number joined: a stable order of all rows by the sequence that they belong to."""
-    parts = [Rows(b, lengths_of(b, v)) for v in x]
+    parts = [RaggedRows(b, lengths_of(b, v)) for v in x]
     lengths = parts[0].lengths
     for rows in parts[1:]:
         lengths = b(Add(), lengths, rows.lengths)
@@ -124,7 +124,7 @@ def sequence_conv(
     """Products of a filter with the rows around each row; outside its sequence there are zeros."""
     if stride != 1 or padding_data is not None:
         raise b.unsupported("a stride, or trained padding")
-    rows = Rows(b, lengths_of(b, x))
+    rows = RaggedRows(b, lengths_of(b, x))
     last, seen = b(Sub(), rows.per_row(rows.lengths), 1), []
     for offset in range(start, start + length):
         place = b(Add(), rows.places, offset)
@@ -137,7 +137,7 @@ def sequence_conv(
 @PADDLE.reader("sequence_pad", results=["Out", "Length"])
 def sequence_pad(b: PaddleBuilder, x: Value, pad_value: Value, *, padded_length: int = -1) -> Any:
     """[n, longest or ``padded_length``, ...], and the lengths."""
-    rows = Rows(b, lengths_of(b, x))
+    rows = RaggedRows(b, lengths_of(b, x))
     if padded_length >= 0:
         rows.longest = b.const(np.array(padded_length, I64))
     made = rows.padded(x)
@@ -148,16 +148,16 @@ def sequence_pad(b: PaddleBuilder, x: Value, pad_value: Value, *, padded_length:
 @PADDLE.reader("sequence_unpad")
 def sequence_unpad(b: PaddleBuilder, x: Value, length: Value) -> Any:
     """The first rows of each of [n, most, ...]."""
-    rows = Rows(b, b(Cast(I64), b(Reshape(), length, ints([-1]))))
+    rows = RaggedRows(b, b(Cast(I64), b(Reshape(), length, ints([-1]))))
     rows.longest = b(Gather(0), b(Shape(), x), np.array(1))
     return given(b, rows.flat(x), rows.lengths)
 
 
 @PADDLE.reader("sequence_slice")
 def sequence_slice(b: PaddleBuilder, x: Value, offset: Value, length: Value) -> Any:
-    old = Rows(b, lengths_of(b, x))
+    old = RaggedRows(b, lengths_of(b, x))
     first, lengths = (b(Cast(I64), b(Reshape(), v, ints([-1]))) for v in (offset, length))
-    rows = Rows(b, lengths)
+    rows = RaggedRows(b, lengths)
     starts = rows.per_row(b(Add(), old.starts, first))
     return given(b, b(Gather(0), x, b(Add(), starts, rows.places)), lengths)
 
@@ -173,7 +173,7 @@ def sequence_reshape(b: PaddleBuilder, x: Value, *, new_dim: int) -> Any:
 @PADDLE.reader("sequence_enumerate")
 def sequence_enumerate(b: PaddleBuilder, x: Value, *, win_size: int, pad_value: int = 0) -> Any:
     """Each id with those behind it: [rows, win_size], ``pad_value`` behind the end of a sequence."""
-    rows = Rows(b, lengths_of(b, x))
+    rows = RaggedRows(b, lengths_of(b, x))
     flat, left, columns = b(Reshape(), x, ints([-1])), rows.per_row(rows.lengths), []
     for offset in range(win_size):
         inside = b(Less(), b(Add(), rows.places, offset), left)
@@ -183,7 +183,7 @@ def sequence_enumerate(b: PaddleBuilder, x: Value, *, win_size: int, pad_value: 
     return given(b, b(Concat(1), *columns) if win_size > 1 else columns[0], rows.lengths)
 
 
-def _kept(b: PaddleBuilder, x: Value, rows: Rows, keep: Value) -> Any:
+def _kept(b: PaddleBuilder, x: Value, rows: RaggedRows, keep: Value) -> Any:
     """The rows of x where ``keep`` holds."""
     lengths = b(ReduceSum(keepdims=False), rows.padded(b(Cast(I64), keep)), ints([1]))
     return given(b, b(Compress(0), x, keep), lengths)
@@ -192,7 +192,7 @@ def _kept(b: PaddleBuilder, x: Value, rows: Rows, keep: Value) -> Any:
 @PADDLE.reader("sequence_erase")
 def sequence_erase(b: PaddleBuilder, x: Value, *, tokens: Ints) -> Any:
     """Sequences without some ids."""
-    rows, flat = Rows(b, lengths_of(b, x)), b(Reshape(), x, ints([-1]))
+    rows, flat = RaggedRows(b, lengths_of(b, x)), b(Reshape(), x, ints([-1]))
     gone = b(Less(), rows.count, 0)
     for token in tokens:
         gone = b(Or(), gone, b(Equal(), flat, np.array(token, x.type.dtype)))

@@ -14,7 +14,7 @@ import numpy as np
 from bolt_numba.converters.operands import ints, static_dim
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import flat, part, reshaped, transposed, unsqueezed
-from bolt_numba.converters.paddle.reading.ragged import Rows, counted, given, lengths_of
+from bolt_numba.converters.paddle.reading.ragged import RaggedRows, counted, given, lengths_of
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
@@ -46,7 +46,7 @@ def _ones(signs: Sequence[tuple[int, int]], hidden: int) -> Any:
     return made.reshape(1, count * hidden, count * hidden)
 
 
-def _rows_of(b: PaddleBuilder, rows: Rows, y: Value) -> Any:
+def _rows_of(b: PaddleBuilder, rows: RaggedRows, y: Value) -> Any:
     """The rows of what a recurrent operator gives, [longest, 1, n, h]."""
     made = transposed(b, b(Squeeze(), y, ints([1])), 1, 0, 2)
     return given(b, rows.flat(made), rows.lengths)
@@ -70,7 +70,7 @@ def gru(
     origin_mode: bool = False,
 ) -> Any:
     """Gates u, r and c.  h = u c + (1 - u) h, or the other way round in origin mode, which is the graph's."""
-    rows, hidden = Rows(b, lengths_of(b, x)), static_dim(b, weight, 0)
+    rows, hidden = RaggedRows(b, lengths_of(b, x)), static_dim(b, weight, 0)
     functions = _named(b, gate_activation, activation)
     if not origin_mode and gate_activation != "sigmoid":
         raise b.unsupported(f"gates by {gate_activation}")
@@ -107,7 +107,7 @@ def lstm(
     """Gates c, i, f and o; behind their biases stand the weights of the peepholes of i, f and o."""
     if b.wants(1):
         raise b.unsupported("the cells of all steps")
-    rows, hidden = Rows(b, lengths_of(b, x)), static_dim(b, weight, 0)
+    rows, hidden = RaggedRows(b, lengths_of(b, x)), static_dim(b, weight, 0)
     peepholes = None
     if bias is not None:
         row = flat(b, bias)
@@ -135,11 +135,11 @@ def crf_decoding(
     path's begin and end add.
     """
     if length is None:
-        rows = Rows(b, lengths_of(b, emission))
+        rows = RaggedRows(b, lengths_of(b, emission))
         path = rows.flat(_best_path(b, rows.padded(emission), transition, rows.inside))
         path = reshaped(b, path, [-1, 1])
     else:
-        rows = Rows(b, b(Cast(I64), flat(b, length)))
+        rows = RaggedRows(b, b(Cast(I64), flat(b, length)))
         rows.longest = b(Gather(0), b(Shape(), emission), np.array(1))
         inside = rows.inside
         path = b(Where(), inside, _best_path(b, emission, transition, inside), np.array(0, I64))
