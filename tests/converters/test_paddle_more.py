@@ -1,0 +1,40 @@
+"""More programs that Paddle itself judged: other attributes, ranks and dtypes of operators than those of the golden set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bolt_numba.types import Array
+from tests import formats
+
+FILE = Path(__file__).parent.parent / "golden" / "more" / "paddle.npz"
+SLICES = 12
+
+
+def stored(part: int) -> dict[str, dict[str, Array]]:
+    """The cases of one slice, which takes every 12th name."""
+    with np.load(FILE) as archive:
+        names = sorted({key.partition("/")[0] for key in archive.files})[part::SLICES]
+        found: dict[str, dict[str, Array]] = {name: {} for name in names}
+        for key in archive.files:
+            name, _, rest = key.partition("/")
+            if name in found:
+                found[name][rest] = archive[key]
+    return found
+
+
+@pytest.mark.parametrize("engine", formats.ENGINES)
+@pytest.mark.parametrize("part", range(SLICES))
+def test_programs_of_paddle_give_what_it_gives(part: int, engine: str) -> None:
+    cases = stored(part)
+    assert len(cases) > 50
+    failed = []
+    for name, arrays in cases.items():
+        try:
+            formats.check(formats._case("paddle", "more", name, arrays), engine)
+        except Exception as error:  # all are told of
+            failed.append(f"{name}: {error}")
+    assert not failed, "\n".join(failed)
