@@ -52,10 +52,21 @@ def _reader(graph: Graph, node: Node) -> Node | None:
         following = graph.sole_use(following.output)
     if following is None or not _is_plain(following) or following.inputs[0] is None:
         return None
-    channels, op = node.inputs[1].const.shape[0], following.op  # type: ignore[union-attr]
-    shape = following.inputs[1].const.shape  # type: ignore[union-attr]
-    group: int = op.group  # type: ignore[attr-defined]
-    return following if group in (1, channels) and shape[1] * group == channels else None
+    channels, taken, group = len(_weights(node)), _weights(following).shape[1], _group(following)
+    return following if group in (1, channels) and taken * group == channels else None
+
+
+def _weights(node: Node) -> Array:
+    """The constant of a convolution or product."""
+    w = node.operands[1]
+    assert w is not None, "they have weights"
+    assert w.const is not None, "which are constants"
+    return w.const
+
+
+def _group(node: Node) -> int:
+    assert isinstance(node.op, Conv)
+    return node.op.group
 
 
 def _is_plain(node: Node) -> bool:
@@ -68,9 +79,8 @@ def _is_plain(node: Node) -> bool:
 
 def _equalise(graph: Graph, first: Node, second: Node) -> float:
     """Make the ranges of one pair alike; returns the greatest change of a factor."""
-    w1, w2 = (np.asarray(n.inputs[1].const) for n in (first, second))  # type: ignore[union-attr]
-    group: int = second.op.group  # type: ignore[attr-defined]
-    side = 0 if group > 1 else 1
+    w1, w2 = _weights(first), _weights(second)
+    side = 0 if _group(second) > 1 else 1
     reach1, reach2 = _reach(w1, 0), _reach(w2, side)
     usable = (reach1 > 0) & (reach2 > 0)
     factor = np.where(usable, np.sqrt(reach1 * reach2) / np.where(usable, reach1, 1), 1).astype(F32)
@@ -116,7 +126,7 @@ def smoothed(graph: Graph, layers: Sequence[QuantLayer], ranges: Ranges, strengt
         x, op = node.inputs[0], node.op
         if not isinstance(op, MatMul) or layer.weight is None or op.trans_a or x is None:
             continue
-        if node.inputs[1].const.ndim == 2 and x.name in ranges.reaches:  # type: ignore[union-attr]
+        if _weights(node).ndim == 2 and x.name in ranges.reaches:
             readers.setdefault(x, []).append(node)
     nodes, made.nodes = made.nodes, []
     b, count = Builder(made), 0
@@ -184,5 +194,4 @@ def factors_beyond(reach: Array, power: Array, weight: Array) -> Array | None:
 def _by_row(node: Node) -> Array:
     """The weight [K, N] of a product."""
     op: Any = node.op
-    w = np.asarray(node.inputs[1].const)  # type: ignore[union-attr]
-    return w.T if op.trans_b else w
+    return _weights(node).T if op.trans_b else _weights(node)

@@ -51,11 +51,10 @@ def with_stored_weights(graph: Graph, form: str) -> NarrowModel:
 
 def _store(graph: Graph, form: str) -> list[NarrowWeight]:
     """Store the constants of one graph, in place."""
-    wide = [v for v in graph.constants() if _is_wide(v, form)]
+    wide = [(v, v.const) for v in graph.constants() if v.const is not None and _is_wide(v.const, form)]
     nodes, graph.nodes = graph.nodes, []
     b, rows = Builder(graph), []
-    for value in wide:
-        array: Array = value.const  # type: ignore[assignment]
+    for value, array in wide:
         narrow, real, nbytes = _stored(b, value, array, form)
         for node in list(value.uses.times):
             if node is not narrow.node:
@@ -65,9 +64,8 @@ def _store(graph: Graph, form: str) -> list[NarrowWeight]:
     return rows
 
 
-def _is_wide(value: Value, form: str) -> bool:
-    array = value.const
-    if array is None or array.dtype != F32 or array.size < LEAST or not np.isfinite(array).all():
+def _is_wide(array: Array, form: str) -> bool:
+    if array.dtype != F32 or array.size < LEAST or not np.isfinite(array).all():
         return False
     if form in ("int8", "int4"):
         return array.ndim >= 2 and min(array.shape[:2]) > 1

@@ -76,13 +76,14 @@ def dequantize_after_move(m: Match, b: Builder) -> Result:
 
 @rule(Pat(Transpose, (_WIDE,)))
 def dequantize_after_axis_move(m: Match, b: Builder) -> Result:
-    wide, perm = m.node("wide"), m.root.op.perm  # type: ignore[attr-defined]
-    scale = wide.inputs[1]
+    wide, root = m.node("wide"), m.root.op
+    assert isinstance(root, Transpose)
+    scale, perm = wide.inputs[1], root.perm
     if is_per_tensor(wide) or scale is None or scale.type.shape is None or len(scale.type.shape) != 1:
         return m.refuse("not a scale for each index of an axis")
     op: Any = wide.op
     moved = dataclasses.replace(op, axis=perm.index(op.axis % len(perm)))
-    return b(moved, b(m.root.op, m["x"]), *wide.inputs[1:])
+    return b(moved, b(root, m["x"]), *wide.inputs[1:])
 
 
 def _code_of(wide: Node, number: float) -> Array | None:
@@ -103,19 +104,20 @@ def _code_of(wide: Node, number: float) -> Array | None:
 
 @rule(Pat(Pad, (_WIDE,)))
 def dequantize_after_pad(m: Match, b: Builder) -> Result:
-    wide = dequantized(m["wide"])
+    wide, op = dequantized(m["wide"]), m.root.op
+    assert isinstance(op, Pad)
     if wide is None:
         return m.refuse("not one scale for all")
     _, pads, value, axes = (*m.root.inputs, None, None)[:4]
     filling: Value | Array | None = None
-    if m.root.op.mode == "constant":  # type: ignore[attr-defined]
+    if op.mode == "constant":
         if value is not None and (value.const is None or value.const.size != 1):
             return m.refuse("what is filled in is not known")
         code = _code_of(wide, 0.0 if value is None or value.const is None else float(value.const.reshape(-1)[0]))
         if code is None:
             return m.refuse("what is filled in has no code")
         filling = code
-    return _behind(m, b, m.root.op, pads, filling, axes)
+    return _behind(m, b, op, pads, filling, axes)
 
 
 def _meets_padding_only(op: MaxPool) -> bool:
@@ -152,8 +154,8 @@ def dequantize_after_join(m: Match, b: Builder) -> Result:
     like = wides[0]
     if like is None or known_scale(like) is None:
         return m.refuse("an operand is not dequantised with one known scale")
-    codes = [None if w is None or not are_alike(w, like) else w.inputs[0] for w in wides]
-    if any(v is None or v.type.dtype != codes[0].type.dtype for v in codes):  # type: ignore[union-attr]
+    codes = [w.inputs[0] for w in wides if w is not None and are_alike(w, like)]
+    if len(codes) < len(wides) or len({v.type.dtype for v in codes if v is not None}) > 1:
         return m.refuse("the operands have other scales")
     return b(like.op, b(m.root.op, *m.root.inputs[:first], *codes), *like.inputs[1:])
 

@@ -66,12 +66,11 @@ class _Cone:
             path = []
             at = leaf
             while at is not source:
-                assert at.node is not None, "a leaf that is not the source is made by a table"
-                path.append(at.node)
+                path.append(_table_of(at))
                 at = _below(at)
             made = every
-            for node in reversed(path):
-                made = np.asarray(node.op.reference(made, node.inputs[1].const))  # type: ignore[union-attr]
+            for table in reversed(path):
+                made = ByteTable().reference(made, table)
             known[id(leaf)] = made
         with np.errstate(all="ignore"):
             for node in (*self.order, last):
@@ -88,6 +87,15 @@ def _content(value: Value | None, known: dict[int, Array]) -> Array | None:
         return None if value is None else known[id(value)]
     assert value.const is not None, "what is not computed is a number"
     return value.const.reshape(())
+
+
+def _table_of(value: Value) -> Array:
+    """The table by which other bytes make ``value``."""
+    assert value.node is not None
+    table = value.node.operands[1]
+    assert table is not None
+    assert table.const is not None
+    return table.const
 
 
 def _below(value: Value) -> Value:
@@ -115,12 +123,12 @@ def _common(leaves: list[Value]) -> Value:
     raise ValueError("depends on several bytes")
 
 
-@rule(Pat(QuantizeLinear, (Pat(Pointwise), Pat(const=True))))
+@rule(Pat(QuantizeLinear, (Pat(Pointwise, name="wide"), Pat(const=True))))
 def byte_table_of_function(m: Match, b: Builder) -> Result:
     return _table(m, b)
 
 
-@rule(Pat(QuantizeLinear, (Pat(DequantizeLinear), Pat(const=True))))
+@rule(Pat(QuantizeLinear, (Pat(DequantizeLinear, name="wide"), Pat(const=True))))
 def byte_table_of_conversions(m: Match, b: Builder) -> Result:
     return _table(m, b)
 
@@ -132,7 +140,7 @@ def _table(m: Match, b: Builder) -> Result:
     if any(v is not None and v.const is None for v in root.inputs[1:]):
         return m.refuse("its scale is not known")
     try:
-        source, table = _Cone(root.inputs[0]).results(root)  # type: ignore[arg-type]
+        source, table = _Cone(m["wide"]).results(root)
     except ValueError as error:
         return m.refuse(str(error))
     if source.type.shape != root.output.type.shape:

@@ -116,9 +116,11 @@ class _Phases:
             pixels = [a for i in range(rank) for a in (rank + 3 + i, 2 + i)]
             moved = b(Transpose((0, 1, rank + 2, *pixels)), b(Reshape(), y, apart))
             merged = [0, self.group * self.results, *(d * s for d, s in zip(sizes, self.strides, strict=True))]
-            return b(Reshape(), moved, np.array(merged, np.int64))  # type: ignore[no-any-return]
+            made: Value = b(Reshape(), moved, np.array(merged, np.int64))
+            return made
         if rank == 2 and len(steps) == 1 and self.group == 1:
-            return b(DepthToSpace(steps.pop()), y)  # type: ignore[no-any-return]
+            shuffled: Value = b(DepthToSpace(steps.pop()), y)
+            return shuffled
         return None
 
     def spread_last(self, b: Builder, y: Value) -> Value | None:
@@ -132,7 +134,8 @@ class _Phases:
         pixels = [a for i in range(rank) for a in (1 + i, rank + 2 + i)]
         moved = b(Transpose((0, *pixels, rank + 1, 2 * rank + 2)), b(Reshape(), y, apart))
         merged = [0, *(d * s for d, s in zip(sizes, self.strides, strict=True)), self.group * self.results]
-        return b(Reshape(), moved, np.array(merged, np.int64))  # type: ignore[no-any-return]
+        made: Value = b(Reshape(), moved, np.array(merged, np.int64))
+        return made
 
     def cropped(self, b: Builder, y: Value, first: int) -> Value:
         """Without what the pads cut off; first: the first spatial axis."""
@@ -140,7 +143,8 @@ class _Phases:
             return y
         ends = [-e if e else LAST for e in self.ends]
         axes = np.arange(first, first + len(ends))
-        return b(Slice(), y, np.array(self.begins), np.array(ends), axes)  # type: ignore[no-any-return]
+        made: Value = b(Slice(), y, np.array(self.begins), np.array(ends), axes)
+        return made
 
 
 LAST = np.iinfo(np.int64).max
