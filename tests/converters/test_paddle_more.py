@@ -1,4 +1,4 @@
-"""More programs that Paddle itself judged: other attributes, ranks and dtypes of operators than those of the golden set."""
+"""More programs that Paddle itself judged: other attributes, ranks and dtypes than those of the golden set."""
 
 from __future__ import annotations
 
