@@ -33,7 +33,7 @@ from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Cast
 from bolt_numba.ops.registry import Op, result_tuple
-from bolt_numba.types import F32, Array, NestedType, TensorType, type_of
+from bolt_numba.types import F32, I32, I64, Array, NestedType, TensorType, type_of
 
 LOCAL = 1024
 """Elements up to which a constant of a subgraph stands in the subgraph itself, where shape inference sees it."""
@@ -256,7 +256,17 @@ class GraphWriter:
                 raise NoSpellingError(f"attribute {key} = {value}")
         given = {k: _plain_value(v) for k, v in attributes.items() if k in known and v is not None and v != ()}
         kept = {k: v for k, v in given.items() if k in ALWAYS or not _is_default(known[k], v)}
-        return self.node(name or op.name, terms, types, **kept)
+        return self.node(name or op.name, [self._as_index(schema, i, t) for i, t in enumerate(terms)], types, **kept)
+
+    def _as_index(self, schema: Any, place: int, term: Named) -> Named:
+        """An operand of 32-bit sizes or axes as ONNX wants it, where it wants 64 bits."""
+        if not term.name or term.type.dtype != I32:
+            return term
+        wanted = schema.inputs[min(place, len(schema.inputs) - 1)].types
+        if "tensor(int32)" in wanted or "tensor(int64)" not in wanted:
+            return term
+        made: Named = self.write(Cast(I64), term)
+        return made
 
     def node(
         self, name: str, terms: Sequence[Named], types: Sequence[TensorType], domain: Any = "", **attributes: Any
