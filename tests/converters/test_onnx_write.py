@@ -43,7 +43,11 @@ from tests.rule_cases import graph_of, i64, o, whole
 onnxruntime = pytest.importorskip("onnxruntime")
 ENGINE = 24
 """The opset up to which onnxruntime is asked."""
-NO_SPELLING = {"PairwiseCoupling", "BinaryPack", "BinaryConv", "BinaryMatMul", "Histogram", "PriorBox"}
+NO_SPELLING = {
+    "PairwiseCoupling", "BinaryPack", "BinaryConv", "BinaryMatMul", "Histogram", "PriorBox", "PSRoiPool", "CumMax",
+    "CumMin", "LogCumSumExp", "SearchSorted", "GatherTree", "Inverse", "MulticlassNMS", "MatrixNMS",
+    "GenerateProposals",
+}  # fmt: skip
 """Operators that ONNX has no words for."""
 
 
