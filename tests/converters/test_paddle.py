@@ -15,7 +15,7 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba.types import Array
-from tests import formats
+from tests import formats, models
 from tests.paddle_program import Block, feed, fetch, op, program, record, var
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
@@ -250,6 +250,25 @@ def test_golden(pattern: str, engine: str) -> None:
     assert found
     for case in found:
         formats.check(case, engine)
+
+
+@pytest.mark.parametrize(
+    ("name", "twin", "shape"),
+    [
+        ("ppocr_det", "ch_PP-OCRv4_det_infer.onnx", (1, 3, 64, 96)),
+        ("ppocr_rec", "ch_PP-OCRv4_rec_infer.onnx", (2, 3, 48, 120)),
+        ("ppocr_cls", "ch_ppocr_mobile_v2.0_cls_infer.onnx", (1, 3, 48, 192)),
+    ],
+)
+def test_real_programs_are_as_their_twins(name: str, twin: str, shape: tuple[int, ...]) -> None:
+    try:
+        models.fetch(f"{name}.pdiparams")
+        paths = models.fetch(f"{name}.pdmodel"), models.fetch(twin)
+    except models.FetchError as error:
+        pytest.skip(str(error))
+    x = np.random.default_rng(0).standard_normal(shape, np.float32)
+    (got,), (wanted,) = (run(path, x) for path in paths)
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_a_program_of_pir_that_is_none() -> None:
