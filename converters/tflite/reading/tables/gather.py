@@ -24,7 +24,7 @@ from bolt_numba.ops.arrays.gather import Gather, GatherND, NonZero, ScatterND, U
 from bolt_numba.ops.arrays.generate import ConstantOfShape, Range
 from bolt_numba.ops.arrays.reduce import ReduceMax
 from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Transpose
-from bolt_numba.ops.pointwise import Add, Equal, Less, Max, Min, Where
+from bolt_numba.ops.pointwise import Add, Equal, Less, Max, Min, Sub, Where
 from bolt_numba.types import BOOL, AnyDType
 
 
@@ -87,14 +87,20 @@ def sparse_to_dense(
     return b(ScatterND(), filled, places, updates)
 
 
+def _counted(b: TfliteBuilder, size: Size) -> Any:
+    """0, 1, 2 ... before a size, [size] i64."""
+    if isinstance(size, int):
+        return b.const(np.arange(size))
+    return b(Range(), b.const(np.array(0)), as_scalar(b, size), b.const(np.array(1)))
+
+
 @TFLITE.reader("ONE_HOT")
 @stored
 def one_hot(b: TfliteBuilder, indices: Value, depth: Value, on: Value, off: Value, *, axis: int = 0) -> Any:
     """An index beyond the depth, or a negative one, is hot nowhere."""
     rank = rank_of(b, indices)
     place = axis + rank + 1 if axis < 0 else axis
-    levels = b(Range(), b.const(np.array(0)), as_scalar(b, as_i64(b, depth)), b.const(np.array(1)))
-    columns = b(Reshape(), levels, ints([-1, *[1] * (rank - place)]))
+    columns = b(Reshape(), _counted(b, as_i64(b, depth)), ints([-1, *[1] * (rank - place)]))
     return b(
         Where(), b(Equal(), unsqueezed(b, as_i64(b, indices), place), columns), as_scalar(b, on), as_scalar(b, off)
     )
@@ -116,13 +122,7 @@ def unique(b: TfliteBuilder, x: Value, *, idx_out_type: str = "INT32") -> Any:
 
 def _diagonal(b: TfliteBuilder, rows: Size, columns: Size) -> Any:
     """Where the indices of row and column are equal."""
-    if isinstance(rows, int) and isinstance(columns, int):
-        return b.const(np.eye(rows, columns, dtype=bool))
-    zero, one = b.const(np.array(0)), b.const(np.array(1))
-    ranges = [
-        b(Range(), zero, as_scalar(b, b.const(ints([n])) if isinstance(n, int) else n), one) for n in (rows, columns)
-    ]
-    return b(Equal(), unsqueezed(b, ranges[0], 1), unsqueezed(b, ranges[1], 0))
+    return b(Equal(), unsqueezed(b, _counted(b, rows), 1), _counted(b, columns))
 
 
 @TFLITE.reader("MATRIX_DIAG")
@@ -139,14 +139,24 @@ def matrix_diag(b: TfliteBuilder, x: Value) -> Any:
 def matrix_set_diag(b: TfliteBuilder, x: Value, diagonal: Value) -> Any:
     """The diagonal is as long as the shorter side of a matrix."""
     rows, columns = sizes_of(b, x, (-2, -1))
-    is_tall = isinstance(rows, int) and isinstance(columns, int) and rows > columns
-    return b(Where(), _diagonal(b, rows, columns), unsqueezed(b, diagonal, -2 if is_tall else -1), x)
+    length = size_of(b, diagonal, -1)
+    if not isinstance(length, int) or length != columns:
+        last = ints([length - 1]) if isinstance(length, int) else b(Add(), length, ints([-1]))
+        diagonal = b(Gather(-1), diagonal, b(Min(), _counted(b, columns), last))
+    return b(Where(), _diagonal(b, rows, columns), unsqueezed(b, diagonal, -2), x)
 
 
-def _grid(b: TfliteBuilder, starts: Value, lengths: list[int]) -> Any:
+def _grid(b: TfliteBuilder, starts: Value, lengths: list[Size]) -> Any:
     """Index tuples [lengths..., m] of a block that begins at ``starts`` [m]."""
-    offsets = np.stack(np.meshgrid(*map(np.arange, lengths), indexing="ij"), axis=-1)
-    return b(Add(), b.const(offsets.astype(np.int64)), starts)
+    known = [n for n in lengths if isinstance(n, int)]
+    if len(known) == len(lengths):
+        offsets = np.stack(np.meshgrid(*map(np.arange, known), indexing="ij"), axis=-1)
+        return b(Add(), b.const(offsets.astype(np.int64)), starts)
+    columns = []
+    for i, length in enumerate(lengths):
+        places = b(Reshape(), _counted(b, length), ints([-1, *[1] * (len(lengths) - 1 - i)]))
+        columns.append(unsqueezed(b, expanded(b, places, lengths), len(lengths)))
+    return b(Add(), b(Concat(len(lengths)), *columns), starts)
 
 
 @TFLITE.reader("DYNAMIC_UPDATE_SLICE", "STABLEHLO_DYNAMIC_UPDATE_SLICE")
@@ -162,12 +172,9 @@ def dynamic_update_slice(b: TfliteBuilder, x: Value, update: Value, *starts: Val
     depth = max((i + 1 for i in range(rank) if not (isinstance(sizes[i], int) and sizes[i] == lengths[i])), default=0)
     if depth == 0:
         return update
-    if not all(isinstance(n, int) for n in lengths[:depth]):
-        raise b.unsupported("an update of unknown size")
-    blocks = [n for n in lengths[:depth] if isinstance(n, int)]
-    room = b(Add(), vector_value(b, sizes[:depth]), ints(-n for n in blocks))
+    room = b(Sub(), vector_value(b, sizes[:depth]), vector_value(b, lengths[:depth]))
     first = b(Max(), b(Min(), sliced(b, begin, 0, 0, depth), room), 0)
-    return b(ScatterND(), x, _grid(b, first, blocks), update)
+    return b(ScatterND(), x, _grid(b, first, lengths[:depth]), update)
 
 
 def vector_value(b: TfliteBuilder, sizes: list[Size]) -> Value:

@@ -152,8 +152,12 @@ def gelu(b: TfliteBuilder, x: Value, *, approximate: bool = False) -> Any:
 
 
 @TFLITE.reader("FLOOR_DIV")
+@exact
 def floor_div(b: TfliteBuilder, x: Value, y: Value) -> Any:
-    """Floats are divided in f64, so that a quotient just below a whole number stays below it."""
+    """Floats are divided in f64, so that a quotient just below a whole number stays below it.
+
+    LiteRT takes stored numbers as they are.
+    """
     if x.type.dtype.kind in "iu":
         cut = b(Not(), b(Equal(), b(Mod(), x, y), b(Mod(fmod=True), x, y)))
         return b(Sub(), b(Div(), x, y), b(Cast(x.type.dtype), cut))
@@ -162,6 +166,7 @@ def floor_div(b: TfliteBuilder, x: Value, y: Value) -> Any:
 
 
 @TFLITE.reader("FLOOR_MOD")
+@exact
 def floor_mod(b: TfliteBuilder, x: Value, y: Value) -> Any:
     return b(Mod(), x, y)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from bolt_numba.converters.operands import known_ints
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
-from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64
+from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, cast
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.reduce import (
     ArgMax,
@@ -22,6 +22,7 @@ from bolt_numba.ops.arrays.reduce import (
     TopK,
 )
 from bolt_numba.ops.arrays.shape import Reshape
+from bolt_numba.types import BOOL, U8
 
 REDUCTIONS = {
     "MEAN": ReduceMean, "SUM": ReduceSum, "REDUCE_PROD": ReduceProd, "REDUCE_MAX": ReduceMax,
@@ -47,7 +48,7 @@ def _search(operator: Any) -> Any:
         axes = known_ints(b, axis, "an axis")
         if len(axes) != 1:
             raise b.invalid("axis", axes, "one")
-        return b(operator(axes[0], keepdims=False), x)
+        return b(operator(axes[0], keepdims=False), cast(b, x, U8) if x.type.dtype == BOOL else x)
 
     return read
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
-from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64
+from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, cast
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.layers.resize import Resize
+from bolt_numba.ops.pointwise import Round
+from bolt_numba.types import F32
 
 
 def _mode(b: TfliteBuilder, align_corners: bool, half_pixel_centers: bool, half: str) -> str:
@@ -20,9 +22,12 @@ def _mode(b: TfliteBuilder, align_corners: bool, half_pixel_centers: bool, half:
 def resize_bilinear(
     b: TfliteBuilder, x: Value, size: Value, *, align_corners: bool = False, half_pixel_centers: bool = False
 ) -> Any:
-    """size: height and width."""
+    """size: height and width.  Integers that stand for themselves are rounded."""
     mode = _mode(b, align_corners, half_pixel_centers, "half_pixel")
-    return b(Resize("linear", mode, axes=(2, 3), layout="NHWC"), x, None, None, as_i64(b, size))
+    dtype = x.type.dtype
+    wide = cast(b, x, F32) if dtype.kind in "iu" else x
+    made = b(Resize("linear", mode, axes=(2, 3), layout="NHWC"), wide, None, None, as_i64(b, size))
+    return made if wide is x else cast(b, b(Round(), made), dtype)
 
 
 @TFLITE.reader("RESIZE_NEAREST_NEIGHBOR")

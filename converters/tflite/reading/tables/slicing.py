@@ -26,7 +26,7 @@ from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Transpose
 from bolt_numba.ops.arrays.slicing import Pad, ReverseSequence, Slice
 from bolt_numba.ops.pointwise import Add, And, Equal, GreaterOrEqual, Less, Where
-from bolt_numba.types import I64, Array
+from bolt_numba.types import I64, Array, Dim
 
 Ints = tuple[int, ...]
 BEGIN = -END - 1
@@ -88,10 +88,15 @@ def _places(b: TfliteBuilder, masks: Masks, count: int, rank: int) -> tuple[list
     return places, axes, gone, new
 
 
-def _bounds(masks: Masks, places: Sequence[int], begin: Array, end: Array, step: Array, offset: bool) -> Any:
-    """Starts, ends and steps of the axes that are cut, all numbers."""
+def _bounds(
+    masks: Masks, places: Sequence[int], dims: Sequence[Dim], begin: Array, end: Array, step: Array, offset: bool
+) -> Any:
+    """Starts, ends and steps of the axes that are cut, all numbers.
+
+    A start before the first element leaves nothing to walk back from; ONNX would begin with the first element.
+    """
     starts, ends, steps = [], [], []
-    for i in places:
+    for i, dim in zip(places, dims, strict=True):
         first, last, by = int(begin[i]), int(end[i]), int(step[i])
         if masks.has("shrink_axis", i):
             last, by = first + 1 or END, 1
@@ -102,6 +107,8 @@ def _bounds(masks: Masks, places: Sequence[int], begin: Array, end: Array, step:
                 last = END if by > 0 else BEGIN
             if masks.has("begin", i):
                 first = 0 if by > 0 else END
+            elif by < 0 and isinstance(dim, int) and first < -dim:
+                first, last = 0, END
         starts.append(first)
         ends.append(last)
         steps.append(by)
@@ -159,7 +166,8 @@ def strided_slice(
     places, axes, gone, new = _places(b, masks, len(steps), rank_of(b, x))
     first, last = begin.type.known, end.type.known
     if first is not None and last is not None:
-        bounds = _bounds(masks, places, first, last, steps, offset)
+        dims = [(x.type.shape or ())[axis] for axis in axes]
+        bounds = _bounds(masks, places, dims, first, last, steps, offset)
     else:
         bounds = _bounds_at_run_time(b, masks, places, begin, end, steps, offset)
     if places:

@@ -9,7 +9,7 @@ import numpy as np
 
 from bolt_numba.converters.operands import ints, known_ints, rank_of
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder, numbers
-from bolt_numba.converters.tflite.reading.registry import TFLITE
+from bolt_numba.converters.tflite.reading.registry import TFLITE, exact
 from bolt_numba.converters.tflite.reading.shapes import END, reshaped, sizes_of, sliced, times, unsqueezed
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.slicing import Pad
@@ -77,6 +77,7 @@ def _reduced_axis(b: TfliteBuilder, x: Value, axis: int, operator: Any, size: in
 
 
 @TFLITE.reader("REDUCE_WINDOW")
+@exact
 def reduce_window(
     b: TfliteBuilder,
     x: Value,
@@ -87,6 +88,7 @@ def reduce_window(
     *,
     reduce_function: str = "UNSUPPORTED",
 ) -> Any:
+    """LiteRT takes stored numbers as they are."""
     operator = FUNCTIONS.get(reduce_function)
     if operator is None:
         raise b.unsupported(f"reduce_function {reduce_function}")
