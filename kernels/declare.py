@@ -65,7 +65,8 @@ WORDS = (
     "load_f32", "store_f32", "load_f64", "store_f64", "load_i8", "store_i8", "load_u8", "store_u8",
     "load_i16", "store_i16", "load_u16", "store_u16", "load_i32", "store_i32", "load_u32", "store_u32",
     "load_i64", "store_i64", "vload", "vload_n", "vload_m", "vload_i32", "vload_i32_n", "vload_u8", "vload_u8_n",
-    "vload_i8", "vload_i8_n", "vstore_u8", "vstore_u8_n", "vstore", "vstore_n", "vstore_m", "vgather", "view",
+    "vload_i8", "vload_i8_n", "vload_u16", "vload_u16_n", "vload_i16", "vload_i16_n", "vstore_u8", "vstore_u8_n",
+    "vstore_u16", "vstore_u16_n", "vstore", "vstore_n", "vstore_m", "vgather", "view",
     "address_of", "copy_bytes", "fill_bytes", "prefetch", "prefetch_second", "prefetch_write",
     # halves
     "vload_bf16", "vload_bf16_n", "vstore_bf16", "vstore_bf16_n", "vstore_bf16_two", "vload_f16", "vload_f16_n",

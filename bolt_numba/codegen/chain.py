@@ -21,11 +21,12 @@ from bolt_numba.codegen.conversions import conversion_text, known_sums, limited_
 from bolt_numba.codegen.formula import Term, UntranslatableError, parameters, scalar_text, special_power, vector_text
 from bolt_numba.ops.chain import CONVERSIONS, Chain, ChainStep, step_dtype
 from bolt_numba.ops.pointwise import Mod, Pointwise, Pow
-from bolt_numba.types import BOOL, F32, I8, U8, AnyDType, Array, TensorType, dtype_name
+from bolt_numba.types import BOOL, F32, I8, I16, U8, U16, AnyDType, Array, TensorType, dtype_name
 
 ITEM = 4096
 """Elements of one work item: long enough to hide its start, short enough to share a small tensor evenly."""
 BYTES = (U8, I8)
+CODES = (*BYTES, U16, I16)
 MAX_OUTER = 8
 """Loop dimensions around the innermost one that generated text may have."""
 
@@ -174,7 +175,7 @@ def is_vector_form(chain: Chain, dtypes: Sequence[AnyDType]) -> bool:
     computed = {i for op, operands in chain.steps if not isinstance(op, CONVERSIONS) for i in operands}
     first = len(dtypes) - len(chain.steps)
     computed |= {first + i for i, (op, _) in enumerate(chain.steps) if not isinstance(op, CONVERSIONS)}
-    return all(d in (F32, BOOL) or (d in BYTES and i not in computed) for i, d in enumerate(dtypes))
+    return all(d in (F32, BOOL) or (d in CODES and i not in computed) for i, d in enumerate(dtypes))
 
 
 def has_conversions(chain: Chain) -> bool:
@@ -316,7 +317,7 @@ class _Writer:
         """One element as a vector."""
         if self.dtypes[k] == BOOL:
             return f"v{k} = splat(i32(load_u8({source}{k}))) != 0"
-        if self.dtypes[k] in BYTES:
+        if self.dtypes[k] in CODES:
             return f"v{k} = splat(i32(load_{dtype_name(self.dtypes[k])}({source}{k})))"
         return f"v{k} = splat(load_f32({source}{k}))"
 
@@ -347,8 +348,9 @@ class _Writer:
             return f"v{k} = vgather({source}{k}, vload_i32{suffix}(t{k} + 4 * {at}{left}))"
         if self.dtypes[k] == BOOL:
             return f"v{k} = vload_u8{suffix}({source}{k} + {at}{left}) != 0"
-        if self.dtypes[k] in BYTES:
-            return f"v{k} = vload_{dtype_name(self.dtypes[k])}{suffix}({source}{k} + {at}{left})"
+        if self.dtypes[k] in CODES:
+            size = "" if self.dtypes[k] in BYTES else "2 * "
+            return f"v{k} = vload_{dtype_name(self.dtypes[k])}{suffix}({source}{k} + {size}{at}{left})"
         return f"v{k} = vload{suffix}({source}{k} + 4 * {at}{left})"
 
     def _store(self, k: int, i: int, target: str, at: str, value: str, suffix: str, left: str) -> str:
@@ -356,6 +358,8 @@ class _Writer:
             return f"vstore_u8{suffix}({target}{k} + {at}, select({value}, splat(i32(1)), splat(i32(0))){left})"
         if self.dtypes[i] in BYTES:
             return f"vstore_u8{suffix}({target}{k} + {at}, {limited_text(value, self.dtypes[i])}{left})"
+        if self.dtypes[i] in CODES:
+            return f"vstore_u16{suffix}({target}{k} + 2 * {at}, {value}{left})"
         return f"vstore{suffix}({target}{k} + 4 * {at}, {value}{left})"
 
     def scalar_loop(self) -> list[str]:

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from bolt_numba.base.records import record
 from bolt_numba.codegen.formula import Term
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.pointwise import Add, Mul, Relu, Sub
-from bolt_numba.types import F32, I8, AnyDType, TensorType
+from bolt_numba.types import F32, I16, U16, AnyDType, TensorType
 
 LEAST_SCALE, MOST_RATIO = 2.0**-60, 2.0**16
 """Scales of which sums are computed so: least, and greatest in units of the result's."""
@@ -47,7 +49,8 @@ class QuantisedSum:
 
 
 def limits(to: AnyDType) -> tuple[int, int]:
-    return (-128, 127) if to == I8 else (0, 255)
+    limit = np.iinfo(to)
+    return int(limit.min), int(limit.max)
 
 
 def quantised_sums(chain: Chain, count: int) -> dict[int, QuantisedSum]:
@@ -82,6 +85,8 @@ def _is_single(terms: tuple[Summand, ...] | None) -> bool:
 def known_sums(chain: Chain, ins: Sequence[TensorType]) -> list[int]:
     """Steps that quantise a sum whose scales are known, and neither tiny nor far from the result's."""
     count = len(ins)
+    if {I16, U16} & ({t.dtype for t in ins} | {getattr(op, "output_dtype", None) for op, _ in chain.steps}):
+        return []  # a multiply-add is too coarse for levels of 16 bits
 
     def scale(at: int) -> float:
         operand = chain.steps[at - count][1][1]

@@ -23,7 +23,7 @@ from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.quantize import DequantizeLinear
 from bolt_numba.ops.pointwise import Add, Pointwise
-from bolt_numba.passes.quantised.conversions import BYTES, is_per_tensor
+from bolt_numba.passes.quantised.conversions import CODES, is_per_tensor
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 from bolt_numba.types import BOOL, F32, TensorType
 
@@ -98,11 +98,11 @@ def _in_chain(node: Node | None) -> bool:
 
 
 def _converts_bytes(node: Node) -> bool:
-    """Whether a conversion is one between bytes and f32 with one scale."""
+    """Whether a conversion is one between codes of 8 or 16 bits and f32 with one scale."""
     x, scale = node.inputs[0], node.inputs[1]
     if x is None or scale is None or scale.type.dtype != F32 or not is_per_tensor(node) or not x.type.shape:
         return False
-    return {x.type.dtype, node.output.type.dtype} in [{F32, dtype} for dtype in BYTES]
+    return {x.type.dtype, node.output.type.dtype} in [{F32, dtype} for dtype in CODES]
 
 
 def _too_many(operands: Sequence[Value]) -> bool:

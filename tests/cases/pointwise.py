@@ -11,7 +11,7 @@ from bolt_numba.ops import pointwise as p
 from bolt_numba.ops.chain import Chain, ChainStep
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.registry import OPS
-from bolt_numba.types import BOOL, F32, I8, I32, I64, STRING, U8, AnyDType, Array
+from bolt_numba.types import BOOL, F32, I8, I16, I32, I64, STRING, U8, U16, AnyDType, Array
 from tests.cases import Case, cases
 from tests.cases.draw import Draw, flags, pick, real, shapes, whole
 
@@ -120,7 +120,8 @@ def chain(draw: Draw, op: type[Chain]) -> Case:
 
 def _between_bytes(draw: Draw, op: type[Chain], dims: tuple[int, ...]) -> Case:
     """Scales are powers of two, so that nothing is rounded before the result is."""
-    low, kinds = {U8: 0, I8: -128}, [pick(draw, U8, I8) for _ in range(3)]
+    low = {U8: 0, I8: -128, U16: 32000, I16: -128}
+    kinds = [pick(draw, U8, I8, U8, I8, U16, I16) for _ in range(3)]
     scales = [np.asarray(2.0 ** draw(st.integers(-4, 2)), F32) for _ in kinds]
     zeros = [whole(draw, (), low[kind], low[kind] + 255, kind) for kind in kinds]
     sizes = (dims, _broadcast(draw, dims))

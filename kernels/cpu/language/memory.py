@@ -109,6 +109,40 @@ def vload_i8_n(b, address, n):
     return b.sext(masked_load(b, address, vector("i8"), 1, tail_mask(b, n)), vector("i32"))
 
 
+@word(INT, ADDR)
+def vload_u16(b, address):
+    """u16 widened to i32."""
+    return b.zext(load(b, address, vector("i16"), 2), vector("i32"))
+
+
+@word(INT, ADDR)
+def vload_i16(b, address):
+    """i16 widened to i32."""
+    return b.sext(load(b, address, vector("i16"), 2), vector("i32"))
+
+
+@word(INT, ADDR, types.int64)
+def vload_u16_n(b, address, n):
+    return b.zext(masked_load(b, address, vector("i16"), 2, tail_mask(b, n)), vector("i32"))
+
+
+@word(INT, ADDR, types.int64)
+def vload_i16_n(b, address, n):
+    return b.sext(masked_load(b, address, vector("i16"), 2, tail_mask(b, n)), vector("i32"))
+
+
+@word(types.void, ADDR, INT)
+def vstore_u16(b, address, v):
+    """The low 16 bits of each i32."""
+    store(b, b.trunc(v, vector("i16")), address, 2)
+
+
+@word(types.void, ADDR, INT, types.int64)
+def vstore_u16_n(b, address, v, n):
+    n = b.asm(ir.FunctionType(n.type, [n.type]), "", "=r,0", [n], side_effect=False)  # as `vstore_u8_n`
+    masked_store(b, b.trunc(v, vector("i16")), address, 2, tail_mask(b, n))
+
+
 @word(types.void, ADDR, INT)
 def vstore_u8(b, address, v):
     """The low byte of each i32."""
