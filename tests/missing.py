@@ -21,6 +21,12 @@ from bolt_numba.ops.registry import Op
 from bolt_numba.passes.rewrite import Rule
 
 ROOT = Path(__file__).parent.parent
+NO_SPELLING = {
+    "PairwiseCoupling", "BinaryPack", "BinaryConv", "BinaryMatMul", "Histogram", "PriorBox", "PSRoiPool", "CumMax",
+    "CumMin", "LogCumSumExp", "SearchSorted", "GatherTree", "Inverse", "MulticlassNMS", "MatrixNMS",
+    "GenerateProposals",
+}  # fmt: skip
+"""Operators that ONNX has no words for."""
 
 
 def told(missing: Iterable[str]) -> None:

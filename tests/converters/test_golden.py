@@ -13,7 +13,7 @@ import pytest
 from bolt_numba.converters.onnx.writing.write import to_onnx
 from bolt_numba.errors import UnsupportedOpError
 from tests import formats
-from tests.converters.test_onnx_write import NO_SPELLING
+from tests.missing import NO_SPELLING
 
 MISSING = {
     "tflite/reduce_prod/i16_last": "LiteRT rounds after every factor, which takes the product two levels away",

@@ -32,7 +32,7 @@ from bolt_numba.types import BF16, BOOL, F32, F64, I8, I64, STRING, U8, Array, S
 from tests.converters.test_onnx_microsoft_decoder import HEADS, attention, node_model
 from tests.converters.test_onnx_models import ROUNDED, feeds, fetched
 from tests.graphs import feeds_of, graphs, make
-from tests.missing import ops_without_spelling, told
+from tests.missing import NO_SPELLING, ops_without_spelling, told
 from tests.models import MODELS
 from tests.near import assert_near
 from tests.onnx_score import suite
@@ -43,12 +43,6 @@ from tests.rule_cases import graph_of, i64, o, whole
 onnxruntime = pytest.importorskip("onnxruntime")
 ENGINE = 24
 """The opset up to which onnxruntime is asked."""
-NO_SPELLING = {
-    "PairwiseCoupling", "BinaryPack", "BinaryConv", "BinaryMatMul", "Histogram", "PriorBox", "PSRoiPool", "CumMax",
-    "CumMin", "LogCumSumExp", "SearchSorted", "GatherTree", "Inverse", "MulticlassNMS", "MatrixNMS",
-    "GenerateProposals",
-}  # fmt: skip
-"""Operators that ONNX has no words for."""
 
 
 def run(model: onnx.ModelProto | Path, inputs: Mapping[str, Any]) -> dict[str, Array]:
