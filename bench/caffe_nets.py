@@ -176,10 +176,11 @@ def mobilenet_ssd() -> CaffeNet:
         x = net.relu(net.norm(net.conv(f"conv{i}_1", x, middle, 1, bias=False)))
         x = net.relu(net.norm(net.conv(f"conv{i}_2", x, out, 3, 2, bias=False)))
         maps.append(x)
-    return _ssd_heads(net, maps, classes=21, sizes=(60.0, 105.0, 150.0, 195.0, 240.0, 285.0, 300.0))
+    return ssd_heads(net, maps, classes=21, sizes=(60.0, 105.0, 150.0, 195.0, 240.0, 285.0, 300.0))
 
 
-def _ssd_heads(net: CaffeNet, maps: list[str], classes: int, sizes: Sequence[float]) -> CaffeNet:
+def ssd_heads(net: CaffeNet, maps: list[str], classes: int, sizes: Sequence[float]) -> CaffeNet:
+    """The net with boxes of each map, their classes, and what is left of them."""
     columns: dict[str, list[str]] = {"loc": [], "conf": [], "prior": []}
     for i, x in enumerate(maps):
         count = 3 if i == 0 else 6

@@ -10,6 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from bolt_numba.converters import Content, format_of
+from bolt_numba.converters.caffe.net import net_of
+from bolt_numba.converters.caffe.reading.read import files_of
+from bolt_numba.converters.caffe.text import parse
 from bolt_numba.converters.onnx.writing.write import to_onnx
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.graph import Graph
@@ -125,9 +128,65 @@ class LiteRt:
         return found
 
 
-JUDGES: dict[str, Callable[[Asked], Judge]] = {"onnxruntime": OnnxRuntime, "reference": Reference, "litert": LiteRt}
+class OpenCv:
+    """OpenCV's own reader and kernels, by the names of layers.  It knows the first result of each.
+
+    Inputs and outputs are f32; axes that it adds to vectors are taken off again.
+    """
+
+    levels = 1
+
+    def __init__(self, asked: Asked) -> None:
+        package = installed("cv2", "opencv-python-headless<5").dnn
+        if not hasattr(package, "readNetFromCaffe"):
+            raise BoltError("opencv: got version 5, which reads no Caffe, wanted one below")
+        file = asked.file()
+        text, model = files_of(file.view, file.path, None if file.weights is None else file.weights.view)
+        if not text:
+            raise BoltError(f"opencv: {file.name}: got a caffemodel alone, wanted its prototxt")
+        self.net = package.readNetFromCaffe(*(np.frombuffer(part, np.uint8) for part in (text, model) if len(part)))
+        self.net.setPreferableBackend(package.DNN_BACKEND_OPENCV)
+        self.net.enableFusion(False)
+        known = set(self.net.getLayerNames())
+        layers = net_of(parse(text, file.name), file.name).layers
+        self.layers = {layer.tops[0]: layer.name for layer in layers if layer.tops and layer.name in known}
+        self.detections = {v.tops[0] for v in layers if v.tops and v.type == "DetectionOutput"}
+        self.shapes = {v.name: v.type for v in asked.graph.values()}
+        self.feeds = asked.feeds
+        for name, array in asked.feeds.items():
+            self.net.setInput(np.asarray(array), name)
+
+    def names(self) -> set[str]:
+        return set(self.layers)
+
+    def values(self, names: Sequence[str]) -> dict[str, Array]:
+        made = {name: np.asarray(self.feeds[name]) for name in names if name in self.feeds}
+        wanted = [name for name in names if name not in made]
+        unknown = [name for name in wanted if name not in self.layers]
+        if unknown:
+            raise BoltError(f"opencv: outputs {unknown}: got none, wanted first results of layers")
+        found = self.net.forward([self.layers[name] for name in wanted]) if wanted else ()
+        return made | {name: self._shaped(name, np.asarray(a)) for name, a in zip(wanted, found, strict=True)}
+
+    def _shaped(self, name: str, found: Array) -> Array:
+        if name in self.detections:
+            return _by_class(found.reshape(-1, 7))
+        known = self.shapes.get(name)
+        fits = known is not None and known.is_static and known.size == found.size
+        return found.reshape(known.dims) if fits and known is not None else found
+
+
+def _by_class(rows: Array) -> Array:
+    """Detections in the order of SSD's Caffe.  OpenCV has them by score, and behind them zeros up to ``keep_top_k``."""
+    found = rows[rows[:, 2] > 0]
+    return found[np.lexsort((found[:, 1], found[:, 0]))][None, None]
+
+
+JUDGES: dict[str, Callable[[Asked], Judge]] = {
+    "onnxruntime": OnnxRuntime, "reference": Reference, "litert": LiteRt, "opencv": OpenCv,
+}  # fmt: skip
 """Judges by name."""
-OWN = {"tflite": ("litert", "ai_edge_litert")}
+OWN = {"tflite": ("litert", "ai_edge_litert"), "caffe": ("opencv", "cv2")}
 """By format the judge whose own format it is, and the package that it needs."""
 
 

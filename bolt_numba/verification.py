@@ -149,12 +149,12 @@ def verify(
     """Run ``model`` here and elsewhere on the same inputs, and compare every tensor that both can name.
 
     against: ``"onnxruntime"``, which gets a model of another format as ONNX; ``"reference"``, the naive meaning of the
-    operators; ``"litert"`` for its own format; all in f32.  None: the engine whose format it is, where that is
-    installed, else onnxruntime.  feeds, shapes, seed: as `bolt_numba.feeds.random_feeds`.  Floats of
-    outputs agree within ``atol + rtol * |wanted|``; those of a narrower precision, and intermediate tensors, whose
-    small elements are often what is left of large terms, within ``atol + rtol * max |wanted|``.  Other dtypes agree
-    exactly, but what QuantizeLinear gives within a level, with LiteRT two; the floats of such models as those of a
-    narrower precision.
+    operators; ``"litert"`` and ``"opencv"`` (below 5) for TFLite and for Caffe; all in f32.  None: the engine whose
+    format it is, where that is installed, else onnxruntime.  feeds, shapes, seed: as
+    `bolt_numba.feeds.random_feeds`.  Floats of outputs agree within ``atol + rtol * |wanted|``; those of a narrower
+    precision, and intermediate tensors, whose small elements are often what is left of large terms, within
+    ``atol + rtol * max |wanted|``.  Other dtypes agree exactly, but what QuantizeLinear gives within a level, with
+    LiteRT two; the floats of such models as those of a narrower precision.
     rtol: None for what `RTOL` holds for the precision.  weights, signature: as `bolt_numba.compile`.
     """
     graph = load(model, weights=weights, signature=signature)

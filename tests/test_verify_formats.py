@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import bolt_numba as bn
+from bench.caffe_nets import CaffeNet, ssd_heads
 from bolt_numba.errors import BoltError
 from tests.formats import cases
 
@@ -45,5 +46,50 @@ def test_others_judge_no_foreign_format(tmp_path: Path) -> None:
     path = tflite(tmp_path, "add/f32_same$")
     with pytest.raises(BoltError, match="got 'litert' for a graph, wanted a file"):
         bn.verify(bn.load(path), "litert")
-    with pytest.raises(BoltError, match="against: got 'tensorrt', wanted one of 'onnxruntime', 'reference', 'litert'"):
+    with pytest.raises(
+        BoltError, match="against: got 'tensorrt', wanted one of 'onnxruntime', 'reference', 'litert', 'opencv'"
+    ):
         bn.verify(path, "tensorrt")
+
+
+@pytest.mark.parametrize(
+    "pattern", ["nets/mini_resnet$", "nets/squeezenet_fire$", "InnerProduct/axis0$", "inplace/chain$"]
+)
+def test_opencv_judges_nets_of_caffe(tmp_path: Path, pattern: str) -> None:
+    pytest.importorskip("cv2")
+    files = next(cases("caffe", pattern)).files
+    path = tmp_path / "net.prototxt"
+    path.write_bytes(files["prototxt"])
+    (tmp_path / "net.caffemodel").write_bytes(files["caffemodel"])
+    report = bn.verify(path)
+    assert report.against == "opencv"
+    assert report.ok, report
+    assert bn.verify(tmp_path / "net.caffemodel", weights=path).ok
+    with pytest.raises(BoltError, match="got a caffemodel alone, wanted its prototxt"):
+        bn.verify(tmp_path / "net.caffemodel")
+
+
+def test_opencv_names_a_wrong_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cv2")
+    files = next(cases("caffe", "nets/lenet$")).files
+    (tmp_path / "net.prototxt").write_bytes(files["prototxt"])
+    (tmp_path / "net.caffemodel").write_bytes(files["caffemodel"])
+    wrong = bn.load(files["prototxt"].replace(b"MAX", b"AVE"), weights=files["caffemodel"])
+    monkeypatch.setattr("bolt_numba.verification.load", lambda *_, **__: wrong)
+    report = bn.verify(tmp_path / "net.prototxt")
+    assert not report.ok
+    assert report.first_divergent == next(n.output.name for n in wrong.nodes if "Pool" in n.op.name)
+
+
+def test_opencv_judges_detections_in_our_order(tmp_path: Path) -> None:
+    """Boxes of three classes and of the background, of two maps."""
+    pytest.importorskip("cv2")
+    net = CaffeNet("ssd", 1, 3, 64, 64, seed=3)
+    maps = [net.relu(net.conv("a", "data", 16, 3, 4))]
+    maps.append(net.relu(net.conv("b", maps[0], 16, 3, 2)))
+    ssd_heads(net, maps, classes=4, sizes=(16.0, 24.0, 40.0))
+    (tmp_path / "net.prototxt").write_bytes(net.text())
+    (tmp_path / "net.caffemodel").write_bytes(net.model())
+    report = bn.verify(tmp_path / "net.prototxt")
+    assert report.against == "opencv"
+    assert report.ok, report

@@ -60,6 +60,19 @@ def _weights_for(name: str, path: Path | None, weights: tuple[Bytes, str] | None
     return {}, ", wanted a caffemodel: name it as the second file (weights), or give it the name of the prototxt"
 
 
+def files_of(data: Bytes, path: Path | None, weights: Bytes | None) -> tuple[Bytes, Bytes]:
+    """The text and the weights of a net, which may be given in either order; those beside it where none are given.
+
+    Empty for what there is not.
+    """
+    if weights is None and is_text(data) and path is not None:
+        found = beside(path)
+        weights = None if found is None else found.read_bytes()
+    given = [data, b"" if weights is None else weights]
+    text, model = given if is_text(data) else reversed(given)
+    return text, model
+
+
 def beside(path: Path) -> Path | None:
     """The caffemodel that belongs to a prototxt by its name, or as the only one that belongs to no other prototxt."""
     own = {path.stem, *(path.stem.replace(f"{a}{word}{b}", "") for word in _WORDS for a, b in _JOINTS)}
