@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from bolt_numba.converters.operands import dim_of, ints
+from bolt_numba.converters.operands import dim_of, ints, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Shape, Slice, Squeeze, Unsqueeze
 from bolt_numba.ops.pointwise import Div, Mul
@@ -91,3 +91,16 @@ def part_of(b: ForeignBuilder, size: Size, parts: int, what: str) -> Size:
     if parts < 1 or (isinstance(size, int) and size % parts):
         raise b.invalid(what, size, f"a multiple of {parts}")
     return size // parts if isinstance(size, int) else b(Div(), size, ints([parts]))
+
+
+def same_pads(
+    b: ForeignBuilder, x: Value, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> list[int]:
+    """Pads of an image [n, h, w, c], before and behind, so that each stride has its window: what SAME means."""
+    before, behind = [0], [0]
+    for axis, size, stride, dilation in zip((1, 2), sizes, strides, dilations, strict=True):
+        length = static_dim(b, x, axis)
+        more = max(0, ((length + stride - 1) // stride - 1) * stride + (size - 1) * dilation + 1 - length)
+        before.append(more // 2)
+        behind.append(more - more // 2)
+    return [*before, 0, *behind, 0]
