@@ -18,9 +18,9 @@ from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ReduceMean
 from bolt_numba.ops.arrays.shape import Concat
 from bolt_numba.ops.control import If
-from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.pointwise import Add, Neg
+from bolt_numba.ops.pointwise import Add, Neg, Relu
 from bolt_numba.quantize import quantize, weights_only
 from bolt_numba.quantize.data import feeds_of
 from bolt_numba.types import BOOL, F32, I64, Sym, TensorType
@@ -195,3 +195,31 @@ def test_bodies_of_control_flow_stay_float_and_are_told() -> None:
     made = quantize(graph, data)
     assert [row.name for row in made.report.layers] == ["first"]
     assert "layers in bodies of control flow, which stay float: 2" in str(made.report)
+
+
+def test_channels_may_be_last(tmp_path: Path) -> None:
+    """As in TFLite's models: the same integers as with channels first, and a file that others run."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+
+    def net(layout: str) -> Graph:
+        graph, rng = Graph("net"), np.random.default_rng(8)
+        b = Builder(graph)
+        x = graph.add_input("x", TensorType(F32, (2, 9, 8, 6) if layout == "NHWC" else (2, 6, 9, 8)))
+        bias = rng.standard_normal(12).astype(F32)
+        y = b(Conv(pads=(1, 1, 1, 1), layout=layout), x, rng.standard_normal((12, 6, 3, 3)).astype(F32), bias)
+        y = b(Conv(group=12, layout=layout), b(Relu(), y), rng.standard_normal((12, 1, 3, 3)).astype(F32))
+        y = b(ConvTranspose(strides=(2, 2), layout=layout), y, rng.standard_normal((12, 5, 2, 2)).astype(F32))
+        graph.add_output(y, "y")
+        return graph
+
+    images = np.random.default_rng(9).standard_normal((8, 6, 9, 8)).astype(F32)
+    last = np.ascontiguousarray(images.transpose(0, 2, 3, 1))
+    first, made = (quantize(net(n), {"x": x}, measure=True) for n, x in (("NCHW", images), ("NHWC", last)))
+    assert [row.op for row in made.report.layers] == ["Conv", "Conv", "ConvTranspose"]
+    assert made.tensors == first.tensors
+    (got,), (wanted,) = (bn.compile(q.graph, threads=1)(x[:2]) for q, x in ((made, last), (first, images)))
+    np.testing.assert_allclose(got.transpose(0, 3, 1, 2), wanted, rtol=1e-4, atol=1e-4)
+    made.save(tmp_path / "made.onnx")
+    peer = onnxruntime.InferenceSession(str(tmp_path / "made.onnx"), providers=["CPUExecutionProvider"])
+    away = np.abs(got - peer.run(None, {"x": last[:2]})[0])
+    assert np.mean(away > 1e-3) < 0.02

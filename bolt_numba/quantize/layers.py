@@ -154,10 +154,8 @@ def _layer(node: Node, attention: bool) -> QuantLayer | None:
     if isinstance(op, MatMul):
         axis, channel = w.const.ndim - (2 if op.trans_b else 1), -2 if op.trans_a else -1
         return QuantLayer(node.name, op.name, (0,), 1, axis, channel, BIAS, node)
-    if op.layout != "NCHW":
-        return None
     along: int | None = 0 if isinstance(op, Conv) else 1 if op.group == 1 else None
-    return QuantLayer(node.name, op.name, (0,), 1, along, 1, BIAS, node)
+    return QuantLayer(node.name, op.name, (0,), 1, along, 1 if op.layout == "NCHW" else -1, BIAS, node)
 
 
 def _is_even(table: Array | None) -> bool:
