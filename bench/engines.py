@@ -254,7 +254,15 @@ class OpenCv(Peer):
     def run(self) -> Any:
         for name, array in self.feeds.items():
             self.net.setInput(array, name)
-        return list(self.net.forward(self.names))
+        return [self.by_class(a) for a in self.net.forward(self.names)]
+
+    def by_class(self, found: Any) -> Any:
+        """Detections [1, 1, n, 7] in the order of SSD's Caffe: by class, not by score."""
+        import numpy as np
+
+        if found.shape[:2] != (1, 1) or found.shape[-1] != 7:
+            return found
+        return found[:, :, np.lexsort((found[0, 0, :, 1], found[0, 0, :, 0]))]
 
 
 class Tinygrad(Peer):
