@@ -13,7 +13,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.passes.pipeline import run_pipeline
-from bolt_numba.types import F32, I8, I16, U8, AnyDType, Array
+from bolt_numba.types import F32, I8, I16, U8, U16, AnyDType, Array
 from tests.harness import run_kernel
 from tests.lower_isa import run_on
 from tests.rule_cases import graph_of, i64, o
@@ -314,3 +314,14 @@ def test_small_weights_behind_moves_stay_integers() -> None:
         return q(b, b(o("Conv", group=4), dq(b, x, 0.25, 3), turned), 9, -9, I8)
 
     assert "QLinearConv" in names(run_pipeline(graph_of(build, {"x": (I8, 1, 4, 5, 6)}), check=True))
+
+
+@pytest.mark.parametrize("dtype", [U8, I8, U16, I16])
+@pytest.mark.parametrize("dims", [(3, 1, 5), (1, 5), (4, 1), (2, 1, 1, 1), (3, 4, 5), (1,)])
+def test_broadcast_codes_of_any_width(dtype: AnyDType, dims: tuple[int, ...]) -> None:
+    """Loops too short for vectors jump through what is broadcast, where that can be done for the width."""
+
+    def build(b: Builder, x: Value, y: Value) -> Value:
+        return q(b, b(o("Add"), dq(b, x, 0.25, 3), dq(b, y, 0.5, 9)), 0.25, 5, dtype)
+
+    assert agrees(graph_of(build, {"x": (dtype, 2, 3, 4, 5), "y": (dtype, *dims)})) == ["Chain"]

@@ -260,8 +260,8 @@ def _lengthen(
     for short in (SHORT_FOR_CONSTANTS, SHORT_LOOP, 0):
         nest = geometry(shape, dims, short)
         jumping = [k for k, t in enumerate(nest.tables) if t is not None and not _is_spreadable(nest, k, ins[k])]
-        if not jumping or (short == SHORT_LOOP and not (vector and any(dtypes[k].itemsize == 1 for k in jumping))):
-            break  # there are no jumping loads of bytes
+        if not jumping or (short == SHORT_LOOP and not (vector and any(dtypes[k].itemsize < 4 for k in jumping))):
+            break  # there are no jumping loads of less than 32 bits
     return nest
 
 
