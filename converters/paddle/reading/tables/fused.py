@@ -1,0 +1,299 @@
+"""Readers of operators that Paddle's passes for inference make of several."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.operands import ints, rank_of, static_dim
+from bolt_numba.converters.paddle.reading.binding import Values
+from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
+from bolt_numba.converters.paddle.reading.parts import (
+    column,
+    counted,
+    expanded,
+    part,
+    reshaped,
+    scalar,
+    size_of,
+    sizes_of,
+    to,
+    transposed,
+    unsqueezed,
+)
+from bolt_numba.converters.paddle.reading.registry import PADDLE
+from bolt_numba.converters.paddle.reading.tables.conv import activated
+from bolt_numba.converters.paddle.reading.tables.index import embedding
+from bolt_numba.converters.paddle.reading.tables.matmul import matrices, product
+from bolt_numba.converters.paddle.reading.tables.norm import layer_norm
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.gather import ScatterElements
+from bolt_numba.ops.arrays.reduce import CumSum, ReduceSum, Softmax
+from bolt_numba.ops.arrays.shape import Concat, Shape
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.pointwise import Add, And, Equal, Less, Mul, Not, Sub, Where
+from bolt_numba.types import I64
+
+
+def _binary(b: PaddleBuilder, name: str, x: Value, y: Value, axis: int) -> Value:
+    """An elementwise operator by its name."""
+    found = PADDLE.find(b.owner.program.dialect, name, 0)
+    if found is None or not name.startswith("elementwise_"):
+        raise b.unsupported(f"function {name}")
+    made: Value = found.function(b, x, y, axis=axis)
+    return made
+
+
+_SIX = ("add", "sub", "mul", "div", "max", "min", "pow")
+
+
+def _with_activation(name: str) -> Any:
+    def read(b: PaddleBuilder, x: Value, y: Value, *, axis: int = -1, act_type: str = "") -> Value:
+        return activated(b, _binary(b, f"elementwise_{name}", x, y, axis), act_type)
+
+    return read
+
+
+for _name in _SIX:
+    PADDLE.reader(legacy=(f"fusion_elementwise_{_name}_activation",))(_with_activation(_name))
+
+
+@PADDLE.reader("fused_elemwise_activation", "fused_elemwise_add_activation", results=("Out", "IntermediateOut"))
+def fused_elemwise_activation(
+    b: PaddleBuilder,
+    x: Value,
+    y: Value,
+    *,
+    functor_list: tuple[str, ...],
+    axis: int = -1,
+    scale: float = 0.0,
+    save_intermediate_out: bool = False,
+) -> Any:
+    """f(g(x, y)) for functions f, g; g(x, f(y)) where they are named in the other order."""
+    if len(functor_list) != 2:
+        raise b.invalid("functor_list", functor_list, "two functions")
+    first, second = functor_list
+    more = {"scale": b.const(np.float32(scale))}
+    if first.startswith("elementwise_"):
+        inner = activated(b, y, second, **(more if second == "scale" else {}))
+        return _binary(b, first, x, inner, axis), inner
+    inner = _binary(b, second, x, y, axis)
+    return activated(b, inner, first, **(more if first == "scale" else {})), inner
+
+
+@PADDLE.reader("skip_layernorm")
+def skip_layernorm(
+    b: PaddleBuilder,
+    x: Value,
+    y: Value,
+    scale: Value,
+    bias: Value,
+    *,
+    epsilon: float = 1e-5,
+    begin_norm_axis: int = 2,
+) -> Any:
+    """The layer norm of x + y."""
+    return layer_norm(b, b(Add(), x, y), scale, bias, epsilon=epsilon, begin_norm_axis=begin_norm_axis)[0]
+
+
+@PADDLE.reader("fused_fc_elementwise_layernorm", results=("Out", "Mean", "Variance"))
+def fused_fc_elementwise_layernorm(
+    b: PaddleBuilder,
+    x: Value,
+    w: Value,
+    y: Value,
+    bias0: Value | None = None,
+    scale: Value | None = None,
+    bias1: Value | None = None,
+    *,
+    x_num_col_dims: int = 1,
+    activation_type: str = "",
+    epsilon: float = 1e-5,
+    begin_norm_axis: int = 1,
+) -> Any:
+    """The layer norm of activation(x @ w + bias0) + y."""
+    made = matrices(b, x, w, x_num_col_dims, 1)
+    made = made if bias0 is None else b(Add(), made, reshaped(b, bias0, [-1]))
+    total = b(Add(), activated(b, made, activation_type), y)
+    return layer_norm(b, total, scale, bias1, epsilon=epsilon, begin_norm_axis=begin_norm_axis)
+
+
+@PADDLE.reader("fused_embedding_eltwise_layernorm")
+def fused_embedding_eltwise_layernorm(
+    b: PaddleBuilder, ids: Values, embs: Values, bias: Value, scale: Value, *, epsilon: float = 1e-5
+) -> Any:
+    """The layer norm of the sum of rows of several tables."""
+    if not ids or len(ids) != len(embs):
+        raise b.invalid("number of ids", len(ids), f"{len(embs)}, that of the tables")
+    total: Value | None = None
+    for places, table in zip(ids, embs, strict=True):
+        if rank_of(b, places) == 3:
+            places = column(b, places, 2, 0)
+        row = embedding(b, places, table)
+        total = row if total is None else b(Add(), total, row)
+    assert total is not None
+    return layer_norm(b, total, scale, bias, epsilon=epsilon, begin_norm_axis=rank_of(b, total) - 1)[0]
+
+
+@PADDLE.reader("fused_bias_dropout_residual_layer_norm", results=("Y", "BiasDropoutResidualOut"))
+def fused_bias_dropout_residual_layer_norm(
+    b: PaddleBuilder,
+    x: Value,
+    residual: Value,
+    bias: Value | None = None,
+    ln_scale: Value | None = None,
+    ln_bias: Value | None = None,
+    *,
+    ln_epsilon: float = 1e-5,
+    dropout_rate: float = 0.5,
+    is_test: bool = False,
+    dropout_implementation: str = "downgrade_in_infer",
+    dropout_fix_seed: bool = True,
+    dropout_seed: int = 0,
+) -> Any:
+    """The layer norm of x + bias + residual over the last axis."""
+    if not is_test:
+        raise b.unsupported("dropout of training")
+    made = x if bias is None else b(Add(), x, bias)
+    if dropout_implementation == "downgrade_in_infer" and dropout_rate:
+        made = b(Mul(), made, 1 - dropout_rate)
+    total = b(Add(), made, residual)
+    rank = rank_of(b, total)
+    return layer_norm(b, total, ln_scale, ln_bias, epsilon=ln_epsilon, begin_norm_axis=rank - 1)[0], total
+
+
+@PADDLE.reader("fused_gemm_epilogue", results=("Out", "ReserveSpace"))
+def fused_gemm_epilogue(
+    b: PaddleBuilder,
+    x: Value,
+    y: Value,
+    bias: Value,
+    *,
+    transpose_x: bool = False,
+    transpose_y: bool = False,
+    activation: str = "none",
+) -> Any:
+    """activation(x @ y + bias)."""
+    made = b(Add(), product(b, x, y, transpose_x, transpose_y), bias)
+    return activated(b, made, "" if activation == "none" else activation), None
+
+
+@PADDLE.reader("fusion_repeated_fc_relu", results=("Out", "ReluOut"))
+def fusion_repeated_fc_relu(b: PaddleBuilder, x: Value, w: Values, bias: Values) -> Any:
+    """X through several layers of relu(x @ w + bias)."""
+    if len(w) != len(bias):
+        raise b.invalid("number of weights", len(w), len(bias))
+    for weights, added in zip(w, bias, strict=True):
+        x = activated(b, b(Add(), b(MatMul(), x, weights), reshaped(b, added, [-1])), "relu")
+    return x, [None] * b.count(1)
+
+
+@PADDLE.reader("multihead_matmul", slots={"BiasQK": "bias_qk"})
+def multihead_matmul(
+    b: PaddleBuilder,
+    input: Value,
+    w: Value,
+    bias: Value,
+    bias_qk: Value | None = None,
+    *,
+    alpha: float = 1.0,
+    head_number: int = 1,
+    transpose_Q: bool = False,
+    transpose_K: bool = True,
+    transpose_V: bool = False,
+) -> Any:
+    """Attention of an input [n, t, features] to itself; w [features, 3, heads * size] makes queries, keys, values."""
+    width = static_dim(b, w, -1)
+    if width % head_number:
+        raise b.invalid("head_number", head_number, f"a divisor of {width}")
+    weights = reshaped(b, w, [static_dim(b, input, -1), 3 * width])
+    made = b(Add(), b(MatMul(), input, weights), reshaped(b, bias, [-1]))
+    spread = transposed(b, reshaped(b, made, [0, 0, 3, head_number, width // head_number]), 2, 0, 3, 1, 4)
+    q, k, v = (column(b, spread, 0, i) for i in range(3))
+    scores = b(MatMul(trans_b=True, alpha=alpha), q, k)
+    scores = scores if bias_qk is None else b(Add(), scores, bias_qk)
+    seen = b(MatMul(), b(Softmax(-1), scores), v)
+    return reshaped(b, transposed(b, seen, 0, 2, 1, 3), [0, 0, width])
+
+
+@PADDLE.reader("flash_attn", pir=("memory_efficient_attention",))
+def flash_attn(
+    b: PaddleBuilder,
+    q: Value,
+    k: Value,
+    v: Value,
+    fixed_seed_offset: Value | None = None,
+    attn_mask: Value | None = None,
+    *,
+    dropout: float = 0.0,
+    causal: bool = False,
+    return_softmax: bool = False,
+    is_test: bool = False,
+    rng_name: str = "",
+) -> Any:
+    """softmax(q k^T / sqrt(size) + mask) v of heads [n, t, heads, size]."""
+    if b.operation.type != "flash_attn":
+        raise b.unsupported("its masks")
+    size = static_dim(b, q, 3)
+    heads = [transposed(b, x, 0, 2, 1, 3) for x in (q, k, v)]
+    scores = b(MatMul(trans_b=True, alpha=1 / math.sqrt(size)), heads[0], heads[1])
+    scores = scores if attn_mask is None else b(Add(), scores, attn_mask)
+    scores = _causal(b, scores) if causal else scores
+    seen = b(MatMul(), b(Softmax(-1), scores), heads[2])
+    return transposed(b, seen, 0, 2, 1, 3), None, None, None
+
+
+def _causal(b: PaddleBuilder, scores: Value) -> Value:
+    """Scores of which those of later keys are -inf: the last query sees all keys."""
+    rows, columns = (counted(b, scalar(b, size_of(b, scores, axis))) for axis in (2, 3))
+    shift = b(Sub(), scalar(b, size_of(b, scores, 3)), scalar(b, size_of(b, scores, 2)))
+    later = b(Less(), unsqueezed(b, b(Add(), rows, shift), 1), unsqueezed(b, columns, 0))
+    made: Value = b(Where(), later, b.const(np.array(-np.inf, scores.type.dtype)), scores)
+    return made
+
+
+@PADDLE.reader("fused_softmax_mask")
+def fused_softmax_mask(b: PaddleBuilder, x: Value, mask: Value) -> Any:
+    return b(Softmax(-1), b(Add(), x, mask))
+
+
+@PADDLE.reader("fused_softmax_mask_upper_triangle")
+def fused_softmax_mask_upper_triangle(b: PaddleBuilder, x: Value) -> Any:
+    """Softmax over the keys up to the query."""
+    return b(Softmax(-1), _causal(b, x))
+
+
+@PADDLE.reader("axpy")
+def axpy(b: PaddleBuilder, scale: Value, x: Value, bias: Value) -> Any:
+    """One factor a channel times x, plus bias."""
+    rank = rank_of(b, x)
+    return b(Add(), b(Mul(), reshaped(b, scale, sizes_of(b, x, (0, 1)), [1] * (rank - 2)), x), bias)
+
+
+@PADDLE.reader("ctc_align", results=("Output", "OutputLength"))
+def ctc_align(
+    b: PaddleBuilder,
+    input: Value,
+    input_length: Value | None = None,
+    *,
+    blank: int = 0,
+    merge_repeated: bool = True,
+    padding_value: int = 0,
+) -> Any:
+    """Labels [n, t] without blanks and repetitions, at the left of their rows, and how many there are."""
+    if input_length is None or rank_of(b, input) != 2:
+        raise b.unsupported("ragged rows")
+    length = scalar(b, size_of(b, input, 1))
+    inside = b(Less(), unsqueezed(b, counted(b, length), 0), reshaped(b, to(b, input_length, I64), [-1, 1]))
+    kept = b(And(), inside, b(Not(), b(Equal(), input, blank)))
+    if merge_repeated:
+        before = b(Concat(1), b(Add(), b(Mul(), part(b, input, 1, 0, 1), 0), -1), part(b, input, 1, 0, -1))
+        kept = b(And(), kept, b(Not(), b(Equal(), input, before)))
+    number = to(b, kept, I64)
+    place = b(Sub(), b(CumSum(), number, b.const(np.array(1))), 1)
+    wide = b(Concat(1), input, part(b, input, 1, 0, 1))
+    blankness = expanded(b, b.const(np.array(padding_value, input.type.dtype)), b(Shape(), wide))
+    made = b(ScatterElements(1), blankness, b(Where(), kept, place, length), input)
+    return part(b, made, 1, 0, -1), to(b, b(ReduceSum(True), number, ints([1])), I64)
