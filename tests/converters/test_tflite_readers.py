@@ -273,3 +273,143 @@ def test_channels_that_are_no_groups() -> None:
     x, f = Tensor((1, 4, 4, 3)), constant(numbers(2, 2, 2, 2))
     with pytest.raises(bn.BoltError, match="channels of x"):
         bn.load(model("CONV_2D", [x, f, None], [Tensor((1, 4, 4, 2))], "Conv2D", stride_w=1, stride_h=1))
+
+
+# --- stored numbers --------------------------------------------------------------------------------------------------
+
+
+def quantised(shape: Any, dtype: Any = np.int8, scale: float = 0.05, zero: int = 3, **more: Any) -> Tensor:
+    return Tensor(shape, dtype, scale=[scale], zero_point=[zero], **more)
+
+
+def levels(shape: Any, dtype: Any = np.int8) -> Array:
+    info = np.iinfo(dtype)
+    return np.random.default_rng(7).integers(max(info.min, -500), min(info.max, 500), shape).astype(dtype)
+
+
+MOVES: dict[str, tuple[list[Tensor], str, dict[str, Any], Any]] = {
+    "RESHAPE": ([constant(np.array([3, 4], np.int32))], "Reshape", {}, lambda x: x.reshape(3, 4)),
+    "TRANSPOSE": ([constant(np.array([1, 0, 2], np.int32))], "Transpose", {}, lambda x: x.transpose(1, 0, 2)),
+    "REVERSE_V2": ([constant(np.array([2], np.int32))], "ReverseV2", {}, lambda x: x[..., ::-1]),
+    "TILE": ([constant(np.array([1, 2, 2], np.int32))], "Tile", {}, lambda x: np.tile(x, (1, 2, 2))),
+    "PAD": ([constant(np.array([[0, 0], [1, 0], [0, 2]], np.int32))], "Pad", {},
+            lambda x: np.pad(x, [(0, 0), (1, 0), (0, 2)], constant_values=3)),
+    "MATRIX_DIAG": ([], "MatrixDiag", {}, lambda x: np.where(np.eye(2, dtype=bool), x[..., None], 0)),
+    "REDUCE_MAX": ([constant(np.array([1], np.int32))], "Reducer", {}, lambda x: x.max(1)),
+    "ARG_MIN": ([constant(np.array(1, np.int32))], "ArgMin", {}, lambda x: x.argmin(1).astype(np.int32)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", sorted(MOVES))
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16])
+def test_what_moves_or_compares_is_exact(op: str, dtype: Any) -> None:
+    """In the session, too, whose passes let it run on stored numbers."""
+    operands, kind, options, expected = MOVES[op]
+    x = levels((2, 3, 2), dtype)
+    wanted = expected(x).astype(np.int32 if op == "ARG_MIN" else dtype)
+    y = Tensor(wanted.shape, np.int32) if op == "ARG_MIN" else quantised(wanted.shape, dtype)
+    data = model(op, [quantised(x.shape, dtype), *operands], [y], kind, **options)
+    for got in (run(data, x), bn.compile(data).run(None, {"t0": x})[0]):
+        np.testing.assert_array_equal(got, wanted)
+        assert got.dtype == wanted.dtype
+
+
+@pytest.mark.parametrize("function", ["NONE", "RELU", "RELU6", "RELU_N1_TO_1"])
+def test_a_fused_activation_is_one_of_real_numbers(function: str) -> None:
+    x, y = levels((4, 5)), levels((5,))
+    real = (x - 3.0) * 0.05 + (y + 7.0) * 0.02
+    low, high = {"NONE": (-99, 99), "RELU": (0, 99), "RELU6": (0, 6), "RELU_N1_TO_1": (-1, 1)}[function]
+    wanted = np.clip(np.rint(np.clip(real, low, high) / 0.06) - 20, -128, 127)
+    operands = [quantised((4, 5)), quantised((5,), scale=0.02, zero=-7)]
+    made = quantised((4, 5), scale=0.06, zero=-20)
+    data = model("ADD", operands, [made], "Add", fused_activation_function=function)
+    for got in (run(data, x, y), bn.compile(data).run(None, {"t0": x, "t1": y})[0]):
+        assert np.abs(got - wanted).max() <= 1
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_a_convolution_of_bytes_runs_on_bytes(per_channel: bool) -> None:
+    rng = np.random.default_rng(1)
+    x, f = levels((1, 6, 6, 4)), rng.integers(-127, 128, (3, 3, 3, 4)).astype(np.int8)
+    scales = rng.uniform(0.001, 0.01, 3 if per_channel else 1).astype(np.float32)
+    bias = rng.integers(-900, 900, 3).astype(np.int32)
+    weights = constant(f, scale=scales.tolist(), axis=0)
+    offset = constant(bias, scale=(np.float32(0.05) * scales).tolist())
+    operands = [quantised(x.shape), weights, offset]
+    y = quantised((1, 4, 4, 3), scale=0.1, zero=-5)
+    data = model("CONV_2D", operands, [y], "Conv2D", padding="VALID", stride_w=1, stride_h=1)
+    session = bn.compile(data)
+    got = session.run(None, {"t0": x})[0]
+    assert [row["op"] for row in session.report()] == ["QLinearConv"]
+    views = np.lib.stride_tricks.sliding_window_view(x.astype(np.int64) - 3, (3, 3), (1, 2))
+    sums = np.einsum("nhwcij,kijc->nhwk", views, f.astype(np.int64)) + bias
+    wanted = np.clip(np.rint(sums * (0.05 * scales) / 0.1) - 5, -128, 127)
+    assert np.abs(got - wanted).max() <= 1
+
+
+# --- recurrent layers ------------------------------------------------------------------------------------------------
+
+
+def sigmoid(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+@pytest.mark.parametrize("clip", [0.0, 0.3])
+@pytest.mark.parametrize("projected", [False, True])
+@pytest.mark.parametrize("time_major", [False, True])
+def test_lstm_against_its_formula(coupled: bool, clip: float, projected: bool, time_major: bool) -> None:
+    """Two runs of a session, so that the second one begins with the state of the first."""
+    rng = np.random.default_rng(3)
+    n, t, i, h = 2, 3, 4, 5
+    p = 3 if projected else h
+    w, r, bias = (rng.normal(size=s).astype(np.float32) * 0.5 for s in ((4, h, i), (4, h, p), (4, h)))
+    peep = rng.normal(size=(3, h)).astype(np.float32)
+    projection = rng.normal(size=(p, h)).astype(np.float32) if projected else None
+    gates = range(1 if coupled else 0, 4)
+    rows: list[Tensor | None] = [Tensor((t, n, i) if time_major else (n, t, i))]
+    for stack in (w, r, peep, bias):
+        places = [0, 1, 3] if stack is peep else range(4)
+        rows += [constant(stack[k]) if g in gates else None for k, g in enumerate(places)]
+    rows += [None if projection is None else constant(projection), None]
+    rows += [Tensor((n, p), is_variable=True), Tensor((n, h), is_variable=True)]
+    data = model(
+        "UNIDIRECTIONAL_SEQUENCE_LSTM", rows, [Tensor((t, n, p) if time_major else (n, t, p))],
+        "UnidirectionalSequenceLSTM", fused_activation_function="TANH", cell_clip=clip, time_major=time_major,
+    )  # fmt: skip
+    session = bn.compile(data)
+    out, cell = np.zeros((n, p), np.float32), np.zeros((n, h), np.float32)
+    for _ in range(2):
+        x = rng.normal(size=(t, n, i)).astype(np.float32)
+        wanted = []
+        for step in x:
+            z = np.einsum("khi,ni->knh", w, step) + np.einsum("khp,np->knh", r, out) + bias[:, None]
+            forget = sigmoid(z[1] + peep[1] * cell)
+            taken = 1 - forget if coupled else sigmoid(z[0] + peep[0] * cell)
+            cell = forget * cell + taken * np.tanh(z[2])
+            cell = np.clip(cell, -clip, clip) if clip else cell
+            out = sigmoid(z[3] + peep[2] * cell) * np.tanh(cell)
+            out = out if projection is None else out @ projection.T
+            wanted.append(out)
+        got = session.run(None, {"t0": x if time_major else x.swapaxes(0, 1)})[0]
+        np.testing.assert_allclose(got if time_major else got.swapaxes(0, 1), np.stack(wanted), rtol=1e-4, atol=1e-5)
+    session.reset_state()
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.5])
+def test_suppression(sigma: float) -> None:
+    """Two boxes on one place, and one beside them: the worse of the two goes, or its score falls."""
+    boxes = np.array([[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, 2, 1, 3]], np.float32)
+    scores = np.array([0.9, 0.8, 0.7], np.float32)
+    limits = [constant(np.array(v, d)) for v, d in ((3, np.int32), (0.99 if sigma else 0.5, np.float32))]
+    limits += [constant(np.array(v, np.float32)) for v in (0.1, sigma)]
+    outputs = [Tensor((3,), np.int32), Tensor((3,)), Tensor((), np.int32)]
+    data = model(
+        "NON_MAX_SUPPRESSION_V5", [Tensor((3, 4)), Tensor((3,)), *limits], outputs, "NonMaxSuppressionV5"
+    )  # fmt: skip
+    chosen, left, count = bn.compile(data).run(None, {"t0": boxes, "t1": scores})
+    share = 0.9 / 1.1
+    fallen = 0.8 * np.exp(-0.5 / sigma * share**2) if sigma else 0
+    assert chosen.tolist() == ([0, 2, 1] if sigma else [0, 2, 0])
+    assert count == (3 if sigma else 2)
+    np.testing.assert_allclose(left, [0.9, 0.7, fallen], rtol=1e-5)

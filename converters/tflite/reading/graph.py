@@ -22,7 +22,7 @@ from bolt_numba.converters.tflite.reading.scope import Handle, Key, SubgraphScop
 from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.types import STRING, Array, Sym, TensorType
+from bolt_numba.types import I8, STRING, Array, Sym, TensorType
 
 MAX_WORK = 1 << 24
 """Elementary operations that what initialises variables may take."""
@@ -102,7 +102,9 @@ class TfliteReader(NodeReader[SubgraphScope]):
             t = self.type_of(scope, name)
             if not t.is_static:
                 raise InvalidModelError(f"{self.file}: variable '{name}': got {t}, wanted a known shape")
-            self.variables.initial[key] = np.zeros(t.dims, t.dtype)
+            q = scope.quantisation(name) if t.dtype == I8 else None
+            zero = 0 if q is None or q.zero_point.size != 1 else int(q.zero_point.reshape(-1)[0])  # of bytes only
+            self.variables.initial[key] = np.full(t.dims, zero, t.dtype)
         return key
 
     def find(self, scope: SubgraphScope, name: str, what: str) -> Value | None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from bolt_numba.converters.operands import ints, rank_of
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
-from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, stored
+from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, cast, exact, stored
 from bolt_numba.converters.tflite.reading.shapes import (
     Size,
     as_scalar,
@@ -25,7 +25,7 @@ from bolt_numba.ops.arrays.generate import ConstantOfShape, Range
 from bolt_numba.ops.arrays.reduce import ReduceMax
 from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Transpose
 from bolt_numba.ops.pointwise import Add, Equal, Less, Max, Min, Sub, Where
-from bolt_numba.types import BOOL, AnyDType
+from bolt_numba.types import BOOL, U8, AnyDType
 
 
 @TFLITE.reader("GATHER")
@@ -59,17 +59,14 @@ def embedding_lookup(b: TfliteBuilder, ids: Value, table: Value) -> Any:
     return b(Gather(0), table, ids)
 
 
-def _zeros(b: TfliteBuilder, shape: Any, dtype: AnyDType) -> Any:
-    return b(ConstantOfShape(False if dtype == BOOL else 0, dtype), shape)
-
-
 @TFLITE.reader("SCATTER_ND")
 @stored
 def scatter_nd(b: TfliteBuilder, indices: Value, updates: Value, shape: Value) -> Any:
-    """Updates of one place add up; what gets none is 0 as it is stored."""
+    """Updates of one place add up, of bools any counts; what gets none is 0 as it is stored."""
     dtype = updates.type.dtype
-    zeros = _zeros(b, as_i64(b, shape), dtype)
-    return b(ScatterND("none" if dtype == BOOL else "add"), zeros, as_i64(b, indices), updates)
+    zeros = b(ConstantOfShape(0, U8 if dtype == BOOL else dtype), as_i64(b, shape))
+    kind = "max" if dtype == BOOL else "add"
+    return cast(b, b(ScatterND(kind), zeros, as_i64(b, indices), cast(b, updates, zeros.type.dtype)), dtype)
 
 
 @TFLITE.reader("SPARSE_TO_DENSE")
@@ -107,6 +104,7 @@ def one_hot(b: TfliteBuilder, indices: Value, depth: Value, on: Value, off: Valu
 
 
 @TFLITE.reader("WHERE")
+@exact
 def where(b: TfliteBuilder, condition: Value) -> Any:
     rank_of(b, condition)
     return b(Transpose((1, 0)), b(NonZero(), condition))
@@ -197,7 +195,7 @@ def segment_sum(b: TfliteBuilder, x: Value, ids: Value) -> Any:
     rows = b(Add(), b(ReduceMax(), places, ints([0])), 1)
     rest = sizes_of(b, x, range(1, rank_of(b, x)))
     shape = b(Concat(0), rows, vector_value(b, rest))
-    return b(ScatterND("add"), _zeros(b, shape, x.type.dtype), unsqueezed(b, places, 1), x)
+    return b(ScatterND("add"), b(ConstantOfShape(0, x.type.dtype), shape), unsqueezed(b, places, 1), x)
 
 
 def _initial(dtype: AnyDType, reduction: str) -> Any:

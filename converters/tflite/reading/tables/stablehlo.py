@@ -9,7 +9,7 @@ import numpy as np
 
 from bolt_numba.converters.operands import ints, known_array, rank_of, static_dim
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
-from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, cast
+from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, cast, exact
 from bolt_numba.converters.tflite.reading.shapes import (
     as_scalar,
     reshaped,
@@ -67,11 +67,13 @@ UNARY = {
     "TANH": Tanh,
 }  # fmt: skip
 BINARY = {
-    "ADD": Add(), "SUBTRACT": Sub(), "MULTIPLY": Mul(), "DIVIDE": Div(), "MAXIMUM": Max(), "MINIMUM": Min(),
-    "POWER": Pow(), "REMAINDER": Mod(fmod=True), "SHIFT_LEFT": BitShift("LEFT"),
+    "SUBTRACT": Sub(), "DIVIDE": Div(), "POWER": Pow(), "REMAINDER": Mod(fmod=True), "SHIFT_LEFT": BitShift("LEFT"),
 }  # fmt: skip
-BITS = {"AND": (And(), BitwiseAnd()), "OR": (Or(), BitwiseOr())}
-"""For bools and for integers."""
+BITS = {
+    "AND": (And(), BitwiseAnd()), "OR": (Or(), BitwiseOr()), "ADD": (Or(), Add()), "MULTIPLY": (And(), Mul()),
+    "MAXIMUM": (Or(), Max()), "MINIMUM": (And(), Min()),
+}  # fmt: skip
+"""For bools and for numbers."""
 COMPARISONS = {"EQ": Equal, "GE": GreaterOrEqual, "GT": Greater, "LE": LessOrEqual, "LT": Less}
 REDUCTIONS = {Add: ReduceSum, Mul: ReduceProd, Max: ReduceMax, Min: ReduceMin, And: ReduceMin, Or: ReduceMax}
 SCATTERS = {Add: "add", Mul: "mul", Max: "max", Min: "min"}
@@ -82,11 +84,12 @@ def _unary(operator: Any) -> Any:
 
 
 def _binary(operator: Any) -> Any:
-    return lambda b, x, y: b(operator, x, y)
+    """LiteRT takes stored numbers as they are, here and below."""
+    return exact(lambda b, x, y: b(operator, x, y))
 
 
 def _bits(operators: Any) -> Any:
-    return lambda b, x, y: b(operators[x.type.dtype != BOOL], x, y)
+    return exact(lambda b, x, y: b(operators[x.type.dtype != BOOL], x, y))
 
 
 for _name, _operator in UNARY.items():
@@ -280,6 +283,7 @@ def gather(
 
 
 @TFLITE.reader("STABLEHLO_SCATTER")
+@exact
 def scatter(
     b: TfliteBuilder,
     x: Value,

@@ -14,6 +14,7 @@ from bolt_numba.converters.tflite.reading.shapes import END, reshaped, sizes_of,
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.slicing import Pad
 from bolt_numba.ops.pointwise import Add, And, Max, Min, Mul, Or
+from bolt_numba.types import BOOL
 
 Ints = tuple[int, ...]
 FUNCTIONS = {"ADD": Add, "MUL": Mul, "MINIMUM": Min, "MAXIMUM": Max, "ALL": And, "ANY": Or}
@@ -25,6 +26,8 @@ BODIES = {
     "LOGICAL_OR": Or,
 }  # fmt: skip
 """By the name of the operator that is a body, less what StableHLO puts in front of it."""
+OF_BOOLS = {Add: Or, Max: Or, Mul: And, Min: And}
+"""What operators on numbers are on bools."""
 
 
 def combination(b: TfliteBuilder, index: int) -> Any:
@@ -37,7 +40,8 @@ def combination(b: TfliteBuilder, index: int) -> Any:
     if len(operators) == 1 and len(inputs) == 2 and numbers(operators[0]["outputs"]) == outputs:
         name = container.code_of(operators[0])[1].removeprefix("STABLEHLO_")
         if name in BODIES and sorted(numbers(operators[0]["inputs"])) == sorted(inputs):
-            return BODIES[name]()
+            is_bool = b.stored[0] is not None and b.stored[0].type.dtype == BOOL
+            return OF_BOOLS.get(BODIES[name], BODIES[name])() if is_bool else BODIES[name]()
     raise b.unsupported(f"a body, subgraph {index}, that is not one operator of both inputs")
 
 
@@ -92,8 +96,9 @@ def reduce_window(
     operator = FUNCTIONS.get(reduce_function)
     if operator is None:
         raise b.unsupported(f"reduce_function {reduce_function}")
-    numbers = [known_ints(b, v, "a window") for v in (sizes, strides, dilations)]
-    return b(operator(), reduced_windows(b, x, operator(), *numbers), initial)
+    made = OF_BOOLS.get(operator, operator)() if x.type.dtype == BOOL else operator()
+    window = [known_ints(b, v, "a window") for v in (sizes, strides, dilations)]
+    return b(made, reduced_windows(b, x, made, *window), initial)
 
 
 def dilated(b: TfliteBuilder, x: Value, steps: Sequence[int], value: Value) -> Value:
@@ -137,6 +142,7 @@ def stablehlo_pad(
 
 
 @TFLITE.reader("STABLEHLO_REDUCE_WINDOW")
+@exact
 def stablehlo_reduce_window(
     b: TfliteBuilder,
     x: Value,
