@@ -131,6 +131,25 @@ def test_types_of_older_nets_are_enumerated(spelled: str, field: str) -> None:
     np.testing.assert_array_equal(run(text, data=X - 9)["o"], np.maximum(X - 9, 0))
 
 
+def test_a_net_saved_in_training_is_read_alone() -> None:
+    """Its data layer says neither channels nor, with a crop, the size of the images in the data base."""
+    text = """layer { name: "d" type: "Data" top: "data" top: "label"
+                      data_param { batch_size: 2 } transform_param { crop_size: 6 } }
+    layer { name: "conv" type: "Convolution" bottom: "data" top: "c"
+            convolution_param { num_output: 4 kernel_size: 3 group: 2 } }
+    layer { name: "pool" type: "Pooling" bottom: "c" top: "p" pooling_param { kernel_size: 2 stride: 2 } }
+    layer { name: "fc" type: "InnerProduct" bottom: "p" top: "f" inner_product_param { num_output: 3 } }
+    layer { name: "loss" type: "SoftmaxWithLoss" bottom: "f" bottom: "label" top: "loss" }"""
+    w = [np.ones((4, 2, 3, 3), F32), np.zeros(4, F32)]
+    graph = bn.load(text.encode(), weights=weights(conv=w, fc=[np.ones((3, 16), F32), np.arange(3, dtype=F32)]))
+    assert str(graph.inputs[0].type) == "f32[2, data_1, 6, 6]"
+    x = np.random.default_rng(0).normal(0, 0.01, (2, 4, 6, 6)).astype(F32)
+    y = bn.compile(graph, threads=1)(x)["loss"]
+    np.testing.assert_allclose(y, np.exp(np.arange(3)) / np.exp(np.arange(3)).sum() * np.ones((2, 1)), rtol=1e-4)
+    with pytest.raises(InvalidModelError, match="got an HDF5 file"):
+        bn.load(text.encode(), weights=b"\x89HDF\r\n\x1a\n")
+
+
 def test_tops_in_place_keep_their_name() -> None:
     text = INPUT + "".join(
         f'layer {{ name: "l{i}" type: "Power" bottom: "{a}" top: "h" power_param {{ scale: 2 }} }}'

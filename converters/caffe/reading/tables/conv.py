@@ -14,7 +14,7 @@ from bolt_numba.converters.operands import dim_of, ints, rank_of, spatial_axes, 
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceMean
-from bolt_numba.ops.arrays.shape import Concat, Flatten, Reshape
+from bolt_numba.ops.arrays.shape import Concat, Flatten, Reshape, Transpose
 from bolt_numba.ops.arrays.slicing import Pad
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.matmul import MatMul
@@ -172,10 +172,10 @@ def inner_product(
 def embed(
     b: LayerBuilder, x: Value, *, num_output: int, input_dim: int, bias_term: bool = True, transpose: bool = False
 ) -> Any:
-    """Rows of a table; an index of the file's is a number in f32."""
+    """Rows of a table, or its columns when transposed; an index is a number in f32."""
+    table: Any = b.blob(0, (num_output, input_dim) if transpose else (input_dim, num_output), "weight_filler")
     if transpose:
-        raise b.unsupported("transpose")
-    table = b.blob(0, (input_dim, num_output), "weight_filler")
+        table = b(Transpose((1, 0)), table)
     bias = b.blob(1, (num_output,), "bias_filler") if bias_term else None
     y = b(Gather(0), table, b(Cast(I64), x))
     return y if bias is None else b(Add(), y, bias)

@@ -154,22 +154,14 @@ def _log_of(b: LayerBuilder, base: float) -> float:
 
 @reader("Eltwise")
 def eltwise(b: LayerBuilder, *xs: Value, operation: str = "SUM", coeff: Floats = ()) -> Any:
+    """Bottoms of one shape; those of some forks and of Bolt may be broadcast."""
     if coeff and (len(coeff) != len(xs) or operation != "SUM"):
         raise b.invalid("coeff", f"{len(coeff)} for {operation}", f"{len(xs)} for SUM")
     operators = {"SUM": Add, "PROD": Mul, "MAX": Max, "DIV": Div}
     if operation not in operators or not xs:
         raise b.invalid("operation and bottoms", (operation, len(xs)), f"one of {list(operators)}, of some bottoms")
-    for x in xs[1:]:
-        _want_same_shape(b, xs[0], x)
     terms = [x if c == 1 else b(Mul(), x, c) for x, c in zip(xs, coeff or (1,) * len(xs), strict=True)]
     return functools.reduce(lambda x, y: b(operators[operation](), x, y), terms)
-
-
-def _want_same_shape(b: LayerBuilder, x: Value, y: Value) -> None:
-    shapes = x.type.shape, y.type.shape
-    if None in shapes or shapes[0] == shapes[1] or any(isinstance(d, Sym) for s in shapes for d in s or ()):
-        return
-    raise b.invalid(f"shape of '{y.name}'", shapes[1], f"{shapes[0]} of '{x.name}'")
 
 
 @reader("Scale")
