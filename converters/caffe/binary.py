@@ -46,7 +46,7 @@ class Blob:
 def read_weights(data: bytes | memoryview, file: str) -> dict[str, list[Blob]]:
     """Blobs by the name of their layer; those of nets of all ages.  Raises InvalidModelError."""
     view, made = memoryview(data), dict[str, list[Blob]]()
-    if view[:4] == b"\x89HDF":
+    if bytes(view[:4]) == b"\x89HDF":
         raise InvalidModelError(f"{file}: got an HDF5 file, wanted weights as protobuf (snapshot_format: BINARYPROTO)")
     try:
         for number, kind, _, at, size in fields(view, 0, len(view)):
