@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -182,11 +184,50 @@ def _by_class(rows: Array) -> Array:
     return found[np.lexsort((found[:, 1], found[:, 0]))][None, None]
 
 
+class PaddleInference:
+    """Paddle's own kernels, one operator after the other.
+
+    It knows all tensors of an old program, and the outputs of one of PIR, whose values have no names.
+    """
+
+    levels = 1
+
+    def __init__(self, asked: Asked) -> None:
+        from bolt_numba.converters.paddle.reading.read import files_of
+
+        package = installed("paddle.inference", "paddlepaddle")
+        if any(isinstance(given, list) for given in asked.feeds.values()):
+            raise BoltError("paddle: inputs: got a ragged one, wanted arrays")
+        program, weights = files_of(asked.file())
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "model.json" if program[:1] == b"{" else "model.pdmodel")
+            path.write_bytes(program)
+            path.with_suffix(".pdiparams").write_bytes(weights)
+            config = package.Config(str(path), str(path.with_suffix(".pdiparams")))
+            config.disable_gpu()
+            config.disable_mkldnn()
+            config.switch_ir_optim(False)
+            config.disable_glog_info()
+            net = package.create_predictor(config)
+        self.found: dict[str, Any] = {}
+        net.register_output_hook(lambda _, name, tensor: self.found.update({name: np.array(tensor.numpy())}))
+        for name, given in asked.feeds.items():
+            net.get_input_handle(name).copy_from_cpu(np.asarray(given))
+        net.run()
+        self.found |= {name: net.get_output_handle(name).copy_to_cpu() for name in net.get_output_names()}
+
+    def names(self) -> set[str]:
+        return set(self.found)
+
+    def values(self, names: Sequence[str]) -> dict[str, Array]:
+        return {name: self.found[name] for name in names if name in self.found}
+
+
 JUDGES: dict[str, Callable[[Asked], Judge]] = {
-    "onnxruntime": OnnxRuntime, "reference": Reference, "litert": LiteRt, "opencv": OpenCv,
+    "onnxruntime": OnnxRuntime, "reference": Reference, "litert": LiteRt, "opencv": OpenCv, "paddle": PaddleInference,
 }  # fmt: skip
 """Judges by name."""
-OWN = {"tflite": ("litert", "ai_edge_litert"), "caffe": ("opencv", "cv2")}
+OWN = {"tflite": ("litert", "ai_edge_litert"), "caffe": ("opencv", "cv2"), "paddle": ("paddle", "paddle")}
 """By format the judge whose own format it is, and the package that it needs."""
 
 

@@ -149,7 +149,7 @@ def verify(
     """Run ``model`` here and elsewhere on the same inputs, and compare every tensor that both can name.
 
     against: ``"onnxruntime"``, which gets a model of another format as ONNX; ``"reference"``, the naive meaning of the
-    operators; ``"litert"`` and ``"opencv"`` (below 5) for TFLite and for Caffe; all in f32.  None: the engine whose
+    operators; ``"litert"``, ``"opencv"`` (below 5), ``"paddle"`` for their formats; all f32.  None: the engine whose
     format it is, where that is installed, else onnxruntime.  feeds, shapes, seed: as
     `bolt_numba.feeds.random_feeds`.  Floats of outputs agree within ``atol + rtol * |wanted|``; those of a narrower
     precision, and intermediate tensors, whose small elements are often what is left of large terms, within

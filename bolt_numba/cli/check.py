@@ -94,7 +94,7 @@ def verify(
     model: ModelPath,
     against: Annotated[
         str | None,
-        typer.Option("--against", help="onnxruntime, reference, or the engine whose own format it is: litert, opencv."),
+        typer.Option("--against", help="onnxruntime, reference, or that of its own format: litert, opencv, paddle."),
     ] = None,
     rtol: Annotated[
         float | None, typer.Option("--rtol", help="Relative tolerance (1e-3; of bf16: 5e-2 of the largest value).")

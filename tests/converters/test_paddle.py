@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.converters import Content
+from bolt_numba.converters.paddle.reading.read import files_of
 from bolt_numba.types import Array
 from tests import formats, models
 from tests.paddle_program import Block, feed, fetch, op, program, record, var
@@ -333,3 +335,22 @@ def test_regions_nested_deep_are_refused() -> None:
     text = json.dumps({"base_code": {"magic": "pir", "version": 1}, "program": nested({"regions": []}, 90)})
     with pytest.raises(bn.InvalidModelError, match="nested"):
         bn.load(text.encode())
+
+
+@pytest.mark.parametrize("kind", ["legacy", "folder", "pir"])
+def test_paddle_judges_its_own_format(tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("paddle")
+    case = next(formats.cases("paddle", f"^conv/conv2d_basic__{kind}"))
+    formats.load(case, tmp_path)
+    path = tmp_path if kind == "folder" else next(tmp_path.glob("m.[jp]*[nl]"))
+    report = bn.verify(path)
+    assert report.against == "paddle"
+    assert report.ok, report
+
+
+def test_weights_as_one_file(tmp_path: Path) -> None:
+    """What a judge is given of a folder."""
+    made(tmp_path / "__model__")
+    for name, array in (("w", W), ("b", BIAS)):
+        (tmp_path / name).write_bytes(record(array))
+    assert files_of(Content(tmp_path)) == (dense(), record(BIAS) + record(W))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bolt_numba.converters.bounded import file_below
 from bolt_numba.converters.paddle.detect import PROGRAMS, program_of
 from bolt_numba.converters.paddle.reading.graph import PaddleReader
 from bolt_numba.converters.paddle.reading.legacy import parse_program
@@ -33,8 +34,7 @@ def read_paddle(content: Content) -> Graph:
     that have no meaning here.
     """
     whole = _program_file(content)
-    parse = parse_pir if whole.head[:1] == b"{" else parse_program
-    program = parse(whole.data, content.name)
+    program = _parsed(whole, content.name)
     arrays = _weights(content, whole.path, program)
     both = PaddleReader(content.name, program, arrays), PaddleSurvey(content.name, program, arrays)
     graph: Graph = read_or_list(*both, lambda reader: reader.read())
@@ -52,15 +52,40 @@ def _program_file(content: Content) -> Content:
     return type(content)(found)
 
 
+def files_of(content: Content) -> tuple[bytes, bytes]:
+    """The program, and its weights in the form of one file."""
+    whole = _program_file(content)
+    names = [name for name, _ in _parsed(whole, content.name).weights]
+    source = _source(content, whole.path, names)
+    if isinstance(source, Path):
+        what = f"{content.name}: weight"
+        return whole.data, b"".join(file_below(source, name, what).read_bytes() for name in names)
+    return whole.data, b"" if source is None else source.data
+
+
+def _parsed(whole: Content, name: str) -> PaddleProgram:
+    parse = parse_pir if whole.head[:1] == b"{" else parse_program
+    return parse(whole.data, name)
+
+
 def _weights(content: Content, path: Path | None, program: PaddleProgram) -> dict[str, Array]:
-    """The weights that a program names: from the caller's file, from one beside the program, or from many."""
+    """The weights that a program names."""
     names = [name for name, _ in program.weights]
-    if not names:
+    source = _source(content, path, names)
+    if source is None:
         return {}
-    if content.weights is not None and content.weights.path is not None and content.weights.is_folder:
-        return read_folder(content.weights.path, names, content.name)
-    if content.weights is not None:
-        return read_combined(content.weights.view, names, content.weights.name)
+    if isinstance(source, Path):
+        return read_folder(source, names, content.name)
+    return read_combined(source.view, names, source.name)
+
+
+def _source(content: Content, path: Path | None, names: list[str]) -> Content | Path | None:
+    """Where weights are: in what the caller names, in a file beside the program, in a folder with one for each."""
+    if not names:
+        return None
+    given = content.weights
+    if given is not None:
+        return given.path if given.is_folder else given
     if path is None:
         raise InvalidModelError(f"{content.name}: weights: got none, wanted a file of {len(names)} as weights=")
     path = path.resolve()
@@ -69,9 +94,8 @@ def _weights(content: Content, path: Path | None, program: PaddleProgram) -> dic
     if path.name not in PROGRAMS or not all((path.parent / name).is_file() for name in names):
         for file in beside:
             if file.is_file():
-                found = type(content)(file)
-                return read_combined(found.view, names, found.name)
+                return type(content)(file)
         if not (path.parent / names[0]).is_file():
             wanted = [file.name for file in beside[:1]] or "the file of weights as weights="
             raise InvalidModelError(f"{content.name}: weights: got none beside it, wanted {wanted}")
-    return read_folder(path.parent, names, content.name)
+    return path.parent
