@@ -19,6 +19,8 @@ from bolt_numba.types import F32, Array
 MAX_DEPTH = 16
 """Messages inside each other."""
 MAX_DIMS = 32
+MAX_LIST = 1 << 20
+"""Bytes of packed numbers that become a list: pads, ratios, sizes."""
 
 _LAYERS = {100: ("layer", 1, 7), 2: ("v1", 4, 6)}
 """Fields of a net that are layers: kind of message, numbers of the name and of the blobs."""
@@ -82,6 +84,7 @@ def read_blob(view: memoryview, begin: int, end: int, what: str) -> Blob:
     single: dict[int, bytearray] = {_FLOAT: bytearray(), _DOUBLE: bytearray()}
     for number, kind, _, at, size in fields(view, begin, end):
         if number == 7 and kind == BYTES:
+            _want_short(size, 64 * MAX_DIMS, f"{what}: shape")
             shape = tuple(_integers(view, at, at + size, 1))
         elif number in old and kind == 0:
             old[number] = _signed(varint(view, at, end)[0])
@@ -100,6 +103,11 @@ def read_blob(view: memoryview, begin: int, end: int, what: str) -> Blob:
     if len(shape) > MAX_DIMS or any(d < 0 for d in shape) or int(np.prod(shape, dtype=object)) != data.size:
         raise InvalidModelError(f"{what}: got {data.size} numbers, wanted those of {list(shape)[:MAX_DIMS]}")
     return Blob(shape, data.astype(F32, copy=False))
+
+
+def _want_short(size: int, most: int, what: str) -> None:
+    if size > most:
+        raise InvalidModelError(f"{what}: got {size} bytes of numbers, wanted at most {most}")
 
 
 def _integers(view: memoryview, begin: int, end: int, wanted: int) -> list[int]:
@@ -148,8 +156,10 @@ def _message(view: memoryview, begin: int, end: int, what: str, file: str, depth
         if kind != BYTES:
             values.append(_scalar(view, at, kind))
         elif inner == "i":
+            _want_short(size, MAX_LIST, f"{file}: {name}")
             values += _packed(view, at, at + size)
         elif inner == "f":
+            _want_short(size, MAX_LIST, f"{file}: {name}")
             values += _floats(view[at : at + size], file)
         elif inner:
             values.append(_message(view, at, at + size, inner, file, depth + 1))

@@ -45,13 +45,12 @@ class Layer:
 
 @record(frozen=True)
 class Net:
-    """inputs: sizes by name, None where the file does not say them.  layers: those that run, in order."""
+    """inputs: sizes by name, None where the file does not say them.  layers: those that run.  outputs: names."""
 
     name: str
     inputs: dict[str, tuple[int, ...] | None]
     layers: list[Layer]
     outputs: list[str]
-    metadata: dict[str, str]
 
 
 def net_of(message: Message, file: str) -> Net:
@@ -77,7 +76,7 @@ def net_of(message: Message, file: str) -> Net:
                 inputs[name] = _data_shape(dropped[name], dropped[name].tops.index(name), file)
         made.update(layer.bottoms, layer.tops)
     name = "".join(named(message, "name", file)[-1:])
-    return Net(name, inputs, layers, _outputs(layers, inputs), {})
+    return Net(name, inputs, layers, _outputs(layers, inputs))
 
 
 def _layer(fields: Message, file: str) -> Layer:

@@ -13,7 +13,7 @@ from bolt_numba.errors import InvalidModelError
 
 MAX_DEPTH = 32
 """Messages inside each other."""
-MAX_TEXT = 1 << 26
+MAX_TEXT = 1 << 24
 """Bytes of a text."""
 
 _TOKEN = re.compile(

@@ -10,7 +10,8 @@ import pytest
 
 import bolt_numba as bn
 from bench.caffe_nets import CaffeNet, blob, caffemodel
-from bolt_numba.converters.caffe.text import MAX_DEPTH, parse
+from bolt_numba.converters.caffe.text import MAX_DEPTH, MAX_TEXT, parse
+from bolt_numba.converters.wire import as_varint
 from bolt_numba.errors import InvalidModelError, ShapeError, UnsupportedOpError
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.types import F32, Array
@@ -200,6 +201,17 @@ def test_weights_of_a_wrong_size_are_refused() -> None:
     ):
         with pytest.raises(InvalidModelError, match=message):
             bn.load((INPUT + CONV).encode(), weights=weights(conv=bad))
+
+
+def test_lists_and_texts_that_are_too_long_are_refused_before_they_are_made() -> None:
+    field = lambda number, content: as_varint(number << 3 | 2) + as_varint(len(content)) + content  # noqa: E731
+    long = field(1, b"l") + field(7, field(7, field(1, bytes(1 << 16))))
+    with pytest.raises(InvalidModelError, match="shape: got 65540 bytes of numbers, wanted at most 2048"):
+        bn.load((INPUT + CONV).encode(), weights=field(100, long))
+    with pytest.raises(InvalidModelError, match="input_dim: got 2097152 bytes of numbers"):
+        bn.load(field(1, b"n") + field(4, bytes(1 << 21)), format="caffe")
+    with pytest.raises(InvalidModelError, match="wanted at most"):
+        bn.load(b"#" * (MAX_TEXT + 1), format="caffe")
 
 
 def test_large_weights_stay_in_the_mapped_file(tmp_path: Path) -> None:
