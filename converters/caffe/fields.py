@@ -86,6 +86,7 @@ _FIELDS = {
     "matmul": "transpose_a=1 transpose_b=2",
     "attention": "num_heads=1 from_sequence_length=2 to_sequence_length=3",
     "axis_mean": "axis=1",
+    "convert_color": "src=1 dst=2 dt=3",
     "cum": "operation=1 exclusive=2 reverse=3 axis=4",
     "onehot": "axis=1 depth=2 off_value=3 on_value=4",
     "shared_weight": "data_type=1 shape=2:dims",
@@ -129,6 +130,7 @@ ENUMS = {
     "norm_region": ("ACROSS_CHANNELS", "WITHIN_CHANNEL"),
     "code_type": ("", "CORNER", "CENTER_SIZE", "CORNER_SIZE"),
     "eltwise.operation": ("PROD", "SUM", "MAX", "DIV"),
+    "dt": ("FLOAT32", "INT32", "UINT32", "INT8", "UINT8", "FLOAT16"),
     "cum.operation": ("PROD", "SUM", "MAX", "DIV"),
     "reduction.operation": ("", "SUM", "ASUM", "SUMSQ", "MEAN"),
 }

@@ -127,6 +127,19 @@ def test_layers_of_several_bottoms() -> None:
     np.testing.assert_array_equal(hot, [[0, 0, 5], [5, 0, 0]])
 
 
+@pytest.mark.parametrize("order", ["RGB", "BGR", "RGBA", "BGRA"])
+def test_colours_are_those_of_opencv(order: str) -> None:
+    cv2 = pytest.importorskip("cv2")
+    image = RNG.integers(0, 256, (2, 12, 6, 1)).astype(F32)
+    wanted = [cv2.cvtColor(a.astype(np.uint8), getattr(cv2, f"COLOR_YUV2{order}_NV21")) for a in image]
+    y = results("ConvertColor", f'convert_color_param {{ dst: "{order}_0_255" }}', x=image)[0]
+    np.testing.assert_allclose(y, np.stack(wanted), atol=1)
+    z = results("ConvertColor", f'convert_color_param {{ dst: "{order}_0_1" dt: FLOAT32 }}', x=image)[0]
+    np.testing.assert_allclose(z * 255, y, atol=0.51)
+    with pytest.raises(UnsupportedOpError, match="colours from RGB_0_1 to YUV_NV21"):
+        bn.load(net("ConvertColor", 'convert_color_param { src: "RGB_0_1" dst: "YUV_NV21" }', x=image))
+
+
 def test_a_depthwise_layer_has_as_many_groups_as_channels() -> None:
     w = RNG.normal(0, 1, (8, 1, 3, 3)).astype(F32)
     for kind in ("DepthwiseConvolution", "ConvolutionDepthwise"):
