@@ -56,7 +56,8 @@ def without_unused(graph: Graph) -> Graph:
     """Without nodes and inputs that no output depends on."""
     made = deep_clone(graph)
     made.drop_dead()
-    made.inputs = [v for v in made.inputs if v.uses or made.is_output(v)]
+    own = made.caller_inputs
+    made.inputs = [v for v in own if v.uses or made.is_output(v)] + made.inputs[len(own) :]
     return made
 
 

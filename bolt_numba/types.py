@@ -34,6 +34,8 @@ PRECISIONS = ("f32", "bf16", "f16")
 """Of weights and their products, as sessions may be asked for."""
 VALUES_WERE = "bolt_numba.precision"
 """Entry of the metadata of an optimised graph that computes in f32 in the place of this narrower dtype."""
+FILE_WAS = "file "
+"""How an entry of a graph's metadata begins that is the text of a file within the model's, as a list of labels."""
 _SPELLINGS = {"fp32": "f32", "fp16": "f16"}
 
 

@@ -18,9 +18,17 @@ _TYPES = {"f4": "FLOAT32", "f2": "FLOAT16", "i1": "INT8", "u1": "UINT8", "i2": "
           "b1": "BOOL"}  # fmt: skip
 
 
-class _Writer:
-    def __init__(self) -> None:
-        self.data = bytearray(8)
+class FlatWriter:
+    """Writes tables whose fields are known."""
+
+    def __init__(self, tables: Mapping[str, Sequence[FlatField | None]]) -> None:
+        self.data, self.tables_ = bytearray(8), tables
+
+    def to_bytes(self, kind: str, row: Mapping[str, Any], identifier: bytes = b"") -> bytes:
+        """A file whose root is a table."""
+        self.data[4 : 4 + len(identifier)] = identifier
+        struct.pack_into("<I", self.data, 0, self.table(kind, row))
+        return bytes(self.data)
 
     def place(self, size: int) -> int:
         """Room of so many bytes, at a multiple of 8."""
@@ -32,7 +40,7 @@ class _Writer:
         struct.pack_into("<I", self.data, at, there - at)
 
     def table(self, kind: str, row: Mapping[str, Any]) -> int:
-        fields = TABLES[kind]
+        fields = self.tables_[kind]
         assert row.keys() <= {f.name for f in fields if f}, (kind, row.keys())
         head = self.place(4 + 2 * len(fields))
         at = self.place(8 + 8 * len(fields))
@@ -76,14 +84,6 @@ class _Writer:
         struct.pack_into("<I", self.data, at, count)
         self.data[at + 4 : at + 4 + len(data)] = data
         return at
-
-
-def flatbuffer(kind: str, row: Mapping[str, Any]) -> bytes:
-    """A file whose root is a table."""
-    writer = _Writer()
-    writer.data[4:8] = b"TFL3"
-    struct.pack_into("<I", writer.data, 0, writer.table(kind, row))
-    return bytes(writer.data)
 
 
 class TfliteFile:
@@ -144,4 +144,4 @@ class TfliteFile:
 
     def to_bytes(self) -> bytes:
         rows = {"version": 3, "operator_codes": self.codes, "subgraphs": self.subgraphs, "buffers": self.buffers}
-        return flatbuffer("Model", {**rows, **self.more})
+        return FlatWriter(TABLES).to_bytes("Model", {**rows, **self.more}, b"TFL3")

@@ -25,9 +25,11 @@ from bolt_numba.ir.dot import Mark, to_dot
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.text import to_text
 from bolt_numba.packing import packed
-from bolt_numba.types import TensorSpec, dtype_name
+from bolt_numba.types import FILE_WAS, TensorSpec, dtype_name
 
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="The file to write.")]
+SHOWN = 4
+"""Lines of a file that are shown."""
 COLOURS = {"reference": "lightsalmon", "host": "khaki"}
 
 
@@ -198,11 +200,23 @@ def inspect(
         console.write(f"signatures: {', '.join(found.signatures)}; this is {shown}, --signature shows another")
     console.write(f"{model}: {facts['name']}, {facts['nodes']} nodes, {facts['parameters']:,} parameters")
     console.write(f"weights: {console.mebibytes(facts['weight_bytes'])} MiB\n")
-    both = [(kind, t) for kind in ("inputs", "outputs") for t in facts[kind]]
+    console.write("".join(_file_lines(graph)))
+    both = [(kind, t) for kind in ("inputs", "outputs", "states") for t in facts[kind]]
     rows = [(kind[:-1], t["name"], t["dtype"], console.shape_text(t["shape"])) for kind, t in both]
     console.table("", ("", "name", "dtype", "shape"), rows)
     console.write("")
     console.table("", ("operator", "count"), facts["operators"].items(), right=("count",))
+
+
+def _file_lines(graph: Graph) -> list[str]:
+    """Files within the model's file: how many lines they have, and the first."""
+    made = []
+    for key, text in graph.metadata.items():
+        if key.startswith(FILE_WAS):
+            lines = text.splitlines()
+            more = ", ..." if len(lines) > SHOWN else ""
+            made.append(f"{key}: {len(lines)} lines: {', '.join(line[:40] for line in lines[:SHOWN])}{more}\n")
+    return made
 
 
 def _list_unsupported(model: Path, weights: Path | None, as_json: bool) -> None:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import bolt_numba as bn
+from bolt_numba import surgery
+from bolt_numba.cli.app import app
+from bolt_numba.converters.flat import FlatField
 from bolt_numba.converters.tflite.flex import flex_value
+from bolt_numba.ir.store import to_bytes
 from bolt_numba.types import F32, I32, Array
-from tests.tflite_files import TfliteFile
+from tests.tflite_files import FlatWriter, TfliteFile
+
+TEXTS = tuple(FlatField(name, "str") for name in ("name", "description", "version", "parts", "author"))
 
 TWO = np.array([1, 2], F32)
 
@@ -224,6 +234,61 @@ def test_tables_of_texts() -> None:
     session = bn.compile(file.to_bytes())
     assert [r.tolist() for r in session.run(None, {"x": np.array(["bé", "?", "a"], object)})] == [[1, -1, 0], [3]]
     assert session.states == {}
+
+
+# --- metadata --------------------------------------------------------------------------------------------------------
+
+
+def with_labels() -> bytes:
+    """A model with a name of its own, and a zip archive behind it."""
+    file = TfliteFile()
+    adding(file, 1)
+    own = FlatWriter({"ModelMetadata": TEXTS}).to_bytes("ModelMetadata", {"name": "adder", "author": "nobody"})
+    file.buffers.append({"data": np.frombuffer(own, np.uint8)})
+    file.more["metadata"] = [{"name": "TFLITE_METADATA", "buffer": len(file.buffers) - 1}]
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
+        made.writestr("labels.txt", "cat\ndog\n")
+        made.writestr("picture.bin", b"\xff\xfe")
+    return file.to_bytes() + archive.getvalue()
+
+
+def test_files_and_names_within_a_model_are_its_metadata() -> None:
+    graph = bn.load(with_labels())
+    assert (graph.metadata["name"], graph.metadata["author"]) == ("adder", "nobody")
+    assert graph.metadata["file labels.txt"].split() == ["cat", "dog"]
+    assert graph.metadata["file picture.bin"] == ""
+    assert bn.load(to_bytes(graph)).metadata == graph.metadata
+    assert bn.compile(graph)(TWO)[0].tolist() == [2, 3]
+
+
+def test_archives_that_would_hold_too_much_are_refused() -> None:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
+        made.writestr("zeros", bytes(1 << 25))
+    file = TfliteFile()
+    adding(file, 1)
+    with pytest.raises(bn.InvalidModelError, match="associated files"):
+        bn.load(file.to_bytes() + archive.getvalue())
+
+
+def test_what_looks_like_an_archive_and_is_none_is_left_alone() -> None:
+    data = bytearray(with_labels())
+    data[-10] ^= 0xFF
+    assert not [key for key in bn.load(bytes(data)).metadata if key.startswith("file ")]
+
+
+def test_inspect_shows_labels_and_states(tmp_path: Path) -> None:
+    (tmp_path / "labels.tflite").write_bytes(with_labels())
+    (tmp_path / "counter.tflite").write_bytes(counter().to_bytes())
+    shown = CliRunner().invoke(app, ["inspect", str(tmp_path / "labels.tflite")]).output
+    assert "file labels.txt: 2 lines: cat, dog" in shown
+    assert "state" in CliRunner().invoke(app, ["inspect", str(tmp_path / "counter.tflite")]).output
+
+
+def test_state_survives_where_unused_inputs_go() -> None:
+    graph = surgery.without_unused(bn.load(counter().to_bytes()))
+    assert float(bn.compile(graph)(np.array(2, I32))["y"]) == 12
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

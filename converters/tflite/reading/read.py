@@ -5,6 +5,7 @@ from __future__ import annotations
 from bolt_numba.converters.flat import Table
 from bolt_numba.converters.survey import Survey
 from bolt_numba.converters.tflite.container import RESOURCES, Container
+from bolt_numba.converters.tflite.metadata import metadata_of
 from bolt_numba.converters.tflite.reading.graph import TfliteReader, described
 from bolt_numba.converters.tflite.reading.registry import TFLITE
 from bolt_numba.converters.tflite.reading.scope import SubgraphScope
@@ -61,9 +62,9 @@ def _model(container: Container, reader: TfliteReader) -> Model:
         graphs[key] = reader.read(row["subgraph_index"], key, dict(inputs), outputs)
     if not graphs:
         graphs["main"] = reader.read(0, container.subgraphs[0]["name"] or "main", {}, ())
+    found = metadata_of(container)
     for graph in graphs.values():
-        graph.metadata["format"] = "tflite"
-        graph.metadata["description"] = container.model["description"] or ""
+        graph.metadata.update(found)
     return Model(graphs)
 
 
