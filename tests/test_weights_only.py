@@ -12,6 +12,7 @@ import bolt_numba as bn
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
+from bolt_numba.kernels.cpu.products.matmul_bits import FEW_ROWS, TOGETHER
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.quantize import DequantizeLinear
@@ -113,7 +114,7 @@ def test_a_block_longer_than_a_column_is_the_column() -> None:
     np.testing.assert_array_equal(nearest(w, 4, 1 << 60, True).real, nearest(w, 4, 40, True).real)
 
 
-@pytest.mark.parametrize("rows", [1, 6, 7, 12])
+@pytest.mark.parametrize("rows", [1, TOGETHER, TOGETHER + 1, FEW_ROWS])
 def test_long_sums_of_one_scale_keep_their_digits(rows: int) -> None:
     """A column of 16,384 numbers of one sign, and one scale for all."""
     graph, k = Graph("long"), 16384
