@@ -82,6 +82,10 @@ _FIELDS = {
     "threshold": "threshold=1",
     "tile": "axis=1 tiles=2",
     "window_data": "source=1 scale=2 mean_file=3 batch_size=4 crop_size=5",
+    "yolo_detection_output": "side=1 num_classes=2 num_box=3 coords=4 confidence_threshold=5 nms_threshold=6"
+    " biases=7:f",
+    "yolov3_detection_output": "num_classes=1 num_box=2 confidence_threshold=3 nms_threshold=4 biases=5:f"
+    " anchors_scale=6:i mask_group_num=7 mask=8:i",
     "shuffle_channel": "group=1",
     "matmul": "transpose_a=1 transpose_b=2",
     "attention": "num_heads=1 from_sequence_length=2 to_sequence_length=3",

@@ -228,9 +228,25 @@ def test_detections_of_yolo() -> None:
     np.testing.assert_allclose(y, wanted, rtol=1e-5)
 
 
+def test_detections_of_the_second_yolo() -> None:
+    """Anchors are in cells, and classes share a softmax."""
+    x = np.array([0.5, -0.5, 0.1, 0.2, 3.0, 0.3, 1.2], F32).reshape(1, 7, 1, 1)
+    param = "yolo_detection_output_param { num_classes: 2 num_box: 1 biases: 0.5 biases: 0.25 side: 1 }"
+    y = results("YoloDetectionOutput", param, x=x)[0][0, 0, 0]
+    np.testing.assert_allclose(y[1:3], [2, sigmoid(3) * sigmoid(1.2 - 0.3)], rtol=1e-5)
+    np.testing.assert_allclose(y[5] - y[3], np.exp(0.1) / 2, rtol=1e-5)
+    cells = results("Region", "region_param { classes: 2 num: 1 }", x=x)[0].ravel()
+    chances = np.exp([0.3, 1.2]) / np.exp([0.3, 1.2]).sum()
+    np.testing.assert_allclose(cells, [sigmoid(0.5), sigmoid(-0.5), 0.1, 0.2, sigmoid(3), *chances], rtol=1e-5)
+    single = results("Region", "region_param { classes: 2 num: 9 do_softmax: false mask: 1 }", x=x)[0].ravel()
+    np.testing.assert_allclose(single[5:], sigmoid(np.array([0.3, 1.2])), rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("kind", "param"),
     [
+        ("Region", "region_param { classes: 3 }"),
+        ("YoloDetectionOutput", "p_param { biases: 1 }"),
         ("Permute", "permute_param { order: 9 }"),
         ("ShuffleChannel", "shuffle_channel_param { group: 3 }"),
         ("Reorg", "reorg_param { stride: 5 }"),

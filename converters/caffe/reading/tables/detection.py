@@ -9,19 +9,18 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.converters.caffe.message import Message, integer, last, number
-from bolt_numba.converters.caffe.reading.attributes import Floats, Ints
+from bolt_numba.converters.caffe.reading.attributes import Floats
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
 from bolt_numba.converters.operands import ints, rank_of, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
-from bolt_numba.ops.arrays.reduce import ArgMax, ReduceMax
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Split, Transpose, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.layers.boxes import DetectionOutput, PriorBox
 from bolt_numba.ops.layers.detection import MaxRoiPool, PSRoiPool
 from bolt_numba.ops.layers.suppression import MulticlassNMS
-from bolt_numba.ops.pointwise import Add, And, Cast, Clip, Exp, GreaterOrEqual, Max, Min, Mul, Sigmoid, Sub, Where
+from bolt_numba.ops.pointwise import Add, And, Clip, Exp, GreaterOrEqual, Max, Min, Mul, Sub, Where
 from bolt_numba.types import F32, Array
 
 MOST_PRIORS = 1 << 22
@@ -230,54 +229,3 @@ def reorg(b: LayerBuilder, x: Value, *, stride: int, reverse: bool = False) -> A
         return b(Reshape(), y, ints([0, c // (s * s), h * s, w * s]))
     y = b(Transpose((0, 3, 5, 1, 2, 4)), b(Reshape(), x, ints([0, c // (s * s), h, s, w, s])))
     return b(Reshape(), y, ints([0, c * s * s, h // s, w // s]))
-
-
-@reader("Yolov3DetectionOutput")
-def yolov3_detection_output(
-    b: LayerBuilder,
-    *xs: Value,
-    num_classes: int = 20,
-    num_box: int = 3,
-    confidence_threshold: float = 0.01,
-    nms_threshold: float = 0.45,
-    biases: Floats,
-    anchors_scale: Ints,
-    mask_group_num: int = 2,
-    mask: Ints,
-) -> Any:
-    """[1, 1, found, 7]: image, class from 1 on, score and corners as parts of the image, by falling score.
-
-    xs: grids [n, num_box * (5 + classes), h, w].  A cell's score is that of an object times that of its best class.
-    """
-    if len(anchors_scale) != len(xs) or len(mask) != num_box * len(xs) or not xs or num_classes < 1:
-        raise b.invalid("anchors_scale and mask", (anchors_scale, mask), f"1 and {num_box} for each of {len(xs)} grids")
-    if any(not 0 <= 2 * m + 1 < len(biases) for m in mask):
-        raise b.invalid("mask", mask, f"places of {len(biases) // 2} biases")
-    parts = []
-    for i, x in enumerate(xs):
-        sizes = np.array([biases[2 * m : 2 * m + 2] for m in mask[i * num_box : (i + 1) * num_box]], F32)
-        parts.append(_yolo_grid(b, x, sizes, num_classes, anchors_scale[i]))
-    boxes, scores, labels = (b(Concat(1), *column) if len(xs) > 1 else column[0] for column in zip(*parts, strict=True))
-    operator = DetectionOutput(confidence_threshold, nms_threshold, background=-1)
-    found, index = b(operator, boxes, b(Unsqueeze(), scores, ints([1])))
-    label = b(Gather(0), b(Reshape(), labels, ints([-1])), b(Max(), index, 0))
-    image, _, rest = b.node(Split(1, 3), found, ints([1, 1, 5])).outputs
-    shown = b(Where(), b(GreaterOrEqual(), index, 0), b(Add(), label, 1.0), b.const(F32.type(-1)))
-    return b(Unsqueeze(), b(Concat(1), image, b(Unsqueeze(), shown, ints([1])), rest), ints([0, 1]))
-
-
-def _yolo_grid(b: LayerBuilder, x: Value, sizes: Array, classes: int, scale: int) -> tuple[Value, Value, Value]:
-    """Corners [n, boxes, 4], scores and labels [n, boxes] of a grid; sizes: of its anchors, in pixels."""
-    h, w, count = static_dim(b, x, 2), static_dim(b, x, 3), len(sizes)
-    cells = b(Transpose((0, 1, 3, 4, 2)), b(Reshape(), x, ints([0, count, 5 + classes, h, w])))
-    place, size, object_, rest = b.node(Split(4, 4), cells, ints([2, 2, 1, classes])).outputs
-    grid = np.stack(np.meshgrid(np.arange(w), np.arange(h)), axis=-1).astype(F32)
-    extent = np.array([w, h], F32)
-    centre = b(Mul(), b(Add(), b(Sigmoid(), place), grid), 1 / extent)
-    half = b(Mul(), b(Exp(), size), (sizes / (extent * F32.type(scale)) / 2).reshape(count, 1, 1, 2))
-    corners = b(Concat(4), b(Sub(), centre, half), b(Add(), centre, half))
-    best = b(ReduceMax(), rest, ints([4]))
-    scores = b(Mul(), b(Sigmoid(), object_), b(Sigmoid(), best))
-    labels = b(Cast(F32), b(ArgMax(4), rest))
-    made = [b(Reshape(), v, ints([0, -1, *tail])) for v, tail in ((corners, (4,)), (scores, ()), (labels, ()))]
-    return made[0], made[1], made[2]
