@@ -22,14 +22,13 @@ from bolt_numba.types import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, STRIN
 DTYPES: dict[str, AnyDType] = {
     "FLOAT32": F32, "FLOAT16": F16, "FLOAT64": F64, "BFLOAT16": BF16, "BOOL": BOOL, "STRING": STRING,
     "INT8": I8, "INT16": I16, "INT32": I32, "INT64": I64, "UINT8": U8, "UINT16": U16, "UINT32": U32, "UINT64": U64,
-    "COMPLEX64": np.dtype("c8"), "COMPLEX128": np.dtype("c16"),
 } | {
     key: np.dtype(getattr(ml_dtypes, name))
     for key, name in {"INT4": "int4", "UINT4": "uint4", "INT2": "int2", "FLOAT8_E4M3FN": "float8_e4m3fn",
                       "FLOAT8_E5M2": "float8_e5m2"}.items()
     if hasattr(ml_dtypes, name)
 }  # fmt: skip
-"""Dtypes by the schema's names.  A resource has none."""
+"""Dtypes by the schema's names.  A resource has none, nor have complex numbers."""
 RESOURCES = ("RESOURCE", "VARIANT")
 MAX_STRINGS = 1 << 24
 """Texts of one tensor."""

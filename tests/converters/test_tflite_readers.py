@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import bolt_numba as bn
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.types import Array
+from tests.tflite_files import TfliteFile
 from tests.tflite_operator import Tensor, constant, model
 
 FEW = settings(max_examples=40, deadline=None)
@@ -413,3 +414,54 @@ def test_suppression(sigma: float) -> None:
     assert chosen.tolist() == ([0, 2, 1] if sigma else [0, 2, 0])
     assert count == (3 if sigma else 2)
     np.testing.assert_allclose(left, [0.9, 0.7, fallen], rtol=1e-5)
+
+
+# --- Fourier transforms and random numbers ---------------------------------------------------------------------------
+
+
+def spectrum(part: str, sizes: tuple[int, int]) -> bytes:
+    """A file that gives a real part of the transform of t0; "" gives the transform itself."""
+    file = TfliteFile()
+    file.subgraph()
+    x, length = file.tensor("x", (2, 4, 6)), file.constant("length", np.array(sizes, np.int32))
+    made, y = file.tensor("made", (2, 4, 4), "COMPLEX64"), file.tensor("y", (2, 4, 4))
+    file.operator("RFFT2D", [x, length], [made])
+    if part:
+        file.operator(part, [made], [y])
+    file.ends([x], [y if part else made])
+    return file.to_bytes()
+
+
+@pytest.mark.parametrize("part", ["REAL", "IMAG", "COMPLEX_ABS"])
+@pytest.mark.parametrize("sizes", [(4, 6), (2, 8)])
+def test_fourier_transforms(part: str, sizes: tuple[int, int]) -> None:
+    x = numbers(2, 4, 6)
+    made = np.fft.rfft2(x, sizes)
+    wanted = {"REAL": made.real, "IMAG": made.imag, "COMPLEX_ABS": np.abs(made)}[part]
+    np.testing.assert_allclose(run(spectrum(part, sizes), x), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_complex_numbers_do_not_leave_a_graph() -> None:
+    with pytest.raises(bn.UnsupportedOpError, match="COMPLEX64"):
+        bn.load(spectrum("", (4, 6)))
+
+
+@pytest.mark.parametrize("op", ["RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL"])
+def test_random_numbers(op: str) -> None:
+    """With a seed every run gives the same."""
+    for seed in (0, 5):
+        data = model(op, [constant(np.array([50, 40], np.int32))], [Tensor((50, 40))], "Random", seed=seed, seed2=seed)
+        first, second = run(data), run(data)
+        assert np.array_equal(first, second) == bool(seed)
+        assert abs(first.mean() - (0.5 if op == "RANDOM_UNIFORM" else 0)) < 0.1
+        assert abs(first.std() - (12**-0.5 if op == "RANDOM_UNIFORM" else 1)) < 0.1
+
+
+def test_multinomial() -> None:
+    logits = np.log(np.array([[0.2, 0.8], [1, 1e-9]], np.float32))
+    samples = constant(np.array(1000, np.int32))
+    data = model("MULTINOMIAL", [Tensor((2, 2)), samples], [Tensor((2, 1000), np.int64)], "Random", seed=1)
+    drawn = run(data, logits)
+    assert drawn.dtype == np.int64
+    assert abs(drawn[0].mean() - 0.8) < 0.06
+    assert not drawn[1].any()

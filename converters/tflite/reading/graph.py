@@ -162,6 +162,7 @@ class TfliteReader(NodeReader[SubgraphScope]):
             if value is None:
                 raise InvalidModelError(f"{self.file}: output '{name}': got nothing, wanted a tensor")
             if not isinstance(value, Handle):
+                self.container.dtype_of(scope.tensor(number))  # one without arrays cannot leave a graph
                 scope.graph.add_output(value, name)
 
     def inline(self, scope: SubgraphScope, index: int, operands: Sequence[Value | None]) -> list[Value | None]:
@@ -251,7 +252,7 @@ class TfliteReader(NodeReader[SubgraphScope]):
         kind = getattr(reader.function, "operands", "real")
         if kind == "stored" and not _is_moved(b):
             kind = "real"
-        operands = inputs if kind != "real" else [b.real(i) for i in range(len(inputs))]
+        operands = inputs if kind not in ("real", "pairs") else [b.real(i) for i in range(len(inputs))]
         made = reader.read(b, operands, options_of(self.container, node.raw, reader, what), what)
         results = [made] if isinstance(made, Value) or made is None else list(made)
         return [self._result(b, value, i, kind) for i, value in enumerate(results)]
@@ -261,7 +262,7 @@ class TfliteReader(NodeReader[SubgraphScope]):
 
     def _result(self, b: TfliteBuilder, value: Value | None, index: int, kind: str) -> Value | None:
         """A result as it is stored: quantised where it is real, whole numbers in the dtype that the file declares."""
-        if value is None or not b.wants(index) or value.type.dtype == STRING:
+        if value is None or not b.wants(index) or value.type.dtype == STRING or kind == "pairs":
             return value
         dtype = b.declared(index).dtype
         q = b.result_quantisations[index]

@@ -37,6 +37,12 @@ def exact(function: F) -> F:
     return function
 
 
+def pairs(function: F) -> F:
+    """A reader whose complex results are pairs of floats along a last axis."""
+    function.operands = "pairs"  # type: ignore[attr-defined]
+    return function
+
+
 def cast(b: Builder, x: Any, dtype: AnyDType) -> Any:
     """An operand as another dtype; a constant at once."""
     if x.type.dtype == dtype:
