@@ -57,10 +57,13 @@ def _scanned(
 ) -> tuple[Value, list[Value]]:
     """Results of all steps along the time axis of x, and the last states.
 
-    cell: builder, step, states, constants -> new states, of which the first is the result.
+    cell: builder, step, states, constants -> new states, of which the first is the result.  One step needs no `Scan`.
     """
-    graph = Graph("cell")
     shape = list(x.type.shape or ())
+    if shape[axis : axis + 1] == [1]:
+        last = list(cell(b, squeezed(b, x, axis), states, constants))
+        return unsqueezed(b, last[0], axis), last
+    graph = Graph("cell")
     step = TensorType(x.type.dtype, tuple(shape[:axis] + shape[axis + 1 :]))
     inner = [graph.add_input(f"state{i}", s.type.with_value(None)) for i, s in enumerate(states)]
     seen = graph.add_input("step", step)
