@@ -28,7 +28,8 @@ def _tables() -> Iterator[tuple[str, str, dict[str, list[Reader]]]]:
         package = f"bolt_numba.converters.{key}"
         if importlib.util.find_spec(package) is None:
             continue
-        readers: Readers = getattr(importlib.import_module(f"{package}.reading.registry"), key.upper())
+        found = getattr(importlib.import_module(f"{package}.reading.registry"), key.upper())
+        readers: Readers = getattr(found, "readers", found)  # Paddle's also hold spellings
         readers.load_all()
         for domain in sorted({domain for domain, _ in readers.table}):
             yield key, domain, {name: found for (d, name), found in sorted(readers.table.items()) if d == domain}
