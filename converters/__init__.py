@@ -149,7 +149,7 @@ def _is_tflite(head: bytes, path: Path | None) -> bool:
 def _read_tflite(content: Content) -> Model:
     from bolt_numba.converters.tflite.reading.read import read_tflite
 
-    return read_tflite(content.view, content.name)
+    return read_tflite(content.view, content.name, content.folder)
 
 
 def _is_paddle(head: bytes, path: Path | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -11,7 +12,7 @@ import numpy as np
 
 from bolt_numba.base.mapped import unmapped
 from bolt_numba.base.records import record
-from bolt_numba.converters.bounded import array_of_bytes, count_of, nbytes_of, text_of
+from bolt_numba.converters.bounded import array_in_file, array_of_bytes, count_of, file_below, nbytes_of, text_of
 from bolt_numba.converters.flat import FlatBuffer, Table
 from bolt_numba.converters.tflite.schema import ENUMS, TABLES
 from bolt_numba.converters.tflite.sparse import dense_of
@@ -52,9 +53,14 @@ class Quantisation:
 
 
 class Container:
-    """A model file.  data: all its bytes, of which constants stay views; file: its name for messages."""
+    """A model file.
 
-    def __init__(self, data: bytes | memoryview, file: str) -> None:
+    data: all its bytes, of which constants stay views; file: its name for messages; folder: where files lie that it
+    names, None where it is no file itself.
+    """
+
+    def __init__(self, data: bytes | memoryview, file: str, folder: Path | None = None) -> None:
+        self.folder = folder
         self.flat = FlatBuffer(data, TABLES, ENUMS, file)
         self.data, self.file = memoryview(data), file
         self.model = self.flat.root("Model")
@@ -146,7 +152,7 @@ class Container:
         shape = () if tensor["shape"] is None else tuple(map(int, tensor["shape"]))
         if data is None:
             return np.empty(shape, self.dtype_of(tensor)) if 0 in shape and tensor["type"] in DTYPES else None
-        key = (tensor["buffer"], tensor["type"], shape)
+        key = (tensor["buffer"], tensor["external_buffer"], tensor["type"], shape)
         if tensor["sparsity"] is not None:
             return self._dense(tensor, data, shape)
         if key not in self._arrays:
@@ -154,7 +160,17 @@ class Container:
         return self._arrays[key]
 
     def _external(self, tensor: Table) -> Array:
-        raise UnsupportedOpError(self.file, [f"tensor '{tensor['name']}' whose data is in another file"])
+        """Bytes of a tensor in a file beside the model, which a group of buffers names."""
+        what = f"{self.file}: external data of '{tensor['name']}'"
+        rows: list[Table] = self.model["external_buffers"] or []
+        row = next((row for row in rows if row["id"] == tensor["external_buffer"]), None)
+        if row is None:
+            raise InvalidModelError(f"{what}: got {tensor['external_buffer']}, wanted one of {[r['id'] for r in rows]}")
+        if row["packing"]:
+            raise UnsupportedOpError(self.file, [f"tensor '{tensor['name']}' packed as {row['packing']}"])
+        group = self.at(self.model["external_buffer_groups"], row["group"], "group of external buffers")
+        path = file_below(self.folder, group["name"] or "", what)
+        return array_in_file(path, row["offset"], row["length"], U8, (row["length"],), what)
 
     def _array(self, tensor: Table, data: Array, shape: tuple[int, ...]) -> Array:
         what = f"{self.file}: tensor '{tensor['name']}'"

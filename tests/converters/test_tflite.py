@@ -105,6 +105,28 @@ def test_buffers_behind_the_flatbuffer() -> None:
         bn.load(file.to_bytes() + value[:2])
 
 
+def test_constants_in_a_file_beside_the_model(tmp_path: Path) -> None:
+    file = TfliteFile()
+    adding(file, 0)
+    file.subgraphs[0]["tensors"][1].update(buffer=0, external_buffer=7)
+    file.more["external_buffer_groups"] = [{"name": "weights.bin"}]
+    file.more["external_buffers"] = [{"id": 7, "group": 0, "offset": 4, "length": 4}]
+    (tmp_path / "m.tflite").write_bytes(file.to_bytes())
+    (tmp_path / "weights.bin").write_bytes(np.array([5, 9], F32).tobytes())
+    assert bn.compile(tmp_path / "m.tflite")(TWO)[0].tolist() == [10, 11]
+    with pytest.raises(bn.InvalidModelError, match="wanted a model that is read from a file"):
+        bn.load(file.to_bytes())
+    file.more["external_buffer_groups"] = [{"name": "../weights.bin"}]
+    (tmp_path / "m.tflite").write_bytes(file.to_bytes())
+    with pytest.raises(bn.InvalidModelError, match="a path inside the model's folder"):
+        bn.load(tmp_path / "m.tflite")
+    file.more["external_buffers"][0]["offset"] = 6
+    file.more["external_buffer_groups"] = [{"name": "weights.bin"}]
+    (tmp_path / "m.tflite").write_bytes(file.to_bytes())
+    with pytest.raises(bn.InvalidModelError, match=r"got 4 bytes from 6 of 8"):
+        bn.load(tmp_path / "m.tflite")
+
+
 def test_sparse_constants_are_made_dense() -> None:
     """Rows of blocks of 2, of which one is left out: places by compressed rows."""
     file = TfliteFile()
