@@ -1,4 +1,4 @@
-"""Readers of pointwise operators; those without attributes map by name."""
+"""Readers of pointwise operators and conversions; those without attributes map by name."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from bolt_numba.ops.pointwise import (
     Where,
     Xor,
 )
-from bolt_numba.types import BOOL, F64, I32
+from bolt_numba.types import BOOL, F32, F64, I32
 
 UNARY = {
     "ABS": Abs, "NEG": Neg, "EXP": Exp, "LOG": Log, "SQRT": Sqrt, "SIN": Sin, "COS": Cos, "CEIL": Ceil,
@@ -253,3 +253,14 @@ def fake_quant(
 def convert(b: TfliteBuilder, x: Value, *, in_data_type: str = "FLOAT32", out_data_type: str = "FLOAT32") -> Any:
     """To the dtype of the result's tensor; the options may be missing."""
     return cast(b, x, b.declared(0).dtype)
+
+
+@TFLITE.reader("QUANTIZE")
+def quantize(b: TfliteBuilder, x: Value) -> Any:
+    """What is quantised already is so anew, with the scale of the result."""
+    return x
+
+
+@TFLITE.reader("DEQUANTIZE")
+def dequantize(b: TfliteBuilder, x: Value) -> Any:
+    return cast(b, x, F32)
