@@ -21,6 +21,9 @@ def q(b: Any, x: Any, scale: float = 0.5, point: int = 0, dtype: AnyDType = U8) 
 fires("drop_equal_conversions", "Relu", x=(I16, 2, 3))(lambda b, x: q(b, dq(b, b(o("Relu"), x)), dtype=I16))
 fires("byte_table_of_function", "ByteTable", x=(U8, 2, 3))(lambda b, x: q(b, b(o("Tanh"), dq(b, x)), 0.01, 3, I8))
 fires("byte_table_of_conversions", "ByteTable", x=(U8, 2, 3))(lambda b, x: q(b, dq(b, x), 0.3, 1))
+fires("byte_table_of_limits", "ByteTable", x=(I8, 2, 70))(
+    lambda b, x: b(o("ByteTable"), b(o("Clip", lo=-9, hi=70), x), np.arange(255, -1, -1, dtype=U8))
+)
 fires("dequantize_after_move", "Transpose DequantizeLinear", x=(U8, 2, 3))(
     lambda b, x: b(o("Transpose", (1, 0)), dq(b, x))
 )

@@ -1,6 +1,7 @@
 """What depends on one byte alone becomes a table of 256, filled by the references: exact.
 
 byte_table(Q(f(DQ(x))))              -> ByteTable(x, table) | x      f: any pointwise operators and numbers, or none
+byte_table_of_limits(ByteTable(Clip(x))) -> ByteTable(x, table)
 drop_equal_conversions(Q(DQ(x)))     -> x                            16 bits, one scale and zero point
 """
 
@@ -12,9 +13,9 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.arrays.byte_table import ENTRIES, ByteTable
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
-from bolt_numba.ops.pointwise import Pointwise
+from bolt_numba.ops.pointwise import Clip, Pointwise
 from bolt_numba.passes.quantised.conversions import BYTES, are_alike, dequantized, is_per_tensor, known_scale
-from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
+from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule
 from bolt_numba.types import U8, Array
 
 MAX_NODES = 32
@@ -160,4 +161,17 @@ def drop_equal_conversions(m: Match, b: Builder) -> Result:
     return m["x"] if same else m.refuse("other scales")
 
 
-RULES: tuple[Rule, ...] = (drop_equal_conversions, byte_table_of_function, byte_table_of_conversions)
+@rule(Pat(ByteTable, (Pat(Clip, (Pat(name="x"),), name="cut"), const("table"))))
+def byte_table_of_limits(m: Match, b: Builder) -> Result:
+    every = np.arange(ENTRIES, dtype=U8).view(m["x"].type.dtype)
+    cut = np.asarray(m.op("cut").reference(every))
+    assert m["table"].const is not None, "the pattern wants a constant"
+    return b(ByteTable(), m["x"], m["table"].const[cut.view(U8)])
+
+
+RULES: tuple[Rule, ...] = (
+    drop_equal_conversions,
+    byte_table_of_function,
+    byte_table_of_conversions,
+    byte_table_of_limits,
+)
