@@ -24,6 +24,8 @@ Ints: TypeAlias = tuple[int, ...]
 Floats: TypeAlias = tuple[float, ...]
 Number: TypeAlias = "Value | int | float | bool"
 FAR = np.iinfo(np.int64).max
+MOST = 1 << 20
+"""Places, nodes or steps that one attribute may ask for."""
 
 
 def to(b: ForeignBuilder, x: Value, dtype: AnyDType) -> Value:
@@ -95,6 +97,8 @@ def scalar(b: ForeignBuilder, x: Value) -> Value:
 def counted(b: ForeignBuilder, count: Value | int, dtype: AnyDType = I64) -> Value:
     """0, 1, ... before ``count``."""
     if isinstance(count, int):
+        if not 0 <= count <= MOST:
+            raise b.invalid("number of places", count, f"0 to {MOST}")
         made: Value = b.const(np.arange(count, dtype=dtype), f"{b.prefix}count")
         return made
     made = b(Range(), b.const(np.array(0, I64)), scalar(b, count), b.const(np.array(1, I64)))

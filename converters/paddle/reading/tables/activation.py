@@ -110,9 +110,8 @@ def swish(b: PaddleBuilder, x: Value, *, beta: float = 1.0) -> Any:
 
 @PADDLE.reader("hard_swish", "hardswish")
 def hard_swish(b: PaddleBuilder, x: Value, *, threshold: float = 6.0, scale: float = 6.0, offset: float = 3.0) -> Any:
-    if (threshold, scale, offset) == (6, 6, 3):
-        return b(HardSwish(), x)
-    return b(Div(), b(Mul(), x, b(Clip(0.0, threshold), b(Add(), x, offset))), scale)
+    """X * clip(x + 3, 0, 6) / 6: Paddle 2 reads the numbers, but its kernels do not."""
+    return b(HardSwish(), x)
 
 
 @PADDLE.reader("hard_sigmoid", "hardsigmoid")

@@ -259,13 +259,23 @@ def fold(
 
 @PADDLE.reader("im2sequence")
 def im2sequence(
-    b: PaddleBuilder, x: Value, *, kernels: Ints, strides: Ints = (1, 1), paddings: Ints = (0, 0, 0, 0)
+    b: PaddleBuilder,
+    x: Value,
+    *,
+    kernels: Ints,
+    strides: Ints = (1, 1),
+    paddings: Ints = (0, 0, 0, 0),
+    out_stride: Ints = (1, 1),
 ) -> Any:
     """Windows as rows, one sequence for each image: c * kh * kw numbers.  paddings: top, left, bottom, right."""
     made = transposed(b, patches(b, x, kernels, strides, paddings, (1, 1)), 0, 3, 5, 1, 2, 4)
     windows = b(Mul(), size_of(b, made, 1), size_of(b, made, 2))
     lengths = b(Expand(), windows, size_of(b, made, 0))
     return given(b, reshaped(b, made, [-1, static_dim(b, x, 1) * kernels[0] * kernels[1]]), lengths)
+
+
+MOST_MOVES = 32
+"""Displacements to one side that images are compared at."""
 
 
 @PADDLE.reader("correlation", slots={"Input1": "input1", "Input2": "input2"})
@@ -282,6 +292,8 @@ def correlation(
     corr_type_multiply: int = 1,
 ) -> Any:
     """Mean products of the channels of one image and of the other, moved: one plane for each displacement."""
+    if stride2 < 1 or not 0 <= max_displacement // stride2 <= MOST_MOVES:
+        raise b.invalid("max_displacement", max_displacement, f"at most {MOST_MOVES} steps of stride2")
     if kernel_size != 1 or stride1 != 1:
         raise b.unsupported(f"kernel_size {kernel_size} and stride1 {stride1}")
     steps = range(-(max_displacement // stride2) * stride2, max_displacement + 1, stride2)

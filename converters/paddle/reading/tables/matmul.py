@@ -51,9 +51,8 @@ def matmul_v1(
     transpose_y: bool = False,
     alpha: float = 1.0,
 ) -> Any:
-    """As `matmul`, and the product of two vectors has an axis of length 1."""
-    made = product(b, x, y, transpose_x, transpose_y, alpha)
-    return reshaped(b, made, [1]) if rank_of(b, made) == 0 else made
+    """As `matmul`, times alpha."""
+    return product(b, x, y, transpose_x, transpose_y, alpha)
 
 
 @PADDLE.reader("mul", pir=("matmul_with_flatten",))

@@ -240,10 +240,12 @@ def spectral_norm(
     b: PaddleBuilder, weight: Value, u: Value, v: Value, *, dim: int = 0, power_iters: int = 1, eps: float = 1e-12
 ) -> Any:
     """Weights divided by their greatest singular value, which steps of the power method find."""
+    if not 0 <= power_iters <= MOST_STEPS:
+        raise b.unsupported(f"power_iters = {power_iters}")
     rank = rank_of(b, weight)
     order = (axis_of(b, weight, dim), *(i for i in range(rank) if i != axis_of(b, weight, dim)))
     matrix = reshaped(b, transposed(b, weight, *order), [static_dim(b, weight, dim), -1])
-    for _ in range(min(power_iters, MOST_STEPS)):
+    for _ in range(power_iters):
         v = _unit(b, b(MatMul(trans_a=True), matrix, reshaped(b, u, [-1, 1])), eps)
         u = _unit(b, b(MatMul(), matrix, reshaped(b, v, [-1, 1])), eps)
     sigma = b(MatMul(), reshaped(b, u, [-1]), b(MatMul(), matrix, reshaped(b, v, [-1])))

@@ -160,7 +160,10 @@ def _detected(b: PaddleBuilder, operator: Any, bboxes: Value, scores: Value, roi
     classes = static_dim(b, scores, 1)
     made, places, counts = b(operator, unsqueezed(b, bboxes, 0), unsqueezed(b, transposed(b, scores, 1, 0), 0))
     labels = to(b, column(b, made, 1, 0), I64)
+    in_class = b(Add(), b(Mul(), labels, scalar(b, size_of(b, scores, 0))), places)
+    _, order = b(TopK(0, False), in_class, size_of(b, in_class, 0))  # a class's detections come by their places
     places = b(Add(), b(Mul(), places, classes), labels)
+    made, places = (b(Gather(0), v, order) for v in (made, places))
     return made, to(b, unsqueezed(b, places, 1), I32), to(b, counts, I32)
 
 

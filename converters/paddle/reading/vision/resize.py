@@ -96,7 +96,9 @@ def interpolate(
         return b(operator, x, None, None, sizes)
     if scale_tensor is not None:
         wide = b(Expand(), to(b, flat(b, scale_tensor), F32), ints([spatial]))
-        return b(operator, x, None, None, _scaled(b, x, wide, data_format))
+        if align_corners:
+            return b(operator, x, None, None, _scaled(b, x, wide, data_format))
+        return b(operator, x, None, wide)
     if not is_scaled:
         raise b.invalid("sizes of the result", given, "sizes or scales")
     wanted = b.const(np.array(factors, np.float32))
