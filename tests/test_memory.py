@@ -92,6 +92,19 @@ def test_a_join_along_an_inner_axis_within_one_along_the_last() -> None:
     check(g, x=np.arange(20, dtype=np.float32).reshape(1, 5, 4))
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_join_that_lies_in_one_join_is_read_by_another(is_first: bool) -> None:
+    """Its rows lie apart then, and the other join must copy them so, though it places none of its operands."""
+    g = Graph()
+    b = Builder(g)
+    x = g.add_input("x", TensorType(F32, (5, 4)))
+    pair = b(Concat(1), b(Relu(), x), b(Exp(), x))
+    readers = [lambda: b(Concat(1), x, pair), lambda: b(Concat(1), pair, b(Relu(), b(Add(), x, np.float32(1))))]
+    for i, read in enumerate(readers if is_first else reversed(readers)):
+        g.add_output(b(Add(), read(), np.float32(1)), f"y{i}")
+    check(g, x=np.linspace(-1, 1, 20, dtype=np.float32).reshape(5, 4))
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_concat_writes_in_place_when_it_can(axis: int) -> None:
     g = Graph()

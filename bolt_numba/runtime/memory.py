@@ -182,6 +182,10 @@ def alias_concats(jobs: Sequence[Job], kept: set[int]) -> None:
     for job in reversed(jobs):
         if _is_join(job):
             _alias_concat(job, users, kept)
+    for job in jobs:  # what a join reads may since lie apart in another one, and its own kernel cannot read that
+        is_own = all(s is not None and s.base is not job.outs[0] for s in job.ins)
+        if is_own and _joins_rows(job) and any(s is not None and s.pitch is not None for s in job.ins):
+            _copy_all(job)
 
 
 def _alias_concat(job: Job, users: _Users, kept: set[int]) -> None:
@@ -219,6 +223,16 @@ def _alias_concat(job: Job, users: _Users, kept: set[int]) -> None:
     if len(copied) < len(job.ins) or out.pitch is not None:
         job.steps = _copies(job, copied, axis, outer, inner)
         job.runner = "concat in place" if not copied else "concat (partly in place)"
+
+
+def _copy_all(job: Job) -> None:
+    """Have a join of rows copy each operand by a step of its own."""
+    outer = 1
+    for d in job.outs[0].type.dims[:-1]:
+        outer *= d
+    job.steps = _copies(
+        job, range(len(job.ins)), len(job.outs[0].type.dims) - 1, outer, job.outs[0].type.dtype.itemsize
+    )
 
 
 def _copies(job: Job, operands: Sequence[int], axis: int, outer: int, inner: int) -> list[Step]:
