@@ -152,6 +152,12 @@ def floats_left(graph: Graph) -> list[str]:
     return [n.name for n in run_pipeline(graph, check=True).nodes if n.op.name in kinds]
 
 
+def signed_factors(graph: Graph) -> list[str]:
+    """Products that would have to turn the bytes that they read."""
+    products = [n for n in run_pipeline(graph).nodes if n.op.name in ("QLinearConv", "QLinearMatMul")]
+    return [n.name for n in products if n.operands[0] is not None and n.operands[0].type.dtype == np.int8]
+
+
 def level_of(model: onnx.ModelProto) -> float:
     """The step of the result: the scale of the last DequantizeLinear; that of usual numbers where it stays float."""
     weights = {w.name: numpy_helper.to_array(w) for w in model.graph.initializer}
@@ -178,6 +184,7 @@ def test_networks_of_onnxruntimes_quantiser(tmp_path: Path, net: str, scheme: st
     content, level = model.SerializeToString(), level_of(model)
     graph = bn.load(content)
     assert not floats_left(graph)
+    assert not signed_factors(graph)
     session = bn.compile(graph, threads=1)
     for seed in range(3):
         dims = graph.inputs[0].type.dims
