@@ -118,7 +118,7 @@ class _Parser:
 
     def parameter(self, found: dict[str, Any]) -> None:
         name = self.result(found["O"])[0]
-        if found["OA"][0]:  # else it is nothing that a run reads
+        if found.get("OA", (1,))[0]:  # else it is nothing that a run reads
             self.weights.append((str(found["A"][3]), name))
             self.variables[name].is_kept = True
         else:
