@@ -233,6 +233,48 @@ def test_variables_that_a_loop_changes_are_state() -> None:
     assert float(session(np.array(1, I32))["y"]) == 11
 
 
+def test_a_variable_that_one_branch_changes() -> None:
+    file = TfliteFile()
+    file.subgraph()
+    p, x, y = file.tensor("p", (), "BOOL"), file.tensor("x", (2,)), file.tensor("y", (2,))
+    file.operator("IF", [p, x], [y], ("IfOptions", {"then_subgraph_index": 1, "else_subgraph_index": 2}))
+    file.ends([p, x], [y])
+    file.subgraph("adds")
+    x, old, new = file.tensor("x", (2,)), file.tensor("old", (2,)), file.tensor("new", (2,))
+    handle = variable(file)
+    file.operator("READ_VARIABLE", [handle], [old])
+    file.operator("ADD", [old, x], [new], ("AddOptions", {}))
+    file.operator("ASSIGN_VARIABLE", [handle, new], [])
+    file.ends([x], [new])
+    file.subgraph("leaves")
+    x, y = file.tensor("x", (2,)), file.tensor("y", (2,))
+    file.operator("RELU", [x], [y])
+    file.ends([x], [y])
+    session = bn.compile(file.to_bytes())
+    found = [session(np.array(p_), TWO)["y"].tolist() for p_ in (True, False, True)]
+    assert found == [[1, 2], [1, 2], [2, 4]]
+    assert session.states["v"].tolist() == [2, 4]
+
+
+def test_signatures_hand_their_state_on() -> None:
+    file = TfliteFile()
+    file.subgraph("write")
+    x, y = file.tensor("x", (2,)), file.tensor("y", (2,))
+    file.operator("READ_VARIABLE", [handle := variable(file)], [y])
+    file.operator("ASSIGN_VARIABLE", [handle, x], [])
+    file.ends([x], [y])
+    file.signature("write", 0, {"x": x}, {"before": y})
+    file.subgraph("read")
+    y = file.tensor("y", (2,))
+    file.operator("READ_VARIABLE", [variable(file)], [y])
+    file.ends([], [y])
+    file.signature("read", 1, {}, {"now": y})
+    writer, reader = (bn.compile(file.to_bytes(), signature=name) for name in ("write", "read"))
+    assert writer(x=TWO)["before"].tolist() == [0, 0]
+    reader.reset_state(writer.states)
+    assert reader()["now"].tolist() == [1, 2]
+
+
 def test_a_variable_that_nothing_sets_begins_as_zeros() -> None:
     file = counter()
     file.subgraphs[0]["operators"].pop(0)
