@@ -16,8 +16,10 @@ from bolt_numba import surgery
 from bolt_numba.cli.app import app
 from bolt_numba.converters.flat import FlatField
 from bolt_numba.converters.tflite.flex import flex_value
+from bolt_numba.ir.spec import violations
 from bolt_numba.ir.store import to_bytes
 from bolt_numba.types import F32, I32, Array
+from tests import formats
 from tests.tflite_files import FlatWriter, TfliteFile
 
 TEXTS = tuple(FlatField(name, "str") for name in ("name", "description", "version", "parts", "author"))
@@ -298,6 +300,13 @@ def test_tables_of_texts() -> None:
     session = bn.compile(file.to_bytes())
     assert [r.tolist() for r in session.run(None, {"x": np.array(["bé", "?", "a"], object)})] == [[1, -1, 0], [3]]
     assert session.states == {}
+
+
+@pytest.mark.parametrize("start", ["[a-i]", "[j-r]", "[s-z]"])
+def test_every_graph_obeys_the_spec(start: str) -> None:
+    """A .bolt file is held to it."""
+    for case in formats.cases("tflite", f"^{start}"):
+        assert not violations(bn.load(case.files["model"])), case
 
 
 # --- metadata --------------------------------------------------------------------------------------------------------

@@ -69,8 +69,8 @@ def _scanned(
     seen = graph.add_input("step", step)
     known = [graph.add_input(f"constant{i}", c.type.with_value(None)) for i, c in enumerate(constants)]
     made = list(cell(Builder(graph), seen, inner, known))
-    for value in [*made, made[0]]:
-        graph.add_output(value)
+    for i, value in enumerate([*made, made[0]]):
+        graph.add_output(value, f"result{i}")
     way = (1,) if backward else (0,)
     operator = Scan(graph, len(states), 1, (axis,), way, (axis,), way)
     results = b.node(operator, *states, x, *constants).outputs
