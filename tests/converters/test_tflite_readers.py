@@ -250,6 +250,19 @@ def test_floor_division(dtype: Any) -> None:
         np.testing.assert_array_equal(run(data, a, b), wanted)
 
 
+@pytest.mark.parametrize("source", [np.float32, np.float16, np.float64])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64])
+def test_floats_become_integers_within_their_limits(source: Any, dtype: Any) -> None:
+    """What is beyond them becomes the limit, NaN the upper one; the rest is cut."""
+    x = np.array([-np.inf, -6e4, -1.5, 0.9, 100.7, 4e4, np.inf, np.nan], source)
+    limits = np.iinfo(dtype)
+    wanted = [limits.max if not v < limits.max else limits.min if v <= limits.min else int(v) for v in x.tolist()]
+    data = model("CAST", [Tensor(x.shape, source)], [Tensor(x.shape, dtype)], "Cast")
+    for got in (run(data, x), bn.compile(data).run(None, {"t0": x})[0]):
+        assert got.dtype == dtype
+        assert got.tolist() == wanted
+
+
 @pytest.mark.parametrize("start", [(0, 0), (2, 3), (-4, 9), (99, -99)])
 def test_an_update_lies_inside(start: tuple[int, int]) -> None:
     x, update = numbers(5, 6), numbers(2, 3) + 50

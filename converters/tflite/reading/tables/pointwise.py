@@ -251,8 +251,17 @@ def fake_quant(
 @TFLITE.reader("CAST")
 @exact
 def convert(b: TfliteBuilder, x: Value, *, in_data_type: str = "FLOAT32", out_data_type: str = "FLOAT32") -> Any:
-    """To the dtype of the result's tensor; the options may be missing."""
-    return cast(b, x, b.declared(0).dtype)
+    """To the dtype of the result's tensor; the options may be missing.
+
+    Floats beyond an integer's range become its limits, NaN the upper one.
+    """
+    to = b.declared(0).dtype
+    if x.type.dtype.kind in "iub" or to.kind not in "iu":
+        return cast(b, x, to)
+    wide = x if x.type.dtype == F64 else cast(b, x, F32)
+    limits = np.iinfo(to)
+    kept = cast(b, b(Clip(float(limits.min)), wide), to)
+    return b(Where(), b(Less(), wide, float(limits.max + 1)), kept, b.const(np.array(limits.max, to)))
 
 
 @TFLITE.reader("QUANTIZE")
