@@ -44,12 +44,19 @@ from bolt_numba.ops.pointwise import (
 )
 from bolt_numba.types import F32, Sym
 
-for _names, _made in (
-    (("AbsVal",), Abs), (("Sigmoid",), Sigmoid), (("TanH",), Tanh), (("BNLL", "SoftPlus", "Softplus"), Softplus),
-    (("Mish",), Mish), (("HardSwish", "HSwish", "Hswish"), HardSwish), (("Sqrt",), Sqrt), (("SELU",), Selu),
-):  # fmt: skip
-    for _name in _names:
-        CAFFE.add(_name, lambda b, x, _made=_made: b(_made(), x))
+UNARY = {
+    "AbsVal": Abs, "Sigmoid": Sigmoid, "TanH": Tanh, "BNLL": Softplus, "SoftPlus": Softplus, "Softplus": Softplus,
+    "Mish": Mish, "HardSwish": HardSwish, "HSwish": HardSwish, "Hswish": HardSwish, "Sqrt": Sqrt, "SELU": Selu,
+}  # fmt: skip
+"""Layers without parameters that are an operator of ours."""
+
+
+def _reader_of(operator: Any) -> Any:
+    return lambda b, x: b(operator(), x)
+
+
+for _name, _operator in UNARY.items():
+    CAFFE.add(_name, _reader_of(_operator))
 
 
 @reader("ReLU")
