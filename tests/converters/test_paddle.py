@@ -16,6 +16,8 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.converters import Content
 from bolt_numba.converters.paddle.reading.read import files_of
+from bolt_numba.converters.paddle.reading.registry import PADDLE
+from bolt_numba.ops.pointwise import Mul
 from bolt_numba.types import Array
 from tests import formats, models
 from tests.paddle_program import Block, feed, fetch, op, program, record, var
@@ -233,6 +235,18 @@ def test_everything_unsupported_is_listed_at_once() -> None:
     with pytest.raises(bn.UnsupportedOpError) as caught:
         bn.load(model)
     assert list(caught.value.items) == ["no_such at node 'a'", "nor_this at node 'b'"]
+
+
+def test_the_version_of_an_operator_chooses_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PADDLE.readers, "table", dict(PADDLE.readers.table))
+    for since, factor in ((0, 2.0), (2, 3.0)):
+        PADDLE.reader("versioned", since=since)(lambda b, x, *, factor=factor: b(Mul(), x, factor))
+    for version, factor in ((None, 2), (1, 2), (2, 3), (7, 3)):
+        model = program(
+            [feed("x"), op("versioned", {"X": ["x"]}, {"Out": ["y"]}), fetch("y"), var("x", "f4", [2, 3])],
+            versions={} if version is None else {"versioned": version},
+        )
+        np.testing.assert_array_equal(run(bn.load(model), X)[0], factor * X)
 
 
 def test_an_unknown_attribute_may_only_be_off() -> None:
