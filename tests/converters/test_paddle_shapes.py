@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -206,3 +207,14 @@ def test_rolls_and_pads(data: Any) -> None:
 def test_attributes_that_mean_nothing_are_refused(type: str, attributes: dict[str, Any], what: str) -> None:
     with pytest.raises(bn.BoltError, match=what):
         loaded(type, np.zeros((1, 4, 5, 6), F32), [1, 4, 5, 6], "Out", "X", **attributes)
+
+
+@pytest.mark.parametrize("decimals", [39, -(1 << 62)])
+def test_powers_of_ten_have_an_end(decimals: int) -> None:
+    """A program of PIR whose power of ten took no end of time."""
+    with np.load(Path(__file__).parent.parent / "golden" / "more" / "paddle.npz") as archive:
+        text = archive["round_dec__pir/model"].tobytes().decode()
+    spelled = '{"#":"0.a_i32","D":1}'
+    assert text.count(spelled) == 1
+    with pytest.raises(bn.InvalidModelError, match="decimals"):
+        bn.load(text.replace(spelled, spelled.replace("1}", f"{decimals}}}")).encode())

@@ -125,9 +125,15 @@ def round_(b: PaddleBuilder, x: Value, *, decimals: int = 0) -> Any:
         return b(Add(), cut, b(Mul(), b(Sign(), x), to(b, away, x.type.dtype)))
     if decimals == 0:
         return b(Round(), x)
+    if abs(decimals) > MOST_DECIMALS:
+        raise b.invalid("decimals", decimals, f"at most {MOST_DECIMALS}")
     shift = float(10 ** abs(decimals))
     up, down = (Mul(), Div()) if decimals > 0 else (Div(), Mul())
     return b(down, b(Round(), b(up, x, shift)), shift)
+
+
+MOST_DECIMALS = 38
+"""Powers of ten that f32 holds."""
 
 
 @PADDLE.reader("rsqrt")
