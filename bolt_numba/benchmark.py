@@ -12,6 +12,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bolt_numba import peers
+from bolt_numba.converters import Content, format_of, load
 from bolt_numba.errors import BoltError
 from bolt_numba.feeds import random_feeds
 from bolt_numba.peers import BoltEngine, Engine, Feeds
@@ -118,32 +120,48 @@ def bench(
     """Measure ``model`` here and on the engines of ``vs`` (a peer that fails is reported with its error).
 
     shapes, feeds, seed: as `bolt_numba.feeds.random_feeds`.  seconds: of timed runs, all engines together.
-    processes: also start a process per engine for load time, first run and peak memory (needs a path).  precision: of
-    every engine that has it.  numerics, tune, weights, signature: as `bolt_numba.compile`.
+    processes: also start a process per engine for load time, first run and peak memory (needs a path).  Peers get a
+    model of another format as ONNX.  precision: of every engine that has it.  numerics, tune, weights, signature: as
+    `bolt_numba.compile`.
     """
     how = {"numerics": numerics, "weights": None if weights is None else os.fspath(weights), "signature": signature}
     ours = BoltEngine(model, threads, precision := precision_of(precision), tune=tune, **how)
     arrays = random_feeds(ours.session.inputs, shapes, seed, feeds)
     engines: dict[str, Engine] = {OURS: ours}
     measured = {name: Measured(name) for name in (OURS, *vs)}
-    for name in vs:
-        progress(f"loading into {name}")
-        try:
-            engines[name] = peers.make(name, model, threads, precision)
-        except BoltError as error:
-            measured[name].error = str(error)
-    progress("first runs")
-    _run_each(engines, measured, arrays)
-    progress("timing, interleaved")
-    for name, latencies in interleaved({n: _caller(e, arrays) for n, e in engines.items()}, seconds).items():
-        measured[name].latencies = latencies
-    sizes = {name: array.shape for name, array in arrays.items()}
-    if processes and not isinstance(model, bytes):
-        for name in engines:
-            progress(f"load time and memory of {name}, in its own process")
-            _add_process_figures(measured[name], model, threads, sizes, precision, how)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in vs:
+            progress(f"loading into {name}")
+            try:
+                engines[name] = peers.make(name, _for_peers(model, how, folder), threads, precision)
+            except BoltError as error:
+                measured[name].error = str(error)
+        progress("first runs")
+        _run_each(engines, measured, arrays)
+        progress("timing, interleaved")
+        for name, latencies in interleaved({n: _caller(e, arrays) for n, e in engines.items()}, seconds).items():
+            measured[name].latencies = latencies
+        sizes = {name: array.shape for name, array in arrays.items()}
+        if processes and not isinstance(model, bytes):
+            for name in engines:
+                progress(f"load time and memory of {name}, in its own process")
+                path = model if name == OURS else _for_peers(model, how, folder)
+                assert not isinstance(path, bytes), "what has a path stays a file"
+                _add_process_figures(measured[name], path, threads, sizes, precision, how)
     label = "model" if isinstance(model, bytes) else Path(os.fspath(model)).name
     return BenchReport(label, threads, sizes, list(measured.values()), precision, numerics)
+
+
+def _for_peers(model: peers.Model, how: Mapping[str, str | None], folder: str) -> peers.Model:
+    """What peers load: an ONNX model as it is; other formats written as ONNX, once, into the folder."""
+    if format_of(Content(model)) == "onnx":
+        return model
+    from bolt_numba.converters.onnx.writing.write import save_onnx  # onnx is no part of what is measured
+
+    path = Path(folder, "model.onnx")
+    if not path.exists():
+        save_onnx(load(model, weights=how["weights"], signature=how["signature"]), path)
+    return path
 
 
 def _run_each(engines: dict[str, Engine], measured: Mapping[str, Measured], feeds: Feeds) -> None:

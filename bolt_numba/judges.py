@@ -241,7 +241,8 @@ def judge_of(
         against = own if importlib.util.find_spec(package) else "onnxruntime"
     if against not in JUDGES:
         raise BoltError(f"verify: against: got {against!r}, wanted one of {', '.join(map(repr, JUDGES))}")
-    if against not in ("onnxruntime", "reference", own):
+    fitting = dict.fromkeys(("onnxruntime", "reference", own))
+    if against not in fitting:
         what = f"a file of {format}" if format else "a graph"
-        raise BoltError(f"verify: against: got {against!r} for {what}, wanted a file of its own format")
+        raise BoltError(f"verify: against: got {against!r} for {what}, wanted {' or '.join(map(repr, fitting))}")
     return against, JUDGES[against](Asked(model, weights, graph, feeds, format))

@@ -213,8 +213,12 @@ def channels_first(graph: Graph, names: Sequence[str] | None = None) -> Graph:
 
     For models whose images have their channels last, as TFLite's.  names: of inputs and outputs; None: all of rank 4.
     What follows an input reads it through a transpose, which goes where it costs least.  Raises BoltError for unknown
-    names, ShapeError for what has fewer axes or an unknown rank.
+    names, and for formats whose images have their channels first already, unless names are given; ShapeError for what
+    has fewer axes or an unknown rank.
     """
+    format = graph.metadata.get("format")
+    if names is None and format in ("caffe", "paddle"):
+        raise BoltError(f"{graph.name}: channels: got them first, as in models of {format}, wanted them last")
     made = deep_clone(graph)
     ends = {v.name for v in made.caller_inputs} | {name for name, _ in made.caller_outputs}
     for name in names or ():

@@ -10,7 +10,7 @@ from typing import IO, Any, TypeAlias
 from bolt_numba.base.border import border
 from bolt_numba.base.mapped import map_file
 from bolt_numba.base.records import record
-from bolt_numba.converters.bounded import reading
+from bolt_numba.converters.bounded import reading, refuse_pointer
 from bolt_numba.errors import DTypeError, InvalidModelError, UnsupportedOpError
 from bolt_numba.ir import MAGIC
 from bolt_numba.ir.graph import Graph
@@ -49,6 +49,7 @@ class Content:
             self.name = self.path.name or str(self.path)
         self.is_folder = self.path is not None and self.path.is_dir()
         self.head = self._head()
+        refuse_pointer(self.head, self.name)
 
     def _read(self, file: IO[bytes]) -> None:
         try:
@@ -244,8 +245,10 @@ def format_of(content: Content, format: Any = None) -> str:
     if format is None:
         format = next((key for key, entry in FORMATS.items() if _may_be(entry, content)), None)
     if format is None:
-        known = [key for key, entry in FORMATS.items() if entry.folders or not content.is_folder]
-        wanted = known or f"a file of {list(FORMATS)}"
+        known = ", ".join(key for key, entry in FORMATS.items() if entry.folders or not content.is_folder)
+        wanted = f"a file of {known or list(FORMATS)}"
+        if content.is_folder and known:
+            wanted = f"a file, or a folder of {known}"
         raise InvalidModelError(f"{content.name}: format: got {_found(content)}, wanted {wanted}")
     if not isinstance(format, str) or format not in FORMATS:
         raise InvalidModelError(f"format: got {format!r}, wanted one of {list(FORMATS)}")

@@ -23,6 +23,9 @@ MAX_DEPTH = 60
 MAPPED = 1 << 20
 """Bytes from which an array in a file is mapped instead of read."""
 
+LFS = b"version https://git-lfs"
+"""How a pointer of Git LFS begins."""
+
 BITS: dict[AnyDType, int] = {
     np.dtype(getattr(ml_dtypes, name)): bits
     for name, bits in {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2}.items()
@@ -43,6 +46,12 @@ def reading(name: str, *passing: type[Exception]) -> Iterator[None]:
         if isinstance(error, (MemoryError, RecursionError)):
             raise as_bolt_error(error, name) from error
         raise InvalidModelError(f"{name}: cannot be read: {type(error).__name__}: {error}") from error
+
+
+def refuse_pointer(head: bytes, name: str) -> None:
+    """Raise InvalidModelError for what Git LFS leaves in a checkout in place of a file that was not fetched."""
+    if head.startswith(LFS):
+        raise InvalidModelError(f"{name}: got a pointer of Git LFS, wanted the file itself: git lfs pull fetches it")
 
 
 class Measure:

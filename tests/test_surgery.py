@@ -471,3 +471,12 @@ def test_invalid_models_stay_errors() -> None:
     )
     with pytest.raises(bn.InvalidModelError):
         surgery.unsupported(broken.SerializeToString())
+
+
+def test_channels_that_are_first_are_not_turned() -> None:
+    """Nets of Caffe and Paddle have them first; who names an input knows better."""
+    net = graph_of(lambda b, x: (b(o("Relu"), x),), {"x": (1, 3, 9, 7)})
+    net.metadata["format"] = "caffe"
+    with pytest.raises(bn.BoltError, match="got them first, as in models of caffe, wanted them last"):
+        surgery.channels_first(net)
+    assert surgery.channels_first(net, ["x"]).inputs[0].type.shape == (1, 7, 3, 9)

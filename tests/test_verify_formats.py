@@ -8,6 +8,7 @@ import pytest
 
 import bolt_numba as bn
 from bench.caffe_nets import CaffeNet, ssd_heads
+from bolt_numba.benchmark import bench
 from bolt_numba.errors import BoltError
 from tests.formats import cases
 
@@ -44,7 +45,7 @@ def test_a_wrong_tensor_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_others_judge_no_foreign_format(tmp_path: Path) -> None:
     path = tflite(tmp_path, "add/f32_same$")
-    with pytest.raises(BoltError, match="got 'litert' for a graph, wanted a file"):
+    with pytest.raises(BoltError, match=r"got 'litert' for a graph, wanted 'onnxruntime' or 'reference'$"):
         bn.verify(bn.load(path), "litert")
     with pytest.raises(
         BoltError, match="against: got 'tensorrt', wanted one of 'onnxruntime', 'reference', 'litert', 'opencv'"
@@ -93,3 +94,19 @@ def test_opencv_judges_detections_in_our_order(tmp_path: Path) -> None:
     report = bn.verify(tmp_path / "net.prototxt")
     assert report.against == "opencv"
     assert report.ok, report
+
+
+def test_another_judge_is_refused_by_name(tmp_path: Path) -> None:
+    path = tflite(tmp_path, "add/f32_act_relu$")
+    with pytest.raises(BoltError, match="got 'opencv' for a file of tflite, wanted .* or 'reference' or 'litert'"):
+        bn.verify(path, "opencv")
+
+
+def test_bench_gives_onnxruntime_what_it_reads(tmp_path: Path) -> None:
+    """A file of another format is written as ONNX for it, also for the process of its own."""
+    pytest.importorskip("onnxruntime")
+    report = bench(tflite(tmp_path, "conv_2d/f32_same_s2$"), vs=["onnxruntime"], seconds=0.1)
+    ours, other = report.engines
+    assert (ours.error, other.error) == ("", "")
+    assert other.latencies
+    assert other.load_s

@@ -15,7 +15,9 @@ from bolt_numba.errors import BoltError, InvalidModelError
 from bolt_numba.inputs import plain_array
 from bolt_numba.types import NUMERICS, PRECISIONS, Array, TensorSpec, precision_of
 
-ModelPath: TypeAlias = Annotated[Path, typer.Argument(metavar="MODEL", help="An .onnx or .bolt file.")]
+ModelPath: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="A file of ONNX, TFLite, Caffe, Paddle (or its folder) or bolt-numba.")
+]
 Weights: TypeAlias = Annotated[
     Path | None, typer.Option("--weights", metavar="FILE", help="The second file of a format that keeps weights apart.")
 ]

@@ -73,3 +73,27 @@ def test_missing_files_and_text_files(tmp_path: Path) -> None:
         load(tmp_path / "none.onnx")
     with pytest.raises(TypeError, match="opened as binary"):
         load(io.StringIO("text"))  # type: ignore[arg-type]
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:2ad68ed2\nsize 1234567\n"
+
+
+@pytest.mark.parametrize("suffix", ["onnx", "tflite", "pdmodel", "prototxt", "caffemodel", "bolt", "pdiparams"])
+def test_a_pointer_of_git_lfs_is_told(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / (name := f"m.{suffix}")
+    path.write_bytes(POINTER)
+    with pytest.raises(InvalidModelError, match=rf"^{name}: got a pointer of Git LFS, wanted the file itself"):
+        load(path)
+
+
+NET = """input: "x" input_shape { dim: 1 dim: 3 dim: 4 dim: 4 }
+layer { name: "c" type: "Convolution" bottom: "x" top: "y" convolution_param { num_output: 2 kernel_size: 1 } }"""
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_pointer_in_place_of_weights_is_told(tmp_path: Path, named: bool) -> None:
+    path, weights = tmp_path / "m.prototxt", tmp_path / "m.caffemodel"
+    path.write_text(NET)
+    weights.write_bytes(POINTER)
+    with pytest.raises(InvalidModelError, match=r"^m\.caffemodel: got a pointer of Git LFS"):
+        load(path, weights=weights if named else None)

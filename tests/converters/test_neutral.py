@@ -177,7 +177,7 @@ def test_a_folder_of_no_format_is_named_with_what_it_holds(
     folder.mkdir()
     for format in [key for key, entry in FORMATS.items() if entry.folders and key != "tiny"]:
         monkeypatch.delitem(FORMATS, format)
-    nothing = rf"{name}: format: got a folder with nothing, wanted \['tiny'\]"
+    nothing = rf"{name}: format: got a folder with nothing, wanted a file, or a folder of tiny"
     for call in (bn.load, bn.compile, surgery.unsupported):
         with pytest.raises(bn.InvalidModelError, match=nothing):
             call(folder)
