@@ -98,7 +98,7 @@ def test_opencv_judges_detections_in_our_order(tmp_path: Path) -> None:
 
 def test_another_judge_is_refused_by_name(tmp_path: Path) -> None:
     path = tflite(tmp_path, "add/f32_act_relu$")
-    with pytest.raises(BoltError, match="got 'opencv' for a file of tflite, wanted .* or 'reference' or 'litert'"):
+    with pytest.raises(BoltError, match=r"got 'opencv' for a file of tflite, wanted .* or 'reference' or 'litert'"):
         bn.verify(path, "opencv")
 
 
