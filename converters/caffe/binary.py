@@ -169,7 +169,10 @@ def _message(view: memoryview, begin: int, end: int, what: str, file: str, depth
 
 
 def _own_parameters(view: memoryview, begin: int, end: int, what: str) -> dict[int, tuple[str, str]]:
-    """The fields of a layer; its own parameters are what its type calls them, whatever their number is."""
+    """The fields of a layer; its own parameters are what its type calls them, whatever their number is.
+
+    Where the usual number is there, fields of other numbers are a fork's additions, and are left out.
+    """
     type_at, table = (2, NUMBERED) if what == "layer" else (5, NUMBERED_V1)
     names = dict(fields_of(what))
     kind_of: str | None = None
@@ -184,9 +187,10 @@ def _own_parameters(view: memoryview, begin: int, end: int, what: str) -> dict[i
         elif kind == BYTES and number not in names and (number > 101 if what == "layer" else number in table):
             others.append(number)
     own = None if kind_of is None else parameters_of(kind_of)
+    usually = own in map(table.get, others)
     for number in others:
         usual = table.get(number)
-        message = usual if usual is not None and (own is None or usual == own) else own
+        message = usual if usual is not None and (own is None or usual == own) else None if usually else own
         if message is not None:
             names[number] = f"{message}_param", message
     return names

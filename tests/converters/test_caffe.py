@@ -286,3 +286,14 @@ def test_a_real_net_agrees_with_its_twin_in_onnx() -> None:
     x = np.random.default_rng(0).normal(0, 50, (1, 3, 224, 224)).astype(F32)
     np.testing.assert_allclose(net(x)["prob"], next(iter(twin(x.transpose(0, 2, 3, 1)).values())), atol=1e-4)
     assert {row["op"] for row in net.report()} == {"Transpose", "Conv", "MaxPool", "ReduceMean", "MatMul", "Softmax"}
+
+
+def test_what_a_fork_adds_to_a_layer_is_left_out() -> None:
+    """Beside parameters under their usual number; a layer's own under another number are read."""
+    field = lambda number, content: as_varint(number << 3 | 2) + as_varint(len(content)) + content  # noqa: E731
+    slope = as_varint(1 << 3 | 5) + np.array([0.5], "<f4").tobytes()
+    dims = b"".join(as_varint(1 << 3) + as_varint(d) for d in (1, 2))
+    for parameters in (field(123, slope) + field(10001, b"#no message"), field(10001, slope)):
+        relu = field(1, b"r") + field(2, b"ReLU") + field(3, b"x") + field(4, b"y") + parameters
+        net = bn.load(field(1, b"n") + field(3, b"x") + field(8, dims) + field(100, relu), format="caffe")
+        assert bn.compile(net)(np.array([[-2, 2]], F32))["y"].tolist() == [[-1, 2]]
