@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
-from bolt_numba.cli import app, machine
+from bolt_numba.cli import app, formats, machine
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.store import load_bolt
@@ -352,3 +352,7 @@ class TestMachine:
     def test_the_page_of_operators_is_up_to_date(self) -> None:
         page = Path(__file__).parent.parent / "docs" / "operators.md"
         assert page.read_text() == machine.operators_markdown(), "make docs writes it anew"
+
+    def test_the_page_of_formats_is_up_to_date(self) -> None:
+        page = Path(__file__).parent.parent / "docs" / "formats.md"
+        assert page.read_text() == formats.formats_markdown(), "make docs writes it anew"

@@ -17,6 +17,7 @@ Operators of other formats that are read, with their inputs and attributes. Inpu
 starred one stands for any number. Where an operator changed, *versions* tells from which ones on it is read otherwise.
 """
 NOTES = {
+    "paddle": "Names of legacy programs, then those of PIR, which Paddle 3 writes.",
     "onnx": "Every opset is read. Operators without a row are read through the function body of their schema.",
 }
 """What else is to be said of a format."""
@@ -36,7 +37,9 @@ def _tables() -> Iterator[tuple[str, str, dict[str, list[Reader]]]]:
 
 
 def _title(key: str, domain: str) -> str:
-    return domain or ("ai.onnx" if key == "onnx" else key)
+    if key == "onnx":
+        return domain or "ai.onnx"
+    return f"{key}: {domain}" if domain else key
 
 
 def names_read() -> dict[str, list[str]]:
