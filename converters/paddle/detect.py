@@ -20,7 +20,8 @@ def is_paddle(head: bytes, path: Path | None) -> bool:
 
 
 def _is_named(path: Path) -> bool:
-    return path.suffix.lower() == ".pdmodel" or path.name == "__model__"
+    """Weights, too: who gives them as the model is told that they are no program."""
+    return path.suffix.lower() in (".pdmodel", ".pdiparams") or path.name == "__model__"
 
 
 def _is_program(head: bytes) -> bool:

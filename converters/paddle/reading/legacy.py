@@ -33,7 +33,8 @@ def parse_program(data: bytes | memoryview, what: str) -> PaddleProgram:
     try:
         return _Parser(what).program(bytes(data))
     except IrregularError:
-        raise InvalidModelError(f"{what}: got {len(data)} bytes that are no ProgramDesc, wanted a program") from None
+        found = f"{len(data)} bytes that are no ProgramDesc"
+        raise InvalidModelError(f"{what}: got {found}, wanted a program (.pdmodel)") from None
 
 
 def message_of(data: bytes) -> Message:
