@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -64,6 +65,18 @@ def test_a_window_behind_the_image_has_what_an_empty_one_has() -> None:
     assert (least[0, 0, 2] == np.finfo(F32).min).all()
     assert np.isnan(nothing[0, 0, 2]).all()
     assert (least[0, 0, :2, :2] == 1).all()
+
+
+@pytest.mark.parametrize("size", ["kernel_size: 2 stride: 2", "global_pooling: true"])
+def test_a_mean_by_its_own_weights(size: str) -> None:
+    """As BVLC's stochastic pool is at test; 0 where all weights are 0."""
+    x = np.array([[[[0, 0, 1, 3], [0, 0, 0, 4]], [[1, 1, 0, 0], [1, 1, 0, 2]]]], F32)
+    graph = bn.load(net("Pooling", f"pooling_param {{ pool: STOCHASTIC {size} }}", x))
+    part = x.reshape(1, 2, 1, 2, 2, 2).transpose(0, 1, 2, 4, 3, 5).reshape(1, 2, 1, 2, 4)
+    part = x.reshape(1, 2, 1, 1, 8) if "global" in size else part
+    total = part.sum(-1)
+    wanted = np.where(total > 0, (part**2).sum(-1) / np.maximum(total, 1), 0)
+    np.testing.assert_allclose(interpret(graph, {"x": x})["y"], wanted, rtol=1e-6)
 
 
 @few

@@ -19,7 +19,7 @@ from bolt_numba.ops.arrays.slicing import Pad
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.pool import AveragePool, MaxPool
-from bolt_numba.ops.pointwise import Add, Cast, Div, Mod, Mul
+from bolt_numba.ops.pointwise import Add, Cast, Div, Greater, Mod, Mul, Where
 from bolt_numba.types import F32, I64, Dim, Sym
 
 BAND = 1 << 20
@@ -206,7 +206,7 @@ def pooling(
     if rank_of(b, x) != 4:
         raise b.invalid("rank of the bottom", rank_of(b, x), 4)
     if global_pooling:
-        if not b.wants(1):
+        if pool != "STOCHASTIC" and not b.wants(1):
             return b(ReduceMax() if pool == "MAX" else ReduceMean(), x, spatial_axes(b, x))
         kernel: Ints = (static_dim(b, x, 2), static_dim(b, x, 3))
         return _pooled(b, x, pool, kernel, (1, 1), (0, 0), is_up=True)
@@ -220,9 +220,9 @@ def pooling(
 def _pooled(b: LayerBuilder, x: Value, pool: str, kernel: Ints, strides: Ints, pads: Ints, is_up: bool) -> Any:
     if 0 in kernel or 0 in strides or any(p >= k for p, k in zip(pads, kernel, strict=True)):
         raise b.invalid("kernel, stride and pad", (kernel, strides, pads), "sizes above 0 and pads below the kernel")
-    if pool == "STOCHASTIC":  # at test: the mean weighted by the numbers themselves
-        means = [_pooled(b, v, "AVE", kernel, strides, pads, is_up) for v in (b(Mul(), x, x), x)]
-        return b(Div(), *means)
+    if pool == "STOCHASTIC":  # at test: the mean weighted by the numbers themselves, 0 where they are no weights
+        weighted, total = (_pooled(b, v, "AVE", kernel, strides, pads, is_up) for v in (b(Mul(), x, x), x))
+        return b(Where(), b(Greater(), total, 0.0), b(Div(), weighted, total), b.const(np.array(0, F32)))
     if pool == "AVE":
         x = _reaching(b, x, kernel, strides, pads, is_up, math.nan)
         return b(AveragePool(kernel, strides, pads * 2, ceil_mode=is_up, count_include_pad=True), x)

@@ -15,7 +15,7 @@ from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.conversion import BitCast
 from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceMin
-from bolt_numba.ops.arrays.shape import Squeeze
+from bolt_numba.ops.arrays.shape import Shape, Squeeze
 from bolt_numba.ops.pointwise import (
     Abs,
     Add,
@@ -46,7 +46,7 @@ from bolt_numba.ops.pointwise import (
     Where,
     Xor,
 )
-from bolt_numba.types import BOOL, F32, F64, I32, I64, U32, U64
+from bolt_numba.types import BOOL, F32, F64, I32, I64, U32, U64, Sym
 
 _ORDER = (BOOL, *(np.dtype(c) for c in ("u1", "i1", "i2", "i4", "i8")))
 
@@ -287,10 +287,14 @@ def allclose(b: PaddleBuilder, x: Value, y: Value, rtol: Value, atol: Value, *, 
 @PADDLE.reader("equal_all")
 def equal_all(b: PaddleBuilder, x: Value, y: Value) -> Any:
     """Whether shapes and elements are equal."""
-    shapes = [v.type.shape for v in (x, y)]
-    if None in shapes or len(shapes[0] or ()) != len(shapes[1] or ()):
+    rank = rank_of(b, x)
+    pairs = [(dim_of(b, x, i), dim_of(b, y, i)) for i in range(rank)] if rank_of(b, y) == rank else [(0, 1)]
+    if any(p != q and not isinstance(p, Sym) and not isinstance(q, Sym) for p, q in pairs):
         return b.const(np.array(False))
-    return _all(b, b(Equal(), x, y))
+    same = _all(b, b(Equal(), x, y))
+    if all(p == q for p, q in pairs):
+        return same
+    return b(And(), same, _all(b, b(Equal(), b(Shape(), x), b(Shape(), y))))
 
 
 def any_of(b: PaddleBuilder, x: Value, axis: int) -> Value:

@@ -48,6 +48,8 @@ def embedding(
     b: PaddleBuilder, x: Value, weight: Value, *, padding_idx: int = -1, start_index: int = 0, vocab_size: int = -1
 ) -> Any:
     """Rows of a table; zeros for the index ``padding_idx``, where that is not -1."""
+    if start_index:
+        raise b.unsupported(f"start_index {start_index}, a part of a table")
     ids = to(b, x, I64)
     made = b(Gather(0), weight, ids)
     if padding_idx == -1:

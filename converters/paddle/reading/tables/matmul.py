@@ -50,8 +50,11 @@ def matmul_v1(
     transpose_x: bool = False,
     transpose_y: bool = False,
     alpha: float = 1.0,
+    head_number: int = 1,
 ) -> Any:
     """As `matmul`, times alpha."""
+    if head_number != 1:
+        raise b.unsupported(f"head_number {head_number}")
     return product(b, x, y, transpose_x, transpose_y, alpha)
 
 

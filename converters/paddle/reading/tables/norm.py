@@ -60,7 +60,9 @@ def batch_norm_legacy(
         b, x, mean, variance, scale, bias, is_test=is_test, epsilon=epsilon, data_format=data_format,
         use_global_stats=use_global_stats, trainable_statistics=trainable_statistics,
     )  # fmt: skip
-    return activated(b, made[0], "relu" if fuse_with_relu else activation), *made[1:]
+    slope = {"leaky_relu": {"negative_slope": alpha}, "elu": {"alpha": alpha}}.get(activation, {})
+    function = "relu" if fuse_with_relu else activation
+    return activated(b, made[0], function, **({} if fuse_with_relu else slope)), *made[1:]
 
 
 @PADDLE.reader(pir=("batch_norm", "sync_batch_norm"))
@@ -90,9 +92,9 @@ def batch_norm(
 
 def _affine(b: PaddleBuilder, like: Value, scale: Value | None, bias: Value | None) -> tuple[Value, Value]:
     """Scale and bias, ones and zeros where there are none."""
-    count = static_dim(b, like, 0)
     made = [
-        v if v is not None else b.const(np.full(count, fill, like.type.dtype)) for v, fill in ((scale, 1), (bias, 0))
+        v if v is not None else b.const(np.full(static_dim(b, like, 0), fill, like.type.dtype))
+        for v, fill in ((scale, 1), (bias, 0))
     ]
     return made[0], made[1]
 
@@ -220,6 +222,8 @@ def data_norm(
     enable_scale_and_shift: bool = False,
 ) -> Any:
     """(x - sum / size) * sqrt(size / square sum)."""
+    if slot_dim > 0:
+        raise b.unsupported(f"slot_dim {slot_dim}")
     mean, scale = b(Div(), batch_sum, batch_size), b(Sqrt(), b(Div(), batch_size, batch_square_sum))
     made = b(Mul(), b(Sub(), x, mean), scale)
     if enable_scale_and_shift and scale_w is not None and bias is not None:

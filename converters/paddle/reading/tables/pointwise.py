@@ -119,17 +119,21 @@ def round_(b: PaddleBuilder, x: Value, *, decimals: int = 0) -> Any:
     """Halves go away from zero in Paddle 2, to the even neighbour in Paddle 3."""
     if x.type.dtype.kind in "iu":
         return x
-    if is_legacy(b):
-        cut = _trunc(b, x)
-        away = b(GreaterOrEqual(), b(Abs(), b(Sub(), x, cut)), 0.5)
-        return b(Add(), cut, b(Mul(), b(Sign(), x), to(b, away, x.type.dtype)))
     if decimals == 0:
-        return b(Round(), x)
+        return _rounded(b, x)
     if abs(decimals) > MOST_DECIMALS:
         raise b.invalid("decimals", decimals, f"at most {MOST_DECIMALS}")
     shift = float(10 ** abs(decimals))
     up, down = (Mul(), Div()) if decimals > 0 else (Div(), Mul())
-    return b(down, b(Round(), b(up, x, shift)), shift)
+    return b(down, _rounded(b, b(up, x, shift)), shift)
+
+
+def _rounded(b: PaddleBuilder, x: Value) -> Any:
+    if not is_legacy(b):
+        return b(Round(), x)
+    cut = _trunc(b, x)
+    away = b(GreaterOrEqual(), b(Abs(), b(Sub(), x, cut)), 0.5)
+    return b(Add(), cut, b(Mul(), b(Sign(), x), to(b, away, x.type.dtype)))
 
 
 MOST_DECIMALS = 38

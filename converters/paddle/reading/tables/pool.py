@@ -30,11 +30,11 @@ from bolt_numba.converters.paddle.reading.tables.conv import same_pads, windows_
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather, GatherElements, ScatterElements
 from bolt_numba.ops.arrays.generate import ConstantOfShape
-from bolt_numba.ops.arrays.reduce import ArgMax, ReduceMax, ReduceMean
+from bolt_numba.ops.arrays.reduce import ArgMax, ReduceMax, ReduceMean, ReduceSum
 from bolt_numba.ops.arrays.shape import Shape
 from bolt_numba.ops.arrays.slicing import Pad
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.layers.pool import AveragePool, MaxPool
+from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool
 from bolt_numba.ops.pointwise import Abs, Add, And, Div, GreaterOrEqual, Less, Min, Mod, Mul, Pow, Sub
 from bolt_numba.types import I32, I64, AnyDType
 
@@ -227,12 +227,16 @@ def lp_pool(
     data_format: str = "NCHW",
     padding_algorithm: str = "EXPLICIT",
 ) -> Any:
-    """p-norms of windows, from means of powers."""
+    """p-norms of windows, or of whole images, from sums of powers."""
+    if adaptive:
+        raise b.unsupported("adaptive")
+    powers = b(Pow(), b(Abs(), x), norm_type)
+    if global_pooling:
+        return b(Pow(), b(ReduceSum(True), powers, ints(spatial_of(b, x, data_format))), 1 / norm_type)
     size = known_ints(b, kernel_size, "kernel_size")
     pads, auto = windows_of(b, paddings, padding_algorithm, len(size), data_format)
-    operator = AveragePool(size, strides, pads, (), auto, ceil_mode, layout_of(b, data_format), count_include_pad=True)
-    total = b(Mul(), b(operator, b(Pow(), b(Abs(), x), norm_type)), float(np.prod(size)))
-    return b(Pow(), total, 1 / norm_type)
+    sums = LpPool(size, strides, pads, (), auto, ceil_mode, layout_of(b, data_format), p=1)
+    return b(Pow(), b(sums, powers), 1 / norm_type)
 
 
 @PADDLE.reader("unpool", "unpool3d", slots={"padding": "paddings"})

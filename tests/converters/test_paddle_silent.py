@@ -1,0 +1,70 @@
+"""Attributes of Paddle's operators that change the result: each is honoured, or its program is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bolt_numba.errors import UnsupportedOpError
+from bolt_numba.types import F32
+from tests.converters.test_paddle_fused import near, real, results
+
+
+def test_arrays_of_other_shapes_are_not_equal() -> None:
+    one, three = np.full((1, 1), 2, F32), np.full((1, 3), 2, F32)
+    for x, y in ((one, three), (three, one), (three, three)):
+        (got,) = results("equal_all", {"X": x, "Y": y}, ["Out"])
+        assert bool(got) == (x.shape == y.shape)
+
+
+def test_rows_that_only_the_run_counts_are_compared_too() -> None:
+    (got,) = results("equal_all", {"X": np.ones((4, 3), F32), "Y": np.ones((1, 3), F32)}, ["Out"])
+    assert not got
+
+
+def test_decimals_are_rounded_away_from_zero_in_old_programs() -> None:
+    (got,) = results("round", {"X": np.array([0.125, -0.125, 1.26], F32)}, ["Out"], decimals=2)
+    near(got, np.array([0.13, -0.13, 1.26], F32))
+
+
+def test_an_activation_of_a_normalisation_has_the_slope_of_the_file() -> None:
+    x, ones, zeros = real(2, 3, 4, 4), np.ones(3, F32), np.zeros(3, F32)
+    operands = {"X": x, "Scale": ones, "Bias": zeros, "Mean": zeros, "Variance": ones}
+    got = results("inplace_abn", operands, ["Y"], activation="leaky_relu", alpha=0.3, epsilon=0.0, is_test=True)[0]
+    near(got, np.where(x > 0, x, 0.3 * x))
+
+
+@pytest.mark.parametrize("ceil", [False, True])
+def test_norms_of_windows_that_are_cut(ceil: bool) -> None:
+    x = real(1, 2, 5, 5)
+    (got,) = results(
+        "lp_pool2d", {"X": x}, ["Out"], ksize=[2, 2], strides=[2, 2], paddings=[0, 0], norm_type=3.0, ceil_mode=ceil
+    )
+    begins = range(0, 5 if ceil else 4, 2)
+    parts = [[x[:, :, i : i + 2, j : j + 2] for j in begins] for i in begins]
+    near(got, np.array([[(np.abs(p) ** 3).sum((2, 3)) ** (1 / 3) for p in row] for row in parts]).transpose(2, 3, 0, 1))
+
+
+def test_norms_of_whole_images() -> None:
+    x = real(1, 2, 5, 4)
+    (got,) = results("lp_pool2d", {"X": x}, ["Out"], ksize=[2, 2], norm_type=2.0, global_pooling=True)
+    near(got, np.sqrt((x**2).sum((2, 3), keepdims=True)))
+
+
+@pytest.mark.parametrize(
+    ("type", "operands", "attributes"),
+    [
+        ("conv2d", {"Input": (1, 1, 4, 4), "Filter": (1, 1, 2, 2)}, {"fuse_activation": "elu", "fuse_alpha": 0.3}),
+        ("matmul", {"X": (2, 4), "Y": (4, 6)}, {"head_number": 2}),
+        ("c_embedding", {"Ids": (2, 3), "W": (9, 4)}, {"start_index": 9}),
+        ("lp_pool2d", {"X": (1, 1, 4, 4)}, {"ksize": [2, 2], "norm_type": 2.0, "adaptive": True}),
+    ],
+)  # fmt: skip
+def test_what_would_change_the_result_is_refused(
+    type: str, operands: dict[str, tuple[int, ...]], attributes: dict[str, Any]
+) -> None:
+    result = "Output" if type == "conv2d" else "Out"
+    with pytest.raises(UnsupportedOpError):
+        results(type, {slot: real(*dims) for slot, dims in operands.items()}, [result], **attributes)
