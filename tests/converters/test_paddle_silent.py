@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import bolt_numba as bn
 from bolt_numba.errors import UnsupportedOpError
 from bolt_numba.types import F32
 from tests.converters.test_paddle_fused import near, real, results
+from tests.paddle_program import feed, fetch, op, program, var
 
 
 def test_arrays_of_other_shapes_are_not_equal() -> None:
@@ -59,6 +61,7 @@ def test_norms_of_whole_images() -> None:
         ("conv2d", {"Input": (1, 1, 4, 4), "Filter": (1, 1, 2, 2)}, {"fuse_activation": "elu", "fuse_alpha": 0.3}),
         ("matmul", {"X": (2, 4), "Y": (4, 6)}, {"head_number": 2}),
         ("c_embedding", {"Ids": (2, 3), "W": (9, 4)}, {"start_index": 9}),
+        ("multihead_matmul", {"Input": (1, 2, 4), "W": (4, 3, 4), "Bias": (3, 4)}, {"transpose_Q": True}),
         ("lp_pool2d", {"X": (1, 1, 4, 4)}, {"ksize": [2, 2], "norm_type": 2.0, "adaptive": True}),
     ],
 )  # fmt: skip
@@ -68,3 +71,12 @@ def test_what_would_change_the_result_is_refused(
     result = "Output" if type == "conv2d" else "Out"
     with pytest.raises(UnsupportedOpError):
         results(type, {slot: real(*dims) for slot, dims in operands.items()}, [result], **attributes)
+
+
+def test_regions_of_several_images_must_tell_theirs() -> None:
+    names = {"x": [2, 1, 4, 4], "boxes": [3, 4]}
+    parts = [feed(name, i) for i, name in enumerate(names)]
+    parts.append(op("roi_align", {"X": ["x"], "ROIs": ["boxes"]}, {"Out": ["y"]}))
+    parts += [fetch("y"), *(var(name, F32, dims) for name, dims in names.items())]
+    with pytest.raises(UnsupportedOpError, match="regions of 2 images"):
+        bn.load(program(parts))

@@ -205,8 +205,10 @@ def multihead_matmul(
     transpose_V: bool = False,
 ) -> Any:
     """Attention of an input [n, t, features] to itself; w [features, 3, heads * size] makes queries, keys, values."""
+    if (transpose_Q, transpose_K, transpose_V) != (False, True, False):
+        raise b.unsupported("other transposes than that of the keys")
     width = static_dim(b, w, -1)
-    if width % head_number:
+    if head_number < 1 or width % head_number:
         raise b.invalid("head_number", head_number, f"a divisor of {width}")
     weights = reshaped(b, w, [static_dim(b, input, -1), 3 * width])
     made = b(Add(), b(MatMul(), input, weights), reshaped(b, bias, [-1]))

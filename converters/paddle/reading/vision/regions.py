@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import ints, rank_of, static_dim
+from bolt_numba.converters.operands import dim_of, ints, rank_of, static_dim
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import (
@@ -42,9 +42,17 @@ from bolt_numba.ops.pointwise import (
     Sqrt,
     Sub,
 )
-from bolt_numba.types import F32, I32, I64
+from bolt_numba.types import F32, I32, I64, Sym
 
 _ROIS = {"ROIs": "boxes", "RoisNum": "boxes_num"}
+
+
+def _images_in(b: PaddleBuilder, x: Value, boxes: Value, boxes_num: Value | None) -> Value:
+    """`images_of`, where several images in x need the number of boxes of each."""
+    images = dim_of(b, x, 0)
+    if boxes_num is None and not isinstance(images, Sym) and images > 1:
+        raise b.unsupported(f"regions of {images} images without RoisNum")
+    return images_of(b, boxes, boxes_num)
 
 
 def images_of(b: PaddleBuilder, boxes: Value, boxes_num: Value | None) -> Value:
@@ -59,9 +67,9 @@ def images_of(b: PaddleBuilder, boxes: Value, boxes_num: Value | None) -> Value:
     return found
 
 
-def _with_images(b: PaddleBuilder, boxes: Value, boxes_num: Value | None) -> Value:
+def _with_images(b: PaddleBuilder, x: Value, boxes: Value, boxes_num: Value | None) -> Value:
     """Regions [r, 5], their images first."""
-    images = to(b, images_of(b, boxes, boxes_num), boxes.type.dtype)
+    images = to(b, _images_in(b, x, boxes, boxes_num), boxes.type.dtype)
     made: Value = b(Concat(1), unsqueezed(b, images, 1), boxes)
     return made
 
@@ -81,7 +89,7 @@ def roi_align(
 ) -> Any:
     mode = "half_pixel" if aligned else "output_half_pixel"
     operator = RoiAlign("avg", pooled_height, pooled_width, max(sampling_ratio, 0), spatial_scale, mode)
-    return b(operator, x, boxes, images_of(b, boxes, boxes_num))
+    return b(operator, x, boxes, _images_in(b, x, boxes, boxes_num))
 
 
 @PADDLE.reader("roi_pool", slots=_ROIS, results=("Out", "Argmax"))
@@ -96,7 +104,7 @@ def roi_pool(
     spatial_scale: float = 1.0,
 ) -> Any:
     operator = MaxRoiPool((pooled_height, pooled_width), spatial_scale)
-    return b(operator, x, _with_images(b, boxes, boxes_num)), None
+    return b(operator, x, _with_images(b, x, boxes, boxes_num)), None
 
 
 @PADDLE.reader("psroi_pool", slots=_ROIS)
@@ -114,7 +122,7 @@ def psroi_pool(
     bins = pooled_height * pooled_width
     if static_dim(b, x, 1) != output_channels * bins:
         raise b.invalid("channels", static_dim(b, x, 1), output_channels * bins)
-    return b(PSRoiPool((pooled_height, pooled_width), spatial_scale), x, _with_images(b, boxes, boxes_num))
+    return b(PSRoiPool((pooled_height, pooled_width), spatial_scale), x, _with_images(b, x, boxes, boxes_num))
 
 
 @PADDLE.reader(legacy=("nms",), pir=("nms",), slots={"Boxes": "x", "iou_threshold": "threshold"})
