@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -63,6 +64,10 @@ def test_states_that_do_not_fit_are_refused() -> None:
         session.reset_state({"s": np.zeros(3, I64)})
     with pytest.raises(bn.ShapeError, match="state 's': got shape"):
         session.reset_state({"s": np.zeros(4, F32)})
+    with pytest.raises(bn.DTypeError, match="state 's': got what is no array"):
+        session.reset_state({"s": [[1], [2, 3]]})  # type: ignore[dict-item]
+    with pytest.raises(bn.DTypeError, match="state: got a list"):
+        session.reset_state(["s"])  # type: ignore[arg-type]
     plain = Graph("plain")
     plain.add_output(plain.add_input("x", TensorType(F32, ())))
     with pytest.raises(bn.BoltError, match="keeps nothing"):
@@ -140,3 +145,33 @@ def test_a_part_of_a_model_takes_its_state_from_the_caller() -> None:
     part = surgery.extract(counter(), ["x", "s"], ["total"])
     assert bn.compile(part)(x=ONE, s=ONE)[0][0] == 2
     assert runs(bn.compile(surgery.with_outputs(counter(), ["y"])), 2) == [2, 4]
+
+
+def test_a_signal_handler_within_a_run_is_told_instead_of_waiting() -> None:
+    """It would wait for the run below it for ever; what the run keeps is not touched."""
+    session = bn.compile(counter())
+    told: list[str] = []
+
+    def handler(number: int, frame: object) -> None:
+        for call in (lambda: runs(session, 1), session.reset_state):
+            with pytest.raises(bn.BoltError) as caught:
+                call()
+            told.append(str(caught.value))
+        assert session.states["s"][0] == 1
+
+    runs(session, 1)
+    kept = session._states
+    assert kept is not None
+    before = signal.signal(signal.SIGUSR1, handler)
+
+    def go(arrays: list[Array], targets: object) -> list[Array]:
+        signal.raise_signal(signal.SIGUSR1)
+        return [arrays[0], arrays[-1] + 1]
+
+    try:
+        kept.run(go, [ONE, ONE, ONE], None)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(told) == 2
+    assert "within a run" in told[0]
+    assert runs(session, 1) == [6]

@@ -123,6 +123,8 @@ class Container:
         for i, tensor in enumerate(subgraph["tensors"] or ()):
             name = tensor["name"] or ""
             name = f"{name or 'tensor'}#{i}" if not name or name in taken else name
+            while name in taken:
+                name += "#"
             taken.add(name)
             names.append(name)
         return names

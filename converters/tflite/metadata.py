@@ -75,6 +75,8 @@ def _archived(container: Container) -> dict[str, str]:
 
 
 def _text(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> str:
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others ask for memory as they like
+        return ""
     with archive.open(entry) as file:
         data = file.read(entry.file_size)
     try:

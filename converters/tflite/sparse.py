@@ -17,6 +17,8 @@ from bolt_numba.types import Array
 
 MAX_DENSE = 1 << 28
 """Elements of the largest tensor that is made dense."""
+SLACK = 1 << 16
+"""Entries of a level of which no value and no list tells."""
 
 
 def dense_of(sparsity: Table, values: Array, shape: tuple[int, ...], what: str) -> Array:
@@ -54,11 +56,13 @@ def _places(levels: list[Table], count: int, what: str) -> list[Array]:
     """The place of each value at each level."""
     places: list[Array] = []
     entries = 1
+    lists = [len(_vector(level["array_segments"])) for level in levels]
+    most = max(count, SLACK, *lists)  # each entry ends as a value, or a list has a place for it
     for level in levels:
         if level["format"] == "DENSE":
             size = int(level["dense_size"])
-            if size < 0 or entries * size > MAX_DENSE:
-                raise InvalidModelError(f"{what}: dense_size: got {size}, wanted fewer elements in all")
+            if size < 0 or entries * size > most:
+                raise InvalidModelError(f"{what}: dense_size: got {size}, wanted at most {most} elements in all")
             kept = np.repeat(np.arange(entries), size)
             here = np.tile(np.arange(size), entries)
         else:

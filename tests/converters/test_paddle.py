@@ -400,3 +400,11 @@ def test_weights_in_place_of_the_program_are_told(tmp_path: Path) -> None:
     path.write_bytes(record(np.ones((2, 3), np.float32)))
     with pytest.raises(bn.InvalidModelError, match=r"^m\.pdiparams: .* no ProgramDesc, wanted a program"):
         bn.load(path)
+
+
+def test_lists_of_tensors_that_double_are_refused() -> None:
+    """Forty operations that combine a list with itself would make a million million names."""
+    pairs = [{"#": "0.combine", "I": [{"%": n}, {"%": n}], "O": [{"%": n + 1, "TT": None}]} for n in range(1, 41)]
+    source = {"base_code": {"magic": "pir", "version": 1}, "program": {"regions": [{"blocks": [{"ops": pairs}]}]}}
+    with pytest.raises(bn.BoltError, match="lists of lists of tensors"):
+        bn.load(json.dumps(source).encode())

@@ -433,3 +433,58 @@ def test_flexbuffers_that_repeat_themselves_or_are_cut() -> None:
             flex_value(bytes(made[: rng.integers(1, len(made) + 1)]), "x")
         except bn.InvalidModelError:
             continue
+
+
+@pytest.mark.parametrize("kind", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_archives_of_rare_compression_are_not_unpacked(kind: int) -> None:
+    """They name the memory that they take, and broken ones are no reason to refuse a model."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", kind) as made:
+        made.writestr("labels.txt", "cat\n" * 99)
+    broken = bytearray(archive.getvalue())
+    broken[44] ^= 255  # in what is compressed
+    for data in (archive.getvalue(), bytes(broken)):
+        assert bn.load(one_relu() + data).metadata["file labels.txt"] == ""
+
+
+def one_relu() -> bytes:
+    file = TfliteFile()
+    file.subgraph()
+    a, b = file.tensor("a", (2,)), file.tensor("b", (2,))
+    file.operator("RELU", [a], [b])
+    file.ends([a], [b])
+    return file.to_bytes()
+
+
+def test_a_sparse_constant_takes_no_more_than_its_values() -> None:
+    """Levels whose product no value fills are refused before anything of their size is made."""
+    file = TfliteFile()
+    file.subgraph()
+    levels = [{"format": "DENSE", "dense_size": size} for size in (1 << 13, 1 << 13)]
+    sparsity = {"traversal_order": [0, 1], "dim_metadata": levels}
+    w = file.constant("w", np.ones(4, F32), shape=(1 << 13, 1 << 13), sparsity=sparsity)
+    b = file.tensor("b", (2,))
+    file.operator("RELU", [w], [b])
+    file.ends([], [b])
+    with pytest.raises(bn.BoltError, match="dense_size: got 8192, wanted at most 65536"):
+        bn.load(file.to_bytes())
+
+
+def test_a_made_up_name_is_never_one_of_the_file() -> None:
+    """A signature takes the name of another tensor, whose spare name is that of a third."""
+    file = TfliteFile()
+    file.subgraph()
+    a, b, third, y = (file.tensor(name, (2,)) for name in ("a", "b", "b#1", "y"))
+    file.operator("NEG", [b], [third], ("NegOptions", {}))
+    file.operator("SUB", [b, third], [y], ("SubOptions", {}))
+    file.ends([a, b], [y])
+    file.signature("s", 0, {"b": a, "q": b}, {"y": y})
+    x = np.ones(2, F32)
+    assert bn.compile(file.to_bytes())(b=5 * x, q=x)["y"].tolist() == [2, 2]
+    double = TfliteFile()
+    double.subgraph()
+    p, q, r = double.tensor("t#2", (2,)), double.tensor("t", (2,)), double.tensor("t", (2,))
+    double.operator("NEG", [p], [q], ("NegOptions", {}))
+    double.operator("ADD", [p, q], [r], ("AddOptions", {}))
+    double.ends([p], [r, q])
+    assert [found.tolist() for found in bn.compile(double.to_bytes())(x)] == [[0, 0], [-1, -1]]

@@ -23,6 +23,8 @@ _CHANGED = {"assign_out_": 1}
 """Which operand an operation works on in place, where it is not the first."""
 _UNCHANGED = ("batch_norm_", "sync_batch_norm_")
 """Operations that change their operands in training alone."""
+MAX_LISTED = 1 << 20
+"""Elements of all lists of tensors that a file combines: lists of lists may double at each step."""
 VERSIONS = range(1, 5)
 """Versions of the format that are known."""
 
@@ -55,6 +57,7 @@ class _Parser:
         self.fetches: dict[int, tuple[str, str]] = {}
         self.empty: list[str] = []
         self.weights: list[tuple[str, str]] = []
+        self.elements_left = MAX_LISTED
 
     def program(self, found: dict[str, Any]) -> PaddleProgram:
         base = found["base_code"]
@@ -134,6 +137,9 @@ class _Parser:
     def elements(self, tag: str, found: dict[str, Any], operands: Sequence[tuple[str, ...]]) -> None:
         """The builtin operations of lists of tensors: they make, take apart, or take one of them."""
         if tag == "0.combine":
+            self.elements_left -= sum(map(len, operands))
+            if self.elements_left < 0:
+                raise InvalidModelError(f"{self.what}: got lists of lists of tensors that grow, wanted fewer elements")
             self.vectors[self.name(found["O"][0]["%"])] = tuple(name for names in operands for name in names)
             return
         names = operands[0]

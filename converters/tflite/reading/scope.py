@@ -63,8 +63,10 @@ class SubgraphScope(Scope):
         """Call a tensor otherwise, as a signature does."""
         if name in self.number and self.number[name] != number:
             other = self.number.pop(name)
-            self.names[other] = f"{name}#{other}"
-            self.number[self.names[other]] = other
+            spare = f"{name}#{other}"
+            while spare in self.number:
+                spare += "#"
+            self.names[other], self.number[spare] = spare, other
         del self.number[self.names[number]]
         self.names[number], self.number[name] = name, number
 
