@@ -131,7 +131,9 @@ def test_strided_slice(data: st.DataObject) -> None:
         elif kind == "number":
             first = data.draw(st.integers(-3, 2))
             masks["shrink_axis"] |= 1 << place
-            index.append(first)
+            is_first = data.draw(st.booleans())  # whatever ``begin`` says
+            masks["begin"] |= is_first << place
+            index.append(0 if is_first else first)
         else:
             masks["ellipsis" if kind == "ellipsis" else "new_axis"] |= 1 << place
             index.append(Ellipsis if kind == "ellipsis" else None)

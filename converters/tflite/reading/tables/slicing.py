@@ -99,6 +99,8 @@ def _bounds(
     for i, dim in zip(places, dims, strict=True):
         first, last, by = int(begin[i]), int(end[i]), int(step[i])
         if masks.has("shrink_axis", i):
+            if masks.has("begin", i):
+                first = 0 if by > 0 else -1
             last, by = first + 1 or END, 1
         else:
             if offset:
@@ -124,20 +126,21 @@ def _bounds_at_run_time(
         return b.const(np.array([masks.has(what, i) for i in places]))
 
     first, last = (b(Gather(), as_i64(b, v), ints(places)) for v in (begin, end))
-    by = np.where([masks.has("shrink_axis", i) for i in places], 1, steps[list(places)])
+    asked = steps[list(places)]
+    by = np.where([masks.has("shrink_axis", i) for i in places], 1, asked)
     if offset:
         total = b(Add(), first, last)
         wraps = b(And(), b(Less(), first, 0), b(GreaterOrEqual(), total, 0))
         last = b(Where(), wraps, b.const(ints([END])), total)
     if any(masks.has("end", i) for i in places):
         last = b(Where(), bits("end"), b.const(np.where(by > 0, END, BEGIN)), last)
+    if any(masks.has("begin", i) for i in places):
+        ends = [-1 if masks.has("shrink_axis", i) else END for i in places]
+        first = b(Where(), bits("begin"), b.const(np.where(asked > 0, 0, np.array(ends, np.int64))), first)
     if any(masks.has("shrink_axis", i) for i in places):
         one = b(Add(), first, 1)
         one = b(Where(), b(Equal(), first, -1), b.const(ints([END])), one)
         last = b(Where(), bits("shrink_axis"), one, last)
-    if any(masks.has("begin", i) and not masks.has("shrink_axis", i) for i in places):
-        kept = b.const(np.array([masks.has("begin", i) and not masks.has("shrink_axis", i) for i in places]))
-        first = b(Where(), kept, b.const(np.where(by > 0, 0, END)), first)
     return first, last, by
 
 
