@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.registry import KERNELS, Entry, load
 from bolt_numba.ops.arrays.reduce import ReduceProd
 from bolt_numba.ops.layers.conv import Conv
@@ -37,6 +38,8 @@ NEAR: dict[type[Op], float] = {AveragePool: 1e-6}
 NEVER = {f"{op}-pointwise_in_place" for op in ("IsNaN", "IsInf")} | {"MatMul-matmul_strassen"}
 """The first are registered with all pointwise operators, but their results are never as wide as their operands; the
 last is taken by tuning alone."""
+if not target().has_bf16:
+    NEVER.add("FusedAttention-attention_bf16")  # it pays where the processor multiplies pairs
 
 
 def winograd(size: int) -> Case:

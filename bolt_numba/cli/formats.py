@@ -25,7 +25,7 @@ NOTES = {
 
 def _tables() -> Iterator[tuple[str, str, dict[str, list[Reader]]]]:
     """Format, domain and the readers of it by operator, the newest of each first."""
-    for key in FORMATS:
+    for key in sorted(FORMATS):
         package = f"bolt_numba.converters.{key}"
         if importlib.util.find_spec(package) is None:
             continue
