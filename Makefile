@@ -64,10 +64,12 @@ attack: $(STAMP) ## Attack the engine at length: operands, altered models, damag
 	$(BIN)/python -m tests.attack models --count 100000
 	$(BIN)/python -m tests.attack files --count 100000
 	$(BIN)/python -m tests.attack documents --count 100000
+	$(BIN)/python -m tests.attack formats --count 100000
 
 docs: $(STAMP) ## Write the pages that are made from the code.
 	$(BIN)/bolt-numba ops --markdown > docs/operators.md
 	$(BIN)/bolt-numba ops --safety > docs/data-safety.md
+	$(BIN)/bolt-numba ops --formats > docs/formats.md
 	$(BIN)/bolt-numba ops --formats > docs/formats.md
 
 hooks: $(STAMP) ## Install the pre-commit hooks (needs pre-commit on the path).

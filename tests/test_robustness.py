@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.attack import documents, files, models, operands
+from tests.attack import documents, files, formats, models, operands
 from tests.attack.child import Child
+from tests.formats import FORMATS
 
 COUNT = 100
 
@@ -102,3 +103,14 @@ def test_changed_documents_end_well(tmp_path: Path) -> None:
     states = Counter(r.state for r in results)
     assert states["refused"] > 200
     assert states["loaded"] > 10
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("format", FORMATS)
+def test_damaged_files_of_other_formats_end_well(format: str) -> None:
+    results = list(formats.attack_formats(400, seed=11, only=[format]))
+    bad = [r for r in results if not r.is_good]
+    assert not bad, "\n".join(f"{r.state}: seed {r.seed} ({r.kind}): {r.detail}" for r in bad)
+    states = Counter(r.state for r in results)
+    assert states["refused"] > 100
+    assert states["ran"] > 10
