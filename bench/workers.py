@@ -109,7 +109,7 @@ def main(job: Mapping[str, Any]) -> None:
         try:
             made = {"ok": True, **answer(peer, ask)}
         except Exception as error:  # whatever an engine raises is its answer
-            words = f"{type(error).__name__}: {error}".splitlines()
+            words = f"{type(error).__name__}: {error}".replace(f"{model.parent}{os.sep}", "").splitlines()
             made = {"ok": False, "error": " ".join(words[:2])[:160]}
         pipe.write(json.dumps(made) + "\n")
 

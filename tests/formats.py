@@ -12,7 +12,9 @@ from __future__ import annotations
 import argparse
 import collections
 import functools
+import io
 import json
+import lzma
 import re
 import sys
 import tempfile
@@ -98,6 +100,13 @@ def _classes() -> dict[str, dict[str, str]]:
     """The class of each TFLite case, which says how near a result must be."""
     found: dict[str, dict[str, str]] = json.loads((GOLDEN / "tflite" / "classes.json").read_text())
     return found
+
+
+def more_of_paddle() -> Mapping[str, Array]:
+    """Arrays of the programs in ``golden/more``, whose small entries take a fifth of the room packed as one."""
+    packed = (GOLDEN / "more" / "paddle.npz.xz").read_bytes()
+    made: Mapping[str, Array] = np.load(io.BytesIO(lzma.decompress(packed)))
+    return made
 
 
 # --- one case --------------------------------------------------------------------------------------------------------

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import numpy as np
 import pytest
 
 from bolt_numba.types import Array
 from tests import formats
 
-FILE = Path(__file__).parent.parent / "golden" / "more" / "paddle.npz"
 SLICES = 12
-
-
 SHARE = {"interpreter": 1, "session": 4}
 """An engine runs every case, or each fourth."""
 
 
 def stored(part: int, engine: str) -> dict[str, dict[str, Array]]:
     """The cases of one slice, which takes every 12th name."""
-    with np.load(FILE) as archive:
-        names = sorted({key.partition("/")[0] for key in archive.files})[part :: SLICES * SHARE[engine]]
-        found: dict[str, dict[str, Array]] = {name: {} for name in names}
-        for key in archive.files:
-            name, _, rest = key.partition("/")
-            if name in found:
-                found[name][rest] = archive[key]
+    archive = formats.more_of_paddle()
+    names = sorted({key.partition("/")[0] for key in archive})[part :: SLICES * SHARE[engine]]
+    found: dict[str, dict[str, Array]] = {name: {} for name in names}
+    for key in archive:
+        name, _, rest = key.partition("/")
+        if name in found:
+            found[name][rest] = archive[key]
     return found
 
 
