@@ -122,6 +122,31 @@ GREATEST_COORDINATE = 1 << 24
 """The greatest coordinate of a region that f32 tells from its neighbours."""
 
 
+def _pooled_type(op: MaxRoiPool | PSRoiPool, x: TensorType, rois: TensorType, parts: int) -> TensorType:
+    """Regions [r, 5] of images [n, c, h, w], pooled: [r, c // parts, *pooled_shape]."""
+    dtype = same_dtype(op, x, rois)
+    want_dtype(op, "x", dtype, *FLOATS)
+    shape, regions = shape_of(op, "x", x, 4), shape_of(op, "rois", rois, 2)
+    if not math.isfinite(op.spatial_scale):
+        raise op.fail("spatial_scale", op.spatial_scale, "a finite number")
+    if len(op.pooled_shape) != 2 or min(op.pooled_shape) < 1:
+        raise op.fail("pooled_shape", op.pooled_shape, "two numbers, at least 1")
+    want_dims(op, "rois", rois, None, 5)
+    if shape is None or regions is None:
+        return TensorType(dtype, None)
+    if isinstance(shape[1], int) and shape[1] % parts:
+        raise op.fail("channels of x", shape[1], f"a multiple of {parts}")
+    if isinstance(regions[0], int) and regions[0]:
+        want_elements(op, "x", shape[0])
+    return TensorType(dtype, (regions[0], shape[1] if parts == 1 else shape[1] // parts, *op.pooled_shape))
+
+
+def _want_regions(op: Op, x: Array, rois: Array) -> None:
+    """Images that there are, and corners that an image may have."""
+    limits = np.array([len(x) - 1, *(GREATEST_COORDINATE,) * 4])
+    want_between(op, "rois", widened(rois), np.where(np.arange(5) == 0, 0, -limits), limits)
+
+
 @op("MaxRoiPool")
 class MaxRoiPool(Op):
     """y = the greatest element in each bin of each region; 0 where a bin has none.
@@ -137,23 +162,10 @@ class MaxRoiPool(Op):
     )
 
     def infer(self, x: TensorType, rois: TensorType) -> TensorType:
-        dtype = same_dtype(self, x, rois)
-        want_dtype(self, "x", dtype, *FLOATS)
-        shape, regions = shape_of(self, "x", x, 4), shape_of(self, "rois", rois, 2)
-        if not math.isfinite(self.spatial_scale):
-            raise self.fail("spatial_scale", self.spatial_scale, "a finite number")
-        if len(self.pooled_shape) != 2 or min(self.pooled_shape) < 1:
-            raise self.fail("pooled_shape", self.pooled_shape, "two numbers, at least 1")
-        want_dims(self, "rois", rois, None, 5)
-        if shape is None or regions is None:
-            return TensorType(dtype, None)
-        if isinstance(regions[0], int) and regions[0]:
-            want_elements(self, "x", shape[0])
-        return TensorType(dtype, (regions[0], shape[1], *self.pooled_shape))
+        return _pooled_type(self, x, rois, 1)
 
     def reference(self, x: Array, rois: Array) -> Array:
-        limits = np.array([len(x) - 1, *(GREATEST_COORDINATE,) * 4])
-        want_between(self, "rois", widened(rois), np.where(np.arange(5) == 0, 0, -limits), limits)
+        _want_regions(self, x, rois)
         sizes, scale = x.shape[2:], F32.type(self.spatial_scale)
         y = np.zeros((len(rois), x.shape[1], *self.pooled_shape), x.dtype)
         for out, (image, *corners) in zip(y, widened(rois), strict=True):
@@ -196,26 +208,10 @@ class PSRoiPool(Op):
     )
 
     def infer(self, x: TensorType, rois: TensorType) -> TensorType:
-        dtype = same_dtype(self, x, rois)
-        want_dtype(self, "x", dtype, *FLOATS)
-        shape, regions = shape_of(self, "x", x, 4), shape_of(self, "rois", rois, 2)
-        if not math.isfinite(self.spatial_scale):
-            raise self.fail("spatial_scale", self.spatial_scale, "a finite number")
-        if len(self.pooled_shape) != 2 or min(self.pooled_shape) < 1:
-            raise self.fail("pooled_shape", self.pooled_shape, "two numbers, at least 1")
-        want_dims(self, "rois", rois, None, 5)
-        if shape is None or regions is None:
-            return TensorType(dtype, None)
-        bins = math.prod(self.pooled_shape)
-        if isinstance(shape[1], int) and shape[1] % bins:
-            raise self.fail("channels of x", shape[1], f"a multiple of {bins}")
-        if isinstance(regions[0], int) and regions[0]:
-            want_elements(self, "x", shape[0])
-        return TensorType(dtype, (regions[0], shape[1] // bins, *self.pooled_shape))
+        return _pooled_type(self, x, rois, math.prod(self.pooled_shape))
 
     def reference(self, x: Array, rois: Array) -> Array:
-        limits = np.array([len(x) - 1, *(GREATEST_COORDINATE,) * 4])
-        want_between(self, "rois", widened(rois), np.where(np.arange(5) == 0, 0, -limits), limits)
+        _want_regions(self, x, rois)
         oh, ow = self.pooled_shape
         data = widened(x)
         groups = data.reshape(len(x), x.shape[1] // (oh * ow), oh, ow, *x.shape[2:])
