@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -249,6 +250,8 @@ class Container:
         if not shape or block < 1 or shape[-1] % block or scale is None:
             raise InvalidModelError(f"{what}: block_size: got {block} for {shape}, wanted a part of the last size")
         blocks = (*shape[:-1], shape[-1] // block)
+        if scale.size != math.prod(blocks) or not np.all(np.isfinite(scale.astype(F32))):
+            raise InvalidModelError(f"{what}: scales: got {scale.shape}, wanted finite ones for {blocks}")
         zero = np.zeros(blocks, np.int64)
         if row["zero_points"] > 0:
             found = self.array_of(self.at(tensors, row["zero_points"], f"{what}: zero points"))

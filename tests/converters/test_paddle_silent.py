@@ -49,6 +49,12 @@ def test_norms_of_windows_that_are_cut(ceil: bool) -> None:
     near(got, np.array([[(np.abs(p) ** 3).sum((2, 3)) ** (1 / 3) for p in row] for row in parts]).transpose(2, 3, 0, 1))
 
 
+def test_slices_that_are_filled_may_be_counted_from_the_end() -> None:
+    x, index = real(3, 4), np.array([-1, 1])
+    (got,) = results("index_fill", {"x": x, "index": index}, ["Out"], axis=1, value=5.0)
+    near(got, np.where(np.isin(np.arange(4), [3, 1]), F32.type(5), x))
+
+
 def test_norms_of_whole_images() -> None:
     x = real(1, 2, 5, 4)
     (got,) = results("lp_pool2d", {"X": x}, ["Out"], ksize=[2, 2], norm_type=2.0, global_pooling=True)

@@ -150,18 +150,25 @@ def test_sparse_constants_are_made_dense() -> None:
         bn.load(file.to_bytes())
 
 
-def test_scales_of_blocks() -> None:
-    """int4 weights [1, 4] of which each two numbers have a scale."""
+def block_wise(scales: list[list[float]]) -> bytes:
+    """A product with int4 weights [1, 4] of which each two numbers have a scale."""
     file = TfliteFile()
     file.subgraph()
     x, y = file.tensor("x", (1, 4)), file.tensor("y", (1, 1))
-    scales = file.constant("scales", np.array([[0.5, 2]], np.float16))
-    details = ("BlockwiseQuantization", {"scales": scales, "block_size": 2})
+    details = ("BlockwiseQuantization", {"scales": file.constant("scales", np.float16(scales)), "block_size": 2})
     packed = np.array([0x21, 0xF3], np.uint8)  # 1, 2, 3, -1
     w = file.constant("w", packed, kind="INT4", shape=(1, 4), quantization={"details": details})
     file.operator("FULLY_CONNECTED", [x, w, -1], [y], ("FullyConnectedOptions", {}))
     file.ends([x], [y])
-    assert runs(file.to_bytes(), np.array([[1, 10, 100, 1000]], F32))[0].tolist() == [[0.5 + 10 + 600 - 2000]]
+    return file.to_bytes()
+
+
+def test_scales_of_blocks() -> None:
+    data = block_wise([[0.5, 2]])
+    assert runs(data, np.array([[1, 10, 100, 1000]], F32))[0].tolist() == [[0.5 + 10 + 600 - 2000]]
+    for scales in ([[0.5, 2, 1]], [[0.5]], [[0.5, float("nan")]]):
+        with pytest.raises(bn.InvalidModelError, match=r"quantization of 'w': scales: got .* wanted finite ones"):
+            bn.load(block_wise(scales))
 
 
 # --- subgraphs -------------------------------------------------------------------------------------------------------

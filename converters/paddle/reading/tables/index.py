@@ -39,7 +39,7 @@ from bolt_numba.ops.arrays.random import Multinomial
 from bolt_numba.ops.arrays.reduce import CumSum, ReduceSum
 from bolt_numba.ops.arrays.shape import Concat, Shape, Transpose
 from bolt_numba.ops.arrays.slicing import Slice
-from bolt_numba.ops.pointwise import Add, Div, Equal, GreaterOrEqual, Log, Mul, Not
+from bolt_numba.ops.pointwise import Add, Div, Equal, GreaterOrEqual, Less, Log, Mul, Not, Where
 from bolt_numba.types import I64
 
 
@@ -216,8 +216,9 @@ def _tuples(b: PaddleBuilder, indices: Values) -> Value:
 def index_fill(b: PaddleBuilder, x: Value, index: Value, *, axis: int = 0, value: float = 0.0) -> Any:
     """X with one value in slices along an axis."""
     at, rank = axis_of(b, x, axis), rank_of(b, x)
-    places = counted(b, scalar(b, size_of(b, x, at)))
-    hit = b(Equal(), unsqueezed(b, places, 1), unsqueezed(b, to(b, flat(b, index), I64), 0))
+    length, wanted = scalar(b, size_of(b, x, at)), to(b, flat(b, index), I64)
+    from_end = b(Where(), b(Less(), wanted, 0), b(Add(), wanted, length), wanted)
+    hit = b(Equal(), unsqueezed(b, counted(b, length), 1), unsqueezed(b, from_end, 0))
 
     mask = reshaped(b, any_of(b, hit, 1), [-1] + [1] * (rank - 1 - at))
     fill = int(value) if x.type.dtype.kind in "iu" else value
