@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.config import cache_root
 from bolt_numba.base.digest import sha256
 from bolt_numba.base.forks import renew_after_fork, renew_cached_properties
-from bolt_numba.base.trusted import read_trusted, write_private
+from bolt_numba.base.kept import cache_root, contents, is_kept, keep, tell_cost
+from bolt_numba.base.trusted import read_trusted
 from bolt_numba.errors import KernelError
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.processor import installed_version
@@ -223,8 +223,13 @@ def _language_digest() -> str:
 
 
 def cache_dir() -> Path:
-    """Folder of machine code for this version and this instruction set."""
-    return cache_root() / f"{target().name}-{_language_digest()}"
+    """Folder of machine code for this version and this instruction set, of those that are written."""
+    return cache_root() / version_name()
+
+
+def version_name() -> str:
+    """What such a folder is called in every folder that is read."""
+    return f"{target().name}-{_language_digest()}"
 
 
 TUNED = "tuned.json"
@@ -258,14 +263,33 @@ def on_compile(callback: Callable[[str, bool], None]) -> Callable[[], None]:
 
 
 def _path(kernel: Native) -> Path:
-    return cache_dir() / f"{kernel.name}-{kernel.digest}.kernel"
+    return cache_root() / _name(kernel)
+
+
+def _name(kernel: Native) -> str:
+    return f"{version_name()}/{kernel.name}-{kernel.digest}.kernel"
+
+
+def is_cached(kernel: Native) -> bool:
+    """Whether a folder has a file of the kernel, which may be damaged."""
+    return is_kept(_name(kernel))
+
+
+def _found(kernel: Native) -> bytes | None:
+    """Blob or object code of the first folder that has it."""
+    codes = (_checked(path, data) for path, data in contents(_name(kernel)))
+    return next((code for code in codes if code is not None), None)
 
 
 def _read(path: Path) -> bytes | None:
     """Blob or object code of a cache file; None when there is none, it is damaged, or others could have written it."""
     data = read_trusted(path)
+    return None if data is None else _checked(path, data)
+
+
+def _checked(path: Path, data: bytes) -> bytes | None:
     head = len(_MAGIC) + 16
-    if data is None or data[: len(_MAGIC)] != _MAGIC or _checksum(path, data[head:]) != data[len(_MAGIC) : head]:
+    if data[: len(_MAGIC)] != _MAGIC or _checksum(path, data[head:]) != data[len(_MAGIC) : head]:
         return None
     return data[head:]
 
@@ -275,16 +299,18 @@ def _checksum(path: Path, code: bytes) -> bytes:
     return sha256(f"{path.parent.name}/{path.name}\n".encode() + code).digest()[:16]
 
 
-def _write(path: Path, code: bytes) -> None:
+def _write(kernel: Native, code: bytes) -> None:
     """Write so that a reader sees all or nothing.  A cache that cannot be written is only slower."""
-    write_private(path, _MAGIC + _checksum(path, code) + code)
-    from bolt_numba.kernels.prune import written
+    path = _path(kernel)
+    if keep(_name(kernel), _MAGIC + _checksum(path, code) + code):
+        from bolt_numba.kernels.prune import written
 
-    written(path.parent, len(code))
+        written(path.parent, len(code))
+    tell_cost()
 
 
 def _load(kernel: Native) -> int:
-    code = _read(_path(kernel))
+    code = _found(kernel)
     if code is None:
         for listener in tuple(_listeners):
             listener(kernel.name, False)
@@ -292,7 +318,7 @@ def _load(kernel: Native) -> int:
 
         made = compile_object(kernel)
         code = blob_of(made, kernel.symbol) or made
-        _write(_path(kernel), code)
+        _write(kernel, code)
         for listener in tuple(_listeners):
             listener(kernel.name, True)
     if is_blob(code):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bolt_numba.kernels.jit import Native, cache_dir
+from bolt_numba.kernels.jit import Native, is_cached
 
 _processes = 1
 _BATCH = 256
@@ -32,7 +32,7 @@ def prepare(kernels: Iterable[Any]) -> None:
     """Compile those kernels that are not in the cache; one that fails says so when its address is asked for."""
     if _processes < 2:
         return
-    missing = [k for k in dict.fromkeys(kernels) if isinstance(k, Native) and not _is_cached(k)]
+    missing = [k for k in dict.fromkeys(kernels) if isinstance(k, Native) and not is_cached(k)]
     if len(missing) < 2:
         return
     sys.stdout.flush()
@@ -46,10 +46,6 @@ def prepare(kernels: Iterable[Any]) -> None:
         os.close(queue)
         for child in children:
             os.waitpid(child, 0)
-
-
-def _is_cached(kernel: Native) -> bool:
-    return (cache_dir() / f"{kernel.name}-{kernel.digest}.kernel").is_file()
 
 
 def _fork(kernels: list[Native], queue: int) -> int:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from bolt_numba.base.config import cache_limit, cache_root
+from bolt_numba.base.config import cache_limit
+from bolt_numba.base.kept import cache_root
 from bolt_numba.base.records import record
 
 MIB = 1 << 20
@@ -42,10 +43,10 @@ class _Seen:
 
 
 def _files(root: Path, suffix: str) -> Iterator[CacheFile]:
-    """Files of all versions and instruction sets; links are not followed."""
+    """Files that belong to this user, of all versions and instruction sets; links are not followed."""
     with suppress(OSError), os.scandir(root) as folders:
         for folder in folders:
-            if "-" not in folder.name or not folder.is_dir(follow_symlinks=False):
+            if "-" not in folder.name or not folder.is_dir(follow_symlinks=False) or not _is_own(folder):
                 continue
             with suppress(OSError), os.scandir(folder.path) as files:
                 for file in files:
@@ -55,6 +56,10 @@ def _files(root: Path, suffix: str) -> Iterator[CacheFile]:
                         known = file.stat(follow_symlinks=False)
                         used = max(known.st_mtime, known.st_atime)
                         yield CacheFile(file.path, folder.path, known.st_size, used)
+
+
+def _is_own(folder: os.DirEntry[str]) -> bool:
+    return not hasattr(os, "geteuid") or folder.stat(follow_symlinks=False).st_uid == os.geteuid()
 
 
 def cache_bytes() -> int:

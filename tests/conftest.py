@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,8 @@ from hypothesis import HealthCheck, settings
 from bolt_numba.ir.text import diff
 
 GOLDEN = Path(__file__).parent / "golden"
+
+os.environ["BOLT_NUMBA_SYSTEM_CACHE"] = ""  # what this machine keeps for all users is none of the suite's
 
 # The machine may be busy with something else: how long an example takes says nothing.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

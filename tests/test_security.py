@@ -17,6 +17,7 @@ import pytest
 from bolt_numba.base import trusted
 from bolt_numba.base.digest import sha256
 from bolt_numba.base.folder_index import remember, remembered
+from bolt_numba.base.kept import keep
 from bolt_numba.cli.app import run
 from bolt_numba.ir import packed as stored
 from bolt_numba.kernels import jit
@@ -247,11 +248,19 @@ def _modes(folder: Path) -> set[tuple[bool, int]]:
     return {(p.is_dir(), stat.S_IMODE(p.stat().st_mode)) for p in (folder, *folder.rglob("*"))}
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o002, 0o022])
-def test_all_that_is_kept_is_private(cache: Path, monkeypatch: pytest.MonkeyPatch, umask: int) -> None:
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o022, 0o027, 0o077])
+@pytest.mark.parametrize("found", [None, 0o700, 0o750, 0o755])
+def test_what_is_kept_is_as_readable_as_its_folder(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, umask: int, found: int | None
+) -> None:
+    """A folder that the environment names is made as the umask says, but that others never write to it."""
+    if found is not None:
+        cache.mkdir()
+        cache.chmod(found)
+    folder = 0o755 & ~umask if found is None else found
     before = os.umask(umask)
     try:
-        assert times(fresh(3)) == 21
+        assert keep(f"{jit.version_name()}/x.kernel", b"x")
         remember("kind", Path(__file__).parent, {"a": 1})
         monkeypatch.setattr(processor, "_key", lambda: "key")
         processor.processor.__wrapped__()
@@ -265,7 +274,8 @@ def test_all_that_is_kept_is_private(cache: Path, monkeypatch: pytest.MonkeyPatc
     assert tune._read(tuner.path) == tuner._known
     names = {p.name if p.parent == cache else p.suffix for p in cache.rglob("*")}
     assert {".kernel", ".json", "seal.key", "processors", "kind"} <= names
-    assert _modes(cache) == {(True, 0o700), (False, 0o600)}
+    assert _modes(cache) == {(True, folder), (False, folder & 0o644), (False, 0o600)}
+    assert stat.S_IMODE((cache / "seal.key").stat().st_mode) == 0o600
 
 
 def _plant(file: Path, other: Path) -> None:
@@ -343,6 +353,7 @@ def test_what_steers_is_of_the_right_types(cache: Path, monkeypatch: pytest.Monk
 @as_root
 def test_a_cache_that_root_shared_serves_a_user(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOLT_NUMBA_CACHE_DIR", str(public / "cache"))
+    (public / "cache").mkdir(mode=0o700)
     assert times(fresh(3)) == 21
     assert len(stored.secret()) == 32
     file = jit._path(fresh(3))

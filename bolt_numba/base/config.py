@@ -24,12 +24,15 @@ class Switch:
 
 
 CACHE_DIR = Switch("BOLT_NUMBA_CACHE_DIR", "the user's cache folder", "where compiled kernels are kept")
-CACHE_MIB = Switch("BOLT_NUMBA_CACHE_MIB", "1024", "limit of all compiled kernels together, in MiB; 0: none")
+SYSTEM_CACHE = Switch(
+    "BOLT_NUMBA_SYSTEM_CACHE", "/var/cache/bolt_numba", "folders of kernels that are only read, before the user's own"
+)
+CACHE_MIB = Switch("BOLT_NUMBA_CACHE_MIB", "1024", "limit of the user's compiled kernels together, in MiB; 0: none")
 NUM_THREADS = Switch("BOLT_NUMBA_NUM_THREADS", "the processors of this process", "threads of a session")
 ISA = Switch("BOLT_NUMBA_ISA", "what the processor has", "force lower instructions: avx512, avx2 or generic")
 CHECK = Switch("BOLT_NUMBA_CHECK", "0", "1: check the graph against the spec after every stage of the passes")
 MEMORY = Switch("BOLT_NUMBA_MEMORY", "half of what is free", "memory of one plan or one result, as 2G or 500M")
-SWITCHES = (CACHE_DIR, CACHE_MIB, NUM_THREADS, ISA, CHECK, MEMORY)
+SWITCHES = (CACHE_DIR, SYSTEM_CACHE, CACHE_MIB, NUM_THREADS, ISA, CHECK, MEMORY)
 
 
 MAX_THREADS = 1024
@@ -66,16 +69,6 @@ def memory_limit() -> int | None:
     if not number.isdecimal() or len(number) > 18 or unit not in _UNITS or not int(number):
         raise BoltError(f"{MEMORY.name}: got {wanted[:40]!r}, wanted a number of bytes, or one with K, M, G or T")
     return int(number) * _UNITS[unit]
-
-
-def cache_root() -> Path:
-    """Folder of all that is kept between processes: ``$BOLT_NUMBA_CACHE_DIR`` or the user's cache folder."""
-    given = CACHE_DIR.value
-    if given:
-        return Path(given)
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("bolt_numba"))
 
 
 def processors() -> int:

@@ -10,26 +10,26 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bolt_numba.base.config import cache_root
 from bolt_numba.base.digest import sha256
-from bolt_numba.base.trusted import read_trusted, write_private
+from bolt_numba.base.kept import contents, keep
 
 
 def remembered(kind: str, folder: Path) -> Any:
     """What `remember` wrote for the folder as it is; None where there is nothing, or nothing that can be read."""
-    with suppress(OSError, ValueError, RecursionError):
-        return json.loads(read_trusted(_path(kind, folder)) or b"null")
+    for _, found in contents(_name(kind, folder)):
+        with suppress(ValueError, RecursionError):
+            return json.loads(found or b"null")
     return None
 
 
 def remember(kind: str, folder: Path, content: Any) -> None:
     """Keep ``content`` for later processes; where that cannot be written, they import all modules."""
     with suppress(OSError):
-        write_private(_path(kind, folder), json.dumps(content).encode())
+        keep(_name(kind, folder), json.dumps(content).encode())
 
 
-def _path(kind: str, folder: Path) -> Path:
-    return cache_root() / kind / f"{folder.name}-{_state(folder)}.json"
+def _name(kind: str, folder: Path) -> str:
+    return f"{kind}/{folder.name}-{_state(folder)}.json"
 
 
 @functools.cache

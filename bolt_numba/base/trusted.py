@@ -59,7 +59,7 @@ def read_trusted(path: Path, *, secret: bool = False) -> bytes | None:
             return path.read_bytes()
         return None
     try:
-        folder = _open_folder(str(path.parent), create=False)
+        folder = _open_folder(str(path.parent))
         try:
             return _content(folder, path.name, secret)
         finally:
@@ -76,6 +76,11 @@ def write_private(path: Path, data: bytes, *, is_first: bool = False) -> bool:
 
     is_first: what is there stays.
     """
+    return write_trusted(path, data, is_first=is_first)
+
+
+def write_trusted(path: Path, data: bytes, *, readers: int = 0, is_first: bool = False) -> bool:
+    """The same for more users: those whom ``readers``, bits of a mode, lets read the file and folders that are made."""
     part = f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
     try:
         if not _HAS_OWNERS:
@@ -83,9 +88,9 @@ def write_private(path: Path, data: bytes, *, is_first: bool = False) -> bool:
             path.with_name(part).write_bytes(data)
             path.with_name(part).replace(path)
             return True
-        folder = _open_folder(str(path.parent), create=True)
+        folder = _open_folder(str(path.parent), PRIVATE_FOLDER | readers)
         try:
-            _put(folder, part, path.name, data, is_first)
+            _put(folder, part, path.name, data, PRIVATE | readers & SHARED, is_first)
         finally:
             os.close(folder)
     except UntrustedError as error:
@@ -96,12 +101,33 @@ def write_private(path: Path, data: bytes, *, is_first: bool = False) -> bool:
     return True
 
 
-def make_folder(path: Path) -> None:
-    """Make a private folder unless there is one; raises OSError, which says why, where it could not be used."""
+def make_folder(path: Path, mode: int = PRIVATE_FOLDER) -> None:
+    """Make a folder unless there is one; raises OSError, which says why, where it could not be used.
+
+    mode: of folders that are made; the umask takes bits from it.
+    """
     if _HAS_OWNERS:
-        os.close(_open_folder(str(path), create=True))
+        os.close(_open_folder(str(path), mode, is_masked=True))
     else:
         path.mkdir(parents=True, exist_ok=True)
+
+
+def obstacle(folder: Path) -> str:
+    """Why this user could not keep files in a folder, which need not be there; "" where he can.  Nothing is made."""
+    at = Path(os.path.abspath(folder))
+    while not os.path.lexists(at):
+        at = at.parent
+    try:
+        if _HAS_OWNERS:
+            place = _walked(str(at))
+            _check(place, os.lstat(place), is_above=at != Path(os.path.abspath(folder)))
+        mode = os.stat(at).st_mode
+    except OSError as error:
+        return str(error.strerror or error)
+    if not stat.S_ISDIR(mode):
+        return f"{at} is no folder"
+    effective = os.access in os.supports_effective_ids
+    return "" if os.access(at, os.W_OK | os.X_OK, effective_ids=effective) else f"{at} cannot be written"
 
 
 def share(folder: Path, private: frozenset[str]) -> int:
@@ -144,11 +170,11 @@ def _content(folder: int, name: str, secret: bool) -> bytes:
         os.close(file)
 
 
-def _put(folder: int, part: str, name: str, data: bytes, is_first: bool) -> None:
+def _put(folder: int, part: str, name: str, data: bytes, mode: int, is_first: bool) -> None:
     file = os.open(part, _NEW, PRIVATE, dir_fd=folder)
     try:
         with open(file, "wb") as opened:
-            os.fchmod(file, PRIVATE)
+            os.fchmod(file, mode)
             opened.write(data)
         if is_first:
             os.link(part, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
@@ -159,8 +185,11 @@ def _put(folder: int, part: str, name: str, data: bytes, is_first: bool) -> None
             os.unlink(part, dir_fd=folder)
 
 
-def _open_folder(path: str, create: bool) -> int:
-    """A descriptor of a sound folder; raises UntrustedError or another OSError."""
+def _open_folder(path: str, mode: int = 0, is_masked: bool = False) -> int:
+    """A descriptor of a sound folder; raises UntrustedError or another OSError.
+
+    mode: what missing folders are made with, 0 to make none.  is_masked: the umask takes bits from it.
+    """
     path = os.path.abspath(path)
     known = _sound.get(path)
     if known is not None:
@@ -169,7 +198,7 @@ def _open_folder(path: str, create: bool) -> int:
             if (found.st_dev, found.st_ino) == known[1:]:
                 return folder
             os.close(folder)
-    place = _walked(path, create)
+    place = _walked(path, mode, is_masked)
     folder, found = _opened(place)
     _sound[path] = place, found.st_dev, found.st_ino
     return folder
@@ -186,7 +215,7 @@ def _opened(place: str) -> tuple[int, os.stat_result]:
     return folder, found
 
 
-def _walked(path: str, create: bool) -> str:
+def _walked(path: str, mode: int = 0, is_masked: bool = False) -> str:
     """Where a path leads when its links are followed; every folder above that is sound.
 
     From the root on, nobody else can change what has been looked at, so nothing changes between looking and use.
@@ -202,10 +231,12 @@ def _walked(path: str, create: bool) -> str:
         try:
             found = os.lstat(here)
         except FileNotFoundError:
-            if not create:
+            if not mode:
                 raise
             with suppress(FileExistsError):
-                os.mkdir(here, PRIVATE_FOLDER)
+                os.mkdir(here, mode)
+                if not is_masked:
+                    os.chmod(here, mode)
             found = os.lstat(here)
         if not stat.S_ISLNK(found.st_mode):
             at = here

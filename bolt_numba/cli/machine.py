@@ -15,8 +15,9 @@ import typer
 
 import bolt_numba as bn
 from bolt_numba import ops as operators
-from bolt_numba.base.config import CACHE_DIR, CACHE_MIB, SWITCHES, cache_limit, default_threads, processors
-from bolt_numba.base.trusted import make_folder, share
+from bolt_numba.base.config import CACHE_MIB, SWITCHES, SYSTEM_CACHE, cache_limit, default_threads, processors
+from bolt_numba.base.kept import make_root
+from bolt_numba.base.trusted import share
 from bolt_numba.cli import console
 from bolt_numba.cli.formats import formats_markdown, names_read
 from bolt_numba.cli.options import Json, Shapes, read_shapes
@@ -181,19 +182,19 @@ def cache_warm(
 
 @cache.command("share")
 def cache_share() -> None:
-    """Let all users of this machine read the cache as it is now; what is compiled later is private again."""
+    """Let all users of this machine read the cache as it is now, and what is compiled later."""
     root = _usable_cache()
     try:
         count = share(root, frozenset({SEAL_KEY}))
     except OSError as error:
         raise bn.BoltError(f"{root}: cannot be shared: {error.strerror or error}") from error
-    console.write(f"{count} files of {root} may be read by all users; they set {CACHE_DIR.name}={root}")
+    console.write(f"{count} files of {root} may be read by all users; they set {SYSTEM_CACHE.name}={root}")
 
 
 def _usable_cache() -> Path:
     """The folder of the cache; raises BoltError where nothing can be kept in it."""
     try:
-        make_folder(jit.cache_dir())
+        make_root()
     except OSError as error:
         raise bn.BoltError(f"{jit.cache_dir()}: cannot be used as cache: {error.strerror or error}") from error
     return jit.cache_root()
@@ -232,8 +233,7 @@ def _peers() -> str:
 
 
 def _cache_folder() -> str:
-    folder = jit.cache_dir()
-    make_folder(folder)
+    folder = make_root()
     with tempfile.TemporaryFile(dir=folder):
         return f"{folder}, {len(jit.cache_entries())} kernels, writable"
 

@@ -13,11 +13,12 @@ from __future__ import annotations
 import hmac
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import field
 from hashlib import blake2b
 from typing import Any
 
-from bolt_numba.base.config import cache_root
+from bolt_numba.base.kept import cache_root, make_root
 from bolt_numba.base.records import record
 from bolt_numba.base.trusted import read_trusted, write_private
 from bolt_numba.errors import InvalidModelError
@@ -164,6 +165,8 @@ def secret() -> bytes:
         found = read_trusted(path, secret=True)
         if found is not None and len(found) == _SECRET:
             return found
-        write_private(path, os.urandom(_SECRET), is_first=not may_replace)
+        with suppress(OSError):
+            make_root()
+            write_private(path, os.urandom(_SECRET), is_first=not may_replace)
     found = read_trusted(path, secret=True)
     return found if found is not None and len(found) == _SECRET else b""

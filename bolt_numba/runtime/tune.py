@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.base.kept import folders, keep
 from bolt_numba.base.trusted import read_trusted, write_private
 from bolt_numba.kernels.extents import made_steps
-from bolt_numba.kernels.jit import TUNED, cache_dir
+from bolt_numba.kernels.jit import TUNED, cache_dir, version_name
 from bolt_numba.kernels.registry import Entry, QueryContext, Types
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import HOST, Device, segments_of
@@ -59,7 +60,8 @@ class Tuner:
     def __init__(self, threads: int, path: Path | None = None) -> None:
         self.threads, self.path = threads, path or cache_dir() / TUNED
         self.measured = 0
-        self._known = _read(self.path)
+        self._is_kept = path is None
+        self._known = _read(path) if path is not None else _all_kept()
         self._lock = threading.RLock()
         renew_after_fork(self, "_lock", threading.RLock)
         self._sweep = np.zeros(EVICTED, np.uint8)
@@ -94,7 +96,8 @@ class Tuner:
         with self._lock:
             whole = {**_read(self.path), **self._known}
             rows = {key: [c.kernel, c.parallel] for key, c in whole.items()}
-            write_private(self.path, json.dumps(rows, indent=0).encode())
+            data = json.dumps(rows, indent=0).encode()
+            keep(f"{version_name()}/{TUNED}", data) if self._is_kept else write_private(self.path, data)
             self.measured = 0
 
     def _runs(
@@ -135,6 +138,14 @@ class Tuner:
             left = {choice: run for choice, run in left.items() if best[choice] < limit or choice == first}
         fastest = min(left, key=lambda c: min(times[c]))
         return fastest if min(times[fastest]) < WORTH * min(times[first]) else first
+
+
+def _all_kept() -> dict[str, Choice]:
+    """Choices of all folders; that of the folder asked first counts."""
+    made: dict[str, Choice] = {}
+    for folder in reversed(folders().read):
+        made.update(_read(folder / version_name() / TUNED))
+    return made
 
 
 def _read(path: Path) -> dict[str, Choice]:

@@ -9,9 +9,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from bolt_numba.base.config import cache_root
 from bolt_numba.base.digest import sha256
-from bolt_numba.base.trusted import read_trusted, write_private
+from bolt_numba.base.kept import contents, keep
 
 Processor = tuple[str, dict[str, bool], tuple[int, int, int, int]]
 _CPUINFO = Path("/proc/cpuinfo")
@@ -32,10 +31,10 @@ def processor() -> Processor:
     and of the last one.
     """
     key = _key()
-    path = cache_root() / "processors" / f"{key}.json"
-    if key:
+    name = f"processors/{key}.json"
+    for _, found in contents(name) if key else ():
         with suppress(ValueError, KeyError, TypeError, RecursionError):
-            match json.loads(read_trusted(path) or b"null"):
+            match json.loads(found or b"null"):
                 case {"cpu": str(cpu), "features": dict(features), "caches": [l1, ways, l2, l3]} if (
                     all(type(v) is bool for v in features.values())
                     and all(type(v) is int and v > 0 for v in (l1, ways, l2, l3))
@@ -43,7 +42,7 @@ def processor() -> Processor:
                     return cpu, features, (l1, ways, l2, l3)
     made = _ask()
     if key:
-        write_private(path, json.dumps({"cpu": made[0], "features": made[1], "caches": made[2]}).encode())
+        keep(name, json.dumps({"cpu": made[0], "features": made[1], "caches": made[2]}).encode())
     return made
 
 

@@ -1,0 +1,169 @@
+"""Where things are kept between processes: folders that are only read, and the one of this user that is written.
+
+Folders are asked in order: those of the system, which its administrator fills for all users; the user's own; what came
+with the package.  Whatever is kept is named by a digest of all that it depends on, so it is the same in each folder.
+Only the own folder is ever written, limited or cleared.
+
+The own folder is ``BOLT_NUMBA_CACHE_DIR``, or the cache folder of the user's home.  Where users share the first, as a
+folder in which all may write and nobody may rename what is not his (mode 1777), each has a folder of his own in it.  A
+user without a home, or with one that he cannot write to, has one below ``/tmp``.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from bolt_numba.base.config import CACHE_DIR, SYSTEM_CACHE
+from bolt_numba.base.records import record
+from bolt_numba.base.trusted import PRIVATE_FOLDER, SHARED_FOLDER, make_folder, obstacle, read_trusted, write_trusted
+
+_EFFECTIVE = getattr(os, "geteuid", None)
+_OTHERS = 0o055
+"""Bits of a mode that let others read a folder; nothing that is kept lets them write."""
+_told: set[Path] = set()
+
+
+class CacheWarning(UserWarning):
+    """Compiled kernels cannot be kept, or not where the user wants them: the next process compiles them again."""
+
+
+@record(frozen=True)
+class Folders:
+    """read: in the order in which they are asked; ``own`` is one of them.
+
+    own: the folder that is written.  is_named: the environment names it.  obstacle: why it is not the user's cache
+    folder, or "".
+    """
+
+    read: tuple[Path, ...]
+    own: Path
+    is_named: bool
+    obstacle: str
+
+
+def folders() -> Folders:
+    """The folders of this process, as its environment says now."""
+    env = os.environ
+    system = env.get(SYSTEM_CACHE.name, SYSTEM_CACHE.default)  # none where it is set to nothing
+    return _folders(CACHE_DIR.value, system, env.get("HOME"), env.get("XDG_CACHE_HOME"), _user())
+
+
+def cache_root() -> Path:
+    """The folder of all that this user keeps between processes."""
+    return folders().own
+
+
+def contents(name: str) -> Iterator[tuple[Path, bytes]]:
+    """Files of a name like ``readers/x.json``, the folder asked first coming first, and what they hold."""
+    for folder in folders().read:
+        found = read_trusted(folder / name)
+        if found is not None:
+            yield folder / name, found
+
+
+def is_kept(name: str) -> bool:
+    """Whether a folder has a file of this name."""
+    return any((folder / name).is_file() for folder in folders().read)
+
+
+def keep(name: str, data: bytes) -> bool:
+    """Write a file into the own folder; whether that was possible.  Users who may read the folder may read the file."""
+    root = cache_root()
+    with suppress(OSError):
+        make_root()
+        return write_trusted(root / name, data, readers=stat.S_IMODE(root.stat().st_mode) & _OTHERS)
+    return False
+
+
+def make_root() -> Path:
+    """The own folder, made unless it is there; raises OSError, which says why, where nothing can be kept in it.
+
+    One that the environment names is made as the umask says, but for writing.  One in the user's home is private.
+    """
+    found = folders()
+    make_folder(found.own, SHARED_FOLDER if found.is_named else PRIVATE_FOLDER)
+    return found.own
+
+
+def tell_cost() -> None:
+    """Warn once where kernels that were compiled before could not be read, or those compiled now are not kept."""
+    found = folders()
+    if found.own in _told:
+        return
+    _told.add(found.own)
+    texts = [text for folder in found.read if folder != found.own and (text := _unreadable(folder))]
+    remedy = f"let {CACHE_DIR.name} name a folder of this user"
+    trouble = obstacle(found.own)
+    if trouble:
+        cost = "each process compiles the kernels that it lacks, which takes 0.1 to 5 s each"
+        texts.append(f"{found.own}: compiled kernels cannot be kept: {trouble}; {cost}: {remedy}")
+    elif found.obstacle:
+        until = "compiled kernels are kept here until the system removes them"
+        texts.append(f"{found.own}: {until}: {found.obstacle}; {remedy}")
+    import warnings
+
+    for text in texts:
+        warnings.warn(text, CacheWarning, stacklevel=2)
+
+
+def _unreadable(folder: Path) -> str:
+    """Why nothing in a folder that exists can be read, or ""."""
+    try:
+        os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        return f"{folder}: compiled kernels cannot be read: {error.strerror}; its owner runs `bolt-numba cache share`"
+    return ""
+
+
+def _user() -> int:
+    return _EFFECTIVE() if _EFFECTIVE is not None else -1
+
+
+@functools.cache
+def _folders(named: str, system: str, home: str | None, xdg: str | None, user: int) -> Folders:
+    """home, xdg: what the user's cache folder depends on."""
+    present = [Path(part) for part in system.split(os.pathsep) if part and os.path.isdir(part)]
+    if named:
+        own = Path(named)
+        if user >= 0 and _is_everybodys(own):
+            root, own = own / "user-0", own / f"user-{user}"  # everybody may run what root compiled
+            return Folders(_once(*present, root, own), own, True, "")
+        return Folders(_once(*present, own), own, True, "")
+    folder = _home_folder()
+    trouble = "the user has no home" if folder is None else obstacle(folder) if user >= 0 else ""
+    if folder is not None and not trouble:
+        return Folders(_once(*present, folder), folder, False, "")
+    own = Path(os.environ.get("TMPDIR") or "/tmp") / f"bolt_numba-{user}"
+    if folder is None or not os.access(folder, os.R_OK | os.X_OK):
+        return Folders(_once(*present, own), own, False, f"{folder}: {trouble}" if folder else trouble)
+    return Folders(_once(*present, folder, own), own, False, f"{folder}: {trouble}")  # made with the image, perhaps
+
+
+def _home_folder() -> Path | None:
+    """The cache folder in the user's home, None where the system knows of no home."""
+    import platformdirs
+
+    with suppress(RuntimeError):  # newer versions raise it, older ones give a relative path
+        folder = Path(platformdirs.user_cache_dir("bolt_numba"))
+        return folder if folder.is_absolute() else None
+    return None
+
+
+def _is_everybodys(folder: Path) -> bool:
+    """Whether others may write to a folder, but not rename what belongs to somebody else."""
+    try:
+        mode = folder.stat().st_mode
+    except OSError:
+        return False
+    return bool(mode & stat.S_ISVTX and mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def _once(*paths: Path) -> tuple[Path, ...]:
+    return tuple(dict.fromkeys(paths))
