@@ -23,6 +23,7 @@ from bolt_numba import peers
 from bolt_numba.converters import Content, format_of, load
 from bolt_numba.errors import BoltError
 from bolt_numba.feeds import random_feeds
+from bolt_numba.guesses import model_feeds
 from bolt_numba.peers import BoltEngine, Engine, Feeds
 from bolt_numba.types import precision_of
 
@@ -119,14 +120,14 @@ def bench(
 ) -> BenchReport:
     """Measure ``model`` here and on the engines of ``vs`` (a peer that fails is reported with its error).
 
-    shapes, feeds, seed: as `bolt_numba.feeds.random_feeds`.  seconds: of timed runs, all engines together.
+    shapes, feeds, seed: as `bolt_numba.guesses.model_feeds`.  seconds: of timed runs, all engines together.
     processes: also start a process per engine for load time, first run and peak memory (needs a path).  Peers get a
     model of another format as ONNX.  precision: of every engine that has it.  numerics, tune, weights, signature: as
     `bolt_numba.compile`.
     """
     how = {"numerics": numerics, "weights": None if weights is None else os.fspath(weights), "signature": signature}
     ours = BoltEngine(model, threads, precision := precision_of(precision), tune=tune, **how)
-    arrays = random_feeds(ours.session.inputs, shapes, seed, feeds)
+    arrays = model_feeds(ours.session.graph, shapes, seed, feeds)
     engines: dict[str, Engine] = {OURS: ours}
     measured = {name: Measured(name) for name in (OURS, *vs)}
     with tempfile.TemporaryDirectory() as folder:

@@ -9,6 +9,10 @@ import numpy as np
 from bolt_numba.errors import DTypeError, ShapeError
 from bolt_numba.types import BOOL, STRING, Array, TensorSpec
 
+RATES = ("sr", "sample_rate", "sampling_rate", "samplerate")
+"""Names of inputs that tell the samples of a second; models know few, and this one of nearly all of them."""
+RATE = 16000
+
 
 def random_feeds(
     inputs: Sequence[TensorSpec],
@@ -19,7 +23,7 @@ def random_feeds(
     """An array for every input: the given one, else random values of its dtype.
 
     shapes: for inputs with symbolic dimensions; a symbol that no shape tells is 1.  Floats are standard normal,
-    integers 0 or 1 (valid as ids, masks and lengths of nearly every model), bools even odds.
+    integers 0 or 1 (valid as ids, masks and lengths of nearly every model), rates of sampling 16000, bools even odds.
     """
     for what in (shapes, given):
         if what is not None and not isinstance(what, Mapping):
@@ -52,6 +56,8 @@ def _random(
     shape = shapes.get(spec.name) or tuple(sizes.get(d, 1) if isinstance(d, str) else d for d in spec.shape or ())
     if spec.dtype == STRING:
         raise DTypeError(f"input {spec.name!r}: holds strings: give an array")
+    if spec.name.lower() in RATES:
+        return np.full(tuple(shape), RATE, spec.dtype)
     if spec.dtype == BOOL or spec.dtype.kind in "iu":
         return rng.integers(0, 2, tuple(shape)).astype(spec.dtype)
     return rng.standard_normal(tuple(shape), dtype=np.float32).astype(spec.dtype)

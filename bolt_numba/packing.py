@@ -8,6 +8,7 @@ from bolt_numba.base.border import border
 from bolt_numba.base.config import default_threads
 from bolt_numba.base.mapped import check_intact
 from bolt_numba.devices.seals import machine, marks_of, source_marks
+from bolt_numba.guesses import complete_shapes
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.packed import PackedWeights
 from bolt_numba.passes.pipeline import run_pipeline
@@ -25,17 +26,17 @@ def packed(
 ) -> Graph:
     """The optimised graph with packed weights; `bolt_numba.save` writes both into one file.
 
-    threads: thread counts to prepare for; None: one and the default.  shapes: of inputs, where they are symbolic; a
-    dimension that nothing is known of counts as 1.  precision, numerics: of the sessions to
+    threads: thread counts to prepare for; None: one and the default.  shapes: of inputs, where they are symbolic; what
+    they leave free is guessed (`guesses.complete_shapes`).  precision, numerics: of the sessions to
     prepare for.  Others, and other threads and shapes, work, too: what they need is packed when it is needed.
     """
     check_intact(graph.weights())
+    sizes = complete_shapes(graph, shapes)
     made = run_pipeline(graph, numerics="strict")  # what serves every level
     found = made.packed = PackedWeights(machine(), sources=source_marks(made))
     for count in sorted(set(threads if threads is not None else (1, default_threads()))):
         session = Session(made, threads=count, precision=precision, numerics=numerics)
-        sizes = {s.name: tuple(d if isinstance(d, int) else 1 for d in s.shape or ()) for s in session.inputs}
-        session.warmup(**{**sizes, **(shapes or {})})
+        session.warmup(**sizes)
         found.rows.update(session.packs())
         found.marks = marks_of(found.rows)
     return made

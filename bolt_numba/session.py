@@ -285,7 +285,7 @@ class Session:
     def _check_known(self, names: Iterable[str]) -> None:
         unknown = [name for name in names if name not in self._input_names]
         if unknown:
-            raise ShapeError(f"inputs: unknown {unknown}, wanted {self._input_names}")
+            raise ShapeError(f"inputs: got {unknown}, wanted {self._input_names}")
 
     def _with_outputs(self, extra: tuple[str, ...]) -> Session:
         """A session that also returns these intermediate values (compiled once, kept)."""

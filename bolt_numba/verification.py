@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.border import border
-from bolt_numba.feeds import random_feeds
+from bolt_numba.guesses import model_feeds
 from bolt_numba.ir.graph import Graph
 from bolt_numba.judges import Judge, judge_of
 from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul
@@ -151,7 +151,7 @@ def verify(
     against: ``"onnxruntime"``, which gets a model of another format as ONNX; ``"reference"``, the naive meaning of the
     operators; ``"litert"``, ``"opencv"`` (below 5), ``"paddle"`` for their formats; all f32.  None: the engine whose
     format it is, where that is installed, else onnxruntime.  feeds, shapes, seed: as
-    `bolt_numba.feeds.random_feeds`.  Floats of outputs agree within ``atol + rtol * |wanted|``; those of a narrower
+    `bolt_numba.guesses.model_feeds`.  Floats of outputs agree within ``atol + rtol * |wanted|``; those of a narrower
     precision, and intermediate tensors, whose small elements are often what is left of large terms, within
     ``atol + rtol * max |wanted|``.  Other dtypes agree exactly, but what QuantizeLinear gives within a level, with
     LiteRT two; the floats of such models as those of a narrower precision.
@@ -162,7 +162,7 @@ def verify(
     precision = session.precision
     steps = steps_of(graph)
     rtol = (max(RTOL[precision], QUANTISED_RTOL if steps else 0.0)) if rtol is None else rtol
-    arrays = random_feeds(session.inputs, shapes, seed, feeds)
+    arrays = model_feeds(graph, shapes, seed, feeds)
     against, judge = judge_of(against, model, graph, arrays, weights)
     outputs = [s.name for s in session.outputs]
     wanted = judge.values(outputs)

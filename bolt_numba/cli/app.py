@@ -13,10 +13,7 @@ import bolt_numba
 from bolt_numba.base.trusted import UntrustedCacheWarning
 from bolt_numba.cli import check, machine, model, quantise, speed
 from bolt_numba.cli.console import err, plain
-from bolt_numba.errors import BoltError, ShapeError
-
-FREE = ("run", "verify", "bench", "profile", "convert")
-"""Commands that take 1 for a free size."""
+from bolt_numba.errors import BoltError
 
 app = typer.Typer(
     name="bolt-numba",
@@ -76,15 +73,8 @@ def run(args: Sequence[str]) -> int:
         if debug:
             raise
         err.print(f"[bold red]error:[/] {plain(_line(error))}")
-        if isinstance(error, ShapeError) and str(error).startswith("node ") and not _sized(rest):
-            err.print("sizes that a model leaves free are 1: --shape NAME=D,D gives others")
         return 1
     return 0
-
-
-def _sized(args: Sequence[str]) -> bool:
-    """Whether a command knows no free sizes, or was told them."""
-    return args[0] not in FREE or any(arg.startswith(("--shape", "--input")) for arg in args)
 
 
 def _line(error: Exception) -> str:

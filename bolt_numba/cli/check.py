@@ -23,10 +23,10 @@ from bolt_numba.cli.options import (
     Threads,
     Tune,
     Weights,
+    read_feeds,
     read_inputs,
     read_shapes,
 )
-from bolt_numba.feeds import random_feeds
 from bolt_numba.types import Array, dtype_name
 
 
@@ -52,7 +52,7 @@ def run(
             model, weights=weights, signature=signature, threads=threads, precision=precision, numerics=numerics,
             tune=tune,
         )  # fmt: skip
-        feeds = random_feeds(session.inputs, read_shapes(shape), seed, read_inputs(input_, session.inputs))
+        feeds = read_feeds(session, shape, input_, seed)
         say(f"running {model.name}")
         results = dict(session(feeds).items())
     files = _save(results, output_dir) if output_dir else {}

@@ -27,6 +27,11 @@ def write(text: str) -> None:
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
+def note(text: str) -> None:
+    """A line beside the results, on standard error."""
+    err.print(plain(text), markup=False)
+
+
 def plain(text: str) -> str:
     """Text in which control characters are spelled: names in a model must not steer the terminal."""
     return _STEERING.sub(lambda found: ascii(found[0])[1:-1], text)

@@ -22,6 +22,7 @@ from bolt_numba.cli import console
 from bolt_numba.cli.formats import formats_markdown, names_read
 from bolt_numba.cli.options import Json, Shapes, read_shapes
 from bolt_numba.devices import device
+from bolt_numba.guesses import complete_shapes
 from bolt_numba.ir.packed import SEAL_KEY
 from bolt_numba.kernels import jit, registry
 from bolt_numba.kernels.data_sized import DATA_SIZED
@@ -172,10 +173,7 @@ def cache_warm(
         for model in models:
             say(f"compiling for {model.name}")
             session = bn.compile(model)
-            known = {s.name for s in session.inputs}
-            given = {k: v for k, v in read_shapes(shape).items() if k in known}
-            sizes = {s.name: tuple(d if isinstance(d, int) else 1 for d in s.shape or ()) for s in session.inputs}
-            session.warmup(**{**sizes, **given})
+            session.warmup(**complete_shapes(session.graph, read_shapes(shape)))
     count = len(jit.cache_entries())
     console.write(f"compiled {count - before} kernels; {count} in the cache")
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import numpy as np
 import typer
 
+from bolt_numba.cli import console
 from bolt_numba.errors import BoltError, InvalidModelError
+from bolt_numba.guesses import guessed, model_feeds
 from bolt_numba.inputs import plain_array
+from bolt_numba.ir.graph import Graph
+from bolt_numba.session import Session
 from bolt_numba.types import NUMERICS, PRECISIONS, Array, TensorSpec, precision_of
 
 ModelPath: TypeAlias = Annotated[
@@ -40,7 +44,8 @@ Tune: TypeAlias = Annotated[
 ]
 Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Seed of random inputs.")]
 Shapes: TypeAlias = Annotated[
-    list[str], typer.Option("--shape", metavar="NAME=D,D", help="Shape of an input with symbolic dimensions (else 1).")
+    list[str],
+    typer.Option("--shape", metavar="NAME=D,D", help="Shape of an input, or size of a symbol; others are guessed."),
 ]
 FixedShapes: TypeAlias = Annotated[
     list[str], typer.Option("--shapes", "--shape", metavar="NAME=D,D", help="Fix the shape of an input.")
@@ -124,3 +129,21 @@ def _array(text: str, spec: TensorSpec) -> Array:
     except (ValueError, TypeError) as error:
         wanted = "a .npy or .npz file or a JSON value"
         raise typer.BadParameter(f"got {text!r}, wanted {wanted}", param_hint="--input") from error
+
+
+def read_feeds(session: Session, shape: Sequence[str], input_: Sequence[str], seed: int) -> dict[str, Array]:
+    """Arrays for all inputs: those that are given, else random ones of the shapes that are given or guessed."""
+    shapes, given = read_shapes(shape), read_inputs(input_, session.inputs)
+    feeds = model_feeds(session.graph, shapes, seed, given)
+    tell_guesses(session.graph, shapes, given, {name: np.shape(array) for name, array in feeds.items()})
+    return feeds
+
+
+def tell_guesses(
+    graph: Graph, shapes: Mapping[str, Sequence[int]], given: Mapping[str, Array], found: Mapping[str, Sequence[int]]
+) -> None:
+    """Say which sizes were guessed, and how to give others."""
+    free = guessed(graph, shapes, given)
+    if free:
+        chosen = ", ".join(f"{name} {console.shape_text(shape)}" for name, shape in found.items())
+        console.note(f"free sizes {', '.join(free)}: took {chosen}; --shape NAME=D,D gives others")

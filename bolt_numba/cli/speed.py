@@ -23,10 +23,9 @@ from bolt_numba.cli.options import (
     Threads,
     Tune,
     Weights,
-    read_inputs,
+    read_feeds,
     read_shapes,
 )
-from bolt_numba.feeds import random_feeds
 
 
 def bench(
@@ -102,7 +101,7 @@ def profile(
             model, weights=weights, signature=signature, threads=threads, precision=precision, numerics=numerics,
             tune=tune,
         )  # fmt: skip
-        feeds = random_feeds(session.inputs, read_shapes(shape), seed, read_inputs(input_, session.inputs))
+        feeds = read_feeds(session, shape, input_, seed)
         say(f"profiling {model.name}")
         found = session.profile(feeds, runs=runs)
     if output is not None:

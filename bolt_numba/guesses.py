@@ -1,0 +1,204 @@
+"""Sizes for what a model leaves free, where a caller names none: by name, by place, by the model's own hints.
+
+What is guessed is tried: the first sizes with which all types can be inferred are taken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from bolt_numba.errors import BoltError, DTypeError, ShapeError
+from bolt_numba.feeds import random_feeds
+from bolt_numba.inputs import spec_of
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.sizes import with_shapes
+from bolt_numba.types import Array, TensorSpec
+
+Sizes = dict[str, int]
+"""What symbols stand for."""
+Shapes = dict[str, tuple[int, ...]]
+"""Shapes of inputs by name."""
+
+TOKENS = (128, 64, 32, 77, 256, 512, 16, 8, 1)
+FRAMES = (128, 100, 300, 3000, 16, 1)
+SAMPLES = (16000, 512, 576, 1024, 32000, 48000, 1280, 160000, 256, 128, 64, 16, 1)
+CHUNKS = (512, *SAMPLES)
+"""Of sound that comes piece by piece, to a model that is given its state."""
+OTHER = (1, 2, 16, 64, 128, 224)
+SQUARES = (64, 512, 320, 128, 32, 28)
+IMAGES = ((224, 224), (640, 640), (48, 320), (32, 320), *((side, side) for side in SQUARES))
+"""Rows and columns; of what gives a map of its image, as detectors do, those of 640 come first."""
+PAST = (16, 1, 0)
+HINTS = ("imgsz", "image_size", "input_size")
+"""Metadata in which files tell the size of their images."""
+
+
+def model_feeds(
+    graph: Graph,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    seed: int = 0,
+    given: Mapping[str, Array] | None = None,
+) -> dict[str, Array]:
+    """As `feeds.random_feeds`, with `complete_shapes` for what the shapes leave free."""
+    return random_feeds(_specs(graph), complete_shapes(graph, shapes, given), seed, given)
+
+
+def complete_shapes(
+    graph: Graph, shapes: Mapping[str, Sequence[int]] | None = None, given: Mapping[str, Array] | None = None
+) -> Shapes:
+    """The shape of every input, as far as its rank is known.
+
+    shapes: of inputs; or the size of a symbol, as ``{"batch": (4,)}``.  given: arrays for inputs.
+    Raises ShapeError for a name that the model has not, and where nothing that is tried fits what is left free.
+    """
+    for what in (shapes, given):
+        if what is not None and not isinstance(what, Mapping):
+            raise DTypeError(f"inputs: got a {type(what).__name__}, wanted arrays or shapes by name")
+    specs = _specs(graph)
+    fixed, known = _told(specs, shapes or {}, given or {})
+    roles = {symbol: role for symbol, role in _roles(specs).items() if symbol not in known}
+    if not roles:
+        return _filled(specs, fixed, known)
+    failed: BoltError | None = None
+    for sizes in _tries(graph, roles):
+        found = _filled(specs, fixed, known | sizes)
+        try:
+            with_shapes(graph, found)
+        except BoltError as error:
+            failed = failed or error
+        else:
+            return found
+    raise ShapeError(f"{_asked(specs, fixed, roles)}; sizes that were tried do not fit: {failed}")
+
+
+def guessed(graph: Graph, shapes: Mapping[str, Sequence[int]], given: Mapping[str, Array]) -> list[str]:
+    """Symbols whose sizes nobody told, but for those of batches."""
+    specs = _specs(graph)
+    _, known = _told(specs, shapes, given)
+    return [symbol for symbol, role in _roles(specs).items() if symbol not in known and role != "batch"]
+
+
+def _specs(graph: Graph) -> list[TensorSpec]:
+    return [spec_of(v.name, v.type) for v in graph.caller_inputs]
+
+
+def _asked(specs: Sequence[TensorSpec], fixed: Shapes, symbols: Iterable[str]) -> str:
+    """What is to be told, and how."""
+    free = set(symbols)
+    spec = next(s for s in specs if s.name not in fixed and free & set(map(str, s.shape or ())))
+    names, dims = ", ".join(map(repr, symbols)), ",".join(map(str, spec.shape or ()))
+    return f"input {spec.name!r}: got no size for {names}, wanted numbers: --shape '{spec.name}={dims}'"
+
+
+def _told(
+    specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]], given: Mapping[str, Array]
+) -> tuple[Shapes, Sizes]:
+    """Shapes of inputs and sizes of symbols, as far as the caller tells them."""
+    inputs = {spec.name: spec for spec in specs}
+    symbols = dict.fromkeys(d for spec in specs for d in spec.shape or () if isinstance(d, str))
+    fixed, known = {}, {}
+    for name, shape in shapes.items():
+        if name in inputs:
+            fixed[name] = tuple(shape)
+        elif name in symbols and len(shape) == 1:
+            known[name] = shape[0]
+        else:
+            also = f", or one size of {', '.join(symbols)}" if symbols else ""
+            raise ShapeError(f"input: got {name!r}, wanted one of {', '.join(inputs)}{also}")
+    fixed |= {name: np.shape(a) for name, a in given.items() if name in inputs and inputs[name].nested is None}
+    for spec in specs:
+        for dim, size in zip(spec.shape or (), fixed.get(spec.name, ()), strict=False):
+            if isinstance(dim, str):
+                known.setdefault(dim, size)
+    return fixed, known
+
+
+def _filled(specs: Sequence[TensorSpec], fixed: Shapes, sizes: Mapping[str, int]) -> Shapes:
+    found = dict(fixed)
+    for spec in specs:
+        if spec.name not in found and spec.shape is not None and spec.nested is None:
+            found[spec.name] = tuple(_size(d, sizes) for d in spec.shape)
+    return found
+
+
+def _size(dim: int | str, sizes: Mapping[str, int]) -> int:
+    """The size of a symbol, or of a sum of symbols and numbers, which some files have as names."""
+    if isinstance(dim, int):
+        return dim
+    if dim in sizes:
+        return sizes[dim]
+    parts = [part.strip() for part in dim.split("+")]
+    return sum(int(p) if p.isdecimal() else sizes.get(p, 1) for p in parts)
+
+
+def _roles(specs: Sequence[TensorSpec]) -> dict[str, str]:
+    """What each symbol seems to be, by its name or by where it stands first."""
+    found: dict[str, str] = {}
+    for spec in specs:
+        for axis, dim in enumerate(spec.shape or ()):
+            if isinstance(dim, str) and dim not in found:
+                found[dim] = _role(spec, axis, dim)
+    sums = {dim for dim in found if any(p.strip() in found for p in dim.split("+") if p.strip() != dim)}
+    return {dim: role for dim, role in found.items() if dim not in sums}
+
+
+def _role(spec: TensorSpec, axis: int, dim: str) -> str:
+    shape = spec.shape or ()
+    rank, name = len(shape), dim.lower()
+    if "past" in name or "cache" in name:
+        return "past"
+    if "batch" in name or axis == 0:
+        return "batch"
+    if spec.dtype.kind in "iu" or (rank == 3 and re.search("seq|token|length", name)):
+        return "tokens"
+    if rank in (4, 5):
+        return _image_role(shape, axis)
+    if rank == 3 and axis == 1 and isinstance(shape[0], int) and shape[0] > 1:
+        return "batch"  # of a recurrent state
+    if rank == 3 and shape[1] != 1 and shape[2] != 1:
+        return "frames"
+    return "samples" if rank in (2, 3) else "other"
+
+
+def _image_role(shape: Sequence[int | str], axis: int) -> str:
+    """Of images [n, c, h, w] or [n, h, w, c]; channels are those that are few."""
+    is_last = isinstance(shape[-1], int) and shape[-1] <= 4 and not (isinstance(shape[1], int) and shape[1] <= 4)
+    place = axis - len(shape) + (1 if is_last else 0)
+    return {-2: "rows", -1: "columns"}.get(place, "other")
+
+
+def _tries(graph: Graph, roles: Mapping[str, str]) -> Iterator[Sizes]:
+    """Sizes of all symbols, the likely ones first."""
+    images = _images(graph, roles)
+    is_stream = any("state" in v.name.lower() for v in graph.caller_inputs)
+    samples = CHUNKS if is_stream else SAMPLES
+    ways: dict[str, Sequence[int]] = {
+        "batch": (1,), "past": PAST, "tokens": TOKENS, "frames": FRAMES, "samples": samples, "other": OTHER,
+        "rows": [rows for rows, _ in images], "columns": [columns for _, columns in images],
+    }  # fmt: skip
+    for index in range(max(len(ways[role]) for role in roles.values())):
+        yield {symbol: ways[role][min(index, len(ways[role]) - 1)] for symbol, role in roles.items()}
+    if "batch" in roles.values():  # an axis in front need not be one
+        for size in SAMPLES:
+            yield {symbol: size if role == "batch" else ways[role][0] for symbol, role in roles.items()}
+
+
+def _images(graph: Graph, roles: Mapping[str, str]) -> list[tuple[int, int]]:
+    """Rows and columns to try: the model's own, those of maps or classes first, those with the side that is known."""
+    found = list(IMAGES)
+    free = [symbol for symbol, role in roles.items() if role in ("rows", "columns")]
+    outputs = " ".join(str(d) for _, v in graph.caller_outputs for d in v.type.shape or ())
+    if any(re.search(rf"(?<![\w.]){re.escape(symbol)}(?![\w.])", outputs) for symbol in free):
+        found[:2] = found[1::-1]
+    for key in HINTS:
+        numbers = [int(n) for n in re.findall(r"\d{1,5}", graph.metadata.get(key, ""))]
+        if numbers:
+            found.insert(0, (numbers[0], numbers[-1]))
+    sides = [d for v in graph.caller_inputs if len(v.type.shape or ()) == 4 for d in (v.type.shape or ())[1:]]
+    known = next((d for d in sides if isinstance(d, int) and d > 4), None)
+    if len(free) == 1 and known is not None:
+        found = [pair for pair in found if pair[0] == known and pair[1] > known] + [(known, known), *found]
+    return found
