@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.claims import claimed
 from bolt_numba.base.digest import sha256
 from bolt_numba.base.forks import renew_after_fork, renew_cached_properties
 from bolt_numba.base.kept import cache_root, contents, is_kept, keep, tell_cost
@@ -312,15 +313,8 @@ def _write(kernel: Native, code: bytes) -> None:
 def _load(kernel: Native) -> int:
     code = _found(kernel)
     if code is None:
-        for listener in tuple(_listeners):
-            listener(kernel.name, False)
-        from bolt_numba.kernels.compiler import compile_object
-
-        made = compile_object(kernel)
-        code = blob_of(made, kernel.symbol) or made
-        _write(kernel, code)
-        for listener in tuple(_listeners):
-            listener(kernel.name, True)
+        with claimed(_name(kernel)):
+            code = _found(kernel) or _compiled(kernel)
     if is_blob(code):
         try:
             return load_blob(code)
@@ -329,6 +323,20 @@ def _load(kernel: Native) -> int:
 
             code = compile_object(kernel)
     return _link(kernel, code)
+
+
+def _compiled(kernel: Native) -> bytes:
+    """Blob or object code, compiled now and kept."""
+    for listener in tuple(_listeners):
+        listener(kernel.name, False)
+    from bolt_numba.kernels.compiler import compile_object
+
+    made = compile_object(kernel)
+    code = blob_of(made, kernel.symbol) or made
+    _write(kernel, code)
+    for listener in tuple(_listeners):
+        listener(kernel.name, True)
+    return code
 
 
 def _link(kernel: Native, code: bytes) -> int:

@@ -20,7 +20,15 @@ from pathlib import Path
 
 from bolt_numba.base.config import CACHE_DIR, SYSTEM_CACHE
 from bolt_numba.base.records import record
-from bolt_numba.base.trusted import PRIVATE_FOLDER, SHARED_FOLDER, make_folder, obstacle, read_trusted, write_trusted
+from bolt_numba.base.trusted import (
+    PRIVATE_FOLDER,
+    SHARED_FOLDER,
+    make_folder,
+    obstacle,
+    open_private,
+    read_trusted,
+    write_trusted,
+)
 
 _EFFECTIVE = getattr(os, "geteuid", None)
 _OTHERS = 0o055
@@ -73,11 +81,20 @@ def is_kept(name: str) -> bool:
 
 def keep(name: str, data: bytes) -> bool:
     """Write a file into the own folder; whether that was possible.  Users who may read the folder may read the file."""
-    root = cache_root()
     with suppress(OSError):
-        make_root()
-        return write_trusted(root / name, data, readers=stat.S_IMODE(root.stat().st_mode) & _OTHERS)
+        root = make_root()
+        return write_trusted(root / name, data, readers=_readers(root))
     return False
+
+
+def open_kept(name: str) -> int:
+    """A descriptor to write to a private file of the own folder, made unless it is there; raises OSError."""
+    root = make_root()
+    return open_private(root / name, _readers(root))
+
+
+def _readers(root: Path) -> int:
+    return stat.S_IMODE(root.stat().st_mode) & _OTHERS
 
 
 def make_root() -> Path:

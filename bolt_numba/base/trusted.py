@@ -34,6 +34,7 @@ def _flags(*names: str) -> int:
 _FOLDER = _flags("O_PATH" if hasattr(os, "O_PATH") else "O_RDONLY", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC")
 _OLD = _flags("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC")
 """Opening a pipe returns at once."""
+_SAME = _flags("O_RDWR", "O_CREAT", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC")
 _NEW = _flags("O_WRONLY", "O_CREAT", "O_EXCL", "O_NOFOLLOW", "O_CLOEXEC")
 
 _sound: dict[str, tuple[str, int, int]] = {}
@@ -99,6 +100,24 @@ def write_trusted(path: Path, data: bytes, *, readers: int = 0, is_first: bool =
     except OSError:
         return False
     return True
+
+
+def open_private(path: Path, readers: int = 0) -> int:
+    """A descriptor to write to a file of this user alone, made unless it is there; raises OSError.
+
+    readers: who may read folders that are made, as for `write_trusted`.
+    """
+    folder = _open_folder(str(path.parent), PRIVATE_FOLDER | readers)
+    try:
+        file = os.open(path.name, _SAME, PRIVATE, dir_fd=folder)
+    finally:
+        os.close(folder)
+    try:
+        _check(path.name, os.fstat(file))
+    except OSError:
+        os.close(file)
+        raise
+    return file
 
 
 def make_folder(path: Path, mode: int = PRIVATE_FOLDER) -> None:

@@ -1,0 +1,59 @@
+"""Claims between processes: one does a piece of work, the others wait for what it leaves in the cache.
+
+A claim is a lock that the system holds for a process on a file in the own folder.  It ends with the process, however
+that ends, so none is left behind.  A child of fork does not inherit it.  Nobody waits for ever: a process that sleeps
+with its claim, stopped perhaps, is waited for `WAIT_S`.  Where there are no locks or no folder, everybody works.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from bolt_numba.base.kept import cache_root, open_kept
+
+WAIT_S = 60.0
+"""Seconds: much longer than any kernel compiles."""
+_LOOK_S = 0.02
+"""Seconds between two looks at a claim that another process has."""
+
+
+@contextmanager
+def claimed(name: str) -> Iterator[bool]:
+    """Hold the claim on a file that `base.kept.keep` is going to write; the value says whether another process had it.
+
+    Threads of one process do not exclude each other.
+    """
+    folder, _, last = name.rpartition("/")
+    claim = f"{folder}/.{last}.claim.tmp"
+    try:
+        import fcntl
+
+        file = open_kept(claim)
+    except (ImportError, OSError):
+        yield False
+        return
+    try:
+        yield _wait(lambda: fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB))
+    finally:
+        with suppress(OSError):
+            os.unlink(cache_root() / claim)
+        os.close(file)
+
+
+def _wait(lock: Callable[[], None]) -> bool:
+    """Take a lock; whether another process had it, which may have it still."""
+    end = time.monotonic() + WAIT_S
+    has_waited = False
+    while time.monotonic() < end:
+        try:
+            lock()
+            break
+        except (BlockingIOError, PermissionError):  # another process has it
+            has_waited = True
+            time.sleep(_LOOK_S)
+        except OSError:  # a file system without locks
+            break
+    return has_waited
