@@ -18,7 +18,7 @@ _HOME = {
     "UnsupportedOpError": "errors",
     "TensorSpec": "types", "Graph": "ir.graph", "Outputs": "outputs", "Session": "session", "compile": "compiling",
     "Model": "ir.model", "load_model": "session",
-    "load": "session", "save": "session", "InferenceSession": "compat", "SessionOptions": "compat",
+    "load": "session", "save": "session", "InferenceSession": "onnxruntime", "SessionOptions": "onnxruntime",
     "read_mean": "converters.caffe.mean", "verify": "verification",
 }  # fmt: skip
 """Where each public name lives; modules load when a name is first used, so that importing the package is cheap."""
@@ -31,7 +31,6 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from bolt_numba.compat import InferenceSession, SessionOptions
     from bolt_numba.compiling import compile
     from bolt_numba.converters.caffe.mean import read_mean
     from bolt_numba.errors import (
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     )
     from bolt_numba.ir.graph import Graph
     from bolt_numba.ir.model import Model
+    from bolt_numba.onnxruntime import InferenceSession, SessionOptions
     from bolt_numba.outputs import Outputs
     from bolt_numba.session import Session, load, load_model, save
     from bolt_numba.types import TensorSpec

@@ -80,7 +80,9 @@ def test_packed_files_serve_every_level(made_for: str, numerics: str, rng: np.ra
 
 
 def test_onnxruntimes_names_take_the_level_too(rng: np.random.Generator) -> None:
-    session = bn.InferenceSession(layers(rng), bn.SessionOptions(numerics="strict"))
+    options = bn.SessionOptions()
+    options.add_session_config_entry("bolt_numba.numerics", "strict")
+    session = bn.InferenceSession(layers(rng), options)
     assert session._session.numerics == "strict"
 
 

@@ -26,11 +26,19 @@ from bolt_numba.ops.shapes import (
 )
 from bolt_numba.types import BOOL, F32, F64, I32, AnyDType, Array, TensorType
 
+_process: list[np.random.Generator] = []
+"""The generator of operators without a seed, where `seed_process` made one."""
+
+
+def seed_process(seed: int) -> None:
+    """Let operators without a seed draw from one generator, so that a process repeats what it draws."""
+    _process[:] = [np.random.default_rng(abs(seed))]
+
 
 def generator(seed: float | None) -> np.random.Generator:
     """A generator for a seed, which may be any float."""
     if seed is None:
-        return np.random.default_rng()
+        return _process[0] if _process else np.random.default_rng()
     return np.random.default_rng(struct.unpack("<Q", struct.pack("<d", seed))[0])
 
 
@@ -156,7 +164,7 @@ class Dropout(Op):
             return x.copy(), np.ones(x.shape, BOOL)
         if not 0 < share < 1:
             raise self.fail("ratio", share, "0 to less than 1")
-        numbers = np.random.RandomState(None if self.seed is None else self.seed % (1 << 32))
+        numbers = np.random.RandomState(self.seed % (1 << 32)) if self.seed is not None else generator(None)
         mask = np.asarray(numbers.uniform(0, 1, x.shape) >= share)
         data = widened(x)
         return (mask * data * data.dtype.type(1 / (1 - share))).astype(x.dtype), mask

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bolt_numba.converters.bounded import reading
@@ -20,6 +22,13 @@ def read_onnx(data: bytes | memoryview, folder: Path | None, name: str) -> Graph
     Raises InvalidModelError for what is no valid model, UnsupportedOpError listing all operators without a meaning
     here, ShapeError or DTypeError for nodes whose operands do not fit.
     """
+    with parsed(data, name) as model:
+        return read_model(model, folder, name)
+
+
+@contextmanager
+def parsed(data: bytes | memoryview, name: str) -> Iterator[onnx.ModelProto]:
+    """The messages of a file; its large weights are known until the block ends.  Raises InvalidModelError."""
     with without_payloads(data) as rest:
         try:
             model = onnx.ModelProto.FromString(rest)
@@ -27,7 +36,7 @@ def read_onnx(data: bytes | memoryview, folder: Path | None, name: str) -> Graph
             raise InvalidModelError(
                 f"{name}: got {len(data)} bytes that are no ONNX protobuf, wanted a model"
             ) from error
-        return read_model(model, folder, name)
+        yield model
 
 
 def read_model(model: onnx.ModelProto, folder: Path | None = None, name: str = "model") -> Graph:

@@ -1,0 +1,130 @@
+"""IOBinding: inputs and outputs that are set once and used by many runs."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bolt_numba.onnxruntime.errors import OrtOptionError
+from bolt_numba.onnxruntime.values import OrtValue, element_dtype, want_cpu
+from bolt_numba.types import Array
+
+if TYPE_CHECKING:
+    from bolt_numba.onnxruntime.session import InferenceSession
+
+
+class IOBinding:
+    """Arrays for the inputs of runs, and places for their outputs.
+
+    An output that is bound to memory is written there; one that is bound by name alone gets an array in each run.
+    """
+
+    def __init__(self, session: InferenceSession) -> None:
+        self._session = session
+        self._feeds: dict[str, Any] = {}
+        self._places: dict[str, Array | None] = {}
+        self._results: list[OrtValue] = []
+
+    def bind_cpu_input(self, name: str, arr_on_cpu: Array) -> None:
+        """The array is read when a run begins; who writes to it before changes what the run sees."""
+        if not isinstance(arr_on_cpu, np.ndarray):
+            raise OrtOptionError(f"input {name!r}: got a {type(arr_on_cpu).__name__}, wanted an array")
+        self._feed(name, arr_on_cpu)
+
+    def bind_input(
+        self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
+    ) -> None:
+        """As `bind_cpu_input`, for memory at an address, which must stay until the runs are over."""
+        want_cpu(f"input {name!r}", device_type)
+        self._feed(name, _array_at(buffer_ptr, element_type, shape))
+
+    def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
+        self._feed(name, ortvalue._value)
+
+    def _feed(self, name: str, value: Any) -> None:
+        session = self._session
+        names = [arg.name for arg in (*session.get_inputs(), *session.get_overridable_initializers())]
+        if name not in names:
+            raise OrtOptionError(f"input: got {name!r}, wanted one of {names}")
+        self._feeds[name] = value
+
+    def bind_output(
+        self,
+        name: str,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        element_type: Any = None,
+        shape: Sequence[int] | None = None,
+        buffer_ptr: int | None = None,
+    ) -> None:
+        """With an address: memory of that type and shape, which must stay until the runs are over."""
+        want_cpu(f"output {name!r}", device_type)
+        at = buffer_ptr is not None and shape is not None
+        self._place(name, _array_at(buffer_ptr or 0, element_type, shape or ()) if at else None)
+
+    def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
+        self._place(name, ortvalue.numpy())
+
+    def _place(self, name: str, array: Array | None) -> None:
+        names = [arg.name for arg in self._session.get_outputs()]
+        if name not in names:
+            raise OrtOptionError(f"output: got {name!r}, wanted one of {names}")
+        self._places[name] = array
+
+    def _run(self) -> None:
+        """Run the session on what is bound."""
+        if not self._places:
+            raise OrtOptionError("run_with_iobinding: got no output that is bound, wanted at least one")
+        session = self._session._engine_for(self._feeds)
+        placed = {name: array for name, array in self._places.items() if array is not None}
+        if len(placed) == len(self._places):
+            session.run_into(self._feeds, placed)
+            self._results = [OrtValue(array) for array in placed.values()]
+            return
+        made = dict(zip(self._places, session.run(list(self._places), self._feeds), strict=True))
+        for name, array in placed.items():
+            self._fill(name, array, made[name])
+        self._results = [OrtValue(placed.get(name, made[name])) for name in self._places]
+
+    @staticmethod
+    def _fill(name: str, place: Array, result: Array) -> None:
+        if place.shape != result.shape or place.dtype != result.dtype:
+            found, wanted = f"{place.dtype}{list(place.shape)}", f"{result.dtype}{list(result.shape)}"
+            raise OrtOptionError(f"output {name!r}: got memory of {found}, wanted {wanted}")
+        place[...] = result
+
+    def get_outputs(self) -> list[OrtValue]:
+        """Results of the last run, in the order in which outputs were bound."""
+        return list(self._results)
+
+    get_outputs_as_ortvaluevector = get_outputs
+
+    def copy_outputs_to_cpu(self) -> list[Any]:
+        """Copies of the last run's results."""
+        return [value.numpy().copy() if value.is_tensor() else value._value for value in self._results]
+
+    def clear_binding_inputs(self) -> None:
+        self._feeds.clear()
+
+    def clear_binding_outputs(self) -> None:
+        self._places.clear()
+        self._results = []
+
+    def synchronize_inputs(self) -> None:
+        """Nothing: arrays of the host are there at once."""
+
+    def synchronize_outputs(self) -> None:
+        """Nothing: a run is over when it returns."""
+
+
+def _array_at(address: int, element_type: Any, shape: Sequence[int]) -> Array:
+    """An array over memory of the caller's."""
+    dtype = element_dtype(element_type)
+    nbytes = math.prod(shape) * dtype.itemsize
+    memory: Any = (ctypes.c_char * nbytes).from_address(address)
+    made: Array = np.frombuffer(memory, dtype, math.prod(shape)).reshape(tuple(shape))
+    return made

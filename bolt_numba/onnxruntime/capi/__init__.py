@@ -1,0 +1,1 @@
+"""Modules under the names that onnxruntime's compiled part has."""

@@ -1,0 +1,9 @@
+"""Sessions and values under the module name that clients sometimes import them from."""
+
+from __future__ import annotations
+
+from bolt_numba.onnxruntime.binding import IOBinding
+from bolt_numba.onnxruntime.session import InferenceSession
+from bolt_numba.onnxruntime.values import OrtDevice, OrtValue
+
+__all__ = ["IOBinding", "InferenceSession", "OrtDevice", "OrtValue"]

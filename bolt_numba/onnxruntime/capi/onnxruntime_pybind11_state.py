@@ -1,0 +1,53 @@
+"""Classes and functions under the module name that clients import errors from."""
+
+from __future__ import annotations
+
+from bolt_numba.onnxruntime.enums import (
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+    OrtAllocatorType,
+    OrtMemType,
+)
+from bolt_numba.onnxruntime.errors import (
+    DeviceReset,
+    EngineError,
+    EPFail,
+    Fail,
+    InvalidArgument,
+    InvalidGraph,
+    InvalidProtobuf,
+    ModelLoadCanceled,
+    ModelLoaded,
+    ModelRequiresCompilation,
+    NoModel,
+    NoSuchFile,
+    NotFound,
+    NotImplemented,
+    RuntimeException,
+)
+from bolt_numba.onnxruntime.model import ModelMetadata, NodeArg
+from bolt_numba.onnxruntime.options import RunOptions, SessionOptions
+from bolt_numba.onnxruntime.process import (
+    disable_telemetry_events,
+    enable_telemetry_events,
+    get_build_info,
+    get_version_string,
+    has_collective_ops,
+    set_default_logger_severity,
+    set_default_logger_verbosity,
+    set_seed,
+)
+from bolt_numba.onnxruntime.providers import get_all_providers, get_available_providers, get_device
+from bolt_numba.onnxruntime.session import InferenceSession
+from bolt_numba.onnxruntime.values import OrtDevice, OrtValue
+
+__all__ = [
+    "DeviceReset", "EPFail", "EngineError", "ExecutionMode", "ExecutionOrder", "Fail", "GraphOptimizationLevel",
+    "InferenceSession", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "ModelLoadCanceled", "ModelLoaded",
+    "ModelMetadata", "ModelRequiresCompilation", "NoModel", "NoSuchFile", "NodeArg", "NotFound", "NotImplemented",
+    "OrtAllocatorType", "OrtDevice", "OrtMemType", "OrtValue", "RunOptions", "RuntimeException", "SessionOptions",
+    "disable_telemetry_events", "enable_telemetry_events", "get_all_providers", "get_available_providers",
+    "get_build_info", "get_device", "get_version_string", "has_collective_ops", "set_default_logger_severity",
+    "set_default_logger_verbosity", "set_seed",
+]  # fmt: skip

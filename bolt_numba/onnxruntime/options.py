@@ -1,0 +1,168 @@
+"""SessionOptions and RunOptions.  docs/onnxruntime.md says of every field what it does here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from bolt_numba.onnxruntime.enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
+from bolt_numba.onnxruntime.errors import Fail, OrtDTypeError, OrtOptionError, OrtRefusedError
+from bolt_numba.onnxruntime.model import Changes
+from bolt_numba.onnxruntime.settings import Configured, Setting, count, flag, one_of, text
+from bolt_numba.onnxruntime.values import OrtValue
+from bolt_numba.types import Array
+
+OURS = "bolt_numba."
+"""How keys of configuration begin that are options of `bolt_numba.Session`."""
+_READ: dict[str, Callable[[str], Any]] = {
+    "numerics": str, "precision": str, "tune": lambda t: bool(int(t)), "memory_limit": int, "max_plans": int,
+}  # fmt: skip
+"""Those options, and how each is read from text."""
+
+
+class SessionOptions(Configured):
+    """How a session is made.
+
+    Meant here: intra_op_num_threads, enable_profiling with profile_file_prefix, dimensions, initializers, and entries
+    ``bolt_numba.numerics``, ``.precision``, ``.tune``, ``.memory_limit``, ``.max_plans`` of the configuration.
+    """
+
+    __slots__ = ("_dimensions", "_initializers", "_meanings")
+
+    intra_op_num_threads = Setting(count, 0)
+    enable_profiling = Setting(flag, False)
+    profile_file_prefix = Setting(text, "onnxruntime_profile_")
+    optimized_model_filepath = Setting(text, "")
+    inter_op_num_threads = Setting(count, 0)
+    execution_mode = Setting(one_of(ExecutionMode), ExecutionMode.ORT_SEQUENTIAL)
+    execution_order = Setting(one_of(ExecutionOrder), ExecutionOrder.DEFAULT)
+    graph_optimization_level = Setting(one_of(GraphOptimizationLevel), GraphOptimizationLevel.ORT_ENABLE_ALL)
+    enable_cpu_mem_arena = Setting(flag, True)
+    enable_mem_pattern = Setting(flag, True)
+    enable_mem_reuse = Setting(flag, True)
+    use_deterministic_compute = Setting(flag, False)
+    use_per_session_threads = Setting(flag, True)
+    log_severity_level = Setting(count, -1)
+    log_verbosity_level = Setting(count, 0)
+    logid = Setting(text, "")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._dimensions: dict[str, int] = {}
+        self._meanings: dict[str, int] = {}
+        self._initializers: dict[str, Array] = {}
+
+    def add_session_config_entry(self, key: str, value: str) -> None:
+        """Any key is taken; those of onnxruntime's own engine have no meaning here.
+
+        Raises OrtOptionError for an unknown key that begins with ``bolt_numba.``, and for a value it cannot have.
+        """
+        self._add_entry(key, value)
+        if key.startswith(OURS):
+            try:
+                _READ[key.removeprefix(OURS)](value)
+            except (KeyError, ValueError) as error:
+                known = [OURS + name for name in _READ]
+                del self._entries[key]
+                raise OrtOptionError(f"configuration: got {key}={value!r}, wanted one of {known}") from error
+
+    def get_session_config_entry(self, key: str) -> str:
+        return self._entry(key)
+
+    def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
+        """Every dimension of an input that has this name has this size."""
+        self._dimensions[text("dimension", name)] = count(f"dimension {name!r}", size)
+
+    def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
+        """Every dimension of an input that the file says to have this meaning has this size."""
+        self._meanings[text("dimension", denotation)] = count(f"dimension {denotation!r}", size)
+
+    def add_initializer(self, name: str, value: OrtValue) -> None:
+        """Take this value in the place of the file's initializer of this name."""
+        if not isinstance(value, OrtValue):
+            raise OrtOptionError(f"initializer {name!r}: got a {type(value).__name__}, wanted an OrtValue")
+        self._initializers[text("initializer", name)] = value.numpy()
+
+    def add_external_initializers(self, names: Sequence[str], values: Sequence[OrtValue]) -> None:
+        """As `add_initializer`, for several."""
+        if len(names) != len(values):
+            raise OrtOptionError(f"initializers: got {len(names)} names and {len(values)} values, wanted as many")
+        for name, value in zip(names, values, strict=True):
+            self.add_initializer(name, value)
+
+    def has_providers(self) -> bool:
+        """False: providers are an argument of the session."""
+        return False
+
+    def add_provider(self, name: str, options: Mapping[str, str]) -> None:
+        """The CPU's is there in any case; others are refused."""
+        if name != "CPUExecutionProvider":
+            raise OrtRefusedError(f"add_provider: got {name!r}, wanted 'CPUExecutionProvider'")
+
+    def register_custom_ops_library(self, path: str) -> NoReturn:
+        """Refused: operators in a library of machine code are made for onnxruntime's own interface."""
+        raise OrtRefusedError(
+            f"register_custom_ops_library: got {path!r}, wanted a model of known operators "
+            "(CONTRIBUTING.md says how to add one)"
+        )
+
+    def add_external_initializers_from_files_in_memory(self, *given: Any) -> NoReturn:
+        """Refused: give the values by `add_external_initializers`."""
+        raise OrtRefusedError(
+            "add_external_initializers_from_files_in_memory: got files, wanted values: see add_external_initializers"
+        )
+
+
+def engine_arguments(options: SessionOptions) -> dict[str, Any]:
+    """Arguments of `bolt_numba.Session`."""
+    own = {k.removeprefix(OURS): v for k, v in options._entries.items() if k.startswith(OURS)}
+    made = {name: _READ[name](value) for name, value in own.items()}
+    if options.intra_op_num_threads > 0:
+        made["threads"] = options.intra_op_num_threads
+    return made
+
+
+def changes_of(options: SessionOptions, inputs: frozenset[str]) -> Changes:
+    """What is to be changed of the file.  Raises OrtRefusedError where a file is to be written."""
+    if options.optimized_model_filepath:
+        raise OrtRefusedError(
+            "optimized_model_filepath: got a path, wanted none: save bolt_numba.packing.packed(graph) instead"
+        )
+    return Changes(options._dimensions, options._meanings, options._initializers, inputs)
+
+
+class RunOptions(Configured):
+    """How one run is done.  Meant here: ``terminate``, which is looked at before the run begins."""
+
+    __slots__ = ()
+
+    terminate = Setting(flag, False)
+    only_execute_path_to_fetches = Setting(flag, False)
+    log_severity_level = Setting(count, -1)
+    log_verbosity_level = Setting(count, 0)
+    logid = Setting(text, "")
+
+    def add_run_config_entry(self, key: str, value: str) -> None:
+        """Any key is taken; none has a meaning here."""
+        self._add_entry(key, value)
+
+    def get_run_config_entry(self, key: str) -> str:
+        return self._entry(key)
+
+    def add_active_adapter(self, adapter: Any) -> NoReturn:
+        """Refused: adapters are not provided."""
+        raise OrtRefusedError(f"add_active_adapter: got a {type(adapter).__name__}, wanted none: weights are constants")
+
+
+class OrtTerminatedError(OrtOptionError, Fail):
+    """A run whose options say that it is to end."""
+
+
+def check_run(options: Any) -> None:
+    """Raise where a run must not begin."""
+    if options is None:
+        return
+    if not isinstance(options, RunOptions):
+        raise OrtDTypeError(f"run_options: got a {type(options).__name__}, wanted RunOptions")
+    if options.terminate:
+        raise OrtTerminatedError("run_options: got terminate=True, wanted False for a run")

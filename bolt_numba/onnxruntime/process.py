@@ -1,0 +1,91 @@
+"""What concerns the process and no session: logging, seeds, versions."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from bolt_numba.onnxruntime.errors import OrtOptionError
+from bolt_numba.onnxruntime.settings import count
+from bolt_numba.onnxruntime.values import OrtValue
+
+VERSION = "1.32.0"
+"""The release of onnxruntime whose interface this is."""
+
+SEVERITIES = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+"""Levels of Python's logging, by onnxruntime's numbers."""
+
+
+def set_default_logger_severity(severity: int) -> None:
+    """The least that the logger ``bolt_numba`` says: 0 all, 1 information, 2 warnings, 3 errors, 4 what is fatal."""
+    if not 0 <= count("severity", severity) < len(SEVERITIES):
+        raise OrtOptionError(f"severity: got {severity}, wanted 0 to {len(SEVERITIES) - 1}")
+    logging.getLogger("bolt_numba").setLevel(SEVERITIES[severity])
+
+
+def set_default_logger_verbosity(verbosity: int) -> None:
+    """Accepted and without meaning: there is one kind of detailed message."""
+    count("verbosity", verbosity)
+
+
+def set_seed(seed: int) -> None:
+    """Seed the random operators of all sessions that have no seed of their own."""
+    from bolt_numba.ops.arrays.random import seed_process  # few models draw numbers
+
+    seed_process(count("seed", seed))
+
+
+def disable_telemetry_events() -> None:
+    """Nothing: no events are sent."""
+
+
+def enable_telemetry_events() -> None:
+    """Nothing: no events are sent."""
+
+
+def create_and_register_allocator(memory_info: Any, arena: Any) -> None:
+    """Nothing: memory comes from NumPy and from each plan's arena."""
+
+
+def create_and_register_allocator_v2(provider: str, memory_info: Any, options: Any, arena: Any) -> None:
+    """Nothing: memory comes from NumPy and from each plan's arena."""
+
+
+def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None) -> None:
+    """Nothing: there are no libraries to load."""
+
+
+def copy_tensors(source: Sequence[OrtValue], destination: Sequence[OrtValue], stream: Any = None) -> None:
+    """Copy values into the memory of others, one by one."""
+    if len(source) != len(destination):
+        raise OrtOptionError(f"copy_tensors: got {len(source)} values and {len(destination)} places, wanted as many")
+    for value, place in zip(source, destination, strict=True):
+        place.update_inplace(value)
+
+
+def get_ep_devices() -> list[Any]:
+    """None: the CPU is not chosen as a device."""
+    return []
+
+
+def get_version_string() -> str:
+    return VERSION
+
+
+def get_build_info() -> str:
+    from bolt_numba import __version__ as own
+
+    return f"bolt-numba {own}, Python {sys.version.split()[0]}"
+
+
+def print_debug_info() -> None:
+    """Write what runs, and where, to the standard output."""
+    import numpy as np
+
+    sys.stdout.write(f"onnxruntime {VERSION} by {get_build_info()}, NumPy {np.__version__}, {sys.platform}\n")
+
+
+def has_collective_ops() -> bool:
+    return False

@@ -1,0 +1,231 @@
+"""InferenceSession: onnxruntime's way to run a model, on top of `bolt_numba.Session`."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+from bolt_numba.onnxruntime.binding import IOBinding
+from bolt_numba.onnxruntime.errors import OrtDTypeError, OrtOptionError, OrtShapeError, leave_as_theirs
+from bolt_numba.onnxruntime.model import Declared, ModelMetadata, NodeArg, args_of, named_dimensions, read_declared
+from bolt_numba.onnxruntime.options import RunOptions, SessionOptions, changes_of, check_run, engine_arguments
+from bolt_numba.onnxruntime.providers import PROVIDERS, check_providers
+from bolt_numba.onnxruntime.values import OrtValue
+from bolt_numba.types import OptionalType
+
+if TYPE_CHECKING:
+    from bolt_numba.ir.graph import Graph
+    from bolt_numba.ir.model import Model
+    from bolt_numba.session import Session
+
+class InferenceSession:
+    """A model ready to run: ``run(names, feeds)`` gives a list of arrays.
+
+    Parameters
+    ----------
+    path_or_bytes: a file of any format that `bolt_numba.load` reads, its bytes, or a graph.
+    sess_options: see `SessionOptions`.
+    providers, provider_options: checked as there; an unknown one is warned of, and the CPU runs the model.
+    kwargs: enable_fallback and disabled_optimizers are accepted and have no meaning here.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes | IO[bytes] | Graph | Model,
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if sess_options is not None and not isinstance(sess_options, SessionOptions):
+            raise OrtDTypeError(f"sess_options: got a {type(sess_options).__name__}, wanted SessionOptions")
+        self._enable_fallback = bool(kwargs.pop("enable_fallback", True))
+        kwargs.pop("disabled_optimizers", None)
+        if kwargs:
+            warnings.warn(f"InferenceSession: got {', '.join(kwargs)}, which are no options", stacklevel=2)
+        self._sess_options = SessionOptions() if sess_options is None else sess_options
+        self.set_providers(providers, provider_options)
+        self._source: Any = path_or_bytes.read() if hasattr(path_or_bytes, "read") else path_or_bytes
+        is_path = isinstance(path_or_bytes, (str, os.PathLike))
+        self._model_path = os.fspath(path_or_bytes) if is_path else None  # type: ignore[arg-type]
+        self._model_bytes = self._source if isinstance(self._source, bytes) else None
+        self._began_ns = time.perf_counter_ns()
+        self._profiled: Mapping[str, Any] | None = None
+        self._variants: dict[frozenset[str], Session] = {}
+        try:
+            self._make()
+        except Exception as error:
+            leave_as_theirs(error, str(self._model_path or "model"), OSError)
+
+    def _make(self) -> None:
+        self._session, declared = self._engine(frozenset())
+        symbols = named_dimensions(declared.inputs)
+        self._inputs_meta = args_of(self._session.inputs, declared.inputs, symbols)
+        self._outputs_meta = args_of(self._session.outputs, declared.outputs, symbols)
+        self._overridable_initializers, self._model_meta = declared.overridable, declared.meta
+        self._output_names = [arg.name for arg in self._outputs_meta]
+        self._optional = [s.name for s in self._session.inputs if isinstance(s.nested, OptionalType)]
+
+    def _engine(self, inputs: frozenset[str]) -> tuple[Session, Declared]:
+        """A session whose graph takes these initializers as inputs, and what the file declares."""
+        from bolt_numba.session import Session  # importing the drop-in is cheap
+
+        graph, declared = read_declared(self._source, changes_of(self._sess_options, inputs))
+        return Session(graph, **engine_arguments(self._sess_options)), declared
+
+    # --- running -----------------------------------------------------------------------------------------------------
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None
+    ) -> list[Any]:
+        """Outputs in the order of ``output_names`` (None or empty: all).
+
+        ``input_feed`` may also have initializers that the model lets a caller override.
+        """
+        try:
+            check_run(run_options)
+            feeds = self._feeds(input_feed)
+            names = self._names(output_names)
+            return self._engine_for(feeds).run(names, feeds)
+        except Exception as error:
+            leave_as_theirs(error, "run")
+
+    def _names(self, output_names: Sequence[str] | None) -> Sequence[str] | None:
+        if not output_names:
+            return None
+        if not isinstance(output_names, str):
+            for name in output_names:
+                if name not in self._output_names:
+                    raise OrtOptionError(f"output: got {name!r}, wanted one of {self._output_names}")
+        return output_names
+
+    def _feeds(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Values as a session takes them: of OrtValues what they hold, None for optional inputs left out."""
+        if not isinstance(given, Mapping):
+            raise OrtDTypeError(f"input_feed: got a {type(given).__name__}, wanted arrays by name")
+        feeds: Mapping[str, Any] = given
+        if OrtValue in set(map(type, given.values())):
+            feeds = {name: v._value if isinstance(v, OrtValue) else v for name, v in given.items()}
+        if self._optional:
+            feeds = {**dict.fromkeys(self._optional), **feeds}
+        if self._sess_options.enable_profiling:
+            self._profiled = feeds
+        return feeds
+
+    def _engine_for(self, feeds: Mapping[str, Any]) -> Session:
+        """The session that takes these inputs: its own, or one where overridden initializers are inputs."""
+        if len(feeds) <= len(self._inputs_meta) or not self._overridable_initializers:
+            return self._session
+        extra = frozenset(arg.name for arg in self._overridable_initializers if arg.name in feeds)
+        if not extra:
+            return self._session
+        if extra not in self._variants:
+            self._variants[extra] = self._engine(extra)[0]
+        return self._variants[extra]
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
+    ) -> list[OrtValue]:
+        """As `run`, from and to OrtValues."""
+        return [OrtValue(value) for value in self.run(output_names, input_dict_ort_values, run_options)]
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[Sequence[Any], Any, str], None],
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """Run in a thread, then ``callback(results, user_data, error)`` there; error: "" or what went wrong."""
+        self._want_inputs(input_feed)
+        from threading import Thread  # few clients need it
+
+        def work() -> None:
+            try:
+                results, said = self.run(output_names, input_feed, run_options), ""
+            except Exception as error:
+                results, said = [], str(error)
+            callback(results, user_data, said)
+
+        Thread(target=work, name="bolt_numba run_async", daemon=True).start()
+
+    def _want_inputs(self, feeds: Mapping[str, Any]) -> None:
+        missing = [arg.name for arg in self._inputs_meta if arg.name not in feeds and arg.name not in self._optional]
+        if missing:
+            raise OrtShapeError(f"inputs: got {list(feeds)}, missing {missing}")
+
+    def io_binding(self) -> IOBinding:
+        return IOBinding(self)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
+        """Run on what is bound; results stand in `IOBinding.get_outputs`."""
+        try:
+            check_run(run_options)
+            iobinding._run()
+        except Exception as error:
+            leave_as_theirs(error, "run_with_iobinding")
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    def get_inputs(self) -> list[NodeArg]:
+        return self._inputs_meta
+
+    def get_outputs(self) -> list[NodeArg]:
+        return self._outputs_meta
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Initializers that a run may be fed in the place of the file's."""
+        return self._overridable_initializers
+
+    def get_modelmeta(self) -> ModelMetadata:
+        return self._model_meta
+
+    def get_session_options(self) -> SessionOptions:
+        return self._sess_options
+
+    def get_providers(self) -> list[str]:
+        return list(PROVIDERS)
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        return {name: {} for name in PROVIDERS}
+
+    def set_providers(
+        self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
+    ) -> None:
+        """Check providers as the constructor does; the CPU stays the one that runs the model."""
+        check_providers(providers, provider_options, self._enable_fallback)
+
+    def enable_fallback(self) -> None:
+        """Let wrong providers be warned of: the CPU runs the model in any case."""
+        self._enable_fallback = True
+
+    def disable_fallback(self) -> None:
+        """Let wrong providers in `set_providers` be an error."""
+        self._enable_fallback = False
+
+    # --- profiling ---------------------------------------------------------------------------------------------------
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When the session was made, by Python's `time.perf_counter_ns`; 0 where it does not profile."""
+        return self._began_ns if self._sess_options.enable_profiling else 0
+
+    def end_profiling(self) -> str:
+        """Write a trace and return its file's name; "" where ``enable_profiling`` is off.
+
+        The last run's inputs are run again step by step.
+        """
+        if not self._sess_options.enable_profiling:
+            return ""
+        from bolt_numba.onnxruntime.profiling import write_trace  # few sessions need it
+
+        try:
+            return write_trace(self._session, self._profiled, self._sess_options.profile_file_prefix)
+        except Exception as error:
+            leave_as_theirs(error, "end_profiling", OSError)

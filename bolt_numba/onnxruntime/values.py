@@ -1,0 +1,181 @@
+"""Values that a caller holds apart from runs: OrtValue and the device that it is on, which is the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.onnxruntime.errors import OrtOptionError, OrtRefusedError
+from bolt_numba.onnxruntime.kinds import CODES, DTYPES, dtype_of, tensor_kind
+from bolt_numba.types import STRING, AnyDType, Array
+
+DEVICES = {"cpu": 0, "cuda": 1, "gpu": 1, "dml": 1, "webgpu": 1, "npu": 2, "cann": 3}
+"""Names of devices that onnxruntime knows, and its numbers for them."""
+
+
+def want_cpu(what: str, device: Any) -> None:
+    """Raise where memory of another device is asked for."""
+    if not isinstance(device, str) or device not in DEVICES:
+        raise OrtOptionError(f"{what}: device: got {device!r}, wanted 'cpu'")
+    if device != "cpu":
+        raise OrtRefusedError(f"{what}: device: got {device!r}, wanted 'cpu': arrays are in the memory of the host")
+
+
+class OrtDevice:
+    """Where a value is: the CPU."""
+
+    def __init__(self, name: str = "cpu", device_id: int = 0, vendor_id: int = 0) -> None:
+        self._name, self._id, self._vendor = name, device_id, vendor_id
+
+    @staticmethod
+    def make(ort_device_name: str, device_id: int, vendor_id: int = -1) -> OrtDevice:
+        """A device by name; others than the CPU can be named, and nothing can be placed there."""
+        if ort_device_name not in DEVICES:
+            raise OrtOptionError(f"OrtDevice: got {ort_device_name!r}, wanted one of {sorted(DEVICES)}")
+        return OrtDevice(ort_device_name, device_id, max(vendor_id, 0))
+
+    def device_type(self) -> int:
+        return DEVICES[self._name]
+
+    def device_id(self) -> int:
+        return self._id
+
+    def device_mem_type(self) -> int:
+        return 0
+
+    def device_vendor_id(self) -> int:
+        return self._vendor
+
+
+class OrtValue:
+    """An array, a list of arrays or nothing, with onnxruntime's ways to ask about it.
+
+    An array is not copied: who writes to it writes to the value.
+    """
+
+    def __init__(self, value: Any) -> None:
+        if value is not None and not isinstance(value, (np.ndarray, list, dict)):
+            raise OrtOptionError(f"OrtValue: got a {type(value).__name__}, wanted an array; see ortvalue_from_numpy")
+        self._value = value
+
+    # --- making ------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def ortvalue_from_numpy(
+        cls, numpy_obj: Array, /, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
+    ) -> OrtValue:
+        """The value of an array, which is copied only where its elements do not lie in order."""
+        want_cpu("OrtValue", device_type)
+        found: Any = numpy_obj
+        if not isinstance(found, np.ndarray) or found.dtype.kind in "OUS":
+            found = getattr(found, "dtype", type(found).__name__)
+            raise OrtOptionError(f"OrtValue: got {found}, wanted an array of numbers")
+        return cls(np.ascontiguousarray(numpy_obj).reshape(numpy_obj.shape))
+
+    @classmethod
+    def ortvalue_from_numpy_with_onnx_type(cls, data: Array, /, onnx_element_type: int) -> OrtValue:
+        """The bytes of an array as elements of another type, which ONNX's number names."""
+        dtype = element_dtype(onnx_element_type)
+        if data.dtype.itemsize != dtype.itemsize:
+            raise OrtOptionError(f"OrtValue: elements: got {data.dtype.itemsize} bytes, wanted {dtype.itemsize}")
+        return cls(np.ascontiguousarray(data).view(dtype).reshape(data.shape))
+
+    @classmethod
+    def ortvalue_from_shape_and_type(
+        cls,
+        shape: Sequence[int],
+        element_type: Any,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        vendor_id: int = -1,
+        memory_info: Any = None,
+    ) -> OrtValue:
+        """A value of zeros; element_type: a dtype of NumPy's, or ONNX's number."""
+        want_cpu("OrtValue", device_type)
+        return cls(np.zeros(tuple(shape), element_dtype(element_type)))
+
+    @classmethod
+    def from_dlpack(cls, data: Any, /) -> OrtValue:
+        """The value of an object with ``__dlpack__``, in its memory."""
+        found = np.from_dlpack(data)
+        return cls(found if found.flags.c_contiguous else np.ascontiguousarray(found))
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    def numpy(self) -> Array:
+        """The array itself."""
+        if not isinstance(self._value, np.ndarray):
+            raise OrtOptionError(f"OrtValue: got {self.data_type()}, wanted a tensor")
+        return self._value
+
+    def data_ptr(self) -> int:
+        if self.numpy().dtype == STRING:
+            raise OrtOptionError("OrtValue: got texts, wanted numbers, which have an address")
+        return self.numpy().ctypes.data
+
+    def data_type(self) -> str:
+        """``tensor(float)`` for example."""
+        if isinstance(self._value, np.ndarray):
+            return tensor_kind(self._value.dtype)
+        if isinstance(self._value, list):
+            inside = [v.dtype for v in self._value if isinstance(v, np.ndarray)]
+            return f"seq({tensor_kind(inside[0])})" if inside else "seq(map)"
+        return "map" if isinstance(self._value, dict) else "optional"
+
+    def element_type(self) -> int:
+        """ONNX's number of the elements' type; 0 where there is none."""
+        found = self._value[0] if isinstance(self._value, list) and self._value else self._value
+        return CODES.get(found.dtype, 0) if isinstance(found, np.ndarray) else 0
+
+    def shape(self) -> list[int]:
+        return list(self.numpy().shape)
+
+    def tensor_size_in_bytes(self) -> int:
+        return self.numpy().nbytes
+
+    def device_name(self) -> str:
+        return "cpu"
+
+    def has_value(self) -> bool:
+        return self._value is not None
+
+    def is_tensor(self) -> bool:
+        return isinstance(self._value, np.ndarray)
+
+    def is_tensor_sequence(self) -> bool:
+        return isinstance(self._value, list) and all(isinstance(v, np.ndarray) for v in self._value)
+
+    def is_sparse_tensor(self) -> bool:
+        return False
+
+    # --- using -------------------------------------------------------------------------------------------------------
+
+    def update_inplace(self, data: Array | OrtValue) -> None:
+        """Copy elements, as many, into the value's memory."""
+        found = data.numpy() if isinstance(data, OrtValue) else np.asarray(data)
+        own = self.numpy()
+        if found.size != own.size:
+            raise OrtOptionError(f"OrtValue: got {found.size} elements, wanted {own.size}")
+        own[...] = found.reshape(own.shape)
+
+    def __array__(self, dtype: AnyDType | None = None, copy: bool | None = None) -> Array:
+        return np.array(self.numpy(), dtype, copy=copy)
+
+    def __dlpack__(self, *, stream: Any = None, **how: Any) -> Any:
+        return self.numpy().__dlpack__(**how)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+def element_dtype(given: Any) -> AnyDType:
+    """The dtype of elements as a caller names it, one that a tensor here may have; no texts."""
+    try:
+        dtype = dtype_of(given)
+    except (KeyError, TypeError) as error:
+        raise OrtOptionError(f"OrtValue: element type: got {given!r}, wanted a dtype or a number of ONNX's") from error
+    if dtype not in CODES or dtype == STRING:
+        raise OrtOptionError(f"OrtValue: element type: got {dtype}, wanted one of {[str(d) for d in DTYPES.values()]}")
+    return dtype

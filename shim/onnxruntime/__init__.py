@@ -1,0 +1,5 @@
+"""The name onnxruntime, whose meaning is `bolt_numba.onnxruntime`: importing this puts that module in its place."""
+
+from bolt_numba.onnxruntime import install
+
+install()
