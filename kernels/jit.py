@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -237,11 +238,12 @@ TUNED = "tuned.json"
 """File in `cache_dir` that holds measured choices."""
 
 
-def cache_entries() -> list[tuple[str, int]]:
-    """Name and size in bytes of every cached kernel of `cache_dir`."""
-    folder = cache_dir()
-    files = sorted(folder.glob("*.kernel")) if folder.is_dir() else []
-    return [(file.stem, file.stat().st_size) for file in files]
+def cache_entries(root: Path | None = None) -> list[tuple[str, int]]:
+    """Name and size in bytes of every kernel for this version and instruction set in a folder; None: the own one."""
+    with suppress(OSError):
+        found = [f for f in os.scandir((root or cache_root()) / version_name()) if f.name.endswith(".kernel")]
+        return sorted((f.name.removesuffix(".kernel"), f.stat().st_size) for f in found)
+    return []
 
 
 def clear_cache() -> int:

@@ -23,10 +23,12 @@ from bolt_numba.base.records import record
 from bolt_numba.base.trusted import (
     PRIVATE_FOLDER,
     SHARED_FOLDER,
+    CacheWarning,
     make_folder,
     obstacle,
     open_private,
     read_trusted,
+    unusable,
     write_trusted,
 )
 
@@ -34,10 +36,6 @@ _EFFECTIVE = getattr(os, "geteuid", None)
 _OTHERS = 0o055
 """Bits of a mode that let others read a folder; nothing that is kept lets them write."""
 _told: set[Path] = set()
-
-
-class CacheWarning(UserWarning):
-    """Compiled kernels cannot be kept, or not where the user wants them: the next process compiles them again."""
 
 
 @record(frozen=True)
@@ -129,14 +127,10 @@ def tell_cost() -> None:
 
 
 def _unreadable(folder: Path) -> str:
-    """Why nothing in a folder that exists can be read, or ""."""
-    try:
-        os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
-    except OSError as error:
-        return f"{folder}: compiled kernels cannot be read: {error.strerror}; its owner runs `bolt-numba cache share`"
-    return ""
+    """What to tell of a folder that exists, but of which nothing can be read, or ""."""
+    trouble = unusable(folder)
+    remedy = "its owner runs `bolt-numba cache share`"
+    return f"{folder}: compiled kernels cannot be read: {trouble}; {remedy}" if trouble else ""
 
 
 def _user() -> int:

@@ -42,7 +42,11 @@ _sound: dict[str, tuple[str, int, int]] = {}
 _warned: set[str] = set()
 
 
-class UntrustedCacheWarning(UserWarning):
+class CacheWarning(UserWarning):
+    """What is kept cannot be used, or not for long: the next process compiles kernels again."""
+
+
+class UntrustedCacheWarning(CacheWarning):
     """Something kept was passed over, because others could have written it."""
 
 
@@ -129,6 +133,19 @@ def make_folder(path: Path, mode: int = PRIVATE_FOLDER) -> None:
         os.close(_open_folder(str(path), mode, is_masked=True))
     else:
         path.mkdir(parents=True, exist_ok=True)
+
+
+def unusable(folder: Path) -> str:
+    """Why nothing in a folder is used, though it exists, or ""."""
+    try:
+        if _HAS_OWNERS:
+            os.close(_open_folder(str(folder)))
+        os.listdir(folder)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return str(error.strerror or error)
+    return ""
 
 
 def obstacle(folder: Path) -> str:

@@ -10,8 +10,8 @@ from typing import Annotated, TypeAlias
 import typer
 
 import bolt_numba
-from bolt_numba.base.trusted import UntrustedCacheWarning
-from bolt_numba.cli import check, machine, model, quantise, speed
+from bolt_numba.base.trusted import CacheWarning
+from bolt_numba.cli import check, kernels, machine, model, quantise, speed
 from bolt_numba.cli.console import err, plain
 from bolt_numba.errors import BoltError
 
@@ -32,7 +32,7 @@ app.command("verify")(check.verify)
 app.command("profile")(speed.profile)
 app.command("viz")(model.viz)
 app.command("ops")(machine.ops)
-app.add_typer(machine.cache, name="cache")
+app.add_typer(kernels.cache, name="cache")
 app.command("doctor")(machine.doctor)
 
 
@@ -55,7 +55,7 @@ def common(
     """Neural-network inference in Python at machine speed: ONNX in, Numba kernels, arrays out."""
     if not debug:
         warnings.simplefilter("ignore")
-        warnings.simplefilter("default", UntrustedCacheWarning)
+        warnings.simplefilter("default", CacheWarning)
 
 
 def run(args: Sequence[str]) -> int:

@@ -1,13 +1,11 @@
-"""Commands about the installation: ops, cache, doctor."""
+"""Commands about the installation: ops, doctor."""
 
 from __future__ import annotations
 
 import importlib.util
 import platform
-import tempfile
 from collections.abc import Callable
 from importlib import metadata
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -15,22 +13,17 @@ import typer
 
 import bolt_numba as bn
 from bolt_numba import ops as operators
-from bolt_numba.base.config import CACHE_MIB, SWITCHES, SYSTEM_CACHE, cache_limit, default_threads, processors
-from bolt_numba.base.kept import make_root
-from bolt_numba.base.trusted import share
+from bolt_numba.base.config import SWITCHES, default_threads
+from bolt_numba.base.kept import folders
+from bolt_numba.base.trusted import obstacle, unusable
 from bolt_numba.cli import console
 from bolt_numba.cli.formats import formats_markdown, names_read
-from bolt_numba.cli.options import Json, Shapes, read_shapes
+from bolt_numba.cli.options import Json
 from bolt_numba.devices import device
-from bolt_numba.guesses import complete_shapes
-from bolt_numba.ir.packed import SEAL_KEY
 from bolt_numba.kernels import jit, registry
 from bolt_numba.kernels.data_sized import DATA_SIZED
-from bolt_numba.kernels.precompile import compiling_in
-from bolt_numba.kernels.prune import cache_bytes
 from bolt_numba.ops.registry import OPS
 
-cache = typer.Typer(help="The cache of compiled kernels.", no_args_is_help=True)
 SAFETY = (
     "# What the content of an operand may do",
     "",
@@ -133,71 +126,6 @@ def safety_markdown() -> str:
     return "\n".join([*SAFETY, *rows, "", "## The others", "", FREE.format(len(free)), "", ", ".join(free) + ".", ""])
 
 
-@cache.command("path")
-def cache_path() -> None:
-    """Print the folder of the cache for this version and processor."""
-    console.write(str(jit.cache_dir()))
-
-
-@cache.command("list")
-def cache_list(as_json: Json = False) -> None:
-    """List the kernels compiled for this version and processor."""
-    entries = jit.cache_entries()
-    if as_json:
-        console.write_json([{"kernel": name, "bytes": size} for name, size in entries])
-        return
-    console.table("", ("kernel", "bytes"), entries, right=("bytes",))
-    console.write(f"{len(entries)} kernels, {sum(size for _, size in entries):,} bytes, in {jit.cache_dir()}")
-    limit = f"at most {cache_limit():,}" if cache_limit() else "any number"
-    console.write(f"{cache_bytes():,} bytes of all versions and processors; {limit} ({CACHE_MIB.name})")
-
-
-@cache.command("clear")
-def cache_clear() -> None:
-    """Remove the compiled kernels of all versions."""
-    console.write(f"removed {jit.clear_cache()} kernels from {jit.cache_root()}")
-
-
-@cache.command("warm")
-def cache_warm(
-    models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Models to compile the kernels of.")],
-    shape: Shapes = [],
-    processes: Annotated[
-        int | None, typer.Option(help="How many compile at once; else as many as there are processors.")
-    ] = None,
-) -> None:
-    """Compile ahead of time every kernel that these models need."""
-    _usable_cache()
-    before = len(jit.cache_entries())
-    with console.progress("compiling") as say, compiling_in(processes or processors()):
-        for model in models:
-            say(f"compiling for {model.name}")
-            session = bn.compile(model)
-            session.warmup(**complete_shapes(session.graph, read_shapes(shape)))
-    count = len(jit.cache_entries())
-    console.write(f"compiled {count - before} kernels; {count} in the cache")
-
-
-@cache.command("share")
-def cache_share() -> None:
-    """Let all users of this machine read the cache as it is now, and what is compiled later."""
-    root = _usable_cache()
-    try:
-        count = share(root, frozenset({SEAL_KEY}))
-    except OSError as error:
-        raise bn.BoltError(f"{root}: cannot be shared: {error.strerror or error}") from error
-    console.write(f"{count} files of {root} may be read by all users; they set {SYSTEM_CACHE.name}={root}")
-
-
-def _usable_cache() -> Path:
-    """The folder of the cache; raises BoltError where nothing can be kept in it."""
-    try:
-        make_root()
-    except OSError as error:
-        raise bn.BoltError(f"{jit.cache_dir()}: cannot be used as cache: {error.strerror or error}") from error
-    return jit.cache_root()
-
-
 def doctor(as_json: Json = False) -> None:
     """Check the installation: versions, processor, threads, cache, and a small model run natively."""
     checks = {name: _checked(check) for name, check in _CHECKS.items()}
@@ -230,10 +158,27 @@ def _peers() -> str:
     return ", ".join(found)
 
 
-def _cache_folder() -> str:
-    folder = make_root()
-    with tempfile.TemporaryFile(dir=folder):
-        return f"{folder}, {len(jit.cache_entries())} kernels, writable"
+def _cache_folders() -> str:
+    """What each folder is good for; raises BoltError where one that exists is of no use."""
+    own = folders().own
+    texts, is_well = [], True
+    for folder in folders().read:
+        trouble = unusable(folder)
+        cannot = obstacle(folder) if folder == own else "only read"
+        is_well &= not trouble
+        kernels = f"{len(jit.cache_entries(folder))} kernels"
+        if trouble:
+            texts.append(f"{folder}: not used: {trouble}")
+        elif not folder.is_dir():
+            texts.append(f"{folder}: {f'cannot be made: {cannot}' if cannot else 'made when it is wanted'}")
+        elif cannot and folder == own:
+            texts.append(f"{folder}: {kernels}, read-only: {cannot}; each process compiles those that it lacks")
+        else:
+            texts.append(f"{folder}: {kernels}, {cannot or 'writable'}")
+    texts += [folders().obstacle] * bool(folders().obstacle)
+    if not is_well:
+        raise bn.BoltError("; ".join(texts))
+    return "; ".join(texts)
 
 
 def _self_test() -> str:
@@ -265,6 +210,6 @@ _CHECKS: dict[str, Callable[[], str]] = {
     "peers": _peers,
     "instructions": lambda: device("cpu").describe(),
     "threads": lambda: str(default_threads()),
-    "kernel cache": _cache_folder,
+    "kernel cache": _cache_folders,
     "self-test": _self_test,
 }

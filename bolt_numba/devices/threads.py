@@ -103,6 +103,12 @@ def team() -> _Team:
         return _teams[0]
 
 
+def load_executor() -> None:
+    """Load the kernels that every run needs, with one thread or several; compile those that no cache has."""
+    for kernel in (run_steps, team_run, team_worker):
+        assert kernel.address
+
+
 def run_native(address: int, threads: int) -> None:
     """Run the steps of the record at ``address``, with up to ``threads`` threads: this one and leased workers."""
     crew = _teams[0] if _teams else team()

@@ -1,0 +1,163 @@
+"""Commands about the cache of compiled kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import bolt_numba as bn
+from bolt_numba.base.config import CACHE_MIB, SYSTEM_CACHE, cache_limit, processors
+from bolt_numba.base.kept import folders, make_root
+from bolt_numba.base.trusted import obstacle, share
+from bolt_numba.cli import console
+from bolt_numba.cli.options import Json, Tune, read_shapes
+from bolt_numba.devices.threads import load_executor
+from bolt_numba.guesses import complete_shapes, model_feeds
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.packed import SEAL_KEY
+from bolt_numba.kernels import jit
+from bolt_numba.kernels.precompile import compiling_in
+from bolt_numba.kernels.prune import cache_bytes
+from bolt_numba.session import Session
+from bolt_numba.types import NUMERICS, PRECISIONS
+
+cache = typer.Typer(help="The cache of compiled kernels.", no_args_is_help=True)
+Sizes = dict[str, tuple[int, ...]]
+
+
+@cache.command("path")
+def cache_path() -> None:
+    """Print the folder of the cache for this version and processor."""
+    console.write(str(jit.cache_dir()))
+
+
+@cache.command("list")
+def cache_list(as_json: Json = False) -> None:
+    """List the kernels compiled for this version and processor, in all folders that are read."""
+    rows = [(name, size, folder) for folder in folders().read for name, size in jit.cache_entries(folder)]
+    if as_json:
+        console.write_json([{"kernel": name, "bytes": size, "folder": str(folder)} for name, size, folder in rows])
+        return
+    console.table("", ("kernel", "bytes", "folder"), rows, right=("bytes",))
+    for folder in folders().read:
+        entries = jit.cache_entries(folder)
+        console.write(f"{len(entries)} kernels, {sum(size for _, size in entries):,} bytes, in {folder}")
+    limit = f"at most {cache_limit():,}" if cache_limit() else "any number"
+    console.write(f"{cache_bytes():,} bytes of yours of all versions and processors; {limit} ({CACHE_MIB.name})")
+
+
+@cache.command("clear")
+def cache_clear() -> None:
+    """Remove your compiled kernels of all versions."""
+    console.write(f"removed {jit.clear_cache()} kernels from {jit.cache_root()}")
+
+
+@cache.command("warm")
+def cache_warm(
+    models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Models to compile the kernels of.")],
+    shape: Annotated[
+        list[str],
+        typer.Option(
+            "--shape",
+            metavar="NAME=D,D",
+            help="Shape of an input, or size of a symbol. Several of one name are run one after the other, the first "
+            "with the first of other names, and so on. What is not given is guessed.",
+        ),
+    ] = [],
+    precision: Annotated[
+        list[str], typer.Option("--precision", metavar="|".join(PRECISIONS), help="Of sessions; may be repeated.")
+    ] = ["f32"],
+    numerics: Annotated[
+        list[str], typer.Option("--numerics", metavar="|".join(NUMERICS), help="Of sessions; may be repeated.")
+    ] = ["default"],
+    threads: Annotated[list[int], typer.Option("--threads", min=1, help="Of a session; may be repeated.")] = [],
+    tune: Tune = False,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="How many compile at once; else as many as there are processors.")
+    ] = None,
+) -> None:
+    """Compile ahead of time every kernel that these models need, and run each once."""
+    _usable_cache()
+    before = len(jit.cache_entries())
+    sets, unused = _shape_sets(shape), {text.rpartition("=")[0] for text in shape}
+    with console.progress("compiling") as say, compiling_in(processes or processors()):
+        load_executor()
+        for model in models:
+            found = bn.load_model(model)
+            for signature in found.signatures:
+                graph = found.graph(signature)
+                unused -= _names(graph)
+                for session in _sessions(graph, precision, numerics, threads, tune):
+                    say(f"compiling for {model.name}")
+                    _warm(session, model, sets)
+    if unused:
+        raise bn.ShapeError(f"--shape: got {', '.join(sorted(unused))}, wanted inputs or symbols of the models")
+    count = len(jit.cache_entries())
+    console.write(f"compiled {count - before} kernels; {count} in the cache, {jit.cache_root()}")
+
+
+def _sessions(
+    graph: Graph, precision: Sequence[str], numerics: Sequence[str], threads: Sequence[int], tune: bool
+) -> Iterator[Session]:
+    for kind in precision:
+        for exactness in numerics:
+            for count in threads or (None,):
+                yield bn.compile(graph, precision=kind, numerics=exactness, threads=count, tune=tune)
+
+
+def _warm(session: Session, model: Path, sets: Sequence[Sizes]) -> None:
+    """Plan and run for each set of shapes: what follows data is planned and compiled by a run alone."""
+    names = _names(session.graph)
+    for sizes in sets:
+        shapes = {name: shape for name, shape in sizes.items() if name in names}
+        session.warmup(**complete_shapes(session.graph, shapes))
+        try:
+            session(model_feeds(session.graph, shapes))
+        except bn.BoltError as error:
+            text = f"{model}: is planned and compiled, but does not run on random inputs: {error}"
+            console.err.print(console.plain(text), markup=False)
+
+
+def _names(graph: Graph) -> set[str]:
+    """Inputs of a graph, and symbols in their shapes."""
+    symbols = {str(d) for v in graph.caller_inputs for d in v.type.shape or () if not isinstance(d, int)}
+    return symbols | {v.name for v in graph.caller_inputs}
+
+
+def _shape_sets(texts: Sequence[str]) -> list[Sizes]:
+    """What each run is told: the first of every name, the second, and so on; a name that is told once holds for all."""
+    told: dict[str, list[tuple[int, ...]]] = {}
+    for text in texts:
+        for name, sizes in read_shapes([text]).items():
+            told.setdefault(name, []).append(sizes)
+    count = max(map(len, told.values()), default=1)
+    for name, shapes in told.items():
+        if len(shapes) not in (1, count):
+            text = f"got {len(shapes)} shapes of {name!r} and {count} of another, wanted as many, or one"
+            raise typer.BadParameter(text, param_hint="--shape")
+    return [{name: shapes[min(i, len(shapes) - 1)] for name, shapes in told.items()} for i in range(count)]
+
+
+@cache.command("share")
+def cache_share() -> None:
+    """Let all users of this machine read the cache as it is now, and what is compiled later."""
+    root = _usable_cache()
+    try:
+        count = share(root, frozenset({SEAL_KEY}))
+    except OSError as error:
+        raise bn.BoltError(f"{root}: cannot be shared: {error.strerror or error}") from error
+    console.write(f"{count} files of {root} may be read by all users; they set {SYSTEM_CACHE.name}={root}")
+
+
+def _usable_cache() -> Path:
+    """The own folder; raises BoltError where nothing can be kept in it."""
+    try:
+        root = make_root()
+    except OSError as error:
+        raise bn.BoltError(f"{jit.cache_root()}: cannot be used as cache: {error.strerror or error}") from error
+    if trouble := obstacle(root):
+        raise bn.BoltError(f"{root}: cannot be used as cache: {trouble}")
+    return root
