@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 WORDS = 25
 ENTRIES = 40
-_DOCS = ("architecture", "kernels", "performance", "quantisation", "usage")
+_DOCS = ("architecture", "kernels", "onnxruntime", "performance", "quantisation", "usage")
 PAGES = ("README.md", "CONTRIBUTING.md", *(f"docs/{name}.md" for name in _DOCS))
 
 
