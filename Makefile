@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint onnx-score golden bench bench-peers bench-frameworks bench-all attack docs hooks clean
+.PHONY: help demo test lint onnx-score golden bench bench-peers bench-frameworks bench-all attack docs site hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -71,6 +71,11 @@ docs: $(STAMP) ## Write the pages that are made from the code.
 	$(BIN)/bolt-numba ops --safety > docs/data-safety.md
 	$(BIN)/bolt-numba ops --formats > docs/formats.md
 	$(BIN)/bolt-numba ops --formats > docs/formats.md
+
+site: $(STAMP) ## Build the documentation in build/site, links checked, after running all that its pages say.
+	$(BIN)/python -m pip install --quiet -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	$(BIN)/python -m pytest -q tests/test_pages.py
 
 hooks: $(STAMP) ## Install the pre-commit hooks (needs pre-commit on the path).
 	pre-commit install

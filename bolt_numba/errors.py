@@ -1,4 +1,7 @@
-"""Every exception that bolt-numba raises on purpose; a message names what was found and what was wanted."""
+"""Every exception that bolt-numba raises on purpose; a message names what was found and what was wanted.
+
+Each has a section in docs/troubleshooting.md, which its docstring names.
+"""
 
 from __future__ import annotations
 
@@ -6,43 +9,72 @@ from collections.abc import Sequence
 
 
 class BoltError(Exception):
-    """Base of all errors that a user of bolt-numba may want to catch."""
+    """Base of all errors that a user of bolt-numba may want to catch.
+
+    What to do: docs/troubleshooting.md#bolterror
+    """
 
 
 class InvalidModelError(BoltError, ValueError):
-    """The file or graph breaks its own format: truncated, corrupt, inconsistent or hostile."""
+    """The file or graph breaks its own format: truncated, corrupt, inconsistent or hostile.
+
+    What to do: docs/troubleshooting.md#invalidmodelerror
+    """
 
 
 class ShapeError(BoltError, ValueError):
-    """Shapes do not fit an operator, or an input does not have the declared shape."""
+    """Shapes do not fit an operator, or an input does not have the declared shape.
+
+    What to do: docs/troubleshooting.md#shapeerror
+    """
 
 
 class DataError(BoltError, ValueError):
-    """The content of an operand asks for what is not there: an index out of range, a length beyond its axis."""
+    """The content of an operand asks for what is not there: an index out of range, a length beyond its axis.
+
+    What to do: docs/troubleshooting.md#dataerror
+    """
 
 
 class DTypeError(BoltError, TypeError):
-    """A dtype is not one that an operator, an input or a kernel accepts."""
+    """A dtype is not one that an operator, an input or a kernel accepts.
+
+    What to do: docs/troubleshooting.md#dtypeerror
+    """
 
 
 class DeviceError(BoltError, RuntimeError):
-    """The device asked for does not exist here or failed."""
+    """The device asked for does not exist here or failed.
+
+    What to do: docs/troubleshooting.md#deviceerror
+    """
 
 
 class BudgetError(BoltError, MemoryError):
-    """A computation would take more memory or work than it may; nothing was allocated for it."""
+    """A computation would take more memory or work than it may; nothing was allocated for it.
+
+    What to do: docs/troubleshooting.md#budgeterror
+    """
 
 
 class KernelError(BoltError, RuntimeError):
-    """The code of a kernel cannot be compiled; the message begins with the file and line to edit."""
+    """The code of a kernel cannot be compiled; the message begins with the file and line to edit.
+
+    What to do: docs/troubleshooting.md#kernelerror
+    """
 
 
 class InternalError(BoltError, RuntimeError):
-    """A fault of bolt-numba, not of the model or the call; ``__cause__`` is the exception that it met."""
+    """A fault of bolt-numba, not of the model or the call; ``__cause__`` is the exception that it met.
+
+    What to do: docs/troubleshooting.md#internalerror
+    """
 
 
 class UnsupportedOpError(BoltError, NotImplementedError):
     """Operators that have no meaning here; lists all of them at once.
+
+    What to do: docs/troubleshooting.md#unsupportedoperror
 
     Attributes
     ----------

@@ -10,7 +10,11 @@ import pytest
 ROOT = Path(__file__).parent.parent
 WORDS = 25
 ENTRIES = 40
-_DOCS = ("architecture", "kernels", "onnxruntime", "performance", "quantisation", "usage")
+_DOCS = (
+    "architecture", "fast", "index", "kernels", "onnxruntime", "other-formats", "performance", "quantisation", "start",
+    "troubleshooting", "tutorials/ocr", "tutorials/search", "tutorials/serving", "tutorials/sklearn",
+    "tutorials/speech", "usage",
+)  # fmt: skip
 PAGES = ("README.md", "CONTRIBUTING.md", *(f"docs/{name}.md" for name in _DOCS))
 
 

@@ -1,0 +1,218 @@
+"""The documentation does what it says: every block and command of its pages runs, and everything it names is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import typer
+
+import bolt_numba
+from bolt_numba import errors
+from bolt_numba.cli.app import app
+from tests.pages import LANGUAGES, SKIPPED, agrees, blocks
+
+ROOT = Path(__file__).parent.parent
+READ = (
+    "README.md", "docs/start.md", "docs/fast.md", "docs/other-formats.md", "docs/troubleshooting.md",
+    *(f"docs/tutorials/{name}.md" for name in ("ocr", "search", "speech", "sklearn", "serving")),
+)  # fmt: skip
+"""Pages whose blocks run, one after another as a reader runs them."""
+ELSEWHERE = {
+    "docs/index.md": "how a call looks; start.md has the same with a model",
+    "docs/architecture.md": "a drawing",
+    "docs/kernels.md": "PENDING",
+    "docs/numerics.md": "PENDING",
+    "docs/onnxruntime.md": "PENDING",
+    "docs/quantisation.md": "PENDING",
+    "docs/readers/caffe.md": "PENDING",
+    "docs/readers/onnx.md": "PENDING",
+    "docs/readers/paddle.md": "PENDING",
+    "docs/readers/tflite.md": "PENDING",
+    "docs/security.md": "PENDING",
+    "docs/usage.md": "PENDING",
+}
+"""Pages with blocks that do not run, and why."""
+SECONDS = 300
+PAGES = sorted(str(p.relative_to(ROOT)) for p in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
+IN_PACKAGE = {"InferenceSession", "SessionOptions"}
+"""Names that onnxruntime.md tells of instead of the reference."""
+
+
+@cache
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+@pytest.mark.parametrize("page", READ)
+def test_page(page: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.pages", ROOT / page, tmp_path]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
+    if done.returncode == SKIPPED:
+        pytest.skip(done.stdout.strip())
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_run_or_say_why_not(page: str) -> None:
+    found = list(blocks(text_of(page)))
+    assert not found or page in READ or page in ELSEWHERE, f"{page}: add it to READ, or to ELSEWHERE with a reason"
+    assert found or page not in ELSEWHERE, f"{page} has no blocks: take it out of ELSEWHERE"
+    if page in READ:
+        for block in found:
+            assert block.language in LANGUAGES or page == "README.md", f"{page}:{block.line}: {block.language!r}"
+
+
+# --- what pages name -------------------------------------------------------------------------------------------------
+
+
+def commands(page: str) -> Iterator[list[str]]:
+    """Command lines of bolt-numba on a page, in blocks and between backticks."""
+    inline = re.findall(r"`(bolt-numba [^`]+)`", re.sub(r"```.*?```", "", text_of(page), flags=re.DOTALL))
+    typed = [block.text for block in blocks(text_of(page)) if block.language != "text"]
+    fenced = [line for text in typed for line in text.replace("\\\n", "").splitlines()]
+    for line in (*inline, *fenced):
+        if line.startswith("bolt-numba "):
+            yield shlex.split(line, comments=True)[1:]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_have_these_names_and_options(page: str) -> None:
+    for words in commands(page):
+        command: Any = typer.main.get_command(app)
+        options = {o for p in command.params for o in p.opts}
+        for word in words:
+            if hasattr(command, "commands") and not word.startswith("-"):
+                if "<" in word or "..." in word or "," in word or word.isupper():
+                    break
+                assert word in command.commands, f"{page}: bolt-numba {' '.join(words)}: no command {word}"
+                command = command.commands[word]
+                options |= {o for p in command.params for o in (*p.opts, *p.secondary_opts)}
+            elif re.match(r"--?[a-z]", word):
+                name = word.split("=")[0].rstrip(",.")
+                assert name in options | {"--help", "-h"}, f"{page}: bolt-numba {' '.join(words)}: no option {name}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_modules_are_there(page: str) -> None:
+    for name in re.findall(r"python -m ((?:bench|tests)\.\w+)", text_of(page)):
+        assert (ROOT / f"{name.replace('.', '/')}.py").exists() or (ROOT / name.replace(".", "/")).is_dir(), name
+
+
+def slugs(page: str) -> set[str]:
+    """Anchors of the headings of a page."""
+    text = re.sub(r"^```.*?^```", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.+?)\s*$", text, re.MULTILINE)
+    plain = [re.sub(r"[^\w\s-]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", t)).strip().lower() for t in titles]
+    return {re.sub(r"[\s]+", "-", t) for t in plain}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    text = re.sub(r"`[^`]*`", "", re.sub(r"```.*?```", "", text_of(page), flags=re.DOTALL))
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent.joinpath(path).resolve() if path else ROOT / page
+        assert target.exists(), f"{page}: {link} leads nowhere"
+        if anchor:
+            assert anchor in slugs(str(target.relative_to(ROOT))), f"{page}: {link}: no such heading"
+
+
+# --- errors, reference, pictures -------------------------------------------------------------------------------------
+
+ERRORS = sorted(n for n, c in vars(errors).items() if isinstance(c, type) and issubclass(c, errors.BoltError))
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_every_error_has_a_section_that_it_names(name: str) -> None:
+    doc = vars(errors)[name].__doc__
+    page, _, anchor = re.search(r"What to do: (\S+?)(#)(\w+)", doc).groups()
+    assert anchor in slugs(page)
+    assert re.search(rf"^## {name}$", text_of(page), re.MULTILINE)
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    reference = "".join(text_of(p) for p in PAGES if p.startswith("docs/api/"))
+    for name in set(bolt_numba.__all__) - IN_PACKAGE - {"__version__"} - set(ERRORS):
+        assert f"heading: bn.{name}," in reference or f".{name}\n" in reference, f"docs/api: {name} is not there"
+
+
+def picture_maker() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_pictures", ROOT / "docs" / "pictures" / "make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_pictures_are_of_the_results() -> None:
+    make = picture_maker()
+    assert make.what() == (make.FOLDER / "what.svg").read_text()
+    found = json.loads(make.RESULT.read_text())
+    assert make.speed(found) == (make.FOLDER / "speed.svg").read_text()
+    rows = [{"op": "Conv", "seconds": 0.003}, {"op": "Relu", "seconds": 0.001}]
+    drawn = make.profile({"rows": rows}, "A run")
+    assert "A run: 4.0 ms in 2 steps" in drawn
+    assert "3,000 us, 75%" in drawn
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="pip install '.[docs]'")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# --- the test itself -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "got"),
+    [
+        ("a  b\n", "a b"), ("took 3.1 ms", "took 7 ms"), ("12 lines", "12 lines"), ("0.991 x", "0.99 x"),
+        ("(1, ...\nend", "(1, 2, 3)\nmore\nend"), ("40 us for 32000 us", "95 us for 32000 us"),
+        ("512 wide", "514 wide"),
+    ],
+)  # fmt: skip
+def test_what_is_printed_agrees(wanted: str, got: str) -> None:
+    assert agrees(wanted, got)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "got"),
+    [("a b", "a c"), ("3 lines", "4 lines"), ("0.99", "0.9"), ("(1, 2)", "(1, 3)"), ("end", "end\nmore")],
+)
+def test_what_is_printed_differs(wanted: str, got: str) -> None:
+    assert not agrees(wanted, got)
+
+
+def test_blocks_are_found_with_their_places() -> None:
+    page = '# T\n\n```sh\na\n```\n\n- in a list\n\n    ```python title="x.py"\n    b = 1\n    ```\n'
+    first, second = blocks(page)
+    assert first == ("sh", "", "a\n", 4)
+    assert second == ("python", "x.py", "b = 1\n", 10)
+
+
+@pytest.mark.parametrize(
+    "text", ["```python\n1 / 0\n```\n", "```sh\nfalse\n```\n", "```sh\necho a\n```\n```text\nb\n```\n"]
+)
+def test_a_page_that_is_wrong_fails(text: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    command = [sys.executable, "-m", "tests.pages", page, tmp_path]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "page.md:2" in done.stdout or "page.md:5" in done.stdout
