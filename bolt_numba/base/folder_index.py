@@ -42,11 +42,11 @@ def _state(folder: Path) -> str:
 
 
 def _sources(folder: Path | str, below: str) -> Iterator[str]:
-    """A line for each module in a folder and in those that it holds."""
+    """A line for each module in a folder and in those that it holds; images of containers keep whole seconds."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(".py"):
                 found = entry.stat()
-                yield f"{below}{entry.name} {found.st_size} {found.st_mtime_ns}"
+                yield f"{below}{entry.name} {found.st_size} {int(found.st_mtime)}"
             elif entry.name != "__pycache__" and entry.is_dir():
                 yield from _sources(entry.path, f"{below}{entry.name}/")
