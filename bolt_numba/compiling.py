@@ -36,6 +36,7 @@ def compile(
     memory_limit: int | None = None,
     max_plans: int = MAX_PLANS,
     stages: Sequence[Stage] | None = None,
+    stand_ins: bool | None = None,
 ) -> Session:
     """Make a `Session` from a graph, a model or straight from a file.
 
@@ -49,7 +50,7 @@ def compile(
         graph, precision = _quantised(graph, precision, calibration, threads), "f32"
     return Session(
         graph, device=device, precision=precision, numerics=numerics, threads=threads, tune=tune,
-        memory_limit=memory_limit, max_plans=max_plans, stages=stages,
+        memory_limit=memory_limit, max_plans=max_plans, stages=stages, stand_ins=stand_ins,
         signatures=found.signatures,
     )  # fmt: skip
 

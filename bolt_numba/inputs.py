@@ -13,6 +13,7 @@ from bolt_numba.ops.dtypes import plain_bools
 from bolt_numba.types import (
     BOOL,
     STRING,
+    AnyDType,
     Array,
     NestedType,
     OptionalType,
@@ -138,6 +139,18 @@ def check_apart(buffers: Mapping[str, Any]) -> None:
     for (first, nbytes, one), (second, more, other) in itertools.pairwise(places):
         if more and second < first + nbytes:
             raise ShapeError(f"buffers for outputs {one!r} and {other!r}: got arrays that overlap, wanted two")
+
+
+def check_buffer(name: str, buffer: Array, shape: tuple[int, ...], dtype: AnyDType) -> None:
+    """What an output is to be written to has its shape and dtype."""
+    if not isinstance(buffer, np.ndarray):
+        raise DTypeError(f"buffer for output {name!r}: got a {type(buffer).__name__}, wanted an array")
+    if buffer.shape != shape:
+        raise ShapeError(f"buffer for output {name!r}: got shape {buffer.shape}, wanted {shape}")
+    if buffer.dtype != dtype:
+        raise DTypeError(f"buffer for output {name!r}: got {dtype_name(buffer.dtype)}, wanted {dtype_name(dtype)}")
+    if not buffer.flags.c_contiguous or not buffer.flags.writeable:
+        raise ShapeError(f"buffer for output {name!r}: got a strided or read-only array, wanted a contiguous one")
 
 
 def shared_symbols(specs: Sequence[TensorSpec]) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from bolt_numba.base.border import border, leave
 from bolt_numba.base.budget import Budget, ask, within
-from bolt_numba.base.config import MAX_THREADS, default_threads
+from bolt_numba.base.config import MAX_THREADS, default_stand_ins, default_threads
 from bolt_numba.base.mapped import check_intact, drop_maps
 from bolt_numba.devices import in_order
 from bolt_numba.devices.seals import check_sources, machine
@@ -22,6 +22,7 @@ from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
 from bolt_numba.inputs import (
     as_input,
     check_apart,
+    check_buffer,
     check_symbols,
     count_of,
     flag_of,
@@ -38,7 +39,8 @@ from bolt_numba.runtime.kept import Kept
 from bolt_numba.runtime.packs import Packs
 from bolt_numba.runtime.region import Region, region_of
 from bolt_numba.runtime.runner import MAX_PLANS, Prepared, Runner
-from bolt_numba.types import NUMERICS, PRECISIONS, AnyDType, Array, TensorSpec, dtype_name, precision_of
+from bolt_numba.runtime.stand_ins import Serving
+from bolt_numba.types import NUMERICS, PRECISIONS, Array, TensorSpec, precision_of
 
 MAX_WIDER = 4
 """Sets of intermediate values asked for by `Session.run` whose sessions are kept."""
@@ -74,6 +76,9 @@ class Session:
     max_plans: plans kept, one for each set of input shapes; all of them together keep to the same limit of memory.
     stages: what the passes do, with rules and passes of one's own (`passes.pipeline.with_rules`, `with_stage`);
         None: the usual ones.  A packed file is optimised already and takes none.
+    stand_ins: whether a shape that comes when the session runs already does without kernels that have to be compiled
+        first: other algorithms, or references, stand in until that is done by another process, and may round
+        otherwise.  False: it waits, and its results never change.  None: yes (or ``BOLT_NUMBA_STAND_INS``).
     signatures: names of all graphs of the model that ``graph`` is from.
     """
 
@@ -90,18 +95,18 @@ class Session:
         memory_limit: int | None = None,
         max_plans: int = MAX_PLANS,
         stages: Sequence[Stage] | None = None,
+        stand_ins: bool | None = None,
         signatures: Sequence[str] = (MAIN,),
     ) -> None:
         if not isinstance(graph, Graph):
             raise DTypeError(f"graph: got a {type(graph).__name__}, wanted a Graph")
         devices = in_order(device)
-        precision = precision_of(precision)
+        self.precision = precision = precision_of(precision)
         if precision not in PRECISIONS:
             raise DeviceError(f"precision: got {precision!r}, wanted one of {PRECISIONS}")
         if numerics not in NUMERICS:
             raise DeviceError(f"numerics: got {numerics!r}, wanted one of {NUMERICS}")
-        self.device = device if isinstance(device, str) else tuple(device)
-        self.precision, self.numerics = precision, numerics
+        self.device, self.numerics = device if isinstance(device, str) else tuple(device), numerics
         self.memory_limit, self.max_plans = memory_limit, count_of("max_plans", max_plans)
         if stages is not None and graph.packed is not None:
             raise DeviceError(f"stages: graph {graph.name!r}: got a packed graph, wanted one that is not optimised yet")
@@ -110,12 +115,12 @@ class Session:
         self._budget = None if memory_limit is None else Budget(memory=memory_limit)
         self.threads = _count_threads(default_threads() if threads is None else threads)
         self.tune = flag_of("tune", tune)
+        self.stand_ins = default_stand_ins() if stand_ins is None else flag_of("stand_ins", stand_ins)
         self.graph = graph
         self.inputs = [spec_of(v.name, v.type) for v in graph.caller_inputs]
         self.outputs = [spec_of(n, v.type) for n, v in graph.caller_outputs]
-        self._input_names = [s.name for s in self.inputs]
+        self._input_names, self._output_names = [s.name for s in self.inputs], [s.name for s in self.outputs]
         self._shared_symbols = shared_symbols(self.inputs)
-        self._output_names = [s.name for s in self.outputs]
         self._seen: Graph | None = None
         self._packs = Packs(precision, numerics)
         tuner = None
@@ -124,7 +129,8 @@ class Session:
 
             tuner = Tuner(self.threads)
         with self._granted():
-            self._runner = Runner(self._region(), self.threads, self._packs, tuner, self.max_plans, devices)
+            serves = Serving(graph.name, self.stand_ins and not self.tune)
+            self._runner = Runner(self._region(), self.threads, self._packs, tuner, self.max_plans, devices, serves)
         self._wider: dict[tuple[str, ...], Session] = {}
         self._states = Kept(graph) if graph.states else None
 
@@ -235,26 +241,15 @@ class Session:
             buffer = buffers.get(name)
             if buffer is not None and prepared.plan.cut is None:
                 want = prepared.plan.results[index].type
-                self._check_buffer(name, buffer, want.dims, want.dtype)
+                check_buffer(name, buffer, want.dims, want.dtype)
                 if _is_direct(prepared, index, buffer, arrays):
                     targets[index] = buffer
         results = self._run(arrays, targets)
         for name, result in zip(self._output_names, results, strict=True):
             buffer = buffers.get(name)
             if buffer is not None and buffer is not result:
-                self._check_buffer(name, buffer, result.shape, result.dtype)
+                check_buffer(name, buffer, result.shape, result.dtype)
                 buffer[...] = result
-
-    @staticmethod
-    def _check_buffer(name: str, buffer: Array, shape: tuple[int, ...], dtype: AnyDType) -> None:
-        if not isinstance(buffer, np.ndarray):
-            raise DTypeError(f"buffer for output {name!r}: got a {type(buffer).__name__}, wanted an array")
-        if buffer.shape != shape:
-            raise ShapeError(f"buffer for output {name!r}: got shape {buffer.shape}, wanted {shape}")
-        if buffer.dtype != dtype:
-            raise DTypeError(f"buffer for output {name!r}: got {dtype_name(buffer.dtype)}, wanted {dtype_name(dtype)}")
-        if not buffer.flags.c_contiguous or not buffer.flags.writeable:
-            raise ShapeError(f"buffer for output {name!r}: got a strided or read-only array, wanted a contiguous one")
 
     def _feeds(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         if not args:
@@ -308,7 +303,7 @@ class Session:
 
     @border("warmup")
     def warmup(self, **shapes: Sequence[int]) -> None:
-        """Plan and compile for these input shapes (a static input may be left out), without running."""
+        """Plan for these shapes (a static input may be left out), and wait for what is to compile; nothing runs."""
         arrays = []
         self._check_known(shapes)
         for spec in self.inputs:
@@ -320,7 +315,7 @@ class Session:
                 raise ShapeError(f"input {spec.name!r}: shape: got {dims}, wanted sizes")
             arrays.append(_zeros(spec, dims))
         with self._granted():
-            self._runner.prepare(arrays if self._states is None else arrays + self._states.values)
+            self._runner.prepare(arrays if self._states is None else arrays + self._states.values, waits=True)
 
     @border("reset_state")
     def reset_state(self, states: Mapping[str, Array] | None = None) -> None:
@@ -408,7 +403,8 @@ class Session:
 
     def _options(self) -> dict[str, Any]:
         """What the session was made with, but for its threads."""
-        names = ("device", "precision", "numerics", "tune", "memory_limit", "max_plans", "stages", "signatures")
+        names = ("device", "precision", "numerics", "tune", "memory_limit", "max_plans", "stages", "stand_ins",
+                 "signatures")  # fmt: skip
         return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:

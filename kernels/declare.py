@@ -127,18 +127,18 @@ class Inline(Late):
 
     def __init__(self, given: Callable[..., Any] | Source) -> None:
         super().__init__(given.name if isinstance(given, Source) else given.__name__)
-        self._given = given
+        self.given = given
 
     @functools.cached_property
     def function(self) -> Callable[..., Any]:
         """The Python function."""
-        made: Callable[..., Any] = self._given.define() if isinstance(self._given, Source) else self._given
+        made: Callable[..., Any] = self.given.define() if isinstance(self.given, Source) else self.given
         return made
 
     @functools.cached_property
     def digest(self) -> bytes:
         """Names the helper's code: most helpers are in many kernels."""
-        return digest_of(self._given.key() if isinstance(self._given, Source) else function_key(self._given, set()))
+        return digest_of(self.given.key() if isinstance(self.given, Source) else function_key(self.given, set()))
 
     def key(self, seen: set[int]) -> Iterator[bytes]:
         yield self.digest
@@ -175,7 +175,7 @@ def function_key(function: Any, seen: set[int]) -> Iterator[bytes]:
         yield cell_name.encode()
         yield from value_key(cell.cell_contents, seen)
     scope = function.__globals__
-    for name in _free_names(function.__code__):
+    for name in free_names(function.__code__):
         if name in scope:
             yield name.encode()
             yield from value_key(scope[name], seen)
@@ -191,12 +191,12 @@ def _code_key(code: types.CodeType) -> Iterator[bytes]:
             yield repr(constant).encode()
 
 
-def _free_names(code: types.CodeType) -> list[str]:
+def free_names(code: types.CodeType) -> list[str]:
     """Names of globals and of attributes, in a fixed order."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            names.update(_free_names(constant))
+            names.update(free_names(constant))
     return sorted(names)
 
 

@@ -14,6 +14,7 @@ import itertools
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +28,7 @@ from bolt_numba.base.forks import renew_after_fork, renew_cached_properties
 from bolt_numba.base.kept import cache_root, contents, is_kept, keep, tell_cost
 from bolt_numba.base.trusted import read_trusted
 from bolt_numba.errors import KernelError
+from bolt_numba.kernels.compiles import Compile, LackingError, begins, ended, may_wait, on_compile, waited_for
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.processor import installed_version
 from bolt_numba.kernels.declare import (
@@ -64,7 +66,6 @@ _MAGIC = b"BNK4"
 
 _lock = threading.RLock()
 _engine: Any = None
-_listeners: list[Callable[[str, bool], None]] = []
 _sources: dict[str, Native] = {}
 _asked: dict[Any, Native] = {}
 
@@ -88,7 +89,7 @@ class Native:
         fastmath: frozenset[str],
         extents: Extents | None = None,
     ) -> None:
-        self._given, self.name, self.fields, self.fastmath, self.extents = body, name, fields, fastmath, extents
+        self.given, self.name, self.fields, self.fastmath, self.extents = body, name, fields, fastmath, extents
         self.pointers = {name: field.optional for name, field in fields.items() if field.kind == "ptr"}
         self.names = frozenset(fields)
         self.references = {name: _KINDS[field.kind] for name, field in fields.items() if field.kind in _KINDS}
@@ -102,14 +103,14 @@ class Native:
     @functools.cached_property
     def body(self) -> Body:
         """The Python function."""
-        body: Body = self._given.define() if isinstance(self._given, Source) else self._given
+        body: Body = self.given.define() if isinstance(self.given, Source) else self.given
         return body
 
     @functools.cached_property
     def digest(self) -> str:
         """Names the machine code: equal digests, equal code."""
         head = repr((self.name, self.params, sorted(self.fastmath))).encode()
-        code = self._given.key() if isinstance(self._given, Source) else function_key(self._given, set())
+        code = self.given.key() if isinstance(self.given, Source) else function_key(self.given, set())
         return digest_of(itertools.chain((head,), code)).hex()[:24]
 
     @property
@@ -120,18 +121,39 @@ class Native:
     def address(self) -> int:
         """Address of the machine function."""
         if not self._address:
-            with _lock:
-                if not self._address:
-                    self._address = self._loaded()
+            self._address = self._loaded() or self._compiled()
         return self._address
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has an address, or gets one now without being compiled."""
+        if not self._address:
+            self._address = self._loaded()
+        return self._address != 0
+
+    def take(self, code: bytes) -> None:
+        """Have the code that another process compiled."""
+        if not self._address:
+            self._address = _placed(self, code)
+
     def _loaded(self) -> int:
-        """Load it; what cannot be compiled is refused at once from then on."""
-        if not self._refused:
-            try:
-                return _load(self)
-            except KernelError as error:
-                self._refused = str(error)
+        """Its address if the cache has it, else 0."""
+        code = None if self._refused else _found(self)
+        return 0 if code is None else _placed(self, code)
+
+    def _compiled(self) -> int:
+        """Compile it; what cannot be compiled is refused at once from then on."""
+        if not may_wait() and not self._refused:
+            raise LackingError(self)
+        with _lock:
+            if self._address:
+                return self._address
+            if not self._refused:
+                try:
+                    self._address = _placed(self, code_of(self))
+                    return self._address
+                except KernelError as error:
+                    self._refused = str(error)
         raise KernelError(self._refused)
 
     def record(self, **values: Any) -> Array:
@@ -259,12 +281,6 @@ def clear_cache() -> int:
     return count
 
 
-def on_compile(callback: Callable[[str, bool], None]) -> Callable[[], None]:
-    """Call ``callback(kernel name, done)`` before (False) and after (True) every compile; returns a way to stop it."""
-    _listeners.append(callback)
-    return lambda: _listeners.remove(callback)
-
-
 def _path(kernel: Native) -> Path:
     return cache_root() / _name(kernel)
 
@@ -312,11 +328,34 @@ def _write(kernel: Native, code: bytes) -> None:
     tell_cost()
 
 
-def _load(kernel: Native) -> int:
+def code_of(kernel: Native) -> bytes:
+    """Blob or object code of a kernel: from the cache, else compiled now, here or by who began before, and kept."""
     code = _found(kernel)
     if code is None:
+        start = time.perf_counter()
         with claimed(_name(kernel)):
-            code = _found(kernel) or _compiled(kernel)
+            code = _found(kernel)
+            if code is not None:
+                waited_for(Compile(kernel.name, time.perf_counter() - start, "by another process"))
+                return code
+            begins(kernel.name)
+            code = _made(kernel)
+        ended(Compile(kernel.name, time.perf_counter() - start, "by this process"))
+    return code
+
+
+def _made(kernel: Native) -> bytes:
+    """Blob or object code, compiled now and kept."""
+    from bolt_numba.kernels.compiler import compile_object
+
+    made = compile_object(kernel)
+    code = blob_of(made, kernel.symbol) or made
+    _write(kernel, code)
+    return code
+
+
+def _placed(kernel: Native, code: bytes) -> int:
+    """Address of code, made executable."""
     if is_blob(code):
         try:
             return load_blob(code)
@@ -324,21 +363,8 @@ def _load(kernel: Native) -> int:
             from bolt_numba.kernels.compiler import compile_object
 
             code = compile_object(kernel)
-    return _link(kernel, code)
-
-
-def _compiled(kernel: Native) -> bytes:
-    """Blob or object code, compiled now and kept."""
-    for listener in tuple(_listeners):
-        listener(kernel.name, False)
-    from bolt_numba.kernels.compiler import compile_object
-
-    made = compile_object(kernel)
-    code = blob_of(made, kernel.symbol) or made
-    _write(kernel, code)
-    for listener in tuple(_listeners):
-        listener(kernel.name, True)
-    return code
+    with _lock:
+        return _link(kernel, code)
 
 
 def _link(kernel: Native, code: bytes) -> int:

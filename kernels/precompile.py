@@ -1,66 +1,233 @@
-"""Kernels compiled by several processes at once, before a plan asks for them one after the other.
+"""Kernels compiled by several processes at once, and those that nobody waits for.
 
-For tools that fill the cache: processes are made by fork, so there must be no other threads.
+This process and helpers of its own take kernels from one queue.  A helper is another interpreter, to which kernels are
+shipped (`kernels.shipping`): threads would share Python's lock, and a fork would copy locks that other threads hold.
+Where no interpreter can be started, this process compiles alone.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
-from bolt_numba.kernels.jit import Native, is_cached
+from bolt_numba.base.config import compilers
+from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.base.kept import tell_cost
+from bolt_numba.errors import KernelError
+from bolt_numba.kernels import compiles
+from bolt_numba.kernels.compiles import Compile
+from bolt_numba.kernels.jit import Native
 
-_processes = 1
-_BATCH = 256
+PAYS = 3
+"""Kernels from which another process pays: it takes half a second to begin."""
+
+_processes: int | None = None
 
 
 @contextmanager
 def compiling_in(processes: int) -> Iterator[None]:
-    """Have `prepare` compile in this many processes, where the system can fork."""
+    """Have `prepare` compile in this many processes; else as many as `base.config.compilers` says."""
     global _processes
-    before, _processes = _processes, processes if hasattr(os, "fork") else 1
+    before, _processes = _processes, processes
     try:
         yield
     finally:
         _processes = before
 
 
-def prepare(kernels: Iterable[Any]) -> None:
-    """Compile those kernels that are not in the cache; one that fails says so when its address is asked for."""
-    if _processes < 2:
+def prepare(kernels: Iterable[Any], besides: Iterable[Any] = ()) -> None:
+    """Load kernels, and compile those that no cache has; one that fails says so when its address is asked for.
+
+    besides: compiled, too, where any is.  A thread that may not wait gets what is there.
+    """
+    missing = _missing(kernels)
+    if not missing or not compiles.may_wait():
         return
-    missing = [k for k in dict.fromkeys(kernels) if isinstance(k, Native) and not is_cached(k)]
-    if len(missing) < 2:
-        return
-    sys.stdout.flush()
-    sys.stderr.flush()
-    for start in range(0, len(missing), _BATCH):
-        batch = missing[start : start + _BATCH]
-        queue, end = os.pipe()  # of numbers, each a byte; every child takes the next one when it is done with one
-        os.write(end, bytes(range(len(batch))))
-        os.close(end)
-        children = [_fork(batch, queue) for _ in range(min(_processes, len(batch)))]
-        os.close(queue)
-        for child in children:
-            os.waitpid(child, 0)
+    missing = list(dict.fromkeys((*missing, *_missing(besides))))
+    from bolt_numba.kernels.progress import shown
+
+    wanted = compilers() if _processes is None else _processes
+    helpers = min(wanted, len(missing)) - 1 if len(missing) >= PAYS else 0
+    with compiles.expecting(len(missing)), shown(len(missing)):
+        _compile_all(deque(missing), helpers)
+    tell_cost()
 
 
-def _fork(kernels: list[Native], queue: int) -> int:
-    """A child that compiles; its id."""
-    child = os.fork()
-    if child:
-        return child
-    status = 1
+def _missing(kernels: Iterable[Any]) -> list[Native]:
+    return [k for k in dict.fromkeys(kernels) if isinstance(k, Native) and not k.is_ready]
+
+
+def _compile_all(queue: deque[Native], helpers: int) -> None:
+    """Compile what is in a queue; returns when all of it is done."""
+    heard = compiles.heard()
+    with ExitStack() as stack:
+        made = [stack.enter_context(h) for h in (Helper.start() for _ in range(helpers)) if h is not None]
+        threads = [threading.Thread(target=_feed, args=(helper, queue, heard), daemon=True) for helper in made]
+        for thread in threads:
+            thread.start()
+        stack.callback(queue.clear)  # an interrupt leaves nothing to begin
+        while queue:
+            with suppress(IndexError, KernelError):
+                assert queue.popleft().address
+        for thread in threads:
+            thread.join()
+
+
+def _feed(helper: Helper, queue: deque[Native], heard: list[Compile] | None) -> None:
+    """Have a helper compile kernels of a queue; what it cannot is left to who asks for the kernel."""
+    with compiles.heard_by(heard), suppress(IndexError):
+        while helper.compile(queue.popleft()):
+            pass
+
+
+class Helper:
+    """Another interpreter that compiles for this one, which ends when its input does."""
+
+    def __init__(self, process: Any) -> None:
+        self.process = process
+
+    @classmethod
+    def start(cls, is_nice: bool = False) -> Helper | None:
+        """None where there is no interpreter, or it may not be started."""
+        import subprocess
+
+        if not _is_python(sys.executable):
+            return None
+        path = [str(Path(p).absolute()) for p in sys.path]
+        code = f"import sys; sys.path[:] = {path!r}; from bolt_numba.kernels.shipping import serve; serve({is_nice})"
+        pipe = subprocess.PIPE
+        try:
+            return cls(subprocess.Popen([sys.executable, "-P", "-c", code], stdin=pipe, stdout=pipe))
+        except (OSError, ValueError):
+            return None
+
+    def __enter__(self) -> Helper:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def compile(self, kernel: Native) -> bool:
+        """Have the kernel compiled, and loaded here; False where it was not."""
+        from bolt_numba.kernels.shipping import SECONDS, receive, send, shipped
+
+        data = shipped(kernel)
+        if data is None:
+            return False
+        compiles.begins(kernel.name)
+        try:
+            send(self.process.stdin, data)
+            answer = receive(self.process.stdout)
+        except (OSError, ValueError):
+            return False
+        if not answer or len(answer) <= SECONDS.size:
+            return False
+        kernel.take(answer[SECONDS.size :])
+        compiles.ended(Compile(kernel.name, SECONDS.unpack_from(answer)[0], f"by process {self.process.pid}"))
+        return True
+
+    def close(self) -> None:
+        """End it: at once where it is still at work."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            with suppress(OSError, ValueError):
+                pipe.close()
+        self.process.terminate()
+        self.process.wait()
+
+
+def _is_python(executable: str | None) -> bool:
+    """Whether this is an interpreter, and not a server or an application with one inside."""
+    return bool(executable) and not hasattr(sys, "frozen") and Path(executable or "").stem.startswith("python")
+
+
+# --------------------------------------------------------------------------------------------------------------- later
+
+
+class _Wish:
+    """Kernels that somebody wants later.  then: called when all of them are there."""
+
+    def __init__(self, kernels: Iterable[Native], then: Callable[[], None]) -> None:
+        self.left, self.then = set(kernels), then
+
+
+class _Later:
+    """One thread and one helper for what nobody waits for."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.wishes: list[_Wish] = []
+        self.queue: deque[Native] = deque()
+        self.known: set[Native] = set()
+        self.thread: threading.Thread | None = None
+
+    def add(self, wish: _Wish) -> None:
+        with self.lock:
+            self.wishes.append(wish)
+            self.queue.extend(wish.left - self.known)
+            self.known |= wish.left
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._work, name="bolt_numba compiles", daemon=True)
+                self.thread.start()
+
+    def _work(self) -> None:
+        helper = Helper.start(is_nice=True) if compilers() > 1 else None
+        with ExitStack() as stack:
+            if helper is not None:
+                stack.enter_context(helper)
+            while (kernel := self._next()) is not None:
+                if helper is None or not helper.compile(kernel):
+                    _compile_here(kernel)
+                self._done(kernel)
+
+    def _next(self) -> Native | None:
+        with self.lock:
+            if self.queue:
+                return self.queue.popleft()
+            self.thread = None
+            return None
+
+    def _done(self, kernel: Native) -> None:
+        with self.lock:
+            self.known.discard(kernel)
+            mine = [wish for wish in self.wishes if kernel in wish.left]
+            for wish in mine:
+                wish.left.discard(kernel)
+            ended = [wish for wish in mine if not wish.left or not kernel.is_ready]
+            self.wishes = [wish for wish in self.wishes if wish not in ended]
+        for wish in ended:
+            if kernel.is_ready:
+                wish.then()
+
+
+def _compile_here(kernel: Native) -> None:
+    """In this thread; others run meanwhile, but share Python's lock with it."""
     try:
-        while number := os.read(queue, 1):
-            assert kernels[number[0]].address
-        status = 0
-    except BaseException:  # the parent meets it again, where it can be told
-        import traceback
+        assert kernel.address
+    except Exception as error:
+        compiles.logger().warning("kernel %s: cannot be compiled, another runs in its place: %s", kernel.name, error)
 
-        traceback.clear_frames(sys.exc_info()[2])
-    finally:
-        os._exit(status)
+
+_later = _Later()
+renew_after_fork(sys.modules[__name__], "_later", _Later)
+
+
+def compile_later(kernels: Iterable[Any], then: Callable[[], None]) -> None:
+    """Compile kernels behind the back of who runs models; ``then`` is called, by another thread, when all are there."""
+    _later.add(_Wish((k for k in kernels if isinstance(k, Native)), then))
+
+
+def idle(timeout: float = 60.0) -> bool:
+    """Wait until nothing is compiled for later; False where that takes longer."""
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        thread = _later.thread
+        if thread is None:
+            return True
+        thread.join(end - time.monotonic())
+    return False

@@ -32,7 +32,11 @@ NUM_THREADS = Switch("BOLT_NUMBA_NUM_THREADS", "the processors of this process",
 ISA = Switch("BOLT_NUMBA_ISA", "what the processor has", "force lower instructions: avx512, avx2 or generic")
 CHECK = Switch("BOLT_NUMBA_CHECK", "0", "1: check the graph against the spec after every stage of the passes")
 MEMORY = Switch("BOLT_NUMBA_MEMORY", "half of what is free", "memory of one plan or one result, as 2G or 500M")
-SWITCHES = (CACHE_DIR, SYSTEM_CACHE, CACHE_MIB, NUM_THREADS, ISA, CHECK, MEMORY)
+COMPILERS = Switch(
+    "BOLT_NUMBA_COMPILERS", "the processors, at most 4", "processes that compile kernels at once; 1: no other than this"
+)
+STAND_INS = Switch("BOLT_NUMBA_STAND_INS", "1", "0: a new shape of a running session waits for kernels")
+SWITCHES = (CACHE_DIR, SYSTEM_CACHE, CACHE_MIB, NUM_THREADS, ISA, CHECK, MEMORY, COMPILERS, STAND_INS)
 
 
 MAX_THREADS = 1024
@@ -46,6 +50,28 @@ def default_threads() -> int:
         return min(processors(), MAX_THREADS)
     if not wanted.isdecimal() or len(wanted) > 9 or not 1 <= int(wanted) <= MAX_THREADS:
         raise DeviceError(f"{NUM_THREADS.name}: got {wanted[:40]!r}, wanted a number from 1 to {MAX_THREADS}")
+    return int(wanted)
+
+
+def default_stand_ins() -> bool:
+    """Whether kernels that are there stand in for those that are not, in sessions that do not say."""
+    wanted = STAND_INS.value or STAND_INS.default
+    if wanted not in ("0", "1"):
+        raise BoltError(f"{STAND_INS.name}: got {wanted[:40]!r}, wanted 0 or 1")
+    return wanted == "1"
+
+
+MAX_COMPILERS = 4
+"""Processes that compile at once unless somebody wants more: each takes some 200 MiB."""
+
+
+def compilers() -> int:
+    """Processes that may compile at once: ``BOLT_NUMBA_COMPILERS``, else the processors of this process, but few."""
+    wanted = COMPILERS.value
+    if not wanted:
+        return min(processors(), MAX_COMPILERS)
+    if not wanted.isdecimal() or len(wanted) > 4 or int(wanted) < 1:
+        raise BoltError(f"{COMPILERS.name}: got {wanted[:40]!r}, wanted a number from 1")
     return int(wanted)
 
 

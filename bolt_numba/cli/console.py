@@ -107,7 +107,7 @@ def progress(first: str) -> Iterator[Callable[[str], None]]:
     )
     with bar:
         task = bar.add_task(first, total=None)
-        with _kernel_compiles(lambda text: bar.update(task, description=text)):
+        with _kernel_compiles(lambda text, at, of: bar.update(task, description=text, completed=at - 1, total=of)):
             yield lambda text: bar.update(task, description=text)
 
 
@@ -132,9 +132,9 @@ def steps(first: str) -> Iterator[Callable[[str, int, int], None]]:
 
 
 @contextmanager
-def _kernel_compiles(show: Callable[[str], None]) -> Iterator[None]:
+def _kernel_compiles(show: Callable[[str, int, int], None]) -> Iterator[None]:
     """Report kernels while they compile; without a terminal, one line at the first of them and one at the end."""
-    from bolt_numba.kernels import jit
+    from bolt_numba.kernels import compiles
 
     count = 0
 
@@ -143,11 +143,12 @@ def _kernel_compiles(show: Callable[[str], None]) -> Iterator[None]:
         if done:
             return
         count += 1
-        show(f"compiling kernel {count}: {name}")
+        total = max(count, compiles.expected())
+        show(f"compiling kernel {count} of {total}: {name}", count, total)
         if count == 1 and not err.is_terminal:
             err.print("compiling kernels (once; they are cached) ...")
 
-    stop = jit.on_compile(heard)
+    stop = compiles.on_compile(heard)
     try:
         yield
     finally:

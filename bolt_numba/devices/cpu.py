@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
+from typing import Any
 
 from bolt_numba.devices.program import Program, build_program
 from bolt_numba.kernels import registry
-from bolt_numba.kernels.cpu.executor import copy_rows
+from bolt_numba.kernels.cpu.executor import copy_rows, run_steps, team_run, team_worker
 from bolt_numba.kernels.cpu.machine import L2, PAYS_BYTES
 from bolt_numba.kernels.data_sized import DataSized, select_data_sized
-from bolt_numba.kernels.registry import Context, Entry, In, Out, Pitch, Step, Types
+from bolt_numba.kernels.precompile import prepare
+from bolt_numba.kernels.registry import Context, Entry, In, Out, Pitch, Record, Step, Types
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import Device
 from bolt_numba.runtime.slots import Job
@@ -21,6 +23,21 @@ PARALLEL_BYTES = 2 * PAYS_BYTES
 """Bytes from which threads share a copy."""
 BETWEEN_BYTES = 2 * L2
 """Bytes between two layers from which bands pay: less stays near enough as it is.  Measured on MobileNets."""
+
+
+OF_ALL = (run_steps, team_run, team_worker, copy_rows)
+"""Kernels that every model may come to need."""
+
+
+def kernels_of(calls: Iterable[Step | Record]) -> Iterator[Any]:
+    """Every kernel that steps name: their own, and those whose addresses they are given."""
+    for call in calls:
+        yield call.kernel
+        for arg in call.args.values():
+            if isinstance(arg, Record):
+                yield from kernels_of((arg,))
+            elif hasattr(type(arg), "address"):
+                yield arg
 
 
 class Cpu(Device):
@@ -63,6 +80,12 @@ class Cpu(Device):
         x_pitch, y_pitch = (Pitch(type(at)(at.index)) if rows > 1 else 0 for at in (source, target))
         sizes = {"rows": rows, "nbytes": nbytes, "itemsize": itemsize, "x_pitch": x_pitch, "y_pitch": y_pitch}
         return Step(copy_rows, {"x": source, "y": target, **sizes}, parallel=rows * nbytes > PARALLEL_BYTES)
+
+    def lacking(self, steps: Sequence[Step]) -> list[Any]:
+        return [kernel for kernel in kernels_of(steps) if not kernel.is_ready]
+
+    def prepare(self, jobs: Sequence[Job]) -> None:
+        prepare([kernel for job in jobs for kernel in kernels_of(job.steps or ())], OF_ALL)
 
     def build(self, jobs: Sequence[Job], threads: int) -> Program:
         return build_program(jobs, threads)

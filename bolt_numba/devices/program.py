@@ -21,7 +21,6 @@ from bolt_numba.devices.threads import run_native
 from bolt_numba.errors import DataError
 from bolt_numba.kernels.cpu.executor import run_steps
 from bolt_numba.kernels.cpu.faults import COUNTER, FAULT
-from bolt_numba.kernels.precompile import prepare
 from bolt_numba.kernels.registry import Fault, In, Out, Pitch, Record, Scratch
 from bolt_numba.ops.content import refusal
 from bolt_numba.runtime.device import HOST, Arenas
@@ -295,7 +294,6 @@ def linked(records: bytes, links: Links) -> tuple[Array, Array]:
 
     Kernels are compiled, or loaded, here.
     """
-    prepare(links.kernels)
     kernels = np.array([kernel.address for kernel in links.kernels], np.int64)
     arrays = np.array([pointer(array) for array in links.arrays], np.int64)
     image = np.frombuffer(bytearray(records), np.int64)

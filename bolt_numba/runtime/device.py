@@ -131,6 +131,13 @@ class Device:
         """A step that copies rows of ``nbytes`` bytes, which lie as far apart as the pitches of both operands say."""
         raise NotImplementedError(self.name)
 
+    def lacking(self, steps: Sequence[Step]) -> list[Any]:
+        """Kernels of steps that would have to be compiled before these can run."""
+        return []
+
+    def prepare(self, jobs: Sequence[Job]) -> None:
+        """Compile what jobs of a plan need, all at once."""
+
     def build(self, jobs: Sequence[Job], threads: int) -> Executable:
         """Make consecutive jobs into something to run, on so many threads of the host."""
         raise NotImplementedError(self.name)

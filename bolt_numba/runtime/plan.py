@@ -22,21 +22,23 @@ from bolt_numba.base.records import record
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Node, Value
+from bolt_numba.kernels.compiles import LackingError
 from bolt_numba.kernels.data_sized import DataSized
 from bolt_numba.kernels.extents import check_steps, made_steps
-from bolt_numba.kernels.registry import In, Out, Scratch, Step, forget_last, remember_result
+from bolt_numba.kernels.registry import Entry, In, Out, Scratch, Step, forget_last, remember_result
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.bands import in_bands
 from bolt_numba.runtime.bounds import fitting
 from bolt_numba.runtime.copies import Copy, copied
-from bolt_numba.runtime.device import HOST, Memory, Segment, segments_of
+from bolt_numba.runtime.device import HOST, Device, Memory, Segment, segments_of
 from bolt_numba.runtime.memory import MemoryPlan, plan_memory
 from bolt_numba.runtime.packs import MakerContext, Pack
 from bolt_numba.runtime.recipes import Form, learn, made_before
 from bolt_numba.runtime.region import VALUE_ELEMENTS, Region, resolved
 from bolt_numba.runtime.repeat import Packed, Selection, node_key
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
+from bolt_numba.runtime.stand_ins import Lacking
 from bolt_numba.types import STRING, TensorType, only_in_python, type_of
 
 FEW_PLANS = 4
@@ -81,10 +83,13 @@ class Plan:
 
 
 class Planner:
-    """Plans one region for one set of input types."""
+    """Plans one region for one set of input types.
 
-    def __init__(self, region: Region, context: MakerContext) -> None:
-        self.region = region
+    lacking: takes note of the kernels that are not there, for which others stand in; None: kernels are waited for.
+    """
+
+    def __init__(self, region: Region, context: MakerContext, lacking: Lacking | None = None) -> None:
+        self.region, self.lacking = region, lacking
         self.context, self.devices = context, context.devices
         self.is_mixed = any(device.memory is not HOST for device in self.devices)
         self.elsewhere: dict[tuple[int, Memory], Slot] = {}
@@ -109,16 +114,22 @@ class Planner:
             try:
                 if not self._inline(node, queue):
                     self._add(node, queue)
+            except LackingError:
+                raise
             except Exception as error:
                 raise at_node(error, node.op.name, node.name) from error
         self.context.turn_to(())
         forget_last()
         results = self._results()
-        self.jobs = in_bands(self.jobs, results, self.context.threads)
+        joined = in_bands(self.jobs, results, self.context.threads)
+        if self.lacking is None or not any(self.lacking.of(job.device, job.steps) for job in joined):
+            self.jobs = joined
         _own([*results, *(s for job in self.jobs if job.steps is None for s in job.ins)])
         memory = plan_memory(self.jobs, [s for s in results if s.kind == TEMP])
         given = [s.type.nbytes for s in results if s.kind == TEMP and s.result >= 0]
         ask(memory.nbytes + sum(given), f"plan of {len(self.jobs)} steps: intermediate values and results")
+        for device in dict.fromkeys(job.device for job in self.jobs):
+            device.prepare([job for job in self.jobs if job.device is device])
         segments = segments_of(self.jobs, self.context.threads)
         self.region.plans += 1
         return Plan(self.jobs, segments, memory, results, self.cut)
@@ -163,10 +174,7 @@ class Planner:
     def _add(self, node: Node, queue: deque[Node]) -> None:
         op = node.op
         ins = [None if v is None else self.slots.get(id(v)) or self._slot(v) for v in node.operands]
-        form = self.forms.get(id(node))
-        found = None if form is None else self._by_recipe(form, node, ins)
-        if found is None:
-            found = self._by_types(node, ins, queue)
+        found = self._found(node, ins, queue) if self.lacking is None else self._found_now(node, ins, queue)
         if found is None:
             return
         types, how, steps, packs = found
@@ -183,6 +191,41 @@ class Planner:
         if self.is_mixed:
             self._bring(job)
         self.jobs.append(job)
+
+    def _found(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> Planned | None:
+        """How a node is planned; None where its results are known, or the plan ends here."""
+        form = self.forms.get(id(node))
+        found = None if form is None else self._by_recipe(form, node, ins)
+        return self._by_types(node, ins, queue) if found is None else found
+
+    def _found_now(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> Planned | None:
+        """The same with kernels that are there."""
+        assert self.lacking is not None
+        try:
+            found = self._found(node, ins, queue)
+        except LackingError as error:  # a kernel that packs
+            self.lacking.kernels.append(error.kernel)
+        else:
+            if found is None or found[1] is None or not self.lacking.of(found[1].device, found[2]):
+                return found
+        return self._stand_in(node.op, ins)
+
+    def _stand_in(self, op: Op, slots: list[Slot | None]) -> Planned:
+        """The best of the other makers whose kernels are there, else the reference."""
+        ins = [None if s is None else s.type for s in slots]
+        types = infer_types(op, fitting(op, ins, slots, self.region.bounds) if op.bounds else ins)
+        for device in self.devices:
+            self.context.turn_to(slots)
+            for entry in device.candidates(op, ins, self.context):
+                try:
+                    self.context.turn_to(slots)
+                    how = self._selection(op, self._seen(entry, ins), types, device, entry, self.context)
+                except LackingError:
+                    continue
+                if not device.lacking(how.steps or ()):
+                    return types, how, how.steps, [pack for pack, *_ in self.context.asked]
+        how = Selection(types, self.devices[-1], None, "reference", direct=frozenset(range(len(ins))))
+        return types, how, None, ()
 
     def _by_types(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> Planned | None:
         """A node planned for the types of its operands; None where its results are known, or the plan ends here."""
@@ -312,13 +355,25 @@ class Planner:
         self.has_weighed = bool(context.asked) or not context.is_complete
         if entry is None:
             return Selection(outs, device, None, "reference", direct=frozenset(range(len(ins))))
-        if not entry.by_types and context.packs.gone:  # it may look at content
-            if is_followed:
-                raise LostError("content that is not in memory")
-            self._read(context.operands)
-            ins = [None if s is None else s.type for s in context.operands]
+        if is_followed and not entry.by_types and context.packs.gone:
+            raise LostError("content that is not in memory")
+        ins = self._seen(entry, ins)
         if context.tuner is not None:
             entry, context = context.tuner.choose(op, ins, outs, device, entry, context)
+        return self._selection(op, ins, outs, device, entry, context)
+
+    def _seen(self, entry: Entry, ins: list[TensorType | None]) -> list[TensorType | None]:
+        """Types of the operands with the content that a maker may look at."""
+        if entry.by_types or not self.context.packs.gone:
+            return ins
+        self._read(self.context.operands)
+        return [None if s is None else s.type for s in self.context.operands]
+
+    def _selection(
+        self, op: Op, ins: list[TensorType | None], outs: tuple[TensorType, ...], device: Device, entry: Entry,
+        context: MakerContext,
+    ) -> Selection:  # fmt: skip
+        """The steps of a maker."""
         context.turn_to(context.operands, device.layout)
         steps = made_steps(entry, op, ins, outs, context)
         self.context.asked = context.asked

@@ -6,6 +6,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Cut, Plan, Planner
 from bolt_numba.runtime.region import VALUE_ELEMENTS, Region, region_of
 from bolt_numba.runtime.slots import INPUT, TEMP
+from bolt_numba.runtime.stand_ins import Lacking, Serving, computed_now, planned_now
 from bolt_numba.runtime.turns import short_turns
 from bolt_numba.types import Array, NestedType, TensorType, only_in_python
 
@@ -79,6 +81,7 @@ class Runner:
 
     A known shape waits for nobody.  New ones are planned one after the other, each once.
 
+    serving: of the session; one of its own unless given.
     max_plans: plans kept; the least recently used goes first, also when all take more memory than one may.
     devices: in order of preference; None: as `bolt_numba.devices.in_order` gives them.
     """
@@ -91,9 +94,11 @@ class Runner:
         tuner: Tuner | None = None,
         max_plans: int = MAX_PLANS,
         devices: Sequence[Device] | None = None,
+        serving: Serving | None = None,
     ) -> None:
         self.region, self.threads, self.packs, self.tuner = region, threads, packs, tuner
         self.max_plans, self.devices = max_plans, devices
+        self.serving, self.is_first = Serving("") if serving is None else serving, True
         self.make: Callable[[], Region] | None = None
         self.prepared: dict[Hashable, Prepared] = {}
         self.lock = threading.RLock()  # a signal handler may call the session that plans
@@ -115,15 +120,15 @@ class Runner:
         deciding = [arrays[i] for i in self.by_value]
         return shapes, tuple([a.tobytes() if a.size <= VALUE_ELEMENTS else None for a in deciding])
 
-    def prepare(self, arrays: Sequence[Array]) -> Prepared:
-        """The plan for these arrays' shapes, made if there is none yet."""
+    def prepare(self, arrays: Sequence[Array], waits: bool = False) -> Prepared:
+        """The plan for these arrays' shapes, made if there is none yet.  waits: for kernels, whatever happens."""
         key = self.key(arrays)
         found = self.prepared.get(key)
         if found is None:
             with self.lock, short_turns(), np.errstate(all="ignore"):
                 found = self.prepared.get(key)
                 if found is None:
-                    found = self._plan(arrays)
+                    found = self._plan(arrays, waits)
                     self._keep(key, found)
         elif len(self.prepared) > 1:
             found.used = next(_clock)
@@ -140,11 +145,17 @@ class Runner:
             self.prepared.pop(old, None)
             nbytes -= prepared.nbytes
 
-    def _plan(self, arrays: Sequence[Array]) -> Prepared:
+    def _plan(self, arrays: Sequence[Array], waits: bool) -> Prepared:
         if self.make is not None:
             self.region, self.make = self.make(), None
         reads = [v for node in self.region.nodes for v in node.operands if v is not None]
         check_intact([v.const for v in (*self.region.outputs, *reads) if v.const is not None])
+        types = self._types(arrays)
+        if self.is_first and self.prepared and not waits:
+            self.serving.is_running = True
+        return planned_now(self.serving, partial(self._made, types), self._drop, waits)
+
+    def _types(self, arrays: Sequence[Array]) -> list[TensorType]:
         types: list[TensorType] = []
         by_value = {*self.region.by_value, *outgrown(self.region.bounds, arrays)}
         for index, (array, value) in enumerate(zip(arrays, self.region.inputs, strict=True)):
@@ -153,15 +164,24 @@ class Runner:
                 continue
             deciding = index in by_value and array.size <= VALUE_ELEMENTS
             types.append(TensorType(value.type.dtype, array.shape, value=array.copy() if deciding else None))
+        return types
+
+    def _made(self, types: Sequence[TensorType], lacking: Lacking | None) -> Prepared:
         context = MakerContext(self.threads, self.packs, self.tuner, self.devices)
         try:
-            plan = Planner(self.region, context).plan(types)
+            plan = Planner(self.region, context, lacking).plan(types)
         finally:
             self.packs.done()
         if self.tuner is not None:
             self.tuner.save()
         rest = self._like(plan.cut.rest) if plan.cut is not None else None
         return Prepared(plan, rest)
+
+    def _drop(self, old: Prepared) -> None:
+        """Forget a plan: the next run of its shape makes another."""
+        with self.lock:
+            for key in [key for key, prepared in self.prepared.items() if prepared is old]:
+                del self.prepared[key]
 
     def run(self, arrays: Sequence[Array], targets: Sequence[Array | None] | None = None) -> list[Array]:
         """Outputs for these inputs (C-contiguous, of the declared dtypes).
@@ -173,7 +193,10 @@ class Runner:
             prepared = runner.prepare(given)
             cut = prepared.plan.cut
             if cut is None:
-                return run_plan(prepared, given, targets)
+                results = run_plan(prepared, given, targets)
+                if self is not runner and self.is_first:
+                    self.serving.is_running = True  # what follows a cut has its kernels now, too
+                return results
             results = run_plan(prepared, given)
             reads = sum(1 for s in cut.reads if s is not None)
             made = runner.run_cut(cut, results[:reads])
@@ -193,7 +216,8 @@ class Runner:
         args = [None if s is None else next(left) for s in cut.reads]
         op = cut.node.op
         if cut.compute is not None:
-            outs = cut.compute.compute(op, args, _empty)
+            compute, by_reference = partial(cut.compute.compute, op, args, _empty), partial(evaluate, op, args)
+            outs = computed_now(self.serving, compute, by_reference)
         elif isinstance(op, ControlFlow):
             outs = tuple(op.execute(args, lambda graph, inputs: self._inner(graph).run(inputs)))
         elif cut.alone is not None:
@@ -235,7 +259,9 @@ class Runner:
 
     def _like(self, region: Region) -> Runner:
         """A runner of another region of the same session."""
-        return Runner(region, self.threads, self.packs, self.tuner, self.max_plans, self.devices)
+        made = Runner(region, self.threads, self.packs, self.tuner, self.max_plans, self.devices, self.serving)
+        made.is_first = False
+        return made
 
 
 def _empty(shape: Any, dtype: Any) -> Array:

@@ -1,0 +1,71 @@
+"""How far compiling is, in terminals and notebooks; elsewhere nothing is shown."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from bolt_numba.kernels.compiles import has_listeners, on_compile
+
+WHAT = "compiling kernels (once; they are kept)"
+
+
+def shown(total: int) -> AbstractContextManager[None]:
+    """Show how many of so many kernels are compiled, where somebody sees it and nobody else shows it."""
+    if has_listeners():
+        return nullcontext()
+    if _is_notebook():
+        return _counted(_cell(total))
+    return _bar(total) if sys.stderr is not None and sys.stderr.isatty() else nullcontext()
+
+
+def _is_notebook() -> bool:
+    shell: Any = sys.modules.get("IPython")
+    return shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[None]:
+    """A bar in a terminal, gone when all is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(WHAT, total=total)
+        with _counted(lambda name, count: bar.update(task, completed=count)):
+            yield
+
+
+@contextmanager
+def _counted(show: Callable[[str, int], Any]) -> Iterator[None]:
+    """Show each kernel, and how many are done."""
+    count = 0
+
+    def heard(name: str, done: bool) -> None:
+        nonlocal count
+        count += done
+        show(name, count)
+
+    stop = on_compile(heard)
+    try:
+        yield
+    finally:
+        stop()
+        show("", count)
+
+
+def _cell(total: int) -> Callable[[str, int], None]:
+    """A line in a notebook, written anew with each kernel."""
+    display: Any = sys.modules["IPython"].display.display
+
+    start, place = time.perf_counter(), display({"text/plain": WHAT}, raw=True, display_id=True)
+
+    def show(name: str, count: int) -> None:
+        text = f"{WHAT}: {count} of {total}, {time.perf_counter() - start:.0f} s {name}"
+        place.update({"text/plain": text.rstrip()}, raw=True)
+
+    return show

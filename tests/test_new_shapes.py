@@ -1,0 +1,228 @@
+"""New shapes of a session that runs wait for no compiler, and compiling is visible."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bolt_numba as bn
+from bolt_numba.ir.graph import Graph
+from bolt_numba.kernels import compiles, jit, precompile
+from bolt_numba.kernels.cpu.language import lang
+from bolt_numba.kernels.jit import I64, PTR, Native, native_source
+from bolt_numba.kernels.progress import shown
+from tests.rule_cases import graph_of, i64, o
+
+WARM = (1, 6)
+TEN = [(2, 6), (1, 1), (3, 9), (1, 16), (8, 2), (1, 5), (2, 1), (4, 4), (1, 200), (5, 33)]
+
+
+def gated() -> Graph:
+    """Rows scaled by what their means say, and a softmax: each part has other kernels for other shapes."""
+
+    def build(b: Any, x: Any) -> Any:
+        gate = b(o("Sigmoid"), b(o("ReduceMean"), x, i64(1)))
+        return b(o("Softmax"), b(o("Mul"), x, gate))
+
+    return graph_of(build, {"x": ("n", "s", 24)})
+
+
+def feed(n: int, s: int) -> np.ndarray:
+    return np.random.default_rng(n * 1000 + s).standard_normal((n, s, 24)).astype(np.float32)
+
+
+def serve() -> dict[str, Any]:
+    """Run one shape, then ten others, then all of them when what they lacked is there."""
+    here: list[str] = []
+    session = bn.compile(gated(), threads=1)
+    session(feed(*WARM))
+    held = {"first": compiles.heard()}  # nobody notes: None
+    stop = compiles.on_compile(lambda name, done: here.append(name))
+    with compiles.waited() as waited:
+        results = [session(feed(*shape))[0] for shape in TEN]
+        runners = [row["runner"] for prepared in session._runner.prepared.values() for row in _rows(prepared)]
+    assert precompile.idle()
+    later = [session(feed(*shape))[0] for shape in TEN]
+    stop()
+    patient = bn.compile(gated(), threads=1, stand_ins=False)
+    wanted = [patient(feed(*shape))[0] for shape in (WARM, *TEN)][1:]
+    return held | {
+        "waited": [c.name for c in waited],
+        "references": runners.count("reference"),
+        "behind": sorted(set(here)),
+        "references later": [row["runner"] for row in session.report()].count("reference"),
+        "far": max(float(np.abs(a - b).max()) for a, b in zip(results, wanted, strict=True)),
+        "same bits later": all(a.tobytes() == b.tobytes() for a, b in zip(later, wanted, strict=True)),
+    }
+
+
+def _rows(prepared: Any) -> list[dict[str, str]]:
+    return [{"runner": job.runner} for job in prepared.plan.jobs]
+
+
+@pytest.mark.parametrize("compilers", ["1", "2"])
+def test_ten_new_shapes_wait_for_no_compiler(tmp_path: Path, compilers: str) -> None:
+    own = {"BOLT_NUMBA_CACHE_DIR": str(tmp_path), "BOLT_NUMBA_STAND_INS": "1", "BOLT_NUMBA_COMPILERS": compilers}
+    code = "import json; from tests.test_new_shapes import serve; print(json.dumps(serve()))"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=os.environ | own, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["waited"] == []
+    assert found["behind"], "new shapes had nothing to wait for: the test tests nothing"
+    assert found["references"] > 0
+    assert found["references later"] == 0
+    assert found["far"] < 1e-6
+    assert found["same bits later"]
+
+
+def probe(factor: int, name: str = "probe") -> Native:
+    text = f"def {name}(p, tid, nthreads):\n    store_i64(p.x, load_i64(p.x) * p.n * {factor})\n"
+    return native_source(text, name, {"x": PTR, "n": I64}, store_i64=lang.store_i64, load_i64=lang.load_i64)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BOLT_NUMBA_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_kernels_are_shipped_to_helpers(cache: Path) -> None:
+    def closed(factor: int) -> Native:
+        def closure(p: Any, tid: int, nthreads: int) -> None:
+            lang.store_i64(p.x, lang.load_i64(p.x) * factor)
+
+        return jit.native(x=PTR)(closure)
+
+    from bolt_numba.kernels.cpu.executor import copy_rows
+
+    kernels = [probe(101), closed(5), closed(6), Native(copy_rows.given, "again", copy_rows.fields, copy_rows.fastmath)]
+    helper = precompile.Helper.start()
+    assert helper is not None
+    with helper:
+        assert all(helper.compile(kernel) for kernel in kernels)
+        assert not helper.compile(probe(3, "pass")), "what cannot be compiled is said to be so"
+    assert [name.split("-")[0] for name, _ in jit.cache_entries()] == ["again", "closure", "closure", "probe"]
+    for kernel, wanted in zip(kernels, (2 * 7 * 101, 35, 42), strict=False):
+        x = np.array([7])
+        kernel.run(x=x, **({"n": 2} if "n" in kernel.fields else {}))
+        assert x[0] == wanted
+
+
+def test_a_helper_that_dies_is_done_without(cache: Path) -> None:
+    helper = precompile.Helper.start()
+    assert helper is not None
+    helper.process.kill()
+    with helper:
+        assert not helper.compile(probe(211))
+    assert probe(211).address
+
+
+@pytest.mark.parametrize("executable", ["", "/usr/sbin/uwsgi", "/nowhere/python3"])
+def test_without_an_interpreter_this_process_compiles(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, executable: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    assert precompile.Helper.start() is None
+    first = 300 + 10 * len(executable)
+    kernels = [probe(factor) for factor in range(first, first + 3)]
+    precompile.prepare(kernels)
+    assert len(jit.cache_entries()) == 3
+
+
+def test_every_compile_is_a_line_in_the_log(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "bolt_numba")
+    precompile.prepare([probe(factor) for factor in range(401, 405)])
+    lines = [r.getMessage() for r in caplog.records]
+    assert len(lines) == 4
+    assert all(line.startswith("kernel probe: compiled in ") for line in lines)
+    assert any("by this process" in line for line in lines)
+    caplog.clear()
+    precompile.prepare([probe(factor) for factor in range(401, 405)])
+    assert not caplog.records, "what is there is not compiled"
+
+
+def test_a_session_says_what_its_first_plan_took(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "bolt_numba")
+    session = bn.compile(gated(), threads=1, stand_ins=False)
+    session(feed(*WARM))
+    session(feed(*WARM))
+    lines = [r.getMessage() for r in caplog.records if "planned in" in r.getMessage()]
+    assert len(lines) == 1
+    assert " kernels compiled, " in lines[0]
+
+
+def test_a_request_that_waits_is_a_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    session = bn.compile(gated(), threads=1, stand_ins=False)
+    session(feed(*WARM))
+    device = session._runner.devices[0]
+    monkeypatch.setattr(device, "prepare", lambda jobs: compiles.ended(compiles.Compile("slow", 5.0, "")))
+    session.warmup(x=(2, 3, 24))
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING], "it was asked to wait"
+    session(feed(3, 3))
+    (line,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert "a new shape waited" in line
+    assert line.endswith("for 1 kernels: slow")
+
+
+def test_a_kernel_that_nobody_can_compile_leaves_its_stand_in(caplog: pytest.LogCaptureFixture, cache: Path) -> None:
+    called: list[int] = []
+    precompile.compile_later([probe(5, "pass"), probe(501)], lambda: called.append(1))
+    assert precompile.idle()
+    assert called == []
+    assert "kernel pass: cannot be compiled" in caplog.text
+    precompile.compile_later([probe(501), probe(502)], lambda: called.append(2))
+    assert precompile.idle()
+    assert called == [2]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_shown_in_terminals_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def written(to: io.StringIO) -> str:
+        monkeypatch.setattr(sys, "stderr", to)
+        with shown(2):
+            for name in ("one", "two"):
+                compiles.begins(name)
+                compiles.ended(compiles.Compile(name, 0.1, "here"))
+        return to.getvalue()
+
+    monkeypatch.setenv("TERM", "xterm")
+    assert "2/2" in written(Terminal())
+    assert written(io.StringIO()) == ""
+    stop = compiles.on_compile(lambda name, done: None)
+    assert written(Terminal()) == "", "somebody else shows it"
+    stop()
+
+
+def test_progress_is_a_line_in_notebooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+
+    class ZMQInteractiveShell:
+        pass
+
+    def display(data: dict[str, str], raw: bool, display_id: bool) -> Any:
+        lines.append(data["text/plain"])
+        return types.SimpleNamespace(update=lambda data, raw: lines.append(data["text/plain"]))
+
+    fake = types.SimpleNamespace(get_ipython=ZMQInteractiveShell, display=types.SimpleNamespace(display=display))
+    monkeypatch.setitem(sys.modules, "IPython", fake)
+    with shown(1):
+        compiles.begins("one")
+        compiles.ended(compiles.Compile("one", 0.1, "here"))
+    assert len(lines) == 4
+    assert ": 0 of 1, " in lines[1]
+    assert ": 1 of 1, " in lines[-1]
