@@ -219,6 +219,21 @@ def test_an_unknown_provider_is_warned_of(providers: list[str]) -> None:
             assert session(ort, None, providers=providers).get_providers() == [CPU]
 
 
+def test_names_of_dimensions_bind_nothing() -> None:
+    """One name with two sizes, an axis where a scalar is declared: onnxruntime runs both."""
+    ins = [info("x", F, ["n", 4]), info("z", F, ["n", 4])]
+    data = model([helper.make_node("Add", ["x", "z"], ["y"])], ins, [info("y", F, ["n", 4])])
+    for rows in (2, 1, 2):
+        check(lambda ort, rows=rows: session(ort, data).run(None, {"x": X[0, :2], "z": X[1, :rows]}))  # type: ignore[misc]
+    for x in (np.array(3, np.float32), np.ones(1, np.float32), X):
+        check(lambda ort, x=x: session(ort, relu([], [])).run(None, {"x": x}))  # type: ignore[misc]
+    sess = ours.InferenceSession(data)
+    for rows in (2, 1, 2):
+        assert sess.run(None, {"x": X[0, :2], "z": X[1, :rows]})[0].shape == (2, 4)
+    with pytest.raises(bn.ShapeError):
+        sess.run(None, {"x": X[0, :2], "z": X[1, :3]})
+
+
 def test_the_module_takes_the_name_and_its_modules_are_one(tmp_path: Path) -> None:
     code = """
 import bolt_numba.onnxruntime as ort

@@ -16,9 +16,11 @@ from bolt_numba.onnxruntime.enums import (
     ExecutionOrder,
     GraphOptimizationLevel,
     OrtAllocatorType,
+    OrtDeviceMemoryType,
     OrtDeviceVendorId,
     OrtMemType,
 )
+from bolt_numba.onnxruntime.memory import OrtArenaCfg, OrtMemoryInfo
 from bolt_numba.onnxruntime.model import ModelMetadata, NodeArg
 from bolt_numba.onnxruntime.options import RunOptions, SessionOptions
 from bolt_numba.onnxruntime.process import (
@@ -34,8 +36,10 @@ from bolt_numba.onnxruntime.process import (
     has_collective_ops,
     preload_dlls,
     print_debug_info,
+    set_default_logger_callback,
     set_default_logger_severity,
     set_default_logger_verbosity,
+    set_global_thread_pool_sizes,
     set_seed,
 )
 from bolt_numba.onnxruntime.providers import get_all_providers, get_available_providers, get_device
@@ -47,17 +51,19 @@ package_name, cuda_version = "onnxruntime", ""
 
 __all__ = [
     "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "IOBinding", "InferenceSession", "ModelMetadata",
-    "NodeArg", "OrtAllocatorType", "OrtDevice", "OrtDeviceVendorId", "OrtMemType", "OrtValue", "RunOptions",
-    "SessionOptions", "__version__", "copy_tensors", "create_and_register_allocator",
-    "create_and_register_allocator_v2", "cuda_version", "disable_telemetry_events", "enable_telemetry_events",
-    "get_all_providers", "get_available_providers", "get_build_info", "get_device", "get_ep_devices",
-    "get_version_string", "has_collective_ops", "install", "package_name", "preload_dlls", "print_debug_info",
-    "set_default_logger_severity", "set_default_logger_verbosity", "set_seed", "version",
+    "NodeArg", "OrtAllocatorType", "OrtArenaCfg", "OrtDevice", "OrtDeviceMemoryType", "OrtDeviceVendorId", "OrtMemType",
+    "OrtMemoryInfo", "OrtValue", "RunOptions", "SessionOptions", "__version__", "copy_tensors",
+    "create_and_register_allocator", "create_and_register_allocator_v2", "cuda_version", "disable_telemetry_events",
+    "enable_telemetry_events", "get_all_providers", "get_available_providers", "get_build_info", "get_device",
+    "get_ep_devices", "get_version_string", "has_collective_ops", "install", "package_name", "preload_dlls",
+    "print_debug_info", "set_default_logger_callback", "set_default_logger_severity", "set_default_logger_verbosity",
+    "set_global_thread_pool_sizes", "set_seed", "version",
 ]  # fmt: skip
 
 NAME = "onnxruntime"
 MODULES = (
     "capi", "capi.onnxruntime_pybind11_state", "capi._pybind_state", "capi.onnxruntime_inference_collection",
+    "transformers", "transformers.io_binding_helper",
 )  # fmt: skip
 """Modules below this one that onnxruntime has, too."""
 
@@ -75,8 +81,12 @@ def install() -> None:
         sys.modules[NAME + name] = importlib.import_module(__name__ + name)
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
-    if name == "capi":  # its modules import this one
+    if name == "capi":  # its modules are named without being imported
         for module in MODULES:
             importlib.import_module(f"{__name__}.{module}")
         return sys.modules[f"{__name__}.capi"]

@@ -46,8 +46,7 @@ class IOBinding:
         self._feed(name, ortvalue._value)
 
     def _feed(self, name: str, value: Any) -> None:
-        session = self._session
-        names = [arg.name for arg in (*session.get_inputs(), *session.get_overridable_initializers())]
+        names = [arg.name for arg in self._session.get_inputs()]
         if name not in names:
             raise OrtOptionError(f"input: got {name!r}, wanted one of {names}")
         self._feeds[name] = value
@@ -79,13 +78,13 @@ class IOBinding:
         """Run the session on what is bound."""
         if not self._places:
             raise OrtOptionError("run_with_iobinding: got no output that is bound, wanted at least one")
-        session = self._session._engine_for(self._feeds)
         placed = {name: array for name, array in self._places.items() if array is not None}
         if len(placed) == len(self._places):
-            session.run_into(self._feeds, placed)
+            self._session._with_engine(self._feeds, lambda engine: engine.run_into(self._feeds, placed))
             self._results = [OrtValue(array) for array in placed.values()]
             return
-        made = dict(zip(self._places, session.run(list(self._places), self._feeds), strict=True))
+        results = self._session._with_engine(self._feeds, lambda engine: engine.run(list(self._places), self._feeds))
+        made = dict(zip(self._places, results, strict=True))
         for name, array in placed.items():
             self._fill(name, array, made[name])
         self._results = [OrtValue(placed.get(name, made[name])) for name in self._places]
@@ -125,6 +124,8 @@ def _array_at(address: int, element_type: Any, shape: Sequence[int]) -> Array:
     """An array over memory of the caller's."""
     dtype = element_dtype(element_type)
     nbytes = math.prod(shape) * dtype.itemsize
+    if not nbytes:
+        return np.empty(tuple(shape), dtype)
     memory: Any = (ctypes.c_char * nbytes).from_address(address)
     made: Array = np.frombuffer(memory, dtype, math.prod(shape)).reshape(tuple(shape))
     return made

@@ -62,3 +62,10 @@ class OrtDeviceVendorId(IntEnum):
     HUAWEI = 0x19E5
     QUALCOMM = 0x5143
     INTEL = 0x8086
+
+
+class OrtDeviceMemoryType(_Named):
+    """Which memory of a device is meant; the CPU has one."""
+
+    DEFAULT = 0
+    HOST_ACCESSIBLE = 5

@@ -53,7 +53,7 @@ class ModelLoaded(Exception):  # noqa: N818
 
 
 class ModelLoadCanceled(Exception):  # noqa: N818
-    """Loading was cancelled; nothing here raises it."""
+    """Loading was cancelled."""
 
 
 class ModelRequiresCompilation(Exception):  # noqa: N818
@@ -76,15 +76,15 @@ class OrtModelError(ours.InvalidModelError, InvalidProtobuf, InvalidGraph, Inval
     """A file that is no valid model."""
 
 
-class OrtShapeError(ours.ShapeError, InvalidArgument, InvalidGraph, Fail):
+class OrtShapeError(ours.ShapeError, RuntimeError, InvalidArgument, InvalidGraph, Fail):
     """Shapes that do not fit, of an input or in the model."""
 
 
-class OrtDataError(ours.DataError, InvalidArgument, Fail):
+class OrtDataError(ours.DataError, RuntimeError, InvalidArgument, Fail):
     """Content of an operand that asks for what is not there."""
 
 
-class OrtDTypeError(ours.DTypeError, InvalidArgument, InvalidGraph, Fail):
+class OrtDTypeError(ours.DTypeError, RuntimeError, InvalidArgument, InvalidGraph, Fail):
     """A dtype or a type of Python that is not the one wanted."""
 
 
@@ -112,7 +112,7 @@ class OrtNoSuchFileError(FileNotFoundError, NoSuchFile, Fail):
     """A file that is not there."""
 
 
-class OrtOptionError(ours.BoltError, RuntimeError, InvalidArgument):
+class OrtOptionError(ours.BoltError, ValueError, RuntimeError, InvalidArgument):
     """An option, a name or a value that cannot be."""
 
 

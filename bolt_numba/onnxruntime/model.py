@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bolt_numba.base.records import record
-from bolt_numba.onnxruntime.errors import OrtOptionError, OrtRefusedError
+from bolt_numba.onnxruntime.errors import OrtRefusedError
 from bolt_numba.onnxruntime.kinds import CODES, kind_of, kind_of_spec
 from bolt_numba.types import Array, TensorSpec, TensorType
 
@@ -22,29 +24,45 @@ READERS_ENTRIES = ("format", "producer", "opset")
 """Entries of a graph's metadata that its reader adds."""
 
 
-@record(frozen=True)
 class NodeArg:
     """An input or output: name, onnxruntime's type, shape (a str for a named dimension, None for an unnamed one).
 
     The shape of what has no known rank is empty, as there.
     """
 
-    name: str
-    type: str
-    shape: Shape
+    __slots__ = ("_name", "_shape", "_type")
+
+    def __init__(self, name: str, type: str, shape: Shape) -> None:
+        self._name, self._type, self._shape = name, type, shape
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def type(self) -> str:
+        return self._type
+
+    @property
+    def shape(self) -> Shape:
+        return self._shape
+
+    def __repr__(self) -> str:
+        return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape})"
 
 
-@record(frozen=True)
 class ModelMetadata:
-    """What the model file says of itself."""
+    """What the model file says of itself; a caller may change what it got."""
 
-    producer_name: str = ""
-    graph_name: str = ""
-    domain: str = ""
-    description: str = ""
-    graph_description: str = ""
-    version: int = 0
-    custom_metadata_map: dict[str, str] | None = None
+    __slots__ = (
+        "custom_metadata_map", "description", "domain", "graph_description", "graph_name", "producer_name", "version",
+    )  # fmt: skip
+
+    def __init__(self, producer_name: str, graph_name: str, custom_metadata_map: dict[str, str]) -> None:
+        self.producer_name, self.graph_name = producer_name, graph_name
+        self.custom_metadata_map = custom_metadata_map
+        self.domain = self.description = self.graph_description = ""
+        self.version = 0
 
 
 @record(frozen=True)
@@ -62,13 +80,15 @@ class Changes:
     """What a caller changes of a file before it is read.
 
     dimensions, meanings: sizes of free dimensions of inputs, by name and by what they denote.  initializers: arrays in
-    the place of the file's.  inputs: names of initializers that are to be inputs.
+    the place of the file's.  inputs: names of initializers that are to be inputs.  loose: names of dimensions say
+    nothing of their sizes, and an input that is declared a scalar may have any shape.
     """
 
     dimensions: Mapping[str, int]
     meanings: Mapping[str, int]
     initializers: Mapping[str, Array]
     inputs: frozenset[str] = frozenset()
+    loose: bool = False
 
 
 def read_declared(source: Any, changes: Changes) -> tuple[Graph, Declared]:
@@ -86,7 +106,9 @@ def read_declared(source: Any, changes: Changes) -> tuple[Graph, Declared]:
     with reading(content.name, OSError), parsed(content.view, content.name) as proto:
         _fix_dimensions(proto.graph, changes)
         declared = _declared(proto)
-        _change_initializers(proto.graph, changes, content.name)
+        _change_initializers(proto.graph, changes)
+        if changes.loose:
+            _loosen(proto.graph)
         return read_model(proto, content.folder, content.name), declared
 
 
@@ -97,7 +119,7 @@ def _read_other(source: Any, changes: Changes) -> tuple[Graph, Declared]:
         raise OrtRefusedError("SessionOptions: got dimensions or initializers, wanted them for an ONNX file only")
     graph = load(source)
     own = {k: v for k, v in graph.metadata.items() if k not in READERS_ENTRIES}
-    meta = ModelMetadata(graph.metadata.get("producer", ""), graph.name, custom_metadata_map=own)
+    meta = ModelMetadata(graph.metadata.get("producer", ""), graph.name, own)
     ins = {v.name: _symbolic(v.type) for v in graph.caller_inputs}
     return graph, Declared(ins, {name: _symbolic(v.type) for name, v in graph.caller_outputs}, [], meta)
 
@@ -115,12 +137,20 @@ def _fix_dimensions(graph: onnx.GraphProto, changes: Changes) -> None:
                 dim.dim_value = size
 
 
-def _change_initializers(graph: onnx.GraphProto, changes: Changes, what: str) -> None:
+def _loosen(graph: onnx.GraphProto) -> None:
+    for info in graph.input:
+        tensor = info.type.tensor_type
+        if not tensor.shape.dim:
+            tensor.ClearField("shape")
+        for dim in tensor.shape.dim:
+            if not dim.HasField("dim_value"):
+                dim.Clear()
+
+
+def _change_initializers(graph: onnx.GraphProto, changes: Changes) -> None:
     held = {tensor.name: place for place, tensor in enumerate(graph.initializer)}
-    for name, array in changes.initializers.items():
-        if name not in held:
-            raise OrtOptionError(f"{what}: initializer: got {name!r}, wanted a name of the file's")
-        tensor = graph.initializer[held[name]]
+    for name in held.keys() & changes.initializers.keys():
+        tensor, array = graph.initializer[held[name]], changes.initializers[name]
         tensor.Clear()
         tensor.name, tensor.data_type, tensor.raw_data = name, CODES[array.dtype], array.tobytes()
         tensor.dims.extend(array.shape)
@@ -138,10 +168,9 @@ def _declared(model: onnx.ModelProto) -> Declared:
         for i in graph.input
         if i.name in held
     ]
-    meta = ModelMetadata(
-        model.producer_name, graph.name, model.domain, model.doc_string, graph.doc_string, model.model_version,
-        {p.key: p.value for p in model.metadata_props},
-    )  # fmt: skip
+    meta = ModelMetadata(model.producer_name, graph.name, {p.key: p.value for p in model.metadata_props})
+    meta.domain, meta.version = model.domain, model.model_version
+    meta.description, meta.graph_description = model.doc_string, graph.doc_string
     return Declared(_shapes(graph.input), _shapes(graph.output), overridable, meta)
 
 
@@ -178,6 +207,19 @@ def _choose(found: int | str, said: int | str | None, symbols: set[str]) -> int 
     if isinstance(found, int) or (said is None and found in symbols):
         return found
     return said
+
+
+def are_loose(args: Sequence[NodeArg], feeds: Mapping[str, Any]) -> bool:
+    """Whether inputs have several sizes for one name, or axes where scalars are declared."""
+    sizes: dict[str, int] = {}
+    for arg in args:
+        shape = np.shape(feeds[arg.name]) if arg.name in feeds and arg.type.startswith("tensor") else ()
+        if shape and not arg.shape:
+            return True
+        for name, size in zip(arg.shape, shape, strict=False):
+            if isinstance(name, str) and sizes.setdefault(name, size) != size:
+                return True
+    return False
 
 
 def named_dimensions(declared: Mapping[str, Shape | None]) -> set[str]:

@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from bolt_numba.onnxruntime.enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
-from bolt_numba.onnxruntime.errors import Fail, OrtDTypeError, OrtOptionError, OrtRefusedError
+from bolt_numba.onnxruntime.errors import Fail, ModelLoadCanceled, OrtDTypeError, OrtOptionError, OrtRefusedError
 from bolt_numba.onnxruntime.model import Changes
+from bolt_numba.onnxruntime.process import pool_threads
 from bolt_numba.onnxruntime.settings import Configured, Setting, count, flag, one_of, text
 from bolt_numba.onnxruntime.values import OrtValue
 from bolt_numba.types import Array
 
+MAX_SEVERITY = 4
 OURS = "bolt_numba."
 """How keys of configuration begin that are options of `bolt_numba.Session`."""
 _READ: dict[str, Callable[[str], Any]] = {
@@ -27,7 +29,7 @@ class SessionOptions(Configured):
     ``bolt_numba.numerics``, ``.precision``, ``.tune``, ``.memory_limit``, ``.max_plans`` of the configuration.
     """
 
-    __slots__ = ("_dimensions", "_initializers", "_meanings")
+    __slots__ = ("_cancelled", "_dimensions", "_initializers", "_meanings")
 
     intra_op_num_threads = Setting(count, 0)
     enable_profiling = Setting(flag, False)
@@ -48,6 +50,7 @@ class SessionOptions(Configured):
 
     def __init__(self) -> None:
         super().__init__()
+        self._cancelled = False
         self._dimensions: dict[str, int] = {}
         self._meanings: dict[str, int] = {}
         self._initializers: dict[str, Array] = {}
@@ -57,14 +60,13 @@ class SessionOptions(Configured):
 
         Raises OrtOptionError for an unknown key that begins with ``bolt_numba.``, and for a value it cannot have.
         """
-        self._add_entry(key, value)
-        if key.startswith(OURS):
+        if str(key).startswith(OURS):
             try:
                 _READ[key.removeprefix(OURS)](value)
             except (KeyError, ValueError) as error:
                 known = [OURS + name for name in _READ]
-                del self._entries[key]
                 raise OrtOptionError(f"configuration: got {key}={value!r}, wanted one of {known}") from error
+        self._add_entry(key, value)
 
     def get_session_config_entry(self, key: str) -> str:
         return self._entry(key)
@@ -78,7 +80,7 @@ class SessionOptions(Configured):
         self._meanings[text("dimension", denotation)] = count(f"dimension {denotation!r}", size)
 
     def add_initializer(self, name: str, value: OrtValue) -> None:
-        """Take this value in the place of the file's initializer of this name."""
+        """Take this value in the place of the file's initializer of this name, if there is one."""
         if not isinstance(value, OrtValue):
             raise OrtOptionError(f"initializer {name!r}: got a {type(value).__name__}, wanted an OrtValue")
         self._initializers[text("initializer", name)] = value.numpy()
@@ -90,6 +92,10 @@ class SessionOptions(Configured):
         for name, value in zip(names, values, strict=True):
             self.add_initializer(name, value)
 
+    def set_load_cancellation_flag(self, cancelled: bool) -> None:
+        """True: sessions that are made with these options are not; a load that has begun ends."""
+        self._cancelled = flag("cancelled", cancelled)
+
     def has_providers(self) -> bool:
         """False: providers are an argument of the session."""
         return False
@@ -97,7 +103,7 @@ class SessionOptions(Configured):
     def add_provider(self, name: str, options: Mapping[str, str]) -> None:
         """The CPU's is there in any case; others are refused."""
         if name != "CPUExecutionProvider":
-            raise OrtRefusedError(f"add_provider: got {name!r}, wanted 'CPUExecutionProvider'")
+            raise OrtOptionError(f"add_provider: got {name!r}, wanted 'CPUExecutionProvider'")
 
     def register_custom_ops_library(self, path: str) -> NoReturn:
         """Refused: operators in a library of machine code are made for onnxruntime's own interface."""
@@ -117,18 +123,15 @@ def engine_arguments(options: SessionOptions) -> dict[str, Any]:
     """Arguments of `bolt_numba.Session`."""
     own = {k.removeprefix(OURS): v for k, v in options._entries.items() if k.startswith(OURS)}
     made = {name: _READ[name](value) for name, value in own.items()}
-    if options.intra_op_num_threads > 0:
-        made["threads"] = options.intra_op_num_threads
+    threads = options.intra_op_num_threads if options.use_per_session_threads else pool_threads()
+    if threads > 0:
+        made["threads"] = threads
     return made
 
 
-def changes_of(options: SessionOptions, inputs: frozenset[str]) -> Changes:
-    """What is to be changed of the file.  Raises OrtRefusedError where a file is to be written."""
-    if options.optimized_model_filepath:
-        raise OrtRefusedError(
-            "optimized_model_filepath: got a path, wanted none: save bolt_numba.packing.packed(graph) instead"
-        )
-    return Changes(options._dimensions, options._meanings, options._initializers, inputs)
+def changes_of(options: SessionOptions, inputs: frozenset[str], loose: bool) -> Changes:
+    """What is to be changed of the file."""
+    return Changes(options._dimensions, options._meanings, options._initializers, inputs, loose)
 
 
 class RunOptions(Configured):
@@ -154,8 +157,20 @@ class RunOptions(Configured):
         raise OrtRefusedError(f"add_active_adapter: got a {type(adapter).__name__}, wanted none: weights are constants")
 
 
+class OrtCancelledError(OrtOptionError, ModelLoadCanceled):
+    """A session whose options say that it is not to be made."""
+
+
 class OrtTerminatedError(OrtOptionError, Fail):
     """A run whose options say that it is to end."""
+
+
+def check_load(options: SessionOptions) -> None:
+    """Raise where a session must not be made."""
+    if options._cancelled:
+        raise OrtCancelledError("set_load_cancellation_flag: got True, wanted False for a session")
+    if not -1 <= options.log_severity_level <= MAX_SEVERITY:
+        raise OrtOptionError(f"log_severity_level: got {options.log_severity_level}, wanted -1 to {MAX_SEVERITY}")
 
 
 def check_run(options: Any) -> None:

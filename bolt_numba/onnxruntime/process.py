@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from bolt_numba.onnxruntime.errors import OrtOptionError
+from bolt_numba.onnxruntime.errors import OrtDTypeError, OrtOptionError
 from bolt_numba.onnxruntime.settings import count
 from bolt_numba.onnxruntime.values import OrtValue
 
@@ -28,6 +29,51 @@ def set_default_logger_severity(severity: int) -> None:
 def set_default_logger_verbosity(verbosity: int) -> None:
     """Accepted and without meaning: there is one kind of detailed message."""
     count("verbosity", verbosity)
+
+
+class _ToCallback(logging.Handler):
+    """Gives what is logged to a function of onnxruntime's form."""
+
+    def __init__(self, callback: Callable[[int, str, str, str, str], None]) -> None:
+        super().__init__()
+        self._callback = callback
+
+    def emit(self, record: logging.LogRecord) -> None:
+        severity = bisect.bisect_right(SEVERITIES, record.levelno) - 1
+        place = f"{record.pathname}:{record.lineno}"
+        try:
+            self._callback(max(severity, 0), record.name, "", place, record.getMessage())
+        except Exception:
+            self.handleError(record)
+
+
+def set_default_logger_callback(callback: Callable[[int, str, str, str, str], None] | None, severity: int = 2) -> None:
+    """Give what the logger ``bolt_numba`` says to a function, None: to none any more.
+
+    It gets the severity, the logger's name, "", the place in the code and the message.
+    """
+    if callback is not None and not callable(callback):
+        raise OrtDTypeError(f"callback: got {callback!r:.80}, wanted a function or None")
+    logger = logging.getLogger("bolt_numba")
+    for handler in [h for h in logger.handlers if isinstance(h, _ToCallback)]:
+        logger.removeHandler(handler)
+    if callback is not None:
+        set_default_logger_severity(severity)
+        logger.addHandler(_ToCallback(callback))
+
+
+_pool = {"threads": 0}
+
+
+def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_threads: int = 0) -> None:
+    """Threads of runs of sessions with ``use_per_session_threads = False``; 0: as many as the process may use."""
+    count("inter_op_num_threads", inter_op_num_threads)
+    _pool["threads"] = count("intra_op_num_threads", intra_op_num_threads)
+
+
+def pool_threads() -> int:
+    """What `set_global_thread_pool_sizes` was told."""
+    return _pool["threads"]
 
 
 def set_seed(seed: int) -> None:

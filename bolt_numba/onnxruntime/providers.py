@@ -11,15 +11,11 @@ from bolt_numba.onnxruntime.errors import OrtOptionError
 PROVIDERS = ("CPUExecutionProvider",)
 
 
-class OrtProviderError(OrtOptionError, ValueError):
-    """An argument that names no providers."""
-
-
 def check_providers(providers: Any, options: Any, fallback: bool) -> None:
     """Warn of providers that are not here.  fallback: warn of arguments that are wrong, too, and raise for none."""
     try:
         names = _names(providers, options)
-    except OrtProviderError as error:
+    except OrtOptionError as error:
         if not fallback:
             raise
         warnings.warn(f"{error}; the CPU runs the model", stacklevel=4)
@@ -36,12 +32,12 @@ def _names(providers: Any, options: Any) -> list[str]:
         return []
     rows = [providers] if isinstance(providers, str) else providers
     if not isinstance(rows, Sequence):
-        raise OrtProviderError(f"providers: got {providers!r:.80}, wanted a list")
+        raise OrtOptionError(f"providers: got {providers!r:.80}, wanted a list")
     if options is not None:
         if not isinstance(options, Sequence) or len(options) != len(rows):
-            raise OrtProviderError(f"provider_options: got {options!r:.80}, wanted one for each of {list(rows)}")
+            raise OrtOptionError(f"provider_options: got {options!r:.80}, wanted one for each of {list(rows)}")
         if not all(isinstance(row, Mapping) for row in options) or not all(isinstance(row, str) for row in rows):
-            raise OrtProviderError(f"providers: got {rows!r:.80} with options, wanted names and dictionaries")
+            raise OrtOptionError(f"providers: got {rows!r:.80} with options, wanted names and dictionaries")
     return [_name(row) for row in rows]
 
 
@@ -50,7 +46,7 @@ def _name(row: Any) -> str:
         return row
     if isinstance(row, tuple) and len(row) == 2 and isinstance(row[0], str) and isinstance(row[1], Mapping):
         return row[0]
-    raise OrtProviderError(f"providers: got {row!r:.80}, wanted a name, or a name with a dictionary")
+    raise OrtOptionError(f"providers: got {row!r:.80}, wanted a name, or a name with a dictionary")
 
 
 def get_available_providers() -> list[str]:

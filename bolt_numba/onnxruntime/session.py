@@ -6,12 +6,29 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
+from bolt_numba.errors import ShapeError
 from bolt_numba.onnxruntime.binding import IOBinding
 from bolt_numba.onnxruntime.errors import OrtDTypeError, OrtOptionError, OrtShapeError, leave_as_theirs
-from bolt_numba.onnxruntime.model import Declared, ModelMetadata, NodeArg, args_of, named_dimensions, read_declared
-from bolt_numba.onnxruntime.options import RunOptions, SessionOptions, changes_of, check_run, engine_arguments
+from bolt_numba.onnxruntime.memory import HOST, OrtMemoryInfo
+from bolt_numba.onnxruntime.model import (
+    Declared,
+    ModelMetadata,
+    NodeArg,
+    are_loose,
+    args_of,
+    named_dimensions,
+    read_declared,
+)
+from bolt_numba.onnxruntime.options import (
+    RunOptions,
+    SessionOptions,
+    changes_of,
+    check_load,
+    check_run,
+    engine_arguments,
+)
 from bolt_numba.onnxruntime.providers import PROVIDERS, check_providers
 from bolt_numba.onnxruntime.values import OrtValue
 from bolt_numba.types import OptionalType
@@ -20,6 +37,8 @@ if TYPE_CHECKING:
     from bolt_numba.ir.graph import Graph
     from bolt_numba.ir.model import Model
     from bolt_numba.session import Session
+T = TypeVar("T")
+
 
 class InferenceSession:
     """A model ready to run: ``run(names, feeds)`` gives a list of arrays.
@@ -52,28 +71,35 @@ class InferenceSession:
         is_path = isinstance(path_or_bytes, (str, os.PathLike))
         self._model_path = os.fspath(path_or_bytes) if is_path else None  # type: ignore[arg-type]
         self._model_bytes = self._source if isinstance(self._source, bytes) else None
-        self._began_ns = time.perf_counter_ns()
+        self._began_ns = time.time_ns() if self._sess_options.enable_profiling else 0
         self._profiled: Mapping[str, Any] | None = None
-        self._variants: dict[frozenset[str], Session] = {}
+        self._ended = False
+        self._loose = False
+        self._variants: dict[tuple[frozenset[str], bool], Session] = {}
         try:
+            check_load(self._sess_options)
             self._make()
         except Exception as error:
             leave_as_theirs(error, str(self._model_path or "model"), OSError)
 
     def _make(self) -> None:
-        self._session, declared = self._engine(frozenset())
+        self._session, declared = self._engine(frozenset(), loose=False)
         symbols = named_dimensions(declared.inputs)
         self._inputs_meta = args_of(self._session.inputs, declared.inputs, symbols)
         self._outputs_meta = args_of(self._session.outputs, declared.outputs, symbols)
         self._overridable_initializers, self._model_meta = declared.overridable, declared.meta
         self._output_names = [arg.name for arg in self._outputs_meta]
         self._optional = [s.name for s in self._session.inputs if isinstance(s.nested, OptionalType)]
+        if self._sess_options.optimized_model_filepath:
+            from bolt_numba.onnxruntime.saving import save_optimised  # few sessions ask for it
 
-    def _engine(self, inputs: frozenset[str]) -> tuple[Session, Declared]:
-        """A session whose graph takes these initializers as inputs, and what the file declares."""
+            save_optimised(self._session.graph, self._source, self._sess_options.optimized_model_filepath)
+
+    def _engine(self, inputs: frozenset[str], loose: bool) -> tuple[Session, Declared]:
+        """A session whose graph takes these initializers as inputs, and what the file declares; see `Changes`."""
         from bolt_numba.session import Session  # importing the drop-in is cheap
 
-        graph, declared = read_declared(self._source, changes_of(self._sess_options, inputs))
+        graph, declared = read_declared(self._source, changes_of(self._sess_options, inputs, loose))
         return Session(graph, **engine_arguments(self._sess_options)), declared
 
     # --- running -----------------------------------------------------------------------------------------------------
@@ -89,7 +115,7 @@ class InferenceSession:
             check_run(run_options)
             feeds = self._feeds(input_feed)
             names = self._names(output_names)
-            return self._engine_for(feeds).run(names, feeds)
+            return self._with_engine(feeds, lambda engine: engine.run(names, feeds))
         except Exception as error:
             leave_as_theirs(error, "run")
 
@@ -111,20 +137,35 @@ class InferenceSession:
             feeds = {name: v._value if isinstance(v, OrtValue) else v for name, v in given.items()}
         if self._optional:
             feeds = {**dict.fromkeys(self._optional), **feeds}
-        if self._sess_options.enable_profiling:
+        if self._began_ns:
             self._profiled = feeds
         return feeds
 
+    def _with_engine(self, feeds: Mapping[str, Any], work: Callable[[Session], T]) -> T:
+        """Do ``work`` with the session that takes these inputs.
+
+        onnxruntime does not hold inputs to the names of their dimensions, nor to being scalars.  The first inputs that
+        are used so get a session that does not either, which is the one from then on.
+        """
+        try:
+            return work(self._engine_for(feeds))
+        except ShapeError:
+            if self._loose or not are_loose(self._inputs_meta, feeds):
+                raise
+            self._loose = True
+        return work(self._engine_for(feeds))
+
     def _engine_for(self, feeds: Mapping[str, Any]) -> Session:
-        """The session that takes these inputs: its own, or one where overridden initializers are inputs."""
-        if len(feeds) <= len(self._inputs_meta) or not self._overridable_initializers:
+        """The session's own engine, or one where overridden initializers are inputs."""
+        extra: frozenset[str] = frozenset()
+        if len(feeds) > len(self._inputs_meta) and self._overridable_initializers:
+            extra = frozenset(arg.name for arg in self._overridable_initializers if arg.name in feeds)
+        if not extra and not self._loose:
             return self._session
-        extra = frozenset(arg.name for arg in self._overridable_initializers if arg.name in feeds)
-        if not extra:
-            return self._session
-        if extra not in self._variants:
-            self._variants[extra] = self._engine(extra)[0]
-        return self._variants[extra]
+        key = extra, self._loose
+        if key not in self._variants:
+            self._variants[key] = self._engine(*key)[0]
+        return self._variants[key]
 
     def run_with_ort_values(
         self,
@@ -210,22 +251,36 @@ class InferenceSession:
         """Let wrong providers in `set_providers` be an error."""
         self._enable_fallback = False
 
+    def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
+        return [HOST] * len(self._inputs_meta)
+
+    def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
+        return [HOST] * len(self._outputs_meta)
+
+    def create_ortvalue_from_shape_and_type(
+        self, shape: Sequence[int], element_type: Any, device_type: str, device_id: int = 0, vendor_id: int = -1
+    ) -> OrtValue:
+        """As `OrtValue.ortvalue_from_shape_and_type`."""
+        return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id, vendor_id)
+
     # --- profiling ---------------------------------------------------------------------------------------------------
 
     def get_profiling_start_time_ns(self) -> int:
-        """When the session was made, by Python's `time.perf_counter_ns`; 0 where it does not profile."""
-        return self._began_ns if self._sess_options.enable_profiling else 0
+        """When the session was made, by Python's `time.time_ns`; 0 where it does not profile."""
+        return self._began_ns
 
     def end_profiling(self) -> str:
-        """Write a trace and return its file's name; "" where ``enable_profiling`` is off.
+        """Write a trace and return its file's name; "" where ``enable_profiling`` is off, and for a second call.
 
         The last run's inputs are run again step by step.
         """
-        if not self._sess_options.enable_profiling:
+        if not self._began_ns or self._ended:
             return ""
+        self._ended = True
         from bolt_numba.onnxruntime.profiling import write_trace  # few sessions need it
 
         try:
-            return write_trace(self._session, self._profiled, self._sess_options.profile_file_prefix)
+            engine = self._session if self._profiled is None else self._engine_for(self._profiled)
+            return write_trace(engine, self._profiled, self._sess_options.profile_file_prefix)
         except Exception as error:
             leave_as_theirs(error, "end_profiling", OSError)

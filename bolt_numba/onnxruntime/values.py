@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -149,6 +149,10 @@ class OrtValue:
 
     def is_sparse_tensor(self) -> bool:
         return False
+
+    def as_sparse_tensor(self) -> NoReturn:
+        """Refused, as there for what is not sparse: values here are dense."""
+        raise OrtOptionError(f"OrtValue: got {self.data_type()}, wanted a sparse tensor")
 
     # --- using -------------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from bolt_numba.onnxruntime.enums import (
     ExecutionOrder,
     GraphOptimizationLevel,
     OrtAllocatorType,
+    OrtDeviceMemoryType,
     OrtMemType,
 )
 from bolt_numba.onnxruntime.errors import (
@@ -26,6 +27,7 @@ from bolt_numba.onnxruntime.errors import (
     NotImplemented,
     RuntimeException,
 )
+from bolt_numba.onnxruntime.memory import OrtArenaCfg, OrtMemoryInfo
 from bolt_numba.onnxruntime.model import ModelMetadata, NodeArg
 from bolt_numba.onnxruntime.options import RunOptions, SessionOptions
 from bolt_numba.onnxruntime.process import (
@@ -34,8 +36,10 @@ from bolt_numba.onnxruntime.process import (
     get_build_info,
     get_version_string,
     has_collective_ops,
+    set_default_logger_callback,
     set_default_logger_severity,
     set_default_logger_verbosity,
+    set_global_thread_pool_sizes,
     set_seed,
 )
 from bolt_numba.onnxruntime.providers import get_all_providers, get_available_providers, get_device
@@ -46,8 +50,9 @@ __all__ = [
     "DeviceReset", "EPFail", "EngineError", "ExecutionMode", "ExecutionOrder", "Fail", "GraphOptimizationLevel",
     "InferenceSession", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "ModelLoadCanceled", "ModelLoaded",
     "ModelMetadata", "ModelRequiresCompilation", "NoModel", "NoSuchFile", "NodeArg", "NotFound", "NotImplemented",
-    "OrtAllocatorType", "OrtDevice", "OrtMemType", "OrtValue", "RunOptions", "RuntimeException", "SessionOptions",
-    "disable_telemetry_events", "enable_telemetry_events", "get_all_providers", "get_available_providers",
-    "get_build_info", "get_device", "get_version_string", "has_collective_ops", "set_default_logger_severity",
-    "set_default_logger_verbosity", "set_seed",
+    "OrtAllocatorType", "OrtArenaCfg", "OrtDevice", "OrtDeviceMemoryType", "OrtMemType", "OrtMemoryInfo", "OrtValue",
+    "RunOptions", "RuntimeException", "SessionOptions", "disable_telemetry_events", "enable_telemetry_events",
+    "get_all_providers", "get_available_providers", "get_build_info", "get_device", "get_version_string",
+    "has_collective_ops", "set_default_logger_callback", "set_default_logger_severity", "set_default_logger_verbosity",
+    "set_global_thread_pool_sizes", "set_seed",
 ]  # fmt: skip
