@@ -10,7 +10,7 @@ from typing import IO, Any, TypeAlias
 from bolt_numba.base.border import border
 from bolt_numba.base.mapped import map_file
 from bolt_numba.base.records import record
-from bolt_numba.converters.bounded import reading, refuse_pointer
+from bolt_numba.converters.bounded import HEAD, OTHERS, reading, refuse_stand_in
 from bolt_numba.errors import DTypeError, InvalidModelError, UnsupportedOpError
 from bolt_numba.ir import MAGIC
 from bolt_numba.ir.graph import Graph
@@ -18,8 +18,6 @@ from bolt_numba.ir.model import Model
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes]"
 
-HEAD = 64
-"""Bytes from which a format is told."""
 SHOWN = 8
 """Files of an unknown folder that a message names."""
 MAPPED = 1 << 20
@@ -49,7 +47,7 @@ class Content:
             self.name = self.path.name or str(self.path)
         self.is_folder = self.path is not None and self.path.is_dir()
         self.head = self._head()
-        refuse_pointer(self.head, self.name)
+        refuse_stand_in(self.head, self.name)
 
     def _read(self, file: IO[bytes]) -> None:
         try:
@@ -219,8 +217,12 @@ def load_model(source: Source, format: str | None = None, weights: Source | None
     """
     content = Content(source, weights)
     entry = FORMATS[format_of(content, format)]
-    with reading(content.name, OSError):
-        made = entry.read(content)
+    try:
+        with reading(content.name, OSError):
+            made = entry.read(content)
+    except InvalidModelError:
+        _refuse_others(content)
+        raise
     return Model(made) if isinstance(made, Graph) else made
 
 
@@ -245,6 +247,7 @@ def format_of(content: Content, format: Any = None) -> str:
     if format is None:
         format = next((key for key, entry in FORMATS.items() if _may_be(entry, content)), None)
     if format is None:
+        _refuse_others(content)
         known = ", ".join(key for key, entry in FORMATS.items() if entry.folders or not content.is_folder)
         wanted = f"a file of {known or list(FORMATS)}"
         if content.is_folder and known:
@@ -260,6 +263,14 @@ def format_of(content: Content, format: Any = None) -> str:
             f"{content.name}: weights: got {name}, wanted no second file: those of {format} name what belongs to them"
         )
     return str(format)
+
+
+def _refuse_others(content: Content) -> None:
+    """Say what a file is that no reader takes, where it is of a kind that is known."""
+    if not content.is_folder:
+        refuse_stand_in(content.head, content.name, OTHERS)
+        if not content.head:
+            raise InvalidModelError(f"{content.name}: got an empty file, wanted a model")
 
 
 def _may_be(entry: Format, content: Content) -> bool:

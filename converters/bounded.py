@@ -16,6 +16,8 @@ from bolt_numba.base.mapped import map_file
 from bolt_numba.errors import BoltError, InvalidModelError
 from bolt_numba.types import STRING, AnyDType, Array
 
+HEAD = 64
+"""Bytes from which a format, or what stands in the place of a model, is told."""
 MAX_EXPANDED = 200_000
 """Nodes that calls of functions and repeated subgraphs may add to a model."""
 MAX_DEPTH = 60
@@ -23,8 +25,20 @@ MAX_DEPTH = 60
 MAPPED = 1 << 20
 """Bytes from which an array in a file is mapped instead of read."""
 
-LFS = b"version https://git-lfs"
-"""How a pointer of Git LFS begins."""
+STAND_INS: tuple[tuple[bytes, str], ...] = (
+    (b"version https://git-lfs", "a pointer of Git LFS, wanted the file itself: git lfs pull fetches it"),
+    (b"<!doctype html", "a web page, wanted a model: fetch the file itself, not the page about it"),
+    (b"<html", "a web page, wanted a model: fetch the file itself, not the page about it"),
+)
+"""How what is no model begins, in small letters, and what is said of it."""
+OTHERS: tuple[tuple[bytes, str], ...] = (
+    (b"<?xml", "an XML document, wanted a model"),
+    (b"pk\x03\x04", "a zip archive (.npz and PyTorch's files are such), wanted a model: unpack or export it"),
+    (b"\x1f\x8b", "a gzip archive, wanted a model: unpack it"),
+    (b"\x89hdf", "an HDF5 file, as Keras writes them, wanted a model: export it as ONNX or TFLite"),
+    (b"gguf", "a GGUF file, wanted a model of operators: ONNX or TFLite"),
+)
+"""The same of files of other kinds, some of which a format that is added may want."""
 
 BITS: dict[AnyDType, int] = {
     np.dtype(getattr(ml_dtypes, name)): bits
@@ -48,10 +62,11 @@ def reading(name: str, *passing: type[Exception]) -> Iterator[None]:
         raise InvalidModelError(f"{name}: cannot be read: {type(error).__name__}: {error}") from error
 
 
-def refuse_pointer(head: bytes, name: str) -> None:
-    """Raise InvalidModelError for what Git LFS leaves in a checkout in place of a file that was not fetched."""
-    if head.startswith(LFS):
-        raise InvalidModelError(f"{name}: got a pointer of Git LFS, wanted the file itself: git lfs pull fetches it")
+def refuse_stand_in(head: bytes, name: str, kinds: Sequence[tuple[bytes, str]] = STAND_INS) -> None:
+    """Raise InvalidModelError for what is no model but was left, fetched or packed in the place of one."""
+    for begin, text in kinds:
+        if head.lower().lstrip().startswith(begin):
+            raise InvalidModelError(f"{name}: got {text}")
 
 
 class Measure:
@@ -132,6 +147,8 @@ def array_in_file(
     data = map_file(path) if is_mapped and path.stat().st_size else b""
     size = len(data) or path.stat().st_size
     if length != wanted or offset + length > size:
+        with path.open("rb") as file:
+            refuse_stand_in(file.read(HEAD), path.name)
         raise InvalidModelError(
             f"{what} {path.name}: got {length} bytes from {offset} of {size}, "
             f"wanted {wanted} for {dtype.name}{list(dims)}"

@@ -84,7 +84,7 @@ class FlatBuffer:
     def _number(self, code: str, at: int) -> Any:
         size = struct.calcsize(code)
         if not 0 <= at <= len(self.data) - size:
-            raise self._fail("offset", at, f"one within {len(self.data)} bytes")
+            raise self._fail("offset", at, f"one within {len(self.data)} bytes: the file is cut off or damaged")
         return struct.unpack_from(code, self.data, at)[0]
 
     def _follow(self, at: int) -> int:

@@ -9,6 +9,10 @@ from collections.abc import Iterator
 
 BYTES = 2
 """Kind of a field that holds bytes: texts, messages, packed numbers."""
+MAX_FIELD = 1000
+"""Numbers of fields that models have."""
+MAX_SIZE = 1 << 31
+"""Bytes of a message, at most."""
 _FIXED = {1: 8, 5: 4}
 
 
@@ -36,6 +40,32 @@ def fields(data: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int,
             raise IrregularError
         yield tag >> 3, kind, at, body, size
         at = body + size
+
+
+def what_is_wrong(data: bytes | memoryview) -> str:
+    """What bytes are that a parser refuses: the beginning of a message, or none."""
+    view, at = memoryview(data), 0
+    try:
+        for _, _, _, body, size in fields(view, 0, len(view)):
+            at = body + size
+    except IrregularError:
+        pass
+    missing = _missing(view, at)
+    if missing:
+        return f"{len(view)} bytes of a file that is cut off, at least {missing} are missing"
+    return f"{len(view)} bytes that are no protobuf"
+
+
+def _missing(data: memoryview, at: int) -> int:
+    """Bytes by which the field at ``at`` reaches beyond the end, where it seems to be one; else 0."""
+    try:
+        tag, body = varint(data, at, len(data))
+        if tag & 7 != BYTES or not 0 < tag >> 3 < MAX_FIELD:
+            return 0
+        size, body = varint(data, body, len(data))
+    except IrregularError:
+        return 0
+    return max(0, body + size - len(data)) if size < MAX_SIZE else 0
 
 
 def varint(data: memoryview, at: int, end: int) -> tuple[int, int]:

@@ -176,6 +176,8 @@ def _sections(data: Array) -> tuple[int, bytes, Array]:
         raise InvalidModelError(f"version: got {version}, wanted one of {known}: written by a newer bolt-numba?")
     if zlib.crc32(_HEADER.pack(magic, version, 0, *fields[3:])) != crc:
         raise InvalidModelError("header: checksum is wrong: the file is damaged")
+    if len(data) < data_at + data_size:
+        raise InvalidModelError(f"header: got {len(data)} bytes, wanted {data_at + data_size}: the file is cut off")
     if text_at != _HEADER.size or text_at + text_size > data_at or data_at % ALIGN or data_at + data_size != len(data):
         raise InvalidModelError(f"header: sections do not fit: got {fields[3:7]} in a file of {len(data)} bytes")
     text = data[text_at : text_at + text_size].tobytes()

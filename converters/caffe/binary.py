@@ -12,7 +12,7 @@ from bolt_numba.converters.bounded import text_of
 from bolt_numba.converters.caffe.fields import NUMBERED, NUMBERED_V1, fields_of, parameters_of
 from bolt_numba.converters.caffe.legacy import V1_TYPES
 from bolt_numba.converters.caffe.message import Message
-from bolt_numba.converters.wire import BYTES, IrregularError, fields, varint
+from bolt_numba.converters.wire import BYTES, IrregularError, fields, varint, what_is_wrong
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.types import F32, Array
 
@@ -58,7 +58,7 @@ def read_weights(data: bytes | memoryview, file: str) -> dict[str, list[Blob]]:
                 if blobs:
                     made[name] = blobs
     except IrregularError:
-        raise InvalidModelError(f"{file}: got {len(view)} bytes that are no protobuf, wanted a caffemodel") from None
+        raise InvalidModelError(f"{file}: got {what_is_wrong(view)}, wanted a caffemodel") from None
     return made
 
 
@@ -137,7 +137,7 @@ def read_net(data: bytes | memoryview, file: str) -> Message:
     try:
         return _message(memoryview(data), 0, len(data), "net", file, 0)
     except IrregularError:
-        raise InvalidModelError(f"{file}: got {len(data)} bytes that are no protobuf, wanted a caffemodel") from None
+        raise InvalidModelError(f"{file}: got {what_is_wrong(data)}, wanted a caffemodel") from None
 
 
 def _message(view: memoryview, begin: int, end: int, what: str, file: str, depth: int) -> Message:

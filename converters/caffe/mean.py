@@ -10,7 +10,7 @@ import numpy as np
 from bolt_numba.base.border import border
 from bolt_numba.converters.bounded import reading
 from bolt_numba.converters.caffe.binary import read_blob
-from bolt_numba.converters.wire import IrregularError
+from bolt_numba.converters.wire import IrregularError, what_is_wrong
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
@@ -33,7 +33,7 @@ def mean_of(data: bytes | memoryview, name: str) -> Array:
     try:
         blob = read_blob(memoryview(data), 0, len(data), name)
     except IrregularError:
-        raise InvalidModelError(f"{name}: got {len(data)} bytes that are no protobuf, wanted a mean file") from None
+        raise InvalidModelError(f"{name}: got {what_is_wrong(data)}, wanted a mean file") from None
     if not blob.data.size:
         raise InvalidModelError(f"{name}: got {len(data)} bytes without numbers, wanted a mean file")
     shape = blob.shape[1:] if len(blob.shape) == 4 and blob.shape[0] == 1 else blob.shape

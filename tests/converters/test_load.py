@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import onnx
 import pytest
 
 from bolt_numba.converters import FORMATS, Format, load
+from bolt_numba.converters.onnx.writing.write import save_onnx
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir import store
 from bolt_numba.ir.graph import Graph
 
+DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
 MODEL = onnx.parser.parse_model(
     '<ir_version: 8, opset_import: ["": 18], producer_name: "test"> net (float[2] x) => (float[2] y) { y = Relu(x) }'
 )
@@ -63,8 +66,8 @@ def test_garbage_is_refused_by_name(data: bytes, tmp_path: Path) -> None:
 
 def test_unknown_format_shows_how_the_file_begins(tmp_path: Path) -> None:
     path = tmp_path / "x.dat"
-    path.write_bytes(b"PK\x03\x04 something")
-    with pytest.raises(InvalidModelError, match=r"x\.dat: format: got a file that starts with b'PK"):
+    path.write_bytes(b"PQ\x03\x04 something")
+    with pytest.raises(InvalidModelError, match=r"x\.dat: format: got a file that starts with b'PQ"):
         load(path)
 
 
@@ -84,6 +87,49 @@ def test_a_pointer_of_git_lfs_is_told(tmp_path: Path, suffix: str) -> None:
     path.write_bytes(POINTER)
     with pytest.raises(InvalidModelError, match=rf"^{name}: got a pointer of Git LFS, wanted the file itself"):
         load(path)
+
+
+STAND_INS = {
+    b"\n<!DOCTYPE html>\n<html><head>": "a web page",
+    b"<HTML>": "a web page",
+    b'<?xml version="1.0"?>': "an XML document",
+    b"PK\x03\x04\x14\x00": "a zip archive",
+    b"\x1f\x8b\x08": "a gzip archive",
+    b"\x89HDF\r\n": "an HDF5 file",
+    b"GGUF\x03": "a GGUF file",
+    b"": "an empty file, wanted a model",
+}
+
+
+@pytest.mark.parametrize("suffix", ["onnx", "tflite", "bolt", "pdmodel", "anything"])
+@pytest.mark.parametrize("content", STAND_INS)
+def test_what_stands_in_the_place_of_a_model_is_told(tmp_path: Path, suffix: str, content: bytes) -> None:
+    path = tmp_path / (name := f"m.{suffix}")
+    path.write_bytes(content)
+    with pytest.raises(InvalidModelError, match=rf"^{name}: got {STAND_INS[content]}"):
+        load(path)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.999])
+def test_a_file_that_is_cut_off_is_told(tmp_path: Path, share: float) -> None:
+    whole = DIGITS.read_bytes()
+    cut = whole[: int(len(whole) * share)]
+    with pytest.raises(InvalidModelError, match=rf"^model: got {len(cut)} bytes of a file that is cut off") as error:
+        load(cut)
+    lost, told = len(whole) - len(cut), re.search(r"at least (\d+) are missing", str(error.value))
+    assert told is not None
+    assert lost - 8 <= int(told[1]) <= lost  # the graph is the last field but opsets
+    store.save(load(DIGITS), tmp_path / "m.bolt")
+    stored = (tmp_path / "m.bolt").read_bytes()
+    with pytest.raises(InvalidModelError, match=f"wanted {len(stored)}: the file is cut off"):
+        load(stored[: max(64, int(len(stored) * share))], format="bolt")
+
+
+def test_external_weights_that_were_not_fetched(tmp_path: Path) -> None:
+    save_onnx(load(DIGITS), tmp_path / "m.onnx", external=True)
+    (tmp_path / "m.onnx.data").write_bytes(POINTER)
+    with pytest.raises(InvalidModelError, match=r"m\.onnx\.data: got a pointer of Git LFS"):
+        load(tmp_path / "m.onnx")
 
 
 NET = """input: "x" input_shape { dim: 1 dim: 3 dim: 4 dim: 4 }

@@ -398,7 +398,7 @@ def test_weights_as_one_file(tmp_path: Path) -> None:
 def test_weights_in_place_of_the_program_are_told(tmp_path: Path) -> None:
     path = tmp_path / "m.pdiparams"
     path.write_bytes(record(np.ones((2, 3), np.float32)))
-    with pytest.raises(bn.InvalidModelError, match=r"^m\.pdiparams: .* no ProgramDesc, wanted a program"):
+    with pytest.raises(bn.InvalidModelError, match=r"^m\.pdiparams: .* no protobuf, wanted a program"):
         bn.load(path)
 
 

@@ -11,6 +11,7 @@ from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.graph import GraphReader, unsupported_nodes
 from bolt_numba.converters.onnx.reading.payload import without_payloads
 from bolt_numba.converters.onnx.structure import functions_of, opsets_of
+from bolt_numba.converters.wire import what_is_wrong
 from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.graph import Graph
 
@@ -33,9 +34,7 @@ def parsed(data: bytes | memoryview, name: str) -> Iterator[onnx.ModelProto]:
         try:
             model = onnx.ModelProto.FromString(rest)
         except Exception as error:  # protobuf's own kinds of errors
-            raise InvalidModelError(
-                f"{name}: got {len(data)} bytes that are no ONNX protobuf, wanted a model"
-            ) from error
+            raise InvalidModelError(f"{name}: got {what_is_wrong(data)}, wanted an ONNX model") from error
         yield model
 
 

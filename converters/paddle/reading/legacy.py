@@ -10,7 +10,7 @@ from bolt_numba.converters.bounded import text_of
 from bolt_numba.converters.paddle.reading.program import LEGACY, Operation, PaddleBlock, PaddleProgram, Slots, Variable
 from bolt_numba.converters.paddle.reading.structure import add_structure
 from bolt_numba.converters.paddle.types import dtype_of_number, shape_of
-from bolt_numba.converters.wire import IrregularError, fields, varint
+from bolt_numba.converters.wire import IrregularError, fields, varint, what_is_wrong
 from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.types import TensorType
 
@@ -33,8 +33,7 @@ def parse_program(data: bytes | memoryview, what: str) -> PaddleProgram:
     try:
         return _Parser(what).program(bytes(data))
     except IrregularError:
-        found = f"{len(data)} bytes that are no ProgramDesc"
-        raise InvalidModelError(f"{what}: got {found}, wanted a program (.pdmodel)") from None
+        raise InvalidModelError(f"{what}: got {what_is_wrong(data)}, wanted a program (.pdmodel)") from None
 
 
 def message_of(data: bytes) -> Message:
