@@ -113,8 +113,8 @@ def sizes_of(name: str, given: Any) -> tuple[Any, ...]:
 
 
 def count_of(what: str, given: Any) -> int:
-    if not isinstance(given, (int, np.integer)) or given < 1:
-        raise BoltError(f"{what}: got {given!r}, wanted a number from 1")
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
+        raise BoltError(f"{what}: got {given!r:.80}, wanted a whole number from 1")
     return int(given)
 
 

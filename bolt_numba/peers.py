@@ -17,6 +17,8 @@ import numpy as np
 from bolt_numba.errors import BoltError
 from bolt_numba.types import Array
 
+HOW_TO_INSTALL = "pip install 'bolt-numba[peers]'"
+
 Model: TypeAlias = "str | os.PathLike[str] | bytes"
 Feeds: TypeAlias = Mapping[str, Array]
 
@@ -105,13 +107,20 @@ ENGINES: dict[str, Callable[[Model, int, str], Engine]] = {
 }
 
 
+def want_installed(name: str) -> None:
+    """Raise BoltError where another engine is unknown or absent; importing it takes longer and is left to `make`."""
+    if name not in ENGINES:
+        raise BoltError(f"engine: got {name!r}, wanted one of {', '.join(ENGINES)}")
+    if importlib.util.find_spec(name.replace("-", "_")) is None:
+        raise BoltError(f"{name}: is not installed: {HOW_TO_INSTALL}")
+
+
 def make(name: str, model: Model, threads: int, precision: str = "f32") -> Engine:
     """The engine called ``name``, with the model loaded.
 
     precision: asked of engines that have several.  Raises BoltError when it is unknown, absent or refuses.
     """
-    if name not in ENGINES:
-        raise BoltError(f"engine: got {name!r}, wanted one of {', '.join(ENGINES)}")
+    want_installed(name)
     try:
         return ENGINES[name](model, threads, precision)
     except BoltError:
@@ -141,7 +150,7 @@ def installed(name: str, package: str = "") -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise BoltError(f"{package or name}: is not installed: pip install 'bolt-numba[peers]'") from error
+        raise BoltError(f"{package or name}: is not installed: {HOW_TO_INSTALL}") from error
 
 
 def _line(error: Exception) -> str:

@@ -414,8 +414,8 @@ class Session:
 
 
 def _count_threads(threads: Any) -> int:
-    if not isinstance(threads, (int, np.integer)) or not 1 <= threads <= MAX_THREADS:
-        raise DeviceError(f"threads: got {threads!r}, wanted 1 to {MAX_THREADS}")
+    if isinstance(threads, bool) or not isinstance(threads, (int, np.integer)) or not 1 <= threads <= MAX_THREADS:
+        raise DeviceError(f"threads: got {threads!r:.80}, wanted a whole number from 1 to {MAX_THREADS}")
     return int(threads) if can_team() else 1
 
 

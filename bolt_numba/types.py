@@ -50,8 +50,10 @@ _SHORT: dict[AnyDType, str] = {F32: "f32", F64: "f64", F16: "f16", BF16: "bf16",
 
 
 def dtype_name(dtype: AnyDType) -> str:
-    """Short name: ``f32``, ``i64``, ``bool``…; numpy's name for the rest."""
-    return _SHORT.get(dtype) or dtype.name
+    """Short name: ``f32``, ``i64``, ``bool``…; numpy's name for the rest.  The order of bytes is said where foreign."""
+    if dtype.isnative:
+        return _SHORT.get(dtype) or dtype.name
+    return f"{dtype_name(dtype.newbyteorder('='))} in the byte order of another machine ({dtype.str})"
 
 
 def dtype_from_name(name: str) -> AnyDType:

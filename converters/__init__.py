@@ -42,7 +42,8 @@ class Content:
         elif hasattr(source, "read"):
             self._read(source)
         else:
-            raise DTypeError(f"source: got a {type(source).__name__}, wanted a path, bytes or a binary file")
+            found = f"a {type(source).__name__}".replace("a NoneType", "None")
+            raise DTypeError(f"model: got {found}, wanted a path, bytes, a binary file or a graph")
         if self.path is not None:
             self.name = self.path.name or str(self.path)
         self.is_folder = self.path is not None and self.path.is_dir()

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba import benchmark
 from bolt_numba.cli import app, formats, machine
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
@@ -68,7 +69,28 @@ class TestUsage:
 
     @pytest.mark.parametrize(
         "args",
-        [["nothing"], ["run"], ["run", DIGITS, "--threads", "0"], ["run", DIGITS, "--shape", "x"], ["cache", "x"], []],
+        [
+            ["nothing"],
+            ["run"],
+            ["run", DIGITS, "--threads", "0"],
+            ["run", DIGITS, "--shape", "x"],
+            ["cache", "x"],
+            [],
+            ["run", DIGITS, "--threads", "2.5"],
+            ["run", DIGITS, "--precision", "f31"],
+            ["run", DIGITS, "--input", "x"],
+            ["run", DIGITS, "--numerics", "exact"],
+            ["verify", DIGITS, "--against", "nobody"],
+            ["bench", DIGITS, "--vs", "nobody"],
+            ["bench", DIGITS, "--vs", "bolt-numba"],
+            ["convert", DIGITS, "-o", "x.bolt", "--store", "f8"],
+            ["convert", DIGITS, "-o", "x.bolt", "--opset", "18"],
+            ["convert", DIGITS, "-o", "x.bolt", "--external"],
+            ["quantize", DIGITS, "--method", "best"],
+            ["quantize", DIGITS, "--activations", "u4"],
+            ["quantize", DIGITS, "--weight-type", "u8"],
+            ["quantize", DIGITS, "--weights-only", "3"],
+        ],
         ids=" ".join,
     )
     def test_wrong_usage_is_code_2(self, call: Call, args: list[str]) -> None:
@@ -289,10 +311,14 @@ class TestSpeed:
         text = call("bench", DIGITS, *args, "--no-processes").out
         assert "median ms" in text
 
-    def test_an_unknown_peer_is_a_failure(self, call: Call) -> None:
-        done = call("bench", DIGITS, "--vs", "nothing", "--seconds", 0.1, "--no-processes")
-        assert done.code == 1
-        assert "got 'nothing', wanted one of" in done.out
+    def test_peers_are_looked_for_before_anything_is_measured(self, call: Call, monkeypatch: Any) -> None:
+        monkeypatch.setattr(benchmark, "bench", lambda *a, **k: pytest.fail("measured"))
+        done = call("bench", DIGITS, "--vs", "onnxruntime,nothing")
+        assert done.code == 2
+        assert "got 'nothing', wanted one of onnxruntime," in " ".join(done.err.split())
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        done = call("bench", DIGITS, "--vs", "openvino")
+        assert (done.code, "error: openvino: is not installed: pip install" in done.err) == (1, True)
 
     def test_profile(self, call: Call, tmp_path: Path) -> None:
         done = call("profile", DIGITS, "--runs", 2, "-o", tmp_path / "t.json", "--json")

@@ -58,7 +58,7 @@ def test_quantize_writes_a_model_a_report_and_scales(call: Call, files: Path) ->
         (("--max-drop", "much"), "got 'much', wanted 0.5% or 0.005"),
         (("--override", "layer"), "got 'layer', wanted PATTERN:KEY=VALUE"),
         (("--max-drop", "1%"), "got no metric and no labels"),
-        (("--method", "none"), "method: got 'none'"),
+        (("--method", "none"), "got 'none', wanted one of min-max"),
         (("--keep", "nothing"), "got pattern 'nothing'"),
         (("--labels", "none.npy"), "No such file"),
         (("--smooth", "much"), "got 'much', wanted auto"),
@@ -101,7 +101,7 @@ def test_weights_alone_need_no_data(call: Call, files: Path) -> None:
     assert 8 < sqnr(wanted, made) < 40
     again = call("quantize", files / "mlp.onnx", "--weights-only", "8", "--json", "--method", "rtn")
     assert [w["shape"] for w in json.loads(again.out)["weights"]] == [[96, 160], [130, 160]]
-    for wrong, said in ((("--weights-only", "5"), "bits: got 5"), ((), "--data")):
+    for wrong, said in ((("--weights-only", "5"), "got '5', wanted one of 4, 8"), ((), "--data")):
         done = call("quantize", files / "mlp.onnx", *wrong)
         assert done.code
         assert said in done.err

@@ -133,6 +133,11 @@ def test_buffer_may_be_the_input() -> None:
         ({"x": np.zeros((2, 8))}, bn.DTypeError, "got f64, wanted f32"),
         ({"x": np.zeros((2, 9), "f4")}, bn.ShapeError, r"got shape \(2, 9\), wanted \('batch', 8\)"),
         ({"x": np.zeros(8, "f4")}, bn.ShapeError, "got shape"),
+        (
+            {"x": np.zeros((2, 8), ">f4")},
+            bn.DTypeError,
+            r"got f32 in the byte order of another machine \(>f4\), wanted f32",
+        ),
         ({"x": np.zeros((2, 8), "f4"), "z": 1}, bn.ShapeError, r"got \['z'\]"),
     ],
 )
@@ -269,3 +274,20 @@ def test_one_symbol_is_one_size_also_within_an_input() -> None:
     assert session(np.ones((3, 3), F32))["y"].shape == (3, 3)
     with pytest.raises(bn.ShapeError, match=r"dimension 'n': got 4 in input 'x', but 3 in 'x'"):
         session(np.ones((3, 4), F32))
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"model": None}, bn.DTypeError, "model: got None, wanted a path, bytes, a binary file or a graph"),
+        ({"model": 3}, bn.DTypeError, "model: got a int, wanted a path"),
+        ({"threads": "2"}, bn.DeviceError, "threads: got '2', wanted a whole number from 1 to"),
+        ({"threads": 2.5}, bn.DeviceError, "threads: got 2.5, wanted a whole number"),
+        ({"threads": True}, bn.DeviceError, "threads: got True, wanted a whole number"),
+        ({"max_plans": 2.5}, bn.BoltError, "max_plans: got 2.5, wanted a whole number from 1"),
+    ],
+)
+def test_wrong_options(given: dict[str, Any], error: type[Exception], message: str) -> None:
+    whole: dict[str, Any] = {"model": bn.Graph("empty"), **given}
+    with pytest.raises(error, match=message):
+        bn.compile(whole.pop("model"), **whole)

@@ -156,7 +156,7 @@ def test_a_process_that_may_have_no_more_threads() -> None:
 
 @pytest.mark.parametrize("count", [0, -1, MAX_THREADS + 1, 10**9, 2**70])
 def test_a_number_of_threads_that_makes_no_sense(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DeviceError, match=f"threads: got {count}, wanted 1 to {MAX_THREADS}"):
+    with pytest.raises(DeviceError, match=f"threads: got {count}, wanted a whole number from 1 to {MAX_THREADS}"):
         bn.compile(network(), threads=count)
     monkeypatch.setenv("BOLT_NUMBA_NUM_THREADS", str(count))
     with pytest.raises(DeviceError, match=f"got '{count}', wanted a number from 1 to {MAX_THREADS}"):

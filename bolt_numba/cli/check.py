@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import typer
@@ -23,6 +23,7 @@ from bolt_numba.cli.options import (
     Threads,
     Tune,
     Weights,
+    one_of,
     read_feeds,
     read_inputs,
     read_shapes,
@@ -90,12 +91,25 @@ def _facts(name: str, array: Array) -> dict[str, Any]:
     return found
 
 
+def _judge(text: str | None) -> str | None:
+    from bolt_numba.judges import JUDGES
+
+    return None if text is None else one_of(JUDGES, text)
+
+
+Against: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--against",
+        help="onnxruntime, reference, or that of its own format: litert, opencv, paddle.",
+        callback=_judge,
+    ),
+]
+
+
 def verify(
     model: ModelPath,
-    against: Annotated[
-        str | None,
-        typer.Option("--against", help="onnxruntime, reference, or that of its own format: litert, opencv, paddle."),
-    ] = None,
+    against: Against = None,
     rtol: Annotated[
         float | None, typer.Option("--rtol", help="Relative tolerance (1e-3; of bf16: 5e-2 of the largest value).")
     ] = None,

@@ -19,6 +19,7 @@ from bolt_numba.cli.options import (
     Shapes,
     Signature,
     Weights,
+    one_of,
     read_shapes,
 )
 from bolt_numba.ir.dot import Mark, to_dot
@@ -31,6 +32,12 @@ Output = Annotated[Path | None, typer.Option("-o", "--output", help="The file to
 SHOWN = 4
 """Lines of a file that are shown."""
 COLOURS = {"reference": "lightsalmon", "host": "khaki"}
+
+
+def _form(text: str | None) -> str | None:
+    from bolt_numba.quantize.storage import FORMS
+
+    return None if text is None else one_of(FORMS, text)
 
 
 def convert(  # budget: each option is one line or two
@@ -56,7 +63,9 @@ def convert(  # budget: each option is one line or two
     ] = False,
     store: Annotated[
         str | None,
-        typer.Option("--store", metavar="f16|bf16|int8|int4", help="Weights in fewer bits, expanded when loaded."),
+        typer.Option(
+            "--store", metavar="f16|bf16|int8|int4", help="Weights in fewer bits, expanded when loaded.", callback=_form
+        ),
     ] = None,
     precision: Precision = "f32",
     numerics: Numerics = "default",
@@ -72,6 +81,9 @@ def convert(  # budget: each option is one line or two
     from bolt_numba import surgery  # it imports onnx, which other commands need not wait for
 
     target = _checked_target(output or model.with_suffix(".bolt"), pack, precision, numerics, store)
+    if target.suffix.lower() != ".onnx" and (opset is not None or external):
+        hint = "--external" if opset is None else "--opset"
+        raise typer.BadParameter(f"got it for {target.name!r}, wanted an .onnx file", param_hint=hint)
     notes: list[str] = []
     with console.progress(f"reading {model.name}") as say:
         found = bn.load_model(model, weights=weights)

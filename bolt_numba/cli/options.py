@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -18,6 +18,23 @@ from bolt_numba.inputs import plain_array
 from bolt_numba.ir.graph import Graph
 from bolt_numba.session import Session
 from bolt_numba.types import NUMERICS, PRECISIONS, Array, TensorSpec, precision_of
+
+
+def one_of(names: Iterable[str], text: str) -> str:
+    """A value of an option that is one of a few; raises BadParameter, which is wrong usage."""
+    known = list(names)
+    if text not in known:
+        raise typer.BadParameter(f"got {text!r}, wanted one of {', '.join(known)}")
+    return text
+
+
+def _precision(text: str) -> str:
+    return one_of(PRECISIONS, precision_of(text))
+
+
+def _numerics(text: str) -> str:
+    return one_of(NUMERICS, text)
+
 
 ModelPath: TypeAlias = Annotated[
     Path, typer.Argument(metavar="MODEL", help="A file of ONNX, TFLite, Caffe, Paddle (or its folder) or bolt-numba.")
@@ -33,11 +50,14 @@ Threads: TypeAlias = Annotated[int | None, typer.Option("--threads", min=1, help
 Precision: TypeAlias = Annotated[
     str,
     typer.Option(
-        "--precision", metavar="|".join(PRECISIONS), help="Of weights and their products.", callback=precision_of
+        "--precision", metavar="|".join(PRECISIONS), help="Of weights and their products.", callback=_precision
     ),
 ]
 Numerics: TypeAlias = Annotated[
-    str, typer.Option("--numerics", metavar="|".join(NUMERICS), help="How exact algorithms are: docs/numerics.md.")
+    str,
+    typer.Option(
+        "--numerics", metavar="|".join(NUMERICS), help="How exact algorithms are: docs/numerics.md.", callback=_numerics
+    ),
 ]
 Tune: TypeAlias = Annotated[
     bool, typer.Option("--tune", help="Measure which algorithm is fastest where several can run a node (kept).")

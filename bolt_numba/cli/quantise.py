@@ -8,9 +8,33 @@ from typing import Annotated, Any
 import typer
 
 from bolt_numba.cli import console
-from bolt_numba.cli.options import Json, ModelPath, Signature, Threads, Weights, load_array
+from bolt_numba.cli.options import Json, ModelPath, Signature, Threads, Weights, load_array, one_of
 
 Changes = dict[str, "dict[str, Any] | None"]
+
+
+def _method(text: str) -> str:
+    from bolt_numba.quantize.methods import METHODS
+    from bolt_numba.quantize.weights import WAYS
+
+    one_of(dict.fromkeys((*METHODS, *WAYS)), text.partition(":")[0])
+    return text
+
+
+def _activations(text: str) -> str:
+    from bolt_numba.quantize.methods import KINDS
+
+    return one_of(KINDS, text)
+
+
+def _weight_type(text: str) -> str:
+    from bolt_numba.quantize.methods import WEIGHT_KINDS
+
+    return one_of(WEIGHT_KINDS, text)
+
+
+def _bits(count: int | None) -> int | None:
+    return None if count is None else int(one_of(("4", "8"), str(count)))
 
 
 def quantize(  # budget: each option is one line or two
@@ -22,17 +46,25 @@ def quantize(  # budget: each option is one line or two
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The .onnx or .bolt file to write.")] = None,
     method: Annotated[
         str,
-        typer.Option("--method", help="min-max, moving-average, percentile[:99.99], entropy or mse; of weights alone "
-                     "rtn, mse or gptq."),
+        typer.Option(
+            "--method",
+            help="min-max, moving-average, percentile[:99.99], entropy or mse; of weights alone rtn, mse or gptq.",
+            callback=_method,
+        ),
     ] = "mse",
     weights_only: Annotated[
-        int | None, typer.Option("--weights-only", metavar="4|8", help="Only weights of products, in so many bits.")
+        int | None,
+        typer.Option(
+            "--weights-only", metavar="4|8", help="Only weights of products, in so many bits.", callback=_bits
+        ),
     ] = None,
     block: Annotated[
         int, typer.Option("--block", help="Weights that share a scale with --weights-only; 0: whole columns.")
     ] = 32,
-    activations: Annotated[str, typer.Option("--activations", help="u8, s8, u16 or s16.")] = "u8",
-    weight_type: Annotated[str, typer.Option("--weight-type", help="s8 or s4.")] = "s8",
+    activations: Annotated[
+        str, typer.Option("--activations", help="u8, s8, u16 or s16.", callback=_activations)
+    ] = "u8",
+    weight_type: Annotated[str, typer.Option("--weight-type", help="s8 or s4.", callback=_weight_type)] = "s8",
     per_tensor: Annotated[bool, typer.Option("--per-tensor", help="One scale for a whole weight.")] = False,
     symmetric: Annotated[
         bool, typer.Option("--symmetric", help="Zero in the middle of what activations hold.")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import bolt_numba as bn
-from bolt_numba import benchmark
+from bolt_numba import benchmark, peers
 from bolt_numba.base.config import default_threads
 from bolt_numba.cli import console
 from bolt_numba.cli.options import (
@@ -23,14 +23,28 @@ from bolt_numba.cli.options import (
     Threads,
     Tune,
     Weights,
+    one_of,
     read_feeds,
     read_shapes,
 )
 
 
+def _engines(text: str) -> str:
+    for name in _names(text):
+        one_of([name for name in peers.ENGINES if name != benchmark.OURS], name)
+    return text
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def bench(
     model: ModelPath,
-    vs: Annotated[str, typer.Option("--vs", metavar="ENGINES", help="onnxruntime,openvino: engines to compare.")] = "",
+    vs: Annotated[
+        str,
+        typer.Option("--vs", metavar="ENGINES", help="onnxruntime,openvino: engines to compare.", callback=_engines),
+    ] = "",
     threads: Threads = None,
     precision: Precision = "f32",
     numerics: Numerics = "default",
@@ -46,7 +60,9 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Measure latency, interleaved with other engines in one run; load time and memory in fresh processes."""
-    names = [n for n in vs.split(",") if n]
+    names = _names(vs)
+    for name in names:
+        peers.want_installed(name)
     with console.progress(f"compiling {model.name}") as say:
         report = benchmark.bench(
             model, vs=names, threads=threads or default_threads(), shapes=read_shapes(shape), seed=seed,
