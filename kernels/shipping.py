@@ -27,7 +27,7 @@ _KNOWN = frozenset(("bolt_numba", "numpy", *sys.stdlib_module_names)) - {"__main
 _HEAD = struct.Struct("<Q")
 SECONDS = struct.Struct("<d")
 """How an answer begins: what the compile took."""
-NICE = 10
+NICE = 5
 """How much a compiler that nobody waits for steps back behind what runs models."""
 
 

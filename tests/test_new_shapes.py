@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.family import relatives
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels import compiles, jit, precompile
 from bolt_numba.kernels.cpu.language import lang
@@ -84,6 +85,42 @@ def test_ten_new_shapes_wait_for_no_compiler(tmp_path: Path, compilers: str) -> 
     assert found["references later"] == 0
     assert found["far"] < 1e-6
     assert found["same bits later"]
+
+
+def compiled_by_ten() -> list[str]:
+    """Kernels that anybody compiles for eleven shapes."""
+    seen: list[str] = []
+    compiles.on_compile(lambda name, done: seen.append(name))
+    session = bn.compile(gated(), threads=1)
+    for shape in (WARM, *TEN):
+        session(feed(*shape))
+    assert precompile.idle()
+    return seen
+
+
+def test_a_warmed_cache_has_kernels_for_shapes_that_come(tmp_path: Path) -> None:
+    env = os.environ | {"BOLT_NUMBA_CACHE_DIR": str(tmp_path / "cache"), "BOLT_NUMBA_STAND_INS": "1"}
+    model = tmp_path / "gated.bolt"
+    bn.save(gated(), model)
+    warm = [sys.executable, "-m", "bolt_numba", "cache", "warm", str(model), "--shape", "x=1,6,24", "--threads", "1"]
+    subprocess.run(warm, env=env, check=True, capture_output=True)
+    code = "from tests.test_new_shapes import compiled_by_ten; print(compiled_by_ten())"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_relatives_change_what_is_free() -> None:
+    def build(b: Any, x: Any, y: Any) -> Any:
+        return b(o("Relu"), x), b(o("Relu"), y)
+
+    graph = graph_of(build, {"x": ("n", 3, "h", "w"), "y": ("m", 7)})
+    found = list(relatives(graph, {"x": (1, 3, 64, 64), "y": (1, 7)}))
+    assert {"x": (2, 3, 64, 64), "y": (2, 7)} in found, "two names of a batch"
+    assert {"x": (1, 3, 128, 128), "y": (1, 7)} in found
+    assert {"x": (1, 3, 64, 32), "y": (1, 7)} in found
+    assert {"x": (2, 3, 65, 65), "y": (2, 7)} in found
+    assert all(f["x"][1] == 3 and f["y"][1] == 7 for f in found)
+    assert not list(relatives(graph_of(build, {"x": (2, 3), "y": (4,)}), {"x": (2, 3), "y": (4,)}))
 
 
 def probe(factor: int, name: str = "probe") -> Native:

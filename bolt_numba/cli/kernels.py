@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import bolt_numba as bn
-from bolt_numba.base.config import CACHE_DIR, CACHE_MIB, SYSTEM_CACHE, cache_limit, processors
+from bolt_numba.base.config import CACHE_MIB, SYSTEM_CACHE, cache_limit, processors
 from bolt_numba.base.kept import folders, make_root
 from bolt_numba.base.trusted import obstacle, share
 from bolt_numba.cli import console
 from bolt_numba.cli.options import Json, Tune, read_shapes
 from bolt_numba.devices.threads import load_executor
+from bolt_numba.family import relatives
 from bolt_numba.guesses import complete_shapes, model_feeds
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.packed import SEAL_KEY
@@ -76,16 +77,14 @@ def cache_warm(
     ] = ["default"],
     threads: Annotated[list[int], typer.Option("--threads", min=1, help="Of a session; may be repeated.")] = [],
     tune: Tune = False,
-    system: Annotated[
-        bool, typer.Option("--system", help="For all users: into the first folder of BOLT_NUMBA_SYSTEM_CACHE.")
+    exact: Annotated[
+        bool, typer.Option("--exact", help="For these shapes alone, not for others that are likely to come.")
     ] = False,
     processes: Annotated[
         int | None, typer.Option(min=1, help="How many compile at once; else as many as there are processors.")
     ] = None,
 ) -> None:
     """Compile ahead of time every kernel that these models need, and run each once."""
-    if system:
-        _write_for_all()
     _usable_cache()
     before = len(jit.cache_entries())
     sets, unused = _shape_sets(shape), {text.rpartition("=")[0] for text in shape}
@@ -98,24 +97,11 @@ def cache_warm(
                 unused -= _names(graph)
                 for session in _sessions(graph, precision, numerics, threads, tune):
                     say(f"compiling for {model.name}")
-                    _warm(session, model, sets)
+                    _warm(session, model, sets, exact)
     if unused:
         raise bn.ShapeError(f"--shape: got {', '.join(sorted(unused))}, wanted inputs or symbols of the models")
     count = len(jit.cache_entries())
     console.write(f"compiled {count - before} kernels; {count} in the cache, {jit.cache_root()}")
-
-
-def _write_for_all() -> None:
-    """Have this process write into the folder of the system, whatever the environment and the umask say."""
-    wanted = os.environ.get(SYSTEM_CACHE.name, SYSTEM_CACHE.default).split(os.pathsep)[0]
-    if not wanted:
-        raise bn.BoltError(f"{SYSTEM_CACHE.name}: got no folder, wanted the one to write to")
-    os.environ[CACHE_DIR.name] = wanted
-    umask = os.umask(0o022)
-    try:
-        _usable_cache()
-    finally:
-        os.umask(umask)
 
 
 def _sessions(
@@ -124,20 +110,26 @@ def _sessions(
     for kind in precision:
         for exactness in numerics:
             for count in threads or (None,):
-                yield bn.compile(graph, precision=kind, numerics=exactness, threads=count, tune=tune)
+                yield bn.compile(
+                    graph, precision=kind, numerics=exactness, threads=count, tune=tune, stand_ins=False
+                )
 
 
-def _warm(session: Session, model: Path, sets: Sequence[Sizes]) -> None:
+def _warm(session: Session, model: Path, sets: Sequence[Sizes], is_exact: bool) -> None:
     """Plan and run for each set of shapes: what follows data is planned and compiled by a run alone."""
     names = _names(session.graph)
     for sizes in sets:
         shapes = {name: shape for name, shape in sizes.items() if name in names}
-        session.warmup(**complete_shapes(session.graph, shapes))
+        whole = complete_shapes(session.graph, shapes)
+        session.warmup(**whole)
         try:
             session(model_feeds(session.graph, shapes))
         except bn.BoltError as error:
             text = f"{model}: is planned and compiled, but does not run on random inputs: {error}"
             console.err.print(console.plain(text), markup=False)
+        for others in () if is_exact else relatives(session.graph, whole):
+            with suppress(bn.BoltError):  # not all that is tried fits
+                session.warmup(**others)
 
 
 def _names(graph: Graph) -> set[str]:
