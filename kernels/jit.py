@@ -269,13 +269,13 @@ def cache_entries(root: Path | None = None) -> list[tuple[str, int]]:
 
 
 def clear_cache() -> int:
-    """Remove cached kernels of all versions, and measured choices; returns how many files went."""
-    count = 0
-    for file in itertools.chain(cache_root().glob("*-*/*.kernel"), cache_root().glob(f"*-*/{TUNED}")):
+    """Remove the user's kernels of all versions, and measured choices; returns how many files went."""
+    count, root = 0, cache_root()
+    for file in itertools.chain(root.glob("*-*/*.kernel"), root.glob(f"*-*/{TUNED}"), root.glob("*-*/.*.tmp")):
         with suppress(OSError):
             file.unlink()
-            count += 1
-    for folder in cache_root().glob("*-*"):
+            count += not file.name.startswith(".")
+    for folder in root.glob("*-*"):
         with suppress(OSError):
             folder.rmdir()
     return count
@@ -321,11 +321,12 @@ def _checksum(path: Path, code: bytes) -> bytes:
 def _write(kernel: Native, code: bytes) -> None:
     """Write so that a reader sees all or nothing.  A cache that cannot be written is only slower."""
     path = _path(kernel)
-    if keep(_name(kernel), _MAGIC + _checksum(path, code) + code):
+    failure = keep(_name(kernel), _MAGIC + _checksum(path, code) + code)
+    if failure is None:
         from bolt_numba.kernels.prune import written
 
         written(path.parent, len(code))
-    tell_cost()
+    tell_cost(version_name(), failure)
 
 
 def code_of(kernel: Native) -> bytes:

@@ -22,7 +22,7 @@ from bolt_numba.base.kept import tell_cost
 from bolt_numba.errors import KernelError
 from bolt_numba.kernels import compiles
 from bolt_numba.kernels.compiles import Compile
-from bolt_numba.kernels.jit import Native
+from bolt_numba.kernels.jit import Native, version_name
 
 PAYS = 3
 """Kernels from which another process pays: it takes half a second to begin."""
@@ -56,7 +56,7 @@ def prepare(kernels: Iterable[Any], besides: Iterable[Any] = ()) -> None:
     helpers = min(wanted, len(missing)) - 1 if len(missing) >= PAYS else 0
     with compiles.expecting(len(missing)), shown(len(missing)):
         _compile_all(deque(missing), helpers)
-    tell_cost()
+    tell_cost(version_name())  # helpers cannot
 
 
 def _missing(kernels: Iterable[Any]) -> list[Native]:

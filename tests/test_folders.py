@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import warnings
@@ -181,10 +182,35 @@ def test_a_folder_that_is_a_file_costs_time_alone(tmp_path: Path, monkeypatch: p
     assert compiles(4) == [1], "it is told once"
 
 
+def test_a_folder_without_kernels_for_this_processor_and_version_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an image whose stages have two versions of Python."""
+    (tmp_path / "system" / "avx1024-x").mkdir(parents=True)
+    monkeypatch.setenv("BOLT_NUMBA_SYSTEM_CACHE", str(tmp_path / "system"))
+    monkeypatch.setenv("BOLT_NUMBA_CACHE_DIR", str(tmp_path / "own"))
+    count, told = compiles(3)
+    assert count == 1
+    assert f"{tmp_path / 'system'}: has no kernels for this processor and these versions" in told
+    assert compiles(4) == [1]
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setenv("BOLT_NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(os, "rename", full)
+    count, told = compiles(3)
+    assert count == 1
+    assert f"{tmp_path}: compiled kernels cannot be kept: No space left on device" in told
+    assert [p.name for p in tmp_path.rglob("*.*") if p.is_file()] == []
+
+
 def test_the_system_is_asked_before_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("first", "second", "own"):
         monkeypatch.setenv("BOLT_NUMBA_CACHE_DIR", str(tmp_path / folder))
-        assert kept.keep("kind/file", folder.encode())
+        assert kept.keep("kind/file", folder.encode()) is None
     system = os.pathsep.join(map(str, (tmp_path / "first", tmp_path / "absent", "", tmp_path / "second")))
     monkeypatch.setenv("BOLT_NUMBA_SYSTEM_CACHE", system)
     assert [found for _, found in kept.contents("kind/file")] == [b"first", b"second", b"own"]

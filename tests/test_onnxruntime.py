@@ -21,6 +21,7 @@ import bolt_numba.onnxruntime as ours
 theirs.set_default_logger_severity(4)
 ENGINES = (theirs, ours)
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+S = np.arange(6, dtype=np.float32).reshape(2, 3)
 F = TensorProto.FLOAT
 info = helper.make_tensor_value_info
 
@@ -84,6 +85,16 @@ def check(call: Callable[[Any], Any]) -> None:
 
 def session(ort: Any, data: bytes | None = None, *given: Any, **options: Any) -> Any:
     return ort.InferenceSession(adding() if data is None else data, *given, **options)
+
+
+def value(ort: Any, array: Any = S) -> Any:
+    return ort.OrtValue.ortvalue_from_numpy(array)
+
+
+def options(ort: Any, change: Callable[[Any], Any]) -> Any:
+    made = ort.SessionOptions()
+    change(made)
+    return made
 
 
 RUNS: dict[str, Callable[[Any, Any], Any]] = {

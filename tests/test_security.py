@@ -260,7 +260,7 @@ def test_what_is_kept_is_as_readable_as_its_folder(
     folder = 0o755 & ~umask if found is None else found
     before = os.umask(umask)
     try:
-        assert keep(f"{jit.version_name()}/x.kernel", b"x")
+        assert keep(f"{jit.version_name()}/x.kernel", b"x") is None
         remember("kind", Path(__file__).parent, {"a": 1})
         monkeypatch.setattr(processor, "_key", lambda: "key")
         processor.processor.__wrapped__()

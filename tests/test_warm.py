@@ -14,7 +14,7 @@ import pytest
 import typer
 
 import bolt_numba as bn
-from bolt_numba.base.kept import keep
+from bolt_numba.base.kept import contents, keep
 from bolt_numba.cli.kernels import _shape_sets
 from bolt_numba.ir.build import Builder
 from bolt_numba.kernels.jit import version_name
@@ -124,7 +124,7 @@ def test_doctor_says_which_folders_are_of_use(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("BOLT_NUMBA_SYSTEM_CACHE", str(system))
     monkeypatch.setenv("BOLT_NUMBA_CACHE_DIR", str(own))
     assert doctor(call) == (True, f"{system}: 0 kernels, only read; {own}: made when it is wanted")
-    assert keep(f"{version_name()}/x.kernel", b"x")
+    assert keep(f"{version_name()}/x.kernel", b"x") is None
     assert doctor(call)[1].endswith(f"{own}: 1 kernels, writable")
     assert json.loads(call("cache", "list", "--json").out)[0]["folder"] == str(own)
     system.chmod(0o777)
@@ -154,3 +154,23 @@ def test_doctor_tells_a_user_what_he_cannot_write_or_read(
     ok, text = told()
     assert not ok
     assert f"{cache}: not used: {cache}: got owner {VICTIM}" in str(text)
+
+
+@as_root
+def test_a_private_umask_does_not_hide_what_is_for_all(
+    public: Path, models: list[str], monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    for folder in (public / "system", public / "own"):
+        assert not folder.exists()
+    monkeypatch.setenv("BOLT_NUMBA_SYSTEM_CACHE", f"{public / 'system'}:{public / 'other'}")
+    monkeypatch.setenv("BOLT_NUMBA_CACHE_DIR", str(public / "own"))
+    before = os.umask(0o077)
+    try:
+        assert call("cache", "warm", "--system", models[1]).code == 0
+        assert keep("kind/file", b"x") is None
+    finally:
+        os.umask(before)
+    assert not (public / "own").exists()
+    assert as_user(VICTIM, lambda: [found.decode() for _, found in contents("kind/file")]) == ["x"]
+    monkeypatch.setenv("BOLT_NUMBA_SYSTEM_CACHE", "")
+    assert "BOLT_NUMBA_SYSTEM_CACHE: got no folder" in call("cache", "warm", "--system", models[1]).err

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 
 from bolt_numba.base.kept import cache_root, open_kept
 
-WAIT_S = 60.0
+WAIT_S = 30.0
 """Seconds: much longer than any kernel compiles."""
 _LOOK_S = 0.02
 """Seconds between two looks at a claim that another process has."""

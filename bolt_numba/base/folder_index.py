@@ -24,7 +24,7 @@ def remembered(kind: str, folder: Path) -> Any:
 
 def remember(kind: str, folder: Path, content: Any) -> None:
     """Keep ``content`` for later processes; where that cannot be written, they import all modules."""
-    with suppress(OSError):
+    with suppress(OSError):  # the folder of the sources is gone
         keep(_name(kind, folder), json.dumps(content).encode())
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,29 +24,32 @@ from bolt_numba.base.trusted import (
     PRIVATE_FOLDER,
     SHARED_FOLDER,
     CacheWarning,
+    UntrustedError,
     make_folder,
     obstacle,
     open_private,
     read_trusted,
-    unusable,
+    warn_untrusted,
     write_trusted,
 )
 
 _EFFECTIVE = getattr(os, "geteuid", None)
 _OTHERS = 0o055
 """Bits of a mode that let others read a folder; nothing that is kept lets them write."""
-_told: set[Path] = set()
+_told: set[str] = set()
+"""Warnings that have been given."""
 
 
 @record(frozen=True)
 class Folders:
     """read: in the order in which they are asked; ``own`` is one of them.
 
-    own: the folder that is written.  is_named: the environment names it.  obstacle: why it is not the user's cache
-    folder, or "".
+    system: those that the administrator fills.  own: the folder that is written.  is_named: the environment names it.
+    obstacle: why it is not the user's cache folder, or "".
     """
 
     read: tuple[Path, ...]
+    system: tuple[Path, ...]
     own: Path
     is_named: bool
     obstacle: str
@@ -77,12 +80,21 @@ def is_kept(name: str) -> bool:
     return any((folder / name).is_file() for folder in folders().read)
 
 
-def keep(name: str, data: bytes) -> bool:
-    """Write a file into the own folder; whether that was possible.  Users who may read the folder may read the file."""
-    with suppress(OSError):
-        root = make_root()
-        return write_trusted(root / name, data, readers=_readers(root))
-    return False
+def keep(name: str, data: bytes) -> OSError | None:
+    """Write a file into the own folder; why that was not possible, or None.
+
+    Users who may read the folder may read the file.
+    """
+    root = cache_root()
+    try:
+        make_root()
+        write_trusted(root / name, data, readers=_readers(root))
+    except UntrustedError as error:
+        warn_untrusted((root / name).parent, error)
+        return error
+    except OSError as error:
+        return error
+    return None
 
 
 def open_kept(name: str) -> int:
@@ -105,32 +117,40 @@ def make_root() -> Path:
     return found.own
 
 
-def tell_cost() -> None:
-    """Warn once where kernels that were compiled before could not be read, or those compiled now are not kept."""
+def tell_cost(version: str, failure: OSError | None = None) -> None:
+    """Warn once where kernels that were compiled before are of no use, or those compiled now are not kept.
+
+    version: folder of the kernels that this process can run.  failure: why one is not kept, as far as that is known.
+    """
     found = folders()
-    if found.own in _told:
-        return
-    _told.add(found.own)
-    texts = [text for folder in found.read if folder != found.own and (text := _unreadable(folder))]
+    texts = [text for folder in found.read if folder != found.own and (text := _useless(folder, version, found.system))]
     remedy = f"let {CACHE_DIR.name} name a folder of this user"
-    trouble = obstacle(found.own)
+    trouble = "" if isinstance(failure, UntrustedError) else obstacle(found.own) or (failure and failure.strerror)
     if trouble:
         cost = "each process compiles the kernels that it lacks, which takes 0.1 to 5 s each"
         texts.append(f"{found.own}: compiled kernels cannot be kept: {trouble}; {cost}: {remedy}")
-    elif found.obstacle:
+    elif failure is None and found.obstacle:
         until = "compiled kernels are kept here until the system removes them"
         texts.append(f"{found.own}: {until}: {found.obstacle}; {remedy}")
     import warnings
 
     for text in texts:
-        warnings.warn(text, CacheWarning, stacklevel=2)
+        if text not in _told:
+            _told.add(text)
+            warnings.warn(text, CacheWarning, stacklevel=2)
 
 
-def _unreadable(folder: Path) -> str:
-    """What to tell of a folder that exists, but of which nothing can be read, or ""."""
-    trouble = unusable(folder)
-    remedy = "its owner runs `bolt-numba cache share`"
-    return f"{folder}: compiled kernels cannot be read: {trouble}; {remedy}" if trouble else ""
+def _useless(folder: Path, version: str, system: Sequence[Path]) -> str:
+    """What to tell of a folder that exists, but of which nothing can be used, or ""."""
+    try:
+        os.listdir(folder)
+    except PermissionError as error:
+        return f"{folder}: compiled kernels cannot be read: {error.strerror}; its owner runs `bolt-numba cache share`"
+    except OSError:
+        return ""
+    if folder in system and not (folder / version).is_dir():
+        return f"{folder}: has no kernels for this processor and these versions of sources and packages ({version})"
+    return ""
 
 
 def _user() -> int:
@@ -140,21 +160,22 @@ def _user() -> int:
 @functools.cache
 def _folders(named: str, system: str, home: str | None, xdg: str | None, user: int) -> Folders:
     """home, xdg: what the user's cache folder depends on."""
-    present = [Path(part) for part in system.split(os.pathsep) if part and os.path.isdir(part)]
+    present = tuple(Path(part) for part in system.split(os.pathsep) if part and os.path.isdir(part))
     if named:
         own = Path(named)
         if user >= 0 and _is_everybodys(own):
             root, own = own / "user-0", own / f"user-{user}"  # everybody may run what root compiled
-            return Folders(_once(*present, root, own), own, True, "")
-        return Folders(_once(*present, own), own, True, "")
+            return Folders(_once(*present, root, own), present, own, True, "")
+        return Folders(_once(*present, own), present, own, True, "")
     folder = _home_folder()
     trouble = "the user has no home" if folder is None else obstacle(folder) if user >= 0 else ""
     if folder is not None and not trouble:
-        return Folders(_once(*present, folder), folder, False, "")
+        return Folders(_once(*present, folder), present, folder, False, "")
     own = Path(os.environ.get("TMPDIR") or "/tmp") / f"bolt_numba-{user}"
-    if folder is None or not os.access(folder, os.R_OK | os.X_OK):
-        return Folders(_once(*present, own), own, False, f"{folder}: {trouble}" if folder else trouble)
-    return Folders(_once(*present, folder, own), own, False, f"{folder}: {trouble}")  # made with the image, perhaps
+    if folder is None:
+        return Folders(_once(*present, own), present, own, False, trouble)
+    also = (folder,) if os.access(folder, os.R_OK | os.X_OK) else ()  # made with the image, perhaps
+    return Folders(_once(*present, *also, own), present, own, False, f"{folder}: {trouble}")
 
 
 def _home_folder() -> Path | None:

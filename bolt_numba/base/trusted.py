@@ -70,7 +70,7 @@ def read_trusted(path: Path, *, secret: bool = False) -> bytes | None:
         finally:
             os.close(folder)
     except UntrustedError as error:
-        _warn(path.parent, error)
+        warn_untrusted(path.parent, error)
     except OSError:
         pass
     return None
@@ -81,29 +81,32 @@ def write_private(path: Path, data: bytes, *, is_first: bool = False) -> bool:
 
     is_first: what is there stays.
     """
-    return write_trusted(path, data, is_first=is_first)
-
-
-def write_trusted(path: Path, data: bytes, *, readers: int = 0, is_first: bool = False) -> bool:
-    """The same for more users: those whom ``readers``, bits of a mode, lets read the file and folders that are made."""
-    part = f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
     try:
-        if not _HAS_OWNERS:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.with_name(part).write_bytes(data)
-            path.with_name(part).replace(path)
-            return True
-        folder = _open_folder(str(path.parent), PRIVATE_FOLDER | readers)
-        try:
-            _put(folder, part, path.name, data, PRIVATE | readers & SHARED, is_first)
-        finally:
-            os.close(folder)
+        write_trusted(path, data, is_first=is_first)
     except UntrustedError as error:
-        _warn(path.parent, error)
+        warn_untrusted(path.parent, error)
         return False
     except OSError:
         return False
     return True
+
+
+def write_trusted(path: Path, data: bytes, *, readers: int = 0, is_first: bool = False) -> None:
+    """The same for more users: those whom ``readers``, bits of a mode, lets read the file and folders that are made.
+
+    Raises OSError, which says why, where that is not possible.
+    """
+    part = f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
+    if not _HAS_OWNERS:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_name(part).write_bytes(data)
+        path.with_name(part).replace(path)
+        return
+    folder = _open_folder(str(path.parent), PRIVATE_FOLDER | readers)
+    try:
+        _put(folder, part, path.name, data, PRIVATE | readers & SHARED, is_first)
+    finally:
+        os.close(folder)
 
 
 def open_private(path: Path, readers: int = 0) -> int:
@@ -304,7 +307,8 @@ def _owner_and_mode(found: os.stat_result) -> str:
     return f"got owner {found.st_uid} and mode {stat.S_IMODE(found.st_mode):04o}"
 
 
-def _warn(folder: Path, error: UntrustedError) -> None:
+def warn_untrusted(folder: Path, error: UntrustedError) -> None:
+    """Say once for each folder that what is in it is not used."""
     if str(folder) in _warned:
         return
     _warned.add(str(folder))

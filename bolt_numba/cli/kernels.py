@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated
 import typer
 
 import bolt_numba as bn
-from bolt_numba.base.config import CACHE_MIB, SYSTEM_CACHE, cache_limit, processors
+from bolt_numba.base.config import CACHE_DIR, CACHE_MIB, SYSTEM_CACHE, cache_limit, processors
 from bolt_numba.base.kept import folders, make_root
 from bolt_numba.base.trusted import obstacle, share
 from bolt_numba.cli import console
@@ -80,11 +81,16 @@ def cache_warm(
     exact: Annotated[
         bool, typer.Option("--exact", help="For these shapes alone, not for others that are likely to come.")
     ] = False,
+    system: Annotated[
+        bool, typer.Option("--system", help="For all users: into the first folder of BOLT_NUMBA_SYSTEM_CACHE.")
+    ] = False,
     processes: Annotated[
         int | None, typer.Option(min=1, help="How many compile at once; else as many as there are processors.")
     ] = None,
 ) -> None:
     """Compile ahead of time every kernel that these models need, and run each once."""
+    if system:
+        _write_for_all()
     _usable_cache()
     before = len(jit.cache_entries())
     sets, unused = _shape_sets(shape), {text.rpartition("=")[0] for text in shape}
@@ -102,6 +108,19 @@ def cache_warm(
         raise bn.ShapeError(f"--shape: got {', '.join(sorted(unused))}, wanted inputs or symbols of the models")
     count = len(jit.cache_entries())
     console.write(f"compiled {count - before} kernels; {count} in the cache, {jit.cache_root()}")
+
+
+def _write_for_all() -> None:
+    """Have this process write into the folder of the system, whatever the environment and the umask say."""
+    wanted = os.environ.get(SYSTEM_CACHE.name, SYSTEM_CACHE.default).split(os.pathsep)[0]
+    if not wanted:
+        raise bn.BoltError(f"{SYSTEM_CACHE.name}: got no folder, wanted the one to write to")
+    os.environ[CACHE_DIR.name] = wanted
+    umask = os.umask(0o022)
+    try:
+        _usable_cache()
+    finally:
+        os.umask(umask)
 
 
 def _sessions(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import platform
 from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -166,7 +168,7 @@ def _cache_folders() -> str:
         trouble = unusable(folder)
         cannot = obstacle(folder) if folder == own else "only read"
         is_well &= not trouble
-        kernels = f"{len(jit.cache_entries(folder))} kernels"
+        kernels = _kernels_in(folder)
         if trouble:
             texts.append(f"{folder}: not used: {trouble}")
         elif not folder.is_dir():
@@ -179,6 +181,12 @@ def _cache_folders() -> str:
     if not is_well:
         raise bn.BoltError("; ".join(texts))
     return "; ".join(texts)
+
+
+def _kernels_in(folder: Path) -> str:
+    mine = len(jit.cache_entries(folder))
+    every = len(list(folder.glob("*-*/*.kernel"))) if os.access(folder, os.R_OK | os.X_OK) else mine
+    return f"{mine} kernels{f' and {every - mine} for other processors or versions' if every > mine else ''}"
 
 
 def _self_test() -> str:

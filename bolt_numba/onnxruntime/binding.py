@@ -83,7 +83,8 @@ class IOBinding:
             self._session._with_engine(self._feeds, lambda engine: engine.run_into(self._feeds, placed))
             self._results = [OrtValue(array) for array in placed.values()]
             return
-        results = self._session._with_engine(self._feeds, lambda engine: engine.run(list(self._places), self._feeds))
+        names = self._session._names(list(self._places))
+        results = self._session._with_engine(self._feeds, lambda engine: engine.run(names, self._feeds))
         made = dict(zip(self._places, results, strict=True))
         for name, array in placed.items():
             self._fill(name, array, made[name])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.errors import InvalidModelError
 from bolt_numba.onnxruntime.errors import OrtRefusedError
 from bolt_numba.onnxruntime.kinds import CODES, kind_of, kind_of_spec
 from bolt_numba.types import Array, TensorSpec, TensorType
@@ -81,7 +83,8 @@ class Changes:
 
     dimensions, meanings: sizes of free dimensions of inputs, by name and by what they denote.  initializers: arrays in
     the place of the file's.  inputs: names of initializers that are to be inputs.  loose: names of dimensions say
-    nothing of their sizes, and an input that is declared a scalar may have any shape.
+    nothing of their sizes, and an input that is declared a scalar may have any shape.  files: contents of files with
+    external data, by name.  folder: where other such files are, for a model that is no file itself.
     """
 
     dimensions: Mapping[str, int]
@@ -89,6 +92,8 @@ class Changes:
     initializers: Mapping[str, Array]
     inputs: frozenset[str] = frozenset()
     loose: bool = False
+    files: Mapping[str, bytes] | None = None
+    folder: Path | None = None
 
 
 def read_declared(source: Any, changes: Changes) -> tuple[Graph, Declared]:
@@ -107,9 +112,10 @@ def read_declared(source: Any, changes: Changes) -> tuple[Graph, Declared]:
         _fix_dimensions(proto.graph, changes)
         declared = _declared(proto)
         _change_initializers(proto.graph, changes)
+        _take_files(proto.graph, changes.files or {}, content.name)
         if changes.loose:
             _loosen(proto.graph)
-        return read_model(proto, content.folder, content.name), declared
+        return read_model(proto, content.folder or changes.folder, content.name), declared
 
 
 def _read_other(source: Any, changes: Changes) -> tuple[Graph, Declared]:
@@ -158,6 +164,24 @@ def _change_initializers(graph: onnx.GraphProto, changes: Changes) -> None:
         del graph.initializer[held[name]]
 
 
+def _take_files(graph: onnx.GraphProto, files: Mapping[str, bytes], what: str) -> None:
+    """Put into initializers what they say lies in these files."""
+    for tensor in graph.initializer:
+        said = {entry.key: entry.value for entry in tensor.external_data}
+        file = files.get(said.get("location", ""))
+        if file is None:
+            continue
+        start = int(said.get("offset", 0))
+        end = start + int(said.get("length", len(file) - start))
+        if not 0 <= start <= end <= len(file):
+            raise InvalidModelError(
+                f"{what}: tensor {tensor.name!r}: external data: got bytes {start} to {end}, wanted some of {len(file)}"
+            )
+        tensor.ClearField("external_data")
+        tensor.ClearField("data_location")
+        tensor.raw_data = file[start:end]
+
+
 def _declared(model: onnx.ModelProto) -> Declared:
     from bolt_numba.converters.onnx.types import type_of_proto
 
@@ -180,6 +204,8 @@ def _shapes(infos: Iterable[onnx.ValueInfoProto]) -> dict[str, Shape | None]:
 
 def _shape(proto: onnx.TypeProto) -> Shape | None:
     """Dimensions as the file has them; None where it says nothing of the rank."""
+    if proto.HasField("optional_type"):
+        return _shape(proto.optional_type.elem_type)
     if not proto.tensor_type.HasField("shape"):
         return None
     return [_dimension(d) for d in proto.tensor_type.shape.dim]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from bolt_numba.onnxruntime.enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
@@ -14,10 +15,13 @@ from bolt_numba.onnxruntime.values import OrtValue
 from bolt_numba.types import Array
 
 MAX_SEVERITY = 4
+FOLDER = "session.model_external_initializers_file_folder_path"
+"""Entry that says where external data lie of a model that is no file."""
 OURS = "bolt_numba."
 """How keys of configuration begin that are options of `bolt_numba.Session`."""
 _READ: dict[str, Callable[[str], Any]] = {
     "numerics": str, "precision": str, "tune": lambda t: bool(int(t)), "memory_limit": int, "max_plans": int,
+    "stand_ins": lambda t: bool(int(t)),
 }  # fmt: skip
 """Those options, and how each is read from text."""
 
@@ -26,10 +30,11 @@ class SessionOptions(Configured):
     """How a session is made.
 
     Meant here: intra_op_num_threads, enable_profiling with profile_file_prefix, dimensions, initializers, and entries
-    ``bolt_numba.numerics``, ``.precision``, ``.tune``, ``.memory_limit``, ``.max_plans`` of the configuration.
+    ``bolt_numba.numerics``, ``.precision``, ``.tune``, ``.memory_limit``, ``.max_plans``, ``.stand_ins`` of the
+    configuration.
     """
 
-    __slots__ = ("_cancelled", "_dimensions", "_initializers", "_meanings")
+    __slots__ = ("_cancelled", "_dimensions", "_files", "_initializers", "_meanings")
 
     intra_op_num_threads = Setting(count, 0)
     enable_profiling = Setting(flag, False)
@@ -54,9 +59,10 @@ class SessionOptions(Configured):
         self._dimensions: dict[str, int] = {}
         self._meanings: dict[str, int] = {}
         self._initializers: dict[str, Array] = {}
+        self._files: dict[str, bytes] = {}
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Any key is taken; those of onnxruntime's own engine have no meaning here.
+        """Any key is taken; those of onnxruntime's own engine have no meaning here, but for `FOLDER`.
 
         Raises OrtOptionError for an unknown key that begins with ``bolt_numba.``, and for a value it cannot have.
         """
@@ -112,17 +118,22 @@ class SessionOptions(Configured):
             "(CONTRIBUTING.md says how to add one)"
         )
 
-    def add_external_initializers_from_files_in_memory(self, *given: Any) -> NoReturn:
-        """Refused: give the values by `add_external_initializers`."""
-        raise OrtRefusedError(
-            "add_external_initializers_from_files_in_memory: got files, wanted values: see add_external_initializers"
-        )
+    def add_external_initializers_from_files_in_memory(
+        self, names: Sequence[str], buffers: Sequence[bytes], lengths: Sequence[int]
+    ) -> None:
+        """Take these contents in the place of files with external data; lengths: bytes that count of each."""
+        if not len(names) == len(buffers) == len(lengths):
+            raise OrtOptionError(f"files: got {len(names)}, {len(buffers)} and {len(lengths)}, wanted as many of each")
+        for name, buffer, length in zip(names, buffers, lengths, strict=True):
+            self._files[text("file", name)] = bytes(buffer)[: count(f"length of {name!r}", length)]
 
 
 def engine_arguments(options: SessionOptions) -> dict[str, Any]:
     """Arguments of `bolt_numba.Session`."""
     own = {k.removeprefix(OURS): v for k, v in options._entries.items() if k.startswith(OURS)}
     made = {name: _READ[name](value) for name, value in own.items()}
+    if options.use_deterministic_compute:
+        made.setdefault("stand_ins", False)
     threads = options.intra_op_num_threads if options.use_per_session_threads else pool_threads()
     if threads > 0:
         made["threads"] = threads
@@ -131,7 +142,11 @@ def engine_arguments(options: SessionOptions) -> dict[str, Any]:
 
 def changes_of(options: SessionOptions, inputs: frozenset[str], loose: bool) -> Changes:
     """What is to be changed of the file."""
-    return Changes(options._dimensions, options._meanings, options._initializers, inputs, loose)
+    folder = options._entries.get(FOLDER)
+    return Changes(
+        options._dimensions, options._meanings, options._initializers, inputs, loose, options._files,
+        None if folder is None else Path(folder),
+    )  # fmt: skip
 
 
 class RunOptions(Configured):

@@ -120,7 +120,7 @@ class InferenceSession:
             leave_as_theirs(error, "run")
 
     def _names(self, output_names: Sequence[str] | None) -> Sequence[str] | None:
-        if not output_names:
+        if not output_names or output_names == self._output_names:
             return None
         if not isinstance(output_names, str):
             for name in output_names:

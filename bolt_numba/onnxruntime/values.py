@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from bolt_numba.onnxruntime.errors import OrtOptionError, OrtRefusedError
-from bolt_numba.onnxruntime.kinds import CODES, DTYPES, dtype_of, tensor_kind
-from bolt_numba.types import STRING, AnyDType, Array
+from bolt_numba.onnxruntime.kinds import CODES, DTYPES, dtype_of, spelled, tensor_kind
+from bolt_numba.types import F32, STRING, AnyDType, Array
 
 DEVICES = {"cpu": 0, "cuda": 1, "gpu": 1, "dml": 1, "webgpu": 1, "npu": 2, "cann": 3}
 """Names of devices that onnxruntime knows, and its numbers for them."""
@@ -116,18 +116,15 @@ class OrtValue:
         return self.numpy().ctypes.data
 
     def data_type(self) -> str:
-        """``tensor(float)`` for example."""
-        if isinstance(self._value, np.ndarray):
-            return tensor_kind(self._value.dtype)
-        if isinstance(self._value, list):
-            inside = [v.dtype for v in self._value if isinstance(v, np.ndarray)]
-            return f"seq({tensor_kind(inside[0])})" if inside else "seq(map)"
-        return "map" if isinstance(self._value, dict) else "optional"
+        """``tensor(float)`` for example; of a list or dictionary as its first element says."""
+        return _kind_of_value(self._value)
 
     def element_type(self) -> int:
-        """ONNX's number of the elements' type; 0 where there is none."""
+        """ONNX's number of the elements' type."""
         found = self._value[0] if isinstance(self._value, list) and self._value else self._value
-        return CODES.get(found.dtype, 0) if isinstance(found, np.ndarray) else 0
+        if not isinstance(found, np.ndarray) or found.dtype not in CODES:
+            raise OrtOptionError(f"OrtValue: got {self.data_type()}, wanted a tensor, or a list of some")
+        return CODES[found.dtype]
 
     def shape(self) -> list[int]:
         return list(self.numpy().shape)
@@ -172,6 +169,15 @@ class OrtValue:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
+
+
+def _kind_of_value(value: Any) -> str:
+    if isinstance(value, list):
+        return f"seq({_kind_of_value(value[0])})" if value else "seq"
+    if isinstance(value, dict):
+        text = any(isinstance(key, str) for key in value)
+        return f"map({'string' if text else 'int64'},tensor({spelled(F32)}))"
+    return tensor_kind(value.dtype) if isinstance(value, np.ndarray) else "optional"
 
 
 def element_dtype(given: Any) -> AnyDType:
