@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
+import tomllib
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import bolt_numba as bn
 import bolt_numba.onnxruntime as ours
+from bolt_numba.onnxruntime import errors
 
 theirs.set_default_logger_severity(4)
 ENGINES = (theirs, ours)
@@ -123,9 +126,16 @@ RUNS: dict[str, Callable[[Any, Any], Any]] = {
     "size": lambda s, o: s.run(None, {"x": X[..., :2]}),
     "overridden by another size": lambda s, o: s.run(None, {"x": X, "w": np.ones(5, np.float32)}),
     "no options": lambda s, o: s.run(None, {"x": X}, 1),
+    "an output that is the input": lambda s, o: np.shares_memory(passing(o).run(["x"], {"x": X[0, 0]})[0], X),
     "terminated": lambda s, o: s.run(None, {"x": X}, terminated(o)),
     "unknown attribute": lambda s, o: s.inputs,
 }
+
+
+def passing(ort: Any) -> Any:
+    """An input that is an output, too."""
+    node = helper.make_node("Neg", ["x"], ["y"])
+    return session(ort, model([node], [info("x", F, [4])], [info("y", F, [4]), info("x", F, [4])]))
 
 
 def terminated(ort: Any) -> Any:
@@ -272,6 +282,7 @@ ort.install()
 def test_the_shim_gives_its_place_to_the_drop_in() -> None:
     code = """
 import sys
+import tomllib
 sys.path.insert(0, "shim")
 import onnxruntime as ort, sys
 from onnxruntime.capi.onnxruntime_pybind11_state import NoSuchFile
@@ -292,3 +303,24 @@ def test_the_file_is_not_needed_twice(tmp_path: Path) -> None:
     sess = ours.InferenceSession(path)
     assert sess._model_path == str(path)
     np.testing.assert_array_equal(sess.run(None, {"x": X})[0], X + np.arange(4, dtype=np.float32))
+
+
+@pytest.mark.parametrize("kind", [*errors.KINDS.values(), errors.OrtRefusedError])
+def test_errors_cross_processes(kind: type[Exception]) -> None:
+    made = kind("model", ["Frob"]) if issubclass(kind, bn.UnsupportedOpError) else kind("got this, wanted that")
+    again = pickle.loads(pickle.dumps(made))
+    assert type(again) is kind
+    assert str(again) == str(made)
+
+
+def test_every_error_of_ours_has_a_kind() -> None:
+    made = {c for c in vars(bn.errors).values() if isinstance(c, type) and issubclass(c, bn.BoltError)}
+    assert made == errors.KINDS.keys()
+
+
+def test_the_shim_has_the_version_of_the_interface() -> None:
+    root = Path(__file__).parent.parent
+    project = tomllib.loads((root / "shim" / "pyproject.toml").read_text())["project"]
+    assert project["version"].split("+")[0] == ours.__version__
+    assert project["name"] == ours.NAME
+    assert project["dependencies"] == [tomllib.loads((root / "pyproject.toml").read_text())["project"]["name"]]

@@ -23,6 +23,8 @@ ASKED: dict[str, Callable[[Any, Any], Any]] = {
     "bytes": lambda v, ort: v.tensor_size_in_bytes(),
     "DLPack": lambda v, ort: (np.from_dlpack(v), v.__dlpack_device__()),
     "from DLPack": lambda v, ort: ort.OrtValue.from_dlpack(S).numpy(),
+    "from what DLPack gives": lambda v, ort: ort.OrtValue.from_dlpack(S.__dlpack__()).numpy(),
+    "from no DLPack": lambda v, ort: ort.OrtValue.from_dlpack(5),
     "an array": lambda v, ort: (np.asarray(v), np.array(v, copy=True), v.__array__(np.float64)),
     "sparse": lambda v, ort: v.as_sparse_tensor(),
     "updated by too few": lambda v, ort: v.update_inplace(np.zeros(3, np.float32)),
@@ -76,6 +78,30 @@ def test_lists_are_values_too() -> None:
     for asked in ("numpy", "shape", "data_ptr"):
         check(lambda ort, asked=asked: getattr(  # type: ignore[misc]
             session(ort, nested()).run_with_ort_values(None, {"x": value(ort, X[0, 0])})[0], asked)())  # fmt: skip
+
+
+TEXTS: dict[str, Any] = {
+    "texts": np.array(["a", "ü"]),
+    "objects": np.array(["a", 1, None, 2.5], object),
+    "void": np.array([b"this", b"test"], np.void),
+    "a list": ["a", "ü"],
+    "numbers": np.array([1, 2]),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts_are_read_as_there(name: str) -> None:
+    kind = TensorProto.STRING
+    data = model([helper.make_node("Identity", ["x"], ["y"])], [info("x", kind, ["n"])], [info("y", kind, ["n"])])
+    check(lambda ort: session(ort, data).run(None, {"x": TEXTS[name]})[0].tolist())
+
+
+def test_texts_of_bytes() -> None:
+    """onnxruntime's own reading of such arrays goes beyond their end."""
+    kind = TensorProto.STRING
+    data = model([helper.make_node("Identity", ["x"], ["y"])], [info("x", kind, ["n"])], [info("y", kind, ["n"])])
+    (found,) = session(ours, data).run(None, {"x": np.array([b"this", "ü".encode()])})
+    assert found.tolist() == ["this", "ü"]
 
 
 def test_maps_are_values_too() -> None:

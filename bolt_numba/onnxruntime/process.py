@@ -123,7 +123,7 @@ def get_version_string() -> str:
 def get_build_info() -> str:
     from bolt_numba import __version__ as own
 
-    return f"bolt-numba {own}, Python {sys.version.split()[0]}"
+    return f"Build Info: bolt-numba {own}, Python {sys.version.split()[0]}"
 
 
 def print_debug_info() -> None:

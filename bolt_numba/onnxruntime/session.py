@@ -30,7 +30,7 @@ from bolt_numba.onnxruntime.options import (
     engine_arguments,
 )
 from bolt_numba.onnxruntime.providers import PROVIDERS, check_providers
-from bolt_numba.onnxruntime.values import OrtValue
+from bolt_numba.onnxruntime.values import OrtValue, texts_of
 from bolt_numba.types import OptionalType
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ class InferenceSession:
         self._outputs_meta = args_of(self._session.outputs, declared.outputs, symbols)
         self._overridable_initializers, self._model_meta = declared.overridable, declared.meta
         self._output_names = [arg.name for arg in self._outputs_meta]
+        self._texts = {arg.name for arg in self._inputs_meta if arg.type == "tensor(string)"}
         self._optional = [s.name for s in self._session.inputs if isinstance(s.nested, OptionalType)]
         if self._sess_options.optimized_model_filepath:
             from bolt_numba.onnxruntime.saving import save_optimised  # few sessions ask for it
@@ -135,6 +136,8 @@ class InferenceSession:
         feeds: Mapping[str, Any] = given
         if OrtValue in set(map(type, given.values())):
             feeds = {name: v._value if isinstance(v, OrtValue) else v for name, v in given.items()}
+        for name in self._texts & feeds.keys():
+            feeds = {**feeds, name: texts_of(feeds[name])}
         if self._optional:
             feeds = {**dict.fromkeys(self._optional), **feeds}
         if self._began_ns:

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from bolt_numba.onnxruntime.errors import OrtOptionError, OrtRefusedError
+from bolt_numba.onnxruntime.errors import OrtDTypeError, OrtOptionError, OrtRefusedError
 from bolt_numba.onnxruntime.kinds import CODES, DTYPES, dtype_of, spelled, tensor_kind
 from bolt_numba.types import F32, STRING, AnyDType, Array
 
@@ -98,8 +98,11 @@ class OrtValue:
 
     @classmethod
     def from_dlpack(cls, data: Any, /) -> OrtValue:
-        """The value of an object with ``__dlpack__``, in its memory."""
-        found = np.from_dlpack(data)
+        """The value of an object with ``__dlpack__``, or of what that gives, in its memory."""
+        try:
+            found = np.from_dlpack(data if hasattr(data, "__dlpack__") else _Capsule(data))
+        except (TypeError, ValueError) as error:
+            raise OrtDTypeError(f"from_dlpack: got a {type(data).__name__}, wanted DLPack: {error}") from error
         return cls(found if found.flags.c_contiguous else np.ascontiguousarray(found))
 
     # --- asking ------------------------------------------------------------------------------------------------------
@@ -169,6 +172,32 @@ class OrtValue:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
+
+
+class _Capsule:
+    """What ``__dlpack__`` gave, for those who ask for it again."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **how: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+def texts_of(given: Any) -> Any:
+    """An array of texts of bytes or of any objects, as onnxruntime reads them; other things as they are."""
+    if not isinstance(given, np.ndarray) or given.dtype.kind not in "SVO":
+        return given
+    found = np.empty(given.shape, STRING)
+    found.reshape(-1)[:] = [_text_of(each) for each in given.reshape(-1).tolist()]
+    return found
+
+
+def _text_of(given: Any) -> str:
+    return given.rstrip(b"\0").decode() if isinstance(given, bytes) else str(given)
 
 
 def _kind_of_value(value: Any) -> str:
