@@ -24,23 +24,22 @@ from tests.pages import LANGUAGES, SKIPPED, agrees, blocks
 
 ROOT = Path(__file__).parent.parent
 READ = (
-    "README.md", "docs/start.md", "docs/fast.md", "docs/other-formats.md", "docs/troubleshooting.md",
+    "README.md", "docs/start.md", "docs/fast.md", "docs/usage.md", "docs/other-formats.md", "docs/troubleshooting.md",
+    "docs/quantisation.md",
     *(f"docs/tutorials/{name}.md" for name in ("ocr", "search", "speech", "sklearn", "serving")),
 )  # fmt: skip
 """Pages whose blocks run, one after another as a reader runs them."""
 ELSEWHERE = {
     "docs/index.md": "how a call looks; start.md has the same with a model",
     "docs/architecture.md": "a drawing",
-    "docs/kernels.md": "PENDING",
-    "docs/numerics.md": "PENDING",
     "docs/onnxruntime.md": "tests/test_onnxruntime_page.py runs them",
-    "docs/quantisation.md": "PENDING",
-    "docs/readers/caffe.md": "PENDING",
-    "docs/readers/onnx.md": "PENDING",
-    "docs/readers/paddle.md": "PENDING",
-    "docs/readers/tflite.md": "PENDING",
-    "docs/security.md": "PENDING",
-    "docs/usage.md": "PENDING",
+    "docs/readers/caffe.md": "tests/test_reader_pages.py runs it",
+    "docs/readers/onnx.md": "tests/test_reader_pages.py runs it",
+    "docs/readers/paddle.md": "tests/test_reader_pages.py runs it",
+    "docs/readers/tflite.md": "tests/test_reader_pages.py runs it",
+    "docs/kernels.md": "tests/test_jit.py runs it",
+    "docs/numerics.md": "one line, whose option usage.md has",
+    "docs/security.md": "root only; tests/test_service.py does the same",
 }
 """Pages with blocks that do not run, and why."""
 SECONDS = 300
