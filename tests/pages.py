@@ -143,7 +143,7 @@ class Reader:
         """Run a block; one that raises what the page then shows is right."""
         out = io.StringIO()
         source = "\n" * (block.line - 1) + block.text
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        with contextlib.redirect_stdout(out):
             try:
                 exec(compile(source, str(self.page), "exec"), self.namespace)
             except Exception as error:
@@ -163,14 +163,13 @@ class Reader:
             self._serve(block, int(server[1]))
             return ""
         done = subprocess.run(
-            command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            check=False,
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode == SKIPPED:
             raise MissingPackageError(done.stdout.strip())
         shown = self._is_shown(block)
-        assert done.returncode == 0 or shown, f"{self.page}:{block.line}: exit code {done.returncode}:\n{done.stdout}"
-        return done.stdout
+        assert done.returncode == 0 or shown, f"{self.page}:{block.line}: exit code {done.returncode}:\n{done.stdout}{done.stderr}"
+        return done.stdout + done.stderr if shown else done.stdout
 
     def _serve(self, block: Block, port: int) -> None:
         """Start a server and wait until it answers."""
