@@ -33,7 +33,7 @@ SERVER = re.compile(r"^uvicorn .*--port (\d+)", re.MULTILINE)
 PIECES = re.compile(r"(\.\.\.|\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?|\s+)")
 MEASURED = re.compile(r"\s*(?:s|ms|us|MiB|times)\b")
 """Units of what depends on the machine."""
-SYSTEM_CACHE = "BOLT_NUMBA_CACHE_DIR=/var/cache/bolt_numba "
+SYSTEM_CACHE = "--system "
 """What tests leave out: they fill the cache that they all share."""
 FENCED = re.compile(r"^( *)```(\S*)(?: title=\"([^\"]+)\")?[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 TOLERANCE, FEW = 0.02, 2.0
@@ -168,8 +168,9 @@ class Reader:
         if done.returncode == SKIPPED:
             raise MissingPackageError(done.stdout.strip())
         shown = self._is_shown(block)
-        assert done.returncode == 0 or shown, f"{self.page}:{block.line}: exit code {done.returncode}:\n{done.stdout}{done.stderr}"
-        return done.stdout + done.stderr if shown else done.stdout
+        said = done.stdout + done.stderr
+        assert done.returncode == 0 or shown, f"{self.page}:{block.line}: exit code {done.returncode}:\n{said}"
+        return said if shown else done.stdout
 
     def _serve(self, block: Block, port: int) -> None:
         """Start a server and wait until it answers."""
