@@ -110,6 +110,18 @@ def test_a_model_that_does_not_run_on_random_inputs_is_warm_all_the_same(tmp_pat
     assert "does not run on random inputs: " in done.err
 
 
+def test_a_model_that_runs_need_not_be_planned_without_data(
+    models: list[str], call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros, for which `warmup` plans, choose a branch that does not fit in some models."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise bn.BoltError("zeros do not fit")
+
+    monkeypatch.setattr(bn.Session, "warmup", refuse)
+    assert call("cache", "warm", models[1]).code == 0
+
+
 # -------------------------------------------------------------------------------------------------------------- doctor
 
 
