@@ -3,7 +3,9 @@
 # mypy: disable-error-code="attr-defined,no-untyped-call,misc,untyped-decorator"
 from __future__ import annotations
 
+import functools
 import gc
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -21,14 +23,11 @@ from bolt_numba.kernels.numba_parts import lacking
 if lack := lacking():
     raise DeviceError(lack)
 
-from numba.core import compiler, config, errors, types, utils
+from numba.core import compiler, errors, types, utils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.core.typing.templates import AbstractTemplate
 from numba.extending import typeof_impl
-
-if target().is_forced:  # before Numba makes its code generator, so that it cannot use more
-    config.CPU_NAME, config.CPU_FEATURES = target().cpu, target().features
 
 from bolt_numba.kernels.compiler_passes import KernelCompiler, LinkOnly, remembered_calls
 from bolt_numba.kernels.cpu.language import bits, dots, halves, memory, raw, simd, tiles, tiles_bytes
@@ -168,7 +167,7 @@ def _link(library: Any, symbol: str) -> Any:
     for function in module.functions:
         if not function.is_declaration and function.name != symbol:
             function.linkage = "internal"
-    library.optimise()
+    library.optimise(_machine())
     module.verify()
     for variable in module.global_variables:
         if not variable.is_declaration:
@@ -176,15 +175,21 @@ def _link(library: Any, symbol: str) -> Any:
     return module
 
 
+@functools.cache
 def _machine() -> Any:
-    """The target, as a position-independent object wants it."""
+    """The target, as a position-independent object wants it; for one that is no relative of this one, a plain machine.
+
+    LLVM takes more instructions for granted than the level has, because it is told a processor to arrange code for.
+    """
     isa = target()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     triple = llvm.Target.from_triple(llvm.get_process_triple())
-    return triple.create_target_machine(
-        cpu=isa.cpu, features=isa.features, opt=3, reloc="pic", codemodel="default", jit=False
-    )
+    cpu, features = "", ""
+    if isa.is_x86 == (platform.machine().lower() in ("x86_64", "amd64")):
+        not_asked = sorted(set(llvm.get_host_cpu_features()) - set(isa.features))
+        cpu, features = isa.cpu, ",".join([*(f"-{name}" for name in not_asked), *(f"+{name}" for name in isa.features)])
+    return triple.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="default", jit=False)
 
 
 def compile_object(kernel: Native) -> bytes:

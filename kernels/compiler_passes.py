@@ -152,10 +152,12 @@ class LinkOnly(JITCodeLibrary):
                 ahead += () if whole else other._linking_libraries
         return self._final_module
 
-    def optimise(self) -> None:
-        """Run LLVM's passes on what was linked."""
-        passes, builder = self.codegen._module_pass_manager()
-        passes.run(self._final_module, builder)
+    def optimise(self, machine: Any) -> None:
+        """Run LLVM's passes on what was linked; they weigh costs as on ``machine``, not as on this one."""
+        options = llvm.create_pipeline_tuning_options()
+        options.speed_level, options.loop_vectorization, options.slp_vectorization = 3, True, False
+        builder = llvm.create_pass_builder(machine, options)
+        builder.getModulePassManager().run(self._final_module, builder)
 
 
 _signatures: dict[Any, Any] = {}

@@ -25,7 +25,7 @@ import numpy as np
 from bolt_numba.base.claims import claimed
 from bolt_numba.base.digest import sha256
 from bolt_numba.base.forks import renew_after_fork, renew_cached_properties
-from bolt_numba.base.kept import cache_root, contents, is_kept, keep, tell_cost
+from bolt_numba.base.kept import cache_root, contents, folders, is_kept, keep, tell_cost
 from bolt_numba.base.trusted import read_trusted
 from bolt_numba.errors import KernelError
 from bolt_numba.kernels.compiles import Compile, LackingError, begins, ended, may_wait, on_compile, waited_for
@@ -236,14 +236,19 @@ def _as_key(value: Any) -> Any:
 
 
 @functools.cache
-def _language_digest() -> str:
-    """Digest of the language's own sources and of every version that the machine code depends on."""
-    isa, state = target(), sha256()
+def language_digest() -> str:
+    """Digest of the language's own sources; byte code, and with it a kernel's digest, is Python's of this version."""
+    state = sha256(repr(sys.version_info[:2]).encode())
     for name in _LANGUAGE:
         state.update((Path(__file__).parent / name).read_bytes())
-    versions = (sys.version_info[:3], installed_version("numba"), installed_version("llvmlite"), np.__version__)
-    state.update(repr((versions, isa.name, isa.cpu, isa.features)).encode())
     return state.hexdigest()[:16]
+
+
+@functools.cache
+def _compiler_digest() -> str:
+    """Of the versions of the compiler; "" where there is none."""
+    numba, llvm = installed_version("numba"), installed_version("llvmlite")
+    return sha256(f"{numba} {llvm}".encode()).hexdigest()[:8] if numba and llvm else ""
 
 
 def cache_dir() -> Path:
@@ -252,8 +257,23 @@ def cache_dir() -> Path:
 
 
 def version_name() -> str:
-    """What such a folder is called in every folder that is read."""
-    return f"{target().name}-{_language_digest()}"
+    """What such a folder is called in every folder that is read: level, sources of the language, compiler.
+
+    The level alone says for which processors.  Where no compiler is installed, what another one made serves.
+    """
+    name, compiler = f"{target().level}-{language_digest()}-", _compiler_digest()
+    return name + (compiler or _compiled(name, folders().read))
+
+
+@functools.cache
+def _compiled(name: str, places: tuple[Path, ...]) -> str:
+    """The end of the name of the first folder that begins with ``name``; of those in one place, of the newest."""
+    for place in places:
+        with suppress(OSError):
+            found = [e for e in os.scandir(place) if e.name.startswith(name) and e.is_dir()]
+            if found:
+                return max(found, key=lambda e: e.stat().st_mtime).name.removeprefix(name)
+    return "none"
 
 
 TUNED = "tuned.json"

@@ -27,10 +27,10 @@ NEEDED = (
         f"numba.core.codegen.JITCodeLibrary.{name}"
         for name in (
             *("_final_module", "_finalized", "_linking_libraries", "_get_module_for_linking"),
-            *("create_ir_module", "add_ir_module", "codegen"),
+            *("create_ir_module", "add_ir_module"),
         )
     ),
-    *("numba.core.codegen.JITCPUCodegen._module_pass_manager", "numba.core.compiler.CompilerBase.define_pipelines"),
+    "numba.core.compiler.CompilerBase.define_pipelines",
     *(f"numba.core.compiler_machinery.{name}" for name in ("PassManager._ENFORCING", "register_pass")),
     *(f"numba.core.lowering.Lower.{name}" for name in ("_alloca_var", "_find_singly_assigned_variable")),
     *(f"numba.core.lowering.Lower.{name}" for name in ("alloca_lltype", "storevar", "getvar", "typeof")),
@@ -55,8 +55,8 @@ NEEDED = (
     *("numba.core.typed_passes.PreLowerStripPhis._strip_phi_nodes", "numba.core.ir_utils.build_definitions"),
     "numba.core.analysis.compute_cfg_from_blocks",
     "numba.core.types.functions.BaseFunction.get_call_type",
-    *("numba.core.config.CPU_NAME", "numba.core.config.CPU_FEATURES", "numba.core.registry.CPUTarget.target_context"),
-    *("numba.core.registry.CPUTarget.typing_context", "numba.core.utils.pysignature"),
+    *("numba.core.registry.CPUTarget.target_context", "numba.core.registry.CPUTarget.typing_context"),
+    "numba.core.utils.pysignature",
     *("numba.core.typing.context.Context.resolve_value_type", "numba.core.typing.context.Context.refresh"),
     *(f"numba.core.cpu.CPUContext.{name}" for name in ("insert_user_function", "get_argument_type", "codegen")),
     *("numba.core.callconv.CPUCallConv.get_function_type", "numba.core.callconv.CPUCallConv.call_function"),

@@ -3,9 +3,8 @@
 Kernel files take what they know of the processor from `kernels.cpu.isa.target` when they are imported: lanes,
 registers, features, and the tables and constants that follow.  A *twin* is a package of the same sources in which that
 function gives another `Isa`: ``twin("avx2").products.sweep.sweep`` is a kernel for AVX2; makers are registered for the
-device ``cpu_avx2``.  The sources differ in one thing, the names by which they import each other.  LLVM's first passes
-weigh costs as for this processor; code is made for the target.  A process that needs no other instruction set imports
-nothing of this.
+device ``cpu_avx2``.  The sources differ in one thing, the names by which they import each other.  A process that needs
+no other instruction set imports nothing of this.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from bolt_numba.base.records import record
 from bolt_numba.errors import DeviceError
 from bolt_numba.kernels import data_sized as data_sized
 from bolt_numba.kernels import registry
-from bolt_numba.kernels.cpu.isa import Isa
+from bolt_numba.kernels.cpu.isa import LEVELS, Isa
 
 
 @record(frozen=True)
@@ -38,23 +37,18 @@ class Target:
     triple: str = ""
 
 
-def _aarch64(*more: str, **has: bool) -> Target:
-    """more: features of LLVM beyond the least; has: those that kernels may ask for."""
-    features = ",".join(f"+{name}" for name in ("neon", *more))
-    isa = Isa("generic", 4, 32, 8, 2, True, is_x86=False, cpu="generic", features=features, **has)
-    return Target(isa, "aarch64-unknown-linux-gnu")
+def _aarch64(level: str) -> Target:
+    return Target(LEVELS[level], "aarch64-unknown-linux-gnu")
 
 
 TARGETS = {
-    "avx512": Target(Isa("avx512", 16, 32, 12, 2, True, has_f16=True, cpu="x86-64-v4")),
-    "avx2": Target(Isa("avx2", 8, 16, 6, 2, True, has_f16=True, cpu="x86-64-v3", features="-avx512f")),
-    "avxvnni": Target(
-        Isa("avx2", 8, 16, 6, 2, True, has_vnni=True, has_f16=True, cpu="x86-64-v3", features="-avx512f,+avxvnni")
-    ),
-    "generic": Target(Isa("generic", 4, 16, 6, 2, cpu="x86-64", features="-avx")),
-    "aarch64": _aarch64(),
-    "aarch64_dot": _aarch64("dotprod", has_dot=True),
-    "aarch64_i8mm": _aarch64("dotprod", "i8mm", has_dot=True, has_i8mm=True),
+    "avx512": Target(LEVELS["x86-64-v4"]),
+    "avx2": Target(LEVELS["x86-64-v3"]),
+    "avxvnni": Target(LEVELS["x86-64-v3-vnni"]),
+    "generic": Target(LEVELS["x86-64"]),
+    "aarch64": _aarch64("aarch64"),
+    "aarch64_dot": _aarch64("aarch64-dot"),
+    "aarch64_i8mm": _aarch64("aarch64-i8mm"),
 }
 """What kernels can be compiled for, whatever the process runs on; any processor of that name has no less."""
 
@@ -111,7 +105,8 @@ def _emitted(kernel: Any, as_text: bool) -> bytes:
     lines = str(compiler.compile_module(kernel)).splitlines()
     text = "\n".join(x for x in lines if not x.startswith(("target triple", "target datalayout")))
     machine = llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.isa.cpu, features=target.isa.features, opt=3, reloc="pic", codemodel="default"
+        cpu=target.isa.cpu, features=",".join(f"+{name}" for name in target.isa.features), opt=3, reloc="pic",
+        codemodel="default",
     )
     module = llvm.parse_assembly(f'target triple = "{target.triple}"\n{text}')
     module.verify()

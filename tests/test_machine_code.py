@@ -90,11 +90,6 @@ def test_cut_off_objects_have_no_blob() -> None:
     assert all(machine_code.blob_of(made[:n], mixed.symbol) is None for n in range(0, len(made) - 1, 97))
 
 
-def test_the_processor_is_remembered_as_llvm_tells_it() -> None:
-    assert processor.processor() == processor._ask()
-    assert processor._key() == processor._key()
-
-
 def test_versions_are_those_of_the_metadata() -> None:
     from importlib import metadata
 

@@ -29,7 +29,7 @@ SYSTEM_CACHE = Switch(
 )
 CACHE_MIB = Switch("BOLT_NUMBA_CACHE_MIB", "1024", "limit of the user's compiled kernels together, in MiB; 0: none")
 NUM_THREADS = Switch("BOLT_NUMBA_NUM_THREADS", "the processors of this process", "threads of a session")
-ISA = Switch("BOLT_NUMBA_ISA", "what the processor has", "force lower instructions: avx512, avx2 or generic")
+ISA = Switch("BOLT_NUMBA_ISA", "what the processor has", "lower instructions: avx512, avx2, generic, or a level")
 CHECK = Switch("BOLT_NUMBA_CHECK", "0", "1: check the graph against the spec after every stage of the passes")
 MEMORY = Switch("BOLT_NUMBA_MEMORY", "half of what is free", "memory of one plan or one result, as 2G or 500M")
 COMPILERS = Switch(

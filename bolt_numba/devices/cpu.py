@@ -92,7 +92,7 @@ class Cpu(Device):
 
     def describe(self) -> str:
         isa = import_module(f"bolt_numba.kernels.{self.name}.isa").target()
-        return f"{isa.name} on {platform.machine()} ({isa.cpu})"
+        return f"{isa.name} on {platform.machine()} ({isa.level})"
 
 
 DEVICE = Cpu()

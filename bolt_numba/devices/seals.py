@@ -111,4 +111,4 @@ def machine() -> str:
             state.update(file.name.encode() + file.read_bytes())
         found = state.hexdigest()[:16]
         remember("sources", folder, found)
-    return f"{isa.target().name}-{found}"
+    return f"{isa.target().level}-{found}"

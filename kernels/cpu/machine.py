@@ -3,7 +3,7 @@
 Three kinds, by what may depend on them:
 
 - *Read from the processor* (sizes of caches, by the system's description; how wide its multipliers are, by its name).
-  They decide how work is cut into pieces and which tile computes a row.  No result depends on that, bit for bit.
+  They decide how work is cut into pieces.  No result depends on that, bit for bit, nor does the code of any kernel.
 - *Work from which a second thread pays*, scaled by how much a core does in a cycle.  No result depends on that either.
 - *Estimates that choose algorithms*, of which results do depend.  They are the same on every processor of an
   instruction set, so that two machines give the same bits, and nothing here is measured while a model runs.
@@ -39,14 +39,15 @@ L2 = _within(256 * KIB, _l2, 2 * MIB)
 L3 = _within(4 * MIB, _l3, 64 * MIB)
 """Bytes of the last cache, which cores share; those of a virtual machine may share it with others' work."""
 
-SPLIT = ("znver4",)
-"""Processors, by LLVM's name, that run an operation of 512 bits as two of 256."""
+SPLIT = ("AuthenticAMD 25", "znver4")
+"""Processors with operations of 512 bits that run one as two of 256: Zen 4, by Linux' name and by LLVM's."""
 FMA_LATENCY = 4
 """Cycles from one multiply-add to another that needs its result: Zen 2 to 5, Intel since Skylake, Arm's servers."""
-FMA_RATE = 1 if target().lanes == 16 and target().cpu in SPLIT else 2
+FMA_RATE = 1 if target().lanes == 16 and processor()[0] in SPLIT else 2
 """Multiply-adds of a vector that begin in a cycle."""
-IN_FLIGHT = FMA_LATENCY * FMA_RATE
-"""Independent multiply-adds that keep the multipliers busy; a tile with fewer sums waits for itself."""
+IN_FLIGHT = FMA_LATENCY * (1 if target().lanes == 16 else 2)
+"""Independent multiply-adds that keep the multipliers busy; a tile with fewer sums waits for itself.  Kernels hold what
+follows from it, so it is the same for all processors of a level: for 512 bits, of those that split them."""
 PREFETCH = 4 * KIB
 """Bytes ahead of a stream from the last cache that are asked for: 60 GB/s times its latency of 70 ns."""
 PREFETCH_STEPS = 12

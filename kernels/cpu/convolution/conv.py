@@ -35,6 +35,7 @@ from bolt_numba.kernels.cpu.products.sweep import (
     EDGE,
     INSIDE,
     MR,
+    PAIRED,
     PATCHED,
     choose_share,
     choose_span,
@@ -325,7 +326,7 @@ def filter_steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Conte
         "kind": kind, "zeros": zero_bias(cg), "scratch": Scratch(threads * per_thread), "pack_ld": pack_ld,
         "scratch_step": per_thread, "span": span,
         "share": choose_share(g.images * groups, g.m, kg, k, threads), "terms": choose_terms(context),
-        **finish(op.activation).args,
+        "paired": PAIRED, **finish(op.activation).args,
     }  # fmt: skip
     return [*steps, *bias_steps, Step(form.sweep, args, threads > 1)]
 

@@ -28,6 +28,7 @@ from bolt_numba.kernels.cpu.products.sweep import (
     COPIED,
     INSIDE,
     MR,
+    PAIRED,
     choose_share,
     choose_span,
     pack_stride,
@@ -251,7 +252,7 @@ def product_steps(op: Any, ins: Types, context: Context, form: PanelForm) -> lis
         "kind": COPIED if copies else INSIDE, "zeros": None,
         "scratch": Scratch(threads * per_thread), "pack_ld": pack_ld, "scratch_step": per_thread, "span": span,
         "share": choose_share(g.blocks, g.m, g.n, g.k, threads), "terms": choose_terms(context),
-        **finish(op.activation).args,
+        "paired": PAIRED, **finish(op.activation).args,
     }  # fmt: skip
     steps.append(Step(form.sweep, main, threads > 1))
     return steps

@@ -43,6 +43,7 @@ from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_empty, choose_te
 from bolt_numba.kernels.cpu.products.sweep import (
     COPIED,
     INSIDE,
+    PAIRED,
     choose_share,
     choose_span,
     pack_stride,
@@ -339,6 +340,7 @@ def _sweep(m: int, n: int, k: int, panels: Argument, bias: Argument, start: int,
         "blocks": 1, "offsets": offsets, "m": m, "n": n, "k": k, "table": None, "edges": None, "taps": 1, "depth": k,
         "runs": 1, "length": k, "run_rows": np.zeros(1, np.int64), "kind": COPIED if copies else INSIDE,
         "zeros": None, "scratch": Scratch(threads * per_thread), "pack_ld": pack_ld, "scratch_step": per_thread,
-        "span": span, "share": choose_share(1, m, n, k, threads), "terms": choose_terms(context), **finish(None).args,
+        "span": span, "share": choose_share(1, m, n, k, threads), "terms": choose_terms(context),
+        "paired": PAIRED, **finish(None).args,
     }  # fmt: skip
     return Step(sweep, main, threads > 1)

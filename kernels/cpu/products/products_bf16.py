@@ -194,7 +194,8 @@ def sweep_step(op: Any, args: dict[str, Argument], sizes: tuple[int, int, int], 
         "res": In(3) if op.residual else None, "ldr": Pitch(In(3)) if op.residual else 0, "zeros": None,
         "m": m, "n": n, "k": k,
         "scratch": Scratch(threads * per_thread), "pack_ld": row_stride(k), "scratch_step": per_thread, "span": span,
-        "share": choose_share(blocks, m, n, k, threads), "terms": terms, **finish(op.activation, short=True).args,
+        "share": choose_share(blocks, m, n, k, threads), "terms": terms, "paired": 0,
+        **finish(op.activation, short=True).args,
     }  # fmt: skip
     return Step(sweep_bf16, {**common, **args}, threads > 1)
 

@@ -26,7 +26,6 @@ from bolt_numba.kernels.cpu.language.lang import (
     vload,
     vstore_f16,
 )
-from bolt_numba.kernels.cpu.machine import FMA_RATE
 from bolt_numba.kernels.cpu.products.matmul import PanelForm, accepts_matmul, product_steps
 from bolt_numba.kernels.cpu.products.pack import PANEL, panel_columns, read_columns, source_rows
 from bolt_numba.kernels.cpu.products.pack_narrow import FIELDS as PACKED
@@ -50,7 +49,7 @@ def _tile(mr: int, nv: int, first: Any = tile_row) -> Any:
 
 
 _narrow = partial(_tile, first=tile_row_narrow)
-_tile_any = by_height("tile_any", TILE_ARGUMENTS, _tile, narrow=_narrow if LANES == 16 and FMA_RATE == 1 else None)
+_tile_any = by_height("tile_any", TILE_ARGUMENTS, _tile, narrow=_narrow if LANES == 16 else None)
 _few_rows = pairs_of_panels(tile_rank1_rows_f16, UNIT)
 sweep_f16 = native(extents=partial(sweep_reach, unit=UNIT), **FIELDS)(
     sweep_body("sweep_f16", _tile_any, _few_rows, UNIT)

@@ -171,7 +171,7 @@ def by_height(
 TILE_ARGUMENTS = (
     "rows, reach, shift, apart, runs, length, b, ahead, step, sums, terms, bias, c, ldc, res, ldr, n, lo, hi"
 )
-tile_any = by_height("tile_any", TILE_ARGUMENTS, plain_tile, narrow=_narrow if LANES == 16 and FMA_RATE == 1 else None)
+tile_any = by_height("tile_any", TILE_ARGUMENTS, plain_tile, narrow=_narrow if LANES == 16 else None)
 
 
 def _pair(mr: int, rank1: Any, unit: int) -> Any:
@@ -181,7 +181,7 @@ def _pair(mr: int, rank1: Any, unit: int) -> Any:
     @inline
     def tile(rows, k, b, second, sums, terms, bias, c, ldc, res, ldr, lo, hi):
         one, two, at = tile_row(mr, 2, bias), tile_row(mr, 2, bias + 4 * PANEL), rows_load(mr, rows, 8, 0)
-        for first in range(0, k, terms):
+        for first in range(0, k, max(terms, 1)):
             if first > 0:
                 one, two = put_aside(one, sums, first - terms), put_aside(two, sums + ROW * mr, first - terms)
             for q in range(min(terms, k - first)):
@@ -199,7 +199,9 @@ def _pair(mr: int, rank1: Any, unit: int) -> Any:
 
 
 PAIRED = 2 if FMA_RATE > 1 else 0
-"""Rows up to which two panels are swept at once: in the time of an add caches give more of B than one panel's row."""
+"""Rows up to which two panels are swept at once: in the time of an add caches give more of B than one panel's row.
+
+Kernels are told when they run: they are the same for all processors of a level."""
 
 
 def pairs_of_panels(rank1: Any, unit: int) -> Inline:
@@ -393,7 +395,7 @@ def sweep_body(name: str, tile_any: Any, few_rows: Any, unit: int) -> Any:
                 count = step if i_hi - i0 >= step + MR else i_hi - i0
                 tiles = place_rows(p, tid, a, i0, count)
                 j_next = j_lo
-                if tiles == 1 and count <= PAIRED and p.taps == 1:
+                if tiles == 1 and count <= p.paired and p.taps == 1:
                     over = 0 if res == 0 else res + ldr * i0
                     j_next = few_rows(p, rows, count, j_lo, j_hi, b, sums, bias, c + ldc * i0, over)
                 for j in range(j_next, j_hi):
@@ -488,6 +490,6 @@ def choose_share(blocks: int, m: int, n: int, k: int, threads: int) -> int:
 
 
 __all__ = [
-    "BLOCK_FIELDS", "COPIED", "EDGE", "INSIDE", "MR", "PATCHED", "TILE", "choose_share", "choose_span", "longest",
-    "pack_stride", "rows_or_columns", "scratch_bytes", "sweep",
+    "BLOCK_FIELDS", "COPIED", "EDGE", "INSIDE", "MR", "PAIRED", "PATCHED", "TILE", "choose_share", "choose_span",
+    "longest", "pack_stride", "rows_or_columns", "scratch_bytes", "sweep",
 ]  # fmt: skip

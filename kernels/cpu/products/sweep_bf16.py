@@ -262,7 +262,7 @@ def sweep_bf16(p, tid, nthreads):
             rows_ahead, rows_step = a + lda * (i0 + count), 0
             if span == MR and p.table == 0:
                 rows_step = lda * MR // ((j_hi - j_lo) * tiles * pairs)
-            for first in range(0, max(pairs, 1), part):
+            for first in range(0, max(pairs, 1), max(part, 1)):
                 some, ends = min(part, pairs - first), 1 if first + part >= pairs else 0
                 for j in range(j_lo, j_hi):
                     col, width = 4 * PANEL * j, 4 * PANEL if n > PANEL * j + LANES else BYTES

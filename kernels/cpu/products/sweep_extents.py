@@ -23,7 +23,7 @@ FIELDS: dict[str, Any] = {
     "blocks": I64, "offsets": PTR, "m": I64, "n": I64, "k": I64,
     "table": PTR_OR_0, "edges": PTR, "taps": I64, "depth": I64, "runs": I64, "length": I64, "run_rows": PTR,
     "kind": I64, "zeros": PTR, "scratch": PTR, "pack_ld": I64, "scratch_step": I64, "span": I64, "share": I64,
-    "lo": F32, "hi": F32, "act": CODE, "terms": I64,
+    "lo": F32, "hi": F32, "act": CODE, "terms": I64, "paired": I64,
 }  # fmt: skip
 """Parameters of the sweeps.
 
@@ -40,6 +40,7 @@ span: rows that meet a panel of B while it is in cache, the last time up to ``MR
 share: what threads divide: 0 rows, 1 panels, 2 blocks.
 act: see `epilogue.Finish`.
 terms: of K that are added in order, see `pack.choose_terms`.
+paired: rows up to which two panels are swept at once, see `sweep.PAIRED`; not used by `sweep_bf16`.
 """
 
 
