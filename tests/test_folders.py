@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from bolt_numba.base import kept, trusted
+from bolt_numba.errors import BoltError
 from bolt_numba.kernels import jit, prune
 from tests.test_jit import fresh, times
 from tests.test_security import ATTACKER, GROUP, VICTIM, as_root, as_user, public
@@ -117,6 +118,40 @@ def test_users_of_one_folder_neither_compile_twice_nor_evict_each_other(
     assert pruned() == [1, 0, 0]
     assert as_user(ATTACKER, lambda: compiles_anew(3)) == [0]
     assert as_user(VICTIM, lambda: compiles_anew(3)) == [1]
+
+
+@as_root
+def test_users_who_trust_each_other_compile_once(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = public / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    monkeypatch.setenv("BOLT_NUMBA_CACHE_DIR", str(shared))
+    monkeypatch.setenv("BOLT_NUMBA_TRUSTED_USERS", f"{VICTIM}, {ATTACKER}")
+    before = os.umask(0o022)
+    try:
+        assert as_user(VICTIM, lambda: compiles_anew(3)) == [1]
+    finally:
+        os.umask(before)
+    assert as_user(ATTACKER, lambda: compiles_anew(3)) == [0]
+    monkeypatch.setenv("BOLT_NUMBA_TRUSTED_USERS", str(ATTACKER))
+    assert as_user(ATTACKER, lambda: compiles_anew(3)) == [1]
+    monkeypatch.setenv("BOLT_NUMBA_TRUSTED_USERS", "me")
+    with pytest.raises(BoltError, match="BOLT_NUMBA_TRUSTED_USERS: got 'me', wanted numbers of users"):
+        kept.folders()
+
+
+@as_root
+@pytest.mark.parametrize(("trusted_users", "expected"), [("", 1), (str(ATTACKER), 1), ("all", 0)])
+def test_a_folder_where_all_may_rename_is_used_if_all_are_trusted(
+    public: Path, monkeypatch: pytest.MonkeyPatch, trusted_users: str, expected: int
+) -> None:
+    """As the volumes of some containers are, which have one user."""
+    (public / "volume").mkdir()
+    (public / "volume").chmod(0o777)
+    monkeypatch.setenv("BOLT_NUMBA_CACHE_DIR", str(public / "volume"))
+    monkeypatch.setenv("BOLT_NUMBA_TRUSTED_USERS", trusted_users)
+    assert as_user(VICTIM, lambda: compiles_anew(3))[0] == 1
+    assert as_user(VICTIM, lambda: compiles_anew(3))[0] == expected
 
 
 @as_root

@@ -27,6 +27,9 @@ CACHE_DIR = Switch("BOLT_NUMBA_CACHE_DIR", "the user's cache folder", "where com
 SYSTEM_CACHE = Switch(
     "BOLT_NUMBA_SYSTEM_CACHE", "/var/cache/bolt_numba", "folders of kernels that are only read, before the user's own"
 )
+TRUSTED_USERS = Switch(
+    "BOLT_NUMBA_TRUSTED_USERS", "root and the user", "numbers of more users whose kernels may be run, or all"
+)
 CACHE_MIB = Switch("BOLT_NUMBA_CACHE_MIB", "1024", "limit of the user's compiled kernels together, in MiB; 0: none")
 NUM_THREADS = Switch("BOLT_NUMBA_NUM_THREADS", "the processors of this process", "threads of a session")
 ISA = Switch("BOLT_NUMBA_ISA", "what the processor has", "lower instructions: avx512, avx2, generic, or a level")
@@ -36,7 +39,7 @@ COMPILERS = Switch(
     "BOLT_NUMBA_COMPILERS", "the processors, at most 4", "processes that compile kernels at once; 1: no other than this"
 )
 STAND_INS = Switch("BOLT_NUMBA_STAND_INS", "1", "0: a new shape of a running session waits for kernels")
-SWITCHES = (CACHE_DIR, SYSTEM_CACHE, CACHE_MIB, NUM_THREADS, ISA, CHECK, MEMORY, COMPILERS, STAND_INS)
+SWITCHES = (CACHE_DIR, SYSTEM_CACHE, TRUSTED_USERS, CACHE_MIB, NUM_THREADS, ISA, CHECK, MEMORY, COMPILERS, STAND_INS)
 
 
 MAX_THREADS = 1024
@@ -73,6 +76,17 @@ def compilers() -> int:
     if not wanted.isdecimal() or len(wanted) > 4 or int(wanted) < 1:
         raise BoltError(f"{COMPILERS.name}: got {wanted[:40]!r}, wanted a number from 1")
     return int(wanted)
+
+
+def trusted_users() -> frozenset[int] | None:
+    """Users, besides root and the one of this process, whose files may steer it; None: any; raises BoltError."""
+    wanted = TRUSTED_USERS.value
+    if wanted == "all":
+        return None
+    numbers = [part.strip() for part in wanted.split(",")] if wanted else []
+    if not all(n.isdecimal() and n.isascii() and len(n) < 11 for n in numbers):
+        raise BoltError(f"{TRUSTED_USERS.name}: got {wanted[:40]!r}, wanted numbers of users like 1000,1001, or all")
+    return frozenset(map(int, numbers))
 
 
 def cache_limit() -> int:

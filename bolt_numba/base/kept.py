@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from bolt_numba.base.config import CACHE_DIR, SYSTEM_CACHE
+from bolt_numba.base.config import CACHE_DIR, SYSTEM_CACHE, TRUSTED_USERS, trusted_users
 from bolt_numba.base.records import record
 from bolt_numba.base.trusted import (
     PRIVATE_FOLDER,
@@ -59,7 +59,8 @@ def folders() -> Folders:
     """The folders of this process, as its environment says now."""
     env = os.environ
     system = env.get(SYSTEM_CACHE.name, SYSTEM_CACHE.default)  # none where it is set to nothing
-    return _folders(CACHE_DIR.value, system, env.get("HOME"), env.get("XDG_CACHE_HOME"), _user())
+    homes = env.get("HOME"), env.get("XDG_CACHE_HOME"), env.get("TMPDIR")
+    return _folders(CACHE_DIR.value, system, homes, TRUSTED_USERS.value, _user())
 
 
 def cache_root() -> Path:
@@ -158,14 +159,15 @@ def _user() -> int:
 
 
 @functools.cache
-def _folders(named: str, system: str, home: str | None, xdg: str | None, user: int) -> Folders:
-    """home, xdg: what the user's cache folder depends on."""
+def _folders(named: str, system: str, homes: tuple[str | None, ...], trusted: str, user: int) -> Folders:
+    """homes, trusted: variables that it depends on, too."""
     present = tuple(Path(part) for part in system.split(os.pathsep) if part and os.path.isdir(part))
     if named:
         own = Path(named)
         if user >= 0 and _is_everybodys(own):
-            root, own = own / "user-0", own / f"user-{user}"  # everybody may run what root compiled
-            return Folders(_once(*present, root, own), present, own, True, "")
+            others = [own / f"user-{n}" for n in (0, *sorted(trusted_users() or ()))]
+            own = own / f"user-{user}"
+            return Folders(_once(*present, *others, own), present, own, True, "")
         return Folders(_once(*present, own), present, own, True, "")
     folder = _home_folder()
     trouble = "the user has no home" if folder is None else obstacle(folder) if user >= 0 else ""

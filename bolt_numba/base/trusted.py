@@ -6,6 +6,8 @@ write.  One above the last may, where its sticky bit keeps others from renaming 
 The file is opened through its folder, links are not followed, and owner and mode of what was opened decide.  What
 fails is passed over, with one warning for each folder.
 
+The environment may name more users who are trusted as much, or all.
+
 The group bits of a mode bound what an access control list grants, so a list that lets others write is seen, too.
 Systems without such owners (Windows) leave the guard to the rights of the user's own folder.
 """
@@ -17,6 +19,8 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
+
+from bolt_numba.base.config import trusted_users
 
 PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
 SHARED, SHARED_FOLDER = 0o644, 0o755
@@ -299,7 +303,11 @@ def _check(name: str, found: os.stat_result, is_above: bool = False) -> None:
     """Raise UntrustedError where others could have written; is_above: a folder or a link on the way."""
     mode = found.st_mode
     is_kept = is_above and (stat.S_ISLNK(mode) or mode & stat.S_ISVTX)
-    if found.st_uid not in (0, os.geteuid()) or (mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_kept):
+    is_writable = mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_kept
+    if found.st_uid in (0, os.geteuid()) and not is_writable:
+        return
+    users = trusted_users()
+    if users is not None and (is_writable or found.st_uid not in users):
         raise UntrustedError(f"{name}: {_owner_and_mode(found)}, wanted this user's or root's, writable by nobody else")
 
 
