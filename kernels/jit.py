@@ -77,7 +77,7 @@ class Native:
     ----------
     name: for people: profiles, errors, cache listings.
     params: dtype of the parameter record; an address is an ``i8``.
-    fields: name and kind of each parameter.
+    fields: name and kind of each parameter.  codes: names of those that are addresses of kernels.
     names, extents, pointers, references: see `kernels.registry.Kernel`.
     """
 
@@ -92,6 +92,7 @@ class Native:
         self.given, self.name, self.fields, self.fastmath, self.extents = body, name, fields, fastmath, extents
         self.pointers = {name: field.optional for name, field in fields.items() if field.kind == "ptr"}
         self.names = frozenset(fields)
+        self.codes = tuple(name for name, field in fields.items() if field.kind == "code")
         self.references = {name: _KINDS[field.kind] for name, field in fields.items() if field.kind in _KINDS}
         self.params = np.dtype([(k, f.dtype) for k, f in fields.items()] or [("unused", "i8")], align=True)
         self._address, self._refused = 0, ""

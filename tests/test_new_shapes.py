@@ -22,6 +22,7 @@ from bolt_numba.kernels import compiles, jit, precompile
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.jit import I64, PTR, Native, native_source
 from bolt_numba.kernels.progress import shown
+from bolt_numba.runtime.stand_ins import Serving, computed_now
 from tests.rule_cases import graph_of, i64, o
 
 WARM = (1, 6)
@@ -221,6 +222,16 @@ def test_a_kernel_that_nobody_can_compile_leaves_its_stand_in(caplog: pytest.Log
     precompile.compile_later([probe(501), probe(502)], lambda: called.append(2))
     assert precompile.idle()
     assert called == [2]
+
+
+def test_what_data_size_is_computed_by_its_reference_meanwhile(cache: Path) -> None:
+    serving, kernel = Serving("model"), probe(601)
+    serving.is_running = True
+    assert computed_now(serving, lambda: kernel.address, lambda: -1) == -1
+    assert precompile.idle()
+    assert computed_now(serving, lambda: kernel.address, lambda: -1) > 0
+    patient = Serving("model", stand_ins=False, is_running=True)
+    assert computed_now(patient, lambda: probe(602).address, lambda: -1) > 0
 
 
 class Terminal(io.StringIO):

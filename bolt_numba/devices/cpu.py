@@ -32,11 +32,13 @@ OF_ALL = (run_steps, team_run, team_worker, copy_rows)
 def kernels_of(calls: Iterable[Step | Record]) -> Iterator[Any]:
     """Every kernel that steps name: their own, and those whose addresses they are given."""
     for call in calls:
-        yield call.kernel
-        for arg in call.args.values():
+        kernel: Any = call.kernel
+        yield kernel
+        for name in kernel.codes:
+            arg: Any = call.args[name]
             if isinstance(arg, Record):
                 yield from kernels_of((arg,))
-            elif hasattr(type(arg), "address"):
+            elif arg:
                 yield arg
 
 
