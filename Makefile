@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint onnx-score golden bench bench-peers bench-frameworks bench-all attack docs site hooks clean
+.PHONY: help demo test lint onnx-score golden bench bench-peers bench-frameworks bench-all attack docs site newcomer hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -76,6 +76,14 @@ site: $(STAMP) ## Build the documentation in build/site, links checked, after ru
 	$(BIN)/python -m pip install --quiet -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	$(BIN)/python -m pytest -q tests/test_pages.py
+
+NEW := $(CURDIR)/build/newcomer
+newcomer: $(STAMP) ## Do what quick start and OCR tutorial say, in an empty environment with an empty cache.
+	rm -rf $(NEW) && $(PYTHON) -m venv $(NEW)/venv
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir $(NEW)/wheels .
+	for page in start tutorials/ocr; do mkdir -p $(NEW)/$$page && \
+		PIP_FIND_LINKS=$(NEW)/wheels BOLT_NUMBA_CACHE_DIR=$(NEW)/cache PATH=$(NEW)/venv/bin:$$PATH \
+		$(NEW)/venv/bin/python tests/pages.py --fresh docs/$$page.md $(NEW)/$$page || exit 1; done
 
 hooks: $(STAMP) ## Install the pre-commit hooks (needs pre-commit on the path).
 	pre-commit install

@@ -1,7 +1,7 @@
 """Runs a page of the documentation as a reader does: every block, in order, in one folder.
 
     python -m tests.pages docs/start.md FOLDER      # in this environment; packages of models are fetched once
-    python -m tests.pages --fresh docs/start.md FOLDER      # in the environment of a newcomer, with pip itself
+    python tests/pages.py --fresh docs/start.md FOLDER      # make newcomer: an environment of its own, with pip itself
 
 Python blocks of a page share one namespace, and one with a title is a file of that name.  Blocks of ``sh`` are
 commands; a server runs until the page ends.  A block of ``text`` is what the block before it printed.
@@ -10,6 +10,7 @@ commands; a server runs until the page ends.  A block of ``text`` is what the bl
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.metadata
 import io
 import os
@@ -168,6 +169,7 @@ class Reader:
         if done.returncode == SKIPPED:
             raise MissingPackageError(done.stdout.strip())
         shown = self._is_shown(block)
+        importlib.invalidate_caches()  # packages may be new
         said = done.stdout + done.stderr
         assert done.returncode == 0 or shown, f"{self.page}:{block.line}: exit code {done.returncode}:\n{said}"
         return said if shown else done.stdout

@@ -48,6 +48,9 @@ IN_PACKAGE = {"InferenceSession", "SessionOptions"}
 """Names that onnxruntime.md tells of instead of the reference."""
 
 
+NOT_IN_SITE = {"README.md"}
+
+
 @cache
 def text_of(page: str) -> str:
     return (ROOT / page).read_text()
@@ -165,7 +168,15 @@ def test_pictures_are_of_the_results() -> None:
     rows = [{"op": "Conv", "seconds": 0.003}, {"op": "Relu", "seconds": 0.001}]
     drawn = make.profile({"rows": rows}, "A run")
     assert "A run: 4.0 ms in 2 steps" in drawn
-    assert "3,000 us, 75%" in drawn
+    assert "3,000 us, 75.0%" in drawn
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = set(re.findall(r": (\S+\.md)$|- (\S+\.md)$", text_of("mkdocs.yml"), re.MULTILINE))
+    names = {a or b for a, b in listed}
+    for page in PAGES:
+        name = page.removeprefix("docs/")
+        assert name in names or page in NOT_IN_SITE, f"{page}: add it to nav in mkdocs.yml"
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:

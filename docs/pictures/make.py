@@ -132,7 +132,7 @@ def profile(found: dict[str, Any], said: str) -> str:
         y, share = 108 + 22 * i, sums[op] / whole
         parts.append(text(120, y + 4, op, text_anchor="end", font_size=12))
         parts.append(f'<rect x="130" y="{y - 7}" width="{max(480 * share, 1):.1f}" height="14" fill="{colour[op]}"/>')
-        parts.append(text(138 + 480 * share, y + 4, f"{sums[op] * 1e6:,.0f} us, {share:.0%}", fill=SOFT, font_size=12))
+        parts.append(text(138 + 480 * share, y + 4, f"{sums[op] * 1e6:,.0f} us, {share:.1%}", fill=SOFT, font_size=12))
     return svg(720, 116 + 22 * len(order), parts, "A run as a band of its steps, and the time of each operator")
 
 
