@@ -176,6 +176,32 @@ def test_metadata_is_the_files_own(name: str) -> None:
     check(lambda ort: getattr(session(ort).get_modelmeta(), name))
 
 
+def test_a_model_may_say_nothing_of_itself() -> None:
+    node = helper.make_node("Relu", ["x"], ["y"])
+    graph = helper.make_graph([node], "g", [info("x", F, [4])], [info("y", F, [4])])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    for name in META:
+        check(lambda ort, name=name: getattr(session(ort, made.SerializeToString()).get_modelmeta(), name))  # type: ignore[misc]
+
+
+TYPES = ("FLOAT8E8M0", "FLOAT8E4M3FN", "FLOAT8E5M2FNUZ", "INT4", "UINT4", "BFLOAT16", "FLOAT4E2M1", "DOUBLE")
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_types_are_spelled_as_there(name: str) -> None:
+    code = getattr(TensorProto, name, None)
+    if code is None:
+        pytest.skip("this onnx does not know the type")
+    node = helper.make_node("Cast", ["x"], ["y"], to=code)
+    graph = helper.make_graph([node], "g", [info("x", F, [4])], [info("y", code, [4])])
+    opset = min(onnx.defs.onnx_opset_version(), 25)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=11)
+    judge = outcome(lambda: session(theirs, made.SerializeToString()))
+    if isinstance(judge, Exception):
+        pytest.skip("this onnxruntime cannot load it")
+    check(lambda ort: args(session(ort, made.SerializeToString()).get_outputs()))
+
+
 DIMS = ["n", None, -1, 3, "", "?", "None"]
 
 

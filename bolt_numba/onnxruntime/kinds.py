@@ -19,6 +19,7 @@ from bolt_numba.types import (
     OptionalType,
     TensorSpec,
     TensorType,
+    dtype_from_name,
     dtype_name,
 )
 
@@ -27,11 +28,16 @@ _SPELLINGS = {
     "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "u8": "uint8", "u16": "uint16", "u32": "uint32",
     "u64": "uint64", "float8_e4m3fn": "float8e4m3fn", "float8_e4m3fnuz": "float8e4m3fnuz",
     "float8_e5m2": "float8e5m2", "float8_e5m2fnuz": "float8e5m2fnuz",
+    "float8_e8m0fnu": "float8e8m0", "float4_e2m1fn": "float4e2m1",
 }  # fmt: skip
 
 CODES: dict[AnyDType, int] = {
     F32: 1, np.dtype("u1"): 2, np.dtype("i1"): 3, np.dtype("u2"): 4, np.dtype("i2"): 5, np.dtype("i4"): 6,
     np.dtype("i8"): 7, STRING: 8, BOOL: 9, F16: 10, F64: 11, np.dtype("u4"): 12, np.dtype("u8"): 13, BF16: 16,
+    **{
+        dtype_from_name(name): code
+        for code, name in enumerate(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"), 17)
+    },
 }  # fmt: skip
 """Dtype -> number of ONNX's TensorProto.DataType.  Source: onnx.proto."""
 DTYPES = {code: dtype for dtype, code in CODES.items()}

@@ -22,6 +22,8 @@ Shape = list["int | str | None"]
 
 OVERRIDABLE_SINCE = 4
 """Version of ONNX's format from which an initializer that is also an input may be fed."""
+NO_VERSION = (1 << 63) - 1
+"""What onnxruntime says of a model without a version."""
 READERS_ENTRIES = ("format", "producer", "opset")
 """Entries of a graph's metadata that its reader adds."""
 
@@ -64,15 +66,19 @@ class ModelMetadata:
         self.producer_name, self.graph_name = producer_name, graph_name
         self.custom_metadata_map = custom_metadata_map
         self.domain = self.description = self.graph_description = ""
-        self.version = 0
+        self.version = NO_VERSION
 
 
 @record(frozen=True)
 class Declared:
-    """What a file says, by name; None for the shape of what it gives no rank."""
+    """What a file says, by name; None for the shape of what it gives no rank.
+
+    kinds: types of outputs that are no tensors, as onnxruntime writes them.
+    """
 
     inputs: dict[str, Shape | None]
     outputs: dict[str, Shape | None]
+    kinds: dict[str, str]
     overridable: list[NodeArg]
     meta: ModelMetadata
 
@@ -127,7 +133,7 @@ def _read_other(source: Any, changes: Changes) -> tuple[Graph, Declared]:
     own = {k: v for k, v in graph.metadata.items() if k not in READERS_ENTRIES}
     meta = ModelMetadata(graph.metadata.get("producer", ""), graph.name, own)
     ins = {v.name: _symbolic(v.type) for v in graph.caller_inputs}
-    return graph, Declared(ins, {name: _symbolic(v.type) for name, v in graph.caller_outputs}, [], meta)
+    return graph, Declared(ins, {name: _symbolic(v.type) for name, v in graph.caller_outputs}, {}, [], meta)
 
 
 def _symbolic(t: TensorType) -> Shape | None:
@@ -193,9 +199,11 @@ def _declared(model: onnx.ModelProto) -> Declared:
         if i.name in held
     ]
     meta = ModelMetadata(model.producer_name, graph.name, {p.key: p.value for p in model.metadata_props})
-    meta.domain, meta.version = model.domain, model.model_version
+    meta.domain, meta.version = model.domain, model.model_version if model.HasField("model_version") else NO_VERSION
     meta.description, meta.graph_description = model.doc_string, graph.doc_string
-    return Declared(_shapes(graph.input), _shapes(graph.output), overridable, meta)
+    nested = [i for i in graph.output if i.type.WhichOneof("value") not in ("tensor_type", None)]
+    kinds = {i.name: kind_of(type_of_proto(i.type, i.name)) for i in nested}
+    return Declared(_shapes(graph.input), _shapes(graph.output), kinds, overridable, meta)
 
 
 def _shapes(infos: Iterable[onnx.ValueInfoProto]) -> dict[str, Shape | None]:
@@ -217,9 +225,14 @@ def _dimension(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
     return dim.dim_param or None
 
 
-def args_of(specs: Sequence[TensorSpec], declared: Mapping[str, Shape | None], symbols: set[str]) -> list[NodeArg]:
+def args_of(
+    specs: Sequence[TensorSpec], shapes: Mapping[str, Shape | None], symbols: set[str], kinds: Mapping[str, str]
+) -> list[NodeArg]:
     """Inputs or outputs: sizes that are known, else what the file says, else symbols that inputs have."""
-    return [NodeArg(s.name, kind_of_spec(s), _merged(s.shape, declared.get(s.name), symbols)) for s in specs]
+    return [
+        NodeArg(s.name, kinds.get(s.name) or kind_of_spec(s), _merged(s.shape, shapes.get(s.name), symbols))
+        for s in specs
+    ]
 
 
 def _merged(found: Sequence[int | str] | None, said: Shape | None, symbols: set[str]) -> Shape:

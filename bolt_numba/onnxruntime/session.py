@@ -85,8 +85,8 @@ class InferenceSession:
     def _make(self) -> None:
         self._session, declared = self._engine(frozenset(), loose=False)
         symbols = named_dimensions(declared.inputs)
-        self._inputs_meta = args_of(self._session.inputs, declared.inputs, symbols)
-        self._outputs_meta = args_of(self._session.outputs, declared.outputs, symbols)
+        self._inputs_meta = args_of(self._session.inputs, declared.inputs, symbols, {})
+        self._outputs_meta = args_of(self._session.outputs, declared.outputs, symbols, declared.kinds)
         self._overridable_initializers, self._model_meta = declared.overridable, declared.meta
         self._output_names = [arg.name for arg in self._outputs_meta]
         self._texts = {arg.name for arg in self._inputs_meta if arg.type == "tensor(string)"}
