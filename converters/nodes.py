@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
 from bolt_numba.converters.scope import Scope
@@ -13,6 +16,28 @@ from bolt_numba.ops.arrays.shape import Identity
 from bolt_numba.types import Array, TensorType, type_of
 
 S = TypeVar("S", bound=Scope)
+
+
+_heard: ContextVar[dict[tuple[object, ...], str] | None] = ContextVar("heard", default=None)
+
+
+@contextmanager
+def foreign_operators() -> Iterator[Counter[str]]:
+    """Count the operators of the files that are read within, by the names that they have there; filled at the end."""
+    found: Counter[str] = Counter()
+    token = _heard.set(nodes := {})
+    try:
+        yield found
+    finally:
+        _heard.reset(token)
+        found.update(nodes.values())
+
+
+def hear(nodes: Callable[[], Iterable[tuple[tuple[object, ...], str]]]) -> None:
+    """Tell nodes of a file, each by what it is known by and its operator, where somebody counts them."""
+    heard = _heard.get()
+    if heard is not None:
+        heard.update(nodes())
 
 
 class ForeignNode:
@@ -59,6 +84,9 @@ class NodeReader(Generic[S]):
     named: values that have a name of the file, by id.
     """
 
+    counted = True
+    """Whether the nodes that are read are those of the file, which function bodies are not."""
+
     def __init__(self, file: str) -> None:
         self.file = file
         self.named: dict[int, Value] = {}
@@ -99,6 +127,8 @@ class NodeReader(Generic[S]):
     def read_nodes(self, nodes: Iterable[ForeignNode], scope: S) -> None:
         """Read nodes in order; any failure names the node."""
         for node in nodes:
+            if self.counted:
+                hear(lambda node=node: [((scope.graph.name, scope.prefix, node.label, node.op), node.op)])  # type: ignore[misc]
             what = f"{self.file}: node '{scope.prefix}{node.label}' ({node.op})"
             try:
                 self.read_node(node, scope, what)

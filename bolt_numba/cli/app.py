@@ -11,7 +11,7 @@ import typer
 
 import bolt_numba
 from bolt_numba.base.trusted import CacheWarning
-from bolt_numba.cli import check, kernels, machine, model, quantise, speed
+from bolt_numba.cli import check, draw, kernels, machine, model, quantise, speed
 from bolt_numba.cli.console import err, plain
 from bolt_numba.errors import BoltError
 
@@ -30,7 +30,7 @@ app.command("run")(check.run)
 app.command("bench")(speed.bench)
 app.command("verify")(check.verify)
 app.command("profile")(speed.profile)
-app.command("viz")(model.viz)
+app.command("viz")(draw.viz)
 app.command("ops")(machine.ops)
 app.add_typer(kernels.cache, name="cache")
 app.command("doctor")(machine.doctor)

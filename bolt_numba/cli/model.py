@@ -1,4 +1,4 @@
-"""Commands about a model file: convert, inspect, viz."""
+"""Commands about a model file: convert, inspect."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from bolt_numba.cli.options import (
     ModelPath,
     Numerics,
     Precision,
-    Shapes,
     Signature,
     Weights,
     one_of,
     read_shapes,
 )
-from bolt_numba.ir.dot import Mark, to_dot
+from bolt_numba.converters.nodes import foreign_operators
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.text import to_text
 from bolt_numba.packing import packed
-from bolt_numba.types import FILE_WAS, TensorSpec, dtype_name
+from bolt_numba.types import FILE_WAS, dtype_name
 
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="The file to write.")]
 SHOWN = 4
 """Lines of a file that are shown."""
-COLOURS = {"reference": "lightsalmon", "host": "khaki"}
+METADATA = ("format", "producer", "opset")
+"""Entries that are shown first."""
+WIDTH = 100
+"""Characters of an entry that are shown."""
 
 
 def _form(text: str | None) -> str | None:
@@ -197,7 +199,7 @@ def inspect(
     if unsupported:
         _list_unsupported(model, weights, as_json)
         return
-    with console.progress(f"reading {model.name}"):
+    with console.progress(f"reading {model.name}"), foreign_operators() as named:
         found = bn.load_model(model, weights=weights)
     graph = found.graph(signature)
     if text:
@@ -205,19 +207,29 @@ def inspect(
         return
     facts = _facts(graph)
     if as_json:
-        console.write_json({**facts, "signatures": list(found.signatures)})
+        console.write_json({**facts, "file_operators": dict(named.most_common()), "signatures": list(found.signatures)})
         return
     if len(found.signatures) > 1:
         shown = signature or found.signatures[0]
         console.write(f"signatures: {', '.join(found.signatures)}; this is {shown}, --signature shows another")
     console.write(f"{model}: {facts['name']}, {facts['nodes']} nodes, {facts['parameters']:,} parameters")
-    console.write(f"weights: {console.mebibytes(facts['weight_bytes'])} MiB\n")
-    console.write("".join(_file_lines(graph)))
+    console.write(f"weights: {console.mebibytes(facts['weight_bytes'])} MiB")
+    console.write("".join([*_metadata_lines(graph), *_file_lines(graph), "\n"]))
     both = [(kind, t) for kind in ("inputs", "outputs", "states") for t in facts[kind]]
     rows = [(kind[:-1], t["name"], t["dtype"], console.shape_text(t["shape"])) for kind, t in both]
     console.table("", ("", "name", "dtype", "shape"), rows)
     console.write("")
     console.table("", ("operator", "count"), facts["operators"].items(), right=("count",))
+    if named and named != facts["operators"]:
+        console.write("")
+        console.table("", ("in the file", "count"), named.most_common(), right=("count",))
+
+
+def _metadata_lines(graph: Graph) -> list[str]:
+    """What the file says of itself: format, producer, opset and the rest, one short line each."""
+    own = [(key, " ".join(text.split())) for key, text in graph.metadata.items() if not key.startswith(FILE_WAS)]
+    first = sorted(own, key=lambda pair: (METADATA.index(pair[0]) if pair[0] in METADATA else len(METADATA), pair[0]))
+    return [f"{key}: {text[:WIDTH]}{'...' if len(text) > WIDTH else ''}\n" for key, text in first if text]
 
 
 def _file_lines(graph: Graph) -> list[str]:
@@ -274,41 +286,3 @@ def _operators(graph: Graph) -> Counter[str]:
 
 def _count(graph: Graph) -> int:
     return sum(_operators(graph).values())
-
-
-def viz(
-    model: ModelPath,
-    output: Output = None,
-    shape: Shapes = [],
-    after: Annotated[bool, typer.Option("--after", help="The optimised graph, with what runs each node.")] = False,
-    text: Annotated[bool, typer.Option("--text", help="Text instead of Graphviz.")] = False,
-    weights: Weights = None,
-    signature: Signature = None,
-) -> None:
-    """Draw the graph as Graphviz text (dot -Tsvg renders it): as loaded, or after all passes."""
-    marks: dict[str, Mark] = {}
-    with console.progress(f"reading {model.name}"):
-        graph = bn.load(model, weights=weights, signature=signature)
-        if after:
-            session = bn.compile(graph)
-            graph = session.optimised
-            marks = _marks(session, read_shapes(shape))
-    made = to_text(graph) if text else to_dot(graph, marks)
-    if output is None:
-        console.write(made)
-    else:
-        output.write_text(made, encoding="utf-8")
-        console.write(f"{output}: {len(graph.nodes)} nodes")
-
-
-def _marks(session: bn.Session, shapes: dict[str, tuple[int, ...]]) -> dict[str, Mark]:
-    """What runs each node, where the shapes of all inputs are known."""
-    if any(not _is_static(s) and s.name not in shapes for s in session.inputs):
-        return {}
-    session.warmup(**shapes)
-    rows = session.report()
-    return {r["node"]: Mark(str(r["runner"]), COLOURS.get(str(r["runner"]), "palegreen")) for r in rows}
-
-
-def _is_static(spec: TensorSpec) -> bool:
-    return spec.shape is not None and all(isinstance(d, int) for d in spec.shape)

@@ -126,9 +126,10 @@ def profile(
         console.write_json(found.to_json())
         return
     console.write(found.table(top))
-    whole = sum(found.by_op().values()) or 1.0
     console.write("")
-    rows = [(op, f"{s * 1e6:.1f}", f"{100 * s / whole:.1f} %") for op, s in list(found.by_op().items())[:top]]
+    sums = [*list(found.by_op().items())[:top], ("(rest)", found.rest)]
+    whole = found.total or 1.0
+    rows = [(op, f"{s * 1e6:.1f}", f"{100 * s / whole:.1f} %") for op, s in sums]
     console.table("", ("operator", "us", "share"), rows, right=("us", "share"))
     if output is not None:
         console.write(f"\ntrace: {output}")

@@ -14,6 +14,8 @@ import numpy as np
 from bolt_numba.runtime.runner import Prepared, Runner, finish
 from bolt_numba.types import Array
 
+REST = "the rest: the call, memory, results (below 0: steps are quicker together)"
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -29,12 +31,20 @@ class Row:
 
 @dataclass(slots=True)
 class Profile:
-    """Median seconds of each job over ``runs`` runs, in running order; ``total`` is the median of whole runs."""
+    """Median seconds of each job over ``runs`` runs, in running order; ``total``: of as many not taken apart."""
 
     rows: list[Row]
     runs: int
     total: float
     threads: int
+
+    @property
+    def rest(self) -> float:
+        """Seconds of a run that are no step's: the call, memory, results.
+
+        Below 0 where steps are quicker together than measured one by one.
+        """
+        return self.total - sum(row.seconds for row in self.rows)
 
     def by_op(self) -> dict[str, float]:
         """Seconds per operator, largest first."""
@@ -44,21 +54,27 @@ class Profile:
         return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
     def table(self, top: int | None = None) -> str:
-        """Text: slowest first."""
-        rows = sorted(self.rows, key=lambda r: -r.seconds)[:top]
-        whole = sum(r.seconds for r in self.rows) or 1.0
+        """Text: slowest first.  What is not shown has a line of its own, and so has what is no step's."""
+        ordered = sorted(self.rows, key=lambda r: -r.seconds)
+        rows, others = ordered[:top], ordered[top:] if top is not None else []
+        whole = self.total or 1.0
         lines = [f"{'us':>10}  {'share':>6}  {'operator':<20} {'runner':<24} {'output':<26} node"]
         lines += [
             f"{r.seconds * 1e6:10.1f}  {100 * r.seconds / whole:5.1f}%  "
             f"{r.op:<20} {r.runner:<24} {r.output:<26} {r.node}"
             for r in rows
         ]
+        hidden = sum(r.seconds for r in others)
+        if others:
+            lines.append(f"{hidden * 1e6:10.1f}  {100 * hidden / whole:5.1f}%  {len(others)} more steps")
+        lines.append(f"{self.rest * 1e6:10.1f}  {100 * self.rest / whole:5.1f}%  {REST}")
         lines.append(f"{self.total * 1e6:10.1f}  total of a run, {len(self.rows)} steps, {self.threads} thread(s)")
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "total_s": self.total,
+            "rest_s": self.rest,
             "runs": self.runs,
             "threads": self.threads,
             "rows": [{f: getattr(r, f) for f in Row.__slots__} for r in self.rows],
@@ -84,8 +100,9 @@ def profile_runs(runner: Runner, arrays: Sequence[Array], runs: int) -> Profile:
     labels: list[tuple[str, str, str, str]] = []
     for _ in range(runs):
         begin = time.perf_counter()
-        labels, seconds = _timed_run(runner, arrays)
+        runner.run(arrays)
         whole.append(time.perf_counter() - begin)
+        labels, seconds = _timed_run(runner, arrays)
         samples.append(seconds)
     length = len(samples[-1])
     medians = np.median(np.array([s for s in samples if len(s) == length]), axis=0) if length else np.zeros(0)

@@ -78,6 +78,8 @@ class NodeBuilder(nodes.ForeignBuilder):
 class GraphReader(NodeReader[FunctionScope]):
     """Reads the graph of one model; ``folder`` is where external data may lie."""
 
+    counted = False
+
     def __init__(self, file: str, folder: Path | None, functions: Functions) -> None:
         super().__init__(file)
         self.folder, self.functions = folder, functions

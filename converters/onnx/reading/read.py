@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bolt_numba.converters.bounded import reading
+from bolt_numba.converters.nodes import hear
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.graph import GraphReader, unsupported_nodes
 from bolt_numba.converters.onnx.reading.payload import without_payloads
-from bolt_numba.converters.onnx.structure import functions_of, opsets_of
+from bolt_numba.converters.onnx.structure import all_nodes, domain_of, functions_of, opsets_of
 from bolt_numba.converters.wire import what_is_wrong
 from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.graph import Graph
@@ -56,9 +57,18 @@ def _read(model: onnx.ModelProto, folder: Path | None, name: str) -> Graph:
     missing = unsupported_nodes(model.graph.node, opsets, functions)
     if missing:
         raise UnsupportedOpError(name, missing)
+    hear(lambda: _named(model))
     graph = GraphReader(name, folder, functions).read(model.graph, opsets, model.graph.name or name)
     graph.metadata.update({p.key: p.value for p in model.metadata_props})
     graph.metadata["format"] = "onnx"
     graph.metadata["producer"] = f"{model.producer_name} {model.producer_version}".strip()
     graph.metadata["opset"] = ", ".join(f"{d or 'ai.onnx'} {v}" for d, v in sorted(opsets.items()))
     return graph
+
+
+def _named(model: onnx.ModelProto) -> Iterator[tuple[tuple[object, ...], str]]:
+    """All nodes of a file, those of its functions once, with the names of their operators."""
+    parts = [model.graph.node, *(function.node for function in model.functions)]
+    for number, node in enumerate(node for part in parts for node in all_nodes(part)):
+        domain = domain_of(node.domain)
+        yield (number,), f"{domain}.{node.op_type}" if domain else node.op_type
