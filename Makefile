@@ -70,7 +70,6 @@ docs: $(STAMP) ## Write the pages that are made from the code.
 	$(BIN)/bolt-numba ops --markdown > docs/operators.md
 	$(BIN)/bolt-numba ops --safety > docs/data-safety.md
 	$(BIN)/bolt-numba ops --formats > docs/formats.md
-	$(BIN)/bolt-numba ops --formats > docs/formats.md
 
 site: $(STAMP) ## Build the documentation in build/site, links checked, after running all that its pages say.
 	$(BIN)/python -m pip install --quiet -e '.[docs]'

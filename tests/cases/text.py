@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bolt_numba.ops.data import text as t
 from bolt_numba.ops.data.image_decoder import ImageDecoder, pillow
+from bolt_numba.ops.data.tokens import Tokenizer
 from bolt_numba.types import I32, I64, Array
 from tests.cases import Case, cases
 from tests.cases.draw import Draw, flags, pick, shapes, whole
@@ -48,6 +49,13 @@ def string_normalizer(draw: Draw, op: type[t.StringNormalizer]) -> Case:
 @cases(t.RegexFullMatch)
 def regex_full_match(draw: Draw, op: type[t.RegexFullMatch]) -> Case:
     made = op(pick(draw, r"[a-z]*", r"\w+@\w+\.(org|com)", r".*", r"\d+", r"(?i)MONDAY", r"[[:alpha:]]+"))
+    return Case(made, (strings(draw, shapes(draw, 1, 2, 12)),))
+
+
+@cases(Tokenizer)
+def tokenizer(draw: Draw, op: type[Tokenizer]) -> Case:
+    cut = pick(draw, (("",), ""), ((" ", ","), ""), ((), "[a-z]+"), ((), r"\w|\d+"))
+    made = op(draw(flags), 1 if cut[0] == ("",) else pick(draw, 1, 2), "#", *cut)
     return Case(made, (strings(draw, shapes(draw, 1, 2, 12)),))
 
 

@@ -10,20 +10,32 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import ask
-from bolt_numba.errors import UnsupportedOpError
+from bolt_numba.errors import ShapeError, UnsupportedOpError
 from bolt_numba.ops.content import bounded
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import broadcast_shapes, shape_of
 from bolt_numba.types import BOOL, F32, I32, I64, STRING, Array, Dim, TensorType
 
 _CHANGES: dict[str, Callable[[str], str]] = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}
-def engine() -> Any:
-    """The module of RE2, whose time is linear in the text; raises UnsupportedOpError when it is not installed."""
+
+
+def compiled(owner: str, pattern: str, **options: bool) -> Any:
+    """A pattern of RE2, whose time is linear in the text.
+
+    Raises UnsupportedOpError when RE2 is not installed, ShapeError for what is no pattern.
+    """
     try:
         import re2
     except ImportError as error:
-        raise UnsupportedOpError("RegexFullMatch", ["matching without RE2: pip install google-re2"]) from error
-    return re2
+        raise UnsupportedOpError(owner, ["matching without RE2: pip install google-re2"]) from error
+    settings = re2.Options()
+    settings.log_errors = False
+    for name, value in options.items():
+        setattr(settings, name, value)
+    try:
+        return re2.compile(pattern, settings)
+    except re2.error as error:
+        raise ShapeError(f"{owner}: pattern: got {pattern!r}, wanted a regular expression ({error})") from error
 
 
 def texts(values: Any, shape: tuple[int, ...]) -> Array:
@@ -126,20 +138,11 @@ class RegexFullMatch(Op):
 
     def infer(self, x: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, STRING)
-        self._compiled()
+        compiled(self.name, self.pattern)
         return TensorType(BOOL, x.shape)
 
-    def _compiled(self) -> Any:
-        re2 = engine()
-        options = re2.Options()
-        options.log_errors = False
-        try:
-            return re2.compile(self.pattern, options)
-        except re2.error as error:
-            raise self.fail("pattern", repr(self.pattern), f"a regular expression ({error})") from error
-
     def reference(self, x: Array) -> Array:
-        match = self._compiled().fullmatch
+        match = compiled(self.name, self.pattern).fullmatch
         return np.array([match(str(v)) is not None for v in x.flat], BOOL).reshape(x.shape)
 
 

@@ -20,6 +20,7 @@ from bolt_numba.converters.operands import ints, known_array, rank_of, static_di
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.reduce import ReduceSumSquare
 from bolt_numba.ops.arrays.shape import Expand, Reshape, Shape, Split, Transpose, Unsqueeze
+from bolt_numba.ops.data.tokens import Tokenizer
 from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.ops.layers.norm import RMSNormalization
 from bolt_numba.ops.pointwise import Add, Cast, Mul, Sigmoid, Sqrt, Sub, Swish, Where
@@ -49,6 +50,20 @@ def distances(b: NodeBuilder, x: Value, y: Value, *, metric: str = "sqeuclidean"
     differences = b(Sub(), b(Unsqueeze(), x, ints([1])), b(Unsqueeze(), y, ints([0])))
     squares = b(ReduceSumSquare(keepdims=False), differences, ints([2]))
     return squares if metric == "sqeuclidean" else b(Sqrt(), squares)
+
+
+@microsoft("Tokenizer")
+def tokenizer(
+    b: NodeBuilder,
+    x: Value,
+    *,
+    mark: bool,
+    mincharnum: int,
+    pad_value: str,
+    separators: tuple[str, ...] = (),
+    tokenexp: str = "",
+) -> Any:
+    return b(Tokenizer(mark, mincharnum, pad_value, separators, tokenexp), x)
 
 
 @microsoft("ScaledSiLU")

@@ -9,7 +9,9 @@ import numpy as np
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.onnx.types import dtype_of
+from bolt_numba.converters.operands import ints
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.shape import Unsqueeze
 from bolt_numba.ops.arrays.signal import DFT, STFT, MelWeightMatrix
 
 Ints = tuple[int, ...]
@@ -46,6 +48,9 @@ def stft(
     *,
     onesided: bool = True,
 ) -> Any:
+    """A real signal may lack the last axis, as onnxruntime allows."""
+    if signal.type.shape is not None and len(signal.type.shape) == 2:
+        signal = b(Unsqueeze(), signal, ints([-1]))
     return b(STFT(onesided), signal, step, window, length)
 
 

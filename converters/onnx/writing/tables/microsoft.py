@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bolt_numba.converters.onnx.writing.registry import MICROSOFT, Named, NoSpellingError, writer
+from bolt_numba.ops.data.tokens import Tokenizer
 from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.ops.layers.matmul_bits import MatMulNBits
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
@@ -38,6 +39,13 @@ def _transposed(w: GraphWriter, term: Named) -> Named:
     swapped = None if shape is None else (shape[0], shape[2], shape[1])
     (made,) = w.node("Transpose", [term], [TensorType(term.type.dtype, swapped)], perm=(0, 2, 1))
     return made
+
+
+@writer(Tokenizer)
+def tokenizer(w: GraphWriter, op: Any, x: Named) -> Any:
+    given = {f.name: getattr(op, f.name) for f in dataclasses.fields(op)}
+    given = {name: value for name, value in given.items() if value != ()} | {"mark": int(op.mark)}
+    return w.node(op.name, [x], [v.type for v in w.reading.outputs], domain=MICROSOFT, **given)
 
 
 @writer(GroupQueryAttention)
