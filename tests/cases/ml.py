@@ -64,7 +64,7 @@ def one_hot_encoder(draw: Draw, op: type[m.OneHotEncoder]) -> Case:
 
 @cases(m.PairwiseCoupling)
 def pairwise_coupling(draw: Draw, op: type[m.PairwiseCoupling]) -> Case:
-    classes = pick(draw, 2, 3, 5)
+    classes = pick(draw, 2, 3, 5, 11)
     pairs = real(draw, (draw(small), classes * (classes - 1) // 2), 0.05, 0.95)
     return Case(op(classes), (pairs,), exact=False, rtol=1e-4)
 
