@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.ir.build import Builder
-from bolt_numba.ir.graph import Value
-from bolt_numba.types import BOOL, F32
+from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.types import BOOL, F32, TensorType
 from tests.rule_cases import f32, fires, i64, o, whole
 
 # ---- products
@@ -223,3 +223,24 @@ fires("fuse_chain", "Chain", x=(2, 3), y=(1, 3))(
     lambda b, x, y: b(o("Relu"), b(o("Mul"), b(o("Add"), x, y), b(o("Sub"), x, y)))
 )
 fires("fuse_chain", "Chain", x=(2, 3))(lambda b, x: b(o("Where"), b(o("Greater"), x, f32(0)), x, b(o("Neg"), x)))
+
+
+def _distances(b: Builder, x: Value, points: Value, absolute: bool) -> Any:
+    """A loop over the points, as skl2onnx writes it."""
+    body = Graph("body")
+    kept, point = body.add_input("x", x.type), body.add_input("point", TensorType(F32, (4,)))
+    inner = Builder(body)
+    apart = inner(o("Sub"), kept, point)
+    total = o("ReduceSum" if absolute else "ReduceSumSquare", keepdims=False)
+    found = inner(total, inner(o("Abs"), apart) if absolute else apart, i64(1))
+    body.add_output(kept, "kept")
+    body.add_output(found, "found")
+    return b(o("Scan", body, 1, 1), x, points)[1]
+
+
+fires("scan_of_distances", "Transpose Distances Transpose", x=("n", 4), points=(7, 4))(
+    lambda b, x, points: _distances(b, x, points, False)
+)
+fires("scan_of_distances", "Transpose Distances Transpose", x=(3, 4), points=("m", 4))(
+    lambda b, x, points: _distances(b, x, points, True)
+)

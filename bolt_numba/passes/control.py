@@ -2,6 +2,8 @@
 
 inline_if(If(constant))             -> the nodes of the branch taken
 sink_if_constants(If(c, constants)) -> If(c) with the constants inside its branches; unused captures go too
+scan_of_distances(Scan over points) -> Transpose(Distances(x, Transpose(points))): a body that hands x on and sums
+                                       squares, or absolute values, of x - point; sums are added in another order
 """
 
 from __future__ import annotations
@@ -12,8 +14,12 @@ from typing import Any
 
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
-from bolt_numba.ops.control import If
+from bolt_numba.ops.arrays.reduce import ReduceSum, ReduceSumSquare
+from bolt_numba.ops.arrays.shape import Transpose
+from bolt_numba.ops.control import If, Scan
+from bolt_numba.ops.pointwise import Abs, Sub
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule
+from bolt_numba.types import F32, F64
 
 
 @rule(Pat(If, (const("cond"),)))
@@ -71,4 +77,53 @@ def _with_constants(branch: Graph, captures: Sequence[Value | None], kept: Seque
     return made
 
 
+@rule(Pat(Scan))
+def scan_of_distances(m: Match, b: Builder) -> Result:
+    op, operands = m.root.op, m.root.inputs
+    assert isinstance(op, Scan)
+    x, points = operands[:2] if len(operands) == 2 else (None, None)
+    if x is None or points is None or (op.states, op.scans) != (1, 1):
+        return None
+    a, p = x.type.shape, points.type.shape
+    if a is None or p is None or len(a) != 2 or len(p) != 2 or a[1] != p[1] or x.type.dtype not in (F32, F64):
+        return None
+    places = (*op.input_axes, *op.input_directions, *op.output_axes, *op.output_directions)
+    power = _power(op.body)
+    if any(places) or power is None:
+        return None
+    from bolt_numba.ops.layers.distances import Distances  # few models need it
+
+    turned = b(Transpose((1, 0)), points)
+    return x, b(Transpose((1, 0)), b(Distances(power), x, turned))
+
+
+def _power(body: Graph) -> int | None:
+    """Of which power a body (x, point) -> (x, distances of the rows of x) sums the differences; None for others."""
+    kept, found = body.outputs if len(body.outputs) == 2 else (None, None)
+    total = None if found is None else found.node
+    if total is None or kept is not body.inputs[0] or len(body.inputs) != 2:
+        return None
+    op: Any = total.op
+    inner = total.inputs[0]
+    assert inner is not None
+    if not isinstance(op, (ReduceSum, ReduceSumSquare)) or op.keepdims or not _along_the_last(total.inputs[1:]):
+        return None
+    if isinstance(op, ReduceSum):
+        if inner.node is None or not isinstance(inner.node.op, Abs):
+            return None
+        inner = inner.node.inputs[0]
+        assert inner is not None
+    difference = inner.node
+    if difference is None or not isinstance(difference.op, Sub) or set(difference.inputs) != set(body.inputs):
+        return None
+    return 1 if isinstance(op, ReduceSum) else 2
+
+
+def _along_the_last(axes: Any) -> bool:
+    """Whether operands of a reduction are one list of axes that holds the last one of a matrix."""
+    known = axes[0].type.known if len(axes) == 1 and axes[0] is not None else None
+    return known is not None and known.tolist() in ([1], [-1])
+
+
 RULES: tuple[Rule, ...] = (inline_if, sink_if_constants)
+RECOGNISED: tuple[Rule, ...] = (scan_of_distances,)

@@ -124,7 +124,7 @@ def _chains(run: PipelineRun) -> tuple[Rule, ...]:
 
 CLEAN: RuleSet = (folding, *control.RULES, *views.RULES, *canonical.RULES)
 """Rules that every stage may rely on: nothing they remove comes back."""
-_KNOWN: RuleSet = (*CLEAN, *norms.RULES, *recognise.RULES, *binary.RULES, *thresholds.RULES)
+_KNOWN: RuleSet = (*CLEAN, *norms.RULES, *recognise.RULES, *control.RECOGNISED, *binary.RULES, *thresholds.RULES)
 _ABSORBED: RuleSet = (*_KNOWN, *products.RULES, absorbing)
 
 

@@ -58,7 +58,7 @@ def matrix(pairs, at, q, k):
 
 @inline
 def slopes(q, p, slope, k):
-    """slope = Q p; gives p Q p and the greatest distance of an element of slope from it."""
+    """Write Q p to slope; gives p Q p and the greatest distance of an element of slope from it."""
     level = splat(np.float32(0))
     for t in range(k):
         total = splat(np.float32(0))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from bolt_numba.ops.layers.distances import Distances
 from bolt_numba.ops.layers.matmul import Einsum, MatMul
-from bolt_numba.types import Array
+from bolt_numba.types import F32, F64, Array
 from tests.cases import Case, cases
 from tests.cases.draw import (
     ACTIVATIONS,
@@ -55,6 +56,14 @@ def plain(draw: Draw, op: MatMul, a: Array, b: Array, bias: Array | None) -> Cas
     factor = 1 if dtype.kind == "f" else 1 << (8 * dtype.itemsize - 4)
     operands = [(v.astype(np.int64) * f).astype(dtype) for v, f in ((a, factor), (b, 1))]
     return Case(op, (*operands, *(() if bias is None else (bias.astype(np.int64).astype(dtype),))))
+
+
+@cases(Distances)
+def distances(draw: Draw, op: type[Distances]) -> Case:
+    n, m, k = pick(draw, 1, 1, 2, 4, 5, 9), draw(around_tiles), draw(around_tiles)
+    dtype = pick(draw, F32, F32, F32, F64)
+    x, w = whole(draw, (n, k)).astype(dtype), whole(draw, (k, m)).astype(dtype)
+    return Case(op(pick(draw, 2, 2, 1)), (x, w))
 
 
 @cases(Einsum)

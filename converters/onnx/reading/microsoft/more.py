@@ -18,10 +18,10 @@ from bolt_numba.converters.onnx.reading.tables.resize import grid_sample
 from bolt_numba.converters.onnx.reading.tables.shape import pad, range_, trilu
 from bolt_numba.converters.operands import ints, known_array, rank_of, static_dim
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.arrays.reduce import ReduceSumSquare
 from bolt_numba.ops.arrays.shape import Expand, Reshape, Shape, Split, Transpose, Unsqueeze
 from bolt_numba.ops.data.tokens import Tokenizer
 from bolt_numba.ops.layers.cache import GroupQueryAttention
+from bolt_numba.ops.layers.distances import Distances
 from bolt_numba.ops.layers.norm import RMSNormalization
 from bolt_numba.ops.pointwise import Add, Cast, Mul, Sigmoid, Sqrt, Sub, Swish, Where
 from bolt_numba.types import F32, I32
@@ -47,8 +47,7 @@ def distances(b: NodeBuilder, x: Value, y: Value, *, metric: str = "sqeuclidean"
     """Between all rows of x [m, k] and of y [n, k]: [m, n]."""
     if metric not in ("sqeuclidean", "euclidean"):
         raise b.unsupported(f"metric {metric}")
-    differences = b(Sub(), b(Unsqueeze(), x, ints([1])), b(Unsqueeze(), y, ints([0])))
-    squares = b(ReduceSumSquare(keepdims=False), differences, ints([2]))
+    squares = b(Distances(), x, b(Transpose((1, 0)), y))
     return squares if metric == "sqeuclidean" else b(Sqrt(), squares)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from bolt_numba.converters.onnx.types import CODES, proto_of_type
 from bolt_numba.converters.onnx.writing.registry import Named, NoSpellingError, writer
 from bolt_numba.ops.arrays.generate import ConstantOfShape, Range, Trilu
-from bolt_numba.ops.arrays.reduce import Softmax
-from bolt_numba.ops.arrays.shape import Reshape, Shape, Split, Transpose
+from bolt_numba.ops.arrays.reduce import ReduceSum, ReduceSumSquare, Softmax
+from bolt_numba.ops.arrays.shape import Reshape, Shape, Split, Transpose, Unsqueeze
 from bolt_numba.ops.arrays.signal import MelWeightMatrix
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.control import If, Loop, Scan
@@ -18,9 +18,10 @@ from bolt_numba.ops.data.sequence import OptionalEmpty
 from bolt_numba.ops.layers.attention import FusedAttention, swapped
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.detection import DeformConv
+from bolt_numba.ops.layers.distances import Distances
 from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.pointwise import Add, Clip, Mul
+from bolt_numba.ops.pointwise import Abs, Add, Clip, Mul, Sub
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import BOOL, F32, I64, Sym, TensorType
 
@@ -66,6 +67,16 @@ def matmul(w: GraphWriter, op: Any, a: Named, b: Named, bias: Named | None = Non
     if op.alpha != 1:
         made = w.write(Mul(), made, w.const(np.array(op.alpha, a.type.dtype)))
     return made if bias is None else w.write(Add(), made, bias)
+
+
+@writer(Distances)
+def distances(w: GraphWriter, op: Any, x: Named, points: Named) -> Any:
+    """Every row less every point, and a sum along the middle."""
+    places = [w.const(np.array([axis], I64)) for axis in (2, 0, 1)]
+    apart = w.write(Sub(), w.write(Unsqueeze(), x, places[0]), w.write(Unsqueeze(), points, places[1]))
+    if op.power == 2:
+        return w.write(ReduceSumSquare(keepdims=False), apart, places[2])
+    return w.write(ReduceSum(keepdims=False), w.write(Abs(), apart), places[2])
 
 
 def _swapped(w: GraphWriter, x: Named) -> Named:
