@@ -18,7 +18,7 @@ from bolt_numba.kernels.data_sized import DATA_SIZED, DataSized
 from bolt_numba.kernels.jit import I64 as LONG
 from bolt_numba.kernels.jit import PTR, native
 from bolt_numba.kernels.registry import load
-from bolt_numba.ops.arrays.gather import Gather, NonZero
+from bolt_numba.ops.arrays.gather import Compress, Gather, NonZero
 from bolt_numba.ops.arrays.reduce import ReduceMax, TopK
 from bolt_numba.ops.arrays.shape import Reshape
 from bolt_numba.ops.pointwise import Cast, Greater
@@ -134,3 +134,13 @@ def test_rows_of_nothing_take_no_time() -> None:
     graph = Graph("rows")
     graph.add_output(Builder(graph)(NonZero(), graph.add_input("x", TensorType(F32, (1 << 40, 0)))), "y")
     assert bn.compile(graph, threads=1)(np.zeros((1 << 40, 0), F32))["y"].shape == (2, 0)
+
+
+@pytest.mark.parametrize(("dtype", "width"), [(F32, 2), (U8, 4), (U8, 2), (I64, 1), (F32, 3)])
+def test_rows_as_short_as_an_element_of_another_dtype_are_picked(dtype: Any, width: int) -> None:
+    x = np.arange(5 * width).astype(dtype).reshape(5, width)
+    kept = np.array([True, False, True, True, False])
+    case = Case(Compress(0), (x, kept))
+    entry = next(e for e in ENTRIES if e.op is Compress)
+    for right in (False, True):
+        np.testing.assert_array_equal(run_guarded(entry, case, right)[0], x[kept])

@@ -68,6 +68,8 @@ def as_value(found: Any, wanted: TensorType) -> Any:
     if isinstance(wanted, OptionalType):
         return None if found is None else as_value(found, wanted.element)
     if isinstance(wanted, SequenceType) and isinstance(found, (list, tuple)):
+        if isinstance(wanted.element, MapType):
+            return list(found)
         if set(map(type, found)) <= {np.ndarray} and wanted.element.dtype != BOOL:
             return list(found)  # a loop hands the same arrays on again and again
         return [as_value(v, wanted.element) for v in found]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,13 +16,21 @@ MAX_KNOWN = 1024
 """Elements up to which an operand's content is shown to `infer`: shapes, axes, sizes."""
 
 
-def evaluate(op: Op, args: Sequence[Any]) -> tuple[Any, ...]:
-    """Results of the reference for arrays, lists or None.
+Amounts: TypeAlias = "tuple[int, int, str]"
+"""Bytes of results, elements of operands and results, and whose results they are."""
+
+
+def evaluate(op: Op, args: Sequence[Any], amounts: Amounts | None = None) -> tuple[Any, ...]:
+    """Results of the reference for arrays, lists or None.  amounts: what `amounts_of` says, where it is known.
 
     Raises BudgetError before it takes more memory or work than is granted, and whatever the reference raises.
     """
-    if all(a is None or isinstance(a, np.ndarray) for a in args):
-        _ask_for(op, args)
+    if amounts is None and all(a is None or isinstance(a, np.ndarray) for a in args):
+        amounts = amounts_of(op, [None if a is None else _type(a) for a in args])
+    if amounts is not None:
+        if amounts[0]:
+            ask(amounts[0], amounts[2])
+        spend(amounts[1], op.name)
     return result_tuple(op.reference(*args))
 
 
@@ -30,13 +38,13 @@ def _type(array: Array) -> TensorType:
     return TensorType(array.dtype, array.shape, value=array if array.size <= MAX_KNOWN else None)
 
 
-def _ask_for(op: Op, args: Sequence[Array | None]) -> None:
-    types = [None if a is None else _type(a) for a in args]
+def amounts_of(op: Op, types: Sequence[TensorType | None]) -> Amounts | None:
+    """What a reference takes for operands of these static types; None where it says better what is wrong with them."""
     try:
         results = [t for t in result_tuple(op.infer(*types)) if t.is_static]
     except BoltError:
         raise
-    except Exception:  # the reference says better what is wrong
-        return
-    ask(sum(t.nbytes for t in results), f"{op.name}: result {', '.join(map(str, results))}")
-    spend(sum(t.size for t in results) + sum(a.size for a in args if a is not None), op.name)
+    except Exception:
+        return None
+    what = f"{op.name}: result {', '.join(map(str, results))}"
+    return sum(t.nbytes for t in results), sum(t.size for t in (*results, *filter(None, types))), what

@@ -27,6 +27,7 @@ from bolt_numba.kernels.data_sized import DataSized
 from bolt_numba.kernels.extents import check_steps, made_steps
 from bolt_numba.kernels.registry import Entry, In, Out, Scratch, Step, forget_last, remember_result
 from bolt_numba.ops.control import ControlFlow
+from bolt_numba.ops.evaluate import Amounts, amounts_of
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.bands import in_bands
 from bolt_numba.runtime.bounds import fitting
@@ -39,7 +40,7 @@ from bolt_numba.runtime.region import VALUE_ELEMENTS, Region, resolved
 from bolt_numba.runtime.repeat import Packed, Selection, node_key
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
 from bolt_numba.runtime.stand_ins import Lacking
-from bolt_numba.types import STRING, TensorType, only_in_python, type_of
+from bolt_numba.types import STRING, NestedType, TensorType, only_in_python, type_of
 
 FEW_PLANS = 4
 """Plans of a region after which more shapes are likely to come, so that recipes pay: one costs as much as ten nodes."""
@@ -53,6 +54,7 @@ class Cut:
 
     node: runs by ``compute``; without one ``alone``, planned for the content of the operands that decide its shapes;
     without either by its reference (or, an If, by its branch).  reads: its operands; rest: what runs afterwards.
+    amounts: what the reference takes, where the plan knows.  is_nested: all its results are lists, dictionaries...
     """
 
     node: Node
@@ -60,6 +62,8 @@ class Cut:
     rest: Region
     compute: DataSized | None = None
     alone: Region | None = None
+    amounts: Amounts | None = None
+    is_nested: bool = False
 
 
 @record(eq=False)
@@ -410,7 +414,10 @@ class Planner:
         region = Region(inputs, rest, list(self.region.outputs), dict(self.alias), known)
         types = [None if s is None else s.type for s in ins]
         compute = next(filter(None, (device.data_sized(node.op, types) for device in self.devices)), None)
-        self.cut = Cut(node, ins, region, compute, self._alone(node, ins))
+        by_types = not node.op.value_inputs and not any(t is not None and only_in_python(t) for t in types)
+        amounts = amounts_of(node.op, types) if by_types and not isinstance(node.op, ControlFlow) else None
+        is_nested = not isinstance(node.op, ControlFlow) and all(isinstance(v.type, NestedType) for v in node.outputs)
+        self.cut = Cut(node, ins, region, compute, self._alone(node, ins), amounts, is_nested)
         self._boundary = list(needed.values())
 
     def _alone(self, node: Node, ins: list[Slot | None]) -> Region | None:

@@ -126,7 +126,7 @@ def _timed_run(runner: Runner, arrays: Sequence[Array]) -> tuple[list[tuple[str,
         cut = prepared.plan.cut
         if cut is None:
             return labels, seconds
-        reads = sum(1 for s in cut.reads if s is not None)
+        reads = prepared.reads
         start = time.perf_counter()
         made = runner.run_cut(cut, results[:reads])
         seconds.append(time.perf_counter() - start)

@@ -23,7 +23,7 @@ from bolt_numba.runtime.bounds import outgrown
 from bolt_numba.runtime.inplace import can_overwrite
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Cut, Plan, Planner
-from bolt_numba.runtime.region import VALUE_ELEMENTS, Region, region_of
+from bolt_numba.runtime.region import VALUE_ELEMENTS, Region, region_of, resolved
 from bolt_numba.runtime.slots import INPUT, TEMP
 from bolt_numba.runtime.stand_ins import Lacking, Serving, computed_now, planned_now
 from bolt_numba.runtime.turns import short_turns
@@ -53,10 +53,12 @@ class RunMemory:
 class Prepared:
     """A plan with the idle memory of its runs and, after a cut, the runner of what follows."""
 
-    __slots__ = ("empties", "idle", "overwrites", "plain", "plan", "rest", "used")
+    __slots__ = ("empties", "ends", "idle", "overwrites", "plain", "plan", "reads", "rest", "used")
 
     def __init__(self, plan: Plan, rest: Runner | None = None) -> None:
         self.plan, self.rest = plan, rest
+        self.reads = 0 if plan.cut is None else sum(1 for s in plan.cut.reads if s is not None)
+        self.ends = _ends(plan, self.reads)
         self.idle: list[RunMemory] = []
         self.empties = [(s.type.dims, s.type.dtype) if s.kind == TEMP else None for s in plan.results]
         self.plain = all(e is not None for e in self.empties)
@@ -74,6 +76,17 @@ class Prepared:
         if found is None:
             found = self.overwrites[output, source] = can_overwrite(self.plan, output, source)
         return found
+
+
+def _ends(plan: Plan, reads: int) -> list[int] | None:
+    """Which of the values behind a cut are the outputs, if nothing runs there and nobody else has these values."""
+    if plan.cut is None or plan.cut.rest.nodes:
+        return None
+    region, fresh = plan.cut.rest, plan.results[reads:]
+    places = {id(v): i for i, v in enumerate(region.inputs)}
+    found = [places.get(id(resolved(v, region.alias)), -1) for v in region.outputs]
+    own = [s.kind == TEMP for s in fresh] + [isinstance(v.type, NestedType) for v in region.inputs[len(fresh) :]]
+    return found if len(set(found)) == len(found) and all(i >= 0 and own[i] for i in found) else None
 
 
 class Runner:
@@ -198,23 +211,27 @@ class Runner:
                     self.serving.is_running = True  # what follows a cut has its kernels now, too
                 return results
             results = run_plan(prepared, given)
-            reads = sum(1 for s in cut.reads if s is not None)
+            reads = prepared.reads
             made = runner.run_cut(cut, results[:reads])
-            assert prepared.rest is not None
-            runner, given = prepared.rest, [*results[reads:], *made]
+            runner, given = prepared.rest, [*results[reads:], *made]  # type: ignore[assignment]
+            if prepared.ends is not None and targets is None:
+                return [given[i] for i in prepared.ends]
 
     def run_cut(self, cut: Cut, results: Sequence[Array]) -> list[Array]:
         """Run the node that a plan could not contain; ``results`` are its operands that are not omitted."""
         try:
+            if cut.is_nested:  # nothing is computed
+                return self._run_cut(cut, results)
             with np.errstate(all="ignore"):
                 return self._run_cut(cut, results)
         except Exception as error:
             raise at_node(error, cut.node.op.name, cut.node.name) from error
 
     def _run_cut(self, cut: Cut, results: Sequence[Array]) -> list[Array]:
-        left = iter(results)
-        args = [None if s is None else next(left) for s in cut.reads]
-        op = cut.node.op
+        op, args = cut.node.op, list(results)
+        if len(args) < len(cut.reads):
+            left = iter(results)
+            args = [None if s is None else next(left) for s in cut.reads]  # type: ignore[misc]
         if cut.compute is not None:
             compute, by_reference = partial(cut.compute.compute, op, args, _empty), partial(evaluate, op, args)
             outs = computed_now(self.serving, compute, by_reference)
@@ -223,7 +240,7 @@ class Runner:
         elif cut.alone is not None:
             return self._alone(cut.alone).run(results)
         else:
-            outs = evaluate(op, args)
+            outs = evaluate(op, args, cut.amounts)
         return [_dense(x, v.type) for x, v in zip(outs, cut.node.outputs, strict=True)]
 
     def cut_label(self, cut: Cut) -> str:

@@ -27,7 +27,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
-from bolt_numba.kernels.registry import Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.data.ml import PairwiseCoupling
 from bolt_numba.types import TensorType
 
@@ -126,5 +126,7 @@ def pairwise_coupling(op: PairwiseCoupling, ins: Types, outs: Sequence[TensorTyp
     step = (k + 2) * k * BYTES
     parallel = n > LANES and n * k * k > PAYS_ELEMENTS // 16
     work = Scratch((context.threads if parallel else 1) * step)
-    args = {"pairs": In(0), "y": Out(0), "work": work, "step": step, "n": n, "k": k, "near": 0.005 / k}
+    args: dict[str, Argument] = {
+        "pairs": In(0), "y": Out(0), "work": work, "step": step, "n": n, "k": k, "near": 0.005 / k,
+    }  # fmt: skip
     return [Step(couple, args, parallel)]

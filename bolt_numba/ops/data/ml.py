@@ -92,7 +92,7 @@ class ZipMap(Op):
 
     def reference(self, scores: Array, labels: Array) -> Any:
         names = labels.tolist()
-        rows = scores.reshape(-1, scores.shape[-1])
+        rows = scores.reshape(1, -1) if scores.ndim == 1 else scores
         if rows.shape[1] != len(names):
             raise self.fail("columns of scores", rows.shape[1], len(names))
         return ([dict(zip(names, row, strict=True)) for row in rows.tolist()],)

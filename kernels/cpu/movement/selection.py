@@ -187,7 +187,7 @@ def compress(op: Compress, operands: Sequence[Any], empty: Empty) -> tuple[Array
     counter.call(counter.record(x=kept, count=found, n=m, mask=-1))
     count, run = int(found[0]), inner * x.dtype.itemsize
     shape = (count,) if op.axis is None else (*x.shape[:axis], count, *x.shape[axis + 1 :])
-    y = empty(outer * count * inner + BLOCK, x.dtype)
+    y = empty((outer * count + (BLOCK if run in UNITS else 0)) * inner, x.dtype)
     args = {"x": x, "y": y, "kept": kept, "found": found, "outer": outer, "n": n, "m": m, "room": outer * count}
     made = compress_elements(run) if run in UNITS else compress_rows
     if outer * inner:
