@@ -35,10 +35,10 @@ class Peer:
         raise NotImplementedError
 
     def arrays(self) -> list[Any]:
-        """NumPy results of one run."""
+        """NumPy results of one run; a list of dictionaries is a matrix of their values."""
         import numpy as np
 
-        return [np.asarray(a) for a in self.run()]
+        return [np.asarray([list(row.values()) for row in a] if isinstance(a, list) else a) for a in self.run()]
 
     def file(self) -> Path:
         """The model in the engine's own format."""

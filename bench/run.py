@@ -29,6 +29,7 @@ from bench.binary import BINARY
 from bench.contest import CORES, Options, Worker, play, start
 from bench.convert import converted
 from bench.engines import PEERS
+from bench.estimators import ML
 from bench.foreign import FOREIGN
 from bench.others import OTHERS
 from bench.page import fill
@@ -65,7 +66,7 @@ MAIN = (
 
 
 def entries() -> dict[str, Entry]:
-    """The zoo, `bench.others`, `bench.binary`, the files of `bench.models` and of `bench.foreign`.
+    """The zoo, `bench.others`, `bench.binary`, `bench.estimators`, the files of `bench.models` and of `bench.foreign`.
 
     Those have ``_file`` after a name that the zoo has too.
 
@@ -73,7 +74,7 @@ def entries() -> dict[str, Entry]:
     """
     from bench.models import MODELS
 
-    rows = {name: Entry(m.family, m.path, m.feeds) for name, m in (ZOO | OTHERS | BINARY | TWINS).items()}
+    rows = {name: Entry(m.family, m.path, m.feeds) for name, m in (ZOO | OTHERS | BINARY | TWINS | ML).items()}
     for name, model in MODELS.items():
         own = f"{name}_file" if name in ZOO else name
         rows[own] = Entry("recurrent" if name == "silero_vad" else model.family, model.path, model.feeds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,7 @@ class ZipMap(Op):
         rows = scores.reshape(1, -1) if scores.ndim == 1 else scores
         if rows.shape[1] != len(names):
             raise self.fail("columns of scores", rows.shape[1], len(names))
-        return ([dict(zip(names, row, strict=True)) for row in rows.tolist()],)
+        return (list(map(dict, map(zip, itertools.repeat(names), rows.tolist()))),)
 
 
 def _want_map(owner: Op, x: TensorType, *keys: AnyDType) -> MapType:
