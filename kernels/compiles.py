@@ -88,6 +88,13 @@ def logger() -> logging.Logger:
     return logging.getLogger(LOGGER)
 
 
+def be_silent() -> None:
+    """Log nothing unless the application has said where to: it shows what compiles itself."""
+    import logging
+
+    logger().addHandler(logging.NullHandler())
+
+
 def is_logging() -> bool:
     """Whether anybody can have asked for lines that are no warnings."""
     return "logging" in sys.modules

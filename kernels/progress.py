@@ -24,7 +24,8 @@ def shown(total: int) -> AbstractContextManager[None]:
 
 def _is_notebook() -> bool:
     shell: Any = sys.modules.get("IPython")
-    return shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
+    kinds = [] if shell is None else type(shell.get_ipython()).__mro__
+    return "ZMQInteractiveShell" in [kind.__name__ for kind in kinds]
 
 
 @contextmanager

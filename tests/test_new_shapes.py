@@ -22,6 +22,7 @@ from bolt_numba.kernels import compiles, jit, precompile
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.jit import I64, PTR, Native, native_source
 from bolt_numba.kernels.progress import shown
+from bolt_numba.runtime import runner
 from bolt_numba.runtime.stand_ins import Serving, computed_now
 from tests.rule_cases import graph_of, i64, o
 
@@ -232,6 +233,24 @@ def test_what_data_size_is_computed_by_its_reference_meanwhile(cache: Path) -> N
     assert computed_now(serving, lambda: kernel.address, lambda: -1) > 0
     patient = Serving("model", stand_ins=False, is_running=True)
     assert computed_now(patient, lambda: probe(602).address, lambda: -1) > 0
+
+
+def test_stand_ins_that_lack_memory_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = bn.compile(gated(), threads=1)
+    wanted = session(feed(*WARM))[0]
+    (prepared,) = session._runner.prepared.values()
+
+    def short(*args: Any) -> Any:
+        monkeypatch.undo()
+        raise bn.BudgetError("reference: got too little")
+
+    monkeypatch.setattr(runner, "run_plan", short)
+    with pytest.raises(bn.BudgetError):
+        session(feed(*WARM))
+    monkeypatch.setattr(runner, "run_plan", short)
+    prepared.stands_in = True
+    assert session(feed(*WARM))[0].tobytes() == wanted.tobytes()
+    assert list(session._runner.prepared.values()) != [prepared]
 
 
 class Terminal(io.StringIO):

@@ -143,6 +143,8 @@ def _kernel_compiles(show: Callable[[str, int, int], None]) -> Iterator[None]:
         if done:
             return
         count += 1
+        if count == 1:
+            compiles.be_silent()
         total = max(count, compiles.expected())
         show(f"compiling kernel {count} of {total}: {name}", count, total)
         if count == 1 and not err.is_terminal:

@@ -18,6 +18,7 @@ from bolt_numba.base.follow import PLAIN, Followed, LostError, Trail
 from bolt_numba.base.records import record
 from bolt_numba.errors import ShapeError
 from bolt_numba.ir.graph import Node
+from bolt_numba.kernels.compiles import LackingError
 from bolt_numba.kernels.registry import Argument, In, Out, Record, Scratch, Step, checked_step
 from bolt_numba.runtime.packs import MakerContext, Pack
 from bolt_numba.runtime.repeat import KEYED_ELEMENTS, Selection
@@ -184,6 +185,9 @@ def learn(form: Form, node: Node, ins: Sequence[Slot | None], choose: Choose) ->
         if how is not None and packs is not None:  # arrays of this node, which may be packed of each other
             how = replace(how, packs=())
         recipe = _written(trail, "".join(head), results, how)
+    except LackingError:
+        kind.tries -= 1
+        raise
     except (LostError, Exception):
         return None  # the ordinary way says what is wrong, if anything is
     if packs is not None:

@@ -15,6 +15,7 @@ from bolt_numba.base.border import at_node
 from bolt_numba.base.budget import ask, is_granted
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.mapped import check_intact
+from bolt_numba.errors import BudgetError
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import as_value
 from bolt_numba.ops.control import ControlFlow
@@ -51,12 +52,15 @@ class RunMemory:
 
 
 class Prepared:
-    """A plan with the idle memory of its runs and, after a cut, the runner of what follows."""
+    """A plan with the idle memory of its runs and, after a cut, the runner of what follows.
 
-    __slots__ = ("empties", "ends", "idle", "overwrites", "plain", "plan", "reads", "rest", "used")
+    stands_in: whether the plan does without kernels that it should have.
+    """
 
-    def __init__(self, plan: Plan, rest: Runner | None = None) -> None:
-        self.plan, self.rest = plan, rest
+    __slots__ = ("empties", "ends", "idle", "overwrites", "plain", "plan", "reads", "rest", "stands_in", "used")
+
+    def __init__(self, plan: Plan, rest: Runner | None = None, stands_in: bool = False) -> None:
+        self.plan, self.rest, self.stands_in = plan, rest, stands_in
         self.reads = 0 if plan.cut is None else sum(1 for s in plan.cut.reads if s is not None)
         self.ends = _ends(plan, self.reads)
         self.idle: list[RunMemory] = []
@@ -188,7 +192,7 @@ class Runner:
         if self.tuner is not None:
             self.tuner.save()
         rest = self._like(plan.cut.rest) if plan.cut is not None else None
-        return Prepared(plan, rest)
+        return Prepared(plan, rest, lacking is not None and bool(lacking.kernels))
 
     def _drop(self, old: Prepared) -> None:
         """Forget a plan: the next run of its shape makes another."""
@@ -205,12 +209,18 @@ class Runner:
         while True:
             prepared = runner.prepare(given)
             cut = prepared.plan.cut
+            try:
+                results = run_plan(prepared, given, targets if cut is None else None)
+            except BudgetError:  # references take more memory than kernels
+                if not prepared.stands_in:
+                    raise
+                runner._drop(prepared)
+                runner.prepare(given, waits=True)
+                continue
             if cut is None:
-                results = run_plan(prepared, given, targets)
                 if self is not runner and self.is_first:
                     self.serving.is_running = True  # what follows a cut has its kernels now, too
                 return results
-            results = run_plan(prepared, given)
             reads = prepared.reads
             made = runner.run_cut(cut, results[:reads])
             runner, given = prepared.rest, [*results[reads:], *made]  # type: ignore[assignment]
