@@ -34,6 +34,8 @@ SERVER = re.compile(r"^uvicorn .*--port (\d+)", re.MULTILINE)
 PIECES = re.compile(r"(\.\.\.|\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?|\s+)")
 MEASURED = re.compile(r"\s*(?:s|ms|us|MiB|times)\b")
 """Units of what depends on the machine."""
+GIVEN = "given.py"
+"""What runs before a page that leaves its model to the reader."""
 SYSTEM_CACHE = "--system "
 """What tests leave out: they fill the cache that they all share."""
 FENCED = re.compile(r"^( *)```(\S*)(?: title=\"([^\"]+)\")?[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
@@ -109,6 +111,8 @@ class Reader:
         """Do all that the page says; raises AssertionError with the line where it is wrong."""
         os.chdir(self.folder)
         sys.path.insert(0, str(self.folder))
+        if (self.folder / GIVEN).exists():
+            exec((self.folder / GIVEN).read_text(), self.namespace)
         with tempfile.TemporaryDirectory() as bin_folder:
             if not self.fresh:
                 self._commands(Path(bin_folder))
