@@ -38,6 +38,8 @@ GIVEN = "given.py"
 """What runs before a page that leaves its model to the reader."""
 SYSTEM_CACHE = "--system "
 """What tests leave out: they fill the cache that they all share."""
+PORT = "8765"
+"""Of the server of the pages; tests take a free one."""
 FENCED = re.compile(r"^( *)```(\S*)(?: title=\"([^\"]+)\")?[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 TOLERANCE, FEW = 0.02, 2.0
 """Two printed numbers agree when they differ by a share or, if whole, by as many."""
@@ -94,6 +96,12 @@ def agrees(wanted: str, got: str) -> bool:
     return True
 
 
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
 # --- running ---------------------------------------------------------------------------------------------------------
 
 
@@ -102,6 +110,10 @@ class Reader:
 
     def __init__(self, page: Path, folder: Path, fresh: bool) -> None:
         self.page, self.folder, self.fresh = page, folder, fresh
+        text = page.read_text()
+        if not fresh:
+            text = text.replace(SYSTEM_CACHE, "").replace(PORT, str(free_port()))
+        self.blocks = list(blocks(text))
         self.namespace: dict[str, Any] = {"__name__": "__main__"}
         self.servers: list[subprocess.Popen[str]] = []
         self.printed = ""
@@ -117,7 +129,7 @@ class Reader:
             if not self.fresh:
                 self._commands(Path(bin_folder))
             try:
-                for block in blocks(self.page.read_text()):
+                for block in self.blocks:
                     self._do(block)
             finally:
                 for server in self.servers:
@@ -158,12 +170,12 @@ class Reader:
         return out.getvalue()
 
     def _is_shown(self, block: Block) -> bool:
-        following = [b for b in blocks(self.page.read_text()) if b.line > block.line]
+        following = [b for b in self.blocks if b.line > block.line]
         return bool(following) and following[0].language == "text" and "Error: " in following[0].text
 
     def _shell(self, block: Block) -> str:
         server = SERVER.search(block.text)
-        command = ["sh", "-e", "-c", block.text if self.fresh else block.text.replace(SYSTEM_CACHE, "")]
+        command = ["sh", "-e", "-c", block.text]
         if server is not None:
             self._serve(block, int(server[1]))
             return ""
