@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bolt_numba import peers
+from bolt_numba.base.notebook import html_table
 from bolt_numba.converters import Content, format_of, load
 from bolt_numba.errors import BoltError
 from bolt_numba.feeds import random_feeds
@@ -88,6 +89,16 @@ class BenchReport:
             if ours.latencies and other.latencies:
                 found[other.engine] = {"min": other.minimum / ours.minimum, "median": other.median / ours.median}
         return found
+
+    def _repr_html_(self) -> str:
+        columns = ("engine", "min ms", "median ms", "times ours", "")
+        ratios = self.ratios()
+        rows = [
+            (e.engine, *([f"{t * 1e3:.3g}" for t in (e.minimum, e.median)] if e.latencies else ["-", "-"]),
+             f"{ratios[e.engine]['median']:.2f}" if e.engine in ratios else "", e.error)
+            for e in self.engines
+        ]  # fmt: skip
+        return html_table(f"{self.model}, {self.threads} thread(s)", columns, rows, columns[1:4])
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -51,6 +52,27 @@ class Outputs:
             raise ValueError(f"{len(self._arrays)} outputs are not one array")
         return np.asarray(self._arrays[0], dtype)
 
+    def _repr_html_(self) -> str:
+        from bolt_numba.base.notebook import html_table
+
+        columns = ("output", "dtype", "shape", "min", "mean", "max")
+        return html_table(f"{len(self)} outputs", columns, [_facts(n, a) for n, a in self.items()], columns[3:])
+
     def __repr__(self) -> str:
         rows = ", ".join(f"{n}: {dtype_name(a.dtype)}{list(a.shape)}" for n, a in self.items())
         return f"Outputs({rows})"
+
+
+SMALL = 1 << 24
+"""Elements of an array that is looked at to show it."""
+
+
+def _facts(name: str, array: Any) -> list[object]:
+    """Name, dtype, shape, and the least, mean and greatest number where there are numbers."""
+    if not isinstance(array, np.ndarray):
+        return [name, type(array).__name__, f"{len(array)} elements" if hasattr(array, "__len__") else "", "", "", ""]
+    numbers = ["", "", ""]
+    if 0 < array.size <= SMALL and array.dtype != object and array.dtype.kind != "c":
+        wide = array.astype(np.float64)
+        numbers = [f"{found:.6g}" for found in (wide.min(), wide.mean(), wide.max())]
+    return [name, dtype_name(array.dtype), list(array.shape), *numbers]

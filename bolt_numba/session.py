@@ -48,6 +48,7 @@ MAX_WIDER = 4
 if TYPE_CHECKING:
     from bolt_numba.passes.pipeline import Stage
     from bolt_numba.runtime.profile import Profile
+    from bolt_numba.runtime.report import Report
 
 File: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes]"
 Source: TypeAlias = "File | Graph | Model"
@@ -187,6 +188,12 @@ class Session:
             return Outputs(self._output_names, self._run(self._arrays(self._feeds(args, kwargs))))
         except Exception as error:
             leave(error, self.graph.name)
+
+    async def run_async(self, *args: Any, **kwargs: Any) -> Outputs:
+        """As a call, in a thread of the event loop's, which meanwhile does something else."""
+        import asyncio  # takes 30 ms, and who awaits has it already
+
+        return await asyncio.to_thread(self, *args, **kwargs)
 
     def _run(self, arrays: list[Array], targets: Sequence[Array | None] | None = None) -> list[Array]:
         if self._states is None:
@@ -359,27 +366,14 @@ class Session:
         """Weights packed so far, by the place of the constant they were packed from and the key of the packing."""
         return self._packs.export()
 
-    def report(self) -> list[dict[str, Any]]:
+    def report(self) -> Report:
         """What runs each node of the plans made so far.
 
         node, operator (op), output, runner: a kernel or ``reference``, packs: what it reads in the place of constants.
         """
-        rows = []
-        runner: Runner | None = self._runner
-        while runner is not None:
-            following = None
-            for prepared in list(runner.prepared.values())[-1:]:
-                for job in prepared.plan.jobs:
-                    outs = ", ".join(str(s.type) for s in job.outs)
-                    row = {"node": job.name, "op": job.op.name, "output": outs, "runner": job.runner}
-                    rows.append(row | {"packs": [str(pack) for pack in job.packs]})
-                if prepared.plan.cut is not None:
-                    node, label = prepared.plan.cut.node, runner.cut_label(prepared.plan.cut)
-                    row = {"node": node.name, "op": node.op.name, "output": "by data", "runner": label}
-                    rows.append(row | {"packs": []})
-                following = prepared.rest
-            runner = following
-        return rows
+        from bolt_numba.runtime.report import report_of
+
+        return report_of(self._runner)
 
     def close(self) -> None:
         """Drop plans and packed weights; the session may be called again and plans anew."""
@@ -411,6 +405,14 @@ class Session:
         how = "" if self.precision == "f32" else f", precision={self.precision!r}"
         how += "" if self.numerics == "default" else f", numerics={self.numerics!r}"
         return f"Session({self.graph.name!r}, device={self.device!r}, threads={self.threads}{how})"
+
+    def _repr_html_(self) -> str:
+        from bolt_numba.base.notebook import html_table
+        from bolt_numba.types import dtype_name
+
+        both = [("input", s) for s in self.inputs] + [("output", s) for s in self.outputs]
+        rows = [(kind, s.name, dtype_name(s.dtype), "?" if s.shape is None else list(s.shape)) for kind, s in both]
+        return html_table(repr(self), ("", "name", "dtype", "shape"), rows)
 
 
 def _count_threads(threads: Any) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.border import border
+from bolt_numba.base.notebook import html_table
 from bolt_numba.guesses import model_feeds
 from bolt_numba.ir.graph import Graph
 from bolt_numba.judges import Judge, judge_of
@@ -113,6 +114,12 @@ class VerifyReport:
             worst += f"\nfirst tensor off by more than its quantisation step: {self.first_beyond_step}"
         first = "" if self.first_divergent is None else f"\nfirst divergent tensor: {self.first_divergent}"
         return f"{head}\n{worst}{first}"
+
+    def _repr_html_(self) -> str:
+        columns = ("tensor", "kind", "max abs", "of largest", "agrees", "")
+        shown = sorted(self.checks, key=lambda c: c.ok)
+        rows = [(c.name, c.kind, f"{c.max_abs:.3g}", f"{c.scaled:.3g}", c.ok, c.note) for c in shown]
+        return html_table(str(self).partition("\n")[0], columns, rows, columns[2:4], str(self).partition("\n")[2])
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -25,7 +25,8 @@ _heard: ContextVar[dict[tuple[object, ...], str] | None] = ContextVar("heard", d
 def foreign_operators() -> Iterator[Counter[str]]:
     """Count the operators of the files that are read within, by the names that they have there; filled at the end."""
     found: Counter[str] = Counter()
-    token = _heard.set(nodes := {})
+    nodes: dict[tuple[object, ...], str] = {}
+    token = _heard.set(nodes)
     try:
         yield found
     finally:

@@ -11,6 +11,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from bolt_numba.base.notebook import html_table
 from bolt_numba.base.records import record
 from bolt_numba.ir.dot import Mark
 from bolt_numba.ir.graph import Graph, Node, Value, graph_attributes
@@ -23,6 +24,8 @@ GAP, FALL = 18, 30
 LETTERS = 22
 """Characters of a name that fit in a box."""
 SWEEPS = 4
+FEW = 120
+"""Nodes of each graph that a notebook shows."""
 MAX_SPAN = 40
 """Layers beyond which an edge is drawn straight: led through points, those of long nets would be the picture."""
 INPUT, OUTPUT, PLAIN = "lightblue", "lightgreen", "white"
@@ -73,6 +76,15 @@ def to_page(graph: Graph, marks: Mapping[str, Mark] | None = None, picture: str 
         f'<body style="font-family:sans-serif"><h1>{title}</h1><p>{count}</p>\n'
         f"{picture or to_svg(graph, marks)}\n</body></html>\n"
     )
+
+
+def to_figure(graph: Graph) -> str:
+    """For notebooks: what the graph takes and gives, and its first nodes in a small window that scrolls."""
+    both = [("input", v.name, v.type) for v in graph.caller_inputs]
+    both += [("output", name, v.type) for name, v in graph.caller_outputs]
+    title = f"{graph.name}: {len(graph.nodes)} nodes"
+    window = '<div style="max-height:420px;overflow:auto;border:1px solid #ddd">'
+    return f"{html_table(title, ('', 'name', 'type'), both)}{window}{to_svg(graph, limit=FEW)}</div>"
 
 
 def _all_graphs(graph: Graph, name: str = "") -> Iterator[tuple[str, Graph]]:

@@ -297,6 +297,11 @@ class Graph:
             for attribute in graph_attributes(node.op).values():
                 yield node, attribute
 
+    def _repr_html_(self) -> str:
+        from bolt_numba.ir.drawing import to_figure
+
+        return to_figure(self)
+
     def __repr__(self) -> str:
         return f"Graph({self.name!r}, {len(self.nodes)} nodes)"
 

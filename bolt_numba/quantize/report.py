@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bolt_numba.base.notebook import html_table
 from bolt_numba.base.records import record
 from bolt_numba.base.replaced import replaced
 from bolt_numba.errors import BoltError
@@ -87,6 +88,10 @@ class QuantizeReport:
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in table]
         return "\n".join([*lines, "", self.summary()])
+
+    def _repr_html_(self) -> str:
+        first, _, rest = self.summary().partition("\n")
+        return html_table(first, COLUMNS, self.rows(), COLUMNS[-4:], rest)
 
     def to_json(self) -> dict[str, Any]:
         names = [n for n in self.__dataclass_fields__ if n != "layers"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.notebook import html_table
 from bolt_numba.runtime.runner import Prepared, Runner, finish
 from bolt_numba.types import Array
 
@@ -70,6 +71,15 @@ class Profile:
         lines.append(f"{self.rest * 1e6:10.1f}  {100 * self.rest / whole:5.1f}%  {REST}")
         lines.append(f"{self.total * 1e6:10.1f}  total of a run, {len(self.rows)} steps, {self.threads} thread(s)")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        columns = ("us", "share", "operator", "runner", "output", "node")
+        rows = [
+            (f"{r.seconds * 1e6:.1f}", f"{100 * r.seconds / (self.total or 1):.1f} %", r.op, r.runner, r.output, r.node)
+            for r in sorted(self.rows, key=lambda r: -r.seconds)
+        ]
+        note = f"{self.rest * 1e6:.1f} us {REST}"
+        return html_table(f"{self.total * 1e6:.1f} us, {self.threads} thread(s)", columns, rows, columns[:2], note)
 
     def to_json(self) -> dict[str, Any]:
         return {
