@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 import bolt_numba as bn
 import bolt_numba.onnxruntime as ours
-from tests.test_onnxruntime import ENGINES, F, S, X, adding, check, info, model, session, value
+from tests.test_onnxruntime import ENGINES, F, S, X, adding, check, info, model, outcome, session, value
 
 
 @pytest.mark.parametrize(("feeds", "wrong"), [({"x": X}, False), ({"x": X[0]}, True)])
@@ -124,3 +124,57 @@ def test_types_of_other_libraries() -> None:
             TypeHelper.ort_type_to_numpy_type(wrong)
     with pytest.raises(ValueError, match="no such"):
         TypeHelper.get_input_type(sess, "no such")
+
+
+def memory(ort: Any) -> Any:
+    return ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+
+
+def test_descriptions_of_memory() -> None:
+    names = ("name", "allocator_type", "device_id", "mem_type", "device_mem_type", "device_vendor_id")
+    check(lambda ort: [str(getattr(memory(ort), name)) for name in names])
+    check(lambda ort: ort.OrtMemoryInfo("No", ort.OrtAllocatorType.INVALID, 0, ort.OrtMemType.CPU))
+
+
+def test_where_inputs_and_outputs_are() -> None:
+    def call(ort: Any) -> Any:
+        sess = session(ort)  # which owns the descriptions there
+        return [[i.name for i in infos] for infos in (sess.get_input_memory_infos(), sess.get_output_memory_infos())]
+
+    check(call)
+    check(lambda ort: session(ort).create_ortvalue_from_shape_and_type([2], np.float32, "cpu").shape())
+
+
+@pytest.mark.parametrize("given", [(1, 2, 3, 4), ({"max_mem": 1},), ({"x": 1},)], ids=str)
+def test_descriptions_of_arenas(given: tuple[Any, ...]) -> None:
+    check(lambda ort: [getattr(ort.OrtArenaCfg(*given), n) for n in ("max_mem", "initial_chunk_size_bytes")])
+    made = outcome(lambda: ours.OrtArenaCfg(*given))
+    if isinstance(made, ours.OrtArenaCfg):
+        assert ours.create_and_register_allocator(memory(ours), made) is None
+        assert ours.create_and_register_allocator_v2("CPUExecutionProvider", memory(ours), {}, made) is None
+
+
+def test_versions_are_told(capsys: Any) -> None:
+    ours.print_debug_info()
+    assert f"onnxruntime {ours.__version__} by " in capsys.readouterr().out
+    check(lambda ort: "Build Info" in ort.get_build_info())
+    assert ours.get_ep_devices() == []
+
+
+def test_loading_may_be_cancelled() -> None:
+    def call(ort: Any) -> Any:
+        made = ort.SessionOptions()
+        made.set_load_cancellation_flag(True)
+        return session(ort, None, made)
+
+    check(call)
+
+
+@pytest.mark.parametrize("level", [-1, 4, 5, -2])
+def test_severities_of_sessions_have_bounds(level: int) -> None:
+    def call(ort: Any) -> Any:
+        made = ort.SessionOptions()
+        made.log_severity_level = level
+        return session(ort, None, made).get_providers()
+
+    check(call)
