@@ -62,11 +62,19 @@ def nested() -> bytes:
     return model([helper.make_node("SequenceConstruct", ["x", "x"], ["y"])], [info("x", F, ["n"])], [out])
 
 
+def taking() -> bytes:
+    """One tensor of a list."""
+    node = helper.make_node("SequenceAt", ["s", "i"], ["y"])
+    ins = [helper.make_tensor_sequence_value_info("s", F, None), info("i", TensorProto.INT64, [])]
+    return model([node], ins, [info("y", F, None)])
+
+
+def test_a_list_beside_a_scalar_that_has_an_axis() -> None:
+    check(lambda ort: session(ort, taking()).run(None, {"s": [X, X * 2], "i": np.array([1])}))
+
+
 def test_lists_are_values_too() -> None:
-    take = model(
-        [helper.make_node("SequenceAt", ["s", "i"], ["y"])],
-        [helper.make_tensor_sequence_value_info("s", F, None), info("i", TensorProto.INT64, [])], [info("y", F, None)],
-    )  # fmt: skip
+    take = taking()
 
     def call(ort: Any) -> Any:
         (made,) = session(ort, nested()).run_with_ort_values(None, {"x": value(ort, X[0, 0])})

@@ -151,6 +151,8 @@ def _fix_dimensions(graph: onnx.GraphProto, changes: Changes) -> None:
 
 def _loosen(graph: onnx.GraphProto) -> None:
     for info in graph.input:
+        if not info.type.HasField("tensor_type"):  # asking for it would make it one
+            continue
         tensor = info.type.tensor_type
         if not tensor.shape.dim:
             tensor.ClearField("shape")
