@@ -1,6 +1,6 @@
 """Kernels compiled by several processes at once, and those that nobody waits for.
 
-This process and helpers of its own take kernels from one queue.  A helper is another interpreter, to which kernels are
+This process and its assistants take kernels from one queue.  An assistant is another interpreter, to which kernels are
 shipped (`kernels.shipping`): threads would share Python's lock, and a fork would copy locks that other threads hold.
 Where no interpreter can be started, this process compiles alone.
 """
@@ -53,22 +53,22 @@ def prepare(kernels: Iterable[Any], besides: Iterable[Any] = ()) -> None:
     from bolt_numba.kernels.progress import shown
 
     wanted = compilers() if _processes is None else _processes
-    helpers = min(wanted, len(missing)) - 1 if len(missing) >= PAYS else 0
+    assistants = min(wanted, len(missing)) - 1 if len(missing) >= PAYS else 0
     with compiles.expecting(len(missing)), shown(len(missing)):
-        _compile_all(deque(missing), helpers)
-    tell_cost(version_name())  # helpers cannot
+        _compile_all(deque(missing), assistants)
+    tell_cost(version_name())  # assistants cannot
 
 
 def _missing(kernels: Iterable[Any]) -> list[Native]:
     return [k for k in dict.fromkeys(kernels) if isinstance(k, Native) and not k.is_ready]
 
 
-def _compile_all(queue: deque[Native], helpers: int) -> None:
+def _compile_all(queue: deque[Native], assistants: int) -> None:
     """Compile what is in a queue; returns when all of it is done."""
     heard = compiles.heard()
     with ExitStack() as stack:
-        made = [stack.enter_context(h) for h in (Helper.start() for _ in range(helpers)) if h is not None]
-        threads = [threading.Thread(target=_feed, args=(helper, queue, heard), daemon=True) for helper in made]
+        made = [stack.enter_context(a) for a in (Assistant.start() for _ in range(assistants)) if a is not None]
+        threads = [threading.Thread(target=_feed, args=(assistant, queue, heard), daemon=True) for assistant in made]
         for thread in threads:
             thread.start()
         stack.callback(queue.clear)  # an interrupt leaves nothing to begin
@@ -79,21 +79,21 @@ def _compile_all(queue: deque[Native], helpers: int) -> None:
             thread.join()
 
 
-def _feed(helper: Helper, queue: deque[Native], heard: list[Compile] | None) -> None:
-    """Have a helper compile kernels of a queue; what it cannot is left to who asks for the kernel."""
+def _feed(assistant: Assistant, queue: deque[Native], heard: list[Compile] | None) -> None:
+    """Have an assistant compile kernels of a queue; what it cannot is left to who asks for the kernel."""
     with compiles.heard_by(heard), suppress(IndexError):
-        while helper.compile(queue.popleft()):
+        while assistant.compile(queue.popleft()):
             pass
 
 
-class Helper:
+class Assistant:
     """Another interpreter that compiles for this one, which ends when its input does."""
 
     def __init__(self, process: Any) -> None:
         self.process = process
 
     @classmethod
-    def start(cls, is_nice: bool = False) -> Helper | None:
+    def start(cls, is_nice: bool = False) -> Assistant | None:
         """None where there is no interpreter, or it may not be started."""
         import subprocess
 
@@ -107,7 +107,7 @@ class Helper:
         except (OSError, ValueError):
             return None
 
-    def __enter__(self) -> Helper:
+    def __enter__(self) -> Assistant:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -157,7 +157,7 @@ class _Wish:
 
 
 class _Later:
-    """One thread and one helper for what nobody waits for."""
+    """One thread and one assistant for what nobody waits for."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -176,12 +176,12 @@ class _Later:
                 self.thread.start()
 
     def _work(self) -> None:
-        helper = Helper.start(is_nice=True) if compilers() > 1 else None
+        assistant = Assistant.start(is_nice=True) if compilers() > 1 else None
         with ExitStack() as stack:
-            if helper is not None:
-                stack.enter_context(helper)
+            if assistant is not None:
+                stack.enter_context(assistant)
             while (kernel := self._next()) is not None:
-                if helper is None or not helper.compile(kernel):
+                if assistant is None or not assistant.compile(kernel):
                     _compile_here(kernel)
                 self._done(kernel)
 

@@ -136,7 +136,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_kernels_are_shipped_to_helpers(cache: Path) -> None:
+def test_kernels_are_shipped_to_assistants(cache: Path) -> None:
     def closed(factor: int) -> Native:
         def closure(p: Any, tid: int, nthreads: int) -> None:
             lang.store_i64(p.x, lang.load_i64(p.x) * factor)
@@ -146,11 +146,11 @@ def test_kernels_are_shipped_to_helpers(cache: Path) -> None:
     from bolt_numba.kernels.cpu.executor import copy_rows
 
     kernels = [probe(101), closed(5), closed(6), Native(copy_rows.given, "again", copy_rows.fields, copy_rows.fastmath)]
-    helper = precompile.Helper.start()
-    assert helper is not None
-    with helper:
-        assert all(helper.compile(kernel) for kernel in kernels)
-        assert not helper.compile(probe(3, "pass")), "what cannot be compiled is said to be so"
+    assistant = precompile.Assistant.start()
+    assert assistant is not None
+    with assistant:
+        assert all(assistant.compile(kernel) for kernel in kernels)
+        assert not assistant.compile(probe(3, "pass")), "what cannot be compiled is said to be so"
     assert [name.split("-")[0] for name, _ in jit.cache_entries()] == ["again", "closure", "closure", "probe"]
     for kernel, wanted in zip(kernels, (2 * 7 * 101, 35, 42), strict=False):
         x = np.array([7])
@@ -158,12 +158,12 @@ def test_kernels_are_shipped_to_helpers(cache: Path) -> None:
         assert x[0] == wanted
 
 
-def test_a_helper_that_dies_is_done_without(cache: Path) -> None:
-    helper = precompile.Helper.start()
-    assert helper is not None
-    helper.process.kill()
-    with helper:
-        assert not helper.compile(probe(211))
+def test_a_assistant_that_dies_is_done_without(cache: Path) -> None:
+    assistant = precompile.Assistant.start()
+    assert assistant is not None
+    assistant.process.kill()
+    with assistant:
+        assert not assistant.compile(probe(211))
     assert probe(211).address
 
 
@@ -172,7 +172,7 @@ def test_without_an_interpreter_this_process_compiles(
     cache: Path, monkeypatch: pytest.MonkeyPatch, executable: str
 ) -> None:
     monkeypatch.setattr(sys, "executable", executable)
-    assert precompile.Helper.start() is None
+    assert precompile.Assistant.start() is None
     first = 300 + 10 * len(executable)
     kernels = [probe(factor) for factor in range(first, first + 3)]
     precompile.prepare(kernels)
