@@ -1,7 +1,7 @@
 """Measure a model on several engines in one run, interleaved, because machines are noisy: ratios are what counts.
 
 Loading, the first run and peak memory are measured in a fresh process for each engine:
-``python -m bolt_numba.benchmark '{"model": ..., "engine": ...}'`` is such a process.
+``python -m bolt_numba.benchmark '{"model": ..., "engine": ..., "inputs": ...}'`` is such a process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bolt_numba.errors import BoltError
 from bolt_numba.feeds import random_feeds
 from bolt_numba.guesses import model_feeds
 from bolt_numba.peers import BoltEngine, Engine, Feeds
-from bolt_numba.types import precision_of
+from bolt_numba.types import TensorSpec, dtype_from_name, dtype_name, precision_of
 
 OURS = "bolt-numba"
 BLOCK_SECONDS = 0.02
@@ -132,9 +132,8 @@ def bench(
     """Measure ``model`` here and on the engines of ``vs`` (a peer that fails is reported with its error).
 
     shapes, feeds, seed: as `bolt_numba.guesses.model_feeds`.  seconds: of timed runs, all engines together.
-    processes: also start a process per engine for load time, first run and peak memory (needs a path).  Peers get a
-    model of another format as ONNX.  precision: of every engine that has it.  numerics, tune, weights, signature: as
-    `bolt_numba.compile`.
+    processes: also start a process per engine for load time, first run and peak memory (needs a path).  Peers get
+    ONNX, or their own format.  precision: of every engine that has it.  The others: as of `bolt_numba.compile`.
     """
     how = {"numerics": numerics, "weights": None if weights is None else os.fspath(weights), "signature": signature}
     ours = BoltEngine(model, threads, precision := precision_of(precision), tune=tune, **how)
@@ -145,7 +144,8 @@ def bench(
         for name in vs:
             progress(f"loading into {name}")
             try:
-                engines[name] = peers.make(name, _for_peers(model, how, folder), threads, precision)
+                given, second = _for_peer(name, model, how, folder)
+                engines[name] = peers.make(name, given, threads, precision, second)
             except BoltError as error:
                 measured[name].error = str(error)
         progress("first runs")
@@ -157,23 +157,35 @@ def bench(
         if processes and not isinstance(model, bytes):
             for name in engines:
                 progress(f"load time and memory of {name}, in its own process")
-                path = model if name == OURS else _for_peers(model, how, folder)
-                assert not isinstance(path, bytes), "what has a path stays a file"
-                _add_process_figures(measured[name], path, threads, sizes, precision, how)
+                given, second = (model, None) if name == OURS else _for_peer(name, model, how, folder)
+                job = {"model": given, "weights": second, "threads": threads, "precision": precision, "ours": how}
+                _add_process_figures(measured[name], job, arrays)
     label = "model" if isinstance(model, bytes) else Path(os.fspath(model)).name
     return BenchReport(label, threads, sizes, list(measured.values()), precision, numerics)
 
 
-def _for_peers(model: peers.Model, how: Mapping[str, str | None], folder: str) -> peers.Model:
-    """What peers load: an ONNX model as it is; other formats written as ONNX, once, into the folder."""
-    if format_of(Content(model)) == "onnx":
-        return model
+def _for_peer(
+    name: str, model: peers.Model, how: Mapping[str, str | None], folder: str
+) -> tuple[peers.Model, str | None]:
+    """What a peer loads, and the second file: an ONNX model, or one of its own format, as it is.
+
+    Other formats are written as ONNX, once, into the folder.  Raises BoltError for a peer that reads neither.
+    """
+    format, own = format_of(Content(model, how["weights"])), peers.OWN_FORMATS.get(name)
+    if own is not None:
+        if format != own:
+            raise BoltError(f"{name}: model: got a file of {format}, wanted one of {own}")
+        if how["signature"] is not None:
+            raise BoltError(f"{name}: signature: got {how['signature']!r}, wanted none: the first runs")
+        return model, how["weights"]
+    if format == "onnx":
+        return model, None
     from bolt_numba.converters.onnx.writing.write import save_onnx  # onnx is no part of what is measured
 
     path = Path(folder, "model.onnx")
     if not path.exists():
         save_onnx(load(model, weights=how["weights"], signature=how["signature"]), path)
-    return path
+    return path, None
 
 
 def _run_each(engines: dict[str, Engine], measured: Mapping[str, Measured], feeds: Feeds) -> None:
@@ -227,18 +239,11 @@ def _turn(call: Callable[[], object], latencies: list[float]) -> None:
             return
 
 
-def _add_process_figures(
-    into: Measured,
-    model: str | os.PathLike[str],
-    threads: int,
-    shapes: Mapping[str, tuple[int, ...]],
-    precision: str,
-    how: Mapping[str, str | None],
-) -> None:
-    """how: what concerns only our own engine."""
-    job = {"model": os.fspath(model), "engine": into.engine, "threads": threads, "shapes": shapes}
-    job |= {"precision": precision, "ours": how}
-    command = [sys.executable, "-m", "bolt_numba.benchmark", json.dumps(job)]
+def _add_process_figures(into: Measured, how: Mapping[str, Any], feeds: Feeds) -> None:
+    """how: what `main` takes beside the engine and its inputs."""
+    inputs = [(name, dtype_name(a.dtype), a.shape) for name, a in feeds.items()]
+    job = {**how, "engine": into.engine, "inputs": inputs}
+    command = [sys.executable, "-m", "bolt_numba.benchmark", json.dumps(job, default=os.fspath)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         into.error = (done.stderr.strip().splitlines() or ["its process died"])[-1]
@@ -266,36 +271,18 @@ def main(job: Mapping[str, Any]) -> dict[str, Any]:
 
     The inputs are known before, as an application's would be; importing the engine counts as loading.
     """
-    model, shapes = job["model"], {k: tuple(v) for k, v in job["shapes"].items()}
+    specs = [TensorSpec(name, dtype_from_name(dtype), tuple(shape)) for name, dtype, shape in job["inputs"]]
+    model, how = job["model"], (job["threads"], job["precision"])
     start = time.perf_counter()
-    how = job["threads"], job.get("precision", "f32")
     if job["engine"] == OURS:
-        engine: Engine = BoltEngine(model, *how, **job.get("ours", {}))
+        engine: Engine = BoltEngine(model, *how, **job["ours"])
     else:
-        engine = peers.make(job["engine"], model, *how)
+        engine = peers.make(job["engine"], model, *how, job["weights"])
     load_s = time.perf_counter() - start
-    feeds = random_feeds(_inputs_of(engine), shapes)
+    feeds = random_feeds(specs)
     start = time.perf_counter()
     engine.run(feeds)
     return {"load_s": load_s, "first_run_s": time.perf_counter() - start, "peak_rss_bytes": peak_rss()}
-
-
-def _inputs_of(engine: Any) -> list[Any]:
-    """The inputs of any engine as `TensorSpec`, learnt from the engine itself so that no other one is loaded."""
-    import numpy as np
-
-    from bolt_numba.types import TensorSpec
-
-    if isinstance(engine, BoltEngine):
-        return engine.session.inputs
-    if isinstance(engine, peers.OnnxRuntimeEngine):
-        kinds = {"float": "float32", "double": "float64"}
-        rows = [(i.name, i.type[7:-1], i.shape) for i in engine.session.get_inputs()]
-        return [TensorSpec(n, np.dtype(kinds.get(k, k)), tuple(d or "?" for d in s)) for n, k, s in rows]
-    return [
-        TensorSpec(i.any_name, np.dtype(i.element_type.to_dtype()), tuple(map(str, i.partial_shape)))
-        for i in engine.compiled.inputs
-    ]
 
 
 if __name__ == "__main__":

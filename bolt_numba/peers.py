@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -100,29 +101,116 @@ class OpenVinoEngine:
         return [np.asarray(found[i]) for i in range(len(self.compiled.outputs))]
 
 
-ENGINES: dict[str, Callable[[Model, int, str], Engine]] = {
+class LiteRtEngine:
+    """LiteRT with its delegate for processors (XNNPACK), on a file of TFLite; inputs in the file's order."""
+
+    def __init__(self, model: Model, threads: int, precision: str = "f32") -> None:
+        package = installed("ai_edge_litert.interpreter", "ai-edge-litert")
+        given = {"model_content": model} if isinstance(model, bytes) else {"model_path": os.fspath(model)}
+        self.net = package.Interpreter(num_threads=threads, **given)
+        self.inputs, self.results = self.net.get_input_details(), self.net.get_output_details()
+        self.shapes: list[tuple[int, ...]] = []
+
+    def run(self, feeds: Feeds) -> Sequence[Array]:
+        arrays = [np.asarray(a) for a in feeds.values()]
+        if len(arrays) != len(self.inputs):
+            raise BoltError(f"litert: inputs: got {len(arrays)}, wanted the {len(self.inputs)} of the first signature")
+        if self.shapes != [a.shape for a in arrays]:
+            for detail, array in zip(self.inputs, arrays, strict=True):
+                self.net.resize_tensor_input(detail["index"], array.shape)
+            self.net.allocate_tensors()
+            self.shapes = [a.shape for a in arrays]
+        for detail, array in zip(self.inputs, arrays, strict=True):
+            self.net.set_tensor(detail["index"], array)
+        self.net.invoke()
+        return [self.net.get_tensor(detail["index"]) for detail in self.results]
+
+
+class OpenCvEngine:
+    """OpenCV's own reader and kernels (below version 5) on a net of Caffe.  All its numbers are f32."""
+
+    def __init__(self, model: Model, threads: int, precision: str = "f32", weights: Model | None = None) -> None:
+        from bolt_numba.converters import Content
+        from bolt_numba.converters.caffe.reading.read import files_of
+
+        package = installed("cv2", "opencv-python-headless<5")
+        if not hasattr(package.dnn, "readNetFromCaffe"):
+            raise BoltError("opencv: got version 5, which reads no Caffe, wanted one below")
+        file = Content(model, weights)
+        parts = files_of(file.view, file.path, None if file.weights is None else file.weights.view)
+        if not len(parts[0]):
+            raise BoltError(f"opencv: {file.name}: got a caffemodel alone, wanted its prototxt")
+        package.setNumThreads(threads)
+        self.net = package.dnn.readNetFromCaffe(*(np.frombuffer(part, np.uint8) for part in parts if len(part)))
+        self.net.setPreferableBackend(package.dnn.DNN_BACKEND_OPENCV)
+        self.names = self.net.getUnconnectedOutLayersNames()
+
+    def run(self, feeds: Feeds) -> Sequence[Array]:
+        for name, array in feeds.items():
+            self.net.setInput(np.asarray(array), name)
+        return [np.asarray(a) for a in self.net.forward(self.names)]
+
+
+class PaddleEngine:
+    """Paddle's inference with oneDNN, on a program of Paddle."""
+
+    def __init__(self, model: Model, threads: int, precision: str = "f32", weights: Model | None = None) -> None:
+        from bolt_numba.converters import Content
+        from bolt_numba.converters.paddle.reading.read import files_of
+
+        package = installed("paddle.inference", "paddlepaddle")
+        program, values = files_of(Content(model, weights))
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "model.json" if program[:1] == b"{" else "model.pdmodel")
+            path.write_bytes(program)
+            path.with_suffix(".pdiparams").write_bytes(values)
+            config = package.Config(str(path), str(path.with_suffix(".pdiparams")))
+            config.disable_gpu()
+            config.enable_mkldnn()
+            if precision == "bf16":
+                config.enable_mkldnn_bfloat16()
+            config.set_cpu_math_library_num_threads(threads)
+            config.disable_glog_info()
+            self.net = package.create_predictor(config)
+
+    def run(self, feeds: Feeds) -> Sequence[Array]:
+        for name, array in feeds.items():
+            self.net.get_input_handle(name).copy_from_cpu(np.asarray(array))
+        self.net.run()
+        return [self.net.get_output_handle(name).copy_to_cpu() for name in self.net.get_output_names()]
+
+
+ENGINES: dict[str, Callable[..., Engine]] = {
     "bolt-numba": BoltEngine,
     "onnxruntime": OnnxRuntimeEngine,
     "openvino": OpenVinoEngine,
+    "litert": LiteRtEngine,
+    "opencv": OpenCvEngine,
+    "paddle": PaddleEngine,
 }
+OWN_FORMATS = {"litert": "tflite", "opencv": "caffe", "paddle": "paddle"}
+"""Engines that read files of one format; the others get a model as ONNX."""
+_MODULES = {"litert": "ai_edge_litert", "opencv": "cv2", "bolt-numba": "bolt_numba"}
 
 
 def want_installed(name: str) -> None:
     """Raise BoltError where another engine is unknown or absent; importing it takes longer and is left to `make`."""
     if name not in ENGINES:
         raise BoltError(f"engine: got {name!r}, wanted one of {', '.join(ENGINES)}")
-    if importlib.util.find_spec(name.replace("-", "_")) is None:
+    if importlib.util.find_spec(_MODULES.get(name, name)) is None:
         raise BoltError(f"{name}: is not installed: {HOW_TO_INSTALL}")
 
 
-def make(name: str, model: Model, threads: int, precision: str = "f32") -> Engine:
+def make(name: str, model: Model, threads: int, precision: str = "f32", weights: Model | None = None) -> Engine:
     """The engine called ``name``, with the model loaded.
 
-    precision: asked of engines that have several.  Raises BoltError when it is unknown, absent or refuses.
+    precision: asked of engines that have several.  weights: a second file of a model of Caffe or Paddle, for the engine
+    that reads such files.  Raises BoltError when it is unknown, absent or refuses.
     """
     want_installed(name)
+    second = {} if weights is None else {"weights": weights}
     try:
-        return ENGINES[name](model, threads, precision)
+        return ENGINES[name](model, threads, precision, **second)
     except BoltError:
         raise
     except Exception as error:  # whatever a peer raises for a model that it does not take

@@ -110,3 +110,33 @@ def test_bench_gives_onnxruntime_what_it_reads(tmp_path: Path) -> None:
     assert (ours.error, other.error) == ("", "")
     assert other.latencies
     assert other.load_s
+
+
+def test_bench_runs_the_engine_whose_format_it_is(tmp_path: Path) -> None:
+    """On the file itself, also in the process of its own, beside one that gets ONNX; others are told why not."""
+    pytest.importorskip("onnxruntime")
+    report = bench(tflite(tmp_path, "conv_2d/f32_same_s2$"), vs=["litert", "onnxruntime", "paddle"], seconds=0.1)
+    ours, own, other, none = report.engines
+    assert (ours.error, own.error, other.error) == ("", "", "")
+    assert own.latencies
+    assert own.load_s
+    assert none.error == "paddle: model: got a file of tflite, wanted one of paddle"
+
+
+def test_bench_runs_opencv_on_a_net_and_its_weights(tmp_path: Path) -> None:
+    """Which may be two files of any names."""
+    pytest.importorskip("cv2")
+    net = CaffeNet("net", 1, 3, 16, 16, seed=3)
+    net.relu(net.conv("a", "data", 8, 3, 1))
+    (tmp_path / "net.prototxt").write_bytes(net.text())
+    (tmp_path / "other.caffemodel").write_bytes(net.model())
+    report = bench(tmp_path / "net.prototxt", vs=["opencv"], seconds=0.1, weights=tmp_path / "other.caffemodel")
+    ours, own = report.engines
+    assert (ours.error, own.error) == ("", "")
+    assert own.first_run_s
+
+
+def test_a_format_that_an_engine_does_not_read_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("cv2")
+    report = bench(tflite(tmp_path, "add/f32_act_relu$"), vs=["opencv"], seconds=0.1, processes=False)
+    assert report.engines[1].error == "opencv: model: got a file of tflite, wanted one of caffe"

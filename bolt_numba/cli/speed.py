@@ -28,6 +28,8 @@ from bolt_numba.cli.options import (
     read_shapes,
 )
 
+VS = "Engines to compare: onnxruntime, openvino; litert, opencv, paddle for files of their formats."
+
 
 def _engines(text: str) -> str:
     for name in _names(text):
@@ -43,7 +45,7 @@ def bench(
     model: ModelPath,
     vs: Annotated[
         str,
-        typer.Option("--vs", metavar="ENGINES", help="onnxruntime,openvino: engines to compare.", callback=_engines),
+        typer.Option("--vs", metavar="ENGINES", help=VS, callback=_engines),
     ] = "",
     threads: Threads = None,
     precision: Precision = "f32",
