@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint onnx-score golden bench bench-peers bench-frameworks bench-all attack docs site newcomer hooks clean
+.PHONY: help demo test lint onnx-score golden bench bench-peers bench-frameworks bench-all clients attack docs site newcomer hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -59,6 +59,17 @@ bench-all: $(STAMP) ## The main table against the leading engines (about 8 minut
 		--python $(PEERS)/run/bin/python --markdown -o results.json
 	$(BIN)/python -m bench.plot results.json --folder docs
 
+CLIENTS := .clients
+clients: $(STAMP) ## Run packages that use onnxruntime (5 GB) with it and with bolt-numba in its place.
+	for kind in light torch; do \
+		$(PYTHON) -m venv $(CLIENTS)/$$kind && \
+		$(CLIENTS)/$$kind/bin/pip install --quiet -r bench/requirements-clients-$$kind.txt -e . && \
+		$(CLIENTS)/$$kind/bin/pip uninstall --quiet --yes onnxruntime || exit 1; done
+	$(CLIENTS)/light/bin/pip install --quiet --no-deps basic-pitch==0.4.0
+	$(CLIENTS)/light/bin/pip install --quiet --no-deps --upgrade --target $(CLIENTS)/onnxruntime onnxruntime==1.32.0
+	$(CLIENTS)/light/bin/pip install --quiet --no-deps --upgrade --target $(CLIENTS)/here ./shim
+	$(BIN)/python -m bench.clients --home $(CLIENTS) --cold -o bench/results/clients.json --markdown docs/clients.md
+
 attack: $(STAMP) ## Attack the engine at length: operands, altered models, damaged files (hours).
 	$(BIN)/python -m tests.attack operands --count 100000
 	$(BIN)/python -m tests.attack models --count 100000
@@ -88,4 +99,4 @@ hooks: $(STAMP) ## Install the pre-commit hooks (needs pre-commit on the path).
 	pre-commit install
 
 clean: ## Remove the environment and what builds leave behind.
-	rm -rf $(VENV) $(PEERS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(CLIENTS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
