@@ -39,7 +39,7 @@ from bolt_numba.runtime.recipes import Form, learn, made_before
 from bolt_numba.runtime.region import VALUE_ELEMENTS, Region, resolved
 from bolt_numba.runtime.repeat import Packed, Selection, node_key
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
-from bolt_numba.runtime.stand_ins import Lacking
+from bolt_numba.runtime.stand_ins import STANDS_IN, Lacking
 from bolt_numba.types import STRING, NestedType, TensorType, only_in_python, type_of
 
 FEW_PLANS = 4
@@ -227,8 +227,10 @@ class Planner:
                 except LackingError:
                     continue
                 if not device.lacking(how.steps or ()):
+                    how.runner += STANDS_IN
                     return types, how, how.steps, [pack for pack, *_ in self.context.asked]
-        how = Selection(types, self.devices[-1], None, "reference", direct=frozenset(range(len(ins))))
+        runner = f"reference{STANDS_IN}"
+        how = Selection(types, self.devices[-1], None, runner, direct=frozenset(range(len(ins))))
         return types, how, None, ()
 
     def _by_types(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> Planned | None:

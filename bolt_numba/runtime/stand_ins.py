@@ -18,6 +18,9 @@ from bolt_numba.kernels.precompile import compile_later
 from bolt_numba.kernels.registry import Step
 from bolt_numba.runtime.device import Device
 
+STANDS_IN = " (stand-in)"
+"""Behind the name of what runs a node in the meantime."""
+
 
 @record(eq=False)
 class Serving:
