@@ -90,7 +90,9 @@ class InferenceSession:
         self._overridable_initializers, self._model_meta = declared.overridable, declared.meta
         self._output_names = [arg.name for arg in self._outputs_meta]
         self._texts = {arg.name for arg in self._inputs_meta if arg.type == "tensor(string)"}
-        self._optional = [s.name for s in self._session.inputs if isinstance(s.nested, OptionalType)]
+        nested = [s for s in self._session.inputs if s.nested is not None]
+        self._optional = [s.name for s in nested if isinstance(s.nested, OptionalType)]
+        self._is_plain = not (nested or self._texts or self._began_ns)  # arrays go to the session as they are
         if self._sess_options.optimized_model_filepath:
             from bolt_numba.onnxruntime.saving import save_optimised  # few sessions ask for it
 
@@ -113,15 +115,23 @@ class InferenceSession:
         ``input_feed`` may also have initializers that the model lets a caller override.
         """
         try:
-            check_run(run_options)
+            if run_options is not None:
+                check_run(run_options)
+            names = self._names(output_names) if output_names else None
+            if self._is_plain and type(input_feed) is dict and len(input_feed) == len(self._inputs_meta):
+                try:
+                    return self._session.run(names, input_feed)
+                except ShapeError:
+                    if not are_loose(self._inputs_meta, input_feed):
+                        raise
             feeds = self._feeds(input_feed)
-            names = self._names(output_names)
             return self._with_engine(feeds, lambda engine: engine.run(names, feeds))
         except Exception as error:
             leave_as_theirs(error, "run")
 
-    def _names(self, output_names: Sequence[str] | None) -> Sequence[str] | None:
-        if not output_names or output_names == self._output_names:
+    def _names(self, output_names: Sequence[str]) -> Sequence[str] | None:
+        """What a session is asked for: None where that is everything."""
+        if output_names == self._output_names:
             return None
         if not isinstance(output_names, str):
             for name in output_names:
@@ -155,7 +165,7 @@ class InferenceSession:
         except ShapeError:
             if self._loose or not are_loose(self._inputs_meta, feeds):
                 raise
-            self._loose = True
+            self._loose, self._is_plain = True, False
         return work(self._engine_for(feeds))
 
     def _engine_for(self, feeds: Mapping[str, Any]) -> Session:
