@@ -10,6 +10,7 @@ import griffe
 
 SECTION = re.compile(r"^(Parameters|Attributes)\n-+\n", re.MULTILINE)
 
+PAGE = re.compile(r"docs/([\w-]+)\.md(#\w+)?")
 EXAMPLE = re.compile(r"(?:^>>> .*\n?)+", re.MULTILINE)
 
 
@@ -32,6 +33,7 @@ def markdown(text: str, names: set[str]) -> str:
     for title, body in zip(parts[1::2], parts[2::2], strict=True):
         listed += f"\n**{title}**\n\n" + "".join(itemised(body, names))
     listed = EXAMPLE.sub(lambda m: f"\n```python\n{m[0].replace('>>> ', '')}\n```\n", listed)
+    listed = PAGE.sub(r"[\1](../\1.html\2)", listed)  # from docs/api
     return listed.replace("``", "`")
 
 
@@ -39,7 +41,7 @@ def itemised(text: str, names: set[str]) -> Iterator[str]:
     """Paragraphs, and what is told of a name as an item of a list."""
     known = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
     item = re.compile(rf"(?:^|  )((?:(?:{known})(?:, | and )?)+): ", re.MULTILINE)
-    for block in re.split(r"\n\s*\n", text.strip("\n")):
+    for block in re.split(r"\n\s*\n|\n(?=Raises )", text.strip("\n")):
         pieces = item.split(block) if known else [block]
         yield f"{pieces[0].strip()}\n\n"
         for name, said in zip(pieces[1::2], pieces[2::2], strict=True):
