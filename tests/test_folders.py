@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 import warnings
@@ -14,6 +15,7 @@ import pytest
 from bolt_numba.base import kept, trusted
 from bolt_numba.errors import BoltError
 from bolt_numba.kernels import jit, prune
+from bolt_numba.runtime.tune import Tuner
 from tests.test_jit import fresh, times
 from tests.test_security import ATTACKER, GROUP, VICTIM, as_root, as_user, public
 
@@ -252,6 +254,17 @@ def test_the_system_is_asked_before_the_user(tmp_path: Path, monkeypatch: pytest
     assert kept.folders().read == (tmp_path / "first", tmp_path / "second", tmp_path / "own")
     monkeypatch.setenv("BOLT_NUMBA_SYSTEM_CACHE", "")
     assert kept.folders().read == (tmp_path / "own",)
+
+
+def test_measured_choices_of_the_system_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, known in (
+        ("system", {"a": ["x", True], "b": ["x", True]}),
+        ("own", {"b": ["y", True], "c": ["y", True]}),
+    ):
+        monkeypatch.setenv("BOLT_NUMBA_CACHE_DIR", str(tmp_path / folder))
+        assert kept.keep(f"{jit.version_name()}/{jit.TUNED}", json.dumps(known).encode()) is None
+    monkeypatch.setenv("BOLT_NUMBA_SYSTEM_CACHE", str(tmp_path / "system"))
+    assert {key: choice.kernel for key, choice in Tuner(1)._known.items()} == {"a": "x", "b": "x", "c": "y"}
 
 
 def test_a_damaged_kernel_of_the_system_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
