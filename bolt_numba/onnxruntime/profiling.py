@@ -17,7 +17,8 @@ RUNS = 5
 
 def write_trace(session: Session, feeds: Mapping[str, Any] | None, prefix: str) -> str:
     """Profile a run of these inputs, none where they are None, and write it; returns the file's name."""
-    path = f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}.json"
+    now = time.time_ns()
+    path = f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S', time.localtime(now // 10**9))}_{now // 10**6 % 1000:03}.json"
     lines = [] if feeds is None else [json.dumps(event) for event in _events(session, feeds)]
     Path(path).write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")  # one event a line, as there
     return path
