@@ -38,11 +38,11 @@ class Held:
         self.begun, self.free, self.count = threading.Event(), threading.Event(), 0
         plan = Runner._plan
 
-        def held(runner: Runner, arrays: Sequence[Any]) -> Prepared:
+        def held(runner: Runner, arrays: Sequence[Any], waits: bool) -> Prepared:
             self.count += 1
             self.begun.set()
             assert self.free.wait(WAIT_S)
-            return plan(runner, arrays)
+            return plan(runner, arrays, waits)
 
         monkeypatch.setattr(Runner, "_plan", held)
 
@@ -76,7 +76,7 @@ def test_a_plan_that_fails_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None
     session = bn.compile(two_layers(), threads=1)
     before = sys.getswitchinterval()
 
-    def fail(runner: Runner, arrays: Sequence[Any]) -> Prepared:
+    def fail(runner: Runner, arrays: Sequence[Any], waits: bool) -> Prepared:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
