@@ -28,32 +28,41 @@ def claimed(name: str) -> Iterator[bool]:
     """
     folder, _, last = name.rpartition("/")
     claim = f"{folder}/.{last}.claim.tmp"
-    try:
-        import fcntl
-
+    file = None
+    with suppress(OSError):
         file = open_kept(claim)
-    except (ImportError, OSError):
+    if file is None:
         yield False
         return
+    is_held = False
     try:
-        yield _wait(lambda: fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB))
+        is_held, has_waited = _wait(lambda: _lock(file))
+        yield has_waited
     finally:
-        with suppress(OSError):
-            os.unlink(cache_root() / claim)
+        if is_held:
+            with suppress(OSError):
+                os.unlink(cache_root() / claim)
         os.close(file)
 
 
-def _wait(lock: Callable[[], None]) -> bool:
-    """Take a lock; whether another process had it, which may have it still."""
+def _lock(file: int) -> None:
+    import fcntl
+
+    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _wait(lock: Callable[[], None]) -> tuple[bool, bool]:
+    """Take a lock; whether no other process has it now, and whether one had it."""
     end = time.monotonic() + WAIT_S
     has_waited = False
     while time.monotonic() < end:
         try:
             lock()
-            break
         except (BlockingIOError, PermissionError):  # another process has it
             has_waited = True
             time.sleep(_LOOK_S)
         except OSError:  # a file system without locks
-            break
-    return has_waited
+            return True, has_waited
+        else:
+            return True, has_waited
+    return False, has_waited

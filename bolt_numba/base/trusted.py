@@ -118,6 +118,8 @@ def open_private(path: Path, readers: int = 0) -> int:
 
     readers: who may read folders that are made, as for `write_trusted`.
     """
+    if not _HAS_OWNERS:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), str(path))
     folder = _open_folder(str(path.parent), PRIVATE_FOLDER | readers)
     try:
         file = os.open(path.name, _SAME, PRIVATE, dir_fd=folder)
