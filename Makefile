@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint onnx-score golden bench bench-peers bench-frameworks bench-all clients attack docs site newcomer hooks clean
+.PHONY: help demo test lint onnx-score golden bench bench-peers bench-frameworks bench-all clients wheel-kernels attack docs site newcomer hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -69,6 +69,11 @@ clients: $(STAMP) ## Run packages that use onnxruntime (5 GB) with it and with b
 	$(CLIENTS)/light/bin/pip install --quiet --no-deps --upgrade --target $(CLIENTS)/onnxruntime onnxruntime==1.32.0
 	$(CLIENTS)/light/bin/pip install --quiet --no-deps --upgrade --target $(CLIENTS)/here ./shim
 	$(BIN)/python -m bench.clients --home $(CLIENTS) --cold -o bench/results/clients.json --markdown docs/clients.md
+
+wheel-kernels: $(STAMP) ## Build wheels that carry compiled kernels, for this version of Python (half an hour).
+	$(BIN)/python -m pip wheel --quiet --no-deps -w dist .
+	$(BIN)/python -m pip install --quiet -e '.[bench]'
+	$(BIN)/python -m bench.wheels dist/bolt_numba-*-py3-none-any.whl
 
 attack: $(STAMP) ## Attack the engine at length: operands, altered models, damaged files (hours).
 	$(BIN)/python -m tests.attack operands --count 100000

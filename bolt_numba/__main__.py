@@ -13,6 +13,10 @@ def main() -> None:
         from bolt_numba.cli.app import run
     except BoltError as error:  # the environment asks for instructions that are not there
         sys.exit(f"error: {error}")
+    except ModuleNotFoundError as error:
+        if error.name not in ("typer", "rich"):
+            raise
+        sys.exit(f"error: the command line: got no {error.name}, wanted typer and rich: pip install typer rich")
     sys.exit(run(sys.argv[1:]))
 
 

@@ -28,6 +28,7 @@ from bolt_numba.base.forks import renew_after_fork, renew_cached_properties
 from bolt_numba.base.kept import cache_root, contents, folders, is_kept, keep, tell_cost
 from bolt_numba.base.trusted import read_trusted
 from bolt_numba.errors import KernelError
+from bolt_numba.kernels.built_in import built_in
 from bolt_numba.kernels.compiles import Compile, LackingError, begins, ended, may_wait, on_compile, waited_for
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.processor import installed_version
@@ -262,8 +263,13 @@ def version_name() -> str:
 
     The level alone says for which processors.  Where no compiler is installed, what another one made serves.
     """
-    name, compiler = f"{target().level}-{language_digest()}-", _compiler_digest()
+    name, compiler = f"{package_name()}-", _compiler_digest()
     return name + (compiler or _compiled(name, folders().read))
+
+
+def package_name() -> str:
+    """What a file of kernels that came with the package is called, but for its suffix."""
+    return f"{target().level}-{language_digest()}"
 
 
 @functools.cache
@@ -312,16 +318,23 @@ def _name(kernel: Native) -> str:
 
 def is_cached(kernel: Native) -> bool:
     """Whether a folder has a file of the kernel, which may be damaged."""
-    return is_kept(_name(kernel))
+    return _built_in(kernel) is not None or is_kept(_name(kernel))
+
+
+def _built_in(kernel: Native) -> bytes | None:
+    return built_in(package_name(), f"{kernel.name}-{kernel.digest}")
 
 
 def _found(kernel: Native) -> bytes | None:
-    """Blob or object code of the first folder that has it."""
+    """Blob that came with the package, or blob or object code of the first folder that has it."""
+    made = _built_in(kernel)
+    if made is not None:
+        return made
     codes = (_checked(path, data) for path, data in contents(_name(kernel)))
     return next((code for code in codes if code is not None), None)
 
 
-def _read(path: Path) -> bytes | None:
+def read_kernel(path: Path) -> bytes | None:
     """Blob or object code of a cache file; None when there is none, it is damaged, or others could have written it."""
     data = read_trusted(path)
     return None if data is None else _checked(path, data)
@@ -367,7 +380,10 @@ def code_of(kernel: Native) -> bytes:
 
 
 def _made(kernel: Native) -> bytes:
-    """Blob or object code, compiled now and kept."""
+    """Blob or object code, compiled now and kept; raises KernelError where no compiler is installed."""
+    if not _compiler_digest():
+        wanted = "wanted it with the package or in a cache, or numba, which compiles it: pip install bolt-numba"
+        raise KernelError(f"kernel '{kernel.name}': machine code for {target().level}: got none, {wanted}")
     from bolt_numba.kernels.compiler import compile_object
 
     made = compile_object(kernel)

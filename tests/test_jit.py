@@ -263,11 +263,11 @@ def test_cache_is_used_and_damage_is_noticed(empty_cache: Path) -> None:
         (entry,) = jit.cache_entries()
         assert entry[0].startswith("probe-")
         assert entry[1] > 40
-        code = jit._read(next(empty_cache.glob("*/*.kernel")))
+        code = jit.read_kernel(next(empty_cache.glob("*/*.kernel")))
         file = next(empty_cache.glob("*/*.kernel"))
         for damaged in (b"", file.read_bytes()[:-5], b"x" * 500):
             file.write_bytes(damaged)
-            assert jit._read(file) is None
+            assert jit.read_kernel(file) is None
         assert code is not None
         assert times(fresh(4)) == 28
         assert len(seen) == 4
@@ -330,11 +330,11 @@ def test_machine_code_needs_only_libc(tmp_path: Path) -> None:
     every = [words("vstore(p.out, vfloor(vload(p.x)))"), scale, fresh(1)]
     for kernel in every:
         assert kernel.address
-        code = jit._read(jit._path(kernel))
+        code = jit.read_kernel(jit._path(kernel))
         assert code is not None
         assert undefined(code, tmp_path) <= ALLOWED | LIBM, kernel.name
     for file in jit.cache_dir().glob("*.kernel"):
-        assert undefined(jit._read(file) or b"", tmp_path) <= ALLOWED | LIBM, file.name
+        assert undefined(jit.read_kernel(file) or b"", tmp_path) <= ALLOWED | LIBM, file.name
 
 
 def test_threads_may_ask_for_one_address(empty_cache: Path) -> None:

@@ -44,11 +44,11 @@ def _fresh(kernel: Native) -> Native:
 @only_x86
 def test_a_blob_is_kept_and_runs_as_the_object_does(monkeypatch: pytest.MonkeyPatch) -> None:
     want = _run(_fresh(mixed))
-    stored = jit._read(jit._path(mixed))
+    stored = jit.read_kernel(jit._path(mixed))
     assert stored is not None
     assert machine_code.is_blob(stored)
     monkeypatch.setattr(jit, "blob_of", lambda code, symbol: None)
-    monkeypatch.setattr(jit, "_read", lambda path: None)
+    monkeypatch.setattr(jit, "_found", lambda kernel: None)
     monkeypatch.setattr(jit, "_write", lambda path, code: None)
     np.testing.assert_array_equal(_run(_fresh(mixed)), want)
 

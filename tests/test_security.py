@@ -297,14 +297,14 @@ def test_a_kernel_in_the_place_of_another_is_compiled_anew(cache: Path) -> None:
     assert (times(fresh(3)), times(fresh(5))) == (21, 35)
     three, five = (jit._path(fresh(factor)) for factor in (3, 5))
     three.write_bytes(five.read_bytes())
-    assert jit._read(three) is None
+    assert jit.read_kernel(three) is None
     assert times(fresh(3)) == 21
-    assert jit._read(three) is not None
+    assert jit.read_kernel(three) is not None
     other = three.parent.with_name("avx1024-0")
     other.mkdir(mode=0o700)
     (other / three.name).write_bytes(three.read_bytes())
     (other / three.name).chmod(0o600)
-    assert jit._read(other / three.name) is None, "the same for another processor"
+    assert jit.read_kernel(other / three.name) is None, "the same for another processor"
 
 
 @pytest.mark.timeout(600)
@@ -315,7 +315,7 @@ def test_a_pipe_in_the_place_of_a_kernel_does_not_hang(cache: Path) -> None:
     os.mkfifo(file)
     with pytest.warns(trusted.UntrustedCacheWarning, match="no regular file"):
         assert times(fresh(3)) == 21
-    assert jit._read(file) is not None, "it was replaced"
+    assert jit.read_kernel(file) is not None, "it was replaced"
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_a_cache_that_root_shared_serves_a_user(public: Path, monkeypatch: pytes
     file = jit._path(fresh(3))
 
     def work() -> list[Any]:
-        code = jit._read(file)
+        code = jit.read_kernel(file)
         is_written = trusted.write_private(file.with_name("new"), b"x")
         return [None if code is None else len(code), is_written, stored.secret().hex()]
 
@@ -373,7 +373,7 @@ def test_a_cache_that_root_shared_serves_a_user(public: Path, monkeypatch: pytes
     os.chown(public / "cache", ATTACKER, GROUP)
     trusted._sound.clear()  # a process looks once at the way to a folder
     with pytest.warns(trusted.UntrustedCacheWarning):
-        assert jit._read(file) is None
+        assert jit.read_kernel(file) is None
     assert run(["cache", "share"]) == 1
 
 

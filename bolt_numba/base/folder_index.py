@@ -1,17 +1,20 @@
-"""What the modules below a folder hold, remembered between processes, so that those nobody needs are not imported."""
+"""What the modules below a folder hold, remembered between processes, so that those nobody needs are not imported.
+
+Some wheels bring it along (`bench/wheels.py`), for sources that have the sizes of theirs.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from bolt_numba.base.digest import sha256
-from bolt_numba.base.kept import contents, keep
+from bolt_numba.base.kept import BUILT_IN, contents, keep
 
 
 def remembered(kind: str, folder: Path) -> Any:
@@ -19,6 +22,8 @@ def remembered(kind: str, folder: Path) -> Any:
     for _, found in contents(_name(kind, folder)):
         with suppress(ValueError, RecursionError):
             return json.loads(found or b"null")
+    with suppress(OSError, ValueError):
+        return json.loads((BUILT_IN / built_in_name(kind, folder)).read_bytes()) if BUILT_IN.is_dir() else None
     return None
 
 
@@ -32,13 +37,23 @@ def _name(kind: str, folder: Path) -> str:
     return f"{kind}/{folder.name}-{_state(folder)}.json"
 
 
+def built_in_name(kind: str, folder: Path) -> str:
+    """What a file that came with the package is called; installing gives files new times, but not new sizes."""
+    lines = (line.rpartition(" ")[0] for line in _sources(folder, ""))
+    return f"{kind}-{folder.name}-{_digest(lines)}.json"
+
+
 @functools.cache
 def _state(folder: Path) -> str:
     """Names the sources below the folder: names, sizes and times, as they were when this process first looked.
 
     What it holds of them is never kept for those that an upgrade puts in their place meanwhile.
     """
-    return sha256("\n".join(sorted(_sources(folder, ""))).encode()).hexdigest()[:16]
+    return _digest(_sources(folder, ""))
+
+
+def _digest(lines: Iterable[str]) -> str:
+    return sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]
 
 
 def _sources(folder: Path | str, below: str) -> Iterator[str]:

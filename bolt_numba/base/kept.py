@@ -34,6 +34,8 @@ from bolt_numba.base.trusted import (
 )
 
 _EFFECTIVE = getattr(os, "geteuid", None)
+BUILT_IN = Path(__file__).parent.parent / "built_in"
+"""The folder of what came with the package; only some wheels have it.  It is trusted as the package is."""
 _OTHERS = 0o055
 """Bits of a mode that let others read a folder; nothing that is kept lets them write."""
 _told: set[str] = set()

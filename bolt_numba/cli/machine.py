@@ -23,6 +23,7 @@ from bolt_numba.cli.formats import formats_markdown, names_read
 from bolt_numba.cli.options import Json
 from bolt_numba.devices import device
 from bolt_numba.kernels import jit, registry
+from bolt_numba.kernels.built_in import count_built_in
 from bolt_numba.kernels.data_sized import DATA_SIZED
 from bolt_numba.ops.registry import OPS
 
@@ -152,7 +153,14 @@ def _checked(check: Callable[[], str]) -> tuple[bool, str]:
 
 def _versions() -> str:
     found = [f"bolt-numba {bn.__version__}", f"Python {platform.python_version()}"]
-    return ", ".join(found + [f"{name} {metadata.version(name)}" for name in PACKAGES])
+    return ", ".join(found + [f"{name} {_version(name)}" for name in PACKAGES])
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def _peers() -> str:
@@ -218,6 +226,7 @@ _CHECKS: dict[str, Callable[[], str]] = {
     "peers": _peers,
     "instructions": lambda: device("cpu").describe(),
     "threads": lambda: str(default_threads()),
+    "kernels in the package": lambda: f"{count_built_in(jit.package_name())} for this level",
     "kernel cache": _cache_folders,
     "self-test": _self_test,
 }

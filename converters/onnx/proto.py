@@ -12,6 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from bolt_numba.errors import BoltError
+
 _FILE = "onnx_ml_pb2.py"
 
 
@@ -25,8 +27,11 @@ def _messages() -> ModuleType:
             made = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(made)
             return made
-    import onnx as package_itself
-
+    try:
+        import onnx as package_itself
+    except ModuleNotFoundError as error:
+        wanted = "wanted onnx and protobuf: pip install onnx, or convert the model to .bolt where they are"
+        raise BoltError(f"onnx: packages that read ONNX files: got no {error.name}, {wanted}") from None
     return package_itself
 
 
