@@ -170,7 +170,7 @@ def test_only_own_files_are_removed(public: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @as_root
-@pytest.mark.parametrize("home", [None, "/", "/nonexistent", "/root"])
+@pytest.mark.parametrize("home", [None, "", "relative", "/", "/nonexistent", "/root"])
 def test_a_user_without_a_home_keeps_kernels_in_a_private_folder(
     public: Path, monkeypatch: pytest.MonkeyPatch, home: str | None
 ) -> None:
@@ -208,6 +208,18 @@ def test_a_home_that_belongs_to_another_user_is_not_used(public: Path, monkeypat
     found = kept.folders()
     assert found.own == public / "bolt_numba-0"
     assert f"got owner {VICTIM}" in found.obstacle
+
+
+@pytest.mark.parametrize("named", ["~/cache", "cache"])
+def test_a_folder_is_where_it_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+    """No shell has read what is set in a Dockerfile, and services go to other folders when they start."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BOLT_NUMBA_CACHE_DIR", named)
+    assert kept.keep("kind/file", b"x") is None
+    monkeypatch.chdir("/")
+    assert [found for _, found in kept.contents("kind/file")] == [b"x"]
+    assert kept.folders().own == tmp_path / "cache"
 
 
 def test_a_folder_that_is_a_file_costs_time_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,7 +165,7 @@ def _folders(named: str, system: str, homes: tuple[str | None, ...], trusted: st
     """homes, trusted: variables that it depends on, too."""
     present = tuple(Path(part) for part in system.split(os.pathsep) if part and os.path.isdir(part))
     if named:
-        own = Path(named)
+        own = Path(os.path.abspath(os.path.expanduser(named)))  # where it is now, wherever the process goes
         if user >= 0 and _is_everybodys(own):
             others = [own / f"user-{n}" for n in (0, *sorted(trusted_users() or ()))]
             own = own / f"user-{user}"
