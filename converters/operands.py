@@ -1,17 +1,24 @@
-"""What readers ask of their operands: ranks, known values, constants made of attributes."""
+"""What readers ask of their operands: ranks, known values, constants made of attributes, sizes that the run tells."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Shape, Squeeze, Unsqueeze
+from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.types import Array, Dim, Sym
 
 if TYPE_CHECKING:
     from bolt_numba.converters.nodes import ForeignBuilder
+
+Size: TypeAlias = "int | Value"
+"""A number of elements: an int, or a value of shape [1] i64."""
+END = np.iinfo(np.int64).max
+"""Behind the last element of any axis."""
 
 
 def rank_of(b: ForeignBuilder, x: Value) -> int:
@@ -70,3 +77,75 @@ def spatial_axes(b: ForeignBuilder, x: Value) -> Array:
     if rank < 2:
         raise b.invalid(f"rank of '{x.name}'", rank, "at least 2")
     return np.arange(2, rank, dtype=np.int64)
+
+
+# --- sizes that only the run may tell --------------------------------------------------------------------------------
+
+
+def size_of(b: ForeignBuilder, x: Value, axis: int) -> Size:
+    """Length of an axis, which may be negative."""
+    dim = dim_of(b, x, axis)
+    if isinstance(dim, int):
+        return dim
+    place = axis if axis >= 0 else axis + rank_of(b, x)
+    made: Value = b(Shape(place, place + 1), x)
+    return made
+
+
+def sizes_of(b: ForeignBuilder, x: Value, axes: Iterable[int]) -> list[Size]:
+    """Lengths of some axes."""
+    return [size_of(b, x, a) for a in axes]
+
+
+def joined(b: ForeignBuilder, *parts: Value | Sequence[Size]) -> Value:
+    """One operand [m] i64 made of lists of sizes and of shapes."""
+    flat = [s for p in parts for s in ([p] if isinstance(p, Value) else p)]
+    kept: list[Value] = []
+    numbers: list[int] = []
+    for size in [*flat, None]:
+        if isinstance(size, int):
+            numbers.append(size)
+            continue
+        if numbers:
+            kept.append(b.const(ints(numbers)))
+            numbers = []
+        if size is not None:
+            kept.append(size)
+    made: Value = b.const(ints(())) if not kept else kept[0] if len(kept) == 1 else b(Concat(0), *kept)
+    return made
+
+
+def reshaped(b: ForeignBuilder, x: Value, *parts: Value | Sequence[Size], zero_keeps: bool = False) -> Value:
+    """``x`` in a shape made of sizes (-1 is solved) and of shapes.  zero_keeps: a 0 keeps the size that is there."""
+    made: Value = b(Reshape(allowzero=not zero_keeps), x, joined(b, *parts))
+    return made
+
+
+def expanded(b: ForeignBuilder, x: Value | Array, *parts: Value | Sequence[Size]) -> Value:
+    """``x`` broadcast to a shape made of sizes and of shapes."""
+    made: Value = b(Expand(), x if isinstance(x, Value) else b.const(x), joined(b, *parts))
+    return made
+
+
+def sliced(b: ForeignBuilder, x: Value, axis: int, start: int, end: int = END, step: int = 1) -> Value:
+    """Some elements along one axis, as Python counts them."""
+    made: Value = b(Slice(), x, ints([start]), ints([end]), ints([axis]), ints([step]))
+    return made
+
+
+def unsqueezed(b: ForeignBuilder, x: Value, *axes: int) -> Value:
+    """``x`` with axes of length 1 put in, counted in the result."""
+    made: Value = b(Unsqueeze(), x, ints(axes)) if axes else x
+    return made
+
+
+def squeezed(b: ForeignBuilder, x: Value, *axes: int) -> Value:
+    """``x`` without axes of length 1."""
+    made: Value = b(Squeeze(), x, ints(axes)) if axes else x
+    return made
+
+
+def as_scalar(b: ForeignBuilder, x: Value) -> Value:
+    """An operand of one element as a scalar."""
+    made: Value = x if x.type.shape == () else b(Reshape(), x, ints([]))
+    return made

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.converters import operands
 from bolt_numba.converters.nodes import ForeignBuilder
-from bolt_numba.converters.operands import dim_of, ints, known_ints, known_scalar, rank_of
+from bolt_numba.converters.operands import (
+    END,
+    Size,
+    as_scalar,
+    dim_of,
+    ints,
+    joined,
+    known_ints,
+    known_scalar,
+    rank_of,
+    sliced,
+)
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.program import LEGACY
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.generate import Range
 from bolt_numba.ops.arrays.reduce import ReduceProd
-from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Shape, Squeeze, Transpose, Unsqueeze
-from bolt_numba.ops.arrays.slicing import Slice
+from bolt_numba.ops.arrays.shape import Reshape, Squeeze, Transpose
 from bolt_numba.ops.pointwise import Cast, Equal, Not, Where
 from bolt_numba.types import BOOL, F32, I64, AnyDType, Array, Sym
 
 Ints: TypeAlias = tuple[int, ...]
 Floats: TypeAlias = tuple[float, ...]
 Number: TypeAlias = "Value | int | float | bool"
-FAR = np.iinfo(np.int64).max
 MOST = 1 << 20
 """Places, nodes or steps that one attribute may ask for."""
 
@@ -76,22 +85,13 @@ def axes_of(b: ForeignBuilder, x: Value, axes: Sequence[int]) -> Ints:
 
 
 def size_of(b: ForeignBuilder, x: Value, axis: int) -> Value:
-    """A dimension of x, [1] i64."""
-    at = axis_of(b, x, axis)
-    made: Value = b(Shape(at, at + 1), x)
-    return made
+    """A dimension of x, [1] i64; a value also where it is known."""
+    return sizes_of(b, x, [axis])
 
 
-def sizes_of(b: ForeignBuilder, x: Value, axes: Sequence[int]) -> Value:
-    """Some dimensions of x, i64."""
-    made: Value = b(Gather(0), b(Shape(), x), ints(axis_of(b, x, a) for a in axes))
-    return made
-
-
-def scalar(b: ForeignBuilder, x: Value) -> Value:
-    """The only element of x as a scalar."""
-    made: Value = x if x.type.shape == () else b(Reshape(), x, ints(()))
-    return made
+def sizes_of(b: ForeignBuilder, x: Value, axes: Iterable[int]) -> Value:
+    """Some dimensions of x, i64; a value also where they are known."""
+    return joined(b, operands.sizes_of(b, x, axes))
 
 
 def counted(b: ForeignBuilder, count: Value | int, dtype: AnyDType = I64) -> Value:
@@ -101,24 +101,13 @@ def counted(b: ForeignBuilder, count: Value | int, dtype: AnyDType = I64) -> Val
             raise b.invalid("number of places", count, f"0 to {MOST}")
         made: Value = b.const(np.arange(count, dtype=dtype), f"{b.prefix}count")
         return made
-    made = b(Range(), b.const(np.array(0, I64)), scalar(b, count), b.const(np.array(1, I64)))
+    made = b(Range(), b.const(np.array(0, I64)), as_scalar(b, count), b.const(np.array(1, I64)))
     return to(b, made, dtype)
 
 
-def joined(b: ForeignBuilder, *parts: Value | Sequence[int]) -> Value:
-    """A shape made of numbers and of shapes."""
-    kept = [p if isinstance(p, Value) else b.const(ints(p)) for p in parts if isinstance(p, Value) or len(p)]
-    if not kept:
-        nothing: Value = b.const(ints(()))
-        return nothing
-    made: Value = kept[0] if len(kept) == 1 else b(Concat(0), *kept)
-    return made
-
-
-def reshaped(b: ForeignBuilder, x: Value, *parts: Value | Sequence[int]) -> Value:
-    """X in a shape made of numbers (0 keeps what is there, -1 is solved) and of shapes."""
-    made: Value = b(Reshape(), x, joined(b, *parts))
-    return made
+def reshaped(b: ForeignBuilder, x: Value, *parts: Value | Sequence[Size]) -> Value:
+    """X in a shape made of sizes (0 keeps what is there, -1 is solved) and of shapes."""
+    return operands.reshaped(b, x, *parts, zero_keeps=True)
 
 
 def transposed(b: ForeignBuilder, x: Value, *perm: int) -> Value:
@@ -127,27 +116,9 @@ def transposed(b: ForeignBuilder, x: Value, *perm: int) -> Value:
     return made
 
 
-def part(b: ForeignBuilder, x: Value, axis: int, start: int, end: int = FAR) -> Value:
-    """X from start to end along an axis."""
-    made: Value = b(Slice(), x, ints([start]), ints([end]), ints([axis]))
-    return made
-
-
 def column(b: ForeignBuilder, x: Value, axis: int, at: int) -> Value:
     """One slice of x, without the axis."""
-    made: Value = b(Squeeze(), part(b, x, axis, at, at + 1 if at != -1 else FAR), ints([axis]))
-    return made
-
-
-def unsqueezed(b: ForeignBuilder, x: Value, *axes: int) -> Value:
-    """X with axes of length 1."""
-    made: Value = b(Unsqueeze(), x, ints(axes)) if axes else x
-    return made
-
-
-def expanded(b: ForeignBuilder, x: Value, shape: Value) -> Value:
-    """X broadcast to a shape."""
-    made: Value = b(Expand(), x, shape)
+    made: Value = b(Squeeze(), sliced(b, x, axis, at, at + 1 if at != -1 else END), ints([axis]))
     return made
 
 

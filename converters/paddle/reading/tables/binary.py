@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import dim_of, ints, rank_of
+from bolt_numba.converters.operands import as_scalar, dim_of, ints, rank_of, unsqueezed
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.parts import chosen, floating, scalar, to, truth, unsqueezed
+from bolt_numba.converters.paddle.reading.parts import chosen, floating, to, truth
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.conversion import BitCast
@@ -266,7 +266,7 @@ def masked_fill(b: PaddleBuilder, x: Value, mask: Value, value: Value) -> Any:
 def _close(b: PaddleBuilder, x: Value, y: Value, rtol: Value, atol: Value, equal_nan: bool) -> Value:
     """|x - y| <= atol + rtol * |y|, in f64; infinities are close to themselves."""
     first, second = to(b, x, F64), to(b, y, F64)
-    limits = [scalar(b, to(b, v, F64)) for v in (rtol, atol)]
+    limits = [as_scalar(b, to(b, v, F64)) for v in (rtol, atol)]
     near = b(
         LessOrEqual(), b(Abs(), b(Sub(), first, second)), b(Add(), limits[1], b(Mul(), b(Abs(), second), limits[0]))
     )

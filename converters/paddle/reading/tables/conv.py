@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bolt_numba.converters.operands import ints, rank_of, static_dim
+from bolt_numba.converters.operands import as_scalar, ints, rank_of, sliced, static_dim, unsqueezed
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import (
     Ints,
@@ -15,12 +15,9 @@ from bolt_numba.converters.paddle.reading.parts import (
     is_last,
     known_dim,
     layout_of,
-    part,
     reshaped,
-    scalar,
     size_of,
     transposed,
-    unsqueezed,
 )
 from bolt_numba.converters.paddle.reading.ragged import given
 from bolt_numba.converters.paddle.reading.registry import PADDLE
@@ -211,7 +208,7 @@ def deformable_conv(
 
 def _positions(b: PaddleBuilder, x: Value, axis: int, kernel: int, stride: int, dilation: int, pads: int) -> Value:
     """Where the elements of each window lie along an axis of the padded x: [kernel, windows]."""
-    size = b(Add(), scalar(b, size_of(b, x, axis)), pads - dilation * (kernel - 1) - 1)
+    size = b(Add(), as_scalar(b, size_of(b, x, axis)), pads - dilation * (kernel - 1) - 1)
     starts = b(Mul(), counted(b, b(Add(), b(Div(), size, stride), 1)), stride)
     taps = b(Mul(), counted(b, kernel), dilation)
     made: Value = b(Add(), unsqueezed(b, taps, 1), unsqueezed(b, starts, 0))
@@ -322,6 +319,6 @@ def row_conv(b: PaddleBuilder, x: Value, filter: Value) -> Any:
     wide = b(Pad(), x, ints([0, 0, 0, 0, steps - 1, 0]))
     made = None
     for i in range(steps):
-        term = b(Mul(), _window(b, wide, 1, i, length), part(b, filter, 0, i, i + 1))
+        term = b(Mul(), _window(b, wide, 1, i, length), sliced(b, filter, 0, i, i + 1))
         made = term if made is None else b(Add(), made, term)
     return made

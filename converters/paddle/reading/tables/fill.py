@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import ints, known_scalar, rank_of
+from bolt_numba.converters.operands import as_scalar, expanded, ints, joined, known_scalar, rank_of, unsqueezed
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import (
     Floats,
@@ -15,15 +15,11 @@ from bolt_numba.converters.paddle.reading.parts import (
     chosen,
     column,
     counted,
-    expanded,
     flat,
-    joined,
     number,
-    scalar,
     size_of,
     to,
     transposed,
-    unsqueezed,
 )
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.graph import Value
@@ -60,7 +56,7 @@ _FILL = {"ShapeTensorList": "shape*", "ShapeTensor": "shape", "ValueTensor": "va
 def fill_constant(b: PaddleBuilder, shape: Value, value: Value, *, dtype: AnyDType, str_value: str = "") -> Any:
     known = known_scalar(value)
     if known is None or dict(b.operation.inputs).get("ValueTensor"):
-        return expanded(b, to(b, scalar(b, value), dtype), to(b, flat(b, shape), I64))
+        return expanded(b, to(b, as_scalar(b, value), dtype), to(b, flat(b, shape), I64))
     return filled(b, shape, parsed(str_value) if str_value else known, dtype)
 
 
@@ -76,7 +72,7 @@ def full_int_array(b: PaddleBuilder, *, value: Ints, dtype: AnyDType | None = No
 
 @PADDLE.reader(pir=("full_with_tensor",))
 def full_with_tensor(b: PaddleBuilder, value: Value, shape: Value, *, dtype: AnyDType | None = None) -> Any:
-    return expanded(b, to(b, scalar(b, value), dtype or value.type.dtype), to(b, flat(b, shape), I64))
+    return expanded(b, to(b, as_scalar(b, value), dtype or value.type.dtype), to(b, flat(b, shape), I64))
 
 
 @PADDLE.reader("fill_any_like")
@@ -89,7 +85,7 @@ def full_like(b: PaddleBuilder, x: Value, value: Value, *, dtype: AnyDType | Non
     wanted = dtype or x.type.dtype
     known = known_scalar(value)
     if known is None:
-        return expanded(b, to(b, scalar(b, value), wanted), b(Shape(), x))
+        return expanded(b, to(b, as_scalar(b, value), wanted), b(Shape(), x))
     return filled(b, b(Shape(), x), known, wanted)
 
 
@@ -177,7 +173,7 @@ def empty_like(b: PaddleBuilder, x: Value, *, dtype: AnyDType | None = None) -> 
 @PADDLE.reader("range", pir=("arange",))
 def arange(b: PaddleBuilder, start: Value, end: Value, step: Value, *, dtype: AnyDType | None = None) -> Any:
     wanted = dtype or start.type.dtype
-    ends = [to(b, scalar(b, v), wanted) for v in (start, end, step)]
+    ends = [to(b, as_scalar(b, v), wanted) for v in (start, end, step)]
     return b(Range(), *ends)
 
 
@@ -185,13 +181,13 @@ def arange(b: PaddleBuilder, start: Value, end: Value, step: Value, *, dtype: An
 def linspace(b: PaddleBuilder, start: Value, stop: Value, num: Value, *, dtype: AnyDType | None = None) -> Any:
     """From both ends half of the numbers each, so that both are exact."""
     wanted = dtype or F32
-    made = _spaced(b, to(b, scalar(b, start), F64), to(b, scalar(b, stop), F64), num)
+    made = _spaced(b, to(b, as_scalar(b, start), F64), to(b, as_scalar(b, stop), F64), num)
     return to(b, made, wanted)
 
 
 def _spaced(b: PaddleBuilder, start: Value, stop: Value, num: Value) -> Value:
     """``num`` numbers from start to stop, f64."""
-    count = scalar(b, to(b, num, I64))
+    count = as_scalar(b, to(b, num, I64))
     steps = counted(b, count, F64)
     gaps = b(Max(), to(b, b(Sub(), count, 1), F64), 1.0)
     step = b(Div(), b(Sub(), stop, start), gaps)
@@ -205,8 +201,8 @@ def _spaced(b: PaddleBuilder, start: Value, stop: Value, num: Value) -> Value:
 def logspace(
     b: PaddleBuilder, start: Value, stop: Value, num: Value, base: Value, *, dtype: AnyDType | None = None
 ) -> Any:
-    exponents = _spaced(b, to(b, scalar(b, start), F64), to(b, scalar(b, stop), F64), num)
-    return to(b, b(Pow(), to(b, scalar(b, base), F64), exponents), dtype or F32)
+    exponents = _spaced(b, to(b, as_scalar(b, start), F64), to(b, as_scalar(b, stop), F64), num)
+    return to(b, b(Pow(), to(b, as_scalar(b, base), F64), exponents), dtype or F32)
 
 
 @PADDLE.reader("eye")
@@ -214,7 +210,7 @@ def eye(b: PaddleBuilder, num_rows: Value, num_columns: Value, *, dtype: AnyDTyp
     """Ones on the diagonal; as many columns as rows where their number is -1."""
     columns = known_scalar(num_columns)
     wide = num_rows if columns == -1 else num_columns
-    rows, cells = (counted(b, scalar(b, to(b, v, I64))) for v in (num_rows, wide))
+    rows, cells = (counted(b, as_scalar(b, to(b, v, I64))) for v in (num_rows, wide))
     return to(b, b(Equal(), unsqueezed(b, rows, 1), unsqueezed(b, cells, 0)), dtype)
 
 
@@ -223,7 +219,7 @@ def one_hot(
     b: PaddleBuilder, x: Value, depth: Value, *, dtype: AnyDType = F32, allow_out_of_range: bool = False
 ) -> Any:
     """1 at the place of x along a new last axis; nothing where x is beyond the depth."""
-    return b(OneHot(-1), to(b, x, I64), to(b, scalar(b, depth), I64), b.const(np.array([0, 1], dtype)))
+    return b(OneHot(-1), to(b, x, I64), to(b, as_scalar(b, depth), I64), b.const(np.array([0, 1], dtype)))
 
 
 @PADDLE.reader(legacy=("one_hot",), slots={"depth_tensor": "depth"})
@@ -242,7 +238,7 @@ def sequence_mask(b: PaddleBuilder, x: Value, max_len: Value, *, out_dtype: AnyD
     """1 in the first x places of a new last axis, of length ``max_len`` (-1: the greatest x)."""
     known = known_scalar(max_len)
     lengths = to(b, x, I64)
-    longest = b(ReduceMax(False), lengths) if known is not None and known < 0 else to(b, scalar(b, max_len), I64)
+    longest = b(ReduceMax(False), lengths) if known is not None and known < 0 else to(b, as_scalar(b, max_len), I64)
     return to(b, b(Less(), counted(b, longest), unsqueezed(b, lengths, rank_of(b, x))), out_dtype)
 
 
@@ -308,7 +304,7 @@ def diag(b: PaddleBuilder, x: Value, *, offset: int = 0, padding_value: float = 
         return diagonal(b, x, offset=offset, axis1=0, axis2=1)
     side = abs(offset)
     longer = b(Pad(), x, ints([0, side]))
-    places = counted(b, scalar(b, size_of(b, longer, 0)))
+    places = counted(b, as_scalar(b, size_of(b, longer, 0)))
     is_on = b(Equal(), b(Sub(), unsqueezed(b, places, 0), unsqueezed(b, places, 1)), offset)
     values = unsqueezed(b, longer, 1 if offset >= 0 else 0)
     fill = int(padding_value) if x.type.dtype.kind in "iu" else padding_value
@@ -322,7 +318,7 @@ def diag_embed(b: PaddleBuilder, input: Value, *, offset: int = 0, axis1: int = 
     first, second = (a + rank if a < 0 else a for a in (axis1, axis2))
     pads = ints([0] * (2 * rank - 3) + [abs(offset)])
     longer = b(Pad(), input, pads)
-    places = counted(b, scalar(b, size_of(b, longer, -1)))
+    places = counted(b, as_scalar(b, size_of(b, longer, -1)))
     is_on = b(Equal(), b(Sub(), unsqueezed(b, places, 0), unsqueezed(b, places, 1)), offset)
     values = unsqueezed(b, longer, rank - 1 if offset >= 0 else rank - 2)
     made = chosen(b, is_on, values, 0, input.type.dtype)
@@ -337,7 +333,7 @@ def diagonal(b: PaddleBuilder, x: Value, *, offset: int = 0, axis1: int = 0, axi
     rest = [i for i in range(rank) if i not in (first, second)]
     y = transposed(b, x, first, second, *rest)
     starts = max(-offset, 0), max(offset, 0)
-    sizes = [b(Sub(), scalar(b, size_of(b, y, i)), starts[i]) for i in range(2)]
+    sizes = [b(Sub(), as_scalar(b, size_of(b, y, i)), starts[i]) for i in range(2)]
     places = counted(b, b(Max(), b(Min(), *sizes), 0))
     pairs = b(Concat(1), *(unsqueezed(b, b(Add(), places, starts[i]), 1) for i in range(2)))
     made = b(GatherND(), y, pairs)
@@ -354,7 +350,7 @@ def trace(b: PaddleBuilder, x: Value, *, offset: int = 0, axis1: int = 0, axis2:
 def fill_diagonal(b: PaddleBuilder, x: Value, *, value: float = 0.0, offset: int = 0, wrap: bool = False) -> Any:
     if rank_of(b, x) != 2 or wrap:
         raise b.unsupported("wrapped diagonals, and those of more than two axes")
-    rows, columns = (counted(b, scalar(b, size_of(b, x, i))) for i in range(2))
+    rows, columns = (counted(b, as_scalar(b, size_of(b, x, i))) for i in range(2))
     is_on = b(Equal(), b(Sub(), unsqueezed(b, columns, 0), unsqueezed(b, rows, 1)), offset)
     fill = int(value) if x.type.dtype.kind in "iu" else value
     return chosen(b, is_on, fill, x, x.type.dtype)

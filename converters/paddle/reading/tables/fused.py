@@ -7,22 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import ints, rank_of, static_dim
+from bolt_numba.converters.operands import as_scalar, expanded, ints, rank_of, sliced, static_dim, unsqueezed
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.parts import (
-    column,
-    counted,
-    expanded,
-    part,
-    reshaped,
-    scalar,
-    size_of,
-    sizes_of,
-    to,
-    transposed,
-    unsqueezed,
-)
+from bolt_numba.converters.paddle.reading.parts import column, counted, reshaped, size_of, sizes_of, to, transposed
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.converters.paddle.reading.tables.conv import activated
 from bolt_numba.converters.paddle.reading.tables.index import embedding
@@ -249,8 +237,8 @@ def flash_attn(
 
 def _causal(b: PaddleBuilder, scores: Value) -> Value:
     """Scores of which those of later keys are -inf: the last query sees all keys."""
-    rows, columns = (counted(b, scalar(b, size_of(b, scores, axis))) for axis in (2, 3))
-    shift = b(Sub(), scalar(b, size_of(b, scores, 3)), scalar(b, size_of(b, scores, 2)))
+    rows, columns = (counted(b, as_scalar(b, size_of(b, scores, axis))) for axis in (2, 3))
+    shift = b(Sub(), as_scalar(b, size_of(b, scores, 3)), as_scalar(b, size_of(b, scores, 2)))
     later = b(Less(), unsqueezed(b, b(Add(), rows, shift), 1), unsqueezed(b, columns, 0))
     made: Value = b(Where(), later, b.const(np.array(-np.inf, scores.type.dtype)), scores)
     return made
@@ -287,15 +275,15 @@ def ctc_align(
     """Labels [n, t] without blanks and repetitions, at the left of their rows, and how many there are."""
     if input_length is None or rank_of(b, input) != 2:
         raise b.unsupported("ragged rows")
-    length = scalar(b, size_of(b, input, 1))
+    length = as_scalar(b, size_of(b, input, 1))
     inside = b(Less(), unsqueezed(b, counted(b, length), 0), reshaped(b, to(b, input_length, I64), [-1, 1]))
     kept = b(And(), inside, b(Not(), b(Equal(), input, blank)))
     if merge_repeated:
-        before = b(Concat(1), b(Add(), b(Mul(), part(b, input, 1, 0, 1), 0), -1), part(b, input, 1, 0, -1))
+        before = b(Concat(1), b(Add(), b(Mul(), sliced(b, input, 1, 0, 1), 0), -1), sliced(b, input, 1, 0, -1))
         kept = b(And(), kept, b(Not(), b(Equal(), input, before)))
     number = to(b, kept, I64)
     place = b(Sub(), b(CumSum(), number, b.const(np.array(1))), 1)
-    wide = b(Concat(1), input, part(b, input, 1, 0, 1))
+    wide = b(Concat(1), input, sliced(b, input, 1, 0, 1))
     blankness = expanded(b, b.const(np.array(padding_value, input.type.dtype)), b(Shape(), wide))
     made = b(ScatterElements(1), blankness, b(Where(), kept, place, length), input)
-    return part(b, made, 1, 0, -1), to(b, b(ReduceSum(True), number, ints([1])), I64)
+    return sliced(b, made, 1, 0, -1), to(b, b(ReduceSum(True), number, ints([1])), I64)

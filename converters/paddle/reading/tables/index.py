@@ -7,7 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import dim_of, ints, known_scalar, rank_of, static_dim
+from bolt_numba.converters.operands import (
+    as_scalar,
+    dim_of,
+    expanded,
+    ints,
+    joined,
+    known_scalar,
+    rank_of,
+    static_dim,
+    unsqueezed,
+)
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import (
@@ -18,16 +28,12 @@ from bolt_numba.converters.paddle.reading.parts import (
     constant,
     counted,
     elements,
-    expanded,
     flat,
-    joined,
     reshaped,
-    scalar,
     size_of,
     sizes_of,
     to,
     transposed,
-    unsqueezed,
     whole,
 )
 from bolt_numba.converters.paddle.reading.registry import PADDLE
@@ -216,7 +222,7 @@ def _tuples(b: PaddleBuilder, indices: Values) -> Value:
 def index_fill(b: PaddleBuilder, x: Value, index: Value, *, axis: int = 0, value: float = 0.0) -> Any:
     """X with one value in slices along an axis."""
     at, rank = axis_of(b, x, axis), rank_of(b, x)
-    length, wanted = scalar(b, size_of(b, x, at)), to(b, flat(b, index), I64)
+    length, wanted = as_scalar(b, size_of(b, x, at)), to(b, flat(b, index), I64)
     from_end = b(Where(), b(Less(), wanted, 0), b(Add(), wanted, length), wanted)
     hit = b(Equal(), unsqueezed(b, counted(b, length), 1), unsqueezed(b, from_end, 0))
 
@@ -230,7 +236,7 @@ def multiplex(b: PaddleBuilder, x: Values, ids: Value) -> Any:
     """Row i of the operand that ids[i] names."""
     stacked = b(Concat(0), *(unsqueezed(b, v, 0) for v in x))
     rows = to(b, reshaped(b, ids, [-1]), I64)
-    pairs = b(Concat(1), unsqueezed(b, rows, 1), unsqueezed(b, counted(b, scalar(b, size_of(b, rows, 0))), 1))
+    pairs = b(Concat(1), unsqueezed(b, rows, 1), unsqueezed(b, counted(b, as_scalar(b, size_of(b, rows, 0))), 1))
     return b(GatherND(), stacked, pairs)
 
 
@@ -257,7 +263,7 @@ def repeat_interleave(b: PaddleBuilder, x: Value, repeats: Value, *, axis: int =
     each = known_scalar(repeats)
     if each is not None:
         count = int(each)
-        places = counted(b, b(Mul(), scalar(b, size_of(b, x, at)), count))
+        places = counted(b, b(Mul(), as_scalar(b, size_of(b, x, at)), count))
         return b(Gather(at), x, b(Div(), places, max(count, 1)))
     counts = to(b, flat(b, repeats), I64)
     ends = b(CumSum(), counts, b.const(np.array(0)))

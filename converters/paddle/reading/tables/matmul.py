@@ -7,18 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import ints, rank_of, static_dim
+from bolt_numba.converters.operands import ints, rank_of, static_dim, unsqueezed
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.parts import (
-    axis_of,
-    column,
-    elements,
-    reshaped,
-    size_of,
-    sizes_of,
-    unsqueezed,
-)
+from bolt_numba.converters.paddle.reading.parts import axis_of, column, elements, reshaped, size_of, sizes_of
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.converters.paddle.reading.tables.conv import activated
 from bolt_numba.ir.graph import Value

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from bolt_numba.converters.operands import ints, known_ints, rank_of
+from bolt_numba.converters.operands import END, as_scalar, ints, joined, known_ints, rank_of, sliced
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import (
-    FAR,
     Ints,
     axes_of,
     axis_of,
@@ -17,12 +16,9 @@ from bolt_numba.converters.paddle.reading.parts import (
     counted,
     flat,
     is_last,
-    joined,
     known_dim,
     number,
-    part,
     reshaped,
-    scalar,
     size_of,
     sizes_of,
     to,
@@ -50,7 +46,7 @@ def padded(b: PaddleBuilder, x: Value, pads: Value, mode: str, value: Any = None
         raise b.invalid("mode", repr(mode), f"one of {sorted(_MODES)}")
     fill = None
     if mode == "constant" and value is not None and value != 0:
-        fill = to(b, scalar(b, value), x.type.dtype) if isinstance(value, Value) else value
+        fill = to(b, as_scalar(b, value), x.type.dtype) if isinstance(value, Value) else value
     made: Value = b(Pad(_MODES[mode]), x, pads, fill)
     return made
 
@@ -85,7 +81,7 @@ def pad3d(
 def _spatially(b: PaddleBuilder, x: Value, pads: Value, count: int, is_behind: bool, mode: str, value: float) -> Value:
     """X padded along its spatial axes."""
     before, after = ([0], [0]) if is_behind else ([0, 0], [])
-    begins, ends = part(b, pads, 0, 0, count), part(b, pads, 0, count)
+    begins, ends = sliced(b, pads, 0, 0, count), sliced(b, pads, 0, count)
     return padded(b, x, joined(b, before, begins, after, before, ends, after), mode, value)
 
 
@@ -115,14 +111,14 @@ def pad_constant_like(b: PaddleBuilder, x: Value, y: Value, *, pad_value: float 
 def flip(b: PaddleBuilder, x: Value, axis: Value) -> Any:
     axes = axes_of(b, x, known_ints(b, axis, "axis"))
     n = len(axes)
-    return b(Slice(), x, ints([-1] * n), ints([-FAR] * n), ints(axes), ints([-1] * n)) if n else x
+    return b(Slice(), x, ints([-1] * n), ints([-END] * n), ints(axes), ints([-1] * n)) if n else x
 
 
 @PADDLE.reader("roll", slots={"ShiftsTensor": "shifts"})
 def roll(b: PaddleBuilder, x: Value, shifts: Value, *, axis: Ints = ()) -> Any:
     """Elements moved on along axes, those beyond the end to the beginning; along the flattened x without axes."""
     if not axis:
-        return reshaped(b, _rolled(b, flat(b, x), scalar(b, to(b, shifts, I64)), 0), b(Shape(), x))
+        return reshaped(b, _rolled(b, flat(b, x), as_scalar(b, to(b, shifts, I64)), 0), b(Shape(), x))
     for i, a in enumerate(axis):
         x = _rolled(b, x, column(b, to(b, flat(b, shifts), I64), 0, i), axis_of(b, x, a))
     return x
@@ -135,9 +131,9 @@ def _rolled(b: PaddleBuilder, x: Value, shift: Value, axis: int) -> Value:
         cut = int(-by.item()) % size
         if not cut:
             return x
-        made: Value = b(Concat(axis), part(b, x, axis, cut), part(b, x, axis, 0, cut))
+        made: Value = b(Concat(axis), sliced(b, x, axis, cut), sliced(b, x, axis, 0, cut))
         return made
-    length = scalar(b, size_of(b, x, axis))
+    length = as_scalar(b, size_of(b, x, axis))
     return b(Gather(axis), x, b(Mod(), b(Sub(), counted(b, length), shift), length))  # type: ignore[no-any-return]
 
 
@@ -202,9 +198,9 @@ def temporal_shift(
         raise b.unsupported("an unknown number of channels")
     first, second = int(channels * shift_ratio), int(channels * 2 * shift_ratio)
     frames = reshaped(b, y, [-1, seg_num], sizes_of(b, y, (1, 2, 3)))
-    past = b(Pad(), part(b, part(b, frames, 2, 0, first), 1, 0, -1), ints([0, 1] + [0] * 8))
-    future = b(Pad(), part(b, part(b, frames, 2, first, second), 1, 1), ints([0] * 6 + [1] + [0] * 3))
-    moved = b(Concat(2), past, future, part(b, frames, 2, second))
+    past = b(Pad(), sliced(b, sliced(b, frames, 2, 0, first), 1, 0, -1), ints([0, 1] + [0] * 8))
+    future = b(Pad(), sliced(b, sliced(b, frames, 2, first, second), 1, 1), ints([0] * 6 + [1] + [0] * 3))
+    moved = b(Concat(2), past, future, sliced(b, frames, 2, second))
     return _as_given(b, reshaped(b, moved, b(Shape(), y)), data_format)
 
 
@@ -222,4 +218,4 @@ def partial_sum(b: PaddleBuilder, x: Values, *, start_index: int = 0, length: in
 
 
 def _columns(b: PaddleBuilder, x: Values, start: int, length: int) -> list[Value]:
-    return [part(b, v, 1, start, FAR if length < 0 else start + length) for v in x]
+    return [sliced(b, v, 1, start, END if length < 0 else start + length) for v in x]

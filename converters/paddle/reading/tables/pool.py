@@ -6,24 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import ints, known_ints, rank_of
+from bolt_numba.converters.operands import as_scalar, ints, joined, known_ints, rank_of, unsqueezed
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import (
     Ints,
     counted,
     elements,
     flat,
-    joined,
     known_dim,
     layout_of,
     reshaped,
-    scalar,
     size_of,
     sizes_of,
     spatial_of,
     to,
     transposed,
-    unsqueezed,
 )
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.converters.paddle.reading.tables.conv import same_pads, windows_of
@@ -125,7 +122,7 @@ def _shares(b: PaddleBuilder, length: Value, count: int) -> tuple[Value, Value]:
 
 def _shared_mean(b: PaddleBuilder, x: Value, axis: int, count: int) -> Value:
     """Means of the shares along an axis."""
-    length = scalar(b, size_of(b, x, axis))
+    length = as_scalar(b, size_of(b, x, axis))
     begins, ends = (unsqueezed(b, v, 0) for v in _shares(b, length, count))
     places = unsqueezed(b, counted(b, length), 1)
     inside = b(And(), b(GreaterOrEqual(), places, begins), b(Less(), places, ends))
@@ -139,7 +136,7 @@ def _shared_mean(b: PaddleBuilder, x: Value, axis: int, count: int) -> Value:
 
 def _windows(b: PaddleBuilder, x: Value, axis: int, count: int) -> Value:
     """Places of the elements of each share, [count, longest], its last one again where it is shorter."""
-    length = scalar(b, size_of(b, x, axis))
+    length = as_scalar(b, size_of(b, x, axis))
     begins, ends = _shares(b, length, count)
     longest = b(Add(), b(Div(), b(Add(), length, count - 1), count), 1)
     places = b(Add(), unsqueezed(b, begins, 1), unsqueezed(b, counted(b, longest), 0))
@@ -190,8 +187,8 @@ def _adaptive_with_index(b: PaddleBuilder, x: Value, size: Ints) -> tuple[Value,
     spatial = rank - 2
     places: Value | None = None
     for i in range(spatial):
-        own = reshaped(b, counted(b, scalar(b, size_of(b, x, i + 2))), [-1] + [1] * (spatial - 1 - i))
-        places = own if places is None else b(Add(), b(Mul(), places, scalar(b, size_of(b, x, i + 2))), own)
+        own = reshaped(b, counted(b, as_scalar(b, size_of(b, x, i + 2))), [-1] + [1] * (spatial - 1 - i))
+        places = own if places is None else b(Add(), b(Mul(), places, as_scalar(b, size_of(b, x, i + 2))), own)
     assert places is not None
     values, where = x, places
     for i in range(spatial):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from bolt_numba.converters.operands import ints, static_dim
+from bolt_numba.converters.operands import ints, sliced, static_dim, unsqueezed
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.parts import flat, part, reshaped, to, transposed, unsqueezed
+from bolt_numba.converters.paddle.reading.parts import flat, reshaped, to, transposed
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.shape import Concat, Split, Squeeze
@@ -72,7 +72,7 @@ def rnn(
         own = range(layer * ways, (layer + 1) * ways)
         w, r = (_stacked(b, [weight_list[2 * i + side] for i in own], mode) for side in (0, 1))
         bias = _biases(b, weight_list[2 * cells :], own, mode)
-        states = [part(b, s, 0, own.start, own.stop) for s in pre_state]
+        states = [sliced(b, s, 0, own.start, own.stop) for s in pre_state]
         y, *ends = b(_operator(mode, direction, hidden_size), x, w, r, bias, lengths, *states)
         for found, end in zip(last, ends, strict=True):
             found.append(end)
@@ -127,13 +127,13 @@ def gru_unit(
     """One step: gates u, r and c; the weights of u and r, then those of c, stand one after the other in memory."""
     hidden = static_dim(b, hidden_prev, 1)
     memory = flat(b, weight)
-    of_gates = reshaped(b, part(b, memory, 0, 0, 2 * hidden * hidden), [hidden, 2 * hidden])
-    of_fresh = reshaped(b, part(b, memory, 0, 2 * hidden * hidden), [hidden, hidden])
+    of_gates = reshaped(b, sliced(b, memory, 0, 0, 2 * hidden * hidden), [hidden, 2 * hidden])
+    of_fresh = reshaped(b, sliced(b, memory, 0, 2 * hidden * hidden), [hidden, hidden])
     x = input if bias is None else b(Add(), input, reshaped(b, bias, [-1]))
-    sums = b(Add(), part(b, x, 1, 0, 2 * hidden), b(MatMul(), hidden_prev, of_gates))
+    sums = b(Add(), sliced(b, x, 1, 0, 2 * hidden), b(MatMul(), hidden_prev, of_gates))
     update, reset = b.node(Split(1, 2), _activated(b, sums, gate_activation)).outputs
     seen = b(Mul(), reset, hidden_prev)
-    fresh = _activated(b, b(Add(), part(b, x, 1, 2 * hidden), b(MatMul(), seen, of_fresh)), activation)
+    fresh = _activated(b, b(Add(), sliced(b, x, 1, 2 * hidden), b(MatMul(), seen, of_fresh)), activation)
     old, new = (fresh, hidden_prev) if origin_mode else (hidden_prev, fresh)
     made = b(Add(), old, b(Mul(), update, b(Sub(), new, old)))
     return b(Concat(1), update, reset, fresh), seen, made

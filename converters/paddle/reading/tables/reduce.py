@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import ints, known_ints, rank_of
+from bolt_numba.converters.operands import as_scalar, ints, known_ints, rank_of
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import (
     Ints,
@@ -16,7 +16,6 @@ from bolt_numba.converters.paddle.reading.parts import (
     flat,
     floating,
     reshaped,
-    scalar,
     to,
     truth,
     whole,
@@ -224,7 +223,7 @@ def cumsum(
         shape = b(Shape(), x)
         made = b(CumSum(exclusive, reverse), flat(b, x), b.const(np.array(0)))
         return made if rank_of(b, x) else reshaped(b, made, shape)
-    return b(CumSum(exclusive, reverse), x, to(b, scalar(b, axis), I64))
+    return b(CumSum(exclusive, reverse), x, to(b, as_scalar(b, axis), I64))
 
 
 @PADDLE.reader("cumprod", slots={"dim": "dim"})

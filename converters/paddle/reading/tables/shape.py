@@ -6,27 +6,32 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import dim_of, ints, known_ints, rank_of
+from bolt_numba.converters.operands import (
+    END,
+    as_scalar,
+    dim_of,
+    expanded,
+    ints,
+    joined,
+    known_ints,
+    rank_of,
+    unsqueezed,
+)
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import (
-    FAR,
     Ints,
     axes_of,
     axis_of,
     constant,
-    expanded,
     flat,
     is_legacy,
-    joined,
     known_dim,
     reshaped,
-    scalar,
     size_of,
     sizes_of,
     to,
     transposed,
-    unsqueezed,
     whole,
 )
 from bolt_numba.converters.paddle.reading.registry import PADDLE
@@ -126,7 +131,7 @@ def concat(b: PaddleBuilder, x: Values, axis: Value) -> Any:
     fits = [a for a in range(rank) if all(_fit(x[0], other, a) for other in x)]
     if not fits:
         raise b.invalid("shapes", [v.type.shape for v in x], "ones that differ along one axis")
-    place = b(Mod(), b(Add(), scalar(b, to(b, axis, I64)), rank), rank)
+    place = b(Mod(), b(Add(), as_scalar(b, to(b, axis, I64)), rank), rank)
     return _joined_at(b, list(x), place, fits)
 
 
@@ -237,7 +242,7 @@ def strided_bounds(
         if is_legacy(b):
             from_end = b(Max(), b(Add(), ends, sizes_of(b, x, axes)), 0)
             ends = b(Where(), b(Less(), ends, 0), from_end, ends)
-        ends = b(Where(), before, b.const(np.array(-FAR)), ends)
+        ends = b(Where(), before, b.const(np.array(-END)), ends)
     return starts, ends, strides
 
 
@@ -251,7 +256,7 @@ def crop(b: PaddleBuilder, x: Value, shape: Value, offsets: Value) -> Any:
     known = constant(sizes)
     ends = b(Add(), starts, sizes)
     if known is None or (known == -1).any():
-        ends = b(Where(), b(Equal(), sizes, -1), b.const(np.array(FAR)), ends)
+        ends = b(Where(), b(Equal(), sizes, -1), b.const(np.array(END)), ends)
     return b(Slice(), x, starts, ends)
 
 

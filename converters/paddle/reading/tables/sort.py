@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import ints, rank_of
+from bolt_numba.converters.operands import as_scalar, ints, rank_of, sliced, unsqueezed
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import (
     Ints,
@@ -15,13 +15,10 @@ from bolt_numba.converters.paddle.reading.parts import (
     column,
     flat,
     moved_last,
-    part,
     reshaped,
-    scalar,
     size_of,
     to,
     transposed,
-    unsqueezed,
 )
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.converters.paddle.reading.tables.binary import any_of
@@ -80,7 +77,7 @@ def kthvalue(b: PaddleBuilder, x: Value, *, k: int = 1, axis: int = -1, keepdim:
     """The k-th least along an axis."""
     at = axis_of(b, x, axis)
     made = _best(b, x, b.const(ints([k])), at, False)
-    return tuple(_kept(b, part(b, v, at, k - 1, k), at, keepdim) for v in made)
+    return tuple(_kept(b, sliced(b, v, at, k - 1, k), at, keepdim) for v in made)
 
 
 def _kept(b: PaddleBuilder, x: Value, axis: int, keepdim: bool) -> Value:
@@ -112,11 +109,11 @@ def median(b: PaddleBuilder, x: Value, *, axis: Ints = (), keepdim: bool = False
     count = size_of(b, row, at)
     ordered, places = _best(b, row, count, at, False)
     low, high = b(Div(), b(Sub(), count, 1), 2), b(Div(), count, 2)
-    first, second = (b(Gather(at), ordered, scalar(b, v)) for v in (low, high))
+    first, second = (b(Gather(at), ordered, as_scalar(b, v)) for v in (low, high))
     middle = b(Div(), b(Add(), first, second), 2) if mode == "avg" else first
     if x.type.dtype.kind not in "iu":
         middle = chosen(b, any_of(b, b(IsNaN(), row), at), np.nan, middle, x.type.dtype)
-    found = b(Gather(at), places, scalar(b, low))
+    found = b(Gather(at), places, as_scalar(b, low))
     if not keepdim:
         return middle, found
     return tuple(unsqueezed(b, v, at) if axis else reshaped(b, v, [1] * rank) for v in (middle, found))
@@ -137,7 +134,7 @@ def bucketize(b: PaddleBuilder, x: Value, boundaries: Value, *, out_int32: bool 
 @PADDLE.reader("bincount")
 def bincount(b: PaddleBuilder, x: Value, weights: Value | None = None, minlength: Value | None = None) -> Any:
     """How often each number occurs, or the sums of its weights."""
-    least = b.const(np.array(0)) if minlength is None else scalar(b, to(b, minlength, I64))
+    least = b.const(np.array(0)) if minlength is None else as_scalar(b, to(b, minlength, I64))
     x = to(b, x, I64)
     length = b(Max(), b(Add(), b(ReduceMax(False), b(Concat(0), x, ints([-1]))), 1), least)
     added = b(Add(), b(Mul(), x, 0), 1) if weights is None else weights
@@ -197,7 +194,7 @@ def unique_consecutive(
     if axis:
         raise b.unsupported("slices along an axis")
     row = flat(b, x)
-    differs = b(Not(), b(Equal(), part(b, row, 0, 1), part(b, row, 0, 0, -1)))
+    differs = b(Not(), b(Equal(), sliced(b, row, 0, 1), sliced(b, row, 0, 0, -1)))
     begins = b(Concat(0), b.const(np.array([True])), differs)
     begins = b(Slice(), begins, ints([0]), size_of(b, row, 0), ints([0]))
     inverse = b(Sub(), b(CumSum(), to(b, begins, I64), b.const(np.array(0))), 1)

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import ints, static_dim
+from bolt_numba.converters.operands import ints, sliced, static_dim, unsqueezed
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.parts import flat, part, reshaped, transposed, unsqueezed
+from bolt_numba.converters.paddle.reading.parts import flat, reshaped, transposed
 from bolt_numba.converters.paddle.reading.ragged import RaggedRows, counted, given, lengths_of
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.build import Builder
@@ -78,10 +78,10 @@ def gru(
     if bias is not None:
         x = b(Add(), x, reshaped(b, bias, [1, -1]))
     memory = flat(b, weight)
-    gates = transposed(b, reshaped(b, part(b, memory, 0, 0, 2 * hidden * hidden), [hidden, 2 * hidden]), 1, 0)
-    update = part(b, gates, 0, 0, hidden)
-    fresh = transposed(b, reshaped(b, part(b, memory, 0, 2 * hidden * hidden), [hidden, hidden]), 1, 0)
-    r = b(Concat(0), update if sign > 0 else b(Neg(), update), part(b, gates, 0, hidden), fresh)
+    gates = transposed(b, reshaped(b, sliced(b, memory, 0, 0, 2 * hidden * hidden), [hidden, 2 * hidden]), 1, 0)
+    update = sliced(b, gates, 0, 0, hidden)
+    fresh = transposed(b, reshaped(b, sliced(b, memory, 0, 2 * hidden * hidden), [hidden, hidden]), 1, 0)
+    r = b(Concat(0), update if sign > 0 else b(Neg(), update), sliced(b, gates, 0, hidden), fresh)
     operator = GRU(direction="reverse" if is_reverse else "forward", hidden_size=hidden, activations=functions)
     w = _ones([(0, sign), (1, 1), (2, 1)], hidden)
     steps = transposed(b, rows.padded(x), 1, 0, 2)
@@ -111,11 +111,11 @@ def lstm(
     peepholes = None
     if bias is not None:
         row = flat(b, bias)
-        x = b(Add(), x, reshaped(b, part(b, row, 0, 0, 4 * hidden), [1, -1]))
+        x = b(Add(), x, reshaped(b, sliced(b, row, 0, 0, 4 * hidden), [1, -1]))
         if use_peepholes:
-            of_i, of_f, of_o = (part(b, row, 0, k * hidden, (k + 1) * hidden) for k in (4, 5, 6))
+            of_i, of_f, of_o = (sliced(b, row, 0, k * hidden, (k + 1) * hidden) for k in (4, 5, 6))
             peepholes = unsqueezed(b, b(Concat(0), of_i, of_o, of_f), 0)
-    columns = [part(b, weight, 1, k * hidden, (k + 1) * hidden) for k in (1, 3, 2, 0)]
+    columns = [sliced(b, weight, 1, k * hidden, (k + 1) * hidden) for k in (1, 3, 2, 0)]
     r = unsqueezed(b, transposed(b, b(Concat(1), *columns), 1, 0), 0)
     functions = _named(b, gate_activation, candidate_activation, cell_activation)
     operator = LSTM(direction="reverse" if is_reverse else "forward", hidden_size=hidden, activations=functions)
@@ -151,7 +151,7 @@ def crf_decoding(
 def _best_path(b: PaddleBuilder, emission: Value, transition: Value, inside: Value) -> Value:
     """Labels [n, most] for emissions [n, most, k]; ``inside`` says which are there."""
     k = static_dim(b, emission, 2)
-    start, stop, steps = part(b, transition, 0, 0, 1), part(b, transition, 0, 1, 2), part(b, transition, 0, 2)
+    start, stop, steps = sliced(b, transition, 0, 0, 1), sliced(b, transition, 0, 1, 2), sliced(b, transition, 0, 2)
     by_step, there = transposed(b, emission, 1, 0, 2), transposed(b, inside, 1, 0)
     batch = b(Gather(0), b(Shape(), emission), np.array(0))
     zeros = _zeros(b, batch, k)

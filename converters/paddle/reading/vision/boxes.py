@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import ints, rank_of, static_dim
+from bolt_numba.converters.operands import as_scalar, expanded, ints, joined, rank_of, sliced, static_dim, unsqueezed
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import (
     MOST,
@@ -16,15 +16,10 @@ from bolt_numba.converters.paddle.reading.parts import (
     array,
     column,
     counted,
-    expanded,
-    joined,
-    part,
     reshaped,
-    scalar,
     size_of,
     to,
     transposed,
-    unsqueezed,
 )
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.graph import Value
@@ -58,8 +53,8 @@ def _stacked(b: PaddleBuilder, *parts: Value) -> Value:
 
 def _steps(b: PaddleBuilder, input: Value, image: Value, step_w: float, step_h: float) -> tuple[Value, ...]:
     """Width and height of the image, and of a cell, f32 scalars; the given size of a cell where it is not 0."""
-    whole = [to(b, scalar(b, size_of(b, image, axis)), F32) for axis in (3, 2)]
-    cells = [to(b, scalar(b, size_of(b, input, axis)), F32) for axis in (3, 2)]
+    whole = [to(b, as_scalar(b, size_of(b, image, axis)), F32) for axis in (3, 2)]
+    cells = [to(b, as_scalar(b, size_of(b, input, axis)), F32) for axis in (3, 2)]
     if step_w and step_h:
         return *whole, array(b, np.float32(step_w)), array(b, np.float32(step_h))
     return *whole, *(b(Div(), p, q) for p, q in zip(whole, cells, strict=True))
@@ -67,7 +62,7 @@ def _steps(b: PaddleBuilder, input: Value, image: Value, step_w: float, step_h: 
 
 def _cells(b: PaddleBuilder, input: Value, offset: float, steps: tuple[Value, Value]) -> list[Value]:
     """Centres of the cells along width [w] and height [h]."""
-    places = [counted(b, scalar(b, size_of(b, input, axis)), F32) for axis in (3, 2)]
+    places = [counted(b, as_scalar(b, size_of(b, input, axis)), F32) for axis in (3, 2)]
     return [b(Mul(), b(Add(), p, offset), s) for p, s in zip(places, steps, strict=True)]
 
 
@@ -207,7 +202,7 @@ def anchor_generator(
         sizes += [(size / stride[0] * base_w, size / stride[1] * base_h) for size in anchor_sizes]
     lows, highs = [], []
     for i, axis in enumerate((3, 2)):
-        places = counted(b, scalar(b, size_of(b, input, axis)), F32)
+        places = counted(b, as_scalar(b, size_of(b, input, axis)), F32)
         centre = unsqueezed(b, b(Add(), b(Mul(), places, stride[i]), offset * (stride[i] - 1)), 1)
         half = array(b, [0.5 * (s[i] - 1) for s in sizes])
         lows.append(b(Sub(), centre, half))
@@ -296,16 +291,16 @@ def yolo_box(
     """Boxes [n, anchors * h * w, 4] in pixels and their scores; zeros where the confidence is too small."""
     count = len(anchors) // 2
     height, width = size_of(b, x, 2), size_of(b, x, 3)
-    trust = b(Sigmoid(), part(b, x, 1, 0, count)) if iou_aware else None
-    head = reshaped(b, part(b, x, 1, count) if iou_aware else x, [0, count, 5 + class_num], height, width)
+    trust = b(Sigmoid(), sliced(b, x, 1, 0, count)) if iou_aware else None
+    head = reshaped(b, sliced(b, x, 1, count) if iou_aware else x, [0, count, 5 + class_num], height, width)
     tx, ty, tw, th, sure = (column(b, head, 2, i) for i in range(5))
-    cells = [counted(b, scalar(b, v), F32) for v in (width, height)]
+    cells = [counted(b, as_scalar(b, v), F32) for v in (width, height)]
     places = [cells[0], unsqueezed(b, cells[1], 1)]
     images = to(b, img_size, F32)
     sizes = [reshaped(b, column(b, images, 1, i), [-1, 1, 1, 1]) for i in (1, 0)]
     lows, highs = [], []
     for i, (move, grow, length) in enumerate(((tx, tw, width), (ty, th, height))):
-        cell = b(Div(), sizes[i], to(b, scalar(b, length), F32))
+        cell = b(Div(), sizes[i], to(b, as_scalar(b, length), F32))
         shifted = b(Add(), b(Mul(), b(Sigmoid(), move), scale_x_y), -0.5 * (scale_x_y - 1))
         centre = b(Mul(), b(Add(), shifted, places[i]), cell)
         anchor = reshaped(b, array(b, [float(a) for a in anchors[i::2]]), [-1, 1, 1])
@@ -318,7 +313,7 @@ def yolo_box(
         likely = b(Mul(), b(Pow(), likely, 1 - iou_aware_factor), b(Pow(), trust, iou_aware_factor))
     keep = to(b, b(GreaterOrEqual(), likely, conf_thresh), F32)
     boxes = b(Mul(), _stacked(b, *lows, *highs), unsqueezed(b, keep, 4))
-    scores = b(Mul(), b(Sigmoid(), part(b, head, 2, 5)), unsqueezed(b, b(Mul(), likely, keep), 2))
+    scores = b(Mul(), b(Sigmoid(), sliced(b, head, 2, 5)), unsqueezed(b, b(Mul(), likely, keep), 2))
     scores = transposed(b, scores, 0, 1, 3, 4, 2)
     total = b(Mul(), b(Mul(), height, width), count)
     return reshaped(b, boxes, [0], total, [4]), reshaped(b, scores, [0], total, [class_num])
@@ -353,9 +348,9 @@ def box_clip(b: PaddleBuilder, input: Value, im_info: Value) -> Any:
 @PADDLE.reader("polygon_box_transform")
 def polygon_box_transform(b: PaddleBuilder, input: Value) -> Any:
     """Distances from each cell, four pixels wide, as coordinates: x in even channels and y in odd ones."""
-    columns = unsqueezed(b, counted(b, scalar(b, size_of(b, input, 3)), F32), 0)
-    rows = unsqueezed(b, counted(b, scalar(b, size_of(b, input, 2)), F32), 1)
-    is_odd = to(b, b(Mod(), counted(b, scalar(b, size_of(b, input, 1)), I64), 2), F32)
+    columns = unsqueezed(b, counted(b, as_scalar(b, size_of(b, input, 3)), F32), 0)
+    rows = unsqueezed(b, counted(b, as_scalar(b, size_of(b, input, 2)), F32), 1)
+    is_odd = to(b, b(Mod(), counted(b, as_scalar(b, size_of(b, input, 1)), I64), 2), F32)
     is_odd = reshaped(b, is_odd, [-1, 1, 1])
     place = b(Add(), b(Mul(), columns, b(Add(), b(Mul(), is_odd, -1.0), 1.0)), b(Mul(), rows, is_odd))
     return b(Sub(), b(Mul(), place, 4.0), input)

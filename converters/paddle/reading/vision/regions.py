@@ -6,19 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import dim_of, ints, rank_of, static_dim
+from bolt_numba.converters.operands import as_scalar, dim_of, ints, rank_of, static_dim, unsqueezed
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.parts import (
-    column,
-    counted,
-    reshaped,
-    scalar,
-    size_of,
-    to,
-    transposed,
-    unsqueezed,
-)
+from bolt_numba.converters.paddle.reading.parts import column, counted, reshaped, size_of, to, transposed
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Compress, Gather, NonMaxSuppression, ScatterElements
@@ -57,7 +48,7 @@ def _images_in(b: PaddleBuilder, x: Value, boxes: Value, boxes_num: Value | None
 
 def images_of(b: PaddleBuilder, boxes: Value, boxes_num: Value | None) -> Value:
     """The image of each region, [r] i64: as many of each as ``boxes_num`` tells; of the first without it."""
-    places = counted(b, scalar(b, size_of(b, boxes, 0)))
+    places = counted(b, as_scalar(b, size_of(b, boxes, 0)))
     if boxes_num is None:
         made: Value = b(Mul(), places, 0)
         return made
@@ -129,7 +120,7 @@ def psroi_pool(
 def nms(b: PaddleBuilder, x: Value, *, threshold: float = 1.0) -> Any:
     """Places of the boxes that none kept before overlaps too much; earlier boxes are better."""
     count = size_of(b, x, 0)
-    scores = b(Neg(), counted(b, scalar(b, count), F32))
+    scores = b(Neg(), counted(b, as_scalar(b, count), F32))
     operands = unsqueezed(b, to(b, x, F32), 0), unsqueezed(b, scores, 0, 1)
     made = b(NonMaxSuppression(), *operands, count, b.const(np.array([threshold], np.float32)))
     return column(b, made, 1, 2)
@@ -168,7 +159,7 @@ def _detected(b: PaddleBuilder, operator: Any, bboxes: Value, scores: Value, roi
     classes = static_dim(b, scores, 1)
     made, places, counts = b(operator, unsqueezed(b, bboxes, 0), unsqueezed(b, transposed(b, scores, 1, 0), 0))
     labels = to(b, column(b, made, 1, 0), I64)
-    in_class = b(Add(), b(Mul(), labels, scalar(b, size_of(b, scores, 0))), places)
+    in_class = b(Add(), b(Mul(), labels, as_scalar(b, size_of(b, scores, 0))), places)
     _, order = b(TopK(0, False), in_class, size_of(b, in_class, 0))  # a class's detections come by their places
     places = b(Add(), b(Mul(), places, classes), labels)
     made, places = (b(Gather(0), v, order) for v in (made, places))
@@ -260,8 +251,8 @@ def distribute_fpn_proposals(
     level = b(Clip(float(min_level), float(max_level)), b(Floor(), b(Add(), octave, float(refer_level))))
     images = images_of(b, fpn_rois, rois_num)
     count = b.const(ints([1])) if rois_num is None else size_of(b, rois_num, 0)
-    of_image = b(Equal(), unsqueezed(b, images, 1), unsqueezed(b, counted(b, scalar(b, count)), 0))
-    places = counted(b, scalar(b, size_of(b, fpn_rois, 0)))
+    of_image = b(Equal(), unsqueezed(b, images, 1), unsqueezed(b, counted(b, as_scalar(b, count)), 0))
+    places = counted(b, as_scalar(b, size_of(b, fpn_rois, 0)))
     rois, counts, order = [], [], []
     for number in range(min_level, max_level + 1):
         mask = b(Equal(), level, float(number))
@@ -297,5 +288,5 @@ def collect_fpn_proposals(
     _, by_image = b(TopK(0, False), chosen, most)
     made = b(Gather(0), rois, b(Gather(0), best, by_image))
     count = b.const(ints([1])) if not multi_level_rois_num else size_of(b, multi_level_rois_num[0], 0)
-    of_image = b(Equal(), unsqueezed(b, chosen, 1), unsqueezed(b, counted(b, scalar(b, count)), 0))
+    of_image = b(Equal(), unsqueezed(b, chosen, 1), unsqueezed(b, counted(b, as_scalar(b, count)), 0))
     return made, to(b, b(ReduceSum(False), to(b, of_image, I64), ints([0])), I32)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import ints, rank_of, static_dim
+from bolt_numba.converters.operands import ints, joined, rank_of, static_dim
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import (
     Floats,
@@ -14,7 +14,6 @@ from bolt_numba.converters.paddle.reading.parts import (
     column,
     counted,
     flat,
-    joined,
     layout_of,
     reshaped,
     size_of,

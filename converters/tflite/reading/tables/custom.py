@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import ints, static_dim
+from bolt_numba.converters.operands import ints, sliced, squeezed, static_dim, unsqueezed
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import CUSTOM, TFLITE
-from bolt_numba.converters.tflite.reading.shapes import sliced, squeezed, unsqueezed
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather, NonMaxSuppression
 from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceSum, TopK

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import ints, known_scalar
+from bolt_numba.converters.operands import as_scalar, ints, known_scalar, sliced, squeezed, unsqueezed
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64
-from bolt_numba.converters.tflite.reading.shapes import as_scalar, sliced, squeezed, unsqueezed
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.gather import Gather, NonMaxSuppression

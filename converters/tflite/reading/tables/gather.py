@@ -6,19 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import ints, rank_of
-from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
-from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, cast, exact, stored
-from bolt_numba.converters.tflite.reading.shapes import (
+from bolt_numba.converters.operands import (
     Size,
     as_scalar,
     expanded,
+    ints,
+    joined,
+    rank_of,
     size_of,
     sizes_of,
     sliced,
     unsqueezed,
-    vector,
 )
+from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
+from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, cast, exact, stored
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather, GatherND, NonZero, ScatterND, Unique
 from bolt_numba.ops.arrays.generate import ConstantOfShape, Range
@@ -170,15 +171,9 @@ def dynamic_update_slice(b: TfliteBuilder, x: Value, update: Value, *starts: Val
     depth = max((i + 1 for i in range(rank) if not (isinstance(sizes[i], int) and sizes[i] == lengths[i])), default=0)
     if depth == 0:
         return update
-    room = b(Sub(), vector_value(b, sizes[:depth]), vector_value(b, lengths[:depth]))
+    room = b(Sub(), joined(b, sizes[:depth]), joined(b, lengths[:depth]))
     first = b(Max(), b(Min(), sliced(b, begin, 0, 0, depth), room), 0)
     return b(ScatterND(), x, _grid(b, first, lengths[:depth]), update)
-
-
-def vector_value(b: TfliteBuilder, sizes: list[Size]) -> Value:
-    """`vector`, always a value."""
-    made = vector(b, sizes)
-    return made if isinstance(made, Value) else b.const(made)
 
 
 def _start_vector(b: TfliteBuilder, starts: tuple[Value, ...]) -> Any:
@@ -194,7 +189,7 @@ def segment_sum(b: TfliteBuilder, x: Value, ids: Value) -> Any:
     places = as_i64(b, ids)
     rows = b(Add(), b(ReduceMax(), places, ints([0])), 1)
     rest = sizes_of(b, x, range(1, rank_of(b, x)))
-    shape = b(Concat(0), rows, vector_value(b, rest))
+    shape = b(Concat(0), rows, joined(b, rest))
     return b(ScatterND("add"), b(ConstantOfShape(0, x.type.dtype), shape), unsqueezed(b, places, 1), x)
 
 
@@ -214,7 +209,7 @@ def _unsorted_segment(reduction: str) -> Any:
         places = as_i64(b, ids)
         places = unsqueezed(b, b(Where(), b(Less(), places, 0), segments, places), depth)
         rest = sizes_of(b, x, range(depth, rank))
-        shape = b(Concat(0), b(Add(), segments, 1), vector_value(b, rest))
+        shape = b(Concat(0), b(Add(), segments, 1), joined(b, rest))
         empty = b(ConstantOfShape(_initial(x.type.dtype, reduction), x.type.dtype), shape)
         return sliced(b, b(ScatterND(reduction), empty, places, x), 0, 0, -1)
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import ints, static_dim
+from bolt_numba.converters.operands import ints, reshaped, size_of, sliced, static_dim, unsqueezed
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import CUSTOM, TFLITE
-from bolt_numba.converters.tflite.reading.shapes import reshaped, same_pads, size_of, sliced, times, unsqueezed
+from bolt_numba.converters.tflite.reading.shapes import same_pads, times
 from bolt_numba.converters.tflite.reading.tables.pointwise import atan2
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather

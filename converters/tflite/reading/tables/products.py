@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bolt_numba.converters.operands import rank_of, static_dim
+from bolt_numba.converters.operands import rank_of, reshaped, static_dim
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import TFLITE, activated
-from bolt_numba.converters.tflite.reading.shapes import reshaped
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.layers.matmul import MatMul
 

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.converters.operands import ints, static_dim
+from bolt_numba.converters.operands import ints, reshaped, size_of, sliced, squeezed, static_dim, unsqueezed
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import TFLITE
-from bolt_numba.converters.tflite.reading.shapes import reshaped, size_of, sliced, squeezed, unsqueezed
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.reduce import ReduceSum

@@ -6,17 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import ints, known_ints, rank_of, static_dim
-from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
-from bolt_numba.converters.tflite.reading.registry import TFLITE, activated, as_i64, exact, stored
-from bolt_numba.converters.tflite.reading.shapes import (
+from bolt_numba.converters.operands import (
     Size,
     as_scalar,
+    ints,
+    joined,
+    known_ints,
+    rank_of,
     size_of,
     squeezed,
+    static_dim,
     unsqueezed,
-    vector,
 )
+from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
+from bolt_numba.converters.tflite.reading.registry import TFLITE, activated, as_i64, exact, stored
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.conversion import BitCast
 from bolt_numba.ops.arrays.gather import Gather
@@ -138,7 +141,7 @@ def split_v(b: TfliteBuilder, x: Value, sizes: Value, axis: Value, *, num_splits
         rest = sum(given) + 1
         size = size_of(b, x, along)
         left: Size = size - rest if isinstance(size, int) else b(Sub(), size, ints([rest]))
-        lengths = vector(b, [left if s == -1 else s for s in given])
+        lengths = joined(b, [left if s == -1 else s for s in given])
     return b.node(Split(along, num_splits), x, lengths).outputs
 
 

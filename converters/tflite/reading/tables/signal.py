@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import ints, known_ints, rank_of
+from bolt_numba.converters.operands import END, ints, known_ints, rank_of, sliced, squeezed, unsqueezed
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import TFLITE, pairs
-from bolt_numba.converters.tflite.reading.shapes import END, sliced, squeezed, unsqueezed
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.reduce import ReduceL2
 from bolt_numba.ops.arrays.signal import DFT

@@ -8,19 +8,21 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.converters.operands import ints, known_ints, rank_of, static_dim
-from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
-from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, stored
-from bolt_numba.converters.tflite.reading.shapes import (
+from bolt_numba.converters.operands import (
     END,
-    part_of,
+    ints,
+    known_ints,
+    rank_of,
     reshaped,
     sizes_of,
     sliced,
     squeezed,
-    times,
+    static_dim,
     unsqueezed,
 )
+from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
+from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, stored
+from bolt_numba.converters.tflite.reading.shapes import part_of, times
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Transpose

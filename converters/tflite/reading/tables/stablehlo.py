@@ -7,17 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import ints, known_array, rank_of, static_dim
-from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
-from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, cast, exact
-from bolt_numba.converters.tflite.reading.shapes import (
+from bolt_numba.converters.operands import (
     as_scalar,
+    ints,
+    joined,
+    known_array,
+    rank_of,
     reshaped,
     sizes_of,
     sliced,
+    static_dim,
     unsqueezed,
-    vector,
 )
+from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
+from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, cast, exact
 from bolt_numba.converters.tflite.reading.tables.windows import combination
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather, GatherND, ScatterElements
@@ -158,8 +161,7 @@ def slice_(b: TfliteBuilder, x: Value, *, start_indices: Ints, limit_indices: In
 
 def _held(b: TfliteBuilder, starts: Value, sizes: Sequence[Any], lengths: Sequence[int]) -> Any:
     """Starts [..., m] of blocks, moved so that the blocks lie inside."""
-    limits = vector(b, sizes)
-    limits = limits if isinstance(limits, Value) else b.const(limits)
+    limits = joined(b, sizes)
     return b(Max(), b(Min(), starts, b(Sub(), limits, ints(lengths))), 0)
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import ints, known_ints, rank_of
+from bolt_numba.converters.operands import END, ints, known_ints, rank_of, reshaped, sizes_of, sliced, unsqueezed
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder, numbers
 from bolt_numba.converters.tflite.reading.registry import TFLITE, exact
-from bolt_numba.converters.tflite.reading.shapes import END, reshaped, sizes_of, sliced, times, unsqueezed
+from bolt_numba.converters.tflite.reading.shapes import times
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.slicing import Pad
 from bolt_numba.ops.pointwise import Add, And, Max, Min, Mul, Or
