@@ -109,7 +109,7 @@ def decimal(text: str, what: str) -> int:
     return int(text)
 
 
-def array_of_bytes(raw: bytes | Array, dtype: AnyDType, dims: Sequence[int], what: str) -> Array:
+def array_of_bytes(raw: bytes | memoryview | Array, dtype: AnyDType, dims: Sequence[int], what: str) -> Array:
     """A dense little-endian tensor of any dtype but strings; elements of less than a byte begin in the lowest bits."""
     if dtype == STRING:
         raise InvalidModelError(f"{what}: got strings as bytes, wanted texts")

@@ -86,3 +86,19 @@ def test_regions_of_several_images_must_tell_theirs() -> None:
     parts += [fetch("y"), *(var(name, F32, dims) for name, dims in names.items())]
     with pytest.raises(UnsupportedOpError, match="regions of 2 images"):
         bn.load(program(parts))
+
+
+def test_infinities_are_added_to_rows_that_begin_with_zeros() -> None:
+    """0 times an infinity is no zero."""
+    x, ids, updates = real(3, 2), np.array([2, 0, 2]), np.array([[1, np.inf], [-np.inf, 4], [5, 6]], F32)
+    (got,) = results("scatter", {"X": x, "Ids": ids, "Updates": updates}, ["Out"], overwrite=False)
+    near(got, np.array([[-np.inf, 4], x[1], [6, np.inf]], F32))
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_means_beside_infinities(own: bool) -> None:
+    x, places = np.array([[np.inf, 2, 3]], F32), np.array([[1, 1]])
+    values = np.array([[5, -np.inf]], F32)
+    operands = {"Input": x, "Index": places, "Value": values}
+    (got,) = results("put_along_axis", operands, ["Result"], Axis=1, Reduce="mean", Include_self=own)
+    near(got, np.array([[np.inf, -np.inf, 3]], F32))

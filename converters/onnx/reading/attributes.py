@@ -80,10 +80,10 @@ def bound(attributes: Iterable[onnx.AttributeProto], outer: Mapping[str, onnx.At
 
 def value_of(attribute: onnx.AttributeProto, folder: Path | None, what: str) -> Any:
     """Python value: int, float, str, array, tuple of these, or the GraphProto or TypeProto as it is."""
-    kind = kind_of(attribute)
+    kind: Any = kind_of(attribute)
     if kind not in _FIELDS:
         raise InvalidModelError(f"{what}: got type {kind}, wanted an AttributeProto.AttributeType")
-    value = getattr(attribute, _FIELDS[kind])  # type: ignore[index]
+    value = getattr(attribute, _FIELDS[kind])
     match kind:
         case _A.STRING:
             return text_of(value, what)

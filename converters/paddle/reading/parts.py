@@ -14,6 +14,7 @@ from bolt_numba.converters.operands import (
     Size,
     as_scalar,
     dim_of,
+    expanded,
     ints,
     joined,
     known_ints,
@@ -26,7 +27,7 @@ from bolt_numba.converters.paddle.reading.program import LEGACY
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.generate import Range
 from bolt_numba.ops.arrays.reduce import ReduceProd
-from bolt_numba.ops.arrays.shape import Reshape, Squeeze, Transpose
+from bolt_numba.ops.arrays.shape import Reshape, Shape, Squeeze, Transpose
 from bolt_numba.ops.pointwise import Cast, Equal, Not, Where
 from bolt_numba.types import BOOL, F32, I64, AnyDType, Array, Sym
 
@@ -185,6 +186,11 @@ def array(b: ForeignBuilder, values: Any, dtype: AnyDType = F32) -> Value:
     """A constant."""
     made: Value = b.const(np.asarray(values, dtype), f"{b.prefix}const")
     return made
+
+
+def filled_like(b: ForeignBuilder, x: Value, number: float) -> Value:
+    """A number in the shape and dtype of x."""
+    return expanded(b, np.array(number, x.type.dtype), b(Shape(), x))
 
 
 def same(values: Sequence[Any]) -> bool:

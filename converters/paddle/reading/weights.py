@@ -72,4 +72,4 @@ def _record(data: bytes | memoryview, at: int, what: str) -> tuple[Array, int]:
     end = at + nbytes_of(dtype, dims)
     if end > len(data):
         raise InvalidModelError(f"{what}: got {len(data) - at} bytes, wanted {end - at} for {dtype.name}{list(dims)}")
-    return array_of_bytes(data[at:end], dtype, dims, what), end  # type: ignore[arg-type]
+    return array_of_bytes(data[at:end], dtype, dims, what), end

@@ -267,10 +267,9 @@ class TfliteReader(NodeReader[SubgraphScope]):
         dtype = b.declared(index).dtype
         q = b.result_quantisations[index]
         if kind == "real" and q is not None and value.type.dtype.kind == "f":
-            return quantised(b, value, q, dtype)  # type: ignore[no-any-return]
-        if value.type.dtype != dtype and {value.type.dtype.kind, dtype.kind} <= set("iu"):
-            return cast(b, value, dtype)  # type: ignore[no-any-return]
-        return value
+            made: Value = quantised(b, value, q, dtype)
+            return made
+        return cast(b, value, dtype) if {value.type.dtype.kind, dtype.kind} <= set("iu") else value
 
 
 def described(domain: str, op: str, version: int, place: object, subgraph: int) -> str:

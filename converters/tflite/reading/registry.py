@@ -25,22 +25,25 @@ CUSTOM = "custom"
 TFLITE = Readers("tflite", [f"{__name__.rpartition('.')[0]}.tables"], Path(__file__).parents[1])
 
 
+def _taking(function: F, operands: str) -> F:
+    marked: Any = function
+    marked.operands = operands
+    return function
+
+
 def stored(function: F) -> F:
     """A reader that moves elements: it gets the stored numbers where operands and results are quantised alike."""
-    function.operands = "stored"  # type: ignore[attr-defined]
-    return function
+    return _taking(function, "stored")
 
 
 def exact(function: F) -> F:
     """A reader that gets and gives stored numbers, and asks its builder what they stand for."""
-    function.operands = "exact"  # type: ignore[attr-defined]
-    return function
+    return _taking(function, "exact")
 
 
 def pairs(function: F) -> F:
     """A reader whose complex results are pairs of floats along a last axis."""
-    function.operands = "pairs"  # type: ignore[attr-defined]
-    return function
+    return _taking(function, "pairs")
 
 
 def cast(b: Builder, x: Any, dtype: AnyDType) -> Any:

@@ -93,11 +93,10 @@ def reshape(b: LayerBuilder, x: Value, *, shape: Dims = (), axis: int = 0, num_a
             raise b.invalid("shape", shape, f"no 0 beyond {rank} axes")
         middle.append(dim_of(b, x, first + i) if d == 0 else d)
     sizes = [*(dim_of(b, x, i) for i in range(first)), *middle, *(dim_of(b, x, i) for i in range(end, rank))]
-    unknown = [i for i, d in enumerate(sizes) if isinstance(d, Sym)]
-    if not unknown:
-        return b(Reshape(), x, ints(sizes))  # type: ignore[arg-type]  # no symbol is left
-    if -1 not in sizes and len(unknown) == 1:
-        return b(Reshape(), x, ints(-1 if i in unknown else d for i, d in enumerate(sizes)))  # type: ignore[misc]
+    numbers = [-1 if isinstance(d, Sym) else d for d in sizes]
+    unknown = sum(isinstance(d, Sym) for d in sizes)
+    if not unknown or (unknown == 1 and -1 not in sizes):
+        return b(Reshape(), x, ints(numbers))
     return b(Reshape(), x, _mixed_shape(b, x, sizes))
 
 

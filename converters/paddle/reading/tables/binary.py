@@ -107,10 +107,11 @@ def _divided(b: PaddleBuilder, x: Value, y: Value) -> Value:
 def _floor_divided(b: PaddleBuilder, x: Value, y: Value) -> Value:
     """The quotient, rounded down."""
     if x.type.dtype.kind not in "iu":
-        return b(Floor(), b(Div(), x, y))  # type: ignore[no-any-return]
-    quotient, rest = b(Div(), x, y), b(Mod(True), x, y)
-    opposed = b(And(), b(Not(), b(Equal(), rest, 0)), b(Xor(), b(Less(), rest, 0), b(Less(), y, 0)))
-    made: Value = b(Sub(), quotient, to(b, opposed, x.type.dtype))
+        made: Value = b(Floor(), b(Div(), x, y))
+    else:
+        quotient, rest = b(Div(), x, y), b(Mod(True), x, y)
+        opposed = b(And(), b(Not(), b(Equal(), rest, 0)), b(Xor(), b(Less(), rest, 0), b(Less(), y, 0)))
+        made = b(Sub(), quotient, to(b, opposed, x.type.dtype))
     return made
 
 
@@ -121,12 +122,10 @@ def _power(b: PaddleBuilder, x: Value, y: Value) -> Value:
 
 def _without_nan(operator: Any) -> Any:
     def compute(b: PaddleBuilder, x: Value, y: Value) -> Value:
-        made = b(operator(), x, y)
-        if x.type.dtype.kind in "iu":
-            return made  # type: ignore[no-any-return]
-        made = b(Where(), b(IsNaN(), y), x, made)
-        result: Value = b(Where(), b(IsNaN(), x), y, made)
-        return result
+        made: Value = b(operator(), x, y)
+        if x.type.dtype.kind not in "iu":
+            made = b(Where(), b(IsNaN(), x), y, b(Where(), b(IsNaN(), y), x, made))
+        return made
 
     return compute
 
@@ -201,8 +200,9 @@ def _shift(direction: str) -> Any:
                 raise b.unsupported(f"logical shift of {dtype}")
             plain = U32 if dtype == I32 else U64
             x, y = b(BitCast(plain), x), b(BitCast(plain), y)
-            return b(BitCast(dtype), b(BitShift(direction), x, y))  # type: ignore[no-any-return]
-        made: Value = b(BitShift(direction), x, y)
+            made: Value = b(BitCast(dtype), b(BitShift(direction), x, y))
+        else:
+            made = b(BitShift(direction), x, y)
         return made
 
     return read

@@ -28,6 +28,7 @@ from bolt_numba.converters.paddle.reading.parts import (
     constant,
     counted,
     elements,
+    filled_like,
     flat,
     reshaped,
     size_of,
@@ -150,11 +151,12 @@ def put_along_axis(
 def _put_mean(b: PaddleBuilder, x: Value, places: Value, values: Value, axis: int, include_self: bool) -> Value:
     """X with the means of what is put in each place, its own element among them or not."""
     dtype = x.type.dtype
-    ones = b(Add(), b(Mul(), values, 0), 1)
-    counts = b(ScatterElements(axis, "add"), b(Mul(), x, 0), places, ones)
+    zeros = filled_like(b, x, 0)
+    counts = b(ScatterElements(axis, "add"), zeros, places, filled_like(b, values, 1))
     if include_self:
-        return b(Div(), b(ScatterElements(axis, "add"), x, places, values), b(Add(), counts, 1))  # type: ignore[no-any-return]
-    total = b(ScatterElements(axis, "add"), b(Mul(), x, 0), places, values)
+        made: Value = b(Div(), b(ScatterElements(axis, "add"), x, places, values), b(Add(), counts, 1))
+        return made
+    total = b(ScatterElements(axis, "add"), zeros, places, values)
     is_put = b(Not(), b(Equal(), counts, 0))
     return chosen(b, is_put, b(Div(), total, chosen(b, is_put, counts, 1, dtype)), x, dtype)
 
@@ -175,7 +177,7 @@ def scatter(b: PaddleBuilder, x: Value, index: Value, updates: Value, *, overwri
     tuples = unsqueezed(b, to(b, reshaped(b, index, [-1]), I64), 1)
     if overwrite:
         return b(ScatterND(), x, tuples, updates)
-    zeros = b(Mul(), updates, 0)
+    zeros = filled_like(b, updates, 0)  # 0 times an infinity is none
     return b(ScatterND("add"), b(ScatterND(), x, tuples, zeros), tuples, updates)
 
 

@@ -129,12 +129,11 @@ def _rolled(b: PaddleBuilder, x: Value, shift: Value, axis: int) -> Value:
     size, by = known_dim(b, x, axis), constant(shift)
     if size and by is not None:
         cut = int(-by.item()) % size
-        if not cut:
-            return x
-        made: Value = b(Concat(axis), sliced(b, x, axis, cut), sliced(b, x, axis, 0, cut))
-        return made
-    length = as_scalar(b, size_of(b, x, axis))
-    return b(Gather(axis), x, b(Mod(), b(Sub(), counted(b, length), shift), length))  # type: ignore[no-any-return]
+        made: Value = b(Concat(axis), sliced(b, x, axis, cut), sliced(b, x, axis, 0, cut)) if cut else x
+    else:
+        length = as_scalar(b, size_of(b, x, axis))
+        made = b(Gather(axis), x, b(Mod(), b(Sub(), counted(b, length), shift), length))
+    return made
 
 
 @PADDLE.reader("pixel_shuffle")

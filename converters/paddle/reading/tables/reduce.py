@@ -57,10 +57,9 @@ TRUTHS = {**DIMS, "out_dtype": "in_dtype"}
 def reduced(b: PaddleBuilder, operator: Any, x: Value, axes: Ints, keepdim: bool) -> Value:
     """X reduced along axes; all of them where none is named."""
     if not rank_of(b, x):
-        x = reshaped(b, x, [1])
-        made: Value = b(operator(False), x, ints([0]))
-        return made
-    return b(operator(keepdim), x, ints(axes_of(b, x, axes)))  # type: ignore[no-any-return]
+        x, axes, keepdim = reshaped(b, x, [1]), (0,), False
+    made: Value = b(operator(keepdim), x, ints(axes_of(b, x, axes)))
+    return made
 
 
 def _reduction(name: str) -> Any:

@@ -49,7 +49,8 @@ from bolt_numba.types import F64, I32, I64, AnyDType
 
 def _best(b: PaddleBuilder, x: Value, count: Value, axis: int, largest: bool) -> tuple[Value, Value]:
     """The ``count`` greatest or least along an axis, and their places."""
-    return b(TopK(axis, largest), x, reshaped(b, to(b, count, I64), [1]))  # type: ignore[no-any-return]
+    values, places = b(TopK(axis, largest), x, reshaped(b, to(b, count, I64), [1]))
+    return values, places
 
 
 @PADDLE.reader("argsort", results=("Out", "Indices"))

@@ -61,7 +61,7 @@ def gru(
     b: PaddleBuilder,
     x: Value,
     h0: Value | None = None,
-    weight: Value = None,  # type: ignore[assignment]
+    weight: Value | None = None,
     bias: Value | None = None,
     *,
     activation: str = "tanh",
@@ -70,6 +70,8 @@ def gru(
     origin_mode: bool = False,
 ) -> Any:
     """Gates u, r and c.  h = u c + (1 - u) h, or the other way round in origin mode, which is the graph's."""
+    if weight is None:
+        raise b.invalid("Weight", "none", "weights of the gates")
     rows, hidden = RaggedRows(b, lengths_of(b, x)), static_dim(b, weight, 0)
     functions = _named(b, gate_activation, activation)
     if not origin_mode and gate_activation != "sigmoid":
@@ -95,7 +97,7 @@ def lstm(
     x: Value,
     h0: Value | None = None,
     c0: Value | None = None,
-    weight: Value = None,  # type: ignore[assignment]
+    weight: Value | None = None,
     bias: Value | None = None,
     *,
     use_peepholes: bool = True,
@@ -107,6 +109,8 @@ def lstm(
     """Gates c, i, f and o; behind their biases stand the weights of the peepholes of i, f and o."""
     if b.wants(1):
         raise b.unsupported("the cells of all steps")
+    if weight is None:
+        raise b.invalid("Weight", "none", "weights of the gates")
     rows, hidden = RaggedRows(b, lengths_of(b, x)), static_dim(b, weight, 0)
     peepholes = None
     if bias is not None:

@@ -177,5 +177,8 @@ def _centres(b: PaddleBuilder, size: Value, align_corners: bool) -> Value:
     count, places = to(b, size, F32), counted(b, size, F32)
     if align_corners:
         step = b(Div(), b.const(np.float32(2)), b(Max(), b(Sub(), count, 1.0), 1.0))
-        return b(Sub(), b(Mul(), places, step), 1.0)  # type: ignore[no-any-return]
-    return b(Sub(), b(Div(), b(Add(), b(Mul(), places, 2.0), 1.0), count), 1.0)  # type: ignore[no-any-return]
+        spread = b(Mul(), places, step)
+    else:
+        spread = b(Div(), b(Add(), b(Mul(), places, 2.0), 1.0), count)
+    made: Value = b(Sub(), spread, 1.0)
+    return made
