@@ -25,7 +25,7 @@ import numpy as np
 from bolt_numba.base.claims import claimed
 from bolt_numba.base.digest import sha256
 from bolt_numba.base.forks import renew_after_fork, renew_cached_properties
-from bolt_numba.base.kept import cache_root, contents, folders, is_kept, keep, tell_cost
+from bolt_numba.base.kept import cache_root, contents, folders, keep, tell_cost
 from bolt_numba.base.trusted import read_trusted
 from bolt_numba.errors import KernelError
 from bolt_numba.kernels.built_in import built_in
@@ -314,11 +314,6 @@ def _path(kernel: Native) -> Path:
 
 def _name(kernel: Native) -> str:
     return f"{version_name()}/{kernel.name}-{kernel.digest}.kernel"
-
-
-def is_cached(kernel: Native) -> bool:
-    """Whether a folder has a file of the kernel, which may be damaged."""
-    return _built_in(kernel) is not None or is_kept(_name(kernel))
 
 
 def _built_in(kernel: Native) -> bytes | None:

@@ -1,8 +1,9 @@
 """Where things are kept between processes: folders that are only read, and the one of this user that is written.
 
-Folders are asked in order: those of the system, which its administrator fills for all users; the user's own; what came
-with the package.  Whatever is kept is named by a digest of all that it depends on, so it is the same in each folder.
-Only the own folder is ever written, limited or cleared.
+Folders are asked in order: those of the system, which its administrator fills for all users, then the user's own.
+Whatever is kept is named by a digest of all that it depends on, so it is the same in each folder.  Only the own folder
+is ever written, limited or cleared.  What came with the package is asked before them where it holds kernels
+(`kernels/built_in.py`), and after them otherwise.
 
 The own folder is ``BOLT_NUMBA_CACHE_DIR``, or the cache folder of the user's home.  Where users share the first, as a
 folder in which all may write and nobody may rename what is not his (mode 1777), each has a folder of his own in it.  A
@@ -76,11 +77,6 @@ def contents(name: str) -> Iterator[tuple[Path, bytes]]:
         found = read_trusted(folder / name)
         if found is not None:
             yield folder / name, found
-
-
-def is_kept(name: str) -> bool:
-    """Whether a folder has a file of this name."""
-    return any((folder / name).is_file() for folder in folders().read)
 
 
 def keep(name: str, data: bytes) -> OSError | None:
