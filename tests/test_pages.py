@@ -155,6 +155,17 @@ def test_every_error_has_a_section_that_it_names(name: str) -> None:
     assert re.search(rf"^## {name}$", text_of(page), re.MULTILINE)
 
 
+def test_messages_are_those_of_the_code() -> None:
+    """What tables of troubleshooting quote is in the sources, up to what dots stand for."""
+    sources = "".join(f.read_text() for top in ("bolt_numba", "converters") for f in (ROOT / top).rglob("*.py"))
+    sources = re.sub(r"\{[^{}]*\}", "", re.sub(r'"\s*\n?\s*f?"', "", sources))
+    quoted = re.findall(r"^\| `([^`]+)` ", text_of("docs/troubleshooting.md"), re.MULTILINE)
+    assert len(quoted) > 10
+    for message in quoted:
+        for part in (p.strip(" :,") for p in message.split("...")):
+            assert not part or re.sub(r"<\w+>|'[^']*'", "", part).strip() in sources, message
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     reference = "".join(text_of(p) for p in PAGES if p.startswith("docs/api/"))
     for name in set(bolt_numba.__all__) - IN_PACKAGE - {"__version__"} - set(ERRORS):
