@@ -150,6 +150,7 @@ def test_runs(name: str) -> None:
 
 
 ASKED: dict[str, Callable[[Any], Any]] = {
+    "a shape that was changed": lambda s: (s.get_inputs()[0].shape.clear(), s.get_inputs()[0].shape),
     "inputs": lambda s: args(s.get_inputs()),
     "outputs": lambda s: args(s.get_outputs()),
     "overridable": lambda s: args(s.get_overridable_initializers()),

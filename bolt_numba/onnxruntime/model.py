@@ -49,7 +49,8 @@ class NodeArg:
 
     @property
     def shape(self) -> Shape:
-        return self._shape
+        """A list of the caller's own."""
+        return list(self._shape)
 
     def __repr__(self) -> str:
         return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape})"
