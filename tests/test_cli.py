@@ -106,6 +106,18 @@ class TestUsage:
         missing = [sys.executable, "-m", "bolt_numba", "inspect", "missing.onnx"]
         assert subprocess.run(missing, capture_output=True, check=False).returncode == 1
 
+    @pytest.mark.parametrize(
+        ("words", "wanted"),
+        [("bolt-numba ins", "inspect"), ("bolt-numba run m.onnx --prec", "--precision"),
+         ("bolt-numba run m.onnx --precision b", "bf16"), ("bolt-numba cache wa", "warm"),
+         ("bolt-numba bench m.onnx --vs open", "openvino")],
+    )  # fmt: skip
+    def test_shells_complete(self, words: str, wanted: str) -> None:
+        asked = {"_BOLT_NUMBA_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        command = [sys.executable, "-m", "bolt_numba"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **asked})
+        assert done.stdout.split() == [wanted], done.stderr
+
     def test_an_instruction_set_that_is_not_there(self) -> None:
         command = [sys.executable, "-m", "bolt_numba", "doctor"]
         given = {**os.environ, "BOLT_NUMBA_ISA": "avx"}

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
+import tarfile
 import tomllib
 from pathlib import Path
+
+import pytest
 
 import bolt_numba
 
@@ -53,6 +59,52 @@ def test_every_dependency_is_explained() -> None:
     for requirement in {r for group in groups for r in group}:
         name = re.split(r"[<>=!~\[ ]", requirement)[0]
         assert f"`{name}`" in text, f"docs/dependencies.md does not say why {name} is needed"
+
+
+def test_other_files_state_the_same_version() -> None:
+    version = re.escape(bolt_numba.__version__)
+    assert re.search(rf"^version: {version}$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert re.fullmatch(rf"{version},?", newest[1])
+
+
+def test_the_description_reads_well_elsewhere() -> None:
+    """An index shows no files of the repository: no links to them, and no pictures."""
+    text = (ROOT / PROJECT["project"]["readme"]).read_text()
+    links = re.findall(r"\]\(([^)]*)\)", text)
+    assert links
+    assert all(link.startswith("https://") for link in links)
+
+
+def test_what_a_package_index_is_told() -> None:
+    about = PROJECT["project"]
+    minors = {c.rpartition(" ")[2] for c in about["classifiers"] if re.search(r":: 3\.\d+$", c)}
+    assert min(minors, key=lambda m: int(m[2:])) == about["requires-python"].removeprefix(">=")
+    assert len(about["keywords"]) > 5
+    assert all(re.search(r"^numba>=[\d.]+,<[\d.]+$", d) for d in about["dependencies"] if d.startswith("numba"))
+
+
+def test_a_source_distribution_has_all_files(tmp_path: Path) -> None:
+    """It holds the tests, what they read, and the two links without which there is no package."""
+    if int(pytest.importorskip("setuptools").__version__.partition(".")[0]) < 77:
+        pytest.skip("setuptools is older than what pyproject.toml asks for")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    if listed.returncode:
+        pytest.skip("there is no repository: this is such a distribution")
+    names = [name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).exists()]
+    for name in names:
+        target = tmp_path / "tree" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, target, follow_symlinks=False)
+    code = f"import setuptools.build_meta as b; print(b.build_sdist({str(tmp_path)!r}))"
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, cwd=tmp_path / "tree", capture_output=True, text=True, check=True)
+    with tarfile.open(tmp_path / done.stdout.split()[-1]) as archive:
+        held = {member.name.partition("/")[2]: member for member in archive}
+    assert not set(names) - set(held)
+    links = {name: held[f"bolt_numba/{name}"].linkname for name in ("converters", "kernels")}
+    assert links == {"converters": "../converters", "kernels": "../kernels"}
 
 
 def test_type_marker_is_packaged() -> None:

@@ -37,7 +37,7 @@ graph = helper.make_graph([helper.make_node("Exp", ["x"], ["logits"])], "g", [x]
 save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), "model.onnx")
 array = np.zeros(3, np.float32)
 """
-OF_THE_READER = ("docs/index.md", "docs/numerics.md")
+OF_THE_READER = ("DESCRIPTION.md", "docs/index.md", "docs/numerics.md")
 """Pages that show a call with any model; tests give them one."""
 ELSEWHERE = {
     "docs/architecture.md": "a drawing",
@@ -56,7 +56,7 @@ IN_PACKAGE = {"InferenceSession", "SessionOptions"}
 """Names that onnxruntime.md tells of instead of the reference."""
 
 
-NOT_IN_SITE = {"README.md"}
+NOT_IN_SITE = {"README.md", "DESCRIPTION.md", "SECURITY.md"}
 
 
 @cache

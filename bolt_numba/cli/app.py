@@ -19,7 +19,6 @@ app = typer.Typer(
     name="bolt-numba",
     help="Neural-network inference in Python at machine speed.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

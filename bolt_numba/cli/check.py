@@ -103,6 +103,7 @@ Against: TypeAlias = Annotated[
         "--against",
         help="onnxruntime, reference, or that of its own format: litert, opencv, paddle.",
         callback=_judge,
+        autocompletion=lambda: ["onnxruntime", "reference", "litert", "opencv", "paddle"],
     ),
 ]
 

@@ -50,13 +50,21 @@ Threads: TypeAlias = Annotated[int | None, typer.Option("--threads", min=1, help
 Precision: TypeAlias = Annotated[
     str,
     typer.Option(
-        "--precision", metavar="|".join(PRECISIONS), help="Of weights and their products.", callback=_precision
+        "--precision",
+        metavar="|".join(PRECISIONS),
+        help="Of weights and their products.",
+        callback=_precision,
+        autocompletion=lambda: list(PRECISIONS),
     ),
 ]
 Numerics: TypeAlias = Annotated[
     str,
     typer.Option(
-        "--numerics", metavar="|".join(NUMERICS), help="How exact algorithms are: docs/numerics.md.", callback=_numerics
+        "--numerics",
+        metavar="|".join(NUMERICS),
+        help="How exact algorithms are: docs/numerics.md.",
+        callback=_numerics,
+        autocompletion=lambda: list(NUMERICS),
     ),
 ]
 Tune: TypeAlias = Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -33,7 +33,7 @@ VS = "Engines to compare: onnxruntime, openvino; litert, opencv, paddle for file
 
 def _engines(text: str) -> str:
     for name in _names(text):
-        one_of([name for name in peers.ENGINES if name != benchmark.OURS], name)
+        one_of(PEERS, name)
     return text
 
 
@@ -41,12 +41,16 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
+PEERS = [name for name in peers.ENGINES if name != benchmark.OURS]
+Peers: TypeAlias = Annotated[
+    str,
+    typer.Option("--vs", metavar="ENGINES", help=VS, callback=_engines, autocompletion=lambda: PEERS),
+]
+
+
 def bench(
     model: ModelPath,
-    vs: Annotated[
-        str,
-        typer.Option("--vs", metavar="ENGINES", help=VS, callback=_engines),
-    ] = "",
+    vs: Peers = "",
     threads: Threads = None,
     precision: Precision = "f32",
     numerics: Numerics = "default",
