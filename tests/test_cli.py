@@ -110,7 +110,7 @@ class TestUsage:
         ("words", "wanted"),
         [("bolt-numba ins", "inspect"), ("bolt-numba run m.onnx --prec", "--precision"),
          ("bolt-numba run m.onnx --precision b", "bf16"), ("bolt-numba cache wa", "warm"),
-         ("bolt-numba bench m.onnx --vs open", "openvino")],
+         ("bolt-numba bench m.onnx --vs openv", "openvino")],
     )  # fmt: skip
     def test_shells_complete(self, words: str, wanted: str) -> None:
         asked = {"_BOLT_NUMBA_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
