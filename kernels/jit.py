@@ -30,7 +30,7 @@ from bolt_numba.base.trusted import read_trusted
 from bolt_numba.errors import KernelError
 from bolt_numba.kernels.built_in import built_in
 from bolt_numba.kernels.compiles import Compile, LackingError, begins, ended, may_wait, on_compile, waited_for
-from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.isa import lower_levels, target
 from bolt_numba.kernels.cpu.processor import installed_version
 from bolt_numba.kernels.declare import (
     CODE,
@@ -317,7 +317,16 @@ def _name(kernel: Native) -> str:
 
 
 def _built_in(kernel: Native) -> bytes | None:
-    return built_in(package_name(), f"{kernel.name}-{kernel.digest}")
+    found = (built_in(name, f"{kernel.name}-{kernel.digest}") for name in _package_names())
+    return next((code for code in found if code is not None), None)
+
+
+@functools.cache
+def _package_names() -> tuple[str, ...]:
+    """Of the own level; without a compiler also of lower ones with the same vectors, whose code may be slower."""
+    if _compiler_digest():
+        return (package_name(),)
+    return (package_name(), *(f"{isa.level}-{language_digest()}" for isa in lower_levels(target())))
 
 
 def _found(kernel: Native) -> bytes | None:

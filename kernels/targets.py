@@ -26,7 +26,7 @@ from bolt_numba.base.records import record
 from bolt_numba.errors import DeviceError
 from bolt_numba.kernels import data_sized as data_sized
 from bolt_numba.kernels import registry
-from bolt_numba.kernels.cpu.isa import LEVELS, Isa
+from bolt_numba.kernels.cpu.isa import LEVELS, Isa, lower_levels
 
 
 @record(frozen=True)
@@ -155,7 +155,7 @@ class _Loader:
         """Names of a module without a file."""
         isa, device = TARGETS[self.name].isa, device_of(self.name)
         if self.inner == "isa":
-            return {"Isa": Isa, "target": lambda: isa}
+            return {"Isa": Isa, "lower_levels": lower_levels, "target": lambda: isa}
         module: Any = registry if self.inner == "registry" else data_sized
         bound = ("kernel", "select", "candidates", "data_sized", "select_data_sized")
         names = {k: v for k, v in vars(module).items() if not k.startswith("__")}

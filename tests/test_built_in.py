@@ -20,6 +20,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels import built_in, jit
 from bolt_numba.kernels.built_in import count_built_in, write_built_in
+from bolt_numba.kernels.cpu.isa import lower_levels, target
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Relu
 from bolt_numba.types import F32, TensorType
@@ -77,7 +78,7 @@ def test_models_run_without_numba_llvm_and_onnx(model: Path, warm: Path) -> None
 
 def test_kernels_of_the_package_serve_an_empty_cache(model: Path, warm: Path, tmp_path: Path) -> None:
     """Nothing is compiled, with a compiler or without; and no file is needed for each kernel."""
-    codes = wheels.kernels_in(jit.target().level, warm)
+    codes = wheels.kernels_in(target().level, warm)
     assert codes
     box = tmp_path / "built_in"
     box.mkdir()
@@ -88,12 +89,24 @@ def test_kernels_of_the_package_serve_an_empty_cache(model: Path, warm: Path, tm
     assert not list((tmp_path / "empty").glob("*/*.kernel"))
 
 
+@pytest.mark.skipif(not lower_levels(target()), reason="no level below has the same vectors")
+def test_without_a_compiler_kernels_of_a_lower_level_serve(model: Path, warm: Path, tmp_path: Path) -> None:
+    """A wheel need not have every level.  With a compiler, those of the own level are compiled: they may be faster."""
+    box = tmp_path / "built_in"
+    box.mkdir()
+    lower = lower_levels(target())[-1].level
+    write_built_in(box / f"{lower}-{jit.language_digest()}.kernels", wheels.kernels_in(target().level, warm))
+    done = run(WITHOUT + RUN, tmp_path / "empty", model, box)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "compiled" in run("import sys\n" + RUN, tmp_path / "empty", model, box).stderr
+
+
 def test_what_is_missing_without_a_compiler_is_told(model: Path, tmp_path: Path) -> None:
     done = run(WITHOUT + RUN.replace("on_compile(lambda", "callable(lambda"), tmp_path / "empty", model)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert (
-        f"machine code for {jit.target().level}: got none, wanted it with the package or in a cache, or numba" in last
+        f"machine code for {target().level}: got none, wanted it with the package or in a cache, or numba" in last
     )
 
 

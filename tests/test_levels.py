@@ -14,7 +14,7 @@ import pytest
 
 from bolt_numba.errors import DeviceError
 from bolt_numba.kernels.cpu import isa, processor
-from bolt_numba.kernels.cpu.isa import LEVELS, levels_of, target
+from bolt_numba.kernels.cpu.isa import LEVELS, levels_of, lower_levels, target
 
 BASE = "fpu tsc cx8 cmov mmx fxsr sse sse2 syscall lm pni ssse3 cx16 sse4_1 sse4_2 movbe popcnt aes f16c lahf_lm abm"
 HASWELL = f"{BASE} avx fma bmi1 avx2 bmi2 pclmulqdq"
@@ -100,6 +100,14 @@ def test_levels_are_a_ladder() -> None:
     for lower, upper in itertools.pairwise(ladder):
         assert set(lower.features) < set(upper.features)
     assert len({isa.level for isa in LEVELS.values()}) == len(LEVELS)
+
+
+def test_lower_levels_have_the_same_vectors() -> None:
+    """Code of theirs may stand for a level's own."""
+    assert [x.level for x in lower_levels(LEVELS["x86-64-v4-vbmi"])] == ["x86-64-v4-vnni", "x86-64-v4"]
+    assert [x.level for x in lower_levels(LEVELS["x86-64-v3-vnni"])] == ["x86-64-v3"]
+    assert [x.level for x in lower_levels(LEVELS["aarch64-i8mm"])] == ["aarch64-dot", "aarch64"]
+    assert lower_levels(LEVELS["x86-64-v3"]) == lower_levels(LEVELS["x86-64"]) == []
 
 
 FOLDER = "from bolt_numba.kernels.jit import cache_dir; print(cache_dir())"

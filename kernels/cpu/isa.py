@@ -110,6 +110,11 @@ def levels_of(features: frozenset[str], is_x86: bool) -> list[str]:
     return found or [least]
 
 
+def lower_levels(of: Isa) -> list[Isa]:
+    """Levels of the same vectors with fewer instructions, the best first: their code runs, and kernels are the same."""
+    return [v for v in reversed(LEVELS.values()) if v.name == of.name and set(v.features) < set(of.features)]
+
+
 @cache
 def target() -> Isa:
     """The level of this process: the processor's, or a lower one that ``BOLT_NUMBA_ISA`` names.
