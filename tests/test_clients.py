@@ -74,13 +74,14 @@ def test_distance_counts_numbers_and_wants_equal_texts() -> None:
 def test_the_table_counts_those_that_ran() -> None:
     own = {"ratio": 1.0, "onnxruntime_ms": 3.0, "here_ms": 3.0}
     ran = {
-        "name": "a", "does": "reads", "one": {"ratio": 4.0}, "own": own, "share": {"here": 0.5},
+        "name": "a", "does": "reads", "one": {**own, "ratio": 4.0}, "own": own, "share": {"here": 0.5},
         "start_s": {"onnxruntime": 1.0, "here": 2.0},
     }  # fmt: skip
-    entries = [ran, {**ran, "name": "b", "one": {"ratio": 1.0}}, {"name": "c", "does": "fails", "error": "no"}]
+    entries = [ran, {**ran, "name": "b", "one": own}, {"name": "c", "does": "fails", "error": "no"}]
     rows = table(entries)
-    assert [row[:4] for row in rows[1:]] == [
-        ["a", "reads", "4.00", "1.00"], ["b", "reads", "1.00", "1.00"], ["c", "fails", "fails", ""],
+    assert [row[:5] for row in rows[1:]] == [
+        ["a", "reads", "4.00", "3.00 → 3.00", "1.00"], ["b", "reads", "1.00", "3.00 → 3.00", "1.00"],
+        ["c", "fails", "fails", "", ""],
     ]  # fmt: skip
     assert len({len(row) for row in rows}) == 1
-    assert means(entries).startswith("2 of 3 ran and agreed. The geometric mean of the ratios is 2.00")
+    assert means(entries).startswith("2 of 3 scenarios ran and agreed. The geometric mean of 2 ratios is 2.00")

@@ -8,6 +8,7 @@ import importlib
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,10 @@ def turns(wanted: Talk, got: Talk, rounds: int, seconds: float, one_thread: bool
     return {"onnxruntime_ms": 1e3 * theirs, "here_ms": 1e3 * ours, "ratio": theirs / ours}
 
 
-def measure(client: Client, home: Path, rounds: int, seconds: float) -> dict[str, Any]:
-    """Agreement, speed with one thread and with the client's own choice, the engine's share, the warm start."""
+def measure(client: Client, home: Path, rounds: int, seconds: float, modes: Sequence[bool]) -> dict[str, Any]:
+    """Agreement, the engine's share, the warm start; speed with one thread and, other mode, the client's own choice."""
     found: dict[str, Any] = {"name": client.name, "does": client.does}
-    for one_thread in (True, False):
+    for one_thread in modes:
         with contextlib.ExitStack() as stack:
             wanted = stack.enter_context(Talk(client, "onnxruntime", home, one_thread))
             got = stack.enter_context(Talk(client, "here", home, one_thread))
@@ -60,7 +61,8 @@ def cold(client: Client, home: Path) -> float:
 def attempt(client: Client, wanted: argparse.Namespace, earlier: dict[str, Any]) -> dict[str, Any]:
     """What `measure` finds, and the start with an empty cache, now or earlier; or why the client fails."""
     try:
-        found = measure(client, wanted.home, wanted.rounds, wanted.seconds)
+        modes = (True,) if wanted.one_thread else (True, False)
+        found = measure(client, wanted.home, wanted.rounds, wanted.seconds, modes)
         if wanted.cold:
             found["cold_s"] = cold(client, wanted.home)
         elif "cold_s" in earlier:
@@ -76,6 +78,7 @@ def main() -> None:
     parser.add_argument("--home", type=Path, default=ROOT / ".clients", help="folder with environments and engines")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.4, help="of one turn")
+    parser.add_argument("--one-thread", action="store_true", help="leave out the client's own choice of threads")
     parser.add_argument("--cold", action="store_true", help="also measure the start with an empty cache")
     parser.add_argument("-o", "--output", type=Path, help="results as JSON; earlier ones of other clients are kept")
     parser.add_argument("--markdown", type=Path, help="the page with the table, of all results in the output")

@@ -87,7 +87,7 @@ def basic_pitch(folder):
     return lambda: run_inference(path, model)
 
 
-@client("onnx-asr", "turns twenty seconds of sound into features (NeMo, Kaldi, Whisper)")
+@client("onnx-asr", "turns twenty seconds of sound into features (NeMo, Kaldi, Whisper)", tolerance=1e-2)
 def onnx_asr(folder):
     from onnx_asr.preprocessors.preprocessor import OnnxPreprocessor
 

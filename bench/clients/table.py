@@ -10,7 +10,7 @@ from bench.report import markdown
 
 Entry = Mapping[str, Any]
 HEADINGS = (
-    "Package", "What it does", "Ratio, one thread", "Ratio, own threads", "ms, own threads", "Engine's share",
+    "Package", "What it does", "Ratio, one thread", "ms, one thread", "Ratio, own threads", "Engine's share",
     "Warm start, s",
 )  # fmt: skip
 
@@ -25,11 +25,12 @@ def table(entries: Sequence[Entry]) -> list[list[str]]:
         if "error" in entry:
             rows.append([entry["name"], entry["does"], "fails", *[""] * (len(rows[0]) - 3)])
             continue
-        own = entry["own"]
+        one, own, share, start = (entry.get(key) for key in ("one", "own", "share", "start_s"))
         rows.append([
-            entry["name"], entry["does"], f"{entry['one']['ratio']:.2f}", f"{own['ratio']:.2f}",
-            f"{own['onnxruntime_ms']:.2f} → {own['here_ms']:.2f}", f"{entry['share']['here']:.0%}",
-            f"{entry['start_s']['onnxruntime']:.1f} → {entry['start_s']['here']:.1f}",
+            entry["name"], entry["does"], f"{one['ratio']:.2f}" if one else "",
+            f"{one['onnxruntime_ms']:.2f} → {one['here_ms']:.2f}" if one else "", f"{own['ratio']:.2f}" if own else "",
+            f"{share['here']:.0%}" if share else "",
+            f"{start['onnxruntime']:.1f} → {start['here']:.1f}" if start else "",
             *([f"{entry['cold_s']:.0f}" if "cold_s" in entry else ""] if cold else []),
         ])  # fmt: skip
     return rows
@@ -37,11 +38,12 @@ def table(entries: Sequence[Entry]) -> list[list[str]]:
 
 def means(entries: Sequence[Entry]) -> str:
     ran = [entry for entry in entries if "error" not in entry]
-    one, own = (geometric_mean([entry[k]["ratio"] for entry in ran]) for k in ("one", "own"))
-    return (
-        f"{len(ran)} of {len(entries)} ran and agreed. The geometric mean of the ratios is {one:.2f} with one thread "
-        f"and {own:.2f} with the threads that each client chooses."
-    )
+    said = [f"{len(ran)} of {len(entries)} scenarios ran and agreed."]
+    for mode, words in (("one", "with one thread"), ("own", "with the threads that each package chooses")):
+        ratios = [entry[mode]["ratio"] for entry in ran if mode in entry]
+        if ratios:
+            said.append(f"The geometric mean of {len(ratios)} ratios is {geometric_mean(ratios):.2f} {words}.")
+    return " ".join(said)
 
 
 def parts(entries: Sequence[Entry]) -> dict[str, str]:

@@ -35,7 +35,7 @@ class Talk:
         python: Path | None = None,
     ) -> None:  # fmt: skip
         home = home.absolute()
-        work = home / "work" / engine
+        work = home / "work" / engine / client.name.split()[0]
         work.mkdir(parents=True, exist_ok=True)
         self._errors = work / "errors.txt"
         self._result = work / "result.pickle"
