@@ -172,6 +172,7 @@ class TestCommands:
     def test_what_is_guessed_is_said(self, call: Call, model: Path) -> None:
         _, _, err = call("run", model)
         assert "free sizes h, w: took x [1, 3, 48, 320]; --shape NAME=D,D gives others\n" in err
+        assert "free sizes h, w: took" in call("verify", model, "--against", "reference")[2]
         assert "free sizes" not in call("run", model, "--shape", "x=1,3,48,64")[2]
         assert "[1, 3, 32]" in call("run", model, "--shape", "w=64", "--shape", "h=48")[1]
 

@@ -26,7 +26,7 @@ from bolt_numba.cli.options import (
     one_of,
     read_feeds,
     read_inputs,
-    read_shapes,
+    told_shapes,
 )
 from bolt_numba.types import Array, dtype_name
 
@@ -132,8 +132,8 @@ def verify(
         declared = [_declared(name, graph) for name in [v.name for v in graph.inputs]] if input_ else []
         feeds = read_inputs(input_, declared)
         report = bn.verify(
-            os.fspath(model), against, feeds=feeds, shapes=read_shapes(shape), seed=seed, rtol=rtol, atol=atol,
-            threads=threads, intermediates=not only_outputs, precision=precision, numerics=numerics,
+            os.fspath(model), against, feeds=feeds, shapes=told_shapes(graph, shape, feeds), seed=seed, rtol=rtol,
+            atol=atol, threads=threads, intermediates=not only_outputs, precision=precision, numerics=numerics,
             weights=weights, signature=signature,
         )  # fmt: skip
     if as_json:

@@ -24,7 +24,6 @@ from bolt_numba.cli.options import (
 from bolt_numba.converters.nodes import foreign_operators
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.text import to_text
-from bolt_numba.packing import packed
 from bolt_numba.types import FILE_WAS, dtype_name
 
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="The file to write.")]
@@ -81,6 +80,7 @@ def convert(  # budget: each option is one line or two
     Of a model with several signatures a .bolt file has all, unless one is named; an .onnx file, or a part, has one.
     """
     from bolt_numba import surgery  # it imports onnx, which other commands need not wait for
+    from bolt_numba.packing import packed
 
     target = _checked_target(output or model.with_suffix(".bolt"), pack, precision, numerics, store)
     if target.suffix.lower() != ".onnx" and (opset is not None or external):

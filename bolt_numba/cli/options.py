@@ -13,7 +13,9 @@ import typer
 
 from bolt_numba.cli import console
 from bolt_numba.errors import BoltError, InvalidModelError
-from bolt_numba.guesses import guessed, model_feeds
+from bolt_numba.feeds import random_feeds
+from bolt_numba.guesses import Shapes as AllShapes
+from bolt_numba.guesses import complete_shapes, guessed
 from bolt_numba.inputs import plain_array
 from bolt_numba.ir.graph import Graph
 from bolt_numba.session import Session
@@ -161,17 +163,15 @@ def _array(text: str, spec: TensorSpec) -> Array:
 
 def read_feeds(session: Session, shape: Sequence[str], input_: Sequence[str], seed: int) -> dict[str, Array]:
     """Arrays for all inputs: those that are given, else random ones of the shapes that are given or guessed."""
-    shapes, given = read_shapes(shape), read_inputs(input_, session.inputs)
-    feeds = model_feeds(session.graph, shapes, seed, given)
-    tell_guesses(session.graph, shapes, given, {name: np.shape(array) for name, array in feeds.items()})
-    return feeds
+    given = read_inputs(input_, session.inputs)
+    return random_feeds(session.inputs, told_shapes(session.graph, shape, given), seed, given)
 
 
-def tell_guesses(
-    graph: Graph, shapes: Mapping[str, Sequence[int]], given: Mapping[str, Array], found: Mapping[str, Sequence[int]]
-) -> None:
-    """Say which sizes were guessed, and how to give others."""
-    free = guessed(graph, shapes, given)
+def told_shapes(graph: Graph, texts: Sequence[str], given: Mapping[str, Array]) -> AllShapes:
+    """Shapes of all inputs; says which sizes were guessed, and how to give others."""
+    shapes = read_shapes(texts)
+    found, free = complete_shapes(graph, shapes, given), guessed(graph, shapes, given)
     if free:
         chosen = ", ".join(f"{name} {console.shape_text(shape)}" for name, shape in found.items())
         console.note(f"free sizes {', '.join(free)}: took {chosen}; --shape NAME=D,D gives others")
+    return found
