@@ -17,7 +17,6 @@ import platform
 import re
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -103,7 +102,7 @@ def record_line(name: str, data: bytes) -> str:
 def tag() -> str:
     """Of wheels for this version of Python, whose byte code names kernels, and for all systems with this processor."""
     python = f"cp{sys.version_info[0]}{sys.version_info[1]}"
-    return f"{python}-{sysconfig.get_config_var('SOABI') and python}-manylinux_2_17_{platform.machine()}"
+    return f"{python}-none-manylinux_2_17_{platform.machine()}"
 
 
 def few_dependencies(metadata: str) -> str:

@@ -21,9 +21,11 @@ HASWELL = f"{BASE} avx fma bmi1 avx2 bmi2 pclmulqdq"
 SKYLAKE = f"{HASWELL} avx512f avx512dq avx512cd avx512bw avx512vl"
 CASCADE = f"{SKYLAKE} avx512_vnni"
 ICE = f"{CASCADE} avx512vbmi avx512_vbmi2 avx512_bitalg avx512_vpopcntdq avx512ifma gfni vaes vpclmulqdq sha_ni"
+CORE = "fpu cx8 cmov mmx fxsr sse sse2 lm pni ssse3 cx16 lahf_lm"
 PROCESSORS = {
-    "Nehalem": ("GenuineIntel", 6, "fpu cx8 cmov mmx fxsr sse sse2 lm pni ssse3 cx16 sse4_1 sse4_2 popcnt", "x86-64"),
-    "Sandy Bridge": ("GenuineIntel", 6, f"{BASE} avx", "x86-64"),
+    "Nehalem": ("GenuineIntel", 6, f"{CORE} sse4_1 sse4_2 popcnt", "x86-64-v2"),
+    "Core 2": ("GenuineIntel", 6, CORE, "x86-64"),
+    "Sandy Bridge": ("GenuineIntel", 6, f"{BASE} avx", "x86-64-v2"),
     "Haswell": ("GenuineIntel", 6, HASWELL, "x86-64-v3"),
     "Zen 3": ("AuthenticAMD", 25, f"{HASWELL} sse4a clzero vaes", "x86-64-v3"),
     "Alder Lake": ("GenuineIntel", 6, f"{HASWELL} gfni vaes avx_vnni", "x86-64-v3-vnni"),

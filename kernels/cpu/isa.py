@@ -55,10 +55,8 @@ class Isa:
 
 
 _V1 = ("64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2")
-_V3 = (
-    *(*_V1, "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16", "sahf", "crc32"),
-    *("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"),
-)
+_V2 = (*_V1, "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16", "sahf", "crc32")
+_V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 _V3_VNNI = (*_V3, "avxvnni")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 _V4_VNNI = (*_V4, "avx512vnni")
@@ -87,6 +85,7 @@ def _aarch64(level: str, *more: str) -> Isa:
 
 _KNOWN = (
     Isa("generic", "x86-64", 4, 16, 6, 2, "x86-64", _V1),
+    Isa("generic", "x86-64-v2", 4, 16, 6, 2, "x86-64-v2", _V2),  # Nehalem to Ivy Bridge, Atoms
     _avx2("x86-64-v3", _V3),  # Haswell, Zen to Zen 3
     _avx2("x86-64-v3-vnni", _V3_VNNI),  # Alder Lake and what came after it
     _avx512("x86-64-v4", "skylake-avx512", _V4),
