@@ -100,11 +100,16 @@ class Assistant:
         if not _is_python(sys.executable):
             return None
         path = [str(Path(p).absolute()) for p in sys.path]
-        code = f"import sys; sys.path[:] = {path!r}; from bolt_numba.kernels.shipping import serve; serve({is_nice})"
+        code = f"""
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+sys.path[:] = {path!r}
+from bolt_numba.kernels.shipping import serve
+serve({is_nice})"""
         pipe = subprocess.PIPE
         try:
             return cls(subprocess.Popen([sys.executable, "-P", "-c", code], stdin=pipe, stdout=pipe))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RuntimeError):  # the last: Python is about to end
             return None
 
     def __enter__(self) -> Assistant:
@@ -171,9 +176,10 @@ class _Later:
             self.wishes.append(wish)
             self.queue.extend(wish.left - self.known)
             self.known |= wish.left
-            if self.thread is None:
+            if self.thread is None or not self.thread.is_alive():
                 self.thread = threading.Thread(target=self._work, name="bolt_numba compiles", daemon=True)
-                self.thread.start()
+                with suppress(RuntimeError):  # the system gives no more threads: the next wish tries again
+                    self.thread.start()
 
     def _work(self) -> None:
         assistant = Assistant.start(is_nice=True) if compilers() > 1 else None
@@ -219,7 +225,7 @@ renew_after_fork(sys.modules[__name__], "_later", _Later)
 
 def compile_later(kernels: Iterable[Any], then: Callable[[], None]) -> None:
     """Compile kernels behind the back of who runs models; ``then`` is called, by another thread, when all are there."""
-    _later.add(_Wish((k for k in kernels if isinstance(k, Native)), then))
+    _later.add(_Wish(kernels, then))
 
 
 def idle(timeout: float = 60.0) -> bool:
@@ -227,7 +233,7 @@ def idle(timeout: float = 60.0) -> bool:
     end = time.monotonic() + timeout
     while time.monotonic() < end:
         thread = _later.thread
-        if thread is None:
+        if thread is None or not thread.is_alive():
             return True
         thread.join(end - time.monotonic())
     return False

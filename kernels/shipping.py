@@ -31,9 +31,11 @@ NICE = 5
 """How much a compiler that nobody waits for steps back behind what runs models."""
 
 
-def shipped(kernel: jit.Native) -> bytes | None:
+def shipped(kernel: Any) -> bytes | None:
     """A kernel as `received` takes it; None where it names what cannot be shipped."""
     made = io.BytesIO()
+    if not isinstance(kernel, jit.Native):  # of another instruction set: its package is made in this process
+        return None
     try:
         _Pickler(made, pickle.HIGHEST_PROTOCOL).dump((kernel.digest, kernel))
     except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError):
