@@ -102,3 +102,26 @@ def test_means_beside_infinities(own: bool) -> None:
     operands = {"Input": x, "Index": places, "Value": values}
     (got,) = results("put_along_axis", operands, ["Result"], Axis=1, Reduce="mean", Include_self=own)
     near(got, np.array([[np.inf, -np.inf, 3]], F32))
+
+
+def test_quotients_of_floats_are_rounded_down_before_they_are_rounded() -> None:
+    """0.1 as f32 is more than a tenth, so it goes into a half 4 times."""
+    x = np.array([0.5, 1, 0.3, -0.5, 7, np.inf, 1, -1, 3, -3], F32)
+    y = np.array([0.1, 0.1, 0.1, 0.1, -2, 2, 0, 0, np.inf, np.inf], F32)
+    (got,) = results("elementwise_floordiv", {"X": x, "Y": y}, ["Out"])
+    near(got, np.array([4, 9, 3, -5, -4, np.nan, np.inf, -np.inf, 0, -1], F32))
+
+
+def test_a_range_of_one_number_has_it_in_the_middle() -> None:
+    (got,) = results("histogram", {"X": np.full(3, 2, F32)}, ["Out"], bins=4, min=0, max=0)
+    assert got.tolist() == [0, 0, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("hard_shrink", [0.5, -0.5, 0, 1]), ("softshrink", [0, 0, 0, 0.5]), ("thresholded_relu", [0, 0, 0, 1])],
+)
+def test_activations_keep_nan_and_what_is_at_the_threshold(name: str, wanted: list[float]) -> None:
+    key = "lambda" if name == "softshrink" else "threshold"
+    (got,) = results(name, {"X": np.array([0.5, -0.5, 0.25, 1, np.nan], F32)}, ["Out"], **{key: 0.5})
+    near(got, np.array([*wanted, np.nan], F32))

@@ -12,6 +12,7 @@ from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.reduce import LogSoftmax, ReduceMax, Softmax
 from bolt_numba.ops.arrays.shape import Split
 from bolt_numba.ops.pointwise import (
+    Abs,
     Add,
     Celu,
     Clip,
@@ -22,6 +23,8 @@ from bolt_numba.ops.pointwise import (
     HardSigmoid,
     HardSwish,
     LeakyRelu,
+    Less,
+    LessOrEqual,
     Log,
     Mish,
     Mul,
@@ -29,14 +32,12 @@ from bolt_numba.ops.pointwise import (
     PRelu,
     Relu,
     Selu,
-    Shrink,
     Sigmoid,
     Softplus,
     Softsign,
     Sub,
     Swish,
     Tanh,
-    ThresholdedRelu,
 )
 
 _PLAIN = {"relu": Relu, "sigmoid": Sigmoid, "softsign": Softsign, "silu": Swish}
@@ -140,12 +141,14 @@ def soft_relu(b: PaddleBuilder, x: Value, *, threshold: float = 40.0) -> Any:
 
 @PADDLE.reader("hard_shrink", "hardshrink")
 def hard_shrink(b: PaddleBuilder, x: Value, *, threshold: float = 0.5) -> Any:
-    return b(Shrink(0.0, threshold), x)
+    """X, or 0 where it is within the threshold.  NaN stays."""
+    return chosen(b, b(Less(), b(Abs(), x), threshold), 0.0, x, x.type.dtype)
 
 
 @PADDLE.reader("softshrink", slots={"lambda": "threshold"})
 def softshrink(b: PaddleBuilder, x: Value, *, threshold: float = 0.5) -> Any:
-    return b(Shrink(threshold, threshold), x)
+    """X nearer to 0 by the threshold.  NaN stays."""
+    return b(Sub(), x, b(Clip(-threshold, threshold), x))
 
 
 @PADDLE.reader("tanh_shrink")
@@ -160,9 +163,8 @@ def stanh(b: PaddleBuilder, x: Value, *, scale_a: float = 0.67, scale_b: float =
 
 @PADDLE.reader("thresholded_relu")
 def thresholded_relu(b: PaddleBuilder, x: Value, *, threshold: float = 1.0, value: float = 0.0) -> Any:
-    if value == 0:
-        return b(ThresholdedRelu(threshold), x)
-    return chosen(b, b(Greater(), x, threshold), x, value, x.type.dtype)
+    """X above the threshold, elsewhere a value.  NaN stays."""
+    return chosen(b, b(LessOrEqual(), x, threshold), value, x, x.type.dtype)
 
 
 @PADDLE.reader("logit")

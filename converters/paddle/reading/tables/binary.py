@@ -105,13 +105,16 @@ def _divided(b: PaddleBuilder, x: Value, y: Value) -> Value:
 
 
 def _floor_divided(b: PaddleBuilder, x: Value, y: Value) -> Value:
-    """The quotient, rounded down."""
-    if x.type.dtype.kind not in "iu":
-        made: Value = b(Floor(), b(Div(), x, y))
-    else:
-        quotient, rest = b(Div(), x, y), b(Mod(True), x, y)
-        opposed = b(And(), b(Not(), b(Equal(), rest, 0)), b(Xor(), b(Less(), rest, 0), b(Less(), y, 0)))
-        made = b(Sub(), quotient, to(b, opposed, x.type.dtype))
+    """The quotient, rounded down; of floats the exact one, which may be less than the nearest float."""
+    dtype, rest = x.type.dtype, b(Mod(True), x, y)
+    is_whole = dtype.kind in "iu"
+    quotient = b(Div(), x if is_whole else b(Sub(), x, rest), y)
+    opposed = b(And(), b(Not(), b(Equal(), rest, 0)), b(Xor(), b(Less(), rest, 0), b(Less(), y, 0)))
+    made: Value = b(Sub(), quotient, to(b, opposed, dtype))
+    if not is_whole:
+        down = b(Floor(), made)
+        up = to(b, b(Greater(), b(Sub(), made, down), 0.5), dtype)
+        made = b(Where(), b(Equal(), y, 0), b(Div(), x, y), b(Add(), down, up))
     return made
 
 

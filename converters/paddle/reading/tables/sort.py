@@ -279,8 +279,8 @@ def histogram(
     row = to(b, flat(b, input), F64)
     if min == max:
         low, high = b(ReduceMin(False), row), b(ReduceMax(False), row)
-        is_one = b(Equal(), low, high)
-        high = b(Add(), high, to(b, is_one, F64))
+        is_one = to(b, b(Equal(), low, high), F64)
+        low, high = b(Sub(), low, is_one), b(Add(), high, is_one)
     else:
         low, high = b.const(np.array(min, np.float64)), b.const(np.array(max, np.float64))
     places = b(Floor(), b(Div(), b(Mul(), b(Sub(), row, low), float(bins)), b(Sub(), high, low)))
