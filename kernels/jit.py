@@ -272,15 +272,19 @@ def package_name() -> str:
     return f"{target().level}-{language_digest()}"
 
 
+_NONE = "none"
+"""In place of the compiler's digest where none is installed and nothing of any is kept."""
+
+
 @functools.cache
 def _compiled(name: str, places: tuple[Path, ...]) -> str:
     """The end of the name of the first folder that begins with ``name``; of those in one place, of the newest."""
     for place in places:
         with suppress(OSError):
-            found = [e for e in os.scandir(place) if e.name.startswith(name) and e.is_dir()]
+            found = [e for e in os.scandir(place) if e.name.startswith(name) and not e.name.endswith(_NONE) and e.is_dir()]
             if found:
                 return max(found, key=lambda e: e.stat().st_mtime).name.removeprefix(name)
-    return "none"
+    return _NONE
 
 
 TUNED = "tuned.json"
