@@ -281,9 +281,10 @@ def _compiled(name: str, places: tuple[Path, ...]) -> str:
     """The end of the name of the first folder that begins with ``name``; of those in one place, of the newest."""
     for place in places:
         with suppress(OSError):
-            found = [e for e in os.scandir(place) if e.name.startswith(name) and not e.name.endswith(_NONE) and e.is_dir()]
-            if found:
-                return max(found, key=lambda e: e.stat().st_mtime).name.removeprefix(name)
+            ends = {e.name.removeprefix(name): e for e in os.scandir(place) if e.name.startswith(name) and e.is_dir()}
+            ends.pop(_NONE, None)
+            if ends:
+                return max(ends, key=lambda end: ends[end].stat().st_mtime)
     return _NONE
 
 
