@@ -244,7 +244,7 @@ def test_command_line(tmp_path: Path) -> None:
     assert "conv_bf16" in json.dumps(rows)
     figures = call("bench", path, "--precision", "bf16", "--seconds", "0.1", "--no-processes")
     assert figures["precision"] == "bf16"
-    assert CliRunner().invoke(app, ["run", path, "--precision", "f8"]).exit_code == 1
+    assert CliRunner().invoke(app, ["run", path, "--precision", "f8"]).exit_code == 2
     assert CliRunner().invoke(app, ["convert", path, "--precision", "bf16"]).exit_code == 2
     ready = str(tmp_path / "ready.bolt")
     call("convert", path, "--pack", "--precision", "bf16", "-o", ready)
