@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import gc
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import numba
 from llvmlite import ir
 
 from bolt_numba.errors import BoltError, DeviceError, KernelError
-from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.isa import Isa, target
 from bolt_numba.kernels.declare import FASTMATH, Inline, Late
 from bolt_numba.kernels.mistakes import check_names, repeated, told
 from bolt_numba.kernels.numba_parts import lacking
@@ -187,9 +187,17 @@ def _machine() -> Any:
     triple = llvm.Target.from_triple(llvm.get_process_triple())
     cpu, features = "", ""
     if isa.is_x86 == (platform.machine().lower() in ("x86_64", "amd64")):
-        not_asked = sorted(set(llvm.get_host_cpu_features()) - set(isa.features))
-        cpu, features = isa.cpu, ",".join([*(f"-{name}" for name in not_asked), *(f"+{name}" for name in isa.features)])
+        cpu, features = isa.cpu, _feature_text(isa, llvm.get_host_cpu_features())
     return triple.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="default", jit=False)
+
+
+def _feature_text(isa: Isa, named: Iterable[str]) -> str:
+    """What LLVM may use, and of the features that it names what it may not.
+
+    Until version 20 it names the 512 bits of AVX-512 themselves, which go with the level's processor.
+    """
+    not_asked = sorted(set(named) - set(isa.features) - {"evex512"})
+    return ",".join([*(f"-{name}" for name in not_asked), *(f"+{name}" for name in isa.features)])
 
 
 def compile_object(kernel: Native) -> bytes:

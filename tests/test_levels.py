@@ -137,6 +137,16 @@ def test_a_forced_level_is_one_folder_on_all_processors(tmp_path: Path) -> None:
     assert refused.startswith("bolt_numba.errors.DeviceError: BOLT_NUMBA_ISA: instruction set: got x86-64-v4-bf16")
 
 
+def test_vectors_of_512_bits_are_used_where_llvm_names_their_size() -> None:
+    """LLVM 18 to 20 name it; a level of AVX-512 without it would be compiled to vectors of 256 bits."""
+    compiler = pytest.importorskip("bolt_numba.kernels.compiler")
+    level = LEVELS["x86-64-v4"]
+    asked = compiler._feature_text(level, ["avx512f", "avx512bf16", "evex512"]).split(",")
+    assert asked[0] == "-avx512bf16"
+    assert "-evex512" not in asked
+    assert set(asked[1:]) == {f"+{name}" for name in level.features}
+
+
 def test_an_unknown_level_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOLT_NUMBA_ISA", "x86-64-v5")
     target.cache_clear()
@@ -193,11 +203,12 @@ def other_processor(folder: Path) -> tuple[str, str]:
     split = processor.processor()[0].startswith("AuthenticAMD 25")
     vendor, family = ("GenuineIntel", 6) if split else ("AuthenticAMD", 25)
     flags = next(line for line in text.splitlines() if line.startswith("flags")).partition(":")[2]
+    second = "1024K" if processor.processor()[2][2] == 512 << 10 else "512K"
     file, caches = folder / "cpuinfo", folder / "cpu" / "cache"
     file.write_text(cpuinfo(vendor, family, flags, model=143))
     for name, content in {
         "index0/level": "1", "index0/type": "Data", "index0/size": "48K", "index0/ways_of_associativity": "12",
-        "index2/level": "2", "index2/type": "Unified", "index2/size": "512K", "index2/shared_cpu_map": "1",
+        "index2/level": "2", "index2/type": "Unified", "index2/size": second, "index2/shared_cpu_map": "1",
     }.items():  # fmt: skip
         (caches / name).parent.mkdir(parents=True, exist_ok=True)
         (caches / name).write_text(content)
