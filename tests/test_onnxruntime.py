@@ -105,6 +105,7 @@ RUNS: dict[str, Callable[[Any, Any], Any]] = {
     "none named": lambda s, o: s.run([], {"x": X}),
     "named": lambda s, o: s.run(["y"], {"x": X}),
     "a tuple of names": lambda s, o: s.run(("y",), {"x": X}),
+    "names that are read once": lambda s, o: s.run((name for name in ["y"]), {"x": X}),
     "twice": lambda s, o: s.run(["y", "y"], {"x": X}),
     "options": lambda s, o: s.run(None, {"x": X}, o.RunOptions()),
     "keywords": lambda s, o: s.run(output_names=None, input_feed={"x": X}, run_options=None),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+import bolt_numba as bn
 import bolt_numba.onnxruntime as ours
 from tests.test_onnxruntime import ENGINES, F, S, X, args, check, info, model, session, value
 
@@ -28,6 +29,7 @@ ASKED: dict[str, Callable[[Any, Any], Any]] = {
     "an array": lambda v, ort: (np.asarray(v), np.array(v, copy=True), v.__array__(np.float64)),
     "sparse": lambda v, ort: v.as_sparse_tensor(),
     "updated by too few": lambda v, ort: v.update_inplace(np.zeros(3, np.float32)),
+    "updated by texts": lambda v, ort: v.update_inplace(np.full(S.shape, "a")),
 }
 MADE: dict[str, Callable[[Any], Any]] = {
     "a list": lambda v: v.ortvalue_from_numpy([1]),
@@ -43,6 +45,11 @@ MADE: dict[str, Callable[[Any], Any]] = {
     "bits of bfloat16": lambda v: v.ortvalue_from_numpy_with_onnx_type(np.zeros(3, np.uint16), 16).data_type(),
     "bits of another width": lambda v: v.ortvalue_from_numpy_with_onnx_type(np.zeros(3, np.uint8), 16),
     "of nothing": lambda v: v(1),
+    "of complex numbers": lambda v: v.ortvalue_from_numpy(np.zeros(3, np.complex64)),
+    "of records": lambda v: v.ortvalue_from_numpy(np.zeros(3, [("a", "f4")])),
+    "a negative size": lambda v: v.ortvalue_from_shape_and_type([-1, 2], np.float32),
+    "too many bytes": lambda v: v.ortvalue_from_shape_and_type([1 << 40, 1 << 40], np.float32),
+    "too many axes": lambda v: v.ortvalue_from_shape_and_type([2] * 70, np.float32),
 }
 
 
@@ -110,6 +117,8 @@ def test_texts_of_bytes() -> None:
     data = model([helper.make_node("Identity", ["x"], ["y"])], [info("x", kind, ["n"])], [info("y", kind, ["n"])])
     (found,) = session(ours, data).run(None, {"x": np.array([b"this", "ü".encode()])})
     assert found.tolist() == ["this", "ü"]
+    with pytest.raises(ours.errors.InvalidArgument, match="wanted UTF-8"):
+        session(ours, data).run(None, {"x": np.array([b"\xff\xfe"])})
 
 
 def test_maps_are_values_too() -> None:
@@ -174,6 +183,16 @@ BOUND: dict[str, list[Step]] = {
         lambda b, s, o: b.bind_cpu_input("x", X),
         lambda b, s, o: b.bind_ortvalue_output("y", o.OrtValue.ortvalue_from_shape_and_type([2, 3, 5], np.float32)),
     ],
+    "of negative sizes": [lambda b, s, o: b.bind_input("x", "cpu", 0, np.float32, (-1, 3, -4), X.ctypes.data)],
+    "of too many bytes": [lambda b, s, o: b.bind_input("x", "cpu", 0, np.float32, (1 << 62, 4), X.ctypes.data)],
+    "an address without a shape": [
+        lambda b, s, o: b.bind_cpu_input("x", X),
+        lambda b, s, o: b.bind_output("y", "cpu", 0, np.float32, None, X.ctypes.data),
+    ],
+    "an address without a type": [
+        lambda b, s, o: b.bind_cpu_input("x", X),
+        lambda b, s, o: b.bind_output("y", "cpu", 0, None, (2, 3, 4), X.ctypes.data),
+    ],
     "cleared": [
         lambda b, s, o: b.bind_cpu_input("x", X),
         lambda b, s, o: b.bind_output("y"),
@@ -197,6 +216,48 @@ def test_bindings(name: str) -> None:
         return binding.copy_outputs_to_cpu(), found.numpy(), found.shape(), found.data_type()
 
     check(call)
+
+
+def test_a_binding_runs_with_its_own_session() -> None:
+    """Another session's model could have inputs of the same names."""
+
+    def call(ort: Any) -> Any:
+        other = session(ort).io_binding()
+        other.bind_cpu_input("x", X)
+        other.bind_output("y")
+        session(ort).run_with_iobinding(other)
+
+    check(call)
+
+
+@pytest.mark.parametrize("address", [0, -8, 1 << 70, None, "a", 1.5])
+def test_what_is_no_address_is_not_followed(address: Any) -> None:
+    with pytest.raises(ours.errors.InvalidArgument, match="buffer_ptr: got"):
+        session(ours).io_binding().bind_input("x", "cpu", 0, np.float32, X.shape, address)
+
+
+WRONG: dict[str, Callable[[Any], Any]] = {
+    "run_with_iobinding": lambda s: s.run_with_iobinding(None),
+    "a binding of no value": lambda s: s.io_binding().bind_ortvalue_input("x", None),
+    "a place that is no value": lambda s: s.io_binding().bind_ortvalue_output("y", X),
+    "feeds of run_async": lambda s: s.run_async(None, None, print, None),
+    "a callback that is none": lambda s: s.run_async(None, {"x": X}, None, None),
+    "a number for names": lambda s: s.run(5, {"x": X}),
+    "sizes that are no numbers": lambda s: ours.OrtValue.ortvalue_from_shape_and_type(["a"], np.float32),
+    "no sizes": lambda s: ours.OrtValue.ortvalue_from_shape_and_type(None, np.float32),
+    "a value of the other byte order": lambda s: ours.OrtValue.ortvalue_from_numpy(X.astype(">f4")),
+    "bits of the other byte order": lambda s: ours.OrtValue.ortvalue_from_numpy_with_onnx_type(X.astype(">f4"), 1),
+    "bits of nothing": lambda s: ours.OrtValue.ortvalue_from_numpy_with_onnx_type(None, 1),
+    "DLPack of the other byte order": lambda s: ours.OrtValue.from_dlpack(X.astype(">f4")),
+    "a value that is only read": lambda s: value(ours, np.frombuffer(bytes(8), "f4")).update_inplace([1, 2]),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_a_caller_gets_wrong_is_no_fault_of_ours(name: str) -> None:
+    with pytest.raises(ours.errors.InvalidArgument, match=r"wanted|cannot be updated") as found:
+        WRONG[name](session(ours))
+    assert not isinstance(found.value, bn.InternalError)
 
 
 def test_an_output_is_written_where_it_is_bound() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bolt_numba.onnxruntime.errors import OrtOptionError
-from bolt_numba.onnxruntime.values import OrtValue, element_dtype, want_cpu
+from bolt_numba.onnxruntime.values import MAX_BYTES, OrtValue, element_dtype, shape_of, want, want_cpu
 from bolt_numba.types import Array
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class IOBinding:
         self._feed(name, _array_at(buffer_ptr, element_type, shape))
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
+        want(OrtValue, f"input {name!r}", ortvalue)
         self._feed(name, ortvalue._value)
 
     def _feed(self, name: str, value: Any) -> None:
@@ -62,10 +64,15 @@ class IOBinding:
     ) -> None:
         """With an address: memory of that type and shape, which must stay until the runs are over."""
         want_cpu(f"output {name!r}", device_type)
-        at = buffer_ptr is not None and shape is not None
-        self._place(name, _array_at(buffer_ptr or 0, element_type, shape or ()) if at else None)
+        if buffer_ptr is None:
+            self._place(name, None)
+        elif element_type is None or shape is None:
+            raise OrtOptionError(f"output {name!r}: got an address alone, wanted element_type and shape, too")
+        else:
+            self._place(name, _array_at(buffer_ptr, element_type, shape))
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
+        want(OrtValue, f"output {name!r}", ortvalue)
         self._place(name, ortvalue.numpy())
 
     def _place(self, name: str, array: Array | None) -> None:
@@ -124,9 +131,14 @@ class IOBinding:
 def _array_at(address: int, element_type: Any, shape: Sequence[int]) -> Array:
     """An array over memory of the caller's."""
     dtype = element_dtype(element_type)
-    nbytes = math.prod(shape) * dtype.itemsize
-    if not nbytes:
-        return np.empty(tuple(shape), dtype)
-    memory: Any = (ctypes.c_char * nbytes).from_address(address)
-    made: Array = np.frombuffer(memory, dtype, math.prod(shape)).reshape(tuple(shape))
+    sizes = shape_of(shape, dtype)
+    want(Integral, "buffer_ptr", address)
+    if not 0 <= address < MAX_BYTES:
+        raise OrtOptionError(f"buffer_ptr: got {address!r:.80}, wanted an address")
+    if not math.prod(sizes):
+        return np.empty(sizes, dtype)
+    if not address:
+        raise OrtOptionError(f"buffer_ptr: got 0, wanted the address of {math.prod(sizes) * dtype.itemsize} bytes")
+    memory: Any = (ctypes.c_char * (math.prod(sizes) * dtype.itemsize)).from_address(int(address))
+    made: Array = np.frombuffer(memory, dtype, math.prod(sizes)).reshape(sizes)
     return made

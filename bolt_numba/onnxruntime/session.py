@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from bolt_numba.errors import ShapeError
+from bolt_numba.inputs import names_of
 from bolt_numba.onnxruntime.binding import IOBinding
 from bolt_numba.onnxruntime.errors import OrtDTypeError, OrtOptionError, OrtShapeError, leave_as_theirs
 from bolt_numba.onnxruntime.memory import HOST, OrtMemoryInfo
@@ -30,7 +31,7 @@ from bolt_numba.onnxruntime.options import (
     engine_arguments,
 )
 from bolt_numba.onnxruntime.providers import PROVIDERS, check_providers
-from bolt_numba.onnxruntime.values import OrtValue, texts_of
+from bolt_numba.onnxruntime.values import OrtValue, texts_of, want
 from bolt_numba.types import OptionalType
 
 if TYPE_CHECKING:
@@ -133,11 +134,11 @@ class InferenceSession:
         """What a session is asked for: None where that is everything."""
         if output_names == self._output_names:
             return None
-        if not isinstance(output_names, str):
-            for name in output_names:
-                if name not in self._output_names:
-                    raise OrtOptionError(f"output: got {name!r}, wanted one of {self._output_names}")
-        return output_names
+        names = names_of(output_names)
+        for name in names:
+            if name not in self._output_names:
+                raise OrtOptionError(f"output: got {name!r}, wanted one of {self._output_names}")
+        return names
 
     def _feeds(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Values as a session takes them: of OrtValues what they hold, None for optional inputs left out."""
@@ -198,6 +199,8 @@ class InferenceSession:
         run_options: RunOptions | None = None,
     ) -> None:
         """Run in a thread, then ``callback(results, user_data, error)`` there; error: "" or what went wrong."""
+        want(Mapping, "input_feed", input_feed)
+        want(Callable, "callback", callback)
         self._want_inputs(input_feed)
         from threading import Thread  # few clients need it
 
@@ -222,6 +225,9 @@ class InferenceSession:
         """Run on what is bound; results stand in `IOBinding.get_outputs`."""
         try:
             check_run(run_options)
+            want(IOBinding, "iobinding", iobinding)
+            if iobinding._session is not self:
+                raise OrtOptionError("iobinding: got that of another session, wanted one of this session")
             iobinding._run()
         except Exception as error:
             leave_as_theirs(error, "run_with_iobinding")

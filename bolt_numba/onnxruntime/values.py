@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import operator
+import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
-from bolt_numba.onnxruntime.errors import OrtDTypeError, OrtOptionError, OrtRefusedError
+from bolt_numba.onnxruntime.errors import OrtDataError, OrtDTypeError, OrtOptionError, OrtRefusedError
 from bolt_numba.onnxruntime.kinds import CODES, DTYPES, dtype_of, spelled, tensor_kind
 from bolt_numba.types import F32, STRING, AnyDType, Array
 
 DEVICES = {"cpu": 0, "cuda": 1, "gpu": 1, "dml": 1, "webgpu": 1, "npu": 2, "cann": 3}
 """Names of devices that onnxruntime knows, and its numbers for them."""
+MAX_RANK, MAX_BYTES = 64, sys.maxsize
+"""Of an array of NumPy's."""
 
 
 def want_cpu(what: str, device: Any) -> None:
@@ -21,6 +26,12 @@ def want_cpu(what: str, device: Any) -> None:
         raise OrtOptionError(f"{what}: device: got {device!r}, wanted 'cpu'")
     if device != "cpu":
         raise OrtRefusedError(f"{what}: device: got {device!r}, wanted 'cpu': arrays are in the memory of the host")
+
+
+def want(kind: Any, what: str, given: Any) -> None:
+    """Raise where a value is not of a kind."""
+    if not isinstance(given, kind):
+        raise OrtDTypeError(f"{what}: got a {type(given).__name__}, wanted a {kind.__name__}")
 
 
 class OrtDevice:
@@ -69,15 +80,18 @@ class OrtValue:
         """The value of an array, which is copied only where its elements do not lie in order."""
         want_cpu("OrtValue", device_type)
         found: Any = numpy_obj
-        if not isinstance(found, np.ndarray) or found.dtype.kind in "OUS":
+        if not isinstance(found, np.ndarray) or found.dtype not in CODES or found.dtype == STRING:
             found = getattr(found, "dtype", type(found).__name__)
-            raise OrtOptionError(f"OrtValue: got {found}, wanted an array of numbers")
+            raise OrtOptionError(f"OrtValue: got {found}, wanted an array of numbers that a tensor may have")
         return cls(np.ascontiguousarray(numpy_obj).reshape(numpy_obj.shape))
 
     @classmethod
     def ortvalue_from_numpy_with_onnx_type(cls, data: Array, /, onnx_element_type: int) -> OrtValue:
         """The bytes of an array as elements of another type, which ONNX's number names."""
         dtype = element_dtype(onnx_element_type)
+        want(np.ndarray, "OrtValue", data)
+        if data.dtype.hasobject or not data.dtype.isnative:
+            raise OrtOptionError(f"OrtValue: got {data.dtype}, wanted numbers in the byte order of this machine")
         if data.dtype.itemsize != dtype.itemsize:
             raise OrtOptionError(f"OrtValue: elements: got {data.dtype.itemsize} bytes, wanted {dtype.itemsize}")
         return cls(np.ascontiguousarray(data).view(dtype).reshape(data.shape))
@@ -94,14 +108,15 @@ class OrtValue:
     ) -> OrtValue:
         """A value of zeros; element_type: a dtype of NumPy's, or ONNX's number."""
         want_cpu("OrtValue", device_type)
-        return cls(np.zeros(tuple(shape), element_dtype(element_type)))
+        dtype = element_dtype(element_type)
+        return cls(np.zeros(shape_of(shape, dtype), dtype))
 
     @classmethod
     def from_dlpack(cls, data: Any, /) -> OrtValue:
         """The value of an object with ``__dlpack__``, or of what that gives, in its memory."""
         try:
             found = np.from_dlpack(data if hasattr(data, "__dlpack__") else _Capsule(data))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, BufferError) as error:
             raise OrtDTypeError(f"from_dlpack: got a {type(data).__name__}, wanted DLPack: {error}") from error
         return cls(found if found.flags.c_contiguous else np.ascontiguousarray(found))
 
@@ -162,7 +177,10 @@ class OrtValue:
         own = self.numpy()
         if found.size != own.size:
             raise OrtOptionError(f"OrtValue: got {found.size} elements, wanted {own.size}")
-        own[...] = found.reshape(own.shape)
+        try:
+            own[...] = found.reshape(own.shape)
+        except (TypeError, ValueError) as error:
+            raise OrtOptionError(f"OrtValue: cannot be updated: got {found.dtype}: {error}") from error
 
     def __array__(self, dtype: AnyDType | None = None, copy: bool | None = None) -> Array:
         return np.array(self.numpy(), dtype, copy=copy)
@@ -197,7 +215,10 @@ def texts_of(given: Any) -> Any:
 
 
 def _text_of(given: Any) -> str:
-    return given.rstrip(b"\0").decode() if isinstance(given, bytes) else str(given)
+    try:
+        return given.rstrip(b"\0").decode() if isinstance(given, bytes) else str(given)
+    except UnicodeDecodeError as error:
+        raise OrtDataError(f"text: got {given!r:.80}, wanted UTF-8: {error.reason}") from error
 
 
 def _kind_of_value(value: Any) -> str:
@@ -218,3 +239,15 @@ def element_dtype(given: Any) -> AnyDType:
     if dtype not in CODES or dtype == STRING:
         raise OrtOptionError(f"OrtValue: element type: got {dtype}, wanted one of {[str(d) for d in DTYPES.values()]}")
     return dtype
+
+
+def shape_of(given: Any, dtype: AnyDType) -> tuple[int, ...]:
+    """Sizes as a caller gives them, checked to be those of an array of elements of this dtype."""
+    wanted = f"wanted at most {MAX_RANK} sizes, none negative, of fewer than {MAX_BYTES} bytes"
+    try:
+        shape = tuple(map(operator.index, given))
+    except TypeError as error:
+        raise OrtOptionError(f"shape: got {given!r:.80}, {wanted}") from error
+    if len(shape) > MAX_RANK or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize >= MAX_BYTES:
+        raise OrtOptionError(f"shape: got {given!r:.80}, {wanted}")
+    return shape
