@@ -15,6 +15,8 @@ from bolt_numba.ir.text import diff
 
 # A cold cache must not decide what runs: tests of stand-ins ask for them.
 os.environ.setdefault("BOLT_NUMBA_STAND_INS", "0")
+# The suite has a process for each processor already: tests of assistants ask for them.
+os.environ.setdefault("BOLT_NUMBA_COMPILERS", "1")
 
 GOLDEN = Path(__file__).parent / "golden"
 
