@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from bolt_numba.base.kept import tell_cost
 from bolt_numba.errors import KernelError
 from bolt_numba.kernels import compiles
 from bolt_numba.kernels.compiles import Compile
+from bolt_numba.kernels.cpu.processor import installed_version
 from bolt_numba.kernels.jit import Native, version_name
 
 PAYS = 3
@@ -44,19 +45,24 @@ def compiling_in(processes: int) -> Iterator[None]:
 def prepare(kernels: Iterable[Any], besides: Iterable[Any] = ()) -> None:
     """Load kernels, and compile those that no cache has; one that fails says so when its address is asked for.
 
-    besides: compiled, too, where any is.  A thread that may not wait gets what is there.
+    besides: compiled, too, where any is.  A thread that may not wait, or has no compiler, gets what is there.
     """
     missing = _missing(kernels)
     if not missing or not compiles.may_wait():
         return
-    missing = list(dict.fromkeys((*missing, *_missing(besides))))
+    if installed_version("numba") and installed_version("llvmlite"):
+        _compile(list(dict.fromkeys((*missing, *_missing(besides)))))
+    tell_cost(version_name())  # assistants cannot
+
+
+def _compile(missing: Sequence[Native]) -> None:
+    """Compile in this process and its assistants, and show how far that is."""
     from bolt_numba.kernels.progress import shown
 
     wanted = compilers() if _processes is None else _processes
     assistants = min(wanted, len(missing)) - 1 if len(missing) >= PAYS else 0
     with compiles.expecting(len(missing)), shown(len(missing)):
         _compile_all(deque(missing), assistants)
-    tell_cost(version_name())  # assistants cannot
 
 
 def _missing(kernels: Iterable[Any]) -> list[Native]:

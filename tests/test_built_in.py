@@ -103,8 +103,15 @@ def test_without_a_compiler_kernels_of_a_lower_level_serve(model: Path, warm: Pa
     assert "compiled" in run("import sys\n" + RUN, tmp_path / "empty", model, box).stderr
 
 
-def test_what_is_missing_without_a_compiler_is_told(model: Path, tmp_path: Path) -> None:
-    done = run(WITHOUT + RUN.replace("on_compile(lambda", "callable(lambda"), tmp_path / "empty", model)
+@pytest.mark.parametrize("before", ["", "sys.stderr.isatty = lambda: True\n"])
+def test_what_is_missing_without_a_compiler_is_told(tmp_path: Path, before: str) -> None:
+    """In a terminal, too, where compiling is shown by a package that need not be there."""
+    graph = Graph("net")
+    x = graph.add_input("x", TensorType(F32, (3, 8)))
+    graph.add_output(Builder(graph)(Relu(), x), "y")
+    bn.save(graph, tmp_path / "relu.bolt")
+    code = WITHOUT + before + RUN.replace("on_compile(lambda", "callable(lambda")
+    done = run(code, tmp_path / "empty", tmp_path / "relu.bolt")
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert (

@@ -253,6 +253,19 @@ def test_stand_ins_that_lack_memory_are_not_kept(monkeypatch: pytest.MonkeyPatch
     assert list(session._runner.prepared.values()) != [prepared]
 
 
+def test_warming_up_waits_for_what_a_plan_does_without() -> None:
+    session = bn.compile(gated(), threads=1, max_plans=1)
+    session(feed(*WARM))
+    (prepared,) = session._runner.prepared.values()
+    prepared.stands_in = True
+    session(feed(*WARM))
+    assert list(session._runner.prepared.values()) == [prepared]
+    session.warmup(x=(*WARM, 24))
+    (made,) = session._runner.prepared.values()
+    assert made is not prepared
+    assert not made.stands_in
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -268,6 +268,22 @@ def test_an_unknown_provider_is_warned_of(providers: list[str]) -> None:
             assert session(ort, None, providers=providers).get_providers() == [CPU]
 
 
+def test_two_threads_find_at_once_that_names_bind_nothing() -> None:
+    """The one whose inputs did not fit a moment before runs with the engine that the other has made the usual one."""
+    session = ours.InferenceSession(relu(["n", "n"], ["n", "n"]))
+    feeds = {"x": S}
+    engines = []
+
+    def work(engine: Any) -> Any:
+        engines.append(engine)
+        session._loose = True  # the other thread
+        return engine.run(None, feeds)
+
+    (result,) = session._with_engine(feeds, work)
+    assert np.array_equal(result, S)
+    assert len(engines) == 2
+
+
 def test_names_of_dimensions_bind_nothing() -> None:
     """One name with two sizes, an axis where a scalar is declared: onnxruntime runs both."""
     ins = [info("x", F, ["n", 4]), info("z", F, ["n", 4])]

@@ -161,10 +161,11 @@ class InferenceSession:
         onnxruntime does not hold inputs to the names of their dimensions, nor to being scalars.  The first inputs that
         are used so get a session that does not either, which is the one from then on.
         """
+        was_loose = self._loose  # another thread may make it so meanwhile
         try:
             return work(self._engine_for(feeds))
         except ShapeError:
-            if self._loose or not are_loose(self._inputs_meta, feeds):
+            if was_loose or not are_loose(self._inputs_meta, feeds):
                 raise
             self._loose, self._is_plain = True, False
         return work(self._engine_for(feeds))

@@ -138,13 +138,16 @@ class Runner:
         return shapes, tuple([a.tobytes() if a.size <= VALUE_ELEMENTS else None for a in deciding])
 
     def prepare(self, arrays: Sequence[Array], waits: bool = False) -> Prepared:
-        """The plan for these arrays' shapes, made if there is none yet.  waits: for kernels, whatever happens."""
+        """The plan for these arrays' shapes, made if there is none yet.
+
+        waits: for kernels, whatever happens; a plan that does without some is made anew.
+        """
         key = self.key(arrays)
         found = self.prepared.get(key)
-        if found is None:
+        if found is None or (waits and found.stands_in):
             with self.lock, short_turns(), np.errstate(all="ignore"):
                 found = self.prepared.get(key)
-                if found is None:
+                if found is None or (waits and found.stands_in):
                     found = self._plan(arrays, waits)
                     self._keep(key, found)
         elif len(self.prepared) > 1:
@@ -153,7 +156,7 @@ class Runner:
 
     def _keep(self, key: Hashable, made: Prepared) -> None:
         """Add a plan, and drop those that were used least recently where all are too many or too large."""
-        others = sorted(self.prepared.items(), key=lambda row: row[1].used)
+        others = sorted((row for row in self.prepared.items() if row[0] != key), key=lambda row: row[1].used)
         self.prepared[key] = made
         nbytes = sum(p.nbytes for p in list(self.prepared.values()))
         for number, (old, prepared) in enumerate(others):
