@@ -97,6 +97,7 @@ class Assistant:
 
     def __init__(self, process: Any) -> None:
         self.process = process
+        self._is_ready = False
 
     @classmethod
     def start(cls, is_nice: bool = False) -> Assistant | None:
@@ -105,11 +106,10 @@ class Assistant:
 
         if not _is_python(sys.executable):
             return None
-        path = [str(Path(p).absolute()) for p in sys.path]
         code = f"""
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-sys.path[:] = {path!r}
+sys.path[:] = {_import_path()!r}
 from bolt_numba.kernels.shipping import serve
 serve({is_nice})"""
         pipe = subprocess.PIPE
@@ -126,7 +126,7 @@ serve({is_nice})"""
 
     def compile(self, kernel: Native) -> bool:
         """Have the kernel compiled, and loaded here; False where it was not."""
-        from bolt_numba.kernels.shipping import SECONDS, receive, send, shipped
+        from bolt_numba.kernels.shipping import SECONDS, is_ready, receive, send, shipped
 
         data = shipped(kernel)
         if data is None:
@@ -134,7 +134,8 @@ serve({is_nice})"""
         compiles.begins(kernel.name)
         try:
             send(self.process.stdin, data)
-            answer = receive(self.process.stdout)
+            self._is_ready = self._is_ready or is_ready(self.process.stdout)
+            answer = receive(self.process.stdout) if self._is_ready else None
         except (OSError, ValueError):
             return False
         if not answer or len(answer) <= SECONDS.size:
@@ -152,9 +153,22 @@ serve({is_nice})"""
         self.process.wait()
 
 
-def _is_python(executable: str | None) -> bool:
+def _is_python(executable: Any) -> bool:
     """Whether this is an interpreter, and not a server or an application with one inside."""
-    return bool(executable) and not hasattr(sys, "frozen") and Path(executable or "").stem.startswith("python")
+    is_named = isinstance(executable, str) and Path(executable).stem.startswith("python")
+    return is_named and not hasattr(sys, "frozen")
+
+
+def _import_path() -> list[str]:
+    """Where modules are looked for, wherever another process is.
+
+    What is no text is left out, as imports do, and what is relative to a folder that is gone.
+    """
+    found = []
+    for part in sys.path:
+        with suppress(TypeError, OSError):
+            found.append(str(Path(part).absolute()))
+    return found
 
 
 # --------------------------------------------------------------------------------------------------------------- later

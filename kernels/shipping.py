@@ -17,6 +17,7 @@ import time
 import types
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 from bolt_numba.kernels import jit
@@ -25,6 +26,8 @@ from bolt_numba.kernels.declare import Inline, Source, Word, free_names
 
 _KNOWN = frozenset(("bolt_numba", "numpy", *sys.stdlib_module_names)) - {"__main__"}
 _HEAD = struct.Struct("<Q")
+_READY = b"bolt_numba: answers follow\n"
+"""A line of its own, after whatever was printed before."""
 SECONDS = struct.Struct("<d")
 """How an answer begins: what the compile took."""
 NICE = 5
@@ -124,6 +127,11 @@ def receive(pipe: BinaryIO) -> bytes | None:
     return data if len(data) == _HEAD.unpack(head)[0] else None
 
 
+def is_ready(pipe: BinaryIO) -> bool:
+    """Read what others print while an interpreter starts, until `serve` begins; False where it does not."""
+    return any(line == _READY for line in iter(pipe.readline, b""))
+
+
 def serve(is_nice: bool = False) -> None:
     """Compile what comes in by standard input until it ends; each answer is `SECONDS` and the code, "" if it failed.
 
@@ -134,6 +142,9 @@ def serve(is_nice: bool = False) -> None:
     warnings.simplefilter("ignore")  # who asked tells its user
     pipe = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    with suppress(OSError):
+        pipe.write(b"\n" + _READY)
+        pipe.flush()
     while (data := receive(sys.stdin.buffer)) is not None:
         start = time.perf_counter()
         try:

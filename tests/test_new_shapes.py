@@ -158,6 +158,38 @@ def test_kernels_are_shipped_to_assistants(cache: Path) -> None:
         assert x[0] == wanted
 
 
+@pytest.mark.parametrize("printed", ["", "hello", "hello\\n", "a line that is longer than eight bytes\\n"])
+def test_what_is_printed_while_an_assistant_starts_is_no_answer(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str
+) -> None:
+    """Python runs such a module of the environment's first."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text(f"print('{printed}', end='', flush=True)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "own"))
+    assistant = precompile.Assistant.start()
+    assert assistant is not None
+    with assistant:
+        assert assistant.compile(probe(1000 + len(printed)))
+
+
+def test_paths_that_lead_nowhere_are_not_for_assistants(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[Any] = ["", b"bytes", None, *sys.path]
+    monkeypatch.setattr(sys, "path", parts)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    try:
+        assistant = precompile.Assistant.start()
+        assert assistant is not None
+        with assistant:
+            assert assistant.compile(probe(1100))
+    finally:
+        os.chdir(tmp_path)
+
+
 def test_a_assistant_that_dies_is_done_without(cache: Path) -> None:
     assistant = precompile.Assistant.start()
     assert assistant is not None
@@ -167,13 +199,13 @@ def test_a_assistant_that_dies_is_done_without(cache: Path) -> None:
     assert probe(211).address
 
 
-@pytest.mark.parametrize("executable", ["", "/usr/sbin/uwsgi", "/nowhere/python3"])
+@pytest.mark.parametrize("executable", ["", "/usr/sbin/uwsgi", "/nowhere/python3", b"/nowhere/python3"])
 def test_without_an_interpreter_this_process_compiles(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, executable: str
+    cache: Path, monkeypatch: pytest.MonkeyPatch, executable: Any
 ) -> None:
     monkeypatch.setattr(sys, "executable", executable)
     assert precompile.Assistant.start() is None
-    first = 300 + 10 * len(executable)
+    first = 300 + 10 * len(executable) + isinstance(executable, bytes) * 5
     kernels = [probe(factor) for factor in range(first, first + 3)]
     precompile.prepare(kernels)
     assert len(jit.cache_entries()) == 3
