@@ -298,6 +298,20 @@ def test_warming_up_waits_for_what_a_plan_does_without() -> None:
     assert not made.stands_in
 
 
+def test_stand_ins_write_over_no_input() -> None:
+    """The plan that takes their place between looking and running may read the input later."""
+    session = bn.compile(graph_of(lambda b, x: b(o("Relu"), x), {"x": ("n", "s", 24)}), threads=1)
+    x = feed(*WARM)
+    wanted = np.maximum(x, 0)
+    session(x)
+    (prepared,) = session._runner.prepared.values()
+    assert prepared.can_overwrite(0, 0)
+    prepared.stands_in = True
+    assert not prepared.can_overwrite(0, 0)
+    session.run_into({session.inputs[0].name: x}, {session.outputs[0].name: x})
+    assert np.array_equal(x, wanted)
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -75,7 +75,12 @@ class Prepared:
         return (1 + len(self.idle)) * self.plan.nbytes
 
     def can_overwrite(self, output: int, source: int) -> bool:
-        """Whether a run may write this output over this input."""
+        """Whether a run may write this output over this input.
+
+        Not by a stand-in: the plan that takes its place at any moment may read the input later.
+        """
+        if self.stands_in:
+            return False
         found = self.overwrites.get((output, source))
         if found is None:
             found = self.overwrites[output, source] = can_overwrite(self.plan, output, source)
