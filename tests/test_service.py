@@ -14,6 +14,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,9 @@ class Stage:
             words = shlex.split(part)
             if words[0].endswith("/pip"):
                 assert words[1] == "install"
+                about = tomllib.loads((self.at(words[-1]) / "pyproject.toml").read_text())["project"]
+                for name in (about["readme"], *about["license-files"]):
+                    assert (self.at(words[-1]) / name).is_file(), name
                 shutil.copytree(self.at(words[-1]) / "bolt_numba", self.at("/opt/service/lib/bolt_numba"))
             elif words[0] == "bolt-numba":
                 words = [str(self.at(w)) if w.startswith("/") else w for w in words[1:]]
