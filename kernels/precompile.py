@@ -248,7 +248,7 @@ def compile_later(kernels: Iterable[Any], then: Callable[[], None]) -> None:
     _later.add(_Wish(kernels, then))
 
 
-def idle(timeout: float = 60.0) -> bool:
+def idle(timeout: float = 600.0) -> bool:
     """Wait until nothing is compiled for later; False where that takes longer."""
     end = time.monotonic() + timeout
     while time.monotonic() < end:

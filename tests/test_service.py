@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shlex
 import shutil
+import socket
 import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -184,6 +187,21 @@ def test_the_service_compiles_nothing_and_writes_nothing(image: Stage, tmp_path:
     session = bn.compile(ROOT / "examples" / "digits" / "digits.onnx")
     for answer, request in zip(answers, requests, strict=True):
         np.testing.assert_array_equal(np.float32(answer["probabilities"]), np.asarray(session(request)))
+
+
+@pytest.mark.parametrize("size", [-1, 1 << 40])
+def test_a_request_of_no_size_is_refused(size: int) -> None:
+    """Nothing of it is read: the client goes on sending."""
+    made = runpy.run_path(str(ROOT / "examples" / "service" / "serve.py"))["server"]
+    running = made(str(ROOT / "examples" / "digits" / "digits.onnx"), 0)
+    threading.Thread(target=running.serve_forever, daemon=True).start()
+    try:
+        with socket.create_connection(("127.0.0.1", running.server_port), timeout=60) as client:
+            client.sendall(f"POST / HTTP/1.0\r\nContent-Length: {size}\r\n\r\nx".encode())
+            assert b" 413 " in client.recv(64)
+    finally:
+        running.shutdown()
+        running.server_close()
 
 
 def test_nobody_but_its_maker_may_write_to_the_image(image: Stage) -> None:

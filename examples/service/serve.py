@@ -27,7 +27,7 @@ def server(model: str, port: int) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             size = int(self.headers.get("Content-Length", 0))
-            if size > MOST:
+            if not 0 <= size <= MOST:
                 self.send_error(413)
                 return
             try:
