@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +37,22 @@ def test_a_run_beside_the_caller(feeds: Any, wrong: bool) -> None:
     check(lambda ort: session(ort).run_async(["y"], {}, print, None))
 
 
-def test_a_profile_has_events_of_onnxruntimes_form(tmp_path: Path) -> None:
+def run_bound(sess: Any) -> None:
+    binding = sess.io_binding()
+    binding.bind_cpu_input("x", X)
+    binding.bind_output("y")
+    sess.run_with_iobinding(binding)
+    binding.clear_binding_inputs()
+
+
+@pytest.mark.parametrize("run", [lambda sess: sess.run(None, {"x": X}), run_bound])
+def test_a_profile_has_events_of_onnxruntimes_form(tmp_path: Path, run: Callable[[Any], None]) -> None:
     for ort in ENGINES:
         made = ort.SessionOptions()
         made.enable_profiling, made.profile_file_prefix = True, str(tmp_path / "p")
         sess = session(ort, None, made)
         assert sess.get_profiling_start_time_ns() > 1e18
-        sess.run(None, {"x": X})
+        run(sess)
         path = sess.end_profiling()
         assert path.startswith(str(tmp_path / "p_"))
         assert re.fullmatch(r".*_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d(_\d{3})?\.json", path)

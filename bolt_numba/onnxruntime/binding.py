@@ -86,12 +86,13 @@ class IOBinding:
         if not self._places:
             raise OrtOptionError("run_with_iobinding: got no output that is bound, wanted at least one")
         placed = {name: array for name, array in self._places.items() if array is not None}
+        feeds = self._session._feeds(dict(self._feeds))
         if len(placed) == len(self._places):
-            self._session._with_engine(self._feeds, lambda engine: engine.run_into(self._feeds, placed))
+            self._session._with_engine(feeds, lambda engine: engine.run_into(feeds, placed))
             self._results = [OrtValue(array) for array in placed.values()]
             return
         names = self._session._names(list(self._places))
-        results = self._session._with_engine(self._feeds, lambda engine: engine.run(names, self._feeds))
+        results = self._session._with_engine(feeds, lambda engine: engine.run(names, feeds))
         made = dict(zip(self._places, results, strict=True))
         for name, array in placed.items():
             self._fill(name, array, made[name])
