@@ -7,6 +7,7 @@ Where no interpreter can be started, this process compiles alone.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -16,9 +17,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from bolt_numba.base.config import compilers
+from bolt_numba.base.config import CACHE_DIR, compilers
 from bolt_numba.base.forks import renew_after_fork
-from bolt_numba.base.kept import tell_cost
+from bolt_numba.base.kept import folders, tell_cost
 from bolt_numba.errors import KernelError
 from bolt_numba.kernels import compiles
 from bolt_numba.kernels.compiles import Compile
@@ -112,9 +113,10 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)
 sys.path[:] = {_import_path()!r}
 from bolt_numba.kernels.shipping import serve
 serve({is_nice})"""
-        pipe = subprocess.PIPE
+        pipe, found = subprocess.PIPE, folders()
+        env = os.environ | ({CACHE_DIR.name: str(found.own)} if found.is_named else {})  # wherever this process is now
         try:
-            return cls(subprocess.Popen([sys.executable, "-P", "-c", code], stdin=pipe, stdout=pipe))
+            return cls(subprocess.Popen([sys.executable, "-P", "-c", code], stdin=pipe, stdout=pipe, env=env))
         except (OSError, ValueError, RuntimeError):  # the last: Python is about to end
             return None
 

@@ -190,6 +190,21 @@ def test_paths_that_lead_nowhere_are_not_for_assistants(
         os.chdir(tmp_path)
 
 
+def test_assistants_keep_kernels_where_their_process_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BOLT_NUMBA_CACHE_DIR", "a folder of kernels")
+    own = jit.cache_root()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assistant = precompile.Assistant.start()
+    assert assistant is not None
+    with assistant:
+        assert assistant.compile(probe(1200))
+    assert own == tmp_path / "a folder of kernels"
+    assert len(list(own.glob("*/*.kernel"))) == 1
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_a_assistant_that_dies_is_done_without(cache: Path) -> None:
     assistant = precompile.Assistant.start()
     assert assistant is not None
