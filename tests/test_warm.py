@@ -18,9 +18,9 @@ from bolt_numba.base.kept import contents, keep
 from bolt_numba.cli.kernels import _shape_sets
 from bolt_numba.ir.build import Builder
 from bolt_numba.kernels.jit import version_name
-from bolt_numba.ops.registry import OPS
 from bolt_numba.types import F32, I64, Array, Sym, TensorType
 from tests.conftest import Done
+from tests.rule_cases import o
 from tests.test_security import VICTIM, as_root, as_user, public
 
 __all__ = ["public"]
@@ -46,12 +46,12 @@ def models(tmp_path: Path) -> list[str]:
     first = bn.Graph("first")
     build = Builder(first)
     x = first.add_input("x", TensorType(F32, (Sym("n"), 40)))
-    y = build(OPS["MatMul"](), x, weights(40, 24))
-    first.add_output(build(OPS["NonZero"](), build(OPS["Relu"](), y)), "where")
+    y = build(o("MatMul"), x, weights(40, 24))
+    first.add_output(build(o("NonZero"), build(o("Relu"), y)), "where")
     second = bn.Graph("second")
     build = Builder(second)
     x = second.add_input("z", TensorType(F32, (3, 8)))
-    second.add_output(build(OPS["Softmax"](axis=-1), x), "y")
+    second.add_output(build(o("Softmax", axis=-1), x), "y")
     found = [str(tmp_path / "first.bolt"), str(tmp_path / "second.bolt")]
     for graph, file in zip((first, second), found, strict=True):
         bn.save(graph, file)
@@ -103,7 +103,7 @@ def test_a_model_that_does_not_run_on_random_inputs_is_warm_all_the_same(tmp_pat
     build = Builder(graph)
     x = graph.add_input("x", TensorType(F32, (2, 4)))
     i = graph.add_input("i", TensorType(I64, (3,)))
-    graph.add_output(build(OPS["Gather"](axis=0), x, build(OPS["Add"](), i, i)), "y")  # 2 is beyond
+    graph.add_output(build(o("Gather", axis=0), x, build(o("Add"), i, i)), "y")  # 2 is beyond
     bn.save(graph, tmp_path / "picky.bolt")
     done = call("cache", "warm", tmp_path / "picky.bolt")
     assert done.code == 0, done.err
