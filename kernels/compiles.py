@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bolt_numba.base.forks import come_before_logging
+
 if TYPE_CHECKING:
     import logging
 
@@ -58,6 +60,7 @@ def has_listeners() -> bool:
 
 def begins(name: str) -> None:
     """A compile that this thread waits for begins."""
+    come_before_logging()
     for listener in tuple(_listeners):
         listener(name, False)
 
@@ -83,6 +86,7 @@ def log(done: Compile) -> None:
 
 def logger() -> logging.Logger:
     """The logger of the package; imports `logging`, which a process does without until something compiles."""
+    come_before_logging()
     import logging
 
     return logging.getLogger(LOGGER)

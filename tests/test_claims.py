@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bolt_numba.base import claims
+from bolt_numba.base import claims, forks
 from bolt_numba.kernels import jit
 from tests.test_jit import fresh, times
 
@@ -142,3 +142,35 @@ def test_workers_that_start_at_once_compile_each_kernel_once() -> None:
         worker.stdout.close()
         assert worker.wait() == 0
     assert sum(counts) == 6, counts
+
+
+_FORK = """
+import os, threading, time
+from bolt_numba.kernels import compiles, jit
+
+def compile():
+    with jit._lock:
+        compiles.begins("a kernel")
+        import logging
+        held.set()
+        time.sleep(0.3)
+        compiles.logger().info("compiled")
+
+held = threading.Event()
+thread = threading.Thread(target=compile)
+thread.start()
+held.wait()
+start = time.monotonic()
+child = os.fork()
+if not child:
+    os._exit(0)
+os.waitpid(child, 0)
+thread.join()
+print(time.monotonic() - start)
+"""
+
+
+def test_a_fork_waits_for_a_compile_that_is_logged() -> None:
+    """`logging` has a lock that forks take, too; taken first, each would wait for the other."""
+    found = subprocess.run([sys.executable, "-c", _FORK], capture_output=True, text=True, check=True)
+    assert float(found.stdout) < forks.WAIT_S / 2

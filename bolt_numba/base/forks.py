@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import threading
 import time
@@ -44,6 +45,17 @@ def renew_cached_properties(kind: type) -> None:
     for member in vars(kind).values():
         if isinstance(member, functools.cached_property) and hasattr(member, "lock"):
             renew_after_fork(member, "lock", threading.RLock)
+
+
+@functools.cache
+def come_before_logging() -> None:
+    """Have forks wait for our locks before they take that of `logging`, for which who holds ours may wait.
+
+    Python calls what is to be done before a fork in the reverse order of its registration.
+    """
+    importlib.import_module("logging")  # which registers its own
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_before)
 
 
 def _before() -> None:
