@@ -32,6 +32,8 @@ SQUARES = (64, 512, 320, 128, 32, 28)
 IMAGES = ((224, 224), (640, 640), (48, 320), (32, 320), *((side, side) for side in SQUARES))
 """Rows and columns; of what gives a map of its image, as detectors do, those of 640 come first."""
 PAST = (16, 1, 0)
+DIGITS = 9
+"""Of a number in the name of a size: a longer one is a name."""
 HINTS = ("imgsz", "image_size", "input_size")
 """Metadata in which files tell the size of their images."""
 
@@ -131,7 +133,7 @@ def _size(dim: int | str, sizes: Mapping[str, int]) -> int:
     if dim in sizes:
         return sizes[dim]
     parts = [part.strip() for part in dim.split("+")]
-    return sum(int(p) if p.isdecimal() else sizes.get(p, 1) for p in parts)
+    return sum(int(p) if p.isdecimal() and len(p) <= DIGITS else sizes.get(p, 1) for p in parts)
 
 
 def _roles(specs: Sequence[TensorSpec]) -> dict[str, str]:

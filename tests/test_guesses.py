@@ -98,6 +98,13 @@ class TestGuesses:
         assert complete_shapes(classifier(48)) == {"x": (1, 3, 48, 320)}
         assert complete_shapes(classifier(96)) == {"x": (1, 3, 96, 96)}
 
+    def test_a_number_in_a_name_is_a_size_only_where_it_can_be_one(self) -> None:
+        for name, size in (("n+3", 4), (f"n+{'9' * 5000}", 2)):
+            graph = Graph("rows")
+            x = graph.add_input("x", TensorType(F32, (Sym("n"), Sym(name))))
+            graph.add_output(Builder(graph)(make("Relu"), x), "y")
+            assert complete_shapes(graph) == {"x": (1, size)}
+
     def test_the_model_says(self) -> None:
         graph = classifier()
         graph.metadata["imgsz"] = "[384, 512]"
