@@ -88,7 +88,7 @@ docs: $(STAMP) ## Write the pages that are made from the code.
 	$(BIN)/bolt-numba ops --formats > docs/formats.md
 
 site: $(STAMP) ## Build the documentation in build/site, links checked, after running all that its pages say.
-	$(BIN)/python -m pip install --quiet -e '.[docs]'
+	PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip install --quiet -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	$(BIN)/python -m pytest -q tests/test_pages.py
 

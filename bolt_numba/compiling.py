@@ -41,7 +41,9 @@ def compile(
     """Make a `Session` from a graph, a model or straight from a file.
 
     weights: as `load_model`.  signature: which graph of a model; None: the first.  calibration: inputs for
-    ``precision="int8"``, which quantises as `bolt_numba.quantize.quantize` does by default.  The rest: as `Session`.
+    ``precision="int8"``, which quantises as `bolt_numba.quantize.quantize` does by default.
+
+    All others are those of `Session`.
     """
     with nullcontext() if memory_limit is None else within(Budget(memory=memory_limit)):
         found = read_model(model, None, weights)
