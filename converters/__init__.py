@@ -10,7 +10,7 @@ from typing import IO, Any, TypeAlias
 from bolt_numba.base.border import border
 from bolt_numba.base.mapped import map_file
 from bolt_numba.base.records import record
-from bolt_numba.converters.bounded import HEAD, OTHERS, reading, refuse_stand_in
+from bolt_numba.converters.bounded import HEAD, OTHERS, reading, refuse_no_model
 from bolt_numba.errors import DTypeError, InvalidModelError, UnsupportedOpError
 from bolt_numba.ir import MAGIC
 from bolt_numba.ir.graph import Graph
@@ -48,7 +48,7 @@ class Content:
             self.name = self.path.name or str(self.path)
         self.is_folder = self.path is not None and self.path.is_dir()
         self.head = self._head()
-        refuse_stand_in(self.head, self.name)
+        refuse_no_model(self.head, self.name)
 
     def _read(self, file: IO[bytes]) -> None:
         try:
@@ -269,7 +269,7 @@ def format_of(content: Content, format: Any = None) -> str:
 def _refuse_others(content: Content) -> None:
     """Say what a file is that no reader takes, where it is of a kind that is known."""
     if not content.is_folder:
-        refuse_stand_in(content.head, content.name, OTHERS)
+        refuse_no_model(content.head, content.name, OTHERS)
         if not content.head:
             raise InvalidModelError(f"{content.name}: got an empty file, wanted a model")
 

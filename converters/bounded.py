@@ -25,7 +25,7 @@ MAX_DEPTH = 60
 MAPPED = 1 << 20
 """Bytes from which an array in a file is mapped instead of read."""
 
-STAND_INS: tuple[tuple[bytes, str], ...] = (
+NO_MODELS: tuple[tuple[bytes, str], ...] = (
     (b"version https://git-lfs", "a pointer of Git LFS, wanted the file itself: git lfs pull fetches it"),
     (b"<!doctype html", "a web page, wanted a model: fetch the file itself, not the page about it"),
     (b"<html", "a web page, wanted a model: fetch the file itself, not the page about it"),
@@ -62,7 +62,7 @@ def reading(name: str, *passing: type[Exception]) -> Iterator[None]:
         raise InvalidModelError(f"{name}: cannot be read: {type(error).__name__}: {error}") from error
 
 
-def refuse_stand_in(head: bytes, name: str, kinds: Sequence[tuple[bytes, str]] = STAND_INS) -> None:
+def refuse_no_model(head: bytes, name: str, kinds: Sequence[tuple[bytes, str]] = NO_MODELS) -> None:
     """Raise InvalidModelError for what is no model but was left, fetched or packed in the place of one."""
     for begin, text in kinds:
         if head.lower().lstrip().startswith(begin):
@@ -148,7 +148,7 @@ def array_in_file(
     size = len(data) or path.stat().st_size
     if length != wanted or offset + length > size:
         with path.open("rb") as file:
-            refuse_stand_in(file.read(HEAD), path.name)
+            refuse_no_model(file.read(HEAD), path.name)
         raise InvalidModelError(
             f"{what} {path.name}: got {length} bytes from {offset} of {size}, "
             f"wanted {wanted} for {dtype.name}{list(dims)}"

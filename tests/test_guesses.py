@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
-from bolt_numba.cli import app
 from bolt_numba.guesses import complete_shapes, guessed, model_feeds
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
@@ -25,15 +24,6 @@ def i64(values: Any) -> Any:
 
 
 Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    def run(*args: object) -> tuple[int, str, str]:
-        code = app.run([str(a) for a in args])
-        return code, *capsys.readouterr()
-
-    return run
 
 
 def image_graph(rows: int | str = "h", columns: int | str = "w", layout: str = "NCHW") -> tuple[Graph, Builder, Any]:

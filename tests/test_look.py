@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 import bolt_numba as bn
-from bolt_numba.cli import app, draw
+from bolt_numba.cli import draw
 from bolt_numba.converters.nodes import foreign_operators
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.dot import Mark
@@ -26,15 +26,6 @@ from tests.graphs import make
 DIGITS = Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx"
 SVG = "{http://www.w3.org/2000/svg}"
 Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    def run(*args: object) -> tuple[int, str, str]:
-        code = app.run([str(a) for a in args])
-        return code, *capsys.readouterr()
-
-    return run
 
 
 class TestInspect:

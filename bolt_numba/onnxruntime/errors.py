@@ -12,31 +12,31 @@ from bolt_numba import errors as ours
 from bolt_numba.base.border import as_bolt_error
 
 
-class Fail(Exception):  # noqa: N818 - onnxruntime's names, here and below
+class Fail(Exception):
     """Anything that went wrong and has no name of its own."""
 
 
-class InvalidArgument(Exception):  # noqa: N818
+class InvalidArgument(Exception):
     """What a caller gave does not fit the model."""
 
 
-class InvalidGraph(Exception):  # noqa: N818
+class InvalidGraph(Exception):
     """The graph of a file breaks the rules of its format."""
 
 
-class InvalidProtobuf(Exception):  # noqa: N818
+class InvalidProtobuf(Exception):
     """The file is no protobuf of a model."""
 
 
-class NoSuchFile(Exception):  # noqa: N818
+class NoSuchFile(Exception):
     """There is no file of this name."""
 
 
-class NotImplemented(Exception):  # noqa: N818
+class NotImplemented(Exception):
     """What was asked for is not provided."""
 
 
-class RuntimeException(Exception):  # noqa: N818
+class RuntimeException(Exception):
     """A fault of the engine, or of the system below it."""
 
 
@@ -44,31 +44,31 @@ class EngineError(Exception):
     """A fault of the engine; nothing here raises it."""
 
 
-class EPFail(Exception):  # noqa: N818
+class EPFail(Exception):
     """A fault of an execution provider; nothing here raises it."""
 
 
-class ModelLoaded(Exception):  # noqa: N818
+class ModelLoaded(Exception):
     """A session that has a model was asked to load one; nothing here raises it."""
 
 
-class ModelLoadCanceled(Exception):  # noqa: N818
+class ModelLoadCanceled(Exception):
     """Loading was cancelled."""
 
 
-class ModelRequiresCompilation(Exception):  # noqa: N818
+class ModelRequiresCompilation(Exception):
     """A model must be compiled for its provider first; nothing here raises it."""
 
 
-class NoModel(Exception):  # noqa: N818
+class NoModel(Exception):
     """A session without a model was run; nothing here raises it."""
 
 
-class NotFound(Exception):  # noqa: N818
+class NotFound(Exception):
     """Something named was not found; nothing here raises it."""
 
 
-class DeviceReset(Exception):  # noqa: N818
+class DeviceReset(Exception):
     """A device was lost; nothing here raises it."""
 
 

@@ -89,7 +89,7 @@ def test_a_pointer_of_git_lfs_is_told(tmp_path: Path, suffix: str) -> None:
         load(path)
 
 
-STAND_INS = {
+NO_MODELS = {
     b"\n<!DOCTYPE html>\n<html><head>": "a web page",
     b"<HTML>": "a web page",
     b'<?xml version="1.0"?>': "an XML document",
@@ -102,11 +102,11 @@ STAND_INS = {
 
 
 @pytest.mark.parametrize("suffix", ["onnx", "tflite", "bolt", "pdmodel", "anything"])
-@pytest.mark.parametrize("content", STAND_INS)
+@pytest.mark.parametrize("content", NO_MODELS)
 def test_what_stands_in_the_place_of_a_model_is_told(tmp_path: Path, suffix: str, content: bytes) -> None:
     path = tmp_path / (name := f"m.{suffix}")
     path.write_bytes(content)
-    with pytest.raises(InvalidModelError, match=rf"^{name}: got {STAND_INS[content]}"):
+    with pytest.raises(InvalidModelError, match=rf"^{name}: got {NO_MODELS[content]}"):
         load(path)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bolt_numba.base.mapped import map_file
-from bolt_numba.converters.bounded import HEAD, refuse_stand_in
+from bolt_numba.converters.bounded import HEAD, refuse_no_model
 from bolt_numba.converters.caffe.binary import Blob, read_net, read_weights
 from bolt_numba.converters.caffe.format import is_text
 from bolt_numba.converters.caffe.net import net_of
@@ -57,7 +57,7 @@ def _weights_for(name: str, path: Path | None, weights: tuple[Bytes, str] | None
     found = None if path is None else beside(path)
     if found is not None:
         view: Bytes = memoryview(map_file(found)) if found.stat().st_size else b""
-        refuse_stand_in(bytes(view[:HEAD]), found.name)
+        refuse_no_model(bytes(view[:HEAD]), found.name)
         return read_weights(view, found.name), f" in {found.name}, wanted their blobs"
     return {}, ", wanted a caffemodel: name it as the second file (weights), or give it the name of the prototxt"
 
