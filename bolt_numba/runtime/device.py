@@ -39,12 +39,19 @@ class Memory(Protocol):
         ...
 
 
+GLIBC_LEARNS_TO = (1 << 25) - (1 << 12)
+"""Bytes of the largest block whose end teaches glibc to keep freed memory (`mallopt(3)`, M_MMAP_THRESHOLD)."""
+
+
 class HostMemory:
     """NumPy arrays."""
 
     name = "host"
 
     def allocate(self, nbytes: int) -> Array:
+        # Until a large block was freed once, glibc takes each array of this size from the system and gives it back.  A
+        # caller's arrays, and the results of runs, then cost a page fault every 4 KiB of each run.
+        np.empty(min(nbytes, GLIBC_LEARNS_TO), np.uint8)
         raw = np.empty(nbytes + 64, np.uint8)
         start = -raw.ctypes.data % 64
         return raw[start : start + nbytes]
