@@ -23,6 +23,7 @@ def _own(name: str) -> Callable[[], Device]:
 
 
 _makers: dict[str, Callable[[], Device]] = {name: _own(name) for name in LAST}
+_makers["cuda-sim"] = lambda: import_module(f"{__name__}.cuda.sim").DEVICE
 _known: dict[str, Device] = {}
 
 

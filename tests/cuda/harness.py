@@ -1,0 +1,101 @@
+"""Runs one operator's CUDA kernels on the simulated GPU, every operand in memory of its own, and holds it against the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba import devices
+from bolt_numba.devices.cuda.memory import Buffer
+from bolt_numba.devices.cuda.program import CudaProgram
+from bolt_numba.ir.build import infer_types
+from bolt_numba.kernels import registry
+from bolt_numba.kernels.extents import made_steps
+from bolt_numba.kernels.registry import QueryContext, Scratch
+from bolt_numba.ops.registry import Op, result_tuple
+from bolt_numba.runtime.slots import CONST, TEMP, Job, Slot
+from bolt_numba.types import Array, TensorType, type_of
+
+GPU: Any = devices.device("cuda-sim")
+
+
+class _Apart:
+    """Steps bound to buffers of which each holds one operand, so that the simulator sees every byte beyond it."""
+
+    def __init__(self, job: Job, buffers: dict[int, Buffer]) -> None:
+        program = CudaProgram([job], GPU.memory)
+        run = program.bind({})
+        scratch = {
+            id(a): GPU.memory.allocate(a.nbytes) for s in job.steps or () for a in s.args.values() if isinstance(a, Scratch)
+        }
+        run._address = lambda slot: _address(program, slot, buffers)  # type: ignore[method-assign]
+        plain = run._value
+        run._value = lambda job, arg: scratch[id(arg)].address if isinstance(arg, Scratch) else plain(job, arg)  # type: ignore[method-assign]
+        self.kept = scratch
+        self.launches = [run._launch(job, step) for step in job.steps or ()]
+
+    def run(self) -> None:
+        for launch in self.launches:
+            launch()
+
+
+def _address(program: CudaProgram, slot: Slot | None, buffers: dict[int, Buffer]) -> int:
+    if slot is None:
+        return 0
+    return program.constants[id(slot.const)][1].address if slot.kind == CONST else buffers[id(slot)].address
+
+
+def run_op(
+    op: Op, *arrays: Array | None, constants: Sequence[int] = (), precision: str = "f32", maker: str = ""
+) -> tuple[Array, ...]:
+    """Results of the best CUDA maker (or of the one named) on the simulator; AssertionError where none accepts.
+
+    constants: indices of the operands that are weights.  Results begin as NaN or -1.
+    """
+    ins: list[TensorType | None] = []
+    for i, array in enumerate(arrays):
+        t = None if array is None else type_of(array)
+        ins.append(t if t is None or i in constants else t.with_value(None))
+    outs = infer_types(op, ins)
+    context = QueryContext(precision=precision)
+    found = [e for e in registry.candidates(op, ins, context, "cuda") if maker in ("", e.name)]
+    assert found, f"{op.name}: no CUDA maker {maker} accepts {ins}"
+    steps = made_steps(found[0], op, ins, outs, context)
+    slots: list[Slot | None] = []
+    buffers: dict[int, Buffer] = {}
+    for i, (array, t) in enumerate(zip(arrays, ins, strict=True)):
+        slot = None
+        if array is not None and t is not None:
+            slot = Slot(f"x{i}", t, CONST if i in constants else TEMP, const=np.ascontiguousarray(array), memory=GPU.memory)
+            if i not in constants:
+                buffers[id(slot)] = GPU.memory.upload(np.ascontiguousarray(array))
+        slots.append(slot)
+    made = [Slot(f"y{i}", t, TEMP, memory=GPU.memory) for i, t in enumerate(outs)]
+    for slot in made:
+        buffers[id(slot)] = GPU.memory.upload(np.full(max(slot.type.nbytes, 1), 0xFF, np.uint8))
+    job = Job(op.name, op, GPU, slots, made, steps)
+    _Apart(job, buffers).run()
+    results = []
+    for slot in made:
+        result = np.empty(slot.type.dims, slot.type.dtype)
+        GPU.memory.read(buffers[id(slot)], 0, result)
+        results.append(result)
+    return tuple(results)
+
+
+def expect(
+    op: Op, *arrays: Array | None, constants: Sequence[int] = (), precision: str = "f32", maker: str = "",
+    rtol: float = 1e-5, atol: float = 1e-6,
+) -> None:  # fmt: skip
+    """Hold the results of `run_op` against the reference, computed in f32 (integers: must be equal)."""
+    got = run_op(op, *arrays, constants=constants, precision=precision, maker=maker)
+    with np.errstate(all="ignore"):
+        wanted = result_tuple(op.reference(*arrays))
+    for mine, theirs in zip(got, wanted, strict=True):
+        assert mine.shape == theirs.shape
+        if theirs.dtype.kind in "iub":
+            np.testing.assert_array_equal(mine, theirs)
+        else:
+            np.testing.assert_allclose(mine.astype(np.float64), theirs.astype(np.float64), rtol=rtol, atol=atol)
