@@ -102,6 +102,7 @@ class Session:
         if not isinstance(graph, Graph):
             raise DTypeError(f"graph: got a {type(graph).__name__}, wanted a Graph")
         devices = in_order(device)
+        self._computes_halves = any(each.halves for each in devices)
         self.precision = precision = precision_of(precision)
         if precision not in PRECISIONS:
             raise DeviceError(f"precision: got {precision!r}, wanted one of {PRECISIONS}")
@@ -157,10 +158,10 @@ class Session:
 
             made = run_pipeline(source, numerics=self.numerics, stages=self.stages)
             drop_maps(self._weights())
-        if self.precision == "bf16" and self.numerics != "strict":
-            from bolt_numba.passes.quantised.narrow import narrow_values  # few sessions need it
+        if self.precision != "f32" or self._computes_halves:
+            from bolt_numba.passes.quantised.all_halves import narrow_for  # few sessions need it
 
-            narrow_values(made)
+            narrow_for(made, self.precision, self.numerics, self._computes_halves)
         return made
 
     def _source(self) -> Graph:

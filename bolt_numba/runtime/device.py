@@ -101,13 +101,15 @@ class Device:
 
     name: what sessions and makers call it.  memory: where its operands and results must be.  takes_all: whether it
     runs nodes for which no maker is found, without steps.  aliases: whether its steps may be given parts of buffers,
-    the slices of a concatenation; `copy_step` then fills those that no step writes.
+    the slices of a concatenation; `copy_step` then fills those that no step writes.  halves: whether it computes on
+    values of f16 and bf16, which sessions of these precisions then have.
     """
 
     name: str
     memory: Memory = HOST
     takes_all = False
     aliases = False
+    halves = False
 
     @property
     def layout(self) -> str:

@@ -20,6 +20,8 @@ KERNELS = "cuda"
 class Cuda(Device):
     """Programs in the memory of one GPU."""
 
+    halves = True
+
     def __init__(self, name: str, driver: Driver) -> None:
         self.name, self.driver = name, driver
         self.memory = CudaMemory(driver)

@@ -33,7 +33,7 @@ def widen_halves(graph: Graph) -> bool:
     for each in nested(graph):
         narrow = {v.type.dtype for node in each.nodes if _computes(node) for v in node.outputs if is_half(v)}
         if narrow:
-            _Widening(each).run()
+            Retyping(each, HALVES, F32).run()
             found = True
             if len(narrow) == 1:
                 graph.metadata[VALUES_WERE] = dtype_name(narrow.pop())
@@ -58,103 +58,112 @@ def _computes(node: Node) -> bool:
     return not _moves(node) and not isinstance(node.op, Cast) and not graph_attributes(node.op)
 
 
-class _Widening:
-    """Builds the nodes of a graph again.  made: by ``id`` of a narrow value that is no more, the f32 in its place."""
+class Retyping:
+    """Builds the nodes of a graph again, with values of dtype ``new`` where they were of one of ``old``.
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph, self.b = graph, Builder(graph, [])
+    made: by ``id`` of an old value that is no more, the new one in its place.  Nodes that `takes` refuses, and inputs and
+    outputs of the graph, keep their dtypes.
+    """
+
+    def __init__(self, graph: Graph, old: tuple[AnyDType, ...], new: AnyDType) -> None:
+        self.graph, self.b, self.old, self.new = graph, Builder(graph, []), old, new
         self.made: dict[int, Value] = {}
-        self.widened: dict[int, Value] = {}
-        self.narrowed: dict[int, Value] = {}
+        self.changed: dict[int, Value] = {}
+        self.restored: dict[int, Value] = {}
         self.constants: dict[int, Array] = {}
 
     def run(self) -> None:
         replaced = []
         for node in self.graph.nodes:
-            if isinstance(node.op, Cast) and is_half(node.output) and _is_f32(node.operands[0]):
-                assert node.operands[0] is not None
-                self.made[id(node.output)] = node.operands[0]
+            source = node.operands[0] if node.operands else None
+            if isinstance(node.op, Cast) and self.is_old(node.output) and _dtype(source) == self.new:
+                assert source is not None
+                self.made[id(node.output)] = source
                 replaced.append(node)
-            elif isinstance(node.op, Cast) and node.op.to == F32 and id(node.operands[0]) in self.made:
-                self.graph.replace_uses(node.output, self.made[id(node.operands[0])])
+            elif isinstance(node.op, Cast) and node.op.to == self.new and id(source) in self.made:
+                self.graph.replace_uses(node.output, self.made[id(source)])
                 replaced.append(node)
-            elif self._takes(node) and self._widen(node):
+            elif self.takes(node) and self._retype(node):
                 replaced.append(node)
             else:
                 for i, v in enumerate(node.inputs):
                     if v is not None and id(v) in self.made:
-                        node.set_input(i, self._narrow(v))
+                        node.set_input(i, self._restored(v))
                 self.b.nodes.append(node)
-        self.graph.outputs = [self._narrow(v) if id(v) in self.made else v for v in self.graph.outputs]
+        self.graph.outputs = [self._restored(v) if id(v) in self.made else v for v in self.graph.outputs]
         self.graph.nodes = self.b.nodes
         for node in replaced:
             node.detach()
         self.graph.drop_dead()
 
-    def _takes(self, node: Node) -> bool:
-        """Whether a node has narrow operands or results to be widened."""
-        if node.op.has_side_state or graph_attributes(node.op) or (isinstance(node.op, Cast) and node.op.to in HALVES):
-            return False
-        halves = [v for v in node.inputs if is_half(v)]
-        return bool(halves) and (not _moves(node) or any(id(v) in self.made for v in halves))
+    def is_old(self, value: Value | None) -> bool:
+        return _dtype(value) in self.old
 
-    def _widen(self, node: Node) -> bool:
-        """Build a node on f32, unless its results then have other types than they should."""
-        wide = [None if v is None else _wide_type(v.type) if is_half(v) else v.type for v in node.inputs]
+    def takes(self, node: Node) -> bool:
+        """Whether a node has old operands or results to be replaced."""
+        if node.op.has_side_state or graph_attributes(node.op) or (isinstance(node.op, Cast) and node.op.to in self.old):
+            return False
+        found = [v for v in node.inputs if self.is_old(v)]
+        return bool(found) and (not _moves(node) or any(id(v) in self.made for v in found))
+
+    def changes(self, node: Node) -> list[bool]:
+        """Whether each operand of a node that `takes` accepts is replaced."""
+        return [self.is_old(v) for v in node.inputs]
+
+    def _retype(self, node: Node) -> bool:
+        """Build a node on new values, unless its results then have other types than they should."""
+        changes = self.changes(node)
+        ins = [self._type(v.type) if v and c else v and v.type for v, c in zip(node.inputs, changes, strict=True)]
         try:
-            types = infer_types(node.op, wide)
+            types = infer_types(node.op, ins)
         except BoltError:
             return False
-        wanted = [(F32 if is_half(v) else v.type.dtype, v.type.shape) for v in node.outputs]
+        wanted = [(self.new if self.is_old(v) else v.type.dtype, v.type.shape) for v in node.outputs]
         if [(t.dtype, t.shape) for t in types] != wanted:
             return False
-        made = self.b.node(node.op, *(self._wide(v) if is_half(v) else v for v in node.inputs))
+        made = self.b.node(node.op, *(self._new(v) if c else v for v, c in zip(node.inputs, changes, strict=True)))
         made.name = node.name
         for old, new in zip(node.outputs, made.outputs, strict=True):
-            if is_half(old):
+            if self.is_old(old):
                 self.made[id(old)] = new
             else:
                 self.graph.replace_uses(old, new)
             new.name, old.name = old.name, new.name
         return True
 
-    def _wide(self, value: Value | None) -> Value:
-        """The f32 that stands for a narrow value."""
+    def _new(self, value: Value | None) -> Value:
+        """What stands for an old value."""
         assert value is not None
         if id(value) in self.made:
             return self.made[id(value)]
-        if id(value) not in self.widened:
+        if id(value) not in self.changed:
             if value.const is not None:
                 if id(value.const) not in self.constants:
-                    self.constants[id(value.const)] = _widened(value.const)
-                self.widened[id(value)] = self.b.const(self.constants[id(value.const)], value.name)
+                    self.constants[id(value.const)] = _converted(value.const, self.new)
+                self.changed[id(value)] = self.b.const(self.constants[id(value.const)], value.name)
             else:
-                self.widened[id(value)] = self.b(Cast(F32), value)
-        return self.widened[id(value)]
+                self.changed[id(value)] = self.b(Cast(self.new), value)
+        return self.changed[id(value)]
 
-    def _narrow(self, value: Value) -> Value:
-        """A narrow value again, for who wants it."""
-        if id(value) not in self.narrowed:
-            self.narrowed[id(value)] = self.b(Cast(value.type.dtype), self.made[id(value)])
-        return self.narrowed[id(value)]
+    def _restored(self, value: Value) -> Value:
+        """An old value again, for who wants it."""
+        if id(value) not in self.restored:
+            self.restored[id(value)] = self.b(Cast(value.type.dtype), self.made[id(value)])
+        return self.restored[id(value)]
+
+    def _type(self, t: TensorType) -> TensorType:
+        made = TensorType(self.new, t.shape)
+        return made if t.known is None else made.with_value(t.known.astype(self.new))
 
 
-def _widened(array: Array) -> Array:
-    """In f32; what repeats along an axis is stored once."""
+def _converted(array: Array, dtype: AnyDType) -> Array:
+    """In another dtype; what repeats along an axis is stored once."""
     once = array[tuple(slice(1) if step == 0 else slice(None) for step in array.strides)]
-    ask(F32.itemsize * once.size, "constant in f32")
-    made = line_aligned(F32.itemsize * once.size).view(F32).reshape(once.shape)
-    made[...] = once
+    ask(dtype.itemsize * once.size, f"constant in {dtype_name(dtype)}")
+    made = line_aligned(dtype.itemsize * once.size).view(dtype).reshape(once.shape)
+    with np.errstate(over="ignore"):
+        made[...] = once
     return made if made.shape == array.shape else np.broadcast_to(made, array.shape)
 
 
-def _wide_type(t: TensorType) -> TensorType:
-    made = TensorType(F32, t.shape)
-    return made if t.known is None else made.with_value(t.known.astype(F32))
-
-
-def _is_f32(value: Value | None) -> bool:
-    return _dtype(value) == F32
-
-
-__all__ = ["widen_halves"]
+__all__ = ["Retyping", "widen_halves"]
