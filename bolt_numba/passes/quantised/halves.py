@@ -61,8 +61,8 @@ def _computes(node: Node) -> bool:
 class Retyping:
     """Builds the nodes of a graph again, with values of dtype ``new`` where they were of one of ``old``.
 
-    made: by ``id`` of an old value that is no more, the new one in its place.  Nodes that `takes` refuses, and inputs and
-    outputs of the graph, keep their dtypes.
+    made: by ``id`` of an old value that is no more, the new one in its place.  Nodes that `takes` refuses keep their
+    dtypes, and so do inputs and outputs of the graph.
     """
 
     def __init__(self, graph: Graph, old: tuple[AnyDType, ...], new: AnyDType) -> None:
@@ -101,7 +101,8 @@ class Retyping:
 
     def takes(self, node: Node) -> bool:
         """Whether a node has old operands or results to be replaced."""
-        if node.op.has_side_state or graph_attributes(node.op) or (isinstance(node.op, Cast) and node.op.to in self.old):
+        is_back = isinstance(node.op, Cast) and node.op.to in self.old
+        if is_back or node.op.has_side_state or graph_attributes(node.op):
             return False
         found = [v for v in node.inputs if self.is_old(v)]
         return bool(found) and (not _moves(node) or any(id(v) in self.made for v in found))
@@ -113,7 +114,10 @@ class Retyping:
     def _retype(self, node: Node) -> bool:
         """Build a node on new values, unless its results then have other types than they should."""
         changes = self.changes(node)
-        ins = [self._type(v.type) if v and c else v and v.type for v, c in zip(node.inputs, changes, strict=True)]
+        ins = [
+            None if v is None else self._type(v.type) if c else v.type
+            for v, c in zip(node.inputs, changes, strict=True)
+        ]
         try:
             types = infer_types(node.op, ins)
         except BoltError:
