@@ -10,6 +10,7 @@ import dis
 import linecache
 import re
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from traceback import walk_tb
@@ -65,8 +66,8 @@ def _refuse(code: CodeType, line: int, who: str, what: str, name: str, known: Co
 def place(filename: str, line: int) -> str:
     """``file:line`` as an editor opens it: below the working folder where it is there, without links."""
     file = Path(filename)
-    if file.exists():
-        file, here = file.resolve(), Path.cwd().resolve()
+    with suppress(OSError):  # the file may be text that was generated, and the working folder may be gone
+        file, here = file.resolve(strict=True), Path.cwd().resolve()
         file = file.relative_to(here) if file.is_relative_to(here) else file
     return f"{file}:{line}"
 

@@ -336,6 +336,11 @@ assert [m for m in ("numba", "llvmlite", "bolt_numba.session") if m in sys.modul
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent.parent)
 
 
+def test_a_name_that_no_file_can_have_is_no_file() -> None:
+    with pytest.raises(ours.capi.onnxruntime_pybind11_state.NoSuchFile):
+        ours.InferenceSession("m" * 5000)
+
+
 def test_install_comes_first() -> None:
     with pytest.raises(bn.BoltError, match="imported already"):
         ours.install()

@@ -6,6 +6,7 @@ Where onnxruntime has several names for one fault, ours has all of them.
 
 from __future__ import annotations
 
+import errno
 from typing import NoReturn
 
 from bolt_numba import errors as ours
@@ -137,8 +138,9 @@ KINDS: dict[type[Exception], type[Exception]] = {
 
 def leave_as_theirs(error: Exception, what: str, *passing: type[Exception]) -> NoReturn:
     """Raise an error of bolt-numba's so that onnxruntime's name catches it, too; those in ``passing`` as they are."""
-    if isinstance(error, FileNotFoundError) and FileNotFoundError not in passing:
-        raise OrtNoSuchFileError(error.errno, error.strerror, error.filename) from error
+    is_absent = isinstance(error, OSError) and error.errno in (errno.ENOENT, errno.ENAMETOOLONG)
+    if is_absent and FileNotFoundError not in passing:
+        raise OrtNoSuchFileError(*error.args[:2], getattr(error, "filename", None)) from error
     if type(error) not in KINDS and not isinstance(error, passing):
         error = as_bolt_error(error, what)
     made = KINDS.get(type(error))
