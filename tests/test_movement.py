@@ -13,7 +13,9 @@ from bolt_numba.kernels.cpu.elementwise import quantize
 from bolt_numba.kernels.cpu.language.lang import splat, vstore_u8_n
 from bolt_numba.kernels.cpu.movement import copy, gather, move, transpose
 from bolt_numba.kernels.cpu.movement import table_gather as take
-from bolt_numba.kernels.cpu.movement.strides import (
+from bolt_numba.kernels.cpu.recurrent import recurrent
+from bolt_numba.kernels.cpu.spatial import pool, resize
+from bolt_numba.kernels.geometry.strides import (
     Move,
     broadcast_move,
     place_move,
@@ -22,8 +24,6 @@ from bolt_numba.kernels.cpu.movement.strides import (
     tile_move,
     transpose_move,
 )
-from bolt_numba.kernels.cpu.recurrent import recurrent
-from bolt_numba.kernels.cpu.spatial import pool, resize
 from bolt_numba.kernels.jit import PTR, native
 from bolt_numba.kernels.registry import Entry
 from bolt_numba.ops.arrays.gather import Gather, GatherElements, ScatterElements

@@ -35,10 +35,10 @@ from bolt_numba.kernels.cpu.movement.move import (
     outer_offsets,
     steps,
 )
-from bolt_numba.kernels.cpu.movement.strides import broadcast_move, dense, move
 from bolt_numba.kernels.cpu.movement.table_gather import table_gather_steps
-from bolt_numba.kernels.cpu.movement.transpose import has_fixed_size, typed
 from bolt_numba.kernels.extents import Extents, Reach, box
+from bolt_numba.kernels.geometry.strides import broadcast_move, dense, move
+from bolt_numba.kernels.geometry.transfers import has_fixed_size, typed
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Step, Types, kernel
 from bolt_numba.ops.arrays.gather import Gather, GatherElements, GatherND, OneHot, ScatterElements, ScatterND

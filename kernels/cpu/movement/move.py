@@ -38,8 +38,9 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_n,
 )
 from bolt_numba.kernels.cpu.machine import PAYS_BYTES, PAYS_ELEMENTS
-from bolt_numba.kernels.cpu.movement.strides import Axis, Move
 from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.geometry.strides import Axis, Move
+from bolt_numba.kernels.geometry.transfers import Transfer
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native, native_source
 from bolt_numba.kernels.registry import In, Out, Scratch, Step
 from bolt_numba.types import Array
@@ -307,6 +308,11 @@ def steps(moves: Iterable[Move], src: In | Out | Scratch | Array, dst: Out | Scr
     """Steps of the moves that move anything; offsets of the moves are added to the operands' own."""
     parts = [part for m in moves if m.nbytes for part in _parts(m)]
     return [_step(m, _shifted(src, m.src_offset), _shifted(dst, m.dst_offset)) for m in parts]
+
+
+def carried(transfers: Iterable[Transfer]) -> list[Step]:
+    """`steps` of moves between operands."""
+    return [step for t in transfers for step in steps([t.move], t.src, t.dst)]
 
 
 def _parts(m: Move) -> list[Move]:

@@ -13,10 +13,10 @@ from bolt_numba.kernels.cpu.faults import held
 from bolt_numba.kernels.cpu.language.lang import split
 from bolt_numba.kernels.cpu.movement.gather import index_bytes, load_index
 from bolt_numba.kernels.cpu.movement.move import PARALLEL_BYTES, copy_run, steps
-from bolt_numba.kernels.cpu.movement.strides import move
 from bolt_numba.kernels.cpu.movement.table_gather import table_gather_steps
-from bolt_numba.kernels.cpu.movement.transpose import has_fixed_size
 from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.geometry.strides import move
+from bolt_numba.kernels.geometry.transfers import has_fixed_size
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.arrays.conversion import BitCast

@@ -24,8 +24,8 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore,
 )
 from bolt_numba.kernels.cpu.movement.move import PARALLEL_BYTES, PARALLEL_ELEMENTS, UNITS, copy_run, steps
-from bolt_numba.kernels.cpu.movement.strides import dense, move
 from bolt_numba.kernels.extents import Reach, ends, offsets
+from bolt_numba.kernels.geometry.strides import dense, move
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, Native, inline, native
 from bolt_numba.kernels.registry import In, Out, Pitch, Step
 from bolt_numba.types import Array

@@ -31,11 +31,11 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.movement.move import steps as move_steps
-from bolt_numba.kernels.cpu.movement.strides import move
 from bolt_numba.kernels.cpu.movement.table_gather import table_gather_steps, windows
-from bolt_numba.kernels.cpu.movement.transpose import has_fixed_size
 from bolt_numba.kernels.cpu.spatial.roi_align import WIDEST
 from bolt_numba.kernels.extents import Reach, both, ends, offsets
+from bolt_numba.kernels.geometry.strides import move
+from bolt_numba.kernels.geometry.transfers import has_fixed_size
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.resize import AxisPlan, Resize
