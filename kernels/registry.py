@@ -216,7 +216,7 @@ _loaded: set[str] = set()
 _loaded_for: set[tuple[str, str, str]] = set()
 _lock = threading.RLock()
 renew_after_fork(sys.modules[__name__], "_lock", threading.RLock, awaited=True)
-_LANGUAGE = ".language."  # it has no makers, and its words import Numba
+_NO_MAKERS = (".language.", ".compiler")  # they import Numba
 
 
 def always(op: Any, ins: Types) -> bool:
@@ -301,7 +301,7 @@ def load(device: str) -> None:
 
     package = importlib.import_module(f"bolt_numba.kernels.{device}")
     for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if _LANGUAGE not in info.name:
+        if not any(part in info.name for part in _NO_MAKERS):
             importlib.import_module(info.name)
     _loaded.add(device)
 
