@@ -38,7 +38,7 @@ from bolt_numba.outputs import Outputs
 from bolt_numba.runtime.kept import Kept
 from bolt_numba.runtime.packs import Packs
 from bolt_numba.runtime.region import Region, region_of
-from bolt_numba.runtime.runner import MAX_PLANS, Prepared, Runner
+from bolt_numba.runtime.runner import MAX_PLANS, Prepared, Runner, uploaded
 from bolt_numba.runtime.stand_ins import Serving
 from bolt_numba.types import NUMERICS, PRECISIONS, Array, TensorSpec, precision_of
 
@@ -353,10 +353,10 @@ class Session:
         """Bytes by use.
 
         ``weights`` of the model, which stay in its file, ``packed`` copies for the kernels, ``arena`` of the largest
-        plan, ``naive``: that arena without sharing.
+        plan, ``naive``: that arena without sharing; ``uploaded`` to devices with a memory of their own, if to any.
         """
         plans = [p.plan for p in self._runner.prepared.values()]
-        return {
+        return uploaded(plans) | {
             "weights": sum(map(_real_nbytes, {id(a): a for a in self._weights()}.values())),
             "packed": self._packs.nbytes,
             "arena": max((p.memory.nbytes for p in plans), default=0),

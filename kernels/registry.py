@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import sys
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -352,9 +353,16 @@ def select(op: Op, ins: Types, context: Context = QUERY, device: str = "cpu") ->
         if entry.accepts(op, ins) and (entry.error is None or is_exact(entry, op, ins, context)):
             return entry
     if any(t is not None and t.dtype in (F16, BF16) for t in ins) or getattr(op, "to", None) in (F16, BF16):
-        widen = importlib.import_module(f"bolt_numba.kernels.{device}.elementwise.widen")
-        return widen.select_wide(op, ins, context)  # type: ignore[no-any-return]
+        widen = _widener(device)
+        return None if widen is None else widen.select_wide(op, ins, context)
     return None
+
+
+@functools.cache
+def _widener(device: str) -> Any:
+    """The module that runs nodes of halves by kernels of f32, where a device has one."""
+    name = f"bolt_numba.kernels.{device}.elementwise.widen"
+    return importlib.import_module(name) if importlib.util.find_spec(name) else None
 
 
 _of_contexts: dict[tuple[type[Op], str, str, str], tuple[list[Entry], list[Entry]]] = {}

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -23,8 +26,11 @@ def _own(name: str) -> Callable[[], Device]:
 
 
 _makers: dict[str, Callable[[], Device]] = {name: _own(name) for name in LAST}
-_makers["cuda-sim"] = lambda: import_module(f"{__name__}.cuda.sim").DEVICE
+FAMILIES = ("cuda", "cuda-sim")
+"""Devices of which there are several: which one follows behind a colon (``cuda:1``, ``cuda-sim:sm_90a``)."""
 _known: dict[str, Device] = {}
+_lock = threading.RLock()
+renew_after_fork(sys.modules[__name__], "_lock", threading.RLock)
 
 
 def register(name: str, make: Callable[[], Device]) -> None:
@@ -32,26 +38,41 @@ def register(name: str, make: Callable[[], Device]) -> None:
 
     Raises DeviceError when the name is taken.
     """
-    if name in _makers:
+    if _is_known(name):
         raise DeviceError(f"device: got a second {name!r}, wanted another name")
     _makers[name] = make
 
 
 def names() -> list[str]:
     """What sessions may name."""
-    return sorted(_makers)
+    return sorted((*_makers, *FAMILIES))
+
+
+def _is_known(name: str) -> bool:
+    return name in _makers or name.partition(":")[0] in FAMILIES
 
 
 def device(name: str) -> Device:
-    """The device of this name, of which there is one in a process."""
+    """The device of this name, of which there is one in a process.  Raises DeviceError when it does not work here."""
     found = _known.get(name)
-    return _known.setdefault(name, _makers[name]()) if found is None else found
+    if found is None:
+        with _lock:
+            found = _known.get(name)
+            if found is None:
+                found = _known[name] = _makers[name]() if name in _makers else _of_family(name)
+    return found
+
+
+def _of_family(name: str) -> Device:
+    family, _, which = name.partition(":")
+    made: Device = import_module(f"{__name__}.cuda.family").make(family, which)
+    return made if made.name == name else _known.setdefault(made.name, made)
 
 
 def in_order(wanted: str | Sequence[str] = ()) -> tuple[Device, ...]:
     """The devices that are wanted (one, or several in order of preference), then the others of `LAST`."""
     asked = [wanted] if isinstance(wanted, str) else wanted
     known = f"{', '.join(map(repr, names()))}, or several of these in order of preference"
-    if not isinstance(asked, (list, tuple)) or any(not isinstance(n, str) or n not in _makers for n in asked):
+    if not isinstance(asked, (list, tuple)) or any(not isinstance(n, str) or not _is_known(n) for n in asked):
         raise DeviceError(f"device: got {wanted!r}, wanted one of {known}")
-    return tuple(device(name) for name in dict.fromkeys((*asked, *LAST)))
+    return tuple(dict.fromkeys(device(name) for name in (*asked, *LAST)))

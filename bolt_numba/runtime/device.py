@@ -151,6 +151,10 @@ class Device:
         """Make consecutive jobs into something to run, on so many threads of the host."""
         raise NotImplementedError(self.name)
 
+    def uploads(self, executable: Any) -> Mapping[int, int]:
+        """Bytes of the constants that one of its executables has in a memory of the device, by address there."""
+        return {}
+
     def synchronise(self) -> None:
         """Wait until all that was run is done."""
 

@@ -355,3 +355,10 @@ def finish(plan: Plan, arrays: Sequence[Array], outputs: list[Any]) -> list[Arra
         else:
             outputs[index][...] = source
     return outputs
+
+
+def uploaded(plans: Sequence[Plan]) -> dict[str, int]:
+    """Bytes of constants that plans have in memories of devices, as a row of `Session.memory` if there are any."""
+    rows = [(s.device.name, s.device.uploads(s.executable)) for plan in plans for s in plan.segments]
+    nbytes = {(name, address): n for name, uploads in rows for address, n in uploads.items()}
+    return {"uploaded": sum(nbytes.values())} if nbytes else {}

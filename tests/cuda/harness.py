@@ -1,4 +1,7 @@
-"""Runs one operator's CUDA kernels on the simulated GPU, every operand in memory of its own, and holds it against the reference."""
+"""Runs one operator by its CUDA kernels on the simulated GPU, and holds the results against the reference.
+
+Every operand is in memory of its own, so that the simulator sees each byte that is touched beyond it.
+"""
 
 from __future__ import annotations
 
@@ -28,23 +31,25 @@ class _Apart:
         program = CudaProgram([job], GPU.memory)
         run = program.bind({})
         scratch = {
-            id(a): GPU.memory.allocate(a.nbytes) for s in job.steps or () for a in s.args.values() if isinstance(a, Scratch)
+            id(a): GPU.memory.allocate(a.nbytes)
+            for s in job.steps or ()
+            for a in s.args.values()
+            if isinstance(a, Scratch)
         }
-        run._address = lambda slot: _address(program, slot, buffers)  # type: ignore[method-assign]
+        run._address = lambda slot, offset: _address(program, slot, buffers) + offset  # type: ignore[method-assign]
         plain = run._value
         run._value = lambda job, arg: scratch[id(arg)].address if isinstance(arg, Scratch) else plain(job, arg)  # type: ignore[method-assign]
         self.kept = scratch
-        self.launches = [run._launch(job, step) for step in job.steps or ()]
+        self.calls = run._calls(job)
 
     def run(self) -> None:
-        for launch in self.launches:
-            launch()
+        GPU.driver.run(self.calls)
 
 
 def _address(program: CudaProgram, slot: Slot | None, buffers: dict[int, Buffer]) -> int:
     if slot is None:
         return 0
-    return program.constants[id(slot.const)][1].address if slot.kind == CONST else buffers[id(slot)].address
+    return program.constants[id(slot.const)].buffer.address if slot.kind == CONST else buffers[id(slot)].address
 
 
 def run_op(
@@ -68,7 +73,9 @@ def run_op(
     for i, (array, t) in enumerate(zip(arrays, ins, strict=True)):
         slot = None
         if array is not None and t is not None:
-            slot = Slot(f"x{i}", t, CONST if i in constants else TEMP, const=np.ascontiguousarray(array), memory=GPU.memory)
+            slot = Slot(
+                f"x{i}", t, CONST if i in constants else TEMP, const=np.ascontiguousarray(array), memory=GPU.memory
+            )
             if i not in constants:
                 buffers[id(slot)] = GPU.memory.upload(np.ascontiguousarray(array))
         slots.append(slot)

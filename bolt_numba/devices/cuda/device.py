@@ -24,7 +24,7 @@ class Cuda(Device):
 
     def __init__(self, name: str, driver: Driver) -> None:
         self.name, self.driver = name, driver
-        self.memory = CudaMemory(driver)
+        self.memory: CudaMemory = CudaMemory(driver)
 
     @property
     def layout(self) -> str:
@@ -38,6 +38,9 @@ class Cuda(Device):
 
     def build(self, jobs: Sequence[Job], threads: int) -> CudaProgram:
         return CudaProgram(jobs, self.memory)
+
+    def uploads(self, executable: CudaProgram) -> dict[int, int]:
+        return {c.buffer.address: c.buffer.nbytes for c in executable.constants.values()}
 
     def describe(self) -> str:
         return self.driver.describe()

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from bolt_numba.types import Array
 
 if TYPE_CHECKING:
     from bolt_numba.kernels.cuda.declare import CudaKernel
 
+Call: TypeAlias = Callable[[], None]
+"""A launch with all its arguments: asks the GPU, and waits for nothing."""
+
 
 class Driver(Protocol):
     """A GPU: memory, streams and launches.  Work of one stream happens in order.
+
+    A stream belongs to one run at a time; all else may be called from many threads.  Every method raises DeviceError
+    when the GPU failed, in this call or before.
 
     name: of the memory, for people.  arch: code for which it runs, such as ``sm_90a``.
     """
@@ -24,28 +30,46 @@ class Driver(Protocol):
         """Address of ``nbytes`` bytes of any content, which begin at a multiple of 256; raises BudgetError."""
         ...
 
-    def free(self, address: int) -> None: ...
+    def free(self, address: int) -> None:
+        """Give memory back, once the GPU is done with it.  Called by whoever lets go last, at any moment."""
+        ...
 
-    def stream(self) -> Any: ...
+    def stream(self) -> Any:
+        """A new stream; the last reference to it ends it."""
+        ...
 
     def write(self, address: int, array: Array, stream: Any) -> None:
-        """Copy the elements of an array to the GPU; the array may change afterwards."""
+        """Copy the elements of a dense array to the GPU; the array may change afterwards."""
         ...
 
     def read(self, address: int, array: Array, stream: Any) -> None:
-        """Fill an array, once the stream has done what it was asked before."""
+        """Fill a dense array, once the stream has done what it was asked before."""
         ...
 
     def function(self, kernel: CudaKernel) -> Any:
         """A kernel's code, loaded."""
         ...
 
-    def launch(
+    def call(
         self, function: Any, grid: tuple[int, int, int], threads: int, shared: int, values: Sequence[Any], stream: Any
-    ) -> None:
-        """Have blocks run.  values: what `ctypes` makes of the kernel's parameters, in order."""
+    ) -> Call:
+        """A launch of blocks.  values: what `ctypes` makes of the kernel's parameters, in order."""
         ...
 
-    def synchronise(self, stream: Any) -> None: ...
+    def run(self, calls: Sequence[Call]) -> None:
+        """Do these calls in order."""
+        ...
+
+    def repeated(self, calls: Sequence[Call], stream: Any) -> Call:
+        """All these calls of one stream as a single one, which costs the host less."""
+        ...
+
+    def timed(self, groups: Sequence[Sequence[Call]], stream: Any) -> list[float]:
+        """Do calls of one stream group by group; seconds that each group took."""
+        ...
+
+    def synchronise(self, stream: Any) -> None:
+        """Wait until a stream has done all that it was asked."""
+        ...
 
     def describe(self) -> str: ...

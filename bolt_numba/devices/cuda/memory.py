@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.base.mapped import drop_pages
 from bolt_numba.base.records import record
 from bolt_numba.devices.cuda.interface import Driver
 from bolt_numba.types import Array
@@ -21,15 +24,30 @@ class Buffer:
     stream: Any
 
 
+@record(eq=False)
+class Constant:
+    """An array of the host and its copy on a GPU, for as long as a program has this."""
+
+    array: Array
+    buffer: Buffer
+
+
 class CudaMemory:
     """What `runtime.device.Memory` asks for."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver, self.name = driver, driver.name
+        self._constants: weakref.WeakValueDictionary[tuple[int, int], Constant] = weakref.WeakValueDictionary()
+        self._stream: Any = None
+        self._lock = threading.RLock()
+        renew_after_fork(self, "_lock", threading.RLock)
 
     def allocate(self, nbytes: int) -> Buffer:
-        made = Buffer(self.driver.allocate(nbytes), nbytes, self.driver.stream())
-        weakref.finalize(made, self.driver.free, made.address)
+        return self._buffer(nbytes, self.driver.stream())
+
+    def _buffer(self, nbytes: int, stream: Any) -> Buffer:
+        made = Buffer(self.driver.allocate(nbytes), nbytes, stream)
+        weakref.finalize(made, self.driver.free, made.address).atexit = False
         return made
 
     def write(self, buffer: Buffer, offset: int, array: Array) -> None:
@@ -43,9 +61,27 @@ class CudaMemory:
             self.driver.read(buffer.address + offset, dense, buffer.stream)
             array[...] = dense
 
+    def constant(self, array: Array) -> Constant:
+        """An array that nobody changes, on the GPU when this returns: one copy for all who hold what this gives."""
+        key = (array.ctypes.data, array.nbytes) if array.flags.c_contiguous else (id(array), -1)
+        with self._lock:
+            found = self._constants.get(key)
+            if found is None:
+                found = self._constants[key] = Constant(array, self.upload(array))
+                drop_pages(array)
+            return found
+
     def upload(self, array: Array) -> Buffer:
-        """A constant, on the GPU when this returns."""
-        made = self.allocate(max(array.nbytes, 1))
-        self.write(made, 0, array)
-        self.driver.synchronise(made.stream)
-        return made
+        """A copy of an array, on the GPU when this returns."""
+        with self._lock:
+            if self._stream is None:
+                self._stream = self.driver.stream()
+            made = self._buffer(max(array.nbytes, 1), self._stream)
+            self.write(made, 0, array)
+            self.driver.synchronise(self._stream)
+            return made
+
+    @property
+    def uploaded(self) -> int:
+        """Bytes of all constants."""
+        return sum(constant.buffer.nbytes for constant in list(self._constants.values()))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.devices.cuda.memory import Buffer, CudaMemory
+from bolt_numba.devices.cuda.interface import Call
+from bolt_numba.devices.cuda.memory import Buffer, Constant, CudaMemory
 from bolt_numba.errors import InternalError
 from bolt_numba.kernels.extents import Numbers
 from bolt_numba.kernels.registry import In, Out, Pitch, Scratch, Step
@@ -17,62 +17,80 @@ from bolt_numba.runtime.device import Arenas
 from bolt_numba.runtime.slots import CONST, Job, Slot
 from bolt_numba.types import Array
 
-_WORDS = {"ptr": ctypes.c_int64, "i64": ctypes.c_int64, "i32": ctypes.c_int32, "f32": ctypes.c_float, "f64": ctypes.c_double}
+_WORDS = {
+    "ptr": ctypes.c_int64,
+    "i64": ctypes.c_int64,
+    "i32": ctypes.c_int32,
+    "f32": ctypes.c_float,
+    "f64": ctypes.c_double,
+}
+REPEATED = 2
+"""Launches of a segment from which the driver makes one of them."""
 
 
 class CudaProgram:
-    """The jobs of a segment, and the constants that they read, on the GPU."""
+    """The jobs of a segment, and the constants that their steps read, on the GPU."""
 
     def __init__(self, jobs: Sequence[Job], memory: CudaMemory) -> None:
         self.jobs, self.memory = jobs, memory
-        self.constants: dict[int, tuple[Array, Buffer]] = {}
+        self.constants: dict[int, Constant] = {}
         for job in jobs:
-            for slot in job.ins:
-                root = None if slot is None else slot.root()[0]
-                if root is not None and root.kind == CONST and root.const is not None:
-                    self._upload(root.const)
             for step in job.steps or ():
                 for arg in step.args.values():
-                    if isinstance(arg, np.ndarray):
-                        self._upload(arg)
+                    array = _constant(job, arg)
+                    if array is not None and id(array) not in self.constants:
+                        self.constants[id(array)] = memory.constant(array)
 
     @property
     def nbytes(self) -> int:
-        """Of the host, beside the arenas."""
+        """Of a run, beside the arenas."""
         return 0
-
-    def _upload(self, array: Array) -> None:
-        if id(array) not in self.constants:
-            self.constants[id(array)] = array, self.memory.upload(array)
 
     def bind(self, arenas: Arenas) -> CudaRun:
         return CudaRun(self, arenas[self.memory] if self.memory in arenas else self.memory.allocate(1))
 
 
+def _constant(job: Job, arg: Any) -> Array | None:
+    """The array that an argument of a step is, or that its operand is."""
+    if isinstance(arg, np.ndarray):
+        return arg
+    slot = job.ins[arg.index] if type(arg) is In else None
+    root = None if slot is None else slot.root()[0]
+    return root.const if root is not None and root.kind == CONST else None
+
+
 class CudaRun:
-    """Launches over the buffers of one run, in its stream."""
+    """Launches over the buffers of one run, in its stream: the second run and all later ones do them in one call."""
 
     def __init__(self, program: CudaProgram, arena: Buffer) -> None:
         self.program, self.arena = program, arena
         self.driver = program.memory.driver
-        self.launches = [[self._launch(job, step) for step in job.steps or ()] for job in program.jobs]
+        self.calls = [self._calls(job) for job in program.jobs]
+        self._all = [call for calls in self.calls for call in calls]
+        self._repeated: Call | None = None
+        self._has_run = False
 
-    def _launch(self, job: Job, step: Step) -> Callable[[], None]:
+    def _calls(self, job: Job) -> list[Call]:
+        return [call for step in job.steps or () for call in self._call(job, step)]
+
+    def _call(self, job: Job, step: Step) -> list[Call]:
+        """The launch of a step; none where there is nothing to do."""
         kernel: Any = step.kernel
         numbers = Numbers()
         numbers.__dict__ = {name: self._value(job, arg) for name, arg in step.args.items()}
-        values = [_WORDS[field.kind](numbers.__dict__[name]) for name, field in kernel.fields.items()]
-        function, grid, shared = self.driver.function(kernel), kernel.grid(numbers), kernel.shared_bytes(numbers)
+        grid = kernel.grid(numbers)
         if 0 in grid:
-            return lambda: None
-        return lambda: self.driver.launch(function, grid, kernel.threads, shared, values, self.arena.stream)
+            return []
+        values = [_WORDS[field.kind](numbers.__dict__[name]) for name, field in kernel.fields.items()]
+        function, shared = self.driver.function(kernel), kernel.shared_bytes(numbers)
+        return [self.driver.call(function, grid, kernel.threads, shared, values, self.arena.stream)]
 
     def _value(self, job: Job, arg: Any) -> Any:
         match arg:
             case In(index=index, offset=offset):
-                return self._address(job.ins[index]) + offset
+                return self._address(job.ins[index], offset)
             case Out(index=index, offset=offset):
-                return self._address(job.outs[index]) + offset
+                return self._address(job.outs[index], offset)
             case Scratch():
                 return self.arena.address + job.scratch[id(arg)]
             case Pitch(of=In(index=index)):
@@ -81,32 +99,30 @@ class CudaRun:
             case Pitch(of=Out(index=index)):
                 return job.outs[index].row
             case np.ndarray():
-                return self.program.constants[id(arg)][1].address
+                return self.program.constants[id(arg)].buffer.address
             case None:
                 return 0
             case int() | float() | np.number():
                 return arg
         raise InternalError(f"{job.name}: argument of a step: got {arg!r}, wanted an operand, an array or a number")
 
-    def _address(self, slot: Slot | None) -> int:
+    def _address(self, slot: Slot | None, offset: int) -> int:
         if slot is None:
             return 0
-        root, offset = slot.root()
+        root, within = slot.root()
         if root.kind == CONST:
-            return self.program.constants[id(root.const)][1].address + offset
-        return self.arena.address + root.place + offset
+            return self.program.constants[id(root.const)].buffer.address + within + offset
+        return self.arena.address + root.place + within + offset
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        for job in self.launches:
-            for launch in job:
-                launch()
+        if self._repeated is not None:
+            self._repeated()
+        elif self._has_run and len(self._all) >= REPEATED:
+            self._repeated = self.driver.repeated(self._all, self.arena.stream)
+            self._repeated()
+        else:
+            self.driver.run(self._all)
+            self._has_run = True
 
     def timed(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[float]:
-        seconds = []
-        for job in self.launches:
-            start = time.perf_counter()
-            for launch in job:
-                launch()
-            self.driver.synchronise(self.arena.stream)
-            seconds.append(time.perf_counter() - start)
-        return seconds
+        return self.driver.timed(self.calls, self.arena.stream)

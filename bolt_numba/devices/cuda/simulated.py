@@ -2,46 +2,84 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from bolt_numba.kernels.cuda.declare import SM_80, CudaKernel
+import numpy as np
+
+from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.devices.cuda.interface import Call
 from bolt_numba.kernels.cuda.code import ptx
+from bolt_numba.kernels.cuda.declare import SM_80, CudaKernel
 from bolt_numba.ptx import GlobalMemory, Module
 from bolt_numba.types import Array
 
 
 class SimulatedGpu:
-    """See `interface.Driver`; everything is done when a call returns, so streams are nothing."""
+    """See `interface.Driver`.  Everything is done when a call returns, so streams are nothing; one thread at a time."""
 
-    name = "cuda-sim"
-
-    def __init__(self, arch: str = SM_80) -> None:
-        self.arch, self._memory = arch, GlobalMemory()
+    def __init__(self, name: str = "cuda-sim", arch: str = SM_80) -> None:
+        self.name, self.arch, self._memory = name, arch, GlobalMemory()
+        self._freed: deque[int] = deque()
+        self._modules: dict[CudaKernel, Module] = {}
+        self._lock = threading.RLock()
+        renew_after_fork(self, "_lock", threading.RLock)
 
     def allocate(self, nbytes: int) -> int:
-        return self._memory.allocate(nbytes)
+        with self._lock:
+            while self._freed:
+                self._memory.free(self._freed.popleft())
+            return self._memory.allocate(nbytes)
 
     def free(self, address: int) -> None:
-        self._memory.free(address)
+        self._freed.append(address)  # a kernel may be running: the garbage collector calls this at any moment
 
     def stream(self) -> None:
         return None
 
     def write(self, address: int, array: Array, stream: None) -> None:
-        self._memory.write(address, array)
+        with self._lock:
+            self._memory.write(address, array)
 
     def read(self, address: int, array: Array, stream: None) -> None:
-        self._memory.read(address, array)
+        with self._lock:
+            self._memory.read(address, array)
 
     def function(self, kernel: CudaKernel) -> Module:
-        return Module(ptx(kernel, self.arch))
+        with self._lock:
+            found = self._modules.get(kernel)
+            if found is None:
+                found = self._modules[kernel] = Module(ptx(kernel, self.arch))
+            return found
 
-    def launch(
+    def call(
         self, function: Module, grid: tuple[int, int, int], threads: int, shared: int, values: Sequence[Any],
         stream: None,
-    ) -> None:  # fmt: skip
-        function.launch(self._memory, grid, threads, [value.value for value in values], shared)
+    ) -> Call:  # fmt: skip
+        numbers = [value.value for value in values]
+
+        def launch() -> None:
+            with self._lock:
+                function.launch(self._memory, grid, threads, numbers, shared)
+
+        return launch
+
+    def run(self, calls: Sequence[Call]) -> None:
+        for call in calls:
+            call()
+
+    def repeated(self, calls: Sequence[Call], stream: None) -> Call:
+        return lambda: self.run(calls)
+
+    def timed(self, groups: Sequence[Sequence[Call]], stream: None) -> list[float]:
+        clock = [time.perf_counter()]
+        for calls in groups:
+            self.run(calls)
+            clock.append(time.perf_counter())
+        return np.diff(clock).tolist()  # type: ignore[no-any-return]
 
     def synchronise(self, stream: None) -> None:
         pass
