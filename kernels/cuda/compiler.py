@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 if not hasattr(np, "row_stack"):
-    np.row_stack = np.vstack  # Numba CUDA 0.30.4 registers an overload for it, and NumPy 2.5 has it no longer
+    np.vstack = np.vstack  # Numba CUDA 0.30.4 registers an overload for it, and NumPy 2.5 has it no longer
 
 from numba import cuda
 from numba.cuda import types
@@ -22,10 +22,29 @@ from numba.cuda.compiler import compile_cuda
 
 from bolt_numba.kernels.cuda.declare import CudaKernel, Macro
 from bolt_numba.kernels.cuda.language import memory
+from bolt_numba.kernels.cuda.language.emit import word_of
+from bolt_numba.kernels.cuda.language.instructions import INSTRUCTIONS
+from bolt_numba.kernels.cuda.language.macros import MACROS
+from bolt_numba.kernels.cuda.language.unroll import unrolled
 from bolt_numba.kernels.declare import Inline, Late, free_names
 
 _KINDS = {"ptr": types.int64, "i64": types.int64, "i32": types.int32, "f32": types.float32, "f64": types.float64}
-_WORDS = {"cuda": cuda, **memory.WORDS}
+_WORDS: dict[str, Any] = {"cuda": cuda, **memory.WORDS}
+
+
+@functools.cache
+def _word(name: str) -> Any:
+    return _WORDS[name] if name in _WORDS else word_of(name, INSTRUCTIONS[name])
+
+
+def word_names() -> set[str]:
+    """Words that have a meaning here; those of `unroll` have none when a kernel comes here."""
+    return {*_WORDS, *INSTRUCTIONS}
+
+
+@functools.cache
+def _macro(name: str, settings: tuple[Any, ...]) -> Any:
+    return MACROS[name](*settings)
 
 
 def capability(arch: str) -> tuple[int, ...] | tuple[int, int, str]:
@@ -39,8 +58,8 @@ def _meaning(value: Late, arch: str) -> Any:
     if isinstance(value, Inline):
         return _helper(value, arch)
     if isinstance(value, Macro):
-        raise NotImplementedError(value.name)
-    return _WORDS[value.name]
+        return _macro(value.name, value.settings)
+    return _word(value.name)
 
 
 @functools.cache
@@ -79,8 +98,9 @@ def resolved(function: Callable[..., Any], arch: str) -> Callable[..., Any]:
 
 def _compiled(kernel: CudaKernel, arch: str, output: str) -> Any:
     signature = types.void(*(_KINDS[field.kind] for field in kernel.fields.values()))
+    body = unrolled(kernel.body) if kernel.unrolled else kernel.body
     made, _ = cuda.compile(
-        resolved(kernel.body, arch), signature, device=False, abi="numba", cc=capability(arch), output=output,
+        resolved(body, arch), signature, device=False, abi="numba", cc=capability(arch), output=output,
         launch_bounds=(kernel.threads, 1), fastmath=kernel.fastmath,
     )  # fmt: skip
     return made

@@ -1,0 +1,212 @@
+"""Words, macros and helpers of the kernel language of CUDA compile to machine code, and do what they say."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bolt_numba.errors import KernelError
+from bolt_numba.kernels.cuda.code import cubin, ptx
+from bolt_numba.kernels.cuda.compiler import word_names
+from bolt_numba.kernels.cuda.declare import F32, I64, PTR, SM_80, SM_90A, CudaKernel, Macro, cuda_kernel
+from bolt_numba.kernels.cuda.language import lang, warp
+from bolt_numba.kernels.cuda.language.division import divider, fast_divide
+from bolt_numba.kernels.cuda.language.instructions import _HOPPER, INSTRUCTIONS, Instruction
+from bolt_numba.kernels.cuda.language.lang import cuda, static, static_range
+from bolt_numba.kernels.declare import Source
+from bolt_numba.ptx import GlobalMemory, Module
+
+
+def generated(lines: list[str], scope: dict[str, Any], arch: str = SM_80, threads: int = 128) -> CudaKernel:
+    fields = {"x": PTR, "n": I64, "f": F32}
+    text = "def words(x, n, f):\n" + "".join(f"    {line}\n" for line in lines)
+    scope = {"cuda": cuda, "np": np, **scope}
+    return CudaKernel(Source(text, "words", scope), "words", fields, threads=threads, blocks=lambda a: 1, arch=arch)
+
+
+ARGUMENTS = {"r": "np.uint32(n)", "l": "x", "f": "f", "h": "np.uint16(n)", "d": "np.float64(f)"}
+STORES = {"r": "store_u32", "f": "store_f32", "l": "store_i64", "h": "store_u16", "d": "store_f64"}
+
+
+def call(name: str, instruction: Instruction) -> list[str]:
+    given = ", ".join([ARGUMENTS[c] for c in instruction.arguments] + ["64"] * len(instruction.literals))
+    kinds = instruction.results
+    if not kinds:
+        return [f"{name}({given})"]
+    names = [f"y{i}" for i in range(len(kinds))]
+    return [f"{', '.join(names)} = {name}({given})"] + [
+        f"{STORES[kind]}(x + {8 * i}, {y})" for i, (kind, y) in enumerate(zip(kinds, names, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("group", ["arithmetic", "memory", "matrices", "hopper"])
+def test_every_instruction_becomes_machine_code(group: str) -> None:
+    def group_of(name: str, each: Instruction) -> str:
+        if name in _HOPPER:
+            return "hopper"
+        if each.is_pure:
+            return "arithmetic"
+        return "matrices" if "m8n8" in each.text or "mma" in name else "memory"
+
+    chosen = {name: each for name, each in INSTRUCTIONS.items() if group_of(name, each) == group}
+    lines = [line for name, each in chosen.items() for line in call(name, each)]
+    scope = {name: getattr(lang, name) for name in (*chosen, *STORES.values())}
+    arch = SM_90A if group == "hopper" else SM_80
+    assert cubin(generated(lines, scope, arch), arch).startswith(b"\x7fELF")
+
+
+def test_every_word_has_a_meaning() -> None:
+    assert word_names() == set(lang.WORDS) - {"static", "static_range"}
+
+
+MACROS = [
+    ("lds", (2, 32), "macro(floats, n, 0)", SM_80),
+    ("ldsm", (2, 64, True), "macro(words, n, 16)", SM_80),
+    ("ldsm_at", (False,), "macro(words, 4, n, 16)", SM_80),
+    ("outer", (2, 4), "macro(floats, more, more)", SM_80),
+    ("mma_tile", (2, 2, "f16"), "macro(floats, words, words)", SM_80),
+    ("mma_tile", (1, 1, "b1"), "macro(words, words, words)", SM_80),
+    ("mma_row", (2, "bf16"), "macro(floats, words, 4, words)", SM_80),
+    ("fill", (8, 1.5), "macro(floats)", SM_80),
+    ("row_max", (2,), "store_f32(x, macro(floats, f, f)[0])", SM_80),
+    ("row_exp", (2,), "store_f32(x, macro(floats, f, f, f)[1])", SM_80),
+    ("row_scale", (2,), "macro(floats, f, f)", SM_80),
+    ("pack_rows", (4, "bf16"), "macro(floats, words)", SM_80),
+    ("wgmma", (16, "f16"), "macro(floats, 0, n, n, 1)", SM_90A),
+    ("wgmma", (16, "s8"), "macro(words, 0, n, n, 1)", SM_90A),
+    ("wgmma", (16, "b1"), "macro(words, 0, n, n, 1)", SM_90A),
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "text", "arch"), MACROS)
+def test_macros_become_machine_code_without_local_memory(name: str, settings: Any, text: str, arch: str) -> None:
+    kinds = {"floats": np.float32, "more": np.float32, "words": np.uint32}
+    lines = [f"{each} = cuda.local.array(32, np.{kind.__name__})" for each, kind in kinds.items()]
+    lines += [f"fill_{each}({each})" for each in kinds] + [text]
+    for each, kind in kinds.items():
+        lines += [f"for i in range(32):\n        store_{'f32' if kind is np.float32 else 'u32'}(x + 4 * i, {each}[i])"]
+    scope = {f"fill_{each}": Macro("fill", 32, 0) for each in kinds} | {"macro": Macro(name, *settings)}
+    scope |= {word: getattr(lang, word) for word in ("store_f32", "store_u32")}
+    kernel = generated(lines, scope, arch)
+    assert ".local" not in ptx(kernel, arch)
+    assert cubin(kernel, arch).startswith(b"\x7fELF")
+
+
+def run(kernel: CudaKernel, data: np.ndarray[Any, Any], *more: Any) -> Any:
+    """The memory that the kernel was given, after one block of it."""
+    memory = GlobalMemory()
+    address, made = memory.allocate(data.nbytes), np.empty_like(data)
+    memory.write(address, data)
+    Module(ptx(kernel, SM_80)).launch(memory, (1, 1, 1), kernel.threads, [address, *more], 0)
+    memory.read(address, made)
+    return made
+
+
+VECTORS = [(n, dtype) for dtype, size in lang.SIZES.items() for n in (1, *lang.VECTORS) if n * size <= 16]
+
+
+def test_vectors_of_every_dtype_are_copied() -> None:
+    """From global memory by both kinds of loads to shared memory and back; 16 bytes are one instruction each."""
+    lines = ["shared = cuda.shared.array(16, np.float64)", "s = shared_address(shared)"]
+    for i, (n, dtype) in enumerate(VECTORS):
+        vector = f"{'' if n == 1 else n}_{dtype}"
+        star = "" if n == 1 else "*"
+        lines += [
+            f"store{vector.replace('_', '_shared_')}(s, {star}load{vector}(x + {64 * i}))",
+            "cuda.syncthreads()",
+            f"store{vector}(x + {64 * i + 16}, {star}load{vector.replace('_', '_shared_')}(s))",
+            f"store{vector}(x + {64 * i + 32}, {star}load{vector}_nc(x + {64 * i + 48}))",
+        ]
+    words = ["shared_address", *(w for w in lang.WORDS if w.startswith(("load", "store")))]
+    kernel = generated(lines, {w: getattr(lang, w) for w in words}, threads=32)
+    text = ptx(kernel, SM_80)
+    for instruction in ("ld.global.v4.f32", "ld.global.nc.v4.u32", "ld.shared.v4.u32", "st.global.v4.u32", "v2.f64"):
+        assert instruction in text
+    assert ".v4.u16" not in text
+    assert ".v4.u8" not in text
+    data = np.random.default_rng(0).integers(0, 100, (len(VECTORS), 4, 16)).astype(np.uint8)  # no NaN in any dtype
+    wanted = data.copy()
+    for i, (n, dtype) in enumerate(VECTORS):
+        nbytes = n * lang.SIZES[dtype]
+        wanted[i, 1, :nbytes] = wanted[i, 0, :nbytes]
+        wanted[i, 2, :nbytes] = wanted[i, 3, :nbytes]
+    np.testing.assert_array_equal(run(kernel, data, 0, 0.0), wanted)
+
+
+THREADS = 96
+
+
+def test_reductions_of_a_block() -> None:
+    load, store = lang.load_f32, lang.store_f32
+    largest, total, count = warp.block_maximum, warp.block_sum, warp.block_sum_i64
+
+    @cuda_kernel(threads=THREADS, blocks=lambda a: 1, x=PTR)
+    def reduce(x):  # type: ignore[no-untyped-def]
+        place = x + 4 * cuda.threadIdx.x
+        value = load(place)
+        made = total(value) + largest(value)
+        store(place, made + np.float32(count(cuda.threadIdx.x)))
+
+    data = np.random.default_rng(0).standard_normal(THREADS).astype(np.float32)
+    wanted = data.sum(dtype=np.float64) + data.max() + THREADS * (THREADS - 1) // 2
+    np.testing.assert_allclose(run(reduce, data), np.full(THREADS, wanted), rtol=1e-6)
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 3, 7, 12, 641, 65536, 999_983, 2**31 - 1])
+def test_division_by_a_product(divisor: int) -> None:
+    load, store = lang.load_u32, lang.store_u32
+
+    @cuda_kernel(threads=32, blocks=lambda a: 1, x=PTR, magic=I64, shift=I64)
+    def divide(x, magic, shift):  # type: ignore[no-untyped-def]
+        place = x + 4 * cuda.threadIdx.x
+        store(place, fast_divide(load(place), magic, shift))
+
+    edges = [0, 1, divisor - 1, divisor, divisor + 1, 2 * divisor - 1, 2**31 - 1]
+    data = np.resize(np.array([min(e, 2**31 - 1) for e in edges], np.uint32), 32)
+    np.testing.assert_array_equal(run(divide, data, *divider(divisor)), data // np.uint32(divisor))
+
+
+COUNT, WIDE = 3, False
+
+
+def test_static_loops_and_branches_are_written_out() -> None:
+    load, store = lang.load_f32, lang.store_f32
+
+    @cuda_kernel(threads=32, blocks=lambda a: 1, unrolled=True, x=PTR)
+    def stepwise(x):  # type: ignore[no-untyped-def]
+        total = np.float32(1 if static(WIDE) else 0)
+        for i in static_range(COUNT):
+            for j in static_range(i + 1):
+                total += load(x + 4 * (COUNT * i + j))
+        if static(WIDE):
+            missing(x)  # type: ignore[name-defined] # noqa: F821
+        store(x + 4 * cuda.threadIdx.x, total)
+
+    data = np.arange(32, dtype=np.float32)
+    np.testing.assert_array_equal(run(stepwise, data), np.full(32, 0 + 3 + 4 + 6 + 7 + 8, np.float32))
+    assert "bra" not in ptx(stepwise, SM_80)
+
+
+def test_what_is_not_static_is_refused_with_its_line() -> None:
+    @cuda_kernel(threads=32, blocks=lambda a: 1, unrolled=True, x=PTR, n=I64)
+    def loop(x, n):  # type: ignore[no-untyped-def]
+        for i in static_range(n):
+            lang.store_f32(x + i, 0)
+
+    with pytest.raises(KernelError, match=rf"{__file__}:\d+: static: got `n`"):
+        ptx(loop, SM_80)
+
+
+def test_f32_kernels_compute_nothing_in_f64_for_their_literals() -> None:
+    load, store = lang.load_f32, lang.store_f32
+    half = np.float32(0.5)
+
+    @cuda_kernel(threads=32, blocks=lambda a: 1, x=PTR)
+    def halve(x):  # type: ignore[no-untyped-def]
+        store(x, load(x) * half)
+
+    assert ".f64" not in ptx(halve, SM_80)
+    assert struct.unpack("<f", run(halve, np.float32([3] * 32))[:1].tobytes()) == (1.5,)
