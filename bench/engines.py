@@ -341,7 +341,9 @@ class Torch(Peer):
 
     def load(self) -> None:
         torch = self.package
-        self.net, names = self.translate.torch_module(Path(self.model), self.precision == "bf16")
+        self.net, names = self.translate.torch_module(
+            Path(self.model), "bfloat16" if self.precision == "bf16" else "float32"
+        )
         self.given = [torch.from_numpy(self.feeds[name]) for name in names]
         if self.precision == "bf16":
             self.given = [x.to(torch.bfloat16) if x.is_floating_point() else x for x in self.given]

@@ -146,10 +146,10 @@ def evaluate(t: Translation, table: Table, weights: Mapping[str, Any], given: Se
     return [values[name] for name in t.outputs]
 
 
-def torch_module(path: Path, bf16: bool) -> tuple[Any, list[str]]:
-    """A module with the weights as buffers, and the names of its inputs."""
+def torch_module(path: Path, values: str = "float32") -> tuple[Any, list[str]]:
+    """A module with the weights as buffers, and the names of its inputs.  values: what torch calls their dtype."""
     torch: Any = importlib.import_module("torch")
-    made, dtype = read(path, attention=True), torch.bfloat16 if bf16 else torch.float32
+    made, dtype = read(path, attention=True), getattr(torch, values)
     table = importlib.import_module("bench.operators").torch_table(dtype)
 
     class Module(torch.nn.Module):  # type: ignore[misc]

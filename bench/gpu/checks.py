@@ -1,0 +1,40 @@
+"""Every kernel on the device: the property tests of ``tests/cuda``, which hold each against its reference."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+DEVICE = "BOLT_NUMBA_TEST_GPU"
+"""Environment variable that tells `tests/cuda/harness.py` on which device kernels run."""
+
+
+def check_kernels(device: str, small: bool) -> dict[str, Any]:
+    """How many tests passed, and what those say that did not.  small: one file only."""
+    what = "tests/cuda/test_pointwise.py" if small else "tests/cuda"
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", what, f"--junitxml={report}"]
+        environment = {**os.environ, DEVICE: device, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        if not report.is_file():
+            return {"error": (done.stdout + done.stderr)[-2000:]}
+        return _counted(report)
+
+
+def _counted(report: Path) -> dict[str, Any]:
+    failures, counts = [], {"passed": 0, "failed": 0, "skipped": 0}
+    for case in ET.parse(report).iter("testcase"):
+        wrong = case.find("failure") if case.find("failure") is not None else case.find("error")
+        if wrong is not None:
+            counts["failed"] += 1
+            failures.append(f"{case.get('classname')}::{case.get('name')}: {(wrong.get('message') or '')[:300]}")
+        else:
+            counts["skipped" if case.find("skipped") is not None else "passed"] += 1
+    return {**counts, "failures": failures}

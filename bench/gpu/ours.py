@@ -1,0 +1,63 @@
+"""Our side: an operator or a model on a CUDA device, timed by the device's own clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import bolt_numba as bn
+from bench.gpu.cases import Case
+from bolt_numba.types import Array
+
+TOLERANCE = {"f32": 1e-4, "f16": 2e-2, "bf16": 1e-1}
+
+
+def difference(got: Array, wanted: Array) -> float:
+    """Norm of the difference over the norm of what is wanted."""
+    mine, theirs = got.astype(np.float64), wanted.astype(np.float64)
+    return float(np.linalg.norm(mine - theirs) / max(float(np.linalg.norm(theirs)), 1e-30))
+
+
+def session_of(case: Case, arrays: list[Array], device: str) -> tuple[Any, dict[str, Array]]:
+    """A session of one operator, and its inputs."""
+    precision = {"float16": "f16", "bfloat16": "bf16"}.get(str(arrays[0].dtype), "f32")
+    session = bn.compile(case.graph(arrays), device=device, precision=precision, numerics=case.numerics)
+    return session, {f"x{i}": array for i, array in enumerate(arrays) if i not in case.weights}
+
+
+def time_case(case: Case, arrays: list[Array], device: str, runs: int) -> dict[str, Any]:
+    """Seconds of the operator on the device, the result, and what ran it."""
+    session, feeds = session_of(case, arrays, device)
+    (result,) = session(**feeds).values()
+    profile = session.profile(**feeds, runs=runs)
+    rows = [row for row in profile.rows if row.op != "Copy"]
+    return {"seconds": sum(row.seconds for row in rows), "result": result, "runner": ", ".join(r.runner for r in rows)}
+
+
+def time_model(path: Path, feeds: Mapping[str, Array], device: str, precision: str, runs: int) -> dict[str, Any]:
+    """Seconds of a call with inputs and results on the host; of the device alone; of the start; nodes on the CPU."""
+    begin = time.perf_counter()
+    session = bn.compile(path, device=device, precision=precision)
+    result = next(iter(session(**feeds).values()))
+    started = time.perf_counter() - begin
+    times = []
+    for _ in range(runs):
+        before = time.perf_counter()
+        session(**feeds)
+        times.append(time.perf_counter() - before)
+    profile = session.profile(**feeds, runs=max(runs // 4, 2))
+    on_cpu = [r for r in session.report() if r["op"] != "Copy" and not r["runner"].startswith("copy") and _is_cpu(r)]
+    return {
+        "seconds": float(np.median(times)), "start_s": started, "result": result,
+        "device_s": sum(r.seconds for r in profile.rows if r.op != "Copy"),
+        "copies_s": sum(r.seconds for r in profile.rows if r.op == "Copy"),
+        "on_cpu": [f"{r['node']} ({r['op']})" for r in on_cpu],
+    }  # fmt: skip
+
+
+def _is_cpu(row: Mapping[str, Any]) -> bool:
+    return str(row.get("device", "")) in ("cpu", "host")

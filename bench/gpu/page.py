@@ -1,0 +1,74 @@
+"""Results of a run as tables and pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bench.report import markdown as table
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """One page with a table for each part."""
+    lines = ["# Results on a GPU", "", f"- {results.get('describe')}", f"- seconds: {results.get('took_s')}"]
+    checks = results.get("checks")
+    if checks:
+        lines.append(f"- kernels: {checks}")
+    for family in ("product", "convolution", "attention", "memory"):
+        rows = results.get(family)
+        if isinstance(rows, list):
+            lines += ["", f"## {family}", "", table([_HEAD, *map(_cells, rows)])]
+    models = results.get("models")
+    if isinstance(models, list):
+        lines += ["", "## models", "", table([_MODEL_HEAD, *map(_model_cells, models)])]
+    return "\n".join(lines) + "\n"
+
+
+_HEAD = ["Case", "us", "TFLOP/s or GB/s", "Library, us", "Ratio", "Bar", "Of a copy", "Difference", "Runner"]
+_MODEL_HEAD = [
+    "Model", "us, host to host", "us, device", "us, copies", "torch eager", "compile", "graph", "Start, s", "On the CPU",
+]  # fmt: skip
+
+
+def _number(value: Any, scale: float = 1.0, digits: int = 1) -> str:
+    return f"{value * scale:.{digits}f}" if isinstance(value, (int, float)) else ""
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    if "error" in row:
+        return [row["name"], row["error"][:100], *[""] * 7]
+    rate = _number(row.get("rate"), 1e-12 if row["unit"] == "flop" else 1e-9)
+    return [
+        row["name"], _number(row["seconds"], 1e6), rate, _number(row.get("peer_seconds"), 1e6),
+        _number(row.get("ratio"), digits=2), _number(row["bar"], digits=2), _number(row.get("of_copy"), digits=2),
+        f"{row['difference']:.1e}" if "difference" in row else "", row["runner"],
+    ]  # fmt: skip
+
+
+def _model_cells(row: dict[str, Any]) -> list[str]:
+    if "error" in row:
+        return [row["name"], row["error"][:100], *[""] * 7]
+    torch = row.get("torch", {})
+    ways = [_number(torch.get(way), 1e6) for way in ("eager", "compile", "graph")]
+    numbers = [_number(row[key], 1e6) for key in ("seconds", "device_s", "copies_s")]
+    return [row["name"], *numbers, *ways, _number(row["start_s"]), str(len(row["on_cpu"]))]
+
+
+def plots(results: dict[str, Any], folder: Path) -> None:
+    """Bars of our speed over the library's, a picture a family; none where there is nothing to compare."""
+    for family in ("product", "convolution", "attention", "memory"):
+        rows = [r for r in results.get(family, []) if isinstance(r, dict) and "ratio" in r]
+        if not rows:
+            continue
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(8, 0.4 * len(rows) + 1))
+        axes = figure.subplots()
+        axes.barh([r["name"] for r in rows], [r["ratio"] for r in rows], color="tab:blue")
+        axes.plot([r["bar"] for r in rows], range(len(rows)), "k|", markersize=12, label="bar")
+        axes.axvline(1.0, color="gray", linewidth=0.8)
+        axes.set_xlabel("speed, library = 1")
+        axes.invert_yaxis()
+        axes.legend()
+        figure.tight_layout()
+        figure.savefig(folder / f"{family}.png", dpi=120)
