@@ -19,6 +19,7 @@ from bolt_numba.kernels.geometry.strides import (
     transpose_move,
 )
 from bolt_numba.kernels.registry import In, Out, Types
+from bolt_numba.ops.arrays.gather import Compress
 from bolt_numba.ops.arrays.shape import Concat, DepthToSpace, SpaceToDepth, Split
 from bolt_numba.ops.arrays.slicing import Pad, Slice, slice_bounds
 from bolt_numba.ops.registry import normalise_axis
@@ -192,3 +193,21 @@ def pad_transfers(op: Pad, ins: Types, outs: Sequence[TensorType]) -> list[Trans
 
 def _offset(index: Sequence[int], strides: Sequence[int]) -> int:
     return sum(i * s for i, s in zip(index, strides, strict=True))
+
+
+# -------------------------------------------------------------------------------------------------------------- tables
+
+
+def knows_condition(op: Any, ins: Types) -> bool:
+    """Of Compress."""
+    return has_fixed_size(op, ins) and ins[1] is not None and ins[1].known is not None
+
+
+def compress_tables(op: Compress, ins: Types) -> tuple[tuple[int, ...], list[Array]]:
+    """Dimensions of x as it is read, and the indices of each axis that a known condition keeps."""
+    x, condition = typed(ins), typed(ins, 1)
+    assert condition.known is not None
+    dims = (x.size,) if op.axis is None else x.dims
+    axis = 0 if op.axis is None else normalise_axis(op, op.axis, len(dims))
+    kept = np.flatnonzero(condition.known[: dims[axis]])
+    return dims, [kept if i == axis else np.arange(n) for i, n in enumerate(dims)]

@@ -7,8 +7,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from bolt_numba.kernels.cpu.faults import held
 from bolt_numba.kernels.cpu.language.lang import split
 from bolt_numba.kernels.cpu.movement.gather import index_bytes, load_index
@@ -16,7 +14,7 @@ from bolt_numba.kernels.cpu.movement.move import PARALLEL_BYTES, copy_run, steps
 from bolt_numba.kernels.cpu.movement.table_gather import table_gather_steps
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.geometry.strides import move
-from bolt_numba.kernels.geometry.transfers import has_fixed_size
+from bolt_numba.kernels.geometry.transfers import compress_tables, has_fixed_size, knows_condition, typed
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.arrays.conversion import BitCast
@@ -128,18 +126,7 @@ def bit_cast(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) 
     return steps([move((nbytes,), (1,), (1,), 1)], In(0), Out(0)) if nbytes else []
 
 
-def _knows_condition(op: Any, ins: Types) -> bool:
-    return has_fixed_size(op, ins) and ins[1] is not None and ins[1].known is not None
-
-
-@kernel(Compress, accepts=_knows_condition)
+@kernel(Compress, accepts=knows_condition)
 def compress_known(op: Compress, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """What is kept as a table."""
-    x, condition = ins[0], ins[1]
-    assert x is not None
-    assert condition is not None
-    assert condition.known is not None
-    dims = (x.size,) if op.axis is None else x.dims
-    axis = 0 if op.axis is None else normalise_axis(op, op.axis, len(dims))
-    kept = np.flatnonzero(condition.known[: dims[axis]])
-    return table_gather_steps(dims, [kept if i == axis else np.arange(n) for i, n in enumerate(dims)], x.dtype.itemsize)
+    return table_gather_steps(*compress_tables(op, ins), typed(ins).dtype.itemsize)

@@ -26,6 +26,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.movement.move import PARALLEL_BYTES, PARALLEL_ELEMENTS, UNITS, copy_run, steps
 from bolt_numba.kernels.extents import Reach, ends, offsets
 from bolt_numba.kernels.geometry.strides import dense, move
+from bolt_numba.kernels.geometry.tables import collapsed, is_regular
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, Native, inline, native
 from bolt_numba.kernels.registry import In, Out, Pitch, Step
 from bolt_numba.types import Array
@@ -138,25 +139,6 @@ def table_gather_elements(unit: int) -> Native:
     return native(fastmath=None, extents=lambda a: _taken(a, unit, unit), **_FIELDS)(body)
 
 
-def _is_regular(table: Array, stride: int) -> bool:
-    return bool((table == np.arange(len(table)) * stride).all())
-
-
-def _collapsed(tables: Sequence[Array], strides: Sequence[int], sizes: Sequence[int]) -> list[Array]:
-    """Tables with neighbouring untouched axes merged and axes of length 1 folded into their neighbour."""
-    made: list[Array] = []
-    whole = False  # the last table made is an untouched axis
-    for table, stride, size in zip(tables, strides, sizes, strict=True):
-        untouched = len(table) == size and _is_regular(table, stride)
-        if made and (len(table) == 1 or len(made[-1]) == 1 or (whole and untouched)):
-            whole = (whole or len(made[-1]) == 1) and (untouched or len(table) == 1)
-            made[-1] = (made[-1][:, None] + table[None, :]).reshape(-1)
-        else:
-            made.append(table)
-            whole = untouched
-    return made
-
-
 def table_gather_steps(shape: Sequence[int], indices: Sequence[Array], unit: int) -> list[Step]:
     """Steps of ``y[i, j, ...] = x[indices[0][i], indices[1][j], ...]``: dense In(0) of ``shape`` to Out(0)."""
     out = [len(index) for index in indices]
@@ -165,11 +147,11 @@ def table_gather_steps(shape: Sequence[int], indices: Sequence[Array], unit: int
     strides = dense(shape, unit)
     tables = [np.asarray(index, dtype=np.int64) * s for index, s in zip(indices, strides, strict=True)]
     steps_by = [int(t[1] - t[0]) if len(t) > 1 else 0 for t in tables]
-    if all(_is_regular(t - t[0], d) for t, d in zip(tables, steps_by, strict=True)):
+    if all(is_regular(t - t[0], d) for t, d in zip(tables, steps_by, strict=True)):
         return steps([move(out, steps_by, dense(out, unit), unit, int(sum(t[0] for t in tables)))], In(0), Out(0))
-    merged = _collapsed(tables, strides, shape)
+    merged = collapsed(tables, strides, shape)
     run = unit
-    while _is_regular(merged[-1], run):
+    while is_regular(merged[-1], run):
         run *= len(merged.pop())
     outer, inner = merged[:-1], merged[-1]
     meta, start = [], 0

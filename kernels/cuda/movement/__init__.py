@@ -1,0 +1,1 @@
+"""Elements that move as they are: copies, transposes, gathers, scatters."""

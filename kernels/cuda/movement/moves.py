@@ -1,0 +1,267 @@
+"""Kernels that carry out strided moves: blocks of bytes, single elements, tiles that are turned in shared memory.
+
+They know nothing of operators; `carried` picks one for each move.  An element is as wide as all offsets and strides
+allow, up to 16 bytes.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.language import lang
+from bolt_numba.kernels.cuda.language.division import divider
+from bolt_numba.kernels.cuda.language.lang import cuda, load4_u32, load_u8, load_u32, prmt, store4_u32, store_u8
+from bolt_numba.kernels.cuda.movement.index import MOST, SCOPE, axes_of, axis_args, axis_fields, axis_text, count_of
+from bolt_numba.kernels.declare import Source, inline
+from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.geometry.strides import Axis, Move
+from bolt_numba.kernels.geometry.transfers import Transfer
+from bolt_numba.kernels.registry import In, Out, Scratch, Step
+from bolt_numba.types import Array
+
+THREADS = 256
+UNITS = (16, 8, 4, 2, 1)
+"""Bytes of an element that a thread moves at once."""
+PARTS = 4
+"""Elements of a thread, of those under 16 bytes: one alone would leave the memory idle."""
+SIDE = 32
+"""Words of a side of a tile."""
+THIN = 8
+"""Indices of an axis under which turned tiles would be mostly empty."""
+
+
+@inline
+def move_16(x, y):
+    a, b, c, d = load4_u32(x)
+    store4_u32(y, a, b, c, d)
+
+
+@cache
+def mover(unit: int) -> Any:
+    """Helper ``(from, to)`` that moves one element."""
+    if unit == 16:
+        return move_16
+    load, store = getattr(lang, f"load_u{8 * unit}"), getattr(lang, f"store_u{8 * unit}")
+
+    @inline
+    def move(x, y):
+        store(y, load(x))
+
+    return move
+
+
+def _block(a: Any) -> int:
+    """No thread at all for what is in its place: results may take over the memory of operands."""
+    return 0 if a.src == a.dst else ceil_div(max(a.nbytes >> 4, min(a.nbytes, 16)), THREADS)
+
+
+@cuda_kernel(
+    threads=THREADS, blocks=_block, src=PTR, dst=PTR, nbytes=I64,
+    extents=lambda a: {"src": a.nbytes, "dst": a.nbytes},
+)  # fmt: skip
+def copy_block(src, dst, nbytes):
+    """Bytes from addresses that are multiples of 16; the first threads take the rest behind the last 16."""
+    i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+    vectors = nbytes >> 4
+    if i < vectors:
+        move_16(src + 16 * i, dst + 16 * i)
+    rest = 16 * vectors + i
+    if rest < nbytes and i < 16:
+        store_u8(dst + rest, load_u8(src + rest))
+
+
+def moved_reach(run: int, rank: int, a: Any, *inner: tuple[int, int, int]) -> dict[str, Reach]:
+    """Extents of runs of ``run`` bytes along axes of strides s and d, and inner ones (indices, from, to)."""
+    src = box(run, *axes_of(a, rank, "s"), *((n, s) for n, s, _ in inner))
+    return {"src": src, "dst": box(run, *axes_of(a, rank, "d"), *((n, d) for n, _, d in inner))}
+
+
+@cache
+def copy_strided(unit: int, rank: int) -> CudaKernel:
+    """Kernel that moves elements along ``rank`` axes, the last one along neighbouring threads."""
+    name, parts = f"copy_strided_{8 * unit}x{rank}", 1 if unit == 16 else PARTS
+    fields = {"src": PTR, "dst": PTR, "count": I64, **axis_fields(rank, "s", "d")}
+    text = (
+        f"def {name}({', '.join(fields)}):\n"
+        f"    first = np.uint32(cuda.blockIdx.x) * np.uint32({THREADS * parts}) + np.uint32(cuda.threadIdx.x)\n"
+        f"    for part in range({parts}):\n"
+        f"        rest = np.uint32(first + np.uint32({THREADS} * part))\n"
+        "        if rest < count:\n"
+        "            x, y = src, dst\n"
+        + axis_text(rank, ["x += i * s{k}", "y += i * d{k}"], 3)
+        + "            move(x, y)\n"
+    )
+    source = Source(text, name, {**SCOPE, "move": mover(unit)})
+    return CudaKernel(
+        source, name, fields, threads=THREADS, blocks=lambda a: ceil_div(a.count, THREADS * parts),
+        extents=partial(moved_reach, unit, rank),
+    )  # fmt: skip
+
+
+# --------------------------------------------------------------------------------------------------------- turned tiles
+
+
+def _turned_reach(unit: int, rank: int, a: Any) -> dict[str, Reach]:
+    return moved_reach(unit, rank, a, (a.ni, unit, a.di), (a.nj, a.sj, unit))
+
+
+_PACKED = {
+    2: ("a = load_u32(there)\nb = load_u32(there + sj)", ("prmt(a, b, 0x5410)", "prmt(a, b, 0x7632)")),
+    4: (
+        "a, b = load_u32(there), load_u32(there + sj)\n"
+        "c, d = load_u32(there + 2 * sj), load_u32(there + 3 * sj)\n"
+        "e, f = prmt(a, b, 0x5140), prmt(a, b, 0x7362)\n"
+        "g, h = prmt(c, d, 0x5140), prmt(c, d, 0x7362)",
+        ("prmt(e, g, 0x5410)", "prmt(e, g, 0x7632)", "prmt(f, h, 0x5410)", "prmt(f, h, 0x7632)"),
+    ),
+}
+"""By elements of a word: how a square of them is loaded, and its rows after it was turned."""
+
+
+@cache
+def copy_turned(unit: int, pack: int, rank: int) -> CudaKernel:
+    """Kernel for axis i, contiguous in the source, and axis j, contiguous in the destination, beside ``rank`` axes.
+
+    A block turns a tile of `SIDE` words each way in shared memory, where a word is ``pack`` elements; both sides are
+    read and written by whole lines.  A row of the tile is one word longer, so that columns lie in all banks.
+    """
+    name, side, step = f"copy_turned_{8 * unit}_{pack}x{rank}", SIDE * pack, THREADS // SIDE
+    fields = dict.fromkeys(("src", "dst"), PTR) | dict.fromkeys(("ni", "nj", "di", "sj"), I64)
+    fields |= dict.fromkeys(("across", "ma", "ha", "down", "md", "hd"), I64) | axis_fields(rank, "s", "d")
+    row = SIDE + 1
+    if pack == 1:
+        loads = f"            tile[place * {row} + lane] = load(there)\n"
+        column, element = "np.int64(line)", f"lane * {row} + line"
+    else:
+        lines, turned = _PACKED[pack]
+        loads = "".join(f"            {line}\n" for line in lines.split("\n"))
+        loads += "".join(f"            tile[({SIDE * q} + lane) * {row} + place] = {t}\n" for q, t in enumerate(turned))
+        column, element = f"np.int64({pack} * (line & {SIDE - 1}) + (line >> 5))", f"line * {row} + lane"
+    text = (
+        f"def {name}({', '.join(fields)}):\n"
+        f"    tile = cuda.shared.array({SIDE * pack * row}, word)\n"
+        "    block = np.uint32(cuda.blockIdx.x)\n"
+        "    rest = fast_divide(block, ma, ha)\n"
+        f"    i0 = np.int64(np.uint32(block - rest * np.uint32(across))) * {side}\n"
+        "    above = fast_divide(rest, md, hd)\n"
+        f"    j0 = np.int64(np.uint32(rest - above * np.uint32(down))) * {side}\n"
+        "    rest = above\n"
+        "    x, y = src, dst\n"
+        + axis_text(rank, ["x += i * s{k}", "y += i * d{k}"])
+        + "    lane, warp = np.uint32(cuda.threadIdx.x) & np.uint32(31), np.uint32(cuda.threadIdx.x) >> np.uint32(5)\n"
+        f"    for part in range({SIDE // step}):\n"
+        f"        place = np.uint32(warp + np.uint32({step} * part))\n"
+        f"        i, j = i0 + {pack} * np.int64(lane), j0 + {pack} * np.int64(place)\n"
+        "        if i < ni and j < nj:\n"
+        f"            there = x + j * sj + i * {unit}\n"
+        + loads
+        + "    cuda.syncthreads()\n"
+        f"    for part in range({side // step}):\n"
+        f"        line = np.uint32(warp + np.uint32({step} * part))\n"
+        f"        i, j = i0 + {column}, j0 + {pack} * np.int64(lane)\n"
+        "        if i < ni and j < nj:\n"
+        f"            store(y + i * di + j * {unit}, tile[{element}])\n"
+    )
+    bits = 8 * unit * pack
+    scope = {**SCOPE, "prmt": prmt, "load_u32": load_u32, "word": getattr(np, f"uint{bits}")}
+    scope |= {"load": getattr(lang, f"load_u{bits}"), "store": getattr(lang, f"store_u{bits}")}
+    return CudaKernel(
+        Source(text, name, scope), name, fields, threads=THREADS,
+        blocks=lambda a: a.across * a.down * count_of(a, rank), extents=partial(_turned_reach, unit, rank),
+    )  # fmt: skip
+
+
+# --------------------------------------------------------------------------------------------------------------- choice
+
+
+def carried(transfers: Iterable[Transfer]) -> list[Step]:
+    """Steps of moves between operands."""
+    return [step for t in transfers for step in steps(t.move, t.src, t.dst)]
+
+
+def steps(m: Move, src: In | Out | Scratch | Array, dst: Out | Scratch) -> list[Step]:
+    """Steps of a move; its offsets are added to the operands' own."""
+    if not m.nbytes:
+        return []
+    starts = _start(src, m.src_offset), _start(dst, m.dst_offset)
+    ends: dict[str, Any] = {"src": shifted(src, m.src_offset), "dst": shifted(dst, m.dst_offset)}
+    if not m.axes and not any(at % 16 for at in starts):
+        return [Step(copy_block, ends | {"nbytes": m.unit})]
+    unit = widest(m.unit, *starts, *(n for a in m.axes for n in (a.src, a.dst)))
+    axes = m.axes if m.unit == unit else (*m.axes, Axis(m.unit // unit, unit, unit))
+    if math.prod(a.size for a in axes) > MOST:
+        return [step for half in _halves(m) for step in steps(half, src, dst)]
+    crossed = _crossed(axes, unit)
+    return [_strided_step(axes, unit, ends) if crossed is None else _turned_step(axes, unit, *crossed, starts, ends)]
+
+
+def widest(*numbers: int) -> int:
+    """Bytes of the widest element whose size divides all of these numbers of bytes."""
+    return next(unit for unit in UNITS if all(n % unit == 0 for n in numbers))
+
+
+def _start(operand: Any, offset: int) -> int:
+    """Where a move begins, in bytes behind an address that is a multiple of 16; arrays are uploaded from there."""
+    return 0 if isinstance(operand, np.ndarray) else getattr(operand, "offset", 0) + offset
+
+
+def shifted(operand: Any, offset: int) -> Any:
+    """The operand ``offset`` bytes further on."""
+    if not offset:
+        return operand
+    if isinstance(operand, np.ndarray):
+        return operand.reshape(-1).view(np.uint8)[offset:]
+    return type(operand)(operand.index, operand.offset + offset)
+
+
+def _halves(m: Move) -> list[Move]:
+    """The two halves of a move that has more elements than a launch has threads."""
+    if not m.axes:
+        half = m.unit // 32 * 16
+        rest = replace(m, unit=m.unit - half, src_offset=m.src_offset + half, dst_offset=m.dst_offset + half)
+        return [replace(m, unit=half), rest]
+    long = max(m.axes, key=lambda a: a.size)
+    at, half = m.axes.index(long), long.size // 2
+    first, second = ([*m.axes], [*m.axes])
+    first[at], second[at] = replace(long, size=half), replace(long, size=long.size - half)
+    src, dst = m.src_offset + half * long.src, m.dst_offset + half * long.dst
+    return [replace(m, axes=tuple(first)), replace(m, axes=tuple(second), src_offset=src, dst_offset=dst)]
+
+
+def _crossed(axes: Sequence[Axis], unit: int) -> tuple[Axis, Axis] | None:
+    """The axis that is contiguous in the source and the one that is contiguous in the destination, both long."""
+    i = next((a for a in axes if a.src == unit and a.dst != unit), None)
+    j = next((a for a in axes if a.dst == unit and a.src not in (0, unit)), None)
+    return None if i is None or j is None or unit > 8 or min(i.size, j.size) < THIN else (i, j)
+
+
+def _strided_step(axes: Sequence[Axis], unit: int, ends: dict[str, Any]) -> Step:
+    """Threads go along the destination, or along the source where few of its elements are neighbours there."""
+    thin = next((a for a in axes if a.src == unit and a.dst != unit and a.size < THIN), None)
+    order = axes if thin is None else sorted(axes, key=lambda a: -abs(a.src))
+    args = axis_args([a.size for a in order], s=[a.src for a in order], d=[a.dst for a in order])
+    return Step(copy_strided(unit, len(order)), ends | args | {"count": math.prod(a.size for a in order)})
+
+
+def _turned_step(
+    axes: Sequence[Axis], unit: int, i: Axis, j: Axis, starts: tuple[int, int], ends: dict[str, Any]
+) -> Step:
+    outer = [a for a in axes if a is not i and a is not j]
+    pack = 4 // unit if unit < 4 else 1
+    rows = [j.src, i.dst, *starts, *(n for a in outer for n in (a.src, a.dst))]
+    if i.size % pack or j.size % pack or any(n % 4 for n in rows):
+        pack = 1
+    across, down = ceil_div(i.size, SIDE * pack), ceil_div(j.size, SIDE * pack)
+    args = {"ni": i.size, "nj": j.size, "di": i.dst, "sj": j.src, "across": across, "down": down}
+    args["ma"], args["ha"] = divider(across)
+    args["md"], args["hd"] = divider(down)
+    args |= axis_args([a.size for a in outer], s=[a.src for a in outer], d=[a.dst for a in outer])
+    return Step(copy_turned(unit, pack, len(outer)), ends | args)

@@ -1,0 +1,49 @@
+"""Movement on CUDA: every operator against its reference, every element size, and how memory is read and written."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from bolt_numba.ops.arrays.conversion import BitCast
+from bolt_numba.ops.arrays.gather import Compress
+from bolt_numba.ops.arrays.generate import ConstantOfShape, EyeLike, Range, Trilu
+from bolt_numba.ops.arrays.shape import (
+    Concat,
+    DepthToSpace,
+    Expand,
+    Flatten,
+    Identity,
+    Reshape,
+    SpaceToDepth,
+    Split,
+    Squeeze,
+    Tile,
+    Transpose,
+    Unsqueeze,
+)
+from bolt_numba.ops.arrays.slicing import Pad, Slice
+from bolt_numba.ops.registry import Op
+from bolt_numba.types import AnyDType
+from tests.cuda.harness import expect
+from tests.cuda.property import taken_cases
+
+MOVED = (
+    Identity, Reshape, Flatten, Squeeze, Unsqueeze, Transpose, DepthToSpace, SpaceToDepth, Concat, Split, Slice, Expand,
+    Tile, ConstantOfShape, Range, EyeLike, Pad, Compress, Trilu, BitCast,
+)  # fmt: skip
+SIZES = [np.dtype(np.int8), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32), np.dtype(np.int64)]
+
+
+@pytest.mark.parametrize("kind", MOVED, ids=lambda kind: kind.__name__)
+def test_movement_equals_the_reference(kind: type[Op]) -> None:
+    assert taken_cases(kind)
+
+
+@pytest.mark.parametrize("dtype", SIZES, ids=str)
+@pytest.mark.parametrize("shape", [(2, 40, 36), (3, 33, 65)], ids=str)
+def test_a_transpose_of_any_element_is_turned_in_tiles(dtype: AnyDType, shape: tuple[int, ...]) -> None:
+    """Of even sizes by words of several elements, else one by one."""
+    x = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+    expect(Transpose(perm=(0, 2, 1)), x)
