@@ -26,7 +26,8 @@ def markdown(results: dict[str, Any]) -> str:
 
 _HEAD = ["Case", "us", "TFLOP/s or GB/s", "Library, us", "Ratio", "Bar", "Of a copy", "Difference", "Runner"]
 _MODEL_HEAD = [
-    "Model", "us, host to host", "us, device", "us, copies", "torch eager", "compile", "graph", "Start, s", "On the CPU",
+    "Model", "us, host to host", "us, device", "us, copies", "torch eager", "compile", "graph", "Start, s",
+    "On the CPU",
 ]  # fmt: skip
 
 

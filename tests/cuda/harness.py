@@ -5,6 +5,7 @@ Every operand is in memory of its own, so that the simulator sees each byte that
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +22,8 @@ from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.runtime.slots import CONST, TEMP, Job, Slot
 from bolt_numba.types import Array, TensorType, type_of
 
-GPU: Any = devices.device("cuda-sim")
+GPU: Any = devices.device(os.environ.get("BOLT_NUMBA_TEST_GPU", "cuda-sim"))
+"""The simulator; `bench.gpu` runs the same tests on silicon."""
 
 
 class _Apart:
