@@ -1,0 +1,86 @@
+"""Convolutions on the simulated GPU: data are whole numbers, so that every order of sums gives the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bolt_numba.ops.layers.conv import Conv, ConvTranspose
+from bolt_numba.ops.pointwise import Relu
+from bolt_numba.types import BF16, F16, F32
+from tests.cuda.harness import expect
+
+FLOATS = (F32, F16, BF16)
+few = settings(max_examples=8, deadline=None, derandomize=True)
+
+
+def whole(seed: int, shape: Any, dtype: Any = F32, most: int = 2) -> Any:
+    """Small whole numbers."""
+    return np.random.default_rng(seed).integers(-most, most + 1, tuple(shape)).astype(dtype)
+
+
+@st.composite
+def windows(draw: Any, ranks: Any = (1, 2, 2, 3)) -> dict[str, Any]:
+    """Attributes and sizes of a layer: a kernel of any stride, dilation and pads, and an image on which it fits."""
+    rank = draw(st.sampled_from(ranks))
+
+    def some(low: int, high: int, count: int = rank) -> tuple[int, ...]:
+        return tuple(draw(st.lists(st.integers(low, high), min_size=count, max_size=count)))
+
+    kernel, dilations = some(1, 3), some(1, 2)
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    sizes = tuple(span + more for span, more in zip(spans, some(0, 4), strict=True))
+    return {
+        "kernel": kernel, "sizes": sizes, "images": draw(st.integers(1, 2)),
+        "attributes": {"strides": some(1, 3), "dilations": dilations, "pads": some(0, 1, 2 * rank)},
+    }  # fmt: skip
+
+
+def image(layout: str, images: int, channels: int, sizes: Any) -> tuple[int, ...]:
+    return (images, *sizes, channels) if layout == "NHWC" else (images, channels, *sizes)
+
+
+def try_conv(
+    maker: str, w: dict[str, Any], group: int, cg: int, kg: int, dtype: Any, layout: str = "NHWC",
+    *, bias: bool = True, residual: bool = True, activation: Any = None,
+) -> None:  # fmt: skip
+    """Hold a maker of Conv against the reference."""
+    op = Conv(**w["attributes"], group=group, layout=layout, residual=residual, activation=activation)
+    x = whole(0, image(layout, w["images"], group * cg, w["sizes"]), dtype)
+    filters = whole(1, (group * kg, cg, *w["kernel"]), dtype)
+    plain = Conv(**w["attributes"], group=group, layout=layout)
+    shape = plain.reference(x.astype(F32), filters.astype(F32)).shape
+    operands = (
+        x, filters, whole(2, (group * kg,), dtype) if bias else None, *([whole(3, shape, dtype)] if residual else []),
+    )  # fmt: skip
+    expect(op, *operands, constants=(1, 2) if bias else (1,), maker=maker, rtol=0 if dtype == F32 else 1e-2)
+
+
+@few
+@given(windows(), st.sampled_from([(1, 3, 5), (2, 2, 3), (4, 1, 2)]), st.sampled_from(FLOATS),
+       st.sampled_from(["NHWC", "NCHW"]), st.booleans())  # fmt: skip
+def test_direct(w: dict[str, Any], channels: tuple[int, int, int], dtype: Any, layout: str, more: bool) -> None:
+    activation = Relu() if more else None
+    try_conv("direct", w, *channels, dtype, layout, bias=more, residual=more, activation=activation)
+
+
+@few
+@given(windows((1, 2, 3)), st.sampled_from([(1, 3, 4), (2, 2, 3)]), st.sampled_from(FLOATS),
+       st.sampled_from(["NHWC", "NCHW"]))  # fmt: skip
+def test_direct_transposed(w: dict[str, Any], channels: tuple[int, int, int], dtype: Any, layout: str) -> None:
+    group, cg, kg = channels
+    op = ConvTranspose(**w["attributes"] | {"pads": ()}, group=group, layout=layout)
+    x = whole(0, image(layout, w["images"], group * cg, [min(s, 4) for s in w["sizes"]]), dtype)
+    filters = whole(1, (group * cg, kg, *w["kernel"]), dtype)
+    expect(op, x, filters, whole(2, (group * kg,), dtype), constants=(1, 2), maker="direct", rtol=1e-2)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_no_number_stays(value: float) -> None:
+    x = whole(0, (1, 5, 5, 4))
+    x[0, 2, 2, 1] = value
+    expect(Conv(layout="NHWC", activation=Relu()), x, whole(1, (4, 4, 3, 3)), constants=(1,), maker="direct")
