@@ -113,12 +113,11 @@ class Session:
         if stages is not None and graph.packed is not None:
             raise DeviceError(f"stages: graph {graph.name!r}: got a packed graph, wanted one that is not optimised yet")
         self.stages = None if stages is None else stages_of(stages)
-        self.signatures = tuple(signatures)
         self._budget = None if memory_limit is None else Budget(memory=memory_limit)
         self.threads = _count_threads(default_threads() if threads is None else threads)
         self.tune = flag_of("tune", tune)
         self.stand_ins = default_stand_ins() if stand_ins is None else flag_of("stand_ins", stand_ins)
-        self.graph = graph
+        self.graph, self.signatures = graph, tuple(signatures)
         self.inputs = [spec_of(v.name, v.type) for v in graph.caller_inputs]
         self.outputs = [spec_of(n, v.type) for n, v in graph.caller_outputs]
         self._input_names, self._output_names = [s.name for s in self.inputs], [s.name for s in self.outputs]

@@ -1,1 +1,1 @@
-"""NVIDIA GPUs, and one that is simulated: `device` is what the runtime knows, `driver` and `simulated` what it runs on."""
+"""NVIDIA GPUs, and one that is simulated: `device` is what the runtime knows, `driver` and `simulated` are below it."""

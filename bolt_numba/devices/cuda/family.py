@@ -21,4 +21,9 @@ def make(family: str, which: str) -> Cuda:
         arch = which or SM_80
         name = "cuda-sim" if arch == SM_80 else f"cuda-sim:{arch}"
         return Cuda(name, SimulatedGpu(name, arch))
-    raise DeviceError(f"device: got {family!r}, wanted 'cuda-sim'")
+    from bolt_numba.devices.cuda.driver import Gpu
+
+    if which and not which.isdecimal():
+        raise DeviceError(f"device: got 'cuda:{which}', wanted the number of a GPU such as 'cuda:1'")
+    gpu = Gpu(int(which or 0))
+    return Cuda(gpu.name, gpu)

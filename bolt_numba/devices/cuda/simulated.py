@@ -79,7 +79,7 @@ class SimulatedGpu:
         for calls in groups:
             self.run(calls)
             clock.append(time.perf_counter())
-        return np.diff(clock).tolist()  # type: ignore[no-any-return]
+        return np.diff(clock).tolist()
 
     def synchronise(self, stream: None) -> None:
         pass

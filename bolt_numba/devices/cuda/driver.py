@@ -1,0 +1,287 @@
+"""A GPU by NVIDIA's driver: memory, streams with pinned memory for copies, launches, graphs."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.base.records import record
+from bolt_numba.devices.cuda.interface import Call
+from bolt_numba.devices.cuda.library import REFUSED, Health, library, name_of
+from bolt_numba.errors import BudgetError, DeviceError
+from bolt_numba.kernels.cuda.code import cubin
+from bolt_numba.kernels.cuda.declare import CudaKernel
+from bolt_numba.types import Array
+
+PIECE = 1 << 23
+"""Bytes of the largest single copy: a longer one goes piece by piece through pinned memory."""
+FIRST_PINNED, MOST_PINNED = 1 << 16, 4 * PIECE
+"""Bytes of pinned memory of a stream: at first, and at most."""
+NON_BLOCKING, RELAXED = 1, 2
+"""Of streams that do not wait for the default stream; of captures during which memory may be freed."""
+
+
+class Stream:
+    """Work in order, and the pinned memory that copies of it go through."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.handle = gpu.done(gpu.cu.cuStreamCreate(NON_BLOCKING), "making a stream")
+        self.pinned = np.empty(0, np.uint8)
+        self.used = 0
+        weakref.finalize(self, gpu.end, _ended, gpu.cu, self.handle).atexit = False
+
+
+def _ended(cu: Any, handle: Any) -> None:
+    """The pinned memory goes next, so nothing may be under way."""
+    cu.cuStreamSynchronize(handle)
+    cu.cuStreamDestroy(handle)
+
+
+@record(eq=False)
+class Function:
+    """A kernel's code in the GPU's memory.  shared: bytes of dynamic shared memory that it was allowed so far."""
+
+    name: str
+    module: Any
+    handle: Any
+    shared: int = 0
+
+
+class _Here:
+    """``with`` it the calling thread's driver calls are for this GPU; what was so before is so again afterwards."""
+
+    __slots__ = ("context", "gpu")
+
+    def __init__(self, gpu: Gpu, context: Any) -> None:
+        self.gpu, self.context = gpu, context
+
+    def __enter__(self) -> None:
+        self.gpu.health.check()
+        (status,) = self.gpu.cu.cuCtxPushCurrent(self.context)
+        if status:
+            raise self.gpu.health.failure(status, "turning to the GPU")
+
+    def __exit__(self, *error: object) -> None:
+        self.gpu.cu.cuCtxPopCurrent()
+
+
+class Gpu:
+    """See `interface.Driver`.
+
+    number: which GPU, as the driver counts them.  cu: the functions of the driver.  code: gives the code of a kernel.
+    Raises DeviceError where there is no such GPU.
+    """
+
+    def __init__(
+        self, number: int = 0, cu: Any = None, code: Callable[[CudaKernel, str], bytes | str] = cubin, name: str = ""
+    ) -> None:
+        self.cu = cu = library() if cu is None else cu
+        self.name, self._code = name or (f"cuda:{number}" if number else "cuda"), code
+        self.health = Health(cu, self.name)
+        self.version = self.done(cu.cuDriverGetVersion(), "asking for its version")
+        count = self.done(cu.cuDeviceGetCount(), "counting GPUs")
+        if number >= count:
+            raise DeviceError(f"device: got 'cuda:{number}', wanted a number below {count}, as many GPUs as there are")
+        self.device = device = self.done(cu.cuDeviceGet(number), "finding the GPU")
+        self.model = self.done(cu.cuDeviceGetName(256, device), "asking for its name").split(b"\0")[0].decode()
+        kinds = cu.CUdevice_attribute
+        major = self._fact(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
+        minor = self._fact(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+        self.arch = f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+        self.shared = self._fact(kinds.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+        self.here = _Here(self, self.done(cu.cuDevicePrimaryCtxRetain(device), "starting to use the GPU"))
+        self._functions: dict[CudaKernel, Function] = {}
+        self._lock = threading.RLock()
+        renew_after_fork(self, "_lock", threading.RLock)
+
+    def _fact(self, kind: Any) -> int:
+        return int(self.done(self.cu.cuDeviceGetAttribute(kind, self.device), "asking what it can do"))
+
+    def done(self, result: Sequence[Any], what: str) -> Any:
+        """What a function of the driver gives besides its status."""
+        if result[0]:
+            raise self.health.failure(result[0], what)
+        return result[1] if len(result) == 2 else result[1:]
+
+    def end(self, how: Callable[..., Any], *what: Any) -> None:
+        """Give something back to the driver, for finalisers: where the GPU failed there is nothing left to do."""
+        with suppress(DeviceError), self.here:
+            how(*what)
+
+    # --- memory ------------------------------------------------------------------------------------------------------
+
+    def allocate(self, nbytes: int) -> int:
+        with self.here:
+            status, address = self.cu.cuMemAlloc(nbytes)
+            if status and name_of(self.cu, status) == "CUDA_ERROR_OUT_OF_MEMORY":
+                free, total = self.done(self.cu.cuMemGetInfo(), "asking for free memory")
+                raise BudgetError(f"{self.name}: memory: got {free:,} of {total:,} bytes free, wanted {nbytes:,}")
+            return int(self.done((status, address), f"allocating {nbytes} bytes"))
+
+    def free(self, address: int) -> None:
+        self.end(self.cu.cuMemFree, address)
+
+    def stream(self) -> Stream:
+        with self.here:
+            return Stream(self)
+
+    def _room(self, stream: Stream, nbytes: int) -> int:
+        """Where in the stream's pinned memory so many bytes are free."""
+        begin = stream.used
+        if begin + nbytes > stream.pinned.nbytes:
+            self._wait(stream)
+            begin = 0
+            if stream.pinned.nbytes < MOST_PINNED:  # it was too small once, so it may be again
+                wanted = max(FIRST_PINNED, 2 * stream.pinned.nbytes, 1 << (nbytes - 1).bit_length())
+                stream.pinned = self._pinned(min(wanted, MOST_PINNED))
+        stream.used = -(-(begin + nbytes) // 64) * 64
+        return begin
+
+    def _pinned(self, nbytes: int) -> Array:
+        address = int(self.done(self.cu.cuMemHostAlloc(nbytes, 0), f"pinning {nbytes} bytes of the host's memory"))
+        owner = (ctypes.c_uint8 * nbytes).from_address(address)
+        weakref.finalize(owner, self.end, self.cu.cuMemFreeHost, address).atexit = False
+        return np.ctypeslib.as_array(owner)
+
+    def write(self, address: int, array: Array, stream: Stream) -> None:
+        data = array.reshape(-1).view(np.uint8)
+        with self.here:
+            for begin in range(0, data.size, PIECE):
+                part = data[begin : begin + PIECE]
+                at = self._room(stream, part.size)
+                place = stream.pinned[at : at + part.size]
+                place[...] = part
+                copied = self.cu.cuMemcpyHtoDAsync(address + begin, place.ctypes.data, part.size, stream.handle)
+                self.done(copied, "copying to the GPU")
+
+    def read(self, address: int, array: Array, stream: Stream) -> None:
+        data = array.reshape(-1).view(np.uint8)
+        with self.here:
+            for begin in range(0, data.size, PIECE):
+                part = data[begin : begin + PIECE]
+                at = self._room(stream, part.size)
+                place = stream.pinned[at : at + part.size]
+                copied = self.cu.cuMemcpyDtoHAsync(place.ctypes.data, address + begin, part.size, stream.handle)
+                self.done(copied, "copying from the GPU")
+                self._wait(stream)
+                part[...] = place
+
+    def synchronise(self, stream: Stream) -> None:
+        with self.here:
+            self._wait(stream)
+
+    def _wait(self, stream: Stream) -> None:
+        self.done(self.cu.cuStreamSynchronize(stream.handle), "waiting for the GPU")
+        stream.used = 0
+
+    # --- launches ----------------------------------------------------------------------------------------------------
+
+    def function(self, kernel: CudaKernel) -> Function:
+        with self._lock:
+            found = self._functions.get(kernel)
+            if found is None:
+                found = self._functions[kernel] = self._loaded(kernel)
+            return found
+
+    def _loaded(self, kernel: CudaKernel) -> Function:
+        code = self._code(kernel, self.arch)
+        with self.here:
+            status, module = self.cu.cuModuleLoadData(code.encode() if isinstance(code, str) else code)
+            if status and name_of(self.cu, status) in REFUSED:
+                got = f"got a driver of CUDA {self.version // 1000}.{self.version % 1000 // 10}"
+                wanted = f"wanted one that takes code of CUDA 13 for {self.arch}"
+                raise DeviceError(f"{self.name}: kernel {kernel.name}: {name_of(self.cu, status)}: {got}, {wanted}")
+            self.done((status, module), f"loading kernel {kernel.name}")
+            functions = self.done(self.cu.cuModuleEnumerateFunctions(1, module), f"looking into kernel {kernel.name}")
+            return Function(kernel.name, module, functions[0])
+
+    def call(
+        self, function: Function, grid: tuple[int, int, int], threads: int, shared: int, values: Sequence[Any],
+        stream: Stream,
+    ) -> Call:  # fmt: skip
+        if shared > function.shared:
+            self._allow(function, shared)
+        block = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        arguments = ctypes.addressof(block) if values else 0
+        launch, handle, queue, health, (x, y, z) = (
+            self.cu.cuLaunchKernel, function.handle, stream.handle, self.health, grid,
+        )  # fmt: skip
+
+        def go(kept: object = (function, values, block, stream)) -> None:
+            (status,) = launch(handle, x, y, z, threads, 1, 1, shared, queue, arguments, 0)
+            if status:
+                raise health.failure(status, f"launching kernel {function.name}")
+
+        return go
+
+    def _allow(self, function: Function, shared: int) -> None:
+        """Let a kernel have so much dynamic shared memory, which the driver does not do by itself."""
+        if shared > self.shared:
+            what = f"{self.name}: kernel {function.name}: shared memory of a block"
+            raise DeviceError(f"{what}: got {shared} bytes, wanted at most {self.shared}")
+        kind = self.cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        with self._lock, self.here:
+            self.done(self.cu.cuFuncSetAttribute(function.handle, kind, shared), f"preparing kernel {function.name}")
+            function.shared = shared
+
+    def run(self, calls: Sequence[Call]) -> None:
+        with self.here:
+            for call in calls:
+                call()
+
+    def repeated(self, calls: Sequence[Call], stream: Stream) -> Call:
+        """A CUDA graph: the driver replays all launches by one call."""
+        cu, what = self.cu, "making a graph of launches"
+        with self.here:
+            self.done(cu.cuStreamBeginCapture(stream.handle, cu.CUstreamCaptureMode(RELAXED)), what)
+            try:
+                for call in calls:
+                    call()
+            except BaseException:
+                cu.cuStreamEndCapture(stream.handle)
+                raise
+            graph = self.done(cu.cuStreamEndCapture(stream.handle), what)
+            made = self.done(cu.cuGraphInstantiate(graph, 0), what)
+            cu.cuGraphDestroy(graph)
+        launch, here, queue, health = cu.cuGraphLaunch, self.here, stream.handle, self.health
+
+        def replay(kept: object = (tuple(calls), stream)) -> None:
+            with here:
+                (status,) = launch(made, queue)
+                if status:
+                    raise health.failure(status, "replaying a graph of launches")
+
+        weakref.finalize(replay, self.end, cu.cuGraphExecDestroy, made).atexit = False
+        return replay
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def timed(self, groups: Sequence[Sequence[Call]], stream: Stream) -> list[float]:
+        cu, what, events = self.cu, "measuring time", []
+        with self.here:
+            try:
+                for calls in ((), *groups):
+                    for call in calls:
+                        call()
+                    events.append(self.done(cu.cuEventCreate(0), what))
+                    self.done(cu.cuEventRecord(events[-1], stream.handle), what)
+                self.done(cu.cuEventSynchronize(events[-1]), what)
+                pairs = itertools.pairwise(events)
+                return [self.done(cu.cuEventElapsedTime(*pair), what) / 1000 for pair in pairs]
+            finally:
+                for event in events:
+                    cu.cuEventDestroy(event)
+
+    def describe(self) -> str:
+        with self.here:
+            _, total = self.done(self.cu.cuMemGetInfo(), "asking for its memory")
+        version = f"CUDA {self.version // 1000}.{self.version % 1000 // 10}"
+        return f"{self.model} ({self.arch}, {total / 2**30:.0f} GiB, {version})"

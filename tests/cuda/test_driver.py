@@ -1,0 +1,273 @@
+"""The driver of real GPUs over a fake of NVIDIA's functions: copies, launches, graphs, and every way to fail."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda.bindings import driver as real
+
+import bolt_numba as bn
+from bolt_numba import devices
+from bolt_numba.devices.cuda import driver, library
+from bolt_numba.devices.cuda.device import Cuda
+from bolt_numba.devices.cuda.driver import Gpu
+from bolt_numba.errors import BudgetError, DeviceError
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.kernels.cuda.code import ptx
+from bolt_numba.ops.pointwise import Relu
+from bolt_numba.types import F32, Sym, TensorType
+from tests.cuda.fake_driver import FakeDriver, Result
+from tests.cuda.test_sessions import expect, network, whole
+
+_numbers = itertools.count()
+
+
+def gpu_of(fake: FakeDriver, number: int = 0) -> Gpu:
+    return Gpu(number, fake, ptx)
+
+
+def session_on(fake: FakeDriver, graph: Graph, number: int = 0) -> bn.Session:
+    name = f"fake{next(_numbers)}"
+    devices.register(name, lambda: Cuda(name, gpu_of(fake, number)))
+    return bn.compile(graph, device=name, threads=1, stages=())
+
+
+def chain(length: int = 3) -> Graph:
+    """Launches in a row, each of which gives a result."""
+    graph = Graph("chain")
+    x = graph.add_input("x", TensorType(F32, (Sym("n"), 4)))
+    b = Builder(graph)
+    for i in range(length):
+        x = b(Relu(), x)
+        graph.add_output(x, f"y{i}")
+    return graph
+
+
+def test_a_model_gives_what_the_interpreter_gives() -> None:
+    fake, graph = FakeDriver(), network()
+    session = session_on(fake, graph)
+    for n in (3, 5, 3, 3, 5):
+        expect(session, graph, x=whole(n, 4, seed=n))
+    assert fake.counts["cuLaunchKernel"]
+
+
+def test_the_second_run_makes_a_graph_that_all_later_ones_replay() -> None:
+    fake, graph = FakeDriver(), chain()
+    session = session_on(fake, graph)
+    for seed in range(4):
+        expect(session, graph, x=whole(6, 4, seed=seed))
+    assert fake.counts["cuGraphInstantiate"] == 1
+    assert fake.counts["cuGraphLaunch"] == 3
+    launched = fake.counts["cuLaunchKernel"]
+    expect(session, graph, x=whole(6, 4, seed=9))
+    assert fake.counts["cuLaunchKernel"] == launched
+
+
+def test_threads_have_streams_of_their_own() -> None:
+    fake, graph = FakeDriver(), chain()
+    session = session_on(fake, graph)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda i: expect(session, graph, x=whole(2 + i % 2, 4, seed=i)), range(24)))
+    assert len(fake.streams) > 1
+
+
+def test_an_input_may_change_when_the_copy_was_asked() -> None:
+    fake = FakeDriver()
+    gpu = gpu_of(fake)
+    stream, address = gpu.stream(), gpu.allocate(64)
+    given, got = np.arange(16, dtype=F32), np.zeros(16, F32)
+    gpu.write(address, given, stream)
+    given[...] = -1
+    gpu.read(address, got, stream)
+    np.testing.assert_array_equal(got, np.arange(16))
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 99, 1000, 4096, 5001])
+def test_long_copies_go_piece_by_piece(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in {"PIECE": 1000, "FIRST_PINNED": 64, "MOST_PINNED": 2000}.items():
+        monkeypatch.setattr(driver, name, size)
+    fake = FakeDriver()
+    gpu = gpu_of(fake)
+    stream, address = gpu.stream(), gpu.allocate(3 * nbytes + 1)
+    parts = [np.random.default_rng(i).integers(0, 256, nbytes, np.uint8) for i in range(3)]
+    for i, part in enumerate(parts):
+        gpu.write(address + i * nbytes, part, stream)
+    got = np.zeros(3 * nbytes, np.uint8)
+    gpu.read(address, got, stream)
+    np.testing.assert_array_equal(got, np.concatenate(parts))
+    assert sum(p.nbytes for p in fake.pinned.values()) <= 2000
+
+
+def test_what_is_let_go_is_given_back() -> None:
+    fake, graph = FakeDriver(), chain()
+    session = session_on(fake, graph)
+    expect(session, graph, x=whole(6, 4))
+    assert fake.sizes
+    session.close()
+    gc.collect()
+    assert not fake.sizes
+    assert not fake.pinned
+
+
+def test_two_gpus_have_contexts_of_their_own() -> None:
+    fake, graph = FakeDriver(gpus=2), chain()
+    sessions = [session_on(fake, graph, number) for number in range(2)]
+    for seed in range(3):
+        for session in sessions:
+            expect(session, graph, x=whole(2, 4, seed=seed))
+    assert {stream.context for stream in fake.streams} == {1000, 1001}
+    assert not fake._contexts()  # the caller's thread is as it was
+    with pytest.raises(DeviceError, match="device: got 'cuda:2', wanted a number below 2"):
+        gpu_of(fake, 2)
+
+
+def test_profile_takes_times_of_events() -> None:
+    fake, graph = FakeDriver(), chain()
+    session = session_on(fake, graph)
+    rows = {row.op: row.seconds for row in session.profile(whole(6, 4), runs=2).rows}
+    assert rows["Relu"] == pytest.approx(1e-3)  # a tick of the fake's clock
+
+
+# ------------------------------------------------------------------------------------------------------------ failures
+
+
+def test_memory_that_is_not_there_is_refused_and_the_session_goes_on() -> None:
+    fake, graph = FakeDriver(nbytes=1 << 16), chain()
+    session = session_on(fake, graph)
+    expect(session, graph, x=whole(6, 4))
+    with pytest.raises(BudgetError, match=r"cuda: memory: got [\d,]+ of 65,536 bytes free, wanted [\d,]+"):
+        session(x=whole(60000, 4))
+    expect(session, graph, x=whole(7, 4))
+
+
+@pytest.mark.parametrize("function", ["cuStreamSynchronize", "cuMemcpyHtoDAsync", "cuLaunchKernel", "cuMemAlloc"])
+def test_a_lost_gpu_is_named_from_then_on(function: str) -> None:
+    fake, graph = FakeDriver(), chain()
+    session = session_on(fake, graph)
+    expect(session, graph, x=whole(6, 4))
+    fake.failing[function] = Result.CUDA_ERROR_ILLEGAL_ADDRESS
+    with pytest.raises(DeviceError, match="the GPU failed: got CUDA_ERROR_ILLEGAL_ADDRESS"):
+        session(x=whole(5, 4))
+    fake.failing.clear()
+    with pytest.raises(DeviceError, match=r"the GPU failed: got CUDA_ERROR_ILLEGAL_ADDRESS .*wanted a new process"):
+        session(x=whole(6, 4))
+
+
+def test_other_errors_leave_the_gpu_usable() -> None:
+    fake, graph = FakeDriver(), chain()
+    session = session_on(fake, graph)
+    fake.failing["cuStreamCreate"] = Result.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(DeviceError, match="making a stream: got CUDA_ERROR_INVALID_VALUE"):
+        session(x=whole(6, 4))
+    fake.failing.clear()
+    expect(session, graph, x=whole(6, 4))
+
+
+def test_a_graph_that_cannot_be_made_leaves_the_stream_as_it_was() -> None:
+    fake, graph = FakeDriver(), chain()
+    session = session_on(fake, graph)
+    expect(session, graph, x=whole(6, 4))
+    fake.failing["cuLaunchKernel"] = Result.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(DeviceError, match="launching kernel"):
+        session(x=whole(6, 4))
+    fake.failing.clear()
+    expect(session, graph, x=whole(6, 4))
+
+
+def test_a_driver_too_old_for_the_code_is_named() -> None:
+    fake, graph = FakeDriver(version=12040), chain()
+    fake.failing["cuModuleLoadData"] = Result.CUDA_ERROR_UNSUPPORTED_PTX_VERSION
+    with pytest.raises(DeviceError, match=r"got a driver of CUDA 12\.4, wanted one that takes code of CUDA 13"):
+        session_on(fake, graph)(x=whole(6, 4))
+
+
+def test_shared_memory_is_allowed_or_refused() -> None:
+    gpu = gpu_of(FakeDriver())
+    function = driver.Function("k", None, type("F", (), {"most_shared": 0})())
+    gpu.call(function, (1, 1, 1), 32, 100 << 10, [], gpu.stream())
+    assert function.handle.most_shared == 100 << 10
+    with pytest.raises(DeviceError, match=r"kernel k: shared memory of a block: got .*, wanted at most 232448"):
+        gpu.call(function, (1, 1, 1), 32, 300 << 10, [], gpu.stream())
+
+
+class _Starting:
+    """`cuda.bindings.driver` whose start ends so."""
+
+    CUresult = Result
+
+    def __init__(self, outcome: Any) -> None:
+        self.outcome = outcome
+
+    def cuInit(self, flags: int) -> Any:  # noqa: N802
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return (self.outcome,)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "message"),
+    [
+        (RuntimeError("no libcuda"), "cuda: driver: got none on this machine, wanted that of NVIDIA"),
+        (Result.CUDA_ERROR_NO_DEVICE, "got CUDA_ERROR_NO_DEVICE .*CUDA_VISIBLE_DEVICES.*cuda-sim"),
+        (Result.CUDA_ERROR_STUB_LIBRARY, "got CUDA_ERROR_STUB_LIBRARY .*wanted the driver itself"),
+        (Result.CUDA_ERROR_NOT_INITIALIZED, "got CUDA_ERROR_NOT_INITIALIZED .*spawn"),
+        (Result.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "nvidia-smi"),
+    ],
+)
+def test_a_start_that_fails_says_what_is_missing(outcome: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import cuda.bindings
+
+    monkeypatch.setattr(cuda.bindings, "driver", _Starting(outcome))
+    with pytest.raises(DeviceError, match=message):
+        library.library()
+
+
+def test_a_package_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    with pytest.raises(DeviceError, match=r"package cuda-bindings: got none .*pip install 'bolt-numba\[cuda\]'"):
+        library.library()
+
+
+def test_compile_for_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cuda.bindings
+
+    monkeypatch.setattr(cuda.bindings, "driver", _Starting(Result.CUDA_ERROR_NO_DEVICE))
+    with pytest.raises(DeviceError, match="CUDA_ERROR_NO_DEVICE"):
+        bn.compile(chain(), device="cuda:77")
+
+
+def _in_child(work: Callable[[], Any], queue: Any) -> None:
+    try:
+        work()
+        queue.put("no error")
+    except Exception as error:
+        queue.put(f"{type(error).__name__}: {error}")
+
+
+def test_a_child_of_fork_is_told_so() -> None:
+    fake, graph = FakeDriver(), chain()
+    session = session_on(fake, graph)
+    expect(session, graph, x=whole(6, 4))
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    child = context.Process(target=_in_child, args=(lambda: session(x=whole(6, 4)), queue))
+    child.start()
+    child.join(60)
+    assert "DeviceError: cuda: fork: got a child of a process that had used the GPU" in queue.get()
+    expect(session, graph, x=whole(6, 4))
+
+
+def test_the_fake_has_what_the_real_package_has() -> None:
+    names = [name for name in vars(FakeDriver) if name.startswith("cu")]
+    assert len(names) > 30
+    assert all(hasattr(real, name) for name in names)
