@@ -31,6 +31,7 @@ class _Apart:
 
     def __init__(self, job: Job, buffers: dict[int, Buffer]) -> None:
         program = CudaProgram([job], GPU.memory)
+        job.scratch.update({id(a): 0 for s in job.steps or () for a in s.args.values() if isinstance(a, Scratch)})
         run = program.bind({})
         scratch = {
             id(a): GPU.memory.allocate(a.nbytes)

@@ -43,8 +43,8 @@ _FUNCTIONS: dict[str, Callable[[Array, float, float], Any]] = {
     "softsign": lambda x, a, b: x / (1 + np.abs(x)),
     "softplus": lambda x, a, b: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
 }
-_ALPHA = {"affine": 1.0, "leakyrelu": 0.01, "thresholdedrelu": 1.0, "scaledtanh": 1.0, "hardsigmoid": 0.2, "elu": 1.0}
-_BETA = {"affine": 0.0, "scaledtanh": 1.0, "hardsigmoid": 0.5}
+ALPHA = {"affine": 1.0, "leakyrelu": 0.01, "thresholdedrelu": 1.0, "scaledtanh": 1.0, "hardsigmoid": 0.2, "elu": 1.0}
+BETA = {"affine": 0.0, "scaledtanh": 1.0, "hardsigmoid": 0.5}
 
 
 def _bound(name: str, alpha: float, beta: float) -> Function:
@@ -90,7 +90,7 @@ class Recurrent(Op):
             raise self.fail("activations", self.activations, f"{each * self.directions} of {', '.join(_FUNCTIONS)}")
         alphas, betas = iter(self.activation_alpha), iter(self.activation_beta)
         found = [
-            _bound(n, next(alphas, _ALPHA[n]) if n in _ALPHA else 0.0, next(betas, _BETA[n]) if n in _BETA else 0.0)
+            _bound(n, next(alphas, ALPHA[n]) if n in ALPHA else 0.0, next(betas, BETA[n]) if n in BETA else 0.0)
             for n in names
         ]
         return [found[i : i + each] for i in range(0, len(found), each)]

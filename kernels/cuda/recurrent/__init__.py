@@ -1,0 +1,1 @@
+"""Recurrent layers on NVIDIA GPUs: LSTM, GRU, RNN."""
