@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
+from bolt_numba.devices.costs import bytes_of, work_of
 from bolt_numba.devices.program import Program, build_program
 from bolt_numba.kernels import registry
 from bolt_numba.kernels.cpu.executor import copy_rows, run_steps, team_run, team_worker
@@ -24,6 +25,8 @@ PARALLEL_BYTES = 2 * PAYS_BYTES
 BETWEEN_BYTES = 2 * L2
 """Bytes between two layers from which bands pay: less stays near enough as it is.  Measured on MobileNets."""
 
+STEP_S, BYTES_A_S, WORK_A_S = 2e-7, 2e10, 5e10
+"""Seconds of a small step, and what a thread does in one: bytes, from caches mostly, and multiply-adds of f32."""
 
 OF_ALL = (run_steps, team_run, team_worker, copy_rows)
 """Kernels that every model may come to need."""
@@ -70,6 +73,9 @@ class Cpu(Device):
 
     def data_sized(self, op: Op, ins: Types) -> DataSized | None:
         return select_data_sized(op, ins, self.name)
+
+    def seconds(self, op: Op, ins: Types, outs: Sequence[TensorType], threads: int) -> float:
+        return STEP_S + max(bytes_of(ins, outs) / BYTES_A_S, work_of(op, ins, outs) / WORK_A_S) / threads
 
     def join(self, one: Step, two: Step, operands: int, between: TensorType, threads: int) -> Step | None:
         if len(between.dims) != 4 or between.nbytes < BETWEEN_BYTES:

@@ -102,7 +102,8 @@ class Device:
     name: what sessions and makers call it.  memory: where its operands and results must be.  takes_all: whether it
     runs nodes for which no maker is found, without steps.  aliases: whether its steps may be given parts of buffers,
     the slices of a concatenation; `copy_step` then fills those that no step writes.  halves: whether it computes on
-    values of f16 and bf16, which sessions of these precisions then have.
+    values of f16 and bf16, which sessions of these precisions then have.  weighs: whether nodes for which it has
+    kernels are left to the host where the copies take longer than what they gain (`runtime.islands`).
     """
 
     name: str
@@ -110,6 +111,7 @@ class Device:
     takes_all = False
     aliases = False
     halves = False
+    weighs = False
 
     @property
     def layout(self) -> str:
@@ -128,6 +130,14 @@ class Device:
     def data_sized(self, op: Op, ins: Types) -> DataSized | None:
         """What computes a node on arrays of the host if the size of its result depends on data, or None."""
         return None
+
+    def seconds(self, op: Op, ins: Types, outs: Sequence[TensorType], threads: int) -> float:
+        """Roughly what a node takes here, on so many threads of the host."""
+        return 0.0
+
+    def copy_seconds(self, nbytes: int) -> float:
+        """Roughly what it takes to copy so much to its memory or from it."""
+        return 0.0
 
     def join(self, one: Step, two: Step, operands: int, between: TensorType, threads: int) -> Step | None:
         """One step for two, the second of which alone reads what the first makes (operand 0), or None.

@@ -17,7 +17,6 @@ import numpy as np
 from bolt_numba.base.border import at_node
 from bolt_numba.base.budget import ask, unasked
 from bolt_numba.base.follow import LostError
-from bolt_numba.base.mapped import for_runs
 from bolt_numba.base.records import record
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.build import infer_types
@@ -33,12 +32,13 @@ from bolt_numba.runtime.bands import in_bands
 from bolt_numba.runtime.bounds import fitting
 from bolt_numba.runtime.copies import Copy, copied
 from bolt_numba.runtime.device import HOST, Device, Memory, Segment, segments_of
+from bolt_numba.runtime.islands import NOT_WORTH_IT, islands
 from bolt_numba.runtime.memory import MemoryPlan, plan_memory
 from bolt_numba.runtime.packs import MakerContext, Pack
 from bolt_numba.runtime.recipes import Form, learn, made_before
 from bolt_numba.runtime.region import VALUE_ELEMENTS, Region, resolved
 from bolt_numba.runtime.repeat import Packed, Selection, node_key
-from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
+from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot, own
 from bolt_numba.runtime.stand_ins import STANDS_IN, Lacking
 from bolt_numba.types import STRING, NestedType, TensorType, only_in_python, type_of
 
@@ -90,10 +90,13 @@ class Planner:
     """Plans one region for one set of input types.
 
     lacking: takes note of the kernels that are not there, for which others stand in; None: kernels are waited for.
+    near: ids of values that are computed in the host's memory, whatever is preferred (`islands`).
     """
 
-    def __init__(self, region: Region, context: MakerContext, lacking: Lacking | None = None) -> None:
-        self.region, self.lacking = region, lacking
+    def __init__(
+        self, region: Region, context: MakerContext, lacking: Lacking | None = None, near: frozenset[int] = frozenset()
+    ) -> None:
+        self.region, self.lacking, self.near = region, lacking, near
         self.context, self.devices = context, context.devices
         self.is_mixed = any(device.memory is not HOST for device in self.devices)
         self.elsewhere: dict[tuple[int, Memory], Slot] = {}
@@ -104,7 +107,7 @@ class Planner:
         self.unasked = unasked()
         is_new = context.tuner is not None or region.plans < FEW_PLANS
         self.forms: dict[int, Form] = {} if is_new else region.forms()
-        self.has_weighed = False
+        self.has_weighed = self.is_near = False
 
     def plan(self, types: Sequence[TensorType]) -> Plan:
         """``types``: static types of the region's inputs, with ``value`` where the content decides shapes."""
@@ -125,13 +128,17 @@ class Planner:
         self.context.turn_to(())
         forget_last()
         results = self._results()
+        if self.is_mixed and not self.near:
+            near = islands(self.jobs, self.slots, self.devices, self.context.threads)
+            if near:
+                return Planner(self.region, self.context, self.lacking, near).plan(types)
         joined = in_bands(self.jobs, results, self.context.threads)
         if self.lacking is None or not any(self.lacking.of(job.device, job.steps) for job in joined):
             self.jobs = joined
-        _own([*results, *(s for job in self.jobs if job.steps is None for s in job.ins)])
+        own([*results, *(s for job in self.jobs if job.steps is None for s in job.ins)])
         memory = plan_memory(self.jobs, [s for s in results if s.kind == TEMP])
         given = [s.type.nbytes for s in results if s.kind == TEMP and s.result >= 0]
-        ask(memory.nbytes + sum(given), f"plan of {len(self.jobs)} steps: intermediate values and results")
+        ask(memory.arenas.get(HOST, 0) + sum(given), f"plan of {len(self.jobs)} steps: intermediate values and results")
         for device in dict.fromkeys(job.device for job in self.jobs):
             device.prepare([job for job in self.jobs if job.device is device])
         segments = segments_of(self.jobs, self.context.threads)
@@ -178,6 +185,9 @@ class Planner:
     def _add(self, node: Node, queue: deque[Node]) -> None:
         op = node.op
         ins = [None if v is None else self.slots.get(id(v)) or self._slot(v) for v in node.operands]
+        if self.near:
+            self.is_near = id(node.outputs[0]) in self.near
+            self.devices = [d for d in self.context.devices if d.memory is HOST or not self.is_near]
         found = self._found(node, ins, queue) if self.lacking is None else self._found_now(node, ins, queue)
         if found is None:
             return
@@ -198,7 +208,7 @@ class Planner:
 
     def _found(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> Planned | None:
         """How a node is planned; None where its results are known, or the plan ends here."""
-        form = self.forms.get(id(node))
+        form = None if self.is_near else self.forms.get(id(node))
         found = None if form is None else self._by_recipe(form, node, ins)
         return self._by_types(node, ins, queue) if found is None else found
 
@@ -237,7 +247,7 @@ class Planner:
         """A node planned for the types of its operands; None where its results are known, or the plan ends here."""
         op, context, in_types = node.op, self.context, [None if s is None else s.type for s in ins]
         number = self.region.operators.get(id(op))
-        alike = None if number is None else node_key(number, in_types)
+        alike = None if number is None or self.is_near else node_key(number, in_types)
         how = self.region.selections.get(alike)
         context.turn_to(ins)
         if how is not None and how.holds(op, in_types, context):
@@ -254,6 +264,8 @@ class Planner:
         if _runs_nothing(op, ins, types):
             return types, None, None, ()
         how = self._choose(op, in_types, types)
+        if self.is_near:
+            how.runner += NOT_WORTH_IT
         workspace = [a.nbytes for step in how.steps or () for a in step.args.values() if type(a) is Scratch]
         self._ask_for_workspace(op, how, sum(workspace))
         if how.by_types and alike is not None and context.is_complete and all(t.value is None for t in types):
@@ -482,11 +494,3 @@ def _is_numeric(types: Sequence[TensorType], in_types: Sequence[TensorType | Non
         if not t.is_static or t.dtype == STRING:
             return False
     return STRING not in [t.dtype for t in in_types if t is not None]
-
-
-def _own(slots: Iterable[Slot | None]) -> None:
-    """Take out of files what Python reads in every run; `build_program` does so for kernels."""
-    for slot in slots:
-        root = None if slot is None else slot.root()[0]
-        if root is not None and root.kind == CONST:
-            root.const = for_runs(root.const)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.base.mapped import for_runs
 from bolt_numba.base.records import record
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.registry import Op
@@ -82,6 +83,14 @@ class Job:
     packs: Sequence[Pack] = ()
     scratch: dict[int, int] = field(default_factory=dict)
     """id(Scratch) -> arena offset."""
+
+
+def own(slots: Iterable[Slot | None]) -> None:
+    """Take out of files what Python reads in every run; `build_program` does so for kernels."""
+    for slot in slots:
+        root = None if slot is None else slot.root()[0]
+        if root is not None and root.kind == CONST:
+            root.const = for_runs(root.const)
 
 
 def view(slot: Slot, arena: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Array:

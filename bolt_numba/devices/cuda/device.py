@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bolt_numba.devices.costs import bytes_of, work_of
 from bolt_numba.devices.cuda.interface import Driver
 from bolt_numba.devices.cuda.memory import CudaMemory
 from bolt_numba.devices.cuda.program import CudaProgram
@@ -12,9 +13,15 @@ from bolt_numba.kernels.registry import Context, Entry, Types
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import Device
 from bolt_numba.runtime.slots import Job
+from bolt_numba.types import TensorType
 
 KERNELS = "cuda"
 """The folder of kernels, whatever the session calls the device."""
+
+LAUNCH_S, BYTES_A_S, WORK_A_S = 3e-6, 1.5e12, 1e13
+"""Seconds of a small launch in a graph, and what a GPU of a server does in one: bytes, and multiply-adds of f32."""
+COPY_S, COPIED_A_S = 1e-5, 1e10
+"""Seconds of a small copy that somebody waits for, and bytes in one through pinned memory."""
 
 
 class Cuda(Device):
@@ -22,8 +29,8 @@ class Cuda(Device):
 
     halves = True
 
-    def __init__(self, name: str, driver: Driver) -> None:
-        self.name, self.driver = name, driver
+    def __init__(self, name: str, driver: Driver, weighs: bool = True) -> None:
+        self.name, self.driver, self.weighs = name, driver, weighs
         self.memory: CudaMemory = CudaMemory(driver)
 
     @property
@@ -35,6 +42,12 @@ class Cuda(Device):
 
     def candidates(self, op: Op, ins: Types, context: Context) -> list[Entry]:
         return registry.candidates(op, ins, context, KERNELS)
+
+    def seconds(self, op: Op, ins: Types, outs: Sequence[TensorType], threads: int) -> float:
+        return LAUNCH_S + max(bytes_of(ins, outs) / BYTES_A_S, work_of(op, ins, outs) / WORK_A_S)
+
+    def copy_seconds(self, nbytes: int) -> float:
+        return COPY_S + nbytes / COPIED_A_S
 
     def build(self, jobs: Sequence[Job], threads: int) -> CudaProgram:
         return CudaProgram(jobs, self.memory)

@@ -20,7 +20,7 @@ def make(family: str, which: str) -> Cuda:
             raise DeviceError(f"device: got 'cuda-sim:{which}', wanted an architecture such as 'cuda-sim:sm_90a'")
         arch = which or SM_80
         name = "cuda-sim" if arch == SM_80 else f"cuda-sim:{arch}"
-        return Cuda(name, SimulatedGpu(name, arch))
+        return Cuda(name, SimulatedGpu(name, arch), weighs=False)
     from bolt_numba.devices.cuda.driver import Gpu
 
     if which and not which.isdecimal():
