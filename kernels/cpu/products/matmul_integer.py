@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.products.matmul import block_index, geometry
 from bolt_numba.kernels.cpu.products.products_bytes import (
     INTEGER,
     QUANTISED,
@@ -21,6 +20,7 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
     product_steps,
     sums_are_exact,
 )
+from bolt_numba.kernels.geometry.products import block_index, geometry
 from bolt_numba.kernels.registry import Argument, Context, Step, Types, kernel
 from bolt_numba.ops.layers.integer_products import MatMulInteger, QLinearMatMul
 from bolt_numba.ops.layers.matmul import MatMul

@@ -23,12 +23,13 @@ from bolt_numba.kernels.cpu.language.lang import (
     tile_store,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.movement.move import steps
-from bolt_numba.kernels.cpu.products.matmul import block_index, conflicting, geometry, is_parallel
+from bolt_numba.kernels.cpu.products.matmul import conflicting, is_parallel
 from bolt_numba.kernels.cpu.products.pack import aligned_empty, aligned_zeros, run_shares
 from bolt_numba.kernels.cpu.products.sweep import pack_stride
 from bolt_numba.kernels.cpu.products.sweep_bytes import HEIGHT, VARIANTS, height
 from bolt_numba.kernels.cpu.products.sweep_extents import greatest
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.products import block_index, geometry
 from bolt_numba.kernels.geometry.strides import transpose_move
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel

@@ -20,7 +20,7 @@ from bolt_numba.kernels.cpu.convolution.winograd import best_size, costs
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.cpu.products.epilogue import finish
-from bolt_numba.kernels.cpu.products.matmul import ORIGIN, accepts_matmul, geometry, is_parallel, packed_bias
+from bolt_numba.kernels.cpu.products.matmul import ORIGIN, accepts_matmul, is_parallel, packed_bias
 from bolt_numba.kernels.cpu.products.pack import TERMS, source_rows
 from bolt_numba.kernels.cpu.products.sweep import choose_share
 from bolt_numba.kernels.cpu.products.sweep_bf16 import (
@@ -37,6 +37,7 @@ from bolt_numba.kernels.cpu.products.sweep_bf16 import (
     scratch_bytes,
     sweep_bf16,
 )  # fmt: skip
+from bolt_numba.kernels.geometry.products import geometry
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul

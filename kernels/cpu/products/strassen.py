@@ -53,7 +53,6 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.machine import L2
 from bolt_numba.kernels.cpu.products.epilogue import finish
 from bolt_numba.kernels.cpu.products.matmul import accepts_matmul, conflicting, is_parallel, packed_bias
-from bolt_numba.kernels.cpu.products.matmul import geometry as matmul_geometry
 from bolt_numba.kernels.cpu.products.pack import PANEL, TERMS, pack_panels, pack_taps, panel_columns
 from bolt_numba.kernels.cpu.products.strassen_error import balance, even_scales, scales_of
 from bolt_numba.kernels.cpu.products.strassen_sums import add_rows, count_pairs, sum_panels, with_sums
@@ -70,6 +69,7 @@ from bolt_numba.kernels.cpu.products.sweep import (
     rows_or_columns,
 )
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.products import geometry as matmul_geometry
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, inline, native
 from bolt_numba.kernels.registry import (
     Argument,

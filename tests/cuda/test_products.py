@@ -1,0 +1,69 @@
+"""Products on the simulated GPU: data are whole numbers, so that every order of sums gives the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bolt_numba.kernels.cuda.products.choose import choose
+from bolt_numba.kernels.cuda.products.simt import SIMT_TILES
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.pointwise import Clip, Relu
+from bolt_numba.types import F32, type_of
+from tests.cuda.harness import expect
+
+few = settings(max_examples=10, deadline=None, derandomize=True)
+
+
+def whole(seed: int, shape: Any, dtype: Any = F32, most: int = 2) -> Any:
+    """Small whole numbers."""
+    return np.random.default_rng(seed).integers(-most, most + 1, shape).astype(dtype)
+
+
+def pair(seed: int, m: int, n: int, k: int, batches: Any, op: MatMul, dtype: Any = F32) -> list[Any]:
+    """Operands of a product; batches: leading dimensions of both."""
+    a, b = (k, m) if op.trans_a else (m, k), (n, k) if op.trans_b else (k, n)
+    return [whole(seed, (*batches[0], *a), dtype), whole(seed + 1, (*batches[1], *b), dtype)]
+
+
+BATCHES = [((), ()), ((2,), ()), ((3,), (3,)), ((2, 1), (2,)), ((1,), (2,)), ((2, 2), (1, 2))]
+
+
+@few
+@given(
+    st.integers(1, 70), st.integers(1, 70), st.integers(0, 40), st.sampled_from(BATCHES), st.booleans(), st.booleans(),
+    st.sampled_from([None, Relu(), Clip(-3.0, 5.0)]), st.integers(0, 3),
+)  # fmt: skip
+def test_f32(m: int, n: int, k: int, batches: Any, trans_a: bool, trans_b: bool, activation: Any, extra: int) -> None:
+    plain = MatMul(trans_a, trans_b)
+    arrays = pair(m, m, n, k, batches, plain)
+    shape = plain.infer(*map(type_of, arrays)).dims
+    tail = [whole(3, (n,)) if extra % 2 else None, whole(4, shape) if extra > 1 else None]
+    op = MatMul(trans_a, trans_b, activation=activation, residual=extra > 1, alpha=0.5)
+    expect(op, *arrays, *tail, rtol=0)
+
+
+@pytest.mark.parametrize("shapes", [((7,), (7, 5)), ((5, 7), (7,)), ((7,), (7,)), ((2, 5, 7), (7,))])
+def test_vectors_are_rows_and_columns(shapes: Any) -> None:
+    expect(MatMul(), whole(0, shapes[0]), whole(1, shapes[1]), rtol=0)
+
+
+def test_sums_in_parts_are_added_in_order() -> None:
+    op = MatMul(residual=True, activation=Relu())
+    tile, splits = choose(SIMT_TILES, 33, 30, 1100, 1, 128)
+    assert splits > 1
+    expect(op, whole(0, (33, 1100)), whole(1, (1100, 30)), whole(2, (30,)), whole(3, (33, 30)), rtol=0)
+
+
+@pytest.mark.parametrize(("size", "wanted"), [(4096, 128), (512, 64), (64, 32)])
+def test_tiles_grow_with_products(size: int, wanted: int) -> None:
+    assert choose(SIMT_TILES, size, size, size, 1, 128)[0].m == wanted
+
+
+def test_what_is_not_finite_stays() -> None:
+    a = np.float32([[np.inf, 1], [np.nan, 2], [-np.inf, 0]])
+    expect(MatMul(activation=Relu()), a, np.float32([[1, 2, 3], [4, 5, 6]]))
