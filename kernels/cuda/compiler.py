@@ -28,7 +28,9 @@ from bolt_numba.kernels.cuda.language.macros import MACROS
 from bolt_numba.kernels.cuda.language.unroll import unrolled
 from bolt_numba.kernels.declare import Inline, Late, free_names
 
-_KINDS = {"ptr": types.int64, "i64": types.int64, "i32": types.int32, "f32": types.float32, "f64": types.float64}
+_KINDS = {
+    **dict.fromkeys(("ptr", "fault", "i64"), types.int64), "i32": types.int32, "f32": types.float32, "f64": types.float64
+}  # fmt: skip
 _WORDS: dict[str, Any] = {"cuda": cuda, **memory.WORDS}
 
 

@@ -19,9 +19,10 @@ from bolt_numba.kernels.geometry.strides import (
     transpose_move,
 )
 from bolt_numba.kernels.registry import In, Out, Types
-from bolt_numba.ops.arrays.gather import Compress
+from bolt_numba.ops.arrays.gather import Compress, Gather
 from bolt_numba.ops.arrays.shape import Concat, DepthToSpace, SpaceToDepth, Split
 from bolt_numba.ops.arrays.slicing import Pad, Slice, slice_bounds
+from bolt_numba.ops.content import want_index
 from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import STRING, Array, TensorType
 
@@ -211,3 +212,18 @@ def compress_tables(op: Compress, ins: Types) -> tuple[tuple[int, ...], list[Arr
     axis = 0 if op.axis is None else normalise_axis(op, op.axis, len(dims))
     kept = np.flatnonzero(condition.known[: dims[axis]])
     return dims, [kept if i == axis else np.arange(n) for i, n in enumerate(dims)]
+
+
+MAX_TABLE = 1 << 16
+"""Constant indices up to which a Gather is planned as a table."""
+
+
+def gather_tables(op: Gather, ins: Types) -> tuple[tuple[int, ...], list[Array]]:
+    """Dimensions of x, and the indices of each axis; raises DataError."""
+    x, known = typed(ins), typed(ins, 1).known
+    assert known is not None
+    axis = normalise_axis(op, op.axis, len(x.dims))
+    want_index(op, "indices", known, x.dims[axis])
+    places = known.reshape(-1).astype(np.int64)
+    places = np.where(places < 0, places + x.dims[axis], places)
+    return x.dims, [places if i == axis else np.arange(n) for i, n in enumerate(x.dims)]

@@ -30,23 +30,24 @@ class _Apart:
     """Steps bound to buffers of which each holds one operand, so that the simulator sees every byte beyond it."""
 
     def __init__(self, job: Job, buffers: dict[int, Buffer]) -> None:
-        program = CudaProgram([job], GPU.memory)
-        job.scratch.update({id(a): 0 for s in job.steps or () for a in s.args.values() if isinstance(a, Scratch)})
-        run = program.bind({})
         scratch = {
             id(a): GPU.memory.allocate(a.nbytes)
             for s in job.steps or ()
             for a in s.args.values()
             if isinstance(a, Scratch)
         }
+        job.scratch.update(dict.fromkeys(scratch, 0))
+        program = CudaProgram([job], GPU.memory)
+        run = program.bind({})
         run._address = lambda slot, offset: _address(program, slot, buffers) + offset  # type: ignore[method-assign]
         plain = run._value
         run._value = lambda job, arg: scratch[id(arg)].address if isinstance(arg, Scratch) else plain(job, arg)  # type: ignore[method-assign]
         self.kept = scratch
-        self.calls = run._calls(job)
+        self.calls, self.faults = run._calls(job), run.faults
 
     def run(self) -> None:
         GPU.driver.run(self.calls)
+        self.faults.check()
 
 
 def _address(program: CudaProgram, slot: Slot | None, buffers: dict[int, Buffer]) -> int:

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 from bolt_numba.ops.arrays.conversion import BitCast
-from bolt_numba.ops.arrays.gather import Compress
+from bolt_numba.ops.arrays.gather import (
+    Compress,
+    Gather,
+    GatherElements,
+    GatherND,
+    OneHot,
+    ScatterElements,
+    ScatterND,
+)
 from bolt_numba.ops.arrays.generate import ConstantOfShape, EyeLike, Range, Trilu
 from bolt_numba.ops.arrays.shape import (
     Concat,
@@ -31,7 +39,8 @@ from tests.cuda.property import taken_cases
 
 MOVED = (
     Identity, Reshape, Flatten, Squeeze, Unsqueeze, Transpose, DepthToSpace, SpaceToDepth, Concat, Split, Slice, Expand,
-    Tile, ConstantOfShape, Range, EyeLike, Pad, Compress, Trilu, BitCast,
+    Tile, ConstantOfShape, Range, EyeLike, Pad, Compress, Trilu, BitCast, Gather, GatherElements, GatherND, OneHot,
+    ScatterElements, ScatterND,
 )  # fmt: skip
 SIZES = [np.dtype(np.int8), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32), np.dtype(np.int64)]
 

@@ -8,17 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.devices.cuda.faults import Faults
 from bolt_numba.devices.cuda.interface import Call
 from bolt_numba.devices.cuda.memory import Buffer, Constant, CudaMemory
 from bolt_numba.errors import InternalError
 from bolt_numba.kernels.extents import Numbers
-from bolt_numba.kernels.registry import In, Out, Pitch, Scratch, Step
+from bolt_numba.kernels.registry import Fault, In, Out, Pitch, Scratch, Step
 from bolt_numba.runtime.device import Arenas
 from bolt_numba.runtime.slots import CONST, Job, Slot
 from bolt_numba.types import Array
 
 _WORDS = {
     "ptr": ctypes.c_int64,
+    "fault": ctypes.c_int64,
     "i64": ctypes.c_int64,
     "i32": ctypes.c_int32,
     "f32": ctypes.c_float,
@@ -65,6 +67,7 @@ class CudaRun:
     def __init__(self, program: CudaProgram, arena: Buffer) -> None:
         self.program, self.arena = program, arena
         self.driver = program.memory.driver
+        self.faults = Faults(program.jobs, program.memory, arena.stream)
         self.calls = [self._calls(job) for job in program.jobs]
         self._all = [call for calls in self.calls for call in calls]
         self._repeated: Call | None = None
@@ -100,6 +103,8 @@ class CudaRun:
                 return job.outs[index].row
             case np.ndarray():
                 return self.program.constants[id(arg)].buffer.address
+            case Fault(operand=operand):
+                return self.faults.address(job, operand)
             case None:
                 return 0
             case int() | float() | np.number():
@@ -123,6 +128,9 @@ class CudaRun:
         else:
             self.driver.run(self._all)
             self._has_run = True
+        self.faults.check()
 
     def timed(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[float]:
-        return self.driver.timed(self.calls, self.arena.stream)
+        seconds = self.driver.timed(self.calls, self.arena.stream)
+        self.faults.check()
+        return seconds

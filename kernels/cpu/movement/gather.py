@@ -38,17 +38,14 @@ from bolt_numba.kernels.cpu.movement.move import (
 from bolt_numba.kernels.cpu.movement.table_gather import table_gather_steps
 from bolt_numba.kernels.extents import Extents, Reach, box
 from bolt_numba.kernels.geometry.strides import broadcast_move, dense, move
-from bolt_numba.kernels.geometry.transfers import has_fixed_size, typed
+from bolt_numba.kernels.geometry.transfers import MAX_TABLE, gather_tables, has_fixed_size, typed
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Step, Types, kernel
 from bolt_numba.ops.arrays.gather import Gather, GatherElements, GatherND, OneHot, ScatterElements, ScatterND
-from bolt_numba.ops.content import want_index
 from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import F32, F64, I32, TensorType
 from bolt_numba.types import I64 as INT64
 
-MAX_TABLE = 1 << 16
-"""Constant indices up to which a Gather is planned as a table."""
 _REDUCED = {F32: np.float32, F64: np.float64, I32: np.int32, INT64: np.int64}
 _KINDS = {"none": 0, "add": 1, "mul": 2, "max": 3, "min": 4}
 _NAMES = list(_KINDS)
@@ -341,11 +338,7 @@ def gather(op: Gather, ins: Types, outs: Sequence[TensorType], context: Context)
         return []
     known = index.known
     if known is not None and known.size <= MAX_TABLE:
-        want_index(op, "indices", known, x.dims[axis])
-        places = known.reshape(-1).astype(np.int64)
-        places = np.where(places < 0, places + x.dims[axis], places)
-        tables = [places if i == axis else np.arange(n) for i, n in enumerate(x.dims)]
-        return table_gather_steps(x.dims, tables, unit)
+        return table_gather_steps(*gather_tables(op, ins), unit)
     run = unit * math.prod(x.dims[axis + 1 :])
     args: dict[str, Argument] = {
         "src": In(0),

@@ -1,0 +1,60 @@
+"""Gathers and scatters on CUDA whose indices are data: refused where they lead outside, in order where they meet."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from bolt_numba.errors import DataError
+from bolt_numba.ops.arrays.gather import Gather, GatherElements, GatherND, OneHot, ScatterElements, ScatterND
+from bolt_numba.ops.registry import Op
+from bolt_numba.types import AnyDType, Array
+from tests.cuda.harness import expect, run_op
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((5, 7)).astype(np.float32)
+F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
+WRONG: list[tuple[Op, tuple[Array, ...]]] = [
+    (Gather(axis=1), (X, np.array([0, 7]))),
+    (Gather(axis=0), (X, np.array([-6, 1], np.int32))),
+    (GatherElements(axis=0), (X, np.full((2, 7), 5))),
+    (GatherND(), (X, np.array([[4, 6], [0, -8]]))),
+    (ScatterElements(axis=1), (X, np.full((5, 1), 9), X[:, :1])),
+    (ScatterElements(axis=1, reduction="max"), (X, np.full((5, 1), -8), X[:, :1])),
+    (ScatterND(), (X, np.array([[5]]), X[:1])),
+    (ScatterND(reduction="add"), (X, np.array([[5]]), X[:1])),
+]
+
+
+@pytest.mark.parametrize(("op", "arrays"), WRONG, ids=lambda part: part.name if isinstance(part, Op) else "")
+def test_an_index_beyond_the_axis_is_an_error_of_the_reference(op: Op, arrays: tuple[Array, ...]) -> None:
+    with pytest.raises(DataError) as theirs:
+        op.reference(*arrays)
+    with pytest.raises(DataError) as mine:
+        run_op(op, *arrays)
+    assert str(mine.value).endswith(str(theirs.value))
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float32), F16, BF16, np.dtype(np.int32), np.dtype(np.int64)], ids=str)
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+def test_updates_that_meet_end_as_one_after_the_other(reduction: str, dtype: AnyDType) -> None:
+    x = RNG.integers(-3, 4, (4, 9)).astype(dtype)
+    updates = RNG.integers(-2, 3, (6, 9)).astype(dtype)
+    index = RNG.integers(-4, 4, (6, 9))
+    expect(ScatterElements(axis=0, reduction=reduction), x, index, updates)
+    expect(ScatterND(reduction=reduction), x, index[:, :1], updates)
+
+
+@pytest.mark.parametrize("reduction", ["max", "min"])
+def test_a_maximum_with_nan_is_nan(reduction: str) -> None:
+    updates = np.array([[np.nan, 1.0, np.nan], [2.0, np.nan, -np.inf]], np.float32)
+    expect(ScatterElements(axis=0, reduction=reduction), X[:2, :3], np.array([[0, 1, 0], [0, 1, 1]]), updates)
+
+
+def test_numbers_of_f32_name_hot_elements_and_nan_names_none() -> None:
+    indices = np.array([0.0, -1.0, 2.9, -0.5, np.nan, np.inf, -3e30, 99.0], np.float32)
+    with np.errstate(invalid="ignore"):
+        hot = run_op(OneHot(), indices, np.array(4), np.array([2, 7], np.int16), constants=(1,))[0]
+    places = np.array([0, 3, 2, 0, -1, -1, -1, -1])
+    np.testing.assert_array_equal(hot, np.where(places[:, None] == np.arange(4), 7, 2))
