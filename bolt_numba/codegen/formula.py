@@ -194,7 +194,7 @@ class _Vector(_Translator):
         return term.text if term.dtype is not None else f"splat({literal(float(term.number or 0))})"
 
 
-class _Scalar(_Translator):
+class Scalar(_Translator):
     """Terms are scalars of ``dtype``; every result is converted back to it, as NumPy arithmetic would."""
 
     def __init__(self, names: Mapping[str, Term], dtype: AnyDType) -> None:
@@ -270,7 +270,7 @@ def parameters(op: Pointwise, dtype: AnyDType) -> dict[str, float | int]:
         raise UntranslatableError(f"{op} on {dtype}") from None
 
 
-def _names(op: Pointwise, operands: Operands, dtype: AnyDType, prefix: str | None) -> dict[str, Term]:
+def formula_names(op: Pointwise, operands: Operands, dtype: AnyDType, prefix: str | None) -> dict[str, Term]:
     """What the names of a formula stand for; parameters are names that begin with ``prefix``, or numbers if None."""
     names = dict(zip("xyz", operands, strict=False))
     names |= {"inf": Term("inf", None, math.inf), "nan": Term("nan", None, math.nan)}
@@ -289,9 +289,7 @@ def special_power(exponent: float) -> str | None:
     return _POWERS.get(float(exponent))
 
 
-def vector_text(
-    op: Pointwise, operands: Operands, exponent: float | None = None, prefix: str | None = None
-) -> str:
+def vector_text(op: Pointwise, operands: Operands, exponent: float | None = None, prefix: str | None = None) -> str:
     """Text of ``op`` on vectors: operands are f32 vectors or, for dtype bool, masks; so is the result.
 
     exponent: of a Pow, where it is known.  prefix: of the names of vectors that hold `parameters`; None: the text has
@@ -303,7 +301,7 @@ def vector_text(
     if isinstance(op, Cast):
         return _vector_cast(operands[0], op.to)
     special = special_power(exponent) if isinstance(op, Pow) and exponent is not None else None
-    return _Vector.vector(_Vector(_names(op, operands, F32, prefix)).run(special or op.text))
+    return _Vector.vector(_Vector(formula_names(op, operands, F32, prefix)).run(special or op.text))
 
 
 def _vector_cast(x: Term, to: AnyDType) -> str:
@@ -330,7 +328,7 @@ def scalar_text(op: Pointwise, operands: Operands, prefix: str) -> str:
     if isinstance(op, Pow):
         return _scalar_power(*operands)
     own = operands[-1].dtype or F64
-    scalar = _Scalar(_names(op, operands, own, prefix), own)
+    scalar = Scalar(formula_names(op, operands, own, prefix), own)
     return scalar.number(scalar.run(op.text))
 
 

@@ -17,7 +17,6 @@ from bolt_numba.codegen.chain import (
     MAX_OUTER,
     LoopNest,
     Powers,
-    as_chain,
     can_generate,
     chain_kernel,
     geometry,
@@ -29,16 +28,17 @@ from bolt_numba.codegen.chain import (
     unit_cost,
     value_dtypes,
 )
+from bolt_numba.kernels.chains import common_shape, seen_chain
 from bolt_numba.kernels.cpu.language import lang, vmath, vtrig
-from bolt_numba.kernels.cpu.language.lang import F32, F64, I64, LANES, PTR, inline, native_source, split
+from bolt_numba.kernels.cpu.language.lang import F32, F64, I64, LANES, PTR, native_source, split
 from bolt_numba.kernels.cpu.machine import PAYS_NS
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import Inline, Native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, remember_last, result_of
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, remember_last
+from bolt_numba.kernels.scalars import SCALARS, TYPES
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.pointwise import Pointwise
-from bolt_numba.ops.shapes import broadcast_shapes
 from bolt_numba.types import AnyDType, Array, TensorType
 
 SHORT_LOOP = 16
@@ -47,128 +47,12 @@ SHORT_FOR_CONSTANTS = 128
 """The same where constants can be laid out so that nothing jumps."""
 
 
-@inline
-def whole_i32(x):
-    """A float cut to an i32; the least one for NaN and what does not fit."""
-    return np.int32(x) if abs(x) < np.float32(2.0**31) else np.int32(-0x80000000)
-
-
-@inline
-def whole_low(x):
-    """A float cut to an i32 of which only the low half counts, so that 0 may stand for the least one."""
-    return np.int32(x if abs(x) < np.float32(2.0**31) else np.float32(0))
-
-
-@inline
-def whole_i64(x):
-    """A float cut to an i64; the least one for NaN and what does not fit."""
-    return np.int64(x) if abs(x) < np.float32(2.0**63) else np.int64(-0x8000000000000000)
-
-
-@inline
-def whole_u64(x):
-    """A float cut to a u64, by way of i64 on either side of 2**63."""
-    high = x >= np.float32(2.0**63)
-    made = np.uint64(whole_i64(x - np.float32(2.0**63) if high else x))
-    return made ^ np.uint64(0x8000000000000000) if high else made
-
-
-@inline
-def float_max(x, y):
-    """The greater; NaN where one is, and of zeros the positive one."""
-    return x if (x > y) | (x != x) | ((x == y) & (math.copysign(1.0, y) < 0.0)) else y
-
-
-@inline
-def float_min(x, y):
-    """The lesser; NaN where one is, and of zeros the negative one."""
-    return x if (x < y) | (x != x) | ((x == y) & (math.copysign(1.0, x) < 0.0)) else y
-
-
-@inline
-def integer_div(x, y):
-    """Quotient rounded toward zero; 0 for y = 0; the least number over -1 is itself."""
-    if y == 0:
-        return x - x
-    if y == -1:
-        return -x
-    q = x // y
-    return q + 1 if (q < 0) & (q * y != x) else q
-
-
-@inline
-def integer_fmod(x, y):
-    """Remainder with the sign of x; 0 for y = 0."""
-    r = x % y
-    return r - y if (r != 0) & ((x < 0) != (y < 0)) else r
-
-
-@inline
-def reduced_power(y):
-    """An i64 that gives the same power of every i64 as this u64: powers of odd numbers repeat after 2**62."""
-    low = np.uint64(0x3FFFFFFFFFFFFFFF)
-    return np.int64((y & low) | np.uint64(0x4000000000000000)) if y > low else np.int64(y)
-
-
-@inline
-def bounded_power(y):
-    """An i64 that gives the same power of every float as this one, and that f64 holds."""
-    large = np.int64(9007199254740990)
-    odd = np.int64(y & 1)
-    return large + odd if y > large else -large - odd if y < -large else np.int64(y)
-
-
-@inline
-def unsigned_pow(x, y):
-    """Power of a u64 that is held as an i64."""
-    return signed_pow(x, y) if y >= 0 else 1 if x == 1 else 0
-
-
-@inline
-def signed_pow(x, y):
-    """Power of i64, wrapping around; what is not whole is cut."""
-    if y < 0:
-        odd = y % 2 != 0
-        return 1 if x == 1 or (x == -1 and not odd) else -1 if x == -1 else 0
-    made = 1
-    while y > 0:
-        if y % 2 != 0:
-            made *= x
-        x *= x
-        y //= 2
-    return made
-
-
-@inline
-def whole_pow(x, y):
-    """Power of an f64 to an i64."""
-    # The least i64 has no negative; a power so large depends on parity alone.
-    left = y if y >= 0 else -(y + 2 if y == -y else y)
-    made = 1.0
-    while left > 0:
-        if left & 1:
-            made *= x
-        x *= x
-        left >>= 1
-    return made if y >= 0 else 1.0 / made
-
-
-_TYPES = {
-    "f32": np.float32, "f64": np.float64, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
-    "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64, "bool": np.bool_,
-}  # fmt: skip
 _CONSTANTS = {"inf": math.inf, "nan": math.nan, "LANES": LANES, "math": math}
-_HELPERS = {
-    "integer_div": integer_div, "integer_fmod": integer_fmod, "signed_pow": signed_pow, "unsigned_pow": unsigned_pow,
-    "whole_pow": whole_pow, "reduced_power": reduced_power, "bounded_power": bounded_power,
-    "float_fmod": np.fmod, "float_max": float_max, "float_min": float_min,
-    "whole_i32": whole_i32, "whole_low": whole_low, "whole_i64": whole_i64, "whole_u64": whole_u64,
-    "split": split,
-}  # fmt: skip
+_HELPERS = {**SCALARS, "split": split}
 
 
 def _meaning(name: str) -> Any:
-    for table in (_TYPES, _CONSTANTS, _HELPERS):
+    for table in (TYPES, _CONSTANTS, _HELPERS):
         if name in table:
             return table[name]
     for module in (vmath, vtrig):
@@ -219,32 +103,14 @@ def _reach(sizes: Sequence[int], results: Sequence[int], outer: int, forms: str,
 
 
 @remember_last
-def _seen(op: Pointwise | Chain, ins: Types) -> tuple[Chain, list[TensorType], tuple[AnyDType, ...]] | None:
-    """The chain, its operands, and the dtypes of all values; None when an operand is omitted or unknown."""
-    known = [t for t in ins if t is not None and t.is_static]
-    if len(known) != len(ins) or not known:
-        return None
-    chain = as_chain(op)
-    return chain, known, value_dtypes(chain, [t.dtype for t in known])
-
-
-@remember_last
 def _nest(op: Pointwise | Chain, ins: Types) -> LoopNest | None:
     """Loops of the chain, None when types are unknown or its results differ in shape."""
-    seen = _seen(op, ins)
-    if seen is None:
+    seen = seen_chain(op, ins)
+    shape = None if seen is None else common_shape(op, ins)
+    if seen is None or shape is None:
         return None
     chain, known, dtypes = seen
-    if len(chain.results) == 1:
-        shapes = [result_of(op, ins).dims]
-    else:
-        types = chain.infer_all(*known)
-        shapes = [types[i].dims for i in chain.results]
-    dims = [t.dims for t in known]
-    whole = broadcast_shapes(op, *dims)
-    if any(shape != whole for shape in shapes):
-        return None
-    nest = _lengthen(chain, shapes[0], known, dims, dtypes)
+    nest = _lengthen(chain, shape, known, [t.dims for t in known], dtypes)
     return nest if len(nest.outer) <= MAX_OUTER else None
 
 
@@ -290,13 +156,13 @@ def _take(table: Array, array: Array) -> Array:
 
 @remember_last
 def _accepts(op: Any, ins: Types) -> bool:
-    seen = _seen(op, ins)
+    seen = seen_chain(op, ins)
     return seen is not None and can_generate(seen[0], seen[1]) and _nest(op, ins) is not None
 
 
 def _accepts_in_place(op: Any, ins: Types) -> bool:
     """Whether an operand of as many bytes as the first result has as many elements, too."""
-    seen = _seen(op, ins)
+    seen = seen_chain(op, ins)
     if seen is None or not _accepts(op, ins):
         return False
     chain, known, dtypes = seen
@@ -306,7 +172,7 @@ def _accepts_in_place(op: Any, ins: Types) -> bool:
 
 
 def _steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    seen = _seen(op, ins)
+    seen = seen_chain(op, ins)
     assert seen is not None, "accepts() has tested this"
     chain, known, _ = seen
     nest = _nest(op, ins)

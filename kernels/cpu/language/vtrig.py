@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
     any_lane,
@@ -23,33 +21,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     with_lane,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.language.vmath import SIGN, flip_sign, poly3, poly7, product_error, two_sum
-
-_TURN = tuple(
-    np.uint64(word)
-    for word in (
-        0x0028BE60DB939105, 0x4A7F09D5F47D4D37, 0x7036D8A5664F10E4, 0x107F9458EAF7AEF1,
-    )
-)  # fmt: skip
-"""The bits of 1 / (2 pi), after eight zeros."""
-
-
-@inline
-def reduce_turn(bits):
-    """(r, q) with x = q pi/2 + r modulo a turn, |r| <= pi/4, for the bits of an f32 x >= 2**17.
-
-    Exact fixed-point arithmetic on the fraction of x / (2 pi) (Payne and Hanek 1983): of 1 / (2 pi) only the 104 bits
-    count that neither make whole turns nor lie under the result.
-    """
-    m = np.uint64((bits & 0x7FFFFF) | 0x800000)
-    shift = ((bits >> 23) & 255) - 142
-    k, left = shift >> 6, np.uint64(shift & 63)
-    right = np.uint64(63) - left
-    one = np.uint64(1)
-    high = (_TURN[k] << left) | ((_TURN[k + 1] >> one) >> right)
-    low = (_TURN[k + 1] << left) | ((_TURN[k + 2] >> one) >> right)
-    f = m * high + ((m * (low >> np.uint64(24))) >> np.uint64(40))
-    q = (f + (one << np.uint64(61))) >> np.uint64(62)
-    return np.float32(np.int64(f - (q << np.uint64(62))) * 3.4061215800304655e-19), np.int32(q & np.uint64(3))
+from bolt_numba.kernels.scalars import reduce_turn
 
 
 @inline

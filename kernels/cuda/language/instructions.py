@@ -61,6 +61,13 @@ _ARITHMETIC = {
     # to integers, to nearest even; beyond the range the end of the range, NaN is 0
     "round_i32": _pure("cvt.rni.s32.f32 $0, $1;", "r", "f"),
     "round_even": _pure("cvt.rni.f32.f32 $0, $1;", "f", "f"),
+    # to whole floats
+    "rint_f32": _pure("cvt.rni.f32.f32 $0, $1;", "f", "f"),
+    "floor_f32": _pure("cvt.rmi.f32.f32 $0, $1;", "f", "f"),
+    "ceil_f32": _pure("cvt.rpi.f32.f32 $0, $1;", "f", "f"),
+    "rint_f64": _pure("cvt.rni.f64.f64 $0, $1;", "d", "d"),
+    "floor_f64": _pure("cvt.rmi.f64.f64 $0, $1;", "d", "d"),
+    "ceil_f64": _pure("cvt.rpi.f64.f64 $0, $1;", "d", "d"),
     "saturate_s8": _pure("cvt.sat.s8.s32 $0, $1;", "r", "r"),
     "saturate_u8": _pure("cvt.sat.u8.s32 $0, $1;", "r", "r"),
     # bits

@@ -1,0 +1,141 @@
+"""Pointwise operators and fused chains of them: generated kernels (see `codegen.threads`).
+
+A thread computes a few neighbours of a row, as many as 16 bytes hold where rows divide so; it loads and stores them
+at once where they lie at multiples of their size.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from bolt_numba.codegen.chain import MAX_OUTER, LoopNest, Powers, geometry, known_powers, operand_strides, value_dtypes
+from bolt_numba.codegen.threads import MOST, WIDTH, chain_for_threads, thread_lines, thread_numbers
+from bolt_numba.kernels.chains import common_shape, seen_chain
+from bolt_numba.kernels.cuda.declare import F32, F64, I64, PTR, CudaKernel, ceil_div, inline_source
+from bolt_numba.kernels.cuda.elementwise.scalars import scope_of
+from bolt_numba.kernels.cuda.language.division import divider
+from bolt_numba.kernels.declare import Source
+from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, remember_last
+from bolt_numba.ops import pointwise as ops
+from bolt_numba.ops.chain import Chain
+from bolt_numba.ops.pointwise import Pointwise
+from bolt_numba.types import AnyDType, TensorType
+
+THREADS = 256
+LIMIT = 2**31
+"""Threads of a launch that have work are fewer, so that indices are 32 bits."""
+_KINDS = {"ptr": PTR, "i64": I64, "f32": F32, "f64": F64}
+
+
+@functools.lru_cache(maxsize=1024)
+def chain_kernel(
+    chain: Chain, ins: tuple[AnyDType, ...], powers: Powers, outer: int, forms: str, per: int
+) -> CudaKernel:
+    """For operands of these dtypes, ``outer`` outer loops, an innermost pattern, and elements of a thread."""
+    made = chain_for_threads(chain, ins, powers, outer, forms, per, THREADS)
+    element = inline_source(made.element, "element", **scope_of(made.element))
+    scope = {**scope_of(made.text), "element": element}
+    sizes = [t.itemsize for t in value_dtypes(chain, ins)]
+    return CudaKernel(
+        Source(made.text, made.name, scope), made.name, {name: _KINDS[kind] for name, kind in made.fields.items()},
+        threads=THREADS, blocks=lambda a: ceil_div(a.items, THREADS),
+        extents=functools.partial(_reach, sizes, [sizes[i] for i in chain.results], outer, forms, per),
+    )  # fmt: skip
+
+
+def _reach(sizes: Sequence[int], results: Sequence[int], outer: int, forms: str, per: int, a: Any) -> dict[str, Reach]:
+    """Extents: itemsizes of values and results, loops, and forms as in `LoopNest`."""
+    given, n = vars(a), a.n
+    rows = a.items // a.blocks if outer else 1
+    found: dict[str, Reach] = {f"o{k}": rows * n * size for k, size in enumerate(results)}
+    loops = [given[f"d{j}"] for j in range(1, outer)]
+    loops = [rows // max(math.prod(loops), 1), *loops] if outer else []
+    for k, form in enumerate(forms):
+        run = n * sizes[k] if form == "v" else sizes[k]
+        moves = loops if form != "n" else []
+        found[f"a{k}"] = box(run, *[(size, given[f"s{k}_{j}"]) for j, size in enumerate(moves)]) if moves else run
+    return found
+
+
+@remember_last
+def _nest(op: Pointwise | Chain, ins: Types) -> LoopNest | None:
+    seen = seen_chain(op, ins)
+    shape = None if seen is None else common_shape(op, ins)
+    if seen is None or shape is None:
+        return None
+    nest = geometry(shape, [t.dims for t in seen[1]])
+    return nest if len(nest.outer) <= MAX_OUTER and nest.size < LIMIT else None
+
+
+def elements_of_thread(n: int, itemsize: int, is_flat: bool) -> int:
+    """How many neighbours a thread takes: rows of ``n`` are divided evenly, unless there is one."""
+    per = max(1, min(MOST, WIDTH // itemsize))
+    while per > 1 and (n < per if is_flat else n % per):
+        per //= 2
+    return per
+
+
+@remember_last
+def _accepts(op: Any, ins: Types) -> bool:
+    seen = seen_chain(op, ins)
+    if seen is None or _nest(op, ins) is None:
+        return False
+    return thread_lines(seen[0], tuple([t.dtype for t in seen[1]]), ()) is not None
+
+
+def _accepts_in_place(op: Any, ins: Types) -> bool:
+    """Whether an operand of as many bytes as the first result has as many elements, too."""
+    seen = seen_chain(op, ins)
+    if seen is None or not _accepts(op, ins):
+        return False
+    chain, known, dtypes = seen
+    numbers = [t.known is not None and t.size == 1 for t in known]  # nobody writes over a constant
+    widest = max([t.dtype.itemsize for t, number in zip(known, numbers, strict=True) if not number], default=0)
+    return widest <= dtypes[chain.results[0]].itemsize
+
+
+def _steps(op: Any, ins: Types) -> list[Step]:
+    seen, nest = seen_chain(op, ins), _nest(op, ins)
+    assert seen is not None, "accepts() has tested this"
+    assert nest is not None, "accepts() has tested this"
+    chain, known, dtypes = seen
+    if not nest.size:
+        return []
+    outer, given = len(nest.outer), tuple([t.dtype for t in known])
+    moving = [dtypes[k].itemsize for k, form in enumerate(nest.forms) if form == "v"]
+    per = elements_of_thread(nest.inner, max([*moving, *(dtypes[i].itemsize for i in chain.results)]), not outer)
+    blocks = ceil_div(nest.inner, per)
+    args: dict[str, Argument] = {f"o{k}": Out(k) for k in range(len(chain.results))}
+    args |= {f"a{k}": In(k) for k in range(len(known))}
+    args |= {"n": nest.inner, "items": nest.rows * blocks}
+    for name, size in [("blocks", blocks), *((f"d{j}", size) for j, size in enumerate(nest.outer) if j)]:
+        if outer:
+            args[name] = size
+            args[f"m_{name}"], args[f"h_{name}"] = divider(size)
+    args |= operand_strides(nest, given)
+    for name, (_, value) in thread_numbers(chain, dtypes).items():
+        args[name] = value - 2**64 if isinstance(value, int) and value >= 2**63 else value
+    return [Step(chain_kernel(chain, given, known_powers(chain, known), outer, nest.forms, per), args)]
+
+
+_ALL: list[type[Any]] = [
+    row
+    for row in vars(ops).values()
+    if isinstance(row, type) and issubclass(row, Pointwise) and hasattr(row, "formula")
+]
+
+
+@kernel(*_ALL, Chain, device="cuda", accepts=_accepts_in_place, inplace=tuple(range(8)), rank=1, by_types=True)
+def pointwise_in_place(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """A result that may take over an operand's memory: a thread loads its elements before it stores any there."""
+    return _steps(op, ins)
+
+
+@kernel(*_ALL, Chain, device="cuda", accepts=_accepts, by_types=True)
+def pointwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Operands that are wider than the result."""
+    return _steps(op, ins)

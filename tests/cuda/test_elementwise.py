@@ -1,0 +1,115 @@
+"""Pointwise operators and chains on the simulated GPU, against their references."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bolt_numba.kernels import registry
+from bolt_numba.kernels.registry import QueryContext
+from bolt_numba.ops import pointwise as p
+from bolt_numba.ops.chain import Chain
+from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.registry import OPS
+from bolt_numba.types import BF16, F16, F32, F64, TensorType
+from tests.cuda.harness import expect
+from tests.test_pointwise import SPECIAL, VARIANTS, integers, reals
+
+INTEGERS = (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64)
+FUNCTIONS = [
+    c for c in OPS.values() if issubclass(c, p.Pointwise) and c.arity == 1 and F32 in c.dtypes and c is not p.Cast
+]
+TOLERANCE = {F32: 2e-6, F16: 1e-3, BF16: 8e-3}
+
+
+def test_every_pointwise_operator_has_a_kernel_for_each_float_and_integer() -> None:
+    """But for functions of f64, and powers that need one."""
+    for op in [c for c in OPS.values() if issubclass(c, p.Pointwise) and c not in (p.Cast, p.Where)]:
+        for dtype in op.dtypes:
+            if (dtype.kind in "OV" and dtype != BF16) or dtype.name.startswith("float8") or (dtype == F64 and op.ulp):
+                continue
+            ins = [TensorType(dtype, (4,))] * op.arity
+            assert registry.candidates(op(), ins, QueryContext(precision="f32"), "cuda"), (op.__name__, dtype)
+
+
+@pytest.mark.parametrize("op", [*(c() for c in FUNCTIONS), *VARIANTS], ids=str)
+def test_functions_of_f32(op: Any) -> None:
+    low, high = op.domain
+    x = np.concatenate([np.linspace(low, high, 101, dtype=np.float32), SPECIAL])
+    expect(op, x, rtol=max(op.ulp, 1) * 1.2e-7, atol=5e-8 if isinstance(op, (p.HardSigmoid, p.HardSwish)) else 1e-38)
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+@pytest.mark.parametrize("op", [p.Relu(), p.Gelu(), p.Exp(), p.Clip(-0.5, 2.0), p.Swish(1.7), p.Round()], ids=str)
+def test_functions_of_halves(op: Any, dtype: Any) -> None:
+    with np.errstate(over="ignore"):
+        x = np.concatenate([reals(75), SPECIAL]).astype(dtype)
+    expect(op, x, rtol=TOLERANCE[dtype], atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=lambda d: d.__name__)
+def test_integers(dtype: Any) -> None:
+    x, y = integers(dtype, 5, 8), integers(dtype, 5, 8)
+    for op in (p.Add(), p.Div(), p.Mod(), p.Max(), p.Less(), p.BitwiseXor(), p.Where()):
+        expect(op, *([x > y] if isinstance(op, p.Where) else []), x, y)
+    expect(p.Clip(2, 5), x)
+    expect(p.BitShift("RIGHT"), x, y)
+    expect(p.Pow(), x, np.abs(y))
+
+
+def test_logic() -> None:
+    x, y = integers(np.bool_, 3, 21), integers(np.bool_, 21)
+    for op in (p.And(), p.Xor(), p.Equal()):
+        expect(op, x, y)
+    expect(p.Not(), x)
+    expect(p.Where(), x, x, y)
+
+
+KINDS = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int8, np.uint32, np.int64, np.uint64, np.bool_)
+
+
+@pytest.mark.parametrize("source", KINDS, ids=lambda d: d.__name__)
+def test_casts(source: Any) -> None:
+    numbers = np.array([0, 1, 2.5, 3.99, 77.25, 126, 300, 40000, -1, -2.5, -77, 70000, 3e9, -3e9, 1e19, np.nan, np.inf])
+    with np.errstate(all="ignore"):
+        x = numbers[: {1: 5, 2: 9}.get(np.dtype(source).itemsize, 17) if np.dtype(source).kind in "iub" else 17]
+        x = np.nan_to_num(x).astype(source) if np.dtype(source).kind in "iub" else x.astype(source)
+    for to in KINDS:
+        expect(p.Cast(to=np.dtype(to)), x, rtol=0, atol=0)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_operands_are_broadcast(data: st.DataObject) -> None:
+    """Any loops: rows that divide into vectors, rows that do not, operands that stand still, empty ones."""
+    dims = tuple(data.draw(st.lists(st.sampled_from([1, 2, 3, 8, 20]), min_size=0, max_size=4)))
+    dims = data.draw(st.sampled_from([dims, dims, dims, (*dims, 0)]))
+    other = tuple(1 if data.draw(st.booleans()) else d for d in dims)[data.draw(st.integers(0, len(dims))) :]
+    dtype = data.draw(st.sampled_from([np.float32, np.float16, np.int8]))
+    x, y = integers(dtype, *dims), integers(dtype, *other)
+    expect(p.Sub(), *((x, y) if data.draw(st.booleans()) else (y, x)), rtol=0, atol=0)
+
+
+def test_powers_of_known_exponents_need_no_logarithm() -> None:
+    x = reals(40, low=0.1)
+    for exponent in (2.0, 0.5, -1.0, 3.0, 1.7):
+        expect(p.Pow(), x, np.float32(exponent), constants=(1,), rtol=5e-7)
+    expect(p.Pow(), x, np.array(3, np.int32))
+
+
+def test_a_chain_keeps_its_values_in_registers() -> None:
+    """Two results, numbers of steps, an operand that is one number and one that stands still in a row."""
+    steps = ((p.Mul(), (0, 1)), (p.LeakyRelu(0.25), (3,)), (p.Add(), (4, 2)), (p.Tanh(), (5,)))
+    expect(Chain(steps, (6, 4)), reals(3, 5, 12), reals(3, 1, 1), reals(1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("codes", [np.uint8, np.int8, np.uint16], ids=lambda d: d.__name__)
+def test_bytes_are_floats_between_conversions(codes: Any) -> None:
+    x, scale, zero = integers(codes, 6, 10), np.float32(0.25), np.array(3, codes)
+    steps = ((DequantizeLinear(), (0, 1, 2)), (p.Gelu(), (4,)), (QuantizeLinear(), (5, 3, 2)))
+    expect(Chain(steps, (6,)), x, scale, zero, np.array(0.03125, np.float32))
