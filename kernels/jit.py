@@ -11,10 +11,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
-import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.claims import claimed
 from bolt_numba.base.digest import sha256
 from bolt_numba.base.forks import renew_after_fork, renew_cached_properties
-from bolt_numba.base.kept import cache_root, contents, folders, keep, tell_cost
-from bolt_numba.base.trusted import read_trusted
+from bolt_numba.base.kept import cache_root, folders
 from bolt_numba.errors import KernelError
+from bolt_numba.kernels import code_files
 from bolt_numba.kernels.built_in import built_in
-from bolt_numba.kernels.compiles import Compile, LackingError, begins, ended, may_wait, on_compile, waited_for
+from bolt_numba.kernels.code_files import MachineCode, made_once, newest, read_kernel
+from bolt_numba.kernels.compiles import LackingError, may_wait, on_compile
 from bolt_numba.kernels.cpu.isa import lower_levels, target
 from bolt_numba.kernels.cpu.processor import installed_version
 from bolt_numba.kernels.declare import (
@@ -63,7 +61,6 @@ _LANGUAGE = (
     "cpu/language/tiles_bytes.py",
     "cpu/language/halves.py", "cpu/language/bits.py", "cpu/language/lang.py",
 )  # fmt: skip
-_MAGIC = b"BNK4"
 
 _lock = threading.RLock()
 _engine: Any = None
@@ -71,7 +68,7 @@ _sources: dict[str, Native] = {}
 _asked: dict[Any, Native] = {}
 
 
-class Native:
+class Native(MachineCode):
     """A kernel: compiled, or loaded from the cache, when its address is first asked for.
 
     Attributes
@@ -137,6 +134,12 @@ class Native:
         """Have the code that another process compiled."""
         if not self._address:
             self._address = _placed(self, code)
+
+    def compile(self) -> None:
+        self._address = self.address
+
+    def code(self) -> bytes:
+        return code_of(self)
 
     def _loaded(self) -> int:
         """Its address if the cache has it, else 0."""
@@ -264,28 +267,12 @@ def version_name() -> str:
     The level alone says for which processors.  Where no compiler is installed, what another one made serves.
     """
     name, compiler = f"{package_name()}-", _compiler_digest()
-    return name + (compiler or _compiled(name, folders().read))
+    return name + (compiler or newest(name, folders().read))
 
 
 def package_name() -> str:
     """What a file of kernels that came with the package is called, but for its suffix."""
     return f"{target().level}-{language_digest()}"
-
-
-_NONE = "none"
-"""In place of the compiler's digest where none is installed and nothing of any is kept."""
-
-
-@functools.cache
-def _compiled(name: str, places: tuple[Path, ...]) -> str:
-    """The end of the name of the first folder that begins with ``name``; of those in one place, of the newest."""
-    for place in places:
-        with suppress(OSError):
-            ends = {e.name.removeprefix(name): e for e in os.scandir(place) if e.name.startswith(name) and e.is_dir()}
-            ends.pop(_NONE, None)
-            if ends:
-                return max(ends, key=lambda end: ends[end].stat().st_mtime)
-    return _NONE
 
 
 TUNED = "tuned.json"
@@ -294,10 +281,7 @@ TUNED = "tuned.json"
 
 def cache_entries(root: Path | None = None) -> list[tuple[str, int]]:
     """Name and size in bytes of every kernel for this version and instruction set in a folder; None: the own one."""
-    with suppress(OSError):
-        found = [f for f in os.scandir((root or cache_root()) / version_name()) if f.name.endswith(".kernel")]
-        return sorted((f.name.removesuffix(".kernel"), f.stat().st_size) for f in found)
-    return []
+    return code_files.entries((root or cache_root()) / version_name())
 
 
 def clear_cache() -> int:
@@ -339,66 +323,23 @@ def _found(kernel: Native) -> bytes | None:
     made = _built_in(kernel)
     if made is not None:
         return made
-    codes = (_checked(path, data) for path, data in contents(_name(kernel)))
-    return next((code for code in codes if code is not None), None)
-
-
-def read_kernel(path: Path) -> bytes | None:
-    """Blob or object code of a cache file; None when there is none, it is damaged, or others could have written it."""
-    data = read_trusted(path)
-    return None if data is None else _checked(path, data)
-
-
-def _checked(path: Path, data: bytes) -> bytes | None:
-    head = len(_MAGIC) + 16
-    if data[: len(_MAGIC)] != _MAGIC or _checksum(path, data[head:]) != data[len(_MAGIC) : head]:
-        return None
-    return data[head:]
-
-
-def _checksum(path: Path, code: bytes) -> bytes:
-    """Of what a file holds and what it is called: another kernel, or the same for other processors, is no match."""
-    return sha256(f"{path.parent.name}/{path.name}\n".encode() + code).digest()[:16]
-
-
-def _write(kernel: Native, code: bytes) -> None:
-    """Write so that a reader sees all or nothing.  A cache that cannot be written is only slower."""
-    path = _path(kernel)
-    failure = keep(_name(kernel), _MAGIC + _checksum(path, code) + code)
-    if failure is None:
-        from bolt_numba.kernels.prune import written
-
-        written(path.parent, len(code))
-    tell_cost(version_name(), failure)
+    return code_files.found(_name(kernel))
 
 
 def code_of(kernel: Native) -> bytes:
     """Blob or object code of a kernel: from the cache, else compiled now, here or by who began before, and kept."""
-    code = _found(kernel)
-    if code is None:
-        start = time.perf_counter()
-        with claimed(_name(kernel)):
-            code = _found(kernel)
-            if code is not None:
-                waited_for(Compile(kernel.name, time.perf_counter() - start, "by another process"))
-                return code
-            begins(kernel.name)
-            code = _made(kernel)
-        ended(Compile(kernel.name, time.perf_counter() - start, "by this process"))
-    return code
+    return made_once(_name(kernel), kernel.name, lambda: _found(kernel), lambda: _made(kernel))
 
 
 def _made(kernel: Native) -> bytes:
-    """Blob or object code, compiled now and kept; raises KernelError where no compiler is installed."""
+    """Blob or object code, compiled now; raises KernelError where no compiler is installed."""
     if not _compiler_digest():
         wanted = "wanted it with the package or in a cache, or numba, which compiles it: pip install bolt-numba"
         raise KernelError(f"kernel '{kernel.name}': machine code for {target().level}: got none, {wanted}")
     from bolt_numba.kernels.compiler import compile_object
 
     made = compile_object(kernel)
-    code = blob_of(made, kernel.symbol) or made
-    _write(kernel, code)
-    return code
+    return blob_of(made, kernel.symbol) or made
 
 
 def _placed(kernel: Native, code: bytes) -> int:
@@ -448,5 +389,5 @@ _KINDS: dict[str, frozenset[type]] = {"ptr": MEMORY, "code": frozenset((Native, 
 __all__ = [
     "CODE", "F32", "F64", "FASTMATH", "I32", "I64", "PTR", "PTR_OR_0", "Field", "Inline", "Late", "Native", "Source",
     "Word", "cache_dir", "cache_entries", "cache_root", "clear_cache", "inline", "inline_source", "native",
-    "native_source", "on_compile",
+    "native_source", "on_compile", "read_kernel",
 ]  # fmt: skip

@@ -27,11 +27,19 @@ _REASON = re.compile(r"raised a specific error:\n\s*\w+: (.*)")
 _HEADS = ("Failed in ", "During: ")
 
 
-def check_names(function: Callable[..., Any], who: str, fields: Collection[str] | None = None) -> None:
+Language = tuple[Collection[str], str]
+"""Words, and the module that has them."""
+_CPU: Language = (WORDS, "bolt_numba.kernels.cpu.language.lang")
+
+
+def check_names(
+    function: Callable[..., Any], who: str, fields: Collection[str] | None = None, language: Language = _CPU
+) -> None:
     """Raise KernelError for the first name that nothing defines, or that is no field of the parameter record.
 
     fields: of the record that is the first parameter; None for a helper.
     """
+    words, home = language
     code = function.__code__
     known = {*function.__globals__, *vars(builtins)}
     record = code.co_varnames[0] if fields is not None and code.co_argcount else None
@@ -41,7 +49,10 @@ def check_names(function: Callable[..., Any], who: str, fields: Collection[str] 
             line = (instruction.positions and instruction.positions.lineno) or line
             name, operation = instruction.argval, instruction.opname
             if operation in ("LOAD_GLOBAL", "LOAD_NAME") and name not in known:
-                _refuse(code, line, who, "name", name, known | {*WORDS}, "one that the file defines or imports")
+                wanted = "one that the file defines or imports"
+                if name in words:
+                    wanted += f": it is a word, import it from {home}"
+                _refuse(code, line, who, "name", name, () if name in words else known | {*words}, wanted)
             if record is not None and operation == "LOAD_ATTR" and before == record and name not in (fields or ()):
                 _refuse(code, line, who, f"field of '{record}'", name, fields or (), "one that @native declares")
             loads = operation.startswith("LOAD_FAST")
@@ -56,9 +67,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _refuse(code: CodeType, line: int, who: str, what: str, name: str, known: Collection[str], wanted: str) -> None:
-    if what == "name" and name in WORDS:
-        wanted += ": it is a word, import it from bolt_numba.kernels.cpu.language.lang"
-    elif near := get_close_matches(name, sorted(known), 1):
+    if near := get_close_matches(name, sorted(known), 1):
         wanted += f", perhaps '{near[0]}'"
     raise KernelError(f"{place(code.co_filename, line)}: {who}: {what}: got '{name}', wanted {wanted}")
 

@@ -22,9 +22,10 @@ from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.kept import folders, tell_cost
 from bolt_numba.errors import KernelError
 from bolt_numba.kernels import compiles
+from bolt_numba.kernels.code_files import MachineCode
 from bolt_numba.kernels.compiles import Compile
 from bolt_numba.kernels.cpu.processor import installed_version
-from bolt_numba.kernels.jit import Native, version_name
+from bolt_numba.kernels.jit import version_name
 
 PAYS = 3
 """Kernels from which another process pays: it takes half a second to begin."""
@@ -56,7 +57,7 @@ def prepare(kernels: Iterable[Any], besides: Iterable[Any] = ()) -> None:
     tell_cost(version_name())  # assistants cannot
 
 
-def _compile(missing: Sequence[Native]) -> None:
+def _compile(missing: Sequence[MachineCode]) -> None:
     """Compile in this process and its assistants, and show how far that is."""
     from bolt_numba.kernels.progress import shown
 
@@ -66,11 +67,11 @@ def _compile(missing: Sequence[Native]) -> None:
         _compile_all(deque(missing), assistants)
 
 
-def _missing(kernels: Iterable[Any]) -> list[Native]:
-    return [k for k in dict.fromkeys(kernels) if isinstance(k, Native) and not k.is_ready]
+def _missing(kernels: Iterable[Any]) -> list[MachineCode]:
+    return [k for k in dict.fromkeys(kernels) if isinstance(k, MachineCode) and not k.is_ready]
 
 
-def _compile_all(queue: deque[Native], assistants: int) -> None:
+def _compile_all(queue: deque[MachineCode], assistants: int) -> None:
     """Compile what is in a queue; returns when all of it is done."""
     heard = compiles.heard()
     with ExitStack() as stack:
@@ -81,12 +82,12 @@ def _compile_all(queue: deque[Native], assistants: int) -> None:
         stack.callback(queue.clear)  # an interrupt leaves nothing to begin
         while queue:
             with suppress(IndexError, KernelError):
-                assert queue.popleft().address
+                queue.popleft().compile()
         for thread in threads:
             thread.join()
 
 
-def _feed(assistant: Assistant, queue: deque[Native], heard: list[Compile] | None) -> None:
+def _feed(assistant: Assistant, queue: deque[MachineCode], heard: list[Compile] | None) -> None:
     """Have an assistant compile kernels of a queue; what it cannot is left to who asks for the kernel."""
     with compiles.heard_by(heard), suppress(IndexError):
         while assistant.compile(queue.popleft()):
@@ -126,7 +127,7 @@ serve({is_nice})"""
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def compile(self, kernel: Native) -> bool:
+    def compile(self, kernel: MachineCode) -> bool:
         """Have the kernel compiled, and loaded here; False where it was not."""
         from bolt_numba.kernels.shipping import SECONDS, is_ready, receive, send, shipped
 
@@ -179,7 +180,7 @@ def _import_path() -> list[str]:
 class _Wish:
     """Kernels that somebody wants later.  then: called when all of them are there."""
 
-    def __init__(self, kernels: Iterable[Native], then: Callable[[], None]) -> None:
+    def __init__(self, kernels: Iterable[MachineCode], then: Callable[[], None]) -> None:
         self.left, self.then = set(kernels), then
 
 
@@ -189,8 +190,8 @@ class _Later:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.wishes: list[_Wish] = []
-        self.queue: deque[Native] = deque()
-        self.known: set[Native] = set()
+        self.queue: deque[MachineCode] = deque()
+        self.known: set[MachineCode] = set()
         self.thread: threading.Thread | None = None
 
     def add(self, wish: _Wish) -> None:
@@ -213,14 +214,14 @@ class _Later:
                     _compile_here(kernel)
                 self._done(kernel)
 
-    def _next(self) -> Native | None:
+    def _next(self) -> MachineCode | None:
         with self.lock:
             if self.queue:
                 return self.queue.popleft()
             self.thread = None
             return None
 
-    def _done(self, kernel: Native) -> None:
+    def _done(self, kernel: MachineCode) -> None:
         with self.lock:
             self.known.discard(kernel)
             mine = [wish for wish in self.wishes if kernel in wish.left]
@@ -233,10 +234,10 @@ class _Later:
                 wish.then()
 
 
-def _compile_here(kernel: Native) -> None:
+def _compile_here(kernel: MachineCode) -> None:
     """In this thread; others run meanwhile, but share Python's lock with it."""
     try:
-        assert kernel.address
+        kernel.compile()
     except Exception as error:
         compiles.logger().warning("kernel %s: cannot be compiled, another runs in its place: %s", kernel.name, error)
 

@@ -21,10 +21,13 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from bolt_numba.kernels import jit
+from bolt_numba.kernels.code_files import MachineCode
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.declare import Inline, Source, Word, free_names
 
 _KNOWN = frozenset(("bolt_numba", "numpy", *sys.stdlib_module_names)) - {"__main__"}
+TWINS = "bolt_numba.kernels.cpu_"
+"""How the names of modules begin that `kernels.targets` makes."""
 _HEAD = struct.Struct("<Q")
 _READY = b"bolt_numba: answers follow\n"
 """A line of its own, after whatever was printed before."""
@@ -37,7 +40,7 @@ NICE = 5
 def shipped(kernel: Any) -> bytes | None:
     """A kernel as `received` takes it; None where it names what cannot be shipped."""
     made = io.BytesIO()
-    if not isinstance(kernel, jit.Native):  # of another instruction set: its package is made in this process
+    if type(kernel).__module__.startswith(TWINS):  # of another instruction set: its package is made in this process
         return None
     try:
         _Pickler(made, pickle.HIGHEST_PROTOCOL).dump((kernel.digest, kernel))
@@ -46,10 +49,10 @@ def shipped(kernel: Any) -> bytes | None:
     return made.getvalue()
 
 
-def received(data: bytes) -> jit.Native:
+def received(data: bytes) -> MachineCode:
     """The kernel; raises ValueError where this process would make other code of it."""
     digest, kernel = pickle.loads(data)
-    if not isinstance(kernel, jit.Native) or kernel.digest != digest:
+    if not isinstance(kernel, MachineCode) or kernel.digest != digest:
         raise ValueError(f"{getattr(kernel, 'name', kernel)}: shipped kernel: got another digest")
     return kernel
 
@@ -60,7 +63,7 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, (jit.Native, Inline)):
             return _reduced(value)
-        if isinstance(value, Word):
+        if type(value) is Word:
             return getattr, (lang, value.name)
         if isinstance(value, types.ModuleType):
             return importlib.import_module, (value.__name__,)
@@ -148,7 +151,7 @@ def serve(is_nice: bool = False) -> None:
     while (data := receive(sys.stdin.buffer)) is not None:
         start = time.perf_counter()
         try:
-            code = jit.code_of(received(data))
+            code = received(data).code()
         except Exception:  # who asked compiles it, and is told
             code = b""
         try:

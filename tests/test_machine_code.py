@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from bolt_numba.kernels import jit, machine_code
+from bolt_numba.kernels import code_files, jit, machine_code
 from bolt_numba.kernels.cpu import processor
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, fill_bytes, vfloor, vload, vstore
@@ -49,7 +49,7 @@ def test_a_blob_is_kept_and_runs_as_the_object_does(monkeypatch: pytest.MonkeyPa
     assert machine_code.is_blob(stored)
     monkeypatch.setattr(jit, "blob_of", lambda code, symbol: None)
     monkeypatch.setattr(jit, "_found", lambda kernel: None)
-    monkeypatch.setattr(jit, "_write", lambda path, code: None)
+    monkeypatch.setattr(code_files, "write", lambda name, code: None)
     np.testing.assert_array_equal(_run(_fresh(mixed)), want)
 
 

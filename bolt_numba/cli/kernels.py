@@ -22,6 +22,7 @@ from bolt_numba.guesses import complete_shapes, model_feeds
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.packed import SEAL_KEY
 from bolt_numba.kernels import jit
+from bolt_numba.kernels.cuda import code
 from bolt_numba.kernels.precompile import compiling_in
 from bolt_numba.kernels.prune import cache_bytes
 from bolt_numba.session import Session
@@ -39,14 +40,14 @@ def cache_path() -> None:
 
 @cache.command("list")
 def cache_list(as_json: Json = False) -> None:
-    """List the kernels compiled for this version and processor, in all folders that are read."""
-    rows = [(name, size, folder) for folder in folders().read for name, size in jit.cache_entries(folder)]
+    """List the kernels compiled for this version, for this processor and for GPUs, in all folders that are read."""
+    kept = {folder: [*jit.cache_entries(folder), *code.cache_entries(folder)] for folder in folders().read}
+    rows = [(name, size, folder) for folder, entries in kept.items() for name, size in entries]
     if as_json:
         console.write_json([{"kernel": name, "bytes": size, "folder": str(folder)} for name, size, folder in rows])
         return
     console.table("", ("kernel", "bytes", "folder"), rows, right=("bytes",))
-    for folder in folders().read:
-        entries = jit.cache_entries(folder)
+    for folder, entries in kept.items():
         console.write(f"{len(entries)} kernels, {sum(size for _, size in entries):,} bytes, in {folder}")
     limit = f"at most {cache_limit():,}" if cache_limit() else "any number"
     console.write(f"{cache_bytes():,} bytes of yours of all versions and processors; {limit} ({CACHE_MIB.name})")

@@ -1,8 +1,9 @@
 """What a CUDA kernel is: a Python function of addresses and numbers, and how many threads run it.
 
-A body is written in Numba CUDA (``cuda.threadIdx.x``, ``cuda.syncthreads()``) with words of `kernels.cuda.language.lang`
-for all that touches memory or needs an instruction of its own.  Its parameters are the fields in order: addresses are
-i64, like all plain arithmetic on them.  Nothing of Numba is imported until a kernel is compiled (`kernels.cuda.compiler`).
+A body is written in Numba CUDA (``cuda.threadIdx.x``, ``cuda.syncthreads()``) with words of
+`kernels.cuda.language.lang` for all that touches memory or needs an instruction of its own.  Its parameters are the
+fields in order: addresses are i64, like all plain arithmetic on them.  Nothing of Numba is imported until a kernel is
+compiled (`kernels.cuda.compiler`).
 """
 
 from __future__ import annotations
@@ -74,6 +75,11 @@ class CudaKernel:
     def __repr__(self) -> str:
         return f"CudaKernel({self.name})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What its code depends on: another process compiles it, and launches nothing."""
+        options = {"threads": self.threads, "arch": self.arch, "unrolled": self.unrolled, "fastmath": self.fastmath}
+        return _compilable, (self.given, self.name, self.fields, options)
+
     @functools.cached_property
     def body(self) -> Callable[..., None]:
         """The Python function."""
@@ -88,6 +94,11 @@ class CudaKernel:
         code = self.given.key() if isinstance(self.given, Source) else function_key(self.given, set())
         return digest_of(itertools.chain((head,), code)).hex()[:24]
 
+    @property
+    def symbol(self) -> str:
+        """Name of the entry in PTX; cubins have another, and one entry."""
+        return f"bolt_{self.name}_{self.digest}"
+
     def grid(self, args: Any) -> tuple[int, int, int]:
         """Blocks of a launch with these arguments."""
         made = self.blocks(args)
@@ -96,6 +107,10 @@ class CudaKernel:
 
     def shared_bytes(self, args: Any) -> int:
         return self.shared if isinstance(self.shared, int) else self.shared(args)
+
+
+def _compilable(given: Any, name: str, fields: dict[str, Field], options: dict[str, Any]) -> CudaKernel:
+    return CudaKernel(given, name, fields, blocks=lambda _: 0, **options)
 
 
 def cuda_kernel(
@@ -109,7 +124,7 @@ def cuda_kernel(
     extents: Extents | None = None,
     **fields: Field,
 ) -> Callable[[Callable[..., None]], CudaKernel]:
-    """Make a kernel of a body; keywords that are fields declare its parameters, the others are those of `CudaKernel`."""
+    """Make a kernel of a body; keywords that are fields declare its parameters, others are those of `CudaKernel`."""
 
     def wrap(body: Callable[..., None]) -> CudaKernel:
         return CudaKernel(

@@ -16,7 +16,7 @@ from bolt_numba.kernels.cuda.language import lang, warp
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
 from bolt_numba.kernels.cuda.language.instructions import _HOPPER, INSTRUCTIONS, Instruction
 from bolt_numba.kernels.cuda.language.lang import cuda, static, static_range
-from bolt_numba.kernels.declare import Source
+from bolt_numba.kernels.declare import Source, inline
 from bolt_numba.ptx import GlobalMemory, Module
 
 
@@ -210,3 +210,40 @@ def test_f32_kernels_compute_nothing_in_f64_for_their_literals() -> None:
 
     assert ".f64" not in ptx(halve, SM_80)
     assert struct.unpack("<f", run(halve, np.float32([3] * 32))[:1].tobytes()) == (1.5,)
+
+
+@inline
+def broken(x):  # type: ignore[no-untyped-def]
+    return x.missing
+
+
+def test_mistakes_are_told_with_their_line() -> None:
+    store = lang.store_f32
+
+    @cuda_kernel(threads=32, blocks=lambda a: 1, x=PTR)
+    def unknown_name(x):  # type: ignore[no-untyped-def]
+        store_f32(x, 0)  # type: ignore[name-defined] # noqa: F821
+
+    @cuda_kernel(threads=32, blocks=lambda a: 1, x=PTR)
+    def wrong_type(x):  # type: ignore[no-untyped-def]
+        store(x, "a text")
+
+    @cuda_kernel(threads=32, blocks=lambda a: 1, x=PTR)
+    def wrong_helper(x):  # type: ignore[no-untyped-def]
+        store(x, broken(x))
+
+    @cuda_kernel(threads=32, blocks=lambda a: 1, x=PTR)
+    def rolled(x):  # type: ignore[no-untyped-def]
+        for _ in static_range(2):
+            store(x, 0)
+
+    place = r"tests/cuda/test_language.py:\d+: "
+    for kernel, wanted in (
+        (unknown_name, f"{place}kernel 'unknown_name': name: got 'store_f32', .* import it from .*cuda.language"),
+        (wrong_type, f"{place}kernel 'wrong_type': cannot be compiled: got `store\\(x, \"a text\"\\)`"),
+        (wrong_helper, f"{place}helper 'broken': cannot be compiled: got `return x.missing`.*kernel 'wrong_helper'"),
+        (rolled, "word 'static_range': got it in a kernel that is not unrolled"),
+    ):
+        for _ in range(2):  # the second time at once
+            with pytest.raises(KernelError, match=wanted):
+                ptx(kernel, SM_80)

@@ -41,7 +41,20 @@ WORDS = (
     *INSTRUCTIONS,
 )  # fmt: skip
 
-_words = {name: Word(name) for name in WORDS}
+
+
+class CudaWord(Word):
+    """A word of this language; another process finds it here."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _word, (self.name,)
+
+
+_words = {name: CudaWord(name) for name in WORDS}
+
+
+def _word(name: str) -> CudaWord:
+    return _words[name]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,45 @@
+"""What must be installed to compile CUDA kernels, and what to do where it is not."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+from bolt_numba.errors import KernelError
+
+COMPILERS = ("numba-cuda", "numba", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink")
+"""Distributions on whose versions code depends."""
+SERIES = "0.30."
+"""Versions of Numba CUDA whose parts the compiler uses."""
+REMEDY = "pip install 'bolt-numba[cuda]'"
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Of the compilers; "" for what is not installed."""
+    from importlib import metadata  # it imports an e-mail parser
+
+    found = {}
+    for name in COMPILERS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = ""
+    return found
+
+
+def lacking_compiler() -> str:
+    """What keeps CUDA kernels from being compiled here, or ""; Numba CUDA is not imported."""
+    found = versions()
+    if not found["numba-cuda"].startswith(SERIES):
+        got = found["numba-cuda"] or "none"
+        return f"numba-cuda: got {got}, wanted {SERIES}x: {REMEDY}"
+    if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0"):
+        return "NUMBA_ENABLE_CUDASIM: got a simulator in the place of the compiler, wanted the variable unset"
+    return ""
+
+
+def check_compiler(kernel: str) -> None:
+    """Raise KernelError where nothing can be compiled."""
+    if lack := lacking_compiler():
+        raise KernelError(f"kernel '{kernel}': code for GPUs: got none in the cache and no compiler; {lack}")
