@@ -11,11 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
 from bolt_numba.kernels.cpu.attention.score_rows import (
     KEYS_AT_ONCE,
@@ -49,22 +48,25 @@ from bolt_numba.kernels.cpu.language.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import PAYS_FLOPS
 from bolt_numba.kernels.extents import KEPT, Reach
+from bolt_numba.kernels.geometry.heads import (
+    ENTRY,
+    UNBOUNDED,
+    attention_operands,
+    head_table,
+    heads_first,
+    mask_fits,
+    position_step,
+)
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.attention import FusedAttention, swapped
 from bolt_numba.types import F32 as F32_TYPE
-from bolt_numba.types import Array, TensorType
+from bolt_numba.types import TensorType
 
 FEW_QUERIES = 4
 """Queries up to which packing keys and values does not pay."""
 PARALLEL_FLOPS = PAYS_FLOPS * 5 // 4
 """Multiplications from which a second thread pays."""
-ENTRY = 8
-"""Numbers in a row of the table of heads: byte offsets in q, k, v, mask and y, keys, keys before the first query (those
-that it sees besides its own), byte offset in sink."""
-UNBOUNDED = 1 << 40
-"""The window of queries that see any number of keys."""
-
 SHARED: dict[str, Any] = {
     "q": PTR, "k": PTR, "v": PTR, "mask": PTR_OR_0, "sink": PTR_OR_0, "y": PTR, "table": PTR, "work": PTR,
     "items": I64, "m": I64, "d": I64, "width": I64, "q_step": I64, "k_step": I64, "v_step": I64, "y_step": I64,
@@ -252,72 +254,10 @@ def workspace(mr: int, n: int, d: int, width: int, packs_values: bool = True) ->
     return Workspace(values_at, rows_at, scores_at, result_at, pitch, size + 64)
 
 
-def head_offsets(heads: Sequence[int], dims: Sequence[int], layout: str = "HSD") -> Array:
-    """Byte offset of each head (row-major over ``heads``) in an operand of shape ``dims`` broadcast to them."""
-    rank = len(dims)
-    lead = [*range(rank - 3), rank - 2] if layout == "SHD" else list(range(rank - 2))
-    offsets = np.zeros((), np.int64)
-    for axis in lead:
-        step = 4 * math.prod(dims[axis + 1 :])
-        offsets = offsets[..., None] + np.arange(dims[axis], dtype=np.int64) * step
-    return np.asarray(np.broadcast_to(offsets, tuple(heads)).reshape(-1))
-
-
-def _position_step(dims: Sequence[int], layout: str) -> int:
-    """Bytes from one position of a head to the next."""
-    return 4 * dims[-1] * (dims[-2] if layout == "SHD" else 1)
-
-
-def _shapes(op: Any, ins: Types) -> list[tuple[int, ...]]:
-    """Shapes of q, k and v."""
-    shapes = [t.dims for t in ins[:3] if t is not None]
-    return [(*shapes[0][:-2], shapes[0][-2] // 3, shapes[0][-1])] * 3 if op.packed else shapes
-
-
-Operand: TypeAlias = "tuple[tuple[int, ...], str]"
-"""Shape and layout."""
-
-
-def _operands(op: Any, ins: Types) -> tuple[tuple[Operand, ...], dict[str, Argument]]:
-    """Shapes and layouts of q, k and v, or of the one operand that holds all three, and their addresses."""
-    if op.packed:
-        assert ins[0] is not None, "accepts() has tested this"
-        return ((ins[0].dims, "SHD"),), {name: In(0) for name in "qkv"}
-    return tuple(zip(_shapes(op, ins), op.layouts, strict=True)), {"q": In(0), "k": In(1), "v": In(2)}
-
-
-@pure
-def _head_table(
-    lead: tuple[int, ...], operands: tuple[Operand, ...], others: tuple[Operand, ...], n: int, before: int
-) -> Array:
-    """What `attention_kernel` reads of each head: where it begins in every operand, and its keys."""
-    if len(operands) == 1:
-        dims, layout = operands[0]
-        found = head_offsets((*lead[:-1], dims[-2]), dims, layout).reshape(*lead[:-1], 3, -1)
-        offsets = [np.ascontiguousarray(found[..., i, :]).reshape(-1) for i in range(3)]
-    else:
-        offsets = [head_offsets(lead, *x) for x in operands]
-    offsets += [head_offsets(lead, *x) for x in others]
-    made = np.zeros((len(offsets[0]), len(offsets) + 3), np.int64)
-    made.T[: len(offsets)] = offsets
-    made[:, -3:] = n, before, 0
-    return made
-
-
-def _heads_first(op: Any, ins: Types) -> list[tuple[int, ...]]:
-    """Shapes of q, k and v as [..., positions, elements]."""
-    shapes = _shapes(op, ins)
-    return [swapped(s) if a == "SHD" else s for s, a in zip(shapes, op.layouts, strict=True)]
-
-
 def accepts_attention(op: Any, ins: Types) -> bool:
     if any(t is not None and (not t.is_static or t.dtype != F32_TYPE or not t.size) for t in ins):
         return False
-    q, k, v = _heads_first(op, ins)
-    mask = ins[3].dims if len(ins) > 3 and ins[3] is not None else None
-    if q[-1] != k[-1] or v[-2] != k[-2]:
-        return False
-    return mask is None or (len(mask) > 1 and mask[-1] == k[-2] and mask[-2] in (1, q[-2])) or mask == (k[-2],)
+    return mask_fits(op, ins)
 
 
 def block_rows(m: int) -> int:
@@ -352,19 +292,19 @@ def attention_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Cont
 
 def attention_steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context, form: BlockForm) -> list[Step]:
     """The step of `FusedAttention`."""
-    q, k, v = _heads_first(op, ins)
+    q, k, v = heads_first(op, ins)
     mask = ins[3].dims if len(ins) > 3 and ins[3] is not None else None
     m, n, d, width = q[-2], k[-2], q[-1], v[-1]
     result = outs[0].dims, op.y_layout
     lead = (swapped(outs[0].dims) if op.y_layout == "SHD" else outs[0].dims)[:-2]
     masks = (1,) * (2 - len(mask)) + tuple(mask) if mask else (1, 1)
-    operands, args = _operands(op, ins)
-    steps = [_position_step(*x) for x in operands] * (3 // len(operands))
+    operands, args = attention_operands(op, ins)
+    steps = [position_step(*x) for x in operands] * (3 // len(operands))
     heads = math.prod(lead)
-    table = _head_table(tuple(lead), operands, ((masks, "HSD"), result), n, 0 if op.causal else n)
+    table = head_table(tuple(lead), operands, ((masks, "HSD"), result), n, 0 if op.causal else n)
     args |= {"mask": In(3) if mask else None, "sink": None, "y": Out(0), "m": m, "d": d, "width": width}
     args |= {"table": table}
-    args |= dict(zip(("q_step", "k_step", "v_step", "y_step"), (*steps, _position_step(*result)), strict=True))
+    args |= dict(zip(("q_step", "k_step", "v_step", "y_step"), (*steps, position_step(*result)), strict=True))
     args |= {"mask_step": 4 * n if masks[-2] > 1 else 0, "window": UNBOUNDED, "scale": op.scale, "cap": 0.0}
     parallel = heads * m * n * (d + width) > PARALLEL_FLOPS
     if m <= FEW_QUERIES:

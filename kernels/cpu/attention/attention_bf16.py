@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.kernels.cpu.attention.attention import (
-    ENTRY,
     FEW_QUERIES,
     FIELDS,
     BlockForm,
@@ -47,6 +46,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.products.pack import transpose
 from bolt_numba.kernels.cpu.products.sweep_bf16 import round_run
+from bolt_numba.kernels.geometry.heads import ENTRY
 from bolt_numba.kernels.jit import Native, inline, native
 from bolt_numba.kernels.registry import Context, Step, Types, kernel
 from bolt_numba.ops.layers.attention import FusedAttention

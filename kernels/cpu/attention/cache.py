@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.kernels.cpu.attention.attention import (
-    ENTRY,
     FEW_QUERIES,
     PARALLEL_FLOPS,
-    UNBOUNDED,
     attention_few,
     attention_kernel,
     block_rows,
@@ -28,6 +26,7 @@ from bolt_numba.kernels.cpu.faults import FAULT_AT, report
 from bolt_numba.kernels.cpu.language.lang import copy_bytes, fill_bytes, load_i32, load_i64, native, split, store_i64
 from bolt_numba.kernels.cpu.machine import PAYS_BYTES
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.heads import ENTRY, UNBOUNDED
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.cache import GroupQueryAttention

@@ -81,6 +81,28 @@ def outer(rows: int, columns: int) -> Any:
     return made_intrinsic("outer", 3, lambda *kinds: types.void(*kinds), codegen)
 
 
+def dots(rows: int, columns: int, deep: int, turned: bool = False) -> Any:
+    """``dots(sums, a, b)``: sums[i * columns + j] += a[i * deep + k] * b[j * deep + k] for all k, each rounded once.
+
+    turned: b[k * columns + j].
+    """
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
+        sums, a, b = (Registers(context, builder, kind, value) for kind, value in zip(sig.args, args, strict=True))
+        left, right = a.loads(rows * deep), b.loads(columns * deep)
+        made = sums.loads(rows * columns)
+        for k in range(deep):
+            for i in range(rows):
+                for j in range(columns):
+                    pair = [left[i * deep + k], right[k * columns + j if turned else j * deep + k]]
+                    at = i * columns + j
+                    made[at] = assembled(builder, INSTRUCTIONS["fma"], [*pair, made[at]])[0]
+        for i, value in enumerate(made):
+            sums.store(i, value)
+
+    return made_intrinsic("dots", 3, lambda *kinds: types.void(*kinds), codegen)
+
+
 def _multiply(builder: Any, step: Instruction, sums: Registers, at: int, a: list[Any], b: list[Any]) -> None:
     for k, value in enumerate(assembled(builder, step, a + b + sums.loads(4, at))):
         sums.store(at + k, value)
@@ -236,8 +258,6 @@ def wgmma(n: int, kind: str = "f16") -> Any:
     return made_intrinsic("wgmma", 5, typed, codegen, literal=True)
 
 
-MACROS: dict[str, Callable[..., Any]] = {
-    made.__name__: made
-    for made in (lds, ldsm, ldsm_at, outer, mma_tile, mma_row, fill, row_max, row_exp, row_scale, pack_rows, wgmma)
-}
+_MADE = (lds, ldsm, ldsm_at, outer, dots, mma_tile, mma_row, fill, row_max, row_exp, row_scale, pack_rows, wgmma)
+MACROS: dict[str, Callable[..., Any]] = {made.__name__: made for made in _MADE}
 """By the name that a `Macro` gives: the intrinsic of its settings."""

@@ -1,0 +1,59 @@
+"""Attention on the simulated GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bolt_numba.ops.layers.attention import FusedAttention
+from bolt_numba.types import BF16, F16, F32, Array
+from tests.cuda.harness import expect
+
+SHD = dict.fromkeys(("q_layout", "k_layout", "v_layout", "y_layout"), "SHD")
+
+
+def drawn(*dims: int) -> Array:
+    return np.random.default_rng(sum(dims)).uniform(-2, 2, dims).astype(F32)
+
+
+def masked(*dims: int) -> Array:
+    """0, -inf, and rows of nothing else."""
+    mask = np.where(np.random.default_rng(0).integers(0, 3, dims) == 0, -np.inf, 0).astype(F32)
+    mask[-1] = -np.inf
+    return mask
+
+
+CASES: dict[str, tuple[Any, tuple[Array | None, ...]]] = {
+    "tiny": (FusedAttention(0.3), (drawn(1, 2, 5, 8), drawn(1, 2, 7, 8), drawn(1, 2, 7, 3))),
+    "causal": (FusedAttention(0.3, causal=True), (drawn(2, 70, 8), drawn(2, 150, 8), drawn(2, 150, 36))),
+    "mask": (
+        FusedAttention(0.3, **SHD), (drawn(2, 66, 3, 17), drawn(2, 70, 3, 17), drawn(2, 70, 3, 20), masked(2, 1, 1, 70))
+    ),
+    "mask of rows": (
+        FusedAttention(0.3, y_layout="SHD"), (drawn(2, 1, 3, 16), drawn(2, 1, 9, 16), drawn(2, 1, 9, 16), masked(3, 9))
+    ),
+    "packed": (FusedAttention(0.3, **SHD, packed=True), (drawn(2, 66, 6, 17),)),
+    "broadcast": (FusedAttention(0.3), (drawn(3, 2, 5, 8), drawn(1, 7, 8), drawn(7, 8))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_any_size(name: str) -> None:
+    op, operands = CASES[name]
+    expect(op, *operands, maker="attention", rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [(F16, 4e-3), (BF16, 3e-2)])
+def test_halves(dtype: Any, rtol: float) -> None:
+    op, operands = CASES["mask"]
+    expect(op, *(x.astype(dtype) for x in operands if x is not None), maker="attention", rtol=rtol, atol=rtol)
+
+
+def test_what_is_no_number() -> None:
+    """NaN and infinities spoil what they are part of, and nothing else."""
+    q, k, v = drawn(1, 4, 8), drawn(1, 6, 8), drawn(1, 6, 8)
+    q[0, 1, 0], k[0, 3, 1], v[0, 0, 2] = np.nan, np.inf, np.inf
+    expect(FusedAttention(0.3, causal=True), q, k, v, maker="attention", rtol=1e-4, atol=1e-5)
+    expect(FusedAttention(0.3), q, k, v, maker="attention", rtol=1e-4, atol=1e-5)
