@@ -60,6 +60,17 @@ def try_conv(
     expect(op, *operands, constants=(1, 2) if bias else (1,), maker=maker, rtol=0 if dtype == F32 else 1e-2)
 
 
+def try_transposed(
+    maker: str, w: dict[str, Any], group: int, cg: int, kg: int, dtype: Any, layout: str = "NHWC"
+) -> None:
+    """Hold a maker of ConvTranspose against the reference."""
+    op = ConvTranspose(**w["attributes"] | {"pads": ()}, group=group, layout=layout, activation=Relu())
+    x = whole(0, image(layout, w["images"], group * cg, [min(s, 4) for s in w["sizes"]]), dtype)
+    filters = whole(1, (group * cg, kg, *w["kernel"]), dtype)
+    rtol = 0 if dtype == F32 else 1e-2
+    expect(op, x, filters, whole(2, (group * kg,), dtype), constants=(1, 2), maker=maker, rtol=rtol)
+
+
 @few
 @given(windows(), st.sampled_from([(1, 3, 5), (2, 2, 3), (4, 1, 2)]), st.sampled_from(FLOATS),
        st.sampled_from(["NHWC", "NCHW"]), st.booleans())  # fmt: skip
@@ -72,11 +83,7 @@ def test_direct(w: dict[str, Any], channels: tuple[int, int, int], dtype: Any, l
 @given(windows((1, 2, 3)), st.sampled_from([(1, 3, 4), (2, 2, 3)]), st.sampled_from(FLOATS),
        st.sampled_from(["NHWC", "NCHW"]))  # fmt: skip
 def test_direct_transposed(w: dict[str, Any], channels: tuple[int, int, int], dtype: Any, layout: str) -> None:
-    group, cg, kg = channels
-    op = ConvTranspose(**w["attributes"] | {"pads": ()}, group=group, layout=layout)
-    x = whole(0, image(layout, w["images"], group * cg, [min(s, 4) for s in w["sizes"]]), dtype)
-    filters = whole(1, (group * cg, kg, *w["kernel"]), dtype)
-    expect(op, x, filters, whole(2, (group * kg,), dtype), constants=(1, 2), maker="direct", rtol=1e-2)
+    try_transposed("direct", w, *channels, dtype, layout)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -84,3 +91,23 @@ def test_what_is_no_number_stays(value: float) -> None:
     x = whole(0, (1, 5, 5, 4))
     x[0, 2, 2, 1] = value
     expect(Conv(layout="NHWC", activation=Relu()), x, whole(1, (4, 4, 3, 3)), constants=(1,), maker="direct")
+
+
+@few
+@given(windows(), st.sampled_from([(1, 3, 5), (1, 16, 33), (2, 8, 9)]), st.booleans())
+def test_plain_product(w: dict[str, Any], channels: tuple[int, int, int], more: bool) -> None:
+    try_conv("plain_product", w, *channels, F32, bias=more, residual=more, activation=Relu() if more else None)
+
+
+@few
+@given(windows(), st.sampled_from([(1, 3, 5), (1, 16, 33), (2, 8, 9), (1, 40, 16)]), st.booleans())
+def test_tensor_product(w: dict[str, Any], channels: tuple[int, int, int], more: bool) -> None:
+    dtype = BF16 if w["images"] == 2 else F16
+    try_conv("tensor_product", w, *channels, dtype, bias=more, residual=more, activation=Relu() if more else None)
+
+
+@few
+@given(windows((1, 2, 2, 3)), st.sampled_from([(1, 9, 10), (2, 8, 8)]), st.sampled_from(FLOATS))
+def test_transposed_by_phases(w: dict[str, Any], channels: tuple[int, int, int], dtype: Any) -> None:
+    maker = "plain_product" if dtype == F32 else "tensor_product"
+    try_transposed(maker, w, *channels, dtype)

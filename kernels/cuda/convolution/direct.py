@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.kernels.cuda.convolution.axes import axes_of, channels, steps_between
-from bolt_numba.kernels.cuda.convolution.finish import clamp_of, clamped
-from bolt_numba.kernels.cuda.declare import F32, I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel, inline
+from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel, inline
+from bolt_numba.kernels.cuda.elementwise.epilogue import ACTIVATION_FIELDS, activation, activation_args, can_activate
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, result_of
@@ -26,7 +26,7 @@ MOST = (1 << 31) - 1
 _AXES = "dhw"
 _FIELDS = ("size", "out", "taps", "stride", "dilation", "pad")
 _SIZES: dict[str, Any] = {f"{field}{axis}": I64 for field in _FIELDS for axis in _AXES}
-_STEPS: dict[str, Any] = {f"x{axis}": I64 for axis in f"nc{_AXES}"}
+_NUMBERS: dict[str, Any] = {**ACTIVATION_FIELDS, **{f"x{axis}": I64 for axis in f"nc{_AXES}"}, **_SIZES}
 
 
 @inline
@@ -70,7 +70,7 @@ def place_first(i, k, outd, outh, outw):
 
 
 @functools.cache
-def direct_kernel(dtype: str, last: bool, transposed: bool) -> CudaKernel:
+def direct_kernel(dtype: str, last: bool, transposed: bool, activate: Any) -> CudaKernel:
     """Fields.
 
     x, w, bias, res, y: of one dtype; w: as the operators have it · wk, wc: elements from a filter to the next, and from
@@ -91,10 +91,10 @@ def direct_kernel(dtype: str, last: bool, transposed: bool) -> CudaKernel:
     @cuda_kernel(
         threads=THREADS, blocks=lambda a: ceil_div(a.total, THREADS), extents=reach,
         x=PTR, w=PTR, bias=PTR_OR_0, res=PTR_OR_0, y=PTR, total=I64, images=I64, k=I64, kg=I64, cg=I64, wk=I64, wc=I64,
-        lo=F32, hi=F32, **_STEPS, **_SIZES,
+        **_NUMBERS,
     )  # fmt: skip
     def direct(
-        x, w, bias, res, y, total, images, k, kg, cg, wk, wc, lo, hi, xn, xc, xd, xh, xw, sized, sizeh, sizew,
+        x, w, bias, res, y, total, images, k, kg, cg, wk, wc, act0, act1, xn, xc, xd, xh, xw, sized, sizeh, sizew,
         outd, outh, outw, tapsd, tapsh, tapsw, strided, strideh, stridew, dilationd, dilationh, dilationw,
         padd, padh, padw,
     ):  # fmt: skip
@@ -122,7 +122,7 @@ def direct_kernel(dtype: str, last: bool, transposed: bool) -> CudaKernel:
             acc += load(bias + size * own)
         if res != 0:
             acc += load(res + size * np.int64(i))
-        store(y + size * np.int64(i), clamped(acc, lo, hi))
+        store(y + size * np.int64(i), activate(acc, act0, act1))
 
     return direct
 
@@ -132,7 +132,7 @@ def accepts_direct(op: Any, ins: Types) -> bool:
     given = [t for t in ins if t is not None]
     if getattr(op, "to", None) is not None or any(t.dtype != given[0].dtype or not t.is_static for t in given):
         return False
-    if given[0].dtype not in (FLOAT32, F16, BF16) or clamp_of(op.activation) is None:
+    if given[0].dtype not in (FLOAT32, F16, BF16) or not can_activate(op.activation):
         return False
     return all(0 < t.size <= MOST for t in (*given, result_of(op, ins)))
 
@@ -146,16 +146,14 @@ def direct(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     transposed, kernel_shape = isinstance(op, ConvTranspose), w.dims[2:]
     axes, c, k = axes_of(op, x, kernel_shape, outs[0]), channels(x, op.layout), channels(outs[0], op.layout)
     taps = math.prod(kernel_shape)
-    bounds = clamp_of(op.activation)
-    assert bounds is not None
     args: dict[str, Argument] = {
         "x": In(0), "w": In(1), "bias": None if bias is None else In(2), "res": None if res is None else In(3),
         "y": Out(), "total": outs[0].size, "images": x.dims[0], "k": k, "kg": k // op.group, "cg": c // op.group,
         "wk": taps if transposed else c // op.group * taps, "wc": k // op.group * taps if transposed else taps,
-        "lo": bounds[0], "hi": bounds[1],
+        **activation_args(op.activation),
     }  # fmt: skip
     args |= {f"x{axis}": step for axis, step in steps_between([a.size for a in axes], c, op.layout).items()}
     for letter, a in zip(_AXES, axes, strict=True):
         numbers = (a.size, a.out, a.kernel, a.stride, a.dilation, a.pad)
         args |= {f"{field}{letter}": n for field, n in zip(_FIELDS, numbers, strict=True)}
-    return [Step(direct_kernel(dtype_name(x.dtype), op.layout == "NHWC", transposed), args)]
+    return [Step(direct_kernel(dtype_name(x.dtype), op.layout == "NHWC", transposed, activation(op.activation)), args)]

@@ -1,0 +1,168 @@
+"""Makers of Conv and ConvTranspose for products of tiles, channels last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cuda.convolution.axes import axes_of
+from bolt_numba.kernels.cuda.convolution.reading import (
+    MOST_TAPS,
+    Phase,
+    count_taps,
+    first_pixel,
+    reading_args,
+    transposed_phases,
+    window_phase,
+)
+from bolt_numba.kernels.cuda.convolution.simt import PLAIN_TILES, conv_f32, pack_terms
+from bolt_numba.kernels.cuda.convolution.tensor import WARP_TILES, conv_halves, pack_lines, widened_channels
+from bolt_numba.kernels.cuda.declare import ceil_div
+from bolt_numba.kernels.cuda.elementwise.epilogue import activation, activation_args, can_activate
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel, result_of
+from bolt_numba.ops.layers.conv import Conv, ConvTranspose
+from bolt_numba.types import BF16, F16, F32, Array, TensorType, dtype_name
+
+MOST = (1 << 31) - 1
+"""Elements of an operand up to which 32 bits number them."""
+IMAGE = In(0)
+PROCESSORS = 132
+"""Multiprocessors of an H100 or H200."""
+
+
+def accepts_product(op: Any, ins: Types) -> bool:
+    """Channels last, one dtype, constant filters, few taps, a residual where there is one group."""
+    given = [t for t in ins if t is not None]
+    x, w = ins[:2]
+    if op.layout != "NHWC" or getattr(op, "to", None) is not None or x is None or w is None or w.known is None:
+        return False
+    if any(t.dtype != x.dtype or not t.is_static for t in given) or not can_activate(op.activation):
+        return False
+    if math.prod(w.dims[2:]) > MOST_TAPS or len(w.dims) > 5:
+        return False
+    return all(0 < t.size <= MOST for t in (*given, result_of(op, ins)))
+
+
+def is_worth(op: Any, ins: Types) -> bool:
+    """Whether groups are wide enough for tiles."""
+    w = ins[1]
+    assert w is not None
+    kg = w.dims[1] if isinstance(op, ConvTranspose) else w.dims[0] // op.group
+    cg = w.dims[0] // op.group if isinstance(op, ConvTranspose) else w.dims[1]
+    return op.group == 1 or (cg >= 8 and kg >= 8)
+
+
+def accepts_f32(op: Any, ins: Types) -> bool:
+    return accepts_product(op, ins) and ins[0] is not None and ins[0].dtype == F32 and is_worth(op, ins)
+
+
+def phases_of(op: Any, x: TensorType, w: TensorType, y: TensorType) -> tuple[tuple[Any, ...], list[Phase]]:
+    axes = axes_of(op, x, w.dims[2:], y)
+    return axes, transposed_phases(axes) if isinstance(op, ConvTranspose) else [window_phase(axes)]
+
+
+def filters_of(op: Any, w: Array, phase: Phase) -> tuple[Array, list[int]]:
+    """Filters [k, c/g, taps], and which of the taps a phase has."""
+    kernel_shape = (1,) * (5 - w.ndim) + w.shape[2:]
+    places = [[t for t, _ in axis] for axis in phase.taps]
+    mesh = np.meshgrid(*places, indexing="ij")
+    taps = np.ravel_multi_index([m.reshape(-1) for m in mesh], kernel_shape).tolist() if count_taps(phase) else []
+    flat = w.reshape(*w.shape[:2], -1)
+    if isinstance(op, ConvTranspose):
+        c, kg, n = flat.shape
+        flat = flat.reshape(op.group, c // op.group, kg, n).swapaxes(1, 2).reshape(op.group * kg, c // op.group, n)
+    return flat, taps
+
+
+def plain_tile(m: int, n: int, blocks: int) -> Any:
+    """The largest tile of which there are enough for all multiprocessors; narrow results take narrow tiles."""
+    for tile in PLAIN_TILES[:-1]:
+        if n > tile.n // 2 and ceil_div(m, tile.m) * ceil_div(n, tile.n) * blocks >= PROCESSORS:
+            return tile
+    return PLAIN_TILES[-1]
+
+
+def product_steps(
+    op: Any,
+    ins: Types,
+    y: TensorType,
+    context: Context,
+    pack: Callable[[Array, int, list[int]], Array],
+    kernel_of: Any,
+    image: Argument = IMAGE,
+    channels: int = 0,
+) -> list[Step]:
+    """A step for each phase.
+
+    pack: of filters, groups and taps.  kernel_of: the kernel for so many taps, rows and columns, whose rows may be
+    scattered.  image: of so many ``channels`` a group, or of those of the operand.
+    """
+    x, w, bias, res = (*ins, None, None)[:4]
+    assert x is not None
+    assert w is not None
+    assert w.known is not None
+    axes, phases = phases_of(op, x, w, y)
+    groups, k = op.group, y.dims[-1]
+    steps = []
+    for phase in phases:
+
+        def packed(array: Array, phase: Phase = phase) -> Array:
+            filters, taps = filters_of(op, array, phase)
+            return pack(filters, groups, taps)
+
+        args: dict[str, Argument] = {
+            "x": image, "w": context.packed(w.known, ("cuda", pack.__name__, groups, channels, phase), packed),
+            "bias": None if bias is None else In(2), "res": None if res is None else In(3),
+            "y": Out(0, first_pixel(phase, axes) * k * y.dtype.itemsize), "ldy": k, **activation_args(op.activation),
+            **reading_args(phase, axes, x.dims[0], channels or x.dims[-1] // groups, k // groups, groups),
+        }  # fmt: skip
+        made = kernel_of(count_taps(phase), args["m"], args["n"], len(phases) > 1)
+        steps.append(Step(made, args))
+    return steps
+
+
+@kernel(Conv, ConvTranspose, device="cuda", accepts=accepts_f32)
+def plain_product(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """f32, on plain cores."""
+
+    def kernel_of(taps: int, m: int, n: int, scattered: bool) -> Any:
+        return conv_f32(plain_tile(m, n, op.group), taps > 31, scattered, activation(op.activation))
+
+    return product_steps(op, ins, outs[0], context, pack_terms, kernel_of)
+
+
+def warp_tile(m: int, n: int, blocks: int) -> Any:
+    """As `plain_tile`."""
+    for tile in WARP_TILES[:-1]:
+        if n > tile.n // 2 and ceil_div(m, tile.m) * ceil_div(n, tile.n) * blocks >= PROCESSORS:
+            return tile
+    return WARP_TILES[2 if n > 32 else 3]
+
+
+def accepts_halves(op: Any, ins: Types) -> bool:
+    return accepts_product(op, ins) and ins[0] is not None and ins[0].dtype in (F16, BF16) and is_worth(op, ins)
+
+
+@kernel(Conv, ConvTranspose, device="cuda", accepts=accepts_halves)
+def tensor_product(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """f16 and bf16, on tensor cores.  Channels that are no multiple of 8 are copied into some that are, first."""
+    x = ins[0]
+    assert x is not None
+    cg, dtype = x.dims[-1] // op.group, dtype_name(x.dtype)
+    wide, runs = ceil_div(cg, 8) * 8, x.size // cg
+    image: Argument = In(0)
+    steps = []
+    if wide != cg:
+        image = Scratch(2 * runs * wide)
+        steps.append(Step(widened_channels(dtype), {"x": In(0), "y": image, "runs": runs, "cg": cg, "wide": wide}))
+
+    def pack_lines_of(w: Array, groups: int, taps: list[int]) -> Array:
+        return pack_lines(w, groups, taps, wide)
+
+    def kernel_of(taps: int, m: int, n: int, scattered: bool) -> Any:
+        return conv_halves(warp_tile(m, n, op.group), dtype, taps > 31, scattered, activation(op.activation))
+
+    return steps + product_steps(op, ins, outs[0], context, pack_lines_of, kernel_of, image, wide)
