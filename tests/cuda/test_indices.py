@@ -8,6 +8,8 @@ import pytest
 
 from bolt_numba.errors import DataError
 from bolt_numba.ops.arrays.gather import Gather, GatherElements, GatherND, OneHot, ScatterElements, ScatterND
+from bolt_numba.ops.arrays.slicing import ReverseSequence
+from bolt_numba.ops.layers.cache import TensorScatter
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import AnyDType, Array
 from tests.cuda.harness import expect, run_op
@@ -24,6 +26,8 @@ WRONG: list[tuple[Op, tuple[Array, ...]]] = [
     (ScatterElements(axis=1, reduction="max"), (X, np.full((5, 1), -8), X[:, :1])),
     (ScatterND(), (X, np.array([[5]]), X[:1])),
     (ScatterND(reduction="add"), (X, np.array([[5]]), X[:1])),
+    (ReverseSequence(), (X, np.array([1, 2, 6, 3, 0, 1, 5]))),
+    (TensorScatter(axis=-2), (X[None], X[None, :2], np.array([4]))),
 ]
 
 

@@ -31,7 +31,8 @@ from bolt_numba.ops.arrays.shape import (
     Transpose,
     Unsqueeze,
 )
-from bolt_numba.ops.arrays.slicing import Pad, Slice
+from bolt_numba.ops.arrays.slicing import Pad, ReverseSequence, Slice
+from bolt_numba.ops.layers.cache import TensorScatter
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import AnyDType
 from tests.cuda.harness import expect
@@ -40,7 +41,7 @@ from tests.cuda.property import taken_cases
 MOVED = (
     Identity, Reshape, Flatten, Squeeze, Unsqueeze, Transpose, DepthToSpace, SpaceToDepth, Concat, Split, Slice, Expand,
     Tile, ConstantOfShape, Range, EyeLike, Pad, Compress, Trilu, BitCast, Gather, GatherElements, GatherND, OneHot,
-    ScatterElements, ScatterND,
+    ScatterElements, ScatterND, ReverseSequence, TensorScatter,
 )  # fmt: skip
 SIZES = [np.dtype(np.int8), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32), np.dtype(np.int64)]
 
