@@ -59,7 +59,7 @@ def reverse_rows(unit: int, step: int, time_first: bool) -> CudaKernel:
             length = np.int64(load(lengths + step * line))
             if length < 0 or length > times:
                 report(fault, line, length, 0, times)
-                length = min(max(length, 0), times)
+                length = min(max(length, np.int64(0)), times)
             source = length - 1 - time if time < length else time
             row = source * e + line if time_first else line * e + source
             move(x + row * run + c, y + np.int64(u) * run + c)

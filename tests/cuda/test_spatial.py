@@ -1,0 +1,41 @@
+"""Pools, resizing and sampling on CUDA, in every dtype and either layout, against the references."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool
+from bolt_numba.ops.registry import Op
+from bolt_numba.types import F32, AnyDType
+from tests.cuda.harness import expect
+from tests.cuda.property import taken_cases
+
+F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
+NEAR: dict[AnyDType, float] = {F32: 2e-6, F16: 1e-3, BF16: 8e-3}
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("dtype", NEAR, ids=str)
+@pytest.mark.parametrize("kind", [MaxPool, AveragePool, LpPool], ids=lambda kind: kind.__name__)
+def test_pools_equal_the_references(kind: type[Op], dtype: AnyDType) -> None:
+    assert taken_cases(kind, dtype, examples=8, rtol=NEAR[dtype])
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_pools_of_wide_images_pads_and_dilations(layout: str) -> None:
+    x = RNG.standard_normal((2, 9, 10, 16)).astype(np.float32)
+    pads = (1, 0, 1, 2)
+    expect(MaxPool((3, 2), (2, 1), pads, (1, 2), layout=layout), x)
+    expect(AveragePool((3, 2), (2, 1), pads, (2, 1), layout=layout, count_include_pad=True, ceil_mode=True), x)
+    expect(MaxPool((3, 2), (2, 1), pads, layout=layout, indices=True, storage_order=1), x)
+
+
+def test_the_greatest_with_nan_is_nan_and_integers_stay() -> None:
+    x = RNG.integers(-100, 100, (1, 6, 6, 8))
+    expect(MaxPool((2, 2), layout="NHWC"), x.astype(np.int8))
+    expect(MaxPool((2, 2), layout="NHWC"), x.astype(np.uint64))
+    holes = np.where(x > 90, np.nan, x).astype(np.float32)
+    expect(MaxPool((3, 3), (1, 1), layout="NHWC"), holes)
+    expect(MaxPool((3, 3), (1, 1), indices=True), holes)
