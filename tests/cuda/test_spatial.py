@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool
+from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import F32, AnyDType
 from tests.cuda.harness import expect
@@ -39,3 +40,17 @@ def test_the_greatest_with_nan_is_nan_and_integers_stay() -> None:
     holes = np.where(x > 90, np.nan, x).astype(np.float32)
     expect(MaxPool((3, 3), (1, 1), layout="NHWC"), holes)
     expect(MaxPool((3, 3), (1, 1), indices=True), holes)
+
+
+@pytest.mark.parametrize("dtype", NEAR, ids=str)
+def test_resizing_equals_the_reference(dtype: AnyDType) -> None:
+    assert taken_cases(Resize, dtype, examples=12, rtol=5 * NEAR[dtype], atol=5 * NEAR[dtype])
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_images_are_resized_in_either_layout(mode: str, layout: str) -> None:
+    x = RNG.standard_normal((1, 6, 5, 8)).astype(np.float32)
+    scales = np.array([1, 1, 2.5, 0.7], np.float32)
+    expect(Resize(mode=mode, layout=layout), x, None, scales, constants=(2,))
+    expect(Resize(mode=mode, layout=layout, antialias=True), x.astype(F16), None, scales, constants=(2,), rtol=2e-3)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -34,20 +34,18 @@ from bolt_numba.kernels.cpu.movement.move import steps as move_steps
 from bolt_numba.kernels.cpu.movement.table_gather import table_gather_steps, windows
 from bolt_numba.kernels.cpu.spatial.roi_align import WIDEST
 from bolt_numba.kernels.extents import Reach, both, ends, offsets
+from bolt_numba.kernels.geometry.resample import Pass, is_inside, nearest_tables, passes_of, plans_of
 from bolt_numba.kernels.geometry.strides import move
 from bolt_numba.kernels.geometry.transfers import has_fixed_size
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.resize import AxisPlan, Resize
+from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.types import F32, Array, TensorType
 
 PARALLEL_ELEMENTS = 2 * PAYS_ELEMENTS
 """Products of one thread in about 20 us."""
 
 _FIELDS = dict.fromkeys(("x", "y", "index", "weights"), PTR) | dict.fromkeys(("outer", "size", "out", "taps"), I64)
-
-Pass: TypeAlias = tuple[int, Array, Array]
-"""Axis, index [out, taps], weights [out, taps]."""
 
 
 @inline
@@ -245,33 +243,6 @@ def blend_lines(p, tid, nthreads):
                 blend_run(x, y + j * pitch * 4, index + j * taps * 8, weights + j * taps * 4, taps, inner)
 
 
-def _own_axis(op: Resize, axis: int, rank: int) -> int:
-    """Axis of the array for an axis counted as [n, c, spatial...]."""
-    if op.layout == "NCHW" or axis == 0:
-        return axis
-    return rank - 1 if axis == 1 else axis - 1
-
-
-def _known(ins: Types, index: int) -> Array | None:
-    given = ins[index] if index < len(ins) else None
-    return None if given is None else given.known
-
-
-def plans_of(op: Resize, ins: Types) -> list[AxisPlan]:
-    x = ins[0]
-    assert x is not None
-    dims = x.dims if op.layout == "NCHW" else (x.dims[0], x.dims[-1], *x.dims[1:-1])
-    return op.plan(dims, _known(ins, 1), _known(ins, 2), _known(ins, 3))
-
-
-def is_inside(op: Resize, plans: Sequence[AxisPlan]) -> bool:
-    """No output lies outside the input, where it would get the extrapolation value."""
-    if op.coordinate_transformation_mode != "tf_crop_and_resize":
-        return True
-    at = [op.coordinates(p) for p in plans]
-    return all(((c >= 0) & (c <= p.size - 1)).all() for c, p in zip(at, plans, strict=True))
-
-
 def _accepts(op: Any, ins: Types) -> bool:
     x = ins[0]
     if x is None or not x.is_static or not x.size or not has_fixed_size(op, ins) or max(x.dims, default=0) > WIDEST:
@@ -279,16 +250,6 @@ def _accepts(op: Any, ins: Types) -> bool:
     if any(t is not None and t.known is None for t in ins[1:]):
         return False
     return (op.mode == "nearest" or x.dtype == F32) and is_inside(op, plans_of(op, ins))
-
-
-def is_untouched(index: Array, weights: Array, size: int) -> bool:
-    return index.shape == (size, 1) and (index[:, 0] == np.arange(size)).all() and bool((weights == 1).all())
-
-
-def useful(index: Array, weights: Array) -> tuple[Array, Array]:
-    """Without the taps that weigh nothing anywhere."""
-    kept = (weights != 0).any(axis=0)
-    return index[:, kept], weights[:, kept]
 
 
 def _pass(shape: Sequence[int], axis: int, index: Array, weights: Array, src: Any, dst: Any) -> Step:
@@ -359,17 +320,9 @@ def resize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     assert x is not None
     if not outs[0].size:
         return []
-    plans, shape = plans_of(op, ins), list(x.dims)
     if op.mode == "nearest":
-        tables = [np.arange(n) for n in shape]
-        for p in plans:
-            tables[_own_axis(op, p.axis, len(shape))] = op.taps(p)[0][:, 0]
-        return table_gather_steps(shape, tables, x.dtype.itemsize)
-    passes: list[Pass] = []
-    for p in plans:
-        index, weights = useful(*op.taps(p))
-        if not is_untouched(index, weights, p.size):
-            passes.append((_own_axis(op, p.axis, len(shape)), index, weights))
+        return table_gather_steps(x.dims, nearest_tables(op, ins), x.dtype.itemsize)
+    passes, shape = passes_of(op, ins), list(x.dims)
     if not passes:
         return move_steps([move((x.nbytes,), (1,), (1,), 1)], In(0), Out(0))
     made: list[Step] = []

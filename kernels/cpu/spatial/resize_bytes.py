@@ -25,9 +25,10 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_u8_n,
 )
 from bolt_numba.kernels.cpu.reductions.rows_of_bytes import SCALES, code_of, loads, name_of
-from bolt_numba.kernels.cpu.spatial.resize import PARALLEL_ELEMENTS, is_inside, is_untouched, plans_of, useful
+from bolt_numba.kernels.cpu.spatial.resize import PARALLEL_ELEMENTS
 from bolt_numba.kernels.cpu.spatial.roi_align import WIDEST
 from bolt_numba.kernels.extents import Reach, ends, offsets
+from bolt_numba.kernels.geometry.resample import is_inside, is_untouched, plans_of, useful
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.between_bytes import BetweenBytes

@@ -1,0 +1,71 @@
+"""Plan-time geometry of Resize: which elements are blended along each axis, and by what weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from bolt_numba.kernels.geometry.transfers import typed
+from bolt_numba.kernels.registry import Types
+from bolt_numba.ops.layers.resize import AxisPlan, Resize
+from bolt_numba.types import Array
+
+Pass: TypeAlias = tuple[int, Array, Array]
+"""Axis, index [out, taps], weights [out, taps]."""
+
+
+def own_axis(op: Resize, axis: int, rank: int) -> int:
+    """Axis of the array for an axis counted as [n, c, spatial...]."""
+    if op.layout == "NCHW" or axis == 0:
+        return axis
+    return rank - 1 if axis == 1 else axis - 1
+
+
+def _known(ins: Types, index: int) -> Array | None:
+    given = ins[index] if index < len(ins) else None
+    return None if given is None else given.known
+
+
+def plans_of(op: Resize, ins: Types) -> list[AxisPlan]:
+    x = typed(ins)
+    dims = x.dims if op.layout == "NCHW" else (x.dims[0], x.dims[-1], *x.dims[1:-1])
+    return op.plan(dims, _known(ins, 1), _known(ins, 2), _known(ins, 3))
+
+
+def is_inside(op: Resize, plans: Sequence[AxisPlan]) -> bool:
+    """No output lies outside the input, where it would get the extrapolation value."""
+    if op.coordinate_transformation_mode != "tf_crop_and_resize":
+        return True
+    at = [op.coordinates(p) for p in plans]
+    return all(((c >= 0) & (c <= p.size - 1)).all() for c, p in zip(at, plans, strict=True))
+
+
+def is_untouched(index: Array, weights: Array, size: int) -> bool:
+    return index.shape == (size, 1) and (index[:, 0] == np.arange(size)).all() and bool((weights == 1).all())
+
+
+def useful(index: Array, weights: Array) -> tuple[Array, Array]:
+    """Without the taps that weigh nothing anywhere."""
+    kept = (weights != 0).any(axis=0)
+    return index[:, kept], weights[:, kept]
+
+
+def nearest_tables(op: Resize, ins: Types) -> list[Array]:
+    """Source indices of each axis of x."""
+    dims = typed(ins).dims
+    tables = [np.arange(n) for n in dims]
+    for p in plans_of(op, ins):
+        tables[own_axis(op, p.axis, len(dims))] = op.taps(p)[0][:, 0]
+    return tables
+
+
+def passes_of(op: Resize, ins: Types) -> list[Pass]:
+    """What is blended, axis after axis; nothing along those that stay as they are."""
+    passes: list[Pass] = []
+    for p in plans_of(op, ins):
+        index, weights = useful(*op.taps(p))
+        if not is_untouched(index, weights, p.size):
+            passes.append((own_axis(op, p.axis, len(typed(ins).dims)), index, weights))
+    return passes
