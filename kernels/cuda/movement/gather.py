@@ -19,7 +19,7 @@ from bolt_numba.kernels.cuda.movement.moves import THREADS, mover, widest
 from bolt_numba.kernels.cuda.movement.places import (
     FIELDS,
     SCOPE_OF_PLACES,
-    Places,
+    IndexForm,
     along_args,
     rows_args,
     tuples_args,
@@ -60,7 +60,7 @@ def chunk_blocks(a: Any) -> int:
 
 
 @cache
-def gather_places(places: Places, unit: int) -> CudaKernel:
+def gather_places(places: IndexForm, unit: int) -> CudaKernel:
     """Kernel that copies the rows that the indices mean, in the order of the indices."""
     name = f"gather_{places.key}_{8 * unit}"
     fields = {**FIELDS, **CHUNKS, **places.fields}
@@ -82,7 +82,7 @@ def gather_places(places: Places, unit: int) -> CudaKernel:
     return CudaKernel(source, name, fields, threads=THREADS, blocks=chunk_blocks, extents=reach)
 
 
-def _step(found: tuple[Places, dict[str, Argument], int]) -> list[Step]:
+def _step(found: tuple[IndexForm, dict[str, Argument], int]) -> list[Step]:
     places, args, count = found
     run: Any = args["run"]
     unit = widest(run)

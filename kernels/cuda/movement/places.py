@@ -24,7 +24,7 @@ from bolt_numba.ops.registry import normalise_axis
 
 
 @record(frozen=True, eq=False)
-class Places:
+class IndexForm:
     """One form of indices, for which a kernel is made.
 
     key: names it.  text: lines.  fields: those that the text reads, but for the address ``index``.
@@ -57,7 +57,7 @@ def _tested(position: str, size: str, step: int) -> list[str]:
 
 
 @cache
-def along_rows(step: int) -> Places:
+def along_rows(step: int) -> IndexForm:
     """Of Gather: row index[i] of slice o, where u counts [outer, count]; indices of ``step`` bytes."""
     text = (
         "o = fast_divide(u, mc, hc)",
@@ -66,10 +66,10 @@ def along_rows(step: int) -> Places:
         "row = np.int64(o) * size + at if at >= 0 else at",
     )
     fields = dict.fromkeys(("outer", "count", "mc", "hc", "size"), I64)
-    return Places(f"rows{8 * step}", text, fields, lambda a: (step * a.count, a.outer * a.size))
+    return IndexForm(f"rows{8 * step}", text, fields, lambda a: (step * a.count, a.outer * a.size))
 
 
-def rows_args(op: Any, ins: Types) -> tuple[Places, dict[str, Argument], int]:
+def rows_args(op: Any, ins: Types) -> tuple[IndexForm, dict[str, Argument], int]:
     """For Gather: how places are found, its arguments, and the number of indices."""
     x, index = ins[0], ins[1]
     assert x is not None
@@ -83,7 +83,7 @@ def rows_args(op: Any, ins: Types) -> tuple[Places, dict[str, Argument], int]:
 
 
 @cache
-def along_axis(step: int, rank: int) -> Places:
+def along_axis(step: int, rank: int) -> IndexForm:
     """Of GatherElements and ScatterElements: u counts an array of ``rank`` axes, of which one is indexed.
 
     s: elements of the data from one index to the next, 0 along that axis; sa: its own; size: its length.
@@ -100,10 +100,10 @@ def along_axis(step: int, rank: int) -> Places:
         rows = ends(box(1, *axes_of(a, rank, "s"), (a.size, a.sa)))[1] if count else 0
         return step * count, rows
 
-    return Places(f"along{8 * step}x{rank}", text, axis_fields(rank, "s") | {"size": I64, "sa": I64}, reach)
+    return IndexForm(f"along{8 * step}x{rank}", text, axis_fields(rank, "s") | {"size": I64, "sa": I64}, reach)
 
 
-def along_args(op: Any, ins: Types) -> tuple[Places, dict[str, Argument], int]:
+def along_args(op: Any, ins: Types) -> tuple[IndexForm, dict[str, Argument], int]:
     """For GatherElements and ScatterElements."""
     x, index = ins[0], ins[1]
     assert x is not None
@@ -116,7 +116,7 @@ def along_args(op: Any, ins: Types) -> tuple[Places, dict[str, Argument], int]:
 
 
 @cache
-def tuples(step: int, depth: int) -> Places:
+def tuples(step: int, depth: int) -> IndexForm:
     """Of GatherND and ScatterND: u counts tuples of ``depth`` indices, ``each`` of them for a batch.
 
     z: length of each indexed axis, s: its rows; batch: rows of a batch.
@@ -133,10 +133,10 @@ def tuples(step: int, depth: int) -> Places:
         rows = ends(box(1, (-(-a.tuples // a.each), a.batch), *sizes))[1] if a.tuples else 0
         return step * depth * a.tuples, rows
 
-    return Places(f"tuples{8 * step}x{depth}", tuple(text), fields, reach)
+    return IndexForm(f"tuples{8 * step}x{depth}", tuple(text), fields, reach)
 
 
-def tuples_args(op: Any, ins: Types) -> tuple[Places, dict[str, Argument], int]:
+def tuples_args(op: Any, ins: Types) -> tuple[IndexForm, dict[str, Argument], int]:
     """For GatherND and ScatterND."""
     x, index = ins[0], ins[1]
     assert x is not None

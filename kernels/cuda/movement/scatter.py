@@ -19,7 +19,7 @@ from bolt_numba.kernels.cuda.language.lang import atomic_max_i32, load_i32, stor
 from bolt_numba.kernels.cuda.movement.gather import CHUNKS, THREAD, chunk_args, chunk_blocks, chunk_text
 from bolt_numba.kernels.cuda.movement.index import MOST
 from bolt_numba.kernels.cuda.movement.moves import THREADS, carried, mover, widest
-from bolt_numba.kernels.cuda.movement.places import FIELDS, SCOPE_OF_PLACES, Places, along_args, tuples_args
+from bolt_numba.kernels.cuda.movement.places import FIELDS, SCOPE_OF_PLACES, IndexForm, along_args, tuples_args
 from bolt_numba.kernels.declare import Source
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.transfers import Transfer, has_fixed_size, typed, whole
@@ -40,7 +40,7 @@ _ADDED = (F32, I32, INT64)
 """Numbers that memory adds up."""
 
 
-def _made(name: str, places: Places, fields: dict[str, Any], text: str, **scope: Any) -> CudaKernel:
+def _made(name: str, places: IndexForm, fields: dict[str, Any], text: str, **scope: Any) -> CudaKernel:
     """A kernel whose threads ``t`` of ``count_all`` run the lines of ``text``."""
     head = f"def {name}({', '.join(fields)}):\n{THREAD.format(threads=THREADS)}    if t < count_all:\n"
 
@@ -56,7 +56,7 @@ def _made(name: str, places: Places, fields: dict[str, Any], text: str, **scope:
 
 
 @cache
-def claim(places: Places, clears: bool) -> CudaKernel:
+def claim(places: IndexForm, clears: bool) -> CudaKernel:
     """Kernel of a thread for each index: its place is claimed by the highest number, or first by none."""
     name = f"{'clear' if clears else 'claim'}_{places.key}"
     fields = {"claims": PTR, "index": PTR, "fault": FIELDS["fault"], "count_all": I64, **places.fields}
@@ -66,7 +66,7 @@ def claim(places: Places, clears: bool) -> CudaKernel:
 
 
 @cache
-def write_claimed(places: Places, unit: int) -> CudaKernel:
+def write_claimed(places: IndexForm, unit: int) -> CudaKernel:
     """Kernel that writes the rows of the updates that hold their places."""
     name = f"scatter_{places.key}_{8 * unit}"
     fields = {**FIELDS, "claims": PTR, "nbytes": I64, **CHUNKS, **places.fields}
@@ -78,7 +78,7 @@ def write_claimed(places: Places, unit: int) -> CudaKernel:
 
 
 @cache
-def add_places(places: Places, dtype: str, unit: int) -> CudaKernel:
+def add_places(places: IndexForm, dtype: str, unit: int) -> CudaKernel:
     """Kernel that adds every element of the updates to its place."""
     name = f"scatter_add_{places.key}_{dtype}"
     fields = {**FIELDS, "nbytes": I64, **CHUNKS, **places.fields}
@@ -91,7 +91,7 @@ def add_places(places: Places, dtype: str, unit: int) -> CudaKernel:
 
 
 @cache
-def reduce_in_order(places: Places, dtype: str, unit: int, reduction: str) -> CudaKernel:
+def reduce_in_order(places: IndexForm, dtype: str, unit: int, reduction: str) -> CudaKernel:
     """Kernel of a thread for each line of ``n`` updates, ``inner`` apart, or for each element of all rows.
 
     by_rows: whether thread t is element t of every row; else it is line t, of updates of one element.
@@ -114,7 +114,7 @@ def reduce_in_order(places: Places, dtype: str, unit: int, reduction: str) -> Cu
     return _made(name, places, fields, text, **scope)
 
 
-def _claimed_steps(places: Places, args: dict[str, Argument], count: int, x: TensorType) -> list[Step]:
+def _claimed_steps(places: IndexForm, args: dict[str, Argument], count: int, x: TensorType) -> list[Step]:
     run: Any = args["run"]
     claims, unit = Scratch(4 * (x.nbytes // run)), widest(run)
     each = {n: args[n] for n in ("index", "fault", *places.fields)} | {"claims": claims, "count_all": count}
@@ -123,7 +123,7 @@ def _claimed_steps(places: Places, args: dict[str, Argument], count: int, x: Ten
 
 
 def _steps(
-    op: Any, ins: Types, context: Context, found: tuple[Places, dict[str, Argument], int], lines: dict[str, Argument]
+    op: Any, ins: Types, context: Context, found: tuple[IndexForm, dict[str, Argument], int], lines: dict[str, Argument]
 ) -> list[Step]:
     """A copy of x, then the updates; lines: how they are shared where order matters."""
     x, updates = typed(ins), typed(ins, 2)

@@ -102,7 +102,8 @@ def blend(source: str, target: str, form: str, taps: tuple[int, ...], vector: in
 
 def _axes(shape: Sequence[int], passes: Sequence[Pass], unit: int) -> list[tuple[int, int, Pass | None]]:
     """Axes of the result, untouched neighbours merged: indices, bytes between them in the source, what is blended."""
-    by_axis, made = {p[0]: p for p in passes}, []
+    by_axis = {p[0]: p for p in passes}
+    made: list[tuple[int, int, Pass | None]] = []
     for axis, (n, stride) in enumerate(zip(shape, dense(shape, unit), strict=True)):
         found = by_axis.get(axis)
         if found is None and made and made[-1][2] is None:
