@@ -1,0 +1,60 @@
+"""Whole networks on the simulated GPU agree with the CPU, and no node of numbers is left to the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import bolt_numba as bn
+from bench import zoo
+from bolt_numba.types import Array
+from tests.cuda.networks import light
+
+SIDE = 64
+TOLERANCE = {"f32": 1e-4, "f16": 1e-2, "bf16": 8e-2}
+"""Norm of the difference over the norm of the CPU's result."""
+
+
+def agree(path: Path, feeds: Mapping[str, Array], precision: str, device: str = "cuda-sim") -> Any:
+    """Run a model on both devices and compare all results; the session of the GPU."""
+    wanted = bn.compile(path)(**feeds)
+    session = bn.compile(path, device=device, precision=precision)
+    for name, got in session(**feeds).items():
+        assert got.dtype == wanted[name].dtype
+        difference = np.linalg.norm(got.astype(np.float64) - wanted[name])
+        assert difference <= TOLERANCE[precision] * max(np.linalg.norm(wanted[name]), 1e-6), name
+    return session
+
+
+def saved(model: onnx.ModelProto, folder: Path) -> Path:
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+LIGHT = ("squeezenet", "shufflenet", "inception_v2")
+"""Those that an operator or a form of its own sets apart; `make cuda-models` runs all of them."""
+
+
+@pytest.mark.parametrize("precision", ["f32", "f16"])
+@pytest.mark.parametrize("name", LIGHT)
+def test_light_networks(name: str, precision: str, tmp_path: Path) -> None:
+    model, feeds = light(name, SIDE)
+    agree(saved(model, tmp_path), feeds, precision)
+
+
+@pytest.mark.parametrize("precision", ["f32", "f16", "bf16"])
+def test_a_small_transformer(precision: str, tmp_path: Path) -> None:
+    path = saved(zoo.bert(3, layers=2, width=64, heads=4, seq=24)(1), tmp_path)
+    agree(path, zoo.normal_feeds(path), precision)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_recurrent_networks(cell: str, tmp_path: Path) -> None:
+    path = saved(zoo.recurrent({"lstm": "LSTM", "gru": "GRU"}[cell], 12, {"lstm": 4, "gru": 3}[cell])(1), tmp_path)
+    agree(path, zoo.normal_feeds(path), "f32")
