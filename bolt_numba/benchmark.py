@@ -125,6 +125,7 @@ def bench(
     precision: str = "f32",
     numerics: str = "default",
     tune: bool = False,
+    device: str | Sequence[str] = "cpu",
     weights: str | os.PathLike[str] | None = None,
     signature: str | None = None,
     progress: Callable[[str], None] = lambda _: None,
@@ -135,7 +136,10 @@ def bench(
     processes: also start a process per engine for load time, first run and peak memory (needs a path).  Peers get
     ONNX, or their own format.  precision: of every engine that has it.  The others: as of `bolt_numba.compile`.
     """
-    how = {"numerics": numerics, "weights": None if weights is None else os.fspath(weights), "signature": signature}
+    how: dict[str, Any] = {
+        "numerics": numerics, "device": device, "weights": None if weights is None else os.fspath(weights),
+        "signature": signature,
+    }  # fmt: skip
     ours = BoltEngine(model, threads, precision := precision_of(precision), tune=tune, **how)
     arrays = model_feeds(ours.session.graph, shapes, seed, feeds)
     engines: dict[str, Engine] = {OURS: ours}

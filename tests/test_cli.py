@@ -343,6 +343,11 @@ class TestSpeed:
         assert all(e["ph"] == "X" and e["dur"] >= 0 for e in trace["traceEvents"])
         assert "share" in call("profile", DIGITS, "--runs", 2).out
 
+    def test_a_device_by_name(self, call: Call) -> None:
+        rows = call("profile", DIGITS, "--json", "--runs", 1, "--device", "host,cpu").json["rows"]
+        assert {r["runner"] for r in rows} <= {"reference", "copy in host"}
+        assert "wanted one of 'cpu', 'cuda'" in call("run", DIGITS, "--device", "tpu").err
+
 
 class TestMachine:
     def test_doctor_is_well(self, call: Call) -> None:

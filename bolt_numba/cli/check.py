@@ -12,6 +12,7 @@ import typer
 import bolt_numba as bn
 from bolt_numba.cli import console
 from bolt_numba.cli.options import (
+    Devices,
     Inputs,
     Json,
     ModelPath,
@@ -43,6 +44,7 @@ def run(
     precision: Precision = "f32",
     numerics: Numerics = "default",
     tune: Tune = False,
+    device: Devices = "cpu",
     weights: Weights = None,
     signature: Signature = None,
     as_json: Json = False,
@@ -51,7 +53,7 @@ def run(
     with console.progress(f"compiling {model.name}") as say:
         session = bn.compile(
             model, weights=weights, signature=signature, threads=threads, precision=precision, numerics=numerics,
-            tune=tune,
+            tune=tune, device=device.split(","),
         )  # fmt: skip
         feeds = read_feeds(session, shape, input_, seed)
         say(f"running {model.name}")

@@ -48,6 +48,8 @@ SAFETY = (
 """How the page docs/data-safety.md begins."""
 FREE = "{} operators only compute with what operands hold, move it, or look at it in Python:"
 PACKAGES = ("numpy", "numba", "llvmlite", "onnx", "ml_dtypes", "protobuf")
+CUDA_PACKAGES = ("cuda-bindings", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink")
+"""What the extra ``cuda`` installs: the driver's functions, and what compiles kernels."""
 PEERS = ("onnxruntime", "openvino")
 
 
@@ -168,6 +170,18 @@ def _peers() -> str:
     return ", ".join(found)
 
 
+def _gpus() -> str:
+    """The GPUs that sessions may use, or what is missing; a machine may well have none."""
+    from bolt_numba.devices.cuda.library import found
+
+    try:
+        gpus = found()
+    except bn.BoltError as error:
+        gpus = [str(error)]
+    packages = [f"{name} {_version(name)}" for name in CUDA_PACKAGES]
+    return "; ".join([*gpus, ", ".join(packages)])
+
+
 def _cache_folders() -> str:
     """What each folder is good for; raises BoltError where one that exists is of no use."""
     own = folders().own
@@ -225,6 +239,7 @@ _CHECKS: dict[str, Callable[[], str]] = {
     "versions": _versions,
     "peers": _peers,
     "instructions": lambda: device("cpu").describe(),
+    "GPUs": _gpus,
     "threads": lambda: str(default_threads()),
     "kernels in the package": lambda: f"{count_built_in(jit.package_name())} for this level",
     "kernel cache": _cache_folders,

@@ -12,6 +12,7 @@ import numpy as np
 import typer
 
 from bolt_numba.cli import console
+from bolt_numba.devices import names as device_names
 from bolt_numba.errors import BoltError, InvalidModelError
 from bolt_numba.feeds import random_feeds
 from bolt_numba.guesses import Shapes as AllShapes
@@ -67,6 +68,15 @@ Numerics: TypeAlias = Annotated[
         help="How exact algorithms are: docs/numerics.md.",
         callback=_numerics,
         autocompletion=lambda: list(NUMERICS),
+    ),
+]
+Devices: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        metavar="NAME[,NAME]",
+        help="Where nodes run, in order of preference: cuda, cuda:1, cuda-sim; what is left runs on the CPU.",
+        autocompletion=device_names,
     ),
 ]
 Tune: TypeAlias = Annotated[

@@ -12,6 +12,7 @@ from bolt_numba import benchmark, peers
 from bolt_numba.base.config import default_threads
 from bolt_numba.cli import console
 from bolt_numba.cli.options import (
+    Devices,
     Inputs,
     Json,
     ModelPath,
@@ -55,6 +56,7 @@ def bench(
     precision: Precision = "f32",
     numerics: Numerics = "default",
     tune: Tune = False,
+    device: Devices = "cpu",
     shape: Shapes = [],
     seed: Seed = 0,
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Time to measure, all engines together.")] = 3.0,
@@ -73,7 +75,7 @@ def bench(
         report = benchmark.bench(
             model, vs=names, threads=threads or default_threads(), shapes=read_shapes(shape), seed=seed,
             seconds=seconds, processes=processes, progress=say, precision=precision, numerics=numerics,
-            tune=tune, weights=weights, signature=signature,
+            tune=tune, device=device.split(","), weights=weights, signature=signature,
         )  # fmt: skip
     if as_json:
         console.write_json(report.to_json())
@@ -113,6 +115,7 @@ def profile(
     precision: Precision = "f32",
     numerics: Numerics = "default",
     tune: Tune = False,
+    device: Devices = "cpu",
     weights: Weights = None,
     signature: Signature = None,
     as_json: Json = False,
@@ -121,7 +124,7 @@ def profile(
     with console.progress(f"compiling {model.name}") as say:
         session = bn.compile(
             model, weights=weights, signature=signature, threads=threads, precision=precision, numerics=numerics,
-            tune=tune,
+            tune=tune, device=device.split(","),
         )  # fmt: skip
         feeds = read_feeds(session, shape, input_, seed)
         say(f"profiling {model.name}")

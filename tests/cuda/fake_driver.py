@@ -119,6 +119,9 @@ class FakeDriver:
     def cuDeviceGetName(self, length: int, device: int) -> Any:
         return _ok(b"NVIDIA Fake".ljust(length, b"\0"))
 
+    def cuDeviceTotalMem(self, device: int) -> Any:
+        return _ok(self.nbytes)
+
     def cuDeviceGetAttribute(self, kind: Any, device: int) -> Any:
         major, minor = divmod(self.capability, 10)
         kinds = real.CUdevice_attribute
@@ -287,7 +290,8 @@ class FakeDriver:
 
 
 _WITH_RESULT = frozenset((
-    "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute",
+    "cuDriverGetVersion", "cuDeviceTotalMem", "cuDeviceGetCount",
+    "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute",
     "cuDevicePrimaryCtxRetain", "cuCtxPopCurrent", "cuMemAlloc", "cuMemHostAlloc", "cuStreamCreate",
     "cuModuleLoadData", "cuModuleEnumerateFunctions", "cuStreamEndCapture", "cuGraphInstantiate", "cuEventCreate",
     "cuEventElapsedTime",

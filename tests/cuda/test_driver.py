@@ -246,6 +246,19 @@ def test_compile_for_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) ->
         bn.compile(chain(), device="cuda:77")
 
 
+def test_doctor_lists_gpus_or_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cuda.bindings
+
+    from bolt_numba.cli.machine import _gpus
+
+    monkeypatch.setattr(cuda.bindings, "driver", FakeDriver(gpus=2, nbytes=80 << 30, version=12040, capability=90))
+    text = _gpus()
+    assert text.startswith("driver of CUDA 12.4; cuda:0: NVIDIA Fake (sm_90a, 80 GiB); cuda:1: NVIDIA Fake")
+    assert "numba-cuda 0." in text
+    monkeypatch.setattr(cuda.bindings, "driver", _Starting(Result.CUDA_ERROR_NO_DEVICE))
+    assert _gpus().startswith("cuda: driver: got CUDA_ERROR_NO_DEVICE")
+
+
 def _in_child(work: Callable[[], Any], queue: Any) -> None:
     try:
         work()

@@ -15,7 +15,7 @@ import numpy as np
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.records import record
 from bolt_numba.devices.cuda.interface import Call
-from bolt_numba.devices.cuda.library import REFUSED, Health, library, name_of
+from bolt_numba.devices.cuda.library import REFUSED, Health, arch_of, library, name_of, text_of, version_text
 from bolt_numba.errors import BudgetError, DeviceError
 from bolt_numba.kernels.cuda.code import cubin
 from bolt_numba.kernels.cuda.declare import CudaKernel
@@ -91,19 +91,14 @@ class Gpu:
         if number >= count:
             raise DeviceError(f"device: got 'cuda:{number}', wanted a number below {count}, as many GPUs as there are")
         self.device = device = self.done(cu.cuDeviceGet(number), "finding the GPU")
-        self.model = self.done(cu.cuDeviceGetName(256, device), "asking for its name").split(b"\0")[0].decode()
-        kinds = cu.CUdevice_attribute
-        major = self._fact(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
-        minor = self._fact(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
-        self.arch = f"sm_{major}{minor}{'a' if major >= 9 else ''}"
-        self.shared = self._fact(kinds.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+        name_there = self.done(cu.cuDeviceGetName(256, device), "asking for its name")
+        self.model, self.arch = text_of(name_there), arch_of(cu, device)
+        optin = cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+        self.shared = int(self.done(cu.cuDeviceGetAttribute(optin, device), "asking what it can do"))
         self.here = _Here(self, self.done(cu.cuDevicePrimaryCtxRetain(device), "starting to use the GPU"))
         self._functions: dict[CudaKernel, Function] = {}
         self._lock = threading.RLock()
         renew_after_fork(self, "_lock", threading.RLock)
-
-    def _fact(self, kind: Any) -> int:
-        return int(self.done(self.cu.cuDeviceGetAttribute(kind, self.device), "asking what it can do"))
 
     def done(self, result: Sequence[Any], what: str) -> Any:
         """What a function of the driver gives besides its status."""
@@ -196,7 +191,7 @@ class Gpu:
         with self.here:
             status, module = self.cu.cuModuleLoadData(code.encode() if isinstance(code, str) else code)
             if status and name_of(self.cu, status) in REFUSED:
-                got = f"got a driver of CUDA {self.version // 1000}.{self.version % 1000 // 10}"
+                got = f"got a driver of CUDA {version_text(self.version)}"
                 wanted = f"wanted one that takes code of CUDA 13 for {self.arch}"
                 raise DeviceError(f"{self.name}: kernel {kernel.name}: {name_of(self.cu, status)}: {got}, {wanted}")
             self.done((status, module), f"loading kernel {kernel.name}")
@@ -283,5 +278,4 @@ class Gpu:
     def describe(self) -> str:
         with self.here:
             _, total = self.done(self.cu.cuMemGetInfo(), "asking for its memory")
-        version = f"CUDA {self.version // 1000}.{self.version % 1000 // 10}"
-        return f"{self.model} ({self.arch}, {total / 2**30:.0f} GiB, {version})"
+        return f"{self.model} ({self.arch}, {total / 2**30:.0f} GiB, CUDA {version_text(self.version)})"

@@ -57,6 +57,38 @@ def _wanted(status: int) -> str:
     return "wanted a driver and a GPU that work, as nvidia-smi shows them"
 
 
+def found() -> list[str]:
+    """The GPUs of this machine by the names that sessions give them.  Raises DeviceError as `library` does."""
+    cu = library()
+    version, count = cu.cuDriverGetVersion()[1], cu.cuDeviceGetCount()[1]
+    texts = [f"driver of CUDA {version_text(version)}"]
+    for number in range(count):
+        device = cu.cuDeviceGet(number)[1]
+        model, nbytes = cu.cuDeviceGetName(256, device)[1], cu.cuDeviceTotalMem(device)[1]
+        texts.append(f"cuda:{number}: {text_of(model)} ({arch_of(cu, device)}, {nbytes / 2**30:.0f} GiB)")
+    return texts
+
+
+def version_text(version: int) -> str:
+    """13000 as 13.0."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def text_of(raw: bytes) -> str:
+    """A text of the driver, which ends at the first zero."""
+    return raw.split(b"\0")[0].decode()
+
+
+def arch_of(cu: Any, device: Any) -> str:
+    """Code for which a GPU runs best, such as ``sm_90a``."""
+    kinds = cu.CUdevice_attribute
+    status, major = cu.cuDeviceGetAttribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)
+    minor = cu.cuDeviceGetAttribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device)[1]
+    if status:
+        raise DeviceError(f"cuda: capability of a GPU: got {name_of(cu, status)}, wanted the driver to tell it")
+    return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+
+
 def name_of(cu: Any, status: Any) -> str:
     """Such as ``CUDA_ERROR_OUT_OF_MEMORY``."""
     try:
