@@ -112,6 +112,10 @@ class BenchReport:
         }
 
 
+def shapes_of(arrays: Feeds) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in arrays.items()}
+
+
 def bench(
     model: peers.Model,
     *,
@@ -136,10 +140,8 @@ def bench(
     processes: also start a process per engine for load time, first run and peak memory (needs a path).  Peers get
     ONNX, or their own format.  precision: of every engine that has it.  The others: as of `bolt_numba.compile`.
     """
-    how: dict[str, Any] = {
-        "numerics": numerics, "device": device, "weights": None if weights is None else os.fspath(weights),
-        "signature": signature,
-    }  # fmt: skip
+    second = None if weights is None else os.fspath(weights)
+    how: dict[str, Any] = {"numerics": numerics, "device": device, "weights": second, "signature": signature}
     ours = BoltEngine(model, threads, precision := precision_of(precision), tune=tune, **how)
     arrays = model_feeds(ours.session.graph, shapes, seed, feeds)
     engines: dict[str, Engine] = {OURS: ours}
@@ -157,15 +159,13 @@ def bench(
         progress("timing, interleaved")
         for name, latencies in interleaved({n: _caller(e, arrays) for n, e in engines.items()}, seconds).items():
             measured[name].latencies = latencies
-        sizes = {name: array.shape for name, array in arrays.items()}
-        if processes and not isinstance(model, bytes):
-            for name in engines:
-                progress(f"load time and memory of {name}, in its own process")
-                given, second = (model, None) if name == OURS else _for_peer(name, model, how, folder)
-                job = {"model": given, "weights": second, "threads": threads, "precision": precision, "ours": how}
-                _add_process_figures(measured[name], job, arrays)
+        for name in engines if processes and not isinstance(model, bytes) else ():
+            progress(f"load time and memory of {name}, in its own process")
+            given, second = (model, None) if name == OURS else _for_peer(name, model, how, folder)
+            job = {"model": given, "weights": second, "threads": threads, "precision": precision, "ours": how}
+            _add_process_figures(measured[name], job, arrays)
     label = "model" if isinstance(model, bytes) else Path(os.fspath(model)).name
-    return BenchReport(label, threads, sizes, list(measured.values()), precision, numerics)
+    return BenchReport(label, threads, shapes_of(arrays), list(measured.values()), precision, numerics)
 
 
 def _for_peer(

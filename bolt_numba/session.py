@@ -369,7 +369,7 @@ class Session:
     def report(self) -> Report:
         """What runs each node of the plans made so far.
 
-        node, operator (op), output, runner: a kernel or ``reference``, packs: what it reads in the place of constants.
+        node, operator (op), output, runner: a kernel or ``reference``, device, packs: what it reads in the place of constants.
         """
         from bolt_numba.runtime.report import report_of
 

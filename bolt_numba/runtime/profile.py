@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.notebook import html_table
+from bolt_numba.runtime.device import HOST
 from bolt_numba.runtime.runner import Prepared, Runner, finish
+from bolt_numba.runtime.slots import Job
 from bolt_numba.types import Array
 
 REST = "the rest: the call, memory, results (below 0: steps are quicker together)"
@@ -130,7 +132,7 @@ def _timed_run(runner: Runner, arrays: Sequence[Array]) -> tuple[list[tuple[str,
         prepared = runner.prepare(given)
         results, spent = _timed_plan(prepared, given)
         labels.extend(
-            (job.name, job.op.name, job.runner, ", ".join(str(s.type) for s in job.outs)) for job in prepared.plan.jobs
+            (job.name, job.op.name, _runner(job), ", ".join(str(s.type) for s in job.outs)) for job in prepared.plan.jobs
         )
         seconds.extend(spent)
         cut = prepared.plan.cut
@@ -143,6 +145,11 @@ def _timed_run(runner: Runner, arrays: Sequence[Array]) -> tuple[list[tuple[str,
         labels.append((cut.node.name, cut.node.op.name, runner.cut_label(cut), "by data"))
         assert prepared.rest is not None
         runner, given = prepared.rest, [*results[reads:], *made]
+
+
+def _runner(job: Job) -> str:
+    """What ran a job, with the device that has a memory of its own."""
+    return job.runner if job.device.memory is HOST else f"{job.runner} ({job.device.name})"
 
 
 def _timed_plan(prepared: Prepared, arrays: Sequence[Array]) -> tuple[list[Array], list[float]]:

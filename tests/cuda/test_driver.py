@@ -21,7 +21,7 @@ from bolt_numba.devices.cuda.driver import Gpu
 from bolt_numba.errors import BudgetError, DeviceError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
-from bolt_numba.kernels.cuda.code import ptx
+from bolt_numba.kernels.cuda.code import PTX
 from bolt_numba.ops.pointwise import Relu
 from bolt_numba.types import F32, Sym, TensorType
 from tests.cuda.fake_driver import FakeDriver, Result
@@ -31,7 +31,7 @@ _numbers = itertools.count()
 
 
 def gpu_of(fake: FakeDriver, number: int = 0) -> Gpu:
-    return Gpu(number, fake, ptx)
+    return Gpu(number, fake, PTX)
 
 
 def session_on(fake: FakeDriver, graph: Graph, number: int = 0) -> bn.Session:

@@ -79,6 +79,7 @@ def test_a_constant_is_on_the_gpu_once_for_all_plans_and_goes_with_the_last() ->
     x = graph.add_input("x", TensorType(F32, (Sym("n"), 8)))
     b = Builder(graph)
     graph.add_output(b(Softmax(-1), b(MatMul(), b(Relu(), x), weight)), "y")
+    gc.collect()
     before = SIM.memory.uploaded
     session = bn.compile(graph, device="cuda-sim", threads=1)
     expect(session, graph, x=whole(2, 8))

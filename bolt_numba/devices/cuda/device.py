@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from bolt_numba.devices.costs import bytes_of, work_of
 from bolt_numba.devices.cuda.interface import Driver
 from bolt_numba.devices.cuda.memory import CudaMemory
 from bolt_numba.devices.cuda.program import CudaProgram
 from bolt_numba.kernels import registry
-from bolt_numba.kernels.registry import Context, Entry, Types
+from bolt_numba.kernels.cuda import code
+from bolt_numba.kernels.registry import Context, Entry, Step, Types
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import Device
 from bolt_numba.runtime.slots import Job
@@ -48,6 +50,14 @@ class Cuda(Device):
 
     def copy_seconds(self, nbytes: int) -> float:
         return COPY_S + nbytes / COPIED_A_S
+
+    def lacking(self, steps: Sequence[Step]) -> list[Any]:
+        kernels: list[Any] = [step.kernel for step in steps]
+        return code.lacking(kernels, self.driver.arch, self.driver.kind)
+
+    def prepare(self, jobs: Sequence[Job]) -> None:
+        kernels: list[Any] = [step.kernel for job in jobs for step in job.steps or ()]
+        code.prepare(kernels, self.driver.arch, self.driver.kind)
 
     def build(self, jobs: Sequence[Job], threads: int) -> CudaProgram:
         return CudaProgram(jobs, self.memory)

@@ -17,7 +17,7 @@ from bolt_numba.base.records import record
 from bolt_numba.devices.cuda.interface import Call
 from bolt_numba.devices.cuda.library import REFUSED, Health, arch_of, library, name_of, text_of, version_text
 from bolt_numba.errors import BudgetError, DeviceError
-from bolt_numba.kernels.cuda.code import cubin
+from bolt_numba.kernels.cuda.code import CUBIN, code_of
 from bolt_numba.kernels.cuda.declare import CudaKernel
 from bolt_numba.types import Array
 
@@ -76,15 +76,13 @@ class _Here:
 class Gpu:
     """See `interface.Driver`.
 
-    number: which GPU, as the driver counts them.  cu: the functions of the driver.  code: gives the code of a kernel.
+    number: which GPU, as the driver counts them.  cu: the functions of the driver.  kind: of the code that they take.
     Raises DeviceError where there is no such GPU.
     """
 
-    def __init__(
-        self, number: int = 0, cu: Any = None, code: Callable[[CudaKernel, str], bytes | str] = cubin, name: str = ""
-    ) -> None:
+    def __init__(self, number: int = 0, cu: Any = None, kind: str = CUBIN) -> None:
         self.cu = cu = library() if cu is None else cu
-        self.name, self._code = name or (f"cuda:{number}" if number else "cuda"), code
+        self.name, self.kind = f"cuda:{number}" if number else "cuda", kind
         self.health = Health(cu, self.name)
         self.version = self.done(cu.cuDriverGetVersion(), "asking for its version")
         count = self.done(cu.cuDeviceGetCount(), "counting GPUs")
@@ -96,7 +94,7 @@ class Gpu:
         optin = cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
         self.shared = int(self.done(cu.cuDeviceGetAttribute(optin, device), "asking what it can do"))
         self.here = _Here(self, self.done(cu.cuDevicePrimaryCtxRetain(device), "starting to use the GPU"))
-        self._functions: dict[CudaKernel, Function] = {}
+        self._functions: dict[str, Function] = {}
         self._lock = threading.RLock()
         renew_after_fork(self, "_lock", threading.RLock)
 
@@ -181,15 +179,15 @@ class Gpu:
 
     def function(self, kernel: CudaKernel) -> Function:
         with self._lock:
-            found = self._functions.get(kernel)
+            found = self._functions.get(kernel.digest)
             if found is None:
-                found = self._functions[kernel] = self._loaded(kernel)
+                found = self._functions[kernel.digest] = self._loaded(kernel)
             return found
 
     def _loaded(self, kernel: CudaKernel) -> Function:
-        code = self._code(kernel, self.arch)
+        code = code_of(kernel, self.arch, self.kind).data
         with self.here:
-            status, module = self.cu.cuModuleLoadData(code.encode() if isinstance(code, str) else code)
+            status, module = self.cu.cuModuleLoadData(code)
             if status and name_of(self.cu, status) in REFUSED:
                 got = f"got a driver of CUDA {version_text(self.version)}"
                 wanted = f"wanted one that takes code of CUDA 13 for {self.arch}"

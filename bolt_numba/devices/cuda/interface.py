@@ -20,11 +20,13 @@ class Driver(Protocol):
     A stream belongs to one run at a time; all else may be called from many threads.  Every method raises DeviceError
     when the GPU failed, in this call or before.
 
-    name: of the memory, for people.  arch: code for which it runs, such as ``sm_90a``.
+    name: of the memory, for people.  arch: code for which it runs, such as ``sm_90a``.  kind: of code, one of
+    those of `kernels.cuda.code`.
     """
 
     name: str
     arch: str
+    kind: str
 
     def allocate(self, nbytes: int) -> int:
         """Address of ``nbytes`` bytes of any content, which begin at a multiple of 256; raises BudgetError."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.devices.cuda.interface import Call
-from bolt_numba.kernels.cuda.code import ptx
+from bolt_numba.kernels.cuda.code import PTX, ptx
 from bolt_numba.kernels.cuda.declare import SM_80, CudaKernel
 from bolt_numba.ptx import GlobalMemory, Module
 from bolt_numba.types import Array
@@ -22,9 +22,9 @@ class SimulatedGpu:
     """See `interface.Driver`.  Everything is done when a call returns, so streams are nothing; one thread at a time."""
 
     def __init__(self, name: str = "cuda-sim", arch: str = SM_80) -> None:
-        self.name, self.arch, self._memory = name, arch, GlobalMemory()
+        self.name, self.arch, self.kind, self._memory = name, arch, PTX, GlobalMemory()
         self._freed: deque[int] = deque()
-        self._modules: dict[CudaKernel, Module] = {}
+        self._modules: dict[str, Module] = {}
         self._lock = threading.RLock()
         renew_after_fork(self, "_lock", threading.RLock)
 
@@ -50,9 +50,9 @@ class SimulatedGpu:
 
     def function(self, kernel: CudaKernel) -> Module:
         with self._lock:
-            found = self._modules.get(kernel)
+            found = self._modules.get(kernel.digest)
             if found is None:
-                found = self._modules[kernel] = Module(ptx(kernel, self.arch))
+                found = self._modules[kernel.digest] = Module(ptx(kernel, self.arch))
             return found
 
     def call(
