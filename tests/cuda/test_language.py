@@ -74,6 +74,8 @@ MACROS = [
     ("row_max", (2,), "store_f32(x, macro(floats, f, f)[0])", SM_80),
     ("row_exp", (2,), "store_f32(x, macro(floats, f, f, f)[1])", SM_80),
     ("row_scale", (2,), "macro(floats, f, f)", SM_80),
+    ("ldsm_turned", (2,), "macro(words, n, n, 16)", SM_80),
+    ("sts_sums", (2, 64), "macro(floats, 4, n)", SM_80),
     ("pack_rows", (4, "bf16"), "macro(floats, words)", SM_80),
     ("wgmma", (16, "f16"), "macro(floats, 0, n, n, 1)", SM_90A),
     ("wgmma", (16, "s8"), "macro(words, 0, n, n, 1)", SM_90A),

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bolt_numba.kernels.cuda.products import matmul
 from bolt_numba.kernels.cuda.products.choose import choose
 from bolt_numba.kernels.cuda.products.simt import SIMT_TILES
+from bolt_numba.kernels.cuda.products.tensor import TENSOR_TILES
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.pointwise import Clip, Relu
-from bolt_numba.types import F32, type_of
+from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu, Sigmoid
+from bolt_numba.types import BF16, F16, F32, type_of
 from tests.cuda.harness import expect
 
 few = settings(max_examples=10, deadline=None, derandomize=True)
@@ -47,6 +49,34 @@ def test_f32(m: int, n: int, k: int, batches: Any, trans_a: bool, trans_b: bool,
     expect(op, *arrays, *tail, rtol=0)
 
 
+@few
+@given(
+    st.integers(1, 70), st.integers(1, 5), st.integers(0, 9), st.sampled_from(BATCHES), st.booleans(), st.booleans(),
+    st.sampled_from([F16, BF16]), st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_halves(
+    m: int, n: int, k: int, batches: Any, trans_a: bool, trans_b: bool, dtype: Any, even: bool, constant: bool
+) -> None:
+    """Rows that begin at multiples of 16 bytes, or not."""
+    op = MatMul(trans_a, trans_b, alpha=0.5)
+    m, n, k = (8 * (m // 8 + 1), 16 * n, 8 * k) if even else (m, 13 * n, 5 * k)
+    arrays = pair(m, m, n, k, batches, op, dtype)
+    expect(op, *arrays, whole(3, (n,), dtype), constants=(1,) if constant else (), rtol=0)
+
+
+@pytest.mark.parametrize("tile", range(len(TENSOR_TILES)))
+def test_tiles_of_halves(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matmul, "TENSOR_TILES", TENSOR_TILES[tile : tile + 1])
+    m, n = TENSOR_TILES[tile].m + 8, TENSOR_TILES[tile].n + 8
+    op = MatMul(residual=True, activation=Relu())
+    arrays = whole(0, (m, 72), F16), whole(1, (72, n), F16), whole(2, (n,), F16), whole(3, (m, n), F16)
+    expect(op, *arrays, rtol=0)
+
+
+def test_parts_of_sums_of_halves_are_added_in_f32() -> None:
+    expect(MatMul(), whole(0, (8, 1100), F16), whole(1, (1100, 40), F16), whole(2, (40,), F16), rtol=0)
+
+
 @pytest.mark.parametrize("shapes", [((7,), (7, 5)), ((5, 7), (7,)), ((7,), (7,)), ((2, 5, 7), (7,))])
 def test_vectors_are_rows_and_columns(shapes: Any) -> None:
     expect(MatMul(), whole(0, shapes[0]), whole(1, shapes[1]), rtol=0)
@@ -54,7 +84,7 @@ def test_vectors_are_rows_and_columns(shapes: Any) -> None:
 
 def test_sums_in_parts_are_added_in_order() -> None:
     op = MatMul(residual=True, activation=Relu())
-    tile, splits = choose(SIMT_TILES, 33, 30, 1100, 1, 128)
+    _, splits = choose(SIMT_TILES, 33, 30, 1100, 1, 128)
     assert splits > 1
     expect(op, whole(0, (33, 1100)), whole(1, (1100, 30)), whole(2, (30,)), whole(3, (33, 30)), rtol=0)
 
@@ -62,6 +92,11 @@ def test_sums_in_parts_are_added_in_order() -> None:
 @pytest.mark.parametrize(("size", "wanted"), [(4096, 128), (512, 64), (64, 32)])
 def test_tiles_grow_with_products(size: int, wanted: int) -> None:
     assert choose(SIMT_TILES, size, size, size, 1, 128)[0].m == wanted
+
+
+@pytest.mark.parametrize(("activation", "dtype"), [(LeakyRelu(alpha=0.25), F32), (Sigmoid(), F16)])
+def test_other_activations_are_generated(activation: Any, dtype: Any) -> None:
+    expect(MatMul(activation=activation), whole(0, (9, 8), dtype), whole(1, (8, 10), dtype), rtol=2e-3, atol=1e-6)
 
 
 def test_what_is_not_finite_stays() -> None:

@@ -14,6 +14,7 @@ from numba.cuda import types
 
 from bolt_numba.kernels.cuda.language.emit import LLVM, Registers, as_tuple, assembled, made_intrinsic
 from bolt_numba.kernels.cuda.language.instructions import INSTRUCTIONS, Instruction, mma
+from bolt_numba.kernels.cuda.language.tiles import TILE_MACROS
 
 _F32, _U32 = types.float32, types.uint32
 
@@ -259,5 +260,5 @@ def wgmma(n: int, kind: str = "f16") -> Any:
 
 
 _MADE = (lds, ldsm, ldsm_at, outer, dots, mma_tile, mma_row, fill, row_max, row_exp, row_scale, pack_rows, wgmma)
-MACROS: dict[str, Callable[..., Any]] = {made.__name__: made for made in _MADE}
+MACROS: dict[str, Callable[..., Any]] = {made.__name__: made for made in _MADE} | TILE_MACROS
 """By the name that a `Macro` gives: the intrinsic of its settings."""

@@ -28,7 +28,7 @@ def combine(stored: TailForm) -> CudaKernel:
         threads=THREADS, blocks=lambda a: ceil_div(a.rows * ceil_div(a.n, VECTOR), THREADS), extents=extents,
         parts=PTR, rows=I64, n=I32, splits=I32, **TAIL,
     )  # fmt: skip
-    def combine_parts(parts, rows, n, splits, bias, residual, y, ldy, alpha, lo, hi, p0, p1, p2, p3):
+    def combine_parts(parts, rows, n, splits, bias, residual, y, ldy, alpha, lo, hi, act0, act1):
         across = (i64(n) + (VECTOR - 1)) // VECTOR
         place = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         row, column = place // across, place % across * VECTOR
@@ -41,6 +41,6 @@ def combine(stored: TailForm) -> CudaKernel:
                 v2 += load_f32(at + 4 * min(column + 2, last))
                 v3 += load_f32(at + 4 * min(column + 3, last))
                 at += 4 * rows * n
-            four((v0, v1, v2, v3), row, column, i64(n), bias, residual, y, ldy, alpha, lo, hi, p0, p1, p2, p3)
+            four((v0, v1, v2, v3), row, column, i64(n), bias, residual, y, ldy, alpha, lo, hi, act0, act1)
 
     return combine_parts

@@ -18,7 +18,7 @@ from bolt_numba.kernels.cuda.language.lang import cp_async4_zfill, cp_async16_zf
 from bolt_numba.kernels.cuda.products.tail import log2
 from bolt_numba.kernels.extents import Reach, box
 
-u32, i64 = np.uint32, np.int64
+u32, i32 = np.uint32, np.int32
 
 
 @record(frozen=True)
@@ -60,7 +60,7 @@ def f32_copies(order: Order, lines: int, terms: int, pitch: int, threads: int) -
         return _turned(lines, terms, pitch, threads)
     vector = 4 if order.wide else 1
     per_term = lines // vector
-    MASK, SHIFT, VECTOR, BYTES = per_term - 1, log2(per_term), vector, 4 * vector
+    MASK, SHIFT, VECTOR = per_term - 1, log2(per_term), vector
     ahead, count = threads // per_term, lines * terms // (vector * threads)
     COUNT, AHEAD, TO = count, ahead, 4 * pitch * ahead
     copy = cp_async16_zfill if order.wide else cp_async4_zfill
@@ -71,9 +71,9 @@ def f32_copies(order: Order, lines: int, terms: int, pitch: int, threads: int) -
 
     @inline
     def issue(to, source, step, left, terms_left):
-        size = u32(min(max(left, i64(0)) * 4, i64(BYTES)))
+        size = u32(min(max(left, i32(0)), i32(VECTOR)) * i32(4))
         for i in range(COUNT):
-            copy(u32(to + u32(i * TO)), source + step * i, size if terms_left > i * AHEAD else u32(0))
+            copy(u32(to + u32(i * TO)), source + step * i, size if terms_left > i32(i * AHEAD) else u32(0))
 
     return Copies(begin, issue, count, ahead)
 
@@ -90,8 +90,8 @@ def _turned(lines: int, terms: int, pitch: int, threads: int) -> Copies:
 
     @inline
     def issue(to, source, step, left, terms_left):
-        size = u32(4) if terms_left > 0 else u32(0)
+        size = u32(4) if terms_left > i32(0) else u32(0)
         for i in range(COUNT):
-            cp_async4_zfill(u32(to + u32(i * TO)), source + step * i, size if left > i * AHEAD else u32(0))
+            cp_async4_zfill(u32(to + u32(i * TO)), source + step * i, size if left > i32(i * AHEAD) else u32(0))
 
     return Copies(begin, issue, count, ahead)

@@ -1,4 +1,4 @@
-"""Activations behind a product, as the kernels' tails take them."""
+"""Activations behind a product: clamps are numbers, others a helper that is generated."""
 
 from __future__ import annotations
 
@@ -6,33 +6,37 @@ import math
 from typing import Any
 
 from bolt_numba.base.records import record
+from bolt_numba.kernels.cuda.elementwise.epilogue import activation, activation_args, can_activate
 from bolt_numba.ops.registry import Op
 
 
 @record(frozen=True)
 class Activated:
-    """act: see `tail.TailForm`.  numbers: the fields lo, hi and p0 to p3."""
+    """act: see `tail.TailForm`.  numbers: the fields lo, hi, act0 and act1."""
 
     act: Any
     numbers: dict[str, float]
 
 
-def _clamp(activation: Op | None) -> tuple[float, float] | None:
+def _clamp(given: Op | None) -> tuple[float, float] | None:
     """Bounds, when the activation is nothing but a clamp."""
-    known: Any = activation
-    if activation is None:
+    known: Any = given
+    if given is None:
         return -math.inf, math.inf
-    if activation.name == "Relu":
+    if given.name == "Relu":
         return 0.0, math.inf
-    if activation.name == "Clip" and known.lo == known.lo and known.hi == known.hi:
+    if given.name == "Clip" and known.lo == known.lo and known.hi == known.hi:
         return -math.inf if known.lo is None else float(known.lo), math.inf if known.hi is None else float(known.hi)
     return None
 
 
-def can_finish(activation: Op | None) -> bool:
-    return _clamp(activation) is not None
+def can_finish(given: Op | None) -> bool:
+    return _clamp(given) is not None or can_activate(given)
 
 
-def tail_args(activation: Op | None) -> Activated:
-    lo, hi = _clamp(activation) or (-math.inf, math.inf)
-    return Activated(None, {"lo": lo, "hi": hi, "p0": 0.0, "p1": 0.0, "p2": 0.0, "p3": 0.0})
+def tail_args(given: Op | None) -> Activated:
+    """What the kernel of a product takes for an activation."""
+    bounds = _clamp(given)
+    lo, hi = bounds or (-math.inf, math.inf)
+    own = None if bounds is not None else given
+    return Activated(None if own is None else activation(own), {"lo": lo, "hi": hi, **activation_args(own)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from bolt_numba.kernels.cuda.products.copies import Order
 from bolt_numba.kernels.cuda.products.finish import can_finish, tail_args
 from bolt_numba.kernels.cuda.products.simt import SIMT_TILES, simt
 from bolt_numba.kernels.cuda.products.tail import TailForm
+from bolt_numba.kernels.cuda.products.tensor import TENSOR_TILES, tensor
 from bolt_numba.kernels.geometry.products import ProductBlocks, block_index, geometry
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.matmul import MatMul
@@ -23,7 +24,7 @@ from bolt_numba.types import BF16, F16, F32, Array, TensorType, dtype_name
 FLOATS = (F32, F16, BF16)
 WIDE = 16
 """Bytes of the widest copy."""
-LEAST_F32 = 128
+LEAST_F32, LEAST_HALVES = 128, 256
 """Terms of a part of a sum."""
 
 
@@ -42,23 +43,37 @@ def _order(dense: str, run: int, size: int, matrix: int) -> Order:
     return Order(dense, run * size % WIDE == 0 and matrix * size % WIDE == 0)
 
 
-def operands(op: MatMul, a: TensorType, b: TensorType) -> ProductOperands:
-    """Both operands as they lie in memory."""
+def padded_rows(to: int) -> Callable[[Array], Array]:
+    """Packs an array so that its rows begin at multiples of ``to`` elements."""
+
+    def pack(array: Array) -> Array:
+        return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, -array.shape[-1] % to)])
+
+    return pack
+
+
+def operands(op: MatMul, a: TensorType, b: TensorType, context: Context) -> ProductOperands:
+    """Both operands as they lie in memory; rows of a constant B are padded where they would be misaligned."""
     swap_a, swap_b = op.trans_a and len(a.dims) > 1, op.trans_b and len(b.dims) > 1
     g = geometry(op, a.dims, b.dims, merged=not swap_a or len(a.dims) == 2)
     dense_a, dense_b = "m" if swap_a else "k", "k" if swap_b or len(b.dims) == 1 else "m"
     lda, ldb, size = g.m if swap_a else g.k, g.k if dense_b == "k" else g.n, a.dtype.itemsize
-    table, a_block, b_block = _blocks(g, size)
+    given_b: Argument = In(1)
+    if b.known is not None and ldb * size % WIDE and len(b.dims) > 1:
+        given_b = context.packed(b.known, ("rows of 16 bytes",), padded_rows(WIDE // size))
+        ldb += -ldb % (WIDE // size)
+    lines_b = g.n if dense_b == "k" else g.k
+    table, a_block, b_block = _blocks(g, size * g.m * g.k, size * ldb * lines_b)
     args: dict[str, Argument] = {
-        "a": In(0), "b": In(1), "table": table, "m": g.m, "n": g.n, "k": g.k, "lda": lda, "ldb": ldb,
+        "a": In(0), "b": given_b, "table": table, "m": g.m, "n": g.n, "k": g.k, "lda": lda, "ldb": ldb,
         "a_block": a_block, "b_block": b_block, "matrices": g.blocks,
     }  # fmt: skip
-    return ProductOperands(g, _order(dense_a, lda, size, g.m * g.k), _order(dense_b, ldb, size, g.k * g.n), args)
+    return ProductOperands(g, _order(dense_a, lda, size, g.m * g.k), _order(dense_b, ldb, size, ldb * lines_b), args)
 
 
-def _blocks(g: ProductBlocks, size: int) -> tuple[Array | None, int, int]:
+def _blocks(g: ProductBlocks, a_bytes: int, b_bytes: int) -> tuple[Array | None, int, int]:
     """Bytes from each operand's first matrix to those of all blocks: a table, or steps where they are even."""
-    own = (g.a_batch, g.m * g.k * size), (g.b_batch, g.k * g.n * size)
+    own = (g.a_batch, a_bytes), (g.b_batch, b_bytes)
     if all(math.prod(batch) in (1, g.blocks) for batch, _ in own):
         a_block, b_block = (0 if math.prod(batch) == 1 else nbytes for batch, nbytes in own)
         return None, a_block, b_block
@@ -80,6 +95,10 @@ def accepts(op: Any, ins: Types) -> bool:
 
 def accepts_f32(op: Any, ins: Types) -> bool:
     return accepts(op, ins) and ins[0] is not None and ins[0].dtype == F32
+
+
+def accepts_halves(op: Any, ins: Types) -> bool:
+    return accepts(op, ins) and ins[0] is not None and ins[0].dtype in (F16, BF16)
 
 
 def _stored(op: Any, ins: Types, y: TensorType) -> TailForm:
@@ -121,6 +140,20 @@ def matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     assert b is not None
     if not y.size:
         return []
-    of = operands(op, a, b)
+    of = operands(op, a, b, context)
     tile, splits = choose(SIMT_TILES, of.g.m, of.g.n, of.g.k, of.g.blocks, LEAST_F32)
     return split_steps(op, ins, y, of, splits, lambda stored: simt(tile, of.a_order, of.b_order, stored))
+
+
+@kernel(MatMul, device="cuda", accepts=accepts_halves, by_types=True)
+def matmul_halves(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """f16 and bf16 on tensor cores, with sums in f32."""
+    a, b, y = ins[0], ins[1], outs[0]
+    assert a is not None
+    assert b is not None
+    if not y.size:
+        return []
+    of, kind = operands(op, a, b, context), dtype_name(a.dtype)
+    tiles = [t for t in TENSOR_TILES if t.serves(of.a_order, of.b_order)]
+    tile, splits = choose(tiles, of.g.m, of.g.n, of.g.k, of.g.blocks, LEAST_HALVES)
+    return split_steps(op, ins, y, of, splits, lambda stored: tensor(tile, kind, of.a_order, of.b_order, stored))

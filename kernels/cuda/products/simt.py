@@ -22,7 +22,7 @@ from bolt_numba.kernels.cuda.products.copies import Order, f32_copies
 from bolt_numba.kernels.cuda.products.place import PLACE, element, grid, matrix, operand_extents, placed, shared_out
 from bolt_numba.kernels.cuda.products.tail import TAIL, TailForm, TileSlice, drain, log2, size_of, tail_extents
 
-u32, i64, f32 = np.uint32, np.int64, np.float32
+u32, i32, i64, f32 = np.uint32, np.int32, np.int64, np.float32
 TERMS, STAGES, PAD = 16, 3, 4
 
 
@@ -73,15 +73,15 @@ def simt(tile: SimtTile, a_order: Order, b_order: Order, stored: TailForm) -> Cu
         threads=NT, blocks=grid(BM, BN), shared=max(END, 4 * GM * PB), unrolled=True, extents=extents, **PLACE, **TAIL
     )
     def product_f32(a, b, table, m, n, k, lda, ldb, a_block, b_block, matrices, splits, split_bytes, bias, residual, y,
-                    ldy, alpha, lo, hi, p0, p1, p2, p3):  # fmt: skip
+                    ldy, alpha, lo, hi, act0, act1):  # fmt: skip
         s0 = shared_address(cuda.shared.array(0, np.uint8))
         tid = u32(cuda.threadIdx.x)
         row0, column0, block = place(u32(cuda.blockIdx.x), m, n)
         first, nk = share(k, splits, cuda.blockIdx.y)
         a_line, a_term = a_begin(tid)
         b_line, b_term = b_begin(tid)
-        a_left, b_left = i64(m) - row0 - a_line, i64(n) - column0 - b_line
-        a_terms, b_terms = i64(k) - first * TERMS - a_term, i64(k) - first * TERMS - b_term
+        a_left, b_left = i32(m - row0 - a_line), i32(n - column0 - b_line)
+        a_terms, b_terms = i32(k - first * TERMS - a_term), i32(k - first * TERMS - b_term)
         pa = a + matrix(table, block, a_block, 0) + 4 * a_element(row0 + a_line, first * TERMS + a_term, lda)
         pb = b + matrix(table, block, b_block, 8) + 4 * b_element(column0 + b_line, first * TERMS + b_term, ldb)
         a_next, b_next = 4 * a_element(0, TERMS, lda), 4 * b_element(0, TERMS, ldb)
@@ -95,18 +95,18 @@ def simt(tile: SimtTile, a_order: Order, b_order: Order, stored: TailForm) -> Cu
                 a_issue(u32(ta + u32(s * STAGE)), pa, A_AHEAD * lda, a_left, a_terms)
                 b_issue(u32(tb + u32(s * STAGE)), pb, B_AHEAD * ldb, b_left, b_terms)
             cp_async_commit()
-            pa, pb, a_terms, b_terms = pa + a_next, pb + b_next, a_terms - TERMS, b_terms - TERMS
+            pa, pb, a_terms, b_terms = pa + a_next, pb + b_next, i32(a_terms - TERMS), i32(b_terms - TERMS)
         tx, ty = u32(tid & u32(MASK)), u32(tid >> u32(ACROSS))
         la, lb = u32(s0 + (ty << u32(4))), u32(s0 + u32(A_BYTES) + (tx << u32(4)))
-        now, to = u32(0), u32(LAST)
-        for kt in range(nk):
+        now, to, more = u32(0), u32(LAST), i32(nk - PRE)
+        for kt in range(i32(nk)):
             cp_async_wait(WAIT)
             cuda.syncthreads()
-            if kt + PRE < nk:
+            if kt < more:
                 a_issue(u32(ta + to), pa, A_AHEAD * lda, a_left, a_terms)
                 b_issue(u32(tb + to), pb, B_AHEAD * ldb, b_left, b_terms)
             cp_async_commit()
-            pa, pb, a_terms, b_terms = pa + a_next, pb + b_next, a_terms - TERMS, b_terms - TERMS
+            pa, pb, a_terms, b_terms = pa + a_next, pb + b_next, i32(a_terms - TERMS), i32(b_terms - TERMS)
             for t in static_range(TERMS):
                 lds_a(ra, u32(la + now), t * 4 * PA)
                 lds_b(rb, u32(lb + now), t * 4 * PB)
@@ -127,13 +127,13 @@ def simt(tile: SimtTile, a_order: Order, b_order: Order, stored: TailForm) -> Cu
                         acc[(g * 4 + r) * TN + h * 4 + 3],
                     )  # fmt: skip
             cuda.syncthreads()
-            drained(tid, s0, row0 + u32(g * GM), column0, i64(m), i64(n), bias, rest, to_y, ldy, alpha, lo, hi, p0, p1,
-                    p2, p3)  # fmt: skip
+            drained(tid, s0, row0 + u32(g * GM), column0, i64(m), i64(n), bias, rest, to_y, ldy, alpha, lo, hi, act0,
+                    act1)  # fmt: skip
             cuda.syncthreads()
 
     return product_f32
 
 
-def samples() -> list[CudaKernel]:
+def samples() -> dict[str, CudaKernel]:
     """Kernels whose registers and instructions tests look at."""
-    return [simt(tile, Order("k", False), Order("m", True), TailForm()) for tile in SIMT_TILES]
+    return {f"{t.m}x{t.n}": simt(t, Order("k", False), Order("m", True), TailForm()) for t in SIMT_TILES}

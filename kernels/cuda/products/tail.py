@@ -46,19 +46,19 @@ def log2(n: int) -> int:
 
 
 TAIL: dict[str, Any] = {
-    "bias": PTR_OR_0, "residual": PTR_OR_0, "y": PTR, "ldy": I64, "alpha": F32, "lo": F32, "hi": F32, "p0": F32,
-    "p1": F32, "p2": F32, "p3": F32,
+    "bias": PTR_OR_0, "residual": PTR_OR_0, "y": PTR, "ldy": I64, "alpha": F32, "lo": F32, "hi": F32, "act0": F32,
+    "act1": F32,
 }  # fmt: skip
 """Fields of every product that say what follows the sums.
 
 bias: [n] or 0 · residual: like y, dense, or 0 · ldy: elements from one row of y to the next · alpha: factor of the sums
-· lo, hi: clamp, behind the activation, whose numbers are p0 to p3.
+· lo, hi: clamp, behind the activation, whose numbers are act0 and act1.
 """
 
 
 @record(frozen=True)
 class TailForm:
-    """Dtypes of what the tail reads and writes, and the activation: an `inline` of (v, p0, p1, p2, p3), or None."""
+    """Dtypes of what the tail reads and writes, and the activation: an `inline` of (v, act0, act1), or None."""
 
     y: str = "f32"
     bias: str = "f32"
@@ -67,7 +67,7 @@ class TailForm:
 
 
 @inline
-def unchanged(v, p0, p1, p2, p3):
+def unchanged(v, act0, act1):
     return v
 
 
@@ -77,8 +77,8 @@ def finished(stored: TailForm) -> Any:
     act = stored.act or unchanged
 
     @inline
-    def finish(v, b, r, alpha, lo, hi, p0, p1, p2, p3):
-        v = act(f32(v) * alpha + b + r, p0, p1, p2, p3)
+    def finish(v, b, r, alpha, lo, hi, act0, act1):
+        v = act(f32(v) * alpha + b + r, act0, act1)
         v = lo if v < lo else v
         return hi if v > hi else v
 
@@ -115,15 +115,15 @@ def four_finished(stored: TailForm) -> Any:
         return load_residual(residual + R * (row * n + min(column, n - 1))) if residual != 0 else f32(0)
 
     @inline
-    def store_four(v, row, column, n, bias, residual, y, ldy, alpha, lo, hi, p0, p1, p2, p3):
+    def store_four(v, row, column, n, bias, residual, y, ldy, alpha, lo, hi, act0, act1):
         b, r = bias_at(bias, column, n), residual_at(residual, row, column, n)
-        o0 = finish(v[0], b, r, alpha, lo, hi, p0, p1, p2, p3)
+        o0 = finish(v[0], b, r, alpha, lo, hi, act0, act1)
         b, r = bias_at(bias, column + 1, n), residual_at(residual, row, column + 1, n)
-        o1 = finish(v[1], b, r, alpha, lo, hi, p0, p1, p2, p3)
+        o1 = finish(v[1], b, r, alpha, lo, hi, act0, act1)
         b, r = bias_at(bias, column + 2, n), residual_at(residual, row, column + 2, n)
-        o2 = finish(v[2], b, r, alpha, lo, hi, p0, p1, p2, p3)
+        o2 = finish(v[2], b, r, alpha, lo, hi, act0, act1)
         b, r = bias_at(bias, column + 3, n), residual_at(residual, row, column + 3, n)
-        o3 = finish(v[3], b, r, alpha, lo, hi, p0, p1, p2, p3)
+        o3 = finish(v[3], b, r, alpha, lo, hi, act0, act1)
         to = y + Y * (row * ldy + column)
         if column + VECTOR <= n and to & (VECTOR * Y - 1) == 0:
             store4(to, o0, o1, o2, o3)
@@ -152,7 +152,7 @@ def drain(part: TileSlice, stored: TailForm, integers: bool = False) -> Any:
     IN_ROW, ROW, RUN = part.columns // VECTOR - 1, log2(part.columns // VECTOR), log2(part.run)
 
     @inline
-    def drained(tid, sums, row0, column0, m, n, bias, residual, y, ldy, alpha, lo, hi, p0, p1, p2, p3):
+    def drained(tid, sums, row0, column0, m, n, bias, residual, y, ldy, alpha, lo, hi, act0, act1):
         c = u32(tid)
         while c < u32(CHUNKS):
             r, q = u32(c >> u32(ROW)), u32((c & u32(IN_ROW)) << u32(2))
@@ -160,7 +160,7 @@ def drain(part: TileSlice, stored: TailForm, integers: bool = False) -> Any:
             column = i64(column0) + i64(q)
             if row < m and column < n:
                 v = load(u32(sums + r * u32(PITCH) + (q << u32(2))))
-                four(v, row, column, n, bias, residual, y, ldy, alpha, lo, hi, p0, p1, p2, p3)
+                four(v, row, column, n, bias, residual, y, ldy, alpha, lo, hi, act0, act1)
             c = u32(c + u32(THREADS))
 
     return drained
