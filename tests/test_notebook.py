@@ -61,7 +61,7 @@ class TestShown:
         assert "the rest" in shown(found)
         report = sess.report()
         assert report == list(report)
-        assert f"{len(report)} nodes | node | op | output | runner | packs" in shown(report)
+        assert f"{len(report)} nodes | node | op | output | runner | device | packs" in shown(report)
         assert "relu2 | Conv" in shown(report)
 
     def test_reports(self) -> None:

@@ -50,14 +50,10 @@ def time_model(path: Path, feeds: Mapping[str, Array], device: str, precision: s
         session(**feeds)
         times.append(time.perf_counter() - before)
     profile = session.profile(**feeds, runs=max(runs // 4, 2))
-    on_cpu = [r for r in session.report() if r["op"] != "Copy" and not r["runner"].startswith("copy") and _is_cpu(r)]
+    on_cpu = [row for row in session.report() if row["device"] in ("cpu", "host")]
     return {
         "seconds": float(np.median(times)), "start_s": started, "result": result,
         "device_s": sum(r.seconds for r in profile.rows if r.op != "Copy"),
         "copies_s": sum(r.seconds for r in profile.rows if r.op == "Copy"),
         "on_cpu": [f"{r['node']} ({r['op']})" for r in on_cpu],
     }  # fmt: skip
-
-
-def _is_cpu(row: Mapping[str, Any]) -> bool:
-    return str(row.get("device", "")) in ("cpu", "host")

@@ -20,7 +20,7 @@ def _type(value: Value, types: Mapping[int, TensorType]) -> TensorType | None:
 def lacking(graph: Graph, feeds: Mapping[str, Array], precision: str = "f32") -> list[str]:
     """Nodes of numbers that would run on the CPU: operator and types of the operands, a line each.
 
-    Left out are nodes whose results are known when a plan is made, views, and those behind a shape that depends on data.
+    Left out are views, nodes whose results are known when a plan is made, and those behind shapes that depend on data.
     """
     made = run_pipeline(graph)
     narrow_for(made, precision, "default", halves=True)

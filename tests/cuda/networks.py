@@ -15,7 +15,8 @@ from bolt_numba.types import Array
 FULL = 224
 """Pixels a side for which the networks were made."""
 NAMES = (
-    "bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19", "zfnet512",
+    "bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19",
+    "zfnet512",
 )  # fmt: skip
 
 

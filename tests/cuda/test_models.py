@@ -12,6 +12,7 @@ import pytest
 
 import bolt_numba as bn
 from bench import zoo
+from bolt_numba.runtime.islands import NOT_WORTH_IT
 from bolt_numba.types import Array
 from tests.cuda.networks import light
 
@@ -28,7 +29,14 @@ def agree(path: Path, feeds: Mapping[str, Array], precision: str, device: str = 
         assert got.dtype == wanted[name].dtype
         difference = np.linalg.norm(got.astype(np.float64) - wanted[name])
         assert difference <= TOLERANCE[precision] * max(np.linalg.norm(wanted[name]), 1e-6), name
+    assert_on_gpu(session)
     return session
+
+
+def assert_on_gpu(session: Any) -> None:
+    """Only shape arithmetic and what no copy is worth may run elsewhere."""
+    elsewhere = [r for r in session.report() if r["device"] in ("cpu", "host") and NOT_WORTH_IT not in r["runner"]]
+    assert not elsewhere
 
 
 def saved(model: onnx.ModelProto, folder: Path) -> Path:
