@@ -1,0 +1,124 @@
+"""The table of what each CUDA kernel takes of a GPU, and the classes of instructions that it has.
+
+``python -m tests.cuda.resources`` compiles the samples of all kernel modules and writes `resources.json` anew; names of
+modules as arguments (``products.simt``) write their part only.  ``--all`` writes nothing: it compiles for each
+architecture that has the instructions, and says what kernels take there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bolt_numba.kernels import cuda
+from bolt_numba.kernels.cuda import code
+from bolt_numba.kernels.cuda.code import CUBIN
+from bolt_numba.kernels.cuda.declare import SM_80, SM_90A, CudaKernel
+from bolt_numba.kernels.cuda.resources import resources
+
+TABLE = Path(__file__).parent / "resources.json"
+ARCHITECTURES = (SM_80, "sm_89", SM_90A)
+CLASSES = {
+    "HMMA": "tensor cores on halves", "IMMA": "on bytes", "BMMA": "on bits", "HGMMA": "of a warp group", "IGMMA": "",
+    "BGMMA": "", "LDSM": "ldmatrix", "LDGSTS": "cp.async", "UTMALDG": "TMA", "IDP": "dp4a", "CALL": "a function",
+}  # fmt: skip
+"""Instructions whose presence the table tells."""
+_F64 = ("DADD", "DMUL", "DFMA", "DSETP")
+_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9_]+)", re.MULTILINE)
+
+
+def modules() -> Iterator[str]:
+    """Names below `kernels.cuda` of modules with kernels."""
+    for found in pkgutil.walk_packages(cuda.__path__, f"{cuda.__name__}."):
+        name = found.name.removeprefix(f"{cuda.__name__}.")
+        if not found.ispkg and "." in name and not name.startswith("language."):
+            yield name
+
+
+def samples(module: str) -> dict[str, CudaKernel]:
+    """The kernels that a module offers; of those that share a name the second is "name 2", and so on."""
+    given: Any = getattr(importlib.import_module(f"{cuda.__name__}.{module}"), "samples", list)
+    found: dict[str, CudaKernel] = {}
+    for kernel in given():
+        count = sum(each.name == kernel.name for each in found.values())
+        found[f"{kernel.name} {count + 1}" if count else kernel.name] = kernel
+    return found
+
+
+def disassembler() -> str | None:
+    """NVIDIA's, of the path or of its wheel."""
+    places = [Path(p) / "nvidia" / "cu13" / "bin" for p in sys.path]
+    found = (shutil.which("nvdisasm", path=str(place)) for place in places)
+    return shutil.which("nvdisasm") or next((file for file in found if file), None)
+
+
+def instructions(cubin: bytes) -> set[str] | None:
+    """Names of instructions in machine code; None where no disassembler is installed."""
+    tool = disassembler()
+    if tool is None:
+        return None
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        done = subprocess.run([tool, "-c", file.name], capture_output=True, text=True, check=True)
+    return set(_INSTRUCTION.findall(done.stdout))
+
+
+def row(kernel: CudaKernel, arch: str) -> dict[str, Any]:
+    """What the table says of a kernel for an architecture."""
+    machine = code.cubin(kernel, arch)
+    found = resources(machine)
+    names = instructions(machine)
+    made: dict[str, Any] = {"registers": found.registers, "stack": found.stack, "shared": found.shared}
+    if isinstance(kernel.shared, int) and kernel.shared:
+        made["dynamic"] = kernel.shared
+    if names is not None:
+        made["has"] = sorted(names & CLASSES.keys()) + ["F64"] * bool(names & set(_F64))
+    return made
+
+
+def table_of(module: str, every: bool = False) -> dict[str, Any]:
+    """Rows of a module's kernels for their own architecture; every: for all that have their instructions."""
+    found = samples(module)
+
+    def wanted(kernel: CudaKernel) -> list[str]:
+        return [arch for arch in ARCHITECTURES if arch == kernel.arch or (every and arch >= kernel.arch)]
+
+    for arch in ARCHITECTURES:
+        code.prepare([kernel for kernel in found.values() if arch in wanted(kernel)], arch, CUBIN)
+    return {name: {arch: row(kernel, arch) for arch in wanted(kernel)} for name, kernel in found.items()}
+
+
+def main() -> None:
+    arguments, known = sys.argv[1:], list(modules())
+    every = "--all" in arguments
+    table = json.loads(TABLE.read_text()) if TABLE.exists() else {}
+    for module in [name for name in arguments if name != "--all"] or known:
+        table[module] = table_of(module, every)
+        for name, rows in table[module].items():
+            for arch, each in rows.items():
+                sys.stdout.write(f"{module} {name} {arch}: {each}\n")
+    if not every:
+        TABLE.write_text(_text({module: rows for module, rows in sorted(table.items()) if rows and module in known}))
+
+
+def _text(table: dict[str, Any]) -> str:
+    """One line for each row, so that changes of several kernels meet seldom."""
+    lines = []
+    for module, rows in table.items():
+        each = [f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(rows.items())]
+        lines.append(f" {json.dumps(module)}: {{\n" + ",\n".join(each) + "\n }")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Registers, local and shared memory and classes of instructions of every CUDA kernel, against the stored table."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from bolt_numba.errors import KernelError
+from bolt_numba.kernels.cuda.code import cubin
+from bolt_numba.kernels.cuda.declare import PTR, SM_80, cuda_kernel
+from bolt_numba.kernels.cuda.language import lang
+from bolt_numba.kernels.cuda.language.lang import cuda
+from bolt_numba.kernels.cuda.resources import resources
+from tests.cuda.resources import TABLE, disassembler, instructions, modules, table_of
+
+STORED: dict[str, Any] = json.loads(TABLE.read_text())
+REMEDY = "python -m tests.cuda.resources writes the table anew"
+ROOM = 8
+"""Registers by which versions of the linker differ."""
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_kernels_take_what_the_table_says(module: str) -> None:
+    made, stored = table_of(module), STORED.get(module, {})
+    assert made.keys() == stored.keys(), REMEDY
+    for name, rows in made.items():
+        assert rows.keys() == stored[name].keys(), REMEDY
+        for arch, row in rows.items():
+            where, wanted = f"{module}: {name} for {arch}", stored[name][arch]
+            assert row["stack"] == 0, f"{where}: has {row['stack']} bytes of local memory: registers are spilled"
+            assert row["registers"] <= wanted["registers"] + ROOM, f"{where}: {REMEDY}"
+            assert row["shared"] == wanted["shared"], f"{where}: {REMEDY}"
+            assert row.get("has", wanted["has"]) == wanted["has"], f"{where}: {REMEDY}"
+
+
+SIZE = 96
+
+
+def test_the_reader_finds_spills_and_shared_memory() -> None:
+    load, store = lang.load_f32, lang.store_f32
+
+    @cuda_kernel(threads=1024, blocks=lambda a: 1, x=PTR)
+    def spilling(x):  # type: ignore[no-untyped-def]
+        shared = cuda.shared.array(SIZE, "f4")
+        tile = cuda.local.array(SIZE, "f4")
+        shared[cuda.threadIdx.x % SIZE] = load(x)
+        for i in range(SIZE):
+            tile[i] = load(x + 4 * i)
+        cuda.syncthreads()
+        for i in range(SIZE):
+            store(x + 4 * i, tile[(i * 7) % SIZE] + tile[int(load(x)) % SIZE] + shared[i])
+
+    found = resources(cubin(spilling, SM_80))
+    assert "spilling" in found.entry
+    assert found.stack >= 4 * SIZE
+    assert found.shared == 4 * SIZE
+    assert 16 <= found.registers <= 64
+
+
+def test_the_disassembler_finds_classes() -> None:
+    if disassembler() is None:
+        pytest.skip("nvdisasm is not installed")
+    dot, load, store = lang.dp4a, lang.load_u32, lang.store_u32
+
+    @cuda_kernel(threads=32, blocks=lambda a: 1, x=PTR)
+    def dots(x):  # type: ignore[no-untyped-def]
+        store(x, dot(load(x), load(x + 4), load(x + 8)))
+
+    assert "IDP" in (instructions(cubin(dots, SM_80)) or ())
+
+
+def test_what_is_no_cubin_is_refused() -> None:
+    for data in (b"", b"\x7fELF", b"\x7fELF\x02\x01" + bytes(200)):
+        with pytest.raises(KernelError, match="cubin: got bytes of another kind"):
+            resources(data)
