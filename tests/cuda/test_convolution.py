@@ -111,3 +111,18 @@ def test_tensor_product(w: dict[str, Any], channels: tuple[int, int, int], more:
 def test_transposed_by_phases(w: dict[str, Any], channels: tuple[int, int, int], dtype: Any) -> None:
     maker = "plain_product" if dtype == F32 else "tensor_product"
     try_transposed(maker, w, *channels, dtype)
+
+
+@few
+@given(windows(), st.sampled_from([3, 4, 6, 16]), st.sampled_from(FLOATS), st.booleans())
+def test_depthwise(w: dict[str, Any], channels: int, dtype: Any, more: bool) -> None:
+    activation = Relu() if more else None
+    try_conv("depthwise", w, channels, 1, 1, dtype, bias=more, residual=more, activation=activation)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_depthwise_slides(stride: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bolt_numba.kernels.cuda.convolution.depthwise.BUSY", 0)
+    attributes = {"strides": (1, stride), "dilations": (2, 1), "pads": (1, 1, 0, 2)}
+    w = {"kernel": (3, 3), "sizes": (7, 9), "images": 2, "attributes": attributes}
+    try_conv("depthwise", w, 16, 1, 1, F16)

@@ -33,17 +33,21 @@ PROCESSORS = 132
 """Multiprocessors of an H100 or H200."""
 
 
-def accepts_product(op: Any, ins: Types) -> bool:
-    """Channels last, one dtype, constant filters, few taps, a residual where there is one group."""
+def accepts_channels_last(op: Any, ins: Types) -> bool:
+    """Channels last, one dtype, constant filters, sizes that 32 bits can number."""
     given = [t for t in ins if t is not None]
     x, w = ins[:2]
     if op.layout != "NHWC" or getattr(op, "to", None) is not None or x is None or w is None or w.known is None:
         return False
     if any(t.dtype != x.dtype or not t.is_static for t in given) or not can_activate(op.activation):
         return False
-    if math.prod(w.dims[2:]) > MOST_TAPS or len(w.dims) > 5:
-        return False
-    return all(0 < t.size <= MOST for t in (*given, result_of(op, ins)))
+    return len(w.dims) <= 5 and all(0 < t.size <= MOST for t in (*given, result_of(op, ins)))
+
+
+def accepts_product(op: Any, ins: Types) -> bool:
+    """Few taps beside that."""
+    w = ins[1]
+    return accepts_channels_last(op, ins) and w is not None and math.prod(w.dims[2:]) <= MOST_TAPS
 
 
 def is_worth(op: Any, ins: Types) -> bool:
@@ -52,7 +56,7 @@ def is_worth(op: Any, ins: Types) -> bool:
     assert w is not None
     kg = w.dims[1] if isinstance(op, ConvTranspose) else w.dims[0] // op.group
     cg = w.dims[0] // op.group if isinstance(op, ConvTranspose) else w.dims[1]
-    return op.group == 1 or (cg >= 8 and kg >= 8)
+    return op.group == 1 or (kg > 1 and cg * kg >= 8)
 
 
 def accepts_f32(op: Any, ins: Types) -> bool:

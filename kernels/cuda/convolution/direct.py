@@ -157,3 +157,8 @@ def direct(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
         numbers = (a.size, a.out, a.kernel, a.stride, a.dilation, a.pad)
         args |= {f"{field}{letter}": n for field, n in zip(_FIELDS, numbers, strict=True)}
     return [Step(direct_kernel(dtype_name(x.dtype), op.layout == "NHWC", transposed, activation(op.activation)), args)]
+
+
+def samples() -> dict[str, CudaKernel]:
+    plain = activation(None)
+    return {f"{dtype} {t}": direct_kernel(dtype, True, t, plain) for dtype in ("f32", "f16") for t in (False, True)}

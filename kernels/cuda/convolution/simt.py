@@ -22,6 +22,7 @@ from bolt_numba.kernels.cuda.convolution.reading import (
 )
 from bolt_numba.kernels.cuda.convolution.tail import TAIL, SliceOfTile, drain, of_group, tail_extents
 from bolt_numba.kernels.cuda.declare import CudaKernel, Macro, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.elementwise.epilogue import activation
 from bolt_numba.kernels.cuda.language.lang import (
     cp_async4_zfill,
     cp_async_commit,
@@ -78,9 +79,7 @@ def plain_extents(a: Any) -> dict[str, int]:
 
 
 @functools.cache
-def conv_f32(
-    tile: PlainTile, wide: bool, scattered: bool, activate: Any
-) -> CudaKernel:  # budget: one kernel and its sizes
+def conv_f32(tile: PlainTile, wide: bool, scattered: bool, activate: Any) -> CudaKernel:  # budget: with its body
     """Fields: see `reading.READING` and `tail.TAIL`; w: see `pack_terms`.  wide: more than 31 taps."""
     BM, BN, TM, TN, NT = tile.m, tile.n, tile.tm, tile.tn, tile.threads
     PA, PB = BM + PAD, BN + PAD
@@ -177,3 +176,9 @@ def conv_f32(
             cuda.syncthreads()
 
     return conv_plain
+
+
+def samples() -> dict[str, CudaKernel]:
+    plain = activation(None)
+    made = {f"{t.m} x {t.n}": conv_f32(t, False, False, plain) for t in PLAIN_TILES}
+    return made | {"many taps": conv_f32(PLAIN_TILES[0], True, True, plain)}

@@ -22,6 +22,7 @@ from bolt_numba.kernels.cuda.convolution.reading import (
 )
 from bolt_numba.kernels.cuda.convolution.tail import TAIL, SliceOfTile, drain, of_group, tail_extents
 from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, Macro, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.elementwise.epilogue import activation
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import (
     cp_async16_zfill,
@@ -82,9 +83,7 @@ def line_extents(dtype: str) -> Any:
 
 
 @functools.cache
-def conv_halves(
-    tile: WarpTile, dtype: str, wide: bool, scattered: bool, activate: Any
-) -> CudaKernel:  # budget: one kernel and its sizes
+def conv_halves(tile: WarpTile, dtype: str, wide: bool, scattered: bool, activate: Any) -> CudaKernel:  # budget: body
     """Fields: see `reading.READING` and `tail.TAIL`; w: see `pack_lines`.
 
     Channels of a group are a multiple of 8, and pixels begin at multiples of 16 bytes.  wide: whether there are more
@@ -206,3 +205,10 @@ def widened_channels(dtype: str) -> CudaKernel:
             store8(y + size * 8 * i64(i), v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7])
 
     return widen_channels
+
+
+def samples() -> dict[str, CudaKernel]:
+    plain = activation(None)
+    made = {f"f16 {t.m} x {t.n}": conv_halves(t, "f16", False, False, plain) for t in WARP_TILES}
+    made |= {"many taps": conv_halves(WARP_TILES[0], "bf16", True, True, plain), "channels": widened_channels("f16")}
+    return made
