@@ -6,8 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from bolt_numba.ops.layers.detection import RoiAlign
 from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool
-from bolt_numba.ops.layers.resize import Resize
+from bolt_numba.ops.layers.resize import GridSample, Resize
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import F32, AnyDType
 from tests.cuda.harness import expect
@@ -54,3 +55,20 @@ def test_images_are_resized_in_either_layout(mode: str, layout: str) -> None:
     scales = np.array([1, 1, 2.5, 0.7], np.float32)
     expect(Resize(mode=mode, layout=layout), x, None, scales, constants=(2,))
     expect(Resize(mode=mode, layout=layout, antialias=True), x.astype(F16), None, scales, constants=(2,), rtol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", [F32, F16], ids=str)
+def test_sampling_at_points_equals_the_reference(dtype: AnyDType) -> None:
+    assert taken_cases(GridSample, dtype, examples=15, rtol=5 * NEAR[dtype], atol=5 * NEAR[dtype])
+
+
+def test_points_that_are_no_numbers_are_as_in_the_reference() -> None:
+    x = RNG.standard_normal((1, 9, 4, 5)).astype(np.float32)
+    grid = np.array([[[[np.nan, 0.5], [np.inf, -0.5], [-1e9, 3.0], [2.0, -np.inf]]]], np.float32)
+    for padding in ("zeros", "border", "reflection"):
+        expect(GridSample("linear", padding), x, grid)
+
+
+@pytest.mark.parametrize("dtype", [F32, F16], ids=str)
+def test_regions_equal_the_reference(dtype: AnyDType) -> None:
+    assert taken_cases(RoiAlign, dtype, examples=15, rtol=5 * NEAR[dtype], atol=5 * NEAR[dtype])

@@ -1,4 +1,4 @@
-"""Resize: nearest by tables of offsets, any dtype; linear and cubic by blends of all axes at once where taps are few."""
+"""Resize: nearest by tables of offsets, any dtype; linear and cubic by blends of all axes at once if taps are few."""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations

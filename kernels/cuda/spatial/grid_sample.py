@@ -1,0 +1,209 @@
+"""GridSample: a thread for each point, which finds its taps once and then goes through some channels."""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div
+from bolt_numba.kernels.cuda.language import lang
+from bolt_numba.kernels.cuda.language.division import divider
+from bolt_numba.kernels.cuda.language.lang import round_even
+from bolt_numba.kernels.cuda.movement.index import MOST, SCOPE
+from bolt_numba.kernels.declare import Inline, Source, inline
+from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.transfers import typed
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
+from bolt_numba.ops.layers.resize import GREATEST_POINT, GridSample
+from bolt_numba.types import BF16, F16, F32, TensorType, dtype_name
+
+THREADS = 128
+CHANNELS = 8
+"""Channels of a thread."""
+FLOATS = (F32, F16, BF16)
+TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
+"""Along one axis."""
+EXACT = 1 << 24
+"""Elements of an axis up to which f32 tells coordinates of neighbours apart."""
+_ZERO, _ONE, _TWO = np.float32(0), np.float32(1), np.float32(2)
+
+
+@inline
+def held(at, top):
+    """A coordinate brought to 0…top; NaN stays."""
+    at = top if at > top else at
+    return _ZERO if at < _ZERO else at
+
+
+@inline
+def reflected(at, size, align):
+    """A coordinate mirrored at the borders until it is inside, in f64."""
+    low = 0.0 if align else -0.5
+    high = np.float64(size) - 1.0 - low
+    if high <= low:
+        return _ZERO
+    if at >= low and at <= high:
+        return np.float32(at)
+    period = 2.0 * (high - low)
+    wide = at - low
+    folded = min(max(wide - math.floor(wide / period) * period, 0.0), period)
+    return np.float32(low + min(folded, period - folded))
+
+
+@cache
+def placed(taps: int, padding: str, align: bool) -> Inline:
+    """Helper ``(point, size)``: a point of -1…1 in elements, brought inside as the padding says."""
+
+    @inline
+    def place(given, size):
+        if padding == "reflection":
+            if not abs(given) <= np.float32(GREATEST_POINT):
+                return _ZERO
+            point, length = np.float64(given), np.float64(size)
+            far = (point + 1.0) / 2.0 * (length - 1.0) if align else ((point + 1.0) * length - 1.0) / 2.0
+            return reflected(np.float64(round_even(np.float32(far))) if taps == 1 else far, size, align)
+        count = np.float32(size)
+        at = (given + _ONE) / _TWO * (count - _ONE) if align else ((given + _ONE) * count - _ONE) / _TWO
+        if taps == 1:
+            at = round_even(at)
+        return held(at, count - _ONE) if padding == "border" else at
+
+    made: Inline = place
+    return made
+
+
+@cache
+def weighed(taps: int) -> Inline:
+    """Helper ``(distance)``: weight of a tap, a triangle or the cubic kernel with a = -0.75."""
+
+    @inline
+    def weight(distance):
+        d = abs(distance)
+        if taps == 1:
+            return _ONE
+        if taps == 2:
+            left = _ONE - d
+            return _ZERO if left < _ZERO else left
+        a = np.float32(-0.75)
+        if d <= _ONE:
+            return ((a + _TWO) * d - (a + np.float32(3))) * d * d + _ONE
+        if d < _TWO:
+            return ((a * d - np.float32(5) * a) * d + np.float32(8) * a) * d - np.float32(4) * a
+        return _ZERO
+
+    made: Inline = weight
+    return made
+
+
+@cache
+def find_tap(taps: int, padding: str, align: bool) -> Inline:
+    """Helper ``(at, t, size)``: element and weight of tap t of a coordinate in elements."""
+    weight = weighed(taps)
+
+    @inline
+    def found(at, t, size):
+        base = round_even(at) if taps == 1 else np.float32(math.floor(at)) - (_ONE if taps == 4 else _ZERO)
+        tap = base + np.float32(t)
+        w = weight(tap - at)
+        top = np.float32(size) - _ONE
+        if padding == "zeros":
+            w = w if tap >= _ZERO and tap <= top else _ZERO
+        if padding == "reflection":
+            tap = reflected(np.float64(tap), size, align)
+        tap = held(tap, top)
+        return np.int64(tap) if tap == tap else np.int64(0), w
+
+    made: Inline = found
+    return made
+
+
+def _text(name: str, fields: Sequence[str], rank: int, taps: int, units: tuple[int, int]) -> str:
+    """Body: element offsets and weights of all axes in arrays that become registers, then channels."""
+    unit, point = units
+    text = (
+        f"def {name}({', '.join(fields)}):\n"
+        f"    t = np.uint32(cuda.blockIdx.x) * np.uint32({THREADS}) + np.uint32(cuda.threadIdx.x)\n"
+        "    if t < count:\n"
+        f"        offsets = cuda.local.array({rank * taps}, np.int64)\n"
+        f"        weights = cuda.local.array({rank * taps}, np.float32)\n"
+        "        image = np.int64(fast_divide(t, mp, hp))\n"
+        "        place = np.int64(t) - image * points\n"
+    )
+    for axis in range(rank):
+        number = f"{rank} * np.int64(t) + {rank - 1 - axis}"
+        text += (
+            f"        at = place_point(load_point(grid + {point} * ({number})), z{axis})\n"
+            f"        for k in range({taps}):\n"
+            f"            element, w = tap_of(at, k, z{axis})\n"
+            f"            offsets[{axis * taps} + k], weights[{axis * taps} + k] = element * s{axis}, w\n"
+        )
+    text += (
+        f"        first = np.int64(cuda.blockIdx.y) * {CHANNELS}\n"
+        f"        for c in range(first, min(first + {CHANNELS}, channels)):\n"
+        "            plane = image * channels + c\n"
+        f"            at0, w0, total = x + {unit} * plane * size, one, zero\n"
+    )
+    indent = "            "
+    for axis in range(rank):
+        text += f"{indent}for k{axis} in range({taps}):\n"
+        indent += "    "
+        text += f"{indent}at{axis + 1} = at{axis} + {unit} * offsets[{axis * taps} + k{axis}]\n"
+        text += f"{indent}w{axis + 1} = w{axis} * weights[{axis * taps} + k{axis}]\n"
+    text += f"{indent}if w{rank} != zero:\n{indent}    total += w{rank} * load(at{rank})\n"
+    return text + f"            store(y + {unit} * (plane * points + place), total)\n"
+
+
+@cache
+def sample_points(dtypes: tuple[str, str], rank: int, taps: int, padding: str, align: bool) -> CudaKernel:
+    """Kernel from x [images, channels, size] at grid [images, points, rank] to y [images, channels, points].
+
+    dtypes: of x and of the grid.  z: length of an axis; s: elements from one index along it to the next.
+    """
+    of, grid = dtypes
+    unit, point = lang.SIZES[of], lang.SIZES[grid]
+    name = f"grid_sample_{of}_{grid}_{rank}d{taps}_{padding}{'_corners' * align}"
+    numbers = ("count", "points", "mp", "hp", "channels", "size", *(f"{w}{a}" for a in range(rank) for w in "zs"))
+    fields = dict.fromkeys(("x", "grid", "y"), PTR) | dict.fromkeys(numbers, I64)
+    scope = {**SCOPE, "place_point": placed(taps, padding, align), "tap_of": find_tap(taps, padding, align)}
+    scope |= {"load": getattr(lang, f"load_{of}_nc"), "store": getattr(lang, f"store_{of}"), "one": _ONE, "zero": _ZERO}
+    scope |= {"load_point": getattr(lang, f"load_{grid}_nc")}
+
+    def reach(a: Any) -> dict[str, Reach]:
+        planes = a.count // a.points * a.channels
+        return {"x": unit * planes * a.size, "grid": point * rank * a.count, "y": unit * planes * a.points}
+
+    return CudaKernel(
+        Source(_text(name, list(fields), rank, taps, (unit, point)), name, scope), name, fields, threads=THREADS,
+        blocks=lambda a: (ceil_div(a.count, THREADS), ceil_div(a.channels, CHANNELS)), extents=reach,
+    )  # fmt: skip
+
+
+def _accepts(op: Any, ins: Types) -> bool:
+    x, grid = ins[0], ins[1]
+    if x is None or grid is None or not x.is_static or not x.size or x.size > MOST or not grid.is_static:
+        return False
+    fits = len(x.dims) in (3, 4, 5) and max(x.dims[2:]) <= EXACT and grid.size <= MOST
+    return fits and x.dtype in FLOATS and grid.dtype in FLOATS
+
+
+@kernel(GridSample, device="cuda", accepts=_accepts, by_types=True)
+def grid_sample(op: GridSample, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """1 to 3 spatial axes, all modes and paddings; sums in f32."""
+    x, grid, out = typed(ins), typed(ins, 1), outs[0]
+    if not out.size:
+        return []
+    images, channels, *sizes = x.dims
+    points = math.prod(out.dims[2:])
+    args: dict[str, Argument] = {"x": In(0), "grid": In(1), "y": Out(0), "count": images * points, "points": points}
+    args["mp"], args["hp"] = divider(points)
+    args |= {"channels": channels, "size": math.prod(sizes)}
+    for axis, size in enumerate(sizes):
+        args |= {f"z{axis}": size, f"s{axis}": math.prod(sizes[axis + 1 :])}
+    dtypes = dtype_name(x.dtype), dtype_name(grid.dtype)
+    made = sample_points(dtypes, len(sizes), TAPS[op.mode], op.padding_mode, op.align_corners)
+    return [Step(made, args)]

@@ -1,0 +1,195 @@
+"""RoiAlign: a thread for each element of the result goes through the samples of its bin."""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cuda.declare import F32 as NUMBER
+from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.faults import FAULT_AT, report
+from bolt_numba.kernels.cuda.language import lang
+from bolt_numba.kernels.cuda.language.division import divider, fast_divide
+from bolt_numba.kernels.cuda.language.lang import cuda, divide_exact, load_i32, load_i64, maximum
+from bolt_numba.kernels.cuda.movement.index import MOST
+from bolt_numba.kernels.cuda.spatial.grid_sample import EXACT, FLOATS
+from bolt_numba.kernels.declare import Inline, inline
+from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.transfers import typed
+from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Step, Types, kernel
+from bolt_numba.ops.layers.detection import MAX_SAMPLES, RoiAlign
+from bolt_numba.types import TensorType, dtype_name
+
+THREADS = 128
+FEW_SAMPLES = 64
+"""Samples along one side of a bin up to which all are taken."""
+_ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
+
+
+@inline
+def samples_of(size, count, ratio):
+    """Samples along one side of a bin; none of a region that ends where it begins."""
+    if ratio > 0:
+        return ratio
+    each = divide_exact(size, np.float32(count))
+    if not each > _ONE:
+        return np.int64(1) if size > _ZERO else np.int64(0)  # 0 for NaN, too
+    return np.int64(math.ceil(each)) if each < np.float32(MAX_SAMPLES) else np.int64(MAX_SAMPLES)
+
+
+@inline
+def near(start, each, count, size):
+    """First and end of the ``count`` samples ``each`` apart that are less than a pixel outside of 0…size.
+
+    A few more for rounding; all where they are few.  A region far larger than the image takes no longer than one of its
+    size.
+    """
+    if count <= FEW_SAMPLES:
+        return np.int64(0), np.int64(count)
+    low = divide_exact(-_ONE - start, each) - np.float32(3)
+    high = divide_exact(np.float32(size) - start, each) + np.float32(3)
+    if not low < high:  # NaN, too
+        return np.int64(0), np.int64(0)
+    most = np.float32(count)
+    return np.int64(min(max(low, _ZERO), most)), np.int64(min(max(high, _ZERO), most))
+
+
+@inline
+def neighbours(at, size):
+    """The elements before and behind a coordinate inside, and the share of the second."""
+    at = min(max(at, _ZERO), np.float32(size) - _ONE)
+    first = np.int64(at)
+    return first, min(first + 1, size - 1), at - np.float32(first)
+
+
+_SIZES: dict[str, Any] = dict.fromkeys(
+    ("count", "bins", "mb", "hb", "channels", "mc", "hc", "images", "h", "w", "ow", "mw", "hw", "oh", "ratio"), I64
+)
+
+
+@cache
+def sampler(dtype: str, greatest: bool) -> Inline:
+    """Helper that joins the four weighted neighbours of (v, u) in a plane to a total; zero further outside."""
+    load, unit = getattr(lang, f"load_{dtype}_nc"), lang.SIZES[dtype]
+
+    @inline
+    def joined(total, v):
+        return maximum(total, v) if greatest else total + v
+
+    @inline
+    def sampled(total, source, v, u, h, w):
+        if not (v >= -_ONE and v <= np.float32(h) and u >= -_ONE and u <= np.float32(w)):  # NaN is outside, too
+            return joined(total, _ZERO)
+        top, below, b = neighbours(v, h)
+        left, right, a = neighbours(u, w)
+        total = joined(total, (_ONE - b) * (_ONE - a) * load(source + unit * (top * w + left)))
+        total = joined(total, (_ONE - b) * a * load(source + unit * (top * w + right)))
+        total = joined(total, b * (_ONE - a) * load(source + unit * (below * w + left)))
+        return joined(total, b * a * load(source + unit * (below * w + right)))
+
+    made: Inline = sampled
+    return made
+
+
+@cache
+def region_side(half_pixel: bool) -> Inline:
+    """Helper ``(low, high, scale)``: where a side of a region begins in pixels, and its length."""
+    shift = _HALF if half_pixel else _ZERO
+
+    @inline
+    def side(low, high, scale):
+        first = low * scale - shift
+        size = high * scale - shift - first
+        return first, size if half_pixel else max(size, _ONE)
+
+    made: Inline = side
+    return made
+
+
+@cache
+def align_regions(dtype: str, step: int, greatest: bool, half_pixel: bool) -> CudaKernel:
+    """Kernel from x [images, channels, h, w] to y [regions, channels, oh, ow]; rois: [regions, 4]; of: [regions].
+
+    step: bytes of an image's number, which is reported where there is no such image.
+    """
+    load, store, unit = getattr(lang, f"load_{dtype}_nc"), getattr(lang, f"store_{dtype}"), lang.SIZES[dtype]
+    load_number, sampled, side = load_i64 if step == 8 else load_i32, sampler(dtype, greatest), region_side(half_pixel)
+
+    def reach(a: Any) -> dict[str, Reach]:
+        regions = a.count // (a.bins * a.channels)
+        x = unit * a.images * a.channels * a.h * a.w
+        return {"x": x, "rois": 4 * unit * regions, "of": step * regions, "y": unit * a.count}
+
+    @cuda_kernel(
+        threads=THREADS, blocks=lambda a: ceil_div(a.count, THREADS), extents=reach, x=PTR, rois=PTR, of=PTR, y=PTR,
+        fault=FAULT_AT, **_SIZES, scale=NUMBER,
+    )  # fmt: skip
+    def roi_align(
+        x, rois, of, y, fault, count, bins, mb, hb, channels, mc, hc, images, h, w, ow, mw, hw, oh, ratio, scale
+    ):
+        t = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        if t < count:
+            plane = fast_divide(t, mb, hb)
+            place = np.uint32(t - plane * np.uint32(bins))
+            i = np.int64(fast_divide(place, mw, hw))
+            j = np.int64(place) - i * ow
+            region = np.int64(fast_divide(plane, mc, hc))
+            channel = np.int64(plane) - region * channels
+            image = np.int64(load_number(of + step * region))
+            if image < 0 or image >= images:
+                report(fault, region, image, 0, images - 1)
+                image = np.int64(0)
+            corner = rois + 4 * unit * region
+            x1, wide = side(load(corner), load(corner + 2 * unit), scale)
+            y1, high = side(load(corner + unit), load(corner + 3 * unit), scale)
+            rows, columns = samples_of(high, oh, ratio), samples_of(wide, ow, ratio)
+            total = _ZERO
+            if rows * columns > 0:
+                bin_h, bin_w = divide_exact(high, np.float32(oh)), divide_exact(wide, np.float32(ow))
+                down, across = divide_exact(bin_h, np.float32(rows)), divide_exact(bin_w, np.float32(columns))
+                r0, r1 = near(y1 + bin_h * np.float32(i), down, rows, h)
+                c0, c1 = near(x1 + bin_w * np.float32(j), across, columns, w)
+                whole = max(r1 - r0, 0) * max(c1 - c0, 0) == rows * columns
+                if greatest and whole:
+                    total = np.float32(-math.inf)
+                source = x + unit * (image * channels + channel) * h * w
+                for r in range(r0, r1):
+                    v = y1 + bin_h * (np.float32(i) + divide_exact(np.float32(r) + _HALF, np.float32(rows)))
+                    for c in range(c0, c1):
+                        u = x1 + bin_w * (np.float32(j) + divide_exact(np.float32(c) + _HALF, np.float32(columns)))
+                        total = sampled(total, source, v, u, h, w)
+                if not greatest:
+                    total = divide_exact(total, np.float32(rows * columns))
+            store(y + unit * np.int64(t), total)
+
+    return roi_align
+
+
+def _accepts(op: Any, ins: Types) -> bool:
+    x, rois, images = ins[0], ins[1], ins[2]
+    if x is None or rois is None or images is None or not x.is_static or not x.size or not rois.is_static:
+        return False
+    fits = max(x.dims[2:]) <= EXACT and x.size <= MOST
+    return fits and x.dtype in FLOATS and rois.size // 4 * x.dims[1] * op.output_height * op.output_width <= MOST
+
+
+@kernel(RoiAlign, device="cuda", accepts=_accepts, by_types=True)
+def roi_align(op: RoiAlign, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Both modes, any number of samples; sums in f32."""
+    x, images, out = typed(ins), typed(ins, 2), outs[0]
+    if not out.size:
+        return []
+    bins = op.output_height * op.output_width
+    args: dict[str, Argument] = {"x": In(0), "rois": In(1), "of": In(2), "y": Out(0), "fault": Fault(2)}
+    args |= {"count": out.size, "bins": bins, "channels": x.dims[1], "images": x.dims[0], "h": x.dims[2]}
+    args |= {"w": x.dims[3], "oh": op.output_height, "ow": op.output_width, "ratio": op.sampling_ratio}
+    for letter, number in (("b", bins), ("c", x.dims[1]), ("w", op.output_width)):
+        args[f"m{letter}"], args[f"h{letter}"] = divider(number)
+    args["scale"] = op.spatial_scale
+    half_pixel = op.coordinate_transformation_mode == "half_pixel"
+    return [Step(align_regions(dtype_name(x.dtype), images.dtype.itemsize, op.mode == "max", half_pixel), args)]
