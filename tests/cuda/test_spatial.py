@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from bolt_numba.ops.arrays.reduce import TopK
 from bolt_numba.ops.layers.detection import RoiAlign
 from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool
 from bolt_numba.ops.layers.resize import GridSample, Resize
@@ -72,3 +73,23 @@ def test_points_that_are_no_numbers_are_as_in_the_reference() -> None:
 @pytest.mark.parametrize("dtype", [F32, F16], ids=str)
 def test_regions_equal_the_reference(dtype: AnyDType) -> None:
     assert taken_cases(RoiAlign, dtype, examples=15, rtol=5 * NEAR[dtype], atol=5 * NEAR[dtype])
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, np.dtype(np.int8), np.dtype(np.uint32)], ids=str)
+@pytest.mark.parametrize("largest", [True, False])
+def test_the_first_of_a_line_are_in_order_with_equals_and_nan(largest: bool, dtype: AnyDType) -> None:
+    x = RNG.integers(0, 9, (3, 70, 2)).astype(dtype)
+    if dtype.kind == "f":
+        x[0, 5:9], x[1, 3], x[2, 7] = np.nan, -np.inf, -0.0
+    expect(TopK(axis=1, largest=largest), x, np.array([70]), constants=(1,))
+
+
+@pytest.mark.parametrize("k", [3, 2500, 5000])
+def test_long_lines_are_sorted_in_parts(k: int) -> None:
+    """Of 3 chunks, so that one run has no partner."""
+    x = RNG.integers(-1000, 1000, (2, 5000)).astype(np.float32)
+    expect(TopK(), x, np.array([k]), constants=(1,))
+
+
+def test_what_topk_is_tried_on_everywhere() -> None:
+    assert taken_cases(TopK, examples=6)

@@ -1,0 +1,233 @@
+"""TopK: chunks of a line are sorted in shared memory, then runs are merged two by two, each as far as k.
+
+A number becomes a key of 32 bits that sorts as the number does, with its place in the low half of an i64.  So no two
+are equal, and of equal numbers the first comes first.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.language import lang
+from bolt_numba.kernels.cuda.language.division import divider, fast_divide
+from bolt_numba.kernels.cuda.language.lang import cuda, f32_bits, load_i64, store_i64
+from bolt_numba.kernels.cuda.movement.index import MOST
+from bolt_numba.kernels.declare import Inline, inline
+from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.transfers import typed
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.ops.arrays.reduce import TopK
+from bolt_numba.ops.registry import normalise_axis
+from bolt_numba.types import BF16, F16, F32, I8, I16, I32, U8, U16, U32, TensorType, dtype_name
+
+LAST = 0x7FFFFFFFFFFFFFFF
+"""A key behind all others."""
+CHUNK = 2048
+"""Keys that a block sorts at most."""
+LEAST_CHUNK = 64
+THREADS = 256
+"""Of a block that merges."""
+FLOATS = {F32, F16, BF16}
+KEYED = {*FLOATS, I32, I16, I8, U32, U16, U8}
+
+
+@cache
+def key_of(dtype: str, largest: bool) -> Inline:
+    """Helper ``(address, place)``: the key of an element."""
+    load, is_float, half = getattr(lang, f"load_{dtype}"), dtype.endswith(("f32", "f16")), 1 << 31
+
+    @inline
+    def key(address, place):
+        value = load(address)
+        if is_float:
+            bits = np.int64(f32_bits(value))
+            sorts = bits if bits < half else half - bits
+            sorts = np.int64(0x7FFFFFFF) if (bits & 0x7FFFFFFF) > 0x7F800000 else sorts  # NaN is the greatest
+        else:
+            sorts = np.int64(value) - (half if dtype == "u32" else 0)
+        return ((~sorts if largest else sorts) << 32) | place
+
+    made: Inline = key
+    return made
+
+
+@inline
+def sort_shared(keys, count, t):
+    """Bitonic sort of ``count`` keys, twice as many as threads.  Source: Batcher, Sorting networks, 1968."""
+    size = 2
+    while size <= count:
+        apart = size >> 1
+        while apart > 0:
+            low = 2 * t - (t & (apart - 1))
+            a, b = keys[low], keys[low + apart]
+            if (a > b) == ((low & size) == 0):
+                keys[low], keys[low + apart] = b, a
+            cuda.syncthreads()
+            apart >>= 1
+        size <<= 1
+
+
+@cache
+def written(unit: int) -> Inline:
+    """Helper that writes what a key stands for to place ``i`` of a line of the results."""
+    load, store = getattr(lang, f"load_u{8 * unit}"), getattr(lang, f"store_u{8 * unit}")
+
+    @inline
+    def write(key, source, values, places, at, inner):
+        place = key & 0xFFFFFFFF
+        store(values + unit * at, load(source + unit * place * inner))
+        store_i64(places + 8 * at, place)
+
+    made: Inline = write
+    return made
+
+
+_LINES: dict[str, Any] = {**dict.fromkeys(("x", "values", "places", "runs"), PTR), **dict.fromkeys(
+    ("lines", "n", "inner", "ml", "hl", "k", "count", "mc", "hc", "kept"), I64
+)}  # fmt: skip
+
+
+@cache
+def sort_chunks(dtype: str, largest: bool, chunk: int, final: bool) -> CudaKernel:
+    """Kernel of a block for each of ``count`` chunks of each of ``lines`` lines: x [outer, n, inner].
+
+    The first ``kept`` keys of each go to runs [lines, count, kept] i64; or, of the only chunk, to the results.
+    """
+    key, write, threads, unit = key_of(dtype, largest), written(lang.SIZES[dtype]), chunk // 2, lang.SIZES[dtype]
+
+    def reach(a: Any) -> dict[str, Reach]:
+        made = dict.fromkeys(("values", "places", "runs"), 0)
+        made |= {"values": unit * a.lines * a.k, "places": 8 * a.lines * a.k} if final else {}
+        return {"x": unit * a.lines * a.n, **made} | ({} if final else {"runs": 8 * a.lines * a.count * a.kept})
+
+    @cuda_kernel(threads=threads, blocks=lambda a: a.lines * a.count, extents=reach, **_LINES)
+    def sort_parts(x, values, places, runs, lines, n, inner, ml, hl, k, count, mc, hc, kept):
+        keys = cuda.shared.array(chunk, np.int64)
+        t = np.int32(cuda.threadIdx.x)
+        block = np.uint32(cuda.blockIdx.x)
+        line = fast_divide(block, mc, hc)
+        first = (np.int64(block) - np.int64(line) * count) * chunk
+        o = np.int64(fast_divide(line, ml, hl))
+        i = np.int64(line) - o * inner
+        source = x + unit * (o * n * inner + i)
+        for part in range(2):
+            place = first + t + part * threads
+            keys[t + part * threads] = key(source + unit * place * inner, place) if place < n else np.int64(LAST)
+        cuda.syncthreads()
+        sort_shared(keys, chunk, t)
+        for part in range(2):
+            at = np.int64(t + part * threads)
+            if at < kept:
+                if final:
+                    write(keys[at], source, values, places, o * k * inner + i + at * inner, inner)
+                else:
+                    store_i64(runs + 8 * (np.int64(block) * kept + at), keys[at])
+
+    return sort_parts
+
+
+@inline
+def keys_before(run, length, key, or_equal):
+    """How many of a sorted run's keys come before a key."""
+    low, high = np.int64(0), length
+    while low < high:
+        middle = (low + high) >> 1
+        found = load_i64(run + 8 * middle)
+        if found < key or (or_equal and found == key):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@cache
+def merge_runs(unit: int, final: bool) -> CudaKernel:
+    """Kernel of a thread for each key of pairs of runs: runs [lines, count, length] to merged [lines, .., kept].
+
+    What has no partner is merged with keys that are last.  The last pair goes to the results.
+    """
+    write = written(unit)
+    fields = {**_LINES, "merged": PTR, "length": I64, "pairs": I64, "me": I64, "he": I64, "count_all": I64}
+
+    def reach(a: Any) -> dict[str, Reach]:
+        made: dict[str, Reach] = {"x": 0, "values": 0, "places": 0, "merged": 8 * a.lines * a.pairs * a.kept}
+        if final:
+            made = {"x": unit * a.lines * a.n, "values": unit * a.lines * a.k, "places": 8 * a.lines * a.k, "merged": 0}
+        return made | {"runs": 8 * a.lines * a.count * a.length}
+
+    @cuda_kernel(threads=THREADS, blocks=lambda a: ceil_div(a.count_all, THREADS), extents=reach, **fields)
+    def merge_pairs(
+        x, values, places, runs, lines, n, inner, ml, hl, k, count, mc, hc, kept, merged, length, pairs, me, he,
+        count_all,
+    ):  # fmt: skip
+        t = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        if t < count_all:
+            both = np.int64(fast_divide(t, me, he))
+            at = np.int64(t) - both * (2 * length)
+            line = np.int64(fast_divide(np.uint32(both), mc, hc))
+            one = 2 * (both - line * pairs)
+            left = runs + 8 * ((line * count + one) * length)
+            right, size = left + 8 * length, length if one + 1 < count else np.int64(0)
+            key, rank = np.int64(LAST), at
+            if at < length:
+                key = load_i64(left + 8 * at)
+                rank = at + keys_before(right, size, key, False)
+            elif size > 0:
+                key = load_i64(right + 8 * (at - length))
+                rank = at - length + keys_before(left, length, key, True)
+            if rank < kept:
+                if final:
+                    o = np.int64(fast_divide(np.uint32(line), ml, hl))
+                    i = line - o * inner
+                    write(key, x + unit * (o * n * inner + i), values, places, o * k * inner + i + rank * inner, inner)
+                else:
+                    store_i64(merged + 8 * ((line * pairs + one // 2) * kept + rank), key)
+
+    return merge_pairs
+
+
+def _accepts(op: Any, ins: Types) -> bool:
+    x, k = ins[0], ins[1]
+    if x is None or k is None or k.known is None or not x.is_static or not x.dims or x.dtype not in KEYED:
+        return False
+    return 2 * x.size + CHUNK <= MOST
+
+
+@kernel(TopK, device="cuda", accepts=_accepts, by_types=True)
+def topk(op: TopK, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Numbers of up to 32 bits, any k; always in order."""
+    x = typed(ins)
+    axis = normalise_axis(op, op.axis, len(x.dims))
+    outer, n, inner = math.prod(x.dims[:axis]), x.dims[axis], math.prod(x.dims[axis + 1 :])
+    k, lines, dtype = outs[0].dims[axis], outer * inner, dtype_name(x.dtype)
+    if not lines * k:
+        return []
+    chunk = min(max(1 << (n - 1).bit_length(), LEAST_CHUNK), CHUNK)
+    count, length = -(-n // chunk), min(k, chunk)
+    args: dict[str, Argument] = {"x": In(0), "values": Out(0), "places": Out(1), "lines": lines, "n": n}
+    args |= {"inner": inner, "k": k}
+    args["ml"], args["hl"] = divider(inner)
+    runs = Scratch(8 * lines * count * length) if count > 1 else None
+    made = [Step(sort_chunks(dtype, op.largest, chunk, count == 1), args | _counted(count, runs, length))]
+    while count > 1:
+        pairs, kept = -(-count // 2), min(2 * length, k)
+        merged = Scratch(8 * lines * pairs * kept) if pairs > 1 else None
+        more = _counted(count, runs, kept) | {"merged": merged, "length": length, "pairs": pairs}
+        more["mc"], more["hc"] = divider(pairs)
+        more["me"], more["he"] = divider(2 * length)
+        more["count_all"] = lines * pairs * 2 * length
+        made.append(Step(merge_runs(x.dtype.itemsize, pairs == 1), args | more))
+        count, length, runs = pairs, kept, merged
+    return made
+
+
+def _counted(count: int, runs: Scratch | None, kept: int) -> dict[str, Argument]:
+    magic, shift = divider(count)
+    return {"count": count, "mc": magic, "hc": shift, "runs": runs, "kept": kept}
