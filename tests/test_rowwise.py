@@ -13,7 +13,7 @@ import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cpu.attention.attention import head_offsets, workspace
-from bolt_numba.kernels.cpu.reductions.reduce import groups, passes
+from bolt_numba.kernels.geometry.reduced import groups, passes
 from bolt_numba.kernels.registry import Scratch, select
 from bolt_numba.ops.arrays import reduce
 from bolt_numba.ops.layers import norm

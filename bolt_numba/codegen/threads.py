@@ -1,7 +1,7 @@
 """Kernel text for devices of many threads, each of which computes elements one by one: operators on scalars.
 
 A value of f16 or bf16 is an f32 in a register, and is rounded where it is stored or cast.  All other values have
-their own dtype.  The helpers that the text names are those of `kernels.scalars` and of the device.
+their own dtype.  The helpers that the text names are those of `kernels.geometry.scalars` and of the device.
 """
 
 from __future__ import annotations

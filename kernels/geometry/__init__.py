@@ -1,1 +1,1 @@
-"""Geometry of kernels that no device decides: plan-time numbers, which the makers of every device read."""
+"""What no device decides: plan-time numbers that makers of every device read, and helpers that their code names."""

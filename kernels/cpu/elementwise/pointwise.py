@@ -28,14 +28,14 @@ from bolt_numba.codegen.chain import (
     unit_cost,
     value_dtypes,
 )
-from bolt_numba.kernels.chains import common_shape, seen_chain
 from bolt_numba.kernels.cpu.language import lang, vmath, vtrig
 from bolt_numba.kernels.cpu.language.lang import F32, F64, I64, LANES, PTR, native_source, split
 from bolt_numba.kernels.cpu.machine import PAYS_NS
 from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.geometry.chains import common_shape, seen_chain
+from bolt_numba.kernels.geometry.scalars import SCALARS, TYPES
 from bolt_numba.kernels.jit import Inline, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, remember_last
-from bolt_numba.kernels.scalars import SCALARS, TYPES
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.pointwise import Pointwise

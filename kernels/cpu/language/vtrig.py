@@ -21,7 +21,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     with_lane,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.language.vmath import SIGN, flip_sign, poly3, poly7, product_error, two_sum
-from bolt_numba.kernels.scalars import reduce_turn
+from bolt_numba.kernels.geometry.scalars import reduce_turn
 
 
 @inline

@@ -18,9 +18,9 @@ import numpy as np
 from bolt_numba.errors import DataError
 from bolt_numba.kernels.cpu.language.lang import copy_bytes, load_i64, load_u8, store_i64, view
 from bolt_numba.kernels.cpu.movement.move import DTYPES, UNITS
-from bolt_numba.kernels.cpu.reductions.reduce import around_axis
 from bolt_numba.kernels.data_sized import Empty, data_sized
 from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.geometry.reduced import around_axis
 from bolt_numba.kernels.jit import I64, PTR, Native, native
 from bolt_numba.kernels.registry import Types
 from bolt_numba.ops.arrays.gather import Compress, NonZero

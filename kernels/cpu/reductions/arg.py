@@ -13,8 +13,9 @@ from bolt_numba.kernels.cpu.language.lang import I64, LANES, PTR
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.movement.gather import set_hot
 from bolt_numba.kernels.cpu.movement.move import steps as move_steps
-from bolt_numba.kernels.cpu.reductions.reduce import around_axis, generated
+from bolt_numba.kernels.cpu.reductions.reduce import generated
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.reduced import around_axis
 from bolt_numba.kernels.geometry.strides import broadcast_move
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays import reduce as ops

@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any
 
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
-from bolt_numba.kernels.cpu.reductions.reduce import around_axis, generated
+from bolt_numba.kernels.cpu.reductions.reduce import generated
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.reduced import around_axis
 from bolt_numba.kernels.jit import I64, PTR
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.reduce import CumProd, CumSum

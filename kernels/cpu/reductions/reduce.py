@@ -18,6 +18,7 @@ from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import LANES, native_source
 from bolt_numba.kernels.cpu.machine import PAYS_BYTES, PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Extents, Reach, box
+from bolt_numba.kernels.geometry.reduced import around_axis, passes, reduced_axes
 from bolt_numba.kernels.jit import F32 as FLOAT
 from bolt_numba.kernels.jit import I64 as INT
 from bolt_numba.kernels.jit import PTR, Native
@@ -191,31 +192,6 @@ def fold_step(fold: Fold, x: Argument, y: Argument, form: tuple[int, int, int], 
     return Step(made, args, parallel and outer * blocks > 1)
 
 
-def groups(dims: Sequence[int], axes: Sequence[int]) -> list[tuple[int, bool]]:
-    """Neighbouring axes that are reduced (True) or kept alike, as one each; axes of length 1 vanish."""
-    made: list[tuple[int, bool]] = []
-    for i, d in enumerate(dims):
-        if d == 1:
-            continue
-        gone = i in axes
-        if made and made[-1][1] == gone:
-            made[-1] = (made[-1][0] * d, gone)
-        else:
-            made.append((d, gone))
-    return made
-
-
-def passes(dims: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int, int]]:
-    """``[outer, n, inner]`` of each pass, the last reduced group first; one of n = 1 when nothing is reduced."""
-    parts = groups(dims, axes)
-    found = []
-    for i in range(len(parts) - 1, -1, -1):
-        if parts[i][1]:
-            inner = math.prod(d for d, gone in parts[i + 1 :] if not gone)
-            found.append((math.prod(d for d, _ in parts[:i]), parts[i][0], inner))
-    return found or [(1, 1, math.prod(dims))]
-
-
 def _share_few(forms: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     """Fold few and long lines in two passes, so that threads can share them."""
     outer, n, inner = forms[0]
@@ -230,18 +206,6 @@ def _share_few(forms: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
 def _even_parts(n: int) -> int:
     """The most parts of one length, from 4 to 64, or 1."""
     return next((parts for parts in range(64, 3, -1) if n % parts == 0), 1)
-
-
-def reduced_axes(op: Any, ins: Types) -> tuple[int, ...] | None:
-    """Reduced axes when they and x's shape are known and there is something to fold."""
-    x = ins[0]
-    if x is None or not x.is_static or not x.size:
-        return None
-    given = ins[1] if len(ins) > 1 else None
-    if given is not None and given.known is None:
-        return None
-    axes = [] if given is None else [int(a) for a in given.known.reshape(-1)]  # type: ignore[union-attr]
-    return tuple(op.reduced(axes, len(x.shape or ())))
 
 
 def _is_f32(op: Any, ins: Types) -> bool:
@@ -341,11 +305,6 @@ def log_sum_exp_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Co
 
 
 # ------------------------------------------------------------------------------------------------ forms of other files
-
-
-def around_axis(dims: Sequence[int], axis: int) -> tuple[int, int, int]:
-    """``[outer, n, inner]`` around one axis of a dense array."""
-    return math.prod(dims[:axis]), dims[axis], math.prod(dims[axis + 1 :])
 
 
 def axis_form(op: Any, ins: Types) -> tuple[int, int, int] | None:

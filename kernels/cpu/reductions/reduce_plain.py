@@ -17,8 +17,9 @@ from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import native_source
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.movement.move import steps as move_steps
-from bolt_numba.kernels.cpu.reductions.reduce import FOLDS, passes, reduced_axes
+from bolt_numba.kernels.cpu.reductions.reduce import FOLDS
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.reduced import passes, reduced_axes
 from bolt_numba.kernels.geometry.strides import broadcast_move
 from bolt_numba.kernels.jit import F64 as DOUBLE
 from bolt_numba.kernels.jit import I64 as INT

@@ -35,9 +35,9 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.movement.move import UNITS
-from bolt_numba.kernels.cpu.reductions.reduce import around_axis
 from bolt_numba.kernels.data_sized import Empty, data_sized
 from bolt_numba.kernels.extents import Extents, Reach
+from bolt_numba.kernels.geometry.reduced import around_axis
 from bolt_numba.kernels.jit import I64, PTR, Inline, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.gather import Unique

@@ -13,12 +13,12 @@ from typing import Any
 
 from bolt_numba.codegen.chain import MAX_OUTER, LoopNest, Powers, geometry, known_powers, operand_strides, value_dtypes
 from bolt_numba.codegen.threads import MOST, WIDTH, chain_for_threads, thread_lines, thread_numbers
-from bolt_numba.kernels.chains import common_shape, seen_chain
 from bolt_numba.kernels.cuda.declare import F32, F64, I64, PTR, CudaKernel, ceil_div, inline_source
 from bolt_numba.kernels.cuda.elementwise.scalars import scope_of
 from bolt_numba.kernels.cuda.language.division import divider
 from bolt_numba.kernels.declare import Source
 from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.geometry.chains import common_shape, seen_chain
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, remember_last
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.chain import Chain
@@ -102,15 +102,29 @@ def _steps(op: Any, ins: Types) -> list[Step]:
     seen, nest = seen_chain(op, ins), _nest(op, ins)
     assert seen is not None, "accepts() has tested this"
     assert nest is not None, "accepts() has tested this"
-    chain, known, dtypes = seen
+    chain, known, _ = seen
+    return _loops(chain, known, nest, [In(k) for k in range(len(known))], [Out(k) for k in range(len(chain.results))])
+
+
+def chain_steps(
+    chain: Chain, ins: Sequence[TensorType], shape: Sequence[int], operands: Sequence[Argument], result: Argument
+) -> list[Step]:
+    """A chain as a part of another operator: ``operands``, of types ``ins``, broadcast to the shape of its result."""
+    return _loops(chain, ins, geometry(shape, [t.dims for t in ins]), operands, [result])
+
+
+def _loops(
+    chain: Chain, ins: Sequence[TensorType], nest: LoopNest, operands: Sequence[Argument], results: Sequence[Argument]
+) -> list[Step]:
     if not nest.size:
         return []
-    outer, given = len(nest.outer), tuple([t.dtype for t in known])
+    outer, given = len(nest.outer), tuple([t.dtype for t in ins])
+    dtypes = value_dtypes(chain, given)
     moving = [dtypes[k].itemsize for k, form in enumerate(nest.forms) if form == "v"]
     per = elements_of_thread(nest.inner, max([*moving, *(dtypes[i].itemsize for i in chain.results)]), not outer)
     blocks = ceil_div(nest.inner, per)
-    args: dict[str, Argument] = {f"o{k}": Out(k) for k in range(len(chain.results))}
-    args |= {f"a{k}": In(k) for k in range(len(known))}
+    args: dict[str, Argument] = {f"o{k}": result for k, result in enumerate(results)}
+    args |= {f"a{k}": operand for k, operand in enumerate(operands)}
     args |= {"n": nest.inner, "items": nest.rows * blocks}
     for name, size in [("blocks", blocks), *((f"d{j}", size) for j, size in enumerate(nest.outer) if j)]:
         if outer:
@@ -119,7 +133,7 @@ def _steps(op: Any, ins: Types) -> list[Step]:
     args |= operand_strides(nest, given)
     for name, (_, value) in thread_numbers(chain, dtypes).items():
         args[name] = value - 2**64 if isinstance(value, int) and value >= 2**63 else value
-    return [Step(chain_kernel(chain, given, known_powers(chain, known), outer, nest.forms, per), args)]
+    return [Step(chain_kernel(chain, given, known_powers(chain, ins), outer, nest.forms, per), args)]
 
 
 _ALL: list[type[Any]] = [

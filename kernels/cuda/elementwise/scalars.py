@@ -27,7 +27,7 @@ from bolt_numba.kernels.cuda.language.lang import (
     unpack_bf16x2,
     unpack_f16x2,
 )
-from bolt_numba.kernels.scalars import SCALARS, TYPES, reduce_turn
+from bolt_numba.kernels.geometry.scalars import SCALARS, TYPES, reduce_turn
 
 
 @inline

@@ -73,6 +73,7 @@ _ARITHMETIC = {
     # bits
     "f32_bits": _pure("mov.b32 $0, $1;", "r", "f"),
     "bits_f32": _pure("mov.b32 $0, $1;", "f", "r"),
+    "f64_bits": _pure("mov.b64 $0, $1;", "l", "d"),
     "prmt": _pure("prmt.b32 $0, $1, $2, $3;", "r", "rrr"),
     "lop3_xor_and": _pure("lop3.b32 $0, $1, $2, $3, 0x60;", "r", "rrr"),
     "mulhi_u32": _pure("mul.hi.u32 $0, $1, $2;", "r", "rr"),

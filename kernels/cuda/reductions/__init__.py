@@ -1,0 +1,1 @@
+"""What folds, normalises or orders along axes."""

@@ -1,0 +1,192 @@
+"""ArgMax, ArgMin and Hardmax: positions of extremes along one axis.
+
+Elements are compared as integers in the same order, of which NaN is the most extreme and zeros are equal.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div, cuda_kernel, inline
+from bolt_numba.kernels.cuda.language import lang
+from bolt_numba.kernels.cuda.language.division import divider, fast_divide
+from bolt_numba.kernels.cuda.language.lang import cuda, f32_bits, f64_bits, load_i64, store_i64
+from bolt_numba.kernels.cuda.language.warp import block_max_i64, max_of, warp_reduction
+from bolt_numba.kernels.cuda.reductions.fold import LIMIT, SHORT_ROW, THREADS, WARP_ROW, kind_of
+from bolt_numba.kernels.cuda.reductions.softmax import axis_form
+from bolt_numba.kernels.geometry.reduced import around_axis
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.ops.arrays.reduce import ArgMax, ArgMin, Hardmax
+from bolt_numba.ops.registry import normalise_axis
+from bolt_numba.types import F64, U64, AnyDType, TensorType
+
+LEAST, MOST = np.int64(-(2**63)), np.int64(2**63 - 1)
+
+
+@inline
+def order_f32(v):
+    """An i64 in the order of f32; NaN is the greatest."""
+    bits = np.int64(np.int32(f32_bits(v + np.float32(0))))
+    return MOST if v != v else bits if bits >= 0 else -(bits & 0x7FFFFFFF)
+
+
+@inline
+def order_f64(v):
+    bits = f64_bits(v + 0.0)
+    return MOST if v != v else bits if bits >= 0 else -(bits & 0x7FFFFFFFFFFFFFFF)
+
+
+@inline
+def order_u64(v):
+    return np.int64(v) ^ LEAST
+
+
+@inline
+def order_integer(v):
+    return np.int64(v)
+
+
+@functools.cache
+def ordered(dtype: AnyDType, least: bool) -> Any:
+    """Element to an i64, the greatest of which is wanted."""
+    order = order_f64 if dtype == F64 else order_u64 if dtype == U64 else order_integer
+    order = order if dtype.kind in "iu" or dtype == F64 else order_f32
+    if not least:
+        return order
+    if dtype.kind in "iu":
+        return inline(lambda v: ~order(v))
+    return inline(lambda v: MOST if v != v else -order(v))
+
+
+_FIELDS: dict[str, Any] = {"x": PTR, "y": PTR, **dict.fromkeys(("outer", "n", "inner", "magic", "shift", "last"), I64)}
+"""Axis 1 of ``[outer, n, inner]``; last: whether of equals the last one counts."""
+
+
+def _reach(unit: int, a: Any) -> dict[str, int]:
+    return {"x": unit * a.outer * a.n * a.inner, "y": 8 * a.outer * a.inner}
+
+
+@functools.cache
+def arg_rows(dtype: AnyDType, least: bool, lanes: int) -> CudaKernel:
+    """A warp or a block for each row, which it reads again to find the extreme."""
+    unit, rows, order = dtype.itemsize, THREADS // lanes, ordered(dtype, least)
+    load = getattr(lang, f"load_{kind_of(dtype)}")
+    greatest = warp_reduction(max_of) if lanes == 32 else block_max_i64
+
+    def body(x, y, outer, n, inner, magic, shift, last):
+        thread = np.uint32(cuda.threadIdx.x)
+        row = np.int64(np.uint32(cuda.blockIdx.x) * np.uint32(rows) + thread // np.uint32(lanes))
+        lane = np.int64(thread % np.uint32(lanes))
+        if row < outer:
+            at, best = x + row * n * unit, LEAST
+            for i in range(lane, n, lanes):
+                best = max_of(best, order(load(at + i * unit)))
+            best, place = greatest(best), LEAST
+            for i in range(lane, n, lanes):
+                if order(load(at + i * unit)) == best:
+                    place = max_of(place, i if last else -i)
+            place = greatest(place)
+            if lane == 0:
+                store_i64(y + row * 8, place if last else -place)
+
+    body.__name__ = f"arg{'min' if least else 'max'}_rows{lanes}_{kind_of(dtype)}"
+    return cuda_kernel(
+        threads=THREADS, blocks=lambda a: ceil_div(a.outer, rows), extents=functools.partial(_reach, unit), **_FIELDS
+    )(body)
+
+
+@functools.cache
+def arg_columns(dtype: AnyDType, least: bool) -> CudaKernel:
+    """A thread for each line."""
+    unit, order = dtype.itemsize, ordered(dtype, least)
+    load = getattr(lang, f"load_{kind_of(dtype)}")
+
+    def body(x, y, outer, n, inner, magic, shift, last):
+        line = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        if line < outer * inner:
+            o = np.int64(fast_divide(line, np.uint32(magic), np.uint32(shift)))
+            at = x + (o * n * inner + np.int64(line) - o * inner) * unit
+            best, place = order(load(at)), np.int64(0)
+            for i in range(1, n):
+                at += inner * unit
+                v = order(load(at))
+                if v > best or (last and v == best):
+                    best, place = v, np.int64(i)
+            store_i64(y + np.int64(line) * 8, place)
+
+    body.__name__ = f"arg{'min' if least else 'max'}_columns_{kind_of(dtype)}"
+    return cuda_kernel(
+        threads=THREADS, blocks=lambda a: ceil_div(a.outer * a.inner, THREADS),
+        extents=functools.partial(_reach, unit), **_FIELDS,
+    )(body)  # fmt: skip
+
+
+def _form(op: Any, ins: Types) -> tuple[int, int, int] | None:
+    x = ins[0]
+    if x is None or not x.is_static or not 0 < x.size < LIMIT:
+        return None
+    return around_axis(x.dims, normalise_axis(op, op.axis, len(x.dims))) if x.dims else (1, 1, 1)
+
+
+def _arg_step(
+    x: TensorType, form: tuple[int, int, int], y: Out | Scratch, least: bool = False, last: bool = False
+) -> Step:
+    outer, n, inner = form
+    magic, shift = divider(inner)
+    args: dict[str, Argument] = {"x": In(0), "y": y, "outer": outer, "n": n, "inner": inner, "last": int(last)}
+    args |= {"magic": magic, "shift": shift}
+    if inner == 1 and n > SHORT_ROW:
+        return Step(arg_rows(x.dtype, least, 32 if n <= WARP_ROW else THREADS), args)
+    return Step(arg_columns(x.dtype, least), args)
+
+
+@kernel(ArgMax, ArgMin, device="cuda", accepts=lambda op, ins: _form(op, ins) is not None, by_types=True)
+def arg(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Any number."""
+    form, x = _form(op, ins), ins[0]
+    assert form is not None, "accepts() has tested this"
+    assert x is not None, "accepts() has tested this"
+    return [_arg_step(x, form, Out(0), isinstance(op, ArgMin), op.select_last_index)]
+
+
+@functools.cache
+def set_places(kind: str) -> CudaKernel:
+    """1 where the index along axis 1 of ``[outer, n, inner]`` is that of the line, else 0."""
+    store, unit = getattr(lang, f"store_{kind}"), 4 if kind == "f32" else 2
+
+    def body(places, y, outer, n, inner, m_inner, h_inner, m_n, h_n):
+        i = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        if i < outer * n * inner:
+            row = fast_divide(i, np.uint32(m_inner), np.uint32(h_inner))
+            o = np.int64(fast_divide(row, np.uint32(m_n), np.uint32(h_n)))
+            column = np.int64(i) - np.int64(row) * inner
+            place = load_i64(places + (o * inner + column) * 8)
+            is_here = np.int64(row) - o * n == place
+            store(y + np.int64(i) * unit, np.float32(1) if is_here else np.float32(0))
+
+    body.__name__ = f"set_places_{kind}"
+    numbers: dict[str, Any] = dict.fromkeys(("outer", "n", "inner", "m_inner", "h_inner", "m_n", "h_n"), I64)
+    return cuda_kernel(
+        threads=THREADS, blocks=lambda a: ceil_div(a.outer * a.n * a.inner, THREADS),
+        extents=lambda a: {"places": 8 * a.outer * a.inner, "y": unit * a.outer * a.n * a.inner},
+        places=PTR, y=PTR, **numbers,
+    )(body)  # fmt: skip
+
+
+@kernel(Hardmax, device="cuda", accepts=lambda op, ins: axis_form(op, ins) is not None, by_types=True)
+def hardmax(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Positions of the greatest, then ones there."""
+    form, x = axis_form(op, ins), ins[0]
+    assert form is not None, "accepts() has tested this"
+    assert x is not None, "accepts() has tested this"
+    outer, n, inner = form
+    places = Scratch(8 * outer * inner)
+    args: dict[str, Argument] = {"places": places, "y": Out(0), "outer": outer, "n": n, "inner": inner}
+    for name, size in (("inner", inner), ("n", n)):
+        args[f"m_{name}"], args[f"h_{name}"] = divider(size)
+    return [_arg_step(x, form, places), Step(set_places(kind_of(x.dtype)), args)]

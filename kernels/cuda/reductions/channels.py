@@ -1,0 +1,201 @@
+"""Normalisations by channel: statistics of groups where none are given, then a pointwise chain."""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cuda.declare import F32 as FLOAT
+from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.elementwise.chains import chain_steps
+from bolt_numba.kernels.cuda.language import lang
+from bolt_numba.kernels.cuda.language.division import divider, fast_divide
+from bolt_numba.kernels.cuda.language.lang import cuda, store_f32
+from bolt_numba.kernels.cuda.language.warp import block_sum
+from bolt_numba.kernels.cuda.reductions.fold import FLOATS, LIMIT, THREADS
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.ops.chain import Chain, ChainStep
+from bolt_numba.ops.layers.norm import LRN, BatchNormalization, GroupNormalization, InstanceNormalization
+from bolt_numba.ops.pointwise import Add, Cast, Div, Mul, Sqrt, Sub
+from bolt_numba.types import F32, AnyDType, TensorType, dtype_name
+
+GROUP = 512
+"""Threads of a block that makes the statistics of a group."""
+
+
+def image_of(op: Any, ins: Types) -> tuple[int, int, int] | None:
+    """``[n, c, spatial]`` of a static float that is not empty, whatever its layout."""
+    x = ins[0]
+    if x is None or not x.is_static or not 0 < x.size < LIMIT or not all(t is None or t.dtype in FLOATS for t in ins):
+        return None
+    c = x.dims[-1] if op.layout == "NHWC" else x.dims[1]
+    return x.dims[0], c, x.size // (x.dims[0] * c)
+
+
+def has_image(op: Any, ins: Types) -> bool:
+    return image_of(op, ins) is not None
+
+
+def _by_channel(op: Any, image: tuple[int, int, int], n: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shapes of x and of what has a number for each of ``n`` samples (1: the same for all) and channel."""
+    batch, c, spatial = image
+    return ((batch, spatial, c), (n, 1, c)) if op.layout == "NHWC" else ((batch, c, spatial), (n, c, 1))
+
+
+class _Formula:
+    """A chain that is written down step by step, in f32."""
+
+    def __init__(self, *dtypes: AnyDType) -> None:
+        self.dtypes, self.steps = dtypes, list[ChainStep]()
+        self.values = [self.do(Cast(F32), k) if d != F32 else k for k, d in enumerate(dtypes)]
+
+    def do(self, op: Any, *operands: int) -> int:
+        self.steps.append((op, operands))
+        return len(self.dtypes) + len(self.steps) - 1
+
+    def chain(self, value: int, dtype: AnyDType) -> Chain:
+        value = value if dtype == F32 else self.do(Cast(dtype), value)
+        return Chain(tuple(self.steps), (value,))
+
+
+@kernel(BatchNormalization, device="cuda", accepts=has_image, inplace=(0,), by_types=True)
+def batch_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """(x - mean) / sqrt(var + epsilon) * scale + bias as a chain."""
+    image = image_of(op, ins)
+    assert image is not None, "accepts() has tested this"
+    dtypes = [t.dtype for t in ins if t is not None]
+    formula = _Formula(*dtypes, F32)
+    x, scale, bias, mean, var, epsilon = formula.values
+    factor = formula.do(Div(), scale, formula.do(Sqrt(), formula.do(Add(), var, epsilon)))
+    y = formula.do(Add(), formula.do(Mul(), formula.do(Sub(), x, mean), factor), bias)
+    shape, channel = _by_channel(op, image, 1)
+    types = [TensorType(d, s) for d, s in zip((*dtypes, F32), (shape, *(channel,) * 4, ()), strict=True)]
+    operands: list[Argument] = [*(In(k) for k in range(5)), np.array([op.epsilon], np.float32)]
+    return chain_steps(formula.chain(y, outs[0].dtype), types, shape, operands, Out(0))
+
+
+@functools.cache
+def group_statistics(x_kind: str, kind: str) -> CudaKernel:
+    """Mean, factor and addend of each sample and channel, [n, c] f32 each; a block for each group.
+
+    Element i of a group g of sample s is at ``s * sample + g * group + i // run * step + i % run``.
+    """
+    load, load_factor = getattr(lang, f"load_{x_kind}"), getattr(lang, f"load_{kind}")
+    x_unit, unit = (4 if k == "f32" else 2 for k in (x_kind, kind))
+
+    def body(x, scale, mean, factor, samples, groups, channels, count, sample, group, run, step, magic, shift, epsilon):
+        thread, s, g = np.int64(cuda.threadIdx.x), np.int64(cuda.blockIdx.y), np.int64(cuda.blockIdx.x)
+        start, share = x + (s * sample + g * group) * x_unit, np.float32(1) / np.float32(count)
+        middle = np.float32(0)
+        for i in range(thread, count, GROUP):
+            q = np.int64(fast_divide(i, np.uint32(magic), np.uint32(shift)))
+            middle += load(start + (q * step + i - q * run) * x_unit)
+        middle = block_sum(middle) * share
+        off, squares = np.float32(0), np.float32(0)
+        for i in range(thread, count, GROUP):
+            q = np.int64(fast_divide(i, np.uint32(magic), np.uint32(shift)))
+            v = load(start + (q * step + i - q * run) * x_unit) - middle
+            off += v
+            squares += v * v
+        off = block_sum(off) * share
+        spread = math.sqrt(block_sum(squares) * share - off * off + epsilon)
+        for c in range(thread, channels, GROUP):
+            at = 4 * ((s * groups + g) * channels + c)
+            store_f32(mean + at, middle + off)
+            store_f32(factor + at, load_factor(scale + (g * channels + c) * unit) / spread)
+
+    body.__name__ = f"group_statistics_{x_kind}_{kind}"
+    fields: dict[str, Any] = dict.fromkeys(("x", "scale", "mean", "factor"), PTR)
+    fields |= dict.fromkeys(
+        ("samples", "groups", "channels", "count", "sample", "group", "run", "step", "magic", "shift"), I64
+    )
+
+    def reach(a: Any) -> dict[str, int]:
+        made = 4 * a.samples * a.groups * a.channels
+        return {
+            "x": x_unit * a.samples * a.groups * a.count, "scale": unit * a.groups * a.channels,
+            "mean": made, "factor": made,
+        }  # fmt: skip
+
+    return cuda_kernel(
+        threads=GROUP, blocks=lambda a: (a.groups, a.samples), extents=reach,
+        **fields, epsilon=FLOAT,
+    )(body)  # fmt: skip
+
+
+@kernel(InstanceNormalization, GroupNormalization, device="cuda", accepts=has_image, inplace=(0,), by_types=True)
+def group_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Statistics of the groups, then (x - mean) * factor + bias."""
+    image, kinds = image_of(op, ins), [t.dtype for t in ins if t is not None]
+    assert image is not None, "accepts() has tested this"
+    n, c, spatial = image
+    groups = getattr(op, "num_groups", c)
+    channels, is_last = c // groups, op.layout == "NHWC"
+    mean, factor = Scratch(4 * n * c), Scratch(4 * n * c)
+    run = channels if is_last else channels * spatial
+    magic, shift = divider(run)
+    args: dict[str, Argument] = {"x": In(0), "scale": In(1), "mean": mean, "factor": factor, "samples": n}
+    args |= {"groups": groups, "channels": channels, "count": channels * spatial, "sample": c * spatial}
+    args |= {"group": run, "run": run, "step": c if is_last else 0, "magic": magic, "shift": shift}
+    statistics = group_statistics(dtype_name(kinds[0]), dtype_name(kinds[1]))
+    formula = _Formula(kinds[0], F32, F32, kinds[2])
+    x, centre, by, bias = formula.values
+    y = formula.do(Add(), formula.do(Mul(), formula.do(Sub(), x, centre), by), bias)
+    shape, sample = _by_channel(op, image, n)
+    shapes = (shape, sample, sample, _by_channel(op, image, 1)[1])
+    types = [TensorType(d, s) for d, s in zip(formula.dtypes, shapes, strict=True)]
+    chain = formula.chain(y, outs[0].dtype)
+    return [
+        Step(statistics, {**args, "epsilon": op.epsilon}),
+        *chain_steps(chain, types, shape, [In(0), mean, factor, In(2)], Out(0)),
+    ]
+
+
+@functools.cache
+def neighbour_norm(kind: str) -> CudaKernel:
+    """Each element over a power of the squares of ``size`` channels around it, which are ``step`` elements apart."""
+    load, store, unit = getattr(lang, f"load_{kind}"), getattr(lang, f"store_{kind}"), 4 if kind == "f32" else 2
+
+    def body(x, y, size, n, channels, step, m_step, h_step, m_channels, h_channels, alpha, beta, base):
+        i = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        if i < n:
+            line = fast_divide(i, np.uint32(m_step), np.uint32(h_step))
+            c = np.int64(line) - np.int64(fast_divide(line, np.uint32(m_channels), np.uint32(h_channels))) * channels
+            first, total = max(c - (size - 1) // 2, 0), np.float32(0)
+            last = min(c - (size - 1) // 2 + size, channels)
+            at = x + (np.int64(i) - (c - first) * step) * unit
+            for _ in range(first, last):
+                v = load(at)
+                total += v * v
+                at += step * unit
+            store(y + np.int64(i) * unit, load(x + np.int64(i) * unit) / math.pow(base + alpha * total, beta))
+
+    body.__name__ = f"neighbour_norm_{kind}"
+    fields: dict[str, Any] = dict.fromkeys(
+        ("size", "n", "channels", "step", "m_step", "h_step", "m_channels", "h_channels"), I64
+    )
+    fields |= dict.fromkeys(("alpha", "beta", "base"), FLOAT)
+    return cuda_kernel(
+        threads=THREADS, blocks=lambda a: ceil_div(a.n, THREADS),
+        extents=lambda a: {"x": unit * a.n, "y": unit * a.n}, x=PTR, y=PTR, **fields,
+    )(body)  # fmt: skip
+
+
+@kernel(LRN, device="cuda", accepts=has_image, by_types=True)
+def local_response_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """A thread for each element; neighbours are in cache."""
+    image = image_of(op, ins)
+    assert image is not None, "accepts() has tested this"
+    n, c, spatial = image
+    step = 1 if op.layout == "NHWC" else spatial
+    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "size": op.size, "n": n * c * spatial, "channels": c}
+    args["step"] = step
+    for name, size in (("step", step), ("channels", c)):
+        args[f"m_{name}"], args[f"h_{name}"] = divider(size)
+    args |= {"alpha": op.alpha / op.size, "beta": op.beta, "base": op.bias}
+    return [Step(neighbour_norm(dtype_name(outs[0].dtype)), args)]

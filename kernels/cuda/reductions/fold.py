@@ -1,0 +1,317 @@
+"""Reductions along axes: passes over ``[outer, n, inner]`` that fold the middle axis.
+
+Where inner is 1 a warp or a block folds a row by loads of 16 bytes; else each thread folds a column, so that
+neighbours read neighbours.  Few and long rows or columns are folded in parts first.  Floats are summed in f32 (f64 in
+f64), integers in i64; the order depends on shapes alone.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.base.records import record
+from bolt_numba.codegen.formula import whole_text
+from bolt_numba.codegen.threads import register
+from bolt_numba.kernels.cuda.declare import F64 as DOUBLE
+from bolt_numba.kernels.cuda.declare import I64 as INT
+from bolt_numba.kernels.cuda.declare import PTR, CudaKernel, ceil_div, cuda_kernel, inline_source
+from bolt_numba.kernels.cuda.elementwise.scalars import scope_of
+from bolt_numba.kernels.cuda.language import lang
+from bolt_numba.kernels.cuda.language.division import divider, fast_divide
+from bolt_numba.kernels.cuda.language.lang import cuda
+from bolt_numba.kernels.cuda.language.warp import block_reduction, warp_reduction
+from bolt_numba.kernels.geometry.reduced import passes, reduced_axes
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.ops.arrays import reduce as ops
+from bolt_numba.types import BF16, BOOL, F16, F32, F64, I64, U8, U64, AnyDType, TensorType, dtype_name
+
+THREADS = 256
+SHORT_ROW = 8
+"""Elements of rows that single threads fold."""
+WARP_ROW = 2048
+"""Elements of rows that warps fold."""
+PART = 1024
+"""Least elements of a part of a row; of a column a sixteenth of it."""
+BUSY = 128 * 1024
+"""Threads that keep a large GPU busy."""
+_TYPES: dict[AnyDType, Any] = {F32: np.float32, F64: np.float64, I64: np.int64}
+FLOATS = (F32, F16, BF16)
+
+
+@record(frozen=True)
+class Folding:
+    """``load`` of each element v is joined with the others (``join`` of a and b, from ``neutral`` on), then ``finish``."""
+
+    name: str
+    join: str = "a + b"
+    neutral: float = 0
+    load: str = "v"
+    finish: str = "s"
+
+
+_GREATEST = Folding("max", "maximum(a, b)", -np.inf)
+_LEAST = Folding("min", "minimum(a, b)", np.inf)
+FOLDS: dict[type[Any], Folding] = {
+    ops.ReduceSum: Folding("sum"),
+    ops.ReduceMean: Folding("mean", finish="s / {float}(count)"),
+    ops.ReduceProd: Folding("prod", "a * b", 1),
+    ops.ReduceL1: Folding("l1", load="abs(v)"),
+    ops.ReduceL2: Folding("l2", load="v * v", finish="math.sqrt({float}(s))"),
+    ops.ReduceSumSquare: Folding("sum_square", load="v * v"),
+    ops.ReduceLogSum: Folding("log_sum", finish="math.log(s)"),
+    ops.ReduceMax: _GREATEST,
+    ops.ReduceMin: _LEAST,
+}
+_WHOLE = {
+    ops.ReduceMax: Folding("max", "max(a, b)", -(2**63)),
+    ops.ReduceMin: Folding("min", "min(a, b)", 2**63 - 1),
+}
+"""Extremes of integers."""
+_DOUBLE = {
+    ops.ReduceMax: Folding("max", "float_max(a, b)", -np.inf),
+    ops.ReduceMin: Folding("min", "float_min(a, b)", np.inf),
+}
+"""And of f64."""
+
+
+def fold_of(op: Any, dtype: AnyDType) -> Folding:
+    """How an operator folds elements of a dtype."""
+    if dtype.kind in "iu":
+        made = _WHOLE.get(type(op), FOLDS[type(op)])
+        if dtype == U64 and made.name in ("max", "min"):  # in the order of i64, which its highest bit turns round
+            return Folding(f"{made.name}_u64", made.join, made.neutral, f"v ^ {-(2**63)}", f"s ^ {-(2**63)}")
+        return made
+    return _DOUBLE.get(type(op), FOLDS[type(op)]) if dtype == F64 else FOLDS[type(op)]
+
+
+def total_of(dtype: AnyDType) -> AnyDType:
+    """What partial results are."""
+    return I64 if dtype.kind in "iub" else register(dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def function(name: str, arguments: str, text: str) -> Any:
+    """A helper of one expression; equal ones are one object."""
+    made = f"def {name}({arguments}):\n    return {text}\n"
+    return inline_source(made, name, **scope_of(made))
+
+
+def kind_of(dtype: AnyDType) -> str:
+    """As words of memory name it."""
+    return "u8" if dtype == BOOL else dtype_name(dtype)
+
+
+def _load(fold: Folding, source: AnyDType) -> Any:
+    """Element to total."""
+    total = dtype_name(total_of(source))
+    return function("load", "v", f"{total}({fold.load.replace('v', f'{total}(v)')})")
+
+
+def _finish(fold: Folding, source: AnyDType, result: AnyDType) -> Any:
+    """Total s of ``count`` elements of ``source`` to a register of ``result``."""
+    name = kind_of(register(result))
+    if total_of(source) != I64 or fold.finish == "s" or fold.name.endswith("u64"):
+        text = fold.finish.format(float=dtype_name(total_of(source)))
+        return function("finish", "s, count", f"{name}({text})")
+    if fold.name == "l2":
+        return function("finish", "s, count", whole_text(f"math.sqrt(f64({name}(s)))", result))
+    total = "u64(s)" if result.kind == "u" else "s"
+    return function("finish", "s, count", whole_text(f"f64({total}) / count", result))
+
+
+@functools.lru_cache(maxsize=256)
+def _joined(kind: str, count: int, load: Any, join: Any) -> Any:
+    """``joined(total, address)``: a total joined with the elements of one wide load."""
+    if count == 1:
+        text = f"    return join(total, load(load_{kind}(address)))\n"
+    else:
+        steps = "".join(f"    total = join(total, load(q[{i}]))\n" for i in range(count))
+        text = f"    q = load{count}_{kind}(address)\n{steps}    return total\n"
+    text = f"def joined(total, address):\n{text}"
+    return inline_source(text, "joined", **{**scope_of(text), "load": load, "join": join})
+
+
+def _reach(unit: int, out: int, a: Any) -> dict[str, int]:
+    return {"x": unit * a.outer * a.n * a.inner, "y": out * a.outer * a.parts * a.inner}
+
+
+_FIELDS: dict[str, Any] = {
+    **dict.fromkeys(("x", "y"), PTR),
+    **dict.fromkeys(("outer", "n", "inner", "parts", "part", "magic", "shift"), INT),
+    "count": DOUBLE,
+}
+"""Axis 1 of ``[outer, n, inner]`` in ``parts`` of ``part`` elements; magic, shift: of parts, or of inner (columns)."""
+
+
+@functools.lru_cache(maxsize=256)
+def fold_rows(fold: Folding, source: AnyDType, result: AnyDType, lanes: int) -> CudaKernel:
+    """lanes: threads of a row, a warp or a block."""
+    unit, out, wide = source.itemsize, result.itemsize, max(1, min(8, 16 // source.itemsize))
+    load, finish = _load(fold, source), _finish(fold, source, result)
+    store = getattr(lang, f"store_{kind_of(result)}")
+    join = function("join", "a, b", fold.join)
+    wide_joined, joined = (_joined(kind_of(source), count, load, join) for count in (wide, 1))
+    number = _TYPES[total_of(source)]
+    neutral, rows = number(fold.neutral), THREADS // lanes
+    gather = warp_reduction(join) if lanes == 32 else block_reduction(join, number, fold.neutral)
+
+    def body(x, y, outer, n, inner, parts, part, magic, shift, count):
+        thread = np.uint32(cuda.threadIdx.x)
+        item = np.uint32(cuda.blockIdx.x) * np.uint32(rows) + thread // np.uint32(lanes)
+        lane = np.int64(thread % np.uint32(lanes))
+        if item < outer * parts:
+            row = np.int64(fast_divide(item, np.uint32(magic), np.uint32(shift)))
+            first = (np.int64(item) - row * parts) * part
+            at, left = x + (row * n + first) * unit, min(part, n - first)
+            total, i = neutral, lane
+            if at & (wide * unit - 1) == 0:
+                i = lane * wide
+                while i + wide <= left:
+                    total = wide_joined(total, at + i * unit)
+                    i += lanes * wide
+                i = left - left % wide + lane
+            while i < left:
+                total = joined(total, at + i * unit)
+                i += lanes
+            total = gather(total)
+            if lane == 0:
+                store(y + np.int64(item) * out, finish(total, count))
+
+    body.__name__ = f"{fold.name}_rows{lanes}_{kind_of(source)}_{kind_of(result)}"
+    return cuda_kernel(
+        threads=THREADS, blocks=lambda a: ceil_div(a.outer * a.parts, rows),
+        extents=functools.partial(_reach, unit, out), **_FIELDS,
+    )(body)  # fmt: skip
+
+
+@functools.lru_cache(maxsize=256)
+def fold_columns(fold: Folding, source: AnyDType, result: AnyDType) -> CudaKernel:
+    unit, out = source.itemsize, result.itemsize
+    load, finish = _load(fold, source), _finish(fold, source, result)
+    store = getattr(lang, f"store_{kind_of(result)}")
+    joined = _joined(kind_of(source), 1, load, function("join", "a, b", fold.join))
+    neutral = _TYPES[total_of(source)](fold.neutral)
+
+    def body(x, y, outer, n, inner, parts, part, magic, shift, count):
+        column = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        if column < outer * inner:
+            o = np.int64(fast_divide(column, np.uint32(magic), np.uint32(shift)))
+            j, first = np.int64(column) - o * inner, np.int64(cuda.blockIdx.y) * part
+            at, total = x + ((o * n + first) * inner + j) * unit, neutral
+            for _ in range(min(part, n - first)):
+                total = joined(total, at)
+                at += inner * unit
+            store(y + ((o * parts + np.int64(cuda.blockIdx.y)) * inner + j) * out, finish(total, count))
+
+    body.__name__ = f"{fold.name}_columns_{kind_of(source)}_{kind_of(result)}"
+    return cuda_kernel(
+        threads=THREADS, blocks=lambda a: (ceil_div(a.outer * a.inner, THREADS), a.parts),
+        extents=functools.partial(_reach, unit, out), **_FIELDS,
+    )(body)  # fmt: skip
+
+
+def _parts(outer: int, n: int, inner: int) -> int:
+    """Into how many an axis is cut, so that there are threads enough."""
+    if inner == 1 and n > SHORT_ROW:
+        return 1 if n <= WARP_ROW else max(1, min(n // (4 * PART), BUSY // (THREADS * outer), 1024))
+    return max(1, min(n // (PART // 16), BUSY // (outer * inner), 1024))
+
+
+def fold_steps(
+    fold: Folding,
+    x: Argument,
+    y: Argument,
+    source: AnyDType,
+    result: AnyDType,
+    form: tuple[int, int, int],
+    count: float,
+) -> list[Step]:
+    """Folding axis 1 of ``x [outer, n, inner]``.  count: what `Folding.finish` calls so."""
+    outer, n, inner = form
+    parts = _parts(*form)
+    if parts > 1:
+        part = ceil_div(ceil_div(n, parts), 16) * 16
+        parts = ceil_div(n, part)
+        total = total_of(source)
+        room = Scratch(total.itemsize * outer * parts * inner)
+        first = Folding(f"{fold.name}_part", fold.join, fold.neutral, fold.load)
+        rest = Folding(f"{fold.name}_rest", fold.join, fold.neutral, finish=fold.finish)
+        return [
+            _fold_step(first, x, room, source, total, form, parts, part, count),
+            *fold_steps(rest, room, y, total, result, (outer, parts, inner), count),
+        ]
+    return [_fold_step(fold, x, y, source, result, form, 1, n, count)]
+
+
+def _fold_step(
+    fold: Folding, x: Argument, y: Argument, source: AnyDType, result: AnyDType, form: tuple[int, int, int], parts: int,
+    part: int, count: float,
+) -> Step:  # fmt: skip
+    outer, n, inner = form
+    is_row = inner == 1 and n > SHORT_ROW
+    magic, shift = divider(parts if is_row else inner)
+    args: dict[str, Argument] = {"x": x, "y": y, "outer": outer, "n": n, "inner": inner, "parts": parts, "part": part}
+    args |= {"magic": magic, "shift": shift, "count": float(count)}
+    if is_row:
+        return Step(fold_rows(fold, source, result, 32 if n <= WARP_ROW else THREADS), args)
+    return Step(fold_columns(fold, source, result), args)
+
+
+def fold_all(
+    fold: Folding,
+    x: Argument,
+    y: Argument,
+    dims: Sequence[int],
+    axes: Sequence[int],
+    source: AnyDType,
+    result: AnyDType,
+) -> list[Step]:
+    """Steps of a whole reduction, a pass for each group of reduced axes."""
+    count = float(np.prod([dims[a] for a in axes], dtype=np.int64))
+    forms, made = passes(dims, axes), []
+    for i, form in enumerate(forms):
+        final = i == len(forms) - 1
+        kind = Folding(fold.name, fold.join, fold.neutral, "v" if i else fold.load, fold.finish if final else "s")
+        target: Argument = y if final else Scratch(total_of(source).itemsize * form[0] * form[2])
+        goal = result if final else total_of(source)
+        made += fold_steps(kind, x, target, source, goal, form, count)
+        x, source = target, total_of(source)
+    return made
+
+
+LIMIT = 2**31
+
+
+def is_reduced(op: Any, ins: Types) -> bool:
+    """Whether axes and shape are known, and indices are 32 bits."""
+    x = ins[0]
+    return reduced_axes(op, ins) is not None and x is not None and x.size < LIMIT
+
+
+def _accepts(op: Any, ins: Types) -> bool:
+    x = ins[0]
+    if x is None or not is_reduced(op, ins):
+        return False
+    if x.dtype in (*FLOATS, F64):
+        return x.dtype != F64 or not isinstance(op, ops.ReduceLogSum)
+    if x.dtype.kind in "iu" and not isinstance(op, ops.ReduceLogSum):
+        return not isinstance(op, ops.ReduceL2) or x.dtype.itemsize >= 4
+    return x.dtype == BOOL and isinstance(op, (ops.ReduceMax, ops.ReduceMin))
+
+
+@kernel(*FOLDS, device="cuda", accepts=_accepts, by_types=True)
+def reduce(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Floats, integers, and extremes of bool."""
+    axes, x = reduced_axes(op, ins), ins[0]
+    assert axes is not None, "accepts() has tested this"
+    assert x is not None, "accepts() has tested this"
+    dtype = U8 if x.dtype == BOOL else x.dtype
+    fold = fold_of(op, dtype)
+    if isinstance(op, ops.ReduceMean) and dtype.kind in "iu" and all(x.dims[a] == 1 for a in axes):
+        fold = FOLDS[ops.ReduceSum]  # a quotient in f64 would not be exact
+    return fold_all(fold, In(0), Out(0), x.dims, axes, dtype, dtype)

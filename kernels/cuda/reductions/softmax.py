@@ -1,0 +1,173 @@
+"""Softmax and LogSoftmax: rows in registers, longer rows and columns in two passes over running sums."""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div, cuda_kernel, inline
+from bolt_numba.kernels.cuda.language import lang
+from bolt_numba.kernels.cuda.language.division import divider, fast_divide
+from bolt_numba.kernels.cuda.language.lang import cuda, max_f32
+from bolt_numba.kernels.cuda.reductions.fold import FLOATS, LIMIT, THREADS
+from bolt_numba.kernels.cuda.reductions.lines import LONGEST, Held, held, row_access
+from bolt_numba.kernels.geometry.reduced import around_axis
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
+from bolt_numba.ops.arrays.reduce import LogSoftmax, Softmax
+from bolt_numba.ops.registry import normalise_axis
+from bolt_numba.types import TensorType, dtype_name
+
+LOWEST = np.float32(-3.4028234663852886e38)
+"""The least finite f32: where a running maximum begins, so that -inf less it is -inf."""
+ITEMS = {"f32": 4, "f16": 2, "bf16": 2}
+_ROWS: dict[str, Any] = {"x": PTR, "y": PTR, "rows": I64, "n": I64}
+
+
+@inline
+def taken_in(top, total, x):
+    """Running maximum and sum of exponentials less it, with one number more."""
+    new = max_f32(top, x)
+    return new, total * math.exp(top - new) + math.exp(x - new)
+
+
+def _reach(unit: int, a: Any) -> dict[str, int]:
+    return {"x": unit * a.rows * a.n, "y": unit * a.rows * a.n}
+
+
+@functools.cache
+def _finisher(is_log: bool) -> tuple[Any, Any]:
+    """``prepare(total)`` once a row, then ``finish(x - top, prepared)``."""
+    if is_log:
+        return inline(lambda total: math.log(total)), inline(lambda x, ready: x - ready)
+    return inline(lambda total: np.float32(1) / total), inline(lambda x, ready: math.exp(x) * ready)
+
+
+@functools.cache
+def softmax_rows(is_log: bool, kind: str, row: Held) -> CudaKernel:
+    """Rows that fit into registers."""
+    unit, lanes, per, rows_of_block = ITEMS[kind], row.lanes, row.per, row.rows
+    load_row, store_row = row_access(kind, unit, row)
+    row_sum, row_max = row.sum, row.max
+    prepare, finish = _finisher(is_log)
+
+    def body(x, y, rows, n):
+        thread = np.uint32(cuda.threadIdx.x)
+        at = np.int64(np.uint32(cuda.blockIdx.x) * np.uint32(rows_of_block) + thread // np.uint32(lanes))
+        lane = np.int64(thread % np.uint32(lanes))
+        if at < rows:
+            v = cuda.local.array(per, np.float32)
+            load_row(v, x + at * n * unit, n, lane, np.float32(-math.inf))
+            top = LOWEST
+            for e in range(per):
+                top = max_f32(top, v[e])
+            top = row_max(top)
+            total = np.float32(0)
+            for e in range(per):
+                v[e] = v[e] - top
+                total += math.exp(v[e])
+            ready = prepare(row_sum(total))
+            for e in range(per):
+                v[e] = finish(v[e], ready)
+            store_row(v, y + at * n * unit, n, lane)
+
+    body.__name__ = f"{'log_' if is_log else ''}softmax_rows_{kind}_{lanes}x{per}"
+    return cuda_kernel(
+        threads=row.threads, blocks=lambda a: row.blocks(a.rows), extents=functools.partial(_reach, unit), **_ROWS
+    )(body)
+
+
+@functools.cache
+def softmax_long_rows(is_log: bool, kind: str, row: Held) -> CudaKernel:
+    """A block for each row, which is read twice."""
+    unit, lanes, per = ITEMS[kind], row.lanes, row.per
+    load_row, store_row = row_access(kind, unit, row)
+    row_sum, row_max = row.sum, row.max
+    prepare, finish = _finisher(is_log)
+
+    def body(x, y, rows, n):
+        lane = np.int64(cuda.threadIdx.x)
+        start = np.int64(cuda.blockIdx.x) * n * unit
+        v = cuda.local.array(per, np.float32)
+        top, total, done = LOWEST, np.float32(0), np.int64(0)
+        while done < n:
+            load_row(v, x + start + done * unit, n - done, lane, np.float32(-math.inf))
+            new = top
+            for e in range(per):
+                new = max_f32(new, v[e])
+            total *= math.exp(top - new)
+            for e in range(per):
+                total += math.exp(v[e] - new)
+            top = new
+            done += lanes * per
+        most = row_max(top)
+        ready = prepare(row_sum(total * math.exp(top - most)))
+        done = np.int64(0)
+        while done < n:
+            load_row(v, x + start + done * unit, n - done, lane, np.float32(0))
+            for e in range(per):
+                v[e] = finish(v[e] - most, ready)
+            store_row(v, y + start + done * unit, n - done, lane)
+            done += lanes * per
+
+    body.__name__ = f"{'log_' if is_log else ''}softmax_long_rows_{kind}_{per}"
+    return cuda_kernel(threads=lanes, blocks=lambda a: a.rows, extents=functools.partial(_reach, unit), **_ROWS)(body)
+
+
+@functools.cache
+def softmax_columns(is_log: bool, kind: str) -> CudaKernel:
+    """A thread for each line across rows: axis 1 of ``[outer, n, inner]``."""
+    unit = ITEMS[kind]
+    load, store = getattr(lang, f"load_{kind}"), getattr(lang, f"store_{kind}")
+    prepare, finish = _finisher(is_log)
+
+    def body(x, y, rows, n, inner, magic, shift):
+        line = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        if line < rows:
+            o = np.int64(fast_divide(line, np.uint32(magic), np.uint32(shift)))
+            start = (o * n * inner + np.int64(line) - o * inner) * unit
+            top, total, at = LOWEST, np.float32(0), x + start
+            for _ in range(n):
+                top, total = taken_in(top, total, load(at))
+                at += inner * unit
+            ready, at, to = prepare(total), x + start, y + start
+            for _ in range(n):
+                store(to, finish(load(at) - top, ready))
+                at += inner * unit
+                to += inner * unit
+
+    body.__name__ = f"{'log_' if is_log else ''}softmax_columns_{kind}"
+    return cuda_kernel(
+        threads=THREADS, blocks=lambda a: ceil_div(a.rows, THREADS), extents=functools.partial(_reach, unit),
+        **_ROWS, inner=I64, magic=I64, shift=I64,
+    )(body)  # fmt: skip
+
+
+def axis_form(op: Any, ins: Types) -> tuple[int, int, int] | None:
+    """``[outer, n, inner]`` for an operator with ``axis`` on a static float that is not empty."""
+    x = ins[0]
+    if x is None or not x.is_static or x.dtype not in FLOATS or not 0 < x.size < LIMIT:
+        return None
+    return around_axis(x.dims, normalise_axis(op, op.axis, len(x.dims))) if x.dims else (1, 1, 1)
+
+
+def _has_form(op: Any, ins: Types) -> bool:
+    return axis_form(op, ins) is not None
+
+
+@kernel(Softmax, LogSoftmax, device="cuda", accepts=_has_form, inplace=(0,), by_types=True)
+def softmax(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Rows for the last axis, columns for the others; each element is written after its last read."""
+    form = axis_form(op, ins)
+    assert form is not None, "accepts() has tested this"
+    (outer, n, inner), is_log, kind = form, isinstance(op, LogSoftmax), dtype_name(outs[0].dtype)
+    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "rows": outer * inner, "n": n}
+    if inner == 1:
+        make = softmax_rows if n <= LONGEST else softmax_long_rows
+        return [Step(make(is_log, kind, held(n, ITEMS[kind])), args)]
+    magic, shift = divider(inner)
+    return [Step(softmax_columns(is_log, kind), {**args, "inner": inner, "magic": magic, "shift": shift})]

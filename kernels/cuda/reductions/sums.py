@@ -1,0 +1,202 @@
+"""The logarithm of a sum of exponentials along axes, and lines divided by their norm."""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div, cuda_kernel, inline
+from bolt_numba.kernels.cuda.language import lang
+from bolt_numba.kernels.cuda.language.division import divider, fast_divide
+from bolt_numba.kernels.cuda.language.lang import cuda, max_f32, min_f32
+from bolt_numba.kernels.cuda.language.warp import block_max, block_sum, warp_max, warp_sum
+from bolt_numba.kernels.cuda.reductions.fold import FLOATS, SHORT_ROW, THREADS, WARP_ROW, is_reduced
+from bolt_numba.kernels.cuda.reductions.softmax import LOWEST, axis_form
+from bolt_numba.kernels.geometry.reduced import passes, reduced_axes
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.ops.arrays.reduce import ReduceLogSumExp
+from bolt_numba.ops.layers.norm import LpNormalization
+from bolt_numba.types import F32, TensorType, dtype_name
+
+HIGHEST = np.float32(3.4028234663852886e38)
+ITEMS = {"f32": 4, "f16": 2, "bf16": 2}
+
+
+@inline
+def taken_in(top, total, x):
+    """Running maximum and sum of exponentials less it, with one number more; the maximum stays finite."""
+    new = min_f32(max_f32(top, x), HIGHEST)
+    return new, total * math.exp(top - new) + math.exp(x - new)
+
+
+_FIELDS: dict[str, Any] = {"x": PTR, "y": PTR, **dict.fromkeys(("outer", "n", "inner", "magic", "shift"), I64)}
+"""Axis 1 of ``[outer, n, inner]``."""
+
+
+def _folded(unit: int, out: int, a: Any) -> dict[str, int]:
+    return {"x": unit * a.outer * a.n * a.inner, "y": out * a.outer * a.inner}
+
+
+@functools.cache
+def log_sum_exp_rows(source: str, result: str, lanes: int) -> CudaKernel:
+    """A warp or a block for each row."""
+    unit, out, rows = ITEMS[source], ITEMS[result], THREADS // lanes
+    load, store = getattr(lang, f"load_{source}"), getattr(lang, f"store_{result}")
+    row_sum, row_max = (warp_sum, warp_max) if lanes == 32 else (block_sum, block_max)
+
+    def body(x, y, outer, n, inner, magic, shift):
+        thread = np.uint32(cuda.threadIdx.x)
+        row = np.int64(np.uint32(cuda.blockIdx.x) * np.uint32(rows) + thread // np.uint32(lanes))
+        lane = np.int64(thread % np.uint32(lanes))
+        if row < outer:
+            top, total = LOWEST, np.float32(0)
+            for i in range(lane, n, lanes):
+                top, total = taken_in(top, total, load(x + (row * n + i) * unit))
+            most = row_max(top)
+            total = row_sum(total * math.exp(top - most))
+            if lane == 0:
+                store(y + row * out, math.log(total) + most)
+
+    body.__name__ = f"log_sum_exp_rows{lanes}_{source}_{result}"
+    return cuda_kernel(
+        threads=THREADS, blocks=lambda a: ceil_div(a.outer, rows), extents=functools.partial(_folded, unit, out),
+        **_FIELDS,
+    )(body)  # fmt: skip
+
+
+@functools.cache
+def log_sum_exp_columns(source: str, result: str) -> CudaKernel:
+    """A thread for each line."""
+    unit, out = ITEMS[source], ITEMS[result]
+    load, store = getattr(lang, f"load_{source}"), getattr(lang, f"store_{result}")
+
+    def body(x, y, outer, n, inner, magic, shift):
+        line = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        if line < outer * inner:
+            o = np.int64(fast_divide(line, np.uint32(magic), np.uint32(shift)))
+            at = x + (o * n * inner + np.int64(line) - o * inner) * unit
+            top, total = LOWEST, np.float32(0)
+            for _ in range(n):
+                top, total = taken_in(top, total, load(at))
+                at += inner * unit
+            store(y + np.int64(line) * out, math.log(total) + top)
+
+    body.__name__ = f"log_sum_exp_columns_{source}_{result}"
+    return cuda_kernel(
+        threads=THREADS, blocks=lambda a: ceil_div(a.outer * a.inner, THREADS),
+        extents=functools.partial(_folded, unit, out), **_FIELDS,
+    )(body)  # fmt: skip
+
+
+def _is_float(op: Any, ins: Types) -> bool:
+    return is_reduced(op, ins) and ins[0].dtype in FLOATS  # type: ignore[union-attr]
+
+
+@kernel(ReduceLogSumExp, device="cuda", accepts=_is_float, by_types=True)
+def log_sum_exp(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """A pass for each group of reduced axes: the function of its own results is that of all."""
+    axes, x = reduced_axes(op, ins), ins[0]
+    assert axes is not None, "accepts() has tested this"
+    assert x is not None, "accepts() has tested this"
+    forms, source, steps = passes(x.dims, axes), dtype_name(x.dtype), list[Step]()
+    at: Argument = In(0)
+    for i, (outer, n, inner) in enumerate(forms):
+        final = i == len(forms) - 1
+        target: Argument = Out(0) if final else Scratch(F32.itemsize * outer * inner)
+        result = dtype_name(x.dtype) if final else "f32"
+        magic, shift = divider(inner)
+        args: dict[str, Argument] = {"x": at, "y": target, "outer": outer, "n": n, "inner": inner}
+        is_row = inner == 1 and n > SHORT_ROW
+        lanes = 32 if n <= WARP_ROW else THREADS
+        made = log_sum_exp_rows(source, result, lanes) if is_row else log_sum_exp_columns(source, result)
+        steps.append(Step(made, {**args, "magic": magic, "shift": shift}))
+        at, source = target, "f32"
+    return steps
+
+
+@functools.cache
+def _norm_of(p: int) -> tuple[Any, Any]:
+    """What an element adds to a sum, and the sum's norm."""
+    if p == 1:
+        return inline(lambda v: abs(v)), inline(lambda total: total)
+    return inline(lambda v: v * v), inline(lambda total: math.sqrt(total))
+
+
+@inline
+def over(v, norm):
+    return np.float32(0) if norm == np.float32(0) else v / norm
+
+
+@functools.cache
+def lp_rows(p: int, kind: str, lanes: int) -> CudaKernel:
+    """Rows over their norm."""
+    unit, rows, (part, root) = ITEMS[kind], THREADS // lanes, _norm_of(p)
+    load, store = getattr(lang, f"load_{kind}"), getattr(lang, f"store_{kind}")
+    row_sum = warp_sum if lanes == 32 else block_sum
+
+    def body(x, y, outer, n, inner, magic, shift):
+        thread = np.uint32(cuda.threadIdx.x)
+        row = np.int64(np.uint32(cuda.blockIdx.x) * np.uint32(rows) + thread // np.uint32(lanes))
+        lane = np.int64(thread % np.uint32(lanes))
+        if row < outer:
+            total, at = np.float32(0), row * n
+            for i in range(lane, n, lanes):
+                total += part(load(x + (at + i) * unit))
+            norm = root(row_sum(total))
+            for i in range(lane, n, lanes):
+                store(y + (at + i) * unit, over(load(x + (at + i) * unit), norm))
+
+    body.__name__ = f"l{p}_rows{lanes}_{kind}"
+    return cuda_kernel(
+        threads=THREADS, blocks=lambda a: ceil_div(a.outer, rows), extents=functools.partial(_whole, unit), **_FIELDS
+    )(body)
+
+
+def _whole(unit: int, a: Any) -> dict[str, int]:
+    return dict.fromkeys(("x", "y"), unit * a.outer * a.n * a.inner)
+
+
+@functools.cache
+def lp_columns(p: int, kind: str) -> CudaKernel:
+    """A thread for each line."""
+    unit, (part, root) = ITEMS[kind], _norm_of(p)
+    load, store = getattr(lang, f"load_{kind}"), getattr(lang, f"store_{kind}")
+
+    def body(x, y, outer, n, inner, magic, shift):
+        line = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        if line < outer * inner:
+            o = np.int64(fast_divide(line, np.uint32(magic), np.uint32(shift)))
+            start, total = (o * n * inner + np.int64(line) - o * inner) * unit, np.float32(0)
+            for i in range(n):
+                total += part(load(x + start + i * inner * unit))
+            norm = root(total)
+            for i in range(n):
+                at = start + i * inner * unit
+                store(y + at, over(load(x + at), norm))
+
+    body.__name__ = f"l{p}_columns_{kind}"
+    return cuda_kernel(
+        threads=THREADS, blocks=lambda a: ceil_div(a.outer * a.inner, THREADS),
+        extents=functools.partial(_whole, unit), **_FIELDS,
+    )(body)  # fmt: skip
+
+
+@kernel(
+    LpNormalization, device="cuda", accepts=lambda op, ins: axis_form(op, ins) is not None, inplace=(0,), by_types=True
+)
+def lp_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Two passes over rows or columns."""
+    form = axis_form(op, ins)
+    assert form is not None, "accepts() has tested this"
+    (outer, n, inner), kind = form, dtype_name(outs[0].dtype)
+    magic, shift = divider(inner)
+    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "outer": outer, "n": n, "inner": inner}
+    args |= {"magic": magic, "shift": shift}
+    if inner == 1 and n > SHORT_ROW:
+        return [Step(lp_rows(op.p, kind, 32 if n <= WARP_ROW else THREADS), args)]
+    return [Step(lp_columns(op.p, kind), args)]

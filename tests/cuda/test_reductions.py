@@ -1,0 +1,125 @@
+"""Reductions, softmax and normalisations on the simulated GPU, against their references."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bolt_numba.ops.arrays import reduce as ops
+from bolt_numba.ops.layers import norm
+from bolt_numba.types import BF16, F16, F32, F64, Array
+from tests.cuda.harness import expect
+from tests.test_pointwise import integers, reals
+
+TOLERANCE = {F32: 2e-5, F16: 2e-3, BF16: 1.6e-2}
+FOLDS = (ops.ReduceSum, ops.ReduceMean, ops.ReduceProd, ops.ReduceL1, ops.ReduceL2, ops.ReduceSumSquare,
+         ops.ReduceLogSum, ops.ReduceLogSumExp, ops.ReduceMax, ops.ReduceMin)  # fmt: skip
+
+
+def axes(*given: int) -> Array:
+    return np.array(given, np.int64)
+
+
+@pytest.mark.parametrize("op", FOLDS, ids=lambda op: op.__name__)
+def test_rows_columns_and_several_axes_are_folded(op: Any) -> None:
+    x = reals(3, 4, 37, low=0.1, high=2)
+    for along in ((2,), (1,), (0, 2), ()):
+        expect(op(keepdims=len(along) == 1), x, axes(*along), constants=(1,), rtol=1e-5)
+
+
+def special(*shape: int) -> Array:
+    """Lines with NaN, infinities, zeros of both signs, and nothing but -inf."""
+    x = reals(*shape)
+    lines = x.reshape(-1, shape[-1])
+    lines[0, 3], lines[1, 2], lines[2, 1], lines[3] = np.nan, np.inf, -np.inf, -np.inf
+    lines[4], lines[4, 5], lines[5] = 0.0, -0.0, lines[5] * 300
+    return x
+
+
+@pytest.mark.parametrize("op", [ops.ReduceMax, ops.ReduceMin, ops.ReduceSum, ops.ReduceLogSumExp])
+def test_lines_that_are_not_finite_are_folded(op: Any) -> None:
+    x = special(7, 40)
+    expect(op(), x, axes(1), constants=(1,))
+    expect(op(), np.ascontiguousarray(x.T), axes(0), constants=(1,))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64, np.int64, F64], ids=str)
+def test_integers_and_doubles_are_folded(dtype: Any) -> None:
+    x = integers(dtype, 3, 20)
+    for op in (ops.ReduceSum, ops.ReduceMean, ops.ReduceMax, ops.ReduceMin, ops.ReduceSumSquare):
+        expect(op(), x, axes(1), constants=(1,), rtol=1e-12)
+    expect(ops.ReduceMax(), x > 2, axes(0), constants=(1,))
+
+
+def test_few_long_lines_are_folded_in_parts() -> None:
+    expect(ops.ReduceMean(), reals(1, 20000), axes(1), constants=(1,))
+    expect(ops.ReduceSum(), reals(300, 33).astype(F16), axes(0), constants=(1,), rtol=2e-3, atol=2e-3)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.data())
+def test_any_axes_are_folded(data: st.DataObject) -> None:
+    dims = tuple(data.draw(st.lists(st.sampled_from([1, 2, 3, 9, 17]), min_size=1, max_size=4)))
+    along = [i for i in range(len(dims)) if data.draw(st.booleans())]
+    x = integers(data.draw(st.sampled_from([F32, F16, BF16])), *dims)
+    expect(ops.ReduceSum(keepdims=data.draw(st.booleans())), x, axes(*along), constants=(1,), rtol=1e-2)
+
+
+@pytest.mark.parametrize("op", [ops.Softmax, ops.LogSoftmax])
+def test_softmax_of_rows_and_columns(op: Any) -> None:
+    x = special(7, 40)
+    expect(op(), x)
+    expect(op(axis=0), np.ascontiguousarray(x.T))
+    for n, dtype in ((33, F16), (600, F32), (9000, F32), (9001, BF16)):
+        expect(op(), (4 * reals(2, n)).astype(dtype), rtol=TOLERANCE[np.dtype(dtype)], atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, np.int32, np.uint64, F64], ids=str)
+def test_positions_of_extremes(dtype: Any) -> None:
+    x = integers(dtype, 3, 4, 29)
+    for op in (ops.ArgMax, ops.ArgMin):
+        expect(op(2), x)
+        expect(op(1, keepdims=False, select_last_index=True), x)
+
+
+def test_the_first_of_nan_is_the_extreme() -> None:
+    x = special(7, 40)
+    x[0, 9] = np.nan
+    for op in (ops.ArgMax(1), ops.ArgMin(1), ops.ArgMax(1, select_last_index=True), ops.Hardmax()):
+        expect(op, x)
+    expect(ops.Hardmax(axis=0), x.astype(F16))
+
+
+@pytest.mark.parametrize("n", [24, 601, 9001])
+def test_rows_are_normalised(n: int) -> None:
+    x, scale, bias = reals(2, 3, n) + np.float32(30), reals(n), reals(n)
+    expect(norm.LayerNormalization(), x, scale, bias, rtol=1e-4, atol=2e-5)
+    expect(norm.LayerNormalization(stats=True), x, scale, rtol=1e-4, atol=2e-5)
+    expect(norm.RMSNormalization(), x, scale)
+    x, scale, bias = (a.astype(F16) for a in (reals(5, n), scale, bias))
+    expect(norm.LayerNormalization(), x, scale, bias, rtol=2e-3, atol=2e-3)
+    expect(norm.RMSNormalization(), x, scale, rtol=2e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [F32, F16], ids=str)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_channels_are_normalised(layout: str, dtype: Any) -> None:
+    x = (reals(2, 6, 5, 7) if layout == "NCHW" else reals(2, 5, 7, 6)).astype(dtype)
+    scale, bias, mean, var = (reals(6, low=0.5, high=2).astype(dtype) for _ in range(4))
+    given = {"rtol": TOLERANCE[np.dtype(dtype)], "atol": TOLERANCE[np.dtype(dtype)]}
+    expect(norm.BatchNormalization(layout=layout), x, scale, bias, mean, var, **given)
+    expect(norm.InstanceNormalization(layout=layout), x, scale, bias, **given)
+    expect(norm.GroupNormalization(num_groups=3, layout=layout), x, scale, bias, **given)
+    for size in (3, 4):
+        expect(norm.LRN(size, alpha=0.1, layout=layout), x, **given)
+
+
+def test_lines_are_divided_by_their_norm() -> None:
+    x = special(7, 40)
+    expect(norm.LpNormalization(), x)
+    expect(norm.LpNormalization(axis=0, p=1), x)
+    expect(norm.LpNormalization(p=1), x.astype(F16), rtol=1e-3, atol=1e-4)
