@@ -45,10 +45,12 @@ def modules() -> Iterator[str]:
 
 
 def samples(module: str) -> dict[str, CudaKernel]:
-    """The kernels that a module offers; of those that share a name the second is "name 2", and so on."""
-    given: Any = getattr(importlib.import_module(f"{cuda.__name__}.{module}"), "samples", list)
+    """The kernels that a module offers; of those of a list that share a name the second is "name 2", and so on."""
+    given: Any = getattr(importlib.import_module(f"{cuda.__name__}.{module}"), "samples", dict)()
+    if isinstance(given, dict):
+        return given
     found: dict[str, CudaKernel] = {}
-    for kernel in given():
+    for kernel in given:
         count = sum(each.name == kernel.name for each in found.values())
         found[f"{kernel.name} {count + 1}" if count else kernel.name] = kernel
     return found
