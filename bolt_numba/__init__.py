@@ -19,20 +19,21 @@ _HOME = {
     "TensorSpec": "types", "Graph": "ir.graph", "Outputs": "outputs", "Session": "session", "compile": "compiling",
     "Model": "ir.model", "load_model": "session",
     "load": "session", "save": "session", "InferenceSession": "onnxruntime", "SessionOptions": "onnxruntime",
-    "read_mean": "converters.caffe.mean", "verify": "verification",
+    "device_array": "device_arrays", "read_mean": "converters.caffe.mean", "verify": "verification",
 }  # fmt: skip
 """Where each public name lives; modules load when a name is first used, so that importing the package is cheap."""
 
 __all__ = [
     "BoltError", "BudgetError", "DTypeError", "DataError", "DeviceError", "Graph", "InferenceSession",
     "InternalError", "InvalidModelError", "Model", "Outputs", "Session", "SessionOptions", "ShapeError", "TensorSpec",
-    "UnsupportedOpError", "__version__", "compile", "load", "load_model", "read_mean", "save",
+    "UnsupportedOpError", "__version__", "compile", "device_array", "load", "load_model", "read_mean", "save",
     "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from bolt_numba.compiling import compile
     from bolt_numba.converters.caffe.mean import read_mean
+    from bolt_numba.device_arrays import device_array
     from bolt_numba.errors import (
         BoltError,
         BudgetError,

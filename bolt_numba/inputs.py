@@ -10,6 +10,7 @@ import numpy as np
 
 from bolt_numba.errors import BoltError, DTypeError, ShapeError
 from bolt_numba.ops.dtypes import plain_bools
+from bolt_numba.runtime.copies import is_elsewhere
 from bolt_numba.types import (
     BOOL,
     STRING,
@@ -26,6 +27,7 @@ from bolt_numba.types import (
 
 if TYPE_CHECKING:
     from bolt_numba.passes.pipeline import Stage
+    from bolt_numba.runtime.device import Device
 
 
 def spec_of(name: str, t: TensorType) -> TensorSpec:
@@ -33,11 +35,14 @@ def spec_of(name: str, t: TensorType) -> TensorSpec:
     return TensorSpec(name, t.dtype, shape, t if isinstance(t, NestedType) else None)
 
 
-def as_input(spec: TensorSpec, given: Any) -> Any:
-    """A C-contiguous array of the declared dtype; Python numbers and lists are converted, other dtypes refused."""
+def as_input(spec: TensorSpec, given: Any, far: Sequence[Device] = ()) -> Any:
+    """A C-contiguous array of the declared dtype; Python numbers and lists are converted, other dtypes refused.
+
+    far: devices in whose memory it may stay.
+    """
     if spec.nested is not None:
         return _as_nested(spec.name, spec.nested, given)
-    if type(given) is not np.ndarray:
+    if type(given) is not np.ndarray and not (far and is_elsewhere(given)):
         given = as_array(spec, given)
     if spec.dtype == STRING and given.dtype.kind == "U":
         given = given.astype(STRING)
@@ -136,14 +141,15 @@ def stages_of(stages: Any) -> tuple[Stage, ...]:
 def check_apart(buffers: Mapping[str, Any]) -> None:
     """No two outputs go to the same memory; buffers are dense."""
     places = sorted((b.ctypes.data, b.nbytes, name) for name, b in buffers.items() if isinstance(b, np.ndarray))
+    places += sorted((b.address, b.nbytes, name) for name, b in buffers.items() if is_elsewhere(b))
     for (first, nbytes, one), (second, more, other) in itertools.pairwise(places):
         if more and second < first + nbytes:
             raise ShapeError(f"buffers for outputs {one!r} and {other!r}: got arrays that overlap, wanted two")
 
 
-def check_buffer(name: str, buffer: Array, shape: tuple[int, ...], dtype: AnyDType) -> None:
+def check_buffer(name: str, buffer: Any, shape: tuple[int, ...], dtype: AnyDType) -> None:
     """What an output is to be written to has its shape and dtype."""
-    if not isinstance(buffer, np.ndarray):
+    if not (isinstance(buffer, np.ndarray) or is_elsewhere(buffer)):
         raise DTypeError(f"buffer for output {name!r}: got a {type(buffer).__name__}, wanted an array")
     if buffer.shape != shape:
         raise ShapeError(f"buffer for output {name!r}: got shape {buffer.shape}, wanted {shape}")

@@ -35,10 +35,11 @@ from bolt_numba.inputs import (
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import MAIN, Model
 from bolt_numba.outputs import Outputs
+from bolt_numba.runtime.copies import can_write_into, imported, is_elsewhere, write
 from bolt_numba.runtime.kept import Kept
 from bolt_numba.runtime.packs import Packs
 from bolt_numba.runtime.region import Region, region_of
-from bolt_numba.runtime.runner import MAX_PLANS, Prepared, Runner, uploaded
+from bolt_numba.runtime.runner import MAX_PLANS, Runner, uploaded
 from bolt_numba.runtime.stand_ins import Serving
 from bolt_numba.types import NUMERICS, PRECISIONS, Array, TensorSpec, precision_of
 
@@ -230,13 +231,16 @@ class Session:
     def run_into(self, feeds: Mapping[str, Any], buffers: Mapping[str, Array]) -> None:
         """Run once and write the outputs named in ``buffers`` into them.
 
-        A buffer must be C-contiguous and writable, with the output's dtype and shape.  It may be an input, as state
+        A buffer must be C-contiguous and writable, with the output's dtype and shape.  It may be an array on a device
+        of the session (`bolt_numba.device_array`, or of another package).  It may be an input, as state
         is that goes in and out: it is written directly where the plan reads the input no later, else (and where it
         overlaps an input in any other way) the result is computed apart and copied.  Buffers must not overlap.
         """
         arrays = self._arrays(feeds)
         if not isinstance(buffers, Mapping):
             raise DTypeError(f"buffers: got a {type(buffers).__name__}, wanted arrays by name")
+        if self._runner.far:
+            buffers = imported(self._runner.far, buffers)
         check_apart(buffers)
         for name in buffers:
             if name not in self._output_names:
@@ -249,14 +253,14 @@ class Session:
             if buffer is not None and prepared.plan.cut is None:
                 want = prepared.plan.results[index].type
                 check_buffer(name, buffer, want.dims, want.dtype)
-                if _is_direct(prepared, index, buffer, arrays):
+                if can_write_into(prepared, index, buffer, arrays):
                     targets[index] = buffer
         results = self._run(arrays, targets)
         for name, result in zip(self._output_names, results, strict=True):
             buffer = buffers.get(name)
             if buffer is not None and buffer is not result:
                 check_buffer(name, buffer, result.shape, result.dtype)
-                buffer[...] = result
+                write(buffer, result)
 
     def _feeds(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         if not args:
@@ -268,7 +272,9 @@ class Session:
         return {**dict(zip(self._input_names, args, strict=False)), **kwargs}
 
     def _arrays(self, feeds: Mapping[str, Any]) -> list[Array]:
-        arrays = []
+        arrays, far = [], self._runner.far
+        if far:
+            feeds = imported(far, feeds)
         for spec in self.inputs:
             try:
                 given = feeds[spec.name]
@@ -277,7 +283,7 @@ class Session:
                 raise ShapeError(f"inputs: got {list(feeds)}, missing {missing}") from None
             except TypeError:
                 raise DTypeError(f"inputs: got a {type(feeds).__name__}, wanted arrays by name") from None
-            arrays.append(as_input(spec, given))
+            arrays.append(as_input(spec, given, far))
         if len(feeds) != len(arrays):
             self._check_known(feeds)
         if self._shared_symbols:
@@ -346,7 +352,8 @@ class Session:
         from bolt_numba.runtime.profile import profile_runs
 
         with self._granted():
-            return profile_runs(self._runner, self._arrays(self._feeds(args, kwargs)), count_of("runs", runs))
+            arrays = [np.asarray(a) if is_elsewhere(a) else a for a in self._arrays(self._feeds(args, kwargs))]
+            return profile_runs(self._runner, arrays, count_of("runs", runs))
 
     def memory(self) -> dict[str, int]:
         """Bytes by use.
@@ -369,7 +376,8 @@ class Session:
     def report(self) -> Report:
         """What runs each node of the plans made so far.
 
-        node, operator (op), output, runner: a kernel or ``reference``, device, packs: what it reads in the place of constants.
+        node, operator (op), output, runner: a kernel or ``reference``, device, packs: what it reads in the place of
+        constants.
         """
         from bolt_numba.runtime.report import report_of
 
@@ -425,17 +433,6 @@ def _zeros(spec: TensorSpec, dims: Sequence[int | str]) -> Array:
     sizes = tuple(map(int, dims))
     ask(math.prod(sizes) * spec.dtype.itemsize, f"input {spec.name!r}")
     return np.zeros(sizes, spec.dtype)
-
-
-def _is_direct(prepared: Prepared, output: int, buffer: Array, arrays: Sequence[Any]) -> bool:
-    """Whether a run may write an output straight into ``buffer``, which may be one of its inputs."""
-    for source, array in enumerate(arrays):
-        if not isinstance(array, np.ndarray) or not np.may_share_memory(buffer, array):
-            continue
-        same = buffer.ctypes.data == array.ctypes.data and buffer.nbytes == array.nbytes
-        if not same or not prepared.can_overwrite(output, source):
-            return False
-    return True
 
 
 def _real_nbytes(array: Array) -> int:

@@ -1,5 +1,6 @@
 """TEMPORARY: the agreed interface over the prototype, until the interpreter stands here."""
 import sys
+
 sys.path.insert(0, "/work/shared/prototypes/cuda")
 import numpy as np
 import ptxsim

@@ -1,17 +1,26 @@
-"""Values on their way between the memories of devices: jobs of their own, which memory plan and profile see."""
+"""Values on their way between the memories of devices: jobs of their own, which memory plan and profile see.
+
+Inputs and results that a caller has in the memory of a device are copied there, where only such jobs touch them.  An
+array of that kind has NumPy's ``shape``, ``dtype`` and ``flags``, ``is_elsewhere``, its ``memory``, and ``write``;
+`np.asarray` copies it to the host.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import HOST, Arenas, Device, Memory
-from bolt_numba.runtime.slots import TEMP, Job, Slot, view
+from bolt_numba.runtime.slots import INPUT, TEMP, Job, Slot, view
 from bolt_numba.types import Array, TensorType
+
+if TYPE_CHECKING:
+    from bolt_numba.runtime.plan import Plan
+    from bolt_numba.runtime.runner import Prepared
 
 
 class Copy(Op):
@@ -52,10 +61,23 @@ class _Copies:
         source, target = job.ins[0], job.outs[0]
         assert source is not None
         near, far = (source, target) if source.memory is HOST else (target, source)
-        array = view(near, self.arenas.get(HOST), inputs, outputs)
         root, offset = far.root()
-        move = far.memory.write if near is source else far.memory.read
-        move(self.arenas[far.memory], root.place + offset, array)
+        place = self.arenas[far.memory], root.place + offset
+        given, at = _of_caller(near, inputs, outputs)
+        if given is None or type(given) is np.ndarray:
+            move = far.memory.write if near is source else far.memory.read
+            move(*place, view(near, self.arenas.get(HOST), inputs, outputs))
+        else:  # in that memory, too
+            hand = far.memory.take if near is source else far.memory.give
+            hand(*place, given, at, near.type.nbytes)
+
+
+def _of_caller(slot: Slot, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, int]:
+    """The array of the caller's that a slot lies in, and where in it; None where it lies in none."""
+    root, offset = slot.root()
+    if root.kind == INPUT:
+        return inputs[root.index], offset
+    return (outputs[root.result], offset) if root.result >= 0 else (None, 0)
 
 
 class Mover(Device):
@@ -78,3 +100,93 @@ def copied(source: Slot, memory: Memory, jobs: list[Job]) -> Slot:
     where = f"to {memory.name}" if source.memory is HOST else f"from {source.memory.name}"
     jobs.append(Job(f"{source.name} (copy {where})", Copy(), MOVER, [source], [target], None, f"copy {where}"))
     return target
+
+
+# --- arrays of the caller in the memory of a device ---------------------------------------------------------------
+
+
+def is_elsewhere(value: Any) -> bool:
+    """Whether it is an array in the memory of a device."""
+    return type(value) is not np.ndarray and getattr(value, "is_elsewhere", False) is True
+
+
+def imported(devices: Sequence[Device], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same arrays, those in memories of these devices as such."""
+    return {name: v if type(v) is np.ndarray else _imported(devices, v) for name, v in values.items()}
+
+
+def _imported(devices: Sequence[Device], value: Any) -> Any:
+    for device in devices:
+        found = device.imported(value)
+        if found is not None:
+            return found
+    return np.asarray(value) if is_elsewhere(value) else value
+
+
+def placed(plan: Plan, arrays: Sequence[Any]) -> Sequence[Any]:
+    """Inputs of a run: those that others than copies to their own memory read come to the host."""
+    if not any(map(is_elsewhere, arrays)):
+        return arrays
+    return [
+        np.asarray(a) if is_elsewhere(a) and not _is_read_by_copies(plan, i, a.memory) else a
+        for i, a in enumerate(arrays)
+    ]
+
+
+def _is_read_by_copies(plan: Plan, index: int, memory: Memory) -> bool:
+    found = plan.elsewhere.get((index, memory))
+    if found is None:
+        is_result = any(s.root()[0].kind == INPUT and s.root()[0].index == index for s in plan.results)
+        readers = [job for job in plan.jobs if any(_is_input(s, index) for s in job.ins)]
+        found = not is_result and all(_is_copy(job) and job.outs[0].memory is memory for job in readers)
+        plan.elsewhere[index, memory] = found
+    return found
+
+
+def is_written_by_copy(plan: Plan, output: int, memory: Memory) -> bool:
+    """Whether a result only comes to the host as a copy from this memory, and nobody reads it there."""
+    slot = plan.results[output]
+    root = slot.root()[0]
+    writers = [job for job in plan.jobs if any(s.root()[0] is root for s in job.outs)]
+    readers = [job for job in plan.jobs if any(s is not None and s.root()[0] is root for s in job.ins)]
+    if slot.kind != TEMP or root.result != output or readers or len(writers) != 1:
+        return False
+    source = writers[0].ins[0]
+    return _is_copy(writers[0]) and source is not None and source.memory is memory
+
+
+def can_write_into(prepared: Prepared, output: int, buffer: Any, arrays: Sequence[Any]) -> bool:
+    """Whether a run may write an output straight into ``buffer``, which may be one of its inputs."""
+    if is_elsewhere(buffer):  # copies out follow those into the memory
+        return is_written_by_copy(prepared.plan, output, buffer.memory)
+    for source, array in enumerate(arrays):
+        if not isinstance(array, np.ndarray) or not np.may_share_memory(buffer, array):
+            continue
+        same = buffer.ctypes.data == array.ctypes.data and buffer.nbytes == array.nbytes
+        if not same or not prepared.can_overwrite(output, source):
+            return False
+    return True
+
+
+def write(buffer: Any, result: Any) -> None:
+    """Copy a result to where the caller wants it."""
+    if is_elsewhere(buffer):
+        buffer.write(np.asarray(result))
+    else:
+        buffer[...] = result
+
+
+def _is_input(slot: Any, index: int) -> bool:
+    root = None if slot is None else slot.root()[0]
+    return root is not None and root.kind == INPUT and root.index == index
+
+
+def _is_copy(job: Job) -> bool:
+    """Whether a job copies between memories."""
+    source = job.ins[0] if job.ins else None
+    return type(job.op) is Copy and source is not None and source.memory is not job.outs[0].memory
+
+
+def elsewhere(devices: Sequence[Device]) -> tuple[Device, ...]:
+    """Those that have a memory of their own."""
+    return tuple(device for device in devices if device.memory is not HOST)

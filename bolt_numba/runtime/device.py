@@ -38,6 +38,14 @@ class Memory(Protocol):
         """Fill an array of the host from a buffer, once the device has done what it was asked before."""
         ...
 
+    def take(self, buffer: Any, offset: int, given: Any, at: int, nbytes: int) -> None:
+        """Copy to a buffer from an array that a caller has in this memory (`Device.imported`), ``at`` bytes into it."""
+        ...
+
+    def give(self, buffer: Any, offset: int, wanted: Any, at: int, nbytes: int) -> None:
+        """Copy from a buffer to such an array; done when this returns."""
+        ...
+
 
 GLIBC_LEARNS_TO = (1 << 25) - (1 << 12)
 """Bytes of the largest block whose end teaches glibc to keep freed memory (`mallopt(3)`, M_MMAP_THRESHOLD)."""
@@ -61,6 +69,12 @@ class HostMemory:
 
     def read(self, buffer: Array, offset: int, array: Array) -> None:
         array[...] = buffer[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
+
+    def take(self, buffer: Array, offset: int, given: Array, at: int, nbytes: int) -> None:
+        buffer[offset : offset + nbytes] = given.reshape(-1).view(np.uint8)[at : at + nbytes]
+
+    def give(self, buffer: Array, offset: int, wanted: Array, at: int, nbytes: int) -> None:
+        wanted.reshape(-1).view(np.uint8)[at : at + nbytes] = buffer[offset : offset + nbytes]
 
 
 HOST: Memory = HostMemory()
@@ -164,6 +178,10 @@ class Device:
     def uploads(self, executable: Any) -> Mapping[int, int]:
         """Bytes of the constants that one of its executables has in a memory of the device, by address there."""
         return {}
+
+    def imported(self, value: Any) -> Any:
+        """What a caller gives as an array in this device's memory (`runtime.copies`); None if it is none."""
+        return None
 
     def synchronise(self) -> None:
         """Wait until all that was run is done."""

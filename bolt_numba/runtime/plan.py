@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import field
 from functools import partial
 from typing import TypeAlias
 
@@ -79,6 +80,8 @@ class Plan:
     memory: MemoryPlan
     results: list[Slot]
     cut: Cut | None = None
+    elsewhere: dict[tuple[int, Memory], bool] = field(default_factory=dict)
+    """By input and memory: whether only copies to that memory read it."""
 
     @property
     def nbytes(self) -> int:

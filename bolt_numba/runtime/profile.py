@@ -132,7 +132,8 @@ def _timed_run(runner: Runner, arrays: Sequence[Array]) -> tuple[list[tuple[str,
         prepared = runner.prepare(given)
         results, spent = _timed_plan(prepared, given)
         labels.extend(
-            (job.name, job.op.name, _runner(job), ", ".join(str(s.type) for s in job.outs)) for job in prepared.plan.jobs
+            (job.name, job.op.name, _runner(job), ", ".join(str(s.type) for s in job.outs))
+            for job in prepared.plan.jobs
         )
         seconds.extend(spent)
         cut = prepared.plan.cut

@@ -21,6 +21,7 @@ from bolt_numba.ir.interpret import as_value
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.evaluate import evaluate
 from bolt_numba.runtime.bounds import outgrown
+from bolt_numba.runtime.copies import elsewhere, placed
 from bolt_numba.runtime.inplace import can_overwrite
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Cut, Plan, Planner
@@ -127,6 +128,7 @@ class Runner:
         renew_after_fork(self, "lock", threading.RLock)
         self.bodies: dict[int, Runner] = {}
         self.by_value = sorted(region.by_value)
+        self.far = elsewhere(devices or ())
         self.nested = region.is_nested
 
     def key(self, arrays: Sequence[Any]) -> Hashable:
@@ -216,6 +218,8 @@ class Runner:
         runner, given = self, arrays
         while True:
             prepared = runner.prepare(given)
+            if runner.far:
+                given = placed(prepared.plan, given)
             cut = prepared.plan.cut
             try:
                 results = run_plan(prepared, given, targets if cut is None else None)

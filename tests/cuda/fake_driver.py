@@ -64,6 +64,7 @@ class FakeDriver:
     CUresult = Result
     CUdevice_attribute = real.CUdevice_attribute
     CUfunction_attribute = real.CUfunction_attribute
+    CUpointer_attribute = real.CUpointer_attribute
     CUstreamCaptureMode = real.CUstreamCaptureMode
 
     def __init__(self, gpus: int = 1, nbytes: int = 1 << 24, version: int = 13000, capability: int = 80) -> None:
@@ -76,6 +77,8 @@ class FakeDriver:
         self.streams: list[FakeStream] = []
         self.lock = threading.RLock()
         self.local = threading.local()
+        self.legacy = FakeStream(0)
+        """The default stream, in which other packages work."""
 
     def __getattribute__(self, name: str) -> Any:
         found = object.__getattribute__(self, name)
@@ -265,7 +268,11 @@ class FakeDriver:
     def cuEventCreate(self, flags: int) -> Any:
         return _ok({"time": None, "stream": None})
 
-    def cuEventRecord(self, event: dict[str, Any], stream: FakeStream) -> Any:
+    def cuEventRecord(self, event: dict[str, Any], stream: FakeStream | int) -> Any:
+        if stream == 1:
+            event["stream"] = self.legacy
+            return _ok()
+        assert isinstance(stream, FakeStream)
         event["stream"] = stream
         return self._later(stream, lambda: event.update(time=self._tick()))
 
@@ -285,6 +292,10 @@ class FakeDriver:
     def cuEventDestroy(self, event: Any) -> Any:
         return _ok()
 
+    def cuPointerGetAttribute(self, kind: Any, address: int) -> Any:
+        is_known = any(at <= address < at + n for at, n in self.sizes.items())
+        return _ok(0) if is_known else (Result.CUDA_ERROR_INVALID_VALUE, None)
+
     def cuStreamWaitEvent(self, stream: FakeStream, event: dict[str, Any], flags: int) -> Any:
         return self._later(stream, lambda: event["stream"].finish())
 
@@ -294,6 +305,6 @@ _WITH_RESULT = frozenset((
     "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute",
     "cuDevicePrimaryCtxRetain", "cuCtxPopCurrent", "cuMemAlloc", "cuMemHostAlloc", "cuStreamCreate",
     "cuModuleLoadData", "cuModuleEnumerateFunctions", "cuStreamEndCapture", "cuGraphInstantiate", "cuEventCreate",
-    "cuEventElapsedTime",
+    "cuEventElapsedTime", "cuPointerGetAttribute",
 ))  # fmt: skip
 """Functions that give something besides a status."""

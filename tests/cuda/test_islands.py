@@ -26,7 +26,7 @@ CODES = tuple(np.array(values, F32) for values in ([0, 1, 2], [5, -6, 7], [9]))
 
 def session_of(build: Callable[[Builder, Value], Any], weighs: bool = True, **costs: float) -> tuple[bn.Session, Graph]:
     """On a simulated GPU that is weighed against the host; costs: seconds of its ``launch``, and of a ``copy``."""
-    name = f"weighed{next(_numbers)}"
+    name = f"fake-weighed{next(_numbers)}"
     device: Any = Cuda(name, SimulatedGpu(name), weighs)
     device.seconds = lambda op, ins, outs, threads: costs.get("launch", 0.0)
     device.copy_seconds = lambda nbytes: costs.get("copy", 0.0)

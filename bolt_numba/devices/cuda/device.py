@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bolt_numba.devices.costs import bytes_of, work_of
+from bolt_numba.devices.cuda.arrays import DeviceArray, imported
 from bolt_numba.devices.cuda.interface import Driver
 from bolt_numba.devices.cuda.memory import CudaMemory
 from bolt_numba.devices.cuda.program import CudaProgram
@@ -64,6 +65,9 @@ class Cuda(Device):
 
     def uploads(self, executable: CudaProgram) -> dict[int, int]:
         return {c.buffer.address: c.buffer.nbytes for c in executable.constants.values()}
+
+    def imported(self, value: Any) -> DeviceArray | None:
+        return imported(self.memory, value)
 
     def describe(self) -> str:
         return self.driver.describe()

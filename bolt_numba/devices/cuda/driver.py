@@ -25,8 +25,8 @@ PIECE = 1 << 23
 """Bytes of the largest single copy: a longer one goes piece by piece through pinned memory."""
 FIRST_PINNED, MOST_PINNED = 1 << 16, 4 * PIECE
 """Bytes of pinned memory of a stream: at first, and at most."""
-NON_BLOCKING, RELAXED = 1, 2
-"""Of streams that do not wait for the default stream; of captures during which memory may be freed."""
+NON_BLOCKING, RELAXED, WITHOUT_TIME = 1, 2, 2
+"""Of streams that do not wait for the default stream; captures during which memory may be freed; events."""
 
 
 class Stream:
@@ -83,6 +83,7 @@ class Gpu:
     def __init__(self, number: int = 0, cu: Any = None, kind: str = CUBIN) -> None:
         self.cu = cu = library() if cu is None else cu
         self.name, self.kind = f"cuda:{number}" if number else "cuda", kind
+        self.number: int | None = number
         self.health = Health(cu, self.name)
         self.version = self.done(cu.cuDriverGetVersion(), "asking for its version")
         count = self.done(cu.cuDeviceGetCount(), "counting GPUs")
@@ -166,6 +167,28 @@ class Gpu:
                 self.done(copied, "copying from the GPU")
                 self._wait(stream)
                 part[...] = place
+
+    def move(self, target: int, source: int, nbytes: int, stream: Stream) -> None:
+        with self.here:
+            self.done(self.cu.cuMemcpyDtoDAsync(target, source, nbytes, stream.handle), "copying on the GPU")
+
+    def after(self, stream: Stream, handle: int | None) -> None:
+        if handle is None:
+            return
+        what = "waiting for a stream of others"
+        with self.here:
+            event = self.done(self.cu.cuEventCreate(WITHOUT_TIME), what)
+            try:
+                self.done(self.cu.cuEventRecord(event, handle), what)
+                self.done(self.cu.cuStreamWaitEvent(stream.handle, event, 0), what)
+            finally:
+                self.cu.cuEventDestroy(event)
+
+    def owns(self, address: int) -> bool:
+        kind = self.cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        with self.here:
+            status, number = self.cu.cuPointerGetAttribute(kind, address)
+        return not status and int(number) == self.number
 
     def synchronise(self, stream: Stream) -> None:
         with self.here:

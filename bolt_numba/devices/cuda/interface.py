@@ -27,6 +27,8 @@ class Driver(Protocol):
     name: str
     arch: str
     kind: str
+    number: int | None
+    """Which GPU, as other packages count them; None for one that they cannot reach."""
 
     def allocate(self, nbytes: int) -> int:
         """Address of ``nbytes`` bytes of any content, which begin at a multiple of 256; raises BudgetError."""
@@ -46,6 +48,18 @@ class Driver(Protocol):
 
     def read(self, address: int, array: Array, stream: Any) -> None:
         """Fill a dense array, once the stream has done what it was asked before."""
+        ...
+
+    def move(self, target: int, source: int, nbytes: int, stream: Any) -> None:
+        """Copy from one place of its memory to another."""
+        ...
+
+    def after(self, stream: Any, handle: Any) -> None:
+        """Have a stream wait for what a stream of others was asked; handle: theirs, None: for nothing."""
+        ...
+
+    def owns(self, address: int) -> bool:
+        """Whether an address is one of this GPU's."""
         ...
 
     def function(self, kernel: CudaKernel) -> Any:

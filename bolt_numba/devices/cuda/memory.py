@@ -43,9 +43,9 @@ class CudaMemory:
         renew_after_fork(self, "_lock", threading.RLock)
 
     def allocate(self, nbytes: int) -> Buffer:
-        return self._buffer(nbytes, self.driver.stream())
+        return self._made(nbytes, self.driver.stream())
 
-    def _buffer(self, nbytes: int, stream: Any) -> Buffer:
+    def _made(self, nbytes: int, stream: Any) -> Buffer:
         made = Buffer(self.driver.allocate(nbytes), nbytes, stream)
         weakref.finalize(made, self.driver.free, made.address).atexit = False
         return made
@@ -74,12 +74,44 @@ class CudaMemory:
     def upload(self, array: Array) -> Buffer:
         """A copy of an array, on the GPU when this returns."""
         with self._lock:
-            if self._stream is None:
-                self._stream = self.driver.stream()
-            made = self._buffer(max(array.nbytes, 1), self._stream)
-            self.write(made, 0, array)
-            self.driver.synchronise(self._stream)
+            made = self.buffer(max(array.nbytes, 1))
+            self.put(made.address, np.ascontiguousarray(array))
             return made
+
+    # --- arrays of callers, and what belongs to no run: all through one stream
+
+    def _own(self) -> Any:
+        """The stream, for who holds the lock."""
+        if self._stream is None:
+            self._stream = self.driver.stream()
+        return self._stream
+
+    def buffer(self, nbytes: int) -> Buffer:
+        """Bytes of no run."""
+        with self._lock:
+            return self._made(nbytes, self._own())
+
+    def put(self, address: int, array: Array, after: Any = None) -> None:
+        """Copy a dense array to the GPU, once the stream ``after`` is done, if one is given; done when this returns."""
+        with self._lock:
+            self.driver.after(self._own(), after)
+            self.driver.write(address, array, self._own())
+            self.driver.synchronise(self._own())
+
+    def fetch(self, address: int, array: Array, after: Any = None) -> None:
+        """Fill a dense array from the GPU, once the stream ``after`` is done, if one is given."""
+        with self._lock:
+            self.driver.after(self._own(), after)
+            self.driver.read(address, array, self._own())
+
+    def take(self, buffer: Buffer, offset: int, given: Any, at: int, nbytes: int) -> None:
+        self.driver.after(buffer.stream, given.stream)
+        self.driver.move(buffer.address + offset, given.address + at, nbytes, buffer.stream)
+
+    def give(self, buffer: Buffer, offset: int, wanted: Any, at: int, nbytes: int) -> None:
+        self.driver.after(buffer.stream, wanted.stream)
+        self.driver.move(wanted.address + at, buffer.address + offset, nbytes, buffer.stream)
+        self.driver.synchronise(buffer.stream)
 
     @property
     def uploaded(self) -> int:

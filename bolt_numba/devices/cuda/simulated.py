@@ -21,6 +21,8 @@ from bolt_numba.types import Array
 class SimulatedGpu:
     """See `interface.Driver`.  Everything is done when a call returns, so streams are nothing; one thread at a time."""
 
+    number: int | None = None
+
     def __init__(self, name: str = "cuda-sim", arch: str = SM_80) -> None:
         self.name, self.arch, self.kind, self._memory = name, arch, PTX, GlobalMemory()
         self._freed: deque[int] = deque()
@@ -47,6 +49,18 @@ class SimulatedGpu:
     def read(self, address: int, array: Array, stream: None) -> None:
         with self._lock:
             self._memory.read(address, array)
+
+    def move(self, target: int, source: int, nbytes: int, stream: None) -> None:
+        data = np.empty(nbytes, np.uint8)
+        with self._lock:
+            self._memory.read(source, data)
+            self._memory.write(target, data)
+
+    def after(self, stream: None, handle: None) -> None:
+        pass
+
+    def owns(self, address: int) -> bool:
+        return False
 
     def function(self, kernel: CudaKernel) -> Module:
         with self._lock:

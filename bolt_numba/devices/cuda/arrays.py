@@ -1,0 +1,119 @@
+"""Arrays in the memory of a GPU that a caller holds: inputs without a way through the host, and places for results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.devices.cuda import dlpack
+from bolt_numba.devices.cuda.memory import CudaMemory
+from bolt_numba.types import AnyDType, Array
+
+LEGACY = 1
+"""The stream that others work in unless they say otherwise: CUDA's default stream."""
+
+
+class DeviceArray:
+    """A dense array on a GPU.  `numpy` copies it to the host; other packages take it by DLPack or CUDA's interface.
+
+    shape, dtype: as of NumPy's arrays.  memory: of the GPU.  address: of the first element.  owner: what keeps the
+    memory.  stream: handle of the one that makes the content; None: it is there.
+    """
+
+    flags = np.empty(0).flags
+    """It is dense and may be written to."""
+    is_elsewhere = True
+
+    def __init__(
+        self, memory: CudaMemory, address: int, shape: Sequence[int], dtype: AnyDType, owner: Any, stream: Any = None
+    ) -> None:
+        self.memory, self.address, self.owner, self.stream = memory, address, owner, stream
+        self.shape, self.dtype = tuple(shape), dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def numpy(self) -> Array:
+        """A copy in the host's memory."""
+        made = np.empty(self.shape, self.dtype)
+        self.memory.fetch(self.address, made, self.stream)
+        return made
+
+    copy = numpy
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self.numpy() if dtype is None else self.numpy().astype(dtype)
+
+    def tobytes(self) -> bytes:
+        return self.numpy().tobytes()
+
+    def item(self) -> Any:
+        return self.numpy().item()
+
+    def write(self, array: Array) -> None:
+        """Take over the elements of an array of the host, of the same shape and dtype."""
+        self.memory.put(self.address, np.ascontiguousarray(array), self.stream)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        self._number()
+        return {
+            "shape": self.shape, "typestr": self.dtype.str, "data": (self.address, False), "strides": None,
+            "stream": self.stream, "version": 3,
+        }  # fmt: skip
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CUDA, self._number()
+
+    def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
+        """A capsule; what is written to the array was done when the call that wrote it returned."""
+        return dlpack.exported(self.address, self.shape, self.dtype, self._number(), self)
+
+    def _number(self) -> int:
+        """Which GPU, for other packages; AttributeError on a simulated one, which they could not reach."""
+        number = self.memory.driver.number
+        if number is None:
+            raise AttributeError(f"{self.memory.name}: got a simulated GPU, wanted one that others can reach")
+        return number
+
+    def __repr__(self) -> str:
+        return f"DeviceArray({self.memory.name!r}, shape={self.shape}, dtype={self.dtype})"
+
+
+def empty(memory: CudaMemory, shape: Sequence[int], dtype: AnyDType) -> DeviceArray:
+    """An array of any content."""
+    buffer = memory.buffer(max(math.prod(shape) * dtype.itemsize, 1))
+    return DeviceArray(memory, buffer.address, shape, dtype, buffer)
+
+
+def imported(memory: CudaMemory, value: Any) -> DeviceArray | None:
+    """A foreign array, where it is on this GPU: nothing is copied, and it is read when its stream has made it."""
+    if isinstance(value, DeviceArray):
+        return value if value.memory is memory else None
+    number = memory.driver.number
+    if number is None:
+        return None
+    if hasattr(value, "__dlpack_device__") and hasattr(value, "__dlpack__"):
+        if tuple(map(int, value.__dlpack_device__())) != (dlpack.CUDA, number):
+            return None
+        address, shape, dtype, owner = dlpack.imported(value.__dlpack__(stream=LEGACY))
+        return DeviceArray(memory, address, shape, dtype, owner, LEGACY)
+    found = getattr(value, "__cuda_array_interface__", None)
+    if found is None or not memory.driver.owns(found["data"][0]):
+        return None
+    shape, dtype = tuple(found["shape"]), np.dtype(found["typestr"])
+    if found.get("strides") is not None:
+        dlpack.check_dense(shape, tuple(found["strides"]), dtype)
+    return DeviceArray(memory, found["data"][0], shape, dtype, value, found.get("stream", LEGACY))
