@@ -25,7 +25,7 @@ from tests.pages import LANGUAGES, SKIPPED, agrees, blocks
 ROOT = Path(__file__).parent.parent
 READ = (
     "README.md", "docs/start.md", "docs/fast.md", "docs/usage.md", "docs/other-formats.md", "docs/troubleshooting.md",
-    "docs/quantisation.md",
+    "docs/quantisation.md", "docs/cuda.md",
     *(f"docs/tutorials/{name}.md" for name in ("ocr", "search", "speech", "sklearn", "serving")),
 )  # fmt: skip
 """Pages whose blocks run, one after another as a reader runs them."""

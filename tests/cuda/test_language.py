@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from bolt_numba.kernels.cuda.language import lang, warp
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
 from bolt_numba.kernels.cuda.language.instructions import _HOPPER, INSTRUCTIONS, Instruction
 from bolt_numba.kernels.cuda.language.lang import cuda, static, static_range
-from bolt_numba.kernels.declare import Source, inline
+from bolt_numba.kernels.cuda.language.macros import MACROS
+from bolt_numba.kernels.declare import Inline, Source, inline
 from bolt_numba.ptx import GlobalMemory, Module
 
 
@@ -62,7 +64,13 @@ def test_every_word_has_a_meaning() -> None:
     assert word_names() == set(lang.WORDS) - {"static", "static_range"}
 
 
-MACROS = [
+def test_the_page_lists_words_macros_and_helpers() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "cuda.md").read_text()
+    helpers = [name for name, value in vars(warp).items() if isinstance(value, Inline) and name.startswith("warp")]
+    assert [name for name in (*INSTRUCTIONS, *MACROS, *helpers) if f"`{name}" not in text] == []
+
+
+CALLS = [
     ("lds", (2, 32), "macro(floats, n, 0)", SM_80),
     ("ldsm", (2, 64, True), "macro(words, n, 16)", SM_80),
     ("ldsm_at", (False,), "macro(words, 4, n, 16)", SM_80),
@@ -83,7 +91,7 @@ MACROS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "settings", "text", "arch"), MACROS)
+@pytest.mark.parametrize(("name", "settings", "text", "arch"), CALLS)
 def test_macros_become_machine_code_without_local_memory(name: str, settings: Any, text: str, arch: str) -> None:
     kinds = {"floats": np.float32, "more": np.float32, "words": np.uint32}
     lines = [f"{each} = cuda.local.array(32, np.{kind.__name__})" for each, kind in kinds.items()]
