@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
-from bolt_numba.kernels.cpu.attention.attention import head_offsets, workspace
+from bolt_numba.kernels.cpu.attention.attention import workspace
+from bolt_numba.kernels.geometry.heads import head_offsets
 from bolt_numba.kernels.geometry.reduced import groups, passes
 from bolt_numba.kernels.registry import Scratch, select
 from bolt_numba.ops.arrays import reduce

@@ -113,3 +113,23 @@ def test_bytes_are_floats_between_conversions(codes: Any) -> None:
     x, scale, zero = integers(codes, 6, 10), np.float32(0.25), np.array(3, codes)
     steps = ((DequantizeLinear(), (0, 1, 2)), (p.Gelu(), (4,)), (QuantizeLinear(), (5, 3, 2)))
     expect(Chain(steps, (6,)), x, scale, zero, np.array(0.03125, np.float32))
+
+
+@pytest.mark.parametrize("codes", [np.uint8, np.int8, np.int16], ids=lambda d: d.__name__)
+def test_scales_of_an_axis_and_of_blocks(codes: Any) -> None:
+    x, q = reals(3, 5, 16), integers(codes, 3, 5, 16)
+    scale, zero = reals(5, low=0.01, high=0.1), integers(codes, 5)
+    expect(QuantizeLinear(axis=1), x, scale, zero)
+    expect(DequantizeLinear(axis=1), q, scale, zero)
+    scale, zero = reals(3, 5, 4, low=0.01, high=0.1), integers(codes, 3, 5, 4)
+    expect(QuantizeLinear(axis=2, block_size=4), x, scale, zero)
+    expect(DequantizeLinear(axis=2, block_size=4), q, scale)
+
+
+def test_codes_of_halves_and_wide_integers() -> None:
+    x = np.concatenate([reals(30), SPECIAL])
+    expect(QuantizeLinear(), x, np.float32(0.02))
+    with np.errstate(over="ignore"):
+        expect(QuantizeLinear(), x.astype(F16), np.array(0.02, F16))
+    expect(DequantizeLinear(), 1000 * integers(np.int32, 40), np.float32(0.3), np.int32(7))
+    expect(DequantizeLinear(axis=-1), integers(np.int8, 3, 8), reals(8).astype(F16), rtol=1e-3)

@@ -123,3 +123,16 @@ def test_lines_are_divided_by_their_norm() -> None:
     expect(norm.LpNormalization(), x)
     expect(norm.LpNormalization(axis=0, p=1), x)
     expect(norm.LpNormalization(p=1), x.astype(F16), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("exclusive", "reverse"), [(False, False), (True, False), (False, True), (True, True)])
+def test_running_sums(exclusive: bool, reverse: bool) -> None:
+    rows, columns = axes(2).reshape(()), axes(1).reshape(())
+    expect(ops.CumSum(exclusive, reverse), reals(2, 3, 40), rows, constants=(1,), atol=1e-5)
+    expect(ops.CumSum(exclusive, reverse), integers(np.int64, 2, 9, 5), columns, constants=(1,))
+    expect(ops.CumProd(exclusive, reverse), reals(2, 3, 12), rows, constants=(1,))
+
+
+def test_running_sums_of_several_parts_and_of_bytes() -> None:
+    expect(ops.CumSum(), reals(2, 700).astype(F16), axes(1), constants=(1,), rtol=2e-3, atol=2e-2)
+    expect(ops.CumSum(), integers(np.uint8, 3, 300), axes(1), constants=(1,))

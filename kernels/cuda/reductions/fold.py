@@ -45,7 +45,7 @@ FLOATS = (F32, F16, BF16)
 
 @record(frozen=True)
 class Folding:
-    """``load`` of each element v is joined with the others (``join`` of a and b, from ``neutral`` on), then ``finish``."""
+    """``load`` of each element v is joined to a total (``join`` of a and b, from ``neutral`` on), then finished."""
 
     name: str
     join: str = "a + b"

@@ -1,0 +1,56 @@
+"""QuantizeLinear and DequantizeLinear alone: chains of one step, whose scales are broadcast along axes or blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from bolt_numba.codegen.threads import thread_lines
+from bolt_numba.errors import DTypeError
+from bolt_numba.kernels.cuda.elementwise.chains import LIMIT, chain_steps
+from bolt_numba.kernels.registry import Context, In, Out, Step, Types, kernel
+from bolt_numba.ops.chain import Chain
+from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.registry import normalise_axis
+from bolt_numba.types import TensorType
+
+
+def _shapes(op: Any, x: TensorType, scale: TensorType) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Of x and of the scale, so that one is broadcast to the other; None where the last block is not whole."""
+    if scale.size == 1:
+        return (x.size,), ()
+    axis = normalise_axis(op, op.axis, len(x.dims))
+    outer, n, inner = math.prod(x.dims[:axis]), x.dims[axis], math.prod(x.dims[axis + 1 :])
+    if len(scale.dims) == 1 and n == scale.size:
+        return (outer, n, inner), (n, 1)
+    if n % op.block_size:
+        return None
+    return (outer, n // op.block_size, op.block_size, inner), (outer, n // op.block_size, 1, inner)
+
+
+def _chain(op: Any, ins: Types) -> Chain:
+    count = sum(t is not None for t in ins)
+    return Chain(((op, tuple(range(count))),), (count,))
+
+
+def _accepts(op: Any, ins: Types) -> bool:
+    known = [t for t in ins if t is not None]
+    if len(known) < 2 or not all(t.is_static for t in known) or not known[0].size < LIMIT:
+        return False
+    try:
+        lines = thread_lines(_chain(op, ins), tuple([t.dtype for t in known]), ())
+    except DTypeError:
+        return False
+    return lines is not None and _shapes(op, known[0], known[1]) is not None
+
+
+@kernel(QuantizeLinear, DequantizeLinear, device="cuda", accepts=_accepts, by_types=True)
+def convert_codes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Per tensor, per axis, or by blocks that are whole."""
+    known = [t for t in ins if t is not None]
+    shapes = _shapes(op, known[0], known[1])
+    assert shapes is not None, "accepts() has tested this"
+    dims = (shapes[0], *(shapes[1] for _ in known[1:]))
+    types = [TensorType(t.dtype, d) for t, d in zip(known, dims, strict=True)]
+    return chain_steps(_chain(op, ins), types, shapes[0], [In(k) for k in range(len(known))], Out(0))

@@ -1,0 +1,131 @@
+"""CumSum and CumProd: a block for each row, which it takes in parts; a thread for each line across rows."""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.language import lang
+from bolt_numba.kernels.cuda.language.division import divider, fast_divide
+from bolt_numba.kernels.cuda.language.lang import cuda
+from bolt_numba.kernels.cuda.language.warp import ALL
+from bolt_numba.kernels.cuda.reductions.fold import FLOATS, LIMIT, SHORT_ROW, THREADS, function, kind_of, total_of
+from bolt_numba.kernels.geometry.reduced import around_axis
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
+from bolt_numba.ops.arrays.reduce import CumProd, CumSum
+from bolt_numba.ops.registry import normalise_axis
+from bolt_numba.types import BOOL, F32, F64, AnyDType, TensorType, dtype_name
+from bolt_numba.types import I64 as LONG
+
+_NUMBERS: dict[AnyDType, Any] = {F32: np.float32, F64: np.float64, LONG: np.int64}
+_FIELDS: dict[str, Any] = {
+    "x": PTR, "y": PTR,
+    **dict.fromkeys(("outer", "n", "inner", "magic", "shift", "exclusive", "first", "step"), I64),
+}  # fmt: skip
+"""Along axis 1 of ``[outer, n, inner]``, from index ``first`` on by ``step``."""
+
+
+def _reach(unit: int, a: Any) -> dict[str, int]:
+    return dict.fromkeys(("x", "y"), unit * a.outer * a.n * a.inner)
+
+
+def _parts(dtype: AnyDType, is_sum: bool) -> tuple[Any, Any, Any, Any, Any]:
+    """Load, store, join, how a total becomes a register of the result, and what changes nothing."""
+    kind, total = kind_of(dtype), total_of(dtype)
+    join = function("join", "a, b", "a + b" if is_sum else "a * b")
+    result = function("result", "total", f"{kind}(total)" if dtype.kind in "iu" else "total")
+    return getattr(lang, f"load_{kind}"), getattr(lang, f"store_{kind}"), join, result, _NUMBERS[total](not is_sum)
+
+
+@functools.cache
+def running_rows(dtype: AnyDType, is_sum: bool) -> CudaKernel:
+    unit, number, warps = dtype.itemsize, _NUMBERS[total_of(dtype)], THREADS // 32
+    load, store, join, result, neutral = _parts(dtype, is_sum)
+
+    def body(x, y, outer, n, inner, magic, shift, exclusive, first, step):
+        ends = cuda.shared.array(warps, number)
+        thread, row = np.int64(cuda.threadIdx.x), np.int64(cuda.blockIdx.x) * n
+        lane, warp = np.int32(thread & 31), np.int32(thread >> 5)
+        carried, start = neutral, np.int64(0)
+        while start < n:
+            i = start + thread
+            at = (row + first + i * step) * unit
+            own = number(load(x + at)) if i < n else neutral
+            total = own
+            for distance in (1, 2, 4, 8, 16):
+                below = cuda.shfl_up_sync(ALL, total, distance)
+                if lane >= distance:
+                    total = join(below, total)
+            before = cuda.shfl_up_sync(ALL, total, 1)
+            if lane == 31:
+                ends[warp] = total
+            cuda.syncthreads()
+            offset, whole = carried, carried
+            for k in range(warps):
+                if k == warp:
+                    offset = whole
+                whole = join(whole, ends[k])
+            if i < n:
+                ahead = join(offset, before) if lane > 0 else offset
+                store(y + at, result(ahead if exclusive else join(offset, total)))
+            carried = whole
+            start += THREADS
+            cuda.syncthreads()
+
+    body.__name__ = f"running_{'sum' if is_sum else 'product'}_rows_{dtype_name(dtype)}"
+    return cuda_kernel(threads=THREADS, blocks=lambda a: a.outer, extents=functools.partial(_reach, unit), **_FIELDS)(
+        body
+    )
+
+
+@functools.cache
+def running_columns(dtype: AnyDType, is_sum: bool) -> CudaKernel:
+    unit, number = dtype.itemsize, _NUMBERS[total_of(dtype)]
+    load, store, join, result, neutral = _parts(dtype, is_sum)
+
+    def body(x, y, outer, n, inner, magic, shift, exclusive, first, step):
+        line = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        if line < outer * inner:
+            o = np.int64(fast_divide(line, np.uint32(magic), np.uint32(shift)))
+            at, total = ((o * n + first) * inner + np.int64(line) - o * inner) * unit, neutral
+            for _ in range(n):
+                before = total
+                total = join(total, number(load(x + at)))
+                store(y + at, result(before if exclusive else total))
+                at += step * inner * unit
+
+    body.__name__ = f"running_{'sum' if is_sum else 'product'}_columns_{dtype_name(dtype)}"
+    return cuda_kernel(
+        threads=THREADS, blocks=lambda a: ceil_div(a.outer * a.inner, THREADS),
+        extents=functools.partial(_reach, unit), **_FIELDS,
+    )(body)  # fmt: skip
+
+
+def _accepts(op: Any, ins: Types) -> bool:
+    x, axis = ins[0], ins[1]
+    if x is None or axis is None or axis.known is None or not x.is_static or not x.dims or x.dtype == BOOL:
+        return False
+    return x.size < LIMIT and (x.dtype.kind in "iu" or x.dtype in (*FLOATS, F64))
+
+
+@kernel(CumSum, CumProd, device="cuda", accepts=_accepts, inplace=(0,), by_types=True)
+def running(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Sums and products up to each element; halves in f32, integers in i64."""
+    x, axis = ins[0], ins[1]
+    assert x is not None, "accepts() has tested this"
+    assert axis is not None, "accepts() has tested this"
+    assert axis.known is not None, "accepts() has tested this"
+    if not x.size:
+        return []
+    outer, n, inner = around_axis(x.dims, normalise_axis(op, int(axis.known.reshape(-1)[0]), len(x.dims)))
+    magic, shift = divider(inner)
+    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "outer": outer, "n": n, "inner": inner, "magic": magic}
+    args |= {"shift": shift, "exclusive": int(op.exclusive)}
+    args |= {"first": n - 1 if op.reverse else 0, "step": -1 if op.reverse else 1}
+    make = running_rows if inner == 1 and n > SHORT_ROW else running_columns
+    return [Step(make(x.dtype, isinstance(op, CumSum)), args)]
