@@ -138,7 +138,7 @@ def triangle(unit: int) -> CudaKernel:
         extents=lambda a: {"x": unit * a.count, "y": unit * a.count, "k": 8},
     )  # fmt: skip
     def keep_triangle(x, y, k, count, height, width, mw, hw, mh, hh, upper):
-        at = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        at = np.uint32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
         if at < count:
             line = fast_divide(at, mw, hw)
             column = np.int64(np.uint32(at - line * np.uint32(width)))
@@ -172,3 +172,8 @@ def trilu(op: Trilu, ins: Types, outs: Sequence[TensorType], context: Context) -
     args["mw"], args["hw"] = divider(width)
     args["mh"], args["hh"] = divider(height)
     return [Step(triangle(x.dtype.itemsize), args)]
+
+
+def samples() -> list[CudaKernel]:
+    """A kernel of each kind, for the table of resources."""
+    return [triangle(4)]

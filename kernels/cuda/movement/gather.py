@@ -21,7 +21,10 @@ from bolt_numba.kernels.cuda.movement.places import (
     SCOPE_OF_PLACES,
     IndexForm,
     along_args,
+    along_axis,
+    along_rows,
     rows_args,
+    tuples,
     tuples_args,
 )
 from bolt_numba.kernels.cuda.movement.table_gather import table_gather_steps
@@ -52,7 +55,7 @@ def chunk_text(unit: int) -> str:
     )
 
 
-THREAD = "    t = np.uint32(cuda.blockIdx.x) * np.uint32({threads}) + np.uint32(cuda.threadIdx.x)\n"
+THREAD = "    t = np.uint32(cuda.blockIdx.x * {threads} + cuda.threadIdx.x)\n"
 
 
 def chunk_blocks(a: Any) -> int:
@@ -144,7 +147,7 @@ def set_hot(index_dtype: str, unit: int) -> CudaKernel:
         extents=lambda a: {"index": size * (a.count // max(a.depth, 1)), "values": 2 * unit, "y": unit * a.count},
     )  # fmt: skip
     def one_hot(index, values, y, count, depth, inner, mi, hi, md, hd):
-        t = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        t = np.uint32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
         if t < count:
             above = fast_divide(t, mi, hi)
             i = np.int64(np.uint32(t - above * np.uint32(inner)))
@@ -182,3 +185,9 @@ def one_hot(op: OneHot, ins: Types, outs: Sequence[TensorType], context: Context
     args["mi"], args["hi"] = divider(inner)
     args["md"], args["hd"] = divider(out.dims[axis])
     return [Step(set_hot(_INDEX[index.dtype], values.dtype.itemsize), args)]
+
+
+def samples() -> list[CudaKernel]:
+    """A kernel of each kind, for the table of resources."""
+    forms = [gather_places(along_rows(8), 16), gather_places(along_axis(8, 3), 4), gather_places(tuples(8, 2), 4)]
+    return [*forms, set_hot("f32", 4), set_hot("i64", 4)]

@@ -265,3 +265,9 @@ def _turned_step(
     args["md"], args["hd"] = divider(down)
     args |= axis_args([a.size for a in outer], s=[a.src for a in outer], d=[a.dst for a in outer])
     return Step(copy_turned(unit, pack, len(outer)), ends | args)
+
+
+def samples() -> list[CudaKernel]:
+    """A kernel of each kind, for the table of resources."""
+    turned = [copy_turned(1, 4, 1), copy_turned(2, 2, 1), copy_turned(4, 1, 1), copy_turned(8, 1, 1)]
+    return [copy_block, copy_strided(16, 3), copy_strided(4, 3), copy_strided(1, 4), *turned]

@@ -19,7 +19,7 @@ from bolt_numba.kernels.cuda.language.lang import atomic_max_i32, load_i32, stor
 from bolt_numba.kernels.cuda.movement.gather import CHUNKS, THREAD, chunk_args, chunk_blocks, chunk_text
 from bolt_numba.kernels.cuda.movement.index import MOST
 from bolt_numba.kernels.cuda.movement.moves import THREADS, carried, mover, widest
-from bolt_numba.kernels.cuda.movement.places import FIELDS, SCOPE_OF_PLACES, IndexForm, along_args, tuples_args
+from bolt_numba.kernels.cuda.movement.places import FIELDS, SCOPE_OF_PLACES, IndexForm, along_args, tuples, tuples_args
 from bolt_numba.kernels.declare import Source
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.transfers import Transfer, has_fixed_size, typed, whole
@@ -168,3 +168,10 @@ def scatter_nd(op: ScatterND, ins: Types, outs: Sequence[TensorType], context: C
     elements = args["run"] // typed(ins).dtype.itemsize
     lines: dict[str, Argument] = {"n": count, "inner": 1, "by_rows": 1, "count_all": elements}
     return _steps(op, ins, context, (places, args, count), lines)
+
+
+def samples() -> list[CudaKernel]:
+    """A kernel of each kind, for the table of resources."""
+    form = tuples(8, 2)
+    kinds = [claim(form, True), claim(form, False), write_claimed(form, 16), add_places(form, "f32", 4)]
+    return [*kinds, reduce_in_order(form, "f16", 2, "max")]

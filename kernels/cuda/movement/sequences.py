@@ -49,7 +49,7 @@ def reverse_rows(unit: int, step: int, time_first: bool) -> CudaKernel:
         times=I64, e=I64, me=I64, he=I64,
     )  # fmt: skip
     def reverse_sequence(x, y, lengths, fault, count_all, chunks, mk, hk, run, times, e, me, he):
-        t = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        t = np.uint32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
         if t < count_all:
             u = fast_divide(t, mk, hk)
             c = unit * np.int64(np.uint32(t - u * np.uint32(chunks)))
@@ -98,7 +98,7 @@ def scatter_rows(unit: int, step: int, circular: bool) -> CudaKernel:
         **_NUMBERS, size=I64, count=I64, mc=I64, hc=I64, middle=I64, mm=I64, hm=I64,
     )  # fmt: skip
     def tensor_scatter(new, y, starts, fault, count_all, chunks, mk, hk, run, size, count, mc, hc, middle, mm, hm):
-        t = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        t = np.uint32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
         if t < count_all:
             u = fast_divide(t, mk, hk)
             c = unit * np.int64(np.uint32(t - u * np.uint32(chunks)))
@@ -134,3 +134,8 @@ def tensor_scatter(op: TensorScatter, ins: Types, outs: Sequence[TensorType], co
     args["mm"], args["hm"] = divider(middle)
     made = scatter_rows(unit, 8 if starts is None else starts.dtype.itemsize, op.mode == "circular")
     return [*copied, Step(made, args)]
+
+
+def samples() -> list[CudaKernel]:
+    """A kernel of each kind, for the table of resources."""
+    return [reverse_rows(16, 8, True), scatter_rows(16, 8, False), scatter_rows(16, 8, True)]

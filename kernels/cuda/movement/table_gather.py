@@ -76,3 +76,8 @@ def table_gather_steps(shape: Sequence[int], indices: Sequence[Array], unit: int
     args: dict[str, Any] = {"src": In(0), "dst": Out(0), "tables": np.concatenate(merged)}
     args |= {"count": math.prod(map(len, merged)), **axis_args([len(t) for t in merged], t=starts)}
     return [Step(take(wide, len(merged)), args)]
+
+
+def samples() -> list[CudaKernel]:
+    """A kernel of each kind, for the table of resources."""
+    return [take(16, 3), take(4, 3)]

@@ -127,7 +127,7 @@ def _text(name: str, fields: Sequence[str], rank: int, taps: int, units: tuple[i
     unit, point = units
     text = (
         f"def {name}({', '.join(fields)}):\n"
-        f"    t = np.uint32(cuda.blockIdx.x) * np.uint32({THREADS}) + np.uint32(cuda.threadIdx.x)\n"
+        f"    t = np.uint32(cuda.blockIdx.x * {THREADS} + cuda.threadIdx.x)\n"
         "    if t < count:\n"
         f"        offsets = cuda.local.array({rank * taps}, np.int64)\n"
         f"        weights = cuda.local.array({rank * taps}, np.float32)\n"
@@ -207,3 +207,9 @@ def grid_sample(op: GridSample, ins: Types, outs: Sequence[TensorType], context:
     dtypes = dtype_name(x.dtype), dtype_name(grid.dtype)
     made = sample_points(dtypes, len(sizes), TAPS[op.mode], op.padding_mode, op.align_corners)
     return [Step(made, args)]
+
+
+def samples() -> list[CudaKernel]:
+    """A kernel of each kind, for the table of resources."""
+    plane = [sample_points(("f32", "f32"), 2, taps, "zeros", False) for taps in (1, 2, 4)]
+    return [*plane, sample_points(("f16", "f32"), 3, 2, "border", True)]

@@ -76,7 +76,7 @@ def blend(source: str, target: str, form: str, taps: tuple[int, ...], vector: in
     unit = lang.SIZES[target] * vector
     text = (
         f"def {name}({', '.join(fields)}):\n"
-        f"    t = np.uint32(cuda.blockIdx.x) * np.uint32({THREADS}) + np.uint32(cuda.threadIdx.x)\n"
+        f"    t = np.uint32(cuda.blockIdx.x * {THREADS} + cuda.threadIdx.x)\n"
         "    if t < count:\n"
         "        rest, x = t, src\n"
         + _axes_text(form, taps)
@@ -179,3 +179,9 @@ def resize(op: Resize, ins: Types, outs: Sequence[TensorType], context: Context)
         made.append(_step(shape, group, src, dst, (dtype, target)))
         src, dtype, shape = dst, target, after
     return made
+
+
+def samples() -> list[CudaKernel]:
+    """A kernel of each kind, for the table of resources."""
+    forms = [blend("f32", "f32", "uppu", (2, 2), 4), blend("f16", "f16", "uppu", (2, 2), 8)]
+    return [*forms, blend("f32", "f32", "upp", (4, 4), 1), blend("f32", "f16", "upu", (0,), 4)]

@@ -132,7 +132,7 @@ def align_regions(dtype: str, step: int, greatest: bool, half_pixel: bool) -> Cu
     def roi_align(
         x, rois, of, y, fault, count, bins, mb, hb, channels, mc, hc, images, h, w, ow, mw, hw, oh, ratio, scale
     ):
-        t = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        t = np.uint32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
         if t < count:
             plane = fast_divide(t, mb, hb)
             place = np.uint32(t - plane * np.uint32(bins))
@@ -193,3 +193,8 @@ def roi_align(op: RoiAlign, ins: Types, outs: Sequence[TensorType], context: Con
     args["scale"] = op.spatial_scale
     half_pixel = op.coordinate_transformation_mode == "half_pixel"
     return [Step(align_regions(dtype_name(x.dtype), images.dtype.itemsize, op.mode == "max", half_pixel), args)]
+
+
+def samples() -> list[CudaKernel]:
+    """A kernel of each kind, for the table of resources."""
+    return [align_regions("f32", 8, False, True), align_regions("f16", 8, True, False)]

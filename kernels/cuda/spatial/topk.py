@@ -167,7 +167,7 @@ def merge_runs(unit: int, final: bool) -> CudaKernel:
         x, values, places, runs, lines, n, inner, ml, hl, k, count, mc, hc, kept, merged, length, pairs, me, he,
         count_all,
     ):  # fmt: skip
-        t = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        t = np.uint32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
         if t < count_all:
             both = np.int64(fast_divide(t, me, he))
             at = np.int64(t) - both * (2 * length)
@@ -231,3 +231,8 @@ def topk(op: TopK, ins: Types, outs: Sequence[TensorType], context: Context) -> 
 def _counted(count: int, runs: Scratch | None, kept: int) -> dict[str, Argument]:
     magic, shift = divider(count)
     return {"count": count, "mc": magic, "hc": shift, "runs": runs, "kept": kept}
+
+
+def samples() -> list[CudaKernel]:
+    """A kernel of each kind, for the table of resources."""
+    return [sort_chunks("f32", True, CHUNK, False), sort_chunks("f16", False, LEAST_CHUNK, True), merge_runs(4, True)]
