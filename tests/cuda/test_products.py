@@ -13,9 +13,10 @@ from bolt_numba.kernels.cuda.products import matmul
 from bolt_numba.kernels.cuda.products.choose import choose
 from bolt_numba.kernels.cuda.products.simt import SIMT_TILES
 from bolt_numba.kernels.cuda.products.tensor import TENSOR_TILES
+from bolt_numba.ops.layers.integer_products import MatMulInteger, QLinearMatMul
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu, Sigmoid
-from bolt_numba.types import BF16, F16, F32, type_of
+from bolt_numba.types import BF16, F16, F32, I8, U8, type_of
 from tests.cuda.harness import expect
 
 few = settings(max_examples=10, deadline=None, derandomize=True)
@@ -102,3 +103,35 @@ def test_other_activations_are_generated(activation: Any, dtype: Any) -> None:
 def test_what_is_not_finite_stays() -> None:
     a = np.float32([[np.inf, 1], [np.nan, 2], [-np.inf, 0]])
     expect(MatMul(activation=Relu()), a, np.float32([[1, 2, 3], [4, 5, 6]]))
+
+
+# --------------------------------------------------------------------------------------------------------------- bytes
+
+
+def some_bytes(seed: int, shape: Any, dtype: Any) -> Any:
+    limits = np.iinfo(dtype)
+    return np.random.default_rng(seed).integers(limits.min, limits.max + 1, shape).astype(dtype)
+
+
+@pytest.mark.parametrize(("left", "right", "batch"), [(U8, I8, ()), (I8, U8, ()), (U8, U8, (2,)), (I8, I8, (2,))])
+def test_sums_of_bytes(left: Any, right: Any, batch: Any) -> None:
+    a, b = some_bytes(0, (*batch, 37, 35), left), some_bytes(1, (*batch, 35, 21), right)
+    zeros = some_bytes(2, (), left), some_bytes(3, () if batch else (21,), right)
+    expect(MatMulInteger(), a, b, *zeros, constants=() if batch else (1,))
+
+
+@pytest.mark.parametrize("form", ["plain", "bytes and bytes", "f32"])
+def test_quantised_products(form: str) -> None:
+    a, b = some_bytes(0, (9, 64), U8), some_bytes(1, (64, 12), I8)
+    scale = np.random.default_rng(2).uniform(0.01, 0.02, (12,)).astype(F32)
+    left, right = (scale[0], some_bytes(3, (), U8)), (scale, some_bytes(4, (12,), I8))
+    y = (np.float32(0.3), np.uint8(7)) if form != "f32" else (None, None)
+    if form == "plain":
+        expect(QLinearMatMul(), a, *left, b, *right, *y, constants=(3, 4, 5))
+    elif form == "f32":
+        rest = whole(5, (9, 12))
+        expect(QLinearMatMul(residual=True), a, *left, b, *right, *y, scale, rest, constants=(3,))
+    else:
+        rest = whole(6, (12,), np.int32, 900), some_bytes(7, (9, 12), I8), scale[1], np.int8(-3)
+        op = QLinearMatMul(residual=True, activation=Relu())
+        expect(op, a, *left, b, *right, *y, *rest, constants=(3, 4, 5, 8))

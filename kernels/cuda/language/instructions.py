@@ -131,6 +131,8 @@ MMA = {
     "tf32": ("m16n8k8.row.col.f32.tf32.tf32.f32", "f"),
     "s8": ("m16n8k32.row.col.s32.s8.s8.s32", "r"),
     "u8s8": ("m16n8k32.row.col.s32.u8.s8.s32", "r"),
+    "s8u8": ("m16n8k32.row.col.s32.s8.u8.s32", "r"),
+    "u8u8": ("m16n8k32.row.col.s32.u8.u8.s32", "r"),
     "b1": ("m16n8k256.row.col.s32.b1.b1.s32.and.popc", "r"),
     "b1_xor": ("m16n8k256.row.col.s32.b1.b1.s32.xor.popc", "r"),
 }

@@ -148,8 +148,9 @@ def fill(n: int, value: float) -> Any:
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
         tile, element = Registers(context, builder, sig.args[0], args[0]), context.get_data_type(sig.args[0].dtype)
+        number = float(value) if isinstance(sig.args[0].dtype, types.Float) else int(value)  # 0 and 0.0 are one setting
         for i in range(n):
-            tile.store(i, ir.Constant(element, value))
+            tile.store(i, ir.Constant(element, number))
 
     return made_intrinsic("fill", 1, lambda tile: types.void(tile), codegen)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from bolt_numba.kernels.cuda.declare import I32, I64, PTR, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.language.lang import cuda, load_f32
-from bolt_numba.kernels.cuda.products.tail import TAIL, VECTOR, TailForm, four_finished, tail_extents
+from bolt_numba.kernels.cuda.products.tail import TAIL, VECTOR, TailForm
 
 i64 = np.int64
 THREADS = 128
@@ -19,10 +19,10 @@ THREADS = 128
 @functools.cache
 def combine(stored: TailForm) -> CudaKernel:
     """Y = tail of the sum of ``parts``, f32 [splits, rows, n] whose rows and parts are dense."""
-    four = four_finished(stored)
+    four = stored.four
 
     def extents(a: Any) -> Any:
-        return {"parts": 4 * a.splits * a.rows * a.n} | tail_extents(a, stored, a.rows, 1)
+        return {"parts": 4 * a.splits * a.rows * a.n} | stored.extents(a, a.rows, 1)
 
     @cuda_kernel(
         threads=THREADS, blocks=lambda a: ceil_div(a.rows * ceil_div(a.n, VECTOR), THREADS), extents=extents,
@@ -41,6 +41,6 @@ def combine(stored: TailForm) -> CudaKernel:
                 v2 += load_f32(at + 4 * min(column + 2, last))
                 v3 += load_f32(at + 4 * min(column + 3, last))
                 at += 4 * rows * n
-            four((v0, v1, v2, v3), row, column, i64(n), bias, residual, y, ldy, alpha, lo, hi, act0, act1)
+            four((v0, v1, v2, v3), row, column, 0, rows, i64(n), bias, residual, y, ldy, alpha, lo, hi, act0, act1)
 
     return combine_parts

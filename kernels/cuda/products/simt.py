@@ -20,7 +20,7 @@ from bolt_numba.kernels.cuda.language.lang import (
 )
 from bolt_numba.kernels.cuda.products.copies import Order, f32_copies
 from bolt_numba.kernels.cuda.products.place import PLACE, element, grid, matrix, operand_extents, placed, shared_out
-from bolt_numba.kernels.cuda.products.tail import TAIL, TailForm, TileSlice, drain, log2, size_of, tail_extents
+from bolt_numba.kernels.cuda.products.tail import TAIL, TailForm, TileSlice, drain, log2
 
 u32, i32, i64, f32 = np.uint32, np.int32, np.int64, np.float32
 TERMS, STAGES, PAD = 16, 3, 4
@@ -64,10 +64,10 @@ def simt(tile: SimtTile, a_order: Order, b_order: Order, stored: TailForm) -> Cu
     lds_a, lds_b = Macro("lds", GROUPS, 4 * GM), Macro("lds", VECTORS, 4 * GN)
     place, share = placed(BM, BN), shared_out(TERMS)
     drained = drain(TileSlice(GM, BN, PB, GM, 0, NT), stored)
-    SUMS, Y, R = TM * TN, size_of(stored.y), size_of(stored.residual)
+    SUMS = TM * TN
 
     def extents(a: Any) -> Any:
-        return operand_extents(a, 4, a_order, b_order) | tail_extents(a, stored, a.m * a.matrices, a.splits)
+        return operand_extents(a, 4, a_order, b_order) | stored.extents(a, a.m * a.matrices, a.splits)
 
     @cuda_kernel(
         threads=NT, blocks=grid(BM, BN), shared=max(END, 4 * GM * PB), unrolled=True, extents=extents, **PLACE, **TAIL
@@ -115,8 +115,7 @@ def simt(tile: SimtTile, a_order: Order, b_order: Order, stored: TailForm) -> Cu
             now, to = u32(0) if now == u32(END) else now, u32(0) if to == u32(END) else to
         cp_async_wait(0)
         cuda.syncthreads()
-        to_y = y + i64(cuda.blockIdx.y) * split_bytes + i64(block) * m * ldy * Y
-        rest = residual + i64(block) * m * n * R if residual != 0 else residual
+        to_y = y + i64(cuda.blockIdx.y) * split_bytes
         sums = u32(s0 + (ty * u32(4 * PB) + tx * u32(4)) * u32(4))
         for g in static_range(GROUPS):
             for r in static_range(4):
@@ -127,8 +126,10 @@ def simt(tile: SimtTile, a_order: Order, b_order: Order, stored: TailForm) -> Cu
                         acc[(g * 4 + r) * TN + h * 4 + 3],
                     )  # fmt: skip
             cuda.syncthreads()
-            drained(tid, s0, row0 + u32(g * GM), column0, i64(m), i64(n), bias, rest, to_y, ldy, alpha, lo, hi, act0,
-                    act1)  # fmt: skip
+            drained(
+                tid, s0, row0 + u32(g * GM), column0, block, matrices, m, n, bias, residual,
+                to_y, ldy, alpha, lo, hi, act0, act1,
+            )  # fmt: skip
             cuda.syncthreads()
 
     return product_f32

@@ -65,6 +65,18 @@ class TailForm:
     residual: str = "f32"
     act: Any = None
 
+    @property
+    def four(self) -> Any:
+        return four_finished(self)
+
+    def extents(self, a: Any, rows: int, splits: int) -> dict[str, Reach]:
+        """Reaches of the addresses of `TAIL`; rows: of y, those of all matrices."""
+        n, y = a.n, size_of(self.y)
+        return {
+            "bias": size_of(self.bias) * n, "residual": size_of(self.residual) * rows * n,
+            "y": box(y * n, (rows, y * a.ldy), (splits, 0 if splits == 1 else a.split_bytes)),
+        }  # fmt: skip
+
 
 @inline
 def unchanged(v, act0, act1):
@@ -89,18 +101,12 @@ def size_of(dtype: str) -> int:
     return lang.SIZES[dtype]
 
 
-def tail_extents(a: Any, stored: TailForm, rows: int, splits: int) -> dict[str, Reach]:
-    """Reaches of the addresses of `TAIL`; rows: of y, those of all matrices."""
-    n, y = a.n, size_of(stored.y)
-    return {
-        "bias": size_of(stored.bias) * n, "residual": size_of(stored.residual) * rows * n,
-        "y": box(y * n, (rows, y * a.ldy), (splits, 0 if splits == 1 else a.split_bytes)),
-    }  # fmt: skip
-
-
 @functools.cache
 def four_finished(stored: TailForm) -> Any:
-    """Stores four neighbours of a row at once where they fit and lie well, else those that are within the row."""
+    """Stores four neighbours of a row at once where they fit and lie well, else those that are within the row.
+
+    row: of ``rows`` in all matrices · block: the matrix.
+    """
     finish = finished(stored)
     Y, B, R = size_of(stored.y), size_of(stored.bias), size_of(stored.residual)
     load_bias, load_residual = getattr(lang, f"load_{stored.bias}_nc"), getattr(lang, f"load_{stored.residual}")
@@ -115,7 +121,7 @@ def four_finished(stored: TailForm) -> Any:
         return load_residual(residual + R * (row * n + min(column, n - 1))) if residual != 0 else f32(0)
 
     @inline
-    def store_four(v, row, column, n, bias, residual, y, ldy, alpha, lo, hi, act0, act1):
+    def store_four(v, row, column, block, rows, n, bias, residual, y, ldy, alpha, lo, hi, act0, act1):
         b, r = bias_at(bias, column, n), residual_at(residual, row, column, n)
         o0 = finish(v[0], b, r, alpha, lo, hi, act0, act1)
         b, r = bias_at(bias, column + 1, n), residual_at(residual, row, column + 1, n)
@@ -140,19 +146,19 @@ def four_finished(stored: TailForm) -> Any:
 
 
 @functools.cache
-def drain(part: TileSlice, stored: TailForm, integers: bool = False) -> Any:
+def drain(part: TileSlice, stored: Any, integers: bool = False) -> Any:
     """Finishes and stores a slice; every thread of the block calls it, between two barriers.
 
-    row0, column0: of y, at the slice's first element · m, n: of y · y, residual: of the block's first element.
+    row0, column0: of matrix ``block`` of y, at the slice's first element · m, n: of a matrix of y.
     """
-    four = four_finished(stored)
+    four = stored.four
     load = load4_shared_i32 if integers else load4_shared_f32
     THREADS, CHUNKS, PITCH, APART = part.threads, part.rows * part.columns // VECTOR, 4 * part.pitch, part.apart
     LOW = part.run - 1
     IN_ROW, ROW, RUN = part.columns // VECTOR - 1, log2(part.columns // VECTOR), log2(part.run)
 
     @inline
-    def drained(tid, sums, row0, column0, m, n, bias, residual, y, ldy, alpha, lo, hi, act0, act1):
+    def drained(tid, sums, row0, column0, block, matrices, m, n, bias, residual, y, ldy, alpha, lo, hi, act0, act1):
         c = u32(tid)
         while c < u32(CHUNKS):
             r, q = u32(c >> u32(ROW)), u32((c & u32(IN_ROW)) << u32(2))
@@ -160,7 +166,23 @@ def drain(part: TileSlice, stored: TailForm, integers: bool = False) -> Any:
             column = i64(column0) + i64(q)
             if row < m and column < n:
                 v = load(u32(sums + r * u32(PITCH) + (q << u32(2))))
-                four(v, row, column, n, bias, residual, y, ldy, alpha, lo, hi, act0, act1)
+                four(
+                    v,
+                    i64(block) * m + row,
+                    column,
+                    block,
+                    i64(m) * matrices,
+                    i64(n),
+                    bias,
+                    residual,
+                    y,
+                    ldy,
+                    alpha,
+                    lo,
+                    hi,
+                    act0,
+                    act1,
+                )
             c = u32(c + u32(THREADS))
 
     return drained

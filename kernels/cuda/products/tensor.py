@@ -25,7 +25,7 @@ from bolt_numba.kernels.cuda.language.lang import (
 from bolt_numba.kernels.cuda.products.copies import Order
 from bolt_numba.kernels.cuda.products.place import PLACE, element, grid, matrix, operand_extents, placed, shared_out
 from bolt_numba.kernels.cuda.products.swizzle import ROW, swizzled_copies
-from bolt_numba.kernels.cuda.products.tail import TAIL, TailForm, TileSlice, drain, log2, size_of, tail_extents
+from bolt_numba.kernels.cuda.products.tail import TAIL, TailForm, TileSlice, drain, log2
 
 u32, i32, i64 = np.uint32, np.int32, np.int64
 
@@ -54,9 +54,9 @@ TENSOR_TILES = (
     TensorTile(128, 256, 64, 64, 4, 1200.0), TensorTile(128, 128, 64, 64, 4, 1100.0),
     TensorTile(64, 128, 32, 64, 4, 900.0), TensorTile(64, 64, 32, 32, 4, 700.0), TensorTile(32, 64, 16, 32, 4, 400.0),
 )  # fmt: skip
-SIZES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1, "b1": 1}
+SIZES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1, "u8s8": 1, "s8u8": 1, "u8u8": 1, "b1": 1}
 """By kind of the operands: bytes of an element; of eight for bits."""
-INTEGERS = ("s8", "b1")
+INTEGERS = ("s8", "u8s8", "s8u8", "u8u8", "b1")
 TURNED = 64
 """Lines of the smallest tile of order "m"."""
 
@@ -124,10 +124,9 @@ def tensor(tile: TensorTile, kind: str, a_order: Order, b_order: Order, stored: 
     put = Macro("sts_sums", RIGHT, 4 * PITCH, letter)
     place, share, rows = placed(BM, BN), shared_out(TERMS), 16 * BM // WM
     drained = drain(TileSlice(rows, BN, PITCH, 16, WM, NT), stored, integers)
-    Y, R = size_of(stored.y), size_of(stored.residual)
 
     def extents(a: Any) -> Any:
-        return operand_extents(a, SIZE, a_order, b_order) | tail_extents(a, stored, a.m * a.matrices, a.splits)
+        return operand_extents(a, SIZE, a_order, b_order) | stored.extents(a, a.m * a.matrices, a.splits)
 
     @cuda_kernel(
         threads=NT,
@@ -188,16 +187,17 @@ def tensor(tile: TensorTile, kind: str, a_order: Order, b_order: Order, stored: 
             now, to = s0 if now == u32(s0 + u32(END)) else now, u32(0) if to == u32(END) else to
         cp_async_wait(0)
         cuda.syncthreads()
-        to_y = y + i64(cuda.blockIdx.y) * split_bytes + i64(block) * m * ldy * Y
-        rest = residual + i64(block) * m * n * R if residual != 0 else residual
+        to_y = y + i64(cuda.blockIdx.y) * split_bytes
         own = u32((warp >> u32(ACROSS)) * u32(16) + (lane >> u32(2))) * u32(4 * PITCH) + (
             wn + (lane & u32(3)) * u32(2)
         ) * u32(4)
         for g in static_range(DOWN):
             put(acc, g * ROW_SUMS, u32(s0 + own))
             cuda.syncthreads()
-            drained(tid, s0, row0 + u32(g * 16), column0, i64(m), i64(n), bias, rest, to_y, ldy, alpha, lo, hi, act0,
-                    act1)  # fmt: skip
+            drained(
+                tid, s0, row0 + u32(g * 16), column0, block, matrices, m, n, bias, residual,
+                to_y, ldy, alpha, lo, hi, act0, act1,
+            )  # fmt: skip
             cuda.syncthreads()
 
     return product_tensor

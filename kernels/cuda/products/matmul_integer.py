@@ -1,0 +1,184 @@
+"""MatMulInteger and QLinearMatMul on tensor cores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.base.records import record
+from bolt_numba.kernels.cuda.movement.moves import steps as moved
+from bolt_numba.kernels.cuda.products.choose import choose
+from bolt_numba.kernels.cuda.products.copies import Order
+from bolt_numba.kernels.cuda.products.finish import can_finish, tail_args
+from bolt_numba.kernels.cuda.products.prepare_bytes import numbers_of_columns, sums_of_rows
+from bolt_numba.kernels.cuda.products.tail_bytes import BYTES, FUSED, HEAD, SUMS, ByteForm, columns_at, table_bytes
+from bolt_numba.kernels.cuda.products.tensor import TENSOR_TILES, tensor
+from bolt_numba.kernels.geometry.products import ProductBlocks, geometry
+from bolt_numba.kernels.geometry.strides import transpose_move
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.ops.layers.integer_products import MatMulInteger, QLinearMatMul, is_fused, sums_fit
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.types import F32, I8, I32, U8, Array, TensorType, dtype_name
+
+BYTE_DTYPES = (U8, I8)
+WIDE = 16
+_LETTER = {U8: "u8", I8: "s8"}
+
+
+@record(frozen=True)
+class BytePositions:
+    """Where a node has its operands; None for what its operator does not have."""
+
+    a: int = 0
+    b: int = 1
+    a_zero: int = 2
+    b_zero: int = 3
+    a_scale: int | None = None
+    b_scale: int | None = None
+    y_scale: int | None = None
+    y_zero: int | None = None
+    bias: int | None = None
+    residual: int | None = None
+    rest_scale: int | None = None
+    rest_zero: int | None = None
+
+
+SUMS_AT, QLINEAR_AT = BytePositions(), BytePositions(0, 3, 2, 5, 1, 4, 6, 7, 8, 9, 10, 11)
+
+
+def _of(ins: Types, index: int | None) -> TensorType | None:
+    return None if index is None or index >= len(ins) else ins[index]
+
+
+def _positions(op: Any) -> BytePositions:
+    return QLINEAR_AT if isinstance(op, QLinearMatMul) else SUMS_AT
+
+
+def _exact(at: BytePositions, ins: Types, k: int) -> bool:
+    """Whether sums stay within i32; those of MatMulInteger wrap around."""
+    if at.a_scale is None:
+        return True
+    a, b, za, zb, bias = (_of(ins, i) for i in (at.a, at.b, at.a_zero, at.b_zero, at.bias))
+    assert a is not None
+    assert b is not None
+    assert za is not None
+    assert zb is not None
+    whole = bias is not None and bias.dtype == I32
+    if whole and bias is not None and bias.known is None:
+        return False
+    return sums_fit(a.dtype, za.known, b.dtype, zb.known, k, bias.known if whole and bias is not None else None)
+
+
+def accepts_bytes(op: Any, ins: Types) -> bool:
+    """Bytes with one scale and zero point of A and of the result, and one or one for each column of B."""
+    at = _positions(op)
+    a, b, y_zero = (_of(ins, i) for i in (at.a, at.b, at.y_zero))
+    if a is None or b is None or any(t is not None and not t.is_static for t in ins):
+        return False
+    if (
+        a.dtype not in BYTE_DTYPES
+        or b.dtype not in BYTE_DTYPES
+        or min(len(a.dims), len(b.dims)) < 2
+        or not a.size
+        or not b.size
+    ):
+        return False
+    if (y_zero is not None and y_zero.dtype not in BYTE_DTYPES) or not can_finish(getattr(op, "activation", None)):
+        return False
+    ones = [_of(ins, i) for i in (at.a_zero, at.a_scale, at.y_scale, at.y_zero)]
+    along = [_of(ins, i) for i in (at.b_zero, at.b_scale)]
+    scales = [_of(ins, i) for i in (at.a_scale, at.b_scale, at.y_scale)]
+    if any(t is not None and t.dtype != F32 for t in scales) or any(t is not None and t.size != 1 for t in ones):
+        return False
+    columns = b.dims[-1]
+    if any(t is not None and t.size != 1 and (t.size != columns or t.dims[-1] != columns) for t in along):
+        return False
+    g = geometry(MatMul(), a.dims, b.dims)
+    return g.a_blocks == g.blocks and g.b_blocks in (1, g.blocks) and _exact(at, ins, g.k)
+
+
+def turned(rows: int) -> Any:
+    """Packs matrices [..., k, n] as [..., n, k], rows padded to 16 bytes."""
+
+    def pack(array: Array) -> Array:
+        swapped = np.swapaxes(array, -1, -2)
+        return np.ascontiguousarray(np.pad(swapped, [(0, 0)] * (array.ndim - 1) + [(0, -rows % WIDE)]))
+
+    return pack
+
+
+def _columns_of_b(array: Array) -> Array:
+    return np.ascontiguousarray(array.astype(np.int64).sum(axis=-2).astype(np.int32))
+
+
+def _b_steps(at: BytePositions, b: TensorType, g: ProductBlocks, context: Context) -> tuple[Any, Any, int, list[Step]]:
+    """B by columns, the sums of its columns, bytes from column to column, and the steps that make both at run time."""
+    if b.known is not None:
+        packed = context.packed(b.known, ("columns of bytes",), turned(g.k))
+        return packed, context.packed(b.known, ("sums of columns",), _columns_of_b), packed.shape[-1], []
+    rank, to, sums = len(b.dims), Scratch(b.nbytes), Scratch(4 * g.b_blocks * g.n)
+    made = moved(transpose_move(b.dims, (*range(rank - 2), rank - 1, rank - 2), 1), In(at.b), to)
+    args: dict[str, Argument] = {"x": to, "to": sums, "rows": g.b_blocks * g.n, "k": g.k, "pitch": g.k, "skip": 0}
+    return to, sums, g.k, [*made, Step(sums_of_rows(dtype_name(b.dtype)), args)]
+
+
+def _name(t: TensorType | None, default: str) -> str:
+    return default if t is None else dtype_name(t.dtype)
+
+
+def _table_steps(
+    op: Any, ins: Types, at: BytePositions, g: ProductBlocks, table: Scratch, sums: Any, form: ByteForm
+) -> list[Step]:
+    """The steps that fill the table."""
+    a, b, b_zero, b_scale = (_of(ins, i) for i in (at.a, at.b, at.b_zero, at.b_scale))
+    assert a is not None
+    assert b is not None
+    rows, names = g.m * g.blocks, [_name(_of(ins, i), "u8") for i in (at.a, at.b, at.y_zero)]
+    rest = _name(_of(ins, at.residual), "u8")
+    made = numbers_of_columns(*names, _name(_of(ins, at.bias), "f32"), "u8" if rest == "f32" else rest)
+    given = {
+        name: None if _of(ins, getattr(at, name)) is None else In(getattr(at, name))
+        for name in ("a_zero", "b_zero", "a_scale", "b_scale", "y_scale", "y_zero", "bias", "rest_scale", "rest_zero")
+    }
+    numbers: dict[str, Argument] = {
+        **given, "sums": sums, "table": table, "columns": g.b_blocks * g.n, "n": g.n, "k": g.k,
+        "zero_step": int(b_zero is not None and b_zero.size > 1), "first": columns_at(rows),
+        "scale_step": int(b_scale is not None and b_scale.size > 1), "fused": int(form.result == FUSED),
+    }  # fmt: skip
+    of_rows: dict[str, Argument] = {"x": In(at.a), "to": table, "rows": rows, "k": g.k, "pitch": g.k, "skip": HEAD}
+    return [Step(made, numbers), Step(sums_of_rows(dtype_name(a.dtype)), of_rows)]
+
+
+def _form(op: Any, ins: Types, at: BytePositions, g: ProductBlocks, y: TensorType) -> ByteForm:
+    residual, bias, y_scale = (_of(ins, i) for i in (at.residual, at.bias, at.y_scale))
+    result = SUMS if at.a_scale is None else FUSED if is_fused(op, y_scale, bias) else BYTES
+    act = tail_args(getattr(op, "activation", None)).act
+    return ByteForm(dtype_name(y.dtype), _name(residual, "f32"), result, g.b_blocks > 1, act)
+
+
+@kernel(MatMulInteger, QLinearMatMul, device="cuda", accepts=accepts_bytes)
+def matmul_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Sums by mma of bytes; zero points by sums of rows and columns."""
+    at = _positions(op)
+    a, b, y = _of(ins, at.a), _of(ins, at.b), outs[0]
+    assert a is not None
+    assert b is not None
+    g = geometry(MatMul(), a.dims, b.dims)
+    form = _form(op, ins, at, g, y)
+    columns, sums, ldb, made = _b_steps(at, b, g, context)
+    table = Scratch(table_bytes(g.m * g.blocks, g.b_blocks * g.n))
+    made += _table_steps(op, ins, at, g, table, sums, form)
+    tile, _ = choose(TENSOR_TILES, g.m, g.n, g.k // 2, g.blocks, g.k)
+    orders = Order("k", g.k % WIDE == 0), Order("k", ldb % WIDE == 0)
+    residual = _of(ins, at.residual)
+    args: dict[str, Argument] = {
+        "a": In(at.a), "b": columns, "table": None, "m": g.m, "n": g.n, "k": g.k, "lda": g.k, "ldb": ldb,
+        "a_block": g.m * g.k, "b_block": g.n * ldb if form.each else 0, "matrices": g.blocks,
+        "splits": 1, "split_bytes": 0, "bias": table,
+        "residual": None if residual is None else In(at.residual or 0), "y": Out(), "ldy": Pitch(Out(0)), "alpha": 1.0,
+        **tail_args(getattr(op, "activation", None)).numbers,
+    }  # fmt: skip
+    kind = "s8" if a.dtype == b.dtype == I8 else _LETTER[a.dtype] + _LETTER[b.dtype]
+    return [*made, Step(tensor(tile, kind, *orders, form), args)]
