@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv
 from bolt_numba.ops.pointwise import Relu
-from bolt_numba.types import BF16, F16, F32
+from bolt_numba.types import BF16, F16, F32, I8, I32, U8
 from tests.cuda.harness import expect
 
 FLOATS = (F32, F16, BF16)
@@ -126,3 +127,48 @@ def test_depthwise_slides(stride: int, monkeypatch: pytest.MonkeyPatch) -> None:
     attributes = {"strides": (1, stride), "dilations": (2, 1), "pads": (1, 1, 0, 2)}
     w = {"kernel": (3, 3), "sizes": (7, 9), "images": 2, "attributes": attributes}
     try_conv("depthwise", w, 16, 1, 1, F16)
+
+
+def try_bytes(
+    maker: str, w: dict[str, Any], group: int, cg: int, kg: int, x_dtype: Any, w_dtype: Any, **more: Any
+) -> None:
+    """Hold a maker of QLinearConv against the reference: all bytes, with zero points."""
+    rng = np.random.default_rng(5)
+
+    def some(dtype: Any, shape: Any) -> Any:
+        return rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, shape).astype(dtype)
+
+    x, filters = some(x_dtype, (w["images"], *w["sizes"], group * cg)), some(w_dtype, (group * kg, cg, *w["kernel"]))
+    x_zero, w_zero = some(x_dtype, ()), np.zeros((), I8) if more.pop("symmetric", True) else some(w_dtype, ())
+    w_zero = w_zero.astype(w_dtype)
+    plain = ConvInteger(**w["attributes"], group=group, layout="NHWC")
+    if more.pop("integer", False):
+        expect(plain, x, filters, x_zero, w_zero, constants=(1, 2, 3), maker=maker)
+        return
+    shape = plain.reference(x, filters, x_zero, w_zero).shape
+    scales = rng.uniform(0.01, 0.02, group * kg).astype(F32)
+    tail: list[Any] = [np.float32(0.7).reshape(()), some(U8, ())]
+    if more.get("residual"):
+        tail += [whole(2, (group * kg,), F32), some(U8, shape), np.float32(0.3).reshape(()), some(U8, ())]
+    else:
+        tail += [whole(2, (group * kg,), I32, 1000)]
+    op = QLinearConv(**w["attributes"], group=group, layout="NHWC", **more)
+    operands = (x, np.float32(0.02).reshape(()), x_zero, filters, scales, w_zero, *tail)
+    constants = [i for i in range(len(operands)) if i not in (0, 9)]
+    expect(op, *operands, constants=constants, maker=maker)
+
+
+KINDS = [{"integer": True}, {}, {"residual": True, "activation": Relu()}, {"symmetric": False}]
+
+
+@few
+@given(windows((1, 2, 2)), st.sampled_from([(1, 16, 8), (1, 3, 5), (2, 4, 8)]), st.sampled_from([U8, I8]),
+       st.sampled_from(KINDS))  # fmt: skip
+def test_bytes_product(w: dict[str, Any], channels: tuple[int, int, int], dtype: Any, more: dict[str, Any]) -> None:
+    try_bytes("bytes_product", w, *channels, dtype, I8 if more.get("symmetric", True) else U8, **more)
+
+
+@few
+@given(windows((1, 2, 3)), st.sampled_from([(4, 1, 1), (2, 3, 2)]), st.sampled_from([U8, I8]), st.sampled_from(KINDS))
+def test_bytes_direct(w: dict[str, Any], channels: tuple[int, int, int], dtype: Any, more: dict[str, Any]) -> None:
+    try_bytes("bytes_direct", w, *channels, dtype, I8, **more)

@@ -19,7 +19,8 @@ from bolt_numba.kernels.cuda.convolution.reading import (
     window_phase,
 )
 from bolt_numba.kernels.cuda.convolution.simt import PLAIN_TILES, conv_f32, pack_terms
-from bolt_numba.kernels.cuda.convolution.tensor import WARP_TILES, conv_halves, pack_lines, widened_channels
+from bolt_numba.kernels.cuda.convolution.tail import BYTE_TAIL
+from bolt_numba.kernels.cuda.convolution.tensor import WARP_TILES, halves, pack_lines, widened_channels
 from bolt_numba.kernels.cuda.declare import ceil_div
 from bolt_numba.kernels.cuda.elementwise.epilogue import activation, activation_args, can_activate
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel, result_of
@@ -50,13 +51,16 @@ def accepts_product(op: Any, ins: Types) -> bool:
     return accepts_channels_last(op, ins) and w is not None and math.prod(w.dims[2:]) <= MOST_TAPS
 
 
+def is_wide_enough(group: int, cg: int, kg: int) -> bool:
+    """Whether groups of so many channels and filters are worth tiles of their own."""
+    return group == 1 or (kg > 1 and cg * kg >= 8)
+
+
 def is_worth(op: Any, ins: Types) -> bool:
-    """Whether groups are wide enough for tiles."""
     w = ins[1]
     assert w is not None
-    kg = w.dims[1] if isinstance(op, ConvTranspose) else w.dims[0] // op.group
-    cg = w.dims[0] // op.group if isinstance(op, ConvTranspose) else w.dims[1]
-    return op.group == 1 or (kg > 1 and cg * kg >= 8)
+    sides = w.dims[1], w.dims[0] // op.group
+    return is_wide_enough(op.group, *(reversed(sides) if isinstance(op, ConvTranspose) else sides))
 
 
 def accepts_f32(op: Any, ins: Types) -> bool:
@@ -98,11 +102,12 @@ def product_steps(
     kernel_of: Any,
     image: Argument = IMAGE,
     channels: int = 0,
+    more: dict[str, Argument] | None = None,
 ) -> list[Step]:
     """A step for each phase.
 
     pack: of filters, groups and taps.  kernel_of: the kernel for so many taps, rows and columns, whose rows may be
-    scattered.  image: of so many ``channels`` a group, or of those of the operand.
+    scattered.  image: of so many ``channels`` a group, or of those of the operand.  more: arguments.
     """
     x, w, bias, res = (*ins, None, None)[:4]
     assert x is not None
@@ -124,7 +129,7 @@ def product_steps(
             **reading_args(phase, axes, x.dims[0], channels or x.dims[-1] // groups, k // groups, groups),
         }  # fmt: skip
         made = kernel_of(count_taps(phase), args["m"], args["n"], len(phases) > 1)
-        steps.append(Step(made, args))
+        steps.append(Step(made, args | (more or {})))
     return steps
 
 
@@ -167,6 +172,7 @@ def tensor_product(op: Any, ins: Types, outs: Sequence[TensorType], context: Con
         return pack_lines(w, groups, taps, wide)
 
     def kernel_of(taps: int, m: int, n: int, scattered: bool) -> Any:
-        return conv_halves(warp_tile(m, n, op.group), dtype, taps > 31, scattered, activation(op.activation))
+        return halves(warp_tile(m, n, op.group), dtype, taps > 31, scattered, activation(op.activation))
 
-    return steps + product_steps(op, ins, outs[0], context, pack_lines_of, kernel_of, image, wide)
+    no_bytes: dict[str, Argument] = dict.fromkeys(BYTE_TAIL)
+    return steps + product_steps(op, ins, outs[0], context, pack_lines_of, kernel_of, image, wide, no_bytes)

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.records import record
 from bolt_numba.kernels.cuda.convolution.axes import axes_of, channels, steps_between
+from bolt_numba.kernels.cuda.convolution.tail import Ending, float_ending
 from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel, inline
 from bolt_numba.kernels.cuda.elementwise.epilogue import ACTIVATION_FIELDS, activation, activation_args, can_activate
 from bolt_numba.kernels.cuda.language import lang
@@ -69,44 +71,77 @@ def place_first(i, k, outd, outh, outw):
     return image, column, od, oh, ow
 
 
-@functools.cache
-def direct_kernel(dtype: str, last: bool, transposed: bool, activate: Any) -> CudaKernel:
-    """Fields.
+@inline
+def product(a, b, zero):
+    return a * b
 
-    x, w, bias, res, y: of one dtype; w: as the operators have it · wk, wc: elements from a filter to the next, and from
-    an input channel to the next · xn, xc, xd, xh, xw: elements of x between indices · the rest: see `ConvAxis`.
-    last: whether channels come last.
-    """
-    load, store, size = getattr(lang, f"load_{dtype}"), getattr(lang, f"store_{dtype}"), lang.SIZES[dtype]
-    place = place_last if last else place_first
-    met = met_transposed if transposed else met_by_window
+
+@inline
+def product_centred(a, b, zero):
+    return np.int32((np.int32(a) - np.int32(zero)) * np.int32(b))
+
+
+@record(frozen=True)
+class Direct:
+    """Dtypes of x and w, what becomes of the sums, whether channels come last, and bytes of bias and residual."""
+
+    x: str
+    w: str
+    ending: Ending
+    last: bool
+    transposed: bool
+    bias: int
+    residual: int
+
+
+def _reach(of: Direct) -> Any:
+    sizes = lang.SIZES
 
     def reach(a: Any) -> dict[str, int]:
         filters = a.k * a.cg * a.tapsd * a.tapsh * a.tapsw
         return {
-            "x": size * a.images * a.xn, "w": size * filters, "bias": size * a.k, "y": size * a.total,
-            "res": size * a.total,
+            "x": sizes[of.x] * a.images * a.xn, "w": sizes[of.w] * filters, "bias": of.bias * a.k,
+            "y": sizes[of.ending.y] * a.total, "res": of.residual * a.total, "columns": 4 * a.k, "factors": 4 * a.k,
+            "scales": 16,
         }  # fmt: skip
 
+    return reach
+
+
+@functools.cache
+def direct_kernel(of: Direct) -> CudaKernel:
+    """Fields.
+
+    w: as the operators have it · wk, wc: elements from a filter to the next, and from an input channel to the next ·
+    zero: of x, where these are bytes · xn, xc, xd, xh, xw: elements of x between indices · columns, factors, scales:
+    see `tail.BYTE_TAIL` · the rest: see `ConvAxis`.
+    """
+    load, load_w, store = (getattr(lang, n) for n in (f"load_{of.x}", f"load_{of.w}", f"store_{of.ending.y}"))
+    SX, SW, SY = lang.SIZES[of.x], lang.SIZES[of.w], lang.SIZES[of.ending.y]
+    place, met = place_last if of.last else place_first, met_transposed if of.transposed else met_by_window
+    finish, transposed = of.ending.finish, of.transposed
+    is_sum = of.ending.sums == "i32"
+    times, number = product_centred if is_sum else product, np.int32 if is_sum else np.float32
+
     @cuda_kernel(
-        threads=THREADS, blocks=lambda a: ceil_div(a.total, THREADS), extents=reach,
+        threads=THREADS, blocks=lambda a: ceil_div(a.total, THREADS), extents=_reach(of),
         x=PTR, w=PTR, bias=PTR_OR_0, res=PTR_OR_0, y=PTR, total=I64, images=I64, k=I64, kg=I64, cg=I64, wk=I64, wc=I64,
-        **_NUMBERS,
+        zero=I64, columns=PTR_OR_0, factors=PTR_OR_0, scales=PTR_OR_0, **_NUMBERS,
     )  # fmt: skip
     def direct(
-        x, w, bias, res, y, total, images, k, kg, cg, wk, wc, act0, act1, xn, xc, xd, xh, xw, sized, sizeh, sizew,
-        outd, outh, outw, tapsd, tapsh, tapsw, strided, strideh, stridew, dilationd, dilationh, dilationw,
-        padd, padh, padw,
+        x, w, bias, res, y, total, images, k, kg, cg, wk, wc, zero, columns, factors, scales, act0, act1, xn, xc, xd,
+        xh, xw, sized, sizeh, sizew, outd, outh, outw, tapsd, tapsh, tapsw, strided, strideh, stridew, dilationd,
+        dilationh, dilationw, padd, padh, padw,
     ):  # fmt: skip
         i = np.uint32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
         if i >= np.uint32(total):
             return
         image, column, od, oh, ow = place(i, k, outd, outh, outw)
         group = np.int64(np.uint32(column // np.uint32(kg)))
-        pixels = x + size * (np.int64(image) * xn + group * cg * xc)
+        pixels = x + SX * (np.int64(image) * xn + group * cg * xc)
         own = np.int64(column)
-        filters = w + size * (own * wk if not transposed else (group * cg * wc + (own - group * kg) * wk))
-        acc = np.float32(0)
+        filters = w + SW * (own * wk if not transposed else (group * cg * wc + (own - group * kg) * wk))
+        acc = number(0)
         t = 0
         for td in range(tapsd):
             for th in range(tapsh):
@@ -114,17 +149,29 @@ def direct_kernel(dtype: str, last: bool, transposed: bool, activate: Any) -> Cu
                     d, h = met(od, td, strided, dilationd, padd), met(oh, th, strideh, dilationh, padh)
                     v = met(ow, tw, stridew, dilationw, padw)
                     if d >= 0 and h >= 0 and v >= 0 and d < sized and h < sizeh and v < sizew:
-                        at = pixels + size * (d * xd + h * xh + v * xw)
+                        at = pixels + SX * (d * xd + h * xh + v * xw)
                         for c in range(cg):
-                            acc += load(at + size * c * xc) * load(filters + size * (c * wc + t))
+                            acc += times(load(at + SX * c * xc), load_w(filters + SW * (c * wc + t)), zero)
                     t += 1
-        if bias != 0:
-            acc += load(bias + size * own)
-        if res != 0:
-            acc += load(res + size * np.int64(i))
-        store(y + size * np.int64(i), activate(acc, act0, act1))
+        tail = (bias, res, columns, factors, scales)
+        store(y + SY * np.int64(i), finish(acc, own, np.int64(i), tail, act0, act1))
 
     return direct
+
+
+def direct_args(op: Any, x: TensorType, w: TensorType, y: TensorType) -> dict[str, Argument]:
+    """Arguments that follow from shapes."""
+    transposed, taps = isinstance(op, ConvTranspose), math.prod(w.dims[2:])
+    axes, c, k = axes_of(op, x, w.dims[2:], y), channels(x, op.layout), channels(y, op.layout)
+    args: dict[str, Argument] = {
+        "total": y.size, "images": x.dims[0], "k": k, "kg": k // op.group, "cg": c // op.group,
+        "wk": taps if transposed else c // op.group * taps, "wc": k // op.group * taps if transposed else taps,
+    }  # fmt: skip
+    args |= {f"x{axis}": step for axis, step in steps_between([a.size for a in axes], c, op.layout).items()}
+    for letter, a in zip(_AXES, axes, strict=True):
+        numbers = (a.size, a.out, a.kernel, a.stride, a.dilation, a.pad)
+        args |= {f"{field}{letter}": n for field, n in zip(_FIELDS, numbers, strict=True)}
+    return args
 
 
 def accepts_direct(op: Any, ins: Types) -> bool:
@@ -143,22 +190,20 @@ def direct(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     x, w, bias, res = (*ins, None, None)[:4]
     assert x is not None
     assert w is not None
-    transposed, kernel_shape = isinstance(op, ConvTranspose), w.dims[2:]
-    axes, c, k = axes_of(op, x, kernel_shape, outs[0]), channels(x, op.layout), channels(outs[0], op.layout)
-    taps = math.prod(kernel_shape)
+    name, transposed = dtype_name(x.dtype), isinstance(op, ConvTranspose)
     args: dict[str, Argument] = {
         "x": In(0), "w": In(1), "bias": None if bias is None else In(2), "res": None if res is None else In(3),
-        "y": Out(), "total": outs[0].size, "images": x.dims[0], "k": k, "kg": k // op.group, "cg": c // op.group,
-        "wk": taps if transposed else c // op.group * taps, "wc": k // op.group * taps if transposed else taps,
-        **activation_args(op.activation),
+        "y": Out(), "zero": 0, "columns": None, "factors": None, "scales": None, **activation_args(op.activation),
+        **direct_args(op, x, w, outs[0]),
     }  # fmt: skip
-    args |= {f"x{axis}": step for axis, step in steps_between([a.size for a in axes], c, op.layout).items()}
-    for letter, a in zip(_AXES, axes, strict=True):
-        numbers = (a.size, a.out, a.kernel, a.stride, a.dilation, a.pad)
-        args |= {f"{field}{letter}": n for field, n in zip(_FIELDS, numbers, strict=True)}
-    return [Step(direct_kernel(dtype_name(x.dtype), op.layout == "NHWC", transposed, activation(op.activation)), args)]
+    size = x.dtype.itemsize
+    of = Direct(name, name, float_ending(name, activation(op.activation)), op.layout == "NHWC", transposed, size, size)
+    return [Step(direct_kernel(of), args)]
 
 
 def samples() -> dict[str, CudaKernel]:
-    plain = activation(None)
-    return {f"{dtype} {t}": direct_kernel(dtype, True, t, plain) for dtype in ("f32", "f16") for t in (False, True)}
+    ends = {dtype: float_ending(dtype, activation(None)) for dtype in ("f32", "f16")}
+    return {
+        f"{dtype} {t}": direct_kernel(Direct(dtype, dtype, ending, True, t, lang.SIZES[dtype], lang.SIZES[dtype]))
+        for dtype, ending in ends.items() for t in (False, True)
+    }  # fmt: skip

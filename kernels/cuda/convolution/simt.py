@@ -20,7 +20,7 @@ from bolt_numba.kernels.cuda.convolution.reading import (
     walked,
     word_of_bits,
 )
-from bolt_numba.kernels.cuda.convolution.tail import TAIL, SliceOfTile, drain, of_group, tail_extents
+from bolt_numba.kernels.cuda.convolution.tail import TAIL, SliceOfTile, drain, float_ending, tail_extents
 from bolt_numba.kernels.cuda.declare import CudaKernel, Macro, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.elementwise.epilogue import activation
 from bolt_numba.kernels.cuda.language.lang import (
@@ -75,7 +75,7 @@ def pack_terms(w: Array, groups: int, taps: list[int]) -> Array:
 def plain_extents(a: Any) -> dict[str, int]:
     terms, columns = ceil_div(a.k, TERMS) * TERMS, packed_columns(a.n)
     own = {"x": 4 * pixels(a) * a.pitch, "w": 4 * a.groups * terms * columns, "table": 1024}
-    return own | tail_extents(a, "f32")
+    return own | tail_extents(a, 4, 4, 4)
 
 
 @functools.cache
@@ -96,7 +96,7 @@ def conv_f32(tile: PlainTile, wide: bool, scattered: bool, activate: Any) -> Cud
     look, word = looking(wide), word_of_bits(wide)
     LAST_BIT = 8 * word().itemsize - 1
     SHARED = max(END, 4 * GM * PB)
-    drained = drain(SliceOfTile(GM, BN, PB, GM, 0, NT), "f32", activate, scattered)
+    drained = drain(SliceOfTile(GM, BN, PB, GM, 0, NT), float_ending("f32", activate), scattered)
 
     @cuda_kernel(
         threads=NT, blocks=lambda a: (ceil_div(a.m, BM), ceil_div(a.n, BN), a.groups), shared=SHARED + TABLE,
@@ -161,7 +161,6 @@ def conv_f32(tile: PlainTile, wide: bool, scattered: bool, activate: Any) -> Cud
                 now = next_stage(now, STAGE, END - STAGE)
         cp_async_wait(0)
         cuda.syncthreads()
-        at_bias, at_res = of_group(bias, 4 * group * n), of_group(res, 4 * group * n)
         sums = u32(s0 + (ty * u32(4 * PB) + tx * u32(4)) * u32(4))
         for g in static_range(GROUPS):
             for q in static_range(4 * VECTORS):
@@ -170,8 +169,8 @@ def conv_f32(tile: PlainTile, wide: bool, scattered: bool, activate: Any) -> Cud
                 store4_shared_f32(to_sums, acc[at], acc[at + 1], acc[at + 2], acc[at + 3])
             cuda.syncthreads()
             drained(
-                tid, s0, u32(row0 + u32(g * GM)), column0, u32(m), i64(n), at_bias, at_res, y + 4 * group * n, i64(ldy),
-                act0, act1, place, (yn, yd, yh, yw),
+                tid, s0, u32(row0 + u32(g * GM)), column0, u32(m), n, group * n, (bias, res), y, i64(ldy), act0, act1,
+                place, (yn, yd, yh, yw),
             )  # fmt: skip
             cuda.syncthreads()
 

@@ -17,14 +17,21 @@ from bolt_numba.kernels.cuda.convolution.reading import last_pixel, place_of
 from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, inline
 from bolt_numba.kernels.cuda.elementwise.epilogue import ACTIVATION_FIELDS
 from bolt_numba.kernels.cuda.language import lang
-from bolt_numba.kernels.cuda.language.lang import load4_shared_f32
 
-u32, i64, f32 = np.uint32, np.int64, np.float32
+u32, i64 = np.uint32, np.int64
 
 TAIL: dict[str, Any] = {"bias": PTR_OR_0, "res": PTR_OR_0, "y": PTR, "ldy": I64, **ACTIVATION_FIELDS}
 """Fields of every kernel that say what follows the sums.
 
 bias: [groups * n] or 0 · res: like y, or 0 · ldy: elements from one pixel of y to the next, and of res.
+"""
+
+
+BYTE_TAIL: dict[str, Any] = {"columns": PTR_OR_0, "factors": PTR_OR_0, "outside": PTR_OR_0, "scales": PTR_OR_0}
+"""Further fields, for products of bytes.
+
+columns: i32 that are added to sums of a column · factors: f32 of columns · outside: what 16 bytes outside the image are
+· scales: f32 [4], scale and zero point of the result and those of the residual.
 """
 
 
@@ -44,11 +51,11 @@ class SliceOfTile:
     threads: int
 
 
-def tail_extents(a: Any, dtype: str) -> dict[str, int]:
-    """Reaches of the addresses of `TAIL`."""
-    size, n = lang.SIZES[dtype], a.n * a.groups
-    reach = size * (last_pixel(a) * a.ldy + n)
-    return {"bias": size * n, "res": reach, "y": reach}
+def tail_extents(a: Any, y: int, bias: int, residual: int) -> dict[str, int]:
+    """Reaches of the addresses of `TAIL`; bytes of an element of each."""
+    n = a.n * a.groups
+    reach = last_pixel(a) * a.ldy + n
+    return {"bias": bias * n, "res": residual * reach, "y": y * reach}
 
 
 @inline
@@ -57,39 +64,48 @@ def of_group(address, nbytes):
     return address + nbytes if address != 0 else address
 
 
+@record(frozen=True)
+class Ending:
+    """What becomes of sums.
+
+    sums: "f32" or "i32" · y: dtype of the results · finish: an `inline` ``(sum, column, at, tail, act0, act1)`` of one
+    element, whose place in y and in the residual is ``at``.
+    """
+
+    sums: str
+    y: str
+    finish: Any
+
+
 @functools.cache
-def one_finished(dtype: str, activate: Any) -> Any:
-    """``finish(sum, column, at, bias, res, act0, act1)`` of one element in f32; at: bytes into res."""
+def float_ending(dtype: str, activate: Any) -> Ending:
+    """tail: addresses of bias and residual, of the dtype, or 0."""
     load, size = getattr(lang, f"load_{dtype}"), lang.SIZES[dtype]
 
     @inline
-    def finish(v, column, at, bias, res, act0, act1):
-        if bias != 0:
-            v += load(bias + size * column)
-        if res != 0:
-            v += load(res + at)
+    def finish(v, column, at, tail, act0, act1):
+        if tail[0] != 0:
+            v += load(tail[0] + size * column)
+        if tail[1] != 0:
+            v += load(tail[1] + size * at)
         return activate(v, act0, act1)
 
-    return finish
+    return Ending("f32", dtype, finish)
 
 
 @functools.cache
-def drain(part: SliceOfTile, dtype: str, activate: Any, scattered: bool) -> Any:
+def drain(part: SliceOfTile, ending: Ending, scattered: bool) -> Any:
     """Finishes and stores a slice; every thread of the block calls it, between two barriers.
 
     scattered: rows are not the pixels of the result in their order · row0, column0: of the slice's first element ·
-    bias, res, y: of the group · place, apart: see `place_of` and yn, yd, yh, yw of `reading.READING`.
+    before: columns of the groups before this one · place, apart: see `place_of` and yn, yd, yh, yw of `READING`.
     """
-    finish, size = one_finished(dtype, activate), lang.SIZES[dtype]
-    store, store4 = getattr(lang, f"store_{dtype}"), getattr(lang, f"store4_{dtype}")
-    THREADS, CHUNKS, PITCH, APART, LOW = (
-        part.threads,
-        part.rows * part.columns // 4,
-        4 * part.pitch,
-        part.apart,
-        part.run - 1,
-    )
-    ACROSS, ROW, RUN = part.columns // 4 - 1, (part.columns // 4).bit_length() - 1, part.run.bit_length() - 1
+    finish, size = ending.finish, lang.SIZES[ending.y]
+    store, store4 = getattr(lang, f"store_{ending.y}"), getattr(lang, f"store4_{ending.y}")
+    load4 = getattr(lang, f"load4_shared_{ending.sums}")
+    THREADS, CHUNKS, PITCH = part.threads, part.rows * part.columns // 4, 4 * part.pitch
+    APART, LOW, RUN = part.apart, part.run - 1, part.run.bit_length() - 1
+    ACROSS, ROW = part.columns // 4 - 1, (part.columns // 4).bit_length() - 1
 
     @inline
     def scatter(row, place, apart):
@@ -103,30 +119,33 @@ def drain(part: SliceOfTile, dtype: str, activate: Any, scattered: bool) -> Any:
     pixel_of = scatter if scattered else in_order
 
     @inline
-    def drained(tid, sums, row0, column0, m, n, bias, res, y, ldy, act0, act1, place, apart):
+    def drained(tid, sums, row0, column0, m, n, before, tail, y, ldy, act0, act1, place, apart):
         chunk = u32(tid)
         while chunk < u32(CHUNKS):
             r, q = u32(chunk >> u32(ROW)), u32((chunk & u32(ACROSS)) << u32(2))
             row = u32(row0 + (r >> u32(RUN)) * u32(APART) + (r & u32(LOW)))
-            column = i64(column0) + i64(q)
-            if row < m and column < n:
-                v = load4_shared_f32(u32(sums + r * u32(PITCH) + (q << u32(2))))
-                at = size * (pixel_of(row, place, apart) * ldy + column)
-                left = i64(n) - column
-                a = finish(v[0], column, at, bias, res, act0, act1)
-                b = finish(v[1], column + 1, at + size, bias, res, act0, act1) if left > 1 else f32(0)
-                c = finish(v[2], column + 2, at + 2 * size, bias, res, act0, act1) if left > 2 else f32(0)
-                d = finish(v[3], column + 3, at + 3 * size, bias, res, act0, act1) if left > 3 else f32(0)
-                if left > 3 and (y + at) & (4 * size - 1) == 0:
-                    store4(y + at, a, b, c, d)
+            left = i64(n) - i64(column0) - i64(q)
+            if row < m and left > 0:
+                v = load4(u32(sums + r * u32(PITCH) + (q << u32(2))))
+                column = i64(before) + i64(column0) + i64(q)
+                at = pixel_of(row, place, apart) * ldy + column
+                to = y + size * at
+                if left > 3:
+                    a = finish(v[0], column, at, tail, act0, act1)
+                    b = finish(v[1], column + 1, at + 1, tail, act0, act1)
+                    c = finish(v[2], column + 2, at + 2, tail, act0, act1)
+                    d = finish(v[3], column + 3, at + 3, tail, act0, act1)
+                    if to & (4 * size - 1) == 0:
+                        store4(to, a, b, c, d)
+                    else:
+                        store(to, a)
+                        store(to + size, b)
+                        store(to + 2 * size, c)
+                        store(to + 3 * size, d)
                 else:
-                    store(y + at, a)
-                    if left > 1:
-                        store(y + at + size, b)
-                    if left > 2:
-                        store(y + at + 2 * size, c)
-                    if left > 3:
-                        store(y + at + 3 * size, d)
+                    for i in range(left):
+                        one = v[0] if i == 0 else v[1] if i == 1 else v[2]
+                        store(to + size * i, finish(one, column + i, at + i, tail, act0, act1))
             chunk = u32(chunk + u32(THREADS))
 
     return drained

@@ -12,6 +12,7 @@ from bolt_numba.base.records import record
 from bolt_numba.kernels.cuda.convolution.reading import (
     READING,
     TABLE,
+    copied,
     filter_copies,
     looking,
     next_stage,
@@ -20,11 +21,20 @@ from bolt_numba.kernels.cuda.convolution.reading import (
     walked,
     word_of_bits,
 )
-from bolt_numba.kernels.cuda.convolution.tail import TAIL, SliceOfTile, drain, of_group, tail_extents
-from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, Macro, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.convolution.tail import (
+    BYTE_TAIL,
+    TAIL,
+    Ending,
+    SliceOfTile,
+    drain,
+    float_ending,
+    tail_extents,
+)
+from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, Macro, ceil_div, cuda_kernel, inline, inline_source
 from bolt_numba.kernels.cuda.elementwise.epilogue import activation
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import (
+    cp_async16,
     cp_async16_zfill,
     cp_async_commit,
     cp_async_wait,
@@ -33,6 +43,7 @@ from bolt_numba.kernels.cuda.language.lang import (
     shared_address,
     static_range,
     store2_shared_f32,
+    store2_shared_i32,
 )
 from bolt_numba.types import Array
 
@@ -70,24 +81,49 @@ def pack_lines(w: Array, groups: int, taps: list[int], channels: int) -> Array:
     return out
 
 
-def line_extents(dtype: str) -> Any:
-    """Reaches of the fields."""
-    size = lang.SIZES[dtype]
+@inline
+def copy_or_clear(to, pixel, size, outside):
+    """What is outside the image counts as zeros."""
+    cp_async16_zfill(to, pixel, size)
+
+
+@inline
+def copy_or_else(to, pixel, size, outside):
+    """What is outside the image counts as 16 bytes that are elsewhere."""
+    cp_async16(to, pixel if size > 0 else outside)
+
+
+@record(frozen=True)
+class Lines:
+    """What a kernel multiplies: a kind of `language.instructions.MMA`, bytes of an element, what becomes of the sums.
+
+    wide: whether there are more than 31 taps · scattered: see `tail.drain`.
+    """
+
+    kind: str
+    size: int
+    ending: Ending
+    wide: bool
+    scattered: bool
+
+
+def line_extents(of: Lines, bias: int, residual: int) -> Any:
+    """Reaches of the fields; bytes of an element of bias and residual."""
 
     def extents(a: Any) -> dict[str, int]:
-        line = ceil_div(a.k * size, ROW) * ROW
-        own = {"x": size * pixels(a) * a.pitch, "w": a.groups * a.n * line, "table": 1024}
-        return own | tail_extents(a, dtype)
+        line, n = ceil_div(a.k * of.size, ROW) * ROW, a.n * a.groups
+        own = {"x": of.size * pixels(a) * a.pitch, "w": n * line, "table": 1024, "columns": 4 * n, "factors": 4 * n}
+        own |= {"outside": 16, "scales": 16}
+        return own | tail_extents(a, lang.SIZES[of.ending.y], bias, residual)
 
     return extents
 
 
 @functools.cache
-def conv_halves(tile: WarpTile, dtype: str, wide: bool, scattered: bool, activate: Any) -> CudaKernel:  # budget: body
-    """Fields: see `reading.READING` and `tail.TAIL`; w: see `pack_lines`.
+def conv_lines(tile: WarpTile, of: Lines, bias_size: int, residual_size: int) -> CudaKernel:  # budget: with its body
+    """Fields: see `reading.READING`, `tail.TAIL` and `tail.BYTE_TAIL`; w: see `pack_lines`.
 
-    Channels of a group are a multiple of 8, and pixels begin at multiples of 16 bytes.  wide: whether there are more
-    than 31 taps.
+    Channels of a group and pixels begin at multiples of 16 bytes.
     """
     BM, BN, WM, WN, NT = tile.m, tile.n, tile.wm, tile.wn, tile.threads
     ACROSS, MT, COLUMNS = BN // WN, WM // 16, WN // 8
@@ -96,20 +132,25 @@ def conv_halves(tile: WarpTile, dtype: str, wide: bool, scattered: bool, activat
     PRE, WAIT, LAST, END = STAGES - 1, STAGES - 2, (STAGES - 1) * STAGE, STAGES * STAGE
     PITCH, SLICE = BN + 8, BM // WM * 16
     ldsm_a, ldsm_b = Macro("ldsm", MT, 16 * ROW), Macro("ldsm", COLUMNS // 2, 16 * ROW)
-    mma, fill = Macro("mma_tile", MT, COLUMNS, dtype), Macro("fill", SUMS, 0.0)
+    halves = of.size == 2
+    mma, fill = Macro("mma_tile", MT, COLUMNS, of.kind), Macro("fill", SUMS, 0.0 if halves else 0)
+    SIZE, number, copy_pixel = of.size, np.float32 if halves else np.uint32, copy_or_clear if halves else copy_or_else
+    PART, TERMS, SHIFT = 16 // of.size, ROW // of.size, 5 if halves else 6
+    store2 = store2_shared_f32 if halves else store2_shared_i32
     copy_filters = filter_copies(B_ROWS, RSTEP * ROW, RSTEP)
-    look, word = looking(wide), word_of_bits(wide)
+    look, word = looking(of.wide), word_of_bits(of.wide)
     LAST_BIT = 8 * word().itemsize - 1
-    drained = drain(SliceOfTile(SLICE, BN, PITCH, 16, WM, NT), dtype, activate, scattered)
+    drained = drain(SliceOfTile(SLICE, BN, PITCH, 16, WM, NT), of.ending, of.scattered)
     SHARED = max(END, 4 * SLICE * PITCH)
 
     @cuda_kernel(
         threads=NT, blocks=lambda a: (ceil_div(a.m, BM), ceil_div(a.n, BN), a.groups), shared=SHARED + TABLE,
-        unrolled=True, extents=line_extents(dtype), **READING, **TAIL,
+        unrolled=True, extents=line_extents(of, bias_size, residual_size), **READING, **TAIL, **BYTE_TAIL,
     )  # fmt: skip
     def conv_tensor(
         x, w, table, m, n, k, taps, cg, pitch, groups, manyd, byd, stepd, begind, sized, manyh, byh, steph, beginh,
-        sizeh, manyw, byw, stepw, beginw, sizew, yn, yd, yh, yw, bias, res, y, ldy, act0, act1,
+        sizeh, manyw, byw, stepw, beginw, sizew, yn, yd, yh, yw, bias, res, y, ldy, act0, act1, columns,
+        factors, outside, scales,
     ):  # fmt: skip
         s0 = shared_address(cuda.shared.array(0, np.uint8))
         offsets = u32(s0 + u32(SHARED))
@@ -122,9 +163,9 @@ def conv_halves(tile: WarpTile, dtype: str, wide: bool, scattered: bool, activat
         first, seen = cuda.local.array(A_ROWS, np.int32), cuda.local.array(A_ROWS, word)
         for i in static_range(A_ROWS):
             first[i], seen[i] = look(u32(row0 + line + u32(i * RSTEP)), u32(m), table, taps, place, steps)
-        tap, channel = walked(i32(0), i32(0), i32(chunk << u32(3)), cg)
-        xg, bytes_apart = x + 2 * group * cg, 2 * i64(pitch)
-        nk = i32(u32(u32(k) + u32(31)) >> u32(5))
+        tap, channel = walked(i32(0), i32(0), i32(chunk * u32(PART)), cg)
+        xg, bytes_apart = x + SIZE * group * cg, SIZE * i64(pitch)
+        nk = i32(u32(u32(k) + u32(TERMS - 1)) >> u32(SHIFT))
         b_line = i64(nk) * ROW
         pb = w + (group * n + column0 + line) * b_line + (i64(chunk) << 4)
         swizzled = u32((chunk ^ ((line >> u32(1)) & u32(3))) << u32(4))
@@ -134,7 +175,7 @@ def conv_halves(tile: WarpTile, dtype: str, wide: bool, scattered: bool, activat
         ra, rb = u32(wm + (lane & u32(15))), u32(wn + (lane & u32(7)) + ((lane >> u32(4)) << u32(3)))
         la = u32(ra * u32(ROW) + (((lane >> u32(4)) ^ ((ra >> u32(1)) & u32(3))) << u32(4)))
         lb = u32(rb * u32(ROW) + ((((lane >> u32(3)) & u32(1)) ^ ((rb >> u32(1)) & u32(3))) << u32(4)) + u32(A_BYTES))
-        acc = cuda.local.array(SUMS, np.float32)
+        acc = cuda.local.array(SUMS, number)
         a, b = cuda.local.array(A_REGS, np.uint32), cuda.local.array(B_REGS, np.uint32)
         fill(acc)
         now, to = u32(0), u32(0)
@@ -145,15 +186,13 @@ def conv_halves(tile: WarpTile, dtype: str, wide: bool, scattered: bool, activat
                 cuda.syncthreads()
             if kt < nk:
                 bit = u32(min(tap, i32(LAST_BIT)))
-                offset, at = load_shared_i32(u32(offsets + (bit << u32(2)))), xg + 2 * i64(channel)
+                offset, at = load_shared_i32(u32(offsets + (bit << u32(2)))), xg + SIZE * i64(channel)
                 for i in static_range(A_ROWS):
-                    size = u32(u32(u32(seen[i] >> word(bit)) & u32(1)) << u32(4))
-                    cp_async16_zfill(
-                        u32(ta + to + u32(i * RSTEP * ROW)), at + i64(i32(first[i] + offset)) * bytes_apart, size
-                    )
+                    pixel = at + i64(i32(first[i] + offset)) * bytes_apart
+                    copy_pixel(u32(ta + to + u32(i * RSTEP * ROW)), pixel, copied(seen[i], word(bit), 16), outside)
                 copy_filters(u32(ta + to + u32(A_BYTES)), pb, RSTEP * b_line, i32(n) - i32(column0 + line))
                 pb += ROW
-                tap, channel = walked(tap, channel, i32(32), cg)
+                tap, channel = walked(tap, channel, i32(TERMS), cg)
                 to = next_stage(to, STAGE, LAST)
             cp_async_commit()
             if kt >= PRE:
@@ -164,18 +203,18 @@ def conv_halves(tile: WarpTile, dtype: str, wide: bool, scattered: bool, activat
                 now = next_stage(now, STAGE, LAST)
         cp_async_wait(0)
         cuda.syncthreads()
-        at_bias, at_res = of_group(bias, 2 * group * n), of_group(res, 2 * group * n)
+        tail = (bias, res, columns, factors, scales)
         slice_row = u32((warp // u32(ACROSS)) * u32(16) + (lane >> u32(2)))
         sums = u32(s0 + (slice_row * u32(PITCH) + wn + ((lane & u32(3)) << u32(1))) * u32(4))
         for i in static_range(MT):
             for j in static_range(COLUMNS):
                 at = (i * COLUMNS + j) * 4
-                store2_shared_f32(u32(sums + u32(j * 32)), acc[at], acc[at + 1])
-                store2_shared_f32(u32(sums + u32(j * 32 + 32 * PITCH)), acc[at + 2], acc[at + 3])
+                store2(u32(sums + u32(j * 32)), acc[at], acc[at + 1])
+                store2(u32(sums + u32(j * 32 + 32 * PITCH)), acc[at + 2], acc[at + 3])
             cuda.syncthreads()
             drained(
-                tid, s0, u32(row0 + u32(i * 16)), column0, u32(m), i64(n), at_bias, at_res, y + 2 * group * n, i64(ldy),
-                act0, act1, place, (yn, yd, yh, yw),
+                tid, s0, u32(row0 + u32(i * 16)), column0, u32(m), n, group * n, tail, y, i64(ldy), act0, act1, place,
+                (yn, yd, yh, yw),
             )  # fmt: skip
             cuda.syncthreads()
 
@@ -183,32 +222,38 @@ def conv_halves(tile: WarpTile, dtype: str, wide: bool, scattered: bool, activat
 
 
 @functools.cache
+def halves(tile: WarpTile, dtype: str, wide: bool, scattered: bool, activate: Any) -> CudaKernel:
+    """Of f16 or bf16."""
+    return conv_lines(tile, Lines(dtype, 2, float_ending(dtype, activate), wide, scattered), 2, 2)
+
+
+@functools.cache
 def widened_channels(dtype: str) -> CudaKernel:
-    """Runs of ``cg`` channels to runs of ``wide``, a multiple of 8, with zeros behind."""
+    """Runs of ``cg`` channels to runs of ``wide``, which is a multiple of 16 bytes, with zeros behind."""
     size = lang.SIZES[dtype]
-    load, store8 = getattr(lang, f"load_{dtype}_nc"), getattr(lang, f"store8_{dtype}")
+    VECTOR = 8 if size == 2 else 4
+    load, store = getattr(lang, f"load_{dtype}_nc"), getattr(lang, f"store{VECTOR}_{dtype}")
+    ZERO = np.float32(0) if size == 2 else np.uint8(0)
+    given = ", ".join(f"load(at + {size * i}) if left > {i} else ZERO" for i in range(VECTOR))
+    text = f"def copy_run(to, at, left):\n    store(to, {given})\n"
+    copy_run = inline_source(text, "copy_run", load=load, store=store, ZERO=ZERO)
 
     @cuda_kernel(
-        threads=256, blocks=lambda a: ceil_div(a.runs * a.wide // 8, 256), x=PTR, y=PTR, runs=I64, cg=I64, wide=I64,
-        extents=lambda a: {"x": size * a.runs * a.cg, "y": size * a.runs * a.wide}, unrolled=True,
+        threads=256, blocks=lambda a: ceil_div(a.runs * a.wide // VECTOR, 256), x=PTR, y=PTR, runs=I64, cg=I64,
+        wide=I64, extents=lambda a: {"x": size * a.runs * a.cg, "y": size * a.runs * a.wide},
     )  # fmt: skip
     def widen_channels(x, y, runs, cg, wide):
         i = u32(cuda.blockIdx.x * 256 + cuda.threadIdx.x)
-        across = u32(u32(wide) >> u32(3))
+        across = u32(u32(wide) // u32(VECTOR))
         run = u32(i // across)
         if run < u32(runs):
-            channel = i64(i - run * across) * 8
-            at, left = x + size * (i64(run) * cg + channel), cg - channel
-            v = cuda.local.array(8, np.float32)
-            for j in static_range(8):
-                v[j] = load(at + size * j) if left > j else np.float32(0)
-            store8(y + size * 8 * i64(i), v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7])
+            channel = i64(i - run * across) * VECTOR
+            copy_run(y + size * VECTOR * i64(i), x + size * (i64(run) * cg + channel), cg - channel)
 
     return widen_channels
 
 
 def samples() -> dict[str, CudaKernel]:
     plain = activation(None)
-    made = {f"f16 {t.m} x {t.n}": conv_halves(t, "f16", False, False, plain) for t in WARP_TILES}
-    made |= {"many taps": conv_halves(WARP_TILES[0], "bf16", True, True, plain), "channels": widened_channels("f16")}
-    return made
+    made = {f"f16 {t.m} x {t.n}": halves(t, "f16", False, False, plain) for t in WARP_TILES}
+    return made | {"many taps": halves(WARP_TILES[0], "bf16", True, True, plain), "channels": widened_channels("f16")}

@@ -1,0 +1,278 @@
+"""Convolutions of bytes: sums in i32 by tensor cores, or by a thread for each result where groups are narrow.
+
+Weights less their zero points may need nine bits.  What a byte cannot hold is then the weights of more taps, which look
+at the same pixels.  The zero point of the image is a number that is added to the sums of a column: outside the image is
+what stands for 0, so every sum meets all weights.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.base.records import record
+from bolt_numba.kernels.cuda.convolution.axes import axes_of
+from bolt_numba.kernels.cuda.convolution.conv import MOST, is_wide_enough, warp_tile
+from bolt_numba.kernels.cuda.convolution.direct import Direct, direct_args, direct_kernel
+from bolt_numba.kernels.cuda.convolution.reading import MOST_TAPS, reading_args, window_phase
+from bolt_numba.kernels.cuda.convolution.tail import Ending
+from bolt_numba.kernels.cuda.convolution.tensor import WARP_TILES, Lines, conv_lines, pack_lines, widened_channels
+from bolt_numba.kernels.cuda.declare import CudaKernel, ceil_div, inline
+from bolt_numba.kernels.cuda.elementwise.epilogue import activation, activation_args, can_activate
+from bolt_numba.kernels.cuda.language import lang
+from bolt_numba.kernels.cuda.language.lang import load_f32_nc, load_i32_nc, multiply_apart, round_even
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel, result_of
+from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv, is_fused, scale_ratio, sums_fit
+from bolt_numba.types import F32, I8, I32, U8, Array, TensorType, dtype_name
+
+i32, f32 = np.int32, np.float32
+BYTES = (U8, I8)
+
+
+@record(frozen=True)
+class ByteOperands:
+    """Places of the operands that a convolution of bytes may have; None where it has none."""
+
+    x: int
+    w: int
+    x_zero: int
+    w_zero: int
+
+
+INTEGER, QUANTISED = ByteOperands(0, 1, 2, 3), ByteOperands(0, 3, 2, 5)
+
+
+def operand(ins: Types, at: int) -> TensorType | None:
+    return ins[at] if at < len(ins) else None
+
+
+def number(ins: Types, at: int) -> Any:
+    """The only element of a constant; 0 where there is none."""
+    t = operand(ins, at)
+    return 0 if t is None or t.known is None else t.known.reshape(-1)[0]
+
+
+# ------------------------------------------------------------------------------------------------------------- endings
+
+
+@inline
+def plain_sum(v, column, at, tail, act0, act1):
+    """tail: of all endings, addresses of bias, residual, columns, factors, scales."""
+    return i32(v) + load_i32_nc(tail[2] + 4 * column)
+
+
+@functools.cache
+def byte_ending(y: str, residual: str, bias: bool, activate: Any) -> Ending:
+    """Real numbers, or bytes where ``y`` is a dtype of bytes; residual: its dtype, "" where there is none.
+
+    bias: whether f32 are added to the real numbers.  activate: None where what follows is no more than ONNX's.
+    """
+    load_residual, size = getattr(lang, f"load_{residual or 'f32'}"), lang.SIZES[residual or "f32"]
+    is_fused_one, is_byte_residual = activate is not None, residual in ("i8", "u8")
+    low, high = (f32(-128), f32(127)) if y == "i8" else (f32(0), f32(255))
+    act = activate or inline(lambda v, act0, act1: v)
+    has_residual, cast = residual != "", np.int8 if y == "i8" else np.uint8
+
+    @inline
+    def real(v, column, at, tail, act0, act1):
+        v = multiply_apart(f32(i32(v) + load_i32_nc(tail[2] + 4 * column)), load_f32_nc(tail[3] + 4 * column))
+        if bias:
+            v += load_f32_nc(tail[0] + 4 * column)
+        if has_residual:
+            other = f32(load_residual(tail[1] + size * at))
+            if is_byte_residual:
+                other = multiply_apart(other - load_f32_nc(tail[4] + 12), load_f32_nc(tail[4] + 8))
+            v += other
+        return act(v, act0, act1)
+
+    @inline
+    def stored(v, column, at, tail, act0, act1):
+        made = real(v, column, at, tail, act0, act1)
+        if is_fused_one:
+            made = made / load_f32_nc(tail[4])
+        code = round_even(made) + load_f32_nc(tail[4] + 4)
+        code = code if code > low else low
+        return cast(i32(code if code < high else high))
+
+    return Ending("i32", y, real if y == "f32" else stored)
+
+
+INTEGERS = Ending("i32", "i32", plain_sum)
+
+
+# ------------------------------------------------------------------------------------------------------------- weights
+
+
+def centred(w: Array, zero: Any) -> Array:
+    """Weights [k, c/g, taps] less their zero points, i32; zero: one, or one per filter."""
+    return w.reshape(*w.shape[:2], -1).astype(np.int32) - np.asarray(zero).astype(np.int32).reshape(-1, 1, 1)
+
+
+def in_bytes(w: Array) -> list[Array]:
+    """Arrays of i8 whose sum is w."""
+    parts = []
+    while True:
+        part = np.clip(w, -128, 127)
+        parts.append(part.astype(np.int8))
+        w = w - part
+        if not w.any():
+            return parts
+
+
+def zero_of(ins: Types, at: ByteOperands) -> Array:
+    t = operand(ins, at.w_zero)
+    return np.zeros(1, np.int32) if t is None or t.known is None else t.known
+
+
+def accepts_bytes(op: Any, ins: Types) -> bool:
+    """Channels last; constant filters, scales and zero points; sums that fit."""
+    at = QUANTISED if isinstance(op, QLinearConv) else INTEGER
+    x, w, zero_x, zero_w = (operand(ins, i) for i in (at.x, at.w, at.x_zero, at.w_zero))
+    if op.layout != "NHWC" or x is None or w is None or w.known is None or len(w.dims) > 5:
+        return False
+    if not all(t.is_static for t in ins if t is not None) or x.dtype not in BYTES or w.dtype not in BYTES:
+        return False
+    if any(t is not None and t.known is None for t in (zero_x, zero_w)):
+        return False
+    if not all(0 < t.size <= MOST for t in (x, w, result_of(op, ins))):
+        return False
+    return not isinstance(op, QLinearConv) or _accepts_tail(op, ins)
+
+
+def _accepts_tail(op: Any, ins: Types) -> bool:
+    """What follows the sums of a QLinearConv: see its operands."""
+    _, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias, _, r_scale, r_zero = (*ins, *(None,) * 6)[:12]
+    constants = [t for t in (x_scale, w_scale, y_scale, y_zero, bias, r_scale, r_zero) if t is not None]
+    if any(t.known is None for t in constants) or not can_activate(op.activation):
+        return False
+    if any(t is not None and t.dtype not in (F32,) for t in (x_scale, w_scale, y_scale, r_scale)):
+        return False
+    if y_zero is not None and y_zero.dtype not in BYTES:
+        return False
+    assert w is not None
+    assert x_zero is not None
+    assert w_zero is not None
+    x = ins[0]
+    assert x is not None
+    added = None if bias is None or bias.dtype != I32 else bias.known
+    return sums_fit(x.dtype, x_zero.known, w.dtype, w_zero.known, math.prod(w.dims[1:]), added)
+
+
+@record(frozen=True)
+class BytesEnd:
+    """How a node's sums end: the ending, sizes of elements of bias and residual, and the arguments."""
+
+    ending: Ending
+    bias: int
+    residual: int
+    args: dict[str, Argument]
+
+
+def ending_of(op: Any, ins: Types, y: TensorType, zeros: Array) -> BytesEnd:
+    """zeros: i32 [k], which columns add to their sums for the zero point of x."""
+    nothing: dict[str, Argument] = {"bias": None, "res": None, "factors": None, "scales": None}
+    if isinstance(op, ConvInteger):
+        return BytesEnd(INTEGERS, 4, 4, {**nothing, "columns": zeros, **activation_args(None)})
+    x_scale, w_scale, y_scale, bias, residual = (operand(ins, i) for i in (1, 4, 6, 8, 9))
+    fused, k = is_fused(op, y_scale, bias), len(zeros)
+    target = f32(number(ins, 6)) if y_scale is not None and not fused else np.ones((), np.float32)
+    assert x_scale is not None
+    assert w_scale is not None
+    factors = scale_ratio(np.asarray(x_scale.known).reshape(()), np.asarray(w_scale.known).reshape(-1), target)
+    columns, floats = zeros, bias is not None and bias.dtype == F32
+    if bias is not None and not floats:
+        columns = (zeros.astype(np.int64) + np.asarray(bias.known)).astype(np.int32)
+    scales = np.array(
+        [number(ins, 6) if y_scale is not None else 1, number(ins, 7), number(ins, 10), number(ins, 11)], F32
+    )
+    activate = activation(op.activation) if fused else None
+    kind = "" if residual is None else dtype_name(residual.dtype)
+    args: dict[str, Argument] = {
+        "bias": In(8) if floats else None, "res": None if residual is None else In(9), "columns": columns,
+        "factors": np.ascontiguousarray(np.broadcast_to(factors.astype(np.float32), k)), "scales": scales,
+        **activation_args(op.activation),
+    }  # fmt: skip
+    return BytesEnd(byte_ending(dtype_name(y.dtype), kind, floats, activate), 4, lang.SIZES[kind or "f32"], args)
+
+
+def _operands(op: Any, ins: Types) -> tuple[ByteOperands, TensorType, TensorType, Array]:
+    at = QUANTISED if isinstance(op, QLinearConv) else INTEGER
+    x, w = operand(ins, at.x), operand(ins, at.w)
+    assert x is not None
+    assert w is not None
+    assert w.known is not None
+    return at, x, w, centred(w.known, zero_of(ins, at))
+
+
+def accepts_tensor(op: Any, ins: Types) -> bool:
+    if not accepts_bytes(op, ins):
+        return False
+    _, _, w, filters = _operands(op, ins)
+    few = math.prod(w.dims[2:]) * len(in_bytes(filters)) <= MOST_TAPS
+    return few and is_wide_enough(op.group, w.dims[1], w.dims[0] // op.group)
+
+
+@kernel(ConvInteger, QLinearConv, device="cuda", accepts=accepts_tensor, rank=5)
+def bytes_product(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Tensor cores multiply bytes."""
+    at, x, w, filters = _operands(op, ins)
+    y, (k, cg), group = outs[0], w.dims[:2], op.group
+    axes = axes_of(op, x, w.dims[2:], y)
+    phase, zero = window_phase(axes), int(number(ins, at.x_zero))
+    parts = in_bytes(filters)
+    wide, runs = ceil_div(cg, 16) * 16, x.size // cg
+    image: Argument = In(at.x)
+    steps = []
+    if wide != cg:
+        image = Scratch(runs * wide)
+        kernel_of = widened_channels(dtype_name(x.dtype))
+        steps.append(Step(kernel_of, {"x": In(at.x), "y": image, "runs": runs, "cg": cg, "wide": wide}))
+
+    def pack(array: Array) -> Array:
+        flat = np.concatenate(in_bytes(centred(array, zero_of(ins, at))), axis=2)
+        return pack_lines(flat, group, list(range(flat.shape[2])), wide)
+
+    zeros = (-zero * filters.sum((1, 2), dtype=np.int64)).astype(np.int32)
+    end = ending_of(op, ins, y, zeros)
+    key = ("cuda bytes", group, wide, zero_of(ins, at).tobytes())
+    reading = reading_args(phase, axes, x.dims[0], wide, k // group, group, len(parts))
+    of = Lines("s8" if x.dtype == I8 else "u8s8", 1, end.ending, reading["taps"] > 31, False)  # type: ignore[operator]
+    args: dict[str, Argument] = {
+        "x": image, "w": context.packed(w.known, key, pack), "y": Out(), "ldy": k, **reading, **end.args,
+        "outside": np.full(16, zero, x.dtype),
+    }  # fmt: skip
+    tile = warp_tile(reading["m"], k // group, group)
+    return [*steps, Step(conv_lines(tile, of, end.bias, end.residual), args)]
+
+
+@kernel(ConvInteger, QLinearConv, device="cuda", accepts=accepts_bytes, rank=0)
+def bytes_direct(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """One thread an element, for narrow groups."""
+    at, x, w, _ = _operands(op, ins)
+    y = outs[0]
+    end = ending_of(op, ins, y, np.zeros(w.dims[0], np.int32))
+
+    def pack(array: Array) -> Array:
+        return centred(array, zero_of(ins, at)).astype(np.int16)
+
+    args: dict[str, Argument] = {
+        "x": In(at.x), "w": context.packed(w.known, ("cuda direct", zero_of(ins, at).tobytes()), pack), "y": Out(),
+        "zero": int(number(ins, at.x_zero)), **direct_args(op, x, w, y), **end.args,
+    }  # fmt: skip
+    return [
+        Step(direct_kernel(Direct(dtype_name(x.dtype), "i16", end.ending, True, False, end.bias, end.residual)), args)
+    ]
+
+
+def samples() -> dict[str, CudaKernel]:
+    quantised = byte_ending("u8", "u8", False, activation(None))
+    return {
+        "u8": conv_lines(WARP_TILES[0], Lines("u8s8", 1, quantised, False, False), 4, 1),
+        "i32": conv_lines(WARP_TILES[2], Lines("s8", 1, INTEGERS, False, False), 4, 4),
+        "direct": direct_kernel(Direct("u8", "i16", byte_ending("u8", "", False, None), True, False, 4, 4)),
+    }
