@@ -15,12 +15,13 @@ from bolt_numba.errors import KernelError
 from bolt_numba.kernels import compiles, jit
 from bolt_numba.kernels.cuda import code, needs
 from bolt_numba.kernels.cuda.code import CUBIN, PTX, CudaCode
-from bolt_numba.kernels.cuda.declare import PTR, SM_80, CudaKernel, Macro, cuda_kernel
+from bolt_numba.kernels.cuda.declare import PTR, SM_80, SM_90A, CudaKernel, Macro, cuda_kernel
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda, static_range
 from bolt_numba.kernels.cuda.language.warp import warp_sum
 from bolt_numba.kernels.precompile import compiling_in
 from bolt_numba.kernels.shipping import received, shipped
+from tests.cuda.resources import instructions
 
 
 def fresh(number: int) -> CudaKernel:
@@ -159,6 +160,36 @@ def test_code_that_is_in_the_cache_imports_no_compiler(cache: Path) -> None:
     for wanted in (False, True):
         done = subprocess.run([sys.executable, "-c", START], env=env, capture_output=True, text=True, check=True)
         assert (done.stdout.strip() == "[]") == wanted
+
+
+def test_numpy_without_row_stack_serves(cache: Path) -> None:
+    """NumPy 2.5 has none, and Numba CUDA asks for it."""
+    (cache / "mine.py").write_text(KERNEL)
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(cache), os.environ.get("PYTHONPATH", "")])}
+    start = "import numpy as np\nvars(np).pop('row_stack', None)\n" + START
+    done = subprocess.run([sys.executable, "-c", start], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_linker_keeps_what_warp_groups_need(cache: Path) -> None:
+    """It leaves setmaxnreg out where it links parts, and says so with C7504."""
+    more, less, store = lang.setmaxnreg_inc, lang.setmaxnreg_dec, lang.store_i32
+
+    @cuda_kernel(threads=256, blocks=lambda a: 1, arch=SM_90A, unrolled=True, x=PTR)
+    def groups(x):  # type: ignore[no-untyped-def]
+        if cuda.threadIdx.x < 128:
+            less(24)
+            store(x, 1)
+        else:
+            more(240)
+            store(x + 4, 2)
+
+    from bolt_numba.kernels.cuda.compiler import linked
+
+    cubin, said = linked(groups, SM_90A)
+    assert "C75" not in said
+    names = instructions(cubin)
+    assert names is None or "USETMAXREG" in names
 
 
 def test_the_interpreter_gets_ptx_of_the_pinned_version() -> None:

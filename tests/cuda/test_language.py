@@ -20,6 +20,7 @@ from bolt_numba.kernels.cuda.language.lang import cuda, static, static_range
 from bolt_numba.kernels.cuda.language.macros import MACROS
 from bolt_numba.kernels.declare import Inline, Source, inline
 from bolt_numba.ptx import GlobalMemory, Module
+from bolt_numba.types import BF16
 
 
 def generated(lines: list[str], scope: dict[str, Any], arch: str = SM_80, threads: int = 128) -> CudaKernel:
@@ -144,6 +145,59 @@ def test_vectors_of_every_dtype_are_copied() -> None:
         wanted[i, 1, :nbytes] = wanted[i, 0, :nbytes]
         wanted[i, 2, :nbytes] = wanted[i, 3, :nbytes]
     np.testing.assert_array_equal(run(kernel, data, 0, 0.0), wanted)
+
+
+def pairs_of(values: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
+    """f32 values as pairs of halves in u32, the first in the low bits."""
+    made: np.ndarray[Any, Any] = values.astype(dtype).view(np.uint32)
+    return made
+
+
+def test_arithmetic_words_compute_what_their_names_say() -> None:
+    """One lane, one line each: the value of the word, and what it should be."""
+    a, b, c = np.float32(1.7), np.float32(-2.5), np.float32(np.nan)
+    halves = np.float32([1.5, -2.25, 0.1, 3])
+    low = halves[:2]
+    x, y = 0x80FF7F01, 0x01020304  # bytes 1, 127, -1, -128 and 4, 3, 2, 1
+    f16x, f16y, bf16 = *pairs_of(halves, np.float16), pairs_of(low, BF16)[0]
+    f16 = halves.astype(np.float16)
+    bits: list[tuple[str, int]] = [
+        (f"dp4a({x}, {y}, 5)", 4 + 381 - 2 - 128 + 5), (f"dp4a_uu({x}, {y}, 5)", 4 + 381 + 510 + 128 + 5),
+        (f"dp4a_us({x}, {0x01020304}, 5)", 4 + 381 + 510 + 128 + 5), (f"prmt({x}, {y}, 0x5410)", 0x03047F01),
+        (f"lop3_xor_and({x}, {y}, 255)", x & (y ^ 255)), (f"mulhi_u32({x}, {y})", x * y >> 32),
+        (f"shift_right_u32({x}, 4)", x >> 4), ("round_i32(np.float32(2.5))", 2), ("round_i32(np.float32(-7.6))", -8),
+        ("round_i32(np.float32(3e9))", 2**31 - 1), ("saturate_s8(300)", 127), ("saturate_s8(-300)", -128),
+        ("saturate_u8(-3)", 0), ("f32_bits(np.float32(1))", 0x3F800000),
+        ("cvt_f16x2(np.float32(-2.25), np.float32(1.5))", int(f16x)),
+        ("cvt_bf16x2(np.float32(-2.25), np.float32(1.5))", int(bf16)),
+        (f"hfma2({f16x}, {f16y}, {f16x})", int(pairs_of(f16[:2] * f16[2:] + f16[:2], np.float16)[0])),
+        (f"hadd2({f16x}, {f16y})", int((f16[:2] + f16[2:]).view(np.uint32)[0])),
+        (f"hmul2({f16x}, {f16y})", int((f16[:2] * f16[2:]).view(np.uint32)[0])),
+        (f"hmax2({f16x}, {f16y})", int(np.maximum(f16[:2], f16[2:]).view(np.uint32)[0])),
+        (f"hmin2({f16x}, {f16y})", int(np.minimum(f16[:2], f16[2:]).view(np.uint32)[0])),
+        ("cvt_tf32(np.float32(1.00001))", 0x3F800000),
+    ]  # fmt: skip
+    floats: list[tuple[str, Any]] = [
+        ("ex2(a)", 2**a), ("lg2(a)", np.log2(a)), ("rcp(a)", 1 / a), ("rsqrt_approx(a)", a**-0.5),
+        ("sqrt_approx(a)", a**0.5), ("tanh_approx(a)", np.tanh(a)), ("rcp_exact(a)", 1 / a),
+        ("divide_exact(a, b)", a / b), ("sqrt_exact(a)", np.sqrt(a)), ("fma(a, b, a)", np.float32(float(a) * float(b) + float(a))),
+        ("add_apart(a, b)", a + b), ("multiply_apart(a, b)", a * b), ("maximum(a, c)", c), ("minimum(c, b)", c),
+        ("max_f32(a, c)", a), ("min_f32(c, b)", b), ("maximum(a, b)", a), ("minimum(a, b)", b), ("rint_f32(b)", -2),
+        ("floor_f32(b)", -3), ("ceil_f32(b)", -2), ("bits_f32(0x40490FDB)", np.pi),
+        (f"unpack_f16x2({f16x})[1]", -2.25), (f"unpack_bf16x2({bf16})[0]", 1.5),
+        (f"unpack_bf16x2({bf16})[1]", -2.25),
+    ]  # fmt: skip
+    lines = ["a, b, c = np.float32(1.7), np.float32(-2.5), np.float32(np.nan)"]
+    lines += [f"store_u32(x + {4 * i}, {text})" for i, (text, _) in enumerate(bits)]
+    lines += [f"store_f32(x + {4 * (len(bits) + i)}, {text})" for i, (text, _) in enumerate(floats)]
+    names = [name for name in INSTRUCTIONS if any(f"{name}(" in line for line in lines)]
+    scope = {name: getattr(lang, name) for name in (*names, "store_u32", "store_f32")}
+    made = run(generated(lines, scope, threads=1), np.zeros(len(bits) + len(floats), np.uint32), 0, 0.0)
+    found = dict(zip((text for text, _ in bits), made[: len(bits)].tolist(), strict=True))
+    assert found == {text: value & 0xFFFFFFFF for text, value in bits}
+    np.testing.assert_allclose(made[len(bits) :].view(np.float32), np.float32([v for _, v in floats]), rtol=1e-3)
+    untested = {n for n, each in INSTRUCTIONS.items() if each.is_pure and "d" not in each.results + each.arguments}
+    assert untested <= {*names, "round_even"}, "a word of arithmetic is without a line here"
 
 
 THREADS = 96

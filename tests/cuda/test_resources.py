@@ -9,11 +9,12 @@ import pytest
 
 from bolt_numba.errors import KernelError
 from bolt_numba.kernels.cuda.code import cubin
-from bolt_numba.kernels.cuda.declare import PTR, SM_80, cuda_kernel
+from bolt_numba.kernels.cuda.compiler import linked
+from bolt_numba.kernels.cuda.declare import PTR, SM_80, SM_90A, cuda_kernel
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda
 from bolt_numba.kernels.cuda.resources import resources
-from tests.cuda.resources import TABLE, disassembler, instructions, modules, table_of
+from tests.cuda.resources import TABLE, disassembler, instructions, modules, samples, table_of
 
 STORED: dict[str, Any] = json.loads(TABLE.read_text())
 REMEDY = "python -m tests.cuda.resources writes the table anew"
@@ -33,6 +34,15 @@ def test_kernels_take_what_the_table_says(module: str) -> None:
             assert row["registers"] <= wanted["registers"] + ROOM, f"{where}: {REMEDY}"
             assert row["shared"] == wanted["shared"], f"{where}: {REMEDY}"
             assert row.get("has", wanted["has"]) == wanted["has"], f"{where}: {REMEDY}"
+
+
+def test_the_linker_has_nothing_to_say_of_warp_groups() -> None:
+    """C7504, C7508 and C7510 say that setmaxnreg is left out, or that products wait for each other."""
+    for module in modules():
+        for name, kernel in samples(module).items():
+            if kernel.arch == SM_90A:
+                said = linked(kernel, SM_90A)[1]
+                assert "C75" not in said, f"{module}: {name}: {said}"
 
 
 SIZE = 96
