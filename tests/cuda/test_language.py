@@ -180,7 +180,8 @@ def test_arithmetic_words_compute_what_their_names_say() -> None:
     floats: list[tuple[str, Any]] = [
         ("ex2(a)", 2**a), ("lg2(a)", np.log2(a)), ("rcp(a)", 1 / a), ("rsqrt_approx(a)", a**-0.5),
         ("sqrt_approx(a)", a**0.5), ("tanh_approx(a)", np.tanh(a)), ("rcp_exact(a)", 1 / a),
-        ("divide_exact(a, b)", a / b), ("sqrt_exact(a)", np.sqrt(a)), ("fma(a, b, a)", np.float32(float(a) * float(b) + float(a))),
+        ("divide_exact(a, b)", a / b), ("sqrt_exact(a)", np.sqrt(a)),
+        ("fma(a, b, a)", np.float32(float(a) * float(b) + float(a))),
         ("add_apart(a, b)", a + b), ("multiply_apart(a, b)", a * b), ("maximum(a, c)", c), ("minimum(c, b)", c),
         ("max_f32(a, c)", a), ("min_f32(c, b)", b), ("maximum(a, b)", a), ("minimum(a, b)", b), ("rint_f32(b)", -2),
         ("floor_f32(b)", -3), ("ceil_f32(b)", -2), ("bits_f32(0x40490FDB)", np.pi),
