@@ -30,7 +30,7 @@ from bolt_numba.kernels.cuda.language.emit import word_of
 from bolt_numba.kernels.cuda.language.instructions import INSTRUCTIONS
 from bolt_numba.kernels.cuda.language.lang import WORDS
 from bolt_numba.kernels.cuda.language.macros import MACROS
-from bolt_numba.kernels.cuda.language.unroll import unrolled
+from bolt_numba.kernels.cuda.language.unroll import is_static, unrolled
 from bolt_numba.kernels.cuda.needs import REMEDY
 from bolt_numba.kernels.declare import Inline, Late, free_names
 from bolt_numba.kernels.mistakes import check_names, repeated, told
@@ -86,8 +86,9 @@ def _meaning(value: Late, arch: str) -> Any:
 def _helper(helper: Inline, arch: str) -> Any:
     """A device function.  Numba asks the driver which GPU there is to compile one; here the kernel's caller says."""
     who = f"helper '{helper.name}'"
-    check_names(helper.function, who, language=_LANGUAGE)
-    made = cuda.jit(resolved(helper.function, arch), device=True, forceinline=True)
+    function = unrolled(helper.function) if is_static(helper.function) else helper.function
+    check_names(function, who, language=_LANGUAGE)
+    made = cuda.jit(resolved(function, arch), device=True, forceinline=True)
 
     def compile_device(args: Any, return_type: Any = None) -> Any:
         if args not in made.overloads:

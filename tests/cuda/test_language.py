@@ -80,12 +80,17 @@ CALLS = [
     ("mma_tile", (1, 1, "b1"), "macro(words, words, words)", SM_80),
     ("mma_row", (2, "bf16"), "macro(floats, words, 4, words)", SM_80),
     ("fill", (8, 1.5), "macro(floats)", SM_80),
-    ("row_max", (2,), "store_f32(x, macro(floats, f, f)[0])", SM_80),
-    ("row_exp", (2,), "store_f32(x, macro(floats, f, f, f)[1])", SM_80),
-    ("row_scale", (2,), "macro(floats, f, f)", SM_80),
     ("ldsm_turned", (2,), "macro(words, n, n, 16)", SM_80),
     ("sts_sums", (2, 64), "macro(floats, 4, n)", SM_80),
-    ("pack_rows", (4, "bf16"), "macro(floats, words)", SM_80),
+    ("dots", (2, 2, 4, True), "macro(floats, more, more)", SM_80),
+    ("hide", (1, 2), "macro(floats, n, signed, signed)", SM_80),
+    ("add_mask", (1, 2, "bf16", False), "macro(floats, n, n, places, f)", SM_80),
+    ("cap_scores", (1, 2), "macro(floats, f, f)", SM_80),
+    ("soften", (1, 2), "macro(floats, more, more, more, f)", SM_80),
+    ("scale_rows", (1, 2), "macro(floats, more)", SM_80),
+    ("pack_rows", (1, 4, "bf16"), "macro(floats, words)", SM_80),
+    ("store_rows", (1, 2, "f16", 64), "macro(floats, n)", SM_80),
+    ("store_sums", (1, 2), "macro(floats, places, n, n)", SM_80),
     ("wgmma", (16, "f16"), "macro(floats, 0, n, n, 1)", SM_90A),
     ("wgmma", (16, "s8"), "macro(words, 0, n, n, 1)", SM_90A),
     ("wgmma", (16, "b1"), "macro(words, 0, n, n, 1)", SM_90A),
@@ -94,13 +99,16 @@ CALLS = [
 
 @pytest.mark.parametrize(("name", "settings", "text", "arch"), CALLS)
 def test_macros_become_machine_code_without_local_memory(name: str, settings: Any, text: str, arch: str) -> None:
-    kinds = {"floats": np.float32, "more": np.float32, "words": np.uint32}
+    kinds = {
+        "floats": np.float32, "more": np.float32, "words": np.uint32, "signed": np.int32, "places": np.int64
+    }  # fmt: skip
+    stores = {np.float32: "store_f32", np.uint32: "store_u32", np.int32: "store_i32", np.int64: "store_i64"}
     lines = [f"{each} = cuda.local.array(32, np.{kind.__name__})" for each, kind in kinds.items()]
     lines += [f"fill_{each}({each})" for each in kinds] + [text]
     for each, kind in kinds.items():
-        lines += [f"for i in range(32):\n        store_{'f32' if kind is np.float32 else 'u32'}(x + 4 * i, {each}[i])"]
+        lines += [f"for i in range(32):\n        {stores[kind]}(x + 8 * i, {each}[i])"]
     scope = {f"fill_{each}": Macro("fill", 32, 0) for each in kinds} | {"macro": Macro(name, *settings)}
-    scope |= {word: getattr(lang, word) for word in ("store_f32", "store_u32")}
+    scope |= {word: getattr(lang, word) for word in stores.values()}
     kernel = generated(lines, scope, arch)
     assert ".local" not in ptx(kernel, arch)
     assert cubin(kernel, arch).startswith(b"\x7fELF")

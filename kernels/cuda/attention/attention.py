@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from bolt_numba.kernels.cuda.attention.combine import combine_parts
+from bolt_numba.kernels.cuda.attention.flash import ALL_ROWS, NO_MASK, ONE_ROW, Form, flash_attention
 from bolt_numba.kernels.cuda.attention.tiles import TILE, WIDEST, attention_tiles
 from bolt_numba.kernels.cuda.declare import CudaKernel, ceil_div
 from bolt_numba.kernels.geometry.heads import (
@@ -16,10 +18,14 @@ from bolt_numba.kernels.geometry.heads import (
     mask_fits,
     position_step,
 )
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.attention import FusedAttention, swapped
 from bolt_numba.types import BF16, F16, F32, TensorType, dtype_name
 
+PROCESSORS = 132
+"""Of the GPU that blocks are counted for (an H100): fewer blocks leave some without work."""
+SHARED_KEYS = 128
+"""Keys of a part, at least."""
 MOST_UNITS = 65535
 """Blocks of a launch in its second direction."""
 
@@ -43,6 +49,42 @@ def tiles_for(dtype: str, width: int) -> CudaKernel:
     return attention_tiles(dtype, next(n for n in (1, 2, 4) if n >= min(4, ceil_div(width, TILE))))
 
 
+def _accepts_flash(op: Any, ins: Types) -> bool:
+    """Halves in rows of whole 16 bytes, which tensor cores take."""
+    if not accepts(op, ins) or ins[0] is None or ins[0].dtype == F32 or op.scale <= 0:
+        return False
+    q, _, v = heads_first(op, ins)
+    return flash_fits(q[-1], v[-1])
+
+
+def flash_fits(d: int, width: int) -> bool:
+    return d % 8 == 0 and width % 8 == 0 and max(d, width) <= 128
+
+
+@kernel(FusedAttention, device="cuda", accepts=_accepts_flash, rank=1, by_types=True)
+def flash(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Tensor cores; few rows share their keys among several blocks."""
+    k, mask = heads_first(op, ins)[1], ins[3] if len(ins) > 3 else None
+    kind = NO_MASK if mask is None else ONE_ROW if len(mask.dims) < 2 or mask.dims[-2] == 1 else ALL_ROWS
+    return flash_steps(attention_args(op, ins, outs), dtype_name(outs[0].dtype), kind, k[-2])
+
+
+def flash_steps(args: dict[str, Any], dtype: str, mask: str, keys: int) -> list[Step]:
+    """Steps for arguments of `rows.FIELDS`; keys: of a row, at most."""
+    rows, units, width = args["group"] * args["m"], args["units"], args["width"]
+    tiles, warps = (1, 1) if rows <= 16 else (1, 4) if rows <= 64 else (2, 4)
+    blocks = units * ceil_div(rows, 16 * tiles * warps)
+    parts = max(1, min(ceil_div(keys, SHARED_KEYS), 2 * PROCESSORS // blocks)) if blocks < PROCESSORS else 1
+    form = Form(dtype, 64 if max(args["d"], width) <= 64 else 128, tiles, warps, mask, parts > 1, args["cap"] > 0)
+    partial = Scratch(4 * parts * units * rows * (width + 2)) if parts > 1 else None
+    steps = [Step(flash_attention(form), {**args, "partial": partial, "parts": parts})]
+    if parts > 1:
+        names = ("sink", "y", "table", "units", "group", "m", "width", "y_step", "y_head")
+        more = {"partial": partial, "parts": parts}
+        steps.append(Step(combine_parts(dtype), {name: args[name] for name in names} | more))
+    return steps
+
+
 def attention_args(op: Any, ins: Types, outs: Sequence[TensorType]) -> dict[str, Any]:
     """Arguments for `rows.FIELDS`."""
     q, k, v = heads_first(op, ins)
@@ -64,4 +106,8 @@ def attention_args(op: Any, ins: Types, outs: Sequence[TensorType]) -> dict[str,
 
 def samples() -> list[CudaKernel]:
     """Kernels for the table of resources."""
-    return [attention_tiles("f32", 1), attention_tiles("f32", 4), attention_tiles("f16", 2)]
+    forms = [
+        Form("f16", 64, 2, 4), Form("bf16", 128, 2, 4), Form("f16", 64, 2, 4, ALL_ROWS),
+        Form("f16", 128, 1, 1, parts=True, capped=True),
+    ]  # fmt: skip
+    return [attention_tiles("f32", 1), attention_tiles("f32", 4), *map(flash_attention, forms), combine_parts("f16")]

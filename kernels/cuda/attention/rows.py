@@ -36,25 +36,36 @@ each other).  d, width: elements of a key and of a value.  window: keys that a q
 c * tanh(scores / c), or 0."""
 
 
-def reach_of(size: int) -> Callable[[Any], dict[str, Reach]]:
-    """Extents of `FIELDS` for elements of ``size`` bytes."""
+def results_reach(size: int) -> Callable[[Any], dict[str, Reach]]:
+    """Extents of results, sinks and table for elements of ``size`` bytes."""
 
     def reach(a: Any) -> dict[str, Reach]:
         table: dict[str, Reach] = {"table": 8 * ENTRY * a.units}
         if not isinstance(a.table, np.ndarray):  # as `cache_table` makes it: heads lie side by side
-            rows = size * a.units * a.group * a.m
-            found: dict[str, Reach] = {"q": rows * a.d, "y": rows * a.width, "k": KEPT, "v": KEPT, "mask": KEPT}
-            return found | {"sink": a.q_step // a.d} | table
-        q, k, v, mask, y, keys, _, sinks = a.table.reshape(-1, ENTRY).max(axis=0).tolist()
+            return {"y": size * a.units * a.group * a.m * a.width, "sink": a.y_step // a.width} | table
+        y, sinks = a.table.reshape(-1, ENTRY).max(axis=0)[[4, 7]].tolist()
+        end = y + (a.m - 1) * a.y_step + (a.group - 1) * a.y_head + size * a.width
+        return {"y": end, "sink": sinks + size * a.group} | table
+
+    return reach
+
+
+def reach_of(size: int) -> Callable[[Any], dict[str, Reach]]:
+    """Extents of `FIELDS` for elements of ``size`` bytes."""
+    results = results_reach(size)
+
+    def reach(a: Any) -> dict[str, Reach]:
+        if not isinstance(a.table, np.ndarray):
+            found: dict[str, Reach] = {"q": size * a.units * a.group * a.m * a.d, "k": KEPT, "v": KEPT, "mask": KEPT}
+            return found | results(a)
+        q, k, v, mask, _, keys, _, _ = a.table.reshape(-1, ENTRY).max(axis=0).tolist()
         more = a.group - 1
         return {
             "q": q + (a.m - 1) * a.q_step + more * a.q_head + size * a.d,
             "k": k + (keys - 1) * a.k_step + size * a.d if keys > 0 else 0,
             "v": v + (keys - 1) * a.v_step + size * a.width if keys > 0 else 0,
             "mask": mask + (a.m - 1) * a.mask_step + more * a.mask_head + size * keys if keys > 0 else 0,
-            "y": y + (a.m - 1) * a.y_step + more * a.y_head + size * a.width,
-            "sink": sinks + size * a.group,
-            **table,
+            **results(a),
         }
 
     return reach

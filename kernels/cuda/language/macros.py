@@ -12,8 +12,9 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda import types
 
-from bolt_numba.kernels.cuda.language.emit import LLVM, Registers, as_tuple, assembled, made_intrinsic
+from bolt_numba.kernels.cuda.language.emit import LLVM, Registers, assembled, made_intrinsic
 from bolt_numba.kernels.cuda.language.instructions import INSTRUCTIONS, Instruction, mma
+from bolt_numba.kernels.cuda.language.softmax import SOFTMAX_MACROS
 from bolt_numba.kernels.cuda.language.tiles import TILE_MACROS
 
 _F32, _U32 = types.float32, types.uint32
@@ -127,8 +128,8 @@ def mma_tile(rows: int, columns: int, kind: str) -> Any:
     return made_intrinsic("mma_tile", 3, lambda *kinds: types.void(*kinds), codegen)
 
 
-def mma_row(columns: int, kind: str = "f16") -> Any:
-    """``mma_row(sums, a, first, b)``: the row of tiles a[first ...] times all columns of tiles; first is a literal."""
+def mma_row(columns: int, kind: str = "f16", rows: int = 1) -> Any:
+    """``mma_row(sums, a, first, b)``: ``rows`` rows of tiles, of a[first ...], times all columns; first is a literal."""
     step = mma(kind)
 
     def typed(sums: Any, a: Any, first: Any, b: Any) -> Any:
@@ -136,9 +137,10 @@ def mma_row(columns: int, kind: str = "f16") -> Any:
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
         sums, a, b = (Registers(context, builder, sig.args[i], args[i]) for i in (0, 1, 3))
-        left, right = a.loads(4, sig.args[2].literal_value), b.loads(2 * columns)
+        left, right = a.loads(4 * rows, sig.args[2].literal_value), b.loads(2 * columns)
         for j in range(columns):
-            _multiply(builder, step, sums, 4 * j, left, right[2 * j : 2 * j + 2])
+            for i in range(rows):
+                _multiply(builder, step, sums, 4 * (i * columns + j), left[4 * i : 4 * i + 4], right[2 * j : 2 * j + 2])
 
     return made_intrinsic("mma_row", 4, typed, codegen, literal=True)
 
@@ -153,66 +155,6 @@ def fill(n: int, value: float) -> Any:
             tile.store(i, ir.Constant(element, number))
 
     return made_intrinsic("fill", 1, lambda tile: types.void(tile), codegen)
-
-
-# ------------------------------------------------------- two rows of a lane in the sums of 16 rows, as attention needs
-
-
-def row_max(columns: int) -> Any:
-    """``(m0, m1) = row_max(sums, m0, m1)``: over the lane's part of its two rows."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        sums, found = Registers(context, builder, sig.args[0], args[0]), [args[1], args[2]]
-        for i in range(4 * columns):
-            row = i % 4 // 2
-            found[row] = assembled(builder, INSTRUCTIONS["max_f32"], [found[row], sums.load(i)])[0]
-        return as_tuple(context, builder, sig, found)
-
-    return made_intrinsic("row_max", 3, lambda sums, *_: types.UniTuple(_F32, 2)(sums, _F32, _F32), codegen)
-
-
-def row_exp(columns: int) -> Any:
-    """``(s0, s1) = row_exp(sums, scale, c0, c1)``: sums become 2 ** (sums * scale - c); the sums of the rows."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        sums = Registers(context, builder, sig.args[0], args[0])
-        found: list[Any] = [ir.Constant(LLVM["f"], 0.0)] * 2
-        zero = ir.Constant(LLVM["f"], -0.0)  # the LLVM of sm_80 has no fneg
-        negative = [builder.fsub(zero, args[2]), builder.fsub(zero, args[3])]
-        for i in range(4 * columns):
-            row = i % 4 // 2
-            power = assembled(builder, INSTRUCTIONS["fma"], [sums.load(i), args[1], negative[row]])
-            made = assembled(builder, INSTRUCTIONS["ex2"], power)[0]
-            sums.store(i, made)
-            found[row] = builder.fadd(found[row], made)
-        return as_tuple(context, builder, sig, found)
-
-    return made_intrinsic("row_exp", 4, lambda sums, *_: types.UniTuple(_F32, 2)(sums, _F32, _F32, _F32), codegen)
-
-
-def row_scale(columns: int) -> Any:
-    """``row_scale(sums, f0, f1)``: multiplies the two rows."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
-        sums = Registers(context, builder, sig.args[0], args[0])
-        for i in range(4 * columns):
-            sums.store(i, builder.fmul(sums.load(i), args[1 + i % 4 // 2]))
-
-    return made_intrinsic("row_scale", 3, lambda sums, *_: types.void(sums, _F32, _F32), codegen)
-
-
-def pack_rows(columns: int, kind: str = "f16") -> Any:
-    """``pack_rows(sums, a)``: sums of 16 rows become operands a of columns / 2 steps, with no data that moves."""
-    narrow = INSTRUCTIONS[f"cvt_{kind}x2"]
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
-        sums, a = (Registers(context, builder, kind, value) for kind, value in zip(sig.args, args, strict=True))
-        for step in range(columns // 2):
-            for r in range(4):
-                k = 4 * (2 * step + r // 2) + 2 * (r % 2)
-                a.store(4 * step + r, assembled(builder, narrow, [sums.load(k + 1), sums.load(k)])[0])
-
-    return made_intrinsic("pack_rows", 2, lambda *kinds: types.void(*kinds), codegen)
 
 
 # --------------------------------------------------------------------------------------------------------------- Hopper
@@ -260,6 +202,7 @@ def wgmma(n: int, kind: str = "f16") -> Any:
     return made_intrinsic("wgmma", 5, typed, codegen, literal=True)
 
 
-_MADE = (lds, ldsm, ldsm_at, outer, dots, mma_tile, mma_row, fill, row_max, row_exp, row_scale, pack_rows, wgmma)
-MACROS: dict[str, Callable[..., Any]] = {made.__name__: made for made in _MADE} | TILE_MACROS
+_MADE = (lds, ldsm, ldsm_at, outer, dots, mma_tile, mma_row, fill, wgmma)
+_OTHERS = TILE_MACROS | SOFTMAX_MACROS
+MACROS: dict[str, Callable[..., Any]] = {made.__name__: made for made in _MADE} | _OTHERS
 """By the name that a `Macro` gives: the intrinsic of its settings."""

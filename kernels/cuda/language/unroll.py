@@ -113,6 +113,11 @@ def _definition(function: _Function) -> ast.FunctionDef:
     raise KernelError(f"{code.co_filename}:{code.co_firstlineno}: {code.co_name}: got no source text, wanted the file")
 
 
+def is_static(function: _Function) -> bool:
+    """Whether it decides anything when it is compiled."""
+    return not {"static", "static_range"}.isdisjoint(function.__code__.co_names)
+
+
 def unrolled(function: _Function) -> _Function:
     """The same function with all that is static written out; what it named from outside are its globals."""
     code = function.__code__
