@@ -64,6 +64,13 @@ class KernelError(BoltError, RuntimeError):
     """
 
 
+class SimulationError(BoltError, RuntimeError):
+    """A kernel did on the simulated GPU what it must not: the message names instruction, line, block and thread.
+
+    What to do: docs/troubleshooting.md#simulationerror
+    """
+
+
 class InternalError(BoltError, RuntimeError):
     """A fault of bolt-numba, not of the model or the call; ``__cause__`` is the exception that it met.
 

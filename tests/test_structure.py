@@ -45,6 +45,7 @@ ALLOWED: dict[str, set[str]] = {
     "kernels": MEANING - {"ir"} | {"codegen", "kernels"},
     "converters": MEANING | {"converters"},
     "runtime": MEANING | {"codegen", "passes", "runtime", "kernels", "devices"},
+    "ptx": FOUNDATION | {"ptx"},
     "devices": MEANING | {"devices", "runtime", "kernels", "ptx"},
 }
 """Part of the package -> parts it may import; a part that is not listed (session, command line) may import any."""

@@ -1,39 +1,27 @@
-"""TEMPORARY: the agreed interface over the prototype, until the interpreter stands here."""
-import sys
+"""A simulated GPU: runs the PTX of kernels with NumPy, every thread of some blocks a lane, and checks what they do.
 
-sys.path.insert(0, "/work/shared/prototypes/cuda")
-import numpy as np
-import ptxsim
+What a GPU does not say is an error here: reads of what nothing has written, accesses out of bounds or misaligned,
+shared memory that two warps use without a barrier between, copies that nobody waited for, barriers that not all reach.
 
+Approximate instructions (``ex2.approx``, ``rcp.approx``, ``tanh.approx``) are exact here, and numbers below the normal
+ones are never flushed to zero: a test must allow for the GPU's error.  Sums of tensor cores are f32 sums.
+Nothing here says how long a kernel takes; `SimulationReport` counts what it does.
+"""
 
-class GlobalMemory:
-    def __init__(self, nbytes=1 << 28):
-        self.dev = ptxsim.Device(nbytes)
+from bolt_numba.errors import SimulationError
+from bolt_numba.ptx.copies import TensorMap
+from bolt_numba.ptx.memory import GlobalMemory
+from bolt_numba.ptx.program import Module
+from bolt_numba.ptx.report import Counts, SimulationReport
+from bolt_numba.ptx.types import ALL_CHECKS, Checks
 
-    def allocate(self, nbytes):
-        d = self.dev
-        b = d.top
-        d.top = (b + nbytes + 511) // 256 * 256
-        d.valid[b:b + nbytes] = True
-        return ptxsim.GBASE + b
-
-    def free(self, address):
-        pass
-
-    def write(self, address, array):
-        b = address - ptxsim.GBASE
-        self.dev.mem[b:b + array.nbytes] = array.reshape(-1).view(np.uint8)
-
-    def read(self, address, array):
-        b = address - ptxsim.GBASE
-        array.reshape(-1).view(np.uint8)[...] = self.dev.mem[b:b + array.nbytes]
-
-
-class Module:
-    def __init__(self, ptx):
-        self.ptx = ptx
-
-    def launch(self, memory, grid, threads, args, shared=0):
-        sim = ptxsim.Sim(self.ptx)
-        sim.launch(memory.dev, grid, (threads,), args, dynsmem=shared)
-        return sim.report()
+__all__ = [
+    "ALL_CHECKS",
+    "Checks",
+    "Counts",
+    "GlobalMemory",
+    "Module",
+    "SimulationError",
+    "SimulationReport",
+    "TensorMap",
+]

@@ -1,0 +1,132 @@
+"""Which accesses of shared memory are ordered: a clock for each warp over the others, moved on by barriers.
+
+A block's time is a number that every synchronisation moves on.  Each access leaves it, with the warp, at the words that
+it touches.  A warp knows, for every other, up to which time its accesses came before.  An access conflicts with
+another of a later time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.ptx.types import I32, I64, FaultError
+
+ASYNC, ATOMIC = -2, -1
+"""Two warps that are none: copies of the hardware, and atomic operations, which do not conflict with each other."""
+PENDING = 1 << 30
+"""Time of a read that has not ended, such as that of a product of a warp group."""
+
+
+class AccessOrder:
+    """For a batch of blocks.  words: granules of ``1 << shift`` bytes, over all blocks."""
+
+    def __init__(self, blocks: int, warps: int, nbytes: int, shift: int) -> None:
+        self.warps, self.shift = warps + 2, shift
+        words = (blocks * nbytes >> shift) + 4
+        self.time = 1
+        self.known = np.zeros((blocks, self.warps, self.warps), I32)
+        self.floor = np.zeros(blocks, I32)
+        """Time up to which all is ordered."""
+        self.write_time, self.writer = np.zeros(words, I32), np.zeros(words, np.int16)
+        self.last_read, self.read_time = np.zeros(words, I32), np.zeros(words * self.warps, I32)
+
+    def restart(self) -> None:
+        """A new batch: what older ones left is ordered."""
+        self.floor[...] = self.known[...] = self.time
+        self.last_read[self.last_read >= PENDING] = 0
+        self.read_time[self.read_time >= PENDING] = 0
+        self.time += 1
+
+    def granules(self, offsets: Any, nbytes: int, *lanes: Any) -> tuple[Any, ...]:
+        """Words of accesses, each ``nbytes`` long, and what belongs to their lanes once for each word."""
+        words, count = offsets >> self.shift, max(1, nbytes >> self.shift)
+        if count == 1:
+            return words, *lanes
+        made = (words[:, None] + np.arange(count)).reshape(-1)
+        return made, *(np.repeat(x, count) for x in lanes)
+
+    def read(self, words: Any, blocks: Any, warps: Any, pending: bool = False) -> None:
+        self._ordered(words, blocks, warps, "reads what another warp writes")
+        stamp = PENDING if pending else self.time
+        self.last_read[words] = stamp
+        self.read_time[words * self.warps + warps] = stamp
+
+    def done(self, words: Any, warps: Any) -> None:
+        """Reads that were pending have ended."""
+        self.read_time[words * self.warps + warps] = self.time
+        self.last_read[words] = self.read_time.reshape(-1, self.warps)[words].max(1)
+
+    def write(self, words: Any, blocks: Any, warps: Any, by: int | None = None) -> None:
+        """``by``: a warp that is none and writes on behalf of these."""
+        self._ordered(words, blocks, warps, "writes what another warp writes", by)
+        late = np.flatnonzero(self.last_read[words] > self.floor[blocks])
+        if late.size:
+            self._after_reads(words[late], blocks[late], warps[late], late)
+        self.write_time[words] = self.time
+        self.writer[words] = warps if by is None else by % self.warps
+
+    def _ordered(self, words: Any, blocks: Any, warps: Any, what: str, by: int | None = None) -> None:
+        times = self.write_time[words]
+        late = np.flatnonzero(times > self.floor[blocks])
+        if not late.size:
+            return
+        writer, w, b = self.writer[words[late]], warps[late], blocks[late]
+        bad = (writer != w) & (times[late] > self.known[b, w, writer])
+        if by is not None:
+            bad &= writer != by % self.warps
+        if bad.any():
+            at = int(np.flatnonzero(bad)[0])
+            raise RaceError(f"{what}{_whose(int(writer[at]), self.warps)}", int(late[at]))
+
+    def _after_reads(self, words: Any, blocks: Any, warps: Any, late: Any) -> None:
+        times = self.read_time.reshape(-1, self.warps)[words]
+        bad = times > self.known[blocks, warps]
+        bad[np.arange(words.size), warps] = times[np.arange(words.size), warps] >= PENDING
+        if bad.any():
+            at, reader = (int(x) for x in np.argwhere(bad)[0])
+            raise RaceError(f"writes what another warp reads{_whose(reader, self.warps)}", int(late[at]))
+
+    def barrier(self, block: int, warps: Any) -> None:
+        """These warps have waited for each other."""
+        joined = self.known[block, warps].max(0)
+        joined[warps] = joined[ATOMIC] = self.time
+        self.known[block, warps] = np.maximum(self.known[block, warps], joined)
+        self.time += 1
+
+    def full_barrier(self, blocks: Any) -> None:
+        """All warps of these blocks have waited, and no copy runs."""
+        self.known[blocks] = self.time
+        self.floor[blocks] = self.time
+        self.time += 1
+
+    def arrival(self, block: int, warps: Any) -> Any:
+        """What those who wait for these warps get to know."""
+        clock = self.known[block, warps].max(0)
+        clock[warps] = clock[ATOMIC] = self.time
+        self.time += 1
+        return clock
+
+    def completion(self) -> Any:
+        """The same of a copy that hardware has made."""
+        clock = np.zeros(self.warps, I32)
+        clock[ASYNC] = self.time
+        self.time += 1
+        return clock
+
+    def learn(self, block: int, warps: Any, clock: Any) -> None:
+        rows = np.unique(np.asarray(warps, I64))
+        self.known[block, rows] = np.maximum(self.known[block, rows], clock)
+
+
+class RaceError(FaultError):
+    """``lane`` counts among the words of the access."""
+
+
+def _whose(warp: int, warps: int) -> str:
+    if warp == warps + ASYNC:
+        return " (a copy of the hardware) without waiting for it"
+    return (
+        f" (warp {warp}) with no barrier between" if warp != warps + ATOMIC else " atomically, with no barrier between"
+    )
