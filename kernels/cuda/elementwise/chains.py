@@ -22,8 +22,11 @@ from bolt_numba.kernels.geometry.chains import common_shape, seen_chain
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, remember_last
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.chain import Chain
+from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.pointwise import Pointwise
-from bolt_numba.types import AnyDType, TensorType
+from bolt_numba.types import F16, U8, AnyDType, TensorType
+from bolt_numba.types import F32 as F32_TYPE
+from bolt_numba.types import I64 as I64_TYPE
 
 THREADS = 256
 LIMIT = 2**31
@@ -153,3 +156,19 @@ def pointwise_in_place(op: Any, ins: Types, outs: Sequence[TensorType], context:
 def pointwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Operands that are wider than the result."""
     return _steps(op, ins)
+
+
+def samples() -> dict[str, CudaKernel]:
+    """One of each form: vectors, rows that do not divide, halves, functions, codes, integers."""
+    add, conversions = Chain(((ops.Add(), (0, 1)),), (2,)), ((DequantizeLinear(), (0, 1)), (QuantizeLinear(), (2, 1)))
+    functions = (ops.Gelu(), ops.Sin(), ops.Mish(), ops.Swish())
+    found = {
+        "add f32": chain_kernel(add, (F32_TYPE, F32_TYPE), (), 0, "vv", 4),
+        "add rows": chain_kernel(add, (F32_TYPE, F32_TYPE), (), 2, "vs", 1),
+        "add f16": chain_kernel(add, (F16, F16), (), 1, "vv", 8),
+        "add i64": chain_kernel(add, (I64_TYPE, I64_TYPE), (), 0, "vn", 2),
+        "codes": chain_kernel(Chain(conversions, (3,)), (U8, F32_TYPE), (), 0, "vn", 8),
+    }
+    for op in functions:
+        found[op.name] = chain_kernel(Chain(((op, (0,)),), (1,)), (F32_TYPE,), (), 0, "v", 4)
+    return found

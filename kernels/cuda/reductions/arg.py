@@ -23,7 +23,7 @@ from bolt_numba.kernels.geometry.reduced import around_axis
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.reduce import ArgMax, ArgMin, Hardmax
 from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.types import F64, U64, AnyDType, TensorType
+from bolt_numba.types import F32, F64, U64, AnyDType, TensorType
 
 LEAST, MOST = np.int64(-(2**63)), np.int64(2**63 - 1)
 
@@ -108,7 +108,7 @@ def arg_columns(dtype: AnyDType, least: bool) -> CudaKernel:
 
     def body(x, y, outer, n, inner, magic, shift, last):
         line = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
-        if line < outer * inner:
+        if np.int64(line) < outer * inner:
             o = np.int64(fast_divide(line, np.uint32(magic), np.uint32(shift)))
             at = x + (o * n * inner + np.int64(line) - o * inner) * unit
             best, place = order(load(at)), np.int64(0)
@@ -161,7 +161,7 @@ def set_places(kind: str) -> CudaKernel:
 
     def body(places, y, outer, n, inner, m_inner, h_inner, m_n, h_n):
         i = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
-        if i < outer * n * inner:
+        if np.int64(i) < outer * n * inner:
             row = fast_divide(i, np.uint32(m_inner), np.uint32(h_inner))
             o = np.int64(fast_divide(row, np.uint32(m_n), np.uint32(h_n)))
             column = np.int64(i) - np.int64(row) * inner
@@ -190,3 +190,8 @@ def hardmax(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -
     for name, size in (("inner", inner), ("n", n)):
         args[f"m_{name}"], args[f"h_{name}"] = divider(size)
     return [_arg_step(x, form, places), Step(set_places(kind_of(x.dtype)), args)]
+
+
+def samples() -> list[CudaKernel]:
+    """Warps, blocks and columns."""
+    return [arg_rows(F32, False, 32), arg_rows(F64, True, THREADS), arg_columns(U64, True), set_places("f16")]

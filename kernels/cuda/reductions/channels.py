@@ -163,7 +163,7 @@ def neighbour_norm(kind: str) -> CudaKernel:
 
     def body(x, y, size, n, channels, step, m_step, h_step, m_channels, h_channels, alpha, beta, base):
         i = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
-        if i < n:
+        if np.int64(i) < n:
             line = fast_divide(i, np.uint32(m_step), np.uint32(h_step))
             c = np.int64(line) - np.int64(fast_divide(line, np.uint32(m_channels), np.uint32(h_channels))) * channels
             first, total = max(c - (size - 1) // 2, 0), np.float32(0)
@@ -199,3 +199,8 @@ def local_response_normalisation(op: Any, ins: Types, outs: Sequence[TensorType]
         args[f"m_{name}"], args[f"h_{name}"] = divider(size)
     args |= {"alpha": op.alpha / op.size, "beta": op.beta, "base": op.bias}
     return [Step(neighbour_norm(dtype_name(outs[0].dtype)), args)]
+
+
+def samples() -> list[CudaKernel]:
+    """Of f32 and of halves."""
+    return [group_statistics("f32", "f32"), group_statistics("f16", "f16"), neighbour_norm("f32")]

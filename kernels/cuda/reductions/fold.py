@@ -164,7 +164,7 @@ def fold_rows(fold: Folding, source: AnyDType, result: AnyDType, lanes: int) -> 
         thread = np.uint32(cuda.threadIdx.x)
         item = np.uint32(cuda.blockIdx.x) * np.uint32(rows) + thread // np.uint32(lanes)
         lane = np.int64(thread % np.uint32(lanes))
-        if item < outer * parts:
+        if np.int64(item) < outer * parts:
             row = np.int64(fast_divide(item, np.uint32(magic), np.uint32(shift)))
             first = (np.int64(item) - row * parts) * part
             at, left = x + (row * n + first) * unit, min(part, n - first)
@@ -199,7 +199,7 @@ def fold_columns(fold: Folding, source: AnyDType, result: AnyDType) -> CudaKerne
 
     def body(x, y, outer, n, inner, parts, part, magic, shift, count):
         column = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
-        if column < outer * inner:
+        if np.int64(column) < outer * inner:
             o = np.int64(fast_divide(column, np.uint32(magic), np.uint32(shift)))
             j, first = np.int64(column) - o * inner, np.int64(cuda.blockIdx.y) * part
             at, total = x + ((o * n + first) * inner + j) * unit, neutral
@@ -315,3 +315,11 @@ def reduce(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     if isinstance(op, ops.ReduceMean) and dtype.kind in "iu" and all(x.dims[a] == 1 for a in axes):
         fold = FOLDS[ops.ReduceSum]  # a quotient in f64 would not be exact
     return fold_all(fold, In(0), Out(0), x.dims, axes, dtype, dtype)
+
+
+def samples() -> list[CudaKernel]:
+    """Warps, blocks and columns; floats, halves, integers."""
+    add, most = FOLDS[ops.ReduceSum], _WHOLE[ops.ReduceMax]
+    forms = ((add, F32, F32), (add, F16, F16), (most, I64, I64), (FOLDS[ops.ReduceL2], BF16, BF16))
+    rows = [fold_rows(*form, lanes) for form in forms for lanes in (32, THREADS)]
+    return [*rows, *(fold_columns(*form) for form in forms)]

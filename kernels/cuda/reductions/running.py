@@ -90,7 +90,7 @@ def running_columns(dtype: AnyDType, is_sum: bool) -> CudaKernel:
 
     def body(x, y, outer, n, inner, magic, shift, exclusive, first, step):
         line = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
-        if line < outer * inner:
+        if np.int64(line) < outer * inner:
             o = np.int64(fast_divide(line, np.uint32(magic), np.uint32(shift)))
             at, total = ((o * n + first) * inner + np.int64(line) - o * inner) * unit, neutral
             for _ in range(n):
@@ -129,3 +129,8 @@ def running(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -
     args |= {"first": n - 1 if op.reverse else 0, "step": -1 if op.reverse else 1}
     make = running_rows if inner == 1 and n > SHORT_ROW else running_columns
     return [Step(make(x.dtype, isinstance(op, CumSum)), args)]
+
+
+def samples() -> list[CudaKernel]:
+    """Rows and columns of floats and integers."""
+    return [running_rows(F32, True), running_rows(LONG, True), running_columns(F32, False)]

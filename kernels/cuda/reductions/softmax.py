@@ -127,7 +127,7 @@ def softmax_columns(is_log: bool, kind: str) -> CudaKernel:
 
     def body(x, y, rows, n, inner, magic, shift):
         line = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
-        if line < rows:
+        if np.int64(line) < rows:
             o = np.int64(fast_divide(line, np.uint32(magic), np.uint32(shift)))
             start = (o * n * inner + np.int64(line) - o * inner) * unit
             top, total, at = LOWEST, np.float32(0), x + start
@@ -171,3 +171,11 @@ def softmax(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -
         return [Step(make(is_log, kind, held(n, ITEMS[kind])), args)]
     magic, shift = divider(inner)
     return [Step(softmax_columns(is_log, kind), {**args, "inner": inner, "magic": magic, "shift": shift})]
+
+
+def samples() -> list[CudaKernel]:
+    """Rows of each length, and columns."""
+    lengths = (("f32", 64), ("f16", 512), ("f32", 2048), ("f32", LONGEST), ("f16", LONGEST))
+    rows = [softmax_rows(False, kind, held(n, ITEMS[kind])) for kind, n in lengths]
+    long = [softmax_long_rows(True, kind, held(2 * LONGEST, ITEMS[kind])) for kind in ("f32", "f16")]
+    return [*rows, *long, softmax_columns(False, "f32")]

@@ -77,7 +77,7 @@ def log_sum_exp_columns(source: str, result: str) -> CudaKernel:
 
     def body(x, y, outer, n, inner, magic, shift):
         line = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
-        if line < outer * inner:
+        if np.int64(line) < outer * inner:
             o = np.int64(fast_divide(line, np.uint32(magic), np.uint32(shift)))
             at = x + (o * n * inner + np.int64(line) - o * inner) * unit
             top, total = LOWEST, np.float32(0)
@@ -169,7 +169,7 @@ def lp_columns(p: int, kind: str) -> CudaKernel:
 
     def body(x, y, outer, n, inner, magic, shift):
         line = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
-        if line < outer * inner:
+        if np.int64(line) < outer * inner:
             o = np.int64(fast_divide(line, np.uint32(magic), np.uint32(shift)))
             start, total = (o * n * inner + np.int64(line) - o * inner) * unit, np.float32(0)
             for i in range(n):
@@ -200,3 +200,13 @@ def lp_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: C
     if inner == 1 and n > SHORT_ROW:
         return [Step(lp_rows(op.p, kind, 32 if n <= WARP_ROW else THREADS), args)]
     return [Step(lp_columns(op.p, kind), args)]
+
+
+def samples() -> list[CudaKernel]:
+    """Warps, blocks and columns."""
+    made = [
+        log_sum_exp_rows("f32", "f32", 32),
+        log_sum_exp_rows("f16", "f32", THREADS),
+        log_sum_exp_columns("f32", "f32"),
+    ]
+    return [*made, lp_rows(2, "f32", 32), lp_columns(1, "bf16")]
