@@ -25,7 +25,7 @@ from bolt_numba.kernels.cuda.convolution.tensor import WARP_TILES, Lines, conv_l
 from bolt_numba.kernels.cuda.declare import CudaKernel, ceil_div, inline
 from bolt_numba.kernels.cuda.elementwise.epilogue import activation, activation_args, can_activate
 from bolt_numba.kernels.cuda.language import lang
-from bolt_numba.kernels.cuda.language.lang import load_f32_nc, load_i32_nc, multiply_apart, round_even
+from bolt_numba.kernels.cuda.language.lang import load_f32_nc, load_i32_nc, multiply_apart, rint_f32
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv, is_fused, scale_ratio, sums_fit
 from bolt_numba.types import F32, I8, I32, U8, Array, TensorType, dtype_name
@@ -95,7 +95,7 @@ def byte_ending(y: str, residual: str, bias: bool, activate: Any) -> Ending:
         made = real(v, column, at, tail, act0, act1)
         if is_fused_one:
             made = made / load_f32_nc(tail[4])
-        code = round_even(made) + load_f32_nc(tail[4] + 4)
+        code = rint_f32(made) + load_f32_nc(tail[4] + 4)
         code = code if code > low else low
         return cast(i32(code if code < high else high))
 

@@ -60,8 +60,7 @@ _ARITHMETIC = {
     "min_f32": _pure("min.f32 $0, $1, $2;", "f", "ff"),
     # to integers, to nearest even; beyond the range the end of the range, NaN is 0
     "round_i32": _pure("cvt.rni.s32.f32 $0, $1;", "r", "f"),
-    "round_even": _pure("cvt.rni.f32.f32 $0, $1;", "f", "f"),
-    # to whole floats
+    # to whole floats, rint to the nearest even
     "rint_f32": _pure("cvt.rni.f32.f32 $0, $1;", "f", "f"),
     "floor_f32": _pure("cvt.rmi.f32.f32 $0, $1;", "f", "f"),
     "ceil_f32": _pure("cvt.rpi.f32.f32 $0, $1;", "f", "f"),

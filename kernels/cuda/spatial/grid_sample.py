@@ -13,7 +13,7 @@ import numpy as np
 from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider
-from bolt_numba.kernels.cuda.language.lang import round_even
+from bolt_numba.kernels.cuda.language.lang import rint_f32
 from bolt_numba.kernels.cuda.movement.index import MOST, SCOPE
 from bolt_numba.kernels.declare import Inline, Source, inline
 from bolt_numba.kernels.extents import Reach
@@ -66,11 +66,11 @@ def placed(taps: int, padding: str, align: bool) -> Inline:
                 return _ZERO
             point, length = np.float64(given), np.float64(size)
             far = (point + 1.0) / 2.0 * (length - 1.0) if align else ((point + 1.0) * length - 1.0) / 2.0
-            return reflected(np.float64(round_even(np.float32(far))) if taps == 1 else far, size, align)
+            return reflected(np.float64(rint_f32(np.float32(far))) if taps == 1 else far, size, align)
         count = np.float32(size)
         at = (given + _ONE) / _TWO * (count - _ONE) if align else ((given + _ONE) * count - _ONE) / _TWO
         if taps == 1:
-            at = round_even(at)
+            at = rint_f32(at)
         return held(at, count - _ONE) if padding == "border" else at
 
     made: Inline = place
@@ -107,7 +107,7 @@ def find_tap(taps: int, padding: str, align: bool) -> Inline:
 
     @inline
     def found(at, t, size):
-        base = round_even(at) if taps == 1 else np.float32(math.floor(at)) - (_ONE if taps == 4 else _ZERO)
+        base = rint_f32(at) if taps == 1 else np.float32(math.floor(at)) - (_ONE if taps == 4 else _ZERO)
         tap = base + np.float32(t)
         w = weight(tap - at)
         top = np.float32(size) - _ONE
