@@ -6,9 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bolt_numba.ops.layers.attention import FusedAttention
+from bolt_numba.ops.layers.cache import GroupQueryAttention
+from bolt_numba.ops.layers.rotary import RotaryEmbedding
 from bolt_numba.types import BF16, F16, F32, Array
+from tests.cases.attention import group_query_attention, rotary_embedding
 from tests.cuda.harness import expect
 
 SHD = dict.fromkeys(("q_layout", "k_layout", "v_layout", "y_layout"), "SHD")
@@ -80,3 +85,32 @@ def test_what_is_no_number() -> None:
     q[0, 1, 0], k[0, 3, 1], v[0, 0, 2] = np.nan, np.inf, np.inf
     expect(FusedAttention(0.3, causal=True), q, k, v, maker="attention", rtol=1e-4, atol=1e-5)
     expect(FusedAttention(0.3), q, k, v, maker="attention", rtol=1e-4, atol=1e-5)
+
+
+@settings(max_examples=8, deadline=None)
+@given(data=st.data(), dtype=st.sampled_from([F32, F16]))
+def test_rotary_embedding(data: Any, dtype: Any) -> None:
+    case = rotary_embedding(data.draw, RotaryEmbedding)
+    operands = [x if x is None or x.dtype != F32 else x.astype(dtype) for x in case.inputs]
+    expect(case.op, *operands, rtol=1e-5 if dtype == F32 else 4e-3, atol=1e-5 if dtype == F32 else 4e-3)
+
+
+TOTAL = 6
+
+
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_cache(data: Any) -> None:
+    case = group_query_attention(data.draw, GroupQueryAttention)
+    expect(case.op, *case.inputs, constants=(TOTAL,), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("cap", [0.0, 3.0])
+def test_cache_of_halves(cap: float) -> None:
+    """Two sequences of other lengths; two heads of queries for one of keys, which several blocks share."""
+    n, s, held, d = 2, 3, 280, 16
+    past = [drawn(n, 1, held, d).astype(F16) for _ in range(2)]
+    new = [drawn(n, s, heads * d).astype(F16) for heads in (2, 1, 1)]
+    lengths, total = np.array([278, 9], np.int32), np.array([held], np.int32)
+    op = GroupQueryAttention(2, 1, softcap=cap, local_window=150, smooth=True)
+    expect(op, *new, *past, lengths, total, constants=(TOTAL,), rtol=4e-3, atol=4e-3)

@@ -367,7 +367,7 @@ def flash_attention(form: Form) -> CudaKernel:
             to = partial + 4 * (part * units + unit) * rows * (width + 2)
             finish_part(out, tops, totals, masks, to, mine, rows, width, scale, lane)
         else:
-            spot = np.uint32(own + (lane >> np.uint32(2)) * np.uint32(pitch + 16) + np.uint32(4) * (lane & np.uint32(3)))
+            spot = np.uint32(own + (lane >> np.uint32(2)) * np.uint32(pitch + 16) + 4 * (lane & np.uint32(3)))
             sinks = sink + load_i64(entry + 56) if sink != 0 else sink
             to = y + load_i64(entry + 32)
             finish(

@@ -129,7 +129,7 @@ def mma_tile(rows: int, columns: int, kind: str) -> Any:
 
 
 def mma_row(columns: int, kind: str = "f16", rows: int = 1) -> Any:
-    """``mma_row(sums, a, first, b)``: ``rows`` rows of tiles, of a[first ...], times all columns; first is a literal."""
+    """``mma_row(sums, a, first, b)``: rows of tiles of a[first ...] times all columns; first is a literal."""
     step = mma(kind)
 
     def typed(sums: Any, a: Any, first: Any, b: Any) -> Any:
