@@ -162,6 +162,23 @@ def test_code_that_is_in_the_cache_imports_no_compiler(cache: Path) -> None:
         assert (done.stdout.strip() == "[]") == wanted
 
 
+def test_kernels_of_the_cpu_are_compiled_without_what_is_for_gpus(cache: Path) -> None:
+    """Numba CUDA hooks into imports when Python starts, and takes the place of numba.cuda alone."""
+    program = """
+import sys
+from bolt_numba.kernels.cpu.language.lang import PTR, load_f32, native, store_f32
+
+@native(x=PTR)
+def twice(p, tid, nthreads):
+    store_f32(p.x, load_f32(p.x) * 2)
+
+assert twice.address
+print("numba" in sys.modules, [name for name in sys.modules if "cuda" in name and "redirector" not in name])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True []"
+
+
 def test_numpy_without_row_stack_serves(cache: Path) -> None:
     """NumPy 2.5 has none, and Numba CUDA asks for it."""
     (cache / "mine.py").write_text(KERNEL)
