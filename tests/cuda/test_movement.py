@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from bolt_numba.ops.arrays.byte_table import ByteTable
 from bolt_numba.ops.arrays.conversion import BitCast
 from bolt_numba.ops.arrays.gather import (
     Compress,
@@ -41,7 +42,7 @@ from tests.cuda.property import taken_cases
 MOVED = (
     Identity, Reshape, Flatten, Squeeze, Unsqueeze, Transpose, DepthToSpace, SpaceToDepth, Concat, Split, Slice, Expand,
     Tile, ConstantOfShape, Range, EyeLike, Pad, Compress, Trilu, BitCast, Gather, GatherElements, GatherND, OneHot,
-    ScatterElements, ScatterND, ReverseSequence, TensorScatter,
+    ScatterElements, ScatterND, ReverseSequence, TensorScatter, ByteTable,
 )  # fmt: skip
 SIZES = [np.dtype(np.int8), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32), np.dtype(np.int64)]
 
