@@ -124,6 +124,12 @@ def in_bytes(w: Array) -> list[Array]:
             return parts
 
 
+def known(t: TensorType) -> Array:
+    """Of a constant."""
+    assert t.known is not None
+    return t.known
+
+
 def zero_of(ins: Types, at: ByteOperands) -> Array:
     t = operand(ins, at.w_zero)
     return np.zeros(1, np.int32) if t is None or t.known is None else t.known
@@ -180,7 +186,7 @@ def ending_of(op: Any, ins: Types, y: TensorType, zeros: Array) -> BytesEnd:
         return BytesEnd(INTEGERS, 4, 4, {**nothing, "columns": zeros, **activation_args(None)})
     x_scale, w_scale, y_scale, bias, residual = (operand(ins, i) for i in (1, 4, 6, 8, 9))
     fused, k = is_fused(op, y_scale, bias), len(zeros)
-    target = f32(number(ins, 6)) if y_scale is not None and not fused else np.ones((), np.float32)
+    target = np.asarray(number(ins, 6) if y_scale is not None and not fused else 1, np.float32)
     assert x_scale is not None
     assert w_scale is not None
     factors = scale_ratio(np.asarray(x_scale.known).reshape(()), np.asarray(w_scale.known).reshape(-1), target)
@@ -201,12 +207,12 @@ def ending_of(op: Any, ins: Types, y: TensorType, zeros: Array) -> BytesEnd:
 
 
 def _operands(op: Any, ins: Types) -> tuple[ByteOperands, TensorType, TensorType, Array]:
+    """Where operands stand, image, filters, and their weights less their zero points."""
     at = QUANTISED if isinstance(op, QLinearConv) else INTEGER
     x, w = operand(ins, at.x), operand(ins, at.w)
     assert x is not None
     assert w is not None
-    assert w.known is not None
-    return at, x, w, centred(w.known, zero_of(ins, at))
+    return at, x, w, centred(known(w), zero_of(ins, at))
 
 
 def accepts_tensor(op: Any, ins: Types) -> bool:
@@ -241,12 +247,12 @@ def bytes_product(op: Any, ins: Types, outs: Sequence[TensorType], context: Cont
     end = ending_of(op, ins, y, zeros)
     key = ("cuda bytes", group, wide, zero_of(ins, at).tobytes())
     reading = reading_args(phase, axes, x.dims[0], wide, k // group, group, len(parts))
-    of = Lines("s8" if x.dtype == I8 else "u8s8", 1, end.ending, reading["taps"] > 31, False)  # type: ignore[operator]
+    of = Lines("s8" if x.dtype == I8 else "u8s8", 1, end.ending, math.prod(w.dims[2:]) * len(parts) > 31, False)
     args: dict[str, Argument] = {
-        "x": image, "w": context.packed(w.known, key, pack), "y": Out(), "ldy": k, **reading, **end.args,
+        "x": image, "w": context.packed(known(w), key, pack), "y": Out(), "ldy": k, **reading, **end.args,
         "outside": np.full(16, zero, x.dtype),
     }  # fmt: skip
-    tile = warp_tile(reading["m"], k // group, group)
+    tile = warp_tile(y.size // k, k // group, group)
     return [*steps, Step(conv_lines(tile, of, end.bias, end.residual), args)]
 
 
@@ -261,7 +267,7 @@ def bytes_direct(op: Any, ins: Types, outs: Sequence[TensorType], context: Conte
         return centred(array, zero_of(ins, at)).astype(np.int16)
 
     args: dict[str, Argument] = {
-        "x": In(at.x), "w": context.packed(w.known, ("cuda direct", zero_of(ins, at).tobytes()), pack), "y": Out(),
+        "x": In(at.x), "w": context.packed(known(w), ("cuda direct", zero_of(ins, at).tobytes()), pack), "y": Out(),
         "zero": int(number(ins, at.x_zero)), **direct_args(op, x, w, y), **end.args,
     }  # fmt: skip
     return [

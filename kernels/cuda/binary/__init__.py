@@ -1,0 +1,1 @@
+"""Binary layers: bits of comparisons, and sums of products of twofold values by counts of bits."""

@@ -1,0 +1,124 @@
+"""Bits of comparisons: a warp votes where channels are dense, else a thread makes a word."""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div, cuda_kernel, inline_source
+from bolt_numba.kernels.cuda.language.lang import cuda, load_f32, store_u32
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
+from bolt_numba.ops.layers.binary import PACKS, WORD, BinaryPack, words_of
+from bolt_numba.types import F32, TensorType
+
+u32, i64 = np.uint32, np.int64
+THREADS, ALL = 128, 0xFFFFFFFF
+_SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+
+
+def _compare(name: str) -> Any:
+    """A helper ``(v, bound)``; the negated ones hold for NaN."""
+    plain = f"v {_SIGNS[name.removeprefix('not_')]} bound"
+    text = f"not ({plain})" if name.startswith("not_") else plain
+    return inline_source(f"def compare(v, bound):\n    return {text}\n", "compare")
+
+
+@functools.cache
+def pack_rows(compare: str) -> CudaKernel:
+    """x: [rows, c] · bound: [c], or [1] with ``bounds`` 1 · y: [rows, packs * words]."""
+    packs = len(PACKS[compare])
+    one, other = _compare(PACKS[compare][0]), _compare(PACKS[compare][-1])
+
+    def extents(a: Any) -> dict[str, int]:
+        words = words_of(a.c)
+        return {"x": 4 * a.rows * a.c, "bound": 4 * a.bounds, "y": 4 * a.rows * packs * words}
+
+    @cuda_kernel(
+        threads=THREADS, blocks=lambda a: ceil_div(a.rows * words_of(a.c) * WORD, THREADS), extents=extents,
+        x=PTR, bound=PTR, y=PTR, rows=I64, c=I64, bounds=I64,
+    )  # fmt: skip
+    def pack_dense(x, bound, y, rows, c, bounds):
+        words = u32(u32(c + 31) >> u32(5))
+        i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        word = u32(i >> 5)
+        row = u32(word // words)
+        if row < u32(rows):
+            channel = i64(u32(word - row * words)) * 32 + (i & 31)
+            inside = channel < c
+            v = load_f32(x + 4 * (i64(row) * c + min(channel, c - 1)))
+            b = load_f32(bound + 4 * min(channel, bounds - 1))
+            made = u32(cuda.ballot_sync(ALL, inside and one(v, b)))
+            to = y + 4 * (i64(row) * packs * i64(words) + (channel >> 5))
+            if packs > 1:
+                more = u32(cuda.ballot_sync(ALL, inside and other(v, b)))
+                if i & 31 == 0:
+                    store_u32(to + 4 * i64(words), more)
+            if i & 31 == 0:
+                store_u32(to, made)
+
+    return pack_dense
+
+
+@functools.cache
+def pack_planes(compare: str) -> CudaKernel:
+    """x: [outer, c, inner] · bound: as in `pack_rows` · y: [outer, packs * words, inner]."""
+    packs = len(PACKS[compare])
+    one, other = _compare(PACKS[compare][0]), _compare(PACKS[compare][-1])
+
+    def extents(a: Any) -> dict[str, int]:
+        return {
+            "x": 4 * a.outer * a.c * a.inner, "bound": 4 * a.bounds,
+            "y": 4 * a.outer * packs * words_of(a.c) * a.inner,
+        }  # fmt: skip
+
+    @cuda_kernel(
+        threads=THREADS, blocks=lambda a: ceil_div(a.outer * words_of(a.c) * a.inner, THREADS), extents=extents,
+        x=PTR, bound=PTR, y=PTR, outer=I64, c=I64, inner=I64, bounds=I64,
+    )  # fmt: skip
+    def pack_apart(x, bound, y, outer, c, inner, bounds):
+        words = u32(u32(c + 31) >> u32(5))
+        i = u32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
+        rest = u32(i // u32(inner))
+        block = u32(rest // words)
+        if block < u32(outer):
+            place, word = i64(u32(i - rest * u32(inner))), i64(u32(rest - block * words))
+            made, more = u32(0), u32(0)
+            for bit in range(min(c - word * 32, 32)):
+                channel = word * 32 + bit
+                v = load_f32(x + 4 * ((i64(block) * c + channel) * inner + place))
+                b = load_f32(bound + 4 * min(channel, bounds - 1))
+                made = u32(made | (u32(one(v, b)) << u32(bit)))
+                more = u32(more | (u32(other(v, b)) << u32(bit)))
+            to = y + 4 * ((i64(block) * packs * i64(words) + word) * inner + place)
+            store_u32(to, made)
+            if packs > 1:
+                store_u32(to + 4 * i64(words) * inner, more)
+
+    return pack_apart
+
+
+def accepts(op: Any, ins: Types) -> bool:
+    return all(t is not None and t.is_static and t.dtype == F32 and 0 < t.size < 1 << 31 for t in ins)
+
+
+@kernel(BinaryPack, device="cuda", accepts=accepts, by_types=True)
+def binary_pack(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Along the last axis by votes, else by planes."""
+    x, bound = ins
+    assert x is not None
+    assert bound is not None
+    axis = op.axis % len(x.dims)
+    outer, inner = math.prod(x.dims[:axis]), math.prod(x.dims[axis + 1 :])
+    args: dict[str, Argument] = {"x": In(0), "bound": In(1), "y": Out(), "c": x.dims[axis], "bounds": bound.dims[0]}
+    if inner == 1:
+        return [Step(pack_rows(op.compare), args | {"rows": outer})]
+    return [Step(pack_planes(op.compare), args | {"outer": outer, "inner": inner})]
+
+
+def samples() -> dict[str, CudaKernel]:
+    return {"rows": pack_rows("sign"), "planes": pack_planes("sign")}
