@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bolt_numba.base.records import record
 from bolt_numba.codegen.chain import KernelText, Powers, indented, numbers, value_dtypes
@@ -43,6 +43,8 @@ _PLAIN = {
 _OWN = {name: name for name in ("sigmoid", "softplus", "mish", "gelu", "gelu_tanh")}
 _OWN |= {"sin": "sine", "cos": "cosine", "tan": "tangent"}
 """Functions of f32 that the device has helpers for."""
+_SHORT = ("exp", "sigmoid", "tanh", "mish", "gelu_tanh")
+"""Functions that have a shorter form for values that are halves."""
 _ROUNDINGS = {"floor": "floor", "ceil": "ceil", "round": "rint"}
 
 
@@ -52,7 +54,11 @@ def register(dtype: AnyDType) -> AnyDType:
 
 
 class _Thread(Scalar):
-    """Scalars with the functions of f32, and the roundings of f64."""
+    """Scalars with the functions of f32, and the roundings of f64.  short: whether values are halves."""
+
+    def __init__(self, names: Mapping[str, Term], dtype: AnyDType, short: bool) -> None:
+        super().__init__(names, dtype)
+        self.short = short
 
     def operation(self, kind: type, a: Term, b: Term) -> Term:
         if kind is ast.Mod and self.dtype.kind == "f":
@@ -71,6 +77,8 @@ class _Thread(Scalar):
         given = ", ".join(self.number(a) for a in args)
         if self.dtype.kind == "f" and name in _ROUNDINGS:
             return self.typed(f"{_ROUNDINGS[name]}_{dtype_name(self.dtype)}({given})")
+        if self.short and name in _SHORT:
+            return self.typed(f"{name}_short({given})")
         if self.dtype == F32 and name in _PLAIN:
             return self.typed(f"{_PLAIN[name]}({given})")
         if self.dtype == F32 and name in _OWN:
@@ -94,11 +102,12 @@ def thread_text(op: Pointwise, operands: Operands, prefix: str, exponent: float 
             x.text if x.dtype == op.to else f"round_{dtype_name(op.to)}({scalar_text(Cast(F32), [_held(x)], prefix)})"
         )
     held = [_held(t) for t in operands]
+    short = any(t.dtype in (F16, BF16) for t in operands)
     own = held[-1].dtype or F64
     names = formula_names(op, held, own, prefix)
     if isinstance(op, Pow) and held[0].dtype == F32 and (exponent is not None or own == F32):
         special = special_power(exponent) if exponent is not None else None
-        made = _Thread(names, F32)
+        made = _Thread(names, F32, short)
         return made.number(made.run(special or op.text))
     if isinstance(op, (Cast, Pow)):
         text = scalar_text(op, held, prefix)
@@ -107,7 +116,7 @@ def thread_text(op: Pointwise, operands: Operands, prefix: str, exponent: float 
         return text
     if any(t.dtype is None or t.dtype.kind not in "iubf" for t in held):
         raise UntranslatableError(f"{op.name} on {[t.dtype for t in held]}")
-    thread = _Thread(names, own)
+    thread = _Thread(names, own, short)
     return thread.number(thread.run(op.text))
 
 

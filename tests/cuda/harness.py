@@ -5,8 +5,9 @@ Every operand is in memory of its own, so that the simulator sees each byte that
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from bolt_numba.kernels import registry
 from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.registry import QueryContext, Scratch
 from bolt_numba.ops.registry import Op, result_tuple
+from bolt_numba.ptx import SimulationReport
 from bolt_numba.runtime.slots import CONST, TEMP, Job, Slot
 from bolt_numba.types import Array, TensorType, type_of
 
@@ -110,3 +112,13 @@ def expect(
             np.testing.assert_array_equal(mine, theirs)
         else:
             np.testing.assert_allclose(mine.astype(np.float64), theirs.astype(np.float64), rtol=rtol, atol=atol)
+
+
+@contextlib.contextmanager
+def counted() -> Iterator[SimulationReport]:
+    """What kernels do within: instructions, sectors of global memory, conflicts of banks."""
+    report = GPU.driver.counts = SimulationReport()
+    try:
+        yield report
+    finally:
+        GPU.driver.counts = None

@@ -17,7 +17,7 @@ from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.registry import OPS
 from bolt_numba.types import BF16, F16, F32, F64, TensorType
-from tests.cuda.harness import expect
+from tests.cuda.harness import counted, expect, run_op
 from tests.test_pointwise import SPECIAL, VARIANTS, integers, reals
 
 INTEGERS = (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64)
@@ -133,3 +133,21 @@ def test_codes_of_halves_and_wide_integers() -> None:
         expect(QuantizeLinear(), x.astype(F16), np.array(0.02, F16))
     expect(DequantizeLinear(), 1000 * integers(np.int32, 40), np.float32(0.3), np.int32(7))
     expect(DequantizeLinear(axis=-1), integers(np.int8, 3, 8), reals(8).astype(F16), rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, np.uint8], ids=str)
+def test_memory_is_moved_by_whole_sectors(dtype: Any) -> None:
+    """And a thread takes few instructions for each element."""
+    x = integers(dtype, 16, 1024)
+    with counted() as report:
+        run_op(p.Max(), x, x)
+    assert report.efficiency("ld.global") == report.efficiency("st.global") == 1
+    assert report.executed() * 32 < 25 * x.size
+    assert report.executed("ld.global", "st.global") * 32 * 8 <= 3 * x.size * max(np.dtype(dtype).itemsize // 2, 1)
+
+
+def test_operands_that_are_no_multiple_of_16_bytes_away_are_read_one_by_one() -> None:
+    """A row of odd length, its broadcast neighbour, and a length that leaves a rest."""
+    for n in (1, 7, 1023):
+        expect(p.Add(), reals(3, n), reals(n), rtol=0, atol=0)
+        expect(p.Add(), reals(n), reals(n), rtol=0, atol=0)

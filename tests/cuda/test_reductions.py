@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.ops.layers import norm
 from bolt_numba.types import BF16, F16, F32, F64, Array
-from tests.cuda.harness import expect
+from tests.cuda.harness import counted, expect, run_op
 from tests.test_pointwise import integers, reals
 
 TOLERANCE = {F32: 2e-5, F16: 2e-3, BF16: 1.6e-2}
@@ -136,3 +136,19 @@ def test_running_sums(exclusive: bool, reverse: bool) -> None:
 def test_running_sums_of_several_parts_and_of_bytes() -> None:
     expect(ops.CumSum(), reals(2, 700).astype(F16), axes(1), constants=(1,), rtol=2e-3, atol=2e-2)
     expect(ops.CumSum(), integers(np.uint8, 3, 300), axes(1), constants=(1,))
+
+
+def test_memory_is_read_in_whole_sectors() -> None:
+    """By loads of 16 bytes, once; no bank of shared memory is asked twice at a time."""
+    x = reals(8, 1024)
+    for op, arrays, reads in (
+        (ops.ReduceSum(), (x, axes(1)), 1), (ops.ReduceMax(), (x, axes(0)), 1), (ops.Softmax(), (x,), 1),
+        (ops.Softmax(), (x.astype(F16),), 1), (ops.Softmax(axis=0), (x,), 2), (ops.CumSum(), (x, axes(1)), 1),
+        (norm.LayerNormalization(), (x[:, :512], x[0, :512], x[1, :512]), 3),
+    ):  # fmt: skip
+        with counted() as report:
+            run_op(op, *arrays, constants=(1,) if arrays[-1].dtype == np.int64 else ())
+        found, shared = report.total("ld.global"), report.total("ld.shared", "st.shared")
+        assert report.efficiency("ld.global") > 0.98, op
+        assert found.nbytes <= 1.02 * reads * arrays[0].nbytes, op
+        assert shared.worst <= 1, op

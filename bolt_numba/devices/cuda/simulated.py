@@ -14,12 +14,15 @@ from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.devices.cuda.interface import Call
 from bolt_numba.kernels.cuda.code import PTX, ptx
 from bolt_numba.kernels.cuda.declare import SM_80, CudaKernel
-from bolt_numba.ptx import GlobalMemory, Module
+from bolt_numba.ptx import GlobalMemory, Module, SimulationReport
 from bolt_numba.types import Array
 
 
 class SimulatedGpu:
-    """See `interface.Driver`.  Everything is done when a call returns, so streams are nothing; one thread at a time."""
+    """See `interface.Driver`.  Everything is done when a call returns, so streams are nothing; one thread at a time.
+
+    counts: to which launches add what they do, where it is set.
+    """
 
     number: int | None = None
 
@@ -27,6 +30,7 @@ class SimulatedGpu:
         self.name, self.arch, self.kind, self._memory = name, arch, PTX, GlobalMemory()
         self._freed: deque[int] = deque()
         self._modules: dict[str, Module] = {}
+        self.counts: SimulationReport | None = None
         self._lock = threading.RLock()
         renew_after_fork(self, "_lock", threading.RLock)
 
@@ -77,7 +81,7 @@ class SimulatedGpu:
 
         def launch() -> None:
             with self._lock:
-                function.launch(self._memory, grid, threads, numbers, shared)
+                function.launch(self._memory, grid, threads, numbers, shared, report=self.counts)
 
         return launch
 

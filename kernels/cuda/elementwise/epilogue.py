@@ -23,6 +23,7 @@ from bolt_numba.kernels.cuda.declare import F32, inline, inline_source
 from bolt_numba.kernels.cuda.elementwise.scalars import scope_of
 from bolt_numba.ops.pointwise import Pointwise
 from bolt_numba.ops.registry import Op
+from bolt_numba.types import F16
 from bolt_numba.types import F32 as FLOAT
 
 ACTIVATION_FIELDS = {"act0": F32, "act1": F32}
@@ -34,7 +35,7 @@ def no_activation(v, act0, act1):
 
 
 @functools.lru_cache(maxsize=256)
-def _text(op: Pointwise) -> str:
+def _text(op: Pointwise, short: bool = False) -> str:
     """Text of a function; raises `UntranslatableError`."""
     if op.arity != 1:
         raise UntranslatableError(f"{op.name} is not unary")
@@ -42,7 +43,7 @@ def _text(op: Pointwise) -> str:
     if len(names) > len(ACTIVATION_FIELDS):
         raise UntranslatableError(f"{op.name} has {len(names)} numbers")
     lines = [f"    {name} = act{i}" for i, name in enumerate(names)]
-    made = thread_text(op, [Term("v", FLOAT)], "k_")
+    made = thread_text(op, [Term("v", F16 if short else FLOAT)], "k_")
     return "\n".join(["def activate(v, act0, act1):", *lines, f"    return {made}"]) + "\n"
 
 
@@ -51,12 +52,12 @@ def _function(text: str) -> Any:
     return inline_source(text, "activate", **scope_of(text))
 
 
-def activation(op: Op | None) -> Any:
-    """The helper of an activation; equal ones are one object."""
+def activation(op: Op | None, short: bool = False) -> Any:
+    """The helper of an activation; equal ones are one object.  short: whether its results will be halves."""
     if op is None:
         return no_activation
     assert isinstance(op, Pointwise), "can_activate() has tested this"
-    return _function(_text(op))
+    return _function(_text(op, short))
 
 
 def activation_args(op: Op | None) -> dict[str, float]:

@@ -20,22 +20,44 @@ from bolt_numba.kernels.cuda.language.division import fast_divide
 from bolt_numba.kernels.cuda.language.lang import (
     cvt_bf16x2,
     cvt_f16x2,
+    ex2,
     f32_bits,
     fma,
     multiply_apart,
+    rcp,
     rint_f32,
     unpack_bf16x2,
     unpack_f16x2,
 )
 from bolt_numba.kernels.geometry.scalars import SCALARS, TYPES, reduce_turn
 
+LOG2E = np.float32(1.44269504)
+
+
+@inline
+def exp_short(x):
+    """exp(x) to 2 ** -22 * |x|: for results that will be halves."""
+    return ex2(x * LOG2E)
+
 
 @inline
 def sigmoid(x):
     """1 / (1 + exp(-x)), without overflow of the exponential."""
     e = math.exp(-abs(x))
-    made = np.float32(1) / (np.float32(1) + e)
+    made = rcp(np.float32(1) + e)
     return made if x >= np.float32(0) else e * made
+
+
+@inline
+def sigmoid_short(x):
+    return rcp(np.float32(1) + ex2(x * -LOG2E))
+
+
+@inline
+def tanh_short(x):
+    """2 sigmoid(2 x) - 1, or the first two terms of the series."""
+    made = fma(np.float32(2), rcp(np.float32(1) + ex2(x * (np.float32(-2) * LOG2E))), np.float32(-1))
+    return x - x * x * x * np.float32(0.33333334) if abs(x) < np.float32(0.06) else made
 
 
 @inline
@@ -54,9 +76,35 @@ def mish(x):
 
 
 @inline
+def mish_short(x):
+    e = ex2(min(x, np.float32(20)) * LOG2E)
+    n = e * (e + np.float32(2))
+    return x if x > np.float32(20) else x * (n * rcp(n + np.float32(2)))
+
+
+@inline
 def gelu(x):
-    """Product of x and the normal distribution's integral up to x."""
-    return np.float32(0.5) * x * math.erfc(x * np.float32(-0.70710678))
+    """Product of x and the normal distribution's integral Phi up to x.
+
+    As max(x, 0) - a Phi(-a) for a = |x|, with log2 of Phi(-a) fitted on 0…7 (`kernels.cpu.language.vmath.vgelu`): no
+    cancellation on either side.
+    """
+    a = abs(min(np.float32(3.4028235e38), x))
+    c = min(np.float32(7), a)
+    q = fma(np.float32(1.4481005e-09), c, np.float32(-6.056731e-08))
+    q = fma(q, c, np.float32(1.1107168e-06))
+    q = fma(q, c, np.float32(-1.1627368e-05))
+    q = fma(q, c, np.float32(7.42139e-05))
+    q = fma(q, c, np.float32(-0.00025901385))
+    q = fma(q, c, np.float32(-6.114329e-05))
+    q = fma(q, c, np.float32(0.0070378366))
+    q = fma(q, c, np.float32(-0.052510943))
+    q = fma(q, c, np.float32(-0.45919585))
+    q = fma(q, c, np.float32(-1.1511074))
+    q = fma(q, c, np.float32(-0.99999994))
+    tail = ex2(q) if a < np.float32(7) else np.float32(0)
+    made = (x if x > np.float32(0) else np.float32(-0.0)) - a * tail
+    return x if x != x else made
 
 
 @inline
@@ -64,6 +112,12 @@ def gelu_tanh(x):
     """0.5 * x * (1 + tanh(u)) with u = sqrt(2 / pi) * (x + 0.044715 * x ** 3), which is x * sigmoid(2 * u)."""
     u = np.float32(1.5957691216) * x * (np.float32(1) + np.float32(0.044715) * x * x)
     return x * sigmoid(u)
+
+
+@inline
+def gelu_tanh_short(x):
+    u = np.float32(1.5957691216) * x * (np.float32(1) + np.float32(0.044715) * x * x)
+    return x * sigmoid_short(u)
 
 
 @inline
@@ -185,6 +239,7 @@ _OWN = {
     f.name: f
     for f in (
         *(sigmoid, softplus, mish, gelu, gelu_tanh, float_mod, round_f16, round_bf16, exact_product, quantised),
+        *(exp_short, sigmoid_short, tanh_short, mish_short, gelu_tanh_short),
         *(quotient, at_least, at_most, sine, cosine, tangent),
     )
 }

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div, cuda_kernel, inline
+from bolt_numba.kernels.cuda.elementwise.scalars import exp_short
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda, max_f32
@@ -29,10 +30,13 @@ _ROWS: dict[str, Any] = {"x": PTR, "y": PTR, "rows": I64, "n": I64}
 
 
 @inline
-def taken_in(top, total, x):
-    """Running maximum and sum of exponentials less it, with one number more."""
-    new = max_f32(top, x)
-    return new, total * math.exp(top - new) + math.exp(x - new)
+def exp_whole(x):
+    return math.exp(x)
+
+
+def exponential(kind: str) -> Any:
+    """Of differences, as exact as results of a kind are."""
+    return exp_whole if kind == "f32" else exp_short
 
 
 def _reach(unit: int, a: Any) -> dict[str, int]:
@@ -40,11 +44,11 @@ def _reach(unit: int, a: Any) -> dict[str, int]:
 
 
 @functools.cache
-def _finisher(is_log: bool) -> tuple[Any, Any]:
+def _finisher(is_log: bool, exp: Any) -> tuple[Any, Any]:
     """``prepare(total)`` once a row, then ``finish(x - top, prepared)``."""
     if is_log:
         return inline(lambda total: math.log(total)), inline(lambda x, ready: x - ready)
-    return inline(lambda total: np.float32(1) / total), inline(lambda x, ready: math.exp(x) * ready)
+    return inline(lambda total: np.float32(1) / total), inline(lambda x, ready: exp(x) * ready)
 
 
 @functools.cache
@@ -53,7 +57,8 @@ def softmax_rows(is_log: bool, kind: str, row: Held) -> CudaKernel:
     unit, lanes, per, rows_of_block = ITEMS[kind], row.lanes, row.per, row.rows
     load_row, store_row = row_access(kind, unit, row)
     row_sum, row_max = row.sum, row.max
-    prepare, finish = _finisher(is_log)
+    exp = exponential(kind)
+    prepare, finish = _finisher(is_log, exp)
 
     def body(x, y, rows, n):
         thread = np.uint32(cuda.threadIdx.x)
@@ -69,7 +74,7 @@ def softmax_rows(is_log: bool, kind: str, row: Held) -> CudaKernel:
             total = np.float32(0)
             for e in range(per):
                 v[e] = v[e] - top
-                total += math.exp(v[e])
+                total += exp(v[e])
             ready = prepare(row_sum(total))
             for e in range(per):
                 v[e] = finish(v[e], ready)
@@ -87,7 +92,8 @@ def softmax_long_rows(is_log: bool, kind: str, row: Held) -> CudaKernel:
     unit, lanes, per = ITEMS[kind], row.lanes, row.per
     load_row, store_row = row_access(kind, unit, row)
     row_sum, row_max = row.sum, row.max
-    prepare, finish = _finisher(is_log)
+    exp = exponential(kind)
+    prepare, finish = _finisher(is_log, exp)
 
     def body(x, y, rows, n):
         lane = np.int64(cuda.threadIdx.x)
@@ -99,13 +105,13 @@ def softmax_long_rows(is_log: bool, kind: str, row: Held) -> CudaKernel:
             new = top
             for e in range(per):
                 new = max_f32(new, v[e])
-            total *= math.exp(top - new)
+            total *= exp(top - new)
             for e in range(per):
-                total += math.exp(v[e] - new)
+                total += exp(v[e] - new)
             top = new
             done += lanes * per
         most = row_max(top)
-        ready = prepare(row_sum(total * math.exp(top - most)))
+        ready = prepare(row_sum(total * exp(top - most)))
         done = np.int64(0)
         while done < n:
             load_row(v, x + start + done * unit, n - done, lane, np.float32(0))
@@ -123,7 +129,8 @@ def softmax_columns(is_log: bool, kind: str) -> CudaKernel:
     """A thread for each line across rows: axis 1 of ``[outer, n, inner]``."""
     unit = ITEMS[kind]
     load, store = getattr(lang, f"load_{kind}"), getattr(lang, f"store_{kind}")
-    prepare, finish = _finisher(is_log)
+    exp = exponential(kind)
+    prepare, finish = _finisher(is_log, exp)
 
     def body(x, y, rows, n, inner, magic, shift):
         line = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
@@ -132,7 +139,9 @@ def softmax_columns(is_log: bool, kind: str) -> CudaKernel:
             start = (o * n * inner + np.int64(line) - o * inner) * unit
             top, total, at = LOWEST, np.float32(0), x + start
             for _ in range(n):
-                top, total = taken_in(top, total, load(at))
+                v = load(at)
+                new = max_f32(top, v)
+                top, total = new, total * exp(top - new) + exp(v - new)
                 at += inner * unit
             ready, at, to = prepare(total), x + start, y + start
             for _ in range(n):
