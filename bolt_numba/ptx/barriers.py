@@ -106,7 +106,7 @@ class Barriers:
             done = done & whole
         for block in np.flatnonzero(done):
             warps = np.unique(m.warp[freed & (m.block == block)])
-            order.barrier(int(block), np.unique(np.concatenate([warps, *self.early.pop((number, int(block)), [])])))
+            order.barrier(int(block), warps, np.concatenate([warps, *self.early.pop((number, int(block)), [])]))
 
     def _vote(self, freed: Any) -> None:
         """Results of ``bar.red``."""

@@ -125,7 +125,7 @@ class Machine(LaneOperands):
                 block.target = self.number[self.routine.labels[ins.args[-1]]]
             elif ins.op == "brx":
                 numbers = [self.number[self.routine.labels[name]] for name in self.routine.tables[ins.args[-1]]]
-                block.targets, block.act = np.array(numbers), self.read(ins.args[0], "u32")
+                block.targets, block.act = np.array(numbers), self.read(ins.args[0], np.uint32)
             elif block.kind == "wait" or ins.op in ("bar", "barrier"):
                 block.act = OPCODES[ins.op](self, ins)
             return
@@ -273,7 +273,7 @@ class Machine(LaneOperands):
         ins: Statement | None = getattr(fault, "instruction", None) or block.ending
         where = f"{ins.text!r} (line {ins.line})" if ins is not None else "its end"
         who = "" if fault.lane is None else f", {self.who(fault.lane)}"
-        return SimulationError(f"{self.program.name}: {fault.what}: got {where}{who}, wanted none such")
+        return SimulationError(f"{self.program.name}: {fault.what}: got {where}{who}, wanted no fault")
 
     def who(self, lane: int) -> str:
         """Block and thread of a lane."""

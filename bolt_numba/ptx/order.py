@@ -88,10 +88,11 @@ class AccessOrder:
             at, reader = (int(x) for x in np.argwhere(bad)[0])
             raise RaceError(f"writes what another warp reads{_whose(reader, self.warps)}", int(late[at]))
 
-    def barrier(self, block: int, warps: Any) -> None:
-        """These warps have waited for each other."""
-        joined = self.known[block, warps].max(0)
-        joined[warps] = joined[ATOMIC] = self.time
+    def barrier(self, block: int, warps: Any, arrived: Any) -> None:
+        """These warps have waited for each other, and for others that only arrived."""
+        everyone = np.union1d(warps, arrived).astype(I64)
+        joined = self.known[block, everyone].max(0)
+        joined[everyone] = joined[ATOMIC] = self.time
         self.known[block, warps] = np.maximum(self.known[block, warps], joined)
         self.time += 1
 
