@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ from bolt_numba.kernels.cuda.products import matmul
 from bolt_numba.kernels.cuda.products.choose import choose
 from bolt_numba.kernels.cuda.products.simt import SIMT_TILES
 from bolt_numba.kernels.cuda.products.tensor import TENSOR_TILES
+from bolt_numba.kernels.registry import QueryContext
 from bolt_numba.ops.layers.integer_products import MatMulInteger, QLinearMatMul
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu, Sigmoid
 from bolt_numba.types import BF16, F16, F32, I8, U8, type_of
+from tests.cuda import harness
 from tests.cuda.harness import expect
 
 few = settings(max_examples=10, deadline=None, derandomize=True)
@@ -38,7 +41,7 @@ BATCHES = [((), ()), ((2,), ()), ((3,), (3,)), ((2, 1), (2,)), ((1,), (2,)), ((2
 
 @few
 @given(
-    st.integers(1, 70), st.integers(1, 70), st.integers(0, 40), st.sampled_from(BATCHES), st.booleans(), st.booleans(),
+    st.integers(5, 70), st.integers(1, 70), st.integers(0, 40), st.sampled_from(BATCHES), st.booleans(), st.booleans(),
     st.sampled_from([None, Relu(), Clip(-3.0, 5.0)]), st.integers(0, 3),
 )  # fmt: skip
 def test_f32(m: int, n: int, k: int, batches: Any, trans_a: bool, trans_b: bool, activation: Any, extra: int) -> None:
@@ -52,7 +55,7 @@ def test_f32(m: int, n: int, k: int, batches: Any, trans_a: bool, trans_b: bool,
 
 @few
 @given(
-    st.integers(1, 70), st.integers(1, 5), st.integers(0, 9), st.sampled_from(BATCHES), st.booleans(), st.booleans(),
+    st.integers(5, 70), st.integers(1, 5), st.integers(0, 9), st.sampled_from(BATCHES), st.booleans(), st.booleans(),
     st.sampled_from([F16, BF16]), st.booleans(), st.booleans(),
 )  # fmt: skip
 def test_halves(
@@ -76,6 +79,22 @@ def test_tiles_of_halves(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_parts_of_sums_of_halves_are_added_in_f32() -> None:
     expect(MatMul(), whole(0, (8, 1100), F16), whole(1, (1100, 40), F16), whole(2, (40,), F16), rtol=0)
+
+
+@pytest.mark.parametrize(("m", "n", "k", "dtype"), [(1, 40, 1104, F16), (3, 13, 37, F32)])
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_few_rows(m: int, n: int, k: int, dtype: Any, trans_b: bool) -> None:
+    op = MatMul(trans_b=trans_b)
+    batch = ((2,), (2,)) if m > 1 else ((), ())
+    expect(op, *pair(1, m, n, k, batch, op, dtype), whole(3, (n,), dtype), rtol=0, maker="matmul_few")
+
+
+@pytest.mark.parametrize(("trans_b", "constants"), [(True, ()), (False, (1,))])
+def test_tf32_on_request(trans_b: bool, constants: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "QueryContext", partial(QueryContext, numerics="fast"))
+    op = MatMul(trans_b=trans_b, activation=Relu())
+    a, b = np.random.default_rng(0).standard_normal((40, 37)).astype(F32), whole(1, (50, 37) if trans_b else (37, 50))
+    expect(op, a, b, constants=constants, maker="matmul_tf32", rtol=2e-3, atol=2e-2)
 
 
 @pytest.mark.parametrize("shapes", [((7,), (7, 5)), ((5, 7), (7,)), ((7,), (7,)), ((2, 5, 7), (7,))])

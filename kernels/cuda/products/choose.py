@@ -19,6 +19,8 @@ BYTES = 2000
 """Of memory in a cycle."""
 LAUNCH = 4000
 """Cycles of one more kernel, which adds the parts."""
+FULL = 2 * PROCESSORS
+"""Blocks of threads that keep all memory busy."""
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
@@ -47,3 +49,9 @@ def choose(tiles: Sequence[Tile], m: int, n: int, k: int, matrices: int, least: 
     """A tile and the number of parts, of which none has less than ``least`` terms."""
     fits = [s for s in SPLITS if s == 1 or k // s >= least]
     return min(((t, s) for t in tiles for s in fits), key=lambda c: cycles(c[0], c[1], m, n, k, matrices))
+
+
+def splits_to_fill(blocks: int, k: int, least: int) -> int:
+    """Parts of sums that give enough blocks to keep the memory busy, none of less than ``least`` terms."""
+    fits = [s for s in SPLITS if s == 1 or k // s >= least]
+    return next((s for s in fits if blocks * s >= FULL), fits[-1])

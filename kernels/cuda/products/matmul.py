@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.kernels.cuda.products.choose import choose
+from bolt_numba.kernels.cuda.products.choose import choose, splits_to_fill
 from bolt_numba.kernels.cuda.products.combine import combine
 from bolt_numba.kernels.cuda.products.copies import Order
+from bolt_numba.kernels.cuda.products.few import ROWS, columns_of, few_columns, few_terms
 from bolt_numba.kernels.cuda.products.finish import can_finish, tail_args
 from bolt_numba.kernels.cuda.products.simt import SIMT_TILES, simt
 from bolt_numba.kernels.cuda.products.tail import TailForm
@@ -24,7 +25,7 @@ from bolt_numba.types import BF16, F16, F32, Array, TensorType, dtype_name
 FLOATS = (F32, F16, BF16)
 WIDE = 16
 """Bytes of the widest copy."""
-LEAST_F32, LEAST_HALVES = 128, 256
+LEAST_F32, LEAST_HALVES, LEAST_FEW = 128, 256, 512
 """Terms of a part of a sum."""
 
 
@@ -48,6 +49,16 @@ def padded_rows(to: int) -> Callable[[Array], Array]:
 
     def pack(array: Array) -> Array:
         return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, -array.shape[-1] % to)])
+
+    return pack
+
+
+def turned(rows: int) -> Callable[[Array], Array]:
+    """Packs matrices [..., k, n] of ``rows`` rows as [..., n, k], k padded so that columns begin at multiples of 16."""
+
+    def pack(array: Array) -> Array:
+        swapped = np.swapaxes(array, -1, -2)
+        return np.ascontiguousarray(np.pad(swapped, [(0, 0)] * (array.ndim - 1) + [(0, -rows % WIDE)]))
 
     return pack
 
@@ -101,10 +112,26 @@ def accepts_halves(op: Any, ins: Types) -> bool:
     return accepts(op, ins) and ins[0] is not None and ins[0].dtype in (F16, BF16)
 
 
+def accepts_tf32(op: Any, ins: Types) -> bool:
+    """f32 whose terms lie dense, or a constant matrix B, which is packed so."""
+    a, b = ins[0], ins[1]
+    if not accepts_f32(op, ins) or a is None or b is None or (op.trans_a and len(a.dims) > 1):
+        return False
+    return op.trans_b if len(b.dims) > 2 else b.known is not None or op.trans_b or len(b.dims) == 1
+
+
 def _stored(op: Any, ins: Types, y: TensorType) -> TailForm:
     _, _, bias, residual = (*ins, None, None)[:4]
     of_bias, of_residual = ("f32" if t is None else dtype_name(t.dtype) for t in (bias, residual))
     return TailForm(dtype_name(y.dtype), of_bias, of_residual, tail_args(op.activation).act)
+
+
+def accepts_few(op: Any, ins: Types) -> bool:
+    """As `accepts`, with few rows that lie dense."""
+    a, b = ins[0], ins[1]
+    if not accepts(op, ins) or a is None or b is None:
+        return False
+    return geometry(op, a.dims, b.dims).m <= ROWS[-1] and not (op.trans_a and len(a.dims) > 1)
 
 
 def _tail(op: Any, ins: Types, y: TensorType) -> dict[str, Argument]:
@@ -157,3 +184,39 @@ def matmul_halves(op: Any, ins: Types, outs: Sequence[TensorType], context: Cont
     tiles = [t for t in TENSOR_TILES if t.serves(of.a_order, of.b_order)]
     tile, splits = choose(tiles, of.g.m, of.g.n, of.g.k, of.g.blocks, LEAST_HALVES)
     return split_steps(op, ins, y, of, splits, lambda stored: tensor(tile, kind, of.a_order, of.b_order, stored))
+
+
+@kernel(MatMul, device="cuda", accepts=accepts_few, rank=2, by_types=True)
+def matmul_few(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Up to 4 rows, at the speed of the memory."""
+    a, b, y = ins[0], ins[1], outs[0]
+    assert a is not None
+    assert b is not None
+    if not y.size:
+        return []
+    of, dtype = operands(op, a, b, context), dtype_name(a.dtype)
+    rows = next(r for r in ROWS if r >= of.g.m)
+    by_columns = of.b_order.dense == "k"
+    wide = of.b_order.wide and (of.a_order.wide or not by_columns)
+    splits = splits_to_fill(-(-of.g.n // columns_of(of.b_order)) * of.g.blocks, of.g.k, LEAST_FEW)
+    made = few_columns if by_columns else few_terms
+    return split_steps(op, ins, y, of, splits, lambda stored: made(rows, dtype, wide, stored))
+
+
+@kernel(MatMul, device="cuda", accepts=accepts_tf32, rank=1, numerics="fast", by_types=True)
+def matmul_tf32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """f32 on tensor cores, which read the first 10 bits of each fraction and add in f32."""
+    a, b, y = ins[0], ins[1], outs[0]
+    assert a is not None
+    assert b is not None
+    if not y.size:
+        return []
+    of = operands(op, a, b, context)
+    g, b_order, args = of.g, of.b_order, dict(of.args)
+    if b_order.dense == "m":
+        assert b.known is not None, "accepts_tf32() has tested this"
+        packed = context.packed(b.known, ("turned",), turned(g.k))
+        b_order, args = Order("k", True), {**args, "b": packed, "ldb": packed.shape[-1]}
+    tile, splits = choose(TENSOR_TILES, g.m, g.n, 2 * g.k, g.blocks, 2 * LEAST_HALVES)
+    made = ProductOperands(g, of.a_order, b_order, args)
+    return split_steps(op, ins, y, made, splits, lambda stored: tensor(tile, "tf32", of.a_order, b_order, stored))

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.kernels.cuda.declare import CudaKernel
 from bolt_numba.kernels.cuda.movement.moves import steps as moved
 from bolt_numba.kernels.cuda.products.choose import choose
 from bolt_numba.kernels.cuda.products.copies import Order
 from bolt_numba.kernels.cuda.products.finish import can_finish, tail_args
+from bolt_numba.kernels.cuda.products.matmul import WIDE, turned
 from bolt_numba.kernels.cuda.products.prepare_bytes import numbers_of_columns, sums_of_rows
 from bolt_numba.kernels.cuda.products.tail_bytes import BYTES, FUSED, HEAD, SUMS, ByteForm, columns_at, table_bytes
 from bolt_numba.kernels.cuda.products.tensor import TENSOR_TILES, tensor
@@ -23,7 +25,6 @@ from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.types import F32, I8, I32, U8, Array, TensorType, dtype_name
 
 BYTE_DTYPES = (U8, I8)
-WIDE = 16
 _LETTER = {U8: "u8", I8: "s8"}
 
 
@@ -99,16 +100,6 @@ def accepts_bytes(op: Any, ins: Types) -> bool:
     return g.a_blocks == g.blocks and g.b_blocks in (1, g.blocks) and _exact(at, ins, g.k)
 
 
-def turned(rows: int) -> Any:
-    """Packs matrices [..., k, n] as [..., n, k], rows padded to 16 bytes."""
-
-    def pack(array: Array) -> Array:
-        swapped = np.swapaxes(array, -1, -2)
-        return np.ascontiguousarray(np.pad(swapped, [(0, 0)] * (array.ndim - 1) + [(0, -rows % WIDE)]))
-
-    return pack
-
-
 def _columns_of_b(array: Array) -> Array:
     return np.ascontiguousarray(array.astype(np.int64).sum(axis=-2).astype(np.int32))
 
@@ -182,3 +173,10 @@ def matmul_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Conte
     }  # fmt: skip
     kind = "s8" if a.dtype == b.dtype == I8 else _LETTER[a.dtype] + _LETTER[b.dtype]
     return [*made, Step(tensor(tile, kind, *orders, form), args)]
+
+
+def samples() -> dict[str, CudaKernel]:
+    """Kernels whose registers and instructions tests look at."""
+    order, form = Order("k", True), ByteForm("u8", "u8", FUSED, False)
+    columns = numbers_of_columns("u8", "i8", "u8", "i32", "u8")
+    return {"128x256": tensor(TENSOR_TILES[0], "s8", order, order, form), "columns": columns}

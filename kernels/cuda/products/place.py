@@ -54,10 +54,10 @@ def shared_out(terms: int) -> Any:
 
     @inline
     def share(k, splits, split):
-        all_tiles = (i64(k) + (TERMS - 1)) // TERMS
-        each = (all_tiles + splits - 1) // splits
-        first = min(split * each, all_tiles)
-        return first, min(each, all_tiles - first)
+        all_tiles = u32((u32(k) + u32(TERMS - 1)) // u32(TERMS))
+        each = u32((all_tiles + u32(splits - 1)) // u32(splits))
+        first = min(i64(split) * i64(each), i64(all_tiles))
+        return first, min(i64(each), i64(all_tiles) - first)
 
     return share
 
@@ -98,3 +98,8 @@ def operand_extents(a: Any, size: int, a_order: Order, b_order: Order) -> dict[s
 def grid(rows: int, columns: int) -> Any:
     """``blocks`` of a kernel of such tiles."""
     return lambda a: (ceil_div(a.m, rows) * ceil_div(a.n, columns) * a.matrices, a.splits)
+
+
+def reaches_of(size: int, a_order: Order, b_order: Order, stored: Any) -> Any:
+    """``extents`` of a kernel whose fields are `PLACE` and `tail.TAIL`."""
+    return lambda a: operand_extents(a, size, a_order, b_order) | stored.extents(a, a.m * a.matrices, a.splits)

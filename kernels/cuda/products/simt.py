@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from bolt_numba.kernels.cuda.language.lang import (
     store4_shared_f32,
 )
 from bolt_numba.kernels.cuda.products.copies import Order, f32_copies
-from bolt_numba.kernels.cuda.products.place import PLACE, element, grid, matrix, operand_extents, placed, shared_out
+from bolt_numba.kernels.cuda.products.place import PLACE, element, grid, matrix, placed, reaches_of, shared_out
 from bolt_numba.kernels.cuda.products.tail import TAIL, TailForm, TileSlice, drain, log2
 
 u32, i32, i64, f32 = np.uint32, np.int32, np.int64, np.float32
@@ -66,11 +65,14 @@ def simt(tile: SimtTile, a_order: Order, b_order: Order, stored: TailForm) -> Cu
     drained = drain(TileSlice(GM, BN, PB, GM, 0, NT), stored)
     SUMS = TM * TN
 
-    def extents(a: Any) -> Any:
-        return operand_extents(a, 4, a_order, b_order) | stored.extents(a, a.m * a.matrices, a.splits)
-
     @cuda_kernel(
-        threads=NT, blocks=grid(BM, BN), shared=max(END, 4 * GM * PB), unrolled=True, extents=extents, **PLACE, **TAIL
+        threads=NT,
+        blocks=grid(BM, BN),
+        shared=max(END, 4 * GM * PB),
+        unrolled=True,
+        extents=reaches_of(4, a_order, b_order, stored),
+        **PLACE,
+        **TAIL,
     )
     def product_f32(a, b, table, m, n, k, lda, ldb, a_block, b_block, matrices, splits, split_bytes, bias, residual, y,
                     ldy, alpha, lo, hi, act0, act1):  # fmt: skip

@@ -23,7 +23,7 @@ from bolt_numba.kernels.cuda.language.lang import (
     static_range,
 )
 from bolt_numba.kernels.cuda.products.copies import Order
-from bolt_numba.kernels.cuda.products.place import PLACE, element, grid, matrix, operand_extents, placed, shared_out
+from bolt_numba.kernels.cuda.products.place import PLACE, element, grid, matrix, placed, reaches_of, shared_out
 from bolt_numba.kernels.cuda.products.swizzle import ROW, swizzled_copies
 from bolt_numba.kernels.cuda.products.tail import TAIL, TailForm, TileSlice, drain, log2
 
@@ -125,15 +125,12 @@ def tensor(tile: TensorTile, kind: str, a_order: Order, b_order: Order, stored: 
     place, share, rows = placed(BM, BN), shared_out(TERMS), 16 * BM // WM
     drained = drain(TileSlice(rows, BN, PITCH, 16, WM, NT), stored, integers)
 
-    def extents(a: Any) -> Any:
-        return operand_extents(a, SIZE, a_order, b_order) | stored.extents(a, a.m * a.matrices, a.splits)
-
     @cuda_kernel(
         threads=NT,
         blocks=grid(BM, BN),
         shared=max(END, 4 * rows * PITCH),
         unrolled=True,
-        extents=extents,
+        extents=reaches_of(SIZE, a_order, b_order, stored),
         **PLACE,
         **TAIL,
     )
