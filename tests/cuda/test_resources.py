@@ -22,6 +22,10 @@ ROOM = 8
 """Registers by which versions of the linker differ."""
 
 
+IN_F64 = {"elementwise.chains: Sin": "large angles lose their multiples of pi / 2 in f64"}
+"""Kernels that compute in f64, which GPUs for graphics do at a 64th of the speed; elsewhere it is a mistake."""
+
+
 @pytest.mark.parametrize("module", sorted(modules()))
 def test_kernels_take_what_the_table_says(module: str) -> None:
     made, stored = table_of(module), STORED.get(module, {})
@@ -31,6 +35,7 @@ def test_kernels_take_what_the_table_says(module: str) -> None:
         for arch, row in rows.items():
             where, wanted = f"{module}: {name} for {arch}", stored[name][arch]
             assert row["stack"] == 0, f"{where}: has {row['stack']} bytes of local memory: registers are spilled"
+            assert where.partition(" for ")[0] in IN_F64 or "F64" not in row.get("has", ()), f"{where}: computes in f64"
             assert row["registers"] <= wanted["registers"] + ROOM, f"{where}: {REMEDY}"
             assert row["shared"] == wanted["shared"], f"{where}: {REMEDY}"
             assert row.get("has", wanted["has"]) == wanted["has"], f"{where}: {REMEDY}"
