@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bolt_numba.errors import DataError
+from bolt_numba.kernels.cuda.attention import attention
 from bolt_numba.ops.layers.attention import FusedAttention
 from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.ops.layers.rotary import RotaryEmbedding
+from bolt_numba.ptx import Module, SimulationReport
 from bolt_numba.types import BF16, F16, F32, Array
 from tests.cases.attention import group_query_attention, rotary_embedding
-from tests.cuda.harness import expect
+from tests.cuda.harness import expect, run_op
 
 SHD = dict.fromkeys(("q_layout", "k_layout", "v_layout", "y_layout"), "SHD")
 
@@ -114,3 +117,32 @@ def test_cache_of_halves(cap: float) -> None:
     lengths, total = np.array([278, 9], np.int32), np.array([held], np.int32)
     op = GroupQueryAttention(2, 1, softcap=cap, local_window=150, smooth=True)
     expect(op, *new, *past, lengths, total, constants=(TOTAL,), rtol=4e-3, atol=4e-3)
+
+
+def test_positions_and_lengths_that_are_none() -> None:
+    with pytest.raises(DataError, match="RotaryEmbedding"):
+        run_op(RotaryEmbedding(), drawn(1, 2, 3, 8), drawn(5, 4), drawn(5, 4), np.array([[0, 5, 1]]))
+    new, past = [drawn(1, 2, 8) for _ in range(3)], [drawn(1, 1, 6, 8) for _ in range(2)]
+    numbers = np.array([7], np.int32), np.array([5], np.int32)
+    with pytest.raises(DataError, match="GroupQueryAttention"):
+        run_op(GroupQueryAttention(1, 1), *new, *past, *numbers, constants=(TOTAL,))
+
+
+def test_tensor_cores_meet_no_bank_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one tile of keys; whole sectors of global memory come and go."""
+    reports, launch = [], Module.launch
+
+    def counted(self: Module, *args: Any) -> None:
+        reports.append(SimulationReport())
+        launch(self, *args, report=reports[-1])
+
+    monkeypatch.setattr(Module, "launch", counted)
+    monkeypatch.setattr(attention, "PROCESSORS", 1)  # nobody shares the keys
+    run_op(FusedAttention(0.125), *(drawn(1, 128, 64).astype(F16) for _ in range(3)), maker="flash")
+    (report,) = reports
+    found = report.total()
+    assert found.wavefronts == found.ideal
+    assert report.efficiency("ld.global", "st.global") > 0.95
+    products = 128 * 128 * 64 * 2 // (16 * 8 * 16)
+    assert report.executed("mma") == products
+    assert report.executed() < 9 * products

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bolt_numba.errors import DataError
 from bolt_numba.kernels.cuda.recurrent.layers import ALONE_BYTES
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
 from bolt_numba.types import F16, F32, Array
-from tests.cuda.harness import expect
+from tests.cuda.harness import expect, run_op
 
 FUNCTIONS = ("Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "Elu", "Softsign", "Softplus")
 
@@ -62,3 +63,10 @@ def test_functions(name: str) -> None:
     takes_beta = name in ("Affine", "ScaledTanh", "HardSigmoid")
     op = RNN(activations=(name,), activation_alpha=(0.4,), activation_beta=(0.7,) if takes_beta else ())
     expect(op, *operands(op, 2, 1, 3, 5), rtol=1e-5)
+
+
+@pytest.mark.parametrize("length", [-1, 4])
+def test_a_length_that_is_none(length: int) -> None:
+    op = RNN()
+    with pytest.raises(DataError, match="RNN"):
+        run_op(op, *operands(op, 3, 2, 5, 7, lengths=(2, length)))

@@ -7,7 +7,7 @@ import functools
 
 import numpy as np
 
-from bolt_numba.kernels.cuda.attention.rows import LOG2_E, inverse, place, results_reach, shifted
+from bolt_numba.kernels.cuda.attention.rows import EXTRA, LOG2_E, inverse, place, results_reach, shifted
 from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda, ex2, load_f32, load_i64, max_f32
@@ -23,7 +23,7 @@ def combine_parts(dtype: str) -> CudaKernel:
     results = results_reach(size)
 
     def extents(a):
-        return results(a) | {"partial": 4 * a.parts * a.units * a.group * a.m * (a.width + 2)}
+        return results(a) | {"partial": 4 * a.parts * a.units * a.group * a.m * (a.width + EXTRA)}
 
     @cuda_kernel(
         threads=THREADS, blocks=lambda a: ceil_div(a.units * a.group * a.m, THREADS // 32), extents=extents,
@@ -37,7 +37,7 @@ def combine_parts(dtype: str) -> CudaKernel:
         rows = group * m
         if item < units * rows:
             unit = np.int64(np.uint32(item) // np.uint32(rows))
-            row, entry, line = item - unit * rows, table + 8 * ENTRY * unit, 4 * (width + 2)
+            row, entry, line = item - unit * rows, table + 8 * ENTRY * unit, 4 * (width + EXTRA)
             at, step, drain = partial + item * line, units * rows * line, np.float32(-np.inf)
             if sink != 0:
                 drain = load(sink + load_i64(entry + 56) + size * (row // m)) * np.float32(LOG2_E)

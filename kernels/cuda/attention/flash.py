@@ -15,7 +15,17 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.kernels.cuda.attention.rows import FIELDS, LOG2_E, block_keys, inverse, lanes_sum, place, reach_of, seen
+from bolt_numba.kernels.cuda.attention.rows import (
+    EXTRA,
+    FIELDS,
+    LOG2_E,
+    block_keys,
+    inverse,
+    lanes_sum,
+    place,
+    reach_of,
+    seen,
+)
 from bolt_numba.kernels.cuda.declare import I64, PTR_OR_0, CudaKernel, Macro, ceil_div, cuda_kernel, inline
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import (
@@ -44,7 +54,7 @@ class Form:
 
     d: elements of a head, 64 or 128, fewer are filled up with zeros.  tiles: of 16 rows, of each of ``warps``.
     mask: whether there is one, and whether its rows differ.  parts: whether blocks share the keys of a row.  capped:
-    whether scores are.
+    whether scores are.  grouped: whether a unit has several heads of queries.
     """
 
     dtype: str
@@ -54,6 +64,7 @@ class Form:
     mask: str = NO_MASK
     parts: bool = False
     capped: bool = False
+    grouped: bool = False
 
     @property
     def rows(self) -> int:
@@ -62,12 +73,12 @@ class Form:
     @property
     def keeps_queries(self) -> bool:
         """Whether registers have room for them."""
-        return self.d * self.tiles <= 128
+        return self.d * self.tiles <= 128 and not self.mask
 
     @property
     def keys(self) -> int:
         """Of a tile: as many as leave registers for the sums."""
-        return 64 if self.d * self.tiles <= 128 else 32
+        return 64 if self.d * self.tiles <= 128 and self.mask != ALL_ROWS else 32
 
     @property
     def pitch(self) -> int:
@@ -79,6 +90,21 @@ class Form:
         return (self.rows + 4 * self.keys) * self.pitch
 
 
+def _placing(form: Form) -> tuple[Any, Any]:
+    """Helpers: bytes from the beginning of a unit to a row of it; the query that a row is."""
+    grouped = form.grouped
+
+    @inline
+    def spot(row, m, head, step):
+        return place(row, m, head, step) if static(grouped) else row * step
+
+    @inline
+    def query_of(row, m):
+        return np.int64(np.uint32(row) % np.uint32(m)) if static(grouped) else row
+
+    return spot, query_of
+
+
 def _fetching(form: Form) -> tuple[Any, Any]:
     """Helpers that begin to copy rows to shared memory, queries and a tile of keys or values.
 
@@ -86,6 +112,8 @@ def _fetching(form: Form) -> tuple[Any, Any]:
     """
     pitch, chunks, threads = form.pitch, form.pitch // 16, 32 * form.warps
     rows, turns, query_turns = threads // chunks, form.keys * chunks // threads, form.rows * chunks // threads
+
+    spot, _ = _placing(form)
 
     @inline
     def copy(to, source, row, chunk, is_there):
@@ -98,7 +126,7 @@ def _fetching(form: Form) -> tuple[Any, Any]:
         for turn in range(query_turns):
             at = np.uint32(row + np.uint32(turn * rows))
             there = first + np.int64(at) < end and 16 * np.int64(chunk) < nbytes
-            copy(to, q + place(first + np.int64(at), m, head, step) + 16 * np.int64(chunk), at, chunk, there)
+            copy(to, q + spot(first + np.int64(at), m, head, step) + 16 * np.int64(chunk), at, chunk, there)
 
     @inline
     def fetch_tile(to, source, step, left, row, chunk):
@@ -112,15 +140,15 @@ def _fetching(form: Form) -> tuple[Any, Any]:
 
 def _masking(form: Form) -> Any:
     """Helper that finds what each half of a lane sees: keys, and where its mask begins."""
-    halves = 2 * form.tiles
+    halves, (spot, query_of) = 2 * form.tiles, _placing(form)
 
     @inline
     def look(starts, ends, masks, first, rows, m, before, window, keys, mask, mask_head, mask_step):
         for half in range(halves):
             row = first + 8 * half
-            low, high = seen(row, m, before, window, keys)
+            low, high = seen(query_of(row, m), before, window, keys)
             starts[half], ends[half] = np.int32(low), np.int32(high if row < rows else 0)
-            masks[half] = mask + place(min(row, rows - 1), m, mask_head, mask_step)
+            masks[half] = mask + spot(min(row, rows - 1), m, mask_head, mask_step)
 
     return look
 
@@ -128,6 +156,7 @@ def _masking(form: Form) -> Any:
 def _writing(form: Form) -> Any:
     """Helper that copies the rows of a warp from shared memory to the result."""
     pitch, chunks, turns = form.pitch, form.pitch // 16, form.tiles * form.pitch // 32
+    spot, _ = _placing(form)
 
     @inline
     def write(y, source, first, rows, m, y_head, y_step, nbytes, lane):
@@ -138,7 +167,7 @@ def _writing(form: Form) -> Any:
             a, b, c, d = load4_shared_u32(np.uint32(source + row * np.uint32(pitch) + part))
             to = first + np.int64(row)
             if to < rows and np.int64(chunk) * 16 < nbytes:
-                store4_u32(y + place(to, m, y_head, y_step) + 16 * np.int64(chunk), a, b, c, d)
+                store4_u32(y + spot(to, m, y_head, y_step) + 16 * np.int64(chunk), a, b, c, d)
 
     return write
 
@@ -242,7 +271,7 @@ def _partial_results(form: Form) -> Any:
     def finish(out, tops, totals, places, partial, first, rows, width, scale, lane):
         for half in static_range(halves):
             row, total = first + np.int64(lane >> np.uint32(2)) + 8 * half, lanes_sum(totals[half], 4)
-            places[half] = partial + 4 * row * (width + 2) if row < rows else 0
+            places[half] = partial + 4 * row * (width + EXTRA) if row < rows else 0
             if row < rows and np.uint32(lane & np.uint32(3)) == np.uint32(0):
                 store_f32(places[half] + 4 * width, tops[half] * (scale * np.float32(LOG2_E)))
                 store_f32(places[half] + 4 * width + 4, total)
@@ -289,7 +318,7 @@ def _extents(form: Form) -> Any:
     reach = reach_of(2)
 
     def found(a: Any) -> Any:
-        return {**reach(a), "partial": 4 * a.parts * a.units * a.group * a.m * (a.width + 2) if form.parts else 0}
+        return {**reach(a), "partial": 4 * a.parts * a.units * a.group * a.m * (a.width + EXTRA) if form.parts else 0}
 
     return found
 
@@ -298,7 +327,8 @@ def _extents(form: Form) -> Any:
 def flash_attention(form: Form) -> CudaKernel:
     """Kernel of a form; d, width, all steps and heads are multiples of 16 bytes.
 
-    partial: f32 [parts][units * rows][width + 2], sums of powers times values, exponent of the maximum, sum of powers.
+    partial: f32 [parts][units * rows][width + EXTRA], sums of powers times values, exponent of the maximum, sum of
+    powers.
     """
     block, pitch, tile_bytes, in_parts = form.rows, form.pitch, form.keys * form.pitch, form.parts
     halves, n_scores, n_p, tile = 2 * form.tiles, form.keys // 2 * form.tiles, form.keys // 4 * form.tiles, form.keys
@@ -364,7 +394,7 @@ def flash_attention(form: Form) -> CudaKernel:
             cp_async_wait(0)
             cuda.syncthreads()
         if static(in_parts):
-            to = partial + 4 * (part * units + unit) * rows * (width + 2)
+            to = partial + 4 * (part * units + unit) * rows * (width + EXTRA)
             finish_part(out, tops, totals, masks, to, mine, rows, width, scale, lane)
         else:
             spot = np.uint32(own + (lane >> np.uint32(2)) * np.uint32(pitch + 16) + 4 * (lane & np.uint32(3)))

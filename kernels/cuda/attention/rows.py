@@ -23,6 +23,9 @@ from bolt_numba.kernels.geometry.heads import ENTRY
 LOG2_E = math.log2(math.e)
 """Scores are multiplied by this, so that powers of two serve."""
 
+EXTRA = 8
+"""Numbers behind the columns of a partial result, of which two are used: rows begin with a sector of 32 bytes."""
+
 FIELDS: dict[str, Any] = {
     "q": PTR, "k": PTR, "v": PTR, "mask": PTR_OR_0, "sink": PTR_OR_0, "y": PTR, "table": PTR,
     **dict.fromkeys(
@@ -79,9 +82,9 @@ def place(row, m, head, step):
 
 
 @inline
-def seen(row, m, before, window, keys):
-    """First key that a row sees, and the one behind the last."""
-    limit = before + np.int64(np.uint32(row) % np.uint32(m)) + 1
+def seen(query, before, window, keys):
+    """First key that a query sees, and the one behind the last."""
+    limit = before + np.int64(query) + 1
     return max(np.int64(0), limit - window), min(limit, keys)
 
 

@@ -218,7 +218,7 @@ def attention_tiles(dtype: str, vectors: int) -> CudaKernel:
         for i in range(4):
             row = first + 4 * np.int64(ty) + i
             tops[i], totals[i], masks[i] = np.float32(-np.inf), np.float32(0), 0
-            starts[i], ends[i] = seen(row, m, before, window, keys)
+            starts[i], ends[i] = seen(np.uint32(row) % np.uint32(m), before, window, keys)
             if row >= rows:
                 ends[i] = 0
             elif mask != 0:

@@ -12,8 +12,9 @@ from bolt_numba.base.records import record
 from bolt_numba.kernels.cuda.declare import CudaKernel
 from bolt_numba.kernels.cuda.recurrent.gru import gru_after_walk, gru_walk
 from bolt_numba.kernels.cuda.recurrent.inputs import products_kernel
+from bolt_numba.kernels.cuda.recurrent.lengths import check_lengths
 from bolt_numba.kernels.cuda.recurrent.walk import WARPS, lstm_walk, rnn_walk
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.recurrent import ALPHA, BETA, GRU, LSTM, RNN, Recurrent
 from bolt_numba.types import BF16, F16, F32, TensorType, dtype_name
 
@@ -110,7 +111,11 @@ def recurrent(op: Any, ins: Types, outs: Sequence[TensorType], context: Context)
     two = isinstance(op, GRU) and not op.linear_before_reset
     if two:
         args["kept"] = Scratch(2 * every)
-    return [Step(products_kernel(dtype), products), *_walks(layer, dtype, args, 2 if two else 1)]
+    steps = []
+    if args["lengths"] is not None:
+        checked = {"lengths": In(4), "fault": Fault(4), "n": layer.n, "steps": layer.t}
+        steps.append(Step(check_lengths, checked))
+    return [*steps, Step(products_kernel(dtype), products), *_walks(layer, dtype, args, 2 if two else 1)]
 
 
 def _walks(layer: RecurrentNode, dtype: str, args: dict[str, Argument], stages: int) -> list[Step]:
@@ -136,5 +141,5 @@ def samples() -> list[CudaKernel]:
     lstm, gru = ("sigmoid", "tanh", "tanh"), ("sigmoid", "tanh")
     return [
         lstm_walk(8, lstm, "f32"), lstm_walk(1, lstm, "f16"), rnn_walk(4, ("tanh",), "bf16"), gru_walk(8, gru, "f32"),
-        gru_after_walk(8, gru, "f16"), products_kernel("f32"), products_kernel("f16"),
+        gru_after_walk(8, gru, "f16"), check_lengths, products_kernel("f32"), products_kernel("f16"),
     ]  # fmt: skip
