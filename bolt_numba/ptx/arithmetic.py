@@ -75,8 +75,15 @@ def fused_f32(x: Values, y: Values, z: Values) -> Any:
     return np.add(wide, z)
 
 
-def _maximum(nan: bool, f: Any, g: Any) -> Any:
-    return g if nan else f
+def _fused_in_place(lanes: int) -> Any:
+    """`fused_f32` of all lanes, without new arrays."""
+    wide = np.empty(lanes, F64)
+
+    def compute(x: Values, y: Values, z: Values) -> Any:
+        np.multiply(x, y, out=wide, dtype=F64)
+        return np.add(wide, z, out=wide)
+
+    return compute
 
 
 def _operation(ins: Statement, name: str) -> Callable[..., Any]:
@@ -246,7 +253,7 @@ def fma(m: Decode, ins: Statement) -> Any:
         return m.pure(target, fused, *sources)
     if "sat" in ins.modifiers:
         return m.pure(target, lambda x, y, z: np.clip(fused_f32(x, y, z), 0, 1).astype(F32), *sources)
-    return m.pure(target, fused_f32, *sources)
+    return m.pure(target, _fused_in_place(m.n), *sources)
 
 
 @opcode("div", "rem")

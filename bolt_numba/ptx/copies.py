@@ -15,7 +15,7 @@ from bolt_numba.base.records import record
 from bolt_numba.ptx.barriers import _shared_address
 from bolt_numba.ptx.memory import BASE
 from bolt_numba.ptx.order import ASYNC
-from bolt_numba.ptx.spaces import READ, WRITE, Access, fault
+from bolt_numba.ptx.spaces import READ, WRITE, Access, fault, mark
 from bolt_numba.ptx.table import opcode
 from bolt_numba.ptx.text import Statement, split
 from bolt_numba.ptx.types import BOOL, I32, U32, U64, Lanes, RefusedError
@@ -84,14 +84,13 @@ def _copy(m: Any, ins: Statement) -> Any:
         offsets = m.shared.offsets(address, lanes, nbytes, ins)
         if m.shared.races is not None:
             m.shared.ordered(WRITE, offsets, lanes, nbytes, ins)
-        within = np.arange(nbytes)
-        m.shared.written[(offsets[:, None] + within).reshape(-1)] = 0
+        mark(m.shared.written, offsets, nbytes, 0)
         given = np.full(lanes.shape, nbytes)
         if size is not None:
             found = np.broadcast_to(size(idx), lanes.shape)
             given = np.where(found, 0, nbytes) if ignores else found.astype(np.int64)
         data = np.zeros((lanes.size, nbytes), np.uint8)
-        for one in np.unique(given[given > 0]):
+        for one in dict.fromkeys(given[given > 0].tolist()):
             here = np.flatnonzero(given == one)
             source = by(lanes[here])
             for part in [0] if one == nbytes else range(int(one)):

@@ -39,19 +39,14 @@ class AccessOrder:
         self.read_time[self.read_time >= PENDING] = 0
         self.time += 1
 
-    def granules(self, offsets: Any, nbytes: int, *lanes: Any) -> tuple[Any, ...]:
-        """Words of accesses, each ``nbytes`` long, and what belongs to their lanes once for each word."""
-        words, count = offsets >> self.shift, max(1, nbytes >> self.shift)
-        if count == 1:
-            return words, *lanes
-        made = (words[:, None] + np.arange(count)).reshape(-1)
-        return made, *(np.repeat(x, count) for x in lanes)
+    def granules(self, offsets: Any, nbytes: int) -> Any:
+        """Words of accesses that are each ``nbytes`` long: (lanes, words)."""
+        return (offsets >> self.shift)[:, None] + np.arange(max(1, nbytes >> self.shift))
 
-    def read(self, words: Any, blocks: Any, warps: Any, pending: bool = False) -> None:
+    def read(self, words: Any, blocks: Any, warps: Any) -> None:
         self._ordered(words, blocks, warps, "reads what another warp writes")
-        stamp = PENDING if pending else self.time
-        self.last_read[words] = stamp
-        self.read_time[words * self.warps + warps] = stamp
+        self.last_read[words] = self.time
+        self.read_time[words * self.warps + warps[:, None]] = self.time
 
     def done(self, words: Any, warps: Any) -> None:
         """Reads that were pending have ended."""
@@ -61,32 +56,34 @@ class AccessOrder:
     def write(self, words: Any, blocks: Any, warps: Any, by: int | None = None) -> None:
         """``by``: a warp that is none and writes on behalf of these."""
         self._ordered(words, blocks, warps, "writes what another warp writes", by)
-        late = np.flatnonzero(self.last_read[words] > self.floor[blocks])
-        if late.size:
-            self._after_reads(words[late], blocks[late], warps[late], late)
+        late = self.last_read[words] > self.floor[blocks][:, None]
+        if late.any():
+            lanes, at = np.nonzero(late)
+            self._after_reads(words[lanes, at], blocks[lanes], warps[lanes], lanes)
         self.write_time[words] = self.time
-        self.writer[words] = warps if by is None else by % self.warps
+        self.writer[words] = warps[:, None] if by is None else by % self.warps
 
     def _ordered(self, words: Any, blocks: Any, warps: Any, what: str, by: int | None = None) -> None:
         times = self.write_time[words]
-        late = np.flatnonzero(times > self.floor[blocks])
-        if not late.size:
+        late = times > self.floor[blocks][:, None]
+        if not late.any():
             return
-        writer, w, b = self.writer[words[late]], warps[late], blocks[late]
-        bad = (writer != w) & (times[late] > self.known[b, w, writer])
+        lanes, at = np.nonzero(late)
+        writer, w, b = self.writer[words[lanes, at]], warps[lanes], blocks[lanes]
+        bad = (writer != w) & (times[lanes, at] > self.known[b, w, writer])
         if by is not None:
             bad &= writer != by % self.warps
         if bad.any():
-            at = int(np.flatnonzero(bad)[0])
-            raise RaceError(f"{what}{_whose(int(writer[at]), self.warps)}", int(late[at]))
+            first = int(np.flatnonzero(bad)[0])
+            raise RaceError(f"{what}{_whose(int(writer[first]), self.warps)}", int(lanes[first]))
 
-    def _after_reads(self, words: Any, blocks: Any, warps: Any, late: Any) -> None:
+    def _after_reads(self, words: Any, blocks: Any, warps: Any, lanes: Any) -> None:
         times = self.read_time.reshape(-1, self.warps)[words]
         bad = times > self.known[blocks, warps]
         bad[np.arange(words.size), warps] = times[np.arange(words.size), warps] >= PENDING
         if bad.any():
             at, reader = (int(x) for x in np.argwhere(bad)[0])
-            raise RaceError(f"writes what another warp reads{_whose(reader, self.warps)}", int(late[at]))
+            raise RaceError(f"writes what another warp reads{_whose(reader, self.warps)}", int(lanes[at]))
 
     def barrier(self, block: int, warps: Any, arrived: Any) -> None:
         """These warps have waited for each other, and for others that only arrived."""
@@ -122,7 +119,7 @@ class AccessOrder:
 
 
 class RaceError(FaultError):
-    """``lane`` counts among the words of the access."""
+    """``lane`` counts among those of the access."""
 
 
 def _whose(warp: int, warps: int) -> str:

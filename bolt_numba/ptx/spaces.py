@@ -9,7 +9,7 @@ import numpy as np
 from bolt_numba.ptx.memory import BASE
 from bolt_numba.ptx.order import ATOMIC, AccessOrder, RaceError
 from bolt_numba.ptx.text import Statement
-from bolt_numba.ptx.types import U8, Checks, FaultError, unsigned
+from bolt_numba.ptx.types import U8, Checks, FaultError
 
 SHARED_WINDOW, LOCAL_WINDOW, WINDOW_END = 0x0A00_0000_0000, 0x0B00_0000_0000, 0x0C00_0000_0000
 """Generic addresses of shared and of local memory begin here."""
@@ -22,6 +22,25 @@ def fault(ins: Statement, what: str, lane: int | None = None) -> FaultError:
     made = FaultError(what, lane)
     made.instruction = ins  # type: ignore[attr-defined]
     return made
+
+
+def _flags(written: Any, nbytes: int) -> Any:
+    """A byte for each byte, as rows of ``nbytes``."""
+    step = min(nbytes, 8)
+    return written.view(np.dtype(f"u{step}")).reshape(-1, nbytes // step)
+
+
+def mark(written: Any, offsets: Any, nbytes: int, value: int = 255) -> None:
+    """Enter that these bytes were written."""
+    flags = _flags(written, nbytes)
+    flags[offsets // nbytes] = np.full(8, value, U8).view(np.uint64).astype(flags.dtype)
+
+
+def unwritten(written: Any, offsets: Any, nbytes: int) -> int | None:
+    """The first access that reads a byte which was never written."""
+    flags = _flags(written, nbytes)
+    found = flags[offsets // nbytes] != np.array(-1).astype(flags.dtype)
+    return int(np.argwhere(found)[0, 0]) if found.any() else None
 
 
 class SharedMemory:
@@ -65,16 +84,12 @@ class SharedMemory:
 
     def check(self, how: str, offsets: Any, lanes: Any, nbytes: int, ins: Statement, by: int | None = None) -> None:
         m = self.machine
-        written = self.written.view(unsigned(np.dtype(f"u{min(nbytes, 8)}")))
-        step = min(nbytes, 8)
-        ones = np.array(-1, np.int64).astype(written.dtype)
-        for j in range(0, nbytes, step):
-            places = (offsets + j) // step
-            if how == WRITE:
-                written[places] = ones
-            elif m.checks.uninitialised and (written[places] != ones).any():
-                at = int(np.flatnonzero(written[places] != ones)[0])
-                raise fault(ins, self._unwritten(int(offsets[at]) + j, step), int(lanes[at]))
+        if how == WRITE:
+            mark(self.written, offsets, nbytes)
+        elif m.checks.uninitialised:
+            at = unwritten(self.written, offsets, nbytes)
+            if at is not None:
+                raise fault(ins, self._unwritten(int(offsets[at]), nbytes), int(lanes[at]))
         if self.races is not None:
             self.ordered(how, offsets, lanes, nbytes, ins, by)
         if m.report is not None:
@@ -83,7 +98,7 @@ class SharedMemory:
     def ordered(self, how: str, offsets: Any, lanes: Any, nbytes: int, ins: Statement, by: int | None = None) -> None:
         """Faults where another warp's access is not ordered with this one."""
         m = self.machine
-        words, blocks, warps = self.races.granules(offsets, nbytes, m.block[lanes], m.warp[lanes])
+        words, blocks, warps = self.races.granules(offsets, nbytes), m.block[lanes], m.warp[lanes]
         try:
             if how == READ:
                 self.races.read(words, blocks, warps)
@@ -92,9 +107,7 @@ class SharedMemory:
             else:
                 self.races.write(words, blocks, warps, by)
         except RaceError as e:
-            raise fault(
-                ins, f"shared-memory race, {e.what}", int(lanes[(e.lane or 0) * lanes.size // words.size])
-            ) from None
+            raise fault(ins, f"shared-memory race, {e.what}", int(lanes[e.lane or 0])) from None
 
     def _unwritten(self, offset: int, nbytes: int) -> str:
         for copy in self.machine.copies:
@@ -158,15 +171,11 @@ class Access:
             )
         if all(each.full for each in many):
             return memory.bytes, offset
-        step = min(nbytes, 8)
-        written = memory.written.view(np.dtype(f"u{step}"))
-        ones = np.array(-1, np.int64).astype(written.dtype)
-        for j in range(0, nbytes, step):
-            places = (offset + j) // step
-            if self.how != READ:
-                written[places] = ones
-            elif self.m.checks.uninitialised and (written[places] != ones).any():
-                at = int(np.flatnonzero(written[places] != ones)[0])
+        if self.how != READ:
+            mark(memory.written, offset, nbytes)
+        elif self.m.checks.uninitialised:
+            at = unwritten(memory.written, offset, nbytes)
+            if at is not None:
                 where = memory.near(int(offset[at]))
                 raise fault(self.ins, f"read of uninitialised global memory, {where}", int(lanes[at]))
         for each in many:
