@@ -56,6 +56,14 @@ def samples(module: str) -> dict[str, CudaKernel]:
     return found
 
 
+def unnamed() -> list[str]:
+    """Modules with kernels of which no sample is one."""
+    known = {kernel.body.__module__ for module in modules() for kernel in samples(module).values()}
+    folder = Path(cuda.__path__[0])
+    texts = {module: (folder / f"{module.replace('.', '/')}.py").read_text() for module in modules()}
+    return [m for m, text in texts.items() if "@cuda_kernel(" in text and f"{cuda.__name__}.{m}" not in known]
+
+
 def disassembler() -> str | None:
     """NVIDIA's, of the path or of its wheel."""
     places = [Path(p) / "nvidia" / "cu13" / "bin" for p in sys.path]

@@ -14,7 +14,7 @@ from bolt_numba.kernels.cuda.declare import PTR, SM_80, SM_90A, cuda_kernel
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda
 from bolt_numba.kernels.cuda.resources import resources
-from tests.cuda.resources import TABLE, disassembler, instructions, modules, samples, table_of
+from tests.cuda.resources import TABLE, disassembler, instructions, modules, samples, table_of, unnamed
 
 STORED: dict[str, Any] = json.loads(TABLE.read_text())
 REMEDY = "python -m tests.cuda.resources writes the table anew"
@@ -39,6 +39,10 @@ def test_kernels_take_what_the_table_says(module: str) -> None:
             assert row["registers"] <= wanted["registers"] + ROOM, f"{where}: {REMEDY}"
             assert row["shared"] == wanted["shared"], f"{where}: {REMEDY}"
             assert row.get("has", wanted["has"]) == wanted["has"], f"{where}: {REMEDY}"
+
+
+def test_kernels_of_every_module_are_in_the_table() -> None:
+    assert unnamed() == [], "def samples(), which kernels/cuda/__init__.py describes, names a kernel of each module"
 
 
 def test_the_linker_has_nothing_to_say_of_warp_groups() -> None:
