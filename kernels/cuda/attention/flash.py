@@ -264,7 +264,11 @@ def _results(form: Form) -> Any:
 
 
 def _partial_results(form: Form) -> Any:
-    """Helper that stores the sums of this block's keys, for `combine`."""
+    """Helper that stores the sums of this block's keys, for `combine`.
+
+    partial: f32 [parts][units * rows][width + EXTRA], sums of powers times values, exponent of the maximum, sum of
+    powers.
+    """
     halves, store_sums = 2 * form.tiles, Macro("store_sums", form.tiles, form.d // 8)
 
     @inline
@@ -325,11 +329,7 @@ def _extents(form: Form) -> Any:
 
 @functools.cache
 def flash_attention(form: Form) -> CudaKernel:
-    """Kernel of a form; d, width, all steps and heads are multiples of 16 bytes.
-
-    partial: f32 [parts][units * rows][width + EXTRA], sums of powers times values, exponent of the maximum, sum of
-    powers.
-    """
+    """Kernel of a form; d, width, all steps and heads are multiples of 16 bytes."""
     block, pitch, tile_bytes, in_parts = form.rows, form.pitch, form.keys * form.pitch, form.parts
     halves, n_scores, n_p, tile = 2 * form.tiles, form.keys // 2 * form.tiles, form.keys // 4 * form.tiles, form.keys
     n_q, n_b = 4 * form.tiles * (form.d // 16 if form.keeps_queries else 1), max(form.keys, form.d) // 4

@@ -113,7 +113,7 @@ def recurrent(op: Any, ins: Types, outs: Sequence[TensorType], context: Context)
         args["kept"] = Scratch(2 * every)
     steps = []
     if args["lengths"] is not None:
-        checked = {"lengths": In(4), "fault": Fault(4), "n": layer.n, "steps": layer.t}
+        checked: dict[str, Argument] = {"lengths": In(4), "fault": Fault(4), "n": layer.n, "steps": layer.t}
         steps.append(Step(check_lengths, checked))
     return [*steps, Step(products_kernel(dtype), products), *_walks(layer, dtype, args, 2 if two else 1)]
 
