@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from bolt_numba.kernels import registry
 from bolt_numba.kernels.registry import QueryContext
 from bolt_numba.ops import pointwise as p
+from bolt_numba.ops.arrays.byte_table import ByteTable
+from bolt_numba.ops.arrays.reduce import ReduceMean, Softmax
 from bolt_numba.ops.chain import Chain
-from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.layers.between_bytes import BetweenBytes
+from bolt_numba.ops.layers.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
 from bolt_numba.ops.registry import OPS
 from bolt_numba.types import BF16, F16, F32, F64, TensorType
 from tests.cuda.harness import counted, expect, run_op
@@ -151,3 +154,32 @@ def test_operands_that_are_no_multiple_of_16_bytes_away_are_read_one_by_one() ->
     for n in (1, 7, 1023):
         expect(p.Add(), reals(3, n), reals(n), rtol=0, atol=0)
         expect(p.Add(), reals(n), reals(n), rtol=0, atol=0)
+
+
+def test_tables_of_bytes() -> None:
+    x, table = integers(np.uint8, 5, 41), integers(np.int8, 256)
+    expect(ByteTable(), x, table)
+    expect(ByteTable(), x.view(np.int8), table.view(np.uint8))
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "int4", "uint4"])
+def test_casts_of_narrow_numbers(name: str) -> None:
+    to = np.dtype(getattr(ml_dtypes, name))
+    with np.errstate(all="ignore"):
+        x = np.concatenate([40 * reals(50), SPECIAL])
+        for given in (x, x.astype(F16)):
+            expect(p.Cast(to=to), given, rtol=0, atol=0)
+        for back in (F32, F16):
+            expect(p.Cast(to=back), (2 * np.abs(reals(50))).astype(to), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("x", [reals(3, 41), reals(9, low=1), np.zeros(5, np.float32), SPECIAL[:4]], ids=str)
+def test_ranges_decide_scales(x: Any) -> None:
+    expect(DynamicQuantizeLinear(), x)
+
+
+def test_operators_between_bytes() -> None:
+    x = integers(np.uint8, 5, 40) * np.uint8(9)
+    scale, zero = np.float32(0.0625), np.uint8(3)
+    expect(BetweenBytes(Softmax()), x, scale, zero, np.float32(1 / 256), np.uint8(0))
+    expect(BetweenBytes(ReduceMean(True)), x, scale, zero, np.float32(0.3), np.int8(-5), np.array([1]), constants=(5,))

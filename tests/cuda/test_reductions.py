@@ -152,3 +152,13 @@ def test_memory_is_read_in_whole_sectors() -> None:
         assert report.efficiency("ld.global") > 0.98, op
         assert found.nbytes <= 1.02 * reads * arrays[0].nbytes, op
         assert shared.worst <= 1, op
+
+
+def test_nothing_is_reduced_to_what_the_reference_gives() -> None:
+    for op, dtype in (
+        (ops.ReduceSum, F32),
+        (ops.ReduceMax, np.int32),
+        (ops.ReduceMean, F16),
+        (ops.ReduceLogSumExp, F32),
+    ):
+        expect(op(), np.zeros((3, 0), dtype), axes(1), constants=(1,))
