@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from bolt_numba.kernels.cuda.movement import moves, table_gather
 from bolt_numba.ops.arrays.byte_table import ByteTable
 from bolt_numba.ops.arrays.conversion import BitCast
 from bolt_numba.ops.arrays.gather import (
@@ -58,3 +59,13 @@ def test_a_transpose_of_any_element_is_turned_in_tiles(dtype: AnyDType, shape: t
     """Of even sizes by words of several elements, else one by one."""
     x = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
     expect(Transpose(perm=(0, 2, 1)), x)
+
+
+def test_more_elements_than_threads_are_moved_by_several_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a launch had 100 threads."""
+    for module in (moves, table_gather):
+        monkeypatch.setattr(module, "MOST", 100)
+    x = np.arange(7 * 5 * 9, dtype=np.float32).reshape(7, 5, 9)
+    expect(Transpose(perm=(2, 1, 0)), x)
+    expect(Pad("reflect"), x, np.array([2, 1, 0, 3, 0, 2]), constants=(1,))
+    expect(Pad("edge"), x, np.array([1, 0, 0, 0, 2, 0]), constants=(1,))

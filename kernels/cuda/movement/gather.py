@@ -31,7 +31,7 @@ from bolt_numba.kernels.cuda.movement.table_gather import table_gather_steps
 from bolt_numba.kernels.declare import Source, inline
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.transfers import MAX_TABLE, gather_tables, has_fixed_size, typed
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, result_of
 from bolt_numba.ops.arrays.gather import Gather, GatherElements, GatherND, OneHot
 from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import F32, I32, TensorType
@@ -94,8 +94,9 @@ def _step(found: tuple[IndexForm, dict[str, Argument], int]) -> list[Step]:
 
 
 def _fits(op: Any, ins: Types) -> bool:
-    x, index = ins[0], ins[1]
-    return has_fixed_size(op, ins) and all(t is not None and t.is_static and t.size <= MOST for t in (x, index))
+    if not has_fixed_size(op, ins) or not all(t is not None and t.is_static and t.size <= MOST for t in ins):
+        return False
+    return bool(result_of(op, ins).size <= MOST)
 
 
 @kernel(Gather, device="cuda", accepts=_fits)

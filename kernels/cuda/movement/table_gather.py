@@ -14,7 +14,7 @@ import numpy as np
 
 from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div
 from bolt_numba.kernels.cuda.language.lang import load_i64_nc
-from bolt_numba.kernels.cuda.movement.index import SCOPE, axis_args, axis_fields, axis_text
+from bolt_numba.kernels.cuda.movement.index import MOST, SCOPE, axis_args, axis_fields, axis_text
 from bolt_numba.kernels.cuda.movement.moves import PARTS, THREADS, mover, steps, widest
 from bolt_numba.kernels.declare import Source
 from bolt_numba.kernels.extents import Reach, ends, offsets
@@ -25,7 +25,8 @@ from bolt_numba.types import Array
 
 
 def _reach(unit: int, rank: int, a: Any) -> dict[str, Reach]:
-    first, end, where = 0, unit, [(getattr(a, f"n{k}"), getattr(a, f"t{k}")) for k in range(rank)]
+    first, end = 0, unit * getattr(a, f"n{rank}")
+    where = [(getattr(a, f"n{k}"), getattr(a, f"t{k}")) for k in range(rank)]
     for size, at in where:
         low, high = ends(offsets(a.tables[at : at + size], 1))
         first, end = first + low, end + high - 1
@@ -34,21 +35,22 @@ def _reach(unit: int, rank: int, a: Any) -> dict[str, Reach]:
 
 @cache
 def take(unit: int, rank: int) -> CudaKernel:
-    """Kernel that fills a dense result: the offset of an element is the sum of what the tables of its axes say.
+    """Kernel that fills a dense result; where a run of elements lies is the sum of what the tables of its axes say.
 
-    tables: i64 [..], that of axis k from ``t{k}`` on.
+    tables: i64 [..], that of axis k from ``t{k}`` on.  The last axis is the elements of a run.
     """
     name, parts = f"take_{8 * unit}x{rank}", 1 if unit == 16 else PARTS
-    fields = {"src": PTR, "dst": PTR, "tables": PTR, "count": I64, **axis_fields(rank, "t")}
+    fields = {"src": PTR, "dst": PTR, "tables": PTR, "count": I64, **axis_fields(rank + 1, "t")}
     text = (
         f"def {name}({', '.join(fields)}):\n"
         f"    first = np.uint32(cuda.blockIdx.x) * np.uint32({THREADS * parts}) + np.uint32(cuda.threadIdx.x)\n"
         f"    for part in range({parts}):\n"
-        f"        rest = np.uint32(first + np.uint32({THREADS} * part))\n"
-        "        if rest < count:\n"
-        f"            x, y = src, dst + {unit} * np.int64(rest)\n"
+        f"        t = np.uint32(first + np.uint32({THREADS} * part))\n"
+        "        if t < count:\n"
+        f"            rest = fast_divide(t, m{rank}, h{rank})\n"
+        f"            x = src + {unit} * np.int64(np.uint32(t - rest * np.uint32(n{rank})))\n"
         + axis_text(rank, ["x += load_i64_nc(tables + 8 * (i + t{k}))"], 3)
-        + "            move(x, y)\n"
+        + f"            move(x, dst + {unit} * np.int64(t))\n"
     )
     return CudaKernel(
         Source(text, name, {**SCOPE, "move": mover(unit), "load_i64_nc": load_i64_nc}), name, fields, threads=THREADS,
@@ -66,18 +68,36 @@ def table_gather_steps(shape: Sequence[int], indices: Sequence[Array], unit: int
     by = [int(t[1] - t[0]) if len(t) > 1 else 0 for t in tables]
     if all(is_regular(t - t[0], d) for t, d in zip(tables, by, strict=True)):
         return steps(move(out, by, dense(out, unit), unit, int(sum(t[0] for t in tables))), In(0), Out(0))
-    merged, run = collapsed(tables, strides, shape), unit
-    while is_regular(merged[-1], run):
-        run *= len(merged.pop())
-    wide = widest(run, *(int(np.gcd.reduce(t)) for t in merged))
-    if run > wide:
-        merged.append(np.arange(run // wide, dtype=np.int64) * wide)
+    return _table_steps(collapsed(tables, strides, shape), unit, Out(0))
+
+
+def _table_steps(merged: list[Array], unit: int, dst: Out) -> list[Step]:
+    """Steps for tables of byte offsets; those with more elements than a launch has threads are cut in two."""
+    run = unit
+    while merged and is_regular(merged[-1], run):
+        run *= len(merged[-1])
+        merged = merged[:-1]
+    merged = merged or [np.zeros(1, np.int64)]
+    wide = widest(run, dst.offset, *(int(np.gcd.reduce(t)) for t in merged))
+    sizes = [*map(len, merged), run // wide]
+    if math.prod(sizes) > MOST:
+        return _cut(merged, run, unit, dst)
     starts = np.cumsum([0, *map(len, merged)]).tolist()
-    args: dict[str, Any] = {"src": In(0), "dst": Out(0), "tables": np.concatenate(merged)}
-    args |= {"count": math.prod(map(len, merged)), **axis_args([len(t) for t in merged], t=starts)}
+    args: dict[str, Any] = {"src": In(0), "dst": dst, "tables": np.concatenate(merged)}
+    args |= {"count": math.prod(sizes), **axis_args(sizes, t=starts)}
     return [Step(take(wide, len(merged)), args)]
+
+
+def _cut(merged: list[Array], run: int, unit: int, dst: Out) -> list[Step]:
+    """Both halves along the first axis that has any."""
+    tables = [*merged, np.arange(run // unit, dtype=np.int64) * unit]
+    at = next(k for k, table in enumerate(tables) if len(table) > 1)
+    half = len(tables[at]) // 2
+    offset = dst.offset + half * unit * math.prod(map(len, tables[at + 1 :]))
+    parts = (tables[at][:half], dst), (tables[at][half:], Out(dst.index, offset))
+    return [step for part, to in parts for step in _table_steps([*tables[:at], part, *tables[at + 1 :]], unit, to)]
 
 
 def samples() -> list[CudaKernel]:
     """A kernel of each kind, for the table of resources."""
-    return [take(16, 3), take(4, 3)]
+    return [take(16, 2), take(4, 2)]
