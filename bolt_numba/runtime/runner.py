@@ -210,6 +210,14 @@ class Runner:
             for key in [key for key, prepared in self.prepared.items() if prepared is old]:
                 del self.prepared[key]
 
+    def _let_go(self) -> bool:
+        """Free what no run has of the memories of devices; whether there was anything."""
+        idle = [prepared.idle for prepared in list(self.prepared.values())]
+        was_any = any(idle)
+        for contexts in idle:
+            contexts.clear()
+        return was_any
+
     def run(self, arrays: Sequence[Array], targets: Sequence[Array | None] | None = None) -> list[Array]:
         """Outputs for these inputs (C-contiguous, of the declared dtypes).
 
@@ -223,11 +231,12 @@ class Runner:
             cut = prepared.plan.cut
             try:
                 results = run_plan(prepared, given, targets if cut is None else None)
-            except BudgetError:  # references take more memory than kernels
-                if not prepared.stands_in:
+            except BudgetError:
+                if prepared.stands_in:  # references take more memory than kernels
+                    runner._drop(prepared)
+                    runner.prepare(given, waits=True)
+                elif not (runner.far and runner._let_go()):
                     raise
-                runner._drop(prepared)
-                runner.prepare(given, waits=True)
                 continue
             if cut is None:
                 if self is not runner and self.is_first:

@@ -148,6 +148,16 @@ def test_memory_that_is_not_there_is_refused_and_the_session_goes_on() -> None:
     expect(session, graph, x=whole(7, 4))
 
 
+def test_memory_of_idle_runs_is_let_go_for_others() -> None:
+    fake, graph = FakeDriver(nbytes=1 << 16), chain()
+    session = session_on(fake, graph)
+    for rows in (600, 601, 600):  # of which only one fits at a time
+        expect(session, graph, x=whole(rows, 4))
+    assert sum(fake.sizes.values()) < 1 << 16
+    with pytest.raises(BudgetError):
+        session(x=whole(60000, 4))
+
+
 @pytest.mark.parametrize("function", ["cuStreamSynchronize", "cuMemcpyHtoDAsync", "cuLaunchKernel", "cuMemAlloc"])
 def test_a_lost_gpu_is_named_from_then_on(function: str) -> None:
     fake, graph = FakeDriver(), chain()
