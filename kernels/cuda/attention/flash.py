@@ -356,7 +356,7 @@ def flash_attention(form: Form) -> CudaKernel:
         masks = cuda.local.array(halves, np.int64)
         thread = np.uint32(cuda.threadIdx.x)
         lane, warp = np.uint32(thread & np.uint32(31)), np.uint32(thread >> np.uint32(5))
-        entry, rows, first = table + 8 * ENTRY * unit, group * m, np.int64(cuda.blockIdx.x) * block
+        entry, rows, first = table + 8 * ENTRY * unit, group * m, np.int64(cuda.gridDim.x - 1 - cuda.blockIdx.x) * block
         keys, before, last = load_i64(entry + 40), load_i64(entry + 48), min(first + block, rows) - 1
         part = np.int64(cuda.blockIdx.z)
         low, high, plain, end = tile_keys(first, last, group, m, before, window, keys, part, parts, tile)
