@@ -26,8 +26,8 @@ def markdown(results: dict[str, Any]) -> str:
 
 _HEAD = ["Case", "us", "TFLOP/s or GB/s", "Library, us", "Ratio", "Bar", "Of a copy", "Difference", "Runner"]
 _MODEL_HEAD = [
-    "Model", "us, host to host", "us, device", "us, copies", "torch eager", "compile", "graph", "Start, s",
-    "On the CPU",
+    "Model", "us, host to host", "us, on the GPU", "us, host's part", "us, steps", "torch eager", "compile", "graph",
+    "Start, s", "On the CPU",
 ]  # fmt: skip
 
 
@@ -48,10 +48,10 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 def _model_cells(row: dict[str, Any]) -> list[str]:
     if "error" in row:
-        return [row["name"], row["error"][:100], *[""] * 7]
+        return [row["name"], row["error"][:100], *[""] * 8]
     torch = row.get("torch", {})
     ways = [_number(torch.get(way), 1e6) for way in ("eager", "compile", "graph")]
-    numbers = [_number(row[key], 1e6) for key in ("seconds", "device_s", "copies_s")]
+    numbers = [_number(row[key], 1e6) for key in ("seconds", "resident_s", "host_s", "device_s")]
     return [row["name"], *numbers, *ways, _number(row["start_s"]), str(len(row["on_cpu"]))]
 
 
