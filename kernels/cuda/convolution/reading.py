@@ -22,7 +22,15 @@ from bolt_numba.base.records import record
 from bolt_numba.kernels.cuda.convolution.axes import ConvAxis
 from bolt_numba.kernels.cuda.declare import I32, I64, PTR, inline
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
-from bolt_numba.kernels.cuda.language.lang import cp_async16_zfill, load4_i32_nc, load_i32_nc, store_shared_i32
+from bolt_numba.kernels.cuda.language.lang import (
+    cp_async16_zfill,
+    load4_i32_nc,
+    load_i32_nc,
+    load_shared_i32,
+    mad_wide_i32,
+    shift_right_u32,
+    store_shared_i32,
+)
 from bolt_numba.kernels.registry import Argument
 from bolt_numba.types import Array
 
@@ -105,9 +113,34 @@ def share_offsets(table, offsets, thread):
 
 
 @inline
-def copied(seen, bit, size):
-    """Bytes to copy: those of a tap inside the image."""
-    return u32(u32(u32(seen >> bit) & u32(1)) * u32(size))
+def bit_of_32(seen, bit):
+    return u32(shift_right_u32(seen, bit) & u32(1))
+
+
+@inline
+def bit_of_64(seen, bit):
+    return u32(u32(seen >> np.uint64(bit)) & u32(1))
+
+
+@functools.cache
+def image_copies(count: int, apart: int, size: int, copy: Any, wide: bool) -> Any:
+    """``copy_pixels(to, at, first, seen, offsets, tap, bytes_apart, outside)``: what a tap meets.
+
+    count: rows, ``apart`` bytes of shared memory from one to the next · copy: ``(to, from, bytes, outside)``, which gets
+    ``size`` bytes, or 0 outside the image · at: address of the channel in the image's first pixel.
+    """
+    COUNT, APART, SIZE = count, apart, size
+    bit_of, LAST = (bit_of_64, 63) if wide else (bit_of_32, 31)
+
+    @inline
+    def copy_pixels(to, at, first, seen, offsets, tap, bytes_apart, outside):
+        bit = u32(min(tap, i32(LAST)))
+        offset = load_shared_i32(u32(offsets + (bit << u32(2))))
+        for i in range(COUNT):
+            pixel = mad_wide_i32(u32(first[i] + offset), bytes_apart, at)
+            copy(u32(to + u32(i * APART)), pixel, u32(bit_of(seen[i], bit) * u32(SIZE)), outside)
+
+    return copy_pixels
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from bolt_numba.kernels.cuda.convolution.reading import (
     READING,
     TABLE,
     filter_copies,
+    image_copies,
     looking,
     next_stage,
     pixels,
@@ -21,14 +22,13 @@ from bolt_numba.kernels.cuda.convolution.reading import (
     word_of_bits,
 )
 from bolt_numba.kernels.cuda.convolution.tail import TAIL, SliceOfTile, drain, float_ending, tail_extents
-from bolt_numba.kernels.cuda.declare import CudaKernel, Macro, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.declare import CudaKernel, Macro, ceil_div, cuda_kernel, inline
 from bolt_numba.kernels.cuda.elementwise.epilogue import activation
 from bolt_numba.kernels.cuda.language.lang import (
     cp_async4_zfill,
     cp_async_commit,
     cp_async_wait,
     cuda,
-    load_shared_i32,
     shared_address,
     static_range,
     store4_shared_f32,
@@ -72,6 +72,11 @@ def pack_terms(w: Array, groups: int, taps: list[int]) -> Array:
     return out
 
 
+@inline
+def copy_or_clear4(to, pixel, size, outside):
+    cp_async4_zfill(to, pixel, size)
+
+
 def plain_extents(a: Any) -> dict[str, int]:
     terms, columns = ceil_div(a.k, TERMS) * TERMS, packed_columns(a.n)
     own = {"x": 4 * pixels(a) * a.pitch, "w": 4 * a.groups * terms * columns, "table": 1024}
@@ -94,7 +99,7 @@ def conv_f32(tile: PlainTile, wide: bool, scattered: bool, activate: Any) -> Cud
     lds_a, lds_b = Macro("lds", GROUPS, 4 * GM), Macro("lds", VECTORS, 4 * GN)
     copy_filters = filter_copies(COPIES, TO_B, 0)
     look, word = looking(wide), word_of_bits(wide)
-    LAST_BIT = 8 * word().itemsize - 1
+    copy_pixels = image_copies(ROWS, TO_A, 4, copy_or_clear4, wide)
     SHARED = max(END, 4 * GM * PB)
     drained = drain(SliceOfTile(GM, BN, PB, GM, 0, NT), float_ending("f32", activate), scattered)
 
@@ -118,12 +123,13 @@ def conv_f32(tile: PlainTile, wide: bool, scattered: bool, activate: Any) -> Cud
         for i in static_range(ROWS):
             first[i], seen[i] = look(u32(row0 + line + u32(i * AHEAD)), u32(m), table, taps, place, steps)
         tap, channel = walked(i32(0), i32(0), i32(term), cg)
-        xg, bytes_apart = x + 4 * group * cg, 4 * i64(pitch)
+        xg, bytes_apart = x + 4 * group * cg, u32(4 * pitch)
         columns = u32((u32(n) + u32(3)) & u32(0xFFFFFFFC))
         b_column, b_term = u32(column0 + ((tid & u32(B_MASK)) << u32(2))), u32(tid >> u32(B_SHIFT))
         nk = i32(u32(u32(k) + u32(TERMS - 1)) >> u32(4))
         pb = w + 4 * ((group * nk * TERMS + b_term) * columns + b_column)
         b_left = i32(columns) - i32(b_column)
+        b_step, b_next = 4 * B_AHEAD * i64(columns), 4 * TERMS * i64(columns)
         ta = u32(s0 + (term * u32(PA) + line) * u32(4))
         tb = u32(s0 + u32(A_BYTES) + (b_term * u32(PB) + ((tid & u32(B_MASK)) << u32(2))) * u32(4))
         acc, ra, rb = (
@@ -136,29 +142,26 @@ def conv_f32(tile: PlainTile, wide: bool, scattered: bool, activate: Any) -> Cud
         la, lb = u32(s0 + (ty << u32(4))), u32(s0 + u32(A_BYTES) + (tx << u32(4)))
         now, to = u32(0), u32(0)
         cuda.syncthreads()
-        for kt in range(nk + PRE):
-            if kt >= PRE:
-                cp_async_wait(WAIT)
-                cuda.syncthreads()
-            if kt < nk:
-                bit = u32(min(tap, i32(LAST_BIT)))
-                offset, at = load_shared_i32(u32(offsets + (bit << u32(2)))), xg + 4 * i64(channel)
-                for i in static_range(ROWS):
-                    size = u32(u32(seen[i] >> word(bit)) & u32(1)) << u32(2)
-                    cp_async4_zfill(
-                        u32(ta + to + u32(i * TO_A)), at + i64(i32(first[i] + offset)) * bytes_apart, u32(size)
-                    )
-                copy_filters(u32(tb + to), pb, 4 * B_AHEAD * i64(columns), b_left)
-                pb += 4 * TERMS * i64(columns)
-                tap, channel = walked(tap, channel, i32(TERMS), cg)
-                to = next_stage(to, STAGE, END - STAGE)
+        for kt in range(PRE):
+            copy_pixels(u32(ta + to), xg + 4 * i64(channel), first, seen, offsets, tap, bytes_apart, 0)
+            copy_filters(u32(tb + to), pb, b_step, b_left if kt < nk else i32(0))
             cp_async_commit()
-            if kt >= PRE:
-                for t in static_range(TERMS):
-                    lds_a(ra, u32(la + now), t * 4 * PA)
-                    lds_b(rb, u32(lb + now), t * 4 * PB)
-                    outer(acc, ra, rb)
-                now = next_stage(now, STAGE, END - STAGE)
+            pb += b_next
+            tap, channel = walked(tap, channel, i32(TERMS), cg)
+            to = u32(to + u32(STAGE))
+        for kt in range(nk):
+            cp_async_wait(WAIT)
+            cuda.syncthreads()
+            copy_pixels(u32(ta + to), xg + 4 * i64(channel), first, seen, offsets, tap, bytes_apart, 0)
+            copy_filters(u32(tb + to), pb, b_step, b_left if kt + PRE < nk else i32(0))
+            cp_async_commit()
+            pb += b_next
+            tap, channel = walked(tap, channel, i32(TERMS), cg)
+            for t in static_range(TERMS):
+                lds_a(ra, u32(la + now), t * 4 * PA)
+                lds_b(rb, u32(lb + now), t * 4 * PB)
+                outer(acc, ra, rb)
+            to, now = next_stage(to, STAGE, END - STAGE), next_stage(now, STAGE, END - STAGE)
         cp_async_wait(0)
         cuda.syncthreads()
         sums = u32(s0 + (ty * u32(4 * PB) + tx * u32(4)) * u32(4))

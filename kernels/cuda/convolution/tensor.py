@@ -12,8 +12,8 @@ from bolt_numba.base.records import record
 from bolt_numba.kernels.cuda.convolution.reading import (
     READING,
     TABLE,
-    copied,
     filter_copies,
+    image_copies,
     looking,
     next_stage,
     pixels,
@@ -39,7 +39,6 @@ from bolt_numba.kernels.cuda.language.lang import (
     cp_async_commit,
     cp_async_wait,
     cuda,
-    load_shared_i32,
     shared_address,
     static_range,
     store2_shared_f32,
@@ -134,12 +133,12 @@ def conv_lines(tile: WarpTile, of: Lines, bias_size: int, residual_size: int) ->
     ldsm_a, ldsm_b = Macro("ldsm", MT, 16 * ROW), Macro("ldsm", COLUMNS // 2, 16 * ROW)
     halves = of.size == 2
     mma, fill = Macro("mma_tile", MT, COLUMNS, of.kind), Macro("fill", SUMS, 0.0 if halves else 0)
-    SIZE, number, copy_pixel = of.size, np.float32 if halves else np.uint32, copy_or_clear if halves else copy_or_else
+    SIZE, number = of.size, np.float32 if halves else np.uint32
     PART, TERMS, SHIFT = 16 // of.size, ROW // of.size, 5 if halves else 6
     store2 = store2_shared_f32 if halves else store2_shared_i32
     copy_filters = filter_copies(B_ROWS, RSTEP * ROW, RSTEP)
     look, word = looking(of.wide), word_of_bits(of.wide)
-    LAST_BIT = 8 * word().itemsize - 1
+    copy_pixels = image_copies(A_ROWS, RSTEP * ROW, 16, copy_or_clear if halves else copy_or_else, of.wide)
     drained = drain(SliceOfTile(SLICE, BN, PITCH, 16, WM, NT), of.ending, of.scattered)
     SHARED = max(END, 4 * SLICE * PITCH)
 
@@ -164,12 +163,14 @@ def conv_lines(tile: WarpTile, of: Lines, bias_size: int, residual_size: int) ->
         for i in static_range(A_ROWS):
             first[i], seen[i] = look(u32(row0 + line + u32(i * RSTEP)), u32(m), table, taps, place, steps)
         tap, channel = walked(i32(0), i32(0), i32(chunk * u32(PART)), cg)
-        xg, bytes_apart = x + SIZE * group * cg, SIZE * i64(pitch)
+        xg, bytes_apart = x + SIZE * group * cg, u32(SIZE * pitch)
         nk = i32(u32(u32(k) + u32(TERMS - 1)) >> u32(SHIFT))
         b_line = i64(nk) * ROW
         pb = w + (group * n + column0 + line) * b_line + (i64(chunk) << 4)
         swizzled = u32((chunk ^ ((line >> u32(1)) & u32(3))) << u32(4))
+        b_step, b_left = RSTEP * b_line, i32(i64(n) - i64(column0) - i64(line))
         ta = u32(s0 + line * u32(ROW) + swizzled)
+        tb = u32(ta + u32(A_BYTES))
         lane, warp = u32(tid & u32(31)), u32(tid >> u32(5))
         wm, wn = u32((warp // u32(ACROSS)) * u32(WM)), u32((warp % u32(ACROSS)) * u32(WN))
         ra, rb = u32(wm + (lane & u32(15))), u32(wn + (lane & u32(7)) + ((lane >> u32(4)) << u32(3)))
@@ -180,27 +181,26 @@ def conv_lines(tile: WarpTile, of: Lines, bias_size: int, residual_size: int) ->
         fill(acc)
         now, to = u32(0), u32(0)
         cuda.syncthreads()
-        for kt in range(nk + PRE):
-            if kt >= PRE:
-                cp_async_wait(WAIT)
-                cuda.syncthreads()
-            if kt < nk:
-                bit = u32(min(tap, i32(LAST_BIT)))
-                offset, at = load_shared_i32(u32(offsets + (bit << u32(2)))), xg + SIZE * i64(channel)
-                for i in static_range(A_ROWS):
-                    pixel = at + i64(i32(first[i] + offset)) * bytes_apart
-                    copy_pixel(u32(ta + to + u32(i * RSTEP * ROW)), pixel, copied(seen[i], word(bit), 16), outside)
-                copy_filters(u32(ta + to + u32(A_BYTES)), pb, RSTEP * b_line, i32(n) - i32(column0 + line))
-                pb += ROW
-                tap, channel = walked(tap, channel, i32(TERMS), cg)
-                to = next_stage(to, STAGE, LAST)
+        for kt in range(PRE):
+            copy_pixels(u32(ta + to), xg + SIZE * i64(channel), first, seen, offsets, tap, bytes_apart, outside)
+            copy_filters(u32(tb + to), pb, b_step, b_left if kt < nk else i32(0))
             cp_async_commit()
-            if kt >= PRE:
-                for s in static_range(2):
-                    ldsm_a(a, u32(s0 + now + (la ^ u32(s * 32))), 0)
-                    ldsm_b(b, u32(s0 + now + (lb ^ u32(s * 32))), 0)
-                    mma(acc, a, b)
-                now = next_stage(now, STAGE, LAST)
+            pb += ROW
+            tap, channel = walked(tap, channel, i32(TERMS), cg)
+            to = u32(to + u32(STAGE))
+        for kt in range(nk):
+            cp_async_wait(WAIT)
+            cuda.syncthreads()
+            copy_pixels(u32(ta + to), xg + SIZE * i64(channel), first, seen, offsets, tap, bytes_apart, outside)
+            copy_filters(u32(tb + to), pb, b_step, b_left if kt + PRE < nk else i32(0))
+            cp_async_commit()
+            pb += ROW
+            tap, channel = walked(tap, channel, i32(TERMS), cg)
+            for s in static_range(2):
+                ldsm_a(a, u32(s0 + now + (la ^ u32(s * 32))), 0)
+                ldsm_b(b, u32(s0 + now + (lb ^ u32(s * 32))), 0)
+                mma(acc, a, b)
+            to, now = next_stage(to, STAGE, LAST), next_stage(now, STAGE, LAST)
         cp_async_wait(0)
         cuda.syncthreads()
         tail = (bias, res, columns, factors, scales)

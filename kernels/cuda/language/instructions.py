@@ -75,6 +75,7 @@ _ARITHMETIC = {
     "f64_bits": _pure("mov.b64 $0, $1;", "l", "d"),
     "prmt": _pure("prmt.b32 $0, $1, $2, $3;", "r", "rrr"),
     "lop3_xor_and": _pure("lop3.b32 $0, $1, $2, $3, 0x60;", "r", "rrr"),
+    "mad_wide_i32": _pure("mad.wide.s32 $0, $1, $2, $3;", "l", "rrl"),  # an i64 address plus a product of two i32
     "mulhi_u32": _pure("mul.hi.u32 $0, $1, $2;", "r", "rr"),
     "shift_right_u32": _pure("shr.u32 $0, $1, $2;", "r", "rr"),  # of Numba's >> the result is 64 bits wide
     # sums of four products of bytes: a, b, sum
