@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bolt_numba.kernels.cuda.convolution.simt import PLAIN_TILES
+from bolt_numba.kernels.cuda.convolution.tensor import WARP_TILES
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv
 from bolt_numba.ops.pointwise import Relu
 from bolt_numba.types import BF16, F16, F32, I8, I32, U8
-from tests.cuda.harness import expect
+from tests.cuda.harness import counted, expect
 
 FLOATS = (F32, F16, BF16)
 few = settings(max_examples=8, deadline=None, derandomize=True)
@@ -172,3 +174,23 @@ def test_bytes_product(w: dict[str, Any], channels: tuple[int, int, int], dtype:
 @given(windows((1, 2, 3)), st.sampled_from([(4, 1, 1), (2, 3, 2)]), st.sampled_from([U8, I8]), st.sampled_from(KINDS))
 def test_bytes_direct(w: dict[str, Any], channels: tuple[int, int, int], dtype: Any, more: dict[str, Any]) -> None:
     try_bytes("bytes_direct", w, *channels, dtype, I8, **more)
+
+
+def layer(c: int, k: int, size: int, dtype: Any) -> tuple[Any, ...]:
+    """A 3 x 3 layer with pads, whose results fill tiles."""
+    return whole(0, (1, size, size, c), dtype), whole(1, (k, c, 3, 3), dtype), whole(2, (k,), dtype)
+
+
+@pytest.mark.parametrize(("dtype", "maker"), [(F16, "tensor_product"), (F32, "plain_product")])
+def test_tiles_have_no_bank_conflicts(dtype: Any, maker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiles = "warp_tile" if dtype == F16 else "plain_tile"
+    tile = (WARP_TILES if dtype == F16 else PLAIN_TILES)[0]
+    monkeypatch.setattr(f"bolt_numba.kernels.cuda.convolution.conv.{tiles}", lambda *_: tile)
+    with counted() as report:
+        expect(
+            Conv(pads=(1, 1, 1, 1), layout="NHWC"), *layer(32, 128, 12, dtype), constants=(1, 2), maker=maker, rtol=1e-2
+        )
+    made = report.total("ld.shared", "st.shared", "ldmatrix", "cp.async")
+    assert made.wavefronts <= 1.02 * made.ideal
+    assert report.efficiency("st.global") > 0.99
+    assert report.efficiency("cp.async") > 0.9

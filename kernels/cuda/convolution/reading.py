@@ -126,7 +126,7 @@ def bit_of_64(seen, bit):
 def image_copies(count: int, apart: int, size: int, copy: Any, wide: bool) -> Any:
     """``copy_pixels(to, at, first, seen, offsets, tap, bytes_apart, outside)``: what a tap meets.
 
-    count: rows, ``apart`` bytes of shared memory from one to the next · copy: ``(to, from, bytes, outside)``, which gets
+    count: rows, ``apart`` bytes of shared memory from one to the next · copy: ``(to, from, bytes, outside)``, with
     ``size`` bytes, or 0 outside the image · at: address of the channel in the image's first pixel.
     """
     COUNT, APART, SIZE = count, apart, size
