@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from bolt_numba.base.config import CACHE_DIR
+from bolt_numba.cli.kernels import cache_list
 from bolt_numba.errors import KernelError
 from bolt_numba.kernels import compiles, jit
 from bolt_numba.kernels.cuda import code, needs
@@ -73,11 +75,13 @@ def test_what_cannot_be_read_is_compiled_again(cache: Path) -> None:
     assert not other.is_ready
 
 
-def test_the_cache_lists_limits_and_clears_what_is_for_gpus(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_lists_and_clears_what_is_for_gpus(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     size = len(CudaCode(fresh(1), SM_80, PTX).data)
     ((name, kept),) = code.cache_entries(cache)
     assert name.startswith("fresh_kernel-")
     assert kept > size
+    cache_list(as_json=True)
+    assert [(row["kernel"], row["bytes"]) for row in json.loads(capsys.readouterr().out)] == [(name, kept)]
     assert jit.clear_cache() == 1
     assert code.cache_entries(cache) == []
 
