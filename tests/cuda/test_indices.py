@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 
 from bolt_numba.errors import DataError
+from bolt_numba.ir.build import infer_types
+from bolt_numba.kernels import registry
+from bolt_numba.kernels.extents import made_steps
+from bolt_numba.kernels.registry import QueryContext
 from bolt_numba.ops.arrays.gather import Gather, GatherElements, GatherND, OneHot, ScatterElements, ScatterND
 from bolt_numba.ops.arrays.slicing import ReverseSequence
 from bolt_numba.ops.layers.cache import TensorScatter
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import AnyDType, Array
+from bolt_numba.types import AnyDType, Array, type_of
 from tests.cuda.harness import expect, run_op
 
 RNG = np.random.default_rng(0)
@@ -62,3 +66,14 @@ def test_numbers_of_f32_name_hot_elements_and_nan_names_none() -> None:
         hot = run_op(OneHot(), indices, np.array(4), np.array([2, 7], np.int16), constants=(1,))[0]
     places = np.array([0, 3, 2, 0, -1, -1, -1, -1])
     np.testing.assert_array_equal(hot, np.where(places[:, None] == np.arange(4), 7, 2))
+
+
+def test_strict_sessions_add_up_in_order() -> None:
+    """Atomic additions of f32 may round in another order from run to run; those of integers cannot."""
+    for dtype, numerics, atomic in (("f4", "default", True), ("f4", "strict", False), ("i4", "strict", True)):
+        ins = [type_of(a) for a in (X.astype(dtype), np.array([[1], [1]]), X[:2].astype(dtype))]
+        op, context = ScatterND(reduction="add"), QueryContext(numerics=numerics)
+        entry = registry.select(op, ins, context, "cuda")
+        assert entry is not None
+        *_, last = made_steps(entry, op, ins, infer_types(op, ins), context)
+        assert ("atomically" in last.kernel.name) == atomic

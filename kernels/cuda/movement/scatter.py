@@ -80,7 +80,7 @@ def write_claimed(places: IndexForm, unit: int) -> CudaKernel:
 @cache
 def add_places(places: IndexForm, dtype: str, unit: int) -> CudaKernel:
     """Kernel that adds every element of the updates to its place."""
-    name = f"scatter_add_{places.key}_{dtype}"
+    name = f"scatter_atomically_{places.key}_{dtype}"
     fields = {**FIELDS, "nbytes": I64, **CHUNKS, **places.fields}
     text = (
         f"{chunk_text(unit)}{places.lines(2)}        if row >= 0:\n"

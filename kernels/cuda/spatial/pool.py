@@ -177,7 +177,7 @@ def pool_args(op: Any, x: TensorType, out: TensorType, vector: int) -> dict[str,
 def _vector(op: Any, x: TensorType) -> int:
     """Channels of a thread."""
     most = WIDTH // x.dtype.itemsize
-    return most if x.dtype in SHORTS and op.layout == "NHWC" and x.dims[-1] % most == 0 else 1
+    return math.gcd(most, x.dims[-1]) if x.dtype in SHORTS and op.layout == "NHWC" else 1
 
 
 def _accepts(op: Any, ins: Types) -> bool:

@@ -117,12 +117,9 @@ def _step(shape: Sequence[int], passes: Sequence[Pass], src: Any, dst: Any, dtyp
     """Some axes of ``shape`` blended; dtypes: of source and destination."""
     source, target = dtypes
     axes = _axes(shape, passes, source.itemsize)
-    vector = WIDTH // max(source.itemsize, target.itemsize)
     size, stride, blended = axes[-1]
-    if blended is not None or size % vector:
-        vector = 1
-    else:
-        axes[-1] = size // vector, stride * vector, None
+    vector = math.gcd(WIDTH // max(source.itemsize, target.itemsize), size) if blended is None else 1
+    axes[-1] = size // vector, stride * vector, blended
     args: dict[str, Argument] = {"src": src, "dst": dst}
     taps = []
     for q, (_, stride, found) in enumerate(a for a in axes if a[2] is not None):
