@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.errors import BudgetError
-from bolt_numba.ptx.types import U8, FaultError
+from bolt_numba.errors import BudgetError, SimulationError
+from bolt_numba.ptx.types import U8
 
 BASE = 0x7F00_0000_0000
 """Address of the first byte; the windows of shared and local memory lie below (`bolt_numba.ptx.spaces`)."""
@@ -110,7 +110,9 @@ class GlobalMemory:
         low = address - BASE
         found = self.find(low, low + nbytes)
         if found is None:
-            raise FaultError(f"a copy of {nbytes} bytes at 0x{address:x}, {self.near(low)}")
+            raise SimulationError(
+                f"simulated GPU: copy at 0x{address:x}: got {nbytes} bytes, {self.near(low)}, wanted all within"
+            )
         return low, found
 
     def _all_written(self, found: Allocation) -> Any:

@@ -81,6 +81,8 @@ def test_use_after_free_and_reuse() -> None:
     memory.free(x)
     with pytest.raises(SimulationError, match="memory that was freed"):
         module.launch(memory, (1,), 64, [x, y])
+    with pytest.raises(SimulationError, match="1024 bytes into an allocation of 1024"):
+        memory.read(y + 1024, np.zeros(4, np.uint32))
     top = memory.top
     for _ in range(300):
         memory.free(memory.allocate(1024))
