@@ -17,10 +17,11 @@ from bolt_numba.kernels.cuda.products.tensor import TENSOR_TILES
 from bolt_numba.kernels.registry import QueryContext
 from bolt_numba.ops.layers.integer_products import MatMulInteger, QLinearMatMul
 from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.matmul_bits import MatMulNBits
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu, Sigmoid
 from bolt_numba.types import BF16, F16, F32, I8, U8, type_of
 from tests.cuda import harness
-from tests.cuda.harness import expect
+from tests.cuda.harness import counted, expect
 
 few = settings(max_examples=10, deadline=None, derandomize=True)
 
@@ -154,3 +155,33 @@ def test_quantised_products(form: str) -> None:
         rest = whole(6, (12,), np.int32, 900), some_bytes(7, (9, 12), I8), scale[1], np.int8(-3)
         op = QLinearMatMul(residual=True, activation=Relu())
         expect(op, a, *left, b, *right, *y, *rest, constants=(3, 4, 5, 8))
+
+
+@pytest.mark.parametrize(("bits", "dtype", "rows"), [(4, F32, 3), (8, F16, 9)])
+def test_weights_of_few_bits(bits: int, dtype: Any, rows: int) -> None:
+    codes, scales = some_bytes(0, (20, 3, 16 * bits // 8), U8), whole(1, (20, 3)) * np.float32(0.25)
+    zeros = whole(2, (20, 3), F32, 9) if bits == 8 else None
+    x, bias = whole(3, (rows, 40), dtype), whole(4, (20,), dtype)
+    op = MatMulNBits(bits=bits, block=16)
+    expect(op, x, codes, scales, zeros, bias, constants=(1, 2, 3), rtol=1e-3 if dtype == F16 else 1e-6)
+
+
+# ------------------------------------------------------------------------------------------------------------- budgets
+
+
+@pytest.mark.parametrize(("dtype", "trans_b"), [(F16, False), (F32, True)])
+def test_tiles_meet_no_bank_twice_and_move_whole_sectors(
+    dtype: Any, trans_b: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matmul, "TENSOR_TILES", TENSOR_TILES[1:2])
+    monkeypatch.setattr(matmul, "SIMT_TILES", SIMT_TILES[:1])
+    op = MatMul(trans_b=trans_b)
+    with counted() as report:
+        expect(op, *pair(0, 128, 128, 64, ((), ()), op, dtype), rtol=0)
+    shared = report.total()
+    assert shared.wavefronts == shared.ideal
+    assert report.efficiency() == 1
+    if dtype == F16:
+        assert report.executed("mma") == 128 * 128 * 64 // (16 * 8 * 16)
+    else:
+        assert report.executed() < 1.7 * report.executed("fma")

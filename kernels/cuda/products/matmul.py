@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.kernels.cuda.declare import CudaKernel
 from bolt_numba.kernels.cuda.products.choose import choose, splits_to_fill
 from bolt_numba.kernels.cuda.products.combine import combine
 from bolt_numba.kernels.cuda.products.copies import Order
@@ -23,6 +24,8 @@ from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.types import BF16, F16, F32, Array, TensorType, dtype_name
 
 FLOATS = (F32, F16, BF16)
+Choice: TypeAlias = "tuple[int, Callable[[Any], CudaKernel]]"
+"""Parts of the sums, and the kernel that stores in a given way."""
 WIDE = 16
 """Bytes of the widest copy."""
 LEAST_F32, LEAST_HALVES, LEAST_FEW = 128, 256, 512
@@ -159,48 +162,51 @@ def split_steps(op: Any, ins: Types, y: TensorType, of: ProductOperands, splits:
     ]
 
 
-@kernel(MatMul, device="cuda", accepts=accepts_f32, by_types=True)
-def matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """f32, on plain cores."""
-    a, b, y = ins[0], ins[1], outs[0]
+def by_simt(of: ProductOperands, dtype: str) -> Choice:
+    tile, splits = choose(SIMT_TILES, of.g.m, of.g.n, of.g.k, of.g.blocks, LEAST_F32)
+    return splits, lambda stored: simt(tile, of.a_order, of.b_order, stored)
+
+
+def by_tensor(of: ProductOperands, dtype: str) -> Choice:
+    tiles = [t for t in TENSOR_TILES if t.serves(of.a_order, of.b_order)]
+    tile, splits = choose(tiles, of.g.m, of.g.n, of.g.k, of.g.blocks, LEAST_HALVES)
+    return splits, lambda stored: tensor(tile, dtype, of.a_order, of.b_order, stored)
+
+
+def by_few(of: ProductOperands, dtype: str) -> Choice:
+    rows, by_columns = next(r for r in ROWS if r >= of.g.m), of.b_order.dense == "k"
+    wide = of.b_order.wide and (of.a_order.wide or not by_columns)
+    splits = splits_to_fill(-(-of.g.n // columns_of(of.b_order)) * of.g.blocks, of.g.k, LEAST_FEW)
+    made = few_columns if by_columns else few_terms
+    return splits, lambda stored: made(rows, dtype, wide, stored)
+
+
+def _steps(way: Any, op: Any, ins: Types, y: TensorType, context: Context) -> list[Step]:
+    a, b = ins[0], ins[1]
     assert a is not None
     assert b is not None
     if not y.size:
         return []
     of = operands(op, a, b, context)
-    tile, splits = choose(SIMT_TILES, of.g.m, of.g.n, of.g.k, of.g.blocks, LEAST_F32)
-    return split_steps(op, ins, y, of, splits, lambda stored: simt(tile, of.a_order, of.b_order, stored))
+    return split_steps(op, ins, y, of, *way(of, dtype_name(a.dtype)))
+
+
+@kernel(MatMul, device="cuda", accepts=accepts_f32, by_types=True)
+def matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """f32, on plain cores."""
+    return _steps(by_simt, op, ins, outs[0], context)
 
 
 @kernel(MatMul, device="cuda", accepts=accepts_halves, by_types=True)
 def matmul_halves(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f16 and bf16 on tensor cores, with sums in f32."""
-    a, b, y = ins[0], ins[1], outs[0]
-    assert a is not None
-    assert b is not None
-    if not y.size:
-        return []
-    of, kind = operands(op, a, b, context), dtype_name(a.dtype)
-    tiles = [t for t in TENSOR_TILES if t.serves(of.a_order, of.b_order)]
-    tile, splits = choose(tiles, of.g.m, of.g.n, of.g.k, of.g.blocks, LEAST_HALVES)
-    return split_steps(op, ins, y, of, splits, lambda stored: tensor(tile, kind, of.a_order, of.b_order, stored))
+    return _steps(by_tensor, op, ins, outs[0], context)
 
 
 @kernel(MatMul, device="cuda", accepts=accepts_few, rank=2, by_types=True)
 def matmul_few(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Up to 4 rows, at the speed of the memory."""
-    a, b, y = ins[0], ins[1], outs[0]
-    assert a is not None
-    assert b is not None
-    if not y.size:
-        return []
-    of, dtype = operands(op, a, b, context), dtype_name(a.dtype)
-    rows = next(r for r in ROWS if r >= of.g.m)
-    by_columns = of.b_order.dense == "k"
-    wide = of.b_order.wide and (of.a_order.wide or not by_columns)
-    splits = splits_to_fill(-(-of.g.n // columns_of(of.b_order)) * of.g.blocks, of.g.k, LEAST_FEW)
-    made = few_columns if by_columns else few_terms
-    return split_steps(op, ins, y, of, splits, lambda stored: made(rows, dtype, wide, stored))
+    return _steps(by_few, op, ins, outs[0], context)
 
 
 @kernel(MatMul, device="cuda", accepts=accepts_tf32, rank=1, numerics="fast", by_types=True)

@@ -112,7 +112,7 @@ def _b_steps(at: BytePositions, b: TensorType, g: ProductBlocks, context: Contex
     rank, to, sums = len(b.dims), Scratch(b.nbytes), Scratch(4 * g.b_blocks * g.n)
     made = moved(transpose_move(b.dims, (*range(rank - 2), rank - 1, rank - 2), 1), In(at.b), to)
     args: dict[str, Argument] = {"x": to, "to": sums, "rows": g.b_blocks * g.n, "k": g.k, "pitch": g.k, "skip": 0}
-    return to, sums, g.k, [*made, Step(sums_of_rows(dtype_name(b.dtype)), args)]
+    return to, sums, g.k, [*made, Step(sums_of_rows(dtype_name(b.dtype), g.k % WIDE == 0), args)]
 
 
 def _name(t: TensorType | None, default: str) -> str:
@@ -139,14 +139,17 @@ def _table_steps(
         "scale_step": int(b_scale is not None and b_scale.size > 1), "fused": int(form.result == FUSED),
     }  # fmt: skip
     of_rows: dict[str, Argument] = {"x": In(at.a), "to": table, "rows": rows, "k": g.k, "pitch": g.k, "skip": HEAD}
-    return [Step(made, numbers), Step(sums_of_rows(dtype_name(a.dtype)), of_rows)]
+    found = [Step(made, numbers)]
+    return [*found, Step(sums_of_rows(dtype_name(a.dtype), g.k % WIDE == 0), of_rows)] if form.offset else found
 
 
 def _form(op: Any, ins: Types, at: BytePositions, g: ProductBlocks, y: TensorType) -> ByteForm:
     residual, bias, y_scale = (_of(ins, i) for i in (at.residual, at.bias, at.y_scale))
     result = SUMS if at.a_scale is None else FUSED if is_fused(op, y_scale, bias) else BYTES
     act = tail_args(getattr(op, "activation", None)).act
-    return ByteForm(dtype_name(y.dtype), _name(residual, "f32"), result, g.b_blocks > 1, act)
+    zero = _of(ins, at.b_zero)
+    offset = zero is not None and (zero.known is None or bool(zero.known.any()))
+    return ByteForm(dtype_name(y.dtype), _name(residual, "f32"), result, g.b_blocks > 1, offset, act)
 
 
 @kernel(MatMulInteger, QLinearMatMul, device="cuda", accepts=accepts_bytes)
@@ -177,6 +180,6 @@ def matmul_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Conte
 
 def samples() -> dict[str, CudaKernel]:
     """Kernels whose registers and instructions tests look at."""
-    order, form = Order("k", True), ByteForm("u8", "u8", FUSED, False)
+    order, form = Order("k", True), ByteForm("u8", "u8", FUSED, False, True)
     columns = numbers_of_columns("u8", "i8", "u8", "i32", "u8")
     return {"128x256": tensor(TENSOR_TILES[0], "s8", order, order, form), "columns": columns}

@@ -10,36 +10,58 @@ import numpy as np
 
 from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel, inline
 from bolt_numba.kernels.cuda.language import lang
-from bolt_numba.kernels.cuda.language.lang import cuda, load_f32, load_i32, store_f32, store_i32
+from bolt_numba.kernels.cuda.language.lang import (
+    cuda,
+    dp4a,
+    dp4a_uu,
+    load4_u32,
+    load_f32,
+    load_i32,
+    static,
+    store_f32,
+    store_i32,
+)
 from bolt_numba.kernels.cuda.language.warp import warp_sum
 from bolt_numba.kernels.cuda.products.tail import size_of
 from bolt_numba.kernels.cuda.products.tail_bytes import COLUMN
+from bolt_numba.kernels.extents import box
 from bolt_numba.ops.layers.integer_products import RAISED, SMALL_SCALE
 
-i32, i64, f32 = np.int32, np.int64, np.float32
+u32, i32, i64, f32 = np.uint32, np.int32, np.int64, np.float32
 THREADS, WARPS = 128, 4
+ONES = 0x01010101
+"""Four bytes of 1: a product with them is a sum of four."""
 MOST, LEAST, UP, INF = float(np.finfo(np.float32).max), float(SMALL_SCALE), float(RAISED), float("inf")
 
 
 @functools.cache
-def sums_of_rows(dtype: str) -> CudaKernel:
-    """The sum of the k bytes of each row of x, i32, to ``skip`` bytes behind ``to`` and on; a warp takes a row."""
-    load = getattr(lang, f"load_{dtype}")
+def sums_of_rows(dtype: str, wide: bool) -> CudaKernel:
+    """The sum of the k bytes of each row of x, i32, to ``skip`` bytes behind ``to`` and on; a warp takes a row.
+
+    wide: rows begin at multiples of 16, and have such a number of bytes.
+    """
+    load, add = getattr(lang, f"load_{dtype}"), dp4a_uu if dtype == "u8" else dp4a
+    STEP, WIDE = (16, 1) if wide else (1, 0)
 
     @cuda_kernel(
         threads=THREADS, blocks=lambda a: ceil_div(a.rows, WARPS), x=PTR, to=PTR, rows=I64, k=I64, pitch=I64, skip=I64,
-        extents=lambda a: {"x": (a.rows - 1) * a.pitch + a.k if a.rows and a.k else 0, "to": a.skip + 4 * a.rows},
+        unrolled=True, extents=lambda a: {"x": box(a.k, (a.rows, a.pitch)), "to": a.skip + 4 * a.rows},
     )  # fmt: skip
     def sum_rows(x, to, rows, k, pitch, skip):
         row = i64(cuda.blockIdx.x) * WARPS + (cuda.threadIdx.x >> 5)
         if row < rows:
-            total, q, at = i32(0), i64(cuda.threadIdx.x & 31), x + row * pitch
+            total, q, at = u32(0), i64(cuda.threadIdx.x & 31) * STEP, x + row * pitch
             while q < k:
-                total = i32(total + i32(load(at + q)))
-                q += 32
-            total = warp_sum(total)
+                if static(WIDE):
+                    a, b, c, d = load4_u32(at + q)
+                    total = add(a, u32(ONES), add(b, u32(ONES), total))
+                    total = add(c, u32(ONES), add(d, u32(ONES), total))
+                else:
+                    total = u32(total + u32(load(at + q)))
+                q += 32 * STEP
+            sums = warp_sum(i32(total))
             if cuda.threadIdx.x & 31 == 0:
-                store_i32(to + skip + 4 * row, total)
+                store_i32(to + skip + 4 * row, sums)
 
     return sum_rows
 

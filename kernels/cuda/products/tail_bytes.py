@@ -44,6 +44,7 @@ def columns_at(rows: int) -> int:
 class ByteForm:
     """What follows sums of bytes: dtypes of y and residual, `SUMS` .., whether matrices have columns of their own, act.
 
+    offset: whether a zero point of B may be other than 0, so that the sums of the rows of A count.
     The field ``bias`` of a kernel is the table.
     """
 
@@ -51,6 +52,7 @@ class ByteForm:
     residual: str
     result: str
     each: bool
+    offset: bool
     act: Any = None
 
     @property
@@ -102,6 +104,7 @@ def _one(form: ByteForm) -> Any:
 def four_of_bytes(form: ByteForm) -> Any:
     """As `tail.four_finished`; bias: the table."""
     finish, Y, R, EACH = _one(form), size_of(form.y), size_of(form.residual), int(form.each)
+    OFFSET = int(form.offset)
     FLOAT_RESIDUAL = form.residual == "f32"
     load_residual = getattr(lang, f"load_{form.residual}")
     store, store4 = getattr(lang, f"store_{form.y}"), getattr(lang, f"store4_{form.y}")
@@ -125,7 +128,7 @@ def four_of_bytes(form: ByteForm) -> Any:
 
     @inline
     def store_four(v, row, column, block, rows, n, table, residual, y, ldy, alpha, lo, hi, act0, act1):
-        of_row = i64(load_i32(table + HEAD + 4 * row))
+        of_row = i64(load_i32(table + HEAD + 4 * row)) if OFFSET else i64(0)
         at = table + HEAD + 16 * ((rows + 3) // 4) + (COLUMN * n * i64(block) if EACH else 0)
         o0 = one(v[0], row, column, of_row, at, n, table, residual, lo, hi, act0, act1)
         o1 = one(v[1], row, column + 1, of_row, at, n, table, residual, lo, hi, act0, act1)

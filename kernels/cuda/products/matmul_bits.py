@@ -1,0 +1,98 @@
+"""Products with constant weights of 4 or 8 bits: they become floats in workspace, which the other kernels multiply."""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cuda.declare import F32 as FLOAT
+from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.language import lang
+from bolt_numba.kernels.cuda.language.lang import cuda, load_f32_nc, load_u8_nc
+from bolt_numba.kernels.cuda.products.few import ROWS
+from bolt_numba.kernels.cuda.products.matmul import FLOATS, by_few, by_simt, by_tensor, operands, split_steps
+from bolt_numba.kernels.cuda.products.tail import size_of
+from bolt_numba.kernels.registry import Argument, Context, In, Scratch, Step, Types, kernel
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.matmul_bits import MatMulNBits
+from bolt_numba.types import F32, TensorType, dtype_name
+
+u32, i64, f32 = np.uint32, np.int64, np.float32
+THREADS = 128
+
+
+@functools.cache
+def floats_of_bits(bits: int, dtype: str) -> CudaKernel:
+    """to[n, k] = (codes - zeros) * scales; a thread takes two neighbours.
+
+    row: bytes of the codes of a column · blocks_of_row: of ``block`` codes each · middle: the zero where none is given.
+    """
+    BITS, SIZE, store = bits, size_of(dtype), getattr(lang, f"store_{dtype}")
+
+    def extents(a: Any) -> Any:
+        numbers = 4 * a.n * a.blocks_of_row
+        return {
+            "codes": a.n * a.row, "scales": numbers, "zeros": 0 if a.zeros is None else numbers, "to": SIZE * a.n * a.k,
+        }  # fmt: skip
+
+    @cuda_kernel(
+        threads=THREADS, blocks=lambda a: ceil_div(a.n * ceil_div(a.k, 2), THREADS), extents=extents, codes=PTR,
+        scales=PTR, zeros=PTR_OR_0, to=PTR, n=I64, k=I64, row=I64, blocks_of_row=I64, block=I64, middle=FLOAT,
+    )  # fmt: skip
+    def unpack_bits(codes, scales, zeros, to, n, k, row, blocks_of_row, block, middle):
+        pairs = u32(u32(k + 1) >> u32(1))
+        place = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        column = place // pairs
+        if column < n:
+            term = 2 * (place - column * pairs)
+            at = column * blocks_of_row + i64(u32(term) // u32(block))
+            scale, zero = load_f32_nc(scales + 4 * at), load_f32_nc(zeros + 4 * at) if zeros != 0 else middle
+            if BITS == 4:
+                both = u32(load_u8_nc(codes + column * row + (term >> 1)))
+                low, high = u32(both & u32(15)), u32(both >> u32(4))
+            else:
+                low = u32(load_u8_nc(codes + column * row + term))
+                high = u32(load_u8_nc(codes + column * row + term + 1))
+            there = to + SIZE * (column * k + term)
+            store(there, (f32(low) - zero) * scale)
+            if term + 1 < k:
+                store(there + SIZE, (f32(high) - zero) * scale)
+
+    return unpack_bits
+
+
+def _accepts(op: Any, ins: Types) -> bool:
+    x = ins[0]
+    return x is not None and bool(x.dims) and all(t is None or t.is_static for t in ins) and x.dtype in FLOATS
+
+
+@kernel(MatMulNBits, device="cuda", accepts=_accepts, by_types=True)
+def matmul_bits(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Codes become floats of the dtype of x, then a product follows."""
+    x, codes, _, zeros, bias = (*ins, None, None)[:5]
+    assert x is not None
+    assert codes is not None
+    if not outs[0].size:
+        return []
+    (n, blocks, packed), k, plain = codes.dims, x.dims[-1], MatMul(trans_b=True)
+    weights, dtype = TensorType(x.dtype, (n, k)), dtype_name(x.dtype)
+    of, to = operands(plain, x, weights, context), Scratch(weights.nbytes)
+    args: dict[str, Argument] = {
+        "codes": In(1), "scales": In(2), "zeros": None if zeros is None else In(3), "to": to, "n": n, "k": k,
+        "row": blocks * packed, "blocks_of_row": blocks, "block": op.block, "middle": op.middle,
+    }  # fmt: skip
+    way = by_few if of.g.m <= ROWS[-1] else by_simt if x.dtype == F32 else by_tensor
+    of = type(of)(of.g, of.a_order, of.b_order, {**of.args, "b": to})
+    steps = split_steps(plain, (x, weights, bias), outs[0], of, *way(of, dtype))
+    if bias is not None:
+        steps = [s if s.args["bias"] is None else Step(s.kernel, {**s.args, "bias": In(4)}) for s in steps]
+    return [Step(floats_of_bits(op.bits, dtype), args), *steps]
+
+
+def samples() -> dict[str, CudaKernel]:
+    """Kernels whose registers and instructions tests look at."""
+    return {"4 bits": floats_of_bits(4, "f16")}
