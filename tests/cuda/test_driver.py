@@ -18,10 +18,11 @@ from bolt_numba import devices
 from bolt_numba.devices.cuda import driver, library
 from bolt_numba.devices.cuda.device import Cuda
 from bolt_numba.devices.cuda.driver import Gpu
-from bolt_numba.errors import BudgetError, DeviceError
+from bolt_numba.errors import BudgetError, DataError, DeviceError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cuda.code import PTX
+from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.pointwise import Relu
 from bolt_numba.types import F32, Sym, TensorType
 from tests.cuda.fake_driver import FakeDriver, Result
@@ -69,6 +70,19 @@ def test_the_second_run_makes_a_graph_that_all_later_ones_replay() -> None:
     launched = fake.counts["cuLaunchKernel"]
     expect(session, graph, x=whole(6, 4, seed=9))
     assert fake.counts["cuLaunchKernel"] == launched
+
+
+def test_an_index_that_is_refused_is_read_back_from_a_replayed_graph_too() -> None:
+    fake, graph = FakeDriver(), Graph("rows")
+    table, index = whole(8, 4), graph.add_input("index", TensorType(np.dtype(np.int64), (5,)))
+    rows = Builder(graph)(Gather(), table, index)
+    graph.add_output(Builder(graph)(Relu(), rows), "y")
+    session = session_on(fake, graph)
+    for _ in range(3):
+        np.testing.assert_array_equal(session(index=np.arange(5))["y"], np.maximum(table[:5], 0))
+        with pytest.raises(DataError, match=r"Gather: indices\[3\]: got 8, wanted -8 to 7"):
+            session(index=np.array([0, 1, 2, 8, 3]))
+    assert fake.counts["cuGraphLaunch"]
 
 
 def test_threads_have_streams_of_their_own() -> None:
