@@ -14,13 +14,12 @@ from bolt_numba.kernels import registry
 from bolt_numba.kernels.registry import QueryContext
 from bolt_numba.ops import pointwise as p
 from bolt_numba.ops.arrays.byte_table import ByteTable
-from bolt_numba.ops.arrays.reduce import ReduceMean, Softmax
 from bolt_numba.ops.chain import Chain
-from bolt_numba.ops.layers.between_bytes import BetweenBytes
 from bolt_numba.ops.layers.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
 from bolt_numba.ops.registry import OPS
 from bolt_numba.types import BF16, F16, F32, F64, TensorType
 from tests.cuda.harness import counted, expect, run_op
+from tests.cuda.property import taken_cases
 from tests.test_pointwise import SPECIAL, VARIANTS, integers, reals
 
 INTEGERS = (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64)
@@ -178,8 +177,8 @@ def test_ranges_decide_scales(x: Any) -> None:
     expect(DynamicQuantizeLinear(), x)
 
 
-def test_operators_between_bytes() -> None:
-    x = integers(np.uint8, 5, 40) * np.uint8(9)
-    scale, zero = np.float32(0.0625), np.uint8(3)
-    expect(BetweenBytes(Softmax()), x, scale, zero, np.float32(1 / 256), np.uint8(0))
-    expect(BetweenBytes(ReduceMean(True)), x, scale, zero, np.float32(0.3), np.int8(-5), np.array([1]), constants=(5,))
+@pytest.mark.parametrize("dtype", [F32, F16], ids=str)
+@pytest.mark.parametrize("op", [Chain, p.Where, p.Pow, QuantizeLinear], ids=lambda op: op.__name__)
+def test_drawn_cases(op: Any, dtype: Any) -> None:
+    exact = dtype == F32
+    assert taken_cases(op, dtype, 4, rtol=2e-5 if exact else 8e-3, atol=1e-6 if exact else 4e-3) >= 3

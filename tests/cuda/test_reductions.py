@@ -13,6 +13,7 @@ from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.ops.layers import norm
 from bolt_numba.types import BF16, F16, F32, F64, Array
 from tests.cuda.harness import counted, expect, run_op
+from tests.cuda.property import taken_cases
 from tests.test_pointwise import integers, reals
 
 TOLERANCE = {F32: 2e-5, F16: 2e-3, BF16: 1.6e-2}
@@ -162,3 +163,8 @@ def test_nothing_is_reduced_to_what_the_reference_gives() -> None:
         (ops.ReduceLogSumExp, F32),
     ):
         expect(op(), np.zeros((3, 0), dtype), axes(1), constants=(1,))
+
+
+@pytest.mark.parametrize("op", [norm.LayerNormalization, norm.RMSNormalization, norm.GroupNormalization, ops.Softmax])
+def test_drawn_cases(op: Any) -> None:
+    assert taken_cases(op, F32, 4, rtol=2e-4, atol=1e-5) >= 3

@@ -1,4 +1,4 @@
-"""DynamicQuantizeLinear, and operators between bytes: parts that other makers make, through memory."""
+"""DynamicQuantizeLinear: the least and the greatest number make a scale and a zero point, and those the codes."""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
@@ -8,32 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels import registry
 from bolt_numba.kernels.cuda.declare import PTR, CudaKernel, cuda_kernel
 from bolt_numba.kernels.cuda.elementwise.chains import LIMIT, chain_steps
 from bolt_numba.kernels.cuda.language.lang import load_f32, max_f32, min_f32, rint_f32, store_f32, store_u8
 from bolt_numba.kernels.cuda.reductions.fold import FOLDS, fold_all
-from bolt_numba.kernels.registry import (
-    Argument,
-    Context,
-    Entry,
-    In,
-    Out,
-    Pitch,
-    QueryContext,
-    Scratch,
-    Step,
-    Types,
-    kernel,
-)
+from bolt_numba.kernels.registry import Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceMin
 from bolt_numba.ops.chain import Chain
-from bolt_numba.ops.layers.between_bytes import BetweenBytes
-from bolt_numba.ops.layers.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
+from bolt_numba.ops.layers.quantize import DynamicQuantizeLinear, QuantizeLinear
 from bolt_numba.types import F32, U8, TensorType
 
 _CODE = Chain(((QuantizeLinear(), (0, 1, 2)),), (3,))
-_NUMBER = Chain(((DequantizeLinear(), (0, 1, 2)),), (3,))
 
 
 @cuda_kernel(
@@ -67,65 +52,6 @@ def dynamic_quantize(op: Any, ins: Types, outs: Sequence[TensorType], context: C
     steps.append(Step(scale_of_range, {"least": least, "most": most, "scale": Out(1), "zero": Out(2)}))
     types = [TensorType(F32, (x.size,)), TensorType(F32, ()), TensorType(U8, ())]
     return steps + chain_steps(_CODE, types, (x.size,), [In(0), Out(1), Out(2)], Out(0))
-
-
-def _inner(op: Any, ins: Types, context: Context) -> tuple[Entry, list[TensorType | None], TensorType] | None:
-    """The maker of the operator between the conversions, with its operands and its result."""
-    x = ins[0]
-    if x is None or not x.is_static or not 0 < x.size < LIMIT:
-        return None
-    given = [TensorType(F32, x.shape), *ins[5:]]
-    made = op.op.infer(*given)
-    entry = registry.select(op.op, given, context, "cuda") if isinstance(made, TensorType) and made.is_static else None
-    return None if entry is None or not made.size else (entry, given, made)
-
-
-def _moved(arg: Argument, x: Scratch, y: Scratch) -> Argument:
-    """An argument of the inner operator as one of the whole; raises NotImplementedError for parts of x and y."""
-    match arg:
-        case In(index=0, offset=0):
-            return x
-        case In(index=index, offset=offset) if index:
-            return In(index + 4, offset)
-        case Out(index=0, offset=0):
-            return y
-        case In() | Out() | Pitch():
-            raise NotImplementedError(repr(arg))
-    return arg
-
-
-def _accepts(op: Any, ins: Types) -> bool:
-    found, room = _inner(op, ins, QueryContext()), Scratch(0)
-    if found is None:
-        return False
-    entry, given, made = found
-    try:
-        _between(entry.make(op.op, given, [made], QueryContext()), room, room)
-    except NotImplementedError:
-        return False
-    return True
-
-
-def _between(steps: Sequence[Step], x: Scratch, y: Scratch) -> list[Step]:
-    return [Step(step.kernel, {name: _moved(arg, x, y) for name, arg in step.args.items()}) for step in steps]
-
-
-@kernel(BetweenBytes, device="cuda", accepts=_accepts)
-def between_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """Numbers of the bytes, what the operator makes of them, its bytes."""
-    found = _inner(op, ins, context)
-    assert found is not None, "accepts() has tested this"
-    entry, given, made = found
-    x, y = Scratch(4 * given[0].size), Scratch(4 * made.size)  # type: ignore[union-attr]
-    kinds = [t.dtype for t in ins[:5] if t is not None]
-    count, size = (given[0].size,), (made.size,)  # type: ignore[union-attr]
-    before = [TensorType(kinds[0], count), TensorType(F32, ()), TensorType(kinds[2], ())]
-    behind = [TensorType(F32, size), TensorType(F32, ()), TensorType(kinds[4], ())]
-    return [
-        *chain_steps(_NUMBER, before, count, [In(0), In(1), In(2)], x),
-        *_between(entry.make(op.op, given, [made], context), x, y),
-        *chain_steps(_CODE, behind, size, [y, In(3), In(4)], Out(0)),
-    ]
 
 
 def samples() -> list[CudaKernel]:
