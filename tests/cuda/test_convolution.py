@@ -194,3 +194,11 @@ def test_tiles_have_no_bank_conflicts(dtype: Any, maker: str, monkeypatch: pytes
     assert made.wavefronts <= 1.02 * made.ideal
     assert report.efficiency("st.global") > 0.99
     assert report.efficiency("cp.async") > 0.9
+
+
+@pytest.mark.parametrize(("dtype", "maker"), [(F16, "tensor_product"), (F32, "plain_product")])
+def test_long_sums_are_divided(dtype: Any, maker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bolt_numba.kernels.cuda.convolution.conv.LEAST_TILES", 2)
+    w = {"kernel": (3, 3), "sizes": (5, 4), "images": 1, "attributes": {"pads": (1, 1, 1, 1)}}
+    try_conv(maker, w, 1, 40, 20, dtype, activation=Relu())
+    try_conv(maker, w, 2, 24, 9, dtype)

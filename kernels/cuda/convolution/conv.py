@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.records import record
 from bolt_numba.kernels.cuda.convolution.axes import axes_of
 from bolt_numba.kernels.cuda.convolution.reading import (
     MOST_TAPS,
@@ -18,11 +19,18 @@ from bolt_numba.kernels.cuda.convolution.reading import (
     transposed_phases,
     window_phase,
 )
-from bolt_numba.kernels.cuda.convolution.simt import PLAIN_TILES, conv_f32, pack_terms
-from bolt_numba.kernels.cuda.convolution.tail import BYTE_TAIL
-from bolt_numba.kernels.cuda.convolution.tensor import WARP_TILES, halves, pack_lines, widened_channels
+from bolt_numba.kernels.cuda.convolution.simt import PLAIN_TILES, TERMS, conv_f32, pack_terms
+from bolt_numba.kernels.cuda.convolution.tail import BYTE_TAIL, added_parts, float_ending
+from bolt_numba.kernels.cuda.convolution.tensor import (
+    ROW,
+    WARP_TILES,
+    halves,
+    halves_in_parts,
+    pack_lines,
+    widened_channels,
+)
 from bolt_numba.kernels.cuda.declare import ceil_div
-from bolt_numba.kernels.cuda.elementwise.epilogue import activation, activation_args, can_activate
+from bolt_numba.kernels.cuda.elementwise.epilogue import ACTIVATION_FIELDS, activation, activation_args, can_activate
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.types import BF16, F16, F32, Array, TensorType, dtype_name
@@ -93,21 +101,39 @@ def plain_tile(m: int, n: int, blocks: int) -> Any:
     return PLAIN_TILES[-1]
 
 
-def product_steps(
-    op: Any,
-    ins: Types,
-    y: TensorType,
-    context: Context,
-    pack: Callable[[Array, int, list[int]], Array],
-    kernel_of: Any,
-    image: Argument = IMAGE,
-    channels: int = 0,
-    more: dict[str, Argument] | None = None,
-) -> list[Step]:
-    """A step for each phase.
+LEAST_TILES, MOST_PARTS = 8, 16
+"""Tiles of terms from which a sum is divided, and the most parts of one."""
 
-    pack: of filters, groups and taps.  kernel_of: the kernel for so many taps, rows and columns, whose rows may be
-    scattered.  image: of so many ``channels`` a group, or of those of the operand.  more: arguments.
+
+def count_parts(tile: Any, args: dict[str, Any], terms: int) -> int:
+    """Parts of each sum, so that all multiprocessors are busy; terms: of a tile."""
+    m, n, k, groups = (int(args[name]) for name in ("m", "n", "k", "groups"))
+    blocks = ceil_div(m, tile.m) * ceil_div(n, tile.n) * groups
+    return max(min(PROCESSORS // blocks, ceil_div(k, terms) // LEAST_TILES, MOST_PARTS), 1)
+
+
+@record(frozen=True)
+class Tiles:
+    """Kernels of a maker.
+
+    tile: of so many rows and columns · whole: the kernel for a tile, many taps or few, and rows that are scattered ·
+    part: the kernel whose results are f32, for a tile and many taps or few · terms: of a tile.
+    """
+
+    tile: Any
+    whole: Any
+    part: Any
+    terms: int
+
+
+def product_steps(
+    op: Any, ins: Types, y: TensorType, context: Context, pack: Callable[[Array, int, list[int]], Array], tiles: Tiles,
+    image: Argument = IMAGE, channels: int = 0, more: dict[str, Argument] | None = None,
+) -> list[Step]:  # fmt: skip
+    """A step for each phase, or two where sums are divided.
+
+    pack: of filters, groups and taps.  image: of so many ``channels`` a group, or of those of the operand.
+    more: arguments.
     """
     x, w, bias, res = (*ins, None, None)[:4]
     assert x is not None
@@ -128,19 +154,37 @@ def product_steps(
             "y": Out(0, first_pixel(phase, axes) * k * y.dtype.itemsize), "ldy": k, **activation_args(op.activation),
             **reading_args(phase, axes, x.dims[0], channels or x.dims[-1] // groups, k // groups, groups),
         }  # fmt: skip
-        made = kernel_of(count_taps(phase), args["m"], args["n"], len(phases) > 1)
-        steps.append(Step(made, args | (more or {})))
+        args |= more or {}
+        tile, wide = tiles.tile(args["m"], args["n"], groups), count_taps(phase) > 31
+        parts = count_parts(tile, args, tiles.terms) if len(phases) == 1 else 1
+        if parts > 1:
+            return _in_parts(op, y, args, tiles.part(tile, wide), parts)
+        steps.append(Step(tiles.whole(tile, wide, len(phases) > 1), args))
     return steps
+
+
+def _in_parts(op: Any, y: TensorType, args: dict[str, Argument], part: Any, splits: int) -> list[Step]:
+    """The steps of sums that are divided: the parts, then their sum and what follows it."""
+    k, rows = y.dims[-1], y.size // y.dims[-1]
+    parts, dtype = Scratch(4 * splits * y.size), dtype_name(y.dtype)
+    own: dict[str, Argument] = {"bias": None, "res": None, "y": parts, "splits": splits, "split_bytes": 4 * y.size}
+    last: dict[str, Argument] = {name: args[name] for name in ("bias", "res", "y", *ACTIVATION_FIELDS)}
+    ending = float_ending(dtype, activation(op.activation))
+    return [
+        Step(part, args | own),
+        Step(added_parts(ending, y.dtype.itemsize), {"parts": parts, "rows": rows, "n": k, "splits": splits, **last}),
+    ]
 
 
 @kernel(Conv, ConvTranspose, device="cuda", accepts=accepts_f32)
 def plain_product(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f32, on plain cores."""
-
-    def kernel_of(taps: int, m: int, n: int, scattered: bool) -> Any:
-        return conv_f32(plain_tile(m, n, op.group), taps > 31, scattered, activation(op.activation))
-
-    return product_steps(op, ins, outs[0], context, pack_terms, kernel_of)
+    act, plain = activation(op.activation), activation(None)
+    tiles = Tiles(
+        plain_tile, lambda tile, wide, scattered: conv_f32(tile, wide, scattered, act),
+        lambda tile, wide: conv_f32(tile, wide, False, plain), TERMS,
+    )  # fmt: skip
+    return product_steps(op, ins, outs[0], context, pack_terms, tiles)
 
 
 def warp_tile(m: int, n: int, blocks: int) -> Any:
@@ -171,8 +215,10 @@ def tensor_product(op: Any, ins: Types, outs: Sequence[TensorType], context: Con
     def pack_lines_of(w: Array, groups: int, taps: list[int]) -> Array:
         return pack_lines(w, groups, taps, wide)
 
-    def kernel_of(taps: int, m: int, n: int, scattered: bool) -> Any:
-        return halves(warp_tile(m, n, op.group), dtype, taps > 31, scattered, activation(op.activation))
-
+    act = activation(op.activation)
+    tiles = Tiles(
+        warp_tile, lambda tile, many, scattered: halves(tile, dtype, many, scattered, act),
+        lambda tile, many: halves_in_parts(tile, dtype, many), ROW // 2,
+    )  # fmt: skip
     no_bytes: dict[str, Argument] = dict.fromkeys(BYTE_TAIL)
-    return steps + product_steps(op, ins, outs[0], context, pack_lines_of, kernel_of, image, wide, no_bytes)
+    return steps + product_steps(op, ins, outs[0], context, pack_lines_of, tiles, image, wide, no_bytes)

@@ -44,14 +44,14 @@ READING: dict[str, Any] = {
     "x": PTR, "w": PTR, "table": PTR, "m": I32, "n": I32, "k": I32, "taps": I32, "cg": I32, "pitch": I32,
     "groups": I32,
     **{f"{name}{axis}": I64 if name == "by" else I32 for axis in _AXES for name in _NAMES},
-    "yn": I32, "yd": I32, "yh": I32, "yw": I32,
+    "yn": I32, "yd": I32, "yh": I32, "yw": I32, "splits": I32, "split_bytes": I64,
 }  # fmt: skip
 """Fields of the kernels.
 
 x: [images, sized, sizeh, sizew, pitch] · w: packed filters · table: i32 [64, 4], of each tap its offsets on three axes
 and in pixels · m: rows, images * manyd * manyh * manyw · n: filters of a group · k: terms, taps * cg · cg: channels of
 a group · by: see `packed_divider` · step, begin: row q looks from q * step + begin on · yn, yd, yh, yw: pixels of the
-result from one index of a row to the next.
+result from one index of a row to the next · splits: parts of the sums, whose results are split_bytes apart.
 """
 
 
@@ -110,6 +110,16 @@ def share_offsets(table, offsets, thread):
     """Puts the offsets of taps in pixels into shared memory, where they take `TABLE` bytes."""
     if thread < u32(MOST_TAPS + 1):
         store_shared_i32(u32(offsets + thread * u32(4)), load_i32_nc(table + 16 * i64(thread) + 12))
+
+
+@inline
+def share_of(z, splits, tiles):
+    """Group and part of a block, and the part's first of ``tiles`` tiles of terms, and how many it has."""
+    group = u32(u32(z) // u32(splits))
+    part = u32(u32(z) - group * u32(splits))
+    each = i32(u32(u32(tiles) + u32(splits) - u32(1)) // u32(splits))
+    first = i32(min(i32(part * each), tiles))
+    return i64(group), i64(part), first, i32(min(each, i32(tiles - first)))
 
 
 @inline
@@ -234,7 +244,8 @@ def reading_args(
     taps = repeat * count_taps(phase)
     args: dict[str, Argument] = {
         "table": tap_table(phase, sizes, repeat), "m": images * math.prod(phase.many), "n": kg, "k": taps * cg,
-        "taps": taps, "cg": cg, "pitch": cg * groups, "groups": groups, "yn": math.prod(outs),
+        "taps": taps, "cg": cg, "pitch": cg * groups, "groups": groups, "yn": math.prod(outs), "splits": 1,
+        "split_bytes": 0,
     }  # fmt: skip
     for i, axis in enumerate(_AXES):
         numbers = phase.many[i], packed_divider(phase.many[i]), phase.step[i], phase.begin[i], sizes[i]

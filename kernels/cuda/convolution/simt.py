@@ -17,6 +17,7 @@ from bolt_numba.kernels.cuda.convolution.reading import (
     looking,
     next_stage,
     pixels,
+    share_of,
     share_offsets,
     walked,
     word_of_bits,
@@ -104,17 +105,19 @@ def conv_f32(tile: PlainTile, wide: bool, scattered: bool, activate: Any) -> Cud
     drained = drain(SliceOfTile(GM, BN, PB, GM, 0, NT), float_ending("f32", activate), scattered)
 
     @cuda_kernel(
-        threads=NT, blocks=lambda a: (ceil_div(a.m, BM), ceil_div(a.n, BN), a.groups), shared=SHARED + TABLE,
+        threads=NT, blocks=lambda a: (ceil_div(a.m, BM), ceil_div(a.n, BN), a.groups * a.splits), shared=SHARED + TABLE,
         unrolled=True, extents=plain_extents, **READING, **TAIL,
     )  # fmt: skip
     def conv_plain(
         x, w, table, m, n, k, taps, cg, pitch, groups, manyd, byd, stepd, begind, sized, manyh, byh, steph, beginh,
-        sizeh, manyw, byw, stepw, beginw, sizew, yn, yd, yh, yw, bias, res, y, ldy, act0, act1,
+        sizeh, manyw, byw, stepw, beginw, sizew, yn, yd, yh, yw, splits, split_bytes, bias, res, y, ldy, act0, act1,
     ):  # fmt: skip
         s0 = shared_address(cuda.shared.array(0, np.uint8))
         offsets = u32(s0 + u32(SHARED))
         tid = u32(cuda.threadIdx.x)
-        row0, column0, group = u32(cuda.blockIdx.x * BM), u32(cuda.blockIdx.y * BN), i64(cuda.blockIdx.z)
+        row0, column0 = u32(cuda.blockIdx.x * BM), u32(cuda.blockIdx.y * BN)
+        tiles = i32(u32(u32(k) + u32(TERMS - 1)) >> u32(4))
+        group, part, start, nk = share_of(cuda.blockIdx.z, splits, tiles)
         share_offsets(table, offsets, tid)
         place = (manyd, byd, manyh, byh, manyw, byw)
         steps = (stepd, begind, sized, steph, beginh, sizeh, stepw, beginw, sizew)
@@ -122,12 +125,11 @@ def conv_f32(tile: PlainTile, wide: bool, scattered: bool, activate: Any) -> Cud
         first, seen = cuda.local.array(ROWS, np.int32), cuda.local.array(ROWS, word)
         for i in static_range(ROWS):
             first[i], seen[i] = look(u32(row0 + line + u32(i * AHEAD)), u32(m), table, taps, place, steps)
-        tap, channel = walked(i32(0), i32(0), i32(term), cg)
+        tap, channel = walked(i32(0), i32(0), i32(start * TERMS + term), cg)
         xg, bytes_apart = x + 4 * group * cg, u32(4 * pitch)
         columns = u32((u32(n) + u32(3)) & u32(0xFFFFFFFC))
         b_column, b_term = u32(column0 + ((tid & u32(B_MASK)) << u32(2))), u32(tid >> u32(B_SHIFT))
-        nk = i32(u32(u32(k) + u32(TERMS - 1)) >> u32(4))
-        pb = w + 4 * ((group * nk * TERMS + b_term) * columns + b_column)
+        pb = w + 4 * (((group * tiles + start) * TERMS + b_term) * columns + b_column)
         b_left = i32(columns) - i32(b_column)
         b_step, b_next = 4 * B_AHEAD * i64(columns), 4 * TERMS * i64(columns)
         ta = u32(s0 + (term * u32(PA) + line) * u32(4))
@@ -172,8 +174,8 @@ def conv_f32(tile: PlainTile, wide: bool, scattered: bool, activate: Any) -> Cud
                 store4_shared_f32(to_sums, acc[at], acc[at + 1], acc[at + 2], acc[at + 3])
             cuda.syncthreads()
             drained(
-                tid, s0, u32(row0 + u32(g * GM)), column0, u32(m), n, group * n, (bias, res), y, i64(ldy), act0, act1,
-                place, (yn, yd, yh, yw),
+                tid, s0, u32(row0 + u32(g * GM)), column0, u32(m), n, group * n, (bias, res), y + part * split_bytes,
+                i64(ldy), act0, act1, place, (yn, yd, yh, yw),
             )  # fmt: skip
             cuda.syncthreads()
 

@@ -14,12 +14,14 @@ import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.kernels.cuda.convolution.reading import last_pixel, place_of
-from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, inline
-from bolt_numba.kernels.cuda.elementwise.epilogue import ACTIVATION_FIELDS
+from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel, inline
+from bolt_numba.kernels.cuda.elementwise.epilogue import ACTIVATION_FIELDS, activation
 from bolt_numba.kernels.cuda.language import lang
+from bolt_numba.kernels.cuda.language.lang import cuda, load_f32
 
 u32, i64 = np.uint32, np.int64
 
+_ACTIVATION: dict[str, Any] = {**ACTIVATION_FIELDS}
 TAIL: dict[str, Any] = {"bias": PTR_OR_0, "res": PTR_OR_0, "y": PTR, "ldy": I64, **ACTIVATION_FIELDS}
 """Fields of every kernel that say what follows the sums.
 
@@ -55,7 +57,7 @@ def tail_extents(a: Any, y: int, bias: int, residual: int) -> dict[str, int]:
     """Reaches of the addresses of `TAIL`; bytes of an element of each."""
     n = a.n * a.groups
     reach = last_pixel(a) * a.ldy + n
-    return {"bias": bias * n, "res": residual * reach, "y": y * reach}
+    return {"bias": bias * n, "res": residual * reach, "y": y * reach + (a.splits - 1) * a.split_bytes}
 
 
 @inline
@@ -149,3 +151,33 @@ def drain(part: SliceOfTile, ending: Ending, scattered: bool) -> Any:
             chunk = u32(chunk + u32(THREADS))
 
     return drained
+
+
+@functools.cache
+def added_parts(ending: Ending, sizes: int) -> CudaKernel:
+    """What ``splits`` parts, f32 [splits, rows, n], become.  sizes: bytes of bias and residual."""
+    finish, SIZE = ending.finish, lang.SIZES[ending.y]
+    store = getattr(lang, f"store_{ending.y}")
+
+    def extents(a: Any) -> dict[str, int]:
+        count = a.rows * a.n
+        return {"parts": 4 * a.splits * count, "bias": sizes * a.n, "res": sizes * count, "y": SIZE * count}
+
+    @cuda_kernel(
+        threads=256, blocks=lambda a: ceil_div(a.rows * a.n, 256), extents=extents, parts=PTR, rows=I64, n=I64,
+        splits=I64, bias=PTR_OR_0, res=PTR_OR_0, y=PTR, **_ACTIVATION,
+    )  # fmt: skip
+    def add_parts(parts, rows, n, splits, bias, res, y, act0, act1):
+        i = u32(cuda.blockIdx.x * 256 + cuda.threadIdx.x)
+        if i < u32(rows * n):
+            total, at = np.float32(0), parts + 4 * i64(i)
+            for _ in range(splits):
+                total += load_f32(at)
+                at += 4 * rows * n
+            store(y + SIZE * i64(i), finish(total, i64(u32(i % u32(n))), i64(i), (bias, res), act0, act1))
+
+    return add_parts
+
+
+def samples() -> dict[str, CudaKernel]:
+    return {"parts": added_parts(float_ending("f16", activation(None)), 2)}

@@ -17,6 +17,7 @@ from bolt_numba.kernels.cuda.convolution.reading import (
     looking,
     next_stage,
     pixels,
+    share_of,
     share_offsets,
     walked,
     word_of_bits,
@@ -143,18 +144,20 @@ def conv_lines(tile: WarpTile, of: Lines, bias_size: int, residual_size: int) ->
     SHARED = max(END, 4 * SLICE * PITCH)
 
     @cuda_kernel(
-        threads=NT, blocks=lambda a: (ceil_div(a.m, BM), ceil_div(a.n, BN), a.groups), shared=SHARED + TABLE,
+        threads=NT, blocks=lambda a: (ceil_div(a.m, BM), ceil_div(a.n, BN), a.groups * a.splits), shared=SHARED + TABLE,
         unrolled=True, extents=line_extents(of, bias_size, residual_size), **READING, **TAIL, **BYTE_TAIL,
     )  # fmt: skip
     def conv_tensor(
         x, w, table, m, n, k, taps, cg, pitch, groups, manyd, byd, stepd, begind, sized, manyh, byh, steph, beginh,
-        sizeh, manyw, byw, stepw, beginw, sizew, yn, yd, yh, yw, bias, res, y, ldy, act0, act1, columns,
-        factors, outside, scales,
+        sizeh, manyw, byw, stepw, beginw, sizew, yn, yd, yh, yw, splits, split_bytes, bias, res, y, ldy, act0, act1,
+        columns, factors, outside, scales,
     ):  # fmt: skip
         s0 = shared_address(cuda.shared.array(0, np.uint8))
         offsets = u32(s0 + u32(SHARED))
         tid = u32(cuda.threadIdx.x)
-        row0, column0, group = u32(cuda.blockIdx.x * BM), u32(cuda.blockIdx.y * BN), i64(cuda.blockIdx.z)
+        row0, column0 = u32(cuda.blockIdx.x * BM), u32(cuda.blockIdx.y * BN)
+        tiles = i32(u32(u32(k) + u32(TERMS - 1)) >> u32(SHIFT))
+        group, part, start, nk = share_of(cuda.blockIdx.z, splits, tiles)
         share_offsets(table, offsets, tid)
         place = (manyd, byd, manyh, byh, manyw, byw)
         steps = (stepd, begind, sized, steph, beginh, sizeh, stepw, beginw, sizew)
@@ -162,11 +165,10 @@ def conv_lines(tile: WarpTile, of: Lines, bias_size: int, residual_size: int) ->
         first, seen = cuda.local.array(A_ROWS, np.int32), cuda.local.array(A_ROWS, word)
         for i in static_range(A_ROWS):
             first[i], seen[i] = look(u32(row0 + line + u32(i * RSTEP)), u32(m), table, taps, place, steps)
-        tap, channel = walked(i32(0), i32(0), i32(chunk * u32(PART)), cg)
+        tap, channel = walked(i32(0), i32(0), i32(start * TERMS + chunk * PART), cg)
         xg, bytes_apart = x + SIZE * group * cg, u32(SIZE * pitch)
-        nk = i32(u32(u32(k) + u32(TERMS - 1)) >> u32(SHIFT))
-        b_line = i64(nk) * ROW
-        pb = w + (group * n + column0 + line) * b_line + (i64(chunk) << 4)
+        b_line = i64(tiles) * ROW
+        pb = w + (group * n + column0 + line) * b_line + i64(start) * ROW + (i64(chunk) << 4)
         swizzled = u32((chunk ^ ((line >> u32(1)) & u32(3))) << u32(4))
         b_step, b_left = RSTEP * b_line, i32(i64(n) - i64(column0) - i64(line))
         ta = u32(s0 + line * u32(ROW) + swizzled)
@@ -213,8 +215,8 @@ def conv_lines(tile: WarpTile, of: Lines, bias_size: int, residual_size: int) ->
                 store2(u32(sums + u32(j * 32 + 32 * PITCH)), acc[at + 2], acc[at + 3])
             cuda.syncthreads()
             drained(
-                tid, s0, u32(row0 + u32(i * 16)), column0, u32(m), n, group * n, tail, y, i64(ldy), act0, act1, place,
-                (yn, yd, yh, yw),
+                tid, s0, u32(row0 + u32(i * 16)), column0, u32(m), n, group * n, tail, y + part * split_bytes,
+                i64(ldy), act0, act1, place, (yn, yd, yh, yw),
             )  # fmt: skip
             cuda.syncthreads()
 
@@ -225,6 +227,12 @@ def conv_lines(tile: WarpTile, of: Lines, bias_size: int, residual_size: int) ->
 def halves(tile: WarpTile, dtype: str, wide: bool, scattered: bool, activate: Any) -> CudaKernel:
     """Of f16 or bf16."""
     return conv_lines(tile, Lines(dtype, 2, float_ending(dtype, activate), wide, scattered), 2, 2)
+
+
+@functools.cache
+def halves_in_parts(tile: WarpTile, dtype: str, wide: bool) -> CudaKernel:
+    """The same, whose results are f32."""
+    return conv_lines(tile, Lines(dtype, 2, float_ending("f32", activation(None)), wide, False), 2, 2)
 
 
 @functools.cache
