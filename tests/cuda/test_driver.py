@@ -7,6 +7,7 @@ import itertools
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from cuda.bindings import driver as real
 
 import bolt_numba as bn
+from bench import zoo
 from bolt_numba import devices
 from bolt_numba.devices.cuda import driver, library
 from bolt_numba.devices.cuda.device import Cuda
@@ -29,6 +31,7 @@ from tests.cuda.fake_driver import FakeDriver, Result
 from tests.cuda.test_sessions import expect, network, whole
 
 _numbers = itertools.count()
+DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
 
 
 def gpu_of(fake: FakeDriver, number: int = 0) -> Gpu:
@@ -308,3 +311,22 @@ def test_the_fake_has_what_the_real_package_has() -> None:
     names = [name for name in vars(FakeDriver) if name.startswith("cu")]
     assert len(names) > 30
     assert all(hasattr(real, name) for name in names)
+
+
+# --------------------------------------------------------------------------------------------------------- whole models
+
+
+def test_the_digits_demo_and_a_transformer_run_through_the_driver(tmp_path: Path) -> None:
+    """Several runs and shapes, so that graphs are replayed; each agrees with the CPU."""
+    fake, name = FakeDriver(nbytes=1 << 26), f"fake{next(_numbers)}"
+    devices.register(name, lambda: Cuda(name, gpu_of(fake), weighs=False))
+    transformer = tmp_path / "transformer.onnx"
+    transformer.write_bytes(zoo.bert(3, layers=1, width=64, heads=4, seq=24)(1).SerializeToString())
+    for path, feeds in ((transformer, zoo.normal_feeds(transformer)), (DIGITS, zoo.normal_feeds(DIGITS))):
+        cpu, gpu = bn.compile(path), bn.compile(path, device=name)
+        for turn in range(3):
+            given = {k: v if v.dtype.kind in "iu" else v + np.float32(turn) for k, v in feeds.items()}
+            for key, wanted in cpu(**given).items():
+                np.testing.assert_allclose(gpu(**given)[key], wanted, rtol=1e-3, atol=1e-4)
+        assert all(row["device"] in (name, "mover") for row in gpu.report())
+    assert fake.counts["cuGraphLaunch"] >= 4
