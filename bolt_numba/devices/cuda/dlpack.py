@@ -65,16 +65,18 @@ _lent: dict[int, Any] = {}
 """By address: the struct of each array that somebody else holds, and what it is made of."""
 
 
-@_Deleter
-def _given_back(address: int) -> None:
+def _give_back(address: int) -> None:
     _lent.pop(address, None)
 
 
-@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-def _dropped(capsule: int) -> None:
+def _drop(capsule: int) -> None:
     """The capsule goes; nobody took what is in it if it has its first name."""
     if _is_named(capsule, NAME):
-        _given_back(_pointer_in(capsule, NAME))
+        _give_back(_pointer_in(capsule, NAME))
+
+
+_given_back, _dropped = _Deleter(_give_back), ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_drop)
+"""What the receiver of an array calls, and what Python calls for a capsule."""
 
 
 def exported(address: int, shape: tuple[int, ...], dtype: AnyDType, number: int, owner: Any) -> Any:
