@@ -9,13 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import bolt_numba as bn
 from bolt_numba.errors import DataError
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cuda.attention import attention
 from bolt_numba.ops.layers.attention import FusedAttention
 from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.ops.layers.rotary import RotaryEmbedding
 from bolt_numba.ptx import Module, SimulationReport
-from bolt_numba.types import BF16, F16, F32, Array
+from bolt_numba.types import BF16, F16, F32, I32, Array, TensorType
 from tests.cases.attention import group_query_attention, rotary_embedding
 from tests.cuda.harness import expect, run_op
 
@@ -146,3 +149,28 @@ def test_tensor_cores_meet_no_bank_twice(monkeypatch: pytest.MonkeyPatch) -> Non
     products = 128 * 128 * 64 * 2 // (16 * 8 * 16)
     assert report.executed("mma") == products
     assert report.executed() < 9 * products
+
+
+def test_a_decoder_appends_to_its_cache() -> None:
+    """Past and present are one buffer of the caller's; one plan serves every length."""
+    n, heads, size, room = 2, 2, 16, 20
+    graph = Graph("decoder")
+    widths = {"q": heads, "k": 1, "v": 1}
+    q, k, v = (graph.add_input(name, TensorType(F32, (n, 1, width * size))) for name, width in widths.items())
+    pasts = [graph.add_input(f"past_{x}", TensorType(F32, (n, 1, room, size))) for x in "kv"]
+    lengths = graph.add_input("lengths", TensorType(I32, (n,)))
+    op = GroupQueryAttention(heads, 1)
+    made = Builder(graph)(op, q, k, v, *pasts, lengths, np.array([room], np.int32))
+    for value, name in zip(made, ("y", "present_k", "present_v"), strict=True):
+        graph.add_output(value, name)
+    session = bn.compile(graph, device="cuda-sim")
+    caches, apart = ([np.zeros((n, 1, room, size), F32) for _ in range(2)] for _ in range(2))
+    for step in range(3):
+        new = [drawn(n, 1, width * size) + step for width in (heads, 1, 1)]
+        valid, y = np.array([step, step], np.int32), np.empty((n, 1, heads * size), F32)
+        wanted, *apart = op.reference(*new, *apart, valid, np.array([room]))
+        feeds = {**dict(zip("qkv", new, strict=True)), "lengths": valid, "past_k": caches[0], "past_v": caches[1]}
+        session.run_into(feeds, {"y": y, "present_k": caches[0], "present_v": caches[1]})
+        np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(caches, apart)
+    assert {r["device"] for r in session.report() if r["op"] == op.name} == {"cuda-sim"}

@@ -32,9 +32,10 @@ def _biases(dtype: str) -> Any:
 
 
 @functools.cache
-def gru_after_walk(rows: int, names: tuple[str, ...], dtype: str) -> CudaKernel:
+def gru_after_walk(rows: int, names: tuple[str, ...], dtype: str, vector: int) -> CudaKernel:
     """Gates z, r, h, where r multiplies the product of the state (linear_before_reset)."""
-    (multiply, mine), fetch, entering = products_with(3, rows, dtype), states_to_shared(rows, dtype), _biases(dtype)
+    (multiply, mine), entering = products_with(3, rows, dtype, vector), _biases(dtype)
+    fetch = states_to_shared(rows, dtype)
     f, g = (FUNCTIONS[name] for name in names)
     load, store, size, sums = (
         getattr(lang, f"load_{dtype}"), getattr(lang, f"store_{dtype}"), 4 if dtype == "f32" else 2, 3 * rows,
@@ -74,12 +75,12 @@ def gru_after_walk(rows: int, names: tuple[str, ...], dtype: str) -> CudaKernel:
 
 
 @functools.cache
-def gru_walk(rows: int, names: tuple[str, ...], dtype: str) -> CudaKernel:
+def gru_walk(rows: int, names: tuple[str, ...], dtype: str, vector: int) -> CudaKernel:
     """Gates z, r, h, where r multiplies the state, so a step has two stages: z and r * h, then the new state.
 
     kept: f32 [2][directions][n][h], z and r * h.  s0, s1: stages of this launch.
     """
-    (multiply, mine), (once, own) = products_with(2, rows, dtype), products_with(1, rows, dtype)
+    (multiply, mine), (once, own) = products_with(2, rows, dtype, vector), products_with(1, rows, dtype, vector)
     fetch = states_to_shared(rows, dtype)
     f, g = (FUNCTIONS[name] for name in names)
     entering, store, size, sums = _biases(dtype), getattr(lang, f"store_{dtype}"), 4 if dtype == "f32" else 2, 2 * rows

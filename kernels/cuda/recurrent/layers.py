@@ -25,7 +25,7 @@ STATE_BYTES = 48 * 1024
 MOST_ROWS = 8
 """Sequences of a block."""
 
-WALKS: dict[type[Recurrent], Callable[[int, tuple[str, ...], str], CudaKernel]] = {RNN: rnn_walk, LSTM: lstm_walk}
+WALKS: dict[type[Recurrent], Callable[[int, tuple[str, ...], str, int], CudaKernel]] = {RNN: rnn_walk, LSTM: lstm_walk}
 
 
 @record(frozen=True)
@@ -131,7 +131,7 @@ def _walks(layer: RecurrentNode, dtype: str, args: dict[str, Argument], stages: 
         names, settings = functions[d0]
         numbers = dict(zip(("fa", "fb", "ga", "gb", "aa", "ab"), (*settings, 0.0, 0.0), strict=False))
         numbers |= {"t0": t0, "t1": t1, "d0": d0, "count": op.directions // len(functions), "s0": s0, "s1": s1}
-        walk = make(layer.rows, names, dtype)
+        walk = make(layer.rows, names, dtype, 4 if layer.h % 4 == 0 else 1)
         steps.append(Step(walk, {name: args[name] if name in args else numbers[name] for name in walk.fields}))
     return steps
 
@@ -140,6 +140,7 @@ def samples() -> list[CudaKernel]:
     """Kernels for the table of resources."""
     lstm, gru = ("sigmoid", "tanh", "tanh"), ("sigmoid", "tanh")
     return [
-        lstm_walk(8, lstm, "f32"), lstm_walk(1, lstm, "f16"), rnn_walk(4, ("tanh",), "bf16"), gru_walk(8, gru, "f32"),
-        gru_after_walk(8, gru, "f16"), check_lengths, products_kernel("f32"), products_kernel("f16"),
+        lstm_walk(8, lstm, "f32", 4), lstm_walk(1, lstm, "f16", 4), lstm_walk(8, lstm, "f16", 1),
+        rnn_walk(4, ("tanh",), "bf16", 4), gru_walk(8, gru, "f32", 4), gru_after_walk(8, gru, "f16", 4), check_lengths,
+        products_kernel("f32"), products_kernel("f16"),
     ]  # fmt: skip

@@ -17,15 +17,24 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cuda.declare import F32, I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel, inline
+from bolt_numba.kernels.cuda.declare import F32, I64, PTR, PTR_OR_0, CudaKernel, Macro, ceil_div, cuda_kernel, inline
 from bolt_numba.kernels.cuda.language import lang
-from bolt_numba.kernels.cuda.language.lang import cuda, load_f32, load_i32, store_f32
+from bolt_numba.kernels.cuda.language.lang import (
+    cuda,
+    load4_shared_f32,
+    load_f32,
+    load_i32,
+    load_shared_f32,
+    shared_address,
+    static,
+    store_f32,
+)
+from bolt_numba.kernels.cuda.language.warp import warp_sum
 from bolt_numba.kernels.cuda.recurrent.functions import FUNCTIONS
 from bolt_numba.kernels.extents import Reach, box
 
 THREADS = 256
 WARPS = THREADS // 32
-FULL = 0xFFFFFFFF
 
 FIELDS: dict[str, Any] = (
     dict.fromkeys(("pre", "r", "h0", "hs", "y", "last_h"), PTR)
@@ -46,26 +55,37 @@ activations.
 FIELDS["h0"] = PTR_OR_0
 
 
-def products_with(gates: int, rows: int, dtype: str) -> tuple[Any, Any]:
-    """Helpers: sums of ``gates`` products of a unit with ``rows`` states in every lane; one sum of a lane's row."""
-    load, size = getattr(lang, f"load_{dtype}"), 4 if dtype == "f32" else 2
+def products_with(gates: int, rows: int, dtype: str, vector: int) -> tuple[Any, Any]:
+    """Helpers: sums of ``gates`` products of a unit with ``rows`` states in every lane; one sum of a lane's row.
+
+    vector: weights that a lane loads at once, 1 or 4; h is a multiple of it.
+    """
+    load, size, is_vector = getattr(lang, f"load_{dtype}"), lang.SIZES[dtype], vector == 4
+    load4, weights, states = getattr(lang, f"load4_{dtype}"), gates * vector, rows * vector
+    dots, clear = Macro("dots", gates, rows, vector), Macro("fill", gates * rows, 0.0)
 
     @inline
     def multiply(acc, r, gate_step, state, h, lane):
         """acc[gate * rows + row] = r[gate] · state[row]; gates lie ``gate_step`` bytes apart."""
-        for i in range(gates * rows):
-            acc[i] = np.float32(0)
-        for k in range(lane, np.uint32(h), np.uint32(32)):
+        a, b = cuda.local.array(weights, np.float32), cuda.local.array(states, np.float32)
+        shared = shared_address(state)
+        clear(acc)
+        for k in range(vector * lane, np.uint32(h), np.uint32(32 * vector)):
             at = r + size * np.int64(k)
             for g in range(gates):
-                w = load(at + g * gate_step)
-                for row in range(rows):
-                    acc[g * rows + row] += w * state[np.uint32(row) * np.uint32(h) + np.uint32(k)]
+                if static(is_vector):
+                    a[4 * g], a[4 * g + 1], a[4 * g + 2], a[4 * g + 3] = load4(at + g * gate_step)
+                else:
+                    a[g] = load(at + g * gate_step)
+            for row in range(rows):
+                to = np.uint32(shared + 4 * (row * np.uint32(h) + k))
+                if static(is_vector):
+                    b[4 * row], b[4 * row + 1], b[4 * row + 2], b[4 * row + 3] = load4_shared_f32(to)
+                else:
+                    b[row] = load_shared_f32(to)
+            dots(acc, a, b)
         for i in range(gates * rows):
-            v = acc[i]
-            for s in (16, 8, 4, 2, 1):
-                v += cuda.shfl_xor_sync(FULL, v, s)
-            acc[i] = v
+            acc[i] = warp_sum(acc[i])
 
     @inline
     def mine(acc, gate, lane):
@@ -155,9 +175,10 @@ def declared(kind: str, gates: int, rows: int, dtype: str, **more: Any) -> Calla
 
 
 @functools.cache
-def rnn_walk(rows: int, names: tuple[str, ...], dtype: str) -> CudaKernel:
+def rnn_walk(rows: int, names: tuple[str, ...], dtype: str, vector: int) -> CudaKernel:
     """One gate: h = f(x + h r^T + biases) for blocks of ``rows`` sequences."""
-    (multiply, mine), fetch, f = products_with(1, rows, dtype), states_to_shared(rows, dtype), FUNCTIONS[names[0]]
+    (multiply, mine), f = products_with(1, rows, dtype, vector), FUNCTIONS[names[0]]
+    fetch = states_to_shared(rows, dtype)
     load, store, size = getattr(lang, f"load_{dtype}"), getattr(lang, f"store_{dtype}"), 4 if dtype == "f32" else 2
 
     @declared("rnn", 1, rows, dtype)
@@ -191,9 +212,9 @@ def rnn_walk(rows: int, names: tuple[str, ...], dtype: str) -> CudaKernel:
 
 
 @functools.cache
-def lstm_walk(rows: int, names: tuple[str, ...], dtype: str) -> CudaKernel:
+def lstm_walk(rows: int, names: tuple[str, ...], dtype: str, vector: int) -> CudaKernel:
     """Gates i, o, f, c; c0, last_c: as h0, last_h; cs: f32 [directions][n][h]; p: [directions][3][h], or 0."""
-    (multiply, mine), fetch = products_with(4, rows, dtype), states_to_shared(rows, dtype)
+    (multiply, mine), fetch = products_with(4, rows, dtype, vector), states_to_shared(rows, dtype)
     f, g, act = (FUNCTIONS[name] for name in names)
     load, store, size, sums = (
         getattr(lang, f"load_{dtype}"), getattr(lang, f"store_{dtype}"), 4 if dtype == "f32" else 2, 4 * rows,
