@@ -58,7 +58,7 @@ def table_step(op: Any, source: AnyDType, target: AnyDType, x: Argument, y: Argu
 
 
 @kernel(Cast, accepts=has_table)
-def cast_bycast_table(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def cast_by_table(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """One table for each pair of dtypes and rounding."""
     x = ins[0]
     assert x is not None
