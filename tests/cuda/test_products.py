@@ -185,3 +185,10 @@ def test_tiles_meet_no_bank_twice_and_move_whole_sectors(
         assert report.executed("mma") == 128 * 128 * 64 // (16 * 8 * 16)
     else:
         assert report.executed() < 1.7 * report.executed("fma")
+
+
+@pytest.mark.parametrize(("dtype", "trans_b"), [(np.float64, False), (np.int64, True), (np.uint32, False)])
+def test_wide_numbers(dtype: Any, trans_b: bool) -> None:
+    op = MatMul(trans_b=trans_b)
+    a, b = pair(1, 5, 7, 9, ((2,), (2,)), op, np.int64)
+    expect(op, a.astype(dtype), b.astype(dtype), whole(3, (7,), np.int64).astype(dtype), rtol=1e-12)

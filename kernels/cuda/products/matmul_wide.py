@@ -1,0 +1,88 @@
+"""Products of f64 and of integers: a thread a sum.  They are rare and small where models have them."""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.language import lang
+from bolt_numba.kernels.cuda.language.lang import cuda
+from bolt_numba.kernels.cuda.products.copies import Order
+from bolt_numba.kernels.cuda.products.matmul import operands
+from bolt_numba.kernels.cuda.products.place import PLACE, element, matrix, operand_extents
+from bolt_numba.kernels.cuda.products.tail import size_of
+from bolt_numba.kernels.registry import Context, In, Out, Step, Types, kernel, result_of
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.types import F64, I32, U32, U64, TensorType, dtype_name
+from bolt_numba.types import I64 as WHOLE
+
+i64 = np.int64
+KINDS = (F64, I32, U32, WHOLE, U64)
+THREADS = 128
+FIELDS: dict[str, Any] = {
+    **{name: field for name, field in PLACE.items() if name not in ("splits", "split_bytes")},
+    "bias": PTR_OR_0, "y": PTR, "count": I64,
+}  # fmt: skip
+
+
+@functools.cache
+def sums_of_products(dtype: str, a_order: Order, b_order: Order) -> CudaKernel:
+    """y[matrices, m, n], ``count`` numbers in all; integers are i64 in registers, which wraps as their dtypes do."""
+    SIZE, number = size_of(dtype), np.float64 if dtype == "f64" else np.int64
+    load, store = getattr(lang, f"load_{dtype}"), getattr(lang, f"store_{dtype}")
+    made = getattr(np, {"f": "float", "i": "int", "u": "uint"}[dtype[0]] + dtype[1:])
+    of_a, of_b = element(a_order), element(b_order)
+
+    def extents(a: Any) -> Any:
+        found = operand_extents(a, SIZE, a_order, b_order)
+        return {**found, "bias": 0 if a.bias is None else SIZE * a.n, "y": SIZE * a.count}
+
+    @cuda_kernel(threads=THREADS, blocks=lambda a: ceil_div(a.count, THREADS), extents=extents, **FIELDS)
+    def product_wide(a, b, table, m, n, k, lda, ldb, a_block, b_block, matrices, bias, y, count):
+        place = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        if place < count:
+            line, column = place // n, place % n
+            block, row = line // m, line % m
+            pa, pb = a + matrix(table, block, a_block, 0), b + matrix(table, block, b_block, 8)
+            total = number(0)
+            for q in range(i64(k)):
+                total += number(load(pa + SIZE * of_a(row, q, lda))) * number(load(pb + SIZE * of_b(column, q, ldb)))
+            if bias != 0:
+                total += number(load(bias + SIZE * column))
+            store(y + SIZE * place, made(total))
+
+    return product_wide
+
+
+def _accepts(op: Any, ins: Types) -> bool:
+    """One of the dtypes; a bias along the last axis; no factor, activation or residual."""
+    a, b, bias = (*ins, None)[:3]
+    if a is None or b is None or any(t is not None and not t.is_static for t in ins) or a.dtype not in KINDS:
+        return False
+    if op.alpha != 1.0 or op.activation is not None or op.residual or op.to is not None:
+        return False
+    return bias is None or (len(b.dims) > 1 and bias.dims == result_of(op, ins).dims[-1:])
+
+
+@kernel(MatMul, device="cuda", accepts=_accepts, by_types=True)
+def matmul_wide(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """f64, i32, u32, i64 and u64."""
+    a, b, bias = (*ins, None)[:3]
+    assert a is not None
+    assert b is not None
+    if not outs[0].size:
+        return []
+    of = operands(op, a, b, context)
+    made = sums_of_products(dtype_name(a.dtype), Order(of.a_order.dense, False), Order(of.b_order.dense, False))
+    args = {**of.args, "bias": None if bias is None else In(2), "y": Out(), "count": outs[0].size}
+    return [Step(made, args)]
+
+
+def samples() -> dict[str, CudaKernel]:
+    """Kernels whose registers and instructions tests look at."""
+    return {"i64": sums_of_products("i64", Order("k", False), Order("m", False))}
