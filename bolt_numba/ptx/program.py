@@ -55,7 +55,7 @@ class Module:
     def __init__(self, ptx: str, entry: str | None = None) -> None:
         try:
             self._read(PtxSource(ptx), entry)
-            self._decoded = Machine(self, (32, 1, 1), 1)
+            Machine(self, (32, 1, 1), 1)
         except RefusedError as e:
             raise UnsupportedOpError("simulated GPU", str(e).split("\n  ")) from None
         weakref.finalize(self, _forget, id(self))
