@@ -17,10 +17,10 @@ from bolt_numba.kernels.cuda.attention import attention
 from bolt_numba.ops.layers.attention import FusedAttention
 from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.ops.layers.rotary import RotaryEmbedding
-from bolt_numba.ptx import Module, SimulationReport
+from bolt_numba.ptx import SimulationReport
 from bolt_numba.types import BF16, F16, F32, I32, Array, TensorType
 from tests.cases.attention import group_query_attention, rotary_embedding
-from tests.cuda.harness import expect, run_op
+from tests.cuda.harness import GPU, expect, run_op
 
 SHD = dict.fromkeys(("q_layout", "k_layout", "v_layout", "y_layout"), "SHD")
 
@@ -133,16 +133,10 @@ def test_positions_and_lengths_that_are_none() -> None:
 
 def test_tensor_cores_meet_no_bank_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one tile of keys; whole sectors of global memory come and go."""
-    reports, launch = [], Module.launch
-
-    def counted(self: Module, *args: Any) -> None:
-        reports.append(SimulationReport())
-        launch(self, *args, report=reports[-1])
-
-    monkeypatch.setattr(Module, "launch", counted)
+    report = SimulationReport()
+    monkeypatch.setattr(GPU.driver, "counts", report)
     monkeypatch.setattr(attention, "PROCESSORS", 1)  # nobody shares the keys
     run_op(FusedAttention(0.125), *(drawn(1, 128, 64).astype(F16) for _ in range(3)), maker="flash")
-    (report,) = reports
     found = report.total()
     assert found.wavefronts == found.ideal
     assert report.efficiency("ld.global", "st.global") > 0.95
