@@ -264,11 +264,12 @@ def bytes_direct(op: Any, ins: Types, outs: Sequence[TensorType], context: Conte
     end = ending_of(op, ins, y, np.zeros(w.dims[0], np.int32))
 
     def pack(array: Array) -> Array:
-        return centred(array, zero_of(ins, at)).astype(np.int16)
+        return np.ascontiguousarray(centred(array, zero_of(ins, at)).astype(np.int16).transpose(1, 2, 0))
 
     args: dict[str, Argument] = {
         "x": In(at.x), "w": context.packed(known(w), ("cuda direct", zero_of(ins, at).tobytes()), pack), "y": Out(),
         "zero": int(number(ins, at.x_zero)), **direct_args(op, x, w, y), **end.args,
+        "wk": 1, "wc": math.prod(w.dims[2:]) * w.dims[0], "wt": w.dims[0],
     }  # fmt: skip
     return [
         Step(direct_kernel(Direct(dtype_name(x.dtype), "i16", end.ending, True, False, end.bias, end.residual)), args)

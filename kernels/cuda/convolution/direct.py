@@ -112,7 +112,7 @@ def _reach(of: Direct) -> Any:
 def direct_kernel(of: Direct) -> CudaKernel:
     """Fields.
 
-    w: as the operators have it · wk, wc: elements from a filter to the next, and from an input channel to the next ·
+    wk, wc, wt: elements of w from a filter, an input channel and a tap to the next ·
     zero: of x, where these are bytes · xn, xc, xd, xh, xw: elements of x between indices · columns, factors, scales:
     see `tail.BYTE_TAIL` · the rest: see `ConvAxis`.
     """
@@ -125,13 +125,14 @@ def direct_kernel(of: Direct) -> CudaKernel:
 
     @cuda_kernel(
         threads=THREADS, blocks=lambda a: ceil_div(a.total, THREADS), extents=_reach(of),
-        x=PTR, w=PTR, bias=PTR_OR_0, res=PTR_OR_0, y=PTR, total=I64, images=I64, k=I64, kg=I64, cg=I64, wk=I64, wc=I64,
+        x=PTR, w=PTR, bias=PTR_OR_0, res=PTR_OR_0, y=PTR, total=I64, images=I64, k=I64, kg=I64, cg=I64, wk=I64,
+        wc=I64, wt=I64,
         zero=I64, columns=PTR_OR_0, factors=PTR_OR_0, scales=PTR_OR_0, **_NUMBERS,
     )  # fmt: skip
     def direct(
-        x, w, bias, res, y, total, images, k, kg, cg, wk, wc, zero, columns, factors, scales, act0, act1, xn, xc, xd,
-        xh, xw, sized, sizeh, sizew, outd, outh, outw, tapsd, tapsh, tapsw, strided, strideh, stridew, dilationd,
-        dilationh, dilationw, padd, padh, padw,
+        x, w, bias, res, y, total, images, k, kg, cg, wk, wc, wt, zero, columns, factors, scales, act0, act1, xn,
+        xc, xd, xh, xw, sized, sizeh, sizew, outd, outh, outw, tapsd, tapsh, tapsw, strided, strideh, stridew,
+        dilationd, dilationh, dilationw, padd, padh, padw,
     ):  # fmt: skip
         i = np.uint32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
         if i >= np.uint32(total):
@@ -151,7 +152,7 @@ def direct_kernel(of: Direct) -> CudaKernel:
                     if d >= 0 and h >= 0 and v >= 0 and d < sized and h < sizeh and v < sizew:
                         at = pixels + SX * (d * xd + h * xh + v * xw)
                         for c in range(cg):
-                            acc += times(load(at + SX * c * xc), load_w(filters + SW * (c * wc + t)), zero)
+                            acc += times(load(at + SX * c * xc), load_w(filters + SW * (c * wc + t * wt)), zero)
                     t += 1
         tail = (bias, res, columns, factors, scales)
         store(y + SY * np.int64(i), finish(acc, own, np.int64(i), tail, act0, act1))
@@ -165,7 +166,7 @@ def direct_args(op: Any, x: TensorType, w: TensorType, y: TensorType) -> dict[st
     axes, c, k = axes_of(op, x, w.dims[2:], y), channels(x, op.layout), channels(y, op.layout)
     args: dict[str, Argument] = {
         "total": y.size, "images": x.dims[0], "k": k, "kg": k // op.group, "cg": c // op.group,
-        "wk": taps if transposed else c // op.group * taps, "wc": k // op.group * taps if transposed else taps,
+        "wk": taps if transposed else c // op.group * taps, "wc": k // op.group * taps if transposed else taps, "wt": 1,
     }  # fmt: skip
     args |= {f"x{axis}": step for axis, step in steps_between([a.size for a in axes], c, op.layout).items()}
     for letter, a in zip(_AXES, axes, strict=True):
