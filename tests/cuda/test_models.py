@@ -64,9 +64,16 @@ def test_a_small_transformer(precision: str, tmp_path: Path) -> None:
     agree(path, zoo.normal_feeds(path), precision)
 
 
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_recurrent_networks(cell: str, tmp_path: Path) -> None:
-    path = saved(zoo.recurrent({"lstm": "LSTM", "gru": "GRU"}[cell], 12, {"lstm": 4, "gru": 3}[cell])(1), tmp_path)
+@pytest.mark.parametrize(("cell", "gates"), [("LSTM", 4), ("GRU", 3)])
+def test_recurrent_networks(cell: str, gates: int, tmp_path: Path) -> None:
+    """Two layers, nine steps."""
+    n, width = zoo.Network(5), 24
+    x = n.input("input", 9, 2, width)
+    for _ in range(2):
+        w, r = (n.normal(1, gates * width, width, scale=0.2) for _ in range(2))
+        y = n.add(cell, x, w, r, n.normal(1, 2 * gates * width, scale=0.1), hidden_size=width)
+        x = n.add("Squeeze", y, n.constant([1], "i8"))
+    path = saved(n.model(x), tmp_path)
     agree(path, zoo.normal_feeds(path), "f32")
 
 

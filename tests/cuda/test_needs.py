@@ -12,12 +12,13 @@ from bench.models import MODELS
 from tests.cuda.needs import lacking
 from tests.models import FetchError
 
+CONVOLUTIONAL = ("mobilenet_v2", "mobilenet_v3_large", "unet", "yolo_n", "kws_dscnn", "mlp")
 ZOO = {
-    **{name: zoo.ZOO[name].build for name in ("mobilenet_v2", "mobilenet_v3_large", "unet", "yolo_n", "kws_dscnn", "mlp")},
+    **{name: zoo.ZOO[name].build for name in CONVOLUTIONAL},
     "bert": zoo.bert(1, layers=1, width=64, heads=4, seq=16),
     "lstm": zoo.recurrent("LSTM", 12, 4),
     "gru": zoo.recurrent("GRU", 13, 3, linear_before_reset=1),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("precision", ["f32", "f16"])
