@@ -11,7 +11,7 @@ import numpy as np
 
 from bolt_numba.ptx.registers import LaneRegisters
 from bolt_numba.ptx.text import split
-from bolt_numba.ptx.types import BOOL, DTYPES, F16, I64, U32, U64, Lanes, RefusedError, Values, literal, unsigned
+from bolt_numba.ptx.types import BOOL, DTYPES, F16, I64, U32, U64, Lanes, RefusedError, Values, literal
 
 Calls = tuple[Callable[[], Any], Callable[[], Any]]
 _GRID = {f"%{name}.{axis}" for name in ("ctaid", "nctaid", "tid", "ntid") for axis in "xyz"}
@@ -189,9 +189,3 @@ class _Widened:
 
     def __getitem__(self, idx: Lanes) -> Any:
         return self.array[idx].astype(self.dtype)
-
-
-def bits(values: Values) -> Any:
-    """The same bits as unsigned integers."""
-    values = np.ascontiguousarray(values)
-    return values.view(unsigned(values.dtype))
