@@ -184,7 +184,7 @@ def test_arithmetic_words_compute_what_their_names_say() -> None:
         (f"hmul2({f16x}, {f16y})", int((f16[:2] * f16[2:]).view(np.uint32)[0])),
         (f"hmax2({f16x}, {f16y})", int(np.maximum(f16[:2], f16[2:]).view(np.uint32)[0])),
         (f"hmin2({f16x}, {f16y})", int(np.minimum(f16[:2], f16[2:]).view(np.uint32)[0])),
-        ("cvt_tf32(np.float32(1.00001))", 0x3F800000),
+        ("cvt_tf32(np.float32(1.00001))", 0x3F800000), ("np.uint32(mad_wide_i32(-3, 7, 100))", 79),
     ]  # fmt: skip
     floats: list[tuple[str, Any]] = [
         ("ex2(a)", 2**a), ("lg2(a)", np.log2(a)), ("rcp(a)", 1 / a), ("rsqrt_approx(a)", a**-0.5),
