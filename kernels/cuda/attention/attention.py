@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bolt_numba.kernels.cuda.attention.combine import combine_parts
-from bolt_numba.kernels.cuda.attention.flash import ALL_ROWS, NO_MASK, ONE_ROW, Form, flash_attention
+from bolt_numba.kernels.cuda.attention.flash import ALL_ROWS, NO_MASK, ONE_ROW, FlashForm, flash_attention
 from bolt_numba.kernels.cuda.attention.rows import EXTRA
 from bolt_numba.kernels.cuda.attention.tiles import TILE, WIDEST, attention_tiles
 from bolt_numba.kernels.cuda.declare import CudaKernel, ceil_div
@@ -77,7 +77,7 @@ def flash_steps(args: dict[str, Any], dtype: str, mask: str, keys: int) -> list[
     blocks = units * ceil_div(rows, 16 * tiles * warps)
     parts = max(1, min(ceil_div(keys, SHARED_KEYS), 2 * PROCESSORS // blocks)) if blocks < PROCESSORS else 1
     d = 64 if max(args["d"], width) <= 64 else 128
-    form = Form(dtype, d, tiles, warps, mask, parts > 1, args["cap"] > 0, args["group"] > 1)
+    form = FlashForm(dtype, d, tiles, warps, mask, parts > 1, args["cap"] > 0, args["group"] > 1)
     partial = Scratch(4 * parts * units * rows * (width + EXTRA)) if parts > 1 else None
     steps = [Step(flash_attention(form), {**args, "partial": partial, "parts": parts})]
     if parts > 1:
@@ -109,7 +109,7 @@ def attention_args(op: Any, ins: Types, outs: Sequence[TensorType]) -> dict[str,
 def samples() -> list[CudaKernel]:
     """Kernels for the table of resources."""
     forms = [
-        Form("f16", 64, 2, 4), Form("f16", 64, 2, 4, ONE_ROW), Form("bf16", 128, 2, 4, ALL_ROWS),
-        Form("f16", 128, 1, 1, parts=True, capped=True, grouped=True),
+        FlashForm("f16", 64, 2, 4), FlashForm("f16", 64, 2, 4, ONE_ROW), FlashForm("bf16", 128, 2, 4, ALL_ROWS),
+        FlashForm("f16", 128, 1, 1, parts=True, capped=True, grouped=True),
     ]  # fmt: skip
     return [attention_tiles("f32", 1), attention_tiles("f32", 4), *map(flash_attention, forms), combine_parts("f16")]

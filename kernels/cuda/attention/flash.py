@@ -49,7 +49,7 @@ NO_MASK, ONE_ROW, ALL_ROWS = "", "alike", "rows"
 
 
 @record(frozen=True)
-class Form:
+class FlashForm:
     """What a kernel is made for.
 
     d: elements of a head, 64 or 128, fewer are filled up with zeros.  tiles: of 16 rows, of each of ``warps``.
@@ -90,7 +90,7 @@ class Form:
         return (self.rows + 4 * self.keys) * self.pitch
 
 
-def _placing(form: Form) -> tuple[Any, Any]:
+def _placing(form: FlashForm) -> tuple[Any, Any]:
     """Helpers: bytes from the beginning of a unit to a row of it; the query that a row is."""
     grouped = form.grouped
 
@@ -105,7 +105,7 @@ def _placing(form: Form) -> tuple[Any, Any]:
     return spot, query_of
 
 
-def _fetching(form: Form) -> tuple[Any, Any]:
+def _fetching(form: FlashForm) -> tuple[Any, Any]:
     """Helpers that begin to copy rows to shared memory, queries and a tile of keys or values.
 
     What is not there becomes 0.  left: rows that are there, of the thread's first one on.
@@ -138,7 +138,7 @@ def _fetching(form: Form) -> tuple[Any, Any]:
     return fetch_queries, fetch_tile
 
 
-def _masking(form: Form) -> Any:
+def _masking(form: FlashForm) -> Any:
     """Helper that finds what each half of a lane sees: keys, and where its mask begins."""
     halves, (spot, query_of) = 2 * form.tiles, _placing(form)
 
@@ -153,7 +153,7 @@ def _masking(form: Form) -> Any:
     return look
 
 
-def _writing(form: Form) -> Any:
+def _writing(form: FlashForm) -> Any:
     """Helper that copies the rows of a warp from shared memory to the result."""
     pitch, chunks, turns = form.pitch, form.pitch // 16, form.tiles * form.pitch // 32
     spot, _ = _placing(form)
@@ -172,7 +172,7 @@ def _writing(form: Form) -> Any:
     return write
 
 
-def _scores(form: Form) -> Any:
+def _scores(form: FlashForm) -> Any:
     """Helpers: queries of a warp to registers, where there is room; products of a warp's queries with a tile of keys.
 
     query, base: addresses of the lane's first row of queries and of keys.
@@ -201,7 +201,7 @@ def _scores(form: Form) -> Any:
     return load, multiply
 
 
-def _softmax(form: Form) -> Any:
+def _softmax(form: FlashForm) -> Any:
     """Helper that makes operands of the scores of a tile, and lets sums so far follow a new maximum."""
     tiles, columns, has_mask, has_cap = form.tiles, form.keys // 8, form.mask != NO_MASK, form.capped
     hide, soften = Macro("hide", tiles, columns), Macro("soften", tiles, columns)
@@ -224,7 +224,7 @@ def _softmax(form: Form) -> Any:
     return follow
 
 
-def _values(form: Form) -> Any:
+def _values(form: FlashForm) -> Any:
     """Helper: products of powers with a tile of values; base: address of the lane's first row of them."""
     tiles, pitch, groups, steps = form.tiles, form.pitch, form.d // 16, form.keys // 16
     ldv, mma = Macro("ldsm_at", True), Macro("mma_row", form.d // 8, form.dtype, tiles)
@@ -239,7 +239,7 @@ def _values(form: Form) -> Any:
     return add
 
 
-def _results(form: Form) -> Any:
+def _results(form: FlashForm) -> Any:
     """Helper that divides by the sums, the sink among them, and stores by way of shared memory."""
     halves, load, write = 2 * form.tiles, getattr(lang, f"load_{form.dtype}"), _writing(form)
     by_rows = Macro("scale_rows", form.tiles, form.d // 8)
@@ -263,7 +263,7 @@ def _results(form: Form) -> Any:
     return finish
 
 
-def _partial_results(form: Form) -> Any:
+def _partial_results(form: FlashForm) -> Any:
     """Helper that stores the sums of this block's keys, for `combine`.
 
     partial: f32 [parts][units * rows][width + EXTRA], sums of powers times values, exponent of the maximum, sum of
@@ -318,7 +318,7 @@ def fragments(lane, pitch):
     return np.uint32(q), np.uint32(k)
 
 
-def _extents(form: Form) -> Any:
+def _extents(form: FlashForm) -> Any:
     reach = reach_of(2)
 
     def found(a: Any) -> Any:
@@ -328,7 +328,7 @@ def _extents(form: Form) -> Any:
 
 
 @functools.cache
-def flash_attention(form: Form) -> CudaKernel:
+def flash_attention(form: FlashForm) -> CudaKernel:
     """Kernel of a form; d, width, all steps and heads are multiples of 16 bytes."""
     block, pitch, tile_bytes, in_parts = form.rows, form.pitch, form.keys * form.pitch, form.parts
     halves, n_scores, n_p, tile = 2 * form.tiles, form.keys // 2 * form.tiles, form.keys // 4 * form.tiles, form.keys
