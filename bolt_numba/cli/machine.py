@@ -71,8 +71,9 @@ def ops(
     elif safety:
         console.write(safety_markdown())
     else:
-        columns = ("operator", "kernels (cpu)", "meaning")
-        console.table("", columns, [(r["op"], ", ".join(r["kernels"]) or r["otherwise"], r["meaning"]) for r in rows])
+        columns = ("operator", "kernels (cpu)", "kernels (cuda)", "meaning")
+        cells = [(r["op"], ", ".join(r["kernels"]) or r["otherwise"], ", ".join(r["cuda"]), r["meaning"]) for r in rows]
+        console.table("", columns, cells)
         for title, names in names_read().items():
             console.write(f"\n{len(names)} operators of {title} are read: {', '.join(names)}")
 
@@ -89,6 +90,7 @@ def operator_rows() -> list[dict[str, Any]]:
     """One row per registered operator."""
     operators.load_all()
     registry.load("cpu")
+    registry.load("cuda")
     rows = []
     for name, op in sorted(OPS.items()):
         entries = registry.KERNELS.get((op, "cpu"), [])
@@ -98,7 +100,8 @@ def operator_rows() -> list[dict[str, Any]]:
         line = (op.__doc__ or "").strip().partition("\n")[0]
         meaning = line.partition(".  ")[0].removeprefix(f"{name}: ").removesuffix(".")
         otherwise = _OTHERWISE.get(name, "reference")
-        rows.append({"op": name, "kernels": kernels, "otherwise": otherwise, "meaning": meaning})
+        on_gpu = list(dict.fromkeys(e.name for e in registry.KERNELS.get((op, "cuda"), [])))
+        rows.append({"op": name, "kernels": kernels, "cuda": on_gpu, "otherwise": otherwise, "meaning": meaning})
     return rows
 
 
@@ -106,19 +109,23 @@ def operators_markdown() -> str:
     """The page ``docs/operators.md``, made from the registries."""
     rows = operator_rows()
     native = sum(bool(r["kernels"]) for r in rows)
+    count = sum(bool(r["cuda"]) for r in rows)
     lines = [
         "# Operators",
         "",
         "Made by `bolt-numba ops --markdown`; do not edit.",
         "",
         f"{len(rows)} operators, {native} with native kernels; the others run by their NumPy reference or as it says.",
+        f"{count} have CUDA kernels, which take f32, f16 and bf16 where the CPU's take f32; on a GPU the others run on",
+        "the CPU, between copies ([cuda.md](cuda.md)).",
         "",
-        "| operator | kernels (cpu, f32) | meaning |",
-        "|---|---|---|",
+        "| operator | kernels (cpu, f32) | kernels (cuda) | meaning |",
+        "|---|---|---|---|",
     ]
     for row in rows:
         kernels = ", ".join(f"`{k}`" for k in row["kernels"]) or row["otherwise"]
-        lines.append(f"| {row['op']} | {kernels} | {row['meaning'].replace('|', chr(92) + '|')} |")
+        on_gpu = ", ".join(f"`{k}`" for k in row["cuda"])
+        lines.append(f"| {row['op']} | {kernels} | {on_gpu} | {row['meaning'].replace('|', chr(92) + '|')} |")
     return "\n".join([*lines, ""])
 
 
