@@ -120,7 +120,7 @@ def _imported(devices: Sequence[Device], value: Any) -> Any:
         found = device.imported(value)
         if found is not None:
             return found
-    return np.asarray(value) if is_elsewhere(value) else value
+    return value  # one of another GPU's, too: `placed` and `write` copy these
 
 
 def placed(plan: Plan, arrays: Sequence[Any]) -> Sequence[Any]:
