@@ -42,7 +42,8 @@ def as_input(spec: TensorSpec, given: Any, far: Sequence[Device] = ()) -> Any:
     """
     if spec.nested is not None:
         return _as_nested(spec.name, spec.nested, given)
-    if type(given) is not np.ndarray and not (far and is_elsewhere(given)):
+    stays = far and is_elsewhere(given) and spec.dtype is not BOOL  # the bytes of bools are looked at below
+    if type(given) is not np.ndarray and not stays:
         given = as_array(spec, given)
     if spec.dtype == STRING and given.dtype.kind == "U":
         given = given.astype(STRING)
