@@ -273,7 +273,7 @@ class Session:
 
     def _arrays(self, feeds: Mapping[str, Any]) -> list[Array]:
         arrays, far = [], self._runner.far
-        if far:
+        if far and isinstance(feeds, Mapping):
             feeds = imported(far, feeds)
         for spec in self.inputs:
             try:
