@@ -21,7 +21,7 @@ from bolt_numba.ir.interpret import as_value
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.evaluate import evaluate
 from bolt_numba.runtime.bounds import outgrown
-from bolt_numba.runtime.copies import elsewhere, placed
+from bolt_numba.runtime.copies import elsewhere, is_elsewhere, placed
 from bolt_numba.runtime.inplace import can_overwrite
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Cut, Plan, Planner
@@ -134,7 +134,7 @@ class Runner:
     def key(self, arrays: Sequence[Any]) -> Hashable:
         shapes: Hashable
         if self.nested:
-            shapes = tuple([a.shape if isinstance(a, np.ndarray) else None for a in arrays])
+            shapes = tuple([a.shape if isinstance(a, np.ndarray) or is_elsewhere(a) else None for a in arrays])
         else:
             shapes = tuple([a.shape for a in arrays])
         if self.region.bounds:
