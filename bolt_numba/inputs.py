@@ -141,9 +141,10 @@ def stages_of(stages: Any) -> tuple[Stage, ...]:
 
 def check_apart(buffers: Mapping[str, Any]) -> None:
     """No two outputs go to the same memory; buffers are dense."""
-    places = sorted((b.ctypes.data, b.nbytes, name) for name, b in buffers.items() if isinstance(b, np.ndarray))
-    places += sorted((b.address, b.nbytes, name) for name, b in buffers.items() if is_elsewhere(b))
-    for (first, nbytes, one), (second, more, other) in itertools.pairwise(places):
+    near = sorted((b.ctypes.data, b.nbytes, name) for name, b in buffers.items() if isinstance(b, np.ndarray))
+    far = sorted((b.address, b.nbytes, name) for name, b in buffers.items() if is_elsewhere(b))
+    pairs = itertools.chain(itertools.pairwise(near), itertools.pairwise(far))
+    for (first, nbytes, one), (second, more, other) in pairs:
         if more and second < first + nbytes:
             raise ShapeError(f"buffers for outputs {one!r} and {other!r}: got arrays that overlap, wanted two")
 
