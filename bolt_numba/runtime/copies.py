@@ -157,8 +157,8 @@ def is_written_by_copy(plan: Plan, output: int, memory: Memory) -> bool:
 
 def can_write_into(prepared: Prepared, output: int, buffer: Any, arrays: Sequence[Any]) -> bool:
     """Whether a run may write an output straight into ``buffer``, which may be one of its inputs."""
-    if is_elsewhere(buffer):  # copies out follow those into the memory
-        return is_written_by_copy(prepared.plan, output, buffer.memory)
+    if is_elsewhere(buffer):  # copies out follow those into the memory; the plan after a stand-in may have none
+        return not prepared.stands_in and is_written_by_copy(prepared.plan, output, buffer.memory)
     for source, array in enumerate(arrays):
         if not isinstance(array, np.ndarray) or not np.may_share_memory(buffer, array):
             continue
