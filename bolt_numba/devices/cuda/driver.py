@@ -245,8 +245,9 @@ class Gpu:
             raise DeviceError(f"{what}: got {shared} bytes, wanted at most {self.shared}")
         kind = self.cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         with self._lock, self.here:
-            self.done(self.cu.cuFuncSetAttribute(function.handle, kind, shared), f"preparing kernel {function.name}")
-            function.shared = shared
+            most = max(shared, function.shared)  # another thread may have asked for more meanwhile
+            self.done(self.cu.cuFuncSetAttribute(function.handle, kind, most), f"preparing kernel {function.name}")
+            function.shared = most
 
     def run(self, calls: Sequence[Call]) -> None:
         with self.here:
