@@ -68,10 +68,10 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        self._number()
+        self._lend()
         return {
             "shape": self.shape, "typestr": self.dtype.str, "data": (self.address, False), "strides": None,
-            "stream": self.stream, "version": 3,
+            "stream": None, "version": 3,
         }  # fmt: skip
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -79,7 +79,12 @@ class DeviceArray:
 
     def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
         """A capsule; what is written to the array was done when the call that wrote it returned."""
-        return dlpack.exported(self.address, self.shape, self.dtype, self._number(), self)
+        return dlpack.exported(self.address, self.shape, self.dtype, self._lend(), self)
+
+    def _lend(self) -> int:
+        """Which GPU; others may work on the array in the default stream from now on, for which we then wait."""
+        number, self.stream = self._number(), LEGACY
+        return number
 
     def _number(self) -> int:
         """Which GPU, for other packages; AttributeError on a simulated one, which they could not reach."""
