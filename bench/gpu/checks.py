@@ -17,7 +17,7 @@ DEVICE = "BOLT_NUMBA_TEST_GPU"
 
 def check_kernels(device: str, small: bool) -> dict[str, Any]:
     """How many tests passed, and what those say that did not.  small: one file only."""
-    what = "tests/cuda/test_pointwise.py" if small else "tests/cuda"
+    what = "tests/cuda/test_elementwise.py" if small else "tests/cuda"
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", what, f"--junitxml={report}"]
