@@ -85,8 +85,8 @@ class Plan:
 
     @property
     def nbytes(self) -> int:
-        """Memory of one run at a time."""
-        return self.memory.nbytes + sum(segment.executable.nbytes for segment in self.segments)
+        """The host's memory of one run at a time."""
+        return self.memory.arenas.get(HOST, 0) + sum(segment.executable.nbytes for segment in self.segments)
 
 
 class Planner:
