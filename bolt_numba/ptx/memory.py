@@ -136,7 +136,7 @@ class GlobalMemory:
         return f"{offset - found.start} bytes into an allocation of {found.nbytes}"
 
     def tensor_map(self, made: Any) -> np.ndarray[Any, Any]:
-        """128 bytes that stand for a map of a tensor, as the driver would encode it (`bolt_numba.ptx.bulk`)."""
+        """128 bytes that stand for a map of a tensor, as the driver would encode it (`bolt_numba.ptx.copies`)."""
         self.tensor_maps.append(made)
         found = np.zeros(128, U8)
         found[:8] = np.frombuffer(len(self.tensor_maps).to_bytes(8, "little"), U8)
