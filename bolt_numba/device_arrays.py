@@ -9,7 +9,7 @@ import numpy as np
 
 from bolt_numba.base.border import border
 from bolt_numba.devices import device as device_by_name
-from bolt_numba.errors import DeviceError
+from bolt_numba.errors import DeviceError, DTypeError
 
 if TYPE_CHECKING:
     from bolt_numba.devices.cuda.arrays import DeviceArray
@@ -29,9 +29,12 @@ def device_array(content: Any, dtype: Any = np.float32, *, device: str = "cuda")
     found = device_by_name(device)
     if not isinstance(found, Cuda):
         raise DeviceError(f"device_array: device: got {device!r}, wanted one of a GPU such as 'cuda'")
-    if isinstance(content, tuple):
-        return empty(found.memory, _sizes(content), np.dtype(dtype))
-    given = np.asarray(content)
+    given = None if isinstance(content, tuple) else np.asarray(content)
+    kind = np.dtype(dtype) if given is None else given.dtype
+    if kind.kind in "OUST":
+        raise DTypeError(f"device_array: dtype: got {kind}, wanted numbers or bools")
+    if given is None:
+        return empty(found.memory, _sizes(content), kind)
     made = empty(found.memory, given.shape, given.dtype)
     made.write(given)
     return made
