@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.errors import DeviceError, DTypeError
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import HOST, Arenas, Device, Memory
 from bolt_numba.runtime.slots import INPUT, TEMP, Job, Slot, view
@@ -112,12 +113,17 @@ def is_elsewhere(value: Any) -> bool:
 
 def imported(devices: Sequence[Device], values: Mapping[str, Any]) -> dict[str, Any]:
     """The same arrays, those in memories of these devices as such."""
-    return {name: v if type(v) is np.ndarray else _imported(devices, v) for name, v in values.items()}
+    return {name: v if type(v) is np.ndarray else _imported(devices, name, v) for name, v in values.items()}
 
 
-def _imported(devices: Sequence[Device], value: Any) -> Any:
+def _imported(devices: Sequence[Device], name: str, value: Any) -> Any:
     for device in devices:
-        found = device.imported(value)
+        try:
+            found = device.imported(value)
+        except DeviceError:
+            raise
+        except Exception as error:  # of any kind: foreign objects convert themselves
+            raise DTypeError(f"array {name!r}: got a {type(value).__name__} that cannot be taken: {error}") from error
         if found is not None:
             return found
     return value  # one of another GPU's, too: `placed` and `write` copy these
