@@ -212,7 +212,7 @@ class Runner:
 
     def _let_go(self) -> bool:
         """Free what no run has of the memories of devices; whether there was anything."""
-        idle = [prepared.idle for prepared in list(self.prepared.values())]
+        idle = [prepared.idle for prepared in list(self.prepared.values())] if self.far else []
         was_any = any(idle)
         for contexts in idle:
             contexts.clear()
@@ -230,13 +230,12 @@ class Runner:
                 given = placed(prepared.plan, given)
             cut = prepared.plan.cut
             try:
-                results = run_plan(prepared, given, targets if cut is None else None)
-            except BudgetError:
-                if prepared.stands_in:  # references take more memory than kernels
-                    runner._drop(prepared)
-                    runner.prepare(given, waits=True)
-                elif not (runner.far and runner._let_go()):
+                results = run_plan(prepared, given, targets if cut is None else None, runner._let_go)
+            except BudgetError:  # references take more memory than kernels
+                if not prepared.stands_in:
                     raise
+                runner._drop(prepared)
+                runner.prepare(given, waits=True)
                 continue
             if cut is None:
                 if self is not runner and self.is_first:
@@ -327,9 +326,10 @@ def _dense(result: Any, wanted: TensorType) -> Any:
 
 
 def run_plan(
-    prepared: Prepared, arrays: Sequence[Array], targets: Sequence[Array | None] | None = None
+    prepared: Prepared, arrays: Sequence[Array], targets: Sequence[Array | None] | None = None,
+    let_go: Callable[[], bool] = bool,
 ) -> list[Array]:
-    """One run of one plan, segment by segment, in a context of its own."""
+    """One run of one plan, segment by segment, in a context of its own.  let_go: see `Runner._let_go`."""
     outputs: list[Any]
     if targets is None and prepared.plain:
         outputs = [np.empty(*e) for e in prepared.empties]  # type: ignore[misc]
@@ -339,7 +339,7 @@ def run_plan(
     try:
         context = prepared.idle.pop()
     except IndexError:
-        context = RunMemory(prepared.plan)
+        context = _made(prepared.plan, let_go)
     try:
         for run in context.runs:
             run(arrays, outputs)
@@ -351,6 +351,16 @@ def run_plan(
         if len(prepared.idle) < MAX_IDLE_CONTEXTS:
             prepared.idle.append(context)
     return outputs if prepared.plain else finish(prepared.plan, arrays, outputs)
+
+
+def _made(plan: Plan, let_go: Callable[[], bool]) -> RunMemory:
+    """Memory for a run.  Nothing has run yet, so trying again is safe: a run may write over its inputs."""
+    while True:
+        try:
+            return RunMemory(plan)
+        except BudgetError:
+            if not let_go():
+                raise
 
 
 def finish(plan: Plan, arrays: Sequence[Array], outputs: list[Any]) -> list[Array]:
