@@ -13,8 +13,6 @@ import bolt_numba as bn
 from bench.gpu.cases import Case
 from bolt_numba.types import Array
 
-TOLERANCE = {"f32": 1e-4, "f16": 2e-2, "bf16": 1e-1}
-
 
 def difference(got: Array, wanted: Array) -> float:
     """Norm of the difference over the norm of what is wanted."""
