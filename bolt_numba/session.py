@@ -103,7 +103,7 @@ class Session:
         if not isinstance(graph, Graph):
             raise DTypeError(f"graph: got a {type(graph).__name__}, wanted a Graph")
         devices = in_order(device)
-        self._computes_halves = any(each.halves for each in devices)
+        self._computes_halves = devices[0].halves
         self.precision = precision = precision_of(precision)
         if precision not in PRECISIONS:
             raise DeviceError(f"precision: got {precision!r}, wanted one of {PRECISIONS}")

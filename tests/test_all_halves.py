@@ -72,10 +72,11 @@ def test_a_model_of_halves_stays_one() -> None:
     assert not any(isinstance(n.op, Cast) for n in graph.nodes), "inputs and outputs are halves, too"
 
 
-def test_devices_that_compute_in_f32_keep_their_values() -> None:
+@pytest.mark.parametrize(("numerics", "halves"), [("default", False), ("strict", True)])
+def test_strict_sessions_and_devices_that_compute_in_f32_keep_their_values(numerics: str, halves: bool) -> None:
     graph = run_pipeline(network())
     before = dtypes(graph)
-    narrow_for(graph, "f16", "default", halves=False)
+    narrow_for(graph, "f16", numerics, halves)
     assert dtypes(graph) == before
 
 

@@ -67,9 +67,7 @@ def time_models(device: str, small: bool, runs: int) -> list[dict[str, Any]]:
         try:
             path = model_path(name)
             feeds = normal_feeds(path)
-            mine = ours.time_model(path, feeds, device, "f16", runs)
-            mine.pop("result")
-            row |= mine
+            row |= ours.time_model(path, feeds, device, "f16", runs)
             if torch is not None:
                 row["torch"] = peers.time_model(torch, path, feeds, "f16", runs)
         except Exception as error:

@@ -26,8 +26,8 @@ def markdown(results: dict[str, Any]) -> str:
 
 _HEAD = ["Case", "us", "TFLOP/s or GB/s", "Library, us", "Ratio", "Bar", "Of a copy", "Difference", "Runner"]
 _MODEL_HEAD = [
-    "Model", "us, host to host", "us, on the GPU", "us, host's part", "us, steps", "torch eager", "compile", "graph",
-    "Start, s", "On the CPU",
+    "Model", "us, host to host", "us, on the GPU", "us, steps", "torch eager", "compile", "graph", "Start, s",
+    "Difference", "On the CPU",
 ]  # fmt: skip
 
 
@@ -51,8 +51,8 @@ def _model_cells(row: dict[str, Any]) -> list[str]:
         return [row["name"], row["error"][:100], *[""] * 8]
     torch = row.get("torch", {})
     ways = [_number(torch.get(way), 1e6) for way in ("eager", "compile", "graph")]
-    numbers = [_number(row[key], 1e6) for key in ("seconds", "resident_s", "host_s", "device_s")]
-    return [row["name"], *numbers, *ways, _number(row["start_s"]), str(len(row["on_cpu"]))]
+    numbers = [_number(row[key], 1e6) for key in ("seconds", "resident_s", "device_s")]
+    return [row["name"], *numbers, *ways, _number(row["start_s"]), f"{row['difference']:.1e}", str(len(row["on_cpu"]))]
 
 
 def plots(results: dict[str, Any], folder: Path) -> None:

@@ -48,13 +48,15 @@ def narrow_all(graph: Graph, dtype: AnyDType) -> None:
 def narrow_for(graph: Graph, precision: str, numerics: str, halves: bool) -> None:
     """Give values the dtypes that a session's precision asks for; halves: whether a device computes on them.
 
-    Without a precision the values are what they were in the model.
+    Without a precision the values are what they were in the model.  Strict sessions keep the dtypes of the model.
     """
+    if numerics == "strict":
+        return
     if halves:
         wanted = graph.metadata.get(VALUES_WERE, "") if precision == "f32" else precision
         if wanted in _DTYPES:
             narrow_all(graph, _DTYPES[wanted])
-    elif precision == "bf16" and numerics != "strict":
+    elif precision == "bf16":
         narrow_values(graph)
 
 
