@@ -61,6 +61,13 @@ def test_few_long_lines_are_folded_in_parts() -> None:
     expect(ops.ReduceSum(), reals(300, 33).astype(F16), axes(0), constants=(1,), rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.uint64], ids=str)
+def test_integers_are_folded_in_parts(dtype: Any) -> None:
+    x = np.arange(512).reshape(128, 4).astype(dtype)
+    for op in (ops.ReduceL2, ops.ReduceMean, ops.ReduceMax, ops.ReduceMin, ops.ReduceSumSquare):
+        expect(op(), x, axes(0), constants=(1,))
+
+
 @settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_any_axes_are_folded(data: st.DataObject) -> None:

@@ -118,10 +118,10 @@ def _load(fold: Folding, source: AnyDType) -> Any:
 def _finish(fold: Folding, source: AnyDType, result: AnyDType) -> Any:
     """Total s of ``count`` elements of ``source`` to a register of ``result``."""
     name = kind_of(register(result))
-    if total_of(source) != I64 or fold.finish == "s" or fold.name.endswith("u64"):
+    if total_of(source) != I64 or "{float}" not in fold.finish:
         text = fold.finish.format(float=dtype_name(total_of(source)))
         return function("finish", "s, count", f"{name}({text})")
-    if fold.name == "l2":
+    if "sqrt" in fold.finish:
         return function("finish", "s, count", whole_text(f"math.sqrt(f64({name}(s)))", result))
     total = "u64(s)" if result.kind == "u" else "s"
     return function("finish", "s, count", whole_text(f"f64({total}) / count", result))
