@@ -85,6 +85,14 @@ def test_bfloat16() -> None:
     expect(op, *(x.astype(BF16) for x in operands), maker="flash", rtol=3e-2, atol=3e-2)
 
 
+@pytest.mark.parametrize(("dtype", "near"), [(F32, 1e-4), (BF16, 3e-2)], ids=str)
+def test_rows_of_the_least_finite_number_see_all_keys_alike(dtype: Any, near: float) -> None:
+    mask = np.zeros((4, 5), F32)
+    mask[1], mask[2, 3] = -3.3895314e38, -3.3895314e38
+    operands = drawn(1, 2, 4, 16), drawn(1, 2, 5, 16), drawn(1, 2, 5, 16), mask
+    expect(FusedAttention(0.25), *(x.astype(dtype) for x in operands), rtol=near, atol=near)
+
+
 def test_what_is_no_number() -> None:
     """NaN and infinities spoil what they are part of, and nothing else."""
     q, k, v = drawn(1, 4, 8), drawn(1, 6, 8), drawn(1, 6, 8)

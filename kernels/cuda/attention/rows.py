@@ -23,6 +23,9 @@ from bolt_numba.kernels.geometry.heads import ENTRY
 LOG2_E = math.log2(math.e)
 """Scores are multiplied by this, so that powers of two serve."""
 
+LEAST = np.float32(-(2.0**100))
+"""Finite scores are no less, so that no factor makes them -inf: masks may be the least finite number of a dtype."""
+
 EXTRA = 8
 """Numbers behind the columns of a partial result, of which two are used: rows begin with a sector of 32 bytes."""
 
@@ -117,6 +120,7 @@ def score_of(dtype: str) -> Any:
             s = capped(s, cap)
         if mask != 0:
             s += load(mask + size * key)
+            s = LEAST if s < LEAST and s != np.float32(-np.inf) else s
         return s * np.float32(LOG2_E)
 
     return scored
