@@ -138,7 +138,9 @@ def _accepts(op: Any, ins: Types) -> bool:
     q, k, v, bias = ins[0], ins[1], ins[2], ins[7] if len(ins) > 7 else None
     if q is None or k is None or v is None or not q.size or k.dims != v.dims or k.dims[:2] != q.dims[:2]:
         return False
-    if q.dtype not in (F32, F16, BF16) or q.dims[2] // op.num_heads > WIDEST or q.dims[0] * op.num_heads > MOST_UNITS:
+    if q.dtype not in (F32, F16, BF16) or q.dims[2] // op.num_heads > WIDEST:
+        return False
+    if q.dims[0] * max(op.num_heads, 2 * op.kv_num_heads) > MOST_UNITS:  # of keys and of values
         return False
     return bias is None or (len(bias.dims) == 4 and bias.dims[2] == q.dims[1] and bias.size > 0)
 

@@ -41,7 +41,7 @@ def products_kernel(dtype: str) -> CudaKernel:
             tile[tx, row] = v
 
     @cuda_kernel(
-        threads=THREADS, blocks=lambda a: (ceil_div(a.columns, TILE), ceil_div(a.rows, TILE)),
+        threads=THREADS, blocks=lambda a: (ceil_div(a.rows, TILE), ceil_div(a.columns, TILE)),
         extents=lambda a: {"x": size * a.rows * a.k, "w": size * a.columns * a.k, "y": 4 * a.rows * a.columns},
         x=PTR, w=PTR, y=PTR, rows=I64, columns=I64, k=I64,
     )  # fmt: skip
@@ -50,7 +50,7 @@ def products_kernel(dtype: str) -> CudaKernel:
         acc = cuda.local.array(16, np.float32)
         thread = np.uint32(cuda.threadIdx.x)
         tx, ty = thread & np.uint32(15), thread >> np.uint32(4)
-        left, top = np.int64(cuda.blockIdx.x) * TILE, np.int64(cuda.blockIdx.y) * TILE
+        left, top = np.int64(cuda.blockIdx.y) * TILE, np.int64(cuda.blockIdx.x) * TILE
         for i in range(16):
             acc[i] = np.float32(0)
         for k0 in range(0, k, DEEP):

@@ -89,7 +89,9 @@ def group_statistics(x_kind: str, kind: str) -> CudaKernel:
     x_unit, unit = (4 if k == "f32" else 2 for k in (x_kind, kind))
 
     def body(x, scale, mean, factor, samples, groups, channels, count, sample, group, run, step, magic, shift, epsilon):
-        thread, s, g = np.int64(cuda.threadIdx.x), np.int64(cuda.blockIdx.y), np.int64(cuda.blockIdx.x)
+        thread, block = np.int64(cuda.threadIdx.x), np.uint32(cuda.blockIdx.x)
+        s = np.int64(np.uint32(block // np.uint32(groups)))
+        g = np.int64(block) - s * groups
         start, share = x + (s * sample + g * group) * x_unit, np.float32(1) / np.float32(count)
         middle = np.float32(0)
         for i in range(thread, count, GROUP):
@@ -123,7 +125,7 @@ def group_statistics(x_kind: str, kind: str) -> CudaKernel:
         }  # fmt: skip
 
     return cuda_kernel(
-        threads=GROUP, blocks=lambda a: (a.groups, a.samples), extents=reach,
+        threads=GROUP, blocks=lambda a: a.groups * a.samples, extents=reach,
         **fields, epsilon=FLOAT,
     )(body)  # fmt: skip
 

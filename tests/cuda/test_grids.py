@@ -1,0 +1,48 @@
+"""Launches have at most 65,535 blocks in their second and third direction; those of large batches keep to it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bolt_numba.ir.build import infer_types
+from bolt_numba.kernels import registry
+from bolt_numba.kernels.extents import made_steps
+from bolt_numba.kernels.registry import QueryContext
+from bolt_numba.ops.layers.cache import GroupQueryAttention
+from bolt_numba.ops.layers.norm import InstanceNormalization
+from bolt_numba.ops.layers.recurrent import RNN
+from bolt_numba.types import F32, I32, TensorType
+
+MOST = 65535
+
+
+def of(*dims: int, dtype: Any = F32) -> TensorType:
+    return TensorType(dtype, dims)
+
+
+@pytest.mark.parametrize(
+    ("op", "ins"),
+    [
+        (InstanceNormalization(), (of(70_000, 2, 3), of(2), of(2))),
+        (RNN(), (of(50_000, 100, 4), of(1, 3, 4), of(1, 3, 3))),
+    ],
+    ids=["samples", "steps of sequences"],
+)
+def test_large_batches_fit(op: Any, ins: tuple[TensorType, ...]) -> None:
+    entry = registry.candidates(op, list(ins), QueryContext(), "cuda")[0]
+    for step in made_steps(entry, op, list(ins), infer_types(op, list(ins)), QueryContext()):
+        kernel: Any = step.kernel
+        assert max(kernel.grid(SimpleNamespace(**step.args))[1:]) <= MOST
+
+
+def test_more_heads_than_fit_are_not_taken() -> None:
+    n, s, width, held = 2_048, 1, 64, 8
+    past = of(n, 16, held, 4)
+    ins = [*(of(n, s, width),) * 3, past, past, of(n, dtype=I32), of(1, dtype=I32)]
+    op = GroupQueryAttention(num_heads=16, kv_num_heads=16)
+    assert registry.candidates(op, [of(100, s, width)] * 3 + [of(100, 16, held, 4)] * 2 + [of(100, dtype=I32), ins[6]],
+                               QueryContext(), "cuda")  # fmt: skip
+    assert not registry.candidates(op, ins, QueryContext(), "cuda")
