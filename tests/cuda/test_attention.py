@@ -14,6 +14,7 @@ from bolt_numba.errors import DataError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cuda.attention import attention
+from bolt_numba.kernels.cuda.attention.tiles import attention_tiles, shared_bytes
 from bolt_numba.ops.layers.attention import FusedAttention
 from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.ops.layers.rotary import RotaryEmbedding
@@ -54,6 +55,14 @@ CASES: dict[str, tuple[Any, tuple[Array | None, ...]]] = {
 def test_any_size(name: str) -> None:
     op, operands = CASES[name]
     expect(op, *operands, maker="attention", rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("d", "width", "vectors"), [(64, 64, 1), (64, 100, 2), (128, 160, 4), (256, 256, 2), (288, 288, 1)]
+)
+def test_heads_fit_the_shared_memory_of_small_gpus(d: int, width: int, vectors: int) -> None:
+    assert attention.tiles_for("f32", d, width) is attention_tiles("f32", vectors)
+    assert shared_bytes(vectors, d) <= 99 * 1024
 
 
 def test_halves_of_any_size() -> None:

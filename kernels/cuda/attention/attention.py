@@ -9,7 +9,7 @@ from typing import Any
 from bolt_numba.kernels.cuda.attention.combine import combine_parts
 from bolt_numba.kernels.cuda.attention.flash import ALL_ROWS, NO_MASK, ONE_ROW, FlashForm, flash_attention
 from bolt_numba.kernels.cuda.attention.rows import EXTRA
-from bolt_numba.kernels.cuda.attention.tiles import TILE, WIDEST, attention_tiles
+from bolt_numba.kernels.cuda.attention.tiles import TILE, WIDEST, attention_tiles, shared_bytes
 from bolt_numba.kernels.cuda.declare import CudaKernel, ceil_div
 from bolt_numba.kernels.geometry.heads import (
     UNBOUNDED,
@@ -27,6 +27,8 @@ PROCESSORS = 132
 """Of the GPU that blocks are counted for (an H100): fewer blocks leave some without work."""
 SHARED_KEYS = 128
 """Keys of a part, at least."""
+SHARED = 99 * 1024
+"""Bytes of shared memory that a block may have on each GPU that has kernels."""
 MOST_UNITS = 65535
 """Blocks of a launch in its second direction."""
 
@@ -42,12 +44,13 @@ def accepts(op: Any, ins: Types) -> bool:
 def attention(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Sums in f32 arithmetic, for any size of heads up to 512."""
     args = attention_args(op, ins, outs)
-    return [Step(tiles_for(dtype_name(outs[0].dtype), args["width"]), args)]
+    return [Step(tiles_for(dtype_name(outs[0].dtype), args["d"], args["width"]), args)]
 
 
-def tiles_for(dtype: str, width: int) -> CudaKernel:
-    """The kernel for values of ``width`` elements."""
-    return attention_tiles(dtype, next(n for n in (1, 2, 4) if n >= min(4, ceil_div(width, TILE))))
+def tiles_for(dtype: str, d: int, width: int) -> CudaKernel:
+    """The kernel for keys of ``d`` elements and values of ``width``: one that every GPU has shared memory for, or 1."""
+    fits = [n for n in (2, 4) if shared_bytes(n, d) <= SHARED and n < 2 * ceil_div(width, TILE)]
+    return attention_tiles(dtype, max(fits, default=1))
 
 
 def _accepts_flash(op: Any, ins: Types) -> bool:

@@ -192,7 +192,7 @@ def attention_cached(op: Any, ins: Types, outs: Sequence[TensorType], context: C
     dtype = dtype_name(q.dtype)
     if q.dtype != F32 and flash_fits(d, d) and (op.scale or 1) > 0:
         return first + flash_steps(args, dtype, NO_MASK if args["mask"] is None else ALL_ROWS, room)
-    return [*first, Step(tiles_for(dtype, d), args)]
+    return [*first, Step(tiles_for(dtype, d, d), args)]
 
 
 def samples() -> list[CudaKernel]:
