@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import os
 import platform
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -125,11 +124,6 @@ def compile_module(kernel: Native) -> Any:
     """
     who = f"kernel '{kernel.name}'"
     check_names(kernel.body, who, kernel.fields)
-    try:
-        os.getcwd()
-    except OSError:
-        wanted = "wanted one that exists, which Numba asks for"
-        raise KernelError(f"{who}: working folder: got one that was removed, {wanted}") from None
     try:
         with global_compiler_lock, _no_garbage_collection(), remembered_calls():
             return _module(kernel)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import subprocess
 import sys
@@ -214,19 +213,3 @@ def test_the_numba_that_works_is_the_numba_that_installs() -> None:
     first, last = re.fullmatch(r"(0\.\d+) to (0\.\d+)", numba_parts.WORKS).groups()  # type: ignore[union-attr]
     assert allowed == f"numba>={first},<0.{int(last[2:]) + 1}"
     assert int(first[2:]) <= int(NUMBA.split(".")[1]) <= int(last[2:])
-
-
-def test_a_removed_working_folder_is_named(tmp_path: Path) -> None:
-    """Numba cannot compile there, and says only that some file is missing."""
-    here = tmp_path / "here"
-    here.mkdir()
-    code = f"""
-import os
-from bolt_numba.kernels.cpu.executor import copy_rows
-from bolt_numba.kernels import compiler
-os.rmdir({str(here)!r})
-compiler.compile_object(copy_rows)
-"""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
-    done = subprocess.run([sys.executable, "-c", code], cwd=here, env=environment, capture_output=True, text=True)
-    assert "KernelError: kernel 'copy_rows': working folder: got one that was removed" in done.stderr

@@ -249,6 +249,7 @@ def test_a_session_says_what_its_first_plan_took(caplog: pytest.LogCaptureFixtur
 
 
 def test_a_request_that_waits_is_a_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "bolt_numba")
     session = bn.compile(gated(), threads=1, stand_ins=False)
     session(feed(*WARM))
     device = session._runner.devices[0]
@@ -262,6 +263,7 @@ def test_a_request_that_waits_is_a_warning(monkeypatch: pytest.MonkeyPatch, capl
 
 
 def test_a_kernel_that_nobody_can_compile_leaves_its_stand_in(caplog: pytest.LogCaptureFixture, cache: Path) -> None:
+    caplog.set_level(logging.WARNING, "bolt_numba")
     called: list[int] = []
     precompile.compile_later([probe(5, "pass"), probe(501)], lambda: called.append(1))
     assert precompile.idle()

@@ -105,6 +105,10 @@ class OrtInternalError(ours.InternalError, RuntimeException, Fail):
     """A fault of bolt-numba."""
 
 
+class OrtSimulationError(ours.SimulationError, RuntimeException, Fail):
+    """A kernel that did on the simulated GPU what it must not."""
+
+
 class OrtKernelError(ours.KernelError, RuntimeException, Fail):
     """A kernel that cannot be compiled."""
 
@@ -131,6 +135,7 @@ KINDS: dict[type[Exception], type[Exception]] = {
     ours.DeviceError: OrtDeviceError,
     ours.InternalError: OrtInternalError,
     ours.KernelError: OrtKernelError,
+    ours.SimulationError: OrtSimulationError,
     ours.BoltError: OrtOptionError,
 }
 """Kind of an error as bolt-numba raises it -> its kind through the drop-in."""

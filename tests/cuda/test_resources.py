@@ -22,7 +22,10 @@ ROOM = 8
 """Registers by which versions of the linker differ."""
 
 
-IN_F64 = {"elementwise.chains: Sin": "large angles lose their multiples of pi / 2 in f64"}
+IN_F64 = {
+    "elementwise.chains: Sin": "large angles lose their multiples of pi / 2 in f64",
+    "reductions.arg: argmin_rows256_f64": "its operand is f64",
+}
 """Kernels that compute in f64, which GPUs for graphics do at a 64th of the speed; elsewhere it is a mistake."""
 
 

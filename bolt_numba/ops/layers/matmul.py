@@ -36,7 +36,8 @@ def multiplied(owner: Op, a: Array, b: Array) -> Array:
     size = math.prod(shape) * rows * columns
     ask(size * a.itemsize, f"{owner.name}: product")
     spend(size * (1 + a.shape[-1] // (BLAS if a.dtype.kind == "f" else 1)), owner.name)
-    return np.asarray(np.matmul(a, b))
+    with np.errstate(invalid="ignore"):  # libraries compute on what lies behind a row, too, and set the flag for that
+        return np.asarray(np.matmul(a, b))
 
 
 def finish(y: Array, residual: Array | None, activation: Op | None) -> Array:
