@@ -46,7 +46,8 @@ ALLOWED: dict[str, set[str]] = {
     "converters": MEANING | {"converters"},
     "runtime": MEANING | {"codegen", "passes", "runtime", "kernels", "devices"},
     "ptx": FOUNDATION | {"ptx"},
-    "devices": MEANING | {"devices", "runtime", "kernels", "ptx"},
+    "devices": MEANING | {"devices", "runtime", "kernels", "ptx", "hardware"},
+    "hardware": MEANING | {"hardware", "passes", "converters"},
 }
 """Part of the package -> parts it may import; a part that is not listed (session, command line) may import any."""
 
