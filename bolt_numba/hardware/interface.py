@@ -1,4 +1,4 @@
-"""What a plug-in owes bolt-numba: a `Driver` opens an `Accelerator`, which compiles graphs to `Compiled`s.
+"""What a plug-in owes bolt-numba: a `DeviceDriver` opens an `Accelerator`, which compiles graphs to `Compiled`s.
 
 The methods are those of the systems we know: say what is supported, compile, keep what was compiled, run.  A driver may
 raise any exception from any of them: the session then computes the graph by itself (docs/hardware).  Threads may call
@@ -140,7 +140,7 @@ class Accelerator(ABC):
         """Give the device back; called once, when nothing of it is in use."""
 
 
-class Driver(ABC):
+class DeviceDriver(ABC):
     """What a plug-in registers: one object for a kind of device.  Making it, and importing its module, need no SDK.
 
     name: what sessions call the device.  vendor: who makes it.  interface: the version of this file that it was written
@@ -170,5 +170,5 @@ COMMON: Mapping[str, Property] = {
 }
 """Properties of all devices, which the runtime obeys."""
 
-MakeDriver: TypeAlias = "Callable[[], Driver]"
-"""What an entry point of the group `bolt_numba.hardware` names: a `Driver` class, or a function that makes one."""
+MakeDriver: TypeAlias = "Callable[[], DeviceDriver]"
+"""What an entry point of the group `bolt_numba.hardware` names: a `DeviceDriver` class, or a function that makes one."""
