@@ -171,4 +171,4 @@ COMMON: Mapping[str, Property] = {
 """Properties of all devices, which the runtime obeys."""
 
 MakeDriver: TypeAlias = "Callable[[], DeviceDriver]"
-"""What an entry point of the group `bolt_numba.hardware` names: a `DeviceDriver` class, or a function that makes one."""
+"""What an entry point of the group `bolt_numba.hardware` names: a class of drivers, or a function that makes one."""
