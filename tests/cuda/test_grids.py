@@ -5,16 +5,19 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bolt_numba.ir.build import infer_types
 from bolt_numba.kernels import registry
 from bolt_numba.kernels.extents import made_steps
-from bolt_numba.kernels.registry import QueryContext
+from bolt_numba.kernels.registry import QueryContext, Scratch
 from bolt_numba.ops.layers.cache import GroupQueryAttention
+from bolt_numba.ops.layers.integer_products import ConvInteger
 from bolt_numba.ops.layers.norm import InstanceNormalization
 from bolt_numba.ops.layers.recurrent import RNN
-from bolt_numba.types import F32, I32, TensorType
+from bolt_numba.ops.layers.resize import Resize
+from bolt_numba.types import F32, I8, I32, I64, TensorType
 
 MOST = 65535
 
@@ -28,14 +31,35 @@ def of(*dims: int, dtype: Any = F32) -> TensorType:
     [
         (InstanceNormalization(), (of(70_000, 2, 3), of(2), of(2))),
         (RNN(), (of(50_000, 100, 4), of(1, 3, 4), of(1, 3, 3))),
+        (RNN(), (of(1, 600_000, 4), of(1, 3, 4), of(1, 3, 3))),
     ],
-    ids=["samples", "steps of sequences"],
+    ids=["samples", "steps of sequences", "sequences"],
 )
 def test_large_batches_fit(op: Any, ins: tuple[TensorType, ...]) -> None:
     entry = registry.candidates(op, list(ins), QueryContext(), "cuda")[0]
     for step in made_steps(entry, op, list(ins), infer_types(op, list(ins)), QueryContext()):
         kernel: Any = step.kernel
         assert max(kernel.grid(SimpleNamespace(**step.args))[1:]) <= MOST
+
+
+def test_threads_that_widen_channels_are_numbered_by_32_bits() -> None:
+    ins = [of(1, 40_000, 40_000, 1, dtype=I8), TensorType(I8, (8, 1, 3, 3), np.zeros((8, 1, 3, 3), np.int8))]
+    op = ConvInteger(layout="NHWC", strides=(3, 3))
+    entry = registry.candidates(op, ins, QueryContext(), "cuda")[0]
+    steps = made_steps(entry, op, ins, infer_types(op, ins), QueryContext())
+    kernel: Any = steps[0].kernel
+    assert kernel.name == "widen_channels"
+    assert kernel.grid(SimpleNamespace(**steps[0].args))[0] * kernel.threads <= 1 << 32
+
+
+def test_axes_that_shrink_are_resized_before_those_that_grow() -> None:
+    """No result in between has more elements than the first and the last."""
+    x, sizes = of(60_000, 5_000), np.array([100, 1_000_000])
+    op, ins = Resize(mode="linear", antialias=True), [x, None, None, TensorType(I64, (2,), sizes)]
+    entry = registry.candidates(op, ins, QueryContext(), "cuda")[0]
+    first, _ = made_steps(entry, op, ins, infer_types(op, ins), QueryContext())
+    assert isinstance(first.args["dst"], Scratch)
+    assert first.args["dst"].nbytes == 4 * 100 * 5_000
 
 
 def test_more_heads_than_fit_are_not_taken() -> None:

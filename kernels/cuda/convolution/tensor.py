@@ -239,7 +239,7 @@ def halves_in_parts(tile: WarpTile, dtype: str, wide: bool) -> CudaKernel:
 def widened_channels(dtype: str) -> CudaKernel:
     """Runs of ``cg`` channels to runs of ``wide``, which is a multiple of 16 bytes, with zeros behind."""
     size = lang.SIZES[dtype]
-    VECTOR = 8 if size == 2 else 4
+    VECTOR = 16 // size
     load, store = getattr(lang, f"load_{dtype}_nc"), getattr(lang, f"store{VECTOR}_{dtype}")
     ZERO = np.float32(0) if size == 2 else np.uint8(0)
     given = ", ".join(f"load(at + {size * i}) if left > {i} else ZERO" for i in range(VECTOR))

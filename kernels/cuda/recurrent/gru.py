@@ -12,12 +12,20 @@ from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, inline
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda, load_f32, store_f32
 from bolt_numba.kernels.cuda.recurrent.functions import FUNCTIONS
-from bolt_numba.kernels.cuda.recurrent.walk import WARPS, bounded, declared, moment, products_with, states_to_shared
+from bolt_numba.kernels.cuda.recurrent.walk import (
+    WARPS,
+    bounded,
+    declared,
+    moment,
+    products_with,
+    states_to_shared,
+    whereabouts,
+)
 
 
 def _biases(dtype: str) -> Any:
     """Helper: gate ``k`` of a unit without the state's part, and with both biases or with the input's alone."""
-    load, size = getattr(lang, f"load_{dtype}"), 4 if dtype == "f32" else 2
+    load, size = getattr(lang, f"load_{dtype}"), lang.SIZES[dtype]
 
     @inline
     def entering(pre, b, d, row, k, h, u, both):
@@ -37,9 +45,8 @@ def gru_after_walk(rows: int, names: tuple[str, ...], dtype: str, vector: int) -
     (multiply, mine), entering = products_with(3, rows, dtype, vector), _biases(dtype)
     fetch = states_to_shared(rows, dtype)
     f, g = (FUNCTIONS[name] for name in names)
-    load, store, size, sums = (
-        getattr(lang, f"load_{dtype}"), getattr(lang, f"store_{dtype}"), 4 if dtype == "f32" else 2, 3 * rows,
-    )  # fmt: skip
+    load, store = getattr(lang, f"load_{dtype}"), getattr(lang, f"store_{dtype}")
+    size, sums = lang.SIZES[dtype], 3 * rows
 
     @declared("gru_after", 3, rows, dtype)
     def gru_after(
@@ -47,8 +54,7 @@ def gru_after_walk(rows: int, names: tuple[str, ...], dtype: str, vector: int) -
         yd, yb, sd, sb, clip, fa, fb, ga, gb,
     ):  # fmt: skip
         state, acc = cuda.shared.array(0, np.float32), cuda.local.array(sums, np.float32)
-        lane, warp = np.uint32(cuda.threadIdx.x) & np.uint32(31), cuda.threadIdx.x >> 5
-        d, first, begin = d0 + cuda.blockIdx.z, np.int64(cuda.blockIdx.y) * rows, cuda.blockIdx.x * units
+        lane, warp, d, first, begin = whereabouts(d0, rows, units)
         q = first + lane
         for t in range(t0, t1):
             fetch(state, h0, hs, t, first, n, h, directions, d, sd, sb)
@@ -83,7 +89,7 @@ def gru_walk(rows: int, names: tuple[str, ...], dtype: str, vector: int) -> Cuda
     (multiply, mine), (once, own) = products_with(2, rows, dtype, vector), products_with(1, rows, dtype, vector)
     fetch = states_to_shared(rows, dtype)
     f, g = (FUNCTIONS[name] for name in names)
-    entering, store, size, sums = _biases(dtype), getattr(lang, f"store_{dtype}"), 4 if dtype == "f32" else 2, 2 * rows
+    entering, store, size, sums = _biases(dtype), getattr(lang, f"store_{dtype}"), lang.SIZES[dtype], 2 * rows
 
     @declared("gru", 3, rows, dtype, kept=PTR, s0=I64, s1=I64)
     def gru(
@@ -91,8 +97,7 @@ def gru_walk(rows: int, names: tuple[str, ...], dtype: str, vector: int) -> Cuda
         yd, yb, sd, sb, clip, fa, fb, ga, gb, kept, s0, s1,
     ):  # fmt: skip
         state, acc = cuda.shared.array(0, np.float32), cuda.local.array(sums, np.float32)
-        lane, warp = np.uint32(cuda.threadIdx.x) & np.uint32(31), cuda.threadIdx.x >> 5
-        d, first, begin = d0 + cuda.blockIdx.z, np.int64(cuda.blockIdx.y) * rows, cuda.blockIdx.x * units
+        lane, warp, d, first, begin = whereabouts(d0, rows, units)
         q, every = first + lane, 4 * directions * n * h
         for turn in range(2 * t0 + s0, 2 * (t1 - 1) + s1):
             t, second = turn >> 1, (turn & 1) != 0

@@ -29,7 +29,7 @@ def keep(acc, y, rows, columns, top, left):
 @functools.cache
 def products_kernel(dtype: str) -> CudaKernel:
     """``y [rows, columns] = x [rows, k] w [columns, k]^T`` in tiles of 64 x 64, 4 x 4 a thread."""
-    load, size = getattr(lang, f"load_{dtype}"), 4 if dtype == "f32" else 2
+    load, size = getattr(lang, f"load_{dtype}"), lang.SIZES[dtype]
 
     @inline
     def fetch(tile, x, first, rows, k0, k, tx, ty):

@@ -99,7 +99,7 @@ def products_with(gates: int, rows: int, dtype: str, vector: int) -> tuple[Any, 
 
 def states_to_shared(rows: int, dtype: str) -> Any:
     """Helper that copies the states of a block's sequences to shared memory."""
-    load, size = getattr(lang, f"load_{dtype}"), 4 if dtype == "f32" else 2
+    load, size = getattr(lang, f"load_{dtype}"), lang.SIZES[dtype]
 
     @inline
     def fetch(state, h0, hs, t, first, n, h, directions, d, sd, sb):
@@ -117,6 +117,13 @@ def states_to_shared(rows: int, dtype: str) -> Any:
         cuda.syncthreads()
 
     return fetch
+
+
+@inline
+def whereabouts(d0, rows, units):
+    """Lane and warp of a thread; direction, first sequence and first unit of its block."""
+    lane, warp = np.uint32(cuda.threadIdx.x) & np.uint32(31), cuda.threadIdx.x >> 5
+    return lane, warp, d0 + cuda.blockIdx.z, np.int64(cuda.blockIdx.x) * rows, cuda.blockIdx.y * units
 
 
 @inline
@@ -167,8 +174,8 @@ def declared(kind: str, gates: int, rows: int, dtype: str, **more: Any) -> Calla
     def wrap(body: Callable[..., None]) -> CudaKernel:
         body.__name__ = f"{kind}_{rows}_{dtype}"
         return cuda_kernel(
-            threads=THREADS, blocks=lambda a: (ceil_div(a.h, a.units), ceil_div(a.n, rows), a.count),
-            shared=lambda a: 4 * rows * a.h, extents=_reach(4 if dtype == "f32" else 2, gates, kind), **FIELDS, **more,
+            threads=THREADS, blocks=lambda a: (ceil_div(a.n, rows), ceil_div(a.h, a.units), a.count),
+            shared=lambda a: 4 * rows * a.h, extents=_reach(lang.SIZES[dtype], gates, kind), **FIELDS, **more,
         )(body)  # fmt: skip
 
     return wrap
@@ -179,7 +186,7 @@ def rnn_walk(rows: int, names: tuple[str, ...], dtype: str, vector: int) -> Cuda
     """One gate: h = f(x + h r^T + biases) for blocks of ``rows`` sequences."""
     (multiply, mine), f = products_with(1, rows, dtype, vector), FUNCTIONS[names[0]]
     fetch = states_to_shared(rows, dtype)
-    load, store, size = getattr(lang, f"load_{dtype}"), getattr(lang, f"store_{dtype}"), 4 if dtype == "f32" else 2
+    load, store, size = getattr(lang, f"load_{dtype}"), getattr(lang, f"store_{dtype}"), lang.SIZES[dtype]
 
     @declared("rnn", 1, rows, dtype)
     def rnn(
@@ -187,8 +194,7 @@ def rnn_walk(rows: int, names: tuple[str, ...], dtype: str, vector: int) -> Cuda
         yd, yb, sd, sb, clip, fa, fb, ga, gb,
     ):  # fmt: skip
         state, acc = cuda.shared.array(0, np.float32), cuda.local.array(rows, np.float32)
-        lane, warp = np.uint32(cuda.threadIdx.x) & np.uint32(31), cuda.threadIdx.x >> 5
-        d, first, begin = d0 + cuda.blockIdx.z, np.int64(cuda.blockIdx.y) * rows, cuda.blockIdx.x * units
+        lane, warp, d, first, begin = whereabouts(d0, rows, units)
         q = first + lane
         for t in range(t0, t1):
             fetch(state, h0, hs, t, first, n, h, directions, d, sd, sb)
@@ -216,9 +222,8 @@ def lstm_walk(rows: int, names: tuple[str, ...], dtype: str, vector: int) -> Cud
     """Gates i, o, f, c; c0, last_c: as h0, last_h; cs: f32 [directions][n][h]; p: [directions][3][h], or 0."""
     (multiply, mine), fetch = products_with(4, rows, dtype, vector), states_to_shared(rows, dtype)
     f, g, act = (FUNCTIONS[name] for name in names)
-    load, store, size, sums = (
-        getattr(lang, f"load_{dtype}"), getattr(lang, f"store_{dtype}"), 4 if dtype == "f32" else 2, 4 * rows,
-    )  # fmt: skip
+    load, store = getattr(lang, f"load_{dtype}"), getattr(lang, f"store_{dtype}")
+    size, sums = lang.SIZES[dtype], 4 * rows
 
     @inline
     def gate(acc, pre, b, at, row, k, h, u, lane):
@@ -240,8 +245,7 @@ def lstm_walk(rows: int, names: tuple[str, ...], dtype: str, vector: int) -> Cud
         yd, yb, sd, sb, clip, fa, fb, ga, gb, c0, cs, last_c, p, input_forget, aa, ab,
     ):  # fmt: skip
         state, acc = cuda.shared.array(0, np.float32), cuda.local.array(sums, np.float32)
-        lane, warp = np.uint32(cuda.threadIdx.x) & np.uint32(31), cuda.threadIdx.x >> 5
-        d, first, begin = d0 + cuda.blockIdx.z, np.int64(cuda.blockIdx.y) * rows, cuda.blockIdx.x * units
+        lane, warp, d, first, begin = whereabouts(d0, rows, units)
         q = first + lane
         for t in range(t0, t1):
             fetch(state, h0, hs, t, first, n, h, directions, d, sd, sb)

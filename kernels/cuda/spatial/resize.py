@@ -147,10 +147,10 @@ def _accepts(op: Any, ins: Types) -> bool:
     return max(x.size, grown) <= MOST and is_inside(op, plans)
 
 
-def _order(passes: list[Pass]) -> list[list[Pass]]:
-    """Passes that are carried out together."""
+def _order(passes: list[Pass], dims: Sequence[int]) -> list[list[Pass]]:
+    """Passes that are carried out together.  Those that shrink ``dims`` come first: nothing between is large then."""
     taps = math.prod(index.shape[1] for _, index, _ in passes)
-    return [passes] if taps <= TOGETHER else [[one] for one in passes]
+    return [passes] if taps <= TOGETHER else [[p] for p in sorted(passes, key=lambda p: p[1].shape[0] / dims[p[0]])]
 
 
 @kernel(Resize, device="cuda", accepts=_accepts)
@@ -161,7 +161,7 @@ def resize(op: Resize, ins: Types, outs: Sequence[TensorType], context: Context)
         return []
     if op.mode == "nearest":
         return table_gather_steps(x.dims, nearest_tables(op, ins), x.dtype.itemsize)
-    groups = _order(passes_of(op, ins))
+    groups = _order(passes_of(op, ins), x.dims)
     if not groups[0]:
         return carried([Transfer(whole(x.nbytes), In(0), Out(0))])
     made: list[Step] = []
