@@ -58,11 +58,30 @@ def test_any_size(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("d", "width", "vectors"), [(64, 64, 1), (64, 100, 2), (128, 160, 4), (256, 256, 2), (288, 288, 1)]
-)
-def test_heads_fit_the_shared_memory_of_small_gpus(d: int, width: int, vectors: int) -> None:
-    assert attention.tiles_for("f32", d, width) is attention_tiles("f32", vectors)
-    assert shared_bytes(vectors, d) <= 99 * 1024
+    ("d", "width", "vectors", "again"),
+    [
+        (64, 64, 1, False), (64, 100, 2, False), (128, 160, 4, False), (256, 256, 2, False), (288, 288, 1, False),
+        (289, 64, 1, True), (512, 512, 4, True), (5000, 40, 1, True),
+    ],
+)  # fmt: skip
+def test_heads_fit_the_shared_memory_of_small_gpus(d: int, width: int, vectors: int, again: bool) -> None:
+    assert attention.tiles_for("f32", d, width) is attention_tiles("f32", vectors, again)
+    assert shared_bytes(vectors, d, again) <= 99 * 1024
+
+
+def test_heads_of_any_size() -> None:
+    expect(FusedAttention(0.05, **SHD), drawn(1, 5, 2, 300), drawn(1, 67, 2, 300), drawn(1, 67, 2, 9), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("dtype", "near"), [(F32, 1e-5), (F16, 4e-3)], ids=str)
+def test_a_row_and_its_sink_that_are_nothing_are_zeros(dtype: Any, near: float) -> None:
+    """The second row of the first head sees no key, and the first head has no sink."""
+    s, held, d = 3, 8, 16
+    bias, sink = np.zeros((1, 2, s, held), dtype), np.array([-np.inf, 0.5], dtype)
+    bias[0, 0, 1] = -np.inf
+    new, past = [drawn(1, s, h * d).astype(dtype) for h in (2, 1, 1)], [drawn(1, 1, held, d).astype(dtype)] * 2
+    numbers = np.array([6], np.int32), np.array([held], np.int32)
+    expect(GroupQueryAttention(2, 1), *new, *past, *numbers, bias, sink, constants=(TOTAL,), rtol=near, atol=near)
 
 
 def test_halves_of_any_size() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from bolt_numba.kernels.cuda.attention.combine import combine_parts
 from bolt_numba.kernels.cuda.attention.flash import ALL_ROWS, NO_MASK, ONE_ROW, FlashForm, flash_attention
 from bolt_numba.kernels.cuda.attention.rows import EXTRA
-from bolt_numba.kernels.cuda.attention.tiles import TILE, WIDEST, attention_tiles, shared_bytes
+from bolt_numba.kernels.cuda.attention.tiles import TILE, attention_tiles, shared_bytes
 from bolt_numba.kernels.cuda.declare import CudaKernel, ceil_div
 from bolt_numba.kernels.geometry.heads import (
     UNBOUNDED,
@@ -36,21 +36,22 @@ MOST_UNITS = 65535
 def accepts(op: Any, ins: Types) -> bool:
     if any(t is not None and (not t.is_static or t.dtype not in (F32, F16, BF16) or not t.size) for t in ins):
         return False
-    q, k, _ = heads_first(op, ins)
-    return q[-1] <= WIDEST and max(math.prod(q[:-2]), math.prod(k[:-2])) <= MOST_UNITS and mask_fits(op, ins)
+    q, k, v = heads_first(op, ins)
+    return max(math.prod(q[:-2]), math.prod(k[:-2]), v[-1]) <= MOST_UNITS and mask_fits(op, ins)
 
 
 @kernel(FusedAttention, device="cuda", accepts=accepts, by_types=True)
 def attention(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """Sums in f32 arithmetic, for any size of heads up to 512."""
+    """Sums in f32 arithmetic, for any size of heads."""
     args = attention_args(op, ins, outs)
     return [Step(tiles_for(dtype_name(outs[0].dtype), args["d"], args["width"]), args)]
 
 
 def tiles_for(dtype: str, d: int, width: int) -> CudaKernel:
-    """The kernel for keys of ``d`` elements and values of ``width``: one that every GPU has shared memory for, or 1."""
-    fits = [n for n in (2, 4) if shared_bytes(n, d) <= SHARED and n < 2 * ceil_div(width, TILE)]
-    return attention_tiles(dtype, max(fits, default=1))
+    """The kernel for keys of ``d`` elements and values of ``width`` that every GPU has shared memory for."""
+    again = shared_bytes(1, d) > SHARED
+    fits = [n for n in (2, 4) if shared_bytes(n, d, again) <= SHARED and n < 2 * ceil_div(width, TILE)]
+    return attention_tiles(dtype, max(fits, default=1), again)
 
 
 def _accepts_flash(op: Any, ins: Types) -> bool:
@@ -115,4 +116,5 @@ def samples() -> list[CudaKernel]:
         FlashForm("f16", 64, 2, 4), FlashForm("f16", 64, 2, 4, ONE_ROW), FlashForm("bf16", 128, 2, 4, ALL_ROWS),
         FlashForm("f16", 128, 1, 1, parts=True, capped=True, grouped=True),
     ]  # fmt: skip
-    return [attention_tiles("f32", 1), attention_tiles("f32", 4), *map(flash_attention, forms), combine_parts("f16")]
+    plain = attention_tiles("f32", 1), attention_tiles("f32", 4), attention_tiles("f32", 4, again=True)
+    return [*plain, *map(flash_attention, forms), combine_parts("f16")]

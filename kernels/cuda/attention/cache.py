@@ -15,7 +15,6 @@ import numpy as np
 
 from bolt_numba.kernels.cuda.attention.attention import MOST_UNITS, flash_fits, flash_steps, tiles_for
 from bolt_numba.kernels.cuda.attention.flash import ALL_ROWS, NO_MASK
-from bolt_numba.kernels.cuda.attention.tiles import WIDEST
 from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.faults import FAULT_AT, report
 from bolt_numba.kernels.cuda.language import lang
@@ -138,7 +137,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     q, k, v, bias = ins[0], ins[1], ins[2], ins[7] if len(ins) > 7 else None
     if q is None or k is None or v is None or not q.size or k.dims != v.dims or k.dims[:2] != q.dims[:2]:
         return False
-    if q.dtype not in (F32, F16, BF16) or q.dims[2] // op.num_heads > WIDEST:
+    if q.dtype not in (F32, F16, BF16) or q.dims[2] // op.num_heads > MOST_UNITS:
         return False
     if q.dims[0] * max(op.num_heads, 2 * op.kv_num_heads) > MOST_UNITS:  # of keys and of values
         return False

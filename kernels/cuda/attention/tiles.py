@@ -1,7 +1,8 @@
 """Attention in f32 arithmetic: tiles of 64 rows of scores and 64 keys, whose softmax goes along with the keys.
 
 Products are sums in f32, 4 x 4 a thread.  A block keeps its queries in shared memory, and takes keys 16 elements and
-values 16 positions at a time.  Source: Dao 2023, FlashAttention-2, algorithm 1.
+values 16 positions at a time.  Queries that are too wide for it come 16 elements at a time too, again for each tile.
+Source: Dao 2023, FlashAttention-2, algorithm 1.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -42,17 +43,12 @@ THREADS = 256
 TILE, DEEP = 64, 16
 KEY_PITCH, SCORE_PITCH = 4 * (DEEP + 4), 4 * (TILE + 4)
 """Bytes from row to row, so that 8 rows' quarters of a line lie in different banks."""
-WIDEST = 512
-"""Elements of a query that shared memory has room for."""
 
 
-def query_pitch(d: int) -> int:
-    """Bytes of a query in shared memory, with zeros up to whole steps."""
-    return 4 * (ceil_div(d, DEEP) * DEEP + 4)
-
-
-def shared_bytes(vectors: int, d: int) -> int:
-    return TILE * (query_pitch(d) + KEY_PITCH + SCORE_PITCH) + DEEP * 4 * TILE * vectors
+def shared_bytes(vectors: int, d: int, again: bool = False) -> int:
+    """Bytes of a block; again: whether queries of ``d`` elements come for each tile of keys."""
+    query_pitch = KEY_PITCH if again else 4 * (ceil_div(d, DEEP) * DEEP + 4)
+    return TILE * (query_pitch + KEY_PITCH + SCORE_PITCH) + DEEP * 4 * TILE * vectors
 
 
 def _copying(dtype: str) -> Any:
@@ -70,32 +66,40 @@ def _copying(dtype: str) -> Any:
 
 
 def _queries(dtype: str) -> Any:
-    """Helper that copies the queries of a block."""
+    """Helper that copies the queries of a block, their elements from ``begin`` to ``end``, in whole steps."""
     copy = _copying(dtype)
 
     @inline
-    def fetch(to, pitch, q, first, rows, m, q_head, q_step, d, tx, ty):
+    def fetch(to, pitch, begin, end, q, first, rows, m, q_head, q_step, d, tx, ty):
         for i in range(4):
             row = ty + np.uint32(16 * i)
             source = q + place(first + row, m, q_head, q_step)
-            for k0 in range(0, pitch // 4 - 4, DEEP):
+            for k0 in range(begin, end, DEEP):
                 column = k0 + np.int64(tx)
-                copy(to + row * np.uint32(pitch) + 4 * column, source, column, first + row < rows and column < d)
+                spot = to + row * np.uint32(pitch) + 4 * (column - begin)
+                copy(spot, source, column, first + row < rows and column < d)
 
     return fetch
 
 
-def _scores(dtype: str) -> Any:
-    """Helper: products of 4 rows next to each other and of 4 keys that are 16 apart."""
+def _scores(dtype: str, again: bool) -> Any:
+    """Helper: products of 4 rows next to each other and of 4 keys that are 16 apart.
+
+    again: whether the queries come now; given: what their helper takes behind ``end``.
+    """
     copy, dots, lds = _copying(dtype), Macro("dots", 4, 4, 4), Macro("lds", 4, 16 * KEY_PITCH)
+    fetch = _queries(dtype)
 
     @inline
-    def multiply(s, a, b, queries, pitch, to, k, k_step, first, keys, d, tx, ty):
+    def multiply(s, a, b, queries, pitch, given, to, k, k_step, first, keys, d, tx, ty):
         for i in range(16):
             s[i] = np.float32(0)
         for k0 in range(0, d, DEEP):
-            column = k0 + np.int64(tx)
+            column, from_k0 = k0 + np.int64(tx), 4 * k0
             cuda.syncthreads()
+            if again:
+                fetch(queries, pitch, k0, k0 + DEEP, *given, d, tx, ty)
+                from_k0 = 0
             for i in range(4):
                 row = ty + np.uint32(16 * i)
                 key = first + row
@@ -103,7 +107,7 @@ def _scores(dtype: str) -> Any:
             cuda.syncthreads()
             for deep in range(4):
                 for i in range(4):
-                    at = queries + (4 * ty + i) * pitch + 4 * (k0 + 4 * deep)
+                    at = queries + (4 * ty + i) * pitch + from_k0 + 16 * deep
                     a[4 * i], a[4 * i + 1], a[4 * i + 2], a[4 * i + 3] = load4_shared_f32(np.uint32(at))
                 lds(b, np.uint32(to + tx * KEY_PITCH + 16 * deep), 0)
                 dots(s, a, b)
@@ -170,7 +174,7 @@ def _results(dtype: str, vectors: int) -> Any:
     def write(out, i, top, total, sink, y, left, width, tx):
         if sink != 0:
             drain = load(sink) * np.float32(LOG2_E)
-            base = max_f32(top, drain)
+            base = shifted(max_f32(top, drain))
             factor = ex2(top - base)
             by = factor * inverse(total * factor + ex2(drain - base))
         else:
@@ -184,15 +188,15 @@ def _results(dtype: str, vectors: int) -> Any:
 
 
 @functools.cache
-def attention_tiles(dtype: str, vectors: int) -> CudaKernel:
-    """Kernel for values of which a block makes 64 * ``vectors`` columns; see `rows.FIELDS`."""
+def attention_tiles(dtype: str, vectors: int, again: bool = False) -> CudaKernel:
+    """Kernel for values of which a block makes 64 * ``vectors`` columns; see `rows.FIELDS`, and `shared_bytes`."""
     size, sums = lang.SIZES[dtype], 16 * vectors
     parts = max(16, sums)
-    fetch, multiply, follow = _queries(dtype), _scores(dtype), _softmax(dtype, vectors)
+    fetch, multiply, follow = _queries(dtype), _scores(dtype, again), _softmax(dtype, vectors)
     add, write = _values(dtype, vectors), _results(dtype, vectors)
 
     @cuda_kernel(
-        threads=THREADS, shared=lambda a: shared_bytes(vectors, a.d), extents=reach_of(size), **FIELDS,
+        threads=THREADS, shared=lambda a: shared_bytes(vectors, a.d, again), extents=reach_of(size), **FIELDS,
         blocks=lambda a: (ceil_div(a.group * a.m, TILE), a.units, ceil_div(a.width, TILE * vectors)),
     )  # fmt: skip
     def attention_tiles(
@@ -210,11 +214,13 @@ def attention_tiles(dtype: str, vectors: int) -> CudaKernel:
         entry, rows = table + 8 * ENTRY * np.int64(cuda.blockIdx.y), group * m
         first, left = np.int64(cuda.blockIdx.x) * TILE, np.int64(cuda.blockIdx.z) * TILE * vectors
         keys, before = load_i64(entry + 40), load_i64(entry + 48)
-        pitch = 4 * (-(-d // DEEP) * DEEP + 4)
+        pitch = np.int64(KEY_PITCH) if again else 4 * (-(-d // DEEP) * DEEP + 4)
         key_tile = memory + TILE * pitch
         score_tile = key_tile + TILE * KEY_PITCH
         value_tile = score_tile + TILE * SCORE_PITCH
-        fetch(memory, pitch, q + load_i64(entry), first, rows, m, q_head, q_step, d, tx, ty)
+        queries = q + load_i64(entry), first, rows, m, q_head, q_step
+        if not again:
+            fetch(memory, pitch, 0, d, *queries, d, tx, ty)
         for i in range(4):
             row = first + 4 * np.int64(ty) + i
             tops[i], totals[i], masks[i] = np.float32(-np.inf), np.float32(0), 0
@@ -228,7 +234,7 @@ def attention_tiles(dtype: str, vectors: int) -> CudaKernel:
         low, high = block_keys(first, min(TILE, rows - first), group, m, before, window, keys)
         k, v = k + load_i64(entry + 8), v + load_i64(entry + 16)
         for at in range(low, high, TILE):
-            multiply(s, a, b, memory, pitch, key_tile, k, k_step, at, high, d, tx, ty)
+            multiply(s, a, b, memory, pitch, queries, key_tile, k, k_step, at, high, d, tx, ty)
             follow(s, out, tops, totals, starts, ends, masks, at, scale, cap, score_tile, tx, ty)
             add(out, a, b, score_tile, value_tile, v, v_step, at, high, left, width, tx, ty)
         for i in range(4):
