@@ -8,7 +8,7 @@ from typing import IO, Any
 import numpy as np
 import onnx
 
-from bolt_numba.converters.bounded import BITS
+from bolt_numba.converters.bounded import BITS, nbytes_of
 from bolt_numba.converters.onnx.types import CODES
 from bolt_numba.types import STRING, Array
 
@@ -57,14 +57,20 @@ class Weights:
     """Makes the tensors of one model.
 
     file: where large ones are written as they come, under the name ``location``; None keeps them in the model.
+    apart: takes the large ones by name, where the caller hands them to the engine itself.
     """
 
-    def __init__(self, file: IO[bytes] | None = None, location: str = "") -> None:
-        self.file, self.location = file, location
+    def __init__(
+        self, file: IO[bytes] | None = None, location: str = "", apart: dict[str, Array] | None = None
+    ) -> None:
+        self.file, self.location, self.apart = file, location, apart
         self.nbytes = 0
 
     def tensor(self, array: Array, name: str) -> onnx.TensorProto:
         """The tensor of an array, inside the model or outside."""
+        if self.apart is not None and array.dtype.kind in "fiu" and array.nbytes >= EXTERNAL:
+            self.apart[name] = np.ascontiguousarray(array)
+            return _outside(array, name, self.location, 0)
         if self.file is None or array.dtype == STRING or array.nbytes < EXTERNAL:
             return tensor_of(array, name)
         align = PAGE if array.nbytes >= 1 << 20 else LINE
@@ -72,13 +78,19 @@ class Weights:
         raw = stored(array)
         self.file.write(b"\0" * gap)
         self.file.write(raw)
-        made = onnx.TensorProto(name=name, data_type=CODES[array.dtype], dims=array.shape)
-        made.data_location = onnx.TensorProto.EXTERNAL
-        place = {"location": self.location, "offset": str(self.nbytes + gap), "length": str(raw.nbytes)}
-        for key, value in place.items():
-            made.external_data.add(key=key, value=value)
+        made = _outside(array, name, self.location, self.nbytes + gap)
         self.nbytes += gap + len(raw)
         return made
+
+
+def _outside(array: Array, name: str, location: str, offset: int) -> onnx.TensorProto:
+    """A tensor whose elements stand elsewhere."""
+    made = onnx.TensorProto(name=name, data_type=CODES[array.dtype], dims=array.shape)
+    made.data_location = onnx.TensorProto.EXTERNAL
+    place = {"location": location, "offset": str(offset), "length": str(nbytes_of(array.dtype, array.shape))}
+    for key, value in place.items():
+        made.external_data.add(key=key, value=value)
+    return made
 
 
 def repeated(array: Array) -> Array | None:

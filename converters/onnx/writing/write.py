@@ -12,12 +12,13 @@ from onnx import helper
 from bolt_numba.base.border import border
 from bolt_numba.base.mapped import check_intact
 from bolt_numba.base.replaced import replaced
+from bolt_numba.converters.onnx.structure import read_names
 from bolt_numba.converters.onnx.writing.graph import write_graph
 from bolt_numba.converters.onnx.writing.opset import OLDEST, expand, ir_version, needed, since, spell_older, too_new
 from bolt_numba.converters.onnx.writing.tensor import Weights, repeated
 from bolt_numba.errors import BoltError, UnsupportedOpError
 from bolt_numba.ir.graph import Graph
-from bolt_numba.types import TensorType
+from bolt_numba.types import Array, TensorType
 
 PACKAGE = "bolt-numba"
 MAX_PROTO = (1 << 31) - (1 << 24)
@@ -36,6 +37,18 @@ def to_onnx(graph: Graph, *, opset: int | None = None) -> onnx.ModelProto:
     Raises UnsupportedOpError listing all nodes that ONNX (or that opset) has no words for.
     """
     return _model(graph, Weights(), opset)
+
+
+@border("to_onnx")
+def to_onnx_apart(graph: Graph) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """The same without its large weights, which are external, and these by name: for engines that borrow arrays."""
+    apart: dict[str, Array] = {}
+    model = _model(graph, Weights(location="weights", apart=apart), None)
+    read = set().union({v.name for v in model.graph.output}, *map(read_names, model.graph.node))
+    kept = [t for t in model.graph.initializer if t.name in read]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    return model, {t.name: apart[t.name] for t in kept if t.name in apart}
 
 
 @border("save_onnx", OSError)

@@ -1,0 +1,256 @@
+"""onnxruntime as a device: graphs as ONNX models, weights and operands where they lie in our memory.
+
+What it supports is not listed: it is asked with a model of one node, once for each kind of node.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bolt_numba.errors import DeviceError
+from bolt_numba.hardware.drivers.buffers import Bindings
+from bolt_numba.hardware.drivers.packages import lacking, processor_digest, version_of
+from bolt_numba.hardware.interface import (
+    Accelerator,
+    CompileContext,
+    Compiled,
+    DeviceDriver,
+    DeviceFullError,
+    Property,
+    Request,
+    Setting,
+)
+from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.types import Array, TensorType, only_in_python
+
+LEVELS = ("disable", "basic", "extended", "all")
+SMALL = 1024
+"""Elements up to which a constant is one when onnxruntime is asked for a node; larger ones are operands then."""
+WRONG: dict[str, Callable[[Any, Sequence[TensorType | None]], str]] = {
+    "DFT": lambda op, types: "onnxruntime ends the process with it",
+    "DynamicQuantizeLSTM": lambda op, types: "onnxruntime packs its weights in another way",
+    "GroupQueryAttention": lambda op, types: "onnxruntime takes heads of a multiple of 8 elements only",
+    "TreeEnsemble": lambda op, types: "onnxruntime compares NaN in another way",
+    "Div": lambda op, types: "" if _floats(types[0]) else "onnxruntime stops at an integer division by 0",
+    "Mod": lambda op, types: "" if _floats(types[0]) else "onnxruntime stops at an integer division by 0",
+    "GridSample": lambda op, types: (
+        "onnxruntime computes cubic samples at borders in another way"
+        if op.mode == "cubic" and op.padding_mode != "zeros"
+        else ""
+    ),
+    "LRN": lambda op, types: "" if _rank(types[0]) == 4 else "onnxruntime takes images of 4 axes only",
+    "Resize": lambda op, types: _cubic(op, types[0]),
+    "BetweenBytes": lambda op, types: _cubic(op.op, types[0]) if op.op.name == "Resize" else "",
+    "RoiAlign": lambda op, types: "onnxruntime's greatest samples are wrong" if op.mode == "max" else "",
+    "ConvInteger": lambda op, types: _one_zero(types[2:]),
+    "MatMulInteger": lambda op, types: _one_zero(types[2:]),
+}
+"""What onnxruntime accepts and then does not do, or does otherwise: operator -> why, or nothing."""
+
+
+def _floats(t: TensorType | None) -> bool:
+    return t is not None and t.dtype.kind == "f"
+
+
+def _rank(t: TensorType | None) -> int | None:
+    return None if t is None or t.shape is None else len(t.shape)
+
+
+def _cubic(op: Any, t: TensorType | None) -> str:
+    plain = op.mode != "cubic" or (_rank(t) == 4 and op.layout == "NCHW" and op.axes in ((), (2, 3)))
+    return "" if plain else "onnxruntime takes cubic samples along the last two of four axes only"
+
+
+def _one_zero(zeros: Sequence[TensorType | None]) -> str:
+    several = [t for t in zeros if t is not None and t.shape not in ((), (1,))]
+    return "onnxruntime takes one zero point only" if several else ""
+
+
+class OrtDriver(DeviceDriver):
+    """Graphs run by onnxruntime, on its CPU provider or another one that the installed package has."""
+
+    name = "onnxruntime"
+    vendor = "Microsoft"
+    properties: Mapping[str, Property] = {
+        "provider": Property("who runs the graph, as onnxruntime names it", "CPUExecutionProvider"),
+        "threads": Property("threads of its own; 0: as many as the session has", 0),
+        "optimisation": Property("how far it rewrites graphs", "all", LEVELS),
+        "spinning": Property("whether its idle threads spin, which is faster alone and slower beside others", True),
+        "shapes": Property("compile for each set of shapes, or once for all", "free", ("fixed", "free")),
+    }
+
+    def missing(self) -> str:
+        return lacking("onnxruntime")
+
+    def open(self, properties: Mapping[str, Setting]) -> OrtAccelerator:
+        return OrtAccelerator(properties)
+
+
+class OrtAccelerator(Accelerator):
+    """Makes sessions of onnxruntime with the properties of ours."""
+
+    def __init__(self, properties: Mapping[str, Setting]) -> None:
+        import onnxruntime  # type: ignore[import-untyped]
+
+        self.sdk, self.properties = onnxruntime, properties
+        self.provider = str(properties["provider"])
+        available = onnxruntime.get_available_providers()
+        if self.provider not in available:
+            raise DeviceError(f"onnxruntime: provider: got {self.provider!r}, wanted one of {', '.join(available)}")
+        self.version = f"onnxruntime {version_of('onnxruntime')} on {self.provider} of {processor_digest()}"
+        self.shapes = "fixed" if properties["shapes"] == "fixed" else "free"
+        self._answers: dict[Any, bool | str] = {}
+
+    def supports(self, node: Node) -> bool | str:
+        types = [None if v is None else v.type for v in node.inputs]
+        if node.op.has_side_state:
+            return "its results differ from run to run"
+        if any(only_in_python(t) for t in (*types, *(v.type for v in node.outputs))):
+            return "onnxruntime is bound to the memory of tensors, and strings have none"
+        if node.op.name in WRONG and (why := WRONG[node.op.name](node.op, types)):
+            return why
+        key = _kind(node)
+        if key not in self._answers:
+            self._answers[key] = self._asked(node)
+        return self._answers[key]
+
+    def _asked(self, node: Node) -> bool | str:
+        try:
+            model, weights = _model(_alone(node))
+            options = self.options(1, str(self.properties["optimisation"]))  # its rewrites may go wrong, too
+            options.add_session_config_entry("session.disable_prepacking", "1")
+            self.session(model, weights, options)
+        except Exception as error:  # ours say that ONNX has no words for it, onnxruntime's that it lacks it
+            return " ".join(str(error).split())[:300]
+        return True
+
+    def options(self, threads: int, level: str) -> Any:
+        """Options of a session."""
+        sdk = self.sdk
+        options = sdk.SessionOptions()
+        options.log_severity_level = 4  # it writes to the standard error otherwise; failures come as exceptions
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.graph_optimization_level = getattr(sdk.GraphOptimizationLevel, f"ORT_{_LEVEL[level]}")
+        if not self.properties["spinning"]:
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        return options
+
+    def session(self, model: bytes, weights: Mapping[str, Array], options: Any) -> Any:
+        """A session of onnxruntime; weights: large ones, of which it keeps the addresses."""
+        if weights:
+            values = [self.sdk.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
+            options.add_external_initializers(list(weights), values)
+        try:
+            return self.sdk.InferenceSession(model, options, providers=[self.provider])
+        except Exception as error:
+            raise _error(error) from error
+
+    def compile(self, graph: Graph, context: CompileContext) -> OrtCompiled:
+        model, weights = _model(graph)
+        options = self.options(self._threads(context), str(self.properties["optimisation"]))
+        return OrtCompiled(self, self.session(model, weights, options), graph, weights)
+
+    def restore(self, blob: bytes, graph: Graph, context: CompileContext) -> OrtCompiled:
+        options = self.options(self._threads(context), "disable")  # what it kept is optimised already
+        return OrtCompiled(self, self.session(blob, {}, options), graph, {})
+
+    def _threads(self, context: CompileContext) -> int:
+        return int(self.properties["threads"]) or context.threads
+
+
+class OrtCompiled(Compiled):
+    """A session of onnxruntime.  weights: arrays whose addresses it keeps."""
+
+    def __init__(self, device: OrtAccelerator, session: Any, graph: Graph, weights: Mapping[str, Array]) -> None:
+        self.device, self.session, self.graph, self.weights = device, session, graph, weights
+
+    def request(self) -> OrtRequest:
+        return OrtRequest(self.device.sdk, self.session)
+
+    def serialise(self) -> bytes | None:
+        """The model as onnxruntime has rewritten it, weights included."""
+        model, weights = _model(self.graph)
+        options = self.device.options(1, str(self.device.properties["optimisation"]))
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "model.onnx")
+            options.optimized_model_filepath = str(path)
+            self.device.session(model, weights, options)
+            return path.read_bytes()
+
+    def close(self) -> None:
+        self.session = None
+
+
+class OrtRequest(Request):
+    """A binding of operands to our memory, bound anew where that moves."""
+
+    def __init__(self, sdk: Any, session: Any) -> None:
+        self._run, self._binding = session.run_with_iobinding, session.io_binding()
+        self._inputs = _bindings(self._binding.bind_input, session.get_inputs())
+        self._outputs = _bindings(self._binding.bind_output, session.get_outputs())
+
+    def run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        self._inputs.to(inputs)
+        self._outputs.to(outputs)
+        try:
+            self._run(self._binding)
+        except Exception as error:
+            raise _error(error) from error
+
+
+def _bindings(bind: Any, operands: Sequence[Any]) -> Bindings:
+    names = [operand.name for operand in operands]
+
+    def bind_at(i: int, array: Array, address: int) -> None:
+        bind(names[i], "cpu", 0, array.dtype.type, array.shape, address)
+
+    return Bindings(bind_at, len(names))
+
+
+_LEVEL = {"disable": "DISABLE_ALL", "basic": "ENABLE_BASIC", "extended": "ENABLE_EXTENDED", "all": "ENABLE_ALL"}
+
+
+def _error(error: Exception) -> Exception:
+    """What onnxruntime raised, where it lacked memory as the error that asks for some."""
+    text = str(error)
+    wants_memory = isinstance(error, MemoryError) or "Failed to allocate" in text or "bad_alloc" in text
+    return DeviceFullError(f"onnxruntime: memory: {text}") if wants_memory else error
+
+
+def _model(graph: Graph) -> tuple[bytes, dict[str, Array]]:
+    """A graph as the bytes of an ONNX model, and its large weights."""
+    from bolt_numba.converters.onnx.writing.write import to_onnx_apart
+
+    model, weights = to_onnx_apart(graph)
+    return model.SerializeToString(), weights
+
+
+def _alone(node: Node) -> Graph:
+    """A graph of one node; large constants are inputs."""
+    graph = Graph("node")
+    operands: list[Value | None] = []
+    given: dict[Value, Value] = {}
+    for value in node.inputs:
+        if value is None or (value.const is not None and value.const.size <= SMALL):
+            operands.append(None if value is None else Value(value.name, value.type, const=value.const))
+            continue
+        if value not in given:
+            given[value] = graph.add_input(value.name, value.type.with_value(None))
+        operands.append(given[value])
+    made = Node(node.op, operands, [v.type for v in node.outputs], graph.unique_name(node.name))
+    graph.nodes.append(made)
+    for value in made.outputs:
+        graph.add_output(value)
+    return graph
+
+
+def _kind(node: Node) -> Any:
+    """What two nodes have in common of which onnxruntime says the same."""
+    operands = []
+    for value in node.inputs:
+        content = None if value is None or value.const is None or value.const.size > SMALL else value.const.tobytes()
+        operands.append(None if value is None else (value.type, content))
+    return node.op, tuple(operands), tuple(v.type for v in node.outputs)

@@ -1,0 +1,38 @@
+"""What is installed here, and on which processor: on both depends what an SDK keeps of a graph."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import platform
+from importlib import metadata
+from pathlib import Path
+
+CPU_FACTS = ("model name", "flags", "Features", "CPU part")
+"""Lines of Linux's description of a processor on which compiled code may depend."""
+
+
+def lacking(package: str) -> str:
+    """Why a package cannot be used; empty where it can.  Nothing is imported."""
+    if importlib.util.find_spec(package) is None:
+        return f"the package {package} is not installed (pip install {package})"
+    return ""
+
+
+def version_of(package: str) -> str:
+    """The installed version; the module's own word where pip does not know it."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return str(getattr(importlib.import_module(package), "__version__", "unknown"))
+
+
+def processor_digest() -> str:
+    """Sixteen letters that differ between kinds of processors."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+    except OSError:
+        lines = []
+    facts = [line for line in lines if line.partition("\t")[0].strip() in CPU_FACTS]
+    text = "\n".join(facts) or f"{platform.machine()} {platform.processor()}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

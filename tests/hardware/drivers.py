@@ -1,0 +1,97 @@
+"""One operator on an SDK: the cases of its reference, compiled by an accelerator and run, against the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+
+from bolt_numba.hardware.interface import Accelerator, CompileContext, DeviceDriver
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ops.dtypes import plain_bools
+from bolt_numba.ops.registry import Op, result_tuple
+from bolt_numba.passes.rewrite import rewrite
+from bolt_numba.types import Array, type_of
+from tests.cases import CASES, Case
+from tests.near import assert_near
+
+EXAMPLES = 3
+ROUNDED = {"BetweenBytes", "QLinearConv", "QLinearMatMul", "QuantizeLinear", "DynamicQuantizeLinear"}
+"""Operators whose bytes are rounded from sums, so that another order of summation may give the next byte."""
+few = settings(
+    max_examples=EXAMPLES, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+
+
+def opened(driver: DeviceDriver, **properties: Any) -> Accelerator:
+    """A device with its defaults but for what is given."""
+    return driver.open({name: p.default for name, p in driver.properties.items()} | properties)
+
+
+def graph_of(case: Case, constant: Callable[[int], bool]) -> tuple[Graph, list[Array]]:
+    """A graph of one node, and what its inputs take; constant: says which operands are."""
+    graph = Graph(case.op.name)
+    build, operands, feeds = Builder(graph), [], []
+    for i, array in enumerate(case.inputs):
+        if array is None:
+            operands.append(None)
+        elif i in case.op.value_inputs or constant(i):
+            operands.append(build.const(array))
+        else:
+            operands.append(graph.add_input(f"x{i}", type_of(array).with_value(None)))
+            feeds.append(np.array(array, order="C"))
+    node = build.node(case.op, *operands)
+    for value in node.outputs:
+        graph.add_output(value)
+    return graph, feeds
+
+
+def run_graph(device: Accelerator, graph: Graph, feeds: list[Array], wanted: list[Array]) -> list[Array]:
+    """Results in buffers of the types that the reference gives; inputs must stay as they are."""
+    compiled = device.compile(graph, CompileContext(threads=1))
+    request = compiled.request()
+    made = [np.full(w.shape, 0xAB, np.uint8).astype(w.dtype) for w in wanted]
+    before = [a.tobytes() for a in feeds]
+    request.run(feeds, made)
+    assert before == [a.tobytes() for a in feeds]
+    request.close()
+    compiled.close()
+    return made
+
+
+def lowered(device: Accelerator, graph: Graph) -> None:
+    """Take apart what the device lacks, as the session does."""
+    if not all(device.supports(node) is True for node in graph.nodes):
+        rewrite(graph, device.lowerings, strict=True)
+
+
+def agrees(device: Accelerator, op: type[Op], tolerance: float) -> tuple[int, set[str]]:
+    """Compare an operator with its reference on the cases that a device supports; how many, and why not the others."""
+    ran, refused = 0, set()
+
+    @few
+    @given(CASES[op]())
+    def check(case: Case) -> None:
+        nonlocal ran
+        for constant in (lambda i: False, lambda i: i > 0):
+            graph, feeds = graph_of(case, constant)
+            lowered(device, graph)
+            answers = [device.supports(node) for node in graph.nodes]
+            if not graph.inputs or not all(answer is True for answer in answers):
+                refused.update(answer for answer in answers if isinstance(answer, str))
+                continue
+            with np.errstate(all="ignore"):
+                wanted = [plain_bools(np.asarray(r)) for r in result_tuple(case.op.reference(*case.inputs))]
+            for got, want in zip(run_graph(device, graph, feeds, wanted), wanted, strict=True):
+                if want.dtype.kind == "f":
+                    assert_near(got, want, max(case.rtol, tolerance), str(case), floor=0.02)
+                else:
+                    step = want.dtype.itemsize == 1 and op.name in ROUNDED
+                    np.testing.assert_allclose(got, want, rtol=0, atol=step, err_msg=str(case))
+            ran += 1
+
+    check()
+    return ran, refused

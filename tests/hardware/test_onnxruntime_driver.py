@@ -1,0 +1,162 @@
+"""onnxruntime as a device: operators against references, operands where they lie, free shapes, kept models."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bolt_numba.errors import DeviceError
+from bolt_numba.hardware.drivers.onnxruntime import OrtDriver
+from bolt_numba.hardware.interface import Accelerator, CompileContext
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.resize import GridSample
+from bolt_numba.ops.pointwise import Add, Relu
+from bolt_numba.ops.registry import Op
+from bolt_numba.types import F32, I64, Array, Sym, TensorType
+from tests.cases import CASES
+from tests.hardware.drivers import agrees, opened, run_graph
+
+pytest.importorskip("onnxruntime", reason="the SDK of this device")
+LACKS = {
+    *("BinaryConv", "BinaryMatMul", "BinaryPack", "CumMax", "CumMin", "DFT", "Dropout", "DynamicQuantizeLSTM"),
+    *("GatherTree", "GenerateProposals", "GroupQueryAttention", "Histogram", "ImageDecoder", "Inverse"),
+    *("LogCumSumExp", "MatrixNMS", "MulticlassNMS", "Multinomial", "PSRoiPool", "PairwiseCoupling", "PriorBox"),
+    *("RandomNormal", "RandomUniform", "RegexFullMatch", "SearchSorted", "StringConcat", "StringNormalizer"),
+    *("StringSplit", "Tokenizer", "TreeEnsemble"),
+}
+"""Operators that it does not get."""
+CONSTANTS = {"ConstantOfShape", "Range"}
+"""Operators whose operands are all planned by content: no graph has them with an input."""
+SORTED = sorted(CASES, key=lambda op: op.name)
+
+
+@pytest.fixture(scope="module")
+def device() -> Accelerator:
+    return opened(OrtDriver())
+
+
+@pytest.mark.parametrize("op", SORTED, ids=[op.name for op in SORTED])
+def test_operator_agrees_with_its_reference(device: Accelerator, op: type[Op]) -> None:
+    ran, refused = agrees(device, op, 1e-3)
+    if op.name in LACKS:
+        assert not ran
+        assert refused
+    else:
+        assert ran or op.name in CONSTANTS, refused
+
+
+def layer(rows: Any, seed: int = 3) -> Graph:
+    """A product, a bias, an activation, whose weights are large enough to stand outside the model."""
+    rng = np.random.default_rng(seed)
+    graph = Graph("layer")
+    build = Builder(graph)
+    x = graph.add_input("x", TensorType(F32, (rows, 64)))
+    w, b = rng.standard_normal((64, 96)).astype(F32), rng.standard_normal(96).astype(F32)
+    graph.add_output(build(Relu(), build(MatMul(), x, w, b)))
+    graph.add_output(build(Add(), x, x))
+    return graph
+
+
+def wanted(graph: Graph, x: Array) -> list[Array]:
+    w, b = (v.const for v in graph.nodes[0].inputs[1:])
+    assert w is not None
+    assert b is not None
+    return [np.maximum(x @ w + b, 0), x + x]
+
+
+def near(got: list[Array], want: list[Array]) -> None:
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_sizes_may_change_from_run_to_run(device: Accelerator) -> None:
+    graph = layer(Sym("rows"))
+    compiled = device.compile(graph, CompileContext())
+    request = compiled.request()
+    for rows in (1, 7, 3):
+        x = np.random.default_rng(rows).standard_normal((rows, 64)).astype(F32)
+        made = [np.empty((rows, n), F32) for n in (96, 64)]
+        request.run([x], made)
+        near(made, wanted(graph, x))
+
+
+def test_operands_are_read_and_written_where_they_lie_and_never_kept(device: Accelerator) -> None:
+    graph = layer(2)
+    request = device.compile(graph, CompileContext()).request()
+    x, made = np.ones((2, 64), F32), [np.zeros((2, n), F32) for n in (96, 64)]
+    request.run([x], made)
+    x[:] = -2  # the same memory with other content
+    request.run([x], made)
+    near(made, wanted(graph, x))
+    others = [np.zeros((2, n), F32) for n in (96, 64)]
+    before = [a.copy() for a in made]
+    y = np.full((2, 64), 3, F32)
+    y.flags.writeable = False
+    request.run([y], others)
+    near(others, wanted(graph, y))
+    near(made, before)
+    gone = [weakref.ref(a) for a in (x, *made)]
+    del x, made
+    assert all(r() is None for r in gone)
+
+
+def test_what_is_kept_makes_the_same(device: Accelerator) -> None:
+    graph, context = layer(2), CompileContext()
+    blob = device.compile(graph, context).serialise()
+    assert blob is not None
+    compiled = device.restore(blob, graph, context)
+    x = np.random.default_rng(0).standard_normal((2, 64)).astype(F32)
+    made = [np.empty((2, n), F32) for n in (96, 64)]
+    compiled.request().run([x], made)
+    near(made, wanted(graph, x))
+    with pytest.raises(Exception, match=r"[Pp]rotobuf"):
+        device.restore(blob[:100], graph, context)
+
+
+def test_weights_are_not_copied_into_the_model(device: Accelerator) -> None:
+    graph = layer(2)
+    compiled: Any = device.compile(graph, CompileContext())
+    (kept,) = compiled.weights.values()
+    assert kept is graph.nodes[0].inputs[1].const  # type: ignore[union-attr]
+
+
+def test_a_failure_of_a_run_is_an_exception(device: Accelerator) -> None:
+    request = device.compile(layer(2), CompileContext()).request()
+    with pytest.raises(RuntimeError):
+        request.run([np.zeros((2, 63), F32)], [np.zeros((2, n), F32) for n in (96, 64)])
+
+
+@pytest.mark.parametrize("level", ["disable", "basic", "extended", "all"])
+def test_every_level_gives_the_same(level: str) -> None:
+    graph = layer(2)
+    x = np.ones((2, 64), F32)
+    near(run_graph(opened(OrtDriver(), optimisation=level, spinning=False), graph, [x], wanted(graph, x)),
+         wanted(graph, x))
+
+
+def test_an_unknown_provider_is_named() -> None:
+    with pytest.raises(DeviceError, match=r"NoSuchProvider.*CPUExecutionProvider"):
+        opened(OrtDriver(), provider="NoSuchProvider")
+
+
+def test_reasons_say_what_is_missing(device: Accelerator) -> None:
+    graph = Graph("points")
+    build = Builder(graph)
+    x, at = (graph.add_input(n, TensorType(F32, s)) for n, s in (("x", (1, 1, 4, 4)), ("at", (1, 2, 2, 2))))
+    node = build.node(GridSample(mode="cubic", padding_mode="border"), x, at)
+    assert "borders" in str(device.supports(node))
+    assert device.supports(build.node(GridSample(), x, at)) is True
+    wide = graph.add_input("n", TensorType(I64, (3,)))
+    assert device.supports(build.node(Add(), wide, wide)) is True
+
+
+def test_a_missing_package_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert OrtDriver().missing() == ""
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert "not installed" in OrtDriver().missing()
