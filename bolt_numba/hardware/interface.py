@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from bolt_numba.base.records import record
 from bolt_numba.errors import DeviceError
@@ -150,7 +150,7 @@ class DeviceDriver(ABC):
     name: str
     vendor: str = ""
     interface: int = INTERFACE
-    properties: Mapping[str, Property] = {}
+    properties: ClassVar[Mapping[str, Property]] = {}
 
     @abstractmethod
     def missing(self) -> str:
