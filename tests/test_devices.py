@@ -1,12 +1,12 @@
-"""A device joins from one file: arrays of NumPy are its memory, and it has two kernels.  The CPU takes the rest."""
+"""A device joins from one file of the examples: two kernels, memory of its own.  The CPU takes the rest."""
 
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable, Sequence
+import subprocess
+import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,124 +18,16 @@ from bolt_numba.errors import DeviceError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.kernels.registry import Context, Entry, In, Out, Step, Types
 from bolt_numba.ops.arrays.reduce import Softmax
 from bolt_numba.ops.arrays.shape import Reshape
 from bolt_numba.ops.data.ml import LabelEncoder
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Relu
-from bolt_numba.ops.registry import Op
-from bolt_numba.runtime.device import Arenas, Device
-from bolt_numba.runtime.slots import CONST, Job, Slot
 from bolt_numba.types import F32, Array, Sym, TensorType
+from tests.test_examples import EXAMPLES, example
 
-
-@dataclass
-class ToyKernel:
-    """``run(x, z, y)``: a NumPy function of one or two operands that fills y."""
-
-    name: str
-    run: Callable[..., Any]
-    names: frozenset[str] = frozenset(("x", "z", "y", "n"))
-    pointers: dict[str, bool] = field(default_factory=lambda: {"x": False, "z": True, "y": False})
-    references: dict[str, frozenset[type]] = field(default_factory=lambda: dict.fromkeys("xzy", frozenset((In, Out))))
-
-    def extents(self, a: Any) -> dict[str, int]:
-        return {"x": 4 * a.n, "y": 4 * a.n, "z": 0 if a.z is None else 4 * a.n}
-
-
-ADD, RELU = ToyKernel("toy_add", np.add), ToyKernel("toy_relu", lambda x, out: np.maximum(x, 0, out=out))
-
-
-def make(op: Op, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    two = isinstance(op, Add)
-    return [Step(ADD if two else RELU, {"x": In(0), "z": In(1) if two else None, "y": Out(), "n": outs[0].size})]
-
-
-ENTRIES = {kind: Entry(kind, "toy", "f32", make, lambda op, ins: True, 0, f"toy {kind.name}") for kind in (Add, Relu)}
-
-
-class ToyMemory:
-    """Arrays that nobody but the device touches; ``copied`` counts bytes in both directions."""
-
-    name = "toy"
-
-    def __init__(self) -> None:
-        self.copied = [0, 0]
-
-    def allocate(self, nbytes: int) -> dict[str, Array]:
-        return {"only the device looks inside": np.full(nbytes, 0xAA, np.uint8)}
-
-    def write(self, buffer: dict[str, Array], offset: int, array: Array) -> None:
-        (data,) = buffer.values()
-        data[offset : offset + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        self.copied[0] += array.nbytes
-
-    def read(self, buffer: dict[str, Array], offset: int, array: Array) -> None:
-        (data,) = buffer.values()
-        array[...] = data[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
-        self.copied[1] += array.nbytes
-
-
-@dataclass
-class ToyProgram:
-    """Steps over slots; bound to buffers, a list of calls."""
-
-    jobs: Sequence[Job]
-    memory: ToyMemory
-    calls: list[Callable[[], Any]] = field(default_factory=list)
-    nbytes = 0
-
-    def bind(self, arenas: Arenas) -> ToyProgram:
-        (data,) = arenas[self.memory].values() if self.memory in arenas else (np.zeros(0, np.uint8),)
-        calls = [self.call(job, step, data) for job in self.jobs for step in job.steps or ()]
-        return ToyProgram(self.jobs, self.memory, calls)
-
-    def call(self, job: Job, step: Step, data: Array) -> Callable[[], Any]:
-        kernel: Any = step.kernel
-        operands = [self.view(job.ins[a.index], data) for a in (step.args["x"], step.args["z"]) if isinstance(a, In)]
-        return lambda: kernel.run(*operands, out=self.view(job.outs[0], data))
-
-    def view(self, slot: Slot | None, data: Array) -> Array:
-        assert slot is not None
-        root, offset = slot.root()
-        if root.kind == CONST:
-            assert root.const is not None
-            return root.const.reshape(slot.type.dims)
-        start = root.place + offset
-        return data[start : start + slot.type.nbytes].view(slot.type.dtype).reshape(slot.type.dims)
-
-    def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        for call in self.calls:
-            call()
-
-    def timed(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[float]:
-        seconds = []
-        for call in self.calls:
-            start = time.perf_counter()
-            call()
-            seconds.append(time.perf_counter() - start)
-        return seconds
-
-
-class Toy(Device):
-    name = "toy"
-
-    def __init__(self) -> None:
-        self.memory = ToyMemory()
-
-    def select(self, op: Op, ins: Types, context: Context) -> Entry | None:
-        entry = ENTRIES.get(type(op))
-        shapes = {t.shape if t is not None and t.dtype == F32 else None for t in ins}
-        return entry if len(shapes) == 1 and None not in shapes else None
-
-    def build(self, jobs: Sequence[Job], threads: int) -> ToyProgram:
-        return ToyProgram(jobs, self.memory)
-
-
-devices.register("toy", Toy)
+Toy: Any = example("toy_device").Toy
 TOY: Any = devices.device("toy")
-# -------------------------------------------------------------------------------------- that is all that joins it
 
 
 def whole(*shape: int, seed: int = 0) -> Array:
@@ -246,3 +138,11 @@ def test_unknown_devices_are_refused(device: Any) -> None:
 def test_a_name_is_taken_once() -> None:
     with pytest.raises(DeviceError, match="got a second 'cpu'"):
         devices.register("cpu", Toy)
+
+
+def test_the_example_shows_what_runs_where() -> None:
+    assert len((EXAMPLES / "toy_device.py").read_text().splitlines()) < 200
+    done = subprocess.run([sys.executable, EXAMPLES / "toy_device.py"], capture_output=True, text=True, check=True)
+    assert "y = [[-0.917  0.083  1.225  2.61 ]]" in done.stdout
+    for row in ("Relu       toy Relu", "Add        toy Add", "Softmax    softmax", "Copy       copy to toy"):
+        assert row in done.stdout
