@@ -17,8 +17,8 @@ _HOME = {
     "DeviceError": "errors", "InternalError": "errors", "InvalidModelError": "errors", "ShapeError": "errors",
     "UnsupportedOpError": "errors",
     "TensorSpec": "types", "Graph": "ir.graph", "Outputs": "outputs", "Session": "session", "compile": "compiling",
-    "Model": "ir.model", "load_model": "session",
-    "load": "session", "save": "session", "InferenceSession": "onnxruntime", "SessionOptions": "onnxruntime",
+    "Model": "ir.model", "load_model": "loading",
+    "load": "loading", "save": "loading", "InferenceSession": "onnxruntime", "SessionOptions": "onnxruntime",
     "device_array": "device_arrays", "read_mean": "converters.caffe.mean", "verify": "verification",
 }  # fmt: skip
 """Where each public name lives; modules load when a name is first used, so that importing the package is cheap."""
@@ -47,9 +47,10 @@ if TYPE_CHECKING:
     )
     from bolt_numba.ir.graph import Graph
     from bolt_numba.ir.model import Model
+    from bolt_numba.loading import load, load_model, save
     from bolt_numba.onnxruntime import InferenceSession, SessionOptions
     from bolt_numba.outputs import Outputs
-    from bolt_numba.session import Session, load, load_model, save
+    from bolt_numba.session import Session
     from bolt_numba.types import TensorSpec
     from bolt_numba.verification import verify
 

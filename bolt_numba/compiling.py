@@ -10,8 +10,9 @@ from bolt_numba.base.border import border
 from bolt_numba.base.budget import Budget, within
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.graph import Graph
+from bolt_numba.loading import File, Source, read_model
 from bolt_numba.runtime.runner import MAX_PLANS
-from bolt_numba.session import File, Session, Source, read_model
+from bolt_numba.session import Session
 
 if TYPE_CHECKING:
     from bolt_numba.passes.pipeline import Stage

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,7 +31,7 @@ from bolt_numba.inputs import (
     stages_of,
 )  # fmt: skip
 from bolt_numba.ir.graph import Graph
-from bolt_numba.ir.model import MAIN, Model
+from bolt_numba.ir.model import MAIN
 from bolt_numba.outputs import Outputs
 from bolt_numba.runtime.copies import can_write_into, imported, is_elsewhere, write
 from bolt_numba.runtime.kept import Kept
@@ -50,9 +48,6 @@ if TYPE_CHECKING:
     from bolt_numba.passes.pipeline import Stage
     from bolt_numba.runtime.profile import Profile
     from bolt_numba.runtime.report import Report
-
-File: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes]"
-Source: TypeAlias = "File | Graph | Model"
 
 
 class Session:
@@ -444,51 +439,3 @@ def _restore(data: bytes, threads: int, options: dict[str, Any]) -> Session:
     from bolt_numba.ir.store import load_bolt
 
     return Session(load_bolt(data), threads=threads, **options)
-
-
-@border("load", OSError)
-def load(
-    source: Source, format: str | None = None, *, weights: File | None = None, signature: str | None = None
-) -> Graph:
-    """Read one graph of a model; see `load_model`.  signature: its name; None: the first, the only one of most."""
-    graph = read_model(source, format, weights).graph(signature)
-    return _checked(graph, source)
-
-
-@border("load", OSError)
-def load_model(source: Source, format: str | None = None, *, weights: File | None = None) -> Model:
-    """Read a model with all its graphs: a path (of a folder, where the format has such), bytes or a binary file object.
-
-    The format is told by content (ONNX, .bolt).  weights: the second file of formats that keep weights apart.
-    Raises InvalidModelError for a malformed file and UnsupportedOpError with all that is unsupported in it.
-    """
-    model = read_model(source, format, weights)
-    for graph in model.graphs.values():
-        _checked(graph, source)
-    return model
-
-
-def _checked(graph: Graph, source: Source) -> Graph:
-    """A graph of a file, of whose constants those that are packed in it have been looked at."""
-    if graph.packed is not None and not isinstance(source, (Graph, Model)):
-        check_sources(graph.packed, graph)
-    return graph
-
-
-def read_model(source: Source, format: str | None = None, weights: File | None = None) -> Model:
-    """As `load_model`, but that constants which are packed in the file are not looked at."""
-    if not isinstance(source, (Graph, Model)):
-        from bolt_numba import converters
-
-        return converters.load_model(source, format, weights)
-    if weights is not None:
-        raise DTypeError(f"weights: got a file for a {type(source).__name__}, wanted none")
-    return source if isinstance(source, Model) else Model(source)
-
-
-@border("save", OSError)
-def save(model: Graph | Model, path: str | Path) -> None:
-    """Write a graph, or all graphs of a model, as one ``.bolt`` file (replaced atomically)."""
-    from bolt_numba.ir import store
-
-    store.save(model, path)

@@ -15,10 +15,11 @@ from bolt_numba.base.notebook import html_table
 from bolt_numba.guesses import model_feeds
 from bolt_numba.ir.graph import Graph
 from bolt_numba.judges import Judge, judge_of
+from bolt_numba.loading import load
 from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.peers import Feeds, Model
-from bolt_numba.session import Session, load
+from bolt_numba.session import Session
 from bolt_numba.types import Array, dtype_name
 
 RTOL = {"f32": 1e-3, "f16": 5e-3, "bf16": 5e-2}

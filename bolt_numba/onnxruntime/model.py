@@ -126,7 +126,7 @@ def read_declared(source: Any, changes: Changes) -> tuple[Graph, Declared]:
 
 
 def _read_other(source: Any, changes: Changes) -> tuple[Graph, Declared]:
-    from bolt_numba.session import load
+    from bolt_numba.loading import load
 
     if changes.dimensions or changes.meanings or changes.initializers:
         raise OrtRefusedError("SessionOptions: got dimensions or initializers, wanted them for an ONNX file only")

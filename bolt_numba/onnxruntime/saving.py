@@ -10,8 +10,8 @@ from bolt_numba.converters import Content, format_of
 from bolt_numba.errors import UnsupportedOpError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import Model
+from bolt_numba.loading import save
 from bolt_numba.packing import packed
-from bolt_numba.session import save
 
 
 def save_optimised(graph: Graph, source: Any, path: str) -> None:

@@ -17,6 +17,7 @@ from bolt_numba.base.records import record
 from bolt_numba.errors import BoltError
 from bolt_numba.inputs import flag_of, spec_of
 from bolt_numba.ir.graph import Graph
+from bolt_numba.loading import Source, load, save
 from bolt_numba.passes.rewrite import nested
 from bolt_numba.quantize.calibrate import Progress, Ranges, Watched, calibrate, estimated, no_progress
 from bolt_numba.quantize.data import Data, Feed, feeds_of
@@ -26,7 +27,7 @@ from bolt_numba.quantize.layers import QuantLayer, Scheme, layers_of, schemes_fo
 from bolt_numba.quantize.methods import Affine, TensorStats
 from bolt_numba.quantize.report import FLOAT, LayerReport, QuantizeReport
 from bolt_numba.quantize.sensitivity import Found, Metric, QualityBound, Referee, accuracy_by, ratio, search, sqnr
-from bolt_numba.session import Session, Source, load, save
+from bolt_numba.session import Session
 
 TIMED = 7
 """Runs of which the median is the latency."""

@@ -17,6 +17,7 @@ from bolt_numba.errors import BoltError, DataError
 from bolt_numba.inputs import flag_of, spec_of
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node
+from bolt_numba.loading import Source, load
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.quantize import DequantizeLinear
@@ -26,7 +27,7 @@ from bolt_numba.quantize.data import Data, Feed, feeds_of
 from bolt_numba.quantize.layers import LEAST, QuantLayer, Scheme, is_large, layers_of, schemes_for
 from bolt_numba.quantize.sensitivity import sqnr
 from bolt_numba.quantize.tool import write_model
-from bolt_numba.session import Session, Source, load
+from bolt_numba.session import Session
 from bolt_numba.types import F32, I8, U8, Array
 
 WAYS = ("rtn", "mse", "gptq")

@@ -1,0 +1,64 @@
+"""Model files to graphs, whatever their format, and graphs to `.bolt` files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import IO, TypeAlias
+
+from bolt_numba.base.border import border
+from bolt_numba.devices.seals import check_sources
+from bolt_numba.errors import DTypeError
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.model import Model
+
+File: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes]"
+Source: TypeAlias = "File | Graph | Model"
+
+
+@border("load", OSError)
+def load(
+    source: Source, format: str | None = None, *, weights: File | None = None, signature: str | None = None
+) -> Graph:
+    """Read one graph of a model; see `load_model`.  signature: its name; None: the first, the only one of most."""
+    graph = read_model(source, format, weights).graph(signature)
+    return _checked(graph, source)
+
+
+@border("load", OSError)
+def load_model(source: Source, format: str | None = None, *, weights: File | None = None) -> Model:
+    """Read a model with all its graphs: a path (of a folder, where the format has such), bytes or a binary file object.
+
+    The format is told by content (ONNX, .bolt).  weights: the second file of formats that keep weights apart.
+    Raises InvalidModelError for a malformed file and UnsupportedOpError with all that is unsupported in it.
+    """
+    model = read_model(source, format, weights)
+    for graph in model.graphs.values():
+        _checked(graph, source)
+    return model
+
+
+def _checked(graph: Graph, source: Source) -> Graph:
+    """A graph of a file, of whose constants those that are packed in it have been looked at."""
+    if graph.packed is not None and not isinstance(source, (Graph, Model)):
+        check_sources(graph.packed, graph)
+    return graph
+
+
+def read_model(source: Source, format: str | None = None, weights: File | None = None) -> Model:
+    """As `load_model`, but that constants which are packed in the file are not looked at."""
+    if not isinstance(source, (Graph, Model)):
+        from bolt_numba import converters
+
+        return converters.load_model(source, format, weights)
+    if weights is not None:
+        raise DTypeError(f"weights: got a file for a {type(source).__name__}, wanted none")
+    return source if isinstance(source, Model) else Model(source)
+
+
+@border("save", OSError)
+def save(model: Graph | Model, path: str | Path) -> None:
+    """Write a graph, or all graphs of a model, as one ``.bolt`` file (replaced atomically)."""
+    from bolt_numba.ir import store
+
+    store.save(model, path)
