@@ -15,7 +15,7 @@ from typing import Any
 WAIT_S = 10.0
 """Seconds that a fork waits, in all, for others to leave the locks that want it: longer than a kernel compiles."""
 
-_known: weakref.WeakKeyDictionary[Any, tuple[str, Callable[[], Any]]] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[Any, dict[str, Callable[[], Any]]] = weakref.WeakKeyDictionary()
 _awaited: list[tuple[Any, str]] = []
 
 
@@ -35,7 +35,7 @@ def renew_after_fork(owner: Any, name: str, make: Callable[[], Any], *, awaited:
     awaited: a fork waits until no other thread holds the lock, which must be reentrant.  For locks that guard what a
     child cannot begin again: imports that are half done, LLVM's own state.
     """
-    _known[owner] = name, make
+    _known.setdefault(owner, {})[name] = make
     if awaited:
         _awaited.append((owner, name))
 
@@ -74,8 +74,9 @@ def _in_parent() -> None:
 
 def _in_child() -> None:
     _held.locks.clear()
-    for owner, (name, make) in list(_known.items()):
-        setattr(owner, name, make())
+    for owner, members in list(_known.items()):
+        for name, make in members.items():
+            setattr(owner, name, make())
 
 
 if hasattr(os, "register_at_fork"):

@@ -164,6 +164,7 @@ class DeviceDriver(ABC):
 COMMON: Mapping[str, Property] = {
     "min_nodes": Property("fewest nodes of a part of the graph that is worth sending there", 1),
     "self_check": Property("compare the first run of each compiled graph with our own", False),
+    "tolerance": Property("largest error that the self-check accepts, over the largest value of an output", 0.05),
     "max_compiled": Property("compiled graphs kept for each part, one for each set of shapes", 8),
     "buckets": Property("sizes to which axes of unknown size are padded, as 'batch:1,8,32'", ""),
     "cache": Property("keep what is compiled in the cache folder", True),

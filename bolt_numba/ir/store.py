@@ -74,13 +74,13 @@ def save(model: Graph | Model, path: str | os.PathLike[str]) -> None:
     if not isinstance(model, (Graph, Model)):
         raise DTypeError(f"model: got a {type(model).__name__}, wanted a Graph or a Model")
     with replaced(path) as file:
-        for chunk in _chunks(model):
+        for chunk in chunks(model):
             file.write(chunk)
 
 
 def to_bytes(model: Graph | Model) -> bytes:
     """The content that `save` would write."""
-    return b"".join(bytes(chunk) for chunk in _chunks(model))
+    return b"".join(bytes(chunk) for chunk in chunks(model))
 
 
 def load_bolt(source: Source, *, check_weights: bool = True) -> Graph:
@@ -101,7 +101,8 @@ def load_model(source: Source, *, check_weights: bool = True) -> Model:
         raise InvalidModelError(f"{name}: is hostile or damaged: {type(error).__name__}: {error}") from error
 
 
-def _chunks(model: Graph | Model) -> Iterator[bytes | memoryview]:
+def chunks(model: Graph | Model) -> Iterator[bytes | memoryview]:
+    """The bytes of a file, piece by piece: what is large is not copied."""
     found = model.graphs if isinstance(model, Model) else {MAIN: model}
     graphs, table = list(found.values()), TensorTable(ALIGN)
     for graph in graphs:

@@ -1,0 +1,97 @@
+"""Compiled graphs in the cache folder, so that the next process need not compile them.
+
+The name of a blob is a digest of all that it depends on: the graph with its weights, the device with its version and
+properties, the context, and the types of the inputs.  A blob may be code, so it is read as compiled kernels are: only
+where nobody else could have written it (`base/trusted.py`).  All together keep to the limit of the kernel cache; those
+that were used longest ago go first.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from bolt_numba.base.config import cache_limit
+from bolt_numba.base.digest import sha256
+from bolt_numba.base.kept import cache_root, contents, keep
+from bolt_numba.errors import DeviceError
+from bolt_numba.hardware.interface import INTERFACE, CompileContext, DeviceDriver, Setting
+from bolt_numba.hardware.preparing import digest
+from bolt_numba.hardware.registry import own_settings
+from bolt_numba.ir.graph import Graph
+
+FOLDER = "hardware"
+MAGIC = b"BOLTBLOB"
+VERSION = 1
+_HEADER = struct.Struct("<8sIIQ32s")
+"""Magic, version, 0, bytes of the blob, its SHA-256."""
+
+
+def name_of(
+    graph: Graph, driver: DeviceDriver, version: str, settings: Mapping[str, Setting], context: CompileContext
+) -> str:
+    """The name of what is compiled of a graph: equal for two only where all that it depends on is."""
+    own = sorted(own_settings(settings).items())
+    ranges = sorted((name, tuple(map(tuple, sizes))) for name, sizes in context.ranges.items())
+    more = (INTERFACE, driver.name, driver.vendor, version, own, context.threads, context.precision, ranges)
+    return f"{driver.name}-{digest(graph, *more)}.blob"
+
+
+def read(name: str) -> bytes | None:
+    """What `write` kept by this name; None where nothing is.  Raises DeviceError for a file that is damaged."""
+    for path, data in contents(f"{FOLDER}/{name}"):
+        with suppress(OSError):
+            os.utime(path)  # used now
+        if len(data) < _HEADER.size:
+            raise DeviceError(f"{path}: got {len(data)} bytes, wanted a header of {_HEADER.size}")
+        magic, version, _, size, mark = _HEADER.unpack_from(data)
+        blob = data[_HEADER.size :]
+        if (magic, version) != (MAGIC, VERSION):
+            raise DeviceError(f"{path}: magic and version: got {magic!r} and {version}, wanted {MAGIC!r} and {VERSION}")
+        if len(blob) != size or sha256(blob).digest() != mark:
+            raise DeviceError(f"{path}: is damaged: got {len(blob)} bytes, wanted {size} of another checksum")
+        return blob
+    return None
+
+
+def write(name: str, blob: bytes) -> None:
+    """Keep a blob, whole or not at all, and drop old ones where all are too many bytes."""
+    data = _HEADER.pack(MAGIC, VERSION, 0, len(blob), sha256(blob).digest()) + blob
+    limit = cache_limit()
+    if limit and len(data) > limit:
+        return
+    keep(f"{FOLDER}/{name}", data)
+    if limit:
+        _limit(cache_root() / FOLDER, limit)
+
+
+def entries() -> list[tuple[Path, os.stat_result]]:
+    """Files of this user, that used longest ago first."""
+    found = []
+    for path in (cache_root() / FOLDER).glob("*.blob"):
+        with suppress(OSError):
+            found.append((path, path.stat()))
+    return sorted(found, key=lambda row: row[1].st_mtime_ns)
+
+
+def clear() -> int:
+    """Remove all; how many."""
+    rows = entries()
+    for path, _ in rows:
+        with suppress(OSError):
+            path.unlink()
+    return len(rows)
+
+
+def _limit(folder: Path, limit: int) -> None:
+    rows = entries()
+    nbytes = sum(found.st_size for _, found in rows)
+    for path, found in rows[:-1]:
+        if nbytes <= limit:
+            return
+        with suppress(OSError):
+            path.unlink()
+            nbytes -= found.st_size

@@ -1,0 +1,164 @@
+"""Plug-ins by name: those that a program registers, and those that installed packages announce.
+
+A package announces a driver by an entry point of the group `bolt_numba.hardware`: its name is the device's, what it
+names makes the `DeviceDriver`.  Nothing here imports an SDK, and a plug-in that is broken is one that is missing.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.errors import DeviceError
+from bolt_numba.hardware.interface import COMMON, INTERFACE, Accelerator, DeviceDriver, MakeDriver, Setting
+
+GROUP = "bolt_numba.hardware"
+"""Of the entry points that name drivers."""
+OURS = ("cpu", "cuda", "cuda-sim", "host")
+"""Devices of this package, whose names no plug-in may have."""
+Made = TypeVar("Made", bound=MakeDriver)
+
+_makers: dict[str, MakeDriver] = {}
+_drivers: dict[str, DeviceDriver] = {}
+_announced: dict[str, Any] | None = None
+_lock = threading.RLock()
+renew_after_fork(sys.modules[__name__], "_lock", threading.RLock)
+
+
+def register(make: Made) -> Made:
+    """Let sessions name the device of a driver; may stand above its class.
+
+    make: a class of drivers, or a function that makes one; called at once.  A second driver of a name takes the place
+    of the first for sessions to come.  Raises DeviceError where the driver is none, or its name is taken by ours.
+    """
+    driver = _checked(make(), "")
+    with _lock:
+        _makers[driver.name], _drivers[driver.name] = make, driver
+    return make
+
+
+def unregister(name: str) -> None:
+    """Forget what `register` was given; sessions that have the device keep it."""
+    with _lock:
+        _makers.pop(name, None)
+        _drivers.pop(name, None)
+
+
+def names() -> list[str]:
+    """Of all plug-ins, whether they work here or not."""
+    return sorted(_makers.keys() | _entry_points().keys())
+
+
+def is_known(name: str) -> bool:
+    """Whether a plug-in has this name."""
+    return name in _makers or name in _entry_points()
+
+
+def driver(name: str) -> DeviceDriver:
+    """The driver of this name, of which there is one in a process.
+
+    Raises DeviceError when there is none of the name, or what its package announces does not work here.
+    """
+    found = _drivers.get(name)
+    if found is not None:
+        return found
+    with _lock:
+        entry = _entry_points().get(name)
+        if entry is None:
+            raise DeviceError(f"device: got {name!r}, wanted one of {', '.join(map(repr, names())) or 'no plug-in'}")
+        try:
+            made = _checked(entry.load()(), name)
+        except DeviceError:
+            raise
+        except Exception as error:  # whatever is wrong with somebody's package
+            what = f"{type(error).__name__}: {error}"
+            raise DeviceError(f"device {name!r}: {entry.value}: cannot be loaded: {what}") from error
+        return _drivers.setdefault(name, made)
+
+
+def obstacle(name: str) -> str:
+    """Why a plug-in cannot be used here; empty where it can."""
+    try:
+        return str(driver(name).missing())
+    except Exception as error:
+        return str(error) or type(error).__name__
+
+
+def settings_of(driver: DeviceDriver, given: Mapping[str, Any]) -> dict[str, Setting]:
+    """All properties of a device with what they are set to.
+
+    Raises DeviceError for a property that it has not, and for a value of another kind or beyond the choices.
+    """
+    known = {**COMMON, **driver.properties}
+    if not isinstance(given, Mapping):
+        raise DeviceError(f"properties: device {driver.name!r}: got a {type(given).__name__}, wanted values by name")
+    for name in given:
+        if name not in known:
+            raise DeviceError(f"properties: device {driver.name!r}: got {name!r}, wanted one of {', '.join(known)}")
+    return {name: _setting(driver.name, name, known[name].default, known[name].choices, given) for name in known}
+
+
+_KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+def _setting(
+    device: str, name: str, default: Setting, choices: tuple[Setting, ...], given: Mapping[str, Any]
+) -> Setting:
+    """A value of the default's kind; texts, as a command line has them, are read as such."""
+    value, kind = given.get(name, default), type(default)
+    made: Any = value
+    if kind is bool and isinstance(value, str):
+        made = True if value.lower() in _TRUE else False if value.lower() in _FALSE else value
+    elif kind in (int, float) and isinstance(value, (str, int)) and not isinstance(value, bool):
+        try:
+            made = kind(value)
+        except ValueError:
+            made = value
+    if type(made) is not kind:
+        raise DeviceError(f"properties: {device}.{name}: got {value!r:.80}, wanted {_KINDS[kind]}")
+    if choices and made not in choices:
+        raise DeviceError(f"properties: {device}.{name}: got {value!r:.80}, wanted one of {choices}")
+    return made
+
+
+def own_settings(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Those that the device itself obeys, and the runtime does not."""
+    return {name: value for name, value in settings.items() if name not in COMMON}
+
+
+def opened(driver: DeviceDriver, settings: Mapping[str, Setting]) -> Accelerator:
+    """The device, open.  Raises what the driver does, and DeviceError where it gives something else."""
+    made: Any = driver.open(own_settings(settings))
+    if not isinstance(made, Accelerator):
+        raise DeviceError(f"device {driver.name!r}: open: got a {type(made).__name__}, wanted an Accelerator")
+    return made
+
+
+def _checked(driver: Any, name: str) -> DeviceDriver:
+    """A driver that fits; name: what its package announces it as, if that is known."""
+    if not isinstance(driver, DeviceDriver):
+        raise DeviceError(f"device {name!r}: driver: got a {type(driver).__name__}, wanted a DeviceDriver")
+    own = getattr(driver, "name", None)
+    if not isinstance(own, str) or not own or set(own) & set(",: \t\n"):
+        raise DeviceError(f"device {name!r}: name of the driver: got {own!r}, wanted a word without ',' and ':'")
+    if own in OURS or (name and own != name):
+        raise DeviceError(f"device {name or own!r}: name of the driver: got {own!r}, wanted {name or 'another one'}")
+    if driver.interface != INTERFACE:
+        raise DeviceError(f"device {own!r}: interface of the driver: got {driver.interface!r}, wanted {INTERFACE}")
+    if clash := driver.properties.keys() & COMMON.keys():
+        raise DeviceError(f"device {own!r}: properties: got {sorted(clash)}, wanted names that not all devices have")
+    return driver
+
+
+def _entry_points() -> dict[str, Any]:
+    """What installed packages announce, looked for once."""
+    global _announced
+    if _announced is None:
+        from importlib.metadata import entry_points  # takes 10 ms, and sessions without plug-ins do without
+
+        _announced = {e.name: e for e in entry_points(group=GROUP) if e.name not in OURS}
+    return _announced
