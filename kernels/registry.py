@@ -210,6 +210,8 @@ class Entry:
     states: States | None = None
     """Pairs of an operand and a result that may be one buffer of the caller's although other results are apart:
     what is passed in and out again.  No step reads an element there after one has written it."""
+    arch: str = ""
+    """Architecture of a GPU for which alone it is, such as ``sm_90a``; "" for all."""
 
 
 KERNELS: dict[tuple[type[Op], str], list[Entry]] = {}
@@ -277,6 +279,7 @@ def kernel(
     numerics: str = "strict",
     error: Error | None = None,
     states: States | None = None,
+    arch: str = "",
 ) -> Callable[[Maker], Maker]:
     """Register a maker for one or several operators; the keywords are fields of `Entry`."""
 
@@ -285,7 +288,7 @@ def kernel(
             name = make.__name__
             entry = Entry(
                 op, device, precision, make, accepts, rank, name, inplace, works, by_types, numerics, error,
-                states,
+                states, arch,
             )
             # A new list, as another thread may go through the old one.
             KERNELS[op, device] = sorted([*KERNELS.get((op, device), ()), entry], key=lambda e: -e.rank)
@@ -347,9 +350,12 @@ class QueryContext:
 QUERY = QueryContext()
 
 
-def select(op: Op, ins: Types, context: Context = QUERY, device: str = "cpu") -> Entry | None:
-    """The best maker that the session's context allows and that accepts, or None (the reference will run)."""
-    for entry in _allowed(type(op), op.name, context, device):
+def select(op: Op, ins: Types, context: Context = QUERY, device: str = "cpu", arch: str = "") -> Entry | None:
+    """The best maker that the session's context allows and that accepts, or None (the reference will run).
+
+    arch: of the device, where it has makers of its own.
+    """
+    for entry in _allowed(type(op), op.name, context, device, arch):
         if entry.accepts(op, ins) and (entry.error is None or is_exact(entry, op, ins, context)):
             return entry
     if any(t is not None and t.dtype in (F16, BF16) for t in ins) or getattr(op, "to", None) in (F16, BF16):
@@ -365,19 +371,19 @@ def _widener(device: str) -> Any:
     return importlib.import_module(name) if importlib.util.find_spec(name) else None
 
 
-_of_contexts: dict[tuple[type[Op], str, str, str], tuple[list[Entry], list[Entry]]] = {}
-"""By operator, device, precision and numerics: all makers, and those allowed."""
+_of_contexts: dict[tuple[type[Op], str, str, str, str], tuple[list[Entry], list[Entry]]] = {}
+"""By operator, device, architecture, precision and numerics: all makers, and those allowed."""
 
 
-def _allowed(kind: type[Op], name: str, context: Context, device: str) -> Sequence[Entry]:
+def _allowed(kind: type[Op], name: str, context: Context, device: str, arch: str) -> Sequence[Entry]:
     """Makers of an operator that the session's context allows, the best first."""
-    key = kind, device, context.precision, context.numerics
+    key = kind, device, arch, context.precision, context.numerics
     all_rows, allowed = _of_contexts.get(key, (None, ()))
     rows = KERNELS.get((kind, device))
     if rows is None or rows is not all_rows:  # makers may have been registered since
         _load_for(kind, name, device, context.precision)
         rows = KERNELS.get((kind, device), [])
-        allowed = [e for e in rows if _is_allowed(e, context)]
+        allowed = [e for e in rows if e.arch in ("", arch) and _is_allowed(e, context)]
         _of_contexts[key] = rows, allowed
     return allowed
 
@@ -393,9 +399,9 @@ def is_exact(entry: Entry, op: Op, ins: Types, context: Context) -> bool:
     return entry.error is None or lax or entry.error(op, ins, context) <= LIMIT
 
 
-def candidates(op: Op, ins: Types, context: Context = QUERY, device: str = "cpu") -> list[Entry]:
+def candidates(op: Op, ins: Types, context: Context = QUERY, device: str = "cpu", arch: str = "") -> list[Entry]:
     """Every maker that can run a node, the one that `select` takes first."""
-    rows = _allowed(type(op), op.name, context, device)
+    rows = _allowed(type(op), op.name, context, device, arch)
     preferred = [e for e in rows if e.accepts(op, ins)]
     found = preferred + [e for e in rows if e not in preferred and e.works is not None and e.works(op, ins)]
     return [e for e in found if is_exact(e, op, ins, context)]

@@ -36,7 +36,7 @@ from bolt_numba.kernels.declare import Inline, Late, free_names
 from bolt_numba.kernels.mistakes import check_names, repeated, told
 
 _KINDS = {
-    **dict.fromkeys(("ptr", "fault", "i64"), types.int64),
+    **dict.fromkeys(("ptr", "map", "fault", "i64"), types.int64),
     "i32": types.int32, "f32": types.float32, "f64": types.float64,
 }  # fmt: skip
 _ENTRY = re.compile(r"\.entry\s+(\w+)")

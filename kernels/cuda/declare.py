@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from bolt_numba.base.records import record
 from bolt_numba.kernels.declare import F32, F64, I32, I64, PTR, PTR_OR_0, Field, Late, Source, digest_of, function_key
 from bolt_numba.kernels.declare import inline as inline
 from bolt_numba.kernels.declare import inline_source as inline_source
@@ -20,7 +21,31 @@ from bolt_numba.kernels.extents import Extents
 from bolt_numba.kernels.registry import MEMORY
 
 Blocks: TypeAlias = "Callable[[Any], int | tuple[int, ...]]"
-"""``blocks(a)``: thread blocks of a launch, in up to three directions; ``a.name`` is the step's argument."""
+"""``blocks(a)``: thread blocks of a launch, in up to three directions; ``a.name`` is the step's argument.
+
+``a.processors``: multiprocessors of the GPU.
+"""
+MAP = Field("map", "i8")
+"""Address of what a GPU knows of a tensor from which it copies boxes by itself; see `MappedTensor`."""
+
+
+@record(frozen=True)
+class MappedTensor:
+    """A tensor in global memory, whose boxes go to shared memory swizzled by 128 bytes.
+
+    address: a multiple of 16 · itemsize: bytes of an element · dims: from the innermost on · strides: bytes, multiples
+    of 16, without the innermost · box: elements of one copy along each dimension, at most 256, 128 bytes innermost.
+    """
+
+    address: int
+    itemsize: int
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+
+
+Maps: TypeAlias = "Callable[[Any], dict[str, MappedTensor]]"
+"""``maps(a)``: the tensor of each `MAP` among the fields; addresses among ``a`` are those of the launch."""
 
 SM_80, SM_90A = "sm_80", "sm_90a"
 
@@ -44,7 +69,7 @@ class CudaKernel:
     name: for people: profiles, errors, cache listings.
     fields: name and kind of each parameter.
     threads: of a block.  blocks: see `Blocks`.  shared: bytes of dynamic shared memory of a block, or a function of the
-    arguments.
+    arguments.  maps: see `Maps`; steps give no arguments for these fields.
     arch: the least architecture that has its instructions.
     unrolled: whether ``static_range`` and ``static`` in the body are written out (`kernels.cuda.language.unroll`).
     fastmath: whether functions may be approximate and sums reordered.
@@ -64,11 +89,12 @@ class CudaKernel:
         unrolled: bool = False,
         fastmath: bool = False,
         extents: Extents | None = None,
+        maps: Maps = lambda a: {},
     ) -> None:
-        self.given, self.name, self.fields, self.extents = given, name, fields, extents
+        self.given, self.name, self.fields, self.extents, self.maps = given, name, fields, extents, maps
         self.threads, self.blocks, self.shared = threads, blocks, shared
         self.arch, self.unrolled, self.fastmath = arch, unrolled, fastmath
-        self.names = frozenset(fields)
+        self.names = frozenset(name for name, field in fields.items() if field.kind != MAP.kind)
         self.pointers = {name: field.optional for name, field in fields.items() if field.kind == "ptr"}
         self.references = dict.fromkeys(self.pointers, MEMORY)
 
@@ -122,6 +148,7 @@ def cuda_kernel(
     unrolled: bool = False,
     fastmath: bool = False,
     extents: Extents | None = None,
+    maps: Maps = lambda a: {},
     **fields: Field,
 ) -> Callable[[Callable[..., None]], CudaKernel]:
     """Make a kernel of a body; keywords that are fields declare its parameters, others are those of `CudaKernel`."""
@@ -129,7 +156,7 @@ def cuda_kernel(
     def wrap(body: Callable[..., None]) -> CudaKernel:
         return CudaKernel(
             body, body.__name__, fields, threads=threads, blocks=blocks, shared=shared, arch=arch, unrolled=unrolled,
-            fastmath=fastmath, extents=extents,
+            fastmath=fastmath, extents=extents, maps=maps,
         )  # fmt: skip
 
     return wrap
@@ -140,6 +167,6 @@ def ceil_div(a: int, b: int) -> int:
 
 
 __all__ = [
-    "F32", "F64", "I32", "I64", "PTR", "PTR_OR_0", "SM_80", "SM_90A", "CudaKernel", "Macro", "ceil_div", "cuda_kernel",
-    "inline", "inline_source",
+    "F32", "F64", "I32", "I64", "MAP", "PTR", "PTR_OR_0", "SM_80", "SM_90A", "CudaKernel", "Macro", "MappedTensor",
+    "ceil_div", "cuda_kernel", "inline", "inline_source",
 ]  # fmt: skip

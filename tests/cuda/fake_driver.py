@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as real
 
-from bolt_numba.ptx import GlobalMemory, Module
+from bolt_numba.ptx import GlobalMemory, Module, TensorMap
 
 Result = real.CUresult
 _KINDS = {"u64": "q", "b64": "q", "s64": "q", "u32": "i", "b32": "i", "s32": "i", "f32": "f", "f64": "d"}
@@ -66,6 +66,13 @@ class FakeDriver:
     CUfunction_attribute = real.CUfunction_attribute
     CUpointer_attribute = real.CUpointer_attribute
     CUstreamCaptureMode = real.CUstreamCaptureMode
+    CUtensorMapDataType = real.CUtensorMapDataType
+    CUtensorMapInterleave = real.CUtensorMapInterleave
+    CUtensorMapSwizzle = real.CUtensorMapSwizzle
+    CUtensorMapL2promotion = real.CUtensorMapL2promotion
+    CUtensorMapFloatOOBfill = real.CUtensorMapFloatOOBfill
+    cuuint32_t = real.cuuint32_t
+    cuuint64_t = real.cuuint64_t
 
     def __init__(self, gpus: int = 1, nbytes: int = 1 << 24, version: int = 13000, capability: int = 80) -> None:
         self.gpus, self.nbytes, self.version, self.capability = gpus, nbytes, version, capability
@@ -132,6 +139,7 @@ class FakeDriver:
             kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: major,
             kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: minor,
             kinds.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: 227 << 10,
+            kinds.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: 3,
         }[kind])  # fmt: skip
 
     def cuDevicePrimaryCtxRetain(self, device: int) -> Any:
@@ -220,6 +228,20 @@ class FakeDriver:
 
     # --- code and launches
 
+    def cuTensorMapEncodeTiled(
+        self, kind: Any, rank: int, address: int, dims: Any, strides: Any, box: Any, steps: Any, interleave: Any,
+        swizzle: Any, promotion: Any, fill: Any,
+    ) -> Any:  # fmt: skip
+        size = {1: 1, 2: 2, 4: 4}[int(kind.name.rpartition("UINT")[2]) // 8]
+        whole, apart, part, each = (tuple(map(int, one)) for one in (dims, strides, box, steps))
+        is_right = len(whole) == len(part) == len(each) == rank == len(apart) + 1 and set(each) == {1}
+        is_right &= address % 16 == 0 and not any(s % 16 or not 0 < s < 1 << 40 for s in apart)
+        is_right &= all(0 < d <= 1 << 32 for d in whole) and all(0 < b <= 256 for b in part)
+        if not is_right or part[0] * size > 128 or int(swizzle) != 3:
+            return Result.CUDA_ERROR_INVALID_VALUE, None
+        made = _TensorMap(self.memory.tensor_map(TensorMap(address, size, whole, apart, part, 128)))
+        return _ok(made)
+
     def cuModuleLoadData(self, image: bytes) -> Any:
         return _ok(FakeFunction(image.decode()))
 
@@ -300,11 +322,22 @@ class FakeDriver:
         return self._later(stream, lambda: event["stream"].finish())
 
 
+class _TensorMap:
+    """What `getPtr` of a real one gives, too."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def getPtr(self) -> int:
+        found: int = self.data.ctypes.data
+        return found
+
+
 _WITH_RESULT = frozenset((
     "cuDriverGetVersion", "cuDeviceTotalMem", "cuDeviceGetCount",
     "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute",
     "cuDevicePrimaryCtxRetain", "cuCtxPopCurrent", "cuMemAlloc", "cuMemHostAlloc", "cuStreamCreate",
     "cuModuleLoadData", "cuModuleEnumerateFunctions", "cuStreamEndCapture", "cuGraphInstantiate", "cuEventCreate",
-    "cuEventElapsedTime", "cuPointerGetAttribute",
+    "cuEventElapsedTime", "cuPointerGetAttribute", "cuTensorMapEncodeTiled",
 ))  # fmt: skip
 """Functions that give something besides a status."""

@@ -71,7 +71,7 @@ def run_op(
         ins.append(t if t is None or i in constants else t.with_value(None))
     outs = infer_types(op, ins)
     context = QueryContext(precision=precision)
-    found = [e for e in registry.candidates(op, ins, context, "cuda") if maker in ("", e.name)]
+    found = [e for e in registry.candidates(op, ins, context, "cuda", GPU.driver.arch) if maker in ("", e.name)]
     assert found, f"{op.name}: no CUDA maker {maker} accepts {ins}"
     steps = made_steps(found[0], op, ins, outs, context)
     slots: list[Slot | None] = []

@@ -41,10 +41,10 @@ class Cuda(Device):
         return KERNELS
 
     def select(self, op: Op, ins: Types, context: Context) -> Entry | None:
-        return registry.select(op, ins, context, KERNELS)
+        return registry.select(op, ins, context, KERNELS, self.driver.arch)
 
     def candidates(self, op: Op, ins: Types, context: Context) -> list[Entry]:
-        return registry.candidates(op, ins, context, KERNELS)
+        return registry.candidates(op, ins, context, KERNELS, self.driver.arch)
 
     def seconds(self, op: Op, ins: Types, outs: Sequence[TensorType], threads: int) -> float:
         return LAUNCH_S + max(bytes_of(ins, outs) / BYTES_A_S, work_of(op, ins, outs) / WORK_A_S)

@@ -18,13 +18,15 @@ from bolt_numba.devices.cuda.interface import Call
 from bolt_numba.devices.cuda.library import REFUSED, Health, arch_of, library, name_of, text_of, version_text
 from bolt_numba.errors import BudgetError, DeviceError
 from bolt_numba.kernels.cuda.code import CUBIN, code_of
-from bolt_numba.kernels.cuda.declare import CudaKernel
+from bolt_numba.kernels.cuda.declare import CudaKernel, MappedTensor
 from bolt_numba.types import Array
 
 PIECE = 1 << 23
 """Bytes of the largest single copy: a longer one goes piece by piece through pinned memory."""
 FIRST_PINNED, MOST_PINNED = 1 << 16, 4 * PIECE
 """Bytes of pinned memory of a stream: at first, and at most."""
+MAP_BYTES = 128
+"""Of what describes a tensor."""
 NON_BLOCKING, RELAXED, WITHOUT_TIME = 1, 2, 2
 """Of streams that do not wait for the default stream; captures during which memory may be freed; events."""
 
@@ -86,14 +88,16 @@ class Gpu:
         self.number: int | None = number
         self.health = Health(cu, self.name)
         self.version = self.done(cu.cuDriverGetVersion(), "asking for its version")
-        count = self.done(cu.cuDeviceGetCount(), "counting GPUs")
-        if number >= count:
-            raise DeviceError(f"device: got 'cuda:{number}', wanted a number below {count}, as many GPUs as there are")
+        gpus = self.done(cu.cuDeviceGetCount(), "counting GPUs")
+        if number >= gpus:
+            raise DeviceError(f"device: got 'cuda:{number}', wanted a number below {gpus}, as many GPUs as there are")
         self.device = device = self.done(cu.cuDeviceGet(number), "finding the GPU")
         name_there = self.done(cu.cuDeviceGetName(256, device), "asking for its name")
         self.model, self.arch = text_of(name_there), arch_of(cu, device)
         optin = cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
         self.shared = int(self.done(cu.cuDeviceGetAttribute(optin, device), "asking what it can do"))
+        count = cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+        self.processors = int(self.done(cu.cuDeviceGetAttribute(count, device), "asking how large it is"))
         self.here = _Here(self, self.done(cu.cuDevicePrimaryCtxRetain(device), "starting to use the GPU"))
         self._functions: dict[str, Function] = {}
         self._lock = threading.RLock()
@@ -218,6 +222,22 @@ class Gpu:
             self.done((status, module), f"loading kernel {kernel.name}")
             functions = self.done(self.cu.cuModuleEnumerateFunctions(1, module), f"looking into kernel {kernel.name}")
             return Function(kernel.name, module, functions[0])
+
+    def tensor_map(self, tensor: MappedTensor) -> Array:
+        cu, t = self.cu, tensor
+        kind = getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_UINT{8 * t.itemsize}")
+        with self.here:
+            dims, strides = (list(map(cu.cuuint64_t, sizes)) for sizes in (t.dims, t.strides))
+            box, steps = (list(map(cu.cuuint32_t, sizes)) for sizes in (t.box, (1,) * len(t.dims)))
+            encoded = cu.cuTensorMapEncodeTiled(
+                kind, len(t.dims), t.address, dims, strides, box, steps,
+                cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+                cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+                cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            )  # fmt: skip
+        made = self.done(encoded, f"describing a tensor of {t.dims} with strides {t.strides} at {t.address:#x}")
+        return np.frombuffer(ctypes.string_at(made.getPtr(), MAP_BYTES), np.uint8)
 
     def call(
         self, function: Function, grid: tuple[int, int, int], threads: int, shared: int, values: Sequence[Any],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from bolt_numba.types import Array
 
 if TYPE_CHECKING:
-    from bolt_numba.kernels.cuda.declare import CudaKernel
+    from bolt_numba.kernels.cuda.declare import CudaKernel, MappedTensor
 
 Call: TypeAlias = Callable[[], None]
 """A launch with all its arguments: asks the GPU, and waits for nothing."""
@@ -21,12 +21,13 @@ class Driver(Protocol):
     when the GPU failed, in this call or before.
 
     name: of the memory, for people.  arch: code for which it runs, such as ``sm_90a``.  kind: of code, one of
-    those of `kernels.cuda.code`.
+    those of `kernels.cuda.code`.  processors: how many multiprocessors it has.
     """
 
     name: str
     arch: str
     kind: str
+    processors: int
     number: int | None
     """Which GPU, as other packages count them; None for one that they cannot reach."""
 
@@ -64,6 +65,10 @@ class Driver(Protocol):
 
     def function(self, kernel: CudaKernel) -> Any:
         """A kernel's code, loaded."""
+        ...
+
+    def tensor_map(self, tensor: MappedTensor) -> Array:
+        """The 128 bytes by which kernels find a tensor, for memory of the GPU."""
         ...
 
     def call(

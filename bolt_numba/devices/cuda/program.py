@@ -20,6 +20,7 @@ from bolt_numba.types import Array
 
 _WORDS = {
     "ptr": ctypes.c_int64,
+    "map": ctypes.c_int64,
     "fault": ctypes.c_int64,
     "i64": ctypes.c_int64,
     "i32": ctypes.c_int32,
@@ -68,6 +69,7 @@ class CudaRun:
         self.program, self.arena = program, arena
         self.driver = program.memory.driver
         self.faults = Faults(program.jobs, program.memory, arena.stream)
+        self.maps: list[Buffer] = []
         self.calls = [self._calls(job) for job in program.jobs]
         self._all = [call for calls in self.calls for call in calls]
         self._repeated: Call | None = None
@@ -81,9 +83,13 @@ class CudaRun:
         kernel: Any = step.kernel
         numbers = Numbers()
         numbers.__dict__ = {name: self._value(job, arg) for name, arg in step.args.items()}
+        numbers.__dict__["processors"] = self.driver.processors
         grid = kernel.grid(numbers)
         if 0 in grid:
             return []
+        for name, tensor in kernel.maps(numbers).items():
+            self.maps.append(self.program.memory.upload(self.driver.tensor_map(tensor)))
+            numbers.__dict__[name] = self.maps[-1].address
         values = [_WORDS[field.kind](numbers.__dict__[name]) for name, field in kernel.fields.items()]
         function, shared = self.driver.function(kernel), kernel.shared_bytes(numbers)
         return [self.driver.call(function, grid, kernel.threads, shared, values, self.arena.stream)]

@@ -13,9 +13,12 @@ import numpy as np
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.devices.cuda.interface import Call
 from bolt_numba.kernels.cuda.code import PTX, ptx
-from bolt_numba.kernels.cuda.declare import SM_80, CudaKernel
-from bolt_numba.ptx import GlobalMemory, Module, SimulationReport
+from bolt_numba.kernels.cuda.declare import SM_80, CudaKernel, MappedTensor
+from bolt_numba.ptx import GlobalMemory, Module, SimulationReport, TensorMap
 from bolt_numba.types import Array
+
+SWIZZLE = 128
+"""Bytes within which boxes of tensors are swizzled."""
 
 
 class SimulatedGpu:
@@ -25,6 +28,7 @@ class SimulatedGpu:
     """
 
     number: int | None = None
+    processors = 132
 
     def __init__(self, name: str = "cuda-sim", arch: str = SM_80) -> None:
         self.name, self.arch, self.kind, self._memory = name, arch, PTX, GlobalMemory()
@@ -72,6 +76,11 @@ class SimulatedGpu:
             if found is None:
                 found = self._modules[kernel.digest] = Module(ptx(kernel, self.arch))
             return found
+
+    def tensor_map(self, tensor: MappedTensor) -> Array:
+        t = tensor
+        with self._lock:
+            return self._memory.tensor_map(TensorMap(t.address, t.itemsize, t.dims, t.strides, t.box, SWIZZLE))
 
     def call(
         self, function: Module, grid: tuple[int, int, int], threads: int, shared: int, values: Sequence[Any],

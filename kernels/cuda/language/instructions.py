@@ -179,6 +179,12 @@ _HOPPER = {
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
         "[$0], [$1, {$3, $4}], [$2];", "", "rlrrr",
     ),
+    "tma_load_3d": _effect(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[$0], [$1, {$3, $4, $5}], [$2];", "", "rlrrrr",
+    ),
+    # a tensor map that the host has written to global memory is read behind it
+    "fence_tensor_map": _effect("fence.proxy.tensormap::generic.acquire.sys [$0], 128;", "", "l"),
     "tma_store_2d": _effect(
         "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [$0, {$2, $3}], [$1];", "", "lrrr"
     ),

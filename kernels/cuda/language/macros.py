@@ -160,23 +160,27 @@ def fill(n: int, value: float) -> Any:
 # --------------------------------------------------------------------------------------------------------------- Hopper
 
 _WGMMA = {
-    "f16": ("f32.f16.f16", 16, ", 1, 1, 0, 0"),
-    "bf16": ("f32.bf16.bf16", 16, ", 1, 1, 0, 0"),
+    "f16": ("f32.f16.f16", 16, ", 1, 1, %d, %d"),
+    "bf16": ("f32.bf16.bf16", 16, ", 1, 1, %d, %d"),
     "tf32": ("f32.tf32.tf32", 8, ", 1, 1"),
     "e4m3": ("f32.e4m3.e4m3", 32, ", 1, 1"),
     "s8": ("s32.s8.s8", 32, ""),
     "u8s8": ("s32.u8.s8", 32, ""),
+    "s8u8": ("s32.s8.u8", 32, ""),
+    "u8u8": ("s32.u8.u8", 32, ""),
     "b1": ("s32.b1.b1.and.popc", 256, ""),
 }
-"""By kind: dtypes, terms of a sum in one instruction, and the end of its text (signs, transposes)."""
+"""By kind: dtypes, terms of a sum in one instruction, and the end of its text (signs; for halves: what is turned)."""
 
 
-def wgmma(n: int, kind: str = "f16") -> Any:
+def wgmma(n: int, kind: str = "f16", a_turned: int = 0, b_turned: int = 0) -> Any:
     """``wgmma(sums, first, a, b, scale)`` of a warp group: 64 x n sums += a (64 x k) b (k x n), both in shared memory.
 
     sums: sums[first : first + n / 2], a literal first.  a, b: descriptors, i64.  scale: 0 begins with zeros, 1 adds.
+    a_turned, b_turned: 1 where not the terms of a line lie dense but the lines of a term; halves alone may.
     """
     dtypes, k, tail = _WGMMA[kind]
+    tail = tail % (a_turned, b_turned) if "%" in tail else tail
     registers = n // 2
     letter = "r" if dtypes.startswith("s32") else "f"
     names = ",".join(f"${i}" for i in range(registers))
