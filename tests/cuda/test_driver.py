@@ -38,10 +38,10 @@ def gpu_of(fake: FakeDriver, number: int = 0) -> Gpu:
     return Gpu(number, fake, PTX)
 
 
-def session_on(fake: FakeDriver, graph: Graph, number: int = 0) -> bn.Session:
+def session_on(fake: FakeDriver, graph: Graph, number: int = 0, precision: str = "f32") -> bn.Session:
     name = f"fake{next(_numbers)}"
     devices.register(name, lambda: Cuda(name, gpu_of(fake, number)))
-    return bn.compile(graph, device=name, threads=1, stages=())
+    return bn.compile(graph, device=name, threads=1, stages=(), precision=precision)
 
 
 def chain(length: int = 3) -> Graph:

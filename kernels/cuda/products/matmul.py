@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -66,23 +67,30 @@ def turned(rows: int) -> Callable[[Array], Array]:
     return pack
 
 
-def operands(op: MatMul, a: TensorType, b: TensorType, context: Context) -> ProductOperands:
-    """Both operands as they lie in memory; rows of a constant B are padded where they would be misaligned."""
+def lying(op: MatMul, a: TensorType, b: TensorType) -> ProductOperands:
+    """Both operands as they lie in memory; rows of a constant B count as padded where they would be misaligned."""
     swap_a, swap_b = op.trans_a and len(a.dims) > 1, op.trans_b and len(b.dims) > 1
     g = geometry(op, a.dims, b.dims, merged=not swap_a or len(a.dims) == 2)
     dense_a, dense_b = "m" if swap_a else "k", "k" if swap_b or len(b.dims) == 1 else "m"
     lda, ldb, size = g.m if swap_a else g.k, g.k if dense_b == "k" else g.n, a.dtype.itemsize
-    given_b: Argument = In(1)
-    if b.known is not None and ldb * size % WIDE and len(b.dims) > 1:
-        given_b = context.packed(b.known, ("rows of 16 bytes",), padded_rows(WIDE // size))
+    if b.known is not None and len(b.dims) > 1:
         ldb += -ldb % (WIDE // size)
     lines_b = g.n if dense_b == "k" else g.k
     table, a_block, b_block = _blocks(g, size * g.m * g.k, size * ldb * lines_b)
     args: dict[str, Argument] = {
-        "a": In(0), "b": given_b, "table": table, "m": g.m, "n": g.n, "k": g.k, "lda": lda, "ldb": ldb,
+        "a": In(0), "b": In(1), "table": table, "m": g.m, "n": g.n, "k": g.k, "lda": lda, "ldb": ldb,
         "a_block": a_block, "b_block": b_block, "matrices": g.blocks,
     }  # fmt: skip
     return ProductOperands(g, _order(dense_a, lda, size, g.m * g.k), _order(dense_b, ldb, size, ldb * lines_b), args)
+
+
+def operands(op: MatMul, a: TensorType, b: TensorType, context: Context) -> ProductOperands:
+    """The same, and the packed constant where B is padded."""
+    of = lying(op, a, b)
+    if b.known is None or of.args["ldb"] == b.dims[-1] or len(b.dims) == 1:
+        return of
+    packed = context.packed(b.known, ("rows of 16 bytes",), padded_rows(WIDE // a.dtype.itemsize))
+    return replace(of, args={**of.args, "b": packed})
 
 
 def _blocks(g: ProductBlocks, a_bytes: int, b_bytes: int) -> tuple[Array | None, int, int]:
@@ -181,7 +189,7 @@ def by_few(of: ProductOperands, dtype: str) -> Choice:
     return splits, lambda stored: made(rows, dtype, wide, stored)
 
 
-def _steps(way: Any, op: Any, ins: Types, y: TensorType, context: Context) -> list[Step]:
+def product_steps(way: Any, op: Any, ins: Types, y: TensorType, context: Context) -> list[Step]:
     a, b = ins[0], ins[1]
     assert a is not None
     assert b is not None
@@ -194,19 +202,19 @@ def _steps(way: Any, op: Any, ins: Types, y: TensorType, context: Context) -> li
 @kernel(MatMul, device="cuda", accepts=accepts_f32, by_types=True)
 def matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f32, on plain cores."""
-    return _steps(by_simt, op, ins, outs[0], context)
+    return product_steps(by_simt, op, ins, outs[0], context)
 
 
 @kernel(MatMul, device="cuda", accepts=accepts_halves, by_types=True)
 def matmul_halves(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f16 and bf16 on tensor cores, with sums in f32."""
-    return _steps(by_tensor, op, ins, outs[0], context)
+    return product_steps(by_tensor, op, ins, outs[0], context)
 
 
 @kernel(MatMul, device="cuda", accepts=accepts_few, rank=2, by_types=True)
 def matmul_few(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Up to 4 rows, at the speed of the memory."""
-    return _steps(by_few, op, ins, outs[0], context)
+    return product_steps(by_few, op, ins, outs[0], context)
 
 
 @kernel(MatMul, device="cuda", accepts=accepts_tf32, rank=1, numerics="fast", by_types=True)
