@@ -343,7 +343,7 @@ class Session:
 
     @border("profile")
     def profile(self, *args: Any, runs: int = 20, **kwargs: Any) -> Profile:
-        """Time every step: ``profile(x, runs=50)`` with inputs as for a call."""
+        """Time every step: ``profile(x, runs=50)`` with inputs as for a call; after 20 s no further run begins."""
         from bolt_numba.runtime.profile import profile_runs
 
         with self._granted():

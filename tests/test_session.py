@@ -20,6 +20,7 @@ from bolt_numba.ops.arrays.shape import Identity, Reshape, Shape
 from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Exp, Relu, Tanh
+from bolt_numba.runtime import profile
 from bolt_numba.types import F32, I64, Sym, TensorType
 
 RNG = np.random.default_rng(7)
@@ -243,14 +244,21 @@ def test_shapes_given_as_inputs() -> None:
 
 
 def test_profile_and_memory(sess: bn.Session, tmp_path: Any) -> None:
-    profile = sess.profile(data(16), runs=3)
-    assert {row.op for row in profile.rows} >= {"MatMul"}
-    assert sum(r.seconds for r in profile.rows) > 0
-    profile.save(tmp_path / "trace.json")
-    assert "MatMul" in profile.table()
+    found = sess.profile(data(16), runs=3)
+    assert {row.op for row in found.rows} >= {"MatMul"}
+    assert sum(r.seconds for r in found.rows) > 0
+    found.save(tmp_path / "trace.json")
+    assert "MatMul" in found.table()
     memory = sess.memory()
     assert memory["weights"] >= 4 * (8 * 16 + 16 + 16 * 4)
     assert memory["arena"] <= memory["naive"]
+
+
+def test_a_profile_of_a_slow_model_ends(sess: bn.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile, "LONGEST_S", 0.0)
+    found = sess.profile(data(16), runs=50)
+    assert found.runs == 1
+    assert found.table().endswith("median of 1 run(s)")
 
 
 def test_drop_in_for_onnxruntime(graph: Graph) -> None:

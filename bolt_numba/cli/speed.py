@@ -106,7 +106,7 @@ def _show(report: benchmark.BenchReport) -> None:
 def profile(
     model: ModelPath,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Chrome trace to write (Perfetto).")] = None,
-    runs: Annotated[int, typer.Option("--runs", min=1, help="Runs to take the median of.")] = 20,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Runs to take the median of; fewer after 20 s.")] = 20,
     top: Annotated[int, typer.Option("--top", min=1, help="Rows to show.")] = 25,
     input_: Inputs = [],
     shape: Shapes = [],

@@ -216,6 +216,11 @@ def test_a_driver_too_old_for_the_code_is_named() -> None:
         session_on(fake, graph)(x=whole(6, 4))
 
 
+def test_a_gpu_too_old_for_the_kernels_is_named() -> None:
+    with pytest.raises(DeviceError, match="device: cuda: got a GPU of sm_75, wanted sm_80 or newer"):
+        Gpu(0, FakeDriver(capability=75), PTX)
+
+
 def test_shared_memory_is_allowed_or_refused() -> None:
     gpu = gpu_of(FakeDriver())
     function = driver.Function("k", None, type("F", (), {"most_shared": 0})())

@@ -53,6 +53,9 @@ def test_names() -> None:
     assert (other.name, other.driver.arch) == ("cuda-sim:sm_90a", "sm_90a")  # type: ignore[attr-defined]
     with pytest.raises(DeviceError, match="got 'cuda-sim:fast', wanted an architecture"):
         devices.device("cuda-sim:fast")
+    for old in ("sm_12", "sm_75", "sm_10a"):
+        with pytest.raises(DeviceError, match=f"cuda-sim:{old}: got a GPU of {old}, wanted sm_80 or newer"):
+            devices.device(f"cuda-sim:{old}")
     with pytest.raises(DeviceError, match="got a second 'cuda:7'"):
         devices.register("cuda:7", lambda: SIM)
 

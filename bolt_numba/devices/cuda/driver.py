@@ -15,7 +15,7 @@ import numpy as np
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.records import record
 from bolt_numba.devices.cuda.interface import Call
-from bolt_numba.devices.cuda.library import REFUSED, Health, arch_of, library, name_of, text_of, version_text
+from bolt_numba.devices.cuda.library import REFUSED, Health, arch_of, library, name_of, text_of, version_text, want_arch
 from bolt_numba.errors import BudgetError, DeviceError
 from bolt_numba.kernels.cuda.code import CUBIN, code_of
 from bolt_numba.kernels.cuda.declare import CudaKernel, MappedTensor
@@ -94,6 +94,7 @@ class Gpu:
         self.device = device = self.done(cu.cuDeviceGet(number), "finding the GPU")
         name_there = self.done(cu.cuDeviceGetName(256, device), "asking for its name")
         self.model, self.arch = text_of(name_there), arch_of(cu, device)
+        want_arch(self.arch, self.name)
         optin = cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
         self.shared = int(self.done(cu.cuDeviceGetAttribute(optin, device), "asking what it can do"))
         count = cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT

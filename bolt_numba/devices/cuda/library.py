@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import weakref
 from typing import Any
 
@@ -14,6 +15,8 @@ FORKED = (
     "cuda: fork: got a child of a process that had used the GPU, which the driver forbids; "
     "wanted one by spawn: multiprocessing.get_context('spawn')"
 )
+LEAST = 80
+"""The oldest architecture: products of bf16 and asynchronous copies came with it."""
 _LOST = frozenset((
     "CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_LAUNCH_TIMEOUT", "CUDA_ERROR_CONTEXT_IS_DESTROYED", "CUDA_ERROR_ASSERT",
     "CUDA_ERROR_HARDWARE_STACK_ERROR", "CUDA_ERROR_ILLEGAL_INSTRUCTION", "CUDA_ERROR_MISALIGNED_ADDRESS",
@@ -87,6 +90,12 @@ def arch_of(cu: Any, device: Any) -> str:
     if status:
         raise DeviceError(f"cuda: capability of a GPU: got {name_of(cu, status)}, wanted the driver to tell it")
     return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+
+
+def want_arch(arch: str, name: str) -> None:
+    """Refuse a GPU that lacks instructions of our kernels; arch: its own, such as ``sm_75``."""
+    if int(re.sub(r"\D", "", arch)) < LEAST:
+        raise DeviceError(f"device: {name}: got a GPU of {arch}, wanted sm_{LEAST} or newer")
 
 
 def name_of(cu: Any, status: Any) -> str:
