@@ -28,7 +28,7 @@ from tests.unsaturated import unsaturated_operands
 ALL = sorted(CASES, key=lambda op: op.name)
 NAMES = [op.name for op in ALL]
 INTERNAL = {
-    *("Chain", "If", "Loop", "Scan", "TreeEnsemble", "LabelEncoder", "OneHotEncoder", "PairwiseCoupling"),
+    *("Chain", "If", "Loop", "Scan", "Foreign", "TreeEnsemble", "LabelEncoder", "OneHotEncoder", "PairwiseCoupling"),
     *("RandomNormal", "RandomUniform", "Multinomial", "Dropout", "DynamicQuantizeLSTM", "GroupQueryAttention"),
     *("MatMulNBits", "ByteTable", "BetweenBytes", "Histogram", "BinaryPack", "BinaryConv", "BinaryMatMul"),
     *("CumMax", "CumMin", "LogCumSumExp", "SearchSorted", "GatherTree", "Inverse", "PSRoiPool"),

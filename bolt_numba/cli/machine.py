@@ -82,6 +82,7 @@ _OTHERWISE = {
     "Einsum": "expanded: MatMul, Mul, ReduceSum",
     **dict.fromkeys(("Shape", "Size"), "known to the plan"),
     **dict.fromkeys(("If", "Loop", "Scan"), "bodies run natively"),
+    "Foreign": "a device of a plug-in, else its graph natively",
 }
 """What runs operators that have no kernel, unless it is the reference."""
 

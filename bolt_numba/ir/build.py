@@ -6,107 +6,20 @@ Used by converters and rewrites.  It never optimises.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from bolt_numba.base.budget import Budget, within
-from bolt_numba.errors import BoltError, ShapeError
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.dtypes import plain_bools
-from bolt_numba.ops.registry import Op, result_tuple
-from bolt_numba.ops.shapes import want_possible
+from bolt_numba.ops.evaluate import infer_types
+from bolt_numba.ops.registry import Op
 from bolt_numba.types import Array, Dim, Sym, TensorType, type_of
 
+__all__ = ["Builder", "Operand", "infer_types", "merged_type"]
+
 Operand: TypeAlias = "Value | Array | int | float | bool | None"
-MAX_KNOWN = 1024
-"""Elements up to which a value is computed during inference (shapes, axes, scales; never weights)."""
-MAX_WORK = 1 << 20
-"""Elementary operations that one such value may take: a small result can hide an endless loop or a large product."""
-
-
-def infer_types(op: Op, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
-    """Output types of ``op``, with the values of small outputs whose inputs are all known.
-
-    Raises ShapeError or DTypeError as `Op.infer` does, for an omitted operand that the operator needs, and for results
-    that cannot be; any other failure of `infer` becomes a ShapeError.
-    """
-    for t in inputs:
-        if t is None:
-            _want_operands(op, inputs)
-            break
-    try:
-        types = result_tuple(op.infer(*inputs))
-    except BoltError:
-        raise
-    except Exception as error:
-        got = ", ".join("-" if t is None else str(t) for t in inputs)
-        raise ShapeError(f"{op.name}: cannot infer the result of {op} for ({got}): {error}") from error
-    is_open = not op.has_side_state and len(inputs) > 0
-    for made in types:
-        want_possible(op, made)
-        is_open &= made.value is None
-    return _with_values(op, inputs, types) if is_open else types
-
-
-def _want_operands(op: Op, inputs: Sequence[TensorType | None]) -> None:
-    """Raise ShapeError for an omitted operand whose annotation in `Op.infer` does not allow None."""
-    kinds = [(name, kind) for name, kind in op.infer.__annotations__.items() if name != "return"]
-    for i, t in enumerate(inputs):
-        name, kind = kinds[min(i, len(kinds) - 1)] if kinds else ("", "")
-        if t is None and kind == "TensorType":
-            raise op.fail(f"operand {i} ({name})", "none", "one")
-
-
-def _with_values(
-    op: Op, inputs: Sequence[TensorType | None], types: tuple[TensorType, ...]
-) -> tuple[TensorType, ...]:
-    for t in inputs:
-        if t is not None and (t.value is None or t.value.size > 64 * MAX_KNOWN):
-            return types
-    for t in types:
-        if not t.is_static or t.size > MAX_KNOWN:
-            return types
-    args: list[Array | None] = []
-    symbolic = False
-    for t in inputs:
-        if t is None:
-            args.append(None)
-            continue
-        known = t.known
-        symbolic |= known is None
-        args.append(t.value if known is None else known)
-    if symbolic and not op.on_symbols:
-        return types
-    try:
-        with within(Budget(MAX_WORK)):
-            values = result_tuple(op.reference(*args))
-    except Exception:  # a value that cannot be computed here is simply not known; the run will report the error
-        return types
-    if symbolic:
-        return tuple(
-            t.with_value(_tidy(v)) if np.shape(v) == t.shape and _is_small(v) else t
-            for t, v in zip(types, values, strict=True)
-        )
-    return tuple(
-        t.with_value(v) if np.shape(v) == t.shape and v.dtype == t.dtype else t
-        for t, v in zip(types, values, strict=True)
-    )
-
-
-def _is_small(value: Any) -> bool:
-    """Whether integers beside symbols fit into 64 bits: those of Python have no end."""
-    return all(not isinstance(v, int) or -(1 << 63) <= v < 1 << 64 for v in np.asarray(value, object).flat)
-
-
-def _tidy(value: Any) -> Array:
-    made = np.empty(np.shape(value), dtype=object)
-    made[...] = value
-    return made
-
-
 _MADE_UP = re.compile(r"_\d+\b")
 """What `ops.registry.fresh_dim` puts behind a symbol: such a dimension says nothing."""
 

@@ -168,6 +168,10 @@ class Graph:
         self._names.add(name)
         return name
 
+    def release_names(self, names: Iterable[str]) -> None:
+        """Let other values have names whose own are no longer of this graph."""
+        self._names.difference_update(names)
+
     def add_input(self, name: str, type: TensorType) -> Value:
         value = Value(self.unique_name(name), type)
         self.inputs.insert(len(self.inputs) - len(self.states), value)
@@ -293,7 +297,7 @@ class Graph:
         return made
 
     def subgraphs(self) -> Iterator[tuple[Node, Graph]]:
-        """Subgraphs of control flow, one level down."""
+        """Subgraphs of control flow, and those of opaque operators, one level down."""
         for node in self.nodes:
             for attribute in graph_attributes(node.op).values():
                 yield node, attribute
@@ -314,11 +318,12 @@ def graph_attributes(op: Any) -> dict[str, Graph]:
 
 
 def subgraphs_of(nodes: Iterable[Node]) -> list[Graph]:
-    """The subgraphs of all nodes' operators, one level down: passes ask for them again and again."""
+    """The subgraphs of all nodes, one level down, but for opaque ones: passes ask for them again and again."""
     kinds = {type(node.op) for node in nodes}
-    if not [kind for kind in kinds if _HOLDS.get(kind) is not False and may_hold_graphs(kind)]:
+    holding = [kind for kind in kinds if _HOLDS.get(kind) is not False and may_hold_graphs(kind) and not kind.opaque]
+    if not holding:
         return []
-    return [sub for node in nodes for sub in graph_attributes(node.op).values()]
+    return [sub for node in nodes if type(node.op) in holding for sub in graph_attributes(node.op).values()]
 
 
 def may_hold_graphs(cls: type[Op]) -> bool:

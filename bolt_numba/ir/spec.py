@@ -47,7 +47,8 @@ def violations(graph: Graph, stage: str = "import") -> list[str]:
     for rows in (STRUCTURE, MEANING):
         found = [f"{row.name}: {text}" for row in rows if row.holds_at(stage) for text in row.check(graph)]
         for node, sub in graph.subgraphs():
-            found += [f"{node.name}: {text}" for text in violations(sub, stage)]
+            inside = STAGES[0] if node.op.opaque else stage  # passes leave it as it came
+            found += [f"{node.name}: {text}" for text in violations(sub, inside)]
         if found:
             return list(dict.fromkeys(found))
     return []

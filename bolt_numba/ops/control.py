@@ -60,10 +60,11 @@ class ControlFlow(Op):
         raise NotImplementedError(self.name)
 
     def reference(self, *args: Any) -> tuple[Any, ...]:
-        return tuple(self.execute(args, _run_by_references))
+        return tuple(self.execute(args, run_by_references))
 
 
-def _run_by_references(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
+def run_by_references(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
+    """Outputs of a graph for its inputs, each in order."""
     arrays: dict[int, Any] = {id(v): a for v, a in zip(graph.inputs, inputs, strict=True)}
 
     def read(value: Any) -> Any:

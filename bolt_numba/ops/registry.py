@@ -45,6 +45,8 @@ class Op:
     """The reference moves memory as fast as a kernel does: not worth a plan for every content of `value_inputs`."""
     reads_only_shape: ClassVar[bool] = False
     """The result follows from the operand's dimensions; its content is never read."""
+    opaque: ClassVar[bool] = False
+    """Holds a graph that is another's to compute: passes leave it as it is."""
     has_side_state: ClassVar[bool] = False
     """Random or stateful: never folded, never merged with an equal node."""
 

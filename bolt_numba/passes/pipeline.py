@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from bolt_numba.errors import BoltError
 from bolt_numba.ir.graph import Graph, graph_attributes
 from bolt_numba.ir.spec import STAGES as SPEC_STAGES
 from bolt_numba.ir.spec import verify
+from bolt_numba.ops.registry import OPS
 from bolt_numba.passes import (
     absorb,
     canonical,
@@ -57,6 +58,15 @@ Chosen: TypeAlias = "Callable[[PipelineRun], Sequence[Rule]]"
 RuleSet: TypeAlias = "tuple[Rule | Chosen, ...]"
 
 
+class Parts(Protocol):
+    """Puts nodes into parts for these devices, as `partition.partition.Partition` does."""
+
+    @property
+    def devices(self) -> Sequence[str]: ...
+
+    def __call__(self, graph: Graph) -> None: ...
+
+
 @record()
 class PipelineRun:
     """What the stages of one run of the pipeline share.  numerics: of the session to come."""
@@ -67,6 +77,7 @@ class PipelineRun:
     settled: tuple[Rule, ...] = ()
     """Rules of which none applies to the graph as it is."""
     chosen: dict[Chosen, tuple[Rule, ...]] = field(default_factory=dict)
+    partition: Parts | None = None
 
     def rules(self, rules: RuleSet) -> list[Rule]:
         """All rules of a set, as this run has them."""
@@ -159,15 +170,32 @@ def _widen(graph: Graph, run: PipelineRun) -> bool:
     return widen_halves(graph)
 
 
+def _dissolve(graph: Graph, run: PipelineRun) -> bool:
+    """Parts of a stored graph for devices that the session lacks are what they were before."""
+    if "Foreign" not in OPS:  # no process that has none pays for them
+        return False
+    from bolt_numba.ir.parts import dissolve
+
+    kept = () if run.partition is None else run.partition.devices
+    return sum(dissolve(each, kept) for each in nested(graph)) > 0
+
+
+def _partition(graph: Graph, run: PipelineRun) -> bool:
+    """Nodes become parts for devices of plug-ins."""
+    if run.partition is not None:
+        run.partition(graph)
+    return run.partition is not None
+
+
 STAGES: tuple[Stage, ...] = (
     # fold, drop, one spelling per idea; arithmetic in f32
-    Stage("canonical", ((*CLEAN, *einsum.RULES), _widen)),
+    Stage("canonical", (_dissolve, (*CLEAN, *einsum.RULES), _widen)),
     # gelu, norms, attention; constants into weights
     Stage("recognise", (_KNOWN, _ABSORBED)),
     # conversions between integers and floats; what stays of them is folded
     Stage("quantise", ((*CLEAN, *_INTEGERS), weights.RULES, _fold_integers, _use_unsigned_bytes)),
     # subgraphs for plug-ins
-    Stage("partition"),
+    Stage("partition", (_partition,)),
     # narrower types
     Stage("precision"),
     # channels last, transposes where they are cheapest
@@ -241,13 +269,15 @@ def run_pipeline(
     check: bool | None = None,
     stages: Sequence[Stage] | None = None,
     numerics: str = "default",
+    partition: Parts | None = None,
 ) -> Graph:
     """An optimised copy of ``graph``.
 
     trace: receives every rewrite and the time of every stage.  until: the name of the last stage to run, or the number
     of rewrites after which to stop (to find a bad one by bisection).  check: verify the graph after every stage and
     treat a rule's failure as an error; None asks the environment variable BOLT_NUMBA_CHECK.  stages: None: `STAGES`.
-    numerics: of the sessions to come; ``"strict"`` does without `absorb.LAX_RULES`.
+    numerics: of the sessions to come; ``"strict"`` does without `absorb.LAX_RULES`.  partition: puts nodes into parts
+    for devices of plug-ins.
     Raises InvalidModelError when a check fails, BoltError when rules do not reach a fixed point.
     """
     checked = CHECK.value not in ("", "0") if check is None else check
@@ -257,7 +287,7 @@ def run_pipeline(
     if isinstance(until, int):
         trace = trace or Trace()
         trace.until = until
-    run, spec = PipelineRun(trace, checked, numerics), SPEC_STAGES[0]
+    run, spec = PipelineRun(trace, checked, numerics, partition=partition), SPEC_STAGES[0]
     made = deep_clone(graph)
     for stage in stages:
         start = time.perf_counter()

@@ -137,7 +137,7 @@ def rule(pattern: Pat, name: str = "") -> Callable[[Callable[[Match, Builder], R
 
 
 def nested(graph: Graph) -> list[Graph]:
-    """The graph and the graphs of its control flow, at every depth, outermost first."""
+    """The graph and the graphs of its control flow, at every depth, outermost first; none of opaque operators."""
     found = [graph]
     for g in found:
         found += subgraphs_of(g.nodes)

@@ -137,6 +137,15 @@ class GraphWriter:
         made.initializer.extend(inner.initializers)
         return made
 
+    def inline(self, graph: Graph, given: Sequence[Named]) -> tuple[Named, ...]:
+        """The nodes of a graph among those of this one; ``given`` are its inputs."""
+        kept = self.base, self.reading
+        self.terms.update(zip(map(id, graph.inputs), given, strict=True))
+        for node in graph.nodes:
+            self._node(node, {})
+        self.base, self.reading = kept
+        return tuple(map(self._operand, graph.outputs))
+
     # --- nodes -------------------------------------------------------------------------------------------------------
 
     def _node(self, node: Node, held: dict[int, str]) -> None:

@@ -15,6 +15,7 @@ from bolt_numba.ops.arrays.signal import MelWeightMatrix
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.control import If, Loop, Scan
 from bolt_numba.ops.data.sequence import OptionalEmpty
+from bolt_numba.ops.foreign import Foreign
 from bolt_numba.ops.layers.attention import FusedAttention, swapped
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.detection import DeformConv
@@ -179,6 +180,11 @@ def convolution(w: GraphWriter, op: Op, *terms: Named) -> Any:
 def if_(w: GraphWriter, op: Any, cond: Named, *captures: Named) -> Any:
     branches = {key: w.subgraph(getattr(op, key), captures, ()) for key in ("then_branch", "else_branch")}
     return w.node("If", [cond], op.infer(cond.type, *(t.type for t in captures)), **branches)
+
+
+@writer(Foreign)
+def foreign(w: GraphWriter, op: Any, *terms: Named) -> Any:
+    return w.inline(op.graph, terms)
 
 
 @writer(Loop)

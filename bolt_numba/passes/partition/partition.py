@@ -1,0 +1,182 @@
+"""Stage ``partition``: nodes that a device supports become parts, `Foreign`, as large as they may be.
+
+One device after the other, in order of preference: its nodes are marked and clustered, clusters that are not worth it
+are given up, and what is left goes to the next.  Graphs of control flow are looked at each by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+
+from bolt_numba.base.records import record
+from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ir.parts import enclose
+from bolt_numba.passes.partition.clusters import clusters
+from bolt_numba.passes.partition.marking import Taker, reasons_to_stay, refusal
+from bolt_numba.passes.partition.placement import Line, Placement, line_of
+from bolt_numba.passes.rewrite import nested
+
+_log = logging.getLogger(__name__)
+
+
+@record(frozen=True)
+class Candidate:
+    """A device of a session: its name, what is open of it, and the fewest nodes that are worth a part."""
+
+    name: str
+    device: Taker
+    min_nodes: int = 1
+
+
+@record(frozen=True)
+class Decision:
+    """Where a node went: the device and the part, "" where it stays with us, and by device why it did not take it.
+
+    line: what names this node in a placement.
+    """
+
+    node: str
+    line: str
+    device: str
+    part: str
+    reasons: Mapping[str, str]
+
+
+@record(eq=False)
+class Partition:
+    """Puts nodes of a graph into parts for devices, in order of preference.
+
+    seconds: roughly what a node takes with us; None: nothing is given up for its cost.  decisions: for all nodes of the
+    last graph, in order.
+    """
+
+    candidates: Sequence[Candidate]
+    placement: Placement = field(default_factory=Placement)
+    seconds: Callable[[Node], float] | None = None
+    decisions: list[Decision] = field(default_factory=list)
+
+    @property
+    def devices(self) -> list[str]:
+        """Names of all devices, in order of preference."""
+        return [candidate.name for candidate in self.candidates]
+
+    def __call__(self, graph: Graph) -> None:
+        """Partition a graph and those of its control flow, in place; warns of lines of the placement that fit nothing.
+
+        Raises BoltError for a line with a device that is none of these.
+        """
+        self.placement.check(self.devices)
+        self.decisions.clear()
+        used: set[Line] = set()
+        parts = 0
+        for each in nested(graph):
+            work = _Work(self, each)
+            made = work.run(parts)
+            parts += len(made)
+            used.update(line for line in work.lines if line is not None)
+            self.decisions += work.decisions(made)
+        for line in self.placement.lines:
+            if line not in used:
+                warnings.warn(f"placement: line {line.number} ({line.text}): no node is like that", stacklevel=2)
+
+
+class _Work:
+    """One graph on its way.  groups: of numbers of nodes, in an order in which what they read comes first."""
+
+    def __init__(self, owner: Partition, graph: Graph) -> None:
+        self.owner, self.graph, self.nodes = owner, graph, list(graph.nodes)
+        self.lines = owner.placement.find(self.nodes)
+        self.shown = [line_of(node) for node in self.nodes]
+        self.devices = [""] * len(self.nodes)
+        self.reasons: list[dict[str, str]] = [{} for _ in self.nodes]
+        place = {id(v): i for i, node in enumerate(self.nodes) for v in node.outputs}
+        self.reads = [{place[id(v)] for v in node.operands if id(v) in place} for node in self.nodes]
+        self.groups = [[i] for i in range(len(self.nodes))]
+
+    def run(self, parts: int) -> list[Node]:
+        """Do it; the nodes that stand for parts.  parts: how many there are already, for names."""
+        stays = reasons_to_stay(self.graph)
+        for candidate in self.owner.candidates:
+            self._join_for(candidate, stays)
+        chosen = [(self.devices[group[0]], [self.nodes[i] for i in group]) for group in self.groups]
+        names = [f"{device}.{parts + i}" for i, device in enumerate(filter(None, (device for device, _ in chosen)))]
+        return enclose(self.graph, chosen, names)
+
+    def decisions(self, made: Sequence[Node]) -> list[Decision]:
+        """What became of all nodes, in their old order."""
+        groups = [group for group in self.groups if self.devices[group[0]]]
+        part_of = {i: part.name for part, group in zip(made, groups, strict=True) for i in group}
+        return [
+            Decision(node.name, self.shown[i], self.devices[i], part_of.get(i, ""), self.reasons[i])
+            for i, node in enumerate(self.nodes)
+        ]
+
+    def _join_for(self, candidate: Candidate, stays: Mapping[int, str]) -> None:
+        """Mark what a device gets of nodes that none has, and join it."""
+        marked = [not self.devices[g[0]] and self._is_taken(candidate, g[0], stays) for g in self.groups]
+        if not any(marked):
+            return
+        group_of = {i: k for k, group in enumerate(self.groups) for i in group}
+        reads = [{group_of[i] for own in group for i in self.reads[own]} - {k} for k, group in enumerate(self.groups)]
+        while True:
+            found = clusters(reads, marked)
+            parts = [c for c in found if marked[c[0]]]
+            given_up = [c for c in parts if not self._is_worth(candidate, [self.groups[k][0] for k in c])]
+            if not given_up:
+                break
+            for k in (k for c in given_up for k in c):
+                marked[k] = False
+        for i in (self.groups[k][0] for k, is_marked in enumerate(marked) if is_marked):
+            self.devices[i] = candidate.name
+        self.groups = [[i for k in cluster for i in self.groups[k]] for cluster in found]
+
+    def _is_taken(self, candidate: Candidate, i: int, stays: Mapping[int, str]) -> bool:
+        """Whether a device gets a node; if not, the reason is kept."""
+        line, node = self.lines[i], self.nodes[i]
+        reason = stays.get(id(node), "")
+        if not reason and line is not None and line.device != candidate.name:
+            reason = f"line {line.number} of the placement {'puts it elsewhere' if line.device else 'keeps it here'}"
+        reason = reason or refusal(node, candidate.device)
+        if reason:
+            self.reasons[i][candidate.name] = reason
+        return not reason
+
+    def _is_worth(self, candidate: Candidate, members: Sequence[int]) -> bool:
+        """Whether a part is worth its copies; if not, the reason is kept."""
+        if any((line := self.lines[i]) is not None and line.device == candidate.name for i in members):
+            return True
+        reason = f"its part has {len(members)} nodes, fewer than min_nodes, {candidate.min_nodes}"
+        if len(members) >= candidate.min_nodes:
+            reason = self._loss(candidate.device, [self.nodes[i] for i in members])
+        for i in members if reason else ():
+            self.reasons[i][candidate.name] = reason
+        return not reason
+
+    def _loss(self, device: Taker, nodes: Sequence[Node]) -> str:
+        """Why a part takes longer on a device than with us; empty where it does not, or that is not known."""
+        if self.owner.seconds is None:
+            return ""
+        edges = _boundary(self.graph, nodes)
+        try:
+            if not all(v.type.is_static for v in edges):
+                return ""
+            there = sum(device.copy_seconds(v.type.nbytes) for v in edges)
+            there += sum(device.seconds(node) or 0.0 for node in nodes)
+            here = sum(map(self.owner.seconds, nodes)) if there else 0.0
+        except Exception as error:  # an estimate is no reason to fail
+            _log.debug("cost of %d nodes: %s", len(nodes), error)
+            return ""
+        costs = f"its part takes {1e6 * there:.0f} us there with copies, and {1e6 * here:.0f} us here"
+        return costs if there > here else ""
+
+
+def _boundary(graph: Graph, nodes: Sequence[Node]) -> list[Value]:
+    """What nodes read from others, and what others read from them, each once."""
+    made = {id(v) for node in nodes for v in node.outputs}
+    reads = [v for node in nodes for v in node.operands if v is not None and not v.is_const]
+    own, returned = set(nodes), set(map(id, graph.outputs))
+    given = [v for n in nodes for v in n.outputs if id(v) in returned or not own.issuperset(v.uses.times)]
+    return [*{id(v): v for v in reads if id(v) not in made}.values(), *given]
