@@ -354,10 +354,12 @@ class Session:
         """Bytes by use.
 
         ``weights`` of the model, which stay in its file, ``packed`` copies for the kernels, ``arena`` of the largest
-        plan, ``naive``: that arena without sharing; ``uploaded`` to devices with a memory of their own, if to any.
+        plan, ``naive``: that arena without sharing; ``uploaded`` to devices with a memory of their own, if to any, and
+        ``pinned`` of the host for copies there, which all sessions share.
         """
         plans = [p.plan for p in self._runner.prepared.values()]
-        return uploaded(plans) | {
+        pinned = sum(device.pinned for device in self._runner.far)
+        return uploaded(plans) | ({"pinned": pinned} if pinned else {}) | {
             "weights": sum(map(_real_nbytes, {id(a): a for a in self._weights()}.values())),
             "packed": self._packs.nbytes,
             "arena": max((p.memory.nbytes for p in plans), default=0),

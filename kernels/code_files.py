@@ -24,6 +24,8 @@ SUFFIX = ".kernel"
 NONE = "none"
 """In place of a compiler's digest where none is installed and nothing of any is kept."""
 _MAGIC = b"BNK4"
+_asked: set[str] = set()
+"""Folders by whose names this process has looked for code."""
 
 
 class MachineCode(ABC):
@@ -35,6 +37,16 @@ class MachineCode(ABC):
     @abstractmethod
     def digest(self) -> str:
         """Names the code: equal digests, equal code."""
+
+    @property
+    @abstractmethod
+    def folder(self) -> str:
+        """Name of the cache folder that has its code, or will have it."""
+
+    @property
+    @abstractmethod
+    def can_compile(self) -> bool:
+        """Whether its compiler is installed."""
 
     @property
     @abstractmethod
@@ -56,6 +68,7 @@ class MachineCode(ABC):
 
 def found(name: str) -> bytes | None:
     """Code in the first folder that has a file of this name."""
+    _asked.add(name.partition("/")[0])
     codes = (_checked(path, data) for path, data in contents(name))
     return next((code for code in codes if code is not None), None)
 
@@ -85,7 +98,7 @@ def write(name: str, code: bytes) -> None:
     if failure is None:
         from bolt_numba.kernels.prune import written
 
-        written(path.parent, len(code))
+        written(path.parent, len(code), tuple(_asked))
     tell_cost(path.parent.name, failure)
 
 

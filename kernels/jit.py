@@ -124,6 +124,14 @@ class Native(MachineCode):
         return self._address
 
     @property
+    def folder(self) -> str:
+        return version_name()
+
+    @property
+    def can_compile(self) -> bool:
+        return bool(_compiler_digest())
+
+    @property
     def is_ready(self) -> bool:
         """Whether it has an address, or gets one now without being compiled."""
         if not self._address:

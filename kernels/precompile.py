@@ -24,8 +24,6 @@ from bolt_numba.errors import KernelError
 from bolt_numba.kernels import compiles
 from bolt_numba.kernels.code_files import MachineCode
 from bolt_numba.kernels.compiles import Compile
-from bolt_numba.kernels.cpu.processor import installed_version
-from bolt_numba.kernels.jit import version_name
 
 PAYS = 3
 """Kernels from which another process pays: it takes half a second to begin."""
@@ -52,9 +50,11 @@ def prepare(kernels: Iterable[Any], besides: Iterable[Any] = ()) -> None:
     missing = _missing(kernels)
     if not missing or not compiles.may_wait():
         return
-    if installed_version("numba") and installed_version("llvmlite"):
-        _compile(list(dict.fromkeys((*missing, *_missing(besides)))))
-    tell_cost(version_name())  # assistants cannot
+    able = [kernel for kernel in missing if kernel.can_compile]
+    if able:
+        _compile(list(dict.fromkeys((*able, *_missing(besides)))))
+    for folder in dict.fromkeys(kernel.folder for kernel in missing):
+        tell_cost(folder)  # assistants cannot
 
 
 def _compile(missing: Sequence[MachineCode]) -> None:
@@ -205,7 +205,8 @@ class _Later:
                     self.thread.start()
 
     def _work(self) -> None:
-        assistant = Assistant.start(is_nice=True) if compilers() > 1 else None
+        is_worth_it = compilers() > 1 and any(kernel.can_compile for kernel in tuple(self.queue))
+        assistant = Assistant.start(is_nice=True) if is_worth_it else None
         with ExitStack() as stack:
             if assistant is not None:
                 stack.enter_context(assistant)

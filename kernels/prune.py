@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -67,26 +67,27 @@ def cache_bytes() -> int:
     return sum(f.size for f in _files(cache_root(), ".kernel"))
 
 
-def written(folder: Path, size: int) -> None:
-    """Note that this process has written ``size`` bytes into ``folder``; removes what is too much."""
+def written(folder: Path, size: int, asked: Iterable[str] = ()) -> None:
+    """Note that this process has written ``size`` bytes into ``folder``; removes what is too much (`prune`)."""
     limit = cache_limit()
     _Seen.written += size
     if limit and (_Seen.written >= UNSEEN or _Seen.total + _Seen.written > limit):
-        prune(folder, limit)
+        prune(folder, limit, asked)
 
 
-def prune(own: Path, limit: int) -> int:
+def prune(own: Path, limit: int, asked: Iterable[str] = ()) -> int:
     """Remove files until at most `KEPT` of ``limit`` bytes are left, if it is exceeded; returns how many went.
 
-    Those of other folders than ``own`` (other versions, other instruction sets) go before its own.  Several processes
-    may do so at once: a file that is gone already counts as gone, and one that is being read stays readable.
+    Those of folders that this process has no use for (other versions, other instruction sets) go before those of
+    ``own`` and of folders by whose names it has ``asked`` for kernels, of the CPU or of GPUs.  Several processes may
+    do so at once: a file that is gone already counts as gone, and one that is being read stays readable.
     """
     files = list(_files(cache_root(), ".kernel"))
     _Seen.total, _Seen.written = sum(f.size for f in files), 0
     if _Seen.total <= limit:
         return 0
-    count = 0
-    for file in sorted(files, key=lambda f: (f.folder == str(own), f.used)):
+    count, useful = 0, {str(own), *(str(cache_root() / name) for name in asked)}
+    for file in sorted(files, key=lambda f: (f.folder in useful, f.used)):
         if _Seen.total <= KEPT * limit:
             break
         try:
@@ -101,7 +102,7 @@ def prune(own: Path, limit: int) -> int:
         if file.used < time.time() - ABANDONED:
             with suppress(OSError):
                 os.unlink(file.path)
-    for folder in {f.folder for f in files} - {str(own)}:
+    for folder in {f.folder for f in files} - useful:
         with suppress(OSError):  # it is not empty
             os.rmdir(folder)
     return count

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -174,3 +175,19 @@ def test_a_fork_waits_for_a_compile_that_is_logged() -> None:
     """`logging` has a lock that forks take, too; taken first, each would wait for the other."""
     found = subprocess.run([sys.executable, "-c", _FORK], capture_output=True, text=True, check=True)
     assert float(found.stdout) < forks.WAIT_S / 2
+
+
+class _Owner:
+    def __init__(self) -> None:
+        self.lock, self.count = threading.Lock(), 1
+
+
+def test_all_that_an_object_names_is_made_anew_in_a_child() -> None:
+    owner = _Owner()
+    forks.renew_after_fork(owner, "lock", threading.Lock)
+    forks.renew_after_fork(owner, "count", int)
+    owner.lock.acquire()
+    child = os.fork()
+    if child == 0:
+        os._exit(owner.lock.locked() or owner.count)
+    assert os.waitpid(child, 0)[1] == 0

@@ -12,7 +12,7 @@ import pytest
 
 from bolt_numba.base.config import cache_limit
 from bolt_numba.errors import BoltError
-from bolt_numba.kernels import prune
+from bolt_numba.kernels import code_files, prune
 from bolt_numba.kernels.jit import I64, PTR, native
 
 MIB = 1 << 20
@@ -50,6 +50,21 @@ def test_others_go_first_then_the_oldest(root: Path) -> None:
     assert names(root) == {"own2.kernel", "own3.kernel", "tuned.json"}
     assert not (root / "avx2-old").exists()
     assert prune.cache_bytes() == 200
+
+
+def test_kernels_of_the_cpu_and_of_gpus_are_both_own(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing one kind leaves the other that this process reads, and removes what it has no use for."""
+    monkeypatch.setenv("BOLT_NUMBA_CACHE_MIB", "1")
+    folders = "avx2-new", "cuda-new"
+    for one, other in (folders, folders[::-1]):
+        monkeypatch.setattr(prune._Seen, "written", prune.UNSEEN)
+        put(root, "avx2-old", "old.kernel", used=9000, size=MIB)
+        put(root, one, "one.kernel", used=1000, size=MIB // 4)
+        assert code_files.found(f"{one}/lacking.kernel") is None
+        code_files.write(f"{other}/other.kernel", bytes(MIB // 4))
+        assert names(root) == {"one.kernel", "other.kernel"}
+        for file in root.glob("*/*"):
+            file.unlink()
 
 
 def test_reading_counts_as_use(root: Path) -> None:
@@ -96,7 +111,7 @@ def test_writing_prunes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_process_looks_seldom(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Path] = []
-    monkeypatch.setattr(prune, "prune", lambda own, limit: (looks.append(own), setattr(prune._Seen, "written", 0)))
+    monkeypatch.setattr(prune, "prune", lambda own, limit, asked: (looks.append(own), setattr(prune._Seen, "written", 0)))
     for _ in range(100):
         prune.written(root, MIB // 2)
     assert 1 <= len(looks) <= 3

@@ -148,7 +148,8 @@ def _useless(folder: Path, version: str, system: Sequence[Path]) -> str:
     except OSError:
         return ""
     if folder in system and not (folder / version).is_dir():
-        return f"{folder}: has no kernels for this processor and these versions of sources and packages ({version})"
+        whose = "GPUs" if version.startswith("cuda-") else "this processor"
+        return f"{folder}: has no kernels for {whose} and these versions of sources and packages ({version})"
     return ""
 
 

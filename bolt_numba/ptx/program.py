@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -9,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.records import record
 from bolt_numba.errors import SimulationError, UnsupportedOpError
 from bolt_numba.ptx import arithmetic, bits, convert, copies, groups, tensor, transfer, warps
@@ -27,6 +30,8 @@ LANES = 4096
 _KEPT_BYTES = 192 << 20
 _KEPT: OrderedDict[tuple[int, tuple[int, ...], int], Machine] = OrderedDict()
 """Machines that were used last, of all modules."""
+_kept_lock = threading.RLock()
+renew_after_fork(sys.modules[__name__], "_kept_lock", threading.RLock)
 
 
 @record(eq=False)
@@ -110,6 +115,10 @@ class Module:
                 self.shared_symbols[name] = self.dynamic_base
         self.global_symbols = {name: np.zeros((), U64) for name in self.variables}
 
+    def shared_bytes(self, dynamic: int) -> int:
+        """What a block has of shared memory, with so much that is dynamic."""
+        return (self.dynamic_base + dynamic if dynamic else self.static_end) - RESERVED
+
     def symbol(self, name: str) -> Any:
         """Address of a variable, as u64; None where there is none of this name."""
         if name in self.global_symbols:
@@ -145,11 +154,15 @@ class Module:
 
     def _machine(self, threads: tuple[int, int, int], blocks: int) -> Machine:
         key = id(self), threads, blocks
-        found = _KEPT.pop(key, None) or Machine(self, threads, blocks)
-        _KEPT[key] = found
-        total = sum(machine.registers.nbytes for machine in _KEPT.values())
-        while total > _KEPT_BYTES and len(_KEPT) > 1:
-            total -= _KEPT.popitem(last=False)[1].registers.nbytes
+        with _kept_lock:
+            found = _KEPT.pop(key, None)
+        if found is None:
+            found = Machine(self, threads, blocks)
+        with _kept_lock:
+            _KEPT[key] = found
+            total = sum(machine.registers.nbytes for machine in _KEPT.values())
+            while total > _KEPT_BYTES and len(_KEPT) > 1:
+                total -= _KEPT.popitem(last=False)[1].registers.nbytes
         return found
 
     def _parameters(self, args: Sequence[Any]) -> Any:
@@ -176,8 +189,9 @@ class Module:
 
 
 def _forget(module: int) -> None:
-    for key in [key for key in _KEPT if key[0] == module]:
-        del _KEPT[key]
+    with _kept_lock:
+        for key in [key for key in _KEPT if key[0] == module]:
+            del _KEPT[key]
 
 
 def _place(variables: dict[str, MemoryVariable], start: int, offsets: dict[str, Any]) -> int:

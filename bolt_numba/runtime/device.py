@@ -6,12 +6,18 @@ runtime knows devices by these classes alone; `bolt_numba.devices` has them by n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+import gc
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.records import record
+from bolt_numba.errors import BudgetError
 from bolt_numba.types import Array, TensorType
 
 if TYPE_CHECKING:
@@ -19,6 +25,9 @@ if TYPE_CHECKING:
     from bolt_numba.kernels.registry import Context, Entry, In, Out, Step, Types
     from bolt_numba.ops.registry import Op
     from bolt_numba.runtime.slots import Job
+
+
+Made = TypeVar("Made")
 
 
 class Memory(Protocol):
@@ -79,6 +88,42 @@ class HostMemory:
 
 HOST: Memory = HostMemory()
 """The memory of inputs, results and constants."""
+
+# --- buffers that no run has at the moment, and who lets go of them when a memory is full
+
+
+class Holder(Protocol):
+    """Who keeps buffers for runs to come."""
+
+    def let_go(self, memory: Memory) -> bool:
+        """Free the buffers in a memory that no run has; whether there were any."""
+        ...
+
+
+_holders: weakref.WeakSet[Holder] = weakref.WeakSet()
+_lock = threading.RLock()
+renew_after_fork(sys.modules[__name__], "_lock", threading.RLock)
+
+
+def hold(holder: Holder) -> None:
+    """Have a holder asked, for as long as it lives."""
+    with _lock:
+        _holders.add(holder)
+
+
+def allocated(allocate: Callable[[], Made], memory: Memory) -> Made:
+    """What ``allocate`` gives; after a BudgetError it is called again as long as somebody lets go of something."""
+    while True:
+        try:
+            return allocate()
+        except BudgetError:
+            with _lock:
+                holders = list(_holders)
+            were_any = [holder.let_go(memory) for holder in holders]
+            gc.collect()  # buffers of sessions that are gone
+            if not any(were_any):
+                return allocate()
+
 
 Arenas = Mapping[Memory, Any]
 """The buffer of one run in each memory; slots say by ``place`` where in it they are."""
@@ -178,6 +223,11 @@ class Device:
     def uploads(self, executable: Any) -> Mapping[int, int]:
         """Bytes of the constants that one of its executables has in a memory of the device, by address there."""
         return {}
+
+    @property
+    def pinned(self) -> int:
+        """Bytes of the host's memory that copies of all sessions to its own and from it go through."""
+        return 0
 
     def imported(self, value: Any) -> Any:
         """What a caller gives as an array in this device's memory (`runtime.copies`); None if it is none."""

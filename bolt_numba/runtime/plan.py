@@ -131,10 +131,11 @@ class Planner:
         self.context.turn_to(())
         forget_last()
         results = self._results()
-        if self.is_mixed and not self.near:
-            near = islands(self.jobs, self.slots, self.devices, self.context.threads)
-            if near:
-                return Planner(self.region, self.context, self.lacking, near).plan(types)
+        is_first = self.is_mixed and not self.near
+        if is_first and (near := islands(self.jobs, self.slots, self.devices, self.context.threads)):
+            if self.lacking is not None:
+                self.lacking.kernels.clear()  # nodes that stay on the host do without them
+            return Planner(self.region, self.context, self.lacking, near).plan(types)
         joined = in_bands(self.jobs, results, self.context.threads)
         if self.lacking is None or not any(self.lacking.of(job.device, job.steps) for job in joined):
             self.jobs = joined

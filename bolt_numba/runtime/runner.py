@@ -22,6 +22,7 @@ from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.evaluate import evaluate
 from bolt_numba.runtime.bounds import outgrown
 from bolt_numba.runtime.copies import elsewhere, is_elsewhere, placed
+from bolt_numba.runtime.device import hold
 from bolt_numba.runtime.inplace import can_overwrite
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Cut, Plan, Planner
@@ -32,7 +33,7 @@ from bolt_numba.runtime.turns import short_turns
 from bolt_numba.types import Array, NestedType, TensorType, only_in_python
 
 if TYPE_CHECKING:
-    from bolt_numba.runtime.device import Device
+    from bolt_numba.runtime.device import Device, Memory
     from bolt_numba.runtime.tune import Tuner
 
 MAX_PLANS = 32
@@ -129,6 +130,8 @@ class Runner:
         self.bodies: dict[int, Runner] = {}
         self.by_value = sorted(region.by_value)
         self.far = elsewhere(devices or ())
+        if self.far:
+            hold(self)
         self.nested = region.is_nested
 
     def key(self, arrays: Sequence[Any]) -> Hashable:
@@ -210,9 +213,10 @@ class Runner:
             for key in [key for key, prepared in self.prepared.items() if prepared is old]:
                 del self.prepared[key]
 
-    def _let_go(self) -> bool:
-        """Free what no run has of the memories of devices; whether there was anything."""
-        idle = [prepared.idle for prepared in list(self.prepared.values())] if self.far else []
+    def let_go(self, memory: Memory) -> bool:
+        """Free what no run has of the memory of a device; whether there was anything."""
+        plans = [prepared for prepared in list(self.prepared.values()) if memory in prepared.plan.memory.arenas]
+        idle = [prepared.idle for prepared in plans]
         was_any = any(idle)
         for contexts in idle:
             contexts.clear()
@@ -230,7 +234,7 @@ class Runner:
                 given = placed(prepared.plan, given)
             cut = prepared.plan.cut
             try:
-                results = run_plan(prepared, given, targets if cut is None else None, runner._let_go)
+                results = run_plan(prepared, given, targets if cut is None else None)
             except BudgetError:  # references take more memory than kernels
                 if not prepared.stands_in:
                     raise
@@ -326,10 +330,9 @@ def _dense(result: Any, wanted: TensorType) -> Any:
 
 
 def run_plan(
-    prepared: Prepared, arrays: Sequence[Array], targets: Sequence[Array | None] | None = None,
-    let_go: Callable[[], bool] = bool,
+    prepared: Prepared, arrays: Sequence[Array], targets: Sequence[Array | None] | None = None
 ) -> list[Array]:
-    """One run of one plan, segment by segment, in a context of its own.  let_go: see `Runner._let_go`."""
+    """One run of one plan, segment by segment, in a context of its own."""
     outputs: list[Any]
     if targets is None and prepared.plain:
         outputs = [np.empty(*e) for e in prepared.empties]  # type: ignore[misc]
@@ -339,7 +342,7 @@ def run_plan(
     try:
         context = prepared.idle.pop()
     except IndexError:
-        context = _made(prepared.plan, let_go)
+        context = RunMemory(prepared.plan)
     try:
         for run in context.runs:
             run(arrays, outputs)
@@ -351,16 +354,6 @@ def run_plan(
         if len(prepared.idle) < MAX_IDLE_CONTEXTS:
             prepared.idle.append(context)
     return outputs if prepared.plain else finish(prepared.plan, arrays, outputs)
-
-
-def _made(plan: Plan, let_go: Callable[[], bool]) -> RunMemory:
-    """Memory for a run.  Nothing has run yet, so trying again is safe: a run may write over its inputs."""
-    while True:
-        try:
-            return RunMemory(plan)
-        except BudgetError:
-            if not let_go():
-                raise
 
 
 def finish(plan: Plan, arrays: Sequence[Array], outputs: list[Any]) -> list[Array]:

@@ -8,6 +8,7 @@ and a machine without one runs what another made.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 from collections.abc import Iterable
@@ -22,7 +23,7 @@ from bolt_numba.kernels import code_files, precompile
 from bolt_numba.kernels.code_files import MachineCode, made_once, newest
 from bolt_numba.kernels.compiles import LackingError, may_wait
 from bolt_numba.kernels.cuda.declare import CudaKernel
-from bolt_numba.kernels.cuda.needs import check_compiler, versions
+from bolt_numba.kernels.cuda.needs import REMEDY, check_compiler, is_known, lacking_compiler, versions
 
 PTX, CUBIN = "ptx", "cubin"
 _SOURCES = ("declare.py", "cuda/declare.py", "cuda/compiler.py", "cuda/language/*.py")
@@ -46,14 +47,22 @@ class CudaCode(MachineCode):
         return self.kernel.digest
 
     @property
+    def folder(self) -> str:
+        return version_name()
+
+    @property
+    def can_compile(self) -> bool:
+        return not lacking_compiler()
+
+    @property
     def file(self) -> str:
         """Name in the cache."""
-        return f"{version_name()}/{self.name}-{self.digest}-{self.arch}-{self.kind}{code_files.SUFFIX}"
+        return f"{self.folder}/{self.name}-{self.digest}-{self.arch}-{self.kind}{code_files.SUFFIX}"
 
     @property
     def is_ready(self) -> bool:
         if not self._data and not self._refused:
-            self._data = code_files.found(self.file) or b""
+            self._data = self._found() or b""
         return bool(self._data)
 
     def take(self, code: bytes) -> None:
@@ -75,12 +84,23 @@ class CudaCode(MachineCode):
             raise KernelError(self._refused)
 
     def code(self) -> bytes:
-        return made_once(self.file, self.name, lambda: code_files.found(self.file), self._made)
+        return made_once(self.file, self.name, self._found, self._made)
+
+    def _found(self) -> bytes | None:
+        code = code_files.found(self.file)
+        if code is None and not is_known():
+            codes = (code_files.found(f"{folder}/{Path(self.file).name}") for folder in _made_by_others())
+            code = next((code for code in codes if code is not None), None)
+        return code
 
     def _made(self) -> bytes:
         check_compiler(self.name)
-        from bolt_numba.kernels.cuda.compiler import cubin_of, ptx_of
-
+        try:
+            from bolt_numba.kernels.cuda.compiler import cubin_of, ptx_of
+        except (ImportError, AttributeError) as error:
+            got = ", ".join(f"{package} {version or 'missing'}" for package, version in versions().items())
+            what = f"kernel '{self.name}': compiler: got {got} ({error})"
+            raise KernelError(f"{what}, wanted it to start: {REMEDY}") from error
         return ptx_of(self.kernel, self.arch).encode() if self.kind == PTX else cubin_of(self.kernel, self.arch)
 
     @property
@@ -125,6 +145,14 @@ def version_name() -> str:
     """Folder of the code of this version of the language and these compilers, in every folder that is read."""
     name, compiler = f"cuda-{language_digest()}-", _compiler_digest()
     return name + (compiler or newest(name, folders().read))
+
+
+@functools.cache
+def _made_by_others() -> tuple[str, ...]:
+    """Folders of code for this version of the language: better than what a compiler that was never tried makes."""
+    start = f"cuda-{language_digest()}-"
+    names = (name for place in folders().read if place.is_dir() for name in os.listdir(place))
+    return tuple(dict.fromkeys(name for name in names if name.startswith(start)))
 
 
 def cache_entries(root: Path | None = None) -> list[tuple[str, int]]:

@@ -6,6 +6,7 @@ import functools
 import os
 
 from bolt_numba.errors import KernelError
+from bolt_numba.kernels.compiles import logger
 
 COMPILERS = ("numba-cuda", "numba", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink")
 """Distributions on whose versions code depends."""
@@ -30,16 +31,28 @@ def versions() -> dict[str, str]:
 
 def lacking_compiler() -> str:
     """What keeps CUDA kernels from being compiled here, or ""; Numba CUDA is not imported."""
-    found = versions()
-    if not found["numba-cuda"].startswith(SERIES):
-        got = found["numba-cuda"] or "none"
-        return f"numba-cuda: got {got}, wanted {SERIES}x: {REMEDY}"
+    if not versions()["numba-cuda"]:
+        return f"numba-cuda: got none, wanted {SERIES}x: {REMEDY}"
     if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0"):
         return "NUMBA_ENABLE_CUDASIM: got a simulator in the place of the compiler, wanted the variable unset"
     return ""
+
+
+def is_known() -> bool:
+    """Whether the compiler is one that was tried with these kernels."""
+    return versions()["numba-cuda"].startswith(SERIES)
 
 
 def check_compiler(kernel: str) -> None:
     """Raise KernelError where nothing can be compiled."""
     if lack := lacking_compiler():
         raise KernelError(f"kernel '{kernel}': code for GPUs: got none in the cache and no compiler; {lack}")
+    if not is_known():
+        _tell_unknown()
+
+
+@functools.cache
+def _tell_unknown() -> None:
+    """Once: whether it works shows when it compiles."""
+    text = "numba-cuda: got %s, which was never tried, wanted %sx: %s"
+    logger().warning(text, versions()["numba-cuda"], SERIES, REMEDY)

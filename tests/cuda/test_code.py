@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from bolt_numba.base.config import CACHE_DIR
+from bolt_numba.base.trusted import CacheWarning
 from bolt_numba.cli.kernels import cache_list
 from bolt_numba.errors import KernelError
-from bolt_numba.kernels import compiles, jit
+from bolt_numba.kernels import compiles, jit, precompile
 from bolt_numba.kernels.cuda import code, needs
 from bolt_numba.kernels.cuda.code import CUBIN, PTX, CudaCode
 from bolt_numba.kernels.cuda.declare import PTR, SM_80, SM_90A, CudaKernel, Macro, cuda_kernel
@@ -113,20 +114,62 @@ def test_a_thread_that_may_not_wait_is_told_what_is_lacking(cache: Path) -> None
     assert lacking.data
 
 
-@pytest.mark.parametrize(
-    ("found", "wanted"),
-    [("", "got none, wanted 0.30.x: pip install"), ("0.31.0", "got 0.31.0, wanted 0.30.x: pip install")],
-)
-def test_a_missing_compiler_is_named_with_its_remedy(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, found: str, wanted: str
-) -> None:
-    monkeypatch.setattr(needs, "versions", lambda: {"numba-cuda": found})
-    with pytest.raises(KernelError, match=f"kernel 'fresh_kernel': .* numba-cuda: {wanted} 'bolt-numba"):
+def test_a_missing_compiler_is_named_with_its_remedy(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(needs, "versions", lambda: {"numba-cuda": ""})
+    wanted = "numba-cuda: got none, wanted 0.30.x: pip install 'bolt-numba"
+    with pytest.raises(KernelError, match=f"kernel 'fresh_kernel': .* {wanted}"):
         _ = CudaCode(fresh(1), SM_80, PTX).data
     monkeypatch.setattr(needs, "versions", lambda: {"numba-cuda": "0.30.4"})
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     with pytest.raises(KernelError, match="NUMBA_ENABLE_CUDASIM: got a simulator"):
         _ = CudaCode(fresh(1), SM_80, PTX).data
+
+
+def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have another version of Numba CUDA."""
+    monkeypatch.setattr(needs, "versions", lambda: {"numba-cuda": "0.31.0"})
+    monkeypatch.setattr(code, "versions", lambda: {"numba-cuda": "0.31.0"})
+    for cached in (needs._tell_unknown, code._compiler_digest, code._made_by_others):
+        cached.cache_clear()
+
+
+def test_a_compiler_that_was_never_tried_is_tried(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told, and what a known one has made is taken in the place of what this one would make."""
+    known = CudaCode(fresh(1), SM_80, CUBIN).data
+    with monkeypatch.context() as patch:
+        unknown(patch)
+        assert CudaCode(fresh(1), SM_80, CUBIN).data == known
+        assert not caplog.messages
+        with caplog.at_level("WARNING", logger="bolt_numba"):
+            for number in (2, 3):
+                assert CudaCode(fresh(number), SM_80, CUBIN).data
+        (told,) = caplog.messages
+        assert "numba-cuda: got 0.31.0, which was never tried, wanted 0.30.x" in told
+        assert len(list(cache.glob("cuda-*"))) == 2
+        patch.setitem(sys.modules, "bolt_numba.kernels.cuda.compiler", None)
+        with pytest.raises(KernelError, match=r"kernel 'fresh_kernel': compiler: got numba-cuda 0\.31\.0 .*wanted"):
+            _ = CudaCode(fresh(4), SM_80, CUBIN).data
+    code._compiler_digest.cache_clear()
+    assert not CudaCode(fresh(2), SM_80, CUBIN).is_ready
+
+
+def test_without_a_compiler_no_process_is_started_for_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(is_nice: bool = False) -> None:
+        raise AssertionError("started in vain")
+
+    monkeypatch.setattr(needs, "versions", lambda: {"numba-cuda": ""})
+    monkeypatch.setattr(precompile.Assistant, "start", start)
+    with compiling_in(2):
+        code.prepare([fresh(number) for number in range(20, 24)], SM_80, PTX)
+
+
+def test_a_folder_without_code_for_gpus_is_told(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "system").mkdir()
+    monkeypatch.setenv("BOLT_NUMBA_SYSTEM_CACHE", str(tmp_path / "system"))
+    with pytest.warns(CacheWarning, match="has no kernels for GPUs and these versions of sources and packages"):
+        code.prepare([fresh(1)], SM_80, PTX)
 
 
 def test_code_of_another_machine_serves_where_no_compiler_is(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
 from typing import Any
@@ -185,6 +186,82 @@ class _Only:
 
     def __init__(self, array: DeviceArray) -> None:
         self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
+
+
+def test_what_others_do_not_let_us_write_is_not_written(gpu: Given) -> None:
+    """By CUDA's interface, by the form of DLPack that says so, and the packages that know only the older one."""
+    fake, device, name = gpu
+    session = session_of(name, "gpu")
+    constant = Foreign(fake, device.driver, X)
+    told = {**constant.__cuda_array_interface__, "data": (constant.address, True)}
+    by_interface = type("Told", (), {"__cuda_array_interface__": told})()
+    for foreign in (by_interface, _Versioned(constant, is_read_only=True)):
+        with pytest.raises(ShapeError, match="buffer for output 'gpu': got a strided or read-only array"):
+            session.run_into({"x": X, "z": X}, {"gpu": foreign})
+        np.testing.assert_array_equal(session(x=foreign, z=X)["gpu"], -X)
+        there = imported(device.memory, foreign)
+        assert there is not None
+        with pytest.raises(ShapeError, match="got a read-only array"):
+            there.write(X)
+        with pytest.raises(BufferError, match="read-only"):
+            there.__dlpack__()
+    session.run_into({"x": X, "z": X}, {"gpu": _Versioned(constant, is_read_only=False)})
+    del there
+    gc.collect()
+    assert not dlpack._lent
+
+
+class _Versioned:
+    """A package whose capsules have a version and flags."""
+
+    def __init__(self, of: Foreign, is_read_only: bool) -> None:
+        self.of, self.is_read_only = of, is_read_only
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None) -> Any:
+        assert (stream, max_version) == (1, (1, 0))
+        shape = (ctypes.c_int64 * 2)(*self.of.content.shape)
+        made = dlpack._Versioned(1, 0, None, dlpack._given_back, int(self.is_read_only))
+        made.tensor.data, made.tensor.device, made.tensor.ndim = self.of.address, dlpack._Device(2, 0), 2
+        made.tensor.kind = dlpack._Kind(2, 32, 1)
+        made.tensor.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
+        at = ctypes.addressof(made)
+        dlpack._lent[at] = made, shape, self.of
+        return dlpack._new(at, dlpack.VERSIONED, None)
+
+
+def test_dlpack_copies_where_it_is_asked_to(gpu: Given) -> None:
+    _, device, name = gpu
+    array = bn.device_array(X, device=name)
+    taken = dlpack.imported(array.__dlpack__(copy=True))
+    assert taken.address != array.address
+    array.write(-X)
+    copied = DeviceArray(device.memory, taken.address, taken.shape, taken.dtype, taken.owner)
+    np.testing.assert_array_equal(copied.numpy(), X)
+    assert dlpack.imported(array.__dlpack__(copy=False, dl_device=(2, 0))).address == array.address
+    np.testing.assert_array_equal(np.from_dlpack(_OnHost(array)), -X)
+    with pytest.raises(BufferError, match="wanted its own, or a copy on the host"):
+        array.__dlpack__(dl_device=(1, 0), copy=False)
+    with pytest.raises(BufferError, match="wanted its own, or a copy on the host"):
+        array.__dlpack__(dl_device=(2, 1))
+    del taken, copied
+    gc.collect()
+    assert not dlpack._lent
+
+
+class _OnHost:
+    """Asks for a copy on the host, as ``np.from_dlpack(x, device="cpu")`` does of arrays elsewhere."""
+
+    def __init__(self, array: DeviceArray) -> None:
+        self.array = array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self.array.__dlpack__(dl_device=(1, 0), copy=True)
 
 
 def test_a_capsule_that_nobody_takes_is_given_back(gpu: Given) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
 import multiprocessing
@@ -20,10 +21,14 @@ from bolt_numba import devices
 from bolt_numba.devices.cuda import driver, library
 from bolt_numba.devices.cuda.device import Cuda
 from bolt_numba.devices.cuda.driver import Gpu
+from bolt_numba.devices.cuda.faults import Faults
+from bolt_numba.devices.cuda.simulated import SimulatedGpu
 from bolt_numba.errors import BudgetError, DataError, DeviceError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cuda.code import PTX
+from bolt_numba.kernels.cuda.declare import PTR, cuda_kernel
+from bolt_numba.kernels.cuda.language.lang import store_f32
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.pointwise import Relu
 from bolt_numba.types import F32, Sym, TensorType
@@ -175,6 +180,49 @@ def test_memory_of_idle_runs_is_let_go_for_others() -> None:
         session(x=whole(60000, 4))
 
 
+def test_all_sessions_let_go_for_constants_and_arrays_of_another() -> None:
+    """Idle buffers of one session make room for the weights of another on that GPU, and for arrays of callers."""
+    fake, name = FakeDriver(nbytes=1 << 16), f"fake{next(_numbers)}"
+    devices.register(name, lambda: Cuda(name, gpu_of(fake), weighs=False))
+    first = bn.compile(chain(), device=name, threads=1, stages=())
+    expect(first, chain(), x=whole(800, 4))
+    graph = Graph("weights")
+    x, table = graph.add_input("index", TensorType(np.dtype(np.int64), (5,))), whole(2500, 4)
+    graph.add_output(Builder(graph)(Gather(), table, x), "y")
+    second = bn.compile(graph, device=name, threads=1, stages=())
+    np.testing.assert_array_equal(second(index=np.arange(5))["y"], table[:5])
+    second.close()
+    del second, graph, table
+    expect(first, chain(), x=whole(800, 4))
+    assert bn.device_array((8000,), device=name).nbytes == 32000
+    gc.collect()
+    expect(first, chain(), x=whole(800, 4))
+
+
+def test_pinned_memory_is_counted() -> None:
+    fake, graph = FakeDriver(), chain()
+    session = session_on(fake, graph)
+    expect(session, graph, x=whole(6, 4))
+    assert session.memory()["pinned"] == sum(p.nbytes for p in fake.pinned.values()) > 0
+
+
+def test_a_run_that_is_interrupted_leaves_no_error_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, graph, table = FakeDriver(), Graph("rows"), whole(8, 4)
+    index = graph.add_input("index", TensorType(np.dtype(np.int64), (5,)))
+    graph.add_output(Builder(graph)(Gather(), table, index), "y")
+    session = session_on(fake, graph)
+
+    def interrupted(faults: Faults) -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(3):
+        with monkeypatch.context() as patch:
+            patch.setattr(Faults, "check", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                session(index=np.array([0, 1, 2, 8, 3]))
+        np.testing.assert_array_equal(session(index=np.arange(5))["y"], table[:5])
+
+
 @pytest.mark.parametrize("function", ["cuStreamSynchronize", "cuMemcpyHtoDAsync", "cuLaunchKernel", "cuMemAlloc"])
 def test_a_lost_gpu_is_named_from_then_on(function: str) -> None:
     fake, graph = FakeDriver(), chain()
@@ -228,6 +276,34 @@ def test_shared_memory_is_allowed_or_refused() -> None:
     assert function.handle.most_shared == 100 << 10
     with pytest.raises(DeviceError, match=r"kernel k: shared memory of a block: got .*, wanted at most 232448"):
         gpu.call(function, (1, 1, 1), 32, 300 << 10, [], gpu.stream())
+
+
+@pytest.mark.parametrize("is_simulated", [False, True])
+def test_a_launch_that_no_gpu_takes_is_refused(is_simulated: bool) -> None:
+    """The simulated GPU has the limits of a real one."""
+    gpu: Any = SimulatedGpu("small") if is_simulated else gpu_of(FakeDriver())
+    function = gpu.function(_noop)
+    x = gpu.allocate(4)
+
+    def launched(grid: tuple[int, int, int], threads: int = 32, shared: int = 0) -> None:
+        stream = gpu.stream()
+        gpu.run([gpu.call(function, grid, threads, shared, [ctypes.c_int64(x)], stream)])
+        gpu.synchronise(stream)
+
+    launched((1, 2, 3), shared=100 << 10)
+    with pytest.raises(DeviceError, match=r"kernel .*noop.*: blocks of a launch: got \(1, 65536, 1\), wanted at most"):
+        launched((1, 65536, 1))
+    with pytest.raises(DeviceError, match="blocks of a launch"):
+        launched((1, 1, 65536))
+    with pytest.raises(DeviceError, match="threads of a block: got 1025, wanted at most 1024"):
+        launched((1, 1, 1), threads=1025)
+    with pytest.raises(DeviceError, match="shared memory of a block: got 239616 bytes, wanted at most"):
+        launched((1, 1, 1), shared=234 << 10)
+
+
+@cuda_kernel(threads=32, blocks=lambda a: 1, x=PTR)
+def _noop(x):  # type: ignore[no-untyped-def]
+    store_f32(x, np.float32(1))
 
 
 class _Starting:
@@ -289,6 +365,18 @@ def test_doctor_lists_gpus_or_what_is_missing(monkeypatch: pytest.MonkeyPatch) -
     assert "numba-cuda 0." in text
     monkeypatch.setattr(cuda.bindings, "driver", _Starting(Result.CUDA_ERROR_NO_DEVICE))
     assert _gpus().startswith("cuda: driver: got CUDA_ERROR_NO_DEVICE")
+
+
+def test_doctor_tells_what_the_driver_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cuda.bindings
+
+    from bolt_numba.cli.machine import _gpus
+
+    for function in ("cuDeviceTotalMem", "cuDeviceGetCount", "cuDeviceGetAttribute"):
+        fake = FakeDriver()
+        fake.failing[function] = Result.CUDA_ERROR_SYSTEM_NOT_READY
+        monkeypatch.setattr(cuda.bindings, "driver", fake)
+        assert _gpus().startswith("cuda: driver: got CUDA_ERROR_SYSTEM_NOT_READY"), function
 
 
 def _in_child(work: Callable[[], Any], queue: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 import bolt_numba as bn
 from bolt_numba import devices
@@ -17,6 +18,7 @@ from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.data.ml import LabelEncoder
 from bolt_numba.ops.pointwise import Relu
+from bolt_numba.runtime import stand_ins
 from bolt_numba.runtime.islands import NOT_WORTH_IT
 from bolt_numba.types import F32, Array, Sym, TensorType
 
@@ -76,6 +78,20 @@ def test_a_region_with_the_most_work_stays_whatever_it_costs() -> None:
 def test_a_device_that_does_not_weigh_takes_all_it_can() -> None:
     session, graph = session_of(alternating, weighs=False, launch=1.0, copy=1.0)
     assert stays(session, graph, GIVEN) == [False] * 3
+
+
+def test_nodes_that_stay_on_the_host_ask_for_no_kernel_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setenv("BOLT_NUMBA_STAND_INS", "1")
+    monkeypatch.setattr(stand_ins, "compile_later", lambda kernels, then: asked.extend(kernels))
+    session, graph = session_of(alternating, copy=1.0)
+    stays(session, graph, GIVEN)
+    device: Any = devices.device(str(session.device))
+    calls = itertools.count(1)
+    device.lacking = lambda steps: ["of the third node"] if next(calls) == 3 else []
+    assert stays(session, graph, GIVEN[:2]) == [False, False, True]
+    assert next(calls) > 4
+    assert asked == []
 
 
 def test_what_stays_follows_the_shape_and_recipes_keep_nodes_apart() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from bolt_numba.errors import BoltError, UnsupportedOpError
 from bolt_numba.ptx import Checks, GlobalMemory, Module, SimulationError, SimulationReport
 from bolt_numba.ptx import machine as machines
+from bolt_numba.ptx import program as programs
 from tests.ptx.kit import HEAD, kernel, put, run
 
 X = np.arange(256, dtype=np.uint32)
@@ -236,3 +239,21 @@ def test_report_counts_conflicts_and_sectors() -> None:
     run("mul.wide.u32 %a20, %r0, 32;" + LOAD, X, X, 32, report=report)
     assert report.efficiency("ld.global") == 1 / 8
     assert "12 %" in str(report)
+
+
+def test_modules_of_several_threads_share_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each launch asks for another machine, and most that are kept are dropped at once."""
+    monkeypatch.setattr(programs, "_KEPT_BYTES", 1)
+    wanted = X[:64] + 5
+
+    def work(_: int) -> bool:
+        body = LOAD + "add.u32 %r5, %r4, 5;" + STORE
+        return all((run(body, X, X.copy(), threads)[:32] == wanted[:32]).all() for threads in (32, 64, 96, 128))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(work, range(12)))
+    finally:
+        sys.setswitchinterval(before)

@@ -4,34 +4,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bolt_numba.devices.cuda import dlpack
 from bolt_numba.devices.cuda.memory import CudaMemory
+from bolt_numba.errors import ShapeError
 from bolt_numba.types import AnyDType, Array
 
 LEGACY = 1
 """The stream that others work in unless they say otherwise: CUDA's default stream."""
 
 
+class Flags(NamedTuple):
+    """Of those of NumPy's arrays what is asked for."""
+
+    c_contiguous: bool
+    writeable: bool
+
+
 class DeviceArray:
     """A dense array on a GPU.  `numpy` copies it to the host; other packages take it by DLPack or CUDA's interface.
 
     shape, dtype: as of NumPy's arrays.  memory: of the GPU.  address: of the first element.  owner: what keeps the
-    memory.  stream: handle of the one that makes the content; None: it is there.
+    memory.  stream: handle of the one that makes the content; None: it is there.  flags: as of NumPy's arrays: it is
+    dense, and may be written to unless it is another package's that says otherwise.
     """
 
-    flags = np.empty(0).flags
-    """It is dense and may be written to."""
     is_elsewhere = True
 
     def __init__(
-        self, memory: CudaMemory, address: int, shape: Sequence[int], dtype: AnyDType, owner: Any, stream: Any = None
-    ) -> None:
+        self, memory: CudaMemory, address: int, shape: Sequence[int], dtype: AnyDType, owner: Any, stream: Any = None,
+        is_read_only: bool = False,
+    ) -> None:  # fmt: skip
         self.memory, self.address, self.owner, self.stream = memory, address, owner, stream
-        self.shape, self.dtype = tuple(shape), dtype
+        self.shape, self.dtype, self.flags = tuple(shape), dtype, Flags(True, not is_read_only)
 
     @property
     def ndim(self) -> int:
@@ -64,22 +72,42 @@ class DeviceArray:
 
     def write(self, array: Array) -> None:
         """Take over the elements of an array of the host, of the same shape and dtype."""
+        if not self.flags.writeable:
+            raise ShapeError(f"{self}: got a read-only array, wanted one that may be written to")
         self.memory.put(self.address, np.ascontiguousarray(array), self.stream)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         self._lend()
         return {
-            "shape": self.shape, "typestr": self.dtype.str, "data": (self.address, False), "strides": None,
-            "stream": None, "version": 3,
+            "shape": self.shape, "typestr": self.dtype.str, "data": (self.address, not self.flags.writeable),
+            "strides": None, "stream": None, "version": 3,
         }  # fmt: skip
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return dlpack.CUDA, self._number()
 
-    def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
-        """A capsule; what is written to the array was done when the call that wrote it returned."""
-        return dlpack.exported(self.address, self.shape, self.dtype, self._lend(), self)
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
+        """A capsule; what is written to the array was done when the call that wrote it returned.
+
+        copy, dl_device: as the array API standard says; the host is the other device that there can be.
+        """
+        if dl_device is not None and tuple(map(int, dl_device)) != self.__dlpack_device__():
+            if int(dl_device[0]) != dlpack.HOST or copy is False:
+                raise BufferError(f"{self}: DLPack: got device {dl_device}, wanted its own, or a copy on the host")
+            return self.numpy().__dlpack__()
+        if not self.flags.writeable and not copy:
+            raise BufferError(f"{self}: DLPack: got a read-only array, wanted copy=True")
+        given = self._copied() if copy else self
+        return dlpack.exported(given.address, self.shape, self.dtype, given._lend(), given)
+
+    def _copied(self) -> DeviceArray:
+        """The same in memory of its own, done when this returns."""
+        made = empty(self.memory, self.shape, self.dtype)
+        self.memory.copy(made.address, self.address, self.nbytes, self.stream)
+        return made
 
     def _lend(self) -> int:
         """Which GPU; others may work on the array in the default stream from now on, for which we then wait."""
@@ -113,12 +141,20 @@ def imported(memory: CudaMemory, value: Any) -> DeviceArray | None:
     if hasattr(value, "__dlpack_device__") and hasattr(value, "__dlpack__"):
         if tuple(map(int, value.__dlpack_device__())) != (dlpack.CUDA, number):
             return None
-        address, shape, dtype, owner = dlpack.imported(value.__dlpack__(stream=LEGACY))
-        return DeviceArray(memory, address, shape, dtype, owner, LEGACY)
+        taken = dlpack.imported(_capsule(value))
+        return DeviceArray(memory, *taken[:4], LEGACY, taken.is_read_only)
     found = getattr(value, "__cuda_array_interface__", None)
     if found is None or not memory.driver.owns(found["data"][0]):
         return None
     shape, dtype = tuple(found["shape"]), np.dtype(found["typestr"])
     if found.get("strides") is not None:
         dlpack.check_dense(shape, tuple(found["strides"]), dtype)
-    return DeviceArray(memory, found["data"][0], shape, dtype, value, found.get("stream", LEGACY))
+    return DeviceArray(memory, found["data"][0], shape, dtype, value, found.get("stream", LEGACY), found["data"][1])
+
+
+def _capsule(value: Any) -> Any:
+    """A foreign array's capsule, of the form that says whether it may be written to if its package has that."""
+    try:
+        return value.__dlpack__(stream=LEGACY, max_version=dlpack.VERSION)
+    except TypeError:  # from before that form
+        return value.__dlpack__(stream=LEGACY)

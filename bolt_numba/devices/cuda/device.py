@@ -66,6 +66,10 @@ class Cuda(Device):
     def uploads(self, executable: CudaProgram) -> dict[int, int]:
         return {c.buffer.address: c.buffer.nbytes for c in executable.constants.values()}
 
+    @property
+    def pinned(self) -> int:
+        return self.driver.pinned
+
     def imported(self, value: Any) -> DeviceArray | None:
         return imported(self.memory, value)
 

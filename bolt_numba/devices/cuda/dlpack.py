@@ -1,6 +1,6 @@
 """Arrays of a GPU to other packages and from them, by DLPack: structs of C in a capsule of Python.
 
-Source of the layout: dlpack.h, version 0.8 (https://dmlc.github.io/dlpack/latest/c_api.html).
+Source of the layout: dlpack.h, versions 0.8 and 1.0 (https://dmlc.github.io/dlpack/latest/c_api.html).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,13 @@ from bolt_numba.types import BF16, AnyDType, dtype_name
 
 CUDA = 2
 """The number of CUDA's devices."""
+HOST = 1
+"""The number of the host."""
 NAME, USED = b"dltensor", b"used_dltensor"
+VERSIONED, USED_VERSIONED = b"dltensor_versioned", b"used_dltensor_versioned"
+VERSION = 1, 0
+"""Up to which the form with a version is read here: it says whether an array may be written to."""
+_READ_ONLY = 1
 _KINDS = {"i": 0, "u": 1, "f": 2, "b": 6}
 _BFLOAT = 4
 """Numbers of kinds of elements."""
@@ -50,6 +56,17 @@ class _Managed(ctypes.Structure):
     _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
 
 
+class _Versioned(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", _Deleter),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
+
+
 _new = ctypes.pythonapi.PyCapsule_New
 _new.restype, _new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer
@@ -58,6 +75,9 @@ _rename = ctypes.pythonapi.PyCapsule_SetName
 _rename.restype, _rename.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
 _is_named = ctypes.pythonapi.PyCapsule_IsValid
 _is_named.restype, _is_named.argtypes = ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p)
+_is_named_by = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
 _of_address = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
 _pointer_in = _of_address(("PyCapsule_GetPointer", ctypes.pythonapi))
 
@@ -96,17 +116,29 @@ def exported(address: int, shape: tuple[int, ...], dtype: AnyDType, number: int,
     return _new(at, NAME, ctypes.cast(_dropped, ctypes.c_void_p))
 
 
-class _Taken:
+class _Owner:
     """What keeps the memory of a foreign array; its end gives it back."""
 
 
-def imported(capsule: Any) -> tuple[int, tuple[int, ...], AnyDType, Any]:
-    """Address, shape and dtype of the dense array in a capsule, and what keeps its memory.
+class Taken(NamedTuple):
+    """A dense array of another package.  owner: what keeps its memory."""
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: AnyDType
+    owner: Any
+    is_read_only: bool
+
+
+def imported(capsule: Any) -> Taken:
+    """The array in a capsule of either form.
 
     Raises DTypeError for elements that are not here, and for arrays that are not dense.
     """
-    at = _pointer(capsule, NAME)
-    managed = _Managed.from_address(at)
+    is_versioned = bool(_is_named_by(capsule, VERSIONED))
+    at = _pointer(capsule, VERSIONED if is_versioned else NAME)
+    managed = _Versioned.from_address(at) if is_versioned else _Managed.from_address(at)
+    is_read_only = isinstance(managed, _Versioned) and bool(managed.flags & _READ_ONLY)
     tensor = managed.tensor
     shape = tuple(tensor.shape[: tensor.ndim])
     kinds = {code: kind for kind, code in _KINDS.items()}
@@ -116,11 +148,11 @@ def imported(capsule: Any) -> tuple[int, tuple[int, ...], AnyDType, Any]:
     dtype = BF16 if code == _BFLOAT else np.dtype(f"{kinds[code]}{bits // 8}")
     if tensor.strides:
         check_dense(shape, tuple(dtype.itemsize * s for s in tensor.strides[: tensor.ndim]), dtype)
-    _rename(capsule, USED)
-    owner = _Taken()
+    _rename(capsule, USED_VERSIONED if is_versioned else USED)
+    owner = _Owner()
     if managed.deleter:
         weakref.finalize(owner, managed.deleter, at).atexit = False
-    return (tensor.data or 0) + tensor.offset, shape, dtype, owner
+    return Taken((tensor.data or 0) + tensor.offset, shape, dtype, owner, is_read_only)
 
 
 def check_dense(shape: tuple[int, ...], strides: tuple[int, ...], dtype: AnyDType) -> None:

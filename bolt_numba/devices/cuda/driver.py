@@ -16,6 +16,7 @@ from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.records import record
 from bolt_numba.devices.cuda.interface import Call
 from bolt_numba.devices.cuda.library import REFUSED, Health, arch_of, library, name_of, text_of, version_text, want_arch
+from bolt_numba.devices.cuda.limits import check_launch
 from bolt_numba.errors import BudgetError, DeviceError
 from bolt_numba.kernels.cuda.code import CUBIN, code_of
 from bolt_numba.kernels.cuda.declare import CudaKernel, MappedTensor
@@ -100,6 +101,7 @@ class Gpu:
         count = cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
         self.processors = int(self.done(cu.cuDeviceGetAttribute(count, device), "asking how large it is"))
         self.here = _Here(self, self.done(cu.cuDevicePrimaryCtxRetain(device), "starting to use the GPU"))
+        self._pinned_bytes: dict[int, int] = {}
         self._functions: dict[str, Function] = {}
         self._lock = threading.RLock()
         renew_after_fork(self, "_lock", threading.RLock)
@@ -147,8 +149,18 @@ class Gpu:
     def _pinned(self, nbytes: int) -> Array:
         address = int(self.done(self.cu.cuMemHostAlloc(nbytes, 0), f"pinning {nbytes} bytes of the host's memory"))
         owner = (ctypes.c_uint8 * nbytes).from_address(address)
-        weakref.finalize(owner, self.end, self.cu.cuMemFreeHost, address).atexit = False
+        weakref.finalize(owner, self._unpin, address).atexit = False
+        self._pinned_bytes[address] = nbytes
         return np.ctypeslib.as_array(owner)
+
+    def _unpin(self, address: int) -> None:
+        """Free it; by the garbage collector at any moment, so no lock is taken."""
+        del self._pinned_bytes[address]
+        self.end(self.cu.cuMemFreeHost, address)
+
+    @property
+    def pinned(self) -> int:
+        return sum(self._pinned_bytes.copy().values())
 
     def write(self, address: int, array: Array, stream: Stream) -> None:
         data = array.reshape(-1).view(np.uint8)
@@ -244,6 +256,7 @@ class Gpu:
         self, function: Function, grid: tuple[int, int, int], threads: int, shared: int, values: Sequence[Any],
         stream: Stream,
     ) -> Call:  # fmt: skip
+        check_launch(f"{self.name}: kernel {function.name}", grid, threads, shared, self.shared)
         if shared > function.shared:
             self._allow(function, shared)
         block = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
@@ -261,9 +274,6 @@ class Gpu:
 
     def _allow(self, function: Function, shared: int) -> None:
         """Let a kernel have so much dynamic shared memory, which the driver does not do by itself."""
-        if shared > self.shared:
-            what = f"{self.name}: kernel {function.name}: shared memory of a block"
-            raise DeviceError(f"{what}: got {shared} bytes, wanted at most {self.shared}")
         kind = self.cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         with self._lock, self.here:
             most = max(shared, function.shared)  # another thread may have asked for more meanwhile

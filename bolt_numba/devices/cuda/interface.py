@@ -31,6 +31,11 @@ class Driver(Protocol):
     number: int | None
     """Which GPU, as other packages count them; None for one that they cannot reach."""
 
+    @property
+    def pinned(self) -> int:
+        """Bytes of the host's memory that all copies go through."""
+        ...
+
     def allocate(self, nbytes: int) -> int:
         """Address of ``nbytes`` bytes of any content, which begin at a multiple of 256; raises BudgetError."""
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from bolt_numba.errors import DeviceError
@@ -63,13 +64,20 @@ def _wanted(status: int) -> str:
 def found() -> list[str]:
     """The GPUs of this machine by the names that sessions give them.  Raises DeviceError as `library` does."""
     cu = library()
-    version, count = cu.cuDriverGetVersion()[1], cu.cuDeviceGetCount()[1]
+    version, count = _told(cu, cu.cuDriverGetVersion()), _told(cu, cu.cuDeviceGetCount())
     texts = [f"driver of CUDA {version_text(version)}"]
     for number in range(count):
-        device = cu.cuDeviceGet(number)[1]
-        model, nbytes = cu.cuDeviceGetName(256, device)[1], cu.cuDeviceTotalMem(device)[1]
+        device = _told(cu, cu.cuDeviceGet(number))
+        model, nbytes = _told(cu, cu.cuDeviceGetName(256, device)), _told(cu, cu.cuDeviceTotalMem(device))
         texts.append(f"cuda:{number}: {text_of(model)} ({arch_of(cu, device)}, {nbytes / 2**30:.0f} GiB)")
     return texts
+
+
+def _told(cu: Any, result: Sequence[Any]) -> Any:
+    """What the driver says besides the status of a question."""
+    if result[0]:
+        raise DeviceError(f"cuda: driver: got {name_of(cu, result[0])}, wanted it to tell which GPUs there are")
+    return result[1]
 
 
 def version_text(version: int) -> str:
@@ -85,10 +93,8 @@ def text_of(raw: bytes) -> str:
 def arch_of(cu: Any, device: Any) -> str:
     """Code for which a GPU runs best, such as ``sm_90a``."""
     kinds = cu.CUdevice_attribute
-    status, major = cu.cuDeviceGetAttribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)
-    minor = cu.cuDeviceGetAttribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device)[1]
-    if status:
-        raise DeviceError(f"cuda: capability of a GPU: got {name_of(cu, status)}, wanted the driver to tell it")
+    major = _told(cu, cu.cuDeviceGetAttribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device))
+    minor = _told(cu, cu.cuDeviceGetAttribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device))
     return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
 

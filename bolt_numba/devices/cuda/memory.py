@@ -12,6 +12,7 @@ from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.mapped import drop_pages
 from bolt_numba.base.records import record
 from bolt_numba.devices.cuda.interface import Driver
+from bolt_numba.runtime.device import allocated
 from bolt_numba.types import Array
 
 
@@ -46,7 +47,7 @@ class CudaMemory:
         return self._made(nbytes, self.driver.stream())
 
     def _made(self, nbytes: int, stream: Any) -> Buffer:
-        made = Buffer(self.driver.allocate(nbytes), nbytes, stream)
+        made = Buffer(allocated(lambda: self.driver.allocate(nbytes), self), nbytes, stream)
         weakref.finalize(made, self.driver.free, made.address).atexit = False
         return made
 
@@ -103,6 +104,13 @@ class CudaMemory:
         with self._lock:
             self.driver.after(self._own(), after)
             self.driver.read(address, array, self._own())
+
+    def copy(self, target: int, source: int, nbytes: int, after: Any = None) -> None:
+        """Copy within the GPU, once the stream ``after`` is done, if one is given; done when this returns."""
+        with self._lock:
+            self.driver.after(self._own(), after)
+            self.driver.move(target, source, nbytes, self._own())
+            self.driver.synchronise(self._own())
 
     def take(self, buffer: Buffer, offset: int, given: Any, at: int, nbytes: int) -> None:
         self.driver.after(buffer.stream, given.stream)

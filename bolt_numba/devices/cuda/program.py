@@ -126,6 +126,7 @@ class CudaRun:
         return self.arena.address + root.place + within + offset
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        self.faults.begin()
         if self._repeated is not None:
             self._repeated()
         elif self._has_run and len(self._all) >= REPEATED:
@@ -137,6 +138,7 @@ class CudaRun:
         self.faults.check()
 
     def timed(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[float]:
+        self.faults.begin()
         seconds = self.driver.timed(self.calls, self.arena.stream)
         self.faults.check()
         return seconds

@@ -12,6 +12,7 @@ import numpy as np
 
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.devices.cuda.interface import Call
+from bolt_numba.devices.cuda.limits import check_launch, most_shared
 from bolt_numba.kernels.cuda.code import PTX, ptx
 from bolt_numba.kernels.cuda.declare import SM_80, CudaKernel, MappedTensor
 from bolt_numba.ptx import GlobalMemory, Module, SimulationReport, TensorMap
@@ -29,6 +30,7 @@ class SimulatedGpu:
 
     number: int | None = None
     processors = 132
+    pinned = 0
 
     def __init__(self, name: str = "cuda-sim", arch: str = SM_80) -> None:
         self.name, self.arch, self.kind, self._memory = name, arch, PTX, GlobalMemory()
@@ -86,6 +88,8 @@ class SimulatedGpu:
         self, function: Module, grid: tuple[int, int, int], threads: int, shared: int, values: Sequence[Any],
         stream: None,
     ) -> Call:  # fmt: skip
+        whole = function.shared_bytes(shared)
+        check_launch(f"{self.name}: kernel {function.name}", grid, threads, whole, most_shared(self.arch))
         numbers = [value.value for value in values]
 
         def launch() -> None:
