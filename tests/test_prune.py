@@ -111,7 +111,7 @@ def test_writing_prunes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_process_looks_seldom(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Path] = []
-    monkeypatch.setattr(prune, "prune", lambda own, limit, asked: (looks.append(own), setattr(prune._Seen, "written", 0)))
+    monkeypatch.setattr(prune, "prune", lambda own, *_: (looks.append(own), setattr(prune._Seen, "written", 0)))
     for _ in range(100):
         prune.written(root, MIB // 2)
     assert 1 <= len(looks) <= 3
