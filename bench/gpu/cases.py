@@ -33,6 +33,7 @@ class Case:
 
     work: floating-point operations, or bytes moved (``unit``: "flop" or "byte").  bar: wanted part of the library's
     speed, or of the bandwidth of a copy.  weights: operands that are constants.  numerics: of our session.
+    maker: the only one that our session may take, "" for the best.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Case:
     unit: str = "flop"
     weights: tuple[int, ...] = ()
     numerics: str = "default"
+    maker: str = ""
 
     def arrays(self) -> list[Array]:
         """Normal deviates, or whole numbers where operands are integers."""
@@ -68,17 +70,19 @@ class Case:
         return graph
 
 
-def _product(m: int, n: int, k: int, dtype: AnyDType, bar: float, numerics: str = "default") -> Case:
+def _product(
+    m: int, n: int, k: int, dtype: AnyDType, bar: float, numerics: str = "default", maker: str = ""
+) -> Case:
     def peer(torch: Any, tensors: Sequence[Any]) -> Callable[[], Any]:
         a, b = tensors
         torch.backends.cuda.matmul.allow_tf32 = numerics == "fast"
         return functools.partial(torch.matmul, a, b.t())
 
     kind = "tf32" if numerics == "fast" else dtype_name(dtype)
-    operands = (((m, k), dtype), ((n, k), dtype))
+    operands, name = (((m, k), dtype), ((n, k), dtype)), f"{kind} {m}x{n}x{k}" + (f", {maker}" if maker else "")
     return Case(
-        f"{kind} {m}x{n}x{k}", "product", MatMul(trans_b=True), operands, 2.0 * m * n * k, bar, peer, weights=(1,),
-        numerics=numerics,
+        name, "product", MatMul(trans_b=True), operands, 2.0 * m * n * k, bar, peer, weights=(1,), numerics=numerics,
+        maker=maker,
     )  # fmt: skip
 
 
@@ -165,12 +169,15 @@ def cases(small: bool) -> list[Case]:
     if small:
         return [
             _product(64, 64, 64, F16, 0.85),
+            _product(64, 64, 64, F16, 0.6, maker="matmul_halves"),
             _product(32, 48, 16, F32, 0.85),
             _convolution(1, 8, 16, 16, 3),
             _attention(1, 2, 64, 64, True),
             _moving("softmax", Softmax(axis=-1), [(8, 64)], F16, 8 * 64, "torch.softmax(x, 1)"),
         ]
-    products = [_product(s, s, s, F16, 0.85) for s in (1024, 2048, 4096, 8192)]
+    sides = (1024, 2048, 4096, 8192)
+    products = [_product(s, s, s, F16, 0.85) for s in sides]
+    products += [_product(s, s, s, F16, 0.6, maker="matmul_halves") for s in sides]  # not by warp groups
     products += [_product(4096, 4096, 4096, BF16, 0.85), _product(4096, 4096, 4096, F32, 0.85)]
     products += [_product(4096, 4096, 4096, F32, 0.8, "fast"), _bytes_product(4096)]
     products += [_product(512, 3072, 768, F16, 0.85), _product(16, 4096, 4096, F16, 0.88)]

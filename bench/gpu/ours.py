@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 import bolt_numba as bn
 from bench.gpu.cases import Case
+from bolt_numba.kernels import registry
 from bolt_numba.types import Array
 
 
@@ -18,6 +20,19 @@ def difference(got: Array, wanted: Array) -> float:
     """Norm of the difference over the norm of what is wanted."""
     mine, theirs = got.astype(np.float64), wanted.astype(np.float64)
     return float(np.linalg.norm(mine - theirs) / max(float(np.linalg.norm(theirs)), 1e-30))
+
+
+@contextlib.contextmanager
+def only(case: Case) -> Iterator[None]:
+    """Within, plans take the case's maker alone, if it names one; the host computes what that refuses."""
+    registry.load("cuda")
+    key = type(case.op), "cuda"
+    rows = registry.KERNELS[key]
+    registry.KERNELS[key] = [entry for entry in rows if case.maker in ("", entry.name)]
+    try:
+        yield
+    finally:
+        registry.KERNELS[key] = rows
 
 
 def session_of(case: Case, arrays: list[Array], device: str) -> tuple[Any, dict[str, Array]]:
@@ -30,7 +45,8 @@ def session_of(case: Case, arrays: list[Array], device: str) -> tuple[Any, dict[
 def time_case(case: Case, arrays: list[Array], device: str, runs: int) -> dict[str, Any]:
     """Seconds of the operator on the device, the result, and what ran it."""
     session, feeds = session_of(case, arrays, device)
-    (result,) = session(**feeds).values()
+    with only(case):
+        (result,) = session(**feeds).values()
     profile = session.profile(**feeds, runs=runs)
     rows = [row for row in profile.rows if row.op != "Copy"]
     return {"seconds": sum(row.seconds for row in rows), "result": result, "runner": ", ".join(r.runner for r in rows)}

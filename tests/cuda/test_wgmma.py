@@ -17,6 +17,7 @@ from bolt_numba.kernels.cuda.products import matmul_wgmma
 from bolt_numba.kernels.cuda.products.tensor import TENSOR_TILES
 from bolt_numba.kernels.cuda.products.wgmma import GROUP_TILES
 from bolt_numba.kernels.registry import QueryContext
+from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Relu
 from bolt_numba.types import BF16, F16, F32, TensorType
@@ -129,3 +130,27 @@ def test_a_tensor_that_the_driver_refuses_is_named(monkeypatch: pytest.MonkeyPat
         run(x=whole(0, X))
     fake.failing.clear()
     np.testing.assert_array_equal(run(x=whole(0, X))["y"], whole(0, X) @ W)
+
+
+LAYER = Conv(layout="NHWC", residual=True, activation=Relu())
+
+
+def test_pixels_of_convolutions_of_one_tap_are_rows() -> None:
+    x, w, y = (2, 7, 9, 72), (40, 72, 1, 1), (2, 7, 9, 40)
+    arrays = whole(0, x, F16), whole(1, w, F16), whole(2, (40,), F16), whole(3, y, F16)
+    expect(LAYER, *arrays, constants=(1, 2), maker="pixels_wgmma", rtol=0)
+
+
+def test_strides_pads_groups_and_more_taps_are_no_rows() -> None:
+    def maker(side: int, size: int = 1, **settings: Any) -> str:
+        w = whole(1, (256, 256 // settings.get("group", 1), size, size), F16)
+        types = [TensorType(F16, (64, side, side, 256)), TensorType(F16, w.shape, value=w)]
+        entry = HOPPER.select(Conv(layout="NHWC", **settings), types, QueryContext())
+        return str(entry.name)
+
+    assert maker(56) == "pixels_wgmma"
+    others: list[dict[str, Any]] = [
+        {"strides": (2, 2)}, {"group": 2}, {"size": 3, "pads": (1, 1, 1, 1)}, {"strides": (2, 2), "pads": (1, 1, 0, 0)}
+    ]  # fmt: skip
+    assert [maker(56, **settings) for settings in others[:3]] == ["tensor_product"] * 3
+    assert maker(2, **others[3]) == "tensor_product"

@@ -27,7 +27,7 @@ def fits(of: ProductOperands) -> bool:
     return of.a_order.wide and of.b_order.wide and of.args["table"] is None and of.g.k > 0
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def accepts_groups(op: Any, ins: Types) -> bool:
     """As `fits`, where a tile of warp groups is expected to be faster than all tiles of warps."""
     a, b = ins[0], ins[1]
     if not accepts_halves(op, ins) or a is None or b is None:
@@ -40,7 +40,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     return cycles(*mine, *size) < cycles(*theirs, *size)
 
 
-def _works(op: Any, ins: Types) -> bool:
+def works_by_groups(op: Any, ins: Types) -> bool:
     a, b = ins[0], ins[1]
     return accepts_halves(op, ins) and a is not None and b is not None and fits(lying(op, a, b))
 
@@ -50,7 +50,7 @@ def by_groups(of: ProductOperands, dtype: str) -> Choice:
     return splits, lambda stored: wgmma_product(tile, dtype, of.a_order, of.b_order, stored)
 
 
-@kernel(MatMul, device="cuda", arch=SM_90A, accepts=_accepts, works=_works, rank=1, by_types=True)
+@kernel(MatMul, device="cuda", arch=SM_90A, accepts=accepts_groups, works=works_by_groups, rank=1, by_types=True)
 def matmul_wgmma(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f16 and bf16, by ``wgmma`` from tiles that the GPU copies by itself."""
     return product_steps(by_groups, op, ins, outs[0], context)

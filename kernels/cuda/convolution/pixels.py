@@ -1,0 +1,56 @@
+"""Convolutions of one tap, channels last: their pixels are the rows of a product, which has kernels of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from bolt_numba.kernels.cuda.convolution.axes import axes_of
+from bolt_numba.kernels.cuda.convolution.conv import accepts_channels_last
+from bolt_numba.kernels.cuda.declare import SM_90A
+from bolt_numba.kernels.cuda.products.matmul import product_steps
+from bolt_numba.kernels.cuda.products.matmul_wgmma import accepts_groups, by_groups, works_by_groups
+from bolt_numba.kernels.registry import Context, Step, Types, kernel, remember_last, result_of
+from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.types import TensorType
+
+
+def _product(op: Any, ins: Types) -> tuple[MatMul, list[TensorType | None]] | None:
+    """The product of pixels [p, c] and filters [k, c] that a convolution is, operand by operand, or None."""
+    x, w, bias, residual = (*ins, None, None)[:4]
+    if not accepts_channels_last(op, ins) or x is None or w is None or op.group > 1 or math.prod(w.dims[2:]) > 1:
+        return None
+    y = result_of(op, ins)
+    axes = axes_of(op, x, w.dims[2:], y)
+    if y.dims[:-1] != x.dims[:-1] or any(axis.pad or (axis.stride > 1 and axis.size > 1) for axis in axes):
+        return None
+    pixels, channels, filters = math.prod(x.dims[:-1]), x.dims[-1], y.dims[-1]
+    rows = None if residual is None else TensorType(residual.dtype, (pixels, filters))
+    given = TensorType(x.dtype, (pixels, channels)), TensorType(w.dtype, (filters, channels))
+    return MatMul(trans_b=True, residual=op.residual, activation=op.activation), [*given, bias, rows]
+
+
+product = remember_last(_product)
+
+
+def _accepts(op: Any, ins: Types) -> bool:
+    found = product(op, ins)
+    return found is not None and accepts_groups(*found)
+
+
+def _works(op: Any, ins: Types) -> bool:
+    found = product(op, ins)
+    return found is not None and works_by_groups(*found)
+
+
+@kernel(Conv, device="cuda", arch=SM_90A, accepts=_accepts, works=_works, rank=1, by_types=True)
+def pixels_wgmma(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """f16 and bf16, by ``wgmma``."""
+    found = product(op, ins)
+    assert found is not None
+    inner, types = found
+    y = outs[0]
+    rows = TensorType(y.dtype, (y.size // y.dims[-1], y.dims[-1]))
+    return product_steps(by_groups, inner, types, rows, context)
