@@ -10,6 +10,7 @@ import numpy as np
 from bolt_numba.base.border import border
 from bolt_numba.devices import device as device_by_name
 from bolt_numba.errors import DeviceError, DTypeError
+from bolt_numba.types import dtype_name
 
 if TYPE_CHECKING:
     from bolt_numba.devices.cuda.arrays import DeviceArray
@@ -26,13 +27,13 @@ def device_array(content: Any, dtype: Any = np.float32, *, device: str = "cuda")
     from bolt_numba.devices.cuda.arrays import empty
     from bolt_numba.devices.cuda.device import Cuda
 
-    found = device_by_name(device)
+    found = device_by_name(device) if isinstance(device, str) else None
     if not isinstance(found, Cuda):
         raise DeviceError(f"device_array: device: got {device!r}, wanted one of a GPU such as 'cuda'")
     given = None if isinstance(content, tuple) else np.asarray(content)
     kind = np.dtype(dtype) if given is None else given.dtype
-    if kind.kind in "OUST":
-        raise DTypeError(f"device_array: dtype: got {kind}, wanted numbers or bools")
+    if kind.kind in "OUSTcmM" or kind.type is np.void or not kind.isnative:
+        raise DTypeError(f"device_array: dtype: got {dtype_name(kind)}, wanted real numbers or bools")
     if given is None:
         return empty(found.memory, _sizes(content), kind)
     made = empty(found.memory, given.shape, given.dtype)

@@ -64,6 +64,8 @@ def device(name: str) -> Device:
 
 
 def _of_family(name: str) -> Device:
+    if not _is_known(name):
+        raise DeviceError(f"device: got {name!r}, wanted one of {', '.join(map(repr, names()))}")
     family, _, which = name.partition(":")
     made: Device = import_module(f"{__name__}.cuda.family").make(family, which)
     return made if made.name == name else _known.setdefault(made.name, made)

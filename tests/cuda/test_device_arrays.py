@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import itertools
+import re
 from typing import Any
 
 import numpy as np
@@ -277,3 +278,29 @@ def test_a_device_without_a_memory_is_refused() -> None:
         bn.device_array(X, device="cpu")
     with pytest.raises(DeviceError, match=r"device_array: shape: got \(2, 'n'\)"):
         bn.device_array((2, "n"), device="cuda-sim")
+
+
+@pytest.mark.parametrize("device", ["", "cuda-sim,cpu", "nothing", None, 3, ["cuda-sim"]])
+def test_what_is_no_device_is_named(device: Any) -> None:
+    with pytest.raises(DeviceError, match=f"device: got {re.escape(repr(device))}, wanted one of"):
+        bn.device_array(X, device=device)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "datetime64[s]", ">f4", "V4", "S3", object])
+def test_dtypes_that_no_model_has_are_refused(dtype: Any) -> None:
+    with pytest.raises(DTypeError, match="device_array: dtype: got .*, wanted real numbers or bools"):
+        bn.device_array((2, 3), dtype, device="cuda-sim")
+
+
+def test_an_array_takes_what_is_like_it_alone() -> None:
+    array = bn.device_array(X, device="cuda-sim")
+    with pytest.raises(ShapeError, match=r"write: got shape \(40, 40\), wanted \(3, 4\)"):
+        array.write(np.zeros((40, 40), F32))
+    with pytest.raises(ShapeError, match=r"write: got shape \(1,\), wanted \(3, 4\)"):
+        array.write(np.zeros(1, F32))
+    with pytest.raises(DTypeError, match="write: got f64, wanted f32"):
+        array.write(X.astype(np.float64))
+    with pytest.raises(ValueError, match="copy=False"):
+        np.asarray(array, copy=False)
+    array.write(X.T.copy().T + 1)
+    np.testing.assert_array_equal(array.numpy(), X + 1)

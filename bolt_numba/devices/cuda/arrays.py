@@ -10,8 +10,8 @@ import numpy as np
 
 from bolt_numba.devices.cuda import dlpack
 from bolt_numba.devices.cuda.memory import CudaMemory
-from bolt_numba.errors import ShapeError
-from bolt_numba.types import AnyDType, Array
+from bolt_numba.errors import DTypeError, ShapeError
+from bolt_numba.types import AnyDType, Array, dtype_name
 
 LEGACY = 1
 """The stream that others work in unless they say otherwise: CUDA's default stream."""
@@ -62,6 +62,8 @@ class DeviceArray:
     copy = numpy
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ValueError(f"{self}: got copy=False, wanted a copy: the array is in the memory of a GPU")
         return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     def tobytes(self) -> bytes:
@@ -71,7 +73,12 @@ class DeviceArray:
         return self.numpy().item()
 
     def write(self, array: Array) -> None:
-        """Take over the elements of an array of the host, of the same shape and dtype."""
+        """Take over the elements of an array of the host.  Raises ShapeError and DTypeError where it is not alike."""
+        array = np.asarray(array)
+        if array.shape != self.shape:
+            raise ShapeError(f"{self}: write: got shape {array.shape}, wanted {self.shape}")
+        if array.dtype != self.dtype:
+            raise DTypeError(f"{self}: write: got {dtype_name(array.dtype)}, wanted {dtype_name(self.dtype)}")
         if not self.flags.writeable:
             raise ShapeError(f"{self}: got a read-only array, wanted one that may be written to")
         self.memory.put(self.address, np.ascontiguousarray(array), self.stream)
