@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @border("device_array")
-def device_array(content: Any, dtype: Any = np.float32, *, device: str = "cuda") -> DeviceArray:
+def device_array(content: Any, dtype: Any = np.float32, *, device: Any = "cuda") -> DeviceArray:
     """An array on a GPU: a copy of an array of the host, or one of any content for a shape, which is a tuple.
 
     A session on this device takes it as an input, and writes results to it with `Session.run_into`, without a way

@@ -288,7 +288,7 @@ def test_what_is_no_device_is_named(device: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["complex64", "datetime64[s]", ">f4", "V4", "S3", object])
 def test_dtypes_that_no_model_has_are_refused(dtype: Any) -> None:
-    with pytest.raises(DTypeError, match="device_array: dtype: got .*, wanted real numbers or bools"):
+    with pytest.raises(DTypeError, match=r"device_array: dtype: got .*, wanted real numbers or bools"):
         bn.device_array((2, 3), dtype, device="cuda-sim")
 
 
