@@ -14,69 +14,30 @@ from hypothesis import strategies as st
 
 from bolt_numba.converters import load
 from bolt_numba.converters.onnx.writing.write import to_onnx
+from bolt_numba.errors import DTypeError, ShapeError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.parts import dissolve
-from bolt_numba.ir.spec import verify
 from bolt_numba.ir.store import load_bolt, to_bytes
 from bolt_numba.ir.text import to_text
 from bolt_numba.ops.foreign import Foreign
+from bolt_numba.ops.pointwise import HardSigmoid, HardSwish
 from bolt_numba.passes.partition.clusters import clusters
+from bolt_numba.passes.partition.marking import lowered
 from bolt_numba.passes.partition.partition import Candidate, Partition
+from bolt_numba.passes.partition.placement import Placement
 from bolt_numba.passes.pipeline import run_pipeline
-from bolt_numba.passes.rewrite import Rule, nested
-from bolt_numba.types import F32, TensorType
-from tests.graphs import feeds_of, graphs, make
+from bolt_numba.passes.rewrite import Match, Pat, Result, nested, rule
+from bolt_numba.types import F32, I64, STRING, Sym, TensorType, type_of
+from tests.graphs import choice, feeds_of, graphs, integers, make
+from tests.hardware.parts import Picky, chain, parted, parts_of, same
+from tests.near import assert_near
+from tests.pipeline_graphs import NETWORKS
+from tests.pipeline_graphs import graph as network
 
 EXAMPLES = settings(max_examples=40, deadline=None, derandomize=True, database=None)
-
-
-class Picky:
-    """A device that takes the operators that it is told of."""
-
-    def __init__(self, *names: str, lowerings: Sequence[Rule] = (), seconds: float = 0.0, copy: float = 0.0) -> None:
-        self.names, self.lowerings, self.each, self.copy = names, lowerings, seconds, copy
-
-    def supports(self, node: Node) -> bool | str:
-        return node.op.name in self.names or f"it knows no {node.op.name}"
-
-    def seconds(self, node: Node) -> float | None:
-        return self.each
-
-    def copy_seconds(self, nbytes: int) -> float:
-        return self.copy
-
-
-def parted(graph: Graph, *targets: Candidate, **options: Any) -> tuple[Graph, Partition]:
-    """A copy of the graph, partitioned and checked."""
-    made, partition = load_bolt(to_bytes(graph)), Partition(targets, **options)
-    partition(made)
-    verify(made)
-    return made, partition
-
-
-def parts_of(graph: Graph) -> list[list[str]]:
-    """Names of the nodes of each part."""
-    found = [node.op for each in nested(graph) for node in each.nodes]
-    return [[n.name for n in op.graph.nodes] for op in found if isinstance(op, Foreign)]
-
-
-def chain(*names: str) -> Graph:
-    """Operators of one operand, one after the other, called 1, 2, ..."""
-    graph = Graph("chain")
-    build, x = Builder(graph), graph.add_input("x", TensorType(F32, (2, 3)))
-    for i, name in enumerate(names, start=1):
-        x = build(make(name), x, name=str(i))
-    graph.add_output(x, "y")
-    return graph
-
-
-def same(before: Graph, after: Graph) -> None:
-    feeds = feeds_of(before)
-    wanted, got = interpret(before, feeds), interpret(after, feeds)
-    for name, array in wanted.items():
-        np.testing.assert_array_equal(got[name], array)
+RNG = np.random.default_rng(0)
 
 
 # --- clusters --------------------------------------------------------------------------------------------------------
@@ -169,3 +130,205 @@ def test_parts_of_random_graphs_compute_the_same(graph: Graph, data: st.DataObje
     same(graph, run_pipeline(graph, partition=Partition(targets), check=True))
     same(graph, run_pipeline(stored, check=True))
     same(graph, load(to_onnx(made).SerializeToString()))
+
+
+def test_what_no_device_gets() -> None:
+    """All of it computes, so that only the reason keeps it."""
+    graph = Graph("stays")
+    b, x = Builder(graph), graph.add_input("x", TensorType(F32, (Sym("n"), 4)))
+    words = graph.add_input("words", TensorType(STRING, (2,)))
+    size = b(make("Shape"), x, name="shape")
+    first = b(make("Gather"), size, np.array([0]), name="first")
+    shape = b(make("Concat", axis=0), first, np.array([2, 2]), name="joined")
+    y = b(make("Reshape"), x, shape, name="reshaped")
+    count = graph.add_input("count", TensorType(I64, (1,)))
+    more = b(make("Add"), count, np.array([1]), name="one more")
+    graph.add_output(b(make("Tile"), count, more, name="tiled"), "tiled")
+    graph.add_output(b(make("NonZero"), y, name="by data"), "places")
+    graph.add_output(b(make("RandomUniform"), np.array([3]), name="random"), "random")
+    graph.add_output(b(make("Add"), np.ones(2, F32), np.ones(2, F32), name="constant"), "constant")
+    graph.add_output(b(make("StringConcat"), words, words, name="text"), "text")
+    graph.add_output(b(make("SequenceConstruct"), y, y, name="list"), "list")
+    graph.add_output(choice(b, x, True), "chosen")
+    made, partition = parted(graph, Candidate("npu", Half(random.Random(), 1)))
+    reasons = {decision.node: decision.reasons.get("npu") for decision in partition.decisions}
+    assert reasons == {
+        **dict.fromkeys(("shape", "first", "joined"), "it computes with shapes"),
+        "reshaped": None,
+        "one more": "its result decides shapes",
+        "tiled": "what operand 1 holds decides its shape",
+        "by data": "data decide the size of its result",
+        "random": "its results are random or depend on earlier runs",
+        "constant": "all of its operands are constants",
+        "text": "not all of its values are arrays of numbers",
+        "list": "not all of its values are arrays of numbers",
+        "If": "control flow: what is in its graphs is looked at by itself",
+        "Neg": None,
+        "Relu": None,
+    }
+    assert parts_of(made) == [["reshaped"], ["Neg"], ["Relu"]]
+    (part,) = [node for node in made.nodes if isinstance(node.op, Foreign)]
+    assert [part.inputs[i].name for i in part.op.value_inputs if part.inputs[i]] == ["joined"]
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 2), (3, 4), (2, 6)])
+def test_a_part_infers_types_from_the_shapes_that_it_is_given(n: int, m: int) -> None:
+    graph = Graph("dynamic")
+    b, x = Builder(graph), graph.add_input("x", TensorType(F32, (Sym("n"), Sym("m"), 6)))
+    size = b(make("Shape"), x)
+    half = b(make("Mul"), b(make("Gather"), size, np.array([1])), np.array([2]))
+    shape = b(make("Concat", axis=0), b(make("Gather"), size, np.array([0])), half, np.array([-1]))
+    graph.add_output(b(make("MatMul"), b(make("Reshape"), b(make("Relu"), x), shape), integers(RNG, 3, 5)), "y")
+    made, _ = parted(graph, Candidate("npu", Half(random.Random(), 1)))
+    assert [n.op.name for n in made.nodes] == ["Shape", "Gather", "Mul", "Gather", "Concat", "Foreign"]
+    feeds = {"x": integers(RNG, n, m, 6)}
+    np.testing.assert_array_equal(interpret(made, feeds)["y"], interpret(graph, feeds)["y"])
+    part = made.nodes[-1]
+    types = [TensorType(F32, (n, m, 6)), type_of(np.array([n, 2 * m, -1]))]
+    assert part.op.infer(*types) == (TensorType(F32, (n, 2 * m, 5)),)
+
+
+def test_a_part_refuses_operands_that_its_graph_does_not_take() -> None:
+    made, _ = parted(chain("Neg"), Candidate("npu", Picky("Neg")))
+    op = made.nodes[0].op
+    with pytest.raises(ShapeError, match=r"Foreign: operands: got 2, wanted 1"):
+        op.infer(TensorType(F32, (2, 3)), TensorType(F32, (2, 3)))
+    with pytest.raises(DTypeError, match=r"Foreign: dtype of operand 0: got i64, wanted f32"):
+        op.infer(TensorType(I64, (2, 3)))
+    with pytest.raises(ShapeError, match=r"Foreign: shape of operand 0: got f32\[2, 4\], wanted \[2, 3\]"):
+        op.infer(TensorType(F32, (2, 4)))
+
+
+def test_small_parts_go_to_the_next_device() -> None:
+    graph = chain("Neg", "Abs", "Neg", "Neg")
+    first, second = Candidate("first", Picky("Neg"), 2), Candidate("second", Picky("Neg", "Abs"))
+    made, partition = parted(graph, first, second)
+    assert parts_of(made) == [["1", "2"], ["3", "4"]]
+    assert [decision.device for decision in partition.decisions] == ["second", "second", "first", "first"]
+    assert partition.decisions[0].reasons == {"first": "its part has fewer nodes than min_nodes: 1 of 2"}
+    made, _ = parted(graph, second, first)
+    assert parts_of(made) == [["1", "2", "3", "4"]]
+
+
+def test_giving_a_part_up_lets_its_neighbours_meet() -> None:
+    """The way round 2 goes by way of a part that is too small: without it, 1 and 3 are one part."""
+    graph = Graph("round")
+    b, x = Builder(graph), graph.add_input("x", TensorType(F32, (4,)))
+    one = b(make("Neg"), x, name="1")
+    two = b(make("Abs"), b(make("Relu"), b(make("Abs"), one), name="2"))
+    graph.add_output(b(make("Add"), b(make("Neg"), one, name="3"), two, name="4"), "y")
+    made, _ = parted(graph, Candidate("npu", Picky("Neg", "Relu", "Add"), 2))
+    assert parts_of(made) == [["1", "3"]]
+    same(graph, made)
+
+
+@pytest.mark.parametrize(("there", "copy", "here", "good"), [(2, 4, 10, True), (2, 5, 10, False), (0, 6, 10, False)])
+def test_a_part_whose_copies_take_longer_than_it_gains_stays_here(
+    there: int, copy: int, here: int, good: bool
+) -> None:
+    graph = chain("Neg", "Abs", "Neg")
+    device = Picky("Neg", seconds=there * 1e-6, copy=copy * 1e-6)
+    made, partition = parted(graph, Candidate("npu", device), seconds=lambda node: here * 1e-6)
+    assert parts_of(made) == ([["1"], ["3"]] if good else [])
+    if not good:
+        wanted = f"its part takes {there + 2 * copy} us there with copies, and {here} us here"
+        assert partition.decisions[0].reasons == {"npu": wanted}
+    made, _ = parted(graph, Candidate("npu", device), placement=Placement.parse("Neg -> npu"), seconds=lambda node: 0.0)
+    assert parts_of(made) == [["1"], ["3"]]
+
+
+class Broken(Picky):
+    """Its driver fails in whatever is asked for the operators named."""
+
+    def supports(self, node: Node) -> bool | str:
+        if node.op.name in self.names:
+            raise OSError("the cable is loose")
+        return True
+
+    def seconds(self, node: Node) -> float | None:
+        raise OSError("the cable is loose")
+
+
+def test_a_driver_that_fails_when_it_is_asked_refuses() -> None:
+    graph = chain("Neg", "Abs")
+    made, partition = parted(graph, Candidate("npu", Broken("Abs")), seconds=lambda node: 1.0)
+    assert parts_of(made) == [["1"]]
+    assert partition.decisions[1].reasons == {"npu": "it fails to say: OSError: the cable is loose"}
+
+
+@rule(Pat(HardSwish))
+def hard_swish_by_hard_sigmoid(m: Match, b: Builder) -> Result:
+    x = m.root.operands[0]
+    return b(make("Mul"), x, b(make("HardSigmoid", alpha=1 / 6, beta=0.5), x))
+
+
+@rule(Pat(HardSigmoid))
+def hard_sigmoid_by_clip(m: Match, b: Builder) -> Result:
+    op: Any = m.root.op
+    line = b(make("Add"), b(make("Mul"), m.root.operands[0], op.alpha), op.beta)
+    return b(make("Clip", lo=0.0, hi=1.0), line)
+
+
+LOWERINGS = hard_swish_by_hard_sigmoid, hard_sigmoid_by_clip
+
+
+def test_what_a_device_lacks_is_marked_where_its_lowerings_take_it_apart() -> None:
+    graph = chain("HardSwish", "HardSigmoid", "Neg")
+    device = Picky("Mul", "Add", "Clip", "Neg", lowerings=LOWERINGS)
+    made, _ = parted(graph, Candidate("npu", device))
+    assert parts_of(made) == [["1", "2", "3"]]
+    (op,) = (node.op for node in made.nodes)
+    assert isinstance(op, Foreign)
+    assert [n.op.name for n in op.graph.nodes] == ["HardSwish", "HardSigmoid", "Neg"]
+    low = lowered(op.graph, device)
+    assert [n.op.name for n in low.nodes] == ["Mul", "Add", "Clip", "Mul", "Mul", "Add", "Clip", "Neg"]
+    feeds = {v.name: a for v, a in zip(low.inputs, feeds_of(graph).values(), strict=True)}
+    wanted, got = (next(iter(interpret(each, feeds).values())) for each in (op.graph, low))
+    np.testing.assert_allclose(got, wanted, atol=1e-6)
+
+
+def test_lowerings_leave_alone_what_the_device_supports_and_say_what_still_lacks() -> None:
+    graph = chain("HardSwish", "HardSigmoid", "Neg")
+    device = Picky("Mul", "HardSigmoid", lowerings=LOWERINGS)
+    made, partition = parted(graph, Candidate("npu", device))
+    (op,) = (node.op for node in made.nodes if isinstance(node.op, Foreign))
+    assert [n.op.name for n in lowered(op.graph, device).nodes] == ["HardSigmoid", "Mul", "HardSigmoid"]
+    assert partition.decisions[2].reasons == {"npu": "it knows no Neg"}
+    _, partition = parted(graph, Candidate("npu", Picky("Mul", "Add", lowerings=LOWERINGS)))
+    assert partition.decisions[0].reasons == {"npu": "it knows no HardSwish; taken apart: Clip: it knows no Clip"}
+
+
+def test_stored_parts_of_devices_that_a_session_lacks_are_dissolved_and_others_stay() -> None:
+    graph = chain("Neg", "Abs", "Relu", "Abs")
+    made, _ = parted(graph, Candidate("a", Picky("Neg", "Relu")), Candidate("b", Picky("Abs")))
+    assert [node.op.device for node in made.nodes if isinstance(node.op, Foreign)] == ["a", "b", "a", "b"]
+    kept = run_pipeline(made, partition=Partition([Candidate("a", Picky())]), check=True)
+    assert [getattr(node.op, "device", node.op.name) for node in kept.nodes] == ["a", "Abs", "a", "Abs"]
+    again = run_pipeline(made, partition=Partition([Candidate("a", Picky("Abs"))]), check=True)
+    assert parts_of(again) == [["1"], ["2"], ["3"], ["4"]]
+    assert [node.op.name for node in run_pipeline(made).nodes] == [node.op.name for node in run_pipeline(graph).nodes]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_in_random_halves_pass_all_stages(name: str) -> None:
+    graph = network(name)
+    feeds = feeds_of(graph, n=6)
+    wanted = interpret(graph, feeds)
+    for seed in range(2):
+        rng = random.Random(seed)
+        partition = Partition([Candidate("npu", Half(rng))])
+        made = run_pipeline(graph, partition=partition, check=True)
+        assert all(d.reasons == {"npu": "it does not like it"} for d in partition.decisions if not d.device)
+        for key, array in interpret(made, feeds).items():
+            assert_near(array, wanted[key], 1e-5)
+
+
+class Half(Picky):
+    """It takes every other node, at random."""
+
+    def __init__(self, rng: random.Random, share: float = 0.6) -> None:
+        super().__init__()
+        self.rng, self.share = rng, share
+
+    def supports(self, node: Node) -> bool | str:
+        return self.rng.random() < self.share or "it does not like it"

@@ -76,7 +76,7 @@ class Partition:
             work = _Work(self, each)
             made = work.run(parts)
             parts += len(made)
-            used.update(line for line in work.lines if line is not None)
+            used |= work.used
             self.decisions += work.decisions(made)
         for line in self.placement.lines:
             if line not in used:
@@ -88,7 +88,7 @@ class _Work:
 
     def __init__(self, owner: Partition, graph: Graph) -> None:
         self.owner, self.graph, self.nodes = owner, graph, list(graph.nodes)
-        self.lines = owner.placement.find(self.nodes)
+        self.lines, self.used = owner.placement.find(self.nodes)
         self.shown = [line_of(node) for node in self.nodes]
         self.devices = [""] * len(self.nodes)
         self.reasons: list[dict[str, str]] = [{} for _ in self.nodes]
@@ -148,7 +148,7 @@ class _Work:
         """Whether a part is worth its copies; if not, the reason is kept."""
         if any((line := self.lines[i]) is not None and line.device == candidate.name for i in members):
             return True
-        reason = f"its part has {len(members)} nodes, fewer than min_nodes, {candidate.min_nodes}"
+        reason = f"its part has fewer nodes than min_nodes: {len(members)} of {candidate.min_nodes}"
         if len(members) >= candidate.min_nodes:
             reason = self._loss(candidate.device, [self.nodes[i] for i in members])
         for i in members if reason else ():

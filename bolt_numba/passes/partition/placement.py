@@ -71,18 +71,19 @@ class Placement:
         found = (_line(number, row) for number, row in rows)
         return Placement(tuple(line for line in found if line is not None))
 
-    def find(self, nodes: Sequence[Node]) -> list[Line | None]:
-        """By node, the last line that fits it."""
+    def find(self, nodes: Sequence[Node]) -> tuple[list[Line | None], set[Line]]:
+        """By node, the last line that fits it; and all lines that fit any."""
         index: dict[tuple[str, str], list[tuple[Line, Selector]]] = {}
         for line in self.lines:
             for each in line.selectors:
                 index.setdefault((each.operator, min(each.outputs, default="")), []).append((line, each))
-        found = []
-        for node in nodes if index else ():
-            keys = [("", ""), (node.op.name, ""), *((node.op.name, v.name) for v in node.outputs)]
+        found, used = [], set()
+        for node in nodes:
+            keys = [("", ""), (node.op.name, ""), *((node.op.name, v.name) for v in node.outputs)] if index else []
             fitting = [line for key in keys for line, each in index.get(key, ()) if each.fits(node)]
             found.append(max(fitting, key=lambda line: line.number, default=None))
-        return found or [None] * len(nodes)
+            used.update(fitting)
+        return found, used
 
     def check(self, devices: Sequence[str]) -> None:
         """Raise BoltError for a line with a device that is not among these."""
