@@ -19,6 +19,11 @@ GROUP = "bolt_numba.hardware"
 """Of the entry points that name drivers."""
 OURS = ("cpu", "cuda", "cuda-sim", "host")
 """Devices of this package, whose names no plug-in may have."""
+WITH_US = {
+    "onnxruntime": "bolt_numba.hardware.drivers.onnxruntime:OrtDriver",
+    "openvino": "bolt_numba.hardware.drivers.openvino.device:OpenVinoDriver",
+}
+"""Plug-ins that come with this package, as an entry point names them; one that a package announces goes before."""
 Made = TypeVar("Made", bound=MakeDriver)
 
 _makers: dict[str, MakeDriver] = {}
@@ -158,7 +163,8 @@ def _entry_points() -> dict[str, Any]:
     """What installed packages announce, looked for once."""
     global _announced
     if _announced is None:
-        from importlib.metadata import entry_points  # takes 10 ms, and sessions without plug-ins do without
+        from importlib.metadata import EntryPoint, entry_points  # 10 ms that sessions without plug-ins do without
 
-        _announced = {e.name: e for e in entry_points(group=GROUP) if e.name not in OURS}
+        found = {name: EntryPoint(name, value, GROUP) for name, value in WITH_US.items()}
+        _announced = found | {e.name: e for e in entry_points(group=GROUP) if e.name not in OURS}
     return _announced

@@ -8,9 +8,10 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bolt_numba.errors import DeviceError
+from bolt_numba.hardware.drivers.alone import alone, kind_of
 from bolt_numba.hardware.drivers.buffers import Bindings
 from bolt_numba.hardware.drivers.packages import lacking, processor_digest, version_of
 from bolt_numba.hardware.interface import (
@@ -23,16 +24,15 @@ from bolt_numba.hardware.interface import (
     Request,
     Setting,
 )
-from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ir.graph import Graph, Node
 from bolt_numba.types import Array, TensorType, only_in_python
 
 LEVELS = ("disable", "basic", "extended", "all")
-SMALL = 1024
-"""Elements up to which a constant is one when onnxruntime is asked for a node; larger ones are operands then."""
 WRONG: dict[str, Callable[[Any, Sequence[TensorType | None]], str]] = {
     "DFT": lambda op, types: "onnxruntime ends the process with it",
     "DynamicQuantizeLSTM": lambda op, types: "onnxruntime packs its weights in another way",
     "GroupQueryAttention": lambda op, types: "onnxruntime takes heads of a multiple of 8 elements only",
+    "LabelEncoder": lambda op, types: "onnxruntime looks for NaN in another way",
     "TreeEnsemble": lambda op, types: "onnxruntime compares NaN in another way",
     "Div": lambda op, types: "" if _floats(types[0]) else "onnxruntime stops at an integer division by 0",
     "Mod": lambda op, types: "" if _floats(types[0]) else "onnxruntime stops at an integer division by 0",
@@ -74,7 +74,7 @@ class OrtDriver(DeviceDriver):
 
     name = "onnxruntime"
     vendor = "Microsoft"
-    properties: Mapping[str, Property] = {
+    properties: ClassVar[Mapping[str, Property]] = {
         "provider": Property("who runs the graph, as onnxruntime names it", "CPUExecutionProvider"),
         "threads": Property("threads of its own; 0: as many as the session has", 0),
         "optimisation": Property("how far it rewrites graphs", "all", LEVELS),
@@ -112,14 +112,14 @@ class OrtAccelerator(Accelerator):
             return "onnxruntime is bound to the memory of tensors, and strings have none"
         if node.op.name in WRONG and (why := WRONG[node.op.name](node.op, types)):
             return why
-        key = _kind(node)
+        key = kind_of(node)
         if key not in self._answers:
             self._answers[key] = self._asked(node)
         return self._answers[key]
 
     def _asked(self, node: Node) -> bool | str:
         try:
-            model, weights = _model(_alone(node))
+            model, weights = _model(alone(node))
             options = self.options(1, str(self.properties["optimisation"]))  # its rewrites may go wrong, too
             options.add_session_config_entry("session.disable_prepacking", "1")
             self.session(model, weights, options)
@@ -226,31 +226,3 @@ def _model(graph: Graph) -> tuple[bytes, dict[str, Array]]:
 
     model, weights = to_onnx_apart(graph)
     return model.SerializeToString(), weights
-
-
-def _alone(node: Node) -> Graph:
-    """A graph of one node; large constants are inputs."""
-    graph = Graph("node")
-    operands: list[Value | None] = []
-    given: dict[Value, Value] = {}
-    for value in node.inputs:
-        if value is None or (value.const is not None and value.const.size <= SMALL):
-            operands.append(None if value is None else Value(value.name, value.type, const=value.const))
-            continue
-        if value not in given:
-            given[value] = graph.add_input(value.name, value.type.with_value(None))
-        operands.append(given[value])
-    made = Node(node.op, operands, [v.type for v in node.outputs], graph.unique_name(node.name))
-    graph.nodes.append(made)
-    for value in made.outputs:
-        graph.add_output(value)
-    return graph
-
-
-def _kind(node: Node) -> Any:
-    """What two nodes have in common of which onnxruntime says the same."""
-    operands = []
-    for value in node.inputs:
-        content = None if value is None or value.const is None or value.const.size > SMALL else value.const.tobytes()
-        operands.append(None if value is None else (value.type, content))
-    return node.op, tuple(operands), tuple(v.type for v in node.outputs)

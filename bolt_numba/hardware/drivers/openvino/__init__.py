@@ -1,0 +1,1 @@
+"""OpenVINO as a device: `device` opens it, `table` has a function for each operator, written in `nodes`."""

@@ -1,0 +1,210 @@
+"""OpenVINO as a device: graphs as its nodes, weights and operands where they lie in our memory."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from bolt_numba.errors import DeviceError
+from bolt_numba.hardware.drivers.alone import alone, kind_of
+from bolt_numba.hardware.drivers.buffers import Bindings, borrowed
+from bolt_numba.hardware.drivers.openvino.table import NotThereError, nodes_of
+from bolt_numba.hardware.drivers.packages import lacking, processor_digest, version_of
+from bolt_numba.hardware.interface import (
+    Accelerator,
+    CompileContext,
+    Compiled,
+    DeviceDriver,
+    DeviceFullError,
+    Property,
+    Request,
+    Setting,
+)
+from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.types import Array, Sym, TensorType
+
+HINTS = ("latency", "throughput")
+
+
+class OpenVinoDriver(DeviceDriver):
+    """Graphs run by OpenVINO, on the processor or on what else of Intel's it finds."""
+
+    name = "openvino"
+    vendor = "Intel"
+    properties: ClassVar[Mapping[str, Property]] = {
+        "device": Property("what runs the graph, as OpenVINO names it: CPU, GPU, NPU, AUTO", "CPU"),
+        "threads": Property("threads of its own; 0: as many as the session has", 0),
+        "precision": Property("of products; narrower ones than f32 change results", "f32", ("f32", "f16", "bf16")),
+        "hint": Property("what it is tuned for", "latency", HINTS),
+        "shapes": Property("compile for each set of shapes, or once for all", "fixed", ("fixed", "free")),
+        "int64": Property("keep 64-bit integers from it, which it computes in 32 bits", "exact", ("exact", "narrow")),
+    }
+
+    def missing(self) -> str:
+        return lacking("openvino")
+
+    def open(self, properties: Mapping[str, Setting]) -> OvAccelerator:
+        return OvAccelerator(properties)
+
+
+class OvAccelerator(Accelerator):
+    """Makes compiled models of OpenVINO with the properties of ours."""
+
+    def __init__(self, properties: Mapping[str, Setting]) -> None:
+        import openvino  # type: ignore[import-untyped]
+        from openvino import opset15
+
+        self.sdk, self.opset, self.properties = openvino, opset15, properties
+        self.core = openvino.Core()
+        self.device = str(properties["device"])
+        available = [*self.core.available_devices, "AUTO"]
+        if self.device.partition(".")[0].partition(":")[0] not in {name.partition(".")[0] for name in available}:
+            raise DeviceError(f"openvino: device: got {self.device!r}, wanted one of {', '.join(available)}")
+        self.version = f"openvino {version_of('openvino')} on {self.device} of {processor_digest()}"
+        self.shapes = "free" if properties["shapes"] == "free" else "fixed"
+        self.wide = properties["int64"] == "narrow"
+        self._answers: dict[Any, bool | str] = {}
+
+    def supports(self, node: Node) -> bool | str:
+        key = kind_of(node)
+        if key not in self._answers:
+            self._answers[key] = self._asked(node)
+        return self._answers[key]
+
+    def _asked(self, node: Node) -> bool | str:
+        try:
+            model = OvModel(self, "node")
+            one = alone(node)
+            for value in one.inputs:
+                model.input(value)
+            (node,) = one.nodes
+            model.add(node)
+            made = model.made(node.outputs)
+            missed = {x.get_friendly_name() for x in made.get_ops()} - set(self.core.query_model(made, self.device))
+        except NotThereError as error:
+            return str(error)
+        except Exception as error:  # what OpenVINO's nodes refuse, they refuse by errors of several kinds
+            return " ".join(str(error).split())[-300:]
+        return f"{self.device} has no {', '.join(sorted(missed))}" if missed else True
+
+    def settings(self, context: CompileContext) -> dict[str, Any]:
+        """Properties of a compiled model."""
+        made: dict[str, Any] = {
+            "PERFORMANCE_HINT": str(self.properties["hint"]).upper(),
+            "INFERENCE_PRECISION_HINT": str(self.properties["precision"]),
+        }
+        if self.device == "CPU":
+            made["INFERENCE_NUM_THREADS"] = int(self.properties["threads"]) or context.threads
+        return made
+
+    def compile(self, graph: Graph, context: CompileContext) -> OvCompiled:
+        model = OvModel(self, graph.name)
+        for value in graph.inputs:
+            model.input(value)
+        for node in graph.nodes:
+            model.add(node)
+        try:
+            compiled = self.core.compile_model(model.made(graph.outputs), self.device, self.settings(context))
+        except Exception as error:
+            raise _error(error) from error
+        return OvCompiled(self, compiled, graph)
+
+    def restore(self, blob: bytes, graph: Graph, context: CompileContext) -> OvCompiled:
+        try:
+            compiled = self.core.import_model(blob, self.device, self.settings(context))
+        except Exception as error:
+            raise _error(error) from error
+        return OvCompiled(self, compiled, None)
+
+
+class OvModel:
+    """A model of OpenVINO while it is made of our nodes."""
+
+    def __init__(self, device: OvAccelerator, name: str) -> None:
+        self._device, self._v, self._name = device, device.opset, name
+        self._parameters: list[Any] = []
+        self._terms: dict[int, Any] = {}
+
+    def input(self, value: Value) -> None:
+        """Declare an input; one that is declared stays."""
+        if id(value) not in self._terms:
+            parameter = self._v.parameter(_shape(value.type), value.type.dtype.type)
+            self._parameters.append(parameter)
+            self._terms[id(value)] = parameter.output(0)
+
+    def _term(self, value: Value | None) -> Any:
+        if value is None:
+            return None
+        if id(value) not in self._terms:
+            assert value.const is not None, "its node comes first"
+            large = value.const.size > 1024 and value.const.flags.c_contiguous
+            self._terms[id(value)] = self._v.constant(value.const, shared_memory=large).output(0)
+        return self._terms[id(value)]
+
+    def add(self, node: Node) -> None:
+        """Add a node; raises NotThereError."""
+        made = nodes_of(self._v, node, [self._term(v) for v in node.inputs], self._device.wide)
+        for value, output in zip(node.outputs, made, strict=True):
+            self._terms[id(value)] = output
+
+    def made(self, outputs: Sequence[Value]) -> Any:
+        """The model with these results."""
+        results = [self._v.result(self._term(value)) for value in outputs]
+        return self._device.sdk.Model(results, self._parameters, self._name)
+
+
+class OvCompiled(Compiled):
+    """A compiled model of OpenVINO.  graph: holds the constants whose memory the model shares."""
+
+    def __init__(self, device: OvAccelerator, model: Any, graph: Graph | None) -> None:
+        self.device, self.model, self.graph = device, model, graph
+
+    def request(self) -> OvRequest:
+        return OvRequest(self.device.sdk, self.model.create_infer_request())
+
+    def serialise(self) -> bytes | None:
+        stream = io.BytesIO()
+        self.model.export_model(stream)
+        return stream.getvalue()
+
+    def close(self) -> None:
+        self.model = self.graph = None
+
+
+class OvRequest(Request):
+    """An infer request whose tensors are our memory, set anew where that moves."""
+
+    def __init__(self, sdk: Any, request: Any) -> None:
+        self._sdk, self._request = sdk, request
+        # The wrapper's own method makes a dictionary of all results, which takes longer than a small graph.
+        plain: Any = super(type(request), request)
+        self._infer = plain.infer
+        self._inputs = Bindings(self._setter(request.set_input_tensor), len(request.model_inputs))
+        self._outputs = Bindings(self._setter(request.set_output_tensor), len(request.model_outputs))
+
+    def _setter(self, method: Any) -> Any:
+        def set_tensor(i: int, array: Array, address: int) -> None:
+            method(i, self._sdk.Tensor(borrowed(array, address), shared_memory=True))
+
+        return set_tensor
+
+    def run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        self._inputs.to(inputs)
+        self._outputs.to(outputs)
+        try:
+            self._infer({}, share_outputs=True, decode_strings=False)
+        except Exception as error:
+            raise _error(error) from error
+
+
+def _shape(t: TensorType) -> list[int]:
+    """Sizes, -1 where only the run tells."""
+    return [-1 if isinstance(d, Sym) else d for d in t.shape or ()]
+
+
+def _error(error: Exception) -> Exception:
+    """What OpenVINO raised, where it lacked memory as the error that asks for some."""
+    text = str(error)
+    wants_memory = isinstance(error, MemoryError) or "bad_alloc" in text or "OUT_OF_RESOURCES" in text
+    return DeviceFullError(f"openvino: memory: {text}") if wants_memory else error
