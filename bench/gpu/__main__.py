@@ -1,7 +1,8 @@
 """Ask a GPU everything in one run: ``python -m bench.gpu -o FOLDER`` writes gpu.json, gpu.md and pictures there.
 
 Every part stands alone: one that fails leaves its error in the results, and the others go on.  Without a GPU
-``--device cuda-sim`` goes through all parts with small shapes, to see that they work; its times mean nothing.
+``--device cuda-sim`` goes through all parts with small shapes, to see that they work; there are no times then.
+``--prepare FOLDER`` runs nothing: it compiles what the parts need for a GPU that is elsewhere (`bench.gpu.prepare`).
 """
 
 from __future__ import annotations
@@ -18,20 +19,43 @@ from typing import Any
 from bench.gpu import ours, peers
 from bench.gpu.cases import cases
 from bench.gpu.checks import check_kernels
+from bench.gpu.launches import is_simulated, time_launches, time_replay
 from bench.gpu.page import markdown, plots
 from bench.zoo import ZOO, normal_feeds
 
 MODELS = ("resnet50", "resnet50_b64", "mobilenet_v2", "mobilenet_v2_b64", "bert_base_128", "bert_base_128_b64")
 SMALL_MODELS = ("kws_dscnn", "mlp")
+REPLAYED = ("resnet50", "mobilenet_v2", "bert_base_128")
 FAMILIES = ("product", "convolution", "attention", "memory")
+PARTS = ("describe", "launches", *FAMILIES, "models", "checks")
+"""In the order in which they are done: what takes longest comes last."""
 
 
 def describe(device: str) -> dict[str, Any]:
-    """The GPU and all versions."""
-    from bolt_numba.devices import device as named
+    """The GPU, all versions, and whether kernels can be compiled here."""
+    import numba
+    import numpy
 
-    torch = peers.torch_with_gpu()
-    return {"device": named(device).describe(), "torch": torch and torch.__version__}
+    from bolt_numba.devices import device as named
+    from bolt_numba.kernels.cuda import code, needs
+
+    torch, gpu = peers.torch_with_gpu(), named(device)
+    return {
+        "device": gpu.describe(), "simulated": is_simulated(device), "python": sys.version.split()[0],
+        "numpy": numpy.__version__, "numba": numba.__version__, "torch": torch and torch.__version__,
+        "compilers": needs.versions(), "compiles": _compiles(gpu), "cached": len(code.cache_entries()),
+    }  # fmt: skip
+
+
+def _compiles(gpu: Any) -> str:
+    """"yes", or what is wrong; the cache is not asked."""
+    from bench.gpu.launches import nothing
+    from bolt_numba.kernels.cuda.code import CudaCode
+
+    try:
+        return "yes" if CudaCode(nothing, gpu.driver.arch, gpu.driver.kind)._made() else "no code"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[:400]
 
 
 def time_family(family: str, device: str, small: bool, runs: int) -> list[dict[str, Any]]:
@@ -46,7 +70,11 @@ def time_family(family: str, device: str, small: bool, runs: int) -> list[dict[s
         arrays = case.arrays()
         try:
             mine = ours.time_case(case, arrays, device, runs)
-            row |= {"seconds": mine["seconds"], "rate": case.work / mine["seconds"], "runner": mine["runner"]}
+            row["runner"] = mine["runner"]
+            if is_simulated(device):
+                row["difference"] = ours.difference(mine["result"], ours.expected(case, arrays))
+            else:
+                row |= {"seconds": mine["seconds"], "rate": case.work / mine["seconds"]}
             if torch is not None:
                 theirs = peers.time_case(torch, case, arrays, runs)
                 row["peer_seconds"], row["ratio"] = theirs["seconds"], theirs["seconds"] / mine["seconds"]
@@ -67,12 +95,27 @@ def time_models(device: str, small: bool, runs: int) -> list[dict[str, Any]]:
         try:
             path = model_path(name)
             feeds = normal_feeds(path)
-            row |= ours.time_model(path, feeds, device, "f16", runs)
+            mine = ours.time_model(path, feeds, device, "f16", runs)
+            row |= {k: v for k, v in mine.items() if not (k.endswith(("seconds", "_s")) and is_simulated(device))}
             if torch is not None:
                 row["torch"] = peers.time_model(torch, path, feeds, "f16", runs)
         except Exception as error:
             row["error"] = f"{type(error).__name__}: {error}"[:400]
         _tell(f"{'model':12} {name:40} {_short(row)}")
+    return found
+
+
+def time_all_launches(device: str, small: bool, runs: int) -> dict[str, Any]:
+    """An empty kernel, and the plans of models."""
+    found: dict[str, Any] = {"empty": time_launches(device, runs), "plans": []}
+    for name in SMALL_MODELS if small else REPLAYED:
+        try:
+            found["plans"] += time_replay(model_path(name), device, runs)
+        except Exception as error:
+            found["plans"].append({"name": name, "error": f"{type(error).__name__}: {error}"[:400]})
+    for row in (*found["empty"], *found["plans"]):
+        host = row.get("host_s")
+        _tell(f"{'launches':12} {row['name']:40} {row.get('error') or (f'{1e6 * host:.1f} us' if host else '')}")
     return found
 
 
@@ -102,22 +145,32 @@ def _tell(text: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", help="describe, checks, product, convolution, attention, memory, models")
+    parser.add_argument("parts", nargs="*", help=f"{', '.join(PARTS)}; all unless some are named")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--prepare", type=Path, metavar="FOLDER", help="compile for --arch into this folder instead")
+    parser.add_argument("--arch", default="sm_90a", help="of the GPU that --prepare is for")
+    parser.add_argument("--small", action="store_true", help="the shapes of the simulator")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("-o", "--output", type=Path, default=Path("gpu-results"))
     wanted = parser.parse_args()
-    small = wanted.device.startswith("cuda-sim")
+    small = wanted.small or wanted.device.startswith("cuda-sim")
+    if wanted.prepare is not None:
+        from bench.gpu.prepare import prepare
+
+        paths = [model_path(name) for name in (SMALL_MODELS if small else MODELS)]
+        _tell(json.dumps(prepare(wanted.prepare, wanted.arch, wanted.parts or PARTS, paths, small), indent=1))
+        return
     runs = 2 if small else wanted.runs
     parts: dict[str, Callable[[], Any]] = {
         "describe": lambda: describe(wanted.device),
         "checks": lambda: check_kernels(wanted.device, small),
+        "launches": lambda: time_all_launches(wanted.device, small, runs),
         **{f: lambda f=f: time_family(f, wanted.device, small, runs) for f in FAMILIES},  # type: ignore[misc]
         "models": lambda: time_models(wanted.device, small, runs),
     }
     results: dict[str, Any] = {}
     wanted.output.mkdir(parents=True, exist_ok=True)
-    for name in wanted.parts or parts:
+    for name in wanted.parts or PARTS:
         begin = time.perf_counter()
         try:
             results[name] = parts[name]()

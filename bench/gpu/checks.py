@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -13,16 +14,34 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 DEVICE = "BOLT_NUMBA_TEST_GPU"
 """Environment variable that tells `tests/cuda/harness.py` on which device kernels run."""
+_BY_HARNESS = "from tests.cuda.harness import", "from tests.cuda.property import"
+LIMIT_S = 420
+"""Seconds after which the tests end, whatever is left."""
+PROCESSES = 8
+
+
+def files(small: bool) -> list[str]:
+    """The tests that run kernels by the harness.  small: one file only."""
+    if small:
+        return ["tests/cuda/test_elementwise.py"]
+    found = sorted((ROOT / "tests" / "cuda").glob("test_*.py"))
+    return [str(file.relative_to(ROOT)) for file in found if any(line in file.read_text() for line in _BY_HARNESS)]
 
 
 def check_kernels(device: str, small: bool) -> dict[str, Any]:
     """How many tests passed, and what those say that did not.  small: one file only."""
-    what = "tests/cuda/test_elementwise.py" if small else "tests/cuda"
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", what, f"--junitxml={report}"]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files(small),
+                   f"--junitxml={report}", "-o", "filterwarnings=default"]  # fmt: skip
+        if not small and importlib.util.find_spec("xdist") is not None:
+            command += ["-n", str(min(PROCESSES, os.cpu_count() or 1))]
         environment = {**os.environ, DEVICE: device, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        try:
+            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+        except subprocess.TimeoutExpired as error:
+            said = (error.stdout or b"").decode(errors="replace")
+            return {"error": f"got no end within {LIMIT_S} s: {said[-1000:]}"}
         if not report.is_file():
             return {"error": (done.stdout + done.stderr)[-2000:]}
         return _counted(report)

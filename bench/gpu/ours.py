@@ -13,6 +13,7 @@ import numpy as np
 import bolt_numba as bn
 from bench.gpu.cases import Case
 from bolt_numba.kernels import registry
+from bolt_numba.ops.registry import result_tuple
 from bolt_numba.types import Array
 
 
@@ -33,6 +34,11 @@ def only(case: Case) -> Iterator[None]:
         yield
     finally:
         registry.KERNELS[key] = rows
+
+
+def expected(case: Case, arrays: list[Array]) -> Array:
+    """What the operator means, by NumPy: for small operands."""
+    return result_tuple(case.op.reference(*arrays))[0]
 
 
 def session_of(case: Case, arrays: list[Array], device: str) -> tuple[Any, dict[str, Array]]:

@@ -10,7 +10,15 @@ from bench.report import markdown as table
 
 def markdown(results: dict[str, Any]) -> str:
     """One page with a table for each part."""
-    lines = ["# Results on a GPU", "", f"- {results.get('describe')}", f"- seconds: {results.get('took_s')}"]
+    described = results.get("describe") or {}
+    lines = ["# Results on a GPU", ""]
+    if described.get("simulated"):
+        lines += ["A simulated GPU ran this, to see that it works: times are not those of any GPU.", ""]
+    lines += [*(f"- {key}: {value}" for key, value in described.items()), f"- seconds: {results.get('took_s')}"]
+    launches = results.get("launches") or {}
+    if "empty" in launches:
+        rows = [*launches["empty"], *launches["plans"]]
+        lines += ["", "## launches", "", table([_LAUNCH_HEAD, *map(_launch_cells, rows)]), ""]
     checks = results.get("checks")
     if checks:
         lines.append(f"- kernels: {checks}")
@@ -31,6 +39,21 @@ _MODEL_HEAD = [
 ]  # fmt: skip
 
 
+_LAUNCH_HEAD = ["What", "Launches", "us of the host", "us of the GPU", "us of the host, a launch", "Bar"]
+
+
+def _launch_cells(row: dict[str, Any]) -> list[str]:
+    if "error" in row:
+        return [row["name"], row["error"][:100], *[""] * 4]
+    host, count = row["host_s"], row["launches"]
+    each = host if host is None else host / max(count, 1)
+    return [row["name"], str(count), _time(host), _time(row["device_s"]), _time(each), _number(row.get("bar_s"), 1e6)]
+
+
+def _time(seconds: float | None) -> str:
+    return "n/a on the simulator" if seconds is None else _number(seconds, 1e6, 2)
+
+
 def _number(value: Any, scale: float = 1.0, digits: int = 1) -> str:
     return f"{value * scale:.{digits}f}" if isinstance(value, (int, float)) else ""
 
@@ -40,7 +63,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         return [row["name"], row["error"][:100], *[""] * 7]
     rate = _number(row.get("rate"), 1e-12 if row["unit"] == "flop" else 1e-9)
     return [
-        row["name"], _number(row["seconds"], 1e6), rate, _number(row.get("peer_seconds"), 1e6),
+        row["name"], _time(row.get("seconds")), rate, _number(row.get("peer_seconds"), 1e6),
         _number(row.get("ratio"), digits=2), _number(row["bar"], digits=2), _number(row.get("of_copy"), digits=2),
         f"{row['difference']:.1e}" if "difference" in row else "", row["runner"],
     ]  # fmt: skip
@@ -51,8 +74,9 @@ def _model_cells(row: dict[str, Any]) -> list[str]:
         return [row["name"], row["error"][:100], *[""] * 8]
     torch = row.get("torch", {})
     ways = [_number(torch.get(way), 1e6) for way in ("eager", "compile", "graph")]
-    numbers = [_number(row[key], 1e6) for key in ("seconds", "resident_s", "device_s")]
-    return [row["name"], *numbers, *ways, _number(row["start_s"]), f"{row['difference']:.1e}", str(len(row["on_cpu"]))]
+    numbers = [_time(row.get(key)) for key in ("seconds", "resident_s", "device_s")]
+    start = _number(row.get("start_s"))
+    return [row["name"], *numbers, *ways, start, f"{row['difference']:.1e}", str(len(row["on_cpu"]))]
 
 
 def plots(results: dict[str, Any], folder: Path) -> None:

@@ -11,12 +11,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 from bolt_numba import devices
 from bolt_numba.devices.cuda.memory import Buffer
 from bolt_numba.devices.cuda.program import CudaProgram
 from bolt_numba.ir.build import infer_types
 from bolt_numba.kernels import registry
+from bolt_numba.kernels.cuda import code
+from bolt_numba.kernels.cuda.code import CUBIN
 from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.registry import QueryContext, Scratch
 from bolt_numba.ops.registry import Op, result_tuple
@@ -26,6 +29,8 @@ from bolt_numba.types import Array, TensorType, type_of
 
 GPU: Any = devices.device(os.environ.get("BOLT_NUMBA_TEST_GPU", "cuda-sim"))
 """The simulator; `bench.gpu` runs the same tests on silicon."""
+CUBINS = os.environ.get("BOLT_NUMBA_TEST_CUBINS", "")
+"""An architecture for which kernels are compiled besides: `bench.gpu.prepare` fills a cache so."""
 
 
 class _Apart:
@@ -45,11 +50,12 @@ class _Apart:
         plain = run._value
         run._value = lambda job, arg: scratch[id(arg)].address if isinstance(arg, Scratch) else plain(job, arg)  # type: ignore[method-assign]
         self.kept = scratch
-        self.calls, self.faults = run._calls(job), run.faults
+        self.calls, self.faults, self.stream = run._calls(job), run.faults, run.arena.stream
 
     def run(self) -> None:
         GPU.driver.run(self.calls)
         self.faults.check()
+        GPU.driver.synchronise(self.stream)  # results are read in other streams
 
 
 def _address(program: CudaProgram, slot: Slot | None, buffers: dict[int, Buffer]) -> int:
@@ -89,6 +95,8 @@ def run_op(
     for slot in made:
         buffers[id(slot)] = GPU.memory.upload(np.full(max(slot.type.nbytes, 1), 0xFF, np.uint8))
     job = Job(op.name, op, GPU, slots, made, steps)
+    if CUBINS:
+        code.prepare([step.kernel for step in steps], CUBINS, CUBIN)  # type: ignore[misc]
     _Apart(job, buffers).run()
     results = []
     for slot in made:
@@ -116,7 +124,9 @@ def expect(
 
 @contextlib.contextmanager
 def counted() -> Iterator[SimulationReport]:
-    """What kernels do within: instructions, sectors of global memory, conflicts of banks."""
+    """What kernels do within: instructions, sectors of global memory, conflicts of banks; a GPU does not say."""
+    if GPU.driver.number is not None:
+        pytest.skip("counts are those of the simulator")
     report = GPU.driver.counts = SimulationReport()
     try:
         yield report

@@ -1,0 +1,96 @@
+"""The script that asks a GPU everything, on the simulator and over the stand-in for NVIDIA's functions."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.gpu.__main__ import main
+from bench.gpu.cases import cases
+from bench.gpu.checks import files
+from bench.gpu.launches import LENGTHS, time_launches
+from bench.gpu.page import markdown
+from bench.gpu.prepare import NAME, prepare
+from bolt_numba import devices
+from bolt_numba.devices.cuda.device import Cuda
+from bolt_numba.devices.cuda.driver import Gpu
+from bolt_numba.kernels.cuda import code
+from bolt_numba.kernels.cuda.code import CUBIN, PTX
+from bolt_numba.ops.pointwise import Relu
+from tests.cuda import harness
+from tests.cuda.fake_driver import FakeDriver
+
+_numbers = itertools.count()
+
+
+def fake() -> Cuda:
+    name = f"fake-bench{next(_numbers)}"
+    device = Cuda(name, Gpu(0, FakeDriver(), PTX))
+    devices.register(name, lambda: device)
+    return device
+
+
+def test_a_dry_run_goes_through_the_parts_and_gives_no_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = ["describe", "launches", "memory"]
+    monkeypatch.setattr(sys, "argv", ["bench.gpu", *parts, "--device", "cuda-sim", "-o", str(tmp_path)])
+    main()
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert set(found) == {*parts, "took_s"}
+    assert found["describe"]["simulated"]
+    assert found["describe"]["compiles"] == "yes"
+    rows = [*found["launches"]["empty"], *found["launches"]["plans"]]
+    assert {row["name"] for row in rows} > {"mlp", "kws_dscnn", *(f"a graph of {n}" for n in LENGTHS)}
+    assert all(row["host_s"] is row["device_s"] is None for row in rows), rows
+    (softmax,) = found["memory"]
+    assert softmax["difference"] < 1e-3
+    assert "seconds" not in softmax
+    page = (tmp_path / "gpu.md").read_text()
+    assert "| softmax f16 | n/a on the simulator |" in page
+    assert "times are not those of any GPU" in page
+
+
+def test_a_gpu_gives_times_of_launches() -> None:
+    device = fake()
+    rows = time_launches(device.name, 2)
+    assert all(row["host_s"] > 0 and row["device_s"] > 0 for row in rows)
+    page = markdown({"launches": {"empty": rows, "plans": [{"name": "lacking", "error": "no file"}]}})
+    assert "| a graph of 1000 | 1000 |" in page
+    assert "| lacking | no file |" in page
+
+
+def test_the_harness_waits_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results are read in another stream than kernels run in."""
+    monkeypatch.setattr(harness, "GPU", fake())
+    harness.expect(Relu(), np.arange(-4, 4, dtype=np.float32))
+    with pytest.raises(pytest.skip.Exception), harness.counted():
+        raise AssertionError("a GPU counts nothing")
+
+
+def test_what_is_prepared_needs_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOLT_NUMBA_CACHE_DIR", str(tmp_path))
+    made = prepare(tmp_path, "sm_90a", ["product"], [], small=True)
+    assert made["errors"] == []
+    assert made["cubins"] == len(list(tmp_path.rglob("*-sm_90a-cubin.kernel"))) >= 3
+    device: Any = devices.device(NAME)
+    code._known.clear()
+    (case,) = [case for case in cases(small=True) if case.name.startswith("f32")]
+    asked: list[Any] = []
+    monkeypatch.setattr(device, "prepare", lambda jobs: asked.extend(s.kernel for job in jobs for s in job.steps or ()))
+    from bench.gpu import ours
+
+    ours.session_of(case, case.arrays(), NAME)[0].warmup()
+    assert asked
+    assert code.lacking(asked, "sm_90a", CUBIN) == []
+
+
+def test_the_checks_name_files_that_run_kernels_by_the_harness() -> None:
+    found = files(small=False)
+    assert "tests/cuda/test_products.py" in found
+    assert "tests/cuda/test_driver.py" not in found
+    assert set(files(small=True)) <= set(found)
