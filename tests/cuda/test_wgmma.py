@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,15 @@ from bolt_numba.kernels.cuda.products.tensor import TENSOR_TILES
 from bolt_numba.kernels.cuda.products.wgmma import GROUP_TILES
 from bolt_numba.kernels.registry import QueryContext
 from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.integer_products import MatMulInteger, QLinearMatMul
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Relu
-from bolt_numba.types import BF16, F16, F32, TensorType
+from bolt_numba.types import BF16, F16, F32, I8, U8, TensorType
 from tests.cuda import harness
 from tests.cuda.fake_driver import FakeDriver, Result
 from tests.cuda.harness import counted, expect
 from tests.cuda.test_driver import session_on
-from tests.cuda.test_products import whole
+from tests.cuda.test_products import some_bytes, whole
 
 HOPPER: Any = devices.device("cuda-sim:sm_90a")
 FORMS = [(F16, False, False), (BF16, True, False), (F16, False, True), (BF16, True, True), (F16, True, False)]
@@ -65,6 +67,32 @@ def test_sums_in_parts_are_added_in_f32(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(harness.GPU.driver, "processors", 5)
     arrays = whole(0, (40, 1160), F16), whole(1, (1160, 24), F16), whole(2, (24,), F16)
     expect(MatMul(), *arrays, maker="matmul_wgmma", rtol=0)
+
+
+@pytest.mark.parametrize("form", ["sums", "bytes"])
+def test_bytes(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matmul_wgmma, "GROUP_TILES", GROUP_TILES[-1:])
+    m, n, k = 72, 150, 272
+    if form == "sums":
+        a, b = some_bytes(0, (2, m, k), I8), some_bytes(1, (2, k, n), I8)
+        expect(MatMulInteger(), a, b, some_bytes(2, (), I8), some_bytes(3, (), I8), maker="matmul_bytes_wgmma")
+        return
+    scale = np.random.default_rng(2).uniform(0.01, 0.02, (n,)).astype(F32)
+    a, b, rest = some_bytes(0, (m, k), U8), some_bytes(1, (k, n), I8), some_bytes(7, (m, n), I8)
+    others = scale[0], some_bytes(3, (), U8), b, scale, some_bytes(4, (n,), I8), np.float32(40.0), np.uint8(7)
+    op = QLinearMatMul(residual=True, activation=Relu())
+    arrays = a, *others, whole(6, (n,), np.int32, 900), rest, scale[1], np.int8(-3)
+    expect(op, *arrays, constants=(3, 4, 5, 8), maker="matmul_bytes_wgmma")
+
+
+@pytest.mark.parametrize("constants", [(), (1,)])
+def test_tf32_on_request(constants: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "QueryContext", partial(QueryContext, numerics="fast"))
+    monkeypatch.setattr(matmul_wgmma, "GROUP_TILES", GROUP_TILES[:1])
+    a = np.random.default_rng(0).standard_normal((140, 100)).astype(F32)
+    b = whole(1, (100, 270) if constants else (270, 100))
+    op = MatMul(trans_b=not constants)
+    expect(op, a, b, constants=constants, maker="matmul_tf32_wgmma", rtol=2e-3, atol=2e-2)
 
 
 def test_rows_of_weights_are_padded() -> None:

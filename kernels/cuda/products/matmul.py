@@ -18,7 +18,7 @@ from bolt_numba.kernels.cuda.products.few import ROWS, columns_of, few_columns, 
 from bolt_numba.kernels.cuda.products.finish import can_finish, tail_args
 from bolt_numba.kernels.cuda.products.simt import SIMT_TILES, simt
 from bolt_numba.kernels.cuda.products.tail import TailForm
-from bolt_numba.kernels.cuda.products.tensor import TENSOR_TILES, tensor
+from bolt_numba.kernels.cuda.products.tensor import SIZES, TENSOR_TILES, tensor
 from bolt_numba.kernels.geometry.products import ProductBlocks, block_index, geometry
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.matmul import MatMul
@@ -175,9 +175,14 @@ def by_simt(of: ProductOperands, dtype: str) -> Choice:
     return splits, lambda stored: simt(tile, of.a_order, of.b_order, stored)
 
 
+def in_halves(g: ProductBlocks, kind: str) -> tuple[int, int, int, int, int]:
+    """What `choose` asks of a product on tensor cores, whose terms take as long as so many of halves."""
+    return g.m, g.n, g.k * SIZES[kind] // 2, g.blocks, LEAST_HALVES * SIZES[kind] // 2
+
+
 def by_tensor(of: ProductOperands, dtype: str) -> Choice:
     tiles = [t for t in TENSOR_TILES if t.serves(of.a_order, of.b_order)]
-    tile, splits = choose(tiles, of.g.m, of.g.n, of.g.k, of.g.blocks, LEAST_HALVES)
+    tile, splits = choose(tiles, *in_halves(of.g, dtype))
     return splits, lambda stored: tensor(tile, dtype, of.a_order, of.b_order, stored)
 
 
@@ -211,7 +216,7 @@ def matmul_halves(op: Any, ins: Types, outs: Sequence[TensorType], context: Cont
     return product_steps(by_tensor, op, ins, outs[0], context)
 
 
-@kernel(MatMul, device="cuda", accepts=accepts_few, rank=2, by_types=True)
+@kernel(MatMul, device="cuda", accepts=accepts_few, rank=3, by_types=True)
 def matmul_few(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Up to 4 rows, at the speed of the memory."""
     return product_steps(by_few, op, ins, outs[0], context)
@@ -220,17 +225,19 @@ def matmul_few(op: Any, ins: Types, outs: Sequence[TensorType], context: Context
 @kernel(MatMul, device="cuda", accepts=accepts_tf32, rank=1, numerics="fast", by_types=True)
 def matmul_tf32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f32 on tensor cores, which read the first 10 bits of each fraction and add in f32."""
-    a, b, y = ins[0], ins[1], outs[0]
+    return tf32_steps(by_tensor, op, ins, outs[0], context)
+
+
+def tf32_steps(way: Any, op: Any, ins: Types, y: TensorType, context: Context) -> list[Step]:
+    """The steps of f32 on tensor cores; way: such as `by_tensor`."""
+    a, b = ins[0], ins[1]
     assert a is not None
     assert b is not None
     if not y.size:
         return []
     of = operands(op, a, b, context)
-    g, b_order, args = of.g, of.b_order, dict(of.args)
-    if b_order.dense == "m":
+    if of.b_order.dense == "m":
         assert b.known is not None, "accepts_tf32() has tested this"
-        packed = context.packed(b.known, ("turned",), turned(g.k))
-        b_order, args = Order("k", True), {**args, "b": packed, "ldb": packed.shape[-1]}
-    tile, splits = choose(TENSOR_TILES, g.m, g.n, 2 * g.k, g.blocks, 2 * LEAST_HALVES)
-    made = ProductOperands(g, of.a_order, b_order, args)
-    return split_steps(op, ins, y, made, splits, lambda stored: tensor(tile, "tf32", of.a_order, b_order, stored))
+        packed = context.packed(b.known, ("turned",), turned(of.g.k))
+        of = replace(of, b_order=Order("k", True), args={**of.args, "b": packed, "ldb": packed.shape[-1]})
+    return split_steps(op, ins, y, of, *way(of, "tf32"))

@@ -53,7 +53,7 @@ def _of(ins: Types, index: int | None) -> TensorType | None:
     return None if index is None or index >= len(ins) else ins[index]
 
 
-def _positions(op: Any) -> BytePositions:
+def positions(op: Any) -> BytePositions:
     return QLINEAR_AT if isinstance(op, QLinearMatMul) else SUMS_AT
 
 
@@ -74,7 +74,7 @@ def _exact(at: BytePositions, ins: Types, k: int) -> bool:
 
 def accepts_bytes(op: Any, ins: Types) -> bool:
     """Bytes with one scale and zero point of A and of the result, and one or one for each column of B."""
-    at = _positions(op)
+    at = positions(op)
     a, b, y_zero = (_of(ins, i) for i in (at.a, at.b, at.y_zero))
     if a is None or b is None or any(t is not None and not t.is_static for t in ins):
         return False
@@ -152,11 +152,21 @@ def _form(op: Any, ins: Types, at: BytePositions, g: ProductBlocks, y: TensorTyp
     return ByteForm(dtype_name(y.dtype), _name(residual, "f32"), result, g.b_blocks > 1, offset, act)
 
 
+def bytes_by_tensor(g: ProductBlocks, kind: str, orders: tuple[Order, Order], form: ByteForm) -> CudaKernel:
+    tile, _ = choose(TENSOR_TILES, g.m, g.n, g.k // 2, g.blocks, g.k)
+    return tensor(tile, kind, *orders, form)
+
+
 @kernel(MatMulInteger, QLinearMatMul, device="cuda", accepts=accepts_bytes)
 def matmul_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Sums by mma of bytes; zero points by sums of rows and columns."""
-    at = _positions(op)
-    a, b, y = _of(ins, at.a), _of(ins, at.b), outs[0]
+    return byte_steps(bytes_by_tensor, op, ins, outs[0], context)
+
+
+def byte_steps(way: Any, op: Any, ins: Types, y: TensorType, context: Context) -> list[Step]:
+    """The steps of a product of bytes; way: such as `bytes_by_tensor`."""
+    at = positions(op)
+    a, b = _of(ins, at.a), _of(ins, at.b)
     assert a is not None
     assert b is not None
     g = geometry(MatMul(), a.dims, b.dims)
@@ -164,7 +174,6 @@ def matmul_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Conte
     columns, sums, ldb, made = _b_steps(at, b, g, context)
     table = Scratch(table_bytes(g.m * g.blocks, g.b_blocks * g.n))
     made += _table_steps(op, ins, at, g, table, sums, form)
-    tile, _ = choose(TENSOR_TILES, g.m, g.n, g.k // 2, g.blocks, g.k)
     orders = Order("k", g.k % WIDE == 0), Order("k", ldb % WIDE == 0)
     residual = _of(ins, at.residual)
     args: dict[str, Argument] = {
@@ -175,7 +184,7 @@ def matmul_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Conte
         **tail_args(getattr(op, "activation", None)).numbers,
     }  # fmt: skip
     kind = "s8" if a.dtype == b.dtype == I8 else _LETTER[a.dtype] + _LETTER[b.dtype]
-    return [*made, Step(tensor(tile, kind, *orders, form), args)]
+    return [*made, Step(way(g, kind, orders, form), args)]
 
 
 def samples() -> dict[str, CudaKernel]:

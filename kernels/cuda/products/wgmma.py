@@ -1,4 +1,4 @@
-"""Products on tensor cores of GPUs of the Hopper kind: halves, whose sums are f32.
+"""Products on tensor cores of GPUs of the Hopper kind: halves, tf32 and bytes, whose sums are f32 or i32.
 
 One warp group of a block, the producer, has the GPU copy boxes of both operands into a ring of stages.  The others
 multiply from there, a part of the tile's rows each, by instructions of a whole warp group.  Barriers in shared memory
@@ -39,6 +39,7 @@ from bolt_numba.kernels.cuda.language.lang import (
 from bolt_numba.kernels.cuda.products.copies import Order
 from bolt_numba.kernels.cuda.products.place import PLACE, grid, placed, reaches_of, shared_out
 from bolt_numba.kernels.cuda.products.tail import TAIL, TailForm, TileSlice, drain
+from bolt_numba.kernels.cuda.products.tensor import INTEGERS, SIZES
 
 u32, i32, i64 = np.uint32, np.int32, np.int64
 GROUP = 128
@@ -47,10 +48,8 @@ ROW = 128
 """Bytes of the terms of a line in one stage, within which 16 are swizzled."""
 ATOM = 8 * ROW
 """Bytes after which the swizzle begins again."""
-LINES, TERMS = 64, 64
-"""Lines of one multiplication, and of a box of order "m"; terms of a stage."""
-SIZE, STEPS = 2, 4
-"""Bytes of an element, and multiplications of a stage."""
+LINES, STEPS = 64, 4
+"""Lines of one multiplication, and of a box of order "m"; multiplications of a stage, of 32 bytes of terms each."""
 COLUMNS, PITCH = 32, 40
 """Columns of a slice of sums on its way to memory, and from row to row; rows begin at different banks."""
 PRODUCER, CONSUMER = 24, 240
@@ -91,16 +90,16 @@ GROUP_TILES = (
 )  # fmt: skip
 
 
-def _map_of(a: Any, name: str, order: Order, lines: int, tile: int) -> MappedTensor:
-    """Operand "a" or "b" of a launch, of so many lines, ``tile`` of which a block takes."""
+def _map_of(a: Any, name: str, order: Order, lines: int, tile: int, size: int) -> MappedTensor:
+    """Operand "a" or "b" of a launch, of so many lines, ``tile`` of which a block takes; size: bytes of an element."""
     address, pitch, apart = getattr(a, name), getattr(a, f"ld{name}"), getattr(a, f"{name}_block")
-    run, runs, box = (a.k, lines, tile) if order.dense == "k" else (lines, a.k, TERMS)
+    run, runs, box = (a.k, lines, tile) if order.dense == "k" else (lines, a.k, ROW // size)
     dims = run, runs, a.matrices if apart else 1
-    return MappedTensor(address, SIZE, dims, (SIZE * pitch, apart or SIZE * pitch * runs), (ROW // SIZE, box, 1))
+    return MappedTensor(address, size, dims, (size * pitch, apart or size * pitch * runs), (ROW // size, box, 1))
 
 
 def _descriptor(order: Order) -> tuple[int, int]:
-    """Of a tile at address 0: bits that say how it lies, and what the next 32 bytes of terms add."""
+    """Of a tile at address 0: bits that say how it lies, and what 32 bytes (16 halves) of terms further add."""
     if order.dense == "k":
         return 1 << 62 | (ATOM >> 4) << 32 | 1 << 16, 32 >> 4
     return 1 << 62 | (ATOM >> 4) << 32 | (LINES * ROW >> 4) << 16, 16 * ROW >> 4
@@ -127,12 +126,12 @@ def _boxes(order: Order, lines: int) -> Any:
 
 
 @functools.cache
-def _items(tile: GroupTile) -> Any:
+def _items(tile: GroupTile, terms: int) -> Any:
     """``(row, column, block, split, first, nk) = item(i, m, n, k, tiles, splits)``: what part i of the work is.
 
-    tiles: of all matrices · first, nk: the first term, and how many times `TERMS`.
+    tiles: of all matrices · first, nk: the first term, and how many stages of ``terms``.
     """
-    place, share = placed(tile.m, tile.n), shared_out(TERMS)
+    TERMS, place, share = terms, placed(tile.m, tile.n), shared_out(terms)
 
     @inline
     def item_of(i, m, n, k, tiles, splits):
@@ -145,9 +144,10 @@ def _items(tile: GroupTile) -> Any:
 
 
 @functools.cache
-def _producer(tile: GroupTile, a_order: Order, b_order: Order) -> Any:
+def _producer(tile: GroupTile, terms: int, a_order: Order, b_order: Order) -> Any:
     """``produce(...)`` of one thread: all copies of a block, each once its stage is empty."""
-    item_of, load_a, load_b = _items(tile), _boxes(a_order, tile.m), _boxes(b_order, tile.n)
+    TERMS, item_of = terms, _items(tile, terms)
+    load_a, load_b = _boxes(a_order, tile.m), _boxes(b_order, tile.n)
     STAGES, A_BYTES, STAGE = tile.stages, tile.m * ROW, tile.stage
 
     @inline
@@ -210,11 +210,11 @@ def _consumer(tile: GroupTile, kind: str, a_order: Order, b_order: Order) -> Any
 
 
 @functools.cache
-def _ending(tile: GroupTile, stored: TailForm) -> Any:
+def _ending(tile: GroupTile, stored: Any, integers: bool) -> Any:
     """``end(acc, part, thread, group, ...)`` of a warp group: its sums to memory, slice by slice of shared memory."""
     SLICES, ACROSS = tile.rows // LINES * (tile.n // COLUMNS), tile.n // COLUMNS
-    put = Macro("sts_sums", COLUMNS // 8, 4 * PITCH, "f")
-    drained = drain(TileSlice(LINES, COLUMNS, PITCH, LINES, 0, GROUP), stored)
+    put = Macro("sts_sums", COLUMNS // 8, 4 * PITCH, "r" if integers else "f")
+    drained = drain(TileSlice(LINES, COLUMNS, PITCH, LINES, 0, GROUP), stored, integers)
 
     @inline
     def end(acc, part, thread, barrier, row, column, block, matrices, m, n, bias, residual, y, ldy, alpha, lo, hi, act0,
@@ -237,19 +237,22 @@ def _ending(tile: GroupTile, stored: TailForm) -> Any:
 
 
 @functools.cache
-def wgmma_product(tile: GroupTile, kind: str, a_order: Order, b_order: Order, stored: TailForm) -> CudaKernel:
-    """The kernel for "f16" or "bf16" and operands in these orders, whose rows begin at multiples of 16 bytes.
+def wgmma_product(tile: GroupTile, kind: str, a_order: Order, b_order: Order, stored: Any) -> CudaKernel:
+    """The kernel for operands of a kind of `SIZES` in these orders, whose rows begin at multiples of 16 bytes.
 
-    Its fields are `PLACE`, without a table, and `TAIL`.
+    Its fields are `PLACE`, without a table, and `TAIL`.  Order "m" is for halves alone.
     """
+    SIZE, TERMS, integers = SIZES[kind], ROW // SIZES[kind], kind in INTEGERS
+    number = np.uint32 if integers else np.float32
     ROWS, STAGES, PART, END = tile.rows, tile.stages, 4 * LINES * PITCH, tile.stage * tile.stages
     SUMS, BARRIERS, RESERVED = ROWS * tile.n // GROUP, END + tile.groups * PART, int(tile.groups == 2)
-    produce, add = _producer(tile, a_order, b_order), _consumer(tile, kind, a_order, b_order)
-    fill, item_of, end = Macro("fill", SUMS, 0.0), _items(tile), _ending(tile, stored)
+    produce, add = _producer(tile, TERMS, a_order, b_order), _consumer(tile, kind, a_order, b_order)
+    fill, item_of = Macro("fill", SUMS, 0 if integers else 0.0), _items(tile, TERMS)
+    end = _ending(tile, stored, integers)
     BM, BN, WARPS = tile.m, tile.n, 4 * tile.groups
 
     def maps(a: Any) -> dict[str, MappedTensor]:
-        return {"a_map": _map_of(a, "a", a_order, a.m, BM), "b_map": _map_of(a, "b", b_order, a.n, BN)}
+        return {"a_map": _map_of(a, "a", a_order, a.m, BM, SIZE), "b_map": _map_of(a, "b", b_order, a.n, BN, SIZE)}
 
     @cuda_kernel(
         threads=tile.threads, blocks=lambda a: min(math.prod(grid(BM, BN)(a)), a.processors),
@@ -278,7 +281,7 @@ def wgmma_product(tile: GroupTile, kind: str, a_order: Order, b_order: Order, st
                 setmaxnreg_inc(CONSUMER)
             group, lane, thread = u32((tid >> u32(7)) - u32(1)), u32(tid & u32(31)), u32(tid & u32(GROUP - 1))
             i, items, stage, turn = u32(cuda.blockIdx.x), u32(tiles * u32(splits)), u32(0), u32(0)
-            acc = cuda.local.array(SUMS, np.float32)
+            acc = cuda.local.array(SUMS, number)
             while i < items:
                 row, column, block, split, _, nk = item_of(i, m, n, k, tiles, splits)
                 fill(acc)
@@ -299,4 +302,4 @@ def samples() -> dict[str, CudaKernel]:
     wide, tall, middle, low, _ = GROUP_TILES
     found = {f"f16 {t.m}x{t.n}": wgmma_product(t, "f16", plain, turned, halves) for t in (wide, tall, low)}
     bf16 = wgmma_product(middle, "bf16", turned, plain, TailForm("bf16", "bf16", "bf16"))
-    return {**found, "bf16 turned": bf16}
+    return {**found, "bf16 turned": bf16, "tf32": wgmma_product(wide, "tf32", plain, plain, TailForm())}
