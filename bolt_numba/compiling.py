@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bolt_numba.base.border import border
 from bolt_numba.base.budget import Budget, within
@@ -38,6 +38,9 @@ def compile(
     max_plans: int = MAX_PLANS,
     stages: Sequence[Stage] | None = None,
     stand_ins: bool | None = None,
+    properties: Mapping[str, Mapping[str, Any]] | None = None,
+    fallback: str = "allow",
+    placement: Any = None,
 ) -> Session:
     """Make a `Session` from a graph, a model or straight from a file.
 
@@ -54,7 +57,7 @@ def compile(
     return Session(
         graph, device=device, precision=precision, numerics=numerics, threads=threads, tune=tune,
         memory_limit=memory_limit, max_plans=max_plans, stages=stages, stand_ins=stand_ins,
-        signatures=found.signatures,
+        properties=properties, fallback=fallback, placement=placement, signatures=found.signatures,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bolt_numba.errors import BoltError, DTypeError, ShapeError
+from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
 from bolt_numba.ops.dtypes import plain_bools
 from bolt_numba.runtime.copies import is_elsewhere
 from bolt_numba.types import (
@@ -128,6 +128,20 @@ def flag_of(what: str, given: Any) -> bool:
     if not isinstance(given, (bool, np.bool_)):
         raise DTypeError(f"{what}: got {given!r:.80}, wanted True or False")
     return bool(given)
+
+
+def want_one_of(what: str, given: Any, known: Sequence[str]) -> Any:
+    """An option of a session that is one of a few texts."""
+    if given not in known:
+        raise DeviceError(f"{what}: got {given!r:.80}, wanted one of {tuple(known)}")
+    return given
+
+
+def check_no_plug_ins(properties: Any, placement: Any) -> None:
+    """Options that only plug-ins obey are not given to a session without any."""
+    for what, given in (("properties", properties), ("placement", placement)):
+        if given:
+            raise DeviceError(f"{what}: got {given!r:.80} for a session without plug-ins, wanted none")
 
 
 def stages_of(stages: Any) -> tuple[Stage, ...]:

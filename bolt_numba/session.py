@@ -13,7 +13,7 @@ from bolt_numba.base.border import border, leave
 from bolt_numba.base.budget import Budget, ask, within
 from bolt_numba.base.config import MAX_THREADS, default_stand_ins, default_threads
 from bolt_numba.base.mapped import check_intact, drop_maps
-from bolt_numba.devices import in_order
+from bolt_numba.devices import in_order, plug_ins
 from bolt_numba.devices.seals import check_sources, machine
 from bolt_numba.devices.threads import can_team
 from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
@@ -21,6 +21,7 @@ from bolt_numba.inputs import (
     as_input,
     check_apart,
     check_buffer,
+    check_no_plug_ins,
     check_symbols,
     count_of,
     flag_of,
@@ -29,6 +30,7 @@ from bolt_numba.inputs import (
     sizes_of,
     spec_of,
     stages_of,
+    want_one_of,
 )  # fmt: skip
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import MAIN
@@ -39,13 +41,15 @@ from bolt_numba.runtime.packs import Packs
 from bolt_numba.runtime.region import Region, region_of
 from bolt_numba.runtime.runner import MAX_PLANS, Runner, uploaded
 from bolt_numba.runtime.stand_ins import Serving
-from bolt_numba.types import NUMERICS, PRECISIONS, Array, TensorSpec, precision_of
+from bolt_numba.types import FALLBACKS, NUMERICS, PRECISIONS, Array, TensorSpec, precision_of
 
 MAX_WIDER = 4
 """Sets of intermediate values asked for by `Session.run` whose sessions are kept."""
 
 if TYPE_CHECKING:
     from bolt_numba.passes.pipeline import Stage
+    from bolt_numba.plugins import Plugins
+    from bolt_numba.runtime.device import Device
     from bolt_numba.runtime.profile import Profile
     from bolt_numba.runtime.report import Report
 
@@ -76,6 +80,10 @@ class Session:
     stand_ins: whether a shape that comes when the session runs already does without kernels that have to be compiled
         first: other algorithms, or references, stand in until that is done by another process, and may round
         otherwise.  False: it waits, and its results never change.  None: yes (or ``BOLT_NUMBA_STAND_INS``).
+    properties: of devices that are plug-ins, by the device's name: ``{"openvino": {"device": "GPU"}}``.
+    fallback: what happens where a plug-in fails: ``"allow"``: the session computes by itself, and `report` says why;
+        ``"warn"``: and warns once for each cause; ``"forbid"``: a DeviceError.
+    placement: which nodes plug-ins get or not, as a text, a file or a `Placement` (docs/hardware).
     signatures: names of all graphs of the model that ``graph`` is from.
     """
 
@@ -93,18 +101,17 @@ class Session:
         max_plans: int = MAX_PLANS,
         stages: Sequence[Stage] | None = None,
         stand_ins: bool | None = None,
+        properties: Mapping[str, Mapping[str, Any]] | None = None,
+        fallback: str = "allow",
+        placement: Any = None,
         signatures: Sequence[str] = (MAIN,),
     ) -> None:
         if not isinstance(graph, Graph):
             raise DTypeError(f"graph: got a {type(graph).__name__}, wanted a Graph")
-        devices = in_order(device)
-        self._computes_halves = devices[0].halves
-        self.precision = precision = precision_of(precision)
-        if precision not in PRECISIONS:
-            raise DeviceError(f"precision: got {precision!r}, wanted one of {PRECISIONS}")
-        if numerics not in NUMERICS:
-            raise DeviceError(f"numerics: got {numerics!r}, wanted one of {NUMERICS}")
-        self.device, self.numerics = device if isinstance(device, str) else tuple(device), numerics
+        self.precision = want_one_of("precision", precision_of(precision), PRECISIONS)
+        self.numerics = want_one_of("numerics", numerics, NUMERICS)
+        self.fallback = want_one_of("fallback", fallback, FALLBACKS)
+        self.properties, self.placement = properties, placement
         self.memory_limit, self.max_plans = memory_limit, count_of("max_plans", max_plans)
         if stages is not None and graph.packed is not None:
             raise DeviceError(f"stages: graph {graph.name!r}: got a packed graph, wanted one that is not optimised yet")
@@ -119,17 +126,38 @@ class Session:
         self._input_names, self._output_names = [s.name for s in self.inputs], [s.name for s in self.outputs]
         self._shared_symbols = shared_symbols(self.inputs)
         self._seen: Graph | None = None
-        self._packs = Packs(precision, numerics)
+        self._packs = Packs(self.precision, numerics)
+        with self._granted():
+            self._runner = self._new_runner(self._devices_of(device))
+        self._wider: dict[tuple[str, ...], Session] = {}
+        self._states = Kept(graph) if graph.states else None
+
+    def _devices_of(self, device: str | Sequence[str]) -> tuple[Device, ...]:
+        """The devices in order of preference; plug-ins are opened."""
+        named = plug_ins(device)
+        self._plugins: Plugins | None = None
+        if not named:
+            check_no_plug_ins(self.properties, self.placement)
+            found = in_order(device)
+        else:
+            from bolt_numba.plugins import plugged  # sessions without plug-ins do without
+
+            names = (device,) if isinstance(device, str) else tuple(device)
+            own = self.threads, self.precision, self.numerics, self.max_plans
+            self._plugins = plugged(names, named, self.properties, self.fallback, self.placement, own)
+            found = self._plugins.in_order(names)
+        self._computes_halves = found[0].halves
+        self.device = device if isinstance(device, str) else tuple(device)
+        return found
+
+    def _new_runner(self, devices: tuple[Device, ...]) -> Runner:
         tuner = None
         if self.tune:
             from bolt_numba.runtime.tune import Tuner
 
             tuner = Tuner(self.threads)
-        with self._granted():
-            serves = Serving(graph.name, self.stand_ins and not self.tune)
-            self._runner = Runner(self._region(), self.threads, self._packs, tuner, self.max_plans, devices, serves)
-        self._wider: dict[tuple[str, ...], Session] = {}
-        self._states = Kept(graph) if graph.states else None
+        serves = Serving(self.graph.name, self.stand_ins and not self.tune)
+        return Runner(self._region(), self.threads, self._packs, tuner, self.max_plans, devices, serves)
 
     def _region(self) -> Region:
         """The optimised graph for the runner, whose constants the packs look after."""
@@ -151,12 +179,15 @@ class Session:
         else:
             from bolt_numba.passes.pipeline import run_pipeline  # packed files do without
 
-            made = run_pipeline(source, numerics=self.numerics, stages=self.stages)
+            made = run_pipeline(source, numerics=self.numerics, stages=self.stages, partition=self._plugins)
             drop_maps(self._weights())
         if self.precision != "f32" or self._computes_halves:
             from bolt_numba.passes.quantised.all_halves import narrow_for  # few sessions need it
 
             narrow_for(made, self.precision, self.numerics, self._computes_halves)
+        if self._plugins is not None:  # a device that answers otherwise the next time would cut another graph
+            self._seen = made
+            return made.clone()
         return made
 
     def _source(self) -> Graph:
@@ -378,12 +409,16 @@ class Session:
         """
         from bolt_numba.runtime.report import report_of
 
-        return report_of(self._runner)
+        return report_of(self._runner) if self._plugins is None else self._plugins.report(self._runner)
 
     def close(self) -> None:
-        """Drop plans and packed weights; the session may be called again and plans anew."""
+        """Drop plans and packed weights, close plug-ins; the session may be called again and plans anew."""
+        if self._plugins is not None:
+            self._plugins.close()
         self._packs = Packs(self.precision, self.numerics)
         self._runner.forget(self._packs, self._region)
+        for wider in self._wider.values():
+            wider.close()
         self._wider.clear()
 
     def __enter__(self) -> Session:
@@ -403,7 +438,7 @@ class Session:
     def _options(self) -> dict[str, Any]:
         """What the session was made with, but for its threads."""
         names = ("device", "precision", "numerics", "tune", "memory_limit", "max_plans", "stages", "stand_ins",
-                 "signatures")  # fmt: skip
+                 "properties", "fallback", "placement", "signatures")  # fmt: skip
         return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:

@@ -30,6 +30,9 @@ BOOL, STRING = np.dtype("?"), np.dtype("O")
 NUMERICS = ("strict", "default", "fast")
 """What a session lets kernels lose of the exactness of a direct sum, the least first; see docs/numerics.md."""
 
+FALLBACKS = ("allow", "warn", "forbid")
+"""What a session does where a plug-in fails: compute by itself, say so as well, or raise an error."""
+
 PRECISIONS = ("f32", "bf16", "f16")
 """Of weights and their products, as sessions may be asked for."""
 VALUES_WERE = "bolt_numba.precision"

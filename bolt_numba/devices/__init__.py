@@ -71,6 +71,17 @@ def _of_family(name: str) -> Device:
     return made if made.name == name else _known.setdefault(made.name, made)
 
 
+def plug_ins(wanted: str | Sequence[str]) -> list[str]:
+    """Those of the names that are plug-ins', which a session opens by itself."""
+    asked = [wanted] if isinstance(wanted, str) else wanted if isinstance(wanted, (list, tuple)) else []
+    others = [name for name in asked if isinstance(name, str) and not _is_known(name)]
+    if not others:
+        return []
+    from bolt_numba.hardware import registry  # sessions without plug-ins do without
+
+    return [name for name in dict.fromkeys(others) if registry.is_known(name)]
+
+
 def in_order(wanted: str | Sequence[str] = ()) -> tuple[Device, ...]:
     """The devices that are wanted (one, or several in order of preference), then the others of `LAST`."""
     asked = [wanted] if isinstance(wanted, str) else wanted

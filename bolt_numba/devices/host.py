@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.border import at_node
-from bolt_numba.ops.registry import result_tuple
+from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.runtime.device import HOST, Arenas, Device
 from bolt_numba.runtime.slots import Job, view
 
@@ -53,7 +53,9 @@ class Host(Device):
     """References, in the memory that the CPU's kernels have, too."""
 
     name = "host"
-    takes_all = True
+
+    def runs(self, op: Op) -> str:
+        return "reference"
 
     def build(self, jobs: Sequence[Job], threads: int) -> _References:
         return _References(jobs)

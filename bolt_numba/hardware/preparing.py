@@ -2,31 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import TypeAlias
 
 from bolt_numba.base.digest import sha256
 from bolt_numba.base.records import record
 from bolt_numba.errors import BoltError
-from bolt_numba.hardware.interface import Accelerator
-from bolt_numba.ir.build import Builder, infer_types
+from bolt_numba.hardware.interface import Accelerator, Shapes
+from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ir.store import chunks
-from bolt_numba.passes.rewrite import Match, Result, Rule, rewrite
-from bolt_numba.types import TensorType
+from bolt_numba.passes.partition.marking import lowered
+from bolt_numba.types import Dim, Sym, TensorType
+
+Ranges: TypeAlias = "tuple[tuple[tuple[int, int], ...], ...]"
+"""By input: least and greatest size of each axis."""
 
 
 @record(frozen=True)
-class Key:
-    """What a compiled graph is for: the shape of each input, and the content of those that decide shapes inside."""
+class Wanted:
+    """A part for one plan: what must be equal for compiled code to serve.
 
-    shapes: tuple[tuple[object, ...], ...]
+    types: of the inputs, as it is compiled for; contents: of the inputs that decide shapes inside.  ranges: of sizes,
+    where the device wants to know them.
+    """
+
+    types: tuple[TensorType, ...]
     contents: tuple[bytes | None, ...]
+    ranges: Ranges = ()
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for two that one compiled graph serves."""
+        return tuple([t.shape for t in self.types]), self.contents, self.ranges
 
 
-def key_of(types: Sequence[TensorType]) -> Key:
-    """By types of the inputs, whose content is known where it decides shapes inside."""
-    knowns = [t.known for t in types]
-    return Key(tuple([t.shape or () for t in types]), tuple([None if k is None else k.tobytes() for k in knowns]))
+def wanted(graph: Graph, here: Sequence[TensorType], shapes: Shapes) -> Wanted:
+    """What a plan asks a device for.
+
+    graph: of the part.  here: types of its inputs in the plan, all sizes known.  shapes: what the device serves.
+    """
+    types = here if shapes == "fixed" else [_declared(v.type, t) for v, t in zip(graph.inputs, here, strict=True)]
+    contents = [None if t.known is None else t.known.tobytes() for t in types]
+    ranges: list[tuple[tuple[int, int], ...]] = []
+    for t, own in zip(types, here, strict=True) if shapes == "ranges" else ():
+        ranges.append(tuple(_range(d, n) for d, n in zip(t.shape or (), own.dims, strict=True)))
+    return Wanted(tuple(types), tuple(contents), tuple(ranges))
+
+
+def _declared(declared: TensorType, here: TensorType) -> TensorType:
+    """The type that a graph declares, or that of the plan where its content matters."""
+    return declared.with_value(None) if here.known is None else here
+
+
+def _range(declared: Dim, size: int) -> tuple[int, int]:
+    """The sizes that are compiled for at once with one: up to the next power of two."""
+    if not isinstance(declared, Sym) or size < 3:
+        return size, size
+    greatest = 1 << (size - 1).bit_length()
+    return greatest // 2 + 1, greatest
 
 
 def concrete(graph: Graph, types: Sequence[TensorType]) -> Graph:
@@ -60,33 +94,20 @@ def _make_known(value: Value) -> None:
         node.replace_input(value, constant, times)
 
 
-def lowered(graph: Graph, accelerator: Accelerator) -> Graph:
-    """The graph in operators that the accelerator has: what it refuses is taken apart by its lowerings.
+def prepared(graph: Graph, types: Sequence[TensorType], accelerator: Accelerator) -> Graph:
+    """The graph for these types in operators that the accelerator has: its lowerings take apart what it refuses.
 
-    Changes the graph in place.  Raises BoltError that names the first node which it refuses all the same, and why.
+    Raises BoltError that names the first node which it refuses all the same, and why.
     """
-    if all(accelerator.supports(node) is True for node in graph.nodes):
-        return graph
-    rewrite(graph, lowerings_of(accelerator))
-    for node in graph.nodes:
+    made = concrete(graph, types)
+    if all(accelerator.supports(node) is True for node in made.nodes):
+        return made
+    made = lowered(made, accelerator)
+    for node in made.nodes:
         reason = accelerator.supports(node)
         if reason is not True:
             raise BoltError(f"{node.op.name}: node {node.name!r} is refused: {reason or 'without a reason'}")
-    return graph
-
-
-def lowerings_of(accelerator: Accelerator) -> list[Rule]:
-    """Its rules, but that they leave alone what it supports."""
-
-    def guarded(rule: Rule) -> Rule:
-        def apply(match: Match, build: Builder) -> Result:
-            if accelerator.supports(match.root) is True:
-                return match.refuse("the accelerator has the operator")
-            return rule.rewrite(match, build)
-
-        return Rule(rule.name, rule.pattern, apply)
-
-    return [guarded(rule) for rule in accelerator.lowerings]
+    return made
 
 
 def digest(graph: Graph, *more: object) -> str:

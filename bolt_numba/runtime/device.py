@@ -158,16 +158,15 @@ class Executable(Protocol):
 class Device:
     """A place to run steps; a subclass fills in its duties.
 
-    name: what sessions and makers call it.  memory: where its operands and results must be.  takes_all: whether it
-    runs nodes for which no maker is found, without steps.  aliases: whether its steps may be given parts of buffers,
-    the slices of a concatenation; `copy_step` then fills those that no step writes.  halves: whether it computes on
-    values of f16 and bf16, which sessions of these precisions then have.  weighs: whether nodes for which it has
-    kernels are left to the host where the copies take longer than what they gain (`runtime.islands`).
+    name: what sessions and makers call it.  memory: where its operands and results must be.  aliases: whether its steps
+    may be given parts of buffers, the slices of a concatenation; `copy_step` then fills those that no step writes.
+    halves: whether it computes on values of f16 and bf16, which sessions of these precisions then have.  weighs:
+    whether nodes for which it has kernels are left to the host where the copies take longer than what they gain
+    (`runtime.islands`).
     """
 
     name: str
     memory: Memory = HOST
-    takes_all = False
     aliases = False
     halves = False
     weighs = False
@@ -180,6 +179,10 @@ class Device:
     def select(self, op: Op, ins: Types, context: Context) -> Entry | None:
         """The best maker of steps for a node, or None."""
         return None
+
+    def runs(self, op: Op) -> str:
+        """What people are told runs a node without steps, for which `select` gives no maker; "": it does not."""
+        return ""
 
     def candidates(self, op: Op, ins: Types, context: Context) -> list[Entry]:
         """All makers that work, the selected one first: what may be chosen by measurement."""
@@ -235,6 +238,14 @@ class Device:
 
     def synchronise(self) -> None:
         """Wait until all that was run is done."""
+
+    def counts(self, job: Job) -> Mapping[str, int]:
+        """What the last run of a job did beside computing ("copies", "bytes"), as far as the device counts that."""
+        return {}
+
+    def facts(self, job: Job) -> Mapping[str, Any]:
+        """What reports say of a job beside what they say of all."""
+        return {}
 
     def describe(self) -> str:
         """What it is, for people."""

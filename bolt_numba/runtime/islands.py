@@ -51,7 +51,7 @@ def islands(
     jobs: Sequence[Job], slots: Mapping[int, Slot], devices: Sequence[Device], threads: int
 ) -> frozenset[int]:
     """By ``id``: values that nodes of islands compute.  slots: of values, by ``id``."""
-    home = next(device for device in devices if device.memory is HOST and not device.takes_all)
+    home = next(device for device in devices if device.memory is HOST and device.aliases)
     weighing = {device.memory: device for device in devices if device.weighs}
     if not weighing:
         return frozenset()

@@ -372,11 +372,11 @@ class Planner:
             remember_result(op, ins, outs[0])
         for device in self.devices:
             entry = device.select(op, ins, context)
-            if entry is not None or device.takes_all:
+            if entry is not None or device.runs(op):
                 break
         self.has_weighed = bool(context.asked) or not context.is_complete
         if entry is None:
-            return Selection(outs, device, None, "reference", direct=frozenset(range(len(ins))))
+            return Selection(outs, device, None, device.runs(op), direct=frozenset(range(len(ins))))
         if is_followed and not entry.by_types and context.packs.gone:
             raise LostError("content that is not in memory")
         ins = self._seen(entry, ins)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,12 +17,16 @@ from bolt_numba.runtime.runner import Prepared, Runner, finish
 from bolt_numba.runtime.slots import Job
 from bolt_numba.types import Array
 
+Label: TypeAlias = "tuple[str, str, str, str, Mapping[str, int]]"
 REST = "the rest: the call, memory, results (below 0: steps are quicker together)"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One job: its median time, and what ran it."""
+    """One job: its median time, and what ran it.
+
+    counts: what its device did beside computing ("copies", "bytes"), if it says.
+    """
 
     node: str
     op: str
@@ -30,6 +34,13 @@ class Row:
     output: str
     seconds: float
     start: float
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        """The node, and what the device counted there."""
+        counts = ", ".join(f"{count:,} {what}" for what, count in self.counts.items())
+        return f"{self.node} ({counts})" if counts else self.node
 
 
 @dataclass(slots=True)
@@ -64,7 +75,7 @@ class Profile:
         lines = [f"{'us':>10}  {'share':>6}  {'operator':<20} {'runner':<24} {'output':<26} node"]
         lines += [
             f"{r.seconds * 1e6:10.1f}  {100 * r.seconds / whole:5.1f}%  "
-            f"{r.op:<20} {r.runner:<24} {r.output:<26} {r.node}"
+            f"{r.op:<20} {r.runner:<24} {r.output:<26} {r.where}"
             for r in rows
         ]
         hidden = sum(r.seconds for r in others)
@@ -76,9 +87,9 @@ class Profile:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        columns = ("us", "share", "operator", "runner", "output", "node")
+        columns, whole = ("us", "share", "operator", "runner", "output", "node"), self.total or 1
         rows = [
-            (f"{r.seconds * 1e6:.1f}", f"{100 * r.seconds / (self.total or 1):.1f} %", r.op, r.runner, r.output, r.node)
+            (f"{r.seconds * 1e6:.1f}", f"{100 * r.seconds / whole:.1f} %", r.op, r.runner, r.output, r.where)
             for r in sorted(self.rows, key=lambda r: -r.seconds)
         ]
         note = f"{self.rest * 1e6:.1f} us {REST}"
@@ -98,7 +109,7 @@ class Profile:
         events = [
             {
                 "name": r.node, "cat": r.op, "ph": "X", "ts": r.start * 1e6, "dur": r.seconds * 1e6, "pid": 1, "tid": 1,
-                "args": {"runner": r.runner, "output": r.output},
+                "args": {"runner": r.runner, "output": r.output, **r.counts},
             }
             for r in self.rows
         ]  # fmt: skip
@@ -115,7 +126,7 @@ def profile_runs(runner: Runner, arrays: Sequence[Array], runs: int) -> Profile:
     until = time.perf_counter() + LONGEST_S
     whole: list[float] = []
     samples: list[list[float]] = []
-    labels: list[tuple[str, str, str, str]] = []
+    labels: list[Label] = []
     for _ in range(runs):
         begin = time.perf_counter()
         runner.run(arrays)
@@ -127,20 +138,21 @@ def profile_runs(runner: Runner, arrays: Sequence[Array], runs: int) -> Profile:
     length = len(samples[-1])
     medians = np.median(np.array([s for s in samples if len(s) == length]), axis=0) if length else np.zeros(0)
     starts = np.concatenate([[0.0], np.cumsum(medians)])
-    rows = [Row(*label, float(s), float(t)) for label, s, t in zip(labels, medians, starts, strict=False)]
+    timed = zip(labels, medians, starts, strict=False)
+    rows = [Row(*label[:4], float(s), float(t), label[4]) for label, s, t in timed]
     return Profile(rows, len(samples), float(np.median(whole)), runner.threads)
 
 
-def _timed_run(runner: Runner, arrays: Sequence[Array]) -> tuple[list[tuple[str, str, str, str]], list[float]]:
-    """One run; (node, operator, runner, output) and seconds of every job, through all cuts."""
-    labels: list[tuple[str, str, str, str]] = []
+def _timed_run(runner: Runner, arrays: Sequence[Array]) -> tuple[list[Label], list[float]]:
+    """One run; (node, operator, runner, output, counts) and seconds of every job, through all cuts."""
+    labels: list[Label] = []
     seconds: list[float] = []
     given = arrays
     while True:
         prepared = runner.prepare(given)
         results, spent = _timed_plan(prepared, given)
         labels.extend(
-            (job.name, job.op.name, _runner(job), ", ".join(str(s.type) for s in job.outs))
+            (job.name, job.op.name, _runner(job), ", ".join(str(s.type) for s in job.outs), job.device.counts(job))
             for job in prepared.plan.jobs
         )
         seconds.extend(spent)
@@ -151,7 +163,7 @@ def _timed_run(runner: Runner, arrays: Sequence[Array]) -> tuple[list[tuple[str,
         start = time.perf_counter()
         made = runner.run_cut(cut, results[:reads])
         seconds.append(time.perf_counter() - start)
-        labels.append((cut.node.name, cut.node.op.name, runner.cut_label(cut), "by data"))
+        labels.append((cut.node.name, cut.node.op.name, runner.cut_label(cut), "by data", {}))
         assert prepared.rest is not None
         runner, given = prepared.rest, [*results[reads:], *made]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from bolt_numba.base.notebook import html_table
@@ -9,12 +10,24 @@ from bolt_numba.runtime.runner import Runner
 
 
 class Report(list[dict[str, Any]]):
-    """A row for each node: node, operator (op), output, runner, device, packs; a notebook shows it as a table."""
+    """A row for each node: node, operator (op), output, runner, device, packs; a notebook shows it as a table.
+
+    A part that a plug-in has says more: nodes inside, state ("compiled", "cached" or "fallback: ..."), runs of the
+    device, fallbacks and notes with how often by reason, copies and bytes.  devices: a row for each plug-in.  placed:
+    where each node of the model's graph went, and by device why not there.
+    """
+
+    def __init__(self, rows: Iterable[dict[str, Any]] = ()) -> None:
+        super().__init__(rows)
+        self.devices: list[dict[str, Any]] = []
+        self.placed: list[dict[str, Any]] = []
 
     def _repr_html_(self) -> str:
-        columns = ("node", "op", "output", "runner", "device", "packs")
-        rows = [[", ".join(row[c]) if c == "packs" else row[c] for c in columns] for row in self]
-        return html_table(f"{len(self)} nodes", columns, rows)
+        columns = ["node", "op", "output", "runner", "device", "packs"]
+        columns += ["state"] * any("state" in row for row in self)
+        rows = [[", ".join(row[c]) if c == "packs" else row.get(c, "") for c in columns] for row in self]
+        note = "; ".join(f"{row['device']}: {row['state']}" for row in self.devices)
+        return html_table(f"{len(self)} nodes", columns, rows, (), note)
 
 
 def report_of(runner: Runner) -> Report:
@@ -25,8 +38,9 @@ def report_of(runner: Runner) -> Report:
         for prepared in list(here.prepared.values())[-1:]:
             for job in prepared.plan.jobs:
                 outs = ", ".join(str(s.type) for s in job.outs)
-                row = {"node": job.name, "op": job.op.name, "output": outs, "runner": job.runner}
-                rows.append(row | {"device": job.device.name, "packs": [str(pack) for pack in job.packs]})
+                row: dict[str, Any] = {"node": job.name, "op": job.op.name, "output": outs, "runner": job.runner}
+                row |= {"device": job.device.name, "packs": [str(pack) for pack in job.packs]}
+                rows.append({**row, **job.device.facts(job)})
             if prepared.plan.cut is not None:
                 node, label = prepared.plan.cut.node, here.cut_label(prepared.plan.cut)
                 row = {"node": node.name, "op": node.op.name, "output": "by data", "runner": label}

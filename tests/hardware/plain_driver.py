@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from bolt_numba.hardware import interface, registry
 from bolt_numba.hardware.interface import Accelerator, CompileContext, Compiled, DeviceDriver, Property, Request
@@ -39,7 +40,7 @@ class PlainDriver(DeviceDriver):
         self.only: set[str] | None = None
         self.wrong = 0.0
         self.absent = ""
-        self.version = "1.0"
+        self.version = f"1.0-{os.urandom(4).hex()}"  # what other tests left in a cache is none of ours
         self.shapes: interface.Shapes = "fixed"
         self.lowerings: Sequence[Any] = ()
         self.calls: Counter[str] = Counter()
@@ -65,7 +66,7 @@ class PlainDriver(DeviceDriver):
             number = self.calls[what]
         failure: Any = self.fails.get(what)
         if isinstance(failure, BaseException):
-            raise failure
+            throw(failure)
         if failure is not None:
             failure(number)
 
@@ -151,12 +152,17 @@ class PlainRequest(Request):
         self.driver.called("close")
 
 
+def throw(error: BaseException) -> NoReturn:
+    """Raise another one like it: an exception that is raised keeps all frames that it went through."""
+    raise type(error)(*error.args)
+
+
 def nth(number: int, error: BaseException) -> Callable[[int], None]:
     """For `PlainDriver.fails`: fail at the call of this number alone."""
 
     def fail(count: int) -> None:
         if count == number:
-            raise error
+            throw(error)
 
     return fail
 
@@ -166,7 +172,7 @@ def after(number: int, error: BaseException) -> Callable[[int], None]:
 
     def fail(count: int) -> None:
         if count > number:
-            raise error
+            throw(error)
 
     return fail
 

@@ -1,0 +1,149 @@
+"""One part in the memory of one run: its operands as arrays, and the request that computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.base.mapped import for_runs
+from bolt_numba.devices.foreign.agreement import disagreement
+from bolt_numba.devices.foreign.opened import Loaded
+from bolt_numba.devices.foreign.part import Part
+from bolt_numba.hardware import blobs
+from bolt_numba.hardware.interface import DeviceFullError, Request
+from bolt_numba.hardware.preparing import Wanted
+from bolt_numba.runtime.slots import CONST, INPUT, Job, Slot, view
+from bolt_numba.types import Array
+
+
+class WrongError(Exception):
+    """What a device computed is not what we compute."""
+
+
+class _Operands:
+    """Inputs or outputs of a part.  Those in the arena, and constants, are the same arrays in every run."""
+
+    __slots__ = ("fixed", "given")
+
+    def __init__(self, slots: Sequence[Slot], arena: Any) -> None:
+        self.fixed: list[Any] = [None] * len(slots)
+        self.given: list[tuple[int, bool, int, Slot]] = []
+        for place, slot in enumerate(slots):
+            root, _ = slot.root()
+            if root.kind == CONST:
+                self.fixed[place] = np.ascontiguousarray(for_runs(root.const)).reshape(slot.type.dims)
+            elif root.kind == INPUT or root.result >= 0:
+                is_input = root.kind == INPUT
+                self.given.append((place, is_input, root.index if is_input else root.result, slot))
+            else:
+                self.fixed[place] = view(slot, arena, (), ())
+
+    def of(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Array]:
+        """The arrays of a run, of the callers' what `runtime.device.Run` is given."""
+        made = self.fixed.copy()
+        for place, is_input, index, slot in self.given:
+            array = inputs[index] if is_input else outputs[index]
+            made[place] = array if array.shape == slot.type.shape else view(slot, None, inputs, outputs)
+        return made
+
+
+class BoundPart:
+    """Runs a part, one run at a time."""
+
+    __slots__ = ("_ins", "_loaded", "_outs", "_part", "_request", "_wanted")
+
+    def __init__(self, job: Job, part: Part, wanted: Wanted, arena: Any) -> None:
+        self._part, self._wanted = part, wanted
+        self._ins = _Operands([s for s in job.ins if s is not None], arena)
+        self._outs = _Operands(job.outs, arena)
+        self._loaded: Loaded | None = None
+        self._request: Request | None = None
+
+    def __del__(self) -> None:
+        self._give_back()
+
+    def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Compute the part, by the device if it does.  Raises DeviceError where it must and does not."""
+        ins, outs = self._ins.of(inputs, outputs), self._outs.of(inputs, outputs)
+        part, loaded, failure = self._part, self._loaded, None
+        if loaded is None or part.given_up or part.opened.lost or not loaded.begin():
+            loaded = self._begun()
+            if loaded is None:
+                part.compute(part.why_not(self._wanted), ins, outs)
+                return
+        request: Any = self._request
+        try:
+            try:
+                request.run(ins, outs)
+            except DeviceFullError:
+                if not part.opened.make_room():
+                    raise
+                request.run(ins, outs)
+            if not loaded.is_proven:
+                self._prove(loaded, ins, outs)
+            part.succeeded(request.counts())
+        except Exception as error:
+            failure = error
+        except BaseException:  # an interrupt: who knows what the request does
+            self._request = self._loaded = None
+            raise
+        finally:
+            loaded.end()
+        if failure is not None:
+            self._recover(failure, loaded, ins, outs)
+
+    def _begun(self) -> Loaded | None:
+        """What serves the part, with a request of it, kept open; None where the device does not compute it."""
+        part = self._part
+        self._give_back()
+        while True:
+            loaded = part.prepare(self._wanted)
+            if loaded is None:
+                return None
+            if not loaded.begin():
+                continue
+            try:
+                self._request = part.with_room(loaded.request)
+            except Exception as error:
+                loaded.end()
+                part.refuse(self._wanted, part.failed("load", error))
+                return None
+            self._loaded = loaded
+            return loaded
+
+    def _give_back(self) -> None:
+        """Let others have the request."""
+        loaded, request, self._loaded, self._request = self._loaded, self._request, None, None
+        if loaded is not None and request is not None:
+            loaded.idle.append(request)
+
+    def _prove(self, loaded: Loaded, ins: list[Array], outs: list[Array]) -> None:
+        """Look at the first results of what was compiled, if that is wanted, and keep it."""
+        part, settings = self._part, self._part.opened.settings
+        if settings["self_check"]:
+            own = [np.empty_like(array) for array in outs]
+            part.own.run(ins, own)
+            text = disagreement(outs, own, float(settings["tolerance"]))
+            if text:
+                raise WrongError(text)
+        loaded.is_proven = True
+        if loaded.blob and loaded.source == "compiled":
+            with suppress(Exception):  # the next process compiles it again
+                blob = loaded.compiled.serialise()
+                if blob is not None:
+                    blobs.write(loaded.blob, blob)
+
+    def _recover(self, error: Exception, loaded: Loaded, ins: list[Array], outs: list[Array]) -> None:
+        """Compute what the device failed to."""
+        part, request, self._loaded, self._request = self._part, self._request, None, None
+        if request is not None:
+            loaded.drop(request)
+        if isinstance(error, WrongError):
+            reason = part.failed("self-check", str(error))
+            part.refuse(self._wanted, reason)
+        else:
+            reason = part.failed_run(error)
+        part.compute(reason, ins, outs)

@@ -1,0 +1,74 @@
+"""What happens where a plug-in fails: it is counted with its cause, told once or refused, as the session says."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+
+from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.errors import DeviceError
+
+NAMED = 4
+"""Nodes of a part that messages name."""
+
+
+class FallbackWarning(UserWarning):
+    """A plug-in failed, and the session computes what the device should have."""
+
+
+class Failures:
+    """Of a session.  fallback: "allow", "warn": one warning for each cause, or "forbid": an error."""
+
+    def __init__(self, fallback: str) -> None:
+        self.fallback = fallback
+        self.by_device: dict[str, Counter[str]] = {}
+        self._told: set[tuple[str, str]] = set()
+        self._lock = threading.RLock()
+        renew_after_fork(self, "_lock", threading.RLock)
+
+    def add(self, device: str, stage: str, cause: Exception | str, part: str = "", nodes: Sequence[str] = ()) -> str:
+        """Take note of a failure, and return its reason: ``run: SdkError: no answer``.
+
+        stage: what the device was asked to do.  part, nodes: of the graph, where the failure concerns a part.
+        Raises DeviceError with all of that where the session forbids that others compute instead.
+        """
+        reason = f"{stage}: {cause if isinstance(cause, str) else text_of(cause)}"
+        with self._lock:
+            self.by_device.setdefault(device, Counter())[reason] += 1
+            is_new = (device, reason) not in self._told
+            self._told.add((device, reason))
+        if self.fallback == "allow":
+            return reason
+        text = f"device {device!r}: {_where(part, nodes)}{reason}"
+        if self.fallback == "forbid":
+            raise DeviceError(text) from (None if isinstance(cause, str) else cause)
+        if is_new:
+            import warnings
+
+            warnings.warn(f"{text}; the session computes it without the device", FallbackWarning, stacklevel=2)
+        return reason
+
+    def check(self, device: str, reason: str, part: str, nodes: Sequence[str]) -> None:
+        """Raise DeviceError where the session forbids that others compute what a device failed to before."""
+        if self.fallback == "forbid":
+            raise DeviceError(f"device {device!r}: {_where(part, nodes)}{reason}")
+
+    def check_first(self, device: str, stage: str) -> None:
+        """The same for whatever failed first in a stage, where it could not be raised at once."""
+        for reason in self.by_device.get(device, ()):
+            if reason.startswith(f"{stage}: "):
+                self.check(device, reason, "", ())
+
+
+def text_of(error: Exception) -> str:
+    """An exception in one line; our own say enough by themselves."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, DeviceError) and text else f"{type(error).__name__}: {text}".rstrip(": ")
+
+
+def _where(part: str, nodes: Sequence[str]) -> str:
+    if not part:
+        return ""
+    more = f" and {len(nodes) - NAMED} more" if len(nodes) > NAMED else ""
+    return f"part {part!r} ({', '.join(nodes[:NAMED])}{more}): "

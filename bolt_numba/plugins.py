@@ -1,0 +1,164 @@
+"""The plug-ins of one session: opened, given to the stage that partitions the graph, reported on, closed."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bolt_numba.devices import in_order
+from bolt_numba.devices.foreign.device import Plugin
+from bolt_numba.devices.foreign.failures import Failures
+from bolt_numba.devices.foreign.opened import Opened
+from bolt_numba.devices.foreign.own import Settings
+from bolt_numba.errors import DeviceError, DTypeError
+from bolt_numba.hardware import registry
+from bolt_numba.ir.graph import Graph, Node
+from bolt_numba.passes.partition.partition import Candidate, Decision, Partition
+from bolt_numba.passes.partition.placement import Placement
+from bolt_numba.passes.rewrite import Rule
+from bolt_numba.runtime.device import Device
+from bolt_numba.runtime.report import Report, report_of
+from bolt_numba.runtime.runner import Runner
+
+
+class _Asked:
+    """An accelerator as the partition asks it: what it raises is taken note of."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened, self._accelerator = opened, opened.accelerator()
+        self.lowerings: Sequence[Rule] = self._accelerator.lowerings
+
+    def supports(self, node: Node) -> bool | str:
+        try:
+            return self._accelerator.supports(node)
+        except Exception as error:
+            return self._opened.failures.add(self._opened.name, "supports", error, node.name, [node.name])
+
+    def seconds(self, node: Node) -> float | None:
+        return self._accelerator.seconds(node)
+
+    def copy_seconds(self, nbytes: int) -> float:
+        return self._accelerator.copy_seconds(nbytes)
+
+
+class Plugins:
+    """Opened devices, of which a graph gets its parts.
+
+    plugged: by name, in order of preference, those that could be opened.  missing: of the others, why not.  decisions:
+    where the nodes of the graph went, and why.
+    """
+
+    def __init__(self, failures: Failures, placement: Placement, settings: Settings) -> None:
+        self.failures, self.placement, self.settings = failures, placement, settings
+        self.decisions: list[Decision] = []
+        self.plugged: dict[str, Plugin] = {}
+        self.missing: dict[str, str] = {}
+
+    def add(self, name: str, properties: Mapping[str, Any]) -> None:
+        """Open a device; where that fails the session does without, if it may."""
+        reason: Exception | str = registry.obstacle(name)
+        if not reason:
+            driver = registry.driver(name)
+            opened = Opened(driver, registry.settings_of(driver, properties), self.failures)
+            try:
+                opened.accelerator()
+            except Exception as error:
+                reason = error
+            else:
+                self.plugged[name] = Plugin(opened, self.settings)
+                weakref.finalize(self, opened.close)
+                return
+        self.missing[name] = self.failures.add(name, "open", reason)
+
+    def in_order(self, asked: Sequence[str]) -> tuple[Device, ...]:
+        """The devices of a session that asked for these, but for those that are missing."""
+        names = [name for name in asked if name not in self.missing]
+        found: list[Device] = [self.plugged.get(name) or in_order([name])[0] for name in names]
+        return tuple(dict.fromkeys([*found, *in_order(())]))
+
+    @property
+    def devices(self) -> list[str]:
+        """Names of those that could be opened, in order of preference."""
+        return list(self.plugged)
+
+    def __call__(self, graph: Graph) -> None:
+        """Put nodes of a graph into parts for the devices, in place."""
+        found = [Candidate(n, _Asked(d.opened), int(d.opened.settings["min_nodes"])) for n, d in self.plugged.items()]
+        made = Partition(found, self.placement, self._seconds)
+        made(graph)
+        self.decisions = made.decisions
+        for name in self.plugged:
+            self.failures.check_first(name, "supports")
+
+    def _seconds(self, node: Node) -> float:
+        """Roughly what a node takes on the first of the other devices."""
+        home, ins = self.settings.devices[0], [None if v is None else v.type for v in node.operands]
+        return home.seconds(node.op, ins, [v.type for v in node.outputs], self.settings.threads)
+
+    def report(self, runner: Runner) -> Report:
+        """Of a session: beside what runs where, what became of the devices, and why nodes are not there."""
+        made = report_of(runner)
+        made.devices += [self._facts(name, device) for name, device in self.plugged.items()]
+        made.devices += [self._missing(name, reason) for name, reason in self.missing.items()]
+        made.placed += [
+            {"node": r.node, "line": r.line, "device": r.device, "part": r.part, "reasons": dict(r.reasons)}
+            for r in self.decisions
+        ]
+        return made
+
+    def _facts(self, name: str, device: Plugin) -> dict[str, Any]:
+        opened = device.opened
+        state = f"lost: {opened.lost}" if opened.lost else "open"
+        own = {"device": name, "vendor": opened.driver.vendor, "version": opened.version, "state": state}
+        return own | {"failures": dict(self.failures.by_device.get(name, {})), "properties": dict(opened.settings)}
+
+    def _missing(self, name: str, reason: str) -> dict[str, Any]:
+        failures = dict(self.failures.by_device.get(name, {}))
+        return {"device": name, "vendor": "", "version": "", "state": reason, "failures": failures, "properties": {}}
+
+    def close(self) -> None:
+        """Let go what is compiled, and the devices."""
+        for device in self.plugged.values():
+            device.forget()
+            device.opened.close()
+
+
+def plugged(
+    asked: Sequence[str],
+    named: Sequence[str],
+    properties: Mapping[str, Mapping[str, Any]] | None,
+    fallback: str,
+    placement: Any,
+    session: tuple[int, str, str, int],
+) -> Plugins:
+    """The plug-ins of a session.
+
+    asked: names of all its devices; named: those that are plug-ins'.  session: threads, precision, numerics, max_plans.
+    Raises DeviceError for properties that a device has not, and for a device that is missing where the session forbids
+    to do without.
+    """
+    given = {} if properties is None else properties
+    if not isinstance(given, Mapping):
+        raise DeviceError(f"properties: got a {type(given).__name__}, wanted those of each device by its name")
+    for name in given:
+        if name not in named:
+            raise DeviceError(f"properties: got some of {name!r}, wanted those of {', '.join(map(repr, named))}")
+    home = in_order([name for name in asked if name not in named])
+    made = Plugins(Failures(fallback), placement_of(placement), Settings(*session, home))
+    for name in named:
+        made.add(name, given.get(name, {}))
+    return made
+
+
+def placement_of(given: Any) -> Placement:
+    """A placement, the text of one, or a file that holds it.  Raises BoltError where it is none of these."""
+    if given is None or isinstance(given, Placement):
+        return given or Placement()
+    if isinstance(given, os.PathLike) or (isinstance(given, str) and "\n" not in given and os.path.isfile(given)):
+        return Placement.parse(Path(given).read_text(encoding="utf-8"))
+    if not isinstance(given, str):
+        raise DTypeError(f"placement: got a {type(given).__name__}, wanted a text, a path or a Placement")
+    return Placement.parse(given)
