@@ -220,6 +220,10 @@ def inspect(
     console.table("", ("", "name", "dtype", "shape"), rows)
     console.write("")
     console.table("", ("operator", "count"), facts["operators"].items(), right=("count",))
+    if facts["devices"]:
+        console.write("")
+        counts = [(device, row["parts"], row["nodes"]) for device, row in facts["devices"].items()]
+        console.table("", ("device", "parts", "nodes"), counts, right=("parts", "nodes"))
     if named and named != facts["operators"]:
         console.write("")
         console.table("", ("in the file", "count"), named.most_common(), right=("count",))
@@ -266,6 +270,7 @@ def _facts(graph: Graph) -> dict[str, Any]:
         "states": [_spec(v.name, v) for v in graph.inputs[len(graph.caller_inputs) :]],
         "nodes": _count(graph),
         "operators": dict(_operators(graph).most_common()),
+        "devices": _devices(graph),
         "parameters": sum(a.size for a in constants),
         "weight_bytes": sum(a.nbytes for a in constants),
     }
@@ -277,10 +282,23 @@ def _spec(name: str, value: Any) -> dict[str, Any]:
 
 
 def _operators(graph: Graph) -> Counter[str]:
-    """Operators of the graph and its subgraphs, with their numbers."""
-    found = Counter(node.op.name for node in graph.nodes)
+    """Operators of the graph and its subgraphs, with their numbers; parts for devices count as what is in them."""
+    found = Counter(node.op.name for node in graph.nodes if not node.op.opaque)
     for _, sub in graph.subgraphs():
         found += _operators(sub)
+    return found
+
+
+def _devices(graph: Graph) -> dict[str, dict[str, int]]:
+    """Parts for devices of plug-ins that the file has, and nodes in them, by device."""
+    found: dict[str, dict[str, int]] = {}
+    for node, sub in graph.subgraphs():
+        inside = _devices(sub)
+        if node.op.opaque:
+            inside = {str(getattr(node.op, "device", "")): {"parts": 1, "nodes": _count(sub)}}
+        for device, counts in inside.items():
+            own = found.setdefault(device, {"parts": 0, "nodes": 0})
+            found[device] = {key: own[key] + counts[key] for key in own}
     return found
 
 

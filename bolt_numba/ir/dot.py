@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -18,8 +19,27 @@ class Mark:
     colour: str = "lightyellow"
 
 
+DEVICES = ("#a6cee3", "#fdbf6f", "#cab2d6", "#b2df8a", "#fb9a99", "#ffff99", "#9fd8cb", "#e0c3a8")
+"""What parts of a graph for devices are filled with."""
+
+
+def colour_of(node: Node) -> str:
+    """The colour of a part's device, the same in all pictures; "" for other nodes."""
+    return DEVICES[zlib.crc32(_device(node).encode()) % len(DEVICES)] if node.op.opaque else ""
+
+
+def mark_of(node: Node, marks: Mapping[str, Mark]) -> Mark | None:
+    """The mark of a node; parts for devices have one in the colour of their device."""
+    mark = marks.get(node.name)
+    return Mark(_device(node) if mark is None else mark.text, colour_of(node)) if node.op.opaque else mark
+
+
+def _device(node: Node) -> str:
+    return str(getattr(node.op, "device", ""))
+
+
 def to_dot(graph: Graph, marks: Mapping[str, Mark] | None = None) -> str:
-    """A ``digraph``: boxes are nodes, edges carry types, subgraphs of control flow are clusters.
+    """A ``digraph``: boxes are nodes, edges carry types, subgraphs are clusters, those of a device in its colour.
 
     marks: by node name; for example which kernel runs a node, how long it took, what a pass has changed.
     """
@@ -59,7 +79,7 @@ class _DotWriter:
     def _style(self, node: Node) -> str:
         consts = [_const_line(i, v) for i, v in enumerate(node.inputs) if v is not None and v.const is not None]
         text = [op_text(node.op), node.name, *consts]
-        mark = self.marks.get(node.name)
+        mark = mark_of(node, self.marks)
         if mark is None:
             return f"label={_quoted(chr(10).join(text))}"
         return f"label={_quoted(chr(10).join([*text, mark.text]))}, fillcolor={_quoted(mark.colour)}"
@@ -69,6 +89,8 @@ class _DotWriter:
             if isinstance(attribute, Graph):
                 yield f"{indent}subgraph cluster_{here}_{name} {{"
                 yield f"{indent}  label={_quoted(f'{node.name}.{name}')};"
+                if node.op.opaque:
+                    yield f"{indent}  bgcolor={_quoted(colour_of(node))};"
                 yield from self.lines(attribute, f"{here}_{name}", indent + "  ")
                 yield f"{indent}}}"
 

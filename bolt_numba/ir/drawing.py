@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from bolt_numba.base.notebook import html_table
 from bolt_numba.base.records import record
-from bolt_numba.ir.dot import Mark
+from bolt_numba.ir.dot import Mark, colour_of, mark_of
 from bolt_numba.ir.graph import Graph, Node, Value, graph_attributes
 from bolt_numba.ir.text import const_text, op_text
 
@@ -53,8 +53,8 @@ def to_svg(graph: Graph, marks: Mapping[str, Mark] | None = None, limit: int | N
     marks: as `dot.to_dot`.  limit: nodes that are drawn at most, the first ones; None: all.
     """
     parts, height, width = [], 0.0, 0.0
-    for name, part in _all_graphs(graph):
-        drawn, wide, high = _drawn(part, marks or {}, limit)
+    for name, part, colour in _all_graphs(graph):
+        drawn, wide, high = _drawn(part, marks or {}, limit, colour)
         if name:
             parts.append(f'<text x="4" y="{height + 16:.0f}" class="n">{_escaped(name)}</text>')
             height += 22
@@ -87,16 +87,17 @@ def to_figure(graph: Graph) -> str:
     return f"{html_table(title, ('', 'name', 'type'), both)}{window}{to_svg(graph, limit=FEW)}</div>"
 
 
-def _all_graphs(graph: Graph, name: str = "") -> Iterator[tuple[str, Graph]]:
-    yield name, graph
+def _all_graphs(graph: Graph, name: str = "", colour: str = PLAIN) -> Iterator[tuple[str, Graph, str]]:
+    """Each graph with its name and the colour of its nodes."""
+    yield name, graph, colour
     for node in graph.nodes:
         for key, part in sorted(graph_attributes(node.op).items()):
-            yield from _all_graphs(part, f"{name}{' / ' if name else ''}{node.name}.{key}")
+            yield from _all_graphs(part, f"{name}{' / ' if name else ''}{node.name}.{key}", colour_of(node) or colour)
 
 
-def _drawn(graph: Graph, marks: Mapping[str, Mark], limit: int | None) -> tuple[str, float, float]:
+def _drawn(graph: Graph, marks: Mapping[str, Mark], limit: int | None, colour: str) -> tuple[str, float, float]:
     """What is drawn of one graph, its width and height."""
-    boxes, edges = _boxes(graph, marks, limit)
+    boxes, edges = _boxes(graph, marks, limit, colour)
     ways = _ways(boxes, edges)
     layers: list[list[Box]] = [[] for _ in range(max((b.layer for b in boxes), default=0) + 1)]
     for box in boxes:
@@ -111,8 +112,10 @@ def _drawn(graph: Graph, marks: Mapping[str, Mark], limit: int | None) -> tuple[
     return "".join(lines), max(b.x for b in boxes) + WIDTH + GAP if boxes else 0.0, height + (20 if left else 0)
 
 
-def _boxes(graph: Graph, marks: Mapping[str, Mark], limit: int | None) -> tuple[list[Box], list[tuple[Box, Box]]]:
-    """Boxes of inputs, nodes and outputs, with their layers, and edges between them."""
+def _boxes(
+    graph: Graph, marks: Mapping[str, Mark], limit: int | None, colour: str
+) -> tuple[list[Box], list[tuple[Box, Box]]]:
+    """Boxes of inputs, nodes and outputs, with their layers, and edges between them.  colour: of nodes without mark."""
     made: dict[int, Box] = {}
     boxes, edges = [], []
 
@@ -128,8 +131,8 @@ def _boxes(graph: Graph, marks: Mapping[str, Mark], limit: int | None) -> tuple[
     for value in graph.inputs:
         made[id(value)] = add(Box(value.name, str(value.type), f"{value.name}: {value.type}", INPUT), ())
     for node in graph.nodes[:limit]:
-        mark = marks.get(node.name)
-        box = Box(node.op.name, node.name if mark is None else mark.text, _hint(node), mark.colour if mark else PLAIN)
+        mark = mark_of(node, marks)
+        box = Box(node.op.name, node.name if mark is None else mark.text, _hint(node), mark.colour if mark else colour)
         add(box, node.inputs)
         made |= {id(value): box for value in node.outputs}
     for name, value in zip(graph.output_names, graph.outputs, strict=True):

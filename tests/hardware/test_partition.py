@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 import time
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from bolt_numba.cli.app import app
 from bolt_numba.converters import load
 from bolt_numba.converters.onnx.writing.write import to_onnx
 from bolt_numba.errors import DTypeError, ShapeError
 from bolt_numba.ir.build import Builder
+from bolt_numba.ir.dot import Mark, colour_of, to_dot
+from bolt_numba.ir.drawing import to_svg
 from bolt_numba.ir.graph import Graph, Node
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.parts import dissolve
@@ -332,3 +339,28 @@ class Half(Picky):
 
     def supports(self, node: Node) -> bool | str:
         return self.rng.random() < self.share or "it does not like it"
+
+
+def test_pictures_show_parts_in_the_colour_of_their_device() -> None:
+    made, _ = parted(chain("Neg", "Abs", "Neg"), Candidate("a", Picky("Neg")), Candidate("b", Picky("Abs")))
+    first, second, third = map(colour_of, made.nodes)
+    assert first == third != second
+    dot = to_dot(made, {"b.1": Mark("compiled")})
+    assert dot.count(f'fillcolor="{first}"') == dot.count(f'bgcolor="{first}"') == 2
+    assert dot.count(f'fillcolor="{second}"') == 1
+    svg = to_svg(made, {"b.1": Mark("compiled")})
+    assert svg.count(f'fill="{first}"') == 4
+    assert svg.count(f'fill="{second}"') == 2
+    assert 'class="n">compiled<' in svg
+
+
+def test_inspect_counts_parts_and_their_nodes_by_device(tmp_path: Path) -> None:
+    made, _ = parted(chain("Neg", "Abs", "Neg", "Relu"), Candidate("a", Picky("Neg", "Relu")))
+    (tmp_path / "m.bolt").write_bytes(to_bytes(made))
+    shown = CliRunner().invoke(app, ["inspect", str(tmp_path / "m.bolt"), "--json"])
+    facts = json.loads(shown.output)
+    assert facts["nodes"] == 4
+    assert facts["operators"] == {"Neg": 2, "Abs": 1, "Relu": 1}
+    assert facts["devices"] == {"a": {"parts": 2, "nodes": 3}}
+    table = CliRunner().invoke(app, ["inspect", str(tmp_path / "m.bolt")]).output
+    assert re.search(r"device +parts +nodes\s+[-─━ ]*\s*a +2 +3", table)
