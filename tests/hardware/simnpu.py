@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "simnpu"))
 
 import simnpu_sdk as sdk
 from simnpu_driver import SimDriver
+from simnpu_driver.operators import OPERATORS
 
 from bolt_numba.hardware.interface import Accelerator, CompileContext
 from bolt_numba.ir.graph import Graph
 from bolt_numba.types import Array
 
-__all__ = ["CHIPS", "TOLERANCE", "SimDriver", "computed", "opened", "sdk"]
+__all__ = ["BYTES", "CHIPS", "OPERATORS", "TOLERANCE", "SimDriver", "computed", "opened", "sdk"]
+BYTES = ("QLinearConv", "QLinearMatMul", "QuantizeLinear", "DequantizeLinear")
+"""Operators that sim300 alone has."""
 CHIPS = ("sim100", "sim200", "sim300")
 TOLERANCE = {"sim100": 0.03, "sim200": 1e-5, "sim300": 0.05}
 """Of results against ours, as a share of the greatest: numbers of 8 bits, of 24, and 256 levels."""
@@ -29,20 +35,13 @@ def opened(**given: Any) -> Any:
 
 def computed(accelerator: Accelerator, graph: Graph, *inputs: Array) -> list[Array]:
     """What the device makes of a graph of static shapes; all is given back."""
-    compiled = accelerator.compile(graph, CompileContext())
-    request = compiled.request()
     outputs = [_poisoned(value.type.dims, value.type.dtype) for value in graph.outputs]
-    try:
+    with closing(accelerator.compile(graph, CompileContext())) as compiled, closing(compiled.request()) as request:
         request.run(inputs, outputs)
-    finally:
-        request.close()
-        compiled.close()
     return outputs
 
 
 def _poisoned(shape: tuple[int, ...], dtype: Any) -> Array:
-    import numpy as np
-
     made = np.empty(shape, dtype)
     made.reshape(-1).view(np.uint8)[...] = 0xC3
     return made

@@ -16,9 +16,11 @@ from bolt_numba.hardware.interface import COMMON, INTERFACE, CompileContext, Dev
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
+from bolt_numba.ops.registry import OPS
 from bolt_numba.types import F32, I8, I32, U8, Array, Sym, TensorType
 from tests.graphs import make
-from tests.hardware.simnpu import CHIPS, TOLERANCE, SimDriver, computed, opened, sdk
+from tests.hardware.drivers import agrees
+from tests.hardware.simnpu import BYTES, CHIPS, OPERATORS, TOLERANCE, SimDriver, computed, opened, sdk
 
 FOLDER = Path(__file__).parents[2] / "examples" / "simnpu"
 
@@ -156,6 +158,13 @@ def test_bytes_become_unsigned(signed: bool, filters: Any, ends: str) -> None:
     accelerator, graph = opened(chip="sim300"), graph_of([x], build)
     assert [accelerator.supports(node) for node in graph.nodes] == [True] * len(graph.nodes)
     expect(accelerator, graph, [x], 1e-5 if ends == "real" else 2.5 / 255)
+
+
+@pytest.mark.parametrize("name", sorted({*OPERATORS, "HardSigmoid", "HardSwish", "LeakyRelu", "Swish"}))
+def test_operators_agree_with_their_references(name: str) -> None:
+    """On what the chip takes of the cases that the references are tested by."""
+    ran, refused = agrees(opened(chip="sim300" if name in BYTES else "sim200"), OPS[name], 1e-5)
+    assert ran, refused
 
 
 # --- what chips refuse -------------------------------------------------------------------------------------------

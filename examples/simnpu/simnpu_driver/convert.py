@@ -96,7 +96,7 @@ class Conversion:
         return self.graph.add_tensor("f32", shape)
 
     def constant(self, array: np.ndarray, scale: Sequence[float] = (), zero: int = 0) -> int:
-        return self.graph.add_tensor(DTYPES[array.dtype], array.shape, np.ascontiguousarray(array), scale, zero)
+        return self.graph.add_tensor(DTYPES[array.dtype], array.shape, np.array(array, order="C"), scale, zero)
 
     def _declare(self, value: Value, form: str, scale: Sequence[float] = (), zero: int = 0) -> int:
         shape, dtype = sizes(value), DTYPES.get(value.type.dtype)
@@ -129,7 +129,7 @@ def sizes(value: Value) -> tuple[int | None, ...]:
 
 def unsigned(array: np.ndarray) -> np.ndarray:
     """Signed bytes as unsigned ones, 128 more; their zero point moves along."""
-    return np.ascontiguousarray(array).view(U8) ^ U8.type(0x80)
+    return np.array(array, order="C").view(U8) ^ U8.type(0x80)
 
 
 def operands(node: Node, count: int) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from bolt_numba.ir.graph import Graph, Node
 from bolt_numba.types import I8, U8, Array
 from simnpu_driver.faults import Faults
 
+FAIL = "SIMNPU_FAIL"
+"""Environment variable: more calls that shall fail.  Other than the property it has no part in the name of a blob."""
 SHAPES = {"none": "fixed", "ranges": "ranges", "free": "free"}
 
 
@@ -71,12 +74,15 @@ class SimNpu(Accelerator):
     """An opened chip."""
 
     def __init__(self, properties: Mapping[str, Setting]) -> None:
-        self.faults = Faults(str(properties["fail"]))
+        self.faults = Faults(f"{properties['fail']},{os.environ.get(FAIL, '')}")
         if self.faults.strikes("missing"):
             raise ImportError("simnpu: the package simnpu_sdk is not installed")
         import simnpu_sdk as sdk
 
+        from simnpu_driver.lowering import RULES
+
         self.fail("open")
+        self.lowerings = RULES
         chip, self.sdk_version = str(properties["chip"]), str(properties["sdk_version"])
         self.runtime = sdk.Runtime(chip, self.sdk_version, int(properties["memory"]))
         self.version = f"{self.sdk_version} {chip} format {sdk.FORMAT}"

@@ -8,7 +8,9 @@ from simnpu_sdk import UnsupportedError
 
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.types import F32, I8, U8
-from simnpu_driver.convert import TO_IMAGE, Conversion, known, operands, operator, sizes, unsigned, want
+from simnpu_driver.convert import OPERATORS, TO_IMAGE, Conversion, known, operands, operator, sizes, unsigned, want
+
+__all__ = ["OPERATORS", "conversion_for"]
 
 conversion_for = Conversion
 """A conversion that knows all operators of this module."""
