@@ -25,7 +25,7 @@ from tests.pages import LANGUAGES, SKIPPED, agrees, blocks
 ROOT = Path(__file__).parent.parent
 READ = (
     "README.md", "docs/start.md", "docs/fast.md", "docs/usage.md", "docs/other-formats.md", "docs/troubleshooting.md",
-    "docs/quantisation.md", "docs/cuda.md",
+    "docs/quantisation.md", "docs/cuda.md", "docs/hardware/index.md",
     *(f"docs/tutorials/{name}.md" for name in ("ocr", "search", "speech", "sklearn", "serving")),
 )  # fmt: skip
 """Pages whose blocks run, one after another as a reader runs them."""
@@ -41,6 +41,7 @@ OF_THE_READER = ("DESCRIPTION.md", "docs/index.md", "docs/numerics.md")
 """Pages that show a call with any model; tests give them one."""
 ELSEWHERE = {
     "docs/architecture.md": "a drawing",
+    "docs/hardware/simnpu.md": "tests/hardware/test_tools.py runs it",
     "docs/onnxruntime.md": "tests/test_onnxruntime_page.py runs them",
     "docs/readers/caffe.md": "tests/test_reader_pages.py runs it",
     "docs/readers/onnx.md": "tests/test_reader_pages.py runs it",
