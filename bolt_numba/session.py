@@ -35,7 +35,7 @@ from bolt_numba.inputs import (
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import MAIN
 from bolt_numba.outputs import Outputs
-from bolt_numba.runtime.copies import can_write_into, imported, is_elsewhere, write
+from bolt_numba.runtime.copies import Home, can_write_into, imported, is_elsewhere, write
 from bolt_numba.runtime.kept import Kept
 from bolt_numba.runtime.packs import Packs
 from bolt_numba.runtime.region import Region, region_of
@@ -225,7 +225,12 @@ class Session:
     def _run(self, arrays: list[Array], targets: Sequence[Array | None] | None = None) -> list[Array]:
         if self._states is None:
             return self._go(arrays, targets)
-        return self._states.run(self._go, arrays, targets)
+        return self._states.run(self._go, arrays, targets, self._homes if self._runner.far else None)
+
+    def _homes(self, arrays: list[Array]) -> list[Home | None]:
+        """Where states of a run of these inputs may stay."""
+        with self._granted():
+            return self._runner.homes(arrays, len(self.graph.states))
 
     def _go(self, arrays: list[Array], targets: Sequence[Array | None] | None) -> list[Array]:
         if self._budget is None:

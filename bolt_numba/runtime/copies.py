@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -161,6 +161,23 @@ def is_written_by_copy(plan: Plan, output: int, memory: Memory) -> bool:
     return _is_copy(writers[0]) and source is not None and source.memory is memory
 
 
+def homes(plan: Plan, inputs: int, count: int, far: Sequence[Device]) -> list[Home | None]:
+    """Of each result of a plan: the device that makes it and reads it as an input, if it is one that comes back.
+
+    inputs: of the plan.  count: of results that come back, the last ones; they are the last inputs then.
+    """
+    found: list[Home | None] = [None] * len(plan.results)
+    for back in range(1, 1 + count) if plan.cut is None else ():
+        there = (_home(plan, device, len(plan.results) - back, inputs - back) for device in far)
+        found[-back] = next((home for home in there if home is not None), None)
+    return found
+
+
+def _home(plan: Plan, device: Device, output: int, index: int) -> Home | None:
+    is_there = is_written_by_copy(plan, output, device.memory) and _is_read_by_copies(plan, index, device.memory)
+    return Home(device, plan.results[output].type) if is_there else None
+
+
 def can_write_into(prepared: Prepared, output: int, buffer: Any, arrays: Sequence[Any]) -> bool:
     """Whether a run may write an output straight into ``buffer``, which may be one of its inputs."""
     if is_elsewhere(buffer):  # copies out follow those into the memory; the plan after a stand-in may have none
@@ -191,6 +208,13 @@ def _is_copy(job: Job) -> bool:
     """Whether a job copies between memories."""
     source = job.ins[0] if job.ins else None
     return type(job.op) is Copy and source is not None and source.memory is not job.outs[0].memory
+
+
+class Home(NamedTuple):
+    """Where a value may stay from run to run, and what it is."""
+
+    device: Device
+    type: TensorType
 
 
 def elsewhere(devices: Sequence[Device]) -> tuple[Device, ...]:

@@ -18,7 +18,7 @@ import numpy as np
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.records import record
 from bolt_numba.errors import BudgetError
-from bolt_numba.types import Array, TensorType
+from bolt_numba.types import AnyDType, Array, TensorType
 
 if TYPE_CHECKING:
     from bolt_numba.kernels.data_sized import DataSized
@@ -226,6 +226,10 @@ class Device:
     def uploads(self, executable: Any) -> Mapping[int, int]:
         """Bytes of the constants that one of its executables has in a memory of the device, by address there."""
         return {}
+
+    def array(self, dims: Sequence[int], dtype: AnyDType) -> Any:
+        """An array of any content in its memory, as callers have them (`runtime.copies`); None where there are none."""
+        return None
 
     @property
     def pinned(self) -> int:

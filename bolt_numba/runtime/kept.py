@@ -1,19 +1,24 @@
-"""What a model keeps from run to run: a session feeds it back, one run after another."""
+"""What a model keeps from run to run: a session feeds it back, one run after another.
+
+Where one device makes it and reads it, it stays in the memory of that device.  Such a state has two places there,
+which runs write in turn: a run that fails leaves the one it began with.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from bolt_numba.base.forks import renew_after_fork
-from bolt_numba.errors import BoltError, DTypeError, ShapeError
+from bolt_numba.errors import BoltError, BudgetError, DTypeError, ShapeError
 from bolt_numba.ir.graph import Graph
+from bolt_numba.runtime.copies import Home, is_elsewhere
 from bolt_numba.types import Array, Sym, dtype_name
 
-Targets: TypeAlias = "Sequence[Array | None] | None"
+Targets: TypeAlias = "Sequence[Any] | None"
 
 
 class Kept:
@@ -22,26 +27,44 @@ class Kept:
     def __init__(self, graph: Graph) -> None:
         self._inputs = graph.inputs[len(graph.inputs) - len(graph.states) :]
         self._initial = [np.array(array) for array in graph.states]
-        self.values = list(self._initial)
+        self.values: list[Any] = list(self._initial)
+        self._spare: list[Any] = [None] * len(self._initial)
         self.lock = threading.RLock()  # a signal handler may come during a run: it is told instead of waiting
         self.is_busy = False
         renew_after_fork(self, "lock", threading.RLock)
         renew_after_fork(self, "is_busy", bool)
 
     def run(
-        self, go: Callable[[list[Array], Targets], list[Array]], arrays: list[Array], targets: Targets
-    ) -> list[Array]:
-        """The caller's results of a run: ``arrays`` ends with the states, whatever they were when it was made."""
+        self, go: Callable[[list[Array], Targets], list[Array]], arrays: list[Array], targets: Targets,
+        homes: Callable[[list[Array]], list[Home | None]] | None = None,
+    ) -> list[Array]:  # fmt: skip
+        """The caller's results of a run: ``arrays`` ends with the states, whatever they were when it was made.
+
+        homes: where the states of such a run may stay; None: on the host.
+        """
         count = len(self._initial)
         with self.lock:
             self._check_idle()
             try:
                 self.is_busy = True
-                results = go([*arrays[:-count], *self.values], None if targets is None else [*targets, *[None] * count])
+                given = [*arrays[:-count], *self.values]
+                targets = self._with_places(targets, None if homes is None else homes(given))
+                results = go(given, targets)
+                self._spare = [old if is_elsewhere(old) else None for old in self.values]
                 self.values = results[-count:]
             finally:
                 self.is_busy = False
         return results[:-count]
+
+    def _with_places(self, targets: Targets, homes: list[Home | None] | None) -> Targets:
+        """Where a run writes all results: a state that stays on a device to the array before last, or a new one."""
+        count = len(self._initial)
+        places: list[Any] = [None] * count
+        if homes is not None:
+            places = [h if h is None else _place(h, old) for h, old in zip(homes[-count:], self._spare, strict=True)]
+            if targets is None and any(place is not None for place in places):
+                targets = [None] * (len(homes) - count)
+        return None if targets is None else [*targets, *places]
 
     def reset(self, given: Mapping[str, Array]) -> None:
         """As before the first run, but for the states that are given by name."""
@@ -79,3 +102,14 @@ class Kept:
         if not fits or any(not isinstance(d, Sym) and d != n for d, n in zip(shape or (), made.shape, strict=False)):
             raise ShapeError(f"state {wanted.name!r}: got shape {made.shape}, wanted {wanted.type}")
         return made
+
+
+def _place(home: Home, old: Any) -> Any:
+    """An array at home, which may be ``old``; None where there is none, or no memory."""
+    dims, dtype = home.type.dims, home.type.dtype
+    if old is not None and (old.memory, old.shape, old.dtype) == (home.device.memory, dims, dtype):
+        return old
+    try:
+        return home.device.array(dims, dtype)
+    except BudgetError:
+        return None

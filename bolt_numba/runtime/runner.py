@@ -21,7 +21,7 @@ from bolt_numba.ir.interpret import as_value
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.evaluate import evaluate
 from bolt_numba.runtime.bounds import outgrown
-from bolt_numba.runtime.copies import elsewhere, is_elsewhere, placed
+from bolt_numba.runtime.copies import Home, elsewhere, homes, is_elsewhere, placed
 from bolt_numba.runtime.device import hold
 from bolt_numba.runtime.inplace import can_overwrite
 from bolt_numba.runtime.packs import MakerContext, Packs
@@ -59,7 +59,8 @@ class Prepared:
     stands_in: whether the plan does without kernels that it should have.
     """
 
-    __slots__ = ("empties", "ends", "idle", "overwrites", "plain", "plan", "reads", "rest", "stands_in", "used")
+    __slots__ = ("empties", "ends", "homes", "idle", "overwrites", "plain", "plan", "reads", "rest", "stands_in",
+                 "used")  # fmt: skip
 
     def __init__(self, plan: Plan, rest: Runner | None = None, stands_in: bool = False) -> None:
         self.plan, self.rest, self.stands_in = plan, rest, stands_in
@@ -69,6 +70,7 @@ class Prepared:
         self.empties = [(s.type.dims, s.type.dtype) if s.kind == TEMP else None for s in plan.results]
         self.plain = all(e is not None for e in self.empties)
         self.overwrites: dict[tuple[int, int], bool] = {}
+        self.homes: list[Home | None] | None = None
         self.used = next(_clock)
 
     @property
@@ -250,6 +252,13 @@ class Runner:
             runner, given = prepared.rest, [*results[reads:], *made]  # type: ignore[assignment]
             if prepared.ends is not None and targets is None:
                 return [given[i] for i in prepared.ends]
+
+    def homes(self, arrays: Sequence[Any], count: int) -> list[Home | None]:
+        """Where results may stay; ``count`` of them, the last ones, are the last inputs of the next run."""
+        prepared = self.prepare(arrays)
+        if prepared.homes is None:
+            prepared.homes = homes(prepared.plan, len(arrays), count, () if prepared.stands_in else self.far)
+        return prepared.homes
 
     def run_cut(self, cut: Cut, results: Sequence[Array]) -> list[Array]:
         """Run the node that a plan could not contain; ``results`` are its operands that are not omitted."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bolt_numba.devices.costs import bytes_of, work_of
-from bolt_numba.devices.cuda.arrays import DeviceArray, imported
+from bolt_numba.devices.cuda.arrays import DeviceArray, empty, imported
 from bolt_numba.devices.cuda.interface import Driver
 from bolt_numba.devices.cuda.memory import CudaMemory
 from bolt_numba.devices.cuda.program import CudaProgram
@@ -16,7 +16,7 @@ from bolt_numba.kernels.registry import Context, Entry, Step, Types
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import Device
 from bolt_numba.runtime.slots import Job
-from bolt_numba.types import TensorType
+from bolt_numba.types import AnyDType, TensorType
 
 KERNELS = "cuda"
 """The folder of kernels, whatever the session calls the device."""
@@ -65,6 +65,9 @@ class Cuda(Device):
 
     def uploads(self, executable: CudaProgram) -> dict[int, int]:
         return {c.buffer.address: c.buffer.nbytes for c in executable.constants.values()}
+
+    def array(self, dims: Sequence[int], dtype: AnyDType) -> DeviceArray:
+        return empty(self.memory, dims, dtype)
 
     @property
     def pinned(self) -> int:
