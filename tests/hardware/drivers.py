@@ -15,7 +15,7 @@ from bolt_numba.ops.dtypes import plain_bools
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Relu
 from bolt_numba.ops.registry import Op, result_tuple
-from bolt_numba.passes.rewrite import rewrite
+from bolt_numba.passes.partition.marking import lowered
 from bolt_numba.types import F32, Array, TensorType, type_of
 from tests.cases import CASES, Case
 from tests.near import assert_near
@@ -64,12 +64,6 @@ def run_graph(device: Accelerator, graph: Graph, feeds: list[Array], wanted: lis
     return made
 
 
-def lowered(device: Accelerator, graph: Graph) -> None:
-    """Take apart what the device lacks, as the session does."""
-    if not all(device.supports(node) is True for node in graph.nodes):
-        rewrite(graph, device.lowerings, strict=True)
-
-
 def agrees(device: Accelerator, op: type[Op], tolerance: float) -> tuple[int, set[str]]:
     """Compare an operator with its reference on the cases that a device supports.
 
@@ -82,7 +76,7 @@ def agrees(device: Accelerator, op: type[Op], tolerance: float) -> tuple[int, se
         tried += 1
         is_layer = tried % 2 == 0
         graph, feeds = graph_of(case, lambda i: is_layer and i > 0)
-        lowered(device, graph)
+        graph = lowered(graph, device)
         answers = [device.supports(node) for node in graph.nodes]
         if not graph.inputs or not all(answer is True for answer in answers):
             refused.update(answer for answer in answers if isinstance(answer, str))

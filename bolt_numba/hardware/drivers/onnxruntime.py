@@ -24,6 +24,7 @@ from bolt_numba.hardware.interface import (
     Request,
     Setting,
 )
+from bolt_numba.hardware.lowering import BYTES, FUSED
 from bolt_numba.ir.graph import Graph, Node
 from bolt_numba.types import Array, TensorType, only_in_python
 
@@ -102,6 +103,7 @@ class OrtAccelerator(Accelerator):
             raise DeviceError(f"onnxruntime: provider: got {self.provider!r}, wanted one of {', '.join(available)}")
         self.version = f"onnxruntime {version_of('onnxruntime')} on {self.provider} of {processor_digest()}"
         self.shapes = "fixed" if properties["shapes"] == "fixed" else "free"
+        self.lowerings = (*FUSED, *BYTES[:2])
         self._answers: dict[Any, bool | str] = {}
 
     def supports(self, node: Node) -> bool | str:

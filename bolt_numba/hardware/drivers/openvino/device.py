@@ -21,6 +21,7 @@ from bolt_numba.hardware.interface import (
     Request,
     Setting,
 )
+from bolt_numba.hardware.lowering import ACTIVATIONS, BYTES, CHANNELS_FIRST, FUSED, NORMS
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.types import Array, Sym, TensorType
 
@@ -63,6 +64,7 @@ class OvAccelerator(Accelerator):
             raise DeviceError(f"openvino: device: got {self.device!r}, wanted one of {', '.join(available)}")
         self.version = f"openvino {version_of('openvino')} on {self.device} of {processor_digest()}"
         self.shapes = "free" if properties["shapes"] == "free" else "fixed"
+        self.lowerings = (*CHANNELS_FIRST, *FUSED, *BYTES[:2], *ACTIVATIONS, *NORMS)
         self.wide = properties["int64"] == "narrow"
         self._answers: dict[Any, bool | str] = {}
 

@@ -1,0 +1,99 @@
+"""Rules that drivers list: each fires on cases of its operator, and the interpreter gives the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from bolt_numba.hardware import lowering
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.interpret import interpret
+from bolt_numba.ir.spec import verify
+from bolt_numba.ops.arrays.reduce import Softmax
+from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.pool import MaxPool
+from bolt_numba.ops.pointwise import Add, Relu
+from bolt_numba.ops.registry import Op
+from bolt_numba.passes.layout import to_last
+from bolt_numba.passes.rewrite import FIRED, Rule, rewrite
+from bolt_numba.types import F32, TensorType
+from tests.cases import CASES, Case
+from tests.hardware.drivers import ROUNDED, few, graph_of
+from tests.near import assert_near
+
+SETS = ("ACTIVATIONS", "BYTES", "CHANNELS_FIRST", "FUSED", "NORMS", "SIGNED", "SUMS")
+RULES: list[Rule] = [rule for name in SETS for rule in getattr(lowering, name)]
+LAYOUT = {"channels_first"}
+
+
+def roots(rule: Rule) -> list[type[Op]]:
+    """Operators that a rule is for."""
+    if rule.name in LAYOUT:
+        return [Conv, MaxPool]
+    kinds: Any = rule.pattern.op
+    return list(kinds) if isinstance(kinds, tuple) else [kinds]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule.name for rule in RULES])
+def test_rule_fires_and_keeps_what_is_computed(rule: Rule) -> None:
+    fired = 0
+
+    def check(case: Case) -> None:
+        nonlocal fired
+        graph, feeds = graph_of(case, lambda i: i > 0)
+        if not graph.inputs:
+            return
+        named = {v.name: a for v, a in zip(graph.inputs, feeds, strict=True)}
+        want = interpret(graph, named)
+        before = FIRED[rule.name]
+        rewrite(graph, [rule], strict=True)
+        if FIRED[rule.name] == before:
+            return
+        verify(graph)
+        for name, got in interpret(graph, named).items():
+            assert got.dtype == want[name].dtype
+            if got.dtype.kind == "f":
+                assert_near(got, want[name], 2e-5, str(case), floor=0.1)
+            else:
+                step = case.op.name in ROUNDED and rule.name != "signed_weights"
+                np.testing.assert_allclose(got, want[name], rtol=0, atol=step, err_msg=str(case))
+        fired += 1
+
+    for op in roots(rule):
+        with np.errstate(all="ignore"):
+            settings(few, max_examples=25)(given(CASES[op]())(check))()
+    assert fired >= 2
+
+
+def test_a_softmax_is_taken_apart_by_several_rules() -> None:
+    graph = Graph("softmax")
+    build = Builder(graph)
+    x = graph.add_input("x", TensorType(F32, (3, 5)))
+    graph.add_output(build(Softmax(-1), x))
+    rewrite(graph, lowering.SUMS, strict=True)
+    assert [node.op.name for node in graph.nodes] == ["ReduceMax", "Sub", "Exp", "ReduceSum", "Div"]
+
+
+def test_a_part_gets_its_channels_last_between_few_transposes() -> None:
+    rng = np.random.default_rng(0)
+    graph = Graph("images")
+    build = Builder(graph)
+    x = graph.add_input("x", TensorType(F32, (1, 3, 8, 8)))
+    for size in (3, 4, 4):
+        w = rng.standard_normal((4, size, 3, 3)).astype(F32)
+        last = x = build(Relu(), build(Conv(pads=(1, 1, 1, 1)), x, w))
+    graph.add_output(build(Add(), build(MaxPool((2, 2), strides=(2, 2)), last), np.float32(1)))
+    made = lowering.with_channels_last(graph)
+    verify(made)
+    layouts = [getattr(node.op, "layout", None) for node in made.nodes]
+    assert layouts.count("NHWC") == 4
+    assert "NCHW" not in layouts
+    assert [node.op.name for node in made.nodes].count("Transpose") == 2
+    feeds = {"x": rng.standard_normal((1, 3, 8, 8)).astype(F32)}
+    for name, want in interpret(graph, feeds).items():
+        assert_near(interpret(made, feeds)[name], want, 1e-5)
+    assert to_last(4) in [getattr(node.op, "perm", None) for node in made.nodes]
