@@ -24,6 +24,8 @@ WITH_US = {
     "openvino": "bolt_numba.hardware.drivers.openvino.device:OpenVinoDriver",
 }
 """Plug-ins that come with this package, as an entry point names them; one that a package announces goes before."""
+SHAPES = ("fixed", "ranges", "free")
+"""What `Accelerator.shapes` may be."""
 Made = TypeVar("Made", bound=MakeDriver)
 
 _makers: dict[str, MakeDriver] = {}
@@ -137,9 +139,18 @@ def own_settings(settings: Mapping[str, Setting]) -> dict[str, Setting]:
 
 def opened(driver: DeviceDriver, settings: Mapping[str, Setting]) -> Accelerator:
     """The device, open.  Raises what the driver does, and DeviceError where it gives something else."""
+    from bolt_numba.passes.rewrite import Rule
+
     made: Any = driver.open(own_settings(settings))
     if not isinstance(made, Accelerator):
         raise DeviceError(f"device {driver.name!r}: open: got a {type(made).__name__}, wanted an Accelerator")
+    version, shapes = getattr(made, "version", None), getattr(made, "shapes", None)
+    if not isinstance(version, str):
+        raise DeviceError(f"device {driver.name!r}: version: got a {type(version).__name__}, wanted a text")
+    if any(not isinstance(rule, Rule) for rule in made.lowerings):
+        raise DeviceError(f"device {driver.name!r}: lowerings: got what is no rule, wanted what @rule makes")
+    if shapes not in SHAPES:
+        raise DeviceError(f"device {driver.name!r}: shapes: got {shapes!r}, wanted one of {SHAPES}")
     return made
 
 

@@ -63,7 +63,10 @@ class Failures:
 
 def text_of(error: Exception) -> str:
     """An exception in one line; our own say enough by themselves."""
-    text = " ".join(str(error).split())
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # whatever is wrong with somebody's class of errors
+        text = ""
     return text if isinstance(error, DeviceError) and text else f"{type(error).__name__}: {text}".rstrip(": ")
 
 

@@ -120,12 +120,14 @@ def refusal(node: Node, device: Taker) -> str:
 
 def _refusal(node: Node, device: Taker) -> str:
     try:
-        answer = device.supports(node)
+        answer: Any = device.supports(node)
     except Exception as error:
         return f"it fails to say: {type(error).__name__}: {error}"
     if answer is True:
         return ""
-    return answer if isinstance(answer, str) and answer else "it does not support it"
+    if isinstance(answer, str):
+        return answer or "it does not support it"
+    return "it does not support it" if answer is False else f"it says {answer!r:.40}, wanted True or a reason"
 
 
 def _may_apply(rule: Rule, node: Node) -> bool:
