@@ -86,9 +86,13 @@ class Packs:
     def take_packed(self, packed: PackedWeights, graph: Graph) -> None:
         """Have what the model's file holds packed for this machine of the constants that were taken.
 
-        graph: as it was read from the file.  Raises InvalidModelError when a constant of which nothing is packed was
-        changed since.
+        graph: as it was read from the file.  Nothing is had where the precision of the session made others of its
+        constants.  Raises InvalidModelError when a constant of which nothing is packed was changed since.
         """
+        arrays = [v.const for v in graph.constants()]
+        if any(place >= len(arrays) or value.const is not arrays[place] for value, place in self._places.items()):
+            check_sources(packed, graph)
+            return
         rows = {place for place, _ in packed.rows}
         if packed.sources:
             check_sources(packed, graph, [place for place in self._places.values() if place not in rows])

@@ -147,6 +147,24 @@ def test_shapes_and_dtypes_are_checked(gpu: Given) -> None:
         imported(device.memory, _Strided(strided))
 
 
+def test_streams_and_masks_of_others(gpu: Given) -> None:
+    fake, device, name = gpu
+    session = session_of(name, "gpu")
+    for stream in (0, 1, None):
+        x = _With(Foreign(fake, device.driver, X), stream=stream, mask=None)
+        if stream is None:  # it says that nobody writes to it any more
+            np.testing.assert_array_equal(DeviceArray(device.memory, x.address, (3, 4), X.dtype, x, 1).numpy(), X)
+        np.testing.assert_array_equal(session(x=x, z=X)["gpu"], -X)
+    with pytest.raises(DTypeError, match="got one with a mask"):
+        session(x=_With(Foreign(fake, device.driver, X), mask=X), z=X)
+
+
+class _With:
+    def __init__(self, of: Foreign, **more: Any) -> None:
+        self.address = of.address
+        self.__cuda_array_interface__ = {**of.__cuda_array_interface__, **more}
+
+
 class _Strided:
     def __init__(self, of: Foreign) -> None:
         self.__cuda_array_interface__ = {**of.__cuda_array_interface__, "strides": of.content.strides}

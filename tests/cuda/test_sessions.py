@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,15 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba import devices
-from bolt_numba.errors import DeviceError
+from bolt_numba.errors import DeviceError, InvalidModelError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.arrays.reduce import Softmax
 from bolt_numba.ops.data.ml import LabelEncoder
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.pointwise import Relu
+from bolt_numba.ops.pointwise import Add, Relu
+from bolt_numba.packing import packed
 from bolt_numba.types import F32, Array, Sym, TensorType
 
 SIM: Any = devices.device("cuda-sim")
@@ -94,3 +96,21 @@ def test_a_constant_is_on_the_gpu_once_for_all_plans_and_goes_with_the_last() ->
     session.close()
     gc.collect()
     assert SIM.memory.uploaded == before
+
+
+def test_a_file_that_is_packed_for_the_processor_is_taken_in_every_precision(tmp_path: Path) -> None:
+    graph, path = Graph("weights"), tmp_path / "packed.bolt"
+    x = graph.add_input("x", TensorType(F32, (3, 8)))
+    b = Builder(graph)
+    graph.add_output(b(Add(), b(MatMul(), x, whole(8, 4)), whole(4, seed=1)), "y")
+    bn.save(packed(graph), path)
+    wanted = interpret(graph, {"x": whole(3, 8)})["y"]
+    for precision in ("f32", "f16"):  # whole numbers are exact in both
+        session = bn.compile(path, device="cuda-sim", threads=1, precision=precision)
+        np.testing.assert_array_equal(session(x=whole(3, 8))["y"], wanted)
+    at = path.read_bytes().find(whole(8, 4).tobytes())
+    with path.open("r+b") as file:
+        file.seek(at + 3)
+        file.write(bytes([path.read_bytes()[at + 3] ^ 0x40]))
+    with pytest.raises(InvalidModelError, match="its seal is wrong"):
+        bn.compile(path, device="cuda-sim", threads=1, precision="f16")(x=whole(3, 8))

@@ -156,7 +156,11 @@ def imported(memory: CudaMemory, value: Any) -> DeviceArray | None:
     shape, dtype = tuple(found["shape"]), np.dtype(found["typestr"])
     if found.get("strides") is not None:
         dlpack.check_dense(shape, tuple(found["strides"]), dtype)
-    return DeviceArray(memory, found["data"][0], shape, dtype, value, found.get("stream", LEGACY), found["data"][1])
+    if found.get("mask") is not None:
+        raise DTypeError("array on a GPU: got one with a mask, wanted all elements")
+    stream = found.get("stream", LEGACY)
+    stream = LEGACY if stream == 0 else stream  # which the interface leaves open
+    return DeviceArray(memory, found["data"][0], shape, dtype, value, stream, found["data"][1])
 
 
 def _capsule(value: Any) -> Any:
