@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import itertools
+import json
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -154,8 +155,24 @@ def test_two_gpus_have_contexts_of_their_own() -> None:
 def test_profile_takes_times_of_events() -> None:
     fake, graph = FakeDriver(), chain()
     session = session_on(fake, graph)
-    rows = {row.op: row.seconds for row in session.profile(whole(6, 4), runs=2).rows}
-    assert rows["Relu"] == pytest.approx(1e-3)  # a tick of the fake's clock
+    rows = {row.op: row for row in session.profile(whole(6, 4), runs=2).rows}
+    assert rows["Relu"].seconds == pytest.approx(1e-3)  # a tick of the fake's clock
+    assert rows["Relu"].counts == {"launches": 1}
+
+
+def test_profile_on_the_simulator_says_what_kernels_do(tmp_path: Path) -> None:
+    profile = bn.compile(chain(2), device="cuda-sim", threads=1, stages=()).profile(whole(64, 4), runs=1)
+    counts = [row.counts for row in profile.rows if row.op == "Relu"]
+    assert len(counts) == 2
+    for found in counts:
+        assert found["launches"] == 1
+        assert 8 < found["instructions"] < 200
+        assert found["% of sectors used"] == 100
+        assert found["bank conflicts"] == 0
+    assert "1 launches, " in profile.table()
+    profile.save(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert [event["args"]["launches"] for event in events if event["cat"] == "Relu"] == [1, 1]
 
 
 # ------------------------------------------------------------------------------------------------------------ failures

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bolt_numba.devices.costs import bytes_of, work_of
@@ -72,6 +72,9 @@ class Cuda(Device):
     @property
     def pinned(self) -> int:
         return self.driver.pinned
+
+    def counts(self, job: Job) -> Mapping[str, int]:
+        return self.memory.counts.get(job, {})
 
     def imported(self, value: Any) -> DeviceArray | None:
         return imported(self.memory, value)

@@ -312,7 +312,7 @@ class Gpu:
 
     # --- time --------------------------------------------------------------------------------------------------------
 
-    def timed(self, groups: Sequence[Sequence[Call]], stream: Stream) -> list[float]:
+    def timed(self, groups: Sequence[Sequence[Call]], stream: Stream, reports: Any = None) -> list[float]:
         cu, what, events = self.cu, "measuring time", []
         with self.here:
             try:

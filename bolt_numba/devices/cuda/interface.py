@@ -9,6 +9,7 @@ from bolt_numba.types import Array
 
 if TYPE_CHECKING:
     from bolt_numba.kernels.cuda.declare import CudaKernel, MappedTensor
+    from bolt_numba.ptx import SimulationReport
 
 Call: TypeAlias = Callable[[], None]
 """A launch with all its arguments: asks the GPU, and waits for nothing."""
@@ -90,8 +91,13 @@ class Driver(Protocol):
         """All these calls of one stream as a single one, which costs the host less."""
         ...
 
-    def timed(self, groups: Sequence[Sequence[Call]], stream: Any) -> list[float]:
-        """Do calls of one stream group by group; seconds that each group took."""
+    def timed(
+        self, groups: Sequence[Sequence[Call]], stream: Any, reports: list[SimulationReport] | None = None
+    ) -> list[float]:
+        """Do calls of one stream group by group; seconds that each group took.
+
+        reports: gets one for each group, by a driver that counts what kernels do.
+        """
         ...
 
     def synchronise(self, stream: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from bolt_numba.base.mapped import drop_pages
 from bolt_numba.base.records import record
 from bolt_numba.devices.cuda.interface import Driver
 from bolt_numba.runtime.device import allocated
+from bolt_numba.runtime.slots import Job
 from bolt_numba.types import Array
 
 
@@ -40,6 +42,8 @@ class CudaMemory:
         self.driver, self.name = driver, driver.name
         self._constants: weakref.WeakValueDictionary[tuple[int, int], Constant] = weakref.WeakValueDictionary()
         self._stream: Any = None
+        self.counts: weakref.WeakKeyDictionary[Job, Mapping[str, int]] = weakref.WeakKeyDictionary()
+        """What the steps of a job did when they were timed last, for people."""
         self._lock = threading.RLock()
         renew_after_fork(self, "_lock", threading.RLock)
 

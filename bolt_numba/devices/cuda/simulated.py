@@ -105,12 +105,26 @@ class SimulatedGpu:
     def repeated(self, calls: Sequence[Call], stream: None) -> Call:
         return lambda: self.run(calls)
 
-    def timed(self, groups: Sequence[Sequence[Call]], stream: None) -> list[float]:
+    def timed(
+        self, groups: Sequence[Sequence[Call]], stream: None, reports: list[SimulationReport] | None = None
+    ) -> list[float]:
         clock = [time.perf_counter()]
         for calls in groups:
-            self.run(calls)
+            if reports is None:
+                self.run(calls)
+            else:
+                reports.append(SimulationReport())
+                self._run_counted(calls, reports[-1])
             clock.append(time.perf_counter())
         return np.diff(clock).tolist()
+
+    def _run_counted(self, calls: Sequence[Call], report: SimulationReport) -> None:
+        with self._lock:
+            before, self.counts = self.counts, report
+            try:
+                self.run(calls)
+            finally:
+                self.counts = before
 
     def synchronise(self, stream: None) -> None:
         pass
