@@ -130,6 +130,9 @@ def bench(
     numerics: str = "default",
     tune: bool = False,
     device: str | Sequence[str] = "cpu",
+    properties: Mapping[str, Mapping[str, Any]] | None = None,
+    fallback: str = "allow",
+    placement: str | None = None,
     weights: str | os.PathLike[str] | None = None,
     signature: str | None = None,
     progress: Callable[[str], None] = lambda _: None,
@@ -142,6 +145,7 @@ def bench(
     """
     second = None if weights is None else os.fspath(weights)
     how: dict[str, Any] = {"numerics": numerics, "device": device, "weights": second, "signature": signature}
+    how |= {"properties": properties, "fallback": fallback, "placement": placement}
     ours = BoltEngine(model, threads, precision := precision_of(precision), tune=tune, **how)
     arrays = model_feeds(ours.session.graph, shapes, seed, feeds)
     engines: dict[str, Engine] = {OURS: ours}
@@ -169,7 +173,7 @@ def bench(
 
 
 def _for_peer(
-    name: str, model: peers.Model, how: Mapping[str, str | None], folder: str
+    name: str, model: peers.Model, how: Mapping[str, Any], folder: str
 ) -> tuple[peers.Model, str | None]:
     """What a peer loads, and the second file: an ONNX model, or one of its own format, as it is.
 

@@ -20,6 +20,7 @@ from bolt_numba.errors import BoltError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.peers import Feeds, Model, installed, make, with_outputs
+from bolt_numba.session import Session
 from bolt_numba.types import Array
 
 
@@ -86,6 +87,23 @@ class Reference:
 
     def values(self, names: Sequence[str]) -> dict[str, Array]:
         return interpret(self.graph, self.feeds, names)
+
+
+class OwnCpu:
+    """Our own kernels on the CPU: what sessions on other devices are held against."""
+
+    levels = 1
+
+    def __init__(self, asked: Asked) -> None:
+        self.session, self.feeds = Session(asked.graph), asked.feeds
+
+    def names(self) -> set[str]:
+        graph = self.session.graph
+        return {v.name for v in graph.values()} | set(graph.output_names)
+
+    def values(self, names: Sequence[str]) -> dict[str, Array]:
+        self.session.reset_state()
+        return dict(zip(names, self.session.run(list(names), self.feeds), strict=True))
 
 
 class LiteRt:
@@ -224,7 +242,8 @@ class PaddleInference:
 
 
 JUDGES: dict[str, Callable[[Asked], Judge]] = {
-    "onnxruntime": OnnxRuntime, "reference": Reference, "litert": LiteRt, "opencv": OpenCv, "paddle": PaddleInference,
+    "onnxruntime": OnnxRuntime, "reference": Reference, "cpu": OwnCpu, "litert": LiteRt, "opencv": OpenCv,
+    "paddle": PaddleInference,
 }  # fmt: skip
 """Judges by name."""
 OWN = {"tflite": ("litert", "ai_edge_litert"), "caffe": ("opencv", "cv2"), "paddle": ("paddle", "paddle")}
@@ -241,7 +260,7 @@ def judge_of(
         against = own if importlib.util.find_spec(package) else "onnxruntime"
     if against not in JUDGES:
         raise BoltError(f"verify: against: got {against!r}, wanted one of {', '.join(map(repr, JUDGES))}")
-    fitting = dict.fromkeys(("onnxruntime", "reference", own))
+    fitting = dict.fromkeys(("onnxruntime", "reference", "cpu", own))
     if against not in fitting:
         what = f"a file of {format}" if format else "a graph"
         raise BoltError(f"verify: against: got {against!r} for {what}, wanted {' or '.join(map(repr, fitting))}")

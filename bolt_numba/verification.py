@@ -153,20 +153,23 @@ def verify(
     numerics: str = "default",
     weights: str | os.PathLike[str] | None = None,
     signature: str | None = None,
+    **devices: Any,
 ) -> VerifyReport:
     """Run ``model`` here and elsewhere on the same inputs, and compare every tensor that both can name.
 
     against: ``"onnxruntime"``, which gets a model of another format as ONNX; ``"reference"``, the naive meaning of the
-    operators; ``"litert"``, ``"opencv"`` (below 5), ``"paddle"`` for their formats; all f32.  None: the engine whose
-    format it is, where that is installed, else onnxruntime.  feeds, shapes, seed: as
+    operators; ``"cpu"``, our own kernels there, which other devices are held against; ``"litert"``, ``"opencv"``
+    (below 5), ``"paddle"`` for their formats; all f32.  None: the engine whose format it is, where that is installed,
+    else onnxruntime.  feeds, shapes, seed: as
     `bolt_numba.guesses.model_feeds`.  Floats of outputs agree within ``atol + rtol * |wanted|``; those of a narrower
     precision, and intermediate tensors, whose small elements are often what is left of large terms, within
     ``atol + rtol * max |wanted|``.  Other dtypes agree exactly, but what QuantizeLinear gives within a level, with
     LiteRT two; the floats of such models as those of a narrower precision.
-    rtol: None for what `RTOL` holds for the precision.  weights, signature: as `bolt_numba.compile`.
+    rtol: None for what `RTOL` holds for the precision.  weights, signature, devices: as `bolt_numba.compile`, which
+    takes device, properties, fallback and placement.
     """
     graph = load(model, weights=weights, signature=signature)
-    session = Session(graph, threads=threads, precision=precision, numerics=numerics)
+    session = Session(graph, threads=threads, precision=precision, numerics=numerics, **devices)
     precision = session.precision
     steps = steps_of(graph)
     rtol = (max(RTOL[precision], QUANTISED_RTOL if steps else 0.0)) if rtol is None else rtol

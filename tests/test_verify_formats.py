@@ -45,10 +45,10 @@ def test_a_wrong_tensor_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_others_judge_no_foreign_format(tmp_path: Path) -> None:
     path = tflite(tmp_path, "add/f32_same$")
-    with pytest.raises(BoltError, match=r"got 'litert' for a graph, wanted 'onnxruntime' or 'reference'$"):
+    with pytest.raises(BoltError, match=r"got 'litert' for a graph, wanted 'onnxruntime' or 'reference' or 'cpu'$"):
         bn.verify(bn.load(path), "litert")
     with pytest.raises(
-        BoltError, match="against: got 'tensorrt', wanted one of 'onnxruntime', 'reference', 'litert', 'opencv'"
+        BoltError, match="against: got 'tensorrt', wanted one of 'onnxruntime', 'reference', 'cpu', 'litert', 'opencv'"
     ):
         bn.verify(path, "tensorrt")
 
@@ -98,7 +98,7 @@ def test_opencv_judges_detections_in_our_order(tmp_path: Path) -> None:
 
 def test_another_judge_is_refused_by_name(tmp_path: Path) -> None:
     path = tflite(tmp_path, "add/f32_act_relu$")
-    with pytest.raises(BoltError, match=r"got 'opencv' for a file of tflite, wanted .* or 'reference' or 'litert'"):
+    with pytest.raises(BoltError, match=r"got 'opencv' for a file of tflite, wanted .* or 'cpu' or 'litert'"):
         bn.verify(path, "opencv")
 
 

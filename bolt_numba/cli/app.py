@@ -11,9 +11,10 @@ import typer
 
 import bolt_numba
 from bolt_numba.base.trusted import CacheWarning
-from bolt_numba.cli import check, draw, kernels, machine, model, quantise, speed
+from bolt_numba.cli import check, devices, draw, kernels, machine, model, quantise, speed
 from bolt_numba.cli.console import err, plain
 from bolt_numba.errors import BoltError
+from bolt_numba.hardware.interface import FallbackWarning
 
 app = typer.Typer(
     name="bolt-numba",
@@ -32,6 +33,7 @@ app.command("profile")(speed.profile)
 app.command("viz")(draw.viz)
 app.command("ops")(machine.ops)
 app.add_typer(kernels.cache, name="cache")
+app.command("devices")(devices.devices)
 app.command("doctor")(machine.doctor)
 
 
@@ -54,7 +56,9 @@ def common(
     """Neural-network inference in Python at machine speed: ONNX in, Numba kernels, arrays out."""
     if not debug:
         warnings.simplefilter("ignore")
-        warnings.simplefilter("default", CacheWarning)
+        for kind in (CacheWarning, FallbackWarning):
+            warnings.simplefilter("default", kind)
+        warnings.filterwarnings("default", "placement: ")
 
 
 def run(args: Sequence[str]) -> int:

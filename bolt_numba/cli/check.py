@@ -13,17 +13,21 @@ import bolt_numba as bn
 from bolt_numba.cli import console
 from bolt_numba.cli.options import (
     Devices,
+    Fallback,
     Inputs,
     Json,
     ModelPath,
     Numerics,
+    PlacementFile,
     Precision,
+    PropertyTexts,
     Seed,
     Shapes,
     Signature,
     Threads,
     Tune,
     Weights,
+    on_devices,
     one_of,
     read_feeds,
     read_inputs,
@@ -45,6 +49,9 @@ def run(
     numerics: Numerics = "default",
     tune: Tune = False,
     device: Devices = "cpu",
+    property_: PropertyTexts = [],
+    fallback: Fallback = "allow",
+    placement: PlacementFile = None,
     weights: Weights = None,
     signature: Signature = None,
     as_json: Json = False,
@@ -53,7 +60,7 @@ def run(
     with console.progress(f"compiling {model.name}") as say:
         session = bn.compile(
             model, weights=weights, signature=signature, threads=threads, precision=precision, numerics=numerics,
-            tune=tune, device=device.split(","),
+            tune=tune, **on_devices(device, property_, fallback, placement),
         )  # fmt: skip
         feeds = read_feeds(session, shape, input_, seed)
         say(f"running {model.name}")
@@ -103,14 +110,14 @@ Against: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--against",
-        help="onnxruntime, reference, or that of its own format: litert, opencv, paddle.",
+        help="onnxruntime, reference, cpu (our own kernels there), or that of its format: litert, opencv, paddle.",
         callback=_judge,
-        autocompletion=lambda: ["onnxruntime", "reference", "litert", "opencv", "paddle"],
+        autocompletion=lambda: ["onnxruntime", "reference", "cpu", "litert", "opencv", "paddle"],
     ),
 ]
 
 
-def verify(
+def verify(  # budget: each option is one line or two
     model: ModelPath,
     against: Against = None,
     rtol: Annotated[
@@ -123,6 +130,10 @@ def verify(
     threads: Threads = None,
     precision: Precision = "f32",
     numerics: Numerics = "default",
+    device: Devices = "cpu",
+    property_: PropertyTexts = [],
+    fallback: Fallback = "allow",
+    placement: PlacementFile = None,
     only_outputs: Annotated[bool, typer.Option("--only-outputs", help="Leave intermediate tensors out.")] = False,
     weights: Weights = None,
     signature: Signature = None,
@@ -136,7 +147,7 @@ def verify(
         report = bn.verify(
             os.fspath(model), against, feeds=feeds, shapes=told_shapes(graph, shape, feeds), seed=seed, rtol=rtol,
             atol=atol, threads=threads, intermediates=not only_outputs, precision=precision, numerics=numerics,
-            weights=weights, signature=signature,
+            weights=weights, signature=signature, **on_devices(device, property_, fallback, placement),
         )  # fmt: skip
     if as_json:
         console.write_json({"model": str(model), **report.to_json()})

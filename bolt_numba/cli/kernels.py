@@ -19,6 +19,7 @@ from bolt_numba.cli.options import Json, Tune, read_shapes
 from bolt_numba.devices.threads import load_executor
 from bolt_numba.family import relatives
 from bolt_numba.guesses import complete_shapes, model_feeds
+from bolt_numba.hardware import blobs
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.packed import SEAL_KEY
 from bolt_numba.kernels import jit
@@ -49,14 +50,21 @@ def cache_list(as_json: Json = False) -> None:
     console.table("", ("kernel", "bytes", "folder"), rows, right=("bytes",))
     for folder, entries in kept.items():
         console.write(f"{len(entries)} kernels, {sum(size for _, size in entries):,} bytes, in {folder}")
+    graphs = blobs.entries()
+    if graphs:
+        nbytes = sum(found.st_size for _, found in graphs)
+        console.write(f"{len(graphs)} graphs that plug-ins compiled, {nbytes:,} bytes, in {graphs[0][0].parent}")
     limit = f"at most {cache_limit():,}" if cache_limit() else "any number"
     console.write(f"{cache_bytes():,} bytes of yours of all versions and processors; {limit} ({CACHE_MIB.name})")
 
 
 @cache.command("clear")
 def cache_clear() -> None:
-    """Remove your compiled kernels of all versions."""
+    """Remove your compiled kernels of all versions, and what plug-ins compiled."""
     console.write(f"removed {jit.clear_cache()} kernels from {jit.cache_root()}")
+    graphs = blobs.clear()
+    if graphs:
+        console.write(f"removed {graphs} graphs that plug-ins compiled")
 
 
 @cache.command("warm")

@@ -10,14 +10,19 @@ import typer
 
 import bolt_numba as bn
 from bolt_numba.cli import console
+from bolt_numba.cli.devices import show_parts
 from bolt_numba.cli.options import (
+    Devices,
     FixedShapes,
     Json,
     ModelPath,
     Numerics,
+    PlacementFile,
     Precision,
+    PropertyTexts,
     Signature,
     Weights,
+    on_devices,
     one_of,
     read_shapes,
 )
@@ -192,19 +197,26 @@ def inspect(
     unsupported: Annotated[
         bool, typer.Option("--unsupported", help="Only list what is unsupported; exit code 1 if anything is.")
     ] = False,
+    device: Devices = "cpu",
+    property_: PropertyTexts = [],
+    placement: PlacementFile = None,
     weights: Weights = None,
     signature: Signature = None,
 ) -> None:
-    """Show what a model takes, gives and is made of.  Lists all that is unsupported, if anything is."""
+    """Show what a model takes, gives and is made of.  Lists all that is unsupported, if anything is.
+
+    With --device, which nodes a plug-in gets, and why not the others: as lines that --placement takes.
+    """
     if unsupported:
         _list_unsupported(model, weights, as_json)
         return
     with console.progress(f"reading {model.name}"), foreign_operators() as named:
         found = bn.load_model(model, weights=weights)
     graph = found.graph(signature)
+    if device != "cpu":
+        return show_parts(graph, on_devices(device, property_, "allow", placement), as_json)
     if text:
-        console.write(to_text(graph))
-        return
+        return console.write(to_text(graph))
     facts = _facts(graph)
     if as_json:
         console.write_json({**facts, "file_operators": dict(named.most_common()), "signatures": list(found.signatures)})

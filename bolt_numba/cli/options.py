@@ -6,7 +6,7 @@ import json
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import typer
@@ -20,7 +20,7 @@ from bolt_numba.guesses import complete_shapes, guessed
 from bolt_numba.inputs import plain_array
 from bolt_numba.ir.graph import Graph
 from bolt_numba.session import Session
-from bolt_numba.types import NUMERICS, PRECISIONS, Array, TensorSpec, precision_of
+from bolt_numba.types import FALLBACKS, NUMERICS, PRECISIONS, Array, TensorSpec, precision_of
 
 
 def one_of(names: Iterable[str], text: str) -> str:
@@ -37,6 +37,10 @@ def _precision(text: str) -> str:
 
 def _numerics(text: str) -> str:
     return one_of(NUMERICS, text)
+
+
+def _fallback(text: str) -> str:
+    return one_of(FALLBACKS, text)
 
 
 ModelPath: TypeAlias = Annotated[
@@ -75,9 +79,26 @@ Devices: TypeAlias = Annotated[
     typer.Option(
         "--device",
         metavar="NAME[,NAME]",
-        help="Where nodes run, in order of preference: cuda, cuda:1, cuda-sim; what is left runs on the CPU.",
+        help="Where nodes run, in order of preference (`devices` lists them); what is left runs on the CPU.",
         autocompletion=device_names,
     ),
+]
+PropertyTexts: TypeAlias = Annotated[
+    list[str],
+    typer.Option("--property", metavar="DEVICE.NAME=VALUE", help="Of a plug-in, as openvino.device=GPU (`devices`)."),
+]
+Fallback: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--fallback",
+        metavar="|".join(FALLBACKS),
+        help="Where a plug-in fails: run elsewhere, warn of it too, or fail.",
+        callback=_fallback,
+        autocompletion=lambda: list(FALLBACKS),
+    ),
+]
+PlacementFile: TypeAlias = Annotated[
+    Path | None, typer.Option("--placement", metavar="FILE", help="Which nodes plug-ins get, or not: docs/hardware.")
 ]
 Tune: TypeAlias = Annotated[
     bool, typer.Option("--tune", help="Measure which algorithm is fastest where several can run a node (kept).")
@@ -98,6 +119,20 @@ Inputs: TypeAlias = Annotated[
         help="x=a.npy, n=3 (a JSON value), or an .npz file with several inputs.",
     ),
 ]
+
+
+def on_devices(device: str, properties: Sequence[str], fallback: str, placement: Path | None) -> dict[str, Any]:
+    """What `bolt_numba.compile` takes for these options.  Raises OSError where the file is not there."""
+    found: dict[str, dict[str, str]] = {}
+    for text in properties:
+        name, equals, value = text.partition("=")
+        of, dot, key = name.strip().partition(".")
+        if not equals or not dot or not of or not key:
+            raise typer.BadParameter(f"got {text!r}, wanted DEVICE.NAME=VALUE", param_hint="--property")
+        found.setdefault(of, {})[key] = value.strip()
+    names = [name.strip() for name in device.split(",")]
+    rules = None if placement is None else placement.read_text(encoding="utf-8")
+    return {"device": names, "properties": found, "fallback": fallback, "placement": rules}
 
 
 def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:

@@ -13,17 +13,21 @@ from bolt_numba.base.config import default_threads
 from bolt_numba.cli import console
 from bolt_numba.cli.options import (
     Devices,
+    Fallback,
     Inputs,
     Json,
     ModelPath,
     Numerics,
+    PlacementFile,
     Precision,
+    PropertyTexts,
     Seed,
     Shapes,
     Signature,
     Threads,
     Tune,
     Weights,
+    on_devices,
     one_of,
     read_feeds,
     read_shapes,
@@ -57,6 +61,9 @@ def bench(
     numerics: Numerics = "default",
     tune: Tune = False,
     device: Devices = "cpu",
+    property_: PropertyTexts = [],
+    fallback: Fallback = "allow",
+    placement: PlacementFile = None,
     shape: Shapes = [],
     seed: Seed = 0,
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Time to measure, all engines together.")] = 3.0,
@@ -75,7 +82,7 @@ def bench(
         report = benchmark.bench(
             model, vs=names, threads=threads or default_threads(), shapes=read_shapes(shape), seed=seed,
             seconds=seconds, processes=processes, progress=say, precision=precision, numerics=numerics,
-            tune=tune, device=device.split(","), weights=weights, signature=signature,
+            tune=tune, **on_devices(device, property_, fallback, placement), weights=weights, signature=signature,
         )  # fmt: skip
     if as_json:
         console.write_json(report.to_json())
@@ -116,6 +123,9 @@ def profile(
     numerics: Numerics = "default",
     tune: Tune = False,
     device: Devices = "cpu",
+    property_: PropertyTexts = [],
+    fallback: Fallback = "allow",
+    placement: PlacementFile = None,
     weights: Weights = None,
     signature: Signature = None,
     as_json: Json = False,
@@ -124,7 +134,7 @@ def profile(
     with console.progress(f"compiling {model.name}") as say:
         session = bn.compile(
             model, weights=weights, signature=signature, threads=threads, precision=precision, numerics=numerics,
-            tune=tune, device=device.split(","),
+            tune=tune, **on_devices(device, property_, fallback, placement),
         )  # fmt: skip
         feeds = read_feeds(session, shape, input_, seed)
         say(f"profiling {model.name}")

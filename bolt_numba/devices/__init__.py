@@ -85,7 +85,9 @@ def plug_ins(wanted: str | Sequence[str]) -> list[str]:
 def in_order(wanted: str | Sequence[str] = ()) -> tuple[Device, ...]:
     """The devices that are wanted (one, or several in order of preference), then the others of `LAST`."""
     asked = [wanted] if isinstance(wanted, str) else wanted
-    known = f"{', '.join(map(repr, names()))}, or several of these in order of preference"
     if not isinstance(asked, (list, tuple)) or any(not isinstance(n, str) or not _is_known(n) for n in asked):
-        raise DeviceError(f"device: got {wanted!r}, wanted one of {known}")
+        from bolt_numba.hardware import registry
+
+        known = ", ".join(map(repr, dict.fromkeys([*names(), *registry.names()])))
+        raise DeviceError(f"device: got {wanted!r}, wanted one of {known}, or several of these in order of preference")
     return tuple(dict.fromkeys(device(name) for name in (*asked, *LAST)))

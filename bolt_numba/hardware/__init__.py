@@ -12,6 +12,7 @@ from bolt_numba.hardware.interface import (
     DeviceDriver,
     DeviceFullError,
     DeviceLostError,
+    FallbackWarning,
     Property,
     Request,
 )
@@ -19,5 +20,5 @@ from bolt_numba.hardware.registry import register, unregister
 
 __all__ = [
     "COMMON", "INTERFACE", "Accelerator", "CompileContext", "Compiled", "DeviceDriver", "DeviceFullError",
-    "DeviceLostError", "Property", "Request", "register", "unregister",
+    "DeviceLostError", "FallbackWarning", "Property", "Request", "register", "unregister",
 ]  # fmt: skip

@@ -43,6 +43,10 @@ class DeviceLostError(DeviceError):
     """
 
 
+class FallbackWarning(UserWarning):
+    """A plug-in failed, and the session computes what the device should have."""
+
+
 @record(frozen=True)
 class Property:
     """A setting of a device: what it means, what holds unless it is given, and what it may be (empty: all)."""

@@ -1,70 +1,66 @@
-"""What tests of plug-ins share: a graph of which a device gets two parts, and a cache of its own for each test."""
+"""What tests of partition share: a device that takes the operators that it is told of, and graphs in parts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pytest
 
-import bolt_numba as bn
-from bolt_numba.base.kept import cache_root
-from bolt_numba.hardware import registry
 from bolt_numba.ir.build import Builder
-from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.graph import Graph, Node
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.types import F32, Sym, TensorType
-from tests.graphs import integers, make
-from tests.hardware.plain_driver import PlainDriver, register_plain
+from bolt_numba.ir.spec import verify
+from bolt_numba.ir.store import load_bolt, to_bytes
+from bolt_numba.ops.foreign import Foreign
+from bolt_numba.passes.partition.partition import Candidate, Partition
+from bolt_numba.passes.rewrite import Rule, nested
+from bolt_numba.types import F32, TensorType
+from tests.graphs import feeds_of, make
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("BOLT_NUMBA_SYSTEM_CACHE", str(cache_root()))  # has the kernels
-    monkeypatch.setenv("BOLT_NUMBA_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+class Picky:
+    """A device that takes the operators that it is told of."""
+
+    def __init__(self, *names: str, lowerings: Sequence[Rule] = (), seconds: float = 0.0, copy: float = 0.0) -> None:
+        self.names, self.lowerings, self.each, self.copy = names, lowerings, seconds, copy
+
+    def supports(self, node: Node) -> bool | str:
+        return node.op.name in self.names or f"it knows no {node.op.name}"
+
+    def seconds(self, node: Node) -> float | None:
+        return self.each
+
+    def copy_seconds(self, nbytes: int) -> float:
+        return self.copy
 
 
-@pytest.fixture
-def driver() -> Iterator[PlainDriver]:
-    made = register_plain()
-    made.only = {"MatMul", "Relu", "Add"}
-    yield made
-    registry.unregister("plain")
+def parted(graph: Graph, *targets: Candidate, **options: Any) -> tuple[Graph, Partition]:
+    """A copy of the graph, partitioned and checked."""
+    made, partition = load_bolt(to_bytes(graph)), Partition(targets, **options)
+    partition(made)
+    verify(made)
+    return made, partition
 
 
-def network() -> Graph:
-    """Two parts for the device, with a softmax between them."""
-    graph, rng = Graph("parts"), np.random.default_rng(0)
-    build = Builder(graph)
-    x = graph.add_input("x", TensorType(F32, (Sym("n"), 8)))
-    y = build(make("Relu"), build(make("MatMul"), x, integers(rng, 8, 8)))
-    y = build(make("Softmax", axis=-1), y)
-    graph.add_output(build(make("Add"), y, build(make("MatMul"), y, integers(rng, 8, 8))), "y")
+def parts_of(graph: Graph) -> list[list[str]]:
+    """Names of the nodes of each part."""
+    found = [node.op for each in nested(graph) for node in each.nodes]
+    return [[n.name for n in op.graph.nodes] for op in found if isinstance(op, Foreign)]
+
+
+def chain(*names: str) -> Graph:
+    """Operators of one operand, one after the other, called 1, 2, ..."""
+    graph = Graph("chain")
+    build, x = Builder(graph), graph.add_input("x", TensorType(F32, (2, 3)))
+    for i, name in enumerate(names, start=1):
+        x = build(make(name), x, name=str(i))
+    graph.add_output(x, "y")
     return graph
 
 
-GRAPH = network()
-
-
-def expect(session: bn.Session, n: int = 3, seed: int = 0) -> None:
-    x = integers(np.random.default_rng(seed), n, 8)
-    np.testing.assert_allclose(session(x=x)[0], interpret(GRAPH, {"x": x})["y"], rtol=1e-4, atol=1e-5)
-
-
-def session_of(**options: Any) -> bn.Session:
-    return bn.compile(GRAPH, device=["plain", "cpu"], threads=1, **options)
-
-
-BROKEN = RuntimeError("no answer")
-
-
-def fails_in(report: Any) -> dict[str, int]:
-    """Runs of our own program, by reason, of all parts."""
-    found: dict[str, int] = {}
-    for row in report:
-        for reason, count in row.get("fallbacks", {}).items():
-            found[reason] = found.get(reason, 0) + count
-    return found
+def same(before: Graph, after: Graph) -> None:
+    feeds = feeds_of(before)
+    wanted, got = interpret(before, feeds), interpret(after, feeds)
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(got[name], array)

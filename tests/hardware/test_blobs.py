@@ -11,8 +11,8 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.hardware import blobs
 from bolt_numba.types import F32
-from tests.hardware.parts import BROKEN, GRAPH, cache, driver, expect, session_of
 from tests.hardware.plain_driver import PlainDriver
+from tests.hardware.two_parts import BROKEN, GRAPH, cache, driver, expect, session_of
 
 __all__ = ["cache", "driver"]
 pytestmark = pytest.mark.usefixtures("cache")

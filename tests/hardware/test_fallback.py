@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from bolt_numba.devices.foreign.failures import FallbackWarning
 from bolt_numba.errors import DeviceError
-from bolt_numba.hardware.interface import DeviceFullError, DeviceLostError
+from bolt_numba.hardware.interface import DeviceFullError, DeviceLostError, FallbackWarning
 from bolt_numba.passes.rewrite import Pat, rule
-from tests.hardware.parts import BROKEN, cache, driver, expect, fails_in, session_of
 from tests.hardware.plain_driver import PlainDriver, nth, throw
+from tests.hardware.two_parts import BROKEN, cache, driver, expect, fails_in, session_of
 
 __all__ = ["cache", "driver"]
 pytestmark = pytest.mark.usefixtures("cache")

@@ -17,8 +17,8 @@ from bolt_numba.errors import DeviceError
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.types import F32
 from tests.graphs import integers
-from tests.hardware.parts import BROKEN, GRAPH, cache, driver, expect, fails_in, session_of
 from tests.hardware.plain_driver import PlainDriver, after
+from tests.hardware.two_parts import BROKEN, GRAPH, cache, driver, expect, fails_in, session_of
 
 __all__ = ["cache", "driver"]
 pytestmark = pytest.mark.usefixtures("cache")

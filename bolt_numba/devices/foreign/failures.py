@@ -8,13 +8,10 @@ from collections.abc import Sequence
 
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.errors import DeviceError
+from bolt_numba.hardware.interface import FallbackWarning
 
 NAMED = 4
 """Nodes of a part that messages name."""
-
-
-class FallbackWarning(UserWarning):
-    """A plug-in failed, and the session computes what the device should have."""
 
 
 class Failures:
