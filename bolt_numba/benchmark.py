@@ -116,7 +116,7 @@ def shapes_of(arrays: Feeds) -> dict[str, tuple[int, ...]]:
     return {name: array.shape for name, array in arrays.items()}
 
 
-def bench(
+def bench(  # budget: each option is one line
     model: peers.Model,
     *,
     vs: Sequence[str] = (),

@@ -138,7 +138,7 @@ class VerifyReport:
 
 
 @border("verify", OSError)
-def verify(
+def verify(  # budget: each option is one line
     model: Model | Graph,
     against: str | None = None,
     *,

@@ -190,7 +190,7 @@ def ends_of(known: set[str], text: str) -> tuple[list[str], list[str]]:
     return next((way for way in ways if known.issuperset(way[0] + way[1])), ways[0])
 
 
-def inspect(
+def inspect(  # budget: each option is one line or two
     model: ModelPath,
     as_json: Json = False,
     text: Annotated[bool, typer.Option("--text", help="Write every node.")] = False,
@@ -214,9 +214,11 @@ def inspect(
         found = bn.load_model(model, weights=weights)
     graph = found.graph(signature)
     if device != "cpu":
-        return show_parts(graph, on_devices(device, property_, "allow", placement), as_json)
+        show_parts(graph, on_devices(device, property_, "allow", placement), as_json)
+        return
     if text:
-        return console.write(to_text(graph))
+        console.write(to_text(graph))
+        return
     facts = _facts(graph)
     if as_json:
         console.write_json({**facts, "file_operators": dict(named.most_common()), "signatures": list(found.signatures)})
