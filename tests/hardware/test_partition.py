@@ -38,7 +38,7 @@ from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.passes.rewrite import Match, Pat, Result, nested, rule
 from bolt_numba.types import F32, I64, STRING, Sym, TensorType, type_of
 from tests.graphs import choice, feeds_of, graphs, integers, make
-from tests.hardware.parts import Picky, chain, parted, parts_of, same
+from tests.hardware.picky import Picky, chain, parted, parts_of, same
 from tests.near import assert_near
 from tests.pipeline_graphs import NETWORKS
 from tests.pipeline_graphs import graph as network

@@ -18,7 +18,7 @@ from bolt_numba.passes.partition.partition import Candidate, Partition
 from bolt_numba.passes.partition.placement import Placement, line_of
 from bolt_numba.types import F32, TensorType
 from tests.graphs import graphs, make
-from tests.hardware.parts import Picky, chain, parted, parts_of
+from tests.hardware.picky import Picky, chain, parted, parts_of
 
 
 def placed(text: str, *names: str, min_nodes: int = 1) -> list[list[str]]:
