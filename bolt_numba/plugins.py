@@ -30,6 +30,7 @@ class _Asked:
     def __init__(self, opened: Opened) -> None:
         self._opened, self._accelerator = opened, opened.accelerator()
         self.lowerings: Sequence[Rule] = self._accelerator.lowerings
+        self.shapes: str = self._accelerator.shapes
 
     def supports(self, node: Node) -> bool | str:
         try:

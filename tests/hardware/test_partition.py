@@ -26,6 +26,7 @@ from bolt_numba.ir.drawing import to_svg
 from bolt_numba.ir.graph import Graph, Node
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.parts import dissolve
+from bolt_numba.ir.spec import verify
 from bolt_numba.ir.store import load_bolt, to_bytes
 from bolt_numba.ir.text import to_text
 from bolt_numba.ops.foreign import Foreign
@@ -364,3 +365,76 @@ def test_inspect_counts_parts_and_their_nodes_by_device(tmp_path: Path) -> None:
     assert facts["devices"] == {"a": {"parts": 2, "nodes": 3}}
     table = CliRunner().invoke(app, ["inspect", str(tmp_path / "m.bolt")]).output
     assert re.search(r"device +parts +nodes\s+[-─━ ]*\s*a +2 +3", table)
+
+
+def dynamic(graph: Graph) -> None:
+    """What exporters write for x.reshape(n, 2m, 3) @ w, of the shape of a value within, and a result that tells it."""
+    b, x = Builder(graph), graph.add_input("x", TensorType(F32, (Sym("n"), Sym("m"), 6)))
+    y = b(make("Relu"), x, name="relu")
+    size = b(make("Shape"), y, name="size")
+    first = b(make("Gather"), size, np.array([0]), name="n")
+    half = b(make("Mul"), b(make("Gather"), size, np.array([1]), name="m"), np.array([2]), name="2m")
+    shape = b(make("Concat", axis=0), first, half, np.array([-1]), name="shape")
+    z = b(make("MatMul"), b(make("Reshape"), y, shape, name="reshape"), integers(RNG, 3, 5), name="product")
+    graph.add_output(z, "z")
+    repeats = b(make("Concat", axis=0), first, np.array([1, 1]))
+    graph.add_output(b(make("Abs"), b(make("Tile"), z, repeats, name="tile")), "y")
+
+
+class Free(Picky):
+    """It compiles for any shapes, so that it has to compute them."""
+
+    shapes = "free"
+
+
+ALONG = ["relu", "size", "n", "m", "2m", "shape", "reshape", "product"]
+
+
+@pytest.mark.parametrize(
+    ("device", "text", "parts"),
+    [
+        (Picky("Relu", "Reshape", "MatMul"), "", [ALONG]),
+        (Free("Relu", "Reshape", "MatMul", "Shape", "Gather", "Mul", "Concat"), "", [ALONG]),
+        (Free("Relu", "Reshape", "MatMul", "Shape", "Gather", "Mul"), "", [["relu"], ["reshape", "product"]]),
+        (Picky("Relu", "Reshape", "MatMul"), "Gather::m", [["relu"], ["reshape", "product"]]),
+        (Picky("Reshape", "MatMul"), "", [["reshape", "product"]]),
+    ],
+)
+def test_shapes_of_its_own_values_are_computed_in_a_part(device: Picky, text: str, parts: list[list[str]]) -> None:
+    graph = Graph("dynamic")
+    dynamic(graph)
+    made, partition = parted(graph, Candidate("npu", device), placement=Placement.parse(text))
+    assert [[name.removesuffix(".0").removesuffix(".1") for name in part] for part in parts_of(made)] == parts
+    assert {"size", "n"} <= {node.name for node in made.nodes}
+    assert [d.part for d in partition.decisions if d.node == "shape"] == ["npu.0" if "shape" in parts[0] else ""]
+    same(graph, made)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(seed=st.integers(0, 1 << 30))
+def test_random_graphs_that_compute_shapes_have_no_cycles_and_compute_the_same(seed: int) -> None:
+    rng = random.Random(seed)
+    graph = Graph("shapes")
+    b, values = Builder(graph), [graph.add_input("x", TensorType(F32, (Sym("n"), 4)))]
+    for _ in range(rng.randint(3, 14)):
+        x, y = rng.choice(values[-4:]), rng.choice(values)
+        if rng.random() < 0.5:
+            values.append(b(make("Add"), x, y) if rng.random() < 0.5 else b(make("Neg"), x))
+            continue
+        length = b(make("Gather"), b(make("Shape"), y), np.array([0]))
+        for _ in range(rng.randint(0, 2)):
+            length = b(make("Mul"), length, np.array([1]))
+        flat = b(make("Reshape"), x, b(make("Concat", axis=0), length, np.array([2, 2])))
+        values.append(b(make("Reshape"), flat, b(make("Concat", axis=0), length, np.array([-1]))))
+    graph.add_output(values[-1], "y")
+    graph.add_output(rng.choice(values[1:]), "z")
+    graph.drop_dead()
+    names = ["Add", "Neg", "Reshape", "Shape", "Gather", "Mul", "Concat"]
+    kinds = [rng.choice([Picky, Free])(*rng.sample(names, rng.randint(1, 7))) for _ in "ab"]
+    made, _ = parted(graph, Candidate("a", kinds[0], rng.randint(1, 2)), Candidate("b", kinds[1]))
+    verify(made, "recognise")
+    same(graph, made)
+    for each in nested(made):
+        dissolve(each)
+    verify(made, "recognise")
+    same(graph, made)

@@ -24,6 +24,11 @@ def clusters(reads: Sequence[Collection[int]], marked: Sequence[bool]) -> list[l
     return [sorted(groups.items[g]) for g in groups.in_order()]
 
 
+def ordered(reads: Sequence[Collection[int]]) -> list[int]:
+    """Items, those that others read first, else by number."""
+    return _Groups(reads, [False] * len(reads), range(len(reads))).in_order()
+
+
 def _by_levels(reads: Sequence[Collection[int]], marked: Sequence[bool]) -> list[int]:
     """By item, the first item of its group.
 

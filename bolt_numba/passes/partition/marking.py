@@ -15,6 +15,8 @@ from bolt_numba.types import STRING, NestedType, Sym, TensorType
 
 TRIED = 64
 """Size that stands for symbols where a node is tried with sizes: most windows and pads fit into it."""
+SHAPES = "it computes with shapes"
+"""Why nodes stay that go along with parts, at most (`shapes`)."""
 _MADE_UP = re.compile(r"[a-z]+_\d+")
 """A symbol that `ops.registry.fresh_dim` makes."""
 
@@ -23,6 +25,9 @@ class Taker(Protocol):
     """What partition needs of an opened device, `bolt_numba.hardware.interface.Accelerator`."""
 
     lowerings: Sequence[Rule]
+
+    @property
+    def shapes(self) -> str: ...
 
     def supports(self, node: Node) -> bool | str: ...
 
@@ -57,7 +62,7 @@ def _reason(node: Node) -> str:
     if all(v.is_const for v in given):
         return "all of its operands are constants"
     if op.reads_only_shape or all(v.type.value is not None for v in node.outputs):
-        return "it computes with shapes"
+        return SHAPES
     for i in op.value_inputs:
         value = node.operands[i] if i < len(node.operands) else None
         if value is not None and value.type.value is None and not value.is_const:

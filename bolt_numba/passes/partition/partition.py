@@ -14,9 +14,10 @@ from dataclasses import field
 from bolt_numba.base.records import record
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ir.parts import enclose
-from bolt_numba.passes.partition.clusters import clusters
-from bolt_numba.passes.partition.marking import Taker, reasons_to_stay, refusal
+from bolt_numba.passes.partition.clusters import clusters, ordered
+from bolt_numba.passes.partition.marking import SHAPES, Taker, reasons_to_stay, refusal
 from bolt_numba.passes.partition.placement import Line, Placement, line_of
+from bolt_numba.passes.partition.shapes import ShapeNodes
 from bolt_numba.passes.rewrite import nested
 
 _log = logging.getLogger(__name__)
@@ -92,18 +93,43 @@ class _Work:
         self.shown = [line_of(node) for node in self.nodes]
         self.devices = [""] * len(self.nodes)
         self.reasons: list[dict[str, str]] = [{} for _ in self.nodes]
-        place = {id(v): i for i, node in enumerate(self.nodes) for v in node.outputs}
-        self.reads = [{place[id(v)] for v in node.operands if id(v) in place} for node in self.nodes]
+        self.place = {id(v): i for i, node in enumerate(self.nodes) for v in node.outputs}
+        self.reads = [{self.place[id(v)] for v in node.operands if id(v) in self.place} for node in self.nodes]
         self.groups = [[i] for i in range(len(self.nodes))]
+        self.stays = reasons_to_stay(graph)
+        free = [node for node, line in zip(self.nodes, self.lines, strict=True) if line is None]
+        self.shapes = ShapeNodes([node for node in free if self.stays.get(id(node)) == SHAPES])
 
     def run(self, parts: int) -> list[Node]:
         """Do it; the nodes that stand for parts.  parts: how many there are already, for names."""
-        stays = reasons_to_stay(self.graph)
         for candidate in self.owner.candidates:
-            self._join_for(candidate, stays)
-        chosen = [(self.devices[group[0]], [self.nodes[i] for i in group]) for group in self.groups]
-        names = [f"{device}.{parts + i}" for i, device in enumerate(filter(None, (device for device, _ in chosen)))]
-        return enclose(self.graph, chosen, names)
+            self._join_for(candidate)
+        groups = self._with_shapes()
+        names = [f"{device}.{parts + i}" for i, device in enumerate(filter(None, (device for device, _ in groups)))]
+        return enclose(self.graph, groups, names)
+
+    def _with_shapes(self) -> list[tuple[str, list[Node]]]:
+        """All groups with their devices, in order; parts with what computes shapes from their values."""
+        order = {node: i for i, node in enumerate(self.nodes)}
+        takers = {candidate.name: candidate.device for candidate in self.owner.candidates}
+        found = []
+        for group in self.groups:
+            device, own = self.devices[group[0]], {self.nodes[i]: i for i in group}
+            along = self.shapes.along(self.graph, list(own), takers[device], order) if device else []
+            found.append((device, own | {goes: order[node] for node, goes in along}))
+        gone = {i for device, own in found if device for node, i in own.items() if node is self.nodes[i]}
+        found = [(device, own) for device, own in found if device or gone.isdisjoint(own.values())]
+        home = {id(v): k for k, (_, own) in enumerate(found) for node in own for v in node.outputs}
+        reads = [
+            {home[id(v)] for node in own for v in node.operands if id(v) in home} - {k}
+            for k, (_, own) in enumerate(found)
+        ]
+        found = [found[k] for k in ordered(reads)]
+        self.groups = [sorted(i for node, i in own.items() if node is self.nodes[i]) for _, own in found]
+        for (device, _), group in zip(found, self.groups, strict=True):
+            for i in group:
+                self.devices[i] = device
+        return [(device, sorted(own, key=own.__getitem__)) for device, own in found]
 
     def decisions(self, made: Sequence[Node]) -> list[Decision]:
         """What became of all nodes, in their old order."""
@@ -114,14 +140,17 @@ class _Work:
             for i, node in enumerate(self.nodes)
         ]
 
-    def _join_for(self, candidate: Candidate, stays: Mapping[int, str]) -> None:
+    def _join_for(self, candidate: Candidate) -> None:
         """Mark what a device gets of nodes that none has, and join it."""
-        marked = [not self.devices[g[0]] and self._is_taken(candidate, g[0], stays) for g in self.groups]
+        marked = [not self.devices[g[0]] and self._is_taken(candidate, g[0]) for g in self.groups]
         if not any(marked):
             return
         group_of = {i: k for k, group in enumerate(self.groups) for i in group}
-        reads = [{group_of[i] for own in group for i in self.reads[own]} - {k} for k, group in enumerate(self.groups)]
+        wide = [self._edges(g[0], candidate) if taken else set() for g, taken in zip(self.groups, marked, strict=True)]
         while True:
+            real = ({i for own in group for i in self.reads[own]} for group in self.groups)
+            both = zip(marked, wide, real, strict=True)
+            reads = [{group_of[i] for i in (a if taken else b)} - {k} for k, (taken, a, b) in enumerate(both)]
             found = clusters(reads, marked)
             parts = [c for c in found if marked[c[0]]]
             given_up = [c for c in parts if not self._is_worth(candidate, [self.groups[k][0] for k in c])]
@@ -129,14 +158,19 @@ class _Work:
                 break
             for k in (k for c in given_up for k in c):
                 marked[k] = False
-        for i in (self.groups[k][0] for k, is_marked in enumerate(marked) if is_marked):
-            self.devices[i] = candidate.name
+        for k, i in ((k, self.groups[k][0]) for k, taken in enumerate(marked) if taken):
+            self.devices[i], self.reads[i] = candidate.name, wide[k]
         self.groups = [[i for k in cluster for i in self.groups[k]] for cluster in found]
 
-    def _is_taken(self, candidate: Candidate, i: int, stays: Mapping[int, str]) -> bool:
+    def _edges(self, i: int, candidate: Candidate) -> set[int]:
+        """What a node reads in a part of a device, which computes shapes by itself."""
+        read = self.shapes.reads(self.nodes[i], candidate.device)
+        return {self.place[v] for v in read if v in self.place}
+
+    def _is_taken(self, candidate: Candidate, i: int) -> bool:
         """Whether a device gets a node; if not, the reason is kept."""
         line, node = self.lines[i], self.nodes[i]
-        reason = stays.get(id(node), "")
+        reason = self.stays.get(id(node), "")
         if not reason and line is not None and line.device != candidate.name:
             reason = f"line {line.number} of the placement {'puts it elsewhere' if line.device else 'keeps it here'}"
         reason = reason or refusal(node, candidate.device)
