@@ -215,7 +215,8 @@ THREADS = 96
 
 def test_reductions_of_a_block() -> None:
     load, store = lang.load_f32, lang.store_f32
-    largest, total, count = warp.block_maximum, warp.block_sum, warp.block_sum_i64
+    largest = warp.block_reduction(lang.maximum, np.float32, -np.inf)
+    total, count = warp.block_sum, warp.block_reduction(warp.add_of, np.int64, 0)
 
     @cuda_kernel(threads=THREADS, blocks=lambda a: 1, x=PTR)
     def reduce(x):  # type: ignore[no-untyped-def]

@@ -14,7 +14,6 @@ import numpy as np
 
 from bolt_numba.codegen.chain import (
     ITEM,
-    MAX_OUTER,
     LoopNest,
     Powers,
     can_generate,
@@ -29,14 +28,12 @@ from bolt_numba.codegen.chain import (
     value_dtypes,
 )
 from bolt_numba.kernels.cpu.language import lang, vmath, vtrig
-from bolt_numba.kernels.cpu.language.lang import F32, F64, I64, LANES, PTR, native_source, split
+from bolt_numba.kernels.cpu.language.lang import LANES, native_source, split
 from bolt_numba.kernels.cpu.machine import PAYS_NS
-from bolt_numba.kernels.extents import Reach, box
-from bolt_numba.kernels.geometry.chains import common_shape, seen_chain
+from bolt_numba.kernels.geometry.chains import FIELDS, OPERATORS, loops_of, loops_reach, may_write_over, seen_chain
 from bolt_numba.kernels.geometry.scalars import SCALARS, TYPES
 from bolt_numba.kernels.jit import Inline, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, remember_last
-from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.pointwise import Pointwise
 from bolt_numba.types import AnyDType, Array, TensorType
@@ -68,7 +65,6 @@ def scope_of(text: str) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-_KINDS = {"ptr": PTR, "i64": I64, "f32": F32, "f64": F64}
 _FREEDOMS = frozenset({"contract"})
 """No reciprocals: the fast one of a square root makes NaN of 0 and of infinity.  Chains of exact steps between bytes do
 without: which way a half is rounded depends on the last bit."""
@@ -77,51 +73,27 @@ without: which way a half is rounded depends on the last bit."""
 @functools.lru_cache(maxsize=1024)
 def _kernel(chain: Chain, ins: tuple[AnyDType, ...], powers: Powers, outer: int, forms: str) -> Native:
     made = chain_kernel(chain, ins, powers, outer, forms)
-    fields = {name: _KINDS[kind] for name, kind in made.fields.items()}
+    fields = {name: FIELDS[kind] for name, kind in made.fields.items()}
     sizes = [t.itemsize for t in value_dtypes(chain, ins)]
-    extents = functools.partial(_reach, sizes, [sizes[i] for i in chain.results], outer, forms)
+    extents = functools.partial(loops_reach, sizes, [sizes[i] for i in chain.results], outer, forms)
     exact = has_conversions(chain) and not any(isinstance(op, Pointwise) and op.ulp for op, _ in chain.steps)
     freedoms = frozenset() if exact else _FREEDOMS
     return native_source(made.text, made.name, fields, freedoms, extents=extents, **scope_of(made.text))
 
 
-def _reach(sizes: Sequence[int], results: Sequence[int], outer: int, forms: str, a: Any) -> dict[str, Reach]:
-    """Extents of a generated loop: itemsizes of values and results, loops, and forms as in `LoopNest`."""
-    given, n = vars(a), a.n
-    rows = a.items // max(a.blocks, 1)
-    found: dict[str, Reach] = {f"o{k}": rows * n * size for k, size in enumerate(results)}
-    loops = [given[f"d{j}"] for j in range(1, outer)]
-    loops = [rows // max(math.prod(loops), 1), *loops] if outer else []
-    for k, form in enumerate(forms):
-        run = n * sizes[k] if form == "v" else sizes[k]
-        if form == "g":
-            found[f"t{k}"] = 4 * n
-            run += given[f"t{k}"].max().item() * sizes[k]
-        moves = loops if form != "n" else []
-        found[f"a{k}"] = box(run, *[(size, given[f"s{k}_{j}"]) for j, size in enumerate(moves)]) if moves else run
-    return found
-
-
 @remember_last
 def _nest(op: Pointwise | Chain, ins: Types) -> LoopNest | None:
-    """Loops of the chain, None when types are unknown or its results differ in shape."""
-    seen = seen_chain(op, ins)
-    shape = None if seen is None else common_shape(op, ins)
-    if seen is None or shape is None:
-        return None
-    chain, known, dtypes = seen
-    nest = _lengthen(chain, shape, known, [t.dims for t in known], dtypes)
-    return nest if len(nest.outer) <= MAX_OUTER else None
+    return loops_of(op, ins, _lengthen)
 
 
 def _lengthen(
     chain: Chain,
     shape: tuple[int, ...],
     ins: Sequence[TensorType],
-    dims: Sequence[tuple[int, ...]],
     dtypes: Sequence[AnyDType],
 ) -> LoopNest:
     """Loops whose innermost is not too short, as far as operands can follow."""
+    dims = [t.dims for t in ins]
     vector = is_vector_form(chain, dtypes)
     for short in (SHORT_FOR_CONSTANTS, SHORT_LOOP, 0):
         nest = geometry(shape, dims, short)
@@ -161,14 +133,7 @@ def _accepts(op: Any, ins: Types) -> bool:
 
 
 def _accepts_in_place(op: Any, ins: Types) -> bool:
-    """Whether an operand of as many bytes as the first result has as many elements, too."""
-    seen = seen_chain(op, ins)
-    if seen is None or not _accepts(op, ins):
-        return False
-    chain, known, dtypes = seen
-    numbers = [t.known is not None and t.size == 1 for t in known]  # nobody writes over a constant
-    widest = max([t.dtype.itemsize for t, number in zip(known, numbers, strict=True) if not number], default=0)
-    return widest <= dtypes[chain.results[0]].itemsize
+    return _accepts(op, ins) and may_write_over(op, ins)
 
 
 def _steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
@@ -194,20 +159,13 @@ def _steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     return [Step(made, args, parallel)]
 
 
-_ALL: list[type[Any]] = [
-    row
-    for row in vars(ops).values()
-    if isinstance(row, type) and issubclass(row, Pointwise) and hasattr(row, "formula")
-]
-
-
-@kernel(*_ALL, Chain, accepts=_accepts_in_place, inplace=tuple(range(8)), rank=1, by_types=True)
+@kernel(*OPERATORS, accepts=_accepts_in_place, inplace=tuple(range(8)), rank=1, by_types=True)
 def pointwise_in_place(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Generated loop whose result may take over an operand's memory: each index is read before it is written."""
     return _steps(op, ins, outs, context)
 
 
-@kernel(*_ALL, Chain, accepts=_accepts, by_types=True)
+@kernel(*OPERATORS, accepts=_accepts, by_types=True)
 def pointwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Generated loop with operands wider than the result."""
     return _steps(op, ins, outs, context)

@@ -20,7 +20,7 @@ from bolt_numba.kernels.cuda.convolution.reading import (
     window_phase,
 )
 from bolt_numba.kernels.cuda.convolution.simt import PLAIN_TILES, TERMS, conv_f32, pack_terms
-from bolt_numba.kernels.cuda.convolution.tail import BYTE_TAIL, added_parts, float_ending
+from bolt_numba.kernels.cuda.convolution.tail import BYTE_TAIL
 from bolt_numba.kernels.cuda.convolution.tensor import (
     ROW,
     WARP_TILES,
@@ -30,7 +30,10 @@ from bolt_numba.kernels.cuda.convolution.tensor import (
     widened_channels,
 )
 from bolt_numba.kernels.cuda.declare import ceil_div
-from bolt_numba.kernels.cuda.elementwise.epilogue import ACTIVATION_FIELDS, activation, activation_args, can_activate
+from bolt_numba.kernels.cuda.elementwise.epilogue import activation, activation_args, can_activate
+from bolt_numba.kernels.cuda.products.combine import combine
+from bolt_numba.kernels.cuda.products.finish import tail_args
+from bolt_numba.kernels.cuda.products.tail import TailForm
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.types import BF16, F16, F32, Array, TensorType, dtype_name
@@ -168,12 +171,10 @@ def _in_parts(op: Any, y: TensorType, args: dict[str, Argument], part: Any, spli
     k, rows = y.dims[-1], y.size // y.dims[-1]
     parts, dtype = Scratch(4 * splits * y.size), dtype_name(y.dtype)
     own: dict[str, Argument] = {"bias": None, "res": None, "y": parts, "splits": splits, "split_bytes": 4 * y.size}
-    last: dict[str, Argument] = {name: args[name] for name in ("bias", "res", "y", *ACTIVATION_FIELDS)}
-    ending = float_ending(dtype, activation(op.activation))
-    return [
-        Step(part, args | own),
-        Step(added_parts(ending, y.dtype.itemsize), {"parts": parts, "rows": rows, "n": k, "splits": splits, **last}),
-    ]
+    act = tail_args(op.activation)
+    last: dict[str, Argument] = {"bias": args["bias"], "residual": args["res"], "y": args["y"], "ldy": k, "alpha": 1.0}
+    last |= {"parts": parts, "rows": rows, "n": k, "splits": splits, **act.numbers}
+    return [Step(part, args | own), Step(combine(TailForm(dtype, dtype, dtype, act.act)), last)]
 
 
 @kernel(Conv, ConvTranspose, device="cuda", accepts=accepts_f32)

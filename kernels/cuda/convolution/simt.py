@@ -22,7 +22,7 @@ from bolt_numba.kernels.cuda.convolution.reading import (
     walked,
     word_of_bits,
 )
-from bolt_numba.kernels.cuda.convolution.tail import TAIL, SliceOfTile, drain, float_ending, tail_extents
+from bolt_numba.kernels.cuda.convolution.tail import TAIL, drain, float_ending, tail_extents
 from bolt_numba.kernels.cuda.declare import CudaKernel, Macro, ceil_div, cuda_kernel, inline
 from bolt_numba.kernels.cuda.elementwise.epilogue import activation
 from bolt_numba.kernels.cuda.language.lang import (
@@ -32,8 +32,8 @@ from bolt_numba.kernels.cuda.language.lang import (
     cuda,
     shared_address,
     static_range,
-    store4_shared_f32,
 )
+from bolt_numba.kernels.cuda.products.tail import TileSlice
 from bolt_numba.types import Array
 
 u32, i32, i64 = np.uint32, np.int32, np.int64
@@ -98,11 +98,12 @@ def conv_f32(tile: PlainTile, wide: bool, scattered: bool, activate: Any) -> Cud
     ACROSS, MASK, SUMS = (BN // TN).bit_length() - 1, BN // TN - 1, TM * TN
     fill, outer = Macro("fill", SUMS, 0.0), Macro("outer", TM, TN)
     lds_a, lds_b = Macro("lds", GROUPS, 4 * GM), Macro("lds", VECTORS, 4 * GN)
+    put = Macro("sts_rows", VECTORS, 4 * PB, 4 * GN)
     copy_filters = filter_copies(COPIES, TO_B, 0)
     look, word = looking(wide), word_of_bits(wide)
     copy_pixels = image_copies(ROWS, TO_A, 4, copy_or_clear4, wide)
     SHARED = max(END, 4 * GM * PB)
-    drained = drain(SliceOfTile(GM, BN, PB, GM, 0, NT), float_ending("f32", activate), scattered)
+    drained = drain(TileSlice(GM, BN, PB, GM, 0, NT), float_ending("f32", activate), scattered)
 
     @cuda_kernel(
         threads=NT, blocks=lambda a: (ceil_div(a.m, BM), ceil_div(a.n, BN), a.groups * a.splits), shared=SHARED + TABLE,
@@ -166,17 +167,13 @@ def conv_f32(tile: PlainTile, wide: bool, scattered: bool, activate: Any) -> Cud
             to, now = next_stage(to, STAGE, END - STAGE), next_stage(now, STAGE, END - STAGE)
         cp_async_wait(0)
         cuda.syncthreads()
+        to_y, apart = y + part * split_bytes, (yn, yd, yh, yw)
+        given = group * n, n, (bias, res), to_y, ldy, act0, act1, place, apart
         sums = u32(s0 + (ty * u32(4 * PB) + tx * u32(4)) * u32(4))
         for g in static_range(GROUPS):
-            for q in static_range(4 * VECTORS):
-                at = (g * 4 + q // VECTORS) * TN + q % VECTORS * 4
-                to_sums = u32(sums + u32(4 * (q // VECTORS * PB + q % VECTORS * GN)))
-                store4_shared_f32(to_sums, acc[at], acc[at + 1], acc[at + 2], acc[at + 3])
+            put(acc, g * 4 * TN, sums)
             cuda.syncthreads()
-            drained(
-                tid, s0, u32(row0 + u32(g * GM)), column0, u32(m), n, group * n, (bias, res), y + part * split_bytes,
-                i64(ldy), act0, act1, place, (yn, yd, yh, yw),
-            )  # fmt: skip
+            drained(tid, s0, row0 + u32(g * GM), column0, m, n, given)
             cuda.syncthreads()
 
     return conv_plain

@@ -26,7 +26,6 @@ from bolt_numba.kernels.cuda.convolution.tail import (
     BYTE_TAIL,
     TAIL,
     Ending,
-    SliceOfTile,
     drain,
     float_ending,
     tail_extents,
@@ -42,9 +41,8 @@ from bolt_numba.kernels.cuda.language.lang import (
     cuda,
     shared_address,
     static_range,
-    store2_shared_f32,
-    store2_shared_i32,
 )
+from bolt_numba.kernels.cuda.products.tail import TileSlice
 from bolt_numba.types import Array
 
 u32, i32, i64 = np.uint32, np.int32, np.int64
@@ -136,11 +134,11 @@ def conv_lines(tile: WarpTile, of: Lines, bias_size: int, residual_size: int) ->
     mma, fill = Macro("mma_tile", MT, COLUMNS, of.kind), Macro("fill", SUMS, 0.0 if halves else 0)
     SIZE, number = of.size, np.float32 if halves else np.uint32
     PART, TERMS, SHIFT = 16 // of.size, ROW // of.size, 5 if halves else 6
-    store2 = store2_shared_f32 if halves else store2_shared_i32
+    put = Macro("sts_sums", COLUMNS, 4 * PITCH, "f" if halves else "r")
     copy_filters = filter_copies(B_ROWS, RSTEP * ROW, RSTEP)
     look, word = looking(of.wide), word_of_bits(of.wide)
     copy_pixels = image_copies(A_ROWS, RSTEP * ROW, 16, copy_or_clear if halves else copy_or_else, of.wide)
-    drained = drain(SliceOfTile(SLICE, BN, PITCH, 16, WM, NT), of.ending, of.scattered)
+    drained = drain(TileSlice(SLICE, BN, PITCH, 16, WM, NT), of.ending, of.scattered)
     SHARED = max(END, 4 * SLICE * PITCH)
 
     @cuda_kernel(
@@ -205,19 +203,14 @@ def conv_lines(tile: WarpTile, of: Lines, bias_size: int, residual_size: int) ->
             to, now = next_stage(to, STAGE, LAST), next_stage(now, STAGE, LAST)
         cp_async_wait(0)
         cuda.syncthreads()
-        tail = (bias, res, columns, factors, scales)
+        tail, to_y, apart = (bias, res, columns, factors, scales), y + part * split_bytes, (yn, yd, yh, yw)
+        given = group * n, n, tail, to_y, ldy, act0, act1, place, apart
         slice_row = u32((warp // u32(ACROSS)) * u32(16) + (lane >> u32(2)))
         sums = u32(s0 + (slice_row * u32(PITCH) + wn + ((lane & u32(3)) << u32(1))) * u32(4))
         for i in static_range(MT):
-            for j in static_range(COLUMNS):
-                at = (i * COLUMNS + j) * 4
-                store2(u32(sums + u32(j * 32)), acc[at], acc[at + 1])
-                store2(u32(sums + u32(j * 32 + 32 * PITCH)), acc[at + 2], acc[at + 3])
+            put(acc, i * COLUMNS * 4, sums)
             cuda.syncthreads()
-            drained(
-                tid, s0, u32(row0 + u32(i * 16)), column0, u32(m), n, group * n, tail, y + part * split_bytes,
-                i64(ldy), act0, act1, place, (yn, yd, yh, yw),
-            )  # fmt: skip
+            drained(tid, s0, row0 + u32(i * 16), column0, m, n, given)
             cuda.syncthreads()
 
     return conv_tensor

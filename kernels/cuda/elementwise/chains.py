@@ -7,18 +7,16 @@ at once where they lie at multiples of their size.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any
 
-from bolt_numba.codegen.chain import MAX_OUTER, LoopNest, Powers, geometry, known_powers, operand_strides, value_dtypes
+from bolt_numba.codegen.chain import LoopNest, Powers, geometry, known_powers, operand_strides, value_dtypes
 from bolt_numba.codegen.threads import MOST, WIDTH, chain_for_threads, thread_lines, thread_numbers
-from bolt_numba.kernels.cuda.declare import F32, F64, I64, PTR, CudaKernel, ceil_div, inline_source
+from bolt_numba.kernels.cuda.declare import CudaKernel, ceil_div, inline_source
 from bolt_numba.kernels.cuda.elementwise.scalars import scope_of
 from bolt_numba.kernels.cuda.language.division import divider
 from bolt_numba.kernels.declare import Source
-from bolt_numba.kernels.extents import Reach, box
-from bolt_numba.kernels.geometry.chains import common_shape, seen_chain
+from bolt_numba.kernels.geometry.chains import FIELDS, OPERATORS, loops_of, loops_reach, may_write_over, seen_chain
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, remember_last
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.chain import Chain
@@ -31,7 +29,6 @@ from bolt_numba.types import I64 as I64_TYPE
 THREADS = 256
 LIMIT = 2**31
 """Threads of a launch that have work are fewer, so that indices are 32 bits."""
-_KINDS = {"ptr": PTR, "i64": I64, "f32": F32, "f64": F64}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -44,34 +41,16 @@ def chain_kernel(
     scope = {**scope_of(made.text), "element": element}
     sizes = [t.itemsize for t in value_dtypes(chain, ins)]
     return CudaKernel(
-        Source(made.text, made.name, scope), made.name, {name: _KINDS[kind] for name, kind in made.fields.items()},
+        Source(made.text, made.name, scope), made.name, {name: FIELDS[kind] for name, kind in made.fields.items()},
         threads=THREADS, blocks=lambda a: ceil_div(a.items, THREADS),
-        extents=functools.partial(_reach, sizes, [sizes[i] for i in chain.results], outer, forms, per),
+        extents=functools.partial(loops_reach, sizes, [sizes[i] for i in chain.results], outer, forms),
     )  # fmt: skip
-
-
-def _reach(sizes: Sequence[int], results: Sequence[int], outer: int, forms: str, per: int, a: Any) -> dict[str, Reach]:
-    """Extents: itemsizes of values and results, loops, and forms as in `LoopNest`."""
-    given, n = vars(a), a.n
-    rows = a.items // a.blocks if outer else 1
-    found: dict[str, Reach] = {f"o{k}": rows * n * size for k, size in enumerate(results)}
-    loops = [given[f"d{j}"] for j in range(1, outer)]
-    loops = [rows // max(math.prod(loops), 1), *loops] if outer else []
-    for k, form in enumerate(forms):
-        run = n * sizes[k] if form == "v" else sizes[k]
-        moves = loops if form != "n" else []
-        found[f"a{k}"] = box(run, *[(size, given[f"s{k}_{j}"]) for j, size in enumerate(moves)]) if moves else run
-    return found
 
 
 @remember_last
 def _nest(op: Pointwise | Chain, ins: Types) -> LoopNest | None:
-    seen = seen_chain(op, ins)
-    shape = None if seen is None else common_shape(op, ins)
-    if seen is None or shape is None:
-        return None
-    nest = geometry(shape, [t.dims for t in seen[1]])
-    return nest if len(nest.outer) <= MAX_OUTER and nest.size < LIMIT else None
+    nest = loops_of(op, ins, lambda chain, shape, known, dtypes: geometry(shape, [t.dims for t in known]))
+    return nest if nest is not None and nest.size < LIMIT else None
 
 
 def elements_of_thread(n: int, itemsize: int, is_flat: bool) -> int:
@@ -91,14 +70,7 @@ def _accepts(op: Any, ins: Types) -> bool:
 
 
 def _accepts_in_place(op: Any, ins: Types) -> bool:
-    """Whether an operand of as many bytes as the first result has as many elements, too."""
-    seen = seen_chain(op, ins)
-    if seen is None or not _accepts(op, ins):
-        return False
-    chain, known, dtypes = seen
-    numbers = [t.known is not None and t.size == 1 for t in known]  # nobody writes over a constant
-    widest = max([t.dtype.itemsize for t, number in zip(known, numbers, strict=True) if not number], default=0)
-    return widest <= dtypes[chain.results[0]].itemsize
+    return _accepts(op, ins) and may_write_over(op, ins)
 
 
 def _steps(op: Any, ins: Types) -> list[Step]:
@@ -139,20 +111,13 @@ def _loops(
     return [Step(chain_kernel(chain, given, known_powers(chain, ins), outer, nest.forms, per), args)]
 
 
-_ALL: list[type[Any]] = [
-    row
-    for row in vars(ops).values()
-    if isinstance(row, type) and issubclass(row, Pointwise) and hasattr(row, "formula")
-]
-
-
-@kernel(*_ALL, Chain, device="cuda", accepts=_accepts_in_place, inplace=tuple(range(8)), rank=1, by_types=True)
+@kernel(*OPERATORS, device="cuda", accepts=_accepts_in_place, inplace=tuple(range(8)), rank=1, by_types=True)
 def pointwise_in_place(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """A result that may take over an operand's memory: a thread loads its elements before it stores any there."""
     return _steps(op, ins)
 
 
-@kernel(*_ALL, Chain, device="cuda", accepts=_accepts, by_types=True)
+@kernel(*OPERATORS, device="cuda", accepts=_accepts, by_types=True)
 def pointwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Operands that are wider than the result."""
     return _steps(op, ins)

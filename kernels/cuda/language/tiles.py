@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from llvmlite import ir
@@ -54,5 +55,24 @@ def sts_sums(columns: int, pitch: int, letter: str = "f") -> Any:
     return made_intrinsic("sts_sums", 3, typed, codegen, literal=True)
 
 
-TILE_MACROS = {made.__name__: made for made in (ldsm_turned, sts_sums)}
+def sts_rows(vectors: int, pitch: int, apart: int) -> Any:
+    """``sts_rows(sums, first, address)``: 4 rows of ``vectors`` times 4 f32 to shared memory, 16 bytes at once.
+
+    first: of the sums, a literal · pitch, apart: bytes from one row, and from one vector of a row, to the next.
+    """
+
+    def typed(sums: Any, first: Any, _: Any) -> Any:
+        return types.void(sums, first, types.uint32) if isinstance(first, types.Literal) else None
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
+        sums, first = Registers(context, builder, sig.args[0], args[0]), sig.args[1].literal_value
+        for i, (row, vector) in enumerate(itertools.product(range(4), range(vectors))):
+            text = f"st.shared.v4.b32 [$0+{row * pitch + vector * apart}], {{$1,$2,$3,$4}};"
+            store = Instruction(text, "", "rffff", touches_memory=True)
+            assembled(builder, store, [args[2], *sums.loads(4, first + 4 * i)])
+
+    return made_intrinsic("sts_rows", 3, typed, codegen, literal=True)
+
+
+TILE_MACROS = {made.__name__: made for made in (ldsm_turned, sts_sums, sts_rows)}
 """Like `macros.MACROS`."""

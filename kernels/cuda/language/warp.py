@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cuda.language.lang import cuda, max_f32, maximum, min_f32, minimum
+from bolt_numba.kernels.cuda.language.lang import cuda, max_f32
 from bolt_numba.kernels.declare import inline
 
 ALL = 0xFFFFFFFF
@@ -26,11 +26,6 @@ def add_of(a, b):  # type: ignore[no-untyped-def]
 @inline
 def max_of(a, b):  # type: ignore[no-untyped-def]
     return b if b > a else a
-
-
-@inline
-def min_of(a, b):  # type: ignore[no-untyped-def]
-    return b if b < a else a
 
 
 @functools.cache
@@ -71,15 +66,7 @@ def block_reduction(combine: Any, dtype: type[np.generic], neutral: float) -> An
     return reduce_block
 
 
-warp_sum, warp_max, warp_min = warp_reduction(add_of), warp_reduction(max_f32), warp_reduction(min_f32)
-"""Of numbers; the maximum and the minimum are of f32 and leave NaN out."""
-warp_maximum, warp_minimum = warp_reduction(maximum), warp_reduction(minimum)
-"""Of f32; NaN where any is."""
-block_sum = block_reduction(add_of, np.float32, 0.0)
-block_max = block_reduction(max_f32, np.float32, -np.inf)
-block_min = block_reduction(min_f32, np.float32, np.inf)
-block_maximum = block_reduction(maximum, np.float32, -np.inf)
-block_minimum = block_reduction(minimum, np.float32, np.inf)
-block_sum_i64 = block_reduction(add_of, np.int64, 0)
+warp_sum, warp_max = warp_reduction(add_of), warp_reduction(max_f32)
+"""Of numbers; of f32, without NaN."""
+block_sum, block_max = block_reduction(add_of, np.float32, 0.0), block_reduction(max_f32, np.float32, -np.inf)
 block_max_i64 = block_reduction(max_of, np.int64, -(2**63))
-block_min_i64 = block_reduction(min_of, np.int64, 2**63 - 1)

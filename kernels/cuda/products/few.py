@@ -8,10 +8,11 @@ warps of a block terms.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 
-from bolt_numba.kernels.cuda.declare import CudaKernel, Macro, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.declare import CudaKernel, Macro, ceil_div, cuda_kernel, inline
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda, static, static_range
 from bolt_numba.kernels.cuda.language.warp import warp_sum
@@ -31,26 +32,40 @@ def columns_of(order: Order) -> int:
     return 4 * WARPS_OF_COLUMNS if order.dense == "k" else 128 if order.wide else 32
 
 
+def _declared(
+    columns: int, warps: int, size: int, orders: tuple[Order, Order], stored: TailForm
+) -> Callable[[Callable[..., None]], CudaKernel]:
+    """Decorator of a body whose blocks make ``columns`` columns."""
+    return cuda_kernel(
+        threads=32 * warps, blocks=lambda a: (ceil_div(a.n, columns) * a.matrices, a.splits), unrolled=True,
+        extents=reaches_of(size, *orders, stored), **PLACE, **TAIL,
+    )  # fmt: skip
+
+
+@inline
+def opening(n, columns):
+    """Lane and warp of a thread; matrix and first column of its block."""
+    across = u32((u32(n) + u32(columns - 1)) // u32(columns))
+    block = u32(u32(cuda.blockIdx.x) // across)
+    column0 = i64(u32(cuda.blockIdx.x) - block * across) * columns
+    return u32(cuda.threadIdx.x & 31), u32(cuda.threadIdx.x >> 5), block, column0
+
+
 @functools.cache
 def few_columns(rows: int, dtype: str, wide: bool, stored: TailForm) -> CudaKernel:
     """For both operands in order "k"; its fields are `PLACE` and `TAIL`."""
     SIZE, M, COLUMNS = size_of(dtype), rows, 4 * WARPS_OF_COLUMNS
     V = 16 // SIZE if wide else 1
-    STEP, NARROW, SUMS, NT, ALL = 32 * V, int(V == 1), rows * 4, 32 * WARPS_OF_COLUMNS, WARPS_OF_COLUMNS * rows * 4
+    STEP, NARROW, SUMS, ALL = 32 * V, int(V == 1), rows * 4, WARPS_OF_COLUMNS * rows * 4
     load = getattr(lang, f"load{V if wide else ''}_{dtype}_nc")
     dots, fill = Macro("dots", rows, 4, V), Macro("fill", SUMS, 0)
     four, share, XS, WS, order = stored.four, shared_out(STEP), rows * V, 4 * V, Order("k", wide)
 
-    @cuda_kernel(
-        threads=NT, blocks=lambda a: (ceil_div(a.n, COLUMNS) * a.matrices, a.splits), unrolled=True,
-        extents=reaches_of(SIZE, order, order, stored), **PLACE, **TAIL,
-    )  # fmt: skip
+    @_declared(COLUMNS, WARPS_OF_COLUMNS, SIZE, (order, order), stored)
     def product_few(a, b, table, m, n, k, lda, ldb, a_block, b_block, matrices, splits, split_bytes, bias, residual, y,
                     ldy, alpha, lo, hi, act0, act1):  # fmt: skip
-        lane, warp = u32(cuda.threadIdx.x & 31), u32(cuda.threadIdx.x >> 5)
-        across = u32((u32(n) + u32(COLUMNS - 1)) // u32(COLUMNS))
-        block = u32(u32(cuda.blockIdx.x) // across)
-        column = i64(u32(cuda.blockIdx.x) - block * across) * COLUMNS + i64(warp) * 4
+        lane, warp, block, column0 = opening(n, COLUMNS)
+        column = column0 + i64(warp) * 4
         first, tiles = share(k, splits, cuda.blockIdx.y)
         at, end = first * STEP + i64(lane) * V, min((first + tiles) * STEP, i64(k))
         pa, pb = a + matrix(table, block, a_block, 0), b + matrix(table, block, b_block, 8)
@@ -94,23 +109,16 @@ def few_columns(rows: int, dtype: str, wide: bool, stored: TailForm) -> CudaKern
 def few_terms(rows: int, dtype: str, wide: bool, stored: TailForm) -> CudaKernel:
     """For A in order "k" and B in order "m"; its fields are `PLACE` and `TAIL`."""
     SIZE, M, V = size_of(dtype), rows, 4 if wide else 1
-    COLUMNS, NT, W, SUMS, NARROW = 32 * V, 32 * WARPS_OF_TERMS, WARPS_OF_TERMS, rows * V, int(V == 1)
+    COLUMNS, W, SUMS, NARROW = 32 * V, WARPS_OF_TERMS, rows * V, int(V == 1)
     FOURS, ALL, PLANE, STEP, ACROSS = rows * 8 * V, W * rows * 32 * V, rows * 32 * V, W * DEEP, 8 * V
     load, load_w = getattr(lang, f"load_{dtype}_nc"), getattr(lang, f"load{V if wide else ''}_{dtype}_nc")
     dots, fill = Macro("dots", rows, V, DEEP, True), Macro("fill", SUMS, 0)
     four, share, XS, WS = stored.four, shared_out(STEP), rows * DEEP, DEEP * V
-    a_order, b_order = Order("k", False), Order("m", wide)
 
-    @cuda_kernel(
-        threads=NT, blocks=lambda a: (ceil_div(a.n, COLUMNS) * a.matrices, a.splits), unrolled=True,
-        extents=reaches_of(SIZE, a_order, b_order, stored), **PLACE, **TAIL,
-    )  # fmt: skip
+    @_declared(COLUMNS, W, SIZE, (Order("k", False), Order("m", wide)), stored)
     def product_few(a, b, table, m, n, k, lda, ldb, a_block, b_block, matrices, splits, split_bytes, bias, residual, y,
                     ldy, alpha, lo, hi, act0, act1):  # fmt: skip
-        lane, warp = u32(cuda.threadIdx.x & 31), u32(cuda.threadIdx.x >> 5)
-        across = u32((u32(n) + u32(COLUMNS - 1)) // u32(COLUMNS))
-        block = u32(u32(cuda.blockIdx.x) // across)
-        column0 = i64(u32(cuda.blockIdx.x) - block * across) * COLUMNS
+        lane, warp, block, column0 = opening(n, COLUMNS)
         column = column0 + i64(lane) * V
         first, tiles = share(k, splits, cuda.blockIdx.y)
         at, end = first * STEP + i64(warp), min((first + tiles) * STEP, i64(k))

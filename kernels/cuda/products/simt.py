@@ -15,7 +15,6 @@ from bolt_numba.kernels.cuda.language.lang import (
     cuda,
     shared_address,
     static_range,
-    store4_shared_f32,
 )
 from bolt_numba.kernels.cuda.products.copies import Order, f32_copies
 from bolt_numba.kernels.cuda.products.place import PLACE, element, grid, matrix, placed, reaches_of, shared_out
@@ -61,6 +60,7 @@ def simt(tile: SimtTile, a_order: Order, b_order: Order, stored: TailForm) -> Cu
     ACROSS, MASK = log2(BN // TN), BN // TN - 1
     fill, outer = Macro("fill", TM * TN, 0.0), Macro("outer", TM, TN)
     lds_a, lds_b = Macro("lds", GROUPS, 4 * GM), Macro("lds", VECTORS, 4 * GN)
+    put = Macro("sts_rows", VECTORS, 4 * PB, 4 * GN)
     place, share = placed(BM, BN), shared_out(TERMS)
     drained = drain(TileSlice(GM, BN, PB, GM, 0, NT), stored)
     SUMS = TM * TN
@@ -120,13 +120,7 @@ def simt(tile: SimtTile, a_order: Order, b_order: Order, stored: TailForm) -> Cu
         to_y = y + i64(cuda.blockIdx.y) * split_bytes
         sums = u32(s0 + (ty * u32(4 * PB) + tx * u32(4)) * u32(4))
         for g in static_range(GROUPS):
-            for r in static_range(4):
-                for h in static_range(VECTORS):
-                    store4_shared_f32(
-                        u32(sums + u32(4 * (r * PB + h * GN))), acc[(g * 4 + r) * TN + h * 4],
-                        acc[(g * 4 + r) * TN + h * 4 + 1], acc[(g * 4 + r) * TN + h * 4 + 2],
-                        acc[(g * 4 + r) * TN + h * 4 + 3],
-                    )  # fmt: skip
+            put(acc, g * 4 * TN, sums)
             cuda.syncthreads()
             drained(
                 tid, s0, row0 + u32(g * GM), column0, block, matrices, m, n, bias, residual,

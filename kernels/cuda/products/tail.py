@@ -15,7 +15,6 @@ import numpy as np
 from bolt_numba.base.records import record
 from bolt_numba.kernels.cuda.declare import F32, I64, PTR, PTR_OR_0, inline
 from bolt_numba.kernels.cuda.language import lang
-from bolt_numba.kernels.cuda.language.lang import load4_shared_f32, load4_shared_i32
 from bolt_numba.kernels.extents import Reach, box
 
 u32, i32, i64, f32 = np.uint32, np.int32, np.int64, np.float32
@@ -102,15 +101,35 @@ def size_of(dtype: str) -> int:
 
 
 @functools.cache
+def four_stored(dtype: str) -> Any:
+    """``keep(to, a, b, c, d, left)``: neighbours of a row, of which ``left`` are within it; at once if they may."""
+    SIZE, store, store4 = size_of(dtype), getattr(lang, f"store_{dtype}"), getattr(lang, f"store4_{dtype}")
+
+    @inline
+    def keep(to, a, b, c, d, left):
+        if left >= VECTOR and to & (VECTOR * SIZE - 1) == 0:
+            store4(to, a, b, c, d)
+        else:
+            store(to, a)
+            if left > 1:
+                store(to + SIZE, b)
+            if left > 2:
+                store(to + 2 * SIZE, c)
+            if left > 3:
+                store(to + 3 * SIZE, d)
+
+    return keep
+
+
+@functools.cache
 def four_finished(stored: TailForm) -> Any:
     """Stores four neighbours of a row at once where they fit and lie well, else those that are within the row.
 
     row: of ``rows`` in all matrices · block: the matrix.
     """
-    finish = finished(stored)
+    finish, keep = finished(stored), four_stored(stored.y)
     Y, B, R = size_of(stored.y), size_of(stored.bias), size_of(stored.residual)
     load_bias, load_residual = getattr(lang, f"load_{stored.bias}_nc"), getattr(lang, f"load_{stored.residual}")
-    store, store4 = getattr(lang, f"store_{stored.y}"), getattr(lang, f"store4_{stored.y}")
 
     @inline
     def bias_at(bias, column, n):
@@ -130,59 +149,58 @@ def four_finished(stored: TailForm) -> Any:
         o2 = finish(v[2], b, r, alpha, lo, hi, act0, act1)
         b, r = bias_at(bias, column + 3, n), residual_at(residual, row, column + 3, n)
         o3 = finish(v[3], b, r, alpha, lo, hi, act0, act1)
-        to = y + Y * (row * ldy + column)
-        if column + VECTOR <= n and to & (VECTOR * Y - 1) == 0:
-            store4(to, o0, o1, o2, o3)
-        else:
-            store(to, o0)
-            if column + 1 < n:
-                store(to + Y, o1)
-            if column + 2 < n:
-                store(to + 2 * Y, o2)
-            if column + 3 < n:
-                store(to + 3 * Y, o3)
+        keep(y + Y * (row * ldy + column), o0, o1, o2, o3, n - column)
 
     return store_four
 
 
 @functools.cache
-def drain(part: TileSlice, stored: Any, integers: bool = False) -> Any:
-    """Finishes and stores a slice; every thread of the block calls it, between two barriers.
+def slice_in_fours(part: TileSlice, sums: str, four: Any) -> Any:
+    """``(tid, memory, row0, column0, m, n, given)``: hands a slice to ``four(sums, row, column, given)``.
 
-    row0, column0: of matrix ``block`` of y, at the slice's first element · m, n: of a matrix of y.
+    Every thread of the block calls it, between two barriers.  sums: "f32" or "i32" · row0, column0: of the slice's
+    first element · m, n: rows and columns that there are.
     """
-    four = stored.four
-    load = load4_shared_i32 if integers else load4_shared_f32
+    load = getattr(lang, f"load4_shared_{sums}")
     THREADS, CHUNKS, PITCH, APART = part.threads, part.rows * part.columns // VECTOR, 4 * part.pitch, part.apart
     LOW = part.run - 1
     IN_ROW, ROW, RUN = part.columns // VECTOR - 1, log2(part.columns // VECTOR), log2(part.run)
 
     @inline
-    def drained(tid, sums, row0, column0, block, matrices, m, n, bias, residual, y, ldy, alpha, lo, hi, act0, act1):
+    def drained(tid, memory, row0, column0, m, n, given):
         c = u32(tid)
         while c < u32(CHUNKS):
             r, q = u32(c >> u32(ROW)), u32((c & u32(IN_ROW)) << u32(2))
             row = i64(row0) + i64(r >> u32(RUN)) * APART + i64(r & u32(LOW))
             column = i64(column0) + i64(q)
             if row < m and column < n:
-                v = load(u32(sums + r * u32(PITCH) + (q << u32(2))))
-                four(
-                    v,
-                    i64(block) * m + row,
-                    column,
-                    block,
-                    i64(m) * matrices,
-                    i64(n),
-                    bias,
-                    residual,
-                    y,
-                    ldy,
-                    alpha,
-                    lo,
-                    hi,
-                    act0,
-                    act1,
-                )
+                four(load(u32(memory + r * u32(PITCH) + (q << u32(2)))), row, column, given)
             c = u32(c + u32(THREADS))
+
+    return drained
+
+
+@functools.cache
+def drain(part: TileSlice, stored: Any, integers: bool = False) -> Any:
+    """Finishes and stores a slice, as `slice_in_fours` does.
+
+    row0, column0: of matrix ``block`` of y, at the slice's first element · m, n: of a matrix of y.
+    """
+    store_four = stored.four
+
+    @inline
+    def four(v, row, column, given):
+        block, matrices, m, n, bias, residual, y, ldy, alpha, lo, hi, act0, act1 = given
+        store_four(
+            v, i64(block) * m + row, column, block, i64(m) * matrices, i64(n), bias, residual, y, ldy, alpha, lo, hi,
+            act0, act1,
+        )  # fmt: skip
+
+    hand_out = slice_in_fours(part, "i32" if integers else "f32", four)
+
+    @inline
+    def drained(tid, sums, row0, column0, block, matrices, m, n, bias, residual, y, ldy, alpha, lo, hi, act0, act1):
+        given = block, matrices, m, n, bias, residual, y, ldy, alpha, lo, hi, act0, act1
+        hand_out(tid, sums, row0, column0, m, n, given)
 
     return drained

@@ -17,7 +17,7 @@ from bolt_numba.kernels.cuda.declare import inline
 from bolt_numba.kernels.cuda.elementwise.scalars import quantised
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import add_apart, bits_f32, load4_u32_nc, load_f32, load_i32, multiply_apart
-from bolt_numba.kernels.cuda.products.tail import size_of, unchanged
+from bolt_numba.kernels.cuda.products.tail import four_stored, size_of, unchanged
 from bolt_numba.kernels.extents import Reach, box
 
 u32, i32, i64, f32 = np.uint32, np.int32, np.int64, np.float32
@@ -104,10 +104,9 @@ def _one(form: ByteForm) -> Any:
 def four_of_bytes(form: ByteForm) -> Any:
     """As `tail.four_finished`; bias: the table."""
     finish, Y, R, EACH = _one(form), size_of(form.y), size_of(form.residual), int(form.each)
-    OFFSET = int(form.offset)
+    OFFSET, keep = int(form.offset), four_stored(form.y)
     FLOAT_RESIDUAL = form.residual == "f32"
     load_residual = getattr(lang, f"load_{form.residual}")
-    store, store4 = getattr(lang, f"store_{form.y}"), getattr(lang, f"store4_{form.y}")
     as_y = {"u8": np.uint8, "i8": np.int8, "i32": np.int32, "f32": np.float32}[form.y]
 
     @inline
@@ -134,16 +133,6 @@ def four_of_bytes(form: ByteForm) -> Any:
         o1 = one(v[1], row, column + 1, of_row, at, n, table, residual, lo, hi, act0, act1)
         o2 = one(v[2], row, column + 2, of_row, at, n, table, residual, lo, hi, act0, act1)
         o3 = one(v[3], row, column + 3, of_row, at, n, table, residual, lo, hi, act0, act1)
-        to = y + Y * (row * ldy + column)
-        if column + 4 <= n and to & (4 * Y - 1) == 0:
-            store4(to, o0, o1, o2, o3)
-        else:
-            store(to, o0)
-            if column + 1 < n:
-                store(to + Y, o1)
-            if column + 2 < n:
-                store(to + 2 * Y, o2)
-            if column + 3 < n:
-                store(to + 3 * Y, o3)
+        keep(y + Y * (row * ldy + column), o0, o1, o2, o3, n - column)
 
     return store_four
