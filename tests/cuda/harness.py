@@ -22,6 +22,7 @@ from bolt_numba.kernels.cuda import code
 from bolt_numba.kernels.cuda.code import CUBIN
 from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.registry import QueryContext, Scratch
+from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.ptx import SimulationReport
 from bolt_numba.runtime.slots import CONST, TEMP, Job, Slot
@@ -120,6 +121,28 @@ def expect(
             np.testing.assert_array_equal(mine, theirs)
         else:
             np.testing.assert_allclose(mine.astype(np.float64), theirs.astype(np.float64), rtol=rtol, atol=atol)
+
+
+def expect_together(
+    parts: Sequence[tuple[Op, tuple[Array, ...]]], rtol: Any = 1e-5, atol: Any = 1e-6
+) -> None:  # fmt: skip
+    """Like `expect` for pointwise operators of one shape, which are one kernel: compiling takes longest of all.
+
+    rtol, atol: numbers, or functions of an operator.
+    """
+    inputs = {id(x): x for _, arrays in parts for x in arrays}
+    places = {key: i for i, key in enumerate(inputs)}
+    steps = tuple((op, tuple(places[id(x)] for x in arrays)) for op, arrays in parts)
+    results = tuple(range(len(inputs), len(inputs) + len(parts)))
+    for (op, arrays), got in zip(parts, run_op(Chain(steps, results), *inputs.values()), strict=True):
+        with np.errstate(all="ignore"):
+            (wanted,) = result_tuple(op.reference(*arrays))
+        near = {"rtol": rtol(op) if callable(rtol) else rtol, "atol": atol(op) if callable(atol) else atol}
+        assert got.dtype == wanted.dtype, op
+        if wanted.dtype.kind in "iub":
+            np.testing.assert_array_equal(got, wanted, err_msg=str(op))
+        else:
+            np.testing.assert_allclose(got.astype(np.float64), wanted.astype(np.float64), **near, err_msg=str(op))
 
 
 @contextlib.contextmanager

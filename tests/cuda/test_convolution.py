@@ -18,6 +18,8 @@ from bolt_numba.types import BF16, F16, F32, I8, I32, U8
 from tests.cuda.harness import counted, expect
 
 FLOATS = (F32, F16, BF16)
+FORMS = (F32, "NHWC"), (F16, "NCHW"), (BF16, "NHWC")
+"""Few, as each is a kernel to compile."""
 few = settings(max_examples=8, deadline=None, derandomize=True)
 
 
@@ -75,18 +77,15 @@ def try_transposed(
 
 
 @few
-@given(windows(), st.sampled_from([(1, 3, 5), (2, 2, 3), (4, 1, 2)]), st.sampled_from(FLOATS),
-       st.sampled_from(["NHWC", "NCHW"]), st.booleans())  # fmt: skip
-def test_direct(w: dict[str, Any], channels: tuple[int, int, int], dtype: Any, layout: str, more: bool) -> None:
-    activation = Relu() if more else None
-    try_conv("direct", w, *channels, dtype, layout, bias=more, residual=more, activation=activation)
+@given(windows(), st.sampled_from([(1, 3, 5), (2, 2, 3), (4, 1, 2)]), st.sampled_from(FORMS), st.booleans())
+def test_direct(w: dict[str, Any], channels: tuple[int, int, int], form: Any, more: bool) -> None:
+    try_conv("direct", w, *channels, *form, bias=more, residual=more, activation=Relu())
 
 
 @few
-@given(windows((1, 2, 3)), st.sampled_from([(1, 3, 4), (2, 2, 3)]), st.sampled_from(FLOATS),
-       st.sampled_from(["NHWC", "NCHW"]))  # fmt: skip
-def test_direct_transposed(w: dict[str, Any], channels: tuple[int, int, int], dtype: Any, layout: str) -> None:
-    try_transposed("direct", w, *channels, dtype, layout)
+@given(windows((1, 2, 3)), st.sampled_from([(1, 3, 4), (2, 2, 3)]), st.sampled_from(FORMS))
+def test_direct_transposed(w: dict[str, Any], channels: tuple[int, int, int], form: Any) -> None:
+    try_transposed("direct", w, *channels, *form)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -105,12 +104,12 @@ def test_plain_product(w: dict[str, Any], channels: tuple[int, int, int], more: 
 @few
 @given(windows(), st.sampled_from([(1, 3, 5), (1, 16, 33), (2, 8, 9), (1, 40, 16)]), st.booleans())
 def test_tensor_product(w: dict[str, Any], channels: tuple[int, int, int], more: bool) -> None:
-    dtype = BF16 if w["images"] == 2 else F16
-    try_conv("tensor_product", w, *channels, dtype, bias=more, residual=more, activation=Relu() if more else None)
+    dtype, activation = (BF16, Relu()) if w["images"] == 2 else (F16, None)
+    try_conv("tensor_product", w, *channels, dtype, bias=more, residual=more, activation=activation)
 
 
 @few
-@given(windows((1, 2, 2, 3)), st.sampled_from([(1, 9, 10), (2, 8, 8)]), st.sampled_from(FLOATS))
+@given(windows((1, 2, 2, 3)), st.sampled_from([(1, 9, 10), (2, 8, 8)]), st.sampled_from([F32, F16]))
 def test_transposed_by_phases(w: dict[str, Any], channels: tuple[int, int, int], dtype: Any) -> None:
     maker = "plain_product" if dtype == F32 else "tensor_product"
     try_transposed(maker, w, *channels, dtype)
@@ -119,7 +118,7 @@ def test_transposed_by_phases(w: dict[str, Any], channels: tuple[int, int, int],
 @few
 @given(windows(), st.sampled_from([3, 4, 6, 16]), st.sampled_from(FLOATS), st.booleans())
 def test_depthwise(w: dict[str, Any], channels: int, dtype: Any, more: bool) -> None:
-    activation = Relu() if more else None
+    activation = Relu() if dtype == F16 else None
     try_conv("depthwise", w, channels, 1, 1, dtype, bias=more, residual=more, activation=activation)
 
 
@@ -160,19 +159,22 @@ def try_bytes(
     expect(op, *operands, constants=constants, maker=maker)
 
 
-KINDS = [{"integer": True}, {}, {"residual": True, "activation": Relu()}, {"symmetric": False}]
+KINDS: list[tuple[Any, dict[str, Any]]] = [
+    (U8, {"integer": True}), (I8, {}), (U8, {"residual": True, "activation": Relu()}), (I8, {"symmetric": False}),
+]  # fmt: skip
 
 
 @few
-@given(windows((1, 2, 2)), st.sampled_from([(1, 16, 8), (1, 3, 5), (2, 4, 8)]), st.sampled_from([U8, I8]),
-       st.sampled_from(KINDS))  # fmt: skip
-def test_bytes_product(w: dict[str, Any], channels: tuple[int, int, int], dtype: Any, more: dict[str, Any]) -> None:
+@given(windows((1, 2, 2)), st.sampled_from([(1, 16, 8), (1, 3, 5), (2, 4, 8)]), st.sampled_from(KINDS))
+def test_bytes_product(w: dict[str, Any], channels: tuple[int, int, int], kind: Any) -> None:
+    dtype, more = kind
     try_bytes("bytes_product", w, *channels, dtype, I8 if more.get("symmetric", True) else U8, **more)
 
 
 @few
-@given(windows((1, 2, 3)), st.sampled_from([(4, 1, 1), (2, 3, 2)]), st.sampled_from([U8, I8]), st.sampled_from(KINDS))
-def test_bytes_direct(w: dict[str, Any], channels: tuple[int, int, int], dtype: Any, more: dict[str, Any]) -> None:
+@given(windows((1, 2, 3)), st.sampled_from([(4, 1, 1), (2, 3, 2)]), st.sampled_from(KINDS))
+def test_bytes_direct(w: dict[str, Any], channels: tuple[int, int, int], kind: Any) -> None:
+    dtype, more = kind
     try_bytes("bytes_direct", w, *channels, dtype, I8, **more)
 
 

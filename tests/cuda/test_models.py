@@ -17,7 +17,8 @@ from bolt_numba.runtime.islands import NOT_WORTH_IT
 from bolt_numba.types import Array
 from tests.cuda.networks import NAMES, light
 
-SIDE = 64
+SIDES = dict.fromkeys(NAMES, 32) | dict.fromkeys(("bvlc_alexnet", "inception_v1", "zfnet512"), 64)
+"""Pixels a side, the fewest that the windows of a network fit into."""
 TOLERANCE = {"f32": 1e-4, "f16": 1e-2, "bf16": 8e-2}
 """Norm of the difference over the norm of the CPU's result."""
 
@@ -48,13 +49,13 @@ def saved(model: onnx.ModelProto, folder: Path) -> Path:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_light_networks(name: str, tmp_path: Path) -> None:
-    model, feeds = light(name, SIDE)
+    model, feeds = light(name, SIDES[name])
     agree(saved(model, tmp_path), feeds, "f16")
 
 
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
 def test_light_networks_in_f32(name: str, tmp_path: Path) -> None:
-    model, feeds = light(name, SIDE)
+    model, feeds = light(name, SIDES[name])
     agree(saved(model, tmp_path), feeds, "f32")
 
 

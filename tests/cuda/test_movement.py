@@ -50,7 +50,7 @@ SIZES = [np.dtype(np.int8), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32), 
 
 @pytest.mark.parametrize("kind", MOVED, ids=lambda kind: kind.__name__)
 def test_movement_equals_the_reference(kind: type[Op]) -> None:
-    assert taken_cases(kind)
+    assert taken_cases(kind, examples=8)
 
 
 @pytest.mark.parametrize("dtype", SIZES, ids=str)

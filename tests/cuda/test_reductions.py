@@ -28,7 +28,7 @@ def axes(*given: int) -> Array:
 @pytest.mark.parametrize("op", FOLDS, ids=lambda op: op.__name__)
 def test_rows_columns_and_several_axes_are_folded(op: Any) -> None:
     x = reals(3, 4, 37, low=0.1, high=2)
-    for along in ((2,), (1,), (0, 2), ()):
+    for along in ((2,), (1,), (0, 2), ()) if op in (ops.ReduceSum, ops.ReduceMax) else ((2,), (0, 2)):
         expect(op(keepdims=len(along) == 1), x, axes(*along), constants=(1,), rtol=1e-5)
 
 
@@ -48,10 +48,18 @@ def test_lines_that_are_not_finite_are_folded(op: Any) -> None:
     expect(op(), np.ascontiguousarray(x.T), axes(0), constants=(1,))
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64, np.int64, F64], ids=str)
-def test_integers_and_doubles_are_folded(dtype: Any) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "others"),
+    [
+        (np.int8, [ops.ReduceMean, ops.ReduceSumSquare]), (np.uint8, [ops.ReduceMax]), (np.int32, [ops.ReduceMin]),
+        (np.uint64, [ops.ReduceMean, ops.ReduceMax]), (np.int64, [ops.ReduceMin]),
+        (F64, [ops.ReduceMean, ops.ReduceMin, ops.ReduceSumSquare]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_integers_and_doubles_are_folded(dtype: Any, others: Any) -> None:
     x = integers(dtype, 3, 20)
-    for op in (ops.ReduceSum, ops.ReduceMean, ops.ReduceMax, ops.ReduceMin, ops.ReduceSumSquare):
+    for op in (ops.ReduceSum, *others):
         expect(op(), x, axes(1), constants=(1,), rtol=1e-12)
     expect(ops.ReduceMax(), x > 2, axes(0), constants=(1,))
 
@@ -61,10 +69,14 @@ def test_few_long_lines_are_folded_in_parts() -> None:
     expect(ops.ReduceSum(), reals(300, 33).astype(F16), axes(0), constants=(1,), rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.uint64], ids=str)
-def test_integers_are_folded_in_parts(dtype: Any) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "folds"),
+    [(np.int32, [ops.ReduceL2, ops.ReduceMax]), (np.uint64, [ops.ReduceMean, ops.ReduceMin, ops.ReduceSumSquare])],
+    ids=str,
+)
+def test_integers_are_folded_in_parts(dtype: Any, folds: Any) -> None:
     x = np.arange(512).reshape(128, 4).astype(dtype)
-    for op in (ops.ReduceL2, ops.ReduceMean, ops.ReduceMax, ops.ReduceMin, ops.ReduceSumSquare):
+    for op in folds:
         expect(op(), x, axes(0), constants=(1,))
 
 
@@ -89,9 +101,9 @@ def test_softmax_of_rows_and_columns(op: Any) -> None:
 @pytest.mark.parametrize("dtype", [F32, F16, np.int32, np.uint64, F64], ids=str)
 def test_positions_of_extremes(dtype: Any) -> None:
     x = integers(dtype, 3, 4, 29)
-    for op in (ops.ArgMax, ops.ArgMin):
-        expect(op(2), x)
-        expect(op(1, keepdims=False, select_last_index=True), x)
+    first, second = (ops.ArgMax, ops.ArgMin) if np.dtype(dtype).itemsize < 8 else (ops.ArgMin, ops.ArgMax)
+    expect(first(2), x)
+    expect(second(1, keepdims=False, select_last_index=True), x)
 
 
 def test_the_first_of_nan_is_the_extreme() -> None:

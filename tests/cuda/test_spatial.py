@@ -17,6 +17,8 @@ from tests.cuda.property import taken_cases
 
 F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 NEAR: dict[AnyDType, float] = {F32: 2e-6, F16: 1e-3, BF16: 8e-3}
+EXAMPLES: dict[AnyDType, int] = {F32: 9, F16: 3, BF16: 3}
+"""Forms are tried in f32: halves differ by how they are read and written."""
 RNG = np.random.default_rng(0)
 
 
@@ -24,7 +26,7 @@ RNG = np.random.default_rng(0)
     ("kind", "dtype"), [(MaxPool, F32), (AveragePool, F32), (LpPool, F32), (AveragePool, F16), (MaxPool, BF16)], ids=str
 )
 def test_pools_equal_the_references(kind: type[Op], dtype: AnyDType) -> None:
-    assert taken_cases(kind, dtype, examples=6, rtol=NEAR[dtype])
+    assert taken_cases(kind, dtype, examples=4, rtol=NEAR[dtype])
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
@@ -47,7 +49,7 @@ def test_the_greatest_with_nan_is_nan_and_integers_stay() -> None:
 
 @pytest.mark.parametrize("dtype", NEAR, ids=str)
 def test_resizing_equals_the_reference(dtype: AnyDType) -> None:
-    assert taken_cases(Resize, dtype, examples=9, rtol=5 * NEAR[dtype], atol=5 * NEAR[dtype])
+    assert taken_cases(Resize, dtype, examples=EXAMPLES[dtype], rtol=5 * NEAR[dtype], atol=5 * NEAR[dtype])
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
@@ -61,7 +63,7 @@ def test_images_are_resized_in_either_layout(mode: str, layout: str) -> None:
 
 @pytest.mark.parametrize("dtype", [F32, F16], ids=str)
 def test_sampling_at_points_equals_the_reference(dtype: AnyDType) -> None:
-    assert taken_cases(GridSample, dtype, examples=10, rtol=5 * NEAR[dtype], atol=5 * NEAR[dtype])
+    assert taken_cases(GridSample, dtype, examples=EXAMPLES[dtype], rtol=5 * NEAR[dtype], atol=5 * NEAR[dtype])
 
 
 def test_points_that_are_no_numbers_are_as_in_the_reference() -> None:
@@ -73,7 +75,7 @@ def test_points_that_are_no_numbers_are_as_in_the_reference() -> None:
 
 @pytest.mark.parametrize("dtype", [F32, F16], ids=str)
 def test_regions_equal_the_reference(dtype: AnyDType) -> None:
-    assert taken_cases(RoiAlign, dtype, examples=10, rtol=5 * NEAR[dtype], atol=5 * NEAR[dtype])
+    assert taken_cases(RoiAlign, dtype, examples=EXAMPLES[dtype], rtol=5 * NEAR[dtype], atol=5 * NEAR[dtype])
 
 
 @pytest.mark.parametrize("dtype", [F32, F16, np.dtype(np.int8), np.dtype(np.uint32)], ids=str)
