@@ -60,8 +60,8 @@ class Session:
     Parameters
     ----------
     graph: the model as loaded; it is not changed.
-    device: ``"cpu"``, ``"cuda"``, or several names in order of preference: each node runs on the first that has a kernel for it,
-        and the CPU takes what is left.  ``"host"`` runs everything by references.
+    device: ``"cpu"``, ``"cuda"``, or several names in order of preference: each node runs on the first that has a
+        kernel for it, and the CPU takes what is left.  ``"host"`` runs everything by references.
     precision: ``"f32"``, or ``"bf16"``: constant weights of products and convolutions are held as bfloat16 and
         multiplied as such (twice as fast where the processor has AVX-512 BF16, elsewhere they are widened), and so
         are the products of attention; values that products alone make and read are bfloat16, sums and everything
