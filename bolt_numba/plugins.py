@@ -15,6 +15,7 @@ from bolt_numba.devices.foreign.opened import Opened
 from bolt_numba.devices.foreign.own import Settings
 from bolt_numba.errors import DeviceError, DTypeError
 from bolt_numba.hardware import registry
+from bolt_numba.hardware.buckets import buckets_of
 from bolt_numba.ir.graph import Graph, Node
 from bolt_numba.passes.partition.partition import Candidate, Decision, Partition
 from bolt_numba.passes.partition.placement import Placement
@@ -63,7 +64,9 @@ class Plugins:
         reason: Exception | str = registry.obstacle(name)
         if not reason:
             driver = registry.driver(name)
-            opened = Opened(driver, registry.settings_of(driver, properties), self.failures)
+            settings = registry.settings_of(driver, properties)
+            buckets_of(str(settings["buckets"]))  # raises for what is none
+            opened = Opened(driver, settings, self.failures)
             try:
                 opened.accelerator()
             except Exception as error:

@@ -170,7 +170,7 @@ COMMON: Mapping[str, Property] = {
     "self_check": Property("compare the first run of each compiled graph with our own", False),
     "tolerance": Property("largest error that the self-check accepts, over the largest value of an output", 0.05),
     "max_compiled": Property("compiled graphs kept for each part, one for each set of shapes", 8),
-    "buckets": Property("sizes to which axes of unknown size are padded, as 'batch:1,8,32'", ""),
+    "buckets": Property("sizes to which the first axis is padded where rows stay apart, as 'batch:1,8,32'", ""),
     "cache": Property("keep what is compiled in the cache folder", True),
 }
 """Properties of all devices, which the runtime obeys."""

@@ -24,12 +24,14 @@ class Wanted:
     """A part for one plan: what must be equal for compiled code to serve.
 
     types: of the inputs, as it is compiled for; contents: of the inputs that decide shapes inside.  ranges: of sizes,
-    where the device wants to know them.
+    where the device wants to know them.  rows: how many the plan has, and how many it is compiled for, which are more
+    where they are padded; None where the plan's types are compiled for.
     """
 
     types: tuple[TensorType, ...]
     contents: tuple[bytes | None, ...]
     ranges: Ranges = ()
+    rows: tuple[int, int] | None = None
 
     @property
     def key(self) -> Hashable:

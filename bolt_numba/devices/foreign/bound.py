@@ -13,6 +13,7 @@ from bolt_numba.devices.foreign.agreement import disagreement
 from bolt_numba.devices.foreign.opened import Loaded
 from bolt_numba.devices.foreign.part import Part
 from bolt_numba.hardware import blobs
+from bolt_numba.hardware.buckets import has_rows
 from bolt_numba.hardware.interface import DeviceFullError, Request
 from bolt_numba.hardware.preparing import Wanted
 from bolt_numba.runtime.slots import CONST, INPUT, Job, Slot, view
@@ -57,15 +58,40 @@ def _counted(request: Request) -> dict[str, int]:
     return {}
 
 
+class _Padded:
+    """Arrays with more rows than a plan has: those behind are zeros for the device, and nobody reads its results."""
+
+    def __init__(self, job: Job, part: Part, wanted: Wanted) -> None:
+        assert wanted.rows is not None
+        self.size, full = wanted.rows
+        self.inputs = [np.zeros(t.dims, t.dtype) for t in wanted.types]
+        self.with_rows = [has_rows(v.type, part.rows) for v in part.graph.outputs]
+        self.outputs = []
+        for slot, has in zip(job.outs, self.with_rows, strict=True):
+            dims = (full, *slot.type.dims[1:]) if has else slot.type.dims
+            self.outputs.append(np.empty(dims, slot.type.dtype))
+
+    def run(self, request: Any, ins: Sequence[Array], outs: Sequence[Array]) -> None:
+        for mine, given in zip(self.inputs, ins, strict=True):
+            if mine.shape == given.shape:
+                mine[...] = given
+            else:
+                mine[: self.size] = given
+        request.run(self.inputs, self.outputs)
+        for mine, wanted, has in zip(self.outputs, outs, self.with_rows, strict=True):
+            wanted[...] = mine[: self.size] if has else mine
+
+
 class BoundPart:
     """Runs a part, one run at a time."""
 
-    __slots__ = ("_ins", "_loaded", "_outs", "_part", "_request", "_wanted")
+    __slots__ = ("_ins", "_loaded", "_outs", "_padded", "_part", "_request", "_wanted")
 
     def __init__(self, job: Job, part: Part, wanted: Wanted, arena: Any) -> None:
         self._part, self._wanted = part, wanted
         self._ins = _Operands([s for s in job.ins if s is not None], arena)
         self._outs = _Operands(job.outs, arena)
+        self._padded = None if wanted.rows is None else _Padded(job, part, wanted)
         self._loaded: Loaded | None = None
         self._request: Request | None = None
 
@@ -84,11 +110,11 @@ class BoundPart:
         request: Any = self._request
         try:
             try:
-                request.run(ins, outs)
+                self._ask(request, ins, outs)
             except DeviceFullError:
                 if not part.opened.make_room():
                     raise
-                request.run(ins, outs)
+                self._ask(request, ins, outs)
             if not loaded.is_proven:
                 self._prove(loaded, ins, outs)
             part.succeeded(_counted(request))
@@ -101,6 +127,12 @@ class BoundPart:
             loaded.end()
         if failure is not None:
             self._recover(failure, loaded, ins, outs)
+
+    def _ask(self, request: Any, ins: list[Array], outs: list[Array]) -> None:
+        if self._padded is None:
+            request.run(ins, outs)
+        else:
+            self._padded.run(request, ins, outs)
 
     def _begun(self) -> Loaded | None:
         """What serves the part, with a request of it, kept open; None where the device does not compute it."""

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from bolt_numba.base.forks import renew_after_fork
@@ -13,6 +14,7 @@ from bolt_numba.devices.foreign.opened import Loaded, Opened
 from bolt_numba.devices.foreign.own import OwnProgram, Settings
 from bolt_numba.errors import DeviceError
 from bolt_numba.hardware import blobs
+from bolt_numba.hardware.buckets import buckets_of, has_rows, mixing, next_size
 from bolt_numba.hardware.interface import CompileContext, Compiled, DeviceFullError, DeviceLostError
 from bolt_numba.hardware.preparing import Wanted, prepared, wanted
 from bolt_numba.ir.graph import Graph
@@ -55,17 +57,34 @@ class Part:
         self.counts, self.last = Counter[str](), dict[str, int]()
         self.given_up, self.refused = "", dict[Hashable, str]()
         self.source = ""
+        self.rows, self.sizes = self._rows()
         self._kept: dict[Hashable, Loaded] = {}
         self._in_a_row = 0
         self.lock, self.tally = threading.RLock(), threading.RLock()
         renew_after_fork(self, "lock", threading.RLock)
         renew_after_fork(self, "tally", threading.RLock)
 
+    def _rows(self) -> tuple[str, tuple[int, ...]]:
+        """The symbol whose axis is padded, and to which sizes; none where rows may depend on each other."""
+        for symbol, sizes in buckets_of(str(self.opened.settings["buckets"])).items():
+            reason = mixing(self.graph, symbol)
+            if not reason:
+                return symbol, sizes
+            self.notes[f"buckets: {reason}"] += 1
+        return "", ()
+
     # --- what the device has compiled --------------------------------------------------------------------------------
 
     def asked(self, types: Sequence[TensorType]) -> Wanted:
         """What a plan of these types asks for."""
-        return wanted(self.graph, types, self.opened.shapes)
+        if not self.sizes or self.opened.shapes != "fixed":
+            return wanted(self.graph, types, self.opened.shapes)
+        have = [has_rows(v.type, self.rows) for v in self.graph.inputs]
+        size = next(t.dims[0] for t, has in zip(types, have, strict=True) if has)
+        full = next_size(size, self.sizes)
+        padded = [t.with_shape((full, *t.dims[1:])) if has else t for t, has in zip(types, have, strict=True)]
+        made = wanted(self.graph, padded, "fixed")
+        return made if full == size else replace(made, rows=(size, full))
 
     def prepare(self, wanted: Wanted) -> Loaded | None:
         """What serves a plan, compiled now unless it was before; None where our own program has to.
