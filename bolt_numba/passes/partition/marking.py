@@ -10,7 +10,8 @@ from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value, graph_attributes
 from bolt_numba.ops.foreign import deciding
-from bolt_numba.passes.rewrite import Match, Rule, rewrite
+from bolt_numba.passes.fold import FoldConstant
+from bolt_numba.passes.rewrite import Match, Pat, Rule, rewrite
 from bolt_numba.types import STRING, NestedType, Sym, TensorType
 
 TRIED = 64
@@ -163,7 +164,10 @@ def lowered(graph: Graph, device: Taker) -> Graph:
     """
     made = graph.clone()
     if device.lowerings:
-        rewrite(made, [Rule(r.name, r.pattern, _where_needed(r, device)) for r in device.lowerings])
+        folding = FoldConstant()
+        folding.integers_stay = False  # a device that lacks the operator wants the weights as it computes with them
+        fold = Rule("fold_constant", Pat(all_const=True), folding)
+        rewrite(made, [*(Rule(r.name, r.pattern, _where_needed(r, device)) for r in device.lowerings), fold])
         made.drop_dead()
     return made
 

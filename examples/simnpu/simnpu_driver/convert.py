@@ -36,6 +36,7 @@ class Conversion:
     def __init__(self, chip: Chip) -> None:
         self.chip, self.graph = chip, Graph()
         self.forms: dict[tuple[Value, str], int] = {}
+        self.scales: dict[Value, tuple[float, int]] = {}
 
     def node(self, node: Node) -> None:
         """Append what computes a node."""
@@ -46,6 +47,7 @@ class Conversion:
 
     def whole(self, graph: OurGraph) -> list[int]:
         """Convert a graph; positions of those of its inputs that the device gets."""
+        self.scales = scales_of(graph)
         for node in graph.nodes:
             self.node(node)
         outputs = [self.operand(value) for value in graph.outputs]
@@ -100,8 +102,11 @@ class Conversion:
 
     def _declare(self, value: Value, form: str, scale: Sequence[float] = (), zero: int = 0) -> int:
         shape, dtype = sizes(value), DTYPES.get(value.type.dtype)
-        if dtype is None or (dtype == "u8" and not scale):
-            raise UnsupportedError(f"SimNPU has no tensors of {value.type.dtype.name} there")
+        if dtype is None:
+            raise UnsupportedError(f"SimNPU has no tensors of {value.type.dtype.name}")
+        if dtype == "u8" and not scale:
+            known, zero = self.scales.get(value, (1.0, 0))
+            scale = (known,)
         if form == "image":
             if len(shape) != 4:
                 raise UnsupportedError(f"SimNPU has images of rank 4: got {len(shape)}")
@@ -130,6 +135,40 @@ def sizes(value: Value) -> tuple[int | None, ...]:
 def unsigned(array: np.ndarray) -> np.ndarray:
     """Signed bytes as unsigned ones, 128 more; their zero point moves along."""
     return np.array(array, order="C").view(U8) ^ U8.type(0x80)
+
+
+MOVES = ("MaxPool", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat")
+"""Operators whose result has the scale of their operands."""
+BYTES = {"QLinearConv": ((0, 1, 2), (6, 7)), "QLinearMatMul": ((0, 1, 2), (6, 7))}
+BYTES |= {"QuantizeLinear": ((), (1, 2)), "DequantizeLinear": ((0, 1, 2), ())}
+"""Where operators have their bytes with scale and zero point, and the scale and zero point of their result."""
+
+
+def scales_of(graph: OurGraph) -> dict[Value, tuple[float, int]]:
+    """Scale and zero point (as of unsigned bytes) of values of bytes, by who makes and reads them, near or far."""
+    found: dict[Value, tuple[float, int]] = {}
+    for node in graph.nodes:
+        read, made = BYTES.get(node.op.name, ((), ()))
+        given = operands(node, 8)
+        if read and given[0].type.dtype in (U8, I8):
+            found[given[0]] = scaled(given[read[1]], given[read[2]], given[0].type.dtype == I8)
+        if made and given[made[0]] is not None:
+            found[node.output] = scaled(given[made[0]], given[made[1]], node.output.type.dtype == I8)
+    for nodes in (graph.nodes, graph.nodes[::-1], graph.nodes):
+        for node in nodes:
+            if node.op.name in MOVES:
+                both = [*operands(node, len(node.inputs) if node.op.name == "Concat" else 1), node.output]
+                known = next((found[v] for v in both if v in found), None)
+                if known is not None:
+                    found |= {v: known for v in both if v not in found}
+    return found
+
+
+def scaled(scale: Value, zero: Value | None, signed: bool) -> tuple[float, int]:
+    """A scale, and the zero point as that of unsigned bytes."""
+    s, z = known(scale), known(zero)
+    want(s.size == 1 and (z is None or z.size == 1), "SimNPU has one scale for a tensor of values")
+    return float(s.reshape(())), (0 if z is None else int(z.reshape(()))) + 128 * signed
 
 
 def operands(node: Node, count: int) -> list[Any]:

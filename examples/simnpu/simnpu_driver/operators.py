@@ -8,13 +8,29 @@ from simnpu_sdk import UnsupportedError
 
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.types import F32, I8, U8
-from simnpu_driver.convert import OPERATORS, TO_IMAGE, Conversion, known, operands, operator, sizes, unsigned, want
+from simnpu_driver.convert import (
+    OPERATORS,
+    TO_IMAGE,
+    Conversion,
+    known,
+    operands,
+    operator,
+    scaled,
+    sizes,
+    unsigned,
+    want,
+)
 
 __all__ = ["OPERATORS", "conversion_for"]
 
 conversion_for = Conversion
 """A conversion that knows all operators of this module."""
 SAME = ("Add", "Sub", "Mul", "Div", "Max", "Min", "Relu", "Sigmoid", "Tanh", "Exp", "Neg")
+
+
+def may_move(make: Conversion, y: Value) -> bool:
+    """Whether elements of this type can be moved: f32, and bytes, which keep their scale, where a chip has these."""
+    return y.type.dtype == F32 or (y.type.dtype in (U8, I8) and "Quantize" in make.chip.operators)
 
 
 @operator(*SAME, "Clip")
@@ -60,9 +76,8 @@ def conv(make: Conversion, node: Node) -> None:
 def pool(make: Conversion, node: Node) -> None:
     op: Any = node.op
     (x,) = operands(node, 1)
-    want(
-        len(node.outputs) == 1 and not op.ceil_mode and x.type.dtype == F32, f"{op.name} has no places and no ceil mode"
-    )
+    want(len(node.outputs) == 1 and not op.ceil_mode, f"{op.name} has no places and no ceil mode")
+    want(x.type.dtype == F32 or (op.name == "MaxPool" and may_move(make, x)), f"{op.name} is on f32")
     attributes: dict[str, Any] = {**places(op, op.windows, x), "kernel": list(op.kernel_shape)}
     kind = "MaxPool2D" if op.name == "MaxPool" else "AvgPool2D"
     if kind == "AvgPool2D":
@@ -74,6 +89,7 @@ def pool(make: Conversion, node: Node) -> None:
 def mean(make: Conversion, node: Node) -> None:
     op: Any = node.op
     x, axes = operands(node, 2)
+    want(x.type.dtype == F32, "ReduceMean is on f32")
     shape = sizes(x)
     gone = op.reduced([] if axes is None else [int(a) for a in known(axes).flat], len(shape))
     form = "image" if (x, "image") in make.forms and {2, 3} <= set(gone) else "plain"
@@ -110,11 +126,11 @@ def matmul(make: Conversion, node: Node) -> None:
 @operator("Softmax")
 def softmax(make: Conversion, node: Node) -> None:
     rank, op = len(sizes(node.output)), cast(Any, node.op)
-    want(op.axis in (-1, rank - 1), "Softmax is along the last axis")
+    want(op.axis in (-1, rank - 1) and node.output.type.dtype == F32, "Softmax is along the last axis, on f32")
     make.result("Softmax", [make.operand(*operands(node, 1))], node.output)
 
 
-# --- the order of elements ---------------------------------------------------------------------------------------
+# --- what only moves elements ---------------------------------------------------------------------------------------
 
 
 def reshaped(make: Conversion, x: int, y: Value) -> None:
@@ -125,19 +141,19 @@ def reshaped(make: Conversion, x: int, y: Value) -> None:
 
 @operator("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 def reshape(make: Conversion, node: Node) -> None:
-    want(node.output.type.dtype == F32, f"{node.op.name} is on f32")
+    want(may_move(make, node.output), f"{node.op.name} is on f32")
     reshaped(make, make.operand(*operands(node, 1)), node.output)
 
 
 @operator("Transpose")
 def transpose(make: Conversion, node: Node) -> None:
-    want(node.output.type.dtype == F32, "Transpose is on f32")
+    want(may_move(make, node.output), "Transpose is on f32")
     make.result("Transpose", [make.operand(*operands(node, 1))], node.output, perm=list(cast(Any, node.op).perm))
 
 
 @operator("Concat")
 def concat(make: Conversion, node: Node) -> None:
-    want(node.output.type.dtype == F32, "Concat is on f32")
+    want(may_move(make, node.output), "Concat is on f32")
     rank, ins = len(sizes(node.output)), operands(node, len(node.inputs))
     form = "image" if rank == 4 and any((v, "image") in make.forms for v in ins) else "plain"
     axis = cast(Any, node.op).axis % rank
@@ -146,13 +162,6 @@ def concat(make: Conversion, node: Node) -> None:
 
 
 # --- bytes: the SDK has unsigned ones alone --------------------------------------------------------------------------
-
-
-def scaled(scale: Value, zero: Value | None, signed: bool) -> tuple[float, int]:
-    """A scale, and the zero point as that of unsigned bytes."""
-    s, z = known(scale), known(zero)
-    want(s.size == 1 and (z is None or z.size == 1), "SimNPU has one scale for a tensor of values")
-    return float(s.reshape(())), (0 if z is None else int(z.reshape(()))) + 128 * signed
 
 
 def filters_of(make: Conversion, w: Value, scale: Value, zero: Value, order: tuple[int, ...]) -> int:

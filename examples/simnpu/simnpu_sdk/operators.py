@@ -90,7 +90,8 @@ def conv(call: Call, xs: list[Array]) -> Array:
 
 
 def max_pool(call: Call, xs: list[Array]) -> Array:
-    return windows(call, xs[0], tuple(call.attributes["kernel"]), -np.inf).max((3, 4))
+    lowest = -np.inf if xs[0].dtype == np.float32 else 0
+    return windows(call, xs[0], tuple(call.attributes["kernel"]), lowest).max((3, 4))
 
 
 def avg_pool(call: Call, xs: list[Array]) -> Array:
