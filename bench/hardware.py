@@ -31,7 +31,7 @@ from bolt_numba.guesses import model_feeds
 from bolt_numba.hardware import registry
 from bolt_numba.hardware.interface import Accelerator
 from bolt_numba.ops.registry import OPS
-from bolt_numba.passes.rewrite import rewrite
+from bolt_numba.passes.partition.marking import refusal
 from bolt_numba.types import Array
 from tests.attack.operands import drawn
 from tests.cases import CASES
@@ -113,19 +113,18 @@ def table(rows: Sequence[Row], device: str) -> str:
 
 
 def operators(accelerator: Accelerator, names: Iterable[str]) -> str:
-    """Markdown: the operators whose cases of tests a device takes, all or some, and why not the others."""
+    """Markdown: the operators whose cases of tests a device takes, all or some, and why not the others.
+
+    Those count, too, that the device's rules take apart into operators that it has.
+    """
     lines = []
     for name in sorted(names):
         taken, whys = 0, Counter[str]()
         for case in drawn(OPS[name]) if OPS[name] in CASES else ():
             graph, _ = graph_of(case, lambda i: i > 0)
-            answers = [accelerator.supports(node) for node in graph.nodes]
-            if accelerator.lowerings and not all(answer is True for answer in answers):
-                rewrite(graph, accelerator.lowerings)
-                answers = [accelerator.supports(node) for node in graph.nodes]
-            refused = [str(answer) for answer in answers if answer is not True]
-            taken += not refused
-            whys.update(refused[:1])
+            why = refusal(graph.nodes[0], accelerator).partition("; taken apart: ")[0]
+            taken += not why
+            whys.update([why] if why else [])
         if taken:
             reasons = "; ".join(reason for reason, _ in whys.most_common(2))
             lines.append([f"`{name}`", "some" if whys else "all", reasons])

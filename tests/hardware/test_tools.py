@@ -57,7 +57,7 @@ def test_a_device_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_operators_come_with_the_reasons_for_what_is_left() -> None:
     lines = hardware.operators(opened(), ["Exp", "Softmax", "Sin", "Loop"]).splitlines()
-    assert lines[2:] == ["| `Exp` | all |  |", "| `Softmax` | some | Softmax is along the last axis |"]
+    assert lines[2:] == ["| `Exp` | all |  |", "| `Softmax` | some | Softmax is along the last axis, on f32 |"]
 
 
 def test_the_operators_of_simnpu_are_those_of_its_page() -> None:
