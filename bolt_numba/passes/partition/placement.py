@@ -94,8 +94,8 @@ class Placement:
 
 
 def line_of(node: Node) -> str:
-    """The line that fits this node alone."""
-    reads = [v.name for v in node.operands if v is not None and v.const is None]
+    """The line that fits this node and no other of its graph."""
+    reads = dict.fromkeys(v.name for v in node.operands if v is not None and v.const is None)
     parts = (node.op.name, ",".join(map(_escaped, reads)), ",".join(_escaped(v.name) for v in node.outputs))
     return ":".join(parts)
 
