@@ -151,6 +151,13 @@ def _is_read_by_copies(plan: Plan, index: int, memory: Memory) -> bool:
 
 def is_written_by_copy(plan: Plan, output: int, memory: Memory) -> bool:
     """Whether a result only comes to the host as a copy from this memory, and nobody reads it there."""
+    found = plan.elsewhere.get((~output, memory))
+    if found is None:
+        found = plan.elsewhere[~output, memory] = _is_written_by_copy(plan, output, memory)
+    return found
+
+
+def _is_written_by_copy(plan: Plan, output: int, memory: Memory) -> bool:
     slot = plan.results[output]
     root = slot.root()[0]
     writers = [job for job in plan.jobs if any(s.root()[0] is root for s in job.outs)]

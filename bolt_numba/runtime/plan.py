@@ -81,7 +81,7 @@ class Plan:
     results: list[Slot]
     cut: Cut | None = None
     elsewhere: dict[tuple[int, Memory], bool] = field(default_factory=dict)
-    """By input and memory: whether only copies to that memory read it."""
+    """By input and memory: whether only copies there read it.  By ~output and memory: whether one from it makes it."""
 
     @property
     def nbytes(self) -> int:

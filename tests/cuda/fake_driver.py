@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as real
 
+from bolt_numba.devices.cuda.tensor_maps import Encode
 from bolt_numba.ptx import GlobalMemory, Module, TensorMap
 
 Result = real.CUresult
@@ -84,6 +85,7 @@ class FakeDriver:
         self.streams: list[FakeStream] = []
         self.lock = threading.RLock()
         self.local = threading.local()
+        self.encode = Encode(self._encoded)
         self.legacy = FakeStream(0)
         """The default stream, in which other packages work."""
 
@@ -228,6 +230,20 @@ class FakeDriver:
 
     # --- code and launches
 
+    def cuGetProcAddress(self, name: bytes, version: int, flags: int) -> Any:
+        assert name == b"cuTensorMapEncodeTiled"
+        return _ok(ctypes.cast(self.encode, ctypes.c_void_p).value, 0)
+
+    def _encoded(
+        self, place: int, kind: int, rank: int, address: int, dims: Any, strides: Any, box: Any, steps: Any, *how: int
+    ) -> int:
+        sizes = (tuple(one[:n]) for one, n in ((dims, rank), (strides, rank - 1), (box, rank), (steps, rank)))
+        status, made = self.cuTensorMapEncodeTiled(real.CUtensorMapDataType(kind), rank, address, *sizes, *how)
+        if status or place % 128:
+            return int(status or Result.CUDA_ERROR_INVALID_VALUE)
+        ctypes.memmove(place, made.ctypes.data, 128)
+        return 0
+
     def cuTensorMapEncodeTiled(
         self, kind: Any, rank: int, address: int, dims: Any, strides: Any, box: Any, steps: Any, interleave: Any,
         swizzle: Any, promotion: Any, fill: Any,
@@ -239,8 +255,7 @@ class FakeDriver:
         is_right &= all(0 < d <= 1 << 32 for d in whole) and all(0 < b <= 256 for b in part)
         if not is_right or part[0] * size > 128 or int(swizzle) != 3:
             return Result.CUDA_ERROR_INVALID_VALUE, None
-        made = _TensorMap(self.memory.tensor_map(TensorMap(address, size, whole, apart, part, 128)))
-        return _ok(made)
+        return _ok(self.memory.tensor_map(TensorMap(address, size, whole, apart, part, 128)))
 
     def cuModuleLoadData(self, image: bytes) -> Any:
         return _ok(FakeFunction(image.decode()))
@@ -320,17 +335,6 @@ class FakeDriver:
 
     def cuStreamWaitEvent(self, stream: FakeStream, event: dict[str, Any], flags: int) -> Any:
         return self._later(stream, lambda: event["stream"].finish())
-
-
-class _TensorMap:
-    """What `getPtr` of a real one gives, too."""
-
-    def __init__(self, data: Any) -> None:
-        self.data = data
-
-    def getPtr(self) -> int:
-        found: int = self.data.ctypes.data
-        return found
 
 
 _WITH_RESULT = frozenset((

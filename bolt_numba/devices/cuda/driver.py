@@ -17,6 +17,7 @@ from bolt_numba.base.records import record
 from bolt_numba.devices.cuda.interface import Call
 from bolt_numba.devices.cuda.library import REFUSED, Health, arch_of, library, name_of, text_of, version_text, want_arch
 from bolt_numba.devices.cuda.limits import check_launch
+from bolt_numba.devices.cuda.tensor_maps import NAME, SINCE, encoded
 from bolt_numba.errors import BudgetError, DeviceError
 from bolt_numba.kernels.cuda.code import CUBIN, code_of
 from bolt_numba.kernels.cuda.declare import CudaKernel, MappedTensor
@@ -26,8 +27,6 @@ PIECE = 1 << 23
 """Bytes of the largest single copy: a longer one goes piece by piece through pinned memory."""
 FIRST_PINNED, MOST_PINNED = 1 << 16, 4 * PIECE
 """Bytes of pinned memory of a stream: at first, and at most."""
-MAP_BYTES = 128
-"""Of what describes a tensor."""
 NON_BLOCKING, RELAXED, WITHOUT_TIME = 1, 2, 2
 """Of streams that do not wait for the default stream; captures during which memory may be freed; events."""
 
@@ -101,6 +100,7 @@ class Gpu:
         count = cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
         self.processors = int(self.done(cu.cuDeviceGetAttribute(count, device), "asking how large it is"))
         self.here = _Here(self, self.done(cu.cuDevicePrimaryCtxRetain(device), "starting to use the GPU"))
+        self._encode = 0
         self._pinned_bytes: dict[int, int] = {}
         self._functions: dict[str, Function] = {}
         self._lock = threading.RLock()
@@ -237,20 +237,16 @@ class Gpu:
             return Function(kernel.name, module, functions[0])
 
     def tensor_map(self, tensor: MappedTensor) -> Array:
-        cu, t = self.cu, tensor
-        kind = getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_UINT{8 * t.itemsize}")
+        t = tensor
         with self.here:
-            dims, strides = (list(map(cu.cuuint64_t, sizes)) for sizes in (t.dims, t.strides))
-            box, steps = (list(map(cu.cuuint32_t, sizes)) for sizes in (t.box, (1,) * len(t.dims)))
-            encoded = cu.cuTensorMapEncodeTiled(
-                kind, len(t.dims), t.address, dims, strides, box, steps,
-                cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-                cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-                cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-            )  # fmt: skip
-        made = self.done(encoded, f"describing a tensor of {t.dims} with strides {t.strides} at {t.address:#x}")
-        return np.frombuffer(ctypes.string_at(made.getPtr(), MAP_BYTES), np.uint8)
+            if not self._encode:
+                found = self.cu.cuGetProcAddress(NAME.encode(), SINCE, 0)
+                self._encode = int(self.done(found, f"looking for {NAME}")[0])
+            status, made = encoded(self.cu, self._encode, t)
+        if status:
+            what = f"describing a tensor of {t.dims} with strides {t.strides} at {t.address:#x}"
+            raise self.health.failure(status, what)
+        return made
 
     def call(
         self, function: Function, grid: tuple[int, int, int], threads: int, shared: int, values: Sequence[Any],
