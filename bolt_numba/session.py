@@ -143,6 +143,8 @@ class Session:
         else:
             from bolt_numba.plugins import plugged  # sessions without plug-ins do without
 
+            if self.graph.packed is not None:
+                raise DeviceError(f"device: got {named[0]!r} for a packed graph, wanted one that is not optimised yet")
             names = (device,) if isinstance(device, str) else tuple(device)
             own = self.threads, self.precision, self.numerics, self.max_plans
             self._plugins = plugged(names, named, self.properties, self.fallback, self.placement, own)

@@ -190,6 +190,13 @@ def _gpus() -> str:
     return "; ".join([*gpus, ", ".join(packages)])
 
 
+def _plug_ins() -> str:
+    """Plug-ins that are installed, and why some do not work; `bolt-numba devices` says more."""
+    from bolt_numba.hardware import registry
+
+    return "; ".join(f"{name}: {registry.obstacle(name) or 'ready'}" for name in registry.names()) or "none"
+
+
 def _cache_folders() -> str:
     """What each folder is good for; raises BoltError where one that exists is of no use."""
     own = folders().own
@@ -248,6 +255,7 @@ _CHECKS: dict[str, Callable[[], str]] = {
     "peers": _peers,
     "instructions": lambda: device("cpu").describe(),
     "GPUs": _gpus,
+    "plug-ins": _plug_ins,
     "threads": lambda: str(default_threads()),
     "kernels in the package": lambda: f"{count_built_in(jit.package_name())} for this level",
     "kernel cache": _cache_folders,

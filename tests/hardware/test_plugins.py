@@ -14,9 +14,11 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba.errors import DeviceError
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.types import F32
-from tests.graphs import integers
+from bolt_numba.types import BOOL, F32, I64, TensorType
+from tests.graphs import integers, make
 from tests.hardware.plain_driver import PlainDriver, after
 from tests.hardware.two_parts import BROKEN, GRAPH, cache, driver, expect, fails_in, session_of
 
@@ -195,3 +197,51 @@ def test_properties_are_held_against_the_device(driver: PlainDriver) -> None:
         session_of(properties={"cpu": {}})
     with pytest.raises(DeviceError, match="device 'plain': got 'chops', wanted one of"):
         session_of(properties={"plain": {"chops": 1}})
+
+
+def test_memory_of_the_device_is_counted(driver: PlainDriver) -> None:
+    session = session_of()
+    assert "uploaded" not in session.memory()
+    expect(session, 3)
+    expect(session, 4)
+    assert session.memory()["uploaded"] == 4000
+
+
+def test_a_packed_graph_has_no_parts(driver: PlainDriver) -> None:
+    from bolt_numba.packing import packed
+
+    with pytest.raises(DeviceError, match="device: got 'plain' for a packed graph"):
+        bn.compile(packed(GRAPH, shapes={"x": (3, 8)}), device="plain")
+
+
+def test_bodies_of_loops_and_branches_run_there(driver: PlainDriver) -> None:
+    inner = Graph("body")
+    build = Builder(inner)
+    number, truth, state = (
+        inner.add_input(name, t)
+        for name, t in (("i", TensorType(I64, ())), ("go", TensorType(BOOL, ())), ("s", TensorType(F32, (2, 8))))
+    )
+    weights = integers(np.random.default_rng(0), 8, 8) / 8
+    inner.add_output(build(make("Identity"), truth), "go_on")
+    inner.add_output(build(make("Relu"), build(make("MatMul"), state, weights)), "next")
+    assert number.type.dtype == I64
+    graph = Graph("loop")
+    x = graph.add_input("x", TensorType(F32, (2, 8)))
+    count = graph.add_input("count", TensorType(I64, ()))
+    loop = Builder(graph).node(make("Loop", body=inner, carried=1), count, np.array(True), x)
+    graph.add_output(loop.outputs[0], "y")
+    session = bn.compile(graph, device="plain", fallback="forbid", threads=1)
+    feeds = {"x": integers(np.random.default_rng(1), 2, 8), "count": np.array(3)}
+    np.testing.assert_allclose(session(**feeds)[0], interpret(graph, feeds)["y"], rtol=1e-5)
+    assert driver.calls["run"] == 3
+    driver.fails["run"] = BROKEN
+    np.testing.assert_allclose(
+        bn.compile(graph, device="plain", threads=1)(**feeds)[0], interpret(graph, feeds)["y"], rtol=1e-5
+    )
+
+
+def test_a_gpu_and_a_plug_in_share_a_session_of_halves(driver: PlainDriver) -> None:
+    session = bn.compile(GRAPH, device=["cuda-sim", "plain"], precision="f16", fallback="forbid", threads=1)
+    x = integers(np.random.default_rng(1), 3, 8)
+    np.testing.assert_allclose(session(x=x)[0], interpret(GRAPH, {"x": x})["y"], rtol=2e-2, atol=2e-2)
+    assert {"plain", "cuda-sim"} <= {row["device"] for row in session.report()}

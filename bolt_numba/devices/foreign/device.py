@@ -39,6 +39,9 @@ class Plugin(Device):
     def build(self, jobs: Sequence[Job], threads: int) -> ForeignProgram:
         return ForeignProgram([(job, self.part(job)) for job in jobs])
 
+    def uploads(self, executable: ForeignProgram) -> Mapping[int, int]:
+        return {key: nbytes for _, part, _ in executable.jobs for key, nbytes in part.held().items()}
+
     def counts(self, job: Job) -> Mapping[str, int]:
         return self.part(job).last
 

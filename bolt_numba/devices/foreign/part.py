@@ -111,6 +111,11 @@ class Part:
             self.source = made.source
             return made
 
+    def held(self) -> dict[int, int]:
+        """Bytes of the device that compiled graphs hold, as far as the device knows."""
+        with self.lock:
+            return {id(each): int(each.compiled.nbytes) for each in self._kept.values() if each.is_usable}
+
     def why_not(self, wanted: Wanted) -> str:
         """Why the device is not asked; "" where it is."""
         return self.opened.lost or self.given_up or self.refused.get(wanted.key, "")

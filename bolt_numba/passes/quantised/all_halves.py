@@ -25,6 +25,8 @@ class _Narrowing(Retyping):
     def takes(self, node: Node) -> bool:
         if isinstance(node.op, (DequantizeLinear, QuantizeLinear)) or node.op.name.startswith(("QLinear", "DynamicQ")):
             return False
+        if node.op.opaque:  # a part for another device, which has the types that it was cut out with
+            return False
         if any(v is not None and not self._fits(v) for v in node.inputs):
             return False
         return super().takes(node) or (any(map(self.is_old, node.inputs)) and not isinstance(node.op, Cast))
