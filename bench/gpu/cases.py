@@ -23,6 +23,8 @@ from bolt_numba.ops.pointwise import Add, Relu
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import BF16, F16, F32, I8, AnyDType, Array, TensorType, dtype_name
 
+BURST = 10
+"""Calls between two events, ours and the library's."""
 Peer = Callable[[Any, Sequence[Any]], Callable[[], Any]]
 """``peer(torch, tensors)``: the call to time, on tensors of the same content on the GPU."""
 

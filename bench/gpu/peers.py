@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.gpu.cases import Case
+from bench.gpu.cases import BURST, Case
 from bench.translate import torch_module
 from bolt_numba.types import Array
 
@@ -26,16 +26,17 @@ def torch_with_gpu() -> Any:
 
 
 def timed(torch: Any, call: Callable[[], Any], runs: int) -> float:
-    """Median seconds of a call on the GPU."""
+    """Median seconds of a call on the GPU: several in a row, so that it does not wait for the host."""
     for _ in range(WARM):
         call()
     pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(runs)]
     for begin, end in pairs:
         begin.record()
-        call()
+        for _ in range(BURST):
+            call()
         end.record()
     torch.cuda.synchronize()
-    return float(np.median([begin.elapsed_time(end) for begin, end in pairs])) * 1e-3
+    return float(np.median([begin.elapsed_time(end) for begin, end in pairs])) * 1e-3 / BURST
 
 
 def tensor(torch: Any, array: Array) -> Any:
@@ -62,20 +63,35 @@ def copy_bandwidth(torch: Any, runs: int) -> float:
     return 2 * source.numel() / timed(torch, lambda: target.copy_(source), runs)
 
 
-def time_model(torch: Any, path: Path, feeds: Mapping[str, Array], precision: str, runs: int) -> dict[str, float]:
-    """Seconds of a run on the GPU, inputs there already: eager, compiled, and as a graph that is replayed."""
+def time_model(torch: Any, path: Path, feeds: Mapping[str, Array], precision: str, runs: int) -> dict[str, Any]:
+    """Seconds of a run on the GPU, inputs there already: eager, compiled, and as a graph that is replayed.
+
+    A way that fails has its error in the place of seconds.
+    """
     values = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}[precision]
     module, names = torch_module(path, values)
     model = module.cuda().to(memory_format=torch.channels_last) if "image" in names else module.cuda()
     given = [tensor(torch, feeds[name]) for name in names]
     given = [x.to(getattr(torch, values)) if x.is_floating_point() else x for x in given]
-    found: dict[str, float] = {}
+    ways: dict[str, Callable[[], Callable[[], Any]]] = {
+        "eager": lambda: functools.partial(model, *given),
+        "compile": lambda: functools.partial(torch.compile(model, mode="reduce-overhead"), *given),
+        "graph": lambda: _captured(torch, functools.partial(model, *given)),
+    }
+    found: dict[str, Any] = {}
     with torch.inference_mode():
-        ways = {"eager": model, "compile": torch.compile(model, mode="reduce-overhead")}
-        for name, run in ways.items():
-            found[name] = timed(torch, functools.partial(run, *given), runs)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            model(*given)
-        found["graph"] = timed(torch, graph.replay, runs)
+        for name, make in ways.items():
+            try:
+                found[name] = timed(torch, make(), runs)
+            except Exception as error:
+                found[name] = f"{type(error).__name__}: {error}"[:200]
     return found
+
+
+def _captured(torch: Any, call: Callable[[], Any]) -> Callable[[], Any]:
+    """A call as a graph that is replayed."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    replay: Callable[[], Any] = graph.replay
+    return replay
