@@ -214,8 +214,17 @@ EIGHT, ONE = np.ones((8, 3, 1, 1), F32), np.ones((), F32)
     ],
 )  # fmt: skip
 def test_a_chip_says_why_not(chip: str, node: Any, reason: str) -> None:
-    accelerator = opened(chip=chip)
+    accelerator = opened(chip=chip, dynamic="free")
     assert reason in str(accelerator.supports(node))
+
+
+@pytest.mark.parametrize("dynamic", ["none", "free"])
+def test_sizes_that_are_yet_to_come_are_no_obstacle(dynamic: str) -> None:
+    """Where a graph is compiled for each set of shapes, `supports` is asked before they are known."""
+    node = one(make("Conv", auto_pad="SAME_UPPER"), (1, 3, Sym("h"), 4), constants=(EIGHT,))
+    reshape = one(make("Reshape"), (Sym("n"), Sym("m"), 4), constants=(np.array([0, 0, 2, 2]),))
+    answers = [opened(dynamic=dynamic).supports(each) for each in (node, reshape)]
+    assert all(answer is True for answer in answers) == (dynamic == "none")
 
 
 def test_operators_can_be_named() -> None:

@@ -31,9 +31,10 @@ def operator(*names: str) -> Callable[[Callable[[Conversion, Node], None]], Call
 
 
 class Conversion:
-    """A graph of the SDK in the making."""
+    """A graph of the SDK in the making.  asks: whether it is only to tell what is supported, of sizes yet to come."""
 
-    def __init__(self, chip: Chip) -> None:
+    def __init__(self, chip: Chip, asks: bool = False) -> None:
+        self.asks = asks
         self.chip, self.graph = chip, Graph()
         self.forms: dict[tuple[Value, str], int] = {}
         self.scales: dict[Value, tuple[float, int]] = {}

@@ -107,7 +107,7 @@ class SimNpu(Accelerator):
         if self.only and node.op.name not in self.only:
             return f"{node.op.name} is not in the property supported"
         try:
-            conversion_for(self.runtime.chip).node(node)
+            conversion_for(self.runtime.chip, self.shapes == "fixed").node(node)
         except UnsupportedError as error:
             return str(error)
         return True

@@ -48,13 +48,13 @@ def pointwise(make: Conversion, node: Node) -> None:
 # --- images ------------------------------------------------------------------------------------------------------
 
 
-def places(op: Any, windows: Any, x: Value) -> dict[str, list[int]]:
+def places(make: Conversion, op: Any, windows: Any, x: Value) -> dict[str, list[int]]:
     """Attributes of what slides over an image."""
     want(op.layout == "NCHW" and len(windows.kernel) == 2, "SimNPU has images of two axes")
     size = sizes(x)[2:]
     if windows.auto_pad not in ("NOTSET", "VALID"):
-        want(None not in size, f"pads are those of {windows.auto_pad}, which needs sizes that are known")
-    found = windows.resolved([d or 0 for d in size])
+        want(make.asks or None not in size, f"pads are those of {windows.auto_pad}, which needs sizes that are known")
+    found = windows.resolved([d or 1 for d in size])
     return {"pads": list(found.pads or (0,) * 4), "strides": list(found.strides), "dilations": list(found.dilations)}
 
 
@@ -65,7 +65,7 @@ def conv(make: Conversion, node: Node) -> None:
     want(op.activation is None and not op.residual and op.to is None, "SimNPU fuses nothing to a Conv")
     want(x.type.dtype == F32, "Conv is on f32")
     filters = known(w).transpose(0, *range(2, known(w).ndim), 1)
-    attributes = places(op, op.windows(known(w).shape[2:]), x)
+    attributes = places(make, op, op.windows(known(w).shape[2:]), x)
     ins = [make.operand(x, "image"), make.constant(filters)]
     if bias is not None:
         ins.append(make.constant(known(bias)))
@@ -78,7 +78,7 @@ def pool(make: Conversion, node: Node) -> None:
     (x,) = operands(node, 1)
     want(len(node.outputs) == 1 and not op.ceil_mode, f"{op.name} has no places and no ceil mode")
     want(x.type.dtype == F32 or (op.name == "MaxPool" and may_move(make, x)), f"{op.name} is on f32")
-    attributes: dict[str, Any] = {**places(op, op.windows, x), "kernel": list(op.kernel_shape)}
+    attributes: dict[str, Any] = {**places(make, op, op.windows, x), "kernel": list(op.kernel_shape)}
     kind = "MaxPool2D" if op.name == "MaxPool" else "AvgPool2D"
     if kind == "AvgPool2D":
         attributes["count_pads"] = op.count_include_pad
@@ -135,7 +135,7 @@ def softmax(make: Conversion, node: Node) -> None:
 
 def reshaped(make: Conversion, x: int, y: Value) -> None:
     shape = sizes(y)
-    want(shape.count(None) <= 1, f"%{y.name} has two axes of unknown size")
+    want(make.asks or shape.count(None) <= 1, f"%{y.name} has two axes of unknown size")
     make.result("Reshape", [x], y, shape=[-1 if d is None else d for d in shape])
 
 
@@ -204,7 +204,7 @@ def byte_conv(make: Conversion, node: Node) -> None:
     op: Any = node.op
     w = known(operands(node, 4)[3])
     want(w.ndim == 4, "SimNPU has images of two axes")
-    attributes = places(op, op.windows(w.shape[2:]), operands(node, 1)[0])
+    attributes = places(make, op, op.windows(w.shape[2:]), operands(node, 1)[0])
     product_of_bytes(make, node, "QConv2D", (0, 2, 3, 1), "image", groups=op.group, **attributes)
 
 
