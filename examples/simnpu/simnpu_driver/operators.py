@@ -25,7 +25,7 @@ __all__ = ["OPERATORS", "conversion_for"]
 
 conversion_for = Conversion
 """A conversion that knows all operators of this module."""
-SAME = ("Add", "Sub", "Mul", "Div", "Max", "Min", "Relu", "Sigmoid", "Tanh", "Exp", "Neg")
+SAME = ("Add", "Sub", "Mul", "Div", "Max", "Min", "Relu", "Sigmoid", "Tanh", "Exp", "Neg", "Sqrt")
 
 
 def may_move(make: Conversion, y: Value) -> bool:

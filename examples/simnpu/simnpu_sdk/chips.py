@@ -10,7 +10,7 @@ LITTLE = frozenset(
     ("Conv2D", "MaxPool2D", "AvgPool2D", "FullyConnected", "Add", "Relu", "Clip", "Reshape", "Transpose")
 )  # fmt: skip
 FLOATS = LITTLE | {
-    "Sub", "Mul", "Div", "Max", "Min", "Sigmoid", "Tanh", "Exp", "Neg", "MatMul", "Softmax", "Concat", "Mean",
+    "Sub", "Mul", "Div", "Max", "Min", "Sigmoid", "Tanh", "Exp", "Neg", "Sqrt", "MatMul", "Softmax", "Concat", "Mean",
 }  # fmt: skip
 BYTES = frozenset(("Quantize", "Dequantize", "QConv2D", "QFullyConnected"))
 SPATIAL = frozenset(("Conv2D", "QConv2D", "MaxPool2D", "AvgPool2D"))

@@ -175,5 +175,5 @@ KERNELS: dict[str, Kernel] = {
     "Add": simple(np.add), "Sub": simple(np.subtract), "Mul": simple(np.multiply), "Div": simple(np.divide),
     "Max": simple(np.maximum), "Min": simple(np.minimum), "Exp": simple(np.exp), "Tanh": simple(np.tanh),
     "Neg": simple(np.negative), "Relu": simple(lambda x: np.maximum(x, np.float32(0))),
-    "Sigmoid": simple(lambda x: 1 / (1 + np.exp(-x))),
+    "Sqrt": simple(np.sqrt), "Sigmoid": simple(lambda x: 1 / (1 + np.exp(-x))),
 }  # fmt: skip
