@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import bolt_numba as bn
 from bolt_numba import devices
 from bolt_numba.errors import DeviceError
 from bolt_numba.ir.build import Builder
@@ -22,7 +23,7 @@ from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.integer_products import MatMulInteger, QLinearMatMul
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Relu
-from bolt_numba.types import BF16, F16, F32, I8, U8, TensorType
+from bolt_numba.types import BF16, F16, F32, I8, U8, Sym, TensorType
 from tests.cuda import harness
 from tests.cuda.fake_driver import FakeDriver, Result
 from tests.cuda.harness import counted, expect
@@ -182,3 +183,16 @@ def test_strides_pads_groups_and_more_taps_are_no_rows() -> None:
     ]  # fmt: skip
     assert [maker(56, **settings) for settings in others[:3]] == ["tensor_product"] * 3
     assert maker(2, **others[3]) == "tensor_product"
+
+
+def test_new_shapes_are_planned_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one plan decided serves others: boxes, tiles and parts follow from the sizes of each."""
+    monkeypatch.setattr(matmul_wgmma, "TENSOR_TILES", TENSOR_TILES[:1])
+    graph = Graph("rows")
+    x = graph.add_input("x", TensorType(F32, (Sym("n"), 128)))
+    graph.add_output(Builder(graph)(MatMul(), x, W), "y")
+    run = bn.compile(graph, device="cuda-sim:sm_90a", precision="f16", stages=(), stand_ins=False)
+    for n in (64, 40, 72, 8, 136, 64, 200):
+        x = whole(n, (n, 128))
+        np.testing.assert_array_equal(run(x=x)["y"], x @ W)
+        assert "matmul_wgmma" in " ".join(row["runner"] for row in run.report())

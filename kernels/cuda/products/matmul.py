@@ -45,7 +45,7 @@ class ProductOperands:
 
 def _order(dense: str, run: int, size: int, matrix: int) -> Order:
     """run: elements of a dense run; matrix: elements of a matrix."""
-    return Order(dense, run * size % WIDE == 0 and matrix * size % WIDE == 0)
+    return Order(dense, bool(run * size % WIDE == 0 and matrix * size % WIDE == 0))  # decided, where sizes are followed
 
 
 def padded_rows(to: int) -> Callable[[Array], Array]:

@@ -15,6 +15,7 @@ import numpy as np
 from bolt_numba.base.records import record
 from bolt_numba.kernels.cuda.declare import F32, I64, PTR, PTR_OR_0, inline
 from bolt_numba.kernels.cuda.language import lang
+from bolt_numba.kernels.cuda.language.lang import load4_shared_f32, maximum, minimum
 from bolt_numba.kernels.extents import Reach, box
 
 u32, i32, i64, f32 = np.uint32, np.int32, np.int64, np.float32
@@ -36,6 +37,11 @@ class TileSlice:
     run: int
     apart: int
     threads: int
+
+    @property
+    def step(self) -> int:
+        """Rows that all threads take at once."""
+        return self.threads * VECTOR // self.columns
 
 
 def log2(n: int) -> int:
@@ -68,6 +74,14 @@ class TailForm:
     def four(self) -> Any:
         return four_finished(self)
 
+    def run(self, part: TileSlice) -> Any:
+        return run_drained(part, self)
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Bytes of an element of y, bias and residual."""
+        return size_of(self.y), size_of(self.bias), size_of(self.residual)
+
     def extents(self, a: Any, rows: int, splits: int) -> dict[str, Reach]:
         """Reaches of the addresses of `TAIL`; rows: of y, those of all matrices."""
         n, y = a.n, size_of(self.y)
@@ -89,9 +103,7 @@ def finished(stored: TailForm) -> Any:
 
     @inline
     def finish(v, b, r, alpha, lo, hi, act0, act1):
-        v = act(f32(v) * alpha + b + r, act0, act1)
-        v = lo if v < lo else v
-        return hi if v > hi else v
+        return minimum(maximum(act(f32(v) * alpha + b + r, act0, act1), lo), hi)
 
     return finish
 
@@ -122,34 +134,71 @@ def four_stored(dtype: str) -> Any:
 
 
 @functools.cache
+def near_finished(stored: TailForm) -> Any:
+    """``near(v, to, add, rest, left, ...)``: one to four neighbours of a row, of which ``left`` are within it.
+
+    to, add, rest: addresses of the first one in y, bias and residual; add and rest count where bias and residual do.
+    """
+    finish, Y, B, R = finished(stored), size_of(stored.y), size_of(stored.bias), size_of(stored.residual)
+    load_bias, load_residual = getattr(lang, f"load_{stored.bias}_nc"), getattr(lang, f"load_{stored.residual}")
+    store = getattr(lang, f"store_{stored.y}")
+
+    @inline
+    def one(i, v, to, add, rest, left, bias, residual, alpha, lo, hi, act0, act1):
+        if left > i:
+            b = load_bias(add + B * i) if bias != 0 else f32(0)
+            r = load_residual(rest + R * i) if residual != 0 else f32(0)
+            store(to + Y * i, finish(v, b, r, alpha, lo, hi, act0, act1))
+
+    @inline
+    def store_near(v, to, add, rest, left, bias, residual, alpha, lo, hi, act0, act1):
+        one(0, v[0], to, add, rest, left, bias, residual, alpha, lo, hi, act0, act1)
+        one(1, v[1], to, add, rest, left, bias, residual, alpha, lo, hi, act0, act1)
+        one(2, v[2], to, add, rest, left, bias, residual, alpha, lo, hi, act0, act1)
+        one(3, v[3], to, add, rest, left, bias, residual, alpha, lo, hi, act0, act1)
+
+    return store_near
+
+
+@inline
+def zeros():
+    return f32(0), f32(0), f32(0), f32(0)
+
+
+@functools.cache
+def whole_finished(stored: TailForm) -> Any:
+    """``whole(v, to, b, rest, ...)``: four neighbours at once, where they lie so; b: their bias."""
+    finish, store4 = finished(stored), getattr(lang, f"store4_{stored.y}")
+    load4_residual = getattr(lang, f"load4_{stored.residual}")
+
+    @inline
+    def store_whole(v, to, b, rest, residual, alpha, lo, hi, act0, act1):
+        r = load4_residual(rest) if residual != 0 else zeros()
+        o0 = finish(v[0], b[0], r[0], alpha, lo, hi, act0, act1)
+        o1 = finish(v[1], b[1], r[1], alpha, lo, hi, act0, act1)
+        o2 = finish(v[2], b[2], r[2], alpha, lo, hi, act0, act1)
+        o3 = finish(v[3], b[3], r[3], alpha, lo, hi, act0, act1)
+        store4(to, o0, o1, o2, o3)
+
+    return store_whole
+
+
+@functools.cache
 def four_finished(stored: TailForm) -> Any:
     """Stores four neighbours of a row at once where they fit and lie well, else those that are within the row.
 
     row: of ``rows`` in all matrices · block: the matrix.
     """
-    finish, keep = finished(stored), four_stored(stored.y)
-    Y, B, R = size_of(stored.y), size_of(stored.bias), size_of(stored.residual)
-    load_bias, load_residual = getattr(lang, f"load_{stored.bias}_nc"), getattr(lang, f"load_{stored.residual}")
-
-    @inline
-    def bias_at(bias, column, n):
-        return load_bias(bias + B * min(column, n - 1)) if bias != 0 else f32(0)
-
-    @inline
-    def residual_at(residual, row, column, n):
-        return load_residual(residual + R * (row * n + min(column, n - 1))) if residual != 0 else f32(0)
+    near, whole, Y, B, R = near_finished(stored), whole_finished(stored), *stored.sizes
+    load4_bias = getattr(lang, f"load4_{stored.bias}_nc")
 
     @inline
     def store_four(v, row, column, block, rows, n, bias, residual, y, ldy, alpha, lo, hi, act0, act1):
-        b, r = bias_at(bias, column, n), residual_at(residual, row, column, n)
-        o0 = finish(v[0], b, r, alpha, lo, hi, act0, act1)
-        b, r = bias_at(bias, column + 1, n), residual_at(residual, row, column + 1, n)
-        o1 = finish(v[1], b, r, alpha, lo, hi, act0, act1)
-        b, r = bias_at(bias, column + 2, n), residual_at(residual, row, column + 2, n)
-        o2 = finish(v[2], b, r, alpha, lo, hi, act0, act1)
-        b, r = bias_at(bias, column + 3, n), residual_at(residual, row, column + 3, n)
-        o3 = finish(v[3], b, r, alpha, lo, hi, act0, act1)
-        keep(y + Y * (row * ldy + column), o0, o1, o2, o3, n - column)
+        to, add, rest = y + Y * (row * ldy + column), bias + B * column, residual + R * (row * n + column)
+        if column + VECTOR <= n and (to & (VECTOR * Y - 1)) | (add & (VECTOR * B - 1)) | (rest & (VECTOR * R - 1)) == 0:
+            whole(v, to, load4_bias(add) if bias != 0 else zeros(), rest, residual, alpha, lo, hi, act0, act1)
+        else:
+            near(v, to, add, rest, n - column, bias, residual, alpha, lo, hi, act0, act1)
 
     return store_four
 
@@ -186,6 +235,8 @@ def drain(part: TileSlice, stored: Any, integers: bool = False) -> Any:
 
     row0, column0: of matrix ``block`` of y, at the slice's first element · m, n: of a matrix of y.
     """
+    if part.run == part.rows and part.rows % part.step == 0:
+        return stored.run(part)
     store_four = stored.four
 
     @inline
@@ -204,3 +255,34 @@ def drain(part: TileSlice, stored: Any, integers: bool = False) -> Any:
         hand_out(tid, sums, row0, column0, m, n, given)
 
     return drained
+
+
+@functools.cache
+def run_drained(part: TileSlice, stored: TailForm) -> Any:
+    """`drain` of rows that are neighbours: what is equal for all rows of a thread is worked out once."""
+    near, whole, Y, B, R = near_finished(stored), whole_finished(stored), *stored.sizes
+    load4_bias = getattr(lang, f"load4_{stored.bias}_nc")
+    STEP, PITCH, IN_ROW = part.step, 4 * part.pitch, part.columns // VECTOR - 1
+    ROW, COUNT, SHIFT = log2(part.columns // VECTOR), part.rows // STEP, log2(STEP)
+
+    @inline
+    def drained_run(tid, sums, row0, column0, block, matrices, m, n, bias, residual, y, ldy, alpha, lo, hi, act0, act1):
+        r, q = u32(tid >> u32(ROW)), u32((tid & u32(IN_ROW)) << u32(2))
+        left, below, at = i32(n - column0 - q), i32(m - row0 - r), u32(sums + r * u32(PITCH) + (q << u32(2)))
+        if left > 0 and below > 0:
+            row, column = i64(block) * m + row0 + r, i64(column0) + q
+            to, add, rest = y + Y * (row * ldy + column), bias + B * column, residual + R * (row * n + column)
+            y_step, rest_step = STEP * Y * i64(ldy), STEP * R * i64(n)
+            count = min(u32(COUNT), u32(u32(below + i32(STEP - 1)) >> u32(SHIFT)))
+            odd = (to | y_step) & (VECTOR * Y - 1) | add & (VECTOR * B - 1) | (rest | rest_step) & (VECTOR * R - 1)
+            if left >= VECTOR and odd == 0:
+                b = load4_bias(add) if bias != 0 else zeros()
+                for _ in range(count):
+                    whole(load4_shared_f32(at), to, b, rest, residual, alpha, lo, hi, act0, act1)
+                    to, rest, at = to + y_step, rest + rest_step, u32(at + u32(STEP * PITCH))
+            else:
+                for _ in range(count):
+                    near(load4_shared_f32(at), to, add, rest, left, bias, residual, alpha, lo, hi, act0, act1)
+                    to, rest, at = to + y_step, rest + rest_step, u32(at + u32(STEP * PITCH))
+
+    return drained_run

@@ -16,8 +16,16 @@ from bolt_numba.base.records import record
 from bolt_numba.kernels.cuda.declare import inline
 from bolt_numba.kernels.cuda.elementwise.scalars import quantised
 from bolt_numba.kernels.cuda.language import lang
-from bolt_numba.kernels.cuda.language.lang import add_apart, bits_f32, load4_u32_nc, load_f32, load_i32, multiply_apart
-from bolt_numba.kernels.cuda.products.tail import four_stored, size_of, unchanged
+from bolt_numba.kernels.cuda.language.lang import (
+    add_apart,
+    bits_f32,
+    load4_shared_i32,
+    load4_u32_nc,
+    load_f32,
+    load_i32,
+    multiply_apart,
+)
+from bolt_numba.kernels.cuda.products.tail import VECTOR, TileSlice, four_stored, log2, size_of, unchanged
 from bolt_numba.kernels.extents import Reach, box
 
 u32, i32, i64, f32 = np.uint32, np.int32, np.int64, np.float32
@@ -58,6 +66,9 @@ class ByteForm:
     @property
     def four(self) -> Any:
         return four_of_bytes(self)
+
+    def run(self, part: TileSlice) -> Any:
+        return run_of_bytes(part, self)
 
     def extents(self, a: Any, rows: int, splits: int) -> dict[str, Reach]:
         """Reaches of the addresses of `tail.TAIL`; rows: of y, those of all matrices."""
@@ -101,38 +112,100 @@ def _one(form: ByteForm) -> Any:
 
 
 @functools.cache
-def four_of_bytes(form: ByteForm) -> Any:
-    """As `tail.four_finished`; bias: the table."""
-    finish, Y, R, EACH = _one(form), size_of(form.y), size_of(form.residual), int(form.each)
-    OFFSET, keep = int(form.offset), four_stored(form.y)
-    FLOAT_RESIDUAL = form.residual == "f32"
-    load_residual = getattr(lang, f"load_{form.residual}")
+def _element(form: ByteForm) -> Any:
+    """``one(v, numbers, of_row, table, residual, rest, ...)``: what is stored of a sum.
+
+    numbers: of the column · of_row: sum of the row of A · rest: address in the residual.
+    """
+    finish, load_residual, FLOAT = _one(form), getattr(lang, f"load_{form.residual}"), form.residual == "f32"
     as_y = {"u8": np.uint8, "i8": np.int8, "i32": np.int32, "f32": np.float32}[form.y]
 
     @inline
-    def residual_of(residual, table, place):
-        made = f32(load_residual(residual + R * place))
-        if FLOAT_RESIDUAL:
+    def residual_of(residual, table, rest):
+        if residual == 0:
+            return f32(0)
+        made = f32(load_residual(rest))
+        if FLOAT:
             return made
         return multiply_apart(made - load_f32(table + 12), load_f32(table + 8))
 
     @inline
-    def one(v, row, column, of_row, at, n, table, residual, lo, hi, act0, act1):
-        column = min(column, n - 1)
-        base, zero, factor, add = load4_u32_nc(at + COLUMN * column)
-        t = i32(i64(v) + i64(i32(base)) - i64(i32(zero)) * of_row)
-        seen = residual != 0
-        rest = residual_of(residual, table, row * n + column) if seen else f32(0)
-        return as_y(finish(t, seen, bits_f32(factor), bits_f32(add), rest, table, lo, hi, act0, act1))
+    def one(v, numbers, of_row, table, residual, rest, lo, hi, act0, act1):
+        base, zero, factor, add = numbers
+        t = i32(u32(u32(u32(v) + base) - u32(zero * of_row)))  # only the last 32 bits stay
+        added = residual_of(residual, table, rest)
+        return as_y(finish(t, residual != 0, bits_f32(factor), bits_f32(add), added, table, lo, hi, act0, act1))
+
+    return one
+
+
+@functools.cache
+def _beginning(form: ByteForm) -> Any:
+    """``at, to, rest, one, two, three = begin(...)``: addresses of numbers of the column, of y and of the residual.
+
+    one, two, three: columns from the first to the others that are there.
+    """
+    Y, R, EACH = size_of(form.y), size_of(form.residual), int(form.each)
+
+    @inline
+    def begin(row, column, block, rows, n, table, residual, y, ldy):
+        at = table + HEAD + 16 * ((rows + 3) // 4) + COLUMN * (column + (n * i64(block) if EACH else 0))
+        last = n - 1 - column
+        to, rest = y + Y * (row * ldy + column), residual + R * (row * n + column)
+        return at, to, rest, min(i64(1), last), min(i64(2), last), min(i64(3), last)
+
+    return begin
+
+
+@functools.cache
+def four_of_bytes(form: ByteForm) -> Any:
+    """As `tail.four_finished`; bias: the table."""
+    begin, one, put = _beginning(form), _element(form), four_stored(form.y)
+    R, OFFSET = size_of(form.residual), int(form.offset)
 
     @inline
     def store_four(v, row, column, block, rows, n, table, residual, y, ldy, alpha, lo, hi, act0, act1):
-        of_row = i64(load_i32(table + HEAD + 4 * row)) if OFFSET else i64(0)
-        at = table + HEAD + 16 * ((rows + 3) // 4) + (COLUMN * n * i64(block) if EACH else 0)
-        o0 = one(v[0], row, column, of_row, at, n, table, residual, lo, hi, act0, act1)
-        o1 = one(v[1], row, column + 1, of_row, at, n, table, residual, lo, hi, act0, act1)
-        o2 = one(v[2], row, column + 2, of_row, at, n, table, residual, lo, hi, act0, act1)
-        o3 = one(v[3], row, column + 3, of_row, at, n, table, residual, lo, hi, act0, act1)
-        keep(y + Y * (row * ldy + column), o0, o1, o2, o3, n - column)
+        at, to, rest, i, j, k = begin(row, column, block, rows, n, table, residual, y, ldy)
+        of_row = u32(load_i32(table + HEAD + 4 * row)) if OFFSET else u32(0)
+        c0, c1 = load4_u32_nc(at), load4_u32_nc(at + COLUMN * i)
+        c2, c3 = load4_u32_nc(at + COLUMN * j), load4_u32_nc(at + COLUMN * k)
+        o0 = one(v[0], c0, of_row, table, residual, rest, lo, hi, act0, act1)
+        o1 = one(v[1], c1, of_row, table, residual, rest + R * i, lo, hi, act0, act1)
+        o2 = one(v[2], c2, of_row, table, residual, rest + R * j, lo, hi, act0, act1)
+        o3 = one(v[3], c3, of_row, table, residual, rest + R * k, lo, hi, act0, act1)
+        put(to, o0, o1, o2, o3, n - column)
 
     return store_four
+
+
+@functools.cache
+def run_of_bytes(part: TileSlice, form: ByteForm) -> Any:
+    """As `tail.run_drained`: the numbers of its columns are read once by a thread."""
+    begin, one, put = _beginning(form), _element(form), four_stored(form.y)
+    R, OFFSET = size_of(form.residual), int(form.offset)
+    STEP, PITCH, IN_ROW, Y = part.step, 4 * part.pitch, part.columns // VECTOR - 1, size_of(form.y)
+    ROW, COUNT, SHIFT = log2(part.columns // VECTOR), part.rows // STEP, log2(STEP)
+
+    @inline
+    def drained_run(
+        tid, sums, row0, column0, block, matrices, m, n, table, residual, y, ldy, alpha, lo, hi, act0, act1,
+    ):  # fmt: skip
+        r, q = u32(tid >> u32(ROW)), u32((tid & u32(IN_ROW)) << u32(2))
+        left, below, source = i32(n - column0 - q), i32(m - row0 - r), u32(sums + r * u32(PITCH) + (q << u32(2)))
+        if left > 0 and below > 0:
+            row, column, rows = i64(block) * m + row0 + r, i64(column0) + q, i64(m) * matrices
+            at, to, rest, i, j, k = begin(row, column, block, rows, i64(n), table, residual, y, ldy)
+            of_rows, y_step, rest_step = table + HEAD + 4 * row, STEP * Y * i64(ldy), STEP * R * i64(n)
+            c0, c1 = load4_u32_nc(at), load4_u32_nc(at + COLUMN * i)
+            c2, c3 = load4_u32_nc(at + COLUMN * j), load4_u32_nc(at + COLUMN * k)
+            for _ in range(min(u32(COUNT), u32(u32(below + i32(STEP - 1)) >> u32(SHIFT)))):
+                v, of_row = load4_shared_i32(source), u32(load_i32(of_rows)) if OFFSET else u32(0)
+                o0 = one(v[0], c0, of_row, table, residual, rest, lo, hi, act0, act1)
+                o1 = one(v[1], c1, of_row, table, residual, rest + R * i, lo, hi, act0, act1)
+                o2 = one(v[2], c2, of_row, table, residual, rest + R * j, lo, hi, act0, act1)
+                o3 = one(v[3], c3, of_row, table, residual, rest + R * k, lo, hi, act0, act1)
+                put(to, o0, o1, o2, o3, left)
+                to, rest, source = to + y_step, rest + rest_step, u32(source + u32(STEP * PITCH))
+                of_rows += 4 * STEP
+
+    return drained_run
