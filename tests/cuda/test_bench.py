@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from bench.gpu.__main__ import main
 from bench.gpu.cases import cases
-from bench.gpu.checks import files
+from bench.gpu.checks import check_file, files
 from bench.gpu.launches import LENGTHS, time_launches
 from bench.gpu.page import markdown
 from bench.gpu.prepare import NAME, prepare
@@ -94,3 +95,33 @@ def test_the_checks_name_files_that_run_kernels_by_the_harness() -> None:
     assert "tests/cuda/test_products.py" in found
     assert "tests/cuda/test_driver.py" not in found
     assert set(files(small=True)) <= set(found)
+
+
+BROKEN = """
+import os
+import pytest
+
+NAMES = ["fine", "breaks", "later", "breaks too", "last", "wrong"]
+broken = []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it(name):
+    assert os.environ["BOLT_NUMBA_TEST_GPU"] == "cuda:7"
+    broken.extend([name] if name.startswith("breaks") else [])
+    if broken:
+        raise RuntimeError("cuda: the GPU failed: got an address, wanted a new process to use it again")
+    assert name != "wrong"
+"""
+
+
+def test_what_a_broken_gpu_fails_runs_again_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "test_broken.py").write_text(BROKEN)
+    found = check_file(str(tmp_path / "test_broken.py"), "cuda:7", time.monotonic() + 100)
+    outcomes = {name.partition("[")[2].rstrip("]"): outcome.how for name, outcome in found.items()}
+    failed = {"breaks", "breaks too", "wrong"}
+    assert outcomes == {
+        name: "failed" if name in failed else "passed" for name in ("fine", "later", "last", *sorted(failed))
+    }
+    late = check_file(str(tmp_path / "test_broken.py"), "cuda:7", time.monotonic() - 100)
+    assert [outcome.message.startswith("got no end within") for outcome in late.values()] == [True]
