@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import random
 import shutil
 import threading
 import warnings
@@ -188,6 +189,27 @@ def test_a_release_of_the_sdk_has_blobs_of_its_own() -> None:
     assert states() == {"cached"}
     assert states(sdk_version="2.0") == {"compiled"}
     assert states(sdk_version="2.0") == {"cached"}
+
+
+KINDS = [fault for fault in FAULTS if fault not in ("missing", "wrong")]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_faults_in_random_sessions(seed: int) -> None:
+    """Some calls fail, in threads and at many shapes, with little memory, buckets, ranges: all results are right."""
+    draw = random.Random(seed)
+    faults = draw.sample(KINDS, draw.randint(0, 3))
+    properties = {
+        "fail": ",".join(f"{fault}:{draw.randint(1, 12)}{draw.choice(['', '+'])}" for fault in faults),
+        "dynamic": draw.choice(["none", "ranges", "free"]),
+        "max_compiled": draw.choice([1, 2, 8]),
+        "memory": draw.choice([1 << 28, 6000, 2500, 1500]),
+        "buckets": draw.choice(["", "n:1,4,8", "n:2"]),
+        "supported": draw.choice(["", PROPERTIES["supported"], "Conv,MatMul", "Tanh,Relu"]),
+        "self_check": draw.random() < 0.5,
+    }
+    with session_of(properties=properties) as session, ThreadPoolExecutor(draw.choice([1, 4, 8])) as pool:
+        list(pool.map(lambda i: expect(session, 1 + i * seed % 6, i % 3), range(24)))
 
 
 def test_two_chips_in_one_session_and_one_after_another() -> None:
