@@ -136,11 +136,12 @@ def plugged(
     properties: Mapping[str, Mapping[str, Any]] | None,
     fallback: str,
     placement: Any,
-    session: tuple[int, str, str, int],
+    session: tuple[int, str, str, int, bool],
 ) -> Plugins:
     """The plug-ins of a session.
 
-    asked: names of all its devices; named: those that are plug-ins'.  session: threads, precision, numerics, max_plans.
+    asked: names of all its devices; named: those that are plug-ins'.  session: threads, precision, numerics, max_plans,
+    stand_ins.
     Raises DeviceError for properties that a device has not, and for a device that is missing where the session forbids
     to do without.
     """

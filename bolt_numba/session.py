@@ -146,7 +146,7 @@ class Session:
             if self.graph.packed is not None:
                 raise DeviceError(f"device: got {named[0]!r} for a packed graph, wanted one that is not optimised yet")
             names = (device,) if isinstance(device, str) else tuple(device)
-            own = self.threads, self.precision, self.numerics, self.max_plans
+            own = self.threads, self.precision, self.numerics, self.max_plans, self.stand_ins and not self.tune
             self._plugins = plugged(names, named, self.properties, self.fallback, self.placement, own)
             found = self._plugins.in_order(names)
         self._computes_halves = found[0].halves

@@ -15,6 +15,7 @@ from bolt_numba.runtime.device import Device
 from bolt_numba.runtime.packs import Packs
 from bolt_numba.runtime.region import region_of
 from bolt_numba.runtime.runner import Runner
+from bolt_numba.runtime.stand_ins import Serving
 from bolt_numba.types import Array
 
 
@@ -26,6 +27,7 @@ class Settings:
     precision: str
     numerics: str
     max_plans: int
+    stand_ins: bool
     devices: tuple[Device, ...]
 
 
@@ -52,5 +54,6 @@ class OwnProgram:
                 graph = finished(self._graph, own.precision, own.numerics)
                 packs = Packs(own.precision, own.numerics)
                 region = region_of(graph)
-                self._runner = Runner(region, own.threads, packs, None, own.max_plans, own.devices)
+                serving = Serving(graph.name, own.stand_ins)
+                self._runner = Runner(region, own.threads, packs, None, own.max_plans, own.devices, serving)
             return self._runner
