@@ -157,7 +157,7 @@ def arg(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> li
 @functools.cache
 def set_places(kind: str) -> CudaKernel:
     """1 where the index along axis 1 of ``[outer, n, inner]`` is that of the line, else 0."""
-    store, unit = getattr(lang, f"store_{kind}"), 4 if kind == "f32" else 2
+    store, unit = getattr(lang, f"store_{kind}"), lang.SIZES[kind]
 
     def body(places, y, outer, n, inner, m_inner, h_inner, m_n, h_n):
         i = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)

@@ -86,7 +86,7 @@ def group_statistics(x_kind: str, kind: str) -> CudaKernel:
     Element i of a group g of sample s is at ``s * sample + g * group + i // run * step + i % run``.
     """
     load, load_factor = getattr(lang, f"load_{x_kind}"), getattr(lang, f"load_{kind}")
-    x_unit, unit = (4 if k == "f32" else 2 for k in (x_kind, kind))
+    x_unit, unit = lang.SIZES[x_kind], lang.SIZES[kind]
 
     def body(x, scale, mean, factor, samples, groups, channels, count, sample, group, run, step, magic, shift, epsilon):
         thread, block = np.int64(cuda.threadIdx.x), np.uint32(cuda.blockIdx.x)
@@ -161,7 +161,7 @@ def group_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context
 @functools.cache
 def neighbour_norm(kind: str) -> CudaKernel:
     """Each element over a power of the squares of ``size`` channels around it, which are ``step`` elements apart."""
-    load, store, unit = getattr(lang, f"load_{kind}"), getattr(lang, f"store_{kind}"), 4 if kind == "f32" else 2
+    load, store, unit = getattr(lang, f"load_{kind}"), getattr(lang, f"store_{kind}"), lang.SIZES[kind]
 
     def body(x, y, size, n, channels, step, m_step, h_step, m_channels, h_channels, alpha, beta, base):
         i = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
