@@ -11,7 +11,17 @@ import typer
 
 import bolt_numba as bn
 from bolt_numba.cli import console
-from bolt_numba.cli.options import ModelPath, Shapes, Signature, Weights, read_shapes
+from bolt_numba.cli.options import (
+    Devices,
+    ModelPath,
+    PlacementFile,
+    PropertyTexts,
+    Shapes,
+    Signature,
+    Weights,
+    on_devices,
+    read_shapes,
+)
 from bolt_numba.guesses import complete_shapes
 from bolt_numba.ir.dot import Mark, to_dot
 from bolt_numba.ir.drawing import to_page, to_svg
@@ -42,18 +52,24 @@ def viz(
     shape: Shapes = [],
     after: Annotated[bool, typer.Option("--after", help="The optimised graph, with what runs each node.")] = False,
     text: Annotated[bool, typer.Option("--text", help="Text instead of Graphviz.")] = False,
+    device: Devices = "cpu",
+    property_: PropertyTexts = [],
+    placement: PlacementFile = None,
     weights: Weights = None,
     signature: Signature = None,
 ) -> None:
-    """Draw the graph, as loaded or after all passes: a picture, a page, or Graphviz text where no file is named."""
+    """Draw the graph, as loaded or after all passes: a picture, a page, or Graphviz text where no file is named.
+
+    With --device the optimised graph, the parts of each plug-in in a colour of their own.
+    """
     suffix = "" if output is None else output.suffix.lower()
     if text and suffix in (*PICTURES, ".html"):
         raise typer.BadParameter(f"got {suffix}, wanted .txt with --text", param_hint="--output")
     marks: dict[str, Mark] = {}
     with console.progress(f"reading {model.name}"):
         graph = bn.load(model, weights=weights, signature=signature)
-        if after:
-            session = bn.compile(graph)
+        if after or device != "cpu":
+            session = bn.compile(graph, **on_devices(device, property_, "allow", placement))
             marks = _marks(session, read_shapes(shape))
             graph = session.optimised
     if output is None:

@@ -113,3 +113,9 @@ def test_the_cache_tells_of_graphs_and_is_cleared(driver: PlainDriver, call: Any
     assert "2 graphs that plug-ins compiled" in call("cache", "list").out
     assert "removed 2 graphs that plug-ins compiled" in call("cache", "clear").out
     assert "that plug-ins" not in call("cache", "clear").out
+
+
+def test_pictures_show_the_parts_of_a_device(driver: PlainDriver, call: Any, model: Path) -> None:
+    assert "bgcolor" not in call("viz", model, "--after").out
+    dot = call("viz", model, "--device", "plain,cpu", "--shape", "x=3,8").out
+    assert dot.count("bgcolor=") == dot.count("Foreign(device='plain')") == 2

@@ -165,7 +165,7 @@ def test_what_no_device_gets() -> None:
         "reshaped": None,
         "one more": "its result decides shapes",
         "tiled": "what operand 1 holds decides its shape",
-        "by data": "data decide the size of its result",
+        "by data": "sizes of its operands do not tell that of its result",
         "random": "its results are random or depend on earlier runs",
         "constant": "all of its operands are constants",
         "text": "not all of its values are arrays of numbers",

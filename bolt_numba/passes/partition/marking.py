@@ -68,7 +68,7 @@ def _reason(node: Node) -> str:
         value = node.operands[i] if i < len(node.operands) else None
         if value is not None and value.type.value is None and not value.is_const:
             return f"what operand {i} holds decides its shape"
-    return "" if _has_size(node) else "data decide the size of its result"
+    return "" if _has_size(node) else "sizes of its operands do not tell that of its result"
 
 
 def _atoms(types: Sequence[TensorType | None]) -> Iterator[str]:
