@@ -99,7 +99,8 @@ class Conversion:
         return self.graph.add_tensor("f32", shape)
 
     def constant(self, array: np.ndarray, scale: Sequence[float] = (), zero: int = 0) -> int:
-        return self.graph.add_tensor(DTYPES[array.dtype], array.shape, np.array(array, order="C"), scale, zero)
+        data = array if self.asks else np.array(array, order="C")
+        return self.graph.add_tensor(DTYPES[array.dtype], array.shape, data, scale, zero)
 
     def _declare(self, value: Value, form: str, scale: Sequence[float] = (), zero: int = 0) -> int:
         shape, dtype = sizes(value), DTYPES.get(value.type.dtype)
