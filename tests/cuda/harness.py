@@ -50,7 +50,7 @@ class _Apart:
         run._address = lambda slot, offset: _address(program, slot, buffers) + offset  # type: ignore[method-assign]
         plain = run._value
         run._value = lambda job, arg: scratch[id(arg)].address if isinstance(arg, Scratch) else plain(job, arg)  # type: ignore[method-assign]
-        self.kept = scratch
+        self.kept = scratch, run  # what launches read and write is freed with these
         self.calls, self.faults, self.stream = run._calls(job), run.faults, run.arena.stream
 
     def run(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import sys
@@ -23,7 +24,7 @@ from bolt_numba.devices.cuda.device import Cuda
 from bolt_numba.devices.cuda.driver import Gpu
 from bolt_numba.kernels.cuda import code
 from bolt_numba.kernels.cuda.code import CUBIN, PTX
-from bolt_numba.ops.pointwise import Relu
+from bolt_numba.ops.pointwise import Add, Relu
 from tests.cuda import harness
 from tests.cuda.fake_driver import FakeDriver
 
@@ -66,9 +67,18 @@ def test_a_gpu_gives_times_of_launches() -> None:
 
 
 def test_the_harness_waits_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results are read in another stream than kernels run in."""
+    """Results are read in another stream than kernels run in, and constants are there until they have run."""
     monkeypatch.setattr(harness, "GPU", fake())
-    harness.expect(Relu(), np.arange(-4, 4, dtype=np.float32))
+    plain = harness._Apart.run
+
+    def run(self: harness._Apart) -> None:
+        gc.collect()
+        plain(self)
+
+    monkeypatch.setattr(harness._Apart, "run", run)
+    x = np.arange(-4, 4, dtype=np.float32)
+    harness.expect(Relu(), x)
+    harness.expect(Add(), x, x[::-1].copy(), constants=(1,))
     with pytest.raises(pytest.skip.Exception), harness.counted():
         raise AssertionError("a GPU counts nothing")
 
