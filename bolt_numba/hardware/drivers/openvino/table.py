@@ -15,6 +15,7 @@ import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.hardware.drivers.alone import SMALL
+from bolt_numba.hardware.drivers.buffers import borrowed
 from bolt_numba.ir.graph import Node
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import BOOL, F32, I8, I32, I64, U8, AnyDType, Array, TensorType, dtype_name
@@ -77,6 +78,13 @@ def load_builders() -> dict[str, OvBuilder]:
     return BUILDERS
 
 
+def constant(opset: Any, array: Array) -> Any:
+    """A constant of the graph, which outlives the model: a large one stays where it is."""
+    if array.size <= SMALL or not array.flags.c_contiguous:
+        return opset.constant(array)
+    return opset.constant(borrowed(array, array.ctypes.data), shared_memory=True)
+
+
 class Site:
     """Where a node of ours becomes nodes of OpenVINO.
 
@@ -131,8 +139,8 @@ class Site:
         return [int(n) for n in self.known(i, what).reshape(-1)]
 
     def const(self, array: Any) -> Any:
-        """A constant; large ones stay where they are."""
-        return self.v.constant(np.asarray(array), shared_memory=np.size(array) > SMALL)
+        """A constant of its own."""
+        return self.v.constant(np.asarray(array))
 
     def i64(self, *numbers: int) -> Any:
         """A vector of places or sizes."""

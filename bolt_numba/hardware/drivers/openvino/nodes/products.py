@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.hardware.drivers.openvino.table import NotThereError, Site, builds
+from bolt_numba.hardware.drivers.openvino.table import NotThereError, Site, builds, constant
 from bolt_numba.types import F32, I64
 
 
@@ -61,7 +61,7 @@ def _grouped(s: Site, w: Any, group: int) -> Any:
     shape = (group, dims[0] // group, *dims[1:])
     value = s.node.inputs[1]
     if value is not None and value.const is not None:
-        return s.const(value.const.reshape(shape))
+        return constant(s.v, value.const.reshape(shape))
     return s.v.reshape(w, s.i64(*shape), False)
 
 
