@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint onnx-score golden cuda-resources bench bench-peers bench-frameworks bench-all clients wheel-kernels attack docs site newcomer hooks clean
+.PHONY: help demo test lint onnx-score golden cuda-resources hardware bench bench-peers bench-frameworks bench-all clients wheel-kernels attack docs site newcomer hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -36,6 +36,9 @@ golden: $(STAMP) ## Run all cases that the originals of TFLite, Caffe and Paddle
 
 cuda-resources: $(STAMP) ## Compile the CUDA kernels for each architecture: registers, shared memory, instructions.
 	$(BIN)/python -m tests.cuda.resources --all
+
+hardware: $(STAMP) ## Run all models on onnxruntime, on OpenVINO, and split between them at random (an hour).
+	$(BIN)/python -m bench.halves
 
 bench: $(STAMP) ## Measure speed, start, memory against onnxruntime.
 	$(BIN)/python -m bench.bars all

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from bolt_numba import ops
 from bolt_numba.hardware import lowering
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
@@ -17,7 +21,7 @@ from bolt_numba.ops.arrays.reduce import Softmax
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.pool import MaxPool
 from bolt_numba.ops.pointwise import Add, Relu
-from bolt_numba.ops.registry import Op
+from bolt_numba.ops.registry import OPS, Op
 from bolt_numba.passes.layout import to_last
 from bolt_numba.passes.rewrite import FIRED, Rule, rewrite
 from bolt_numba.types import F32, TensorType
@@ -97,3 +101,14 @@ def test_a_part_gets_its_channels_last_between_few_transposes() -> None:
     for name, want in interpret(graph, feeds).items():
         assert_near(interpret(made, feeds)[name], want, 1e-5)
     assert to_last(4) in [getattr(node.op, "perm", None) for node in made.nodes]
+
+
+def test_the_page_names_every_operator_once_and_every_rule() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "hardware" / "operators.md").read_text()
+    tables, rules = text.split("## Lowerings")
+    named = Counter(re.findall(r"`(\w+)`", tables.partition("## May come")[2]))
+    ops.load_all()
+    assert {name: count for name, count in named.items() if count > 1} == {}
+    assert named.keys() == OPS.keys()
+    listed = set(re.findall(r"\| `\w+` \| `(\w+)` \|", rules))
+    assert listed == {rule.name for rule in (*RULES, *lowering.CHANNELS_LAST)}

@@ -145,7 +145,7 @@ def cast(s: Site, op: Any, x: Any) -> Any:
     s.want(source != F32 or op.to == F32, "a conversion of floats, which OpenVINO does not cut as ONNX does")
     s.want(op.to not in (U8, I8) or source in (BOOL, op.to), "a conversion of numbers that bytes may not hold")
     if op.to == BOOL:
-        return s.v.not_equal(x, s.like(0)) if source != BOOL else x
+        return s.v.not_equal(x, s.like(0)) if source != BOOL else [x]
     return s.v.convert(x, op.to.type)
 
 

@@ -91,7 +91,7 @@ def conv_transpose(s: Site, op: Any, x: Any, w: Any, bias: Any = None) -> Any:
     }  # fmt: skip
     if op.group == 1:
         return _with_bias(s, s.v.convolution_backprop_data(x, w, **given), bias)
-    return _with_bias(s, s.v.group_convolution_backprop_data(x, _grouped(s, w, op.group), None, **given), bias)
+    return _with_bias(s, s.v.group_convolution_backprop_data(x, _grouped(s, w, op.group), **given), bias)
 
 
 def _from_sizes(s: Site, op: Any, windows: Any) -> tuple[Sequence[int], list[int]]:

@@ -1,0 +1,174 @@
+"""What a session costs beyond the SDK that runs its graph: on a small graph, on whole models, and from the cache.
+
+    python -m bench.overhead openvino mobilenet_v2 -o bench/results/date-openvino.json
+
+small: seconds of a run of a few elements, and of the SDK's own call on the same compiled graph.  model: a session
+against OpenVINO or onnxruntime reading the file by itself.  start: from the file to the first result with all
+caches warm, each in processes of its own.  Ratios are of the smallest of many interleaved turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import bolt_numba as bn
+from bench.hardware import source
+from bench.measure import interleave
+from bolt_numba.guesses import model_feeds
+from bolt_numba.hardware import registry
+from bolt_numba.hardware.interface import CompileContext
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ops.pointwise import Relu, Tanh
+from bolt_numba.types import F32, Array, TensorType
+
+BARS = {"overhead_us": 20.0, "model_ratio": 1.03, "start_ratio": 1.1}
+"""Greatest overhead of a step; greatest ratios of a whole model and of a start from the cache."""
+
+
+def small() -> Graph:
+    """Two operators on eight numbers."""
+    graph = Graph("small")
+    build = Builder(graph)
+    x = graph.add_input("x", TensorType(F32, (1, 8)))
+    graph.add_output(build(Relu(), build(Tanh(), x)), "y")
+    return graph
+
+
+def overhead(device: str) -> dict[str, float]:
+    """Microseconds of a session's run, of the same by our CPU, of a request's run, and what the step adds to it."""
+    graph, x = small(), np.ones((1, 8), F32)
+    driver = registry.driver(device)
+    accelerator = registry.opened(driver, registry.settings_of(driver, {}))
+    request = accelerator.compile(graph, CompileContext()).request()
+    y = np.empty((1, 8), F32)
+    own = bn.compile(graph, threads=1)
+    session = bn.compile(graph, threads=1, device=[device, "cpu"], fallback="forbid")
+    runs: dict[str, Callable[[], object]] = {
+        "session": lambda: session.run(None, {"x": x}),
+        "cpu": lambda: own.run(None, {"x": x}),
+        "request": lambda: request.run([x], [y]),
+    }
+    best = {name: t.best * 1e6 for name, t in interleave(runs, turns=15).items()}
+    return best | {"step": best["session"] - best["cpu"] - best["request"], "session_over_request":
+                   best["session"] - best["request"]}
+
+
+def alone(device: str, path: Path, feeds: Mapping[str, Array], threads: int) -> Callable[[], object]:
+    """The SDK reading the file by itself, with operands where they lie."""
+    if device == "onnxruntime":
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = threads, 4
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return lambda: session.run(None, dict(feeds))
+    import openvino
+
+    core = openvino.Core()
+    model = core.read_model(path)
+    model.reshape({name: list(array.shape) for name, array in feeds.items()})
+    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    request = core.compile_model(model, "CPU", settings).create_infer_request()
+    for name, array in feeds.items():
+        request.set_tensor(name, openvino.Tensor(np.array(array, order="C"), shared_memory=False))
+    return lambda: request.infer({}, share_outputs=True)
+
+
+def whole(device: str, path: Path, feeds: Mapping[str, Array], threads: int, turns: int) -> dict[str, float]:
+    """Milliseconds of a run of a model by a session, by the SDK alone, and their ratio."""
+    session = bn.compile(path, threads=threads, device=[device, "cpu"], fallback="forbid")
+    peer = alone(device, path, feeds, threads)
+    times = interleave({"session": lambda: session.run(None, dict(feeds)), "alone": peer}, turns=turns)
+    best = {name: t.best * 1e3 for name, t in times.items()}
+    return best | {"ratio": best["session"] / best["alone"]}
+
+
+START = """
+import sys, time
+begin = time.perf_counter()
+import numpy as np
+kind, device, path, feeds, cache = sys.argv[1:]
+feeds = dict(np.load(feeds))
+begin_import = time.perf_counter()
+if kind == "session":
+    import bolt_numba as bn
+    imported = time.perf_counter()
+    run = bn.compile(path, threads=1, device=[device, "cpu"], fallback="forbid")
+    run.run(None, feeds)
+elif device == "openvino":
+    import openvino
+    imported = time.perf_counter()
+    core = openvino.Core()
+    core.set_property({"CACHE_DIR": cache})
+    model = core.read_model(path)
+    model.reshape({name: list(array.shape) for name, array in feeds.items()})
+    options = {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    core.compile_model(model, "CPU", options).create_infer_request().infer(feeds)
+else:
+    import onnxruntime
+    imported = time.perf_counter()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"]).run(None, feeds)
+print(time.perf_counter() - begin_import, time.perf_counter() - imported)
+"""
+
+
+def start(device: str, path: Path, feeds: Mapping[str, Array], turns: int) -> dict[str, float]:
+    """Milliseconds from the file to the first result, imports of packages included, with what is kept from before."""
+    with tempfile.TemporaryDirectory() as folder:
+        np.savez(stored := Path(folder, "feeds.npz"), **feeds)
+        # Modules are compiled once, as those of installed packages are.
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        environment["PYTHONPYCACHEPREFIX"] = str(Path(folder, "pyc"))
+        taken: dict[str, list[float]] = {"session": [], "alone": []}
+        for turn in range(turns + 1):
+            for kind, times in taken.items():
+                command = [sys.executable, "-c", START, kind, device, str(path), str(stored), folder]
+                done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+                text = done.stdout.split()
+                if turn:
+                    times.append(float(text[0]) * 1e3)
+    best = {kind: min(times) for kind, times in taken.items()}
+    return best | {"ratio": best["session"] / best["alone"]}
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.overhead", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("device", choices=("openvino", "onnxruntime"))
+    parser.add_argument("models", nargs="*", default=["mobilenet_v2"])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("-o", dest="output", help="also write a JSON file")
+    given = parser.parse_args(arguments)
+    found: dict[str, Any] = {"device": given.device, "processor": platform.machine(), "bars": BARS, "models": {}}
+    found["small_us"] = overhead(given.device)
+    for name in given.models:
+        path, feeds = source(name)
+        with bn.compile(path, threads=1) as session:
+            operands = dict(feeds or model_feeds(session.graph, None))
+        found["models"][name] = {
+            "run_ms": whole(given.device, Path(path), operands, given.threads, given.turns),
+            "start_ms": start(given.device, Path(path), operands, max(3, given.turns // 3)),
+        }
+    text = json.dumps(found, indent=1, default=lambda x: round(float(x), 3))
+    sys.stdout.write(text + "\n")
+    if given.output:
+        Path(given.output).write_text(text + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
