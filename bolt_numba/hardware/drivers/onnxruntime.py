@@ -5,6 +5,7 @@ What it supports is not listed: it is asked with a model of one node, once for e
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -126,7 +127,7 @@ class OrtAccelerator(Accelerator):
             options.add_session_config_entry("session.disable_prepacking", "1")
             self.session(model, weights, options)
         except Exception as error:  # ours say that ONNX has no words for it, onnxruntime's that it lacks it
-            return " ".join(str(error).split())[:300]
+            return _CODE.sub("", " ".join(str(error).split()))[:200]
         return True
 
     def options(self, threads: int, level: str) -> Any:
@@ -212,6 +213,7 @@ def _bindings(bind: Any, operands: Sequence[Any]) -> Bindings:
     return Bindings(bind_at, len(names))
 
 
+_CODE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : (This is an invalid model\. )?")
 _LEVEL = {"disable": "DISABLE_ALL", "basic": "ENABLE_BASIC", "extended": "ENABLE_EXTENDED", "all": "ENABLE_ALL"}
 
 

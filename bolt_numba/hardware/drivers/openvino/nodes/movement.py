@@ -77,6 +77,8 @@ def gather(s: Site, op: Any, x: Any, indices: Any) -> Any:
 
 @builds("GatherElements", dtypes=DATA, indices=(1,))
 def gather_elements(s: Site, op: Any, x: Any, indices: Any) -> Any:
+    others = [i for i in range(s.rank()) if i != op.axis % s.rank()]
+    s.want(all(s.shape(0)[i] == s.shape(1)[i] for i in others), "indices of fewer lines than there are")
     return s.v.gather_elements(x, indices, op.axis)
 
 
