@@ -112,3 +112,12 @@ def test_the_cache_keeps_to_its_limit(driver: PlainDriver, cache: Path, monkeypa
     blobs.write("plain-6.blob", bytes(2_000_000))
     assert len(blobs_in(cache)) == 3
     assert blobs.clear() == 3
+
+
+@pytest.mark.filterwarnings("ignore::bolt_numba.base.trusted.UntrustedCacheWarning")
+def test_a_blob_that_others_could_have_written_is_not_read(driver: PlainDriver, cache: Path) -> None:
+    expect(session_of())
+    for path in blobs_in(cache):
+        path.chmod(0o666)
+    expect(session_of())
+    assert (driver.calls["compile"], driver.calls["restore"]) == (4, 0)
