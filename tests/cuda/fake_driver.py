@@ -31,10 +31,18 @@ class FakeStream:
         self.context = context
         self.work: list[Callable[[], None]] = []
         self.captured: list[Callable[[], None]] | None = None
+        self.is_busy = False
 
     def finish(self) -> None:
-        while self.work:
-            self.work.pop(0)()
+        """Do the work in order; not once more where the garbage collector frees memory in the middle of it."""
+        if self.is_busy:
+            return
+        self.is_busy = True
+        try:
+            while self.work:
+                self.work.pop(0)()
+        finally:
+            self.is_busy = False
 
 
 class FakeFunction:

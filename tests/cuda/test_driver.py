@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import itertools
@@ -272,6 +273,46 @@ def test_a_graph_that_cannot_be_made_leaves_the_stream_as_it_was() -> None:
         session(x=whole(6, 4))
     fake.failing.clear()
     expect(session, graph, x=whole(6, 4))
+
+
+class Interrupting(FakeDriver):
+    """A user interrupts the process behind a call of the driver, ``left`` calls from now."""
+
+    left = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if not name.startswith("cu"):
+            return found
+
+        def called(*args: Any) -> Any:
+            result = found(*args)
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+            return result
+
+        return called
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python drops those of finalisers
+@pytest.mark.parametrize("runs", [0, 1, 2])
+def test_an_interrupt_behind_any_call_leaves_the_session_usable(runs: int) -> None:
+    """runs: how many were before.  The second one makes a graph."""
+    fake, graph = Interrupting(), chain()
+    for calls in range(1, 100):
+        session = session_on(fake, graph)
+        for _ in range(runs):
+            expect(session, graph, x=whole(6, 4))
+        fake.left = calls
+        with contextlib.suppress(KeyboardInterrupt):
+            session(x=whole(6, 4))
+        over, fake.left = fake.left > 0, 0
+        for seed in range(2):
+            expect(session, graph, x=whole(6, 4, seed=seed))
+        if over:
+            return
+    pytest.fail("a run makes no end of calls")
 
 
 def test_a_driver_too_old_for_the_code_is_named() -> None:

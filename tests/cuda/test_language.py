@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import struct
 from pathlib import Path
 from typing import Any
@@ -273,6 +274,27 @@ def test_what_is_not_static_is_refused_with_its_line() -> None:
 
     with pytest.raises(KernelError, match=rf"{__file__}:\d+: static: got `n`"):
         ptx(loop, SM_80)
+
+
+def test_a_file_that_was_changed_behind_the_process_is_no_source(tmp_path: Path) -> None:
+    """Else another body would be kept under the digest of the one that was imported."""
+    text = (
+        "from bolt_numba.kernels.cuda.declare import PTR, cuda_kernel\n"
+        "from bolt_numba.kernels.cuda.language.lang import load_f32, static_range, store_f32\n\n\n"
+        "@cuda_kernel(threads=32, blocks=lambda a: 1, unrolled=True, x=PTR)\n"
+        "def changed(x):\n"
+        "    for i in static_range(2):\n"
+        "        store_f32(x + 4 * i, load_f32(x + 4 * i) + load_f32(x))\n"
+    )
+    path, scope = tmp_path / "changed.py", {}
+    path.write_text(text)
+    exec(compile(text, str(path), "exec", dont_inherit=True), scope)
+    path.write_text(text.replace(") + load", ") - load"))
+    with pytest.raises(KernelError, match=rf"{path}:5: changed: got a file that was changed since it was imported"):
+        ptx(scope["changed"], SM_80)
+    path.write_text(text)
+    linecache.clearcache()
+    assert "add" in ptx(scope["changed"], SM_90A)
 
 
 def test_f32_kernels_compute_nothing_in_f64_for_their_literals() -> None:

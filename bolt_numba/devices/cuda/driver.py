@@ -285,8 +285,8 @@ class Gpu:
         """A CUDA graph: the driver replays all launches by one call."""
         cu, what = self.cu, "making a graph of launches"
         with self.here:
-            self.done(cu.cuStreamBeginCapture(stream.handle, cu.CUstreamCaptureMode(RELAXED)), what)
             try:
+                self.done(cu.cuStreamBeginCapture(stream.handle, cu.CUstreamCaptureMode(RELAXED)), what)
                 for call in calls:
                     call()
             except BaseException:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import ast
 import copy
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any
 
-from bolt_numba.errors import KernelError
+from bolt_numba.errors import InternalError, KernelError
 
 _Function = Callable[..., Any]
 
@@ -102,15 +103,36 @@ class _Unroll(ast.NodeTransformer):
 
 
 def _definition(function: _Function) -> ast.FunctionDef:
-    """Its syntax tree, with the lines of its file."""
+    """Its syntax tree, with the lines of its file.  Raises KernelError where the file was changed since it was read."""
     code = function.__code__
     tree = ast.parse("".join(linecache.getlines(code.co_filename)))
+    made = _nested(compile(tree, code.co_filename, "exec", dont_inherit=True))
+    if not any(_meaning(each) == _meaning(code) for each in made):
+        raise KernelError(
+            f"{code.co_filename}:{code.co_firstlineno}: {code.co_name}: got a file that was changed since it was "
+            "imported, or none, wanted the source text: start the process anew"
+        )
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
             first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
             if code.co_firstlineno in (first, node.lineno):
                 return node
-    raise KernelError(f"{code.co_filename}:{code.co_firstlineno}: {code.co_name}: got no source text, wanted the file")
+    raise InternalError(f"{code.co_filename}:{code.co_firstlineno}: {code.co_name}: got code, but no function")
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    """The functions of a file, at any depth."""
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield each
+            yield from _nested(each)
+
+
+def _meaning(code: CodeType) -> tuple[Any, ...]:
+    """What tells the code of a function from any other, and where it stands."""
+    numbers = [(type(each), repr(each)) for each in code.co_consts if not isinstance(each, CodeType)]
+    names = code.co_names, code.co_varnames, code.co_freevars
+    return code.co_name, code.co_firstlineno, code.co_code, numbers, names
 
 
 def is_static(function: _Function) -> bool:
