@@ -11,7 +11,7 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.hardware import blobs
 from bolt_numba.types import F32
-from tests.hardware.plain_driver import PlainDriver
+from tests.hardware.plain_driver import PlainDriver, throw
 from tests.hardware.two_parts import BROKEN, GRAPH, cache, driver, expect, session_of
 
 __all__ = ["cache", "driver"]
@@ -121,3 +121,12 @@ def test_a_blob_that_others_could_have_written_is_not_read(driver: PlainDriver, 
         path.chmod(0o666)
     expect(session_of())
     assert (driver.calls["compile"], driver.calls["restore"]) == (4, 0)
+
+
+def test_what_has_no_name_is_not_kept(driver: PlainDriver, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blobs, "name_of", lambda *args: throw(BROKEN))
+    session = session_of(fallback="forbid")
+    expect(session)
+    assert blobs_in(cache) == []
+    rows = [row for row in session.report() if row["op"] == "Foreign"]
+    assert all(row["notes"] == {"cache: RuntimeError: no answer": 1} for row in rows)

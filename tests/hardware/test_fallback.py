@@ -204,3 +204,16 @@ def test_a_lowering_that_raises_leaves_the_node_here(driver: PlainDriver) -> Non
     session = session_of()
     expect(session)
     assert {row["device"] for row in session.report()} == {"plain", "cpu"}
+
+
+def test_a_report_tells_of_the_shape_that_ran_last(driver: PlainDriver) -> None:
+    session = session_of()
+    expect(session, 3)
+    driver.fails["compile"] = BROKEN
+    expect(session, 4)
+    states = {row["state"] for row in session.report() if row["op"] == "Foreign"}
+    assert states == {"fallback: compile: RuntimeError: no answer"}
+    session = session_of()
+    driver.fails = {}
+    expect(session, 4)
+    assert {row["state"] for row in session.report() if row["op"] == "Foreign"} == {"compiled"}

@@ -14,6 +14,7 @@ from bolt_numba.ops.foreign import Foreign
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import HOST, Arenas, Device
 from bolt_numba.runtime.slots import Job
+from bolt_numba.types import TensorType
 
 
 class Plugin(Device):
@@ -46,7 +47,7 @@ class Plugin(Device):
         return self.part(job).last
 
     def facts(self, job: Job) -> Mapping[str, Any]:
-        return self.part(job).facts()
+        return self.part(job).facts(_types(job))
 
     def forget(self) -> None:
         """Let go what is compiled for all parts."""
@@ -63,7 +64,7 @@ class ForeignProgram:
     nbytes = 0
 
     def __init__(self, jobs: Sequence[tuple[Job, Part]]) -> None:
-        self.jobs = [(job, part, part.asked([s.type for s in job.ins if s is not None])) for job, part in jobs]
+        self.jobs = [(job, part, part.asked(_types(job))) for job, part in jobs]
         for _, part, wanted in self.jobs:
             part.prepare(wanted)
 
@@ -89,3 +90,7 @@ class ForeignRun:
             job.run(inputs, outputs)
             seconds.append(time.perf_counter() - start)
         return seconds
+
+
+def _types(job: Job) -> list[TensorType]:
+    return [slot.type for slot in job.ins if slot is not None]

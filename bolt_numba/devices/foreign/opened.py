@@ -118,6 +118,14 @@ class Loaded:
         """Whether it can be run, here and now."""
         return not self.is_retired and self.process == self.opened.process
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the device that it holds; 0 where the device fails to say."""
+        try:
+            return int(self.compiled.nbytes)
+        except Exception:
+            return 0
+
     def begin(self) -> bool:
         """Keep it open for a run; False where it is closed already, or of a parent process."""
         with self.lock:

@@ -15,7 +15,7 @@ from bolt_numba.devices.foreign.own import OwnProgram, Settings
 from bolt_numba.errors import DeviceError
 from bolt_numba.hardware import blobs
 from bolt_numba.hardware.buckets import buckets_of, has_rows, mixing, next_size
-from bolt_numba.hardware.interface import CompileContext, Compiled, DeviceFullError, DeviceLostError
+from bolt_numba.hardware.interface import Accelerator, CompileContext, Compiled, DeviceFullError, DeviceLostError
 from bolt_numba.hardware.preparing import Wanted, prepared, wanted
 from bolt_numba.ir.graph import Graph
 from bolt_numba.types import Array, TensorType
@@ -56,7 +56,6 @@ class Part:
         self.runs, self.fallbacks, self.notes = 0, Counter[str](), Counter[str]()
         self.counts, self.last = Counter[str](), dict[str, int]()
         self.given_up, self.refused = "", dict[Hashable, str]()
-        self.source = ""
         self.rows, self.sizes = self._rows()
         self._kept: dict[Hashable, Loaded] = {}
         self._in_a_row = 0
@@ -108,13 +107,12 @@ class Part:
             self._kept[wanted.key] = made
             for old in list(self._kept)[: -max(1, int(self.opened.settings["max_compiled"]))]:
                 self._kept.pop(old).retire()
-            self.source = made.source
             return made
 
     def held(self) -> dict[int, int]:
         """Bytes of the device that compiled graphs hold, as far as the device knows."""
         with self.lock:
-            return {id(each): int(each.compiled.nbytes) for each in self._kept.values() if each.is_usable}
+            return {id(each): each.nbytes for each in self._kept.values() if each.is_usable}
 
     def why_not(self, wanted: Wanted) -> str:
         """Why the device is not asked; "" where it is."""
@@ -127,17 +125,25 @@ class Part:
             graph = prepared(self.graph, wanted.types, accelerator)
         ranges = dict(zip([v.name for v in graph.inputs], wanted.ranges, strict=bool(wanted.ranges)))
         context = CompileContext(self.settings.threads, self.settings.precision, ranges)
-        name = ""
-        if self.opened.settings["cache"]:
-            name = blobs.name_of(graph, self.opened.driver, accelerator.version, self.opened.settings, context)
-            loaded = self._restored(name, lambda blob: accelerator.restore(blob, graph, context))
-            if loaded is not None:
-                return loaded
+        name = self._blob(graph, accelerator, context)
+        loaded = self._restored(name, lambda blob: accelerator.restore(blob, graph, context)) if name else None
+        if loaded is not None:
+            return loaded
         with stage("compile"):
             compiled = self.with_room(lambda: accelerator.compile(graph, context))
             loaded = self.opened.load(_checked(compiled))
         loaded.blob = name
         return loaded
+
+    def _blob(self, graph: Graph, accelerator: Accelerator, context: CompileContext) -> str:
+        """The name by which the compiled graph is kept; "" where it is not."""
+        if not self.opened.settings["cache"]:
+            return ""
+        try:
+            return blobs.name_of(graph, self.opened.driver, accelerator.version, self.opened.settings, context)
+        except Exception as error:
+            self._note("cache", error)
+            return ""
 
     def _restored(self, name: str, restore: Callable[[bytes], Compiled]) -> Loaded | None:
         """What was kept by an earlier process, if the device takes it."""
@@ -208,11 +214,12 @@ class Part:
             self.fallbacks[reason] += 1
         self.own.run(inputs, outputs)
 
-    def facts(self) -> dict[str, Any]:
-        """What people are told."""
+    def facts(self, types: Sequence[TensorType]) -> dict[str, Any]:
+        """What people are told of the part in a plan of these types."""
+        wanted = self.asked(types)
+        reason, loaded = self.why_not(wanted), self._kept.get(wanted.key)
+        state = f"fallback: {reason}" if reason else "not compiled" if loaded is None else loaded.source
         with self.tally:
-            reason = self.opened.lost or self.given_up or next(iter(self.refused.values()), "")
-            state = f"fallback: {reason}" if reason else self.source or "not compiled"
             counts = {"copies": self.counts["copies"], "bytes": self.counts["bytes"]}
             made = {"nodes": list(self.nodes), "state": state, "runs": self.runs, **counts}
             return made | {"fallbacks": dict(self.fallbacks), "notes": dict(self.notes)}
