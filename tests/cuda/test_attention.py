@@ -99,6 +99,7 @@ FLASH: dict[str, tuple[Any, tuple[Array, ...]]] = {
     ),
     "parts": (FusedAttention(0.3), (drawn(2, 9, 16), drawn(2, 300, 16), drawn(2, 300, 16), masked(9, 300))),
     "wide": (FusedAttention(0.1), (drawn(1, 66, 128), drawn(1, 100, 128), drawn(1, 100, 128))),
+    "wide mask": (FusedAttention(0.1), (drawn(1, 66, 128), drawn(1, 50, 128), drawn(1, 50, 128), masked(66, 50))),
 }  # fmt: skip
 
 

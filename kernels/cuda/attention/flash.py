@@ -80,7 +80,9 @@ class FlashForm:
     @property
     def keys(self) -> int:
         """Of a tile: as many as leave registers for the sums."""
-        return 64 if self.d * self.tiles <= 128 and self.mask != ALL_ROWS else 32
+        if self.mask == ALL_ROWS:
+            return 32 if self.d * self.tiles <= 128 else 16
+        return 64 if self.d * self.tiles <= 128 else 32
 
     @property
     def pitch(self) -> int:
