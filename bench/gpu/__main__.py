@@ -18,7 +18,7 @@ from typing import Any
 
 from bench.gpu import ours, peers
 from bench.gpu.cases import cases
-from bench.gpu.checks import check_kernels
+from bench.gpu.checks import LIMIT_S, check_kernels
 from bench.gpu.launches import is_simulated, time_launches, time_replay
 from bench.gpu.page import markdown, plots
 from bench.zoo import ZOO, normal_feeds
@@ -153,6 +153,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("-o", "--output", type=Path, default=Path("gpu-results"))
     wanted = parser.parse_args()
+    unknown = sorted({*wanted.parts} - {*PARTS})
+    if unknown:
+        parser.error(f"parts: got {', '.join(unknown)}, wanted some of {', '.join(PARTS)}")
     small = wanted.small or wanted.device.startswith("cuda-sim")
     if wanted.prepare is not None:
         from bench.gpu.prepare import prepare
@@ -172,10 +175,14 @@ def main() -> None:
     wanted.output.mkdir(parents=True, exist_ok=True)
     for name in wanted.parts or PARTS:
         begin = time.perf_counter()
+        _tell(f"{name}: up to {LIMIT_S} s" if name == "checks" else f"{name}:")
         try:
             results[name] = parts[name]()
+            if name == "checks":
+                _tell(", ".join(f"{results[name][how]} {how}" for how in ("passed", "failed", "skipped")))
         except Exception as error:
             results[name] = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+            _tell(f"{name}: failed: {results[name]['error']:.300}")
         results.setdefault("took_s", {})[name] = round(time.perf_counter() - begin, 1)
         (wanted.output / "gpu.json").write_text(json.dumps(results, indent=1, default=str) + "\n")
     (wanted.output / "gpu.md").write_text(markdown(results))
