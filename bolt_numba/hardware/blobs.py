@@ -12,10 +12,10 @@ import os
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
+from hashlib import sha256  # of OpenSSL: weights are long, and it takes a seventh of the time of Python's own
 from pathlib import Path
 
 from bolt_numba.base.config import cache_limit
-from bolt_numba.base.digest import sha256
 from bolt_numba.base.kept import cache_root, contents, keep
 from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.interface import INTERFACE, CompileContext, DeviceDriver, Setting

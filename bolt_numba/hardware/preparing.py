@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from hashlib import sha256  # of OpenSSL: weights are long, and it takes a seventh of the time of Python's own
 from typing import TypeAlias
 
-from bolt_numba.base.digest import sha256
 from bolt_numba.base.records import record
 from bolt_numba.errors import BoltError
 from bolt_numba.hardware.interface import Accelerator, Shapes

@@ -15,6 +15,7 @@ from bolt_numba.hardware.drivers.openvino.table import load_builders
 from bolt_numba.hardware.interface import Accelerator, CompileContext
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
+from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.pointwise import Add, Cast
 from bolt_numba.types import F32, I64, U8, Sym, TensorType
 from tests.cases import CASES
@@ -46,6 +47,22 @@ def test_others_are_refused_with_a_reason(device: Accelerator) -> None:
     assert "without elements" in str(device.supports(build.node(Add(), none, none)))
     assert "bytes" in str(device.supports(build.node(Cast(U8), y))) or "cut" in str(device.supports(graph.nodes[-1]))
     assert opened(OpenVinoDriver(), int64="narrow").supports(build.node(Add(), x, x)) is True
+
+
+def test_it_is_asked_once_for_layers_of_all_sizes() -> None:
+    device = opened(OpenVinoDriver())
+    graph = Graph("layers")
+    build = Builder(graph)
+    x = graph.add_input("x", TensorType(F32, (1, 3, 16, 16)))
+    for size, filters in ((3, 8), (8, 16), (16, 32)):
+        x = build(Conv(pads=(1, 1, 1, 1)), x, np.ones((filters, size, 3, 3), F32), np.ones(filters, F32))
+    empty = graph.add_input("empty", TensorType(F32, (0, 3, 16, 16)))
+    answers = [device.supports(node) for node in graph.nodes]
+    none = build.node(Conv(pads=(1, 1, 1, 1)), empty, np.ones((8, 3, 3, 3), F32), np.ones(8, F32))
+    assert answers == [True] * 3
+    assert "without elements" in str(device.supports(none))
+    asked: Any = device
+    assert len(asked._answers) == 2
 
 
 def test_sizes_may_change_from_run_to_run() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.types import TensorType
 
 SMALL = 1024
 """Elements up to which a constant is one when an SDK is asked for a node; larger ones are operands then."""
@@ -29,10 +30,27 @@ def alone(node: Node) -> Graph:
     return graph
 
 
-def kind_of(node: Node) -> Any:
-    """What two nodes have in common of which an SDK says the same."""
-    operands = []
-    for value in node.inputs:
-        content = None if value is None or value.const is None or value.const.size > SMALL else value.const.tobytes()
-        operands.append(None if value is None else (value.type, content))
-    return node.op, tuple(operands), tuple(v.type for v in node.outputs)
+def kind_of(node: Node, by_rank: bool = False) -> Any:
+    """What two nodes have in common of which an SDK says the same.
+
+    by_rank: it does not look at sizes, but for those that only the run tells, and those that are 0.
+    """
+    decide = node.op.value_inputs
+    operands = [None if v is None else _operand(v, i in decide, by_rank) for i, v in enumerate(node.inputs)]
+    return node.op, tuple(operands), tuple(_type(v.type, by_rank) for v in node.outputs)
+
+
+def _operand(value: Value, decides: bool, by_rank: bool) -> Any:
+    """The type, and of a small constant that it is one; its content, unless it is only computed with."""
+    if value.const is None:
+        return _type(value.type, by_rank)
+    only_computed = not decides and value.const.dtype.kind == "f"
+    if value.const.size > SMALL and not (by_rank and only_computed):
+        return _type(value.type, by_rank)
+    return _type(value.type, by_rank), b"constant" if only_computed else value.const.tobytes()
+
+
+def _type(t: TensorType, by_rank: bool) -> Any:
+    if not by_rank or t.shape is None:
+        return t
+    return t.dtype, len(t.shape), t.is_static, 0 in t.shape

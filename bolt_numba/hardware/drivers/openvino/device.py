@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.drivers.alone import alone, kind_of
 from bolt_numba.hardware.drivers.buffers import Bindings, borrowed
-from bolt_numba.hardware.drivers.openvino.table import NotThereError, constant, nodes_of
+from bolt_numba.hardware.drivers.openvino.table import NotThereError, constant, load_builders, nodes_of
 from bolt_numba.hardware.drivers.packages import lacking, processor_digest, version_of
 from bolt_numba.hardware.interface import (
     Accelerator,
@@ -69,7 +69,8 @@ class OvAccelerator(Accelerator):
         self._answers: dict[Any, bool | str] = {}
 
     def supports(self, node: Node) -> bool | str:
-        key = kind_of(node)
+        builder = load_builders().get(node.op.name)
+        key = kind_of(node, builder is not None and builder.by_rank)
         if key not in self._answers:
             self._answers[key] = self._asked(node)
         return self._answers[key]

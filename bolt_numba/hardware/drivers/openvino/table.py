@@ -6,6 +6,7 @@ It raises `NotThereError` with a reason for what OpenVINO lacks.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Callable, Sequence
@@ -44,6 +45,7 @@ class OvBuilder:
     results: tuple[AnyDType, ...] | None = None
     indices: tuple[int, ...] = ()
     places: tuple[int, ...] = ()
+    by_rank: bool = False
 
 
 BUILDERS: dict[str, OvBuilder] = {}
@@ -56,6 +58,7 @@ def builds(
     results: tuple[AnyDType, ...] | None = None,
     indices: tuple[int, ...] = (),
     places: tuple[int, ...] = (),
+    by_rank: bool = False,
 ) -> Callable[[Build], Build]:
     """Register the function of operators; the rest as in `OvBuilder`."""
 
@@ -64,12 +67,13 @@ def builds(
             if name in BUILDERS:
                 raise ValueError(f"operator {name} has two builders")
             made = tuple((others or {}).items())
-            BUILDERS[name] = OvBuilder(build, dtypes, made, results, indices, places)
+            BUILDERS[name] = OvBuilder(build, dtypes, made, results, indices, places, by_rank)
         return build
 
     return register
 
 
+@functools.cache
 def load_builders() -> dict[str, OvBuilder]:
     """The whole table: imports every module of ``nodes``."""
     package = f"{__name__.rpartition('.')[0]}.nodes"

@@ -43,12 +43,12 @@ def unsqueeze(s: Site, op: Any, x: Any, axes: Any) -> Any:
     return s.v.unsqueeze(x, axes)
 
 
-@builds("Transpose", dtypes=DATA)
+@builds("Transpose", dtypes=DATA, by_rank=True)
 def transpose(s: Site, op: Any, x: Any) -> Any:
     return s.v.transpose(x, s.i64(*op.perm))
 
 
-@builds("Concat", dtypes=DATA)
+@builds("Concat", dtypes=DATA, by_rank=True)
 def concat(s: Site, op: Any, *xs: Any) -> Any:
     return s.v.concat(list(xs), op.axis)
 

@@ -14,7 +14,7 @@ def _along_channels(s: Site, x: Any) -> Any:
     return s.v.reshape(x, s.i64(1, -1, *[1] * (s.rank() - 2)), False)
 
 
-@builds("BatchNormalization")
+@builds("BatchNormalization", by_rank=True)
 def batch_norm(s: Site, op: Any, x: Any, *statistics: Any) -> Any:
     return s.v.batch_norm_inference(x, *statistics, float(op.epsilon))
 
@@ -32,7 +32,7 @@ def group_norm(s: Site, op: Any, x: Any, scale: Any, bias: Any) -> Any:
     return s.v.group_normalization(x, scale, bias, op.num_groups, float(op.epsilon))
 
 
-@builds("LayerNormalization")
+@builds("LayerNormalization", by_rank=True)
 def layer_norm(s: Site, op: Any, x: Any, scale: Any, bias: Any = None) -> Any:
     s.want(not op.stats, "the statistics")
     first = op.axis % s.rank()

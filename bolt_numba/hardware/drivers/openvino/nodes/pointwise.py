@@ -35,10 +35,10 @@ for _table, _dtypes, _results in (
     (LOGICAL, (BOOL,), (BOOL,)),
 ):
     for _ours, _theirs in _table.items():
-        builds(_ours, dtypes=_dtypes, results=_results)(_plain(_theirs))
+        builds(_ours, dtypes=_dtypes, results=_results, by_rank=True)(_plain(_theirs))
 
 
-@builds("Div", "Pow")
+@builds("Div", "Pow", by_rank=True)
 def quotient(s: Site, op: Any, x: Any, y: Any) -> Any:
     return (s.v.divide if op.name == "Div" else s.v.power)(x, y)
 
@@ -59,7 +59,7 @@ def rounded(s: Site, op: Any, x: Any) -> Any:
     return s.v.round(x, "half_to_even")
 
 
-@builds("Clip", dtypes=NUMBER)
+@builds("Clip", dtypes=NUMBER, by_rank=True)
 def clip(s: Site, op: Any, x: Any) -> Any:
     """By least and greatest number, where there is one."""
     if op.lo is not None:
@@ -96,12 +96,12 @@ def swish(s: Site, op: Any, x: Any) -> Any:
     return s.v.swish(x, s.like(op.alpha))
 
 
-@builds("Gelu")
+@builds("Gelu", by_rank=True)
 def gelu(s: Site, op: Any, x: Any) -> Any:
     return s.v.gelu(x, "tanh" if op.approximate == "tanh" else "erf")
 
 
-@builds("HardSigmoid")
+@builds("HardSigmoid", by_rank=True)
 def hard_sigmoid(s: Site, op: Any, x: Any) -> Any:
     return s.v.hard_sigmoid(x, s.like(op.alpha), s.like(op.beta))
 

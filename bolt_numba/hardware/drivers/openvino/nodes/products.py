@@ -11,7 +11,7 @@ from bolt_numba.hardware.drivers.openvino.table import NotThereError, Site, buil
 from bolt_numba.types import F32, I64
 
 
-@builds("MatMul")
+@builds("MatMul", by_rank=True)
 def matmul(s: Site, op: Any, a: Any, b: Any, bias: Any = None) -> Any:
     """The product, then the factor and the bias as nodes of their own."""
     flags = (op.trans_a and s.rank(0) > 1, op.trans_b and s.rank(1) > 1)
@@ -65,7 +65,7 @@ def _grouped(s: Site, w: Any, group: int) -> Any:
     return s.v.reshape(w, s.i64(*shape), False)
 
 
-@builds("Conv")
+@builds("Conv", by_rank=True)
 def conv(s: Site, op: Any, x: Any, w: Any, bias: Any = None) -> Any:
     spatial(s)
     windows = op.windows(s.dims(1)[2:])
