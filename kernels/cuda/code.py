@@ -149,7 +149,7 @@ def version_name() -> str:
 
 @functools.cache
 def _made_by_others() -> tuple[str, ...]:
-    """Folders of code for this version of the language: better than what a compiler that was never tried makes."""
+    """Folders of code for this version of the language: better than what compilers that were never tried make."""
     start = f"cuda-{language_digest()}-"
     names = (name for place in folders().read if place.is_dir() for name in os.listdir(place))
     return tuple(dict.fromkeys(name for name in names if name.startswith(start)))

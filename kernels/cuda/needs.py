@@ -39,15 +39,15 @@ def lacking_compiler() -> str:
 
 
 def is_known() -> bool:
-    """Whether the compiler is one that was tried with these kernels."""
-    return versions()["numba-cuda"].startswith(SERIES)
+    """Whether the compilers are those that were tried with these kernels, all of them as packages."""
+    return versions()["numba-cuda"].startswith(SERIES) and all(versions().values())
 
 
 def check_compiler(kernel: str) -> None:
     """Raise KernelError where nothing can be compiled."""
     if lack := lacking_compiler():
         raise KernelError(f"kernel '{kernel}': code for GPUs: got none in the cache and no compiler; {lack}")
-    if not is_known():
+    if not versions()["numba-cuda"].startswith(SERIES):
         _tell_unknown()
 
 

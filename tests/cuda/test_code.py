@@ -125,10 +125,11 @@ def test_a_missing_compiler_is_named_with_its_remedy(cache: Path, monkeypatch: p
         _ = CudaCode(fresh(1), SM_80, PTX).data
 
 
-def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have another version of Numba CUDA."""
-    monkeypatch.setattr(needs, "versions", lambda: {"numba-cuda": "0.31.0"})
-    monkeypatch.setattr(code, "versions", lambda: {"numba-cuda": "0.31.0"})
+def unknown(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
+    """Have another version of Numba CUDA, or what is given."""
+    found = {"numba-cuda": "0.31.0"} | {package.replace("_", "-"): version for package, version in versions.items()}
+    for module in (needs, code):
+        monkeypatch.setattr(module, "versions", lambda: found)
     for cached in (needs._tell_unknown, code._compiler_digest, code._made_by_others):
         cached.cache_clear()
 
@@ -153,6 +154,19 @@ def test_a_compiler_that_was_never_tried_is_tried(
             _ = CudaCode(fresh(4), SM_80, CUBIN).data
     code._compiler_digest.cache_clear()
     assert not CudaCode(fresh(2), SM_80, CUBIN).is_ready
+
+
+def test_code_is_taken_from_others_where_nvvm_is_that_of_a_toolkit(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing says which version it is."""
+    made = CudaCode(fresh(1), SM_80, CUBIN).data
+    with monkeypatch.context() as patch:
+        unknown(patch, numba_cuda="0.30.4", nvidia_nvvm="")
+        assert CudaCode(fresh(1), SM_80, CUBIN).data == made
+        assert CudaCode(fresh(2), SM_80, CUBIN).data
+    assert not [text for text in caplog.messages if "never tried" in text]
+    code._compiler_digest.cache_clear()
 
 
 def test_without_a_compiler_no_process_is_started_for_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
