@@ -11,6 +11,7 @@ import pytest
 import bolt_numba as bn
 from bolt_numba import benchmark
 from bolt_numba.errors import BoltError
+from bolt_numba.hardware import blobs
 from tests.hardware.plain_driver import PlainDriver
 from tests.hardware.two_parts import BROKEN, GRAPH, cache, driver
 
@@ -108,14 +109,12 @@ def test_a_device_is_timed(driver: PlainDriver, call: Any, model: Path) -> None:
     assert driver.calls["run"] > 10
 
 
-def test_the_cache_tells_of_graphs_and_is_cleared(driver: PlainDriver, call: Any, model: Path) -> None:
-    call("run", str(model), *ON)
+def test_the_cache_tells_of_graphs_and_is_cleared(
+    driver: PlainDriver, call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BOLT_NUMBA_CACHE_DIR", str(tmp_path / "own"))
+    for name in "ab":
+        blobs.write(f"plain-{name}.blob", b"compiled")
     assert "2 graphs that plug-ins compiled" in call("cache", "list").out
     assert "removed 2 graphs that plug-ins compiled" in call("cache", "clear").out
     assert "that plug-ins" not in call("cache", "clear").out
-
-
-def test_pictures_show_the_parts_of_a_device(driver: PlainDriver, call: Any, model: Path) -> None:
-    assert "bgcolor" not in call("viz", model, "--after").out
-    dot = call("viz", model, "--device", "plain,cpu", "--shape", "x=3,8").out
-    assert dot.count("bgcolor=") == dot.count("Foreign(device='plain')") == 2

@@ -107,7 +107,7 @@ def test_each_cause_is_warned_of_once(driver: PlainDriver) -> None:
         expect(session)
     assert len([w for w in caught if w.category is FallbackWarning]) == 1
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", FallbackWarning)
         expect(session)
         driver.fails.clear()
         expect(session, 6)
@@ -116,7 +116,7 @@ def test_each_cause_is_warned_of_once(driver: PlainDriver) -> None:
 def test_silence_is_the_default(driver: PlainDriver) -> None:
     driver.fails["compile"] = BROKEN
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", FallbackWarning)
         expect(session_of())
 
 

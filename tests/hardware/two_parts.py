@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
-from bolt_numba.base.kept import cache_root
-from bolt_numba.hardware import registry
+from bolt_numba.hardware import blobs, registry
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
@@ -22,8 +21,8 @@ from tests.hardware.plain_driver import PlainDriver, register_plain
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("BOLT_NUMBA_SYSTEM_CACHE", str(cache_root()))  # has the kernels
-    monkeypatch.setenv("BOLT_NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    """What plug-ins compile is kept here; kernels are where they always are."""
+    monkeypatch.setattr(blobs, "FOLDER", str(tmp_path / "cache" / "hardware"))
     return tmp_path / "cache"
 
 

@@ -88,12 +88,12 @@ class BoundPart:
     __slots__ = ("_ins", "_loaded", "_outs", "_padded", "_part", "_request", "_wanted")
 
     def __init__(self, job: Job, part: Part, wanted: Wanted, arena: Any) -> None:
+        self._loaded: Loaded | None = None
+        self._request: Request | None = None
         self._part, self._wanted = part, wanted
         self._ins = _Operands([s for s in job.ins if s is not None], arena)
         self._outs = _Operands(job.outs, arena)
         self._padded = None if wanted.rows is None else _Padded(job, part, wanted)
-        self._loaded: Loaded | None = None
-        self._request: Request | None = None
 
     def __del__(self) -> None:
         self._give_back()
