@@ -21,6 +21,8 @@ from bolt_numba.kernels.cuda.declare import cuda_kernel
 
 LENGTHS = (1, 10, 100, 1000)
 """Launches of a graph."""
+BURST = 20
+"""Calls in a row, for which the GPU is asked and not waited for."""
 BAR_S = 5e-6
 """Seconds of the host that a replayed graph may take."""
 
@@ -30,15 +32,15 @@ def nothing():  # type: ignore[no-untyped-def]
     pass
 
 
-def host_seconds(call: Callable[[], None], wait: Callable[[], None], runs: int, burst: int = 20) -> float:
+def host_seconds(call: Callable[[], None], wait: Callable[[], None], runs: int) -> float:
     """Median seconds until a call returns; nobody waits for the GPU but between bursts."""
     times = []
     for _ in range(runs):
         wait()
         before = time.perf_counter()
-        for _ in range(burst):
+        for _ in range(BURST):
             call()
-        times.append((time.perf_counter() - before) / burst)
+        times.append((time.perf_counter() - before) / BURST)
     wait()
     return float(np.median(times))
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.gpu import launches
 from bench.gpu.__main__ import main
 from bench.gpu.cases import cases
 from bench.gpu.checks import check_file, files
@@ -57,12 +58,14 @@ def test_a_dry_run_goes_through_the_parts_and_gives_no_times(tmp_path: Path, mon
     assert "times are not those of any GPU" in page
 
 
-def test_a_gpu_gives_times_of_launches() -> None:
+def test_a_gpu_gives_times_of_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launches, "LENGTHS", (1, 20))
+    monkeypatch.setattr(launches, "BURST", 2)
     device = fake()
     rows = time_launches(device.name, 2)
     assert all(row["host_s"] > 0 and row["device_s"] > 0 for row in rows)
     page = markdown({"launches": {"empty": rows, "plans": [{"name": "lacking", "error": "no file"}]}})
-    assert "| a graph of 1000 | 1000 |" in page
+    assert "| a graph of 20 | 20 |" in page
     assert "| lacking | no file |" in page
 
 
