@@ -61,7 +61,7 @@ def show_parts(graph: Graph, options: dict[str, Any], as_json: bool) -> None:
         rows.append((node["part"] or "-", node["line"], reasons))
     console.table("", ("part", "node, as --placement takes it", "why not"), rows)
     counts = Counter(f"on {node['device']}" if node["device"] else "here" for node in report.placed)
-    console.write(", ".join(f"{count} nodes {name}" for name, count in counts.most_common()))
+    console.write(", ".join(f"{count} node{'s' * (count != 1)} {name}" for name, count in counts.most_common()))
 
 
 def _ours() -> list[_Listed]:

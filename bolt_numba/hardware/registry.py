@@ -128,7 +128,8 @@ def _setting(
     if type(made) is not kind:
         raise DeviceError(f"properties: {device}.{name}: got {value!r:.80}, wanted {_KINDS[kind]}")
     if choices and made not in choices:
-        raise DeviceError(f"properties: {device}.{name}: got {value!r:.80}, wanted one of {choices}")
+        wanted = ", ".join(map(repr, choices))
+        raise DeviceError(f"properties: {device}.{name}: got {value!r:.80}, wanted one of {wanted}")
     return made
 
 

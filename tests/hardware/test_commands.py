@@ -13,7 +13,7 @@ from bolt_numba import benchmark
 from bolt_numba.errors import BoltError
 from bolt_numba.hardware import blobs
 from tests.hardware.plain_driver import PlainDriver
-from tests.hardware.two_parts import BROKEN, GRAPH, cache, driver
+from tests.hardware.two_parts import BROKEN, GRAPH, cache, driver, expect, session_of
 
 __all__ = ["cache", "driver"]
 pytestmark = pytest.mark.usefixtures("cache")
@@ -118,3 +118,19 @@ def test_the_cache_tells_of_graphs_and_is_cleared(
     assert "2 graphs that plug-ins compiled" in call("cache", "list").out
     assert "removed 2 graphs that plug-ins compiled" in call("cache", "clear").out
     assert "that plug-ins" not in call("cache", "clear").out
+
+
+def test_parts_that_a_file_holds_are_on_their_device(driver: PlainDriver, call: Any, tmp_path: Path) -> None:
+    driver.only = {"MatMul", "Relu"}
+    with session_of() as session:
+        bn.save(session.optimised, tmp_path / "parts.bolt")
+    driver.only = {"Softmax"}
+    found = json.loads(call("inspect", str(tmp_path / "parts.bolt"), "--device", "plain", "--json").out)
+    got = [(row["device"], row["reasons"]) for row in found["nodes"]]
+    assert got == [("plain", {})] * 3 + [("", {"plain": "Add is none of ['Softmax']"})]
+    parts = [row["part"] for row in found["nodes"]]
+    assert len(set(parts)) == len(parts), "a part that is made now has no name of one that the file holds"
+    assert "3 nodes on plain, 1 node here" in call("inspect", str(tmp_path / "parts.bolt"), "--device", "plain").out
+    with bn.compile(tmp_path / "parts.bolt", device=["plain", "cpu"], threads=1) as session:
+        expect(session)
+        assert [row["device"] for row in session.report()] == ["plain", "plain", "plain", "cpu"]

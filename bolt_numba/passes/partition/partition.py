@@ -6,6 +6,7 @@ are given up, and what is left goes to the next.  Graphs of control flow are loo
 
 from __future__ import annotations
 
+import itertools
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from dataclasses import field
 from bolt_numba.base.records import record
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ir.parts import enclose
+from bolt_numba.ops.foreign import Foreign
 from bolt_numba.passes.partition.clusters import clusters, ordered
 from bolt_numba.passes.partition.marking import SHAPES, Taker, reasons_to_stay, refusal
 from bolt_numba.passes.partition.placement import Line, Placement, line_of
@@ -105,7 +107,11 @@ class _Work:
         for candidate in self.owner.candidates:
             self._join_for(candidate)
         groups = self._with_shapes()
-        names = [f"{device}.{parts + i}" for i, device in enumerate(filter(None, (device for device, _ in groups)))]
+        taken = {node.name for node in self.nodes if node.op.opaque}
+        names: list[str] = []
+        for device in filter(None, (device for device, _ in groups)):
+            names.append(next(n for i in itertools.count(parts + len(names)) if (n := f"{device}.{i}") not in taken))
+            taken.add(names[-1])
         return enclose(self.graph, groups, names)
 
     def _with_shapes(self) -> list[tuple[str, list[Node]]]:
@@ -136,7 +142,9 @@ class _Work:
         groups = [group for group in self.groups if self.devices[group[0]]]
         part_of = {i: part.name for part, group in zip(made, groups, strict=True) for i in group}
         return [
-            Decision(node.name, self.shown[i], self.devices[i], part_of.get(i, ""), self.reasons[i])
+            Decision(node.name, self.shown[i], node.op.device, node.name, {})
+            if isinstance(node.op, Foreign)
+            else Decision(node.name, self.shown[i], self.devices[i], part_of.get(i, ""), self.reasons[i])
             for i, node in enumerate(self.nodes)
         ]
 
