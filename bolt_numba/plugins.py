@@ -13,7 +13,7 @@ from bolt_numba.devices.foreign.device import Plugin
 from bolt_numba.devices.foreign.failures import Failures
 from bolt_numba.devices.foreign.opened import Opened
 from bolt_numba.devices.foreign.own import Settings
-from bolt_numba.errors import DeviceError, DTypeError
+from bolt_numba.errors import BoltError, DeviceError, DTypeError
 from bolt_numba.hardware import registry
 from bolt_numba.hardware.buckets import buckets_of
 from bolt_numba.ir.graph import Graph, Node
@@ -163,7 +163,16 @@ def placement_of(given: Any) -> Placement:
     if given is None or isinstance(given, Placement):
         return given or Placement()
     if isinstance(given, os.PathLike) or (isinstance(given, str) and "\n" not in given and os.path.isfile(given)):
-        return Placement.parse(Path(given).read_text(encoding="utf-8"))
+        return Placement.parse(_text_of_file(Path(given)))
     if not isinstance(given, str):
         raise DTypeError(f"placement: got a {type(given).__name__}, wanted a text, a path or a Placement")
     return Placement.parse(given)
+
+
+def _text_of_file(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BoltError(f"{path}: placement: got {error.strerror!r}, wanted a file of lines") from error
+    except UnicodeDecodeError as error:
+        raise BoltError(f"{path}: placement: got other bytes at {error.start}, wanted a text in UTF-8") from error

@@ -6,6 +6,7 @@ names makes the `DeviceDriver`.  Nothing here imports an SDK, and a plug-in that
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ from bolt_numba.hardware.interface import COMMON, INTERFACE, Accelerator, Device
 
 GROUP = "bolt_numba.hardware"
 """Of the entry points that name drivers."""
+STAY = "off"
+"""What a placement calls no device."""
 OURS = ("cpu", "cuda", "cuda-sim", "host")
 """Devices of this package, whose names no plug-in may have."""
 WITH_US = {
@@ -24,8 +27,12 @@ WITH_US = {
     "openvino": "bolt_numba.hardware.drivers.openvino.device:OpenVinoDriver",
 }
 """Plug-ins that come with this package, as an entry point names them; one that a package announces goes before."""
+_NAME = re.compile(r"\w[\w.+-]{0,63}")
+"""What a device may be called: a part of names of files, and a word on the command line and in placements."""
 SHAPES = ("fixed", "ranges", "free")
 """What `Accelerator.shapes` may be."""
+LONGEST = 400
+"""Characters of what an exception says that are told."""
 Made = TypeVar("Made", bound=MakeDriver)
 
 _makers: dict[str, MakeDriver] = {}
@@ -81,17 +88,25 @@ def driver(name: str) -> DeviceDriver:
         except DeviceError:
             raise
         except Exception as error:  # whatever is wrong with somebody's package
-            what = f"{type(error).__name__}: {error}"
-            raise DeviceError(f"device {name!r}: {entry.value}: cannot be loaded: {what}") from error
+            raise DeviceError(f"device {name!r}: {entry.value}: cannot be loaded: {text_of(error)}") from error
         return _drivers.setdefault(name, made)
 
 
 def obstacle(name: str) -> str:
     """Why a plug-in cannot be used here; empty where it can."""
     try:
-        return str(driver(name).missing())
+        return str(driver(name).missing() or "")
     except Exception as error:
-        return str(error) or type(error).__name__
+        return text_of(error)
+
+
+def text_of(error: Exception) -> str:
+    """An exception in one line; our own say enough by themselves."""
+    try:
+        text = " ".join(str(error)[:LONGEST].split())
+    except Exception:  # whatever is wrong with somebody's class of errors
+        text = ""
+    return text if isinstance(error, DeviceError) and text else f"{type(error).__name__}: {text}".rstrip(": ")
 
 
 def settings_of(driver: DeviceDriver, given: Mapping[str, Any]) -> dict[str, Setting]:
@@ -123,7 +138,7 @@ def _setting(
     elif kind in (int, float) and isinstance(value, (str, int)) and not isinstance(value, bool):
         try:
             made = kind(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             made = value
     if type(made) is not kind:
         raise DeviceError(f"properties: {device}.{name}: got {value!r:.80}, wanted {_KINDS[kind]}")
@@ -160,9 +175,10 @@ def _checked(driver: Any, name: str) -> DeviceDriver:
     if not isinstance(driver, DeviceDriver):
         raise DeviceError(f"device {name!r}: driver: got a {type(driver).__name__}, wanted a DeviceDriver")
     own = getattr(driver, "name", None)
-    if not isinstance(own, str) or not own or set(own) & set(",: \t\n"):
-        raise DeviceError(f"device {name!r}: name of the driver: got {own!r}, wanted a word without ',' and ':'")
-    if own in OURS or (name and own != name):
+    if not isinstance(own, str) or not _NAME.fullmatch(own):
+        what = "a word of letters, digits and '_.+-'"
+        raise DeviceError(f"device {name!r}: name of the driver: got {own!r:.80}, wanted {what}")
+    if own in (*OURS, STAY) or (name and own != name):
         raise DeviceError(f"device {name or own!r}: name of the driver: got {own!r}, wanted {name or 'another one'}")
     if driver.interface != INTERFACE:
         raise DeviceError(f"device {own!r}: interface of the driver: got {driver.interface!r}, wanted {INTERFACE}")

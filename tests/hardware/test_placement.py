@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import bolt_numba as bn
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
@@ -120,3 +122,19 @@ def test_thousands_of_lines_for_thousands_of_nodes_are_found_quickly() -> None:
     found, _ = Placement.parse(text).find(graph.nodes)
     assert time.process_time() - start < 2
     assert [line is not None and line.number for line in found] == np.arange(1, 5001).tolist()
+
+
+def test_a_long_line_is_read_quickly() -> None:
+    start = time.process_time()
+    placement = Placement.parse(f"Neg{' ' * 100_000}-{' ' * 100_000}Relu")
+    assert time.process_time() - start < 2
+    assert [s.operator for line in placement.lines for s in line.selectors] == ["Neg", "Relu"]
+
+
+@pytest.mark.parametrize("content", [bytes(range(256)), None])
+def test_a_file_that_is_none_is_named(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "placement.txt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(BoltError, match=r"placement\.txt: placement: got"):
+        bn.compile(chain("Neg"), device=["onnxruntime", "cpu"], placement=path)

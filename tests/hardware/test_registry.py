@@ -37,6 +37,10 @@ def test_a_class_is_registered_by_a_decorator() -> None:
     registry.unregister("other-plain")
 
 
+ODD = ("../up", "a/b", "..", "a\x1b[2J", "a\n", "x" * 100, "a->b", "a#b")
+"""Names that are no part of a file's name, or no word of a placement."""
+
+
 def test_our_own_names_are_taken() -> None:
     assert set(registry.OURS) == {name for name in devices.names() if name in (*devices.LAST, *devices.FAMILIES)}
     for name in registry.OURS:
@@ -51,6 +55,8 @@ def test_our_own_names_are_taken() -> None:
         (type("Old", (PlainDriver,), {"interface": INTERFACE + 1}), f"interface of the driver: got {INTERFACE + 1}"),
         (type("Unnamed", (PlainDriver,), {"name": ""}), "name of the driver: got ''"),
         (type("Comma", (PlainDriver,), {"name": "a,b"}), "name of the driver: got 'a,b'"),
+        *((type("Odd", (PlainDriver,), {"name": name}), "wanted a word of") for name in ODD),
+        (type("Off", (PlainDriver,), {"name": "off"}), "name of the driver: got 'off'"),
         (type("Clash", (PlainDriver,), {"properties": COMMON}), "wanted names that not all devices have"),
     ],
 )
@@ -80,6 +86,7 @@ def test_properties_have_kinds_and_choices() -> None:
         ({"speed": True}, "plain.speed: got True, wanted a whole number"),
         ({"speed": 1.5}, "plain.speed: got 1.5, wanted a whole number"),
         ({"self_check": "maybe"}, "plain.self_check: got 'maybe', wanted True or False"),
+        ({"tolerance": 10**400}, "plain.tolerance: got 1000"),
         (["chip"], "device 'plain': got a list, wanted values by name"),
     ],
 )

@@ -147,8 +147,9 @@ def _split(pieces: list[str], mark: str) -> list[list[str]]:
 
 def _name(pieces: list[str]) -> str:
     """The text of pieces, without blanks around it that nothing escapes."""
-    while pieces and pieces[0].isspace():
-        pieces = pieces[1:]
-    while pieces and pieces[-1].isspace():
-        pieces = pieces[:-1]
-    return "".join(piece[1:] if piece[0] == "\\" and len(piece) > 1 else piece for piece in pieces)
+    first, last = 0, len(pieces)
+    while first < last and pieces[first].isspace():
+        first += 1
+    while first < last and pieces[last - 1].isspace():
+        last -= 1
+    return "".join(piece[1:] if piece[0] == "\\" and len(piece) > 1 else piece for piece in pieces[first:last])
