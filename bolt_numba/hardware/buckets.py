@@ -23,10 +23,14 @@ def buckets_of(text: str) -> dict[str, tuple[int, ...]]:
     for part in filter(None, (part.strip() for part in text.split(";"))):
         name, colon, sizes = part.rpartition(":")
         numbers = [each.strip() for each in sizes.split(",")]
-        if not colon or not name.strip() or not all(n.isdecimal() and 0 < int(n) < 1 << 31 for n in numbers):
+        if not colon or not name.strip() or not all(map(_is_size, numbers)):
             raise DeviceError(f"properties: buckets: got {text!r:.80}, wanted sizes as in 'batch:1,8,32'")
         found[name.strip()] = tuple(sorted({int(n) for n in numbers}))
     return found
+
+
+def _is_size(text: str) -> bool:
+    return text.isdecimal() and len(text) <= 10 and 0 < int(text) < 1 << 31
 
 
 def next_size(size: int, sizes: Sequence[int]) -> int:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bolt_numba as bn
+from bolt_numba.devices.foreign import bound
 from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.buckets import PROOFS, buckets_of, mixing, next_size
 from bolt_numba.ir.build import Builder
@@ -52,6 +53,18 @@ def test_a_wrong_result_is_seen_through_padding(driver: PlainDriver) -> None:
     session = session_of(properties={"plain": {"buckets": "n:4,8", "self_check": True}})
     expect(session, 3)
     assert any("self-check" in reason for row in session.report() for reason in row.get("fallbacks", ()))
+
+
+def test_padding_that_no_memory_holds_is_a_failure_of_the_device(
+    driver: PlainDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(bound, "_Padded", full)
+    session = session_of(properties=BUCKETS)
+    expect(session)
+    assert all("MemoryError" in row["state"] for row in session.report() if row["op"] == "Foreign")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +142,7 @@ def test_sizes_are_read() -> None:
     assert [next_size(n, (1, 8)) for n in (1, 2, 8, 9)] == [1, 8, 8, 9]
 
 
-@pytest.mark.parametrize("text", ["batch", "8,16", "batch:0", "batch:a", ":4", "batch:"])
+@pytest.mark.parametrize("text", ["batch", "8,16", "batch:0", "batch:a", ":4", "batch:", "n:" + "9" * 5000])
 def test_other_sizes_are_refused(driver: PlainDriver, text: str) -> None:
     with pytest.raises(DeviceError, match="properties: buckets: got"):
         session_of(properties={"plain": {"buckets": text}})

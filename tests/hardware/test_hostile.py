@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -9,7 +10,10 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
-from bolt_numba.hardware import registry
+from bolt_numba.devices.foreign.failures import REASONS, Failures
+from bolt_numba.devices.foreign.opened import Opened
+from bolt_numba.errors import DeviceError
+from bolt_numba.hardware import blobs, registry
 from bolt_numba.hardware.interface import Accelerator, Compiled, DeviceDriver, Request
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
@@ -25,6 +29,13 @@ class OddError(Exception):
         raise ValueError("no text")
 
 
+class OddText:
+    """An answer that cannot be shown."""
+
+    def __repr__(self) -> str:
+        raise ValueError("no text")
+
+
 def boom(*given: Any) -> Any:
     raise RuntimeError("boom")
 
@@ -36,6 +47,12 @@ def odd(*given: Any) -> Any:
 def forgets(request: Any, inputs: Any, outputs: Any) -> None:
     """Writes what cannot be right, and no error."""
     outputs[0][...] = np.nan
+
+
+def spoils(request: Any, inputs: Any, outputs: Any) -> None:
+    """Writes to what it shall only read."""
+    for array in (*inputs, *outputs):
+        array[...] = 0
 
 
 class Vendor(DeviceDriver):
@@ -92,7 +109,8 @@ CASES: dict[str, tuple[str, Any, str]] = {
     "a version that is none": ("accelerator.version", None, "version: got a NoneType, wanted a text"),
     "a version that fails": ("accelerator.version", property(boom), "open: RuntimeError: boom"),
     "shapes of its own": ("accelerator.shapes", "any", "shapes: got 'any', wanted one of ('fixed'"),
-    "supports says nothing": ("accelerator.supports", lambda a, node: None, "it says None, wanted True or a reason"),
+    "supports says nothing": ("accelerator.supports", lambda a, node: None, "it says a NoneType, wanted"),
+    "supports says what cannot be told": ("accelerator.supports", lambda a, node: OddText(), "it says a OddText"),
     "supports says yes": ("accelerator.supports", lambda a, node: "", "it does not support it"),
     "supports fails oddly": ("accelerator.supports", odd, "OddError"),
     "compile gives nothing": ("accelerator.compile", lambda a, graph, context: None, "compile: got a NoneType"),
@@ -106,7 +124,7 @@ CASES: dict[str, tuple[str, Any, str]] = {
     "a cost that is no number": ("accelerator.seconds", lambda a, node: "fast", RIGHT),
     "copies of no cost": ("accelerator.copy_seconds", lambda a, nbytes: float("nan"), RIGHT),
     "costs fail": ("accelerator.copy_seconds", boom, RIGHT),
-    "request gives nothing": ("compiled.request", lambda compiled: None, "AttributeError"),
+    "request gives nothing": ("compiled.request", lambda compiled: None, "load: got a NoneType, wanted a Request"),
     "request fails oddly": ("compiled.request", odd, "load: OddError"),
     "serialise fails": ("compiled.serialise", boom, RIGHT),
     "serialise gives text": ("compiled.serialise", lambda compiled: "text", RIGHT),
@@ -115,6 +133,8 @@ CASES: dict[str, tuple[str, Any, str]] = {
     "run never ends": ("request.run", lambda request, ins, outs: request.run(ins, outs), "run: RecursionError"),
     "run has no memory": ("request.run", lambda request, ins, outs: bytearray(1 << 62), "run: MemoryError"),
     "run is wrong": ("request.run", forgets, "self-check"),
+    "run spoils inputs": ("request.run", spoils, "self-check"),
+    "run writes nothing": ("request.run", lambda request, ins, outs: None, "self-check"),
     "run stops": ("request.run", lambda request, ins, outs: next(iter(())), "run: StopIteration"),
     "counts fail": ("request.counts", boom, RIGHT),
     "counts are odd": ("request.counts", lambda request: {"copies": "many", 3: None}, RIGHT),
@@ -126,7 +146,7 @@ CASES: dict[str, tuple[str, Any, str]] = {
 def test_a_session_computes_right_and_says_why(case: str) -> None:
     what, patch, told = CASES[case]
     Vendor.patches[what] = patch
-    properties = {"vendor": {"self_check": case == "run is wrong", "cache": case.startswith("serialise")}}
+    properties = {"vendor": {"self_check": told == "self-check", "cache": case.startswith("serialise")}}
     with bn.compile(GRAPH, device=["vendor", "cpu"], properties=properties, threads=1) as session:
         for _ in range(4):
             np.testing.assert_allclose(session(x=X)["y"], WANTED, rtol=1e-5)
@@ -156,3 +176,57 @@ def test_who_interrupts_is_heard(what: str, error: type[BaseException]) -> None:
     with bn.compile(GRAPH, device=["vendor", "cpu"], threads=1) as session:
         np.testing.assert_allclose(session(x=X)["y"], WANTED, rtol=1e-5)
         assert not any(row.get("fallbacks") for row in session.report())
+
+
+def test_a_device_that_cannot_say_why_it_restores_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    Vendor.patches["accelerator.restore"] = odd
+    monkeypatch.setattr(blobs, "read", lambda name: b"of another release")
+    with bn.compile(GRAPH, device=["vendor", "cpu"], threads=1) as session:
+        np.testing.assert_allclose(session(x=X)["y"], WANTED, rtol=1e-5)
+        notes = [row["notes"] for row in session.report() if row["op"] == "Foreign"]
+    assert notes
+    assert all(note["restore: OddError"] == 1 for note in notes)
+
+
+@pytest.mark.parametrize("what", ["request", "compiled"])
+def test_what_a_device_gives_twice_is_refused(what: str) -> None:
+    """Two runs at once need a request each, and what is closed for one part must stay open for another."""
+    opened = Opened(Vendor(), {"self_check": False}, Failures("allow"))
+    compiled = Once()
+    loaded = opened.load(compiled)
+    assert loaded.begin()
+    loaded.request()
+    with pytest.raises(DeviceError, match="in use, wanted a new one"):
+        loaded.request() if what == "request" else opened.load(compiled)
+    loaded.end()
+    loaded.retire()
+    assert opened.load(compiled).begin()
+
+
+class Once(Compiled):
+    """Has one request."""
+
+    def __init__(self) -> None:
+        self.one = type("Single", (Request,), {"run": forgets})()
+
+    def request(self) -> Request:
+        return self.one
+
+
+def test_reasons_do_not_pile_up() -> None:
+    """A device may say something else each time, and say it at length."""
+    number = itertools.count()
+
+    def fails(*given: Any) -> Any:
+        raise RuntimeError(f"{next(number)} {'x' * 100_000}")
+
+    failures = Failures("allow")
+    for _ in range(3 * REASONS):
+        try:
+            fails()
+        except RuntimeError as error:
+            failures.add("vendor", "run", error)
+    kept = failures.by_device["vendor"]
+    assert sum(kept.values()) == 3 * REASONS
+    assert len(kept) == REASONS + 1
+    assert max(map(len, kept)) < 1000

@@ -19,7 +19,7 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.types import BOOL, F32, I64, TensorType
 from tests.graphs import integers, make
-from tests.hardware.plain_driver import PlainDriver, after
+from tests.hardware.plain_driver import PlainDriver, after, nth
 from tests.hardware.two_parts import BROKEN, GRAPH, cache, driver, expect, fails_in, session_of
 
 __all__ = ["cache", "driver"]
@@ -112,6 +112,39 @@ def test_closing_waits_for_runs(driver: PlainDriver) -> None:
             each.result()
     session.close()
     assert not fails_in(session.report())
+    assert not +driver.live
+
+
+@pytest.mark.parametrize("what", ["request", "run", "compile"])
+def test_an_interrupt_leaves_nothing_open(driver: PlainDriver, what: str) -> None:
+    driver.fails = {what: nth(1, KeyboardInterrupt())}
+    with pytest.raises(KeyboardInterrupt):
+        expect(session_of())
+    session = session_of()
+    driver.fails = {what: nth(driver.calls[what] + 1, KeyboardInterrupt())}
+    with pytest.raises(KeyboardInterrupt):
+        expect(session)
+    expect(session)
+    session.close()
+    del session
+    gc.collect()
+    assert not +driver.live
+
+
+def test_a_device_stays_open_while_it_compiles(driver: PlainDriver) -> None:
+    """Whoever closes the session meanwhile closes what is not in use."""
+    session = session_of()
+    opened = session._plugins.plugged["plain"].opened
+    seen: list[int] = []
+
+    def closed_meanwhile(number: int) -> None:
+        opened.close()
+        seen.append(driver.live["accelerator"])
+
+    driver.fails = {"compile": closed_meanwhile}
+    expect(session)
+    assert set(seen) == {1}
+    session.close()
     assert not +driver.live
 
 

@@ -14,7 +14,7 @@ from bolt_numba.devices.foreign.opened import Loaded
 from bolt_numba.devices.foreign.part import Part
 from bolt_numba.hardware import blobs
 from bolt_numba.hardware.buckets import has_rows
-from bolt_numba.hardware.interface import DeviceFullError, Request
+from bolt_numba.hardware.interface import Request
 from bolt_numba.hardware.preparing import Wanted
 from bolt_numba.runtime.slots import CONST, INPUT, Job, Slot, view
 from bolt_numba.types import Array
@@ -82,18 +82,42 @@ class _Padded:
             wanted[...] = mine[: self.size] if has else mine
 
 
+class _Check:
+    """The self-check of a run: made before it, so that what it does not write cannot be right by chance."""
+
+    def __init__(self, ins: Sequence[Array], outs: Sequence[Array]) -> None:
+        self.ins = [array.copy() for array in ins]
+        for array in outs:
+            array[...] = np.iinfo(array.dtype).max if array.dtype.kind in "iu" else np.nan
+
+    def hold(self, part: Part, ins: Sequence[Array], outs: Sequence[Array]) -> None:
+        """Raise WrongError where the run spoiled its inputs, which are mended, or computed what we do not."""
+        spoiled = [i for i, (mine, given) in enumerate(zip(self.ins, ins, strict=True)) if _differ(mine, given)]
+        for i in spoiled:
+            ins[i][...] = self.ins[i]
+        own = [np.empty_like(array) for array in outs]
+        part.own.run(self.ins, own)
+        text = disagreement(outs, own, float(part.opened.settings["tolerance"]))
+        if spoiled or text:
+            raise WrongError(text or f"it wrote to inputs {spoiled}, wanted to the outputs alone")
+
+
+def _differ(a: Array, b: Array) -> bool:
+    return a.tobytes() != b.tobytes()
+
+
 class BoundPart:
     """Runs a part, one run at a time."""
 
-    __slots__ = ("_ins", "_loaded", "_outs", "_padded", "_part", "_request", "_wanted")
+    __slots__ = ("_ins", "_job", "_loaded", "_outs", "_padded", "_part", "_request", "_wanted")
 
     def __init__(self, job: Job, part: Part, wanted: Wanted, arena: Any) -> None:
         self._loaded: Loaded | None = None
         self._request: Request | None = None
-        self._part, self._wanted = part, wanted
+        self._job, self._part, self._wanted = job, part, wanted
         self._ins = _Operands([s for s in job.ins if s is not None], arena)
         self._outs = _Operands(job.outs, arena)
-        self._padded = None if wanted.rows is None else _Padded(job, part, wanted)
+        self._padded: _Padded | None = None
 
     def __del__(self) -> None:
         self._give_back()
@@ -109,14 +133,12 @@ class BoundPart:
                 return
         request: Any = self._request
         try:
-            try:
-                self._ask(request, ins, outs)
-            except DeviceFullError:
-                if not part.opened.make_room():
-                    raise
-                self._ask(request, ins, outs)
+            check = None if loaded.is_proven or not part.opened.settings["self_check"] else _Check(ins, outs)
+            part.with_room(lambda: self._ask(request, ins, outs))
+            if check is not None:
+                check.hold(part, ins, outs)
             if not loaded.is_proven:
-                self._prove(loaded, ins, outs)
+                self._keep(loaded)
             part.succeeded(_counted(request))
         except Exception as error:
             failure = error
@@ -145,11 +167,16 @@ class BoundPart:
             if not loaded.begin():
                 continue
             try:
+                if self._wanted.rows is not None and self._padded is None:
+                    self._padded = _Padded(self._job, part, self._wanted)
                 self._request = part.with_room(loaded.request)
             except Exception as error:
                 loaded.end()
                 part.refuse(self._wanted, part.failed("load", error))
                 return None
+            except BaseException:
+                loaded.end()
+                raise
             self._loaded = loaded
             return loaded
 
@@ -159,21 +186,16 @@ class BoundPart:
         if loaded is not None and request is not None:
             loaded.idle.append(request)
 
-    def _prove(self, loaded: Loaded, ins: list[Array], outs: list[Array]) -> None:
-        """Look at the first results of what was compiled, if that is wanted, and keep it."""
-        part, settings = self._part, self._part.opened.settings
-        if settings["self_check"]:
-            own = [np.empty_like(array) for array in outs]
-            part.own.run(ins, own)
-            text = disagreement(outs, own, float(settings["tolerance"]))
-            if text:
-                raise WrongError(text)
+    def _keep(self, loaded: Loaded) -> None:
+        """Keep what ran well for the first time."""
         loaded.is_proven = True
         if loaded.blob and loaded.source == "compiled":
-            with suppress(Exception):  # the next process compiles it again
+            try:
                 blob = loaded.compiled.serialise()
                 if blob is not None:
                     blobs.write(loaded.blob, blob)
+            except Exception as error:  # the next process compiles it again
+                self._part.note("serialise", error)
 
     def _recover(self, error: Exception, loaded: Loaded, ins: list[Array], outs: list[Array]) -> None:
         """Compute what the device failed to."""

@@ -9,9 +9,13 @@ from collections.abc import Sequence
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.interface import FallbackWarning
+from bolt_numba.hardware.registry import text_of
 
 NAMED = 4
 """Nodes of a part that messages name."""
+REASONS = 100
+"""Reasons that are counted each by itself: a driver may put the time, or an address, into every one."""
+OTHERS = "for other reasons"
 
 
 class Failures:
@@ -20,7 +24,6 @@ class Failures:
     def __init__(self, fallback: str) -> None:
         self.fallback = fallback
         self.by_device: dict[str, Counter[str]] = {}
-        self._told: set[tuple[str, str]] = set()
         self._lock = threading.RLock()
         renew_after_fork(self, "_lock", threading.RLock)
 
@@ -32,9 +35,7 @@ class Failures:
         """
         reason = f"{stage}: {cause if isinstance(cause, str) else text_of(cause)}"
         with self._lock:
-            self.by_device.setdefault(device, Counter())[reason] += 1
-            is_new = (device, reason) not in self._told
-            self._told.add((device, reason))
+            is_new = count(self.by_device.setdefault(device, Counter()), reason)
         if self.fallback == "allow":
             return reason
         text = f"device {device!r}: {_where(part, nodes)}{reason}"
@@ -58,13 +59,11 @@ class Failures:
                 self.check(device, reason, "", ())
 
 
-def text_of(error: Exception) -> str:
-    """An exception in one line; our own say enough by themselves."""
-    try:
-        text = " ".join(str(error).split())
-    except Exception:  # whatever is wrong with somebody's class of errors
-        text = ""
-    return text if isinstance(error, DeviceError) and text else f"{type(error).__name__}: {text}".rstrip(": ")
+def count(counts: Counter[str], reason: str) -> bool:
+    """Count one more failure; whether it is the first for which it is counted."""
+    name = reason if reason in counts or len(counts) < REASONS else OTHERS
+    counts[name] += 1
+    return counts[name] == 1
 
 
 def _where(part: str, nodes: Sequence[str]) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.devices.foreign.failures import Failures
@@ -30,9 +31,10 @@ class Opened:
         self.process = self._opener = os.getpid()
         self._accelerator: Accelerator | None = None
         self._left: list[object] = []
-        self._closes = False
+        self._closes, self._users = False, 0
         renew_after_fork(self, "lock", threading.RLock)
         renew_after_fork(self, "process", os.getpid)
+        renew_after_fork(self, "_users", int)
 
     def accelerator(self) -> Accelerator:
         """The open accelerator.  Raises what the driver raises where it cannot be opened, DeviceError where it is lost.
@@ -55,6 +57,18 @@ class Opened:
                 self.shapes = self._accelerator.shapes
             return self._accelerator
 
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """What is open stays so within: others may close it meanwhile."""
+        with self.lock:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._users -= 1
+            self.closed(None)
+
     @property
     def version(self) -> str:
         """Of what is open, or ""."""
@@ -64,6 +78,8 @@ class Opened:
         """Look after what was compiled."""
         made = Loaded(self, compiled)
         with self.lock:
+            if any(each.compiled is compiled for each in self.live.values()):
+                raise DeviceError("got a Compiled that is in use, wanted a new one")
             self.live[id(made)] = made
         return made
 
@@ -90,7 +106,7 @@ class Opened:
         """Something compiled is closed; so is the device, where that was asked for and nothing else is left."""
         with self.lock:
             self.live.pop(id(loaded), None)
-            if not self._closes or self.live or self._accelerator is None:
+            if not self._closes or self._users or self.live or self._accelerator is None:
                 return
             accelerator, self._accelerator, self._closes = self._accelerator, None, False
         with suppress(Exception):
@@ -146,8 +162,12 @@ class Loaded:
         """One that nobody else runs; within `begin` and `end`."""
         with suppress(IndexError):
             return self.idle.pop()
-        made = self.compiled.request()
+        made: Any = self.compiled.request()
+        if not isinstance(made, Request):
+            raise DeviceError(f"got a {type(made).__name__}, wanted a Request")
         with self.lock:
+            if any(each is made for each in self._requests):
+                raise DeviceError("got a Request that is in use, wanted a new one")
             self._requests.append(made)
         return made
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.devices.foreign.failures import count
 from bolt_numba.devices.foreign.opened import Loaded, Opened
 from bolt_numba.devices.foreign.own import OwnProgram, Settings
 from bolt_numba.errors import DeviceError
@@ -17,6 +18,7 @@ from bolt_numba.hardware import blobs
 from bolt_numba.hardware.buckets import buckets_of, has_rows, mixing, next_size
 from bolt_numba.hardware.interface import Accelerator, CompileContext, Compiled, DeviceFullError, DeviceLostError
 from bolt_numba.hardware.preparing import Wanted, prepared, wanted
+from bolt_numba.hardware.registry import text_of
 from bolt_numba.ir.graph import Graph
 from bolt_numba.types import Array, TensorType
 
@@ -100,7 +102,8 @@ class Part:
                 self._kept[wanted.key] = self._kept.pop(wanted.key)  # the one used last stands last
                 return found
             try:
-                made = self._made(wanted)
+                with self.opened.in_use():
+                    made = self._made(wanted)
             except StageError as error:
                 self.refused[wanted.key] = self.failed(error.stage, error.cause)
                 return None
@@ -142,7 +145,7 @@ class Part:
         try:
             return blobs.name_of(graph, self.opened.driver, accelerator.version, self.opened.settings, context)
         except Exception as error:
-            self._note("cache", error)
+            self.note("cache", error)
             return ""
 
     def _restored(self, name: str, restore: Callable[[bytes], Compiled]) -> Loaded | None:
@@ -155,7 +158,7 @@ class Part:
         except DeviceLostError as error:
             raise StageError("restore", error) from error
         except Exception as error:
-            self._note("restore", error)
+            self.note("restore", error)
             return None
         loaded.source = "cached"
         return loaded
@@ -177,10 +180,10 @@ class Part:
             self.opened.lost = self.opened.lost or f"{stage}: {cause}"
         return self.opened.failures.add(self.opened.name, stage, cause, self.name, self.nodes)
 
-    def _note(self, stage: str, cause: Exception) -> None:
+    def note(self, stage: str, cause: Exception) -> None:
         """Something failed for which the device itself makes up."""
         with self.tally:
-            self.notes[f"{stage}: {type(cause).__name__}: {cause}"] += 1
+            count(self.notes, f"{stage}: {text_of(cause)}")
 
     def succeeded(self, counts: Any) -> None:
         """A run of the device is over."""
@@ -211,7 +214,7 @@ class Part:
     def compute(self, reason: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Have our own program fill the outputs."""
         with self.tally:
-            self.fallbacks[reason] += 1
+            count(self.fallbacks, reason)
         self.own.run(inputs, outputs)
 
     def facts(self, types: Sequence[TensorType]) -> dict[str, Any]:
