@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Sequence
 from hashlib import sha256  # of OpenSSL: weights are long, and it takes a seventh of the time of Python's own
 from typing import TypeAlias
@@ -17,6 +18,8 @@ from bolt_numba.types import Dim, Sym, TensorType
 
 Ranges: TypeAlias = "tuple[tuple[tuple[int, int], ...], ...]"
 """By input: least and greatest size of each axis."""
+_NUMBERED = re.compile(r"\b[A-Za-z]\w*_\d+\b")
+"""Such names `fresh_dim` makes up."""
 
 
 @record(frozen=True)
@@ -113,12 +116,34 @@ def prepared(graph: Graph, types: Sequence[TensorType], accelerator: Accelerator
 
 
 def digest(graph: Graph, *more: object) -> str:
-    """Of all that a graph is, weights too, and of what is written as text behind it."""
+    """Of all that a graph is, weights too, and of what is written as text behind it.
+
+    Numbers of symbols that inference makes up do not count: each session of a process has others.
+    """
     made = sha256()
-    for chunk in chunks(graph):
+    for chunk in chunks(_renumbered(graph)):
         made.update(chunk)
     for each in more:
         text = str(each).encode()
         made.update(len(text).to_bytes(8, "little"))
         made.update(text)
     return made.hexdigest()
+
+
+def _renumbered(graph: Graph) -> Graph:
+    """A graph whose numbered symbols are counted in the order in which they come; the same one where it has none."""
+    values = (*graph.inputs, *(v for node in graph.nodes for v in node.outputs))
+    if all(v.type.is_static for v in values):
+        return graph
+    made, numbers = graph.clone(), dict[str, str]()
+
+    def renamed(size: Dim) -> Dim:
+        if not isinstance(size, Sym):
+            return size
+        terms = [(_NUMBERED.sub(lambda m: numbers.setdefault(m[0], f"~{len(numbers)}"), k), v) for k, v in size.terms]
+        return Sym(terms=terms, const=size.const)
+
+    for value in (*made.inputs, *(v for node in made.nodes for v in node.outputs)):
+        t = value.type.with_value(None)
+        value.type = t if t.shape is None else TensorType(t.dtype, tuple(map(renamed, t.shape)))
+    return made

@@ -10,7 +10,12 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba.hardware import blobs
-from bolt_numba.types import F32
+from bolt_numba.hardware.preparing import digest
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ops.registry import fresh_dim
+from bolt_numba.types import F32, Sym, TensorType
+from tests.graphs import make
 from tests.hardware.plain_driver import PlainDriver, throw
 from tests.hardware.two_parts import BROKEN, GRAPH, cache, driver, expect, session_of
 
@@ -130,3 +135,18 @@ def test_what_has_no_name_is_not_kept(driver: PlainDriver, cache: Path, monkeypa
     assert blobs_in(cache) == []
     rows = [row for row in session.report() if row["op"] == "Foreign"]
     assert all(row["notes"] == {"cache: RuntimeError: no answer": 1} for row in rows)
+
+
+def test_symbols_that_inference_made_up_leave_the_key_as_it_is() -> None:
+    def made(same: bool = False) -> Graph:
+        graph, rows = Graph("g"), fresh_dim()
+        build = Builder(graph)
+        x = graph.add_input("x", TensorType(F32, (rows, Sym("n"))))
+        y = graph.add_input("y", TensorType(F32, (rows if same else fresh_dim(), Sym("n"))))
+        graph.add_output(build(make("Concat", axis=0), x, y), "z")
+        return graph
+
+    first = made()
+    assert digest(first) == digest(made())
+    assert digest(first) != digest(made(same=True)), "which sizes are equal matters"
+    assert str(first.inputs[0].type).startswith("f32[d_"), "the graph itself stays as it is"
