@@ -25,9 +25,9 @@ from bolt_numba.ir.graph import Graph
 
 FOLDER = "hardware"
 MAGIC = b"BOLTBLOB"
-VERSION = 1
+VERSION = 2
 _HEADER = struct.Struct("<8sIIQ32s")
-"""Magic, version, 0, bytes of the blob, its SHA-256."""
+"""Magic, version, 0, bytes of the blob, the SHA-256 of its name and of it."""
 
 
 def name_of(
@@ -51,7 +51,7 @@ def read(name: str) -> bytes | None:
         blob = data[_HEADER.size :]
         if (magic, version) != (MAGIC, VERSION):
             raise DeviceError(f"{path}: magic and version: got {magic!r} and {version}, wanted {MAGIC!r} and {VERSION}")
-        if len(blob) != size or sha256(blob).digest() != mark:
+        if len(blob) != size or _mark(name, blob) != mark:
             raise DeviceError(f"{path}: is damaged: got {len(blob)} bytes, wanted {size} of another checksum")
         return blob
     return None
@@ -59,13 +59,20 @@ def read(name: str) -> bytes | None:
 
 def write(name: str, blob: bytes) -> None:
     """Keep a blob, whole or not at all, and drop old ones where all are too many bytes."""
-    data = _HEADER.pack(MAGIC, VERSION, 0, len(blob), sha256(blob).digest()) + blob
+    data = _HEADER.pack(MAGIC, VERSION, 0, len(blob), _mark(name, blob)) + blob
     limit = cache_limit()
     if limit and len(data) > limit:
         return
     keep(f"{FOLDER}/{name}", data)
     if limit:
         _limit(cache_root() / FOLDER, limit)
+
+
+def _mark(name: str, blob: bytes) -> bytes:
+    """Of a blob under its name: one that stands in the place of another is no good."""
+    made = sha256(name.encode())
+    made.update(blob)
+    return made.digest()
 
 
 def entries() -> list[tuple[Path, os.stat_result]]:

@@ -77,11 +77,12 @@ def test_common_properties_change_no_name(driver: PlainDriver) -> None:
     assert (driver.calls["compile"], driver.calls["restore"]) == (2, 2)
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "other magic", "refused"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "other magic", "swapped", "refused"])
 def test_a_damaged_blob_is_compiled_anew_and_told(driver: PlainDriver, cache: Path, damage: str) -> None:
     expect(session_of())
-    for path in blobs_in(cache):
-        data = bytearray(path.read_bytes())
+    all_of_them = [path.read_bytes() for path in blobs_in(cache)]
+    for path, other in zip(blobs_in(cache), reversed(all_of_them), strict=True):
+        data = bytearray(other if damage == "swapped" else path.read_bytes())
         if damage == "flipped":
             data[-3] ^= 1
         elif damage == "other magic":
