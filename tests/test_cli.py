@@ -394,6 +394,14 @@ class TestMachine:
         assert "| Conv |" in call("ops", "--markdown").out
         assert "Conv" in call("ops").out
 
+    def test_ops_by_name_have_their_attributes(self, call: Call) -> None:
+        shown = call("ops", "Conv", "Relu").out
+        assert "strides: tuple[int, ...] = ()" in shown
+        assert "w: [k, c/g, r, s]" in shown
+        assert shown.endswith("no attributes\n")
+        assert "kernel_shape: tuple[int, ...]\n" in call("ops", "MaxPool").out, "without a default"
+        assert "got 'Cnv', wanted Conv" in call("ops", "Cnv").err
+
     def test_the_page_of_operators_is_up_to_date(self) -> None:
         page = Path(__file__).parent.parent / "docs" / "operators.md"
         assert page.read_text() == machine.operators_markdown(), "make docs writes it anew"

@@ -55,6 +55,7 @@ def common(
 ) -> None:
     """Neural-network inference in Python at machine speed: ONNX in, Numba kernels, arrays out."""
     if not debug:
+        warnings.formatwarning = lambda message, *rest, **where: f"warning: {message}\n"
         warnings.simplefilter("ignore")
         for kind in (CacheWarning, FallbackWarning):
             warnings.simplefilter("default", kind)

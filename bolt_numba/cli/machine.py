@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import importlib.util
+import inspect
 import os
 import platform
 from collections.abc import Callable
@@ -54,12 +57,16 @@ PEERS = ("onnxruntime", "openvino")
 
 
 def ops(
+    names: Annotated[list[str] | None, typer.Argument(help="Only these: operands, attributes and defaults.")] = None,
     as_json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="The table of docs/operators.md.")] = False,
     safety: Annotated[bool, typer.Option("--safety", help="The page docs/data-safety.md.")] = False,
     formats: Annotated[bool, typer.Option("--formats", help="The page docs/formats.md.")] = False,
 ) -> None:
     """List every operator with the kernels that run it, and every operator of each format that is read."""
+    if names:
+        console.write("\n\n".join(map(_described, names)))
+        return
     if formats:
         console.write(formats_markdown())
         return
@@ -76,6 +83,20 @@ def ops(
         console.table("", columns, cells)
         for title, names in names_read().items():
             console.write(f"\n{len(names)} operators of {title} are read: {', '.join(names)}")
+
+
+def _described(name: str) -> str:
+    """What an operator means, and its attributes: as node.op has them."""
+    operators.load_all()
+    if name not in OPS:
+        near = difflib.get_close_matches(name, OPS)
+        raise bn.BoltError(f"operator: got {name!r}, wanted {' or '.join(near) or 'one that `ops` lists'}")
+    rows = [f"  {f.name}: {f.type}{_default(f)}" for f in dataclasses.fields(OPS[name])]
+    return "\n".join([name, inspect.getdoc(OPS[name]) or "", "", "attributes:" if rows else "no attributes", *rows])
+
+
+def _default(attribute: dataclasses.Field[Any]) -> str:
+    return "" if attribute.default is dataclasses.MISSING else f" = {attribute.default!r}"
 
 
 _OTHERWISE = {

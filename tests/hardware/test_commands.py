@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from tests.hardware.two_parts import BROKEN, GRAPH, cache, driver, expect, sessi
 
 __all__ = ["cache", "driver"]
 pytestmark = pytest.mark.usefixtures("cache")
+ROOT = Path(__file__).parents[2]
 ON = ("--device", "plain,cpu", "--shape", "x=3,8", "--threads", "1")
 
 
@@ -134,3 +137,11 @@ def test_parts_that_a_file_holds_are_on_their_device(driver: PlainDriver, call: 
     with bn.compile(tmp_path / "parts.bolt", device=["plain", "cpu"], threads=1) as session:
         expect(session)
         assert [row["device"] for row in session.report()] == ["plain", "plain", "plain", "cpu"]
+
+
+def test_a_warning_is_one_line_that_says_it(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "placement.txt").write_text("Foo\n")
+    code = "import tests.hardware.plain_driver as p; import bolt_numba.__main__ as m; p.register_plain(); m.main()"
+    args = ["inspect", str(model), "--device", "plain", "--placement", str(tmp_path / "placement.txt")]
+    done = subprocess.run([sys.executable, "-c", code, *args], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stderr == "warning: placement: line 1 (Foo): no node is like that\n"
