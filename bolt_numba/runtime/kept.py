@@ -87,7 +87,8 @@ class Kept:
 
     def copies(self) -> dict[str, Array]:
         """The states by name."""
-        return {value.name: array.copy() for value, array in zip(self._inputs, self.values, strict=True)}
+        with self.lock:  # the run after next writes over arrays on a device
+            return {value.name: array.copy() for value, array in zip(self._inputs, self.values, strict=True)}
 
     def _checked(self, index: int, given: Array) -> Array:
         wanted = self._inputs[index]

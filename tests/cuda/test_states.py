@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,6 +16,7 @@ from bolt_numba import devices
 from bolt_numba.devices.cuda.arrays import DeviceArray
 from bolt_numba.devices.cuda.device import Cuda
 from bolt_numba.devices.cuda.driver import Gpu
+from bolt_numba.devices.cuda.memory import CudaMemory
 from bolt_numba.errors import BudgetError, DataError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
@@ -131,6 +133,24 @@ def test_runs_of_many_threads_and_sessions_go_one_after_another() -> None:
         found = list(pool.map(lambda i: (i % 2, run(sessions[i % 2])), range(16)))
     for which in range(2):
         assert sorted(y for i, y in found if i == which) == [2.0 * n for n in range(1, 9)]
+
+
+def test_copies_of_states_are_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of another thread, which would write where the copy is read from, wait for it."""
+    session = session_of(FakeDriver(), counter())
+    assert [run(session) for _ in range(3)] == [2, 4, 6]
+    fetch, others = CudaMemory.fetch, threading.Thread(target=lambda: [run(session) for _ in range(2)])
+
+    def late(self: CudaMemory, address: int, array: Any, after: Any = None) -> None:
+        others.start()
+        others.join(1)
+        fetch(self, address, array, after)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CudaMemory, "fetch", late)
+        np.testing.assert_array_equal(session.states["s"], 3 * ONE)
+    others.join()
+    np.testing.assert_array_equal(session.states["s"], 5 * ONE)
 
 
 def test_what_the_host_reads_stays_there() -> None:
