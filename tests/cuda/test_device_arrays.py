@@ -233,6 +233,8 @@ def test_what_others_do_not_let_us_write_is_not_written(gpu: Given) -> None:
 class _Versioned:
     """A package whose capsules have a version and flags."""
 
+    major = 1
+
     def __init__(self, of: Foreign, is_read_only: bool) -> None:
         self.of, self.is_read_only = of, is_read_only
 
@@ -242,13 +244,22 @@ class _Versioned:
     def __dlpack__(self, *, stream: Any = None, max_version: Any = None) -> Any:
         assert (stream, max_version) == (1, (1, 0))
         shape = (ctypes.c_int64 * 2)(*self.of.content.shape)
-        made = dlpack._Versioned(1, 0, None, dlpack._given_back, int(self.is_read_only))
+        made = dlpack._Versioned(self.major, 0, None, dlpack._given_back, int(self.is_read_only))
         made.tensor.data, made.tensor.device, made.tensor.ndim = self.of.address, dlpack._Device(2, 0), 2
         made.tensor.kind = dlpack._Kind(2, 32, 1)
         made.tensor.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
         at = ctypes.addressof(made)
         dlpack._lent[at] = made, shape, self.of
         return dlpack._new(at, dlpack.VERSIONED, None)
+
+
+def test_capsules_of_a_later_form_are_refused(gpu: Given) -> None:
+    fake, device, name = gpu
+    foreign = _Versioned(Foreign(fake, device.driver, X), is_read_only=False)
+    foreign.major = 2
+    with pytest.raises(DTypeError, match=r"got a capsule of version 2\.0, wanted 1\.x"):
+        session_of(name, "gpu")(x=foreign, z=X)
+    dlpack._lent.clear()
 
 
 def test_dlpack_copies_where_it_is_asked_to(gpu: Given) -> None:

@@ -133,11 +133,14 @@ class Taken(NamedTuple):
 def imported(capsule: Any) -> Taken:
     """The array in a capsule of either form.
 
-    Raises DTypeError for elements that are not here, and for arrays that are not dense.
+    Raises DTypeError for elements that are not here, and for arrays that are not dense; BufferError for a version
+    whose form is not known.
     """
     is_versioned = bool(_is_named_by(capsule, VERSIONED))
     at = _pointer(capsule, VERSIONED if is_versioned else NAME)
     managed = _Versioned.from_address(at) if is_versioned else _Managed.from_address(at)
+    if isinstance(managed, _Versioned) and managed.major != VERSION[0]:
+        raise BufferError(f"DLPack: got a capsule of version {managed.major}.{managed.minor}, wanted {VERSION[0]}.x")
     is_read_only = isinstance(managed, _Versioned) and bool(managed.flags & _READ_ONLY)
     tensor = managed.tensor
     shape = tuple(tensor.shape[: tensor.ndim])
