@@ -13,11 +13,13 @@ from bolt_numba.kernels import registry
 from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.registry import QueryContext, Scratch
 from bolt_numba.ops.layers.cache import GroupQueryAttention
-from bolt_numba.ops.layers.integer_products import ConvInteger
+from bolt_numba.ops.layers.integer_products import ConvInteger, MatMulInteger
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.matmul_bits import MatMulNBits
 from bolt_numba.ops.layers.norm import InstanceNormalization
 from bolt_numba.ops.layers.recurrent import RNN
 from bolt_numba.ops.layers.resize import Resize
-from bolt_numba.types import F32, I8, I32, I64, TensorType
+from bolt_numba.types import F16, F32, I8, I32, I64, U8, TensorType
 
 MOST = 65535
 
@@ -40,6 +42,27 @@ def test_large_batches_fit(op: Any, ins: tuple[TensorType, ...]) -> None:
     for step in made_steps(entry, op, list(ins), infer_types(op, list(ins)), QueryContext()):
         kernel: Any = step.kernel
         assert max(kernel.grid(SimpleNamespace(**step.args))[1:]) <= MOST
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize(
+    ("op", "ins"),
+    [
+        (MatMul(), (of(1 << 31, 8, dtype=F16), of(8, 8, dtype=F16))),
+        (MatMul(), (of(1 << 20, 1 << 11, 8), of(8, 8))),
+        (MatMul(trans_b=True), (of(8, 1 << 31), of(8, 1 << 31))),
+        (MatMul(), (of(2, 8), of(8, 1 << 31))),
+        (MatMulInteger(), (of(1 << 31, 16, dtype=I8), of(16, 8, dtype=I8))),
+        (MatMul(), (of(1 << 31, 1, dtype=I64), of(1, 8, dtype=I64))),
+        (MatMulNBits(block=16), (of(1 << 31, 16), of(8, 1, 8, dtype=U8), of(8, 1))),
+    ],
+    ids=["rows", "rows of a batch", "terms", "columns", "rows of bytes", "rows of integers", "rows of codes"],
+)
+def test_products_whose_sizes_32_bits_cannot_number_are_left_to_others(
+    op: Any, ins: tuple[TensorType, ...], arch: str
+) -> None:
+    for numerics in ("default", "fast"):
+        assert not registry.candidates(op, list(ins), QueryContext(numerics=numerics), "cuda", arch)
 
 
 def test_threads_that_widen_channels_are_numbered_by_32_bits() -> None:

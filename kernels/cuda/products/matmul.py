@@ -16,9 +16,10 @@ from bolt_numba.kernels.cuda.products.combine import combine
 from bolt_numba.kernels.cuda.products.copies import Order
 from bolt_numba.kernels.cuda.products.few import ROWS, columns_of, few_columns, few_terms
 from bolt_numba.kernels.cuda.products.finish import can_finish, tail_args
+from bolt_numba.kernels.cuda.products.place import MOST
 from bolt_numba.kernels.cuda.products.simt import SIMT_TILES, simt
 from bolt_numba.kernels.cuda.products.tail import TailForm
-from bolt_numba.kernels.cuda.products.tensor import SIZES, TENSOR_TILES, tensor
+from bolt_numba.kernels.cuda.products.tensor import INTEGERS, SIZES, TENSOR_TILES, tensor
 from bolt_numba.kernels.geometry.products import ProductBlocks, block_index, geometry
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.matmul import MatMul
@@ -112,7 +113,12 @@ def accepts(op: Any, ins: Types) -> bool:
     out = result_of(op, ins)
     if bias is not None and (len(b.dims) == 1 or bias.dims != out.dims[-1:]):
         return False
-    return residual is None or residual.dims == out.dims
+    return (residual is None or residual.dims == out.dims) and can_be_numbered(geometry(op, a.dims, b.dims))
+
+
+def can_be_numbered(g: ProductBlocks) -> bool:
+    """Whether its sizes are within what kernels are given."""
+    return all(size <= MOST for size in (g.m, g.n, g.k, g.blocks))
 
 
 def accepts_f32(op: Any, ins: Types) -> bool:
@@ -176,8 +182,12 @@ def by_simt(of: ProductOperands, dtype: str) -> Choice:
 
 
 def in_halves(g: ProductBlocks, kind: str) -> tuple[int, int, int, int, int]:
-    """What `choose` asks of a product on tensor cores, whose terms take as long as so many of halves."""
-    return g.m, g.n, g.k * SIZES[kind] // 2, g.blocks, LEAST_HALVES * SIZES[kind] // 2
+    """What `choose` asks of a product on tensor cores, whose terms take as long as so many of halves.
+
+    Sums of integers are not added in parts.
+    """
+    least = g.k if kind in INTEGERS else LEAST_HALVES * SIZES[kind] // 2
+    return g.m, g.n, g.k * SIZES[kind] // 2, g.blocks, least
 
 
 def by_tensor(of: ProductOperands, dtype: str) -> Choice:

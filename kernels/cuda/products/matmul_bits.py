@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda, load_f32_nc, load_u8_nc
 from bolt_numba.kernels.cuda.products.few import ROWS
 from bolt_numba.kernels.cuda.products.matmul import FLOATS, by_few, by_simt, by_tensor, operands, split_steps
+from bolt_numba.kernels.cuda.products.place import MOST
 from bolt_numba.kernels.cuda.products.tail import size_of
 from bolt_numba.kernels.registry import Argument, Context, In, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.matmul import MatMul
@@ -67,7 +69,9 @@ def floats_of_bits(bits: int, dtype: str) -> CudaKernel:
 
 def _accepts(op: Any, ins: Types) -> bool:
     x = ins[0]
-    return x is not None and bool(x.dims) and all(t is None or t.is_static for t in ins) and x.dtype in FLOATS
+    if x is None or not x.dims or any(t is not None and not t.is_static for t in ins) or x.dtype not in FLOATS:
+        return False
+    return math.prod(x.dims[:-1]) <= MOST
 
 
 @kernel(MatMulNBits, device="cuda", accepts=_accepts, by_types=True)

@@ -13,7 +13,7 @@ from bolt_numba.kernels.cuda.movement.moves import steps as moved
 from bolt_numba.kernels.cuda.products.choose import choose
 from bolt_numba.kernels.cuda.products.copies import Order
 from bolt_numba.kernels.cuda.products.finish import can_finish, tail_args
-from bolt_numba.kernels.cuda.products.matmul import WIDE, turned
+from bolt_numba.kernels.cuda.products.matmul import WIDE, can_be_numbered, in_halves, turned
 from bolt_numba.kernels.cuda.products.prepare_bytes import numbers_of_columns, sums_of_rows
 from bolt_numba.kernels.cuda.products.tail_bytes import BYTES, FUSED, HEAD, SUMS, ByteForm, columns_at, table_bytes
 from bolt_numba.kernels.cuda.products.tensor import TENSOR_TILES, tensor
@@ -97,7 +97,8 @@ def accepts_bytes(op: Any, ins: Types) -> bool:
     if any(t is not None and t.size != 1 and (t.size != columns or t.dims[-1] != columns) for t in along):
         return False
     g = geometry(MatMul(), a.dims, b.dims)
-    return g.a_blocks == g.blocks and g.b_blocks in (1, g.blocks) and _exact(at, ins, g.k)
+    evenly = g.a_blocks == g.blocks and g.b_blocks in (1, g.blocks)
+    return evenly and can_be_numbered(g) and _exact(at, ins, g.k)
 
 
 def _columns_of_b(array: Array) -> Array:
@@ -153,7 +154,7 @@ def _form(op: Any, ins: Types, at: BytePositions, g: ProductBlocks, y: TensorTyp
 
 
 def bytes_by_tensor(g: ProductBlocks, kind: str, orders: tuple[Order, Order], form: ByteForm) -> CudaKernel:
-    tile, _ = choose(TENSOR_TILES, g.m, g.n, g.k // 2, g.blocks, g.k)
+    tile, _ = choose(TENSOR_TILES, *in_halves(g, kind))
     return tensor(tile, kind, *orders, form)
 
 

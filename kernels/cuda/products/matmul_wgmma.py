@@ -112,7 +112,7 @@ def _accepts_bytes(op: Any, ins: Types) -> bool:
 
 
 def _bytes_by_groups(g: ProductBlocks, kind: str, orders: tuple[Order, Order], form: ByteForm) -> CudaKernel:
-    tile, _ = choose(GROUP_TILES, *in_halves(g, kind)[:-1], g.k)
+    tile, _ = choose(GROUP_TILES, *in_halves(g, kind))
     return wgmma_product(tile, kind, *orders, form)
 
 

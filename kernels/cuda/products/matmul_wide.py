@@ -13,9 +13,10 @@ from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, ceil
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda
 from bolt_numba.kernels.cuda.products.copies import Order
-from bolt_numba.kernels.cuda.products.matmul import operands
+from bolt_numba.kernels.cuda.products.matmul import can_be_numbered, operands
 from bolt_numba.kernels.cuda.products.place import PLACE, element, matrix, operand_extents
 from bolt_numba.kernels.cuda.products.tail import size_of
+from bolt_numba.kernels.geometry.products import geometry
 from bolt_numba.kernels.registry import Context, In, Out, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.types import F64, I32, U32, U64, TensorType, dtype_name
@@ -65,6 +66,8 @@ def _accepts(op: Any, ins: Types) -> bool:
     if a is None or b is None or any(t is not None and not t.is_static for t in ins) or a.dtype not in KINDS:
         return False
     if op.alpha != 1.0 or op.activation is not None or op.residual or op.to is not None:
+        return False
+    if not can_be_numbered(geometry(op, a.dims, b.dims)):
         return False
     return bias is None or (len(b.dims) > 1 and bias.dims == result_of(op, ins).dims[-1:])
 
