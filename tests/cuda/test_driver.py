@@ -82,6 +82,18 @@ def test_the_second_run_makes_a_graph_that_all_later_ones_replay() -> None:
     assert fake.counts["cuLaunchKernel"] == launched
 
 
+def test_launches_that_become_no_graph_are_given_back() -> None:
+    fake = FakeDriver()
+    run, x = session_on(fake, chain()), whole(6, 4)
+    run(x=x)
+    fake.failing["cuGraphInstantiate"] = int(Result.CUDA_ERROR_OUT_OF_MEMORY)
+    with pytest.raises(DeviceError, match="making a graph of launches"):
+        run(x=x)
+    assert fake.counts["cuGraphDestroy"] == 1
+    fake.failing.clear()
+    np.testing.assert_array_equal(run(x=x)["y2"], np.maximum(x, 0))
+
+
 def test_an_index_that_is_refused_is_read_back_from_a_replayed_graph_too() -> None:
     fake, graph = FakeDriver(), Graph("rows")
     table, index = whole(8, 4), graph.add_input("index", TensorType(np.dtype(np.int64), (5,)))

@@ -293,8 +293,10 @@ class Gpu:
                 cu.cuStreamEndCapture(stream.handle)
                 raise
             graph = self.done(cu.cuStreamEndCapture(stream.handle), what)
-            made = self.done(cu.cuGraphInstantiate(graph, 0), what)
-            cu.cuGraphDestroy(graph)
+            try:
+                made = self.done(cu.cuGraphInstantiate(graph, 0), what)
+            finally:
+                cu.cuGraphDestroy(graph)
         launch, here, queue, health = cu.cuGraphLaunch, self.here, stream.handle, self.health
 
         def replay(kept: object = (tuple(calls), stream)) -> None:
