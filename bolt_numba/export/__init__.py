@@ -1,0 +1,1 @@
+"""Models that leave Python: native programs, which C runs, and libraries made of them."""

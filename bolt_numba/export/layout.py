@@ -1,0 +1,257 @@
+"""The tables of a native program: what a plan runs, as one flat block that C reads without parsing.
+
+All numbers are little-endian int64.  A *table* is rows of a fixed number of them, an *area* is bytes.  The block begins
+at a multiple of `PAGE` of its file, with a header of `HEADER_WORDS` numbers (`HeaderWord`).  Behind these come for each
+table, in the order of `ProgramTable`, where it begins (bytes from the beginning of the block) and how many rows it has
+(an area: how many bytes).  Tables begin at multiples of `LINE`, the areas of code and data at multiples of `PAGE`.
+
+Places where one table names another are numbers of rows, unless they say bytes.  -1 is "none".  A *string* is its
+offset in STRINGS.  This file is the only place that names columns, and the header for C agrees with it.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+VERSION = 1
+MAGIC = int.from_bytes(b"BNPROG01", "little")
+TRAILER_MAGIC = int.from_bytes(b"BNTRAIL1", "little")
+"""First word of the 64 bytes that end a file with programs (`TrailerWord`)."""
+HEADER_WORDS = 64
+PAGE, LINE = 4096, 64
+TRAILER_WORDS, TRAILER_PROGRAMS = 8, 3
+
+
+class HeaderWord(IntEnum):
+    """Words of the header.
+
+    crc: crc32 of the block from word `FLAGS` on, without the bytes of the table `DATA`.  data_crc: of these.
+    flags: a sum of `ProgramFlag`.  target: name of a target, level: of the instructions it asks for (strings).
+    producer: version of bolt_numba, name: of the model (strings).  tables: how many there are.
+    """
+
+    MAGIC = 0
+    VERSION = 1
+    BYTES = 2
+    CRC = 3
+    FLAGS = 4
+    TARGET = 5
+    LEVEL = 6
+    NAME = 7
+    PRODUCER = 8
+    DATA_CRC = 9
+    TABLES = 10
+    FIRST_TABLE = 16
+
+
+class ProgramFlag(IntEnum):
+    """linked: kernels are symbols of a library, there is no code.
+
+    data_apart: the bytes of DATA are not in the block, but linked or in a file of their own; the table says how many
+    there are, and begins at 0.
+    """
+
+    LINKED = 1
+    DATA_APART = 2
+
+
+class ProgramTable(IntEnum):
+    """Tables and areas (STRINGS, CODE, DATA, IMAGES) in the order in which the header has them."""
+
+    STRINGS = 0
+    CODE = 1
+    KERNELS = 2
+    IMPORTS = 3
+    DATA = 4
+    ARRAYS = 5
+    VALUES = 6
+    DIMS = 7
+    PLANS = 8
+    RESULTS = 9
+    IMAGES = 10
+    STEPS = 11
+    PATCHES = 12
+    FAULTS = 13
+
+
+AREAS = frozenset((ProgramTable.STRINGS, ProgramTable.CODE, ProgramTable.DATA, ProgramTable.IMAGES))
+
+
+class KernelRow(IntEnum):
+    """A kernel: ``void f(int64_t params, int64_t part, int64_t parts)``.
+
+    code: where the function begins in CODE, -1 where it is linked.  nbytes: of its code with what it reads.
+    first_import, imports: its rows of IMPORTS.
+    """
+
+    NAME = 0
+    CODE = 1
+    NBYTES = 2
+    FIRST_IMPORT = 3
+    IMPORTS = 4
+
+
+class ImportRow(IntEnum):
+    """A C function that code calls.  slot: offset in CODE of the 8 bytes that take its address."""
+
+    NAME = 0
+    SLOT = 1
+
+
+class ArrayRow(IntEnum):
+    """An array: offset of its first element in DATA, and bytes from there on."""
+
+    OFFSET = 0
+    NBYTES = 1
+
+
+class ValueRow(IntEnum):
+    """A value that the model takes or gives: first all inputs, then all outputs.
+
+    kind: a `ValueKind`.  dtype: number of ONNX's TensorProto.DataType.  dims: first number of its declared shape in
+    DIMS, in which -1 is any size.  source: of a state that is taken, the row of the value that gives it anew.
+    first: of such a state, the array that it is at first.
+    """
+
+    NAME = 0
+    KIND = 1
+    DTYPE = 2
+    RANK = 3
+    DIMS = 4
+    SOURCE = 5
+    FIRST = 6
+
+
+class ValueKind(IntEnum):
+    """kept: an intermediate value that was asked for.  state_in, state_out: what the model keeps from run to run."""
+
+    INPUT = 0
+    OUTPUT = 1
+    KEPT = 2
+    STATE_IN = 3
+    STATE_OUT = 4
+
+
+class DimRow(IntEnum):
+    """A number of a list of sizes."""
+
+    SIZE = 0
+
+
+class PlanRow(IntEnum):
+    """What runs for one set of shapes.
+
+    dims: first of the sizes of all values in their order, each as many as its rank says.  image: offset in
+    IMAGES, at a multiple of `LINE`.  fault_counter: index of the int64 of the image that counts faults, -1
+    without any; the record of fault i is the `FAULT_WORDS` int64s from fault_counter + `FAULT_WORDS` * (i + 1) on.
+    results: first row of RESULTS; there is one for each output.  threads: how many may share a step, at most.
+    """
+
+    DIMS = 0
+    IMAGE = 1
+    IMAGE_NBYTES = 2
+    FIRST_STEP = 3
+    STEPS = 4
+    FIRST_PATCH = 5
+    PATCHES = 6
+    FIRST_FAULT = 7
+    FAULTS = 8
+    FAULT_COUNTER = 9
+    RESULTS = 10
+    ARENA_NBYTES = 11
+    THREADS = 12
+
+
+class ResultRow(IntEnum):
+    """How an output of a plan comes about: kind is a `ResultKind`, which: an input by its number, or an array."""
+
+    KIND = 0
+    WHICH = 1
+
+
+class ResultKind(IntEnum):
+    """made: by steps, which have its address.  input, array: a copy of that, after the steps."""
+
+    MADE = 0
+    INPUT = 1
+    ARRAY = 2
+
+
+class StepRow(IntEnum):
+    """A call of a kernel.  record: byte offset of its parameters in the image.  parallel: whether threads share it.
+
+    label: name of the node (a string).
+    """
+
+    KERNEL = 0
+    RECORD = 1
+    PARALLEL = 2
+    LABEL = 3
+
+
+class PatchRow(IntEnum):
+    """An address in the image.  kind: a `PatchKind`.  word: index of the int64.  offset: bytes from what is named."""
+
+    KIND = 0
+    WHICH = 1
+    WORD = 2
+    OFFSET = 3
+
+
+class PatchKind(IntEnum):
+    """What ``which`` is a number of: a kernel, an array, an input, an output; nothing for the arena and the image."""
+
+    KERNEL = 0
+    ARRAY = 1
+    ARENA = 2
+    IMAGE = 3
+    INPUT = 4
+    OUTPUT = 5
+
+
+class FaultRow(IntEnum):
+    """What steps refuse in the content of an operand.  label: the node, text: operator and operand (strings).
+
+    dims, rank: shape of the operand, for the place of the element.
+    """
+
+    LABEL = 0
+    TEXT = 1
+    RANK = 2
+    DIMS = 3
+
+
+FAULT_WORDS = 8
+"""Words of a record of a fault: whether there is one, position, value, low, high, address of the counter."""
+
+
+class TrailerWord(IntEnum):
+    """Words that end a file: the magic, how many programs there are (at most `TRAILER_PROGRAMS`).
+
+    Behind these come offset in the file and bytes of each.
+    """
+
+    MAGIC = 0
+    PROGRAMS = 1
+    FIRST = 2
+
+
+COLUMNS: dict[ProgramTable, type[IntEnum]] = {
+    ProgramTable.KERNELS: KernelRow,
+    ProgramTable.IMPORTS: ImportRow,
+    ProgramTable.ARRAYS: ArrayRow,
+    ProgramTable.VALUES: ValueRow,
+    ProgramTable.DIMS: DimRow,
+    ProgramTable.PLANS: PlanRow,
+    ProgramTable.RESULTS: ResultRow,
+    ProgramTable.STEPS: StepRow,
+    ProgramTable.PATCHES: PatchRow,
+    ProgramTable.FAULTS: FaultRow,
+}
+"""What the numbers of a row mean, of each table that is no area."""
+FUNCTIONS = (
+    "memcpy", "memset", "memmove", "memcmp", "rintf", "rint", "nearbyintf", "nearbyint", "roundf", "round", "floorf",
+    "floor", "ceilf", "ceil", "truncf", "trunc", "fmodf", "fmod", "powf", "pow", "fmaf", "fma", "expf", "exp", "logf",
+    "log", "sinf", "sin", "cosf", "cos",
+)  # fmt: skip
+"""C functions that code may call; a program that calls another one is not made."""
