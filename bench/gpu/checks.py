@@ -76,7 +76,7 @@ def _run(wanted: Sequence[str], device: str, until: float) -> dict[str, Outcome]
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *wanted, f"--junitxml={report}",
                    "-o", "filterwarnings=default"]  # fmt: skip
         environment = {**os.environ, DEVICE: device, "PYTHONPATH": str(ROOT), "BOLT_NUMBA_COMPILERS": "1"}
-        left = max(until - time.monotonic(), 1)
+        left = max(until - time.monotonic(), 0)
         try:
             done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=left)
         except subprocess.TimeoutExpired as error:
