@@ -247,6 +247,29 @@ def test_reflected_points_stay_inside(align: bool, size: int, mode: str) -> None
     assert x.min() - spread <= got.min() <= got.max() <= x.max() + spread
 
 
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+@pytest.mark.parametrize("size", [4, 7, 1])
+@pytest.mark.parametrize("align", [0, 1])
+def test_points_outside_see_the_border(align: int, size: int, mode: str) -> None:
+    """Each neighbour of a point is brought inside by itself, which cubic samples show."""
+    x = RNG.standard_normal((1, 2, 3, size)).astype(F32)
+    near = RNG.uniform(-2.5, 2.5, (1, 6, 7, 2)).astype(F32)
+    (got,) = run(GridSample(mode, "border", bool(align)), x, near)
+    f, images = TensorProto.FLOAT, [("x", x), ("grid", near)]
+    node = helper.make_node("GridSample", ["x", "grid"], ["y"], mode=mode, padding_mode="border", align_corners=align)
+    given = [helper.make_tensor_value_info(name, f, a.shape) for name, a in images]
+    graph = helper.make_graph([node], "g", given, [helper.make_tensor_value_info("y", f, got.shape)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(got, session.run(None, dict(images))[0], rtol=1e-4, atol=1e-5)
+    far = np.zeros((1, 2, len(FAR), 2), F32)
+    far[0, 0, :, 0] = far[0, 1, :, 1] = FAR
+    (got,) = run(GridSample(mode, "border", bool(align)), x, far)
+    outside = [i for i, point in enumerate(FAR) if 5 < abs(point) < INF]
+    edges = np.where(np.array(FAR)[outside] > 0, x[:, :, 1, -1:], x[:, :, 1, :1])
+    np.testing.assert_allclose(got[:, :, 0, outside], edges, rtol=1e-5)
+
+
 # ---- loops of no iterations
 
 

@@ -71,6 +71,7 @@ def test_points_that_are_no_numbers_are_as_in_the_reference() -> None:
     grid = np.array([[[[np.nan, 0.5], [np.inf, -0.5], [-1e9, 3.0], [2.0, -np.inf]]]], np.float32)
     for padding in ("zeros", "border", "reflection"):
         expect(GridSample("linear", padding), x, grid)
+        expect(GridSample("cubic", padding), x, grid)
 
 
 @pytest.mark.parametrize("dtype", [F32, F16], ids=str)

@@ -14,6 +14,7 @@ from bolt_numba.hardware.drivers.onnxruntime import OrtDriver
 from bolt_numba.hardware.interface import Accelerator, CompileContext
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
+from bolt_numba.ops.layers.norm import LRN
 from bolt_numba.ops.layers.resize import GridSample
 from bolt_numba.ops.pointwise import Add
 from bolt_numba.ops.registry import Op
@@ -124,9 +125,9 @@ def test_reasons_say_what_is_missing(device: Accelerator) -> None:
     graph = Graph("points")
     build = Builder(graph)
     x, at = (graph.add_input(n, TensorType(F32, s)) for n, s in (("x", (1, 1, 4, 4)), ("at", (1, 2, 2, 2))))
-    node = build.node(GridSample(mode="cubic", padding_mode="border"), x, at)
-    assert "borders" in str(device.supports(node))
-    assert device.supports(build.node(GridSample(), x, at)) is True
+    assert device.supports(build.node(GridSample(mode="cubic", padding_mode="border"), x, at)) is True
+    row = graph.add_input("row", TensorType(F32, (1, 4, 4)))
+    assert "images of 4 axes" in str(device.supports(build.node(LRN(3), row)))
     wide = graph.add_input("n", TensorType(I64, (3,)))
     assert device.supports(build.node(Add(), wide, wide)) is True
 

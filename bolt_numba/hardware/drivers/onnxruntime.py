@@ -38,11 +38,6 @@ WRONG: dict[str, Callable[[Any, Sequence[TensorType | None]], str]] = {
     "TreeEnsemble": lambda op, types: "onnxruntime compares NaN in another way",
     "Div": lambda op, types: "" if _floats(types[0]) else "onnxruntime stops at an integer division by 0",
     "Mod": lambda op, types: "" if _floats(types[0]) else "onnxruntime stops at an integer division by 0",
-    "GridSample": lambda op, types: (
-        "onnxruntime computes cubic samples at borders in another way"
-        if op.mode == "cubic" and op.padding_mode != "zeros"
-        else ""
-    ),
     "LRN": lambda op, types: "" if _rank(types[0]) == 4 else "onnxruntime takes images of 4 axes only",
     "Resize": lambda op, types: _cubic(op, types[0]),
     "BetweenBytes": lambda op, types: _cubic(op.op, types[0]) if op.op.name == "Resize" else "",

@@ -333,8 +333,9 @@ class GridSample(Op):
 
     x: [n, c, h, w] (or more spatial axes) number · grid: [n, oh, ow, 2] float -> y: [n, c, oh, ow] of x's dtype.
     mode: linear, nearest (half to even), cubic (a = -0.75); outside: zeros, border, reflection; align_corners: -1 and 1
-    are the centres of the outer elements, not their edges.  What has weight 0 adds nothing, NaN neither.  Reflection
-    takes a point beyond `GREATEST_POINT`, and one that is not finite, for element 0.  Source: ONNX GridSample-22.
+    are the centres of the outer elements, not their edges.  What has weight 0 adds nothing, NaN neither.  With a border
+    each neighbour of a point is brought inside by itself, which matters to cubic samples alone.  Reflection takes a
+    point beyond `GREATEST_POINT`, and one that is not finite, for element 0.  Source: ONNX GridSample-22; onnxruntime.
     """
 
     mode: str = "linear"
@@ -372,7 +373,8 @@ class GridSample(Op):
             inside = self._reflected(self._in_elements(np.where(near, at, 0).astype(F64), size), size)
             return np.where(near, inside, 0).astype(at.dtype)
         at = self._in_elements(at, size)
-        return np.clip(at, 0, size - 1) if self.padding_mode == "border" else at
+        room = 2 if self.mode == "cubic" else 0  # from there on all neighbours are the outer element
+        return np.clip(at, -room, size - 1 + room) if self.padding_mode == "border" else at
 
     def _in_elements(self, at: Array, size: int) -> Array:
         at = (at + 1) / 2 * (size - 1) if self.align_corners else ((at + 1) * size - 1) / 2

@@ -76,7 +76,8 @@ def placed(given, size, align, taps, padding):
     at = (given + _ONE) / _TWO * (count - _ONE) if align else ((given + _ONE) * count - _ONE) / _TWO
     if taps == 1:
         at = np.float32(np.rint(at))
-    return min(max(at, np.float32(0)), count - _ONE) if padding == 1 else at
+    room = _TWO if taps == 4 else np.float32(0)
+    return min(max(at, -room), count - _ONE + room) if padding == 1 else at
 
 
 @inline

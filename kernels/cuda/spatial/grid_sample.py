@@ -34,10 +34,10 @@ _ZERO, _ONE, _TWO = np.float32(0), np.float32(1), np.float32(2)
 
 
 @inline
-def held(at, top):
-    """A coordinate brought to 0…top; NaN stays."""
+def held(at, top, low):
+    """A coordinate brought to low…top; NaN stays."""
     at = top if at > top else at
-    return _ZERO if at < _ZERO else at
+    return low if at < low else at
 
 
 @inline
@@ -71,7 +71,10 @@ def placed(taps: int, padding: str, align: bool) -> Inline:
         at = (given + _ONE) / _TWO * (count - _ONE) if align else ((given + _ONE) * count - _ONE) / _TWO
         if taps == 1:
             at = rint_f32(at)
-        return held(at, count - _ONE) if padding == "border" else at
+        if padding == "border":
+            room = _TWO if taps == 4 else _ZERO
+            at = held(at, count - _ONE + room, -room)
+        return at
 
     made: Inline = place
     return made
@@ -115,7 +118,7 @@ def find_tap(taps: int, padding: str, align: bool) -> Inline:
             w = w if tap >= _ZERO and tap <= top else _ZERO
         if padding == "reflection":
             tap = reflected(np.float64(tap), size, align)
-        tap = held(tap, top)
+        tap = held(tap, top, _ZERO)
         return np.int64(tap) if tap == tap else np.int64(0), w
 
     made: Inline = found

@@ -72,7 +72,6 @@ def resize(s: Site, op: Any, x: Any, *operands: Any) -> Any:
 @builds("GridSample")
 def grid_sample(s: Site, op: Any, x: Any, grid: Any) -> Any:
     s.want(s.rank() == 4, "images of other than 2 axes")
-    s.want(op.mode != "cubic" or op.padding_mode == "zeros", "cubic samples at borders, which it computes otherwise")
     mode = {"linear": "bilinear", "nearest": "nearest", "cubic": "bicubic"}[op.mode]
     given = {"align_corners": op.align_corners, "mode": mode, "padding_mode": op.padding_mode}
     return s.v.grid_sample(x, grid, given)
