@@ -127,6 +127,25 @@ def calls_of(data: bytes) -> list[tuple[int, str]]:
     return [(at, name.rstrip(b"\0").decode()) for at, name in rows]
 
 
+class BlobParts(NamedTuple):
+    """code: runs wherever it is put, at a multiple of 64.  entry: where the function begins.
+
+    calls: of C functions, each with where its address goes (8 bytes).
+    """
+
+    code: bytes
+    entry: int
+    calls: list[tuple[int, str]]
+
+
+def blob_parts(data: bytes) -> BlobParts | None:
+    """What a blob holds; None for what is none."""
+    if not is_blob(data):
+        return None
+    _, _, count, entry, _ = _HEADER.unpack_from(data)
+    return BlobParts(data[_HEADER.size + count * _CALL.size :], entry, calls_of(data))
+
+
 def load_blob(data: bytes) -> int:
     """Address of the function, made executable now; it stays so until the process ends, threads and all.
 

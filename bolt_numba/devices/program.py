@@ -68,8 +68,8 @@ class Links:
 class Program:
     """The template that every `NativeRun` copies.
 
-    image: with the addresses that ``links`` names in this process; those of the arena, of the image itself and of the
-    arrays of a run are 0 in it.
+    image: with the addresses that ``links`` names in this process, once it is linked; those of the arena, of the image
+    itself and of the arrays of a run are 0 in it.  kernels: then, the address of each step's kernel.
     """
 
     image: Array
@@ -99,7 +99,7 @@ class Program:
 
     @property
     def steps(self) -> int:
-        return len(self.kernels)
+        return len(self.record_offsets)
 
     @property
     def nbytes(self) -> int:
@@ -253,6 +253,13 @@ class _Image:
 
 def build_program(jobs: Sequence[Job], threads: int) -> Program:
     """Lay out the records of all steps; compiles (or loads) every kernel that is used."""
+    made = laid_out(jobs, threads)
+    made.image, made.kernels = linked(made.image.tobytes(), made.links)
+    return made
+
+
+def laid_out(jobs: Sequence[Job], threads: int) -> Program:
+    """The program without any address: its image is zero at all places that it names, and no kernel has code yet."""
     image = _Image()
     steps: list[int] = []
     offsets: list[int] = []
@@ -267,12 +274,11 @@ def build_program(jobs: Sequence[Job], threads: int) -> Program:
     faults_at, own_places = image.add_faults()
     own = np.array(own_places, np.int64).reshape(-1, 2)
     links = image.links(steps)
-    data, kernels = linked(b"".join(image.records) or bytes(8), links)
     arena = np.array(image.arena, np.int64).reshape(-1, 2)
     return Program(
-        image=data,
+        image=np.frombuffer(b"".join(image.records) or bytes(8), np.uint8),
         links=links,
-        kernels=kernels,
+        kernels=np.empty(0, np.int64),
         record_offsets=np.array(offsets, np.int64),
         flags=np.array(parallel, np.int64),
         threads=threads if any(parallel) else 1,

@@ -26,8 +26,9 @@ class HeaderWord(IntEnum):
     """Words of the header.
 
     crc: crc32 of the block from word `FLAGS` on, without the bytes of the table `DATA`.  data_crc: of these.
-    flags: a sum of `ProgramFlag`.  target: name of a target, level: of the instructions it asks for (strings).
-    producer: version of bolt_numba, name: of the model (strings).  tables: how many there are.
+    flags: a sum of `ProgramFlag`.  target: x86-64 or aarch64, level: of the instructions that it needs (strings).
+    features: all of these instructions, with commas between, by LLVM's names (a string).  producer: version of
+    bolt_numba, name: of the model (strings).  tables: how many there are.
     """
 
     MAGIC = 0
@@ -41,6 +42,7 @@ class HeaderWord(IntEnum):
     PRODUCER = 8
     DATA_CRC = 9
     TABLES = 10
+    FEATURES = 11
     FIRST_TABLE = 16
 
 

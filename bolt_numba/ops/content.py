@@ -25,11 +25,16 @@ def refusal(owner: Op, operand: int | str, place: Iterable[Any], value: object, 
 
     operand: its name, or its position among those of `Op.infer`.
     """
+    where = ", ".join(str(int(p)) for p in place)
+    return DataError(f"{asked_for(owner, operand)}{f'[{where}]' if where else ''}: got {value}, wanted {low} to {high}")
+
+
+def asked_for(owner: Op, operand: int | str) -> str:
+    """An operand for people, with its operator."""
     if isinstance(operand, int):
         names = type(owner).infer.__code__.co_varnames[1 : type(owner).infer.__code__.co_argcount]
         operand = names[operand] if operand < len(names) else f"operand {operand}"
-    where = ", ".join(str(int(p)) for p in place)
-    return DataError(f"{owner.name}: {operand}{f'[{where}]' if where else ''}: got {value}, wanted {low} to {high}")
+    return f"{owner.name}: {operand}"
 
 
 def want_between(owner: Op, operand: str, values: Array, low: int | Array, high: int | Array) -> None:

@@ -1,0 +1,139 @@
+"""Runs the block of a native program from its tables alone, as the C library does: step by step, on one thread."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.onnx.types import DTYPES
+from bolt_numba.export.layout import (
+    COLUMNS,
+    FAULT_WORDS,
+    HeaderWord,
+    PatchKind,
+    ProgramTable,
+    ResultKind,
+    ValueKind,
+)
+from bolt_numba.kernels.machine_code import _function
+from bolt_numba.runtime.device import HOST
+from bolt_numba.types import Array
+
+
+class Interpreter:
+    """A loaded program: code made executable, and where its arrays are."""
+
+    def __init__(self, block: bytes) -> None:
+        self.block = HOST.allocate(len(block) + 4096)
+        start = -self.block.ctypes.data % 4096
+        self.block = self.block[start : start + len(block)]
+        self.block[:] = np.frombuffer(block, np.uint8)
+        self.words = self.block[: len(block) // 8 * 8].view(np.int64)
+        self.code = self._executable()
+        self.kernels = [self.code + row["code"] for row in self.rows(ProgramTable.KERNELS)]
+        self.values = self.rows(ProgramTable.VALUES)
+        self.arrays = [(self.place(ProgramTable.DATA)[0] + r["offset"], r["nbytes"])
+                       for r in self.rows(ProgramTable.ARRAYS)]  # fmt: skip
+
+    def place(self, table: ProgramTable) -> tuple[int, int]:
+        at = HeaderWord.FIRST_TABLE + 2 * table
+        return int(self.words[at]), int(self.words[at + 1])
+
+    def rows(self, table: ProgramTable, first: int = 0, count: int | None = None) -> list[dict[str, int]]:
+        names = [column.name.lower() for column in COLUMNS[table]]
+        at, total = self.place(table)
+        numbers = self.words[at // 8 :][: total * len(names)].reshape(total, -1).tolist()
+        return [dict(zip(names, row, strict=True)) for row in numbers[first:][:count]]
+
+    def string(self, offset: int) -> str:
+        at = self.place(ProgramTable.STRINGS)[0] + offset
+        return ctypes.string_at(self.block.ctypes.data + at).decode()
+
+    def _executable(self) -> int:
+        at, nbytes = self.place(ProgramTable.CODE)
+        made = self.block[at : at + nbytes].copy()
+        for row in self.rows(ProgramTable.IMPORTS):
+            made[row["slot"] :][:8].view(np.int64)[0] = _function(self.string(row["name"]))
+        self.memory = mmap.mmap(-1, max(nbytes, 1), prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+        self.memory.write(made.tobytes())
+        return ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+
+    def dims(self, first: int, count: int) -> tuple[int, ...]:
+        return tuple(row["size"] for row in self.rows(ProgramTable.DIMS, first, count))
+
+    def plan_for(self, shapes: Sequence[tuple[int, ...]]) -> tuple[dict[str, int], list[tuple[int, ...]]]:
+        """The plan of these shapes of the inputs, and the shapes of all values."""
+        for plan in self.rows(ProgramTable.PLANS):
+            at, found = plan["dims"], []
+            for value in self.values:
+                found.append(self.dims(at, value["rank"]))
+                at += value["rank"]
+            if found[: len(shapes)] == list(shapes):
+                return plan, found
+        raise LookupError(f"no plan for {shapes}")
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Outputs by name, states too; states that are not given are as at first."""
+        taken = (ValueKind.INPUT, ValueKind.STATE_IN)
+        inputs = [self._input(v, feeds) for v in self.values if v["kind"] in taken]
+        plan, shapes = self.plan_for([a.shape for a in inputs])
+        given = self.values[len(inputs) :]
+        outputs = [np.empty(s, DTYPES[v["dtype"]]) for s, v in zip(shapes[len(inputs) :], given, strict=True)]
+        image = HOST.allocate(plan["image_nbytes"])
+        at = self.place(ProgramTable.IMAGES)[0] + plan["image"]
+        image[:] = self.block[at : at + len(image)]
+        arena = HOST.allocate(plan["arena_nbytes"])
+        self._patch(plan, image.view(np.int64), arena, inputs, outputs)
+        for row in self.rows(ProgramTable.STEPS, plan["first_step"], plan["steps"]):
+            call = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(self.kernels[row["kernel"]])
+            call(image.ctypes.data + row["record"], 0, 1)
+        self._refuse(plan, image.view(np.int64))
+        rows = self.rows(ProgramTable.RESULTS, plan["results"], len(outputs))
+        for row, output in zip(rows, outputs, strict=True):
+            if row["kind"] == ResultKind.INPUT:
+                output[...] = inputs[row["which"]].reshape(output.shape)
+            elif row["kind"] == ResultKind.ARRAY:
+                at, nbytes = self.arrays[row["which"]]
+                output[...] = self.block[at : at + nbytes].view(output.dtype).reshape(output.shape)
+        return {self.string(v["name"]): a for v, a in zip(given, outputs, strict=True)}
+
+    def _input(self, value: dict[str, int], feeds: Mapping[str, Array]) -> Array:
+        name = self.string(value["name"])
+        if name not in feeds and value["kind"] == ValueKind.STATE_IN:
+            at, nbytes = self.arrays[value["first"]]
+            return (
+                self.block[at : at + nbytes]
+                .view(DTYPES[value["dtype"]])
+                .reshape(self.dims(value["dims"], value["rank"]))
+            )
+        return np.ascontiguousarray(feeds[name], DTYPES[value["dtype"]])
+
+    def _patch(self, plan: dict[str, int], words: Array, arena: Array, inputs: list[Any], outputs: list[Any]) -> None:
+        base = self.block.ctypes.data
+        for row in self.rows(ProgramTable.PATCHES, plan["first_patch"], plan["patches"]):
+            which = row["which"]
+            address = {
+                PatchKind.KERNEL: lambda which=which: self.kernels[which],
+                PatchKind.ARRAY: lambda which=which: base + self.arrays[which][0],
+                PatchKind.ARENA: lambda: arena.ctypes.data,
+                PatchKind.IMAGE: lambda: words.ctypes.data,
+                PatchKind.INPUT: lambda which=which: inputs[which].ctypes.data,
+                PatchKind.OUTPUT: lambda which=which: outputs[which].ctypes.data,
+            }[PatchKind(row["kind"])]()
+            assert words[row["word"]] == 0, "the block holds no address"
+            words[row["word"]] = address + row["offset"]
+
+    def _refuse(self, plan: dict[str, int], words: Array) -> None:
+        counter = plan["fault_counter"]
+        if counter < 0 or not words[counter]:
+            return
+        for number, row in enumerate(self.rows(ProgramTable.FAULTS, plan["first_fault"], plan["faults"])):
+            at = counter + FAULT_WORDS * (number + 1)
+            if words[at]:
+                value, low, high = words[at + 2 : at + 5].tolist()
+                label, text = self.string(row["label"]), self.string(row["text"])
+                raise LookupError(f"{label}: {text}: got {value}, wanted {low} to {high}")
