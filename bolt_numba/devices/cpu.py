@@ -11,6 +11,7 @@ from bolt_numba.devices.costs import bytes_of, work_of
 from bolt_numba.devices.program import Program, build_program
 from bolt_numba.kernels import registry
 from bolt_numba.kernels.cpu.executor import copy_rows, run_steps, team_run, team_worker
+from bolt_numba.kernels.cpu.isa import Isa
 from bolt_numba.kernels.cpu.machine import L2, PAYS_BYTES
 from bolt_numba.kernels.data_sized import DataSized, select_data_sized
 from bolt_numba.kernels.precompile import prepare
@@ -98,9 +99,14 @@ class Cpu(Device):
     def build(self, jobs: Sequence[Job], threads: int) -> Program:
         return build_program(jobs, threads)
 
+    @property
+    def isa(self) -> Isa:
+        """What its kernels may ask of the processor."""
+        found: Isa = import_module(f"bolt_numba.kernels.{self.name}.isa").target()
+        return found
+
     def describe(self) -> str:
-        isa = import_module(f"bolt_numba.kernels.{self.name}.isa").target()
-        return f"{isa.name} on {platform.machine()} ({isa.level})"
+        return f"{self.isa.name} on {platform.machine()} ({self.isa.level})"
 
 
 DEVICE = Cpu()

@@ -14,8 +14,6 @@ from bolt_numba.devices.program import Program, laid_out
 from bolt_numba.errors import BoltError, DeviceError
 from bolt_numba.guesses import complete_shapes
 from bolt_numba.ir.graph import Graph
-from bolt_numba.kernels.cpu.isa import Isa
-from bolt_numba.kernels.cpu.isa import target as own_isa
 from bolt_numba.kernels.targets import TARGETS
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.runtime.slots import Job
@@ -53,11 +51,6 @@ class PlannedCpu(Cpu):
         self.target = _own_name(target)
         super().__init__(self.target)
         self.is_foreign = bool(self.target and TARGETS[self.target].triple)
-
-    @property
-    def isa(self) -> Isa:
-        """What the target's kernels may ask of a processor."""
-        return TARGETS[self.target].isa if self.target else own_isa()
 
     def prepare(self, jobs: Sequence[Job]) -> None:
         if not self.is_foreign:
