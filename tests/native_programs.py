@@ -46,7 +46,7 @@ class Interpreter:
     def rows(self, table: ProgramTable, first: int = 0, count: int | None = None) -> list[dict[str, int]]:
         names = [column.name.lower() for column in COLUMNS[table]]
         at, total = self.place(table)
-        numbers = self.words[at // 8 :][: total * len(names)].reshape(total, -1).tolist()
+        numbers = self.words[at // 8 :][: total * len(names)].reshape(total, len(names)).tolist()
         return [dict(zip(names, row, strict=True)) for row in numbers[first:][:count]]
 
     def string(self, offset: int) -> str:

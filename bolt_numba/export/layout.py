@@ -254,6 +254,6 @@ COLUMNS: dict[ProgramTable, type[IntEnum]] = {
 FUNCTIONS = (
     "memcpy", "memset", "memmove", "memcmp", "rintf", "rint", "nearbyintf", "nearbyint", "roundf", "round", "floorf",
     "floor", "ceilf", "ceil", "truncf", "trunc", "fmodf", "fmod", "powf", "pow", "fmaf", "fma", "expf", "exp", "logf",
-    "log", "sinf", "sin", "cosf", "cos",
+    "log", "sinf", "sin", "cosf", "cos", "sched_yield",
 )  # fmt: skip
 """C functions that code may call; a program that calls another one is not made."""

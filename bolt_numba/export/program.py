@@ -18,7 +18,7 @@ from bolt_numba.export.layout import (
     ValueKind,
 )
 from bolt_numba.export.plans import Planned, Shapes, planned
-from bolt_numba.export.tables import Block, Tables
+from bolt_numba.export.tables import ProgramBlock, Tables
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.kernels.machine_code import blob_parts
 from bolt_numba.ops.content import asked_for
@@ -34,7 +34,7 @@ class NativeProgram:
     """kernels: what the rows of the table KERNELS are."""
 
     planned: Planned
-    block: Block
+    block: ProgramBlock
     kernels: list[Any]
 
 

@@ -103,7 +103,7 @@ class Tables:
         self._known[id(array)] = array, number
         return number
 
-    def block(self, target: str, level: str, features: str, name: str, producer: str, flags: int = 0) -> Block:
+    def block(self, target: str, level: str, features: str, name: str, producer: str, flags: int = 0) -> ProgramBlock:
         """The program of all that was added."""
         words = [0] * HEADER_WORDS
         texts = {
@@ -126,7 +126,7 @@ class Tables:
                 parts += [bytes(gap), *raw]
                 at += gap + sum(map(len, raw))
         parts.append(bytes(-at % LINE))
-        return Block(_finished(words, parts, self.data, at + len(parts[-1])), self.data)
+        return ProgramBlock(_finished(words, parts, self.data, at + len(parts[-1])), self.data)
 
     def _content(self, table: ProgramTable) -> tuple[list[bytes], int]:
         """Bytes of a table, and what the header says of how many rows it has."""
@@ -167,7 +167,7 @@ def _bytes_at(array: Array, before: int, nbytes: int) -> bytes:
 
 
 @record(eq=False)
-class Block:
+class ProgramBlock:
     """A native program as bytes, piece by piece: what is large is not copied.
 
     data: the bytes of the table DATA, for where they stand apart.
@@ -189,4 +189,4 @@ def rows_of(block: bytes, table: ProgramTable) -> Iterator[Sequence[int]]:
     place = HeaderWord.FIRST_TABLE + 2 * table
     at, rows = np.frombuffer(block, "<i8", 2, 8 * place).tolist()
     columns: type[IntEnum] = COLUMNS[table]
-    yield from np.frombuffer(block, "<i8", rows * len(columns), at).reshape(rows, -1).tolist()
+    yield from np.frombuffer(block, "<i8", rows * len(columns), at).reshape(rows, len(columns)).tolist()
