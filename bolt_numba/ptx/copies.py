@@ -7,6 +7,7 @@ A bulk copy is made at once, on behalf of a warp that is none, and its bytes bec
 from __future__ import annotations
 
 import re
+import struct
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,11 @@ from bolt_numba.ptx.order import ASYNC
 from bolt_numba.ptx.spaces import READ, WRITE, Access, fault, mark
 from bolt_numba.ptx.table import opcode
 from bolt_numba.ptx.text import Statement, split
-from bolt_numba.ptx.types import BOOL, I32, U32, U64, Lanes, RefusedError
+from bolt_numba.ptx.types import BOOL, I32, U32, Lanes, RefusedError
+
+MAP_BYTES, MAGIC = 128, b"boltmap\0"
+_HEAD = struct.Struct("<8sQBBB")
+"""What a map begins with: that it is one, address, rank, bytes of an element, and of the swizzle."""
 
 
 @record(eq=False)
@@ -33,7 +38,7 @@ class Pending:
     ins: Statement
 
 
-@record(eq=False)
+@record()
 class TensorMap:
     """What `cuTensorMapEncodeTiled` is told: sizes and strides from the innermost dimension on.
 
@@ -46,6 +51,25 @@ class TensorMap:
     strides: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int = 0
+
+    def encoded(self) -> np.ndarray[Any, Any]:
+        """The 128 bytes by which kernels find it: in a form of our own, as the driver's is secret."""
+        rank = len(self.dims)
+        made = np.zeros(MAP_BYTES, np.uint8)
+        head = _HEAD.pack(MAGIC, self.address, rank, self.itemsize, self.swizzle)
+        numbers = struct.pack(f"<{rank}Q{rank - 1}Q{rank}H", *self.dims, *self.strides, *self.box)
+        made[: len(head) + len(numbers)] = np.frombuffer(head + numbers, np.uint8)
+        return made
+
+    @classmethod
+    def decoded(cls, data: bytes) -> TensorMap | None:
+        """The map that these bytes are; None where they are none."""
+        magic, address, rank, itemsize, swizzle = _HEAD.unpack_from(data)
+        if magic != MAGIC:
+            return None
+        numbers = struct.unpack_from(f"<{rank}Q{rank - 1}Q{rank}H", data, _HEAD.size)
+        dims, strides, box = numbers[:rank], numbers[rank : 2 * rank - 1], numbers[2 * rank - 1 :]
+        return cls(address, itemsize, dims, strides, box, swizzle)
 
 
 @opcode("cp")
@@ -176,12 +200,10 @@ def _bulk(m: Any, ins: Statement) -> Any:
 
 def _map_at(m: Any, address: int, ins: Statement, lane: int) -> TensorMap:
     start = address - BASE
-    if m.memory.find(start, start + 128) is None or address % 64:
+    is_there = m.memory.find(start, start + MAP_BYTES) is not None and not address % 64
+    made = TensorMap.decoded(m.memory.bytes[start : start + MAP_BYTES].tobytes()) if is_there else None
+    if made is None:
         raise fault(ins, f"no tensor map at 0x{address:x}", lane)
-    number = int(m.memory.bytes[start : start + 8].view(U64)[0])
-    if not 0 < number <= len(m.memory.tensor_maps):
-        raise fault(ins, f"no tensor map at 0x{address:x}", lane)
-    made: TensorMap = m.memory.tensor_maps[number - 1]
     return made
 
 

@@ -46,7 +46,6 @@ class GlobalMemory:
         self.starts: list[int] = []
         self.live: dict[int, Allocation] = {}
         self.freed: list[tuple[int, int]] = []
-        self.tensor_maps: list[Any] = []
 
     def allocate(self, nbytes: int) -> int:
         """Address of new bytes of any content; a multiple of 256."""
@@ -134,10 +133,3 @@ class GlobalMemory:
             return "which is in no allocation"
         found = self.live[self.starts[at]]
         return f"{offset - found.start} bytes into an allocation of {found.nbytes}"
-
-    def tensor_map(self, made: Any) -> np.ndarray[Any, Any]:
-        """128 bytes that stand for a map of a tensor, as the driver would encode it (`bolt_numba.ptx.copies`)."""
-        self.tensor_maps.append(made)
-        found = np.zeros(128, U8)
-        found[:8] = np.frombuffer(len(self.tensor_maps).to_bytes(8, "little"), U8)
-        return found

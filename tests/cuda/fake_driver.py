@@ -263,7 +263,7 @@ class FakeDriver:
         is_right &= all(0 < d <= 1 << 32 for d in whole) and all(0 < b <= 256 for b in part)
         if not is_right or part[0] * size > 128 or int(swizzle) != 3:
             return Result.CUDA_ERROR_INVALID_VALUE, None
-        return _ok(self.memory.tensor_map(TensorMap(address, size, whole, apart, part, 128)))
+        return _ok(TensorMap(address, size, whole, apart, part, 128).encoded())
 
     def cuModuleLoadData(self, image: bytes) -> Any:
         return _ok(FakeFunction(image.decode()))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bolt_numba.ptx import GlobalMemory, Module, SimulationError, TensorMap
+from bolt_numba.ptx.memory import BASE
 from tests.ptx.kit import kernel, put
 
 SHARED = ".shared .align 1024 .b8 s[2048];\n.shared .align 8 .b8 bar[8];\n"
@@ -33,7 +34,7 @@ def test_boxes(swizzle: int) -> None:
     back = np.zeros_like(x)
     addresses = [put(memory, array) for array in (x, back)]
     maps = [TensorMap(address, 2, (48, 10, 3), (96, 960), box, swizzle) for address in addresses]
-    first, second = (put(memory, memory.tensor_map(made)) for made in maps)
+    first, second = (put(memory, made.encoded()) for made in maps)
     y = put(memory, np.zeros(256, np.uint32))
     Module(kernel(BODY, PARAMS, SHARED)).launch(memory, (1,), 256, [first, y, second])
     got = np.zeros(512, np.float16)
@@ -57,3 +58,14 @@ def test_an_address_that_is_no_map() -> None:
     x = put(memory, np.zeros(256, np.uint32))
     with pytest.raises(SimulationError, match="no tensor map"):
         Module(kernel(BODY, PARAMS, SHARED)).launch(memory, (1,), 256, [x, x, x])
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3, 5])
+def test_a_map_is_in_its_bytes_alone(rank: int) -> None:
+    """So nothing is kept beside them, however many maps are made."""
+    dims, strides = tuple(range(2**32 - rank, 2**32)), tuple(2**40 - 16 * i for i in range(1, rank))
+    made = TensorMap(BASE + 256, 4, dims, strides, (256,) * rank, 128)
+    found = made.encoded()
+    assert found.nbytes == 128
+    assert TensorMap.decoded(found.tobytes()) == made
+    assert TensorMap.decoded(bytes(128)) is None

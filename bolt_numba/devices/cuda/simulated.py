@@ -81,8 +81,7 @@ class SimulatedGpu:
 
     def tensor_map(self, tensor: MappedTensor) -> Array:
         t = tensor
-        with self._lock:
-            return self._memory.tensor_map(TensorMap(t.address, t.itemsize, t.dims, t.strides, t.box, SWIZZLE))
+        return TensorMap(t.address, t.itemsize, t.dims, t.strides, t.box, SWIZZLE).encoded()
 
     def call(
         self, function: Module, grid: tuple[int, int, int], threads: int, shared: int, values: Sequence[Any],
