@@ -36,7 +36,7 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import MAIN
 from bolt_numba.outputs import Outputs
 from bolt_numba.runtime.copies import Home, can_write_into, imported, is_elsewhere, write
-from bolt_numba.runtime.kept import Kept
+from bolt_numba.runtime.kept import Choose, Kept
 from bolt_numba.runtime.packs import Packs
 from bolt_numba.runtime.region import Region, region_of
 from bolt_numba.runtime.runner import MAX_PLANS, Runner, uploaded
@@ -225,10 +225,10 @@ class Session:
 
         return await asyncio.to_thread(self, *args, **kwargs)
 
-    def _run(self, arrays: list[Array], targets: Sequence[Array | None] | None = None) -> list[Array]:
+    def _run(self, arrays: list[Array], choose: Choose | None = None) -> list[Array]:
         if self._states is None:
-            return self._go(arrays, targets)
-        return self._states.run(self._go, arrays, targets, self._homes if self._runner.far else None)
+            return self._go(arrays, None if choose is None else choose(arrays))
+        return self._states.run(self._go, arrays, choose, self._homes if self._runner.far else None)
 
     def _homes(self, arrays: list[Array]) -> list[Home | None]:
         """Where states of a run of these inputs may stay."""
@@ -279,6 +279,15 @@ class Session:
         for name in buffers:
             if name not in self._output_names:
                 raise ShapeError(f"output: got {name!r}, wanted one of {', '.join(self._output_names)}")
+        results = self._run(arrays, lambda given: self._targets(given, buffers))
+        for name, result in zip(self._output_names, results, strict=True):
+            buffer = buffers.get(name)
+            if buffer is not None and buffer is not result:
+                check_buffer(name, buffer, result.shape, result.dtype)
+                write(buffer, result)
+
+    def _targets(self, arrays: list[Array], buffers: Mapping[str, Array]) -> list[Array | None]:
+        """For each output the buffer that a run of these inputs may write it to straight away."""
         with self._granted():
             prepared = self._runner.prepare(arrays)
         targets: list[Array | None] = [None] * len(self._output_names)
@@ -289,12 +298,7 @@ class Session:
                 check_buffer(name, buffer, want.dims, want.dtype)
                 if can_write_into(prepared, index, buffer, arrays):
                     targets[index] = buffer
-        results = self._run(arrays, targets)
-        for name, result in zip(self._output_names, results, strict=True):
-            buffer = buffers.get(name)
-            if buffer is not None and buffer is not result:
-                check_buffer(name, buffer, result.shape, result.dtype)
-                write(buffer, result)
+        return targets
 
     def _feeds(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         if not args:
@@ -306,6 +310,12 @@ class Session:
         return {**dict(zip(self._input_names, args, strict=False)), **kwargs}
 
     def _arrays(self, feeds: Mapping[str, Any]) -> list[Array]:
+        """The inputs of a run, states of this moment included."""
+        arrays = self._inputs(feeds)
+        return arrays if self._states is None else arrays + self._states.values
+
+    def _inputs(self, feeds: Mapping[str, Any]) -> list[Array]:
+        """The caller's inputs."""
         arrays, far = [], self._runner.far
         if far and isinstance(feeds, Mapping):
             feeds = imported(far, feeds)
@@ -322,7 +332,7 @@ class Session:
             self._check_known(feeds)
         if self._shared_symbols:
             check_symbols(self.inputs, arrays)
-        return arrays if self._states is None else arrays + self._states.values
+        return arrays
 
     def _check_known(self, names: Iterable[str]) -> None:
         unknown = [name for name in names if name not in self._input_names]
@@ -386,19 +396,22 @@ class Session:
         from bolt_numba.runtime.profile import profile_runs
 
         with self._granted():
-            arrays = [np.asarray(a) if is_elsewhere(a) else a for a in self._arrays(self._feeds(args, kwargs))]
+            arrays = [np.asarray(a) if is_elsewhere(a) else a for a in self._inputs(self._feeds(args, kwargs))]
+            arrays += [] if self._states is None else self._states.on_host()
             return profile_runs(self._runner, arrays, count_of("runs", runs))
 
     def memory(self) -> dict[str, int]:
         """Bytes by use.
 
         ``weights`` of the model, which stay in its file, ``packed`` copies for the kernels, ``arena`` of the largest
-        plan, ``naive``: that arena without sharing; ``uploaded`` to devices with a memory of their own, if to any, and
-        ``pinned`` of the host for copies there, which all sessions share.
+        plan, ``naive``: that arena without sharing; ``uploaded`` to devices with a memory of their own, if to any,
+        ``pinned`` of the host for copies there, which all sessions share, and ``states``, if the model keeps any, with
+        the second places of those on a device.
         """
         plans = [p.plan for p in self._runner.prepared.values()]
         pinned = sum(device.pinned for device in self._runner.far)
-        return uploaded(plans) | ({"pinned": pinned} if pinned else {}) | {
+        kept = {} if self._states is None else {"states": self._states.nbytes}
+        return uploaded(plans) | ({"pinned": pinned} if pinned else {}) | kept | {
             "weights": sum(map(_real_nbytes, {id(a): a for a in self._weights()}.values())),
             "packed": self._packs.nbytes,
             "arena": max((p.memory.nbytes for p in plans), default=0),

@@ -6,6 +6,7 @@ import pickle
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +19,9 @@ from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.spec import violations
 from bolt_numba.ir.store import to_bytes
+from bolt_numba.ops.arrays.shape import Concat
 from bolt_numba.ops.pointwise import Add, Mul
-from bolt_numba.types import F32, I64, Array, TensorType
+from bolt_numba.types import F32, I64, Array, Sym, TensorType
 
 ONE = np.ones(3, F32)
 
@@ -113,6 +115,36 @@ def test_buffers_of_the_caller_and_state() -> None:
         assert y[0] == wanted
     session.warmup()
     assert session.states["s"][0] == 2
+
+
+def test_buffers_are_looked_at_for_the_state_that_the_run_begins_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of another thread may come before it, and lengthen what the results follow."""
+    g = Graph("growing")
+    x, s = g.add_input("x", TensorType(F32, (1, 4))), Value(g.unique_name("s"), TensorType(F32, (Sym("n"), 4)))
+    b = Builder(g)
+    g.add_state(s, b(Concat(axis=0), s, x), np.zeros((1, 4), F32))
+    g.add_output(b(Mul(), s, 2.0), "y")
+    session = bn.compile(g)
+    kept: Any = session._states
+    plain, one = kept.run, np.ones((1, 4), F32)
+
+    def late(*given: Any) -> Any:
+        monkeypatch.setattr(kept, "run", plain)
+        for _ in range(200):
+            session(x=one)
+        return plain(*given)
+
+    memory = np.full((300, 4), -1, F32)
+    monkeypatch.setattr(kept, "run", late)
+    with pytest.raises(bn.ShapeError, match=r"buffer for output 'y': got shape \(1, 4\), wanted \(201, 4\)"):
+        session.run_into({"x": one}, {"y": memory[:1]})
+    assert (memory == -1).all()
+    assert len(session.states["s"]) == 201
+
+
+def test_memory_tells_of_states() -> None:
+    session = bn.compile(counter())
+    assert session.memory()["states"] == 12
 
 
 def test_the_interpreter_begins_anew_unless_it_is_told() -> None:

@@ -19,6 +19,7 @@ from bolt_numba.runtime.copies import Home, is_elsewhere
 from bolt_numba.types import Array, Sym, dtype_name
 
 Targets: TypeAlias = "Sequence[Any] | None"
+Choose: TypeAlias = "Callable[[list[Array]], Targets]"
 
 
 class Kept:
@@ -35,12 +36,12 @@ class Kept:
         renew_after_fork(self, "is_busy", bool)
 
     def run(
-        self, go: Callable[[list[Array], Targets], list[Array]], arrays: list[Array], targets: Targets,
+        self, go: Callable[[list[Array], Targets], list[Array]], arrays: list[Array], choose: Choose | None,
         homes: Callable[[list[Array]], list[Home | None]] | None = None,
     ) -> list[Array]:  # fmt: skip
         """The caller's results of a run: ``arrays`` ends with the states, whatever they were when it was made.
 
-        homes: where the states of such a run may stay; None: on the host.
+        choose: where results of a run of these inputs go.  homes: where its states may stay; None: on the host.
         """
         count = len(self._initial)
         with self.lock:
@@ -48,7 +49,8 @@ class Kept:
             try:
                 self.is_busy = True
                 given = [*arrays[:-count], *self.values]
-                targets = self._with_places(targets, None if homes is None else homes(given))
+                chosen = None if choose is None else choose(given)
+                targets = self._with_places(chosen, None if homes is None else homes(given))
                 results = go(given, targets)
                 self._spare = [old if is_elsewhere(old) else None for old in self.values]
                 self.values = results[-count:]
@@ -89,6 +91,16 @@ class Kept:
         """The states by name."""
         with self.lock:  # the run after next writes over arrays on a device
             return {value.name: array.copy() for value, array in zip(self._inputs, self.values, strict=True)}
+
+    def on_host(self) -> list[Array]:
+        """The states as the host has them, of one moment."""
+        with self.lock:
+            return [np.asarray(array) for array in self.values]
+
+    @property
+    def nbytes(self) -> int:
+        """Of the states, and of the places that the next run writes them to."""
+        return sum(array.nbytes for array in [*self.values, *self._spare] if array is not None)
 
     def _checked(self, index: int, given: Array) -> Array:
         wanted = self._inputs[index]

@@ -153,6 +153,37 @@ def test_copies_of_states_are_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_array_equal(session.states["s"], 5 * ONE)
 
 
+def test_a_profile_reads_states_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `test_copies_of_states_are_of_one_moment`: what it times begins with them, and it changes none."""
+    session = session_of(FakeDriver(), counter())
+    assert [run(session) for _ in range(3)] == [2, 4, 6]
+    fetch, others, seen = CudaMemory.fetch, threading.Thread(target=lambda: [run(session) for _ in range(2)]), []
+
+    def late(self: CudaMemory, address: int, array: Any, after: Any = None) -> None:
+        if array.shape == ONE.shape and not seen:
+            others.start()
+            others.join(1)
+            fetch(self, address, array, after)
+            seen.append(array.copy())
+        else:
+            fetch(self, address, array, after)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CudaMemory, "fetch", late)
+        session.profile(x=ONE, index=np.array([0]), runs=1)
+    np.testing.assert_array_equal(seen[0], 3 * ONE)
+    others.join()
+    assert run(session) == 12
+
+
+def test_memory_tells_of_both_places_of_a_state() -> None:
+    session = session_of(FakeDriver(), counter())
+    assert session.memory()["states"] == STATE_BYTES
+    for _ in range(3):
+        run(session)
+    assert session.memory()["states"] == 2 * STATE_BYTES
+
+
 def test_what_the_host_reads_stays_there() -> None:
     session = session_of(FakeDriver(), counter(reads_on_host=True))
     for _ in range(3):
