@@ -40,3 +40,25 @@ def test_threads_share_steps_and_keep_the_bits(op: Recurrent, processors: Callab
     for threads, there in ((2, 2), (3, 3), (4, 3)):
         processors(there)
         np.testing.assert_array_equal(run(op, threads), alone)
+
+
+def test_a_cell_without_peepholes_may_be_infinite() -> None:
+    """As in onnxruntime, no gate sees it then; where there are peepholes, 0 times infinity is NaN."""
+    rng, h = np.random.default_rng(2), 20
+    x, w, r = (rng.standard_normal(dims).astype(F32) for dims in ((3, 2, 5), (1, 4 * h, 5), (1, 4 * h, h)))
+    cell = np.zeros((1, 2, h), F32)
+    cell[0, 0, 3], cell[0, 1, 17] = np.inf, -np.inf
+    for peepholes in (None, np.zeros((1, 3 * h), F32)):
+        operands = [x, w, r, None, None, None, cell, peepholes]
+        graph = Graph()
+        given = {f"x{i}": a for i, a in enumerate(operands) if a is not None}
+        inputs = {name: graph.add_input(name, TensorType(F32, a.shape)) for name, a in given.items()}
+        for i, value in enumerate(Builder(graph).node(LSTM(), *(inputs.get(f"x{i}") for i in range(8))).outputs):
+            graph.add_output(value, f"y{i}")
+        got = bn.compile(graph)(given)
+        with np.errstate(invalid="ignore"):
+            wanted = LSTM().reference(*operands)  # type: ignore[arg-type]
+        for mine, theirs in zip(got.values(), wanted, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+        assert np.isinf(wanted[2]).sum() == (2 if peepholes is None else 0)
+        assert np.isnan(wanted[2]).any() == (peepholes is not None)

@@ -17,6 +17,7 @@ import bolt_numba as bn
 from bolt_numba.devices import device as named
 from bolt_numba.devices.cuda.library import found
 from bolt_numba.kernels.cuda.declare import MappedTensor
+from tests.cuda.fake_driver import FakeDriver, Result
 from tests.cuda.test_driver import chain, whole
 
 SOURCE = Path(__file__).parent / "driver.c"
@@ -73,3 +74,15 @@ def _tensor_map(gpu: Any, mapped: Any) -> None:
     made = gpu.driver.tensor_map(MappedTensor(address, 2, (64, 100), (256,), (64, 32)))
     assert (made == 7).all()
     assert list(mapped) == [1, 2, address, 64, 100, 256, 64, 32, 1, 3, 3, 0]  # u16, swizzled by 128 bytes, L2 by 256
+
+
+def test_doctor_tells_what_the_driver_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cuda.bindings
+
+    from bolt_numba.cli.machine import _gpus
+
+    for function in ("cuDeviceTotalMem", "cuDeviceGetCount", "cuDeviceGetAttribute"):
+        fake = FakeDriver()
+        fake.failing[function] = Result.CUDA_ERROR_SYSTEM_NOT_READY
+        monkeypatch.setattr(cuda.bindings, "driver", fake)
+        assert _gpus().startswith("cuda: driver: got CUDA_ERROR_SYSTEM_NOT_READY"), function

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import gc
 import itertools
+import pickle
 import re
 from typing import Any
 
@@ -300,6 +302,18 @@ def test_a_capsule_that_nobody_takes_is_given_back(gpu: Given) -> None:
     del capsule
     gc.collect()
     assert not dlpack._lent
+
+
+def test_an_array_is_copied_and_pickled() -> None:
+    """A pickle is of the content and of the name of the GPU, so it may go to another process."""
+    array = bn.device_array(X, device="cuda-sim")
+    for made in (copy.copy(array), copy.deepcopy([array])[0], pickle.loads(pickle.dumps(array))):
+        assert isinstance(made, DeviceArray)
+        assert made.memory is array.memory
+        assert made.address != array.address
+        made.write(-X)
+        np.testing.assert_array_equal(made.numpy(), -X)
+        np.testing.assert_array_equal(array.numpy(), X)
 
 
 def test_a_device_without_a_memory_is_refused() -> None:

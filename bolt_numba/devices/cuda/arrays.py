@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bolt_numba.devices import device
 from bolt_numba.devices.cuda import dlpack
 from bolt_numba.devices.cuda.memory import CudaMemory
 from bolt_numba.errors import DTypeError, ShapeError
@@ -116,6 +117,15 @@ class DeviceArray:
         self.memory.copy(made.address, self.address, self.nbytes, self.stream)
         return made
 
+    __copy__ = _copied
+
+    def __deepcopy__(self, memo: object) -> DeviceArray:
+        return self._copied()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The content, and the GPU by its name, which may be another one in another process."""
+        return _restored, (self.memory.name, self.numpy())
+
     def _lend(self) -> int:
         """Which GPU; others may work on the array in the default stream from now on, for which we then wait."""
         number, self.stream = self._number(), LEGACY
@@ -136,6 +146,14 @@ def empty(memory: CudaMemory, shape: Sequence[int], dtype: AnyDType) -> DeviceAr
     """An array of any content."""
     buffer = memory.buffer(max(math.prod(shape) * dtype.itemsize, 1))
     return DeviceArray(memory, buffer.address, shape, dtype, buffer)
+
+
+def _restored(name: str, content: Array) -> DeviceArray:
+    """Raises DeviceError where there is no such GPU."""
+    memory: Any = device(name).memory
+    made = empty(memory, content.shape, content.dtype)
+    made.write(content)
+    return made
 
 
 def imported(memory: CudaMemory, value: Any) -> DeviceArray | None:

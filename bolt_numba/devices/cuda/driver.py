@@ -122,10 +122,13 @@ class Gpu:
     def allocate(self, nbytes: int) -> int:
         with self.here:
             status, address = self.cu.cuMemAlloc(nbytes)
-            if status and name_of(self.cu, status) == "CUDA_ERROR_OUT_OF_MEMORY":
+            if self._is_full(status):
                 free, total = self.done(self.cu.cuMemGetInfo(), "asking for free memory")
                 raise BudgetError(f"{self.name}: memory: got {free:,} of {total:,} bytes free, wanted {nbytes:,}")
             return int(self.done((status, address), f"allocating {nbytes} bytes"))
+
+    def _is_full(self, status: Any) -> bool:
+        return bool(status) and name_of(self.cu, status) == "CUDA_ERROR_OUT_OF_MEMORY"
 
     def free(self, address: int) -> None:
         self.end(self.cu.cuMemFree, address)
@@ -282,7 +285,7 @@ class Gpu:
                 call()
 
     def repeated(self, calls: Sequence[Call], stream: Stream) -> Call:
-        """A CUDA graph: the driver replays all launches by one call."""
+        """A CUDA graph: the driver replays all launches by one call; one by one where it has no memory for that."""
         cu, what = self.cu, "making a graph of launches"
         with self.here:
             try:
@@ -294,15 +297,20 @@ class Gpu:
                 raise
             graph = self.done(cu.cuStreamEndCapture(stream.handle), what)
             try:
-                made = self.done(cu.cuGraphInstantiate(graph, 0), what)
+                status, made = cu.cuGraphInstantiate(graph, 0)
             finally:
                 cu.cuGraphDestroy(graph)
+        if self._is_full(status):
+            return lambda: self.run(calls)
+        self.done((status, made), what)
         launch, here, queue, health = cu.cuGraphLaunch, self.here, stream.handle, self.health
 
-        def replay(kept: object = (tuple(calls), stream)) -> None:
+        def replay(kept: object = stream) -> None:
             with here:
                 (status,) = launch(made, queue)
-                if status:
+                if self._is_full(status):  # the first one brings the graph to the GPU
+                    self.run(calls)
+                elif status:
                     raise health.failure(status, "replaying a graph of launches")
 
         weakref.finalize(replay, self.end, cu.cuGraphExecDestroy, made).atexit = False

@@ -313,15 +313,19 @@ class LSTM(Recurrent):
     ) -> Callable[[Array, State], State]:
         f, g, act = functions
         bias = b[: b.size // 2] + b[b.size // 2 :]
-        pi, po, pf = np.zeros((3, 1), dtype=r.dtype) if peepholes is None else np.split(peepholes, 3)
+        parts = None if peepholes is None else np.split(peepholes, 3)
+
+        def seen(gate: int, x: Array, c: Array) -> Array:
+            """A gate that sees the cell by its peephole: 0 times a cell that is infinite would be NaN."""
+            return x if parts is None else x + parts[gate] * c
 
         def step(inputs: Array, state: State) -> State:
             h, c = state
             xi, xo, xf, xc = np.split(inputs + h @ r.T + bias, 4, axis=1)
-            i = f(self.clipped(xi + pi * c))
-            forget = 1 - i if self.input_forget else f(self.clipped(xf + pf * c))
+            i = f(self.clipped(seen(0, xi, c)))
+            forget = 1 - i if self.input_forget else f(self.clipped(seen(2, xf, c)))
             new = forget * c + i * g(self.clipped(xc))
-            o = f(self.clipped(xo + po * new))
+            o = f(self.clipped(seen(1, xo, new)))
             return o * act(new), new  # the cell itself is not clipped, as in onnxruntime
 
         return step
