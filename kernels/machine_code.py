@@ -17,7 +17,7 @@ from typing import NamedTuple
 _HEADER = struct.Struct("<8sIIII")
 _MAGIC = b"BNIMAGE1"
 _CALL = struct.Struct("<I28s")
-_STUB = b"\xff\x25\x00\x00\x00\x00"
+STUB = b"\xff\x25\x00\x00\x00\x00"
 """``jmp [rip]``: jumps to the address in the 8 bytes that follow."""
 _X86_64, _PC32, _PLT32 = 62, 2, 4
 _PROGBITS, _SYMBOLS, _RELA = 1, 2, 4
@@ -110,10 +110,10 @@ class _Object:
         if name not in self.calls:
             if len(name) > 27:
                 raise _UnsuitableError
-            self.made += bytes(-len(self.made) % 16) + _STUB
+            self.made += bytes(-len(self.made) % 16) + STUB
             self.calls[name] = len(self.made)
             self.made += bytes(8)
-        return self.calls[name] - len(_STUB)
+        return self.calls[name] - len(STUB)
 
 
 def is_blob(data: bytes) -> bool:

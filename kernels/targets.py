@@ -87,30 +87,57 @@ def object_code(kernel: Any) -> bytes:
     return _emitted(kernel, False)
 
 
+def object_of(kernels: Sequence[Any], symbols: Sequence[str]) -> bytes:
+    """One object file of several kernels of one target that is not this process's kind; each gets a name of its own."""
+    return _joined(kernels, symbols, False)
+
+
+def assembly_of(kernels: Sequence[Any], symbols: Sequence[str]) -> str:
+    """The same as text for the GNU assembler."""
+    return _joined(kernels, symbols, True).decode()
+
+
 def assembly(kernel: Any) -> str:
     """The machine code of a kernel for its own target, as text."""
     return _emitted(kernel, True).decode()
 
 
 def _emitted(kernel: Any, as_text: bool) -> bytes:
-    import llvmlite.binding as llvm
-
     package = type(kernel).__module__.rpartition(".")[0]
     compiler: Any = importlib.import_module(f"{package}.compiler")
     target = TARGETS.get(package.removeprefix(_PREFIX))
     if target is None or not target.triple:
         return str(compiler.assembly(kernel)).encode() if as_text else bytes(compiler.compile_object(kernel))
+    return _foreign([kernel], [kernel.symbol], target, as_text)
+
+
+def _joined(kernels: Sequence[Any], symbols: Sequence[str], as_text: bool) -> bytes:
+    package = type(kernels[0]).__module__.rpartition(".")[0]
+    return _foreign(kernels, symbols, TARGETS[package.removeprefix(_PREFIX)], as_text)
+
+
+def _foreign(kernels: Sequence[Any], symbols: Sequence[str], target: Target, as_text: bool) -> bytes:
+    """Code of kernels, compiled by LLVM alone from what Numba made of them, for a processor of another kind."""
+    import llvmlite.binding as llvm
+
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    lines = str(compiler.compile_module(kernel)).splitlines()
-    text = "\n".join(x for x in lines if not x.startswith(("target triple", "target datalayout")))
     machine = llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.isa.cpu, features=",".join(f"+{name}" for name in target.isa.features), opt=3, reloc="pic",
         codemodel="default",
     )
-    module = llvm.parse_assembly(f'target triple = "{target.triple}"\n{text}')
-    module.verify()
-    return str(machine.emit_assembly(module)).encode() if as_text else bytes(machine.emit_object(module))
+    whole = llvm.parse_assembly(f'target triple = "{target.triple}"')
+    for kernel, symbol in zip(kernels, symbols, strict=True):
+        package = type(kernel).__module__.rpartition(".")[0]
+        compiler: Any = importlib.import_module(f"{package}.compiler")
+        lines = str(compiler.compile_module(kernel)).splitlines()
+        text = "\n".join(x for x in lines if not x.startswith(("target triple", "target datalayout")))
+        module = llvm.parse_assembly(f'target triple = "{target.triple}"\n{text}')
+        module.verify()
+        function = module.get_function(kernel.symbol)
+        function.name, function.visibility = symbol, "hidden"
+        whole.link_in(module)
+    return str(machine.emit_assembly(whole)).encode() if as_text else bytes(machine.emit_object(whole))
 
 
 class _Finder:

@@ -11,7 +11,7 @@ import typer
 
 import bolt_numba
 from bolt_numba.base.trusted import CacheWarning
-from bolt_numba.cli import check, devices, draw, kernels, machine, model, quantise, speed
+from bolt_numba.cli import check, devices, draw, export, kernels, machine, model, quantise, speed
 from bolt_numba.cli.console import err, plain
 from bolt_numba.errors import BoltError
 from bolt_numba.hardware.interface import FallbackWarning
@@ -24,6 +24,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("convert")(model.convert)
+app.command("export")(export.export)
 app.command("quantize")(quantise.quantize)
 app.command("inspect")(model.inspect)
 app.command("run")(check.run)

@@ -5,6 +5,8 @@ at a multiple of `PAGE` of its file, with a header of `HEADER_WORDS` numbers (`H
 table, in the order of `ProgramTable`, where it begins (bytes from the beginning of the block) and how many rows it has
 (an area: how many bytes).  Tables begin at multiples of `LINE`, the areas of code and data at multiples of `PAGE`.
 
+A file that ends with native programs says in its last 64 bytes where they are (`ir.trailer`).
+
 Places where one table names another are numbers of rows, unless they say bytes.  -1 is "none".  A *string* is its
 offset in STRINGS.  This file is the only place that names columns, and the header for C agrees with it.
 """
@@ -13,20 +15,21 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from bolt_numba.ir.trailer import MAGIC as TRAILER_MAGIC
+from bolt_numba.ir.trailer import PROGRAMS as TRAILER_PROGRAMS
+from bolt_numba.ir.trailer import WORDS as TRAILER_WORDS
+
 VERSION = 1
 MAGIC = int.from_bytes(b"BNPROG01", "little")
-TRAILER_MAGIC = int.from_bytes(b"BNTRAIL1", "little")
-"""First word of the 64 bytes that end a file with programs (`TrailerWord`)."""
 HEADER_WORDS = 64
 PAGE, LINE = 4096, 64
-TRAILER_WORDS, TRAILER_PROGRAMS = 8, 3
 
 
 class HeaderWord(IntEnum):
     """Words of the header.
 
     crc: crc32 of the block from word `FLAGS` on, without the bytes of the table `DATA`.  data_crc: of these.
-    flags: a sum of `ProgramFlag`.  target: x86-64 or aarch64, level: of the instructions that it needs (strings).
+    flags: a sum of `ProgramFlag`.  target: what it was made for, level: of the instructions that it needs (strings).
     features: all of these instructions, with commas between, by LLVM's names (a string).  producer: version of
     bolt_numba, name: of the model (strings).  tables: how many there are.
     """
@@ -228,7 +231,7 @@ FAULT_WORDS = 8
 
 
 class TrailerWord(IntEnum):
-    """Words that end a file: the magic, how many programs there are (at most `TRAILER_PROGRAMS`).
+    """Words that end a file: the magic number, how many programs there are (at most `TRAILER_PROGRAMS`).
 
     Behind these come offset in the file and bytes of each.
     """
@@ -257,3 +260,10 @@ FUNCTIONS = (
     "log", "sinf", "sin", "cosf", "cos", "sched_yield",
 )  # fmt: skip
 """C functions that code may call; a program that calls another one is not made."""
+
+__all__ = [
+    "AREAS", "COLUMNS", "FAULT_WORDS", "FUNCTIONS", "HEADER_WORDS", "LINE", "MAGIC", "PAGE", "TRAILER_MAGIC",
+    "TRAILER_PROGRAMS", "TRAILER_WORDS", "VERSION", "ArrayRow", "DimRow", "FaultRow", "HeaderWord", "ImportRow",
+    "KernelRow", "PatchKind", "PatchRow", "PlanRow", "ProgramFlag", "ProgramTable", "ResultKind", "ResultRow",
+    "StepRow", "TrailerWord", "ValueKind", "ValueRow",
+]  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import bolt_numba
 from bolt_numba.base.records import record
 from bolt_numba.converters.onnx.types import CODES
-from bolt_numba.errors import DeviceError, InternalError
+from bolt_numba.errors import DeviceError, InternalError, ShapeError
 from bolt_numba.export.layout import (
     FUNCTIONS,
     PatchKind,
@@ -60,10 +60,7 @@ def native_program(
         writer.plan(plan, program, inputs)
     writer.values(set(kept))
     isa = found.cpu.isa
-    architecture = "x86-64" if isa.is_x86 else "aarch64"
-    block = writer.tables.block(
-        architecture, isa.level, ",".join(isa.features), graph.name, bolt_numba.__version__, flags
-    )
+    block = writer.tables.block(isa.level, ",".join(isa.features), graph.name, bolt_numba.__version__, flags)
     return NativeProgram(found, block, list(writer.kernels.values()))
 
 
@@ -192,9 +189,22 @@ class _Writer:
 
     def _value(self, name: str, value: Value, kind: ValueKind, source: int = -1, first: int = -1) -> None:
         tables, t = self.tables, value.type
-        shape = t.shape or ()
+        shape = (-1,) * self._rank(name, value) if t.shape is None else t.shape
         sizes = [d if isinstance(d, int) else -1 for d in shape]
         tables.add(
             ProgramTable.VALUES, name=tables.string(name), kind=kind, dtype=CODES[t.dtype],
             rank=len(shape), dims=tables.dims(sizes), source=source, first=first,
         )  # fmt: skip
+
+    def _rank(self, name: str, value: Value) -> int:
+        """Of a value whose rank only plans know."""
+        graph, found = self.found.graph, self.found
+        if value in graph.inputs:
+            ranks = {len(inputs[graph.inputs.index(value)]) for inputs in found.inputs}
+        else:
+            ranks = {len(plan.results[graph.outputs.index(value)].type.dims) for plan in found.plans}
+        if len(ranks) > 1:
+            raise ShapeError(
+                f"{graph.name}: export: value {name!r}: got ranks {sorted(ranks)}, wanted one of all plans"
+            )
+        return ranks.pop()

@@ -103,11 +103,11 @@ class Tables:
         self._known[id(array)] = array, number
         return number
 
-    def block(self, target: str, level: str, features: str, name: str, producer: str, flags: int = 0) -> ProgramBlock:
+    def block(self, level: str, features: str, name: str, producer: str, flags: int = 0) -> ProgramBlock:
         """The program of all that was added."""
         words = [0] * HEADER_WORDS
         texts = {
-            HeaderWord.TARGET: target, HeaderWord.LEVEL: level, HeaderWord.FEATURES: features,
+            HeaderWord.TARGET: level, HeaderWord.LEVEL: level, HeaderWord.FEATURES: features,
             HeaderWord.NAME: name, HeaderWord.PRODUCER: producer,
         }  # fmt: skip
         for word, text in texts.items():

@@ -12,6 +12,8 @@ offset  content
 ...     data: tensors, each at a multiple of 64 bytes
 ======  ====================================================================================================
 
+Native programs may follow (`ir.trailer`), which this reader passes over.
+
 A graph that the passes have optimised may have ``packed`` beside it: weights as the kernels of one machine want them
 (`ir.packed`), which are tensors, too.  They serve where they were made and are passed over elsewhere.
 
@@ -41,6 +43,7 @@ from bolt_numba.ir.encode import MAX_FILL, NIBBLES, TensorTable, graph_json, one
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import MAIN, Model
 from bolt_numba.ir.packed import inner_mark, packed_json, places_of, read_packed, sealed, secret
+from bolt_numba.ir.trailer import programs_behind
 from bolt_numba.ops.dtypes import plain_bools
 from bolt_numba.types import STRING, Array, dtype_from_name
 
@@ -179,12 +182,14 @@ def _sections(data: Array) -> tuple[int, bytes, Array]:
         raise InvalidModelError("header: checksum is wrong: the file is damaged")
     if len(data) < data_at + data_size:
         raise InvalidModelError(f"header: got {len(data)} bytes, wanted {data_at + data_size}: the file is cut off")
-    if text_at != _HEADER.size or text_at + text_size > data_at or data_at % ALIGN or data_at + data_size != len(data):
+    if text_at != _HEADER.size or text_at + text_size > data_at or data_at % ALIGN:
         raise InvalidModelError(f"header: sections do not fit: got {fields[3:7]} in a file of {len(data)} bytes")
     text = data[text_at : text_at + text_size].tobytes()
     if hashlib.blake2b(text, digest_size=16).digest() != digest:
         raise InvalidModelError("graph: checksum is wrong: the file is damaged")
-    return version, text, data[data_at:]
+    if data_at + data_size != len(data):
+        programs_behind(data, data_at + data_size)
+    return version, text, data[data_at : data_at + data_size]
 
 
 def _document(version: int, text: bytes) -> Document:

@@ -1,0 +1,166 @@
+"""`export`: from a model in any form to what runs without Python, a ``.bolt`` file, a library or one C source."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.base.border import border
+from bolt_numba.base.config import default_threads
+from bolt_numba.base.records import record
+from bolt_numba.base.replaced import replaced
+from bolt_numba.errors import BoltError, ShapeError
+from bolt_numba.export.building import build, compiler_for
+from bolt_numba.export.layout import PAGE
+from bolt_numba.export.library import Library, c_name, program_flags, write_library
+from bolt_numba.export.onefile import write_one_file
+from bolt_numba.export.plans import NATIVE, Shapes
+from bolt_numba.export.program import NativeProgram, native_program
+from bolt_numba.export.texts import objects
+from bolt_numba.inputs import plain_array
+from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.ir.sizes import inferred
+from bolt_numba.ir.store import chunks
+from bolt_numba.ir.trailer import trailer
+from bolt_numba.loading import File, Source, read_model
+from bolt_numba.passes.pipeline import deep_clone
+from bolt_numba.types import Array, TensorType
+
+LINKED, BESIDE = "linked", "file"
+"""Where the weights of a library are."""
+BOLT = ".bolt"
+"""Suffix of a file that has the model's graph and, behind it, its native program."""
+
+
+@record(eq=False)
+class Exported:
+    """What was written.  built: libraries that a C compiler made, none where there is no compiler."""
+
+    path: Path
+    files: list[Path]
+    built: list[Path]
+    plans: int
+    nbytes: int
+    """Of code, weights and tables."""
+    level: str
+
+
+@border("export", OSError)
+def export(
+    model: Source,
+    output: str | os.PathLike[str],
+    *,
+    weights: File | None = None,
+    signature: str | None = None,
+    name: str | None = None,
+    target: str = NATIVE,
+    threads: int | None = None,
+    shapes: Sequence[Shapes] = (),
+    fixed: Mapping[str, Any] | None = None,
+    keep: Sequence[str] = (),
+    precision: str = "f32",
+    numerics: str = "default",
+    weights_in: str = LINKED,
+    one_file: bool = False,
+    cc: str | None = None,
+) -> Exported:
+    """Write a model as something that runs without Python; see docs/export.md.
+
+    output: a ``.bolt`` file, which has the graph and behind it the native program; or a folder, which gets a library.
+    weights, signature: as `compile`.  name: of a library, its files and functions; None: the folder's.
+    target: a level of instructions.  threads: that may share a run, at most.
+    shapes: sets of input shapes, a plan for each; the shape that `guesses` finds where none is given.
+    fixed: values of inputs, which are none any more.  keep: names of values that sessions can look at.
+    weights_in: of a library: ``"linked"`` into it, or in a ``"file"`` beside it.  one_file: a folder with one C source.
+    cc: a C compiler for the target; None: one is looked for.
+
+    Raises BoltError, which lists them, where nodes of the model need Python.
+    """
+    if weights_in not in (LINKED, BESIDE):
+        raise BoltError(f"weights_in: got {weights_in!r}, wanted {LINKED!r} or {BESIDE!r}")
+    path = Path(output)
+    graph = with_kept(with_fixed(read_model(model, None, weights).graph(signature), fixed or {}), keep)
+    as_library = path.suffix.lower() != BOLT
+    made = native_program(
+        graph, shapes=shapes, target=target, threads=default_threads() if threads is None else threads, kept=keep,
+        precision=precision, numerics=numerics, flags=program_flags(as_library),
+    )  # fmt: skip
+    if not as_library:
+        write_bolt(graph, made, path)
+        return _told(made, path, [path], [])
+    library = Library(made, c_name(path.resolve().name if name is None else name), weights_in == BESIDE)
+    if one_file:
+        return _told(made, path, write_one_file(library, path), [])
+    files, compiler = write_library(library, path), compiler_for(library.is_x86, cc)
+    return _told(made, path, files, [] if compiler is None else build(compiler, path, library.name, objects(library)))
+
+
+def _told(made: NativeProgram, path: Path, files: list[Path], built: list[Path]) -> Exported:
+    nbytes = made.block.nbytes if path.suffix.lower() == BOLT else sum(_nbytes(file) for file in files)
+    return Exported(path, files, built, len(made.planned.plans), nbytes, made.planned.cpu.isa.level)
+
+
+def _nbytes(file: Path) -> int:
+    return file.stat().st_size if file.suffix in (".o", ".weights") else 0
+
+
+def with_fixed(graph: Graph, fixed: Mapping[str, Any]) -> Graph:
+    """A graph in which inputs are constants.  Raises BoltError for a name or a value that does not fit."""
+    if not fixed:
+        return graph
+    made = deep_clone(graph)
+    inputs = {value.name: value for value in made.caller_inputs}
+    for name, given in fixed.items():
+        if name not in inputs:
+            raise BoltError(f"{graph.name}: input: got {name!r}, wanted one of {', '.join(inputs)}")
+        value = inputs[name]
+        array = _content(value, given)
+        constant = Value(name, TensorType(value.type.dtype, array.shape).with_value(array), const=array)
+        made.replace_uses(value, constant)
+        made.inputs.remove(value)
+    return inferred(made, [value.type for value in made.inputs])
+
+
+def _content(value: Value, given: Any) -> Array:
+    """What an input is to be, as an array: a number stands for an array of that one number, too."""
+    try:
+        array = plain_array(given, value.type.dtype)
+    except (ValueError, TypeError) as error:
+        raise BoltError(f"input {value.name!r}: got {given!r}, wanted {value.type}: {error}") from error
+    declared = array.shape if value.type.shape is None else value.type.shape
+    if array.ndim == 0:
+        array = array.reshape((1,) * len(declared))
+    fits = len(declared) == array.ndim
+    if not fits or any(isinstance(d, int) and d != n for d, n in zip(declared, array.shape, strict=True)):
+        raise ShapeError(f"input {value.name!r}: got shape {list(array.shape)}, wanted {value.type}")
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def with_kept(graph: Graph, names: Sequence[str]) -> Graph:
+    """A graph that also gives these intermediate values."""
+    if not names:
+        return graph
+    made = deep_clone(graph)
+    values = {value.name: value for value in made.values()}
+    for name in names:
+        if name not in values or name in made.output_names:
+            raise BoltError(f"{graph.name}: --keep: got {name!r}, wanted the name of an intermediate value")
+        made.add_output(values[name])
+    return made
+
+
+def write_bolt(graph: Graph, program: NativeProgram, path: Path) -> None:
+    """A ``.bolt`` file with a native program behind it, and where that is in its last 64 bytes."""
+    with replaced(path) as file:
+        at = 0
+        for chunk in chunks(graph):
+            at += file.write(chunk)
+        gap = -at % PAGE
+        file.write(bytes(gap))
+        for part in program.block.parts:
+            file.write(part)
+        file.write(trailer([(at + gap, program.block.nbytes)]))

@@ -1,0 +1,107 @@
+"""A folder with all that an application needs to run a model: code, weights, the program, and C that calls them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from bolt_numba.base.records import record
+from bolt_numba.base.replaced import replaced
+from bolt_numba.errors import BoltError
+from bolt_numba.export import texts
+from bolt_numba.export.code import LinkedCode, linked_code, symbol_of
+from bolt_numba.export.elf import AARCH64, X86_64, Symbol, object_file
+from bolt_numba.export.layout import PAGE, ProgramFlag
+from bolt_numba.export.program import NativeProgram
+
+RUNTIME = Path(__file__).parent / "native"
+"""Sources of the library in C."""
+
+
+def c_name(text: str) -> str:
+    """A name that C takes."""
+    made = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_").lower() or "model"
+    return f"m{made}" if made[0].isdigit() else made
+
+
+@record(eq=False)
+class Library:
+    """A program to be written as a library.
+
+    name: what files and functions are called.  weights_file: whether weights are a file beside the library.
+    """
+
+    program: NativeProgram
+    name: str
+    weights_file: bool = False
+
+    @property
+    def is_x86(self) -> bool:
+        return self.program.planned.cpu.isa.is_x86
+
+    @property
+    def symbols(self) -> list[str]:
+        """Names of the kernels."""
+        return [symbol_of(self.name, number, kernel) for number, kernel in enumerate(self.program.kernels)]
+
+    def code(self) -> LinkedCode:
+        return linked_code(self.program.kernels, self.name) if self.is_x86 else LinkedCode(b"", [], [])
+
+
+def program_flags(as_library: bool) -> int:
+    """Flags of the program of a library, whose kernels and weights stand beside it."""
+    return ProgramFlag.LINKED | ProgramFlag.DATA_APART if as_library else 0
+
+
+def write_library(library: Library, folder: Path) -> list[Path]:
+    """Write the sources, and objects with code, program and weights; all files, those of the runtime included."""
+    name, block = library.name, library.program.block
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [
+        _write(folder / f"{name}.o", _model_object(library)),
+        *(_write(folder / file, [text.encode()]) for file, text in texts.sources(library).items()),
+    ]
+    if not library.is_x86:
+        from bolt_numba.kernels.targets import object_of
+
+        made = object_of(library.program.kernels, library.symbols)
+        written.append(_write(folder / f"{name}_kernels.o", [made]))
+    if library.weights_file:
+        written.append(_write(folder / f"{name}.weights", block.data))
+    written += copy_runtime(folder / "runtime")
+    return written
+
+
+def _write(path: Path, parts: Iterable[bytes]) -> Path:
+    with replaced(path) as file:
+        for part in parts:
+            file.write(part)
+    return path
+
+
+def copy_runtime(folder: Path) -> list[Path]:
+    """Copies of the library's sources in C."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return [Path(shutil.copy(file, folder / file.name)) for file in runtime_files()]
+
+
+def runtime_files() -> list[Path]:
+    """Sources and headers of the library in C.  Raises BoltError where the package came without."""
+    found = sorted(file for file in RUNTIME.glob("*") if file.suffix in (".c", ".h", ".hpp"))
+    if not found:
+        raise BoltError(f"export: {RUNTIME}: got no C sources, wanted those that come with bolt_numba")
+    return found
+
+
+def _model_object(library: Library) -> list[bytes]:
+    """The object with program and weights, and the code where no LLVM is needed for it."""
+    block, name, found = library.program.block, library.name, library.code()
+    program = [*block.parts, bytes(-block.nbytes % PAGE)]
+    symbols = [*found.symbols, Symbol(f"{name}_program", 0, block.nbytes, False)]
+    if not library.weights_file:
+        start, nbytes = sum(map(len, program)), sum(map(len, block.data))
+        program += block.data
+        symbols.append(Symbol(f"{name}_weights", start, nbytes, False))
+    return object_file(X86_64 if library.is_x86 else AARCH64, found.code, found.jumps, program, symbols)
