@@ -35,7 +35,7 @@ golden: $(STAMP) ## Run all cases that the originals of TFLite, Caffe and Paddle
 	$(BIN)/python -m tests.formats all --engine both
 
 cuda-resources: $(STAMP) ## Compile the CUDA kernels for each architecture: registers, shared memory, instructions.
-	$(BIN)/python -m tests.cuda.resources --all
+	$(BIN)/python -m tests.cuda.resources --check
 
 hardware: $(STAMP) ## Run all models on onnxruntime, on OpenVINO, and split between them at random (an hour).
 	$(BIN)/python -m bench.halves
