@@ -15,6 +15,7 @@ def markdown(results: dict[str, Any]) -> str:
     if described.get("simulated"):
         lines += ["A simulated GPU ran this, to see that it works: times are not those of any GPU.", ""]
     lines += [*(f"- {key}: {value}" for key, value in described.items()), f"- seconds: {results.get('took_s')}"]
+    lines += [f"- left out for lack of time: {', '.join(results['left_out'])}"] if results.get("left_out") else []
     launches = results.get("launches") or {}
     if "empty" in launches:
         rows = [*launches["empty"], *launches["plans"]]

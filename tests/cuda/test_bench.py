@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.gpu import launches
+from bench.gpu import launches, ours
 from bench.gpu.__main__ import main
-from bench.gpu.cases import cases
+from bench.gpu.cases import Case, cases
 from bench.gpu.checks import check_file, files
+from bench.gpu.findings import RESERVED_S, Findings
 from bench.gpu.launches import LENGTHS, time_launches
 from bench.gpu.page import markdown
 from bench.gpu.prepare import NAME, prepare
@@ -44,7 +45,7 @@ def test_a_dry_run_goes_through_the_parts_and_gives_no_times(tmp_path: Path, mon
     monkeypatch.setattr(sys, "argv", ["bench.gpu", *parts, "--device", "cuda-sim", "-o", str(tmp_path)])
     main()
     found = json.loads((tmp_path / "gpu.json").read_text())
-    assert set(found) == {*parts, "took_s"}
+    assert set(found) == {*parts, "took_s", "ran_on", "left_out"}
     assert found["describe"]["simulated"]
     assert found["describe"]["compiles"] == "yes"
     rows = [*found["launches"]["empty"], *found["launches"]["plans"]]
@@ -96,8 +97,6 @@ def test_what_is_prepared_needs_no_compiler(tmp_path: Path, monkeypatch: pytest.
     (case,) = [case for case in cases(small=True) if case.name.startswith("f32")]
     asked: list[Any] = []
     monkeypatch.setattr(device, "prepare", lambda jobs: asked.extend(s.kernel for job in jobs for s in job.steps or ()))
-    from bench.gpu import ours
-
     ours.session_of(case, case.arrays(), NAME)[0].warmup()
     assert asked
     assert code.lacking(asked, "sm_90a", CUBIN) == []
@@ -108,6 +107,59 @@ def test_the_checks_name_files_that_run_kernels_by_the_harness() -> None:
     assert "tests/cuda/test_products.py" in found
     assert "tests/cuda/test_driver.py" not in found
     assert set(files(small=True)) <= set(found)
+
+
+def test_a_run_that_is_cut_off_has_its_rows_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(case: Case, arrays: Any, *_: Any) -> Any:
+        if case.name.startswith("f32"):
+            raise KeyboardInterrupt
+        return {"runner": "made up", "result": ours.expected(case, arrays)}
+
+    monkeypatch.setattr(ours, "time_case", interrupted)
+    monkeypatch.setattr(sys, "argv", ["bench.gpu", "product", "--device", "cuda-sim", "-o", str(tmp_path)])
+    with pytest.raises(KeyboardInterrupt):
+        main()
+    rows = json.loads((tmp_path / "gpu.json").read_text())["product"]
+    assert [row.get("runner") for row in rows] == ["made up", "made up"]
+    assert "| f16 64x64x64 |" in (tmp_path / "gpu.md").read_text()
+
+
+def test_parts_that_are_run_later_go_to_the_same_files(tmp_path: Path) -> None:
+    first = Findings(tmp_path, "cuda", ["memory", "checks"], RESERVED_S["checks"] - 1)
+    first.rows("memory").append({"name": "x", "unit": "byte", "bar": 1, "runner": "kept"})
+    assert first.left("checks") > 100
+    assert not first.has_time("memory", "add")
+    assert first.has_time("checks", "all")
+    first.end("memory", 1.0)
+    assert "left out for lack of time: memory add" in (tmp_path / "gpu.md").read_text()
+    second = Findings(tmp_path, "cuda", ["models"], 100)
+    second.rows("models")
+    second.end("models", 2.0)
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert found["memory"][0]["runner"] == "kept"
+    assert (found["took_s"], found["left_out"]) == ({"memory": 1.0, "models": 2.0}, ["memory add"])
+    assert Findings(tmp_path, "cuda", ["memory"], 100).by_part["left_out"] == []
+    assert "memory" not in Findings(tmp_path, "cuda-sim", ["models"], 100).by_part
+
+
+SLOW = """
+import time
+
+
+def test_first():
+    pass
+
+
+def test_second():
+    time.sleep(100)
+"""
+
+
+def test_tests_that_ended_in_time_are_told(tmp_path: Path) -> None:
+    (tmp_path / "test_slow.py").write_text(SLOW)
+    found = check_file(str(tmp_path / "test_slow.py"), "cuda:7", time.monotonic() + 8)
+    assert next((name.rpartition("::")[2], outcome.how) for name, outcome in found.items()) == ("test_first", "passed")
+    assert [outcome.message for outcome in found.values() if outcome.how == "failed"] == ["got no end within 8 s"]
 
 
 BROKEN = """
