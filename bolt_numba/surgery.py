@@ -25,10 +25,11 @@ from bolt_numba.ops.arrays.shape import Transpose
 from bolt_numba.passes.pipeline import Stage, deep_clone, run_pipeline
 from bolt_numba.passes.portable import portable
 from bolt_numba.passes.trace import Trace
+from bolt_numba.preprocessing import with_preprocessing
 
 __all__ = [
     "channels_first", "extract", "names", "save_onnx", "simplify", "to_onnx", "unsupported", "with_outputs",
-    "with_shapes", "without_unused",
+    "with_preprocessing", "with_shapes", "without_unused",
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
-from bolt_numba.types import BOOL, F32, TensorType
+from bolt_numba.types import BOOL, F32, U8, TensorType
 from tests.rule_cases import f32, fires, i64, o, whole
 
 # ---- products
@@ -209,6 +209,9 @@ fires("channels_last", "Transpose MaxPool Transpose Transpose", x=(1, 2, 3, 4))(
 fires("transpose_to_reshape", "Reshape", x=("n", 5, 1, 1))(lambda b, x: b(o("Transpose", (0, 2, 3, 1)), x))
 fires("transpose_to_reshape", "Squeeze Unsqueeze", x=("n", "h", "w", 1))(
     lambda b, x: b(o("Transpose", (0, 3, 1, 2)), x)
+)
+fires("fit_channels_last", "FitImage", x=(U8, 5, 6, 3))(
+    lambda b, x: b(o("Transpose", (0, 2, 3, 1)), b(o("FitImage", (4, 4)), x, np.ones(3, F32), np.zeros(3, F32)))
 )
 
 # ---- fusion

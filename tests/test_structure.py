@@ -48,6 +48,7 @@ ALLOWED: dict[str, set[str]] = {
     "ptx": FOUNDATION | {"ptx"},
     "devices": MEANING | {"devices", "runtime", "kernels", "ptx", "hardware"},
     "hardware": MEANING | {"hardware", "passes", "converters"},
+    "preprocessing": MEANING | {"preprocessing", "passes"},
 }
 """Part of the package -> parts it may import; a part that is not listed (session, command line) may import any."""
 

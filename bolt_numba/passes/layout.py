@@ -1,6 +1,7 @@
 """Channels last for everything that slides a window or has channels; transposes end where they cost least.
 
 channels_last(Conv[NCHW](x))             -> Transpose(Conv[NHWC](Transpose(x)))   every operator with a layout
+fit_channels_last(Transpose(FitImage(x))) -> FitImage(x)     that writes its channels last
 transpose_to_reshape(Transpose(x))       -> Reshape(x)      when only axes of length 1 move; or Unsqueeze(Squeeze(x))
 
 Between the two, `transposes.move_transposes` carries permutations through what does not care about the order of axes.
@@ -16,6 +17,7 @@ import numpy as np
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.arrays.shape import Squeeze, Transpose, Unsqueeze
+from bolt_numba.ops.data.fit_image import FitImage
 from bolt_numba.ops.layers.detection import DeformConv
 from bolt_numba.passes.permuted import inverse, moves_data
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
@@ -68,5 +70,15 @@ def transpose_to_reshape(m: Match, b: Builder) -> Result:
     return b(Unsqueeze(), bare, np.array([op.perm.index(i) for i in ones], np.int64))
 
 
+@rule(Pat(Transpose, (Pat(FitImage, name="fit", sole_use=True),)))
+def fit_channels_last(m: Match, b: Builder) -> Result:
+    op, fit = m.root.op, m.node("fit")
+    if not isinstance(op, Transpose) or not isinstance(fit.op, FitImage) or op.perm != (0, 2, 3, 1):
+        return None
+    if fit.op.channels_last:
+        return m.refuse("channels are last already")
+    return b(dataclasses.replace(fit.op, channels_last=True), *fit.inputs)
+
+
 SPATIAL_RULES: tuple[Rule, ...] = (channels_last,)
-FINAL_RULES: tuple[Rule, ...] = (transpose_to_reshape,)
+FINAL_RULES: tuple[Rule, ...] = (transpose_to_reshape, fit_channels_last)
