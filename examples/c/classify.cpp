@@ -1,0 +1,22 @@
+// The same in C++: examples/c/classify.c says how it is built.
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+
+#include "bolt_numba.hpp"
+
+int main(int argc, char **argv) try {
+    if (argc != 2) return std::cerr << "usage: classify MODEL.bolt < IMAGES\n", 2;
+    bolt_numba::Session session(bolt_numba::Model{std::string(argv[1])});
+    auto pixels = session.input<float>(0);
+    while (std::fread(pixels.data(), sizeof(float), pixels.size(), stdin) == pixels.size()) {
+        session.run();
+        auto scores = session.output<float>(0);
+        auto best = std::max_element(scores.begin(), scores.end());
+        std::printf("%td %.4f\n", best - scores.begin(), static_cast<double>(*best));
+    }
+} catch (const bolt_numba::Error &error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+}

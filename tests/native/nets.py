@@ -1,0 +1,58 @@
+"""Small models for tests of the C library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+import bolt_numba as bn
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.reduce import Softmax
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.pointwise import Add, Mul, Relu
+from bolt_numba.types import F32, I64, Sym, TensorType
+
+DIGITS = Path(__file__).parent.parent.parent / "examples" / "digits" / "digits.onnx"
+
+
+def digits() -> Graph:
+    return bn.load(DIGITS)
+
+
+def dense() -> Graph:
+    """Products that are large enough for threads to share."""
+    rng = np.random.default_rng(3)
+    g = Graph("dense")
+    b = Builder(g)
+    x = g.add_input("x", TensorType(F32, (Sym("n"), 256)))
+    for _ in range(3):
+        x = b(Relu(), b(MatMul(), x, rng.standard_normal((256, 256), F32) / 16))
+    g.add_output(b(Softmax(-1), x), "y")
+    return g
+
+
+def counter() -> Graph:
+    """y = 2 (x + s), and s becomes x + s."""
+    g = Graph("counter")
+    x = g.add_input("x", TensorType(F32, (3,)))
+    s = Value(g.unique_name("s"), TensorType(F32, (3,)))
+    b = Builder(g)
+    total = b(Add(), x, s, name="total")
+    g.add_state(s, total, np.array([0, 10, 20], F32))
+    g.add_output(b(Mul(), total, 2.0), "y")
+    return g
+
+
+def lookup() -> Graph:
+    """Rows of a table, by numbers that must be within it; the numbers themselves and a constant are outputs, too."""
+    g = Graph("lookup")
+    b = Builder(g)
+    at = g.add_input("at", TensorType(I64, (2, 2)))
+    table = g.add_input("table", TensorType(F32, (5, 3)))
+    g.add_output(b(Gather(0), table, at, name="rows"), "found")
+    g.add_output(at, "same")
+    g.add_output(b.const(np.arange(4, dtype=F32)), "fixed")
+    return g

@@ -1,0 +1,302 @@
+"""The C library against Python sessions: the same bits, refusals with a reason, and no memory that stays."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bolt_numba as bn
+from bolt_numba.export.c_library import SOURCES, WARNINGS, constants
+from bolt_numba.export.layout import TRAILER_MAGIC, HeaderWord
+from bolt_numba.types import F32, Array
+from tests.native import c_programs as c
+from tests.native.c_programs import CError, CSession, library, needs_cc, program_bytes, stress
+from tests.native.nets import counter, dense, digits, lookup
+
+pytestmark = [
+    needs_cc,
+    pytest.mark.skipif(
+        sys.platform != "linux" or platform.machine() != "x86_64", reason="code in .bolt files is for Linux on x86-64"
+    ),
+]
+EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "c"
+
+
+def numbers(*shape: int) -> Array:
+    return np.random.default_rng(7).standard_normal(shape).astype(F32)
+
+
+@pytest.fixture(scope="module")
+def dense_bytes() -> bytes:
+    return program_bytes(dense(), shapes=[{"x": (64, 256)}, {"x": (1, 256)}], threads=3)
+
+
+@pytest.fixture(scope="module")
+def dense_file(dense_bytes: bytes) -> str:
+    path = c.scratch() / "dense.program"
+    path.write_bytes(dense_bytes)
+    return str(path)
+
+
+def test_the_header_of_the_layout_is_up_to_date() -> None:
+    wanted = "write bolt_numba.export.c_library.constants() to bolt_numba/export/native/layout.h"
+    assert (SOURCES / "layout.h").read_text() == constants(), wanted
+
+
+def test_sources_give_no_warning() -> None:
+    sources = sorted(map(str, SOURCES.glob("*.c")))
+    subprocess.run(["cc", "-std=c11", "-fsyntax-only", *WARNINGS, *sources], check=True)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_results_are_those_of_python_bit_by_bit(threads: int, dense_bytes: bytes) -> None:
+    feeds = {"x": numbers(64, 256)}
+    with CSession(dense_bytes, threads) as session:
+        made = session.run(feeds)["y"]
+    assert made.tobytes() == bn.compile(dense(), threads=threads)(**feeds)["y"].tobytes()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_program_in_c_reads_digits(threads: int, tmp_path: Path) -> None:
+    (tmp_path / "digits").write_bytes(program_bytes(digits(), shapes=[{"image": (4, 1, 8, 8)}], threads=3))
+    images = numbers(4, 1, 8, 8)
+    command = [stress(), "run", tmp_path / "digits", str(threads), "2"]
+    made = subprocess.run(command, input=images.tobytes(), capture_output=True, check=True).stdout
+    session = bn.compile(digits(), threads=threads)
+    assert made == b"".join(np.asarray(a).tobytes() for a in session(image=images).values())
+
+
+def test_shapes_are_those_of_stored_plans(dense_bytes: bytes) -> None:
+    with CSession(dense_bytes) as session:
+        assert session.info("input", 0).shape == (64, 256)
+        session.resize([(1, 256)])
+        assert (session.info("input", 0).shape, session.info("output", 0).shape) == ((1, 256), (1, 256))
+        one = numbers(1, 256)
+        assert session.run({"x": one})["y"].tobytes() == bn.compile(dense())(x=one)["y"].tobytes()
+        with pytest.raises(CError, match="shapes: got x 2x256; wanted x 64x256; or x 1x256") as caught:
+            session.resize([(2, 256)])
+        assert caught.value.status == c.NO_PLAN
+        assert session.info("input", 0).shape == (1, 256)
+
+
+def test_states_go_from_run_to_run() -> None:
+    ours = bn.compile(counter())
+    with CSession(program_bytes(counter())) as session:
+        assert (session.names("input"), session.names("output")) == (["x"], ["y"])
+        for _ in range(3):
+            x = numbers(3)
+            assert session.run({"x": x})["y"].tobytes() == ours(x=x)["y"].tobytes()
+            assert session.find("s").tobytes() == ours.states["s"].tobytes()
+        session.call("reset_state")
+        assert session.find("s").tolist() == [0, 10, 20]
+
+
+def test_content_that_asks_for_what_is_not_there_is_an_error_of_that_run() -> None:
+    table = numbers(5, 3)
+    ours = bn.compile(lookup())
+    with CSession(program_bytes(lookup())) as session:
+        for last in (4, 9, -5, -6, 0):
+            feeds = {"at": np.array([[0, 1], [2, last]]), "table": table}
+            if last in (9, -6):
+                with pytest.raises(bn.DataError) as wanted:
+                    ours(**feeds)
+                with pytest.raises(CError) as caught:
+                    session.run(feeds)
+                assert (caught.value.status, str(caught.value)) == (c.DATA, str(wanted.value))
+            else:
+                made = session.run(feeds)
+                assert {k: v.tobytes() for k, v in made.items()} == {k: v.tobytes() for k, v in ours(**feeds).items()}
+
+
+def test_intermediate_values_are_kept_where_asked() -> None:
+    graph = dense()
+    hidden = graph.nodes[1].outputs[0]
+    graph.add_output(hidden, "hidden")
+    data = program_bytes(graph, shapes=[{"x": (2, 256)}], kept=["hidden"])
+    with CSession(data) as session:
+        x = numbers(2, 256)
+        session.run({"x": x})
+        assert session.names("output") == ["y"]
+        assert session.find("hidden").tobytes() == bn.compile(graph)(x=x)["hidden"].tobytes()
+
+
+def test_the_callers_memory_is_used_and_given_back(dense_bytes: bytes) -> None:
+    x, y = numbers(64, 256), np.zeros((64, 256), F32)
+    with CSession(dense_bytes) as session:
+        session.call("bind_input", 0, x.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(x.nbytes))
+        session.call("bind_output", 0, y.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(y.nbytes))
+        session.call("run")
+        assert y.tobytes() == bn.compile(dense())(x=x)["y"].tobytes()
+        session.call("bind_output", 0, None, ctypes.c_size_t(0))
+        session.call("run")
+        assert session.array("output", 0).tobytes() == y.tobytes()
+
+
+def test_clones_have_memory_of_their_own(dense_bytes: bytes) -> None:
+    with CSession(dense_bytes) as session:
+        first = session.run({"x": numbers(64, 256)})["y"]
+        clone = object.__new__(CSession)
+        clone.at = ctypes.c_void_p()
+        c.check(library().bn_session_clone(session.at, ctypes.byref(clone.at)))
+        with clone:
+            clone.run({"x": numbers(64, 256) * 2})
+        assert session.array("output", 0).tobytes() == first.tobytes()
+
+
+def changed(data: bytes, word: int, value: int) -> bytes:
+    words = np.frombuffer(data, np.int64).copy()
+    words[word] = value
+    return words.tobytes()
+
+
+def wrong_files(data: bytes) -> dict[str, tuple[int, str, bytes]]:
+    trailer = np.array([TRAILER_MAGIC, 1, 4096, len(data), 0, 0, 0, 0]).tobytes()
+    return {
+        "empty": (c.FILE, "got no native program", b""),
+        "model": (c.FILE, "got no native program", bytes(4096)),
+        "version": (c.VERSION, "version: got 99", changed(data, HeaderWord.VERSION, 99)),
+        "cut": (c.DAMAGED, "size", data[:-64]),
+        "crc": (c.DAMAGED, "checksum", changed(data, HeaderWord.CRC, 1)),
+        "weights": (c.DAMAGED, "weights: checksum", changed(data, _word_of_data(data), 1)),
+        "trailer": (c.DAMAGED, "program 0: got bytes 4096", trailer),
+        "place": (c.DAMAGED, "STRINGS", changed(data, HeaderWord.FIRST_TABLE, 1 << 40)),
+    }
+
+
+def _word_of_data(data: bytes) -> int:
+    from bolt_numba.export.layout import ProgramTable
+
+    return int(np.frombuffer(data, np.int64)[HeaderWord.FIRST_TABLE + 2 * ProgramTable.DATA]) // 8
+
+
+@pytest.mark.parametrize("what", ["empty", "model", "version", "cut", "crc", "weights", "trailer", "place"])
+def test_wrong_files_are_refused_with_a_reason(what: str, dense_bytes: bytes) -> None:
+    status, text, data = wrong_files(dense_bytes)[what]
+    with pytest.raises(CError, match=text) as caught:
+        c.opened(data)
+    assert caught.value.status == status
+
+
+def test_a_level_that_the_processor_lacks_is_refused(dense_bytes: bytes) -> None:
+    data = np.frombuffer(dense_bytes, np.int64).copy()
+    strings, level = data[HeaderWord.FIRST_TABLE], data[HeaderWord.LEVEL]
+    raw = data.view(np.uint8)
+    raw[strings + level : strings + level + 3] = np.frombuffer(b"x99", np.uint8)
+    mended = mend(raw.tobytes())
+    with pytest.raises(CError, match="level: got x99-64") as caught:
+        c.opened(mended)
+    assert caught.value.status == c.TARGET
+
+
+def mend(data: bytes) -> bytes:
+    import zlib
+
+    words = np.frombuffer(data, np.int64)
+    at = _word_of_data(data) * 8
+    nbytes = int(words[HeaderWord.FIRST_TABLE + 2 * 4 + 1])
+    return changed(data, HeaderWord.CRC, zlib.crc32(data[at + nbytes :], zlib.crc32(data[8 * HeaderWord.FLAGS : at])))
+
+
+@pytest.mark.parametrize(
+    ("call", "args", "text"),
+    [
+        ("bind_input", (0, 64, ctypes.c_size_t(8)), "x: got 8 bytes, wanted 65536"),
+        ("bind_input", (0, 3, ctypes.c_size_t(65536)), "x: got memory at an odd place"),
+        ("bind_output", (1, 64, ctypes.c_size_t(8)), "output: got 1, wanted 0 to 0"),
+        ("set_threads", (0,), "threads: got 0, wanted 1 to 256"),
+        ("set_threads", (257,), "threads: got 257, wanted 1 to 256"),
+        ("resize", (None,), "bn_session_resize: got NULL"),
+    ],
+)
+def test_wrong_arguments_are_refused(call: str, args: tuple[Any, ...], text: str, dense_bytes: bytes) -> None:
+    made = [ctypes.c_void_p(arg) if arg == 64 or arg == 3 else arg for arg in args]
+    with CSession(dense_bytes) as session:
+        with pytest.raises(CError, match=text) as caught:
+            session.call(call, *made)
+        assert caught.value.status == c.ARGUMENT
+        for number in (-1, 1):
+            with pytest.raises(CError, match=f"input: got {number}, wanted 0 to 0"):
+                session.info("input", number)
+        with pytest.raises(CError, match="value: got 'nothing'"):
+            session.find("nothing")
+
+
+def test_a_missing_file_is_told() -> None:
+    model = ctypes.c_void_p()
+    assert library().bn_model_open(b"/nowhere/model.bolt", ctypes.byref(model)) == c.FILE
+    assert b"/nowhere/model.bolt: cannot be opened" in library().bn_error_message(None)
+    assert not model
+
+
+def test_threads_change_between_runs(dense_bytes: bytes) -> None:
+    feeds, found = {"x": numbers(64, 256)}, set()
+    with CSession(dense_bytes, 1) as session:
+        for threads in (1, 3, 2, 64, 1):
+            session.call("set_threads", threads)
+            found.add(session.run(feeds)["y"].tobytes())
+    assert len(found) == 1
+
+
+def test_statuses_have_words() -> None:
+    texts = [library().bn_status_text(status) for status in range(10)]
+    assert len(set(texts)) == 10
+    assert library().bn_version().decode() == bn.__version__
+
+
+def run_stress(program: Path, *args: object, **more: Any) -> str:
+    done = subprocess.run([str(program), *map(str, args)], capture_output=True, text=True, timeout=300, **more)
+    assert done.returncode == 0, f"{done.returncode}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def test_sessions_come_and_go_without_growth(dense_file: str) -> None:
+    assert int(run_stress(stress(), "cycles", dense_file, 500)) < 1024
+
+
+def test_damaged_programs_are_refused_or_run(dense_file: str) -> None:
+    """With the checksum mended in half of them.  Machine code, and what tells it where to write, is not run changed."""
+    program = stress("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+    run_stress(program, "mutants", dense_file, 150, 1, env={"ASAN_OPTIONS": "allocator_may_return_null=1"})
+    run_stress(program, "clones", dense_file, 4, 5)
+
+
+def test_clones_run_on_threads_of_their_own(dense_file: str) -> None:
+    run_stress(stress(), "clones", dense_file, 8, 50)
+
+
+def test_threads_have_no_races(dense_file: str) -> None:
+    run_stress(stress("-fsanitize=thread"), "clones", dense_file, 3, 10)
+
+
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
+def test_no_memory_is_lost(tmp_path: Path) -> None:
+    (tmp_path / "model").write_bytes(program_bytes(digits(), target="x86-64-v3", threads=2))
+    wanted = ["valgrind", "-q", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=all"]
+    subprocess.run([*wanted, stress(), "cycles", tmp_path / "model", "3"], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(("source", "compiler"), [("classify.c", "cc"), ("classify.cpp", "c++")])
+def test_examples_run(source: str, compiler: str, tmp_path: Path) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"there is no {compiler}")
+    data = program_bytes(digits(), shapes=[{"image": (1, 1, 8, 8)}])
+    (tmp_path / "digits.program").write_bytes(data)
+    standard = "-std=c11" if compiler == "cc" else "-std=c++17"
+    command = [compiler, standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror", EXAMPLES / source, f"-I{c.built()}",
+               f"-L{c.built()}", "-lbolt_numba", f"-Wl,-rpath,{c.built()}", "-o", tmp_path / "classify"]  # fmt: skip
+    subprocess.run(command, check=True)
+    images = np.load(EXAMPLES.parent / "digits" / "digits.npz")["image"][:20].astype(F32) / 16
+    run = [tmp_path / "classify", tmp_path / "digits.program"]
+    made = subprocess.run(run, input=images.tobytes(), capture_output=True, check=True).stdout.decode()
+    (scores,) = bn.compile(digits())(image=images).values()
+    assert [int(line.split()[0]) for line in made.splitlines()] == np.argmax(scores, -1).tolist()
+    missing = subprocess.run([tmp_path / "classify", "nowhere"], capture_output=True, text=True)
+    assert (missing.returncode, "nowhere: cannot be opened" in missing.stderr) == (1, True)
