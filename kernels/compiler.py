@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import gc
-import platform
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ import numba
 from llvmlite import ir
 
 from bolt_numba.errors import BoltError, DeviceError, KernelError
-from bolt_numba.kernels.cpu.isa import Isa, target
+from bolt_numba.kernels.cpu.isa import Isa, on_x86, own, target
 from bolt_numba.kernels.declare import FASTMATH, Inline, Late
 from bolt_numba.kernels.mistakes import check_names, repeated, told
 from bolt_numba.kernels.numba_parts import lacking
@@ -117,16 +117,16 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def compile_module(kernel: Native) -> Any:
+def compile_module(kernel: Native, here: bool = False) -> Any:
     """The optimised LLVM module of a kernel; its only visible function is ``kernel.symbol``.
 
-    Raises KernelError, which names the line, for a body that is no kernel code.
+    here: as `_machine` says.  Raises KernelError, which names the line, for a body that is no kernel code.
     """
     who = f"kernel '{kernel.name}'"
     check_names(kernel.body, who, kernel.fields)
     try:
         with global_compiler_lock, _no_garbage_collection(), remembered_calls():
-            return _module(kernel)
+            return _module(kernel, here)
     except (BoltError, MemoryError):
         raise
     except Exception as error:
@@ -134,7 +134,7 @@ def compile_module(kernel: Native) -> Any:
         raise KernelError(text if who in text else f"{text} (called by {who})") from None
 
 
-def _module(kernel: Native) -> Any:
+def _module(kernel: Native, here: bool) -> Any:
     targets = cpu_target.target_context
     record = numba.from_dtype(kernel.params)
     cpu_target.typing_context.refresh()
@@ -143,7 +143,7 @@ def _module(kernel: Native) -> Any:
     result = _lower(kernel.body, (record, *numbers), types.void, kernel.fastmath)
     library = result.library
     library.add_ir_module(_entry(result.fndesc, library, targets, kernel.symbol))
-    return _link(library, kernel.symbol)
+    return _link(library, kernel.symbol, _machine(here))
 
 
 def _entry(fndesc: Any, library: Any, targets: Any, symbol: str) -> Any:
@@ -161,13 +161,15 @@ def _entry(fndesc: Any, library: Any, targets: Any, symbol: str) -> Any:
     return module
 
 
-def _link(library: Any, symbol: str) -> Any:
+def _link(library: Any, symbol: str, machine: Any) -> Any:
     """Link helpers in, hide everything but the entry, and optimise."""
     module = library.linked()
     for function in module.functions:
         if not function.is_declaration and function.name != symbol:
             function.linkage = "internal"
-    library.optimise(_machine())
+    if machine.triple != _machine(True).triple:  # Numba writes for this one; the two lay data out alike
+        module.triple, module.data_layout = machine.triple, str(machine.target_data)
+    library.optimise(machine)
     module.verify()
     for variable in module.global_variables:
         if not variable.is_declaration:
@@ -176,19 +178,22 @@ def _link(library: Any, symbol: str) -> Any:
 
 
 @functools.cache
-def _machine() -> Any:
-    """The target, as a position-independent object wants it; for one that is no relative of this one, a plain machine.
+def _machine(here: bool = False) -> Any:
+    """The target, as a position-independent object wants it; ``here``: this machine if the target cannot run on it.
 
     LLVM takes more instructions for granted than the level has, because it is told a processor to arrange code for.
     """
-    isa = target()
+    isa = own() if here and target().is_x86 != on_x86() else target()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    triple = llvm.Target.from_triple(llvm.get_process_triple())
-    cpu, features = "", ""
-    if isa.is_x86 == (platform.machine().lower() in ("x86_64", "amd64")):
-        cpu, features = isa.cpu, _feature_text(isa, llvm.get_host_cpu_features())
-    return triple.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="default", jit=False)
+    triple, named = llvm.get_process_triple(), list(llvm.get_host_cpu_features())
+    if isa.is_x86 != on_x86():
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        triple, named = f"{'x86_64' if isa.is_x86 else 'aarch64'}-unknown-linux-gnu", []
+    return llvm.Target.from_triple(triple).create_target_machine(
+        cpu=isa.cpu, features=_feature_text(isa, named), opt=3, reloc="pic", codemodel="default", jit=False
+    )
 
 
 def _feature_text(isa: Isa, named: Iterable[str]) -> str:
@@ -201,22 +206,24 @@ def _feature_text(isa: Isa, named: Iterable[str]) -> str:
 
 
 def compile_object(kernel: Native) -> bytes:
-    """Object file of a kernel, compiled now."""
+    """Object file of a kernel that runs on this machine, compiled now.
+
+    Raises KernelError for a kernel of another kind of processor that uses instructions of its own.
+    """
+    module = compile_module(kernel, here=True)
+    if target().is_x86 != on_x86() and _FOREIGN.search(str(module)):
+        raise KernelError(f"kernel '{kernel.name}': machine code: got instructions of {target().level}, wanted any's")
+    return bytes(_machine(True).emit_object(module))
+
+
+_FOREIGN = re.compile(r"@llvm\.(?:aarch64|x86)\.|asm sideeffect")
+
+
+def compile_for_target(kernel: Native) -> bytes:
+    """Object file of a kernel for its target, compiled now."""
     return bytes(_machine().emit_object(compile_module(kernel)))
 
 
 def assembly(kernel: Native) -> str:
-    """Assembly text of a kernel, compiled now: for people who tune."""
+    """Assembly text of a kernel for its target, compiled now: for people who tune."""
     return str(_machine().emit_assembly(compile_module(kernel)))
-
-
-def cross_assembly(kernel: Native, triple: str, cpu: str) -> str:
-    """Assembly text for another processor, from the code of this process's ISA (the generic one, for sensible text)."""
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    lines = str(compile_module(kernel)).splitlines()
-    text = "\n".join(x for x in lines if not x.startswith(("target triple", "target datalayout")))
-    machine = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, opt=3, reloc="pic")
-    module = llvm.parse_assembly(f'target triple = "{triple}"\n{text}')
-    module.verify()
-    return str(machine.emit_assembly(module))

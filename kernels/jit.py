@@ -28,7 +28,7 @@ from bolt_numba.kernels import code_files
 from bolt_numba.kernels.built_in import built_in
 from bolt_numba.kernels.code_files import MachineCode, made_once, newest, read_kernel
 from bolt_numba.kernels.compiles import LackingError, may_wait, on_compile
-from bolt_numba.kernels.cpu.isa import lower_levels, target
+from bolt_numba.kernels.cpu.isa import lower_levels, on_x86, own, target
 from bolt_numba.kernels.cpu.processor import installed_version
 from bolt_numba.kernels.declare import (
     CODE,
@@ -129,7 +129,7 @@ class Native(MachineCode):
 
     @property
     def can_compile(self) -> bool:
-        return bool(_compiler_digest())
+        return bool(compiler_digest())
 
     @property
     def is_ready(self) -> bool:
@@ -258,8 +258,8 @@ def language_digest() -> str:
 
 
 @functools.cache
-def _compiler_digest() -> str:
-    """Of the versions of the compiler; "" where there is none."""
+def compiler_digest() -> str:
+    """Digest of the versions of the compiler; "" where there is none."""
     numba, llvm = installed_version("numba"), installed_version("llvmlite")
     return sha256(f"{numba} {llvm}".encode()).hexdigest()[:8] if numba and llvm else ""
 
@@ -274,13 +274,17 @@ def version_name() -> str:
 
     The level alone says for which processors.  Where no compiler is installed, what another one made serves.
     """
-    name, compiler = f"{package_name()}-", _compiler_digest()
+    name, compiler = f"{package_name()}-", compiler_digest()
     return name + (compiler or newest(name, folders().read))
 
 
 def package_name() -> str:
-    """What a file of kernels that came with the package is called, but for its suffix."""
-    return f"{target().level}-{language_digest()}"
+    """What a file of kernels that came with the package is called, but for its suffix.
+
+    Kernels for another kind of processor are compiled for this one where they are run here, to pack weights.
+    """
+    level = target().level if target().is_x86 == on_x86() else f"{target().level}.{own().level}"
+    return f"{level}-{language_digest()}"
 
 
 TUNED = "tuned.json"
@@ -321,7 +325,7 @@ def _built_in(kernel: Native) -> bytes | None:
 @functools.cache
 def _package_names() -> tuple[str, ...]:
     """Of the own level; without a compiler also of lower ones with the same vectors, whose code may be slower."""
-    if _compiler_digest():
+    if compiler_digest():
         return (package_name(),)
     return (package_name(), *(f"{isa.level}-{language_digest()}" for isa in lower_levels(target())))
 
@@ -341,7 +345,7 @@ def code_of(kernel: Native) -> bytes:
 
 def _made(kernel: Native) -> bytes:
     """Blob or object code, compiled now; raises KernelError where no compiler is installed."""
-    if not _compiler_digest():
+    if not compiler_digest():
         wanted = "wanted it with the package or in a cache, or numba, which compiles it: pip install bolt-numba"
         raise KernelError(f"kernel '{kernel.name}': machine code for {target().level}: got none, {wanted}")
     from bolt_numba.kernels.compiler import compile_object

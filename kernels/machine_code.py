@@ -3,7 +3,12 @@
 A kernel's object file has code, read-only data that the code reaches by its own address, and calls of a few C
 functions.  Laid out once, when it is compiled, only the addresses of those functions are left to fill in, so that a
 later process neither links nor imports LLVM.  Objects of another kind (other processors, other formats) have no blob;
-LLVM loads them.  Source: System V ABI, AMD64 supplement, for the relocations; the ELF specification for the rest.
+LLVM loads them.  Sources: System V ABI, AMD64 supplement, and ELF for the Arm 64-bit Architecture, for the relocations;
+the ELF specification for the rest.
+
+A blob may stand at any multiple of 64 bytes.  On AArch64 the compiler reaches data by ``adrp``, which counts in pages
+of 4096 bytes, and the rest of an address by the instruction behind it.  Here ``adrp`` becomes ``adr``: it gives the
+place in the blob that is a multiple of 4096 and not above the data.  The rest then is right wherever the blob stands.
 """
 
 from __future__ import annotations
@@ -12,14 +17,18 @@ import ctypes
 import functools
 import mmap
 import struct
+from collections.abc import Callable
 from typing import NamedTuple
+
+from bolt_numba.kernels.cpu.isa import on_x86
 
 _HEADER = struct.Struct("<8sIIII")
 _MAGIC = b"BNIMAGE1"
 _CALL = struct.Struct("<I28s")
-STUB = b"\xff\x25\x00\x00\x00\x00"
-"""``jmp [rip]``: jumps to the address in the 8 bytes that follow."""
-_X86_64, _PC32, _PLT32 = 62, 2, 4
+X86_64, AARCH64 = 62, 183
+"""Processors, by ELF's numbers."""
+_PAGE = 4096
+_UNWIND = ".eh_frame"
 _PROGBITS, _SYMBOLS, _RELA = 1, 2, 4
 _WRITE, _ALLOC = 1, 2
 
@@ -54,23 +63,27 @@ class _Object:
 
     def __init__(self, code: bytes) -> None:
         self.code = code
-        if code[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<H", code, 18)[0] != _X86_64:
+        (self.machine,) = struct.unpack_from("<H", code, 18)
+        if code[:6] != b"\x7fELF\x02\x01" or self.machine not in _PATCHES:
             raise _UnsuitableError
         (start,) = struct.unpack_from("<Q", code, 40)
-        _, count, _ = struct.unpack_from("<HHH", code, 58)
+        _, count, names = struct.unpack_from("<HHH", code, 58)
         self.sections = [_Section(*struct.unpack_from("<IIQQQQIIQQ", code, start + 64 * i)) for i in range(count)]
+        self.names = self.sections[names].offset
+        self.stub = STUBS[self.machine]
         self.places: dict[int, int] = {}
         self.made = bytearray()
         self.calls: dict[str, int] = {}
 
     def blob(self, symbol: str) -> bytes:
         for index, section in enumerate(self.sections):
-            if section.flags & _ALLOC and section.size and section.kind == _PROGBITS:
+            is_code = section.flags & _ALLOC and section.size and section.kind == _PROGBITS
+            if is_code and self._text(self.names + section.name) != _UNWIND:
                 self._place(index, section)
         for section in self.sections:
             if section.kind == _RELA and section.info in self.places:
                 self._relocate(section)
-        head = _HEADER.pack(_MAGIC, len(self.made), len(self.calls), self._entry(symbol), 0)
+        head = _HEADER.pack(_MAGIC, len(self.made), len(self.calls), self._entry(symbol), _CODES[self.machine])
         calls = b"".join(_CALL.pack(at, name.encode()) for name, at in self.calls.items())
         return head + calls + bytes(self.made)
 
@@ -84,8 +97,10 @@ class _Object:
     def _symbol(self, table: _Section, index: int) -> tuple[str, int, int]:
         """Name, section (0: it is elsewhere) and offset in it."""
         name, _, _, section, value, _ = struct.unpack_from("<IBBHQQ", self.code, table.offset + 24 * index)
-        start = self.sections[table.link].offset + name
-        return self.code[start : self.code.index(b"\0", start)].decode(), section, value
+        return self._text(self.sections[table.link].offset + name), section, value
+
+    def _text(self, start: int) -> str:
+        return self.code[start : self.code.index(b"\0", start)].decode()
 
     def _entry(self, symbol: str) -> int:
         for table in (s for s in self.sections if s.kind == _SYMBOLS):
@@ -100,20 +115,75 @@ class _Object:
             offset, info, addend = struct.unpack_from("<QQq", self.code, at)
             name, section, value = self._symbol(self.sections[rows.link], info >> 32)
             kind, place = info & 0xFFFFFFFF, self.places[rows.info] + offset
-            if kind not in (_PC32, _PLT32) or (section == 0 and kind != _PLT32):
+            if section == 0 and kind not in _CALLS:
                 raise _UnsuitableError
             target = self._stub(name) if section == 0 else self.places[section] + value
-            struct.pack_into("<i", self.made, place, target + addend - place)
+            _PATCHES[self.machine](self.made, kind, place, target + addend)
 
     def _stub(self, name: str) -> int:
         """Where a call of a C function goes: a jump through an address that loading fills in."""
         if name not in self.calls:
             if len(name) > 27:
                 raise _UnsuitableError
-            self.made += bytes(-len(self.made) % 16) + STUB
+            self.made += bytes(-(len(self.made) + len(self.stub)) % 8) + self.stub
             self.calls[name] = len(self.made)
             self.made += bytes(8)
-        return self.calls[name] - len(STUB)
+        return self.calls[name] - len(self.stub)
+
+
+# ---------------------------------------------------------------------------------------------------------- relocations
+
+
+def _patch_x86(made: bytearray, kind: int, place: int, target: int) -> None:
+    """Let what stands at a place refer to another: R_X86_64_PC32 and R_X86_64_PLT32."""
+    if kind not in (2, 4):
+        raise _UnsuitableError
+    struct.pack_into("<i", made, place, target - place)
+
+
+_PREL64, _PREL32 = 260, 261
+_LD_LO19, _ADR, _ADRP, _ADRP_NC, _JUMP26, _CALL26 = 273, 274, 275, 276, 282, 283
+_LO12 = {277: 0, 278: 0, 284: 1, 285: 2, 286: 3, 299: 4}
+"""R_AARCH64_ADD_ABS_LO12_NC and R_AARCH64_LDST<n>_ABS_LO12_NC: the field counts in powers of two."""
+
+
+def _patch_arm(made: bytearray, kind: int, place: int, target: int) -> None:
+    """The same by AArch64's relocations; numbers of pages are those of the blob."""
+    away = target - place
+    if kind in (_PREL32, _PREL64):
+        struct.pack_into("<i" if kind == _PREL32 else "<q", made, place, away)
+        return
+    (word,) = struct.unpack_from("<I", made, place)
+    if kind in _LO12:
+        shift = _LO12[kind]
+        word |= _field(target % _PAGE, shift, 12, is_signed=False) << 10
+    elif kind in (_JUMP26, _CALL26):
+        word |= _field(away, 2, 26)
+    elif kind == _LD_LO19:
+        word |= _field(away, 2, 19) << 5
+    elif kind in (_ADR, _ADRP, _ADRP_NC):
+        bits = _field(away if kind == _ADR else target // _PAGE * _PAGE - place, 0, 21)
+        word = (word & 0x7FFFFFFF) | (bits & 3) << 29 | (bits >> 2) << 5  # the highest bit makes adrp of adr
+    else:
+        raise _UnsuitableError
+    struct.pack_into("<I", made, place, word)
+
+
+def _field(value: int, shift: int, width: int, is_signed: bool = True) -> int:
+    """A number as a field of an instruction."""
+    low, high = (-(1 << width - 1), 1 << width - 1) if is_signed else (0, 1 << width)
+    if value % (1 << shift) or not low <= value >> shift < high:
+        raise _UnsuitableError
+    return (value >> shift) & ((1 << width) - 1)
+
+
+_CALLS = (4, _JUMP26, _CALL26)
+"""Relocations of calls, which may be of C functions.  No number is one of both processors' tables."""
+_PATCHES: dict[int, Callable[[bytearray, int, int, int], None]] = {X86_64: _patch_x86, AARCH64: _patch_arm}
+STUBS = {X86_64: b"\xff\x25\x00\x00\x00\x00", AARCH64: struct.pack("<II", 0x58000050, 0xD61F0200)}
+"""``jmp [rip]``, and ``ldr x16, 8; br x16``: jumps to the address in the 8 bytes that follow."""
+_CODES = {X86_64: 0, AARCH64: AARCH64}
+"""How a blob names its processor."""
 
 
 def is_blob(data: bytes) -> bool:
@@ -146,11 +216,23 @@ def blob_parts(data: bytes) -> BlobParts | None:
     return BlobParts(data[_HEADER.size + count * _CALL.size :], entry, calls_of(data))
 
 
+def machine_of(data: bytes) -> int:
+    """The processor of a blob, by ELF's number."""
+    return int(_HEADER.unpack_from(data)[4]) or X86_64
+
+
+def _own_machine() -> int:
+    return X86_64 if on_x86() else AARCH64
+
+
 def load_blob(data: bytes) -> int:
     """Address of the function, made executable now; it stays so until the process ends, threads and all.
 
-    Raises OSError where the system refuses, or a C function that is called does not exist.
+    Raises OSError where the system refuses, a C function that is called does not exist, or the code is another
+    processor's.
     """
+    if machine_of(data) != _own_machine():
+        raise OSError(f"blob: processor: got {machine_of(data)}, wanted {_own_machine()} (ELF's numbers)")
     _, size, count, entry, _ = _HEADER.unpack_from(data)
     made = bytearray(data[_HEADER.size + count * _CALL.size :])
     if len(made) != size:
@@ -163,6 +245,8 @@ def load_blob(data: bytes) -> int:
     if address == ctypes.c_void_p(-1).value:
         raise OSError(ctypes.get_errno(), "blob: no memory")
     ctypes.memmove(address, bytes(made), size)
+    if _own_machine() == AARCH64:
+        _flush(address, size)
     if library.mprotect(address, size, executable):
         raise OSError(ctypes.get_errno(), "blob: cannot be made executable")
     return int(address + entry)
@@ -177,6 +261,19 @@ def _library(name: str | None) -> ctypes.CDLL:
         made.mmap.argtypes = (address, word, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
         made.mprotect.argtypes = (address, word, ctypes.c_int)
     return made
+
+
+def _flush(address: int, size: int) -> None:
+    """Let the processor fetch instructions that were just written; only x86 does so by itself.
+
+    Raises OSError where the compiler's library is missing; LLVM links the code then.
+    """
+    try:
+        clear = _library("libgcc_s.so.1").__clear_cache
+    except AttributeError as error:
+        raise OSError(f"blob: {error}") from None
+    clear.restype, clear.argtypes = None, (ctypes.c_void_p, ctypes.c_void_p)
+    clear(address, address + size)
 
 
 @functools.cache

@@ -22,40 +22,28 @@ from types import ModuleType
 from typing import Any
 
 from bolt_numba.base.forks import renew_after_fork
-from bolt_numba.base.records import record
 from bolt_numba.errors import DeviceError
 from bolt_numba.kernels import data_sized as data_sized
 from bolt_numba.kernels import registry
-from bolt_numba.kernels.cpu.isa import LEVELS, Isa, lower_levels
-
-
-@record(frozen=True)
-class Target:
-    """isa: what kernels may ask of the processor.  triple: what LLVM calls the machine, "" for this one's system."""
-
-    isa: Isa
-    triple: str = ""
-
-
-def _aarch64(level: str) -> Target:
-    return Target(LEVELS[level], "aarch64-unknown-linux-gnu")
-
+from bolt_numba.kernels.code_files import found, made_once
+from bolt_numba.kernels.cpu.isa import LEVELS, Isa, lower_levels, on_x86, own
+from bolt_numba.kernels.machine_code import blob_of
 
 TARGETS = {
-    "avx512": Target(LEVELS["x86-64-v4"]),
-    "avx2": Target(LEVELS["x86-64-v3"]),
-    "avxvnni": Target(LEVELS["x86-64-v3-vnni"]),
-    "generic": Target(LEVELS["x86-64"]),
-    "aarch64": _aarch64("aarch64"),
-    "aarch64_dot": _aarch64("aarch64-dot"),
-    "aarch64_i8mm": _aarch64("aarch64-i8mm"),
+    "avx512": LEVELS["x86-64-v4"],
+    "avx2": LEVELS["x86-64-v3"],
+    "avxvnni": LEVELS["x86-64-v3-vnni"],
+    "generic": LEVELS["x86-64"],
+    "aarch64": LEVELS["aarch64"],
+    "aarch64_dot": LEVELS["aarch64-dot"],
+    "aarch64_i8mm": LEVELS["aarch64-i8mm"],
 }
 """What kernels can be compiled for, whatever the process runs on; any processor of that name has no less."""
 
 _ROOT, _FOLDER = "bolt_numba.kernels", Path(__file__).parent
 _OWN, _PREFIX = f"{_ROOT}.cpu", f"{_ROOT}.cpu_"
-_LANGUAGE = frozenset(("jit", "declare", "compiler"))
-"""Files beside ``cpu/`` that know the target, too."""
+_LANGUAGE = frozenset(("jit", "declare", "compiler", "geometry.scalars"))
+"""Files beside ``cpu/`` that know the target, too, or declare helpers of kernels."""
 _BOUND = frozenset(("isa", "registry", "data_sized"))
 """Modules that a twin has without a file: those of the same name, bound to the target or to its device."""
 
@@ -66,6 +54,11 @@ renew_after_fork(sys.modules[__name__], "_lock", threading.RLock, awaited=True)
 def device_of(name: str) -> str:
     """The device for which the makers of a target's twin are registered."""
     return f"cpu_{name}"
+
+
+def is_foreign(name: str) -> bool:
+    """Whether a target is another kind of processor than this one, whatever its level."""
+    return TARGETS[name].is_x86 != on_x86()
 
 
 def twin(name: str) -> Any:
@@ -84,7 +77,25 @@ def twin(name: str) -> Any:
 
 def object_code(kernel: Any) -> bytes:
     """Position-independent object file of a kernel for its own target; it defines ``kernel.symbol``."""
-    return _emitted(kernel, False)
+    return bytes(_module_of(kernel, "compiler").compile_for_target(kernel))
+
+
+def target_code(kernel: Any) -> bytes:
+    """Blob of a kernel for its own target, else object code: from the cache, else compiled now and kept.
+
+    Raises KernelError where it cannot be compiled.
+    """
+    jit = _module_of(kernel, "jit")
+    level: Isa = jit.target()
+    if level.is_x86 == on_x86():
+        return bytes(kernel.code())
+
+    def make() -> bytes:
+        made = object_code(kernel)
+        return blob_of(made, kernel.symbol) or made
+
+    name = f"{level.level}-{jit.language_digest()}-{jit.compiler_digest()}/{kernel.name}-{kernel.digest}.kernel"
+    return made_once(name, kernel.name, lambda: found(name), make)
 
 
 def object_of(kernels: Sequence[Any], symbols: Sequence[str]) -> bytes:
@@ -99,45 +110,12 @@ def assembly_of(kernels: Sequence[Any], symbols: Sequence[str]) -> str:
 
 def assembly(kernel: Any) -> str:
     """The machine code of a kernel for its own target, as text."""
-    return _emitted(kernel, True).decode()
+    return str(_module_of(kernel, "compiler").assembly(kernel))
 
 
-def _emitted(kernel: Any, as_text: bool) -> bytes:
-    package = type(kernel).__module__.rpartition(".")[0]
-    compiler: Any = importlib.import_module(f"{package}.compiler")
-    target = TARGETS.get(package.removeprefix(_PREFIX))
-    if target is None or not target.triple:
-        return str(compiler.assembly(kernel)).encode() if as_text else bytes(compiler.compile_object(kernel))
-    return _foreign([kernel], [kernel.symbol], target, as_text)
-
-
-def _joined(kernels: Sequence[Any], symbols: Sequence[str], as_text: bool) -> bytes:
-    package = type(kernels[0]).__module__.rpartition(".")[0]
-    return _foreign(kernels, symbols, TARGETS[package.removeprefix(_PREFIX)], as_text)
-
-
-def _foreign(kernels: Sequence[Any], symbols: Sequence[str], target: Target, as_text: bool) -> bytes:
-    """Code of kernels, compiled by LLVM alone from what Numba made of them, for a processor of another kind."""
-    import llvmlite.binding as llvm
-
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    machine = llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.isa.cpu, features=",".join(f"+{name}" for name in target.isa.features), opt=3, reloc="pic",
-        codemodel="default",
-    )
-    whole = llvm.parse_assembly(f'target triple = "{target.triple}"')
-    for kernel, symbol in zip(kernels, symbols, strict=True):
-        package = type(kernel).__module__.rpartition(".")[0]
-        compiler: Any = importlib.import_module(f"{package}.compiler")
-        lines = str(compiler.compile_module(kernel)).splitlines()
-        text = "\n".join(x for x in lines if not x.startswith(("target triple", "target datalayout")))
-        module = llvm.parse_assembly(f'target triple = "{target.triple}"\n{text}')
-        module.verify()
-        function = module.get_function(kernel.symbol)
-        function.name, function.visibility = symbol, "hidden"
-        whole.link_in(module)
-    return str(machine.emit_assembly(whole)).encode() if as_text else bytes(machine.emit_object(whole))
+def _module_of(kernel: Any, name: str) -> Any:
+    """The compiler, or the declarations, of a kernel's twin."""
+    return importlib.import_module(f"{type(kernel).__module__.rpartition('.')[0]}.{name}")
 
 
 class _Finder:
@@ -149,7 +127,9 @@ class _Finder:
         name, _, inner = fullname.removeprefix(_PREFIX).partition(".")
         if not fullname.startswith(_PREFIX) or name not in TARGETS:
             return None
-        place = (_FOLDER if inner in _LANGUAGE else _FOLDER / "cpu").joinpath(*filter(None, inner.split(".")))
+        place = (_FOLDER if inner in _LANGUAGE | {"geometry"} else _FOLDER / "cpu").joinpath(
+            *filter(None, inner.split("."))
+        )
         is_package = place.is_dir()
         file = place / "__init__.py" if is_package else place.with_suffix(".py")
         if inner not in _BOUND and not file.is_file():
@@ -180,9 +160,10 @@ class _Loader:
 
     def _bound(self) -> dict[str, Any]:
         """Names of a module without a file."""
-        isa, device = TARGETS[self.name].isa, device_of(self.name)
+        isa, device = TARGETS[self.name], device_of(self.name)
         if self.inner == "isa":
-            return {"Isa": Isa, "lower_levels": lower_levels, "target": lambda: isa}
+            given = {"Isa": Isa, "lower_levels": lower_levels, "on_x86": on_x86, "own": own}
+            return {**given, "target": lambda: isa}
         module: Any = registry if self.inner == "registry" else data_sized
         bound = ("kernel", "select", "candidates", "data_sized", "select_data_sized")
         names = {k: v for k, v in vars(module).items() if not k.startswith("__")}

@@ -213,12 +213,8 @@ def test_bits_are_counted_by_instructions(name: str, instruction: str) -> None:
 
 
 LOWERED = """
-from bolt_numba.kernels.targets import twin
-kernel = twin({name!r}).binary.sweep.sweep_bits
-import importlib
-compiler = importlib.import_module(type(kernel).__module__.rpartition(".")[0] + ".compiler")
-machine = ("aarch64-unknown-linux-gnu", "neoverse-n1") if {name!r} == "aarch64" else ()
-print((compiler.cross_assembly if machine else compiler.assembly)(kernel, *machine))
+from bolt_numba.kernels.targets import assembly, twin
+print(assembly(twin({name!r}).binary.sweep.sweep_bits))
 """
 
 

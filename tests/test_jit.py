@@ -18,6 +18,7 @@ from bolt_numba.kernels import jit, machine_code
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.jit import F32, I32, I64, PTR, Native, inline, native, native_source
+from bolt_numba.kernels.targets import assembly, twin
 from tests.lower_isa import run_on
 
 L = lang.LANES
@@ -382,24 +383,13 @@ def innermost_loops(assembly: str) -> Iterator[list[str]]:
 
 
 def test_loops_lower_to_vectors_on_aarch64() -> None:
-    program = (
-        "from bolt_numba.kernels.cpu.isa import target\n"
-        "object.__setattr__(target(), 'is_x86', False)\n"  # else words are those of x86
-        "from bolt_numba.kernels.compiler import cross_assembly\n"
-        "from bolt_numba.kernels.cpu.attention import attention\n"
-        "from bolt_numba.kernels.cpu.convolution import depthwise, winograd\n"
-        "from bolt_numba.kernels.cpu.products import sweep\n"
-        "from bolt_numba.kernels.cpu.reductions import norm\n"
-        "kernels = sweep.sweep, depthwise.depthwise_kernel(3, 1, False), winograd.winograd_kernel((4, 4)), "
-        "attention.attention_kernel(8), norm.normalise_rows\n"
-        "for kernel in kernels:\n"
-        "    print(cross_assembly(kernel, 'aarch64-unknown-linux-gnu', 'neoverse-n1'), end='=====')\n"
-    )
-    env = os.environ | {"BOLT_NUMBA_ISA": "generic"}
-    command = [sys.executable, "-c", program]
-    found = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1200, check=True).stdout
-    texts = found.split("=====")[:-1]
-    assert len(texts) == 5
+    found = twin("aarch64")
+    kernels = (
+        found.products.sweep.sweep, found.convolution.depthwise.depthwise_kernel(3, 1, False),
+        found.convolution.winograd.winograd_kernel((4, 4)), found.attention.attention.attention_kernel(8),
+        found.reductions.norm.normalise_rows,
+    )  # fmt: skip
+    texts = [assembly(kernel) for kernel in kernels]
     assert texts[0].count("fmla") >= 60  # one for each vector of each tile
     assert "prfm" in texts[0]
     for text in texts:

@@ -1,6 +1,7 @@
 """Object files with code and constants, for any linker: what a program needs of the format, and no more.
 
-Source: the ELF-64 object file format; System V ABI, AMD64 supplement, for the relocation of calls.
+Source: the ELF-64 object file format; System V ABI, AMD64 supplement, and ELF for the Arm 64-bit
+Architecture, for the relocations of calls.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ X86_64, AARCH64 = 62, 183
 _PROGBITS, _SYMTAB, _STRTAB, _RELA = 1, 2, 3, 4
 _ALLOC, _EXECUTABLE, _INFO_LINK = 2, 4, 0x40
 _TEXT, _CONSTANTS, _SYMBOLS, _STRINGS = 1, 2, 4, 5
-_PLT32 = 4
+_JUMPS = {X86_64: (1, 4, -4), AARCH64: (0, 282, 0)}
+"""Of each processor's jump: where it holds the distance, R_X86_64_PLT32 or R_AARCH64_JUMP26, and the addend."""
 _FUNCTION, _OBJECT = 0x12, 0x11  # global
 _HIDDEN = 2
 PAGE = 4096
@@ -22,7 +24,7 @@ PAGE = 4096
 
 @record(frozen=True)
 class Jump:
-    """``jmp`` to a function of another object: ``at`` is where its four bytes of distance are in the code."""
+    """A jump to a function of another object: ``at`` is where the instruction is in the code."""
 
     at: int
     name: str
@@ -53,10 +55,7 @@ class _Names:
 def object_file(
     machine: int, code: bytes, jumps: Sequence[Jump], constants: Iterable[bytes], symbols: Sequence[Symbol]
 ) -> list[bytes]:
-    """The pieces of an object file; code and constants begin at multiples of 4096 within it and in memory.
-
-    Jumps are of x86-64 only.
-    """
+    """The pieces of an object file; code and constants begin at multiples of 4096 within it and in memory."""
     pieces, names, shown = list(constants), _Names(), _Names()
     outside = list(dict.fromkeys(jump.name for jump in jumps))
     rows = [struct.pack("<IBBHQQ", 0, 0, 0, 0, 0, 0)]
@@ -66,7 +65,8 @@ def object_file(
         rows.append(struct.pack("<IBBHQQ", names.add(symbol.name), kind, _HIDDEN, *where))
     numbers = {name: len(rows) + i for i, name in enumerate(outside)}
     rows += [struct.pack("<IBBHQQ", names.add(name), 0x10, 0, 0, 0, 0) for name in outside]
-    relocations = [struct.pack("<QQq", jump.at, numbers[jump.name] << 32 | _PLT32, -4) for jump in jumps]
+    inside, kind, addend = _JUMPS[machine]
+    relocations = [struct.pack("<QQq", jump.at + inside, numbers[jump.name] << 32 | kind, addend) for jump in jumps]
     sections = [
         (".text", _PROGBITS, _ALLOC | _EXECUTABLE, [code], 0, 0, PAGE, 0),
         (".rodata", _PROGBITS, _ALLOC, pieces, 0, 0, PAGE, 0),

@@ -47,7 +47,7 @@ class Library:
         return [symbol_of(self.name, number, kernel) for number, kernel in enumerate(self.program.kernels)]
 
     def code(self) -> LinkedCode:
-        return linked_code(self.program.kernels, self.name) if self.is_x86 else LinkedCode(b"", [], [])
+        return linked_code(self.program.kernels, self.name, X86_64 if self.is_x86 else AARCH64)
 
 
 def program_flags(as_library: bool) -> int:
@@ -63,11 +63,6 @@ def write_library(library: Library, folder: Path) -> list[Path]:
         _write(folder / f"{name}.o", _model_object(library)),
         *(_write(folder / file, [text.encode()]) for file, text in texts.sources(library).items()),
     ]
-    if not library.is_x86:
-        from bolt_numba.kernels.targets import object_of
-
-        made = object_of(library.program.kernels, library.symbols)
-        written.append(_write(folder / f"{name}_kernels.o", [made]))
     if library.weights_file:
         written.append(_write(folder / f"{name}.weights", block.data))
     written += copy_runtime(folder / "runtime")
@@ -96,7 +91,7 @@ def runtime_files() -> list[Path]:
 
 
 def _model_object(library: Library) -> list[bytes]:
-    """The object with program and weights, and the code where no LLVM is needed for it."""
+    """The object with code, program and weights."""
     block, name, found = library.program.block, library.name, library.code()
     program = [*block.parts, bytes(-block.nbytes % PAGE)]
     symbols = [*found.symbols, Symbol(f"{name}_program", 0, block.nbytes, False)]
@@ -104,4 +99,4 @@ def _model_object(library: Library) -> list[bytes]:
         start, nbytes = sum(map(len, program)), sum(map(len, block.data))
         program += block.data
         symbols.append(Symbol(f"{name}_weights", start, nbytes, False))
-    return object_file(X86_64 if library.is_x86 else AARCH64, found.code, found.jumps, program, symbols)
+    return object_file(found.machine, found.code, found.jumps, program, symbols)

@@ -54,7 +54,7 @@ def _lines(library: Library, source: str) -> Iterator[str]:
         if file.endswith(".c"):
             yield from _included(text, runtime, seen)
     yield "__asm__("
-    for line in _assembly(library).splitlines():
+    for line in library.code().text().splitlines():
         yield f'    "{line.translate(_ESCAPED)}\\n"'
     yield ");"
     yield from _array(f"{name}_program", block.parts)
@@ -64,14 +64,6 @@ def _lines(library: Library, source: str) -> Iterator[str]:
 
 
 _ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\t": "\\t"})
-
-
-def _assembly(library: Library) -> str:
-    if library.is_x86:
-        return library.code().text()
-    from bolt_numba.kernels.targets import assembly_of
-
-    return assembly_of(library.program.kernels, library.symbols) + "\n.text\n"
 
 
 def _included(text: str, files: dict[str, str], seen: set[str]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from bolt_numba.devices.program import Program, laid_out
 from bolt_numba.errors import BoltError, DeviceError
 from bolt_numba.guesses import complete_shapes
 from bolt_numba.ir.graph import Graph
-from bolt_numba.kernels.targets import TARGETS
+from bolt_numba.kernels.targets import TARGETS, is_foreign
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.runtime.slots import Job
 from bolt_numba.session import Session
@@ -31,14 +31,14 @@ Shapes = Mapping[str, Sequence[int]]
 
 def target_names() -> list[str]:
     """What a target may be called: by the level of its instructions."""
-    return [NATIVE, *(target.isa.level for target in TARGETS.values())]
+    return [NATIVE, *(target.level for target in TARGETS.values())]
 
 
 def _own_name(target: str) -> str:
     """What `kernels.targets` calls a target, "" for this process's own.  Raises DeviceError for an unknown one."""
     if target == NATIVE:
         return ""
-    found = {name: name for name in TARGETS} | {made.isa.level: name for name, made in TARGETS.items()}
+    found = {name: name for name in TARGETS} | {made.level: name for name, made in TARGETS.items()}
     if target not in found:
         raise DeviceError(f"target: got {target!r}, wanted one of {', '.join(target_names())}")
     return found[target]
@@ -50,7 +50,7 @@ class PlannedCpu(Cpu):
     def __init__(self, target: str = NATIVE) -> None:
         self.target = _own_name(target)
         super().__init__(self.target)
-        self.is_foreign = bool(self.target and TARGETS[self.target].triple)
+        self.is_foreign = bool(self.target) and is_foreign(self.target)
 
     def prepare(self, jobs: Sequence[Job]) -> None:
         if not self.is_foreign:

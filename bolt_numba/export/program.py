@@ -21,6 +21,7 @@ from bolt_numba.export.plans import Planned, Shapes, planned
 from bolt_numba.export.tables import ProgramBlock, Tables
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.kernels.machine_code import blob_parts
+from bolt_numba.kernels.targets import target_code
 from bolt_numba.ops.content import asked_for
 from bolt_numba.runtime.slots import INPUT, TEMP
 
@@ -157,7 +158,7 @@ class _Writer:
         if self.flags & ProgramFlag.LINKED:
             tables.add(ProgramTable.KERNELS, name=name, code=-1, nbytes=0, first_import=0, imports=0)
             return
-        parts = blob_parts(kernel.code())
+        parts = blob_parts(target_code(kernel))
         if parts is None:
             wanted = "wanted code that needs no linker; export a folder for this target"
             raise DeviceError(f"kernel '{kernel.name}': got an object file, {wanted}")

@@ -164,7 +164,7 @@ def _example(library: Library) -> str:
 
 def objects(library: Library) -> list[str]:
     """Names of the objects that are there already."""
-    return [f"{library.name}.o", *([] if library.is_x86 else [f"{library.name}_kernels.o"])]
+    return [f"{library.name}.o"]
 
 
 def _cmake(library: Library) -> str:

@@ -115,6 +115,12 @@ def lower_levels(of: Isa) -> list[Isa]:
 
 
 @cache
+def on_x86() -> bool:
+    """Whether this process runs on x86-64; else it is AArch64."""
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
+@cache
 def target() -> Isa:
     """The level of this process: the processor's, or a lower one that ``BOLT_NUMBA_ISA`` names.
 
@@ -124,11 +130,15 @@ def target() -> Isa:
         When that level is unknown, or more than the processor has.
     """
     wanted = os.environ.get("BOLT_NUMBA_ISA", "")
-    is_x86 = platform.machine().lower() in ("x86_64", "amd64")
-    known = levels_of(processor()[1], is_x86)
-    aliases = ALIASES if is_x86 else {"generic": "aarch64"}
+    known = levels_of(processor()[1], on_x86())
+    aliases = ALIASES if on_x86() else {"generic": "aarch64"}
     level = aliases.get(wanted, wanted) or known[-1]
     if level not in known:
         short = [name for name, of in aliases.items() if of in known]
         raise DeviceError(f"BOLT_NUMBA_ISA: instruction set: got {wanted}, wanted one of {', '.join(known + short)}")
     return LEVELS[level]
+
+
+def own() -> Isa:
+    """The level of this process, also in the twin of another."""
+    return target()
