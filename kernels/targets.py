@@ -98,16 +98,6 @@ def target_code(kernel: Any) -> bytes:
     return made_once(name, kernel.name, lambda: found(name), make)
 
 
-def object_of(kernels: Sequence[Any], symbols: Sequence[str]) -> bytes:
-    """One object file of several kernels of one target that is not this process's kind; each gets a name of its own."""
-    return _joined(kernels, symbols, False)
-
-
-def assembly_of(kernels: Sequence[Any], symbols: Sequence[str]) -> str:
-    """The same as text for the GNU assembler."""
-    return _joined(kernels, symbols, True).decode()
-
-
 def assembly(kernel: Any) -> str:
     """The machine code of a kernel for its own target, as text."""
     return str(_module_of(kernel, "compiler").assembly(kernel))
