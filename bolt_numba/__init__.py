@@ -18,7 +18,7 @@ _HOME = {
     "UnsupportedOpError": "errors",
     "TensorSpec": "types", "Graph": "ir.graph", "Outputs": "outputs", "Session": "session", "compile": "compiling",
     "Model": "ir.model", "load_model": "loading",
-    "Exported": "export.exporting", "export": "export.exporting",
+    "Exported": "export.exporting", "export_model": "export.exporting",
     "load": "loading", "save": "loading", "InferenceSession": "onnxruntime", "SessionOptions": "onnxruntime",
     "device_array": "device_arrays", "read_mean": "converters.caffe.mean", "verify": "verification",
 }  # fmt: skip
@@ -27,8 +27,8 @@ _HOME = {
 __all__ = [
     "BoltError", "BudgetError", "DTypeError", "DataError", "DeviceError", "Exported", "Graph", "InferenceSession",
     "InternalError", "InvalidModelError", "Model", "Outputs", "Session", "SessionOptions", "ShapeError", "TensorSpec",
-    "UnsupportedOpError", "__version__", "compile", "device_array", "export", "load", "load_model", "read_mean", "save",
-    "verify",
+    "UnsupportedOpError", "__version__", "compile", "device_array", "export_model", "load", "load_model", "read_mean",
+    "save", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         ShapeError,
         UnsupportedOpError,
     )
-    from bolt_numba.export.exporting import Exported, export
+    from bolt_numba.export.exporting import Exported, export_model
     from bolt_numba.ir.graph import Graph
     from bolt_numba.ir.model import Model
     from bolt_numba.loading import load, load_model, save

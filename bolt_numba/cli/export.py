@@ -114,10 +114,10 @@ def export(  # budget: each option is one line or two
     as_json: Json = False,
 ) -> None:
     """Write a model to run without Python: a .bolt file with native code, or a folder with a C library."""
-    from bolt_numba.export.exporting import export as exported
+    from bolt_numba.export.exporting import export_model
 
     with console.progress(f"exporting {model.name}"):
-        made = exported(
+        made = export_model(
             model, output, weights=weights, signature=signature, name=name, target=target, threads=threads,
             shapes=read_sets(shapes), fixed=_fixed(fixed), keep=keep, precision=precision, numerics=numerics,
             weights_in=weights_in, one_file=one_file, cc=cc,

@@ -1,4 +1,4 @@
-"""`export`: from a model in any form to what runs without Python, a ``.bolt`` file, a library or one C source."""
+"""`export_model`: from a model in any form to what runs without Python, a ``.bolt`` file, a library or one C source."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Exported:
     built: list[Path]
     plans: int
     nbytes: int
-    """Of code, weights and tables."""
+    """Of what holds code, weights and tables."""
     level: str
 
 
-@border("export", OSError)
-def export(
+@border("export_model", OSError)
+def export_model(
     model: Source,
     output: str | os.PathLike[str],
     *,
@@ -100,12 +100,9 @@ def export(
 
 
 def _told(made: NativeProgram, path: Path, files: list[Path], built: list[Path]) -> Exported:
-    nbytes = made.block.nbytes if path.suffix.lower() == BOLT else sum(_nbytes(file) for file in files)
+    large = [file for file in files if file.suffix in (".o", ".weights")] or files[-1:]
+    nbytes = made.block.nbytes if path.suffix.lower() == BOLT else sum(file.stat().st_size for file in large)
     return Exported(path, files, built, len(made.planned.plans), nbytes, made.planned.cpu.isa.level)
-
-
-def _nbytes(file: Path) -> int:
-    return file.stat().st_size if file.suffix in (".o", ".weights") else 0
 
 
 def with_fixed(graph: Graph, fixed: Mapping[str, Any]) -> Graph:

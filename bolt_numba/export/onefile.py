@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from bolt_numba.export.layout import LINE
 from bolt_numba.export.library import Library, runtime_files
 
 _LOCAL = re.compile(r'^\s*#\s*include\s+"([^"]+)"\s*$')
+_OWN = re.compile(r"^static [\w \*]*?(\w+)\(", re.MULTILINE)
+"""A function that a source keeps to itself."""
 _A_LINE = 6
 """Numbers in a line."""
 
@@ -50,9 +53,13 @@ def _lines(library: Library, source: str) -> Iterator[str]:
     yield f'#include "{name}.h"'
     seen.add("bolt_numba.h")
     runtime = {file.name: file.read_text() for file in runtime_files()}
-    for file, text in runtime.items():
-        if file.endswith(".c"):
-            yield from _included(text, runtime, seen)
+    own = {file: _OWN.findall(text) for file, text in runtime.items() if file.endswith(".c")}
+    times = Counter(name for names in own.values() for name in names)
+    for file, names in own.items():
+        again = [name for name in names if times[name] > 1]
+        yield from (f"#define {name} {Path(file).stem}_{name}" for name in again)
+        yield from _included(runtime[file], runtime, seen)
+        yield from (f"#undef {name}" for name in again)
     yield "__asm__("
     for line in library.code().text().splitlines():
         yield f'    "{line.translate(_ESCAPED)}\\n"'

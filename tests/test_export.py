@@ -1,0 +1,227 @@
+"""Models that leave Python: native programs, run from their tables alone; files and libraries with them."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+
+import bolt_numba as bn
+from bolt_numba.cli.export import read_sets
+from bolt_numba.errors import BoltError, DeviceError, InvalidModelError, ShapeError
+from bolt_numba.export.elf import Jump, Symbol, object_file
+from bolt_numba.export.exporting import with_fixed, with_kept
+from bolt_numba.export.layout import ProgramTable, ValueKind
+from bolt_numba.export.program import native_program
+from bolt_numba.export.tables import rows_of
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.ir.trailer import programs_behind
+from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.machine_code import STUB, blob_of, blob_parts
+from bolt_numba.ops.arrays.gather import Gather, NonZero
+from bolt_numba.ops.arrays.reduce import Det, Softmax
+from bolt_numba.ops.arrays.shape import Reshape, Transpose
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.pointwise import Add, Relu
+from bolt_numba.types import F32, I64, TensorType
+from tests.native_programs import Interpreter
+from tests.rule_cases import graph_of, whole
+
+DIGITS = Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx"
+pytestmark = pytest.mark.skipif(not target().is_x86, reason="programs that need no linker are of x86-64")
+
+
+def attention(b: Builder, x: Value) -> Value:
+    """A head of a transformer's attention, with weights and a residual."""
+    q, k, v = (b(MatMul(), x, whole(16, 16, seed=i) / 16) for i in range(3))
+    scores = b(Softmax(-1), b(MatMul(), q, b(Transpose((0, 2, 1)), k)))
+    return b(Add(), x, b(MatMul(), scores, v))
+
+
+def same(graph: Graph, feeds: dict[str, Any], **options: Any) -> bytes:
+    """The block of a graph, which gives the bits of a session."""
+    made = native_program(graph, shapes=[{k: np.shape(a) for k, a in feeds.items()}], **options)
+    block = made.block.tobytes()
+    got = Interpreter(block).run(feeds)
+    for name, wanted in bn.compile(graph, threads=1, stand_ins=False)(feeds).items():
+        assert got[name].shape == wanted.shape
+        assert got[name].tobytes() == wanted.tobytes()
+    return block
+
+
+def test_a_network_runs_from_its_tables_alone() -> None:
+    graph = bn.load(DIGITS)
+    same(graph, {"image": np.random.default_rng(0).random((3, 1, 8, 8), np.float32)}, threads=2)
+
+
+def test_a_transformer_and_its_shapes() -> None:
+    graph = graph_of(attention, {"x": ("n", "t", 16)})
+    made = native_program(graph, shapes=[{"x": (n, t, 16)} for n, t in ((1, 7), (2, 5), (1, 7))], threads=2)
+    program = Interpreter(made.block.tobytes())
+    session = bn.compile(graph, threads=2, stand_ins=False)
+    for n, t in ((2, 5), (1, 7)):
+        x = np.random.default_rng(t).standard_normal((n, t, 16), np.float32)
+        assert program.run({"x": x})["out0"].tobytes() == session(x)[0].tobytes()
+    with pytest.raises(LookupError):
+        program.run({"x": np.zeros((3, 3, 16), np.float32)})
+
+
+def test_plans_share_weights_and_kernels() -> None:
+    graph = graph_of(attention, {"x": ("n", 7, 16)})
+    one, two = (native_program(graph, shapes=[{"x": (n, 7, 16)} for n in sizes]) for sizes in ((32,), (32, 33, 34)))
+    assert one.kernels == two.kernels
+    alone, shared = (list(rows_of(made.block.tobytes(), ProgramTable.ARRAYS)) for made in (one, two))
+    assert alone == shared[: len(alone)]
+    assert len(shared) < len(alone) + 4  # tables of one size each
+
+
+def test_a_network_of_bytes() -> None:
+    def build(b: Builder, x: Value) -> Value:
+        scale, zero = np.float32(0.05), np.int8(3)
+        given = b(DequantizeLinear(), b(QuantizeLinear(), x, scale, zero), scale, zero)
+        weight = b(DequantizeLinear(), (whole(24, 40, seed=2) * 5).astype(np.int8), np.float32(0.01), np.int8(0))
+        return b(DequantizeLinear(), b(QuantizeLinear(), b(MatMul(), given, weight), scale, zero), scale, zero)
+
+    same(graph_of(build, {"x": (6, 24)}), {"x": whole(6, 24, seed=5)})
+
+
+def test_results_that_no_step_makes_are_copies() -> None:
+    graph = graph_of(lambda b, x: (x, b(Relu(), x), b.const(whole(3, seed=1)), x), {"x": (4, 5)})
+    same(graph, {"x": whole(4, 5, seed=2)})
+
+
+def test_states_are_values_of_their_own_kind() -> None:
+    graph = graph_of(lambda b, x: b(Relu(), x), {"x": (4,)})
+    b, before = Builder(graph), Value("before", TensorType(F32, (4,)))
+    after = b(Add(), before, graph.inputs[0])
+    graph.add_output(after, "sum")
+    graph.add_state(before, after, np.arange(4, dtype=np.float32))
+    block = native_program(graph).block.tobytes()
+    found = Interpreter(block).run({"x": np.ones(4, np.float32)})
+    assert found["sum"].tolist() == found["before/next"].tolist() == [1, 2, 3, 4]
+    kinds = [row[1] for row in rows_of(block, ProgramTable.VALUES)]
+    assert kinds == [ValueKind.INPUT, ValueKind.STATE_IN, ValueKind.OUTPUT, ValueKind.OUTPUT, ValueKind.STATE_OUT]
+
+
+def test_indices_out_of_range_are_faults() -> None:
+    graph = graph_of(lambda b, x, i: b(Gather(0), x, i), {"x": (9, 4), "i": (I64, 3)})
+    block = same(graph, {"x": whole(9, 4, seed=1), "i": np.array([8, 0, -1])})
+    with pytest.raises(LookupError, match=r"Gather: indices: got 9, wanted -9 to 8"):
+        Interpreter(block).run({"x": whole(9, 4, seed=1), "i": np.array([8, 9, 3])})
+
+
+def test_the_block_has_no_address_and_is_the_same_every_time() -> None:
+    graph = bn.load(DIGITS)
+    one, two = (native_program(graph, threads=2).block.tobytes() for _ in range(2))
+    assert one == two
+
+
+@pytest.mark.skipif(target().name == "generic", reason="this processor has no lower instruction set")
+def test_a_lower_instruction_set() -> None:
+    graph = graph_of(attention, {"x": (2, 5, 16)})
+    x = whole(2, 5, 16, seed=4)
+    made = native_program(graph, target="x86-64")
+    got = Interpreter(made.block.tobytes()).run({"x": x})["out0"]
+    np.testing.assert_allclose(got, bn.compile(graph)(x)[0], rtol=1e-5, atol=1e-5)
+    assert made.planned.cpu.isa.level == "x86-64"
+
+
+# --- what cannot leave Python ----------------------------------------------------------------------------------------
+
+
+def test_all_that_needs_python_is_one_error() -> None:
+    def build(b: Builder, x: Value) -> Value:
+        return b(Det(), x), b(Det(), b(Relu(), x)), b(NonZero(), x)
+
+    with pytest.raises(BoltError, match=r"got 3 nodes that have no native steps:\n  .*Det.*\n  .*Det.*\n  .*NonZero"):
+        native_program(graph_of(build, {"x": (2, 3, 3, 3)}))
+
+
+def test_inputs_that_decide_shapes_are_to_be_fixed() -> None:
+    graph = graph_of(lambda b, x, s: b(Relu(), b(Reshape(), x, s)), {"x": (4, 6), "s": (I64, 2)})
+    with pytest.raises(BoltError, match="'s', wanted them fixed"):
+        native_program(graph)
+    fixed = with_fixed(graph, {"s": [3, 8]})
+    assert [v.name for v in fixed.inputs] == ["x"]
+    same(fixed, {"x": whole(4, 6, seed=1)})
+    with pytest.raises(BoltError, match="input: got 'z', wanted one of x, s"):
+        with_fixed(graph, {"z": 1})
+    with pytest.raises(ShapeError, match=r"input 's': got shape \[3\], wanted"):
+        with_fixed(graph, {"s": [1, 2, 3]})
+    with pytest.raises(BoltError, match="a number is no integer"):
+        with_fixed(graph, {"s": [1.5, 2]})
+
+
+def test_unknown_targets_and_names_are_refused(tmp_path: Path) -> None:
+    graph = graph_of(lambda b, x: b(Relu(), x), {"x": (4,)})
+    with pytest.raises(DeviceError, match=r"target: got 'sparc', wanted one of native, x86-64-v4"):
+        native_program(graph, target="sparc")
+    with pytest.raises(BoltError, match="--keep: got 'nothing'"):
+        with_kept(graph, ["nothing"])
+    with pytest.raises(BoltError, match="weights_in: got 'cloud'"):
+        bn.export_model(graph, tmp_path / "x", weights_in="cloud")
+
+
+def test_kept_values_are_given() -> None:
+    graph = graph_of(lambda b, x: b(Relu(), b(Add(), x, np.float32(1), name="inner")), {"x": (4,)})
+    name = graph.nodes[0].output.name
+    kept = with_kept(graph, [name])
+    block = native_program(kept, kept=[name]).block.tobytes()
+    assert [row[1] for row in rows_of(block, ProgramTable.VALUES)][-1] == ValueKind.KEPT
+    x = np.array([-3, -1, 0, 1], np.float32)
+    assert Interpreter(block).run({"x": x})[name].tolist() == [-2, 0, 1, 2]
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_bolt_file_has_the_graph_and_the_program(tmp_path: Path) -> None:
+    path, x = tmp_path / "digits.bolt", np.random.default_rng(1).random((2, 1, 8, 8), np.float32)
+    told = bn.export_model(DIGITS, path, shapes=[{"image": (2, 1, 8, 8)}], threads=1)
+    raw = path.read_bytes()
+    ((at, nbytes),) = programs_behind(np.frombuffer(raw, np.uint8), struct.unpack_from("<Q", raw, 32)[0])
+    assert (at % 4096, at + nbytes + 64, told.files, told.built) == (0, len(raw), [path], [])
+    wanted = bn.compile(path, threads=1)(x)[0]
+    assert Interpreter(raw[at : at + nbytes]).run({"image": x})["probabilities"].tobytes() == wanted.tobytes()
+
+
+def test_what_else_stands_behind_a_model_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "digits.bolt"
+    bn.export_model(DIGITS, path, threads=1)
+    raw = path.read_bytes()
+    words = list(struct.unpack("<8q", raw[-64:]))
+    wrong = {0: 1, 1: 4, 2: words[2] + 1, 3: words[3] - 1}
+    cases = [struct.pack("<8q", *words[:i], number, *words[i + 1 :]) for i, number in wrong.items()]
+    for end in (*cases, raw[-64:] + b"\0", raw[-65:-1], b""):
+        with pytest.raises(InvalidModelError, match=r"header: sections do not fit|native programs: got"):
+            bn.load(raw[:-64] + end)
+
+
+def test_an_object_file_is_what_linkers_read() -> None:
+    symbols = [Symbol("f", 16, 5, True), Symbol("numbers", 0, 3, False)]
+    made = b"".join(object_file(62, b"\xcc" * 16 + b"\xe9\0\0\0\0", [Jump(17, "memset")], [b"abc"], symbols))
+    blob = blob_of(made, "f")
+    assert blob is not None
+    found = blob_parts(blob)
+    assert found is not None
+    ((slot, name),) = found.calls
+    assert (found.entry, name) == (16, "memset")
+    (distance,) = struct.unpack_from("<i", found.code, 17)
+    assert 21 + distance == slot - len(STUB)  # from behind the jump to the stub
+    assert b"abc" in found.code
+
+
+def test_shapes_of_the_command_line() -> None:
+    assert read_sets(["x:1x3,y:2"]) == [{"x": (1, 3), "y": (2,)}]
+    assert read_sets(["x:1x3,x:2x3", "x:"]) == [{"x": (1, 3)}, {"x": (2, 3)}, {"x": ()}]
+    assert read_sets(["x:1..2x3,y:1..2"]) == [{"x": (1, 3), "y": (1,)}, {"x": (2, 3), "y": (2,)}]
+    assert len(read_sets(["x:1..2x5..7"])) == 6
+    for text in ("x", "x:1,y", ":3", "x:1x", "x:3..1", "x:-1", "x:a"):
+        with pytest.raises(typer.BadParameter):
+            read_sets([text])
