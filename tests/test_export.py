@@ -22,7 +22,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.trailer import programs_behind
 from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.machine_code import STUB, blob_of, blob_parts
+from bolt_numba.kernels.machine_code import STUBS, X86_64, blob_of, blob_parts
 from bolt_numba.ops.arrays.gather import Gather, NonZero
 from bolt_numba.ops.arrays.reduce import Det, Softmax
 from bolt_numba.ops.arrays.shape import Reshape, Transpose
@@ -205,7 +205,7 @@ def test_what_else_stands_behind_a_model_is_refused(tmp_path: Path) -> None:
 
 def test_an_object_file_is_what_linkers_read() -> None:
     symbols = [Symbol("f", 16, 5, True), Symbol("numbers", 0, 3, False)]
-    made = b"".join(object_file(62, b"\xcc" * 16 + b"\xe9\0\0\0\0", [Jump(17, "memset")], [b"abc"], symbols))
+    made = b"".join(object_file(X86_64, b"\xcc" * 16 + b"\xe9\0\0\0\0", [Jump(16, "memset")], [b"abc"], symbols))
     blob = blob_of(made, "f")
     assert blob is not None
     found = blob_parts(blob)
@@ -213,7 +213,7 @@ def test_an_object_file_is_what_linkers_read() -> None:
     ((slot, name),) = found.calls
     assert (found.entry, name) == (16, "memset")
     (distance,) = struct.unpack_from("<i", found.code, 17)
-    assert 21 + distance == slot - len(STUB)  # from behind the jump to the stub
+    assert 21 + distance == slot - len(STUBS[X86_64])  # from behind the jump to the stub
     assert b"abc" in found.code
 
 

@@ -42,6 +42,7 @@ OF_THE_READER = ("DESCRIPTION.md", "docs/index.md", "docs/numerics.md")
 """Pages that show a call with any model; tests give them one."""
 ELSEWHERE = {
     "docs/architecture.md": "a drawing",
+    "docs/export.md": "a C compiler is needed; tests/test_export_library.py does the same",
     "docs/hardware/simnpu.md": "tests/hardware/test_tools.py runs it",
     "docs/onnxruntime.md": "tests/test_onnxruntime_page.py runs them",
     "docs/readers/caffe.md": "tests/test_reader_pages.py runs it",

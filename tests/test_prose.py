@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 WORDS = 25
 ENTRIES = 40
 _DOCS = (
-    "architecture", "clients", "fast", "hardware/index", "hardware/simnpu", "index", "kernels", "onnxruntime",
+    "architecture", "clients", "export", "fast", "hardware/index", "hardware/simnpu", "index", "kernels", "onnxruntime",
     "other-formats", "performance", "quantisation", "start", "troubleshooting", "tutorials/ocr", "tutorials/search",
     "tutorials/serving", "tutorials/sklearn", "tutorials/speech", "usage",
 )  # fmt: skip

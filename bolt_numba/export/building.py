@@ -14,9 +14,8 @@ from pathlib import Path
 
 from bolt_numba.base.records import record
 from bolt_numba.errors import BoltError
+from bolt_numba.export.c_library import FLAGS, LIBRARIES
 
-FLAGS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
-LIBRARIES = ("-lm", "-lpthread")
 SHOWN = 2000
 """Characters of what a compiler says of an error."""
 
@@ -58,7 +57,7 @@ def build(compiler: Compiler, folder: Path, name: str, objects: Sequence[str]) -
         made = [f"{scratch}/{prefix_of(name, source)}.o" for source in sources]
         for source, file in zip(sources, made, strict=True):
             _run((*compiler.cc, *FLAGS, "-I.", "-Iruntime", "-c", source, "-o", file), folder)
-        _run((*compiler.cc, "-shared", "-o", shared.name, *made, *objects, *LIBRARIES), folder)
+        _run((*compiler.cc, "-shared", "-pthread", "-o", shared.name, *made, *objects, *LIBRARIES), folder)
         _run((*compiler.ar, "rcs", archive.name, *made, *objects), folder)
     return [shared, archive]
 

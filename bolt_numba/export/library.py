@@ -11,13 +11,11 @@ from bolt_numba.base.records import record
 from bolt_numba.base.replaced import replaced
 from bolt_numba.errors import BoltError
 from bolt_numba.export import texts
+from bolt_numba.export.c_library import SOURCES
 from bolt_numba.export.code import LinkedCode, linked_code, symbol_of
 from bolt_numba.export.elf import AARCH64, X86_64, Symbol, object_file
 from bolt_numba.export.layout import PAGE, ProgramFlag
 from bolt_numba.export.program import NativeProgram
-
-RUNTIME = Path(__file__).parent / "native"
-"""Sources of the library in C."""
 
 
 def c_name(text: str) -> str:
@@ -84,9 +82,9 @@ def copy_runtime(folder: Path) -> list[Path]:
 
 def runtime_files() -> list[Path]:
     """Sources and headers of the library in C.  Raises BoltError where the package came without."""
-    found = sorted(file for file in RUNTIME.glob("*") if file.suffix in (".c", ".h", ".hpp"))
+    found = sorted(file for file in SOURCES.glob("*") if file.suffix in (".c", ".h", ".hpp"))
     if not found:
-        raise BoltError(f"export: {RUNTIME}: got no C sources, wanted those that come with bolt_numba")
+        raise BoltError(f"export: {SOURCES}: got no C sources, wanted those that come with bolt_numba")
     return found
 
 
