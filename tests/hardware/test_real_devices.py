@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -144,3 +147,32 @@ def test_weights_outlive_the_caller_s(device: str) -> None:
     near(list(session.run(None, {"x": x})), wanted)
     assert np.isnan(held[-1]).all()
     session.close()
+
+
+CHILD = """
+import os, sys, numpy as np, bolt_numba as bn
+from tests.hardware.drivers import layer
+graph, x = layer(8), np.ones((8, 64), np.float32)
+wanted = bn.compile(graph)(x=x)[0]
+session = bn.compile(graph, device=[sys.argv[1], "cpu"], threads=2, properties={sys.argv[1]: {"cache": False}})
+session(x=x)
+child = os.fork()
+for made in (session, bn.compile(graph, device=[sys.argv[1], "cpu"], threads=2)):
+    assert np.allclose(made(x=x)[0], wanted, atol=1e-4)
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+said = str(session.report())
+assert (sys.argv[1] == "openvino") == ("forked" in said), said
+session.close()
+if sys.argv[1] == "onnxruntime":
+    os._exit(0)  # as multiprocessing ends its children: onnxruntime's own end waits for threads that are not there
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.parametrize("device", SDKS)
+def test_a_child_computes_and_ends(device: str) -> None:
+    """Also where the SDK's own threads did not come along."""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", CHILD, device], capture_output=True, text=True,
+                          timeout=120, cwd=Path(__file__).parents[2], check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr

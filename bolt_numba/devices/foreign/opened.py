@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
+from weakref import WeakSet
 
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.devices.foreign.failures import Failures
 from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.interface import Accelerator, Compiled, DeviceDriver, Request, Setting, Shapes
 from bolt_numba.hardware.registry import opened
+
+
+_all: WeakSet[Opened] = WeakSet()
+_left: list[object] = []
+"""What a parent process had open, in its child."""
+
+
+def _left_alone() -> list[object]:
+    """Keep for ever what the parent had open: closing it, or its end, would wait for threads that a child has not."""
+    made: list[object] = []
+    for opened in list(_all):
+        made += opened.holds()
+    for each in made:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+    return made
+
+
+renew_after_fork(sys.modules[__name__], "_left", _left_alone)
 
 
 class Opened:
@@ -30,11 +51,11 @@ class Opened:
         self.lock = threading.RLock()
         self.process = self._opener = os.getpid()
         self._accelerator: Accelerator | None = None
-        self._left: list[object] = []
         self._closes, self._users = False, 0
         renew_after_fork(self, "lock", threading.RLock)
         renew_after_fork(self, "process", os.getpid)
         renew_after_fork(self, "_users", int)
+        _all.add(self)
 
     def accelerator(self) -> Accelerator:
         """The open accelerator.  Raises what the driver raises where it cannot be opened, DeviceError where it is lost.
@@ -45,7 +66,6 @@ class Opened:
             if self.lost:
                 raise DeviceError(f"device {self.name!r}: is lost: {self.lost}")
             if self._accelerator is not None and self._opener != self.process:
-                self._left += [self._accelerator, *self.live.values()]
                 self._accelerator = None
                 self.live.clear()
             self._closes = False
@@ -56,6 +76,10 @@ class Opened:
                 self._accelerator, self._opener = opened(self.driver, self.settings), self.process
                 self.shapes = self._accelerator.shapes
             return self._accelerator
+
+    def holds(self) -> list[object]:
+        """What is open at the moment."""
+        return [self._accelerator, *(each for loaded in list(self.live.values()) for each in loaded.holds())]
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -128,6 +152,10 @@ class Loaded:
         self.idle: list[Request] = []
         self._requests: list[Request] = []
         renew_after_fork(self, "lock", threading.RLock)
+
+    def holds(self) -> list[object]:
+        """What it has of the device."""
+        return [self.compiled, *self._requests]
 
     @property
     def is_usable(self) -> bool:

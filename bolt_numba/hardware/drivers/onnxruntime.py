@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.drivers.alone import alone, kind_of
 from bolt_numba.hardware.drivers.buffers import Bindings
+from bolt_numba.hardware.drivers.indices import loose
 from bolt_numba.hardware.drivers.packages import lacking, processor_digest, version_of
 from bolt_numba.hardware.interface import (
     Accelerator,
@@ -41,11 +42,14 @@ WRONG: dict[str, Callable[[Any, Sequence[TensorType | None]], str]] = {
     "LRN": lambda op, types: "" if _rank(types[0]) == 4 else "onnxruntime takes images of 4 axes only",
     "Resize": lambda op, types: _cubic(op, types[0]),
     "BetweenBytes": lambda op, types: _cubic(op.op, types[0]) if op.op.name == "Resize" else "",
+    "Pow": lambda op, types: "" if _floats(types[0]) else "onnxruntime computes powers of integers in floats",
     "RoiAlign": lambda op, types: "onnxruntime's greatest samples are wrong" if op.mode == "max" else "",
     "ConvInteger": lambda op, types: _one_zero(types[2:]),
     "MatMulInteger": lambda op, types: _one_zero(types[2:]),
 }
 """What onnxruntime accepts and then does not do, or does otherwise: operator -> why, or nothing."""
+UNCHECKED = ("RotaryEmbedding",)
+"""Operators with indices that onnxruntime does not hold to their axis; it reads in front of it."""
 
 
 def _floats(t: TensorType | None) -> bool:
@@ -109,6 +113,8 @@ class OrtAccelerator(Accelerator):
         if any(only_in_python(t) for t in (*types, *(v.type for v in node.outputs))):
             return "onnxruntime is bound to the memory of tensors, and strings have none"
         if node.op.name in WRONG and (why := WRONG[node.op.name](node.op, types)):
+            return why
+        if node.op.name in UNCHECKED and (why := loose(node, self.shapes == "fixed")):
             return why
         key = kind_of(node)
         if key not in self._answers:

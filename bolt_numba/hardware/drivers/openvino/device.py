@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.drivers.alone import alone, kind_of
 from bolt_numba.hardware.drivers.buffers import Bindings, borrowed
+from bolt_numba.hardware.drivers.indices import loose
 from bolt_numba.hardware.drivers.openvino.table import NotThereError, constant, load_builders, nodes_of
 from bolt_numba.hardware.drivers.packages import lacking, processor_digest, version_of
 from bolt_numba.hardware.interface import (
@@ -42,10 +44,16 @@ class OpenVinoDriver(DeviceDriver):
         "int64": Property("keep 64-bit integers from it, which it computes in 32 bits", "exact", ("exact", "narrow")),
     }
 
+    used_by = 0
+    """The process that first opened it."""
+
     def missing(self) -> str:
+        if self.used_by not in (0, os.getpid()):
+            return "this process was forked from one that uses OpenVINO, whose threads a child has not"
         return lacking("openvino")
 
     def open(self, properties: Mapping[str, Setting]) -> OvAccelerator:
+        self.used_by = os.getpid()
         return OvAccelerator(properties)
 
 
@@ -69,6 +77,8 @@ class OvAccelerator(Accelerator):
         self._answers: dict[Any, bool | str] = {}
 
     def supports(self, node: Node) -> bool | str:
+        if why := loose(node, self.shapes == "fixed"):
+            return why
         builder = load_builders().get(node.op.name)
         key = kind_of(node, builder is not None and builder.by_rank)
         if key not in self._answers:

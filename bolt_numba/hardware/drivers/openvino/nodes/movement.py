@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.hardware.drivers.openvino.table import DATA, FLOAT, Site, builds
-from bolt_numba.types import I64
+from bolt_numba.types import I32, I64
 
 END = np.iinfo(np.int64).max
 
@@ -154,6 +154,7 @@ def one_hot(s: Site, op: Any, indices: Any, depth: Any, values: Any) -> Any:
     """Negative indices count from the end, which OpenVINO's own does not know."""
     size = s.ints(1, "depth")[0]
     kind = s.type(0).dtype
+    s.want(kind == I32, "indices of 64 bits, which OpenVINO cuts to 32")
     indices = s.v.select(s.v.less(indices, s.const(np.array(0, kind))),
                          s.v.add(indices, s.const(np.array(size, kind))), indices)
     off, on = s.v.split(values, s.const(np.array(0, I64)), 2).outputs()
