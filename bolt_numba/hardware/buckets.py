@@ -113,7 +113,7 @@ def _transpose(op: Any, node: Node, carrying: list[int]) -> bool:
 def _product(op: Any, node: Node, carrying: list[int]) -> bool:
     """Rows are those of the first factor, or a matrix each."""
     ranks = [_rank(node.operands[i]) for i in carrying]
-    if len(node.operands) > 2 or any(rank != _rank(node.output) for rank in ranks):
+    if max(carrying) > 1 or any(rank != _rank(node.output) for rank in ranks):
         return False
     return min(ranks) > 2 or (carrying == [0] and not getattr(op, "trans_a", False))
 

@@ -28,13 +28,15 @@ class Wanted:
 
     types: of the inputs, as it is compiled for; contents: of the inputs that decide shapes inside.  ranges: of sizes,
     where the device wants to know them.  rows: how many the plan has, and how many it is compiled for, which are more
-    where they are padded; None where the plan's types are compiled for.
+    where they are padded; None where the plan's types are compiled for.  is_empty: whether an input has no elements,
+    of which SDKs make what they like: our own program computes it, which is no failure.
     """
 
     types: tuple[TensorType, ...]
     contents: tuple[bytes | None, ...]
     ranges: Ranges = ()
     rows: tuple[int, int] | None = None
+    is_empty: bool = False
 
     @property
     def key(self) -> Hashable:

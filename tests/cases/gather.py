@@ -83,8 +83,9 @@ def scatter_nd(draw: Draw, op: type[g.ScatterND]) -> Case:
 @cases(g.OneHot)
 def one_hot(draw: Draw, op: type[g.OneHot]) -> Case:
     depth = draw(small)
-    index = whole(draw, shapes(draw, 1, 3, 500), -depth - 2, depth + 2, dtype=I64)
-    values = ints([0, 1]) if draw(flags) else np.array([-1, 3], dtype=F32)
+    kind, of = pick(draw, (I64, F32), (I32, F32), (I64, I64), (I32, F32))
+    index = whole(draw, shapes(draw, 1, 3, 500), -depth - 2, depth + 2, dtype=kind)
+    values = np.array([-1, 3], dtype=of)
     return Case(op(axis_of(draw, index.ndim + 1)), (index, np.array(depth, dtype=I64), values))
 
 

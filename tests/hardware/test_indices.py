@@ -63,7 +63,7 @@ def graph_of(op: Any, arrays: list[Array], constant: int = -1) -> tuple[Graph, d
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("device", SDKS)
 def test_indices_outside_are_refused_on_every_device(device: str, name: str) -> None:
-    op, arrays, place = case(name, 1)
+    op, arrays, _ = case(name, 1)
     graph, _ = graph_of(op, arrays)
     with bn.compile(graph, device=[device, "cpu"], threads=1) as session, bn.compile(graph, threads=1) as own:
         for index in (1, *FAR, 0):
@@ -74,7 +74,7 @@ def test_indices_outside_are_refused_on_every_device(device: str, name: str) -> 
                 continue
             if name == "ReverseSequence" and index == 4:
                 continue
-            with pytest.raises(DataError, match="wanted .* to "):
+            with pytest.raises(DataError, match=r"wanted .* to "):
                 session(**feeds)
 
 

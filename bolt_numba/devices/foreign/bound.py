@@ -59,7 +59,11 @@ def _counted(request: Request) -> dict[str, int]:
 
 
 class _Padded:
-    """Arrays with more rows than a plan has: those behind are zeros for the device, and nobody reads its results."""
+    """Arrays with more rows than a plan has.
+
+    Those behind repeat the last one: what the device makes of them nobody reads, and it fails at none that it does not
+    fail at anyway.
+    """
 
     def __init__(self, job: Job, part: Part, wanted: Wanted) -> None:
         assert wanted.rows is not None
@@ -77,6 +81,7 @@ class _Padded:
                 mine[...] = given
             else:
                 mine[: self.size] = given
+                mine[self.size :] = given[-1:]
         request.run(self.inputs, self.outputs)
         for mine, wanted, has in zip(self.outputs, outs, self.with_rows, strict=True):
             wanted[...] = mine[: self.size] if has else mine
@@ -205,6 +210,8 @@ class BoundPart:
         if isinstance(error, WrongError):
             reason = part.failed("self-check", str(error))
             part.refuse(self._wanted, reason)
+            part.compute(reason, ins, outs)
         else:
-            reason = part.failed_run(error)
-        part.compute(reason, ins, outs)
+            reason = part.failed("run", error)
+            part.compute(reason, ins, outs)  # where we fail, too, what we are given is wrong, and not the device
+            part.failed_run(reason)

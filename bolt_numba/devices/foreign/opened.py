@@ -17,7 +17,6 @@ from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.interface import Accelerator, Compiled, DeviceDriver, Request, Setting, Shapes
 from bolt_numba.hardware.registry import opened
 
-
 _all: WeakSet[Opened] = WeakSet()
 _left: list[object] = []
 """What a parent process had open, in its child."""
@@ -26,10 +25,10 @@ _left: list[object] = []
 def _left_alone() -> list[object]:
     """Keep for ever what the parent had open: closing it, or its end, would wait for threads that a child has not."""
     made: list[object] = []
-    for opened in list(_all):
-        made += opened.holds()
-    for each in made:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+    for each in list(_all):
+        made += each.holds()
+    for thing in made:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
     return made
 
 

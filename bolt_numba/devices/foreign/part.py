@@ -24,6 +24,7 @@ from bolt_numba.types import Array, TensorType
 
 IN_A_ROW = 3
 """Runs that may fail one after another before a device is asked no more for a part."""
+EMPTY = "operands without elements are left to us"
 Made = TypeVar("Made")
 
 
@@ -78,6 +79,8 @@ class Part:
 
     def asked(self, types: Sequence[TensorType]) -> Wanted:
         """What a plan of these types asks for."""
+        if any(not t.size for t in types):
+            return replace(wanted(self.graph, types, "fixed"), is_empty=True)
         if not self.sizes or self.opened.shapes != "fixed":
             return wanted(self.graph, types, self.opened.shapes)
         have = [has_rows(v.type, self.rows) for v in self.graph.inputs]
@@ -93,6 +96,8 @@ class Part:
         Raises DeviceError where the session forbids that.
         """
         with self.lock:
+            if wanted.is_empty:
+                return None
             reason = self.why_not(wanted)
             if reason:
                 self.opened.failures.check(self.opened.name, reason, self.name, self.nodes)
@@ -119,6 +124,8 @@ class Part:
 
     def why_not(self, wanted: Wanted) -> str:
         """Why the device is not asked; "" where it is."""
+        if wanted.is_empty:
+            return EMPTY
         return self.opened.lost or self.given_up or self.refused.get(wanted.key, "")
 
     def _made(self, wanted: Wanted) -> Loaded:
@@ -202,14 +209,12 @@ class Part:
         if loaded is not None:
             loaded.retire()
 
-    def failed_run(self, error: Exception) -> str:
-        """A run failed; the reason.  After some in a row the device is asked no more for this part."""
-        reason = self.failed("run", error)
+    def failed_run(self, reason: str) -> None:
+        """A run failed where ours did not.  After some in a row the device is asked no more for this part."""
         with self.tally:
             self._in_a_row += 1
             if self._in_a_row >= IN_A_ROW:
                 self.given_up = f"{reason} ({IN_A_ROW} times in a row)"
-        return reason
 
     def compute(self, reason: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Have our own program fill the outputs."""

@@ -33,7 +33,7 @@ def _after(size: Dim) -> Dim:
 def loose(node: Node, sizes_come: bool) -> str:
     """Why a node might read or write beyond its operands; "" where its indices are constants that do not.
 
-    sizes_come: whether it is asked once more when all sizes are known; else an index of an axis of unknown size is loose.
+    sizes_come: whether it is asked once more when all sizes are known; else an index of an axis without one is loose.
     """
     found = INDICES.get(node.op.name)
     if found is None or len(node.inputs) <= found[0]:

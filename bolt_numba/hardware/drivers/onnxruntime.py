@@ -15,7 +15,7 @@ from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.drivers.alone import alone, kind_of
 from bolt_numba.hardware.drivers.buffers import Bindings
 from bolt_numba.hardware.drivers.indices import loose
-from bolt_numba.hardware.drivers.packages import lacking, processor_digest, version_of
+from bolt_numba.hardware.drivers.packages import lacking, processor_digest, threads_of, version_of
 from bolt_numba.hardware.interface import (
     Accelerator,
     CompileContext,
@@ -97,10 +97,10 @@ class OrtAccelerator(Accelerator):
         import onnxruntime  # type: ignore[import-untyped]
 
         self.sdk, self.properties = onnxruntime, properties
-        self.provider = str(properties["provider"])
+        self.provider, self.threads = str(properties["provider"]), threads_of("onnxruntime", properties["threads"])
         available = onnxruntime.get_available_providers()
         if self.provider not in available:
-            raise DeviceError(f"onnxruntime: provider: got {self.provider!r}, wanted one of {', '.join(available)}")
+            raise DeviceError(f"onnxruntime: provider: got {self.provider!r:.80}, wanted one of {', '.join(available)}")
         self.version = f"onnxruntime {version_of('onnxruntime')} on {self.provider} of {processor_digest()}"
         self.shapes = "fixed" if properties["shapes"] == "fixed" else "free"
         self.lowerings = (*FUSED, *BYTES[:2])
@@ -162,7 +162,7 @@ class OrtAccelerator(Accelerator):
         return OrtCompiled(self, self.session(blob, {}, options), graph, {})
 
     def _threads(self, context: CompileContext) -> int:
-        return int(self.properties["threads"]) or context.threads
+        return self.threads or context.threads
 
 
 class OrtCompiled(Compiled):

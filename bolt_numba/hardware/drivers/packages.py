@@ -8,6 +8,10 @@ import platform
 from importlib import metadata
 from pathlib import Path
 
+from bolt_numba.base.config import MAX_THREADS
+from bolt_numba.errors import DeviceError
+from bolt_numba.hardware.interface import Setting
+
 CPU_FACTS = ("model name", "flags", "Features", "CPU part")
 """Lines of Linux's description of a processor on which compiled code may depend."""
 
@@ -25,6 +29,14 @@ def version_of(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return str(getattr(importlib.import_module(package), "__version__", "unknown"))
+
+
+def threads_of(device: str, given: Setting) -> int:
+    """The property of that name; raises DeviceError for a number that would take the system's threads away."""
+    count = int(given)
+    if not 0 <= count <= MAX_THREADS:
+        raise DeviceError(f"{device}: threads: got {count}, wanted 0 to {MAX_THREADS}")
+    return count
 
 
 def processor_digest() -> str:

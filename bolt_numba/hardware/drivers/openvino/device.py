@@ -12,7 +12,7 @@ from bolt_numba.hardware.drivers.alone import alone, kind_of
 from bolt_numba.hardware.drivers.buffers import Bindings, borrowed
 from bolt_numba.hardware.drivers.indices import loose
 from bolt_numba.hardware.drivers.openvino.table import NotThereError, constant, load_builders, nodes_of
-from bolt_numba.hardware.drivers.packages import lacking, processor_digest, version_of
+from bolt_numba.hardware.drivers.packages import lacking, processor_digest, threads_of, version_of
 from bolt_numba.hardware.interface import (
     Accelerator,
     CompileContext,
@@ -66,10 +66,10 @@ class OvAccelerator(Accelerator):
 
         self.sdk, self.opset, self.properties = openvino, opset15, properties
         self.core = openvino.Core()
-        self.device = str(properties["device"])
+        self.device, self.threads = str(properties["device"]), threads_of("openvino", properties["threads"])
         available = [*self.core.available_devices, "AUTO"]
         if self.device.partition(".")[0].partition(":")[0] not in {name.partition(".")[0] for name in available}:
-            raise DeviceError(f"openvino: device: got {self.device!r}, wanted one of {', '.join(available)}")
+            raise DeviceError(f"openvino: device: got {self.device!r:.80}, wanted one of {', '.join(available)}")
         self.version = f"openvino {version_of('openvino')} on {self.device} of {processor_digest()}"
         self.shapes = "free" if properties["shapes"] == "free" else "fixed"
         self.lowerings = (*CHANNELS_FIRST, *FUSED, *BYTES[:2], *ACTIVATIONS, *NORMS)
@@ -110,7 +110,7 @@ class OvAccelerator(Accelerator):
             "INFERENCE_PRECISION_HINT": str(self.properties["precision"]),
         }
         if self.device == "CPU":
-            made["INFERENCE_NUM_THREADS"] = int(self.properties["threads"]) or context.threads
+            made["INFERENCE_NUM_THREADS"] = self.threads or context.threads
         return made
 
     def compile(self, graph: Graph, context: CompileContext) -> OvCompiled:
