@@ -126,11 +126,11 @@ def test_bytes_and_halves(dtype: Any, mean: int, color: str) -> None:
     np.testing.assert_allclose(got, (rgb - np.float64(mean)) / (255 if dtype == F16 else 1), rtol=1e-3, atol=1e-6)
 
 
-def network(*shape: Any) -> Graph:
+def network(*shape: Any, rank: int = 4) -> Graph:
     """The greatest value of each channel."""
     graph = Graph("network")
     x = graph.add_input("input", TensorType(F32, shape))
-    graph.add_output(Builder(graph)(ReduceMax(keepdims=False), x, np.array([2, 3])), "greatest")
+    graph.add_output(Builder(graph)(ReduceMax(keepdims=False), x, np.arange(2, rank)), "greatest")
     return graph
 
 

@@ -1,4 +1,4 @@
-"""Preprocessing as part of a graph: what a model wants of images, put before it or run alone.
+"""Preprocessing as part of a graph: what a model wants of images and sound, put before it or run alone.
 
 >>> from bolt_numba.preprocessing import Image, with_preprocessing
 >>> graph = with_preprocessing(bn.load("model.onnx"), {"input": Image(mean=0.5, std=0.5)})
@@ -17,15 +17,16 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ir.sizes import inferred
 from bolt_numba.passes.pipeline import deep_clone
+from bolt_numba.preprocessing.audio import Audio
 from bolt_numba.preprocessing.decode import open_image
 from bolt_numba.preprocessing.image import Image
 from bolt_numba.types import Sym, TensorType
 
-__all__ = ["Image", "Steps", "open_image", "with_preprocessing"]
+__all__ = ["Audio", "Image", "Steps", "open_image", "with_preprocessing"]
 
 
 class Steps(Protocol):
-    """A description of what is done to an input, as `Image` is one."""
+    """A description of what is done to an input, as `Image` and `Audio` are."""
 
     def takes(self, name: str) -> TensorType:
         """The type of what is given, for an input of this name."""

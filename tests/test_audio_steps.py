@@ -1,0 +1,122 @@
+"""Spectrograms against formulas of librosa and Whisper over NumPy's transform, in sessions and before models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bolt_numba as bn
+from bolt_numba.errors import BoltError
+from bolt_numba.preprocessing import Audio, with_preprocessing
+from bolt_numba.types import F32, Array, Sym
+from tests.test_preprocessing import network
+
+SOUND = np.random.default_rng(0).standard_normal(16000 * 2).astype(F32) * np.float32(0.1)
+
+
+def spectrum(x: Array, n: int, frame: int, hop: int, center: bool, pad: Any, power: int) -> Array:
+    """[bins, frames] as librosa.stft of f64."""
+    window = np.zeros(n)
+    first = (n - frame) // 2
+    window[first : first + frame] = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(frame) / frame)
+    y = np.pad(x.astype(float), n // 2, mode=pad) if center else x.astype(float)
+    frames = np.lib.stride_tricks.sliding_window_view(y, n)[::hop] * window
+    return np.abs(np.fft.rfft(frames, axis=1)).T ** power
+
+
+def mel_slaney(rate: int, n: int, bands: int) -> Array:
+    """[bands, bins] by loops, as librosa.filters.mel with its defaults has it."""
+
+    def hertz(m: float) -> float:
+        return 200 / 3 * m if m < 15 else 1000 * np.exp(np.log(6.4) / 27 * (m - 15))
+
+    top = 15 + np.log(rate / 2 / 1000) / (np.log(6.4) / 27)
+    edges = [hertz(top * i / (bands + 1)) for i in range(bands + 2)]
+    made = np.zeros((bands, n // 2 + 1))
+    for i in range(bands):
+        left, middle, right = edges[i : i + 3]
+        for k in range(n // 2 + 1):
+            f = k * rate / n
+            made[i, k] = max(0, min((f - left) / (middle - left), (right - f) / (right - middle))) * 2 / (right - left)
+    return made
+
+
+def run(steps: Audio, x: Array) -> Array:
+    return np.asarray(bn.compile(steps.graph(), threads=2)(x))
+
+
+@pytest.mark.parametrize(("frame", "fft", "hop"), [(400, None, 160), (400, 512, 160), (512, None, 128), (64, 64, 37)])
+@pytest.mark.parametrize("power", [1, 2])
+def test_spectrograms(frame: int, fft: int | None, hop: int, power: int) -> None:
+    for center, pad in ((True, "reflect"), (True, "constant"), (False, "reflect")):
+        steps = Audio(frame=frame, fft=fft, hop=hop, center=center, pad=pad, power=power, bands=None, log=None)
+        wanted = spectrum(SOUND, fft or frame, frame, hop, center, pad, power)
+        np.testing.assert_allclose(run(steps, SOUND)[0], wanted, rtol=1e-5, atol=1e-5 * wanted.max())
+
+
+def test_mel_bands_of_librosa() -> None:
+    steps = Audio(rate=22050, frame=1024, hop=256, bands=64, log="db", pad="constant", span=80)
+    wanted = mel_slaney(22050, 1024, 64) @ spectrum(SOUND, 1024, 1024, 256, True, "constant", 2)
+    wanted = 10 * np.log10(np.maximum(wanted, 1e-10))
+    wanted = np.maximum(wanted, wanted.max() - 80)
+    np.testing.assert_allclose(run(steps, SOUND)[0], wanted, rtol=1e-5, atol=1e-4)
+
+
+def test_whisper() -> None:
+    steps = Audio(log="log10", span=8, mean=-4, std=4, drop_last=True)
+    wanted = mel_slaney(16000, 400, 80) @ spectrum(SOUND, 400, 400, 160, True, "reflect", 2)[:, :-1]
+    wanted = np.log10(np.maximum(wanted, 1e-10))
+    wanted = (np.maximum(wanted, wanted.max() - 8) + 4) / 4
+    got = run(steps, SOUND)
+    assert got.shape == (1, 80, 200)
+    np.testing.assert_allclose(got[0], wanted, rtol=1e-5, atol=1e-5)
+    silence = run(steps, np.zeros(16000, F32))
+    np.testing.assert_allclose(silence, -1.5)
+
+
+def test_htk_bands() -> None:
+    """Triangles meet at frequencies that are even on HTK's scale, and are 1 high."""
+    steps = Audio(rate=8000, frame=4096, bands=10, low=100, high=3000, scale="htk", norm=None)
+    made = steps.filters()
+    mel = 2595 * np.log10(1 + np.array([100, 3000]) / 700)
+    centres = 700 * (10 ** (np.linspace(*mel, 12)[1:-1] / 2595) - 1)
+    np.testing.assert_allclose(made.argmax(axis=0) * 8000 / 4096, centres, atol=1.0)
+    np.testing.assert_allclose(made.max(axis=0), 1, atol=0.02)
+
+
+def test_integers_batches_and_lengths() -> None:
+    """Sounds of any length, several at once, as stored samples; frames first."""
+    steps = Audio(batch=True, source="i16", layout="frames")
+    session = bn.compile(steps.graph(), threads=1)
+    for length in (800, 3200, 5000, 7001, 8000, 9000):
+        x = (SOUND[: 2 * length].reshape(2, length) * 32768).astype(np.int16)
+        got = np.asarray(session(x))
+        for each, one in zip(got, x, strict=True):
+            wanted = run(Audio(), one.astype(F32) / np.float32(32768))[0].T
+            np.testing.assert_allclose(each, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_before_a_model() -> None:
+    graph = with_preprocessing(network(1, 80, Sym("frames"), rank=3), {"input": Audio()})
+    np.testing.assert_allclose(
+        np.asarray(bn.compile(graph)(SOUND))[0], run(Audio(), SOUND)[0].max(axis=1), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": "kaiser"}, "window: got kaiser, wanted hann, hamming, ones"),
+        ({"pad": "edge"}, "pad: got edge"), ({"power": 3}, "power: got 3"), ({"scale": "bark"}, "scale: got bark"),
+        ({"norm": "l1"}, "norm: got l1"), ({"log": "log2"}, "log: got log2"), ({"layout": "NCHW"}, "layout: got NCHW"),
+        ({"hop": 0}, "hop: got 0"), ({"frame": 0}, "frame: got 0"), ({"fft": 100}, "fft: got 100, wanted 400 to"),
+        ({"low": 9000}, "low and high"), ({"std": 0}, "std and floor"), ({"floor": 0}, "std and floor"),
+        ({"dtype": np.dtype("i4")}, "dtype: got i32, wanted a float"), ({"source": "u8"}, "source: got u8"),
+        ({"bands": 0}, "bands: got 0"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told(options: Any, message: str) -> None:
+    with pytest.raises(BoltError, match=f"sound steps: {message}"):
+        Audio(**options).graph()
