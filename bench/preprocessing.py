@@ -1,6 +1,9 @@
-"""Image steps against OpenCV and Pillow, in turns: python -m bench.preprocessing [--threads 1 2] [--repeat 40].
+"""Image and sound steps against OpenCV, Pillow and NumPy, in turns.
 
-A line for each job and contestant: the least and the middle time in ms.  All make a new f32 [1, 3, h, w] of u8 pixels.
+    python -m bench.preprocessing [--threads 1 2] [--repeat 40]
+
+A line for each job and contestant: the least and the middle time in ms.  All make a new f32 [1, 3, h, w] of u8 pixels,
+or a new [1, bands, frames] of f32 samples.
 """
 
 from __future__ import annotations
@@ -14,13 +17,13 @@ from typing import Any
 import numpy as np
 
 import bolt_numba as bn
-from bolt_numba.preprocessing import Image
+from bolt_numba.preprocessing import Audio, Image
 from bolt_numba.types import Array
 
 Work = Callable[[], Any]
 
 
-def ours(steps: Image, x: Array, threads: int) -> dict[str, Work]:
+def ours(steps: Image | Audio, x: Array, threads: int) -> dict[str, Work]:
     session = bn.compile(steps.graph(), threads=threads)
     return {"steps": lambda: session(x)}
 
@@ -65,6 +68,24 @@ def by_pillow(steps: Image, x: Array, threads: int) -> dict[str, Work]:
     return {"pillow": stretch}
 
 
+def by_numpy(steps: Audio, x: Array, threads: int) -> dict[str, Work]:
+    """Frames, NumPy's transform of real numbers, and a product, all f32; NumPy's threads are the environment's."""
+    window, filters, half = steps.weights(), steps.filters().T.copy(), steps.frame // 2
+
+    def mel() -> Any:
+        y = np.pad(x, half, mode="reflect")
+        frames = np.lib.stride_tricks.sliding_window_view(y, steps.frame)[:: steps.hop]
+        z = np.fft.rfft(frames * window, axis=1)
+        return np.log(np.maximum(filters @ (z.real**2 + z.imag**2).T, steps.floor))[None]
+
+    return {"numpy": mel}
+
+
+SOUNDS = (
+    ("30 s at 16 kHz, frames of 400", Audio()),
+    ("30 s at 22 kHz, frames of 1024", Audio(rate=22050, frame=1024, hop=256)),
+    ("30 s at 22 kHz, frames of 2048", Audio(rate=22050, frame=2048, hop=512, bands=128)),
+)
 JOBS: tuple[tuple[str, tuple[int, int], Image, Callable[..., dict[str, Work]]], ...] = (
     ("1920x1080 -> 640 letterbox, bilinear", (1080, 1920),
      Image(640, mode="letterbox", antialias=False, color="BGR"), by_opencv),
@@ -92,6 +113,12 @@ def measured(works: dict[str, Work], repeat: int) -> dict[str, list[float]]:
     return {name: sorted(each) for name, each in times.items()}
 
 
+def show(threads: int, what: str, found: dict[str, list[float]]) -> None:
+    for name, times in found.items():
+        row = f"{times[0]:8.3f} {times[len(times) // 2]:8.3f}"
+        sys.stdout.write(f"{threads} threads  {what:46} {name:7} {row}\n")
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
@@ -101,10 +128,11 @@ def main(arguments: list[str] | None = None) -> None:
     for threads in options.threads:
         for what, size, steps, peer in JOBS:
             x = rng.integers(0, 256, (*size, 3), dtype=np.uint8)
-            found = measured(ours(steps, x, threads) | peer(steps, x, threads), options.repeat)
-            for name, times in found.items():
-                row = f"{times[0]:8.3f} {times[len(times) // 2]:8.3f}"
-                sys.stdout.write(f"{threads} threads  {what:46} {name:7} {row}\n")
+            show(threads, what, measured(ours(steps, x, threads) | peer(steps, x, threads), options.repeat))
+        for what, sound in SOUNDS:
+            samples = rng.standard_normal(30 * sound.rate).astype(np.float32)
+            works = ours(sound, samples, threads) | by_numpy(sound, samples, threads)
+            show(threads, what, measured(works, options.repeat))
 
 
 if __name__ == "__main__":

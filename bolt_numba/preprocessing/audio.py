@@ -1,4 +1,4 @@
-"""From samples of sound to the spectrogram that a network takes, by matrices of waves and of mel bands."""
+"""From samples of sound to the spectrogram that a network takes, by Fourier transforms and mel bands."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.reduce import ReduceMax
-from bolt_numba.ops.arrays.shape import Pad, Split, Transpose, Unsqueeze
+from bolt_numba.ops.arrays.shape import Pad, Split, Squeeze, Transpose, Unsqueeze
+from bolt_numba.ops.arrays.signal import STFT
 from bolt_numba.ops.arrays.slicing import Slice
-from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Cast, Div, Log, Max, Mul, Sqrt, Sub
 from bolt_numba.types import F32, I16, AnyDType, Array, Dim, Sym, TensorType, dtype_name
@@ -100,17 +100,16 @@ class Audio:
         """Add the steps to a graph; x: a value of the type that `takes` gives."""
         self._check()
         if self.source == "i16":
-            x = b(Mul(), b(Cast(F32), x), F32.type(1 / 32768))
-        x = b(Unsqueeze(), x, np.array([1] if self.batch else [0, 1]))
+            x = b(Mul(), b(Cast(F32), x), 1 / 32768)
+        x = x if self.batch else b(Unsqueeze(), x, np.array([0]))
         if self.center:
             half = self._fft // 2
-            x = b(Pad(self.pad), x, np.array([0, 0, half, 0, 0, half]))
-        y = b(Conv(strides=(self.hop,)), x, self.waves()[:, None])
+            x = b(Pad(self.pad), x, np.array([0, half, 0, half]))
+        y = b(STFT(), b(Unsqueeze(), x, np.array([2])), np.array(self.hop), self.weights())
         if self.drop_last:
-            y = b(Slice(), y, np.array([0]), np.array([-1]), np.array([2]))
-        y = b(Transpose((0, 2, 1)), y)
-        real, imaginary = b(Split(2, 2), b(Mul(), y, y))
-        y = b(Add(), real, imaginary)
+            y = b(Slice(), y, np.array([0]), np.array([-1]), np.array([1]))
+        real, imaginary = b(Split(3, 2), b(Mul(), y, y))
+        y = b(Squeeze(), b(Add(), real, imaginary), np.array([3]))
         y = b(Sqrt(), y) if self.power == 1 else y
         y = y if self.bands is None else b(MatMul(), y, self.filters())
         y = self._scaled(b, y)
@@ -123,13 +122,12 @@ class Audio:
     def _fft(self) -> int:
         return self.frame if self.fft is None else self.fft
 
-    def waves(self) -> Array:
-        """Real and imaginary parts of the transform's windowed waves, [2 bins, fft] f32."""
+    def weights(self) -> Array:
+        """The window in the middle of the transform, [fft] f32."""
         n, (high, low) = self._fft, WINDOWS[self.window]
-        window, first = np.zeros(n), (n - self.frame) // 2
-        window[first : first + self.frame] = high - low * np.cos(2 * np.pi * np.arange(self.frame) / self.frame)
-        turns = np.outer(np.arange(n // 2 + 1), np.arange(n)) % n * (2 * np.pi / n)
-        return np.concatenate([np.cos(turns) * window, -np.sin(turns) * window]).astype(F32)
+        made, first = np.zeros(n, F32), (n - self.frame) // 2
+        made[first : first + self.frame] = high - low * np.cos(2 * np.pi * np.arange(self.frame) / self.frame)
+        return made
 
     def filters(self) -> Array:
         """How much of each frequency is in each band: triangles on the mel scale, [bins, bands] f32."""
@@ -148,13 +146,13 @@ class Audio:
 
     def _scaled(self, b: Builder, y: Value) -> Value:
         if self.log is not None:
-            times = LOGS[self.log] * (2 if self.log == "db" and self.power == 1 else 1)
-            y = b(Mul(), b(Log(), b(Max(), y, F32.type(self.floor))), F32.type(times))
+            times = float(LOGS[self.log]) * (2 if self.log == "db" and self.power == 1 else 1)
+            y = b(Mul(), b(Log(), b(Max(), y, self.floor)), times)
         if self.span is not None:
             greatest = b(ReduceMax(), y, np.array([1, 2]))
-            y = b(Max(), y, b(Sub(), greatest, F32.type(self.span)))
+            y = b(Max(), y, b(Sub(), greatest, self.span))
         if self.mean or self.std != 1:
-            y = b(Div(), b(Sub(), y, F32.type(self.mean)), F32.type(self.std))
+            y = b(Div(), b(Sub(), y, self.mean), self.std)
         return y
 
     def _check(self) -> None:

@@ -29,8 +29,8 @@ def dft(draw: Draw, op: type[s.DFT]) -> Case:
 
 @cases(s.STFT)
 def stft(draw: Draw, op: type[s.STFT]) -> Case:
-    signal = real(draw, (2, pick(draw, 20, 33), 1))
-    length = pick(draw, 4, 7, 8)
+    length = pick(draw, 1, 2, 4, 7, 8, 12, 15, 30, 32, 50, 128)
+    signal = real(draw, (2, length + pick(draw, 0, 16, 29), 1))
     window = real(draw, (length,)) if draw(flags) else None
     given = scalar(length) if window is None or draw(flags) else None
     return Case(op(draw(flags)), (signal, scalar(pick(draw, 1, 3, 8)), window, given), exact=False)
