@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from bolt_numba.base.border import border
 from bolt_numba.base.budget import Budget, within
+from bolt_numba.base.config import MAX_PLANS
+from bolt_numba.devices import others
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.loading import File, Source, read_model
-from bolt_numba.runtime.runner import MAX_PLANS
 from bolt_numba.session import Session
 
 if TYPE_CHECKING:
@@ -49,16 +50,23 @@ def compile(
 
     All others are those of `Session`.
     """
+    options: dict[str, Any] = {
+        "device": device, "precision": precision, "numerics": numerics, "tune": tune, "memory_limit": memory_limit,
+        "max_plans": max_plans, "stages": stages, "stand_ins": stand_ins, "properties": properties,
+        "fallback": fallback, "placement": placement,
+    }  # fmt: skip
+    if others(device) and weights is None and calibration is None and precision != INT8:
+        from bolt_numba.plugged.known import session_of  # sessions without plug-ins do without
+
+        made = session_of(model, signature, threads, options)
+        if made is not None:
+            return made
     with nullcontext() if memory_limit is None else within(Budget(memory=memory_limit)):
         found = read_model(model, None, weights)
     graph = found.graph(signature)
     if precision == INT8 or calibration is not None:
-        graph, precision = _quantised(graph, precision, calibration, threads), "f32"
-    return Session(
-        graph, device=device, precision=precision, numerics=numerics, threads=threads, tune=tune,
-        memory_limit=memory_limit, max_plans=max_plans, stages=stages, stand_ins=stand_ins,
-        properties=properties, fallback=fallback, placement=placement, signatures=found.signatures,
-    )  # fmt: skip
+        graph, options["precision"] = _quantised(graph, precision, calibration, threads), "f32"
+    return Session(graph, threads=threads, signatures=found.signatures, **options)
 
 
 def _quantised(graph: Graph, precision: str, calibration: Data | None, threads: int | None) -> Graph:

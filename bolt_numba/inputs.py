@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.base.budget import ask
+from bolt_numba.base.config import MAX_THREADS, default_threads
 from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
 from bolt_numba.ops.dtypes import plain_bools
 from bolt_numba.runtime.copies import is_elsewhere
@@ -28,6 +31,7 @@ from bolt_numba.types import (
 if TYPE_CHECKING:
     from bolt_numba.passes.pipeline import Stage
     from bolt_numba.runtime.device import Device
+    from bolt_numba.runtime.runner import Prepared
 
 
 def spec_of(name: str, t: TensorType) -> TensorSpec:
@@ -175,6 +179,23 @@ def check_buffer(name: str, buffer: Any, shape: tuple[int, ...], dtype: AnyDType
         raise ShapeError(f"buffer for output {name!r}: got a strided or read-only array, wanted a contiguous one")
 
 
+def targets_among(
+    prepared: Prepared, names: Sequence[str], arrays: Sequence[Array], buffers: Mapping[str, Array]
+) -> list[Array | None]:
+    """For each output the buffer that a run of these inputs may write it to straight away."""
+    from bolt_numba.runtime.copies import can_write_into
+
+    targets: list[Array | None] = [None] * len(names)
+    for index, name in enumerate(names):
+        buffer = buffers.get(name)
+        if buffer is not None and prepared.plan.cut is None:
+            want = prepared.plan.results[index].type
+            check_buffer(name, buffer, want.dims, want.dtype)
+            if can_write_into(prepared, index, buffer, arrays):
+                targets[index] = buffer
+    return targets
+
+
 def shared_symbols(specs: Sequence[TensorSpec]) -> bool:
     """Whether a symbol stands for more than one dimension."""
     symbols = [d for spec in specs for d in spec.shape or () if isinstance(d, str)]
@@ -189,3 +210,26 @@ def check_symbols(specs: Sequence[TensorSpec], arrays: Sequence[Array]) -> None:
             if isinstance(want, str) and sizes.setdefault(want, (got, spec.name))[0] != got:
                 size, first = sizes[want]
                 raise ShapeError(f"dimension {want!r}: got {got} in input {spec.name!r}, but {size} in {first!r}")
+
+
+def threads_of(threads: Any) -> int:
+    """How many threads share a call; None: as many as the environment says."""
+    from bolt_numba.devices.threads import can_team
+
+    found = wanted_threads(threads)
+    return found if can_team() else 1
+
+
+def wanted_threads(threads: Any) -> int:
+    """The same, whether the system gives any or not."""
+    given = default_threads() if threads is None else threads
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or not 1 <= given <= MAX_THREADS:
+        raise DeviceError(f"threads: got {given!r:.80}, wanted a whole number from 1 to {MAX_THREADS}")
+    return int(given)
+
+
+def zeros_of(spec: TensorSpec, dims: Sequence[int | str]) -> Array:
+    """An input of zeros, once its memory is granted."""
+    sizes = tuple(map(int, dims))
+    ask(math.prod(sizes) * spec.dtype.itemsize, f"input {spec.name!r}")
+    return np.zeros(sizes, spec.dtype)

@@ -30,7 +30,7 @@ class _Asked:
 
     def __init__(self, opened: Opened) -> None:
         self._opened, self._accelerator = opened, opened.accelerator()
-        self.lowerings: Sequence[Rule] = self._accelerator.lowerings
+        self.lowerings: Sequence[Rule] = registry.lowerings_of(opened.driver, self._accelerator)
         self.shapes: str = self._accelerator.shapes
 
     def supports(self, node: Node) -> bool | str:
@@ -59,16 +59,16 @@ class Plugins:
         self.plugged: dict[str, Plugin] = {}
         self.missing: dict[str, str] = {}
 
-    def add(self, name: str, properties: Mapping[str, Any]) -> None:
-        """Open a device; where that fails the session does without, if it may."""
+    def add(self, name: str, properties: Mapping[str, Any], opened: Opened | None = None) -> None:
+        """Open a device unless it is; where that fails the session does without, if it may."""
         reason: Exception | str = registry.obstacle(name)
         if not reason:
             driver = registry.driver(name)
             settings = registry.settings_of(driver, properties)
             buckets_of(str(settings["buckets"]))  # raises for what is none
-            opened = Opened(driver, settings, self.failures)
+            opened = opened or Opened(driver, settings, self.failures)
             try:
-                opened.accelerator()
+                registry.lowerings_of(driver, opened.accelerator())
             except Exception as error:
                 reason = error
             else:
@@ -137,11 +137,12 @@ def plugged(
     fallback: str,
     placement: Any,
     session: tuple[int, str, str, int, bool],
+    already: Mapping[str, Opened],
 ) -> Plugins:
     """The plug-ins of a session.
 
     asked: names of all its devices; named: those that are plug-ins'.  session: threads, precision, numerics, max_plans,
-    stand_ins.
+    stand_ins.  already: devices by name that are open.
     Raises DeviceError for properties that a device has not, and for a device that is missing where the session forbids
     to do without.
     """
@@ -152,9 +153,10 @@ def plugged(
         if name not in named:
             raise DeviceError(f"properties: got some of {name!r}, wanted those of {', '.join(map(repr, named))}")
     home = in_order([name for name in asked if name not in named])
-    made = Plugins(Failures(fallback), placement_of(placement), Settings(*session, home))
+    failures = next((opened.failures for opened in already.values()), None) or Failures(fallback)
+    made = Plugins(failures, placement_of(placement), Settings(*session, home))
     for name in named:
-        made.add(name, given.get(name, {}))
+        made.add(name, given.get(name, {}), already.get(name))
     return made
 
 

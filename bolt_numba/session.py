@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bolt_numba.base.border import border, leave
-from bolt_numba.base.budget import Budget, ask, within
-from bolt_numba.base.config import MAX_THREADS, default_stand_ins, default_threads
+from bolt_numba.base.budget import Budget, within
+from bolt_numba.base.config import MAX_PLANS, default_stand_ins
 from bolt_numba.base.mapped import check_intact, drop_maps
 from bolt_numba.devices import in_order, plug_ins
-from bolt_numba.devices.seals import check_sources, machine
-from bolt_numba.devices.threads import can_team
 from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
 from bolt_numba.inputs import (
     as_input,
@@ -30,28 +28,31 @@ from bolt_numba.inputs import (
     sizes_of,
     spec_of,
     stages_of,
+    targets_among,
+    threads_of,
     want_one_of,
+    zeros_of,
 )  # fmt: skip
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import MAIN
 from bolt_numba.outputs import Outputs
-from bolt_numba.runtime.copies import Home, can_write_into, imported, is_elsewhere, write
-from bolt_numba.runtime.kept import Choose, Kept
-from bolt_numba.runtime.packs import Packs
-from bolt_numba.runtime.region import Region, region_of
-from bolt_numba.runtime.runner import MAX_PLANS, Runner, uploaded
-from bolt_numba.runtime.stand_ins import Serving
-from bolt_numba.types import FALLBACKS, NUMERICS, PRECISIONS, Array, TensorSpec, precision_of
+from bolt_numba.types import FALLBACKS, NUMERICS, PRECISIONS, Array, precision_of
 
 MAX_WIDER = 4
 """Sets of intermediate values asked for by `Session.run` whose sessions are kept."""
 
 if TYPE_CHECKING:
+    from bolt_numba.devices.foreign.opened import Opened
     from bolt_numba.passes.pipeline import Stage
     from bolt_numba.plugins import Plugins
+    from bolt_numba.runtime.copies import Home
     from bolt_numba.runtime.device import Device
+    from bolt_numba.runtime.kept import Choose
+    from bolt_numba.runtime.packs import Packs
     from bolt_numba.runtime.profile import Profile
+    from bolt_numba.runtime.region import Region
     from bolt_numba.runtime.report import Report
+    from bolt_numba.runtime.runner import Runner
 
 
 class Session:
@@ -88,6 +89,8 @@ class Session:
     signatures: names of all graphs of the model that ``graph`` is from.
     """
 
+    _already: Mapping[str, Opened] = MappingProxyType({})  # plug-ins that are open before the session is made
+
     @border("session")
     def __init__(
         self,
@@ -118,7 +121,7 @@ class Session:
             raise DeviceError(f"stages: graph {graph.name!r}: got a packed graph, wanted one that is not optimised yet")
         self.stages = None if stages is None else stages_of(stages)
         self._budget = None if memory_limit is None else Budget(memory=memory_limit)
-        self.threads = _count_threads(default_threads() if threads is None else threads)
+        self.threads = threads_of(threads)
         self.tune = flag_of("tune", tune)
         self.stand_ins = default_stand_ins() if stand_ins is None else flag_of("stand_ins", stand_ins)
         self.graph, self.signatures = graph, tuple(signatures)
@@ -127,11 +130,16 @@ class Session:
         self._input_names, self._output_names = [s.name for s in self.inputs], [s.name for s in self.outputs]
         self._shared_symbols = shared_symbols(self.inputs)
         self._seen: Graph | None = None
-        self._packs = Packs(self.precision, numerics)
+        self._packs = self._new_packs()
         with self._granted():
             self._runner = self._new_runner(self._devices_of(device))
+        self._far = self._runner.far
         self._wider: dict[tuple[str, ...], Session] = {}
-        self._states = Kept(graph) if graph.states else None
+        self._states = None
+        if graph.states:
+            from bolt_numba.runtime.kept import Kept
+
+            self._states = Kept(graph)
 
     def _devices_of(self, device: str | Sequence[str]) -> tuple[Device, ...]:
         """The devices in order of preference; plug-ins are opened."""
@@ -147,13 +155,21 @@ class Session:
                 raise DeviceError(f"device: got {named[0]!r} for a packed graph, wanted one that is not optimised yet")
             names = (device,) if isinstance(device, str) else tuple(device)
             own = self.threads, self.precision, self.numerics, self.max_plans, self.stand_ins and not self.tune
-            self._plugins = plugged(names, named, self.properties, self.fallback, self.placement, own)
+            self._plugins = plugged(names, named, self.properties, self.fallback, self.placement, own, self._already)
             found = self._plugins.in_order(names)
         self._computes_halves = found[0].halves
         self.device = device if isinstance(device, str) else tuple(device)
         return found
 
+    def _new_packs(self) -> Packs:
+        from bolt_numba.runtime.packs import Packs
+
+        return Packs(self.precision, self.numerics)
+
     def _new_runner(self, devices: tuple[Device, ...]) -> Runner:
+        from bolt_numba.runtime.runner import Runner  # sessions of known files do without the runtime
+        from bolt_numba.runtime.stand_ins import Serving
+
         tuner = None
         if self.tune:
             from bolt_numba.runtime.tune import Tuner
@@ -164,6 +180,9 @@ class Session:
 
     def _region(self) -> Region:
         """The optimised graph for the runner, whose constants the packs look after."""
+        from bolt_numba.devices.seals import check_sources, machine
+        from bolt_numba.runtime.region import region_of
+
         graph, stored = self._optimise(), self.graph.packed
         self._packs.take(graph, self._weights(), self._optimise)
         if stored is not None and stored.machine == machine():
@@ -228,7 +247,7 @@ class Session:
     def _run(self, arrays: list[Array], choose: Choose | None = None) -> list[Array]:
         if self._states is None:
             return self._go(arrays, None if choose is None else choose(arrays))
-        return self._states.run(self._go, arrays, choose, self._homes if self._runner.far else None)
+        return self._states.run(self._go, arrays, choose, self._homes if self._far else None)
 
     def _homes(self, arrays: list[Array]) -> list[Home | None]:
         """Where states of a run of these inputs may stay."""
@@ -270,11 +289,13 @@ class Session:
         is that goes in and out: it is written directly where the plan reads the input no later, else (and where it
         overlaps an input in any other way) the result is computed apart and copied.  Buffers must not overlap.
         """
+        from bolt_numba.runtime.copies import imported, write
+
         arrays = self._arrays(feeds)
         if not isinstance(buffers, Mapping):
             raise DTypeError(f"buffers: got a {type(buffers).__name__}, wanted arrays by name")
-        if self._runner.far:
-            buffers = imported(self._runner.far, buffers)
+        if self._far:
+            buffers = imported(self._far, buffers)
         check_apart(buffers)
         for name in buffers:
             if name not in self._output_names:
@@ -290,15 +311,7 @@ class Session:
         """For each output the buffer that a run of these inputs may write it to straight away."""
         with self._granted():
             prepared = self._runner.prepare(arrays)
-        targets: list[Array | None] = [None] * len(self._output_names)
-        for index, name in enumerate(self._output_names):
-            buffer = buffers.get(name)
-            if buffer is not None and prepared.plan.cut is None:
-                want = prepared.plan.results[index].type
-                check_buffer(name, buffer, want.dims, want.dtype)
-                if can_write_into(prepared, index, buffer, arrays):
-                    targets[index] = buffer
-        return targets
+        return targets_among(prepared, self._output_names, arrays, buffers)
 
     def _feeds(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         if not args:
@@ -316,8 +329,10 @@ class Session:
 
     def _inputs(self, feeds: Mapping[str, Any]) -> list[Array]:
         """The caller's inputs."""
-        arrays, far = [], self._runner.far
+        arrays, far = [], self._far
         if far and isinstance(feeds, Mapping):
+            from bolt_numba.runtime.copies import imported
+
             feeds = imported(far, feeds)
         for spec in self.inputs:
             try:
@@ -370,7 +385,7 @@ class Session:
                 raise ShapeError(f"input {spec.name!r}: shape {spec.shape} is symbolic; give {spec.name}=(...)")
             if not all(isinstance(d, (int, np.integer)) and d >= 0 for d in dims):
                 raise ShapeError(f"input {spec.name!r}: shape: got {dims}, wanted sizes")
-            arrays.append(_zeros(spec, dims))
+            arrays.append(zeros_of(spec, dims))
         with self._granted():
             self._runner.prepare(arrays if self._states is None else arrays + self._states.values, waits=True)
 
@@ -393,6 +408,7 @@ class Session:
     @border("profile")
     def profile(self, *args: Any, runs: int = 20, **kwargs: Any) -> Profile:
         """Time every step: ``profile(x, runs=50)`` with inputs as for a call; after 20 s no further run begins."""
+        from bolt_numba.runtime.copies import is_elsewhere
         from bolt_numba.runtime.profile import profile_runs
 
         with self._granted():
@@ -408,11 +424,13 @@ class Session:
         ``pinned`` of the host for copies there, which all sessions share, and ``states``, if the model keeps any, with
         the second places of those on a device.
         """
+        from bolt_numba.runtime.runner import real_nbytes, uploaded
+
         plans = [p.plan for p in self._runner.prepared.values()]
-        pinned = sum(device.pinned for device in self._runner.far)
+        pinned = sum(device.pinned for device in self._far)
         kept = {} if self._states is None else {"states": self._states.nbytes}
         return uploaded(plans) | ({"pinned": pinned} if pinned else {}) | kept | {
-            "weights": sum(map(_real_nbytes, {id(a): a for a in self._weights()}.values())),
+            "weights": sum(map(real_nbytes, {id(a): a for a in self._weights()}.values())),
             "packed": self._packs.nbytes,
             "arena": max((p.memory.nbytes for p in plans), default=0),
             "naive": max((p.memory.naive_nbytes for p in plans), default=0),
@@ -436,7 +454,7 @@ class Session:
         """Drop plans and packed weights, close plug-ins; the session may be called again and plans anew."""
         if self._plugins is not None:
             self._plugins.close()
-        self._packs = Packs(self.precision, self.numerics)
+        self._packs = self._new_packs()
         self._runner.forget(self._packs, self._region)
         for wider in self._wider.values():
             wider.close()
@@ -474,23 +492,6 @@ class Session:
         both = [("input", s) for s in self.inputs] + [("output", s) for s in self.outputs]
         rows = [(kind, s.name, dtype_name(s.dtype), "?" if s.shape is None else list(s.shape)) for kind, s in both]
         return html_table(repr(self), ("", "name", "dtype", "shape"), rows)
-
-
-def _count_threads(threads: Any) -> int:
-    if isinstance(threads, bool) or not isinstance(threads, (int, np.integer)) or not 1 <= threads <= MAX_THREADS:
-        raise DeviceError(f"threads: got {threads!r:.80}, wanted a whole number from 1 to {MAX_THREADS}")
-    return int(threads) if can_team() else 1
-
-
-def _zeros(spec: TensorSpec, dims: Sequence[int | str]) -> Array:
-    sizes = tuple(map(int, dims))
-    ask(math.prod(sizes) * spec.dtype.itemsize, f"input {spec.name!r}")
-    return np.zeros(sizes, spec.dtype)
-
-
-def _real_nbytes(array: Array) -> int:
-    """Bytes behind an array; a broadcast constant holds less than it shows."""
-    return array.itemsize if 0 in array.strides and array.size > 1 else array.nbytes
 
 
 def _restore(data: bytes, threads: int, options: dict[str, Any]) -> Session:

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 import ml_dtypes
@@ -175,4 +176,21 @@ def file_below(folder: Path | None, location: str, what: str) -> Path:
         raise InvalidModelError(f"{what}: got {location!r}, which leaves the model's folder")
     if not path.is_file():
         raise InvalidModelError(f"{what}: got {location!r}, wanted an existing file")
+    named = _named.get()
+    if named is not None:
+        named[path] = None
     return path
+
+
+_named: ContextVar[dict[Path, None] | None] = ContextVar("named", default=None)
+
+
+@contextmanager
+def files_named() -> Iterator[dict[Path, None]]:
+    """Within: has the files that models name which are read meanwhile."""
+    made: dict[Path, None] = {}
+    token = _named.set(made)
+    try:
+        yield made
+    finally:
+        _named.reset(token)

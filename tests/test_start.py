@@ -245,8 +245,8 @@ def test_what_is_remembered_is_of_the_sources_that_a_process_began_with(
     assert remembered.remembered("kind", folder) is None
     (folder / "old.py").rename(folder / "new.py")
     remembered.remember("kind", folder, ["old"])
-    remembered._state.cache_clear()  # as in another process
+    remembered.state_of.cache_clear()  # as in another process
     assert remembered.remembered("kind", folder) is None
     remembered.remember("kind", folder, ["new"])
-    remembered._state.cache_clear()
+    remembered.state_of.cache_clear()
     assert remembered.remembered("kind", folder) == ["new"]

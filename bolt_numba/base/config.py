@@ -44,6 +44,8 @@ SWITCHES = (CACHE_DIR, SYSTEM_CACHE, TRUSTED_USERS, CACHE_MIB, NUM_THREADS, ISA,
 
 MAX_THREADS = 1024
 """More threads than any processor has are a mistake, and each takes memory."""
+MAX_PLANS = 32
+"""Plans kept per region unless a session says otherwise."""
 
 
 def default_threads() -> int:

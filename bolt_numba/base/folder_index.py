@@ -34,7 +34,7 @@ def remember(kind: str, folder: Path, content: Any) -> None:
 
 
 def _name(kind: str, folder: Path) -> str:
-    return f"{kind}/{folder.name}-{_state(folder)}.json"
+    return f"{kind}/{folder.name}-{state_of(folder)}.json"
 
 
 def built_in_name(kind: str, folder: Path) -> str:
@@ -44,7 +44,7 @@ def built_in_name(kind: str, folder: Path) -> str:
 
 
 @functools.cache
-def _state(folder: Path) -> str:
+def state_of(folder: Path) -> str:
     """Names the sources below the folder: names, sizes and times, as they were when this process first looked.
 
     What it holds of them is never kept for those that an upgrade puts in their place meanwhile.

@@ -29,7 +29,7 @@ from bolt_numba.base.trusted import (
     make_folder,
     obstacle,
     open_private,
-    read_trusted,
+    read_parts,
     warn_untrusted,
     write_trusted,
 )
@@ -73,8 +73,14 @@ def cache_root() -> Path:
 
 def contents(name: str) -> Iterator[tuple[Path, bytes]]:
     """Files of a name like ``readers/x.json``, the folder asked first coming first, and what they hold."""
+    for path, (_, found) in parted(name, 0):
+        yield path, found
+
+
+def parted(name: str, head: int) -> Iterator[tuple[Path, tuple[bytes, bytes]]]:
+    """The same, what they hold as so many bytes and the rest."""
     for folder in folders().read:
-        found = read_trusted(folder / name)
+        found = read_parts(folder / name, head)
         if found is not None:
             yield folder / name, found
 

@@ -63,14 +63,20 @@ def read_trusted(path: Path, *, secret: bool = False) -> bytes | None:
 
     secret: nor read.
     """
+    parts = read_parts(path, secret=secret)
+    return None if parts is None else parts[1]
+
+
+def read_parts(path: Path, head: int = 0, *, secret: bool = False) -> tuple[bytes, bytes] | None:
+    """The same as two: so many bytes, or as many as there are, and the rest, which is not copied to be cut off."""
     if not _HAS_OWNERS:
-        with suppress(OSError):
-            return path.read_bytes()
+        with suppress(OSError), path.open("rb") as file:
+            return file.read(head), file.read()
         return None
     try:
         folder = _open_folder(str(path.parent))
         try:
-            return _content(folder, path.name, secret)
+            return _content(folder, path.name, head, secret)
         finally:
             os.close(folder)
     except UntrustedError as error:
@@ -196,7 +202,7 @@ def share(folder: Path, private: frozenset[str]) -> int:
     return count
 
 
-def _content(folder: int, name: str, secret: bool) -> bytes:
+def _content(folder: int, name: str, head: int, secret: bool) -> tuple[bytes, bytes]:
     try:
         file = os.open(name, _OLD, dir_fd=folder)
     except OSError as error:
@@ -210,7 +216,8 @@ def _content(folder: int, name: str, secret: bool) -> bytes:
         _check(name, found)
         if secret and (found.st_uid != os.geteuid() or found.st_mode & 0o077):
             raise UntrustedError(f"{name}: {_owner_and_mode(found)}, wanted this user alone to read it")
-        return os.read(file, found.st_size)
+        begin = os.read(file, head) if head else b""
+        return begin, os.read(file, found.st_size - len(begin))
     finally:
         os.close(file)
 

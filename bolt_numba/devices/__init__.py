@@ -71,15 +71,20 @@ def _of_family(name: str) -> Device:
     return made if made.name == name else _known.setdefault(made.name, made)
 
 
+def others(wanted: str | Sequence[str]) -> list[str]:
+    """Those of the names that are none of ours, each once."""
+    asked = [wanted] if isinstance(wanted, str) else wanted if isinstance(wanted, (list, tuple)) else []
+    return list(dict.fromkeys(name for name in asked if isinstance(name, str) and not _is_known(name)))
+
+
 def plug_ins(wanted: str | Sequence[str]) -> list[str]:
     """Those of the names that are plug-ins', which a session opens by itself."""
-    asked = [wanted] if isinstance(wanted, str) else wanted if isinstance(wanted, (list, tuple)) else []
-    others = [name for name in asked if isinstance(name, str) and not _is_known(name)]
-    if not others:
+    found = others(wanted)
+    if not found:
         return []
     from bolt_numba.hardware import registry  # sessions without plug-ins do without
 
-    return [name for name in dict.fromkeys(others) if registry.is_known(name)]
+    return [name for name in found if registry.is_known(name)]
 
 
 def in_order(wanted: str | Sequence[str] = ()) -> tuple[Device, ...]:

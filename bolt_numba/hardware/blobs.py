@@ -12,22 +12,24 @@ import os
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
-from hashlib import sha256  # of OpenSSL: weights are long, and it takes a seventh of the time of Python's own
 from pathlib import Path
+from typing import TYPE_CHECKING
+from zlib import crc32
 
 from bolt_numba.base.config import cache_limit
-from bolt_numba.base.kept import cache_root, contents, keep
+from bolt_numba.base.kept import cache_root, keep, parted
 from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.interface import INTERFACE, CompileContext, DeviceDriver, Setting
-from bolt_numba.hardware.preparing import digest
 from bolt_numba.hardware.registry import own_settings
-from bolt_numba.ir.graph import Graph
+
+if TYPE_CHECKING:
+    from bolt_numba.ir.graph import Graph
 
 FOLDER = "hardware"
 MAGIC = b"BOLTBLOB"
-VERSION = 2
-_HEADER = struct.Struct("<8sIIQ32s")
-"""Magic, version, 0, bytes of the blob, the SHA-256 of its name and of it."""
+VERSION = 3
+_HEADER = struct.Struct("<8sIIQ")
+"""Magic, version, the crc32 of its name and of it, bytes of the blob."""
 
 
 def name_of(
@@ -36,19 +38,20 @@ def name_of(
     """The name of what is compiled of a graph: equal for two only where all that it depends on is."""
     own = sorted(own_settings(settings).items())
     ranges = sorted((name, tuple(map(tuple, sizes))) for name, sizes in context.ranges.items())
+    from bolt_numba.hardware.preparing import digest  # what starts from a blob alone does without
+
     more = (INTERFACE, driver.name, driver.vendor, version, own, context.threads, context.precision, ranges)
     return f"{driver.name}-{digest(graph, *more)}.blob"
 
 
 def read(name: str) -> bytes | None:
     """What `write` kept by this name; None where nothing is.  Raises DeviceError for a file that is damaged."""
-    for path, data in contents(f"{FOLDER}/{name}"):
+    for path, (head, blob) in parted(f"{FOLDER}/{name}", _HEADER.size):
         with suppress(OSError):
             os.utime(path)  # used now
-        if len(data) < _HEADER.size:
-            raise DeviceError(f"{path}: got {len(data)} bytes, wanted a header of {_HEADER.size}")
-        magic, version, _, size, mark = _HEADER.unpack_from(data)
-        blob = data[_HEADER.size :]
+        if len(head) < _HEADER.size:
+            raise DeviceError(f"{path}: got {len(head)} bytes, wanted a header of {_HEADER.size}")
+        magic, version, mark, size = _HEADER.unpack(head)
         if (magic, version) != (MAGIC, VERSION):
             raise DeviceError(f"{path}: magic and version: got {magic!r} and {version}, wanted {MAGIC!r} and {VERSION}")
         if len(blob) != size or _mark(name, blob) != mark:
@@ -59,7 +62,7 @@ def read(name: str) -> bytes | None:
 
 def write(name: str, blob: bytes) -> None:
     """Keep a blob, whole or not at all, and drop old ones where all are too many bytes."""
-    data = _HEADER.pack(MAGIC, VERSION, 0, len(blob), _mark(name, blob)) + blob
+    data = _HEADER.pack(MAGIC, VERSION, _mark(name, blob), len(blob)) + blob
     limit = cache_limit()
     if limit and len(data) > limit:
         return
@@ -68,17 +71,15 @@ def write(name: str, blob: bytes) -> None:
         _limit(cache_root() / FOLDER, limit)
 
 
-def _mark(name: str, blob: bytes) -> bytes:
+def _mark(name: str, blob: bytes) -> int:
     """Of a blob under its name: one that stands in the place of another is no good."""
-    made = sha256(name.encode())
-    made.update(blob)
-    return made.digest()
+    return crc32(blob, crc32(name.encode()))
 
 
 def entries() -> list[tuple[Path, os.stat_result]]:
     """Files of this user, that used longest ago first."""
     found = []
-    for path in (cache_root() / FOLDER).glob("*.blob"):
+    for path in (*(cache_root() / FOLDER).glob("*.blob"), *(cache_root() / FOLDER).glob("*.start")):
         with suppress(OSError):
             found.append((path, path.stat()))
     return sorted(found, key=lambda row: row[1].st_mtime_ns)

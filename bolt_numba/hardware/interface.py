@@ -132,6 +132,14 @@ class Accelerator(ABC):
         """The same from what `Compiled.serialise` gave, for an equal graph, context and `version`."""
         raise NotImplementedError(f"{type(self).__name__} restores nothing")
 
+    def start(self, blob: bytes, context: CompileContext) -> Compiled:
+        """The same where the blob is all that it takes, for an equal context and `version`.
+
+        A driver that has this says that what `supports` answers depends on nothing but its own file, its properties and
+        `version`.  Sessions of a file that an earlier process ran as one part then start without reading it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} starts nothing from a blob alone")
+
     def seconds(self, node: Node) -> float | None:
         """Roughly what a node takes there; None: unknown, and it is taken to be fast."""
         return None

@@ -6,15 +6,19 @@ names makes the `DeviceDriver`.  Nothing here imports an SDK, and a plug-in that
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 import threading
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.interface import COMMON, INTERFACE, Accelerator, DeviceDriver, MakeDriver, Setting
+
+if TYPE_CHECKING:
+    from bolt_numba.passes.rewrite import Rule
 
 GROUP = "bolt_numba.hardware"
 """Of the entry points that name drivers."""
@@ -92,6 +96,32 @@ def driver(name: str) -> DeviceDriver:
         return _drivers.setdefault(name, made)
 
 
+def source_of(name: str) -> tuple[str, bool]:
+    """What makes the driver of a name, as an entry point names it, and whether a package announces it."""
+    with _lock:
+        make: Any = _makers.get(name)
+        if make is None:
+            return _entry_points()[name].value, True
+        return f"{getattr(make, '__module__', '')}:{getattr(make, '__qualname__', '')}", False
+
+
+def known_driver(name: str, value: str, is_announced: bool) -> DeviceDriver | None:
+    """The driver of a name if it is the one that `source_of` told earlier; packages are the same as then.
+
+    Raises what its package raises.
+    """
+    with _lock:
+        if (name in _makers) == is_announced:
+            return None
+        if not is_announced:
+            return _drivers[name] if source_of(name)[0] == value else None
+        if name not in _drivers:
+            module, _, attribute = value.partition(":")
+            made: Any = getattr(importlib.import_module(module), attribute)
+            _drivers[name] = _checked(made(), name)
+        return _drivers[name]
+
+
 def obstacle(name: str) -> str:
     """Why a plug-in cannot be used here; empty where it can."""
     try:
@@ -155,19 +185,25 @@ def own_settings(settings: Mapping[str, Setting]) -> dict[str, Setting]:
 
 def opened(driver: DeviceDriver, settings: Mapping[str, Setting]) -> Accelerator:
     """The device, open.  Raises what the driver does, and DeviceError where it gives something else."""
-    from bolt_numba.passes.rewrite import Rule
-
     made: Any = driver.open(own_settings(settings))
     if not isinstance(made, Accelerator):
         raise DeviceError(f"device {driver.name!r}: open: got a {type(made).__name__}, wanted an Accelerator")
     version, shapes = getattr(made, "version", None), getattr(made, "shapes", None)
     if not isinstance(version, str):
         raise DeviceError(f"device {driver.name!r}: version: got a {type(version).__name__}, wanted a text")
-    if any(not isinstance(rule, Rule) for rule in made.lowerings):
-        raise DeviceError(f"device {driver.name!r}: lowerings: got what is no rule, wanted what @rule makes")
     if shapes not in SHAPES:
         raise DeviceError(f"device {driver.name!r}: shapes: got {shapes!r}, wanted one of {SHAPES}")
     return made
+
+
+def lowerings_of(driver: DeviceDriver, accelerator: Accelerator) -> Sequence[Rule]:
+    """The rules of an open device; raises DeviceError where they are none."""
+    from bolt_numba.passes.rewrite import Rule
+
+    found = accelerator.lowerings
+    if any(not isinstance(rule, Rule) for rule in found):
+        raise DeviceError(f"device {driver.name!r}: lowerings: got what is no rule, wanted what @rule makes")
+    return found
 
 
 def _checked(driver: Any, name: str) -> DeviceDriver:

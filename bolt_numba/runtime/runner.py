@@ -13,6 +13,7 @@ import numpy as np
 
 from bolt_numba.base.border import at_node
 from bolt_numba.base.budget import ask, is_granted
+from bolt_numba.base.config import MAX_PLANS
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.mapped import check_intact
 from bolt_numba.errors import BudgetError
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from bolt_numba.runtime.device import Device, Memory
     from bolt_numba.runtime.tune import Tuner
 
-MAX_PLANS = 32
-"""Plans kept per region unless a session says otherwise."""
 MAX_IDLE_CONTEXTS = 4
 _clock = itertools.count()
 """Tells which plan was used last."""
@@ -387,3 +386,9 @@ def uploaded(plans: Sequence[Plan]) -> dict[str, int]:
     rows = [(s.device.name, s.device.uploads(s.executable)) for plan in plans for s in plan.segments]
     nbytes = {(name, address): n for name, uploads in rows for address, n in uploads.items()}
     return {"uploaded": sum(nbytes.values())} if nbytes else {}
+
+
+
+def real_nbytes(array: Array) -> int:
+    """Bytes behind an array; a broadcast constant holds less than it shows."""
+    return array.itemsize if 0 in array.strides and array.size > 1 else array.nbytes

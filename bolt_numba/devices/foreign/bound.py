@@ -51,13 +51,6 @@ class _Operands:
         return made
 
 
-def _counted(request: Request) -> dict[str, int]:
-    """What a request counted of its last run; a request that cannot has run all the same."""
-    with suppress(Exception):
-        return {str(name): int(count) for name, count in request.counts().items()}
-    return {}
-
-
 class _Padded:
     """Arrays with more rows than a plan has.
 
@@ -144,7 +137,7 @@ class BoundPart:
                 check.hold(part, ins, outs)
             if not loaded.is_proven:
                 self._keep(loaded)
-            part.succeeded(_counted(request))
+            part.succeeded(loaded.counted(request))
         except Exception as error:
             failure = error
         except BaseException:  # an interrupt: who knows what the request does
@@ -201,6 +194,8 @@ class BoundPart:
                     blobs.write(loaded.blob, blob)
             except Exception as error:  # the next process compiles it again
                 self._part.note("serialise", error)
+        with suppress(Exception):  # it has run, whatever becomes of what is told
+            self._part.opened.proven(loaded)
 
     def _recover(self, error: Exception, loaded: Loaded, ins: list[Array], outs: list[Array]) -> None:
         """Compute what the device failed to."""

@@ -28,26 +28,25 @@ class Plugin(Device):
     def runs(self, op: Op) -> str:
         return self.name if isinstance(op, Foreign) and op.device == self.name else ""
 
-    def part(self, job: Job) -> Part:
-        """Of a job, the same for all plans."""
-        op: Any = job.op
+    def part(self, op: Any, name: str) -> Part:
+        """Of a node, the same for all plans."""
         found = self.parts.get(id(op))
         if found is None:
             self._ops.append(op)  # so that its id stays its own
-            found = self.parts.setdefault(id(op), Part(job.name, op.graph, self.opened, self.settings))
+            found = self.parts.setdefault(id(op), Part(name, op.graph, self.opened, self.settings))
         return found
 
     def build(self, jobs: Sequence[Job], threads: int) -> ForeignProgram:
-        return ForeignProgram([(job, self.part(job)) for job in jobs])
+        return ForeignProgram([(job, self.part(job.op, job.name)) for job in jobs])
 
     def uploads(self, executable: ForeignProgram) -> Mapping[int, int]:
         return {key: nbytes for _, part, _ in executable.jobs for key, nbytes in part.held().items()}
 
     def counts(self, job: Job) -> Mapping[str, int]:
-        return self.part(job).last
+        return self.part(job.op, job.name).last
 
     def facts(self, job: Job) -> Mapping[str, Any]:
-        return self.part(job).facts(_types(job))
+        return self.part(job.op, job.name).facts(_types(job))
 
     def forget(self) -> None:
         """Let go what is compiled for all parts."""

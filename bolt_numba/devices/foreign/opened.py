@@ -6,7 +6,7 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakSet
@@ -45,6 +45,8 @@ class Opened:
     def __init__(self, driver: DeviceDriver, settings: Mapping[str, Setting], failures: Failures) -> None:
         self.name, self.driver, self.settings, self.failures = driver.name, driver, settings, failures
         self.lost = ""
+        self.proven: Callable[[Loaded], object] = id
+        """Is told what ran well for the first time."""
         self.shapes: Shapes = "fixed"
         self.live: dict[int, Loaded] = {}
         self.lock = threading.RLock()
@@ -197,6 +199,12 @@ class Loaded:
                 raise DeviceError("got a Request that is in use, wanted a new one")
             self._requests.append(made)
         return made
+
+    def counted(self, request: Request) -> dict[str, int]:
+        """What a request counted of its last run; one that cannot has run all the same."""
+        with suppress(Exception):
+            return {str(name): int(count) for name, count in request.counts().items()}
+        return {}
 
     def drop(self, request: Request) -> None:
         """Close a request that nobody shall run again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -117,6 +117,17 @@ class Part:
                 self._kept.pop(old).retire()
             return made
 
+    def go_on(self, wanted: Wanted, loaded: Loaded, runs: int, counts: Mapping[str, int]) -> None:
+        """Have something serve that was loaded without the graph, and has run so often."""
+        with self.lock, self.tally:
+            self._kept[wanted.key] = loaded
+            self.runs += runs
+            self.counts.update(counts)
+
+    def serves(self, wanted: Wanted, loaded: Loaded) -> bool:
+        """Whether this is what serves a plan."""
+        return self._kept.get(wanted.key) is loaded
+
     def held(self) -> dict[int, int]:
         """Bytes of the device that compiled graphs hold, as far as the device knows."""
         with self.lock:
@@ -137,11 +148,10 @@ class Part:
         context = CompileContext(self.settings.threads, self.settings.precision, ranges)
         name = self._blob(graph, accelerator, context)
         loaded = self._restored(name, lambda blob: accelerator.restore(blob, graph, context)) if name else None
-        if loaded is not None:
-            return loaded
-        with stage("compile"):
-            compiled = self.with_room(lambda: accelerator.compile(graph, context))
-            loaded = self.opened.load(_checked(compiled))
+        if loaded is None:
+            with stage("compile"):
+                compiled = self.with_room(lambda: accelerator.compile(graph, context))
+                loaded = self.opened.load(_checked(compiled))
         loaded.blob = name
         return loaded
 

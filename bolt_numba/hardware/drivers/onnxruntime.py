@@ -6,10 +6,10 @@ What it supports is not listed: it is asked with a model of one node, once for e
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.drivers.alone import alone, kind_of
@@ -26,9 +26,11 @@ from bolt_numba.hardware.interface import (
     Request,
     Setting,
 )
-from bolt_numba.hardware.lowering import BYTES, FUSED
 from bolt_numba.ir.graph import Graph, Node
 from bolt_numba.types import Array, TensorType, only_in_python
+
+if TYPE_CHECKING:
+    from bolt_numba.passes.rewrite import Rule
 
 LEVELS = ("disable", "basic", "extended", "all")
 WRONG: dict[str, Callable[[Any, Sequence[TensorType | None]], str]] = {
@@ -103,8 +105,13 @@ class OrtAccelerator(Accelerator):
             raise DeviceError(f"onnxruntime: provider: got {self.provider!r:.80}, wanted one of {', '.join(available)}")
         self.version = f"onnxruntime {version_of('onnxruntime')} on {self.provider} of {processor_digest()}"
         self.shapes = "fixed" if properties["shapes"] == "fixed" else "free"
-        self.lowerings = (*FUSED, *BYTES[:2])
         self._answers: dict[Any, bool | str] = {}
+
+    @cached_property
+    def lowerings(self) -> Sequence[Rule]:  # type: ignore[override]  # nobody sets it
+        from bolt_numba.hardware.lowering import BYTES, FUSED  # what starts from a blob needs none
+
+        return (*FUSED, *BYTES[:2])
 
     def supports(self, node: Node) -> bool | str:
         types = [None if v is None else v.type for v in node.inputs]
@@ -158,24 +165,31 @@ class OrtAccelerator(Accelerator):
         return OrtCompiled(self, self.session(model, weights, options), graph, weights)
 
     def restore(self, blob: bytes, graph: Graph, context: CompileContext) -> OrtCompiled:
+        return self.start(blob, context)
+
+    def start(self, blob: bytes, context: CompileContext) -> OrtCompiled:
         options = self.options(self._threads(context), "disable")  # what it kept is optimised already
-        return OrtCompiled(self, self.session(blob, {}, options), graph, {})
+        return OrtCompiled(self, self.session(blob, {}, options), None, {})
 
     def _threads(self, context: CompileContext) -> int:
         return self.threads or context.threads
 
 
 class OrtCompiled(Compiled):
-    """A session of onnxruntime.  weights: arrays whose addresses it keeps."""
+    """A session of onnxruntime.  graph: what it was compiled from.  weights: arrays whose addresses it keeps."""
 
-    def __init__(self, device: OrtAccelerator, session: Any, graph: Graph, weights: Mapping[str, Array]) -> None:
+    def __init__(self, device: OrtAccelerator, session: Any, graph: Graph | None, weights: Mapping[str, Array]) -> None:
         self.device, self.session, self.graph, self.weights = device, session, graph, weights
 
     def request(self) -> OrtRequest:
         return OrtRequest(self.device.sdk, self.session)
 
     def serialise(self) -> bytes | None:
-        """The model as onnxruntime has rewritten it, weights included."""
+        """The model as onnxruntime has rewritten it, weights included; None of what was kept already."""
+        if self.graph is None:
+            return None
+        import tempfile  # takes longer than a small model, and only what compiles needs it
+
         model, weights = _model(self.graph)
         options = self.device.options(1, str(self.device.properties["optimisation"]))
         with tempfile.TemporaryDirectory() as folder:

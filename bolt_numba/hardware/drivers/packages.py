@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import platform
-from importlib import metadata
 from pathlib import Path
 
 from bolt_numba.base.config import MAX_THREADS
+from bolt_numba.base.digest import sha256
 from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.interface import Setting
 
@@ -24,11 +23,16 @@ def lacking(package: str) -> str:
 
 
 def version_of(package: str) -> str:
-    """The installed version; the module's own word where pip does not know it."""
+    """The installed version: the module's own word, or that of pip, which takes longer than a small model."""
+    own = getattr(importlib.import_module(package), "__version__", None)
+    if own:
+        return str(own)
+    from importlib import metadata
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return str(getattr(importlib.import_module(package), "__version__", "unknown"))
+        return "unknown"
 
 
 def threads_of(device: str, given: Setting) -> int:
@@ -47,4 +51,4 @@ def processor_digest() -> str:
         lines = []
     facts = [line for line in lines if line.partition("\t")[0].strip() in CPU_FACTS]
     text = "\n".join(facts) or f"{platform.machine()} {platform.processor()}"
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return sha256(text.encode()).hexdigest()[:16]

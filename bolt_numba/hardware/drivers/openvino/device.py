@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.drivers.alone import alone, kind_of
@@ -23,9 +24,11 @@ from bolt_numba.hardware.interface import (
     Request,
     Setting,
 )
-from bolt_numba.hardware.lowering import ACTIVATIONS, BYTES, CHANNELS_FIRST, FUSED, NORMS
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.types import Array, Sym, TensorType
+
+if TYPE_CHECKING:
+    from bolt_numba.passes.rewrite import Rule
 
 HINTS = ("latency", "throughput")
 
@@ -72,9 +75,20 @@ class OvAccelerator(Accelerator):
             raise DeviceError(f"openvino: device: got {self.device!r:.80}, wanted one of {', '.join(available)}")
         self.version = f"openvino {version_of('openvino')} on {self.device} of {processor_digest()}"
         self.shapes = "free" if properties["shapes"] == "free" else "fixed"
-        self.lowerings = (*CHANNELS_FIRST, *FUSED, *BYTES[:2], *ACTIVATIONS, *NORMS)
         self.wide = properties["int64"] == "narrow"
         self._answers: dict[Any, bool | str] = {}
+
+    @cached_property
+    def lowerings(self) -> Sequence[Rule]:  # type: ignore[override]  # nobody sets it
+        from bolt_numba.hardware.lowering import (  # what starts from a blob needs none
+            ACTIVATIONS,
+            BYTES,
+            CHANNELS_FIRST,
+            FUSED,
+            NORMS,
+        )
+
+        return (*CHANNELS_FIRST, *FUSED, *BYTES[:2], *ACTIVATIONS, *NORMS)
 
     def supports(self, node: Node) -> bool | str:
         if why := loose(node, self.shapes == "fixed"):
@@ -126,6 +140,9 @@ class OvAccelerator(Accelerator):
         return OvCompiled(self, compiled, graph)
 
     def restore(self, blob: bytes, graph: Graph, context: CompileContext) -> OvCompiled:
+        return self.start(blob, context)
+
+    def start(self, blob: bytes, context: CompileContext) -> OvCompiled:
         try:
             compiled = self.core.import_model(blob, self.device, self.settings(context))
         except Exception as error:

@@ -1,0 +1,272 @@
+"""Sessions of files that an earlier process gave to a device as one part: they begin with what that left in the cache.
+
+Such a session has what its operands are and the device's compiled graph, and nothing else.  Whatever asks for more has
+it completed: the model is read, and from then on it is a session like others, with the same device and compiled graph.
+So it is where the device fails, or gets other shapes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bolt_numba.base.config import default_stand_ins
+from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.devices import others
+from bolt_numba.devices.foreign.failures import Failures
+from bolt_numba.devices.foreign.opened import Loaded, Opened
+from bolt_numba.errors import InvalidModelError
+from bolt_numba.hardware import blobs, registry, starts
+from bolt_numba.hardware.interface import CompileContext, DeviceFullError, DeviceLostError
+from bolt_numba.hardware.starts import Layout, Opening, Shapes, Start
+from bolt_numba.inputs import count_of, flag_of, shared_symbols, want_one_of, wanted_threads
+from bolt_numba.session import Session
+from bolt_numba.types import FALLBACKS, Array
+
+if TYPE_CHECKING:
+    from bolt_numba.runtime.kept import Choose
+
+
+class _Ready:
+    """A compiled graph for one set of shapes, and what its runs counted."""
+
+    def __init__(self, layout: Layout, loaded: Loaded) -> None:
+        self.layout, self.loaded = layout, loaded
+        self.runs, self.counts = 0, Counter[str]()
+        self.lock = threading.RLock()
+        renew_after_fork(self, "lock", threading.RLock)
+
+    def ran(self, counts: Mapping[str, int]) -> None:
+        with self.lock:
+            self.runs += 1
+            self.counts.update(counts)
+
+
+class _Known:
+    """The device of a session, and what is compiled for it.  ready: by shapes of the inputs."""
+
+    def __init__(self, start: Start, opened: Opened, precision: str) -> None:
+        self.start, self.opened, self.precision = start, opened, precision
+        self.ready: dict[Shapes, _Ready] = {}
+        self.lock = threading.RLock()
+        renew_after_fork(self, "lock", threading.RLock)
+
+    def run(self, arrays: list[Array]) -> list[Array] | None:
+        """Results of the device; None where it fails, which is counted.  Raises DeviceError where nobody else may."""
+        shapes = tuple([a.shape for a in arrays])
+        ready = self.ready.get(shapes) or self._restored(shapes)
+        if ready is None or self.opened.lost or not ready.loaded.begin():
+            return None
+        layout, loaded, request, failure = ready.layout, ready.loaded, None, None
+        made: list[Array] = [np.empty(s, o.dtype) for s, o in zip(layout.shapes, self.start.outputs, strict=True)]
+        try:
+            request = loaded.request()
+            request.run([arrays[i] for i in layout.ins], [made[i] for i in layout.outs])
+            ready.ran(loaded.counted(request))
+            loaded.idle.append(request)
+            return made
+        except Exception as error:
+            failure = error
+        except BaseException:  # an interrupt: who knows what the request does
+            if request is not None:
+                loaded.drop(request)
+            raise
+        finally:
+            loaded.end()
+        if request is not None:
+            loaded.drop(request)
+        if isinstance(failure, DeviceLostError):
+            self.opened.lost = f"run: {failure}"
+        if not isinstance(failure, DeviceFullError):  # what is not in use is let go, and it is asked once more
+            self.opened.failures.add(self.opened.name, "run", failure, layout.part, layout.nodes)
+        return None
+
+    def _restored(self, shapes: Shapes) -> _Ready | None:
+        """The compiled graph for these shapes; None where it is not kept, or no good, which complete sessions tell."""
+        layout = self.start.layouts.get(shapes)
+        with self.lock, suppress(Exception):
+            if layout is None or shapes in self.ready or self.opened.lost:
+                return self.ready.get(shapes)
+            with self.opened.in_use():
+                accelerator = self.opened.accelerator()
+                blob = blobs.read(layout.blob)
+                if blob is not None and accelerator.version == self.start.version:
+                    context = CompileContext(self.start.threads, self.precision)
+                    loaded = self.opened.load(accelerator.start(blob, context))
+                    loaded.source, loaded.blob, loaded.is_proven = "cached", layout.blob, True
+                    self.ready[shapes] = _Ready(layout, loaded)
+                    return self.ready[shapes]
+        return None
+
+    def close(self) -> None:
+        """Let go what is compiled, and the device; what is asked next is restored once more."""
+        with self.lock:
+            ready, self.ready = list(self.ready.values()), {}
+        for each in ready:
+            each.loaded.retire()
+        self.opened.close()
+
+
+class KnownSession(Session):
+    """A session that begins without its model; `Session` is its class once it is complete."""
+
+    def __init__(self, asked: Opening, start: Start, opened: Opened, options: Mapping[str, Any]) -> None:
+        self._asked, self._start, self._given = asked, start, dict(options)
+        self._known = _Known(start, opened, options["precision"])
+        self._file = os.open(asked.path, os.O_RDONLY)  # another one may take its place
+        weakref.finalize(self, os.close, self._file)
+        if not starts.is_same(os.fstat(self._file), start.files[0]):
+            raise InvalidModelError(f"{asked.path}: was written to while it was looked at")
+        self.__dict__ |= options
+        device, stand_ins = options["device"], options["stand_ins"]
+        self.device = device if isinstance(device, str) else tuple(device)
+        self.fallback = want_one_of("fallback", options["fallback"], FALLBACKS)
+        self.max_plans = count_of("max_plans", options["max_plans"])
+        self.stand_ins = default_stand_ins() if stand_ins is None else flag_of("stand_ins", stand_ins)
+        self.threads, self.signatures = start.threads, start.signatures
+        self.inputs, self.outputs = list(start.inputs), list(start.outputs)
+        self._input_names, self._output_names = [s.name for s in self.inputs], [s.name for s in self.outputs]
+        self._shared_symbols = shared_symbols(self.inputs)
+        self._states, self._far, self._budget, self._already = None, (), None, {opened.name: opened}
+        self._is_completing, self._completing = False, threading.RLock()
+        renew_after_fork(self, "_completing", threading.RLock)
+        weakref.finalize(self, opened.close)
+
+    def __getattr__(self, name: str) -> Any:
+        """What only complete sessions have."""
+        if not name.startswith("__") and "_completing" in self.__dict__:
+            with self._completing:
+                if not self._is_completing:
+                    KnownSession._complete(self)
+                    return getattr(self, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _run(self, arrays: list[Array], choose: Choose | None = None) -> list[Array]:
+        made = self._known.run(arrays) if choose is None else None
+        if made is None:  # another thread may complete it meanwhile, too
+            KnownSession._complete(self)
+            return Session._run(self, arrays, choose)
+        return made
+
+    def close(self) -> None:
+        """As that of others; the model is not read for it."""
+        self._known.close()
+        if type(self) is not KnownSession:
+            Session.close(self)
+
+    # --- completing --------------------------------------------------------------------------------------------------
+
+    def _complete(self) -> None:
+        """Be a session like others."""
+        with self._completing:
+            if type(self) is not KnownSession:
+                return
+            self._is_completing = True
+            try:
+                from bolt_numba.plugged.noted import model_of, remember
+
+                content = self._content()
+                found, named = model_of(self._asked, content)
+                if content is None and (content := self._content()) is not None:  # replaced meanwhile
+                    found, named = model_of(self._asked, content)
+                graph = found.graph(self._asked.options["signature"])
+                Session.__init__(self, graph, threads=self.threads, signatures=found.signatures, **self._given)
+                for shapes, ready in list(self._known.ready.items()):
+                    self._hand_over(shapes, ready)
+                remember(self, self._asked, named)
+            finally:
+                self._is_completing = False
+            self.__class__ = Session  # type: ignore[assignment]
+
+    def _content(self) -> bytes | None:
+        """What the file had in it where another one has taken its place; None where it is there.
+
+        Raises InvalidModelError where it was written to.
+        """
+        if all(map(starts.is_unchanged, self._start.files)):
+            return None
+        found, (stamp, *others) = os.fstat(self._file), self._start.files
+        if others or not starts.is_same(found, stamp):
+            raise InvalidModelError(f"{stamp[0]}: was written to since it was loaded; wanted the file as it was")
+        return os.pread(self._file, found.st_size, 0)
+
+    def _hand_over(self, shapes: Shapes, ready: _Ready) -> None:
+        """Have the session's part of these shapes go on with what is compiled."""
+        from bolt_numba.ops.foreign import Foreign
+        from bolt_numba.types import TensorType
+
+        assert self._plugins is not None, "a device was named"
+        device = self._plugins.plugged.get(self._asked.device)
+        parts = [node for node in self._runner.region.nodes if isinstance(node.op, Foreign)]
+        if device is None or len(parts) != 1 or len(self._runner.region.nodes) != 1:
+            return  # the device answers otherwise today
+        part, specs = device.part(parts[0].op, parts[0].name), self.inputs
+        types = [TensorType(specs[i].dtype, shapes[i]) for i in ready.layout.ins]
+        part.go_on(part.asked(types), ready.loaded, ready.runs, ready.counts)
+        self._runner.prepare([np.broadcast_to(np.zeros((), s.dtype), d) for s, d in zip(specs, shapes, strict=True)])
+
+
+def session_of(model: Any, signature: str | None, threads: int | None, options: Mapping[str, Any]) -> Session | None:
+    """The session of a file that may start, or begin to, without its model; None where nothing of it is remembered.
+
+    options: those of `Session`, but for its threads.
+    """
+    asked = _asked(model, signature, threads, options)
+    if asked is None:
+        return None
+    made = _known(asked, options)
+    if made is None:
+        from bolt_numba.plugged.noted import begun  # those that start without their model do without
+
+        made = begun(asked, threads, options)
+    return made
+
+
+def _asked(model: Any, signature: str | None, threads: int | None, options: Mapping[str, Any]) -> Opening | None:
+    """What decides how a session begins; None where that is not remembered."""
+    names = others(options["device"])
+    special = (options["stages"], options["placement"], options["memory_limit"])
+    if not isinstance(model, (str, os.PathLike)) or len(names) != 1 or any(x is not None for x in special):
+        return None
+    given = options["properties"] or {}
+    if options["tune"] or not isinstance(given, Mapping) or given.keys() - {*names}:
+        return None
+    text = os.fspath(model)
+    if not isinstance(text, str) or os.path.splitext(text)[1].lower() not in starts.FORMATS:
+        return None
+    with suppress(Exception):  # what is wrong with an option is told by the session that begins from its model
+        decide = {
+            "devices": options["device"], "signature": signature, "threads": wanted_threads(threads),
+            "precision": options["precision"], "numerics": options["numerics"],
+            "properties": sorted(given.get(names[0], {}).items()),
+        }  # fmt: skip
+        return starts.asked_for(text, names[0], decide)
+    return None
+
+
+def _known(asked: Opening, options: Mapping[str, Any]) -> Session | None:
+    """The session of what an earlier process was asked for, too; None where it has to begin from its model."""
+    start = starts.find(asked)
+    if start is None:
+        return None
+    with suppress(Exception):  # a device that cannot be opened is told by the session that begins from its model
+        if start.driver.missing():
+            return None
+        settings = registry.settings_of(start.driver, (options["properties"] or {}).get(asked.device, {}))
+        opened = Opened(start.driver, settings, Failures(options["fallback"]))
+        try:
+            accelerator = opened.accelerator()
+            if accelerator.version == start.version and starts.can_start(accelerator):
+                return KnownSession(asked, start, opened, options)
+        except Exception:
+            opened.close()
+            raise
+        opened.close()
+    return None

@@ -1,0 +1,90 @@
+"""Sessions that begin from their model, and are noted for later processes where a device runs all of it as one part."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bolt_numba.converters.bounded import files_named
+from bolt_numba.devices.foreign.device import ForeignProgram
+from bolt_numba.devices.foreign.opened import Loaded
+from bolt_numba.hardware import starts
+from bolt_numba.hardware.starts import Layout, Opening
+from bolt_numba.ir.model import Model
+from bolt_numba.loading import read_model
+from bolt_numba.runtime.slots import INPUT
+from bolt_numba.session import Session
+from bolt_numba.types import STRING
+
+
+def model_of(asked: Opening, content: bytes | None = None) -> tuple[Model, list[Path]]:
+    """A model, and the files that it names.  content: the file's, where another one has its place."""
+    with files_named() as named:
+        made = read_model(asked.path) if content is None else read_model(content, asked.format)
+    return made, list(named)
+
+
+def begun(asked: Opening, threads: int | None, options: Mapping[str, Any]) -> Session:
+    """A session that reads its model."""
+    found, named = model_of(asked)
+    graph = found.graph(asked.options["signature"])
+    made = Session(graph, threads=threads, signatures=found.signatures, **options)
+    remember(made, asked, named)
+    return made
+
+
+def remember(session: Session, asked: Opening, named: Sequence[Path]) -> None:
+    """Have what runs well be remembered, where the whole graph is one part of the device."""
+    plugins = session._plugins
+    if plugins is None or plugins.missing or session._states is not None or len(session._runner.region.nodes) != 1:
+        return
+    opened = plugins.plugged[asked.device].opened
+    settings, there = opened.settings, weakref.ref(session)
+    whole = all(s.nested is None and s.dtype != STRING for s in (*session.inputs, *session.outputs))
+    if not whole or not settings["cache"] or settings["self_check"] or settings["buckets"]:
+        return
+    if starts.can_start(opened.accelerator()):
+
+        def proven(loaded: Loaded) -> None:
+            session = there()
+            if session is not None:
+                _write(session, asked, named, loaded)
+
+        opened.proven = proven
+
+
+def _write(session: Session, asked: Opening, named: Sequence[Path], loaded: Loaded) -> None:
+    runner = session._runner
+    if not loaded.blob or runner.nested or runner.region.bounds or runner.by_value:
+        return
+    plans: Any = list(runner.prepared.items())
+    for shapes, prepared in plans:
+        layout = _layout(prepared, loaded)
+        if layout is not None:
+            start = {
+                "version": loaded.opened.version, "signatures": list(session.signatures),
+                "threads": session.threads, "inputs": list(map(starts.spec_json, session.inputs)),
+                "outputs": list(map(starts.spec_json, session.outputs)),
+            }  # fmt: skip
+            starts.write(asked, named, start, shapes, layout)
+
+
+def _layout(prepared: Any, loaded: Loaded) -> Layout | None:
+    """How operands of a plan are those of the part that it is; None where it is more, or less."""
+    plan = prepared.plan
+    if plan.cut is not None or not prepared.plain or len(plan.segments) != 1:
+        return None
+    executable = plan.segments[0].executable
+    if not isinstance(executable, ForeignProgram) or len(executable.jobs) != 1:
+        return None
+    job, part, wanted = executable.jobs[0]
+    given = [s for s in job.ins if s is not None]
+    ins, outs = [s.index for s in given if s.kind == INPUT and s.base is None], [s.result for s in job.outs]
+    plain = len(ins) == len(given) and all(s.base is None for s in job.outs) and wanted.rows is None
+    if not plain or any(wanted.contents) or sorted(outs) != list(range(len(prepared.empties))):
+        return None
+    shapes = tuple(dims for dims, _ in prepared.empties)
+    made = Layout(loaded.blob, part.name, tuple(part.nodes), tuple(ins), tuple(outs), shapes)
+    return made if part.serves(wanted, loaded) else None
