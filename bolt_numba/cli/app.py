@@ -11,7 +11,7 @@ import typer
 
 import bolt_numba
 from bolt_numba.base.trusted import CacheWarning
-from bolt_numba.cli import check, devices, draw, export, kernels, machine, model, quantise, speed
+from bolt_numba.cli import c_library, check, devices, draw, export, kernels, machine, model, quantise, speed
 from bolt_numba.cli.console import err, plain
 from bolt_numba.errors import BoltError
 from bolt_numba.hardware.interface import FallbackWarning
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 app.command("convert")(model.convert)
 app.command("export")(export.export)
+app.command("c-library")(c_library.c_library)
 app.command("quantize")(quantise.quantize)
 app.command("inspect")(model.inspect)
 app.command("run")(check.run)

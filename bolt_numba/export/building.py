@@ -14,8 +14,9 @@ from pathlib import Path
 
 from bolt_numba.base.records import record
 from bolt_numba.errors import BoltError
-from bolt_numba.export.c_library import FLAGS, LIBRARIES
 
+FLAGS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread")
+LIBRARIES = ("-lm", "-pthread")
 SHOWN = 2000
 """Characters of what a compiler says of an error."""
 
@@ -56,9 +57,9 @@ def build(compiler: Compiler, folder: Path, name: str, objects: Sequence[str]) -
     with tempfile.TemporaryDirectory() as scratch:
         made = [f"{scratch}/{prefix_of(name, source)}.o" for source in sources]
         for source, file in zip(sources, made, strict=True):
-            _run((*compiler.cc, *FLAGS, "-I.", "-Iruntime", "-c", source, "-o", file), folder)
-        _run((*compiler.cc, "-shared", "-pthread", "-o", shared.name, *made, *objects, *LIBRARIES), folder)
-        _run((*compiler.ar, "rcs", archive.name, *made, *objects), folder)
+            run((*compiler.cc, *FLAGS, "-I.", "-Iruntime", "-c", source, "-o", file), folder)
+        run((*compiler.cc, "-shared", "-o", shared.name, *made, *objects, *LIBRARIES), folder)
+        run((*compiler.ar, "rcs", archive.name, *made, *objects), folder)
     return [shared, archive]
 
 
@@ -67,7 +68,9 @@ def prefix_of(name: str, source: str) -> str:
     return f"bn_{Path(source).stem}" if source.startswith("runtime/") else f"{name}_open"
 
 
-def _run(command: Sequence[str], folder: Path) -> None:
+def run(command: Sequence[str], folder: Path) -> None:
+    """Run a compiler, or another tool, in a folder.  Raises BoltError with what it says of an error."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode:
-        raise BoltError(f"{command[0]}: got an error, wanted {command[-1]}: {done.stderr.strip()[:SHOWN]}")
+        said = (done.stderr or done.stdout).strip()[:SHOWN]
+        raise BoltError(f"{command[0]}: got an error, wanted {command[-1]}: {said}")

@@ -5,10 +5,11 @@ The sources in ``native/`` are C11 and need nothing but the C library, its mathe
 
 from __future__ import annotations
 
-import shlex
+import os
+import platform
 import shutil
-import subprocess
 import tempfile
+import zipfile
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from pathlib import Path
@@ -16,11 +17,10 @@ from pathlib import Path
 import bolt_numba
 from bolt_numba.errors import BoltError
 from bolt_numba.export import layout
+from bolt_numba.export.building import FLAGS, LIBRARIES, Compiler, compiler_for, run
 
-SOURCES = Path(__file__).parent / "native"
-FLAGS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread")
+SOURCES, JAVA = (Path(__file__).parent / name for name in ("native", "java"))
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
-LIBRARIES = ("-lm",)
 PUBLIC = ("bolt_numba.h", "bolt_numba.hpp")
 """Headers that users of the library include."""
 _HEADER = """\
@@ -67,34 +67,47 @@ def _enum(kind: type[IntEnum]) -> str:
     return "enum {\n" + ",\n".join(f"    BNP{prefix}_{row.name} = {row.value}" for row in kind) + "\n};"
 
 
-def build_c_library(folder: Path, cc: str = "cc") -> list[Path]:
+def build_c_library(folder: Path, cc: str | None = None, java: bool = False) -> list[Path]:
     """Compile ``libbolt_numba.so`` and ``libbolt_numba.a`` into a folder, with the headers; all files that are written.
 
-    cc: a C compiler and its first arguments.  Raises BoltError where it fails or is not there.
+    cc: a C compiler and its first arguments; None: one is looked for.  java: also ``bolt_numba.jar`` and what it loads.
+    Raises BoltError where a compiler fails or is not there.
     """
-    command = shlex.split(cc)
-    if not command or shutil.which(command[0]) is None:
-        raise BoltError(f"c-library: compiler: got {cc!r}, wanted the name of a C compiler")
+    compiler = compiler_for(platform.machine().lower() in ("x86_64", "amd64"), cc)
+    if compiler is None:
+        raise BoltError("c-library: got no C compiler, wanted one (--cc)")
     folder.mkdir(parents=True, exist_ok=True)
-    shared, archive = folder / "libbolt_numba.so", folder / "libbolt_numba.a"
+    folder = folder.resolve()
+    made = [folder / "libbolt_numba.so", folder / "libbolt_numba.a"]
     sources = sorted(SOURCES.glob("*.c"))
     with tempfile.TemporaryDirectory() as scratch:
-        _run([*command, *FLAGS, "-c", *map(str, sources)], Path(scratch))
+        run([*compiler.cc, *FLAGS, "-c", *map(str, sources)], Path(scratch))
         objects = [f"{source.stem}.o" for source in sources]
-        _run([*command, "-shared", "-pthread", "-o", str(shared.resolve()), *objects, *LIBRARIES], Path(scratch))
-        archive.unlink(missing_ok=True)
-        _run([_archiver(command[0]), "rcs", str(archive.resolve()), *objects], Path(scratch))
-    return [shared, archive, *(Path(shutil.copy(SOURCES / name, folder)) for name in PUBLIC)]
+        run([*compiler.cc, "-shared", "-o", str(made[0]), *objects, *LIBRARIES], Path(scratch))
+        made[1].unlink(missing_ok=True)
+        run([*compiler.ar, "rcs", str(made[1]), *objects], Path(scratch))
+        if java:
+            made += _build_java(folder, compiler, objects, Path(scratch))
+    return [*made, *(Path(shutil.copy(SOURCES / name, folder)) for name in PUBLIC)]
 
 
-def _archiver(cc: str) -> str:
-    """The `ar` of the compiler's own tools, where a cross compiler has one."""
-    stem, dash, _ = cc.rpartition("-")
-    return f"{stem}-ar" if dash and shutil.which(f"{stem}-ar") else "ar"
+def _build_java(folder: Path, compiler: Compiler, objects: Sequence[str], scratch: Path) -> list[Path]:
+    """The classes as an archive, and the library that they load, which has all of the library in C."""
+    home = os.environ.get("JAVA_HOME", "")
+    found = shutil.which("javac", path=f"{home}/bin" if home else None)
+    include = Path(found).resolve().parent.parent / "include" if found else Path()
+    if found is None or not (include / "jni.h").is_file():
+        raise BoltError(f"c-library: Java: got {found}, wanted a JDK: its javac on the path, or JAVA_HOME")
+    sources = map(str, sorted((JAVA / "boltnumba").glob("*.java")))
+    run([found, "--release", "17", "-Xlint:all", "-Werror", "-d", str(scratch / "classes"), *sources], scratch)
+    archive, library = folder / "bolt_numba.jar", folder / "libbolt_numba_java.so"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        for path in sorted((scratch / "classes").rglob("*.class")):
+            file.write(path, path.relative_to(scratch / "classes"))
+    headers = [f"-I{path}" for path in (SOURCES, include, *(p for p in include.iterdir() if p.is_dir()))]
+    run(
+        [*compiler.cc, *FLAGS, *headers, "-shared", str(JAVA / "jni.c"), *objects, "-o", str(library), *LIBRARIES],
+        scratch,
+    )
+    return [archive, library]
 
-
-def _run(command: Sequence[str], folder: Path) -> None:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        raise BoltError(f"c-library: {command[0]} ended with {done.returncode}: {lines[0] if lines else 'no word'}")

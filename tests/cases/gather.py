@@ -10,7 +10,7 @@ from bolt_numba.ops.arrays import gather as g
 from bolt_numba.ops.layers.cache import TensorScatter
 from bolt_numba.types import F32, I32, I64, Array
 from tests.cases import Case, cases
-from tests.cases.draw import Draw, axis_of, flags, ints, maybe, pick, shapes, small, whole
+from tests.cases.draw import Draw, axis_of, flags, maybe, pick, shapes, small, whole
 
 
 def _data(draw: Draw, low: int = 1, high: int = 4) -> Array:

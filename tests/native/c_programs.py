@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +25,9 @@ from bolt_numba.types import Array
 HERE = Path(__file__).parent
 OK, ARGUMENT, FILE, DAMAGED, VERSION, TARGET, NO_PLAN, NO_MEMORY, DATA = range(9)
 
+on_this_machine = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64", reason="code in .bolt files is for Linux on x86-64"
+)
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import platform
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +14,15 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.export.c_library import SOURCES, WARNINGS, constants
 from bolt_numba.export.layout import TRAILER_MAGIC, HeaderWord
+from bolt_numba.export.program import native_program
+from bolt_numba.ir.store import chunks
+from bolt_numba.ir.trailer import trailer
 from bolt_numba.types import F32, Array
 from tests.native import c_programs as c
-from tests.native.c_programs import CError, CSession, library, needs_cc, program_bytes, stress
+from tests.native.c_programs import CError, CSession, library, needs_cc, on_this_machine, program_bytes, stress
 from tests.native.nets import counter, dense, digits, lookup
 
-pytestmark = [
-    needs_cc,
-    pytest.mark.skipif(
-        sys.platform != "linux" or platform.machine() != "x86_64", reason="code in .bolt files is for Linux on x86-64"
-    ),
-]
+pytestmark = [needs_cc, on_this_machine]
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "c"
 
 
@@ -151,6 +147,24 @@ def test_clones_have_memory_of_their_own(dense_bytes: bytes) -> None:
         assert session.array("output", 0).tobytes() == first.tobytes()
 
 
+def test_of_several_programs_in_a_file_the_best_is_taken(tmp_path: Path) -> None:
+    made = [native_program(digits(), target=target) for target in ("x86-64-v3", "native")]
+    path, programs, at = tmp_path / "digits.bolt", [], 0
+    with path.open("wb") as file:
+        for chunk in chunks(digits()):
+            at += file.write(chunk)
+        for program in made:
+            at += file.write(bytes(-at % 4096))
+            programs.append((at, program.block.nbytes))
+            at += file.write(program.block.tobytes())
+        file.write(trailer(programs))
+    model = ctypes.c_void_p()
+    c.check(library().bn_model_open(str(path).encode(), ctypes.byref(model)))
+    assert library().bn_model_target(model).decode() == made[1].planned.cpu.isa.level
+    assert library().bn_model_plans(model) == 1
+    library().bn_model_close(model)
+
+
 def changed(data: bytes, word: int, value: int) -> bytes:
     words = np.frombuffer(data, np.int64).copy()
     words[word] = value
@@ -158,7 +172,7 @@ def changed(data: bytes, word: int, value: int) -> bytes:
 
 
 def wrong_files(data: bytes) -> dict[str, tuple[int, str, bytes]]:
-    trailer = np.array([TRAILER_MAGIC, 1, 4096, len(data), 0, 0, 0, 0]).tobytes()
+    end = np.array([TRAILER_MAGIC, 1, 4096, len(data), 0, 0, 0, 0]).tobytes()
     return {
         "empty": (c.FILE, "got no native program", b""),
         "model": (c.FILE, "got no native program", bytes(4096)),
@@ -166,7 +180,7 @@ def wrong_files(data: bytes) -> dict[str, tuple[int, str, bytes]]:
         "cut": (c.DAMAGED, "size", data[:-64]),
         "crc": (c.DAMAGED, "checksum", changed(data, HeaderWord.CRC, 1)),
         "weights": (c.DAMAGED, "weights: checksum", changed(data, _word_of_data(data), 1)),
-        "trailer": (c.DAMAGED, "program 0: got bytes 4096", trailer),
+        "trailer": (c.DAMAGED, "program 0: got bytes 4096", end),
         "place": (c.DAMAGED, "STRINGS", changed(data, HeaderWord.FIRST_TABLE, 1 << 40)),
     }
 
