@@ -143,7 +143,7 @@ def _source(library: Library) -> str:
     path = "weights_path" if library.weights_file else "NULL"
     given = "const char *weights_path, " if library.weights_file else ""
     weights = [] if library.weights_file else [f"extern const unsigned char {name}_weights[];"]
-    where = "NULL, 0" if library.weights_file else f"{name}_weights, {sum(map(len, block.data))}"
+    where = "NULL, 0, 0" if library.weights_file else f"{name}_weights, {sum(map(len, block.data))}, 1"
     kernels = library.symbols or ["NULL"]
     return "\n".join([
         f"/* Tells the library where the parts of the model are; {name}.o has them. */", "",

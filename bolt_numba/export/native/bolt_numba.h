@@ -111,7 +111,7 @@ BN_API size_t bn_dtype_size(bn_dtype dtype);
 /* --- models ----------------------------------------------------------------------------------------------------- */
 
 /* Map a file: a .bolt file with native programs, or a bare program.  Of several the best that this processor runs is
-   taken.  Weights stay in the file's pages, which processes share. */
+   taken.  Less than 4 MiB of weights stay in the file's pages, which processes share; more are put on large pages. */
 BN_API bn_status bn_model_open(const char *path, bn_model **model);
 
 /* The same of bytes, which are copied. */
@@ -128,6 +128,7 @@ typedef struct bn_linked {
     size_t kernel_count;
     const void *weights; /* 64-aligned; NULL where the block has them, or a file */
     size_t weights_nbytes;
+    int weights_are_constants; /* 1 where they are constants of an object file, whose pages may be let go; else 0 */
 } bn_linked;
 
 /* A model of linked parts.  weights_path: the file of weights of an exported library, NULL where they are linked in. */

@@ -40,6 +40,11 @@ uint32_t bn_crc32(uint32_t crc, const void *data, size_t nbytes);
 void *bn_allocate(size_t nbytes);
 void bn_release(void *memory);
 
+#define BN_LARGE_FROM ((size_t)1 << 22) /* bytes from which a block is put on large pages */
+
+/* Let go of pages of a file; they are read again if they are looked at again. */
+void bn_forget_pages(const void *from, size_t nbytes);
+
 /* A whole file, mapped read-only. */
 typedef struct bn_file {
     const unsigned char *data;
@@ -118,6 +123,7 @@ struct bn_model {
     bn_program program;
     bn_file file, weights_file;
     void *copy; /* of bytes in memory */
+    unsigned char *own_weights; /* those of a file, on large pages; NULL where they are few */
     const unsigned char *weights;
     unsigned char *code;
     bn_kernel *kernels;

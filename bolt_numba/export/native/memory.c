@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,10 +19,9 @@
 
 #define LINE ((size_t)64)
 #define LARGE_PAGE ((size_t)1 << 21)
-#define LARGE_FROM ((size_t)1 << 22) /* bytes from which a block is put on large pages */
 
 void *bn_allocate(size_t nbytes) {
-    size_t unit = nbytes >= LARGE_FROM ? LARGE_PAGE : LINE;
+    size_t unit = nbytes >= BN_LARGE_FROM ? LARGE_PAGE : LINE;
     if (nbytes > SIZE_MAX - LARGE_PAGE) return NULL;
     size_t room = nbytes == 0 ? LINE : (nbytes + LINE - 1) / LINE * LINE;
     void *memory = NULL;
@@ -33,6 +33,12 @@ void *bn_allocate(size_t nbytes) {
 }
 
 void bn_release(void *memory) { free(memory); }
+
+void bn_forget_pages(const void *from, size_t nbytes) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), low = ((uintptr_t)from + page - 1) / page * page;
+    uintptr_t high = ((uintptr_t)from + nbytes) / page * page;
+    if (low < high) (void)madvise((void *)low, high - low, MADV_DONTNEED);
+}
 
 bn_status bn_map_file(const char *path, bn_file *file, bn_error *error) {
     struct stat about;

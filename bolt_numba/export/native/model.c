@@ -34,6 +34,7 @@ static void destroy(bn_model *model) {
     bn_unmap_file(&model->file);
     bn_unmap_file(&model->weights_file);
     bn_release(model->copy);
+    bn_release(model->own_weights);
     free(model->kernels);
     free(model);
 }
@@ -89,6 +90,27 @@ static bn_status find_kernels(bn_model *model, const bn_linked *linked, bn_error
     return status;
 }
 
+/* Look at the weights, and put many of them on large pages, where a processor finds them faster: up to a fifth of a run.
+   Their pages in the file are let go as they are read.  What is linked is as whole as the code beside it. */
+static bn_status read_weights(bn_model *model, size_t nbytes, const bn_linked *linked, bn_error *error) {
+    bool is_file = linked == NULL ? model->copy == NULL : linked->weights_are_constants != 0;
+    if (nbytes >= BN_LARGE_FROM && model->copy == NULL) model->own_weights = bn_allocate(nbytes);
+    unsigned char *own = model->own_weights;
+    uint32_t crc = 0;
+    for (size_t at = 0; at < nbytes; at += BN_LARGE_FROM) {
+        size_t part = nbytes - at < BN_LARGE_FROM ? nbytes - at : BN_LARGE_FROM;
+        const unsigned char *found = model->weights + at;
+        if (own != NULL) memcpy(own + at, found, part);
+        if (linked == NULL) crc = bn_crc32(crc, own != NULL ? own + at : found, part);
+        if (own != NULL && is_file) bn_forget_pages(found, part);
+    }
+    if (own != NULL) model->weights = own;
+    if (linked == NULL && crc != model->program.data_crc)
+        return bn_fail(error, BN_DAMAGED, "program: weights: checksum: got %08" PRIx32 ", wanted %08" PRIx32, crc,
+                       model->program.data_crc);
+    return BN_OK;
+}
+
 static bn_status find_weights(bn_model *model, const bn_linked *linked, const char *path, bn_error *error) {
     const bn_program *program = &model->program;
     size_t wanted = (size_t)program->count[BNP_TABLE_DATA], found = wanted;
@@ -107,11 +129,7 @@ static bn_status find_weights(bn_model *model, const bn_linked *linked, const ch
     }
     if (found < wanted)
         return bn_fail(error, BN_FILE, "program: weights: got %zu bytes, wanted %zu", found, wanted);
-    uint32_t crc = bn_crc32(0, model->weights, wanted);
-    if (crc != program->data_crc)
-        return bn_fail(error, BN_DAMAGED, "program: weights: checksum: got %08" PRIx32 ", wanted %08" PRIx32, crc,
-                       program->data_crc);
-    return BN_OK;
+    return read_weights(model, wanted, linked != NULL && linked->weights == model->weights ? linked : NULL, error);
 }
 
 /* Make a model of a block; what `model` owns already goes with it where that fails. */
