@@ -24,6 +24,9 @@ from bolt_numba.runtime.device import Device
 from bolt_numba.runtime.report import Report, report_of
 from bolt_numba.runtime.runner import Runner
 
+LARGEST = 1 << 26
+"""Bytes of a placement."""
+
 
 class _Asked:
     """An accelerator as the partition asks it: what it raises is taken note of."""
@@ -172,6 +175,9 @@ def placement_of(given: Any) -> Placement:
 
 
 def _text_of_file(path: Path) -> str:
+    if path.exists() and not (path.is_file() and path.stat().st_size <= LARGEST):
+        what = f"a device, a folder or more than {LARGEST} bytes"
+        raise BoltError(f"{path}: placement: got {what}, wanted a file of lines")
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -100,6 +101,20 @@ def test_the_mean_of_nothing_is_the_same_everywhere(device: str, shapes: str) ->
                 np.testing.assert_array_equal(got, wanted)
         (row,) = session.report()
         assert row["runs"] == 1
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4"])
+@pytest.mark.parametrize("device", SDKS)
+def test_narrow_numbers_cross_the_border(device: str, name: str) -> None:
+    """As NumPy has them, a byte each or two; where an SDK packs them, they stay here."""
+    kind = np.dtype(getattr(ml_dtypes, name, name))
+    graph = Graph("narrow")
+    b = Builder(graph)
+    x = graph.add_input("x", TensorType(kind, (3, 4)))
+    graph.add_output(b(make("Reshape"), b(make("Transpose", perm=(1, 0)), x), np.array([2, 6])), "y")
+    rows = np.arange(12).reshape(3, 4).astype(kind) if "u" in name else np.arange(-6, 6).reshape(3, 4).astype(kind)
+    with bn.compile(graph, device=[device, "cpu"], fallback="forbid", threads=1) as session:
+        np.testing.assert_array_equal(session(x=rows)[0].astype(F32), rows.astype(F32).T.reshape(2, 6))
 
 
 @pytest.mark.parametrize("threads", [-1, 1_000_000])

@@ -131,6 +131,37 @@ def test_a_long_line_is_read_quickly() -> None:
     assert [s.operator for line in placement.lines for s in line.selectors] == ["Neg", "Relu"]
 
 
+HOSTILE = {
+    "one operator 20000 times": "Neg" + "-Neg" * 20_000,
+    "stars": "node:" + "*a" * 400 + "b",
+    "brackets": "node:" + "[" * 900,
+    "3000 patterns": "".join(f"node:*q{i}*\n" for i in range(3000)),
+    "no text": "node:\0\ud800",
+    "a name without end": "N" * 300_000,
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=list(HOSTILE))
+def test_hostile_lines_cost_little_and_messages_stay_short(text: str) -> None:
+    start = time.process_time()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        placed(text)
+    assert time.process_time() - start < 3
+    assert all(len(str(w.message)) < 400 for w in caught)
+
+
+def test_a_pattern_has_an_end() -> None:
+    with pytest.raises(BoltError, match="got a pattern of 1001 characters, wanted 1000"):
+        Placement.parse("node:" + "*" * 1001)
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="the system has no /dev/zero")
+def test_a_device_is_no_placement() -> None:
+    with pytest.raises(BoltError, match=r"/dev/zero: placement: got a device"):
+        bn.compile(chain("Neg"), device=["onnxruntime", "cpu"], placement=Path("/dev/zero"))
+
+
 @pytest.mark.parametrize("content", [bytes(range(256)), None])
 def test_a_file_that_is_none_is_named(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "placement.txt"

@@ -119,6 +119,8 @@ class OrtAccelerator(Accelerator):
             return "its results differ from run to run"
         if any(only_in_python(t) for t in (*types, *(v.type for v in node.outputs))):
             return "onnxruntime is bound to the memory of tensors, and strings have none"
+        if any(_PACKED.match(v.type.dtype.name) for v in (*filter(None, node.inputs), *node.outputs) if not v.is_const):
+            return "onnxruntime has two or four of such numbers in a byte"
         if node.op.name in WRONG and (why := WRONG[node.op.name](node.op, types)):
             return why
         if node.op.name in UNCHECKED and (why := loose(node, self.shapes == "fixed")):
@@ -223,11 +225,17 @@ def _bindings(bind: Any, operands: Sequence[Any]) -> Bindings:
     names = [operand.name for operand in operands]
 
     def bind_at(i: int, array: Array, address: int) -> None:
-        bind(names[i], "cpu", 0, array.dtype.type, array.shape, address)
+        kind: Any = array.dtype.type
+        if array.dtype.isbuiltin != 1:  # those that NumPy has not are named by ONNX's numbers
+            from bolt_numba.converters.onnx.types import CODES
+
+            kind = CODES[array.dtype]
+        bind(names[i], "cpu", 0, kind, array.shape, address)
 
     return Bindings(bind_at, len(names))
 
 
+_PACKED = re.compile("u?int[24]$|float4")
 _CODE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : (This is an invalid model\. )?")
 _LEVEL = {"disable": "DISABLE_ALL", "basic": "ENABLE_BASIC", "extended": "ENABLE_EXTENDED", "all": "ENABLE_ALL"}
 

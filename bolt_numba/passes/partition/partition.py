@@ -18,7 +18,7 @@ from bolt_numba.ir.parts import enclose
 from bolt_numba.ops.foreign import Foreign
 from bolt_numba.passes.partition.clusters import clusters, ordered
 from bolt_numba.passes.partition.marking import SHAPES, Taker, reasons_to_stay, refusal
-from bolt_numba.passes.partition.placement import Line, Placement, line_of
+from bolt_numba.passes.partition.placement import Placement, line_of
 from bolt_numba.passes.partition.shapes import ShapeNodes
 from bolt_numba.passes.rewrite import nested
 
@@ -73,7 +73,7 @@ class Partition:
         """
         self.placement.check(self.devices)
         self.decisions.clear()
-        used: set[Line] = set()
+        used = set[int]()
         parts = 0
         for each in nested(graph):
             work = _Work(self, each)
@@ -82,7 +82,7 @@ class Partition:
             used |= work.used
             self.decisions += work.decisions(made)
         for line in self.placement.lines:
-            if line not in used:
+            if line.number not in used:
                 warnings.warn(f"placement: line {line.number} ({line.text}): no node is like that", stacklevel=2)
 
 

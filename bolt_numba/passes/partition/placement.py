@@ -15,8 +15,8 @@ a name holds one of ``- : , # > \`` or a blank at an end.  The last line that fi
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Sequence
+from fnmatch import translate
 
 from bolt_numba.base.records import record
 from bolt_numba.errors import BoltError
@@ -27,6 +27,10 @@ STAYS = ("off", "cpu", "host")
 BY_NAME = "node:"
 """What a line begins with that is a pattern of names to its end."""
 _PIECES = re.compile(r"\\.|->|.", re.DOTALL)
+LONGEST = 1000
+"""Characters of a pattern."""
+SHOWN = 200
+"""Characters of a line that messages show."""
 _SPECIAL = re.compile(r"[-\\:,#>]|^\s|\s$")
 
 
@@ -40,8 +44,7 @@ class Selector:
     pattern: str = ""
 
     def fits(self, node: Node) -> bool:
-        if self.pattern:
-            return fnmatchcase(node.name, self.pattern)
+        """Whether a node is meant, for a selector that is no pattern."""
         if node.op.name != self.operator:
             return False
         reads = {v.name for v in node.operands if v is not None} if self.inputs else ()
@@ -50,7 +53,7 @@ class Selector:
 
 @record(frozen=True)
 class Line:
-    """One line: its number in the file, its text, which nodes, and the device for them; "" leaves them to us."""
+    """One line: its number, its text as messages show it, which nodes, and the device for them; "" leaves them to us."""
 
     number: int
     text: str
@@ -71,18 +74,23 @@ class Placement:
         found = (_line(number, row) for number, row in rows)
         return Placement(tuple(line for line in found if line is not None))
 
-    def find(self, nodes: Sequence[Node]) -> tuple[list[Line | None], set[Line]]:
-        """By node, the last line that fits it; and all lines that fit any."""
+    def find(self, nodes: Sequence[Node]) -> tuple[list[Line | None], set[int]]:
+        """By node, the last line that fits it; and the numbers of all lines that fit any."""
         index: dict[tuple[str, str], list[tuple[Line, Selector]]] = {}
+        patterns: list[tuple[Line, Callable[[str], object]]] = []
         for line in self.lines:
             for each in line.selectors:
-                index.setdefault((each.operator, min(each.outputs, default="")), []).append((line, each))
-        found, used = [], set()
+                if each.pattern:
+                    patterns.append((line, re.compile(translate(each.pattern)).match))
+                else:
+                    index.setdefault((each.operator, min(each.outputs, default="")), []).append((line, each))
+        found, used = [], set[int]()
         for node in nodes:
-            keys = [("", ""), (node.op.name, ""), *((node.op.name, v.name) for v in node.outputs)] if index else []
+            keys = [(node.op.name, ""), *((node.op.name, v.name) for v in node.outputs)] if index else []
             fitting = [line for key in keys for line, each in index.get(key, ()) if each.fits(node)]
+            fitting += [line for line, fits in patterns if fits(node.name)]
             found.append(max(fitting, key=lambda line: line.number, default=None))
-            used.update(fitting)
+            used.update(line.number for line in fitting)
         return found, used
 
     def check(self, devices: Sequence[str]) -> None:
@@ -90,7 +98,8 @@ class Placement:
         for line in self.lines:
             if line.device and line.device not in devices:
                 wanted = ", ".join([*devices, "off"])
-                raise BoltError(f"placement: line {line.number} ({line.text}): got {line.device!r}, wanted {wanted}")
+                what = f"placement: line {line.number} ({line.text})"
+                raise BoltError(f"{what}: got {line.device!r:.80}, wanted {wanted}")
 
 
 def line_of(node: Node) -> str:
@@ -108,7 +117,7 @@ def _line(number: int, row: str) -> Line | None:
     pieces = _PIECES.findall(row)
     if "#" in pieces:
         pieces = pieces[: pieces.index("#")]
-    text = "".join(pieces).strip()
+    text = "".join(pieces).strip()[:SHOWN]
     if not text:
         return None
     device = ""
@@ -119,11 +128,14 @@ def _line(number: int, row: str) -> Line | None:
             raise BoltError(f"placement: line {number} ({text}): got nothing behind '->', wanted a device or 'off'")
     if _name(pieces).startswith(BY_NAME):
         selectors = [Selector(pattern=_name(pieces).removeprefix(BY_NAME).strip())]
+        if len(selectors[0].pattern) > LONGEST:
+            size = len(selectors[0].pattern)
+            raise BoltError(f"placement: line {number} ({text}): got a pattern of {size} characters, wanted {LONGEST}")
     else:
         selectors = [_selector(number, text, part) for part in _split(pieces, "-") if _name(part)]
     if not selectors or selectors == [Selector()]:
         raise BoltError(f"placement: line {number} ({text}): got nothing that names nodes, wanted an operator")
-    return Line(number, text, tuple(selectors), "" if device in STAYS else device)
+    return Line(number, text, tuple(dict.fromkeys(selectors)), "" if device in STAYS else device)
 
 
 def _selector(number: int, text: str, pieces: list[str]) -> Selector:
