@@ -53,7 +53,7 @@ class Selector:
 
 @record(frozen=True)
 class Line:
-    """One line: its number, its text as messages show it, which nodes, and the device for them; "" leaves them to us."""
+    """One line: its number, its text as messages show it, which nodes, and the device for them; "": they stay here."""
 
     number: int
     text: str
