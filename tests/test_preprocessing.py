@@ -16,7 +16,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.arrays.reduce import ReduceMax
-from bolt_numba.preprocessing import Image, open_image, with_preprocessing
+from bolt_numba.preprocessing import Image, Warp, matrix_of, open_image, with_preprocessing
 from bolt_numba.types import F16, F32, I8, U8, Array, Sym, TensorType
 
 SIZES = [
@@ -114,6 +114,65 @@ def test_colours_and_numbers(source: str, color: str, layout: str) -> None:
     got = np.asarray(bn.compile(graph, threads=1)(x))
     np.testing.assert_allclose(got[0], wanted, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(got, interpret(graph, {"image": x})["tensor"], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("source", ["NV12", "NV21"])
+def test_video_is_that_of_opencv(source: str) -> None:
+    cv2 = pytest.importorskip("cv2", reason="OpenCV judges")
+    for h, w in ((2, 2), (36, 54), (64, 34)):
+        x = np.random.default_rng(h).integers(0, 256, (h * 3 // 2, w), dtype=U8)
+        wanted = cv2.cvtColor(x, getattr(cv2, f"COLOR_YUV2RGB_{source}"))
+        assert differ(levels(x, (h, w), source=source), wanted) <= 1
+        several = Image(8, source=source, batch=True, color="BGR", dtype=U8, layout="NHWC")
+        got = np.asarray(bn.compile(several.graph())(np.stack([x, x[::-1]])))
+        assert differ(got[0], levels(wanted, (8, 8))[:, :, ::-1]) <= 1
+    with pytest.raises(ShapeError, match="rows of x: got 4, wanted a multiple of 3"):
+        bn.compile(Image(8, source=source).graph())(np.zeros((4, 4), U8))
+    with pytest.raises(ShapeError, match="columns of x: got 5, wanted an even number"):
+        bn.compile(Image(8, source=source).graph())(np.zeros((6, 5), U8))
+
+
+VIEWS = np.array([
+    [[1.3, 0.4, 20], [-0.3, 1.2, 30], [0, 0, 1]], [[0.5, 0, 0], [0, 0.5, 0], [0, 0, 1]],
+    [[1.1, 0.2, -9], [0.1, 0.9, 3], [0.002, -0.001, 1]],
+])  # fmt: skip
+
+
+@pytest.mark.parametrize("edge", ["fill", "repeat"])
+def test_views_are_those_of_opencv(edge: str) -> None:
+    """Ties of coordinates may go elsewhere where a division is in them."""
+    cv2 = pytest.importorskip("cv2", reason="OpenCV judges")
+    x, size = pictures(90, 120)[0], (60, 80)
+    session = bn.compile(Warp(Image(size, dtype=U8, layout="NHWC"), edge).graph(), threads=2)
+    border = cv2.BORDER_CONSTANT if edge == "fill" else cv2.BORDER_REPLICATE
+    got = np.asarray(session(x, VIEWS))
+    for matrix, view in zip(VIEWS, got, strict=True):
+        flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+        wanted = cv2.warpPerspective(x, matrix, size[::-1], flags=flags, borderMode=border, borderValue=(114,) * 3)
+        far = np.abs(view.astype(int) - wanted.astype(int)) > 1
+        assert far.mean() <= (0 if matrix[2, 0] == 0 else 0.002)
+
+
+def test_views_by_their_corners_before_a_model() -> None:
+    """A model gets all views; a view of a whole picture is the picture."""
+    x = pictures(30, 40)[0]
+    whole = matrix_of([(0, 0), (39, 0), (39, 29), (0, 29)], (30, 40))
+    turned = matrix_of([(39, 0), (39, 29), (0, 29), (0, 0)], (40, 30))
+    session = bn.compile(Warp(Image((40, 30), dtype=U8, layout="NHWC")).graph())
+    np.testing.assert_array_equal(session(x, turned[None])[0][0], np.rot90(x))
+    graph = with_preprocessing(network(Sym("n"), 3, 30, 40), {"input": Warp(Image())})
+    assert [v.name for v in graph.caller_inputs] == ["input", "input_matrix"]
+    got = np.asarray(bn.compile(graph)(input=x, input_matrix=np.stack([whole, whole])))
+    np.testing.assert_allclose(got, np.stack([x.max(axis=(0, 1))] * 2) / np.float32(255), rtol=1e-6)
+    with pytest.raises(BoltError, match="wanted no three on a line"):
+        matrix_of([(0, 0), (1, 1), (2, 2), (0, 2)], (8, 8))
+    with pytest.raises(BoltError, match="wanted 4 points"):
+        matrix_of([(0, 0)], (8, 8))
+    for image in (Image(8, mode="crop"), Image(8, batch=True), Image(8, source="NV12")):
+        with pytest.raises(BoltError, match=r"warp: image: got .*, wanted one picture of pixels"):
+            Warp(image).graph()
+    with pytest.raises(BoltError, match="edge: got mirror, wanted fill, repeat"):
+        Warp(Image(8), "mirror").graph()
 
 
 @pytest.mark.parametrize(("dtype", "mean"), [(U8, 0), (I8, 128), (F16, 0)])

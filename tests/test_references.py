@@ -33,7 +33,7 @@ INTERNAL = {
     *("MatMulNBits", "ByteTable", "BetweenBytes", "Histogram", "BinaryPack", "BinaryConv", "BinaryMatMul"),
     *("CumMax", "CumMin", "LogCumSumExp", "SearchSorted", "GatherTree", "Inverse", "PSRoiPool"),
     *("MulticlassNMS", "MatrixNMS", "GenerateProposals"),
-    *("PriorBox", "DetectionOutput", "Tokenizer", "Distances", "FitImage"),
+    *("PriorBox", "DetectionOutput", "Tokenizer", "Distances", "FitImage", "YuvToRgba", "WarpImage"),
 }
 """Operators that ONNX lacks or spells otherwise, that hold graphs or are random: other tests run them."""
 FOREIGN = [op for op in ALL if op.name not in INTERNAL]

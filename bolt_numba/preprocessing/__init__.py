@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from bolt_numba.base.border import border
 from bolt_numba.errors import BoltError, ShapeError
@@ -20,24 +20,25 @@ from bolt_numba.passes.pipeline import deep_clone
 from bolt_numba.preprocessing.audio import Audio
 from bolt_numba.preprocessing.decode import open_image
 from bolt_numba.preprocessing.image import Image
+from bolt_numba.preprocessing.warp import Warp, matrix_of
 from bolt_numba.types import Sym, TensorType
 
-__all__ = ["Audio", "Image", "Steps", "open_image", "with_preprocessing"]
+__all__ = ["Audio", "Image", "Steps", "Warp", "matrix_of", "open_image", "with_preprocessing"]
 
 
 class Steps(Protocol):
-    """A description of what is done to an input, as `Image` and `Audio` are."""
+    """A description of what is done to an input, as `Image`, `Audio` and `Warp` are."""
 
-    def takes(self, name: str) -> TensorType:
-        """The type of what is given, for an input of this name."""
+    def takes(self, name: str) -> dict[str, TensorType]:
+        """Names and types of what is given in the place of an input of this name; the first has this name."""
         ...
 
     def fitted(self, wanted: TensorType) -> Steps:
         """The same with what it leaves open taken from the type that a model wants."""
         ...
 
-    def build(self, b: Builder, x: Value) -> Value:
-        """Add the steps to a graph."""
+    def build(self, b: Builder, x: Value, *others: Any) -> Value:
+        """Add the steps to a graph; a value for each of what they take."""
         ...
 
 
@@ -62,13 +63,14 @@ def with_preprocessing(graph: Graph, steps: Mapping[str, Steps]) -> Graph:
 def _replace_input(graph: Graph, value: Value, steps: Steps, nodes: list[Node]) -> None:
     """What read the input reads the result of the steps, which read an input of that name."""
     name = value.name
-    start = Value(name, steps.takes(name))
     value.name = graph.unique_name(f"{name}/prepared")
-    made = steps.fitted(value.type).build(Builder(graph, nodes, f"{name}/"), start)
+    starts = [Value(key if key == name else graph.unique_name(key), t) for key, t in steps.takes(name).items()]
+    made = steps.fitted(value.type).build(Builder(graph, nodes, f"{name}/"), *starts)
     if not _fits(value.type, made.type):
         raise ShapeError(f"{graph.name}: '{name}' after its steps: got {made.type}, wanted {value.type}")
     graph.replace_uses(value, made)
-    graph.inputs[graph.inputs.index(value)] = start
+    place = graph.inputs.index(value)
+    graph.inputs[place : place + 1] = starts
 
 
 def _fits(wanted: TensorType, made: TensorType) -> bool:

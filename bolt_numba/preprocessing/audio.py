@@ -82,15 +82,16 @@ class Audio:
     def graph(self, name: str = "sound", output: str = "tensor") -> Graph:
         """These steps alone; the input is ``name``, samples of any number."""
         graph = Graph("sound steps")
-        graph.add_output(self.build(Builder(graph), graph.add_input(name, self.takes(name))), output)
+        graph.add_output(self.build(Builder(graph), graph.add_input(name, self.takes(name)[name])), output)
         return graph
 
-    def takes(self, name: str) -> TensorType:
+    def takes(self, name: str) -> dict[str, TensorType]:
         """The type of what is given, with symbols that carry the input's name."""
         if self.source not in ("f32", "i16"):
             raise self._fail("source", self.source, "f32 or i16")
         dims: tuple[Dim, ...] = (Sym(f"{name}_samples"),)
-        return TensorType(F32 if self.source == "f32" else I16, (Sym(f"{name}_count"), *dims) if self.batch else dims)
+        dims = (Sym(f"{name}_count"), *dims) if self.batch else dims
+        return {name: TensorType(F32 if self.source == "f32" else I16, dims)}
 
     def fitted(self, wanted: TensorType) -> Audio:
         """The same with the dtype of a model's input, where this one leaves it open."""

@@ -12,11 +12,13 @@ from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.reduce import ReduceSum
+from bolt_numba.ops.data.camera import YUV, YuvToRgba
 from bolt_numba.ops.data.fit_image import FitImage
 from bolt_numba.ops.pointwise import Add, Cast, Clip, Mul, Round
 from bolt_numba.types import F32, F64, I8, U8, AnyDType, Array, Dim, Sym, TensorType, dtype_name
 
 ORDERS = {"RGB": (0, 1, 2), "BGR": (2, 1, 0), "RGBA": (0, 1, 2), "BGRA": (2, 1, 0), "gray": (0, 0, 0)}
+ORDERS |= dict.fromkeys(YUV, (0, 1, 2))
 """Where red, green and blue stand in a pixel of each kind."""
 DEPTH = {"RGB": 3, "BGR": 3, "RGBA": 4, "BGRA": 4, "gray": 1}
 COLOURS = ("RGB", "BGR", "gray")
@@ -33,8 +35,9 @@ class Image:
     mode: "stretch", "letterbox" (the whole image, centred, ``fill`` around it) or "crop" (its centre, of the image
     resized so that the shorter side is ``shorter``; None: as small as covers the result).
     resize: "nearest", "bilinear", "bicubic", "area", and with antialias also "box" and "lanczos".
-    antialias: True gives the levels of Pillow, False those of OpenCV; both but for one level.
-    source: channels of what is given: "RGB", "BGR", "RGBA", "BGRA" or "gray".  color: those that the network takes.
+    antialias: True gives the levels of Pillow 13, False those of OpenCV but for one level.
+    source: channels of what is given: "RGB", "BGR", "RGBA", "BGRA" or "gray"; or "NV12" or "NV21", of video, which are
+    [3 h / 2, w].  color: channels that the network takes: "RGB", "BGR" or "gray".
     scale: None: 1 / 255 for floats, 1 for bytes.  mean, std: a number, or one for each channel.
     layout, dtype: of the result; dtype None: that of the model's input, else f32.  Bytes are rounded and limited.
     batch: images come as [n, h, w, c], all of one size, and not one as [h, w, c].
@@ -58,15 +61,16 @@ class Image:
     def graph(self, name: str = "image", output: str = "tensor") -> Graph:
         """These steps alone; its input is ``name``, u8 [height, width, channels] of any size."""
         graph = Graph("image steps")
-        graph.add_output(self.build(Builder(graph), graph.add_input(name, self.takes(name))), output)
+        graph.add_output(self.build(Builder(graph), graph.add_input(name, self.takes(name)[name])), output)
         return graph
 
-    def takes(self, name: str) -> TensorType:
+    def takes(self, name: str) -> dict[str, TensorType]:
         """The type of what is given: u8 [h, w, c] or [n, h, w, c], with symbols that carry the input's name."""
         if self.source not in ORDERS:
             raise self._fail("source", self.source, ", ".join(ORDERS))
-        dims: tuple[Dim, ...] = (Sym(f"{name}_height"), Sym(f"{name}_width"), DEPTH[self.source])
-        return TensorType(U8, (Sym(f"{name}_count"), *dims) if self.batch else dims)
+        dims: tuple[Dim, ...] = (Sym(f"{name}_height"), Sym(f"{name}_width"))
+        dims = (Sym(f"{name}_rows"), dims[1]) if self.source in YUV else (*dims, DEPTH[self.source])
+        return {name: TensorType(U8, (Sym(f"{name}_count"), *dims) if self.batch else dims)}
 
     def fitted(self, wanted: TensorType) -> Image:
         """The same for an input of a model: its size and its dtype where this one leaves them open."""
@@ -78,15 +82,22 @@ class Image:
             return replace(made, size=(high, wide))
         return made
 
+    @property
+    def wanted_size(self) -> tuple[int, int]:
+        """(height, width) of the result; raises BoltError where it is open."""
+        if self.size is None:
+            raise self._fail("size", None, "(height, width), as the model's input leaves it open")
+        if isinstance(self.size, int):
+            return self.size, self.size
+        high, wide = self.size
+        return high, wide
+
     def build(self, b: Builder, x: Value) -> Value:
         """Add the steps to a graph; x: a value of the type that `takes` gives."""
         if self.color not in COLOURS:
             raise self._fail("color", self.color, ", ".join(COLOURS))
         if self.layout not in ("NCHW", "NHWC"):
             raise self._fail("layout", self.layout, "NCHW or NHWC")
-        if self.size is None:
-            raise self._fail("size", None, "(height, width), as the model's input leaves it open")
-        size = (self.size, self.size) if isinstance(self.size, int) else tuple(self.size)
         dtype: AnyDType = np.dtype(F32) if self.dtype is None else np.dtype(self.dtype)
         if dtype.kind in "iu" and dtype not in STORED:
             raise self._fail("dtype", dtype_name(dtype), "u8, i8 or a float")
@@ -98,8 +109,9 @@ class Image:
         times, plus = scale / std, -self._by_channel("mean", self.mean, count) / std
         order = ORDERS[self.source][::-1] if self.color == "BGR" else ORDERS[self.source]
         mixes = self.color == "gray" and self.source != "gray"
+        x = b(YuvToRgba(self.source), x) if self.source in YUV else x
         fit = FitImage(
-            size, self.mode, self.shorter or 0, self.resize, self.antialias, self.fill,
+            self.wanted_size, self.mode, self.shorter or 0, self.resize, self.antialias, self.fill,
             order[:count] if self.color == "gray" and not mixes else order, self.layout == "NHWC",
             dtype if dtype in STORED and not mixes else F32,
         )  # fmt: skip
