@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,12 @@ import pytest
 import typer
 
 import bolt_numba as bn
+from bolt_numba.cli.app import run
 from bolt_numba.cli.export import read_sets
 from bolt_numba.errors import BoltError, DeviceError, InvalidModelError, ShapeError
 from bolt_numba.export.elf import Jump, Symbol, object_file
 from bolt_numba.export.exporting import with_fixed, with_kept
-from bolt_numba.export.layout import ProgramTable, ValueKind
+from bolt_numba.export.layout import HeaderWord, ProgramTable, ValueKind
 from bolt_numba.export.program import native_program
 from bolt_numba.export.tables import rows_of
 from bolt_numba.ir.build import Builder
@@ -191,6 +194,23 @@ def test_a_bolt_file_has_the_graph_and_the_program(tmp_path: Path) -> None:
     assert Interpreter(raw[at : at + nbytes]).run({"image": x})["probabilities"].tobytes() == wanted.tobytes()
 
 
+def test_a_file_has_a_program_for_each_target(tmp_path: Path) -> None:
+    graph, path = graph_of(lambda b, x: b(Relu(), x), {"x": (4,)}), tmp_path / "relu.bolt"
+    told = bn.export_model(graph, path, target="x86-64,x86-64-v3", threads=1)
+    raw = path.read_bytes()
+    places = programs_behind(np.frombuffer(raw, np.uint8), sum(struct.unpack_from("<QQ", raw, 32)))
+    assert (told.level, len(places)) == ("x86-64, x86-64-v3", 2)
+    for level, (at, nbytes) in zip(("x86-64", "x86-64-v3"), places, strict=True):
+        program = Interpreter(raw[at : at + nbytes])
+        assert program.string(int(program.words[HeaderWord.LEVEL])) == level
+    assert bn.load(path).name == graph.name
+    bare = tmp_path / "relu.bnprog"
+    bn.export_model(graph, bare, threads=1)
+    assert Interpreter(bare.read_bytes()).run({"x": np.array([-1, 0, 1, 2])})["out0"].tolist() == [0, 0, 1, 2]
+    with pytest.raises(BoltError, match=r"relu.bnprog: targets: got 'x86-64,x86-64-v3', wanted one"):
+        bn.export_model(graph, bare, target="x86-64,x86-64-v3")
+
+
 def test_what_else_stands_behind_a_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "digits.bolt"
     bn.export_model(DIGITS, path, threads=1)
@@ -215,6 +235,18 @@ def test_an_object_file_is_what_linkers_read() -> None:
     (distance,) = struct.unpack_from("<i", found.code, 17)
     assert 21 + distance == slot - len(STUBS[X86_64])  # from behind the jump to the stub
     assert b"abc" in found.code
+
+
+def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "digits.bolt"
+    shapes = ["--shapes", "image:1..2x1x8x8", "--threads", "1"]
+    assert run(["export", str(DIGITS), "-o", str(path), *shapes, "--target", "x86-64"]) == 0
+    assert re.search(r"digits\.bolt: 0\.\d MiB for x86-64, 2 sets of shapes", capsys.readouterr().out)
+    assert run(["export", str(DIGITS), "-o", str(path), *shapes, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["files"] == {str(path): path.stat().st_size}
+    assert run(["export", str(DIGITS), "-o", str(path), "--set", "image"]) == 2
+    assert run(["export", str(DIGITS), "-o", str(path), "--shapes", "image:x"]) == 2
+    assert run(["export", str(DIGITS), "-o", str(path), "--set", "nothing=1"]) == 1
 
 
 def test_shapes_of_the_command_line() -> None:

@@ -86,7 +86,9 @@ def _size_text(nbytes: int) -> str:
 
 def export(  # budget: each option is one line or two
     model: ModelPath,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FOLDER|FILE.bolt", help="What to write.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FOLDER|FILE.bolt|FILE.bnprog", help="What to write.")
+    ],
     name: Annotated[
         str | None, typer.Option("--name", help="Of a library and its functions; else the folder's.")
     ] = None,

@@ -110,4 +110,3 @@ def _build_java(folder: Path, compiler: Compiler, objects: Sequence[str], scratc
         scratch,
     )
     return [archive, library]
-

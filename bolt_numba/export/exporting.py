@@ -25,7 +25,7 @@ from bolt_numba.inputs import plain_array
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.sizes import inferred
 from bolt_numba.ir.store import chunks
-from bolt_numba.ir.trailer import trailer
+from bolt_numba.ir.trailer import PROGRAMS, trailer
 from bolt_numba.loading import File, Source, read_model
 from bolt_numba.passes.pipeline import deep_clone
 from bolt_numba.types import Array, TensorType
@@ -33,7 +33,9 @@ from bolt_numba.types import Array, TensorType
 LINKED, BESIDE = "linked", "file"
 """Where the weights of a library are."""
 BOLT = ".bolt"
-"""Suffix of a file that has the model's graph and, behind it, its native program."""
+"""Suffix of a file that has the model's graph and, behind it, native programs."""
+BARE = ".bnprog"
+"""Suffix of a file that is a native program."""
 
 
 @record(eq=False)
@@ -70,9 +72,10 @@ def export_model(
 ) -> Exported:
     """Write a model as something that runs without Python; see docs/export.md.
 
-    output: a ``.bolt`` file, which has the graph and behind it the native program; or a folder, which gets a library.
+    output: a ``.bolt`` file, which has the graph and behind it the native program; a ``.bnprog`` file, the program
+    alone; or a folder, which gets a library.
     weights, signature: as `compile`.  name: of a library, its files and functions; None: the folder's.
-    target: a level of instructions.  threads: that may share a run, at most.
+    target: a level of instructions; of a ``.bolt`` file up to three, with commas.  threads: that may share a run.
     shapes: sets of input shapes, a plan for each; the shape that `guesses` finds where none is given.
     fixed: values of inputs, which are none any more.  keep: names of values that sessions can look at.
     weights_in: of a library: ``"linked"`` into it, or in a ``"file"`` beside it.  one_file: a folder with one C source.
@@ -84,25 +87,32 @@ def export_model(
         raise BoltError(f"weights_in: got {weights_in!r}, wanted {LINKED!r} or {BESIDE!r}")
     path = Path(output)
     graph = with_kept(with_fixed(read_model(model, None, weights).graph(signature), fixed or {}), keep)
-    as_library = path.suffix.lower() != BOLT
-    made = native_program(
-        graph, shapes=shapes, target=target, threads=default_threads() if threads is None else threads, kept=keep,
-        precision=precision, numerics=numerics, flags=program_flags(as_library),
-    )  # fmt: skip
-    if not as_library:
-        write_bolt(graph, made, path)
-        return _told(made, path, [path], [])
+    suffix, targets = path.suffix.lower(), target.split(",")
+    if len(targets) > (PROGRAMS if suffix == BOLT else 1):
+        raise BoltError(f"{path.name}: targets: got {target!r}, wanted one, or up to {PROGRAMS} for a {BOLT} file")
+    programs = [
+        native_program(
+            graph, shapes=shapes, target=one, threads=default_threads() if threads is None else threads, kept=keep,
+            precision=precision, numerics=numerics, flags=program_flags(suffix not in (BOLT, BARE)),
+        ) for one in targets
+    ]  # fmt: skip
+    if suffix in (BOLT, BARE):
+        write_file(graph if suffix == BOLT else None, programs, path)
+        return _told(programs, path, [path], [])
+    (made,) = programs
     library = Library(made, c_name(path.resolve().name if name is None else name), weights_in == BESIDE)
     if one_file:
-        return _told(made, path, write_one_file(library, path), [])
+        return _told(programs, path, write_one_file(library, path), [])
     files, compiler = write_library(library, path), compiler_for(library.is_x86, cc)
-    return _told(made, path, files, [] if compiler is None else build(compiler, path, library.name, objects(library)))
+    built = [] if compiler is None else build(compiler, path, library.name, objects(library))
+    return _told(programs, path, files, built)
 
 
-def _told(made: NativeProgram, path: Path, files: list[Path], built: list[Path]) -> Exported:
+def _told(made: list[NativeProgram], path: Path, files: list[Path], built: list[Path]) -> Exported:
     large = [file for file in files if file.suffix in (".o", ".weights")] or files[-1:]
-    nbytes = made.block.nbytes if path.suffix.lower() == BOLT else sum(file.stat().st_size for file in large)
-    return Exported(path, files, built, len(made.planned.plans), nbytes, made.planned.cpu.isa.level)
+    nbytes = sum(program.block.nbytes for program in made) if path.is_file() else sum(f.stat().st_size for f in large)
+    levels = ", ".join(program.planned.cpu.isa.level for program in made)
+    return Exported(path, files, built, len(made[0].planned.plans), nbytes, levels)
 
 
 def with_fixed(graph: Graph, fixed: Mapping[str, Any]) -> Graph:
@@ -150,14 +160,15 @@ def with_kept(graph: Graph, names: Sequence[str]) -> Graph:
     return made
 
 
-def write_bolt(graph: Graph, program: NativeProgram, path: Path) -> None:
-    """A ``.bolt`` file with a native program behind it, and where that is in its last 64 bytes."""
+def write_file(graph: Graph | None, programs: Sequence[NativeProgram], path: Path) -> None:
+    """A ``.bolt`` file with native programs, which its last 64 bytes name; without a graph, a bare program."""
     with replaced(path) as file:
-        at = 0
-        for chunk in chunks(graph):
-            at += file.write(chunk)
-        gap = -at % PAGE
-        file.write(bytes(gap))
-        for part in program.block.parts:
-            file.write(part)
-        file.write(trailer([(at + gap, program.block.nbytes)]))
+        places = []
+        for chunk in () if graph is None else chunks(graph):
+            file.write(chunk)
+        for program in programs:
+            file.write(bytes(-file.tell() % PAGE))
+            places.append((file.tell(), program.block.nbytes))
+            file.writelines(program.block.parts)
+        if graph is not None:
+            file.write(trailer(places))

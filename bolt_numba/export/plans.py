@@ -117,7 +117,7 @@ def planned(
         wanted = "wanted them fixed (--set NAME=VALUE), as shapes follow from what they hold"
         raise BoltError(f"{graph.name}: export: inputs: got {', '.join(map(repr, deciding))}, {wanted}")
     if strings := [spec.name for spec in (*session.inputs, *session.outputs) if spec.dtype == object]:
-        raise BoltError(f"{graph.name}: export: values: got strings in {', '.join(map(repr, strings))}, wanted numbers")
+        raise BoltError(f"{graph.name}: export: values: got {', '.join(map(repr, strings))}, wanted tensors of numbers")
     plans, inputs = [], []
     for told in shapes or ({},):
         plan, sizes = session.plan(complete_shapes(graph, told))
