@@ -87,25 +87,27 @@ def export_model(
         raise BoltError(f"weights_in: got {weights_in!r}, wanted {LINKED!r} or {BESIDE!r}")
     path = Path(output)
     graph = with_kept(with_fixed(read_model(model, None, weights).graph(signature), fixed or {}), keep)
-    suffix, targets = path.suffix.lower(), target.split(",")
-    if len(targets) > (PROGRAMS if suffix == BOLT else 1):
-        raise BoltError(f"{path.name}: targets: got {target!r}, wanted one, or up to {PROGRAMS} for a {BOLT} file")
-    programs = [
-        native_program(
-            graph, shapes=shapes, target=one, threads=default_threads() if threads is None else threads, kept=keep,
-            precision=precision, numerics=numerics, flags=program_flags(suffix not in (BOLT, BARE)),
-        ) for one in targets
-    ]  # fmt: skip
-    if suffix in (BOLT, BARE):
-        write_file(graph if suffix == BOLT else None, programs, path)
+    is_file, threads = path.suffix.lower() in (BOLT, BARE), default_threads() if threads is None else threads
+    options: dict[str, Any] = {"shapes": shapes, "threads": threads, "kept": keep, "precision": precision}
+    options |= {"numerics": numerics, "flags": program_flags(not is_file)}
+    programs = [native_program(graph, target=one, **options) for one in _targets(path, target)]
+    if is_file:
+        write_file(graph if path.suffix.lower() == BOLT else None, programs, path)
         return _told(programs, path, [path], [])
-    (made,) = programs
-    library = Library(made, c_name(path.resolve().name if name is None else name), weights_in == BESIDE)
+    library = Library(programs[0], c_name(path.resolve().name if name is None else name), weights_in == BESIDE)
     if one_file:
         return _told(programs, path, write_one_file(library, path), [])
     files, compiler = write_library(library, path), compiler_for(library.is_x86, cc)
     built = [] if compiler is None else build(compiler, path, library.name, objects(library))
     return _told(programs, path, files, built)
+
+
+def _targets(path: Path, target: str) -> list[str]:
+    """Names of targets, which only a ``.bolt`` file may have several of."""
+    found = target.split(",")
+    if len(found) > (PROGRAMS if path.suffix.lower() == BOLT else 1):
+        raise BoltError(f"{path.name}: targets: got {target!r}, wanted one, or up to {PROGRAMS} for a {BOLT} file")
+    return found
 
 
 def _told(made: list[NativeProgram], path: Path, files: list[Path], built: list[Path]) -> Exported:
