@@ -49,6 +49,11 @@ class Isa:
     has_i8mm: bool = False
 
     @property
+    def centre(self) -> int:
+        """What products of bytes take from unsigned ones, before the zero point: 128 where both have to be signed."""
+        return 0 if self.is_x86 or self.has_i8mm else 128
+
+    @property
     def panel(self) -> int:
         """Columns of one tile."""
         return self.vectors * self.lanes

@@ -22,6 +22,7 @@ static const struct {
     {"memcpy", (void *)memcpy},         {"memset", (void *)memset}, {"memmove", (void *)memmove},
     {"sem_wait", (void *)sem_wait},     {"sem_post", (void *)sem_post},
     {"sched_yield", (void *)sched_yield}, {"fma", (void *)fma},     {"fmaf", (void *)fmaf},
+    {"ceilf", (void *)ceilf}, {"ceil", (void *)ceil}, {"floorf", (void *)floorf}, {"floor", (void *)floor},
     {"expf", (void *)expf}, {"exp", (void *)exp}, {"log", (void *)log}, {"logf", (void *)logf},
     {"pow", (void *)pow}, {"powf", (void *)powf}, {"fmod", (void *)fmod}, {"fmodf", (void *)fmodf},
     {"sin", (void *)sin}, {"cos", (void *)cos}, {"tan", (void *)tan}, {"sinf", (void *)sinf}, {"cosf", (void *)cosf},

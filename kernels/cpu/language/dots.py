@@ -9,19 +9,39 @@ from __future__ import annotations
 from llvmlite import ir
 
 from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.cpu.language.simd import I8, I16, INT, call, constant, word
+from bolt_numba.kernels.cpu.language.simd import I8, I16, I32, INT, call, constant, word
 
 
-def _dot_bytes_neon(b, acc, x, y):
-    """`dot_bytes_value` on AArch64.  Where both have to be signed, x is taken 128 less, and 128 times y is added."""
+def _signed_neon(b, acc, x, y):
+    """Acc + the four products of an i8 of x and an i8 of y in each i32, on AArch64.
+
+    Indexed forms of instructions take the operand that is x here, of which all fours are alike in a tile.
+    """
     ty, narrow = acc.type, ir.VectorType(I8, 16)
-    name = f"llvm.aarch64.neon.{'usdot' if target().has_i8mm else 'sdot'}.v4i32.v16i8"
-    if target().has_i8mm:
-        return call(b, name, ty, [acc, b.bitcast(x, narrow), b.bitcast(y, narrow)])
-    y = b.bitcast(y, narrow)
-    half = call(b, name, ty, [ir.Constant(ty, None), constant(narrow, 64), y])
-    centred = b.bitcast(b.xor(x, constant(ty, 0x80808080)), narrow)
-    return call(b, name, ty, [b.add(acc, b.add(half, half)), centred, y])
+    x, y = b.bitcast(x, narrow), b.bitcast(y, narrow)
+    if target().has_dot:
+        return call(b, "llvm.aarch64.neon.sdot.v4i32.v16i8", ty, [acc, y, x])
+    pairs, halves = ir.VectorType(I16, 8), []
+    for first in (0, 8):
+        index = ir.Constant(ir.VectorType(I32, 8), list(range(first, first + 8)))
+        low, high = (b.sext(b.shuffle_vector(v, v, index), pairs) for v in (x, y))
+        halves.append(call(b, "llvm.aarch64.neon.saddlp.v4i32.v8i16", ty, [b.mul(low, high)]))
+    return b.add(acc, call(b, "llvm.aarch64.neon.addp.v4i32", ty, halves))
+
+
+def _byte_sums_neon(b, y):
+    """Sums of the four i8 of each i32."""
+    pairs = call(
+        b, "llvm.aarch64.neon.saddlp.v8i16.v16i8", ir.VectorType(I16, 8), [b.bitcast(y, ir.VectorType(I8, 16))]
+    )
+    return call(b, "llvm.aarch64.neon.saddlp.v4i32.v8i16", y.type, [pairs])
+
+
+def dot_centred_value(b, acc, x, y):
+    """Acc + the four products of a u8 of x, less `Isa.centre`, and an i8 of y in each i32 (modulo 2 ** 32)."""
+    if target().centre:
+        return _signed_neon(b, acc, b.xor(x, constant(x.type, 0x80808080)), y)
+    return dot_bytes_value(b, acc, x, y)
 
 
 def dot_bytes_value(b, acc, x, y):
@@ -40,12 +60,11 @@ def dot_bytes_value(b, acc, x, y):
         ):
             acc = b.add(acc, call(b, f"llvm.x86.{name}", ty, [b.bitcast(u, pairs), v]))
         return acc
-    if target().has_dot or target().has_i8mm:
-        return _dot_bytes_neon(b, acc, x, y)
-    for shift in (0, 8, 16, 24):
-        u = b.and_(b.lshr(x, constant(ty, shift)), constant(ty, 255))
-        acc = b.add(acc, b.mul(u, b.ashr(b.shl(y, constant(ty, 24 - shift)), constant(ty, 24))))
-    return acc
+    if target().has_i8mm:
+        narrow = ir.VectorType(I8, 16)
+        return call(b, "llvm.aarch64.neon.usdot.v4i32.v16i8", ty, [acc, b.bitcast(x, narrow), b.bitcast(y, narrow)])
+    taken = b.shl(_byte_sums_neon(b, y), constant(ty, 7))
+    return dot_centred_value(b, b.add(acc, taken), x, y)
 
 
 @word(INT, INT, INT, INT)

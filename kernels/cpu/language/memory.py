@@ -259,13 +259,13 @@ def call_activation(b, act, tile, size, pitch):
 
 @word(types.int64, ADDR, types.int64)
 def atomic_add(b, address, value):
-    """Add to an i64; the value before."""
-    return b.atomic_rmw("add", at(b, address, I64), value, "acq_rel")
+    """Add to an i64; the value before.  As all words here, in one order for all threads: weak memory has fences."""
+    return b.atomic_rmw("add", at(b, address, I64), value, "seq_cst")
 
 
 @word(types.int64, ADDR)
 def atomic_load(b, address):
-    return b.load_atomic(at(b, address, I64), "acquire", 8)
+    return b.load_atomic(at(b, address, I64), "seq_cst", 8)
 
 
 @word(types.void, ADDR, types.int64)
@@ -281,15 +281,19 @@ def atomic_compare_exchange(b, address, expected, value):
 
 @word(types.void)
 def spin_pause(b):
-    """Tell the core that this is a spin loop."""
+    """Tell the core that this is a spin loop; on AArch64 ``isb`` takes about as long as x86's ``pause``."""
     if target().is_x86:
         call(b, "llvm.x86.sse2.pause", ir.VoidType(), [])
+    else:
+        call(b, "llvm.aarch64.isb", ir.VoidType(), [I32(15)])
 
 
 @word(types.uint64)
 def cycles(b):
-    """The time-stamp counter."""
-    return call(b, "llvm.readcyclecounter", I64, [])
+    """The time-stamp counter; on AArch64 that of the system, as programs may not read the processor's."""
+    if target().is_x86:
+        return call(b, "llvm.readcyclecounter", I64, [])
+    return b.asm(ir.FunctionType(I64, []), "mrs $0, cntvct_el0", "=r", [], side_effect=True)
 
 
 @word(types.int32)

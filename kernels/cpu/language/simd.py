@@ -272,11 +272,13 @@ def to_f32(b, x):
     return b.sitofp(x, vector("f32"))
 
 
-def _whole(b, x, kind, whole):
-    """The i32 of each f32 by an instruction of x86, ``cvtt`` or ``cvt``; elsewhere that of ``whole``."""
+def _whole(b, x, kind):
+    """The i32 of each f32 by an instruction of x86, ``cvtt`` or ``cvt``, or that of AArch64 which rounds alike."""
     ty = vector("i32")
     if not target().is_x86:
-        return call(b, f"llvm.fptosi.sat.{suffix(ty)}.{suffix(x.type)}", ty, [whole])
+        if kind == "cvt":
+            return call(b, f"llvm.aarch64.neon.fcvtns.{suffix(ty)}.{suffix(x.type)}", ty, [x])
+        return call(b, f"llvm.fptosi.sat.{suffix(ty)}.{suffix(x.type)}", ty, [x])
     if LANES == 16:
         full = [ir.Constant(ty, None), I16(-1), I32(4)]  # no mask, no other rounding
         return call(b, f"llvm.x86.avx512.mask.{kind}ps2dq.512", ty, [x, *full])
@@ -286,13 +288,13 @@ def _whole(b, x, kind, whole):
 @word(INT, F32)
 def to_i32(b, x):
     """Truncates; what is beyond the range of i32, or NaN, becomes some number (LLVM's own cast leaves it undefined)."""
-    return _whole(b, x, "cvtt", x)
+    return _whole(b, x, "cvtt")
 
 
 @word(INT, F32)
 def round_i32(b, x):
     """Rounds to nearest even; what is beyond the range as in `to_i32`."""
-    return _whole(b, x, "cvt", call(b, f"llvm.rint.{suffix(x.type)}", x.type, [x]) if not target().is_x86 else x)
+    return _whole(b, x, "cvt")
 
 
 @word(INT, F32, F32)
@@ -365,6 +367,11 @@ def permute(b, v, index):
         return call(b, "llvm.x86.avx512.permvar.sf.512", vector("f32"), [v, index])
     if target().name == "avx2":
         return call(b, "llvm.x86.avx2.permps", vector("f32"), [v, index])
+    if not target().is_x86:  # bytes are looked up: 4 i, 4 i + 1, 4 i + 2, 4 i + 3
+        ty, narrow = vector("i32"), ir.VectorType(I8, 4 * LANES)
+        places = b.add(b.mul(index, constant(ty, 0x04040404)), constant(ty, 0x03020100))
+        found = call(b, "llvm.aarch64.neon.tbl1.v16i8", narrow, [b.bitcast(v, narrow), b.bitcast(places, narrow)])
+        return b.bitcast(found, vector("f32"))
     out = ir.Constant(vector("f32"), ir.Undefined)
     for i in range(LANES):
         out = b.insert_element(out, b.extract_element(v, b.extract_element(index, I32(i))), I32(i))

@@ -16,7 +16,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
 from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.cpu.language.dots import dot_bytes_value
+from bolt_numba.kernels.cpu.language.dots import dot_centred_value
 from bolt_numba.kernels.cpu.language.simd import (
     ADDR,
     I8,
@@ -89,9 +89,7 @@ def _nearest(b, v):
     lanes = v.type.count
     ty = ir.VectorType(I32, lanes)
     if not target().is_x86:
-        return call(b, f"llvm.fptosi.sat.{suffix(ty)}.{suffix(v.type)}", ty, [
-            call(b, f"llvm.rint.{suffix(v.type)}", v.type, [v])
-        ])  # fmt: skip
+        return call(b, f"llvm.aarch64.neon.fcvtns.{suffix(ty)}.{suffix(v.type)}", ty, [v])
     if lanes == 16:
         return call(b, "llvm.x86.avx512.mask.cvtps2dq.512", ty, [v, ir.Constant(ty, None), I16(-1), I32(4)])
     return call(b, {8: "llvm.x86.avx.cvt.ps2dq.256", 4: "llvm.x86.sse2.cvtps2dq"}[lanes], ty, [v])
@@ -294,7 +292,7 @@ def _interleaved(b, x, y, element):
 
 @intrinsic(prefer_literal=True)
 def pixels_dot(tyctx, acc, base, step, first, last, outside, weights, cols, stride, chunks, guarded):
-    """Add a filter's row of ``cols`` taps under pixels ``step`` bytes apart from ``base`` on.
+    """Add a filter's row of ``cols`` taps under pixels, less `Isa.centre`, ``step`` bytes apart from ``base`` on.
 
     first, last: of the pixels that the image has, others are read at ``outside``; where ``guarded`` is 0 all are there.
     weights: i8 [chunks][forms][4][lanes][4], fours of taps.  Fours of
@@ -334,7 +332,7 @@ def pixels_dot(tyctx, acc, base, step, first, last, outside, weights, cols, stri
                         for i in range(form, acc.pixels, forms):
                             start = 4 * chunk + i * stride_ - form
                             if start in fours:
-                                made = dot_bytes_value(
+                                made = dot_centred_value(
                                     b, b.extract_value(tile, 4 * i + q), b.bitcast(fours[start][part], wide), w
                                 )
                                 tile = b.insert_value(tile, made, 4 * i + q)

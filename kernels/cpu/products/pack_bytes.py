@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
     all_lanes,
     ceil_div,
-    dot_bytes,
     fill_bytes,
     lane,
     lanes_below,
@@ -95,9 +95,16 @@ def pack_bytes(p, tid, nthreads):
                 rest = splat(np.int32(8 * max(q + 4 - length, 0)))
                 four = four ^ shift_down(flip, rest)
                 vstore(to, four)
-                total = dot_bytes(total, splat(np.int32(ONES)), four)
+                total = total + byte_sums(four)
                 to += width
         vstore(p.to + 4 * (block * columns * LANES + j), total)
+
+
+@inline
+def byte_sums(four):
+    """Sums of the four i8 of each i32; weights for other processors are packed here, so by no instruction of theirs."""
+    eight, high = np.int32(8), np.int32(24)
+    return (four >> high) + ((four << eight) >> high) + ((four << np.int32(16)) >> high) + ((four << high) >> high)
 
 
 @inline
@@ -119,9 +126,10 @@ def flip_bytes(p, tid, nthreads):
                 store_u8(to + i, load_u8(x + i) ^ np.uint8(128))
 
 
+CENTRE = target().centre
 COLUMN_ROWS = 5
-"""Rows of `prepare_columns` results: addend, zero point of B, factor (f32), sum of (b' - zb), addend behind the factor
-(f32)."""
+"""Rows of `prepare_columns` results: addend, with what `CENTRE` took away; zero point of B; factor (f32); sum of
+(b' - zb); addend behind the factor (f32)."""
 ENDS = 64
 """Bytes in front of the rows: the record of `tile_finish_bytes`, then what follows."""
 RESIDUAL_FACTOR, LAST_SCALE, UNSAFE = 16, 20, 24
@@ -226,14 +234,15 @@ def prepare_columns(p, tid, nthreads):
         place = block * n + j if p.zeros_b > n else j
         zero = splat(np.int32(load_u8(p.zero_b))) if p.zeros_b == 1 else vload_u8_n(p.zero_b + place, left)
         zero = ((zero ^ splat(np.int32(p.flip_b))) << np.int32(24)) >> np.int32(24)
-        sums = vload_i32(p.sums + block * columns * BYTES + 4 * j) - zero * splat(np.int32(p.k))
+        raw = vload_i32(p.sums + block * columns * BYTES + 4 * j)
+        sums = raw - zero * splat(np.int32(p.k))
         first, last = splat(np.int32(0)), splat(np.float32(0))
         place = block * n + j if p.biases > n else j
         if p.bias != 0 and p.floats == 0:
             first = splat(load_i32(p.bias)) if p.biases == 1 else vload_i32_n(p.bias + 4 * place, left)
         elif p.bias != 0:
             last = (splat(load_f32(p.bias)) if p.biases == 1 else vload_n(p.bias + 4 * place, left)) / splat(divided)
-        vstore(to, first - sums * splat(np.int32(zero_a)))
+        vstore(to, first - sums * splat(np.int32(zero_a)) + raw * splat(np.int32(CENTRE)))
         vstore(to + width, zero)
         vstore(to + 3 * width, sums)
         vstore(to + 4 * width, last - residual)

@@ -32,7 +32,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     store_i32,
     store_i64,
     store_u8,
-    tile_dot_rows_bytes,
+    tile_dot_rows_centred,
     tile_finish_bytes,
     tile_row,
     tile_store,
@@ -76,10 +76,10 @@ def _tile(mr: int, nv: int) -> Any:
         for r in range(runs):
             at = rows_load(mr, rows + run_step * r, 8, 0 if p.shifts == 0 else load_i64(p.shifts + 8 * r))
             for q in range(0, length - 3, 4):
-                acc = tile_dot_rows_bytes(acc, at, q, 0, b)
+                acc = tile_dot_rows_centred(acc, at, q, 0, b)
                 b += BYTES * nv
             if rest:
-                acc = tile_dot_rows_bytes(acc, at, length - 4, 32 - 8 * rest, b)
+                acc = tile_dot_rows_centred(acc, at, length - 4, 32 - 8 * rest, b)
                 b += BYTES * nv
         if p.sums:
             acc = tile_take_outer(acc, seen, columns + width)
