@@ -216,7 +216,7 @@ def compile_object(kernel: Native) -> bytes:
     return bytes(_machine(True).emit_object(module))
 
 
-_FOREIGN = re.compile(r"@llvm\.(?:aarch64|x86)\.|asm sideeffect")
+_FOREIGN = re.compile(r"@llvm\.(?:aarch64|x86)\.")
 
 
 def compile_for_target(kernel: Native) -> bytes:

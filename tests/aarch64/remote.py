@@ -6,6 +6,7 @@ Memory of the other side has pages behind each array that nobody may touch, so t
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 import struct
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from bolt_numba.ir.build import infer_types
 from bolt_numba.kernels.cpu.faults import COUNTER, FAULT
@@ -27,6 +29,8 @@ from bolt_numba.types import Array, TensorType
 from tests.harness import PlainContext, Planned, types_of
 
 EMULATOR, COMPILER = "qemu-aarch64", "aarch64-linux-gnu-gcc"
+at_length = pytest.mark.skipif("BOLT_NUMBA_AARCH64" not in os.environ, reason="`make aarch64` runs it")
+"""Marks tests that compile too much for the suite."""
 RUNNER = Path(__file__).parent / "runner.c"
 LACKING = ", ".join(name for name in (EMULATOR, COMPILER) if shutil.which(name) is None)
 """What is not installed of what the tests here need."""
@@ -97,7 +101,7 @@ class Call:
 
     def add(self, kernel: Any, values: Mapping[str, Any], shares: Iterable[int] = (0,), count: int = 1) -> None:
         number, which = self.record(kernel, values), self.code(kernel)
-        self.calls += [(which, number, share, share + 1, count) for share in shares]
+        self.calls += [(which, number, share, count, -1) for share in shares]
 
     def run(self) -> None:
         """Make the calls; raises AssertionError with what the other side says where it fails."""
@@ -199,4 +203,6 @@ def run_kernel(kernel: Any, threads: int = 1, **values: Any) -> None:
     call.run()
 
 
-__all__ = ["LACKING", "Call", "Step", "TensorType", "plan", "run_kernel", "run_planned"]
+__all__ = [
+    "COMPILER", "EMULATOR", "LACKING", "Call", "Step", "TensorType", "at_length", "plan", "run_kernel", "run_planned"
+]  # fmt: skip

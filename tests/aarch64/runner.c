@@ -101,9 +101,9 @@ int main(int argc, char **argv) {
         memcpy(array[where] + at, &value, 8);
     }
     for (int64_t i = 0; i < calls; i++) {
-        int64_t kernel = next(file), record = next(file), first = next(file), end = next(file), shares = next(file);
-        for (int64_t share = first; share < end; share++)
-            ((kernel_t)(void *)code[kernel])((int64_t)(intptr_t)array[record], share, shares);
+        int64_t kernel = next(file), record = next(file), share = next(file), shares = next(file), word = next(file);
+        if (word >= 0) share = (int64_t)(intptr_t)array[word]; /* the executor gets an address there */
+        ((kernel_t)(void *)code[kernel])((int64_t)(intptr_t)array[record], share, shares);
     }
     FILE *out = fopen(argv[2], "wb");
     for (int64_t i = 0; i < arrays; i++)

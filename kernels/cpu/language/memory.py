@@ -293,7 +293,8 @@ def cycles(b):
     """The time-stamp counter; on AArch64 that of the system, as programs may not read the processor's."""
     if target().is_x86:
         return call(b, "llvm.readcyclecounter", I64, [])
-    return b.asm(ir.FunctionType(I64, []), "mrs $0, cntvct_el0", "=r", [], side_effect=True)
+    register = b.module.add_metadata([ir.MetaDataString(b.module, "cntvct_el0")])
+    return call(b, "llvm.read_volatile_register.i64", I64, [register])
 
 
 @word(types.int32)

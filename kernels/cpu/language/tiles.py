@@ -14,7 +14,6 @@ from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
 from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.cpu.language.dots import dot_bytes_value, dot_centred_value
 from bolt_numba.kernels.cpu.language.simd import (
     ADDR,
     F32,
@@ -276,38 +275,6 @@ def tile_rank1_rows_as(tyctx, acc, rows, offset, brow, kind):
         return tile
 
     return acc(acc, rows, types.int64, ADDR, kind), codegen
-
-
-def _dot_rows(acc, args, b, dot):
-    """Acc += the four u8 of each row by the fours of i8 at the last address, by ``dot``."""
-    tile, rows, offset, shift, brow = args
-    ty = vector("i32")
-    cols = [load(b, brow, ty, 4, BYTES * j) for j in range(acc.nv)]
-    for i in range(acc.mr):
-        four = b.lshr(load(b, b.add(b.extract_value(rows, i), offset), I32, 1), b.trunc(shift, I32))
-        x = splat_value(b, four)
-        for j in range(acc.nv):
-            k = i * acc.nv + j
-            made = dot(b, b.bitcast(b.extract_value(tile, k), ty), x, cols[j])
-            tile = b.insert_value(tile, b.bitcast(made, vector("f32")), k)
-    return tile
-
-
-@intrinsic
-def tile_dot_rows_bytes(tyctx, acc, rows, offset, shift, brow):
-    """Acc, whose bits are i32, += four u8 of each row times the ``nv * LANES`` fours of i8 at ``brow``, summed.
-
-    A row's four are those at ``rows[i] + offset``, shifted down by ``shift`` bits.
-    """
-    kinds = acc(acc, rows, types.int64, types.int64, ADDR)
-    return kinds, lambda ctx, b, sig, a: _dot_rows(acc, a, b, dot_bytes_value)
-
-
-@intrinsic
-def tile_dot_rows_centred(tyctx, acc, rows, offset, shift, brow):
-    """`tile_dot_rows_bytes` of u8 less `Isa.centre`."""
-    kinds = acc(acc, rows, types.int64, types.int64, ADDR)
-    return kinds, lambda ctx, b, sig, a: _dot_rows(acc, a, b, dot_centred_value)
 
 
 @intrinsic(prefer_literal=True)

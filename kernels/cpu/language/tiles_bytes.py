@@ -16,7 +16,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
 from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.cpu.language.dots import dot_centred_value
+from bolt_numba.kernels.cpu.language.dots import dot_bytes_value, dot_centred_value
 from bolt_numba.kernels.cpu.language.simd import (
     ADDR,
     I8,
@@ -79,6 +79,41 @@ def _copy_rows(b, rows, width, to, to_ld, source, source_ld, n):
 def _hidden(b, n):
     """The same number, unknown to LLVM: LLVM 22 makes a masked byte store whose mask it knows a wider one."""
     return b.asm(ir.FunctionType(n.type, [n.type]), "", "=r,0", [n], side_effect=False)
+
+
+# ---------------------------------------------------------------------------------------------------- dots of rows
+
+
+def _dot_rows(acc, rows, dot):
+    def codegen(ctx, b, sig, args):
+        tile, rows, offset, shift, brow = args
+        ty = vector("i32")
+        cols = [load(b, brow, ty, 4, BYTES * j) for j in range(acc.nv)]
+        for i in range(acc.mr):
+            four = b.lshr(load(b, b.add(b.extract_value(rows, i), offset), I32, 1), b.trunc(shift, I32))
+            x = splat_value(b, four)
+            for j in range(acc.nv):
+                k = i * acc.nv + j
+                made = dot(b, b.bitcast(b.extract_value(tile, k), ty), x, cols[j])
+                tile = b.insert_value(tile, b.bitcast(made, vector("f32")), k)
+        return tile
+
+    return acc(acc, rows, types.int64, types.int64, ADDR), codegen
+
+
+@intrinsic
+def tile_dot_rows_bytes(tyctx, acc, rows, offset, shift, brow):
+    """Acc, whose bits are i32, += four u8 of each row times the ``nv * LANES`` fours of i8 at ``brow``, summed.
+
+    A row's four are those at ``rows[i] + offset``, shifted down by ``shift`` bits.
+    """
+    return _dot_rows(acc, rows, dot_bytes_value)
+
+
+@intrinsic
+def tile_dot_rows_centred(tyctx, acc, rows, offset, shift, brow):
+    """`tile_dot_rows_bytes` of u8 less `Isa.centre`."""
+    return _dot_rows(acc, rows, dot_centred_value)
 
 
 # ------------------------------------------------------------------------------------------------------ sums to bytes
@@ -381,5 +416,5 @@ def pixels_store_bytes(tyctx, acc, address, ld, pixels, columns, ends):
 
 __all__ = [
     "HIGH", "PixelTile", "pixels_dot", "pixels_row", "pixels_store", "pixels_store_bytes",
-    "tile_finish_bytes", "tile_take_outer",
+    "tile_dot_rows_bytes", "tile_dot_rows_centred", "tile_finish_bytes", "tile_take_outer",
 ]  # fmt: skip
