@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint onnx-score golden cuda-resources hardware bench bench-peers bench-frameworks bench-all clients wheel-kernels attack docs site newcomer hooks clean
+.PHONY: help demo test lint onnx-score golden native cuda-resources hardware bench bench-peers bench-frameworks bench-all clients wheel-kernels attack docs site newcomer hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -33,6 +33,9 @@ onnx-score: $(STAMP) ## Run the conformance suite that ships with onnx, other en
 
 golden: $(STAMP) ## Run all cases that the originals of TFLite, Caffe and Paddle judged.
 	$(BIN)/python -m tests.formats all --engine both
+
+native: $(STAMP) ## Put the C library through 100,000 sessions, 16,000 damaged programs, sanitizers and valgrind.
+	$(BIN)/python -m tests.native.whole
 
 cuda-resources: $(STAMP) ## Compile the CUDA kernels for each architecture: registers, shared memory, instructions.
 	$(BIN)/python -m tests.cuda.resources --check

@@ -18,6 +18,8 @@
    Shapes.  A program has one plan or several, each for one set of input shapes.  A session begins with the first;
    bn_session_resize chooses another.  Arrays are dense, in C order, of the dtype that bn_info names.
 
+   Pointers are not NULL unless a function says so.
+
    Ownership.  What a getter returns belongs to the session (names: to the model) and is valid until that is destroyed
    or, for dimensions and buffers, resized.  Memory that is bound stays the caller's.
 
@@ -187,8 +189,8 @@ BN_API bn_status bn_session_bind_output(bn_session *session, int output, void *d
 /* Compute the outputs from the inputs, and the next states from the states. */
 BN_API bn_status bn_session_run(bn_session *session);
 
-/* The array of that name as the last run left it: an input, an output, a value kept at export, or a state.
-   info may be NULL.  NULL where there is none. */
+/* The array of that name as the last run left it: an input, an output, a value kept at export, or a state, which is
+   elsewhere after the next run.  info may be NULL.  NULL where there is none. */
 BN_API const void *bn_session_find(bn_session *session, const char *name, bn_info *info);
 
 /* All states as before the first run. */
